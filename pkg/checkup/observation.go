@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkup
+
+// Cause is why something was not measured, or failed: the stage at which it
+// stopped and what was seen there.
+type Cause struct {
+	Stage Stage `json:"stage"`
+	// Message is one line for people, without the names of source and target.
+	Message string `json:"message"`
+}
+
+// String prints "stage: message".
+func (c Cause) String() string { return string(c.Stage) + ": " + c.Message }
+
+// Stage is a step on the way to a measurement.
+type Stage string
+
+const (
+	StageSetup    Stage = "setup"    // the target's fixture or pod was not there
+	StageSchedule Stage = "schedule" // the agent's pod was not scheduled
+	StageStart    Stage = "start"    // the agent's pod did not start (image, sandbox, crash)
+	StageControl  Stage = "control"  // the agent got a control pair wrong: it is not trusted
+	StageCollect  Stage = "collect"  // the agent's answers did not arrive, or not all of them
+	StageSelf     Stage = "self"     // the agent's own delay spoiled the samples
+	StageSocket   Stage = "socket"   // the local socket could not be had (a fault of the source, not of the path)
+	StageConnect  Stage = "connect"  // no connection: refused, timed out, no route
+	StageEcho     Stage = "echo"     // connected, or sent, but no or a wrong answer
+	StageResponse Stage = "response" // an HTTP response that is not a success
+)
+
+// Stages lists every Stage in the order of a measurement.
+var Stages = []Stage{StageSetup, StageSchedule, StageStart, StageControl, StageCollect, StageSelf, StageSocket, StageConnect, StageEcho, StageResponse}
+
+// Observation is what a source measured for one pair. What the network did is
+// told in numbers and in Failure; Unmeasured is set when no measurement could
+// be made, and then the numbers mean nothing.
+type Observation struct {
+	Pair
+	// Sent is how many measurements were started, Received how many were
+	// answered in time (first answers only).
+	Sent     int `json:"sent,omitempty"`
+	Received int `json:"received,omitempty"`
+	// Duplicates are answers to a measurement that was answered before (RFC
+	// 5560); Reordered are answers that came after the answer of a later one (RFC
+	// 4737 type-P-reordered).
+	Duplicates int `json:"duplicates,omitempty"`
+	Reordered  int `json:"reordered,omitempty"`
+	// Spoiled measurements were made but are not counted in Sent or Received,
+	// because the agent itself was held up while it made them.
+	Spoiled int `json:"spoiled,omitempty"`
+	// RTTs are the round-trip delays of the answered measurements in
+	// microseconds, in the order in which they were sent.
+	RTTs []int64 `json:"rtts,omitempty"`
+	// Kernel says that RTTs were taken with kernel timestamps.
+	Kernel bool `json:"kernel,omitempty"`
+	// Failure tells how the last unanswered measurement failed; nil if all were
+	// answered.
+	Failure *Cause `json:"failure,omitempty"`
+	// Unmeasured says why there is no measurement; nil means there is one.
+	Unmeasured *Cause `json:"unmeasured,omitempty"`
+}
+
+// Reception is what a responder received of one source's measurements. With it
+// a lost request can be told from a lost answer.
+type Reception struct {
+	Pair
+	// Packets is the number of distinct requests of the pair that arrived.
+	Packets int `json:"packets"`
+}
+
+// Control is an agent's measurement of a pair whose outcome is known: its own
+// responder (must answer) and a closed port (must not).
+type Control struct {
+	Family IPFamily `json:"family"`
+	// Name is "self" or "closed".
+	Name string `json:"name"`
+	// OK says that the outcome was the known one.
+	OK bool `json:"ok"`
+	// Message tells what was seen, in one line.
+	Message string `json:"message,omitempty"`
+}
+
+// SelfDoubt is what an agent measured of itself.
+type SelfDoubt struct {
+	// SchedulingDelayMax and P99, in microseconds: how late a timer of the agent
+	// woke while it was probing.
+	SchedulingDelayMax int64 `json:"schedulingDelayMax"`
+	SchedulingDelayP99 int64 `json:"schedulingDelayP99"`
+	// ThrottledMicros is the time in microseconds for which the cgroup was
+	// throttled while the agent was probing; nil if the cgroup does not tell.
+	ThrottledMicros *int64 `json:"throttledMicros,omitempty"`
+}
+
+// Message is one line of an agent's or responder's standard output, as JSON.
+// Exactly one field is set.
+type Message struct {
+	// Start is the agent's first line.
+	Start *AgentStart `json:"start,omitempty"`
+	// Observation of one pair. Each pair of the order is told exactly once.
+	Observation *Observation `json:"observation,omitempty"`
+	// Control of one control pair. They are told before any observation.
+	Control *Control `json:"control,omitempty"`
+	// Reception is told by responders. A later line for the same pair replaces an
+	// earlier one.
+	Reception *Reception `json:"reception,omitempty"`
+	// End is the last line of an agent that came to its end. Without it the
+	// answers are not complete.
+	End *AgentEnd `json:"end,omitempty"`
+}
+
+// AgentStart says who speaks.
+type AgentStart struct {
+	Source  int    `json:"source"`
+	Version string `json:"version"`
+	// Pairs is how many observations will follow.
+	Pairs int `json:"pairs"`
+}
+
+// AgentEnd says that the agent told all that it had.
+type AgentEnd struct {
+	Observations int       `json:"observations"`
+	SelfDoubt    SelfDoubt `json:"selfDoubt"`
+}
+
+// Source is what became of one source of the worksheet.
+type Source struct {
+	Source int `json:"source"`
+	// Pod of the agent, namespace/name; empty if it was never made.
+	Pod      string    `json:"pod,omitempty"`
+	Controls []Control `json:"controls,omitempty"`
+	// End is nil if the agent did not come to its end.
+	End *AgentEnd `json:"end,omitempty"`
+	// Cause says why pairs of this source without an observation have none; nil
+	// when the agent came to its end.
+	Cause *Cause `json:"cause,omitempty"`
+}
+
+// Record is all that was measured for one worksheet.
+type Record struct {
+	Sources      []Source      `json:"sources"`
+	Observations []Observation `json:"observations"`
+	Receptions   []Reception   `json:"receptions,omitempty"`
+}
