@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkup
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// meshPlan has one check "mesh" with every probe and no limits but loss.
+func meshPlan() *Plan {
+	one := Percent(1)
+	probes := map[Transport]Probe{}
+	for _, t := range Transports {
+		probes[t] = Probe{Sizes: []int{64}, Count: 5, Interval: Duration(10 * time.Millisecond), Timeout: Duration(time.Second)}
+	}
+	return &Plan{
+		Name: "p", Gate: Gate{Require: RequirePass}, Teardown: TeardownAlways, Retention: Retention{Reports: 10},
+		Checks: map[string]Check{"mesh": {PodMesh: &PodMesh{
+			Sample:   Sample{Degree: 10, Budget: 100000},
+			Probes:   probes,
+			Expect:   Expect{Loss: LossLimit{Max: &one}},
+			Limits:   Limits{PacketsPerSecond: 200, Concurrency: 16},
+			Timeouts: Timeouts{Setup: Duration(time.Minute), Probe: Duration(5 * time.Minute)},
+		}}},
+	}
+}
+
+func TestSet(t *testing.T) {
+	tests := []struct {
+		name, value string
+		want        string // JSON that the plan then has, or
+		err         string
+	}{
+		{"gate", "Nothing", `"require":"Nothing"`, ""},
+		{"gate", "pass", "", "parameter gate: \"pass\": want one of Pass, NoFailure, Nothing"},
+		{"max-unmeasured", "2.5%", `"maxUnmeasured":"2.5%"`, ""},
+		{"max-unmeasured", "101%", "", `percentage "101%": want a number from 0 to 100`},
+		{"max-unmeasured", "NaN%", "", `percentage "NaN%"`},
+		{"teardown", "Never", `"teardown":"Never"`, ""},
+		{"mesh.degree", "0", `"degree":0`, ""},
+		{"mesh.degree", "-1", "", "want a whole number of at least 0"},
+		{"mesh.degree", "ten", "", "want a whole number of at least 0"},
+		{"mesh.rotate", "true", `"rotate":true`, ""},
+		{"mesh.rotate", "yes", "", "want true or false"},
+		{"mesh.round", "3", `"round":3`, ""},
+		{"mesh.budget", "0", "", "want a whole number of at least 1"},
+		{"mesh.budget", "12", `"budget":12`, ""},
+		{"mesh.udp.count", "50", `"count":50`, ""},
+		{"mesh.udp.count", "1001", "", "want at most 1000"},
+		{"mesh.tcp.count", "0", "", "at least 1"},
+		{"mesh.tcp.count", "9", `"count":9`, ""},
+		{"mesh.icmp.count", "7", `"count":7`, ""},
+		{"mesh.http.count", "7", `"count":7`, ""},
+		{"mesh.loss.max", "", `"loss":{}`, ""},
+		{"mesh.loss.max", "3%", `"loss":{"max":"3%"}`, ""},
+		{"mesh.latency.p50", "1ms", `"p50":"1ms"`, ""},
+		{"mesh.latency.p90", "1ms", `"p90":"1ms"`, ""},
+		{"mesh.latency.p95", "1ms", `"p95":"1ms"`, ""},
+		{"mesh.latency.p99", "1500us", `"p99":"1.5ms"`, ""},
+		{"mesh.latency.max", "1s", `"max":"1s"`, ""},
+		{"mesh.latency.max", "0s", "", "want more than 0"},
+		{"mesh.latency.max", "5", "", `duration "5": want a number and a unit`},
+		{"mesh.jitter.max", "2ms", `"jitter":{"max":"2ms"}`, ""},
+		{"mesh.nope", "1", "", `plan p has no parameter "mesh.nope"; it has gate,`},
+	}
+	covered := map[string]bool{}
+	for _, tt := range tests {
+		t.Run(tt.name+"="+tt.value, func(t *testing.T) {
+			p := meshPlan()
+			before := toJSON(t, p)
+			err := p.Set(tt.name, tt.value)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("error %v, want one with %q", err, tt.err)
+				}
+				if diff := cmp.Diff(before, toJSON(t, p)); diff != "" {
+					t.Errorf("a refused value changed the plan:\n%s", diff)
+				}
+				return
+			}
+			covered[tt.name] = true
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := toJSON(t, p); !strings.Contains(got, tt.want) {
+				t.Errorf("plan is %s, want it to have %s", got, tt.want)
+			}
+		})
+	}
+	for _, param := range meshPlan().Params() {
+		if !covered[param.Name] {
+			t.Errorf("no test sets %s", param.Name)
+		}
+	}
+}
+
+// A param's default, set, changes nothing: what the dashboard's form shows is
+// what the plan says.
+func TestParamDefaultsAreThePlan(t *testing.T) {
+	p := meshPlan()
+	before := toJSON(t, p)
+	for _, param := range p.Params() {
+		if param.Description == "" {
+			t.Errorf("%s has no description", param.Name)
+		}
+		if err := p.Set(param.Name, param.Default); err != nil {
+			t.Errorf("default of %s: %v", param.Name, err)
+		}
+	}
+	if diff := cmp.Diff(before, toJSON(t, p)); diff != "" {
+		t.Errorf("defaults changed the plan:\n%s", diff)
+	}
+}
+
+func TestUnreachableHasNoLimits(t *testing.T) {
+	p := meshPlan()
+	p.Checks["mesh"].PodMesh.Expect = Expect{Unreachable: true}
+	for _, param := range p.Params() {
+		for _, word := range []string{"loss", "latency", "jitter"} {
+			if strings.Contains(param.Name, word) {
+				t.Errorf("%s: a plan that expects pairs to be cut off has no such limit", param.Name)
+			}
+		}
+	}
+}
+
+func TestCheckNames(t *testing.T) {
+	plan := func(after map[string][]string) *Plan {
+		p := &Plan{Checks: map[string]Check{}}
+		for name, a := range after {
+			p.Checks[name] = Check{After: a}
+		}
+		return p
+	}
+	tests := []struct {
+		name  string
+		after map[string][]string
+		want  []string
+	}{
+		{"none", nil, nil},
+		{"alphabetical", map[string][]string{"b": nil, "a": nil}, []string{"a", "b"}},
+		{"after", map[string][]string{"a": {"c"}, "b": nil, "c": {"b"}}, []string{"b", "c", "a"}},
+		{"unknown name does not block", map[string][]string{"a": {"zz"}}, []string{"a"}},
+		{"cycle last", map[string][]string{"a": {"b"}, "b": {"a"}, "c": nil}, []string{"c", "a", "b"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, plan(tt.after).CheckNames()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestPairsAgreeWithTheirCount(t *testing.T) {
+	w := &Worksheet{
+		Assignments: [][]int{{1, 2}, nil, {0}},
+		IPFamilies:  IPFamilies,
+		Probes:      []TransportProbe{{TCP, Probe{Sizes: []int{0}}}, {UDP, Probe{Sizes: []int{64, 1400}}}},
+	}
+	seen := map[Pair]bool{}
+	for p := range w.Pairs() {
+		if seen[p] {
+			t.Errorf("pair %v twice", p)
+		}
+		seen[p] = true
+	}
+	if want := 3 * 2 * 3; len(seen) != want || w.CountPairs() != want {
+		t.Errorf("%d pairs, counted %d, want %d", len(seen), w.CountPairs(), want)
+	}
+	for p := range w.Pairs() {
+		_ = p
+		break // stopping early must not panic
+	}
+}
+
+func TestObjectNameIsALabel(t *testing.T) {
+	for _, role := range []Role{RoleResponder, RoleAgent, RoleWorksheet, RoleRecord, RoleReport, RoleEvidence} {
+		name := ObjectName("uid", strings.Repeat("c", MaxCheckName), role, "node")
+		if len(name) > 63 {
+			t.Errorf("%s has %d characters", name, len(name))
+		}
+		if name == ObjectName("uid", strings.Repeat("c", MaxCheckName), role, "other") {
+			t.Errorf("%s names two parts", name)
+		}
+		if name != ObjectName("uid", strings.Repeat("c", MaxCheckName), role, "node") {
+			t.Errorf("%s is not stable", name)
+		}
+	}
+}
+
+func TestRequirementAdmits(t *testing.T) {
+	admitted := map[Requirement][]RunVerdict{
+		RequirePass:      {RunPass},
+		RequireNoFailure: {RunPass, RunInconclusive},
+		RequireNothing:   {RunPass, RunInconclusive, RunFail},
+	}
+	for _, r := range append([]Requirement{""}, Requirements...) {
+		for _, v := range append([]RunVerdict{""}, RunVerdicts...) {
+			want := r == RequireNothing
+			for _, a := range admitted[r] {
+				want = want || a == v
+			}
+			if r == "" {
+				want = v == RunPass // what is not set is the strictest
+			}
+			if got := r.Admits(v); got != want {
+				t.Errorf("%q admits %q: %v, want %v", r, v, got, want)
+			}
+		}
+	}
+}
+
+func toJSON(t *testing.T, v any) string {
+	t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
