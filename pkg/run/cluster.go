@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Cluster is a cluster as one user sees it, in one namespace.
+type Cluster struct {
+	Kube      kubernetes.Interface
+	Tekton    versioned.Interface
+	Dynamic   dynamic.Interface
+	Metadata  metadata.Interface
+	Namespace string
+	// Server is the API server's URL, for messages.
+	Server string
+}
+
+// Access says which cluster, as kubectl's flags of the same names do. The zero
+// value is the current context of the ordinary kubeconfig, or, inside a pod, the
+// pod's own service account.
+type Access struct {
+	Kubeconfig string
+	Context    string
+	Namespace  string
+}
+
+// ErrNoCluster says that no kubeconfig names a cluster.
+var ErrNoCluster = errors.New("no cluster: neither --kubeconfig, $KUBECONFIG nor ~/.kube/config names one, and this is not a pod; " +
+	"set KUBECONFIG to a kubeconfig file")
+
+// Connect reads the kubeconfig. It does not yet speak to the cluster: Preflight
+// does.
+func Connect(access Access) (*Cluster, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = access.Kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: access.Context}
+	overrides.Context.Namespace = access.Namespace
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	config, err := loader.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, ErrNoCluster
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig's namespace: %w", err)
+	}
+	return newCluster(config, namespace)
+}
+
+func newCluster(config *rest.Config, namespace string) (*Cluster, error) {
+	config = rest.CopyConfig(config)
+	config.UserAgent = "checkplan-planner"
+	// client-go's defaults (5 per second) make an apply of 20 objects take seconds.
+	config.QPS, config.Burst = 50, 100
+	// Warnings of the API server (deprecations, pod security audits) are for the
+	// author of the objects, which is us, and would tear the progress line.
+	config.WarningHandler = rest.NoWarnings{}
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", config.Host, err)
+	}
+	tekton, err := versioned.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a Tekton client for %s: %w", config.Host, err)
+	}
+	dyn, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a dynamic client for %s: %w", config.Host, err)
+	}
+	meta, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a metadata client for %s: %w", config.Host, err)
+	}
+	return &Cluster{Kube: kube, Tekton: tekton, Dynamic: dyn, Metadata: meta, Namespace: namespace, Server: config.Host}, nil
+}
+
+// reach says whether the API server answers.
+func (c *Cluster) reach(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if _, err := c.Kube.Discovery().ServerVersion(); err != nil {
+		return fmt.Errorf("cannot reach the API server at %s: %w", c.Server, err)
+	}
+	return nil
+}

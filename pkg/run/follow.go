@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"knative.dev/pkg/apis"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Progress is where a run stands.
+type Progress struct {
+	// Tasks of the run that exist, in the order in which they were made.
+	Tasks []TaskProgress
+	// Checks that have said how far they are, by name.
+	Checks []CheckProgress
+	// Lost is the time for which the API server has not answered; 0 if it does.
+	Lost time.Duration
+}
+
+// TaskProgress is the state of one task of the run.
+type TaskProgress struct {
+	Name string // as in the Pipeline: "setup-mesh"
+	Done bool
+	// Reason and Message of the task's condition, as Tekton puts them.
+	Reason, Message string
+}
+
+// CheckProgress is how far the probing of one check is.
+type CheckProgress struct {
+	Check string
+	checkup.Progress
+}
+
+// Follower follows a run to its end.
+type Follower struct {
+	Cluster *Cluster
+	// Interval between two looks. 0 means one second.
+	Interval time.Duration
+	// Patience is how long the API server may fail to answer before Follow gives
+	// up; the run goes on without us. 0 means two minutes.
+	Patience time.Duration
+	// Report is called at every look; nil means nobody wants to know.
+	Report func(Progress)
+}
+
+// Follow returns the run once it is done, whatever its outcome. The error says
+// that following failed, not that the run did; the run may still go on then.
+func (f *Follower) Follow(ctx context.Context, name string) (*pipelinev1.PipelineRun, error) {
+	interval := cmp.Or(f.Interval, time.Second)
+	patience := cmp.Or(f.Patience, 2*time.Minute)
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	answered := time.Now()
+	for {
+		run, progress, err := f.Cluster.look(ctx, name)
+		switch {
+		case err == nil:
+			answered = time.Now()
+			if f.Report != nil {
+				f.Report(progress)
+			}
+			if run.IsDone() {
+				return run, nil
+			}
+		case apierrors.IsNotFound(err):
+			return nil, fmt.Errorf("follow PipelineRun %s: somebody deleted it: %w", name, err)
+		case apierrors.IsForbidden(err):
+			return nil, fmt.Errorf("follow PipelineRun %s: %w%s", name, err, hint(err))
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("follow PipelineRun %s: %w", name, context.Cause(ctx))
+		case time.Since(answered) > patience:
+			return nil, fmt.Errorf("follow PipelineRun %s: the API server has not answered for %s, and the run may still go on: %w", name, patience, err)
+		case f.Report != nil:
+			f.Report(Progress{Lost: time.Since(answered)})
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("follow PipelineRun %s: %w", name, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
+// look reads the run, its tasks and the progress of its checks once.
+func (c *Cluster) look(ctx context.Context, name string) (*pipelinev1.PipelineRun, Progress, error) {
+	run, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, Progress{}, err
+	}
+	tasks, err := c.Tekton.TektonV1().TaskRuns(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.Set{"tekton.dev/pipelineRun": name}.String()})
+	if err != nil {
+		return nil, Progress{}, err
+	}
+	slices.SortFunc(tasks.Items, func(a, b pipelinev1.TaskRun) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	var progress Progress
+	for _, task := range tasks.Items {
+		condition := task.Status.GetCondition(apis.ConditionSucceeded)
+		p := TaskProgress{Name: task.Labels["tekton.dev/pipelineTask"], Done: task.IsDone(), Reason: "Pending"}
+		if condition != nil {
+			p.Reason, p.Message = condition.Reason, condition.Message
+		}
+		progress.Tasks = append(progress.Tasks, p)
+	}
+	records, err := c.Metadata.Resource(configMaps).Namespace(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.Set{
+		checkup.LabelRun: string(run.UID), checkup.LabelRole: string(checkup.RoleRecord)}.String()})
+	if err != nil {
+		return nil, Progress{}, err
+	}
+	for _, m := range records.Items {
+		if told, ok := checkup.ReadProgress(m.Annotations); ok {
+			progress.Checks = append(progress.Checks, CheckProgress{m.Labels[checkup.LabelCheck], told})
+		}
+	}
+	return run, progress, nil
+}
+
+// configMaps is read by metadata only: a record's data may be large.
+var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
+
+// Remaining names the fixtures of a run that are still there, as kind/name.
+func (c *Cluster) Remaining(ctx context.Context, runUID string) ([]string, error) {
+	fixtures, err := labels.NewRequirement(checkup.LabelRole, selection.In, fixtureRoles())
+	if err != nil {
+		return nil, err
+	}
+	selector := labels.SelectorFromSet(labels.Set{checkup.LabelRun: runUID}).Add(*fixtures).String()
+	var left []string
+	for _, resource := range []string{"pods", "configmaps"} {
+		list, err := c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource(resource)).Namespace(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+		if err != nil {
+			return nil, fmt.Errorf("list what is left of run %s: %w%s", runUID, err, hint(err))
+		}
+		for _, item := range list.Items {
+			left = append(left, strings.TrimSuffix(resource, "s")+"/"+item.Name)
+		}
+	}
+	return left, nil
+}
+
+func fixtureRoles() []string {
+	roles := make([]string, len(checkup.FixtureRoles))
+	for i, role := range checkup.FixtureRoles {
+		roles[i] = string(role)
+	}
+	return roles
+}
+
+// RemoveCommand is what a user types to remove what is left of a run.
+func (c *Cluster) RemoveCommand(runUID string) string {
+	return fmt.Sprintf("kubectl -n %s delete pod,configmap -l '%s=%s,%s in (%s)'",
+		c.Namespace, checkup.LabelRun, runUID, checkup.LabelRole, strings.Join(fixtureRoles(), ","))
+}

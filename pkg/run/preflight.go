@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package run
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-multierror"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/version"
+)
+
+// OldestTekton is the oldest Tekton Pipelines that a plan runs on: from 1.10 on
+// results of a failed finally task reach the PipelineRun, and 1.12 is the oldest
+// long-term release after that (tektoncd/pipeline releases.md).
+const OldestTekton = "1.12.0"
+
+// tektonNamespace is where Tekton's own installation manifests put it.
+const tektonNamespace = "tekton-pipelines"
+
+// Preflight asks the cluster whether the objects can be applied and run, and
+// returns every obstacle at once. It changes nothing.
+func (c *Cluster) Preflight(ctx context.Context, objects []runtime.Object) error {
+	if err := c.reach(ctx); err != nil {
+		return err
+	}
+	var obstacles *multierror.Error
+	obstacles = multierror.Append(obstacles, c.checkTekton(ctx))
+	obstacles = multierror.Append(obstacles, c.checkNamespace(ctx))
+	obstacles = multierror.Append(obstacles, c.checkRights(ctx, objects))
+	if obstacles != nil {
+		obstacles.ErrorFormat = listErrors
+	}
+	return obstacles.ErrorOrNil()
+}
+
+func listErrors(errs []error) string {
+	lines := make([]string, len(errs))
+	for i, err := range errs {
+		lines[i] = err.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (c *Cluster) checkTekton(ctx context.Context) error {
+	_, err := c.Kube.Discovery().ServerResourcesForGroupVersion("tekton.dev/v1")
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("no Tekton Pipelines at %s: the API tekton.dev/v1 is not served; install Tekton Pipelines %s or newer", c.Server, OldestTekton)
+	}
+	if err != nil {
+		return fmt.Errorf("ask %s for the API tekton.dev/v1: %w", c.Server, err)
+	}
+	// Tekton lets every authenticated user read this ConfigMap (config/101-podsecurity,
+	// tekton-pipelines-info); an installation elsewhere keeps its version to itself.
+	info, err := c.Kube.CoreV1().ConfigMaps(tektonNamespace).Get(ctx, "pipelines-info", metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	have, err := version.ParseGeneric(info.Data["version"])
+	if err != nil {
+		return nil // a development build
+	}
+	if !have.AtLeast(version.MustParseGeneric(OldestTekton)) {
+		return fmt.Errorf("Tekton Pipelines %s is too old: its PipelineRuns drop the results of failed tasks; upgrade to %s or newer", info.Data["version"], OldestTekton)
+	}
+	return nil
+}
+
+func (c *Cluster) checkNamespace(ctx context.Context) error {
+	namespace, err := c.Kube.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("namespace %s does not exist; make it (kubectl create namespace %s) or choose another with --namespace", c.Namespace, c.Namespace)
+	case apierrors.IsForbidden(err):
+		return nil // whoever may not read the namespace may still work in it
+	case err != nil:
+		return fmt.Errorf("read namespace %s: %w", c.Namespace, err)
+	}
+	if namespace.Labels["pod-security.kubernetes.io/enforce"] != "restricted" {
+		return nil
+	}
+	flags, err := c.Kube.CoreV1().ConfigMaps(tektonNamespace).Get(ctx, "feature-flags", metav1.GetOptions{})
+	if err != nil || flags.Data["set-security-context"] == "true" {
+		return nil
+	}
+	return fmt.Errorf("namespace %s enforces restricted pod security, and Tekton does not give its own containers a security context there; "+
+		"set set-security-context: \"true\" in ConfigMap %s/feature-flags", c.Namespace, tektonNamespace)
+}
+
+// checkRights asks for the verbs that Apply and Start use. A cluster that does
+// not answer the question is asked again by Apply itself.
+func (c *Cluster) checkRights(ctx context.Context, objects []runtime.Object) error {
+	type right struct{ verb, group, resource, namespace string }
+	var wanted []right
+	want := func(r right) {
+		if !slices.Contains(wanted, r) {
+			wanted = append(wanted, r)
+		}
+	}
+	for _, object := range objects {
+		target, err := targetOf(object)
+		if err != nil {
+			return err
+		}
+		for _, verb := range []string{"create", "patch"} {
+			r := right{verb, target.resource.Group, target.resource.Resource, ""}
+			if target.namespaced {
+				r.namespace = c.Namespace
+			}
+			want(r)
+		}
+	}
+	for _, verb := range []string{"create", "get", "patch"} {
+		want(right{verb, "tekton.dev", "pipelineruns", c.Namespace})
+	}
+	want(right{"list", "tekton.dev", "taskruns", c.Namespace})
+	want(right{"list", "", "configmaps", c.Namespace})
+	want(right{"get", "", "configmaps", c.Namespace})
+
+	var missing *multierror.Error
+	for _, r := range wanted {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: r.verb, Group: r.group, Resource: r.resource, Namespace: r.namespace},
+		}}
+		answer, err := c.Kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err != nil || answer.Status.Allowed {
+			continue
+		}
+		resource, where := r.resource, "at cluster scope"
+		if r.group != "" {
+			resource += "." + r.group
+		}
+		if r.namespace != "" {
+			where = "in namespace " + r.namespace
+		}
+		missing = multierror.Append(missing, fmt.Errorf("missing right: %s %s %s; ask a cluster administrator for it", r.verb, resource, where))
+	}
+	return missing.ErrorOrNil()
+}
