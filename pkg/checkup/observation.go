@@ -141,4 +141,8 @@ type Record struct {
 	Sources      []Source      `json:"sources"`
 	Observations []Observation `json:"observations"`
 	Receptions   []Reception   `json:"receptions,omitempty"`
+	// Counted are the indexes of the targets whose responder's log was read after
+	// its sources had ended. A pair of a counted target without a Reception is one
+	// of which nothing arrived; of other targets nothing is known.
+	Counted []int `json:"counted,omitempty"`
 }
