@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tekton
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tektoncd/pipeline/pkg/apis/config"
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// concludeName is the name of the only finally task.
+const concludeName = "conclude"
+
+// pipelineTaskName names the task of a phase of a check.
+func pipelineTaskName(phase Phase, check string) string { return string(phase) + "-" + check }
+
+func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pipeline {
+	p := &pipelinev1.Pipeline{
+		TypeMeta:   metav1.TypeMeta{APIVersion: pipelinev1.SchemeGroupVersion.String(), Kind: "Pipeline"},
+		ObjectMeta: opts.meta(plan.Name, plan.Name),
+		Spec: pipelinev1.PipelineSpec{
+			DisplayName: title(plan.Name),
+			Description: description(plan),
+		},
+	}
+	p.Annotations = catalogAnnotations(opts, title(plan.Name))
+
+	var set, statuses []string
+	for _, param := range plan.Params() {
+		p.Spec.Params = append(p.Spec.Params, pipelinev1.ParamSpec{
+			Name:        param.Name,
+			Description: plainText(param.Description),
+			Type:        pipelinev1.ParamTypeString,
+			Default:     pipelinev1.NewStructuredValues(param.Default),
+		})
+		set = append(set, param.Name+"="+ref(param.Name))
+	}
+	run := pipelinev1.Params{
+		stringParam(paramRunName, "$(context.pipelineRun.name)"),
+		stringParam(paramRunUID, "$(context.pipelineRun.uid)"),
+	}
+
+	for _, name := range plan.CheckNames() {
+		check := plan.Checks[name]
+		setup, probe := checkDeadlines(check)
+		setupName, probeName := pipelineTaskName(PhaseSetup, name), pipelineTaskName(PhaseProbe, name)
+		var after []string
+		for _, other := range check.After {
+			after = append(after, pipelineTaskName(PhaseProbe, other))
+		}
+		p.Spec.Tasks = append(p.Spec.Tasks,
+			pipelineTask(setupName, "Set up "+name, "Writes down what check "+name+" will measure and starts what it needs for that",
+				taskName(PhaseSetup, stepTimeout(setup)), stepTimeout(setup)+taskGrace, after, append(pipelinev1.Params{
+					stringParam(paramPlan, planJSON),
+					stringParam(paramCheck, name),
+					arrayParam(paramSet, set),
+					stringParam(paramTimeout, setup.String()),
+				}, run...)),
+			pipelineTask(probeName, "Probe "+name, "Measures every pair of check "+name,
+				taskName(PhaseProbe, stepTimeout(probe)), stepTimeout(probe)+taskGrace, []string{setupName}, append(pipelinev1.Params{
+					stringParam(paramCheck, name),
+					stringParam(paramTimeout, probe.String()),
+				}, run...)))
+		for _, task := range []string{setupName, probeName} {
+			statuses = append(statuses, fmt.Sprintf("--task=%s=$(tasks.%s.status):$(tasks.%s.reason)", task, task, task))
+		}
+	}
+	p.Spec.Finally = []pipelinev1.PipelineTask{
+		pipelineTask(concludeName, "Tear down and report", "Removes what the run made, and judges what was measured",
+			taskName(PhaseConclude, 0), concludeTimeout, nil, append(pipelinev1.Params{
+				stringParam(paramPlan, planJSON),
+				arrayParam(paramSet, set),
+				arrayParam(paramTasks, statuses),
+			}, run...)),
+	}
+	for _, result := range ConcludeResults {
+		p.Spec.Results = append(p.Spec.Results, pipelinev1.PipelineResult{
+			Name:        result.Name,
+			Description: result.Description,
+			Type:        pipelinev1.ResultsTypeString,
+			Value:       *pipelinev1.NewStructuredValues("$(finally." + concludeName + ".results." + result.Name + ")"),
+		})
+	}
+	return p
+}
+
+func pipelineTask(name, displayName, description, task string, timeout time.Duration, after []string, params pipelinev1.Params) pipelinev1.PipelineTask {
+	return pipelinev1.PipelineTask{
+		Name:        name,
+		DisplayName: displayName,
+		Description: description,
+		TaskRef:     &pipelinev1.TaskRef{Name: task},
+		Timeout:     &metav1.Duration{Duration: timeout},
+		RunAfter:    after,
+		Params:      params,
+	}
+}
+
+func stringParam(name, value string) pipelinev1.Param {
+	return pipelinev1.Param{Name: name, Value: *pipelinev1.NewStructuredValues(value)}
+}
+
+func arrayParam(name string, values []string) pipelinev1.Param {
+	return pipelinev1.Param{Name: name, Value: pipelinev1.ParamValue{Type: pipelinev1.ParamTypeArray, ArrayVal: values}}
+}
+
+// title makes "pod-mesh" read "Pod mesh".
+func title(name string) string {
+	words := strings.ReplaceAll(name, "-", " ")
+	return strings.ToUpper(words[:1]) + words[1:]
+}
+
+// description is the plan's own, a summary line first as Tekton's catalog wants
+// it, and what whoever starts a run has to know.
+func description(plan *checkup.Plan) string {
+	summary, detail, _ := strings.Cut(strings.TrimSpace(plan.Description), "\n")
+	if summary == "" {
+		summary = "Checks the cluster's network: " + strings.Join(plan.CheckNames(), ", ")
+	}
+	paragraphs := []string{strings.TrimSpace(summary)}
+	if detail = strings.TrimSpace(detail); detail != "" {
+		paragraphs = append(paragraphs, detail)
+	}
+	paragraphs = append(paragraphs, fmt.Sprintf("Runs with the service accounts %s. A run that is started from the dashboard's form, which takes one account, needs %s, which may do what those three may.",
+		strings.Join(accounts(plan), ", "), plan.Name))
+	timeouts := Timeouts(plan)
+	if atMost := config.DefaultTimeoutMinutes * time.Minute; timeouts.Tasks.Duration+runGrace > atMost {
+		paragraphs = append(paragraphs, fmt.Sprintf("A run may take longer than Tekton's default of %s: give it the timeouts pipeline %s, tasks %s, finally %s.",
+			atMost, timeouts.Pipeline.Duration, timeouts.Tasks.Duration, timeouts.Finally.Duration))
+	}
+	return plainText(strings.Join(paragraphs, "\n\n"))
+}

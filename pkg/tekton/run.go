@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tekton
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Run returns a PipelineRun of the plan's compiled Pipeline, to be created. Each
+// setting is "name=value", one of plan.Params(); the others keep the default
+// that the Pipeline gives them. The last of two settings of one name counts. The
+// plan itself is not changed. The error tells every bad setting, a line each.
+func Run(plan *checkup.Plan, opts Options, settings []string) (*pipelinev1.PipelineRun, error) {
+	if err := errors.Join(opts.validate(), validatePlan(plan)); err != nil {
+		return nil, err
+	}
+	run := sampleRun(plan, opts)
+	params, err := runParams(plan, settings)
+	if err != nil {
+		return nil, err
+	}
+	run.Spec.Params = params
+	ctx, err := tektonContext()
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(defaultAndValidate(ctx, run), validateSize(run)); err != nil {
+		return nil, err
+	}
+	return run, nil
+}
+
+// runParams checks the settings on a copy of the plan and puts them in the order
+// of plan.Params().
+func runParams(plan *checkup.Plan, settings []string) (pipelinev1.Params, error) {
+	scratch, err := clone(plan)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]string{}
+	var errs []error
+	for _, setting := range settings {
+		name, value, ok := strings.Cut(setting, "=")
+		if !ok {
+			errs = append(errs, fmt.Errorf("setting %q: want name=value", setting))
+		} else if err := scratch.Set(name, value); err != nil {
+			errs = append(errs, err)
+		}
+		values[name] = value
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	var params pipelinev1.Params
+	for _, param := range plan.Params() {
+		if value, ok := values[param.Name]; ok {
+			params = append(params, stringParam(param.Name, value))
+		}
+	}
+	return params, nil
+}
+
+// clone copies the plan, so that settings can be tried on the copy.
+func clone(plan *checkup.Plan) (*checkup.Plan, error) {
+	b, err := json.Marshal(plan)
+	if err != nil {
+		return nil, fmt.Errorf("plan %s: write as JSON: %w", plan.Name, err)
+	}
+	var c checkup.Plan
+	if err := json.Unmarshal(b, &c); err != nil {
+		return nil, fmt.Errorf("plan %s: read its JSON back: %w", plan.Name, err)
+	}
+	return &c, nil
+}
+
+// sampleRun is a run with every param as the plan has it, each task with the
+// service account of its phase.
+func sampleRun(plan *checkup.Plan, opts Options) *pipelinev1.PipelineRun {
+	timeouts := Timeouts(plan)
+	run := &pipelinev1.PipelineRun{
+		TypeMeta: metav1.TypeMeta{APIVersion: pipelinev1.SchemeGroupVersion.String(), Kind: "PipelineRun"},
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: plan.Name + "-",
+			Namespace:    opts.Namespace,
+			Labels:       map[string]string{checkup.LabelPlan: plan.Name},
+		},
+		Spec: pipelinev1.PipelineRunSpec{
+			PipelineRef: &pipelinev1.PipelineRef{Name: plan.Name},
+			Timeouts:    &timeouts,
+		},
+	}
+	account := func(task string, phase Phase) {
+		run.Spec.TaskRunSpecs = append(run.Spec.TaskRunSpecs, pipelinev1.PipelineTaskRunSpec{
+			PipelineTaskName: task, ServiceAccountName: accountName(plan, phase),
+		})
+	}
+	for _, check := range plan.CheckNames() {
+		account(pipelineTaskName(PhaseSetup, check), PhaseSetup)
+		account(pipelineTaskName(PhaseProbe, check), PhaseProbe)
+	}
+	account(concludeName, PhaseConclude)
+	return run
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tekton
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline"
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Phase is a part of a run with a Task and a ServiceAccount of its own.
+type Phase string
+
+const (
+	PhaseSetup    Phase = "setup"    // surveys, writes the worksheet, makes the fixtures
+	PhaseProbe    Phase = "probe"    // starts the agents and collects what they measured
+	PhaseConclude Phase = "conclude" // tears down and reports; runs always
+)
+
+// Phases lists every Phase in the order in which they run.
+var Phases = []Phase{PhaseSetup, PhaseProbe, PhaseConclude}
+
+// Params of the Tasks. The Pipeline fills them in.
+const (
+	paramPlan    = "plan"
+	paramCheck   = "check"
+	paramSet     = "set"
+	paramTimeout = "timeout"
+	paramTasks   = "tasks"
+	paramRunName = "run-name"
+	paramRunUID  = "run-uid"
+)
+
+// Result is a result of the conclude Task, and of the Pipeline.
+type Result struct {
+	Name, Description string
+}
+
+// ConcludeResults are the results of a run, each a string without a newline at
+// its end.
+var ConcludeResults = []Result{
+	{"verdict", "pass, fail or inconclusive"},
+	{"summary", "What was found, in one line"},
+	{"expected", "Number of pairs that were to be measured"},
+	{"pass", "Number of pairs that were measured and met every expectation"},
+	{"fail", "Number of pairs that were measured and did not meet an expectation"},
+	{"unmeasured", "Number of pairs that were to be measured and were not"},
+	{"skipped", "Number of pairs that the plan leaves out by design"},
+	{"findings", "Causes that explain the failed pairs, as compact JSON; cut, with a marker, where it would be too long"},
+	{"report", "Where the whole report is: the namespace and name of a ConfigMap"},
+}
+
+// taskName names the generic Task of a phase whose step has the given timeout.
+func taskName(phase Phase, step time.Duration) string {
+	name := "checkplan-" + string(phase)
+	if phase != PhaseConclude && step != shortestStep {
+		name += "-" + strings.TrimSuffix(step.String(), "0s")
+	}
+	return name
+}
+
+// tasks are the Tasks that the plan's Pipeline refers to, each once.
+func tasks(plan *checkup.Plan, opts Options) []*pipelinev1.Task {
+	var setups, probes []time.Duration
+	for _, check := range plan.Checks {
+		setup, probe := checkDeadlines(check)
+		setups = append(setups, stepTimeout(setup))
+		probes = append(probes, stepTimeout(probe))
+	}
+	var all []*pipelinev1.Task
+	for _, timeout := range distinct(setups) {
+		all = append(all, setupTask(timeout, opts))
+	}
+	for _, timeout := range distinct(probes) {
+		all = append(all, probeTask(timeout, opts))
+	}
+	return append(all, concludeTask(opts))
+}
+
+func distinct(d []time.Duration) []time.Duration {
+	slices.Sort(d)
+	return slices.Compact(d)
+}
+
+func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
+	task := newTask(PhaseSetup, timeout, opts,
+		"Sets up one check of a checkplan plan",
+		"Surveys the nodes, writes down which pairs are expected to be measured, starts the pods that are to be probed and waits for them. What did not come up in time is written down too, and will be reported as unmeasured.")
+	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specCheck, specSet, specTimeout}, specsRun...)
+	task.Spec.Steps = []pipelinev1.Step{{
+		Name:        "setup",
+		DisplayName: "Set up",
+		Image:       opts.image("setup"),
+		Command:     []string{"/ko-app/setup"},
+		Args:        []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout), refAll(paramSet)},
+		Env:         []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}, {Name: "AGENT_IMAGE", Value: opts.image("agent")}},
+		Timeout:     &metav1.Duration{Duration: timeout},
+	}}
+	return task
+}
+
+func probeTask(timeout time.Duration, opts Options) *pipelinev1.Task {
+	task := newTask(PhaseProbe, timeout, opts,
+		"Measures the pairs of one check of a checkplan plan",
+		"Starts one agent pod per source, pinned to its node, and reads from their logs what they measured. It succeeds whatever the network did.")
+	task.Spec.Params = append([]pipelinev1.ParamSpec{specCheck, specTimeout}, specsRun...)
+	task.Spec.Steps = []pipelinev1.Step{{
+		Name:        "probe",
+		DisplayName: "Probe",
+		Image:       opts.image("probe"),
+		Command:     []string{"/ko-app/probe"},
+		Args:        []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout)},
+		Env:         []corev1.EnvVar{{Name: "AGENT_IMAGE", Value: opts.image("agent")}},
+		Timeout:     &metav1.Duration{Duration: timeout},
+	}}
+	return task
+}
+
+func concludeTask(opts Options) *pipelinev1.Task {
+	task := newTask(PhaseConclude, 0, opts,
+		"Tears down what a checkplan run made, and reports",
+		"Removes the pods that the run made and names what is left of them, then judges every expected pair and writes the verdict, the findings and the full report. It fails if the plan's gate asks for a better verdict.")
+	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specSet, specTasks}, specsRun...)
+	for _, result := range ConcludeResults {
+		task.Spec.Results = append(task.Spec.Results, pipelinev1.TaskResult{Name: result.Name, Description: result.Description, Type: pipelinev1.ResultsTypeString})
+	}
+	task.Spec.Steps = []pipelinev1.Step{{
+		Name:        "teardown",
+		DisplayName: "Tear down",
+		Image:       opts.image("teardown"),
+		Command:     []string{"/ko-app/teardown"},
+		Args:        []string{"--timeout", teardownDeadline.String(), refAll(paramTasks), refAll(paramSet)},
+		Env:         []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}},
+		Timeout:     &metav1.Duration{Duration: teardownDeadline + stepGrace},
+		OnError:     pipelinev1.Continue,
+	}, {
+		Name:        "report",
+		DisplayName: "Report",
+		Image:       opts.image("report"),
+		Command:     []string{"/ko-app/report"},
+		Args:        []string{"--timeout", reportDeadline.String(), "--results", tekton.DefaultResultPath, refAll(paramTasks), refAll(paramSet)},
+		Env: []corev1.EnvVar{
+			{Name: envPlan, Value: ref(paramPlan)},
+			{Name: "TEARDOWN_EXIT_CODE_FILE", Value: "$(steps.step-teardown.exitCode.path)"},
+		},
+		Timeout: &metav1.Duration{Duration: reportDeadline + stepGrace},
+	}}
+	return task
+}
+
+// newTask is what all Tasks have in common: who the step is, and what a
+// namespace under the restricted pod security standard asks of it.
+func newTask(phase Phase, timeout time.Duration, opts Options, summary, detail string) *pipelinev1.Task {
+	meta := opts.meta(taskName(phase, timeout), "")
+	meta.Annotations = catalogAnnotations(opts, "checkplan "+string(phase))
+	no, yes, nobody := false, true, int64(nonRoot)
+	field := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+	}
+	return &pipelinev1.Task{
+		TypeMeta:   metav1.TypeMeta{APIVersion: pipelinev1.SchemeGroupVersion.String(), Kind: "Task"},
+		ObjectMeta: meta,
+		Spec: pipelinev1.TaskSpec{
+			DisplayName: "checkplan " + string(phase),
+			Description: summary + "\n\n" + detail,
+			StepTemplate: &pipelinev1.StepTemplate{
+				Env: []corev1.EnvVar{
+					{Name: "HOME", Value: tekton.HomeDir},
+					{Name: "RUN_NAME", Value: ref(paramRunName)},
+					{Name: "RUN_UID", Value: ref(paramRunUID)},
+					field("NAMESPACE", "metadata.namespace"),
+					field("POD_NAME", "metadata.name"),
+					field("POD_UID", "metadata.uid"),
+				},
+				// Enough for 5,000 nodes and 100,000 pairs in memory; a quota may ask for
+				// all four.
+				ComputeResources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+					Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("512Mi")},
+				},
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: &no,
+					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+					ReadOnlyRootFilesystem:   &yes,
+					RunAsNonRoot:             &yes,
+					RunAsUser:                &nobody,
+					RunAsGroup:               &nobody,
+					SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+				},
+			},
+		},
+	}
+}
+
+// nonRoot is the user of distroless and Chainguard images, and of ours.
+const nonRoot = 65532
+
+var (
+	specPlan    = stringSpec(paramPlan, "The plan, as JSON in which every dollar sign is written \\u0024")
+	specCheck   = stringSpec(paramCheck, "Name of the check")
+	specTimeout = stringSpec(paramTimeout, "Time for the whole step, such as 4m; what is not done by then is reported as unmeasured")
+	specSet     = arraySpec(paramSet, "Settings that override the plan's, each as name=value")
+	specTasks   = arraySpec(paramTasks, "What became of the other tasks of the run, each as --task=name=status:reason")
+	specsRun    = []pipelinev1.ParamSpec{
+		stringSpec(paramRunName, "Name of the PipelineRun"),
+		stringSpec(paramRunUID, "UID of the PipelineRun"),
+	}
+)
+
+func stringSpec(name, description string) pipelinev1.ParamSpec {
+	return pipelinev1.ParamSpec{Name: name, Description: description, Type: pipelinev1.ParamTypeString}
+}
+
+func arraySpec(name, description string) pipelinev1.ParamSpec {
+	return pipelinev1.ParamSpec{Name: name, Description: description, Type: pipelinev1.ParamTypeArray}
+}
+
+// ref refers to a string param.
+func ref(param string) string { return "$(" + paramPath(param) + ")" }
+
+// refAll stands for all elements of an array param.
+func refAll(param string) string { return "$(" + paramPath(param) + "[*])" }
+
+// paramPath needs brackets where the name itself has dots.
+func paramPath(param string) string {
+	if strings.Contains(param, ".") {
+		return `params["` + param + `"]`
+	}
+	return "params." + param
+}
+
+// catalogAnnotations are what Tekton's catalog and catlin ask for.
+func catalogAnnotations(opts Options, displayName string) map[string]string {
+	return map[string]string{
+		"tekton.dev/categories":           "Kubernetes, Monitoring, Testing",
+		"tekton.dev/displayName":          displayName,
+		"tekton.dev/pipelines.minVersion": opts.Tekton.minVersion(),
+		"tekton.dev/platforms":            "linux/amd64,linux/arm64",
+		"tekton.dev/tags":                 "checkup, kubernetes, network",
+	}
+}

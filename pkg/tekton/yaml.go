@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tekton
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/yaml"
+)
+
+// Encode prints objects as one YAML stream: keys in alphabetical order, nothing
+// that is empty by nature (creationTimestamp, status, computeResources: {}), the
+// same bytes for the same objects.
+func Encode(objects ...runtime.Object) ([]byte, error) {
+	var out bytes.Buffer
+	for i, object := range objects {
+		b, err := encode(object)
+		if err != nil {
+			return nil, fmt.Errorf("write %s as YAML: %w", describe(object), err)
+		}
+		if i > 0 {
+			out.WriteString("---\n")
+		}
+		out.Write(b)
+	}
+	return out.Bytes(), nil
+}
+
+func encode(object runtime.Object) ([]byte, error) {
+	b, err := json.Marshal(object)
+	if err != nil {
+		return nil, err
+	}
+	// This decoder keeps whole numbers whole.
+	var tree map[string]any
+	if err := utiljson.Unmarshal(b, &tree); err != nil {
+		return nil, err
+	}
+	delete(tree, "status")
+	dropEmpty(tree)
+	return yaml.Marshal(tree)
+}
+
+// dropEmpty removes what Go's JSON writes for a field that nobody set, and only
+// that: an empty string may be a param's default and stays.
+func dropEmpty(v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, field := range v {
+			dropEmpty(field)
+			if m, ok := field.(map[string]any); field == nil || ok && len(m) == 0 && neverEmpty[key] {
+				delete(v, key)
+			}
+		}
+	case []any:
+		for _, element := range v {
+			dropEmpty(element)
+		}
+	}
+}
+
+// neverEmpty are the fields whose Go types are structs without omitempty, and
+// which mean nothing when they are empty.
+var neverEmpty = map[string]bool{"computeResources": true, "metadata": true, "spec": true, "taskRunTemplate": true}
