@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// observations is the key of a check's checkup.Record, kept as lines.
+func observations(check string) Key { return Key{Role: checkup.RoleRecord, Check: check} }
+
+// line is one line of a record. Exactly one field is set.
+type line struct {
+	Source      *checkup.Source      `json:"source,omitempty"`
+	Observation *checkup.Observation `json:"observation,omitempty"`
+	Reception   *checkup.Reception   `json:"reception,omitempty"`
+}
+
+// Writer appends to the record of one check. Its methods may be called from
+// several goroutines. Nothing is in the cluster before Flush.
+type Writer struct {
+	store *Store
+	key   Key
+
+	mu      sync.Mutex   // guards following
+	pending bytes.Buffer // lines since the last Flush
+
+	flushing sync.Mutex // guards following
+	newest   []byte     // raw bytes of the newest chunk, which is written anew by each Flush
+	chunk    int        // its number
+	written  bool       // there is a chunk in the cluster
+}
+
+// Writer begins the record of a check. The first Flush overwrites the record of
+// an earlier try.
+func (s *Store) Writer(check string) *Writer {
+	return &Writer{store: s, key: observations(check)}
+}
+
+// Observation appends what was measured for one pair.
+func (w *Writer) Observation(o checkup.Observation) { w.add(line{Observation: &o}) }
+
+// Source appends what became of one source. A later one for the same source
+// replaces an earlier one.
+func (w *Writer) Source(s checkup.Source) { w.add(line{Source: &s}) }
+
+// Reception appends what a responder counted. A later one for the same pair
+// replaces an earlier one.
+func (w *Writer) Reception(r checkup.Reception) { w.add(line{Reception: &r}) }
+
+func (w *Writer) add(l line) {
+	b, err := json.Marshal(l)
+	if err != nil {
+		panic(err) // plain structs of numbers and strings always encode
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pending.Write(b)
+	w.pending.WriteByte('\n')
+}
+
+// Flush writes what was appended since the last one: only the newest chunk, and
+// those behind it that it grew into. After an error, the next Flush writes what
+// this one could not.
+func (w *Writer) Flush(ctx context.Context) error {
+	w.flushing.Lock()
+	defer w.flushing.Unlock()
+	w.mu.Lock()
+	n := w.pending.Len()
+	w.newest = append(w.newest, w.pending.Bytes()...)
+	w.pending.Reset()
+	w.mu.Unlock()
+	if n > 0 {
+		w.written = false
+	}
+	if w.written {
+		return nil
+	}
+	chunks := compress(w.newest)
+	if err := w.store.put(ctx, w.key, w.chunk, chunks, nil); err != nil {
+		return err
+	}
+	w.written = true
+	for _, c := range chunks[:len(chunks)-1] {
+		w.newest = w.newest[c.raw:]
+		w.chunk++
+	}
+	return nil
+}
+
+// LoadRecord reads the record of a check. The error of a record that was never
+// written satisfies apierrors.IsNotFound.
+func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, error) {
+	k := observations(check)
+	raw, first, err := s.get(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	sources := map[int]checkup.Source{}
+	receptions := map[checkup.Pair]int{} // index in Receptions
+	r := &checkup.Record{}
+	for b := range bytes.Lines(raw) {
+		var l line
+		if err := json.Unmarshal(b, &l); err != nil {
+			return nil, fmt.Errorf("load %s: ConfigMap %s or a further chunk: %w", k, first.Name, err)
+		}
+		switch {
+		case l.Source != nil:
+			sources[l.Source.Source] = *l.Source
+		case l.Observation != nil:
+			r.Observations = append(r.Observations, *l.Observation)
+		case l.Reception != nil:
+			if i, ok := receptions[l.Reception.Pair]; ok {
+				r.Receptions[i] = *l.Reception
+				continue
+			}
+			receptions[l.Reception.Pair] = len(r.Receptions)
+			r.Receptions = append(r.Receptions, *l.Reception)
+		}
+	}
+	for _, source := range sources {
+		r.Sources = append(r.Sources, source)
+	}
+	slices.SortFunc(r.Sources, func(a, b checkup.Source) int { return a.Source - b.Source })
+	return r, nil
+}

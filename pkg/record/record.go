@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package record keeps the values of a run in ConfigMaps: frozen worksheets,
+// observations as they come, evidence, and reports.
+//
+// A value is a stream of bytes (JSON, or a line of JSON for each thing that was
+// appended), cut into chunks. Each chunk is a gzip member of its own in
+// binaryData["json.gz"] of one ConfigMap, so that gzip's own checksum finds a
+// chunk that is corrupt and a person can read one:
+//
+//	kubectl get configmap NAME -o go-template='{{index .binaryData "json.gz"}}' | base64 -d | zcat
+//
+// data["chunk"] counts chunks from 0, and data["more"] is "true" in each but the
+// last. Chunks are written last to first, so that a chunk 0 always begins
+// something that can be read to its end. Names are checkup.ObjectName's: a retry
+// overwrites what an earlier try wrote.
+package record
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// LabelRunName holds the name of the PipelineRun on reports, so that a report
+// is found by it. Tekton allows at most 63 characters, as labels do.
+const LabelRunName = "checkplan.dev/run-name"
+
+const (
+	dataKey   = "json.gz" // binaryData
+	chunkKey  = "chunk"   // data
+	moreKey   = "more"    // data
+	digestKey = "sha256"  // data, of a whole value in its chunk 0
+)
+
+// chunkBytes is the compressed size at which a new chunk begins. The compressor
+// holds back up to about 100 KiB more, and a ConfigMap's limit is 1 MiB.
+const chunkBytes = 512 << 10
+
+// Store saves and loads the values of one run.
+type Store struct {
+	// ConfigMaps of the run's namespace. Saving needs create and update, loading
+	// get; SaveReport needs list and delete too.
+	ConfigMaps corev1client.ConfigMapInterface
+	// Plan's name, and name and UID of the PipelineRun. To load, RunUID is enough.
+	Plan   string
+	Run    string
+	RunUID string
+}
+
+// Key names one value of a run.
+type Key struct {
+	Role checkup.Role
+	// Check is empty for what concerns the whole run.
+	Check string
+	// Part tells values of one role apart; often empty.
+	Part string
+}
+
+// String reads "worksheet of check mesh".
+func (k Key) String() string {
+	s := string(k.Role)
+	if k.Part != "" {
+		s += " " + k.Part
+	}
+	if k.Check != "" {
+		s += " of check " + k.Check
+	}
+	return s
+}
+
+// Frozen is what setup freezes for a check: what to measure, and where.
+type Frozen struct {
+	Worksheet checkup.Worksheet `json:"worksheet"`
+	Roster    checkup.Roster    `json:"roster"`
+}
+
+// Worksheet is the key of a check's Frozen value.
+func Worksheet(check string) Key { return Key{Role: checkup.RoleWorksheet, Check: check} }
+
+// Roster is the key of a check's checkup.Roster as probe found it at its end,
+// which names responders that were lost since the worksheet was frozen.
+func Roster(check string) Key { return Key{Role: checkup.RoleRecord, Check: check, Part: "roster"} }
+
+// Evidence is the key of what teardown keeps of fixtures that went wrong.
+func Evidence() Key { return Key{Role: checkup.RoleEvidence} }
+
+// name of the ConfigMap of a chunk.
+func (s *Store) name(k Key, chunk int) string {
+	return checkup.ObjectName(s.RunUID, k.Check, k.Role, k.Part+"."+strconv.Itoa(chunk))
+}
+
+// Save writes a value as JSON, over an earlier one of the same key.
+func (s *Store) Save(ctx context.Context, k Key, value any) error {
+	raw, digest, err := encode(k, value)
+	if err != nil {
+		return err
+	}
+	return s.put(ctx, k, 0, compress(raw), func(cm *corev1.ConfigMap, chunk int) {
+		if chunk == 0 {
+			cm.Data[digestKey] = digest
+		}
+	})
+}
+
+// encode returns the value as JSON and its digest.
+func encode(k Key, value any) (raw []byte, digest string, err error) {
+	raw, err = json.Marshal(value)
+	if err != nil {
+		return nil, "", fmt.Errorf("encode %s: %w", k, err)
+	}
+	return raw, digestOf(raw), nil
+}
+
+func digestOf(raw []byte) string {
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// Load reads a value that Save wrote. The error of a value that was never
+// written satisfies apierrors.IsNotFound; the one of a value of which a part is
+// missing or corrupt does not, and names the ConfigMap.
+func (s *Store) Load(ctx context.Context, k Key, value any) error {
+	raw, first, err := s.get(ctx, k)
+	if err != nil {
+		return err
+	}
+	if digestOf(raw) != first.Data[digestKey] {
+		return fmt.Errorf("load %s: ConfigMap %s and its further chunks do not belong together: sha256 of the whole differs", k, first.Name)
+	}
+	if err := json.Unmarshal(raw, value); err != nil {
+		return fmt.Errorf("load %s: ConfigMap %s: %w", k, first.Name, err)
+	}
+	return nil
+}
+
+// put writes chunks first, first+1, ... in the opposite order. adorn, if not
+// nil, adds to each ConfigMap.
+func (s *Store) put(ctx context.Context, k Key, first int, chunks []chunk, adorn func(*corev1.ConfigMap, int)) error {
+	for i := len(chunks) - 1; i >= 0; i-- {
+		cm := s.configMap(k, first+i)
+		cm.BinaryData = map[string][]byte{dataKey: chunks[i].compressed}
+		cm.Data[chunkKey] = strconv.Itoa(first + i)
+		if i < len(chunks)-1 {
+			cm.Data[moreKey] = "true"
+		}
+		if adorn != nil {
+			adorn(cm, first+i)
+		}
+		if err := s.write(ctx, cm); err != nil {
+			return fmt.Errorf("save %s: %w", k, err)
+		}
+	}
+	return nil
+}
+
+// write creates the ConfigMap or overwrites the one of its name.
+func (s *Store) write(ctx context.Context, cm *corev1.ConfigMap) error {
+	_, err := s.ConfigMaps.Create(ctx, cm, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = s.ConfigMaps.Update(ctx, cm, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("write ConfigMap %s: %w", cm.Name, err)
+	}
+	return nil
+}
+
+// configMap is an empty ConfigMap with the name and labels of the key. It
+// belongs to the PipelineRun, except for reports, which outlive it.
+func (s *Store) configMap(k Key, chunk int) *corev1.ConfigMap {
+	cm := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: s.name(k, chunk),
+			Labels: map[string]string{
+				checkup.LabelManagedBy: checkup.ManagedBy,
+				checkup.LabelPlan:      s.Plan,
+				checkup.LabelRun:       s.RunUID,
+				checkup.LabelRole:      string(k.Role),
+			},
+		},
+		Data: map[string]string{},
+	}
+	if k.Check != "" {
+		cm.Labels[checkup.LabelCheck] = k.Check
+	}
+	if k.Role != checkup.RoleReport {
+		cm.OwnerReferences = []metav1.OwnerReference{{APIVersion: "tekton.dev/v1", Kind: "PipelineRun", Name: s.Run, UID: types.UID(s.RunUID)}}
+	}
+	return cm
+}
+
+// get reads the stream of all chunks, and chunk 0 as it is.
+func (s *Store) get(ctx context.Context, k Key) ([]byte, *corev1.ConfigMap, error) {
+	var (
+		raw   []byte
+		first *corev1.ConfigMap
+	)
+	for i := 0; ; i++ {
+		cm, err := s.ConfigMaps.Get(ctx, s.name(k, i), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err) && i > 0:
+			return nil, nil, fmt.Errorf("load %s: chunk %d is missing: no ConfigMap %s", k, i, s.name(k, i))
+		case err != nil:
+			return nil, nil, fmt.Errorf("load %s: %w", k, err)
+		}
+		part, err := decompress(cm.BinaryData[dataKey])
+		if err != nil {
+			return nil, nil, fmt.Errorf("load %s: ConfigMap %s is corrupt: binaryData[%q]: %w", k, cm.Name, dataKey, err)
+		}
+		raw = append(raw, part...)
+		if i == 0 {
+			first = cm
+		}
+		if cm.Data[moreKey] != "true" {
+			return raw, first, nil
+		}
+	}
+}
+
+// chunk is a part of a stream.
+type chunk struct {
+	compressed []byte // one gzip member
+	raw        int    // bytes before compression
+}
+
+// compress cuts the stream into chunks; at least one.
+func compress(raw []byte) []chunk {
+	var chunks []chunk
+	for {
+		var buf bytes.Buffer
+		w := gzip.NewWriter(&buf)
+		n := 0
+		for n < len(raw) && buf.Len() < chunkBytes {
+			m, _ := w.Write(raw[n:min(n+32<<10, len(raw))]) // a bytes.Buffer does not fail
+			n += m
+		}
+		w.Close()
+		chunks = append(chunks, chunk{buf.Bytes(), n})
+		raw = raw[n:]
+		if len(raw) == 0 {
+			return chunks
+		}
+	}
+}
+
+// decompress reads one gzip member and checks its checksum.
+func decompress(b []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+func newStore() (*Store, *fake.Clientset) {
+	client := fake.NewClientset()
+	return &Store{ConfigMaps: client.CoreV1().ConfigMaps("ns"), Plan: "day-2", Run: "day-2-run-1", RunUID: "uid-1"}, client
+}
+
+// noise does not compress: a value of it needs as many chunks as it has bytes.
+func noise(n int) string {
+	r := rand.New(rand.NewPCG(1, 2))
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = ' ' + byte(r.IntN(95))
+	}
+	return string(b)
+}
+
+func list(t *testing.T, s *Store) []corev1.ConfigMap {
+	t.Helper()
+	l, err := s.ConfigMaps.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Items
+}
+
+func TestSaveAndLoad(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		value  string
+		chunks int
+	}{
+		{"empty", "", 1},
+		{"small", "a", 1},
+		{"compressible", strings.Repeat("0123456789", 500_000), 1},
+		{"several chunks", noise(2_000_000), 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, _ := newStore()
+			if err := s.Save(t.Context(), Worksheet("mesh"), tt.value); err != nil {
+				t.Fatal(err)
+			}
+			var got string
+			if err := s.Load(t.Context(), Worksheet("mesh"), &got); err != nil {
+				t.Fatal(err)
+			}
+			if got != tt.value {
+				t.Errorf("loaded %d bytes, not the %d that were saved", len(got), len(tt.value))
+			}
+			cms := list(t, s)
+			if len(cms) != tt.chunks {
+				t.Errorf("%d ConfigMaps, want %d", len(cms), tt.chunks)
+			}
+			for _, cm := range cms {
+				if n := len(cm.BinaryData[dataKey]); n > 700<<10 {
+					t.Errorf("%s holds %d bytes, want well under 1 MiB", cm.Name, n)
+				}
+			}
+		})
+	}
+}
+
+func TestObjects(t *testing.T) {
+	s, _ := newStore()
+	if err := s.Save(t.Context(), Worksheet("mesh"), 1); err != nil {
+		t.Fatal(err)
+	}
+	cm := list(t, s)[0]
+	wantLabels := map[string]string{
+		"app.kubernetes.io/managed-by": "checkplan",
+		"checkplan.dev/plan":           "day-2",
+		"checkplan.dev/check":          "mesh",
+		"checkplan.dev/run":            "uid-1",
+		"checkplan.dev/role":           "worksheet",
+	}
+	if diff := cmp.Diff(wantLabels, cm.Labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	wantOwners := []metav1.OwnerReference{{APIVersion: "tekton.dev/v1", Kind: "PipelineRun", Name: "day-2-run-1", UID: "uid-1"}}
+	if diff := cmp.Diff(wantOwners, cm.OwnerReferences); diff != "" {
+		t.Errorf("owners (-want +got):\n%s", diff)
+	}
+}
+
+// TestLoadDamaged: what is missing or corrupt is an error that names the object
+// and that nobody takes for "never written".
+func TestLoadDamaged(t *testing.T) {
+	s, _ := newStore()
+	k := Worksheet("mesh")
+	second := s.name(k, 1)
+	for _, tt := range []struct {
+		name     string
+		damage   func(ctx context.Context) error
+		want     []string
+		notFound bool
+	}{
+		{"never written", func(ctx context.Context) error {
+			return s.ConfigMaps.Delete(ctx, s.name(k, 0), metav1.DeleteOptions{})
+		}, []string{"load worksheet of check mesh", s.name(k, 0)}, true},
+		{"missing chunk", func(ctx context.Context) error {
+			return s.ConfigMaps.Delete(ctx, second, metav1.DeleteOptions{})
+		}, []string{"load worksheet of check mesh: chunk 1 is missing", second}, false},
+		{"corrupt chunk", func(ctx context.Context) error {
+			return change(ctx, s, second, func(cm *corev1.ConfigMap) { cm.BinaryData[dataKey][5000] ^= 1 })
+		}, []string{"ConfigMap " + second + " is corrupt"}, false},
+		{"cut chunk", func(ctx context.Context) error {
+			return change(ctx, s, second, func(cm *corev1.ConfigMap) { cm.BinaryData[dataKey] = cm.BinaryData[dataKey][:5000] })
+		}, []string{"ConfigMap " + second + " is corrupt"}, false},
+		{"emptied chunk", func(ctx context.Context) error {
+			return change(ctx, s, second, func(cm *corev1.ConfigMap) { cm.BinaryData = nil })
+		}, []string{"ConfigMap " + second + " is corrupt"}, false},
+		{"chunk of another value", func(ctx context.Context) error {
+			return change(ctx, s, second, func(cm *corev1.ConfigMap) {
+				cm.BinaryData[dataKey] = compress([]byte("x"))[0].compressed
+				delete(cm.Data, moreKey)
+			})
+		}, []string{"ConfigMap " + s.name(k, 0), "do not belong together"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if err := s.Save(t.Context(), k, noise(1_000_000)); err != nil {
+				t.Fatal(err)
+			}
+			if err := tt.damage(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var got string
+			err := s.Load(t.Context(), k, &got)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not say %q", err, want)
+				}
+			}
+			if apierrors.IsNotFound(err) != tt.notFound {
+				t.Errorf("IsNotFound(%v) = %v, want %v", err, !tt.notFound, tt.notFound)
+			}
+		})
+	}
+}
+
+func change(ctx context.Context, s *Store, name string, f func(*corev1.ConfigMap)) error {
+	cm, err := s.ConfigMaps.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	cm = cm.DeepCopy()
+	f(cm)
+	_, err = s.ConfigMaps.Update(ctx, cm, metav1.UpdateOptions{})
+	return err
+}
+
+func observation(i, rtts int) checkup.Observation {
+	o := checkup.Observation{Pair: checkup.Pair{Source: i % 100, Target: i / 100, Family: checkup.IPv4, Transport: checkup.UDP, Size: 64}, Sent: rtts, Received: rtts}
+	r := rand.New(rand.NewPCG(uint64(i), 0))
+	for range rtts {
+		o.RTTs = append(o.RTTs, r.Int64N(1<<40))
+	}
+	return o
+}
+
+func TestRecord(t *testing.T) {
+	s, client := newStore()
+	w := s.Writer("mesh")
+	var want []checkup.Observation
+	for i := range 6000 {
+		o := observation(i, 40)
+		want = append(want, o)
+		w.Observation(o)
+		if i%1000 == 0 {
+			if err := w.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got, err := s.LoadRecord(t.Context(), "mesh")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(got.Observations) != i+1 {
+				t.Fatalf("after a Flush there are %d observations, want %d", len(got.Observations), i+1)
+			}
+		}
+	}
+	cause := &checkup.Cause{Stage: checkup.StageCollect, Message: "gone"}
+	w.Source(checkup.Source{Source: 1})
+	w.Source(checkup.Source{Source: 0})
+	w.Source(checkup.Source{Source: 1, Cause: cause})
+	pair := checkup.Pair{Source: 1, Target: 2, Family: checkup.IPv6, Transport: checkup.UDP, Size: 8}
+	w.Reception(checkup.Reception{Pair: pair, Packets: 3})
+	w.Reception(checkup.Reception{Pair: pair, Packets: 5})
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.LoadRecord(t.Context(), "mesh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&checkup.Record{
+		Sources:      []checkup.Source{{Source: 0}, {Source: 1, Cause: cause}},
+		Observations: want,
+		Receptions:   []checkup.Reception{{Pair: pair, Packets: 5}},
+	}, got); diff != "" {
+		t.Errorf("record (-want +got):\n%s", diff)
+	}
+
+	before := len(client.Actions())
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(client.Actions()); n != before {
+		t.Errorf("a Flush without news made %d requests, want none", n-before)
+	}
+	w.Observation(observation(1, 1))
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(client.Actions()) - before; n != 2 { // create, and update because it is there
+		t.Errorf("a Flush of one more observation made %d requests, want 2: only the newest chunk", n)
+	}
+	if n := len(list(t, s)); n < 3 {
+		t.Errorf("%d chunks: the test does not test what it should", n)
+	}
+}
+
+// TestFlushFailed: nothing is lost when a Flush fails, and what was there before
+// can still be read.
+func TestFlushFailed(t *testing.T) {
+	s, client := newStore()
+	w := s.Writer("mesh")
+	w.Observation(observation(0, 1))
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	broken := true
+	client.PrependReactor("*", "configmaps", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		write := a.GetVerb() == "create" || a.GetVerb() == "update"
+		return broken && write, nil, errors.New("no route to host")
+	})
+	w.Observation(observation(1, 1))
+	if err := w.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), "no route to host") {
+		t.Fatalf("Flush: %v, want the API's error", err)
+	}
+	if r, err := s.LoadRecord(t.Context(), "mesh"); err != nil || len(r.Observations) != 1 {
+		t.Errorf("after a failed Flush: %v, %v, want the one observation from before", r, err)
+	}
+	broken = false
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.LoadRecord(t.Context(), "mesh"); err != nil || len(r.Observations) != 2 {
+		t.Errorf("after a repeated Flush: %v, %v, want both observations", r, err)
+	}
+}
+
+// TestRetry: a second try overwrites the record of the first.
+func TestRetry(t *testing.T) {
+	s, _ := newStore()
+	for try := range 2 {
+		w := s.Writer("mesh")
+		w.Observation(observation(try, 1))
+		if err := w.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := s.LoadRecord(t.Context(), "mesh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]checkup.Observation{observation(1, 1)}, r.Observations); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestConcurrentWriter(t *testing.T) {
+	s, _ := newStore()
+	w := s.Writer("mesh")
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 50 {
+				w.Observation(observation(i*50+j, 2))
+				if j%10 == 0 {
+					if err := w.Flush(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.LoadRecord(t.Context(), "mesh"); err != nil || len(r.Observations) != 400 {
+		t.Errorf("%v, %v, want 400 observations", r, err)
+	}
+}
+
+func TestRecordOfOtherBytes(t *testing.T) {
+	s, _ := newStore()
+	if err := s.put(t.Context(), observations("mesh"), 0, compress([]byte("{}\n}\n")), nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.LoadRecord(t.Context(), "mesh")
+	if err == nil || !strings.Contains(err.Error(), "ConfigMap "+s.name(observations("mesh"), 0)) {
+		t.Errorf("%v, want an error that names the ConfigMap", err)
+	}
+}
+
+func TestProgress(t *testing.T) {
+	s, _ := newStore()
+	if _, err := s.LoadProgress(t.Context(), "mesh"); !apierrors.IsNotFound(err) {
+		t.Errorf("before it begins: %v, want not found", err)
+	}
+	for _, p := range []Progress{{Phase: "setup", Ready: 1, Pods: 2}, {Phase: "probe", Ready: 2, Pods: 2, Measured: 7, Pairs: 9}} {
+		if err := s.SaveProgress(t.Context(), "mesh", p); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.LoadProgress(t.Context(), "mesh"); err != nil || got != p {
+			t.Errorf("got %v, %v, want %v", got, err, p)
+		}
+	}
+}
+
+func report(run string, minute int) *checkup.Report {
+	return &checkup.Report{
+		Plan: "day-2", Run: run, RunUID: "uid-of-" + run, Verdict: checkup.RunFail, Summary: "3 of 9 pairs failed",
+		Finished: time.Date(2026, 1, 2, 3, minute, 0, 0, time.UTC),
+		Checks:   []checkup.CheckReport{{Name: "mesh", Coverage: &checkup.Coverage{Round: minute}}, {Name: "never-ran"}},
+	}
+}
+
+func TestReports(t *testing.T) {
+	s, _ := newStore()
+	save := func(r *checkup.Report, keep int) {
+		t.Helper()
+		one := Store{ConfigMaps: s.ConfigMaps, Plan: r.Plan, Run: r.Run, RunUID: r.RunUID}
+		if err := one.SaveReport(t.Context(), r, keep); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := report("other-run", 0)
+	other.Plan = "other"
+	save(other, 2)
+	for i := range 4 {
+		save(report(fmt.Sprintf("run-%d", i), i), 2)
+	}
+	again := report("run-3", 9) // of a PipelineRun that has the name of an earlier one
+	again.RunUID = "another-uid"
+	save(again, 2)
+
+	var left []string
+	for _, cm := range list(t, s) {
+		left = append(left, cm.Labels[LabelRunName])
+		if len(cm.OwnerReferences) != 0 {
+			t.Errorf("report of %s has an owner: it would go with it", cm.Labels[LabelRunName])
+		}
+	}
+	slices.Sort(left)
+	if diff := cmp.Diff([]string{"other-run", "run-3", "run-3"}, left); diff != "" {
+		t.Errorf("reports that are left (-want +got):\n%s", diff)
+	}
+	for _, tt := range []struct {
+		run  string
+		want *checkup.Report
+	}{
+		{"run-3", again}, {"uid-of-run-3", report("run-3", 3)}, {"other-run", other},
+	} {
+		got, err := FindReport(t.Context(), s.ConfigMaps, tt.run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.run, diff)
+		}
+	}
+	for _, run := range []string{"run-0", "", "not a label value!"} {
+		if _, err := FindReport(t.Context(), s.ConfigMaps, run); !apierrors.IsNotFound(err) {
+			t.Errorf("run %q: %v, want not found", run, err)
+		}
+	}
+}
+
+func TestReportObject(t *testing.T) {
+	s, _ := newStore()
+	r := report(s.Run, 5)
+	if err := s.SaveReport(t.Context(), r, 1); err != nil {
+		t.Fatal(err)
+	}
+	cm, err := s.ConfigMaps.Get(t.Context(), s.ReportName(), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"round.checkplan.dev/mesh": "5", "checkplan.dev/finished": "2026-01-02T03:05:00Z"}, cm.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	if cm.Data["verdict"] != "fail" || cm.Data["summary"] != "3 of 9 pairs failed" {
+		t.Errorf("data: %v, want verdict and summary", cm.Data)
+	}
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package record
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// annotationFinished holds when the run of a report finished, RFC 3339.
+const annotationFinished = "checkplan.dev/finished"
+
+var reportKey = Key{Role: checkup.RoleReport}
+
+// ReportName is the name of the first ConfigMap of the report of a run: what the
+// result `report` of the PipelineRun names.
+func (s *Store) ReportName() string { return s.name(reportKey, 0) }
+
+// SaveReport writes the report, and then deletes the oldest reports of the plan
+// so that keep of them stay; keep below 1 keeps all. Its ConfigMaps carry the
+// round of each check that has one (checkup.AnnotationRound) for the next run to
+// rotate from; the first also shows verdict and summary as plain text.
+func (s *Store) SaveReport(ctx context.Context, r *checkup.Report, keep int) error {
+	raw, digest, err := encode(reportKey, r)
+	if err != nil {
+		return err
+	}
+	err = s.put(ctx, reportKey, 0, compress(raw), func(cm *corev1.ConfigMap, chunk int) {
+		cm.Labels[LabelRunName] = r.Run
+		cm.Annotations = map[string]string{annotationFinished: r.Finished.UTC().Format(time.RFC3339)}
+		for _, c := range r.Checks {
+			if c.Coverage != nil {
+				cm.Annotations[checkup.AnnotationRound+c.Name] = strconv.Itoa(c.Coverage.Round)
+			}
+		}
+		if chunk == 0 {
+			cm.Data[digestKey] = digest
+			cm.Data["verdict"] = string(r.Verdict)
+			cm.Data["summary"] = r.Summary
+		}
+	})
+	if err != nil || keep < 1 {
+		return err
+	}
+	return s.prune(ctx, keep)
+}
+
+// prune deletes the ConfigMaps of all but the newest reports of the plan; this
+// run's counts as the newest.
+func (s *Store) prune(ctx context.Context, keep int) error {
+	runs, err := listReports(ctx, s.ConfigMaps, labels.Set{checkup.LabelPlan: s.Plan})
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(runs, func(r storedReport) bool { return r.runUID == s.RunUID })
+	if i >= 0 {
+		runs = slices.Delete(runs, i, i+1)
+		keep--
+	}
+	for _, run := range runs[min(keep, len(runs)):] {
+		for _, name := range run.names {
+			if err := s.ConfigMaps.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("delete ConfigMap %s of the old report of run %s: %w", name, run.run, err)
+			}
+		}
+	}
+	return nil
+}
+
+// FindReport reads the report of a run, by the PipelineRun's name or UID; of
+// several runs of one name, the newest. The error says so if there is none, and
+// then satisfies apierrors.IsNotFound.
+func FindReport(ctx context.Context, configMaps corev1client.ConfigMapInterface, run string) (*checkup.Report, error) {
+	for _, label := range []string{LabelRunName, checkup.LabelRun} {
+		runs, err := listReports(ctx, configMaps, labels.Set{label: run})
+		if err != nil {
+			return nil, err
+		}
+		if len(runs) > 0 {
+			s := Store{ConfigMaps: configMaps, RunUID: runs[0].runUID}
+			r := &checkup.Report{}
+			return r, s.Load(ctx, reportKey, r)
+		}
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("report"), run)
+}
+
+// storedReport is a report in the cluster.
+type storedReport struct {
+	run, runUID string
+	finished    string   // RFC 3339 in UTC, and so in order as text
+	names       []string // of its ConfigMaps
+}
+
+// listReports lists reports, newest first.
+func listReports(ctx context.Context, configMaps corev1client.ConfigMapInterface, of labels.Set) ([]storedReport, error) {
+	selector := labels.Set{checkup.LabelRole: string(checkup.RoleReport)}
+	maps.Copy(selector, of)
+	if _, err := labels.ValidatedSelectorFromSet(selector); err != nil {
+		return nil, nil // no label can have that value
+	}
+	list, err := configMaps.List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+	if err != nil {
+		return nil, fmt.Errorf("list reports: %w", err)
+	}
+	byUID := map[string]*storedReport{}
+	for _, cm := range list.Items {
+		uid := cm.Labels[checkup.LabelRun]
+		if byUID[uid] == nil {
+			byUID[uid] = &storedReport{run: cm.Labels[LabelRunName], runUID: uid, finished: cm.Annotations[annotationFinished]}
+		}
+		byUID[uid].names = append(byUID[uid].names, cm.Name)
+	}
+	var reports []storedReport
+	for _, r := range byUID {
+		reports = append(reports, *r)
+	}
+	slices.SortFunc(reports, func(a, b storedReport) int {
+		return cmp.Or(cmp.Compare(b.finished, a.finished), cmp.Compare(a.runUID, b.runUID))
+	})
+	return reports, nil
+}
