@@ -1,3 +1,537 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command sandbox makes a real Kubernetes cluster with Tekton Pipelines on one
+// Linux machine, without a container engine and without pulling an image, and
+// takes it away again. See README.md.
 package main
 
-func main() {}
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is the whole command. It returns 0, 1 where something failed, or 2 where
+// the command line is wrong.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := rootCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "sandbox: %v\n", err)
+	var usage usageError
+	if errors.As(err, &usage) {
+		return 2
+	}
+	return 1
+}
+
+// usageError is a command line that cannot be right.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// flags are those of every verb.
+type flags struct {
+	stateDir, cacheDir string
+}
+
+func (f flags) dirs() (dirs, error) {
+	dir, err := filepath.Abs(f.stateDir)
+	if err != nil || strings.ContainsAny(dir, " \n") || dir == "/" {
+		return dirs{}, usageError{fmt.Errorf("--state is %q: must be a directory of the sandbox's own, without spaces", f.stateDir)}
+	}
+	return dirs{state: dir}, nil
+}
+
+// cluster opens the sandbox that there is.
+func (f flags) cluster(stderr io.Writer) (*cluster, error) {
+	d, err := f.dirs()
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.readState()
+	if err != nil {
+		return nil, err
+	}
+	return &cluster{dirs: d, state: s, progress: &progress{out: stderr}, changed: func(string, string) {}}, nil
+}
+
+func rootCommand() *cobra.Command {
+	var f flags
+	root := &cobra.Command{
+		Use:           "sandbox",
+		Short:         "A real Kubernetes and Tekton cluster on one Linux machine",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.PersistentFlags().StringVar(&f.stateDir, "state", defaultStateDir, "directory of everything about the running cluster")
+	root.PersistentFlags().StringVar(&f.cacheDir, "cache", defaultCacheDir(), "directory of built binaries and images, kept by down")
+	root.AddCommand(
+		upCommand(&f), downCommand(&f), statusCommand(&f), kubeconfigCommand(&f), loadCommand(&f), logsCommand(&f),
+		preflightCommand(&f), buildCommand(&f),
+		nodeInitCommand(), holdCommand(), spawnCommand(), apiProxyCommand(),
+	)
+	return root
+}
+
+// defaultCacheDir is empty where there is no home directory.
+func defaultCacheDir() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "checkplan-sandbox")
+}
+
+func upCommand(f *flags) *cobra.Command {
+	var workers, zones int
+	var ipFamily string
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring the cluster up, or repair what of it does not run",
+		Args:  cobra.NoArgs,
+	}
+	cmd.Flags().IntVar(&workers, "nodes", 3, "number of workers, beside the control plane")
+	cmd.Flags().IntVar(&zones, "zones", 2, "number of zones that the workers are spread over")
+	cmd.Flags().StringVar(&ipFamily, "ip-family", "dual", "dual (IPv4 first), ipv4 or ipv6")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		want, err := newPlan(workers, zones, ipFamily)
+		if err != nil {
+			return usageError{err}
+		}
+		asked := slices.ContainsFunc([]string{"nodes", "zones", "ip-family"}, cmd.Flags().Changed)
+		return up(cmd.Context(), *f, want, asked, cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+// up makes the cluster of a plan. Where one is there already it must be of the
+// same plan, if the plan was asked for.
+func up(ctx context.Context, f flags, want plan, asked bool, stderr io.Writer) error {
+	start := time.Now()
+	d, err := f.dirs()
+	if err != nil {
+		return err
+	}
+	b, err := cachedBuild(f.cacheDir)
+	if err != nil {
+		return err
+	}
+	if err := lacking(preflight(ctx, !b.complete())); err != nil {
+		return err
+	}
+	unlock, err := d.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	s, err := d.readState()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		port, err := freePort()
+		if err != nil {
+			return err
+		}
+		s = state{plan: want, BinDir: b.bin(), APIPort: port}
+	case err != nil:
+		return err
+	case asked && !samePlan(s.plan, want):
+		return usageError{fmt.Errorf("the sandbox in %s has %d workers and IP family %s: run `sandbox down` to make another",
+			d.state, len(s.Nodes)-1, s.Family)}
+	case s.BinDir != b.bin():
+		fmt.Fprintf(stderr, "the running sandbox keeps the binaries that it was made with, in %s\n", s.BinDir)
+		b = build{dir: filepath.Dir(s.BinDir)}
+	}
+
+	var changed atomic.Int64
+	c := &cluster{
+		dirs: d, state: s, progress: &progress{out: stderr},
+		changed: func(string, string) { changed.Add(1) },
+	}
+	if !b.complete() {
+		err := c.progress.step("building Kubernetes "+kubernetesVersion+", Tekton "+tektonVersion+" and CoreDNS "+corednsVersion,
+			func(detail func(string)) error { return b.run(ctx, detail) })
+		if err != nil {
+			return err
+		}
+		for _, other := range otherBuilds(f.cacheDir, b) {
+			fmt.Fprintf(stderr, "an older build is in %s; it can be removed\n", other)
+		}
+	}
+	if err := d.writeState(s); err != nil {
+		return fmt.Errorf("writing the sandbox's state: %w", err)
+	}
+	if err := c.up(ctx, b); err != nil {
+		return err
+	}
+	what := "up"
+	if changed.Load() == 0 {
+		what = "up already"
+	}
+	fmt.Fprintf(stderr, "sandbox %s in %.0fs: %d nodes, Kubernetes %s, Tekton %s\nexport KUBECONFIG=%s\n",
+		what, time.Since(start).Seconds(), len(c.Nodes), kubernetesVersion, tektonVersion, d.kubeconfig())
+	return nil
+}
+
+func samePlan(a, b plan) bool {
+	return a.Family == b.Family && slices.EqualFunc(a.Nodes, b.Nodes, func(a, b nodePlan) bool {
+		return a.Name == b.Name && a.Zone == b.Zone
+	})
+}
+
+// freePort is a port on which the API server can be reached from the host.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", preferredAPIPort))
+	if err != nil {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("looking for a free port: %w", err)
+	}
+	defer l.Close() // it was only asked for
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+func downCommand(f *flags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "End the cluster and remove everything of it, whatever state it is in",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			d, err := f.dirs()
+			if err != nil {
+				return err
+			}
+			if os.Geteuid() != 0 {
+				return errors.New("ending the sandbox takes root")
+			}
+			if entries, err := os.ReadDir(d.state); err == nil && len(entries) > 0 {
+				if _, err := os.Stat(d.file("nodes")); err != nil {
+					if _, err := os.Stat(d.file("state.json")); err != nil {
+						return usageError{fmt.Errorf("%s does not look like a sandbox's directory: not removing it", d.state)}
+					}
+				}
+			}
+			unlock, err := d.lock()
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			p := &progress{out: cmd.ErrOrStderr()}
+			return p.step("sandbox down, nothing left", d.down)
+		},
+	}
+}
+
+func kubeconfigCommand(f *flags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "kubeconfig",
+		Short: "Print the path of the cluster's kubeconfig file",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := f.cluster(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), c.kubeconfig())
+			return nil
+		},
+	}
+}
+
+func loadCommand(f *flags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "load ARCHIVE...",
+		Short: "Import image archives (of docker save, or OCI layouts) into every node",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := f.cluster(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			for _, a := range args {
+				if _, err := os.Stat(a); err != nil {
+					return usageError{fmt.Errorf("loading images: %w", err)}
+				}
+			}
+			return c.progress.step("images loaded on every node", func(func(string)) error {
+				g, ctx := errgroup.WithContext(cmd.Context())
+				for _, n := range c.Nodes {
+					g.Go(func() error {
+						if pid, err := c.find(n.Name, "containerd"); err != nil {
+							return err
+						} else if pid == 0 {
+							return fmt.Errorf("loading images on %s: its containerd does not run: run `sandbox up` to repair it", n.Name)
+						}
+						for _, a := range args {
+							if err := c.load(ctx, n, a); err != nil {
+								return err
+							}
+						}
+						return nil
+					})
+				}
+				return g.Wait()
+			})
+		},
+	}
+}
+
+func logsCommand(f *flags) *cobra.Command {
+	var node string
+	cmd := &cobra.Command{
+		Use:   "logs COMPONENT",
+		Short: "Print the log of a component, of every node that has it",
+		Args:  cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&node, "node", "*", "only this node's")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		d, err := f.dirs()
+		if err != nil {
+			return err
+		}
+		found, err := filepath.Glob(d.log(node, args[0]))
+		if err != nil {
+			return usageError{fmt.Errorf("looking for logs of %q: %w", args[0], err)}
+		}
+		if len(found) == 0 {
+			all, _ := filepath.Glob(d.log("*", "*")) // the pattern is well-formed
+			names := []string{}
+			for _, a := range all {
+				names = append(names, strings.TrimSuffix(filepath.Base(a), ".log"))
+			}
+			slices.Sort(names)
+			return usageError{fmt.Errorf("no log of %q; there are: %s", args[0], strings.Join(slices.Compact(names), ", "))}
+		}
+		for _, name := range found {
+			fmt.Fprintf(cmd.ErrOrStderr(), "==> %s\n", name)
+			log, err := os.Open(name)
+			if err != nil {
+				return fmt.Errorf("reading a log: %w", err)
+			}
+			_, err = io.Copy(cmd.OutOrStdout(), log)
+			_ = log.Close() // only read
+			if err != nil {
+				return fmt.Errorf("printing %s: %w", name, err)
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func preflightCommand(f *flags) *cobra.Command {
+	var doInstall bool
+	cmd := &cobra.Command{
+		Use:   "preflight",
+		Short: "List everything that this machine lacks for the sandbox",
+		Args:  cobra.NoArgs,
+	}
+	cmd.Flags().BoolVar(&doInstall, "install", false, "install the missing Debian packages with apt-get; takes root")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		b, err := cachedBuild(f.cacheDir)
+		if err != nil {
+			return err
+		}
+		missing := preflight(cmd.Context(), !b.complete())
+		if doInstall {
+			if err := install(cmd.Context(), packagesOf(missing), cmd.ErrOrStderr()); err != nil {
+				return err
+			}
+			missing = preflight(cmd.Context(), !b.complete())
+		}
+		return lacking(missing)
+	}
+	return cmd
+}
+
+func buildCommand(f *flags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "build",
+		Short: "Build what up would build, and print the directory of the binaries",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := cachedBuild(f.cacheDir)
+			if err != nil {
+				return err
+			}
+			p := &progress{out: cmd.ErrOrStderr()}
+			err = p.step("building Kubernetes, Tekton and CoreDNS", func(detail func(string)) error {
+				return b.run(cmd.Context(), detail)
+			})
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), b.bin())
+			return nil
+		},
+	}
+}
+
+func statusCommand(f *flags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Say what runs; fails where something that should run does not",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := f.cluster(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return c.status(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+}
+
+// componentsOf lists what should run on a node.
+func (c *cluster) componentsOf(n nodePlan) []string {
+	names := []string{"init", "containerd", "kubelet", "kube-proxy"}
+	if n.ControlPlane {
+		names = append(names, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "api-proxy")
+	}
+	return names
+}
+
+func (c *cluster) status(ctx context.Context, out io.Writer) error {
+	running, err := c.components()
+	if err != nil {
+		return err
+	}
+	api, err := newClient(c.kubeconfig())
+	if err != nil {
+		return err
+	}
+	down := 0
+	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "NODE\tZONE\tADDRESSES\tREADY\tNOT RUNNING")
+	for _, n := range c.Nodes {
+		var missing []string
+		for _, name := range c.componentsOf(n) {
+			if !slices.ContainsFunc(running, func(p process) bool { return p.Node == n.Name && p.Component == name }) {
+				missing = append(missing, name)
+			}
+		}
+		ready := "yes"
+		if err := api.nodeReady(ctx, n.Name); err != nil {
+			ready = "no: " + err.Error()
+			down++
+		}
+		down += len(missing)
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", n.Name, orDash(n.Zone), joined(n.IPs), ready, orDash(strings.Join(missing, ",")))
+	}
+	if err := tw.Flush(); err != nil {
+		return fmt.Errorf("printing the status: %w", err)
+	}
+	for _, d := range [][2]string{
+		{"kube-system", "coredns"},
+		{"tekton-pipelines", "tekton-pipelines-controller"},
+		{"tekton-pipelines", "tekton-pipelines-webhook"},
+	} {
+		said := "Ready"
+		if err := api.deploymentReady(ctx, d[0], d[1]); err != nil {
+			said = err.Error()
+			down++
+		}
+		fmt.Fprintf(out, "%s/%s: %s\n", d[0], d[1], said)
+	}
+	fmt.Fprintf(out, "KUBECONFIG=%s\n", c.kubeconfig())
+	if down > 0 {
+		return errors.New("not everything runs: `sandbox up` repairs it, `sandbox logs COMPONENT` says more")
+	}
+	return nil
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// The verbs below are called by the sandbox itself, inside of a node.
+
+func nodeInitCommand() *cobra.Command {
+	var d dirs
+	var node string
+	var keep []string
+	cmd := &cobra.Command{
+		Use: "node-init", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return nodeInit(cmd.Context(), d, node, keep, os.NewFile(3, "ready"))
+		},
+	}
+	cmd.Flags().StringVar(&d.state, "state", "", "")
+	cmd.Flags().StringVar(&node, "node", "", "")
+	cmd.Flags().StringArrayVar(&keep, "keep", nil, "")
+	return cmd
+}
+
+// holdCommand is the first process of the network between nodes: it only is there.
+func holdCommand() *cobra.Command {
+	var node string
+	cmd := &cobra.Command{
+		Use: "hold", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ready := os.NewFile(3, "ready")
+			if _, err := io.WriteString(ready, "ok"); err != nil {
+				return fmt.Errorf("reporting readiness: %w", err)
+			}
+			_ = ready.Close() // what was written has arrived
+			<-cmd.Context().Done()
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&node, "node", "", "")
+	return cmd
+}
+
+func spawnCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "spawn", Hidden: true, Args: cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return spawn(args) },
+	}
+}
+
+func apiProxyCommand() *cobra.Command {
+	var listen, netns, target string
+	cmd := &cobra.Command{
+		Use: "api-proxy", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return apiProxy(cmd.Context(), listen, netns, target) },
+	}
+	cmd.Flags().StringVar(&listen, "listen", "", "")
+	cmd.Flags().StringVar(&netns, "netns", "", "")
+	cmd.Flags().StringVar(&target, "target", "", "")
+	return cmd
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// The versions that go.mod names; a test keeps them equal.
+const (
+	kubernetesVersion = "v1.35.6"
+	tektonVersion     = "v1.15.1"
+	corednsVersion    = "v1.13.1"
+)
+
+// module is what the Kubernetes, Tekton and CoreDNS binaries are built from:
+// this module's own go.mod names them as tools. It is embedded, so that the
+// command works wherever it is called from.
+//
+//go:embed go.mod go.sum cmd
+var module embed.FS
+
+// build is where the binaries and images of one set of versions are cached.
+type build struct{ dir string }
+
+func (b build) bin() string    { return filepath.Join(b.dir, "bin") }
+func (b build) tekton() string { return filepath.Join(b.dir, "tekton") }
+
+// nodeImages and controlPlaneImages are archives of the images that every node,
+// and only the control plane, needs.
+func (b build) nodeImages() string         { return filepath.Join(b.dir, "node-images.tar") }
+func (b build) controlPlaneImages() string { return filepath.Join(b.dir, "control-plane-images.tar") }
+
+// image is the name under which the sandbox knows an image that it makes. No
+// registry answers at .invalid (RFC 6761), so a missing image is an error at once.
+func image(binary string) string {
+	version := map[string]string{"coredns": corednsVersion, "pause": "v1"}[binary]
+	if version == "" {
+		version = tektonVersion
+	}
+	return "sandbox.invalid/" + binary + ":" + version
+}
+
+// buildEnv is the environment of every Go build of this project: the same flags
+// share one build cache.
+func buildEnv() []string {
+	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath", "GOWORK=off")
+}
+
+// linkFlags set the version that Kubernetes' binaries report. Without them
+// Tekton's controller refuses the API server.
+func linkFlags() string {
+	major, minor, _ := strings.Cut(strings.TrimPrefix(kubernetesVersion, "v"), ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	flags := "-s -w"
+	for _, p := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		flags += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s -X %[1]s.gitTreeState=clean",
+			p, kubernetesVersion, major, minor)
+	}
+	return flags
+}
+
+// cachedBuild names the cache directory of the embedded module, its flags and
+// the toolchain that this command was itself built with.
+func cachedBuild(cacheDir string) (build, error) {
+	h := sha256.New()
+	fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, linkFlags()) // a hash takes every write
+	err := fs.WalkDir(module, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := module.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(h, "%s %d\n%s", path, len(b), b)
+		return nil
+	})
+	if err != nil {
+		return build{}, fmt.Errorf("reading the embedded module: %w", err)
+	}
+	key := hex.EncodeToString(h.Sum(nil))[:16]
+	return build{dir: filepath.Join(cacheDir, key)}, nil
+}
+
+// complete reports whether there is nothing left to build.
+func (b build) complete() bool {
+	_, err := os.Stat(filepath.Join(b.dir, "complete"))
+	return err == nil
+}
+
+// run builds what is missing. detail is told how far it is.
+func (b build) run(ctx context.Context, detail func(string)) error {
+	if b.complete() {
+		return nil
+	}
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		return fmt.Errorf("making the build cache: %w", err)
+	}
+	unlock, err := b.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if b.complete() { // another command built it meanwhile
+		return nil
+	}
+
+	src := filepath.Join(b.dir, "src")
+	if err := os.RemoveAll(src); err != nil {
+		return fmt.Errorf("clearing the build directory: %w", err)
+	}
+	if err := os.CopyFS(src, module); err != nil {
+		return fmt.Errorf("writing the module to build: %w", err)
+	}
+	if err := goBuild(ctx, src, b.bin(), detail); err != nil {
+		return err
+	}
+
+	detail("copying Tekton's manifests")
+	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/tektoncd/pipeline")
+	list.Dir, list.Env = src, buildEnv()
+	out, err := list.Output()
+	if err != nil {
+		return fmt.Errorf("finding Tekton's module: %w", withStderr(err))
+	}
+	if err := os.RemoveAll(b.tekton()); err != nil {
+		return fmt.Errorf("clearing the build directory: %w", err)
+	}
+	if err := copyManifests(filepath.Join(strings.TrimSpace(string(out)), "config"), b.tekton()); err != nil {
+		return fmt.Errorf("copying Tekton's manifests: %w", err)
+	}
+
+	detail("making images")
+	if err := writeImages(b.nodeImages(), b.bin(), "pause", "entrypoint", "nop", "workingdirinit"); err != nil {
+		return err
+	}
+	if err := writeImages(b.controlPlaneImages(), b.bin(), "coredns", "controller", "webhook"); err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(b.dir, "complete"), nil, 0o644)
+}
+
+// lock waits for another build of the same thing to end.
+func (b build) lock() (unlock func(), err error) {
+	f, err := os.Open(b.dir)
+	if err != nil {
+		return nil, fmt.Errorf("locking the build cache: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		_ = f.Close() // nothing was written
+		return nil, fmt.Errorf("locking the build cache %s: %w", b.dir, err)
+	}
+	return func() { _ = f.Close() }, nil // nothing was written
+}
+
+func goBuild(ctx context.Context, src, out string, detail func(string)) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-ldflags", linkFlags(), "-o", out+"/", "tool", "./cmd/...")
+	cmd.Dir, cmd.Env = src, buildEnv()
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return fmt.Errorf("starting go build: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting go build: %w", err)
+	}
+	// With -v the names of compiled packages come on stderr, and so do errors:
+	// an import path has no space.
+	var compiled atomic.Int64
+	var last []string
+	lines := bufio.NewScanner(stderr)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if line == "" || strings.ContainsAny(line, " \t") {
+			last = append(last, line)
+			last = last[max(0, len(last)-40):]
+			continue
+		}
+		detail(fmt.Sprintf("%d packages compiled", compiled.Add(1)))
+	}
+	_, _ = io.Copy(io.Discard, stderr) // lets go build end where a line was too long
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("building Kubernetes and Tekton in %s: %w\n%s", src, err, strings.Join(last, "\n"))
+	}
+	return nil
+}
+
+// copyManifests copies the YAML files of a directory tree. Files of the module
+// cache are read-only; the copies must not be, or the cache could not be cleaned.
+func copyManifests(from, to string) error {
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return writeFile(filepath.Join(to, rel), b, 0o644)
+	})
+}
+
+// writeImages writes an archive, as docker save does, of one image per binary.
+func writeImages(archive, binDir string, binaries ...string) error {
+	images := map[name.Tag]v1.Image{}
+	for _, b := range binaries {
+		tag, err := name.NewTag(image(b))
+		if err != nil {
+			return fmt.Errorf("naming the image of %s: %w", b, err)
+		}
+		if images[tag], err = binaryImage(filepath.Join(binDir, b)); err != nil {
+			return fmt.Errorf("making the image of %s: %w", b, err)
+		}
+	}
+	if err := tarball.MultiWriteToFile(archive, images); err != nil {
+		return fmt.Errorf("writing images to %s: %w", archive, err)
+	}
+	return nil
+}
+
+// binaryImage is an image of one static binary at /ko-app/NAME, where Tekton
+// expects its own. Its layer is not compressed: it goes no further than this
+// machine, and every `up` unpacks it on every node.
+func binaryImage(file string) (v1.Image, error) {
+	base := filepath.Base(file)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	headers := []*tar.Header{
+		{Name: "ko-app/", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777},
+		{Name: "ko-app/" + base, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(content))},
+	}
+	for _, h := range headers {
+		if err := tw.WriteHeader(h); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := tw.Write(content); err != nil {
+		return nil, err
+	}
+	if err := tw.Close(); err != nil {
+		return nil, err
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(b.Bytes())), nil
+	}, tarball.WithCompressionLevel(gzip.NoCompression))
+	if err != nil {
+		return nil, err
+	}
+	img, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", runtime.GOARCH
+	config.Config.Entrypoint = []string{"/ko-app/" + base}
+	config.Config.User = "65532"
+	config.Config.Env = []string{"PATH=/ko-app"}
+	return mutate.ConfigFile(img, config)
+}
+
+// withStderr adds to a command's error what the command said.
+func withStderr(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
+	}
+	return err
+}
+
+// cacheDirs lists the builds in the cache that are not this one, oldest names first.
+func otherBuilds(cacheDir string, current build) []string {
+	entries, err := os.ReadDir(cacheDir)
+	if err != nil {
+		return nil
+	}
+	var others []string
+	for _, e := range entries {
+		if dir := filepath.Join(cacheDir, e.Name()); dir != current.dir {
+			others = append(others, dir)
+		}
+	}
+	slices.Sort(others)
+	return others
+}

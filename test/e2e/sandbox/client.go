@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// client talks to the sandbox's API server from the host.
+type client struct {
+	typed   *kubernetes.Clientset
+	dynamic *dynamic.DynamicClient
+}
+
+func newClient(kubeconfig string) (*client, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", kubeconfig, err)
+	}
+	config.QPS, config.Burst = 200, 400
+	config.Timeout = 20 * time.Second
+	config.WarningHandler = nil
+	typed, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client: %w", err)
+	}
+	dyn, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client: %w", err)
+	}
+	return &client{typed, dyn}, nil
+}
+
+func (c *client) readyz(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	return c.typed.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+}
+
+// apply makes the objects so by server-side apply, in their order. Where a
+// webhook or the API server does not answer yet, it tries again for a while.
+func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured) error {
+	var groups []*restmapper.APIGroupResources
+	err := poll(ctx, 30*time.Second, func() (err error) {
+		groups, err = restmapper.GetAPIGroupResources(discovery.NewDiscoveryClient(c.typed.Discovery().RESTClient()))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("asking the API server what it serves: %w", err)
+	}
+	mapper := restmapper.NewDiscoveryRESTMapper(groups)
+	for _, o := range objects {
+		gvk := o.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		if err != nil {
+			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+		var resource dynamic.ResourceInterface = c.dynamic.Resource(mapping.Resource)
+		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+			resource = c.dynamic.Resource(mapping.Resource).Namespace(o.GetNamespace())
+		}
+		var final error
+		err = poll(ctx, time.Minute, func() error {
+			_, err := resource.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "sandbox", Force: true})
+			if err != nil && !passing(err) {
+				final = err
+				return nil
+			}
+			return err
+		})
+		if err := errors.Join(final, err); err != nil {
+			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// passing reports whether an error of a starting API server, or of a webhook
+// whose pod is not there, is worth another try.
+func passing(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || // no answer at all
+		apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
+		apierrors.IsForbidden(err) // RBAC's own objects are made a moment after the API server is ready
+}
+
+// nodeReady returns nil where the node is Ready, else why it is not.
+func (c *client) nodeReady(ctx context.Context, name string) error {
+	n, err := c.typed.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, condition := range n.Status.Conditions {
+		if condition.Type != corev1.NodeReady {
+			continue
+		}
+		if condition.Status == corev1.ConditionTrue {
+			return nil
+		}
+		return fmt.Errorf("%s: %s", condition.Reason, condition.Message)
+	}
+	return errors.New("the kubelet has not reported")
+}
+
+// deploymentReady returns nil where the newest pods of a Deployment are
+// available, else what its pods say.
+func (c *client) deploymentReady(ctx context.Context, namespace, name string) error {
+	d, err := c.typed.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	s := d.Status
+	if s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == *d.Spec.Replicas && s.AvailableReplicas >= *d.Spec.Replicas {
+		return nil
+	}
+	pods, err := c.typed.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: metav1.FormatLabelSelector(d.Spec.Selector),
+	})
+	if err != nil {
+		return err
+	}
+	var said []string
+	for _, p := range pods.Items {
+		said = append(said, podState(p))
+	}
+	if len(said) == 0 {
+		said = append(said, "no pods yet")
+	}
+	return fmt.Errorf("Deployment %s/%s is not available: %s", namespace, name, strings.Join(said, "; "))
+}
+
+// podState says in a few words why a pod is not ready.
+func podState(p corev1.Pod) string {
+	var words []string
+	for _, condition := range p.Status.Conditions {
+		if condition.Type == corev1.PodScheduled && condition.Status != corev1.ConditionTrue {
+			words = append(words, condition.Message)
+		}
+	}
+	for _, s := range p.Status.ContainerStatuses {
+		switch {
+		case s.State.Waiting != nil:
+			words = append(words, s.Name+" waits: "+s.State.Waiting.Reason+" "+s.State.Waiting.Message)
+		case s.State.Terminated != nil:
+			words = append(words, fmt.Sprintf("%s ended with %d: %s", s.Name, s.State.Terminated.ExitCode, s.State.Terminated.Reason))
+		case !s.Ready:
+			words = append(words, s.Name+" runs but is not ready")
+		}
+		if s.RestartCount > 0 {
+			words = append(words, fmt.Sprintf("restarted %d times", s.RestartCount))
+		}
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s %s: %s", p.Name, p.Status.Phase, strings.Join(words, ", ")))
+}
+
+// tektonAnswers asks Tekton's webhook to admit a Task that is not kept.
+func (c *client) tektonAnswers(ctx context.Context) error {
+	var task unstructured.Unstructured
+	err := json.Unmarshal([]byte(`{
+		"apiVersion": "tekton.dev/v1", "kind": "Task", "metadata": {"name": "sandbox-up"},
+		"spec": {"steps": [{"name": "one", "image": "sandbox.invalid/none", "command": ["none"]}]}
+	}`), &task.Object)
+	if err != nil {
+		return err
+	}
+	tasks := schema.GroupVersionResource{Group: "tekton.dev", Version: "v1", Resource: "tasks"}
+	_, err = c.dynamic.Resource(tasks).Namespace("default").
+		Create(ctx, &task, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// The kubelet reports its state every statusSeconds and renews its lease four
+// times in leaseSeconds; a node silent for graceSeconds is NotReady. Kubernetes'
+// own defaults (10, 40 and 50) make every test of a stopped kubelet a minute long.
+const (
+	statusSeconds = 4
+	leaseSeconds  = 16
+	graceSeconds  = 18
+)
+
+const (
+	containerdSocket = "/run/containerd/containerd.sock"
+	etcdURL          = "http://127.0.0.1:2379" // the loopback of the control plane's own namespace
+)
+
+// component is a process of a node: its name, which is its binary's and its log
+// file's, and its arguments without the name.
+type component struct {
+	name string
+	args []string
+}
+
+func (d dirs) etcd() component {
+	return component{"etcd", []string{
+		"--name=control-plane",
+		"--data-dir=" + d.file("nodes", "control-plane", "etcd"),
+		"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
+		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+		"--initial-cluster=control-plane=http://127.0.0.1:2380",
+		"--log-level=warn", "--logger=zap",
+	}}
+}
+
+func (d dirs) apiServer(p plan) component {
+	pki := func(file string) string { return d.file("pki", file) }
+	return component{"kube-apiserver", []string{
+		"--advertise-address=" + p.Nodes[0].IPs[0].String(),
+		"--bind-address=" + unspecified(p.Family),
+		"--secure-port=6443",
+		"--allow-privileged=true",
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--etcd-servers=" + etcdURL,
+		"--client-ca-file=" + pki("ca.crt"),
+		"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
+		"--kubelet-certificate-authority=" + pki("ca.crt"),
+		"--kubelet-client-certificate=" + pki("apiserver-kubelet-client.crt"),
+		"--kubelet-client-key=" + pki("apiserver-kubelet-client.key"),
+		"--kubelet-preferred-address-types=InternalIP",
+		"--proxy-client-cert-file=" + pki("front-proxy-client.crt"),
+		"--proxy-client-key-file=" + pki("front-proxy-client.key"),
+		"--requestheader-client-ca-file=" + pki("ca.crt"),
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + pki("service-account.key"),
+		"--service-account-signing-key-file=" + pki("service-account.key"),
+		"--service-cluster-ip-range=" + joined(p.ServiceNets),
+	}}
+}
+
+func (d dirs) controllerManager(p plan) component {
+	pki := func(file string) string { return d.file("pki", file) }
+	return component{"kube-controller-manager", []string{
+		"--kubeconfig=" + pki("kube-controller-manager.kubeconfig"),
+		"--authentication-kubeconfig=" + pki("kube-controller-manager.kubeconfig"),
+		"--authorization-kubeconfig=" + pki("kube-controller-manager.kubeconfig"),
+		"--bind-address=" + loopback(p.Family),
+		"--leader-elect=false",
+		"--allocate-node-cidrs=false", // the plan has them
+		"--cluster-cidr=" + joined(p.PodNets),
+		"--service-cluster-ip-range=" + joined(p.ServiceNets),
+		"--root-ca-file=" + pki("ca.crt"),
+		"--cluster-signing-cert-file=" + pki("ca.crt"), "--cluster-signing-key-file=" + pki("ca.key"),
+		"--service-account-private-key-file=" + pki("service-account.key"),
+		"--use-service-account-credentials=true",
+		"--node-monitor-period=2s",
+		fmt.Sprintf("--node-monitor-grace-period=%ds", graceSeconds),
+		"--kube-api-qps=200", "--kube-api-burst=400", // garbage collection must not wait for its turn
+	}}
+}
+
+func (d dirs) scheduler(p plan) component {
+	config := d.file("pki", "kube-scheduler.kubeconfig")
+	return component{"kube-scheduler", []string{
+		"--kubeconfig=" + config,
+		"--authentication-kubeconfig=" + config,
+		"--authorization-kubeconfig=" + config,
+		"--bind-address=" + loopback(p.Family),
+		"--leader-elect=false",
+	}}
+}
+
+func (d dirs) containerd(n nodePlan) component {
+	return component{"containerd", []string{"--config=" + d.file("nodes", n.Name, "containerd.toml")}}
+}
+
+func (d dirs) kubelet(n nodePlan) component {
+	return component{"kubelet", []string{
+		"--config=" + d.file("nodes", n.Name, "kubelet.yaml"),
+		"--kubeconfig=" + d.file("pki", "kubelet-"+n.Name+".kubeconfig"),
+		"--hostname-override=" + n.Name,
+		"--node-ip=" + joined(n.IPs),
+	}}
+}
+
+func (d dirs) kubeProxy(n nodePlan) component {
+	return component{"kube-proxy", []string{"--config=" + d.file("nodes", n.Name, "kube-proxy.yaml")}}
+}
+
+// unspecified is the address on which a server listens for every family there is.
+func unspecified(family string) string {
+	if family == "ipv4" {
+		return "0.0.0.0"
+	}
+	return "::"
+}
+
+func loopback(family string) string {
+	if family == "ipv6" {
+		return "::1"
+	}
+	return "127.0.0.1"
+}
+
+// containerdConfig is the configuration of containerd in a node's own mount
+// namespace. restrict_oom_score_adj keeps runc from dying where the machine
+// lacks CAP_SYS_RESOURCE. The opt plugin would make /opt/containerd on the host.
+func (d dirs) containerdConfig(n nodePlan, cniBinDir, snapshotter string) []byte {
+	return fmt.Appendf(nil, `version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+disabled_plugins = [
+  "io.containerd.internal.v1.opt",
+  "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs",
+]
+
+[grpc]
+  address = %q
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = %q
+  restrict_oom_score_adj = true
+  disable_hugetlb_controller = true
+  enable_unprivileged_icmp = true
+  enable_unprivileged_ports = true
+
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = %q
+  conf_dir = %q
+
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  snapshotter = %q
+  default_runtime_name = "runc"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  SystemdCgroup = false
+`, containerdSocket, image("pause"), cniBinDir, d.file("nodes", n.Name, "cni"), snapshotter)
+}
+
+// kubeletConfig is the node's KubeletConfiguration. What differs from
+// Kubernetes' defaults does so because several kubelets share one machine, whose
+// disk and cgroups none of them may manage, and cgroup v1 is allowed.
+func (d dirs) kubeletConfig(p plan, n nodePlan) []byte {
+	var dns strings.Builder
+	for _, ip := range p.dnsServiceIPs() {
+		fmt.Fprintf(&dns, "- %q\n", ip)
+	}
+	return fmt.Appendf(nil, `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication:
+  anonymous:
+    enabled: false
+  webhook:
+    enabled: true
+  x509:
+    clientCAFile: %[1]s
+authorization:
+  mode: Webhook
+tlsCertFile: %[2]s
+tlsPrivateKeyFile: %[3]s
+address: %[4]q
+healthzBindAddress: %[5]q
+containerRuntimeEndpoint: unix://%[6]s
+clusterDomain: cluster.local
+clusterDNS:
+%[7]sresolvConf: ""
+failCgroupV1: false
+failSwapOn: false
+cgroupDriver: cgroupfs
+cgroupRoot: /%[8]s/%[9]s
+cgroupsPerQOS: false
+enforceNodeAllocatable: []
+localStorageCapacityIsolation: true
+evictionHard:
+  memory.available: "0"
+  nodefs.available: "0%%"
+  nodefs.inodesFree: "0%%"
+  imagefs.available: "0%%"
+  imagefs.inodesFree: "0%%"
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
+nodeStatusUpdateFrequency: %[10]ds
+nodeStatusReportFrequency: %[10]ds
+nodeLeaseDurationSeconds: %[11]d
+serializeImagePulls: false
+seccompDefault: true
+registerNode: true
+`, d.file("pki", "ca.crt"), d.file("pki", "kubelet-"+n.Name+".crt"), d.file("pki", "kubelet-"+n.Name+".key"),
+		unspecified(p.Family), loopback(p.Family), containerdSocket, dns.String(), d.cgroup(), n.Name,
+		statusSeconds, leaseSeconds)
+}
+
+// kubeProxyConfig is the node's KubeProxyConfiguration. The conntrack settings
+// are the machine's, not the node's: zero leaves them alone.
+func (d dirs) kubeProxyConfig(p plan, n nodePlan) []byte {
+	return fmt.Appendf(nil, `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+clientConnection:
+  kubeconfig: %s
+hostnameOverride: %s
+bindAddress: %q
+clusterCIDR: %q
+detectLocalMode: ClusterCIDR
+healthzBindAddress: %q
+metricsBindAddress: %q
+nftables:
+  minSyncPeriod: 200ms
+conntrack:
+  maxPerCore: 0
+  min: 0
+`, d.file("pki", "kube-proxy.kubeconfig"), n.Name, unspecified(p.Family), joined(p.PodNets),
+		netip.AddrPortFrom(netip.MustParseAddr(loopback(p.Family)), 10256),
+		netip.AddrPortFrom(netip.MustParseAddr(loopback(p.Family)), 10249))
+}
+
+// cniConfig is the node's network for pods: a bridge, and the node as gateway.
+// Nothing is masqueraded.
+func cniConfig(n nodePlan) ([]byte, error) {
+	type subnet struct {
+		Subnet netip.Prefix `json:"subnet"`
+	}
+	var ranges [][]subnet
+	for _, c := range n.PodCIDRs {
+		ranges = append(ranges, []subnet{{c}})
+	}
+	b, err := json.MarshalIndent(map[string]any{
+		"cniVersion": "0.4.0",
+		"name":       "pods",
+		"plugins": []any{map[string]any{
+			"type": "bridge", "bridge": "cni0",
+			"isDefaultGateway": true, "ipMasq": false, "hairpinMode": true, "mtu": 1500,
+			"ipam": map[string]any{"type": "host-local", "ranges": ranges},
+		}},
+	}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("writing the CNI configuration of %s: %w", n.Name, err)
+	}
+	return append(b, '\n'), nil
+}
+
+// fabricCommands, for `ip -batch` in the fabric's namespace, make the bridge
+// that joins the nodes.
+func fabricCommands() string {
+	return "link add br0 type bridge\nlink set br0 mtu 1500 up\nlink set lo up\n"
+}
+
+// linkCommands, for `ip -batch` in the fabric's namespace, plug a node in whose
+// first process is pid.
+func linkCommands(n nodePlan, pid int) string {
+	return fmt.Sprintf("link add name %[1]s mtu 1500 type veth peer name eth0 mtu 1500 netns %[2]d\n"+
+		"link set %[1]s master br0 up\n", n.Name, pid)
+}
+
+// nodeCommands, for `ip -batch` in the node's namespace, give it its addresses,
+// a route to every other node's pods, and one for services, which only lets
+// packets reach the place where kube-proxy turns them elsewhere. They can be
+// given again.
+func nodeCommands(p plan, n nodePlan) string {
+	var b strings.Builder
+	b.WriteString("link set lo up\nlink set eth0 up\n")
+	for i, ip := range n.IPs {
+		nodad := ""
+		if ip.Is6() {
+			nodad = " nodad"
+		}
+		fmt.Fprintf(&b, "addr replace %s/%d dev eth0%s\n", ip, p.NodeNets[i].Bits(), nodad)
+	}
+	for i := range p.ServiceNets {
+		fmt.Fprintf(&b, "route replace %s dev eth0\n", p.ServiceNets[i])
+	}
+	for _, other := range p.Nodes {
+		if other.Name == n.Name {
+			continue
+		}
+		for i, c := range other.PodCIDRs {
+			fmt.Fprintf(&b, "route replace %s via %s dev eth0\n", c, other.IPs[i])
+		}
+	}
+	return b.String()
+}

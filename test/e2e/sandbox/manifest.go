@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+//go:embed manifests/coredns.yaml
+var corednsManifest string
+
+const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+
+// nodeObjects are the Nodes, made before their kubelets run: so zone, role,
+// taint and pod ranges, which a kubelet may not set, are there from the start.
+func nodeObjects(p plan) []*unstructured.Unstructured {
+	var objects []*unstructured.Unstructured
+	for _, n := range p.Nodes {
+		labels := map[string]any{"kubernetes.io/hostname": n.Name, "kubernetes.io/os": "linux"}
+		var cidrs []any
+		for _, c := range n.PodCIDRs {
+			cidrs = append(cidrs, c.String())
+		}
+		spec := map[string]any{"podCIDR": cidrs[0], "podCIDRs": cidrs}
+		if n.ControlPlane {
+			labels[controlPlaneLabel] = ""
+			spec["taints"] = []any{map[string]any{"key": controlPlaneLabel, "effect": "NoSchedule"}}
+		} else {
+			labels["topology.kubernetes.io/zone"] = n.Zone
+		}
+		objects = append(objects, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "v1", "kind": "Node",
+			"metadata": map[string]any{"name": n.Name, "labels": labels},
+			"spec":     spec,
+		}})
+	}
+	return objects
+}
+
+// corednsObjects are CoreDNS for the plan's service addresses.
+func corednsObjects(p plan) ([]*unstructured.Unstructured, error) {
+	ips, err := json.Marshal(p.dnsServiceIPs())
+	if err != nil {
+		return nil, fmt.Errorf("writing the DNS service's addresses: %w", err)
+	}
+	policy := "SingleStack"
+	if len(p.ServiceNets) > 1 {
+		policy = "RequireDualStack"
+	}
+	objects, err := decode([]byte(strings.NewReplacer(
+		"image: IMAGE", "image: "+image("coredns"),
+		"clusterIPs: CLUSTER_IPS", "clusterIPs: "+string(ips),
+		"ipFamilyPolicy: IP_FAMILY_POLICY", "ipFamilyPolicy: "+policy,
+	).Replace(corednsManifest)))
+	if err != nil {
+		return nil, fmt.Errorf("manifests/coredns.yaml: %w", err)
+	}
+	return objects, onControlPlane(objects)
+}
+
+// tektonObjects reads Tekton's own manifests (the module's config directory) and
+// makes of them what its release would: versions filled in, images replaced by
+// those built here. Beyond that:
+//   - the events controller and the autoscaler are left out;
+//   - set-security-context is on, so that TaskRun pods fit restricted namespaces;
+//   - controller and webhook run on the control plane, away from faults on
+//     workers, and are probed every second, so that they are Ready sooner.
+func tektonObjects(config fs.FS) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	err := fs.WalkDir(config, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		switch {
+		case d.IsDir() && path == "resolvers":
+			return fs.SkipDir
+		case d.IsDir(), filepath.Ext(path) != ".yaml", path == "events.yaml", path == "webhook-hpa.yaml":
+			return nil
+		}
+		b, err := fs.ReadFile(config, path)
+		if err != nil {
+			return err
+		}
+		found, err := decode(release(b))
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		objects = append(objects, found...)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading Tekton's manifests: %w", err)
+	}
+	if len(objects) == 0 {
+		return nil, errors.New("reading Tekton's manifests: there are none")
+	}
+	for _, o := range objects {
+		if o.GetKind() == "ConfigMap" && o.GetName() == "feature-flags" {
+			if err := unstructured.SetNestedField(o.Object, "true", "data", "set-security-context"); err != nil {
+				return nil, fmt.Errorf("setting Tekton's feature flags: %w", err)
+			}
+		}
+	}
+	return objects, onControlPlane(objects)
+}
+
+// release fills in what Tekton's release pipeline does (tekton/publish.yaml).
+func release(manifest []byte) []byte {
+	manifest = bytes.ReplaceAll(manifest, []byte(`"devel"`), []byte(`"`+tektonVersion+`"`))
+	return regexp.MustCompile(`ko://github\.com/tektoncd/pipeline/cmd/([a-z]+)`).
+		ReplaceAllFunc(manifest, func(m []byte) []byte {
+			return []byte(image(string(m[bytes.LastIndexByte(m, '/')+1:])))
+		})
+}
+
+// onControlPlane pins every Deployment to the control plane and probes its
+// readiness every second.
+func onControlPlane(objects []*unstructured.Unstructured) error {
+	for _, o := range objects {
+		if o.GetKind() != "Deployment" {
+			continue
+		}
+		pod := func(field string) []string { return []string{"spec", "template", "spec", field} }
+		containers, _, err := unstructured.NestedSlice(o.Object, pod("containers")...)
+		if err != nil {
+			return fmt.Errorf("placing %s: %w", o.GetName(), err)
+		}
+		for _, c := range containers {
+			if probe, ok := c.(map[string]any)["readinessProbe"].(map[string]any); ok {
+				probe["initialDelaySeconds"], probe["periodSeconds"] = int64(0), int64(1)
+			}
+		}
+		err = errors.Join(
+			unstructured.SetNestedSlice(o.Object, containers, pod("containers")...),
+			unstructured.SetNestedField(o.Object, "", append(pod("nodeSelector"), controlPlaneLabel)...),
+			unstructured.SetNestedSlice(o.Object, []any{map[string]any{
+				"key": controlPlaneLabel, "operator": "Exists", "effect": "NoSchedule",
+			}}, pod("tolerations")...),
+		)
+		if err != nil {
+			return fmt.Errorf("placing %s: %w", o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// decode reads the objects of a YAML stream. Empty documents count for nothing.
+func decode(manifest []byte) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096)
+	for {
+		o := map[string]any{}
+		if err := d.Decode(&o); errors.Is(err, io.EOF) {
+			return objects, nil
+		} else if err != nil {
+			return nil, err
+		}
+		if len(o) > 0 {
+			objects = append(objects, &unstructured.Unstructured{Object: o})
+		}
+	}
+}
+
+// inOrder sorts objects so that each comes after what it needs, otherwise as
+// they were.
+func inOrder(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
+	rank := func(o *unstructured.Unstructured) int {
+		kinds := []string{"Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role",
+			"ClusterRoleBinding", "RoleBinding", "ConfigMap", "Secret", "Service"}
+		if i := slices.Index(kinds, o.GetKind()); i >= 0 {
+			return i
+		}
+		return len(kinds)
+	}
+	sorted := slices.Clone(objects)
+	slices.SortStableFunc(sorted, func(a, b *unstructured.Unstructured) int { return rank(a) - rank(b) })
+	return sorted
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// nodeInit is the first process of a node's namespaces (net, mount, PID, UTS,
+// IPC). It makes the node's own view of the file system, says "ok" on ready, and
+// then only collects orphans: when it ends, however it ends, the kernel ends
+// everything in the node and takes its mounts and interfaces away.
+//
+// keep names directories that must stay visible: the sandbox's own and the one
+// of its binaries.
+func nodeInit(ctx context.Context, d dirs, node string, keep []string, ready io.WriteCloser) error {
+	// Children must be collected from the start, and the mark of init must not
+	// end with a signal from within.
+	children := make(chan os.Signal, 64)
+	signal.Notify(children, syscall.SIGCHLD)
+	if err := makeRoot(d, node, keep); err != nil {
+		return err
+	}
+	if err := setSysctls(); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(ready, "ok"); err != nil {
+		return fmt.Errorf("reporting readiness of %s: %w", node, err)
+	}
+	if err := ready.Close(); err != nil {
+		return fmt.Errorf("reporting readiness of %s: %w", node, err)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-children:
+			for {
+				pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+				if errors.Is(err, syscall.EINTR) {
+					continue
+				}
+				if err != nil || pid <= 0 {
+					break
+				}
+			}
+		}
+	}
+}
+
+// makeRoot masks every directory in which components of several nodes would
+// meet, or would leave files on the host.
+func makeRoot(d dirs, node string, keep []string) error {
+	m := mounter{}
+	m.mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	m.do("setting the host name", unix.Sethostname([]byte(node)))
+
+	// What must stay visible is held open while directories above it are masked.
+	cgroups, err := cgroupMounts()
+	if err != nil {
+		return err
+	}
+	kept := map[string]string{}
+	for _, dir := range append(cgroups, keep...) {
+		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return fmt.Errorf("opening %s: %w", dir, err)
+		}
+		kept[dir] = fmt.Sprintf("/proc/self/fd/%d", fd)
+	}
+
+	m.mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	// A fresh sysfs shows the node's own network; the cgroups go back where
+	// they were before mounts are shared, or the kubelet would find none.
+	m.mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	m.mount("tmpfs", "/sys/fs/cgroup", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=755")
+	for _, dir := range cgroups {
+		m.mkdir(dir)
+		m.bind(kept[dir], dir)
+	}
+	m.makeDev()
+	for _, dir := range []string{"/run", "/tmp", "/var/lib", "/var/log"} {
+		m.mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID, "mode=755")
+	}
+	m.do("chmod /tmp", os.Chmod("/tmp", 0o1777))
+	for _, dir := range keep {
+		if _, err := os.Stat(dir); err != nil {
+			m.mkdir(dir)
+			m.bind(kept[dir], dir)
+		}
+	}
+	// These outlive the node's first process: containers' layers, pods' volumes
+	// and logs.
+	for target, name := range map[string]string{
+		"/var/lib/containerd": "containerd",
+		"/var/lib/kubelet":    "kubelet",
+		"/var/log/pods":       "pods-log",
+	} {
+		source := d.file("nodes", node, name)
+		m.mkdir(source)
+		m.mkdir(target)
+		m.bind(source, target)
+	}
+	m.mkdir("/var/log/containers")
+	m.maskSysctls()
+	m.mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "")
+	return m.err
+}
+
+// mounter does one thing after another until one fails.
+type mounter struct{ err error }
+
+func (m *mounter) do(what string, err error) {
+	if m.err == nil && err != nil {
+		m.err = fmt.Errorf("%s: %w", what, err)
+	}
+}
+
+func (m *mounter) mount(source, target, fstype string, flags uintptr, data string) {
+	if m.err == nil {
+		m.do("mounting "+fstype+" on "+target, unix.Mount(source, target, fstype, flags, data))
+	}
+}
+
+func (m *mounter) bind(source, target string) {
+	if m.err == nil {
+		m.do("binding "+target, unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""))
+	}
+}
+
+func (m *mounter) mkdir(dir string) {
+	if m.err == nil {
+		m.do("making "+dir, os.MkdirAll(dir, 0o755))
+	}
+}
+
+// makeDev gives the node device files of its own. The kubelet reads kmsg.
+func (m *mounter) makeDev() {
+	m.mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755")
+	for name, number := range map[string][2]uint32{
+		"null": {1, 3}, "zero": {1, 5}, "full": {1, 7}, "random": {1, 8}, "urandom": {1, 9},
+		"kmsg": {1, 11}, "tty": {5, 0}, "net/tun": {10, 200},
+	} {
+		if m.err != nil {
+			return
+		}
+		path := filepath.Join("/dev", name)
+		m.mkdir(filepath.Dir(path))
+		m.do("making "+path, unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(number[0], number[1]))))
+		m.do("making "+path, os.Chmod(path, 0o666))
+	}
+	for _, dir := range []string{"/dev/pts", "/dev/shm", "/dev/mqueue"} {
+		m.mkdir(dir)
+	}
+	m.mount("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
+	m.mount("tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
+	m.mount("mqueue", "/dev/mqueue", "mqueue", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	for name, target := range map[string]string{
+		"ptmx": "pts/ptmx", "fd": "/proc/self/fd",
+		"stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2",
+	} {
+		if m.err != nil {
+			return
+		}
+		m.do("linking /dev/"+name, os.Symlink(target, filepath.Join("/dev", name)))
+	}
+}
+
+// maskSysctls shows the kubelet the machine-wide settings that it wants
+// (pkg/kubelet/cm, setupKernelTunables), so that it does not change the host's.
+func (m *mounter) maskSysctls() {
+	for path, value := range map[string]string{
+		"/proc/sys/vm/overcommit_memory":      "1",
+		"/proc/sys/vm/panic_on_oom":           "0",
+		"/proc/sys/kernel/panic":              "10",
+		"/proc/sys/kernel/panic_on_oops":      "1",
+		"/proc/sys/kernel/keys/root_maxkeys":  "1000000",
+		"/proc/sys/kernel/keys/root_maxbytes": "25000000",
+	} {
+		if _, err := os.Stat(path); err != nil || m.err != nil {
+			continue // a kernel without the setting
+		}
+		mask := filepath.Join("/run/sysctl", path)
+		m.mkdir(filepath.Dir(mask))
+		m.do("writing "+mask, os.WriteFile(mask, []byte(value+"\n"), 0o644))
+		m.bind(mask, path)
+	}
+}
+
+// cgroupMounts lists the mount points of the machine's cgroup hierarchies.
+func cgroupMounts() ([]string, error) {
+	f, err := os.Open("/proc/self/mounts")
+	if err != nil {
+		return nil, fmt.Errorf("listing cgroups: %w", err)
+	}
+	defer f.Close() // only read
+	var found []string
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) > 2 && strings.HasPrefix(fields[2], "cgroup") && strings.HasPrefix(fields[1], "/sys/fs/cgroup") {
+			found = append(found, fields[1])
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.New("listing cgroups: none is mounted under /sys/fs/cgroup")
+	}
+	return found, nil
+}
+
+// setSysctls makes the node's network namespace a router.
+func setSysctls() error {
+	for name, value := range map[string]string{
+		"net/ipv4/ip_forward":             "1",
+		"net/ipv4/conf/all/rp_filter":     "0",
+		"net/ipv4/conf/default/rp_filter": "0",
+		"net/ipv6/conf/all/forwarding":    "1",
+		"net/ipv6/conf/default/accept_ra": "0",
+		"net/ipv6/conf/all/accept_ra":     "0",
+	} {
+		path := filepath.Join("/proc/sys", name)
+		if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+			return fmt.Errorf("setting %s to %s: %w", strings.ReplaceAll(name, "/", "."), value, err)
+		}
+	}
+	return nil
+}
+
+// spawn starts a command in a session of its own and leaves it. Called inside a
+// node's PID namespace, its child becomes the node's first process's.
+func spawn(argv []string) error {
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting %s: %w", argv[0], err)
+	}
+	return nil
+}
+
+// apiProxy carries TCP connections from a loopback address of the host into the
+// network namespace at netns, until ctx ends. Nothing else of the host's network
+// and the sandbox's touches.
+func apiProxy(ctx context.Context, listen, netns, target string) error {
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return fmt.Errorf("listening for the API server's clients: %w", err)
+	}
+	context.AfterFunc(ctx, func() { _ = l.Close() })
+	requests := make(chan chan net.Conn)
+	failed := make(chan error, 1)
+	go func() {
+		// This thread moves to the other namespace and never comes back: it is
+		// not unlocked, so the runtime ends it with the goroutine. A socket
+		// belongs to the namespace of the thread that made it.
+		runtime.LockOSThread()
+		if err := enterNetNS(netns); err != nil {
+			failed <- err
+			_ = l.Close()
+			return
+		}
+		for reply := range requests {
+			c, err := net.DialTimeout("tcp", target, 3*time.Second)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+			reply <- c
+		}
+	}()
+	for {
+		in, err := l.Accept()
+		if err != nil {
+			select {
+			case err = <-failed:
+				return err
+			default:
+			}
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("accepting a client of the API server: %w", err)
+		}
+		reply := make(chan net.Conn, 1)
+		requests <- reply
+		out := <-reply
+		if out == nil {
+			_ = in.Close() // the client sees a closed connection and tries again
+			continue
+		}
+		go carry(in, out)
+		go carry(out, in)
+	}
+}
+
+// carry copies one direction and passes its end on. Errors show as ends.
+func carry(to, from net.Conn) {
+	_, _ = io.Copy(to, from)
+	if t, ok := to.(*net.TCPConn); ok {
+		_ = t.CloseWrite()
+	}
+	if f, ok := from.(*net.TCPConn); ok {
+		_ = f.CloseRead()
+	}
+}
+
+// enterNetNS moves the calling thread to another network namespace.
+func enterNetNS(path string) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening the network namespace %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("entering the network namespace %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// certificate says whom a certificate is for. Its key and certificate go to
+// pki/FILE.key and pki/FILE.crt.
+type certificate struct {
+	file         string
+	commonName   string
+	organization string
+	dnsNames     []string
+	ips          []netip.Addr
+	server       bool // for TLS servers too, not only for clients
+	kubeconfig   bool // also write FILE.kubeconfig for use inside the sandbox
+}
+
+// certificates lists every certificate of a cluster below its one authority,
+// which also signs for the aggregation layer.
+func (p plan) certificates() []certificate {
+	loopback := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
+	cp := p.Nodes[0]
+	certs := []certificate{
+		{
+			file: "apiserver", commonName: "kube-apiserver", server: true,
+			dnsNames: []string{
+				"kubernetes", "kubernetes.default", "kubernetes.default.svc",
+				"kubernetes.default.svc.cluster.local", "localhost", cp.Name,
+			},
+			ips: append(append(loopback, p.apiServiceIPs()...), cp.IPs...),
+		},
+		{file: "apiserver-kubelet-client", commonName: "kube-apiserver-kubelet-client", organization: "system:masters"},
+		{file: "front-proxy-client", commonName: "front-proxy-client"},
+		{file: "admin", commonName: "kubernetes-admin", organization: "system:masters"},
+		{file: "kube-controller-manager", commonName: "system:kube-controller-manager", kubeconfig: true},
+		{file: "kube-scheduler", commonName: "system:kube-scheduler", kubeconfig: true},
+		{file: "kube-proxy", commonName: "system:kube-proxy", kubeconfig: true},
+	}
+	for _, n := range p.Nodes {
+		certs = append(certs, certificate{
+			file: "kubelet-" + n.Name, commonName: "system:node:" + n.Name, organization: "system:nodes",
+			dnsNames: []string{n.Name}, ips: n.IPs, server: true, kubeconfig: true,
+		})
+	}
+	return certs
+}
+
+// writePKI makes the authority, every certificate, the key that signs service
+// account tokens and the kubeconfig files, unless all are there.
+func (d dirs) writePKI(p plan, apiPort int) error {
+	done := d.file("pki", "complete")
+	if _, err := os.Stat(done); err == nil {
+		return nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("looking for certificates: %w", err)
+	}
+	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("making the certificate authority: %w", err)
+	}
+	caTemplate := template(pkix.Name{CommonName: "checkplan-sandbox"})
+	caTemplate.IsCA, caTemplate.BasicConstraintsValid = true, true
+	caTemplate.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
+	caDER, err := x509.CreateCertificate(rand.Reader, caTemplate, caTemplate, caKey.Public(), caKey)
+	if err != nil {
+		return fmt.Errorf("making the certificate authority: %w", err)
+	}
+	ca, err := x509.ParseCertificate(caDER)
+	if err != nil {
+		return fmt.Errorf("making the certificate authority: %w", err)
+	}
+	caPEM := encodePEM("CERTIFICATE", caDER)
+	if err := writeFile(d.file("pki", "ca.crt"), caPEM, 0o644); err != nil {
+		return fmt.Errorf("writing certificates: %w", err)
+	}
+	if _, err := d.writeKey("ca", caKey); err != nil {
+		return err
+	}
+	serviceAccountKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("making the service account key: %w", err)
+	}
+	if _, err := d.writeKey("service-account", serviceAccountKey); err != nil {
+		return err
+	}
+
+	inside := "https://" + netip.AddrPortFrom(p.Nodes[0].IPs[0], 6443).String()
+	for _, c := range p.certificates() {
+		certPEM, keyPEM, err := d.issue(c, ca, caKey)
+		if err != nil {
+			return err
+		}
+		if c.kubeconfig {
+			if err := writeKubeconfig(d.file("pki", c.file+".kubeconfig"), inside, c.commonName, caPEM, certPEM, keyPEM); err != nil {
+				return err
+			}
+		}
+		if c.file == "admin" {
+			outside := fmt.Sprintf("https://127.0.0.1:%d", apiPort)
+			if err := writeKubeconfig(d.kubeconfig(), outside, c.commonName, caPEM, certPEM, keyPEM); err != nil {
+				return err
+			}
+		}
+	}
+	return writeFile(done, nil, 0o644)
+}
+
+func template(subject pkix.Name) *x509.Certificate {
+	now := time.Now()
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		serial = big.NewInt(now.UnixNano()) // crypto/rand does not fail on Linux
+	}
+	return &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      subject,
+		NotBefore:    now.Add(-time.Hour),
+		NotAfter:     now.AddDate(1, 0, 0),
+	}
+}
+
+func (d dirs) issue(c certificate, ca *x509.Certificate, caKey crypto.Signer) (certPEM, keyPEM []byte, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making the key of %s: %w", c.file, err)
+	}
+	subject := pkix.Name{CommonName: c.commonName}
+	if c.organization != "" {
+		subject.Organization = []string{c.organization}
+	}
+	t := template(subject)
+	t.KeyUsage = x509.KeyUsageDigitalSignature
+	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	if c.server {
+		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
+	t.DNSNames = c.dnsNames
+	for _, ip := range c.ips {
+		t.IPAddresses = append(t.IPAddresses, net.IP(ip.AsSlice()))
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, ca, key.Public(), caKey)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making the certificate of %s: %w", c.file, err)
+	}
+	certPEM = encodePEM("CERTIFICATE", der)
+	if err := writeFile(d.file("pki", c.file+".crt"), certPEM, 0o644); err != nil {
+		return nil, nil, fmt.Errorf("writing certificates: %w", err)
+	}
+	keyPEM, err = d.writeKey(c.file, key)
+	return certPEM, keyPEM, err
+}
+
+func (d dirs) writeKey(file string, key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the key of %s: %w", file, err)
+	}
+	b := encodePEM("EC PRIVATE KEY", der)
+	if err := writeFile(d.file("pki", file+".key"), b, 0o600); err != nil {
+		return nil, fmt.Errorf("writing keys: %w", err)
+	}
+	return b, nil
+}
+
+func encodePEM(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+func writeKubeconfig(file, server, user string, ca, cert, key []byte) error {
+	c := clientcmdapi.NewConfig()
+	c.Clusters["sandbox"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
+	c.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
+	c.Contexts["sandbox"] = &clientcmdapi.Context{Cluster: "sandbox", AuthInfo: user}
+	c.CurrentContext = "sandbox"
+	b, err := clientcmd.Write(*c)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", filepath.Base(file), err)
+	}
+	return writeFile(file, b, 0o600)
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// The largest number of workers that the address plan has room for: the pods'
+// IPv4 range is a /17 with a /24 for each node, one of them the control plane's.
+const maxWorkers = 100
+
+// plan is who is in the cluster and under which addresses: a pure function of
+// the flags of `up`, written to the state file so that every other command
+// works on what was made, not on what it would make.
+type plan struct {
+	// Family is "dual" (IPv4 first), "ipv4" or "ipv6".
+	Family string `json:"family"`
+	// Nodes holds the control plane first, then the workers in order.
+	Nodes []nodePlan `json:"nodes"`
+	// NodeNets, PodNets and ServiceNets hold one range for each address family,
+	// the primary family first.
+	NodeNets    []netip.Prefix `json:"nodeNets"`
+	PodNets     []netip.Prefix `json:"podNets"`
+	ServiceNets []netip.Prefix `json:"serviceNets"`
+}
+
+// nodePlan is one node. IPs and PodCIDRs are in the order of the plan's families.
+type nodePlan struct {
+	Name         string         `json:"name"`
+	ControlPlane bool           `json:"controlPlane,omitempty"`
+	Zone         string         `json:"zone,omitempty"` // empty on the control plane
+	IPs          []netip.Addr   `json:"nodeIPs"`
+	PodCIDRs     []netip.Prefix `json:"podCIDRs"`
+}
+
+// family holds the ranges of one address family. All come from 198.18.0.0/15
+// (RFC 2544) and 2001:2::/48 (RFC 5180), which are reserved for tests of
+// network devices and so are nobody's real addresses.
+type family struct {
+	nodes, pods, services netip.Prefix
+	podBits               int
+}
+
+func ipv4Family() family {
+	return family{
+		nodes:    netip.MustParsePrefix("198.18.0.0/24"),
+		pods:     netip.MustParsePrefix("198.18.128.0/17"),
+		services: netip.MustParsePrefix("198.19.0.0/16"),
+		podBits:  24,
+	}
+}
+
+// The API server takes at most 20 bits of IPv6 services, hence the /112.
+func ipv6Family() family {
+	return family{
+		nodes:    netip.MustParsePrefix("2001:2::/64"),
+		pods:     netip.MustParsePrefix("2001:2:0:100::/56"),
+		services: netip.MustParsePrefix("2001:2:0:f000::/112"),
+		podBits:  64,
+	}
+}
+
+// newPlan makes the plan of one control plane and the given number of workers,
+// spread in turn over zone-a, zone-b and so on. It reports every bad value.
+func newPlan(workers, zones int, ipFamily string) (plan, error) {
+	var errs []error
+	if workers < 1 || workers > maxWorkers {
+		errs = append(errs, fmt.Errorf("--nodes is %d: must be from 1 to %d", workers, maxWorkers))
+	}
+	if zones < 1 || zones > 26 {
+		errs = append(errs, fmt.Errorf("--zones is %d: must be from 1 to 26", zones))
+	}
+	var families []family
+	switch ipFamily {
+	case "dual":
+		families = []family{ipv4Family(), ipv6Family()}
+	case "ipv4":
+		families = []family{ipv4Family()}
+	case "ipv6":
+		families = []family{ipv6Family()}
+	default:
+		errs = append(errs, fmt.Errorf("--ip-family is %q: must be dual, ipv4 or ipv6", ipFamily))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return plan{}, err
+	}
+
+	p := plan{Family: ipFamily}
+	for _, f := range families {
+		p.NodeNets = append(p.NodeNets, f.nodes)
+		p.PodNets = append(p.PodNets, f.pods)
+		p.ServiceNets = append(p.ServiceNets, f.services)
+	}
+	for i := 0; i <= workers; i++ {
+		n := nodePlan{Name: "control-plane", ControlPlane: true}
+		if i > 0 {
+			n = nodePlan{
+				Name: fmt.Sprintf("worker-%d", i),
+				Zone: fmt.Sprintf("zone-%c", 'a'+(i-1)%zones),
+			}
+		}
+		for _, f := range families {
+			n.IPs = append(n.IPs, nth(f.nodes, 10+i))
+			n.PodCIDRs = append(n.PodCIDRs, subnet(f.pods, f.podBits, i))
+		}
+		p.Nodes = append(p.Nodes, n)
+	}
+	return p, nil
+}
+
+// apiServiceIPs are the addresses of the service kubernetes.default: by
+// Kubernetes' rule the first of each service range.
+func (p plan) apiServiceIPs() []netip.Addr { return eachNth(p.ServiceNets, 1) }
+
+// dnsServiceIPs are the addresses of the cluster's DNS service: by custom the tenth.
+func (p plan) dnsServiceIPs() []netip.Addr { return eachNth(p.ServiceNets, 10) }
+
+func eachNth(nets []netip.Prefix, n int) []netip.Addr {
+	var addrs []netip.Addr
+	for _, p := range nets {
+		addrs = append(addrs, nth(p, n))
+	}
+	return addrs
+}
+
+// nth is the n-th address of p, n at most 255; the 0th is the network's own.
+func nth(p netip.Prefix, n int) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	b[len(b)-1] += byte(n)
+	a, _ := netip.AddrFromSlice(b) // the slice has the length of an address
+	return a
+}
+
+// subnet is the n-th subnet of p with the given prefix length, a multiple of 8;
+// n at most 255 and within p.
+func subnet(p netip.Prefix, bits, n int) netip.Prefix {
+	b := p.Masked().Addr().AsSlice()
+	b[bits/8-1] += byte(n)
+	a, _ := netip.AddrFromSlice(b) // the slice has the length of an address
+	return netip.PrefixFrom(a, bits)
+}
+
+// joined writes values as the comma-separated list that Kubernetes' flags take.
+func joined[T fmt.Stringer](values []T) string {
+	s := ""
+	for i, v := range values {
+		if i > 0 {
+			s += ","
+		}
+		s += v.String()
+	}
+	return s
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// needed lists the commands that the sandbox calls and the Debian packages that
+// have them.
+func needed() [][2]string {
+	return [][2]string{
+		{"containerd", "containerd"},
+		{"containerd-shim-runc-v2", "containerd"},
+		{"ctr", "containerd"},
+		{"runc", "runc"},
+		{"etcd", "etcd-server"},
+		{"nft", "nftables"},
+		{"ip", "iproute2"},
+		{"nsenter", "util-linux"},
+		{"mount", "mount"},
+	}
+}
+
+// lookPath finds a command in searchPath.
+func lookPath(name string) (string, error) {
+	for dir := range strings.SplitSeq(searchPath, ":") {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("no %s in %s", name, searchPath)
+}
+
+// cniBinDir is where the CNI plugins are: Debian's place or the customary one.
+func cniBinDir() (string, error) {
+	dirs := []string{"/usr/lib/cni", "/opt/cni/bin"}
+	for _, dir := range dirs {
+		complete := true
+		for _, plugin := range []string{"bridge", "host-local", "loopback"} {
+			if _, err := os.Stat(filepath.Join(dir, plugin)); err != nil {
+				complete = false
+			}
+		}
+		if complete {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("no CNI plugins bridge, host-local and loopback in %s", strings.Join(dirs, " or "))
+}
+
+// lack is one thing that is missing. Package is empty where none helps.
+type lack struct {
+	what, pkg string
+}
+
+// preflight lists everything that the machine lacks. needGo says that there is
+// something to build.
+func preflight(ctx context.Context, needGo bool) []lack {
+	var missing []lack
+	if os.Geteuid() != 0 {
+		missing = append(missing, lack{what: "root: the sandbox makes namespaces and mounts; run it with sudo"})
+	}
+	for _, n := range needed() {
+		if _, err := lookPath(n[0]); err != nil {
+			missing = append(missing, lack{"the command " + n[0], n[1]})
+		}
+	}
+	if _, err := cniBinDir(); err != nil {
+		missing = append(missing, lack{err.Error(), "containernetworking-plugins"})
+	}
+	if needGo {
+		if _, err := exec.LookPath("go"); err != nil {
+			missing = append(missing, lack{what: "the Go toolchain (https://go.dev/dl), to build Kubernetes and Tekton"})
+		}
+	}
+	if filesystems, err := os.ReadFile("/proc/filesystems"); err != nil || !strings.Contains(string(filesystems), "overlay") {
+		missing = append(missing, lack{what: "overlayfs in the kernel (CONFIG_OVERLAY_FS; try modprobe overlay)"})
+	}
+	if _, err := cgroupMounts(); err != nil {
+		missing = append(missing, lack{what: "cgroups: " + err.Error()})
+	}
+	if len(missing) > 0 {
+		return missing // the kernel cannot be asked without the commands
+	}
+	// Each feature is tried in a network namespace that ends with the command.
+	for _, try := range [][2]string{
+		{"ip link add type bridge", "network bridges in the kernel (CONFIG_BRIDGE)"},
+		{"ip link add type veth", "veth links in the kernel (CONFIG_VETH)"},
+		{"nft add table inet t", "nftables in the kernel (CONFIG_NF_TABLES_INET)"},
+		{"nft 'add table ip t; add chain ip t c { type nat hook prerouting priority 0; }; add rule ip t c meta l4proto tcp dnat to numgen random mod 2 map { 0 : 198.18.0.1, 1 : 198.18.0.2 }'",
+			"NAT and numgen of nftables in the kernel (CONFIG_NFT_NAT, CONFIG_NFT_NUMGEN)"},
+	} {
+		cmd := exec.CommandContext(ctx, "unshare", "--net", "sh", "-c", try[0])
+		cmd.Env = []string{"PATH=" + searchPath}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			missing = append(missing, lack{what: fmt.Sprintf("%s: %v: %s", try[1], err, strings.TrimSpace(string(out)))})
+		}
+	}
+	return missing
+}
+
+// lacking makes one error of everything that is missing, nil of nothing.
+func lacking(missing []lack) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	var b strings.Builder
+	b.WriteString("this machine lacks what the sandbox needs:")
+	for _, l := range missing {
+		b.WriteString("\n  - " + l.what)
+		if l.pkg != "" {
+			b.WriteString(" (Debian package " + l.pkg + ")")
+		}
+	}
+	if packages := packagesOf(missing); len(packages) > 0 {
+		b.WriteString("\non Debian or Ubuntu `sandbox preflight --install` installs: " + strings.Join(packages, " "))
+	}
+	return errors.New(b.String())
+}
+
+func packagesOf(missing []lack) []string {
+	var packages []string
+	for _, l := range missing {
+		if l.pkg != "" {
+			packages = append(packages, l.pkg)
+		}
+	}
+	slices.Sort(packages)
+	return slices.Compact(packages)
+}
+
+// install installs packages with apt-get. Their services are not started: the
+// sandbox runs its own copies, and a host's etcd or containerd would only be in
+// the way of its owner.
+func install(ctx context.Context, packages []string, out io.Writer) error {
+	if len(packages) == 0 {
+		return nil
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return fmt.Errorf("installing %s: this is not Debian or Ubuntu: install them by its own means", strings.Join(packages, " "))
+	}
+	const policy = "/usr/sbin/policy-rc.d" // the question of invoke-rc.d; 101 says no
+	f, err := os.OpenFile(policy, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err == nil {
+		_, writeErr := io.WriteString(f, "#!/bin/sh\nexit 101\n")
+		if err := errors.Join(writeErr, f.Close()); err != nil {
+			return fmt.Errorf("keeping services from being started: %w", err)
+		}
+		defer os.Remove(policy) // ours; a leftover would say no to the next package too
+	} else if !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("keeping services from being started: %w", err)
+	}
+	fmt.Fprintf(out, "installing Debian packages: %s\n", strings.Join(packages, " "))
+	for _, args := range [][]string{
+		{"update", "-q"},
+		append([]string{"install", "-q", "-y", "--no-install-recommends"}, packages...),
+	} {
+		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		cmd.Stdout, cmd.Stderr = out, out
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("apt-get %s: %w", strings.Join(args, " "), err)
+		}
+	}
+	return nil
+}
