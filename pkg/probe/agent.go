@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"io/fs"
+	mathrand "math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Agent carries out one order.
+type Agent struct {
+	Order   checkup.Order
+	Version string
+	// Out takes the messages, one line each.
+	Out io.Writer
+	// Funcs are the prober functions; nil means Funcs.
+	Funcs map[checkup.Transport]Func
+	// Root of the file system, for the cgroup's statistics; nil means the real one.
+	Root fs.FS
+}
+
+// Run tells the start, waits for a random part of the start jitter, measures the
+// control pairs, then all pairs of the order in a random order, telling each as
+// soon as it is known, and tells the end. What is not measured by the order's
+// deadline is told as unmeasured.
+//
+// When ctx ends first, Run stops, tells no more than the pairs that it has
+// measured, and returns nil: the missing end says that there is more. Errors
+// are of the agent itself, never of the network.
+func (a Agent) Run(ctx context.Context) error {
+	if a.Funcs == nil {
+		a.Funcs = Funcs
+	}
+	if a.Root == nil {
+		a.Root = os.DirFS("/")
+	}
+	lines := &lineWriter{w: a.Out}
+	pairs, impossible := measurements(a.Order)
+	if err := lines.write(checkup.Message{Start: &checkup.AgentStart{
+		Source: a.Order.Source, Version: a.Version, Pairs: len(pairs) + len(impossible),
+	}}); err != nil {
+		return err
+	}
+	stamps, err := keepTimestamps()
+	if err != nil {
+		return fmt.Errorf("cannot open a socket: %w", err)
+	}
+	defer stamps.Close()
+	var nonce [8]byte
+	rand.Read(nonce[:])
+	session := &Session{
+		Nonce: binary.BigEndian.Uint64(nonce[:]),
+		// The burst lets the rate be kept although timers wake up to 10 ms late.
+		Limiter: rate.NewLimiter(rate.Limit(a.Order.Limits.PacketsPerSecond), max(1, a.Order.Limits.PacketsPerSecond/100)),
+		Watch:   &Watch{},
+	}
+	before, told := throttled(a.Root)
+	watching, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { session.Watch.Run(watching) })
+	err = a.measure(ctx, session, lines, pairs, impossible)
+	stop()
+	watch.Wait()
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	end := checkup.AgentEnd{Observations: len(pairs) + len(impossible)}
+	longest, p99 := session.Watch.delay()
+	end.SelfDoubt.SchedulingDelayMax, end.SelfDoubt.SchedulingDelayP99 = longest.Microseconds(), p99.Microseconds()
+	if after, ok := throttled(a.Root); ok && told {
+		micros := (after - before).Microseconds()
+		end.SelfDoubt.ThrottledMicros = &micros
+	}
+	return lines.write(checkup.Message{End: &end})
+}
+
+// measure measures control pairs and pairs, within the deadline.
+func (a Agent) measure(outer context.Context, session *Session, lines *lineWriter, pairs []Measurement, impossible []checkup.Observation) error {
+	ctx, cancel := context.WithTimeout(outer, time.Duration(a.Order.Deadline))
+	defer cancel()
+	random := mathrand.New(mathrand.NewPCG(a.Order.Seed, uint64(a.Order.Source)))
+	if jitter := a.Order.Limits.StartJitter; jitter > 0 {
+		// An ended context is told by every pair below.
+		_ = sleepUntil(ctx, time.Now().Add(time.Duration(random.Int64N(int64(jitter)))))
+	}
+	// Hold-ups do not spoil control pairs: their delays are not looked at.
+	controls := control{a.Order, &Session{Nonce: session.Nonce, Limiter: session.Limiter}, a.Funcs}
+	for _, f := range a.Order.IPFamilies {
+		for _, measure := range []func(context.Context, checkup.IPFamily) checkup.Control{controls.self, controls.closed} {
+			told := measure(ctx, f)
+			if outer.Err() != nil {
+				return nil
+			}
+			if err := lines.write(checkup.Message{Control: &told}); err != nil {
+				return err
+			}
+		}
+	}
+	for _, o := range impossible {
+		if err := lines.write(checkup.Message{Observation: &o}); err != nil {
+			return err
+		}
+	}
+	shuffled := slices.Clone(pairs)
+	random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(a.Order.Limits.Concurrency)
+	for _, m := range shuffled {
+		if outer.Err() != nil {
+			break
+		}
+		g.Go(func() error {
+			o := cutShort(m)
+			if gctx.Err() == nil {
+				o = a.Funcs[m.Pair.Transport](gctx, m, session)
+			}
+			if outer.Err() != nil && o.Unmeasured != nil {
+				return nil
+			}
+			return lines.write(checkup.Message{Observation: &o})
+		})
+	}
+	return g.Wait()
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+const (
+	// controlTarget is the target of control pairs, which are in no worksheet.
+	controlTarget = -1
+	// controlCount and controlTimeout are how control pairs are measured,
+	// whatever the order says: on loopback nothing is lost, and nothing is slow
+	// unless the agent is.
+	controlCount    = 3
+	controlInterval = time.Millisecond
+	controlTimeout  = 2 * time.Second
+)
+
+// loopback addresses, on which control pairs are measured.
+var loopback = map[checkup.IPFamily]netip.Addr{
+	checkup.IPv4: netip.AddrFrom4([4]byte{127, 0, 0, 1}),
+	checkup.IPv6: netip.IPv6Loopback(),
+}
+
+// control measures control pairs with the prober functions of the order's
+// transports.
+type control struct {
+	order   checkup.Order
+	session *Session
+	funcs   map[checkup.Transport]Func
+}
+
+// self measures a responder of the agent's own, which must answer every time.
+func (c control) self(ctx context.Context, family checkup.IPFamily) checkup.Control {
+	result := checkup.Control{Family: family, Name: "self"}
+	address := netip.AddrPortFrom(loopback[family], 0).String()
+	responder, err := Listen(ctx, address, address)
+	if err != nil {
+		result.Message = fmt.Sprintf("no responder of its own: %v", err)
+		return result
+	}
+	serving, stop := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() { served <- responder.Serve(serving, io.Discard, nil) }()
+	result.OK, result.Message = c.measure(ctx, family, responder.Ports(), checkup.Transports, "answered", func(o checkup.Observation) bool {
+		return o.Unmeasured == nil && o.Received > 0 && o.Received == o.Sent
+	})
+	stop()
+	if err := <-served; err != nil {
+		result.OK, result.Message = false, fmt.Sprintf("its own responder: %v", err)
+	}
+	return result
+}
+
+// closed measures ports that are surely closed, which must refuse every time:
+// an agent to which everything answers would find no fault.
+func (c control) closed(ctx context.Context, family checkup.IPFamily) checkup.Control {
+	result := checkup.Control{Family: family, Name: "closed"}
+	ports, release, err := closedPorts(family)
+	if err != nil {
+		result.Message = fmt.Sprintf("no closed port: %v", err)
+		return result
+	}
+	defer release()
+	result.OK, result.Message = c.measure(ctx, family, ports, []checkup.Transport{checkup.TCP, checkup.UDP, checkup.HTTP}, "refused", func(o checkup.Observation) bool {
+		return o.Unmeasured == nil && o.Received == 0 && o.Failure != nil &&
+			*o.Failure == checkup.Cause{Stage: checkup.StageConnect, Message: syscall.ECONNREFUSED.Error()}
+	})
+	return result
+}
+
+// measure measures each of the transports that the order uses, and tcp anyway,
+// and reports whether all turned out as they must, and what was seen.
+func (c control) measure(ctx context.Context, family checkup.IPFamily, ports map[checkup.Transport]int, transports []checkup.Transport, outcome string, right func(checkup.Observation) bool) (bool, string) {
+	var good, bad, open []string
+	for _, t := range transports {
+		size, used := 0, t == checkup.TCP
+		for _, p := range c.order.Probes {
+			if p.Transport == t && len(p.Sizes) > 0 {
+				size, used = p.Sizes[0], true
+			}
+		}
+		if !used {
+			continue
+		}
+		o := c.funcs[t](ctx, Measurement{
+			Pair:    checkup.Pair{Source: c.order.Source, Target: controlTarget, Family: family, Transport: t, Size: size},
+			Address: netip.AddrPortFrom(loopback[family], uint16(ports[t])),
+			Probe: checkup.Probe{Count: controlCount, Interval: checkup.Duration(controlInterval),
+				Timeout: checkup.Duration(controlTimeout), Path: "/healthz"},
+		}, c.session)
+		switch {
+		case right(o):
+			good = append(good, string(t))
+		case o.Unmeasured != nil && o.Unmeasured.Stage == checkup.StageSocket && t == checkup.ICMP:
+			// Ping sockets are forbidden here: icmp pairs will be unmeasured, which
+			// says nothing against the others.
+			open = append(open, fmt.Sprintf("%s not checked: %s", t, o.Unmeasured.Message))
+		default:
+			bad = append(bad, fmt.Sprintf("%s: %s", t, seen(o)))
+		}
+	}
+	var said []string
+	if len(good) > 0 {
+		said = append(said, strings.Join(good, ", ")+" "+outcome)
+	}
+	return len(bad) == 0, strings.Join(append(append(said, bad...), open...), "; ")
+}
+
+// seen is what an observation saw, in a few words.
+func seen(o checkup.Observation) string {
+	switch {
+	case o.Unmeasured != nil:
+		return o.Unmeasured.String()
+	case o.Failure != nil:
+		return fmt.Sprintf("%d of %d answered, %s", o.Received, o.Sent, o.Failure)
+	}
+	return fmt.Sprintf("%d of %d answered", o.Received, o.Sent)
+}
+
+// closedPorts holds a TCP and a UDP port of the loopback on which nothing
+// answers, until release: a TCP socket that does not listen, and a UDP socket
+// connected to itself, which takes packets from nobody else.
+func closedPorts(family checkup.IPFamily) (ports map[checkup.Transport]int, release func(), err error) {
+	var fds []int
+	release = func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
+	ports = map[checkup.Transport]int{}
+	for t, kind := range map[checkup.Transport]int{checkup.TCP: unix.SOCK_STREAM, checkup.UDP: unix.SOCK_DGRAM} {
+		domain, address := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: loopback[checkup.IPv4].As4()})
+		if family == checkup.IPv6 {
+			domain, address = unix.AF_INET6, &unix.SockaddrInet6{Addr: loopback[checkup.IPv6].As16()}
+		}
+		fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return nil, nil, err
+		}
+		fds = append(fds, fd)
+		if err := unix.Bind(fd, address); err != nil {
+			return nil, nil, err
+		}
+		name, err := unix.Getsockname(fd)
+		if err != nil {
+			return nil, nil, err
+		}
+		switch name := name.(type) {
+		case *unix.SockaddrInet4:
+			ports[t] = name.Port
+		case *unix.SockaddrInet6:
+			ports[t] = name.Port
+		default:
+			return nil, nil, errors.New("the socket has no address")
+		}
+		if kind == unix.SOCK_DGRAM {
+			if err := unix.Connect(fd, name); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	ports[checkup.HTTP] = ports[checkup.TCP]
+	return ports, release, nil
+}

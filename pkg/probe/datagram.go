@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// datagrams is what udp and icmp have in common: packets with sequence numbers
+// and their answers, over one or more sockets.
+type datagrams struct {
+	m Measurement
+	// open makes a socket; it is called once per flow.
+	open  func() (*socket, error)
+	flows int
+	// packet appends request number i, answer what must come back for it.
+	packet func(b []byte, i int) []byte
+	answer func(b []byte, i int) []byte
+	// number reads the number of a packet that is an answer to us; quoted that of
+	// a request of ours quoted by an ICMP error, which may be cut off.
+	number func(b []byte) (i int, ok bool)
+	quoted func(b []byte) (i int, ok bool)
+}
+
+// The functions above have no side effects: receivers call them all at once.
+
+// flow is one socket with the packets sent from it.
+type flow struct {
+	*socket
+	// sent are the numbers of the packets that left, in order.
+	sent []int
+	// uncounted says that a send failed, so that the kernel's count of packets
+	// and ours may differ: departures of this flow are no longer believed.
+	uncounted bool
+	// highest number answered so far; -1 before the first.
+	highest int
+	// strange says that something came that was not an answer to us.
+	strange bool
+}
+
+// journey is one packet and its answer.
+type journey struct {
+	flow           *flow
+	sent, departed time.Time // by the agent's clock, and by the kernel's
+	came, arrived  time.Time // likewise; came is zero without an answer
+	err            error     // of the send, or told by ICMP
+	wrong          bool      // something else came in its name
+}
+
+// settled says that nothing more needs to be waited for.
+func (j *journey) settled() bool { return !j.came.IsZero() || j.err != nil || j.wrong }
+
+// heard is an event and what it means.
+type heard struct {
+	event
+	flow *flow
+	// number of the packet that an arrival or failure is about; -1 if it does
+	// not say. right says that an arrival is the answer that it must be.
+	number int
+	right  bool
+}
+
+// understand reads the data of an event, which then is no longer needed.
+func (d *datagrams) understand(f *flow, e event, scratch *[]byte) heard {
+	h := heard{event: e, flow: f, number: -1}
+	read := d.number
+	if e.kind == failure {
+		read = d.quoted
+	}
+	if i, ok := read(e.data); ok && i < d.m.Probe.Count {
+		h.number = i
+		*scratch = d.answer((*scratch)[:0], i)
+		h.right = e.kind == arrival && bytes.Equal(e.data, *scratch)
+	}
+	h.data = nil
+	return h
+}
+
+// linger is how long a pair whose packets are all answered is listened to for
+// duplicates of the last: as long as others had, but no longer than this.
+const linger = 100 * time.Millisecond
+
+// measure sends the packets of a pair and gathers their answers.
+func (d *datagrams) measure(ctx context.Context, s *Session) checkup.Observation {
+	flows := make([]*flow, d.flows)
+	for i := range flows {
+		sock, err := d.open()
+		if err != nil {
+			for _, f := range flows[:i] {
+				f.close()
+			}
+			if isLocal(err) {
+				return unmeasured(d.m, checkup.StageSocket, localTrouble(err).Error())
+			}
+			// The kernel has no way to the target, and says so before any packet.
+			return d.noWay(ctx, s, err)
+		}
+		flows[i] = &flow{socket: sock, highest: -1}
+	}
+	events := make(chan heard, 64)
+	var receivers sync.WaitGroup
+	for _, f := range flows {
+		receivers.Go(func() {
+			var scratch []byte
+			f.receive(func(e event) { events <- d.understand(f, e, &scratch) })
+		})
+	}
+	c := conversation{datagrams: d, flows: flows, journeys: make([]journey, d.m.Probe.Count)}
+	err := c.run(ctx, s, events)
+	for _, f := range flows {
+		f.interrupt()
+	}
+	go func() { receivers.Wait(); close(events) }()
+	for e := range events {
+		c.hear(e)
+	}
+	// If the agent was held up, there may be answers that it has not read.
+	var scratch []byte
+	for _, f := range flows {
+		f.rest(func(e event) { c.hear(d.understand(f, e, &scratch)) })
+		f.close()
+	}
+	switch {
+	case ctx.Err() != nil:
+		return cutShort(d.m)
+	case err != nil:
+		return unmeasured(d.m, checkup.StageSocket, localTrouble(err).Error())
+	}
+	return c.observation(s.Watch)
+}
+
+// noWay is the observation of a pair to which connect already failed. It is
+// the same for every packet, so that one try is enough.
+func (d *datagrams) noWay(ctx context.Context, s *Session, err error) checkup.Observation {
+	if s.Limiter != nil && s.Limiter.Wait(ctx) != nil {
+		return cutShort(d.m)
+	}
+	samples := make([]sample, d.m.Probe.Count)
+	for i := range samples {
+		samples[i].fail(checkup.StageConnect, err, time.Duration(d.m.Probe.Timeout))
+	}
+	return tally(d.m, samples, nil)
+}
+
+// conversation is the state of one pair while it is measured.
+type conversation struct {
+	*datagrams
+	flows      []*flow
+	journeys   []journey
+	duplicates int
+	reordered  int
+	unsettled  int    // sent, but not settled
+	scratch    []byte // the packet to send
+}
+
+// run sends the packets and listens until all is settled or timed out.
+func (c *conversation) run(ctx context.Context, s *Session, events <-chan heard) error {
+	interval, timeout := time.Duration(c.m.Probe.Interval), time.Duration(c.m.Probe.Timeout)
+	next := 0 // the packet to send
+	granted := false
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case e := <-events:
+			before := c.unsettled
+			c.hear(e)
+			if next == len(c.journeys) && c.unsettled == 0 && before > 0 {
+				timer.Reset(min(interval, timeout, linger))
+			}
+		case <-timer.C:
+			if next == len(c.journeys) {
+				return nil
+			}
+			if !granted && s.Limiter != nil {
+				granted = true
+				if wait := s.Limiter.Reserve().Delay(); wait > 0 {
+					timer.Reset(wait)
+					continue
+				}
+			}
+			granted = false
+			sent := time.Now()
+			if err := c.send(next, sent); err != nil {
+				return err
+			}
+			next++
+			switch {
+			case next < len(c.journeys):
+				timer.Reset(time.Until(sent.Add(interval)))
+			case c.unsettled == 0:
+				timer.Reset(min(interval, timeout, linger))
+			default:
+				timer.Reset(time.Until(sent.Add(timeout)))
+			}
+		}
+	}
+}
+
+// send sends packet i.
+func (c *conversation) send(i int, now time.Time) error {
+	f := c.flows[i*len(c.flows)/len(c.journeys)]
+	j := &c.journeys[i]
+	j.flow, j.sent = f, now
+	c.unsettled++
+	c.scratch = c.packet(c.scratch[:0], i)
+	deadline := now.Add(time.Duration(c.m.Probe.Timeout))
+	err := f.send(c.scratch, deadline)
+	if err != nil && !isLocal(err) && !errors.Is(err, syscall.EMSGSIZE) {
+		// It may be the answer to an earlier packet, which the kernel tells
+		// instead of sending this one. What an ICMP error says of that packet is
+		// on the error queue.
+		f.uncounted = true
+		err = f.send(c.scratch, deadline)
+	}
+	switch {
+	case isLocal(err):
+		return err
+	case err != nil:
+		f.uncounted = true
+		c.fail(j, err)
+	default:
+		f.sent = append(f.sent, i)
+	}
+	return nil
+}
+
+// fail settles a journey with an error of the network's.
+func (c *conversation) fail(j *journey, err error) {
+	if j.settled() || j.sent.IsZero() {
+		return
+	}
+	j.err = err
+	c.unsettled--
+}
+
+// hear takes note of an event.
+func (c *conversation) hear(e heard) {
+	switch e.kind {
+	case departure:
+		if int(e.id) < len(e.flow.sent) && !e.flow.uncounted {
+			c.journeys[e.flow.sent[e.id]].departed = e.kernel
+		}
+	case failure:
+		i := e.number
+		if i < 0 {
+			if len(e.flow.sent) == 0 {
+				return
+			}
+			i = e.flow.sent[len(e.flow.sent)-1]
+		}
+		c.fail(&c.journeys[i], e.errno)
+	case arrival:
+		i := e.number
+		if i < 0 || c.journeys[i].flow != e.flow {
+			e.flow.strange = true
+			return
+		}
+		j := &c.journeys[i]
+		unsettled := !j.settled()
+		switch {
+		case !e.right:
+			j.wrong = j.came.IsZero()
+		case !j.came.IsZero():
+			c.duplicates++
+		default:
+			j.came, j.arrived, j.wrong = e.at, e.event.kernel, false
+			if i < e.flow.highest {
+				c.reordered++
+			}
+			e.flow.highest = max(e.flow.highest, i)
+		}
+		if unsettled && j.settled() {
+			c.unsettled--
+		}
+	}
+}
+
+// observation works out what became of every packet.
+func (c *conversation) observation(w *Watch) checkup.Observation {
+	timeout := time.Duration(c.m.Probe.Timeout)
+	samples := make([]sample, len(c.journeys))
+	for i := range c.journeys {
+		j, s := &c.journeys[i], &samples[i]
+		s.start, s.end = j.sent, j.sent.Add(timeout)
+		switch {
+		case !j.came.IsZero():
+			s.end = j.came
+			s.rtt, s.kernel = j.delay()
+			if s.rtt > timeout {
+				s.timeOut(checkup.StageEcho, timeout)
+			}
+		case j.err != nil:
+			s.fail(checkup.StageConnect, j.err, timeout)
+		case j.wrong, j.flow.strange:
+			s.fail(checkup.StageEcho, errWrongAnswer, timeout)
+		default:
+			s.timeOut(checkup.StageEcho, timeout)
+		}
+	}
+	o := tally(c.m, samples, w)
+	o.Duplicates, o.Reordered = c.duplicates, c.reordered
+	return o
+}
+
+// delay is the round-trip delay of an answered packet, and whether it is the
+// kernel's at both ends. The kernel's clock is the wall clock, which may be set
+// in between: what is not between nothing and the agent's own time is not
+// believed.
+func (j *journey) delay() (time.Duration, bool) {
+	own := j.came.Sub(j.sent)
+	if j.arrived.IsZero() {
+		return own, false
+	}
+	if !j.departed.IsZero() {
+		if d := j.arrived.Sub(j.departed); d >= 0 && d <= own {
+			return d, true
+		}
+	}
+	if d := j.arrived.Sub(j.sent.Round(0)); d >= 0 && d <= own {
+		return d, false
+	}
+	return own, false
+}

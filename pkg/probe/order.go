@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// ReadOrder reads an order as JSON and checks it. The error tells every problem
+// at once.
+func ReadOrder(r io.Reader) (checkup.Order, error) {
+	var o checkup.Order
+	d := json.NewDecoder(r)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil {
+		return checkup.Order{}, fmt.Errorf("cannot read the order: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return checkup.Order{}, errors.New("cannot read the order: there is something behind it")
+	}
+	if err := checkOrder(o); err != nil {
+		return checkup.Order{}, fmt.Errorf("the order is not valid:\n%w", err)
+	}
+	return o, nil
+}
+
+func checkOrder(o checkup.Order) error {
+	var errs []error
+	must := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	must(o.Source >= 0, "source: is negative")
+	must(o.Deadline > 0, "deadline: must be more than 0")
+	must(o.Limits.PacketsPerSecond > 0, "limits.packetsPerSecond: must be at least 1")
+	must(o.Limits.Concurrency > 0, "limits.concurrency: must be at least 1")
+	must(o.Limits.StartJitter >= 0, "limits.startJitter: is negative")
+	for _, f := range o.IPFamilies {
+		must(slices.Contains(checkup.IPFamilies, f), "ipFamilies: %q is unknown", f)
+	}
+	for i, p := range o.Probes {
+		at := fmt.Sprintf("probes[%d]", i)
+		least, most := sizeLimits(p.Transport)
+		must(Funcs[p.Transport] != nil, "%s.transport: %q is unknown", at, p.Transport)
+		must(p.Count >= 1 && p.Count <= MaxCount, "%s.count: must be from 1 to %d", at, MaxCount)
+		must(p.Interval >= 0, "%s.interval: is negative", at)
+		must(p.Timeout > 0, "%s.timeout: must be more than 0", at)
+		must(p.Path == "" || strings.HasPrefix(p.Path, "/"), "%s.path: must start with /", at)
+		must(len(p.Sizes) > 0, "%s.sizes: is empty", at)
+		for _, z := range p.Sizes {
+			must(z >= least && z <= most, "%s.sizes: %d is not from %d to %d", at, z, least, most)
+		}
+	}
+	for i, t := range o.Targets {
+		at := fmt.Sprintf("targets[%d]", i)
+		must(t.Target >= 0, "%s.target: is negative", at)
+		for f, a := range t.Addresses {
+			must(slices.Contains(checkup.IPFamilies, f), "%s.addresses: family %q is unknown", at, f)
+			addr, err := netip.ParseAddr(a)
+			must(err == nil && addr.Zone() == "" && familyOf(addr) == f, "%s.addresses: %q is not an address of %s", at, a, f)
+		}
+		for t, port := range t.Ports {
+			must(port >= 1 && port <= 65535, "%s.ports: %s: %d is not from 1 to 65535", at, t, port)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sizeLimits are the smallest and the largest payload of a transport.
+func sizeLimits(t checkup.Transport) (least, most int) {
+	switch t {
+	case checkup.UDP:
+		return MinUDPSize, MaxDatagramSize
+	case checkup.ICMP:
+		return 0, MaxDatagramSize
+	}
+	return 0, MaxStreamSize
+}
+
+// familyOf is the family of an address; an IPv4 address in IPv6's clothes is IPv4.
+func familyOf(a netip.Addr) checkup.IPFamily {
+	if a.Unmap().Is4() {
+		return checkup.IPv4
+	}
+	return checkup.IPv6
+}
+
+// measurements spells out the pairs of an order, each with an address, in the
+// order of Worksheet.PairsOf; and the observations of those pairs that cannot be
+// measured because the target has no port for the transport.
+func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Observation) {
+	for _, t := range o.Targets {
+		for _, f := range checkup.IPFamilies {
+			address, ok := t.Addresses[f]
+			if !ok {
+				continue
+			}
+			for _, p := range o.Probes {
+				for _, z := range p.Sizes {
+					m := Measurement{
+						Pair:  checkup.Pair{Source: o.Source, Target: t.Target, Family: f, Transport: p.Transport, Size: z},
+						Probe: p.Probe,
+					}
+					port := t.Ports[p.Transport]
+					addr, err := netip.ParseAddr(address)
+					switch {
+					case err != nil:
+						impossible = append(impossible, unmeasured(m, checkup.StageSetup, "the target's address is not one"))
+						continue
+					case port == 0 && p.Transport != checkup.ICMP:
+						impossible = append(impossible, unmeasured(m, checkup.StageSetup, fmt.Sprintf("the target has no %s port", p.Transport)))
+						continue
+					}
+					m.Address = netip.AddrPortFrom(addr.Unmap(), uint16(port))
+					ms = append(ms, m)
+				}
+			}
+		}
+	}
+	return ms, impossible
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// A udp packet starts with this header, big endian:
+//
+//	 0  magic    4 bytes, "ckp1"
+//	 4  kind     1 byte, 1 request or 2 answer
+//	 5  family   1 byte, '4' or '6'
+//	 6  size     2 bytes, of the whole payload
+//	 8  nonce    8 bytes, of the agent
+//	16  sequence 4 bytes
+//	20  source   4 bytes
+//	24  target   4 bytes
+//
+// and goes on with filling up to its size. An answer is its request with the
+// other kind: a responder answers requests only, so that two of them cannot be
+// made to answer each other for ever.
+const (
+	headerSize  = 28
+	packetMagic = "ckp1"
+	kindOffset  = 4
+)
+
+type packetKind byte
+
+const (
+	request packetKind = 1
+	answer  packetKind = 2
+)
+
+// packet is what a header says.
+type packet struct {
+	kind     packetKind
+	nonce    uint64
+	sequence uint32
+	pair     checkup.Pair
+}
+
+// appendPacket appends the packet, as long as its pair's size says, but never
+// shorter than its header.
+func appendPacket(b []byte, p packet) []byte {
+	start := len(b)
+	b = append(b, packetMagic...)
+	b = append(b, byte(p.kind), familyDigit(p.pair.Family))
+	b = binary.BigEndian.AppendUint16(b, uint16(p.pair.Size))
+	b = binary.BigEndian.AppendUint64(b, p.nonce)
+	b = binary.BigEndian.AppendUint32(b, p.sequence)
+	b = binary.BigEndian.AppendUint32(b, uint32(int32(p.pair.Source)))
+	b = binary.BigEndian.AppendUint32(b, uint32(int32(p.pair.Target)))
+	return appendFill(b, p.nonce+uint64(p.sequence), p.pair.Size-(len(b)-start))
+}
+
+// appendFill appends n bytes that depend on the seed.
+func appendFill(b []byte, seed uint64, n int) []byte {
+	for i := range n {
+		b = append(b, byte(seed)+byte(i)+byte(i>>8))
+	}
+	return b
+}
+
+var errNotOurs = errors.New("not a packet of ours")
+
+// parsePacket reads the header of a packet. The packet may be cut off behind
+// its header, as the quote in an ICMP error is.
+func parsePacket(b []byte) (packet, error) {
+	if len(b) < headerSize || string(b[:4]) != packetMagic {
+		return packet{}, errNotOurs
+	}
+	p := packet{
+		kind:     packetKind(b[kindOffset]),
+		nonce:    binary.BigEndian.Uint64(b[8:]),
+		sequence: binary.BigEndian.Uint32(b[16:]),
+		pair: checkup.Pair{
+			Source:    int(int32(binary.BigEndian.Uint32(b[20:]))),
+			Target:    int(int32(binary.BigEndian.Uint32(b[24:]))),
+			Transport: checkup.UDP,
+			Size:      int(binary.BigEndian.Uint16(b[6:])),
+		},
+	}
+	switch b[5] {
+	case '4':
+		p.pair.Family = checkup.IPv4
+	case '6':
+		p.pair.Family = checkup.IPv6
+	default:
+		return packet{}, errNotOurs
+	}
+	if p.kind != request && p.kind != answer || p.pair.Size < headerSize {
+		return packet{}, errNotOurs
+	}
+	return p, nil
+}
+
+func familyDigit(f checkup.IPFamily) byte {
+	if f == checkup.IPv6 {
+		return '6'
+	}
+	return '4'
+}

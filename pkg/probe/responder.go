@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	nethttp "net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Ports on which a responder listens unless told otherwise.
+const (
+	EchoPort = 7007 // TCP and UDP
+	HTTPPort = 7080
+)
+
+const (
+	// maxConnections is the most connections of each of TCP echo and HTTP that
+	// are served at once; more wait to be accepted.
+	maxConnections = 256
+	// echoIdle and echoLife bound a TCP echo connection: how long nothing may
+	// come, and how long it may last.
+	echoIdle = 10 * time.Second
+	echoLife = time.Minute
+)
+
+// Responder answers measurements: TCP echo of anything, UDP echo of our own
+// requests, and HTTP with /healthz and /bytes?n=SIZE. It counts the distinct UDP
+// requests of every pair.
+type Responder struct {
+	tcp        net.Listener
+	http       net.Listener
+	udp        []*net.UDPConn
+	receptions receptions
+}
+
+// Listen opens the sockets of a responder. Each address is host:port; an empty
+// host means all addresses of both IP families, port 0 any port. TCP and UDP
+// echo have the same host and, unless it is 0, the same port.
+func Listen(ctx context.Context, echoAddress, httpAddress string) (*Responder, error) {
+	r := &Responder{}
+	if err := r.listen(ctx, echoAddress, httpAddress); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Responder) listen(ctx context.Context, echoAddress, httpAddress string) error {
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	var err error
+	if r.tcp, err = lc.Listen(ctx, "tcp", echoAddress); err != nil {
+		return fmt.Errorf("cannot listen for TCP echo: %w", err)
+	}
+	if r.http, err = lc.Listen(ctx, "tcp", httpAddress); err != nil {
+		return fmt.Errorf("cannot listen for HTTP: %w", err)
+	}
+	// One socket per family: an answer must come from the address that was asked.
+	for _, network := range []string{"udp4", "udp6"} {
+		conn, err := lc.ListenPacket(ctx, network, echoAddress)
+		var wrongFamily *net.AddrError
+		switch {
+		case errors.As(err, &wrongFamily), errors.Is(err, syscall.EAFNOSUPPORT), errors.Is(err, syscall.EADDRNOTAVAIL):
+			continue // the address, or the host, does not have this family
+		case err != nil:
+			return fmt.Errorf("cannot listen for UDP echo: %w", err)
+		}
+		r.udp = append(r.udp, conn.(*net.UDPConn))
+		if err := askDestination(conn.(*net.UDPConn), network); err != nil {
+			return fmt.Errorf("cannot listen for UDP echo: %w", err)
+		}
+	}
+	if len(r.udp) == 0 {
+		return fmt.Errorf("cannot listen for UDP echo: %s is of no IP family that this host has", echoAddress)
+	}
+	return nil
+}
+
+// askDestination makes the kernel tell which address a datagram was sent to.
+func askDestination(conn *net.UDPConn, network string) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	level, option := unix.SOL_IP, unix.IP_PKTINFO
+	if network == "udp6" {
+		level, option = unix.SOL_IPV6, unix.IPV6_RECVPKTINFO
+	}
+	var serr error
+	if err := raw.Control(func(fd uintptr) { serr = unix.SetsockoptInt(int(fd), level, option, 1) }); err != nil {
+		return err
+	}
+	return serr
+}
+
+// Ports on which the responder listens, by transport. On port 0 each family's
+// UDP socket has a port of its own; the first one's is given.
+func (r *Responder) Ports() map[checkup.Transport]int {
+	return map[checkup.Transport]int{
+		checkup.TCP:  r.tcp.Addr().(*net.TCPAddr).Port,
+		checkup.UDP:  r.udp[0].LocalAddr().(*net.UDPAddr).Port,
+		checkup.HTTP: r.http.Addr().(*net.TCPAddr).Port,
+	}
+}
+
+// Serve answers until ctx ends, then closes the sockets and returns nil. On every
+// tick it writes the receptions that changed since, as Message lines, and at the
+// end once more. A nil tick means only at the end.
+func (r *Responder) Serve(ctx context.Context, out io.Writer, tick <-chan time.Time) error {
+	g, ctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(ctx, r.close)
+	defer stop()
+	lines := &lineWriter{w: out}
+	for _, conn := range r.udp {
+		g.Go(func() error { return unlessEnded(ctx, r.serveUDP(conn)) })
+	}
+	g.Go(func() error { return unlessEnded(ctx, serveTCP(ctx, netutil.LimitListener(r.tcp, maxConnections))) })
+	g.Go(func() error { return unlessEnded(ctx, serveHTTP(ctx, netutil.LimitListener(r.http, maxConnections))) })
+	g.Go(func() error {
+		for {
+			select {
+			case <-tick:
+				if err := r.receptions.write(lines); err != nil {
+					return err
+				}
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	err := g.Wait()
+	return errors.Join(err, r.receptions.write(lines))
+}
+
+// unlessEnded is the error, but nil when ctx ended: then it is the closing.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (r *Responder) close() {
+	if r.tcp != nil {
+		r.tcp.Close()
+	}
+	if r.http != nil {
+		r.http.Close()
+	}
+	for _, conn := range r.udp {
+		conn.Close()
+	}
+}
+
+// serveTCP echoes on every connection, until the listener is closed.
+func serveTCP(ctx context.Context, l net.Listener) error {
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if isLocal(err) && ctx.Err() == nil && sleepUntil(ctx, time.Now().Add(100*time.Millisecond)) == nil {
+				continue // no file left: wait for connections to end
+			}
+			return fmt.Errorf("cannot accept for TCP echo: %w", err)
+		}
+		connections.Go(func() {
+			defer conn.Close()
+			stop := context.AfterFunc(ctx, func() { conn.Close() })
+			defer stop()
+			end := time.Now().Add(echoLife)
+			buf := make([]byte, 16<<10)
+			for {
+				deadline := time.Now().Add(echoIdle)
+				if deadline.After(end) {
+					deadline = end
+				}
+				conn.SetDeadline(deadline)
+				n, err := conn.Read(buf)
+				if n > 0 {
+					if _, err := conn.Write(buf[:n]); err != nil {
+						return
+					}
+				}
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+}
+
+// serveUDP turns requests into answers, until the socket is closed.
+func (r *Responder) serveUDP(conn *net.UDPConn) error {
+	buf, oob := make([]byte, 1<<16), make([]byte, 128)
+	for {
+		n, oobn, _, from, err := conn.ReadMsgUDPAddrPort(buf, oob)
+		if err != nil {
+			return fmt.Errorf("cannot receive for UDP echo: %w", err)
+		}
+		p, err := parsePacket(buf[:n])
+		if err != nil || p.kind != request || n != p.pair.Size {
+			continue
+		}
+		r.receptions.count(p)
+		buf[kindOffset] = byte(answer)
+		// An answer that cannot be sent is a lost answer: data, not an error.
+		_, _, _ = conn.WriteMsgUDPAddrPort(buf[:n], sameSource(oob[:oobn]), from)
+	}
+}
+
+// sameSource turns the control message that tells where a datagram was sent to
+// into one that sends from there, whatever the interface.
+func sameSource(oob []byte) []byte {
+	header, data, _, err := unix.ParseOneSocketControlMessage(oob)
+	switch {
+	case err != nil:
+		return nil
+	case header.Level == unix.SOL_IP && header.Type == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
+		clear(data[:4])
+	case header.Level == unix.SOL_IPV6 && header.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
+		// Link-local addresses mean nothing without their interface.
+		if a := netip.AddrFrom16([16]byte(data[:16])); !a.IsLinkLocalUnicast() {
+			clear(data[16:20])
+		}
+	default:
+		return nil
+	}
+	return oob
+}
+
+// serveHTTP serves /healthz and /bytes until ctx ends.
+func serveHTTP(ctx context.Context, l net.Listener) error {
+	mux := nethttp.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w nethttp.ResponseWriter, _ *nethttp.Request) {
+		io.WriteString(w, "ok\n")
+	})
+	mux.HandleFunc("GET /bytes", serveBytes)
+	server := nethttp.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: echoIdle,
+		WriteTimeout:      echoLife,
+		IdleTimeout:       echoIdle,
+		MaxHeaderBytes:    8 << 10,
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		<-ctx.Done()
+		patience, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer done()
+		if server.Shutdown(patience) != nil {
+			server.Close()
+		}
+	}()
+	err := server.Serve(l)
+	cancel()
+	<-closed
+	return fmt.Errorf("cannot serve HTTP: %w", err)
+}
+
+// serveBytes gives n bytes.
+func serveBytes(w nethttp.ResponseWriter, r *nethttp.Request) {
+	n, err := strconv.Atoi(r.URL.Query().Get("n"))
+	if err != nil || n < 0 || n > MaxStreamSize {
+		nethttp.Error(w, fmt.Sprintf("n: want a number from 0 to %d", MaxStreamSize), nethttp.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.Itoa(n))
+	block := make([]byte, min(n, 16<<10))
+	for n > 0 {
+		sent, err := w.Write(block[:min(n, len(block))])
+		if err != nil {
+			return
+		}
+		n -= sent
+	}
+}
+
+// maxReceptions bounds the memory of a responder, to about 15 MiB. Pairs beyond
+// it are answered, but not counted.
+const maxReceptions = 50_000
+
+// receptions counts distinct requests by pair.
+type receptions struct {
+	mu    sync.Mutex // guards following
+	pairs map[checkup.Pair]*reception
+}
+
+type reception struct {
+	nonce   uint64
+	seen    [(MaxCount + 63) / 64]uint64 // a bit per sequence number
+	packets int
+	told    bool
+}
+
+// count takes note of a request. Another nonce means that the agent started
+// anew, and so does the count.
+func (r *receptions) count(p packet) {
+	if p.sequence >= MaxCount {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of := r.pairs[p.pair]
+	if of == nil || of.nonce != p.nonce {
+		if of == nil && len(r.pairs) >= maxReceptions {
+			return
+		}
+		if r.pairs == nil {
+			r.pairs = map[checkup.Pair]*reception{}
+		}
+		of = &reception{nonce: p.nonce}
+		r.pairs[p.pair] = of
+	}
+	word, bit := p.sequence/64, uint64(1)<<(p.sequence%64)
+	if of.seen[word]&bit == 0 {
+		of.seen[word] |= bit
+		of.packets++
+		of.told = false
+	}
+}
+
+// write writes the receptions that changed since it was called last.
+func (r *receptions) write(lines *lineWriter) error {
+	for _, m := range r.changed() {
+		if err := lines.write(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *receptions) changed() []checkup.Message {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ms []checkup.Message
+	for pair, of := range r.pairs {
+		if !of.told {
+			of.told = true
+			ms = append(ms, checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: of.packets}})
+		}
+	}
+	slices.SortFunc(ms, func(a, b checkup.Message) int {
+		p, q := a.Reception.Pair, b.Reception.Pair
+		return cmp.Or(cmp.Compare(p.Source, q.Source), cmp.Compare(p.Target, q.Target),
+			cmp.Compare(p.Family, q.Family), cmp.Compare(p.Size, q.Size))
+	})
+	return ms
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is a connected datagram socket that tells when the kernel sent and
+// received, and which ICMP errors came back.
+type socket struct {
+	file *os.File
+	raw  syscall.RawConn
+	buf  []byte // what is received
+	oob  []byte
+}
+
+// event is what a socket has to tell.
+type event struct {
+	kind eventKind
+	// data of an arrival, or what an ICMP error quotes of the packet that it is
+	// about. It is valid only until the next event.
+	data []byte
+	// at is when the agent read the event; kernel is when the kernel saw the
+	// packet arrive or depart, zero if it does not tell.
+	at, kernel time.Time
+	// id tells which packet departed: it counts those sent from the socket, from 0.
+	id uint32
+	// errno of a failure.
+	errno syscall.Errno
+}
+
+type eventKind int
+
+const (
+	arrival   eventKind = iota // a packet came
+	departure                  // a packet left
+	failure                    // an ICMP error came, or the local stack gave up
+)
+
+// openSocket makes a socket of the protocol (IPPROTO_UDP, IPPROTO_ICMP, ...)
+// that sends to the address and receives packets of up to size bytes.
+func openSocket(address netip.AddrPort, protocol, size int) (*socket, error) {
+	family, level, recverr := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR
+	var to unix.Sockaddr = &unix.SockaddrInet4{Port: int(address.Port()), Addr: [4]byte(address.Addr().AsSlice()[:4])}
+	if address.Addr().Is6() {
+		family, level, recverr = unix.AF_INET6, unix.SOL_IPV6, unix.IPV6_RECVERR
+		to = &unix.SockaddrInet6{Port: int(address.Port()), Addr: address.Addr().As16()}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	// Neither option is vital: without the first, ICMP errors that the kernel
+	// thinks transient read as loss; without the second, times are the agent's.
+	_ = unix.SetsockoptInt(fd, level, recverr, 1)
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, timestamping); err != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
+	}
+	if err := unix.Connect(fd, to); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("connect", err)
+	}
+	s := &socket{
+		file: os.NewFile(uintptr(fd), "socket"), // closes fd, and waits with Go's poller as fd does not block
+		buf:  make([]byte, size),
+		oob:  make([]byte, 512),
+	}
+	s.raw, err = s.file.SyscallConn()
+	if err != nil {
+		s.file.Close()
+		return nil, os.NewSyscallError("socket", err)
+	}
+	return s, nil
+}
+
+// timestamping asks for software timestamps of packets received and, on the
+// error queue, sent; the latter with the packet's number instead of its data.
+const timestamping = unix.SOF_TIMESTAMPING_SOFTWARE |
+	unix.SOF_TIMESTAMPING_RX_SOFTWARE | unix.SOF_TIMESTAMPING_TX_SOFTWARE |
+	unix.SOF_TIMESTAMPING_OPT_ID | unix.SOF_TIMESTAMPING_OPT_TSONLY
+
+// keepTimestamps makes the kernel stamp arrivals until the file is closed. It
+// does so while any socket asks for it, but begins a moment after the first
+// one asked: without this, the first packets of a socket might lack stamps.
+func keepTimestamps() (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, timestamping)
+	return os.NewFile(uintptr(fd), "timestamps"), nil
+}
+
+// send sends one packet, waiting for room until the deadline.
+func (s *socket) send(b []byte, deadline time.Time) error {
+	if err := s.file.SetWriteDeadline(deadline); err != nil {
+		return err
+	}
+	var err error
+	if werr := s.raw.Write(func(fd uintptr) bool {
+		_, err = unix.Write(int(fd), b)
+		return err != unix.EAGAIN && err != unix.EINTR
+	}); werr != nil {
+		return werr
+	}
+	return os.NewSyscallError("send", err)
+}
+
+// receive hands over every event until interrupt is called.
+func (s *socket) receive(handle func(event)) {
+	for {
+		err := s.raw.Read(func(fd uintptr) bool {
+			return s.drain(int(fd), handle)
+		})
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
+			return
+		default:
+			// Go's poller refuses to wait on a socket whose last event was nothing
+			// but an error, which a full error queue is while there is no room to
+			// send: come again a little later.
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// interrupt ends receive.
+func (s *socket) interrupt() { s.file.SetReadDeadline(time.Unix(1, 0)) }
+
+// rest hands over the events that are there already.
+func (s *socket) rest(handle func(event)) {
+	_ = s.raw.Control(func(fd uintptr) { s.drain(int(fd), handle) }) // fails only when closed
+}
+
+func (s *socket) close() { s.file.Close() }
+
+// drain hands over the events that are there, and reports whether there were any.
+func (s *socket) drain(fd int, handle func(event)) bool {
+	some := false
+	for {
+		told := false
+		for _, flags := range [...]int{unix.MSG_ERRQUEUE, 0} {
+			n, oobn, _, _, err := unix.Recvmsg(fd, s.buf, s.oob, flags|unix.MSG_DONTWAIT)
+			if err == unix.EAGAIN || err == unix.EINTR {
+				continue
+			}
+			told = true
+			if err != nil {
+				continue // the error queue tells the same, and of which packet
+			}
+			e := event{kind: arrival, at: time.Now(), data: s.buf[:n]}
+			s.readControl(&e, s.oob[:oobn])
+			handle(e)
+		}
+		if !told {
+			return some
+		}
+		some = true
+	}
+}
+
+// readControl reads what the kernel says beside a packet.
+func (s *socket) readControl(e *event, oob []byte) {
+	for len(oob) >= unix.CmsgLen(0) {
+		header, data, rest, err := unix.ParseOneSocketControlMessage(oob)
+		if err != nil {
+			return
+		}
+		oob = rest
+		switch {
+		case header.Level == unix.SOL_SOCKET && (header.Type == unix.SCM_TIMESTAMPING || header.Type == unix.SCM_TIMESTAMPNS):
+			e.kernel = timespec(data)
+		case header.Level == unix.SOL_IP && header.Type == unix.IP_RECVERR,
+			header.Level == unix.SOL_IPV6 && header.Type == unix.IPV6_RECVERR:
+			if len(data) < int(unsafe.Sizeof(unix.SockExtendedErr{})) {
+				continue
+			}
+			var ee unix.SockExtendedErr
+			ee.Errno = binary.NativeEndian.Uint32(data)
+			ee.Origin, ee.Data = data[4], binary.NativeEndian.Uint32(data[12:])
+			e.kind, e.id, e.errno = failure, 0, syscall.Errno(ee.Errno)
+			if ee.Origin == unix.SO_EE_ORIGIN_TIMESTAMPING {
+				e.kind, e.id, e.errno = departure, ee.Data, 0
+			}
+		}
+	}
+}
+
+// timespec reads the first timespec of a control message, zero if it is zero.
+func timespec(data []byte) time.Time {
+	var ts unix.Timespec
+	if len(data) < int(unsafe.Sizeof(ts)) {
+		return time.Time{}
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&ts)), unsafe.Sizeof(ts)), data)
+	if ts.Sec == 0 && ts.Nsec == 0 {
+		return time.Time{}
+	}
+	return time.Unix(ts.Unix())
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// tcp connects and, if the pair has a size, sends that many bytes and reads
+// them back.
+func tcp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
+	return series(ctx, m, s, tcpOnce)
+}
+
+func tcpOnce(ctx context.Context, m Measurement) (sample, error) {
+	timeout := time.Duration(m.Probe.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	s := sample{start: time.Now()}
+	conn, err := dial(ctx, m)
+	s.end = time.Now()
+	switch {
+	case isLocal(err):
+		return s, localTrouble(err)
+	case err != nil:
+		s.fail(checkup.StageConnect, err, timeout)
+		return s, nil
+	}
+	defer conn.Close()
+	if m.Pair.Size == 0 {
+		s.rtt = s.end.Sub(s.start)
+		if rtt := handshake(conn); rtt > 0 {
+			s.rtt, s.kernel = rtt, true
+		}
+		return s, nil
+	}
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	sent := time.Now()
+	err = echo(conn, appendFill(nil, uint64(sent.UnixNano()), m.Pair.Size))
+	s.end = time.Now()
+	s.rtt = s.end.Sub(sent)
+	if err != nil {
+		s.fail(checkup.StageEcho, err, timeout)
+	}
+	return s, nil
+}
+
+// dial connects to the address of a measurement, from a source port of its own.
+func dial(ctx context.Context, m Measurement) (*net.TCPConn, error) {
+	d := net.Dialer{KeepAlive: -1}
+	conn, err := d.DialContext(ctx, "tcp", m.Address.String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
+}
+
+// handshake is the time from SYN to SYN-ACK as the kernel measured it, or 0 if
+// it does not tell or the SYN had to be sent again: then the time that the
+// connect took says more.
+func handshake(conn *net.TCPConn) time.Duration {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	var info *unix.TCPInfo
+	if err := raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), syscall.IPPROTO_TCP, unix.TCP_INFO)
+	}); err != nil || info == nil || info.Total_retrans > 0 {
+		return 0
+	}
+	return time.Duration(info.Rtt) * time.Microsecond
+}
+
+// echo writes what and reads it back.
+func echo(conn *net.TCPConn, what []byte) error {
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(what)
+		wrote <- err
+	}()
+	readErr := readBack(conn, what)
+	if readErr != nil {
+		conn.SetWriteDeadline(time.Unix(1, 0)) // nobody reads: end the write
+		<-wrote
+		return readErr
+	}
+	return <-wrote
+}
+
+// readBack reads what, comparing it as it comes.
+func readBack(r io.Reader, what []byte) error {
+	buf := make([]byte, min(len(what), 16<<10))
+	for len(what) > 0 {
+		n, err := r.Read(buf[:min(len(buf), len(what))])
+		if !bytes.Equal(buf[:n], what[:n]) {
+			return errWrongAnswer
+		}
+		what = what[n:]
+		if err != nil && len(what) > 0 {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"syscall"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// udpFlows is the most source ports that one udp pair uses.
+const udpFlows = 4
+
+// udp sends datagrams to a Responder and counts its answers. A size below
+// MinUDPSize is not measured: no packet that small can be told from another.
+func udp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
+	if m.Pair.Size < MinUDPSize {
+		return unmeasured(m, checkup.StageSocket, "size is below the smallest udp payload")
+	}
+	build := func(kind packetKind) func([]byte, int) []byte {
+		return func(b []byte, i int) []byte {
+			return appendPacket(b, packet{kind: kind, nonce: s.Nonce, sequence: uint32(i), pair: m.Pair})
+		}
+	}
+	number := func(kind packetKind) func([]byte) (int, bool) {
+		return func(b []byte) (int, bool) {
+			p, err := parsePacket(b)
+			return int(p.sequence), err == nil && p.kind == kind && p.nonce == s.Nonce && p.pair == m.Pair
+		}
+	}
+	d := datagrams{
+		m:      m,
+		open:   func() (*socket, error) { return openSocket(m.Address, syscall.IPPROTO_UDP, m.Pair.Size+1) },
+		flows:  min(udpFlows, m.Probe.Count),
+		packet: build(request),
+		answer: build(answer),
+		number: number(answer),
+		quoted: number(request),
+	}
+	return d.measure(ctx, s)
+}

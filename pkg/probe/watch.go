@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// watchInterval is how often Watch sets a timer.
+	watchInterval = 5 * time.Millisecond
+	// heldUp is how late a timer must be for the agent to count as held up at
+	// all; timers of an idle agent are late by less than 1 ms.
+	heldUp = 5 * time.Millisecond
+	// spoiling is the hold-up that spoils a measurement whatever its delay.
+	spoiling = 20 * time.Millisecond
+	// maxDelays and maxHoldUps bound memory: 22 minutes of timers, and the last
+	// so many hold-ups. When they are full, the oldest are overwritten.
+	maxDelays  = 1 << 18
+	maxHoldUps = 1 << 12
+)
+
+// Watch measures how late the timers of this process wake: when it is starved
+// or throttled, so are the measurements that it makes. The zero Watch is ready.
+type Watch struct {
+	mu sync.Mutex // guards following
+	// due is when the timer that is set now should wake; zero if none is set.
+	due     time.Time
+	delays  []int32 // in microseconds
+	next    int     // index in delays to overwrite when it is full
+	longest time.Duration
+	holdUps []holdUp
+	oldest  int // index in holdUps to overwrite when it is full
+}
+
+// holdUp is a time for which the agent did not run although it should have.
+type holdUp struct{ from, to time.Time }
+
+// Run watches until ctx ends.
+func (w *Watch) Run(ctx context.Context) {
+	timer := time.NewTimer(watchInterval)
+	defer timer.Stop()
+	for {
+		due := time.Now().Add(watchInterval)
+		w.set(due)
+		timer.Reset(watchInterval)
+		select {
+		case <-ctx.Done():
+			w.set(time.Time{})
+			return
+		case <-timer.C:
+			w.woke(due, time.Now())
+		}
+	}
+}
+
+func (w *Watch) set(due time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.due = due
+}
+
+// woke takes note that a timer due at one time woke at another.
+func (w *Watch) woke(due, now time.Time) {
+	late := max(now.Sub(due), 0)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.due = time.Time{}
+	w.longest = max(w.longest, late)
+	micros := int32(min(late.Microseconds(), 1<<31-1))
+	if len(w.delays) < maxDelays {
+		w.delays = append(w.delays, micros)
+	} else {
+		w.delays[w.next] = micros
+		w.next = (w.next + 1) % maxDelays
+	}
+	if late < heldUp {
+		return
+	}
+	if len(w.holdUps) < maxHoldUps {
+		w.holdUps = append(w.holdUps, holdUp{due, now})
+	} else {
+		w.holdUps[w.oldest] = holdUp{due, now}
+		w.oldest = (w.oldest + 1) % maxHoldUps
+	}
+}
+
+// held is the longest hold-up that overlaps the time from one moment to another,
+// also one that Watch itself has not woken from. A nil Watch knows none.
+func (w *Watch) held(from, to time.Time) time.Duration {
+	if w == nil {
+		return 0
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var longest time.Duration
+	for _, h := range w.holdUps {
+		if h.from.Before(to) && h.to.After(from) {
+			longest = max(longest, h.to.Sub(h.from))
+		}
+	}
+	if late := time.Since(w.due); !w.due.IsZero() && w.due.Before(to) && late >= heldUp {
+		longest = max(longest, late)
+	}
+	return longest
+}
+
+// spoils reports whether a hold-up makes a sample worthless, and how long it
+// was: an answered one that the kernel did not time, if the hold-up is spoiling
+// or at least half of the delay; one that timed out, if the hold-up was so long
+// that an answer in time may have been read too late. Other failures were told
+// by the network, and stand.
+func (w *Watch) spoils(s sample) (time.Duration, bool) {
+	if s.cause == nil && s.kernel || s.cause != nil && !s.timedOut {
+		return 0, false
+	}
+	held := w.held(s.start, s.end)
+	if s.timedOut {
+		return held, held > 0 && held >= s.end.Sub(s.start)/2
+	}
+	return held, held >= spoiling || held > 0 && held >= s.rtt/2
+}
+
+// delay returns the highest and the 99th percentile (nearest rank) of how late
+// timers were, both 0 before the first woke.
+func (w *Watch) delay() (longest, p99 time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.delays) == 0 {
+		return 0, 0
+	}
+	sorted := slices.Sorted(slices.Values(w.delays))
+	rank := (len(sorted)*99 + 99) / 100
+	return w.longest, time.Duration(sorted[rank-1]) * time.Microsecond
+}

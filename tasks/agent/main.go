@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/probe"
+)
+
+// memoryLimit keeps the agent below the 64Mi that its pod is limited to, unless
+// GOMEMLIMIT says otherwise.
+const memoryLimit = 48 << 20
+
+func main() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Stdout, os.Stderr, os.Args[1:])
+	stop()
+	var usage usageError
+	switch {
+	case err == nil:
+	case errors.As(err, &usage):
+		fmt.Fprintf(os.Stderr, "agent: %v\n", err)
+		os.Exit(2)
+	default:
+		fmt.Fprintf(os.Stderr, "agent: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// usageError is a command line that says nothing that the agent can do.
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+const usage = usageError("usage: agent probe --order FILE | agent respond [--echo ADDRESS] [--http ADDRESS] | agent version")
+
+func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
+	if len(args) == 0 {
+		return usage
+	}
+	flags := flag.NewFlagSet("agent "+args[0], flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	switch args[0] {
+	case "probe":
+		order := flags.String("order", "", "`FILE` with the order, as JSON")
+		if err := parse(flags, args[1:]); err != nil {
+			return err
+		}
+		if *order == "" {
+			return usageError("probe: --order FILE is missing")
+		}
+		return runProbe(ctx, stdout, stderr, *order)
+	case "respond":
+		echo := flags.String("echo", fmt.Sprintf(":%d", probe.EchoPort), "`ADDRESS` for TCP and UDP echo")
+		http := flags.String("http", fmt.Sprintf(":%d", probe.HTTPPort), "`ADDRESS` for HTTP")
+		if err := parse(flags, args[1:]); err != nil {
+			return err
+		}
+		return respond(ctx, stdout, *echo, *http)
+	case "version":
+		_, err := fmt.Fprintln(stdout, version())
+		return err
+	}
+	return usage
+}
+
+func parse(flags *flag.FlagSet, args []string) error {
+	if err := flags.Parse(args); err != nil {
+		return usageError(err.Error())
+	}
+	if flags.NArg() > 0 {
+		return usageError(fmt.Sprintf("%s: unexpected argument %q", flags.Name(), flags.Arg(0)))
+	}
+	return nil
+}
+
+func runProbe(ctx context.Context, stdout, stderr io.Writer, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("cannot read the order: %w", err)
+	}
+	order, err := probe.ReadOrder(f)
+	f.Close()
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	err = probe.Agent{Order: order, Version: version(), Out: stdout}.Run(ctx)
+	if err == nil && ctx.Err() != nil {
+		fmt.Fprintln(stderr, "agent: stopped before the end")
+	}
+	return err
+}
+
+func respond(ctx context.Context, stdout io.Writer, echo, http string) error {
+	responder, err := probe.Listen(ctx, echo, http)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	return responder.Serve(ctx, stdout, tick.C)
+}
+
+// version is the version of the module that this binary was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version
+}
