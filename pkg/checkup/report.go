@@ -87,7 +87,8 @@ type CheckReport struct {
 	// Failed and Unmeasured pairs, in the order of the worksheet.
 	Failed     []PairResult `json:"failed,omitempty"`
 	Unmeasured []PairResult `json:"unmeasured,omitempty"`
-	// Matrix is the source-by-target summary from which the heat map is drawn.
+	// Matrix is the source-by-target summary from which the heat map is drawn; nil
+	// where there are more than MatrixMax sources or targets.
 	Matrix *Matrix `json:"matrix,omitempty"`
 	// Agents tells what each source said of itself, for those that said something
 	// worth reading: a wrong control pair, a late timer, throttling.
@@ -97,8 +98,12 @@ type CheckReport struct {
 // Coverage says how much of what could be measured was measured, so that anyone
 // can check it again from worksheet and observations.
 type Coverage struct {
-	// Measured of Possible ordered (source, target) pairs.
+	// Measured of Possible ordered (source, target) pairs. One counts as measured
+	// if each of its expected pairs (family, transport, size) was, or if one of
+	// them failed; Partial counts those of which some were measured, none failed,
+	// and some were not measured.
 	Measured int `json:"measured"`
+	Partial  int `json:"partial,omitempty"`
 	Possible int `json:"possible"`
 	// Round of Rounds, both counted from 0 in Round, and the Seed.
 	Round  int    `json:"round"`
@@ -112,9 +117,10 @@ type Coverage struct {
 	// ZonePairs hit of possible ordered zone pairs; both 0 where nodes have no zone.
 	ZonePairsHit      int `json:"zonePairsHit"`
 	ZonePairsPossible int `json:"zonePairsPossible"`
-	// FailingUpperBound is the 95% upper confidence bound on the share of the
-	// possible (source, target) pairs that fail, if the measured ones were a
-	// random sample of them: from 0 to 1, and nil where nothing was measured.
+	// FailingUpperBound is the one-sided 95% upper confidence bound on the share
+	// of the possible (source, target) pairs that fail, if the measured ones were
+	// a random sample of them without replacement: from 0 to 1, and nil where
+	// nothing was measured.
 	FailingUpperBound *float64 `json:"failingUpperBound,omitempty"`
 }
 
@@ -180,8 +186,14 @@ type Finding struct {
 	// Cause is the kind of explanation.
 	Cause FindingCause `json:"cause"`
 	// Subject is what the cause is about: a node, "a -> b", a zone pair, a
-	// family, a transport, a size.
+	// family, a transport, a size in bytes; empty for network.
 	Subject string `json:"subject"`
+	// Family, Transport and FromSize narrow the cause to one family, one
+	// transport, or payloads of that many bytes and more; at most one of them is
+	// set. Empty and 0 mean that it is not narrowed.
+	Family    IPFamily  `json:"family,omitempty"`
+	Transport Transport `json:"transport,omitempty"`
+	FromSize  int       `json:"fromSize,omitempty"`
 	// Message is one line for people.
 	Message string `json:"message"`
 	// Explains is the number of failed pairs that this finding explains, OnlyThis
@@ -193,7 +205,8 @@ type Finding struct {
 	For     []string `json:"for,omitempty"`
 	Against []string `json:"against,omitempty"`
 	// Alternatives are other causes that explain the same pairs as well: what
-	// this sample cannot tell apart.
+	// this sample cannot tell apart. Each is "<cause> <subject>", and behind it in
+	// brackets what narrows it.
 	Alternatives []string `json:"alternatives,omitempty"`
 }
 
@@ -210,11 +223,16 @@ const (
 	CauseTransport   FindingCause = "transport"   // one transport
 	CauseSize        FindingCause = "size"        // payloads from one size up
 	CauseSource      FindingCause = "source"      // the source itself
+	CauseTarget      FindingCause = "target"      // the target itself
 	CauseNetwork     FindingCause = "network"     // everything: no narrower cause explains it
 )
 
 // FindingCauses lists every FindingCause.
-var FindingCauses = []FindingCause{CauseNodeIngress, CauseNodeEgress, CauseNode, CausePair, CauseZones, CauseFamily, CauseTransport, CauseSize, CauseSource, CauseNetwork}
+var FindingCauses = []FindingCause{CauseNodeIngress, CauseNodeEgress, CauseNode, CausePair, CauseZones, CauseFamily, CauseTransport, CauseSize, CauseSource, CauseTarget, CauseNetwork}
+
+// MatrixMax is the most sources, and the most targets, for which a report holds
+// a Matrix: nobody reads a larger one, and its size grows with the square.
+const MatrixMax = 100
 
 // Matrix is the source-by-target summary of a check.
 type Matrix struct {

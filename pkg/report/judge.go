@@ -1,0 +1,785 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Judge works out the report of one check. It walks the worksheet's expected
+// pairs and asks of each what is known of it; doc.go has the rules. The gate's
+// MaxUnmeasured decides between pass and inconclusive.
+//
+// It is pure, does not depend on the order of the record's observations and
+// receptions, and does not keep or change its arguments. A nil roster or record
+// means that nothing was set up or collected: every pair is unmeasured.
+func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport {
+	j := newJudge(w, roster, record)
+	outcomes := j.outcomes()
+	r := checkup.CheckReport{Name: w.Check, Kind: w.Kind}
+	for i := range outcomes {
+		o := &outcomes[i]
+		r.Counts.Expected++
+		r.Sent += o.sent
+		switch o.verdict {
+		case checkup.Pass:
+			r.Counts.Pass++
+		case checkup.Fail:
+			r.Counts.Fail++
+			r.Failed = append(r.Failed, j.result(o))
+		default:
+			r.Counts.Unmeasured++
+			r.Unmeasured = append(r.Unmeasured, j.result(o))
+		}
+	}
+	r.Verdict = verdict(r.Counts, gate.MaxUnmeasured)
+	r.Coverage = coverage(w, outcomes)
+	r.Delays = delayRows(w, outcomes)
+	r.Findings = localise(w, outcomes)
+	r.Matrix = matrix(w, outcomes)
+	r.Agents = j.notes()
+	return r
+}
+
+// NotMeasured is the report of a check that has no worksheet, because its setup
+// failed or never ran. Its expected pairs are unknown, so it is inconclusive.
+func NotMeasured(name string, kind checkup.Kind, cause checkup.Cause) checkup.CheckReport {
+	return checkup.CheckReport{Name: name, Kind: kind, Verdict: checkup.RunInconclusive, Cause: &cause}
+}
+
+// Run says which run a report is of. Every field may be empty.
+type Run struct {
+	Namespace string
+	Name      string // of the PipelineRun
+	UID       string // of the PipelineRun
+	Started   time.Time
+	Finished  time.Time
+}
+
+// Join makes the report of a run from those of its checks. A check of the plan
+// without a report is taken as NotMeasured. Leftovers are fixtures that teardown
+// could not remove, as kind/name; they do not change the verdict, which is about
+// the network.
+func Join(plan *checkup.Plan, run Run, checks []checkup.CheckReport, leftovers []string) checkup.Report {
+	r := checkup.Report{
+		APIVersion: checkup.APIVersion, Kind: checkup.ReportKind,
+		Plan: plan.Name, Namespace: run.Namespace, Run: run.Name, RunUID: run.UID,
+		Started: run.Started, Finished: run.Finished,
+		Gate: plan.Gate, Leftovers: slices.Clone(leftovers),
+	}
+	given := func(name string) func(checkup.CheckReport) bool {
+		return func(c checkup.CheckReport) bool { return c.Name == name }
+	}
+	names := plan.CheckNames()
+	for _, name := range names {
+		if !slices.ContainsFunc(checks, given(name)) {
+			r.Checks = append(r.Checks, NotMeasured(name, plan.Checks[name].Kind(),
+				checkup.Cause{Stage: checkup.StageSetup, Message: "the check has no worksheet: its setup failed or did not run"}))
+			continue
+		}
+		for _, c := range checks {
+			if c.Name == name {
+				r.Checks = append(r.Checks, c)
+			}
+		}
+	}
+	for _, c := range checks {
+		if !slices.Contains(names, c.Name) {
+			r.Checks = append(r.Checks, c)
+		}
+	}
+	r.Verdict = checkup.RunInconclusive
+	if len(r.Checks) > 0 {
+		r.Verdict = checkup.RunPass
+	}
+	for _, c := range r.Checks {
+		r.Verdict = worse(r.Verdict, c.Verdict)
+		r.Counts.Expected += c.Counts.Expected
+		r.Counts.Pass += c.Counts.Pass
+		r.Counts.Fail += c.Counts.Fail
+		r.Counts.Unmeasured += c.Counts.Unmeasured
+		r.Counts.Skipped += c.Counts.Skipped
+	}
+	r.Passed = r.Gate.Require.Admits(r.Verdict)
+	r.Summary = summary(&r)
+	return r
+}
+
+// worse returns the worse of two verdicts; one that is not known is as bad as
+// inconclusive, never better.
+func worse(a, b checkup.RunVerdict) checkup.RunVerdict {
+	if !slices.Contains(checkup.RunVerdicts, b) {
+		b = checkup.RunInconclusive
+	}
+	if slices.Index(checkup.RunVerdicts, b) < slices.Index(checkup.RunVerdicts, a) {
+		return b
+	}
+	return a
+}
+
+// verdict of a check with these counts.
+func verdict(c checkup.Counts, maxUnmeasured checkup.Percent) checkup.RunVerdict {
+	switch measured := c.Pass + c.Fail; {
+	case c.Fail > 0:
+		return checkup.RunFail
+	case measured == 0:
+		return checkup.RunInconclusive
+	// A hair of tolerance, so that 1 of 20 is within "5%" in binary too. A
+	// maximum that is not a number holds for nothing.
+	case !(100*float64(c.Unmeasured)/float64(c.Expected) <= float64(maxUnmeasured)+1e-9):
+		return checkup.RunInconclusive
+	default:
+		return checkup.RunPass
+	}
+}
+
+// summary is one line for lists of runs.
+func summary(r *checkup.Report) string {
+	var b strings.Builder
+	c := r.Counts
+	fmt.Fprintf(&b, "%s: ", r.Verdict)
+	if c.Expected == 0 {
+		b.WriteString("no pair was to be measured")
+	} else {
+		fmt.Fprintf(&b, "%d of %d pairs passed, %d failed, %d unmeasured", c.Pass, c.Expected, c.Fail, c.Unmeasured)
+		if c.Skipped > 0 {
+			fmt.Fprintf(&b, ", %d skipped", c.Skipped)
+		}
+	}
+	findings := 0
+	for _, check := range r.Checks {
+		if check.Cause != nil {
+			fmt.Fprintf(&b, "; %s was not measured: %s", check.Name, check.Cause)
+		}
+		findings += len(check.Findings)
+	}
+	for _, check := range r.Checks {
+		if len(check.Findings) > 0 {
+			fmt.Fprintf(&b, "; %s", check.Findings[0].Message)
+			if findings > 1 {
+				fmt.Fprintf(&b, " (and %s)", count(findings-1, "more finding"))
+			}
+			break
+		}
+	}
+	if len(r.Leftovers) > 0 {
+		fmt.Fprintf(&b, "; %s left behind", count(len(r.Leftovers), "object"))
+	}
+	return b.String()
+}
+
+// failure is the way in which a pair failed.
+type failure uint8
+
+const (
+	lost    failure = iota + 1 // nothing, or less than the limit allows, came back
+	slow                       // a delay or its variation was over a limit
+	reached                    // something came through that must not
+)
+
+// outcome is what is known of one expected pair.
+type outcome struct {
+	pair    checkup.Pair
+	attr    int // index of (family, transport, size) in the worksheet's order
+	verdict checkup.Verdict
+	cause   checkup.Cause
+	failure failure
+	// As observed; zero if unmeasured.
+	sent, received, duplicates, reordered int
+	rtts                                  []int64
+	// direction in which requests of this pair were lost, by the target's count.
+	direction checkup.Direction
+	// carried is direction, or that of the same nodes' udp pairs.
+	carried checkup.Direction
+	// broken says that the worksheet itself is wrong here.
+	broken bool
+}
+
+// judge holds the arguments of Judge, indexed.
+type judge struct {
+	w       *checkup.Worksheet
+	roster  *checkup.Roster
+	sources []source
+	// expected pairs in the worksheet's order, and where each source's start
+	pairs  []checkup.Pair
+	offset []int
+	// by position in pairs
+	observed  []*checkup.Observation
+	conflict  map[int]bool
+	reception map[int]int
+	// counted targets are those whose responder's count is known
+	counted map[int]bool
+	// strays are observations that name no source of the worksheet
+	strays int
+}
+
+// source is what is known of one source of the worksheet.
+type source struct {
+	recorded bool
+	cause    *checkup.Cause
+	ends     []*checkup.AgentEnd
+	controls []checkup.Control
+	told     int // observations
+	alien    int // of which are of no pair of its own on the worksheet
+}
+
+func newJudge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record) *judge {
+	j := &judge{
+		w: w, roster: roster,
+		sources: make([]source, len(w.Assignments)), offset: make([]int, len(w.Assignments)),
+		pairs:    make([]checkup.Pair, 0, w.CountPairs()),
+		conflict: map[int]bool{}, reception: map[int]int{}, counted: map[int]bool{},
+	}
+	for s := range w.Assignments {
+		j.offset[s] = len(j.pairs)
+		j.pairs = slices.AppendSeq(j.pairs, w.PairsOf(s))
+	}
+	j.observed = make([]*checkup.Observation, len(j.pairs))
+	if record == nil {
+		return j
+	}
+	for _, s := range record.Sources {
+		if s.Source < 0 || s.Source >= len(j.sources) {
+			continue
+		}
+		known := &j.sources[s.Source]
+		known.recorded = true
+		known.controls = append(known.controls, s.Controls...)
+		if known.cause == nil {
+			known.cause = s.Cause
+		}
+		if s.End != nil {
+			known.ends = append(known.ends, s.End)
+		}
+	}
+	for i := range record.Observations {
+		o := &record.Observations[i]
+		if o.Source < 0 || o.Source >= len(j.sources) {
+			j.strays++
+			continue
+		}
+		j.sources[o.Source].told++
+		at, ok := j.position(o.Pair)
+		switch {
+		case !ok:
+			j.sources[o.Source].alien++
+		case j.observed[at] == nil:
+			j.observed[at] = o
+		case !reflect.DeepEqual(j.observed[at], o):
+			j.conflict[at] = true
+		}
+	}
+	for _, r := range record.Receptions {
+		if at, ok := j.position(r.Pair); ok {
+			j.counted[r.Target] = true
+			j.reception[at] = max(j.reception[at], r.Packets)
+		}
+	}
+	return j
+}
+
+// position finds a pair among the expected ones.
+func (j *judge) position(p checkup.Pair) (int, bool) {
+	if p.Source < 0 || p.Source >= len(j.w.Assignments) {
+		return 0, false
+	}
+	targets := j.w.Assignments[p.Source]
+	t, ok := slices.BinarySearch(targets, p.Target)
+	if !ok {
+		if t = slices.Index(targets, p.Target); t < 0 {
+			return 0, false
+		}
+	}
+	per := j.w.PairsPerAssignment()
+	for a := range per {
+		at := j.offset[p.Source] + t*per + a
+		if j.pairs[at] == p {
+			return at, true
+		}
+	}
+	return 0, false
+}
+
+// outcomes of every expected pair, in the worksheet's order.
+func (j *judge) outcomes() []outcome {
+	per := j.w.PairsPerAssignment()
+	all := make([]outcome, len(j.pairs))
+	for i, p := range j.pairs {
+		o := &all[i]
+		o.pair, o.attr = p, i%per
+		if cause := j.unmeasured(i, o); cause != nil {
+			o.verdict, o.cause = checkup.Unmeasured, *cause
+			continue
+		}
+		j.expect(j.observed[i], o)
+		if o.verdict == checkup.Unmeasured {
+			o.sent, o.received, o.duplicates, o.reordered, o.rtts = 0, 0, 0, 0, nil
+		} else if o.failure == lost {
+			o.direction = j.direction(i)
+		}
+	}
+	if per > 0 {
+		for at := 0; at < len(all); at += per {
+			carry(all[at : at+per])
+		}
+	}
+	return all
+}
+
+// unmeasured says why nothing that may be believed is known of a pair; nil if
+// something is.
+func (j *judge) unmeasured(at int, o *outcome) *checkup.Cause {
+	p := j.pairs[at]
+	if p.Source >= len(j.w.Sources) || p.Target < 0 || p.Target >= len(j.w.Targets) {
+		o.broken = true
+		return &checkup.Cause{Stage: checkup.StageSetup, Message: "the worksheet assigns a pair whose source or target it does not have"}
+	}
+	if cause := j.absent(p); cause != nil {
+		return cause
+	}
+	s, seen := &j.sources[p.Source], j.observed[at]
+	for _, c := range s.controls {
+		if c.Family == p.Family && !c.OK {
+			return &checkup.Cause{Stage: checkup.StageControl, Message: fmt.Sprintf("the agent got its control pair %q wrong (%s), so it is not trusted", c.Name, or(c.Message, "it did not say how"))}
+		}
+	}
+	if seen == nil {
+		switch {
+		case s.cause != nil:
+			return s.cause
+		case !s.recorded:
+			return &checkup.Cause{Stage: checkup.StageCollect, Message: "nothing was recorded of the source"}
+		case len(s.ends) == 0:
+			return &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent did not come to its end"}
+		default:
+			return &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent ended without telling"}
+		}
+	}
+	if s.alien > 0 {
+		return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf("the agent told %s that it was not asked for, so it is not trusted", count(s.alien, "pair"))}
+	}
+	if j.conflict[at] {
+		return &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent told different results for the one pair"}
+	}
+	if seen.Unmeasured != nil {
+		return seen.Unmeasured
+	}
+	for _, name := range controlNames {
+		if !slices.ContainsFunc(s.controls, func(c checkup.Control) bool { return c.Family == p.Family && c.Name == name }) {
+			return &checkup.Cause{Stage: checkup.StageControl, Message: fmt.Sprintf("the agent told no control pair %q, so it is not trusted", name)}
+		}
+	}
+	return nil
+}
+
+// controlNames are the control pairs that an agent must tell for each family.
+var controlNames = []string{"self", "closed"}
+
+// absent says why the target could not be measured, by the roster.
+func (j *judge) absent(p checkup.Pair) *checkup.Cause {
+	if j.roster == nil || p.Target >= len(j.roster.Targets) {
+		return &checkup.Cause{Stage: checkup.StageSetup, Message: "the target is not on the roster"}
+	}
+	entry := j.roster.Targets[p.Target]
+	if entry.Cause != nil {
+		return entry.Cause
+	}
+	if entry.Addresses[p.Family] == "" {
+		return &checkup.Cause{Stage: checkup.StageSetup, Message: fmt.Sprintf("the target has no %s address", p.Family)}
+	}
+	return nil
+}
+
+// expect holds an observation against the plan's expectations.
+func (j *judge) expect(seen *checkup.Observation, o *outcome) {
+	o.sent, o.received, o.duplicates, o.reordered, o.rtts = seen.Sent, seen.Received, seen.Duplicates, seen.Reordered, seen.RTTs
+	unmeasured := func(stage checkup.Stage, format string, args ...any) {
+		o.verdict, o.failure, o.cause = checkup.Unmeasured, 0, checkup.Cause{Stage: stage, Message: fmt.Sprintf(format, args...)}
+	}
+	probe, _ := j.w.Probe(seen.Transport)
+	if seen.Sent < 0 || seen.Spoiled < 0 || seen.Received < 0 || seen.Received > seen.Sent ||
+		seen.Sent+seen.Spoiled > probe.Count || len(seen.RTTs) != seen.Received ||
+		slices.ContainsFunc(seen.RTTs, func(rtt int64) bool { return rtt < 0 }) {
+		unmeasured(checkup.StageCollect, "the numbers do not add up: %d sent, %d spoiled and %d received with %d delays, of %d ordered",
+			seen.Sent, seen.Spoiled, seen.Received, len(seen.RTTs), probe.Count)
+		return
+	}
+	if seen.Failure != nil && !ofNetwork(seen.Failure.Stage) {
+		o.verdict, o.cause = checkup.Unmeasured, *seen.Failure
+		return
+	}
+	if seen.Spoiled > 0 && 2*seen.Spoiled > probe.Count {
+		unmeasured(checkup.StageSelf, "the agent was held up in %d of %d measurements", seen.Spoiled, probe.Count)
+		return
+	}
+	if seen.Sent == 0 {
+		unmeasured(checkup.StageCollect, "no measurement was made")
+		return
+	}
+	fail := func(f failure, stage checkup.Stage, message string) {
+		if o.verdict == checkup.Fail {
+			o.cause.Message += "; " + message
+			return
+		}
+		o.verdict, o.failure, o.cause = checkup.Fail, f, checkup.Cause{Stage: stage, Message: message}
+	}
+	o.verdict = checkup.Pass
+	if j.w.Expect.Unreachable {
+		if through := j.through(seen); through != "" {
+			fail(reached, answerStage(seen.Pair), "must be unreachable, but "+through)
+		}
+	} else {
+		j.limits(seen, fail)
+	}
+	if o.verdict == checkup.Pass && seen.Sent+seen.Spoiled < probe.Count {
+		unmeasured(checkup.StageCollect, "only %d of %d measurements were made: too few to pass", seen.Sent, probe.Count)
+	}
+}
+
+// limits calls fail for each limit that the observation breaks.
+func (j *judge) limits(seen *checkup.Observation, fail func(failure, checkup.Stage, string)) {
+	stage := answerStage(seen.Pair)
+	failed := checkup.Cause{Stage: stage, Message: "no answer"}
+	if seen.Failure != nil {
+		failed = *seen.Failure
+	}
+	if seen.Received == 0 {
+		fail(lost, failed.Stage, failed.Message)
+		return
+	}
+	if limit := j.w.Expect.Loss.Max; limit != nil {
+		if loss := percent(seen.Sent-seen.Received, seen.Sent); loss > *limit {
+			fail(lost, failed.Stage, fmt.Sprintf("%d of %d lost (%s), limit %s; last: %s", seen.Sent-seen.Received, seen.Sent, loss, limit, failed.Message))
+		}
+	}
+	sorted := slices.Sorted(slices.Values(seen.RTTs))
+	for _, l := range j.w.Expect.Latency.Ordered() {
+		if l.Limit == nil {
+			continue
+		}
+		if rtt := quantile(sorted, l.Quantile); rtt > time.Duration(*l.Limit).Microseconds() {
+			fail(slow, stage, fmt.Sprintf("%s %s, limit %s", l.Name, micros(rtt), l.Limit))
+		}
+	}
+	if limit := j.w.Expect.Jitter.Max; limit != nil {
+		if v := jitter(seen.RTTs); v > time.Duration(*limit).Microseconds() {
+			fail(slow, stage, fmt.Sprintf("jitter %s, limit %s", micros(v), limit))
+		}
+	}
+}
+
+// through tells what came through to, or back from, a target that must be
+// unreachable; empty if nothing did.
+func (j *judge) through(seen *checkup.Observation) string {
+	if seen.Received > 0 {
+		return fmt.Sprintf("%d of %d were answered", seen.Received, seen.Sent)
+	}
+	stream := seen.Transport == checkup.TCP || seen.Transport == checkup.HTTP
+	if f := seen.Failure; f != nil && stream && (f.Stage == checkup.StageEcho || f.Stage == checkup.StageResponse) {
+		return "it was connected to: " + f.Message
+	}
+	if at, ok := j.position(seen.Pair); ok && j.reception[at] > 0 {
+		return fmt.Sprintf("%s arrived at the target", count(j.reception[at], "request"))
+	}
+	return ""
+}
+
+// ofNetwork reports whether a failure at the stage is one of the path; at the
+// other stages it is one of ours.
+func ofNetwork(s checkup.Stage) bool {
+	return s == checkup.StageConnect || s == checkup.StageEcho || s == checkup.StageResponse
+}
+
+// answerStage is the stage at which a pair's delay is taken.
+func answerStage(p checkup.Pair) checkup.Stage {
+	switch {
+	case p.Transport == checkup.HTTP:
+		return checkup.StageResponse
+	case p.Transport == checkup.TCP && p.Size == 0:
+		return checkup.StageConnect
+	default:
+		return checkup.StageEcho
+	}
+}
+
+// direction in which an observed udp pair lost packets, by what the target's
+// responder counted. A responder of which no count is known, or whose count is
+// older than the answers, tells nothing; nor does one whose count includes
+// spoiled requests, unless it is all or nothing.
+func (j *judge) direction(at int) checkup.Direction {
+	seen := j.observed[at]
+	if seen.Transport != checkup.UDP || !j.counted[seen.Target] {
+		return checkup.DirectionUnknown
+	}
+	arrived, made := j.reception[at], seen.Sent+seen.Spoiled
+	switch {
+	case arrived < seen.Received:
+		return checkup.DirectionUnknown
+	case arrived == 0:
+		return checkup.DirectionForward
+	case arrived >= made:
+		return checkup.DirectionReturn
+	case seen.Spoiled > 0:
+		return checkup.DirectionUnknown
+	case arrived == seen.Received:
+		return checkup.DirectionForward
+	default:
+		return checkup.DirectionBoth
+	}
+}
+
+// carry lets what the udp pairs of one source and target tell of the direction
+// hold for the other transports of the same family too, if all of those fail as
+// well: one loss is then the simpler explanation.
+func carry(pairs []outcome) {
+	for _, family := range checkup.IPFamilies {
+		directions, all := map[checkup.Direction]bool{}, true
+		for i := range pairs {
+			if o := &pairs[i]; o.pair.Family == family && o.verdict != checkup.Unmeasured {
+				all = all && o.failure == lost
+				if o.direction != checkup.DirectionUnknown {
+					directions[o.direction] = true
+				}
+			}
+		}
+		told := checkup.DirectionUnknown
+		for d := range directions {
+			told = d
+		}
+		if len(directions) > 1 {
+			told = checkup.DirectionBoth
+		}
+		for i := range pairs {
+			if o := &pairs[i]; o.pair.Family == family && o.failure == lost {
+				o.carried = o.direction
+				if o.carried == checkup.DirectionUnknown && all {
+					o.carried = told
+				}
+			}
+		}
+	}
+}
+
+// result of a pair, by name.
+func (j *judge) result(o *outcome) checkup.PairResult {
+	r := checkup.PairResult{
+		Source: name(j.w.Sources, o.pair.Source), Target: name(j.w.Targets, o.pair.Target),
+		Family: o.pair.Family, Transport: o.pair.Transport, Size: o.pair.Size,
+		Verdict: o.verdict, Cause: o.cause, Sent: o.sent, Received: o.received, Direction: o.direction,
+	}
+	r.Cause.Message = or(r.Cause.Message, "no reason was given")
+	if len(o.rtts) > 0 {
+		r.Delay = delay([][]int64{o.rtts})
+	}
+	return r
+}
+
+// name of an endpoint; an index that the worksheet does not have is told as such.
+func name(of []checkup.Endpoint, i int) string {
+	if i < 0 || i >= len(of) {
+		return fmt.Sprintf("#%d", i)
+	}
+	return of[i].Name()
+}
+
+// Notes are worth reading when an agent's timers were this late, in microseconds.
+const (
+	lateP99 = 1_000
+	lateMax = 50_000
+)
+
+// notes tells what the agents said of themselves.
+func (j *judge) notes() []checkup.AgentNote {
+	var notes []checkup.AgentNote
+	for i, s := range j.sources {
+		add := func(format string, args ...any) {
+			notes = append(notes, checkup.AgentNote{Source: name(j.w.Sources, i), Note: fmt.Sprintf(format, args...)})
+		}
+		for _, c := range s.controls {
+			if !c.OK {
+				add("control pair %q (%s) wrong: %s", c.Name, c.Family, or(c.Message, "it did not say how"))
+			}
+		}
+		if s.alien > 0 {
+			add("told %s that it was not asked for", count(s.alien, "pair"))
+		}
+		for _, end := range s.ends {
+			if end.Observations != s.told {
+				add("says that it told %s; %d arrived", count(end.Observations, "pair"), s.told)
+			}
+			if d := end.SelfDoubt; d.SchedulingDelayP99 >= lateP99 || d.SchedulingDelayMax >= lateMax {
+				add("was held up: its timers were up to %s late (p99 %s)", micros(d.SchedulingDelayMax), micros(d.SchedulingDelayP99))
+			}
+			if t := end.SelfDoubt.ThrottledMicros; t != nil && *t > 0 {
+				add("was throttled for %s by its CPU limit", micros(*t))
+			}
+		}
+	}
+	if j.strays > 0 {
+		notes = append(notes, checkup.AgentNote{Source: "unknown", Note: fmt.Sprintf("%s of sources that the worksheet does not have", count(j.strays, "observation"))})
+	}
+	return notes
+}
+
+// matrix is the source-by-target summary, or nil where it would be too large.
+func matrix(w *checkup.Worksheet, outcomes []outcome) *checkup.Matrix {
+	if len(w.Sources) == 0 || len(w.Targets) == 0 || len(w.Sources) > checkup.MatrixMax || len(w.Targets) > checkup.MatrixMax {
+		return nil
+	}
+	type cell struct{ pass, fail, unmeasured int }
+	cells := make([][]cell, len(w.Sources))
+	for i := range cells {
+		cells[i] = make([]cell, len(w.Targets))
+	}
+	for i := range outcomes {
+		o := &outcomes[i]
+		if o.broken {
+			continue
+		}
+		switch c := &cells[o.pair.Source][o.pair.Target]; o.verdict {
+		case checkup.Pass:
+			c.pass++
+		case checkup.Fail:
+			c.fail++
+		default:
+			c.unmeasured++
+		}
+	}
+	m := &checkup.Matrix{}
+	for _, e := range w.Targets {
+		m.Targets = append(m.Targets, e.Name())
+	}
+	for i, e := range w.Sources {
+		m.Sources = append(m.Sources, e.Name())
+		row := make([]byte, len(w.Targets))
+		for k, c := range cells[i] {
+			switch {
+			case c.fail > 0 && c.pass+c.unmeasured == 0:
+				row[k] = 'x'
+			case c.fail > 0:
+				row[k] = '/'
+			case c.unmeasured > 0:
+				row[k] = '?'
+			case c.pass > 0:
+				row[k] = '.'
+			default:
+				row[k] = ' '
+			}
+		}
+		m.Cells = append(m.Cells, string(row))
+	}
+	return m
+}
+
+// delayRows summarises delays and losses by transport, family and size.
+func delayRows(w *checkup.Worksheet, outcomes []outcome) []checkup.DelayRow {
+	per := w.PairsPerAssignment()
+	rows := make([]checkup.DelayRow, 0, per)
+	for _, f := range w.IPFamilies {
+		for _, p := range w.Probes {
+			for _, z := range p.Sizes {
+				rows = append(rows, checkup.DelayRow{Transport: p.Transport, Family: f, Size: z})
+			}
+		}
+	}
+	rtts := make([][][]int64, per)
+	for i := range outcomes {
+		o := &outcomes[i]
+		if o.verdict == checkup.Unmeasured {
+			continue
+		}
+		row := &rows[o.attr]
+		row.Pairs++
+		row.Sent += o.sent
+		row.Received += o.received
+		row.Duplicates += o.duplicates
+		row.Reordered += o.reordered
+		rtts[o.attr] = append(rtts[o.attr], o.rtts)
+	}
+	for i := range rows {
+		rows[i].Loss = percent(rows[i].Sent-rows[i].Received, rows[i].Sent)
+		rows[i].Delay = delay(rtts[i])
+	}
+	return rows
+}
+
+// delay is the distribution of the delays of some pairs; nil if there are none.
+func delay(pairs [][]int64) *checkup.Delay {
+	all := slices.Concat(pairs...)
+	if len(all) == 0 {
+		return nil
+	}
+	sum, differences, n := 0.0, 0.0, 0
+	for _, rtts := range pairs {
+		for i, v := range rtts {
+			sum += float64(v)
+			if i > 0 {
+				differences += math.Abs(float64(v - rtts[i-1]))
+				n++
+			}
+		}
+	}
+	d := &checkup.Delay{Mean: int64(math.Round(sum / float64(len(all))))}
+	if n > 0 {
+		d.Jitter = int64(math.Round(differences / float64(n)))
+	}
+	slices.Sort(all)
+	d.Min, d.Max = all[0], all[len(all)-1]
+	d.P50, d.P90, d.P95, d.P99 = quantile(all, 0.50), quantile(all, 0.90), quantile(all, 0.95), quantile(all, 0.99)
+	return d
+}
+
+// jitter is the mean absolute difference of consecutive delays; 0 for fewer than
+// two.
+func jitter(rtts []int64) int64 {
+	if d := delay([][]int64{rtts}); d != nil {
+		return d.Jitter
+	}
+	return 0
+}
+
+// quantile is the nearest-rank quantile of sorted values: the smallest of them
+// such that at least the share q are not above it. It is always a value that
+// was measured, and the largest one where there are too few to tell.
+func quantile(sorted []int64, q float64) int64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	// 0.99*100 is a little more than 99 in binary, hence the hair.
+	rank := int(math.Ceil(q*float64(len(sorted)) - 1e-9))
+	return sorted[min(max(rank, 1), len(sorted))-1]
+}
+
+// percent is part of whole, rounded to a thousandth; 0 of 0 is 0.
+func percent(part, whole int) checkup.Percent {
+	if whole == 0 {
+		return 0
+	}
+	return checkup.Percent(math.Round(100_000*float64(part)/float64(whole)) / 1000)
+}
+
+// micros prints microseconds as a duration.
+func micros(us int64) string { return (time.Duration(us) * time.Microsecond).String() }
+
+// count prints a number with its noun, in the plural where it is.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// or returns s, or what to say where it is empty.
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+// The rules of the text: what is wrong comes first, the numbers behind it after;
+// the verdict is the last line, and its first word. A list is never cut without
+// saying how much was left out. Nothing that came from the cluster reaches the
+// terminal with control characters in it. Colour only repeats what words say.
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// TextOptions say how Text prints.
+type TextOptions struct {
+	// Width of the terminal in columns; 0 means 80. The heat map is left out where
+	// it does not fit; lines are not broken.
+	Width int
+	// Color writes ANSI colours.
+	Color bool
+	// Unicode draws the heat map with block characters instead of ASCII.
+	Unicode bool
+	// Lines is the most lines of each list of pairs; 0 means 20, less than 0 all.
+	Lines int
+}
+
+// Text prints the report for people. Its error is the writer's.
+func Text(w io.Writer, r *checkup.Report, o TextOptions) error {
+	p := newPrinter(w, o)
+	title := "Plan " + r.Plan
+	if r.Run != "" {
+		title += ", run " + r.Run
+	}
+	if r.Namespace != "" {
+		title += " in namespace " + r.Namespace
+	}
+	p.line("%s", p.bold(clean(title)))
+	if !r.Started.IsZero() {
+		when := r.Started.UTC().Format("2006-01-02 15:04:05 UTC")
+		if !r.Finished.IsZero() {
+			when += ", took " + r.Finished.Sub(r.Started).Round(time.Millisecond).String()
+		}
+		p.line("%s", when)
+	}
+	for i := range r.Checks {
+		p.line("")
+		p.line("%s %s", p.bold(clean(checkTitle(&r.Checks[i]))+":"), p.verdict(string(r.Checks[i].Verdict)))
+		p.check(&r.Checks[i], r.Gate)
+	}
+	if len(r.Leftovers) > 0 {
+		p.line("")
+		p.line("Left behind, because teardown could not remove it:")
+		for _, l := range r.Leftovers {
+			p.line("  %s", clean(l))
+		}
+	}
+	p.line("")
+	gate := "the gate lets it through"
+	if !r.Passed {
+		gate = "the gate does not let it through"
+	}
+	p.line("Gate: verdict must satisfy %s, at most %s unmeasured: %s", clean(string(r.Gate.Require)), r.Gate.MaxUnmeasured, gate)
+	p.line("%s%s", p.verdict(string(r.Verdict)), clean(strings.TrimPrefix(r.Summary, string(r.Verdict))))
+	return p.w.Flush()
+}
+
+func checkTitle(c *checkup.CheckReport) string {
+	if c.Kind == "" {
+		return "Check " + c.Name
+	}
+	return fmt.Sprintf("Check %s (%s)", c.Name, c.Kind)
+}
+
+// printer writes lines; bufio keeps its first error for Flush.
+type printer struct {
+	w *bufio.Writer
+	o TextOptions
+}
+
+func newPrinter(w io.Writer, o TextOptions) *printer {
+	if o.Width <= 0 {
+		o.Width = 80
+	}
+	if o.Lines == 0 {
+		o.Lines = 20
+	}
+	return &printer{w: bufio.NewWriter(w), o: o}
+}
+
+func (p *printer) line(format string, args ...any) {
+	fmt.Fprintf(p.w, format+"\n", args...)
+}
+
+func (p *printer) bold(s string) string { return p.ansi("1", s) }
+
+func (p *printer) ansi(code, s string) string {
+	if !p.o.Color {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+// verdict of a pair, a check or a run, coloured.
+func (p *printer) verdict(v string) string {
+	switch v {
+	case string(checkup.RunPass):
+		return p.ansi("32", v)
+	case string(checkup.RunFail):
+		return p.ansi("1;31", v)
+	default:
+		return p.ansi("33", clean(v))
+	}
+}
+
+// check prints all of one check but its title.
+func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
+	if c.Cause != nil {
+		p.line("  not measured: %s", clean(c.Cause.String()))
+	}
+	counts := fmt.Sprintf("%s expected: %d pass, %d fail, %d unmeasured", count(c.Counts.Expected, "pair"), c.Counts.Pass, c.Counts.Fail, c.Counts.Unmeasured)
+	if c.Counts.Skipped > 0 {
+		counts += fmt.Sprintf(", %d skipped", c.Counts.Skipped)
+	}
+	p.line("  %s; %s made", counts, count(c.Sent, "measurement"))
+	if c.Verdict == checkup.RunInconclusive && c.Cause == nil {
+		switch {
+		case c.Counts.Expected == 0:
+			p.line("  inconclusive: there was nothing to measure")
+		case c.Counts.Pass+c.Counts.Fail == 0:
+			p.line("  inconclusive: nothing was measured")
+		default:
+			p.line("  inconclusive: %s of the pairs are unmeasured, and the gate allows %s", percent(c.Counts.Unmeasured, c.Counts.Expected), gate.MaxUnmeasured)
+		}
+	}
+	p.findings(c.Findings)
+	p.failed(c.Failed)
+	p.unmeasured(c.Unmeasured)
+	p.matrix(c.Matrix)
+	p.coverage(c.Coverage)
+	p.delays(c.Delays)
+	if len(c.Agents) > 0 {
+		p.heading("What the agents say of themselves")
+		p.list(len(c.Agents), "note", func(i int) string {
+			return clean(c.Agents[i].Source + " " + c.Agents[i].Note)
+		})
+	}
+}
+
+func (p *printer) heading(s string) {
+	p.line("")
+	p.line("  %s", p.bold(s))
+}
+
+// list prints n lines, or the first of them and how many more there are.
+func (p *printer) list(n int, noun string, text func(int) string) {
+	shown := n
+	if p.o.Lines > 0 && n > p.o.Lines {
+		shown = p.o.Lines
+	}
+	for i := range shown {
+		p.line("    %s", text(i))
+	}
+	if n > shown {
+		p.line("    ... and %s", count(n-shown, "more "+noun))
+	}
+}
+
+func (p *printer) findings(findings []checkup.Finding) {
+	if len(findings) == 0 {
+		return
+	}
+	p.heading("Findings")
+	for i, f := range findings {
+		p.line("  %3d. %s", i+1, p.ansi("31", clean(f.Message)))
+		explains := "explains " + count(f.Explains, "failed pair")
+		if f.OnlyThis < f.Explains {
+			explains += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
+		}
+		p.line("       %s", explains)
+		for _, s := range f.For {
+			p.line("       + %s", clean(s))
+		}
+		for _, s := range f.Against {
+			p.line("       - %s", clean(s))
+		}
+		if len(f.Alternatives) > 0 {
+			p.line("       ? this sample cannot tell it from: %s", clean(strings.Join(f.Alternatives, "; ")))
+		}
+	}
+}
+
+// what names the way in which a pair is measured.
+func what(r *checkup.PairResult) string {
+	return fmt.Sprintf("%s %s %dB", r.Transport, r.Family, r.Size)
+}
+
+// failed prints the failed pairs, those of one source and target with one cause
+// in one line.
+func (p *printer) failed(pairs []checkup.PairResult) {
+	if len(pairs) == 0 {
+		return
+	}
+	type key struct {
+		source, target string
+		cause          checkup.Cause
+	}
+	groups := map[key]int{}
+	var order []key
+	var ways [][]string
+	for i := range pairs {
+		r := &pairs[i]
+		k := key{r.Source, r.Target, r.Cause}
+		at, ok := groups[k]
+		if !ok {
+			at = len(order)
+			groups[k] = at
+			order, ways = append(order, k), append(ways, nil)
+		}
+		way := what(r)
+		if r.Direction == checkup.DirectionForward || r.Direction == checkup.DirectionReturn {
+			way += " (" + string(r.Direction) + ")"
+		}
+		ways[at] = append(ways[at], way)
+	}
+	p.heading(fmt.Sprintf("Failed pairs (%d)", len(pairs)))
+	p.list(len(order), "line", func(i int) string {
+		k := order[i]
+		return clean(fmt.Sprintf("%s -> %s  %s  [%s]", k.source, k.target, k.cause, strings.Join(ways[i], ", ")))
+	})
+}
+
+// unmeasuredGroup is the unmeasured pairs of one cause.
+type unmeasuredGroup struct {
+	cause            checkup.Cause
+	pairs            int
+	sources, targets []string
+}
+
+// String says how many, of what, and why.
+func (g unmeasuredGroup) String() string {
+	return fmt.Sprintf("%s from %s to %s: %s", count(g.pairs, "pair"), some(g.sources, "source"), some(g.targets, "target"), g.cause)
+}
+
+// some names up to three, or says how many there are.
+func some(names []string, noun string) string {
+	if len(names) <= 3 {
+		return strings.Join(names, ", ")
+	}
+	return count(len(names), noun)
+}
+
+// unmeasuredGroups puts together the pairs that one source or one target of one
+// cause accounts for, the largest group first.
+func unmeasuredGroups(pairs []checkup.PairResult) []unmeasuredGroup {
+	type key struct {
+		cause checkup.Cause
+		name  string
+	}
+	groups := map[key]*unmeasuredGroup{}
+	seen := map[key]map[string]bool{}
+	var order []*unmeasuredGroup
+	for i := range pairs {
+		r := &pairs[i]
+		// A cause belongs to the target if it is the setup's, else to the source.
+		k := key{r.Cause, "from " + r.Source}
+		if r.Cause.Stage == checkup.StageSetup {
+			k.name = "to " + r.Target
+		}
+		g := groups[k]
+		if g == nil {
+			g = &unmeasuredGroup{cause: r.Cause}
+			groups[k], seen[k] = g, map[string]bool{}
+			order = append(order, g)
+		}
+		g.pairs++
+		if s := "from " + r.Source; !seen[k][s] {
+			seen[k][s] = true
+			g.sources = append(g.sources, r.Source)
+		}
+		if s := "to " + r.Target; !seen[k][s] {
+			seen[k][s] = true
+			g.targets = append(g.targets, r.Target)
+		}
+	}
+	list := make([]unmeasuredGroup, len(order))
+	for i, g := range order {
+		list[i] = *g
+	}
+	slices.SortStableFunc(list, func(a, b unmeasuredGroup) int { return cmp.Compare(b.pairs, a.pairs) })
+	return list
+}
+
+func (p *printer) unmeasured(pairs []checkup.PairResult) {
+	if len(pairs) == 0 {
+		return
+	}
+	groups := unmeasuredGroups(pairs)
+	p.heading(fmt.Sprintf("Unmeasured pairs (%d)", len(pairs)))
+	p.list(len(groups), "line", func(i int) string { return clean(groups[i].String()) })
+}
+
+func (p *printer) matrix(m *checkup.Matrix) {
+	if m == nil || len(m.Sources) == 0 || len(m.Targets) == 0 {
+		return
+	}
+	p.heading("Source by target")
+	wide := 0
+	for _, s := range m.Sources {
+		wide = max(wide, utf8.RuneCountInString(clean(s)))
+	}
+	number := len(fmt.Sprint(max(len(m.Targets), len(m.Sources))))
+	if need := 4 + number + 1 + wide + 1 + (number+1)*len(m.Targets); need > p.o.Width {
+		p.line("    left out: it needs %d columns, and there are %d", need, p.o.Width)
+		return
+	}
+	same := slices.Equal(m.Sources, m.Targets)
+	head := fmt.Sprintf("    %*s %-*s ", number, "", wide, "")
+	for i := range m.Targets {
+		head += fmt.Sprintf(" %*d", number, i+1)
+	}
+	p.line("%s", head)
+	for i, s := range m.Sources {
+		s = clean(s)
+		label := ""
+		if same {
+			label = fmt.Sprint(i + 1)
+		}
+		line := fmt.Sprintf("    %*s %s%s ", number, label, s, strings.Repeat(" ", wide-utf8.RuneCountInString(s)))
+		for _, c := range m.Cells[i] {
+			line += strings.Repeat(" ", number) + p.cell(c)
+		}
+		p.line("%s", strings.TrimRight(line, " "))
+	}
+	if !same {
+		for i, t := range m.Targets {
+			p.line("    target %*d is %s", number, i+1, clean(t))
+		}
+	}
+	p.line("    %s pass  %s every pair fails  %s some fail  %s unmeasured", p.cell('.'), p.cell('x'), p.cell('/'), p.cell('?'))
+}
+
+// cell draws one cell of the matrix.
+func (p *printer) cell(c rune) string {
+	glyph := string(c)
+	if p.o.Unicode {
+		switch c {
+		case '.':
+			glyph = "·"
+		case 'x':
+			glyph = "█"
+		case '/':
+			glyph = "▒"
+		}
+	}
+	switch c {
+	case '.':
+		return p.ansi("32", glyph)
+	case 'x', '/':
+		return p.ansi("31", glyph)
+	case '?':
+		return p.ansi("33", glyph)
+	default:
+		return clean(glyph)
+	}
+}
+
+func (p *printer) coverage(c *checkup.Coverage) {
+	if c == nil {
+		return
+	}
+	p.heading("Coverage")
+	partly := ""
+	if c.Partial > 0 {
+		partly = fmt.Sprintf(", %d more in part", c.Partial)
+	}
+	p.line("    %d of %d possible source-target pairs measured (%s)%s", c.Measured, c.Possible, percent(c.Measured, c.Possible), partly)
+	round := fmt.Sprintf("    round %d, seed %d", c.Round, c.Seed)
+	if c.Rounds > 0 {
+		round = fmt.Sprintf("    round %d (of 0 to %d, which together are the full mesh), seed %d", c.Round, c.Rounds-1, c.Seed)
+	}
+	p.line("%s", round)
+	zones := ""
+	if c.ZonePairsPossible > 0 {
+		zones = fmt.Sprintf("; %d of %d zone pairs", c.ZonePairsHit, c.ZonePairsPossible)
+	}
+	p.line("    measured per source %s, per target %s%s", span(c.OutDegreeMin, c.OutDegreeMax), span(c.InDegreeMin, c.InDegreeMax), zones)
+	if c.FailingUpperBound != nil {
+		p.line("    with 95%% confidence at most %.3g%% of the possible source-target pairs fail, if the sample is random", 100**c.FailingUpperBound)
+	}
+}
+
+func span(low, high int) string {
+	if low == high {
+		return fmt.Sprint(low)
+	}
+	return fmt.Sprintf("%d to %d", low, high)
+}
+
+func (p *printer) delays(rows []checkup.DelayRow) {
+	if len(rows) == 0 {
+		return
+	}
+	p.heading("Round-trip delays")
+	table := [][]string{{"transport", "family", "size", "pairs", "sent", "loss", "dup", "reord", "min", "p50", "p90", "p99", "max", "jitter"}}
+	for _, r := range rows {
+		row := []string{string(r.Transport), string(r.Family), fmt.Sprint(r.Size), fmt.Sprint(r.Pairs), fmt.Sprint(r.Sent)}
+		loss := r.Loss.String()
+		if r.Sent == 0 {
+			loss = "-"
+		}
+		row = append(row, loss, fmt.Sprint(r.Duplicates), fmt.Sprint(r.Reordered))
+		if d := r.Delay; d != nil {
+			for _, v := range []int64{d.Min, d.P50, d.P90, d.P99, d.Max, d.Jitter} {
+				row = append(row, micros(v))
+			}
+		} else {
+			row = append(row, "-", "-", "-", "-", "-", "-")
+		}
+		table = append(table, row)
+	}
+	widths := make([]int, len(table[0]))
+	for _, row := range table {
+		for i := range row {
+			row[i] = clean(row[i])
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	for _, row := range table {
+		var b strings.Builder
+		for i, s := range row {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(s))
+			if i < 2 {
+				b.WriteString("  " + s + pad)
+			} else {
+				b.WriteString("  " + pad + s)
+			}
+		}
+		p.line("  %s", strings.TrimRight(b.String(), " "))
+	}
+}
+
+// clean makes one harmless line of a text that may hold anything: messages come
+// from pods.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == utf8.RuneError || !unicode.IsPrint(r) && !unicode.IsSpace(r):
+			return '\uFFFD'
+		case unicode.IsSpace(r):
+			return ' '
+		default:
+			return r
+		}
+	}, s)
+}
