@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/ast"
+	"cuelang.org/go/cue/errors"
+	"cuelang.org/go/cue/format"
+	"cuelang.org/go/cue/token"
+)
+
+// diagnosis compares what a user wrote with the schema, field by field. CUE
+// itself says only whether they agree: where several fields are wrong it tells
+// of some of them, and of each in terms of the schema's own text.
+type diagnosis struct {
+	ctx   *cue.Context
+	found []finding
+}
+
+func (d *diagnosis) report(path []cue.Selector, pos token.Pos, format string, args ...any) {
+	d.found = append(d.found, finding{path: slices.Clone(path), pos: pos, message: fmt.Sprintf(format, args...)})
+}
+
+// value reports what of v the schema def does not allow, and returns the rest;
+// nil if nothing is left of it.
+func (d *diagnosis) value(def, v cue.Value, path []cue.Selector) ast.Expr {
+	switch kind := kindOf(v); {
+	case kind == cue.BottomKind:
+		for _, e := range errors.Errors(v.Err()) {
+			pos := e.Position()
+			if !pos.IsValid() {
+				pos = valuePos(v)
+			}
+			d.report(path, pos, "%s", message(e))
+		}
+		return nil
+	case kind == cue.StructKind && arm(def, kind).Exists():
+		return d.fields(arm(def, kind), v, path)
+	case kind == cue.ListKind && arm(def, kind).Exists():
+		return d.elements(arm(def, kind), v, path)
+	default:
+		if def.Unify(v).Validate() != nil {
+			d.mismatch(def, v, path)
+			return nil
+		}
+		if !v.IsConcrete() {
+			return nil // the schema's default is taken, or CUE says what is missing
+		}
+		expr, _ := v.Syntax(cue.Final()).(ast.Expr)
+		return expr
+	}
+}
+
+// kindOf is the kind of v, also if something in it is wrong.
+func kindOf(v cue.Value) cue.Kind {
+	if kind := v.IncompleteKind(); kind != cue.BottomKind {
+		return kind
+	}
+	if _, err := v.Fields(); err == nil {
+		return cue.StructKind
+	}
+	if _, err := v.List(); err == nil {
+		return cue.ListKind
+	}
+	return cue.BottomKind
+}
+
+func (d *diagnosis) fields(def, v cue.Value, path []cue.Selector) ast.Expr {
+	out := &ast.StructLit{}
+	given := map[string]bool{}
+	it, err := v.Fields()
+	if err != nil {
+		return nil
+	}
+	for it.Next() {
+		name := it.Selector().Unquoted()
+		given[name] = true
+		at := append(path, it.Selector())
+		sub, ok := field(def, it.Selector())
+		if !ok {
+			d.report(at, labelPos(it.Value()), "%s", unknownField(def, name))
+			continue
+		}
+		if rest := d.value(sub, it.Value(), at); rest != nil {
+			out.Elts = append(out.Elts, &ast.Field{Label: ast.NewString(name), Value: rest})
+		}
+	}
+	whole := true
+	known, err := def.Fields(cue.Optional(true))
+	for err == nil && known.Next() {
+		name := known.Selector().Unquoted()
+		if known.FieldType() != cue.StringLabel|cue.RequiredConstraint || given[name] {
+			continue
+		}
+		d.report(path, valuePos(v), "missing field %q: %s", name, firstSentence(doc(known.Value())))
+		if known.Value().IncompleteKind() == cue.StructKind {
+			out.Elts = append(out.Elts, &ast.Field{Label: ast.NewString(name), Value: ast.NewStruct()})
+		} else {
+			whole = false
+		}
+	}
+	if !whole {
+		return nil
+	}
+	return out
+}
+
+func (d *diagnosis) elements(def, v cue.Value, path []cue.Selector) ast.Expr {
+	out := &ast.ListLit{}
+	it, err := v.List()
+	if err != nil {
+		return nil
+	}
+	elem := def.LookupPath(cue.MakePath(cue.AnyIndex))
+	for i := 0; it.Next(); i++ {
+		if rest := d.value(elem, it.Value(), append(path, cue.Index(i))); rest != nil {
+			out.Elts = append(out.Elts, rest)
+		}
+	}
+	return out
+}
+
+// mismatch reports a value that is not what the schema wants.
+func (d *diagnosis) mismatch(def, v cue.Value, path []cue.Selector) {
+	have, want := text(v), phrase(def)
+	hint := ""
+	if v.IncompleteKind()&(cue.NumberKind|cue.BoolKind) != 0 && v.IsConcrete() {
+		if s := d.ctx.Encode(have); def.Unify(s).Validate(cue.Concrete(true)) == nil {
+			hint = fmt.Sprintf("; write %q", have)
+		}
+	}
+	d.report(path, valuePos(v), "%s is not %s%s", have, want, hint)
+}
+
+// uncovered is what CUE found in the plan at base beyond what d found.
+func (d *diagnosis) uncovered(err error, base cue.Path) []finding {
+	var out []finding
+	for _, e := range errors.Errors(err) {
+		path := slices.DeleteFunc(pathOf(e.Path()).Selectors(), cue.Selector.IsDefinition)
+		if n := len(base.Selectors()); len(path) >= n && cue.MakePath(path[:n]...).String() == base.String() {
+			path = path[n:]
+		}
+		if !covered(d.found, path) {
+			out = append(out, finding{path: path, pos: e.Position(), message: message(e)})
+		}
+	}
+	return out
+}
+
+// covered reports whether something was found at path, above or below it.
+func covered(found []finding, path []cue.Selector) bool {
+	return slices.ContainsFunc(found, func(f finding) bool {
+		n := min(len(f.path), len(path))
+		return cue.MakePath(f.path[:n]...).String() == cue.MakePath(path[:n]...).String()
+	})
+}
+
+// arm is the part of def that takes values of a kind: of a disjunction, which
+// begins with its default, the last such part. It does not exist if there is
+// none.
+func arm(def cue.Value, kind cue.Kind) cue.Value {
+	if def.IncompleteKind()&kind == 0 {
+		return cue.Value{}
+	}
+	if op, args := def.Expr(); op == cue.OrOp {
+		for _, a := range slices.Backward(args) {
+			if found := arm(a, kind); found.Exists() {
+				return found
+			}
+		}
+	}
+	return def
+}
+
+// field is what def says of the field of a name.
+func field(def cue.Value, name cue.Selector) (cue.Value, bool) {
+	for _, sel := range []cue.Selector{name, name.Optional(), cue.Str(name.Unquoted()).Required(), cue.AnyString} {
+		if v := def.LookupPath(cue.MakePath(sel)); v.Exists() {
+			return v, true
+		}
+	}
+	return cue.Value{}, false
+}
+
+// unknownField is the message about a field that def does not have, with the
+// field that was probably meant.
+func unknownField(def cue.Value, name string) string {
+	names := fieldNames(def)
+	best, bestDistance := "", max(2, len(name)/3)+1
+	for _, known := range names {
+		if n := distance(strings.ToLower(name), strings.ToLower(known)); n < bestDistance {
+			best, bestDistance = known, n
+		}
+	}
+	if best == "" {
+		for _, known := range names {
+			sub, _ := field(def, cue.Str(known))
+			if slices.Contains(fieldNames(sub), name) {
+				best = known + "." + name
+				break
+			}
+		}
+	}
+	switch {
+	case best != "":
+		return fmt.Sprintf("unknown field %q; did you mean %q?", name, best)
+	case len(names) == 0:
+		return fmt.Sprintf("unknown field %q", name)
+	default:
+		return fmt.Sprintf("unknown field %q; known are %s", name, strings.Join(names, ", "))
+	}
+}
+
+// fieldNames are the names of the fields that def knows, in its order.
+func fieldNames(def cue.Value) []string {
+	def = arm(def, cue.StructKind)
+	if !def.Exists() {
+		return nil
+	}
+	var names []string
+	it, err := def.Fields(cue.Optional(true))
+	for err == nil && it.Next() {
+		names = append(names, it.Selector().Unquoted())
+	}
+	return names
+}
+
+// distance is how many letters must be changed, added, dropped or swapped with
+// their neighbour to make b of a.
+func distance(a, b string) int {
+	prev2, prev, row := []int(nil), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(prev[j]+1, row[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], prev2[j-2]+1)
+			}
+		}
+		prev2, prev, row = prev, row, make([]int, len(b)+1)
+	}
+	return prev[len(b)]
+}
+
+// text is a value as the user wrote it, or what it is if that would be long.
+func text(v cue.Value) string {
+	switch v.IncompleteKind() {
+	case cue.StructKind:
+		return "a struct"
+	case cue.ListKind:
+		return "a list"
+	}
+	b, err := format.Node(v.Syntax(cue.Final()))
+	if err != nil {
+		return "this value"
+	}
+	s := oneLine(string(b))
+	if r := []rune(s); len(r) > 60 {
+		s = string(r[:57]) + "..."
+	}
+	return s
+}
+
+// phrase says in words what the schema wants: the comment of the definition
+// that it refers to, the values that are allowed, or the type and its bounds.
+func phrase(def cue.Value) string {
+	if _, ref := def.ReferencePath(); len(ref.Selectors()) > 0 {
+		if s := firstSentence(doc(cue.Dereference(def))); s != "" && def.IncompleteKind() != cue.StructKind {
+			return strings.ToLower(s[:1]) + strings.TrimSuffix(s[1:], ".")
+		}
+	}
+	switch op, args := def.Expr(); op {
+	case cue.OrOp:
+		var values, others []string
+		for _, a := range args {
+			if a.IsConcrete() && a.IncompleteKind()&(cue.StructKind|cue.ListKind) == 0 {
+				values = append(values, text(a))
+			} else {
+				others = append(others, phrase(a))
+			}
+		}
+		if len(others) > 0 {
+			return others[len(others)-1]
+		}
+		return "one of " + strings.Join(values, ", ")
+	case cue.AndOp:
+		var parts []string
+		for _, a := range args {
+			parts = append(parts, phrase(a))
+		}
+		slices.SortStableFunc(parts, func(a, b string) int { return strings.Compare(order(a), order(b)) })
+		return strings.Join(slices.Compact(parts), " ")
+	case cue.GreaterThanEqualOp:
+		return "from " + text(args[0])
+	case cue.LessThanEqualOp:
+		return "to " + text(args[0])
+	case cue.RegexMatchOp:
+		return "matching " + text(args[0])
+	case cue.CallOp:
+		if s := text(def); strings.HasPrefix(s, "strings.MaxRunes(") {
+			return "of at most " + strings.Trim(s, "strings.MaxRunes()") + " characters"
+		}
+	}
+	switch def.IncompleteKind() {
+	case cue.StructKind:
+		if names := fieldNames(def); len(names) > 0 {
+			return "a struct with fields " + strings.Join(names, ", ")
+		}
+		return "a struct"
+	case cue.ListKind:
+		return "a list"
+	case cue.IntKind:
+		return "a whole number"
+	case cue.StringKind:
+		return "a string"
+	case cue.BoolKind:
+		return "true or false"
+	}
+	return text(def)
+}
+
+// order sorts the parts of a phrase: type, then lower bound, then the rest.
+func order(part string) string {
+	switch {
+	case strings.HasPrefix(part, "a "):
+		return "0"
+	case strings.HasPrefix(part, "from "):
+		return "1"
+	}
+	return "2"
+}
+
+// doc is the comment of a field or definition, on one line.
+func doc(v cue.Value) string {
+	var s []string
+	for _, g := range v.Doc() {
+		s = append(s, g.Text())
+	}
+	return oneLine(strings.Join(s, " "))
+}
+
+func firstSentence(s string) string {
+	if i := strings.Index(s, ". "); i >= 0 {
+		s = s[:i+1]
+	}
+	return strings.TrimSuffix(s, ".")
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// labelPos is where the label of a field was written.
+func labelPos(v cue.Value) token.Pos {
+	if f, ok := v.Source().(*ast.Field); ok {
+		return f.Label.Pos()
+	}
+	return v.Pos()
+}
+
+// valuePos is where a value was written: of a struct, its label, because that is
+// what people look for.
+func valuePos(v cue.Value) token.Pos {
+	if f, ok := v.Source().(*ast.Field); ok && v.IncompleteKind() != cue.StructKind {
+		return f.Value.Pos()
+	}
+	return v.Pos()
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/cuecontext"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// MaxFileSize is the most bytes that one file of a plan may have. A plan itself
+// may be MaxPlanSize as JSON; the rest is room for comments and for CUE that
+// makes plans out of data.
+const MaxFileSize = 8 << 20
+
+// Plans reads the plans at paths, which are relative to the directory dir; ""
+// means the working directory. A path is a file or a directory:
+//
+//   - .cue files, which together are one package, as for the cue command;
+//   - a directory with .cue files, which is the package in it, as for the cue
+//     command;
+//   - a .yaml, .yml or .json file, with one document per plan;
+//   - a directory without .cue files: all .yaml, .yml and .json files in it.
+//
+// CUE is read by the ordinary rules of modules and registries, except that
+// github.com/checkplan/checkplan/schema is always the schema of this program
+// unless the plans are in that module itself. So nothing is asked of a network
+// for a plan that imports nothing else, and a plan needs no cue.mod.
+//
+// Plans are returned in the order of paths, and by name within one. Either all
+// are good, or the result is every problem that was found and no plan.
+func Plans(dir string, paths []string) ([]*checkup.Plan, Problems) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, Problems{{Message: fmt.Sprintf("finding the working directory: %v", err)}}
+	}
+	l := &loader{dir: dir, ctx: cuecontext.New(), seen: map[string]string{}}
+	if len(paths) == 0 {
+		l.add(Problem{Message: "no plan: want a .cue, .yaml or .json file, or a directory of them"})
+	}
+	l.load(paths)
+	if len(l.problems) > 0 {
+		return nil, l.problems.tidy()
+	}
+	return l.plans, nil
+}
+
+// loader is one call of Plans.
+type loader struct {
+	dir      string // absolute
+	ctx      *cue.Context
+	schema   cue.Value // the embedded package; the zero Value until it is asked for
+	plans    []*checkup.Plan
+	seen     map[string]string // where the plan of a name was found
+	problems Problems
+}
+
+func (l *loader) add(p Problem) { l.problems = append(l.problems, p) }
+
+// load sorts paths into packages, files and manifests, and loads each where its
+// first path stands.
+func (l *loader) load(paths []string) {
+	var cueFiles []string // all of them, once the first was met
+	for _, p := range paths {
+		if filepath.Ext(p) == ".cue" && !l.isDir(p) {
+			cueFiles = append(cueFiles, l.abs(p))
+		}
+	}
+	cueLoaded := false
+	for _, p := range paths {
+		abs := l.abs(p)
+		info, err := os.Stat(abs)
+		switch {
+		case err != nil:
+			l.add(Problem{File: l.rel(abs), Message: reason(err)})
+		case info.IsDir():
+			l.loadDir(abs)
+		case filepath.Ext(abs) == ".cue":
+			if !cueLoaded {
+				cueLoaded = true
+				l.loadCUE(filepath.Dir(abs), cueFiles, cueFiles)
+			}
+		case slices.Contains(manifestExts, filepath.Ext(abs)):
+			l.loadManifests(abs)
+		default:
+			l.add(Problem{File: l.rel(abs), Message: "not a plan by its name: want .cue, .yaml, .yml or .json"})
+		}
+	}
+}
+
+var manifestExts = []string{".yaml", ".yml", ".json"}
+
+func (l *loader) loadDir(abs string) {
+	entries, err := os.ReadDir(abs)
+	if err != nil {
+		l.add(Problem{File: l.rel(abs), Message: reason(err)})
+		return
+	}
+	var cueFiles, manifests []string
+	for _, e := range entries {
+		name := filepath.Join(abs, e.Name())
+		switch ext := filepath.Ext(e.Name()); {
+		case l.isDir(name), strings.HasPrefix(e.Name(), "."), strings.HasPrefix(e.Name(), "_"):
+		case ext == ".cue":
+			cueFiles = append(cueFiles, name)
+		case slices.Contains(manifestExts, ext):
+			manifests = append(manifests, name)
+		}
+	}
+	switch {
+	case len(cueFiles) > 0:
+		l.loadCUE(abs, []string{"."}, cueFiles)
+	case len(manifests) > 0:
+		for _, m := range manifests {
+			l.loadManifests(m)
+		}
+	default:
+		l.add(Problem{File: l.rel(abs), Message: "no plan in this directory: want a .cue, .yaml, .yml or .json file"})
+	}
+}
+
+// read reads a file of a plan, and reports false, with the problem added, if it
+// cannot be one.
+func (l *loader) read(abs string) ([]byte, bool) {
+	b, err := readFile(abs)
+	if err != nil {
+		l.add(Problem{File: l.rel(abs), Message: reason(err)})
+		return nil, false
+	}
+	b = bytes.TrimPrefix(b, []byte("\ufeff"))
+	for rest, line, col := b, 1, 1; len(rest) > 0; {
+		r, n := utf8.DecodeRune(rest)
+		if r == utf8.RuneError && n == 1 {
+			l.add(Problem{File: l.rel(abs), Line: line, Column: col, Message: fmt.Sprintf("not UTF-8: byte 0x%02x", rest[0])})
+			return nil, false
+		}
+		if r == 0 {
+			l.add(Problem{File: l.rel(abs), Line: line, Column: col, Message: "not text: byte 0x00"})
+			return nil, false
+		}
+		if col += n; r == '\n' {
+			line, col = line+1, 1
+		}
+		rest = rest[n:]
+	}
+	if len(bytes.TrimSpace(b)) == 0 {
+		l.add(Problem{File: l.rel(abs), Message: "empty file: want a plan"})
+		return nil, false
+	}
+	return b, true
+}
+
+func readFile(abs string) ([]byte, error) {
+	f, err := os.Open(abs)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() && info.Mode()&fs.ModeNamedPipe == 0 {
+		return nil, errors.New("not a file")
+	}
+	b, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	if err == nil && len(b) > MaxFileSize {
+		err = fmt.Errorf("larger than %d MiB: too large for a plan", MaxFileSize>>20)
+	}
+	return b, err
+}
+
+// take adds a finished plan, unless its name was seen before.
+func (l *loader) take(p *checkup.Plan, at Problem) {
+	where := fmt.Sprintf("%s:%d", at.File, at.Line)
+	if other, ok := l.seen[p.Name]; ok {
+		at.Message = fmt.Sprintf("a plan named %q is at %s already", p.Name, other)
+		l.add(at)
+		return
+	}
+	l.seen[p.Name] = where
+	l.plans = append(l.plans, p)
+}
+
+func (l *loader) abs(path string) string {
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(l.dir, path)
+}
+
+// rel is how a file is called in problems: relative to the working directory,
+// with slashes.
+func (l *loader) rel(abs string) string {
+	if rel, err := filepath.Rel(l.dir, abs); err == nil {
+		abs = rel
+	}
+	return filepath.ToSlash(abs)
+}
+
+func (l *loader) isDir(path string) bool {
+	info, err := os.Stat(l.abs(path))
+	return err == nil && info.IsDir()
+}
+
+// reason is what went wrong with a file, without its name, which stands before.
+func reason(err error) string {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err.Error()
+	}
+	return err.Error()
+}
