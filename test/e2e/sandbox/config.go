@@ -211,7 +211,7 @@ cgroupsPerQOS: false
 enforceNodeAllocatable: []
 localStorageCapacityIsolation: true
 evictionHard:
-  memory.available: "0"
+  memory.available: 1Mi
   nodefs.available: "0%%"
   nodefs.inodesFree: "0%%"
   imagefs.available: "0%%"

@@ -5,14 +5,15 @@ package main
 import (
 	"bytes"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -52,23 +53,30 @@ func nodeObjects(p plan) []*unstructured.Unstructured {
 
 // corednsObjects are CoreDNS for the plan's service addresses.
 func corednsObjects(p plan) ([]*unstructured.Unstructured, error) {
-	ips, err := json.Marshal(p.dnsServiceIPs())
-	if err != nil {
-		return nil, fmt.Errorf("writing the DNS service's addresses: %w", err)
-	}
+	ips := p.dnsServiceIPs()
 	policy := "SingleStack"
 	if len(p.ServiceNets) > 1 {
 		policy = "RequireDualStack"
 	}
 	objects, err := decode([]byte(strings.NewReplacer(
 		"image: IMAGE", "image: "+image("coredns"),
-		"clusterIPs: CLUSTER_IPS", "clusterIPs: "+string(ips),
+		"clusterIP: CLUSTER_IP", "clusterIP: "+quoted(ips[:1]),
+		"[ALL_CLUSTER_IPS]", "["+quoted(ips)+"]",
 		"ipFamilyPolicy: IP_FAMILY_POLICY", "ipFamilyPolicy: "+policy,
 	).Replace(corednsManifest)))
 	if err != nil {
 		return nil, fmt.Errorf("manifests/coredns.yaml: %w", err)
 	}
 	return objects, onControlPlane(objects)
+}
+
+// quoted writes addresses as items of a YAML flow sequence.
+func quoted(ips []netip.Addr) string {
+	var items []string
+	for _, ip := range ips {
+		items = append(items, strconv.Quote(ip.String()))
+	}
+	return strings.Join(items, ", ")
 }
 
 // tektonObjects reads Tekton's own manifests (the module's config directory) and
