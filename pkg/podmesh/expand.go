@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podmesh
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Warning is something about a worksheet that its user should know before a
+// run: it measures less than the plan asks for, or probably will.
+type Warning struct {
+	Reason Reason `json:"reason"`
+	// Message is one line.
+	Message string `json:"message"`
+}
+
+// String prints the message.
+func (w Warning) String() string { return w.Message }
+
+// Reason is a kind of warning.
+type Reason string
+
+const (
+	NodesLeftOut  Reason = "NodesLeftOut"  // nodes that a placement does not admit
+	NodesNotReady Reason = "NodesNotReady" // nodes that take part although they are not ready
+	NodesFull     Reason = "NodesFull"     // nodes that do not take as many pods as the check puts there
+	PodsNotReady  Reason = "PodsNotReady"  // existing pods that are targets although they are not ready
+	FamilyMissing Reason = "FamilyMissing" // an IP family of the plan that the cluster does not seem to have
+	FullMesh      Reason = "FullMesh"      // a degree that is more than the full mesh
+	DegreeLowered Reason = "DegreeLowered" // a degree that the budget does not allow
+	SampleCut     Reason = "SampleCut"     // a budget that does not allow even a degree of 1
+	ZonesMissed   Reason = "ZonesMissed"   // zone pairs that the budget leaves without a pair
+	ProbeTooLong  Reason = "ProbeTooLong"  // probing that takes longer than its timeout
+)
+
+// Reasons lists every Reason.
+var Reasons = []Reason{NodesLeftOut, NodesNotReady, NodesFull, PodsNotReady, FamilyMissing, FullMesh, DegreeLowered, SampleCut, ZonesMissed, ProbeTooLong}
+
+// Expand works out the worksheet of a podMesh check for a cluster as the
+// snapshot has it. It is pure: the same plan, snapshot and round give the same
+// worksheet. The round counts from 0 and is taken modulo the number of rounds.
+//
+// An error says that there is nothing to measure, or that plan and snapshot do
+// not go together, and tells every reason at once.
+func Expand(p *checkup.Plan, check string, s *Snapshot, round int) (*checkup.Worksheet, []Warning, error) {
+	fail := func(err error) (*checkup.Worksheet, []Warning, error) {
+		return nil, nil, fmt.Errorf("check %q: %w", check, err)
+	}
+	mesh := p.Checks[check].PodMesh
+	if mesh == nil {
+		return fail(fmt.Errorf("plan %s has no podMesh check of that name", p.Name))
+	}
+	if err := usable(mesh, round); err != nil {
+		return fail(err)
+	}
+	if len(s.Nodes) == 0 {
+		return fail(errors.New("the cluster has no nodes"))
+	}
+
+	var e expansion
+	var problems []error
+	problem := func(err error) {
+		if err != nil {
+			problems = append(problems, err)
+		}
+	}
+	problem(e.placeSources(mesh, s))
+	problem(e.placeTargets(mesh, s))
+	if len(problems) > 0 {
+		return fail(errors.Join(problems...))
+	}
+	families, err := e.families(mesh.IPFamilies, s)
+	if err != nil {
+		return fail(err)
+	}
+
+	w := &checkup.Worksheet{
+		Plan: p.Name, Check: check, Kind: checkup.KindPodMesh,
+		Sources: e.sources, Targets: e.targets,
+		IPFamilies: families, Probes: probes(mesh.Probes),
+		Expect: mesh.Expect, Limits: mesh.Limits, Resources: mesh.Resources, Timeouts: mesh.Timeouts,
+	}
+	w.Seed = derivedSeed(p.Name, check)
+	if mesh.Sample.Seed != nil {
+		w.Seed = *mesh.Sample.Seed
+	}
+	perAssignment := w.PairsPerAssignment()
+	budget := mesh.Sample.Budget / perAssignment
+	if budget == 0 {
+		return fail(fmt.Errorf("sample.budget: %s is not enough for one source and one target, which are %d pairs (families x transports x sizes): raise it, or measure less of each",
+			plural(mesh.Sample.Budget, "pair"), perAssignment))
+	}
+	sampled := sample(w.Seed, round, mesh.Sample.Degree, budget, w.Sources, w.Targets)
+	if sampled.possible == 0 {
+		return fail(fmt.Errorf("node %s is the only source and the only target, and a mesh needs two nodes: admit more of the %s by sources.placement or targets.placement",
+			w.Sources[0].Node, plural(len(s.Nodes), "node")))
+	}
+	w.Assignments, w.Degree, w.Possible = sampled.assignments, sampled.degree, sampled.possible
+	w.Round, w.Rounds = sampled.round, sampled.rounds
+
+	e.warnOfSample(mesh.Sample, sampled, w, perAssignment)
+	e.warnOfNodes(w, s)
+	if expected := w.Cost(p, "").ExpectedProbe; expected > w.Timeouts.Probe {
+		e.warn(ProbeTooLong, "probing takes about %v, but timeouts.probe is %v: what is not measured by then is unmeasured; raise it or limits.packetsPerSecond, or measure less",
+			time.Duration(expected).Round(time.Second), w.Timeouts.Probe)
+	}
+	slices.SortStableFunc(e.warnings, func(a, b Warning) int {
+		return cmp.Compare(slices.Index(Reasons, a.Reason), slices.Index(Reasons, b.Reason))
+	})
+	return w, e.warnings, nil
+}
+
+// usable reports what Expand cannot work with, though a plan that was loaded
+// never has it.
+func usable(mesh *checkup.PodMesh, round int) error {
+	var problems []error
+	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if round < 0 {
+		add("sample.round: is %d, want 0 or more", round)
+	}
+	if mesh.Sample.Degree < 0 {
+		add("sample.degree: is %d, want 0 or more", mesh.Sample.Degree)
+	}
+	if mesh.Sample.Budget < 1 {
+		add("sample.budget: is %d, want 1 or more", mesh.Sample.Budget)
+	}
+	if len(mesh.Probes) == 0 {
+		add("probes: there is none")
+	}
+	for _, t := range slices.Sorted(maps.Keys(mesh.Probes)) {
+		switch {
+		case !slices.Contains(checkup.Transports, t):
+			add("probes.%s: no such transport", t)
+		case len(mesh.Probes[t].Sizes) == 0:
+			add("probes.%s.sizes: there is none", t)
+		case t == checkup.UDP && mesh.Targets.Pods != nil:
+			add("probes.udp: existing pods (targets.pods) have nothing that answers it")
+		}
+	}
+	for _, f := range mesh.IPFamilies {
+		if !slices.Contains(checkup.IPFamilies, f) {
+			add("ipFamilies: %q is none of IPv4, IPv6", f)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// expansion is what Expand gathers on its way.
+type expansion struct {
+	sources, targets []checkup.Endpoint
+	// pods that are targets; nil where the targets are fixtures.
+	pods     []Pod
+	warnings []Warning
+}
+
+func (e *expansion) warn(reason Reason, format string, args ...any) {
+	e.warnings = append(e.warnings, Warning{reason, fmt.Sprintf(format, args...)})
+}
+
+// place admits nodes to one side of the mesh.
+func (e *expansion) place(side string, nodes []Node, p checkup.Placement, tolerations []checkup.Toleration) (admission, error) {
+	at := field.NewPath(side + "s").Child("placement")
+	a, err := admit(nodes, p, tolerations, at)
+	if err != nil {
+		return a, err
+	}
+	if len(a.nodes) == 0 {
+		return a, fmt.Errorf("no node can be a %s: %v", side, a)
+	}
+	if len(a.excluded) > 0 {
+		e.warn(NodesLeftOut, "%s of %d can be a %s, without %v", plural(len(a.nodes), "node"), len(nodes), side, a)
+	}
+	return a, nil
+}
+
+// placeSources puts an agent on every node that the sources' placement admits.
+func (e *expansion) placeSources(mesh *checkup.PodMesh, s *Snapshot) error {
+	p := mesh.Sources.Placement
+	tolerations := fixtureTolerations(p.Tolerations)
+	a, err := e.place("source", s.Nodes, p, tolerations)
+	e.sources = fixtures(a.nodes, tolerations)
+	return err
+}
+
+// placeTargets puts a responder on every node that the targets' placement
+// admits, or takes the existing pods there.
+func (e *expansion) placeTargets(mesh *checkup.PodMesh, s *Snapshot) error {
+	p := mesh.Targets.Placement
+	tolerations := fixtureTolerations(p.Tolerations)
+	if mesh.Targets.Pods == nil {
+		a, err := e.place("target", s.Nodes, p, tolerations)
+		e.targets = fixtures(a.nodes, tolerations)
+		return err
+	}
+
+	want, err := selectionOf(*mesh.Targets.Pods)
+	if err != nil {
+		return err
+	}
+	where := "namespace " + want.Namespace
+	if want.Namespace == "" {
+		where = "the run's namespace"
+	}
+	i := slices.IndexFunc(s.Selections, func(have Selection) bool {
+		return have.Namespace == want.Namespace && have.Selector == want.Selector
+	})
+	if i < 0 {
+		return fmt.Errorf("targets.pods: the snapshot does not tell which pods in %s have the labels %s: it was recorded for another plan, so record it again", where, want.Selector)
+	}
+	all := s.Selections[i].Pods
+	if len(all) == 0 {
+		return fmt.Errorf("targets.pods: no pod in %s has the labels %s: see kubectl get pods --show-labels", where, want.Selector)
+	}
+	at := field.NewPath("targets").Child("placement")
+	a, err := admit(s.Nodes, p, tolerations, at)
+	if err != nil {
+		return err
+	}
+	zones := map[string]string{"": ""}
+	for _, n := range a.nodes {
+		zones[n.Name] = n.Labels[corev1.LabelTopologyZone]
+	}
+	var notReady []string
+	for _, pod := range all {
+		zone, ok := zones[pod.Node]
+		if !ok {
+			continue
+		}
+		e.pods = append(e.pods, pod)
+		e.targets = append(e.targets, checkup.Endpoint{Node: pod.Node, Zone: zone, Pod: pod.Name})
+		if !pod.Ready || pod.Node == "" || len(pod.IPs) == 0 {
+			notReady = append(notReady, pod.Name)
+		}
+	}
+	if len(e.targets) == 0 {
+		return fmt.Errorf("targets.pods: none of the %s with the labels %s in %s is on a node that targets.placement admits: %v", plural(len(all), "pod"), want.Selector, where, a)
+	}
+	if left := len(all) - len(e.targets); left > 0 {
+		e.warn(NodesLeftOut, "%s of %d can be a target, because targets.placement leaves out %v", plural(len(e.targets), "pod"), len(all), a)
+	}
+	if len(notReady) > 0 {
+		e.warn(PodsNotReady, "%s not ready, and will probably fail or be unmeasured: %s", isOrAre(len(notReady), "target"), some(notReady))
+	}
+	slices.SortFunc(e.targets, func(x, y checkup.Endpoint) int {
+		return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Pod, y.Pod))
+	})
+	return nil
+}
+
+// fixtures returns the endpoints of our own pods, one on each node.
+func fixtures(nodes []Node, tolerations []checkup.Toleration) []checkup.Endpoint {
+	endpoints := make([]checkup.Endpoint, len(nodes))
+	for i, n := range nodes {
+		endpoints[i] = checkup.Endpoint{Node: n.Name, Zone: n.Labels[corev1.LabelTopologyZone], Tolerations: tolerations}
+	}
+	slices.SortFunc(endpoints, func(x, y checkup.Endpoint) int { return cmp.Compare(x.Node, y.Node) })
+	return endpoints
+}
+
+// families returns the plan's IP families, or else those that the cluster
+// shows: of the target pods' addresses, if there are any, else of the pod CIDRs
+// of the nodes that take part, else of their internal addresses.
+func (e *expansion) families(plan []checkup.IPFamily, s *Snapshot) ([]checkup.IPFamily, error) {
+	takesPart := map[string]bool{}
+	for _, endpoint := range slices.Concat(e.sources, e.targets) {
+		takesPart[endpoint.Node] = true
+	}
+	var shown []checkup.IPFamily
+	show := func(addresses []string) {
+		for _, a := range addresses {
+			if f, ok := familyOf(a); ok && !slices.Contains(shown, f) {
+				shown = append(shown, f)
+			}
+		}
+	}
+	for _, pod := range e.pods {
+		show(pod.IPs)
+	}
+	for _, of := range []func(Node) []string{
+		func(n Node) []string { return n.PodCIDRs },
+		func(n Node) []string { return n.InternalIPs },
+	} {
+		if len(shown) > 0 {
+			break
+		}
+		for _, n := range s.Nodes {
+			if takesPart[n.Name] {
+				show(of(n))
+			}
+		}
+	}
+	var families []checkup.IPFamily
+	for _, f := range checkup.IPFamilies {
+		switch {
+		case len(plan) == 0 && slices.Contains(shown, f):
+			families = append(families, f)
+		case slices.Contains(plan, f):
+			families = append(families, f)
+			if len(shown) > 0 && !slices.Contains(shown, f) {
+				e.warn(FamilyMissing, "the plan measures %s, which the cluster's pods do not seem to have: its pairs will be unmeasured", f)
+			}
+		}
+	}
+	if len(families) == 0 {
+		return nil, errors.New("ipFamilies: neither pod CIDRs nor internal addresses of the nodes tell the IP families of their pods: say which to measure")
+	}
+	return families, nil
+}
+
+// familyOf tells the IP family of an address or CIDR.
+func familyOf(s string) (checkup.IPFamily, bool) {
+	address, _, _ := strings.Cut(s, "/")
+	a, err := netip.ParseAddr(address)
+	switch {
+	case err != nil:
+		return "", false
+	case a.Is4():
+		return checkup.IPv4, true
+	}
+	return checkup.IPv6, true
+}
+
+// probes returns the plan's probes in the order of Transports, with ascending
+// sizes, each once.
+func probes(plan map[checkup.Transport]checkup.Probe) []checkup.TransportProbe {
+	var probes []checkup.TransportProbe
+	for _, t := range checkup.Transports {
+		if p, ok := plan[t]; ok {
+			p.Sizes = slices.Compact(slices.Sorted(slices.Values(p.Sizes)))
+			probes = append(probes, checkup.TransportProbe{Transport: t, Probe: p})
+		}
+	}
+	return probes
+}
+
+// derivedSeed is the seed of a check that has none. It has 53 bits, so that
+// every reader of JSON keeps it as it is.
+func derivedSeed(plan, check string) uint64 {
+	sum := sha256.Sum256([]byte(plan + "\x00" + check))
+	return binary.BigEndian.Uint64(sum[:]) >> 11
+}
+
+// warnOfSample says where the sample is less than the plan asks for.
+func (e *expansion) warnOfSample(plan checkup.Sample, s sampling, w *checkup.Worksheet, perAssignment int) {
+	full := s.possible * perAssignment
+	who := fmt.Sprintf("%s and %s", plural(len(w.Sources), "source"), plural(len(w.Targets), "target"))
+	if slices.EqualFunc(w.Sources, w.Targets, func(a, b checkup.Endpoint) bool { return a.Node == b.Node && b.Pod == "" }) {
+		who = plural(len(w.Sources), "node")
+	}
+	switch {
+	case s.degree == 0 && s.rounds > 1:
+		e.warn(SampleCut, "sample.budget of %d is not enough for a degree of 1 with %s: a run measures %d of %d pairs, so that not every node is measured; the full mesh takes %d runs that rotate",
+			plan.Budget, who, w.CountPairs(), full, s.rounds)
+	case plan.Degree == 0 && s.rounds > 1:
+		e.warn(DegreeLowered, "sample.budget of %d is not enough for the full mesh of %s, which is %d pairs: the degree is %d, and the full mesh takes %d runs that rotate",
+			plan.Budget, who, full, s.degree, s.rounds)
+	case plan.Degree > s.degree && s.rounds > 1:
+		e.warn(DegreeLowered, "sample.budget of %d is not enough for a degree of %d with %s: the degree is %d, and the full mesh takes %d runs that rotate",
+			plan.Budget, plan.Degree, who, s.degree, s.rounds)
+	case plan.Degree > s.most:
+		e.warn(FullMesh, "%s but degree %d: full mesh", who, plan.Degree)
+	}
+	if missed := s.zonePairs - s.zonePairsHit; missed > 0 {
+		e.warn(ZonesMissed, "%d of %d ordered zone pairs have no pair in the sample, because sample.budget of %d does not allow more", missed, s.zonePairs, plan.Budget)
+	}
+}
+
+// warnOfNodes says which nodes will probably stay unmeasured.
+func (e *expansion) warnOfNodes(w *checkup.Worksheet, s *Snapshot) {
+	pods := map[string]int64{}
+	for i, source := range w.Sources {
+		pods[source.Node] += int64(min(1, len(w.Assignments[i])))
+	}
+	for i, degree := range w.InDegrees() {
+		if w.Targets[i].Pod == "" {
+			pods[w.Targets[i].Node] += int64(min(1, degree))
+		} else {
+			pods[w.Targets[i].Node] += 0
+		}
+	}
+	var notReady, full []string
+	for _, n := range s.Nodes {
+		want, takesPart := pods[n.Name]
+		if !takesPart {
+			continue
+		}
+		if n.Ready != corev1.ConditionTrue {
+			notReady = append(notReady, n.Name)
+		}
+		if n.Pods != nil && *n.Pods < want {
+			full = append(full, n.Name)
+		}
+	}
+	if len(notReady) > 0 {
+		e.warn(NodesNotReady, "%s not ready, and will probably fail or be unmeasured: %s", isOrAre(len(notReady), "node"), some(notReady))
+	}
+	if len(full) > 0 {
+		e.warn(NodesFull, "%s not able to take the pods of the check: %s", isOrAre(len(full), "node"), some(full))
+	}
+}
+
+// isOrAre begins a sentence about things: "1 node is", "2 nodes are".
+func isOrAre(n int, thing string) string {
+	if n == 1 {
+		return plural(n, thing) + " is"
+	}
+	return plural(n, thing) + " are"
+}

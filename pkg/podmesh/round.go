@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podmesh
+
+import "github.com/checkplan/checkplan/pkg/checkup"
+
+// NextRound returns the round that the next run of a check is to take: the
+// sample's own, unless it rotates and a round of this plan and check is
+// recorded; then one more than the newest of them. Of rounds that were recorded
+// at the same time (Kubernetes' clock has seconds) the highest counts. Expand
+// takes the result modulo the number of rounds, which only it knows.
+func NextRound(plan, check string, sample checkup.Sample, recorded []RecordedRound) int {
+	if !sample.Rotate {
+		return sample.Round
+	}
+	var last *RecordedRound
+	for i, r := range recorded {
+		if r.Plan != plan || r.Check != check {
+			continue
+		}
+		if last == nil || r.Created.After(last.Created) || r.Created.Equal(last.Created) && r.Round > last.Round {
+			last = &recorded[i]
+		}
+	}
+	if last == nil {
+		return sample.Round
+	}
+	return last.Round + 1
+}

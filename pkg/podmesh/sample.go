@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podmesh
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// The sample is built on a ring. Sources and targets are each put in an order
+// by seeded hash, the nodes that are on both sides first and in the same order.
+// Let the larger side have L elements, the smaller one m. For each offset o
+// from 0 to m-1, element l of the larger side meets element (l+o) mod m of the
+// smaller one. So
+//
+//   - every possible pair lies on exactly one offset;
+//   - on one offset every element of the larger side has one pair, every
+//     element of the smaller side at least one (where L = m, exactly one);
+//   - where a node has at most one target, all pairs of a node with itself lie
+//     on offset 0.
+//
+// The other offsets are permuted by seed and cut into blocks of k, one block a
+// round; the last block is filled up from the first. What is possible on offset
+// 0 (the nodes that are on one side only) is spread evenly over the rounds. A
+// round so has these properties, which sample_test.go checks:
+//
+//   - every source has at least min(k, its possible targets) targets, every
+//     target at least min(k, its possible sources) sources; where sources and
+//     targets are the same nodes, exactly k;
+//   - successive rounds have no pair in common, but for the filling of the last;
+//   - the rounds of a cycle, ceil((n-1)/k) of them for n nodes, are together the
+//     full mesh;
+//   - the order in which nodes are given plays no part.
+//
+// Where targets are existing pods, several on a node, pairs of a node with
+// itself lie on many offsets. These stay in the cycle, which then has
+// ceil(m/k) rounds, and whoever is short of k in a round because of them gets
+// another pair from the far side of the cycle. All properties hold, but that
+// these few pairs repeat.
+
+// sampling is what one round takes of the possible pairs.
+type sampling struct {
+	// assignments holds for each source the indexes of its targets, ascending.
+	assignments [][]int
+	// degree is k; 0 where the budget is not enough for a degree of 1.
+	degree int
+	// most is the degree of the full mesh: what a degree can be at the most.
+	most          int
+	round, rounds int
+	possible      int
+	// zonePairs is the number of ordered zone pairs that have a possible pair,
+	// zonePairsHit of them have one in the sample.
+	zonePairs, zonePairsHit int
+}
+
+// sample chooses the pairs of a round. Endpoints are sources, one per node, and
+// targets; degree 0 is the full mesh; budget is the most assignments, at least
+// 1. The degree is lowered until the costliest round of the cycle fits the
+// budget. If that is not so for a degree of 1, each round takes just as many
+// pairs of the cycle as fit, and the cycle gets as long as it needs.
+func sample(seed uint64, round, degree, budget int, sources, targets []checkup.Endpoint) sampling {
+	r := newRing(seed, sources, targets)
+	s := sampling{assignments: make([][]int, len(sources)), most: len(r.offsets), rounds: 1, possible: r.possible}
+	if r.possible == 0 {
+		return s
+	}
+	k := len(r.offsets)
+	if degree > 0 {
+		k = min(k, degree)
+	}
+	for k > 1 && r.cost(k) > budget {
+		k--
+	}
+	if r.cost(k) > budget {
+		s.rounds = ceilDiv(r.possible, budget)
+		s.round = round % s.rounds
+		r.stretch(s.round*budget, budget, s.add)
+	} else {
+		s.degree, s.rounds = k, r.rounds(k)
+		s.round = round % s.rounds
+		r.block(k, s.round, s.add)
+		r.fill(k, s.round, s.assignments)
+	}
+	s.hitZones(r, budget)
+	for _, t := range s.assignments {
+		slices.Sort(t)
+	}
+	return s
+}
+
+// add assigns a target to a source.
+func (s *sampling) add(source, target int) {
+	s.assignments[source] = append(s.assignments[source], target)
+}
+
+// ring holds sources and targets in their order.
+type ring struct {
+	seed             uint64
+	sources, targets []checkup.Endpoint
+	// sourceAt and targetAt are the indexes of sources and targets by position.
+	sourceAt, targetAt []int
+	// large and small are the sizes of the two sides; targetsLarge tells which is
+	// which.
+	large, small int
+	targetsLarge bool
+	// sameNode allows pairs of a node with itself.
+	sameNode bool
+	// self is the number of pairs of a node with itself by offset.
+	self []int
+	// offsets of the cycle in the order in which they are taken.
+	offsets []int
+	// spread says that offset 0 is not among them, but spread over the rounds.
+	spread bool
+	// possible is the number of possible pairs.
+	possible int
+}
+
+func newRing(seed uint64, sources, targets []checkup.Endpoint) *ring {
+	r := &ring{
+		seed: seed, sources: sources, targets: targets,
+		large: max(len(sources), len(targets)), small: min(len(sources), len(targets)),
+		targetsLarge: len(targets) > len(sources),
+		sameNode:     len(sources) == 1 && slices.ContainsFunc(targets, func(t checkup.Endpoint) bool { return t.Pod != "" }),
+		possible:     len(sources) * len(targets),
+	}
+	if r.small == 0 {
+		return r
+	}
+	isSource, isTarget := map[string]bool{}, map[string]bool{}
+	for _, s := range sources {
+		isSource[s.Node] = true
+	}
+	for _, t := range targets {
+		isTarget[t.Node] = true
+	}
+	r.sourceAt = order(seed, sources, isTarget)
+	r.targetAt = order(seed, targets, isSource)
+
+	// Pairs of a node with itself, by offset.
+	r.self = make([]int, r.small)
+	selves := 0
+	if !r.sameNode {
+		at := make(map[string]int, len(sources))
+		for p, i := range r.sourceAt {
+			at[sources[i].Node] = p
+		}
+		for p, i := range r.targetAt {
+			if q, ok := at[targets[i].Node]; ok {
+				offset := p - q
+				if r.targetsLarge {
+					offset = q - p
+				}
+				r.self[mod(offset, r.small)]++
+				selves++
+			}
+		}
+	}
+	r.possible -= selves
+	r.spread = selves > 0 && r.self[0] == selves
+	for o := range r.small {
+		if r.self[o] < r.large && !(r.spread && o == 0) {
+			r.offsets = append(r.offsets, o)
+		}
+	}
+	slices.SortFunc(r.offsets, func(a, b int) int {
+		return cmp.Or(cmp.Compare(hashInts(seed, a), hashInts(seed, b)), cmp.Compare(a, b))
+	})
+	return r
+}
+
+// order returns the indexes of endpoints in ring order: those on nodes of the
+// other side first, then by hash of the node, then of the name.
+func order(seed uint64, endpoints []checkup.Endpoint, other map[string]bool) []int {
+	type key struct {
+		alone      int
+		node, name uint64
+		index      int
+	}
+	keys := make([]key, len(endpoints))
+	for i, e := range endpoints {
+		keys[i] = key{node: hashString(seed, e.Node), name: hashString(seed, e.Pod), index: i}
+		if !other[e.Node] {
+			keys[i].alone = 1
+		}
+	}
+	slices.SortFunc(keys, func(a, b key) int {
+		return cmp.Or(cmp.Compare(a.alone, b.alone), cmp.Compare(a.node, b.node),
+			cmp.Compare(endpoints[a.index].Node, endpoints[b.index].Node), cmp.Compare(a.name, b.name),
+			cmp.Compare(endpoints[a.index].Pod, endpoints[b.index].Pod))
+	})
+	indexes := make([]int, len(keys))
+	for p, k := range keys {
+		indexes[p] = k.index
+	}
+	return indexes
+}
+
+// pair returns the indexes of source and target at a position of the larger
+// side and an offset, and whether the pair is possible.
+func (r *ring) pair(position, offset int) (source, target int, ok bool) {
+	p, q := position, (position+offset)%r.small
+	if r.targetsLarge {
+		p, q = q, p
+	}
+	source, target = r.sourceAt[p], r.targetAt[q]
+	return source, target, r.pairable(source, target)
+}
+
+// pairable says whether source and target may be a pair.
+func (r *ring) pairable(source, target int) bool {
+	return r.sameNode || r.sources[source].Node != r.targets[target].Node
+}
+
+// rounds is the number of rounds of a cycle with degree k.
+func (r *ring) rounds(k int) int {
+	if len(r.offsets) == 0 {
+		return 1
+	}
+	return ceilDiv(len(r.offsets), k)
+}
+
+// cost is the number of pairs of the costliest round of a cycle with degree k.
+// It is exact where no pairs have to be filled in, else an upper bound: a block
+// lacks as many pairs as nodes meet themselves in it, and filling in gives each
+// of them at most one pair for the source and one for the target.
+func (r *ring) cost(k int) int {
+	if k == len(r.offsets) {
+		return r.possible
+	}
+	if r.spread {
+		return k*r.large + ceilDiv(r.large-r.self[0], r.rounds(k))
+	}
+	self := slices.Clone(r.self)
+	slices.Sort(self)
+	cost := k * r.large
+	for _, n := range self[len(self)-k:] {
+		cost += n
+	}
+	return min(cost, r.possible)
+}
+
+// block adds the pairs of a round: its block of offsets, and its share of what
+// is spread over the rounds.
+func (r *ring) block(k, round int, add func(source, target int)) {
+	for i := range k {
+		offset := r.offsets[(round*k+i)%len(r.offsets)]
+		for position := range r.large {
+			if s, t, ok := r.pair(position, offset); ok {
+				add(s, t)
+			}
+		}
+	}
+	if !r.spread {
+		return
+	}
+	rounds, n := r.rounds(k), 0
+	for position := range r.large {
+		if s, t, ok := r.pair(position, 0); ok {
+			if n%rounds == round {
+				add(s, t)
+			}
+			n++
+		}
+	}
+}
+
+// fill adds pairs for the sources and targets that lack some of their degree,
+// because they met their own node in the block.
+func (r *ring) fill(k, round int, assignments [][]int) {
+	if r.spread || r.possible == len(r.sources)*len(r.targets) {
+		return // nobody met their own node in a block
+	}
+	targetsOn, isSource := map[string]int{}, map[string]bool{}
+	for _, t := range r.targets {
+		targetsOn[t.Node]++
+	}
+	for _, s := range r.sources {
+		isSource[s.Node] = true
+	}
+	missing := func(have, possible int) int { return min(k, possible) - have }
+	inDegree := make([]int, len(r.targets))
+	for _, targets := range assignments {
+		for _, t := range targets {
+			inDegree[t]++
+		}
+	}
+	// Start at the far side of the cycle.
+	first := round*k + len(r.offsets)/2
+	try := func(position, offset int) bool {
+		s, t, ok := r.pair(position, offset)
+		if !ok || slices.Contains(assignments[s], t) {
+			return false
+		}
+		assignments[s] = append(assignments[s], t)
+		inDegree[t]++
+		return true
+	}
+	lacks := func(large bool, position int) int {
+		if large == r.targetsLarge {
+			t := r.targetAt[position]
+			possible := len(r.sources)
+			if isSource[r.targets[t].Node] {
+				possible--
+			}
+			return missing(inDegree[t], possible)
+		}
+		s := r.sourceAt[position]
+		return missing(len(assignments[s]), len(r.targets)-targetsOn[r.sources[s].Node])
+	}
+	for position := range r.large {
+		n := lacks(true, position)
+		for i := 0; n > 0 && i < len(r.offsets); i++ {
+			if try(position, r.offsets[(first+i)%len(r.offsets)]) {
+				n--
+			}
+		}
+	}
+	for position := range r.small {
+		n := lacks(false, position)
+		for i := 0; n > 0 && i < len(r.offsets); i++ {
+			offset := r.offsets[(first+i)%len(r.offsets)]
+			for p := mod(position-offset, r.small); n > 0 && p < r.large; p += r.small {
+				if try(p, offset) {
+					n--
+				}
+			}
+		}
+	}
+}
+
+// stretch adds n pairs of the cycle from the given one on, or as many as there
+// are.
+func (r *ring) stretch(from, n int, add func(source, target int)) {
+	offsets := r.offsets
+	if r.spread {
+		offsets = append(slices.Clone(offsets), 0)
+	}
+	for _, offset := range offsets {
+		if here := r.large - r.self[offset]; from >= here {
+			from -= here
+			continue
+		}
+		for position := 0; position < r.large && n > 0; position++ {
+			s, t, ok := r.pair(position, offset)
+			switch {
+			case !ok:
+			case from > 0:
+				from--
+			default:
+				add(s, t)
+				n--
+			}
+		}
+	}
+}
+
+// hitZones gives one more pair to each ordered zone pair that has a possible
+// pair and none in the sample, as far as the budget allows. Endpoints without a
+// zone play no part. Where there are more zone pairs than the budget has
+// assignments, none is added.
+func (s *sampling) hitZones(r *ring, budget int) {
+	type zone struct {
+		name             string
+		sources, targets []int // by ring position
+		nodes            map[string]bool
+	}
+	byName := map[string]*zone{}
+	var zones []*zone
+	of := func(e checkup.Endpoint) *zone {
+		z := byName[e.Zone]
+		if z == nil {
+			z = &zone{name: e.Zone, nodes: map[string]bool{}}
+			byName[e.Zone] = z
+			zones = append(zones, z)
+		}
+		z.nodes[e.Node] = true
+		return z
+	}
+	for _, i := range r.sourceAt {
+		if e := r.sources[i]; e.Zone != "" {
+			z := of(e)
+			z.sources = append(z.sources, i)
+		}
+	}
+	for _, i := range r.targetAt {
+		if e := r.targets[i]; e.Zone != "" {
+			z := of(e)
+			z.targets = append(z.targets, i)
+		}
+	}
+	slices.SortFunc(zones, func(a, b *zone) int { return cmp.Compare(a.name, b.name) })
+	var from, to []*zone
+	within := 0 // zones whose sources and targets are all on one node
+	for _, z := range zones {
+		if len(z.sources) > 0 {
+			from = append(from, z)
+		}
+		if len(z.targets) > 0 {
+			to = append(to, z)
+		}
+		if len(z.sources) > 0 && len(z.targets) > 0 && len(z.nodes) == 1 && !r.sameNode {
+			within++
+		}
+	}
+	s.zonePairs = len(from)*len(to) - within
+
+	fromIndex, toIndex := map[string]int{}, map[string]int{}
+	for i, z := range from {
+		fromIndex[z.name] = i
+	}
+	for i, z := range to {
+		toIndex[z.name] = i
+	}
+	hit := map[int]bool{}
+	assigned := 0
+	for i, targets := range s.assignments {
+		assigned += len(targets)
+		zs, ok := fromIndex[r.sources[i].Zone]
+		if !ok {
+			continue
+		}
+		for _, t := range targets {
+			if zt, ok := toIndex[r.targets[t].Zone]; ok {
+				hit[zs*len(to)+zt] = true
+			}
+		}
+	}
+	s.zonePairsHit = len(hit)
+	if s.zonePairs > budget {
+		return
+	}
+	n := len(from) * len(to)
+	for i := 0; i < n && s.zonePairsHit < s.zonePairs && assigned < budget; i++ {
+		code := (int(hashInts(r.seed, s.round)%uint64(n)) + i) % n
+		if hit[code] {
+			continue
+		}
+		zs, zt := from[code/len(to)], to[code%len(to)]
+		start := hashInts(r.seed, s.round, code)
+		if source, target, ok := r.anyPair(start, zs.sources, zt.targets); ok {
+			s.add(source, target)
+			s.zonePairsHit++
+			assigned++
+		}
+	}
+}
+
+// anyPair returns a possible pair of these sources and targets, starting to
+// look at a place that the number gives.
+func (r *ring) anyPair(start uint64, sources, targets []int) (source, target int, ok bool) {
+	for i := range sources {
+		source := sources[(start%uint64(len(sources))+uint64(i))%uint64(len(sources))]
+		for j := range targets {
+			target := targets[(start>>32+uint64(j))%uint64(len(targets))]
+			if r.pairable(source, target) {
+				return source, target, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+// hashString and hashInts order by seed. They are our own (FNV-1a and the
+// finalizer of splitmix64) because a sample must be the same for every version
+// of Go: it is built again from its seed to check a report.
+func hashString(seed uint64, s string) uint64 {
+	h := 14695981039346656037 ^ finalize(seed)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return finalize(h)
+}
+
+func hashInts(seed uint64, numbers ...int) uint64 {
+	h := finalize(seed)
+	for _, n := range numbers {
+		h = finalize(h + 0x9e3779b97f4a7c15 + uint64(n))
+	}
+	return h
+}
+
+func finalize(x uint64) uint64 {
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// mod is the remainder from 0 to m-1.
+func mod(a, m int) int { return ((a % m) + m) % m }
+
+// ceilDiv is a/b rounded up, for a >= 0 and b > 0.
+func ceilDiv(a, b int) int { return (a + b - 1) / b }
