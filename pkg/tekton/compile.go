@@ -3,6 +3,7 @@
 package tekton
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,17 +20,28 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Options say for where a plan is compiled. None may be empty.
+// Where the project's own images and its catalog are.
+const (
+	DefaultNamespace       = "checkplan"
+	DefaultImageRepository = "ghcr.io/checkplan/checkplan"
+	DefaultImageTag        = "v0.1.0"
+)
+
+// Options say for where a plan is compiled.
 type Options struct {
-	// Namespace that the objects live in, and the pods of every run.
+	// Namespace that the objects live in, and the pods of every run. Empty means
+	// DefaultNamespace: a binding of rights to an account must name its namespace,
+	// so that there is none that kubectl could choose.
 	Namespace string
 	// ImageRepository is what stands before "/setup", "/probe", "/report",
-	// "/teardown" and "/agent" in image references.
+	// "/teardown" and "/agent" in image references. Empty means
+	// DefaultImageRepository.
 	ImageRepository string
 	// ImageTag is the tag of all images. Without a "v" before it, it is also the
-	// value of the label app.kubernetes.io/version.
+	// value of the label app.kubernetes.io/version. Empty means DefaultImageTag.
 	ImageTag string
-	// Tekton is the oldest Tekton release that the objects are for.
+	// Tekton is the oldest Tekton release that the objects are for. Empty means
+	// the last of Profiles.
 	Tekton Profile
 }
 
@@ -57,6 +69,7 @@ func (o *Objects) Applied() []runtime.Object {
 // Compile turns a plan into Kubernetes objects. The error tells every problem of
 // options and plan that was found, a line each.
 func Compile(plan *checkup.Plan, opts Options) (*Objects, error) {
+	opts = opts.withDefaults()
 	if err := errors.Join(opts.validate(), validatePlan(plan)); err != nil {
 		return nil, err
 	}
@@ -70,7 +83,7 @@ func Compile(plan *checkup.Plan, opts Options) (*Objects, error) {
 		Pipeline: pipeline(plan, opts, planJSON),
 		Sample:   sampleRun(plan, opts),
 	}
-	if err := o.validate(opts); err != nil {
+	if err := validateAll(append(o.Applied(), o.Sample)...); err != nil {
 		return nil, err
 	}
 	return o, nil
@@ -176,6 +189,14 @@ var (
 	tagPattern        = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
 	repositoryPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9.-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$`)
 )
+
+func (o Options) withDefaults() Options {
+	o.Namespace = cmp.Or(o.Namespace, DefaultNamespace)
+	o.ImageRepository = cmp.Or(o.ImageRepository, DefaultImageRepository)
+	o.ImageTag = cmp.Or(o.ImageTag, DefaultImageTag)
+	o.Tekton = cmp.Or(o.Tekton, Profiles[len(Profiles)-1])
+	return o
+}
 
 func (o Options) validate() error {
 	var errs []error

@@ -15,7 +15,7 @@
 //	step      command           environment                                 arguments
 //	setup     /ko-app/setup     PLAN, AGENT_IMAGE, who                      --check NAME --timeout D SETTING...
 //	probe     /ko-app/probe     AGENT_IMAGE, who                            --check NAME --timeout D
-//	teardown  /ko-app/teardown  PLAN, who                                   --timeout D --task=TASK... SETTING...
+//	teardown  /ko-app/teardown  PLAN, who                                   --timeout D SETTING...
 //	report    /ko-app/report    PLAN, TEARDOWN_EXIT_CODE_FILE, who          --timeout D --results DIR --task=TASK... SETTING...
 //
 // where
@@ -30,9 +30,9 @@
 //   - SETTING is "name=value", one of the plan's params; all of them are given,
 //     those that nobody set with the plan's own value. checkup.Plan.Apply reads
 //     them. The value may be empty.
-//   - TASK is "NAME=STATUS:REASON", one for each setup and probe task, such as
-//     "setup-mesh=Succeeded:Succeeded", "probe-mesh=Failed:TaskRunTimeout" or
-//     "probe-mesh=None:" for one that never started. STATUS is Succeeded, Failed
+//   - TASK is "NAME=STATUS/REASON", one for each setup and probe task, such as
+//     "setup-mesh=Succeeded/Succeeded", "probe-mesh=Failed/TaskRunTimeout" or
+//     "probe-mesh=None/" for one that never started. STATUS is Succeeded, Failed
 //     or None; REASON is that of the TaskRun's condition and may be empty.
 //   - D is the deadline of the whole process, counted from its start, as
 //     time.ParseDuration reads it: timeouts.setup or timeouts.probe of the check

@@ -68,7 +68,7 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 					stringParam(paramTimeout, probe.String()),
 				}, run...)))
 		for _, task := range []string{setupName, probeName} {
-			statuses = append(statuses, fmt.Sprintf("--task=%s=$(tasks.%s.status):$(tasks.%s.reason)", task, task, task))
+			statuses = append(statuses, fmt.Sprintf("--task=%s=$(tasks.%s.status)/$(tasks.%s.reason)", task, task, task))
 		}
 	}
 	p.Spec.Finally = []pipelinev1.PipelineTask{

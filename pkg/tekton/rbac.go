@@ -40,46 +40,50 @@ const (
 // phaseRights is every verb that the mains in tasks/ use, whatever the plan. What
 // is not here they cannot do.
 var phaseRights = []Right{
-	{PhaseSetup, ScopeCluster, "", "nodes", "get", "pkg/podmesh Survey: the node of a pod that is a target"},
+	{PhaseSetup, ScopeCluster, "", "nodes", "get", "pkg/fleet: whether a node is there that a responder waits for"},
 	{PhaseSetup, ScopeCluster, "", "nodes", "list", "pkg/podmesh Survey: which nodes there are, their zones and taints"},
 	{PhaseSetup, ScopeRun, "", "pods", "create", "pkg/fleet: start responders"},
 	{PhaseSetup, ScopeRun, "", "pods", "get", "pkg/fleet: find what an earlier try of the task has made"},
 	{PhaseSetup, ScopeRun, "", "pods", "list", "pkg/fleet: wait for responders; tasks/setup: find leftovers of earlier runs; pkg/podmesh Survey: pods that are targets"},
 	{PhaseSetup, ScopeRun, "", "pods", "watch", "pkg/fleet: wait for responders"},
+	{PhaseSetup, ScopeRun, "", "pods", "patch", "pkg/fleet: make what an earlier try has made the property of this one's pod"},
 	{PhaseSetup, ScopeRun, "", "pods", "delete", "tasks/setup: remove leftovers of earlier runs"},
 	{PhaseSetup, ScopeRun, "", "configmaps", "create", "pkg/record: freeze worksheet and roster"},
 	{PhaseSetup, ScopeRun, "", "configmaps", "get", "pkg/record: find what an earlier try of the task has written"},
-	{PhaseSetup, ScopeRun, "", "configmaps", "list", "pkg/record: the round of the plan's last report"},
-	{PhaseSetup, ScopeRun, "", "configmaps", "update", "pkg/record: write the roster once the responders are up"},
+	{PhaseSetup, ScopeRun, "", "configmaps", "list", "pkg/podmesh Survey: the rounds of the plan's reports"},
+	{PhaseSetup, ScopeRun, "", "configmaps", "update", "pkg/record: write worksheet and roster again when the task is retried"},
+	{PhaseSetup, ScopeRun, "", "configmaps", "delete", "tasks/setup: remove leftovers of earlier runs"},
 	{PhaseSetup, ScopeRun, "", "events", "list", "pkg/fleet: why a responder was not scheduled or not started"},
 
-	{PhaseProbe, ScopeRun, "", "configmaps", "get", "pkg/record: read worksheet and roster"},
-	{PhaseProbe, ScopeRun, "", "configmaps", "list", "pkg/record: find the chunks of worksheet and record"},
-	{PhaseProbe, ScopeRun, "", "configmaps", "create", "pkg/fleet: the agents' orders; pkg/record: observations"},
-	{PhaseProbe, ScopeRun, "", "configmaps", "update", "pkg/record: add observations and progress"},
+	{PhaseProbe, ScopeCluster, "", "nodes", "get", "pkg/fleet: whether a node is there that an agent waits for"},
 	{PhaseProbe, ScopeRun, "", "pods", "create", "pkg/fleet: start agents"},
 	{PhaseProbe, ScopeRun, "", "pods", "get", "pkg/fleet: find what an earlier try of the task has made"},
 	{PhaseProbe, ScopeRun, "", "pods", "list", "pkg/fleet: wait for agents"},
 	{PhaseProbe, ScopeRun, "", "pods", "watch", "pkg/fleet: wait for agents"},
 	{PhaseProbe, ScopeRun, "", "pods", "patch", "pkg/fleet: make the responders the property of the probe task's pod"},
+	{PhaseProbe, ScopeRun, "", "pods", "delete", "pkg/fleet: replace an agent that failed; change an owner where OwnerReferencesPermissionEnforcement is on"},
 	{PhaseProbe, ScopeRun, "", "pods/log", "get", "pkg/fleet: read what agents and responders measured"},
+	{PhaseProbe, ScopeRun, "", "configmaps", "create", "pkg/fleet: the agents' orders; pkg/record: observations"},
+	{PhaseProbe, ScopeRun, "", "configmaps", "get", "pkg/record: read worksheet and roster"},
+	{PhaseProbe, ScopeRun, "", "configmaps", "update", "pkg/record: add observations and progress"},
 	{PhaseProbe, ScopeRun, "", "events", "list", "pkg/fleet: why an agent was not scheduled or not started"},
 
-	{PhaseConclude, ScopeRun, "", "pods", "list", "tasks/teardown: find the run's fixtures, and what is left of them"},
-	{PhaseConclude, ScopeRun, "", "pods", "get", "tasks/teardown: save the manifests of what went wrong"},
+	{PhaseConclude, ScopeRun, "", "pods", "list", "tasks/teardown: find the run's fixtures; tasks/report: what is left of them"},
+	{PhaseConclude, ScopeRun, "", "pods", "watch", "tasks/teardown: wait until the fixtures are gone"},
 	{PhaseConclude, ScopeRun, "", "pods", "delete", "tasks/teardown: remove the run's fixtures"},
 	{PhaseConclude, ScopeRun, "", "pods/log", "get", "tasks/teardown: save the logs of what went wrong"},
-	{PhaseConclude, ScopeRun, "", "configmaps", "list", "pkg/record: find worksheets and observations; tasks/report: reports beyond the plan's retention"},
-	{PhaseConclude, ScopeRun, "", "configmaps", "get", "pkg/record: read worksheets and observations"},
 	{PhaseConclude, ScopeRun, "", "configmaps", "create", "pkg/record: write evidence and report"},
+	{PhaseConclude, ScopeRun, "", "configmaps", "get", "pkg/record: read worksheets and observations"},
+	{PhaseConclude, ScopeRun, "", "configmaps", "list", "pkg/record: find the reports beyond the plan's retention"},
 	{PhaseConclude, ScopeRun, "", "configmaps", "update", "pkg/record: write evidence and report again when the task is retried"},
-	{PhaseConclude, ScopeRun, "", "configmaps", "delete", "tasks/teardown: remove the agents' orders; tasks/report: reports beyond the plan's retention"},
+	{PhaseConclude, ScopeRun, "", "configmaps", "delete", "tasks/teardown: remove the agents' orders; pkg/record: reports beyond the plan's retention"},
 	{PhaseConclude, ScopeRun, "", "events", "list", "tasks/teardown: save what happened to what went wrong"},
 }
 
 // Rights lists every right that the plan's phases get: phase by phase, within
 // one the cluster's first, then the run's namespace, then other namespaces.
 func Rights(plan *checkup.Plan, opts Options) []Right {
+	opts = opts.withDefaults()
 	all := slices.Clone(phaseRights)
 	for _, namespace := range targetNamespaces(plan, opts) {
 		all = append(all, Right{PhaseSetup, ScopeNamespace, namespace, "pods", "list", "pkg/podmesh Survey: pods that are targets"})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,26 +17,42 @@ import (
 
 // Run returns a PipelineRun of the plan's compiled Pipeline, to be created. Each
 // setting is "name=value", one of plan.Params(); the others keep the default
-// that the Pipeline gives them. The last of two settings of one name counts. The
-// plan itself is not changed. The error tells every bad setting, a line each.
-func Run(plan *checkup.Plan, opts Options, settings []string) (*pipelinev1.PipelineRun, error) {
+// that the Pipeline gives them, and the last of two of one name counts. timeout
+// is how long the whole run may take; 0 means as long as Timeouts says. The plan
+// is not changed. The error tells every bad setting, a line each.
+func Run(plan *checkup.Plan, opts Options, settings []string, timeout time.Duration) (*pipelinev1.PipelineRun, error) {
+	opts = opts.withDefaults()
 	if err := errors.Join(opts.validate(), validatePlan(plan)); err != nil {
 		return nil, err
 	}
 	run := sampleRun(plan, opts)
 	params, err := runParams(plan, settings)
-	if err != nil {
+	if err := errors.Join(err, limitRun(run.Spec.Timeouts, timeout)); err != nil {
 		return nil, err
 	}
 	run.Spec.Params = params
-	ctx, err := tektonContext()
-	if err != nil {
-		return nil, err
-	}
-	if err := errors.Join(defaultAndValidate(ctx, run), validateSize(run)); err != nil {
+	if err := validateAll(run); err != nil {
 		return nil, err
 	}
 	return run, nil
+}
+
+// shortestRun is the least time for the tasks of a run that is limited: for one
+// pod to start and be told to stop.
+const shortestRun = time.Minute
+
+// limitRun fits the timeouts of a run into less time, or more. What is taken
+// away is taken from the tasks: teardown and report keep theirs.
+func limitRun(timeouts *pipelinev1.TimeoutFields, limit time.Duration) error {
+	if limit == 0 {
+		return nil
+	}
+	if least := timeouts.Finally.Duration + shortestRun; limit < least {
+		return fmt.Errorf("timeout %s: teardown and report alone may take %s; want at least %s", limit, timeouts.Finally.Duration, least)
+	}
+	timeouts.Pipeline.Duration = limit
+	timeouts.Tasks.Duration = min(timeouts.Tasks.Duration, limit-timeouts.Finally.Duration)
+	return nil
 }
 
 // runParams checks the settings on a copy of the plan and puts them in the order

@@ -137,7 +137,7 @@ func concludeTask(opts Options) *pipelinev1.Task {
 		DisplayName: "Tear down",
 		Image:       opts.image("teardown"),
 		Command:     []string{"/ko-app/teardown"},
-		Args:        []string{"--timeout", teardownDeadline.String(), refAll(paramTasks), refAll(paramSet)},
+		Args:        []string{"--timeout", teardownDeadline.String(), refAll(paramSet)},
 		Env:         []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}},
 		Timeout:     &metav1.Duration{Duration: teardownDeadline + stepGrace},
 		OnError:     pipelinev1.Continue,
@@ -208,7 +208,7 @@ var (
 	specCheck   = stringSpec(paramCheck, "Name of the check")
 	specTimeout = stringSpec(paramTimeout, "Time for the whole step, such as 4m; what is not done by then is reported as unmeasured")
 	specSet     = arraySpec(paramSet, "Settings that override the plan's, each as name=value")
-	specTasks   = arraySpec(paramTasks, "What became of the other tasks of the run, each as --task=name=status:reason")
+	specTasks   = arraySpec(paramTasks, "What became of the other tasks of the run, each as --task=name=status/reason")
 	specsRun    = []pipelinev1.ParamSpec{
 		stringSpec(paramRunName, "Name of the PipelineRun"),
 		stringSpec(paramRunUID, "UID of the PipelineRun"),

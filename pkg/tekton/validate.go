@@ -68,15 +68,15 @@ type tektonObject interface {
 	apis.Validatable
 }
 
-// validate fills in the defaults that Tekton's webhook would fill in, and tells
-// what Tekton or Kubernetes would refuse.
-func (o *Objects) validate(opts Options) error {
+// validateAll fills in the defaults that Tekton's webhook would fill in, and
+// tells what Tekton or Kubernetes would refuse.
+func validateAll(objects ...runtime.Object) error {
 	ctx, err := tektonContext()
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, object := range append(o.Applied(), o.Sample) {
+	for _, object := range objects {
 		if t, ok := object.(tektonObject); ok {
 			errs = append(errs, defaultAndValidate(ctx, t))
 		}
