@@ -20,7 +20,13 @@ func observations(check string) Key { return Key{Role: checkup.RoleRecord, Check
 type line struct {
 	Source      *checkup.Source      `json:"source,omitempty"`
 	Observation *checkup.Observation `json:"observation,omitempty"`
-	Reception   *checkup.Reception   `json:"reception,omitempty"`
+	Counted     *counted             `json:"counted,omitempty"`
+}
+
+// counted is what the responder of a target told, read to its end.
+type counted struct {
+	Target     int                 `json:"target"`
+	Receptions []checkup.Reception `json:"receptions,omitempty"`
 }
 
 // Writer appends to the record of one check. Its methods may be called from
@@ -51,9 +57,10 @@ func (w *Writer) Observation(o checkup.Observation) { w.add(line{Observation: &o
 // replaces an earlier one.
 func (w *Writer) Source(s checkup.Source) { w.add(line{Source: &s}) }
 
-// Reception appends what a responder counted. A later one for the same pair
-// replaces an earlier one.
-func (w *Writer) Reception(r checkup.Reception) { w.add(line{Reception: &r}) }
+// Receptions appends what the responder of a target counted, nothing included.
+func (w *Writer) Receptions(target int, received []checkup.Reception) {
+	w.add(line{Counted: &counted{target, received}})
+}
 
 func (w *Writer) add(l line) {
 	b, err := json.Marshal(l)
@@ -104,7 +111,6 @@ func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, 
 		return nil, err
 	}
 	sources := map[int]checkup.Source{}
-	receptions := map[checkup.Pair]int{} // index in Receptions
 	r := &checkup.Record{}
 	for b := range bytes.Lines(raw) {
 		var l line
@@ -116,18 +122,15 @@ func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, 
 			sources[l.Source.Source] = *l.Source
 		case l.Observation != nil:
 			r.Observations = append(r.Observations, *l.Observation)
-		case l.Reception != nil:
-			if i, ok := receptions[l.Reception.Pair]; ok {
-				r.Receptions[i] = *l.Reception
-				continue
-			}
-			receptions[l.Reception.Pair] = len(r.Receptions)
-			r.Receptions = append(r.Receptions, *l.Reception)
+		case l.Counted != nil:
+			r.Counted = append(r.Counted, l.Counted.Target)
+			r.Receptions = append(r.Receptions, l.Counted.Receptions...)
 		}
 	}
 	for _, source := range sources {
 		r.Sources = append(r.Sources, source)
 	}
 	slices.SortFunc(r.Sources, func(a, b checkup.Source) int { return a.Source - b.Source })
+	slices.Sort(r.Counted)
 	return r, nil
 }

@@ -210,8 +210,8 @@ func TestRecord(t *testing.T) {
 	w.Source(checkup.Source{Source: 0})
 	w.Source(checkup.Source{Source: 1, Cause: cause})
 	pair := checkup.Pair{Source: 1, Target: 2, Family: checkup.IPv6, Transport: checkup.UDP, Size: 8}
-	w.Reception(checkup.Reception{Pair: pair, Packets: 3})
-	w.Reception(checkup.Reception{Pair: pair, Packets: 5})
+	w.Receptions(2, []checkup.Reception{{Pair: pair, Packets: 5}})
+	w.Receptions(0, nil)
 	if err := w.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -223,6 +223,7 @@ func TestRecord(t *testing.T) {
 		Sources:      []checkup.Source{{Source: 0}, {Source: 1, Cause: cause}},
 		Observations: want,
 		Receptions:   []checkup.Reception{{Pair: pair, Packets: 5}},
+		Counted:      []int{0, 2},
 	}, got); diff != "" {
 		t.Errorf("record (-want +got):\n%s", diff)
 	}
@@ -333,15 +334,16 @@ func TestRecordOfOtherBytes(t *testing.T) {
 
 func TestProgress(t *testing.T) {
 	s, _ := newStore()
-	if _, err := s.LoadProgress(t.Context(), "mesh"); !apierrors.IsNotFound(err) {
-		t.Errorf("before it begins: %v, want not found", err)
-	}
-	for _, p := range []Progress{{Phase: "setup", Ready: 1, Pods: 2}, {Phase: "probe", Ready: 2, Pods: 2, Measured: 7, Pairs: 9}} {
+	for _, p := range []checkup.Progress{{AgentsExpected: 2, PairsExpected: 9}, {AgentsReady: 2, AgentsExpected: 2, PairsMeasured: 7, PairsExpected: 9}} {
 		if err := s.SaveProgress(t.Context(), "mesh", p); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := s.LoadProgress(t.Context(), "mesh"); err != nil || got != p {
-			t.Errorf("got %v, %v, want %v", got, err, p)
+		cms := list(t, s)
+		if len(cms) != 1 || cms[0].Labels[checkup.LabelRole] != string(checkup.RoleRecord) || cms[0].Labels[checkup.LabelCheck] != "mesh" {
+			t.Fatalf("ConfigMaps: %v, want one record of the check", cms)
+		}
+		if got, ok := checkup.ReadProgress(cms[0].Annotations); !ok || got != p {
+			t.Errorf("got %v, %v, want %v", got, ok, p)
 		}
 	}
 }
