@@ -19,14 +19,13 @@ import (
 	"knative.dev/pkg/apis"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/record"
 )
 
 // Progress is where a run stands.
 type Progress struct {
 	// Tasks of the run that exist, in the order in which they were made.
 	Tasks []TaskProgress
-	// Checks that have said how far they are, by name.
-	Checks []CheckProgress
 	// Lost is the time for which the API server has not answered; 0 if it does.
 	Lost time.Duration
 }
@@ -35,14 +34,10 @@ type Progress struct {
 type TaskProgress struct {
 	Name string // as in the Pipeline: "setup-mesh"
 	Done bool
+	// Told is how far the task says that its check is; empty if it says nothing.
+	Told string
 	// Reason and Message of the task's condition, as Tekton puts them.
 	Reason, Message string
-}
-
-// CheckProgress is how far the probing of one check is.
-type CheckProgress struct {
-	Check string
-	checkup.Progress
 }
 
 // Follower follows a run to its end.
@@ -108,6 +103,7 @@ func (c *Cluster) look(ctx context.Context, name string) (*pipelinev1.PipelineRu
 	slices.SortFunc(tasks.Items, func(a, b pipelinev1.TaskRun) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
+	store := record.Store{ConfigMaps: c.Kube.CoreV1().ConfigMaps(c.Namespace), RunUID: string(run.UID)}
 	var progress Progress
 	for _, task := range tasks.Items {
 		condition := task.Status.GetCondition(apis.ConditionSucceeded)
@@ -115,23 +111,17 @@ func (c *Cluster) look(ctx context.Context, name string) (*pipelinev1.PipelineRu
 		if condition != nil {
 			p.Reason, p.Message = condition.Reason, condition.Message
 		}
-		progress.Tasks = append(progress.Tasks, p)
-	}
-	records, err := c.Metadata.Resource(configMaps).Namespace(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.Set{
-		checkup.LabelRun: string(run.UID), checkup.LabelRole: string(checkup.RoleRecord)}.String()})
-	if err != nil {
-		return nil, Progress{}, err
-	}
-	for _, m := range records.Items {
-		if told, ok := checkup.ReadProgress(m.Annotations); ok {
-			progress.Checks = append(progress.Checks, CheckProgress{m.Labels[checkup.LabelCheck], told})
+		// setup-<check> and probe-<check> write the progress of their check; it is
+		// the unfinished one that is writing now.
+		if _, check, ok := strings.Cut(p.Name, "-"); ok && !p.Done {
+			if told, err := store.LoadProgress(ctx, check); err == nil && strings.HasPrefix(p.Name, told.Phase) {
+				p.Told = told.String()
+			}
 		}
+		progress.Tasks = append(progress.Tasks, p)
 	}
 	return run, progress, nil
 }
-
-// configMaps is read by metadata only: a record's data may be large.
-var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
 
 // Remaining names the fixtures of a run that are still there, as kind/name.
 func (c *Cluster) Remaining(ctx context.Context, runUID string) ([]string, error) {

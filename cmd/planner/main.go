@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command planner checks, explains, compiles and runs checkup plans for
+// Kubernetes networks.
+//
+// # Exit codes
+//
+//	0  the plan is valid; the run passed its gate
+//	1  could not measure (verdict inconclusive), or the tool or the cluster's API failed
+//	2  wrong usage, or an invalid plan
+//	3  the network was found wanting (verdict fail)
+//
+// # Output
+//
+// Results go to standard output; progress, problems and everything else go to
+// standard error, so that a pipe gets results only. Colour and a moving progress
+// line are for terminals only, and NO_COLOR turns colour off.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	os.Exit(mainCode())
+}
+
+func mainCode() int {
+	interrupts := make(chan os.Signal, 2)
+	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = "."
+	}
+	return planner(context.Background(), &environment{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+		dir: dir, getenv: os.Getenv, interrupts: interrupts,
+	}, os.Args[1:])
+}
+
+// environment is what the verbs know of the world outside. Below main nobody
+// names os.Stdout, os.Args or os.Getenv.
+type environment struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	// dir is the working directory: paths in messages are relative to it.
+	dir    string
+	getenv func(string) string
+	// interrupts delivers Ctrl-C and SIGTERM.
+	interrupts <-chan os.Signal
+}
+
+// interruptible returns a context that ends at the first interrupt. run handles
+// interrupts itself, because it has something to tidy.
+func (e *environment) interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-e.interrupts:
+			cancel(errInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}

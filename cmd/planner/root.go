@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/load"
+	"github.com/checkplan/checkplan/pkg/run"
+	"github.com/checkplan/checkplan/pkg/tekton"
+)
+
+// Exit codes, documented at the top of main.go and kept.
+const (
+	exitOK     = 0
+	exitError  = 1
+	exitUsage  = 2
+	exitFailed = 3
+)
+
+// exit is an error that carries its exit code. A nil err has been told already.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e exit) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e exit) Unwrap() error { return e.err }
+
+// usage marks an error as the user's.
+func usage(format string, args ...any) error {
+	return exit{exitUsage, fmt.Errorf(format, args...)}
+}
+
+var errInterrupted = errors.New("interrupted")
+
+// version of planner and of the task images that belong to it. The linker sets it
+// for a release; else it is the release that follows.
+var version = tekton.DefaultImageTag
+
+// planner runs one command line and returns the exit code.
+func planner(ctx context.Context, env *environment, args []string) int {
+	root := newRoot(env)
+	root.SetArgs(args)
+	root.SetIn(env.stdin)
+	root.SetOut(env.stdout)
+	root.SetErr(env.stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	code := exitError
+	var e exit
+	if errors.As(err, &e) {
+		code = e.code
+		if e.err == nil {
+			return code
+		}
+	}
+	for i, line := range strings.Split(strings.TrimRight(err.Error(), "\n"), "\n") {
+		if i == 0 {
+			line = "planner: " + line
+		}
+		fmt.Fprintln(env.stderr, line)
+	}
+	return code
+}
+
+func newRoot(env *environment) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "planner",
+		Short: "Check, explain, compile and run checkup plans for Kubernetes networks",
+		Long: `planner checks, explains, compiles and runs checkup plans for Kubernetes networks.
+
+A plan says in CUE, YAML or JSON which network paths of a cluster must work, and
+how well. planner compiles it into a Tekton Pipeline, which measures them.
+
+Exit codes: 0 pass; 1 could not measure, or tool error; 2 usage, or invalid plan;
+3 the network was found wanting.`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("unknown command %q; see planner --help", args[0])
+			}
+			return cmd.Help()
+		},
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage("%w; see %s --help", err, cmd.CommandPath())
+	})
+	root.AddCommand(newVet(env), newCompile(env), newExplain(env), newRun(env), newReport(env), newCatalog(env), newVersion(env))
+	return root
+}
+
+// paths is the argument rule of the verbs that read plans.
+func paths(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usage("%s: want the path of a plan: a .cue, .yaml or .json file, or a directory of .cue files", cmd.CommandPath())
+	}
+	return nil
+}
+
+// addAccess adds the flags that say which cluster, named as kubectl names them.
+func addAccess(cmd *cobra.Command, access *run.Access) {
+	cmd.Flags().StringVar(&access.Kubeconfig, "kubeconfig", "", "path of the kubeconfig; empty: $KUBECONFIG or ~/.kube/config")
+	cmd.Flags().StringVar(&access.Context, "context", "", "context of the kubeconfig; empty: its current one")
+	cmd.Flags().StringVarP(&access.Namespace, "namespace", "n", "", "namespace; empty: the context's")
+}
+
+// connect makes a cluster of the flags; KUBECONFIG is the environment's.
+func (e *environment) connect(access run.Access) (*run.Cluster, error) {
+	return run.Connect(access)
+}
+
+// addCompileOptions adds the flags that decide what a plan compiles to, but for
+// the namespace.
+func addCompileOptions(cmd *cobra.Command, o *tekton.Options) {
+	cmd.Flags().StringVar(&o.ImageRepository, "image-repository", tekton.DefaultImageRepository, "repository that holds the task images setup, probe, teardown, report and agent")
+	cmd.Flags().StringVar(&o.ImageTag, "image-tag", version, "tag of the task images")
+	enumVar(cmd, (*string)(&o.Tekton), "tekton", string(tekton.Profiles[len(tekton.Profiles)-1]), "Tekton Pipelines release to compile for", words(tekton.Profiles)...)
+}
+
+// planFlag chooses among several plans of the files given.
+func planFlag(cmd *cobra.Command, name *string) {
+	cmd.Flags().StringVar(name, "plan", "", "name of the plan, where the files hold several")
+}
+
+// load reads plans; what is wrong with them has been told when it returns an
+// error.
+func (e *environment) load(paths []string) ([]*checkup.Plan, error) {
+	plans, problems := load.Plans(e.dir, paths)
+	if len(problems) == 0 {
+		return plans, nil
+	}
+	for _, p := range problems {
+		fmt.Fprintln(e.stderr, p)
+	}
+	return nil, exit{code: exitUsage}
+}
+
+// onePlan loads the paths and picks a plan.
+func (e *environment) onePlan(args []string, name string) (*checkup.Plan, error) {
+	plans, err := e.load(args)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(plans))
+	for i, p := range plans {
+		names[i] = p.Name
+	}
+	if name == "" && len(plans) == 1 {
+		return plans[0], nil
+	}
+	if name == "" {
+		return nil, usage("%s hold %d plans; choose one with --plan: %s", strings.Join(args, " "), len(plans), strings.Join(names, ", "))
+	}
+	i := slices.Index(names, name)
+	if i < 0 {
+		return nil, usage("no plan %q in %s; there is %s", name, strings.Join(args, " "), strings.Join(names, ", "))
+	}
+	return plans[i], nil
+}
+
+// setFlag collects --set name=value.
+func setFlag(cmd *cobra.Command, settings *[]string) {
+	cmd.Flags().StringArrayVar(settings, "set", nil, "set a tunable of the plan for this run, as name=value (mesh.degree=3, gate=Nothing); may be repeated")
+}
+
+// apply changes the plan by --set; what is wrong with it is the user's mistake.
+func apply(plan *checkup.Plan, settings []string) error {
+	if err := plan.Apply(settings); err != nil {
+		return usage("--set: %w", err)
+	}
+	return nil
+}
+
+// enum is a flag with a few allowed values, which completion offers.
+type enum struct {
+	value   *string
+	allowed []string
+}
+
+func (e enum) String() string { return *e.value }
+func (e enum) Type() string   { return "string" }
+func (e enum) Set(v string) error {
+	if !slices.Contains(e.allowed, v) {
+		return fmt.Errorf("want one of %s", strings.Join(e.allowed, ", "))
+	}
+	*e.value = v
+	return nil
+}
+
+func enumVar(cmd *cobra.Command, value *string, name, standard, usage string, allowed ...string) {
+	*value = standard
+	cmd.Flags().Var(enum{value, allowed}, name, usage+": "+strings.Join(allowed, ", "))
+	// The error says that the flag does not exist, which the line above excludes.
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(allowed, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func words[T ~string](values []T) []string {
+	w := make([]string, len(values))
+	for i, v := range values {
+		w[i] = string(v)
+	}
+	return w
+}
+
+// terminal describes a writer: whether it is a terminal, and how wide.
+type terminal struct {
+	is    bool
+	width int
+	color bool
+}
+
+// terminalOf says what w is. Not a terminal: no colour, and 100 columns.
+func (e *environment) terminalOf(w io.Writer) terminal {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return terminal{width: 100}
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || width <= 0 {
+		width = 80
+	}
+	return terminal{is: true, width: width, color: e.getenv("NO_COLOR") == "" && e.getenv("TERM") != "dumb"}
+}

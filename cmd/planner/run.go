@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	"knative.dev/pkg/apis"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/report"
+	"github.com/checkplan/checkplan/pkg/run"
+	"github.com/checkplan/checkplan/pkg/tekton"
+)
+
+// runOptions are the flags of run.
+type runOptions struct {
+	plan     string
+	access   run.Access
+	compile  tekton.Options
+	settings []string
+	timeout  time.Duration
+	output   string
+	keep     bool
+}
+
+func newRun(env *environment) *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run PATH...",
+		Short: "Run a plan on a cluster and print its report",
+		Long: `run applies what the plan compiles to, creates a PipelineRun, follows it, and
+prints its report. Ctrl-C cancels the run so that teardown still happens; a
+second Ctrl-C leaves at once and says what remains.
+
+Exit codes: 0 the run passed its gate; 1 it could not measure, or something
+broke; 2 usage, or invalid plan; 3 the network was found wanting.`,
+		Args: paths,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.run(cmd.Context(), args, o)
+		},
+	}
+	addAccess(cmd, &o.access)
+	addCompileOptions(cmd, &o.compile)
+	planFlag(cmd, &o.plan)
+	setFlag(cmd, &o.settings)
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "how long the whole run may take, teardown included; 0: as long as the plan's own timeouts add up to")
+	cmd.Flags().BoolVar(&o.keep, "keep", false, "keep the pods that the run makes, for debugging (same as --set teardown=Never)")
+	outputFlag(cmd, &o.output)
+	return cmd
+}
+
+func (e *environment) run(ctx context.Context, args []string, o runOptions) error {
+	plan, err := e.onePlan(args, o.plan)
+	if err != nil {
+		return err
+	}
+	if o.keep {
+		o.settings = append(o.settings, "teardown="+string(checkup.TeardownNever))
+	}
+	cluster, err := e.connect(o.access)
+	if err != nil {
+		return err
+	}
+	o.compile.Namespace = cluster.Namespace
+	compiled, err := tekton.Compile(plan, o.compile)
+	if err != nil {
+		return exit{exitUsage, err}
+	}
+	objects := compiled.Applied()
+	pipelineRun, err := tekton.Run(plan, o.compile, o.settings, o.timeout)
+	if err != nil {
+		return exit{exitUsage, err}
+	}
+
+	screen := newScreen(e.stderr, e.terminalOf(e.stderr))
+	defer screen.close()
+	before, stop := e.interruptible(ctx)
+	started, err := func() (*pipelinev1.PipelineRun, error) {
+		screen.show("asking %s whether the plan can run", cluster.Server)
+		if err := cluster.Preflight(before, objects); err != nil {
+			return nil, err
+		}
+		screen.show("applying %d objects", len(objects))
+		if err := cluster.Apply(before, objects); err != nil {
+			return nil, err
+		}
+		return cluster.Start(before, pipelineRun)
+	}()
+	stop()
+	if err != nil {
+		return err
+	}
+	screen.say("started PipelineRun %s in namespace %s", started.Name, cluster.Namespace)
+
+	finished, err := e.follow(ctx, cluster, started, screen)
+	if err != nil {
+		return err
+	}
+	screen.close()
+	outcome, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), string(finished.UID))
+	if err != nil {
+		return fmt.Errorf("PipelineRun %s ended without a report (%s): %w", finished.Name, whyEnded(finished), err)
+	}
+	return e.printReport(outcome, o.output)
+}
+
+// whyEnded is Tekton's own word on a finished run.
+func whyEnded(r *pipelinev1.PipelineRun) string {
+	condition := r.Status.GetCondition(apis.ConditionSucceeded)
+	if condition == nil {
+		return "no condition"
+	}
+	return condition.Reason + ": " + condition.Message
+}
+
+// follow waits for the end of the run. The first interrupt cancels the run, the
+// second leaves it.
+func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started *pipelinev1.PipelineRun, screen *screen) (*pipelinev1.PipelineRun, error) {
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	type end struct {
+		run *pipelinev1.PipelineRun
+		err error
+	}
+	ended := make(chan end, 1)
+	go func() {
+		follower := run.Follower{Cluster: cluster, Report: screen.progress}
+		finished, err := follower.Follow(ctx, started.Name)
+		ended <- end{finished, err}
+	}()
+	cancelled := false
+	for {
+		select {
+		case end := <-ended:
+			return end.run, end.err
+		case <-e.interrupts:
+			if cancelled {
+				leave(errInterrupted)
+				<-ended
+				return nil, e.whatRemains(cluster, started)
+			}
+			cancelled = true
+			screen.say("interrupted: cancelling %s; its teardown still runs. Press Ctrl-C again to leave at once.", started.Name)
+			if err := cluster.Cancel(ctx, started.Name); err != nil {
+				screen.say("%v", err)
+			}
+		}
+	}
+}
+
+// whatRemains says what the user leaves behind by leaving at once.
+func (e *environment) whatRemains(cluster *run.Cluster, started *pipelinev1.PipelineRun) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	left, err := cluster.Remaining(ctx, string(started.UID))
+	advice := fmt.Sprintf("PipelineRun %s is being cancelled, and its teardown removes them; if it should not: %s",
+		started.Name, cluster.RemoveCommand(string(started.UID)))
+	switch {
+	case err != nil:
+		return fmt.Errorf("left before the end, and could not list what remains (%w); %s", err, advice)
+	case len(left) == 0:
+		return fmt.Errorf("left before the end; no pod of the run remains")
+	}
+	return fmt.Errorf("left before the end; there remain %s; %s", strings.Join(left, ", "), advice)
+}
+
+// outputFlag is the format of a report.
+func outputFlag(cmd *cobra.Command, output *string) {
+	enumVar(cmd, output, "output", "text", "output format", "text", "json", "junit")
+}
+
+// printReport prints a report in one of the formats of outputFlag and turns its
+// outcome into the exit code.
+func (e *environment) printReport(r *checkup.Report, output string) error {
+	var err error
+	switch output {
+	case "json":
+		err = report.JSON(e.stdout, r)
+	case "junit":
+		err = report.JUnit(e.stdout, r)
+	default:
+		t := e.terminalOf(e.stdout)
+		err = report.Text(e.stdout, r, report.TextOptions{Width: t.width, Color: t.color})
+	}
+	if err != nil {
+		return fmt.Errorf("print the report of plan %s: %w", r.Plan, err)
+	}
+	return outcome(r)
+}
+
+// outcome is nil when the report passes the plan's gate, and an exit code
+// without a message otherwise: the report has said it all.
+func outcome(r *checkup.Report) error {
+	switch {
+	case r.Passed:
+		return nil
+	case r.Verdict == checkup.RunFail:
+		return exit{code: exitFailed}
+	default:
+		return exit{code: exitError}
+	}
+}
+
+// errNotAReport tells a file that cannot be read from one that is no report.
+var errNotAReport = errors.New("not a report")
+
+// readReport reads a report from a file, or from standard input for "-".
+func (e *environment) readReport(path string) (*checkup.Report, error) {
+	in := e.stdin
+	if path != "-" {
+		f, err := os.Open(dirOf(e, path))
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	r, err := report.Read(in)
+	if err != nil {
+		return nil, usage("%s: %w: %w", path, errNotAReport, err)
+	}
+	return r, nil
+}

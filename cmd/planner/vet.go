@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/checkplan/checkplan/pkg/load"
+)
+
+func newVet(env *environment) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "vet PATH...",
+		Short: "Say everything that is wrong with plans",
+		Long: `vet reads plans and says everything that is wrong with them, each problem as
+file:line:col: path: message, relative to the working directory. It needs no
+cluster and no network. Exit code 0: valid; 2: not.`,
+		Args: paths,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output == "text" {
+				plans, err := env.load(args)
+				if err != nil {
+					return err
+				}
+				for _, plan := range plans {
+					fmt.Fprintf(env.stdout, "%s: valid\n", plan.Name)
+				}
+				return nil
+			}
+			_, problems := load.Plans(env.dir, args)
+			if problems == nil {
+				problems = load.Problems{} // an empty list, not null
+			}
+			encoder := json.NewEncoder(env.stdout)
+			encoder.SetIndent("", "  ")
+			if err := encoder.Encode(problems); err != nil {
+				return err
+			}
+			if len(problems) > 0 {
+				return exit{code: exitUsage}
+			}
+			return nil
+		},
+	}
+	enumVar(cmd, &output, "output", "text", "output format", "text", "json")
+	return cmd
+}

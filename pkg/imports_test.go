@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pkg_test holds the import arrows of the whole module as a test.
+package pkg_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/checkplan/checkplan/"
+
+// arrows says which packages of this module each package may import. Verb
+// packages meet at pkg/checkup and never import one another; where one does, the
+// comment says why. A package that is not listed may not exist.
+var arrows = map[string][]string{
+	"schema":         {},
+	"pkg":            {},
+	"pkg/checkup":    {},
+	"pkg/load":       {"schema", "pkg/checkup"},
+	"pkg/probe":      {"pkg/checkup"},
+	"pkg/podmesh":    {"pkg/checkup"},
+	"pkg/report":     {"pkg/checkup"},
+	"pkg/tekton":     {"pkg/checkup"},
+	"pkg/record":     {"pkg/checkup"},
+	"pkg/fleet":      {"pkg/checkup"},
+	"pkg/run":        {"pkg/checkup", "pkg/record"}, // follows a run by what it records
+	"tasks/agent":    {"pkg/checkup", "pkg/probe"},
+	"tasks/setup":    {"pkg/checkup", "pkg/fleet", "pkg/record", "pkg/podmesh"},
+	"tasks/probe":    {"pkg/checkup", "pkg/fleet", "pkg/record"},
+	"tasks/teardown": {"pkg/checkup", "pkg/fleet", "pkg/record", "pkg/report"},
+	"tasks/report":   {"pkg/checkup", "pkg/fleet", "pkg/record", "pkg/report"},
+	"cmd/planner":    {"schema", "pkg/checkup", "pkg/load", "pkg/podmesh", "pkg/record", "pkg/report", "pkg/run", "pkg/tekton"},
+}
+
+// bans says what must not be linked into a package, directly or not, and why.
+var bans = []struct {
+	packages []string // prefixes
+	except   []string
+	banned   string // prefix of import paths
+	reason   string
+}{
+	{[]string{"pkg/", "tasks/"}, []string{"pkg/load"}, "cuelang.org/go", "pkg/load is the only reader of CUE, and no task image links it"},
+	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/report"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
+	{[]string{"pkg/", "tasks/"}, []string{"pkg/tekton", "pkg/run"}, "github.com/tektoncd/", "Tekton's structs appear in pkg/tekton and pkg/run only"},
+	{[]string{"pkg/checkup"}, nil, "golang.org/x/", "the nouns need the standard library only"},
+	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},
+}
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func TestImportArrows(t *testing.T) {
+	command := exec.Command("go", "list", "-json=ImportPath,Imports,Deps", "../...")
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	seen := map[string]bool{}
+	decoder := json.NewDecoder(bytes.NewReader(out))
+	for {
+		var p listed
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimPrefix(p.ImportPath, module)
+		seen[name] = true
+		allowed, ok := arrows[name]
+		if !ok {
+			t.Errorf("package %s has no arrows: list it here, with what it may import", name)
+			continue
+		}
+		for _, imported := range p.Imports {
+			if to, ours := strings.CutPrefix(imported, module); ours && !slices.Contains(allowed, to) {
+				t.Errorf("%s imports %s: there is no such arrow", name, to)
+			}
+		}
+		for _, ban := range bans {
+			if !hasPrefix(name, ban.packages) || hasPrefix(name, ban.except) {
+				continue
+			}
+			for _, dep := range p.Deps {
+				if strings.HasPrefix(dep, ban.banned) && !strings.HasPrefix(dep, module) {
+					t.Errorf("%s links %s: %s", name, dep, ban.reason)
+					break
+				}
+			}
+		}
+	}
+	for name, allowed := range arrows {
+		for _, to := range allowed {
+			if _, ok := arrows[to]; !ok {
+				t.Errorf("arrow from %s to %s, which is no package", name, to)
+			}
+		}
+		if !seen[name] && name != "pkg" {
+			t.Errorf("arrows for %s, which is no package", name)
+		}
+	}
+}
+
+func hasPrefix(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+}
