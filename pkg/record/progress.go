@@ -4,15 +4,64 @@ package record
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// SaveProgress writes how far a check is into the annotation
-// checkup.AnnotationProgress of one ConfigMap without data of the check, where
-// whoever follows the run reads it. Callers write it at most once a second.
-func (s *Store) SaveProgress(ctx context.Context, check string, p checkup.Progress) error {
-	cm := s.configMap(Key{Role: checkup.RoleRecord, Check: check, Part: "progress"}, 0)
-	cm.Annotations = map[string]string{checkup.AnnotationProgress: p.String()}
+// Progress is how far a check is, for whoever follows a run. It is kept as JSON
+// in data["progress"] of one ConfigMap per check, written at most every few
+// seconds.
+type Progress struct {
+	// Phase is "setup" while responders start and "probe" while agents measure.
+	Phase string `json:"phase"`
+	// Ready of Pods: responders that are ready in setup, agents that have started
+	// in probe.
+	Ready int `json:"ready"`
+	Pods  int `json:"pods"`
+	// Measured of Pairs: pairs of which an observation came in; both 0 in setup.
+	Measured int `json:"measured"`
+	Pairs    int `json:"pairs"`
+}
+
+// String reads "12 of 15 agents started, 300 of 1200 pairs measured".
+func (p Progress) String() string {
+	if p.Phase == "setup" {
+		return fmt.Sprintf("%d of %d responders ready", p.Ready, p.Pods)
+	}
+	return fmt.Sprintf("%d of %d agents started, %d of %d pairs measured", p.Ready, p.Pods, p.Measured, p.Pairs)
+}
+
+const progressKey = "progress"
+
+func progress(check string) Key {
+	return Key{Role: checkup.RoleRecord, Check: check, Part: progressKey}
+}
+
+// SaveProgress overwrites the progress of a check.
+func (s *Store) SaveProgress(ctx context.Context, check string, p Progress) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode progress: %w", err)
+	}
+	cm := s.configMap(progress(check), 0)
+	cm.Data[progressKey] = string(b)
 	return s.write(ctx, cm)
+}
+
+// LoadProgress reads the progress of a check. The error of a check that has not
+// begun satisfies apierrors.IsNotFound.
+func (s *Store) LoadProgress(ctx context.Context, check string) (Progress, error) {
+	var p Progress
+	cm, err := s.ConfigMaps.Get(ctx, s.name(progress(check), 0), metav1.GetOptions{})
+	if err != nil {
+		return p, fmt.Errorf("load progress of check %s: %w", check, err)
+	}
+	if err := json.Unmarshal([]byte(cm.Data[progressKey]), &p); err != nil {
+		return p, fmt.Errorf("load progress of check %s: ConfigMap %s: %w", check, cm.Name, err)
+	}
+	return p, nil
 }

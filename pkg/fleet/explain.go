@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// ready reports whether the pod's Ready condition is true.
+func ready(pod *corev1.Pod) bool {
+	return condition(pod, corev1.PodReady).Status == corev1.ConditionTrue
+}
+
+// over reports whether the pod has ended. Fixtures are never restarted.
+func over(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// started reports whether the container runs or ran, so that it has a log.
+func started(pod *corev1.Pod) bool {
+	state := containerState(pod)
+	return state.Running != nil || state.Terminated != nil
+}
+
+// stuck reports whether the pod is in a state that lasts as a rule.
+func stuck(pod *corev1.Pod) bool {
+	if condition(pod, corev1.PodScheduled).Reason == corev1.PodReasonUnschedulable {
+		return true
+	}
+	waiting := containerState(pod).Waiting
+	return waiting != nil && slices.Contains(stuckReasons, waiting.Reason)
+}
+
+// stuckReasons are the kubelet's reasons of a waiting container that it repeats
+// to no end (kubernetes/pkg/kubelet/images/types.go and container/sync_result.go).
+var stuckReasons = []string{
+	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
+	"CreateContainerConfigError", "CreateContainerError", "RunContainerError",
+}
+
+// explain says why a pod that should run does not, or did not come to its end,
+// in the words of whoever decided so. event is the last warning about the pod,
+// or empty.
+func explain(pod *corev1.Pod, event string) checkup.Cause {
+	state := containerState(pod)
+	scheduled := condition(pod, corev1.PodScheduled)
+	cause := func(stage checkup.Stage, what string, why ...string) checkup.Cause {
+		for _, w := range why {
+			if w = oneLine(w); w != "" && !strings.Contains(what, w) {
+				what += ": " + w
+			}
+		}
+		return checkup.Cause{Stage: stage, Message: what}
+	}
+	switch {
+	case state.Terminated != nil:
+		t := state.Terminated
+		what := fmt.Sprintf("the container ended with exit code %d", t.ExitCode)
+		if t.Signal != 0 {
+			what = fmt.Sprintf("the container was ended by signal %d", t.Signal)
+		}
+		if reason := cmp.Or(podReason(pod), t.Reason); reason != "" && reason != "Error" && reason != "Completed" {
+			what += " (" + reason + ")"
+		}
+		return cause(checkup.StageStart, what, pod.Status.Message, t.Message)
+	case pod.Status.Phase == corev1.PodFailed:
+		return cause(checkup.StageStart, "the pod failed ("+cmp.Or(podReason(pod), "no reason given")+")", pod.Status.Message)
+	case scheduled.Status == corev1.ConditionFalse:
+		return cause(checkup.StageSchedule, "not scheduled", scheduled.Message, event)
+	case pod.Spec.NodeName == "" && scheduled.Status != corev1.ConditionTrue:
+		return cause(checkup.StageSchedule, "the scheduler did not look at the pod", event)
+	case state.Waiting != nil && slices.Contains(stuckReasons, state.Waiting.Reason):
+		w := state.Waiting
+		return cause(checkup.StageStart, w.Reason, w.Message, event)
+	case state.Running != nil && !ready(pod):
+		return cause(checkup.StageStart, "the container runs but is not ready", event)
+	case state.Running != nil:
+		return cause(checkup.StageStart, "the container runs")
+	case state.Waiting != nil:
+		return cause(checkup.StageStart, "the container was not started by the deadline ("+cmp.Or(state.Waiting.Reason, "waiting")+")", state.Waiting.Message, event)
+	default:
+		return cause(checkup.StageStart, "the kubelet of the node did not take up the pod", event)
+	}
+}
+
+// podReason is why the pod as a whole ended: its reason, or that of its
+// disruption (eviction by taint, preemption, API eviction).
+func podReason(pod *corev1.Pod) string {
+	if d := condition(pod, corev1.DisruptionTarget); pod.Status.Reason == "" && d.Status == corev1.ConditionTrue {
+		return d.Reason
+	}
+	return pod.Status.Reason
+}
+
+// condition returns the condition of that type, or one without status.
+func condition(pod *corev1.Pod, of corev1.PodConditionType) corev1.PodCondition {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == of {
+			return c
+		}
+	}
+	return corev1.PodCondition{}
+}
+
+// containerState returns the state of the only container.
+func containerState(pod *corev1.Pod) corev1.ContainerState {
+	if len(pod.Status.ContainerStatuses) == 0 {
+		return corev1.ContainerState{}
+	}
+	return pod.Status.ContainerStatuses[0].State
+}
+
+// oneLine makes a message of Kubernetes one line of at most 500 bytes.
+func oneLine(s string) string {
+	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "?")
+	const most = 500
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "..."
+	}
+	return s
+}
+
+// warnings returns the last warning event about each pod of the namespace, by
+// the pod's name. They only add to a message, so that a failure to read them is
+// told in the log and forgotten.
+func (f *Fleet) warnings(ctx context.Context) map[string]string {
+	list, err := f.Client.CoreV1().Events(f.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.kind=Pod"})
+	if err != nil {
+		f.logf("::warning::cannot read events, which may say more about pods that did not start: %v", err)
+		return nil
+	}
+	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return eventTime(a).Compare(eventTime(b)) })
+	last := map[string]string{}
+	for _, e := range list.Items {
+		last[e.InvolvedObject.Name] = e.Reason + ": " + oneLine(e.Message)
+	}
+	return last
+}
+
+// eventTime is when the event was seen last; sources of events fill in different
+// fields.
+func eventTime(e corev1.Event) time.Time {
+	switch {
+	case e.Series != nil:
+		return e.Series.LastObservedTime.Time
+	case !e.LastTimestamp.IsZero():
+		return e.LastTimestamp.Time
+	default:
+		return e.EventTime.Time
+	}
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fleet runs pods that are pinned to nodes: responders, which answer,
+// and agents, which measure. It starts them, waits for them, reads what they
+// say through the API server, and removes them.
+//
+// What the cluster does to one of the pods is data: a Cause with the words of
+// whoever stopped it (scheduler, kubelet, admission, eviction). An error is
+// returned only for what concerns them all: a missing right, an API server that
+// is gone, an admission that takes none of the pods.
+//
+// Pods and ConfigMaps are named by checkup.ObjectName, so that a retry finds
+// what an earlier try made and goes on with it. Each is owned by the pod of the
+// task that uses it, has an end of its own (activeDeadlineSeconds), and carries
+// AnnotationExpires for the sweep of a later run.
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// AnnotationExpires is on every fixture: the time, RFC 3339, after which no run
+// needs it any more and Sweep removes it.
+const AnnotationExpires = "checkplan.dev/expires"
+
+// expiry is how long after its pod's own end a fixture is still left to its run,
+// which may be reading logs.
+const expiry = 10 * time.Minute
+
+// concurrency of requests to the API server. With the client's QPS of Config it
+// makes 1000 pods in about 10 s.
+const concurrency = 16
+
+// Fleet is the fixtures of one run, as one of its tasks sees them.
+type Fleet struct {
+	Client    kubernetes.Interface
+	Namespace string
+	// Plan's name and the PipelineRun's UID.
+	Plan   string
+	RunUID string
+	// Image of agents and responders. Needed to start them only.
+	Image string
+	// Owner names the pod of the task. Needed to start and to take over only.
+	Owner string
+	// OwnerUID is its UID.
+	OwnerUID types.UID
+	// Logf prints a line for whoever reads the task's log; nil means nobody does.
+	Logf func(format string, args ...any)
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+	// OpenLog opens the log of a pod of the namespace, and with follow goes on
+	// until its container ends; nil means through the API server.
+	OpenLog func(ctx context.Context, pod string, follow bool) (io.ReadCloser, error)
+
+	// Patience is how long to wait when every pod that is not ready is in a state
+	// from which pods seldom recover: unschedulable, or an image that cannot be
+	// pulled. kubelet and scheduler go on trying, so that this is a guess; 0 means
+	// 30 s, three tries of the kubelet to pull an image.
+	Patience time.Duration
+	// Stall is how long the log of an agent may be silent until it is opened anew,
+	// because the connection may be dead; 0 means 30 s.
+	Stall time.Duration
+	// Retry is the pause before a failed request is repeated, and between two
+	// looks at what is being deleted; 0 means 1 s.
+	Retry time.Duration
+	// Force is how long after its grace period a pod may stay until it is taken
+	// out of the API without its kubelet's word; 0 means 15 s.
+	Force time.Duration
+}
+
+// Config returns a copy with the request rate that a fleet needs. client-go's
+// default of 5 a second would take minutes for a few hundred pods; the server's
+// own priority and fairness is the real limit.
+func Config(c *rest.Config) *rest.Config {
+	c = rest.CopyConfig(c)
+	c.QPS, c.Burst = 100, 200
+	return c
+}
+
+func (f *Fleet) logf(format string, args ...any) {
+	if f.Logf != nil {
+		f.Logf(format, args...)
+	}
+}
+
+func (f *Fleet) now() time.Time {
+	if f.Now != nil {
+		return f.Now()
+	}
+	return time.Now()
+}
+
+func (f *Fleet) retry() time.Duration { return cmp.Or(f.Retry, time.Second) }
+
+// openLog is OpenLog or its default.
+func (f *Fleet) openLog(ctx context.Context, pod string, follow bool) (io.ReadCloser, error) {
+	if f.OpenLog != nil {
+		return f.OpenLog(ctx, pod, follow)
+	}
+	return f.Client.CoreV1().Pods(f.Namespace).GetLogs(pod, &corev1.PodLogOptions{Follow: follow}).Stream(ctx)
+}
+
+// labels of a fixture; an empty check or role leaves the label out.
+func (f *Fleet) labels(check string, role checkup.Role) labels.Set {
+	set := labels.Set{checkup.LabelRun: f.RunUID}
+	if check != "" {
+		set[checkup.LabelCheck] = check
+	}
+	if role != "" {
+		set[checkup.LabelRole] = string(role)
+	}
+	return set
+}
+
+// fixtures selects every fixture of the run.
+func (f *Fleet) fixtures() string {
+	roles := make([]string, len(checkup.FixtureRoles))
+	for i, role := range checkup.FixtureRoles {
+		roles[i] = string(role)
+	}
+	return fmt.Sprintf("%s=%s,%s in (%s)", checkup.LabelRun, f.RunUID, checkup.LabelRole, strings.Join(roles, ","))
+}
+
+// owners is the ownerReferences of what this task uses. blockOwnerDeletion is
+// left false: it would need a right on the owner's finalizers, and nothing has
+// to wait for a fixture.
+func (f *Fleet) owners() []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: f.Owner, UID: f.OwnerUID}}
+}
+
+// sleep waits for d or the end of ctx, and says whether there is time left.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// someOf joins a list for a message, cut after five.
+func someOf(list []string) string {
+	list = slices.Clone(list)
+	if n := len(list); n > 5 {
+		list = append(list[:5], fmt.Sprintf("and %d more", n-5))
+	}
+	return strings.Join(list, ", ")
+}

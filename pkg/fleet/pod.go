@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Ports of a responder.
+const (
+	EchoPort = 7007 // TCP and UDP echo
+	HTTPPort = 7080 // HTTP: /healthz, /bytes?n=
+)
+
+const (
+	// user is the UID and GID of distroless and ko images' nonroot.
+	user = 65532
+	// grace is how long a fixture has to end by itself, in seconds: enough for a
+	// responder to say what it counted.
+	grace = 5
+
+	agentBinary = "/ko-app/agent"
+	orderDir    = "/etc/checkplan"
+	orderFile   = "order.json"
+)
+
+// responder is the pod that answers on a target's node. It lasts until the
+// agents of its check are surely over, and then ends by itself.
+func (f *Fleet) responder(w *checkup.Worksheet, target int) (*corev1.Pod, error) {
+	life := time.Duration(w.Timeouts.Setup) + time.Duration(w.Timeouts.Probe) + expiry
+	pod, err := f.pod(w, checkup.RoleResponder, w.Targets[target], life)
+	if err != nil {
+		return nil, err
+	}
+	c := &pod.Spec.Containers[0]
+	c.Args = []string{"respond"}
+	c.Ports = []corev1.ContainerPort{
+		{Name: "echo-tcp", ContainerPort: EchoPort, Protocol: corev1.ProtocolTCP},
+		{Name: "echo-udp", ContainerPort: EchoPort, Protocol: corev1.ProtocolUDP},
+		{Name: "http", ContainerPort: HTTPPort, Protocol: corev1.ProtocolTCP},
+	}
+	c.ReadinessProbe = &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(HTTPPort)}},
+		PeriodSeconds: 1,
+	}
+	return pod, nil
+}
+
+// agent is the pod that measures from a source's node, and the ConfigMap that
+// tells it what.
+func (f *Fleet) agent(w *checkup.Worksheet, order checkup.Order) (*corev1.Pod, *corev1.ConfigMap, error) {
+	life := time.Duration(w.Timeouts.Probe) + time.Minute
+	pod, err := f.pod(w, checkup.RoleAgent, w.Sources[order.Source], life)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &pod.Spec.Containers[0]
+	c.Args = []string{"probe", "--order", orderDir + "/" + orderFile}
+	c.VolumeMounts = []corev1.VolumeMount{{Name: "order", MountPath: orderDir, ReadOnly: true}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "order", VolumeSource: corev1.VolumeSource{
+		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: pod.Name}},
+	}}}
+	if _, ok := w.Probe(checkup.ICMP); ok {
+		// Ping sockets without a capability. One of Kubernetes' safe sysctls, which
+		// restricted pod security admits; containerd sets it by default from 2.0.
+		pod.Spec.SecurityContext.Sysctls = []corev1.Sysctl{{Name: "net.ipv4.ping_group_range", Value: "0 2147483647"}}
+	}
+	raw, err := json.Marshal(order)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode the order of source %s: %w", w.Sources[order.Source].Name(), err)
+	}
+	return pod, &corev1.ConfigMap{ObjectMeta: *pod.ObjectMeta.DeepCopy(), Data: map[string]string{orderFile: string(raw)}}, nil
+}
+
+// pod is what responders and agents have in common.
+func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint, life time.Duration) (*corev1.Pod, error) {
+	requests, err := quantities(w.Resources.Requests)
+	if err != nil {
+		return nil, fmt.Errorf("resources.requests: %w", err)
+	}
+	limits, err := quantities(w.Resources.Limits)
+	if err != nil {
+		return nil, fmt.Errorf("resources.limits: %w", err)
+	}
+	meta := metav1.ObjectMeta{
+		Name:      checkup.ObjectName(f.RunUID, w.Check, role, e.Node),
+		Namespace: f.Namespace,
+		Labels:    f.labels(w.Check, role),
+		Annotations: map[string]string{
+			AnnotationExpires: f.now().Add(life + expiry).UTC().Format(time.RFC3339),
+		},
+		OwnerReferences: f.owners(),
+	}
+	meta.Labels[checkup.LabelPlan] = f.Plan
+	meta.Labels[checkup.LabelManagedBy] = checkup.ManagedBy
+	yes, no := true, false
+	return &corev1.Pod{
+		ObjectMeta: meta,
+		Spec: corev1.PodSpec{
+			// Not nodeName: so that the scheduler looks at the pod and says why not.
+			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{e.Node}}},
+				}}},
+			}},
+			Tolerations:                   tolerations(e.Tolerations),
+			RestartPolicy:                 corev1.RestartPolicyNever,
+			ActiveDeadlineSeconds:         new(max(1, int64(life/time.Second))),
+			TerminationGracePeriodSeconds: new(int64(grace)),
+			AutomountServiceAccountToken:  &no,
+			EnableServiceLinks:            &no,
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot:   &yes,
+				RunAsUser:      new(int64(user)),
+				RunAsGroup:     new(int64(user)),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name:            string(role),
+				Image:           f.Image,
+				ImagePullPolicy: corev1.PullIfNotPresent,
+				Command:         []string{agentBinary},
+				Resources:       corev1.ResourceRequirements{Requests: requests, Limits: limits},
+				// The end of its log becomes the message in its status when it fails.
+				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: &no,
+					ReadOnlyRootFilesystem:   &yes,
+					RunAsNonRoot:             &yes,
+					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+					SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+				},
+			}},
+		},
+	}, nil
+}
+
+// tolerations spells the endpoint's in Kubernetes' types. They are complete: the
+// DaemonSet controller's are among them.
+func tolerations(of []checkup.Toleration) []corev1.Toleration {
+	var all []corev1.Toleration
+	for _, t := range of {
+		all = append(all, corev1.Toleration{
+			Key: t.Key, Operator: corev1.TolerationOperator(t.Operator), Value: t.Value,
+			Effect: corev1.TaintEffect(t.Effect), TolerationSeconds: t.TolerationSeconds,
+		})
+	}
+	return all
+}
+
+func quantities(of map[string]string) (corev1.ResourceList, error) {
+	if len(of) == 0 {
+		return nil, nil
+	}
+	list := corev1.ResourceList{}
+	for name, value := range of {
+		q, err := resource.ParseQuantity(value)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %q is not a quantity: %w", name, value, err)
+		}
+		list[corev1.ResourceName(name)] = q
+	}
+	return list, nil
+}
+
+// Orders returns what each source of the worksheet is told to do, without those
+// that have nothing to do: a target that is not up is in no order. An agent may
+// take three quarters of the check's probe timeout; the rest is for starting it
+// and for reading what it says.
+func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
+	var orders []checkup.Order
+	for source, targets := range w.Assignments {
+		order := checkup.Order{
+			Source:      source,
+			Seed:        w.Seed + uint64(w.Round)<<32 + uint64(source),
+			Limits:      w.Limits,
+			Probes:      w.Probes,
+			IPFamilies:  w.IPFamilies,
+			Deadline:    w.Timeouts.Probe / 4 * 3,
+			Unreachable: w.Expect.Unreachable,
+		}
+		for _, t := range targets {
+			entry := roster.Targets[t]
+			addresses := map[checkup.IPFamily]string{}
+			for _, family := range w.IPFamilies {
+				if a, ok := entry.Addresses[family]; ok {
+					addresses[family] = a
+				}
+			}
+			if entry.Cause == nil && len(addresses) > 0 {
+				order.Targets = append(order.Targets, checkup.OrderTarget{Target: t, Addresses: addresses, Ports: entry.Ports})
+			}
+		}
+		if len(order.Targets) > 0 {
+			orders = append(orders, order)
+		}
+	}
+	return orders
+}
+
+// entry is the roster entry of a responder that is ready.
+func entry(pod *corev1.Pod) checkup.RosterEntry {
+	e := checkup.RosterEntry{
+		Pod:       pod.Namespace + "/" + pod.Name,
+		Addresses: map[checkup.IPFamily]string{},
+		Ports:     map[checkup.Transport]int{checkup.TCP: EchoPort, checkup.UDP: EchoPort, checkup.HTTP: HTTPPort},
+	}
+	for _, ip := range pod.Status.PodIPs {
+		a, err := netip.ParseAddr(ip.IP)
+		switch {
+		case err != nil: // the API server admits no other; such an address cannot be probed
+		case a.Is4():
+			e.Addresses[checkup.IPv4] = ip.IP
+		default:
+			e.Addresses[checkup.IPv6] = ip.IP
+		}
+	}
+	if len(e.Addresses) == 0 {
+		e.Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "the responder is ready but has no IP address"}
+	}
+	return e
+}
