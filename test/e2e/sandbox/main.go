@@ -93,13 +93,14 @@ func rootCommand() *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.TraverseChildren = true // so that kubectl, which parses its own flags, follows --state
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.PersistentFlags().StringVar(&f.stateDir, "state", defaultStateDir, "directory of everything about the running cluster")
 	root.PersistentFlags().StringVar(&f.cacheDir, "cache", defaultCacheDir(), "directory of built binaries and images, kept by down")
 	root.AddCommand(
 		upCommand(&f), downCommand(&f), statusCommand(&f), kubeconfigCommand(&f), loadCommand(&f), logsCommand(&f),
-		preflightCommand(&f), buildCommand(&f),
+		kubectlCommand(&f), preflightCommand(&f), buildCommand(&f),
 		nodeInitCommand(), holdCommand(), spawnCommand(), apiProxyCommand(),
 	)
 	return root
@@ -266,6 +267,26 @@ func kubeconfigCommand(f *flags) *cobra.Command {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), c.kubeconfig())
+			return nil
+		},
+	}
+}
+
+func kubectlCommand(f *flags) *cobra.Command {
+	return &cobra.Command{
+		Use:                "kubectl ARGS...",
+		Short:              "Run the kubectl of the cluster's version on the cluster",
+		DisableFlagParsing: true, // all flags are kubectl's
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := f.cluster(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			kubectl := filepath.Join(c.BinDir, "kubectl")
+			env := append(os.Environ(), "KUBECONFIG="+c.kubeconfig())
+			if err := syscall.Exec(kubectl, append([]string{"kubectl"}, args...), env); err != nil {
+				return fmt.Errorf("running %s: %w", kubectl, err)
+			}
 			return nil
 		},
 	}

@@ -23,6 +23,10 @@ import (
 //go:embed manifests/coredns.yaml
 var corednsManifest string
 
+// userNamespace is made for the sandbox's users, under restricted pod security,
+// and is the namespace of the kubeconfig's current context.
+const userNamespace = "checkplan"
+
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
 // nodeObjects are the Nodes, made before their kubelets run: so zone, role,
@@ -49,6 +53,16 @@ func nodeObjects(p plan) []*unstructured.Unstructured {
 		}})
 	}
 	return objects
+}
+
+func userNamespaceObject() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Namespace",
+		"metadata": map[string]any{
+			"name":   userNamespace,
+			"labels": map[string]any{"pod-security.kubernetes.io/enforce": "restricted"},
+		},
+	}}
 }
 
 // corednsObjects are CoreDNS for the plan's service addresses.

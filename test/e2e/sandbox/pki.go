@@ -112,13 +112,13 @@ func (d dirs) writePKI(p plan, apiPort int) error {
 			return err
 		}
 		if c.kubeconfig {
-			if err := writeKubeconfig(d.file("pki", c.file+".kubeconfig"), inside, c.commonName, caPEM, certPEM, keyPEM); err != nil {
+			if err := writeKubeconfig(d.file("pki", c.file+".kubeconfig"), inside, c.commonName, "", caPEM, certPEM, keyPEM); err != nil {
 				return err
 			}
 		}
 		if c.file == "admin" {
 			outside := fmt.Sprintf("https://127.0.0.1:%d", apiPort)
-			if err := writeKubeconfig(d.kubeconfig(), outside, c.commonName, caPEM, certPEM, keyPEM); err != nil {
+			if err := writeKubeconfig(d.kubeconfig(), outside, c.commonName, userNamespace, caPEM, certPEM, keyPEM); err != nil {
 				return err
 			}
 		}
@@ -187,11 +187,11 @@ func encodePEM(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-func writeKubeconfig(file, server, user string, ca, cert, key []byte) error {
+func writeKubeconfig(file, server, user, namespace string, ca, cert, key []byte) error {
 	c := clientcmdapi.NewConfig()
 	c.Clusters["sandbox"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
 	c.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
-	c.Contexts["sandbox"] = &clientcmdapi.Context{Cluster: "sandbox", AuthInfo: user}
+	c.Contexts["sandbox"] = &clientcmdapi.Context{Cluster: "sandbox", AuthInfo: user, Namespace: namespace}
 	c.CurrentContext = "sandbox"
 	b, err := clientcmd.Write(*c)
 	if err != nil {

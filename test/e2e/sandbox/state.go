@@ -45,7 +45,9 @@ type firstProcess struct {
 // dirs names the files of one sandbox.
 type dirs struct{ state string }
 
-func (d dirs) file(elem ...string) string { return filepath.Join(append([]string{d.state}, elem...)...) }
+func (d dirs) file(elem ...string) string {
+	return filepath.Join(append([]string{d.state}, elem...)...)
+}
 
 func (d dirs) kubeconfig() string { return d.file("kubeconfig") }
 func (d dirs) log(node, component string) string {

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // searchPath is the PATH of everything that the sandbox starts: Debian puts nft
@@ -123,7 +124,7 @@ func (c *cluster) up(ctx context.Context, b build) error {
 		}
 		close(apiReady)
 		for _, comp := range []component{c.controllerManager(c.plan), c.scheduler(c.plan)} {
-			if _, err := c.start(ctx, c.Nodes[0].Name, comp); err != nil {
+			if err := c.start(ctx, c.Nodes[0].Name, comp); err != nil {
 				return err
 			}
 		}
@@ -136,7 +137,7 @@ func (c *cluster) up(ctx context.Context, b build) error {
 			if err != nil {
 				return err
 			}
-			return api.apply(ctx, inOrder(append(objects, tekton...)))
+			return api.apply(ctx, inOrder(slices.Concat(objects, tekton, []*unstructured.Unstructured{userNamespaceObject()})))
 		})
 	})
 	for _, n := range c.Nodes {
@@ -153,7 +154,7 @@ func (c *cluster) up(ctx context.Context, b build) error {
 			case <-apiReady:
 			}
 			for _, comp := range []component{c.kubeProxy(n), c.kubelet(n)} {
-				if _, err := c.start(ctx, n.Name, comp); err != nil {
+				if err := c.start(ctx, n.Name, comp); err != nil {
 					return err
 				}
 			}
@@ -270,7 +271,7 @@ func (c *cluster) startInit(ctx context.Context, node string, flags uintptr, ver
 func (c *cluster) startAPI(ctx context.Context) (*client, error) {
 	cp := c.Nodes[0]
 	for _, comp := range []component{c.dirs.etcd(), c.apiServer(c.plan)} {
-		if _, err := c.start(ctx, cp.Name, comp); err != nil {
+		if err := c.start(ctx, cp.Name, comp); err != nil {
 			return nil, err
 		}
 	}
@@ -324,12 +325,11 @@ func (c *cluster) startAPIProxy() error {
 // startContainerd starts a node's containerd and gives it the images that the
 // node needs, once.
 func (c *cluster) startContainerd(ctx context.Context, n nodePlan, b build) error {
-	pid, err := c.start(ctx, n.Name, c.containerd(n))
-	if err != nil {
+	if err := c.start(ctx, n.Name, c.containerd(n)); err != nil {
 		return err
 	}
 	socket := fmt.Sprintf("/proc/%d/root%s", c.Processes[n.Name].PID, containerdSocket)
-	err = c.wait(ctx, n.Name, "containerd", time.Minute, func() error {
+	err := c.wait(ctx, n.Name, "containerd", time.Minute, func() error {
 		conn, err := net.Dial("unix", socket)
 		if err != nil {
 			return err
@@ -339,7 +339,6 @@ func (c *cluster) startContainerd(ctx context.Context, n nodePlan, b build) erro
 	if err != nil {
 		return err
 	}
-	_ = pid
 	archives := []string{b.nodeImages()}
 	if n.ControlPlane {
 		archives = append(archives, b.controlPlaneImages())
@@ -373,31 +372,31 @@ func (c *cluster) load(ctx context.Context, n nodePlan, archive string) error {
 	return nil
 }
 
-// start starts a component in its node's namespaces, unless it runs, and returns
-// its process id. It says nothing about readiness.
-func (c *cluster) start(ctx context.Context, node string, comp component) (int, error) {
+// start starts a component in its node's namespaces, unless it runs. It says
+// nothing about readiness.
+func (c *cluster) start(ctx context.Context, node string, comp component) error {
 	if pid, err := c.find(node, comp.name); err != nil || pid != 0 {
-		return pid, err
+		return err
 	}
 	binary := filepath.Join(c.BinDir, comp.name)
 	if _, err := os.Stat(binary); err != nil {
 		if binary, err = lookPath(comp.name); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	log, err := c.openLog(node, comp.name)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer log.Close() // the child has its own
 	cmd := c.inNode(ctx, node, append([]string{c.self(), "spawn", "--", binary}, comp.args...)...)
 	cmd.Env = c.environment(node, comp.name)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
-		return 0, errors.Join(c.failed(node, comp.name, "could not be started"), err)
+		return errors.Join(c.failed(node, comp.name, "could not be started"), err)
 	}
 	c.changed(node, comp.name)
-	return c.find(node, comp.name)
+	return nil
 }
 
 // inNode is a command in all of a node's namespaces.
