@@ -182,7 +182,7 @@ func (e *expansion) place(side string, nodes []Node, p checkup.Placement, tolera
 		return a, fmt.Errorf("no node can be a %s: %v", side, a)
 	}
 	if len(a.excluded) > 0 {
-		e.warn(NodesLeftOut, "%s of %d can be a %s, without %v", plural(len(a.nodes), "node"), len(nodes), side, a)
+		e.warn(NodesLeftOut, "%d of %s can be a %s; left out: %v", len(a.nodes), plural(len(nodes), "node"), side, a)
 	}
 	return a, nil
 }
@@ -250,7 +250,7 @@ func (e *expansion) placeTargets(mesh *checkup.PodMesh, s *Snapshot) error {
 		return fmt.Errorf("targets.pods: none of the %s with the labels %s in %s is on a node that targets.placement admits: %v", plural(len(all), "pod"), want.Selector, where, a)
 	}
 	if left := len(all) - len(e.targets); left > 0 {
-		e.warn(NodesLeftOut, "%s of %d can be a target, because targets.placement leaves out %v", plural(len(e.targets), "pod"), len(all), a)
+		e.warn(NodesLeftOut, "%d of %s can be a target; the others are on nodes that are left out: %v", len(e.targets), plural(len(all), "pod"), a)
 	}
 	if len(notReady) > 0 {
 		e.warn(PodsNotReady, "%s not ready, and will probably fail or be unmeasured: %s", isOrAre(len(notReady), "target"), some(notReady))
@@ -371,7 +371,7 @@ func (e *expansion) warnOfSample(plan checkup.Sample, s sampling, w *checkup.Wor
 	case plan.Degree > s.degree && s.rounds > 1:
 		e.warn(DegreeLowered, "sample.budget of %d is not enough for a degree of %d with %s: the degree is %d, and the full mesh takes %d runs that rotate",
 			plan.Budget, plan.Degree, who, s.degree, s.rounds)
-	case plan.Degree > s.most:
+	case s.rounds == 1 && plan.Degree > s.degree:
 		e.warn(FullMesh, "%s but degree %d: full mesh", who, plan.Degree)
 	}
 	if missed := s.zonePairs - s.zonePairsHit; missed > 0 {

@@ -44,10 +44,9 @@ import (
 type sampling struct {
 	// assignments holds for each source the indexes of its targets, ascending.
 	assignments [][]int
-	// degree is k; 0 where the budget is not enough for a degree of 1.
-	degree int
-	// most is the degree of the full mesh: what a degree can be at the most.
-	most          int
+	// degree is k, or in a full mesh the lowest degree of any source or target
+	// that is in a pair; 0 where the budget is not enough for a degree of 1.
+	degree        int
 	round, rounds int
 	possible      int
 	// zonePairs is the number of ordered zone pairs that have a possible pair,
@@ -62,7 +61,7 @@ type sampling struct {
 // pairs of the cycle as fit, and the cycle gets as long as it needs.
 func sample(seed uint64, round, degree, budget int, sources, targets []checkup.Endpoint) sampling {
 	r := newRing(seed, sources, targets)
-	s := sampling{assignments: make([][]int, len(sources)), most: len(r.offsets), rounds: 1, possible: r.possible}
+	s := sampling{assignments: make([][]int, len(sources)), rounds: 1, possible: r.possible}
 	if r.possible == 0 {
 		return s
 	}
@@ -82,12 +81,35 @@ func sample(seed uint64, round, degree, budget int, sources, targets []checkup.E
 		s.round = round % s.rounds
 		r.block(k, s.round, s.add)
 		r.fill(k, s.round, s.assignments)
+		if s.rounds == 1 {
+			s.degree = lowestDegree(s.assignments, len(targets))
+		}
 	}
 	s.hitZones(r, budget)
 	for _, t := range s.assignments {
 		slices.Sort(t)
 	}
 	return s
+}
+
+// lowestDegree is the lowest out- or in-degree that is not 0.
+func lowestDegree(assignments [][]int, targets int) int {
+	in := make([]int, targets)
+	lowest := len(assignments) + targets
+	for _, assigned := range assignments {
+		if len(assigned) > 0 {
+			lowest = min(lowest, len(assigned))
+		}
+		for _, t := range assigned {
+			in[t]++
+		}
+	}
+	for _, n := range in {
+		if n > 0 {
+			lowest = min(lowest, n)
+		}
+	}
+	return lowest
 }
 
 // add assigns a target to a source.

@@ -286,7 +286,8 @@ func TestSampleBudget(t *testing.T) {
 		{"one pair a run", cluster{both: 3, degree: 1, budget: 1}, 0, 6},
 		{"one target more, its pairs spread over the rounds", cluster{both: 3, targets: 1, degree: 1, budget: 5}, 1, 2},
 		{"one target more, and no room for its pairs", cluster{both: 3, targets: 1, degree: 1, budget: 4}, 0, 3},
-		{"one target only", cluster{both: 1, sources: 4, degree: 2}, 0, 1},
+		{"one target only", cluster{both: 1, sources: 4, degree: 2}, 1, 1},
+		{"more degree than there are targets", cluster{both: 3, targets: 1, degree: 9}, 2, 1},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

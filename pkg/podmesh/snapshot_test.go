@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podmesh
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestDecodeSnapshot(t *testing.T) {
+	const head = `"apiVersion": "checkplan.dev/v1alpha1", "kind": "Snapshot"`
+	tests := []struct{ name, data, err string }{
+		{"nothing", ``, `read snapshot: not a JSON object of a snapshot: unexpected end of JSON input`},
+		{"not JSON", `nodes: []`, `read snapshot: not a JSON object of a snapshot: invalid character 'o' in literal null (expecting 'u')`},
+		{"not an object", `[]`, `read snapshot: not a JSON object of a snapshot: json: cannot unmarshal array into Go value of type struct { APIVersion string "json:\"apiVersion\""; Kind string "json:\"kind\"" }`},
+		{"another kind", `{"apiVersion": "v1", "kind": "NodeList"}`, `read snapshot: kind is "NodeList", want "Snapshot": such a file is written by planner explain --record`},
+		{"another version", `{"apiVersion": "checkplan.dev/v2", "kind": "Snapshot", "zones": []}`, `read snapshot: apiVersion is "checkplan.dev/v2", but this planner reads "checkplan.dev/v1alpha1": record it again with planner explain --record`},
+		{"a wrong type", `{` + head + `, "nodes": {}}`, `read snapshot: json: cannot unmarshal object into Go struct field Snapshot.nodes of type []podmesh.Node`},
+		{"something behind it", `{` + head + `} {}`, `read snapshot: not a JSON object of a snapshot: invalid character '{' after top-level value`},
+		{"every problem at once", `{` + head + `, "Nodes": [], "nodes": [
+			{"name": "a", "ready": "True", "ready": "True", "memory": 3}, {"ready": "True"}, {"name": "a", "ready": "True"}, {"name": "b", "ready": "yes"}],
+			"selections": [
+				{"selector": "app=x", "pods": [{"name": "n/p", "node": "z"}, {"name": "n/p"}, {}]},
+				{"selector": "app=x"}],
+			"rounds": [{"plan": "p", "check": "c", "round": -1, "created": "2026-01-01T00:00:00Z"}]}`, `read snapshot: unknown field "Nodes"
+duplicate field "nodes[0].ready"
+unknown field "nodes[0].memory"
+nodes[1].name: missing
+nodes[2].name: "a" is already the name of nodes[0]
+nodes[3].ready: "yes" is none of True, False, Unknown
+selections[0].pods[0].node: no node is named "z"
+selections[0].pods[1].name: "n/p" is already the name of pods[0]
+selections[0].pods[2].name: missing
+selections[1]: the same namespace and selector as selections[0]
+rounds[0].round: is -1, want 0 or more`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := DecodeSnapshot([]byte(test.data))
+			if err == nil || err.Error() != test.err {
+				t.Errorf("error:\n%v\nwant:\n%s", err, test.err)
+			}
+		})
+	}
+}
+
+// TestSnapshotRoundTrip: the recorded file in testdata is what is written again.
+func TestSnapshotRoundTrip(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("testdata", "snapshot.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := DecodeSnapshot(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := EncodeSnapshot(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(data), string(again)); diff != "" {
+		t.Errorf("written again (-file +written):\n%s", diff)
+	}
+}
+
+// FuzzDecodeSnapshot: no input panics, here or in Expand, and what is accepted
+// is written and read again as it is.
+func FuzzDecodeSnapshot(f *testing.F) {
+	data, err := os.ReadFile(filepath.Join("testdata", "snapshot.json"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Add([]byte(strings.ReplaceAll(string(data), "worker-1", "worker-2")))
+	f.Add([]byte(`{"apiVersion": "checkplan.dev/v1alpha1", "kind": "Snapshot", "nodes": [{"name": "a", "ready": "True", "podCIDRs": ["x"]}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := DecodeSnapshot(data)
+		if err != nil {
+			return
+		}
+		first, err := EncodeSnapshot(s)
+		if err != nil {
+			t.Fatalf("accepted, but cannot be written: %v", err)
+		}
+		again, err := DecodeSnapshot(first)
+		if err != nil {
+			t.Fatalf("accepted and written, but not accepted again: %v", err)
+		}
+		second, err := EncodeSnapshot(again)
+		if err != nil || !bytes.Equal(first, second) {
+			t.Fatalf("written twice, not the same (%v):\n%s\n%s", err, first, second)
+		}
+		p := meshPlan()
+		w, _, err := Expand(p, "mesh", s, NextRound(p.Name, "mesh", p.Checks["mesh"].PodMesh.Sample, s.Rounds))
+		if err == nil && w.CountPairs() == 0 {
+			t.Fatal("a worksheet without pairs, and no error")
+		}
+	})
+}
