@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// streams is how many logs are followed at once: each is a connection through
+// the API server to a kubelet. Agents beyond it keep what they say in their log
+// until there is room.
+const streams = 64
+
+// Sink takes what agents told. Its methods are called from several goroutines.
+type Sink interface {
+	// Observation is called once for each pair of which one came in.
+	Observation(checkup.Observation)
+	// Source is called once for each source of the worksheet, when nothing more
+	// will come from it.
+	Source(checkup.Source)
+}
+
+// Progress is how far Measure is.
+type Progress struct {
+	Started, Agents int // agents that have started, of how many
+	Measured, Pairs int // pairs of which an observation came in, of how many in the worksheet
+}
+
+// Measure starts an agent for every source of the worksheet that has something
+// to measure and reads what it tells until all have come to their end, for at
+// most the worksheet's probe timeout. Whatever stops an agent is a Cause of its
+// source. progress, if not nil, is called with every change, one call at a time.
+//
+// When ctx is done earlier, Measure tells the sink of every source as it is then
+// and returns nil: what was measured by then stays.
+func (f *Fleet) Measure(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, sink Sink, progress func(Progress)) error {
+	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.Timeouts.Probe))
+	defer cancel()
+	m := &measuring{Fleet: f, w: w, sink: sink, told: progress, slots: make(chan struct{}, streams)}
+	m.progress.Pairs = w.CountPairs()
+
+	var pods []*corev1.Pod
+	var orders []*corev1.ConfigMap
+	busy := map[int]bool{}
+	for _, order := range Orders(w, roster) {
+		pod, cm, err := f.agent(w, order)
+		if err != nil {
+			return fmt.Errorf("agent for %s: %w", w.Sources[order.Source].Name(), err)
+		}
+		pods, orders = append(pods, pod), append(orders, cm)
+		m.agents = append(m.agents, newAgent(w, order.Source, pod))
+		busy[order.Source] = true
+	}
+	for s, targets := range w.Assignments {
+		switch {
+		case busy[s]:
+		case len(targets) == 0:
+			sink.Source(checkup.Source{Source: s})
+		default:
+			sink.Source(checkup.Source{Source: s, Cause: setupCause("none of its targets came up, so no agent was started")})
+		}
+	}
+	if len(m.agents) == 0 {
+		return nil
+	}
+	m.progress.Agents = len(m.agents)
+	f.logf("starting %d agents", len(m.agents))
+	errs := all(len(pods), func(i int) error {
+		if err := f.writeOrder(deadline, orders[i]); err != nil {
+			return err
+		}
+		return f.create(deadline, pods[i])
+	})
+	if err := everyOne(errs); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("none of %d agents could be created: %w", len(pods), err)
+	}
+	for i, a := range m.agents {
+		a.refused = errs[i]
+	}
+	return m.run(ctx, deadline)
+}
+
+// writeOrder creates the ConfigMap of an agent's order, or overwrites the one of
+// an earlier try.
+func (f *Fleet) writeOrder(ctx context.Context, cm *corev1.ConfigMap) error {
+	for try := 1; ; try++ {
+		_, err := f.Client.CoreV1().ConfigMaps(f.Namespace).Create(ctx, cm, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			_, err = f.Client.CoreV1().ConfigMaps(f.Namespace).Update(ctx, cm, metav1.UpdateOptions{})
+		}
+		if err == nil {
+			return nil
+		}
+		if try == tries || !(passing(err) || apierrors.IsNotFound(err)) || !sleep(ctx, f.retry()) {
+			return fmt.Errorf("write the order of agent %s: %w", cm.Name, err)
+		}
+	}
+}
+
+// measuring is one run of Measure.
+type measuring struct {
+	*Fleet
+	w      *checkup.Worksheet
+	sink   Sink
+	agents []*agent
+	slots  chan struct{} // one for each stream that is open
+
+	mu       sync.Mutex // guards following, and serialises told
+	progress Progress
+	told     func(Progress)
+}
+
+// agent is one agent and what is known of it.
+type agent struct {
+	source  int
+	name    string // of its pod
+	node    string
+	refused error // why its pod was not created
+	// pairs of the source, and whether an observation came in. Only the goroutine
+	// that reads the log uses it and the following.
+	pairs    map[checkup.Pair]bool
+	measured int  // pairs of which one came in
+	begun    bool // it told its start
+	controls []checkup.Control
+	end      *checkup.AgentEnd
+	garbage  int // lines of the log that made no sense
+
+	changed chan struct{} // holds one token when the following changed
+
+	mu      sync.Mutex // guards following
+	pod     *corev1.Pod
+	gone    bool
+	started bool
+}
+
+func newAgent(w *checkup.Worksheet, source int, pod *corev1.Pod) *agent {
+	a := &agent{source: source, name: pod.Name, node: w.Sources[source].Node, pairs: map[checkup.Pair]bool{}, changed: make(chan struct{}, 1)}
+	for p := range w.PairsOf(source) {
+		a.pairs[p] = false
+	}
+	return a
+}
+
+// state returns the pod as it was seen last, which is nil before it was.
+func (a *agent) state() (pod *corev1.Pod, gone bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.pod, a.gone
+}
+
+// run reads all agents' logs while one watch tells of their pods.
+func (m *measuring) run(ctx, deadline context.Context) error {
+	watching, stop := context.WithCancel(deadline)
+	defer stop()
+	byName := map[string]*agent{}
+	for _, a := range m.agents {
+		byName[a.name] = a
+	}
+	watched := make(chan error, 1)
+	go func() {
+		watched <- m.watch(watching, m.labels(m.w.Check, checkup.RoleAgent), func(pod *corev1.Pod, gone bool) {
+			a := byName[pod.Name]
+			if a == nil {
+				return
+			}
+			a.mu.Lock()
+			a.pod, a.gone = pod, gone
+			first := !a.started && started(pod)
+			a.started = a.started || first
+			a.mu.Unlock()
+			if first {
+				m.advance(func(p *Progress) { p.Started++ })
+			}
+			select {
+			case a.changed <- struct{}{}:
+			default:
+			}
+		})
+		stop() // without the watch nothing moves on
+	}()
+
+	var wg sync.WaitGroup
+	stopped := make([]string, len(m.agents)) // what stopped the reading, by agent
+	for i, a := range m.agents {
+		wg.Go(func() {
+			if a.refused == nil {
+				stopped[i] = m.collect(watching, a)
+			}
+		})
+	}
+	wg.Wait()
+	stop()
+	err := <-watched
+	if err != nil {
+		return err
+	}
+
+	var warnings map[string]string
+	nodes := map[string]string{}
+	// The deadline is over for the pods, not for finding out what they died of.
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	for i, a := range m.agents {
+		s := checkup.Source{Source: a.source, Pod: m.Namespace + "/" + a.name, Controls: a.controls, End: a.end}
+		if a.refused != nil {
+			s.Pod = ""
+		}
+		if a.end == nil || a.measured < a.end.Observations {
+			if warnings == nil && ctx.Err() == nil {
+				warnings = m.warnings(after)
+			}
+			if _, ok := nodes[a.node]; !ok && ctx.Err() == nil {
+				nodes[a.node] = m.nodeTrouble(after, a.node)
+			}
+			s.Cause = a.cause(stopped[i], warnings[a.name], nodes[a.node], ctx.Err() != nil)
+			m.logf("::warning::source %s: %s", m.w.Sources[a.source].Name(), s.Cause)
+		}
+		if a.garbage > 0 {
+			m.logf("::warning::source %s: %d lines of its agent's log made no sense", m.w.Sources[a.source].Name(), a.garbage)
+		}
+		m.sink.Source(s)
+	}
+	return nil
+}
+
+// advance changes the progress and tells of it.
+func (m *measuring) advance(change func(*Progress)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(&m.progress)
+	if m.told != nil {
+		m.told(m.progress)
+	}
+}
+
+// collect reads the log of one agent until its end message came, or nothing more
+// can come, or ctx is done. It returns what is to be known of how that went:
+// the last error of reading, or empty.
+func (m *measuring) collect(ctx context.Context, a *agent) (trouble string) {
+	for last := 0; ; {
+		pod, gone := a.state()
+		if gone {
+			return ""
+		}
+		ended := pod != nil && over(pod)
+		if pod != nil && started(pod) {
+			err := m.read(ctx, a, !ended)
+			switch {
+			case a.end != nil:
+				return ""
+			case ctx.Err() != nil:
+				return trouble
+			case err == nil:
+				trouble = ""
+			default:
+				trouble = oneLine(err.Error())
+			}
+			// The log of a pod that is over is complete, unless its kubelet could not
+			// be asked.
+			if last++; ended && (err == nil || last >= tries) {
+				return trouble
+			}
+			if !ended {
+				last = 0
+			}
+		} else if ended {
+			return ""
+		}
+		wait := time.Hour
+		if pod != nil && started(pod) {
+			wait = m.retry()
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return trouble
+		case <-a.changed:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// read reads the log of an agent from its beginning, and passes over what it
+// told before: observations are told once for each pair, so that a stream that
+// broke is simply opened anew. The log of an agent that says nothing for a while
+// is left, so that another one has its turn, and so that a dead connection is
+// found out.
+func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
+	select {
+	case m.slots <- struct{}{}:
+		defer func() { <-m.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	stall := cmp.Or(m.Stall, 30*time.Second)
+	stream, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silence := time.AfterFunc(stall, cancel)
+	defer silence.Stop()
+	log, err := m.openLog(stream, a.name, follow)
+	if err != nil {
+		return fmt.Errorf("open its log: %w", err)
+	}
+	defer log.Close()
+	defer context.AfterFunc(stream, func() { log.Close() })()
+	garbage, err := lines(bufio.NewReader(log), func(message checkup.Message) bool {
+		silence.Reset(stall)
+		return m.take(a, message)
+	})
+	a.garbage = max(a.garbage, garbage)
+	switch {
+	case a.end != nil:
+		return nil
+	case stream.Err() != nil:
+		return fmt.Errorf("its log was silent for %s", stall)
+	case err != nil:
+		return fmt.Errorf("read its log: %w", err)
+	}
+	return nil
+}
+
+// take takes one message of an agent, and says whether it makes sense.
+func (m *measuring) take(a *agent, message checkup.Message) bool {
+	switch {
+	case message.Start != nil:
+		if message.Start.Source != a.source {
+			return false
+		}
+		a.begun = true
+	case message.Control != nil:
+		for i, c := range a.controls {
+			if c.Family == message.Control.Family && c.Name == message.Control.Name {
+				a.controls[i] = *message.Control
+				return true
+			}
+		}
+		a.controls = append(a.controls, *message.Control)
+	case message.Observation != nil:
+		known, expected := a.pairs[message.Observation.Pair]
+		if !expected || known {
+			return expected
+		}
+		a.pairs[message.Observation.Pair] = true
+		a.measured++
+		m.sink.Observation(*message.Observation)
+		m.advance(func(p *Progress) { p.Measured++ })
+	case message.End != nil:
+		a.end = message.End
+	default:
+		return false
+	}
+	return true
+}
+
+// cause says why an agent did not come to its end. trouble is what went wrong
+// with reading its log, event the last warning about its pod, node what is wrong
+// with its node, each empty if nothing; stopped says that the task was ended
+// from outside.
+func (a *agent) cause(trouble, event, node string, stopped bool) *checkup.Cause {
+	pod, gone := a.state()
+	c := checkup.Cause{Stage: checkup.StageCollect}
+	switch {
+	case a.refused != nil:
+		c = checkup.Cause{Stage: checkup.StageStart, Message: oneLine(a.refused.Error())}
+	case a.end != nil:
+		c.Message = fmt.Sprintf("the agent told of %d observations, but not all of them were in its log", a.end.Observations)
+	case gone && !started(pod):
+		c = checkup.Cause{Stage: checkup.StageStart, Message: "the agent's pod was deleted before it started"}
+	case gone:
+		c.Message = "the agent's pod was deleted before it came to its end"
+	case pod == nil:
+		c = checkup.Cause{Stage: checkup.StageStart, Message: "the API server did not tell of the agent's pod"}
+	case stopped && !over(pod):
+		c.Message = "the probe task was stopped before the agent came to its end"
+		if !started(pod) {
+			c.Message = "the probe task was stopped before the agent started"
+		}
+	case !started(pod):
+		c = explain(pod, event)
+	case over(pod):
+		c.Message = explain(pod, event).Message
+		if !a.begun && trouble == "" {
+			c.Stage = checkup.StageStart
+		}
+	default:
+		c.Message = "the agent did not come to its end in time"
+	}
+	var also []string
+	if trouble != "" && a.refused == nil {
+		also = append(also, trouble)
+	}
+	if node != "" {
+		also = append(also, node)
+	}
+	c.Message = strings.Join(append([]string{c.Message}, also...), "; ")
+	return &c
+}
+
+// nodeTrouble says what is wrong with a node, or "": it only adds to a message.
+func (f *Fleet) nodeTrouble(ctx context.Context, name string) string {
+	node, err := f.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "its node is no more"
+	case err != nil:
+		return ""
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return oneLine("its node is not ready: " + c.Message)
+		}
+	}
+	return ""
+}

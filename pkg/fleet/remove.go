@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// fixture is a pod or ConfigMap of a fleet.
+type fixture struct {
+	kind string // "pod" or "configmap"
+	metav1.ObjectMeta
+	node string // of a pod
+}
+
+func (x fixture) String() string { return x.kind + "/" + x.Name }
+
+// list returns the fixtures that the selector matches, pods first, each by name.
+func (f *Fleet) list(ctx context.Context, selector string) ([]fixture, error) {
+	options := metav1.ListOptions{LabelSelector: selector}
+	pods, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("list fixtures: %w", err)
+	}
+	cms, err := f.Client.CoreV1().ConfigMaps(f.Namespace).List(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("list fixtures: %w", err)
+	}
+	var found []fixture
+	for _, p := range pods.Items {
+		found = append(found, fixture{"pod", p.ObjectMeta, p.Spec.NodeName})
+	}
+	for _, c := range cms.Items {
+		found = append(found, fixture{"configmap", c.ObjectMeta, ""})
+	}
+	slices.SortFunc(found, func(a, b fixture) int {
+		return cmp.Or(-cmp.Compare(a.kind, b.kind), cmp.Compare(a.Name, b.Name))
+	})
+	return found, nil
+}
+
+// Left names the fixtures of the run that are there, as kind/name.
+func (f *Fleet) Left(ctx context.Context) ([]string, error) {
+	found, err := f.list(ctx, f.fixtures())
+	names := make([]string, len(found))
+	for i, x := range found {
+		names[i] = x.String()
+	}
+	return names, err
+}
+
+// Remove deletes every fixture of the run and waits until they are gone, or ctx
+// is done. It returns the names of what is left, as kind/name.
+//
+// A pod whose kubelet does not answer would be Terminating for as long as its
+// node is away. What is still there a while after its grace period (Force) is
+// therefore taken out of the API without the kubelet's word; the kubelet ends
+// its containers when it comes back and finds that the pod is no more. That is
+// told by the time, not by the node's condition: it needs no right on nodes, and
+// holds for a kubelet that hangs on a node that is Ready, too.
+func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
+	asked := map[types.UID]time.Time{}
+	var problems error
+	for {
+		found, err := f.list(ctx, f.fixtures())
+		if err != nil {
+			if ctx.Err() == nil && passing(err) && sleep(ctx, f.retry()) {
+				continue
+			}
+			return left, errors.Join(problems, err)
+		}
+		left = left[:0]
+		for _, x := range found {
+			left = append(left, x.String())
+		}
+		if len(found) == 0 {
+			return nil, nil
+		}
+		orders := f.deletions(found, asked)
+		errs := all(len(found), func(i int) error {
+			if orders[i] == nil {
+				return nil
+			}
+			return f.remove(ctx, found[i], *orders[i])
+		})
+		for i, err := range errs {
+			if err != nil {
+				delete(asked, found[i].UID)
+			}
+		}
+		problems = errors.Join(errs...)
+		if slices.ContainsFunc(errs, apierrors.IsForbidden) {
+			return left, problems
+		}
+		if !sleep(ctx, f.retry()) {
+			return left, problems
+		}
+	}
+}
+
+// deletions says for each fixture how it is to be deleted now: nil if it was
+// already asked to go and has time left. asked holds since when, by UID.
+func (f *Fleet) deletions(found []fixture, asked map[types.UID]time.Time) []*metav1.DeleteOptions {
+	now := f.now()
+	options := make([]*metav1.DeleteOptions, len(found))
+	for i, x := range found {
+		since, before := asked[x.UID]
+		period := int64(grace)
+		if before {
+			if x.kind != "pod" || now.Sub(since) <= grace*time.Second+cmp.Or(f.Force, 15*time.Second) {
+				continue
+			}
+			f.logf("::warning::%s on node %s did not end: taken out of the API; the node's kubelet ends its containers when it answers again", x, x.node)
+			period = 0
+		}
+		asked[x.UID] = now
+		options[i] = &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &found[i].UID}}
+		if x.kind == "pod" {
+			options[i].GracePeriodSeconds = &period
+		}
+	}
+	return options
+}
+
+// remove deletes one fixture; it is no error if it is gone, or another one of
+// its name is there now.
+func (f *Fleet) remove(ctx context.Context, x fixture, options metav1.DeleteOptions) error {
+	var err error
+	if x.kind == "pod" {
+		err = f.Client.CoreV1().Pods(f.Namespace).Delete(ctx, x.Name, options)
+	} else {
+		err = f.Client.CoreV1().ConfigMaps(f.Namespace).Delete(ctx, x.Name, options)
+	}
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete %s: %w", x, err)
+	}
+	return nil
+}
+
+// Sweep deletes the fixtures of other runs of the plan that no run needs any
+// more: those whose AnnotationExpires has passed, which is some time after their
+// own end. It neither waits nor asks for the runs, which would need a right on
+// them. It returns how many it deleted.
+func (f *Fleet) Sweep(ctx context.Context) (int, error) {
+	roles := make([]string, len(checkup.FixtureRoles))
+	for i, role := range checkup.FixtureRoles {
+		roles[i] = string(role)
+	}
+	var stale []fixture
+	for _, role := range roles {
+		found, err := f.list(ctx, labels.Set{checkup.LabelPlan: f.Plan, checkup.LabelRole: role}.String())
+		if err != nil {
+			return 0, err
+		}
+		for _, x := range found {
+			expires, err := time.Parse(time.RFC3339, x.Annotations[AnnotationExpires])
+			if err == nil && expires.Before(f.now()) && x.Labels[checkup.LabelRun] != f.RunUID {
+				stale = append(stale, x)
+			}
+		}
+	}
+	errs := all(len(stale), func(i int) error {
+		return f.remove(ctx, stale[i], metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &stale[i].UID}})
+	})
+	n := 0
+	for _, err := range errs {
+		if err == nil {
+			n++
+		}
+	}
+	return n, errors.Join(errs...)
+}
+
+// Evidence is what is kept of a fixture pod that went wrong.
+type Evidence struct {
+	Pod     string `json:"pod"`
+	Check   string `json:"check"`
+	Node    string `json:"node,omitempty"`
+	Problem string `json:"problem"`
+	// Warning is the last warning event about the pod.
+	Warning string `json:"warning,omitempty"`
+	// Log is the end of its log.
+	Log string `json:"log,omitempty"`
+	// Manifest is the pod as the API server has it.
+	Manifest *corev1.Pod `json:"manifest"`
+}
+
+const (
+	// evidencePods is of how many pods evidence is kept: enough to see a pattern.
+	evidencePods = 20
+	// evidenceLog is how much of a log is kept, from its end, in bytes.
+	evidenceLog = 64 << 10
+)
+
+// Evidence gathers what there is to see of the fixture pods of the run that went
+// wrong, of at most 20 of them: responders that are not ready, agents that did
+// not succeed. What cannot be read is left out: the manifest is always there.
+func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
+	list, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: f.fixtures()})
+	if err != nil {
+		return nil, fmt.Errorf("list fixtures: %w", err)
+	}
+	var wrong []*corev1.Pod
+	for i := range list.Items {
+		pod := &list.Items[i]
+		fine := ready(pod)
+		if checkup.Role(pod.Labels[checkup.LabelRole]) == checkup.RoleAgent {
+			fine = pod.Status.Phase == corev1.PodSucceeded
+		}
+		if !fine {
+			wrong = append(wrong, pod)
+		}
+	}
+	if len(wrong) == 0 {
+		return nil, nil
+	}
+	slices.SortFunc(wrong, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	if n := len(wrong); n > evidencePods {
+		f.logf("evidence is kept of the first %d of %d pods that went wrong", evidencePods, n)
+		wrong = wrong[:evidencePods]
+	}
+	warnings := f.warnings(ctx)
+	kept := make([]Evidence, len(wrong))
+	all(len(wrong), func(i int) error {
+		pod := wrong[i]
+		pod.ManagedFields = nil
+		kept[i] = Evidence{
+			Pod: pod.Name, Check: pod.Labels[checkup.LabelCheck], Node: pod.Spec.NodeName,
+			Problem: explain(pod, "").Message, Warning: warnings[pod.Name], Manifest: pod,
+		}
+		if !started(pod) {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // its kubelet may not answer
+		defer cancel()
+		log, err := f.openLog(ctx, pod.Name, false)
+		if err != nil {
+			kept[i].Log = oneLine("cannot be read: " + err.Error())
+			return nil
+		}
+		defer log.Close()
+		kept[i].Log = tail(log, evidenceLog)
+		return nil
+	})
+	return kept, nil
+}
+
+// tail returns the last n bytes that the reader gives before it ends or fails.
+func tail(r io.Reader, n int) string {
+	var end []byte
+	buf := make([]byte, n)
+	for {
+		m, err := r.Read(buf)
+		end = append(end, buf[:m]...)
+		end = end[max(0, len(end)-n):]
+		if err != nil {
+			return string(end)
+		}
+	}
+}

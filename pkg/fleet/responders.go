@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// StartResponders starts a responder for every target of the worksheet that is
+// no existing pod and has a source, waits until they are ready, for at most the
+// worksheet's setup timeout, and fills in the roster: one entry per target,
+// those of existing pods as the caller made them. A responder that is not ready
+// in time is a Cause in its entry (stage setup). It gives up before the timeout
+// when nothing but Patience is left to hope for.
+//
+// progress, if not nil, is called whenever the number of ready responders changes.
+func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, progress func(ready, of int)) error {
+	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.Timeouts.Setup))
+	defer cancel()
+	var pods []*corev1.Pod
+	var targets []int // of pods
+	for t, degree := range w.InDegrees() {
+		switch {
+		case w.Targets[t].Pod != "":
+			continue
+		case degree == 0:
+			roster.Targets[t].Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "no responder was started: the sample has no source for it"}
+			continue
+		}
+		pod, err := f.responder(w, t)
+		if err != nil {
+			return fmt.Errorf("responder for %s: %w", w.Targets[t].Name(), err)
+		}
+		pods, targets = append(pods, pod), append(targets, t)
+	}
+	f.logf("starting %d responders", len(pods))
+	errs := all(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
+	if err := everyOne(errs); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("none of %d responders could be created: %w", len(pods), err)
+	}
+	waiting := map[string]int{} // by the pod's name, the target
+	for i, t := range targets {
+		if errs[i] != nil {
+			roster.Targets[t].Cause = setupCause("its responder was not created: " + oneLine(errs[i].Error()))
+			continue
+		}
+		waiting[pods[i].Name] = t
+	}
+	left, err := f.awaitReady(deadline, w, roster, waiting, len(pods), progress)
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("wait for responders: %w", context.Cause(ctx))
+	}
+	if len(left) > 0 {
+		warnings := f.warnings(ctx)
+		for name, t := range waiting {
+			pod, ok := left[name]
+			switch {
+			case !ok:
+			case pod == nil:
+				roster.Targets[t].Cause = setupCause("its responder was deleted before it was ready")
+			default:
+				roster.Targets[t].Cause = setupCause("its responder is not ready: " + explain(pod, warnings[name]).Message)
+			}
+		}
+	}
+	for t, e := range roster.Targets {
+		if e.Cause != nil {
+			f.logf("::warning::target %s: %s", w.Targets[t].Name(), e.Cause.Message)
+		}
+	}
+	return nil
+}
+
+// setupCause is a Cause of the stage in which targets are set up.
+func setupCause(message string) *checkup.Cause {
+	return &checkup.Cause{Stage: checkup.StageSetup, Message: message}
+}
+
+// awaitReady watches until each waiting responder is ready, and then in the
+// roster, or is over, or ctx ends. It returns those that are not ready in their
+// last state, or nil for those that are gone.
+func (f *Fleet) awaitReady(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, waiting map[string]int, of int, progress func(ready, of int)) (map[string]*corev1.Pod, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	left := map[string]*corev1.Pod{} // not ready, in the last state seen
+	for name := range waiting {
+		left[name] = nil
+	}
+	ended := map[string]bool{} // in left, and nothing to wait for
+	var patience *time.Timer   // runs while all that are waited for are stuck
+	consider := func() {
+		if progress != nil {
+			progress(len(waiting)-len(left), of)
+		}
+		hope := slices.ContainsFunc(slices.Collect(maps.Keys(left)), func(name string) bool {
+			return !ended[name] && (left[name] == nil || !stuck(left[name]))
+		})
+		switch {
+		case len(left) == len(ended):
+			cancel()
+		case hope && patience != nil:
+			patience.Stop()
+			patience = nil
+		case !hope && patience == nil:
+			patience = time.AfterFunc(cmp.Or(f.Patience, 30*time.Second), cancel)
+		}
+	}
+	consider()
+	err := f.watch(ctx, f.labels(w.Check, checkup.RoleResponder), func(pod *corev1.Pod, gone bool) {
+		if _, ok := left[pod.Name]; !ok {
+			return
+		}
+		switch {
+		case gone:
+			left[pod.Name], ended[pod.Name] = nil, true
+		case over(pod):
+			left[pod.Name], ended[pod.Name] = pod, true
+		case ready(pod):
+			delete(left, pod.Name)
+			roster.Targets[waiting[pod.Name]] = entry(pod)
+			f.logf("%d of %d responders ready: %s", len(waiting)-len(left), of, w.Targets[waiting[pod.Name]].Name())
+		default:
+			left[pod.Name] = pod
+		}
+		consider()
+	})
+	if patience != nil {
+		patience.Stop()
+	}
+	return left, err
+}
+
+// TakeOver makes the responders of a check the property of this task's pod, so
+// that they go when it goes, and no longer with setup's. A responder that is no
+// more gets a Cause in the roster.
+func (f *Fleet) TakeOver(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster) error {
+	targets := responders(w, roster)
+	errs := all(len(targets), func(i int) error {
+		return f.own(ctx, checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[targets[i]].Node))
+	})
+	for i, t := range targets {
+		switch err := errs[i]; {
+		case apierrors.IsNotFound(err):
+			roster.Targets[t].Cause = setupCause("its responder was deleted after setup")
+			f.logf("::warning::target %s: %s", w.Targets[t].Name(), roster.Targets[t].Cause.Message)
+			errs[i] = nil
+		case err != nil:
+			errs[i] = fmt.Errorf("take over the responder of %s: %w", w.Targets[t].Name(), err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// responders are the targets that have a responder which was ready.
+func responders(w *checkup.Worksheet, roster *checkup.Roster) []int {
+	var targets []int
+	for t, e := range roster.Targets {
+		if w.Targets[t].Pod == "" && e.Cause == nil {
+			targets = append(targets, t)
+		}
+	}
+	return targets
+}
+
+// Lost looks again at the responders after probing and gives those that did not
+// live to see it a Cause in the roster: what was not answered by a dead
+// responder is no fact about the network.
+func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster) error {
+	list, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: f.labels(w.Check, checkup.RoleResponder).String()})
+	if err != nil {
+		return fmt.Errorf("look after the responders: %w", err)
+	}
+	pods := map[string]*corev1.Pod{}
+	for i, pod := range list.Items {
+		pods[pod.Namespace+"/"+pod.Name] = &list.Items[i]
+	}
+	for _, t := range responders(w, roster) {
+		switch pod := pods[roster.Targets[t].Pod]; {
+		case pod == nil:
+			roster.Targets[t].Cause = setupCause("lost while probing: its responder was deleted")
+		case over(pod):
+			roster.Targets[t].Cause = setupCause("lost while probing: " + explain(pod, "").Message)
+		default:
+			continue
+		}
+		f.logf("::warning::target %s: %s", w.Targets[t].Name(), roster.Targets[t].Cause.Message)
+	}
+	return nil
+}
+
+// Receptions reads from the responders' logs what arrived at each, and calls
+// told for each that could be read to its end, one call at a time. A responder
+// that cannot be read only costs the knowledge of the direction of a loss.
+func (f *Fleet) Receptions(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, told func(target int, received []checkup.Reception)) {
+	targets := responders(w, roster)
+	var mu sync.Mutex // serialises told
+	errs := all(len(targets), func(i int) error {
+		t := targets[i]
+		name := checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[t].Node)
+		log, err := f.openLog(ctx, name, false)
+		if err != nil {
+			return fmt.Errorf("responder %s: %w", w.Targets[t].Name(), err)
+		}
+		defer log.Close()
+		last := map[checkup.Pair]int{}
+		var received []checkup.Reception
+		_, err = lines(bufio.NewReader(log), func(m checkup.Message) bool {
+			if m.Reception == nil || m.Reception.Target != t || m.Reception.Packets < 0 {
+				return false
+			}
+			if at, ok := last[m.Reception.Pair]; ok {
+				received[at] = *m.Reception
+				return true
+			}
+			last[m.Reception.Pair] = len(received)
+			received = append(received, *m.Reception)
+			return true
+		})
+		if err != nil {
+			return fmt.Errorf("responder %s: %w", w.Targets[t].Name(), err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		told(t, received)
+		return nil
+	})
+	if err := errors.Join(errs...); err != nil {
+		f.logf("::warning::what some responders received is not known: %s", oneLine(err.Error()))
+	}
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// tries is how often a request that failed for a passing reason is made.
+const tries = 5
+
+// all calls do for each index below n, at most `concurrency` at a time, and
+// returns its errors by index.
+func all(n int, do func(i int) error) []error {
+	errs := make([]error, n)
+	var group errgroup.Group
+	group.SetLimit(concurrency)
+	for i := range n {
+		group.Go(func() error {
+			errs[i] = do(i)
+			return nil
+		})
+	}
+	group.Wait()
+	return errs
+}
+
+// everyOne returns the first error if none of several attempts succeeded: what
+// is refused to all is not a fact about one node. It is nil if there were no
+// attempts.
+func everyOne(errs []error) error {
+	for _, err := range errs {
+		if err == nil {
+			return nil
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return errs[0]
+}
+
+// create makes the pod, or goes on with the one that an earlier try of the task
+// made: its owner becomes this task's pod. One that is being deleted is waited
+// for, and one that has failed is replaced.
+func (f *Fleet) create(ctx context.Context, pod *corev1.Pod) error {
+	pods := f.Client.CoreV1().Pods(f.Namespace)
+	for try := 1; ; {
+		_, err := pods.Create(ctx, pod, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			var old *corev1.Pod
+			old, err = pods.Get(ctx, pod.Name, metav1.GetOptions{})
+			switch {
+			case apierrors.IsNotFound(err): // it went between the two requests
+				continue
+			case err != nil:
+			case old.Labels[checkup.LabelRun] != f.RunUID:
+				return fmt.Errorf("create pod %s: there is one of that name which is not of this run; delete it", pod.Name)
+			case old.DeletionTimestamp == nil && old.Status.Phase != corev1.PodFailed:
+				return f.own(ctx, pod.Name)
+			case old.DeletionTimestamp == nil:
+				err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID}})
+				if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+					return fmt.Errorf("replace pod %s of an earlier try: %w", pod.Name, err)
+				}
+				fallthrough
+			default:
+				if !sleep(ctx, f.retry()) {
+					return fmt.Errorf("create pod %s: one of an earlier try is still being deleted: %w", pod.Name, context.Cause(ctx))
+				}
+				continue
+			}
+		}
+		if err == nil {
+			return nil
+		}
+		if try++; try > tries || !passing(err) || !sleep(ctx, f.retry()) {
+			return fmt.Errorf("create pod %s: %w", pod.Name, err)
+		}
+	}
+}
+
+// passing reports whether an error of the API server may not come again: it did
+// not decide about the request itself.
+func passing(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
+	}
+	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
+		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
+}
+
+// own makes this task's pod the only owner of a pod.
+func (f *Fleet) own(ctx context.Context, pod string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": f.owners()}})
+	if err != nil {
+		return fmt.Errorf("encode the owner of pod %s: %w", pod, err)
+	}
+	// A merge patch replaces the list as a whole, the earlier task's pod with it.
+	_, err = f.Client.CoreV1().Pods(f.Namespace).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("make pod %s the owner of pod %s: %w", f.Owner, pod, err)
+	}
+	return nil
+}
+
+// watch calls seen with every state of every pod that the labels select, and
+// with gone when it is deleted, one call at a time, until ctx ends; then it
+// returns nil. It lists and watches again as long as it takes when the API
+// server is away. An error means that there is no right to.
+func (f *Fleet) watch(ctx context.Context, of labels.Set, seen func(pod *corev1.Pod, gone bool)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	informer := coreinformers.NewFilteredPodInformer(f.Client, f.Namespace, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
+		o.LabelSelector = of.String()
+	})
+	err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+			cancel(deniedError{err})
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { seen(o.(*corev1.Pod), false) },
+		UpdateFunc: func(_, o any) { seen(o.(*corev1.Pod), false) },
+		DeleteFunc: func(o any) {
+			if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = unknown.Obj
+			}
+			if pod, ok := o.(*corev1.Pod); ok {
+				seen(pod, true)
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	informer.RunWithContext(ctx) // returns when the last call of seen has
+	var denied deniedError
+	if errors.As(context.Cause(ctx), &denied) {
+		return fmt.Errorf("watch pods in namespace %s: %w", f.Namespace, denied.error)
+	}
+	return nil
+}
+
+// deniedError is the cause with which a watch without a right to it is ended.
+type deniedError struct{ error }
