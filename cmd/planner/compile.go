@@ -4,9 +4,11 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
@@ -26,31 +28,33 @@ instead, and a sample PipelineRun into its folder samples. It needs no cluster.`
 			if err != nil {
 				return err
 			}
+			var objects []runtime.Object
+			files := tekton.Files{}
 			for _, plan := range plans {
 				compiled, err := tekton.Compile(plan, options)
 				if err != nil {
 					return exit{exitUsage, err}
 				}
-				if dir == "" {
-					text, err := tekton.Encode(compiled.Applied()...)
-					if err != nil {
-						return err
-					}
-					if _, err := env.stdout.Write(text); err != nil {
-						return err
-					}
-					continue
-				}
-				files, err := compiled.Files()
+				written, err := compiled.Files()
 				if err != nil {
 					return err
 				}
+				maps.Copy(files, written)
+				objects = append(objects, compiled.Applied()...)
+			}
+			if dir != "" {
 				if err := files.Write(dirOf(env, dir)); err != nil {
 					return err
 				}
-				fmt.Fprintf(env.stderr, "wrote %d files for plan %s to %s\n", len(files), plan.Name, dir)
+				fmt.Fprintf(env.stderr, "wrote %d files to %s\n", len(files), dir)
+				return nil
 			}
-			return nil
+			text, err := tekton.Encode(objects...)
+			if err != nil {
+				return err
+			}
+			_, err = env.stdout.Write(text)
+			return err
 		},
 	}
 	addCompileOptions(cmd, &options)

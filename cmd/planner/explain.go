@@ -137,7 +137,7 @@ func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explain
 	if err != nil {
 		return nil, err
 	}
-	return snapshot, writeFile(dirOf(e, o.record), data)
+	return snapshot, os.WriteFile(dirOf(e, o.record), data, 0o644)
 }
 
 // explain works everything out from values alone.

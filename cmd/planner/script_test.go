@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"planner": main})
+}
+
+// TestScripts runs testdata/script/VERB_TOPIC.txtar: each holds its inputs, the
+// command lines and their exact output. UPDATE=1 writes the output anew.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		UpdateScripts:       os.Getenv("UPDATE") != "",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			// No cluster, no registry, and a home that holds nothing: what works
+			// here works on a plane.
+			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
+			env.Setenv("KUBECONFIG", filepath.Join(env.WorkDir, "no-kubeconfig"))
+			env.Setenv("CUE_REGISTRY", "none")
+			root, err := filepath.Abs("../..")
+			env.Setenv("ROOT", root)
+			return err
+		},
+	})
+}
+
+// Every verb has a script.
+func TestEveryVerbHasAScript(t *testing.T) {
+	scripts, err := filepath.Glob("testdata/script/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	verbs := map[string]bool{}
+	for _, path := range scripts {
+		verb, _, ok := strings.Cut(filepath.Base(path), "_")
+		if !ok {
+			t.Errorf("%s: want VERB_TOPIC.txtar", path)
+		}
+		verbs[verb] = true
+	}
+	root := newRoot(&environment{})
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		if !verbs[cmd.Name()] {
+			t.Errorf("no script testdata/script/%s_*.txtar", cmd.Name())
+		}
+	}
+	forEach(root, func(cmd *cobra.Command) {
+		if cmd.Short == "" {
+			t.Errorf("%s has no short help", cmd.CommandPath())
+		}
+	})
+}
+
+func forEach(cmd *cobra.Command, f func(*cobra.Command)) {
+	f(cmd)
+	for _, c := range cmd.Commands() {
+		forEach(c, f)
+	}
+}

@@ -1,0 +1,666 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+// Package e2e runs the built planner against the sandbox: real Kubernetes, real
+// Tekton, real packets, with faults injected between nodes. `make e2e` brings the
+// sandbox up, loads the images and runs it.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/report"
+	"github.com/checkplan/checkplan/pkg/run"
+)
+
+const (
+	plannerBin = "../../bin/planner"
+	sandboxBin = "../../bin/sandbox"
+	plans      = "testdata/plans.cue"
+)
+
+// cluster is the sandbox, by the kubeconfig that `make e2e` sets.
+func cluster(t *testing.T) *run.Cluster {
+	t.Helper()
+	c, err := run.Connect(run.Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// sandbox runs a verb of the sandbox.
+func sandbox(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(sandboxBin, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("sandbox %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// fault breaks something until the test ends.
+func fault(t *testing.T, args ...string) {
+	t.Helper()
+	t.Cleanup(func() { sandbox(t, "fault", "clear") })
+	sandbox(t, append([]string{"fault", "add"}, args...)...)
+}
+
+// command is a planner that has been started.
+type command struct {
+	*exec.Cmd
+	stdout, stderr buffer
+}
+
+// buffer can be read while the command still writes.
+type buffer struct {
+	mu    sync.Mutex
+	bytes []byte // guarded by mu
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bytes = append(b.bytes, p...)
+	return len(p), nil
+}
+
+func (b *buffer) Bytes() []byte  { b.mu.Lock(); defer b.mu.Unlock(); return slices.Clone(b.bytes) }
+func (b *buffer) String() string { return string(b.Bytes()) }
+
+func start(t *testing.T, args ...string) *command {
+	t.Helper()
+	c := &command{Cmd: exec.Command(plannerBin, args...)}
+	c.Stdout, c.Stderr = &c.stdout, &c.stderr
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Process.Kill() })
+	return c
+}
+
+// wait returns the exit code.
+func (c *command) wait(t *testing.T) int {
+	t.Helper()
+	err := c.Cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return c.ProcessState.ExitCode()
+}
+
+// started waits until the run exists and returns its name.
+func (c *command) started(t *testing.T) string {
+	t.Helper()
+	var name string
+	eventually(t, time.Minute, func() error {
+		for line := range strings.Lines(c.stderr.String()) {
+			if _, err := fmt.Sscanf(line, "started PipelineRun %s in namespace", &name); err == nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("no PipelineRun was started: %s", c.stderr.String())
+	})
+	return name
+}
+
+// runPlan runs a plan to its end and returns its report.
+func runPlan(t *testing.T, plan string, wantCode int, args ...string) *checkup.Report {
+	t.Helper()
+	c := start(t, append([]string{"run", plans, "--plan", plan, "--output", "json"}, args...)...)
+	if code := c.wait(t); code != wantCode {
+		t.Errorf("planner run --plan %s exits with %d, want %d\n%s\n%s", plan, code, wantCode, c.stderr.String(), text(t, c.stdout.Bytes()))
+	}
+	return reportOf(t, c)
+}
+
+func reportOf(t *testing.T, c *command) *checkup.Report {
+	t.Helper()
+	r, err := report.Read(bytes.NewReader(c.stdout.Bytes()))
+	if err != nil {
+		t.Fatalf("no report: %v\n%s", err, c.stderr.String())
+	}
+	return r
+}
+
+// text is a JSON report as people read it.
+func text(t *testing.T, data []byte) string {
+	r, err := report.Read(bytes.NewReader(data))
+	if err != nil {
+		return string(data)
+	}
+	var b strings.Builder
+	if err := report.Text(&b, r, report.TextOptions{Width: 120}); err != nil {
+		t.Error(err)
+	}
+	return b.String()
+}
+
+func describe(t *testing.T, r *checkup.Report) string {
+	t.Helper()
+	var b strings.Builder
+	if err := report.Text(&b, r, report.TextOptions{Width: 120}); err != nil {
+		t.Error(err)
+	}
+	return b.String()
+}
+
+// pipelineRun reads the run itself.
+func pipelineRun(t *testing.T, name string) *pipelinev1.PipelineRun {
+	t.Helper()
+	c := cluster(t)
+	r, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func result(r *pipelinev1.PipelineRun, name string) string {
+	for _, res := range r.Status.Results {
+		if res.Name == name {
+			return res.Value.StringVal
+		}
+	}
+	return ""
+}
+
+// checkResults compares the PipelineRun's status with the report: whatever the
+// verdict, they must be there.
+func checkResults(t *testing.T, r *checkup.Report) {
+	t.Helper()
+	pr := pipelineRun(t, r.Run)
+	want := map[string]string{
+		"verdict": string(r.Verdict), "summary": r.Summary,
+		"expected": fmt.Sprint(r.Counts.Expected), "pass": fmt.Sprint(r.Counts.Pass),
+		"fail": fmt.Sprint(r.Counts.Fail), "unmeasured": fmt.Sprint(r.Counts.Unmeasured),
+	}
+	for name, value := range want {
+		if got := result(pr, name); got != value {
+			t.Errorf("result %s of PipelineRun %s is %q, want %q", name, r.Run, got, value)
+		}
+	}
+	if result(pr, "report") == "" {
+		t.Errorf("PipelineRun %s does not say where its report is", r.Run)
+	}
+	if (result(pr, "findings") == "") != (len(findings(r)) == 0) {
+		t.Errorf("result findings is %q, the report has %d", result(pr, "findings"), len(findings(r)))
+	}
+}
+
+func findings(r *checkup.Report) []checkup.Finding {
+	var all []checkup.Finding
+	for _, c := range r.Checks {
+		all = append(all, c.Findings...)
+	}
+	return all
+}
+
+// nothingLeft waits until no fixture of any run is there: what a cancelled run
+// leaves, the garbage collector takes within seconds.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	c := cluster(t)
+	eventually(t, 90*time.Second, func() error {
+		var left []string
+		selector := fmt.Sprintf("%s in (%s,%s)", checkup.LabelRole, checkup.RoleResponder, checkup.RoleAgent)
+		pods, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
+		if err != nil {
+			return err
+		}
+		for _, p := range pods.Items {
+			left = append(left, "pod/"+p.Name)
+		}
+		maps, err := c.Kube.CoreV1().ConfigMaps(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
+		if err != nil {
+			return err
+		}
+		for _, m := range maps.Items {
+			left = append(left, "configmap/"+m.Name)
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("fixtures are left: %s", strings.Join(left, ", "))
+		}
+		return nil
+	})
+}
+
+// eventually polls until f is content or the time is over.
+func eventually(t *testing.T, within time.Duration, f func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("after %s: %v", within, err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// The explanation, then two clean runs: what is explained is what runs, both
+// pass, and together they are the full mesh.
+func TestCleanNetwork(t *testing.T) {
+	type explanation struct {
+		Checks []struct {
+			checkup.Cost
+			Round, Rounds int
+		} `json:"checks"`
+	}
+	measured := map[string]int{} // ordered pair of nodes: how often
+	for i := range 2 {
+		explain := start(t, "explain", plans, "--plan", "ring", "--output", "json")
+		if code := explain.wait(t); code != 0 {
+			t.Fatalf("explain exits with %d: %s", code, explain.stderr.String())
+		}
+		var explained explanation
+		if err := json.Unmarshal(explain.stdout.Bytes(), &explained); err != nil {
+			t.Fatal(err)
+		}
+		c := start(t, "run", plans, "--plan", "ring", "--output", "json")
+		name := c.started(t)
+		pods := watchPods(t, string(pipelineRun(t, name).UID))
+		if code := c.wait(t); code != 0 {
+			t.Fatalf("run %d exits with %d: %s\n%s", i, code, c.stderr.String(), text(t, c.stdout.Bytes()))
+		}
+		r := reportOf(t, c)
+		if r.Verdict != checkup.RunPass || len(findings(r)) > 0 {
+			t.Errorf("run %d:\n%s", i, describe(t, r))
+		}
+		checkResults(t, r)
+		got, want := r.Checks[0], explained.Checks[0]
+		if got.Counts.Expected != want.Pairs || got.Counts.Pass != want.Pairs {
+			t.Errorf("explain says %d pairs, %d were expected and %d passed", want.Pairs, got.Counts.Expected, got.Counts.Pass)
+		}
+		if got.Sent != want.Packets {
+			t.Errorf("explain says %d packets, %d were sent", want.Packets, got.Sent)
+		}
+		if ran := pods(); len(ran) != want.Agents+want.Responders {
+			t.Errorf("explain says %d agents and %d responders, there ran %q", want.Agents, want.Responders, ran)
+		}
+		if got.Coverage.Round != want.Round || got.Coverage.Rounds != 2 || want.Rounds != 2 {
+			t.Errorf("round %d of %d, explain says %d of %d, want 2 rounds", got.Coverage.Round, got.Coverage.Rounds, want.Round, want.Rounds)
+		}
+		for s, row := range got.Matrix.Cells {
+			for target, cell := range row {
+				if cell != ' ' {
+					measured[got.Matrix.Sources[s]+" -> "+got.Matrix.Targets[target]]++
+				}
+			}
+		}
+	}
+	if len(measured) != 6 {
+		t.Errorf("two rounds of three workers measured %d ordered pairs, want all 6: %v", len(measured), measured)
+	}
+	for pair, n := range measured {
+		if n != 1 {
+			t.Errorf("%s was measured %d times in two rounds, want once", pair, n)
+		}
+	}
+	nothingLeft(t)
+}
+
+// watchPods collects the names of the fixture pods of a run as they come and go.
+func watchPods(t *testing.T, runUID string) (names func() []string) {
+	t.Helper()
+	c := cluster(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan []string, 1)
+	go func() {
+		var seen []string
+		for ctx.Err() == nil {
+			pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(ctx, metav1.ListOptions{
+				LabelSelector: fmt.Sprintf("%s=%s,%s in (%s,%s)", checkup.LabelRun, runUID, checkup.LabelRole, checkup.RoleResponder, checkup.RoleAgent)})
+			if err == nil {
+				for _, p := range pods.Items {
+					if !slices.Contains(seen, p.Name) {
+						seen = append(seen, p.Name)
+					}
+				}
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+		done <- seen
+	}()
+	return func() []string { cancel(); return <-done }
+}
+
+// Each fault, alone, fails the run with the finding that names it.
+func TestFaults(t *testing.T) {
+	type want struct {
+		cause   checkup.FindingCause
+		subject string // part of it
+	}
+	tests := []struct {
+		name  string
+		fault []string
+		want  want
+	}{
+		{"ingress of a node", []string{"drop", "--node", "worker-2", "--direction", "ingress"}, want{checkup.CauseNodeIngress, "worker-2"}},
+		{"egress of a node", []string{"drop", "--node", "worker-2", "--direction", "egress"}, want{checkup.CauseNodeEgress, "worker-2"}},
+		{"one ordered pair", []string{"drop", "--from", "worker-1", "--to", "worker-3"}, want{checkup.CausePair, "worker-1 -> worker-3"}},
+		{"UDP only", []string{"drop", "--protocol", "udp"}, want{checkup.CauseTransport, "udp"}},
+		{"IPv6 only", []string{"drop", "--family", "ipv6"}, want{checkup.CauseFamily, "IPv6"}},
+		{"MTU black hole", []string{"mtu", "--max-bytes", "1000"}, want{checkup.CauseSize, "1400"}},
+		{"20% loss of a node", []string{"loss", "--percent", "20", "--node", "worker-3"}, want{checkup.CauseNode, "worker-3"}},
+		{"30 ms delay against a 10 ms limit", []string{"delay", "--by", "30ms", "--node", "worker-1"}, want{checkup.CauseNode, "worker-1"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			fault(t, tt.fault...)
+			r := runPlan(t, "full", 3)
+			if r.Verdict != checkup.RunFail {
+				t.Fatalf("verdict %s, want fail:\n%s", r.Verdict, describe(t, r))
+			}
+			all := findings(r)
+			if len(all) == 0 || all[0].Cause != tt.want.cause || !strings.Contains(all[0].Subject, tt.want.subject) {
+				t.Errorf("first finding should be %s of %s:\n%s", tt.want.cause, tt.want.subject, describe(t, r))
+			}
+			checkResults(t, r)
+			nothingLeft(t)
+		})
+	}
+}
+
+// inconclusive checks that some pairs were not measured, that none of these is
+// told as passed, and that a cause is given which has the words.
+func inconclusive(t *testing.T, r *checkup.Report, words string) {
+	t.Helper()
+	if r.Verdict != checkup.RunInconclusive || r.Passed || r.Counts.Unmeasured == 0 || r.Counts.Fail != 0 {
+		t.Errorf("verdict %s, want inconclusive without failures:\n%s", r.Verdict, describe(t, r))
+	}
+	if !strings.Contains(describe(t, r), words) {
+		t.Errorf("the report does not say %q:\n%s", words, describe(t, r))
+	}
+	checkResults(t, r)
+}
+
+// An agent that is killed leaves its pairs unmeasured.
+func TestKilledAgent(t *testing.T) {
+	c := start(t, "run", plans, "--plan", "slow", "--output", "json")
+	c.started(t)
+	eventually(t, 2*time.Minute, func() error {
+		pids := agents(t)
+		if len(pids) < 3 {
+			return fmt.Errorf("%d agents run", len(pids))
+		}
+		return syscall.Kill(pids[0], syscall.SIGKILL)
+	})
+	if code := c.wait(t); code != 1 {
+		t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
+	}
+	inconclusive(t, reportOf(t, c), "137")
+	nothingLeft(t)
+}
+
+// agents are the processes of agents that probe: the sandbox's nodes are
+// namespaces of this machine.
+func agents(t *testing.T) []int {
+	t.Helper()
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, path := range paths {
+		cmdline, err := os.ReadFile(path)
+		var pid int
+		if _, scanErr := fmt.Sscanf(path, "/proc/%d/cmdline", &pid); err != nil || scanErr != nil {
+			continue // it has ended meanwhile
+		}
+		if words := strings.Split(string(cmdline), "\x00"); len(words) > 1 && strings.HasSuffix(words[0], "/agent") && words[1] == "probe" {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// A node whose kubelet stopped cannot be measured, and that is what is said.
+func TestStoppedKubelet(t *testing.T) {
+	fault(t, "stop", "kubelet", "--node", "worker-2")
+	r := runPlan(t, "full", 1, "--set", "mesh.udp.count=5")
+	inconclusive(t, r, "worker-2")
+	nothingLeft(t)
+}
+
+// A node that stops while it is probed: what was measured before is kept.
+func TestKubeletStopsDuringTheRun(t *testing.T) {
+	c := start(t, "run", plans, "--plan", "slow", "--output", "json")
+	c.started(t)
+	eventually(t, 2*time.Minute, func() error {
+		if n := len(agents(t)); n < 3 {
+			return fmt.Errorf("%d agents run", n)
+		}
+		return nil
+	})
+	fault(t, "stop", "kubelet", "--node", "worker-3")
+	code := c.wait(t)
+	r := reportOf(t, c)
+	if r.Verdict == checkup.RunFail {
+		t.Errorf("a stopped kubelet is not a broken network:\n%s", describe(t, r))
+	}
+	if (r.Verdict == checkup.RunPass) != (r.Counts.Unmeasured == 0) || (code == 0) != (r.Verdict == checkup.RunPass) {
+		t.Errorf("exit code %d, verdict %s with %d pairs unmeasured:\n%s", code, r.Verdict, r.Counts.Unmeasured, describe(t, r))
+	}
+	sandbox(t, "fault", "clear")
+	nothingLeft(t)
+}
+
+// However a run is cancelled, no fixture is left.
+func TestCancel(t *testing.T) {
+	probing := func(t *testing.T) error {
+		if len(agents(t)) == 0 {
+			return errors.New("no agent runs")
+		}
+		return nil
+	}
+	t.Run("Ctrl-C", func(t *testing.T) {
+		c := start(t, "run", plans, "--plan", "slow", "--output", "json")
+		c.started(t)
+		eventually(t, 2*time.Minute, func() error { return probing(t) })
+		if err := c.Process.Signal(syscall.SIGINT); err != nil {
+			t.Fatal(err)
+		}
+		if code := c.wait(t); code != 1 {
+			t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
+		}
+		if !strings.Contains(c.stderr.String(), "its teardown still runs") {
+			t.Errorf("it does not say that teardown still runs: %s", c.stderr.String())
+		}
+		inconclusive(t, reportOf(t, c), "unmeasured")
+		nothingLeft(t)
+	})
+	t.Run("Ctrl-C twice", func(t *testing.T) {
+		c := start(t, "run", plans, "--plan", "slow")
+		c.started(t)
+		eventually(t, 2*time.Minute, func() error { return probing(t) })
+		for range 2 {
+			if err := c.Process.Signal(syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, 10*time.Second, func() error {
+				if !strings.Contains(c.stderr.String(), "interrupted") {
+					return errors.New("the first Ctrl-C is not told")
+				}
+				return nil
+			})
+		}
+		if code := c.wait(t); code != 1 {
+			t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
+		}
+		if !strings.Contains(c.stderr.String(), "left before the end") {
+			t.Errorf("it does not say what remains: %s", c.stderr.String())
+		}
+		nothingLeft(t)
+	})
+	for _, status := range []pipelinev1.PipelineRunSpecStatus{pipelinev1.PipelineRunSpecStatusCancelled, pipelinev1.PipelineRunSpecStatusCancelledRunFinally} {
+		for _, when := range []string{"setup", "probe"} {
+			t.Run(string(status)+" during "+when, func(t *testing.T) {
+				c := start(t, "run", plans, "--plan", "slow")
+				name := c.started(t)
+				eventually(t, 2*time.Minute, func() error {
+					if when == "probe" {
+						return probing(t)
+					}
+					return fixturesOf(t, string(pipelineRun(t, name).UID))
+				})
+				cancel(t, name, status)
+				if code := c.wait(t); code != 1 {
+					t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
+				}
+				nothingLeft(t)
+			})
+		}
+	}
+}
+
+// fixturesOf is content once the run has a fixture.
+func fixturesOf(t *testing.T, uid string) error {
+	c := cluster(t)
+	left, err := c.Remaining(t.Context(), uid)
+	if err == nil && len(left) == 0 {
+		err = errors.New("no fixture yet")
+	}
+	return err
+}
+
+func cancel(t *testing.T, name string, status pipelinev1.PipelineRunSpecStatus) {
+	t.Helper()
+	c := cluster(t)
+	r := pipelineRun(t, name)
+	r.Spec.Status = status
+	if _, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).Update(t.Context(), r, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Two runs of one plan at once do not disturb each other.
+func TestTwoRunsAtOnce(t *testing.T) {
+	a := start(t, "run", plans, "--plan", "full", "--output", "json", "--set", "mesh.latency.p50=")
+	b := start(t, "run", plans, "--plan", "full", "--output", "json", "--set", "mesh.latency.p50=")
+	for _, c := range []*command{a, b} {
+		if code := c.wait(t); code != 0 {
+			t.Errorf("exit code %d: %s\n%s", code, c.stderr.String(), text(t, c.stdout.Bytes()))
+		}
+	}
+	if a, b := reportOf(t, a), reportOf(t, b); a.RunUID == b.RunUID {
+		t.Error("both reports are of one run")
+	}
+	nothingLeft(t)
+}
+
+// Checks run one after the other, and the report holds both.
+func TestChain(t *testing.T) {
+	r := runPlan(t, "chain", 0)
+	if len(r.Checks) != 2 || r.Checks[0].Name != "first" || r.Checks[1].Name != "second" {
+		t.Fatalf("checks of the report:\n%s", describe(t, r))
+	}
+	checkResults(t, r)
+	nothingLeft(t)
+}
+
+// Pairs that must be cut off fail while they are not, and pass once they are.
+func TestUnreachable(t *testing.T) {
+	if r := runPlan(t, "isolated", 3); r.Counts.Fail != r.Counts.Expected {
+		t.Errorf("all pairs are open and must fail:\n%s", describe(t, r))
+	}
+	fault(t, "drop")
+	if r := runPlan(t, "isolated", 0); r.Counts.Pass != r.Counts.Expected {
+		t.Errorf("all pairs are cut off and must pass:\n%s", describe(t, r))
+	}
+	nothingLeft(t)
+}
+
+// The report of an earlier run reads the same from the cluster, and from a file.
+func TestReportAgain(t *testing.T) {
+	c := start(t, "run", plans, "--plan", "ring", "--output", "json")
+	if code := c.wait(t); code != 0 {
+		t.Fatalf("exit code %d: %s", code, c.stderr.String())
+	}
+	file := filepath.Join(t.TempDir(), "report.json")
+	if err := os.WriteFile(file, c.stdout.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fromFile, fromCluster := start(t, "report", file), start(t, "report", reportOf(t, c).Run)
+	if a, b := fromFile.wait(t), fromCluster.wait(t); a != 0 || b != 0 {
+		t.Fatalf("exit codes %d, %d: %s%s", a, b, fromFile.stderr.String(), fromCluster.stderr.String())
+	}
+	if fromFile.stdout.String() != fromCluster.stdout.String() {
+		t.Errorf("from a file:\n%s\nfrom the cluster:\n%s", fromFile.stdout.String(), fromCluster.stdout.String())
+	}
+	gone := start(t, "report", "no-such-run")
+	if code := gone.wait(t); code != 1 || !strings.Contains(gone.stderr.String(), "no-such-run") {
+		t.Errorf("a run that never was: %d, %s", code, gone.stderr.String())
+	}
+}
+
+// What cannot be measured is said, with the reason that Kubernetes gives.
+func TestBadDays(t *testing.T) {
+	t.Run("no node matches", func(t *testing.T) {
+		r := runPlan(t, "nowhere", 1)
+		if r.Verdict != checkup.RunInconclusive || !strings.Contains(describe(t, r), "example.test/none") {
+			t.Errorf("want inconclusive, with the selector that matches nothing:\n%s", describe(t, r))
+		}
+	})
+	t.Run("unschedulable", func(t *testing.T) {
+		inconclusive(t, runPlan(t, "unschedulable", 1), "Insufficient memory")
+	})
+	t.Run("image that cannot be pulled", func(t *testing.T) {
+		c := start(t, "run", plans, "--plan", "ring", "--image-tag", "v0.0.0-none", "--timeout", "6m")
+		if code := c.wait(t); code != 1 {
+			t.Errorf("exit code %d, want 1", code)
+		}
+		if !strings.Contains(c.stderr.String(), "ImagePull") {
+			t.Errorf("it does not name the image pull: %s", c.stderr.String())
+		}
+	})
+	t.Run("informational gate", func(t *testing.T) {
+		fault(t, "drop", "--family", "ipv6")
+		r := runPlan(t, "ring", 0, "--set", "gate=Nothing")
+		if r.Verdict != checkup.RunFail || !r.Passed {
+			t.Errorf("want a verdict of fail that passes the gate:\n%s", describe(t, r))
+		}
+		if !pipelineRun(t, r.Run).IsSuccessful() {
+			t.Error("the PipelineRun did not succeed")
+		}
+	})
+	t.Run("kept on request", func(t *testing.T) {
+		r := runPlan(t, "ring", 0, "--keep")
+		if err := fixturesOf(t, r.RunUID); err != nil {
+			t.Error(err)
+		}
+		c := cluster(t)
+		remove := exec.Command("sh", "-c", strings.Replace(c.RemoveCommand(r.RunUID), "kubectl", sandboxBin+" kubectl", 1))
+		if out, err := remove.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	nothingLeft(t)
+}
