@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// sent is a packet as a spec of a fault sees it.
+type sent struct {
+	from, to     string // nodes
+	family       Family
+	protocol     Protocol
+	sport, dport uint16 // 0 for icmp
+	bytes        int    // of the IP packet
+}
+
+// faults is every fault there is, by the command line that makes it, with the
+// packets that it must touch. TestRules shows the rules that it becomes,
+// TestRealPackets that the kernel reads them as meant.
+var faults = []struct {
+	name    string
+	args    string
+	touches func(sent) bool
+}{
+	{"drop_all", "drop", func(sent) bool { return true }},
+	{"drop_node", "drop --node w1", func(p sent) bool { return p.from == "w1" || p.to == "w1" }},
+	{"drop_ingress", "drop --node w2 --direction ingress", func(p sent) bool { return p.to == "w2" }},
+	{"drop_egress", "drop --node w2 --direction egress", func(p sent) bool { return p.from == "w2" }},
+	{"drop_pair", "drop --from w1 --to w2", func(p sent) bool { return p.from == "w1" && p.to == "w2" }},
+	{"drop_ipv4", "drop --family ipv4", func(p sent) bool { return p.family == IPv4 }},
+	{"drop_ipv6", "drop --node w3 --family ipv6", func(p sent) bool { return p.family == IPv6 && (p.from == "w3" || p.to == "w3") }},
+	{"drop_udp", "drop --protocol udp", func(p sent) bool { return p.protocol == UDP }},
+	{"drop_tcp", "drop --node w1 --direction ingress --protocol tcp", func(p sent) bool { return p.to == "w1" && p.protocol == TCP }},
+	{"drop_icmp", "drop --protocol icmp", func(p sent) bool { return p.protocol == ICMP }},
+	{"drop_icmp_ipv6_pair", "drop --from w3 --to w1 --family ipv6 --protocol icmp", func(p sent) bool {
+		return p.from == "w3" && p.to == "w1" && p.family == IPv6 && p.protocol == ICMP
+	}},
+	{"drop_dport", "drop --dport 5001", func(p sent) bool { return p.dport == 5001 }},
+	{"drop_udp_dport", "drop --from w2 --to w3 --protocol udp --dport 5002", func(p sent) bool {
+		return p.from == "w2" && p.to == "w3" && p.protocol == UDP && p.dport == 5002
+	}},
+	{"drop_tcp_ports", "drop --protocol tcp --sport 6001 --dport 5002", func(p sent) bool {
+		return p.protocol == TCP && p.sport == 6001 && p.dport == 5002
+	}},
+	{"drop_sport", "drop --sport 6002", func(p sent) bool { return p.sport == 6002 }},
+	{"loss_certain", "loss --percent 100 --node w1 --direction egress", func(p sent) bool { return p.from == "w1" }},
+	{"loss_most", "loss --percent 99.99 --from w1 --to w2 --protocol udp --dport 1", func(p sent) bool { return false }},
+	{"mtu", "mtu --max-bytes 1300", func(p sent) bool { return p.bytes > 1300 }},
+	{"mtu_exact", "mtu --max-bytes 1399 --node w1", func(p sent) bool { return p.bytes > 1399 && (p.from == "w1" || p.to == "w1") }},
+	{"mtu_passes", "mtu --max-bytes 1400 --node w1", func(p sent) bool { return false }},
+	{"mtu_pair", "mtu --max-bytes 576 --from w2 --to w1", func(p sent) bool { return p.bytes > 576 && p.from == "w2" && p.to == "w1" }},
+	{"delay_all", "delay --by 30ms", func(sent) bool { return true }},
+	{"delay_node", "delay --by 30ms --node w2", func(p sent) bool { return p.from == "w2" || p.to == "w2" }},
+	{"delay_ingress", "delay --by 30ms --node w2 --direction ingress", func(p sent) bool { return p.to == "w2" }},
+	{"delay_egress", "delay --by 30ms --node w3 --direction egress", func(p sent) bool { return p.from == "w3" }},
+	{"delay_pair_udp", "delay --by 120ms --from w1 --to w3 --protocol udp", func(p sent) bool {
+		return p.from == "w1" && p.to == "w3" && p.protocol == UDP
+	}},
+	{"delay_ipv6", "delay --by 15ms --family ipv6", func(p sent) bool { return p.family == IPv6 }},
+}
+
+// specNodes are three nodes as the sandbox makes them.
+func specNodes() []Node {
+	var nodes []Node
+	for i := 1; i <= 3; i++ {
+		nodes = append(nodes, Node{
+			Name:   fmt.Sprintf("w%d", i),
+			NetNS:  fmt.Sprintf("/run/sandbox/w%d.net", i),
+			Uplink: "eth0",
+			PodCIDRs: []netip.Prefix{
+				netip.MustParsePrefix(fmt.Sprintf("198.18.%d.0/24", 100+i)),
+				netip.MustParsePrefix(fmt.Sprintf("fd00:198:18:%d::/64", 100+i)),
+			},
+		})
+	}
+	return nodes
+}
+
+func mustParse(t testing.TB, args string) Fault {
+	t.Helper()
+	f, err := Parse(strings.Fields(args))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// The table above must hold each value of each field at least once.
+func TestFaultsAreComplete(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range faults {
+		f := mustParse(t, c.args)
+		seen["kind "+string(f.Kind)] = true
+		seen["family "+string(f.Family)] = true
+		seen["protocol "+string(f.Protocol)] = true
+		scope := "all nodes"
+		switch {
+		case f.From != "":
+			scope = "ordered pair"
+		case f.Node != "":
+			scope = "node, direction " + string(f.Direction)
+		}
+		seen["scope "+scope] = true
+		seen[string(f.Kind)+": "+scope] = true
+		seen[fmt.Sprintf("ports sport=%t dport=%t any=%t", f.SrcPort != 0, f.DstPort != 0, f.Protocol == AnyProtocol)] = true
+	}
+	want := []string{"scope all nodes", "scope ordered pair", "scope node, direction "}
+	for _, v := range []Kind{Drop, Loss, MTU, Delay} {
+		want = append(want, "kind "+string(v))
+	}
+	for _, v := range []Direction{Both, Ingress, Egress} {
+		want = append(want, "drop: node, direction "+string(v), "delay: node, direction "+string(v))
+	}
+	for _, v := range []Family{AnyFamily, IPv4, IPv6} {
+		want = append(want, "family "+string(v))
+	}
+	for _, v := range []Protocol{AnyProtocol, TCP, UDP, ICMP} {
+		want = append(want, "protocol "+string(v))
+	}
+	for _, k := range []Kind{Drop, MTU, Delay} {
+		want = append(want, string(k)+": all nodes", string(k)+": ordered pair")
+	}
+	want = append(want,
+		"ports sport=false dport=true any=true", "ports sport=true dport=false any=true",
+		"ports sport=false dport=true any=false", "ports sport=true dport=true any=false")
+	for _, w := range want {
+		if !seen[w] {
+			t.Errorf("no fault in the table has %s", w)
+		}
+	}
+	// And the package comment and Usage must show each kind and flag.
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := Fault{Percent: 1, MaxBytes: 68, Delay: 1, Node: "n", Direction: Egress, From: "n", To: "n", Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1}
+	for _, word := range append(strings.Fields(full.String()), "drop ", "loss ", "mtu ", "delay ") {
+		for name, text := range map[string]string{"doc.go": string(doc), "Usage": Usage} {
+			if (strings.HasPrefix(word, "--") || strings.HasSuffix(word, " ")) && !strings.Contains(text, word) {
+				t.Errorf("%s does not explain %q", name, word)
+			}
+		}
+	}
+}
+
+// Each fault becomes the rules in testdata; UPDATE=1 writes them anew.
+func TestRules(t *testing.T) {
+	dir := filepath.Join("testdata", "rules")
+	var want []string
+	for _, c := range faults {
+		want = append(want, c.name+".nft")
+		t.Run(c.name, func(t *testing.T) {
+			f := mustParse(t, c.args)
+			vias := []Via{""}
+			if f.Kind == Delay {
+				vias = []Via{Queue, Netem}
+			}
+			var b strings.Builder
+			fmt.Fprintf(&b, "# sandbox fault add %s\n", c.args)
+			for _, via := range vias {
+				sets, err := compile("7", specNodes(), f, via)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range sets {
+					fmt.Fprintf(&b, "\n# on %s\n", strings.TrimSpace(s.Node.Name+" "+string(via)))
+					b.WriteString(s.Text)
+					if via == Netem {
+						fmt.Fprintf(&b, "# tc %s\n", strings.Join(prioArgs(s.Node.Uplink), " "))
+						fmt.Fprintf(&b, "# tc %s\n", strings.Join(netemArgs(s.Node.Uplink, f.Delay), " "))
+					}
+				}
+			}
+			golden(t, filepath.Join(dir, c.name+".nft"), b.String())
+		})
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("files in %s (-want +got):\n%s", dir, diff)
+	}
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if os.Getenv("UPDATE") == "1" {
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+// What a fault prints is what makes it.
+func TestParsePrints(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		want Fault
+	}{
+		{"drop", Fault{Kind: Drop}},
+		{"drop --dport 80 --protocol tcp", Fault{Kind: Drop, Protocol: TCP, DstPort: 80}},
+		{"drop -node=w1 -direction egress", Fault{Kind: Drop, Node: "w1", Direction: Egress}},
+		{"drop --to b --from a --family ipv6", Fault{Kind: Drop, From: "a", To: "b", Family: IPv6}},
+		{"loss --percent 20%", Fault{Kind: Loss, Percent: 2000}},
+		{"loss --percent 0.5", Fault{Kind: Loss, Percent: 50}},
+		{"loss --percent 0.01", Fault{Kind: Loss, Percent: 1}},
+		{"loss --percent 12.34", Fault{Kind: Loss, Percent: 1234}},
+		{"loss --percent 100", Fault{Kind: Loss, Percent: 10000}},
+		{"mtu --max-bytes 1400", Fault{Kind: MTU, MaxBytes: 1400}},
+		{"delay --by 0.03s --sport 53", Fault{Kind: Delay, Delay: 30 * time.Millisecond, SrcPort: 53}},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			got := mustParse(t, c.args)
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("Parse (-want +got):\n%s", diff)
+			}
+			if again := mustParse(t, got.String()); again != got {
+				t.Errorf("%q prints itself as %q, which is %q", c.args, got, again)
+			}
+			if err := got.Validate(); err != nil {
+				t.Errorf("Validate: %v", err)
+			}
+		})
+	}
+}
+
+// Each way to be wrong has its own message, and all of them are told at once.
+func TestParseRefuses(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"", "what fault? one of drop, loss, mtu, delay"},
+		{"lose", "fault lose: no such kind: want one of drop, loss, mtu, delay"},
+		{"drop --bogus", "fault drop: flag provided but not defined: -bogus"},
+		{"drop w1", `fault drop: unexpected argument "w1"`},
+		{"drop --node", "fault drop: flag needs an argument: -node"},
+		{"drop --node --direction", "fault drop: --node \"--direction\": want the name of a node"},
+		{"drop --percent 3", "fault drop: --percent goes with loss, not with drop"},
+		{"drop --max-bytes 300", "fault drop: --max-bytes goes with mtu, not with drop"},
+		{"drop --by 3ms", "fault drop: --by goes with delay, not with drop"},
+		{"loss", "fault loss: loss needs --percent"},
+		{"loss --percent 0", `fault loss: --percent "0": want a percentage with at most two decimals, 0.01 to 100`},
+		{"loss --percent 100.01", `fault loss: --percent "100.01": want a percentage with at most two decimals, 0.01 to 100`},
+		{"loss --percent 1.234", `fault loss: --percent "1.234": want a percentage with at most two decimals, 0.01 to 100`},
+		{"loss --percent -5", `fault loss: --percent "-5": want a percentage with at most two decimals, 0.01 to 100`},
+		{"loss --percent NaN", `fault loss: --percent "NaN": want a percentage with at most two decimals, 0.01 to 100`},
+		{"mtu", "fault mtu: mtu needs --max-bytes"},
+		{"mtu --max-bytes 67", `fault mtu: --max-bytes "67": want a number of bytes, 68 to 65535`},
+		{"mtu --max-bytes 65536", `fault mtu: --max-bytes "65536": want a number of bytes, 68 to 65535`},
+		{"delay", "fault delay: delay needs --by"},
+		{"delay --by 30", `fault delay: --by "30": want a duration such as 30ms, in whole microseconds, 1us to 1m`},
+		{"delay --by 61s", `fault delay: --by "61s": want a duration such as 30ms, in whole microseconds, 1us to 1m`},
+		{"delay --by 1500ns", `fault delay: --by "1500ns": want a duration such as 30ms, in whole microseconds, 1us to 1m`},
+		{"drop --direction ingress", "fault drop: --direction needs --node"},
+		{"drop --node w1 --direction up", `fault drop: --direction "up": want one of ingress, egress`},
+		{"drop --node w1 --from w2 --to w3", "fault drop: --node excludes --from and --to"},
+		{"drop --from w1", "fault drop: --from and --to need each other"},
+		{"drop --from w1 --to w1", "fault drop: --from and --to are the same node; only traffic between nodes is touched"},
+		{"drop --family ipv5", `fault drop: --family "ipv5": want one of ipv4, ipv6`},
+		{"drop --protocol sctp", `fault drop: --protocol "sctp": want one of tcp, udp, icmp`},
+		{"drop --protocol icmp --dport 3", "fault drop: icmp has no ports"},
+		{"drop --dport 0", `fault drop: --dport "0": want a port, 1 to 65535`},
+		{"drop --sport 65536", `fault drop: --sport "65536": want a port, 1 to 65535`},
+		{"delay --by x --family 4 --direction ingress --percent 3", "fault delay: " + strings.Join([]string{
+			`--by "x": want a duration such as 30ms, in whole microseconds, 1us to 1m`,
+			`--family "4": want one of ipv4, ipv6`,
+			"--percent goes with loss, not with delay",
+			"--direction needs --node",
+		}, "\n")},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			f, err := Parse(strings.Fields(c.args))
+			if err == nil {
+				t.Fatalf("Parse is %q, want an error", f)
+			}
+			if diff := cmp.Diff(c.want, err.Error()); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+		})
+	}
+	for _, args := range []string{"-h", "--help", "drop --help", "loss --percent x -h"} {
+		if _, err := Parse(strings.Fields(args)); !errors.Is(err, flag.ErrHelp) {
+			t.Errorf("Parse(%q) is %v, want flag.ErrHelp", args, err)
+		}
+	}
+}
+
+// A Fault that no command line made is judged as well.
+func TestValidateRefuses(t *testing.T) {
+	for _, c := range []struct {
+		fault Fault
+		want  string
+	}{
+		{Fault{}, "fault : no such kind: want one of drop, loss, mtu, delay"},
+		{Fault{Kind: Loss, Percent: 10001}, "fault loss: a loss of 10001 hundredths of a percent is not between 1 and 10000"},
+		{Fault{Kind: MTU, MaxBytes: 5}, "fault mtu: a longest packet of 5 bytes is not between 68 and 65535"},
+		{Fault{Kind: Delay, Delay: time.Hour}, "fault delay: a delay of 1h0m0s is not a number of whole microseconds up to 1m0s"},
+		{Fault{Kind: Drop, Node: "a b"}, `fault drop: "a b" is not the name of a node`},
+		{Fault{Kind: Drop, Node: "a", Direction: "x"}, `fault drop: direction "x": want one of ingress, egress`},
+		{Fault{Kind: Drop, Family: "x", Protocol: "y"}, "fault drop: family \"x\": want one of ipv4, ipv6\nprotocol \"y\": want one of tcp, udp, icmp"},
+	} {
+		got := fmt.Sprint(c.fault.Validate())
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("Validate of %#v (-want +got):\n%s", c.fault, diff)
+		}
+	}
+}
+
+// Nodes between which a fault cannot be told are refused.
+func TestCompileRefuses(t *testing.T) {
+	nodes := specNodes()
+	v4only := specNodes()
+	for i := range v4only {
+		v4only[i].PodCIDRs = v4only[i].PodCIDRs[:1]
+	}
+	overlap := specNodes()
+	overlap[2].PodCIDRs[0] = netip.MustParsePrefix("198.18.101.128/25")
+	twin := append(specNodes(), Node{Name: "w1"})
+	for _, c := range []struct {
+		name  string
+		nodes []Node
+		args  string
+		want  string
+	}{
+		{"unknown", nodes, "drop --node w9", "fault drop --node w9: there is no node w9; there are: w1, w2, w3"},
+		{"unknown pair", nodes, "drop --from a --to b", "fault drop --from a --to b: there is no node a; there are: w1, w2, w3\nthere is no node b; there are: w1, w2, w3"},
+		{"one node", nodes[:1], "drop --node w1", "fault drop --node w1: 1 node: there is no traffic between nodes to act on"},
+		{"no node", nil, "drop", "fault drop: 0 node: there is no traffic between nodes to act on"},
+		{"family", v4only, "drop --family ipv6", "fault drop --family ipv6: the nodes have no pod CIDRs that it could act between"},
+		{"overlap", overlap, "drop", "pod CIDR 198.18.101.128/25 of w3 overlaps 198.18.101.0/24 of w1"},
+		{"twin", twin, "drop", "two nodes are named w1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := compile("1", c.nodes, mustParse(t, c.args), "")
+			if diff := cmp.Diff(c.want, fmt.Sprint(err)); diff != "" {
+				t.Errorf("error (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Whatever the arguments, Parse gives a valid fault that prints itself, or an
+// error.
+func FuzzParse(f *testing.F) {
+	for _, c := range faults {
+		f.Add(c.args)
+	}
+	f.Add("loss --percent 100.00% --node -- x")
+	f.Add("drop --node=\u00a0 --dport 0x50")
+	f.Fuzz(func(t *testing.T, line string) {
+		got, err := Parse(strings.Split(line, " "))
+		if err != nil {
+			return
+		}
+		if err := got.Validate(); err != nil {
+			t.Errorf("%q is %#v, which is invalid: %v", line, got, err)
+		}
+		text, err := json.Marshal(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again Fault
+		if err := json.Unmarshal(text, &again); err != nil || again != got {
+			t.Errorf("%q is %s, which reads as %q, %v", line, text, again, err)
+		}
+	})
+}
+
+// Records outlive the process, and ids follow the greatest there is.
+func TestRecords(t *testing.T) {
+	dir := t.TempDir()
+	if got, err := List(filepath.Join(dir, "none")); got != nil || err != nil {
+		t.Errorf("List of no directory is %v, %v", got, err)
+	}
+	want := []Record{
+		{ID: "2", Fault: mustParse(t, "drop --node w1"), Added: time.Unix(1, 0).UTC(), Status: Incomplete},
+		{ID: "10", Fault: mustParse(t, "delay --by 30ms"), Added: time.Unix(2, 0).UTC(), Via: Queue, Holder: &Process{PID: 1, Start: 1}, Complete: true, Status: HolderGone},
+		{ID: "11", Fault: mustParse(t, "drop"), Added: time.Unix(3, 0).UTC(), Places: []Place{{Node: "w1", NetNS: "/none"}}, Complete: true, Status: NodeGone},
+		{ID: "12", Fault: mustParse(t, "drop"), Added: time.Unix(4, 0).UTC(), Complete: true, Status: Active},
+	}
+	for _, r := range want {
+		if err := r.write(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, stranger := range []string{"x.json", "01.json", "0.json", "README"} {
+		if err := os.WriteFile(filepath.Join(dir, stranger), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("List (-want +got):\n%s", diff)
+	}
+	if id, err := nextID(got); id != "13" || err != nil {
+		t.Errorf("the next id is %s, %v; want 13", id, err)
+	}
+	if id, err := nextID([]Record{{ID: "10000"}}); err == nil {
+		t.Errorf("after the greatest id came %s", id)
+	}
+
+	// A file that is no record is an error, and hides no other.
+	if err := os.WriteFile(filepath.Join(dir, "13.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := List(dir); err == nil || len(got) != len(want) {
+		t.Errorf("List beside a broken file is %d records, %v; want %d and an error", len(got), err, len(want))
+	}
+	// Clear of all forgets the strangers of ours too, and no other file.
+	if _, err := Clear(t.Context(), dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range left {
+		left[i] = filepath.Base(left[i])
+	}
+	if diff := cmp.Diff([]string{"0.json", "01.json", "README", "x.json"}, left); diff != "" {
+		t.Errorf("files after Clear (-want +got):\n%s", diff)
+	}
+	if _, err := Clear(t.Context(), dir, nil, "../x"); err == nil {
+		t.Error("Clear took a path for an id")
+	}
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// undoTime bounds taking back what Add has begun, whatever became of its
+// context.
+const undoTime = 20 * time.Second
+
+// Add brings a fault into effect between nodes, records it in dir (made if it
+// is not there) and returns its id, a decimal number. On error nothing of it
+// stays, save for what the error says could not be removed. Add needs root and
+// the tool nft; a delay may start a process, see [Hold].
+func Add(ctx context.Context, dir string, nodes []Node, f Fault) (id string, err error) {
+	if err := f.Validate(); err != nil {
+		return "", err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", fmt.Errorf("add fault: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("add fault: %w", err)
+	}
+	unlock, err := lock(dir)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	records, err := readAll(dir)
+	if err != nil {
+		return "", fmt.Errorf("add fault: clear the others first: %w", err)
+	}
+
+	r := Record{Fault: f, Added: time.Now().UTC()}
+	if r.ID, err = nextID(records); err != nil {
+		return "", err
+	}
+	if f.Kind == Delay {
+		r.Via = Queue
+		// A packet has one priority, so netem is for one delay at a time;
+		// another one goes through a queue, and they add up.
+		taken := slices.ContainsFunc(records, func(r Record) bool { return r.Via == Netem })
+		unknown := slices.ContainsFunc(nodes, func(n Node) bool { return n.Uplink == "" })
+		if !taken && !unknown && hasNetem(ctx) {
+			r.Via = Netem
+		}
+	}
+	sets, err := compile(r.ID, nodes, f, r.Via)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range sets {
+		p := Place{Node: s.Node.Name, NetNS: s.Node.NetNS, Uplink: s.Node.Uplink}
+		if p.Inode, err = inodeOf(p.NetNS); err != nil {
+			return "", fmt.Errorf("add fault: node %s: %w", p.Node, err)
+		}
+		r.Places = append(r.Places, p)
+	}
+
+	if err := r.write(dir); err != nil {
+		return "", errors.Join(err, forget(dir, r.ID))
+	}
+	defer func() {
+		if err != nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+			defer cancel()
+			err = fmt.Errorf("add fault %s: %w", f, errors.Join(err, remove(ctx, dir, r, nil)))
+			id = ""
+		}
+	}()
+	if r.Via == Queue {
+		if err := startHolder(ctx, dir, &r); err != nil {
+			return "", err
+		}
+	}
+	for _, s := range sets {
+		if err := apply(ctx, r, s); err != nil {
+			return "", fmt.Errorf("node %s: %w", s.Node.Name, err)
+		}
+	}
+	r.Complete = true
+	return r.ID, r.write(dir)
+}
+
+// apply puts one node's part of a fault into effect.
+func apply(ctx context.Context, r Record, s ruleset) error {
+	if r.Via == Netem {
+		err := inNetNS(s.Node.NetNS, func() error { return addNetem(ctx, s.Node.Uplink, r.Fault.Delay) })
+		if err != nil {
+			return err
+		}
+	}
+	if err := load(ctx, s.Node.NetNS, s.Text); err != nil {
+		return err
+	}
+	if r.Via == Queue {
+		return queueRule(s.Node.NetNS, r.ID, queueNumber(r.ID))
+	}
+	return nil
+}
+
+// Clear takes faults back and returns those that it has taken back: the ones
+// with these ids, or all if there are none, and then also whatever of ours the
+// nodes hold without a record. An id that is no longer there is fine, and so is
+// a node that is gone. A fault that could not be taken back whole keeps its
+// record, so that Clear can be called again.
+func Clear(ctx context.Context, dir string, nodes []Node, ids ...string) ([]Record, error) {
+	for _, id := range ids {
+		if !isID(id) {
+			return nil, fmt.Errorf("clear fault: %q is not the number of a fault", id)
+		}
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("clear faults: %w", err)
+	}
+	unlock, err := lock(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		unlock = func() {}
+	case err != nil:
+		return nil, err
+	}
+	defer unlock()
+
+	records, unreadable := readAll(dir)
+	var (
+		cleared  []Record
+		problems []error
+	)
+	for _, r := range records {
+		if len(ids) > 0 && !slices.Contains(ids, r.ID) {
+			continue
+		}
+		if err := remove(ctx, dir, r, nodes); err != nil {
+			problems = append(problems, fmt.Errorf("clear fault %s: %w", r.ID, err))
+			continue
+		}
+		cleared = append(cleared, r)
+	}
+	if len(ids) > 0 {
+		return cleared, errors.Join(append(problems, unreadable)...)
+	}
+	for _, n := range nodes {
+		if err := sweep(ctx, n); err != nil {
+			problems = append(problems, fmt.Errorf("clear faults of node %s: %w", n.Name, err))
+		}
+	}
+	if unreadable != nil && len(problems) == 0 {
+		// What they stood for is swept; a holder ends when its record goes.
+		problems = append(problems, forgetUnreadable(dir))
+	}
+	return cleared, errors.Join(problems...)
+}
+
+// remove takes one fault back: the way into a queue, what the queue holds, the
+// rules, the record.
+func remove(ctx context.Context, dir string, r Record, nodes []Node) error {
+	places := slices.Clone(r.Places)
+	for _, n := range nodes { // a node that was made again elsewhere
+		if i := slices.IndexFunc(r.Places, func(p Place) bool { return p.Node == n.Name }); i >= 0 && r.Places[i].NetNS != n.NetNS {
+			places = append(places, Place{Node: n.Name, NetNS: n.NetNS, Uplink: n.Uplink})
+		}
+	}
+	var problems []error
+	if r.Via == Queue {
+		for _, p := range places {
+			if err := unqueue(p.NetNS, r.ID); err != nil {
+				problems = append(problems, fmt.Errorf("node %s: %w", p.Node, err))
+			}
+		}
+		if r.Holder != nil { // it lets pass what it holds
+			if err := r.Holder.stop(); err != nil {
+				problems = append(problems, fmt.Errorf("stop process %d, which holds packets: %w", r.Holder.PID, err))
+			}
+		}
+	}
+	for _, p := range places {
+		if err := dropTables(p.NetNS, r.ID); err != nil {
+			problems = append(problems, fmt.Errorf("node %s: %w", p.Node, err))
+		}
+		if r.Via == Netem {
+			if err := dropNetem(ctx, p.NetNS, p.Uplink); err != nil {
+				problems = append(problems, fmt.Errorf("node %s: %w", p.Node, err))
+			}
+		}
+	}
+	if len(problems) > 0 {
+		return errors.Join(problems...)
+	}
+	return forget(dir, r.ID)
+}
+
+// sweep removes what a node holds of ours, recorded or not.
+func sweep(ctx context.Context, n Node) error {
+	err := dropTables(n.NetNS, "")
+	if _, missing := exec.LookPath("tc"); n.Uplink != "" && missing == nil {
+		err = errors.Join(err, dropNetem(ctx, n.NetNS, n.Uplink))
+	}
+	return err
+}
+
+func forgetUnreadable(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, e := range entries {
+		if id := e.Name()[:len(e.Name())-len(filepath.Ext(e.Name()))]; isID(id) {
+			problems = append(problems, forget(dir, id))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// nextID is one more than the greatest there is.
+func nextID(records []Record) (string, error) {
+	n := 1
+	for _, r := range records {
+		n = max(n, number(r.ID)+1)
+	}
+	if n > maxID {
+		return "", fmt.Errorf("fault %d is still there, and that is the greatest number; clear it", maxID)
+	}
+	return strconv.Itoa(n), nil
+}

@@ -1,0 +1,673 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// addAndDie makes the test binary add a fault and be killed at once.
+const addAndDie = "add-and-die"
+
+// TestMain lets the test binary be what it starts: a holder of packets, and a
+// process that adds a fault and is killed.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case HoldVerb:
+			ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
+			defer stop()
+			if err := Hold(ctx, os.Args[2:], os.Stdin, os.Stdout); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
+		case addAndDie:
+			var nodes []Node
+			err := json.Unmarshal([]byte(os.Args[3]), &nodes)
+			f, err2 := Parse(os.Args[4:])
+			_, err3 := Add(context.Background(), os.Args[2], nodes, f)
+			fmt.Fprintln(os.Stderr, errors.Join(err, err2, err3))
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// Each fault touches the packets that it must and no others, and nothing is left
+// of it when it is cleared.
+func TestRealPackets(t *testing.T) {
+	b := newTestbed(t)
+	tr := b.openTraffic(t)
+	packets := b.matrix()
+	tr.exchange(t, packets, nil) // whole before the first fault
+	vias := func(f Fault) []bool {
+		if f.Kind == Delay && hasNetem(t.Context()) {
+			return []bool{false, true}
+		}
+		return []bool{false}
+	}
+	if len(vias(Fault{Kind: Delay})) == 1 {
+		t.Log("this kernel has no netem (or no prio, or there is no tc): delay is tested through queues only")
+	}
+	for _, c := range faults {
+		f := mustParse(t, c.args)
+		for _, netem := range vias(f) {
+			t.Run(fmt.Sprintf("%s,netem=%t", c.name, netem), func(t *testing.T) {
+				nodes := append([]Node(nil), b.nodes...)
+				if f.Kind == Delay && !netem {
+					for i := range nodes {
+						nodes[i].Uplink = ""
+					}
+				}
+				dir := filepath.Join(t.TempDir(), "faults")
+				id, err := Add(t.Context(), dir, nodes, f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { // however the test ends
+					if _, err := Clear(context.Background(), dir, b.nodes); err != nil {
+						t.Error(err)
+					}
+				})
+				records, err := List(dir)
+				if err != nil || len(records) != 1 || records[0].Fault != f || records[0].Status != Active || (records[0].Via == Netem) != netem {
+					t.Fatalf("List is %+v, %v; want the active fault %s", records, err, f)
+				}
+
+				lost := func() int { return b.counted(t, id) }
+				if f.Kind == Delay {
+					lost = nil
+				}
+				o := tr.exchange(t, packets, lost)
+				touched := 0
+				for i, p := range packets {
+					at, arrived := o.arrived[i]
+					touches := c.touches(p)
+					if touches {
+						touched++
+					}
+					switch {
+					case f.Kind != Delay && arrived == touches:
+						t.Errorf("%+v: arrived=%t, fault touches it=%t", p, arrived, touches)
+					case f.Kind == Delay && touches && at.Sub(o.sent[i]) < f.Delay:
+						t.Errorf("%+v: came after %v, must be delayed by %v", p, at.Sub(o.sent[i]), f.Delay)
+					}
+				}
+				// For delay this is the proof that no other packet was touched.
+				if n := b.counted(t, id); n != touched {
+					t.Errorf("the rules met %d packets, want %d", n, touched)
+				}
+
+				cleared, err := Clear(t.Context(), dir, b.nodes, id)
+				if err != nil || len(cleared) != 1 || cleared[0].ID != id {
+					t.Errorf("Clear is %v, %v; want fault %s", cleared, err, id)
+				}
+				if cleared, err := Clear(t.Context(), dir, b.nodes, id); err != nil || len(cleared) != 0 {
+					t.Errorf("the second Clear is %v, %v; want nothing to do", cleared, err)
+				}
+				b.assertClean(t, dir)
+				if h := records[0].Holder; h != nil && h.alive() {
+					t.Errorf("process %d still holds packets", h.PID)
+				}
+				tr.exchange(t, packets, nil) // whole again
+			})
+		}
+	}
+}
+
+// burst is n packets of 100 bytes from one node to another, of both families by
+// turns.
+func burst(n int, from, to string) []sent {
+	var packets []sent
+	for i := range n {
+		p := sent{from: from, to: to, family: IPv4, protocol: UDP, sport: 6001, dport: 5001, bytes: 100}
+		if i%2 == 1 {
+			p.family = IPv6
+		}
+		packets = append(packets, p)
+	}
+	return packets
+}
+
+// 20% of 4000 packets is 800, give or take seven times the standard deviation of
+// 25: a right implementation fails once in 10^11 runs.
+func TestLossRate(t *testing.T) {
+	b := newTestbed(t)
+	tr := b.openTraffic(t)
+	dir := t.TempDir()
+	id, err := Add(t.Context(), dir, b.nodes, mustParse(t, "loss --percent 20 --from w1 --to w2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	packets := burst(4000, "w1", "w2")
+	o := tr.exchange(t, packets, func() int { return b.counted(t, id) })
+	if lost := len(packets) - len(o.arrived); lost < 800-175 || lost > 800+175 {
+		t.Errorf("%d of %d packets were lost, want about 800", lost, len(packets))
+	}
+	tr.exchange(t, burst(500, "w2", "w1"), nil) // the other direction loses none
+	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
+		t.Fatal(err)
+	}
+	b.assertClean(t, dir)
+}
+
+// A delay loses no packet, keeps their order, and delays all of them, thousands
+// at a time; and two delays of one packet add up.
+func TestDelayHoldsMany(t *testing.T) {
+	b := newTestbed(t)
+	tr := b.openTraffic(t)
+	dir := t.TempDir()
+	for _, args := range []string{"delay --by 80ms --from w1 --to w2", "delay --by 70ms --node w2"} {
+		if _, err := Add(t.Context(), dir, b.nodes, mustParse(t, args)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	packets := burst(20000, "w1", "w2")
+	start := time.Now()
+	o := tr.exchange(t, packets, nil)
+	t.Logf("%d packets in %v", len(packets), time.Since(start).Round(time.Millisecond))
+	last := map[Family]int{}
+	for _, i := range o.order {
+		p := packets[i]
+		if d := o.arrived[i].Sub(o.sent[i]); d < 150*time.Millisecond {
+			t.Fatalf("packet %d came after %v, want 150ms at least", i, d)
+		}
+		if i < last[p.family] { // one socket each
+			t.Fatalf("packet %d came after packet %d", i, last[p.family])
+		}
+		last[p.family] = i
+	}
+	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
+		t.Fatal(err)
+	}
+	b.assertClean(t, dir)
+}
+
+// A TCP connection carries its bytes whole through a delay, and its round trip
+// is at least both ways' delay.
+func TestDelayTCP(t *testing.T) {
+	b := newTestbed(t)
+	dir := t.TempDir()
+	if _, err := Add(t.Context(), dir, b.nodes, mustParse(t, "delay --by 20ms --protocol tcp --dport 7001")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Add(t.Context(), dir, b.nodes, mustParse(t, "delay --by 10ms --protocol tcp --sport 7001")); err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, 4<<20)
+	r := rand.NewChaCha8([32]byte{})
+	_, _ = r.Read(data)
+	for _, f := range []Family{IPv4, IPv6} {
+		t.Run(string(f), func(t *testing.T) {
+			var l net.Listener
+			addr := netip.AddrPortFrom(b.pods[1].addr(f), 7001).String()
+			if err := inNetNS(b.pods[1].netns, func() (err error) {
+				l, err = net.Listen("tcp", addr)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			sums := make(chan [32]byte, 1)
+			go func() {
+				defer close(sums)
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				defer c.Close()
+				h := sha256.New()
+				if _, err := io.Copy(h, c); err == nil {
+					sums <- [32]byte(h.Sum(nil))
+				}
+			}()
+			var c net.Conn
+			start := time.Now()
+			if err := inNetNS(b.pods[0].netns, func() (err error) {
+				c, err = net.DialTimeout("tcp", addr, settled)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if rtt := time.Since(start); rtt < 30*time.Millisecond {
+				t.Errorf("the connection was made in %v, want 30ms at least", rtt)
+			}
+			if _, err := c.Write(data); err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			if sum, ok := <-sums; !ok || sum != sha256.Sum256(data) {
+				t.Error("the other end did not get what was sent")
+			}
+		})
+	}
+	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
+		t.Fatal(err)
+	}
+	b.assertClean(t, dir)
+}
+
+// The tool ping agrees: an ordered pair that is cut loses every answer, and a
+// delay shows in every round trip.
+func TestPing(t *testing.T) {
+	if _, err := exec.LookPath("ping"); err != nil {
+		t.Skip("needs ping: apt-get install iputils-ping")
+	}
+	b := newTestbed(t)
+	for _, p := range b.pods {
+		sysctl(t, p.netns, "net/ipv4/icmp_echo_ignore_all", "0")
+		sysctl(t, p.netns, "net/ipv6/icmp/echo_ignore_all", "0")
+	}
+	ping := func(from, to int, f Family) (string, error) {
+		var out string
+		err := inNetNS(b.pods[from].netns, func() (err error) {
+			out, err = command(t.Context(), "", "ping", "-n", "-c", "2", "-i", "0.2", "-W", "1", b.pods[to].addr(f).String())
+			return err
+		})
+		return out, err
+	}
+	dir := t.TempDir()
+	for _, f := range []Family{IPv4, IPv6} {
+		if out, err := ping(0, 1, f); err != nil {
+			t.Fatalf("no answer before the fault: %v\n%s", err, out)
+		}
+	}
+	id, err := Add(t.Context(), dir, b.nodes, mustParse(t, "drop --from w2 --to w1 --family ipv6"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := ping(0, 1, IPv6); err == nil {
+		t.Errorf("answers came back through a pair that is cut:\n%s", out)
+	}
+	if out, err := ping(0, 1, IPv4); err != nil {
+		t.Errorf("no answer in the other family: %v\n%s", err, out)
+	}
+	if _, err := Clear(t.Context(), dir, b.nodes, id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Add(t.Context(), dir, b.nodes, mustParse(t, "delay --by 25ms")); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []Family{IPv4, IPv6} {
+		out, err := ping(0, 1, f)
+		if err != nil {
+			t.Fatalf("no answer: %v\n%s", err, out)
+		}
+		_, stats, _ := strings.Cut(out, "min/avg/max/mdev = ")
+		var least float64
+		if _, err := fmt.Sscanf(stats, "%f/", &least); err != nil || least < 50 {
+			t.Errorf("the shortest round trip is %v ms (%v), want 50 at least:\n%s", least, err, out)
+		}
+	}
+	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
+		t.Fatal(err)
+	}
+	b.assertClean(t, dir)
+}
+
+// Node addresses are no pods': with everything dropped nodes still reach each
+// other, and pods of one node too.
+func TestNodesAreNotTouched(t *testing.T) {
+	if _, err := exec.LookPath("ping"); err != nil {
+		t.Skip("needs ping: apt-get install iputils-ping")
+	}
+	b := newTestbed(t)
+	for _, p := range b.pods {
+		sysctl(t, p.netns, "net/ipv4/icmp_echo_ignore_all", "0")
+		sysctl(t, p.netns, "net/ipv6/icmp/echo_ignore_all", "0")
+	}
+	dir := t.TempDir()
+	if _, err := Add(t.Context(), dir, b.nodes, mustParse(t, "drop")); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, netns, to string }{
+		{"node to node", b.nodes[0].NetNS, "198.18.0.12"},
+		{"node to node, IPv6", b.nodes[0].NetNS, "fd00:198:18::12"},
+		{"pod to its node", b.pods[0].netns, "198.18.0.11"},
+		{"node to a pod of another", b.nodes[0].NetNS, b.pods[1].v4.String()},
+	} {
+		if err := inNetNS(c.netns, func() error {
+			_, err := command(t.Context(), "", "ping", "-n", "-c", "1", "-W", "5", c.to)
+			return err
+		}); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A fault that one node refuses stays in none.
+func TestAddIsAllOrNothing(t *testing.T) {
+	b := newTestbed(t)
+	file := filepath.Join(t.TempDir(), "no-namespace")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, uplink := range []string{"", "eth0"} {
+		for _, netns := range []string{file, file + ".missing"} {
+			for _, args := range []string{"drop", "delay --by 30ms"} {
+				dir := t.TempDir()
+				nodes := append([]Node(nil), b.nodes...)
+				for i := range nodes {
+					nodes[i].Uplink = uplink
+				}
+				nodes[2].NetNS = netns
+				id, err := Add(t.Context(), dir, nodes, mustParse(t, args))
+				if err == nil || id != "" {
+					t.Errorf("Add of %s with a node that is not there: id %q, %v", args, id, err)
+				}
+				b.assertClean(t, dir)
+			}
+		}
+	}
+	// Nor does one whose caller gave up.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, args := range []string{"drop", "delay --by 30ms"} {
+		dir := t.TempDir()
+		if _, err := Add(ctx, dir, b.nodes, mustParse(t, args)); !errors.Is(err, context.Canceled) {
+			t.Errorf("Add of %s when cancelled: %v", args, err)
+		}
+		b.assertClean(t, dir)
+	}
+}
+
+// Another process lists and clears what a killed one has added, its delay
+// goes on in between.
+func TestAddSurvivesKill(t *testing.T) {
+	b := newTestbed(t)
+	tr := b.openTraffic(t)
+	dir := t.TempDir()
+	nodes, err := json.Marshal(b.nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"drop --node w3", "delay --by 40ms --from w1 --to w2"} {
+		cmd := exec.Command("/proc/self/exe", append([]string{addAndDie, dir, string(nodes)}, strings.Fields(args)...)...)
+		if out, err := cmd.CombinedOutput(); cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+			t.Fatalf("the process that adds was not killed: %v\n%s", err, out)
+		}
+	}
+	records, err := List(dir)
+	if err != nil || len(records) != 2 || records[0].Status != Active || records[1].Status != Active {
+		t.Fatalf("List is %+v, %v; want two active faults", records, err)
+	}
+	packets := burst(2, "w1", "w2")
+	o := tr.exchange(t, packets, nil)
+	for i := range packets {
+		if d := o.arrived[i].Sub(o.sent[i]); d < 40*time.Millisecond {
+			t.Errorf("a packet came after %v, want 40ms at least", d)
+		}
+	}
+	// As if the second had been killed a moment sooner.
+	records[1].Complete = false
+	if err := records[1].write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := List(dir); err != nil || again[1].Status != Incomplete {
+		t.Errorf("List is %+v, %v; want an incomplete fault", again, err)
+	}
+	if cleared, err := Clear(t.Context(), dir, b.nodes); err != nil || len(cleared) != 2 {
+		t.Errorf("Clear is %v, %v; want both", cleared, err)
+	}
+	b.assertClean(t, dir)
+	tr.exchange(t, b.matrix(), nil)
+}
+
+// When the process that holds packets is killed, packets pass, List says so and
+// Clear is content.
+func TestHolderIsKilled(t *testing.T) {
+	b := newTestbed(t)
+	tr := b.openTraffic(t)
+	dir := t.TempDir()
+	nodes := append([]Node(nil), b.nodes...)
+	for i := range nodes {
+		nodes[i].Uplink = ""
+	}
+	if _, err := Add(t.Context(), dir, nodes, mustParse(t, "delay --by 1m")); err != nil {
+		t.Fatal(err)
+	}
+	records, err := List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(records[0].Holder.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Wait4(records[0].Holder.PID, nil, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if records, err := List(dir); err != nil || records[0].Status != HolderGone {
+		t.Errorf("List is %+v, %v; want holder gone", records, err)
+	}
+	tr.exchange(t, b.matrix(), nil)
+	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
+		t.Fatal(err)
+	}
+	b.assertClean(t, dir)
+}
+
+// What a delay holds when it is cleared passes: Clear loses nothing.
+func TestClearReleases(t *testing.T) {
+	b := newTestbed(t)
+	tr := b.openTraffic(t)
+	dir := t.TempDir()
+	nodes := append([]Node(nil), b.nodes...)
+	for i := range nodes {
+		nodes[i].Uplink = ""
+	}
+	id, err := Add(t.Context(), dir, nodes, mustParse(t, "delay --by 1m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	packets := b.matrix()
+	done := make(chan error, 1)
+	go func() {
+		for b.counted(t, id) < len(packets) { // exchange fails the test if this never ends
+			if t.Context().Err() != nil {
+				break
+			}
+		}
+		_, err := Clear(context.Background(), dir, b.nodes)
+		done <- err
+	}()
+	tr.exchange(t, packets, nil)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	b.assertClean(t, dir)
+}
+
+// A process that holds packets ends by itself when its record is gone, when its
+// record is of another process, when a node is gone, and when nobody has
+// recorded it.
+func TestHolderEndsByItself(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, dir string, r Record, closeNS func()){
+		"record removed": func(t *testing.T, dir string, r Record, _ func()) {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"record of another": func(t *testing.T, dir string, r Record, _ func()) {
+			r.Holder = &Process{PID: 1}
+			if err := r.write(dir); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"node gone": func(t *testing.T, dir string, r Record, closeNS func()) { closeNS() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTestbed(t)
+			dir := filepath.Join(t.TempDir(), "faults")
+			nodes := append([]Node(nil), b.nodes...)
+			for i := range nodes {
+				nodes[i].Uplink = ""
+			}
+			netns, closeNS := openNewNetNS(t)
+			defer closeNS()
+			nodes[2].NetNS = netns
+			if _, err := Add(t.Context(), dir, nodes, mustParse(t, "delay --by 30ms")); err != nil {
+				t.Fatal(err)
+			}
+			records, err := List(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			end(t, dir, records[0], closeNS)
+			var status unix.WaitStatus
+			if _, err := unix.Wait4(records[0].Holder.PID, &status, 0, nil); err != nil || status.ExitStatus() != 0 {
+				t.Errorf("the process ended with %v, %v", status, err)
+			}
+			if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
+				t.Error(err)
+			}
+			b.assertClean(t, dir)
+		})
+	}
+	t.Run("not recorded", func(t *testing.T) {
+		b := newTestbed(t)
+		dir := t.TempDir()
+		r := Record{ID: "1", Fault: mustParse(t, "delay --by 30ms"), Places: []Place{{Node: "w1", NetNS: b.nodes[0].NetNS}}}
+		if err := r.write(dir); err != nil {
+			t.Fatal(err)
+		}
+		var said strings.Builder
+		if err := Hold(t.Context(), []string{dir, "1"}, strings.NewReader(""), &said); !errors.Is(err, io.EOF) || said.String() != readyWord {
+			t.Errorf("Hold without word: %v, having said %q", err, said.String())
+		}
+	})
+}
+
+// Clear is content with nodes that are gone, and with nodes that were made
+// again elsewhere.
+func TestClearToleratesNodesThatAreGone(t *testing.T) {
+	b := newTestbed(t)
+	dir := t.TempDir()
+	netns, closeNS := openNewNetNS(t)
+	defer closeNS()
+	nodes := append([]Node(nil), b.nodes...)
+	nodes[2].NetNS = netns
+	for i := range nodes {
+		nodes[i].Uplink = ""
+	}
+	for _, args := range []string{"drop", "delay --by 30ms"} {
+		if _, err := Add(t.Context(), dir, nodes, mustParse(t, args)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closeNS()
+	records, err := List(dir)
+	if err != nil || records[0].Status != NodeGone || records[1].Status != NodeGone {
+		t.Errorf("List is %+v, %v; want two faults with a node gone", records, err)
+	}
+	if cleared, err := Clear(t.Context(), dir, b.nodes, "1", "2", "3"); err != nil || len(cleared) != 2 {
+		t.Errorf("Clear is %v, %v; want two", cleared, err)
+	}
+	b.assertClean(t, dir)
+}
+
+// Clear of all removes what no record tells of.
+func TestClearSweeps(t *testing.T) {
+	b := newTestbed(t)
+	dir := filepath.Join(t.TempDir(), "none")
+	sets, err := compile("9", b.nodes, mustParse(t, "drop"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range sets {
+		if err := load(t.Context(), s.Node.NetNS, s.Text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if cleared, err := Clear(t.Context(), dir, b.nodes); err != nil || len(cleared) != 0 {
+		t.Errorf("Clear is %v, %v; want no record and no error", cleared, err)
+	}
+	b.assertClean(t, dir)
+}
+
+// Adds at the same time get numbers of their own.
+func TestAddsAtOnce(t *testing.T) {
+	b := newTestbed(t)
+	dir := t.TempDir()
+	ids := make(chan string)
+	const n = 6
+	for range n {
+		go func() {
+			id, err := Add(context.Background(), dir, b.nodes, Fault{Kind: Drop, Node: "w1"})
+			if err != nil {
+				id = err.Error()
+			}
+			ids <- id
+		}()
+	}
+	got := map[string]bool{}
+	for range n {
+		got[<-ids] = true
+	}
+	for i := range n {
+		if !got[fmt.Sprint(i+1)] {
+			t.Errorf("nobody got id %d: %v", i+1, got)
+		}
+	}
+	if cleared, err := Clear(t.Context(), dir, b.nodes); err != nil || len(cleared) != n {
+		t.Errorf("Clear is %v, %v; want all", cleared, err)
+	}
+	b.assertClean(t, dir)
+}
+
+// A process that has got the number of a dead holder is left alone.
+func TestStopSparesStrangers(t *testing.T) {
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Skip(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	_, start, err := procStat(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (Process{PID: cmd.Process.Pid, Start: start - 1}).stop(); err != nil {
+		t.Error(err)
+	}
+	mine := Process{PID: cmd.Process.Pid, Start: start}
+	if !mine.alive() {
+		t.Fatal("a process was stopped that had another's number")
+	}
+	if err := mine.stop(); err != nil || mine.alive() {
+		t.Errorf("stop: %v, alive=%t", err, mine.alive())
+	}
+}
+
+// A program that does not know HoldVerb does not start itself over and over.
+func TestHolderInHolder(t *testing.T) {
+	t.Setenv(inHolder, "1")
+	r := Record{ID: "1", Fault: mustParse(t, "delay --by 30ms")}
+	if err := startHolder(t.Context(), t.TempDir(), &r); err == nil || !strings.Contains(err.Error(), "must call fault.Hold") {
+		t.Errorf("startHolder in a holder: %v", err)
+	}
+}

@@ -1,0 +1,550 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fault
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// testbed is three nodes w1 to w3, joined by a bridge, with one pod each, as the
+// sandbox makes them: a namespace per node that forwards between the bridge of
+// its pods and its uplink, static routes, both IP families, connection tracking
+// and a filter of somebody else. Namespaces are held by file descriptors of this
+// process alone, so nothing of it outlives the test, however the test ends.
+//
+// Pods answer nothing by themselves: no echo replies, no resets. What moves is
+// what a test sends.
+type testbed struct {
+	nodes []Node
+	pods  []pod // of the node with the same index
+}
+
+type pod struct {
+	netns  string
+	v4, v6 netip.Addr
+}
+
+// addr is the pod's address of a family.
+func (p pod) addr(f Family) netip.Addr {
+	if f == IPv6 {
+		return p.v6
+	}
+	return p.v4
+}
+
+func newTestbed(t *testing.T) *testbed {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make network namespaces")
+	}
+	for tool, pkg := range map[string]string{"ip": "iproute2", "nft": "nftables"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s: apt-get install %s", tool, pkg)
+		}
+	}
+	b := &testbed{}
+	fabric := newNetNS(t)
+	ip(t, fabric, "link add fabric type bridge", "link set fabric up")
+	for i := 1; i <= 3; i++ {
+		node, podNS := newNetNS(t), newNetNS(t)
+		b.nodes = append(b.nodes, specNodes()[i-1])
+		b.nodes[i-1].NetNS = node
+		b.pods = append(b.pods, pod{
+			netns: podNS,
+			v4:    netip.MustParseAddr(fmt.Sprintf("198.18.%d.2", 100+i)),
+			v6:    netip.MustParseAddr(fmt.Sprintf("fd00:198:18:%d::2", 100+i)),
+		})
+		for _, ns := range []string{node, podNS} {
+			for _, key := range []string{"net/ipv6/conf/all/accept_dad", "net/ipv6/conf/default/accept_dad"} {
+				sysctl(t, ns, key, "0")
+			}
+		}
+		sysctl(t, node, "net/ipv4/ip_forward", "1")
+		sysctl(t, node, "net/ipv6/conf/all/forwarding", "1")
+		sysctl(t, podNS, "net/ipv4/icmp_echo_ignore_all", "1")
+		sysctl(t, podNS, "net/ipv6/icmp/echo_ignore_all", "1")
+		lines := []string{
+			"link set lo up",
+			"link add eth0 type veth peer name node" + strconv.Itoa(i) + " netns " + fabric,
+			"link add cni0 type bridge",
+			"link add veth0 type veth peer name eth0 netns " + podNS,
+			"link set veth0 master cni0",
+			"link set eth0 up", "link set cni0 up", "link set veth0 up",
+			fmt.Sprintf("addr add 198.18.0.%d/24 dev eth0", 10+i),
+			fmt.Sprintf("addr add fd00:198:18::%d/64 dev eth0 nodad", 10+i),
+			fmt.Sprintf("addr add 198.18.%d.1/24 dev cni0", 100+i),
+			fmt.Sprintf("addr add fd00:198:18:%d::1/64 dev cni0 nodad", 100+i),
+		}
+		for j := 1; j <= 3; j++ {
+			if j != i {
+				lines = append(lines,
+					fmt.Sprintf("route add 198.18.%d.0/24 via 198.18.0.%d", 100+j, 10+j),
+					fmt.Sprintf("route add fd00:198:18:%d::/64 via fd00:198:18::%d", 100+j, 10+j))
+			}
+		}
+		ip(t, node, lines...)
+		ip(t, fabric, fmt.Sprintf("link set node%d master fabric", i), fmt.Sprintf("link set node%d up", i))
+		ip(t, podNS,
+			"link set lo up", "link set eth0 up",
+			fmt.Sprintf("addr add %s/24 dev eth0", b.pods[i-1].v4),
+			fmt.Sprintf("addr add %s/64 dev eth0 nodad", b.pods[i-1].v6),
+			fmt.Sprintf("route add default via 198.18.%d.1", 100+i),
+			fmt.Sprintf("route add default via fd00:198:18:%d::1", 100+i))
+		nft(t, node, strangersTable)
+		nft(t, podNS, "table inet quiet { chain output { type filter hook output priority 0; tcp flags rst drop; }; }")
+	}
+	return b
+}
+
+// strangersTable is what kube-proxy does to forwarded packets, in short. It must
+// be there after Clear as it was before.
+const strangersTable = "table inet stranger { chain forward { type filter hook forward priority 0; ct state invalid counter drop; }; }"
+
+// newNetNS makes a network namespace that lasts as long as the test, and
+// returns its file.
+func newNetNS(t *testing.T) string {
+	t.Helper()
+	path, closeNS := openNewNetNS(t)
+	t.Cleanup(closeNS)
+	return path
+}
+
+// openNewNetNS is newNetNS until the caller closes it.
+func openNewNetNS(t *testing.T) (path string, closeNS func()) {
+	t.Helper()
+	var f *os.File
+	err := onThread(func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		f, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	})
+	if err != nil {
+		t.Skipf("cannot make a network namespace: %v", err)
+	}
+	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), func() { f.Close() }
+}
+
+// ip runs lines of ip, those of IPv6 after the others.
+func ip(t *testing.T, netns string, lines ...string) {
+	t.Helper()
+	batch := map[bool]string{}
+	for _, l := range lines {
+		batch[strings.Contains(l, "fd00:")] += l + "\n"
+	}
+	err := inNetNS(netns, func() error {
+		if _, err := command(t.Context(), batch[false], "ip", "-batch", "-"); err != nil {
+			return err
+		}
+		_, err := command(t.Context(), batch[true], "ip", "-6", "-batch", "-")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nft runs nft with arguments, and returns what it prints.
+func nft(t testing.TB, netns string, args ...string) string {
+	t.Helper()
+	var out string
+	err := inNetNS(netns, func() (err error) {
+		out, err = command(context.Background(), "", "nft", args...)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func sysctl(t *testing.T, netns, key, value string) {
+	t.Helper()
+	err := inNetNS(netns, func() error { return os.WriteFile("/proc/sys/"+key, []byte(value), 0) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// counted is how many packets the rules of one fault have met, in all nodes.
+func (b *testbed) counted(t testing.TB, id string) int {
+	t.Helper()
+	sum := 0
+	for _, n := range b.nodes {
+		var listing struct {
+			Nftables []struct {
+				Rule struct {
+					Table string
+					Expr  []struct {
+						Counter struct{ Packets int }
+					}
+				}
+			}
+		}
+		out := nft(t, n.NetNS, "-j", "list", "ruleset")
+		if err := json.Unmarshal([]byte(out), &listing); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		for _, o := range listing.Nftables {
+			for _, e := range o.Rule.Expr {
+				if o.Rule.Table == tablePrefix+id {
+					sum += e.Counter.Packets
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// assertClean fails unless the nodes hold nothing of ours, but what is others',
+// and dir is empty.
+func (b *testbed) assertClean(t *testing.T, dir string) {
+	t.Helper()
+	for _, n := range b.nodes {
+		tables := nft(t, n.NetNS, "list", "tables")
+		if strings.Contains(tables, tablePrefix) {
+			t.Errorf("node %s still holds %s", n.Name, tables)
+		}
+		if !strings.Contains(tables, "stranger") {
+			t.Errorf("the table of somebody else is gone from node %s", n.Name)
+		}
+		queues := ""
+		if err := inNetNS(n.NetNS, func() error {
+			data, err := os.ReadFile("/proc/thread-self/net/netfilter/nfnetlink_queue")
+			queues = string(data)
+			return err
+		}); err != nil && !os.IsNotExist(err) {
+			t.Error(err)
+		}
+		if queues != "" {
+			t.Errorf("node %s still has a queue: %s", n.Name, queues)
+		}
+		if _, err := exec.LookPath("tc"); err == nil {
+			if err := inNetNS(n.NetNS, func() error {
+				out, err := command(t.Context(), "", "tc", "qdisc", "show", "dev", n.Uplink)
+				if strings.Contains(out, "netem") || strings.Contains(out, "prio") {
+					t.Errorf("node %s still has a qdisc: %s", n.Name, out)
+				}
+				return err
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	for _, e := range left {
+		t.Errorf("%s is left in the directory of faults", e.Name())
+	}
+}
+
+// The sockets of the pods. UDP is the kernel's; TCP segments and ICMP messages
+// are made here and seen by raw sockets, so that every packet is sent once and
+// answered never.
+
+var (
+	sports = []uint16{6001, 6002}
+	dports = []uint16{5001, 5002}
+)
+
+// socketKey names the socket that sends a packet, or receives it.
+type socketKey struct {
+	pod      int
+	family   Family
+	protocol Protocol
+	port     uint16 // UDP only
+}
+
+// arrival is a packet that a pod has received.
+type arrival struct {
+	id  uint32 // index into what was sent
+	pod int
+	at  time.Time
+}
+
+// traffic is open sockets in all pods. Arrivals come in through a channel.
+type traffic struct {
+	b        *testbed
+	sockets  map[socketKey]net.PacketConn
+	arrivals chan arrival
+}
+
+func (b *testbed) openTraffic(t *testing.T) *traffic {
+	t.Helper()
+	tr := &traffic{b: b, sockets: map[socketKey]net.PacketConn{}, arrivals: make(chan arrival, 1<<16)}
+	stopped := make(chan struct{})
+	readers := 0
+	t.Cleanup(func() {
+		for _, s := range tr.sockets {
+			s.Close()
+		}
+		for range readers {
+			<-stopped
+		}
+	})
+	open := func(k socketKey, network, address string) net.PacketConn {
+		var conn net.PacketConn
+		if err := inNetNS(b.pods[k.pod].netns, func() (err error) {
+			conn, err = net.ListenPacket(network, address)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		tr.sockets[k] = conn
+		return conn
+	}
+	receive := func(k socketKey, conn net.PacketConn) {
+		if r, ok := conn.(interface{ SetReadBuffer(int) error }); ok {
+			if err := r.SetReadBuffer(4 << 20); err != nil {
+				t.Fatal(err)
+			}
+		}
+		readers++
+		go func() {
+			defer func() { stopped <- struct{}{} }()
+			buf := make([]byte, 65536)
+			for {
+				n, _, err := conn.ReadFrom(buf)
+				at := time.Now()
+				if err != nil {
+					return
+				}
+				if id, ok := identify(k, buf[:n]); ok {
+					tr.arrivals <- arrival{id: id, pod: k.pod, at: at}
+				}
+			}
+		}()
+	}
+	for p := range b.pods {
+		for _, f := range []Family{IPv4, IPv6} {
+			n, icmp := "4", "icmp"
+			if f == IPv6 {
+				n, icmp = "6", "ipv6-icmp"
+			}
+			addr := b.pods[p].addr(f)
+			for _, port := range sports {
+				open(socketKey{p, f, UDP, port}, "udp"+n, netip.AddrPortFrom(addr, port).String())
+			}
+			for _, port := range dports {
+				k := socketKey{p, f, UDP, port}
+				receive(k, open(k, "udp"+n, netip.AddrPortFrom(addr, port).String()))
+			}
+			for protocol, name := range map[Protocol]string{TCP: "tcp", ICMP: icmp} {
+				k := socketKey{p, f, protocol, 0}
+				receive(k, open(k, "ip"+n+":"+name, addr.String()))
+			}
+		}
+	}
+	return tr
+}
+
+const echoID = 0xc4ec // our echo requests
+
+// headers is the length of the headers of a packet.
+func headers(p sent) int {
+	n := map[Family]int{IPv4: 20, IPv6: 40}[p.family]
+	return n + map[Protocol]int{UDP: 8, TCP: 20, ICMP: 8}[p.protocol]
+}
+
+// identify reads the id that compose wrote.
+func identify(k socketKey, b []byte) (uint32, bool) {
+	switch k.protocol {
+	case TCP: // a SYN; the id is its sequence number
+		if len(b) < 20 || b[13] != 0x02 {
+			return 0, false
+		}
+		return binary.BigEndian.Uint32(b[4:]), true
+	case ICMP: // an echo request
+		request := byte(8)
+		if k.family == IPv6 {
+			request = 128
+		}
+		if len(b) < 12 || b[0] != request || binary.BigEndian.Uint16(b[4:]) != echoID {
+			return 0, false
+		}
+		return binary.BigEndian.Uint32(b[8:]), true
+	}
+	if len(b) < 4 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint32(b), true
+}
+
+// compose is what follows the IP header, or for UDP the UDP header.
+func compose(p sent, id uint32, src, dst netip.Addr) []byte {
+	body := make([]byte, p.bytes-headers(p))
+	switch p.protocol {
+	case TCP:
+		h := make([]byte, 20)
+		binary.BigEndian.PutUint16(h[0:], p.sport)
+		binary.BigEndian.PutUint16(h[2:], p.dport)
+		binary.BigEndian.PutUint32(h[4:], id)
+		h[12] = 5 << 4 // words of header
+		h[13] = 0x02   // SYN
+		binary.BigEndian.PutUint16(h[14:], 65535)
+		seg := append(h, body...)
+		pseudo := append(src.AsSlice(), dst.AsSlice()...)
+		pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(seg)))
+		pseudo = binary.BigEndian.AppendUint32(pseudo, unix.IPPROTO_TCP)
+		binary.BigEndian.PutUint16(seg[16:], checksum(append(pseudo, seg...)))
+		return seg
+	case ICMP:
+		h := make([]byte, 8)
+		h[0] = 8
+		if p.family == IPv6 {
+			h[0] = 128
+		}
+		binary.BigEndian.PutUint16(h[4:], echoID)
+		binary.BigEndian.PutUint32(body, id)
+		msg := append(h, body...)
+		if p.family == IPv4 { // the kernel does it in IPv6, RFC 3542 section 3.1
+			binary.BigEndian.PutUint16(msg[2:], checksum(msg))
+		}
+		return msg
+	}
+	binary.BigEndian.PutUint32(body, id)
+	return body
+}
+
+// checksum is that of RFC 1071.
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for len(b) > 1 {
+		sum += uint32(b[0])<<8 | uint32(b[1])
+		b = b[2:]
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// send sends one packet, and returns when.
+func (tr *traffic) send(t *testing.T, id int, p sent) time.Time {
+	t.Helper()
+	from, to := tr.b.pod(p.from), tr.b.pod(p.to)
+	src, dst := tr.b.pods[from].addr(p.family), tr.b.pods[to].addr(p.family)
+	key := socketKey{from, p.family, p.protocol, 0}
+	var addr net.Addr = &net.IPAddr{IP: dst.AsSlice()}
+	if p.protocol == UDP {
+		key.port = p.sport
+		addr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(dst, p.dport))
+	}
+	at := time.Now()
+	if _, err := tr.sockets[key].WriteTo(compose(p, uint32(id), src, dst), addr); err != nil {
+		t.Fatalf("send %+v: %v", p, err)
+	}
+	return at
+}
+
+func (b *testbed) pod(node string) int {
+	for i, n := range b.nodes {
+		if n.Name == node {
+			return i
+		}
+	}
+	panic("no node " + node)
+}
+
+// outcome is what became of the packets sent, by index.
+type outcome struct {
+	sent    []time.Time
+	arrived map[int]time.Time
+	order   []int // of arrival
+}
+
+// settled is how long a test waits for packets that must come or be counted.
+const settled = 20 * time.Second
+
+// exchange sends packets, and waits until each has arrived or been counted as
+// lost. lost returns how many are; nil: none can be.
+func (tr *traffic) exchange(t *testing.T, packets []sent, lost func() int) outcome {
+	t.Helper()
+	o := outcome{arrived: map[int]time.Time{}}
+	take := func(a arrival) {
+		if int(a.id) >= len(packets) || a.pod != tr.b.pod(packets[a.id].to) {
+			t.Fatalf("packet %d came to pod %d, which is not where it was sent", a.id, a.pod)
+		}
+		if _, twice := o.arrived[int(a.id)]; twice {
+			t.Fatalf("packet %d came twice", a.id)
+		}
+		o.arrived[int(a.id)] = a.at
+		o.order = append(o.order, int(a.id))
+	}
+	for i, p := range packets {
+		o.sent = append(o.sent, tr.send(t, i, p))
+		runtime.Gosched()
+	}
+	deadline := time.After(settled)
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for len(o.arrived) < len(packets) {
+		select {
+		case a := <-tr.arrivals:
+			take(a)
+		case <-look.C:
+			if lost != nil && len(tr.arrivals) == 0 && len(o.arrived)+lost() >= len(packets) {
+				return o
+			}
+		case <-deadline:
+			missing := []sent{}
+			for i, p := range packets {
+				if _, ok := o.arrived[i]; !ok {
+					missing = append(missing, p)
+				}
+			}
+			t.Fatalf("%d of %d packets have neither arrived nor been counted, among them %+v", len(missing), len(packets), missing[0])
+		}
+	}
+	return o
+}
+
+// matrix is a packet of every sort that a fault can tell apart.
+func (b *testbed) matrix() []sent {
+	var all []sent
+	for _, from := range b.nodes {
+		for _, to := range b.nodes {
+			for _, f := range []Family{IPv4, IPv6} {
+				if from.Name == to.Name {
+					continue
+				}
+				p := sent{from: from.Name, to: to.Name, family: f, bytes: 100}
+				for _, size := range []int{100, 576, 1400} {
+					p.bytes = size
+					p.protocol, p.sport, p.dport = UDP, 6001, 5001
+					all = append(all, p)
+					p.protocol, p.sport, p.dport = ICMP, 0, 0
+					all = append(all, p)
+				}
+				p.bytes = 100
+				for _, p.protocol = range []Protocol{UDP, TCP} {
+					p.sport, p.dport = 6001, 5002
+					all = append(all, p)
+					p.sport, p.dport = 6002, 5001
+					all = append(all, p)
+				}
+			}
+		}
+	}
+	return all
+}
