@@ -81,7 +81,7 @@ func (d *diagnosis) fields(def, v cue.Value, path []cue.Selector) ast.Expr {
 		name := it.Selector().Unquoted()
 		given[name] = true
 		at := append(path, it.Selector())
-		sub, ok := field(def, it.Selector())
+		sub, ok := lookup(def, it.Selector())
 		if !ok {
 			d.report(at, labelPos(it.Value()), "%s", unknownField(def, name))
 			continue
@@ -97,7 +97,7 @@ func (d *diagnosis) fields(def, v cue.Value, path []cue.Selector) ast.Expr {
 		if known.FieldType() != cue.StringLabel|cue.RequiredConstraint || given[name] {
 			continue
 		}
-		d.report(path, valuePos(v), "missing field %q: %s", name, firstSentence(doc(known.Value())))
+		d.report(append(path, cue.Str(name)), valuePos(v), "missing: %s", firstSentence(doc(known.Value())))
 		if known.Value().IncompleteKind() == cue.StructKind {
 			out.Elts = append(out.Elts, &ast.Field{Label: ast.NewString(name), Value: ast.NewStruct()})
 		} else {
@@ -137,17 +137,20 @@ func (d *diagnosis) mismatch(def, v cue.Value, path []cue.Selector) {
 	d.report(path, valuePos(v), "%s is not %s%s", have, want, hint)
 }
 
-// uncovered is what CUE found in the plan at base beyond what d found.
-func (d *diagnosis) uncovered(err error, base cue.Path) []finding {
+// uncovered is what CUE found in the plan at base beyond what d found, unless it
+// only follows from that: then the user wrote nothing that it points at.
+func (l *loader) uncovered(found []finding, err error, base cue.Path) []finding {
 	var out []finding
 	for _, e := range errors.Errors(err) {
 		path := slices.DeleteFunc(pathOf(e.Path()).Selectors(), cue.Selector.IsDefinition)
 		if n := len(base.Selectors()); len(path) >= n && cue.MakePath(path[:n]...).String() == base.String() {
 			path = path[n:]
 		}
-		if !covered(d.found, path) {
-			out = append(out, finding{path: path, pos: e.Position(), message: message(e)})
+		pos, hint := l.positions(e)
+		if covered(found, path) || !pos.IsValid() && len(found) > 0 {
+			continue
 		}
+		out = append(out, finding{path: path, pos: pos, message: message(e) + hint})
 	}
 	return out
 }
@@ -162,12 +165,14 @@ func covered(found []finding, path []cue.Selector) bool {
 
 // arm is the part of def that takes values of a kind: of a disjunction, which
 // begins with its default, the last such part. It does not exist if there is
-// none.
+// none. (CUE gives a disjunction whose default is among its other values as an
+// expression of no operator and the one other value.)
 func arm(def cue.Value, kind cue.Kind) cue.Value {
 	if def.IncompleteKind()&kind == 0 {
 		return cue.Value{}
 	}
-	if op, args := def.Expr(); op == cue.OrOp {
+	op, args := def.Expr()
+	if op == cue.OrOp || op == cue.NoOp && len(args) == 1 && fmt.Sprint(args[0]) != fmt.Sprint(def) {
 		for _, a := range slices.Backward(args) {
 			if found := arm(a, kind); found.Exists() {
 				return found
@@ -177,8 +182,8 @@ func arm(def cue.Value, kind cue.Kind) cue.Value {
 	return def
 }
 
-// field is what def says of the field of a name.
-func field(def cue.Value, name cue.Selector) (cue.Value, bool) {
+// lookup is what def says of the field of a name.
+func lookup(def cue.Value, name cue.Selector) (cue.Value, bool) {
 	for _, sel := range []cue.Selector{name, name.Optional(), cue.Str(name.Unquoted()).Required(), cue.AnyString} {
 		if v := def.LookupPath(cue.MakePath(sel)); v.Exists() {
 			return v, true
@@ -199,7 +204,7 @@ func unknownField(def cue.Value, name string) string {
 	}
 	if best == "" {
 		for _, known := range names {
-			sub, _ := field(def, cue.Str(known))
+			sub, _ := lookup(def, cue.Str(known))
 			if slices.Contains(fieldNames(sub), name) {
 				best = known + "." + name
 				break
@@ -282,6 +287,10 @@ func phrase(def cue.Value) string {
 		}
 	}
 	switch op, args := def.Expr(); op {
+	case cue.NoOp: // a disjunction but for its default, or a plain value
+		if len(args) == 1 && fmt.Sprint(args[0]) != fmt.Sprint(def) {
+			return phrase(args[0])
+		}
 	case cue.OrOp:
 		var values, others []string
 		for _, a := range args {
@@ -313,19 +322,21 @@ func phrase(def cue.Value) string {
 			return "of at most " + strings.Trim(s, "strings.MaxRunes()") + " characters"
 		}
 	}
-	switch def.IncompleteKind() {
-	case cue.StructKind:
+	switch kind := def.IncompleteKind(); {
+	case def.IsConcrete() && kind&(cue.StructKind|cue.ListKind) == 0:
+		return text(def)
+	case kind == cue.StructKind:
 		if names := fieldNames(def); len(names) > 0 {
 			return "a struct with fields " + strings.Join(names, ", ")
 		}
 		return "a struct"
-	case cue.ListKind:
+	case kind == cue.ListKind:
 		return "a list"
-	case cue.IntKind:
+	case kind == cue.IntKind:
 		return "a whole number"
-	case cue.StringKind:
+	case kind == cue.StringKind:
 		return "a string"
-	case cue.BoolKind:
+	case kind == cue.BoolKind:
 		return "true or false"
 	}
 	return text(def)

@@ -46,7 +46,7 @@ func Plans(dir string, paths []string) ([]*checkup.Plan, Problems) {
 	if err != nil {
 		return nil, Problems{{Message: fmt.Sprintf("finding the working directory: %v", err)}}
 	}
-	l := &loader{dir: dir, ctx: cuecontext.New(), seen: map[string]string{}}
+	l := &loader{dir: dir, ctx: cuecontext.New(), sources: map[string]*source{}}
 	if len(paths) == 0 {
 		l.add(Problem{Message: "no plan: want a .cue, .yaml or .json file, or a directory of them"})
 	}
@@ -59,12 +59,14 @@ func Plans(dir string, paths []string) ([]*checkup.Plan, Problems) {
 
 // loader is one call of Plans.
 type loader struct {
-	dir      string // absolute
-	ctx      *cue.Context
-	schema   cue.Value // the embedded package; the zero Value until it is asked for
-	plans    []*checkup.Plan
-	seen     map[string]string // where the plan of a name was found
-	problems Problems
+	dir    string // absolute
+	ctx    *cue.Context
+	schema cue.Value // the embedded package; the zero Value until it is asked for
+	// ownSchema is the schema's directory where the plans are in this module.
+	ownSchema string
+	plans     []*checkup.Plan
+	sources   map[string]*source // of plans, by name
+	problems  Problems
 }
 
 func (l *loader) add(p Problem) { l.problems = append(l.problems, p) }
@@ -178,18 +180,6 @@ func readFile(abs string) ([]byte, error) {
 		err = fmt.Errorf("larger than %d MiB: too large for a plan", MaxFileSize>>20)
 	}
 	return b, err
-}
-
-// take adds a finished plan, unless its name was seen before.
-func (l *loader) take(p *checkup.Plan, at Problem) {
-	where := fmt.Sprintf("%s:%d", at.File, at.Line)
-	if other, ok := l.seen[p.Name]; ok {
-		at.Message = fmt.Sprintf("a plan named %q is at %s already", p.Name, other)
-		l.add(at)
-		return
-	}
-	l.seen[p.Name] = where
-	l.plans = append(l.plans, p)
 }
 
 func (l *loader) abs(path string) string {

@@ -3,10 +3,15 @@
 package load
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"path/filepath"
+	"slices"
 
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/ast"
+	"cuelang.org/go/cue/token"
 	cuejson "cuelang.org/go/encoding/json"
 	cueyaml "cuelang.org/go/encoding/yaml"
 )
@@ -19,6 +24,11 @@ func (l *loader) loadManifests(abs string) {
 	}
 	var docs []ast.Expr
 	if filepath.Ext(abs) == ".json" {
+		var any json.RawMessage
+		if err := json.Unmarshal(b, &any); err != nil {
+			l.add(l.jsonProblem(abs, b, err))
+			return
+		}
 		expr, err := cuejson.Extract(abs, b)
 		if err != nil {
 			l.addErrors(err, abs)
@@ -33,40 +43,55 @@ func (l *loader) loadManifests(abs string) {
 		}
 		docs = documents(f)
 	}
+	if len(docs) == 0 {
+		l.add(Problem{File: l.rel(abs), Message: "empty file: want a plan"})
+	}
 	for _, d := range docs {
-		l.manifest(abs, d)
+		l.manifest(d)
 	}
 }
 
-// documents are the documents of a YAML file, without empty ones.
+// documents are the documents of a YAML file, without the empty ones.
 func documents(f *ast.File) []ast.Expr {
-	var docs []ast.Expr
-	for _, d := range f.Decls {
-		if e, ok := d.(*ast.EmbedDecl); ok {
-			if list, ok := e.Expr.(*ast.ListLit); ok && len(f.Decls) == 1 {
-				return list.Elts
+	if len(f.Decls) == 1 {
+		if e, ok := f.Decls[0].(*ast.EmbedDecl); ok {
+			docs := []ast.Expr{e.Expr}
+			if list, ok := e.Expr.(*ast.ListLit); ok {
+				docs = list.Elts
 			}
-			return []ast.Expr{e.Expr}
+			return slices.DeleteFunc(docs, func(d ast.Expr) bool {
+				lit, ok := d.(*ast.BasicLit)
+				return ok && lit.Kind == token.NULL
+			})
 		}
 	}
-	return append(docs, &ast.StructLit{Elts: f.Decls})
+	return []ast.Expr{&ast.StructLit{Elts: f.Decls}}
 }
 
-func (l *loader) manifest(abs string, doc ast.Expr) {
-	v := l.ctx.BuildExpr(doc)
+// jsonProblem is an error of encoding/json with its place.
+func (l *loader) jsonProblem(abs string, b []byte, err error) Problem {
+	p := Problem{File: l.rel(abs), Message: "not JSON: " + err.Error()}
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		before := b[:max(0, min(int(syntax.Offset)-1, len(b)))]
+		p.Line = bytes.Count(before, []byte("\n")) + 1
+		p.Column = len(before) - bytes.LastIndexByte(before, '\n')
+	}
+	return p
+}
+
+// manifest loads one document.
+func (l *loader) manifest(doc ast.Expr) {
 	if !l.schema.Exists() {
 		l.schema = schemaValue(l.ctx)
 	}
-	def := l.schema.LookupPath(manifestDef)
-	if err := def.Unify(v).Validate(cue.Concrete(true)); err != nil {
-	}
-	name, _ := v.LookupPath(manifestName).String()
+	v := l.ctx.BuildExpr(doc)
 	l.plan(&source{
-		name:   name,
-		path:   manifestSpec,
-		nameAt: manifestName,
-		value:  v.LookupPath(manifestSpec),
-		def:    l.schema.LookupPath(planDef),
-		raw:    func() cue.Value { return v.LookupPath(manifestSpec) },
+		namePath: manifestName,
+		specPath: manifestSpec,
+		value:    v,
+		def:      manifestDef,
+		schema:   l.schema,
+		raw:      func() cue.Value { return v },
 	})
 }

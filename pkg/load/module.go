@@ -3,6 +3,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"io/fs"
 	"os"
@@ -121,7 +122,7 @@ func (m moduleFS) ReadDir(name string) ([]fs.DirEntry, error) {
 // replaced by one that allows everything, so that what the user wrote can be
 // looked at by itself.
 func config(dir string, overlay map[string][]byte, open bool) *cueload.Config {
-	root, ours := dir, embedded(dir)
+	ours := embedded(dir)
 	cfg := &cueload.Config{
 		Dir:     dir,
 		Overlay: map[string]cueload.Source{},
@@ -132,15 +133,13 @@ func config(dir string, overlay map[string][]byte, open bool) *cueload.Config {
 			root: ours,
 		},
 	}
-	schemaDir := filepath.Join(ours, "schema")
+	schemaDir := cmp.Or(ownSchema(dir), filepath.Join(ours, "schema"))
 	if found := moduleRoot(dir); found == "" {
-		cfg.ModuleRoot = root
+		cfg.ModuleRoot = dir
 		own := &modfile.File{Module: "checkplan.dev/plan@v0", Language: &modfile.Language{Version: cue.LanguageVersion()}}
-		cfg.Overlay[filepath.Join(root, "cue.mod", "module.cue")] = depend(own, nil)
-	} else if root = found; inModule(root) {
-		schemaDir = filepath.Join(root, "schema")
+		cfg.Overlay[filepath.Join(dir, "cue.mod", "module.cue")] = depend(own, nil)
 	} else {
-		for name, src := range dependencies(root) {
+		for name, src := range dependencies(found) {
 			cfg.Overlay[name] = src
 		}
 	}
@@ -195,14 +194,19 @@ func moduleRoot(dir string) string {
 	}
 }
 
-// inModule reports whether root is the root of this module itself.
-func inModule(root string) bool {
+// ownSchema is the directory of the schema that packages in dir import: "" if
+// that is the embedded one, because dir is not in this module.
+func ownSchema(dir string) string {
+	root := moduleRoot(dir)
 	b, err := os.ReadFile(filepath.Join(root, "cue.mod", "module.cue"))
 	if err != nil {
-		return false
+		return ""
 	}
 	f, err := modfile.ParseNonStrict(b, "module.cue")
-	return err == nil && f.QualifiedModule() == moduleMajor
+	if err != nil || f.QualifiedModule() != moduleMajor {
+		return ""
+	}
+	return filepath.Join(root, "schema")
 }
 
 // dependencies gives the module files of a user's module, by name, with this
@@ -220,7 +224,7 @@ func dependencies(root string) map[string]cueload.Source {
 		return nil
 	}
 	f, err := modfile.ParseNonStrict(b, name)
-	if err != nil {
+	if err != nil || f.QualifiedModule() == moduleMajor {
 		return nil
 	}
 	out := map[string]cueload.Source{}

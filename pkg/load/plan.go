@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"cuelang.org/go/cue"
@@ -38,10 +39,6 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 		if !ok {
 			continue
 		}
-		if err := tooDeep(b); err != nil {
-			l.addErrors(err, name)
-			continue
-		}
 		if _, err := parser.ParseFile(name, b, parser.AllErrors); err != nil {
 			l.addErrors(err, name)
 			continue
@@ -52,6 +49,7 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 		return
 	}
 
+	l.ownSchema = ownSchema(dir)
 	inst := cueload.Instances(args, config(dir, overlay, false))[0]
 	where := files[0]
 	if args[0] == "." {
@@ -87,18 +85,17 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 		l.addErrors(err, where)
 		return
 	}
-	def := l.schemaOf(inst).LookupPath(planDef)
+	schema := l.schemaOf(inst)
 	n := 0
 	for ; it.Next(); n++ {
-		name := it.Selector().Unquoted()
-		at := cue.MakePath(cue.Str("plan"), cue.Str(name))
+		sel := it.Selector()
 		l.plan(&source{
-			name:   name,
-			path:   at,
-			nameAt: at,
+			name:   sel.Unquoted(),
+			path:   cue.MakePath(append(planPath.Selectors(), sel)...),
 			value:  it.Value(),
-			def:    def,
-			raw:    func() cue.Value { return open().LookupPath(cue.MakePath(cue.Str(name))) },
+			def:    planDef,
+			schema: schema,
+			raw:    func() cue.Value { return open().LookupPath(cue.MakePath(sel)) },
 		})
 	}
 	if n == 0 {
@@ -110,14 +107,20 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 	}
 }
 
-// source is one plan before it is known to be one.
+// source is something that should be a plan: a plan by itself, or one in a
+// manifest.
 type source struct {
-	name   string
-	path   cue.Path // of the plan, for problems
-	nameAt cue.Path // of its name
+	// name is the plan's name where it is not in the value.
+	name string
+	path cue.Path // of the value, for problems
+	// namePath and specPath are where name and plan are in the value, if it is a
+	// manifest.
+	namePath, specPath cue.Path
 	// value is what the user wrote, perhaps with the schema in it already.
 	value cue.Value
-	def   cue.Value // #Plan
+	def   cue.Path // what of the schema it should be
+	// schema is the package that it is held against.
+	schema cue.Value
 	// raw is what the user wrote by itself.
 	raw func() cue.Value
 }
@@ -125,47 +128,56 @@ type source struct {
 // plan turns a source into a plan, or into problems.
 func (l *loader) plan(s *source) {
 	var found []finding
-	clean := s.def.Unify(s.value)
-	err := clean.Validate(cue.Concrete(true))
-	if err != nil {
+	whole := s.value.Unify(s.schema.LookupPath(s.def))
+	plan := whole.LookupPath(s.specPath)
+	if err := whole.Validate(cue.Concrete(true)); err != nil {
 		raw := s.raw()
-		if !raw.Exists() {
-			l.addErrors(err, "")
+		d := &diagnosis{ctx: l.ctx}
+		schema := s.schema
+		if raw.Exists() && raw.Context() != l.ctx {
+			d.ctx = raw.Context()
+			schema = schemaValue(d.ctx)
+		}
+		if raw.Exists() {
+			d.value(schema.LookupPath(s.def), raw, nil)
+		}
+		found = append(d.found, l.uncovered(d.found, err, s.path)...)
+		// The rules are asked of what is left of the plan, so that all problems come
+		// at once.
+		rest := (&diagnosis{ctx: d.ctx}).value(schema.LookupPath(planDef), raw.LookupPath(s.specPath), nil)
+		if rest == nil {
+			l.addFound(s, found)
 			return
 		}
-		d := &diagnosis{ctx: raw.Context()}
-		def := s.def
-		if def.Context() != d.ctx {
-			def = schemaValue(d.ctx).LookupPath(planDef)
-		}
-		rest := d.value(def, raw, nil)
-		found = d.found
-		found = append(found, d.uncovered(err, s.path)...)
-		if found == nil {
-			l.addErrors(err, "")
-			return
-		}
-		clean = def.Unify(d.ctx.Encode(rest))
-		if clean.Validate(cue.Concrete(true)) != nil {
+		plan = d.ctx.BuildExpr(rest).Unify(schema.LookupPath(planDef))
+		if plan.Validate(cue.Concrete(true)) != nil {
 			l.addFound(s, found)
 			return
 		}
 	}
-	b, err := clean.MarshalJSON()
-	if err != nil {
-		l.addErrors(err, "")
-		return
-	}
 	p := &checkup.Plan{}
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(p); err != nil {
+	b, err := plan.MarshalJSON()
+	if err == nil {
+		dec := json.NewDecoder(bytes.NewReader(b))
+		dec.DisallowUnknownFields()
+		err = dec.Decode(p)
+	}
+	if err != nil {
 		l.addFound(s, append(found, finding{message: fmt.Sprintf("reading the plan: %v", err)}))
 		return
 	}
 	p.Name = s.name
+	if sels := s.namePath.Selectors(); len(sels) > 0 {
+		p.Name, _ = s.value.LookupPath(s.namePath).String()
+	}
+	shape := found
 	for _, f := range check(p) {
-		if !covered(found, f.path) {
+		if f.rule == "plan-name" {
+			f.path = s.namePath.Selectors()
+		} else {
+			f.path = slices.Concat(s.specPath.Selectors(), f.path)
+		}
+		if len(f.path) == 0 || !covered(shape, f.path) {
 			found = append(found, f)
 		}
 	}
@@ -173,11 +185,21 @@ func (l *loader) plan(s *source) {
 		l.addFound(s, found)
 		return
 	}
-	l.take(p, l.problem(s.raw().Pos(), s.nameAt, ""))
+	l.take(p, s)
 }
 
-// addFound adds what was found at paths of the plan as problems at the user's
-// positions.
+// take adds a finished plan, unless there is one of its name.
+func (l *loader) take(p *checkup.Plan, s *source) {
+	if other, ok := l.sources[p.Name]; ok {
+		first := l.problem(valuePos(other.raw()), other.path, "")
+		l.addFound(s, []finding{{path: s.namePath.Selectors(), message: fmt.Sprintf("there is a plan %q already, at %s:%d", p.Name, first.File, first.Line)}})
+		return
+	}
+	l.sources[p.Name] = s
+	l.plans = append(l.plans, p)
+}
+
+// addFound adds what was found in a source, at the user's positions.
 func (l *loader) addFound(s *source, found []finding) {
 	raw := s.raw()
 	for _, f := range found {
@@ -185,23 +207,18 @@ func (l *loader) addFound(s *source, found []finding) {
 		if !pos.IsValid() {
 			pos = position(raw, f.path)
 		}
-		path := s.path
-		if f.name {
-			path = s.nameAt
-		}
-		p := l.problem(pos, cue.MakePath(append(path.Selectors(), f.path...)...), f.message)
+		p := l.problem(pos, cue.MakePath(slices.Concat(s.path.Selectors(), f.path)...), f.message)
 		p.rule = f.rule
 		l.add(p)
 	}
 }
 
-// finding is a problem at a path in a plan.
+// finding is a problem at a path in a source.
 type finding struct {
 	path    []cue.Selector
-	name    bool      // it is about the plan's name
-	pos     token.Pos // if it is not the value at the path
+	pos     token.Pos // where it is not at the value at the path
 	message string
-	rule    string
+	rule    string // name of the rule that was broken, if it was one
 }
 
 // position is where the value at path was written, or else the nearest one
@@ -243,20 +260,24 @@ func (l *loader) addErrors(err error, where string) {
 // cueProblem is one of CUE's own errors, at the user's position, with a
 // position in the schema as a hint behind it.
 func (l *loader) cueProblem(e errors.Error) Problem {
-	p := Problem{Path: pathOf(e.Path()).String(), Message: message(e)}
-	var hint string
+	pos, hint := l.positions(e)
+	return l.problem(pos, pathOf(e.Path()), message(e)+hint)
+}
+
+// positions are the first position of an error in a user's file, and a hint at
+// the last one in the schema, which is the narrowest.
+func (l *loader) positions(e errors.Error) (user token.Pos, hint string) {
 	for _, pos := range errors.Positions(e) {
-		file, ours := l.schemaFile(pos.Filename())
-		switch {
-		case !pos.IsValid() || pos.Filename() == "":
-		case ours && hint == "":
+		if !pos.IsValid() || pos.Filename() == "" {
+			continue
+		}
+		if file, ours := l.schemaFile(pos.Filename()); !ours && !user.IsValid() {
+			user = pos
+		} else if ours {
 			hint = fmt.Sprintf(" (%s:%d)", file, pos.Line())
-		case !ours && p.File == "":
-			p.File, p.Line, p.Column = l.rel(pos.Filename()), pos.Line(), pos.Column()
 		}
 	}
-	p.Message += hint
-	return p
+	return user, hint
 }
 
 // message is what one of CUE's own errors says, without its path, on one line.
@@ -273,7 +294,7 @@ func (l *loader) schemaFile(name string) (string, bool) {
 	if rel, err := filepath.Rel(embedded(l.dir), name); err == nil && filepath.IsLocal(rel) {
 		return filepath.ToSlash(rel), true
 	}
-	return "", false
+	return l.rel(name), filepath.Dir(name) == l.ownSchema
 }
 
 func pathOf(elems []string) cue.Path {
@@ -327,4 +348,3 @@ func schemaValue(ctx *cue.Context) cue.Value {
 	}
 	return ctx.BuildInstance(inst)
 }
-
