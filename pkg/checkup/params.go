@@ -3,6 +3,7 @@
 package checkup
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -62,18 +63,24 @@ func (p *Plan) Set(name, value string) error {
 }
 
 // Apply sets every "name=value" in turn and then asks Problems whether the plan
-// still makes sense. It returns the first error.
+// still makes sense. The error tells everything that is wrong, a line each; the
+// plan is then of no use.
 func (p *Plan) Apply(settings []string) error {
+	var errs []error
 	for _, s := range settings {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok {
-			return fmt.Errorf("setting %q: want name=value", s)
-		}
-		if err := p.Set(name, value); err != nil {
-			return err
+			errs = append(errs, fmt.Errorf("setting %q: want name=value", s))
+		} else if err := p.Set(name, value); err != nil {
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	if len(errs) == 0 {
+		for _, problem := range p.Problems() {
+			errs = append(errs, errors.New(problem.String()))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // params lists the tunables of one check. Setting one writes through pointers

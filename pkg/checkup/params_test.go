@@ -18,6 +18,9 @@ func meshPlan() *Plan {
 	for _, t := range Transports {
 		probes[t] = Probe{Sizes: []int{64}, Count: 5, Interval: Duration(10 * time.Millisecond), Timeout: Duration(time.Second)}
 	}
+	http := probes[HTTP]
+	http.Path = "/healthz"
+	probes[HTTP] = http
 	return &Plan{
 		Name: "p", Gate: Gate{Require: RequirePass}, Teardown: TeardownAlways, Retention: Retention{Reports: 10},
 		Checks: map[string]Check{"mesh": {PodMesh: &PodMesh{
@@ -96,6 +99,33 @@ func TestSet(t *testing.T) {
 		if !covered[param.Name] {
 			t.Errorf("no test sets %s", param.Name)
 		}
+	}
+}
+
+// Apply tells every bad setting, and then what the settings do to each other.
+func TestApply(t *testing.T) {
+	tests := []struct {
+		name     string
+		settings []string
+		want     []string // each a part of one line of the error
+	}{
+		{"nothing", nil, nil},
+		{"good", []string{"mesh.degree=3", "gate=Nothing"}, nil},
+		{"each by itself", []string{"mesh.degree", "gate=Nope", "x=1"}, []string{"want name=value", "parameter gate", `no parameter "x"`}},
+		{"contradiction", []string{"mesh.latency.p50=5ms", "mesh.latency.p99=1ms"}, []string{"p99"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := meshPlan().Apply(tt.settings)
+			if (err == nil) != (len(tt.want) == 0) {
+				t.Fatalf("error %v, want %q", err, tt.want)
+			}
+			for i, want := range tt.want {
+				if lines := strings.Split(err.Error(), "\n"); i >= len(lines) || !strings.Contains(lines[i], want) {
+					t.Errorf("error %v, want %q in line %d", err, want, i)
+				}
+			}
+		})
 	}
 }
 
