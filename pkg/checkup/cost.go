@@ -38,7 +38,8 @@ type Cost struct {
 	Bytes int64 `json:"bytes"`
 	// PeakSent and PeakReceived are the most packets per second that the agent of
 	// any one node starts, and that any one node is asked by all sources
-	// together: upper bounds.
+	// together: upper bounds, but for the burst of at most 1% (or one packet) by
+	// which an agent may exceed its limit within a single second.
 	PeakSent     int `json:"peakSent"`
 	PeakReceived int `json:"peakReceived"`
 
@@ -99,6 +100,10 @@ func (w *Worksheet) CountPackets() int {
 	}
 	return assignments * perAssignment * len(w.IPFamilies)
 }
+
+// AgentDeadline is how long an agent may run, from its start: three quarters of
+// the probe timeout, so that it has said what it has before nobody listens.
+func (w *Worksheet) AgentDeadline() Duration { return w.Timeouts.Probe / 4 * 3 }
 
 // Cost works out what a run of the check takes. The plan tells what becomes of
 // its objects; image is that of the agent, for the record.

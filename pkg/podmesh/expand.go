@@ -114,9 +114,9 @@ func Expand(p *checkup.Plan, check string, s *Snapshot, round int) (*checkup.Wor
 
 	e.warnOfSample(mesh.Sample, sampled, w, perAssignment)
 	e.warnOfNodes(w, s)
-	if expected := w.Cost(p, "").ExpectedProbe; expected > w.Timeouts.Probe {
-		e.warn(ProbeTooLong, "probing takes about %v, but timeouts.probe is %v: what is not measured by then is unmeasured; raise it or limits.packetsPerSecond, or measure less",
-			time.Duration(expected).Round(time.Second), w.Timeouts.Probe)
+	if expected := w.Cost(p, "").ExpectedProbe; expected > w.AgentDeadline() {
+		e.warn(ProbeTooLong, "probing takes about %v, but agents have %v of timeouts.probe (%v): what is not measured by then is unmeasured; raise it or limits.packetsPerSecond, or measure less",
+			time.Duration(expected).Round(time.Second), w.AgentDeadline(), w.Timeouts.Probe)
 	}
 	slices.SortStableFunc(e.warnings, func(a, b Warning) int {
 		return cmp.Compare(slices.Index(Reasons, a.Reason), slices.Index(Reasons, b.Reason))
@@ -253,7 +253,7 @@ func (e *expansion) placeTargets(mesh *checkup.PodMesh, s *Snapshot) error {
 		e.warn(NodesLeftOut, "%d of %s can be a target; the others are on nodes that are left out: %v", len(e.targets), plural(len(all), "pod"), a)
 	}
 	if len(notReady) > 0 {
-		e.warn(PodsNotReady, "%s not ready, and will probably fail or be unmeasured: %s", isOrAre(len(notReady), "target"), some(notReady))
+		e.warn(PodsNotReady, "%s not ready, and will be unmeasured: %s", isOrAre(len(notReady), "target"), some(notReady))
 	}
 	slices.SortFunc(e.targets, func(x, y checkup.Endpoint) int {
 		return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Pod, y.Pod))

@@ -238,7 +238,7 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			name: "existing pods that are not ready or not scheduled", plan: meshPlan(webPods),
 			snapshot: withPods(snapshotOf(three()...), readyPod("one", "a"), Pod{Name: "shop/starting", Node: "b"}, Pod{Name: "shop/waiting"}),
 			want:     "a b c > shop/waiting shop/one shop/starting, IPv4, degree 1, round 0 of 2",
-			warnings: []string{"PodsNotReady: 2 targets are not ready, and will probably fail or be unmeasured: shop/starting, shop/waiting"},
+			warnings: []string{"PodsNotReady: 2 targets are not ready, and will be unmeasured: shop/starting, shop/waiting"},
 		}, {
 			name: "existing pods on nodes that the placement leaves out", plan: meshPlan(webPods, func(m *checkup.PodMesh) { m.Targets.Placement.NodeSelector = map[string]string{"pool": "web"} }),
 			snapshot: withPods(snapshotOf(three(label("pool", "web"))...), readyPod("one", "a"), readyPod("three", "c")),
@@ -273,7 +273,7 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			}),
 			snapshot: snapshotOf(three()...),
 			want:     "a b c > a b c, IPv4 IPv6, degree 1, round 0 of 2",
-			warnings: []string{"ProbeTooLong: probing takes about 11s, but timeouts.probe is 5s: what is not measured by then is unmeasured; raise it or limits.packetsPerSecond, or measure less"},
+			warnings: []string{"ProbeTooLong: probing takes about 11s, but agents have 3.75s of timeouts.probe (5s): what is not measured by then is unmeasured; raise it or limits.packetsPerSecond, or measure less"},
 		}, {
 			name: "a plan that was never loaded", plan: meshPlan(webPods, func(m *checkup.PodMesh) {
 				m.Sample = checkup.Sample{Degree: -1}

@@ -212,7 +212,7 @@ func TestSampleGuarantees(t *testing.T) {
 	})
 	t.Run("any", func(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 2))
-		for range 3000 {
+		for range 300 {
 			c := cluster{
 				both: r.IntN(20), sources: r.IntN(12), targets: r.IntN(12), podsEach: r.IntN(3), podsSpread: r.IntN(8),
 				zones: r.IntN(6), seed: r.Uint64(), degree: r.IntN(15), budget: r.IntN(400),

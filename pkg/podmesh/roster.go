@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podmesh
+
+import (
+	"slices"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Roster says where the existing pods among a worksheet's targets can be
+// reached, as the snapshot has them: one entry per target. Entries of fixtures
+// are empty, for whoever starts them. A pod that is not ready does not count as
+// there: what does not answer then says nothing about the network.
+func Roster(mesh *checkup.PodMesh, w *checkup.Worksheet, s *Snapshot) checkup.Roster {
+	roster := checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
+	if mesh.Targets.Pods == nil {
+		return roster
+	}
+	pods := map[string]Pod{}
+	if want, err := selectionOf(*mesh.Targets.Pods); err == nil {
+		for _, have := range s.Selections {
+			if have.Namespace == want.Namespace && have.Selector == want.Selector {
+				for _, pod := range have.Pods {
+					pods[pod.Name] = pod
+				}
+			}
+		}
+	}
+	for i, target := range w.Targets {
+		if target.Pod != "" {
+			pod, found := pods[target.Pod]
+			roster.Targets[i] = entryOf(target.Pod, pod, found, mesh.Targets.Pods.Port)
+		}
+	}
+	return roster
+}
+
+// entryOf is the entry of one existing pod.
+func entryOf(name string, pod Pod, found bool, port int) checkup.RosterEntry {
+	entry := checkup.RosterEntry{Pod: name}
+	missing := func(message string) checkup.RosterEntry {
+		entry.Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: message}
+		return entry
+	}
+	switch {
+	case !found:
+		return missing("the pod was not found")
+	case pod.Node == "":
+		return missing("the pod is on no known node")
+	case len(pod.IPs) == 0:
+		return missing("the pod has no address yet")
+	case !pod.Ready:
+		return missing("the pod is not ready")
+	}
+	entry.Addresses = map[checkup.IPFamily]string{}
+	for _, ip := range slices.Backward(pod.IPs) { // of several, the first counts
+		if family, ok := familyOf(ip); ok {
+			entry.Addresses[family] = ip
+		}
+	}
+	entry.Ports = map[checkup.Transport]int{checkup.TCP: port, checkup.HTTP: port}
+	return entry
+}
