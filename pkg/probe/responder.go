@@ -83,6 +83,7 @@ func (r *Responder) listen(ctx context.Context, echoAddress, httpAddress string)
 			return fmt.Errorf("cannot listen for UDP echo: %w", err)
 		}
 		r.udp = append(r.udp, conn.(*net.UDPConn))
+		_ = conn.(*net.UDPConn).SetReadBuffer(receiveBuffer) // more than the host allows is cut down
 		if err := askDestination(conn.(*net.UDPConn), network); err != nil {
 			return fmt.Errorf("cannot listen for UDP echo: %w", err)
 		}

@@ -46,11 +46,12 @@ func tcpOnce(ctx context.Context, m Measurement) (sample, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	sent := time.Now()
-	err = echo(conn, appendFill(nil, uint64(sent.UnixNano()), m.Pair.Size))
+	err = echo(conn, m.Pair.Size)
 	s.end = time.Now()
 	s.rtt = s.end.Sub(sent)
 	if err != nil {
 		s.fail(checkup.StageEcho, err, timeout)
+		conn.SetLinger(0) // what the peer did not take must not stay in the kernel
 	}
 	return s, nil
 }
@@ -82,14 +83,18 @@ func handshake(conn *net.TCPConn) time.Duration {
 	return time.Duration(info.Rtt) * time.Microsecond
 }
 
-// echo writes what and reads it back.
-func echo(conn *net.TCPConn, what []byte) error {
+// echo writes size bytes and reads them back.
+func echo(conn *net.TCPConn, size int) error {
+	block := appendFill(nil, 0, min(size, 16<<10))
 	wrote := make(chan error, 1)
 	go func() {
-		_, err := conn.Write(what)
+		var err error
+		for left := size; left > 0 && err == nil; left -= len(block) {
+			_, err = conn.Write(block[:min(left, len(block))])
+		}
 		wrote <- err
 	}()
-	readErr := readBack(conn, what)
+	readErr := readBack(conn, block, size)
 	if readErr != nil {
 		conn.SetWriteDeadline(time.Unix(1, 0)) // nobody reads: end the write
 		<-wrote
@@ -98,16 +103,17 @@ func echo(conn *net.TCPConn, what []byte) error {
 	return <-wrote
 }
 
-// readBack reads what, comparing it as it comes.
-func readBack(r io.Reader, what []byte) error {
-	buf := make([]byte, min(len(what), 16<<10))
-	for len(what) > 0 {
-		n, err := r.Read(buf[:min(len(buf), len(what))])
-		if !bytes.Equal(buf[:n], what[:n]) {
+// readBack reads size bytes, which must be the block over and over.
+func readBack(r io.Reader, block []byte, size int) error {
+	buf := make([]byte, len(block))
+	for done := 0; done < size; {
+		want := block[done%len(block):]
+		n, err := r.Read(buf[:min(len(want), size-done)])
+		if !bytes.Equal(buf[:n], want[:n]) {
 			return errWrongAnswer
 		}
-		what = what[n:]
-		if err != nil && len(what) > 0 {
+		done += n
+		if err != nil && done < size {
 			return err
 		}
 	}

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// orderTo is an order for a responder's tcp, udp and http in one family.
+func orderTo(r *Responder, family checkup.IPFamily) checkup.Order {
+	probe := func(transport checkup.Transport, sizes ...int) checkup.TransportProbe {
+		return checkup.TransportProbe{Transport: transport, Probe: checkup.Probe{
+			Sizes: sizes, Count: 4, Interval: checkup.Duration(time.Microsecond), Timeout: patience, Path: "/healthz"}}
+	}
+	return checkup.Order{
+		Source:     5,
+		Seed:       42,
+		Limits:     checkup.Limits{PacketsPerSecond: 100_000, Concurrency: 1, StartJitter: checkup.Duration(time.Millisecond)},
+		Probes:     []checkup.TransportProbe{probe(checkup.TCP, 0, 100), probe(checkup.UDP, 100, 1400), probe(checkup.HTTP, 0, 100)},
+		Targets:    []checkup.OrderTarget{{Target: 9, Addresses: map[checkup.IPFamily]string{family: loopback[family].String()}, Ports: r.Ports()}},
+		IPFamilies: []checkup.IPFamily{family},
+		Deadline:   patience,
+	}
+}
+
+// noCgroup is a root in which there is no cgroup to ask.
+var noCgroup = fstest.MapFS{}
+
+func TestAgentEndToEnd(t *testing.T) {
+	order := orderTo(serve(t, checkup.IPv4), checkup.IPv4)
+	order.Targets = append(order.Targets,
+		checkup.OrderTarget{Target: 10, Addresses: order.Targets[0].Addresses, Ports: closedPortsOf(t)},
+		checkup.OrderTarget{Target: 11, Addresses: order.Targets[0].Addresses})
+	b, err := json.Marshal(order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := ReadOrder(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := (Agent{Order: read, Version: "v1.2.3", Out: &out, Root: noCgroup}).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "testdata/agent.jsonl", settle(t, out.Bytes()))
+}
+
+func closedPortsOf(t *testing.T) map[checkup.Transport]int {
+	t.Helper()
+	ports, release, err := closedPorts(checkup.IPv4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	return ports
+}
+
+// settle replaces what differs from run to run: delays and who timed them.
+func settle(t *testing.T, lines []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	for _, m := range messages(t, lines) {
+		if o := m.Observation; o != nil {
+			clear(o.RTTs)
+			o.Kernel = false
+			o.Spoiled = 0
+		}
+		if m.End != nil {
+			m.End.SelfDoubt.SchedulingDelayMax, m.End.SelfDoubt.SchedulingDelayP99 = 0, 0
+		}
+		b, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Write(append(b, '\n'))
+	}
+	return out.Bytes()
+}
+
+// messages reads lines, each of which must have one field set.
+func messages(t testing.TB, lines []byte) []checkup.Message {
+	t.Helper()
+	var ms []checkup.Message
+	for line := range bytes.Lines(lines) {
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(line, &fields); err != nil || len(fields) != 1 {
+			t.Fatalf("line %q: %d fields, %v", line, len(fields), err)
+		}
+		var m checkup.Message
+		if err := json.Unmarshal(line, &m); err != nil {
+			t.Fatal(err)
+		}
+		ms = append(ms, m)
+	}
+	return ms
+}
+
+// golden compares with a file, or writes it if UPDATE=1.
+func golden(t *testing.T, file string, got []byte) {
+	t.Helper()
+	if os.Getenv("UPDATE") == "1" {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (UPDATE=1 writes it anew) (-want +got):\n%s", file, diff)
+	}
+}
+
+// Each pair is told exactly once, whatever the concurrency.
+func TestAgentTellsEveryPairOnce(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
+		order := orderTo(serve(t, family), family)
+		order.Limits.Concurrency = 8
+		for i := range 20 {
+			order.Targets = append(order.Targets, checkup.OrderTarget{Target: 100 + i, Addresses: order.Targets[0].Addresses, Ports: order.Targets[0].Ports})
+		}
+		var out bytes.Buffer
+		if err := (Agent{Order: order, Out: &out}).Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ms := messages(t, out.Bytes())
+		told := map[checkup.Pair]int{}
+		for _, m := range ms {
+			if m.Observation != nil {
+				told[m.Observation.Pair]++
+			}
+		}
+		expected, _ := measurements(order)
+		for _, m := range expected {
+			if told[m.Pair] != 1 {
+				t.Errorf("pair %+v is told %d times", m.Pair, told[m.Pair])
+			}
+		}
+		if len(told) != len(expected) || ms[0].Start.Pairs != len(expected) || ms[len(ms)-1].End.Observations != len(expected) {
+			t.Errorf("%d pairs told, start says %d, end says %d, want %d", len(told), ms[0].Start.Pairs, ms[len(ms)-1].End.Observations, len(expected))
+		}
+	})
+}
+
+// An agent whose prober functions lie must be found out by its control pairs.
+func TestWrongControlPairIsTold(t *testing.T) {
+	blind := func(_ context.Context, m Measurement, _ *Session) checkup.Observation {
+		o := checkup.Observation{Pair: m.Pair, Sent: 3}
+		o.Failure = cause(checkup.StageConnect, "timed out after 2s")
+		return o
+	}
+	gullible := func(_ context.Context, m Measurement, _ *Session) checkup.Observation {
+		return checkup.Observation{Pair: m.Pair, Sent: 3, Received: 3, RTTs: []int64{1, 1, 1}}
+	}
+	unable := func(_ context.Context, m Measurement, _ *Session) checkup.Observation {
+		return unmeasured(m, checkup.StageSocket, "socket: too many open files")
+	}
+	lossy := func(_ context.Context, m Measurement, _ *Session) checkup.Observation {
+		return checkup.Observation{Pair: m.Pair, Sent: 3, Received: 2, RTTs: []int64{1, 1}, Failure: cause(checkup.StageEcho, "timed out after 2s")}
+	}
+	all := func(f Func) map[checkup.Transport]Func {
+		return map[checkup.Transport]Func{checkup.TCP: f, checkup.UDP: f, checkup.ICMP: f, checkup.HTTP: f}
+	}
+	mixed := func(transport checkup.Transport, f Func) map[checkup.Transport]Func {
+		m := all(nil)
+		for t, real := range Funcs {
+			m[t] = real
+		}
+		m[transport] = f
+		return m
+	}
+	for _, test := range []struct {
+		name         string
+		funcs        map[checkup.Transport]Func
+		self, closed checkup.Control
+	}{
+		{"right", nil,
+			checkup.Control{OK: true, Message: "tcp, udp, http answered"},
+			checkup.Control{OK: true, Message: "tcp, udp, http refused"}},
+		{"blind", all(blind),
+			checkup.Control{Message: "tcp: 0 of 3 answered, connect: timed out after 2s; udp: 0 of 3 answered, connect: timed out after 2s; http: 0 of 3 answered, connect: timed out after 2s"},
+			checkup.Control{Message: "tcp: 0 of 3 answered, connect: timed out after 2s; udp: 0 of 3 answered, connect: timed out after 2s; http: 0 of 3 answered, connect: timed out after 2s"}},
+		{"gullible", all(gullible),
+			checkup.Control{OK: true, Message: "tcp, udp, http answered"},
+			checkup.Control{Message: "tcp: 3 of 3 answered; udp: 3 of 3 answered; http: 3 of 3 answered"}},
+		{"one transport unable", mixed(checkup.UDP, unable),
+			checkup.Control{Message: "tcp, http answered; udp: socket: socket: too many open files"},
+			checkup.Control{Message: "tcp, http refused; udp: socket: socket: too many open files"}},
+		{"one transport lossy", mixed(checkup.UDP, lossy),
+			checkup.Control{Message: "tcp, http answered; udp: 2 of 3 answered, echo: timed out after 2s"},
+			checkup.Control{Message: "tcp, http refused; udp: 2 of 3 answered, echo: timed out after 2s"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			order := orderTo(serve(t, checkup.IPv6), checkup.IPv6)
+			order.Targets = nil
+			var out bytes.Buffer
+			if err := (Agent{Order: order, Out: &out, Funcs: test.funcs}).Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var got []checkup.Control
+			for _, m := range messages(t, out.Bytes()) {
+				if m.Control != nil {
+					got = append(got, *m.Control)
+				}
+			}
+			test.self.Family, test.self.Name = checkup.IPv6, "self"
+			test.closed.Family, test.closed.Name = checkup.IPv6, "closed"
+			if diff := cmp.Diff([]checkup.Control{test.self, test.closed}, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Ping sockets that are forbidden make icmp pairs unmeasured, and nothing else.
+func TestForbiddenPingSocketsAreNotAWrongControlPair(t *testing.T) {
+	order := checkup.Order{Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{0}}}}}
+	funcs := map[checkup.Transport]Func{checkup.TCP: tcp, checkup.ICMP: func(_ context.Context, m Measurement, _ *Session) checkup.Observation {
+		return unmeasured(m, checkup.StageSocket, "forbidden")
+	}}
+	got := control{order, session(), funcs}.self(t.Context(), checkup.IPv4)
+	want := checkup.Control{Family: checkup.IPv4, Name: "self", OK: true, Message: "tcp answered; icmp not checked: forbidden"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// hanging measures until its context ends.
+func hanging(ctx context.Context, m Measurement, _ *Session) checkup.Observation {
+	if m.Pair.Target == controlTarget {
+		return checkup.Observation{Pair: m.Pair}
+	}
+	<-ctx.Done()
+	return cutShort(m)
+}
+
+func TestDeadlineMakesTheRestUnmeasured(t *testing.T) {
+	order := orderTo(serve(t, checkup.IPv4), checkup.IPv4)
+	order.Deadline = checkup.Duration(time.Second)
+	var out bytes.Buffer
+	a := Agent{Order: order, Out: &out, Funcs: map[checkup.Transport]Func{checkup.TCP: hanging, checkup.UDP: hanging, checkup.HTTP: hanging}}
+	if err := a.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ms := messages(t, out.Bytes())
+	unmeasured := 0
+	for _, m := range ms {
+		if m.Observation != nil && m.Observation.Unmeasured != nil {
+			unmeasured++
+		}
+	}
+	if end := ms[len(ms)-1].End; unmeasured != 6 || end == nil || end.Observations != 6 {
+		t.Errorf("%d pairs are unmeasured, the last line is %+v; want 6 and the end", unmeasured, ms[len(ms)-1])
+	}
+}
+
+// An agent that is stopped tells what it measured, and no end.
+func TestStoppedAgentTellsNoEnd(t *testing.T) {
+	order := orderTo(serve(t, checkup.IPv4), checkup.IPv4)
+	order.Limits.Concurrency = 6
+	reader, writer := io.Pipe()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ran := make(chan error, 1)
+	go func() {
+		a := Agent{Order: order, Out: writer, Funcs: map[checkup.Transport]Func{checkup.TCP: tcp, checkup.UDP: hanging, checkup.HTTP: hanging}}
+		err := a.Run(ctx)
+		writer.Close()
+		ran <- err
+	}()
+	told := 0
+	for lines := bufio.NewScanner(reader); lines.Scan(); {
+		for _, m := range messages(t, lines.Bytes()) {
+			switch {
+			case m.End != nil:
+				t.Error("an end was told")
+			case m.Observation != nil:
+				told++
+				if m.Observation.Unmeasured != nil || m.Observation.Transport != checkup.TCP {
+					t.Errorf("told %+v", m.Observation)
+				}
+				if told == 2 {
+					stop()
+				}
+			}
+		}
+	}
+	if err := <-ran; err != nil || told != 2 {
+		t.Errorf("Run = %v after %d pairs, want nil after 2", err, told)
+	}
+}
+
+func TestAgentThatCannotWriteIsBroken(t *testing.T) {
+	order := orderTo(serve(t, checkup.IPv4), checkup.IPv4)
+	for n := range 5 {
+		err := Agent{Order: order, Out: &failingWriter{after: n}}.Run(t.Context())
+		if !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("after %d lines: error %v, want %v", n, err, io.ErrClosedPipe)
+		}
+	}
+}
+
+// failingWriter takes some writes before it fails.
+type failingWriter struct{ after int }
+
+func (w *failingWriter) Write(b []byte) (int, error) {
+	if w.after--; w.after < 0 {
+		return 0, io.ErrClosedPipe
+	}
+	return len(b), nil
+}
+
+// The order of pairs depends on the seed, and on nothing else.
+func TestSeedOrdersThePairs(t *testing.T) {
+	fake := func(_ context.Context, m Measurement, _ *Session) checkup.Observation {
+		return checkup.Observation{Pair: m.Pair}
+	}
+	run := func(seed uint64) string {
+		order := checkup.Order{Seed: seed, Deadline: patience, Limits: checkup.Limits{PacketsPerSecond: 1, Concurrency: 1},
+			Probes: []checkup.TransportProbe{{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}}}}}
+		for i := range 50 {
+			order.Targets = append(order.Targets, checkup.OrderTarget{Target: i,
+				Addresses: map[checkup.IPFamily]string{checkup.IPv4: "127.0.0.1"}, Ports: map[checkup.Transport]int{checkup.TCP: 1}})
+		}
+		var out bytes.Buffer
+		if err := (Agent{Order: order, Out: &out, Funcs: map[checkup.Transport]Func{checkup.TCP: fake}}).Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var targets []string
+		for _, m := range messages(t, out.Bytes()) {
+			if m.Observation != nil {
+				targets = append(targets, fmt.Sprint(m.Observation.Target))
+			}
+		}
+		return strings.Join(targets, " ")
+	}
+	if a, b := run(1), run(1); a != b {
+		t.Errorf("one seed, two orders:\n%s\n%s", a, b)
+	}
+	if a, b := run(1), run(2); a == b {
+		t.Errorf("two seeds, one order: %s", a)
+	}
+}
+
+// The longest line that a pair can make fits the 16 KiB at which container
+// runtimes split lines.
+func TestLinesFitTheContainerLog(t *testing.T) {
+	o := checkup.Observation{
+		Pair: checkup.Pair{Source: 9999, Target: 9999, Family: checkup.IPv6, Transport: checkup.HTTP, Size: MaxStreamSize},
+		Sent: MaxCount, Received: MaxCount, Duplicates: MaxCount * 10, Reordered: MaxCount, Spoiled: MaxCount,
+		Failure: cause(checkup.StageResponse, "%s", strings.Repeat("x", 200)),
+	}
+	for range MaxCount {
+		o.RTTs = append(o.RTTs, (10 * time.Minute).Microseconds())
+	}
+	line, err := json.Marshal(checkup.Message{Observation: &o})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(line) >= 16<<10 {
+		t.Errorf("%d bytes", len(line))
+	}
+}

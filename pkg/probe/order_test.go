@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+func TestReadOrderTellsEveryProblemAtOnce(t *testing.T) {
+	const bad = `{
+  "source": -1, "deadline": "0s",
+  "limits": {"packetsPerSecond": 0, "concurrency": 0, "startJitter": "-1s"},
+  "ipFamilies": ["IPv5"],
+  "probes": [
+    {"transport": "sctp", "sizes": [], "count": 0, "interval": "-1s", "timeout": "0s", "path": "x"},
+    {"transport": "udp", "sizes": [27, 28, 65508], "count": 1001, "interval": "0s", "timeout": "1s"},
+    {"transport": "icmp", "sizes": [-1, 65508], "count": 1000, "interval": "0s", "timeout": "1s"},
+    {"transport": "tcp", "sizes": [0, 16777217], "count": 1, "interval": "0s", "timeout": "1s"}
+  ],
+  "targets": [
+    {"target": -1, "addresses": {"IPv4": "::1"}, "ports": {"tcp": 0}},
+    {"target": 1, "addresses": {"IPv6": "fe80::1%eth0"}, "ports": {}},
+    {"target": 2, "addresses": {"IPv4": "example.com", "IPv5": "10.0.0.1"}, "ports": {}}
+  ]
+}`
+	_, err := ReadOrder(strings.NewReader(bad))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	// Maps have no order: compare the lines as a set.
+	got := strings.Split(err.Error(), "\n")
+	want := strings.Split(strings.TrimSpace(`
+the order is not valid:
+source: is negative
+deadline: must be more than 0
+limits.packetsPerSecond: must be at least 1
+limits.concurrency: must be at least 1
+limits.startJitter: is negative
+ipFamilies: "IPv5" is unknown
+probes[0].transport: "sctp" is unknown
+probes[0].count: must be from 1 to 1000
+probes[0].interval: is negative
+probes[0].timeout: must be more than 0
+probes[0].path: must start with /
+probes[0].sizes: is empty
+probes[1].count: must be from 1 to 1000
+probes[1].sizes: 27 is not from 28 to 65507
+probes[1].sizes: 65508 is not from 28 to 65507
+probes[2].sizes: -1 is not from 0 to 65507
+probes[2].sizes: 65508 is not from 0 to 65507
+probes[3].sizes: 16777217 is not from 0 to 16777216
+targets[0].target: is negative
+targets[0].addresses: "::1" is not an address of IPv4
+targets[0].ports: tcp: 0 is not from 1 to 65535
+targets[1].addresses: "fe80::1%eth0" is not an address of IPv6
+targets[2].addresses: "example.com" is not an address of IPv4
+targets[2].addresses: family "IPv5" is unknown
+targets[2].addresses: "10.0.0.1" is not an address of IPv5
+`), "\n")
+	if diff := cmp.Diff(want, got, cmpopts.SortSlices(strings.Compare)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestReadOrderRefusesWhatIsNotAnOrder(t *testing.T) {
+	for name, test := range map[string]struct{ in, want string }{
+		"empty":         {"", "cannot read the order: EOF"},
+		"cut off":       {`{"source": 1`, "cannot read the order: unexpected EOF"},
+		"unknown field": {`{"sauce": 1}`, `cannot read the order: json: unknown field "sauce"`},
+		"two":           {`{} {}`, "cannot read the order: there is something behind it"},
+		"bad duration":  {`{"deadline": "1 minute"}`, `cannot read the order: duration "1 minute": want a number and a unit, such as 5ms or 1m30s`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ReadOrder(strings.NewReader(test.in))
+			if err == nil || err.Error() != test.want {
+				t.Errorf("error %q, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestMeasurementsSpellOutTheOrder(t *testing.T) {
+	tcp := checkup.TransportProbe{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0, 9}, Count: 1}}
+	icmp := checkup.TransportProbe{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{5}, Count: 2}}
+	ms, impossible := measurements(checkup.Order{
+		Source: 7,
+		Probes: []checkup.TransportProbe{tcp, icmp},
+		Targets: []checkup.OrderTarget{
+			{Target: 3, Addresses: map[checkup.IPFamily]string{checkup.IPv6: "fd00::3", checkup.IPv4: "10.0.0.3"}, Ports: map[checkup.Transport]int{checkup.TCP: 80}},
+			{Target: 4, Addresses: map[checkup.IPFamily]string{checkup.IPv4: "10.0.0.4"}},
+		},
+	})
+	pair := func(target int, family checkup.IPFamily, transport checkup.Transport, size int) checkup.Pair {
+		return checkup.Pair{Source: 7, Target: target, Family: family, Transport: transport, Size: size}
+	}
+	noPort := cause(checkup.StageSetup, "the target has no tcp port")
+	wantMeasurements := []Measurement{
+		{pair(3, checkup.IPv4, checkup.TCP, 0), netip.MustParseAddrPort("10.0.0.3:80"), tcp.Probe},
+		{pair(3, checkup.IPv4, checkup.TCP, 9), netip.MustParseAddrPort("10.0.0.3:80"), tcp.Probe},
+		{pair(3, checkup.IPv4, checkup.ICMP, 5), netip.MustParseAddrPort("10.0.0.3:0"), icmp.Probe},
+		{pair(3, checkup.IPv6, checkup.TCP, 0), netip.MustParseAddrPort("[fd00::3]:80"), tcp.Probe},
+		{pair(3, checkup.IPv6, checkup.TCP, 9), netip.MustParseAddrPort("[fd00::3]:80"), tcp.Probe},
+		{pair(3, checkup.IPv6, checkup.ICMP, 5), netip.MustParseAddrPort("[fd00::3]:0"), icmp.Probe},
+		{pair(4, checkup.IPv4, checkup.ICMP, 5), netip.MustParseAddrPort("10.0.0.4:0"), icmp.Probe},
+	}
+	wantImpossible := []checkup.Observation{
+		{Pair: pair(4, checkup.IPv4, checkup.TCP, 0), Unmeasured: noPort},
+		{Pair: pair(4, checkup.IPv4, checkup.TCP, 9), Unmeasured: noPort},
+	}
+	if diff := cmp.Diff(wantMeasurements, ms, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
+		t.Errorf("measurements (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(wantImpossible, impossible); diff != "" {
+		t.Errorf("impossible (-want +got):\n%s", diff)
+	}
+}
+
+func FuzzReadOrder(f *testing.F) {
+	good, err := json.Marshal(checkup.Order{
+		Source: 1, Seed: 1 << 63, Deadline: checkup.Duration(time.Minute),
+		Limits:     checkup.Limits{PacketsPerSecond: 100, Concurrency: 8},
+		Probes:     []checkup.TransportProbe{{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64}, Count: 20, Timeout: patience}}},
+		Targets:    []checkup.OrderTarget{{Target: 1, Addresses: map[checkup.IPFamily]string{checkup.IPv6: "::ffff:10.0.0.1", checkup.IPv4: "10.0.0.1"}, Ports: map[checkup.Transport]int{checkup.UDP: 7007}}},
+		IPFamilies: checkup.IPFamilies,
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add(bytes.ReplaceAll(good, []byte("::ffff:10.0.0.1"), []byte("::1")))
+	f.Add([]byte(`{"targets":[{"addresses":null}],"probes":[null]}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		o, err := ReadOrder(bytes.NewReader(b))
+		if err != nil {
+			return
+		}
+		ms, impossible := measurements(o)
+		for _, m := range ms {
+			if !m.Address.Addr().IsValid() || familyOf(m.Address.Addr()) != m.Pair.Family || Funcs[m.Pair.Transport] == nil {
+				t.Errorf("a valid order gives %+v", m)
+			}
+		}
+		for _, o := range impossible {
+			if o.Unmeasured == nil {
+				t.Errorf("impossible, but not unmeasured: %+v", o)
+			}
+		}
+	})
+}

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+const (
+	// patience is the timeout where an answer must come: never waited for.
+	patience = checkup.Duration(time.Minute)
+	// silence is the timeout where none may come: always waited for.
+	silence = checkup.Duration(300 * time.Millisecond)
+)
+
+func TestFuncsCoverEveryTransport(t *testing.T) {
+	got := slices.Sorted(maps.Keys(Funcs))
+	want := slices.Sorted(slices.Values(checkup.Transports))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Funcs has other transports than checkup.Transports (-want +got):\n%s", diff)
+	}
+}
+
+// Every transport has a table of cases; this is where a new one is missed.
+func TestEveryTransportHasCases(t *testing.T) {
+	tables := map[checkup.Transport]int{
+		checkup.TCP: len(tcpCases), checkup.UDP: len(udpCases), checkup.ICMP: len(icmpCases), checkup.HTTP: len(httpCases),
+	}
+	for _, transport := range checkup.Transports {
+		if tables[transport] == 0 {
+			t.Errorf("no test case for transport %s", transport)
+		}
+	}
+}
+
+// session is one for tests: no limit, and nothing is spoiled.
+func session() *Session { return &Session{Nonce: 0x0123456789abcdef} }
+
+// bothFamilies runs a test on the loopback address of either family.
+func bothFamilies(t *testing.T, test func(t *testing.T, family checkup.IPFamily)) {
+	for _, family := range checkup.IPFamilies {
+		t.Run(string(family), func(t *testing.T) {
+			t.Parallel()
+			test(t, family)
+		})
+	}
+}
+
+// anyPort is the loopback address of a family, with port 0.
+func anyPort(family checkup.IPFamily) string {
+	return netip.AddrPortFrom(loopback[family], 0).String()
+}
+
+func pairOf(transport checkup.Transport, family checkup.IPFamily, size int) checkup.Pair {
+	return checkup.Pair{Source: 1, Target: 2, Family: family, Transport: transport, Size: size}
+}
+
+// diffObservations compares observations but for the delays themselves, of
+// which there must be one per answer.
+func diffObservations(want, got checkup.Observation) string {
+	if len(got.RTTs) != got.Received && got.Unmeasured == nil {
+		return fmt.Sprintf("%d delays for %d answers", len(got.RTTs), got.Received)
+	}
+	for _, rtt := range got.RTTs {
+		if rtt < 0 {
+			return fmt.Sprintf("delay of %d µs", rtt)
+		}
+	}
+	return cmp.Diff(want, got, cmpopts.IgnoreFields(checkup.Observation{}, "RTTs", "Kernel"))
+}
+
+// serve starts a responder on the loopback of a family and stops it at the end
+// of the test.
+func serve(t testing.TB, family checkup.IPFamily) *Responder {
+	t.Helper()
+	r, err := Listen(t.Context(), anyPort(family), anyPort(family))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- r.Serve(ctx, io.Discard, nil) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return r
+}
+
+func cause(stage checkup.Stage, format string, args ...any) *checkup.Cause {
+	return &checkup.Cause{Stage: stage, Message: fmt.Sprintf(format, args...)}
+}
+
+func TestFailurePutsErrorsIntoStableWords(t *testing.T) {
+	call := func(name string, err error) error {
+		return &net.OpError{Op: "dial", Err: os.NewSyscallError(name, err)}
+	}
+	for _, test := range []struct {
+		err   error
+		want  string
+		local bool
+	}{
+		{call("connect", syscall.ECONNREFUSED), "connection refused", false},
+		{call("connect", syscall.EHOSTUNREACH), "no route to host", false},
+		{call("connect", syscall.ENETUNREACH), "network is unreachable", false},
+		{call("connect", syscall.EPERM), "operation not permitted", false},
+		{call("read", syscall.ECONNRESET), "connection reset by peer", false},
+		{call("send", syscall.EMSGSIZE), "message too long", false},
+		{call("connect", syscall.ETIMEDOUT), "timed out after 2s", false},
+		{context.DeadlineExceeded, "timed out after 2s", false},
+		{os.ErrDeadlineExceeded, "timed out after 2s", false},
+		{io.EOF, "closed by the peer before the whole answer", false},
+		{io.ErrUnexpectedEOF, "closed by the peer before the whole answer", false},
+		{errWrongAnswer, "the answer differs from what was sent", false},
+		{call("socket", syscall.EMFILE), "socket: too many open files", true},
+		{call("socket", syscall.EACCES), "socket: permission denied", true},
+		{call("connect", syscall.EADDRNOTAVAIL), "connect: cannot assign requested address", true},
+	} {
+		t.Run(test.err.Error(), func(t *testing.T) {
+			if got := isLocal(test.err); got != test.local {
+				t.Fatalf("isLocal = %v, want %v", got, test.local)
+			}
+			got := localTrouble(test.err).Error()
+			if !test.local {
+				var s sample
+				s.fail(checkup.StageConnect, test.err, 2*time.Second)
+				got = s.cause.Message
+			}
+			if got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestCancelledPairIsUnmeasured(t *testing.T) {
+	for _, transport := range checkup.Transports {
+		t.Run(string(transport), func(t *testing.T) {
+			r := serve(t, checkup.IPv4)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			m := Measurement{
+				Pair:    pairOf(transport, checkup.IPv4, 100),
+				Address: netip.AddrPortFrom(loopback[checkup.IPv4], uint16(r.Ports()[transport])),
+				Probe:   checkup.Probe{Count: 3, Timeout: patience},
+			}
+			got := Funcs[transport](ctx, m, session())
+			if got.Unmeasured == nil || got.Sent != 0 || got.Received != 0 {
+				t.Errorf("got %+v, want unmeasured", got)
+			}
+		})
+	}
+}
+
+func TestTallyCountsSpoiledApart(t *testing.T) {
+	start := time.Now()
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	answered := func(from int, rtt time.Duration, kernel bool) sample {
+		return sample{start: at(from), end: at(from).Add(rtt), rtt: rtt, kernel: kernel}
+	}
+	lost := func(from, to int) sample {
+		s := sample{start: at(from), end: at(to)}
+		s.timeOut(checkup.StageEcho, at(to).Sub(at(from)))
+		return s
+	}
+	refused := sample{start: at(0), end: at(1000)}
+	refused.fail(checkup.StageConnect, syscall.ECONNREFUSED, time.Second)
+	// The agent was held up from 100 ms to 130 ms, and from 200 ms to 206 ms.
+	w := &Watch{}
+	w.woke(at(100), at(130))
+	w.woke(at(200), at(206))
+	m := Measurement{Pair: pairOf(checkup.TCP, checkup.IPv4, 0)}
+	for _, test := range []struct {
+		name    string
+		samples []sample
+		want    checkup.Observation
+	}{
+		{"away from any hold-up", []sample{answered(0, time.Millisecond, false)},
+			checkup.Observation{Sent: 1, Received: 1, RTTs: []int64{1000}}},
+		{"long hold-up", []sample{answered(90, 100*time.Millisecond, false), answered(0, time.Millisecond, true)},
+			checkup.Observation{Sent: 1, Received: 1, Spoiled: 1, RTTs: []int64{1000}, Kernel: true}},
+		{"hold-up timed by the kernel", []sample{answered(90, 50*time.Millisecond, true)},
+			checkup.Observation{Sent: 1, Received: 1, RTTs: []int64{50000}, Kernel: true}},
+		{"hold-up as long as the delay", []sample{answered(199, 8*time.Millisecond, false), answered(0, 0, false)},
+			checkup.Observation{Sent: 1, Received: 1, Spoiled: 1, RTTs: []int64{0}}},
+		{"hold-up far below the delay", []sample{answered(150, 80*time.Millisecond, false)},
+			checkup.Observation{Sent: 1, Received: 1, RTTs: []int64{80000}}},
+		{"lost, with a hold-up far below the timeout", []sample{lost(50, 1050)},
+			checkup.Observation{Sent: 1, Failure: cause(checkup.StageEcho, "timed out after 1s")}},
+		{"lost, with a hold-up as long as the timeout", []sample{lost(95, 125), answered(0, 0, false)},
+			checkup.Observation{Sent: 1, Received: 1, Spoiled: 1, RTTs: []int64{0}}},
+		{"told by the network during a hold-up", []sample{refused},
+			checkup.Observation{Sent: 1, Failure: cause(checkup.StageConnect, "connection refused")}},
+		{"one not timed by the kernel", []sample{answered(0, 0, true), answered(0, 0, false)},
+			checkup.Observation{Sent: 2, Received: 2, RTTs: []int64{0, 0}}},
+		{"all spoiled", []sample{answered(90, 100*time.Millisecond, false), answered(120, 50*time.Millisecond, false)},
+			checkup.Observation{Spoiled: 2, Unmeasured: cause(checkup.StageSelf, "the agent was held up during all 2 measurements, for up to 30ms")}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.want.Pair = m.Pair
+			if diff := cmp.Diff(test.want, tally(m, test.samples, w)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWatchKnowsTheHoldUpThatItIsIn(t *testing.T) {
+	w := &Watch{}
+	due := time.Now().Add(-time.Hour)
+	w.set(due)
+	if held := w.held(due.Add(-time.Second), time.Now()); held < time.Hour {
+		t.Errorf("held = %v, want at least an hour", held)
+	}
+	if held := w.held(due.Add(-2*time.Second), due.Add(-time.Second)); held != 0 {
+		t.Errorf("held before the hold-up = %v, want 0", held)
+	}
+}
+
+func TestWatchBoundsItsMemory(t *testing.T) {
+	w := &Watch{}
+	due := time.Unix(0, 0)
+	for range maxDelays + maxHoldUps {
+		due = due.Add(time.Second)
+		w.woke(due, due.Add(heldUp))
+	}
+	w.woke(due, due.Add(-time.Second)) // early is not late
+	if len(w.delays) != maxDelays || len(w.holdUps) != maxHoldUps {
+		t.Errorf("keeps %d delays and %d hold-ups, want %d and %d", len(w.delays), len(w.holdUps), maxDelays, maxHoldUps)
+	}
+	if longest, p99 := w.delay(); longest != heldUp || p99 != heldUp {
+		t.Errorf("delay = %v, %v, want %v for both", longest, p99, heldUp)
+	}
+	if held := w.held(due, due.Add(time.Millisecond)); held != heldUp {
+		t.Errorf("the newest hold-up is not kept: held = %v", held)
+	}
+}
+
+func TestWatchDelayIsNearestRank(t *testing.T) {
+	w := &Watch{}
+	for i := 1; i <= 100; i++ {
+		w.woke(time.Unix(0, 0), time.Unix(0, int64(i)*1000))
+	}
+	if longest, p99 := w.delay(); longest != 100*time.Microsecond || p99 != 99*time.Microsecond {
+		t.Errorf("delay = %v, %v, want 100µs, 99µs", longest, p99)
+	}
+}
+
+func TestWatchRunMeasuresUntilItsContextEnds(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*watchInterval)
+	defer cancel()
+	w := &Watch{}
+	w.Run(ctx)
+	if len(w.delays) == 0 {
+		t.Error("no timer was measured")
+	}
+	if !w.due.IsZero() {
+		t.Error("a timer is still awaited")
+	}
+}
+
+func TestPacketsBackToErrNotOurs(t *testing.T) {
+	good := appendPacket(nil, packet{kind: request, nonce: 1, sequence: 2, pair: pairOf(checkup.UDP, checkup.IPv6, 40)})
+	for name, spoil := range map[string]func(b []byte) []byte{
+		"short":          func(b []byte) []byte { return b[:headerSize-1] },
+		"empty":          func(b []byte) []byte { return nil },
+		"other magic":    func(b []byte) []byte { b[0]++; return b },
+		"other kind":     func(b []byte) []byte { b[kindOffset] = 3; return b },
+		"other family":   func(b []byte) []byte { b[5] = '5'; return b },
+		"size below own": func(b []byte) []byte { b[6], b[7] = 0, headerSize-1; return b },
+	} {
+		if _, err := parsePacket(spoil(slices.Clone(good))); !errors.Is(err, errNotOurs) {
+			t.Errorf("%s: error %v, want %v", name, err, errNotOurs)
+		}
+	}
+}
+
+func FuzzParsePacket(f *testing.F) {
+	for _, family := range checkup.IPFamilies {
+		for _, kind := range []packetKind{request, answer} {
+			f.Add(appendPacket(nil, packet{kind: kind, nonce: 1 << 63, sequence: 7, pair: pairOf(checkup.UDP, family, MinUDPSize)}))
+			f.Add(appendPacket(nil, packet{kind: kind, sequence: 1<<32 - 1, pair: checkup.Pair{Source: -1, Target: controlTarget, Family: family, Size: 1400}}))
+		}
+	}
+	f.Add([]byte(packetMagic))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		p, err := parsePacket(b)
+		if err != nil {
+			return
+		}
+		again := appendPacket(nil, p)
+		if len(again) != p.pair.Size {
+			t.Fatalf("%d bytes of a packet of size %d", len(again), p.pair.Size)
+		}
+		if diff := cmp.Diff(b[:headerSize], again[:headerSize]); diff != "" {
+			t.Fatalf("the header does not round-trip (-want +got):\n%s", diff)
+		}
+		q, err := parsePacket(again)
+		if err != nil || q != p {
+			t.Fatalf("read %+v, %v; want %+v", q, err, p)
+		}
+	})
+}

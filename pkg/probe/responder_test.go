@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	nethttp "net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Every transport that a responder serves is answered by it, in both families.
+func TestResponderAnswersEveryTransport(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
+		r := serve(t, family)
+		for transport, port := range r.Ports() {
+			for _, size := range []int{0, MinUDPSize, 60_000} {
+				if transport == checkup.UDP && size == 0 {
+					continue
+				}
+				m := Measurement{
+					Pair:    pairOf(transport, family, size),
+					Address: netip.AddrPortFrom(loopback[family], uint16(port)),
+					Probe:   checkup.Probe{Count: 5, Interval: checkup.Duration(time.Millisecond), Timeout: patience, Path: "/healthz"},
+				}
+				got := Funcs[transport](t.Context(), m, session())
+				if diff := diffObservations(checkup.Observation{Pair: m.Pair, Sent: 5, Received: 5}, got); diff != "" {
+					t.Errorf("%s of %d bytes (-want +got):\n%s", transport, size, diff)
+				}
+			}
+		}
+	})
+}
+
+func TestResponderListensInBothFamilies(t *testing.T) {
+	r, err := Listen(t.Context(), ":0", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	if len(r.udp) != 2 {
+		t.Fatalf("%d UDP sockets, want one per family", len(r.udp))
+	}
+	for _, family := range checkup.IPFamilies {
+		for _, l := range []net.Listener{r.tcp, r.http} {
+			address := netip.AddrPortFrom(loopback[family], l.Addr().(*net.TCPAddr).AddrPort().Port())
+			conn, err := net.Dial("tcp", address.String())
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			conn.Close()
+		}
+	}
+}
+
+func TestListenSaysWhatItCannot(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	takenUDP, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer takenUDP.Close()
+	for _, test := range []struct{ echo, http, want string }{
+		{taken.Addr().String(), "127.0.0.1:0", "cannot listen for TCP echo: "},
+		{"127.0.0.1:0", taken.Addr().String(), "cannot listen for HTTP: "},
+		{takenUDP.LocalAddr().String(), "127.0.0.1:0", "cannot listen for UDP echo: "},
+	} {
+		if _, err := Listen(t.Context(), test.echo, test.http); err == nil || !strings.HasPrefix(err.Error(), test.want) {
+			t.Errorf("error %v, want %s...", err, test.want)
+		}
+	}
+}
+
+func TestResponderHTTP(t *testing.T) {
+	r := serve(t, checkup.IPv4)
+	for _, test := range []struct {
+		path   string
+		status int
+		body   string
+	}{
+		{"/healthz", 200, "ok\n"},
+		{"/bytes?n=0", 200, ""},
+		{"/bytes?n=3", 200, "\x00\x00\x00"},
+		{"/bytes?n=-1", 400, "n: want a number from 0 to 16777216\n"},
+		{"/bytes?n=16777217", 400, "n: want a number from 0 to 16777216\n"},
+		{"/bytes", 400, "n: want a number from 0 to 16777216\n"},
+		{"/", 404, "404 page not found\n"},
+	} {
+		response, err := nethttp.Get(fmt.Sprintf("http://%v%s", r.http.Addr(), test.path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil || response.StatusCode != test.status || string(body) != test.body {
+			t.Errorf("GET %s: %d %q (%v), want %d %q", test.path, response.StatusCode, body, err, test.status, test.body)
+		}
+	}
+}
+
+// A responder must not answer what is not a request: two responders could else
+// be made to answer each other for ever.
+func TestResponderIgnoresWhatIsNotARequest(t *testing.T) {
+	r := serve(t, checkup.IPv4)
+	conn, err := net.DialUDP("udp", nil, r.udp[0].LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	pair := pairOf(checkup.UDP, checkup.IPv4, 40)
+	good := appendPacket(nil, packet{kind: request, sequence: 1, pair: pair})
+	for _, b := range [][]byte{
+		[]byte("hello"),
+		{},
+		appendPacket(nil, packet{kind: answer, sequence: 2, pair: pair}),
+		good[:39],
+		append(bytes.Clone(good), 0),
+		good,
+	} {
+		if _, err := conn.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	buf := make([]byte, 100)
+	n, err := conn.Read(buf) // the first answer is to the last packet
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(answerTo(good), buf[:n]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	want := []checkup.Message{{Reception: &checkup.Reception{Pair: pair, Packets: 1}}}
+	if diff := cmp.Diff(want, r.receptions.changed()); diff != "" {
+		t.Errorf("receptions (-want +got):\n%s", diff)
+	}
+}
+
+func TestReceptionsCountDistinctRequests(t *testing.T) {
+	a, b := pairOf(checkup.UDP, checkup.IPv4, 100), pairOf(checkup.UDP, checkup.IPv6, 100)
+	told := func(pair checkup.Pair, packets int) checkup.Message {
+		return checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: packets}}
+	}
+	var r receptions
+	for _, step := range []struct {
+		name    string
+		packets []packet
+		want    []checkup.Message
+	}{
+		{"nothing", nil, nil},
+		{"duplicates count once", []packet{{pair: a}, {pair: a}, {pair: a, sequence: MaxCount - 1}, {pair: b}}, []checkup.Message{told(a, 2), told(b, 1)}},
+		{"no change, no line", []packet{{pair: a}}, nil},
+		{"only what changed", []packet{{pair: a, sequence: 5}}, []checkup.Message{told(a, 3)}},
+		{"an agent that starts anew", []packet{{pair: a, nonce: 1}}, []checkup.Message{told(a, 1)}},
+		{"no such sequence number", []packet{{pair: a, nonce: 1, sequence: MaxCount}}, nil},
+	} {
+		for _, p := range step.packets {
+			r.count(p)
+		}
+		if diff := cmp.Diff(step.want, r.changed()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+	}
+}
+
+func TestReceptionsAreBounded(t *testing.T) {
+	var r receptions
+	for i := range maxReceptions + 1 {
+		r.count(packet{pair: checkup.Pair{Source: i}})
+	}
+	if len(r.pairs) != maxReceptions {
+		t.Errorf("%d pairs, want %d", len(r.pairs), maxReceptions)
+	}
+	r.count(packet{pair: checkup.Pair{Source: 0}, sequence: 1})
+	if got := r.pairs[checkup.Pair{Source: 0}].packets; got != 2 {
+		t.Errorf("a pair that is known is no longer counted: %d", got)
+	}
+}
+
+// Receptions are told on a tick, and what came since at the end.
+func TestResponderTellsReceptions(t *testing.T) {
+	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	reader, writer := io.Pipe()
+	lines := bufio.NewScanner(reader)
+	tick := make(chan time.Time)
+	served := make(chan error, 1)
+	go func() {
+		err := r.Serve(ctx, writer, tick)
+		writer.Close()
+		served <- err
+	}()
+	pair := pairOf(checkup.UDP, checkup.IPv4, 100)
+	measure := func(count int) {
+		udp(t.Context(), Measurement{
+			Pair:    pair,
+			Address: r.udp[0].LocalAddr().(*net.UDPAddr).AddrPort(),
+			Probe:   checkup.Probe{Count: count, Timeout: patience},
+		}, session())
+	}
+	next := func() (m checkup.Message) {
+		if !lines.Scan() {
+			t.Fatalf("no line: %v", lines.Err())
+		}
+		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	measure(3)
+	tick <- time.Time{}
+	if diff := cmp.Diff(checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: 3}}, next()); diff != "" {
+		t.Errorf("after a tick (-want +got):\n%s", diff)
+	}
+	tick <- time.Time{} // nothing changed
+	measure(5)
+	stop()
+	if diff := cmp.Diff(checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: 5}}, next()); diff != "" {
+		t.Errorf("at the end (-want +got):\n%s", diff)
+	}
+	if lines.Scan() {
+		t.Errorf("one line too many: %s", lines.Text())
+	}
+	if err := <-served; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+}
+
+// A connection that is open does not keep a responder from ending.
+func TestResponderEndsWithConnectionsOpen(t *testing.T) {
+	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- r.Serve(ctx, io.Discard, nil) }()
+	conn, err := net.Dial("tcp", r.tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+}
+
+func TestResponderTellsWhenItCannotWrite(t *testing.T) {
+	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.receptions.count(packet{pair: pairOf(checkup.UDP, checkup.IPv4, 100)})
+	tick := make(chan time.Time, 1)
+	tick <- time.Time{}
+	if err := r.Serve(t.Context(), brokenWriter{}, tick); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("error %v, want %v", err, io.ErrClosedPipe)
+	}
+}
+
+// brokenWriter is a standard output that nobody reads.
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// An answerer decides what a misbehaving peer sends back when request n of a
+// source port (from 0) arrived; it gets all requests of that port so far.
+type answerer func(requests [][]byte) (answers [][]byte)
+
+func answerTo(b []byte) []byte {
+	b = slices.Clone(b)
+	b[kindOffset] = byte(answer)
+	return b
+}
+
+// udpCases are peers and what must be seen of them, in eight measurements from
+// four source ports: two each.
+var udpCases = []struct {
+	name    string
+	peer    answerer // nil means that nothing listens
+	size    int
+	timeout checkup.Duration
+	want    checkup.Observation
+}{
+	{"smallest", truthful, MinUDPSize, patience, checkup.Observation{Sent: 8, Received: 8}},
+	{"of one packet", truthful, 1400, patience, checkup.Observation{Sent: 8, Received: 8}},
+	{"fragmented", truthful, 9000, patience, checkup.Observation{Sent: 8, Received: 8}},
+	{"largest", truthful, MaxDatagramSize, patience, checkup.Observation{Sent: 8, Received: 8}},
+	{"refused", nil, 100, patience, checkup.Observation{Sent: 8, Failure: cause(checkup.StageConnect, "connection refused")}},
+	{"silent", func([][]byte) [][]byte { return nil }, 100, silence,
+		checkup.Observation{Sent: 8, Failure: cause(checkup.StageEcho, "timed out after 300ms")}},
+	{"duplicates", func(requests [][]byte) [][]byte {
+		if len(requests) < 2 {
+			return nil
+		}
+		first, second := answerTo(requests[0]), answerTo(requests[1])
+		return [][]byte{first, first, first, second}
+	}, 100, patience, checkup.Observation{Sent: 8, Received: 8, Duplicates: 8}},
+	{"reordered", func(requests [][]byte) [][]byte {
+		if len(requests) < 2 {
+			return nil
+		}
+		return [][]byte{answerTo(requests[1]), answerTo(requests[0])}
+	}, 100, patience, checkup.Observation{Sent: 8, Received: 8, Reordered: 4}},
+	{"half lost", func(requests [][]byte) [][]byte {
+		if len(requests) < 2 {
+			return nil
+		}
+		return [][]byte{answerTo(requests[1])}
+	}, 100, checkup.Duration(time.Second), checkup.Observation{Sent: 8, Received: 4, Failure: cause(checkup.StageEcho, "timed out after 1s")}},
+	{"plain echo", func(requests [][]byte) [][]byte { return requests[len(requests)-1:] }, 100, silence,
+		checkup.Observation{Sent: 8, Failure: cause(checkup.StageEcho, "the answer differs from what was sent")}},
+	{"cut off", func(requests [][]byte) [][]byte { return [][]byte{answerTo(requests[len(requests)-1])[:99]} }, 100, patience,
+		checkup.Observation{Sent: 8, Failure: cause(checkup.StageEcho, "the answer differs from what was sent")}},
+	{"too long", func(requests [][]byte) [][]byte { return [][]byte{append(answerTo(requests[len(requests)-1]), 0)} }, 100, patience,
+		checkup.Observation{Sent: 8, Failure: cause(checkup.StageEcho, "the answer differs from what was sent")}},
+	{"garbled", func(requests [][]byte) [][]byte {
+		b := answerTo(requests[len(requests)-1])
+		b[99]++
+		return [][]byte{b}
+	}, 100, patience, checkup.Observation{Sent: 8, Failure: cause(checkup.StageEcho, "the answer differs from what was sent")}},
+	{"garbage", func([][]byte) [][]byte { return [][]byte{{}, []byte("what?")} }, 100, silence,
+		checkup.Observation{Sent: 8, Failure: cause(checkup.StageEcho, "the answer differs from what was sent")}},
+	{"answers to another agent", func(requests [][]byte) [][]byte {
+		b := answerTo(requests[len(requests)-1])
+		b[8]++
+		return [][]byte{b, answerTo(requests[len(requests)-1])}
+	}, 100, patience, checkup.Observation{Sent: 8, Received: 8}},
+	{"answers before the request", func(requests [][]byte) [][]byte {
+		var all [][]byte
+		p, _ := parsePacket(requests[len(requests)-1])
+		for i := range uint32(20) {
+			p.kind, p.sequence = answer, i
+			all = append(all, appendPacket(nil, p))
+		}
+		return append(all, answerTo(requests[len(requests)-1]))
+	}, 100, patience, checkup.Observation{Sent: 8, Received: 8, Duplicates: -1}},
+	{"no such size", truthful, MinUDPSize - 1, patience,
+		checkup.Observation{Unmeasured: cause(checkup.StageSocket, "size is below the smallest udp payload")}},
+}
+
+func truthful(requests [][]byte) [][]byte { return [][]byte{answerTo(requests[len(requests)-1])} }
+
+func TestUDP(t *testing.T) {
+	for _, test := range udpCases {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
+				m := Measurement{
+					Pair:    pairOf(checkup.UDP, family, test.size),
+					Address: listenUDP(t, family, test.peer),
+					Probe:   checkup.Probe{Count: 8, Timeout: test.timeout},
+				}
+				got := udp(t.Context(), m, session())
+				want := test.want
+				want.Pair = m.Pair
+				if want.Duplicates < 0 { // how many depends on who is faster
+					want.Duplicates, want.Reordered = got.Duplicates, got.Reordered
+				}
+				if diff := diffObservations(want, got); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestUDPOversizeIsData(t *testing.T) {
+	m := Measurement{
+		Pair:    pairOf(checkup.UDP, checkup.IPv4, MaxDatagramSize+1),
+		Address: listenUDP(t, checkup.IPv4, truthful),
+		Probe:   checkup.Probe{Count: 2, Timeout: patience},
+	}
+	want := checkup.Observation{Pair: m.Pair, Sent: 2, Failure: cause(checkup.StageConnect, "message too long")}
+	if diff := diffObservations(want, udp(t.Context(), m, session())); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestUDPIsTimedByTheKernel(t *testing.T) {
+	stamps, err := keepTimestamps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stamps.Close()
+	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
+		m := Measurement{
+			Pair:    pairOf(checkup.UDP, family, 1400),
+			Address: listenUDP(t, family, truthful),
+			Probe:   checkup.Probe{Count: 20, Interval: checkup.Duration(time.Millisecond), Timeout: patience},
+		}
+		// The kernel begins to stamp a moment after it was asked, so that only a
+		// later pair is stamped for certain.
+		for ctx := t.Context(); ctx.Err() == nil; {
+			if got := udp(ctx, m, session()); got.Kernel {
+				return
+			} else if got.Received != 20 {
+				t.Fatalf("got %+v", got)
+			}
+		}
+	})
+}
+
+func TestUDPUsesSeveralSourcePortsInBlocks(t *testing.T) {
+	var mu sync.Mutex
+	ports := map[netip.AddrPort][]uint32{}
+	m := Measurement{
+		Pair: pairOf(checkup.UDP, checkup.IPv4, 100),
+		Address: listenDatagrams(t, checkup.IPv4, func(conn *net.UDPConn, b []byte, from netip.AddrPort) {
+			p, _ := parsePacket(b)
+			mu.Lock()
+			ports[from] = append(ports[from], p.sequence)
+			mu.Unlock()
+			conn.WriteToUDPAddrPort(answerTo(b), from)
+		}),
+		Probe: checkup.Probe{Count: 10, Timeout: patience},
+	}
+	udp(t.Context(), m, session())
+	mu.Lock()
+	defer mu.Unlock()
+	var blocks [][]uint32
+	for _, sequence := range ports {
+		blocks = append(blocks, sequence)
+	}
+	slices.SortFunc(blocks, slices.Compare)
+	if diff := cmp.Diff([][]uint32{{0, 1, 2}, {3, 4}, {5, 6, 7}, {8, 9}}, blocks); diff != "" {
+		t.Errorf("packets by source port (-want +got):\n%s", diff)
+	}
+}
+
+func TestDelayOfAnAnswer(t *testing.T) {
+	sent := time.Now()
+	after := func(d time.Duration) time.Time { return sent.Add(d) }
+	wall := func(d time.Duration) time.Time { return sent.Add(d).Round(0) }
+	for _, test := range []struct {
+		name   string
+		j      journey
+		want   time.Duration
+		kernel bool
+	}{
+		{"kernel at both ends", journey{sent: sent, departed: wall(2), came: after(20), arrived: wall(9)}, 7, true},
+		{"no departure", journey{sent: sent, came: after(20), arrived: wall(9)}, 9, false},
+		{"no timestamp", journey{sent: sent, departed: wall(2), came: after(20)}, 20, false},
+		{"clock set forward between", journey{sent: sent, departed: wall(2), came: after(20), arrived: wall(time.Hour)}, 20, false},
+		{"clock set back between", journey{sent: sent, departed: wall(2), came: after(20), arrived: wall(-time.Hour)}, 20, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got, kernel := test.j.delay(); got != test.want || kernel != test.kernel {
+				t.Errorf("delay = %v, %v, want %v, %v", got, kernel, test.want, test.kernel)
+			}
+		})
+	}
+}
+
+func TestAnswerAfterTheTimeoutIsLost(t *testing.T) {
+	sent, timeout := time.Now(), 10*time.Millisecond
+	f := &flow{}
+	c := conversation{
+		datagrams: &datagrams{m: Measurement{Pair: pairOf(checkup.UDP, checkup.IPv4, 100), Probe: checkup.Probe{Count: 3, Timeout: checkup.Duration(timeout)}}},
+		journeys: []journey{
+			{flow: f, sent: sent, came: sent.Add(timeout)},
+			{flow: f, sent: sent, came: sent.Add(timeout + 1)},
+			// Read too late, but there in time by the kernel's clock.
+			{flow: f, sent: sent, departed: sent.Round(0), arrived: sent.Round(0).Add(timeout), came: sent.Add(time.Hour)},
+		},
+	}
+	got := c.observation(nil)
+	want := checkup.Observation{Pair: c.m.Pair, Sent: 3, Received: 2, RTTs: []int64{10000, 10000},
+		Failure: cause(checkup.StageEcho, "timed out after 10ms")}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// listenUDP answers as peer says; without a peer it gives a closed port.
+func listenUDP(t testing.TB, family checkup.IPFamily, peer answerer) netip.AddrPort {
+	t.Helper()
+	if peer == nil {
+		ports, release, err := closedPorts(family)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(release)
+		return netip.AddrPortFrom(loopback[family], uint16(ports[checkup.UDP]))
+	}
+	requests := map[netip.AddrPort][][]byte{}
+	return listenDatagrams(t, family, func(conn *net.UDPConn, b []byte, from netip.AddrPort) {
+		requests[from] = append(requests[from], slices.Clone(b))
+		for _, b := range peer(requests[from]) {
+			conn.WriteToUDPAddrPort(b, from)
+		}
+	})
+}
+
+// listenDatagrams hands every datagram to handle until the test ends.
+func listenDatagrams(t testing.TB, family checkup.IPFamily, handle func(conn *net.UDPConn, b []byte, from netip.AddrPort)) netip.AddrPort {
+	t.Helper()
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(loopback[family], 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetReadBuffer(4 << 20)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		buf := make([]byte, 1<<16)
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			handle(conn, buf[:n], from)
+		}
+	})
+	t.Cleanup(func() {
+		conn.Close()
+		serving.Wait()
+	})
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
+}
