@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,9 +55,13 @@ func (c *client) readyz(ctx context.Context) error {
 	return c.typed.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 }
 
-// apply makes the objects so by server-side apply, in their order. Where a
-// webhook or the API server does not answer yet, it tries again for a while.
-func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured) error {
+// appliedAnnotation holds a hash of the object as it was applied last.
+const appliedAnnotation = "sandbox.checkplan.dev/applied"
+
+// apply makes the objects so by server-side apply, in their order, except those
+// that it made before and that are still there. Where a webhook or the API
+// server does not answer yet, it tries again for a while, and says so to detail.
+func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured, detail func(string)) error {
 	var groups []*restmapper.APIGroupResources
 	err := poll(ctx, 30*time.Second, func() (err error) {
 		groups, err = restmapper.GetAPIGroupResources(discovery.NewDiscoveryClient(c.typed.Discovery().RESTClient()))
@@ -76,12 +81,32 @@ func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured
 		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 			resource = c.dynamic.Resource(mapping.Resource).Namespace(o.GetNamespace())
 		}
+		content, err := o.MarshalJSON() // keys are sorted
+		if err != nil {
+			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+		hash := fmt.Sprintf("%x", sha256.Sum256(content))
+		marked := o.DeepCopy()
+		annotations := marked.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[appliedAnnotation] = hash
+		marked.SetAnnotations(annotations)
+
 		var final error
 		err = poll(ctx, time.Minute, func() error {
-			_, err := resource.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "sandbox", Force: true})
+			there, err := resource.Get(ctx, o.GetName(), metav1.GetOptions{})
+			if err == nil && there.GetAnnotations()[appliedAnnotation] == hash {
+				return nil
+			}
+			_, err = resource.Apply(ctx, o.GetName(), marked, metav1.ApplyOptions{FieldManager: "sandbox", Force: true})
 			if err != nil && !passing(err) {
 				final = err
 				return nil
+			}
+			if err != nil {
+				detail(fmt.Sprintf("%s %s: %v", o.GetKind(), o.GetName(), err))
 			}
 			return err
 		})
@@ -102,8 +127,9 @@ func passing(err error) bool {
 		apierrors.IsForbidden(err) // RBAC's own objects are made a moment after the API server is ready
 }
 
-// nodeReady returns nil where the node is Ready, else why it is not.
-func (c *client) nodeReady(ctx context.Context, name string) error {
+// nodeReady returns nil where the node is Ready and was at or after since, else
+// why it is not.
+func (c *client) nodeReady(ctx context.Context, name string, since time.Time) error {
 	n, err := c.typed.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -111,6 +137,9 @@ func (c *client) nodeReady(ctx context.Context, name string) error {
 	for _, condition := range n.Status.Conditions {
 		if condition.Type != corev1.NodeReady {
 			continue
+		}
+		if condition.LastHeartbeatTime.Time.Before(since.Truncate(time.Second)) { // the API's times are whole seconds
+			return errors.New("the kubelet has not reported since it was started")
 		}
 		if condition.Status == corev1.ConditionTrue {
 			return nil

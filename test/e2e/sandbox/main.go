@@ -57,6 +57,16 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
+// usage makes usage errors of a check of arguments.
+func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+}
+
 // flags are those of every verb.
 type flags struct {
 	stateDir, cacheDir string
@@ -83,6 +93,17 @@ func (f flags) cluster(stderr io.Writer) (*cluster, error) {
 	return &cluster{dirs: d, state: s, progress: &progress{out: stderr}, changed: func(string, string) {}}, nil
 }
 
+// lockedCluster opens the sandbox that there is and keeps other commands from
+// changing it until unlock.
+func (f flags) lockedCluster(stderr io.Writer) (c *cluster, unlock func(), err error) {
+	c, err = f.cluster(stderr)
+	if err != nil {
+		return nil, nil, err
+	}
+	unlock, err = c.lock()
+	return c, unlock, err
+}
+
 func rootCommand() *cobra.Command {
 	var f flags
 	root := &cobra.Command{
@@ -90,7 +111,7 @@ func rootCommand() *cobra.Command {
 		Short:         "A real Kubernetes and Tekton cluster on one Linux machine",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          usage(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.TraverseChildren = true // so that kubectl, which parses its own flags, follows --state
@@ -100,8 +121,8 @@ func rootCommand() *cobra.Command {
 	root.PersistentFlags().StringVar(&f.cacheDir, "cache", defaultCacheDir(), "directory of built binaries and images, kept by down")
 	root.AddCommand(
 		upCommand(&f), downCommand(&f), statusCommand(&f), kubeconfigCommand(&f), loadCommand(&f), logsCommand(&f),
-		kubectlCommand(&f), preflightCommand(&f), buildCommand(&f),
-		nodeInitCommand(), holdCommand(), spawnCommand(), apiProxyCommand(),
+		kubectlCommand(&f), faultCommand(&f), preflightCommand(&f), buildCommand(&f),
+		nodeInitCommand(), holdCommand(), spawnCommand(), apiProxyCommand(), faultHoldCommand(),
 	)
 	return root
 }
@@ -121,7 +142,7 @@ func upCommand(f *flags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the cluster up, or repair what of it does not run",
-		Args:  cobra.NoArgs,
+		Args:  usage(cobra.NoArgs),
 	}
 	cmd.Flags().IntVar(&workers, "nodes", 3, "number of workers, beside the control plane")
 	cmd.Flags().IntVar(&zones, "zones", 2, "number of zones that the workers are spread over")
@@ -229,7 +250,7 @@ func downCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
 		Short: "End the cluster and remove everything of it, whatever state it is in",
-		Args:  cobra.NoArgs,
+		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := f.dirs()
 			if err != nil {
@@ -260,7 +281,7 @@ func kubeconfigCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kubeconfig",
 		Short: "Print the path of the cluster's kubeconfig file",
-		Args:  cobra.NoArgs,
+		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.cluster(cmd.ErrOrStderr())
 			if err != nil {
@@ -296,7 +317,7 @@ func loadCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "load ARCHIVE...",
 		Short: "Import image archives (of docker save, or OCI layouts) into every node",
-		Args:  cobra.MinimumNArgs(1),
+		Args:  usage(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := f.cluster(cmd.ErrOrStderr())
 			if err != nil {
@@ -335,7 +356,7 @@ func logsCommand(f *flags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs COMPONENT",
 		Short: "Print the log of a component, of every node that has it",
-		Args:  cobra.ExactArgs(1),
+		Args:  usage(cobra.ExactArgs(1)),
 	}
 	cmd.Flags().StringVar(&node, "node", "*", "only this node's")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -378,7 +399,7 @@ func preflightCommand(f *flags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "preflight",
 		Short: "List everything that this machine lacks for the sandbox",
-		Args:  cobra.NoArgs,
+		Args:  usage(cobra.NoArgs),
 	}
 	cmd.Flags().BoolVar(&doInstall, "install", false, "install the missing Debian packages with apt-get; takes root")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -402,7 +423,7 @@ func buildCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "build",
 		Short: "Build what up would build, and print the directory of the binaries",
-		Args:  cobra.NoArgs,
+		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			b, err := cachedBuild(f.cacheDir)
 			if err != nil {
@@ -425,7 +446,7 @@ func statusCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Say what runs; fails where something that should run does not",
-		Args:  cobra.NoArgs,
+		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.cluster(cmd.ErrOrStderr())
 			if err != nil {
@@ -465,7 +486,7 @@ func (c *cluster) status(ctx context.Context, out io.Writer) error {
 			}
 		}
 		ready := "yes"
-		if err := api.nodeReady(ctx, n.Name); err != nil {
+		if err := api.nodeReady(ctx, n.Name, time.Time{}); err != nil {
 			ready = "no: " + err.Error()
 			down++
 		}
@@ -508,7 +529,7 @@ func nodeInitCommand() *cobra.Command {
 	var node string
 	var keep []string
 	cmd := &cobra.Command{
-		Use: "node-init", Hidden: true, Args: cobra.NoArgs,
+		Use: "node-init", Hidden: true, Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return nodeInit(cmd.Context(), d, node, keep, os.NewFile(3, "ready"))
 		},
@@ -523,7 +544,7 @@ func nodeInitCommand() *cobra.Command {
 func holdCommand() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
-		Use: "hold", Hidden: true, Args: cobra.NoArgs,
+		Use: "hold", Hidden: true, Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ready := os.NewFile(3, "ready")
 			if _, err := io.WriteString(ready, "ok"); err != nil {
@@ -540,7 +561,7 @@ func holdCommand() *cobra.Command {
 
 func spawnCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "spawn", Hidden: true, Args: cobra.MinimumNArgs(1),
+		Use: "spawn", Hidden: true, Args: usage(cobra.MinimumNArgs(1)),
 		RunE: func(_ *cobra.Command, args []string) error { return spawn(args) },
 	}
 }
@@ -548,7 +569,7 @@ func spawnCommand() *cobra.Command {
 func apiProxyCommand() *cobra.Command {
 	var listen, netns, target string
 	cmd := &cobra.Command{
-		Use: "api-proxy", Hidden: true, Args: cobra.NoArgs,
+		Use: "api-proxy", Hidden: true, Args: usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return apiProxy(cmd.Context(), listen, netns, target) },
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "")

@@ -117,7 +117,7 @@ func (c *cluster) up(ctx context.Context, b build) error {
 			if err != nil {
 				return err
 			}
-			return api.apply(ctx, nodeObjects(c.plan))
+			return api.apply(ctx, nodeObjects(c.plan), func(string) {})
 		})
 		if err != nil {
 			return err
@@ -137,7 +137,7 @@ func (c *cluster) up(ctx context.Context, b build) error {
 			if err != nil {
 				return err
 			}
-			return api.apply(ctx, inOrder(slices.Concat(objects, tekton, []*unstructured.Unstructured{userNamespaceObject()})))
+			return api.apply(ctx, inOrder(slices.Concat(objects, tekton, []*unstructured.Unstructured{userNamespaceObject()})), detail)
 		})
 	})
 	for _, n := range c.Nodes {
@@ -153,13 +153,24 @@ func (c *cluster) up(ctx context.Context, b build) error {
 				return ctx.Err()
 			case <-apiReady:
 			}
+			// A kubelet that this command starts must report anew: what the API
+			// server still has of an earlier one says nothing.
+			var started time.Time
+			if pid, err := c.find(n.Name, "kubelet"); err != nil {
+				return err
+			} else if pid == 0 {
+				started = time.Now()
+			}
 			for _, comp := range []component{c.kubeProxy(n), c.kubelet(n)} {
 				if err := c.start(ctx, n.Name, comp); err != nil {
 					return err
 				}
 			}
+			if stopped, err := c.stoppedByFault(n.Name, "kubelet"); err != nil || stopped {
+				return err
+			}
 			return c.progress.step(n.Name+" Ready", func(detail func(string)) error {
-				return c.wait(ctx, n.Name, "kubelet", time.Minute, func() error { return api.nodeReady(ctx, n.Name) })
+				return c.wait(ctx, n.Name, "kubelet", time.Minute, func() error { return api.nodeReady(ctx, n.Name, started) })
 			})
 		})
 	}
@@ -372,9 +383,12 @@ func (c *cluster) load(ctx context.Context, n nodePlan, archive string) error {
 	return nil
 }
 
-// start starts a component in its node's namespaces, unless it runs. It says
-// nothing about readiness.
+// start starts a component in its node's namespaces, unless it runs or a fault
+// keeps it from running. It says nothing about readiness.
 func (c *cluster) start(ctx context.Context, node string, comp component) error {
+	if stopped, err := c.stoppedByFault(node, comp.name); err != nil || stopped {
+		return err
+	}
 	if pid, err := c.find(node, comp.name); err != nil || pid != 0 {
 		return err
 	}

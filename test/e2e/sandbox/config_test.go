@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// golden compares with testdata/golden, or writes it where UPDATE=1.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", "golden", name)
+	if os.Getenv("UPDATE") == "1" {
+		if err := writeFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: UPDATE=1 writes it", err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s differs (-want +got); UPDATE=1 rewrites it:\n%s", file, d)
+	}
+}
+
+func TestConfigurationOfNodes(t *testing.T) {
+	d := dirs{state: "/var/lib/checkplan-sandbox"}
+	for _, family := range []string{"dual", "ipv4", "ipv6"} {
+		t.Run(family, func(t *testing.T) {
+			p, err := newPlan(2, 2, family)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b strings.Builder
+			section := func(name, content string) { b.WriteString("-- " + name + " --\n" + content) }
+			commands := func(c component) { section(c.name, strings.Join(c.args, "\n")+"\n") }
+
+			commands(d.etcd())
+			commands(d.apiServer(p))
+			commands(d.controllerManager(p))
+			commands(d.scheduler(p))
+			section("fabric", fabricCommands())
+			n := p.Nodes[1]
+			section("fabric to "+n.Name, linkCommands(n, 4711))
+			section(n.Name, nodeCommands(p, n))
+			commands(d.containerd(n))
+			section("containerd.toml", string(d.containerdConfig(n, "/usr/lib/cni", "overlayfs")))
+			commands(d.kubelet(n))
+			section("kubelet.yaml", string(d.kubeletConfig(p, n)))
+			commands(d.kubeProxy(n))
+			section("kube-proxy.yaml", string(d.kubeProxyConfig(p, n)))
+			cni, err := cniConfig(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			section("pods.conflist", string(cni))
+			golden(t, family+".txt", b.String())
+		})
+	}
+}
+
+// The kubelet must have time to report several times before it counts as gone,
+// or a busy machine would lose its nodes; and tests wait for that time.
+func TestNodeTimes(t *testing.T) {
+	if graceSeconds < 4*statusSeconds {
+		t.Errorf("a node is given up after %ds, fewer than four reports of one each %ds", graceSeconds, statusSeconds)
+	}
+	if graceSeconds < leaseSeconds {
+		t.Errorf("a node is given up after %ds, before its lease of %ds ends", graceSeconds, leaseSeconds)
+	}
+}
+
+func TestSandboxesHaveTheirOwnCgroups(t *testing.T) {
+	for dir, want := range map[string]string{
+		defaultStateDir: "checkplan-sandbox",
+		"/tmp/other":    "checkplan-sandbox-tmp-other",
+	} {
+		if got := (dirs{state: dir}).cgroup(); got != want {
+			t.Errorf("cgroup of %s is %s, want %s", dir, got, want)
+		}
+	}
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// TestMain lets a copy of the test binary be a process that says a word and then
+// waits to be ended.
+func TestMain(m *testing.M) {
+	if os.Getenv("CHECKPLAN_TEST_SLEEP") == "1" {
+		fmt.Println("up")
+		time.Sleep(time.Minute) // longer than any test, in case none ends it
+	}
+	os.Exit(m.Run())
+}
+
+// sleeper is a command that runs such a copy under another name.
+func sleeper(t *testing.T, path string) *exec.Cmd {
+	t.Helper()
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return exec.Command(path)
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"sigs.k8s.io/yaml"
+)
+
+func toYAML(t *testing.T, objects []map[string]any) string {
+	t.Helper()
+	var docs []string
+	for _, o := range objects {
+		b, err := yaml.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs = append(docs, string(b))
+	}
+	return strings.Join(docs, "---\n")
+}
+
+func TestNodesAndCoreDNS(t *testing.T) {
+	p, err := newPlan(1, 2, "dual")
+	if err != nil {
+		t.Fatal(err)
+	}
+	coredns, err := corednsObjects(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []map[string]any
+	for _, o := range slices.Concat(nodeObjects(p), coredns) {
+		objects = append(objects, o.Object)
+	}
+	golden(t, "nodes-and-coredns.yaml", toYAML(t, objects))
+}
+
+// What is changed of Tekton's own manifests, and that nothing else is.
+func TestTektonManifests(t *testing.T) {
+	config := fstest.MapFS{
+		"100-namespace/100-namespace.yaml": {Data: []byte("# only a comment\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: tekton-pipelines}\n")},
+		"config-feature-flags.yaml":        {Data: []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: feature-flags}\ndata: {set-security-context: \"false\", other: \"false\"}\n")},
+		"config-info.yaml":                 {Data: []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: pipelines-info}\ndata: {version: \"devel\"}\n")},
+		"events.yaml":                      {Data: []byte("kind: Deployment\nmetadata: {name: left-out}\n")},
+		"webhook-hpa.yaml":                 {Data: []byte("kind: HorizontalPodAutoscaler\nmetadata: {name: left-out}\n")},
+		"resolvers/deployment.yaml":        {Data: []byte("kind: Deployment\nmetadata: {name: left-out}\n")},
+		"dummy.go":                         {Data: []byte("package config\n")},
+		"controller.yaml": {Data: []byte(`apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: tekton-pipelines-controller
+  labels: {version: "devel"}
+spec:
+  template:
+    spec:
+      containers:
+      - name: tekton-pipelines-controller
+        image: ko://github.com/tektoncd/pipeline/cmd/controller
+        args: ["-entrypoint-image", "ko://github.com/tektoncd/pipeline/cmd/entrypoint", "-nop-image", "ko://github.com/tektoncd/pipeline/cmd/nop"]
+        readinessProbe: {httpGet: {path: /readiness, port: probes}, initialDelaySeconds: 5, periodSeconds: 10}
+        livenessProbe: {httpGet: {path: /health, port: probes}, initialDelaySeconds: 5, periodSeconds: 10}
+`)},
+	}
+	got, err := tektonObjects(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []map[string]any
+	for _, o := range inOrder(got) {
+		objects = append(objects, o.Object)
+	}
+	golden(t, "tekton.yaml", toYAML(t, objects))
+}
+
+func TestTektonManifestsMustBeThere(t *testing.T) {
+	if _, err := tektonObjects(fstest.MapFS{}); err == nil {
+		t.Error("no manifests, no error")
+	}
+	_, err := tektonObjects(fstest.MapFS{"a.yaml": {Data: []byte("a: [")}})
+	if err == nil || !strings.Contains(err.Error(), "a.yaml") {
+		t.Errorf("error of a broken manifest is %v, want one that names a.yaml", err)
+	}
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPlan(t *testing.T) {
+	p, err := newPlan(3, 2, "dual")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, n := range p.Nodes {
+		got += strings.Join([]string{n.Name, orDash(n.Zone), joined(n.IPs), joined(n.PodCIDRs)}, " ") + "\n"
+	}
+	want := `control-plane - 198.18.0.10,2001:2::a 198.18.128.0/24,2001:2:0:100::/64
+worker-1 zone-a 198.18.0.11,2001:2::b 198.18.129.0/24,2001:2:0:101::/64
+worker-2 zone-b 198.18.0.12,2001:2::c 198.18.130.0/24,2001:2:0:102::/64
+worker-3 zone-a 198.18.0.13,2001:2::d 198.18.131.0/24,2001:2:0:103::/64
+`
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("nodes (-want +got):\n%s", d)
+	}
+	if got, want := joined(p.apiServiceIPs()), "198.19.0.1,2001:2:0:f000::1"; got != want {
+		t.Errorf("API service is %s, want %s", got, want)
+	}
+	if got, want := joined(p.dnsServiceIPs()), "198.19.0.10,2001:2:0:f000::a"; got != want {
+		t.Errorf("DNS service is %s, want %s", got, want)
+	}
+}
+
+// Every address of every plan lies in the ranges reserved for tests, none is
+// given twice, and none of a range reaches into another.
+func TestPlanAddressesAreDistinct(t *testing.T) {
+	reserved := []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:2::/48")}
+	for _, family := range []string{"dual", "ipv4", "ipv6"} {
+		for _, workers := range []int{1, 2, 17, maxWorkers} {
+			p, err := newPlan(workers, 2, family)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var used []netip.Prefix
+			for i, n := range p.Nodes {
+				if len(n.IPs) != len(p.NodeNets) || len(n.PodCIDRs) != len(p.NodeNets) {
+					t.Fatalf("%s: %s has %d addresses and %d pod ranges, want %d of each",
+						family, n.Name, len(n.IPs), len(n.PodCIDRs), len(p.NodeNets))
+				}
+				for j := range n.IPs {
+					if !p.NodeNets[j].Contains(n.IPs[j]) || !p.PodNets[j].Contains(n.PodCIDRs[j].Addr()) {
+						t.Errorf("%s node %d: %s or %s is out of its range", family, i, n.IPs[j], n.PodCIDRs[j])
+					}
+					used = append(used, netip.PrefixFrom(n.IPs[j], n.IPs[j].BitLen()), n.PodCIDRs[j])
+				}
+			}
+			used = append(used, p.ServiceNets...)
+			for i, a := range used {
+				if a != a.Masked() {
+					t.Errorf("%s: %s has host bits", family, a)
+				}
+				if !reserved[0].Contains(a.Addr()) && !reserved[1].Contains(a.Addr()) {
+					t.Errorf("%s: %s is not reserved for tests", family, a)
+				}
+				for _, b := range used[:i] {
+					if a.Overlaps(b) {
+						t.Errorf("%s with %d workers: %s and %s overlap", family, workers, a, b)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestPlanRefusesAllBadValuesAtOnce(t *testing.T) {
+	_, err := newPlan(0, 27, "ipv5")
+	want := `--nodes is 0: must be from 1 to 100
+--zones is 27: must be from 1 to 26
+--ip-family is "ipv5": must be dual, ipv4 or ipv6`
+	if err == nil || err.Error() != want {
+		t.Errorf("got error %v, want:\n%s", err, want)
+	}
+}

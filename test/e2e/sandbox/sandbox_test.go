@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// The versions in the code, which name images and set what binaries report, are
+// those of go.mod.
+func TestVersions(t *testing.T) {
+	gomod, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for module, version := range map[string]string{
+		"k8s.io/kubernetes":            kubernetesVersion,
+		"github.com/tektoncd/pipeline": tektonVersion,
+		"github.com/coredns/coredns":   corednsVersion,
+	} {
+		if !strings.Contains(string(gomod), "\t"+module+" "+version+"\n") {
+			t.Errorf("go.mod does not require %s %s", module, version)
+		}
+	}
+	want := " -X k8s.io/component-base/version.gitVersion=v1.35.6 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=35 "
+	if !strings.Contains(linkFlags(), want) {
+		t.Errorf("link flags %q lack %q", linkFlags(), want)
+	}
+}
+
+func TestImageOfABinary(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "entrypoint"), []byte("the binary"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(dir, "images.tar")
+	if err := writeImages(archive, dir, "entrypoint"); err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag("sandbox.invalid/entrypoint:" + tektonVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := tarball.ImageFromPath(archive, &tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config.Config.User != "65532" {
+		t.Errorf("user is %q, want 65532", config.Config.User)
+	}
+	if d := cmp.Diff([]string{"/ko-app/entrypoint"}, config.Config.Entrypoint); d != "" {
+		t.Errorf("entrypoint (-want +got):\n%s", d)
+	}
+	layers, err := img.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("%d layers, error %v; want one layer", len(layers), err)
+	}
+	compressed, err := layers[0].Compressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := gzip.NewReader(compressed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for tr := tar.NewReader(z); ; {
+		h, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(tr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[h.Name] = string(b)
+	}
+	want := map[string]string{"ko-app/": "", "tmp/": "", "ko-app/entrypoint": "the binary"}
+	if d := cmp.Diff(want, files); d != "" {
+		t.Errorf("files (-want +got):\n%s", d)
+	}
+}
+
+// Every certificate is signed by the one authority, for what it is used for, and
+// a second call changes nothing.
+func TestCertificates(t *testing.T) {
+	p, err := newPlan(2, 2, "dual")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := dirs{state: t.TempDir()}
+	if err := d.writePKI(p, 16443); err != nil {
+		t.Fatal(err)
+	}
+	caPEM, err := os.ReadFile(d.file("pki", "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(caPEM)
+	for _, c := range p.certificates() {
+		pair, err := tls.LoadX509KeyPair(d.file("pki", c.file+".crt"), d.file("pki", c.file+".key"))
+		if err != nil {
+			t.Errorf("%s: %v", c.file, err)
+			continue
+		}
+		usage := x509.ExtKeyUsageClientAuth
+		if c.server {
+			usage = x509.ExtKeyUsageServerAuth
+		}
+		options := x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{usage}}
+		if _, err := pair.Leaf.Verify(options); err != nil {
+			t.Errorf("%s: %v", c.file, err)
+		}
+		for _, ip := range c.ips {
+			if err := pair.Leaf.VerifyHostname(ip.String()); err != nil {
+				t.Errorf("%s: %v", c.file, err)
+			}
+		}
+	}
+	apiServer, err := tls.LoadX509KeyPair(d.file("pki", "apiserver.crt"), d.file("pki", "apiserver.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"127.0.0.1", "198.18.0.10", "198.19.0.1", "2001:2:0:f000::1", "kubernetes.default.svc"} {
+		if err := apiServer.Leaf.VerifyHostname(host); err != nil {
+			t.Errorf("the API server's certificate: %v", err)
+		}
+	}
+
+	config, err := clientcmd.LoadFromFile(d.kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	current := config.Contexts[config.CurrentContext]
+	if got, want := config.Clusters[current.Cluster].Server, "https://127.0.0.1:16443"; got != want {
+		t.Errorf("the kubeconfig leads to %s, want %s", got, want)
+	}
+	if current.Namespace != userNamespace {
+		t.Errorf("the kubeconfig's namespace is %q, want %q", current.Namespace, userNamespace)
+	}
+
+	if err := d.writePKI(p, 16443); err != nil {
+		t.Fatal(err)
+	}
+	again, err := os.ReadFile(d.file("pki", "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(caPEM, again) {
+		t.Error("a second call made another authority")
+	}
+}
+
+func TestStateIsReadAsWritten(t *testing.T) {
+	d := dirs{state: filepath.Join(t.TempDir(), "not-there-yet")}
+	if _, err := d.readState(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "sandbox up") {
+		t.Errorf("error without a sandbox is %v, want not-exist that names `sandbox up`", err)
+	}
+	p, err := newPlan(1, 1, "dual")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := state{plan: p, BinDir: "/bin", APIPort: 1, Processes: map[string]firstProcess{"worker-1": {7, "/proc/7/ns/net"}}}
+	if err := d.writeState(want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := d.readState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	byString := cmp.Options{
+		cmp.AllowUnexported(state{}),
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	}
+	if d := cmp.Diff(want, got, byString); d != "" {
+		t.Errorf("state (-written +read):\n%s", d)
+	}
+}
+
+// A process is the sandbox's by its mark, and a component only if it also runs
+// that component's binary: children inherit the mark.
+func TestProcessesAreFoundByTheirMark(t *testing.T) {
+	dir := t.TempDir()
+	d, other := dirs{state: dir}, dirs{state: dir + "x"}
+	for _, binary := range []string{"kubelet", "helper"} {
+		cmd := sleeper(t, filepath.Join(t.TempDir(), binary))
+		cmd.Env = append(os.Environ(), "CHECKPLAN_TEST_SLEEP=1", markVariable+"="+d.mark("worker-1", "kubelet"))
+		stdout, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Wait() })
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		if _, err := stdout.Read(make([]byte, 1)); err != nil { // it runs
+			t.Fatal(err)
+		}
+	}
+	marked, err := d.marked()
+	if err != nil || len(marked) != 2 {
+		t.Errorf("marked are %v, error %v; want two", marked, err)
+	}
+	components, err := d.components()
+	if err != nil || len(components) != 1 || components[0].Component != "kubelet" || components[0].Node != "worker-1" {
+		t.Errorf("components are %v, error %v; want the kubelet of worker-1", components, err)
+	}
+	if strangers, err := other.marked(); err != nil || len(strangers) != 0 {
+		t.Errorf("another sandbox finds %v, error %v; want none", strangers, err)
+	}
+	if err := d.stop("worker-1", "kubelet"); err != nil {
+		t.Error(err)
+	}
+	if left, err := d.components(); err != nil || len(left) != 0 {
+		t.Errorf("after stop there are %v, error %v; want none", left, err)
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	state := t.TempDir()
+	for _, tt := range []struct {
+		name string
+		args []string
+		code int
+		want string
+	}{
+		{"unknown verb", []string{"jump"}, 2, `unknown command "jump" for "sandbox"`},
+		{"unknown flag", []string{"up", "--jump"}, 2, "unknown flag: --jump"},
+		{"bad plan", []string{"up", "--nodes=0"}, 2, "--nodes is 0: must be from 1 to 100"},
+		{"no sandbox", []string{"--state=" + state, "status"}, 1, "no sandbox in " + state + ": run `sandbox up` first"},
+		{"bad directory", []string{"--state=/", "status"}, 2, `--state is "/"`},
+		{"no log", []string{"--state=" + state, "logs", "kubelet"}, 2, `no log of "kubelet"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if code := run(t.Context(), tt.args, &stdout, &stderr); code != tt.code {
+				t.Errorf("exit code %d, want %d", code, tt.code)
+			}
+			if !strings.Contains(stderr.String(), tt.want) {
+				t.Errorf("stderr is %q, want it to contain %q", stderr.String(), tt.want)
+			}
+			if stdout.Len() > 0 {
+				t.Errorf("stdout is %q, want nothing", stdout.String())
+			}
+		})
+	}
+}
+
+func TestDownRefusesADirectoryThatIsNotASandbox(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("down takes root")
+	}
+	dir := t.TempDir()
+	precious := filepath.Join(dir, "precious")
+	if err := os.WriteFile(precious, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	if code := run(t.Context(), []string{"--state=" + dir, "down"}, io.Discard, &stderr); code != 2 {
+		t.Errorf("exit code %d, want 2; stderr: %s", code, &stderr)
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestComponentFaults(t *testing.T) {
+	p, err := newPlan(1, 1, "ipv4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		args string
+		want string // as the fault prints itself, or its error
+	}{
+		{"stop kubelet --node worker-1", "stop kubelet --node worker-1"},
+		{"stop kube-proxy --node=control-plane", "stop kube-proxy --node control-plane"},
+		{"delete-service-rules --node worker-1", "delete-service-rules --node worker-1"},
+		{"stop etcd --node worker-9",
+			`stop "etcd": must be kubelet or kube-proxy` + "\n" + `--node "worker-9": must be one of control-plane, worker-1`},
+		{"stop --node worker-1", `stop "": must be kubelet or kube-proxy`},
+		{"stop kubelet --node worker-1 now", `unexpected argument "now"`},
+		{"delete-service-rules --all", "flag provided but not defined: -all"},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			args := strings.Fields(tt.args)
+			if !isComponentFault(args) {
+				t.Fatal("taken for a fault of packets")
+			}
+			f, err := parseComponentFault(p, args)
+			got := f.String()
+			if err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("got %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+
+	d := dirs{state: t.TempDir()}
+	want := []componentFault{{Node: "worker-1", Stopped: "kube-proxy", ServiceRules: true}}
+	if err := d.writeComponentFaults(want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := d.componentFaults()
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("faults (-written +read), error %v:\n%s", err, diff)
+	}
+	for comp, want := range map[string]bool{"kube-proxy": true, "kubelet": false} {
+		if got, err := d.stoppedByFault("worker-1", comp); err != nil || got != want {
+			t.Errorf("%s stopped by a fault: %t, error %v; want %t", comp, got, err, want)
+		}
+	}
+}
+
+func TestEverythingMissingIsNamedAtOnce(t *testing.T) {
+	err := lacking([]lack{{"the command ctr", "containerd"}, {"root", ""}, {"the command containerd", "containerd"}, {"the command nft", "nftables"}})
+	want := "this machine lacks what the sandbox needs:\n" +
+		"  - the command ctr (Debian package containerd)\n" +
+		"  - root\n" +
+		"  - the command containerd (Debian package containerd)\n" +
+		"  - the command nft (Debian package nftables)\n" +
+		"on Debian or Ubuntu `sandbox preflight --install` installs: containerd nftables"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+	if err := lacking(nil); err != nil {
+		t.Errorf("nothing is missing, but: %v", err)
+	}
+}
