@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -85,6 +86,8 @@ func (k Key) String() string {
 
 // Frozen is what setup freezes for a check: what to measure, and where.
 type Frozen struct {
+	// Started is when setup began.
+	Started   time.Time         `json:"started"`
 	Worksheet checkup.Worksheet `json:"worksheet"`
 	Roster    checkup.Roster    `json:"roster"`
 }

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package task
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/report"
+)
+
+// Report judges all that the run left behind. What cannot be read is not
+// measured, and an error beside the report, which is complete all the same.
+// Leftovers are still to be filled in.
+func (t *Task) Report(ctx context.Context, plan *checkup.Plan, now time.Time) (*checkup.Report, error) {
+	run := report.Run{Namespace: t.Namespace, Name: t.RunName, UID: t.RunUID, Finished: now}
+	var (
+		checks   []checkup.CheckReport
+		problems []error
+	)
+	for _, name := range plan.CheckNames() {
+		c, started, err := t.judge(ctx, plan, name)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("check %s: %w", name, err))
+		}
+		if !started.IsZero() && (run.Started.IsZero() || started.Before(run.Started)) {
+			run.Started = started
+		}
+		checks = append(checks, c)
+	}
+	r := report.Join(plan, run, checks, nil)
+	return &r, errors.Join(problems...)
+}
+
+// judge judges one check.
+func (t *Task) judge(ctx context.Context, plan *checkup.Plan, check string) (checkup.CheckReport, time.Time, error) {
+	store := t.Store(plan.Name)
+	kind := plan.Checks[check].Kind()
+	var frozen record.Frozen
+	switch err := store.Load(ctx, record.Worksheet(check), &frozen); {
+	case apierrors.IsNotFound(err):
+		return report.NotMeasured(check, kind, t.why(ctx, store, check, "setup", checkup.StageSetup)), time.Time{}, nil
+	case err != nil:
+		return report.NotMeasured(check, kind, checkup.Cause{Stage: checkup.StageCollect, Message: err.Error()}), time.Time{}, err
+	}
+	w := &frozen.Worksheet
+
+	var problems []error
+	roster := &checkup.Roster{}
+	switch err := store.Load(ctx, record.Roster(check), roster); {
+	case err == nil:
+	case apierrors.IsNotFound(err): // probe did not come to its end
+		roster = &frozen.Roster
+	default:
+		problems = append(problems, err)
+		roster = &frozen.Roster
+	}
+	measured, err := store.LoadRecord(ctx, check)
+	switch {
+	case err == nil:
+	case apierrors.IsNotFound(err):
+		measured = &checkup.Record{}
+	default:
+		problems = append(problems, err)
+		measured = &checkup.Record{}
+	}
+	if len(measured.Sources) < len(w.Sources) {
+		cause := t.why(ctx, store, check, "probe", checkup.StageCollect)
+		if err := errors.Join(problems...); err != nil {
+			cause = checkup.Cause{Stage: checkup.StageCollect, Message: err.Error()}
+		}
+		fill(measured, w, cause)
+	}
+	return report.Judge(w, roster, measured, plan.Gate), frozen.Started, errors.Join(problems...)
+}
+
+// why says why a phase of a check did not do its work: in its own words if it
+// left any, else what Tekton says of its task.
+func (t *Task) why(ctx context.Context, store *record.Store, check, phase string, stage checkup.Stage) checkup.Cause {
+	var cause checkup.Cause
+	if store.Load(ctx, failure(check, phase), &cause) == nil {
+		return cause
+	}
+	name := phase + "-" + check
+	outcome, ok := t.Outcomes[name]
+	message := fmt.Sprintf("task %s %s", name, outcome)
+	switch {
+	case !ok:
+		message = fmt.Sprintf("task %s did not come to its end", name)
+	case outcome.Status == "None":
+		message += ": the run was stopped, or a task before it failed"
+	}
+	return checkup.Cause{Stage: stage, Message: message}
+}
+
+// fill gives every source of which nothing was recorded a cause, and lets no
+// source without an end pass for one that had nothing to say.
+func fill(r *checkup.Record, w *checkup.Worksheet, cause checkup.Cause) {
+	known := map[int]bool{}
+	for _, s := range r.Sources {
+		known[s.Source] = true
+	}
+	for s := range w.Sources {
+		if !known[s] {
+			r.Sources = append(r.Sources, checkup.Source{Source: s, Cause: &cause})
+		}
+	}
+}
+
+// Removes reports whether fixtures are removed after a run of this verdict.
+func Removes(when checkup.Teardown, verdict checkup.RunVerdict) bool {
+	switch when {
+	case checkup.TeardownNever:
+		return false
+	case checkup.TeardownOnPass:
+		return verdict == checkup.RunPass
+	default:
+		return true
+	}
+}

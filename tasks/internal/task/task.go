@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package task is what the steps of a run's tasks have in common: who they are,
+// what they are told, and how they end.
+//
+// A step is told by flags, by its environment (RUN_NAME, RUN_UID, NAMESPACE,
+// POD_NAME, POD_UID, and where it needs them PLAN and AGENT_IMAGE), and by
+// settings of the plan as "name=value" arguments. It prints to standard output,
+// which is the log that the dashboard shows, and exits 0 or, when the tool
+// failed, 1 with one line that begins with "::error::".
+package task
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/record"
+)
+
+// Task is one step as it was started.
+type Task struct {
+	Kubernetes kubernetes.Interface
+	Metadata   metadata.Interface
+	Namespace  string
+	RunName    string
+	RunUID     string
+	PodName    string
+	PodUID     string
+	AgentImage string
+	// PlanJSON is the plan as it was compiled, Settings what to change in it.
+	PlanJSON string
+	Settings []string
+
+	// Check is the check that setup and probe are for.
+	Check string
+	// Timeout of the whole step.
+	Timeout time.Duration
+	// Results is the directory that report writes Tekton results to.
+	Results string
+	// Outcomes of the run's other tasks, by name, for report.
+	Outcomes map[string]Outcome
+	// TeardownExitCode is the path of a file with the exit code of teardown; empty
+	// means that there is none.
+	TeardownExitCode string
+
+	Stdout io.Writer
+}
+
+// Outcome is what became of a task, as Tekton's $(tasks.NAME.status) and .reason
+// tell it.
+type Outcome struct {
+	Status string // Succeeded, Failed or None
+	Reason string
+}
+
+// String reads "failed (TaskRunTimeout)".
+func (o Outcome) String() string {
+	what := map[string]string{"Succeeded": "succeeded", "Failed": "failed", "None": "did not run"}[o.Status]
+	if what == "" {
+		what = "ended in an unknown way"
+	}
+	if o.Reason != "" && o.Reason != "None" && o.Reason != o.Status {
+		what += " (" + o.Reason + ")"
+	}
+	return what
+}
+
+// ErrSaid makes Main return 1 without a word: the log has said why.
+var ErrSaid = errors.New("the log says why")
+
+// Main runs a step and returns its exit code. SIGTERM ends the context that run
+// gets, and so does the deadline of --timeout.
+func Main(run func(context.Context, *Task) error) int {
+	signals, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	t, err := New(os.Args[1:], os.Getenv, os.Stdout)
+	if err == nil {
+		err = t.connect()
+	}
+	if err == nil {
+		ctx, cancel := context.WithTimeoutCause(signals, t.Timeout, fmt.Errorf("the step's deadline of %s is over", t.Timeout))
+		defer cancel()
+		err = run(ctx, t)
+	}
+	if err != nil && !errors.Is(err, ErrSaid) {
+		fmt.Fprintf(os.Stdout, "::error::%s\n", strings.Join(strings.Fields(err.Error()), " "))
+	}
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+// New reads arguments and environment. The error tells everything that is
+// missing or wrong at once.
+func New(args []string, getenv func(string) string, stdout io.Writer) (*Task, error) {
+	t := &Task{
+		Namespace: getenv("NAMESPACE"), RunName: getenv("RUN_NAME"), RunUID: getenv("RUN_UID"),
+		PodName: getenv("POD_NAME"), PodUID: getenv("POD_UID"),
+		AgentImage: getenv("AGENT_IMAGE"), PlanJSON: getenv("PLAN"),
+		TeardownExitCode: getenv("TEARDOWN_EXIT_CODE_FILE"),
+		Outcomes:         map[string]Outcome{}, Stdout: stdout,
+	}
+	flags := flag.NewFlagSet("", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error says it
+	flags.StringVar(&t.Check, "check", "", "")
+	flags.DurationVar(&t.Timeout, "timeout", 0, "")
+	flags.StringVar(&t.Results, "results", "/tekton/results", "")
+	flags.Func("task", "", func(s string) error {
+		name, outcome, ok := strings.Cut(s, "=")
+		status, reason, slash := strings.Cut(outcome, "/")
+		if !ok || !slash {
+			return errors.New("want TASK=STATUS/REASON")
+		}
+		t.Outcomes[name] = Outcome{status, reason}
+		return nil
+	})
+	var problems []error
+	if err := flags.Parse(args); err != nil {
+		problems = append(problems, err)
+	}
+	t.Settings = flags.Args()
+	if t.Timeout <= 0 {
+		problems = append(problems, errors.New("--timeout: want a duration, such as 4m"))
+	}
+	for _, v := range []struct{ name, value string }{
+		{"NAMESPACE", t.Namespace}, {"RUN_NAME", t.RunName}, {"RUN_UID", t.RunUID}, {"POD_NAME", t.PodName}, {"POD_UID", t.PodUID},
+	} {
+		if v.value == "" {
+			problems = append(problems, fmt.Errorf("environment variable %s is not set: this is a step of a Tekton task, made by planner compile", v.name))
+		}
+	}
+	return t, errors.Join(problems...)
+}
+
+// connect makes the clients from the pod's service account.
+func (t *Task) connect() error {
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return fmt.Errorf("connect to the API server as the pod's service account: %w", err)
+	}
+	config = fleet.Config(config)
+	if t.Kubernetes, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
+	if t.Metadata, err = metadata.NewForConfig(config); err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
+	return nil
+}
+
+// Plan returns the plan with the settings applied. When these are bad, it is
+// returned beside the error, as it was compiled: teardown and report have to do
+// something sensible all the same. It is nil if there is no plan at all.
+func (t *Task) Plan() (*checkup.Plan, error) {
+	parse := func() (*checkup.Plan, error) {
+		plan := &checkup.Plan{}
+		if err := json.Unmarshal([]byte(t.PlanJSON), plan); err != nil {
+			return nil, fmt.Errorf("environment variable PLAN: not a plan as planner compile writes it: %w", err)
+		}
+		return plan, nil
+	}
+	plan, err := parse()
+	if err != nil {
+		return nil, err
+	}
+	if err := plan.Apply(t.Settings); err != nil {
+		compiled, _ := parse()
+		return compiled, err
+	}
+	var problems []error
+	for _, p := range plan.Problems() {
+		problems = append(problems, errors.New(p.String()))
+	}
+	if err := errors.Join(problems...); err != nil {
+		compiled, _ := parse()
+		return compiled, fmt.Errorf("the plan with these settings makes no sense: %w", err)
+	}
+	return plan, nil
+}
+
+// Store is where the values of the run are kept.
+func (t *Task) Store(plan string) *record.Store {
+	return &record.Store{ConfigMaps: t.Kubernetes.CoreV1().ConfigMaps(t.Namespace), Plan: plan, Run: t.RunName, RunUID: t.RunUID}
+}
+
+// Fleet is the fixtures of the run.
+func (t *Task) Fleet(plan string) *fleet.Fleet {
+	return &fleet.Fleet{
+		Client: t.Kubernetes, Namespace: t.Namespace, Plan: plan, RunUID: t.RunUID,
+		Image: t.AgentImage, Owner: t.PodName, OwnerUID: types.UID(t.PodUID), Logf: t.Logf,
+	}
+}
+
+// Logf prints one line.
+func (t *Task) Logf(format string, args ...any) {
+	fmt.Fprintf(t.Stdout, format+"\n", args...)
+}
+
+// TeardownTrouble reports how the teardown step ended, if not well.
+func (t *Task) TeardownTrouble() error {
+	if t.TeardownExitCode == "" {
+		return nil
+	}
+	b, err := os.ReadFile(t.TeardownExitCode)
+	if err != nil {
+		return fmt.Errorf("teardown did not come to its end: %w", err)
+	}
+	if code := strings.TrimSpace(string(b)); code != "0" {
+		return fmt.Errorf("teardown ended with exit code %s: its log says why", code)
+	}
+	return nil
+}
+
+// failure is the key of the Cause for which a phase of a check failed.
+func failure(check string, phase string) record.Key {
+	return record.Key{Role: checkup.RoleRecord, Check: check, Part: phase + "-failure"}
+}
+
+// Explain keeps why a phase ("setup", "probe") of the check failed, for the
+// report to say so, and returns err. A nil err is nothing to keep.
+func (t *Task) Explain(ctx context.Context, phase string, stage checkup.Stage, plan string, err error) error {
+	if err == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	cause := checkup.Cause{Stage: stage, Message: strings.Join(strings.Fields(err.Error()), " ")}
+	if saving := t.Store(plan).Save(ctx, failure(t.Check, phase), cause); saving != nil {
+		t.Logf("::warning::the report will not say why: %v", saving)
+	}
+	return err
+}
