@@ -276,9 +276,11 @@ func newJudge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Reco
 			j.conflict[at] = true
 		}
 	}
+	for _, t := range record.Counted {
+		j.counted[t] = true
+	}
 	for _, r := range record.Receptions {
 		if at, ok := j.position(r.Pair); ok {
-			j.counted[r.Target] = true
 			j.reception[at] = max(j.reception[at], r.Packets)
 		}
 	}

@@ -95,6 +95,11 @@ func (n *network) measure() *checkup.Record {
 		}
 		r.Sources = append(r.Sources, source)
 	}
+	if n.tally {
+		for t := range n.w.Targets {
+			r.Counted = append(r.Counted, t)
+		}
+	}
 	return r
 }
 

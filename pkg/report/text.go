@@ -182,11 +182,11 @@ func (p *printer) findings(findings []checkup.Finding) {
 	p.heading("Findings")
 	for i, f := range findings {
 		p.line("  %3d. %s", i+1, p.ansi("31", clean(f.Message)))
-		explains := "explains " + count(f.Explains, "failed pair")
+		explains := kind(f) + ", explains " + count(f.Explains, "failed pair")
 		if f.OnlyThis < f.Explains {
 			explains += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
 		}
-		p.line("       %s", explains)
+		p.line("       %s", clean(explains))
 		for _, s := range f.For {
 			p.line("       + %s", clean(s))
 		}
@@ -199,9 +199,16 @@ func (p *printer) findings(findings []checkup.Finding) {
 	}
 }
 
-// what names the way in which a pair is measured.
-func what(r *checkup.PairResult) string {
-	return fmt.Sprintf("%s %s %dB", r.Transport, r.Family, r.Size)
+// kind is the cause of a finding and its subject, as alternatives name theirs.
+func kind(f checkup.Finding) string {
+	s := string(f.Cause)
+	if f.Subject != "" {
+		s += " " + f.Subject
+	}
+	if n := (narrow{f.Family, f.Transport, f.FromSize}).String(); n != "" {
+		s += " (" + n + ")"
+	}
+	return s
 }
 
 // failed prints the failed pairs, those of one source and target with one cause
@@ -214,28 +221,50 @@ func (p *printer) failed(pairs []checkup.PairResult) {
 		source, target string
 		cause          checkup.Cause
 	}
-	groups := map[key]int{}
-	var order []key
-	var ways [][]string
+	type way struct {
+		transport checkup.Transport
+		size      int
+		direction checkup.Direction
+	}
+	type group struct {
+		key
+		ways     []way
+		families map[way][]string
+	}
+	groups := map[key]*group{}
+	var order []*group
 	for i := range pairs {
 		r := &pairs[i]
 		k := key{r.Source, r.Target, r.Cause}
-		at, ok := groups[k]
-		if !ok {
-			at = len(order)
-			groups[k] = at
-			order, ways = append(order, k), append(ways, nil)
+		g := groups[k]
+		if g == nil {
+			g = &group{key: k, families: map[way][]string{}}
+			groups[k] = g
+			order = append(order, g)
 		}
-		way := what(r)
-		if r.Direction == checkup.DirectionForward || r.Direction == checkup.DirectionReturn {
-			way += " (" + string(r.Direction) + ")"
+		w := way{r.Transport, r.Size, r.Direction}
+		if g.families[w] == nil {
+			g.ways = append(g.ways, w)
 		}
-		ways[at] = append(ways[at], way)
+		g.families[w] = append(g.families[w], string(r.Family))
 	}
 	p.heading(fmt.Sprintf("Failed pairs (%d)", len(pairs)))
 	p.list(len(order), "line", func(i int) string {
-		k := order[i]
-		return clean(fmt.Sprintf("%s -> %s  %s  [%s]", k.source, k.target, k.cause, strings.Join(ways[i], ", ")))
+		g := order[i]
+		var ways []string
+		for _, w := range g.ways {
+			s := fmt.Sprintf("%s %s %dB", w.transport, strings.Join(g.families[w], "+"), w.size)
+			switch w.direction {
+			case checkup.DirectionForward:
+				s += " on the way there"
+			case checkup.DirectionReturn:
+				s += " on the way back"
+			case checkup.DirectionBoth:
+				s += " both ways"
+			}
+			ways = append(ways, s)
+		}
+		return clean(fmt.Sprintf("%s -> %s  %s  [%s]", g.source, g.target, g.cause, strings.Join(ways, ", ")))
 	})
 }
 
@@ -384,17 +413,17 @@ func (p *printer) coverage(c *checkup.Coverage) {
 		partly = fmt.Sprintf(", %d more in part", c.Partial)
 	}
 	p.line("    %d of %d possible source-target pairs measured (%s)%s", c.Measured, c.Possible, percent(c.Measured, c.Possible), partly)
-	round := fmt.Sprintf("    round %d, seed %d", c.Round, c.Seed)
-	if c.Rounds > 0 {
-		round = fmt.Sprintf("    round %d (of 0 to %d, which together are the full mesh), seed %d", c.Round, c.Rounds-1, c.Seed)
+	round := fmt.Sprintf("round %d", c.Round)
+	if c.Rounds > 1 {
+		round += fmt.Sprintf(" (0 to %d together are the full mesh)", c.Rounds-1)
 	}
-	p.line("%s", round)
+	p.line("    %s, seed %d", round, c.Seed)
 	zones := ""
 	if c.ZonePairsPossible > 0 {
 		zones = fmt.Sprintf("; %d of %d zone pairs", c.ZonePairsHit, c.ZonePairsPossible)
 	}
 	p.line("    measured per source %s, per target %s%s", span(c.OutDegreeMin, c.OutDegreeMax), span(c.InDegreeMin, c.InDegreeMax), zones)
-	if c.FailingUpperBound != nil {
+	if c.FailingUpperBound != nil && c.Measured < c.Possible {
 		p.line("    with 95%% confidence at most %.3g%% of the possible source-target pairs fail, if the sample is random", 100**c.FailingUpperBound)
 	}
 }
