@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,94 +88,38 @@ func Compile(plan *checkup.Plan, opts Options) (*Objects, error) {
 	return o, nil
 }
 
-// Limits that Kubernetes and Tekton set, and a plan can run into.
-const (
-	// maxEnv is Linux' MAX_ARG_STRLEN: the longest single string of a process'
-	// environment, with its name, "=" and the final NUL.
-	maxEnv = 128 << 10
-	// maxObject is kept below etcd's default request limit of 1.5 MiB, because a
-	// PipelineRun carries the Pipeline's spec in its status beside its own.
-	maxObject = 1 << 20
-	// maxAnnotations is the limit on the annotations of an object together
-	// (apimachinery's TotalAnnotationSizeLimitB).
-	maxAnnotations = 256 << 10
-	// maxName is the longest name of a Tekton object (Tekton's
-	// pkg/apis/validate.MaxLength), and of a label value.
-	maxName = validation.DNS1123LabelMaxLength
-)
-
-// envPlan is the environment variable that brings the plan to a step.
-const envPlan = "PLAN"
-
 // encodePlan writes the plan as indented JSON, so that a change of it is a
 // change of one line in the compiled YAML. A dollar sign can only stand inside a
-// string there, and is written \u0024.
+// string there, and is written \u0024. checkup.MaxPlanSize limits this form.
 func encodePlan(plan *checkup.Plan) (string, error) {
 	b, err := json.MarshalIndent(plan, "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("plan %s: write as JSON: %w", plan.Name, err)
 	}
-	text := strings.ReplaceAll(string(b), "$", `\u0024`)
-	if n := len(envPlan) + len("=") + len(text) + 1; n > maxEnv {
-		return "", fmt.Errorf("plan %s: as JSON it takes %d bytes of a step's environment; Linux allows %d (128 KiB): split the plan", plan.Name, n, maxEnv)
-	}
-	return text, nil
+	return strings.ReplaceAll(string(b), "$", `\u0024`), nil
 }
 
-// validatePlan tells what of a plan Tekton or Kubernetes would refuse.
+// validatePlan tells every rule that the plan breaks: those of any plan, and
+// those of Tekton and Kubernetes.
 func validatePlan(plan *checkup.Plan) error {
 	var errs []error
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("plan %s: %s", plan.Name, fmt.Sprintf(format, args...)))
+	bad := func(problem string) { errs = append(errs, fmt.Errorf("plan %s: %s", plan.Name, problem)) }
+	for _, problem := range plan.Problems() {
+		bad(problem.String())
 	}
-	if msgs := validation.IsDNS1123Label(plan.Name); len(msgs) > 0 {
-		bad("name: %s", strings.Join(msgs, "; "))
-	}
-	if len(plan.Name) > checkup.MaxPlanName {
-		bad("name is %d characters long; at most %d leave room for the names of runs", len(plan.Name), checkup.MaxPlanName)
-	}
-	if len(plan.Checks) == 0 {
-		bad("it has no check")
-	}
-	seen := map[string]bool{}
 	for _, name := range plan.CheckNames() {
-		check := plan.Checks[name]
-		if msgs := validation.IsDNS1123Label(name); len(msgs) > 0 {
-			bad("check %q: name: %s", name, strings.Join(msgs, "; "))
-		}
-		if len(name) > checkup.MaxCheckName {
-			bad("check %s: name is %d characters long; at most %d leave room for the names of task runs", name, len(name), checkup.MaxCheckName)
-		}
-		for _, after := range check.After {
-			if _, ok := plan.Checks[after]; !ok {
-				bad("check %s: after: there is no check %q", name, after)
-			} else if !seen[after] {
-				bad("check %s: after: %s is part of a cycle", name, after)
-			}
-		}
-		seen[name] = true
-		mesh := check.PodMesh
-		if mesh == nil {
-			bad("check %s: it has no kind", name)
+		mesh := plan.Checks[name].PodMesh
+		if mesh == nil || mesh.Targets.Pods == nil || mesh.Targets.Pods.Namespace == "" {
 			continue
 		}
-		for _, t := range []struct {
-			field   string
-			timeout checkup.Duration
-		}{{"setup", mesh.Timeouts.Setup}, {"probe", mesh.Timeouts.Probe}} {
-			if t.timeout <= 0 || time.Duration(t.timeout) > maxTimeout {
-				bad("check %s: timeouts.%s is %s; want more than 0s and at most %s", name, t.field, t.timeout, maxTimeout)
-			}
-		}
-		if pods := mesh.Targets.Pods; pods != nil && pods.Namespace != "" {
-			if msgs := validation.IsDNS1123Label(pods.Namespace); len(msgs) > 0 {
-				bad("check %s: targets.pods.namespace %q: %s", name, pods.Namespace, strings.Join(msgs, "; "))
-			}
+		namespace := mesh.Targets.Pods.Namespace
+		if msgs := validation.IsDNS1123Label(namespace); len(msgs) > 0 {
+			bad(fmt.Sprintf("checks.%s.podMesh.targets.pods.namespace: %q: %s", name, namespace, strings.Join(msgs, "; ")))
 		}
 	}
 	for _, param := range plan.Params() {
 		if strings.Contains(param.Default, "$") {
-			bad("parameter %s: value %q has a dollar sign, which Tekton and Kubernetes expand", param.Name, param.Default)
+			bad(fmt.Sprintf("parameter %s: %q has a dollar sign, which Tekton and Kubernetes would expand", param.Name, param.Default))
 		}
 	}
 	return errors.Join(errs...)
@@ -226,6 +169,16 @@ func (o Options) version() string {
 	return o.ImageTag
 }
 
+// Images are the images of a run in the order in which they are used, that of
+// agents and responders last.
+func Images(opts Options) []string {
+	opts = opts.withDefaults()
+	return []string{opts.image("setup"), opts.image("probe"), opts.image("teardown"), opts.image("report"), AgentImage(opts)}
+}
+
+// AgentImage is the image of agents and responders.
+func AgentImage(opts Options) string { return opts.withDefaults().image("agent") }
+
 func (o Options) image(name string) string {
 	return o.ImageRepository + "/" + name + ":" + o.ImageTag
 }
@@ -248,8 +201,15 @@ func (o Options) meta(name, plan string) metav1.ObjectMeta {
 }
 
 // plainText keeps what people wrote from being taken for a variable by those who
-// expand $(x), ${x} or $x: a dollar sign stays, but nothing that follows it
-// touches it. Only texts for people are changed so.
+// expand $(x) or ${x} or take $$ for an escape: a space follows the dollar sign
+// there. Only texts for people are changed so.
 func plainText(s string) string {
-	return strings.NewReplacer("$(", "$ (", "${", "$ {").Replace(s)
+	var b strings.Builder
+	for i, r := range s {
+		b.WriteRune(r)
+		if r == '$' && i+1 < len(s) && strings.IndexByte("({$", s[i+1]) >= 0 {
+			b.WriteByte(' ')
+		}
+	}
+	return b.String()
 }

@@ -16,16 +16,16 @@ import (
 
 // Right is one verb that a phase uses, on one resource.
 type Right struct {
-	Phase Phase
+	Phase Phase `json:"phase"`
 	// Scope is where the verb is used.
-	Scope Scope
+	Scope Scope `json:"scope"`
 	// Namespace is set when Scope is ScopeNamespace.
-	Namespace string
+	Namespace string `json:"namespace,omitempty"`
 	// Resource, all of the core API group.
-	Resource string
-	Verb     string
+	Resource string `json:"resource"`
+	Verb     string `json:"verb"`
 	// Why says which code needs it.
-	Why string
+	Why string `json:"why"`
 }
 
 // Scope is where a right holds.
@@ -40,44 +40,42 @@ const (
 // phaseRights is every verb that the mains in tasks/ use, whatever the plan. What
 // is not here they cannot do.
 var phaseRights = []Right{
-	{PhaseSetup, ScopeCluster, "", "nodes", "get", "pkg/fleet: whether a node is there that a responder waits for"},
 	{PhaseSetup, ScopeCluster, "", "nodes", "list", "pkg/podmesh Survey: which nodes there are, their zones and taints"},
-	{PhaseSetup, ScopeRun, "", "pods", "create", "pkg/fleet: start responders"},
-	{PhaseSetup, ScopeRun, "", "pods", "get", "pkg/fleet: find what an earlier try of the task has made"},
-	{PhaseSetup, ScopeRun, "", "pods", "list", "pkg/fleet: wait for responders; tasks/setup: find leftovers of earlier runs; pkg/podmesh Survey: pods that are targets"},
-	{PhaseSetup, ScopeRun, "", "pods", "watch", "pkg/fleet: wait for responders"},
-	{PhaseSetup, ScopeRun, "", "pods", "patch", "pkg/fleet: make what an earlier try has made the property of this one's pod"},
-	{PhaseSetup, ScopeRun, "", "pods", "delete", "tasks/setup: remove leftovers of earlier runs"},
+	{PhaseSetup, ScopeRun, "", "pods", "create", "pkg/fleet StartResponders"},
+	{PhaseSetup, ScopeRun, "", "pods", "get", "pkg/fleet StartResponders: a responder that an earlier try of the task has made"},
+	{PhaseSetup, ScopeRun, "", "pods", "list", "pkg/fleet StartResponders and Sweep; pkg/podmesh Survey: pods that are targets"},
+	{PhaseSetup, ScopeRun, "", "pods", "watch", "pkg/fleet StartResponders: wait until they are ready"},
+	{PhaseSetup, ScopeRun, "", "pods", "patch", "pkg/fleet StartResponders: give a responder of an earlier try to this one's pod"},
+	{PhaseSetup, ScopeRun, "", "pods", "delete", "pkg/fleet Sweep: leftovers of earlier runs; StartResponders: one that has failed"},
 	{PhaseSetup, ScopeRun, "", "configmaps", "create", "pkg/record: freeze worksheet and roster"},
-	{PhaseSetup, ScopeRun, "", "configmaps", "get", "pkg/record: find what an earlier try of the task has written"},
-	{PhaseSetup, ScopeRun, "", "configmaps", "list", "pkg/podmesh Survey: the rounds of the plan's reports"},
+	{PhaseSetup, ScopeRun, "", "configmaps", "get", "pkg/record: the worksheet that an earlier try of the task has frozen"},
+	{PhaseSetup, ScopeRun, "", "configmaps", "list", "pkg/podmesh Survey: the rounds of the plan's reports; pkg/fleet Sweep"},
 	{PhaseSetup, ScopeRun, "", "configmaps", "update", "pkg/record: write worksheet and roster again when the task is retried"},
-	{PhaseSetup, ScopeRun, "", "configmaps", "delete", "tasks/setup: remove leftovers of earlier runs"},
-	{PhaseSetup, ScopeRun, "", "events", "list", "pkg/fleet: why a responder was not scheduled or not started"},
+	{PhaseSetup, ScopeRun, "", "configmaps", "delete", "pkg/fleet Sweep: orders of earlier runs"},
+	{PhaseSetup, ScopeRun, "", "events", "list", "pkg/fleet StartResponders: why one was not scheduled or not started"},
 
-	{PhaseProbe, ScopeCluster, "", "nodes", "get", "pkg/fleet: whether a node is there that an agent waits for"},
-	{PhaseProbe, ScopeRun, "", "pods", "create", "pkg/fleet: start agents"},
-	{PhaseProbe, ScopeRun, "", "pods", "get", "pkg/fleet: find what an earlier try of the task has made"},
-	{PhaseProbe, ScopeRun, "", "pods", "list", "pkg/fleet: wait for agents"},
-	{PhaseProbe, ScopeRun, "", "pods", "watch", "pkg/fleet: wait for agents"},
-	{PhaseProbe, ScopeRun, "", "pods", "patch", "pkg/fleet: make the responders the property of the probe task's pod"},
-	{PhaseProbe, ScopeRun, "", "pods", "delete", "pkg/fleet: replace an agent that failed; change an owner where OwnerReferencesPermissionEnforcement is on"},
-	{PhaseProbe, ScopeRun, "", "pods/log", "get", "pkg/fleet: read what agents and responders measured"},
-	{PhaseProbe, ScopeRun, "", "configmaps", "create", "pkg/fleet: the agents' orders; pkg/record: observations"},
+	{PhaseProbe, ScopeCluster, "", "nodes", "get", "pkg/fleet Measure: the node of an agent that does not answer"},
+	{PhaseProbe, ScopeRun, "", "pods", "create", "pkg/fleet Measure: start agents"},
+	{PhaseProbe, ScopeRun, "", "pods", "get", "pkg/fleet Measure: an agent that an earlier try of the task has made"},
+	{PhaseProbe, ScopeRun, "", "pods", "list", "pkg/fleet Measure and Lost: agents, and responders that went"},
+	{PhaseProbe, ScopeRun, "", "pods", "watch", "pkg/fleet Measure: wait for agents"},
+	{PhaseProbe, ScopeRun, "", "pods", "patch", "pkg/fleet TakeOver: give the responders to this task's pod"},
+	{PhaseProbe, ScopeRun, "", "pods", "delete", "pkg/fleet Measure: an agent of an earlier try that has failed; TakeOver: OwnerReferencesPermissionEnforcement wants it"},
+	{PhaseProbe, ScopeRun, "", "pods/log", "get", "pkg/fleet Measure and Receptions: what agents and responders tell"},
+	{PhaseProbe, ScopeRun, "", "configmaps", "create", "pkg/fleet Measure: the agents' orders; pkg/record: observations"},
 	{PhaseProbe, ScopeRun, "", "configmaps", "get", "pkg/record: read worksheet and roster"},
 	{PhaseProbe, ScopeRun, "", "configmaps", "update", "pkg/record: add observations and progress"},
-	{PhaseProbe, ScopeRun, "", "events", "list", "pkg/fleet: why an agent was not scheduled or not started"},
+	{PhaseProbe, ScopeRun, "", "events", "list", "pkg/fleet Measure: why an agent was not scheduled or not started"},
 
-	{PhaseConclude, ScopeRun, "", "pods", "list", "tasks/teardown: find the run's fixtures; tasks/report: what is left of them"},
-	{PhaseConclude, ScopeRun, "", "pods", "watch", "tasks/teardown: wait until the fixtures are gone"},
-	{PhaseConclude, ScopeRun, "", "pods", "delete", "tasks/teardown: remove the run's fixtures"},
-	{PhaseConclude, ScopeRun, "", "pods/log", "get", "tasks/teardown: save the logs of what went wrong"},
+	{PhaseConclude, ScopeRun, "", "pods", "list", "pkg/fleet Remove and Left: the run's fixtures, and what is left of them"},
+	{PhaseConclude, ScopeRun, "", "pods", "delete", "pkg/fleet Remove"},
+	{PhaseConclude, ScopeRun, "", "pods/log", "get", "pkg/fleet Evidence: the logs of what went wrong"},
 	{PhaseConclude, ScopeRun, "", "configmaps", "create", "pkg/record: write evidence and report"},
 	{PhaseConclude, ScopeRun, "", "configmaps", "get", "pkg/record: read worksheets and observations"},
-	{PhaseConclude, ScopeRun, "", "configmaps", "list", "pkg/record: find the reports beyond the plan's retention"},
+	{PhaseConclude, ScopeRun, "", "configmaps", "list", "pkg/fleet Remove and Left; pkg/record: reports beyond the plan's retention"},
 	{PhaseConclude, ScopeRun, "", "configmaps", "update", "pkg/record: write evidence and report again when the task is retried"},
-	{PhaseConclude, ScopeRun, "", "configmaps", "delete", "tasks/teardown: remove the agents' orders; pkg/record: reports beyond the plan's retention"},
-	{PhaseConclude, ScopeRun, "", "events", "list", "tasks/teardown: save what happened to what went wrong"},
+	{PhaseConclude, ScopeRun, "", "configmaps", "delete", "pkg/fleet Remove; pkg/record: reports beyond the plan's retention"},
+	{PhaseConclude, ScopeRun, "", "events", "list", "pkg/fleet Evidence: what happened to what went wrong"},
 }
 
 // Rights lists every right that the plan's phases get: phase by phase, within
@@ -109,13 +107,13 @@ func targetNamespaces(plan *checkup.Plan, opts Options) []string {
 	return slices.Compact(namespaces)
 }
 
-// accountName names the ServiceAccount of a phase.
-func accountName(plan *checkup.Plan, phase Phase) string { return plan.Name + "-" + string(phase) }
+// AccountName names the ServiceAccount of a phase.
+func AccountName(plan *checkup.Plan, phase Phase) string { return plan.Name + "-" + string(phase) }
 
 func accounts(plan *checkup.Plan) []string {
 	names := make([]string, len(Phases))
 	for i, phase := range Phases {
-		names[i] = accountName(plan, phase)
+		names[i] = AccountName(plan, phase)
 	}
 	return names
 }
@@ -139,7 +137,7 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 	}
 	account(plan.Name)
 	for _, phase := range Phases {
-		account(accountName(plan, phase))
+		account(AccountName(plan, phase))
 	}
 
 	type place struct {
@@ -157,9 +155,9 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 		rules[p] = addVerb(rules[p], r.Resource, r.Verb)
 	}
 	for _, p := range places {
-		meta := opts.meta(accountName(plan, p.phase), plan.Name)
+		meta := opts.meta(AccountName(plan, p.phase), plan.Name)
 		subjects := []rbacv1.Subject{
-			{Kind: rbacv1.ServiceAccountKind, Name: accountName(plan, p.phase), Namespace: opts.Namespace},
+			{Kind: rbacv1.ServiceAccountKind, Name: AccountName(plan, p.phase), Namespace: opts.Namespace},
 			{Kind: rbacv1.ServiceAccountKind, Name: plan.Name, Namespace: opts.Namespace},
 		}
 		if p.scope != ScopeRun {

@@ -64,7 +64,7 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 	p.line("Each phase has a service account of its own, which the sample names task by task. The account `%s` has the rights of all of them together, for runs from the dashboard's form, which takes one account for all tasks. It opens nothing to anybody: whoever may create PipelineRuns in a namespace may choose any of its accounts. The pods that measure have no token at all.\n", plan.Name)
 	p.table("Account", "Where", "Resource", "Verb", "For")
 	for _, r := range Rights(plan, opts) {
-		p.row(code(accountName(plan, r.Phase)), where(r, opts), r.Resource, r.Verb, r.Why)
+		p.row(code(AccountName(plan, r.Phase)), where(r, opts), r.Resource, r.Verb, r.Why)
 	}
 	return p.bytes()
 }

@@ -55,26 +55,20 @@ func limitRun(timeouts *pipelinev1.TimeoutFields, limit time.Duration) error {
 	return nil
 }
 
-// runParams checks the settings on a copy of the plan and puts them in the order
+// runParams tries the settings on a copy of the plan and puts them in the order
 // of plan.Params().
 func runParams(plan *checkup.Plan, settings []string) (pipelinev1.Params, error) {
 	scratch, err := clone(plan)
 	if err != nil {
 		return nil, err
 	}
-	values := map[string]string{}
-	var errs []error
-	for _, setting := range settings {
-		name, value, ok := strings.Cut(setting, "=")
-		if !ok {
-			errs = append(errs, fmt.Errorf("setting %q: want name=value", setting))
-		} else if err := scratch.Set(name, value); err != nil {
-			errs = append(errs, err)
-		}
-		values[name] = value
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := scratch.Apply(settings); err != nil {
 		return nil, err
+	}
+	values := map[string]string{}
+	for _, setting := range settings {
+		name, value, _ := strings.Cut(setting, "=")
+		values[name] = value
 	}
 	var params pipelinev1.Params
 	for _, param := range plan.Params() {
@@ -116,7 +110,7 @@ func sampleRun(plan *checkup.Plan, opts Options) *pipelinev1.PipelineRun {
 	}
 	account := func(task string, phase Phase) {
 		run.Spec.TaskRunSpecs = append(run.Spec.TaskRunSpecs, pipelinev1.PipelineTaskRunSpec{
-			PipelineTaskName: task, ServiceAccountName: accountName(plan, phase),
+			PipelineTaskName: task, ServiceAccountName: AccountName(plan, phase),
 		})
 	}
 	for _, check := range plan.CheckNames() {

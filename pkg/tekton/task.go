@@ -28,6 +28,9 @@ const (
 // Phases lists every Phase in the order in which they run.
 var Phases = []Phase{PhaseSetup, PhaseProbe, PhaseConclude}
 
+// envPlan is the environment variable that brings the plan to a step.
+const envPlan = "PLAN"
+
 // Params of the Tasks. The Pipeline fills them in.
 const (
 	paramPlan    = "plan"
@@ -101,7 +104,7 @@ func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 		Image:       opts.image("setup"),
 		Command:     []string{"/ko-app/setup"},
 		Args:        []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout), refAll(paramSet)},
-		Env:         []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}, {Name: "AGENT_IMAGE", Value: opts.image("agent")}},
+		Env:         []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}, {Name: "AGENT_IMAGE", Value: AgentImage(opts)}},
 		Timeout:     &metav1.Duration{Duration: timeout},
 	}}
 	return task
@@ -118,7 +121,7 @@ func probeTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 		Image:       opts.image("probe"),
 		Command:     []string{"/ko-app/probe"},
 		Args:        []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout)},
-		Env:         []corev1.EnvVar{{Name: "AGENT_IMAGE", Value: opts.image("agent")}},
+		Env:         []corev1.EnvVar{{Name: "AGENT_IMAGE", Value: AgentImage(opts)}},
 		Timeout:     &metav1.Duration{Duration: timeout},
 	}}
 	return task

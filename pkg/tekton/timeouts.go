@@ -28,10 +28,6 @@ const (
 	// runGrace is what is left of the run's time when every task took all of its.
 	runGrace = 5 * time.Minute
 
-	// maxTimeout is the longest that a plan may give to a phase: a run that takes
-	// longer is not a check of a moment any more.
-	maxTimeout = 24 * time.Hour
-
 	// shortestStep is the step timeout of the generic setup and probe Tasks.
 	shortestStep = 10 * time.Minute
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tektoncd/pipeline/pkg/apis/config"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/runtime"
 	"knative.dev/pkg/apis"
@@ -68,6 +69,16 @@ type tektonObject interface {
 	apis.Validatable
 }
 
+// Limits of Kubernetes on one object.
+const (
+	// maxObject is kept below etcd's default request limit of 1.5 MiB, because a
+	// PipelineRun carries the Pipeline's spec in its status beside its own.
+	maxObject = 1 << 20
+	// maxAnnotations is the limit on the annotations of an object together
+	// (apimachinery's TotalAnnotationSizeLimitB).
+	maxAnnotations = validation.TotalAnnotationSizeLimitB
+)
+
 // validateAll fills in the defaults that Tekton's webhook would fill in, and
 // tells what Tekton or Kubernetes would refuse.
 func validateAll(objects ...runtime.Object) error {
@@ -115,9 +126,6 @@ func validateSize(object runtime.Object) error {
 	}
 	if msgs := path.IsValidPathSegmentName(m.GetName()); len(msgs) > 0 {
 		bad("name: %s", strings.Join(msgs, "; "))
-	}
-	if _, ok := object.(tektonObject); ok && len(m.GetName()) > maxName {
-		bad("name is %d characters long; Tekton allows %d", len(m.GetName()), maxName)
 	}
 	annotations := 0
 	for k, v := range m.GetAnnotations() {

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tekton
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// golden compares with a file in testdata, or writes it if UPDATE=1.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if os.Getenv("UPDATE") == "1" {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v (UPDATE=1 writes it)", err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (UPDATE=1 takes the new one; -want +got):\n%s", file, diff)
+	}
+}
+
+func compile(t testing.TB, plan *checkup.Plan, opts Options) *Objects {
+	t.Helper()
+	o, err := Compile(plan, opts)
+	if err != nil {
+		t.Fatalf("compile plan %s: %v", plan.Name, err)
+	}
+	return o
+}
+
+func encodeObjects(t testing.TB, objects ...runtime.Object) []byte {
+	t.Helper()
+	b, err := Encode(objects...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestGolden(t *testing.T) {
+	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks()} {
+		for _, profile := range Profiles {
+			t.Run(plan.Name+"-"+string(profile), func(t *testing.T) {
+				opts := testOptions
+				opts.Tekton = profile
+				o := compile(t, plan, opts)
+				golden(t, plan.Name+"-"+string(profile)+".yaml", encodeObjects(t, append(o.Applied(), o.Sample)...))
+			})
+		}
+	}
+}
+
+// decodeStrict reads YAML back into the Go types, refusing unknown and repeated
+// fields as kubectl and the API server do.
+func decodeStrict(t testing.TB, stream []byte) []runtime.Object {
+	t.Helper()
+	var objects []runtime.Object
+	for _, document := range bytes.Split(stream, []byte("\n---\n")) {
+		var kind metav1.TypeMeta
+		if err := yaml.Unmarshal(document, &kind); err != nil {
+			t.Fatal(err)
+		}
+		into, ok := map[string]runtime.Object{
+			"ServiceAccount":     &corev1.ServiceAccount{},
+			"Role":               &rbacv1.Role{},
+			"RoleBinding":        &rbacv1.RoleBinding{},
+			"ClusterRole":        &rbacv1.ClusterRole{},
+			"ClusterRoleBinding": &rbacv1.ClusterRoleBinding{},
+			"Task":               &pipelinev1.Task{},
+			"Pipeline":           &pipelinev1.Pipeline{},
+			"PipelineRun":        &pipelinev1.PipelineRun{},
+		}[kind.Kind]
+		if !ok {
+			t.Fatalf("kind %q is none that a plan compiles to", kind.Kind)
+		}
+		if err := yaml.UnmarshalStrict(document, into); err != nil {
+			t.Fatalf("%s: strict decoding: %v", kind.Kind, err)
+		}
+		objects = append(objects, into)
+	}
+	return objects
+}
+
+// checkRoundTrip: what is printed reads back strictly, validates, and prints the
+// same again; Tekton has no default to add to it.
+func checkRoundTrip(t *testing.T, objects ...runtime.Object) {
+	t.Helper()
+	text := encodeObjects(t, objects...)
+	decoded := decodeStrict(t, text)
+	if diff := cmp.Diff(string(text), string(encodeObjects(t, decoded...))); diff != "" {
+		t.Errorf("strict decoding and printing again gives other bytes (-first +second):\n%s", diff)
+	}
+	if err := validateAll(decoded...); err != nil {
+		t.Errorf("what was printed does not validate: %v", err)
+	}
+	if diff := cmp.Diff(string(text), string(encodeObjects(t, decoded...))); diff != "" {
+		t.Errorf("Tekton's defaults are not all printed (-printed +defaulted):\n%s", diff)
+	}
+}
+
+// variable is everything that Tekton, Kubernetes or Flux would expand.
+var variable = regexp.MustCompile(`\$[({$][^)}]*[)}]?`)
+
+// tektonVariable is what we mean to have expanded, and by Tekton.
+var tektonVariable = regexp.MustCompile(`^\$\((params\.[a-z-]+(\[\*\])?|params\["[a-z0-9.-]+"\]|context\.pipelineRun\.(name|uid)|tasks\.(setup|probe)-[a-z0-9-]+\.(status|reason)|finally\.conclude\.results\.[a-z]+|steps\.step-teardown\.exitCode\.path)\)$`)
+
+// checkCompiled tells what must hold for every plan.
+func checkCompiled(t *testing.T, plan *checkup.Plan, opts Options) {
+	t.Helper()
+	o := compile(t, plan, opts)
+	all := append(o.Applied(), o.Sample)
+	text := encodeObjects(t, all...)
+
+	if again := compile(t, plan, opts); !bytes.Equal(text, encodeObjects(t, append(again.Applied(), again.Sample)...)) {
+		t.Error("a second compile gives other bytes")
+	}
+	checkRoundTrip(t, all...)
+	for _, v := range variable.FindAllString(string(text), -1) {
+		if !tektonVariable.MatchString(v) {
+			t.Errorf("%q would be expanded", v)
+		}
+	}
+	for _, noise := range []string{"creationTimestamp", "status:", "computeResources: {}", ": null", "generateName"} {
+		if bytes.Contains(encodeObjects(t, o.Applied()...), []byte("\n  "+noise)) || bytes.Contains(encodeObjects(t, o.Applied()...), []byte(noise+"\n")) {
+			t.Errorf("%q in what is applied", noise)
+		}
+	}
+
+	// What a step reads is the plan.
+	planParams := 0
+	for _, task := range append(o.Pipeline.Spec.Tasks, o.Pipeline.Spec.Finally...) {
+		for _, param := range task.Params {
+			if param.Name != paramPlan {
+				continue
+			}
+			planParams++
+			var got checkup.Plan
+			if err := json.Unmarshal([]byte(param.Value.StringVal), &got); err != nil {
+				t.Errorf("task %s: plan: %v", task.Name, err)
+			}
+			want, _ := json.Marshal(plan)
+			if have, _ := json.Marshal(got); !bytes.Equal(want, have) {
+				t.Errorf("task %s: plan:\n%s\nwant\n%s", task.Name, have, want)
+			}
+		}
+	}
+	if want := len(plan.Checks) + 1; planParams != want {
+		t.Errorf("%d tasks get the plan, want %d", planParams, want)
+	}
+
+	// The Pipeline's params are the plan's, and all of them reach setup and conclude.
+	var got []checkup.Param
+	for _, p := range o.Pipeline.Spec.Params {
+		got = append(got, checkup.Param{Name: p.Name, Description: p.Description, Default: p.Default.StringVal})
+	}
+	var want []checkup.Param
+	for _, p := range plan.Params() {
+		want = append(want, checkup.Param{Name: p.Name, Description: p.Description, Default: p.Default})
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b checkup.Param) bool {
+		return a.Name == b.Name && a.Description == b.Description && a.Default == b.Default
+	})); diff != "" {
+		t.Errorf("params (-plan +pipeline):\n%s", diff)
+	}
+
+	checkNesting(t, plan, o)
+}
+
+// checkNesting: in process < step < task < run, and every task has a timeout.
+func checkNesting(t *testing.T, plan *checkup.Plan, o *Objects) {
+	t.Helper()
+	tasks := map[string]*pipelinev1.Task{}
+	for _, task := range o.Tasks {
+		tasks[task.Name] = task
+	}
+	end := map[string]time.Duration{}
+	var last time.Duration
+	for _, pt := range o.Pipeline.Spec.Tasks {
+		var steps time.Duration
+		for _, step := range tasks[pt.TaskRef.Name].Spec.Steps {
+			steps += step.Timeout.Duration
+		}
+		for _, param := range pt.Params {
+			if param.Name == paramTimeout {
+				process, err := time.ParseDuration(param.Value.StringVal)
+				if err != nil || process <= 0 || process >= steps {
+					t.Errorf("%s: the process ends after %s (%v), the step after %s", pt.Name, process, err, steps)
+				}
+			}
+		}
+		if steps >= pt.Timeout.Duration {
+			t.Errorf("%s: the steps end after %s, the task after %s", pt.Name, steps, pt.Timeout.Duration)
+		}
+		var start time.Duration
+		for _, before := range pt.RunAfter {
+			start = max(start, end[before])
+		}
+		end[pt.Name] = start + pt.Timeout.Duration
+		last = max(last, end[pt.Name])
+	}
+	conclude := o.Pipeline.Spec.Finally[0]
+	var steps time.Duration
+	for _, step := range tasks[conclude.TaskRef.Name].Spec.Steps {
+		steps += step.Timeout.Duration
+	}
+	if steps >= conclude.Timeout.Duration {
+		t.Errorf("conclude: the steps end after %s, the task after %s", steps, conclude.Timeout.Duration)
+	}
+	timeouts := o.Sample.Spec.Timeouts
+	if conclude.Timeout.Duration > timeouts.Finally.Duration {
+		t.Errorf("conclude ends after %s, finally after %s", conclude.Timeout.Duration, timeouts.Finally.Duration)
+	}
+	if last+conclude.Timeout.Duration >= timeouts.Tasks.Duration {
+		t.Errorf("tasks and finally may take %s, but timeouts.tasks is %s", last+conclude.Timeout.Duration, timeouts.Tasks.Duration)
+	}
+	if timeouts.Tasks.Duration+timeouts.Finally.Duration >= timeouts.Pipeline.Duration {
+		t.Errorf("timeouts.tasks %s and finally %s do not fit into pipeline %s", timeouts.Tasks.Duration, timeouts.Finally.Duration, timeouts.Pipeline.Duration)
+	}
+}
+
+func TestCompiled(t *testing.T) {
+	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks()} {
+		t.Run(plan.Name, func(t *testing.T) { checkCompiled(t, plan, testOptions) })
+	}
+}
+
+func TestCompiledRandomPlans(t *testing.T) {
+	for seed := range uint64(30) {
+		plan := randomPlan(rand.New(rand.NewPCG(seed, 1)))
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { checkCompiled(t, plan, testOptions) })
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+}
+
+func TestDefaultOptions(t *testing.T) {
+	got := encodeObjects(t, compile(t, smallPlan(), Options{}).Applied()...)
+	want := encodeObjects(t, compile(t, smallPlan(), Options{
+		Namespace: DefaultNamespace, ImageRepository: DefaultImageRepository, ImageTag: DefaultImageTag, Tekton: Tekton115,
+	}).Applied()...)
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("empty options (-want +got):\n%s", diff)
+	}
+}
+
+func TestAfter(t *testing.T) {
+	o := compile(t, twoChecks(), testOptions)
+	got := map[string][]string{}
+	for _, task := range o.Pipeline.Spec.Tasks {
+		got[task.Name] = task.RunAfter
+	}
+	want := map[string][]string{"setup-wide": nil, "probe-wide": {"setup-wide"}, "setup-shop": {"probe-wide"}, "probe-shop": {"setup-shop"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("runAfter (-want +got):\n%s", diff)
+	}
+}
+
+func TestLongStepsHaveTasksOfTheirOwn(t *testing.T) {
+	var names []string
+	for _, task := range compile(t, twoChecks(), testOptions).Tasks {
+		names = append(names, task.Name)
+	}
+	want := []string{"checkplan-setup", "checkplan-probe", "checkplan-probe-40m", "checkplan-conclude"}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("tasks (-want +got):\n%s", diff)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*checkup.Plan, *Options)
+		want   []string
+	}{
+		{"plan name", func(p *checkup.Plan, _ *Options) { p.Name = "Small_plan" },
+			[]string{`plan Small_plan: name "Small_plan" is not a DNS label`}},
+		{"long plan name", func(p *checkup.Plan, _ *Options) { p.Name = strings.Repeat("a", 46) },
+			[]string{"name has 46 characters; at most 45 leave room"}},
+		{"check name", func(p *checkup.Plan, _ *Options) { p.Checks["a.b"] = mesh() },
+			[]string{`plan small: checks.a.b: name "a.b" is not a DNS label`}},
+		{"long check name", func(p *checkup.Plan, _ *Options) { p.Checks[strings.Repeat("b", 21)] = mesh() },
+			[]string{"name has 21 characters; at most 20 leave room"}},
+		{"no check", func(p *checkup.Plan, _ *Options) { p.Checks = nil },
+			[]string{"plan small: checks: no check: want at least one"}},
+		{"no kind", func(p *checkup.Plan, _ *Options) { p.Checks["mesh"] = checkup.Check{} },
+			[]string{"plan small: checks.mesh: no kind of check"}},
+		{"unknown after", func(p *checkup.Plan, _ *Options) { p.Checks["mesh"] = mesh("gone") },
+			[]string{`plan small: checks.mesh.after[0]: no check "gone" in this plan`}},
+		{"cycle", func(p *checkup.Plan, _ *Options) { p.Checks = map[string]checkup.Check{"a": mesh("b"), "b": mesh("a")} },
+			[]string{"checks come after one another in a circle: a after b after a"}},
+		{"after itself", func(p *checkup.Plan, _ *Options) { p.Checks["mesh"] = mesh("mesh") },
+			[]string{`check "mesh" comes after itself`}},
+		{"timeouts", func(p *checkup.Plan, _ *Options) {
+			p.Checks["mesh"].PodMesh.Timeouts = checkup.Timeouts{Setup: 0, Probe: 1<<63 - 1}
+		}, []string{
+			"checks.mesh.podMesh.timeouts.setup: 0s is not more than 0s",
+			"checks.mesh.podMesh.timeouts.probe: 2562047h47m16.854775807s is more than a day"}},
+		{"namespace of targets", func(p *checkup.Plan, _ *Options) {
+			p.Checks["mesh"].PodMesh.Targets.Pods = &checkup.PodTargets{Namespace: "a/b"}
+		}, []string{`plan small: checks.mesh.podMesh.targets.pods.namespace: "a/b": a lowercase RFC 1123 label`}},
+		{"dollar sign in a default", func(p *checkup.Plan, _ *Options) { p.Gate.Require = "$(x)" },
+			[]string{`plan small: parameter gate: "$(x)" has a dollar sign`}},
+		{"plan beyond a process' environment", func(p *checkup.Plan, _ *Options) { p.Description = strings.Repeat("x", 128<<10) },
+			[]string{"plan small: the plan has ", "bytes as JSON; at most 131066 fit what Linux passes to a task: split it"}},
+		{"pipeline beyond a PipelineRun", func(p *checkup.Plan, _ *Options) {
+			p.Description = strings.Repeat("x", 100<<10)
+			for i := range 10 {
+				p.Checks[fmt.Sprint("c", i)] = mesh()
+			}
+		}, []string{"its Pipeline holds it 12 times", "at most 1048576 bytes fit: split it"}},
+		{"namespace", func(_ *checkup.Plan, o *Options) { o.Namespace = "a/b" },
+			[]string{`namespace "a/b": a lowercase RFC 1123 label`}},
+		{"image repository", func(_ *checkup.Plan, o *Options) { o.ImageRepository = "https://example.com/x:1" },
+			[]string{`image repository "https://example.com/x:1": want a registry host and a path`}},
+		{"image tag", func(_ *checkup.Plan, o *Options) { o.ImageTag = "v1 beta" },
+			[]string{`image tag "v1 beta": want up to 128 letters`}},
+		{"image tag that is no label", func(_ *checkup.Plan, o *Options) { o.ImageTag = strings.Repeat("1", 100) },
+			[]string{"it cannot be the label app.kubernetes.io/version: must be no more than 63"}},
+		{"profile", func(_ *checkup.Plan, o *Options) { o.Tekton = "1.9" },
+			[]string{`tekton profile "1.9": want one of 1.12, 1.15`}},
+		{"everything at once", func(p *checkup.Plan, o *Options) { p.Name, p.Checks, o.Namespace = "A", nil, "B" },
+			[]string{`namespace "B"`, `plan A: name "A" is not`, "no check: want at least one"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			plan, opts := smallPlan(), testOptions
+			test.change(plan, &opts)
+			o, err := Compile(plan, opts)
+			if err == nil || o != nil {
+				t.Fatalf("got %v and error %v, want no objects and an error", o, err)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q\ndoes not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// TestTektonRefuses shows that what Tekton's own validation says reaches the
+// user, with the object that it is about.
+func TestTektonRefuses(t *testing.T) {
+	task := compile(t, smallPlan(), testOptions).Tasks[0]
+	task.Spec.Steps[0].Image = ""
+	task.Spec.Steps[0].Args = append(task.Spec.Steps[0].Args, "$(params.nothing)")
+	task.Annotations = map[string]string{"a": strings.Repeat("x", 300<<10)}
+	task.Spec.Description = strings.Repeat("x", 1<<20)
+	err := validateAll(task)
+	for _, want := range []string{
+		"task/checkplan-setup would be refused by Tekton: ", "missing field(s): spec.steps[0].Image", `non-existent variable in "$(params.nothing)"`,
+		"task/checkplan-setup: its annotations are 307201 bytes long; Kubernetes allows 262144 (256 KiB)",
+		"task/checkplan-setup: it is ", "bytes long; at most 1048576 (1 MiB) fit into a PipelineRun",
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v\ndoes not say %q", err, want)
+		}
+	}
+}
+
+func BenchmarkCompile(b *testing.B) {
+	for _, checks := range []int{1, 10} {
+		plan := planOf("bench", "A plan", map[string]checkup.Check{})
+		for i := range checks {
+			plan.Checks[fmt.Sprint("mesh-", i)] = mesh()
+		}
+		b.Run(fmt.Sprintf("checks=%d", checks), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				compile(b, plan, testOptions)
+			}
+		})
+	}
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tekton
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+var testOptions = Options{Namespace: "net", ImageRepository: "registry.example.com/checkplan", ImageTag: "v1.2.3", Tekton: Tekton115}
+
+// mesh is a check as the schema's defaults make it.
+func mesh(after ...string) checkup.Check {
+	loss := checkup.Percent(1)
+	return checkup.Check{After: after, PodMesh: &checkup.PodMesh{
+		Sources: checkup.Sources{Placement: checkup.Placement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}}},
+		Targets: checkup.Targets{Placement: checkup.Placement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}, Tolerations: []checkup.Toleration{{Operator: "Exists"}}}},
+		Sample:  checkup.Sample{Degree: 10, Budget: 100000},
+		Probes: map[checkup.Transport]checkup.Probe{
+			checkup.TCP: {Sizes: []int{0}, Count: 5, Interval: checkup.Duration(100 * time.Millisecond), Timeout: checkup.Duration(2 * time.Second)},
+		},
+		Expect:    checkup.Expect{Loss: checkup.LossLimit{Max: &loss}},
+		Limits:    checkup.Limits{PacketsPerSecond: 200, Concurrency: 16, StartJitter: checkup.Duration(500 * time.Millisecond)},
+		Resources: checkup.Resources{Requests: map[string]string{"cpu": "10m", "memory": "32Mi"}, Limits: map[string]string{"memory": "64Mi"}},
+		Timeouts:  checkup.Timeouts{Setup: checkup.Duration(2 * time.Minute), Probe: checkup.Duration(5 * time.Minute)},
+	}}
+}
+
+func planOf(name, description string, checks map[string]checkup.Check) *checkup.Plan {
+	return &checkup.Plan{
+		Name: name, Description: description,
+		Gate: checkup.Gate{Require: checkup.RequirePass}, Teardown: checkup.TeardownAlways,
+		Retention: checkup.Retention{Reports: 10}, Checks: checks,
+	}
+}
+
+// smallPlan has one check, twoChecks two of which one waits for the other, a long
+// phase, and texts that someone might expand.
+func smallPlan() *checkup.Plan {
+	return planOf("small", "Is the pod network whole?", map[string]checkup.Check{"mesh": mesh()})
+}
+
+func twoChecks() *checkup.Plan {
+	pods := mesh("wide")
+	pods.PodMesh.Targets.Pods = &checkup.PodTargets{Namespace: "shop", Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "cart"}}, Port: 8080}
+	pods.PodMesh.Probes = map[checkup.Transport]checkup.Probe{
+		checkup.HTTP: {Sizes: []int{0}, Count: 3, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second), Path: "/$(HOSTNAME)/${HOME}?a=1&b=<2>"},
+	}
+	wide := mesh()
+	wide.PodMesh.Timeouts.Probe = checkup.Duration(30 * time.Minute)
+	latency, affinity := checkup.Duration(5*time.Millisecond), `{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Exists"}]}]}}`
+	wide.PodMesh.Expect.Latency.P99 = &latency
+	wide.PodMesh.Sources.Placement.Affinity = json.RawMessage(affinity)
+	return planOf("two-checks", "First the mesh, then the shop.\n\nIt costs $(money) and ${more}.", map[string]checkup.Check{"shop": pods, "wide": wide})
+}
+
+// randomPlan is any plan that Compile must take.
+func randomPlan(r *rand.Rand) *checkup.Plan {
+	label := func(most int) string {
+		const first, inner = "abcxyz0189", "abcxyz0189-"
+		n := 1 + r.IntN(most)
+		var b strings.Builder
+		for i := range n {
+			if i == 0 || i == n-1 {
+				b.WriteByte(first[r.IntN(len(first))])
+			} else {
+				b.WriteByte(inner[r.IntN(len(inner))])
+			}
+		}
+		return b.String()
+	}
+	text := func() string {
+		words := []string{"$(params.gate)", "${HOME}", "$$", "\"", "'", "\\", ": ", "# ", "\n", "\t", "é", "- ", "{{ }}", "<&>", "\u2028", "x", "|", "%s"}
+		var b strings.Builder
+		for range r.IntN(12) {
+			b.WriteString(words[r.IntN(len(words))])
+		}
+		return b.String()
+	}
+	duration := func(least, most time.Duration) checkup.Duration {
+		return checkup.Duration(least + time.Duration(r.Int64N(int64(most-least))))
+	}
+	plan := planOf(label(checkup.MaxPlanName), text(), map[string]checkup.Check{})
+	plan.Gate.Require = checkup.Requirements[r.IntN(len(checkup.Requirements))]
+	plan.Gate.MaxUnmeasured = checkup.Percent(r.Float64() * 100)
+	plan.Teardown = checkup.Teardowns[r.IntN(len(checkup.Teardowns))]
+	var names []string
+	for range 1 + r.IntN(6) {
+		name := label(checkup.MaxCheckName)
+		if _, ok := plan.Checks[name]; ok {
+			continue
+		}
+		check := mesh()
+		for _, other := range names {
+			if r.IntN(3) == 0 {
+				check.After = append(check.After, other)
+			}
+		}
+		m := check.PodMesh
+		m.Timeouts = checkup.Timeouts{Setup: duration(1, day), Probe: duration(20*time.Minute, day)}
+		if m.Expect.Unreachable = r.IntN(4) == 0; m.Expect.Unreachable {
+			m.Expect.Loss.Max = nil
+		} else if limit := duration(1, time.Second); r.IntN(2) == 0 {
+			m.Expect.Jitter.Max = &limit
+		}
+		probe := checkup.Probe{Count: 2 + r.IntN(100), Interval: duration(1, time.Second), Timeout: duration(1, time.Second)}
+		for _, t := range checkup.Transports {
+			if r.IntN(2) == 0 {
+				probe.Path = ""
+				if probe.Sizes = []int{r.IntN(2000) + checkup.MinUDPSize}; t == checkup.HTTP {
+					probe.Path = "/${HOME}/$(params.gate)/$$?a=\"<&>'\\"
+				}
+				m.Probes[t] = probe
+			}
+		}
+		if r.IntN(3) == 0 {
+			m.Targets.Pods = &checkup.PodTargets{Namespace: label(10), Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{fmt.Sprint("k", r.IntN(9)): "v"}}}
+			delete(m.Probes, checkup.UDP)
+			for t, probe := range m.Probes {
+				probe.Sizes = []int{0}
+				m.Probes[t] = probe
+			}
+		}
+		plan.Checks[name] = check
+		names = append(names, name)
+	}
+	return plan
+}
+
+const day = 24 * time.Hour
