@@ -49,7 +49,12 @@ func (d *diagnosis) value(def, v cue.Value, path []cue.Selector) ast.Expr {
 			return nil
 		}
 		if !v.IsConcrete() {
-			return nil // the schema's default is taken, or CUE says what is missing
+			// The schema's default is taken. A reference that only the schema would
+			// resolve is an error here, and none of the user's.
+			if v.Err() == nil && def.Unify(v).Validate(cue.Concrete(true)) != nil {
+				d.report(path, valuePos(v), "%s is no value yet: want %s", text(v), phrase(def))
+			}
+			return nil
 		}
 		expr, _ := v.Syntax(cue.Final()).(ast.Expr)
 		return expr
@@ -133,6 +138,9 @@ func (d *diagnosis) mismatch(def, v cue.Value, path []cue.Selector) {
 		if s := d.ctx.Encode(have); def.Unify(s).Validate(cue.Concrete(true)) == nil {
 			hint = fmt.Sprintf("; write %q", have)
 		}
+	}
+	if v.IsNull() && arm(def, cue.StructKind).Exists() {
+		hint = "; write {} for the defaults"
 	}
 	d.report(path, valuePos(v), "%s is not %s%s", have, want, hint)
 }
@@ -310,16 +318,20 @@ func phrase(def cue.Value) string {
 			parts = append(parts, phrase(a))
 		}
 		slices.SortStableFunc(parts, func(a, b string) int { return strings.Compare(order(a), order(b)) })
-		return strings.Join(slices.Compact(parts), " ")
+		s := strings.Join(slices.Compact(parts), " ")
+		if strings.Contains(s, " from ") && !strings.Contains(s, " to ") {
+			s += " up"
+		}
+		return strings.Replace(s, " up to ", " to ", 1)
 	case cue.GreaterThanEqualOp:
 		return "from " + text(args[0])
 	case cue.LessThanEqualOp:
 		return "to " + text(args[0])
 	case cue.RegexMatchOp:
-		return "matching " + text(args[0])
+		return "a string matching " + text(args[0])
 	case cue.CallOp:
-		if s := text(def); strings.HasPrefix(s, "strings.MaxRunes(") {
-			return "of at most " + strings.Trim(s, "strings.MaxRunes()") + " characters"
+		if len(args) == 2 && fmt.Sprint(args[0]) == "strings.MaxRunes" {
+			return "of at most " + text(args[1]) + " characters"
 		}
 	}
 	switch kind := def.IncompleteKind(); {

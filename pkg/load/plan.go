@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"cuelang.org/go/cue"
@@ -249,19 +250,23 @@ func (l *loader) problem(pos token.Pos, path cue.Path, message string) Problem {
 // have no position.
 func (l *loader) addErrors(err error, where string) {
 	for _, e := range errors.Errors(err) {
-		p := l.cueProblem(e)
+		pos, hint := l.positions(e)
+		p := l.problem(pos, pathOf(e.Path()), message(e)+hint)
 		if p.File == "" && where != "" {
 			p.File = l.rel(where)
+			// YAML's own errors begin with their place.
+			var line int
+			if rest, ok := strings.CutPrefix(p.Message, where+":"); ok {
+				if n, _ := fmt.Sscanf(rest, "%d:", &line); n == 1 {
+					p.Line, p.Column = line, 1
+					_, p.Message, _ = strings.Cut(rest, ": ")
+				}
+			}
 		}
+		p.Message = strings.ReplaceAll(p.Message, l.dir+string(filepath.Separator), "")
+		p.Message = strings.ReplaceAll(p.Message, strconv.Quote(l.dir), "this directory")
 		l.add(p)
 	}
-}
-
-// cueProblem is one of CUE's own errors, at the user's position, with a
-// position in the schema as a hint behind it.
-func (l *loader) cueProblem(e errors.Error) Problem {
-	pos, hint := l.positions(e)
-	return l.problem(pos, pathOf(e.Path()), message(e)+hint)
 }
 
 // positions are the first position of an error in a user's file, and a hint at

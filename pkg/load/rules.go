@@ -89,15 +89,20 @@ func join(path []string, more ...string) []string { return slices.Concat(path, m
 
 func index(i int) string { return fmt.Sprintf("[%d]", i) }
 
+// refused reports what Kubernetes' validation of one string says, without its
+// examples and regular expressions.
+func refused(messages []string, path []string, what string, r report) {
+	for _, message := range messages {
+		message, _, _ = strings.Cut(message, " (e.g. ")
+		r(path, what+": "+message)
+	}
+}
+
 // labels reports keys and values that cannot be labels.
 func labels(set map[string]string, path []string, r report) {
 	for _, key := range slices.Sorted(maps.Keys(set)) {
-		for _, message := range validation.IsQualifiedName(key) {
-			r(join(path, key), fmt.Sprintf("label key %q: %s", key, message))
-		}
-		for _, message := range validation.IsValidLabelValue(set[key]) {
-			r(join(path, key), fmt.Sprintf("label value %q: %s", set[key], message))
-		}
+		refused(validation.IsQualifiedName(key), join(path, key), fmt.Sprintf("label key %q", key), r)
+		refused(validation.IsValidLabelValue(set[key]), join(path, key), fmt.Sprintf("label value %q", set[key]), r)
 	}
 }
 
@@ -115,18 +120,14 @@ func toleration(m *checkup.PodMesh, r report) {
 			at := join(path, "tolerations", index(i))
 			exists := t.Operator == string(corev1.TolerationOpExists)
 			if t.Key != "" {
-				for _, message := range validation.IsQualifiedName(t.Key) {
-					r(join(at, "key"), fmt.Sprintf("taint key %q: %s", t.Key, message))
-				}
+				refused(validation.IsQualifiedName(t.Key), join(at, "key"), fmt.Sprintf("taint key %q", t.Key), r)
 			} else if !exists {
 				r(at, "a toleration without a key tolerates every taint: want operator Exists")
 			}
 			if exists && t.Value != "" {
 				r(join(at, "value"), "operator Exists compares no value: want none, or operator Equal")
 			}
-			for _, message := range validation.IsValidLabelValue(t.Value) {
-				r(join(at, "value"), fmt.Sprintf("taint value %q: %s", t.Value, message))
-			}
+			refused(validation.IsValidLabelValue(t.Value), join(at, "value"), fmt.Sprintf("taint value %q", t.Value), r)
 			if t.TolerationSeconds != nil && t.Effect != string(corev1.TaintEffectNoExecute) {
 				r(join(at, "tolerationSeconds"), "only taints of effect NoExecute are tolerated for a time: want effect NoExecute")
 			}
@@ -157,6 +158,11 @@ func affinity(m *checkup.PodMesh, r report) {
 			if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
 				r(join(at, "nodeSelectorTerms", index(i)), "an empty term matches no node: want matchExpressions or matchFields")
 			}
+			for j, f := range term.MatchFields {
+				if f.Key != metav1.ObjectNameField || len(f.Values) != 1 || f.Operator != corev1.NodeSelectorOpIn && f.Operator != corev1.NodeSelectorOpNotIn {
+					r(join(at, "nodeSelectorTerms", index(i), "matchFields", index(j)), "Kubernetes knows the field metadata.name only, with operator In or NotIn and one value")
+				}
+			}
 		}
 		_, err := nodeaffinity.NewNodeSelector(required)
 		fields(err, at, r)
@@ -185,9 +191,7 @@ func podSelector(m *checkup.PodMesh, r report) {
 
 func podNamespace(m *checkup.PodMesh, r report) {
 	if pods := m.Targets.Pods; pods != nil && pods.Namespace != "" {
-		for _, message := range validation.IsDNS1123Label(pods.Namespace) {
-			r([]string{"targets", "pods", "namespace"}, fmt.Sprintf("namespace %q: %s", pods.Namespace, message))
-		}
+		refused(validation.IsDNS1123Label(pods.Namespace), []string{"targets", "pods", "namespace"}, fmt.Sprintf("namespace %q", pods.Namespace), r)
 	}
 }
 
@@ -196,9 +200,7 @@ func resources(m *checkup.PodMesh, r report) {
 	limits := map[string]resource.Quantity{}
 	parse := func(set map[string]string, name string, take func(string, resource.Quantity)) {
 		for _, key := range slices.Sorted(maps.Keys(set)) {
-			for _, message := range validation.IsQualifiedName(key) {
-				r(join(at, name, key), fmt.Sprintf("resource %q: %s", key, message))
-			}
+			refused(validation.IsQualifiedName(key), join(at, name, key), fmt.Sprintf("resource %q", key), r)
 			if native := []string{"cpu", "memory", "ephemeral-storage"}; !strings.Contains(key, "/") && !slices.Contains(native, key) && !strings.HasPrefix(key, corev1.ResourceHugePagesPrefix) {
 				r(join(at, name, key), fmt.Sprintf("resource %q: want %s, or a name with a domain before a slash", key, strings.Join(native, ", ")))
 			}
