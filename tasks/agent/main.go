@@ -30,7 +30,7 @@ func main() {
 	stop()
 	var usage usageError
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, flag.ErrHelp):
 	case errors.As(err, &usage):
 		fmt.Fprintf(os.Stderr, "agent: %v\n", err)
 		os.Exit(2)
@@ -51,7 +51,7 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
 	if len(args) == 0 {
 		return usage
 	}
-	flags := flag.NewFlagSet("agent "+args[0], flag.ContinueOnError)
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	switch args[0] {
 	case "probe":
@@ -78,8 +78,11 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
 }
 
 func parse(flags *flag.FlagSet, args []string) error {
-	if err := flags.Parse(args); err != nil {
-		return usageError(err.Error())
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return err
+	case err != nil:
+		return usageError(fmt.Sprintf("%s: %v", flags.Name(), err))
 	}
 	if flags.NArg() > 0 {
 		return usageError(fmt.Sprintf("%s: unexpected argument %q", flags.Name(), flags.Arg(0)))

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// asAgent in the environment makes the test binary the agent.
+const asAgent = "CHECKPLAN_TEST_AS_AGENT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asAgent) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// agent is a command that runs the agent.
+func agent(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asAgent+"=1")
+	return cmd
+}
+
+func TestExitCodes(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	empty := write("empty.json", "")
+	bad := write("bad.json", `{"deadline": "1s"}`)
+	good := write("good.json", `{"deadline": "1m", "limits": {"packetsPerSecond": 1000, "concurrency": 1, "startJitter": "0s"},
+"probes": [{"transport": "tcp", "sizes": [0], "count": 1, "interval": "0s", "timeout": "1m"}],
+"targets": [{"target": 0, "addresses": {"IPv4": "127.0.0.1"}, "ports": {"tcp": 1}}]}`)
+	const usage = "agent: usage: agent probe --order FILE | agent respond [--echo ADDRESS] [--http ADDRESS] | agent version\n"
+	for _, test := range []struct {
+		args   []string
+		code   int
+		stderr string // its end
+	}{
+		{nil, 2, usage},
+		{[]string{"help"}, 2, usage},
+		{[]string{"probe"}, 2, "agent: probe: --order FILE is missing\n"},
+		{[]string{"probe", "--order", good, "more"}, 2, "agent: probe: unexpected argument \"more\"\n"},
+		{[]string{"probe", "--ordre", good}, 2, "agent: probe: flag provided but not defined: -ordre\n"},
+		{[]string{"probe", "--help"}, 0, "with the order, as JSON\n"},
+		{[]string{"probe", "--order", filepath.Join(dir, "none.json")}, 1, "agent: cannot read the order: open " + dir + "/none.json: no such file or directory\n"},
+		{[]string{"probe", "--order", empty}, 1, "empty.json: cannot read the order: EOF\n"},
+		{[]string{"probe", "--order", bad}, 1, "limits.packetsPerSecond: must be at least 1\nlimits.concurrency: must be at least 1\n"},
+		{[]string{"probe", "--order", good}, 0, ""}, // to a port that refuses: the network, not the tool
+		{[]string{"respond", "--echo", "nonsense"}, 1, "agent: cannot listen for TCP echo: listen tcp: address nonsense: missing port in address\n"},
+		{[]string{"version"}, 0, ""},
+	} {
+		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
+			cmd := agent(t.Context(), test.args...)
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			err := cmd.Run()
+			var exit *exec.ExitError
+			if err != nil && !errors.As(err, &exit) {
+				t.Fatal(err)
+			}
+			if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.HasSuffix(stderr.String(), test.stderr) || (test.stderr == "") != (stderr.Len() == 0) {
+				t.Errorf("exit code %d, %q; want %d, ...%q", code, stderr.String(), test.code, test.stderr)
+			}
+		})
+	}
+}
+
+func TestResponderEndsOnSIGTERM(t *testing.T) {
+	const echo, http = "127.0.7.7:7007", "127.0.7.7:7080" // loopback addresses that nobody else uses
+	cmd := agent(t.Context(), "respond", "--echo", echo, "--http", http)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	conn := dialUntil(t, echo)
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
+		t.Errorf("%v, %q; want exit code 0 and silence", err, stderr.String())
+	}
+}
+
+// dialUntil connects as soon as something listens.
+func dialUntil(t testing.TB, address string) net.Conn {
+	t.Helper()
+	retry := time.NewTicker(10 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			return conn
+		}
+		select {
+		case <-retry.C:
+		case <-t.Context().Done():
+			t.Fatal(err)
+		}
+	}
+}
