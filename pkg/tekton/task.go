@@ -99,13 +99,14 @@ func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 		"Surveys the nodes, writes down which pairs are expected to be measured, starts the pods that are to be probed and waits for them. What did not come up in time is written down too, and will be reported as unmeasured.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specCheck, specSet, specTimeout}, specsRun...)
 	task.Spec.Steps = []pipelinev1.Step{{
-		Name:        "setup",
-		DisplayName: "Set up",
-		Image:       opts.image("setup"),
-		Command:     []string{"/ko-app/setup"},
-		Args:        []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout), refAll(paramSet)},
-		Env:         []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}, {Name: "AGENT_IMAGE", Value: AgentImage(opts)}},
-		Timeout:     &metav1.Duration{Duration: timeout},
+		Name:             "setup",
+		DisplayName:      "Set up",
+		Image:            opts.image("setup"),
+		Command:          []string{"/ko-app/setup"},
+		Args:             []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout), refAll(paramSet)},
+		Env:              []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}, {Name: "AGENT_IMAGE", Value: AgentImage(opts)}},
+		ComputeResources: stepResources(),
+		Timeout:          &metav1.Duration{Duration: timeout},
 	}}
 	return task
 }
@@ -116,13 +117,14 @@ func probeTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 		"Starts one agent pod per source, pinned to its node, and reads from their logs what they measured. It succeeds whatever the network did.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specCheck, specTimeout}, specsRun...)
 	task.Spec.Steps = []pipelinev1.Step{{
-		Name:        "probe",
-		DisplayName: "Probe",
-		Image:       opts.image("probe"),
-		Command:     []string{"/ko-app/probe"},
-		Args:        []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout)},
-		Env:         []corev1.EnvVar{{Name: "AGENT_IMAGE", Value: AgentImage(opts)}},
-		Timeout:     &metav1.Duration{Duration: timeout},
+		Name:             "probe",
+		DisplayName:      "Probe",
+		Image:            opts.image("probe"),
+		Command:          []string{"/ko-app/probe"},
+		Args:             []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout)},
+		Env:              []corev1.EnvVar{{Name: "AGENT_IMAGE", Value: AgentImage(opts)}},
+		ComputeResources: stepResources(),
+		Timeout:          &metav1.Duration{Duration: timeout},
 	}}
 	return task
 }
@@ -136,14 +138,15 @@ func concludeTask(opts Options) *pipelinev1.Task {
 		task.Spec.Results = append(task.Spec.Results, pipelinev1.TaskResult{Name: result.Name, Description: result.Description, Type: pipelinev1.ResultsTypeString})
 	}
 	task.Spec.Steps = []pipelinev1.Step{{
-		Name:        "teardown",
-		DisplayName: "Tear down",
-		Image:       opts.image("teardown"),
-		Command:     []string{"/ko-app/teardown"},
-		Args:        []string{"--timeout", teardownDeadline.String(), refAll(paramSet)},
-		Env:         []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}},
-		Timeout:     &metav1.Duration{Duration: teardownDeadline + stepGrace},
-		OnError:     pipelinev1.Continue,
+		Name:             "teardown",
+		DisplayName:      "Tear down",
+		Image:            opts.image("teardown"),
+		Command:          []string{"/ko-app/teardown"},
+		Args:             []string{"--timeout", teardownDeadline.String(), refAll(paramSet)},
+		Env:              []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}},
+		ComputeResources: stepResources(),
+		Timeout:          &metav1.Duration{Duration: teardownDeadline + stepGrace},
+		OnError:          pipelinev1.Continue,
 	}, {
 		Name:        "report",
 		DisplayName: "Report",
@@ -154,7 +157,8 @@ func concludeTask(opts Options) *pipelinev1.Task {
 			{Name: envPlan, Value: ref(paramPlan)},
 			{Name: "TEARDOWN_EXIT_CODE_FILE", Value: "$(steps.step-teardown.exitCode.path)"},
 		},
-		Timeout: &metav1.Duration{Duration: reportDeadline + stepGrace},
+		ComputeResources: stepResources(),
+		Timeout:          &metav1.Duration{Duration: reportDeadline + stepGrace},
 	}}
 	return task
 }
@@ -183,12 +187,6 @@ func newTask(phase Phase, timeout time.Duration, opts Options, summary, detail s
 					field("POD_NAME", "metadata.name"),
 					field("POD_UID", "metadata.uid"),
 				},
-				// Enough for 5,000 nodes and 100,000 pairs in memory; a quota may ask for
-				// all four.
-				ComputeResources: corev1.ResourceRequirements{
-					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
-					Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("512Mi")},
-				},
 				SecurityContext: &corev1.SecurityContext{
 					AllowPrivilegeEscalation: &no,
 					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -200,6 +198,17 @@ func newTask(phase Phase, timeout time.Duration, opts Options, summary, detail s
 				},
 			},
 		},
+	}
+}
+
+// stepResources are enough for 5,000 nodes and 100,000 pairs in memory; a quota
+// may ask for all four. They stand in each step, and not in the stepTemplate,
+// because Tekton's webhook writes "computeResources: {}" into a step without,
+// which kubectl apply and Argo CD take for a change.
+func stepResources() corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("512Mi")},
 	}
 }
 
