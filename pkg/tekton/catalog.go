@@ -87,7 +87,10 @@ func Catalog(plans []*checkup.Plan, opts Options) (Files, error) {
 		}
 		files[name] = append(mark(name), text...)
 	}
-	return files, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return files, nil
 }
 
 // encode adds a file of YAML for each group of objects.

@@ -30,7 +30,8 @@ func catalogReadme(plans []*checkup.Plan, opts Options, tasks []string) []byte {
 		p.row(fmt.Sprintf("[%s](pipeline/%s/README.md)", plan.Name, plan.Name), firstLine(description(plan)))
 	}
 	p.line("## Tasks")
-	p.line("The Pipelines share these; they are of no use by themselves.\n")
+	p.line("The Pipelines share these; they are of no use by themselves.")
+	p.text("\n")
 	for _, task := range tasks {
 		p.text("- [%s](task/%s/README.md)\n", task, task)
 	}
@@ -61,7 +62,7 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 	timeouts := o.Sample.Spec.Timeouts
 	p.line("A run needs the timeouts pipeline %s, tasks %s, finally %s; the sample has them.", timeouts.Pipeline.Duration, timeouts.Tasks.Duration, timeouts.Finally.Duration)
 	p.line("## Rights")
-	p.line("Each phase has a service account of its own, which the sample names task by task. The account `%s` has the rights of all of them together, for runs from the dashboard's form, which takes one account for all tasks. It opens nothing to anybody: whoever may create PipelineRuns in a namespace may choose any of its accounts. The pods that measure have no token at all.\n", plan.Name)
+	p.line("Each phase has a service account of its own, which the sample names task by task. The account `%s` has the rights of all of them together, for runs from the dashboard's form, which takes one account for all tasks. It opens nothing to anybody: whoever may create PipelineRuns in a namespace may choose any of its accounts. The pods that measure have no token at all.", plan.Name)
 	p.table("Account", "Where", "Resource", "Verb", "For")
 	for _, r := range Rights(plan, opts) {
 		p.row(code(AccountName(plan, r.Phase)), where(r, opts), r.Resource, r.Verb, r.Why)
@@ -88,7 +89,7 @@ func taskReadme(task *pipelinev1.Task) []byte {
 	p.params(task.Spec.Params)
 	if len(task.Spec.Results) > 0 {
 		p.line("## Results")
-		p.line("Without a newline at the end.\n")
+		p.line("Without a newline at the end.")
 		p.table("Result", "Meaning")
 		for _, r := range task.Spec.Results {
 			p.row(code(r.Name), r.Description)

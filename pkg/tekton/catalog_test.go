@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tekton
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+func catalog(t *testing.T) Files {
+	t.Helper()
+	files, err := Catalog([]*checkup.Plan{twoChecks(), smallPlan()}, testOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// TestCatalogPages shows the pages; the objects are TestGolden's.
+func TestCatalogPages(t *testing.T) {
+	files := catalog(t)
+	var pages txtar.Archive
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if strings.HasSuffix(name, ".md") {
+			pages.Files = append(pages.Files, txtar.File{Name: name, Data: files[name]})
+		}
+	}
+	golden(t, "catalog.txtar", txtar.Format(&pages))
+}
+
+func TestCatalogLayout(t *testing.T) {
+	want := []string{
+		"README.md",
+		"pipeline/small/README.md", "pipeline/small/rbac.yaml", "pipeline/small/small.yaml",
+		"pipeline/two-checks/README.md", "pipeline/two-checks/rbac.yaml", "pipeline/two-checks/two-checks.yaml",
+		"samples/small.yaml", "samples/two-checks.yaml",
+		"task/checkplan-conclude/README.md", "task/checkplan-conclude/checkplan-conclude.yaml",
+		"task/checkplan-probe-40m/README.md", "task/checkplan-probe-40m/checkplan-probe-40m.yaml",
+		"task/checkplan-probe/README.md", "task/checkplan-probe/checkplan-probe.yaml",
+		"task/checkplan-setup/README.md", "task/checkplan-setup/checkplan-setup.yaml",
+	}
+	files := catalog(t)
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(files))); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	reversed, err := Catalog([]*checkup.Plan{smallPlan(), twoChecks()}, testOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(files, reversed); diff != "" {
+		t.Errorf("the order of the plans shows:\n%s", diff)
+	}
+}
+
+// TestCatalogApplies: what is under task and pipeline is what Compile makes, each
+// object once, under a name of its own, as kubectl apply -R -f wants it.
+func TestCatalogApplies(t *testing.T) {
+	files := catalog(t)
+	seen := map[string]string{}
+	for name, text := range files {
+		if !strings.HasSuffix(name, ".yaml") || strings.HasPrefix(name, "samples/") {
+			continue
+		}
+		for _, object := range decodeStrict(t, text) {
+			m, err := meta.Accessor(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			key := describe(object) + " in " + m.GetNamespace()
+			if m.GetName() == "" {
+				t.Errorf("%s: %s has no name, and cannot be applied", name, key)
+			}
+			if other, ok := seen[key]; ok {
+				t.Errorf("%s is in %s and in %s", key, name, other)
+			}
+			seen[key] = name
+		}
+	}
+	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks()} {
+		for _, object := range compile(t, plan, testOptions).Applied() {
+			m, err := meta.Accessor(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if key := describe(object) + " in " + m.GetNamespace(); seen[key] == "" {
+				t.Errorf("%s is in no file", key)
+			}
+		}
+	}
+}
+
+// TestCatalogConventions are the rules of catlin's linter that need no network,
+// read in its pkg/validator, for Tasks and Pipelines.
+func TestCatalogConventions(t *testing.T) {
+	categories := []string{"Kubernetes", "Monitoring", "Testing"} // of the hub's list
+	for name, text := range catalog(t) {
+		dir, file := filepath.Split(name)
+		if filepath.Base(dir)+".yaml" != file || strings.HasPrefix(name, "samples/") {
+			continue
+		}
+		m, err := meta.Accessor(decodeStrict(t, text)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := m.GetName() + ".yaml"; got != file {
+			t.Errorf("%s holds %s", name, got)
+		}
+		if got := m.GetLabels()["app.kubernetes.io/version"]; got != "1.2.3" {
+			t.Errorf("%s: version label %q", name, got)
+		}
+		annotations := m.GetAnnotations()
+		if got := annotations["tekton.dev/pipelines.minVersion"]; got != "1.15.0" {
+			t.Errorf("%s: minVersion %q", name, got)
+		}
+		for _, category := range strings.Split(annotations["tekton.dev/categories"], ",") {
+			if !slices.Contains(categories, strings.TrimSpace(category)) {
+				t.Errorf("%s: category %q", name, category)
+			}
+		}
+		for _, platform := range strings.Split(annotations["tekton.dev/platforms"], ",") {
+			if !regexp.MustCompile(`^linux/[a-z0-9]+$`).MatchString(platform) {
+				t.Errorf("%s: platform %q", name, platform)
+			}
+		}
+		for _, key := range []string{"tekton.dev/displayName", "tekton.dev/tags"} {
+			if annotations[key] == "" {
+				t.Errorf("%s: no annotation %s", name, key)
+			}
+		}
+		if !bytes.Contains(text, []byte("\n  description: |-\n")) {
+			t.Errorf("%s: want a description with a summary line, an empty line and detail", name)
+		}
+		for _, image := range regexp.MustCompile(`(?m)^    image: (.*)$`).FindAllSubmatch(text, -1) {
+			if !bytes.HasPrefix(image[1], []byte("registry.example.com/")) || !bytes.HasSuffix(image[1], []byte(":v1.2.3")) {
+				t.Errorf("%s: image %s", name, image[1])
+			}
+		}
+		if bytes.Contains(text, []byte("script:")) {
+			t.Errorf("%s has a script", name)
+		}
+	}
+}
+
+func TestCatalogRefuses(t *testing.T) {
+	large := smallPlan()
+	large.Name, large.Description = "large", strings.Repeat("x", 70<<10)
+	for i := range 5 {
+		large.Checks[fmt.Sprint("c", i)] = mesh()
+	}
+	bad := smallPlan()
+	bad.Name = "Bad"
+	files, err := Catalog([]*checkup.Plan{smallPlan(), smallPlan(), large, bad}, testOptions)
+	if err == nil || files != nil {
+		t.Fatalf("got %d files and error %v, want none and an error", len(files), err)
+	}
+	for _, want := range []string{"plan small: there are two of this name", `plan Bad: name "Bad" is not`} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q\ndoes not say %q", err, want)
+		}
+	}
+	files, err = Catalog([]*checkup.Plan{large}, testOptions)
+	if want := "kubectl apply keeps it in an annotation, and Kubernetes allows 262144 (256 KiB) there: split the plan"; err == nil || files != nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %d files and error %v, want none and an error that says %q", len(files), err, want)
+	}
+}
+
+func TestDriftAndWrite(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "catalog")
+	files := catalog(t)
+	drift := func() []string {
+		t.Helper()
+		got, err := files.Drift(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	change := func(name, text string) {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write := func() {
+		t.Helper()
+		if err := files.Write(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if got := drift(); len(got) != len(files) || got[0] != "README.md: missing" {
+		t.Errorf("where nothing is: %v", got)
+	}
+	write()
+	if got := drift(); len(got) != 0 {
+		t.Errorf("after writing: %v", got)
+	}
+
+	change("task/checkplan-setup/checkplan-setup.yaml", "x")
+	change("pipeline/gone/gone.yaml", string(mark("gone.yaml"))+"kind: Pipeline\n")
+	change("pipeline/gone/README.md", string(mark("README.md"))+"# Gone\n")
+	change("pipeline/small/OWNERS", "approvers: [me]\n")
+	change("mine.yaml", string(mark("mine.yaml")))
+	if err := os.Remove(filepath.Join(dir, "samples/small.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"pipeline/gone/README.md: stale", "pipeline/gone/gone.yaml: stale", "samples/small.yaml: missing", "task/checkplan-setup/checkplan-setup.yaml: changed",
+	}
+	if diff := cmp.Diff(want, drift()); diff != "" {
+		t.Errorf("drift (-want +got):\n%s", diff)
+	}
+
+	write()
+	if got := drift(); len(got) != 0 {
+		t.Errorf("after writing again: %v", got)
+	}
+	for name, want := range map[string]bool{"pipeline/gone": false, "pipeline/small/OWNERS": true, "mine.yaml": true} {
+		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
+			t.Errorf("%s is there: %v, want %v", name, err == nil, want)
+		}
+	}
+}
+
+// TestFiles: the files of a compiled plan hold the objects, and nothing else.
+func TestFiles(t *testing.T) {
+	o := compile(t, twoChecks(), testOptions)
+	files, err := o.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"pipeline-two-checks.yaml", "rbac-two-checks.yaml", "samples/two-checks.yaml",
+		"task-checkplan-conclude.yaml", "task-checkplan-probe-40m.yaml", "task-checkplan-probe.yaml", "task-checkplan-setup.yaml",
+	}
+	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(files))); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	objects := 0
+	for _, text := range files {
+		objects += len(decodeStrict(t, text))
+	}
+	if want := len(o.Applied()) + 1; objects != want {
+		t.Errorf("%d objects in files, want %d", objects, want)
+	}
+}
