@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/tekton"
@@ -150,19 +151,17 @@ func explain(plan *checkup.Plan, snapshot *podmesh.Snapshot, options tekton.Opti
 	for _, param := range plan.Params() {
 		x.Parameters[param.Name] = param.Default
 	}
-	images := tekton.Images(options)
-	x.Images = images
+	x.Images = tekton.Images(options)
 	for _, name := range plan.CheckNames() {
-		sample := plan.Checks[name].PodMesh.Sample
-		round := podmesh.NextRound(plan.Name, name, sample, snapshot.Rounds)
-		w, warnings, err := podmesh.Expand(plan, name, snapshot, round)
+		k, err := kind.Of(plan, name)
+		if err != nil {
+			return nil, err
+		}
+		w, warnings, err := k.Expand(plan, name, snapshot)
 		if err != nil {
 			return nil, fmt.Errorf("check %s: %w", name, err)
 		}
-		c := checkExplained{Cost: w.Cost(plan, tekton.AgentImage(options)), Round: w.Round, Rounds: w.Rounds, Degree: w.Degree, Seed: w.Seed}
-		for _, warning := range warnings {
-			c.Warnings = append(c.Warnings, warning.Message)
-		}
+		c := checkExplained{Cost: w.Cost(plan, tekton.AgentImage(options)), Round: w.Round, Rounds: w.Rounds, Degree: w.Degree, Seed: w.Seed, Warnings: warnings}
 		x.Checks = append(x.Checks, c)
 	}
 	for _, right := range tekton.Rights(plan, options) {
@@ -214,7 +213,7 @@ func (x *explanation) print(e *environment) error {
 	}
 	row("\nSERVICE ACCOUNT\tWHERE\tRESOURCE\tVERBS")
 	for _, a := range x.Accounts {
-		for _, line := range grants(a.Rights) {
+		for _, line := range grants(a.Rights, x.Namespace) {
 			row("%s\t%s\t%s\t%s", a.Account, line.where, line.resource, strings.Join(line.verbs, " "))
 		}
 	}
@@ -232,11 +231,14 @@ type grant struct {
 	verbs           []string
 }
 
-func grants(rights []tekton.Right) []grant {
+func grants(rights []tekton.Right, runNamespace string) []grant {
 	var lines []grant
 	for _, r := range rights {
-		where := string(r.Scope)
-		if r.Namespace != "" {
+		where := "cluster"
+		switch r.Scope {
+		case tekton.ScopeRun:
+			where = "namespace " + runNamespace
+		case tekton.ScopeNamespace:
 			where = "namespace " + r.Namespace
 		}
 		i := slices.IndexFunc(lines, func(g grant) bool { return g.where == where && g.resource == r.Resource })
