@@ -80,6 +80,14 @@ func (f flags) dirs() (dirs, error) {
 	return dirs{state: dir}, nil
 }
 
+func (f flags) build() (build, error) {
+	dir, err := filepath.Abs(f.cacheDir)
+	if err != nil || f.cacheDir == "" {
+		return build{}, usageError{fmt.Errorf("--cache is %q: must be a directory; there is no home directory to put it in", f.cacheDir)}
+	}
+	return cachedBuild(dir)
+}
+
 // cluster opens the sandbox that there is.
 func (f flags) cluster(stderr io.Writer) (*cluster, error) {
 	d, err := f.dirs()
@@ -96,12 +104,24 @@ func (f flags) cluster(stderr io.Writer) (*cluster, error) {
 // lockedCluster opens the sandbox that there is and keeps other commands from
 // changing it until unlock.
 func (f flags) lockedCluster(stderr io.Writer) (c *cluster, unlock func(), err error) {
+	if err := mustBeRoot(); err != nil {
+		return nil, nil, err
+	}
 	c, err = f.cluster(stderr)
 	if err != nil {
 		return nil, nil, err
 	}
 	unlock, err = c.lock()
 	return c, unlock, err
+}
+
+// mustBeRoot is asked by every command that looks at processes: another user's
+// show nothing of themselves.
+func mustBeRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("the sandbox's processes are root's: run this with sudo")
+	}
+	return nil
 }
 
 func rootCommand() *cobra.Command {
@@ -166,7 +186,7 @@ func up(ctx context.Context, f flags, want plan, asked bool, stderr io.Writer) e
 	if err != nil {
 		return err
 	}
-	b, err := cachedBuild(f.cacheDir)
+	b, err := f.build()
 	if err != nil {
 		return err
 	}
@@ -256,8 +276,8 @@ func downCommand(f *flags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if os.Geteuid() != 0 {
-				return errors.New("ending the sandbox takes root")
+			if err := mustBeRoot(); err != nil {
+				return err
 			}
 			if entries, err := os.ReadDir(d.state); err == nil && len(entries) > 0 {
 				if _, err := os.Stat(d.file("nodes")); err != nil {
@@ -319,6 +339,9 @@ func loadCommand(f *flags) *cobra.Command {
 		Short: "Import image archives (of docker save, or OCI layouts) into every node",
 		Args:  usage(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := mustBeRoot(); err != nil {
+				return err
+			}
 			c, err := f.cluster(cmd.ErrOrStderr())
 			if err != nil {
 				return err
@@ -403,7 +426,7 @@ func preflightCommand(f *flags) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&doInstall, "install", false, "install the missing Debian packages with apt-get; takes root")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		b, err := cachedBuild(f.cacheDir)
+		b, err := f.build()
 		if err != nil {
 			return err
 		}
@@ -425,7 +448,7 @@ func buildCommand(f *flags) *cobra.Command {
 		Short: "Build what up would build, and print the directory of the binaries",
 		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := cachedBuild(f.cacheDir)
+			b, err := f.build()
 			if err != nil {
 				return err
 			}
@@ -448,6 +471,9 @@ func statusCommand(f *flags) *cobra.Command {
 		Short: "Say what runs; fails where something that should run does not",
 		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := mustBeRoot(); err != nil {
+				return err
+			}
 			c, err := f.cluster(cmd.ErrOrStderr())
 			if err != nil {
 				return err

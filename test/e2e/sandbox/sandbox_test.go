@@ -34,7 +34,7 @@ func TestVersions(t *testing.T) {
 		"github.com/tektoncd/pipeline": tektonVersion,
 		"github.com/coredns/coredns":   corednsVersion,
 	} {
-		if !strings.Contains(string(gomod), "\t"+module+" "+version+"\n") {
+		if !strings.Contains(string(gomod), "\t"+module+" "+version) {
 			t.Errorf("go.mod does not require %s %s", module, version)
 		}
 	}
