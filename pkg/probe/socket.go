@@ -108,14 +108,22 @@ func keepTimestamps() (*os.File, error) {
 
 // send sends one packet, waiting for room until the deadline.
 func (s *socket) send(b []byte, deadline time.Time) error {
-	if err := s.file.SetWriteDeadline(deadline); err != nil {
-		return err
-	}
 	var err error
-	if werr := s.raw.Write(func(fd uintptr) bool {
-		_, err = unix.Write(int(fd), b)
-		return err != unix.EAGAIN && err != unix.EINTR
-	}); werr != nil {
+	waited := false
+	werr := s.raw.Write(func(fd uintptr) bool {
+		if _, err = unix.Write(int(fd), b); err != unix.EAGAIN {
+			return true
+		}
+		if !waited {
+			waited = true
+			s.file.SetWriteDeadline(deadline)
+		}
+		return false
+	})
+	if waited {
+		s.file.SetWriteDeadline(time.Time{})
+	}
+	if werr != nil {
 		return werr
 	}
 	return os.NewSyscallError("send", err)
@@ -125,18 +133,16 @@ func (s *socket) send(b []byte, deadline time.Time) error {
 func (s *socket) receive(handle func(event)) {
 	for {
 		err := s.raw.Read(func(fd uintptr) bool {
-			return s.drain(int(fd), handle)
+			s.drain(int(fd), handle)
+			return false // there is always more to wait for
 		})
-		switch {
-		case err == nil:
-		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
+		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed) {
 			return
-		default:
-			// Go's poller refuses to wait on a socket whose last event was nothing
-			// but an error, which a full error queue is while there is no room to
-			// send: come again a little later.
-			time.Sleep(time.Millisecond)
 		}
+		// Go's poller refuses to wait on a socket whose last event was nothing but
+		// an error, which a full error queue is while there is no room to send:
+		// come again a little later.
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -150,14 +156,13 @@ func (s *socket) rest(handle func(event)) {
 
 func (s *socket) close() { s.file.Close() }
 
-// drain hands over the events that are there, and reports whether there were any.
-func (s *socket) drain(fd int, handle func(event)) bool {
-	some := false
+// drain hands over the events that are there.
+func (s *socket) drain(fd int, handle func(event)) {
 	for {
 		told := false
 		for _, flags := range [...]int{unix.MSG_ERRQUEUE, 0} {
 			n, oobn, _, _, err := unix.Recvmsg(fd, s.buf, s.oob, flags|unix.MSG_DONTWAIT)
-			if err == unix.EAGAIN || err == unix.EINTR {
+			if err == unix.EAGAIN {
 				continue
 			}
 			told = true
@@ -169,9 +174,8 @@ func (s *socket) drain(fd int, handle func(event)) bool {
 			handle(e)
 		}
 		if !told {
-			return some
+			return
 		}
-		some = true
 	}
 }
 
