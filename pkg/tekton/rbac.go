@@ -48,7 +48,6 @@ var phaseRights = []Right{
 	{PhaseSetup, ScopeRun, "", "pods", "patch", "pkg/fleet StartResponders: give a responder of an earlier try to this one's pod"},
 	{PhaseSetup, ScopeRun, "", "pods", "delete", "pkg/fleet Sweep: leftovers of earlier runs; StartResponders: one that has failed"},
 	{PhaseSetup, ScopeRun, "", "configmaps", "create", "pkg/record: freeze worksheet and roster"},
-	{PhaseSetup, ScopeRun, "", "configmaps", "get", "pkg/record: the worksheet that an earlier try of the task has frozen"},
 	{PhaseSetup, ScopeRun, "", "configmaps", "list", "pkg/podmesh Survey: the rounds of the plan's reports; pkg/fleet Sweep"},
 	{PhaseSetup, ScopeRun, "", "configmaps", "update", "pkg/record: write worksheet and roster again when the task is retried"},
 	{PhaseSetup, ScopeRun, "", "configmaps", "delete", "pkg/fleet Sweep: orders of earlier runs"},
