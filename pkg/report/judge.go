@@ -27,7 +27,9 @@ func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 	for i := range outcomes {
 		o := &outcomes[i]
 		r.Counts.Expected++
-		r.Sent += o.sent
+		if seen := j.observed[i]; seen != nil {
+			r.Sent += max(0, seen.Sent) + max(0, seen.Spoiled) // believed or not
+		}
 		switch o.verdict {
 		case checkup.Pass:
 			r.Counts.Pass++

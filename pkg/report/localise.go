@@ -155,6 +155,7 @@ type candidate struct {
 	ways      int     // ordered node pairs among explained
 	oneWay    int     // explained pairs whose direction is known to be one
 	bothWays  int     // explained pairs that lost packets in both directions
+	oddity    float64 // cost of its exceptions
 	cost      float64
 	// when it was accepted
 	gain         int
@@ -433,6 +434,7 @@ func (l *localiser) assess(p *place, n narrow, flows bool) *candidate {
 		}
 	}
 	take(p.there, false)
+	there := len(scope)
 	if !flows {
 		take(p.back, true)
 	}
@@ -459,7 +461,8 @@ func (l *localiser) assess(p *place, n narrow, flows bool) *candidate {
 			}
 		}
 	}
-	c.cost = 1 + l.exceptions(c, scope, counts)
+	c.oddity = l.exceptions(c, scope, there, counts)
+	c.cost = 1 + c.oddity
 	switch {
 	case p.cause == checkup.CauseNetwork && n.degree() > 0:
 		c.cost += narrowCost * float64(n.degree()-1)
@@ -474,8 +477,10 @@ func (l *localiser) assess(p *place, n narrow, flows bool) *candidate {
 }
 
 // exceptions is the cost of what in the scope does otherwise than the rest of
-// it, by node pair and by each attribute, and for wide places by node.
-func (l *localiser) exceptions(c *candidate, scope []int32, counts func(*measured) bool) float64 {
+// it: by node pair, by whether requests or answers go through the place, by each
+// attribute, and for wide places by node. The first so many of the scope are
+// those whose requests do.
+func (l *localiser) exceptions(c *candidate, scope []int32, there int, counts func(*measured) bool) float64 {
 	share := min(max(c.share, 1e-9), 1-1e-9)
 	cost := 0.0
 	wide := c.cause == checkup.CauseNetwork || c.cause == checkup.CauseZones
@@ -485,8 +490,9 @@ func (l *localiser) exceptions(c *candidate, scope []int32, counts func(*measure
 	}
 	byAttribute := make([]tally, len(l.attributes))
 	var one tally
+	var roles [2]tally
 	var a, b int32 = -1, -1
-	for _, i := range scope {
+	for k, i := range scope {
 		m := &l.all[i]
 		if !counts(m) {
 			continue
@@ -497,6 +503,11 @@ func (l *localiser) exceptions(c *candidate, scope []int32, counts func(*measure
 			one, a, b = tally{}, m.a, m.b
 		}
 		one.add(m)
+		if k < there && (c.cause != checkup.CauseNode || l.nodes[m.a] == c.subject) {
+			roles[0].add(m)
+		} else {
+			roles[1].add(m)
+		}
 		byAttribute[m.attr].add(m)
 		if wide {
 			sources[m.a].add(m)
@@ -504,6 +515,7 @@ func (l *localiser) exceptions(c *candidate, scope []int32, counts func(*measure
 		}
 	}
 	cost += one.surprise(share)
+	cost += roles[0].surprise(share) + roles[1].surprise(share)
 	for _, n := range l.values {
 		var t tally
 		for i, a := range l.attributes {
@@ -605,9 +617,10 @@ func (c *candidate) compare(d *candidate) int {
 		cmp.Compare(c.cost, d.cost),
 		cmp.Compare(slices.Index(checkup.FindingCauses, c.cause), slices.Index(checkup.FindingCauses, d.cause)),
 		cmp.Compare(c.subject, d.subject),
-		cmp.Compare(c.family, d.family),
-		cmp.Compare(c.transport, d.transport),
+		// Where one transport alone has the large payloads, it is named, not they.
 		cmp.Compare(c.fromSize, d.fromSize),
+		cmp.Compare(c.transport, d.transport),
+		cmp.Compare(c.family, d.family),
 		-compareBool(c.flows, d.flows),
 	)
 }
@@ -629,7 +642,11 @@ func (l *localiser) propose() {
 	const fits = 1e-9
 	for _, p := range l.places() {
 		modes := []bool{false}
-		if len(p.back) > 0 {
+		switch {
+		case len(p.back) > 0 && l.class == reached:
+			// What lets new flows through need not let anything else through.
+			modes = []bool{true}
+		case len(p.back) > 0:
 			modes = append(modes, true)
 		}
 		narrowest := len(l.narrows) + len(l.narrows2)
@@ -749,8 +766,30 @@ func (l *localiser) alternatives(c *candidate, left []int32) []*candidate {
 		}
 		same = append(same, d)
 	}
+	// Not the same place narrowed further, without need.
+	all := append([]*candidate{c}, same...)
+	same = slices.DeleteFunc(same, func(d *candidate) bool {
+		return slices.ContainsFunc(all, func(e *candidate) bool { return e.place == d.place && e.narrow.wider(d.narrow) }) || c.excludes(d)
+	})
 	slices.SortFunc(same, (*candidate).compare)
-	return same
+	return slices.CompactFunc(same, func(d, e *candidate) bool { return d.place == e.place && d.narrow == e.narrow })
+}
+
+// wider reports whether n narrows less than o does, and in nothing else.
+func (n narrow) wider(o narrow) bool {
+	return n != o && (n.family == "" || n.family == o.family) && (n.transport == "" || n.transport == o.transport) && n.fromSize <= o.fromSize
+}
+
+// sureOneWay is how many pairs must have lost packets in one and the same
+// direction only, of those that lost a part, for a loss in both to be excluded:
+// if both were as likely, this would be chance in 1 of 32 cases.
+const sureOneWay = 5
+
+// excludes reports whether what speaks for c speaks against d: a node that loses
+// a part of the packets both ways would not lose them in one only.
+func (c *candidate) excludes(d *candidate) bool {
+	return d.cause == checkup.CauseNode && (c.cause == checkup.CauseNodeIngress || c.cause == checkup.CauseNodeEgress) &&
+		c.share < dropShare && c.oneWay >= sureOneWay && c.bothWays == 0
 }
 
 // prune drops causes all of whose pairs others explain, the latest first.
@@ -1041,13 +1080,31 @@ func (c *candidate) evidence() []string {
 			}
 		}
 		if pass > 0 {
-			lines = append(lines, fmt.Sprintf("%d of %s the other way round pass: their answers get through, so only new flows are concerned, as by a policy", pass, count(all, "pair")))
+			s := fmt.Sprintf("%d of %s the other way round pass", pass, count(all, "pair"))
+			if c.l.class == lost {
+				s += ": their answers get through, so only new flows are concerned, as by a policy"
+			}
+			lines = append(lines, s)
 		}
+	}
+	if n := c.passed(); n > 0 && c.byChance() {
+		lines = append(lines, fmt.Sprintf("%d of the %d pass, as chance has it where a part is concerned", n, c.scope))
 	}
 	if len(c.also) > 0 {
 		lines = append(lines, fmt.Sprintf("%s of the same place too slow, as where TCP repairs a loss", are(len(c.also), "pair")))
 	}
 	return lines
+}
+
+// passed is how many pairs of the scope pass.
+func (c *candidate) passed() int {
+	n := 0
+	for _, i := range c.passing {
+		if c.l.all[i].verdict == checkup.Pass {
+			n++
+		}
+	}
+	return n
 }
 
 // are prints a number of things with its verb.
@@ -1096,8 +1153,15 @@ func (c *candidate) where() string {
 	return s
 }
 
+// byChance reports whether what passes in the scope is what chance lets pass: the
+// cause concerns a part of the packets, and nothing stands out.
+func (c *candidate) byChance() bool { return c.share < dropShare && c.oddity == 0 }
+
 // contradictions name what passes although the cause would have it fail.
 func (c *candidate) contradictions() []string {
+	if c.byChance() {
+		return nil
+	}
 	var names []string
 	n := 0
 	for _, i := range c.passing {

@@ -74,8 +74,12 @@ func TestThreeNodes(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			for seed := range uint64(10) {
+			for seed := range uint64(12) {
 				n := newNetwork(seed, 3, 0, 3, fourTransports())
+				if seed%2 == 1 {
+					n = newNetwork(seed, 3, 0, 3, defaultProbes())
+				}
+				n.repair = seed%3 == 0
 				n.w.Expect.Loss.Max = ptr(checkup.Percent(1))
 				n.w.Expect.Latency.P99 = ptr(checkup.Duration(10 * time.Millisecond))
 				n.drop, n.delay = test.drop, test.delay

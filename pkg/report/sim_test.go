@@ -31,6 +31,8 @@ type network struct {
 	// adds to its way; nil means no fault.
 	drop  func(packet) float64
 	delay func(packet) time.Duration
+	// repair lets tcp and http repair a loss, once, after a second.
+	repair bool
 	// tally says whether responders counted, and the count was collected.
 	tally bool
 }
@@ -78,6 +80,16 @@ func fourTransports() []checkup.TransportProbe {
 	}
 }
 
+// defaultProbes are those of the schema's defaults.
+func defaultProbes() []checkup.TransportProbe {
+	return []checkup.TransportProbe{
+		{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 5}},
+		{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64, 1400}, Count: 20}},
+		{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{56}, Count: 5}},
+		{Transport: checkup.HTTP, Probe: checkup.Probe{Sizes: []int{0}, Count: 3}},
+	}
+}
+
 // measure runs every source to its end.
 func (n *network) measure() *checkup.Record {
 	r := &checkup.Record{}
@@ -111,22 +123,31 @@ func (n *network) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 		o.Sent++
 		request := packet{p.Source, p.Target, p.Family, p.Transport, p.Size, false}
 		answer := packet{p.Target, p.Source, p.Family, p.Transport, p.Size, true}
-		if n.dropped(request) {
-			continue
+		rtt := time.Duration(100+n.rng.IntN(200)) * time.Microsecond
+		through := func() bool {
+			if n.dropped(request) {
+				return false
+			}
+			arrived++
+			return !n.dropped(answer)
 		}
-		arrived++
-		if n.dropped(answer) {
-			continue
+		if !through() {
+			if !n.repair || datagram(p.Transport) || !through() {
+				continue
+			}
+			rtt += time.Second
 		}
 		o.Received++
-		rtt := time.Duration(100+n.rng.IntN(200)) * time.Microsecond
 		if n.delay != nil {
 			rtt += n.delay(request) + n.delay(answer)
 		}
 		o.RTTs = append(o.RTTs, rtt.Microseconds())
 	}
 	if o.Received < o.Sent {
-		o.Failure = &checkup.Cause{Stage: answerStage(p), Message: "timed out"}
+		o.Failure = &checkup.Cause{Stage: checkup.StageConnect, Message: "timed out"}
+		if datagram(p.Transport) {
+			o.Failure.Stage = checkup.StageEcho
+		}
 	}
 	if n.tally && p.Transport == checkup.UDP && arrived > 0 {
 		r.Receptions = append(r.Receptions, checkup.Reception{Pair: p, Packets: arrived})

@@ -211,6 +211,16 @@ func kind(f checkup.Finding) string {
 	return s
 }
 
+// alike is what messages have in common that differ in their numbers only.
+func alike(message string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r == '.' {
+			return -1
+		}
+		return r
+	}, message)
+}
+
 // failed prints the failed pairs, those of one source and target with one cause
 // in one line.
 func (p *printer) failed(pairs []checkup.PairResult) {
@@ -219,7 +229,8 @@ func (p *printer) failed(pairs []checkup.PairResult) {
 	}
 	type key struct {
 		source, target string
-		cause          checkup.Cause
+		stage          checkup.Stage
+		alike          string
 	}
 	type way struct {
 		transport checkup.Transport
@@ -228,6 +239,8 @@ func (p *printer) failed(pairs []checkup.PairResult) {
 	}
 	type group struct {
 		key
+		cause    checkup.Cause
+		differ   bool
 		ways     []way
 		families map[way][]string
 	}
@@ -235,13 +248,14 @@ func (p *printer) failed(pairs []checkup.PairResult) {
 	var order []*group
 	for i := range pairs {
 		r := &pairs[i]
-		k := key{r.Source, r.Target, r.Cause}
+		k := key{r.Source, r.Target, r.Cause.Stage, alike(r.Cause.Message)}
 		g := groups[k]
 		if g == nil {
-			g = &group{key: k, families: map[way][]string{}}
+			g = &group{key: k, cause: r.Cause, families: map[way][]string{}}
 			groups[k] = g
 			order = append(order, g)
 		}
+		g.differ = g.differ || g.cause != r.Cause
 		w := way{r.Transport, r.Size, r.Direction}
 		if g.families[w] == nil {
 			g.ways = append(g.ways, w)
@@ -264,20 +278,29 @@ func (p *printer) failed(pairs []checkup.PairResult) {
 			}
 			ways = append(ways, s)
 		}
-		return clean(fmt.Sprintf("%s -> %s  %s  [%s]", g.source, g.target, g.cause, strings.Join(ways, ", ")))
+		cause := g.cause.String()
+		if g.differ {
+			cause += ", and the like"
+		}
+		return clean(fmt.Sprintf("%s -> %s  %s  [%s]", g.source, g.target, cause, strings.Join(ways, ", ")))
 	})
 }
 
 // unmeasuredGroup is the unmeasured pairs of one cause.
 type unmeasuredGroup struct {
 	cause            checkup.Cause
+	differ           bool // in numbers
 	pairs            int
 	sources, targets []string
 }
 
 // String says how many, of what, and why.
 func (g unmeasuredGroup) String() string {
-	return fmt.Sprintf("%s from %s to %s: %s", count(g.pairs, "pair"), some(g.sources, "source"), some(g.targets, "target"), g.cause)
+	s := fmt.Sprintf("%s from %s to %s: %s", count(g.pairs, "pair"), some(g.sources, "source"), some(g.targets, "target"), g.cause)
+	if g.differ {
+		s += ", and the like"
+	}
+	return s
 }
 
 // some names up to three, or says how many there are.
@@ -292,7 +315,8 @@ func some(names []string, noun string) string {
 // cause accounts for, the largest group first.
 func unmeasuredGroups(pairs []checkup.PairResult) []unmeasuredGroup {
 	type key struct {
-		cause checkup.Cause
+		stage checkup.Stage
+		alike string
 		name  string
 	}
 	groups := map[key]*unmeasuredGroup{}
@@ -301,7 +325,7 @@ func unmeasuredGroups(pairs []checkup.PairResult) []unmeasuredGroup {
 	for i := range pairs {
 		r := &pairs[i]
 		// A cause belongs to the target if it is the setup's, else to the source.
-		k := key{r.Cause, "from " + r.Source}
+		k := key{r.Cause.Stage, alike(r.Cause.Message), "from " + r.Source}
 		if r.Cause.Stage == checkup.StageSetup {
 			k.name = "to " + r.Target
 		}
@@ -312,6 +336,7 @@ func unmeasuredGroups(pairs []checkup.PairResult) []unmeasuredGroup {
 			order = append(order, g)
 		}
 		g.pairs++
+		g.differ = g.differ || g.cause != r.Cause
 		if s := "from " + r.Source; !seen[k][s] {
 			seen[k][s] = true
 			g.sources = append(g.sources, r.Source)

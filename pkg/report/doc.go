@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package report turns what was measured into a verdict, and prints it. It is
+// pure: no clock, no cluster, no random choice; the same worksheet, roster and
+// record give the same bytes, in whatever order the observations came.
+//
+//	Judge     worksheet + roster + record   -> checkup.CheckReport
+//	Join      plan + run + check reports    -> checkup.Report
+//	Text, Log, JSON, JUnit, Results         print a checkup.Report
+//	Read      reads back what JSON wrote
+//
+// Each printer needs the report alone, so that a saved report prints as the live
+// one did.
+//
+// # How a pair is judged
+//
+// The expected pairs of the worksheet are walked, never the observations. For
+// each pair, the first of these that holds decides:
+//
+//  1. The roster has no such target, says why the target cannot be measured, or
+//     has no address of the family: unmeasured.
+//  2. A control pair of the source and family came out wrong: unmeasured. An
+//     agent that cannot reach itself, or reaches a closed port, is not trusted
+//     with any other result, good or bad.
+//  3. There is no observation: unmeasured, with the source's cause, if it has one.
+//  4. The agent told of pairs that it was not asked for, or told this pair twice
+//     and differently: unmeasured. (Told twice the same is told once.)
+//  5. The agent says that the pair is unmeasured: so it is.
+//  6. The agent did not tell both control pairs of the family: unmeasured.
+//  7. The numbers contradict each other or the order; the last failure is one of
+//     the agent's own (no socket); more than half of the measurements were
+//     spoiled; or none was made: unmeasured.
+//  8. An expectation is broken: fail. Nothing received fails by default; then
+//     loss, delay percentiles and jitter are held against their limits, and all
+//     that are broken are told. If the target must be unreachable, any answer, any
+//     connection and any request that its responder counted fails instead; that a
+//     connection was refused does not, because nothing but the refusal came back.
+//  9. Fewer measurements were made than ordered, spoiled ones aside: unmeasured.
+//     They may fail a pair, but too few do not pass it.
+//  10. Else: pass.
+//
+// Percentiles are nearest-rank: the p-th is the smallest measured delay that at
+// least p percent of the answered measurements did not exceed. It is always a
+// delay that was measured; with fewer than 100 answers the 99th is the largest.
+// Unanswered measurements count as loss, not as delay. Jitter is the mean
+// absolute difference of consecutive delays of a pair, in the order of sending.
+//
+// A check fails if a pair failed. Else it is inconclusive if nothing was measured
+// (also if nothing was expected), if more of the expected pairs are unmeasured
+// than the gate allows, or if it has no worksheet. A run has the worst verdict of
+// its checks, and is inconclusive without any.
+//
+// # Coverage
+//
+// A (source, target) pair counts as measured if all its pairs were, or if one
+// failed. The bound on the share of failing ones inverts the hypergeometric
+// distribution (see failingUpperBound): it holds for samples drawn at random
+// without replacement. The ring sample is that for a fault which does not know
+// the ring's order.
+//
+// # How failures are explained
+//
+// Each probe is a round trip. What is dropped on its way into node X makes the
+// pairs to X fail, whose requests are dropped, and also the pairs from X, whose
+// answers are. So "into X" and "out of X" fail the same pairs, and only the
+// targets' own count of what arrived can tell them apart: requests that did not
+// arrive were lost on the way there, requests that arrived unanswered on the way
+// back. Only udp pairs are counted; what they tell holds for the other transports
+// of the same source, target and family if all of them fail too.
+//
+// A candidate is a place (network, zone pair, node in, out or both, node pair,
+// source, target), whole or narrowed to one or two of family, transport and
+// payloads from some size up. It explains the failed pairs whose lost packets may
+// have gone through it. It either concerns all packets, requests of some pairs
+// and answers of others, or only new flows, as a stateful policy does: then pairs
+// in the other direction are not concerned.
+//
+// Its cost is 1, for being one more cause, plus a quarter for each narrowing, plus
+// what speaks against it: the scope's share of failed measurements ought to be
+// the same everywhere in it, by node pair, direction, transport, family and size,
+// and for wide places by node. Each of these cells whose share is another one,
+// beyond chance (by the likelihood ratio), costs up to three more causes. So a
+// pair that passes where everything ought to be dropped speaks against a drop, and
+// one that passes where a fifth is lost does not. Where a part is lost, datagrams
+// alone are counted if there are any, because TCP repairs losses.
+//
+// The cheapest candidate per newly explained pair is accepted, until every failed
+// pair is explained (a greedy weighted set cover, within a factor of ln n of the
+// fewest causes); what later ones made superfluous is dropped. Losses are
+// explained first; slow pairs of a place that loses packets go to that; the other
+// slow pairs are explained by themselves, by the same rules, each pair counting
+// once. Unmeasured pairs are evidence neither for nor against.
+//
+// One failed node pair is never told as more than that: a node, zone, source or
+// target needs two, and at least 15% of the pairs in its scope.
+//
+// Other candidates that explain the same pairs at about the same cost are told as
+// Alternatives. What this cannot do:
+//
+//   - Delays have no direction: a delay into a node cannot be told from one out of
+//     it, and both are told as the node, with the two as alternatives.
+//   - Without udp pairs, or without the targets' counts, nor can drops.
+//   - A policy on new flows into a node cannot be told from a broken responder
+//     there, nor one on new flows out of it from a broken agent.
+//   - A zone with a single node, or a transport with a single size, is the same as
+//     that node or size.
+//   - The shares are of measurements, which are taken as independent. A path that
+//     fails for some source ports (one of several equal routes) is a loss.
+//   - Two faults of which one hides in the other are told as the larger one.
+package report
