@@ -52,18 +52,33 @@ func localTrouble(err error) error {
 // group by them.
 func (s *sample) fail(stage checkup.Stage, err error, timeout time.Duration) {
 	var errno syscall.Errno
-	var timedOut net.Error
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
-		errors.As(err, &timedOut) && timedOut.Timeout():
+	case isTimeout(err):
 		s.timeOut(stage, timeout)
 	case errors.As(err, &errno):
 		s.cause = &checkup.Cause{Stage: stage, Message: errno.Error()}
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case isClosed(err):
 		s.cause = &checkup.Cause{Stage: stage, Message: "closed by the peer before the whole answer"}
 	default:
 		s.cause = &checkup.Cause{Stage: stage, Message: err.Error()}
 	}
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
+		errors.As(err, &timeout) && timeout.Timeout()
+}
+
+func isClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// fromNetwork reports whether an error is one of the network's, not of what was
+// read from it.
+func fromNetwork(err error) bool {
+	var errno syscall.Errno
+	return isTimeout(err) || isClosed(err) || errors.As(err, &errno)
 }
 
 // timeOut ends a sample for which nothing came in time.

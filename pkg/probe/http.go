@@ -53,9 +53,12 @@ func httpOnce(ctx context.Context, m Measurement) (sample, error) {
 	}
 	defer transport.CloseIdleConnections()
 	response, err := transport.RoundTrip(request)
-	if err == nil {
+	switch {
+	case err == nil:
 		defer response.Body.Close()
 		err = readBody(response, m.Pair.Size)
+	case !fromNetwork(err):
+		err = errNotHTTP
 	}
 	s.end = time.Now()
 	s.rtt = t.delay()
@@ -68,6 +71,10 @@ func httpOnce(ctx context.Context, m Measurement) (sample, error) {
 	}
 	return s, nil
 }
+
+// errNotHTTP stands for whatever net/http says of an answer that it cannot read:
+// its words quote the answer, and differ with the moment at which it came.
+var errNotHTTP = errors.New("the answer is not HTTP")
 
 // target is the URL of a measurement.
 func target(m Measurement) string {

@@ -43,7 +43,10 @@ var httpCases = []struct {
 	}, want: checkup.Observation{Sent: 3, Failure: cause(checkup.StageEcho, "timed out after 300ms")}},
 	{name: "closed", peer: func(c net.Conn) { io.CopyN(io.Discard, c, 1) },
 		want: checkup.Observation{Sent: 3, Failure: &checkup.Cause{Stage: checkup.StageEcho}}},
+	{name: "not HTTP", peer: func(c net.Conn) { c.Read(make([]byte, 1<<10)); fmt.Fprint(c, "SSH-2.0-OpenSSH\r\n"); silentPeer(c) },
+		want: checkup.Observation{Sent: 3, Failure: cause(checkup.StageEcho, "the answer is not HTTP")}},
 	{name: "body cut off", peer: func(c net.Conn) {
+		c.Read(make([]byte, 1<<10))
 		fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello")
 		c.(*net.TCPConn).CloseWrite()
 		silentPeer(c)
