@@ -171,7 +171,7 @@ func prefixes(nodes []Node, which []int, family Family) []string {
 func rule(f Fault, family Family, src, dst []string, via Via) string {
 	ip, icmp := "ip", "icmp"
 	if family == IPv6 {
-		ip, icmp = "ip6", "ipv6-icmp"
+		ip, icmp = "ip6", "icmpv6"
 	}
 	words := []string{
 		ip, "saddr {", strings.Join(src, ", "), "}",
