@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+const (
+	startLine = `{"start":{"source":1,"version":"v1","pairs":2}}` + "\n"
+	endLine   = `{"end":{"observations":2,"selfDoubt":{"schedulingDelayMax":1,"schedulingDelayP99":1}}}` + "\n"
+)
+
+func TestLines(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		in       string
+		messages int
+		garbage  int
+	}{
+		{"nothing", "", 0, 0},
+		{"two", startLine + endLine, 2, 0},
+		{"garbage between", startLine + "panic: oh\n\n" + endLine, 2, 2},
+		{"no field", "{}\nnull\n", 0, 2},
+		{"unknown field", `{"other":{}}` + "\n", 0, 1},
+		{"two fields", `{"start":{},"end":{}}` + "\n", 0, 1},
+		{"cut in its last line", startLine + endLine[:20], 1, 0},
+		{"last line without an end", startLine + strings.TrimSuffix(endLine, "\n"), 1, 0},
+		{"too long a line", startLine + `{"start":{"version":"` + strings.Repeat("x", maxLine) + `"}}` + "\n" + endLine, 2, 1},
+		{"a line longer than any buffer", `{"start":{"version":"` + strings.Repeat("x", maxLine/2) + `"}}` + "\n", 1, 0},
+		{"refused", `{"reception":{"s":9,"t":9,"f":"IPv4","p":"udp","z":1,"packets":1}}` + "\n", 1, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := 0
+			garbage, err := lines(bufio.NewReader(strings.NewReader(tt.in)), func(m checkup.Message) bool {
+				n++
+				return m.Reception == nil
+			})
+			if n != tt.messages || garbage != tt.garbage || err != nil {
+				t.Errorf("%d messages, %d garbage, %v; want %d, %d, no error", n, garbage, err, tt.messages, tt.garbage)
+			}
+		})
+	}
+}
+
+func TestLinesBrokenReader(t *testing.T) {
+	broken := errors.New("connection reset")
+	r := io.MultiReader(strings.NewReader(startLine+endLine[:10]), iotest.ErrReader(broken))
+	n := 0
+	garbage, err := lines(bufio.NewReader(r), func(checkup.Message) bool { n++; return true })
+	if n != 1 || garbage != 0 || !errors.Is(err, broken) {
+		t.Errorf("%d messages, %d garbage, %v; want 1, 0, the reader's error", n, garbage, err)
+	}
+}
+
+// FuzzLines: whatever a log holds, no line is taken twice or lost, and what is
+// taken is one message.
+func FuzzLines(f *testing.F) {
+	f.Add([]byte(startLine + endLine))
+	f.Add([]byte(startLine + "x\n" + endLine[:30]))
+	f.Add([]byte(`{"start":{},"end":{}}` + "\n{}\nnull\n[]\n"))
+	f.Add([]byte("\n\n\x00\xff\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		taken := 0
+		garbage, err := lines(bufio.NewReaderSize(bytes.NewReader(in), 16), func(m checkup.Message) bool {
+			taken++
+			b, err := json.Marshal(m)
+			if err != nil {
+				t.Fatalf("a message that cannot be written: %v", err)
+			}
+			if _, ok := message(b); !ok {
+				t.Fatalf("%s was taken but is not one message", b)
+			}
+			return true
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines := bytes.Count(in, []byte("\n")); taken+garbage != lines {
+			t.Fatalf("%d taken + %d garbage, of %d lines", taken, garbage, lines)
+		}
+	})
+}
