@@ -17,8 +17,7 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-SANDBOX  := bin/sandbox
-IMAGES   := setup probe teardown report agent
+SANDBOX := bin/sandbox
 
 .PHONY: help
 help: ## list the targets
@@ -35,10 +34,54 @@ bin/planner:
 $(SANDBOX):
 	cd test/e2e/sandbox && go build -o ../../../$@ .
 
+.PHONY: images
+images: ## build the task images as archives in dist/, for clusters without a registry
+	go run ./tasks/internal/images --repository $(REPOSITORY) --tag $(VERSION) --output dist
+
+.PHONY: release-images
+release-images: bin/ko ## build the multi-arch task images with ko and push them to REPOSITORY
+	VERSION=$(VERSION) KO_DOCKER_REPO=$(REPOSITORY) bin/ko build --base-import-paths --tags $(VERSION) \
+		./tasks/setup ./tasks/probe ./tasks/teardown ./tasks/report ./tasks/agent
+
+.PHONY: sandbox-up
+sandbox-up: $(SANDBOX) images ## bring the sandbox up (Linux, root; installs Debian packages that it lacks) with the images loaded
+	$(SANDBOX) preflight --install
+	$(SANDBOX) up
+	$(SANDBOX) load dist/*.tar
+
+.PHONY: sandbox-down
+sandbox-down: $(SANDBOX) ## end the sandbox and remove everything of it
+	$(SANDBOX) down
+
+# With KUBECONFIG set, the demo uses that cluster, which must be able to pull the
+# images from REPOSITORY; else it brings the sandbox up and leaves it running.
+.PHONY: demo
+ifdef KUBECONFIG
+demo: build ## run plans/pod-mesh.cue: on the cluster of KUBECONFIG, or on a sandbox of its own
+	bin/planner run --image-repository $(REPOSITORY) --image-tag $(VERSION) plans/pod-mesh.cue
+else
+demo: build sandbox-up
+	KUBECONFIG=$$($(SANDBOX) kubeconfig) bin/planner run plans/pod-mesh.cue
+	@echo
+	@echo 'The sandbox is still up. Break its network, and run the plan again:'
+	@echo '  export KUBECONFIG=$$($(SANDBOX) kubeconfig)'
+	@echo '  $(SANDBOX) fault add drop --node worker-2 --direction ingress'
+	@echo '  bin/planner run plans/pod-mesh.cue'
+	@echo '  $(SANDBOX) fault clear'
+	@echo 'The run as Tekton has it: $(SANDBOX) kubectl get pipelineruns'
+	@echo 'When you are done: make sandbox-down'
+endif
+
 .PHONY: test
 test: ## run the tests: hermetic, offline once modules are there, race detector on
 	CGO_ENABLED=1 go test -race ./...
 	cd test/e2e/sandbox && go test -short ./...
+
+.PHONY: e2e
+e2e: build sandbox-up ## run the end-to-end tests on the sandbox, with injected faults, and take it down
+	trap '$(SANDBOX) down' EXIT; \
+	KUBECONFIG=$$($(SANDBOX) kubeconfig) go test -tags e2e -count 1 -timeout 60m -v ./test/e2e
+	cd test/e2e/sandbox && go test -count 1 ./...
 
 .PHONY: verify
 verify: bin/golangci-lint build ## everything that is checked without running: format, lint, arrows, generated files
@@ -68,7 +111,7 @@ update: build ## write the golden files, the catalog and the formatting anew
 
 .PHONY: bench
 bench: ## run the benchmarks, those against cue vet and fping included
-	go test -run '^$$' -bench . -benchtime 1x ./...
+	go test -run '^$$' -bench . ./...
 
 .PHONY: clean
 clean: ## remove what the build made (make sandbox-down ends the cluster)
