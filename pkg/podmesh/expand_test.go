@@ -140,6 +140,18 @@ func TestExpand(t *testing.T) {
 			want:     "a b > a b c, IPv4 IPv6, degree 1, round 0 of 1",
 			warnings: []string{"NodesLeftOut: 2 of 3 nodes can be a source; left out: 1 node with taint node.kubernetes.io/network-unavailable:NoSchedule, which sources.placement.tolerations does not tolerate"},
 		}, {
+			name: "a taint that would evict decides as well", plan: meshPlan(),
+			snapshot: snapshotOf(three(taint("broken", "", corev1.TaintEffectNoExecute))...),
+			want:     "a b > a b c, IPv4 IPv6, degree 1, round 0 of 1",
+			warnings: []string{"NodesLeftOut: 2 of 3 nodes can be a source; left out: 1 node with taint broken:NoExecute, which sources.placement.tolerations does not tolerate"},
+		}, {
+			name: "of several labels the one that nothing has is told", plan: meshPlan(bothPlacements(func(p *checkup.Placement) {
+				p.NodeSelector = map[string]string{"disk": "ssd", "zebra": "yes"}
+			})),
+			snapshot: snapshotOf(linuxNode("a", label("disk", "ssd")), linuxNode("b")),
+			err: `check "mesh": no node can be a source: 2 nodes without label zebra=yes (sources.placement.nodeSelector)
+no node can be a target: 2 nodes without label zebra=yes (targets.placement.nodeSelector)`,
+		}, {
 			name: "affinity by label and by name", plan: meshPlan(bothPlacements(func(p *checkup.Placement) {
 				p.Affinity = json.RawMessage(`{"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
 					{"matchExpressions": [{"key": "cpus", "operator": "Gt", "values": ["8"]}]},
@@ -218,6 +230,14 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			name: "families of internal addresses where there are no pod CIDRs", plan: meshPlan(),
 			snapshot: snapshotOf(three(func(n *Node) { n.PodCIDRs = nil })[2], linuxNode("d", func(n *Node) { n.PodCIDRs, n.InternalIPs = nil, []string{"2001:db8::1"} })),
 			want:     "c d > c d, IPv4 IPv6, degree 1, round 0 of 1",
+		}, {
+			name: "families of nodes that take part only", plan: meshPlan(),
+			snapshot: snapshotOf(linuxNode("a", func(n *Node) { n.PodCIDRs = n.PodCIDRs[:1] }), linuxNode("b", func(n *Node) { n.PodCIDRs = n.PodCIDRs[:1] }), linuxNode("win", label("kubernetes.io/os", "windows"))),
+			want:     "a b > a b, IPv4, degree 1, round 0 of 1",
+			warnings: []string{
+				"NodesLeftOut: 2 of 3 nodes can be a source; left out: 1 node without label kubernetes.io/os=linux (sources.placement.nodeSelector)",
+				"NodesLeftOut: 2 of 3 nodes can be a target; left out: 1 node without label kubernetes.io/os=linux (targets.placement.nodeSelector)",
+			},
 		}, {
 			name: "families of the plan", plan: meshPlan(func(m *checkup.PodMesh) { m.IPFamilies = []checkup.IPFamily{"IPv6", "IPv4"} }),
 			snapshot: snapshotOf(linuxNode("a", func(n *Node) { n.PodCIDRs = []string{"10.0.0.0/24"} }), linuxNode("b", func(n *Node) { n.PodCIDRs = nil })),
@@ -299,6 +319,11 @@ ipFamilies: "IPv5" is none of IPv4, IPv6`,
 			var got string
 			if w != nil {
 				got = describe(w)
+				for _, e := range slices.Concat(w.Sources, w.Targets) {
+					if (e.Pod == "") != (len(e.Tolerations) > 0) {
+						t.Errorf("%s has tolerations %v: fixtures have some, existing pods none", e.Name(), e.Tolerations)
+					}
+				}
 			}
 			if got != test.want {
 				t.Errorf("worksheet: %s\nwant:      %s", got, test.want)
@@ -389,6 +414,34 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("%s, rewritten with UPDATE=1 (-want +got):\n%s", path, diff)
+	}
+}
+
+// TestExpandSeed: the plan's seed, or else one that depends on both names and
+// survives every reader of JSON.
+func TestExpandSeed(t *testing.T) {
+	seedOf := func(p *checkup.Plan, check string) uint64 {
+		w, _, err := Expand(p, check, testCluster(3), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w.Seed
+	}
+	if got := seedOf(meshPlan(func(m *checkup.PodMesh) { m.Sample.Seed = new(uint64(7)) }), "mesh"); got != 7 {
+		t.Errorf("seed %d, want the plan's 7", got)
+	}
+	p := meshPlan()
+	p.Checks["other"] = p.Checks["mesh"]
+	seeds := []uint64{seedOf(p, "mesh"), seedOf(p, "other")}
+	p.Name = "another"
+	seeds = append(seeds, seedOf(p, "mesh"))
+	if seeds[0] == seeds[1] || seeds[0] == seeds[2] || seeds[1] == seeds[2] {
+		t.Errorf("seeds of different plans and checks: %d", seeds)
+	}
+	for _, seed := range seeds {
+		if seed >= 1<<53 {
+			t.Errorf("seed %d has more than 53 bits", seed)
+		}
 	}
 }
 

@@ -182,7 +182,7 @@ func newRing(seed uint64, sources, targets []checkup.Endpoint) *ring {
 	r.possible -= selves
 	r.spread = selves > 0 && r.self[0] == selves
 	for o := range r.small {
-		if r.self[o] < r.large && !(r.spread && o == 0) {
+		if o > 0 || !r.spread {
 			r.offsets = append(r.offsets, o)
 		}
 	}
@@ -193,24 +193,23 @@ func newRing(seed uint64, sources, targets []checkup.Endpoint) *ring {
 }
 
 // order returns the indexes of endpoints in ring order: those on nodes of the
-// other side first, then by hash of the node, then of the name.
+// other side first, then by hash of the node; existing pods of a node by name.
 func order(seed uint64, endpoints []checkup.Endpoint, other map[string]bool) []int {
 	type key struct {
-		alone      int
-		node, name uint64
-		index      int
+		alone int
+		node  uint64
+		index int
 	}
 	keys := make([]key, len(endpoints))
 	for i, e := range endpoints {
-		keys[i] = key{node: hashString(seed, e.Node), name: hashString(seed, e.Pod), index: i}
+		keys[i] = key{node: hashString(seed, e.Node), index: i}
 		if !other[e.Node] {
 			keys[i].alone = 1
 		}
 	}
 	slices.SortFunc(keys, func(a, b key) int {
 		return cmp.Or(cmp.Compare(a.alone, b.alone), cmp.Compare(a.node, b.node),
-			cmp.Compare(endpoints[a.index].Node, endpoints[b.index].Node), cmp.Compare(a.name, b.name),
-			cmp.Compare(endpoints[a.index].Pod, endpoints[b.index].Pod))
+			cmp.Compare(endpoints[a.index].Node, endpoints[b.index].Node), cmp.Compare(endpoints[a.index].Pod, endpoints[b.index].Pod))
 	})
 	indexes := make([]int, len(keys))
 	for p, k := range keys {
@@ -294,14 +293,6 @@ func (r *ring) fill(k, round int, assignments [][]int) {
 	if r.spread || r.possible == len(r.sources)*len(r.targets) {
 		return // nobody met their own node in a block
 	}
-	targetsOn, isSource := map[string]int{}, map[string]bool{}
-	for _, t := range r.targets {
-		targetsOn[t.Node]++
-	}
-	for _, s := range r.sources {
-		isSource[s.Node] = true
-	}
-	missing := func(have, possible int) int { return min(k, possible) - have }
 	inDegree := make([]int, len(r.targets))
 	for _, targets := range assignments {
 		for _, t := range targets {
@@ -319,17 +310,12 @@ func (r *ring) fill(k, round int, assignments [][]int) {
 		inDegree[t]++
 		return true
 	}
+	// Who has fewer than k possible pairs gets to the end of the cycle.
 	lacks := func(large bool, position int) int {
 		if large == r.targetsLarge {
-			t := r.targetAt[position]
-			possible := len(r.sources)
-			if isSource[r.targets[t].Node] {
-				possible--
-			}
-			return missing(inDegree[t], possible)
+			return k - inDegree[r.targetAt[position]]
 		}
-		s := r.sourceAt[position]
-		return missing(len(assignments[s]), len(r.targets)-targetsOn[r.sources[s].Node])
+		return k - len(assignments[r.sourceAt[position]])
 	}
 	for position := range r.large {
 		n := lacks(true, position)

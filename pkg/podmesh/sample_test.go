@@ -210,6 +210,17 @@ func TestSampleGuarantees(t *testing.T) {
 			}
 		}
 	})
+	t.Run("existing pods and every budget", func(t *testing.T) {
+		for both := 2; both <= 4; both++ {
+			for sources := range 3 {
+				for pods := 2; pods <= 4; pods++ {
+					for budget := 1; budget <= both*pods*(both+sources-1); budget++ {
+						cluster{both: both, sources: sources, podsEach: pods, degree: 3, seed: uint64(pods), budget: budget}.check(t)
+					}
+				}
+			}
+		}
+	})
 	t.Run("any", func(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 2))
 		for range 300 {
@@ -259,6 +270,29 @@ func TestSampleOfLargeClusters(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestFilledPairsAreFarAway: where existing pods made a round short of pairs,
+// those that fill it up are not those of its neighbours.
+func TestFilledPairsAreFarAway(t *testing.T) {
+	sources, targets := cluster{both: 20, podsEach: 1, podsSpread: 1}.endpoints()
+	var before [][]int
+	filled := 0
+	for round := range sample(1, 0, 2, 10_000, sources, targets).rounds - 1 {
+		s := sample(1, round, 2, 10_000, sources, targets)
+		for i, assigned := range s.assignments {
+			filled += max(0, len(assigned)-2*len(targets)/len(sources))
+			for _, j := range assigned {
+				if before != nil && slices.Contains(before[i], j) {
+					t.Errorf("round %d: %s -> %s was in the round before", round, sources[i].Node, targets[j].Pod)
+				}
+			}
+		}
+		before = s.assignments
+	}
+	if filled == 0 {
+		t.Error("no round was filled up: this test says nothing")
 	}
 }
 

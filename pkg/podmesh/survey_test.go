@@ -88,6 +88,8 @@ func clusterOf(t *testing.T, objects ...runtime.Object) (Cluster, *fake.Clientse
 func TestSurvey(t *testing.T) {
 	report := map[string]string{checkup.LabelRole: "report", checkup.LabelPlan: "plan"}
 	round := func(check, n string) map[string]string { return map[string]string{checkup.AnnotationRound + check: n} }
+	leaving := surveyedPod("shop", "leaving", "a", corev1.PodRunning)
+	leaving.DeletionTimestamp, leaving.Finalizers = new(metav1.Now()), []string{"example/wait"}
 	c, _ := clusterOf(t,
 		surveyedNode("b", func(n *corev1.Node) {
 			n.Spec.Unschedulable = true
@@ -100,6 +102,7 @@ func TestSurvey(t *testing.T) {
 		surveyedPod("shop", "one", "a", corev1.PodRunning),
 		surveyedPod("shop", "waiting", "", corev1.PodPending),
 		surveyedPod("shop", "elsewhere", "gone", corev1.PodRunning),
+		leaving,
 		surveyedPod("shop", "done", "a", corev1.PodSucceeded),
 		surveyedPod("shop", "failed", "a", corev1.PodFailed),
 		reportOf("newer", 200, report, round("mesh", "3")),
