@@ -236,6 +236,9 @@ func up(ctx context.Context, f flags, want plan, asked bool, stderr io.Writer) e
 		return fmt.Errorf("writing the sandbox's state: %w", err)
 	}
 	if err := c.up(ctx, b); err != nil {
+		if ctx.Err() != nil {
+			return errors.New("interrupted: `sandbox up` goes on from here, `sandbox down` removes what there is")
+		}
 		return err
 	}
 	what := "up"
@@ -292,7 +295,11 @@ func downCommand(f *flags) *cobra.Command {
 			}
 			defer unlock()
 			p := &progress{out: cmd.ErrOrStderr()}
-			return p.step("sandbox down, nothing left", d.down)
+			if err := p.step("ending the sandbox", d.down); err != nil {
+				return err
+			}
+			p.printf("sandbox down: nothing of it is left")
+			return nil
 		},
 	}
 }
@@ -378,7 +385,7 @@ func logsCommand(f *flags) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use:   "logs COMPONENT",
-		Short: "Print the log of a component, of every node that has it",
+		Short: "Print the log of a component, or of CoreDNS or Tekton, from every node that has it",
 		Args:  usage(cobra.ExactArgs(1)),
 	}
 	cmd.Flags().StringVar(&node, "node", "*", "only this node's")
@@ -391,11 +398,15 @@ func logsCommand(f *flags) *cobra.Command {
 		if err != nil {
 			return usageError{fmt.Errorf("looking for logs of %q: %w", args[0], err)}
 		}
+		found = append(found, d.podLogs(node, args[0])...)
 		if len(found) == 0 {
 			all, _ := filepath.Glob(d.log("*", "*")) // the pattern is well-formed
 			names := []string{}
 			for _, a := range all {
 				names = append(names, strings.TrimSuffix(filepath.Base(a), ".log"))
+			}
+			for _, deployment := range systemDeployments() {
+				names = append(names, deployment[1])
 			}
 			slices.Sort(names)
 			return usageError{fmt.Errorf("no log of %q; there are: %s", args[0], strings.Join(slices.Compact(names), ", "))}
@@ -522,11 +533,7 @@ func (c *cluster) status(ctx context.Context, out io.Writer) error {
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("printing the status: %w", err)
 	}
-	for _, d := range [][2]string{
-		{"kube-system", "coredns"},
-		{"tekton-pipelines", "tekton-pipelines-controller"},
-		{"tekton-pipelines", "tekton-pipelines-webhook"},
-	} {
+	for _, d := range systemDeployments() {
 		said := "Ready"
 		if err := api.deploymentReady(ctx, d[0], d[1]); err != nil {
 			said = err.Error()

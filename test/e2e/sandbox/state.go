@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 const defaultStateDir = "/var/lib/checkplan-sandbox"
@@ -99,9 +101,9 @@ func writeFile(name string, b []byte, mode fs.FileMode) error {
 	return os.Rename(tmp, name)
 }
 
-// lock keeps two commands that change the sandbox apart. The lock ends with the
-// process, however that ends. The file is beside the directory's parent, since
-// `down` removes the directory.
+// lock keeps two commands that change the sandbox apart. It is on the state
+// directory itself and ends with the process, however that ends; one that was
+// killed may take a moment to go.
 func (d dirs) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(d.state, 0o755); err != nil {
 		return nil, fmt.Errorf("making the sandbox's directory: %w", err)
@@ -110,9 +112,12 @@ func (d dirs) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("locking the sandbox: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	err = poll(context.Background(), 5*time.Second, func() error {
+		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	})
+	if err != nil {
 		_ = f.Close() // nothing was written
-		return nil, fmt.Errorf("another sandbox command is at work in %s: wait until it has ended", d.state)
+		return nil, fmt.Errorf("another sandbox command is at work in %s: wait until it has ended: %w", d.state, err)
 	}
 	return func() { _ = f.Close() }, nil // nothing was written
 }

@@ -108,23 +108,23 @@ func (c *cluster) up(ctx context.Context, b build) error {
 	}
 
 	apiReady := make(chan struct{})
-	g, ctx := errgroup.WithContext(ctx)
+	g, starting := errgroup.WithContext(ctx)
 	var api *client
 	g.Go(func() error {
 		var err error
 		err = c.progress.step("API server", func(func(string)) error {
-			api, err = c.startAPI(ctx)
+			api, err = c.startAPI(starting)
 			if err != nil {
 				return err
 			}
-			return api.apply(ctx, nodeObjects(c.plan), func(string) {})
+			return api.apply(starting, nodeObjects(c.plan), func(string) {})
 		})
 		if err != nil {
 			return err
 		}
 		close(apiReady)
 		for _, comp := range []component{c.controllerManager(c.plan), c.scheduler(c.plan)} {
-			if err := c.start(ctx, c.Nodes[0].Name, comp); err != nil {
+			if err := c.start(starting, c.Nodes[0].Name, comp); err != nil {
 				return err
 			}
 		}
@@ -137,20 +137,20 @@ func (c *cluster) up(ctx context.Context, b build) error {
 			if err != nil {
 				return err
 			}
-			return api.apply(ctx, inOrder(slices.Concat(objects, tekton, []*unstructured.Unstructured{userNamespaceObject()})), detail)
+			return api.apply(starting, inOrder(slices.Concat(objects, tekton, []*unstructured.Unstructured{userNamespaceObject()})), detail)
 		})
 	})
 	for _, n := range c.Nodes {
 		g.Go(func() error {
 			err := c.progress.step("containerd and images on "+n.Name, func(func(string)) error {
-				return c.startContainerd(ctx, n, b)
+				return c.startContainerd(starting, n, b)
 			})
 			if err != nil {
 				return err
 			}
 			select {
-			case <-ctx.Done():
-				return ctx.Err()
+			case <-starting.Done():
+				return starting.Err()
 			case <-apiReady:
 			}
 			// A kubelet that this command starts must report anew: what the API
@@ -162,7 +162,7 @@ func (c *cluster) up(ctx context.Context, b build) error {
 				started = time.Now()
 			}
 			for _, comp := range []component{c.kubeProxy(n), c.kubelet(n)} {
-				if err := c.start(ctx, n.Name, comp); err != nil {
+				if err := c.start(starting, n.Name, comp); err != nil {
 					return err
 				}
 			}
@@ -170,43 +170,100 @@ func (c *cluster) up(ctx context.Context, b build) error {
 				return err
 			}
 			return c.progress.step(n.Name+" Ready", func(detail func(string)) error {
-				return c.wait(ctx, n.Name, "kubelet", time.Minute, func() error { return api.nodeReady(ctx, n.Name, started) })
+				return c.wait(starting, n.Name, "kubelet", time.Minute, func() error { return api.nodeReady(starting, n.Name, started) })
 			})
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	// errgroup's context ends with Wait.
-	return c.ready(context.WithoutCancel(ctx), api)
+	return c.ready(ctx, api)
+}
+
+// systemDeployments lists what runs on the cluster itself: namespace and name.
+func systemDeployments() [][2]string {
+	return [][2]string{
+		{"kube-system", "coredns"},
+		{"tekton-pipelines", "tekton-pipelines-controller"},
+		{"tekton-pipelines", "tekton-pipelines-webhook"},
+	}
 }
 
 // ready waits for what runs on the cluster, and for Tekton's webhook to answer.
 func (c *cluster) ready(ctx context.Context, api *client) error {
-	var g errgroup.Group
-	for _, d := range [][2]string{
-		{"kube-system", "coredns"},
-		{"tekton-pipelines", "tekton-pipelines-controller"},
-		{"tekton-pipelines", "tekton-pipelines-webhook"},
-	} {
+	g, waiting := errgroup.WithContext(ctx)
+	for _, d := range systemDeployments() {
 		g.Go(func() error {
 			return c.progress.step(d[1]+" Ready", func(detail func(string)) error {
-				return poll(ctx, 2*time.Minute, func() error {
-					err := api.deploymentReady(ctx, d[0], d[1])
+				err := poll(waiting, 2*time.Minute, func() error {
+					err := api.deploymentReady(waiting, d[0], d[1])
 					if err != nil {
 						detail(err.Error())
 					}
 					return err
 				})
+				if err != nil {
+					return errors.Join(err, c.podFailed(d[1]), c.ended())
+				}
+				return nil
 			})
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return c.progress.step("Tekton's webhook answers", func(func(string)) error {
-		return poll(ctx, time.Minute, func() error { return api.tektonAnswers(ctx) })
+	return c.progress.step("Tekton's webhook answers", func(detail func(string)) error {
+		err := poll(ctx, 90*time.Second, func() error {
+			err := api.tektonAnswers(ctx)
+			if err != nil {
+				detail(err.Error())
+			}
+			return err
+		})
+		if err != nil {
+			return errors.Join(err, c.podFailed("tekton-pipelines-webhook"), c.ended())
+		}
+		return nil
 	})
+}
+
+// ended is an error of every component that should run and does not, with the
+// end of its log; nil where all run.
+func (c *cluster) ended() error {
+	running, err := c.components()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, n := range c.Nodes {
+		for _, name := range c.componentsOf(n) {
+			if !slices.ContainsFunc(running, func(p process) bool { return p.Node == n.Name && p.Component == name }) {
+				errs = append(errs, c.failed(n.Name, name, "does not run"))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// podFailed is an error with the end of every log of a Deployment's pods; nil
+// where they have none.
+func (c *cluster) podFailed(deployment string) error {
+	var errs []error
+	for _, name := range c.podLogs("*", deployment) {
+		tail, err := lastLines(name, 15)
+		if err != nil {
+			tail = err.Error()
+		}
+		errs = append(errs, fmt.Errorf("the log %s ends with:\n%s", name, tail))
+	}
+	return errors.Join(errs...)
+}
+
+// podLogs lists the log files of a Deployment's pods.
+func (d dirs) podLogs(node, deployment string) []string {
+	// POD-LOG/NAMESPACE_POD_UID/CONTAINER/RESTARTS.log is the kubelet's layout.
+	found, _ := filepath.Glob(d.file("nodes", node, "pods-log", "*_"+deployment+"-*", "*", "*.log")) // the pattern is well-formed
+	return found
 }
 
 // makeNodes makes the fabric and each node's namespaces, addresses and routes,
