@@ -48,7 +48,8 @@ type Result struct {
 }
 
 // ConcludeResults are the results of a run, each a string without a newline at
-// its end.
+// its end: those that pkg/report Results gives, no more, because Tekton fails a
+// run whose successful task lacks a result, and no less.
 var ConcludeResults = []Result{
 	{"verdict", "pass, fail or inconclusive"},
 	{"summary", "What was found, in one line"},
@@ -56,9 +57,8 @@ var ConcludeResults = []Result{
 	{"pass", "Number of pairs that were measured and met every expectation"},
 	{"fail", "Number of pairs that were measured and did not meet an expectation"},
 	{"unmeasured", "Number of pairs that were to be measured and were not"},
-	{"skipped", "Number of pairs that the plan leaves out by design"},
-	{"findings", "Causes that explain the failed pairs, as compact JSON; cut, with a marker, where it would be too long"},
-	{"report", "Where the whole report is: the namespace and name of a ConfigMap"},
+	{"findings", "Causes that explain the failed pairs, in one line that ends with how many more there are; empty if nothing failed"},
+	{"report", "Where the whole report is: the namespace and name of a ConfigMap; empty if it could not be kept"},
 }
 
 // taskName names the generic Task of a phase whose step has the given timeout.
