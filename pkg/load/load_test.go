@@ -4,6 +4,7 @@ package load
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -125,5 +126,99 @@ func eachArchive(t *testing.T, dir, golden string, got func(t *testing.T, dir st
 				t.Errorf("(-want +got; UPDATE=1 writes it)\n%s", diff)
 			}
 		})
+	}
+}
+
+// The plans of this repository are loaded with its own schema, and each is named
+// after its file.
+func TestOwnPlans(t *testing.T) {
+	offline(t)
+	plans, problems := Plans("../..", []string{"plans"})
+	if len(problems) > 0 {
+		t.Fatalf("problems:\n%v", problems)
+	}
+	files, err := filepath.Glob("../../plans/*.cue")
+	if err != nil || len(files) != len(plans) {
+		t.Errorf("%d files and %d plans (%v)", len(files), len(plans), err)
+	}
+	for _, p := range plans {
+		if _, err := os.Stat(filepath.Join("../../plans", p.Name+".cue")); err != nil {
+			t.Errorf("plan %s: %v", p.Name, err)
+		}
+	}
+}
+
+// A directory or file of another kind, or without a right, is told as such.
+func TestUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, data []byte) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("bytes.cue", []byte("package p\n\nplan: a: \"\xff\"\n"))
+	write("bytes.yaml", []byte("a: b\nc: \xc3\x28\n"))
+	write("zero.json", []byte("{\"a\": \x00}"))
+	write("large.yaml", []byte(strings.Repeat("# comment\n", MaxFileSize/10+1)))
+	write("deep.cue", []byte("a: "+strings.Repeat("[", 1<<20)))
+	write("deep.yaml", []byte("a: "+strings.Repeat("[", 1<<20)))
+	write("deep.json", []byte(strings.Repeat("[", 1<<20)))
+	if err := os.Mkdir(filepath.Join(dir, "dir.yaml"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("loop.cue", filepath.Join(dir, "loop.cue")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(os.DevNull, filepath.Join(dir, "null.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ path, want string }{
+		{"bytes.cue", "bytes.cue:3:11: not UTF-8: byte 0xff"},
+		{"bytes.yaml", "bytes.yaml:2:4: not UTF-8: byte 0xc3"},
+		{"zero.json", "zero.json:1:7: not text: byte 0x00"},
+		{"large.yaml", "large.yaml: larger than 8 MiB: too large for a plan"},
+		{"deep.cue", "deep.cue:1:10004: expression exceeds maximum nesting depth of 10000"},
+		{"deep.yaml", "deep.yaml: exceeded max depth of 10000"},
+		{"deep.json", "deep.json:1:10001: not JSON: invalid character '[' exceeded max depth"},
+		{"dir.yaml", "dir.yaml: no plan in this directory: want a .cue, .yaml, .yml or .json file"},
+		{"loop.cue", "loop.cue: too many levels of symbolic links"},
+		{"null.yaml", "null.yaml: not a file"},
+		{"", "no plan: want a .cue, .yaml or .json file, or a directory of them"},
+	}
+	for _, test := range tests {
+		t.Run(test.path, func(t *testing.T) {
+			var paths []string
+			if test.path != "" {
+				paths = []string{test.path}
+			}
+			plans, problems := Plans(dir, paths)
+			if len(plans) > 0 || len(problems) == 0 || problems[0].String() != test.want {
+				t.Errorf("%d plans, problems:\n%vwant\n%s", len(plans), problems, test.want)
+			}
+		})
+	}
+}
+
+// A plan of a mebibyte is refused by the number of its checks, before the schema
+// is put to each.
+func TestLarge(t *testing.T) {
+	dir := t.TempDir()
+	var cue, yaml strings.Builder
+	cue.WriteString("package p\n\nimport \"github.com/checkplan/checkplan/schema\"\n\nplan: large: schema.#Plan & {\n")
+	yaml.WriteString("apiVersion: checkplan.dev/v1alpha1\nkind: Plan\nmetadata: {name: large}\nspec:\n  checks:\n")
+	for n := 0; cue.Len() < 1<<20; n++ {
+		fmt.Fprintf(&cue, "\tchecks: \"check-%d\": podMesh: {probes: tcp: {count: 5, interval: \"100ms\"}, expect: latency: p99: \"5ms\"}\n", n)
+		fmt.Fprintf(&yaml, "    check-%d: {podMesh: {probes: {tcp: {count: 5, interval: 100ms}}, expect: {latency: {p99: 5ms}}}}\n", n)
+	}
+	cue.WriteString("}\n")
+	for name, data := range map[string]string{"large.cue": cue.String(), "large.yaml": yaml.String()} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		plans, problems := Plans(dir, []string{name})
+		if len(plans) > 0 || len(problems) != 1 || !strings.Contains(problems[0].Message, "checks: at most 128 fit") {
+			t.Errorf("%s: %d plans, problems:\n%v", name, len(plans), problems)
+		}
 	}
 }

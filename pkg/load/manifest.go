@@ -86,12 +86,18 @@ func (l *loader) manifest(doc ast.Expr) {
 		l.schema = schemaValue(l.ctx)
 	}
 	v := l.ctx.BuildExpr(doc)
-	l.plan(&source{
+	s := &source{
 		namePath: manifestName,
 		specPath: manifestSpec,
 		value:    v,
 		def:      manifestDef,
 		schema:   l.schema,
 		raw:      func() cue.Value { return v },
-	})
+	}
+	if f := countChecks(v.LookupPath(manifestSpec)); f != nil {
+		f.path = slices.Concat(manifestSpec.Selectors(), f.path)
+		l.addFound(s, []finding{*f})
+		return
+	}
+	l.plan(s)
 }

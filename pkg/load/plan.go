@@ -34,7 +34,7 @@ var (
 // dir, files the files that they stand for.
 func (l *loader) loadCUE(dir string, args, files []string) {
 	overlay := map[string][]byte{}
-	before := len(l.problems)
+	before, size := len(l.problems), 0
 	for _, name := range files {
 		b, ok := l.read(name)
 		if !ok {
@@ -45,6 +45,7 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 			continue
 		}
 		overlay[name] = b
+		size += len(b)
 	}
 	if len(l.problems) > before {
 		return
@@ -60,6 +61,19 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 		l.addErrors(inst.Err, where)
 		return
 	}
+	// What the user wrote, apart from the schema; built only if it is needed.
+	var openPlans cue.Value
+	open := func() cue.Value {
+		if !openPlans.Exists() {
+			inst := cueload.Instances(args, config(dir, overlay, true))[0]
+			openPlans = cuecontext.New().BuildInstance(inst).LookupPath(planPath)
+		}
+		return openPlans
+	}
+	if size > largeSource && l.tooManyChecks(open()) {
+		return
+	}
+
 	pkg := l.ctx.BuildInstance(inst)
 	plans := pkg.LookupPath(planPath)
 	if !plans.Exists() {
@@ -69,16 +83,6 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 		}
 		l.add(Problem{File: l.rel(where), Message: `no plan: want a field plan: "<name>": schema.#Plan & {...}`})
 		return
-	}
-
-	// What the user wrote, apart from the schema; built only if it is needed.
-	var openPlans cue.Value
-	open := func() cue.Value {
-		if !openPlans.Exists() {
-			inst := cueload.Instances(args, config(dir, overlay, true))[0]
-			openPlans = cuecontext.New().BuildInstance(inst).LookupPath(planPath)
-		}
-		return openPlans
 	}
 
 	it, err := plans.Fields()
@@ -106,6 +110,42 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 		}
 		l.add(l.problem(plans.Pos(), planPath, `no plan: want "<name>": schema.#Plan & {...} in it`))
 	}
+}
+
+// maxChecks is the most checks of a plan that are looked at. The shortest check
+// has more than a kilobyte in a plan's JSON, so that more never fit
+// checkup.MaxPlanSize; and each takes the schema some milliseconds.
+const maxChecks = 128
+
+// largeSource is from how many bytes of CUE on the checks are counted before the
+// schema is put to them.
+const largeSource = 256 << 10
+
+// tooManyChecks reports whether any of the plans has more than maxChecks.
+func (l *loader) tooManyChecks(plans cue.Value) bool {
+	before := len(l.problems)
+	it, err := plans.Fields()
+	for err == nil && it.Next() {
+		path := append(planPath.Selectors(), it.Selector())
+		if f := countChecks(it.Value()); f != nil {
+			l.addFound(&source{path: cue.MakePath(path...), raw: it.Value}, []finding{*f})
+		}
+	}
+	return len(l.problems) > before
+}
+
+// countChecks finds a plan that has more than maxChecks; nil if it does not.
+func countChecks(plan cue.Value) *finding {
+	checks := cue.ParsePath("checks")
+	n := 0
+	it, err := plan.LookupPath(checks).Fields()
+	for err == nil && it.Next() {
+		n++
+	}
+	if n <= maxChecks {
+		return nil
+	}
+	return &finding{path: checks.Selectors(), rule: "plan-size", message: fmt.Sprintf("%d checks: at most %d fit what Linux passes to a task: split the plan", n, maxChecks)}
 }
 
 // source is something that should be a plan: a plan by itself, or one in a
@@ -260,6 +300,8 @@ func (l *loader) addErrors(err error, where string) {
 				if n, _ := fmt.Sscanf(rest, "%d:", &line); n == 1 {
 					p.Line, p.Column = line, 1
 					_, p.Message, _ = strings.Cut(rest, ": ")
+				} else {
+					p.Message = strings.TrimSpace(rest)
 				}
 			}
 		}

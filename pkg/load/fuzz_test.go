@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+// Whatever a file holds, loading it comes to plans or to problems, and every
+// problem has a message and a place in the file or none.
+
+func FuzzCUE(f *testing.F)  { fuzz(f, ".cue") }
+func FuzzYAML(f *testing.F) { fuzz(f, ".yaml") }
+func FuzzJSON(f *testing.F) { fuzz(f, ".json") }
+
+func fuzz(f *testing.F, ext string) {
+	f.Setenv("CUE_REGISTRY", "none")
+	for _, dir := range []string{"broken", "good"} {
+		names, err := filepath.Glob(filepath.Join("testdata", dir, "*.txtar"))
+		if err != nil || len(names) == 0 {
+			f.Fatal("no seeds")
+		}
+		for _, name := range names {
+			archive, err := txtar.ParseFile(name)
+			if err != nil {
+				f.Fatal(err)
+			}
+			for _, file := range archive.Files {
+				if filepath.Ext(file.Name) == ext && len(file.Data) < 2000 && !strings.Contains(string(file.Data), "list.Range") {
+					f.Add(file.Data)
+				}
+			}
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "plan"+ext), data, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		plans, problems := Plans(dir, []string{"plan" + ext})
+		if (len(plans) == 0) == (len(problems) == 0) {
+			t.Errorf("%d plans and %d problems", len(plans), len(problems))
+		}
+		lines := strings.Count(string(data), "\n") + 1
+		for _, p := range problems {
+			if p.Message == "" || strings.Contains(p.Message, "\n") || p.File != "plan"+ext || p.Line > lines {
+				t.Errorf("problem %#v", p)
+			}
+		}
+	})
+}
