@@ -463,10 +463,14 @@ func (j *judge) limits(seen *checkup.Observation, fail func(failure, checkup.Sta
 			fail(lost, failed.Stage, fmt.Sprintf("%d of %d lost (%s), limit %s; last: %s", seen.Sent-seen.Received, seen.Sent, loss, limit, failed.Message))
 		}
 	}
-	sorted := slices.Sorted(slices.Values(seen.RTTs))
+	var sorted []int64
 	for _, l := range j.w.Expect.Latency.Ordered() {
 		if l.Limit == nil {
 			continue
+		}
+		if sorted == nil {
+			sorted = slices.Clone(seen.RTTs)
+			slices.Sort(sorted)
 		}
 		if rtt := quantile(sorted, l.Quantile); rtt > time.Duration(*l.Limit).Microseconds() {
 			fail(slow, stage, fmt.Sprintf("%s %s, limit %s", l.Name, micros(rtt), l.Limit))

@@ -183,6 +183,9 @@ type localiser struct {
 
 // newLocaliser returns nil if no pair failed in the class.
 func newLocaliser(w *checkup.Worksheet, outcomes []outcome, class failure, done []bool) *localiser {
+	if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.failure == class }) {
+		return nil
+	}
 	l := &localiser{w: w, class: class, of: map[int32][]*candidate{}, key: map[string]int32{}}
 	for _, f := range w.IPFamilies {
 		for _, p := range w.Probes {
@@ -722,7 +725,7 @@ func (l *localiser) cover() []*candidate {
 	}
 	heap.Init(&q)
 	var chosen []*candidate
-	for len(q) > 0 {
+	for uncovered := l.fails; uncovered > 0 && len(q) > 0; {
 		c := q[0]
 		left := l.left(c)
 		switch {
@@ -739,6 +742,7 @@ func (l *localiser) cover() []*candidate {
 			for _, i := range left {
 				l.covered[i] = true
 			}
+			uncovered -= len(left)
 			chosen = append(chosen, c)
 		}
 	}

@@ -170,13 +170,13 @@ func TestLocalise(t *testing.T) {
 			if !ok {
 				t.Fatal("nothing injects this cause")
 			}
-			for seed := range uint64(15) {
+			for seed := range uint64(10) {
 				rng := rand.New(rand.NewPCG(seed, 4))
-				nodes := 4 + rng.IntN(20)
+				nodes := 4 + rng.IntN(14)
 				degree := []int{0, 2, 3, 5}[rng.IntN(4)]
 				n := newNetwork(seed, nodes, degree, []int{0, 2, 3}[rng.IntN(3)], fourTransports())
 				if cause == checkup.CauseZones {
-					n = newNetwork(seed, 12+rng.IntN(10), 6, 3, fourTransports())
+					n = newNetwork(seed, 12+rng.IntN(6), 6, 3, fourTransports())
 				}
 				n.tally = rng.IntN(3) > 0
 				n.w.Expect.Loss.Max = ptr(checkup.Percent(1))

@@ -397,7 +397,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		if len(b) < 50_000 {
+		if len(b) < 12_000 {
 			f.Add(b)
 		}
 	}
