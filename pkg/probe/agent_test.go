@@ -55,10 +55,22 @@ func TestAgentEndToEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := (Agent{Order: read, Version: "v1.2.3", Out: &out, Root: noCgroup}).Run(t.Context()); err != nil {
+	if err := (Agent{Order: read, Version: "v1.2.3", Out: &out, Funcs: unwatched(), Root: noCgroup}).Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "testdata/agent.jsonl", settle(t, out.Bytes()))
+}
+
+// unwatched are the prober functions, but hold-ups of this busy machine spoil
+// nothing.
+func unwatched() map[checkup.Transport]Func {
+	funcs := map[checkup.Transport]Func{}
+	for transport, f := range Funcs {
+		funcs[transport] = func(ctx context.Context, m Measurement, s *Session) checkup.Observation {
+			return f(ctx, m, &Session{Nonce: s.Nonce, Limiter: s.Limiter})
+		}
+	}
+	return funcs
 }
 
 func closedPortsOf(t *testing.T) map[checkup.Transport]int {
@@ -79,7 +91,6 @@ func settle(t *testing.T, lines []byte) []byte {
 		if o := m.Observation; o != nil {
 			clear(o.RTTs)
 			o.Kernel = false
-			o.Spoiled = 0
 		}
 		if m.End != nil {
 			m.End.SelfDoubt.SchedulingDelayMax, m.End.SelfDoubt.SchedulingDelayP99 = 0, 0
@@ -280,7 +291,7 @@ func TestStoppedAgentTellsNoEnd(t *testing.T) {
 	defer stop()
 	ran := make(chan error, 1)
 	go func() {
-		a := Agent{Order: order, Out: writer, Funcs: map[checkup.Transport]Func{checkup.TCP: tcp, checkup.UDP: hanging, checkup.HTTP: hanging}}
+		a := Agent{Order: order, Out: writer, Funcs: map[checkup.Transport]Func{checkup.TCP: unwatched()[checkup.TCP], checkup.UDP: hanging, checkup.HTTP: hanging}}
 		err := a.Run(ctx)
 		writer.Close()
 		ran <- err

@@ -261,8 +261,8 @@ func (c *conversation) hear(e heard) {
 		c.fail(&c.journeys[i], e.errno)
 	case arrival:
 		i := e.number
-		if i < 0 || c.journeys[i].flow != e.flow {
-			e.flow.strange = true
+		if i < 0 || c.journeys[i].flow != e.flow || e.at.Before(c.journeys[i].sent) {
+			e.flow.strange = true // not an answer, or to what was not asked yet
 			return
 		}
 		j := &c.journeys[i]

@@ -135,10 +135,13 @@ func sleepUntil(ctx context.Context, t time.Time) error {
 }
 
 // tally makes an observation of the samples of a pair, in the order in which
-// they were sent.
+// they were sent. Of several failures it tells the last that the network
+// explained, else the last: hosts limit the rate of their ICMP errors, so that
+// of a rejected pair most packets seem to be lost without a word.
 func tally(m Measurement, samples []sample, w *Watch) checkup.Observation {
 	o := checkup.Observation{Pair: m.Pair, Kernel: true}
 	var longest time.Duration
+	unexplained := false // o.Failure is a timeout
 	for _, s := range samples {
 		if held, spoiled := w.spoils(s); spoiled {
 			o.Spoiled++
@@ -147,7 +150,9 @@ func tally(m Measurement, samples []sample, w *Watch) checkup.Observation {
 		}
 		o.Sent++
 		if s.cause != nil {
-			o.Failure = s.cause
+			if o.Failure == nil || unexplained || !s.timedOut {
+				o.Failure, unexplained = s.cause, s.timedOut
+			}
 			continue
 		}
 		o.Received++

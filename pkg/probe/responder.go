@@ -31,8 +31,8 @@ const (
 )
 
 const (
-	// maxConnections is the most connections of each of TCP echo and HTTP that
-	// are served at once; more wait to be accepted.
+	// maxConnections is the most connections, of each of TCP echo and HTTP and of
+	// each family, that are served at once; more wait to be accepted.
 	maxConnections = 256
 	// echoIdle and echoLife bound a TCP echo connection: how long nothing may
 	// come, and how long it may last.
@@ -44,8 +44,8 @@ const (
 // requests, and HTTP with /healthz and /bytes?n=SIZE. It counts the distinct UDP
 // requests of every pair.
 type Responder struct {
-	tcp        net.Listener
-	http       net.Listener
+	// One socket per IP family that address and host have.
+	tcp, http  []net.Listener
 	udp        []*net.UDPConn
 	receptions receptions
 }
@@ -65,43 +65,64 @@ func Listen(ctx context.Context, echoAddress, httpAddress string) (*Responder, e
 func (r *Responder) listen(ctx context.Context, echoAddress, httpAddress string) error {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
-	var err error
-	if r.tcp, err = lc.Listen(ctx, "tcp", echoAddress); err != nil {
-		return fmt.Errorf("cannot listen for TCP echo: %w", err)
-	}
-	if r.http, err = lc.Listen(ctx, "tcp", httpAddress); err != nil {
-		return fmt.Errorf("cannot listen for HTTP: %w", err)
-	}
-	// One socket per family: an answer must come from the address that was asked.
-	for _, network := range []string{"udp4", "udp6"} {
-		conn, err := lc.ListenPacket(ctx, network, echoAddress)
-		var wrongFamily *net.AddrError
-		switch {
-		case errors.As(err, &wrongFamily), errors.Is(err, syscall.EAFNOSUPPORT), errors.Is(err, syscall.EADDRNOTAVAIL):
-			continue // the address, or the host, does not have this family
-		case err != nil:
+	// One socket per family: whether one for both serves IPv4 is Go's guess, which
+	// is wrong where the loopback is down, and the answer to a datagram must come
+	// from the address that was asked.
+	for _, digit := range []string{"4", "6"} {
+		echo, err := listenStream(ctx, lc, "tcp"+digit, echoAddress, &r.tcp)
+		if err != nil {
+			return fmt.Errorf("cannot listen for TCP echo: %w", err)
+		}
+		if _, err := listenStream(ctx, lc, "tcp"+digit, httpAddress, &r.http); err != nil {
+			return fmt.Errorf("cannot listen for HTTP: %w", err)
+		}
+		if !echo {
+			continue
+		}
+		packets, err := lc.ListenPacket(ctx, "udp"+digit, echoAddress)
+		if err != nil {
 			return fmt.Errorf("cannot listen for UDP echo: %w", err)
 		}
-		r.udp = append(r.udp, conn.(*net.UDPConn))
-		_ = conn.(*net.UDPConn).SetReadBuffer(receiveBuffer) // more than the host allows is cut down
-		if err := askDestination(conn.(*net.UDPConn), network); err != nil {
+		conn := packets.(*net.UDPConn)
+		r.udp = append(r.udp, conn)
+		_ = conn.SetReadBuffer(receiveBuffer) // more than the host allows is cut down
+		if err := askDestination(conn, digit); err != nil {
 			return fmt.Errorf("cannot listen for UDP echo: %w", err)
 		}
 	}
-	if len(r.udp) == 0 {
-		return fmt.Errorf("cannot listen for UDP echo: %s is of no IP family that this host has", echoAddress)
+	if len(r.tcp) == 0 {
+		return fmt.Errorf("cannot listen for TCP echo: %s is of no IP family that this host has", echoAddress)
+	}
+	if len(r.http) == 0 {
+		return fmt.Errorf("cannot listen for HTTP: %s is of no IP family that this host has", httpAddress)
 	}
 	return nil
 }
 
+// listenStream appends a listener, and reports whether address and host have the
+// network's family.
+func listenStream(ctx context.Context, lc net.ListenConfig, network, address string, to *[]net.Listener) (bool, error) {
+	l, err := lc.Listen(ctx, network, address)
+	var wrongFamily *net.AddrError
+	switch {
+	case errors.As(err, &wrongFamily) && wrongFamily.Err == "no suitable address found",
+		errors.Is(err, syscall.EAFNOSUPPORT), errors.Is(err, syscall.EADDRNOTAVAIL):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	*to = append(*to, l)
+	return true, nil
+}
+
 // askDestination makes the kernel tell which address a datagram was sent to.
-func askDestination(conn *net.UDPConn, network string) error {
+func askDestination(conn *net.UDPConn, digit string) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
 	}
 	level, option := unix.SOL_IP, unix.IP_PKTINFO
-	if network == "udp6" {
+	if digit == "6" {
 		level, option = unix.SOL_IPV6, unix.IPV6_RECVPKTINFO
 	}
 	var serr error
@@ -111,13 +132,13 @@ func askDestination(conn *net.UDPConn, network string) error {
 	return serr
 }
 
-// Ports on which the responder listens, by transport. On port 0 each family's
-// UDP socket has a port of its own; the first one's is given.
+// Ports on which the responder listens, by transport. Where port 0 was asked
+// for, each family has a port of its own: those of the first are given.
 func (r *Responder) Ports() map[checkup.Transport]int {
 	return map[checkup.Transport]int{
-		checkup.TCP:  r.tcp.Addr().(*net.TCPAddr).Port,
+		checkup.TCP:  r.tcp[0].Addr().(*net.TCPAddr).Port,
 		checkup.UDP:  r.udp[0].LocalAddr().(*net.UDPAddr).Port,
-		checkup.HTTP: r.http.Addr().(*net.TCPAddr).Port,
+		checkup.HTTP: r.http[0].Addr().(*net.TCPAddr).Port,
 	}
 }
 
@@ -132,8 +153,12 @@ func (r *Responder) Serve(ctx context.Context, out io.Writer, tick <-chan time.T
 	for _, conn := range r.udp {
 		g.Go(func() error { return unlessEnded(ctx, r.serveUDP(conn)) })
 	}
-	g.Go(func() error { return unlessEnded(ctx, serveTCP(ctx, netutil.LimitListener(r.tcp, maxConnections))) })
-	g.Go(func() error { return unlessEnded(ctx, serveHTTP(ctx, netutil.LimitListener(r.http, maxConnections))) })
+	for _, l := range r.tcp {
+		g.Go(func() error { return unlessEnded(ctx, serveTCP(ctx, netutil.LimitListener(l, maxConnections))) })
+	}
+	for _, l := range r.http {
+		g.Go(func() error { return unlessEnded(ctx, serveHTTP(ctx, netutil.LimitListener(l, maxConnections))) })
+	}
 	g.Go(func() error {
 		for {
 			select {
@@ -159,11 +184,8 @@ func unlessEnded(ctx context.Context, err error) error {
 }
 
 func (r *Responder) close() {
-	if r.tcp != nil {
-		r.tcp.Close()
-	}
-	if r.http != nil {
-		r.http.Close()
+	for _, l := range slices.Concat(r.tcp, r.http) {
+		l.Close()
 	}
 	for _, conn := range r.udp {
 		conn.Close()

@@ -51,13 +51,12 @@ func TestResponderListensInBothFamilies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.close()
-	if len(r.udp) != 2 {
-		t.Fatalf("%d UDP sockets, want one per family", len(r.udp))
+	if len(r.udp) != 2 || len(r.tcp) != 2 || len(r.http) != 2 {
+		t.Fatalf("%d UDP, %d TCP, %d HTTP sockets, want one of each per family", len(r.udp), len(r.tcp), len(r.http))
 	}
-	for _, family := range checkup.IPFamilies {
-		for _, l := range []net.Listener{r.tcp, r.http} {
-			address := netip.AddrPortFrom(loopback[family], l.Addr().(*net.TCPAddr).AddrPort().Port())
-			conn, err := net.Dial("tcp", address.String())
+	for i, family := range checkup.IPFamilies {
+		for _, l := range []net.Listener{r.tcp[i], r.http[i]} {
+			conn, err := net.Dial("tcp", netip.AddrPortFrom(loopback[family], l.Addr().(*net.TCPAddr).AddrPort().Port()).String())
 			if err != nil {
 				t.Error(err)
 				continue
@@ -81,6 +80,8 @@ func TestListenSaysWhatItCannot(t *testing.T) {
 	for _, test := range []struct{ echo, http, want string }{
 		{taken.Addr().String(), "127.0.0.1:0", "cannot listen for TCP echo: "},
 		{"127.0.0.1:0", taken.Addr().String(), "cannot listen for HTTP: "},
+		{"nonsense", "127.0.0.1:0", "cannot listen for TCP echo: "},
+		{"127.0.0.1:0", "127.0.0.1", "cannot listen for HTTP: "},
 		{takenUDP.LocalAddr().String(), "127.0.0.1:0", "cannot listen for UDP echo: "},
 	} {
 		if _, err := Listen(t.Context(), test.echo, test.http); err == nil || !strings.HasPrefix(err.Error(), test.want) {
@@ -104,7 +105,7 @@ func TestResponderHTTP(t *testing.T) {
 		{"/bytes", 400, "n: want a number from 0 to 16777216\n"},
 		{"/", 404, "404 page not found\n"},
 	} {
-		response, err := nethttp.Get(fmt.Sprintf("http://%v%s", r.http.Addr(), test.path))
+		response, err := nethttp.Get(fmt.Sprintf("http://%v%s", r.http[0].Addr(), test.path))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +258,7 @@ func TestResponderEndsWithConnectionsOpen(t *testing.T) {
 	defer stop()
 	served := make(chan error, 1)
 	go func() { served <- r.Serve(ctx, io.Discard, nil) }()
-	conn, err := net.Dial("tcp", r.tcp.Addr().String())
+	conn, err := net.Dial("tcp", r.tcp[0].Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

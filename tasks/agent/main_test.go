@@ -65,7 +65,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"probe", "--order", empty}, 1, "empty.json: cannot read the order: EOF\n"},
 		{[]string{"probe", "--order", bad}, 1, "limits.packetsPerSecond: must be at least 1\nlimits.concurrency: must be at least 1\n"},
 		{[]string{"probe", "--order", good}, 0, ""}, // to a port that refuses: the network, not the tool
-		{[]string{"respond", "--echo", "nonsense"}, 1, "agent: cannot listen for TCP echo: listen tcp: address nonsense: missing port in address\n"},
+		{[]string{"respond", "--echo", "nonsense"}, 1, "agent: cannot listen for TCP echo: listen tcp4: address nonsense: missing port in address\n"},
 		{[]string{"version"}, 0, ""},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
