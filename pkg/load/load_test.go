@@ -25,7 +25,7 @@ func TestBroken(t *testing.T) {
 	offline(t)
 	broken := map[string]bool{}
 	n := 0
-	eachArchive(t, "testdata/broken", "problems", func(t *testing.T, dir string, args []string) string {
+	total := eachArchive(t, "testdata/broken", "problems", func(t *testing.T, dir string, args []string) string {
 		n++
 		plans, problems := Plans(dir, args)
 		if len(problems) == 0 || plans != nil {
@@ -39,8 +39,8 @@ func TestBroken(t *testing.T) {
 		}
 		return problems.String()
 	})
-	if n < 40 {
-		t.Errorf("%d archives", n)
+	if n < total {
+		return // go test -run chose some of them
 	}
 	for _, name := range checkup.RuleNames() {
 		if !broken[name] {
@@ -81,7 +81,8 @@ func offline(t testing.TB) {
 // eachArchive unpacks every archive in dir, and compares what got gives with the
 // file of the name golden in it. got is given the arguments in the line of the
 // archive's comment that begins with "args: ", or else the files.
-func eachArchive(t *testing.T, dir, golden string, got func(t *testing.T, dir string, args []string) string) {
+// It returns how many archives there are.
+func eachArchive(t *testing.T, dir, golden string, got func(t *testing.T, dir string, args []string) string) int {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
 	if err != nil || len(names) == 0 {
@@ -127,6 +128,7 @@ func eachArchive(t *testing.T, dir, golden string, got func(t *testing.T, dir st
 			}
 		})
 	}
+	return len(names)
 }
 
 // The plans of this repository are loaded with its own schema, and each is named

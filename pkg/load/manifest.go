@@ -47,7 +47,7 @@ func (l *loader) loadManifests(abs string) {
 		l.add(Problem{File: l.rel(abs), Message: "empty file: want a plan"})
 	}
 	for _, d := range docs {
-		l.manifest(d)
+		l.manifest(abs, d)
 	}
 }
 
@@ -81,12 +81,13 @@ func (l *loader) jsonProblem(abs string, b []byte, err error) Problem {
 }
 
 // manifest loads one document.
-func (l *loader) manifest(doc ast.Expr) {
+func (l *loader) manifest(abs string, doc ast.Expr) {
 	if !l.schema.Exists() {
 		l.schema = schemaValue(l.ctx)
 	}
 	v := l.ctx.BuildExpr(doc)
 	s := &source{
+		file:     abs,
 		namePath: manifestName,
 		specPath: manifestSpec,
 		value:    v,

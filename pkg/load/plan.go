@@ -70,7 +70,7 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 		}
 		return openPlans
 	}
-	if size > largeSource && l.tooManyChecks(open()) {
+	if size > largeSource && l.tooManyChecks(open(), where) {
 		return
 	}
 
@@ -97,18 +97,23 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 		l.plan(&source{
 			name:   sel.Unquoted(),
 			path:   cue.MakePath(append(planPath.Selectors(), sel)...),
+			file:   where,
 			value:  it.Value(),
 			def:    planDef,
 			schema: schema,
 			raw:    func() cue.Value { return open().LookupPath(cue.MakePath(sel)) },
 		})
 	}
-	if n == 0 {
-		if err := plans.Err(); err != nil {
-			l.addErrors(err, where)
-			return
-		}
+	if err := plans.Err(); n == 0 && err != nil {
+		l.addErrors(err, where)
+	} else if n == 0 {
 		l.add(l.problem(plans.Pos(), planPath, `no plan: want "<name>": schema.#Plan & {...} in it`))
+	}
+	// What is beside the plans must be right too, as for the cue command.
+	for _, e := range errors.Errors(pkg.Validate()) {
+		if path := pathOf(e.Path()).Selectors(); len(path) == 0 || path[0] != planPath.Selectors()[0] {
+			l.addErrors(e, where)
+		}
 	}
 }
 
@@ -122,13 +127,13 @@ const maxChecks = 128
 const largeSource = 256 << 10
 
 // tooManyChecks reports whether any of the plans has more than maxChecks.
-func (l *loader) tooManyChecks(plans cue.Value) bool {
+func (l *loader) tooManyChecks(plans cue.Value, where string) bool {
 	before := len(l.problems)
 	it, err := plans.Fields()
 	for err == nil && it.Next() {
 		path := append(planPath.Selectors(), it.Selector())
 		if f := countChecks(it.Value()); f != nil {
-			l.addFound(&source{path: cue.MakePath(path...), raw: it.Value}, []finding{*f})
+			l.addFound(&source{path: cue.MakePath(path...), file: where, raw: it.Value}, []finding{*f})
 		}
 	}
 	return len(l.problems) > before
@@ -154,6 +159,7 @@ type source struct {
 	// name is the plan's name where it is not in the value.
 	name string
 	path cue.Path // of the value, for problems
+	file string   // or directory, of problems that have no other place
 	// namePath and specPath are where name and plan are in the value, if it is a
 	// manifest.
 	namePath, specPath cue.Path
@@ -250,6 +256,9 @@ func (l *loader) addFound(s *source, found []finding) {
 		}
 		p := l.problem(pos, cue.MakePath(slices.Concat(s.path.Selectors(), f.path)...), f.message)
 		p.rule = f.rule
+		if p.File == "" {
+			p.File = l.rel(s.file)
+		}
 		l.add(p)
 	}
 }
