@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/report"
+	"github.com/checkplan/checkplan/pkg/tekton"
+)
+
+// The Task declares exactly the results that the report step writes: Tekton fails
+// a run that succeeded and did not write a declared result, and drops one that is
+// not declared.
+func TestDeclaredResultsAreTheWrittenOnes(t *testing.T) {
+	var declared []string
+	for _, r := range tekton.ConcludeResults {
+		declared = append(declared, r.Name)
+	}
+	slices.Sort(declared)
+	written := slices.Sorted(maps.Keys(report.Results(&checkup.Report{}, "")))
+	if diff := cmp.Diff(declared, written); diff != "" {
+		t.Errorf("declared, but not written (-); written, but not declared (+):\n%s", diff)
+	}
+}
