@@ -20,7 +20,8 @@ import (
 const undoTime = 20 * time.Second
 
 // Add brings a fault into effect between nodes, records it in dir (made if it
-// is not there) and returns its id, a decimal number. On error nothing of it
+// is not there) and returns its id, a decimal number. Numbers begin again at 1
+// once all faults are cleared, so an id is good for no longer. On error nothing of it
 // stays, save for what the error says could not be removed. Add needs root and
 // the tool nft; a delay may start a process, see [Hold].
 func Add(ctx context.Context, dir string, nodes []Node, f Fault) (id string, err error) {
