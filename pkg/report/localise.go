@@ -24,8 +24,7 @@ const (
 	// cause says; so a node of whose five peers one has no trouble is not named,
 	// but one of six is
 	exceptionCost = 3
-	// evidence, in nats, that chance accounts for in one cell, and that costs
-	// nothing
+	// evidence, in nats, that chance accounts for, and that costs nothing
 	chance = 3
 	// how much costlier an explanation of the same pairs may be and still be told
 	// as one that cannot be excluded
@@ -388,9 +387,9 @@ func (t *tally) add(m *measured) {
 	t.failed += m.failed
 }
 
-// surprise is the cost of the evidence that the cell's share of failures is not
-// the one of the whole scope.
-func (t tally) surprise(share float64) float64 {
+// against is the evidence, in nats, that the cell's share of failures is not the
+// one of the whole scope: the logarithm of the likelihood ratio.
+func (t tally) against(share float64) float64 {
 	if t.made == 0 {
 		return 0
 	}
@@ -402,7 +401,7 @@ func (t tally) surprise(share float64) float64 {
 	if q < 1 {
 		nats += (1 - q) * math.Log((1-q)/(1-share))
 	}
-	return min(exceptionCost, max(0, t.made*nats-chance))
+	return t.made * nats
 }
 
 // assess works out what a cause explains and what it costs; nil if it explains
@@ -484,16 +483,13 @@ func (l *localiser) assess(p *place, n narrow, flows bool) *candidate {
 // attribute, and for wide places by node. The first so many of the scope are
 // those whose requests do.
 func (l *localiser) exceptions(c *candidate, scope []int32, there int, counts func(*measured) bool) float64 {
-	share := min(max(c.share, 1e-9), 1-1e-9)
-	cost := 0.0
 	wide := c.cause == checkup.CauseNetwork || c.cause == checkup.CauseZones
 	var sources, targets []tally
 	if wide {
 		sources, targets = make([]tally, len(l.nodes)), make([]tally, len(l.nodes))
 	}
 	byAttribute := make([]tally, len(l.attributes))
-	var one tally
-	var roles [2]tally
+	cells := make([]tally, 2, 16) // the first two are for requests and answers
 	var a, b int32 = -1, -1
 	for k, i := range scope {
 		m := &l.all[i]
@@ -502,14 +498,14 @@ func (l *localiser) exceptions(c *candidate, scope []int32, there int, counts fu
 		}
 		// Pairs of one source and target follow one another.
 		if m.a != a || m.b != b {
-			cost += one.surprise(share)
-			one, a, b = tally{}, m.a, m.b
+			cells = append(cells, tally{})
+			a, b = m.a, m.b
 		}
-		one.add(m)
+		cells[len(cells)-1].add(m)
 		if k < there && (c.cause != checkup.CauseNode || l.nodes[m.a] == c.subject) {
-			roles[0].add(m)
+			cells[0].add(m)
 		} else {
-			roles[1].add(m)
+			cells[1].add(m)
 		}
 		byAttribute[m.attr].add(m)
 		if wide {
@@ -517,8 +513,6 @@ func (l *localiser) exceptions(c *candidate, scope []int32, there int, counts fu
 			targets[m.b].add(m)
 		}
 	}
-	cost += one.surprise(share)
-	cost += roles[0].surprise(share) + roles[1].surprise(share)
 	for _, n := range l.values {
 		var t tally
 		for i, a := range l.attributes {
@@ -527,13 +521,20 @@ func (l *localiser) exceptions(c *candidate, scope []int32, there int, counts fu
 				t.failed += byAttribute[i].failed
 			}
 		}
-		cost += t.surprise(share)
+		cells = append(cells, t)
 	}
-	for _, t := range sources {
-		cost += t.surprise(share)
+	cells = slices.Concat(cells, sources, targets)
+
+	// Of many cells one is out of line by chance. But whether a pair is slow, or
+	// gets through, is not a matter of chance to begin with.
+	allowed := float64(chance)
+	if l.class == lost {
+		allowed += math.Log(float64(len(cells)))
 	}
-	for _, t := range targets {
-		cost += t.surprise(share)
+	share := min(max(c.share, 1e-9), 1-1e-9)
+	cost := 0.0
+	for _, t := range cells {
+		cost += min(exceptionCost, max(0, t.against(share)-allowed))
 	}
 	return cost
 }

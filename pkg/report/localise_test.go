@@ -251,3 +251,87 @@ func BenchmarkJudge(b *testing.B) {
 		})
 	}
 }
+
+// TestLocalisePart injects faults that concern a part of the packets, or delay
+// them, into clusters of random size and sample.
+func TestLocalisePart(t *testing.T) {
+	node := func(i int) string { return fmt.Sprintf("worker-%d", i+1) }
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		nodes := 3 + rng.IntN(20)
+		n := newNetwork(seed, nodes, []int{0, 2, 3, 5}[rng.IntN(4)], rng.IntN(4), defaultProbes())
+		n.repair = rng.IntN(2) == 0
+		n.w.Expect.Loss.Max = ptr(checkup.Percent(1))
+		n.w.Expect.Latency.P99 = ptr(checkup.Duration(10 * time.Millisecond))
+		x, part := rng.IntN(nodes), 0.15+0.3*rng.Float64()
+		var here func(packet) bool
+		var want string
+		switch rng.IntN(4) {
+		case 0:
+			here, want = func(p packet) bool { return p.to == x }, "nodeIngress "+node(x)
+		case 1:
+			here, want = func(p packet) bool { return p.from == x }, "nodeEgress "+node(x)
+		case 2:
+			y := n.w.Assignments[x][rng.IntN(len(n.w.Assignments[x]))]
+			here, want = func(p packet) bool { return p.from == x && p.to == y }, "pair "+node(x)+" -> "+node(y)
+		default:
+			here, want = func(packet) bool { return true }, "network"
+		}
+		what := fmt.Sprintf("%.0f%% lost", 100*part)
+		if rng.IntN(2) == 0 {
+			what = "delayed"
+			n.delay = func(p packet) time.Duration { return time.Duration(when(here(p))) * 30 * time.Millisecond }
+		} else {
+			n.drop = func(p packet) float64 { return part * when(here(p)) }
+		}
+		r := n.judge()
+		if len(r.Findings) != 1 || kind(r.Findings[0]) != want && !slices.Contains(r.Findings[0].Alternatives, want) {
+			t.Errorf("seed %d: %d nodes, degree %d, repair %t: want %s, %s; got%s", seed, nodes, n.w.Degree, n.repair, want, what, show(r.Findings))
+		}
+	}
+}
+
+// TestTwoFaults checks that faults beside one another are each named.
+func TestTwoFaults(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		drop func(packet) bool
+		want []string
+	}{
+		{"two nodes", func(p packet) bool { return p.to == 1 || p.from == 4 }, []string{"nodeIngress worker-2", "nodeEgress worker-5"}},
+		{"a family and a pair", func(p packet) bool { return p.family == checkup.IPv6 || p.from == 2 && p.to == 3 }, []string{"family IPv6", "pair worker-3 -> worker-4"}},
+		{"a node and large packets", func(p packet) bool { return p.to == 1 || p.size > 1000 }, []string{"size 1400", "nodeIngress worker-2"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newNetwork(1, 8, 0, 2, fourTransports())
+			n.drop = func(p packet) float64 { return when(test.drop(p)) }
+			r := n.judge()
+			var got []string
+			for _, f := range r.Findings {
+				got = append(got, kind(f))
+			}
+			slices.Sort(got)
+			slices.Sort(test.want)
+			if !slices.Equal(got, test.want) {
+				t.Errorf("want %v; got%s", test.want, show(r.Findings))
+			}
+		})
+	}
+}
+
+// TestOneFailure: a single failed pair is no more than that.
+func TestOneFailure(t *testing.T) {
+	n := newNetwork(1, 12, 2, 3, fourTransports())
+	n.w.Expect.Loss.Max = ptr(checkup.Percent(1))
+	record := n.measure()
+	for i := range record.Observations {
+		whole := record.Observations[i]
+		o := &record.Observations[i]
+		o.Received, o.RTTs, o.Failure = o.Received-1, o.RTTs[1:], &checkup.Cause{Stage: checkup.StageEcho, Message: "timed out"}
+		r := Judge(n.w, n.roster, record, checkup.Gate{})
+		if len(r.Findings) != 1 || r.Findings[0].Cause != checkup.CausePair || r.Findings[0].Explains != 1 {
+			t.Fatalf("%v: %s", o.Pair, show(r.Findings))
+		}
+		record.Observations[i] = whole
+	}
+}
