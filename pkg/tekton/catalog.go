@@ -51,6 +51,9 @@ func Catalog(plans []*checkup.Plan, opts Options) (Files, error) {
 	files, groups := Files{}, map[string][]runtime.Object{}
 	tasks := map[string]*pipelinev1.Task{}
 	var errs []error
+	if opts.ImageTag == "latest" {
+		errs = append(errs, errors.New("image tag latest: what a catalog names must stay what it is; want a version, such as v0.1.0"))
+	}
 	for i, plan := range plans {
 		if i > 0 && plans[i-1].Name == plan.Name {
 			errs = append(errs, fmt.Errorf("plan %s: there are two of this name", plan.Name))

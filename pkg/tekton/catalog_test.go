@@ -131,7 +131,7 @@ func TestCatalogConventions(t *testing.T) {
 			}
 		}
 		for _, platform := range strings.Split(annotations["tekton.dev/platforms"], ",") {
-			if !regexp.MustCompile(`^linux/[a-z0-9]+$`).MatchString(platform) {
+			if !regexp.MustCompile(`^[a-z0-9]+/[a-z0-9]+$`).MatchString(platform) {
 				t.Errorf("%s: platform %q", name, platform)
 			}
 		}
@@ -170,6 +170,11 @@ func TestCatalogRefuses(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q\ndoes not say %q", err, want)
 		}
+	}
+	latest := testOptions
+	latest.ImageTag = "latest"
+	if files, err := Catalog(nil, latest); err == nil || files != nil || !strings.HasPrefix(err.Error(), "image tag latest: ") {
+		t.Errorf("got %d files and error %v, want none and an error about the tag", len(files), err)
 	}
 	files, err = Catalog([]*checkup.Plan{large}, testOptions)
 	if want := "kubectl apply keeps it in an annotation, and Kubernetes allows 262144 (256 KiB) there: split the plan"; err == nil || files != nil || !strings.Contains(err.Error(), want) {

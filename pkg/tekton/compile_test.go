@@ -183,8 +183,9 @@ func checkCompiled(t *testing.T, plan *checkup.Plan, opts Options) {
 			t.Errorf("%q would be expanded", v)
 		}
 	}
-	for _, noise := range []string{"creationTimestamp", "status:", "computeResources: {}", ": null", "generateName"} {
-		if bytes.Contains(encodeObjects(t, o.Applied()...), []byte("\n  "+noise)) || bytes.Contains(encodeObjects(t, o.Applied()...), []byte(noise+"\n")) {
+	applied := encodeObjects(t, o.Applied()...)
+	for _, noise := range []string{"creationTimestamp", "\nstatus:", "computeResources: {}", ": null\n", "generateName"} {
+		if bytes.Contains(applied, []byte(noise)) {
 			t.Errorf("%q in what is applied", noise)
 		}
 	}
@@ -288,7 +289,7 @@ func TestCompiled(t *testing.T) {
 }
 
 func TestCompiledRandomPlans(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(20) {
 		plan := randomPlan(rand.New(rand.NewPCG(seed, 1)))
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { checkCompiled(t, plan, testOptions) })
 		if t.Failed() {

@@ -90,7 +90,7 @@ func randomPlan(r *rand.Rand) *checkup.Plan {
 	plan.Gate.MaxUnmeasured = checkup.Percent(r.Float64() * 100)
 	plan.Teardown = checkup.Teardowns[r.IntN(len(checkup.Teardowns))]
 	var names []string
-	for range 1 + r.IntN(6) {
+	for range 1 + r.IntN(4) {
 		name := label(checkup.MaxCheckName)
 		if _, ok := plan.Checks[name]; ok {
 			continue
