@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Kind is what happens to a packet that a fault selects.
@@ -328,7 +329,7 @@ func (f *Fault) UnmarshalText(text []byte) (err error) {
 // nodeName tells whether a string can be printed as one word that is no flag.
 // Whether there is such a node is for Add to say.
 func nodeName(s string) bool {
-	return s != "" && s[0] != '-' && !strings.ContainsFunc(s, func(r rune) bool {
+	return s != "" && s[0] != '-' && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)
 	})
 }
