@@ -54,8 +54,11 @@ type Observation struct {
 	RTTs []int64 `json:"rtts,omitempty"`
 	// Kernel says that RTTs were taken with kernel timestamps.
 	Kernel bool `json:"kernel,omitempty"`
-	// Failure tells how the last unanswered measurement failed; nil if all were
-	// answered.
+	// Failure tells how an unanswered measurement failed: the last of those that
+	// the network explained (refused, no route, a wrong answer, ...), or, if it
+	// explained none, the last. Hosts and routers limit the rate of their ICMP
+	// errors (RFC 1812, section 4.3.2.8), so that of the packets of one rejected
+	// pair most seem to be lost without a word. nil if all were answered.
 	Failure *Cause `json:"failure,omitempty"`
 	// Unmeasured says why there is no measurement; nil means there is one.
 	Unmeasured *Cause `json:"unmeasured,omitempty"`

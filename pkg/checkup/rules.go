@@ -21,7 +21,8 @@ const (
 	// MaxDatagramSize is the largest payload of a udp or icmp probe: what an IPv4
 	// packet of 65535 bytes leaves behind the headers (RFC 791, RFC 768, RFC 792).
 	MaxDatagramSize = 65535 - 20 - 8
-	// MaxStreamSize is the largest payload of a tcp or http probe.
+	// MaxStreamSize is the largest payload of a tcp or http probe, and the most
+	// that a responder's /bytes gives.
 	MaxStreamSize = 16 << 20
 )
 

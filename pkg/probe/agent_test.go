@@ -374,11 +374,11 @@ func TestSeedOrdersThePairs(t *testing.T) {
 // runtimes split lines.
 func TestLinesFitTheContainerLog(t *testing.T) {
 	o := checkup.Observation{
-		Pair: checkup.Pair{Source: 9999, Target: 9999, Family: checkup.IPv6, Transport: checkup.HTTP, Size: MaxStreamSize},
-		Sent: MaxCount, Received: MaxCount, Duplicates: MaxCount * 10, Reordered: MaxCount, Spoiled: MaxCount,
+		Pair: checkup.Pair{Source: 9999, Target: 9999, Family: checkup.IPv6, Transport: checkup.HTTP, Size: checkup.MaxStreamSize},
+		Sent: checkup.MaxCount, Received: checkup.MaxCount, Duplicates: checkup.MaxCount * 10, Reordered: checkup.MaxCount, Spoiled: checkup.MaxCount,
 		Failure: cause(checkup.StageResponse, "%s", strings.Repeat("x", 200)),
 	}
-	for range MaxCount {
+	for range checkup.MaxCount {
 		o.RTTs = append(o.RTTs, (10 * time.Minute).Microseconds())
 	}
 	line, err := json.Marshal(checkup.Message{Observation: &o})

@@ -20,7 +20,7 @@ import (
 func BenchmarkAgent(b *testing.B) {
 	for _, transport := range []checkup.Transport{checkup.TCP, checkup.UDP, checkup.HTTP} {
 		for _, size := range []int{0, 64, 1400} {
-			if transport == checkup.UDP && size < MinUDPSize {
+			if transport == checkup.UDP && size < checkup.MinUDPSize {
 				continue
 			}
 			b.Run(fmt.Sprintf("%s/%d", transport, size), func(b *testing.B) {

@@ -93,19 +93,19 @@ type statusError string
 func (e statusError) Error() string { return "HTTP status " + string(e) }
 
 // readBody reads the body of a response, which must be of the given size if
-// that is not 0, and else is read up to MaxStreamSize.
+// that is not 0, and else is read up to checkup.MaxStreamSize.
 func readBody(response *nethttp.Response, size int) error {
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		return statusError(fmt.Sprintf("%d %s", response.StatusCode, nethttp.StatusText(response.StatusCode)))
 	}
-	n, err := io.Copy(io.Discard, io.LimitReader(response.Body, MaxStreamSize+1))
+	n, err := io.Copy(io.Discard, io.LimitReader(response.Body, checkup.MaxStreamSize+1))
 	switch {
 	case err != nil:
 		return err
 	case size > 0 && n != int64(size):
 		return fmt.Errorf("the body has %d bytes, want %d", n, size)
-	case n > MaxStreamSize:
-		return fmt.Errorf("the body has more than %d bytes", MaxStreamSize)
+	case n > checkup.MaxStreamSize:
+		return fmt.Errorf("the body has more than %d bytes", checkup.MaxStreamSize)
 	}
 	return nil
 }

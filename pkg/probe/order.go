@@ -51,7 +51,7 @@ func checkOrder(o checkup.Order) error {
 		at := fmt.Sprintf("probes[%d]", i)
 		least, most := sizeLimits(p.Transport)
 		must(Funcs[p.Transport] != nil, "%s.transport: %q is unknown", at, p.Transport)
-		must(p.Count >= 1 && p.Count <= MaxCount, "%s.count: must be from 1 to %d", at, MaxCount)
+		must(p.Count >= 1 && p.Count <= checkup.MaxCount, "%s.count: must be from 1 to %d", at, checkup.MaxCount)
 		must(p.Interval >= 0, "%s.interval: is negative", at)
 		must(p.Timeout > 0, "%s.timeout: must be more than 0", at)
 		must(p.Path == "" || strings.HasPrefix(p.Path, "/"), "%s.path: must start with /", at)
@@ -79,11 +79,11 @@ func checkOrder(o checkup.Order) error {
 func sizeLimits(t checkup.Transport) (least, most int) {
 	switch t {
 	case checkup.UDP:
-		return MinUDPSize, MaxDatagramSize
+		return checkup.MinUDPSize, checkup.MaxDatagramSize
 	case checkup.ICMP:
-		return 0, MaxDatagramSize
+		return 0, checkup.MaxDatagramSize
 	}
-	return 0, MaxStreamSize
+	return 0, checkup.MaxStreamSize
 }
 
 // familyOf is the family of an address; an IPv4 address in IPv6's clothes is IPv4.

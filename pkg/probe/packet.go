@@ -24,7 +24,7 @@ import (
 // other kind: a responder answers requests only, so that two of them cannot be
 // made to answer each other for ever.
 const (
-	headerSize  = 28
+	headerSize  = checkup.MinUDPSize
 	packetMagic = "ckp1"
 	kindOffset  = 4
 )

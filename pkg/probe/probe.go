@@ -47,22 +47,6 @@ type Session struct {
 	Watch *Watch
 }
 
-// Limits of payload sizes and counts, beyond those of a plan's schema.
-const (
-	// MaxCount is the most measurements of one pair: its delays must fit a line
-	// of 16 KiB, at which container runtimes split log lines.
-	MaxCount = 1000
-	// MinUDPSize is the smallest payload of a udp probe: it holds the header that
-	// names pair and sequence number.
-	MinUDPSize = headerSize
-	// MaxDatagramSize is the largest payload of a udp or icmp probe: 65535 less
-	// an IPv4 header of 20 bytes and a UDP or ICMP header of 8.
-	MaxDatagramSize = 65507
-	// MaxStreamSize is the largest payload of a tcp or http probe, and the most
-	// that the responder's /bytes gives.
-	MaxStreamSize = 16 << 20
-)
-
 // maxOutstanding is how many tcp or http measurements of one pair may be under
 // way at once; it bounds the agent's open files.
 const maxOutstanding = 32

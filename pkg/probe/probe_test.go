@@ -300,7 +300,7 @@ func TestPacketsBackToErrNotOurs(t *testing.T) {
 func FuzzParsePacket(f *testing.F) {
 	for _, family := range checkup.IPFamilies {
 		for _, kind := range []packetKind{request, answer} {
-			f.Add(appendPacket(nil, packet{kind: kind, nonce: 1 << 63, sequence: 7, pair: pairOf(checkup.UDP, family, MinUDPSize)}))
+			f.Add(appendPacket(nil, packet{kind: kind, nonce: 1 << 63, sequence: 7, pair: pairOf(checkup.UDP, family, checkup.MinUDPSize)}))
 			f.Add(appendPacket(nil, packet{kind: kind, sequence: 1<<32 - 1, pair: checkup.Pair{Source: -1, Target: controlTarget, Family: family, Size: 1400}}))
 		}
 	}

@@ -303,8 +303,8 @@ func serveHTTP(ctx context.Context, l net.Listener) error {
 // serveBytes gives n bytes.
 func serveBytes(w nethttp.ResponseWriter, r *nethttp.Request) {
 	n, err := strconv.Atoi(r.URL.Query().Get("n"))
-	if err != nil || n < 0 || n > MaxStreamSize {
-		nethttp.Error(w, fmt.Sprintf("n: want a number from 0 to %d", MaxStreamSize), nethttp.StatusBadRequest)
+	if err != nil || n < 0 || n > checkup.MaxStreamSize {
+		nethttp.Error(w, fmt.Sprintf("n: want a number from 0 to %d", checkup.MaxStreamSize), nethttp.StatusBadRequest)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -331,7 +331,7 @@ type receptions struct {
 
 type reception struct {
 	nonce   uint64
-	seen    [(MaxCount + 63) / 64]uint64 // a bit per sequence number
+	seen    [(checkup.MaxCount + 63) / 64]uint64 // a bit per sequence number
 	packets int
 	told    bool
 }
@@ -339,7 +339,7 @@ type reception struct {
 // count takes note of a request. Another nonce means that the agent started
 // anew, and so does the count.
 func (r *receptions) count(p packet) {
-	if p.sequence >= MaxCount {
+	if p.sequence >= checkup.MaxCount {
 		return
 	}
 	r.mu.Lock()

@@ -27,7 +27,7 @@ func TestResponderAnswersEveryTransport(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
 		r := serve(t, family)
 		for transport, port := range r.Ports() {
-			for _, size := range []int{0, MinUDPSize, 60_000} {
+			for _, size := range []int{0, checkup.MinUDPSize, 60_000} {
 				if transport == checkup.UDP && size == 0 {
 					continue
 				}
@@ -166,11 +166,11 @@ func TestReceptionsCountDistinctRequests(t *testing.T) {
 		want    []checkup.Message
 	}{
 		{"nothing", nil, nil},
-		{"duplicates count once", []packet{{pair: a}, {pair: a}, {pair: a, sequence: MaxCount - 1}, {pair: b}}, []checkup.Message{told(a, 2), told(b, 1)}},
+		{"duplicates count once", []packet{{pair: a}, {pair: a}, {pair: a, sequence: checkup.MaxCount - 1}, {pair: b}}, []checkup.Message{told(a, 2), told(b, 1)}},
 		{"no change, no line", []packet{{pair: a}}, nil},
 		{"only what changed", []packet{{pair: a, sequence: 5}}, []checkup.Message{told(a, 3)}},
 		{"an agent that starts anew", []packet{{pair: a, nonce: 1}}, []checkup.Message{told(a, 1)}},
-		{"no such sequence number", []packet{{pair: a, nonce: 1, sequence: MaxCount}}, nil},
+		{"no such sequence number", []packet{{pair: a, nonce: 1, sequence: checkup.MaxCount}}, nil},
 	} {
 		for _, p := range step.packets {
 			r.count(p)

@@ -13,9 +13,9 @@ import (
 const udpFlows = 4
 
 // udp sends datagrams to a Responder and counts its answers. A size below
-// MinUDPSize is not measured: no packet that small can be told from another.
+// checkup.MinUDPSize is not measured: no packet that small can be told from another.
 func udp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
-	if m.Pair.Size < MinUDPSize {
+	if m.Pair.Size < checkup.MinUDPSize {
 		return unmeasured(m, checkup.StageSocket, "size is below the smallest udp payload")
 	}
 	build := func(kind packetKind) func([]byte, int) []byte {

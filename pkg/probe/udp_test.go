@@ -34,10 +34,10 @@ var udpCases = []struct {
 	timeout checkup.Duration
 	want    checkup.Observation
 }{
-	{"smallest", truthful, MinUDPSize, patience, checkup.Observation{Sent: 8, Received: 8}},
+	{"smallest", truthful, checkup.MinUDPSize, patience, checkup.Observation{Sent: 8, Received: 8}},
 	{"of one packet", truthful, 1400, patience, checkup.Observation{Sent: 8, Received: 8}},
 	{"fragmented", truthful, 9000, patience, checkup.Observation{Sent: 8, Received: 8}},
-	{"largest", truthful, MaxDatagramSize, patience, checkup.Observation{Sent: 8, Received: 8}},
+	{"largest", truthful, checkup.MaxDatagramSize, patience, checkup.Observation{Sent: 8, Received: 8}},
 	{"refused", nil, 100, patience, checkup.Observation{Sent: 8, Failure: cause(checkup.StageConnect, "connection refused")}},
 	{"silent", func([][]byte) [][]byte { return nil }, 100, silence,
 		checkup.Observation{Sent: 8, Failure: cause(checkup.StageEcho, "timed out after 300ms")}},
@@ -87,7 +87,7 @@ var udpCases = []struct {
 		}
 		return append(all, answerTo(requests[len(requests)-1]))
 	}, 100, patience, checkup.Observation{Sent: 8, Received: 8, Duplicates: -1}},
-	{"no such size", truthful, MinUDPSize - 1, patience,
+	{"no such size", truthful, checkup.MinUDPSize - 1, patience,
 		checkup.Observation{Unmeasured: cause(checkup.StageSocket, "size is below the smallest udp payload")}},
 }
 
@@ -119,7 +119,7 @@ func TestUDP(t *testing.T) {
 
 func TestUDPOversizeIsData(t *testing.T) {
 	m := Measurement{
-		Pair:    pairOf(checkup.UDP, checkup.IPv4, MaxDatagramSize+1),
+		Pair:    pairOf(checkup.UDP, checkup.IPv4, checkup.MaxDatagramSize+1),
 		Address: listenUDP(t, checkup.IPv4, truthful),
 		Probe:   checkup.Probe{Count: 2, Timeout: patience},
 	}
