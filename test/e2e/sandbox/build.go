@@ -306,7 +306,7 @@ func withStderr(err error) error {
 	return err
 }
 
-// cacheDirs lists the builds in the cache that are not this one, oldest names first.
+// otherBuilds lists the builds in the cache that are not this one, by name.
 func otherBuilds(cacheDir string, current build) []string {
 	entries, err := os.ReadDir(cacheDir)
 	if err != nil {

@@ -124,7 +124,7 @@ func passing(err error) bool {
 	return !errors.As(err, &status) || // no answer at all
 		apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsForbidden(err) // RBAC's own objects are made a moment after the API server is ready
+		apierrors.IsNotFound(err) // the namespaces of the system are made a moment after the API server is ready
 }
 
 // nodeReady returns nil where the node is Ready and was at or after since, else
