@@ -24,6 +24,7 @@ import (
 	"time"
 
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -448,7 +449,8 @@ func agents(t *testing.T) []int {
 // A node whose kubelet stopped cannot be measured, and that is what is said.
 func TestStoppedKubelet(t *testing.T) {
 	fault(t, "stop", "kubelet", "--node", "worker-2")
-	r := runPlan(t, "full", 1, "--set", "mesh.udp.count=5")
+	notReady(t, "worker-2") // else a task's own pod may be sent there
+	r := runPlan(t, "full", 1)
 	inconclusive(t, r, "worker-2")
 	nothingLeft(t)
 }
@@ -456,14 +458,20 @@ func TestStoppedKubelet(t *testing.T) {
 // A node that stops while it is probed: what was measured before is kept.
 func TestKubeletStopsDuringTheRun(t *testing.T) {
 	c := start(t, "run", plans, "--plan", "slow", "--output", "json")
-	c.started(t)
+	name := c.started(t)
 	eventually(t, 2*time.Minute, func() error {
 		if n := len(agents(t)); n < 3 {
 			return fmt.Errorf("%d agents run", n)
 		}
 		return nil
 	})
-	fault(t, "stop", "kubelet", "--node", "worker-3")
+	// Not the node on which the task that collects stands.
+	probing := taskPod(t, name, "probe-mesh").Spec.NodeName
+	stopped := "worker-3"
+	if probing == stopped {
+		stopped = "worker-2"
+	}
+	fault(t, "stop", "kubelet", "--node", stopped)
 	code := c.wait(t)
 	r := reportOf(t, c)
 	if r.Verdict == checkup.RunFail {
@@ -474,6 +482,36 @@ func TestKubeletStopsDuringTheRun(t *testing.T) {
 	}
 	sandbox(t, "fault", "clear")
 	nothingLeft(t)
+}
+
+// taskPod is the pod of one task of a run.
+func taskPod(t *testing.T, run, task string) corev1.Pod {
+	t.Helper()
+	c := cluster(t)
+	pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(t.Context(), metav1.ListOptions{
+		LabelSelector: fmt.Sprintf("tekton.dev/pipelineRun=%s,tekton.dev/pipelineTask=%s", run, task)})
+	if err != nil || len(pods.Items) != 1 {
+		t.Fatalf("%d pods of task %s, %v", len(pods.Items), task, err)
+	}
+	return pods.Items[0]
+}
+
+// notReady waits until the control plane has noticed.
+func notReady(t *testing.T, node string) {
+	t.Helper()
+	c := cluster(t)
+	eventually(t, time.Minute, func() error {
+		n, err := c.Kube.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range n.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {
+				return fmt.Errorf("node %s is still Ready", node)
+			}
+		}
+		return nil
+	})
 }
 
 // However a run is cancelled, no fixture is left.
