@@ -240,6 +240,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 				if tt.delete && pod == checkup.ObjectName("run-uid", "mesh", checkup.RoleAgent, "n1") {
 					// Once what it told was read.
 					return &hook{ReadCloser: r, after: len(half), do: func() {
+						<-c.watched
 						c.CoreV1().Pods("ns").Delete(context.Background(), pod, metav1.DeleteOptions{})
 					}}, err
 				}

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
@@ -27,10 +28,19 @@ type cluster struct {
 	// pod of another node runs and is ready.
 	becomes map[string]corev1.PodStatus
 	created []string // names of pods, in order
+	// watched is closed when somebody watches pods. The fake API server does not
+	// tell a watch of what happened before it, as the real one does.
+	watched chan struct{}
 }
 
 func newCluster(objects ...runtime.Object) *cluster {
-	c := &cluster{Clientset: fake.NewClientset(objects...), becomes: map[string]corev1.PodStatus{}}
+	c := &cluster{Clientset: fake.NewClientset(objects...), becomes: map[string]corev1.PodStatus{}, watched: make(chan struct{})}
+	var once sync.Once
+	c.PrependWatchReactor("pods", func(a k8stesting.Action) (bool, watch.Interface, error) {
+		w, err := c.Tracker().Watch(a.GetResource(), a.GetNamespace())
+		once.Do(func() { close(c.watched) })
+		return true, w, err
+	})
 	c.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
