@@ -37,8 +37,10 @@ var Stages = []Stage{StageSetup, StageSchedule, StageStart, StageControl, StageC
 // be made, and then the numbers mean nothing.
 type Observation struct {
 	Pair
-	// Sent is how many measurements were started, Received how many were
-	// answered in time (first answers only).
+	// Sent is how many measurements were made and count, Received how many of them
+	// were answered in time (first answers only). Spoiled measurements are repeated
+	// and so Sent is the probe's Count, unless the agent was held up all the time or
+	// its time was over: then it is less.
 	Sent     int `json:"sent,omitempty"`
 	Received int `json:"received,omitempty"`
 	// Duplicates are answers to a measurement that was answered before (RFC
@@ -46,8 +48,9 @@ type Observation struct {
 	// 4737 type-P-reordered).
 	Duplicates int `json:"duplicates,omitempty"`
 	Reordered  int `json:"reordered,omitempty"`
-	// Spoiled measurements were made but are not counted in Sent or Received,
-	// because the agent itself was held up while it made them.
+	// Spoiled measurements were made as well, but thrown away and are not counted
+	// in Sent or Received, because the agent itself was held up while it made them.
+	// They may be more than the probe's Count.
 	Spoiled int `json:"spoiled,omitempty"`
 	// RTTs are the round-trip delays of the answered measurements in
 	// microseconds, in the order in which they were sent.

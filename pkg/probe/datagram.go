@@ -52,10 +52,11 @@ type journey struct {
 	came, arrived  time.Time // likewise; came is zero without an answer
 	err            error     // of the send, or told by ICMP
 	wrong          bool      // something else came in its name
+	over           bool      // its round is over: what comes now is too late
 }
 
 // settled says that nothing more needs to be waited for.
-func (j *journey) settled() bool { return !j.came.IsZero() || j.err != nil || j.wrong }
+func (j *journey) settled() bool { return j.over || !j.came.IsZero() || j.err != nil || j.wrong }
 
 // heard is an event and what it means.
 type heard struct {
@@ -74,7 +75,7 @@ func (d *datagrams) understand(f *flow, e event, scratch *[]byte) heard {
 	if e.kind == failure {
 		read = d.quoted
 	}
-	if i, ok := read(e.data); ok && i < d.m.Probe.Count {
+	if i, ok := read(e.data); ok && i < maxTries*d.m.Probe.Count {
 		h.number = i
 		*scratch = d.answer((*scratch)[:0], i)
 		h.right = e.kind == arrival && bytes.Equal(e.data, *scratch)
@@ -89,51 +90,28 @@ const linger = 100 * time.Millisecond
 
 // measure sends the packets of a pair and gathers their answers.
 func (d *datagrams) measure(ctx context.Context, s *Session) checkup.Observation {
-	flows := make([]*flow, d.flows)
-	for i := range flows {
+	c := conversation{datagrams: d}
+	defer func() {
+		for _, f := range c.flows {
+			f.close()
+		}
+	}()
+	for range d.flows {
 		sock, err := d.open()
-		if err != nil {
-			for _, f := range flows[:i] {
-				f.close()
-			}
-			if isLocal(err) {
-				return unmeasured(d.m, checkup.StageSocket, localTrouble(err).Error())
-			}
+		switch {
+		case isLocal(err):
+			return unmeasured(d.m, checkup.StageSocket, localTrouble(err).Error())
+		case err != nil:
 			// The kernel has no way to the target, and says so before any packet.
 			return d.noWay(ctx, s, err)
 		}
-		flows[i] = &flow{socket: sock, highest: -1}
+		c.flows = append(c.flows, &flow{socket: sock, highest: -1})
 	}
-	events := make(chan heard, 64)
-	var receivers sync.WaitGroup
-	for _, f := range flows {
-		receivers.Go(func() {
-			var scratch []byte
-			f.receive(func(e event) { events <- d.understand(f, e, &scratch) })
-		})
+	o := repeat(ctx, d.m, s.Watch, func(n int) ([]sample, error) { return c.round(ctx, s, n) })
+	if o.Unmeasured == nil {
+		o.Duplicates, o.Reordered = c.duplicates, c.reordered
 	}
-	c := conversation{datagrams: d, flows: flows, journeys: make([]journey, d.m.Probe.Count)}
-	err := c.run(ctx, s, events)
-	for _, f := range flows {
-		f.interrupt()
-	}
-	go func() { receivers.Wait(); close(events) }()
-	for e := range events {
-		c.hear(e)
-	}
-	// If the agent was held up, there may be answers that it has not read.
-	var scratch []byte
-	for _, f := range flows {
-		f.rest(func(e event) { c.hear(d.understand(f, e, &scratch)) })
-		f.close()
-	}
-	switch {
-	case ctx.Err() != nil:
-		return cutShort(d.m)
-	case err != nil:
-		return unmeasured(d.m, checkup.StageSocket, localTrouble(err).Error())
-	}
-	return c.observation(s.Watch)
+	return o
 }
 
 // noWay is the observation of a pair to which connect already failed. It is
@@ -146,7 +124,7 @@ func (d *datagrams) noWay(ctx context.Context, s *Session, err error) checkup.Ob
 	for i := range samples {
 		samples[i].fail(checkup.StageConnect, err, time.Duration(d.m.Probe.Timeout))
 	}
-	return tally(d.m, samples, nil)
+	return tally(d.m, samples)
 }
 
 // conversation is the state of one pair while it is measured.
@@ -160,10 +138,46 @@ type conversation struct {
 	scratch    []byte // the packet to send
 }
 
-// run sends the packets and listens until all is settled or timed out.
-func (c *conversation) run(ctx context.Context, s *Session, events <-chan heard) error {
+// round sends n more packets and gathers their answers.
+func (c *conversation) round(ctx context.Context, s *Session, n int) ([]sample, error) {
+	first := len(c.journeys)
+	for i := range c.journeys {
+		c.journeys[i].over = true
+	}
+	c.unsettled = 0
+	c.journeys = append(c.journeys, make([]journey, n)...)
+	events := make(chan heard, 64)
+	var receivers sync.WaitGroup
+	for _, f := range c.flows {
+		f.resume()
+		receivers.Go(func() {
+			var scratch []byte
+			f.receive(func(e event) { events <- c.understand(f, e, &scratch) })
+		})
+	}
+	err := c.run(ctx, s, first, events)
+	for _, f := range c.flows {
+		f.interrupt()
+	}
+	go func() { receivers.Wait(); close(events) }()
+	for e := range events {
+		c.hear(e)
+	}
+	// If the agent was held up, there may be answers that it has not read.
+	var scratch []byte
+	for _, f := range c.flows {
+		f.rest(func(e event) { c.hear(c.understand(f, e, &scratch)) })
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.samples(first), nil
+}
+
+// run sends the packets from the given number on, and listens until all is
+// settled or timed out.
+func (c *conversation) run(ctx context.Context, s *Session, next int, events <-chan heard) error {
 	interval, timeout := time.Duration(c.m.Probe.Interval), time.Duration(c.m.Probe.Timeout)
-	next := 0 // the packet to send
 	granted := false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -208,7 +222,7 @@ func (c *conversation) run(ctx context.Context, s *Session, events <-chan heard)
 
 // send sends packet i.
 func (c *conversation) send(i int, now time.Time) error {
-	f := c.flows[i*len(c.flows)/len(c.journeys)]
+	f := c.flows[i%c.m.Probe.Count*len(c.flows)/c.m.Probe.Count]
 	j := &c.journeys[i]
 	j.flow, j.sent = f, now
 	c.unsettled++
@@ -252,6 +266,9 @@ func (c *conversation) hear(e heard) {
 		}
 	case failure:
 		i := e.number
+		if i >= len(c.journeys) {
+			return
+		}
 		if i < 0 {
 			if len(e.flow.sent) == 0 {
 				return
@@ -261,7 +278,7 @@ func (c *conversation) hear(e heard) {
 		c.fail(&c.journeys[i], e.errno)
 	case arrival:
 		i := e.number
-		if i < 0 || c.journeys[i].flow != e.flow || e.at.Before(c.journeys[i].sent) {
+		if i < 0 || i >= len(c.journeys) || c.journeys[i].flow != e.flow || e.at.Before(c.journeys[i].sent) {
 			e.flow.strange = true // not an answer, or to what was not asked yet
 			return
 		}
@@ -285,12 +302,12 @@ func (c *conversation) hear(e heard) {
 	}
 }
 
-// observation works out what became of every packet.
-func (c *conversation) observation(w *Watch) checkup.Observation {
+// samples works out what became of every packet from the given number on.
+func (c *conversation) samples(first int) []sample {
 	timeout := time.Duration(c.m.Probe.Timeout)
-	samples := make([]sample, len(c.journeys))
-	for i := range c.journeys {
-		j, s := &c.journeys[i], &samples[i]
+	samples := make([]sample, len(c.journeys)-first)
+	for i := range samples {
+		j, s := &c.journeys[first+i], &samples[i]
 		s.start, s.end = j.sent, j.sent.Add(timeout)
 		switch {
 		case !j.came.IsZero():
@@ -307,9 +324,7 @@ func (c *conversation) observation(w *Watch) checkup.Observation {
 			s.timeOut(checkup.StageEcho, timeout)
 		}
 	}
-	o := tally(c.m, samples, w)
-	o.Duplicates, o.Reordered = c.duplicates, c.reordered
-	return o
+	return samples
 }
 
 // delay is the round-trip delay of an answered packet, and whether it is the

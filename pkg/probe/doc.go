@@ -14,8 +14,8 @@
 // limit says so, and do not wait for one another: a pair takes
 // (Count-1)*Interval + Timeout at the most when nothing answers. (Of tcp and
 // http at most maxOutstanding measurements of a pair are under way at once; a
-// plan with more of them than that per timeout takes longer.) The round-trip
-// delay (RFC 2681) is
+// plan with more of them than that per timeout takes longer.) Spoiled ones, see
+// below, are repeated and add to that. The round-trip delay (RFC 2681) is
 //
 //   - tcp, size 0: from the first SYN to its SYN-ACK as the kernel measured it
 //     (TCP_INFO), or the time that connect took if the SYN had to be repeated;
@@ -44,5 +44,7 @@
 //
 // Watch measures how late the agent's own timers wake. A measurement that was
 // not timed by the kernel and during which the agent was held up is spoiled: it
-// is counted, but not believed.
+// is counted, but not believed. It is repeated, until Count of them are good, but
+// at most so often that maxTries times Count are made in all, and not beyond the
+// order's deadline. So a short hold-up costs time and packets, but no pair.
 package probe

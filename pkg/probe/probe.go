@@ -4,6 +4,7 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -15,7 +16,8 @@ import (
 )
 
 // Func measures one pair. It returns when every measurement is answered, failed
-// or timed out, or when ctx ends; a pair cut short by ctx is unmeasured.
+// or timed out, and those that were spoiled are repeated, or when ctx ends. A
+// pair cut short by ctx is unmeasured, unless all that is missing are repeats.
 type Func func(ctx context.Context, m Measurement, s *Session) checkup.Observation
 
 // Funcs holds the prober function of every transport.
@@ -62,36 +64,76 @@ type sample struct {
 	cause *checkup.Cause
 	// timedOut says that the cause is that nothing came in time.
 	timedOut bool
+	// spoiled says that the sample is not believed, because the agent was held up
+	// for so long.
+	spoiled bool
+	held    time.Duration
 }
+
+// maxTries bounds the measurements of a pair of which some are spoiled, as a
+// multiple of its count: what an agent is held up in again and again it cannot
+// measure, and trying on would take the time of its other pairs.
+const maxTries = 5
+
+// repeatPause is how long to wait before spoiled measurements are repeated: the
+// period of CPU bandwidth control unless cpu.max says otherwise (100 ms; the
+// kernel's cgroup-v2.rst), so that an agent that was throttled is in a new one.
+const repeatPause = 100 * time.Millisecond
+
+// repeat makes measurements by calls of round until Probe.Count of them are not
+// spoiled: all of them first, then as many as are missing, up to maxTries times
+// the count in all. When ctx ends in between, what was made before it counts.
+// round makes n measurements, and returns errCutShort if it did not come to
+// their end, or trouble with the local socket.
+func repeat(ctx context.Context, m Measurement, w *Watch, round func(n int) ([]sample, error)) checkup.Observation {
+	var samples []sample
+	for missing := m.Probe.Count; missing > 0 && len(samples) < maxTries*m.Probe.Count; {
+		if len(samples) > 0 && sleepUntil(ctx, time.Now().Add(repeatPause)) != nil {
+			break
+		}
+		more, err := round(min(missing, maxTries*m.Probe.Count-len(samples)))
+		if ctx.Err() != nil || errors.Is(err, errCutShort) {
+			if len(samples) == 0 {
+				return cutShort(m)
+			}
+			break
+		}
+		if err != nil {
+			return unmeasured(m, checkup.StageSocket, localTrouble(err).Error())
+		}
+		missing -= w.believe(more)
+		samples = append(samples, more...)
+	}
+	return tally(m, samples)
+}
+
+// errCutShort says that a round ended before its measurements.
+var errCutShort = errors.New("cut short")
 
 // series makes the measurements of a tcp or http pair, each by a call of one,
 // which returns an error only for trouble with the local socket.
 func series(ctx context.Context, m Measurement, s *Session, one func(context.Context, Measurement) (sample, error)) checkup.Observation {
-	samples := make([]sample, m.Probe.Count)
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(maxOutstanding)
-	next := time.Now()
-	started := 0
-	for i := range samples {
-		if err := pace(gctx, next, s.Limiter); err != nil {
-			break
+	return repeat(ctx, m, s.Watch, func(n int) ([]sample, error) {
+		samples := make([]sample, n)
+		g, gctx := errgroup.WithContext(ctx)
+		g.SetLimit(maxOutstanding)
+		next := time.Now()
+		for i := range samples {
+			if err := pace(gctx, next, s.Limiter); err != nil {
+				if err := g.Wait(); err != nil {
+					return nil, err
+				}
+				return nil, errCutShort
+			}
+			next = time.Now().Add(time.Duration(m.Probe.Interval))
+			g.Go(func() error {
+				var err error
+				samples[i], err = one(gctx, m)
+				return err
+			})
 		}
-		started++
-		next = time.Now().Add(time.Duration(m.Probe.Interval))
-		g.Go(func() error {
-			var err error
-			samples[i], err = one(gctx, m)
-			return err
-		})
-	}
-	err := g.Wait()
-	switch {
-	case ctx.Err() != nil || err == nil && started < len(samples):
-		return cutShort(m)
-	case err != nil:
-		return unmeasured(m, checkup.StageSocket, err.Error())
-	}
-	return tally(m, samples, s.Watch)
+		return samples, g.Wait()
+	})
 }
 
 // pace waits for the time next, and then for the limiter.
@@ -122,14 +164,14 @@ func sleepUntil(ctx context.Context, t time.Time) error {
 // they were sent. Of several failures it tells the last that the network
 // explained, else the last: hosts limit the rate of their ICMP errors, so that
 // of a rejected pair most packets seem to be lost without a word.
-func tally(m Measurement, samples []sample, w *Watch) checkup.Observation {
+func tally(m Measurement, samples []sample) checkup.Observation {
 	o := checkup.Observation{Pair: m.Pair, Kernel: true}
 	var longest time.Duration
 	unexplained := false // o.Failure is a timeout
 	for _, s := range samples {
-		if held, spoiled := w.spoils(s); spoiled {
+		if s.spoiled {
 			o.Spoiled++
-			longest = max(longest, held)
+			longest = max(longest, s.held)
 			continue
 		}
 		o.Sent++

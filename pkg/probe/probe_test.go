@@ -220,7 +220,12 @@ func TestTallyCountsSpoiledApart(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.want.Pair = m.Pair
-			if diff := cmp.Diff(test.want, tally(m, test.samples, w)); diff != "" {
+			believed := w.believe(test.samples)
+			got := tally(m, test.samples)
+			if believed != got.Sent {
+				t.Errorf("%d samples are believed, %d are told", believed, got.Sent)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -319,19 +319,24 @@ func serveBytes(w nethttp.ResponseWriter, r *nethttp.Request) {
 	}
 }
 
-// maxReceptions bounds the memory of a responder, to about 15 MiB. Pairs beyond
-// it are answered, but not counted.
-const maxReceptions = 50_000
+// maxReceptions and maxSeen bound the memory of a responder, to about 16 MiB: the
+// pairs, and the words in which their requests are noted. What is beyond them is
+// answered, but not counted.
+const (
+	maxReceptions = 50_000
+	maxSeen       = 1 << 20
+)
 
 // receptions counts distinct requests by pair.
 type receptions struct {
 	mu    sync.Mutex // guards following
 	pairs map[checkup.Pair]*reception
+	words int // of all pairs' seen
 }
 
 type reception struct {
 	nonce   uint64
-	seen    [(checkup.MaxCount + 63) / 64]uint64 // a bit per sequence number
+	seen    []uint64 // a bit per sequence number
 	packets int
 	told    bool
 }
@@ -339,7 +344,7 @@ type reception struct {
 // count takes note of a request. Another nonce means that the agent started
 // anew, and so does the count.
 func (r *receptions) count(p packet) {
-	if p.sequence >= checkup.MaxCount {
+	if p.sequence >= maxTries*checkup.MaxCount {
 		return
 	}
 	r.mu.Lock()
@@ -352,10 +357,20 @@ func (r *receptions) count(p packet) {
 		if r.pairs == nil {
 			r.pairs = map[checkup.Pair]*reception{}
 		}
+		if of != nil {
+			r.words -= len(of.seen)
+		}
 		of = &reception{nonce: p.nonce}
 		r.pairs[p.pair] = of
 	}
-	word, bit := p.sequence/64, uint64(1)<<(p.sequence%64)
+	word, bit := int(p.sequence/64), uint64(1)<<(p.sequence%64)
+	if grow := word + 1 - len(of.seen); grow > 0 {
+		if r.words+grow > maxSeen {
+			return
+		}
+		r.words += grow
+		of.seen = append(of.seen, make([]uint64, grow)...)
+	}
 	if of.seen[word]&bit == 0 {
 		of.seen[word] |= bit
 		of.packets++

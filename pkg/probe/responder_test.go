@@ -166,11 +166,11 @@ func TestReceptionsCountDistinctRequests(t *testing.T) {
 		want    []checkup.Message
 	}{
 		{"nothing", nil, nil},
-		{"duplicates count once", []packet{{pair: a}, {pair: a}, {pair: a, sequence: checkup.MaxCount - 1}, {pair: b}}, []checkup.Message{told(a, 2), told(b, 1)}},
+		{"duplicates count once", []packet{{pair: a}, {pair: a}, {pair: a, sequence: maxTries*checkup.MaxCount - 1}, {pair: b}}, []checkup.Message{told(a, 2), told(b, 1)}},
 		{"no change, no line", []packet{{pair: a}}, nil},
 		{"only what changed", []packet{{pair: a, sequence: 5}}, []checkup.Message{told(a, 3)}},
 		{"an agent that starts anew", []packet{{pair: a, nonce: 1}}, []checkup.Message{told(a, 1)}},
-		{"no such sequence number", []packet{{pair: a, nonce: 1, sequence: checkup.MaxCount}}, nil},
+		{"no such sequence number", []packet{{pair: a, nonce: 1, sequence: maxTries * checkup.MaxCount}}, nil},
 	} {
 		for _, p := range step.packets {
 			r.count(p)
@@ -192,6 +192,32 @@ func TestReceptionsAreBounded(t *testing.T) {
 	r.count(packet{pair: checkup.Pair{Source: 0}, sequence: 1})
 	if got := r.pairs[checkup.Pair{Source: 0}].packets; got != 2 {
 		t.Errorf("a pair that is known is no longer counted: %d", got)
+	}
+}
+
+// A pair takes memory for the sequence numbers that it uses only, and one for
+// which there is no more is not counted on.
+func TestReceptionsOfManyPacketsAreBounded(t *testing.T) {
+	var r receptions
+	last := packet{sequence: maxTries*checkup.MaxCount - 1}
+	for i := range maxReceptions {
+		last.pair.Source = i
+		r.count(last)
+		r.count(packet{pair: last.pair}) // counted already
+		r.count(packet{pair: last.pair, nonce: uint64(i) + 1})
+	}
+	if len(r.pairs) != maxReceptions || r.words != maxReceptions {
+		t.Errorf("%d pairs in %d words, want %d in as many", len(r.pairs), r.words, maxReceptions)
+	}
+	for i := range maxReceptions {
+		r.count(packet{pair: checkup.Pair{Source: i}, nonce: uint64(i) + 1, sequence: last.sequence})
+	}
+	words := 0
+	for _, of := range r.pairs {
+		words += len(of.seen)
+	}
+	if words != r.words || words > maxSeen || words < maxSeen-100 {
+		t.Errorf("%d words are used, %d counted, want up to %d", words, r.words, maxSeen)
 	}
 }
 

@@ -146,6 +146,9 @@ func (s *socket) receive(handle func(event)) {
 	}
 }
 
+// resume lets receive be called again after interrupt.
+func (s *socket) resume() { s.file.SetReadDeadline(time.Time{}) }
+
 // interrupt ends receive.
 func (s *socket) interrupt() { s.file.SetReadDeadline(time.Unix(1, 0)) }
 

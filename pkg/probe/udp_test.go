@@ -216,7 +216,7 @@ func TestAnswerAfterTheTimeoutIsLost(t *testing.T) {
 			{flow: f, sent: sent, departed: sent.Round(0), arrived: sent.Round(0).Add(timeout), came: sent.Add(time.Hour)},
 		},
 	}
-	got := c.observation(nil)
+	got := tally(c.m, c.samples(0))
 	want := checkup.Observation{Pair: c.m.Pair, Sent: 3, Received: 2, RTTs: []int64{10000, 10000},
 		Failure: cause(checkup.StageEcho, "timed out after 10ms")}
 	if diff := cmp.Diff(want, got); diff != "" {

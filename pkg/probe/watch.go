@@ -108,6 +108,19 @@ func (w *Watch) held(from, to time.Time) time.Duration {
 	return longest
 }
 
+// believe marks the samples that a hold-up spoiled, and returns the number of the
+// others.
+func (w *Watch) believe(samples []sample) int {
+	believed := 0
+	for i := range samples {
+		s := &samples[i]
+		if s.held, s.spoiled = w.spoils(*s); !s.spoiled {
+			believed++
+		}
+	}
+	return believed
+}
+
 // spoils reports whether a hold-up makes a sample worthless, and how long it
 // was: an answered one that the kernel did not time, if the hold-up is spoiling
 // or at least half of the delay; one that timed out, if the hold-up was so long
