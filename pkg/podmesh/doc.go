@@ -17,7 +17,7 @@
 // to the placement's tolerations come those for a node that is not ready,
 // unreachable, under pressure or cordoned. So a node that breaks stays an
 // expected source and target, and its pairs are unmeasured, instead of falling
-// silently out of the mesh; see FixtureTolerations for the two places in which
+// silently out of the mesh; fixtureTolerations tells the two places in which
 // this differs from a DaemonSet.
 //
 // Where the targets are pods that exist already, they are the pods that the
