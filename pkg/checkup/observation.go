@@ -55,7 +55,9 @@ type Observation struct {
 	// RTTs are the round-trip delays of the answered measurements in
 	// microseconds, in the order in which they were sent.
 	RTTs []int64 `json:"rtts,omitempty"`
-	// Kernel says that RTTs were taken with kernel timestamps.
+	// Kernel says that all RTTs were taken with kernel timestamps and hold no time
+	// of the agent's, nor, for udp, of the responder's (RFC 5357, section 4.2.1). It
+	// is never true of http and of tcp with a size.
 	Kernel bool `json:"kernel,omitempty"`
 	// Failure tells how an unanswered measurement failed: the last of those that
 	// the network explained (refused, no route, a wrong answer, ...), or, if it

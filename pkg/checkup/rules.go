@@ -16,8 +16,8 @@ import (
 // Limits on payload sizes, in bytes.
 const (
 	// MinUDPSize is the smallest payload of a udp probe: it holds the header by
-	// which the responder counts.
-	MinUDPSize = 28
+	// which the responder counts, and in which it tells how long it took.
+	MinUDPSize = 32
 	// MaxDatagramSize is the largest payload of a udp or icmp probe: what an IPv4
 	// packet of 65535 bytes leaves behind the headers (RFC 791, RFC 768, RFC 792).
 	MaxDatagramSize = 65535 - 20 - 8

@@ -27,6 +27,10 @@ type datagrams struct {
 	// a request of ours quoted by an ICMP error, which may be cut off.
 	number func(b []byte) (i int, ok bool)
 	quoted func(b []byte) (i int, ok bool)
+	// residence takes from an answer to us how long the peer kept it, 0 if it does
+	// not say: that field of it is 0 afterwards. nil means that the peer's kernel
+	// answers, at once.
+	residence func(b []byte) time.Duration
 }
 
 // The functions above have no side effects: receivers call them all at once.
@@ -50,9 +54,10 @@ type journey struct {
 	flow           *flow
 	sent, departed time.Time // by the agent's clock, and by the kernel's
 	came, arrived  time.Time // likewise; came is zero without an answer
-	err            error     // of the send, or told by ICMP
-	wrong          bool      // something else came in its name
-	over           bool      // its round is over: what comes now is too late
+	residence      time.Duration
+	err            error // of the send, or told by ICMP
+	wrong          bool  // something else came in its name
+	over           bool  // its round is over: what comes now is too late
 }
 
 // settled says that nothing more needs to be waited for.
@@ -66,6 +71,8 @@ type heard struct {
 	// not say. right says that an arrival is the answer that it must be.
 	number int
 	right  bool
+	// residence that the answer tells of.
+	residence time.Duration
 }
 
 // understand reads the data of an event, which then is no longer needed.
@@ -77,6 +84,9 @@ func (d *datagrams) understand(f *flow, e event, scratch *[]byte) heard {
 	}
 	if i, ok := read(e.data); ok && i < maxTries*d.m.Probe.Count {
 		h.number = i
+		if e.kind == arrival && d.residence != nil {
+			h.residence = d.residence(e.data)
+		}
 		*scratch = d.answer((*scratch)[:0], i)
 		h.right = e.kind == arrival && bytes.Equal(e.data, *scratch)
 	}
@@ -290,7 +300,7 @@ func (c *conversation) hear(e heard) {
 		case !j.came.IsZero():
 			c.duplicates++
 		default:
-			j.came, j.arrived, j.wrong = e.at, e.event.kernel, false
+			j.came, j.arrived, j.residence, j.wrong = e.at, e.event.kernel, e.residence, false
 			if i < e.flow.highest {
 				c.reordered++
 			}
@@ -313,6 +323,9 @@ func (c *conversation) samples(first int) []sample {
 		case !j.came.IsZero():
 			s.end = j.came
 			s.rtt, s.kernel = j.delay()
+			if c.residence != nil {
+				s.rtt, s.kernel = lessResidence(s.rtt, s.kernel, j.residence)
+			}
 			if s.rtt > timeout {
 				s.timeOut(checkup.StageEcho, timeout)
 			}
@@ -325,6 +338,16 @@ func (c *conversation) samples(first int) []sample {
 		}
 	}
 	return samples
+}
+
+// lessResidence takes the time for which the peer kept a packet from its delay,
+// whatever timed that. Without it, or if it is nonsense because it is more than
+// the delay, the delay is no longer the kernel's alone.
+func lessResidence(d time.Duration, kernel bool, residence time.Duration) (time.Duration, bool) {
+	if residence <= 0 || residence > d {
+		return d, false
+	}
+	return d - residence, kernel
 }
 
 // delay is the round-trip delay of an answered packet, and whether it is the

@@ -21,7 +21,8 @@
 //     (TCP_INFO), or the time that connect took if the SYN had to be repeated;
 //   - tcp, size > 0: from the first byte sent to the last byte echoed, behind
 //     the connect;
-//   - udp and icmp: from the packet's departure to its answer's arrival;
+//   - icmp: from the packet's departure to its answer's arrival;
+//   - udp: likewise, less the time for which the responder kept the packet;
 //   - http: from the request written to the first byte of the response, behind
 //     the connect.
 //
@@ -37,8 +38,20 @@
 // Datagrams are timed by the kernel, departure and arrival (SO_TIMESTAMPING,
 // software), so that a busy agent does not read as a slow network. Without
 // departure timestamps the arrival alone is the kernel's; without any, times are
-// the agent's. Observation.Kernel is true only if every delay was timed by the
-// kernel at both ends.
+// the agent's.
+//
+// Nor does a busy responder. As a Session-Reflector of TWAMP does (RFC 5357,
+// section 4.2.1: Receive Timestamp and Timestamp), it tells in each udp answer how
+// long it had the request: from the kernel's arrival timestamp until just before
+// it sends, both by its own clock, so that no two clocks are compared. The agent
+// subtracts that. A responder that does not know it, and a time that is longer
+// than the delay that it is to be a part of, are left out of account. What stays
+// in the delay is the kernel's work at both ends, and what the responder needs to
+// enter its send. Of tcp with a size and of http, the responder's time is part of
+// the delay.
+//
+// Observation.Kernel is true only if every delay was timed by the kernel at both
+// ends and, for udp, cleared of a residence time.
 //
 // # Self-doubt
 //

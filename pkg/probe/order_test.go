@@ -23,7 +23,7 @@ func TestReadOrderTellsEveryProblemAtOnce(t *testing.T) {
   "ipFamilies": ["IPv5"],
   "probes": [
     {"transport": "sctp", "sizes": [], "count": 0, "interval": "-1s", "timeout": "0s", "path": "x"},
-    {"transport": "udp", "sizes": [27, 28, 65508], "count": 1001, "interval": "0s", "timeout": "1s"},
+    {"transport": "udp", "sizes": [31, 32, 65508], "count": 1001, "interval": "0s", "timeout": "1s"},
     {"transport": "icmp", "sizes": [-1, 65508], "count": 1000, "interval": "0s", "timeout": "1s"},
     {"transport": "tcp", "sizes": [0, 16777217], "count": 1, "interval": "0s", "timeout": "1s"}
   ],
@@ -54,8 +54,8 @@ probes[0].timeout: must be more than 0
 probes[0].path: must start with /
 probes[0].sizes: is empty
 probes[1].count: must be from 1 to 1000
-probes[1].sizes: 27 is not from 28 to 65507
-probes[1].sizes: 65508 is not from 28 to 65507
+probes[1].sizes: 31 is not from 32 to 65507
+probes[1].sizes: 65508 is not from 32 to 65507
 probes[2].sizes: -1 is not from 0 to 65507
 probes[2].sizes: 65508 is not from 0 to 65507
 probes[3].sizes: 16777217 is not from 0 to 16777216

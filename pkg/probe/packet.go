@@ -5,28 +5,34 @@ package probe
 import (
 	"encoding/binary"
 	"errors"
+	"math"
+	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
 // A udp packet starts with this header, big endian:
 //
-//	 0  magic    4 bytes, "ckp1"
-//	 4  kind     1 byte, 1 request or 2 answer
-//	 5  family   1 byte, '4' or '6'
-//	 6  size     2 bytes, of the whole payload
-//	 8  nonce    8 bytes, of the agent
-//	16  sequence 4 bytes
-//	20  source   4 bytes
-//	24  target   4 bytes
+//	 0  magic     4 bytes, "ckp1"
+//	 4  kind      1 byte, 1 request or 2 answer
+//	 5  family    1 byte, '4' or '6'
+//	 6  size      2 bytes, of the whole payload
+//	 8  nonce     8 bytes, of the agent
+//	16  sequence  4 bytes
+//	20  source    4 bytes
+//	24  target    4 bytes
+//	28  residence 4 bytes, in nanoseconds
 //
 // and goes on with filling up to its size. An answer is its request with the
-// other kind: a responder answers requests only, so that two of them cannot be
-// made to answer each other for ever.
+// other kind and the residence time: how long it was with the responder, 0 if
+// that is not known (or more than the 4.29 s that fit). A responder answers
+// requests only, so that two of them cannot be made to answer each other for
+// ever.
 const (
-	headerSize  = checkup.MinUDPSize
-	packetMagic = "ckp1"
-	kindOffset  = 4
+	headerSize      = checkup.MinUDPSize
+	packetMagic     = "ckp1"
+	kindOffset      = 4
+	residenceOffset = 28
 )
 
 type packetKind byte
@@ -38,10 +44,11 @@ const (
 
 // packet is what a header says.
 type packet struct {
-	kind     packetKind
-	nonce    uint64
-	sequence uint32
-	pair     checkup.Pair
+	kind      packetKind
+	nonce     uint64
+	sequence  uint32
+	pair      checkup.Pair
+	residence time.Duration
 }
 
 // appendPacket appends the packet, as long as its pair's size says, but never
@@ -55,7 +62,17 @@ func appendPacket(b []byte, p packet) []byte {
 	b = binary.BigEndian.AppendUint32(b, p.sequence)
 	b = binary.BigEndian.AppendUint32(b, uint32(int32(p.pair.Source)))
 	b = binary.BigEndian.AppendUint32(b, uint32(int32(p.pair.Target)))
+	b = binary.BigEndian.AppendUint32(b, 0)
+	setResidence(b[start:], p.residence)
 	return appendFill(b, p.nonce+uint64(p.sequence), p.pair.Size-(len(b)-start))
+}
+
+// setResidence writes the residence time into a packet.
+func setResidence(b []byte, d time.Duration) {
+	if d < 0 || d > math.MaxUint32 {
+		d = 0
+	}
+	binary.BigEndian.PutUint32(b[residenceOffset:], uint32(d))
 }
 
 // appendFill appends n bytes that depend on the seed.
@@ -84,6 +101,7 @@ func parsePacket(b []byte) (packet, error) {
 			Transport: checkup.UDP,
 			Size:      int(binary.BigEndian.Uint16(b[6:])),
 		},
+		residence: time.Duration(binary.BigEndian.Uint32(b[residenceOffset:])),
 	}
 	switch b[5] {
 	case '4':

@@ -58,7 +58,8 @@ type sample struct {
 	start, end time.Time
 	// rtt is the round-trip delay, if cause is nil.
 	rtt time.Duration
-	// kernel says that the kernel timed both ends of rtt.
+	// kernel says that the kernel timed both ends of rtt, and that no process's time
+	// is in it.
 	kernel bool
 	// cause of there being no answer; nil if there was one.
 	cause *checkup.Cause

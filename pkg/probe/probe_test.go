@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -306,7 +307,7 @@ func FuzzParsePacket(f *testing.F) {
 	for _, family := range checkup.IPFamilies {
 		for _, kind := range []packetKind{request, answer} {
 			f.Add(appendPacket(nil, packet{kind: kind, nonce: 1 << 63, sequence: 7, pair: pairOf(checkup.UDP, family, checkup.MinUDPSize)}))
-			f.Add(appendPacket(nil, packet{kind: kind, sequence: 1<<32 - 1, pair: checkup.Pair{Source: -1, Target: controlTarget, Family: family, Size: 1400}}))
+			f.Add(appendPacket(nil, packet{kind: kind, sequence: 1<<32 - 1, pair: checkup.Pair{Source: -1, Target: controlTarget, Family: family, Size: 1400}, residence: math.MaxUint32}))
 		}
 	}
 	f.Add([]byte(packetMagic))

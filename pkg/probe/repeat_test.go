@@ -103,6 +103,9 @@ func TestSpoiledMeasurementsAreRepeated(t *testing.T) {
 		{checkup.TCP, 100, func(t *testing.T, family checkup.IPFamily, asked func()) netip.AddrPort {
 			return listenTCP(t, family, func(c net.Conn) { asked(); echoPeer(c) })
 		}},
+		{checkup.UDP, 100, func(t *testing.T, family checkup.IPFamily, asked func()) netip.AddrPort {
+			return listenUDP(t, family, func(requests [][]byte) [][]byte { asked(); return truthful(requests) })
+		}},
 		{checkup.HTTP, 0, func(t *testing.T, family checkup.IPFamily, asked func()) netip.AddrPort {
 			return listenHTTP(t, family, func(w nethttp.ResponseWriter, _ *nethttp.Request) { asked(); io.WriteString(w, "ok") })
 		}},

@@ -86,7 +86,7 @@ func (r *Responder) listen(ctx context.Context, echoAddress, httpAddress string)
 		conn := packets.(*net.UDPConn)
 		r.udp = append(r.udp, conn)
 		_ = conn.SetReadBuffer(receiveBuffer) // more than the host allows is cut down
-		if err := askDestination(conn, digit); err != nil {
+		if err := askBeside(conn, digit); err != nil {
 			return fmt.Errorf("cannot listen for UDP echo: %w", err)
 		}
 	}
@@ -115,8 +115,9 @@ func listenStream(ctx context.Context, lc net.ListenConfig, network, address str
 	return true, nil
 }
 
-// askDestination makes the kernel tell which address a datagram was sent to.
-func askDestination(conn *net.UDPConn, digit string) error {
+// askBeside makes the kernel tell of datagrams which address they were sent to,
+// and when they came. The latter is not vital.
+func askBeside(conn *net.UDPConn, digit string) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
@@ -126,7 +127,11 @@ func askDestination(conn *net.UDPConn, digit string) error {
 		level, option = unix.SOL_IPV6, unix.IPV6_RECVPKTINFO
 	}
 	var serr error
-	if err := raw.Control(func(fd uintptr) { serr = unix.SetsockoptInt(int(fd), level, option, 1) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPING,
+			unix.SOF_TIMESTAMPING_SOFTWARE|unix.SOF_TIMESTAMPING_RX_SOFTWARE)
+		serr = unix.SetsockoptInt(int(fd), level, option, 1)
+	}); err != nil {
 		return err
 	}
 	return serr
@@ -232,7 +237,7 @@ func serveTCP(ctx context.Context, l net.Listener) error {
 
 // serveUDP turns requests into answers, until the socket is closed.
 func (r *Responder) serveUDP(conn *net.UDPConn) error {
-	buf, oob := make([]byte, 1<<16), make([]byte, 128)
+	buf, oob := make([]byte, 1<<16), make([]byte, 256)
 	for {
 		n, oobn, _, from, err := conn.ReadMsgUDPAddrPort(buf, oob)
 		if err != nil {
@@ -243,30 +248,50 @@ func (r *Responder) serveUDP(conn *net.UDPConn) error {
 			continue
 		}
 		r.receptions.count(p)
+		arrived, source := beside(oob[:oobn])
 		buf[kindOffset] = byte(answer)
+		setResidence(buf[:n], residence(arrived))
 		// An answer that cannot be sent is a lost answer: data, not an error.
-		_, _, _ = conn.WriteMsgUDPAddrPort(buf[:n], sameSource(oob[:oobn]), from)
+		_, _, _ = conn.WriteMsgUDPAddrPort(buf[:n], source, from)
 	}
 }
 
-// sameSource turns the control message that tells where a datagram was sent to
-// into one that sends from there, whatever the interface.
-func sameSource(oob []byte) []byte {
-	header, data, _, err := unix.ParseOneSocketControlMessage(oob)
-	switch {
-	case err != nil:
-		return nil
-	case header.Level == unix.SOL_IP && header.Type == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
-		clear(data[:4])
-	case header.Level == unix.SOL_IPV6 && header.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
-		// Link-local addresses mean nothing without their interface.
-		if a := netip.AddrFrom16([16]byte(data[:16])); !a.IsLinkLocalUnicast() {
-			clear(data[16:20])
-		}
-	default:
-		return nil
+// residence is the time since the kernel saw a request arrive, 0 if it does not
+// tell. Both are of this host's wall clock; if that was set in between, the agent
+// sees that it is nonsense, or it is told as unknown.
+func residence(arrived time.Time) time.Duration {
+	if arrived.IsZero() {
+		return 0
 	}
-	return oob
+	return time.Since(arrived)
+}
+
+// beside reads what the kernel says beside a request: when it arrived, zero if it
+// does not tell; and, of where it was sent to, makes the control message that
+// sends the answer from there, whatever the interface.
+func beside(oob []byte) (arrived time.Time, source []byte) {
+	for len(oob) >= unix.CmsgLen(0) {
+		header, data, rest, err := unix.ParseOneSocketControlMessage(oob)
+		if err != nil {
+			break
+		}
+		message := oob[:len(oob)-len(rest)]
+		oob = rest
+		switch {
+		case header.Level == unix.SOL_SOCKET && header.Type == unix.SCM_TIMESTAMPING:
+			arrived = timespec(data)
+		case header.Level == unix.SOL_IP && header.Type == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
+			clear(data[:4])
+			source = message
+		case header.Level == unix.SOL_IPV6 && header.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
+			// Link-local addresses mean nothing without their interface.
+			if a := netip.AddrFrom16([16]byte(data[:16])); !a.IsLinkLocalUnicast() {
+				clear(data[16:20])
+			}
+			source = message
+		}
+	}
+	return arrived, source
 }
 
 // serveHTTP serves /healthz and /bytes until ctx ends.

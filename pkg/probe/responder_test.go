@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -145,6 +146,7 @@ func TestResponderIgnoresWhatIsNotARequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	setResidence(buf, 0)
 	if diff := cmp.Diff(answerTo(good), buf[:n]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -152,6 +154,85 @@ func TestResponderIgnoresWhatIsNotARequest(t *testing.T) {
 	if diff := cmp.Diff(want, r.receptions.changed()); diff != "" {
 		t.Errorf("receptions (-want +got):\n%s", diff)
 	}
+}
+
+// A responder that is late says for how long it had the request.
+func TestResponderTellsResidence(t *testing.T) {
+	stamps, err := keepTimestamps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stamps.Close()
+	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
+		// The kernel begins to stamp a moment after it was asked: until then, the
+		// responder does not know.
+		for t.Context().Err() == nil {
+			residence, least, most := lateAnswer(t, family)
+			if residence == 0 {
+				continue
+			}
+			if residence < least || residence > most {
+				t.Errorf("residence %v, want from %v to %v", residence, least, most)
+			}
+			return
+		}
+	})
+}
+
+// lateAnswer asks a responder that begins to serve a while after the request has
+// come. It returns the residence told, and between what that must be.
+func lateAnswer(t *testing.T, family checkup.IPFamily) (told, least, most time.Duration) {
+	t.Helper()
+	r, err := Listen(t.Context(), anyPort(family), anyPort(family))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	conn, err := net.DialUDP("udp", nil, r.udp[0].LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	sent := time.Now()
+	asked := packet{kind: request, sequence: 1, pair: pairOf(checkup.UDP, family, 1400)}
+	if _, err := conn.Write(appendPacket(nil, asked)); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := r.udp[0].SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Read(func(fd uintptr) bool { // until there is something to read
+		_, _, err := unix.Recvfrom(int(fd), nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return err != unix.EAGAIN
+	}); err != nil {
+		t.Fatal(err)
+	}
+	there := time.Now()
+	<-time.After(10 * time.Millisecond)
+	late := time.Now()
+	served := make(chan error, 1)
+	go func() { served <- r.Serve(ctx, io.Discard, nil) }()
+	buf := make([]byte, 1500)
+	n, err := conn.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := time.Now()
+	stop()
+	if err := <-served; err != nil {
+		t.Fatal(err)
+	}
+	p, err := parsePacket(buf[:n])
+	if err != nil || n != 1400 {
+		t.Fatalf("the answer has %d bytes, %v; want as many as the request, 1400", n, err)
+	}
+	asked.kind, asked.residence = answer, p.residence
+	if p != asked {
+		t.Fatalf("answer %+v, want %+v", p, asked)
+	}
+	return p.residence, late.Sub(there), answered.Sub(sent)
 }
 
 func TestReceptionsCountDistinctRequests(t *testing.T) {

@@ -5,6 +5,7 @@ package probe
 import (
 	"context"
 	"syscall"
+	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -35,6 +36,11 @@ func udp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 		flows:  min(udpFlows, m.Probe.Count),
 		packet: build(request),
 		answer: build(answer),
+		residence: func(b []byte) time.Duration {
+			p, _ := parsePacket(b)
+			setResidence(b, 0)
+			return p.residence
+		},
 		number: number(answer),
 		quoted: number(request),
 	}

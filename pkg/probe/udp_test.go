@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -138,7 +139,7 @@ func TestUDPIsTimedByTheKernel(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
 		m := Measurement{
 			Pair:    pairOf(checkup.UDP, family, 1400),
-			Address: listenUDP(t, family, truthful),
+			Address: serve(t, family).udp[0].LocalAddr().(*net.UDPAddr).AddrPort(),
 			Probe:   checkup.Probe{Count: 20, Interval: checkup.Duration(time.Millisecond), Timeout: patience},
 		}
 		// The kernel begins to stamp a moment after it was asked, so that only a
@@ -200,6 +201,73 @@ func TestDelayOfAnAnswer(t *testing.T) {
 			if got, kernel := test.j.delay(); got != test.want || kernel != test.kernel {
 				t.Errorf("delay = %v, %v, want %v, %v", got, kernel, test.want, test.kernel)
 			}
+		})
+	}
+}
+
+func TestLessResidence(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		delay      time.Duration
+		kernel     bool
+		residence  time.Duration
+		want       time.Duration
+		wantKernel bool
+	}{
+		{"timed by the kernel", 10, true, 7, 3, true},
+		{"timed by the agent", 10, false, 7, 3, false},
+		{"all of it", 10, true, 10, 0, true},
+		{"unknown", 10, true, 0, 10, false},
+		{"more than the delay", 10, true, 11, 10, false},
+		{"negative", 10, true, -1, 10, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got, kernel := lessResidence(test.delay, test.kernel, test.residence); got != test.want || kernel != test.wantKernel {
+				t.Errorf("lessResidence = %v, %v, want %v, %v", got, kernel, test.want, test.wantKernel)
+			}
+		})
+	}
+}
+
+// A peer that takes its time, and says so, does not read as a slow network; one
+// that claims more time than there was is not believed.
+func TestUDPDelayIsWithoutThePeersTime(t *testing.T) {
+	const own = 20 * time.Millisecond
+	for _, test := range []struct {
+		name    string
+		claim   func(honest time.Duration) time.Duration
+		cleared bool
+	}{
+		{"honest", func(honest time.Duration) time.Duration { return honest }, true},
+		{"silent", func(time.Duration) time.Duration { return 0 }, false},
+		{"nonsense", func(time.Duration) time.Duration { return math.MaxUint32 }, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
+				m := Measurement{
+					Pair: pairOf(checkup.UDP, family, checkup.MinUDPSize),
+					Address: listenDatagrams(t, family, func(conn *net.UDPConn, b []byte, from netip.AddrPort) {
+						came := time.Now()
+						<-time.After(own)
+						b = answerTo(b)
+						setResidence(b, test.claim(time.Since(came)))
+						conn.WriteToUDPAddrPort(b, from)
+					}),
+					Probe: checkup.Probe{Count: 1, Timeout: patience},
+				}
+				start := time.Now()
+				got := udp(t.Context(), m, session())
+				elapsed := time.Since(start)
+				if diff := diffObservations(checkup.Observation{Pair: m.Pair, Sent: 1, Received: 1}, got); diff != "" {
+					t.Fatalf("(-want +got):\n%s", diff)
+				}
+				switch rtt := time.Duration(got.RTTs[0]) * time.Microsecond; {
+				case test.cleared && rtt > elapsed-own:
+					t.Errorf("delay %v in %v has %v of the peer's in it", rtt, elapsed, own)
+				case !test.cleared && (rtt < own.Truncate(time.Microsecond) || got.Kernel):
+					t.Errorf("delay %v, kernel %v; want the whole, at least %v, and not called the kernel's", rtt, got.Kernel, own)
+				}
+			})
 		})
 	}
 }
