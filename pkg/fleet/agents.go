@@ -382,13 +382,12 @@ func (a *agent) cause(trouble, event, node string, stopped bool) *checkup.Cause 
 		c = checkup.Cause{Stage: checkup.StageStart, Message: "the agent's pod was deleted before it started"}
 	case gone:
 		c.Message = "the agent's pod was deleted before it came to its end"
-	case pod == nil:
-		c = checkup.Cause{Stage: checkup.StageStart, Message: "the API server did not tell of the agent's pod"}
+	case stopped && (pod == nil || !started(pod)):
+		c = checkup.Cause{Stage: checkup.StageStart, Message: "the probe task was stopped before the agent started"}
 	case stopped && !over(pod):
 		c.Message = "the probe task was stopped before the agent came to its end"
-		if !started(pod) {
-			c.Message = "the probe task was stopped before the agent started"
-		}
+	case pod == nil:
+		c = checkup.Cause{Stage: checkup.StageStart, Message: "the API server did not tell of the agent's pod"}
 	case !started(pod):
 		c = explain(pod, event)
 	case over(pod):

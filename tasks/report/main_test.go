@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/report"
+	"github.com/checkplan/checkplan/tasks/internal/task"
+)
+
+// newTask is the report step of a run whose only pair was measured: it passed,
+// or nothing came through.
+func newTask(t *testing.T, passed bool, plan string) (*task.Task, *fake.Clientset, *strings.Builder) {
+	client := fake.NewClientset()
+	log := &strings.Builder{}
+	tk := &task.Task{
+		Kubernetes: client, Namespace: "ns", RunName: "run", RunUID: "uid-1", Stdout: log, Results: t.TempDir(), PlanJSON: plan,
+		Outcomes: map[string]task.Outcome{},
+	}
+	store := tk.Store("day-2")
+	frozen := record.Frozen{
+		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Worksheet: checkup.Worksheet{
+			Plan: "day-2", Check: "mesh", Kind: checkup.KindPodMesh, Rounds: 1, Degree: 1, Possible: 1, Round: 4,
+			Sources: []checkup.Endpoint{{Node: "n0"}}, Targets: []checkup.Endpoint{{Node: "n1"}}, Assignments: [][]int{{0}},
+			IPFamilies: []checkup.IPFamily{checkup.IPv4},
+			Probes:     []checkup.TransportProbe{{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 1}}},
+		},
+		Roster: checkup.Roster{Targets: []checkup.RosterEntry{{Pod: "ns/r", Addresses: map[checkup.IPFamily]string{checkup.IPv4: "198.18.0.1"}}}},
+	}
+	if err := store.Save(t.Context(), record.Worksheet("mesh"), frozen); err != nil {
+		t.Fatal(err)
+	}
+	w := store.Writer("mesh")
+	o := checkup.Observation{Sent: 1, Received: 1, RTTs: []int64{100}}
+	if !passed {
+		o = checkup.Observation{Sent: 1, Failure: &checkup.Cause{Stage: checkup.StageConnect, Message: "timed out"}}
+	}
+	for p := range frozen.Worksheet.Pairs() {
+		o.Pair = p
+		w.Observation(o)
+	}
+	w.Source(checkup.Source{
+		End:      &checkup.AgentEnd{Observations: 1},
+		Controls: []checkup.Control{{Family: checkup.IPv4, Name: "self", OK: true}, {Family: checkup.IPv4, Name: "closed", OK: true}},
+	})
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return tk, client, log
+}
+
+func planOf(gate checkup.Requirement, teardown checkup.Teardown) string {
+	return `{"name":"day-2","gate":{"require":"` + string(gate) + `","maxUnmeasured":"0%"},"teardown":"` + string(teardown) + `","retention":{"reports":2},"checks":{"mesh":{"podMesh":{
+		"probes":{"tcp":{"sizes":[0],"count":1,"interval":"1s","timeout":"1s"}},"sample":{"degree":1,"budget":10},
+		"limits":{"packetsPerSecond":10,"concurrency":1,"startJitter":"1s"},"timeouts":{"setup":"1m","probe":"1m"}}}}}`
+}
+
+func result(t *testing.T, tk *task.Task, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(tk.Results, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestGate: the step fails when the gate does not admit the verdict, and not
+// otherwise; results and report are there either way.
+func TestGate(t *testing.T) {
+	for _, tt := range []struct {
+		passed  bool
+		gate    checkup.Requirement
+		verdict string
+		err     error
+	}{
+		{true, checkup.RequirePass, "pass", nil},
+		{false, checkup.RequirePass, "fail", task.ErrSaid},
+		{false, checkup.RequireNoFailure, "fail", task.ErrSaid},
+		{false, checkup.RequireNothing, "fail", nil},
+	} {
+		t.Run(string(tt.gate)+" "+tt.verdict, func(t *testing.T) {
+			tk, _, log := newTask(t, tt.passed, planOf(tt.gate, checkup.TeardownAlways))
+			if err := run(t.Context(), tk); !errors.Is(err, tt.err) {
+				t.Fatalf("%v, want %v; log:\n%s", err, tt.err, log)
+			}
+			if got := result(t, tk, "verdict"); got != tt.verdict {
+				t.Errorf("result verdict is %q, want %q", got, tt.verdict)
+			}
+			entries, err := os.ReadDir(tk.Results)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(entries) != len(report.ResultNames) {
+				t.Errorf("%d result files, want %d: %v", len(entries), len(report.ResultNames), entries)
+			}
+			kept, err := record.FindReport(t.Context(), tk.Store("").ConfigMaps, "run")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(kept.Verdict) != tt.verdict || kept.RunUID != "uid-1" || kept.Namespace != "ns" || kept.Started.IsZero() || kept.Finished.IsZero() {
+				t.Errorf("report %+v, want the verdict and which run it is of", kept)
+			}
+			where := result(t, tk, "report")
+			name, ok := strings.CutPrefix(where, "ns/")
+			cm, err := tk.Store("").ConfigMaps.Get(t.Context(), name, metav1.GetOptions{})
+			if !ok || err != nil {
+				t.Fatalf("result report is %q: %v", where, err)
+			}
+			if got := cm.Annotations[checkup.AnnotationRound+"mesh"]; got != "4" {
+				t.Errorf("round is %q, want 4", got)
+			}
+			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+			if last := lines[len(lines)-1]; !strings.Contains(last, tt.verdict) {
+				t.Errorf("the last line is %q, want the verdict", last)
+			}
+		})
+	}
+}
+
+// TestLeftovers: fixtures that are left fail a run that passed, and are named,
+// unless the plan keeps them.
+func TestLeftovers(t *testing.T) {
+	for _, tt := range []struct {
+		teardown checkup.Teardown
+		err      error
+	}{
+		{checkup.TeardownAlways, task.ErrSaid}, {checkup.TeardownOnPass, task.ErrSaid}, {checkup.TeardownNever, nil},
+	} {
+		t.Run(string(tt.teardown), func(t *testing.T) {
+			tk, client, log := newTask(t, true, planOf(checkup.RequirePass, tt.teardown))
+			if err := client.Tracker().Add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Name: "agent", Namespace: "ns", Labels: map[string]string{checkup.LabelRun: "uid-1", checkup.LabelRole: "agent"},
+			}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := run(t.Context(), tk); !errors.Is(err, tt.err) {
+				t.Errorf("%v, want %v", err, tt.err)
+			}
+			if named := strings.Contains(log.String(), "::error::left behind: pod/agent"); named != (tt.err != nil) {
+				t.Errorf("named: %v; log:\n%s", named, log)
+			}
+			if got := result(t, tk, "verdict"); got != "pass" {
+				t.Errorf("verdict %q: leftovers are no fact about the network", got)
+			}
+		})
+	}
+}
+
+// TestPlaceholders: whatever goes wrong, each result is there, and none says
+// pass.
+func TestPlaceholders(t *testing.T) {
+	tk, _, _ := newTask(t, true, "{")
+	if err := run(t.Context(), tk); err == nil || errors.Is(err, task.ErrSaid) {
+		t.Errorf("%v, want that there is no plan", err)
+	}
+	for _, name := range report.ResultNames {
+		result(t, tk, name)
+	}
+	if got := result(t, tk, "verdict"); got != "inconclusive" {
+		t.Errorf("verdict %q", got)
+	}
+}
+
+// TestNotKept: a report that cannot be kept is an error, and the results still
+// tell the verdict.
+func TestNotKept(t *testing.T) {
+	tk, client, log := newTask(t, true, planOf(checkup.RequirePass, checkup.TeardownAlways))
+	client.PrependReactor("create", "configmaps", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, errors.New("etcd: no space")
+	})
+	if err := run(t.Context(), tk); !errors.Is(err, task.ErrSaid) {
+		t.Errorf("%v, want failure", err)
+	}
+	if !strings.Contains(log.String(), "::error::keep the report: ") {
+		t.Errorf("log:\n%s", log)
+	}
+	if v, where := result(t, tk, "verdict"), result(t, tk, "report"); v != "pass" || where != "" {
+		t.Errorf("verdict %q, report %q; want pass, and nowhere", v, where)
+	}
+}
+
+// TestTeardownBroke: a teardown that failed is told even if nothing is left.
+func TestTeardownBroke(t *testing.T) {
+	tk, _, log := newTask(t, true, planOf(checkup.RequirePass, checkup.TeardownAlways))
+	tk.TeardownExitCode = filepath.Join(t.TempDir(), "absent")
+	if err := run(t.Context(), tk); !errors.Is(err, task.ErrSaid) {
+		t.Errorf("%v, want failure", err)
+	}
+	if !strings.Contains(log.String(), "::error::teardown did not come to its end") {
+		t.Errorf("log:\n%s", log)
+	}
+}
