@@ -27,16 +27,18 @@
 //     and differently: unmeasured. (Told twice the same is told once.)
 //  5. The agent says that the pair is unmeasured: so it is.
 //  6. The agent did not tell both control pairs of the family: unmeasured.
-//  7. The numbers contradict each other or the order; the last failure is one of
-//     the agent's own (no socket); more than half of the measurements were
-//     spoiled; or none was made: unmeasured.
+//  7. The numbers contradict each other or the order; the failure is one of the
+//     agent's own (no socket); some measurements were spoiled and, although the
+//     agent repeats those, less than half of what was ordered is good; or none was
+//     made: unmeasured.
 //  8. An expectation is broken: fail. Nothing received fails by default; then
 //     loss, delay percentiles and jitter are held against their limits, and all
 //     that are broken are told. If the target must be unreachable, any answer, any
 //     connection and any request that its responder counted fails instead; that a
 //     connection was refused does not, because nothing but the refusal came back.
-//  9. Fewer measurements were made than ordered, spoiled ones aside: unmeasured.
-//     They may fail a pair, but too few do not pass it.
+//  9. Fewer good measurements were made than ordered: unmeasured. They may fail a
+//     pair, but too few do not pass it. How many were spoiled and repeated does
+//     not matter.
 //  10. Else: pass.
 //
 // Percentiles are nearest-rank: the p-th is the smallest measured delay that at

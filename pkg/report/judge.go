@@ -409,7 +409,7 @@ func (j *judge) expect(seen *checkup.Observation, o *outcome) {
 	}
 	probe, _ := j.w.Probe(seen.Transport)
 	if seen.Sent < 0 || seen.Spoiled < 0 || seen.Received < 0 || seen.Received > seen.Sent ||
-		seen.Sent+seen.Spoiled > probe.Count || len(seen.RTTs) != seen.Received ||
+		seen.Sent > probe.Count || len(seen.RTTs) != seen.Received ||
 		slices.ContainsFunc(seen.RTTs, func(rtt int64) bool { return rtt < 0 }) {
 		unmeasured(checkup.StageCollect, "the numbers do not add up: %d sent, %d spoiled and %d received with %d delays, of %d ordered",
 			seen.Sent, seen.Spoiled, seen.Received, len(seen.RTTs), probe.Count)
@@ -419,8 +419,8 @@ func (j *judge) expect(seen *checkup.Observation, o *outcome) {
 		o.verdict, o.cause = checkup.Unmeasured, *seen.Failure
 		return
 	}
-	if seen.Spoiled > 0 && 2*seen.Spoiled > probe.Count {
-		unmeasured(checkup.StageSelf, "the agent was held up in %d of %d measurements", seen.Spoiled, probe.Count)
+	if seen.Spoiled > 0 && 2*seen.Sent < probe.Count {
+		unmeasured(checkup.StageSelf, "the agent was held up in %d of %d measurements, and %d of %d ordered are good", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, probe.Count)
 		return
 	}
 	if seen.Sent == 0 {
@@ -442,7 +442,10 @@ func (j *judge) expect(seen *checkup.Observation, o *outcome) {
 	} else {
 		j.limits(seen, fail)
 	}
-	if o.verdict == checkup.Pass && seen.Sent+seen.Spoiled < probe.Count {
+	switch few := o.verdict == checkup.Pass && seen.Sent < probe.Count; {
+	case few && seen.Spoiled > 0:
+		unmeasured(checkup.StageSelf, "the agent was held up in %d of %d measurements, and %d of %d ordered are too few to pass", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, probe.Count)
+	case few:
 		unmeasured(checkup.StageCollect, "only %d of %d measurements were made: too few to pass", seen.Sent, probe.Count)
 	}
 }

@@ -132,8 +132,12 @@ func TestJudgePair(t *testing.T) {
 		}, checkup.Unmeasured, "collect: no measurement was made"},
 		{"fewer sent than ordered, all answered", func(o *one) { o.observation.Sent = 3; o.received(3, nil) }, checkup.Unmeasured, "collect: only 3 of 4 measurements were made: too few to pass"},
 		{"fewer sent than ordered, none answered", func(o *one) { o.observation.Sent = 3; o.received(0, timeout) }, checkup.Fail, "echo: timed out"},
-		{"spoiled in part", func(o *one) { o.observation.Sent, o.observation.Spoiled = 2, 2; o.received(2, nil) }, checkup.Pass, ""},
-		{"mostly spoiled", func(o *one) { o.observation.Sent, o.observation.Spoiled = 1, 3; o.received(0, timeout) }, checkup.Unmeasured, "self: the agent was held up in 3 of 4 measurements"},
+		{"spoiled in part, and repeated", func(o *one) { o.observation.Spoiled = 3 }, checkup.Pass, ""},
+		{"spoiled more often than ordered, and repeated", func(o *one) { o.observation.Spoiled = 16 }, checkup.Pass, ""},
+		{"spoiled, repeated, and none answered", func(o *one) { o.observation.Spoiled = 3; o.received(0, timeout) }, checkup.Fail, "echo: timed out"},
+		{"spoiled in part", func(o *one) { o.observation.Sent, o.observation.Spoiled = 2, 18; o.received(2, nil) }, checkup.Unmeasured, "self: the agent was held up in 18 of 20 measurements, and 2 of 4 ordered are too few to pass"},
+		{"spoiled in part, and none answered", func(o *one) { o.observation.Sent, o.observation.Spoiled = 2, 18; o.received(0, timeout) }, checkup.Fail, "echo: timed out"},
+		{"mostly spoiled", func(o *one) { o.observation.Sent, o.observation.Spoiled = 1, 3; o.received(0, timeout) }, checkup.Unmeasured, "self: the agent was held up in 3 of 4 measurements, and 1 of 4 ordered are good"},
 		{"no local socket", func(o *one) {
 			o.received(0, &checkup.Cause{Stage: checkup.StageSocket, Message: "too many open files"})
 		}, checkup.Unmeasured, "socket: too many open files"},
