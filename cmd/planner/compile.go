@@ -20,8 +20,8 @@ func newCompile(env *environment) *cobra.Command {
 		Use:   "compile PATH...",
 		Short: "Compile plans into Tekton Pipelines",
 		Long: `compile prints the Tasks, Pipeline and RBAC that plans compile to, as YAML that
-kubectl apply takes. With -o it writes one file per object into a directory
-instead, and a sample PipelineRun into its folder samples. It needs no cluster.`,
+kubectl apply takes. With -o it writes files into a directory instead, and a
+sample PipelineRun into its folder samples. It needs no cluster.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			plans, err := env.load(args)
@@ -58,7 +58,7 @@ instead, and a sample PipelineRun into its folder samples. It needs no cluster.`
 		},
 	}
 	addCompileOptions(cmd, &options)
-	cmd.Flags().StringVarP(&options.Namespace, "namespace", "n", tekton.DefaultNamespace, "namespace that the objects are for")
+	cmd.Flags().StringVarP(&options.Namespace, "namespace", "n", tekton.DefaultNamespace, "namespace that the objects are for; RBAC names it, so kubectl cannot choose another")
 	cmd.Flags().StringVarP(&dir, "output-dir", "o", "", "directory to write to; empty: standard output")
 	return cmd
 }

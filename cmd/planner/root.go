@@ -184,14 +184,6 @@ func setFlag(cmd *cobra.Command, settings *[]string) {
 	cmd.Flags().StringArrayVar(settings, "set", nil, "set a tunable of the plan for this run, as name=value (mesh.degree=3, gate=Nothing); may be repeated")
 }
 
-// apply changes the plan by --set; what is wrong with it is the user's mistake.
-func apply(plan *checkup.Plan, settings []string) error {
-	if err := plan.Apply(settings); err != nil {
-		return usage("--set: %w", err)
-	}
-	return nil
-}
-
 // enum is a flag with a few allowed values, which completion offers.
 type enum struct {
 	value   *string

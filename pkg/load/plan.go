@@ -181,10 +181,6 @@ func (l *loader) plan(s *source) {
 		raw := s.raw()
 		d := &diagnosis{ctx: l.ctx}
 		schema := s.schema
-		if raw.Exists() && raw.Context() != l.ctx {
-			d.ctx = raw.Context()
-			schema = schemaValue(d.ctx)
-		}
 		if raw.Exists() {
 			d.value(schema.LookupPath(s.def), raw, nil)
 		}

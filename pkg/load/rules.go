@@ -4,6 +4,7 @@ package load
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -226,12 +227,12 @@ func fields(err error, path []string, r report) {
 		return
 	}
 	list := []error{err}
-	if agg, ok := err.(utilerrors.Aggregate); ok {
+	if agg := utilerrors.Aggregate(nil); errors.As(err, &agg) {
 		list = utilerrors.Flatten(agg).Errors()
 	}
 	for _, err := range list {
-		fe, ok := err.(*field.Error)
-		if !ok {
+		fe := (*field.Error)(nil)
+		if !errors.As(err, &fe) {
 			r(path, err.Error())
 			continue
 		}

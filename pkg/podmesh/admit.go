@@ -139,15 +139,6 @@ func (a admission) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// names returns the names of the admitted nodes.
-func (a admission) names() []string {
-	names := make([]string, len(a.nodes))
-	for i, n := range a.nodes {
-		names[i] = n.Name
-	}
-	return names
-}
-
 // fixtureTolerations returns the tolerations of a fixture pod: the placement's,
 // and those that the DaemonSet controller gives to its pods
 // (AddOrUpdateDaemonPodTolerations in Kubernetes' pkg/controller/daemon/util),

@@ -297,10 +297,7 @@ func (l *localiser) places() []*place {
 			return
 		}
 		node[x] = true
-		var any []int32
-		for _, i := range from[x] {
-			any = append(any, i)
-		}
+		any := slices.Clone(from[x])
 		for _, i := range to[x] {
 			if l.all[i].a != x {
 				any = append(any, i)
