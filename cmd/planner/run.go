@@ -101,52 +101,62 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 	}
 	screen.say("started PipelineRun %s in namespace %s", started.Name, cluster.Namespace)
 
-	finished, err := e.follow(ctx, cluster, started, screen)
+	finished, last, err := e.follow(ctx, cluster, started, screen)
 	if err != nil {
 		return err
 	}
 	screen.close()
 	outcome, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), string(finished.UID))
 	if err != nil {
-		return fmt.Errorf("PipelineRun %s ended without a report (%s): %w", finished.Name, whyEnded(finished), err)
+		return fmt.Errorf("PipelineRun %s ended without a report: %w\n%s", finished.Name, err, whyEnded(finished, last))
 	}
 	return e.printReport(outcome, o.output)
 }
 
-// whyEnded is Tekton's own word on a finished run.
-func whyEnded(r *pipelinev1.PipelineRun) string {
-	condition := r.Status.GetCondition(apis.ConditionSucceeded)
-	if condition == nil {
-		return "no condition"
+// whyEnded is Tekton's own word on a finished run and on its failed tasks.
+func whyEnded(r *pipelinev1.PipelineRun, last run.Progress) string {
+	var lines []string
+	if condition := r.Status.GetCondition(apis.ConditionSucceeded); condition != nil {
+		lines = append(lines, condition.Reason+": "+condition.Message)
 	}
-	return condition.Reason + ": " + condition.Message
+	for _, task := range last.Tasks {
+		if task.Failed {
+			lines = append(lines, "task "+task.Name+": "+task.Reason+": "+task.Message)
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // follow waits for the end of the run. The first interrupt cancels the run, the
-// second leaves it.
-func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started *pipelinev1.PipelineRun, screen *screen) (*pipelinev1.PipelineRun, error) {
+// second leaves it. It returns the run and its tasks as they were at its end.
+func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started *pipelinev1.PipelineRun, screen *screen) (*pipelinev1.PipelineRun, run.Progress, error) {
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	type end struct {
-		run *pipelinev1.PipelineRun
-		err error
+		run  *pipelinev1.PipelineRun
+		last run.Progress
+		err  error
 	}
 	ended := make(chan end, 1)
 	go func() {
-		follower := run.Follower{Cluster: cluster, Report: screen.progress}
+		var last run.Progress
+		follower := run.Follower{Cluster: cluster, Report: func(p run.Progress) {
+			last = p
+			screen.progress(p)
+		}}
 		finished, err := follower.Follow(ctx, started.Name)
-		ended <- end{finished, err}
+		ended <- end{finished, last, err}
 	}()
 	cancelled := false
 	for {
 		select {
 		case end := <-ended:
-			return end.run, end.err
+			return end.run, end.last, end.err
 		case <-e.interrupts:
 			if cancelled {
 				leave(errInterrupted)
 				<-ended
-				return nil, e.whatRemains(cluster, started)
+				return nil, run.Progress{}, e.whatRemains(cluster, started)
 			}
 			cancelled = true
 			screen.say("interrupted: cancelling %s; its teardown still runs. Press Ctrl-C again to leave at once.", started.Name)

@@ -34,6 +34,8 @@ type Progress struct {
 type TaskProgress struct {
 	Name string // as in the Pipeline: "setup-mesh"
 	Done bool
+	// Failed says that the task is done and did not succeed.
+	Failed bool
 	// Told is how far the task says that its check is; empty if it says nothing.
 	Told string
 	// Reason and Message of the task's condition, as Tekton puts them.
@@ -107,7 +109,7 @@ func (c *Cluster) look(ctx context.Context, name string) (*pipelinev1.PipelineRu
 	var progress Progress
 	for _, task := range tasks.Items {
 		condition := task.Status.GetCondition(apis.ConditionSucceeded)
-		p := TaskProgress{Name: task.Labels["tekton.dev/pipelineTask"], Done: task.IsDone(), Reason: "Pending"}
+		p := TaskProgress{Name: task.Labels["tekton.dev/pipelineTask"], Done: task.IsDone(), Failed: task.IsFailure(), Reason: "Pending"}
 		if condition != nil {
 			p.Reason, p.Message = condition.Reason, condition.Message
 		}

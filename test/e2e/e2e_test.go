@@ -674,7 +674,7 @@ func TestBadDays(t *testing.T) {
 		inconclusive(t, runPlan(t, "unschedulable", 1), "Insufficient memory")
 	})
 	t.Run("image that cannot be pulled", func(t *testing.T) {
-		c := start(t, "run", plans, "--plan", "ring", "--image-tag", "v0.0.0-none", "--timeout", "6m")
+		c := start(t, "run", plans, "--plan", "ring", "--image-tag", "v0.0.0-none")
 		if code := c.wait(t); code != 1 {
 			t.Errorf("exit code %d, want 1", code)
 		}
