@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -120,6 +119,10 @@ type measuring struct {
 	mu       sync.Mutex // guards following, and serialises told
 	progress Progress
 	told     func(Progress)
+
+	giving   sync.Mutex  // guards following
+	giveUp   func()      // ends the waiting
+	hopeless *time.Timer // runs while all agents that are waited for are stuck
 }
 
 // agent is one agent and what is known of it.
@@ -143,6 +146,23 @@ type agent struct {
 	pod     *corev1.Pod
 	gone    bool
 	started bool
+	mute    bool // its log could not be opened the last time
+	done    bool // nobody waits for it any more
+}
+
+// stuck reports whether the agent is in a state that lasts as a rule, and whether
+// it is waited for at all.
+func (a *agent) stuck() (stuckNow, waited bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mute || a.pod != nil && !a.started && stuck(a.pod), !a.done
+}
+
+// set changes what mu guards.
+func (a *agent) set(change func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change()
 }
 
 func newAgent(w *checkup.Worksheet, source int, pod *corev1.Pod) *agent {
@@ -164,9 +184,11 @@ func (a *agent) state() (pod *corev1.Pod, gone bool) {
 func (m *measuring) run(ctx, deadline context.Context) error {
 	watching, stop := context.WithCancel(deadline)
 	defer stop()
+	m.giveUp = stop
 	byName := map[string]*agent{}
 	for _, a := range m.agents {
 		byName[a.name] = a
+		a.done = a.refused != nil
 	}
 	watched := make(chan error, 1)
 	go func() {
@@ -183,6 +205,7 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 			if first {
 				m.advance(func(p *Progress) { p.Started++ })
 			}
+			m.consider()
 			select {
 			case a.changed <- struct{}{}:
 			default:
@@ -197,12 +220,17 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 		wg.Go(func() {
 			if a.refused == nil {
 				stopped[i] = m.collect(watching, a)
+				a.set(func() { a.done = true })
+				m.consider()
 			}
 		})
 	}
 	wg.Wait()
 	stop()
 	err := <-watched
+	if m.hopeless != nil {
+		m.hopeless.Stop()
+	}
 	if err != nil {
 		return err
 	}
@@ -233,6 +261,25 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 		m.sink.Source(s)
 	}
 	return nil
+}
+
+// consider starts the time of Patience when all agents that are still waited for
+// are stuck, and stops it when one is not any more.
+func (m *measuring) consider() {
+	m.giving.Lock()
+	defer m.giving.Unlock()
+	for _, a := range m.agents {
+		if stuck, waited := a.stuck(); waited && !stuck {
+			if m.hopeless != nil {
+				m.hopeless.Stop()
+				m.hopeless = nil
+			}
+			return
+		}
+	}
+	if m.hopeless == nil {
+		m.hopeless = time.AfterFunc(m.patience(), m.giveUp)
+	}
 }
 
 // advance changes the progress and tells of it.
@@ -312,6 +359,8 @@ func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
 	silence := time.AfterFunc(stall, cancel)
 	defer silence.Stop()
 	log, err := m.openLog(stream, a.name, follow)
+	a.set(func() { a.mute = err != nil })
+	m.consider()
 	if err != nil {
 		return fmt.Errorf("open its log: %w", err)
 	}
@@ -395,18 +444,24 @@ func (a *agent) cause(trouble, event, node string, stopped bool) *checkup.Cause 
 		if !a.begun && trouble == "" {
 			c.Stage = checkup.StageStart
 		}
+	case trouble != "":
+		c.Message = "what the agent told could not be read to its end"
 	default:
 		c.Message = "the agent did not come to its end in time"
 	}
-	var also []string
-	if trouble != "" && a.refused == nil {
-		also = append(also, trouble)
+	if a.refused == nil {
+		c.Message = and(c.Message, trouble)
 	}
-	if node != "" {
-		also = append(also, node)
-	}
-	c.Message = strings.Join(append([]string{c.Message}, also...), "; ")
+	c.Message = and(c.Message, node)
 	return &c
+}
+
+// and adds to a message, unless there is nothing to add.
+func and(message, more string) string {
+	if more == "" {
+		return message
+	}
+	return message + "; " + more
 }
 
 // nodeTrouble says what is wrong with a node, or "": it only adds to a message.

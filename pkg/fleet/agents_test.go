@@ -190,9 +190,9 @@ func TestMeasureGoesWrong(t *testing.T) {
 	}{
 		{name: "none of its targets is up", roster: func(r *checkup.Roster) { r.Targets[2].Cause, r.Targets[3].Cause = setupCause("x"), setupCause("x") },
 			stage: checkup.StageSetup, message: "none of its targets came up"},
-		{name: "not scheduled", prepare: func(c *cluster) { c.becomes["n1"] = unschedulable("0/4 nodes are available") }, short: true,
+		{name: "not scheduled", prepare: func(c *cluster) { c.becomes["n1"] = unschedulable("0/4 nodes are available") },
 			stage: checkup.StageSchedule, message: "not scheduled: 0/4 nodes are available"},
-		{name: "no image", prepare: func(c *cluster) { c.becomes["n1"] = waiting("ImagePullBackOff", "not found") }, short: true,
+		{name: "no image", prepare: func(c *cluster) { c.becomes["n1"] = waiting("ImagePullBackOff", "not found") },
 			stage: checkup.StageStart, message: "ImagePullBackOff: not found"},
 		{name: "over quota", prepare: func(c *cluster) {
 			c.refuse("create", "pods", apierrors.NewForbidden(pods, "x", errors.New("exceeded quota")), onNode("n1"))
@@ -209,7 +209,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 			stage: checkup.StageCollect, message: "told of 4 observations, but not all", some: true},
 		{name: "deleted half-way", prepare: gone, delete: true, log: func(ctx context.Context, n int) (io.ReadCloser, error) { return hanging(ctx, half), nil },
 			stage: checkup.StageCollect, message: "pod was deleted", some: true},
-		{name: "kubelet stopped half-way", objects: []runtime.Object{deadNode}, short: true,
+		{name: "kubelet stopped half-way", objects: []runtime.Object{deadNode},
 			log: func(ctx context.Context, n int) (io.ReadCloser, error) {
 				if n == 0 {
 					return text(half), nil
@@ -217,8 +217,11 @@ func TestMeasureGoesWrong(t *testing.T) {
 				return nil, errors.New("dial tcp 198.18.0.2:10250: connect: connection refused")
 			},
 			stage: checkup.StageCollect, message: "its node is not ready: Kubelet stopped posting node status.", some: true},
+		{name: "kubelet does not take it up", objects: []runtime.Object{deadNode}, prepare: func(c *cluster) {
+			c.becomes["n1"] = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}
+		}, stage: checkup.StageStart, message: "did not take up the pod; its node is not ready: Kubelet stopped posting node status."},
 		{name: "log hangs", short: true, log: func(ctx context.Context, n int) (io.ReadCloser, error) { return hanging(ctx, half), nil },
-			stage: checkup.StageCollect, message: "did not come to its end in time", some: true},
+			stage: checkup.StageCollect, message: "could not be read to its end; its log was silent for 50ms", some: true},
 		{name: "log of somebody else", prepare: func(c *cluster) { c.becomes["n1"] = ended(0, "Completed", "") }, log: say(bytes.ReplaceAll(speech(w, 2), []byte(`"end"`), []byte(`"fin"`))),
 			stage: checkup.StageStart, message: "exit code 0"},
 	} {
@@ -305,6 +308,7 @@ func TestBrokenStream(t *testing.T) {
 	all := speech(w, 0)
 	for at := 0; at < len(all); at += 37 {
 		f, log := newFleet(t, newCluster())
+		f.Patience = time.Minute
 		l := &logs{w: w, of: map[int]func(context.Context, int) (io.ReadCloser, error){
 			0: func(_ context.Context, n int) (io.ReadCloser, error) {
 				switch n {

@@ -32,9 +32,15 @@ func started(pod *corev1.Pod) bool {
 	return state.Running != nil || state.Terminated != nil
 }
 
+// ignored reports whether the pod is on a node whose kubelet has not taken it up,
+// which it does within a second if it runs at all.
+func ignored(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && pod.Status.StartTime == nil && pod.Status.Phase == corev1.PodPending && len(pod.Status.ContainerStatuses) == 0
+}
+
 // stuck reports whether the pod is in a state that lasts as a rule.
 func stuck(pod *corev1.Pod) bool {
-	if condition(pod, corev1.PodScheduled).Reason == corev1.PodReasonUnschedulable {
+	if condition(pod, corev1.PodScheduled).Reason == corev1.PodReasonUnschedulable || ignored(pod) {
 		return true
 	}
 	waiting := containerState(pod).Waiting

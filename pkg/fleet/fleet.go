@@ -67,10 +67,11 @@ type Fleet struct {
 	// until its container ends; nil means through the API server.
 	OpenLog func(ctx context.Context, pod string, follow bool) (io.ReadCloser, error)
 
-	// Patience is how long to wait when every pod that is not ready is in a state
-	// from which pods seldom recover: unschedulable, or an image that cannot be
-	// pulled. kubelet and scheduler go on trying, so that this is a guess; 0 means
-	// 30 s, three tries of the kubelet to pull an image.
+	// Patience is how long to wait when every pod that is still waited for is in a
+	// state from which pods seldom recover: unschedulable, an image that cannot be
+	// pulled, a kubelet that does not take the pod up or does not give its log.
+	// Scheduler and kubelets go on trying, so that this is a guess; 0 means 30 s:
+	// three tries of a kubelet to pull an image, a kubelet's restart.
 	Patience time.Duration
 	// Stall is how long the log of an agent may be silent until it is opened anew,
 	// because the connection may be dead; 0 means 30 s.
@@ -104,6 +105,8 @@ func (f *Fleet) now() time.Time {
 	}
 	return time.Now()
 }
+
+func (f *Fleet) patience() time.Duration { return cmp.Or(f.Patience, 30*time.Second) }
 
 func (f *Fleet) retry() time.Duration { return cmp.Or(f.Retry, time.Second) }
 

@@ -4,7 +4,6 @@ package fleet
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +75,11 @@ func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roste
 			case pod == nil:
 				roster.Targets[t].Cause = setupCause("its responder was deleted before it was ready")
 			default:
-				roster.Targets[t].Cause = setupCause("its responder is not ready: " + explain(pod, warnings[name]).Message)
+				message := "its responder is not ready: " + explain(pod, warnings[name]).Message
+				if ignored(pod) {
+					message = and(message, f.nodeTrouble(ctx, pod.Spec.NodeName))
+				}
+				roster.Targets[t].Cause = setupCause(message)
 			}
 		}
 	}
@@ -119,7 +122,7 @@ func (f *Fleet) awaitReady(ctx context.Context, w *checkup.Worksheet, roster *ch
 			patience.Stop()
 			patience = nil
 		case !hope && patience == nil:
-			patience = time.AfterFunc(cmp.Or(f.Patience, 30*time.Second), cancel)
+			patience = time.AfterFunc(f.patience(), cancel)
 		}
 	}
 	consider()

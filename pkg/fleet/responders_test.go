@@ -64,6 +64,9 @@ func TestStartResponders(t *testing.T) {
 				c.becomes[n] = waiting("ImagePullBackOff", "unauthorized")
 			}
 		}, map[string]string{"n0": "unauthorized", "n1": "unauthorized", "n2": "unauthorized", "n3": "unauthorized"}, ""},
+		{"one on a dead node", func(c *cluster) {
+			c.becomes["n2"] = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}
+		}, map[string]string{"n2": "the kubelet of the node did not take up the pod; its node is no more"}, ""},
 		{"one without an address", func(c *cluster) {
 			s := running(0)
 			s.PodIPs = nil
