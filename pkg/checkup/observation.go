@@ -49,8 +49,8 @@ type Observation struct {
 	Duplicates int `json:"duplicates,omitempty"`
 	Reordered  int `json:"reordered,omitempty"`
 	// Spoiled measurements were made as well, but thrown away and are not counted
-	// in Sent or Received, because the agent itself was held up while it made them.
-	// They may be more than the probe's Count.
+	// in Sent or Received, because the agent itself was held up while it made them,
+	// or its socket had no room for their answers. They may be more than the probe's Count.
 	Spoiled int `json:"spoiled,omitempty"`
 	// RTTs are the round-trip delays of the answered measurements in
 	// microseconds, in the order in which they were sent.
@@ -75,6 +75,11 @@ type Reception struct {
 	Pair
 	// Packets is the number of distinct requests of the pair that arrived.
 	Packets int `json:"packets"`
+	// Dropped is how many requests of the pair's family, of whatever pairs, had
+	// reached the responder when this was told, but were dropped because its socket
+	// had no room: the responder was too busy, and the network lost none of them.
+	// The highest number that is told of a target and family is the last.
+	Dropped int `json:"dropped,omitempty"`
 }
 
 // Control is an agent's measurement of a pair whose outcome is known: its own

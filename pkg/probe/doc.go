@@ -60,4 +60,9 @@
 // is counted, but not believed. It is repeated, until Count of them are good, but
 // at most so often that maxTries times Count are made in all, and not beyond the
 // order's deadline. So a short hold-up costs time and packets, but no pair.
+//
+// What a socket of the agent's own had no room for is not lost by the network
+// either: as many datagrams without an answer are spoiled as their socket dropped.
+// A responder tells how many requests its sockets dropped (Reception.Dropped), if
+// any came through.
 package probe

@@ -65,8 +65,11 @@ type sample struct {
 	cause *checkup.Cause
 	// timedOut says that the cause is that nothing came in time.
 	timedOut bool
-	// spoiled says that the sample is not believed, because the agent was held up
-	// for so long.
+	// noRoom says that the agent's own socket dropped packets, of which the answer
+	// may be one.
+	noRoom bool
+	// spoiled says that the sample is not believed: because of that, or because the
+	// agent was held up for so long.
 	spoiled bool
 	held    time.Duration
 }
@@ -187,9 +190,14 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 		o.Kernel = o.Kernel && s.kernel
 	}
 	o.Kernel = o.Kernel && o.Received > 0
-	if o.Sent == 0 {
+	switch {
+	case o.Sent > 0:
+	case longest > 0:
 		o.Unmeasured = &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf(
 			"the agent was held up during all %d measurements, for up to %v", o.Spoiled, longest.Round(time.Millisecond))}
+	default:
+		o.Unmeasured = &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf(
+			"the agent's socket had no room for the answers to all %d measurements", o.Spoiled)}
 	}
 	return o
 }

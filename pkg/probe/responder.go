@@ -11,6 +11,7 @@ import (
 	"net"
 	nethttp "net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -85,7 +86,7 @@ func (r *Responder) listen(ctx context.Context, echoAddress, httpAddress string)
 		}
 		conn := packets.(*net.UDPConn)
 		r.udp = append(r.udp, conn)
-		_ = conn.SetReadBuffer(receiveBuffer) // more than the host allows is cut down
+		_ = conn.SetReadBuffer(responderBuffer) // more than the host allows is cut down
 		if err := askBeside(conn, digit); err != nil {
 			return fmt.Errorf("cannot listen for UDP echo: %w", err)
 		}
@@ -152,7 +153,7 @@ func (r *Responder) Ports() map[checkup.Transport]int {
 // end once more. A nil tick means only at the end.
 func (r *Responder) Serve(ctx context.Context, out io.Writer, tick <-chan time.Time) error {
 	g, ctx := errgroup.WithContext(ctx)
-	stop := context.AfterFunc(ctx, r.close)
+	stop := context.AfterFunc(ctx, func() { r.noteDrops(); r.close() })
 	defer stop()
 	lines := &lineWriter{w: out}
 	for _, conn := range r.udp {
@@ -168,6 +169,7 @@ func (r *Responder) Serve(ctx context.Context, out io.Writer, tick <-chan time.T
 		for {
 			select {
 			case <-tick:
+				r.noteDrops()
 				if err := r.receptions.write(lines); err != nil {
 					return err
 				}
@@ -178,6 +180,18 @@ func (r *Responder) Serve(ctx context.Context, out io.Writer, tick <-chan time.T
 	})
 	err := g.Wait()
 	return errors.Join(err, r.receptions.write(lines))
+}
+
+// noteDrops takes note of what the sockets have dropped so far.
+func (r *Responder) noteDrops() {
+	for _, conn := range r.udp {
+		raw, err := conn.SyscallConn()
+		if err != nil {
+			continue // closed
+		}
+		family := familyOf(conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr())
+		r.receptions.drop(family, noRoom(drops(raw), family, os.DirFS("/")))
+	}
 }
 
 // unlessEnded is the error, but nil when ctx ended: then it is the closing.
@@ -357,6 +371,8 @@ type receptions struct {
 	mu    sync.Mutex // guards following
 	pairs map[checkup.Pair]*reception
 	words int // of all pairs' seen
+	// dropped packets of all pairs of a family.
+	dropped map[checkup.IPFamily]int
 }
 
 type reception struct {
@@ -403,6 +419,26 @@ func (r *receptions) count(p packet) {
 	}
 }
 
+// drop takes note of the packets of a family that were dropped so far. If there
+// are more of them, one pair of the family, any, is told again with their number.
+func (r *receptions) drop(family checkup.IPFamily, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n <= r.dropped[family] {
+		return
+	}
+	if r.dropped == nil {
+		r.dropped = map[checkup.IPFamily]int{}
+	}
+	r.dropped[family] = n
+	for pair, of := range r.pairs {
+		if pair.Family == family {
+			of.told = false
+			return
+		}
+	}
+}
+
 // write writes the receptions that changed since it was called last.
 func (r *receptions) write(lines *lineWriter) error {
 	for _, m := range r.changed() {
@@ -420,7 +456,7 @@ func (r *receptions) changed() []checkup.Message {
 	for pair, of := range r.pairs {
 		if !of.told {
 			of.told = true
-			ms = append(ms, checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: of.packets}})
+			ms = append(ms, checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: of.packets, Dropped: r.dropped[pair.Family]}})
 		}
 	}
 	slices.SortFunc(ms, func(a, b checkup.Message) int {

@@ -62,7 +62,7 @@ func openSocket(address netip.AddrPort, protocol, size int) (*socket, error) {
 	// No option is vital. Without the first, bursts may be lost here; without the
 	// second, ICMP errors that the kernel thinks transient read as loss; without
 	// the third, times are the agent's.
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, agentBuffer)
 	_ = unix.SetsockoptInt(fd, level, recverr, 1)
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, timestamping); err != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
@@ -83,10 +83,6 @@ func openSocket(address netip.AddrPort, protocol, size int) (*socket, error) {
 	}
 	return s, nil
 }
-
-// receiveBuffer is how much a datagram socket, of an agent or a responder, may
-// hold before it loses packets; the kernel cuts it down to net.core.rmem_max.
-const receiveBuffer = 1 << 20
 
 // timestamping asks for software timestamps of packets received and, on the
 // error queue, sent; the latter with the packet's number instead of its data.

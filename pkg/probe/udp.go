@@ -19,18 +19,24 @@ func udp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	if m.Pair.Size < checkup.MinUDPSize {
 		return unmeasured(m, checkup.StageSocket, "size is below the smallest udp payload")
 	}
+	d := overUDP(m, s.Nonce)
+	return d.measure(ctx, s)
+}
+
+// overUDP says how packets and answers of a udp pair look.
+func overUDP(m Measurement, nonce uint64) datagrams {
 	build := func(kind packetKind) func([]byte, int) []byte {
 		return func(b []byte, i int) []byte {
-			return appendPacket(b, packet{kind: kind, nonce: s.Nonce, sequence: uint32(i), pair: m.Pair})
+			return appendPacket(b, packet{kind: kind, nonce: nonce, sequence: uint32(i), pair: m.Pair})
 		}
 	}
 	number := func(kind packetKind) func([]byte) (int, bool) {
 		return func(b []byte) (int, bool) {
 			p, err := parsePacket(b)
-			return int(p.sequence), err == nil && p.kind == kind && p.nonce == s.Nonce && p.pair == m.Pair
+			return int(p.sequence), err == nil && p.kind == kind && p.nonce == nonce && p.pair == m.Pair
 		}
 	}
-	d := datagrams{
+	return datagrams{
 		m:      m,
 		open:   func() (*socket, error) { return openSocket(m.Address, syscall.IPPROTO_UDP, m.Pair.Size+1) },
 		flows:  min(udpFlows, m.Probe.Count),
@@ -44,5 +50,4 @@ func udp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 		number: number(answer),
 		quoted: number(request),
 	}
-	return d.measure(ctx, s)
 }

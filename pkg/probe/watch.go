@@ -108,13 +108,15 @@ func (w *Watch) held(from, to time.Time) time.Duration {
 	return longest
 }
 
-// believe marks the samples that a hold-up spoiled, and returns the number of the
-// others.
+// believe marks the samples that a hold-up or a full socket spoiled, and returns
+// the number of the others.
 func (w *Watch) believe(samples []sample) int {
 	believed := 0
 	for i := range samples {
 		s := &samples[i]
-		if s.held, s.spoiled = w.spoils(*s); !s.spoiled {
+		s.held, s.spoiled = w.spoils(*s)
+		s.spoiled = s.spoiled || s.noRoom
+		if !s.spoiled {
 			believed++
 		}
 	}
