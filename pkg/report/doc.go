@@ -36,6 +36,8 @@
 //     that are broken are told. If the target must be unreachable, any answer, any
 //     connection and any request that its responder counted fails instead; that a
 //     connection was refused does not, because nothing but the refusal came back.
+//     But a loss that the responder's own full socket explains does not fail a udp
+//     pair, and does not show that the target is unreachable: unmeasured.
 //  9. Fewer good measurements were made than ordered: unmeasured. They may fail a
 //     pair, but too few do not pass it. How many were spoiled and repeated does
 //     not matter.

@@ -218,8 +218,16 @@ type judge struct {
 	reception map[int]int
 	// counted targets are those whose responder's count is known
 	counted map[int]bool
+	// full is how many requests the responder of a target dropped, by family
+	full map[side]int
 	// strays are observations that name no source of the worksheet
 	strays int
+}
+
+// side is a target in one family.
+type side struct {
+	target int
+	family checkup.IPFamily
 }
 
 // source is what is known of one source of the worksheet.
@@ -237,7 +245,7 @@ func newJudge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Reco
 		w: w, roster: roster,
 		sources: make([]source, len(w.Assignments)), offset: make([]int, len(w.Assignments)),
 		pairs:    make([]checkup.Pair, 0, w.CountPairs()),
-		conflict: map[int]bool{}, reception: map[int]int{}, counted: map[int]bool{},
+		conflict: map[int]bool{}, reception: map[int]int{}, counted: map[int]bool{}, full: map[side]int{},
 	}
 	for s := range w.Assignments {
 		j.offset[s] = len(j.pairs)
@@ -285,6 +293,8 @@ func newJudge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Reco
 		if at, ok := j.position(r.Pair); ok {
 			j.reception[at] = max(j.reception[at], r.Packets)
 		}
+		to := side{r.Target, r.Family}
+		j.full[to] = max(j.full[to], r.Dropped)
 	}
 	return j
 }
@@ -323,6 +333,9 @@ func (j *judge) outcomes() []outcome {
 			continue
 		}
 		j.expect(j.observed[i], o)
+		if cause := j.dropped(i, o); cause != nil {
+			o.verdict, o.failure, o.cause = checkup.Unmeasured, 0, *cause
+		}
 		if o.verdict == checkup.Unmeasured {
 			o.sent, o.received, o.duplicates, o.reordered, o.rtts = 0, 0, 0, 0, nil
 		} else if o.failure == lost {
@@ -544,6 +557,21 @@ func (j *judge) direction(at int) checkup.Direction {
 	default:
 		return checkup.DirectionBoth
 	}
+}
+
+// dropped says that a udp pair's loss may be the responder's doing: all that it
+// lost did not arrive there, and the responder's socket dropped as many requests
+// or more for want of room. Then nothing is known of the network; nor if the
+// target must be unreachable and nothing seems to have arrived.
+func (j *judge) dropped(at int, o *outcome) *checkup.Cause {
+	seen := j.observed[at]
+	n := j.full[side{o.pair.Target, o.pair.Family}]
+	suspect := o.failure == lost || o.verdict == checkup.Pass && j.w.Expect.Unreachable
+	missing := seen.Sent + seen.Spoiled - j.reception[at]
+	if !suspect || o.pair.Transport != checkup.UDP || !j.counted[o.pair.Target] || seen.Sent-seen.Received > missing || missing > n {
+		return nil
+	}
+	return &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf("%d of %d requests did not arrive, but the responder's socket had no room for %d", missing, seen.Sent+seen.Spoiled, n)}
 }
 
 // carry lets what the udp pairs of one source and target tell of the direction

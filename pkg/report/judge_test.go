@@ -63,6 +63,16 @@ func (o *one) received(n int, failure *checkup.Cause) {
 	o.observation.Failure = failure
 }
 
+// dropped makes the target's responder, whose count is known, tell that so many
+// requests arrived and so many, of all pairs, were dropped. What it says of the
+// pair itself is beside what it says of another.
+func (o *one) dropped(arrived, dropped int) {
+	other := o.observation.Pair
+	other.Source = 1
+	o.record.Counted = []int{0}
+	o.record.Receptions = []checkup.Reception{{Pair: other, Packets: 1, Dropped: dropped}, {Pair: o.observation.Pair, Packets: arrived}}
+}
+
 func TestJudgePair(t *testing.T) {
 	timeout := &checkup.Cause{Stage: checkup.StageEcho, Message: "timed out"}
 	tests := []struct {
@@ -164,6 +174,18 @@ func TestJudgePair(t *testing.T) {
 			o.w.Expect.Loss.Max = ptr(checkup.Percent(0))
 			o.w.Expect.Latency.P50 = ptr(checkup.Duration(0))
 		}, checkup.Fail, "echo: 2 of 4 lost (50%), limit 0%; last: timed out; p50 100µs, limit 0s"},
+
+		// A responder that dropped requests itself.
+		{"dropped by the responder", func(o *one) { o.received(2, timeout); o.w.Expect.Loss.Max = ptr(checkup.Percent(0)); o.dropped(2, 2) }, checkup.Unmeasured, "self: 2 of 4 requests did not arrive, but the responder's socket had no room for 2"},
+		{"all dropped by the responder", func(o *one) { o.received(0, timeout); o.dropped(0, 9) }, checkup.Unmeasured, "self: 4 of 4 requests did not arrive, but the responder's socket had no room for 9"},
+		{"dropped by the responder, without a limit", func(o *one) { o.received(2, timeout); o.dropped(2, 2) }, checkup.Pass, ""},
+		{"more lost than the responder dropped", func(o *one) { o.received(0, timeout); o.dropped(0, 3) }, checkup.Fail, "echo: timed out"},
+		{"answers lost too", func(o *one) { o.received(0, timeout); o.dropped(1, 9) }, checkup.Fail, "echo: timed out"},
+		{"dropped in the other family", func(o *one) { o.received(0, timeout); o.dropped(0, 9); o.record.Receptions[0].Family = checkup.IPv6 }, checkup.Fail, "echo: timed out"},
+		{"dropped, but the responder was not read to its end", func(o *one) { o.received(0, timeout); o.dropped(0, 9); o.record.Counted = nil }, checkup.Fail, "echo: timed out"},
+		{"dropped datagrams, and no connection", func(o *one) { o.transport(checkup.TCP, 0); o.received(0, timeout); o.dropped(0, 9) }, checkup.Fail, "echo: timed out"},
+		{"dropped, but too slow is what fails", func(o *one) { o.w.Expect.Latency.P50 = ptr(checkup.Duration(0)); o.dropped(4, 9) }, checkup.Fail, "echo: p50 200µs, limit 0s"},
+		{"unreachable, but the responder dropped", func(o *one) { o.w.Expect.Unreachable = true; o.received(0, timeout); o.dropped(0, 9) }, checkup.Unmeasured, "self: 4 of 4 requests did not arrive, but the responder's socket had no room for 9"},
 
 		// The opposite expectation.
 		{"unreachable, nothing came through", func(o *one) { o.w.Expect.Unreachable = true; o.received(0, timeout) }, checkup.Pass, ""},
