@@ -34,20 +34,25 @@ bin/planner:
 $(SANDBOX):
 	cd test/e2e/sandbox && go build -o ../../../$@ .
 
+# ko's arguments for the five task images, by .ko.yaml.
+KO_BUILD := build --base-import-paths --tags $(VERSION) ./tasks/setup ./tasks/probe ./tasks/teardown ./tasks/report ./tasks/agent
+images release-images: export VERSION := $(VERSION)
+images release-images: export KO_DOCKER_REPO := $(REPOSITORY)
+
 .PHONY: images
-images: ## build the task images as archives in dist/, for clusters without a registry
-	go run ./tasks/internal/images --repository $(REPOSITORY) --tag $(VERSION) --output dist
+images: bin/ko ## build the task images for this machine into dist/images.tar, without any registry
+	mkdir -p dist
+	go run ./tasks/internal/images bin/ko $(KO_BUILD) --push=false --platform linux/$$(go env GOARCH) --sbom none --tarball dist/images.tar
 
 .PHONY: release-images
-release-images: bin/ko ## build the multi-arch task images with ko and push them to REPOSITORY
-	VERSION=$(VERSION) KO_DOCKER_REPO=$(REPOSITORY) bin/ko build --base-import-paths --tags $(VERSION) \
-		./tasks/setup ./tasks/probe ./tasks/teardown ./tasks/report ./tasks/agent
+release-images: bin/ko ## build the multi-arch task images and push them to REPOSITORY
+	bin/ko $(KO_BUILD)
 
 .PHONY: sandbox-up
 sandbox-up: $(SANDBOX) images ## bring the sandbox up (Linux, root; installs Debian packages that it lacks) with the images loaded
 	$(SANDBOX) preflight --install
 	$(SANDBOX) up
-	$(SANDBOX) load dist/*.tar
+	$(SANDBOX) load dist/images.tar
 
 .PHONY: sandbox-down
 sandbox-down: $(SANDBOX) ## end the sandbox and remove everything of it

@@ -41,6 +41,7 @@ const (
 // is not here they cannot do.
 var phaseRights = []Right{
 	{PhaseSetup, ScopeCluster, "", "nodes", "list", "pkg/podmesh Survey: which nodes there are, their zones and taints"},
+	{PhaseSetup, ScopeCluster, "", "nodes", "get", "pkg/fleet StartResponders: the node of a responder that does not start"},
 	{PhaseSetup, ScopeRun, "", "pods", "create", "pkg/fleet StartResponders"},
 	{PhaseSetup, ScopeRun, "", "pods", "get", "pkg/fleet StartResponders: a responder that an earlier try of the task has made"},
 	{PhaseSetup, ScopeRun, "", "pods", "list", "pkg/fleet StartResponders and Sweep; pkg/podmesh Survey: pods that are targets"},
