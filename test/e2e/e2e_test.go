@@ -602,6 +602,13 @@ func cancel(t *testing.T, name string, status pipelinev1.PipelineRunSpecStatus) 
 	}
 }
 
+// A run whose time is over is torn down and reported all the same.
+func TestRunTimesOut(t *testing.T) {
+	r := runPlan(t, "slow", 1, "--set", "mesh.udp.count=600", "--timeout", "11m")
+	inconclusive(t, r, "unmeasured")
+	nothingLeft(t)
+}
+
 // Two runs of one plan at once do not disturb each other.
 func TestTwoRunsAtOnce(t *testing.T) {
 	a := start(t, "run", plans, "--plan", "full", "--output", "json", "--set", "mesh.latency.p50=")
