@@ -375,7 +375,7 @@ func TestSeedOrdersThePairs(t *testing.T) {
 func TestLinesFitTheContainerLog(t *testing.T) {
 	o := checkup.Observation{
 		Pair: checkup.Pair{Source: 9999, Target: 9999, Family: checkup.IPv6, Transport: checkup.HTTP, Size: checkup.MaxStreamSize},
-		Sent: checkup.MaxCount, Received: checkup.MaxCount, Duplicates: checkup.MaxCount * 10, Reordered: checkup.MaxCount, Spoiled: checkup.MaxCount,
+		Sent: checkup.MaxCount, Received: checkup.MaxCount, Duplicates: checkup.MaxCount * 10, Reordered: checkup.MaxCount, Spoiled: maxTries * checkup.MaxCount,
 		Failure: cause(checkup.StageResponse, "%s", strings.Repeat("x", 200)),
 	}
 	for range checkup.MaxCount {

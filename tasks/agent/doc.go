@@ -28,9 +28,10 @@
 //	{"observation":{...}}  one per pair, as soon as it is known
 //	{"end":{...}}          last; says what the agent knows of its own delays
 //
-// Pairs that the order's deadline leaves unmeasured are told as unmeasured. On
-// SIGTERM the agent stops at once, tells no pair that it did not measure, and
-// tells no end: what has no end is not complete.
+// Measurements during which the agent itself was held up are repeated, a bounded
+// number of times. Pairs that the order's deadline leaves unmeasured are told as
+// unmeasured. On SIGTERM the agent stops at once, tells no pair that it did not
+// measure, and tells no end: what has no end is not complete.
 //
 // # agent respond
 //
@@ -39,8 +40,12 @@
 //	--echo :7007   TCP echo of whatever comes; UDP echo of agents' requests only
 //	--http :7080   HTTP: /healthz says ok, /bytes?n=SIZE gives up to 16 MiB
 //
+// Each UDP answer holds how long the responder had the request, so that the agent
+// can subtract it.
+//
 // It writes how many distinct UDP requests came of each pair, for the pairs of
-// which more came, once a second and at the end:
+// which more came, once a second and at the end; and with it how many its socket
+// had no room for:
 //
 //	{"reception":{...}}
 //
