@@ -102,7 +102,8 @@ func (f *Fleet) writeOrder(ctx context.Context, cm *corev1.ConfigMap) error {
 		if err == nil {
 			return nil
 		}
-		if try == tries || !(passing(err) || apierrors.IsNotFound(err)) || !sleep(ctx, f.retry()) {
+		again := passing(err) || apierrors.IsNotFound(err) // it went between the two requests
+		if try == tries || !again || !sleep(ctx, f.retry()) {
 			return fmt.Errorf("write the order of agent %s: %w", cm.Name, err)
 		}
 	}

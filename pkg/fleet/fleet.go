@@ -20,7 +20,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -156,13 +155,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-t.C:
 		return true
 	}
-}
-
-// someOf joins a list for a message, cut after five.
-func someOf(list []string) string {
-	list = slices.Clone(list)
-	if n := len(list); n > 5 {
-		list = append(list[:5], fmt.Sprintf("and %d more", n-5))
-	}
-	return strings.Join(list, ", ")
 }

@@ -35,7 +35,7 @@ func all(n int, do func(i int) error) []error {
 			return nil
 		})
 	}
-	group.Wait()
+	_ = group.Wait() // the errors are in errs
 	return errs
 }
 
