@@ -86,7 +86,7 @@ test: ## run the tests: hermetic, offline once modules are there, race detector 
 e2e: build sandbox-up ## run the end-to-end tests on the sandbox, with injected faults, and take it down
 	trap '$(SANDBOX) down' EXIT; \
 	KUBECONFIG=$$($(SANDBOX) kubeconfig) go test -tags e2e -count 1 -timeout 60m -v ./test/e2e
-	cd test/e2e/sandbox && go test -count 1 ./...
+	cd test/e2e/sandbox && go test -tags e2e -count 1 -timeout 20m ./...
 
 .PHONY: verify
 verify: bin/golangci-lint build ## everything that is checked without running: format, lint, arrows, generated files
