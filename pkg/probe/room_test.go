@@ -116,7 +116,7 @@ func TestFullSocketIsNotALostAnswer(t *testing.T) {
 		d.open = func() (*socket, error) {
 			s, err := open()
 			if err == nil {
-				s.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) })
+				s.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 8<<10) })
 				sockets <- s
 			}
 			return s, err
