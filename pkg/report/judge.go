@@ -409,7 +409,7 @@ func (j *judge) absent(p checkup.Pair) *checkup.Cause {
 		return entry.Cause
 	}
 	if entry.Addresses[p.Family] == "" {
-		return &checkup.Cause{Stage: checkup.StageSetup, Message: fmt.Sprintf("the target has no %s address", p.Family)}
+		return &checkup.Cause{Stage: checkup.StageSetup, Message: fmt.Sprintf("the target has no %s address; if no pod of this cluster has one, leave it out of the plan's ipFamilies", p.Family)}
 	}
 	return nil
 }
