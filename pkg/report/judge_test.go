@@ -86,7 +86,7 @@ func TestJudgePair(t *testing.T) {
 		// Nothing known.
 		{"no roster", func(o *one) { o.roster = nil }, checkup.Unmeasured, "setup: the target is not on the roster"},
 		{"not on the roster", func(o *one) { o.roster.Targets = nil }, checkup.Unmeasured, "setup: the target is not on the roster"},
-		{"no address of the family", func(o *one) { o.roster.Targets[0].Addresses = map[checkup.IPFamily]string{checkup.IPv6: "fd00::2"} }, checkup.Unmeasured, "setup: the target has no IPv4 address"},
+		{"no address of the family", func(o *one) { o.roster.Targets[0].Addresses = map[checkup.IPFamily]string{checkup.IPv6: "fd00::2"} }, checkup.Unmeasured, "setup: the target has no IPv4 address; if no pod of this cluster has one, leave it out of the plan's ipFamilies"},
 		{"target did not start", func(o *one) {
 			o.roster.Targets[0].Cause = &checkup.Cause{Stage: checkup.StageStart, Message: "image cannot be pulled"}
 		}, checkup.Unmeasured, "start: image cannot be pulled"},
@@ -206,7 +206,7 @@ func TestJudgePair(t *testing.T) {
 			o.received(0, timeout)
 		}, checkup.Unmeasured, "collect: only 1 of 4 measurements were made: too few to pass"},
 		{"unreachable, not told", func(o *one) { o.w.Expect.Unreachable = true; o.record.Observations = nil }, checkup.Unmeasured, "collect: the agent ended without telling"},
-		{"unreachable, no address", func(o *one) { o.w.Expect.Unreachable = true; o.roster.Targets[0].Addresses = nil }, checkup.Unmeasured, "setup: the target has no IPv4 address"},
+		{"unreachable, no address", func(o *one) { o.w.Expect.Unreachable = true; o.roster.Targets[0].Addresses = nil }, checkup.Unmeasured, "setup: the target has no IPv4 address; if no pod of this cluster has one, leave it out of the plan's ipFamilies"},
 
 		// Worksheets that no Expand makes.
 		{"no such target", func(o *one) { o.w.Assignments = [][]int{{1}} }, checkup.Unmeasured, "setup: the worksheet assigns a pair whose source or target it does not have"},
