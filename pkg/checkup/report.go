@@ -12,11 +12,10 @@ const (
 	Pass       Verdict = "pass"       // measured, and every expectation held
 	Fail       Verdict = "fail"       // measured, and an expectation did not hold
 	Unmeasured Verdict = "unmeasured" // expected, but not measured; the cause says why
-	Skipped    Verdict = "skipped"    // not to be measured, by the plan's own word (a family that the target does not have by design)
 )
 
 // Verdicts lists every Verdict.
-var Verdicts = []Verdict{Pass, Fail, Unmeasured, Skipped}
+var Verdicts = []Verdict{Pass, Fail, Unmeasured}
 
 // RunVerdict is the verdict of a check or a run.
 type RunVerdict string
@@ -64,7 +63,6 @@ type Counts struct {
 	Pass       int `json:"pass"`
 	Fail       int `json:"fail"`
 	Unmeasured int `json:"unmeasured"`
-	Skipped    int `json:"skipped"`
 }
 
 // CheckReport is the outcome of one check.

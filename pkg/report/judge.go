@@ -107,7 +107,6 @@ func Join(plan *checkup.Plan, run Run, checks []checkup.CheckReport, leftovers [
 		r.Counts.Pass += c.Counts.Pass
 		r.Counts.Fail += c.Counts.Fail
 		r.Counts.Unmeasured += c.Counts.Unmeasured
-		r.Counts.Skipped += c.Counts.Skipped
 	}
 	r.Passed = r.Gate.Require.Admits(r.Verdict)
 	r.Summary = summary(&r)
@@ -151,9 +150,6 @@ func summary(r *checkup.Report) string {
 		b.WriteString("no pair was to be measured")
 	} else {
 		fmt.Fprintf(&b, "%d of %d pairs passed, %d failed, %d unmeasured", c.Pass, c.Expected, c.Fail, c.Unmeasured)
-		if c.Skipped > 0 {
-			fmt.Fprintf(&b, ", %d skipped", c.Skipped)
-		}
 	}
 	findings := 0
 	for _, check := range r.Checks {

@@ -112,7 +112,7 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 	for _, p := range []struct {
 		name string
 		n    int
-	}{{"expected", c.Counts.Expected}, {"pass", c.Counts.Pass}, {"fail", c.Counts.Fail}, {"unmeasured", c.Counts.Unmeasured}, {"skipped", c.Counts.Skipped}} {
+	}{{"expected", c.Counts.Expected}, {"pass", c.Counts.Pass}, {"fail", c.Counts.Fail}, {"unmeasured", c.Counts.Unmeasured}} {
 		suite.Properties = append(suite.Properties, junitProperty{p.name, fmt.Sprint(p.n)})
 	}
 	class := clean(r.Plan + "." + c.Name)

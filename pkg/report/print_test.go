@@ -85,7 +85,7 @@ func scenarios() map[string]checkup.Report {
 		each.Unmeasured = append(each.Unmeasured, checkup.PairResult{Source: "a", Target: "b", Family: checkup.IPv4, Transport: checkup.TCP, Verdict: checkup.Unmeasured, Cause: checkup.Cause{Stage: s, Message: "because"}})
 		each.Failed = append(each.Failed, checkup.PairResult{Source: "a", Target: "c", Family: checkup.IPv6, Transport: checkup.HTTP, Size: 10, Verdict: checkup.Fail, Cause: checkup.Cause{Stage: s, Message: "because"}})
 	}
-	each.Counts = checkup.Counts{Expected: 2*len(checkup.Stages) + 1, Unmeasured: len(checkup.Stages), Fail: len(checkup.Stages), Skipped: 1}
+	each.Counts = checkup.Counts{Expected: 2 * len(checkup.Stages), Unmeasured: len(checkup.Stages), Fail: len(checkup.Stages)}
 	each.Delays = []checkup.DelayRow{{Transport: checkup.TCP, Family: checkup.IPv4}, {Transport: checkup.HTTP, Family: checkup.IPv6, Size: 10, Pairs: len(checkup.Stages), Sent: 10, Loss: 100}}
 	for _, cause := range checkup.FindingCauses {
 		each.Findings = append(each.Findings, checkup.Finding{Cause: cause, Subject: "that", Message: "that: is so", Explains: 1, Against: []string{"1 of 2 pass"}, Alternatives: []string{"this", "and 3 more"}})
@@ -151,7 +151,6 @@ func TestGolden(t *testing.T) {
 			pairs[checkup.Pass] = pairs[checkup.Pass] || live.Counts.Pass > 0
 			pairs[checkup.Fail] = pairs[checkup.Fail] || live.Counts.Fail > 0
 			pairs[checkup.Unmeasured] = pairs[checkup.Unmeasured] || live.Counts.Unmeasured > 0
-			pairs[checkup.Skipped] = pairs[checkup.Skipped] || live.Counts.Skipped > 0
 		})
 	}
 	for _, v := range checkup.RunVerdicts {
@@ -372,7 +371,7 @@ func TestReadRefuses(t *testing.T) {
 		{`{"apiVersion": "checkplan.dev/v1alpha1", "kind": "Plan"}`, `read report: apiVersion "checkplan.dev/v1alpha1", kind "Plan": want "checkplan.dev/v1alpha1" and "Report"`},
 		{head + `"colour": "red", ` + good, `read report: json: unknown field "colour"`},
 		{head + `"verdict": "fine", "gate": {"maxUnmeasured": "0%"}, "counts": {"expected": 1}, "checks": []}`, `read report: verdict: "fine" is none of [fail inconclusive pass]
-counts: 1 expected is not the sum of 0 pass, 0 fail, 0 unmeasured, 0 skipped`},
+counts: 1 expected is not the sum of 0 pass, 0 fail, 0 unmeasured`},
 		{head + `"verdict": "pass", "counts": {}, "gate": {"maxUnmeasured": "0%"}, "checks": [{"verdict": "pass", "counts": {"expected": 1, "fail": 1}, "findings": [{"cause": "gremlins"}], "unmeasured": [{"verdict": "pass"}], "matrix": {"sources": ["a"], "targets": ["b"], "cells": [".."]}}]}`,
 			`read report: checks[0]: lists 0 failed and 1 unmeasured pairs, but counts 1 and 0
 checks[0].unmeasured[0].verdict: "pass" is not "unmeasured"

@@ -128,9 +128,6 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 		p.line("  not measured: %s", clean(c.Cause.String()))
 	}
 	counts := fmt.Sprintf("%s expected: %d pass, %d fail, %d unmeasured", count(c.Counts.Expected, "pair"), c.Counts.Pass, c.Counts.Fail, c.Counts.Unmeasured)
-	if c.Counts.Skipped > 0 {
-		counts += fmt.Sprintf(", %d skipped", c.Counts.Skipped)
-	}
 	p.line("  %s; %s made", counts, count(c.Sent, "measurement"))
 	if c.Verdict == checkup.RunInconclusive && c.Cause == nil {
 		switch {
