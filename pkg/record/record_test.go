@@ -4,6 +4,7 @@ package record
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -29,14 +30,12 @@ func newStore() (*Store, *fake.Clientset) {
 	return &Store{ConfigMaps: client.CoreV1().ConfigMaps("ns"), Plan: "day-2", Run: "day-2-run-1", RunUID: "uid-1"}, client
 }
 
-// noise does not compress: a value of it needs as many chunks as it has bytes.
-func noise(n int) string {
-	r := rand.New(rand.NewPCG(1, 2))
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = ' ' + byte(r.IntN(95))
-	}
-	return string(b)
+// noise is text of n bytes that compresses to three quarters and no less: chunks
+// grow with it.
+func noise(n int, seed byte) string {
+	b := make([]byte, base64.StdEncoding.DecodedLen(n)+3)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // it does not fail
+	return base64.StdEncoding.EncodeToString(b)[:n]
 }
 
 func list(t *testing.T, s *Store) []corev1.ConfigMap {
@@ -56,8 +55,8 @@ func TestSaveAndLoad(t *testing.T) {
 	}{
 		{"empty", "", 1},
 		{"small", "a", 1},
-		{"compressible", strings.Repeat("0123456789", 500_000), 1},
-		{"several chunks", noise(2_000_000), 3},
+		{"compressible", strings.Repeat("0123456789", 3*chunkBytes/10), 1},
+		{"several chunks", noise(3*chunkBytes, 0), 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, _ := newStore()
@@ -112,6 +111,13 @@ func TestLoadDamaged(t *testing.T) {
 	s, _ := newStore()
 	k := Worksheet("mesh")
 	second := s.name(k, 1)
+	if err := s.Save(t.Context(), k, noise(3*chunkBytes/2, 0)); err != nil {
+		t.Fatal(err)
+	}
+	whole := list(t, s)
+	if len(whole) != 2 {
+		t.Fatalf("%d ConfigMaps, want 2: each case damages the second", len(whole))
+	}
 	for _, tt := range []struct {
 		name     string
 		damage   func(ctx context.Context) error
@@ -141,8 +147,10 @@ func TestLoadDamaged(t *testing.T) {
 		}, []string{"ConfigMap " + s.name(k, 0), "do not belong together"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := s.Save(t.Context(), k, noise(1_000_000)); err != nil {
-				t.Fatal(err)
+			for _, cm := range whole {
+				if err := s.write(t.Context(), cm.DeepCopy()); err != nil {
+					t.Fatal(err)
+				}
 			}
 			if err := tt.damage(t.Context()); err != nil {
 				t.Fatal(err)
@@ -188,11 +196,14 @@ func TestRecord(t *testing.T) {
 	s, client := newStore()
 	w := s.Writer("mesh")
 	var want []checkup.Observation
-	for i := range 6000 {
+	const observations = 250
+	for i := range observations {
 		o := observation(i, 40)
+		// More than any error says, so that few observations fill several chunks.
+		o.Failure = &checkup.Cause{Stage: checkup.StageEcho, Message: noise(3*chunkBytes/observations, byte(i))}
 		want = append(want, o)
 		w.Observation(o)
-		if i%1000 == 0 {
+		if i%50 == 0 {
 			if err := w.Flush(t.Context()); err != nil {
 				t.Fatal(err)
 			}
