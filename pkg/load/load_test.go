@@ -4,7 +4,9 @@ package load
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,7 +35,10 @@ func TestBroken(t *testing.T) {
 		}
 		for _, p := range problems {
 			broken[p.rule] = true
-			if p.Line > 0 && p.Column < 1 || strings.Contains(p.File, "builtin") || filepath.IsAbs(p.File) {
+			if p.Message == "" || strings.Contains(p.Message, "\n") {
+				t.Errorf("message: %#v", p)
+			}
+			if p.Line > 0 && p.Column < 1 || strings.Contains(p.File, "builtin") || filepath.IsAbs(p.File) || p.Line > linesOf(t, dir, p.File) {
 				t.Errorf("position: %v", p)
 			}
 		}
@@ -52,6 +57,20 @@ func TestBroken(t *testing.T) {
 			t.Errorf("no plan breaks rule %s", r.name)
 		}
 	}
+}
+
+// linesOf is how many lines a file has; 0 of a directory or where there is none.
+func linesOf(t *testing.T, dir, name string) int {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir() {
+		return 0
+	}
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(b), "\n") + 1
 }
 
 func TestGood(t *testing.T) {
@@ -202,14 +221,14 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// A plan of a mebibyte is refused by the number of its checks, before the schema
-// is put to each.
+// A plan of thousands of checks is refused by their number, before the schema is
+// put to each.
 func TestLarge(t *testing.T) {
 	dir := t.TempDir()
 	var cue, yaml strings.Builder
 	cue.WriteString("package p\n\nimport \"github.com/checkplan/checkplan/schema\"\n\nplan: large: schema.#Plan & {\n")
 	yaml.WriteString("apiVersion: checkplan.dev/v1alpha1\nkind: Plan\nmetadata: {name: large}\nspec:\n  checks:\n")
-	for n := 0; cue.Len() < 1<<20; n++ {
+	for n := 0; cue.Len() <= largeSource; n++ {
 		fmt.Fprintf(&cue, "\tchecks: \"check-%d\": podMesh: {probes: tcp: {count: 5, interval: \"100ms\"}, expect: latency: p99: \"5ms\"}\n", n)
 		fmt.Fprintf(&yaml, "    check-%d: {podMesh: {probes: {tcp: {count: 5, interval: 100ms}}, expect: {latency: {p99: 5ms}}}}\n", n)
 	}
