@@ -336,7 +336,7 @@ func randomNetwork(seed uint64) *network {
 
 // TestJudgeHolds checks what must hold for any record.
 func TestJudgeHolds(t *testing.T) {
-	for seed := range uint64(25) {
+	for seed := range iterations(10, 200) {
 		n := randomNetwork(seed)
 		record := n.measure()
 		rng := rand.New(rand.NewPCG(seed, 3))

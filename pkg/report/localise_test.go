@@ -74,7 +74,7 @@ func TestThreeNodes(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			for seed := range uint64(12) {
+			for seed := range iterations(6, 60) { // every kind of network, with and without repair
 				n := newNetwork(seed, 3, 0, 3, fourTransports())
 				if seed%2 == 1 {
 					n = newNetwork(seed, 3, 0, 3, defaultProbes())
@@ -164,25 +164,39 @@ func TestLocalise(t *testing.T) {
 			return fault{func(packet) bool { return true }, "network"}
 		},
 	}
+	// network is one for a cause; its faults are drawn with rng.
+	network := func(seed uint64, cause checkup.FindingCause) (n *network, rng *rand.Rand) {
+		rng = rand.New(rand.NewPCG(seed, 4))
+		nodes := 4 + rng.IntN(10)
+		degree := []int{0, 2, 3, 5}[rng.IntN(4)]
+		n = newNetwork(seed, nodes, degree, []int{0, 2, 3}[rng.IntN(3)], fourTransports())
+		if cause == checkup.CauseZones {
+			n = newNetwork(seed, 12+rng.IntN(6), 6, 3, fourTransports())
+		}
+		n.tally = rng.IntN(3) > 0
+		n.w.Expect.Loss.Max = ptr(checkup.Percent(1))
+		return n, rng
+	}
+	seeds := iterations(6, 60)
+	t.Run("clean", func(t *testing.T) {
+		for seed := range seeds {
+			for _, cause := range []checkup.FindingCause{checkup.CauseNode, checkup.CauseZones} { // all but zones have the same networks
+				n, _ := network(seed, cause)
+				if clean := n.judge(); clean.Verdict != checkup.RunPass || len(clean.Findings) > 0 {
+					t.Fatalf("seed %d: a clean network has%s", seed, show(clean.Findings))
+				}
+			}
+		}
+	})
 	for _, cause := range checkup.FindingCauses {
 		t.Run(string(cause), func(t *testing.T) {
 			inject, ok := causes[cause]
 			if !ok {
 				t.Fatal("nothing injects this cause")
 			}
-			for seed := range uint64(10) {
-				rng := rand.New(rand.NewPCG(seed, 4))
-				nodes := 4 + rng.IntN(14)
-				degree := []int{0, 2, 3, 5}[rng.IntN(4)]
-				n := newNetwork(seed, nodes, degree, []int{0, 2, 3}[rng.IntN(3)], fourTransports())
-				if cause == checkup.CauseZones {
-					n = newNetwork(seed, 12+rng.IntN(6), 6, 3, fourTransports())
-				}
-				n.tally = rng.IntN(3) > 0
-				n.w.Expect.Loss.Max = ptr(checkup.Percent(1))
-				if clean := n.judge(); clean.Verdict != checkup.RunPass || len(clean.Findings) > 0 {
-					t.Fatalf("seed %d: a clean network has%s", seed, show(clean.Findings))
-				}
+			for seed := range seeds {
+				n, rng := network(seed, cause)
+				nodes, degree := len(n.w.Sources), n.w.Degree
 				fault := inject(n, rng)
 				n.drop = func(p packet) float64 { return when(fault.drop(p)) }
 				r := n.judge()
@@ -203,7 +217,7 @@ func TestLocalise(t *testing.T) {
 // TestFindingsExplainAll checks what must hold of the findings of any record:
 // each failed pair is explained, and the numbers add up.
 func TestFindingsExplainAll(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range iterations(40, 1000) {
 		n := randomNetwork(seed)
 		r := n.judge()
 		sum, only := 0, 0
@@ -256,9 +270,9 @@ func BenchmarkJudge(b *testing.B) {
 // them, into clusters of random size and sample.
 func TestLocalisePart(t *testing.T) {
 	node := func(i int) string { return fmt.Sprintf("worker-%d", i+1) }
-	for seed := range uint64(60) {
+	for seed := range iterations(40, 200) {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		nodes := 3 + rng.IntN(20)
+		nodes := 3 + rng.IntN(12)
 		n := newNetwork(seed, nodes, []int{0, 2, 3, 5}[rng.IntN(4)], rng.IntN(4), defaultProbes())
 		n.repair = rng.IntN(2) == 0
 		n.w.Expect.Loss.Max = ptr(checkup.Percent(1))
@@ -321,7 +335,7 @@ func TestTwoFaults(t *testing.T) {
 
 // TestOneFailure: a single failed pair is no more than that.
 func TestOneFailure(t *testing.T) {
-	n := newNetwork(1, 12, 2, 3, fourTransports())
+	n := newNetwork(1, 7, 2, 3, fourTransports())
 	n.w.Expect.Loss.Max = ptr(checkup.Percent(1))
 	record := n.measure()
 	for i := range record.Observations {

@@ -468,7 +468,7 @@ func TestResultsFit(t *testing.T) {
 		}
 		return b.String()
 	}
-	for range 300 {
+	for range iterations(60, 3000) {
 		long := []int{0, 10, 300, 3000}[rng.IntN(4)]
 		r := checkup.Report{Verdict: checkup.RunVerdicts[rng.IntN(3)], Summary: nasty(long)}
 		r.Counts = checkup.Counts{Expected: 1 << rng.IntN(40)}

@@ -5,11 +5,21 @@ package report
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
+
+// iterations are the seeds of a property's loop: few, or with CHECKPLAN_LONG set
+// many.
+func iterations(few, many uint64) uint64 {
+	if os.Getenv("CHECKPLAN_LONG") != "" {
+		return many
+	}
+	return few
+}
 
 // packet is one packet of a simulated network, on its way from one node to
 // another. Answers carry the size of their requests.
