@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -20,9 +21,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
+var testCatalog = sync.OnceValues(func() (Files, error) {
+	return Catalog([]*checkup.Plan{twoChecks(), smallPlan()}, testOptions)
+})
+
 func catalog(t *testing.T) Files {
 	t.Helper()
-	files, err := Catalog([]*checkup.Plan{twoChecks(), smallPlan()}, testOptions)
+	files, err := testCatalog()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +161,7 @@ func TestCatalogConventions(t *testing.T) {
 
 func TestCatalogRefuses(t *testing.T) {
 	large := smallPlan()
-	large.Name, large.Description = "large", strings.Repeat("x", 70<<10)
+	large.Name, large.Description = "large", strings.Repeat("x", 45<<10)
 	for i := range 5 {
 		large.Checks[fmt.Sprint("c", i)] = mesh()
 	}

@@ -38,7 +38,7 @@ func TestRunIsTheSampleWithSettings(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("params (-want +got):\n%s", diff)
 	}
-	checkRoundTrip(t, run)
+	checkRoundTrip(t, encodeObjects(t, run))
 	if after, _ := json.Marshal(plan); string(before) != string(after) {
 		t.Errorf("the plan changed from\n%s\nto\n%s", before, after)
 	}

@@ -4,6 +4,7 @@ package tekton
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -134,9 +135,9 @@ func validateSize(object runtime.Object) error {
 	if annotations > maxAnnotations {
 		bad("its annotations are %d bytes long; Kubernetes allows %d (256 KiB)", annotations, maxAnnotations)
 	}
-	b, err := Encode(object)
+	b, err := json.Marshal(object) // as etcd holds it
 	if err != nil {
-		return err
+		return fmt.Errorf("write %s as JSON: %w", describe(object), err)
 	}
 	if len(b) > maxObject {
 		bad("it is %d bytes long; at most %d (1 MiB) fit into a PipelineRun: split the plan", len(b), maxObject)
