@@ -29,6 +29,8 @@ func TestScripts(t *testing.T) {
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("KUBECONFIG", filepath.Join(env.WorkDir, "no-kubeconfig"))
 			env.Setenv("CUE_REGISTRY", "none")
+			// With the race detector on, a process sleeps for a second before it exits.
+			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			root, err := filepath.Abs("../..")
 			env.Setenv("ROOT", root)
 			return err

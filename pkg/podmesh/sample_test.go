@@ -5,6 +5,7 @@ package podmesh
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -57,6 +58,9 @@ func (c cluster) endpoints() (sources, targets []checkup.Endpoint) {
 	}
 	return sources, targets
 }
+
+// long says that there is time for more and larger clusters.
+func long() bool { return os.Getenv("CHECKPLAN_LONG") != "" }
 
 // pairable restates which pairs are possible, without the code under test.
 func pairable(sources []checkup.Endpoint, s, t checkup.Endpoint) bool {
@@ -223,7 +227,11 @@ func TestSampleGuarantees(t *testing.T) {
 	})
 	t.Run("any", func(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 2))
-		for range 300 {
+		clusters := 100
+		if long() {
+			clusters = 3000
+		}
+		for range clusters {
 			c := cluster{
 				both: r.IntN(20), sources: r.IntN(12), targets: r.IntN(12), podsEach: r.IntN(3), podsSpread: r.IntN(8),
 				zones: r.IntN(6), seed: r.Uint64(), degree: r.IntN(15), budget: r.IntN(400),
@@ -241,6 +249,9 @@ func TestSampleGuarantees(t *testing.T) {
 func TestSampleOfLargeClusters(t *testing.T) {
 	for _, n := range []int{100, 1000, 5000, 10000} {
 		for _, k := range []int{1, 10, 32} {
+			if n > 1000 && k != 10 && !long() {
+				continue
+			}
 			c := cluster{both: n, degree: k, seed: uint64(n), budget: 1 << 30}
 			sources, targets := c.endpoints()
 			var before [][]int
