@@ -396,7 +396,12 @@ func schemaValue(ctx *cue.Context) cue.Value {
 	inst := build.NewContext().NewInstance("", nil)
 	for name, b := range schemaFiles() {
 		// An error stays with the instance, and so with the value.
-		_ = inst.AddFile(filepath.Join(embedded("/"), "schema", name), b)
+		file, err := parser.ParseFile(filepath.Join(embedded("/"), "schema", name), b, parser.ParseComments)
+		if err != nil {
+			inst.ReportError(errors.Promote(err, "parse the schema"))
+			continue
+		}
+		_ = inst.AddSyntax(file)
 	}
 	return ctx.BuildInstance(inst)
 }

@@ -25,7 +25,9 @@ var httpCases = []struct {
 }{
 	{name: "ok", server: status(200), want: checkup.Observation{Sent: 3, Received: 3}},
 	{name: "no content", server: status(204), want: checkup.Observation{Sent: 3, Received: 3}},
-	{name: "redirect", server: func(w nethttp.ResponseWriter, r *nethttp.Request) { nethttp.Redirect(w, r, "/else", 301) },
+	{name: "redirect", server: func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		nethttp.Redirect(w, r, "/else", nethttp.StatusMovedPermanently)
+	},
 		want: checkup.Observation{Sent: 3, Failure: cause(checkup.StageResponse, "HTTP status 301 Moved Permanently")}},
 	{name: "not found", server: status(404), want: checkup.Observation{Sent: 3, Failure: cause(checkup.StageResponse, "HTTP status 404 Not Found")}},
 	{name: "unavailable", server: status(503), want: checkup.Observation{Sent: 3, Failure: cause(checkup.StageResponse, "HTTP status 503 Service Unavailable")}},

@@ -312,7 +312,7 @@ func beside(oob []byte) (arrived time.Time, source []byte) {
 func serveHTTP(ctx context.Context, l net.Listener) error {
 	mux := nethttp.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w nethttp.ResponseWriter, _ *nethttp.Request) {
-		io.WriteString(w, "ok\n")
+		_, _ = io.WriteString(w, "ok\n") // who does not wait for it has gone
 	})
 	mux.HandleFunc("GET /bytes", serveBytes)
 	server := nethttp.Server{

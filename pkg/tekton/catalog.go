@@ -171,7 +171,7 @@ func (f Files) Write(dir string) error {
 		if err := os.Remove(file); err != nil {
 			return err
 		}
-		os.Remove(filepath.Dir(file)) // fails while the folder holds something else, as it should
+		_ = os.Remove(filepath.Dir(file)) // fails while the folder holds something else, as it should
 	}
 	return nil
 }
