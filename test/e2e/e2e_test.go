@@ -634,6 +634,20 @@ func TestChain(t *testing.T) {
 	nothingLeft(t)
 }
 
+// Pods that exist already are probed without a responder, on the port they have.
+func TestExistingPods(t *testing.T) {
+	r := runPlan(t, "existing", 0)
+	if r.Counts.Pass == 0 || r.Counts.Pass != r.Counts.Expected {
+		t.Errorf("the cluster's DNS should answer every worker:\n%s", describe(t, r))
+	}
+	for _, target := range r.Checks[0].Matrix.Targets {
+		if !strings.HasPrefix(target, "kube-system/") {
+			t.Errorf("target %s is no pod of kube-system", target)
+		}
+	}
+	nothingLeft(t)
+}
+
 // Pairs that must be cut off fail while they are not, and pass once they are.
 func TestUnreachable(t *testing.T) {
 	if r := runPlan(t, "isolated", 3); r.Counts.Fail != r.Counts.Expected {
