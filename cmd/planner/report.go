@@ -35,7 +35,7 @@ input. It exits as the run did: 0, 1 or 3.`,
 				}
 				return env.printReport(r, output)
 			}
-			cluster, err := env.connect(access)
+			cluster, err := run.Connect(access)
 			if err != nil {
 				return err
 			}

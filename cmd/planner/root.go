@@ -125,11 +125,6 @@ func addAccess(cmd *cobra.Command, access *run.Access) {
 	cmd.Flags().StringVarP(&access.Namespace, "namespace", "n", "", "namespace; empty: the context's")
 }
 
-// connect makes a cluster of the flags; KUBECONFIG is the environment's.
-func (e *environment) connect(access run.Access) (*run.Cluster, error) {
-	return run.Connect(access)
-}
-
 // addCompileOptions adds the flags that decide what a plan compiles to, but for
 // the namespace.
 func addCompileOptions(cmd *cobra.Command, o *tekton.Options) {

@@ -66,7 +66,7 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 	if o.keep {
 		o.settings = append(o.settings, "teardown="+string(checkup.TeardownNever))
 	}
-	cluster, err := e.connect(o.access)
+	cluster, err := run.Connect(o.access)
 	if err != nil {
 		return err
 	}
