@@ -7,7 +7,6 @@ package kind
 import (
 	"context"
 	"fmt"
-	"net/netip"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/podmesh"
@@ -56,42 +55,6 @@ func expandPodMesh(p *checkup.Plan, check string, s *podmesh.Snapshot) (*checkup
 }
 
 func podMeshRoster(p *checkup.Plan, w *checkup.Worksheet, s *podmesh.Snapshot) *checkup.Roster {
-	roster := &checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
-	targets := p.Checks[w.Check].PodMesh.Targets.Pods
-	if targets == nil {
-		return roster
-	}
-	pods := map[string]podmesh.Pod{}
-	for _, selection := range s.Selections {
-		for _, pod := range selection.Pods {
-			pods[pod.Name] = pod
-		}
-	}
-	for t, e := range w.Targets {
-		if e.Pod == "" {
-			continue
-		}
-		entry := &roster.Targets[t]
-		entry.Pod = e.Pod
-		entry.Addresses = map[checkup.IPFamily]string{}
-		entry.Ports = map[checkup.Transport]int{checkup.TCP: targets.Port, checkup.HTTP: targets.Port}
-		for _, ip := range pods[e.Pod].IPs {
-			if a, err := netip.ParseAddr(ip); err == nil {
-				entry.Addresses[family(a)] = ip
-			}
-		}
-		// A pod that is not ready is probed all the same: that it does not answer is
-		// what the plan wants to know. One without an address cannot be.
-		if len(entry.Addresses) == 0 {
-			entry.Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "the pod has no IP address: it is not running"}
-		}
-	}
-	return roster
-}
-
-func family(a netip.Addr) checkup.IPFamily {
-	if a.Unmap().Is4() {
-		return checkup.IPv4
-	}
-	return checkup.IPv6
+	roster := podmesh.Roster(p.Checks[w.Check].PodMesh, w, s)
+	return &roster
 }

@@ -53,18 +53,18 @@ func TestOfUnknown(t *testing.T) {
 
 func TestPodMeshRoster(t *testing.T) {
 	plan := &checkup.Plan{Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{
-		Targets: checkup.Targets{Pods: &checkup.PodTargets{Port: 8080}},
+		Targets: checkup.Targets{Pods: &checkup.PodTargets{Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Port: 8080}},
 	}}}}
 	w := &checkup.Worksheet{Check: "mesh", Targets: []checkup.Endpoint{
 		{Node: "n0", Pod: "shop/both"}, {Node: "n1", Pod: "shop/none"}, {Node: "n2"},
 	}}
-	s := &podmesh.Snapshot{Selections: []podmesh.Selection{{Pods: []podmesh.Pod{
-		{Name: "shop/both", IPs: []string{"198.18.0.1", "fd00::1"}}, {Name: "shop/none"},
+	s := &podmesh.Snapshot{Selections: []podmesh.Selection{{Selector: "app=web", Pods: []podmesh.Pod{
+		{Name: "shop/both", Node: "n0", IPs: []string{"198.18.0.1", "fd00::1"}, Ready: true}, {Name: "shop/none", Node: "n1"},
 	}}}}
 	ports := map[checkup.Transport]int{checkup.TCP: 8080, checkup.HTTP: 8080}
 	want := &checkup.Roster{Targets: []checkup.RosterEntry{
 		{Pod: "shop/both", Ports: ports, Addresses: map[checkup.IPFamily]string{checkup.IPv4: "198.18.0.1", checkup.IPv6: "fd00::1"}},
-		{Pod: "shop/none", Ports: ports, Addresses: map[checkup.IPFamily]string{}, Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "the pod has no IP address: it is not running"}},
+		{Pod: "shop/none", Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "the pod has no address yet"}},
 		{},
 	}}
 	if diff := cmp.Diff(want, podMeshRoster(plan, w, s)); diff != "" {
