@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"reflect"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,7 +42,11 @@ sample PipelineRun into its folder samples. It needs no cluster.`,
 					return err
 				}
 				maps.Copy(files, written)
-				objects = append(objects, compiled.Applied()...)
+				for _, object := range compiled.Applied() { // plans share their Tasks
+					if !slices.ContainsFunc(objects, func(o runtime.Object) bool { return reflect.DeepEqual(o, object) }) {
+						objects = append(objects, object)
+					}
+				}
 			}
 			if dir != "" {
 				if err := files.Write(dirOf(env, dir)); err != nil {
