@@ -27,6 +27,9 @@ type Cost struct {
 	Nodes []NodeCost `json:"nodes"`
 	// Capabilities that the pods have beyond none: none.
 	Capabilities []string `json:"capabilities"`
+	// HostNetwork is how many agents stand in their node's network, because the
+	// component that they stand for does. Nothing else widens pod security.
+	HostNetwork int `json:"hostNetwork,omitempty"`
 
 	Pairs int `json:"pairs"`
 	// Packets is the sum of the counts of all pairs, and so what Observation.Sent
@@ -90,20 +93,20 @@ func (w *Worksheet) InDegrees() []int {
 
 // CountPackets is the number of measurements of all expected pairs.
 func (w *Worksheet) CountPackets() int {
-	perAssignment := 0
-	for _, p := range w.Probes {
-		perAssignment += len(p.Sizes) * p.Count
+	n := 0
+	for p := range w.Pairs() {
+		probe, _ := w.Probe(p.Transport)
+		n += probe.Count
 	}
-	assignments := 0
-	for _, targets := range w.Assignments {
-		assignments += len(targets)
-	}
-	return assignments * perAssignment * len(w.IPFamilies)
+	return n
 }
 
 // AgentDeadline is how long an agent may run, from its start: three quarters of
-// the probe timeout, so that it has said what it has before nobody listens.
-func (w *Worksheet) AgentDeadline() Duration { return w.Timeouts.Probe / 4 * 3 }
+// the probe timeout, so that it has said what it has before nobody listens, and
+// the time for which it is to watch.
+func (w *Worksheet) AgentDeadline() Duration {
+	return w.Timeouts.Probe/4*3 + w.ProbeTimeout() - w.Timeouts.Probe
+}
 
 // Cost works out what a run of the check takes. The plan tells what becomes of
 // its objects; image is that of the agent, for the record.
@@ -111,7 +114,7 @@ func (w *Worksheet) Cost(p *Plan, image string) Cost {
 	c := Cost{
 		Check: w.Check, Kind: w.Kind, Image: image, Capabilities: []string{},
 		Pairs: w.CountPairs(), Packets: w.CountPackets(), Nodes: w.nodeCosts(),
-		Longest: w.Timeouts.Setup + w.Timeouts.Probe,
+		Longest: w.Timeouts.Setup + w.ProbeTimeout(),
 	}
 	for _, n := range c.Nodes {
 		c.Agents += n.Agents
@@ -120,18 +123,19 @@ func (w *Worksheet) Cost(p *Plan, image string) Cost {
 		c.PeakSent = max(c.PeakSent, n.PeakSent)
 		c.PeakReceived = max(c.PeakReceived, n.PeakReceived)
 	}
-	assignments, most := 0, 0
+	most := 0
 	for _, targets := range w.Assignments {
-		assignments += len(targets)
 		most = max(most, len(targets))
 	}
-	c.ExpectedProbe = w.expectedProbe(most)
-	for _, t := range w.Probes {
-		for _, family := range w.IPFamilies {
-			for _, size := range t.Sizes {
-				c.Bytes += int64(assignments) * int64(t.Count) * wireBytes(t.Transport, family, size)
-			}
+	for _, e := range w.Sources {
+		if e.HostNetwork {
+			c.HostNetwork++
 		}
+	}
+	c.ExpectedProbe = w.expectedProbe(most)
+	for pair := range w.Pairs() {
+		probe, _ := w.Probe(pair.Transport)
+		c.Bytes += int64(probe.Count) * wireBytes(pair.Transport, pair.Family, pair.Size)
 	}
 
 	fixture := ObjectCost{Until: "teardown, after every run"}
@@ -172,20 +176,23 @@ func (w *Worksheet) nodeCosts() []NodeCost {
 	targetNode := make([]int, len(w.Targets))
 	for t, degree := range w.InDegrees() {
 		targetNode[t] = of(w.Targets[t].Node)
-		if degree > 0 && w.Targets[t].Pod == "" {
+		if degree > 0 && w.Targets[t].IsFixture() {
 			nodes[targetNode[t]].Responders++
 		}
 	}
 	// What one source may ask of one target in a second: measurements of a pair
 	// start an interval apart, so that one more than the second has intervals may
 	// fall into it.
-	each := 0
-	for _, p := range w.Probes {
-		n := p.Count
-		if p.Interval > 0 {
-			n = min(n, int(Duration(time.Second)/p.Interval)+1)
+	each := make([]int, len(w.Targets))
+	for t := range w.Targets {
+		for pair := range w.PairsBetween(0, t) {
+			p, _ := w.Probe(pair.Transport)
+			n := p.Count
+			if p.Interval > 0 {
+				n = min(n, int(Duration(time.Second)/p.Interval)+1)
+			}
+			each[t] += n
 		}
-		each += n * len(p.Sizes) * len(w.IPFamilies)
 	}
 	ofSource := map[int]int{}
 	for s, targets := range w.Assignments {
@@ -194,16 +201,18 @@ func (w *Worksheet) nodeCosts() []NodeCost {
 			continue
 		}
 		nodes[i].Agents++
-		nodes[i].PeakSent += min(w.Limits.PacketsPerSecond, len(targets)*each)
 		clear(ofSource)
+		sum := 0
 		for _, t := range targets {
-			ofSource[targetNode[t]] += each
+			ofSource[targetNode[t]] += each[t]
+			sum += each[t]
 		}
+		nodes[i].PeakSent += min(w.Limits.PacketsPerSecond, sum)
 		for n, packets := range ofSource {
 			nodes[n].PeakReceived += min(w.Limits.PacketsPerSecond, packets)
 		}
 	}
-	nodes = slices.DeleteFunc(nodes, func(n NodeCost) bool { return n.Agents+n.Responders+n.PeakReceived == 0 })
+	nodes = slices.DeleteFunc(nodes, func(n NodeCost) bool { return n.Node == "" || n.Agents+n.Responders+n.PeakReceived == 0 })
 	slices.SortFunc(nodes, func(a, b NodeCost) int { return cmp.Compare(a.Node, b.Node) })
 	return nodes
 }
@@ -215,6 +224,13 @@ func (w *Worksheet) nodeCosts() []NodeCost {
 func (w *Worksheet) expectedProbe(targets int) Duration {
 	if targets == 0 {
 		return 0
+	}
+	if w.Connections != nil { // every pair at its own pace, all at once
+		longest := Duration(0)
+		for _, p := range w.Probes {
+			longest = max(longest, Duration(max(p.Count-1, 0))*p.Interval)
+		}
+		return w.Limits.StartJitter + longest
 	}
 	var packets int
 	var inTurn, longest Duration
@@ -248,6 +264,8 @@ const (
 	tcpHeader      = 32 // 20, and timestamps
 	httpRequest    = 100
 	httpResponse   = 150
+	tlsClient      = 700  // ClientHello and Finished; a client certificate is more
+	tlsServer      = 2000 // ServerHello to Finished with a chain of one certificate
 )
 
 // wireBytes is about what one measurement puts on the wire, both directions
@@ -259,6 +277,7 @@ const (
 //	           the close, and size both ways: size + 2 x (H+32) for each segment
 //	           and its acknowledgement
 //	http       as tcp, with a request of 100 and a response of 150 + size bytes
+//	tls        as tcp, with 700 bytes there and 2000 back for the handshake
 //
 // The kernel acknowledges several segments at once where it can, so that tcp
 // and http are rather less. An http probe of size 0 is counted without the body
@@ -278,6 +297,8 @@ func wireBytes(t Transport, f IPFamily, size int) int64 {
 		return int64(connection + 2*stream(size))
 	case HTTP:
 		return int64(connection + stream(httpRequest) + stream(httpResponse+size))
+	case TLS:
+		return int64(connection + stream(tlsClient) + stream(tlsServer))
 	default:
 		n := datagramHeader + size
 		if n+header <= wireMTU {

@@ -130,8 +130,8 @@ func TestCountPackets(t *testing.T) {
 			t.Fatalf("%d packets, want %d, of %v", got, want, w.Assignments)
 		}
 		for target, degree := range w.InDegrees() {
-			if degree*w.PairsPerAssignment() != in[target] {
-				t.Fatalf("target %d has in-degree %d, but %d pairs of %d each", target, degree, in[target], w.PairsPerAssignment())
+			if degree*w.PairsPerAssignment(0) != in[target] {
+				t.Fatalf("target %d has in-degree %d, but %d pairs of %d each", target, degree, in[target], w.PairsPerAssignment(0))
 			}
 		}
 	}

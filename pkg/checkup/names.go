@@ -5,6 +5,8 @@ package checkup
 import (
 	"crypto/sha256"
 	"encoding/base32"
+	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -56,3 +58,43 @@ func ObjectName(runUID, check string, role Role, part string) string {
 	}
 	return name
 }
+
+// ConnectivityName names the PodNetworkConnectivityCheck of a pair: a DNS
+// subdomain "<source>-to-<target>-<port>", as OpenShift's are but for the port,
+// without which two ports of one target would share an object. It depends on the
+// two endpoints only, so that it stays the same from run to run; where it does
+// not say everything (a label that is no DNS name, or too long), a hash of all
+// that tells the pair apart stands at its end.
+func ConnectivityName(source, target Endpoint) string {
+	raw := source.Name() + "-to-" + target.Name()
+	if target.Peer != nil {
+		raw += fmt.Sprintf("-%d", target.Peer.Port)
+	}
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-', r == '.':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, raw)
+	if name == raw && len(name) <= maxSubdomain && dnsSubdomain.MatchString(name) {
+		return name
+	}
+	sum := sha256.Sum256([]byte(raw))
+	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:8])
+	name = strings.Trim(name[:min(len(name), maxSubdomain-1-len(hash))], "-.")
+	for _, dot := range []string{"..", ".-", "-."} {
+		for strings.Contains(name, dot) {
+			name = strings.ReplaceAll(name, dot, "-")
+		}
+	}
+	return name + "-" + hash
+}
+
+// maxSubdomain is the longest DNS subdomain that Kubernetes takes as a name.
+const maxSubdomain = 253
+
+// dnsSubdomain is a DNS subdomain as RFC 1123 allows it, in lower case.
+var dnsSubdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)

@@ -17,20 +17,22 @@ func (c Cause) String() string { return string(c.Stage) + ": " + c.Message }
 type Stage string
 
 const (
-	StageSetup    Stage = "setup"    // the target's fixture or pod was not there
-	StageSchedule Stage = "schedule" // the agent's pod was not scheduled
-	StageStart    Stage = "start"    // the agent's pod did not start (image, sandbox, crash)
-	StageControl  Stage = "control"  // the agent got a control pair wrong: it is not trusted
-	StageCollect  Stage = "collect"  // the agent's answers did not arrive, or not all of them
-	StageSelf     Stage = "self"     // the agent's own delay spoiled the samples
-	StageSocket   Stage = "socket"   // the local socket could not be had (a fault of the source, not of the path)
-	StageConnect  Stage = "connect"  // no connection: refused, timed out, no route
-	StageEcho     Stage = "echo"     // connected, or sent, but no or a wrong answer
-	StageResponse Stage = "response" // an HTTP response that is not a success
+	StageSetup     Stage = "setup"     // the target's fixture or pod was not there
+	StageSchedule  Stage = "schedule"  // the agent's pod was not scheduled
+	StageStart     Stage = "start"     // the agent's pod did not start (image, sandbox, crash)
+	StageControl   Stage = "control"   // the agent got a control pair wrong: it is not trusted
+	StageCollect   Stage = "collect"   // the agent's answers did not arrive, or not all of them
+	StageSelf      Stage = "self"      // the agent's own delay spoiled the samples
+	StageSocket    Stage = "socket"    // the local socket could not be had (a fault of the source, not of the path)
+	StageResolve   Stage = "resolve"   // the target's DNS name has no address
+	StageConnect   Stage = "connect"   // no connection: refused, timed out, no route
+	StageHandshake Stage = "handshake" // connected, but no TLS handshake: silent, closed, refused
+	StageEcho      Stage = "echo"      // connected, or sent, but no or a wrong answer
+	StageResponse  Stage = "response"  // no HTTP response, or one that is not a success
 )
 
 // Stages lists every Stage in the order of a measurement.
-var Stages = []Stage{StageSetup, StageSchedule, StageStart, StageControl, StageCollect, StageSelf, StageSocket, StageConnect, StageEcho, StageResponse}
+var Stages = []Stage{StageSetup, StageSchedule, StageStart, StageControl, StageCollect, StageSelf, StageSocket, StageResolve, StageConnect, StageHandshake, StageEcho, StageResponse}
 
 // Observation is what a source measured for one pair. What the network did is
 // told in numbers and in Failure; Unmeasured is set when no measurement could
@@ -59,6 +61,12 @@ type Observation struct {
 	// of the agent's, nor, for udp, of the responder's (RFC 5357, section 4.2.1). It
 	// is never true of http and of tcp with a size.
 	Kernel bool `json:"kernel,omitempty"`
+	// Stages holds the delays of each stage, in microseconds, of pairs that were
+	// told as Results: made by Judge, not told by agents. RTTs are then those of the
+	// TCP connect.
+	Stages map[Stage][]int64 `json:"-"`
+	// Outages likewise, oldest first.
+	Outages []Outage `json:"-"`
 	// Failure tells how an unanswered measurement failed: the last of those that
 	// the network explained (refused, no route, a wrong answer, ...), or, if it
 	// explained none, the last. Hosts and routers limit the rate of their ICMP
@@ -112,6 +120,9 @@ type Message struct {
 	Start *AgentStart `json:"start,omitempty"`
 	// Observation of one pair. Each pair of the order is told exactly once.
 	Observation *Observation `json:"observation,omitempty"`
+	// Results of pairs that are told measurement by measurement; within one pair in
+	// the order of their times.
+	Results []Result `json:"results,omitempty"`
 	// Control of one control pair. They are told before any observation.
 	Control *Control `json:"control,omitempty"`
 	// Reception is told by responders. A later line for the same pair replaces an
@@ -126,14 +137,16 @@ type Message struct {
 type AgentStart struct {
 	Source  int    `json:"source"`
 	Version string `json:"version"`
-	// Pairs is how many observations will follow.
+	// Pairs is how many observations will follow, or of how many pairs results.
 	Pairs int `json:"pairs"`
 }
 
 // AgentEnd says that the agent told all that it had.
 type AgentEnd struct {
-	Observations int       `json:"observations"`
-	SelfDoubt    SelfDoubt `json:"selfDoubt"`
+	Observations int `json:"observations"`
+	// Results is how many results it told.
+	Results   int       `json:"results,omitempty"`
+	SelfDoubt SelfDoubt `json:"selfDoubt"`
 }
 
 // Source is what became of one source of the worksheet.
@@ -153,9 +166,14 @@ type Source struct {
 type Record struct {
 	Sources      []Source      `json:"sources"`
 	Observations []Observation `json:"observations"`
-	Receptions   []Reception   `json:"receptions,omitempty"`
+	// Results of pairs that are told measurement by measurement; Judge makes their
+	// observations.
+	Results    []Result    `json:"results,omitempty"`
+	Receptions []Reception `json:"receptions,omitempty"`
 	// Counted are the indexes of the targets whose responder's log was read after
 	// its sources had ended. A pair of a counted target without a Reception is one
 	// of which nothing arrived; of other targets nothing is known.
 	Counted []int `json:"counted,omitempty"`
+	// Admissions of the dry run's pods.
+	Admissions []Admission `json:"admissions,omitempty"`
 }

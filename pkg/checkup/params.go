@@ -34,8 +34,9 @@ func (p *Plan) Params() []Param {
 		enumParam("teardown", "When the pods that the run makes are removed", &p.Teardown, Teardowns),
 	}
 	for _, name := range p.CheckNames() {
-		if mesh := p.Checks[name].PodMesh; mesh != nil {
-			for _, param := range mesh.params() {
+		_, questions := p.Checks[name].set()
+		for _, q := range questions {
+			for _, param := range q.params() {
 				param.Name = name + "." + param.Name
 				params = append(params, param)
 			}
@@ -92,7 +93,7 @@ func (m *PodMesh) params() []Param {
 		intParam("round", "First round of the sample, counted from 0", &m.Sample.Round, 0),
 		intParam("budget", "Most pairs (source, target, transport, family, size) that a run may measure", &m.Sample.Budget, 1),
 	}
-	for _, t := range Transports {
+	for _, t := range MeshTransports {
 		if _, ok := m.Probes[t]; ok {
 			params = append(params, m.countParam(t))
 		}
@@ -101,32 +102,54 @@ func (m *PodMesh) params() []Param {
 		return params
 	}
 	params = append(params, limitParam("loss.max", "Highest loss of a pair, from 0% to 100%; empty: only a pair without any answer fails", &m.Expect.Loss.Max))
-	for _, l := range []struct {
-		name  string
-		limit **Duration
-	}{
-		{"p50", &m.Expect.Latency.P50}, {"p90", &m.Expect.Latency.P90}, {"p95", &m.Expect.Latency.P95}, {"p99", &m.Expect.Latency.P99}, {"max", &m.Expect.Latency.Max},
-	} {
-		params = append(params, limitParam("latency."+l.name, "Highest round-trip delay of a pair, "+l.name+", such as 5ms; empty: no limit", l.limit))
-	}
+	params = append(params, latencyParams(&m.Expect.Latency, "round-trip")...)
 	return append(params, limitParam("jitter.max", "Highest mean difference of consecutive round-trip delays of a pair, such as 1ms; empty: no limit", &m.Expect.Jitter.Max))
 }
 
 func (m *PodMesh) countParam(t Transport) Param {
 	probe := m.Probes[t]
-	param := intParam(string(t)+".count", "How many times each pair is measured by "+string(t)+", from 1 to "+strconv.Itoa(MaxCount), &probe.Count, 1)
+	param := countParam(string(t)+".count", "How many times each pair is measured by "+string(t), &probe.Count)
 	parse := param.set
 	param.set = func(value string) error {
 		if err := parse(value); err != nil {
 			return err
 		}
-		if probe.Count > MaxCount {
-			return fmt.Errorf("%q: want at most %d", value, MaxCount)
-		}
 		m.Probes[t] = probe
 		return nil
 	}
 	return param
+}
+
+// countParam is an intParam from 1 to MaxCount.
+func countParam(name, description string, field *int) Param {
+	param := intParam(name, description+", from 1 to "+strconv.Itoa(MaxCount), field, 1)
+	parse := param.set
+	param.set = func(value string) error {
+		before := *field
+		if err := parse(value); err != nil {
+			return err
+		}
+		if *field > MaxCount {
+			*field = before
+			return fmt.Errorf("%q: want at most %d", value, MaxCount)
+		}
+		return nil
+	}
+	return param
+}
+
+// latencyParams are the limits on delay percentiles; what says of which delay.
+func latencyParams(l *LatencyLimits, what string) []Param {
+	var params []Param
+	for _, p := range []struct {
+		name  string
+		limit **Duration
+	}{
+		{"p50", &l.P50}, {"p90", &l.P90}, {"p95", &l.P95}, {"p99", &l.P99}, {"max", &l.Max},
+	} {
+		params = append(params, limitParam("latency."+p.name, "Highest "+what+" delay of a pair, "+p.name+", such as 5ms; empty: no limit", p.limit))
+	}
+	return params
 }
 
 // MaxCount is the most measurements of one pair: every round-trip delay is kept,
@@ -179,6 +202,25 @@ type text[T any] interface {
 	*T
 	UnmarshalText([]byte) error
 	String() string
+}
+
+// durationParam is a textParam of more than 0.
+func durationParam(name, description string, field *Duration) Param {
+	limit := field
+	param := limitParam(name, description, &limit)
+	parse := param.set
+	param.set = func(value string) error {
+		switch err := parse(value); {
+		case err != nil:
+			return err
+		case limit == nil:
+			return fmt.Errorf("%q: want a duration, such as 1s", value)
+		}
+		*field = *limit
+		limit = field
+		return nil
+	}
+	return param
 }
 
 func textParam[T any, P text[T]](name, description string, field P) Param {

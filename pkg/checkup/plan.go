@@ -99,20 +99,59 @@ type Check struct {
 	After []string `json:"after,omitempty"`
 	// PodMesh measures a sample of the paths between pods of different nodes.
 	PodMesh *PodMesh `json:"podMesh,omitempty"`
+	// ControlPlane probes connections between components of the control plane.
+	ControlPlane *ControlPlane `json:"controlPlane,omitempty"`
+	// Placement is a dry run of where the pods of a network diagnostics would land.
+	Placement *PlacementCheck `json:"placement,omitempty"`
 }
 
 // Kind is the name of a kind of check: the field of Check that is set.
 type Kind string
 
-// KindPodMesh is the kind of Check.PodMesh.
-const KindPodMesh Kind = "podMesh"
+const (
+	KindPodMesh      Kind = "podMesh"      // Check.PodMesh
+	KindControlPlane Kind = "controlPlane" // Check.ControlPlane
+	KindPlacement    Kind = "placement"    // Check.Placement
+)
+
+// Kinds lists every Kind.
+var Kinds = []Kind{KindPodMesh, KindControlPlane, KindPlacement}
+
+// question is what every kind of check has.
+type question interface {
+	params() []Param
+	phaseTimeouts() Timeouts
+}
+
+// set returns each kind that is set in the check: one, in a plan without
+// Problems.
+func (c Check) set() (kinds []Kind, questions []question) {
+	add := func(is bool, k Kind, q question) {
+		if is {
+			kinds, questions = append(kinds, k), append(questions, q)
+		}
+	}
+	add(c.PodMesh != nil, KindPodMesh, c.PodMesh)
+	add(c.ControlPlane != nil, KindControlPlane, c.ControlPlane)
+	add(c.Placement != nil, KindPlacement, c.Placement)
+	return kinds, questions
+}
 
 // Kind returns the kind of the check, or "" when none is set.
 func (c Check) Kind() Kind {
-	if c.PodMesh != nil {
-		return KindPodMesh
+	if kinds, _ := c.set(); len(kinds) > 0 {
+		return kinds[0]
 	}
 	return ""
+}
+
+// PhaseTimeouts are how long setup and probing of the check may take, all
+// included; zero when no kind is set.
+func (c Check) PhaseTimeouts() Timeouts {
+	if _, questions := c.set(); len(questions) > 0 {
+		return questions[0].phaseTimeouts()
+	}
+	return Timeouts{}
 }
 
 // PodMesh measures a sample of the ordered node pairs, pod to pod.
@@ -130,6 +169,8 @@ type PodMesh struct {
 	Resources Resources `json:"resources"`
 	Timeouts  Timeouts  `json:"timeouts"`
 }
+
+func (m *PodMesh) phaseTimeouts() Timeouts { return m.Timeouts }
 
 // Sources says where agents stand: one on every node that the placement admits.
 type Sources struct {
@@ -303,11 +344,17 @@ const (
 	UDP  Transport = "udp"
 	ICMP Transport = "icmp"
 	HTTP Transport = "http"
+	// TLS is a TCP connection with a TLS handshake on it and, where it has a path,
+	// a GET.
+	TLS Transport = "tls"
 )
 
 // Transports lists every Transport in the order in which they are measured and
 // printed.
-var Transports = []Transport{TCP, UDP, ICMP, HTTP}
+var Transports = []Transport{TCP, UDP, ICMP, HTTP, TLS}
+
+// MeshTransports are those of a podMesh check.
+var MeshTransports = []Transport{TCP, UDP, ICMP, HTTP}
 
 // IPFamily is Kubernetes' name of an IP family.
 type IPFamily string
@@ -315,9 +362,13 @@ type IPFamily string
 const (
 	IPv4 IPFamily = "IPv4"
 	IPv6 IPFamily = "IPv6"
+	// AnyIPFamily is the family of a pair whose target is a DNS name: whichever
+	// family connects first.
+	AnyIPFamily IPFamily = ""
 )
 
-// IPFamilies lists both families in the order in which they are measured.
+// IPFamilies lists both families, not AnyIPFamily, in the order in which they
+// are measured.
 var IPFamilies = []IPFamily{IPv4, IPv6}
 
 // Duration is a time.Duration that reads and writes itself as Kubernetes'

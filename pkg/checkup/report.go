@@ -88,6 +88,13 @@ type CheckReport struct {
 	// Matrix is the source-by-target summary from which the heat map is drawn; nil
 	// where there are more than MatrixMax sources or targets.
 	Matrix *Matrix `json:"matrix,omitempty"`
+	// Connections has one entry for each pair that was told as Results, in the
+	// order of the worksheet.
+	Connections []ConnectionReport `json:"connections,omitempty"`
+	// Placement is the outcome of a placement dry run; nil for other kinds.
+	Placement *PlacementReport `json:"placement,omitempty"`
+	// Notes are what setup warned of, one line each.
+	Notes []string `json:"notes,omitempty"`
 	// Agents tells what each source said of itself, for those that said something
 	// worth reading: a wrong control pair, a late timer, throttling.
 	Agents []AgentNote `json:"agents,omitempty"`
@@ -125,14 +132,17 @@ type Coverage struct {
 // DelayRow summarises the round-trip delays of all measured pairs of one
 // transport, family and size. Percentiles are in microseconds.
 type DelayRow struct {
-	Transport  Transport `json:"transport"`
-	Family     IPFamily  `json:"family"`
-	Size       int       `json:"size"`
-	Pairs      int       `json:"pairs"`
-	Sent       int       `json:"sent"`
-	Received   int       `json:"received"`
-	Duplicates int       `json:"duplicates"`
-	Reordered  int       `json:"reordered"`
+	Transport Transport `json:"transport"`
+	// Stage of which the delays are, of pairs that were told as Results; empty for
+	// others, whose delays are round trips.
+	Stage      Stage    `json:"stage,omitempty"`
+	Family     IPFamily `json:"family"`
+	Size       int      `json:"size"`
+	Pairs      int      `json:"pairs"`
+	Sent       int      `json:"sent"`
+	Received   int      `json:"received"`
+	Duplicates int      `json:"duplicates"`
+	Reordered  int      `json:"reordered"`
 	// Loss in percent of Sent.
 	Loss Percent `json:"loss"`
 	// Delay is nil if nothing was received.
@@ -167,6 +177,27 @@ type PairResult struct {
 	Delay    *Delay `json:"delay,omitempty"`
 	// Direction in which packets were lost, where the responder's own count tells.
 	Direction Direction `json:"direction,omitempty"`
+}
+
+// ConnectionReport is what is known of one pair that was told as Results.
+type ConnectionReport struct {
+	// Name of its PodNetworkConnectivityCheck.
+	Name    string  `json:"name"`
+	Source  string  `json:"source"`
+	Target  string  `json:"target"`
+	Address string  `json:"address"` // host:port
+	Verdict Verdict `json:"verdict"`
+	// Sent measurements, Received those that passed every stage.
+	Sent     int `json:"sent"`
+	Received int `json:"received"`
+	// Failures counts the others by the stage that failed.
+	Failures map[Stage]int `json:"failures,omitempty"`
+	// Delays of the stages that were passed.
+	Delays map[Stage]*Delay `json:"delays,omitempty"`
+	// Outages, oldest first.
+	Outages []Outage `json:"outages,omitempty"`
+	// Cause why it failed or was not measured; nil for one that passed.
+	Cause *Cause `json:"cause,omitempty"`
 }
 
 // Direction of a loss on a round trip.
@@ -223,10 +254,12 @@ const (
 	CauseSource      FindingCause = "source"      // the source itself
 	CauseTarget      FindingCause = "target"      // the target itself
 	CauseNetwork     FindingCause = "network"     // everything: no narrower cause explains it
+	CauseService     FindingCause = "service"     // the way to a Service's address, not the endpoints behind it
+	CausePlacement   FindingCause = "placement"   // too few nodes that take a pod, or pods that are not admitted
 )
 
 // FindingCauses lists every FindingCause.
-var FindingCauses = []FindingCause{CauseNodeIngress, CauseNodeEgress, CauseNode, CausePair, CauseZones, CauseFamily, CauseTransport, CauseSize, CauseSource, CauseTarget, CauseNetwork}
+var FindingCauses = []FindingCause{CauseNodeIngress, CauseNodeEgress, CauseNode, CausePair, CauseZones, CauseFamily, CauseTransport, CauseSize, CauseSource, CauseTarget, CauseNetwork, CauseService, CausePlacement}
 
 // MatrixMax is the most sources, and the most targets, for which a report holds
 // a Matrix: nobody reads a larger one, and its size grows with the square.

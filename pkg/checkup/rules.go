@@ -71,17 +71,25 @@ func (p *Plan) Problems() []Problem {
 		report := func(path []string, format string, args ...any) {
 			found = append(found, Problem{r.name, path, fmt.Sprintf(format, args...)})
 		}
-		switch {
-		case r.plan != nil:
+		if r.plan != nil {
 			r.plan(p, report)
-		case r.mesh != nil:
-			for _, name := range names {
-				if mesh := p.Checks[name].PodMesh; mesh != nil {
-					at := []string{"checks", name, string(KindPodMesh)}
-					r.mesh(mesh, func(path []string, format string, args ...any) {
-						report(append(slices.Clone(at), path...), format, args...)
-					})
+		}
+		for _, name := range names {
+			under := func(k Kind) reporter {
+				at := []string{"checks", name, string(k)}
+				return func(path []string, format string, args ...any) {
+					report(append(slices.Clone(at), path...), format, args...)
 				}
+			}
+			check := p.Checks[name]
+			if check.PodMesh != nil && r.mesh != nil {
+				r.mesh(check.PodMesh, under(KindPodMesh))
+			}
+			if check.ControlPlane != nil && r.control != nil {
+				r.control(check.ControlPlane, under(KindControlPlane))
+			}
+			if check.Placement != nil && r.placement != nil {
+				r.placement(check.Placement, under(KindPlacement))
 			}
 		}
 	}
@@ -99,12 +107,14 @@ func RuleNames() []string {
 
 type reporter func(path []string, format string, args ...any)
 
-// rule is one rule: about the plan, or about each podMesh check, whose paths
-// then begin at the check's kind.
+// rule is one rule: about the plan, or about each check of some kinds, whose
+// paths then begin at the check's kind.
 type rule struct {
-	name string
-	plan func(*Plan, reporter)
-	mesh func(*PodMesh, reporter)
+	name      string
+	plan      func(*Plan, reporter)
+	mesh      func(*PodMesh, reporter)
+	control   func(*ControlPlane, reporter)
+	placement func(*PlacementCheck, reporter)
 }
 
 var rules = []rule{
@@ -113,12 +123,14 @@ var rules = []rule{
 	{name: "no-check", plan: noCheck},
 	{name: "check-name", plan: checkName},
 	{name: "no-kind", plan: noKind},
+	{name: "one-kind", plan: oneKind},
 	{name: "after-self", plan: afterSelf},
 	{name: "after-unknown", plan: afterUnknown},
 	{name: "after-twice", plan: afterTwice},
 	{name: "after-cycle", plan: afterCycle},
-	{name: "durations", mesh: durations},
-	{name: "families-twice", mesh: familiesTwice},
+	{name: "durations", mesh: durations, control: controlDurations, placement: placementDurations},
+	{name: "families-twice", mesh: func(m *PodMesh, r reporter) { familiesTwice(m.IPFamilies, r) }, control: func(c *ControlPlane, r reporter) { familiesTwice(c.IPFamilies, r) }},
+	{name: "toleration", mesh: meshTolerations, placement: placementTolerations},
 	{name: "no-probe", mesh: noProbe},
 	{name: "no-size", mesh: noSize},
 	{name: "size-twice", mesh: sizeTwice},
@@ -126,12 +138,23 @@ var rules = []rule{
 	{name: "path", mesh: path},
 	{name: "pods-udp", mesh: podsUDP},
 	{name: "pods-size", mesh: podsSize},
-	{name: "latency-order", mesh: latencyOrder},
-	{name: "loss-all", mesh: lossAll},
+	{name: "latency-order", mesh: func(m *PodMesh, r reporter) { latencyOrder(m.Expect.Latency, r) }, control: func(c *ControlPlane, r reporter) { latencyOrder(c.Expect.Latency, r) }},
+	{name: "loss-all", mesh: func(m *PodMesh, r reporter) { lossAll(m.Expect.Loss, r) }, control: func(c *ControlPlane, r reporter) { lossAll(c.Expect.Loss, r) }},
 	{name: "jitter-one", mesh: jitterOne},
 	{name: "unreachable-limits", mesh: unreachableLimits},
 	{name: "budget", mesh: budget},
-	{name: "probe-timeout", mesh: probeTimeout},
+	{name: "probe-timeout", mesh: probeTimeout, control: controlTimeout},
+	{name: "role-name", control: roleName},
+	{name: "role-where", control: roleWhere},
+	{name: "role-selector", control: roleSelector},
+	{name: "role-host", control: roleHost},
+	{name: "role-tls", control: roleTLS},
+	{name: "pair-role", control: pairRole},
+	{name: "pair-twice", control: pairTwice},
+	{name: "watch-interval", control: watchInterval},
+	{name: "watch-length", control: watchLength},
+	{name: "disabled-placement", placement: disabledPlacement},
+	{name: "network-config", placement: networkConfig},
 }
 
 // dnsLabel is a DNS label as RFC 1123 allows it, in lower case as Kubernetes
@@ -185,7 +208,23 @@ func checkName(p *Plan, report reporter) {
 func noKind(p *Plan, report reporter) {
 	for _, name := range slices.Sorted(maps.Keys(p.Checks)) {
 		if p.Checks[name].Kind() == "" {
-			report([]string{"checks", name}, "no kind of check: want %s", KindPodMesh)
+			report([]string{"checks", name}, "no kind of check: want one of %s", kindWords())
+		}
+	}
+}
+
+func kindWords() string {
+	words := make([]string, len(Kinds))
+	for i, k := range Kinds {
+		words[i] = string(k)
+	}
+	return strings.Join(words, ", ")
+}
+
+func oneKind(p *Plan, report reporter) {
+	for _, name := range slices.Sorted(maps.Keys(p.Checks)) {
+		if kinds, _ := p.Checks[name].set(); len(kinds) > 1 {
+			report([]string{"checks", name}, "a check has one kind, this one has %q: make a check of each", kinds)
 		}
 	}
 }
@@ -254,17 +293,26 @@ func afterCycle(p *Plan, report reporter) {
 	}
 }
 
-func durations(m *PodMesh, report reporter) {
-	check := func(d Duration, least Duration, path ...string) {
-		switch {
-		case d < least && least == 0:
-			report(path, "%s is less than 0s", d)
-		case d < least:
-			report(path, "%s is not more than 0s", d)
-		case d > MaxTimeout:
-			report(path, "%s is more than a day", d)
-		}
+// checkDuration reports a duration that is below the least, which is 0 or 1, or
+// above MaxTimeout.
+func checkDuration(report reporter, d Duration, least Duration, path ...string) {
+	switch {
+	case d < least && least == 0:
+		report(path, "%s is less than 0s", d)
+	case d < least:
+		report(path, "%s is not more than 0s", d)
+	case d > MaxTimeout:
+		report(path, "%s is more than a day", d)
 	}
+}
+
+func timeouts(t Timeouts, report reporter) {
+	checkDuration(report, t.Setup, 1, "timeouts", "setup")
+	checkDuration(report, t.Probe, 1, "timeouts", "probe")
+}
+
+func durations(m *PodMesh, report reporter) {
+	check := func(d Duration, least Duration, path ...string) { checkDuration(report, d, least, path...) }
 	for _, t := range Transports {
 		if p, ok := m.Probes[t]; ok {
 			check(p.Interval, 1, "probes", string(t), "interval")
@@ -280,13 +328,12 @@ func durations(m *PodMesh, report reporter) {
 		check(*max, 1, "expect", "jitter", "max")
 	}
 	check(m.Limits.StartJitter, 0, "limits", "startJitter")
-	check(m.Timeouts.Setup, 1, "timeouts", "setup")
-	check(m.Timeouts.Probe, 1, "timeouts", "probe")
+	timeouts(m.Timeouts, report)
 }
 
-func familiesTwice(m *PodMesh, report reporter) {
-	for i, f := range m.IPFamilies {
-		if slices.Contains(m.IPFamilies[:i], f) {
+func familiesTwice(families []IPFamily, report reporter) {
+	for i, f := range families {
+		if slices.Contains(families[:i], f) {
 			report([]string{"ipFamilies", index(i)}, "%s is there twice", f)
 		}
 	}
@@ -367,9 +414,9 @@ func podsSize(m *PodMesh, report reporter) {
 	})
 }
 
-func latencyOrder(m *PodMesh, report reporter) {
+func latencyOrder(limits LatencyLimits, report reporter) {
 	var lower *LatencyLimit
-	for _, l := range m.Expect.Latency.Ordered() {
+	for _, l := range limits.Ordered() {
 		if l.Limit == nil {
 			continue
 		}
@@ -380,8 +427,8 @@ func latencyOrder(m *PodMesh, report reporter) {
 	}
 }
 
-func lossAll(m *PodMesh, report reporter) {
-	if max := m.Expect.Loss.Max; max != nil && *max >= 100 {
+func lossAll(limit LossLimit, report reporter) {
+	if max := limit.Max; max != nil && *max >= 100 {
 		report([]string{"expect", "loss", "max"}, "%s is no limit, and a pair through which nothing came fails in any case: want less than 100%%", *max)
 	}
 }

@@ -35,6 +35,29 @@ type Worksheet struct {
 	Limits     Limits           `json:"limits"`
 	Resources  Resources        `json:"resources"`
 	Timeouts   Timeouts         `json:"timeouts"`
+	// Warnings of the expansion, one line each.
+	Warnings []string `json:"warnings,omitempty"`
+	// Connections is set where targets have Peers; nil elsewhere.
+	Connections *ConnectionSheet `json:"connections,omitempty"`
+	// Placement is set where the check is a dry run of a placement, which has no
+	// pairs; nil elsewhere.
+	Placement *PlacementSheet `json:"placement,omitempty"`
+}
+
+// ConnectionSheet is what a worksheet says of pairs of which each measurement is
+// told by itself, as a Result.
+type ConnectionSheet struct {
+	// For is how long pairs are watched; 0 means one round. Either way a pair is
+	// measured as often as its probe counts.
+	For       Duration       `json:"for,omitempty"`
+	Deadlines StageDeadlines `json:"deadlines"`
+	// MaxOutage is the limit on outages; nil is none.
+	MaxOutage *Duration `json:"maxOutage,omitempty"`
+	// Checks says what becomes of the pairs' PodNetworkConnectivityChecks.
+	Checks ConnectivityChecks `json:"checks"`
+	// Unwritten says why none are written although Checks.Write says so; empty
+	// where they are. Setup finds out.
+	Unwritten string `json:"unwritten,omitempty"`
 }
 
 // TransportProbe is a Probe with its transport. Worksheets hold them in the
@@ -54,10 +77,48 @@ type Endpoint struct {
 	Pod string `json:"pod,omitempty"`
 	// Tolerations that the fixture needs to stand on its node.
 	Tolerations []Toleration `json:"tolerations,omitempty"`
+	// Label names what has a name of its own; unique among the sources, and among
+	// the targets, of a worksheet. For a component it is made as the names of
+	// OpenShift's connectivity checks are ("etcd-server-<node>").
+	Label string `json:"label,omitempty"`
+	// Component names the role of a component of the control plane; empty for others.
+	Component string `json:"component,omitempty"`
+	// HostNetwork says that a source stands in its node's network.
+	HostNetwork bool `json:"hostNetwork,omitempty"`
+	// ClientCertificates are the Secrets that the agent of a source needs.
+	ClientCertificates []string `json:"clientCertificates,omitempty"`
+	// Peer of a target that exists already and whose address the survey told; nil
+	// for others.
+	Peer *Peer `json:"peer,omitempty"`
 }
 
-// Name returns the pod, if there is one, else the node: what people call it.
+// Peer is how a target that exists already is spoken to.
+type Peer struct {
+	// Host is an IP address or a DNS name.
+	Host string `json:"host"`
+	Port int    `json:"port"`
+	// Family of the address; AnyIPFamily for a DNS name.
+	Family IPFamily `json:"family,omitempty"`
+	// Transport is TLS or TCP.
+	Transport Transport `json:"transport"`
+	// ServerName, Path and ClientCertificate as those of ComponentRole.
+	ServerName        string `json:"serverName,omitempty"`
+	Path              string `json:"path,omitempty"`
+	ClientCertificate string `json:"clientCertificate,omitempty"`
+	// Backends are the indexes of the targets that are endpoints behind this one,
+	// which is a Service's address; empty for others.
+	Backends []int `json:"backends,omitempty"`
+}
+
+// IsFixture reports whether a target is a responder of ours, which has to be
+// started.
+func (e Endpoint) IsFixture() bool { return e.Pod == "" && e.Peer == nil && e.Component == "" }
+
+// Name returns the label, or the pod, or else the node: what people call it.
 func (e Endpoint) Name() string {
+	if e.Label != "" {
+		return e.Label
+	}
 	if e.Pod != "" {
 		return e.Pod
 	}
@@ -92,12 +153,30 @@ func (w *Worksheet) Pairs() iter.Seq[Pair] {
 func (w *Worksheet) PairsOf(source int) iter.Seq[Pair] {
 	return func(yield func(Pair) bool) {
 		for _, t := range w.Assignments[source] {
-			for _, f := range w.IPFamilies {
-				for _, p := range w.Probes {
-					for _, z := range p.Sizes {
-						if !yield(Pair{source, t, f, p.Transport, z}) {
-							return
-						}
+			for p := range w.PairsBetween(source, t) {
+				if !yield(p) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// PairsBetween yields the pairs that one assignment stands for: those of every
+// family and probe, or, of a target with a Peer, the one of its family and
+// transport.
+func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
+	return func(yield func(Pair) bool) {
+		if target >= 0 && target < len(w.Targets) && w.Targets[target].Peer != nil {
+			peer := w.Targets[target].Peer
+			yield(Pair{source, target, peer.Family, peer.Transport, 0})
+			return
+		}
+		for _, f := range w.IPFamilies {
+			for _, p := range w.Probes {
+				for _, z := range p.Sizes {
+					if !yield(Pair{source, target, f, p.Transport, z}) {
+						return
 					}
 				}
 			}
@@ -105,22 +184,40 @@ func (w *Worksheet) PairsOf(source int) iter.Seq[Pair] {
 	}
 }
 
-// PairsPerAssignment is how many pairs one assignment stands for.
-func (w *Worksheet) PairsPerAssignment() int {
+// PairsPerAssignment is how many pairs one assignment of a target stands for.
+func (w *Worksheet) PairsPerAssignment(target int) int {
 	n := 0
-	for _, p := range w.Probes {
-		n += len(p.Sizes)
+	for range w.PairsBetween(0, target) {
+		n++
 	}
-	return n * len(w.IPFamilies)
+	return n
 }
 
 // CountPairs is the number of expected pairs.
 func (w *Worksheet) CountPairs() int {
+	per := map[int]int{} // by target; those without a Peer are alike
 	n := 0
 	for _, targets := range w.Assignments {
-		n += len(targets)
+		for _, t := range targets {
+			alike := -1
+			if t >= 0 && t < len(w.Targets) && w.Targets[t].Peer != nil {
+				alike = t
+			}
+			if _, ok := per[alike]; !ok {
+				per[alike] = w.PairsPerAssignment(t)
+			}
+			n += per[alike]
+		}
 	}
-	return n * w.PairsPerAssignment()
+	return n
+}
+
+// ProbeTimeout is how long probing may take, watching included.
+func (w *Worksheet) ProbeTimeout() Duration {
+	if w.Connections != nil {
+		return w.Timeouts.Probe + w.Connections.For
+	}
+	return w.Timeouts.Probe
 }
 
 // Probe returns how a transport is measured, and whether it is at all.
@@ -166,6 +263,9 @@ type Order struct {
 	// Deadline is how long the agent may run, from its start; what is not
 	// measured by then is told as unmeasured.
 	Deadline Duration `json:"deadline"`
+	// Connections is set where each measurement is to be told as a Result; nil
+	// where pairs are told as Observations.
+	Connections *ConnectionSheet `json:"connections,omitempty"`
 	// Unreachable is Expect.Unreachable: nothing may be retried or waited for
 	// longer because of it; it is told only so that logs read right.
 	Unreachable bool `json:"unreachable,omitempty"`
@@ -176,4 +276,7 @@ type OrderTarget struct {
 	Target    int                 `json:"target"`
 	Addresses map[IPFamily]string `json:"addresses"`
 	Ports     map[Transport]int   `json:"ports"`
+	// Peer says how a target that existed before is spoken to; nil for others.
+	// Addresses and Ports say nothing then.
+	Peer *Peer `json:"peer,omitempty"`
 }

@@ -98,7 +98,7 @@ func Expand(p *checkup.Plan, check string, s *Snapshot, round int) (*checkup.Wor
 	if mesh.Sample.Seed != nil {
 		w.Seed = *mesh.Sample.Seed
 	}
-	perAssignment := w.PairsPerAssignment()
+	perAssignment := w.PairsPerAssignment(0)
 	budget := mesh.Sample.Budget / perAssignment
 	if budget == 0 {
 		return fail(fmt.Errorf("sample.budget: %s is not enough for one source and one target, which are %d pairs (families x transports x sizes): raise it, or measure less of each",

@@ -15,7 +15,7 @@ func coverage(w *checkup.Worksheet, outcomes []outcome) *checkup.Coverage {
 	type zones struct{ source, target string }
 	hit := map[zones]bool{}
 	failing, assigned := 0, 0
-	per := w.PairsPerAssignment()
+	per := w.PairsPerAssignment(0)
 	for at := 0; per > 0 && at < len(outcomes); at += per {
 		assigned++
 		fail, pass := 0, 0

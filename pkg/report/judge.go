@@ -307,7 +307,7 @@ func (j *judge) position(p checkup.Pair) (int, bool) {
 			return 0, false
 		}
 	}
-	per := j.w.PairsPerAssignment()
+	per := j.w.PairsPerAssignment(0)
 	for a := range per {
 		at := j.offset[p.Source] + t*per + a
 		if j.pairs[at] == p {
@@ -319,7 +319,7 @@ func (j *judge) position(p checkup.Pair) (int, bool) {
 
 // outcomes of every expected pair, in the worksheet's order.
 func (j *judge) outcomes() []outcome {
-	per := j.w.PairsPerAssignment()
+	per := j.w.PairsPerAssignment(0)
 	all := make([]outcome, len(j.pairs))
 	for i, p := range j.pairs {
 		o := &all[i]
@@ -715,7 +715,7 @@ func matrix(w *checkup.Worksheet, outcomes []outcome) *checkup.Matrix {
 
 // delayRows summarises delays and losses by transport, family and size.
 func delayRows(w *checkup.Worksheet, outcomes []outcome) []checkup.DelayRow {
-	per := w.PairsPerAssignment()
+	per := w.PairsPerAssignment(0)
 	rows := make([]checkup.DelayRow, 0, per)
 	for _, f := range w.IPFamilies {
 		for _, p := range w.Probes {

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkup
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// MaxWatch is the most measurements of one pair: each is kept, with its time.
+const MaxWatch = 100_000
+
+func controlDurations(c *ControlPlane, report reporter) {
+	check := func(d Duration, least Duration, path ...string) { checkDuration(report, d, least, path...) }
+	if c.For != nil {
+		check(*c.For, 1, "for")
+	}
+	check(c.Interval, 1, "interval")
+	check(c.Probe.Deadlines.Resolve, 1, "probe", "deadlines", "resolve")
+	check(c.Probe.Deadlines.Connect, 1, "probe", "deadlines", "connect")
+	check(c.Probe.Deadlines.Handshake, 1, "probe", "deadlines", "handshake")
+	check(c.Probe.Deadlines.Response, 1, "probe", "deadlines", "response")
+	for _, l := range c.Expect.Latency.Ordered() {
+		if l.Limit != nil {
+			check(*l.Limit, 1, "expect", "latency", l.Name)
+		}
+	}
+	if max := c.Expect.Outage.Max; max != nil {
+		check(*max, 1, "expect", "outage", "max")
+	}
+	if c.ConnectivityChecks.Retention < 0 {
+		report([]string{"connectivityChecks", "retention"}, "%s is less than 0s", c.ConnectivityChecks.Retention)
+	}
+	check(c.ConnectivityChecks.StaleAfter, 1, "connectivityChecks", "staleAfter")
+	check(c.Limits.StartJitter, 0, "limits", "startJitter")
+	timeouts(c.Timeouts, report)
+}
+
+func placementDurations(c *PlacementCheck, report reporter) { timeouts(c.Timeouts, report) }
+
+// controlTimeout compares the time that one pair takes when every stage of its
+// last measurement takes all of its deadline with the timeout.
+func controlTimeout(c *ControlPlane, report reporter) {
+	if c.Timeouts.Probe <= 0 || c.Interval <= 0 || c.Interval > MaxTimeout || c.Probe.Deadlines.Sum() > 4*MaxTimeout {
+		return
+	}
+	need := c.Probe.Deadlines.Sum()
+	if c.For == nil {
+		need += Duration(min(c.Probe.Count, MaxCount)-1) * c.Interval
+	}
+	if have := c.Timeouts.Probe / 4 * 3; need > have {
+		report([]string{"timeouts", "probe"}, "agents have three quarters of it, %s, which is less than the %s that a pair takes that answers at no stage", have, need)
+	}
+}
+
+// eachRole yields the plan's roles by name.
+func eachRole(c *ControlPlane, yield func(name string, r ComponentRole, path []string)) {
+	for _, name := range slices.Sorted(maps.Keys(c.Roles)) {
+		yield(name, c.Roles[name], []string{"roles", name})
+	}
+}
+
+func roleName(c *ControlPlane, report reporter) {
+	eachRole(c, func(name string, _ ComponentRole, path []string) {
+		switch {
+		case !dnsLabel.MatchString(name):
+			report(path, "name %q is not a DNS label: want %s", name, dnsLabelWords)
+		case len(name) > 63:
+			report(path, "name has %d characters, and a DNS label at most 63", len(name))
+		}
+	})
+}
+
+func roleWhere(c *ControlPlane, report reporter) {
+	eachRole(c, func(_ string, r ComponentRole, path []string) {
+		n := 0
+		for _, is := range []bool{r.Pods != nil, r.Service != nil, len(r.Hosts) > 0} {
+			if is {
+				n++
+			}
+		}
+		if n != 1 {
+			report(path, "want one of pods, service and hosts to say where its instances are, have %d", n)
+		}
+	})
+}
+
+func roleSelector(c *ControlPlane, report reporter) {
+	eachRole(c, func(_ string, r ComponentRole, path []string) {
+		if r.Pods != nil && len(r.Pods.Selector.MatchLabels)+len(r.Pods.Selector.MatchExpressions) == 0 {
+			report(append(path, "pods", "selector"), "is empty, which would select every pod: say which labels the pods have")
+		}
+	})
+}
+
+func roleHost(c *ControlPlane, report reporter) {
+	eachRole(c, func(_ string, r ComponentRole, path []string) {
+		for i, h := range r.Hosts {
+			host, port, err := net.SplitHostPort(h)
+			n, portErr := strconv.Atoi(port)
+			switch at := append(slices.Clone(path), "hosts", index(i)); {
+			case err != nil || portErr != nil || host == "" || n < 1 || n > 65535 || strings.ContainsAny(host, " /"):
+				report(at, "%q: want host:port, an IPv6 address in brackets, such as etcd.example.com:2379 or [2001:db8::1]:2379", h)
+			case slices.Contains(r.Hosts[:i], h):
+				report(at, "%q is there twice", h)
+			}
+		}
+	})
+}
+
+func roleTLS(c *ControlPlane, report reporter) {
+	eachRole(c, func(_ string, r ComponentRole, path []string) {
+		for _, field := range []struct{ name, value string }{{"serverName", r.ServerName}, {"path", r.Path}, {"clientCertificate", r.ClientCertificate}} {
+			if field.value != "" && !r.TLS {
+				report(append(slices.Clone(path), field.name), "has no meaning where tls is false")
+			}
+		}
+		if r.Path != "" && !strings.HasPrefix(r.Path, "/") {
+			report(append(slices.Clone(path), "path"), "%q: want a path that begins with a slash", r.Path)
+		}
+	})
+}
+
+// presetComponents are the roles that a preset may bring, and whether each has a
+// Service.
+var presetComponents = map[string]bool{
+	ComponentKubeAPIServer: true, ComponentAggregatedAPIServer: true, ComponentEtcd: false, ComponentNode: false,
+	ComponentLoadBalancerIn: false, ComponentLoadBalancerOut: false,
+}
+
+func pairRole(c *ControlPlane, report reporter) {
+	known := func(name string) bool {
+		_, preset := presetComponents[name]
+		_, own := c.Roles[name]
+		return preset || own
+	}
+	all := slices.Sorted(maps.Keys(presetComponents))
+	for name := range c.Roles {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	names := strings.Join(slices.Compact(all), ", ")
+	for i, p := range c.Pairs {
+		from, to := []string{"pairs", index(i), "from"}, []string{"pairs", index(i), "to"}
+		role, own := c.Roles[p.From]
+		switch {
+		case !known(p.From):
+			report(from, "no role %q; there are %s", p.From, names)
+		case own && len(role.Hosts) > 0, !own && (p.From == ComponentLoadBalancerIn || p.From == ComponentLoadBalancerOut):
+			report(from, "role %q has hosts and no pods: nothing can stand there to probe from it", p.From)
+		}
+		name, facet, _ := strings.Cut(p.To, ".")
+		role, own = c.Roles[name]
+		service := own && role.Service != nil || !own && presetComponents[name]
+		switch {
+		case !known(name):
+			report(to, "no role %q; there are %s", name, names)
+		case facet == "service" && !service:
+			report(to, "role %q has no Service", name)
+		case facet == "host" && own && len(role.Hosts) > 0:
+			report(to, "role %q has hosts already, and no pods on nodes", name)
+		case facet != "" && facet != "service" && facet != "host":
+			report(to, "%q: want the name of a role, alone or with .service or .host behind it", p.To)
+		case strings.HasSuffix(p.To, "."):
+			report(to, "%q: want the name of a role, alone or with .service or .host behind it", p.To)
+		}
+	}
+}
+
+func pairTwice(c *ControlPlane, report reporter) {
+	for i, p := range c.Pairs {
+		if slices.Contains(c.Pairs[:i], p) {
+			report([]string{"pairs", index(i)}, "%s to %s is there twice", p.From, p.To)
+		}
+	}
+}
+
+func watchInterval(c *ControlPlane, report reporter) {
+	if c.For == nil {
+		return
+	}
+	switch least := Duration(time.Second); {
+	case c.Interval > 0 && c.Interval < least:
+		report([]string{"interval"}, "%s: a pair is watched once a second at the most", c.Interval)
+	case c.Interval > *c.For:
+		report([]string{"interval"}, "%s is longer than for, %s", c.Interval, *c.For)
+	}
+}
+
+func watchLength(c *ControlPlane, report reporter) {
+	if c.For == nil || c.Interval < Duration(time.Second) {
+		return
+	}
+	if n := c.Measurements(); n > MaxWatch {
+		report([]string{"for"}, "%s at intervals of %s are %d measurements of each pair, and each is kept: at most %d", *c.For, c.Interval, n, MaxWatch)
+	}
+}
+
+// disabledPlacement is the rule of config.openshift.io/v1 Network, in its words.
+func disabledPlacement(c *PlacementCheck, report reporter) {
+	if c.Mode == DiagnosticsDisabled && (c.SourcePlacement != nil || c.TargetPlacement != nil) {
+		report(nil, "cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled")
+	}
+}
+
+func networkConfig(c *PlacementCheck, report reporter) {
+	if c.NetworkConfig && (c.Mode != DiagnosticsNoOpinion || c.SourcePlacement != nil || c.TargetPlacement != nil) {
+		report([]string{"networkConfig"}, "mode and placements are taken from the cluster's network.config.openshift.io, and cannot be given here too")
+	}
+}
+
+func meshTolerations(m *PodMesh, report reporter) {
+	tolerations(m.Sources.Placement.Tolerations, report, "sources", "placement", "tolerations")
+	tolerations(m.Targets.Placement.Tolerations, report, "targets", "placement", "tolerations")
+}
+
+func placementTolerations(c *PlacementCheck, report reporter) {
+	if c.SourcePlacement != nil {
+		tolerations(c.SourcePlacement.Tolerations, report, "sourcePlacement", "tolerations")
+	}
+	if c.TargetPlacement != nil {
+		tolerations(c.TargetPlacement.Tolerations, report, "targetPlacement", "tolerations")
+	}
+}
+
+// tolerations demands what the API server demands of a pod's (ValidateTolerations
+// in k8s.io/kubernetes pkg/apis/core/validation), and that TolerationSeconds is
+// not negative, which the API server takes for 0.
+func tolerations(all []Toleration, report reporter, path ...string) {
+	for i, t := range all {
+		at := func(field string) []string { return append(slices.Clone(path), index(i), field) }
+		if t.Key == "" && t.Operator != "Exists" {
+			report(at("operator"), "operator must be Exists when key is empty, which means every key")
+		}
+		if t.Operator == "Exists" && t.Value != "" {
+			report(at("value"), "%q: value must be empty when operator is Exists", t.Value)
+		}
+		if t.TolerationSeconds != nil {
+			if t.Effect != "NoExecute" {
+				report(at("effect"), "effect must be NoExecute when tolerationSeconds is set")
+			}
+			if *t.TolerationSeconds < 0 {
+				report(at("tolerationSeconds"), "%d is less than 0", *t.TolerationSeconds)
+			}
+		}
+	}
+}
