@@ -7,7 +7,9 @@ package checkup
 type ControlPlane struct {
 	// Preset says which roles there are and which pairs of them are probed.
 	Preset Preset `json:"preset"`
-	// Roles by name, beside those of the preset; one of the same name replaces it.
+	// Roles by name, beside those of the preset. One of the same name replaces the
+	// preset's, or, where it does not say where its instances are, refines it: TLS,
+	// ServerName, Path and ClientCertificate are then for the preset's instances.
 	Roles map[string]ComponentRole `json:"roles,omitempty"`
 	// Pairs of roles. Empty means those of the preset; else it takes their place.
 	Pairs []ComponentPair `json:"pairs,omitempty"`
@@ -46,7 +48,8 @@ const (
 var Presets = []Preset{PresetAuto, PresetKubeadm, PresetOpenShift, PresetGeneric}
 
 // ComponentRole is a component of the control plane: where its instances are, and how
-// they are spoken to. Exactly one of Pods, Service and Hosts is set.
+// they are spoken to. At most one of Pods, Service and Hosts is set; none only
+// in one that refines a preset's.
 type ComponentRole struct {
 	// Pods that are instances; they can be sources, too.
 	Pods *ComponentPods `json:"pods,omitempty"`

@@ -4,6 +4,7 @@ package checkup
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -206,6 +207,95 @@ func TestPairsAgreeWithTheirCount(t *testing.T) {
 	for p := range w.Pairs() {
 		_ = p
 		break // stopping early must not panic
+	}
+}
+
+// A target with a Peer stands for one pair, of the peer's family and transport.
+func TestPairsOfPeers(t *testing.T) {
+	w := &Worksheet{
+		Sources:     []Endpoint{{Node: "a"}, {Node: "b"}},
+		Targets:     []Endpoint{{Peer: &Peer{Family: IPv6, Transport: TLS}}, {Peer: &Peer{Transport: TCP}}, {Component: "etcd"}},
+		Assignments: [][]int{{0, 1}, {1, 2}},
+		IPFamilies:  []IPFamily{IPv4},
+		Probes:      []TransportProbe{{TLS, Probe{Sizes: []int{0}, Count: 5}}},
+	}
+	want := []Pair{{0, 0, IPv6, TLS, 0}, {0, 1, AnyIPFamily, TCP, 0}, {1, 1, AnyIPFamily, TCP, 0}, {1, 2, IPv4, TLS, 0}}
+	if diff := cmp.Diff(want, slices.Collect(w.Pairs())); diff != "" {
+		t.Error(diff)
+	}
+	if got := w.CountPairs(); got != len(want) {
+		t.Errorf("counted %d pairs, want %d", got, len(want))
+	}
+}
+
+// Watching comes on top of the timeouts, for the run and for the agent.
+func TestWatchingIsBesideTimeouts(t *testing.T) {
+	hour := Duration(time.Hour)
+	c := &ControlPlane{For: &hour, Interval: Duration(time.Second), Probe: ConnectionProbe{Count: 5}, Timeouts: Timeouts{Setup: 1, Probe: Duration(4 * time.Minute)}}
+	if got := (Check{ControlPlane: c}).PhaseTimeouts(); got.Setup != 1 || got.Probe != Duration(64*time.Minute) {
+		t.Errorf("%+v", got)
+	}
+	if got := c.Measurements(); got != 3600 {
+		t.Errorf("%d measurements, want one a second", got)
+	}
+	w := &Worksheet{Timeouts: c.Timeouts, Connections: &ConnectionSheet{For: hour}}
+	if got := w.AgentDeadline(); got != Duration(63*time.Minute) {
+		t.Errorf("the agent has %s", got)
+	}
+	c.For = nil
+	if got := c.Measurements(); got != 5 {
+		t.Errorf("%d measurements in one round, want 5", got)
+	}
+	if got := (Check{}).PhaseTimeouts(); got != (Timeouts{}) {
+		t.Errorf("a check without a kind takes %+v", got)
+	}
+}
+
+// Every kind has params, whose names tell its check, and which can be set.
+func TestParamsOfEveryKind(t *testing.T) {
+	set := map[Kind][]string{
+		KindPodMesh:      {"degree=3"},
+		KindControlPlane: {"preset=generic", "for=10m", "for=", "interval=2s", "count=7", "loss.max=5%", "outage.max=30s", "latency.p99=5ms"},
+		KindPlacement:    {"mode=All", "mode=", "networkConfig=true"},
+	}
+	refused := map[Kind][]string{
+		KindPodMesh:      {"degree=-1"},
+		KindControlPlane: {"preset=k3s", "for=0s", "interval=", "interval=0s", "count=0", "count=1001"},
+		KindPlacement:    {"mode=Some", "networkConfig=yes"},
+	}
+	for _, kind := range Kinds {
+		checks := map[Kind]Check{
+			KindPodMesh: {PodMesh: &PodMesh{}}, KindControlPlane: {ControlPlane: &ControlPlane{Interval: 1}}, KindPlacement: {Placement: &PlacementCheck{}},
+		}
+		c, ok := checks[kind]
+		if !ok || c.Kind() != kind {
+			t.Fatalf("no check of kind %s", kind)
+		}
+		p := &Plan{Name: "p", Checks: map[string]Check{"x": c}}
+		for _, setting := range set[kind] {
+			name, value, _ := strings.Cut(setting, "=")
+			if err := p.Set("x."+name, value); err != nil {
+				t.Errorf("%s: %v", kind, err)
+			}
+			for _, param := range p.Params() {
+				if param.Name == "x."+name && param.Default != value {
+					t.Errorf("%s: %s is now %q", kind, setting, param.Default)
+				}
+			}
+		}
+		for _, setting := range refused[kind] {
+			name, value, _ := strings.Cut(setting, "=")
+			before := toJSON(t, p)
+			if err := p.Set("x."+name, value); err == nil {
+				t.Errorf("%s: %s was taken", kind, setting)
+			}
+			if after := toJSON(t, p); after != before {
+				t.Errorf("%s: %s was refused, and changed %s to %s", kind, setting, before, after)
+			}
+		}
+		if len(set[kind]) == 0 || len(refused[kind]) == 0 {
+			t.Errorf("no setting of kind %s is tried", kind)
+		}
 	}
 }
 

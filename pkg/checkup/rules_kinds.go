@@ -12,7 +12,7 @@ import (
 )
 
 // MaxWatch is the most measurements of one pair: each is kept, with its time.
-const MaxWatch = 100_000
+const MaxWatch = 50_000
 
 func controlDurations(c *ControlPlane, report reporter) {
 	check := func(d Duration, least Duration, path ...string) { checkDuration(report, d, least, path...) }
@@ -76,23 +76,18 @@ func roleName(c *ControlPlane, report reporter) {
 }
 
 func roleWhere(c *ControlPlane, report reporter) {
-	eachRole(c, func(_ string, r ComponentRole, path []string) {
+	eachRole(c, func(name string, r ComponentRole, path []string) {
 		n := 0
 		for _, is := range []bool{r.Pods != nil, r.Service != nil, len(r.Hosts) > 0} {
 			if is {
 				n++
 			}
 		}
-		if n != 1 {
+		switch _, refines := presetComponents[name]; {
+		case n > 1:
 			report(path, "want one of pods, service and hosts to say where its instances are, have %d", n)
-		}
-	})
-}
-
-func roleSelector(c *ControlPlane, report reporter) {
-	eachRole(c, func(_ string, r ComponentRole, path []string) {
-		if r.Pods != nil && len(r.Pods.Selector.MatchLabels)+len(r.Pods.Selector.MatchExpressions) == 0 {
-			report(append(path, "pods", "selector"), "is empty, which would select every pod: say which labels the pods have")
+		case n == 0 && !refines:
+			report(path, "want one of pods, service and hosts to say where its instances are; only a role of a preset (%s) does without", presetNames())
 		}
 	})
 }
@@ -132,6 +127,8 @@ var presetComponents = map[string]bool{
 	ComponentLoadBalancerIn: false, ComponentLoadBalancerOut: false,
 }
 
+func presetNames() string { return strings.Join(slices.Sorted(maps.Keys(presetComponents)), ", ") }
+
 func pairRole(c *ControlPlane, report reporter) {
 	known := func(name string) bool {
 		_, preset := presetComponents[name]
@@ -155,7 +152,7 @@ func pairRole(c *ControlPlane, report reporter) {
 		}
 		name, facet, _ := strings.Cut(p.To, ".")
 		role, own = c.Roles[name]
-		service := own && role.Service != nil || !own && presetComponents[name]
+		service := own && role.Service != nil || presetComponents[name] && (!own || role.Pods == nil && len(role.Hosts) == 0)
 		switch {
 		case !known(name):
 			report(to, "no role %q; there are %s", name, names)
@@ -192,7 +189,7 @@ func watchInterval(c *ControlPlane, report reporter) {
 }
 
 func watchLength(c *ControlPlane, report reporter) {
-	if c.For == nil || c.Interval < Duration(time.Second) {
+	if c.For == nil || c.Interval < Duration(time.Second) || *c.For > MaxTimeout {
 		return
 	}
 	if n := c.Measurements(); n > MaxWatch {
@@ -200,52 +197,24 @@ func watchLength(c *ControlPlane, report reporter) {
 	}
 }
 
-// disabledPlacement is the rule of config.openshift.io/v1 Network, in its words.
+// disabledPlacement is the rule of config.openshift.io/v1 Network, in its words,
+// and what follows of it for our own demands.
 func disabledPlacement(c *PlacementCheck, report reporter) {
 	if c.Mode == DiagnosticsDisabled && (c.SourcePlacement != nil || c.TargetPlacement != nil) {
 		report(nil, "cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled")
+	}
+	for _, demand := range []struct {
+		name string
+		min  *int
+	}{{"minSources", c.Expect.MinSources}, {"minTargets", c.Expect.MinTargets}} {
+		if c.Mode == DiagnosticsDisabled && demand.min != nil {
+			report([]string{"expect", demand.name}, "%d: in mode Disabled nothing is placed, so there is nothing to demand", *demand.min)
+		}
 	}
 }
 
 func networkConfig(c *PlacementCheck, report reporter) {
 	if c.NetworkConfig && (c.Mode != DiagnosticsNoOpinion || c.SourcePlacement != nil || c.TargetPlacement != nil) {
 		report([]string{"networkConfig"}, "mode and placements are taken from the cluster's network.config.openshift.io, and cannot be given here too")
-	}
-}
-
-func meshTolerations(m *PodMesh, report reporter) {
-	tolerations(m.Sources.Placement.Tolerations, report, "sources", "placement", "tolerations")
-	tolerations(m.Targets.Placement.Tolerations, report, "targets", "placement", "tolerations")
-}
-
-func placementTolerations(c *PlacementCheck, report reporter) {
-	if c.SourcePlacement != nil {
-		tolerations(c.SourcePlacement.Tolerations, report, "sourcePlacement", "tolerations")
-	}
-	if c.TargetPlacement != nil {
-		tolerations(c.TargetPlacement.Tolerations, report, "targetPlacement", "tolerations")
-	}
-}
-
-// tolerations demands what the API server demands of a pod's (ValidateTolerations
-// in k8s.io/kubernetes pkg/apis/core/validation), and that TolerationSeconds is
-// not negative, which the API server takes for 0.
-func tolerations(all []Toleration, report reporter, path ...string) {
-	for i, t := range all {
-		at := func(field string) []string { return append(slices.Clone(path), index(i), field) }
-		if t.Key == "" && t.Operator != "Exists" {
-			report(at("operator"), "operator must be Exists when key is empty, which means every key")
-		}
-		if t.Operator == "Exists" && t.Value != "" {
-			report(at("value"), "%q: value must be empty when operator is Exists", t.Value)
-		}
-		if t.TolerationSeconds != nil {
-			if t.Effect != "NoExecute" {
-				report(at("effect"), "effect must be NoExecute when tolerationSeconds is set")
-			}
-			if *t.TolerationSeconds < 0 {
-				report(at("tolerationSeconds"), "%d is less than 0", *t.TolerationSeconds)
-			}
-		}
 	}
 }

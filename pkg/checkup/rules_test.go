@@ -12,7 +12,6 @@ import (
 
 // good is a plan without problems.
 func good() *Plan {
-	duration := func(d time.Duration) *Duration { v := Duration(d); return &v }
 	loss := Percent(1)
 	return &Plan{
 		Name: "good", Retention: Retention{Reports: 1},
@@ -38,9 +37,25 @@ func good() *Plan {
 				Limits:   Limits{PacketsPerSecond: 1, Concurrency: 1},
 				Timeouts: Timeouts{Setup: Duration(time.Minute), Probe: Duration(time.Minute)},
 			}},
+			"third": {ControlPlane: &ControlPlane{
+				Preset: PresetKubeadm, MaxNodes: 1,
+				Roles: map[string]ComponentRole{"etcd": {TLS: true, ClientCertificate: "etcd-client"}, "out": {Hosts: []string{"a:1"}, TLS: true}},
+				Pairs: []ComponentPair{{"kube-apiserver", "out"}, {"kube-apiserver", "aggregated-apiserver.service"}},
+				Probe: ConnectionProbe{Count: 5, Deadlines: StageDeadlines{Duration(time.Second), Duration(time.Second), Duration(time.Second), Duration(time.Second)}},
+				For:   duration(time.Minute), Interval: Duration(time.Second),
+				ConnectivityChecks: ConnectivityChecks{StaleAfter: Duration(time.Minute)},
+				Limits:             Limits{PacketsPerSecond: 1, Concurrency: 1},
+				Timeouts:           Timeouts{Setup: Duration(time.Minute), Probe: Duration(time.Minute)},
+			}},
+			"fourth": {Placement: &PlacementCheck{
+				SourcePlacement: new(SourceDefaults()),
+				Timeouts:        Timeouts{Setup: Duration(time.Minute), Probe: Duration(time.Minute)},
+			}},
 		},
 	}
 }
+
+func duration(d time.Duration) *Duration { return new(Duration(d)) }
 
 // Every rule has a case that breaks it and no other; pkg/load has a plan with
 // the exact message for each.
@@ -50,6 +65,12 @@ func TestProblems(t *testing.T) {
 	}
 	first := func(change func(*PodMesh)) func(*Plan) { return func(p *Plan) { change(p.Checks["first"].PodMesh) } }
 	second := func(change func(*PodMesh)) func(*Plan) { return func(p *Plan) { change(p.Checks["second"].PodMesh) } }
+	third := func(change func(*ControlPlane)) func(*Plan) {
+		return func(p *Plan) { change(p.Checks["third"].ControlPlane) }
+	}
+	fourth := func(change func(*PlacementCheck)) func(*Plan) {
+		return func(p *Plan) { change(p.Checks["fourth"].Placement) }
+	}
 	after := func(after ...string) func(*Plan) {
 		return func(p *Plan) {
 			c := p.Checks["first"]
@@ -103,6 +124,21 @@ func TestProblems(t *testing.T) {
 		}), []string{"checks", "second", "podMesh", "expect", "jitter", "max"}},
 		{"budget", first(func(m *PodMesh) { m.Sample.Budget = 329 }), []string{"checks", "first", "podMesh", "sample", "budget"}},
 		{"probe-timeout", first(func(m *PodMesh) { m.Timeouts.Probe = Duration(4999 * time.Millisecond) }), []string{"checks", "first", "podMesh", "timeouts", "probe"}},
+		{"one-kind", func(p *Plan) {
+			c := p.Checks["first"]
+			c.ControlPlane = p.Checks["third"].ControlPlane
+			p.Checks["first"] = c
+		}, []string{"checks", "first"}},
+		{"role-name", third(func(c *ControlPlane) { c.Roles["A.b"] = ComponentRole{Hosts: []string{"a:1"}} }), []string{"checks", "third", "controlPlane", "roles", "A.b"}},
+		{"role-where", third(func(c *ControlPlane) { c.Roles["nowhere"] = ComponentRole{} }), []string{"checks", "third", "controlPlane", "roles", "nowhere"}},
+		{"role-host", third(func(c *ControlPlane) { c.Roles["out"] = ComponentRole{Hosts: []string{"a:1", "a"}, TLS: true} }), []string{"checks", "third", "controlPlane", "roles", "out", "hosts", "[1]"}},
+		{"role-tls", third(func(c *ControlPlane) { c.Roles["etcd"] = ComponentRole{Path: "/health"} }), []string{"checks", "third", "controlPlane", "roles", "etcd", "path"}},
+		{"pair-role", third(func(c *ControlPlane) { c.Pairs[0].To = "etcdd" }), []string{"checks", "third", "controlPlane", "pairs", "[0]", "to"}},
+		{"pair-twice", third(func(c *ControlPlane) { c.Pairs = append(c.Pairs, c.Pairs[0]) }), []string{"checks", "third", "controlPlane", "pairs", "[2]"}},
+		{"watch-interval", third(func(c *ControlPlane) { c.For, c.Interval = duration(time.Minute), Duration(500*time.Millisecond) }), []string{"checks", "third", "controlPlane", "interval"}},
+		{"watch-length", third(func(c *ControlPlane) { c.For = duration(20 * time.Hour) }), []string{"checks", "third", "controlPlane", "for"}},
+		{"disabled-placement", fourth(func(c *PlacementCheck) { c.Mode = DiagnosticsDisabled }), []string{"checks", "fourth", "placement"}},
+		{"network-config", fourth(func(c *PlacementCheck) { c.NetworkConfig = true }), []string{"checks", "fourth", "placement", "networkConfig"}},
 	}
 	tested := map[string]bool{}
 	for _, test := range tests {

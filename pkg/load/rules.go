@@ -34,13 +34,10 @@ func check(p *checkup.Plan) []finding {
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Checks)) {
-		mesh := p.Checks[name].PodMesh
-		if mesh == nil {
-			continue
-		}
+		parts := partsOf(p.Checks[name])
 		for _, r := range kubernetesRules {
-			r.check(mesh, func(path []string, message string) {
-				at := append([]string{"checks", name, string(checkup.KindPodMesh)}, path...)
+			r.check(parts, func(path []string, message string) {
+				at := append([]string{"checks", name}, path...)
 				found = append(found, finding{path: selectors(at), message: message, rule: r.name})
 			})
 		}
@@ -64,25 +61,86 @@ func selectors(path []string) []cue.Selector {
 }
 
 // kubernetesRules are the rules for which Kubernetes' own libraries are asked,
-// with paths that begin in the podMesh check.
+// with paths that begin in the check.
 var kubernetesRules = []struct {
 	name  string
-	check func(m *checkup.PodMesh, report func(path []string, message string))
+	check func(p parts, report func(path []string, message string))
 }{
 	{"node-selector", nodeSelector},
 	{"toleration", toleration},
 	{"affinity", affinity},
+	{"topology-key", topologyKey},
 	{"pod-selector", podSelector},
 	{"pod-namespace", podNamespace},
+	{"object-name", objectName},
 	{"resources", resources},
 }
 
 type report = func(path []string, message string)
 
-// eachPlacement yields both placements of a check, with their paths.
-func eachPlacement(m *checkup.PodMesh, yield func(p checkup.Placement, path []string)) {
-	yield(m.Sources.Placement, []string{"sources", "placement"})
-	yield(m.Targets.Placement, []string{"targets", "placement"})
+// parts are what a check has that is Kubernetes', each with its path.
+type parts struct {
+	placements []part[checkup.Placement]
+	spreads    []part[[]checkup.TopologySpreadConstraint]
+	selectors  []part[checkup.LabelSelector]
+	namespaces []part[string] // empty ones mean something
+	names      []part[string] // of objects of other kinds, such as Secrets; empty ones are none
+	resources  []part[checkup.Resources]
+}
+
+type part[T any] struct {
+	value T
+	path  []string
+}
+
+func partsOf(c checkup.Check) parts {
+	var p parts
+	if mesh := c.PodMesh; mesh != nil {
+		at := func(path ...string) []string { return append([]string{string(checkup.KindPodMesh)}, path...) }
+		p.placements = append(p.placements,
+			part[checkup.Placement]{mesh.Sources.Placement, at("sources", "placement")},
+			part[checkup.Placement]{mesh.Targets.Placement, at("targets", "placement")})
+		if pods := mesh.Targets.Pods; pods != nil {
+			p.selectors = append(p.selectors, part[checkup.LabelSelector]{pods.Selector, at("targets", "pods", "selector")})
+			p.namespaces = append(p.namespaces, part[string]{pods.Namespace, at("targets", "pods", "namespace")})
+		}
+		p.resources = append(p.resources, part[checkup.Resources]{mesh.Resources, at("resources")})
+	}
+	if control := c.ControlPlane; control != nil {
+		at := func(path ...string) []string { return append([]string{string(checkup.KindControlPlane)}, path...) }
+		for _, name := range slices.Sorted(maps.Keys(control.Roles)) {
+			role := control.Roles[name]
+			if pods := role.Pods; pods != nil {
+				p.selectors = append(p.selectors, part[checkup.LabelSelector]{pods.Selector, at("roles", name, "pods", "selector")})
+				p.namespaces = append(p.namespaces, part[string]{pods.Namespace, at("roles", name, "pods", "namespace")})
+			}
+			if service := role.Service; service != nil {
+				p.names = append(p.names, part[string]{service.Name, at("roles", name, "service", "name")})
+				p.namespaces = append(p.namespaces, part[string]{service.Namespace, at("roles", name, "service", "namespace")})
+			}
+			p.names = append(p.names, part[string]{role.ClientCertificate, at("roles", name, "clientCertificate")})
+		}
+		p.resources = append(p.resources, part[checkup.Resources]{control.Resources, at("resources")})
+	}
+	if placement := c.Placement; placement != nil {
+		for _, side := range []struct {
+			name string
+			pods *checkup.PodPlacement
+		}{{"sourcePlacement", placement.SourcePlacement}, {"targetPlacement", placement.TargetPlacement}} {
+			if side.pods == nil {
+				continue
+			}
+			at := func(path ...string) []string {
+				return append([]string{string(checkup.KindPlacement), side.name}, path...)
+			}
+			p.placements = append(p.placements, part[checkup.Placement]{
+				checkup.Placement{NodeSelector: side.pods.NodeSelector, Tolerations: side.pods.Tolerations, Affinity: side.pods.Affinity}, at()})
+			p.spreads = append(p.spreads, part[[]checkup.TopologySpreadConstraint]{side.pods.TopologySpreadConstraints, at("topologySpreadConstraints")})
+			p.names = append(p.names, part[string]{side.pods.PriorityClassName, at("priorityClassName")})
+			p.resources = append(p.resources, part[checkup.Resources]{side.pods.Resources, at("resources")})
+		}
+	}
+	return p
 }
 
 // join is a path with more elements behind it.
@@ -107,18 +165,18 @@ func labels(set map[string]string, path []string, r report) {
 	}
 }
 
-func nodeSelector(m *checkup.PodMesh, r report) {
-	eachPlacement(m, func(p checkup.Placement, path []string) {
-		labels(p.NodeSelector, join(path, "nodeSelector"), r)
-	})
+func nodeSelector(p parts, r report) {
+	for _, placement := range p.placements {
+		labels(placement.value.NodeSelector, join(placement.path, "nodeSelector"), r)
+	}
 }
 
 // toleration follows ValidateTolerations of Kubernetes' pkg/apis/core/validation,
 // which no library holds. Operators and effects are the schema's to check.
-func toleration(m *checkup.PodMesh, r report) {
-	eachPlacement(m, func(p checkup.Placement, path []string) {
-		for i, t := range p.Tolerations {
-			at := join(path, "tolerations", index(i))
+func toleration(p parts, r report) {
+	for _, placement := range p.placements {
+		for i, t := range placement.value.Tolerations {
+			at := join(placement.path, "tolerations", index(i))
 			exists := t.Operator == string(corev1.TolerationOpExists)
 			if t.Key != "" {
 				refused(validation.IsQualifiedName(t.Key), join(at, "key"), fmt.Sprintf("taint key %q", t.Key), r)
@@ -132,24 +190,27 @@ func toleration(m *checkup.PodMesh, r report) {
 			if t.TolerationSeconds != nil && t.Effect != string(corev1.TaintEffectNoExecute) {
 				r(join(at, "tolerationSeconds"), "only taints of effect NoExecute are tolerated for a time: want effect NoExecute")
 			}
+			if t.TolerationSeconds != nil && *t.TolerationSeconds < 0 {
+				r(join(at, "tolerationSeconds"), fmt.Sprintf("%d is less than 0, which Kubernetes would take for 0: no time at all", *t.TolerationSeconds))
+			}
 		}
-	})
+	}
 }
 
-func affinity(m *checkup.PodMesh, r report) {
-	eachPlacement(m, func(p checkup.Placement, path []string) {
-		if len(p.Affinity) == 0 {
-			return
+func affinity(p parts, r report) {
+	for _, placement := range p.placements {
+		if len(placement.value.Affinity) == 0 {
+			continue
 		}
 		var a corev1.NodeAffinity
-		at := join(path, "affinity")
-		if err := json.Unmarshal(p.Affinity, &a); err != nil {
+		at := join(placement.path, "affinity")
+		if err := json.Unmarshal(placement.value.Affinity, &a); err != nil {
 			r(at, err.Error())
-			return
+			continue
 		}
 		required := a.RequiredDuringSchedulingIgnoredDuringExecution
 		if required == nil {
-			return
+			continue
 		}
 		at = join(at, "requiredDuringSchedulingIgnoredDuringExecution")
 		if len(required.NodeSelectorTerms) == 0 {
@@ -167,58 +228,82 @@ func affinity(m *checkup.PodMesh, r report) {
 		}
 		_, err := nodeaffinity.NewNodeSelector(required)
 		fields(err, at, r)
-	})
+	}
 }
 
-func podSelector(m *checkup.PodMesh, r report) {
-	pods := m.Targets.Pods
-	if pods == nil {
-		return
+func topologyKey(p parts, r report) {
+	for _, spread := range p.spreads {
+		for i, c := range spread.value {
+			at := join(spread.path, index(i), "topologyKey")
+			refused(validation.IsQualifiedName(c.TopologyKey), at, fmt.Sprintf("label key %q", c.TopologyKey), r)
+			if slices.ContainsFunc(spread.value[:i], func(before checkup.TopologySpreadConstraint) bool {
+				return before.TopologyKey == c.TopologyKey && before.WhenUnsatisfiable == c.WhenUnsatisfiable
+			}) {
+				r(at, fmt.Sprintf("%q with %s is there twice", c.TopologyKey, c.WhenUnsatisfiable))
+			}
+		}
 	}
-	at := []string{"targets", "pods", "selector"}
-	if len(pods.Selector.MatchLabels)+len(pods.Selector.MatchExpressions) == 0 {
-		r(at, "an empty selector takes every pod of the namespace: want matchLabels or matchExpressions")
-		return
+}
+
+func podSelector(p parts, r report) {
+	for _, part := range p.selectors {
+		at, given := part.path, part.value
+		if len(given.MatchLabels)+len(given.MatchExpressions) == 0 {
+			r(at, "an empty selector takes every pod of the namespace: want matchLabels or matchExpressions")
+			continue
+		}
+		labels(given.MatchLabels, join(at, "matchLabels"), r)
+		selector := &metav1.LabelSelector{}
+		for _, e := range given.MatchExpressions {
+			selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
+				Key: e.Key, Operator: metav1.LabelSelectorOperator(e.Operator), Values: e.Values,
+			})
+		}
+		fields(metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, nil).ToAggregate(), at, r)
 	}
-	labels(pods.Selector.MatchLabels, join(at, "matchLabels"), r)
-	selector := &metav1.LabelSelector{}
-	for _, e := range pods.Selector.MatchExpressions {
-		selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
-			Key: e.Key, Operator: metav1.LabelSelectorOperator(e.Operator), Values: e.Values,
+}
+
+func podNamespace(p parts, r report) {
+	for _, namespace := range p.namespaces {
+		if namespace.value != "" || namespace.path[0] != string(checkup.KindPodMesh) {
+			refused(validation.IsDNS1123Label(namespace.value), namespace.path, fmt.Sprintf("namespace %q", namespace.value), r)
+		}
+	}
+}
+
+func objectName(p parts, r report) {
+	for _, name := range p.names {
+		if name.value != "" {
+			refused(validation.IsDNS1123Subdomain(name.value), name.path, fmt.Sprintf("name %q", name.value), r)
+		}
+	}
+}
+
+func resources(p parts, r report) {
+	for _, part := range p.resources {
+		at, given := part.path, part.value
+		limits := map[string]resource.Quantity{}
+		parse := func(set map[string]string, name string, take func(string, resource.Quantity)) {
+			for _, key := range slices.Sorted(maps.Keys(set)) {
+				refused(validation.IsQualifiedName(key), join(at, name, key), fmt.Sprintf("resource %q", key), r)
+				if native := []string{"cpu", "memory", "ephemeral-storage"}; !strings.Contains(key, "/") && !slices.Contains(native, key) && !strings.HasPrefix(key, corev1.ResourceHugePagesPrefix) {
+					r(join(at, name, key), fmt.Sprintf("resource %q: want %s, or a name with a domain before a slash", key, strings.Join(native, ", ")))
+				}
+				q, err := resource.ParseQuantity(set[key])
+				if err != nil {
+					r(join(at, name, key), fmt.Sprintf("quantity %q: %v", set[key], err))
+					continue
+				}
+				take(key, q)
+			}
+		}
+		parse(given.Limits, "limits", func(key string, q resource.Quantity) { limits[key] = q })
+		parse(given.Requests, "requests", func(key string, q resource.Quantity) {
+			if limit, ok := limits[key]; ok && q.Cmp(limit) > 0 {
+				r(join(at, "requests", key), fmt.Sprintf("%s is more than limits.%s, %s", given.Requests[key], key, given.Limits[key]))
+			}
 		})
 	}
-	fields(metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, nil).ToAggregate(), at, r)
-}
-
-func podNamespace(m *checkup.PodMesh, r report) {
-	if pods := m.Targets.Pods; pods != nil && pods.Namespace != "" {
-		refused(validation.IsDNS1123Label(pods.Namespace), []string{"targets", "pods", "namespace"}, fmt.Sprintf("namespace %q", pods.Namespace), r)
-	}
-}
-
-func resources(m *checkup.PodMesh, r report) {
-	at := []string{"resources"}
-	limits := map[string]resource.Quantity{}
-	parse := func(set map[string]string, name string, take func(string, resource.Quantity)) {
-		for _, key := range slices.Sorted(maps.Keys(set)) {
-			refused(validation.IsQualifiedName(key), join(at, name, key), fmt.Sprintf("resource %q", key), r)
-			if native := []string{"cpu", "memory", "ephemeral-storage"}; !strings.Contains(key, "/") && !slices.Contains(native, key) && !strings.HasPrefix(key, corev1.ResourceHugePagesPrefix) {
-				r(join(at, name, key), fmt.Sprintf("resource %q: want %s, or a name with a domain before a slash", key, strings.Join(native, ", ")))
-			}
-			q, err := resource.ParseQuantity(set[key])
-			if err != nil {
-				r(join(at, name, key), fmt.Sprintf("quantity %q: %v", set[key], err))
-				continue
-			}
-			take(key, q)
-		}
-	}
-	parse(m.Resources.Limits, "limits", func(key string, q resource.Quantity) { limits[key] = q })
-	parse(m.Resources.Requests, "requests", func(key string, q resource.Quantity) {
-		if limit, ok := limits[key]; ok && q.Cmp(limit) > 0 {
-			r(join(at, "requests", key), fmt.Sprintf("%s is more than limits.%s, %s", m.Resources.Requests[key], key, m.Resources.Limits[key]))
-		}
-	})
 }
 
 // fields reports the errors of Kubernetes' validation of what is at path.

@@ -64,10 +64,10 @@ func sameFields(t *testing.T, path string, def cue.Value, typ reflect.Type, exce
 	switch {
 	case kind == cue.StructKind && typ == reflect.TypeFor[map[checkup.Transport]checkup.Probe]():
 		// The keys are fields in the schema, and path is http's alone.
-		if got := fieldNames(def); !slices.Equal(got, texts(checkup.Transports)) {
-			t.Errorf("%s has %q; pkg/checkup has %q", path, got, checkup.Transports)
+		if got := fieldNames(def); !slices.Equal(got, texts(checkup.MeshTransports)) {
+			t.Errorf("%s has %q; pkg/checkup has %q", path, got, checkup.MeshTransports)
 		}
-		for _, tr := range checkup.Transports {
+		for _, tr := range checkup.MeshTransports {
 			sub, _ := lookup(def, cue.Str(string(tr)))
 			if tr == checkup.HTTP {
 				sameFields(t, path+"."+string(tr), sub, typ.Elem())
