@@ -255,7 +255,7 @@ func TestWatchingIsBesideTimeouts(t *testing.T) {
 func TestParamsOfEveryKind(t *testing.T) {
 	set := map[Kind][]string{
 		KindPodMesh:      {"degree=3"},
-		KindControlPlane: {"preset=generic", "for=10m", "for=", "interval=2s", "count=7", "loss.max=5%", "outage.max=30s", "latency.p99=5ms"},
+		KindControlPlane: {"preset=generic", "for=10m0s", "for=", "interval=2s", "count=7", "loss.max=5%", "outage.max=30s", "latency.p99=5ms"},
 		KindPlacement:    {"mode=All", "mode=", "networkConfig=true"},
 	}
 	refused := map[Kind][]string{

@@ -93,7 +93,7 @@ func TestProblems(t *testing.T) {
 		{"check-name", func(p *Plan) { p.Checks["-x"] = p.Checks["second"] }, []string{"checks", "-x"}},
 		{"no-kind", func(p *Plan) { p.Checks["x"] = Check{} }, []string{"checks", "x"}},
 		{"after-self", after("first"), []string{"checks", "first", "after", "[0]"}},
-		{"after-unknown", after("third"), []string{"checks", "first", "after", "[0]"}},
+		{"after-unknown", after("fifth"), []string{"checks", "first", "after", "[0]"}},
 		{"after-twice", func(p *Plan) {
 			c := p.Checks["second"]
 			c.After = []string{"first", "first"}
