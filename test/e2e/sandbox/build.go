@@ -6,7 +6,6 @@ import (
 	"archive/tar"
 	"bufio"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"embed"
@@ -28,7 +27,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // The versions that go.mod names; a test keeps them equal.
@@ -36,6 +37,7 @@ const (
 	kubernetesVersion = "v1.35.6"
 	tektonVersion     = "v1.15.1"
 	corednsVersion    = "v1.13.1"
+	etcdVersion       = "v3.6.5"
 )
 
 // module is what the Kubernetes, Tekton and CoreDNS binaries are built from:
@@ -48,18 +50,24 @@ var module embed.FS
 // build is where the binaries and images of one set of versions are cached.
 type build struct{ dir string }
 
+func (b build) src() string    { return filepath.Join(b.dir, "src") }
 func (b build) bin() string    { return filepath.Join(b.dir, "bin") }
 func (b build) tekton() string { return filepath.Join(b.dir, "tekton") }
 
-// nodeImages and controlPlaneImages are archives of the images that every node,
-// and only the control plane, needs.
-func (b build) nodeImages() string         { return filepath.Join(b.dir, "node-images.tar") }
-func (b build) controlPlaneImages() string { return filepath.Join(b.dir, "control-plane-images.tar") }
+// Archives of images: staticImages of the control planes' static pods, nodeImages
+// of what every node runs, controlPlaneImages of what only the first control
+// plane does, and addonImages of an addon.
+func (b build) staticImages() string            { return filepath.Join(b.dir, "static-images.tar") }
+func (b build) nodeImages() string              { return filepath.Join(b.dir, "node-images.tar") }
+func (b build) controlPlaneImages() string      { return filepath.Join(b.dir, "control-plane-images.tar") }
+func (b build) addonImages(addon string) string { return filepath.Join(b.dir, addon+"-images.tar") }
 
 // image is the name under which the sandbox knows an image that it makes. No
 // registry answers at .invalid (RFC 6761), so a missing image is an error at once.
 func image(binary string) string {
-	version := map[string]string{"coredns": corednsVersion, "pause": "v1"}[binary]
+	version := map[string]string{
+		"coredns": corednsVersion, "etcd": etcdVersion, "kube-apiserver": kubernetesVersion, "pause": "v1", "aggregated": "v1",
+	}[binary]
 	if version == "" {
 		version = tektonVersion
 	}
@@ -131,14 +139,14 @@ func (b build) run(ctx context.Context, detail func(string)) error {
 		return nil
 	}
 
-	src := filepath.Join(b.dir, "src")
+	src := b.src()
 	if err := os.RemoveAll(src); err != nil {
 		return fmt.Errorf("clearing the build directory: %w", err)
 	}
 	if err := os.CopyFS(src, module); err != nil {
 		return fmt.Errorf("writing the module to build: %w", err)
 	}
-	if err := goBuild(ctx, src, b.bin(), detail); err != nil {
+	if err := goBuild(ctx, src, b.bin(), detail, "tool", "./cmd/coredns", "./cmd/etcd", "./cmd/pause"); err != nil {
 		return err
 	}
 
@@ -157,6 +165,9 @@ func (b build) run(ctx context.Context, detail func(string)) error {
 	}
 
 	detail("making images")
+	if err := writeImages(b.staticImages(), b.bin(), "pause", "etcd", "kube-apiserver"); err != nil {
+		return err
+	}
 	if err := writeImages(b.nodeImages(), b.bin(), "pause", "entrypoint", "nop", "workingdirinit"); err != nil {
 		return err
 	}
@@ -164,6 +175,40 @@ func (b build) run(ctx context.Context, detail func(string)) error {
 		return err
 	}
 	return writeFile(filepath.Join(b.dir, "complete"), nil, 0o644)
+}
+
+// hasAddon reports whether an addon is built.
+func (b build) hasAddon(name string) bool {
+	_, err := os.Stat(b.addonImages(name))
+	return err == nil
+}
+
+// runAddon builds what an addon needs beyond a complete build.
+func (b build) runAddon(ctx context.Context, name string, detail func(string)) error {
+	unlock, err := b.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if b.hasAddon(name) { // another command built it meanwhile
+		return nil
+	}
+	binaries := addons()[name].binaries
+	var packages []string
+	for _, binary := range binaries {
+		packages = append(packages, "./cmd/"+binary)
+	}
+	if err := goBuild(ctx, b.src(), b.bin(), detail, packages...); err != nil {
+		return err
+	}
+	half := b.addonImages(name) + ".new"
+	if err := writeImages(half, b.bin(), binaries...); err != nil {
+		return err
+	}
+	if err := os.Rename(half, b.addonImages(name)); err != nil {
+		return fmt.Errorf("keeping the images of %s: %w", name, err)
+	}
+	return nil
 }
 
 // lock waits for another build of the same thing to end.
@@ -179,8 +224,9 @@ func (b build) lock() (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil // nothing was written
 }
 
-func goBuild(ctx context.Context, src, out string, detail func(string)) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-ldflags", linkFlags(), "-o", out+"/", "tool", "./cmd/...")
+func goBuild(ctx context.Context, src, out string, detail func(string), packages ...string) error {
+	args := append([]string{"build", "-v", "-ldflags", linkFlags(), "-o", out + "/"}, packages...)
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = src, buildEnv()
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -206,7 +252,7 @@ func goBuild(ctx context.Context, src, out string, detail func(string)) error {
 	}
 	_, _ = io.Copy(io.Discard, stderr) // lets go build end where a line was too long
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("building Kubernetes and Tekton in %s: %w\n%s", src, err, strings.Join(last, "\n"))
+		return fmt.Errorf("building %s in %s: %w\n%s", strings.Join(packages, " "), src, err, strings.Join(last, "\n"))
 	}
 	return nil
 }
@@ -275,12 +321,7 @@ func binaryImage(file string) (v1.Image, error) {
 	if err := tw.Close(); err != nil {
 		return nil, err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(b.Bytes())), nil
-	}, tarball.WithCompressionLevel(gzip.NoCompression))
-	if err != nil {
-		return nil, err
-	}
+	layer := static.NewLayer(b.Bytes(), types.DockerUncompressedLayer)
 	img, err := mutate.AppendLayers(empty.Image, layer)
 	if err != nil {
 		return nil, err

@@ -176,6 +176,20 @@ func (c *client) deploymentReady(ctx context.Context, namespace, name string) er
 	return fmt.Errorf("Deployment %s/%s is not available: %s", namespace, name, strings.Join(said, "; "))
 }
 
+// podReady returns nil where a pod is Ready, else what it says.
+func (c *client) podReady(ctx context.Context, namespace, name string) error {
+	p, err := c.typed.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, condition := range p.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+			return nil
+		}
+	}
+	return errors.New(podState(*p))
+}
+
 // podState says in a few words why a pod is not ready.
 func podState(p corev1.Pod) string {
 	var words []string

@@ -20,8 +20,14 @@ const (
 
 const (
 	containerdSocket = "/run/containerd/containerd.sock"
-	etcdURL          = "http://127.0.0.1:2379" // the loopback of the control plane's own namespace
+	apiServerPort    = 6443
+	etcdPort         = 2379
+	etcdPeerPort     = 2380
+	etcdMetricsPort  = 2381
 )
+
+// pkiDir is where the static pods find the sandbox's directory of certificates.
+const pkiDir = "/etc/kubernetes/pki/"
 
 // component is a process of a node: its name, which is its binary's and its log
 // file's, and its arguments without the name.
@@ -30,43 +36,63 @@ type component struct {
 	args []string
 }
 
-func (d dirs) etcd() component {
+// etcd is the node's member of etcd, with the flags that kubeadm gives it.
+func etcd(p plan, n nodePlan) component {
+	peer := func(n nodePlan) string { return "https://" + netip.AddrPortFrom(n.IPs[0], etcdPeerPort).String() }
+	var members []string
+	for _, member := range p.controlPlanes() {
+		members = append(members, member.Name+"="+peer(member))
+	}
 	return component{"etcd", []string{
-		"--name=control-plane",
-		"--data-dir=" + d.file("nodes", "control-plane", "etcd"),
-		"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
-		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
-		"--initial-cluster=control-plane=http://127.0.0.1:2380",
-		"--log-level=warn", "--logger=zap",
+		"--name=" + n.Name,
+		"--data-dir=/var/lib/etcd",
+		"--advertise-client-urls=" + etcdURL(n.IPs[0]),
+		"--listen-client-urls=" + etcdURL(loopback(p.Family)) + "," + etcdURL(n.IPs[0]),
+		"--listen-metrics-urls=http://" + netip.AddrPortFrom(loopback(p.Family), etcdMetricsPort).String(),
+		"--listen-peer-urls=" + peer(n), "--initial-advertise-peer-urls=" + peer(n),
+		"--initial-cluster=" + strings.Join(members, ","),
+		"--initial-cluster-state=new",
+		"--cert-file=" + pkiDir + "etcd/server.crt", "--key-file=" + pkiDir + "etcd/server.key",
+		"--client-cert-auth=true", "--trusted-ca-file=" + pkiDir + "etcd/ca.crt",
+		"--peer-cert-file=" + pkiDir + "etcd/peer.crt", "--peer-key-file=" + pkiDir + "etcd/peer.key",
+		"--peer-client-cert-auth=true", "--peer-trusted-ca-file=" + pkiDir + "etcd/ca.crt",
+		"--log-level=warn",
 	}}
 }
 
-func (d dirs) apiServer(p plan) component {
-	pki := func(file string) string { return d.file("pki", file) }
+func etcdURL(ip netip.Addr) string {
+	return "https://" + netip.AddrPortFrom(ip, etcdPort).String()
+}
+
+// apiServer is the node's API server. As kubeadm's, it talks to its own node's
+// member of etcd.
+func apiServer(p plan, n nodePlan) component {
 	return component{"kube-apiserver", []string{
-		"--advertise-address=" + p.Nodes[0].IPs[0].String(),
+		"--advertise-address=" + n.IPs[0].String(),
 		"--bind-address=" + unspecified(p.Family),
-		"--secure-port=6443",
+		fmt.Sprintf("--secure-port=%d", apiServerPort),
 		"--allow-privileged=true",
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
-		"--etcd-servers=" + etcdURL,
-		"--client-ca-file=" + pki("ca.crt"),
-		"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
-		"--kubelet-certificate-authority=" + pki("ca.crt"),
-		"--kubelet-client-certificate=" + pki("apiserver-kubelet-client.crt"),
-		"--kubelet-client-key=" + pki("apiserver-kubelet-client.key"),
+		"--etcd-servers=" + etcdURL(loopback(p.Family)),
+		"--etcd-cafile=" + pkiDir + "etcd/ca.crt",
+		"--etcd-certfile=" + pkiDir + "apiserver-etcd-client.crt", "--etcd-keyfile=" + pkiDir + "apiserver-etcd-client.key",
+		"--client-ca-file=" + pkiDir + "ca.crt",
+		"--tls-cert-file=" + pkiDir + "apiserver.crt", "--tls-private-key-file=" + pkiDir + "apiserver.key",
+		"--kubelet-certificate-authority=" + pkiDir + "ca.crt",
+		"--kubelet-client-certificate=" + pkiDir + "apiserver-kubelet-client.crt",
+		"--kubelet-client-key=" + pkiDir + "apiserver-kubelet-client.key",
 		"--kubelet-preferred-address-types=InternalIP",
-		"--proxy-client-cert-file=" + pki("front-proxy-client.crt"),
-		"--proxy-client-key-file=" + pki("front-proxy-client.key"),
-		"--requestheader-client-ca-file=" + pki("ca.crt"),
+		"--proxy-client-cert-file=" + pkiDir + "front-proxy-client.crt",
+		"--proxy-client-key-file=" + pkiDir + "front-proxy-client.key",
+		"--requestheader-client-ca-file=" + pkiDir + "ca.crt",
 		"--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User",
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--service-account-key-file=" + pki("service-account.key"),
-		"--service-account-signing-key-file=" + pki("service-account.key"),
+		"--service-account-key-file=" + pkiDir + "service-account.key",
+		"--service-account-signing-key-file=" + pkiDir + "service-account.key",
 		"--service-cluster-ip-range=" + joined(p.ServiceNets),
 	}}
 }
@@ -77,7 +103,7 @@ func (d dirs) controllerManager(p plan) component {
 		"--kubeconfig=" + pki("kube-controller-manager.kubeconfig"),
 		"--authentication-kubeconfig=" + pki("kube-controller-manager.kubeconfig"),
 		"--authorization-kubeconfig=" + pki("kube-controller-manager.kubeconfig"),
-		"--bind-address=" + loopback(p.Family),
+		"--bind-address=" + loopback(p.Family).String(),
 		"--leader-elect=false",
 		"--allocate-node-cidrs=false", // the plan has them
 		"--cluster-cidr=" + joined(p.PodNets),
@@ -98,7 +124,7 @@ func (d dirs) scheduler(p plan) component {
 		"--kubeconfig=" + config,
 		"--authentication-kubeconfig=" + config,
 		"--authorization-kubeconfig=" + config,
-		"--bind-address=" + loopback(p.Family),
+		"--bind-address=" + loopback(p.Family).String(),
 		"--leader-elect=false",
 	}}
 }
@@ -128,11 +154,11 @@ func unspecified(family string) string {
 	return "::"
 }
 
-func loopback(family string) string {
+func loopback(family string) netip.Addr {
 	if family == "ipv6" {
-		return "::1"
+		return netip.IPv6Loopback()
 	}
-	return "127.0.0.1"
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
 // containerdConfig is the configuration of containerd in a node's own mount
@@ -184,6 +210,13 @@ func (d dirs) kubeletConfig(p plan, n nodePlan) []byte {
 	for _, ip := range p.dnsServiceIPs() {
 		fmt.Fprintf(&dns, "- %q\n", ip)
 	}
+	controlPlane := ""
+	if n.ControlPlane {
+		// The API server knows nothing of a static pod until the kubelet's next
+		// look at it where it was not ready for the first; by default a minute.
+		controlPlane = fmt.Sprintf("syncFrequency: 3s\nstaticPodPath: %s\nregisterWithTaints:\n- key: %s\n  effect: NoSchedule\n",
+			d.staticPods(n), controlPlaneLabel)
+	}
 	return fmt.Appendf(nil, `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication:
@@ -224,9 +257,9 @@ nodeLeaseDurationSeconds: %[11]d
 serializeImagePulls: false
 seccompDefault: true
 registerNode: true
-`, d.file("pki", "ca.crt"), d.file("pki", "kubelet-"+n.Name+".crt"), d.file("pki", "kubelet-"+n.Name+".key"),
-		unspecified(p.Family), loopback(p.Family), containerdSocket, dns.String(), d.cgroup(), n.Name,
-		statusSeconds, leaseSeconds)
+%[12]s`, d.file("pki", "ca.crt"), d.file("pki", "kubelet-"+n.Name+".crt"), d.file("pki", "kubelet-"+n.Name+".key"),
+		unspecified(p.Family), loopback(p.Family).String(), containerdSocket, dns.String(), d.cgroup(), n.Name,
+		statusSeconds, leaseSeconds, controlPlane)
 }
 
 // kubeProxyConfig is the node's KubeProxyConfiguration. The conntrack settings
@@ -249,8 +282,8 @@ conntrack:
   maxPerCore: 0
   min: 0
 `, d.file("pki", "kube-proxy.kubeconfig"), n.Name, unspecified(p.Family), joined(p.PodNets),
-		netip.AddrPortFrom(netip.MustParseAddr(loopback(p.Family)), 10256),
-		netip.AddrPortFrom(netip.MustParseAddr(loopback(p.Family)), 10249))
+		netip.AddrPortFrom(loopback(p.Family), 10256),
+		netip.AddrPortFrom(loopback(p.Family), 10249))
 }
 
 // cniConfig is the node's network for pods: a bridge, and the node as gateway.
@@ -284,6 +317,36 @@ func fabricCommands() string {
 	return "link add br0 type bridge\nlink set br0 mtu 1500 up\nlink set lo up\n"
 }
 
+// balancerCommands, for `ip -batch` in the fabric's namespace, give the balancer
+// its addresses and the way back to every node's pods. They can be given again.
+func balancerCommands(p plan) string {
+	var b strings.Builder
+	for i, ip := range p.balancerIPs() {
+		b.WriteString(address(ip, p.NodeNets[i], "br0"))
+	}
+	for _, n := range p.Nodes {
+		b.WriteString(podRoutes(n, "br0"))
+	}
+	return b.String()
+}
+
+func address(ip netip.Addr, net netip.Prefix, dev string) string {
+	nodad := ""
+	if ip.Is6() {
+		nodad = " nodad"
+	}
+	return fmt.Sprintf("addr replace %s/%d dev %s%s\n", ip, net.Bits(), dev, nodad)
+}
+
+// podRoutes lead to a node's pods.
+func podRoutes(n nodePlan, dev string) string {
+	routes := ""
+	for i, c := range n.PodCIDRs {
+		routes += fmt.Sprintf("route replace %s via %s dev %s\n", c, n.IPs[i], dev)
+	}
+	return routes
+}
+
 // linkCommands, for `ip -batch` in the fabric's namespace, plug a node in whose
 // first process is pid.
 func linkCommands(n nodePlan, pid int) string {
@@ -299,21 +362,14 @@ func nodeCommands(p plan, n nodePlan) string {
 	var b strings.Builder
 	b.WriteString("link set lo up\nlink set eth0 up\n")
 	for i, ip := range n.IPs {
-		nodad := ""
-		if ip.Is6() {
-			nodad = " nodad"
-		}
-		fmt.Fprintf(&b, "addr replace %s/%d dev eth0%s\n", ip, p.NodeNets[i].Bits(), nodad)
+		b.WriteString(address(ip, p.NodeNets[i], "eth0"))
 	}
 	for i := range p.ServiceNets {
 		fmt.Fprintf(&b, "route replace %s dev eth0\n", p.ServiceNets[i])
 	}
 	for _, other := range p.Nodes {
-		if other.Name == n.Name {
-			continue
-		}
-		for i, c := range other.PodCIDRs {
-			fmt.Fprintf(&b, "route replace %s via %s dev eth0\n", c, other.IPs[i])
+		if other.Name != n.Name {
+			b.WriteString(podRoutes(other, "eth0"))
 		}
 	}
 	return b.String()

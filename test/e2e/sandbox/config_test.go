@@ -32,9 +32,10 @@ func golden(t *testing.T, name, got string) {
 
 func TestConfigurationOfNodes(t *testing.T) {
 	d := dirs{state: "/var/lib/checkplan-sandbox"}
-	for _, family := range []string{"dual", "ipv4", "ipv6"} {
-		t.Run(family, func(t *testing.T) {
-			p, err := newPlan(2, 2, family)
+	for name, controlPlanes := range map[string]int{"dual": 1, "ipv4": 1, "ipv6": 1, "dual-2": 2} {
+		family, _, _ := strings.Cut(name, "-")
+		t.Run(name, func(t *testing.T) {
+			p, err := newPlan(controlPlanes, 2, 2, family)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,12 +43,20 @@ func TestConfigurationOfNodes(t *testing.T) {
 			section := func(name, content string) { b.WriteString("-- " + name + " --\n" + content) }
 			commands := func(c component) { section(c.name, strings.Join(c.args, "\n")+"\n") }
 
-			commands(d.etcd())
-			commands(d.apiServer(p))
+			for _, cp := range p.controlPlanes() {
+				for _, name := range staticComponents() {
+					pod, err := d.staticPod(p, cp, name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					section(name+" of "+cp.Name, string(pod))
+				}
+			}
+			section("kubelet.yaml of control-plane", string(d.kubeletConfig(p, p.Nodes[0])))
 			commands(d.controllerManager(p))
 			commands(d.scheduler(p))
-			section("fabric", fabricCommands())
-			n := p.Nodes[1]
+			section("fabric", fabricCommands()+balancerCommands(p))
+			n := p.Nodes[controlPlanes]
 			section("fabric to "+n.Name, linkCommands(n, 4711))
 			section(n.Name, nodeCommands(p, n))
 			commands(d.containerd(n))
@@ -61,7 +70,7 @@ func TestConfigurationOfNodes(t *testing.T) {
 				t.Fatal(err)
 			}
 			section("pods.conflist", string(cni))
-			golden(t, family+".txt", b.String())
+			golden(t, name+".txt", b.String())
 		})
 	}
 }

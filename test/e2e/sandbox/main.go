@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -142,7 +143,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(
 		upCommand(&f), downCommand(&f), statusCommand(&f), kubeconfigCommand(&f), loadCommand(&f), logsCommand(&f),
 		kubectlCommand(&f), faultCommand(&f), preflightCommand(&f), buildCommand(&f),
-		nodeInitCommand(), holdCommand(), spawnCommand(), apiProxyCommand(), faultHoldCommand(),
+		nodeInitCommand(), holdCommand(), spawnCommand(), balancerCommand(), faultHoldCommand(),
 	)
 	return root
 }
@@ -157,30 +158,33 @@ func defaultCacheDir() string {
 }
 
 func upCommand(f *flags) *cobra.Command {
-	var workers, zones int
+	var controlPlanes, workers, zones int
 	var ipFamily string
+	var with []string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the cluster up, or repair what of it does not run",
 		Args:  usage(cobra.NoArgs),
 	}
-	cmd.Flags().IntVar(&workers, "nodes", 3, "number of workers, beside the control plane")
+	cmd.Flags().IntVar(&controlPlanes, "control-planes", 1, "number of control planes, each with an etcd member and an API server")
+	cmd.Flags().IntVar(&workers, "nodes", 3, "number of workers, beside the control planes")
 	cmd.Flags().IntVar(&zones, "zones", 2, "number of zones that the workers are spread over")
 	cmd.Flags().StringVar(&ipFamily, "ip-family", "dual", "dual (IPv4 first), ipv4 or ipv6")
+	cmd.Flags().StringSliceVar(&with, "with", nil, "install these too: "+strings.Join(addonNames(), ", ")+"; what is installed stays")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		want, err := newPlan(workers, zones, ipFamily)
-		if err != nil {
+		want, err := newPlan(controlPlanes, workers, zones, ipFamily)
+		if err := errors.Join(err, checkAddons(with)); err != nil {
 			return usageError{err}
 		}
-		asked := slices.ContainsFunc([]string{"nodes", "zones", "ip-family"}, cmd.Flags().Changed)
-		return up(cmd.Context(), *f, want, asked, cmd.ErrOrStderr())
+		asked := slices.ContainsFunc([]string{"control-planes", "nodes", "zones", "ip-family"}, cmd.Flags().Changed)
+		return up(cmd.Context(), *f, want, asked, with, cmd.ErrOrStderr())
 	}
 	return cmd
 }
 
-// up makes the cluster of a plan. Where one is there already it must be of the
-// same plan, if the plan was asked for.
-func up(ctx context.Context, f flags, want plan, asked bool, stderr io.Writer) error {
+// up makes the cluster of a plan, and installs what it is to be with. Where one
+// is there already it must be of the same plan, if the plan was asked for.
+func up(ctx context.Context, f flags, want plan, asked bool, with []string, stderr io.Writer) error {
 	start := time.Now()
 	d, err := f.dirs()
 	if err != nil {
@@ -210,12 +214,19 @@ func up(ctx context.Context, f flags, want plan, asked bool, stderr io.Writer) e
 	case err != nil:
 		return err
 	case asked && !samePlan(s.plan, want):
-		return usageError{fmt.Errorf("the sandbox in %s has %d workers and IP family %s: run `sandbox down` to make another",
-			d.state, len(s.Nodes)-1, s.Family)}
+		return usageError{fmt.Errorf("the sandbox in %s has control planes %d, workers %d and IP family %s: run `sandbox down` to make another",
+			d.state, len(s.controlPlanes()), len(s.Nodes)-len(s.controlPlanes()), s.Family)}
 	case s.BinDir != b.bin():
 		fmt.Fprintf(stderr, "the running sandbox keeps the binaries that it was made with, in %s\n", s.BinDir)
 		b = build{dir: filepath.Dir(s.BinDir)}
 	}
+
+	for _, name := range with {
+		if !slices.Contains(s.With, name) {
+			s.With = append(s.With, name)
+		}
+	}
+	slices.Sort(s.With)
 
 	var changed atomic.Int64
 	c := &cluster{
@@ -230,6 +241,15 @@ func up(ctx context.Context, f flags, want plan, asked bool, stderr io.Writer) e
 		}
 		for _, other := range otherBuilds(f.cacheDir, b) {
 			fmt.Fprintf(stderr, "an older build is in %s; it can be removed\n", other)
+		}
+	}
+	for _, name := range s.With {
+		if b.hasAddon(name) {
+			continue
+		}
+		err := c.progress.step("building "+name, func(detail func(string)) error { return b.runAddon(ctx, name, detail) })
+		if err != nil {
+			return err
 		}
 	}
 	if err := d.writeState(s); err != nil {
@@ -385,7 +405,7 @@ func logsCommand(f *flags) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use:   "logs COMPONENT",
-		Short: "Print the log of a component, or of CoreDNS or Tekton, from every node that has it",
+		Short: "Print the log of a component, or of a Deployment's pods, from every node that has it",
 		Args:  usage(cobra.ExactArgs(1)),
 	}
 	cmd.Flags().StringVar(&node, "node", "*", "only this node's")
@@ -405,7 +425,8 @@ func logsCommand(f *flags) *cobra.Command {
 			for _, a := range all {
 				names = append(names, strings.TrimSuffix(filepath.Base(a), ".log"))
 			}
-			for _, deployment := range systemDeployments() {
+			names = append(names, staticComponents()...)
+			for _, deployment := range systemDeployments(addonNames()) {
 				names = append(names, deployment[1])
 			}
 			slices.Sort(names)
@@ -498,7 +519,10 @@ func statusCommand(f *flags) *cobra.Command {
 func (c *cluster) componentsOf(n nodePlan) []string {
 	names := []string{"init", "containerd", "kubelet", "kube-proxy"}
 	if n.ControlPlane {
-		names = append(names, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "api-proxy")
+		names = append(names, staticComponents()...)
+	}
+	if n.Name == c.Nodes[0].Name {
+		names = append(names, "kube-controller-manager", "kube-scheduler", balancerName)
 	}
 	return names
 }
@@ -533,7 +557,7 @@ func (c *cluster) status(ctx context.Context, out io.Writer) error {
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("printing the status: %w", err)
 	}
-	for _, d := range systemDeployments() {
+	for _, d := range systemDeployments(c.With) {
 		said := "Ready"
 		if err := api.deploymentReady(ctx, d[0], d[1]); err != nil {
 			said = err.Error()
@@ -599,14 +623,37 @@ func spawnCommand() *cobra.Command {
 	}
 }
 
-func apiProxyCommand() *cobra.Command {
-	var listen, netns, target string
+// balancerCommand runs in the fabric's namespace. Its file 3 listens on the host.
+func balancerCommand() *cobra.Command {
+	var netns, ca string
+	var listen, backends []string
 	cmd := &cobra.Command{
-		Use: "api-proxy", Hidden: true, Args: usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return apiProxy(cmd.Context(), listen, netns, target) },
+		Use: balancerName, Hidden: true, Args: usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			pem, err := os.ReadFile(ca)
+			if err != nil {
+				return fmt.Errorf("reading the certificate authority: %w", err)
+			}
+			roots := x509.NewCertPool()
+			roots.AppendCertsFromPEM(pem)
+			host, err := net.FileListener(os.NewFile(3, "host"))
+			if err != nil {
+				return fmt.Errorf("listening on the host: %w", err)
+			}
+			listeners := []net.Listener{host}
+			for _, address := range listen {
+				l, err := net.Listen("tcp", address)
+				if err != nil {
+					return fmt.Errorf("listening for the API servers' clients: %w", err)
+				}
+				listeners = append(listeners, l)
+			}
+			return balance(cmd.Context(), listeners, backends, roots)
+		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "", "")
-	cmd.Flags().StringVar(&netns, "netns", "", "")
-	cmd.Flags().StringVar(&target, "target", "", "")
+	cmd.Flags().StringVar(&netns, "netns", "", "") // only to be seen by startBalancer
+	cmd.Flags().StringVar(&ca, "ca", "", "")
+	cmd.Flags().StringArrayVar(&listen, "listen", nil, "")
+	cmd.Flags().StringArrayVar(&backends, "backend", nil, "")
 	return cmd
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	_ "embed"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,26 @@ var corednsManifest string
 const userNamespace = "checkplan"
 
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+
+//go:embed manifests/kubeadm.yaml
+var kubeadmManifest string
+
+// kubeadmObjects are the ConfigMaps in which kubeadm says where the control plane
+// is. ca is the cluster's authority, PEM.
+func kubeadmObjects(p plan, ca []byte) ([]*unstructured.Unstructured, error) {
+	objects, err := decode([]byte(strings.NewReplacer(
+		"controlPlaneEndpoint: CONTROL_PLANE_ENDPOINT", "controlPlaneEndpoint: "+strconv.Quote(p.controlPlaneEndpoint()),
+		"server: https://CONTROL_PLANE_ENDPOINT", "server: https://"+p.controlPlaneEndpoint(),
+		"kubernetesVersion: KUBERNETES_VERSION", "kubernetesVersion: "+kubernetesVersion,
+		"podSubnet: POD_SUBNET", "podSubnet: "+joined(p.PodNets),
+		"serviceSubnet: SERVICE_SUBNET", "serviceSubnet: "+joined(p.ServiceNets),
+		"certificate-authority-data: CA_DATA", "certificate-authority-data: "+base64.StdEncoding.EncodeToString(ca),
+	).Replace(kubeadmManifest)))
+	if err != nil {
+		return nil, fmt.Errorf("manifests/kubeadm.yaml: %w", err)
+	}
+	return objects, nil
+}
 
 // nodeObjects are the Nodes, made before their kubelets run: so zone, role,
 // taint and pod ranges, which a kubelet may not set, are there from the start.
@@ -98,8 +119,8 @@ func quoted(ips []netip.Addr) string {
 // those built here. Beyond that:
 //   - the events controller and the autoscaler are left out;
 //   - set-security-context is on, so that TaskRun pods fit restricted namespaces;
-//   - controller and webhook run on the control plane, away from faults on
-//     workers, and are probed every second, so that they are Ready sooner.
+//   - controller and webhook run on the first control plane, away from faults on
+//     other nodes, and are probed every second, so that they are Ready sooner.
 func tektonObjects(config fs.FS) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	err := fs.WalkDir(config, ".", func(path string, d fs.DirEntry, err error) error {
@@ -148,7 +169,7 @@ func release(manifest []byte) []byte {
 		})
 }
 
-// onControlPlane pins every Deployment to the control plane and probes its
+// onControlPlane pins every Deployment to the first control plane and probes its
 // readiness every second.
 func onControlPlane(objects []*unstructured.Unstructured) error {
 	for _, o := range objects {
@@ -167,7 +188,7 @@ func onControlPlane(objects []*unstructured.Unstructured) error {
 		}
 		err = errors.Join(
 			unstructured.SetNestedSlice(o.Object, containers, pod("containers")...),
-			unstructured.SetNestedField(o.Object, "", append(pod("nodeSelector"), controlPlaneLabel)...),
+			unstructured.SetNestedField(o.Object, firstControlPlane, append(pod("nodeSelector"), "kubernetes.io/hostname")...),
 			unstructured.SetNestedSlice(o.Object, []any{map[string]any{
 				"key": controlPlaneLabel, "operator": "Exists", "effect": "NoSchedule",
 			}}, pod("tolerations")...),

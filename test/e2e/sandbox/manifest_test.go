@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 )
 
@@ -24,8 +25,8 @@ func toYAML(t *testing.T, objects []map[string]any) string {
 	return strings.Join(docs, "---\n")
 }
 
-func TestNodesAndCoreDNS(t *testing.T) {
-	p, err := newPlan(1, 2, "dual")
+func TestNodesCoreDNSAndKubeadm(t *testing.T) {
+	p, err := newPlan(2, 1, 2, "dual")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,11 +34,66 @@ func TestNodesAndCoreDNS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kubeadm, err := kubeadmObjects(p, []byte("a certificate\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var objects []map[string]any
-	for _, o := range slices.Concat(nodeObjects(p), coredns) {
+	for _, o := range slices.Concat(nodeObjects(p), coredns, kubeadm) {
 		objects = append(objects, o.Object)
 	}
-	golden(t, "nodes-and-coredns.yaml", toYAML(t, objects))
+	golden(t, "nodes-coredns-kubeadm.yaml", toYAML(t, objects))
+}
+
+// Every addon can be made of what a sandbox has, and names what it lacks.
+func TestAddons(t *testing.T) {
+	p, err := newPlan(1, 1, 1, "ipv4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := dirs{state: t.TempDir()}
+	if err := d.writePKI(p, 16443); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range addonNames() {
+		objects, err := addons()[name].objects(d)
+		if err != nil || len(objects) == 0 {
+			t.Errorf("%s: %d objects, error %v", name, len(objects), err)
+		}
+		if _, err := addons()[name].objects(dirs{state: t.TempDir()}); err == nil {
+			t.Errorf("%s: no error without certificates", name)
+		}
+		for _, deployment := range addons()[name].deployments {
+			if !slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
+				return o.GetKind() == "Deployment" && o.GetNamespace() == deployment[0] && o.GetName() == deployment[1]
+			}) {
+				t.Errorf("%s: there is no Deployment %s", name, strings.Join(deployment[:], "/"))
+			}
+		}
+	}
+	err = checkAddons([]string{"aggregated", "jam"})
+	if want := `--with "jam": must be one of aggregated`; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// The aggregated API server, its certificates made short.
+func TestAggregatedManifests(t *testing.T) {
+	d := dirs{state: t.TempDir()}
+	for _, file := range []string{"aggregated.crt", "aggregated.key", "ca.crt"} {
+		if err := writeFile(d.file("pki", file), []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := aggregatedObjects(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []map[string]any
+	for _, o := range inOrder(got) {
+		objects = append(objects, o.Object)
+	}
+	golden(t, "aggregated.yaml", toYAML(t, objects))
 }
 
 // What is changed of Tekton's own manifests, and that nothing else is.

@@ -8,15 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -250,71 +247,6 @@ func spawn(argv []string) error {
 		return fmt.Errorf("starting %s: %w", argv[0], err)
 	}
 	return nil
-}
-
-// apiProxy carries TCP connections from a loopback address of the host into the
-// network namespace at netns, until ctx ends. Nothing else of the host's network
-// and the sandbox's touches.
-func apiProxy(ctx context.Context, listen, netns, target string) error {
-	l, err := net.Listen("tcp", listen)
-	if err != nil {
-		return fmt.Errorf("listening for the API server's clients: %w", err)
-	}
-	context.AfterFunc(ctx, func() { _ = l.Close() })
-	requests := make(chan chan net.Conn)
-	failed := make(chan error, 1)
-	go func() {
-		// This thread moves to the other namespace and never comes back: it is
-		// not unlocked, so the runtime ends it with the goroutine. A socket
-		// belongs to the namespace of the thread that made it.
-		runtime.LockOSThread()
-		if err := enterNetNS(netns); err != nil {
-			failed <- err
-			_ = l.Close()
-			return
-		}
-		for reply := range requests {
-			c, err := net.DialTimeout("tcp", target, 3*time.Second)
-			if err != nil {
-				fmt.Fprintln(os.Stderr, err)
-			}
-			reply <- c
-		}
-	}()
-	for {
-		in, err := l.Accept()
-		if err != nil {
-			select {
-			case err = <-failed:
-				return err
-			default:
-			}
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("accepting a client of the API server: %w", err)
-		}
-		reply := make(chan net.Conn, 1)
-		requests <- reply
-		out := <-reply
-		if out == nil {
-			_ = in.Close() // the client sees a closed connection and tries again
-			continue
-		}
-		go carry(in, out)
-		go carry(out, in)
-	}
-}
-
-// carry copies one direction and passes its end on. Errors show as ends.
-func carry(to, from net.Conn) {
-	_, _ = io.Copy(to, from)
-	if t, ok := to.(*net.TCPConn); ok {
-		_ = t.CloseWrite()
-	}
-	if f, ok := from.(*net.TCPConn); ok {
-		_ = f.CloseRead()
-	}
 }
 
 // enterNetNS moves the calling thread to another network namespace.

@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -34,24 +35,35 @@ type certificate struct {
 	ips          []netip.Addr
 	server       bool // for TLS servers too, not only for clients
 	kubeconfig   bool // also write FILE.kubeconfig for use inside the sandbox
+	etcd         bool // of etcd's authority, not of the cluster's
 }
 
-// certificates lists every certificate of a cluster below its one authority,
-// which also signs for the aggregation layer.
+// certificates lists every certificate of a cluster. All are below its one
+// authority, which also signs for the aggregation layer, but those of etcd, which
+// as kubeadm's has an authority of its own. Servers of one kind share theirs.
 func (p plan) certificates() []certificate {
-	loopback := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
-	cp := p.Nodes[0]
+	names := []string{"localhost"}
+	ips := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
+	for _, n := range p.controlPlanes() {
+		names, ips = append(names, n.Name), append(ips, n.IPs...)
+	}
 	certs := []certificate{
 		{
 			file: "apiserver", commonName: "kube-apiserver", server: true,
-			dnsNames: []string{
-				"kubernetes", "kubernetes.default", "kubernetes.default.svc",
-				"kubernetes.default.svc.cluster.local", "localhost", cp.Name,
-			},
-			ips: append(append(loopback, p.apiServiceIPs()...), cp.IPs...),
+			dnsNames: append([]string{
+				"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+			}, names...),
+			ips: slices.Concat(ips, p.apiServiceIPs(), p.balancerIPs()),
 		},
+		{file: "etcd/server", commonName: "etcd", dnsNames: names, ips: ips, server: true, etcd: true},
+		{file: "etcd/peer", commonName: "etcd", dnsNames: names, ips: ips, server: true, etcd: true},
+		{file: "apiserver-etcd-client", commonName: "kube-apiserver-etcd-client", etcd: true},
 		{file: "apiserver-kubelet-client", commonName: "kube-apiserver-kubelet-client", organization: "system:masters"},
 		{file: "front-proxy-client", commonName: "front-proxy-client"},
+		{
+			file: "aggregated", commonName: "aggregated", server: true,
+			dnsNames: []string{"aggregated." + aggregatedNamespace + ".svc", "aggregated." + aggregatedNamespace + ".svc.cluster.local"},
+		},
 		{file: "admin", commonName: "kubernetes-admin", organization: "system:masters"},
 		{file: "kube-controller-manager", commonName: "system:kube-controller-manager", kubeconfig: true},
 		{file: "kube-scheduler", commonName: "system:kube-scheduler", kubeconfig: true},
@@ -75,26 +87,12 @@ func (d dirs) writePKI(p plan, apiPort int) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("looking for certificates: %w", err)
 	}
-	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ca, err := d.makeAuthority("ca", "checkplan-sandbox")
 	if err != nil {
-		return fmt.Errorf("making the certificate authority: %w", err)
+		return err
 	}
-	caTemplate := template(pkix.Name{CommonName: "checkplan-sandbox"})
-	caTemplate.IsCA, caTemplate.BasicConstraintsValid = true, true
-	caTemplate.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
-	caDER, err := x509.CreateCertificate(rand.Reader, caTemplate, caTemplate, caKey.Public(), caKey)
+	etcdCA, err := d.makeAuthority("etcd/ca", "checkplan-sandbox-etcd")
 	if err != nil {
-		return fmt.Errorf("making the certificate authority: %w", err)
-	}
-	ca, err := x509.ParseCertificate(caDER)
-	if err != nil {
-		return fmt.Errorf("making the certificate authority: %w", err)
-	}
-	caPEM := encodePEM("CERTIFICATE", caDER)
-	if err := writeFile(d.file("pki", "ca.crt"), caPEM, 0o644); err != nil {
-		return fmt.Errorf("writing certificates: %w", err)
-	}
-	if _, err := d.writeKey("ca", caKey); err != nil {
 		return err
 	}
 	serviceAccountKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -105,25 +103,61 @@ func (d dirs) writePKI(p plan, apiPort int) error {
 		return err
 	}
 
-	inside := "https://" + netip.AddrPortFrom(p.Nodes[0].IPs[0], 6443).String()
+	inside := "https://" + p.controlPlaneEndpoint()
 	for _, c := range p.certificates() {
-		certPEM, keyPEM, err := d.issue(c, ca, caKey)
+		signer := ca
+		if c.etcd {
+			signer = etcdCA
+		}
+		certPEM, keyPEM, err := d.issue(c, signer)
 		if err != nil {
 			return err
 		}
 		if c.kubeconfig {
-			if err := writeKubeconfig(d.file("pki", c.file+".kubeconfig"), inside, c.commonName, "", caPEM, certPEM, keyPEM); err != nil {
+			if err := writeKubeconfig(d.file("pki", c.file+".kubeconfig"), inside, c.commonName, "", ca.pem, certPEM, keyPEM); err != nil {
 				return err
 			}
 		}
 		if c.file == "admin" {
 			outside := fmt.Sprintf("https://127.0.0.1:%d", apiPort)
-			if err := writeKubeconfig(d.kubeconfig(), outside, c.commonName, userNamespace, caPEM, certPEM, keyPEM); err != nil {
+			if err := writeKubeconfig(d.kubeconfig(), outside, c.commonName, userNamespace, ca.pem, certPEM, keyPEM); err != nil {
 				return err
 			}
 		}
 	}
 	return writeFile(done, nil, 0o644)
+}
+
+// authority signs certificates.
+type authority struct {
+	cert *x509.Certificate
+	pem  []byte // cert
+	key  crypto.Signer
+}
+
+// makeAuthority makes an authority and writes it to pki/FILE.key and pki/FILE.crt.
+func (d dirs) makeAuthority(file, name string) (authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return authority{}, fmt.Errorf("making the certificate authority: %w", err)
+	}
+	t := template(pkix.Name{CommonName: name})
+	t.IsCA, t.BasicConstraintsValid = true, true
+	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
+	if err != nil {
+		return authority{}, fmt.Errorf("making the certificate authority: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return authority{}, fmt.Errorf("making the certificate authority: %w", err)
+	}
+	a := authority{cert: cert, pem: encodePEM("CERTIFICATE", der), key: key}
+	if err := writeFile(d.file("pki", file+".crt"), a.pem, 0o644); err != nil {
+		return authority{}, fmt.Errorf("writing certificates: %w", err)
+	}
+	_, err = d.writeKey(file, key)
+	return a, err
 }
 
 func template(subject pkix.Name) *x509.Certificate {
@@ -140,7 +174,7 @@ func template(subject pkix.Name) *x509.Certificate {
 	}
 }
 
-func (d dirs) issue(c certificate, ca *x509.Certificate, caKey crypto.Signer) (certPEM, keyPEM []byte, err error) {
+func (d dirs) issue(c certificate, ca authority) (certPEM, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making the key of %s: %w", c.file, err)
@@ -159,7 +193,7 @@ func (d dirs) issue(c certificate, ca *x509.Certificate, caKey crypto.Signer) (c
 	for _, ip := range c.ips {
 		t.IPAddresses = append(t.IPAddresses, net.IP(ip.AsSlice()))
 	}
-	der, err := x509.CreateCertificate(rand.Reader, t, ca, key.Public(), caKey)
+	der, err := x509.CreateCertificate(rand.Reader, t, ca.cert, key.Public(), ca.key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making the certificate of %s: %w", c.file, err)
 	}

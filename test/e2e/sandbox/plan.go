@@ -8,9 +8,15 @@ import (
 	"net/netip"
 )
 
-// The largest number of workers that the address plan has room for: the pods'
-// IPv4 range is a /17 with a /24 for each node, one of them the control plane's.
-const maxWorkers = 100
+// The largest numbers of nodes: the pods' IPv4 range is a /17 with a /24 for each
+// node. Three etcd members outlive the loss of one; more would show nothing new.
+const (
+	maxWorkers       = 100
+	maxControlPlanes = 3
+)
+
+// firstControlPlane is the name of the first control plane.
+const firstControlPlane = "control-plane"
 
 // plan is who is in the cluster and under which addresses: a pure function of
 // the flags of `up`, written to the state file so that every other command
@@ -18,7 +24,7 @@ const maxWorkers = 100
 type plan struct {
 	// Family is "dual" (IPv4 first), "ipv4" or "ipv6".
 	Family string `json:"family"`
-	// Nodes holds the control plane first, then the workers in order.
+	// Nodes holds the control planes first, then the workers, both in order.
 	Nodes []nodePlan `json:"nodes"`
 	// NodeNets, PodNets and ServiceNets hold one range for each address family,
 	// the primary family first.
@@ -31,7 +37,7 @@ type plan struct {
 type nodePlan struct {
 	Name         string         `json:"name"`
 	ControlPlane bool           `json:"controlPlane,omitempty"`
-	Zone         string         `json:"zone,omitempty"` // empty on the control plane
+	Zone         string         `json:"zone,omitempty"` // empty on control planes
 	IPs          []netip.Addr   `json:"nodeIPs"`
 	PodCIDRs     []netip.Prefix `json:"podCIDRs"`
 }
@@ -63,10 +69,13 @@ func ipv6Family() family {
 	}
 }
 
-// newPlan makes the plan of one control plane and the given number of workers,
-// spread in turn over zone-a, zone-b and so on. It reports every bad value.
-func newPlan(workers, zones int, ipFamily string) (plan, error) {
+// newPlan makes the plan of so many control planes and workers, these spread in
+// turn over zone-a, zone-b and so on. It reports every bad value.
+func newPlan(controlPlanes, workers, zones int, ipFamily string) (plan, error) {
 	var errs []error
+	if controlPlanes < 1 || controlPlanes > maxControlPlanes {
+		errs = append(errs, fmt.Errorf("--control-planes is %d: must be from 1 to %d", controlPlanes, maxControlPlanes))
+	}
 	if workers < 1 || workers > maxWorkers {
 		errs = append(errs, fmt.Errorf("--nodes is %d: must be from 1 to %d", workers, maxWorkers))
 	}
@@ -94,21 +103,46 @@ func newPlan(workers, zones int, ipFamily string) (plan, error) {
 		p.PodNets = append(p.PodNets, f.pods)
 		p.ServiceNets = append(p.ServiceNets, f.services)
 	}
-	for i := 0; i <= workers; i++ {
-		n := nodePlan{Name: "control-plane", ControlPlane: true}
-		if i > 0 {
-			n = nodePlan{
-				Name: fmt.Sprintf("worker-%d", i),
-				Zone: fmt.Sprintf("zone-%c", 'a'+(i-1)%zones),
-			}
-		}
+	// The n-th node's addresses: the first control plane has n 0, worker-n has n,
+	// and further control planes come after the last worker that there could be,
+	// so that workers keep their addresses whatever the number of control planes.
+	add := func(node nodePlan, n int) {
 		for _, f := range families {
-			n.IPs = append(n.IPs, nth(f.nodes, 10+i))
-			n.PodCIDRs = append(n.PodCIDRs, subnet(f.pods, f.podBits, i))
+			node.IPs = append(node.IPs, nth(f.nodes, 10+n))
+			node.PodCIDRs = append(node.PodCIDRs, subnet(f.pods, f.podBits, n))
 		}
-		p.Nodes = append(p.Nodes, n)
+		p.Nodes = append(p.Nodes, node)
+	}
+	add(nodePlan{Name: firstControlPlane, ControlPlane: true}, 0)
+	for i := 2; i <= controlPlanes; i++ {
+		add(nodePlan{Name: fmt.Sprintf("%s-%d", firstControlPlane, i), ControlPlane: true}, maxWorkers+i-1)
+	}
+	for i := 1; i <= workers; i++ {
+		add(nodePlan{Name: fmt.Sprintf("worker-%d", i), Zone: fmt.Sprintf("zone-%c", 'a'+(i-1)%zones)}, i)
 	}
 	return p, nil
+}
+
+// controlPlanes are the nodes with an etcd member and an API server each. The
+// first has the controller manager and the scheduler too.
+func (p plan) controlPlanes() []nodePlan {
+	var found []nodePlan
+	for _, n := range p.Nodes {
+		if n.ControlPlane {
+			found = append(found, n)
+		}
+	}
+	return found
+}
+
+// balancerIPs are the addresses, in the nodes' ranges, at which a balancer leads
+// to whichever API server answers.
+func (p plan) balancerIPs() []netip.Addr { return eachNth(p.NodeNets, 2) }
+
+// controlPlaneEndpoint is the API server for everything in the cluster, as
+// kubeadm's controlPlaneEndpoint: host and port.
+func (p plan) controlPlaneEndpoint() string {
+	return netip.AddrPortFrom(p.balancerIPs()[0], apiServerPort).String()
 }
 
 // apiServiceIPs are the addresses of the service kubernetes.default: by

@@ -11,7 +11,7 @@ import (
 )
 
 func TestPlan(t *testing.T) {
-	p, err := newPlan(3, 2, "dual")
+	p, err := newPlan(1, 3, 2, "dual")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,11 +27,37 @@ worker-3 zone-a 198.18.0.13,2001:2::d 198.18.131.0/24,2001:2:0:103::/64
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("nodes (-want +got):\n%s", d)
 	}
+	if got, want := joined(p.balancerIPs()), "198.18.0.2,2001:2::2"; got != want {
+		t.Errorf("balancer is %s, want %s", got, want)
+	}
 	if got, want := joined(p.apiServiceIPs()), "198.19.0.1,2001:2:0:f000::1"; got != want {
 		t.Errorf("API service is %s, want %s", got, want)
 	}
 	if got, want := joined(p.dnsServiceIPs()), "198.19.0.10,2001:2:0:f000::a"; got != want {
 		t.Errorf("DNS service is %s, want %s", got, want)
+	}
+}
+
+// Control planes come first, and workers keep their addresses.
+func TestPlanOfSeveralControlPlanes(t *testing.T) {
+	p, err := newPlan(3, 1, 1, "dual")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, n := range p.Nodes {
+		got += strings.Join([]string{n.Name, orDash(n.Zone), joined(n.IPs), joined(n.PodCIDRs)}, " ") + "\n"
+	}
+	want := `control-plane - 198.18.0.10,2001:2::a 198.18.128.0/24,2001:2:0:100::/64
+control-plane-2 - 198.18.0.111,2001:2::6f 198.18.229.0/24,2001:2:0:165::/64
+control-plane-3 - 198.18.0.112,2001:2::70 198.18.230.0/24,2001:2:0:166::/64
+worker-1 zone-a 198.18.0.11,2001:2::b 198.18.129.0/24,2001:2:0:101::/64
+`
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("nodes (-want +got):\n%s", d)
+	}
+	if got, want := len(p.controlPlanes()), 3; got != want {
+		t.Errorf("%d control planes, want %d", got, want)
 	}
 }
 
@@ -41,11 +67,14 @@ func TestPlanAddressesAreDistinct(t *testing.T) {
 	reserved := []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:2::/48")}
 	for _, family := range []string{"dual", "ipv4", "ipv6"} {
 		for _, workers := range []int{1, 2, 17, maxWorkers} {
-			p, err := newPlan(workers, 2, family)
+			p, err := newPlan(maxControlPlanes, workers, 2, family)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var used []netip.Prefix
+			for _, ip := range p.balancerIPs() {
+				used = append(used, netip.PrefixFrom(ip, ip.BitLen()))
+			}
 			for i, n := range p.Nodes {
 				if len(n.IPs) != len(p.NodeNets) || len(n.PodCIDRs) != len(p.NodeNets) {
 					t.Fatalf("%s: %s has %d addresses and %d pod ranges, want %d of each",
@@ -77,8 +106,9 @@ func TestPlanAddressesAreDistinct(t *testing.T) {
 }
 
 func TestPlanRefusesAllBadValuesAtOnce(t *testing.T) {
-	_, err := newPlan(0, 27, "ipv5")
-	want := `--nodes is 0: must be from 1 to 100
+	_, err := newPlan(4, 0, 27, "ipv5")
+	want := `--control-planes is 4: must be from 1 to 3
+--nodes is 0: must be from 1 to 100
 --zones is 27: must be from 1 to 26
 --ip-family is "ipv5": must be dual, ipv4 or ipv6`
 	if err == nil || err.Error() != want {

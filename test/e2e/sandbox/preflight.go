@@ -22,7 +22,6 @@ func needed() [][2]string {
 		{"containerd-shim-runc-v2", "containerd"},
 		{"ctr", "containerd"},
 		{"runc", "runc"},
-		{"etcd", "etcd-server"},
 		{"nft", "nftables"},
 		{"ip", "iproute2"},
 		{"nsenter", "util-linux"},

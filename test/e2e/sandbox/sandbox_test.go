@@ -5,7 +5,6 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -33,6 +32,7 @@ func TestVersions(t *testing.T) {
 		"k8s.io/kubernetes":            kubernetesVersion,
 		"github.com/tektoncd/pipeline": tektonVersion,
 		"github.com/coredns/coredns":   corednsVersion,
+		"go.etcd.io/etcd/server/v3":    etcdVersion,
 	} {
 		if !strings.Contains(string(gomod), "\t"+module+" "+version) {
 			t.Errorf("go.mod does not require %s %s", module, version)
@@ -75,16 +75,12 @@ func TestImageOfABinary(t *testing.T) {
 	if err != nil || len(layers) != 1 {
 		t.Fatalf("%d layers, error %v; want one layer", len(layers), err)
 	}
-	compressed, err := layers[0].Compressed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(compressed)
+	content, err := layers[0].Uncompressed()
 	if err != nil {
 		t.Fatal(err)
 	}
 	files := map[string]string{}
-	for tr := tar.NewReader(z); ; {
+	for tr := tar.NewReader(content); ; {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -104,10 +100,10 @@ func TestImageOfABinary(t *testing.T) {
 	}
 }
 
-// Every certificate is signed by the one authority, for what it is used for, and
+// Every certificate is signed by its authority, for what it is used for, and
 // a second call changes nothing.
 func TestCertificates(t *testing.T) {
-	p, err := newPlan(2, 2, "dual")
+	p, err := newPlan(2, 2, 2, "dual")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,8 +115,13 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
+	etcdPEM, err := os.ReadFile(d.file("pki", "etcd", "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots, etcdRoots := x509.NewCertPool(), x509.NewCertPool()
 	roots.AppendCertsFromPEM(caPEM)
+	etcdRoots.AppendCertsFromPEM(etcdPEM)
 	for _, c := range p.certificates() {
 		pair, err := tls.LoadX509KeyPair(d.file("pki", c.file+".crt"), d.file("pki", c.file+".key"))
 		if err != nil {
@@ -132,6 +133,9 @@ func TestCertificates(t *testing.T) {
 			usage = x509.ExtKeyUsageServerAuth
 		}
 		options := x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{usage}}
+		if c.etcd {
+			options.Roots = etcdRoots
+		}
 		if _, err := pair.Leaf.Verify(options); err != nil {
 			t.Errorf("%s: %v", c.file, err)
 		}
@@ -145,7 +149,7 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, host := range []string{"127.0.0.1", "198.18.0.10", "198.19.0.1", "2001:2:0:f000::1", "kubernetes.default.svc"} {
+	for _, host := range []string{"127.0.0.1", "198.18.0.10", "198.18.0.111", "198.18.0.2", "198.19.0.1", "2001:2:0:f000::1", "kubernetes.default.svc"} {
 		if err := apiServer.Leaf.VerifyHostname(host); err != nil {
 			t.Errorf("the API server's certificate: %v", err)
 		}
@@ -180,11 +184,11 @@ func TestStateIsReadAsWritten(t *testing.T) {
 	if _, err := d.readState(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "sandbox up") {
 		t.Errorf("error without a sandbox is %v, want not-exist that names `sandbox up`", err)
 	}
-	p, err := newPlan(1, 1, "dual")
+	p, err := newPlan(1, 1, 1, "dual")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := state{plan: p, BinDir: "/bin", APIPort: 1, Processes: map[string]firstProcess{"worker-1": {7, "/proc/7/ns/net"}}}
+	want := state{plan: p, With: []string{"aggregated"}, BinDir: "/bin", APIPort: 1, Processes: map[string]firstProcess{"worker-1": {7, "/proc/7/ns/net"}}}
 	if err := d.writeState(want); err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +256,7 @@ func TestUsageErrors(t *testing.T) {
 	}{
 		{"unknown verb", []string{"jump"}, 2, `unknown command "jump" for "sandbox"`},
 		{"unknown flag", []string{"up", "--jump"}, 2, "unknown flag: --jump"},
-		{"bad plan", []string{"up", "--nodes=0"}, 2, "--nodes is 0: must be from 1 to 100"},
+		{"bad plan", []string{"up", "--nodes=0", "--with=jam"}, 2, "--nodes is 0: must be from 1 to 100\n--with \"jam\": must be one of aggregated"},
 		{"no sandbox", []string{"--state=" + state, "status"}, 1, "no sandbox in " + state + ": run `sandbox up` first"},
 		{"bad directory", []string{"--state=/", "status"}, 2, `--state is "/"`},
 		{"no log", []string{"--state=" + state, "logs", "kubelet"}, 2, `no log of "kubelet"`},
@@ -291,7 +295,7 @@ func TestDownRefusesADirectoryThatIsNotASandbox(t *testing.T) {
 }
 
 func TestComponentFaults(t *testing.T) {
-	p, err := newPlan(1, 1, "ipv4")
+	p, err := newPlan(1, 1, 1, "ipv4")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 const defaultStateDir = "/var/lib/checkplan-sandbox"
 
 // markVariable is in the environment of every process that the sandbox starts
-// outside of containers: "STATE-DIR NODE COMPONENT". What runs is found by
+// outside of containers, and of the static pods': "STATE-DIR NODE COMPONENT". What runs is found by
 // reading it from /proc, so there is no file of process ids that could be lost
 // or name a stranger.
 const markVariable = "CHECKPLAN_SANDBOX"
@@ -31,8 +31,10 @@ type state struct {
 	plan
 	// BinDir holds the binaries that this cluster runs.
 	BinDir string `json:"binDir"`
-	// APIPort is the port on the host's 127.0.0.1 that leads to the API server.
+	// APIPort is the port on the host's 127.0.0.1 that leads to the API servers.
 	APIPort int `json:"apiPort"`
+	// With holds the names of the addons that are installed, sorted.
+	With []string `json:"with,omitempty"`
 	// Processes maps a node's name, or "fabric", to its first process and the
 	// path of its network namespace. It is for readers outside of this program,
 	// which itself looks at what runs.
@@ -142,7 +144,7 @@ func (d dirs) marked() ([]process, error) { return d.scan(func(string, string) b
 func (d dirs) components() ([]process, error) {
 	return d.scan(func(exe, component string) bool {
 		switch component {
-		case "init", "api-proxy":
+		case "init", balancerName:
 			return exe == "sandbox"
 		}
 		return exe == component

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -81,7 +83,12 @@ func (c *cluster) prepare() error {
 			}
 		}
 	}
-	return os.MkdirAll(c.file("nodes", c.Nodes[0].Name, "etcd"), 0o700)
+	for _, n := range c.controlPlanes() {
+		if err := os.MkdirAll(c.file("nodes", n.Name, "etcd"), 0o700); err != nil {
+			return fmt.Errorf("configuring %s: %w", n.Name, err)
+		}
+	}
+	return nil
 }
 
 // snapshotter is overlayfs, except where the state directory is itself on an
@@ -107,14 +114,27 @@ func (c *cluster) up(ctx context.Context, b build) error {
 		return err
 	}
 
-	apiReady := make(chan struct{})
+	if err := c.startBalancer(ctx); err != nil {
+		return err
+	}
+	api, err := newClient(c.kubeconfig())
+	if err != nil {
+		return err
+	}
+
+	// First what makes the API servers start; the rest waits for these anyway.
 	g, starting := errgroup.WithContext(ctx)
-	var api *client
+	for _, n := range c.Nodes {
+		g.Go(func() error { return c.startContainerd(starting, n, b) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	apiReady := make(chan struct{})
+	g, starting = errgroup.WithContext(ctx)
 	g.Go(func() error {
-		var err error
-		err = c.progress.step("API server", func(func(string)) error {
-			api, err = c.startAPI(starting)
-			if err != nil {
+		err := c.progress.step("API server", func(func(string)) error {
+			if err := c.waitForAPI(starting, api); err != nil {
 				return err
 			}
 			return api.apply(starting, nodeObjects(c.plan), func(string) {})
@@ -129,50 +149,15 @@ func (c *cluster) up(ctx context.Context, b build) error {
 			}
 		}
 		return c.progress.step("manifests of CoreDNS and Tekton", func(detail func(string)) error {
-			objects, err := corednsObjects(c.plan)
+			objects, err := c.objects(b)
 			if err != nil {
 				return err
 			}
-			tekton, err := tektonObjects(os.DirFS(b.tekton()))
-			if err != nil {
-				return err
-			}
-			return api.apply(starting, inOrder(slices.Concat(objects, tekton, []*unstructured.Unstructured{userNamespaceObject()})), detail)
+			return api.apply(starting, inOrder(objects), detail)
 		})
 	})
 	for _, n := range c.Nodes {
-		g.Go(func() error {
-			err := c.progress.step("containerd and images on "+n.Name, func(func(string)) error {
-				return c.startContainerd(starting, n, b)
-			})
-			if err != nil {
-				return err
-			}
-			select {
-			case <-starting.Done():
-				return starting.Err()
-			case <-apiReady:
-			}
-			// A kubelet that this command starts must report anew: what the API
-			// server still has of an earlier one says nothing.
-			var started time.Time
-			if pid, err := c.find(n.Name, "kubelet"); err != nil {
-				return err
-			} else if pid == 0 {
-				started = time.Now()
-			}
-			for _, comp := range []component{c.kubeProxy(n), c.kubelet(n)} {
-				if err := c.start(starting, n.Name, comp); err != nil {
-					return err
-				}
-			}
-			if stopped, err := c.stoppedByFault(n.Name, "kubelet"); err != nil || stopped {
-				return err
-			}
-			return c.progress.step(n.Name+" Ready", func(detail func(string)) error {
-				return c.wait(starting, n.Name, "kubelet", time.Minute, func() error { return api.nodeReady(starting, n.Name, started) })
-			})
-		})
+		g.Go(func() error { return c.startNode(starting, n, b, api, apiReady) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
@@ -180,19 +165,127 @@ func (c *cluster) up(ctx context.Context, b build) error {
 	return c.ready(ctx, api)
 }
 
-// systemDeployments lists what runs on the cluster itself: namespace and name.
-func systemDeployments() [][2]string {
-	return [][2]string{
+// objects lists everything that is installed on the cluster.
+func (c *cluster) objects(b build) ([]*unstructured.Unstructured, error) {
+	coredns, err := corednsObjects(c.plan)
+	if err != nil {
+		return nil, err
+	}
+	ca, err := os.ReadFile(c.file("pki", "ca.crt"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the certificate authority: %w", err)
+	}
+	kubeadm, err := kubeadmObjects(c.plan, ca)
+	if err != nil {
+		return nil, err
+	}
+	tekton, err := tektonObjects(os.DirFS(b.tekton()))
+	if err != nil {
+		return nil, err
+	}
+	all := slices.Concat(coredns, kubeadm, tekton, []*unstructured.Unstructured{userNamespaceObject()})
+	for _, name := range c.With {
+		objects, err := addons()[name].objects(c.dirs)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, objects...)
+	}
+	return all, nil
+}
+
+// startNode gives a node its images and starts its kube-proxy and, on a worker,
+// its kubelet, as soon as there is an API server; else they would have to try
+// again. It waits for the node to be Ready.
+func (c *cluster) startNode(ctx context.Context, n nodePlan, b build, api *client, apiReady <-chan struct{}) error {
+	err := c.progress.step("images on "+n.Name, func(func(string)) error {
+		return c.loadOnce(ctx, n, c.imagesOf(n, b)...)
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-apiReady:
+	}
+	// A kubelet that this command starts must report anew: what the API server
+	// still has of an earlier one says nothing.
+	var started time.Time
+	if pid, err := c.find(n.Name, "kubelet"); err != nil {
+		return err
+	} else if pid == 0 {
+		started = time.Now()
+	}
+	for _, comp := range []component{c.kubeProxy(n), c.kubelet(n)} {
+		if err := c.start(ctx, n.Name, comp); err != nil {
+			return err
+		}
+	}
+	if stopped, err := c.stoppedByFault(n.Name, "kubelet"); err != nil || stopped {
+		return err
+	}
+	return c.progress.step(n.Name+" Ready", func(func(string)) error {
+		return c.wait(ctx, n.Name, "kubelet", time.Minute, func() error { return api.nodeReady(ctx, n.Name, started) })
+	})
+}
+
+// imagesOf lists the archives of what a node runs, beside its static pods.
+func (c *cluster) imagesOf(n nodePlan, b build) []string {
+	archives := []string{b.nodeImages()}
+	if n.Name == c.Nodes[0].Name {
+		archives = append(archives, b.controlPlaneImages())
+	}
+	for _, name := range c.With {
+		if n.ControlPlane {
+			archives = append(archives, b.addonImages(name))
+		}
+	}
+	return archives
+}
+
+// systemDeployments lists what runs on the cluster itself, with these addons:
+// namespace and name.
+func systemDeployments(with []string) [][2]string {
+	all := [][2]string{
 		{"kube-system", "coredns"},
 		{"tekton-pipelines", "tekton-pipelines-controller"},
 		{"tekton-pipelines", "tekton-pipelines-webhook"},
 	}
+	for _, name := range with {
+		all = append(all, addons()[name].deployments...)
+	}
+	return all
 }
 
 // ready waits for what runs on the cluster, and for Tekton's webhook to answer.
 func (c *cluster) ready(ctx context.Context, api *client) error {
 	g, waiting := errgroup.WithContext(ctx)
-	for _, d := range systemDeployments() {
+	for _, n := range c.controlPlanes() {
+		for _, name := range staticComponents() {
+			if stopped, err := c.stoppedByFault(n.Name, name); err != nil {
+				return err
+			} else if stopped {
+				continue
+			}
+			g.Go(func() error {
+				return c.progress.step(name+" of "+n.Name+" Ready", func(detail func(string)) error {
+					err := poll(waiting, 2*time.Minute, func() error {
+						err := api.podReady(waiting, "kube-system", name+"-"+n.Name)
+						if err != nil {
+							detail(err.Error())
+						}
+						return err
+					})
+					if err != nil {
+						return errors.Join(err, c.podFailed(n.Name, name))
+					}
+					return nil
+				})
+			})
+		}
+	}
+	for _, d := range systemDeployments(c.With) {
 		g.Go(func() error {
 			return c.progress.step(d[1]+" Ready", func(detail func(string)) error {
 				err := poll(waiting, 2*time.Minute, func() error {
@@ -203,7 +296,7 @@ func (c *cluster) ready(ctx context.Context, api *client) error {
 					return err
 				})
 				if err != nil {
-					return errors.Join(err, c.podFailed(d[1]), c.ended())
+					return errors.Join(err, c.podFailed("*", d[1]), c.ended())
 				}
 				return nil
 			})
@@ -221,7 +314,7 @@ func (c *cluster) ready(ctx context.Context, api *client) error {
 			return err
 		})
 		if err != nil {
-			return errors.Join(err, c.podFailed("tekton-pipelines-webhook"), c.ended())
+			return errors.Join(err, c.podFailed("*", "tekton-pipelines-webhook"), c.ended())
 		}
 		return nil
 	})
@@ -245,11 +338,11 @@ func (c *cluster) ended() error {
 	return errors.Join(errs...)
 }
 
-// podFailed is an error with the end of every log of a Deployment's pods; nil
-// where they have none.
-func (c *cluster) podFailed(deployment string) error {
+// podFailed is an error with the end of every log of a Deployment's pods on the
+// nodes of a pattern, or of a static pod; nil where they have none.
+func (c *cluster) podFailed(node, deployment string) error {
 	var errs []error
-	for _, name := range c.podLogs("*", deployment) {
+	for _, name := range c.podLogs(node, deployment) {
 		tail, err := lastLines(name, 15)
 		if err != nil {
 			tail = err.Error()
@@ -259,7 +352,7 @@ func (c *cluster) podFailed(deployment string) error {
 	return errors.Join(errs...)
 }
 
-// podLogs lists the log files of a Deployment's pods.
+// podLogs lists the log files of the pods of a Deployment, or of a static pod.
 func (d dirs) podLogs(node, deployment string) []string {
 	// POD-LOG/NAMESPACE_POD_UID/CONTAINER/RESTARTS.log is the kubelet's layout.
 	found, _ := filepath.Glob(d.file("nodes", node, "pods-log", "*_"+deployment+"-*", "*", "*.log")) // the pattern is well-formed
@@ -295,6 +388,9 @@ func (c *cluster) makeNodes(ctx context.Context) error {
 			return fmt.Errorf("giving %s its addresses: %w", n.Name, err)
 		}
 		c.Processes[n.Name] = firstProcess{pid, netNS(pid)}
+	}
+	if err := c.ip(ctx, fabricPID, balancerCommands(c.plan)); err != nil {
+		return fmt.Errorf("giving the API servers' balancer its addresses: %w", err)
 	}
 	return c.writeState(c.state)
 }
@@ -335,31 +431,31 @@ func (c *cluster) startInit(ctx context.Context, node string, flags uintptr, ver
 	return cmd.Process.Pid, nil
 }
 
-// startAPI starts etcd, the API server and the way to it from the host.
-func (c *cluster) startAPI(ctx context.Context) (*client, error) {
-	cp := c.Nodes[0]
-	for _, comp := range []component{c.dirs.etcd(), c.apiServer(c.plan)} {
-		if err := c.start(ctx, cp.Name, comp); err != nil {
-			return nil, err
+// waitForAPI waits until an API server is ready.
+func (c *cluster) waitForAPI(ctx context.Context, api *client) error {
+	err := poll(ctx, 90*time.Second, func() error { return api.readyz(ctx) })
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	errs := []error{err}
+	for _, n := range c.controlPlanes() {
+		errs = append(errs, c.podFailed(n.Name, "etcd"), c.podFailed(n.Name, "kube-apiserver"))
+		if pid, findErr := c.find(n.Name, "kube-apiserver"); findErr == nil && pid == 0 {
+			errs = append(errs, c.failed(n.Name, "kubelet", "does not run the API server"))
 		}
 	}
-	if err := c.startAPIProxy(); err != nil {
-		return nil, err
-	}
-	api, err := newClient(c.kubeconfig())
-	if err != nil {
-		return nil, err
-	}
-	return api, c.wait(ctx, cp.Name, "kube-apiserver", 90*time.Second, func() error { return api.readyz(ctx) })
+	return errors.Join(errs...)
 }
 
-// startAPIProxy starts the proxy, anew where it leads into a namespace that is
-// no longer the control plane's.
-func (c *cluster) startAPIProxy() error {
-	cp := c.Nodes[0]
-	netns := c.Processes[cp.Name].NetNS
-	const name = "api-proxy"
-	pid, err := c.find(cp.Name, name)
+// balancerName is the component that leads to the API servers: from the nodes
+// and their pods at the plan's balancerIPs, from the host at the API port.
+const balancerName = "api-balancer"
+
+// startBalancer starts the balancer in the fabric's namespace, anew where it runs
+// in one that is no longer the fabric's.
+func (c *cluster) startBalancer(ctx context.Context) error {
+	node, netns := c.Nodes[0].Name, c.Processes[fabric].NetNS
+	pid, err := c.find(node, balancerName)
 	if err != nil {
 		return err
 	}
@@ -368,30 +464,45 @@ func (c *cluster) startAPIProxy() error {
 		if err == nil && slices.Contains(strings.Split(string(cmdline), "\x00"), "--netns="+netns) {
 			return nil
 		}
-		if err := c.stop(cp.Name, name); err != nil {
+		if err := c.stop(node, balancerName); err != nil {
 			return err
 		}
 	}
-	log, err := c.openLog(cp.Name, name)
+	log, err := c.openLog(node, balancerName)
 	if err != nil {
 		return err
 	}
 	defer log.Close() // the child has its own
-	cmd := exec.Command(c.self(), name,
-		fmt.Sprintf("--listen=127.0.0.1:%d", c.APIPort), "--netns="+netns,
-		"--target="+net.JoinHostPort(cp.IPs[0].String(), "6443"))
-	cmd.Env = c.environment(cp.Name, name)
-	cmd.Stdout, cmd.Stderr = log, log
+	host, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", c.APIPort))
+	if err != nil {
+		return fmt.Errorf("listening for the API server's clients on the host: %w", err)
+	}
+	defer host.Close() // the child has its own
+	file, err := host.(*net.TCPListener).File()
+	if err != nil {
+		return fmt.Errorf("listening for the API server's clients on the host: %w", err)
+	}
+	defer file.Close() // the child has its own
+	args := []string{"--net=" + netns, "--", c.self(), balancerName, "--netns=" + netns, "--ca=" + c.file("pki", "ca.crt")}
+	for _, ip := range c.balancerIPs() {
+		args = append(args, "--listen="+netip.AddrPortFrom(ip, apiServerPort).String())
+	}
+	for _, n := range c.controlPlanes() {
+		args = append(args, "--backend="+netip.AddrPortFrom(n.IPs[0], apiServerPort).String())
+	}
+	cmd := exec.Command("nsenter", args...)
+	cmd.Env = c.environment(node, balancerName)
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{file}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting the way to the API server: %w", err)
+		return fmt.Errorf("starting the API servers' balancer: %w", err)
 	}
-	c.changed(cp.Name, name)
+	c.changed(node, balancerName)
 	return nil
 }
 
-// startContainerd starts a node's containerd and gives it the images that the
-// node needs, once.
+// startContainerd starts a node's containerd and, on a control plane, the kubelet
+// with its static pods: it runs them without an API server.
 func (c *cluster) startContainerd(ctx context.Context, n nodePlan, b build) error {
 	if err := c.start(ctx, n.Name, c.containerd(n)); err != nil {
 		return err
@@ -404,24 +515,48 @@ func (c *cluster) startContainerd(ctx context.Context, n nodePlan, b build) erro
 		}
 		return conn.Close()
 	})
-	if err != nil {
+	if err != nil || !n.ControlPlane {
 		return err
 	}
-	archives := []string{b.nodeImages()}
-	if n.ControlPlane {
-		archives = append(archives, b.controlPlaneImages())
-	}
+	return c.progress.step("etcd and API server on "+n.Name, func(func(string)) error {
+		if err := c.loadOnce(ctx, n, b.staticImages()); err != nil {
+			return err
+		}
+		for _, name := range staticComponents() {
+			if stopped, err := c.stoppedByFault(n.Name, name); err != nil {
+				return err
+			} else if stopped {
+				continue
+			}
+			if err := c.writeStaticPod(c.plan, n, name); err != nil {
+				return err
+			}
+		}
+		return c.start(ctx, n.Name, c.kubelet(n))
+	})
+}
+
+// loadOnce imports archives of images that the node does not have yet.
+func (c *cluster) loadOnce(ctx context.Context, n nodePlan, archives ...string) error {
 	done := c.file("nodes", n.Name, "images")
-	want := strings.Join(archives, "\n") + "\n"
-	if have, err := os.ReadFile(done); err == nil && string(have) == want {
-		return nil
+	b, err := os.ReadFile(done)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("looking for the images of %s: %w", n.Name, err)
 	}
+	have := string(b)
 	for _, a := range archives {
+		if slices.Contains(strings.Split(have, "\n"), a) {
+			continue
+		}
 		if err := c.load(ctx, n, a); err != nil {
 			return err
 		}
+		have += a + "\n"
+		if err := writeFile(done, []byte(have), 0o644); err != nil {
+			return fmt.Errorf("noting the images of %s: %w", n.Name, err)
+		}
 	}
-	return writeFile(done, []byte(want), 0o644)
+	return nil
 }
 
 // load imports an image archive, of docker save or of the OCI layout, into a
@@ -485,7 +620,6 @@ func (c *cluster) inNode(ctx context.Context, node string, argv ...string) *exec
 func (c *cluster) environment(node, comp string) []string {
 	return []string{
 		"PATH=" + searchPath, "HOME=/root",
-		"ETCD_UNSUPPORTED_ARCH=arm64", // Debian's etcd 3.4 asks for it there, and ignores it elsewhere
 		markVariable + "=" + c.mark(node, comp),
 	}
 }

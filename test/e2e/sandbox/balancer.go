@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// An API server is asked every checkInterval whether it is ready. It is given up
+// after missedChecks in a row without a good answer: at once where it refuses,
+// after three seconds where it is silent.
+const (
+	checkInterval = 500 * time.Millisecond
+	checkTimeout  = time.Second
+	missedChecks  = 2
+)
+
+// startPatience is how long a client is kept waiting for the first API server of
+// a cluster that starts. A client that is refused would come back later than that.
+const startPatience = 8 * time.Second
+
+// balancer carries TCP connections to API servers in turn, those that are not
+// ready only where no other is.
+type balancer struct {
+	mu       sync.Mutex
+	backends []*backend // guarded by mu, and what they point to
+	next     int        // guarded by mu
+	begun    bool       // guarded by mu: some API server was ready once
+}
+
+type backend struct {
+	address string
+	ready   bool
+	missed  int // checks in a row
+	conns   map[net.Conn]struct{}
+}
+
+// balance serves the listeners until ctx ends. It must run in a network
+// namespace that leads to the backends; a listener may be of another.
+func balance(ctx context.Context, listeners []net.Listener, backends []string, roots *x509.CertPool) error {
+	b := &balancer{}
+	for _, address := range backends {
+		b.backends = append(b.backends, &backend{address: address, conns: map[net.Conn]struct{}{}})
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, back := range b.backends {
+		g.Go(func() error { b.check(ctx, back, roots); return nil })
+	}
+	for _, l := range listeners {
+		context.AfterFunc(ctx, func() { _ = l.Close() })
+		g.Go(func() error {
+			for {
+				in, err := l.Accept()
+				switch {
+				case ctx.Err() != nil:
+					return nil
+				case err != nil:
+					return fmt.Errorf("accepting a client of the API server: %w", err)
+				}
+				go b.carry(ctx, in)
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// check asks a backend for its readiness until ctx ends.
+func (b *balancer) check(ctx context.Context, back *backend, roots *x509.CertPool) {
+	client := http.Client{
+		Timeout:   checkTimeout,
+		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}},
+	}
+	ask := func() error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+back.address+"/readyz", nil)
+		if err != nil {
+			return err
+		}
+		answer, err := client.Do(r)
+		if err != nil {
+			return err
+		}
+		_ = answer.Body.Close() // not read
+		if answer.StatusCode != http.StatusOK {
+			return errors.New(answer.Status)
+		}
+		return nil
+	}
+	tick := time.NewTicker(checkInterval)
+	defer tick.Stop()
+	for {
+		b.checked(back, ask())
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// checked takes note of the answer to a check. Clients of a backend that is no
+// longer ready are let go, so that they come back and reach another; where there
+// is no other they stay.
+func (b *balancer) checked(back *backend, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		if !back.ready {
+			logf("%s is ready", back.address)
+		}
+		back.ready, back.missed, b.begun = true, 0, true
+		return
+	}
+	back.missed++
+	if back.missed < missedChecks {
+		return
+	}
+	if back.ready {
+		logf("%s is not ready: %v", back.address, err)
+	}
+	back.ready = false
+	for _, other := range b.backends {
+		if other.ready {
+			for conn := range back.conns {
+				_ = conn.Close() // both directions of carry end
+			}
+			return
+		}
+	}
+}
+
+// logf writes a line to the log: stderr.
+func logf(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().UTC().Format(time.RFC3339Nano)+" "+format+"\n", args...)
+}
+
+// order lists the backends as a client should try them, and says whether any
+// was ever ready.
+func (b *balancer) order() (try []*backend, begun bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.next++
+	for _, ready := range []bool{true, false} {
+		for i := range b.backends {
+			if back := b.backends[(b.next+i)%len(b.backends)]; back.ready == ready {
+				try = append(try, back)
+			}
+		}
+	}
+	return try, b.begun
+}
+
+// dial connects to the first backend that lets it.
+func (b *balancer) dial(ctx context.Context) (*backend, net.Conn, error) {
+	dialer := net.Dialer{Timeout: time.Second}
+	deadline := time.Now().Add(startPatience)
+	for {
+		var errs []error
+		try, begun := b.order()
+		for _, back := range try {
+			conn, err := dialer.DialContext(ctx, "tcp", back.address)
+			if err == nil {
+				return back, conn, nil
+			}
+			errs = append(errs, err)
+		}
+		if begun || time.Now().After(deadline) {
+			return nil, nil, errors.Join(errs...)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// carry connects a client with a backend until either ends. A client for whom
+// there is none sees a closed connection and tries again.
+func (b *balancer) carry(ctx context.Context, in net.Conn) {
+	defer in.Close()
+	back, out, err := b.dial(ctx)
+	if err != nil {
+		logf("no API server for %s: %v", in.RemoteAddr(), err)
+		return
+	}
+	defer out.Close()
+	b.mu.Lock()
+	back.conns[out] = struct{}{}
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(back.conns, out)
+	}()
+	// Errors show as ends, and each direction passes its end on.
+	var directions sync.WaitGroup
+	copyTo := func(to, from net.Conn) {
+		_, err := io.Copy(to, from)
+		if half, ok := to.(*net.TCPConn); ok && err == nil {
+			_ = half.CloseWrite()
+			return
+		}
+		_ = to.Close()
+	}
+	directions.Go(func() { copyTo(out, in) })
+	copyTo(in, out)
+	directions.Wait()
+}
