@@ -63,7 +63,8 @@ func ObjectName(runUID, check string, role Role, part string) string {
 // subdomain "<source>-to-<target>-<port>", as OpenShift's are but for the port,
 // without which two ports of one target would share an object. It depends on the
 // two endpoints only, so that it stays the same from run to run; where it does
-// not say everything (a label that is no DNS name, or too long), a hash of all
+// not say everything (a label that is no DNS name, is too long, or has "-to-" in
+// it), a hash of all
 // that tells the pair apart stands at its end.
 func ConnectivityName(source, target Endpoint) string {
 	raw := source.Name() + "-to-" + target.Name()
@@ -79,10 +80,11 @@ func ConnectivityName(source, target Endpoint) string {
 		}
 		return '-'
 	}, raw)
-	if name == raw && len(name) <= maxSubdomain && dnsSubdomain.MatchString(name) {
+	ambiguous := strings.Contains(source.Name(), "-to-") || strings.Contains(target.Name(), "-to-")
+	if name == raw && len(name) <= maxSubdomain && dnsSubdomain.MatchString(name) && !ambiguous {
 		return name
 	}
-	sum := sha256.Sum256([]byte(raw))
+	sum := sha256.Sum256([]byte(source.Name() + "\x00" + raw))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:8])
 	name = strings.Trim(name[:min(len(name), maxSubdomain-1-len(hash))], "-.")
 	for _, dot := range []string{"..", ".-", "-."} {
