@@ -25,8 +25,9 @@ var arrows = map[string][]string{
 	"pkg/checkup": {},
 	"pkg/load":    {"schema", "pkg/checkup"},
 	"pkg/probe":   {"pkg/checkup"},
-	"pkg/podmesh": {"pkg/checkup"},
-	"pkg/kind":    {"pkg/checkup", "pkg/podmesh"}, // the map of kinds: one more line, one more arrow
+	"pkg/cluster": {"pkg/checkup"},
+	"pkg/podmesh": {"pkg/checkup", "pkg/cluster"},
+	"pkg/kind":    {"pkg/checkup", "pkg/cluster", "pkg/podmesh"}, // the map of kinds: one more line, one more arrow
 	"pkg/report":  {"pkg/checkup"},
 	"pkg/tekton":  {"pkg/checkup"},
 	"pkg/record":  {"pkg/checkup"},
@@ -35,13 +36,13 @@ var arrows = map[string][]string{
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":           {"pkg/probe"},
-	"tasks/setup":           {"tasks/internal/task", "pkg/checkup", "pkg/kind", "pkg/podmesh", "pkg/record"},
+	"tasks/setup":           {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/kind", "pkg/record"},
 	"tasks/probe":           {"tasks/internal/task", "pkg/checkup", "pkg/fleet", "pkg/record"},
 	"tasks/teardown":        {"tasks/internal/task", "pkg/checkup", "pkg/record"},
 	"tasks/report":          {"tasks/internal/task", "pkg/checkup", "pkg/report"},
 	"tasks/internal/task":   {"pkg/checkup", "pkg/fleet", "pkg/record", "pkg/report"},
 	"tasks/internal/images": {},
-	"cmd/planner":           {"pkg/checkup", "pkg/kind", "pkg/load", "pkg/podmesh", "pkg/record", "pkg/report", "pkg/run", "pkg/tekton"},
+	"cmd/planner":           {"pkg/checkup", "pkg/cluster", "pkg/kind", "pkg/load", "pkg/record", "pkg/report", "pkg/run", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
@@ -109,32 +109,32 @@ func (e *environment) explain(ctx context.Context, args []string, o explainOptio
 
 // survey reads the cluster, or the file that stands for it, and writes the file
 // that --record asks for.
-func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explainOptions) (*podmesh.Snapshot, error) {
+func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explainOptions) (*cluster.Snapshot, error) {
 	if o.snapshot != "" {
 		data, err := os.ReadFile(dirOf(e, o.snapshot))
 		if err != nil {
 			return nil, usage("--snapshot: %w", err)
 		}
-		snapshot, err := podmesh.DecodeSnapshot(data)
+		snapshot, err := cluster.DecodeSnapshot(data)
 		if err != nil {
 			return nil, usage("--snapshot %s: %w", o.snapshot, err)
 		}
 		o.compile.Namespace = o.access.Namespace
 		return snapshot, nil
 	}
-	cluster, err := run.Connect(o.access)
+	c, err := run.Connect(o.access)
 	if err != nil {
 		return nil, err
 	}
-	o.compile.Namespace = cluster.Namespace
-	snapshot, err := podmesh.Survey(ctx, podmesh.Cluster{Kubernetes: cluster.Kube, Metadata: cluster.Metadata, Namespace: cluster.Namespace}, plan)
+	o.compile.Namespace = c.Namespace
+	snapshot, err := kind.Survey(ctx, cluster.Reader{Kubernetes: c.Kube, Metadata: c.Metadata, Dynamic: c.Dynamic, Namespace: c.Namespace}, plan)
 	if err != nil {
 		return nil, err
 	}
 	if o.record == "" {
 		return snapshot, nil
 	}
-	data, err := podmesh.EncodeSnapshot(snapshot)
+	data, err := cluster.EncodeSnapshot(snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explain
 }
 
 // explain works everything out from values alone.
-func explain(plan *checkup.Plan, snapshot *podmesh.Snapshot, options tekton.Options) (*explanation, error) {
+func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Options) (*explanation, error) {
 	compiled, err := tekton.Compile(plan, options)
 	if err != nil {
 		return nil, exit{exitUsage, err}

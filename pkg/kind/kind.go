@@ -6,23 +6,28 @@ package kind
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/podmesh"
 )
 
 // Kind is how a kind of check gets from a plan to what is to be measured.
 type Kind struct {
-	// Survey reads from the cluster what Expand needs for all checks of the kind
-	// in the plan.
-	Survey func(context.Context, podmesh.Cluster, *checkup.Plan) (*podmesh.Snapshot, error)
+	// Survey adds to the snapshot what Expand needs for all checks of the kind in
+	// the plan. The snapshot has version and nodes already.
+	Survey func(context.Context, cluster.Reader, *checkup.Plan, *cluster.Snapshot) error
 	// Expand is pure: it takes the round that is due, and returns the worksheet
 	// with warnings, one line each.
-	Expand func(p *checkup.Plan, check string, s *podmesh.Snapshot) (w *checkup.Worksheet, warnings []string, err error)
-	// Roster is pure too: one entry per target, in which those that are existing
-	// pods are filled in.
-	Roster func(p *checkup.Plan, w *checkup.Worksheet, s *podmesh.Snapshot) *checkup.Roster
+	Expand func(p *checkup.Plan, check string, s *cluster.Snapshot) (w *checkup.Worksheet, warnings []string, err error)
+	// Roster is pure too: one entry per target, in which those that exist already
+	// are filled in.
+	Roster func(p *checkup.Plan, w *checkup.Worksheet, s *cluster.Snapshot) *checkup.Roster
+	// Rights that a check needs beyond those that every run does; nil is none.
+	Rights func(checkup.Check) []checkup.Right
 }
 
 // Kinds holds every kind of check.
@@ -44,7 +49,40 @@ func Of(p *checkup.Plan, check string) (Kind, error) {
 	return k, nil
 }
 
-func expandPodMesh(p *checkup.Plan, check string, s *podmesh.Snapshot) (*checkup.Worksheet, []string, error) {
+// Survey reads what the named checks of a plan need of a cluster, or all of its
+// checks if none is named. Each kind is asked once. What it cannot read is an
+// error, all of it at once, unless the kind goes on without it.
+func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, checks ...string) (*cluster.Snapshot, error) {
+	if len(checks) == 0 {
+		checks = p.CheckNames()
+	}
+	asked := *p
+	asked.Checks = map[string]checkup.Check{}
+	var kinds []checkup.Kind
+	for _, name := range checks {
+		if _, err := Of(p, name); err != nil {
+			return nil, err
+		}
+		asked.Checks[name] = p.Checks[name]
+		kinds = append(kinds, p.Checks[name].Kind())
+	}
+	slices.Sort(kinds)
+	s, err := cluster.Survey(ctx, r)
+	if s == nil {
+		return nil, fmt.Errorf("survey: %w", err)
+	}
+	problems := []error{err}
+	for _, kind := range slices.Compact(kinds) {
+		problems = append(problems, Kinds[kind].Survey(ctx, r, &asked, s))
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, fmt.Errorf("survey: %w", err)
+	}
+	s.Normalize()
+	return s, nil
+}
+
+func expandPodMesh(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
 	round := podmesh.NextRound(p.Name, check, p.Checks[check].PodMesh.Sample, s.Rounds)
 	w, warnings, err := podmesh.Expand(p, check, s, round)
 	lines := make([]string, len(warnings))
@@ -54,7 +92,7 @@ func expandPodMesh(p *checkup.Plan, check string, s *podmesh.Snapshot) (*checkup
 	return w, lines, err
 }
 
-func podMeshRoster(p *checkup.Plan, w *checkup.Worksheet, s *podmesh.Snapshot) *checkup.Roster {
+func podMeshRoster(p *checkup.Plan, w *checkup.Worksheet, s *cluster.Snapshot) *checkup.Roster {
 	roster := podmesh.Roster(p.Checks[w.Check].PodMesh, w, s)
 	return &roster
 }

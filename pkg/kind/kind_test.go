@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
 // TestEveryKindIsKnown: a field of checkup.Check is a kind, unless it says of
@@ -58,7 +58,7 @@ func TestPodMeshRoster(t *testing.T) {
 	w := &checkup.Worksheet{Check: "mesh", Targets: []checkup.Endpoint{
 		{Node: "n0", Pod: "shop/both"}, {Node: "n1", Pod: "shop/none"}, {Node: "n2"},
 	}}
-	s := &podmesh.Snapshot{Selections: []podmesh.Selection{{Selector: "app=web", Pods: []podmesh.Pod{
+	s := &cluster.Snapshot{Selections: []cluster.Selection{{Selector: "app=web", Pods: []cluster.Pod{
 		{Name: "shop/both", Node: "n0", IPs: []string{"198.18.0.1", "fd00::1"}, Ready: true}, {Name: "shop/none", Node: "n1"},
 	}}}}
 	ports := map[checkup.Transport]int{checkup.TCP: 8080, checkup.HTTP: 8080}

@@ -18,11 +18,12 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
 // admission is what a placement makes of the nodes of a cluster.
 type admission struct {
-	nodes    []Node // admitted, in the snapshot's order
+	nodes    []cluster.Node // admitted, in the snapshot's order
 	excluded []exclusion
 }
 
@@ -38,7 +39,7 @@ type exclusion struct {
 // NoSchedule and NoExecute by TaintToleration. An unschedulable node is decided
 // by its taint, which the API server's node controller adds and which fixtures
 // tolerate.
-func admit(nodes []Node, p checkup.Placement, tolerations []checkup.Toleration, at *field.Path) (admission, error) {
+func admit(nodes []cluster.Node, p checkup.Placement, tolerations []checkup.Toleration, at *field.Path) (admission, error) {
 	affinity, err := affinityOf(p, at)
 	if err != nil {
 		return admission{}, err
@@ -60,7 +61,7 @@ func admit(nodes []Node, p checkup.Placement, tolerations []checkup.Toleration, 
 	var a admission
 	excluded := map[string][]string{}
 	var reasons []string
-	exclude := func(n Node, what string) {
+	exclude := func(n cluster.Node, what string) {
 		if _, ok := excluded[what]; !ok {
 			reasons = append(reasons, what)
 		}
@@ -90,7 +91,7 @@ func admit(nodes []Node, p checkup.Placement, tolerations []checkup.Toleration, 
 
 // selectiveFirst returns the keys of a node selector, those that match the
 // fewest nodes first: a key that matches nothing is then the one that is told.
-func selectiveFirst(nodes []Node, selector map[string]string) []string {
+func selectiveFirst(nodes []cluster.Node, selector map[string]string) []string {
 	matches := map[string]int{}
 	for key, value := range selector {
 		for _, n := range nodes {

@@ -9,15 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
 // Warning is something about a worksheet that its user should know before a
@@ -56,7 +55,7 @@ var Reasons = []Reason{NodesLeftOut, NodesNotReady, NodesFull, PodsNotReady, Fam
 //
 // An error says that there is nothing to measure, or that plan and snapshot do
 // not go together, and tells every reason at once.
-func Expand(p *checkup.Plan, check string, s *Snapshot, round int) (*checkup.Worksheet, []Warning, error) {
+func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*checkup.Worksheet, []Warning, error) {
 	fail := func(err error) (*checkup.Worksheet, []Warning, error) {
 		return nil, nil, fmt.Errorf("check %q: %w", check, err)
 	}
@@ -163,7 +162,7 @@ func usable(mesh *checkup.PodMesh, round int) error {
 type expansion struct {
 	sources, targets []checkup.Endpoint
 	// pods that are targets; nil where the targets are fixtures.
-	pods     []Pod
+	pods     []cluster.Pod
 	warnings []Warning
 }
 
@@ -172,7 +171,7 @@ func (e *expansion) warn(reason Reason, format string, args ...any) {
 }
 
 // place admits nodes to one side of the mesh.
-func (e *expansion) place(side string, nodes []Node, p checkup.Placement, tolerations []checkup.Toleration) (admission, error) {
+func (e *expansion) place(side string, nodes []cluster.Node, p checkup.Placement, tolerations []checkup.Toleration) (admission, error) {
 	at := field.NewPath(side + "s").Child("placement")
 	a, err := admit(nodes, p, tolerations, at)
 	if err != nil {
@@ -188,7 +187,7 @@ func (e *expansion) place(side string, nodes []Node, p checkup.Placement, tolera
 }
 
 // placeSources puts an agent on every node that the sources' placement admits.
-func (e *expansion) placeSources(mesh *checkup.PodMesh, s *Snapshot) error {
+func (e *expansion) placeSources(mesh *checkup.PodMesh, s *cluster.Snapshot) error {
 	p := mesh.Sources.Placement
 	tolerations := fixtureTolerations(p.Tolerations)
 	a, err := e.place("source", s.Nodes, p, tolerations)
@@ -198,7 +197,7 @@ func (e *expansion) placeSources(mesh *checkup.PodMesh, s *Snapshot) error {
 
 // placeTargets puts a responder on every node that the targets' placement
 // admits, or takes the existing pods there.
-func (e *expansion) placeTargets(mesh *checkup.PodMesh, s *Snapshot) error {
+func (e *expansion) placeTargets(mesh *checkup.PodMesh, s *cluster.Snapshot) error {
 	p := mesh.Targets.Placement
 	tolerations := fixtureTolerations(p.Tolerations)
 	if mesh.Targets.Pods == nil {
@@ -215,13 +214,11 @@ func (e *expansion) placeTargets(mesh *checkup.PodMesh, s *Snapshot) error {
 	if want.Namespace == "" {
 		where = "the run's namespace"
 	}
-	i := slices.IndexFunc(s.Selections, func(have Selection) bool {
-		return have.Namespace == want.Namespace && have.Selector == want.Selector
-	})
-	if i < 0 {
+	selected, ok := s.Selection(want.Namespace, want.Selector)
+	if !ok {
 		return fmt.Errorf("targets.pods: the snapshot does not tell which pods in %s have the labels %s: it was recorded for another plan, so record it again", where, want.Selector)
 	}
-	all := s.Selections[i].Pods
+	all := selected.Pods
 	if len(all) == 0 {
 		return fmt.Errorf("targets.pods: no pod in %s has the labels %s: see kubectl get pods --show-labels", where, want.Selector)
 	}
@@ -262,7 +259,7 @@ func (e *expansion) placeTargets(mesh *checkup.PodMesh, s *Snapshot) error {
 }
 
 // fixtures returns the endpoints of our own pods, one on each node.
-func fixtures(nodes []Node, tolerations []checkup.Toleration) []checkup.Endpoint {
+func fixtures(nodes []cluster.Node, tolerations []checkup.Toleration) []checkup.Endpoint {
 	endpoints := make([]checkup.Endpoint, len(nodes))
 	for i, n := range nodes {
 		endpoints[i] = checkup.Endpoint{Node: n.Name, Zone: n.Labels[corev1.LabelTopologyZone], Tolerations: tolerations}
@@ -274,7 +271,7 @@ func fixtures(nodes []Node, tolerations []checkup.Toleration) []checkup.Endpoint
 // families returns the plan's IP families, or else those that the cluster
 // shows: of the target pods' addresses, if there are any, else of the pod CIDRs
 // of the nodes that take part, else of their internal addresses.
-func (e *expansion) families(plan []checkup.IPFamily, s *Snapshot) ([]checkup.IPFamily, error) {
+func (e *expansion) families(plan []checkup.IPFamily, s *cluster.Snapshot) ([]checkup.IPFamily, error) {
 	takesPart := map[string]bool{}
 	for _, endpoint := range slices.Concat(e.sources, e.targets) {
 		takesPart[endpoint.Node] = true
@@ -282,7 +279,7 @@ func (e *expansion) families(plan []checkup.IPFamily, s *Snapshot) ([]checkup.IP
 	var shown []checkup.IPFamily
 	show := func(addresses []string) {
 		for _, a := range addresses {
-			if f, ok := familyOf(a); ok && !slices.Contains(shown, f) {
+			if f, ok := cluster.FamilyOf(a); ok && !slices.Contains(shown, f) {
 				shown = append(shown, f)
 			}
 		}
@@ -290,9 +287,9 @@ func (e *expansion) families(plan []checkup.IPFamily, s *Snapshot) ([]checkup.IP
 	for _, pod := range e.pods {
 		show(pod.IPs)
 	}
-	for _, of := range []func(Node) []string{
-		func(n Node) []string { return n.PodCIDRs },
-		func(n Node) []string { return n.InternalIPs },
+	for _, of := range []func(cluster.Node) []string{
+		func(n cluster.Node) []string { return n.PodCIDRs },
+		func(n cluster.Node) []string { return n.InternalIPs },
 	} {
 		if len(shown) > 0 {
 			break
@@ -319,19 +316,6 @@ func (e *expansion) families(plan []checkup.IPFamily, s *Snapshot) ([]checkup.IP
 		return nil, errors.New("ipFamilies: neither pod CIDRs nor internal addresses of the nodes tell the IP families of their pods: say which to measure")
 	}
 	return families, nil
-}
-
-// familyOf tells the IP family of an address or CIDR.
-func familyOf(s string) (checkup.IPFamily, bool) {
-	address, _, _ := strings.Cut(s, "/")
-	a, err := netip.ParseAddr(address)
-	switch {
-	case err != nil:
-		return "", false
-	case a.Is4():
-		return checkup.IPv4, true
-	}
-	return checkup.IPv6, true
 }
 
 // probes returns the plan's probes in the order of Transports, with ascending
@@ -380,7 +364,7 @@ func (e *expansion) warnOfSample(plan checkup.Sample, s sampling, w *checkup.Wor
 }
 
 // warnOfNodes says which nodes will probably stay unmeasured.
-func (e *expansion) warnOfNodes(w *checkup.Worksheet, s *Snapshot) {
+func (e *expansion) warnOfNodes(w *checkup.Worksheet, s *cluster.Snapshot) {
 	pods := map[string]int64{}
 	for i, source := range w.Sources {
 		pods[source.Node] += int64(min(1, len(w.Assignments[i])))
@@ -401,7 +385,7 @@ func (e *expansion) warnOfNodes(w *checkup.Worksheet, s *Snapshot) {
 		if n.Ready != corev1.ConditionTrue {
 			notReady = append(notReady, n.Name)
 		}
-		if n.Pods != nil && *n.Pods < want {
+		if takes, ok := n.Allocatable[corev1.ResourcePods]; ok && takes.Value() < want {
 			full = append(full, n.Name)
 		}
 	}

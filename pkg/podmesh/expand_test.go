@@ -14,8 +14,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
 // meshPlan is a plan with one podMesh check, "mesh", as a loaded plan is: with
@@ -42,9 +44,9 @@ func meshPlan(changes ...func(*checkup.PodMesh)) *checkup.Plan {
 }
 
 // linuxNode is a ready, dual-stack node. Each change is made to it.
-func linuxNode(name string, changes ...func(*Node)) Node {
-	n := Node{
-		Name: name, Ready: corev1.ConditionTrue, Pods: new(int64(110)),
+func linuxNode(name string, changes ...func(*cluster.Node)) cluster.Node {
+	n := cluster.Node{
+		Name: name, Ready: corev1.ConditionTrue, Allocatable: podLimit("110"),
 		Labels:   map[string]string{"kubernetes.io/os": "linux", "kubernetes.io/hostname": name},
 		PodCIDRs: []string{"10.244.0.0/24", "fd00:10:244::/64"}, InternalIPs: []string{"192.0.2.1"},
 	}
@@ -54,20 +56,28 @@ func linuxNode(name string, changes ...func(*Node)) Node {
 	return n
 }
 
-func label(key, value string) func(*Node) { return func(n *Node) { n.Labels[key] = value } }
+func podLimit(pods string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourcePods: resource.MustParse(pods)}
+}
 
-func taint(key, value string, effect corev1.TaintEffect) func(*Node) {
-	return func(n *Node) {
+func label(key, value string) func(*cluster.Node) {
+	return func(n *cluster.Node) { n.Labels[key] = value }
+}
+
+func taint(key, value string, effect corev1.TaintEffect) func(*cluster.Node) {
+	return func(n *cluster.Node) {
 		n.Taints = append(n.Taints, corev1.Taint{Key: key, Value: value, Effect: effect})
 	}
 }
 
-func status(ready corev1.ConditionStatus) func(*Node) { return func(n *Node) { n.Ready = ready } }
+func status(ready corev1.ConditionStatus) func(*cluster.Node) {
+	return func(n *cluster.Node) { n.Ready = ready }
+}
 
 var controlPlane = taint("node-role.kubernetes.io/control-plane", "", corev1.TaintEffectNoSchedule)
 
-func snapshotOf(nodes ...Node) *Snapshot {
-	return &Snapshot{APIVersion: checkup.APIVersion, Kind: SnapshotKind, Nodes: nodes}
+func snapshotOf(nodes ...cluster.Node) *cluster.Snapshot {
+	return &cluster.Snapshot{APIVersion: checkup.APIVersion, Kind: cluster.SnapshotKind, Nodes: nodes}
 }
 
 // webPods makes the targets existing pods with the label app=web.
@@ -75,13 +85,13 @@ func webPods(m *checkup.PodMesh) {
 	m.Targets.Pods = &checkup.PodTargets{Namespace: "shop", Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
 }
 
-func withPods(s *Snapshot, pods ...Pod) *Snapshot {
-	s.Selections = []Selection{{Namespace: "shop", Selector: "app=web", Pods: pods}}
+func withPods(s *cluster.Snapshot, pods ...cluster.Pod) *cluster.Snapshot {
+	s.Selections = []cluster.Selection{{Namespace: "shop", Selector: "app=web", Pods: pods}}
 	return s
 }
 
-func readyPod(name, node string) Pod {
-	return Pod{Name: "shop/" + name, Node: node, IPs: []string{"10.244.0.7"}, Ready: true}
+func readyPod(name, node string) cluster.Pod {
+	return cluster.Pod{Name: "shop/" + name, Node: node, IPs: []string{"10.244.0.7"}, Ready: true}
 }
 
 func TestExpand(t *testing.T) {
@@ -91,13 +101,13 @@ func TestExpand(t *testing.T) {
 	bothPlacements := func(change func(*checkup.Placement)) func(*checkup.PodMesh) {
 		return func(m *checkup.PodMesh) { change(&m.Sources.Placement); change(&m.Targets.Placement) }
 	}
-	three := func(changes ...func(*Node)) []Node {
-		return []Node{linuxNode("a"), linuxNode("b"), linuxNode("c", changes...)}
+	three := func(changes ...func(*cluster.Node)) []cluster.Node {
+		return []cluster.Node{linuxNode("a"), linuxNode("b"), linuxNode("c", changes...)}
 	}
 	tests := []struct {
 		name     string
 		plan     *checkup.Plan
-		snapshot *Snapshot
+		snapshot *cluster.Snapshot
 		// want is "sources > targets, families, degree"
 		want     string
 		warnings []string
@@ -132,7 +142,7 @@ func TestExpand(t *testing.T) {
 			name: "a node under pressure and a cordoned one stay expected", plan: meshPlan(),
 			snapshot: snapshotOf(
 				linuxNode("a", taint(corev1.TaintNodeDiskPressure, "", corev1.TaintEffectNoSchedule), taint(corev1.TaintNodeMemoryPressure, "", corev1.TaintEffectNoSchedule), taint(corev1.TaintNodePIDPressure, "", corev1.TaintEffectNoSchedule)),
-				linuxNode("b", func(n *Node) { n.Unschedulable = true }, taint(corev1.TaintNodeUnschedulable, "", corev1.TaintEffectNoSchedule))),
+				linuxNode("b", func(n *cluster.Node) { n.Unschedulable = true }, taint(corev1.TaintNodeUnschedulable, "", corev1.TaintEffectNoSchedule))),
 			want: "a b > a b, IPv4 IPv6, degree 1, round 0 of 1",
 		}, {
 			name: "a node that is known to have no network is no source, and that is told", plan: meshPlan(),
@@ -228,11 +238,11 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			warnings: []string{"ZonesMissed: 8 of 12 ordered zone pairs have no pair in the sample, because sample.budget of 8 does not allow more"},
 		}, {
 			name: "families of internal addresses where there are no pod CIDRs", plan: meshPlan(),
-			snapshot: snapshotOf(three(func(n *Node) { n.PodCIDRs = nil })[2], linuxNode("d", func(n *Node) { n.PodCIDRs, n.InternalIPs = nil, []string{"2001:db8::1"} })),
+			snapshot: snapshotOf(three(func(n *cluster.Node) { n.PodCIDRs = nil })[2], linuxNode("d", func(n *cluster.Node) { n.PodCIDRs, n.InternalIPs = nil, []string{"2001:db8::1"} })),
 			want:     "c d > c d, IPv4 IPv6, degree 1, round 0 of 1",
 		}, {
 			name: "families of nodes that take part only", plan: meshPlan(),
-			snapshot: snapshotOf(linuxNode("a", func(n *Node) { n.PodCIDRs = n.PodCIDRs[:1] }), linuxNode("b", func(n *Node) { n.PodCIDRs = n.PodCIDRs[:1] }), linuxNode("win", label("kubernetes.io/os", "windows"))),
+			snapshot: snapshotOf(linuxNode("a", func(n *cluster.Node) { n.PodCIDRs = n.PodCIDRs[:1] }), linuxNode("b", func(n *cluster.Node) { n.PodCIDRs = n.PodCIDRs[:1] }), linuxNode("win", label("kubernetes.io/os", "windows"))),
 			want:     "a b > a b, IPv4, degree 1, round 0 of 1",
 			warnings: []string{
 				"NodesLeftOut: 2 of 3 nodes can be a source; left out: 1 node without label kubernetes.io/os=linux (sources.placement.nodeSelector)",
@@ -240,15 +250,15 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			},
 		}, {
 			name: "families of the plan", plan: meshPlan(func(m *checkup.PodMesh) { m.IPFamilies = []checkup.IPFamily{"IPv6", "IPv4"} }),
-			snapshot: snapshotOf(linuxNode("a", func(n *Node) { n.PodCIDRs = []string{"10.0.0.0/24"} }), linuxNode("b", func(n *Node) { n.PodCIDRs = nil })),
+			snapshot: snapshotOf(linuxNode("a", func(n *cluster.Node) { n.PodCIDRs = []string{"10.0.0.0/24"} }), linuxNode("b", func(n *cluster.Node) { n.PodCIDRs = nil })),
 			want:     "a b > a b, IPv4 IPv6, degree 1, round 0 of 1",
 			warnings: []string{"FamilyMissing: the plan measures IPv6, which the cluster's pods do not seem to have: its pairs will be unmeasured"},
 		}, {
 			name: "no family to be seen", plan: meshPlan(),
-			snapshot: snapshotOf(linuxNode("a", func(n *Node) { n.PodCIDRs, n.InternalIPs = nil, nil }), linuxNode("b", func(n *Node) { n.PodCIDRs, n.InternalIPs = nil, []string{"host.example"} })),
+			snapshot: snapshotOf(linuxNode("a", func(n *cluster.Node) { n.PodCIDRs, n.InternalIPs = nil, nil }), linuxNode("b", func(n *cluster.Node) { n.PodCIDRs, n.InternalIPs = nil, []string{"host.example"} })),
 			err:      `check "mesh": ipFamilies: neither pod CIDRs nor internal addresses of the nodes tell the IP families of their pods: say which to measure`,
 		}, {
-			name: "a node that takes one pod", plan: meshPlan(), snapshot: snapshotOf(three(func(n *Node) { n.Pods = new(int64(1)) })...),
+			name: "a node that takes one pod", plan: meshPlan(), snapshot: snapshotOf(three(func(n *cluster.Node) { n.Allocatable = podLimit("1") })...),
 			want:     "a b c > a b c, IPv4 IPv6, degree 1, round 0 of 2",
 			warnings: []string{"NodesFull: 1 node is not able to take the pods of the check: c"},
 		}, {
@@ -256,7 +266,7 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			want: "a b c > shop/one shop/two shop/three, IPv4, degree 1, round 0 of 3",
 		}, {
 			name: "existing pods that are not ready or not scheduled", plan: meshPlan(webPods),
-			snapshot: withPods(snapshotOf(three()...), readyPod("one", "a"), Pod{Name: "shop/starting", Node: "b"}, Pod{Name: "shop/waiting"}),
+			snapshot: withPods(snapshotOf(three()...), readyPod("one", "a"), cluster.Pod{Name: "shop/starting", Node: "b"}, cluster.Pod{Name: "shop/waiting"}),
 			want:     "a b c > shop/waiting shop/one shop/starting, IPv4, degree 1, round 0 of 2",
 			warnings: []string{"PodsNotReady: 2 targets are not ready, and will be unmeasured: shop/starting, shop/waiting"},
 		}, {
@@ -373,7 +383,7 @@ func TestExpandWorksheet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := DecodeSnapshot(data)
+	s, err := cluster.DecodeSnapshot(data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -482,7 +492,7 @@ func TestExpandRounds(t *testing.T) {
 				union[[2]int{source, target}] = true
 			}
 		}
-		s.Rounds = append(s.Rounds, RecordedRound{Plan: p.Name, Check: "mesh", Round: w.Round, Created: time.Unix(int64(run), 0)})
+		s.Rounds = append(s.Rounds, cluster.RecordedRound{Plan: p.Name, Check: "mesh", Round: w.Round, Created: time.Unix(int64(run), 0)})
 	}
 	if want := []int{2, 0, 1, 2}; !slices.Equal(rounds, want) {
 		t.Errorf("rounds %v, want %v", rounds, want)
@@ -514,7 +524,7 @@ func TestFixtureTolerations(t *testing.T) {
 
 // testCluster is a cluster of n nodes in three zones with the labels that nodes
 // of a real one have.
-func testCluster(n int) *Snapshot {
+func testCluster(n int) *cluster.Snapshot {
 	s := snapshotOf()
 	for i := range n {
 		s.Nodes = append(s.Nodes, linuxNode(fmt.Sprintf("node-%05d", i),
@@ -541,4 +551,27 @@ func BenchmarkExpand(b *testing.B) {
 			}
 		})
 	}
+}
+
+// FuzzExpandSnapshot: no snapshot that can be read makes Expand panic, or gives
+// a worksheet without pairs.
+func FuzzExpandSnapshot(f *testing.F) {
+	data, err := os.ReadFile(filepath.Join("testdata", "snapshot.json"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Add([]byte(strings.ReplaceAll(string(data), "worker-1", "worker-2")))
+	f.Add([]byte(`{"apiVersion": "checkplan.dev/v1alpha1", "kind": "Snapshot", "nodes": [{"name": "a", "ready": "True", "podCIDRs": ["x"]}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := cluster.DecodeSnapshot(data)
+		if err != nil {
+			return
+		}
+		p := meshPlan()
+		w, _, err := Expand(p, "mesh", s, NextRound(p.Name, "mesh", p.Checks["mesh"].PodMesh.Sample, s.Rounds))
+		if err == nil && w.CountPairs() == 0 {
+			t.Fatal("a worksheet without pairs, and no error")
+		}
+	})
 }

@@ -6,25 +6,23 @@ import (
 	"slices"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
 // Roster says where the existing pods among a worksheet's targets can be
 // reached, as the snapshot has them: one entry per target. Entries of fixtures
 // are empty, for whoever starts them. A pod that is not ready does not count as
 // there: what does not answer then says nothing about the network.
-func Roster(mesh *checkup.PodMesh, w *checkup.Worksheet, s *Snapshot) checkup.Roster {
+func Roster(mesh *checkup.PodMesh, w *checkup.Worksheet, s *cluster.Snapshot) checkup.Roster {
 	roster := checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
 	if mesh.Targets.Pods == nil {
 		return roster
 	}
-	pods := map[string]Pod{}
+	pods := map[string]cluster.Pod{}
 	if want, err := selectionOf(*mesh.Targets.Pods); err == nil {
-		for _, have := range s.Selections {
-			if have.Namespace == want.Namespace && have.Selector == want.Selector {
-				for _, pod := range have.Pods {
-					pods[pod.Name] = pod
-				}
-			}
+		selected, _ := s.Selection(want.Namespace, want.Selector)
+		for _, pod := range selected.Pods {
+			pods[pod.Name] = pod
 		}
 	}
 	for i, target := range w.Targets {
@@ -37,7 +35,7 @@ func Roster(mesh *checkup.PodMesh, w *checkup.Worksheet, s *Snapshot) checkup.Ro
 }
 
 // entryOf is the entry of one existing pod.
-func entryOf(name string, pod Pod, found bool, port int) checkup.RosterEntry {
+func entryOf(name string, pod cluster.Pod, found bool, port int) checkup.RosterEntry {
 	entry := checkup.RosterEntry{Pod: name}
 	missing := func(message string) checkup.RosterEntry {
 		entry.Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: message}
@@ -55,7 +53,7 @@ func entryOf(name string, pod Pod, found bool, port int) checkup.RosterEntry {
 	}
 	entry.Addresses = map[checkup.IPFamily]string{}
 	for _, ip := range slices.Backward(pod.IPs) { // of several, the first counts
-		if family, ok := familyOf(ip); ok {
+		if family, ok := cluster.FamilyOf(ip); ok {
 			entry.Addresses[family] = ip
 		}
 	}

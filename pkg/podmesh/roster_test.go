@@ -8,17 +8,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
 func TestRoster(t *testing.T) {
 	p := meshPlan(webPods)
 	mesh := p.Checks["mesh"].PodMesh
 	s := withPods(snapshotOf(linuxNode("a"), linuxNode("b")),
-		Pod{Name: "shop/dual", Node: "a", IPs: []string{"fd00::1", "10.0.0.1", "10.0.0.2"}, Ready: true},
-		Pod{Name: "shop/single", Node: "a", IPs: []string{"10.0.0.3"}, Ready: true},
-		Pod{Name: "shop/unready", Node: "b", IPs: []string{"10.0.0.4"}},
-		Pod{Name: "shop/starting", Node: "b"},
-		Pod{Name: "shop/waiting"},
+		cluster.Pod{Name: "shop/dual", Node: "a", IPs: []string{"fd00::1", "10.0.0.1", "10.0.0.2"}, Ready: true},
+		cluster.Pod{Name: "shop/single", Node: "a", IPs: []string{"10.0.0.3"}, Ready: true},
+		cluster.Pod{Name: "shop/unready", Node: "b", IPs: []string{"10.0.0.4"}},
+		cluster.Pod{Name: "shop/starting", Node: "b"},
+		cluster.Pod{Name: "shop/waiting"},
 	)
 	w, _, err := Expand(p, "mesh", s, 0)
 	if err != nil {

@@ -2,18 +2,21 @@
 
 package podmesh
 
-import "github.com/checkplan/checkplan/pkg/checkup"
+import (
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+)
 
 // NextRound returns the round that the next run of a check is to take: the
 // sample's own, unless it rotates and a round of this plan and check is
 // recorded; then one more than the newest of them. Of rounds that were recorded
 // at the same time (Kubernetes' clock has seconds) the highest counts. Expand
 // takes the result modulo the number of rounds, which only it knows.
-func NextRound(plan, check string, sample checkup.Sample, recorded []RecordedRound) int {
+func NextRound(plan, check string, sample checkup.Sample, recorded []cluster.RecordedRound) int {
 	if !sample.Rotate {
 		return sample.Round
 	}
-	var last *RecordedRound
+	var last *cluster.RecordedRound
 	for i, r := range recorded {
 		if r.Plan != plan || r.Check != check {
 			continue

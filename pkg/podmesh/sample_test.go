@@ -14,8 +14,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// cluster is the shape of a mesh: small numbers, so that what fails is small.
-type cluster struct {
+// mesh is the shape of a mesh: small numbers, so that what fails is small.
+type mesh struct {
 	both, sources, targets int // nodes on both sides, on one side only
 	podsEach               int // existing pods on each target node; 0 means responders
 	podsSpread             int // the i-th target node has up to so many more
@@ -25,7 +25,7 @@ type cluster struct {
 	budget                 int // assignments; 0 means enough for everything
 }
 
-func (c cluster) endpoints() (sources, targets []checkup.Endpoint) {
+func (c mesh) endpoints() (sources, targets []checkup.Endpoint) {
 	zone := func(i int) string {
 		if c.zones == 0 {
 			return ""
@@ -68,7 +68,7 @@ func pairable(sources []checkup.Endpoint, s, t checkup.Endpoint) bool {
 }
 
 // check builds a whole cycle of rounds and holds every guarantee against it.
-func (c cluster) check(t *testing.T) {
+func (c mesh) check(t *testing.T) {
 	t.Helper()
 	sources, targets := c.endpoints()
 	possible := 0
@@ -186,7 +186,7 @@ func TestSampleGuarantees(t *testing.T) {
 	t.Run("same nodes on both sides", func(t *testing.T) {
 		for n := range 26 {
 			for degree := range 28 {
-				cluster{both: n, seed: uint64(n*31 + degree), degree: degree}.check(t)
+				mesh{both: n, seed: uint64(n*31 + degree), degree: degree}.check(t)
 			}
 		}
 	})
@@ -195,7 +195,7 @@ func TestSampleGuarantees(t *testing.T) {
 			for sources := range 6 {
 				for targets := range 6 {
 					for degree := range 8 {
-						cluster{both: both, sources: sources, targets: targets, degree: degree, seed: uint64(degree)}.check(t)
+						mesh{both: both, sources: sources, targets: targets, degree: degree, seed: uint64(degree)}.check(t)
 					}
 				}
 			}
@@ -207,7 +207,7 @@ func TestSampleGuarantees(t *testing.T) {
 				for targets := range 4 {
 					for pods := 1; pods <= 5; pods++ {
 						for degree := range 6 {
-							cluster{both: both, sources: sources, targets: targets, podsEach: pods, degree: degree, seed: uint64(pods)}.check(t)
+							mesh{both: both, sources: sources, targets: targets, podsEach: pods, degree: degree, seed: uint64(pods)}.check(t)
 						}
 					}
 				}
@@ -219,7 +219,7 @@ func TestSampleGuarantees(t *testing.T) {
 			for sources := range 3 {
 				for pods := 2; pods <= 4; pods++ {
 					for budget := 1; budget <= both*pods*(both+sources-1); budget++ {
-						cluster{both: both, sources: sources, podsEach: pods, degree: 3, seed: uint64(pods), budget: budget}.check(t)
+						mesh{both: both, sources: sources, podsEach: pods, degree: 3, seed: uint64(pods), budget: budget}.check(t)
 					}
 				}
 			}
@@ -232,7 +232,7 @@ func TestSampleGuarantees(t *testing.T) {
 			clusters = 3000
 		}
 		for range clusters {
-			c := cluster{
+			c := mesh{
 				both: r.IntN(20), sources: r.IntN(12), targets: r.IntN(12), podsEach: r.IntN(3), podsSpread: r.IntN(8),
 				zones: r.IntN(6), seed: r.Uint64(), degree: r.IntN(15), budget: r.IntN(400),
 			}
@@ -252,7 +252,7 @@ func TestSampleOfLargeClusters(t *testing.T) {
 			if n > 1000 && k != 10 && !long() {
 				continue
 			}
-			c := cluster{both: n, degree: k, seed: uint64(n), budget: 1 << 30}
+			c := mesh{both: n, degree: k, seed: uint64(n), budget: 1 << 30}
 			sources, targets := c.endpoints()
 			var before [][]int
 			for _, round := range []int{0, 1, 2, ceilDiv(n-1, k) - 1} {
@@ -287,7 +287,7 @@ func TestSampleOfLargeClusters(t *testing.T) {
 // TestFilledPairsAreFarAway: where existing pods made a round short of pairs,
 // those that fill it up are not those of its neighbours.
 func TestFilledPairsAreFarAway(t *testing.T) {
-	sources, targets := cluster{both: 20, podsEach: 1, podsSpread: 1}.endpoints()
+	sources, targets := mesh{both: 20, podsEach: 1, podsSpread: 1}.endpoints()
 	var before [][]int
 	filled := 0
 	for round := range sample(1, 0, 2, 10_000, sources, targets).rounds - 1 {
@@ -309,7 +309,7 @@ func TestFilledPairsAreFarAway(t *testing.T) {
 
 // TestFullMeshBeyondTheBudget must not build the 10^8 pairs that it refuses.
 func TestFullMeshBeyondTheBudget(t *testing.T) {
-	sources, targets := cluster{both: 10000}.endpoints()
+	sources, targets := mesh{both: 10000}.endpoints()
 	s := sample(1, 0, 0, 100_000, sources, targets)
 	if s.degree != 10 || s.rounds != 1000 || s.possible != 10000*9999 {
 		t.Errorf("degree %d, rounds %d, possible %d, want 10, 1000, 99990000", s.degree, s.rounds, s.possible)
@@ -319,20 +319,20 @@ func TestFullMeshBeyondTheBudget(t *testing.T) {
 func TestSampleBudget(t *testing.T) {
 	tests := []struct {
 		name           string
-		c              cluster
+		c              mesh
 		degree, rounds int
 	}{
-		{"full mesh fits", cluster{both: 10, budget: 90}, 9, 1},
-		{"full mesh does not fit by one", cluster{both: 10, budget: 89}, 8, 2},
-		{"largest degree that fits", cluster{both: 10, degree: 5, budget: 45}, 4, 3},
-		{"degree fits", cluster{both: 10, degree: 5, budget: 50}, 5, 2},
-		{"degree of 1 fits", cluster{both: 10, degree: 5, budget: 10}, 1, 9},
-		{"not even a degree of 1", cluster{both: 10, degree: 5, budget: 9}, 0, 10},
-		{"one pair a run", cluster{both: 3, degree: 1, budget: 1}, 0, 6},
-		{"one target more, its pairs spread over the rounds", cluster{both: 3, targets: 1, degree: 1, budget: 5}, 1, 2},
-		{"one target more, and no room for its pairs", cluster{both: 3, targets: 1, degree: 1, budget: 4}, 0, 3},
-		{"one target only", cluster{both: 1, sources: 4, degree: 2}, 1, 1},
-		{"more degree than there are targets", cluster{both: 3, targets: 1, degree: 9}, 2, 1},
+		{"full mesh fits", mesh{both: 10, budget: 90}, 9, 1},
+		{"full mesh does not fit by one", mesh{both: 10, budget: 89}, 8, 2},
+		{"largest degree that fits", mesh{both: 10, degree: 5, budget: 45}, 4, 3},
+		{"degree fits", mesh{both: 10, degree: 5, budget: 50}, 5, 2},
+		{"degree of 1 fits", mesh{both: 10, degree: 5, budget: 10}, 1, 9},
+		{"not even a degree of 1", mesh{both: 10, degree: 5, budget: 9}, 0, 10},
+		{"one pair a run", mesh{both: 3, degree: 1, budget: 1}, 0, 6},
+		{"one target more, its pairs spread over the rounds", mesh{both: 3, targets: 1, degree: 1, budget: 5}, 1, 2},
+		{"one target more, and no room for its pairs", mesh{both: 3, targets: 1, degree: 1, budget: 4}, 0, 3},
+		{"one target only", mesh{both: 1, sources: 4, degree: 2}, 1, 1},
+		{"more degree than there are targets", mesh{both: 3, targets: 1, degree: 9}, 2, 1},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -354,7 +354,7 @@ func TestSampleBudget(t *testing.T) {
 func TestSampleIgnoresInputOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 200 {
-		c := cluster{both: r.IntN(12), sources: r.IntN(5), targets: r.IntN(5), podsEach: r.IntN(3), podsSpread: r.IntN(3), zones: r.IntN(4), degree: r.IntN(6), seed: r.Uint64()}
+		c := mesh{both: r.IntN(12), sources: r.IntN(5), targets: r.IntN(5), podsEach: r.IntN(3), podsSpread: r.IntN(3), zones: r.IntN(4), degree: r.IntN(6), seed: r.Uint64()}
 		named := func(sources, targets []checkup.Endpoint) map[string]bool {
 			names := map[string]bool{}
 			s := sample(c.seed, 1, c.degree, 1000, sources, targets)
@@ -377,7 +377,7 @@ func TestSampleIgnoresInputOrder(t *testing.T) {
 
 // TestSampleChangesWithSeed guards against a seed that is not used.
 func TestSampleChangesWithSeed(t *testing.T) {
-	sources, targets := cluster{both: 50}.endpoints()
+	sources, targets := mesh{both: 50}.endpoints()
 	a, b := sample(1, 0, 3, 1000, sources, targets), sample(2, 0, 3, 1000, sources, targets)
 	if slices.EqualFunc(a.assignments, b.assignments, slices.Equal) {
 		t.Error("seeds 1 and 2 give the same sample")
@@ -387,7 +387,7 @@ func TestSampleChangesWithSeed(t *testing.T) {
 // TestSampleIsStable pins one sample: a report's sample can be built again from
 // its seed by later versions only if none of this ever changes.
 func TestSampleIsStable(t *testing.T) {
-	sources, targets := cluster{both: 6, targets: 1}.endpoints()
+	sources, targets := mesh{both: 6, targets: 1}.endpoints()
 	got := sample(42, 1, 2, 1000, sources, targets).assignments
 	want := [][]int{{3, 4}, {2, 5, 6}, {0, 5}, {1, 2, 6}, {1, 3}, {0, 4}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -399,7 +399,7 @@ func FuzzSample(f *testing.F) {
 	f.Add(byte(3), byte(0), byte(1), byte(0), byte(0), byte(2), uint64(1), byte(1), uint16(0))
 	f.Add(byte(0), byte(9), byte(2), byte(3), byte(2), byte(0), uint64(7), byte(0), uint16(5))
 	f.Fuzz(func(t *testing.T, both, sources, targets, podsEach, podsSpread, zones byte, seed uint64, degree byte, budget uint16) {
-		cluster{
+		mesh{
 			both: int(both % 24), sources: int(sources % 16), targets: int(targets % 16),
 			podsEach: int(podsEach % 4), podsSpread: int(podsSpread % 8), zones: int(zones % 8),
 			seed: seed, degree: int(degree), budget: int(budget % 1024),

@@ -3,9 +3,7 @@
 package podmesh
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +22,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
 func surveyedNode(name string, changes ...func(*corev1.Node)) *corev1.Node {
@@ -66,7 +65,7 @@ func reportOf(name string, created int64, labels, annotations map[string]string)
 }
 
 // clusterOf is a cluster with these objects, ConfigMaps as metadata.
-func clusterOf(t *testing.T, objects ...runtime.Object) (Cluster, *fake.Clientset) {
+func clusterOf(t *testing.T, objects ...runtime.Object) (cluster.Reader, *fake.Clientset) {
 	t.Helper()
 	var full, metadata []runtime.Object
 	for _, o := range objects {
@@ -82,7 +81,21 @@ func clusterOf(t *testing.T, objects ...runtime.Object) (Cluster, *fake.Clientse
 	if err := metav1.AddMetaToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	return Cluster{Kubernetes: client, Metadata: metadatafake.NewSimpleMetadataClient(scheme, metadata...), Namespace: "checks"}, client
+	return cluster.Reader{Kubernetes: client, Metadata: metadatafake.NewSimpleMetadataClient(scheme, metadata...), Namespace: "checks"}, client
+}
+
+// survey does what kind.Survey does.
+func survey(t *testing.T, c cluster.Reader, p *checkup.Plan) (*cluster.Snapshot, error) {
+	t.Helper()
+	s, err := cluster.Survey(t.Context(), c)
+	if err != nil {
+		return nil, err
+	}
+	if err := Survey(t.Context(), c, p, s); err != nil {
+		return nil, err
+	}
+	s.Normalize()
+	return s, nil
 }
 
 func TestSurvey(t *testing.T) {
@@ -118,54 +131,21 @@ func TestSurvey(t *testing.T) {
 	p.Checks["web-again"] = meshPlan(webPods).Checks["mesh"]
 	p.Checks["own"] = meshPlan(webPods, func(m *checkup.PodMesh) { m.Targets.Pods.Namespace = "" }).Checks["mesh"]
 
-	s, err := Survey(t.Context(), c, p)
+	s, err := survey(t, c, p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := EncodeSnapshot(s)
+	got, err := cluster.EncodeSnapshot(s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "survey.json", got)
-	again, err := DecodeSnapshot(got)
+	again, err := cluster.DecodeSnapshot(got)
 	if err != nil {
 		t.Fatalf("a survey cannot be read again: %v", err)
 	}
 	if diff := cmp.Diff(s, again); diff != "" {
 		t.Errorf("a survey changes when it is recorded (-survey +read):\n%s", diff)
-	}
-}
-
-// TestSurveyPages serves a hundred nodes in pages.
-func TestSurveyPages(t *testing.T) {
-	c, client := clusterOf(t)
-	var continues []string
-	client.PrependReactor("list", "nodes", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		options := action.(clienttesting.ListActionImpl).ListOptions
-		if options.Limit == 0 {
-			return true, nil, errors.New("a list without a limit")
-		}
-		continues = append(continues, options.Continue)
-		first := 0
-		fmt.Sscan(options.Continue, &first)
-		list := &corev1.NodeList{}
-		for i := first; i < first+40 && i < 100; i++ {
-			list.Items = append(list.Items, *surveyedNode(fmt.Sprintf("node-%02d", i)))
-		}
-		if first+40 < 100 {
-			list.Continue = fmt.Sprint(first + 40)
-		}
-		return true, list, nil
-	})
-	s, err := Survey(t.Context(), c, meshPlan())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(s.Nodes) != 100 || s.Nodes[99].Name != "node-99" {
-		t.Errorf("%d nodes, want 100 in order", len(s.Nodes))
-	}
-	if want := []string{"", "40", "80"}; !slices.Equal(continues, want) {
-		t.Errorf("pages asked for: %q, want %q", continues, want)
 	}
 }
 
@@ -180,59 +160,35 @@ func TestSurveyErrors(t *testing.T) {
 	tests := []struct {
 		name    string
 		plan    *checkup.Plan
-		breakIt func(c *Cluster, client *fake.Clientset)
+		breakIt func(c *cluster.Reader, client *fake.Clientset)
 		err     []string // "" for none
 	}{
 		{
 			"no rights at all", meshPlan(webPods, rotating),
-			func(c *Cluster, client *fake.Clientset) {
-				client.PrependReactor("list", "nodes", forbidden("list", "nodes"))
+			func(c *cluster.Reader, client *fake.Clientset) {
 				client.PrependReactor("list", "pods", forbidden("list", "pods"))
 				c.Metadata.(*metadatafake.FakeMetadataClient).PrependReactor("list", "configmaps", forbidden("list", "configmaps"))
 			},
 			[]string{
-				"survey: list pods with labels app=web in namespace shop: missing the verb list on pods in namespace shop (a Role): pods is forbidden: user cannot list",
-				"list nodes: missing the verb list on nodes in the whole cluster (a ClusterRole): nodes is forbidden: user cannot list",
+				"list pods with labels app=web in namespace shop: missing the verb list on pods in namespace shop (a Role): pods is forbidden: user cannot list",
 				"read the last round: list configmaps with labels checkplan.dev/plan=plan,checkplan.dev/role=report in namespace checks: missing the verb list on configmaps in namespace checks (a Role): configmaps is forbidden: user cannot list",
 			},
 		}, {
-			"an API server that breaks down", meshPlan(),
-			func(c *Cluster, client *fake.Clientset) {
-				client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-					return true, nil, errors.New("connection refused")
-				})
-			},
-			[]string{"survey: list nodes: connection refused"},
+			"no metadata client, and none needed", meshPlan(), func(c *cluster.Reader, _ *fake.Clientset) { c.Metadata = nil }, nil,
 		}, {
-			"an API server that cannot be reached", meshPlan(),
-			func(c *Cluster, client *fake.Clientset) {
-				client.PrependReactor("get", "version", func(clienttesting.Action) (bool, runtime.Object, error) {
-					return true, nil, errors.New("connection refused")
-				})
-			},
-			[]string{"survey: read the API server's version: connection refused"},
-		}, {
-			"no right to ask for the version", meshPlan(),
-			func(c *Cluster, client *fake.Clientset) {
-				client.PrependReactor("get", "version", forbidden("get", "version"))
-			},
-			nil,
-		}, {
-			"no metadata client, and none needed", meshPlan(), func(c *Cluster, _ *fake.Clientset) { c.Metadata = nil }, nil,
-		}, {
-			"no metadata client", meshPlan(rotating), func(c *Cluster, _ *fake.Clientset) { c.Metadata = nil },
-			[]string{"survey: read the last round: no metadata client"},
+			"no metadata client", meshPlan(rotating), func(c *cluster.Reader, _ *fake.Clientset) { c.Metadata = nil },
+			[]string{"read the last round: no metadata client"},
 		}, {
 			"a selector that Kubernetes would refuse", meshPlan(webPods, func(m *checkup.PodMesh) { m.Targets.Pods.Selector.MatchLabels["app"] = "a b" }),
-			func(*Cluster, *fake.Clientset) {},
-			[]string{`survey: check "mesh": targets.pods.selector: values[0][app]: Invalid value: "a b": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')`},
+			func(*cluster.Reader, *fake.Clientset) {},
+			[]string{`check "mesh": targets.pods.selector: values[0][app]: Invalid value: "a b": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')`},
 		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			c, client := clusterOf(t, surveyedNode("a"))
 			test.breakIt(&c, client)
-			s, err := Survey(t.Context(), c, test.plan)
+			s, err := survey(t, c, test.plan)
 			if fmt.Sprint(err) != cmpErr(strings.Join(test.err, "\n")) {
 				t.Errorf("error:\n%v\nwant:\n%s", err, strings.Join(test.err, "\n"))
 			}

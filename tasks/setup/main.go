@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -47,7 +47,7 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 			t.Logf("removed %d pods and ConfigMaps that earlier runs left behind", n)
 		}
 	}
-	snapshot, err := k.Survey(ctx, podmesh.Cluster{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Namespace: t.Namespace}, plan)
+	snapshot, err := kind.Survey(ctx, cluster.Reader{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Namespace: t.Namespace}, plan, t.Check)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/pager"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Reader reads a cluster. Lists are paged. An error says what was read, and
+// which right is missing if that is what it is; apierrors.IsForbidden and
+// IsNotFound see through it.
+type Reader struct {
+	Kubernetes kubernetes.Interface
+	// Metadata reads annotations without the objects. It is needed by Rounds only,
+	// and may be nil elsewhere.
+	Metadata metadata.Interface
+	// Dynamic reads APIs that a cluster may not have. It may be nil where no kind
+	// of the plan's checks asks for any.
+	Dynamic dynamic.Interface
+	// Namespace of the run: where its reports are, and pods that are selected
+	// without a namespace.
+	Namespace string
+}
+
+// Survey reads what every kind needs: the API server's version and the nodes.
+// It needs the verb list on nodes. With an error it returns a snapshot all the
+// same if the API server answers, so that what else cannot be read can be told
+// at once.
+func Survey(ctx context.Context, r Reader) (*Snapshot, error) {
+	s := &Snapshot{APIVersion: checkup.APIVersion, Kind: SnapshotKind}
+	version, err := r.Kubernetes.Discovery().ServerVersion()
+	switch {
+	case err == nil:
+		s.ServerVersion = version.GitVersion
+	case !apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("read the API server's version: %w", err)
+	}
+	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return r.Kubernetes.CoreV1().Nodes().List(ctx, options)
+	}
+	err = pager.New(list).EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+		s.Nodes = append(s.Nodes, NodeOf(o.(*corev1.Node)))
+		return nil
+	})
+	if err != nil {
+		return s, MissingRight(err, "list nodes", "list", "nodes", "")
+	}
+	return s, nil
+}
+
+// NodeOf keeps of a node what the snapshot has.
+func NodeOf(n *corev1.Node) Node {
+	node := Node{
+		Name:          n.Name,
+		Labels:        n.Labels,
+		Unschedulable: n.Spec.Unschedulable,
+		Ready:         corev1.ConditionUnknown,
+		PodCIDRs:      n.Spec.PodCIDRs,
+		Allocatable:   n.Status.Allocatable,
+	}
+	if len(node.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
+		node.PodCIDRs = []string{n.Spec.PodCIDR}
+	}
+	for _, t := range n.Spec.Taints {
+		node.Taints = append(node.Taints, corev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect})
+	}
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			node.Ready = condition.Status
+		}
+	}
+	for _, address := range n.Status.Addresses {
+		if address.Type == corev1.NodeInternalIP {
+			node.InternalIPs = append(node.InternalIPs, address.Address)
+		}
+	}
+	return node
+}
+
+// Requests fills in what is requested on the snapshot's nodes, and which of
+// their ports are taken, by every pod of the cluster that is on a node and has
+// not ended. It needs the verb list on pods in every namespace. Where it fails,
+// nothing is filled in.
+func (r Reader) Requests(ctx context.Context, s *Snapshot) error {
+	requested := map[string]map[corev1.ResourceName]int64{} // cpu in thousandths
+	ports := map[string][]HostPort{}
+	for i := range s.Nodes {
+		requested[s.Nodes[i].Name] = map[corev1.ResourceName]int64{corev1.ResourcePods: 0}
+	}
+	err := r.eachPod(ctx, metav1.NamespaceAll, metav1.ListOptions{FieldSelector: "spec.nodeName!="}, func(p *corev1.Pod) {
+		sum, ok := requested[p.Spec.NodeName]
+		if !ok {
+			return
+		}
+		sum[corev1.ResourcePods]++
+		for name, quantity := range resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{UseStatusResources: true}) {
+			if name == corev1.ResourceCPU {
+				sum[name] += quantity.MilliValue()
+			} else {
+				sum[name] += quantity.Value()
+			}
+		}
+		ports[p.Spec.NodeName] = append(ports[p.Spec.NodeName], HostPorts(&p.Spec)...)
+	})
+	if err != nil {
+		return MissingRight(err, "list the pods of all namespaces", "list", "pods", "")
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		n.Requested = corev1.ResourceList{}
+		for name, sum := range requested[n.Name] {
+			switch name {
+			case corev1.ResourceCPU:
+				n.Requested[name] = *resource.NewMilliQuantity(sum, resource.DecimalSI)
+			case corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
+				n.Requested[name] = *resource.NewQuantity(sum, resource.BinarySI)
+			default:
+				n.Requested[name] = *resource.NewQuantity(sum, resource.DecimalSI)
+			}
+		}
+		n.HostPorts = ports[n.Name]
+		slices.SortFunc(n.HostPorts, compareHostPorts)
+	}
+	return nil
+}
+
+// HostPorts returns the ports that a pod takes on its node: those of its
+// containers and of its sidecars, as the scheduler counts them.
+func HostPorts(spec *corev1.PodSpec) []HostPort {
+	var ports []HostPort
+	take := func(c corev1.Container) {
+		for _, p := range c.Ports {
+			if p.HostPort <= 0 {
+				continue
+			}
+			port := HostPort{Port: p.HostPort, Protocol: p.Protocol, HostIP: p.HostIP}
+			if port.Protocol == "" {
+				port.Protocol = corev1.ProtocolTCP
+			}
+			if port.HostIP == "0.0.0.0" {
+				port.HostIP = ""
+			}
+			ports = append(ports, port)
+		}
+	}
+	for _, c := range spec.InitContainers {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			take(c)
+		}
+	}
+	for _, c := range spec.Containers {
+		take(c)
+	}
+	return ports
+}
+
+// Selector returns a label selector in the spelling of kubectl's --selector. An
+// empty one, which would select everything, is an error.
+func Selector(s checkup.LabelSelector) (string, error) {
+	selector := &metav1.LabelSelector{MatchLabels: s.MatchLabels}
+	for _, r := range s.MatchExpressions {
+		selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
+			Key: r.Key, Operator: metav1.LabelSelectorOperator(r.Operator), Values: r.Values,
+		})
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		return "", err
+	}
+	if parsed.Empty() {
+		return "", errors.New("is empty, which would select every pod: say which labels the pods have")
+	}
+	return parsed.String(), nil
+}
+
+// Pods lists the pods that have not ended, in a namespace (empty: the run's own)
+// with the labels of a selector. It needs the verb list on pods there.
+func (r Reader) Pods(ctx context.Context, namespace, selector string) ([]Pod, error) {
+	var pods []Pod
+	err := r.selectedPods(ctx, namespace, selector, func(p *corev1.Pod) { pods = append(pods, podOf(p)) })
+	return pods, err
+}
+
+// Components lists pods as Pods does, with what a component of the control plane
+// has beyond. Of the annotations those are kept that are named.
+func (r Reader) Components(ctx context.Context, namespace, selector string, annotations ...string) ([]Component, error) {
+	var components []Component
+	err := r.selectedPods(ctx, namespace, selector, func(p *corev1.Pod) {
+		c := Component{Pod: podOf(p), HostNetwork: p.Spec.HostNetwork, Labels: p.Labels}
+		for _, key := range annotations {
+			if value, ok := p.Annotations[key]; ok {
+				if c.Annotations == nil {
+					c.Annotations = map[string]string{}
+				}
+				c.Annotations[key] = value
+			}
+		}
+		for _, t := range p.Spec.Tolerations {
+			c.Tolerations = append(c.Tolerations, checkup.Toleration{
+				Key: t.Key, Operator: string(t.Operator), Value: t.Value, Effect: string(t.Effect), TolerationSeconds: t.TolerationSeconds,
+			})
+		}
+		components = append(components, c)
+	})
+	return components, err
+}
+
+func (r Reader) selectedPods(ctx context.Context, namespace, selector string, yield func(*corev1.Pod)) error {
+	if namespace == "" {
+		namespace = r.Namespace
+	}
+	err := r.eachPod(ctx, namespace, metav1.ListOptions{LabelSelector: selector}, func(p *corev1.Pod) {
+		if p.DeletionTimestamp == nil {
+			yield(p)
+		}
+	})
+	if err != nil {
+		return MissingRight(err, fmt.Sprintf("list pods with labels %s in namespace %s", selector, namespace), "list", "pods", namespace)
+	}
+	return nil
+}
+
+// eachPod yields the pods that have not ended.
+func (r Reader) eachPod(ctx context.Context, namespace string, options metav1.ListOptions, yield func(*corev1.Pod)) error {
+	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return r.Kubernetes.CoreV1().Pods(namespace).List(ctx, options)
+	}
+	return pager.New(list).EachListItem(ctx, options, func(o runtime.Object) error {
+		if p := o.(*corev1.Pod); p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			yield(p)
+		}
+		return nil
+	})
+}
+
+func podOf(p *corev1.Pod) Pod {
+	pod := Pod{Name: p.Namespace + "/" + p.Name, Node: p.Spec.NodeName}
+	for _, ip := range p.Status.PodIPs {
+		pod.IPs = append(pod.IPs, ip.IP)
+	}
+	for _, condition := range p.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			pod.Ready = condition.Status == corev1.ConditionTrue
+		}
+	}
+	return pod
+}
+
+// Service reads a Service and what is behind it. It needs the verb get on
+// services and list on endpointslices in its namespace.
+func (r Reader) Service(ctx context.Context, namespace, name string) (*Service, error) {
+	object, err := r.Kubernetes.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, MissingRight(err, fmt.Sprintf("read service %s/%s", namespace, name), "get", "services", namespace)
+	}
+	s := &Service{Namespace: namespace, Name: name}
+	for _, ip := range object.Spec.ClusterIPs {
+		if ip != corev1.ClusterIPNone && ip != "" {
+			s.ClusterIPs = append(s.ClusterIPs, ip)
+		}
+	}
+	for _, p := range object.Spec.Ports {
+		if p.Protocol == corev1.ProtocolTCP || p.Protocol == "" {
+			s.Ports = append(s.Ports, ServicePort{Name: p.Name, Port: int(p.Port)})
+		}
+	}
+	selector := labels.Set{discoveryv1.LabelServiceName: name}.String()
+	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return r.Kubernetes.DiscoveryV1().EndpointSlices(namespace).List(ctx, options)
+	}
+	err = pager.New(list).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
+		for _, e := range endpointsOf(o.(*discoveryv1.EndpointSlice)) {
+			// While an endpoint moves from one slice to another it can be in both.
+			if !slices.Contains(s.Endpoints, e) {
+				s.Endpoints = append(s.Endpoints, e)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, MissingRight(err, fmt.Sprintf("list the endpoint slices of service %s/%s", namespace, name), "list", "endpointslices", namespace)
+	}
+	return s, nil
+}
+
+// endpointsOf returns the endpoints of a slice that have an address and a TCP
+// port.
+func endpointsOf(slice *discoveryv1.EndpointSlice) []ServiceEndpoint {
+	var endpoints []ServiceEndpoint
+	for _, e := range slice.Endpoints {
+		for _, p := range slice.Ports {
+			if p.Port == nil || p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
+				continue
+			}
+			for _, address := range e.Addresses {
+				family, ok := FamilyOf(address)
+				if !ok {
+					continue
+				}
+				endpoint := ServiceEndpoint{Address: address, Family: family, Port: int(*p.Port), Ready: e.Conditions.Ready == nil || *e.Conditions.Ready}
+				if p.Name != nil {
+					endpoint.PortName = *p.Name
+				}
+				if e.NodeName != nil {
+					endpoint.Node = *e.NodeName
+				}
+				if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
+					endpoint.Pod = e.TargetRef.Namespace + "/" + e.TargetRef.Name
+				}
+				endpoints = append(endpoints, endpoint)
+			}
+		}
+	}
+	return endpoints
+}
+
+// ConfigMap reads the data of a ConfigMap. It needs the verb get on it.
+func (r Reader) ConfigMap(ctx context.Context, namespace, name string) (map[string]string, error) {
+	object, err := r.Kubernetes.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, MissingRight(err, fmt.Sprintf("read configmap %s/%s", namespace, name), "get", "configmaps", namespace)
+	}
+	return object.Data, nil
+}
+
+// Rounds reads from the annotations of a plan's reports which rounds they tell.
+// An annotation that is not a number from 0 records no round. It needs the verb
+// list on configmaps in the run's namespace.
+func (r Reader) Rounds(ctx context.Context, plan string) ([]RecordedRound, error) {
+	if r.Metadata == nil {
+		return nil, errors.New("read the last round: no metadata client")
+	}
+	var rounds []RecordedRound
+	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return r.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(r.Namespace).List(ctx, options)
+	}
+	selector := labels.Set{checkup.LabelRole: string(checkup.RoleReport), checkup.LabelPlan: plan}.String()
+	err := pager.New(list).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
+		object := o.(*metav1.PartialObjectMetadata)
+		for key, value := range object.Annotations {
+			check, ok := strings.CutPrefix(key, checkup.AnnotationRound)
+			round, err := strconv.Atoi(value)
+			if !ok || err != nil || round < 0 {
+				continue
+			}
+			rounds = append(rounds, RecordedRound{Plan: plan, Check: check, Round: round, Created: object.CreationTimestamp.UTC()})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, MissingRight(err, fmt.Sprintf("read the last round: list configmaps with labels %s in namespace %s", selector, r.Namespace), "list", "configmaps", r.Namespace)
+	}
+	// A report in several chunks tells its round with each of them.
+	slices.SortFunc(rounds, compareRounds)
+	return slices.Compact(rounds), nil
+}
+
+// MissingRight wraps the error of a request, and says which right is missing if
+// that is what it is. An empty namespace stands for the whole cluster.
+func MissingRight(err error, attempt, verb, resource, namespace string) error {
+	if !apierrors.IsForbidden(err) {
+		return fmt.Errorf("%s: %w", attempt, err)
+	}
+	where := "in the whole cluster (a ClusterRole)"
+	if namespace != "" {
+		where = "in namespace " + namespace + " (a Role)"
+	}
+	return fmt.Errorf("%s: missing the verb %s on %s %s: %w", attempt, verb, resource, where, err)
+}

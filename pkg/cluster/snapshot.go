@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// SnapshotKind is the kind of a recorded snapshot; its apiVersion is
+// checkup.APIVersion.
+const SnapshotKind = "Snapshot"
+
+// Snapshot is what kinds of check need to know of a cluster, and no more. Its
+// slices are sorted (Normalize), so that the same cluster gives the same bytes.
+// What no kind asked for is empty.
+type Snapshot struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	// ServerVersion of the API server, such as v1.35.0. Empty where the survey
+	// had no right to ask; nothing depends on it.
+	ServerVersion string `json:"serverVersion,omitempty"`
+	// Platform is what the control plane was recognised as: openshift, kubeadm, or
+	// empty where it is neither, or nothing asked.
+	Platform Platform `json:"platform,omitempty"`
+	// Nodes by name: every node of the cluster.
+	Nodes []Node `json:"nodes"`
+	// Selections of existing pods, one for each targets.pods of the plan that
+	// was surveyed. A selection that is missing was not looked up; one without
+	// pods matched nothing.
+	Selections []Selection `json:"selections,omitempty"`
+	// Rounds that the reports in the cluster tell, oldest first. Empty where no
+	// check of the plan rotates.
+	Rounds []RecordedRound `json:"rounds,omitempty"`
+	// Components are pods of the control plane, by name.
+	Components []Component `json:"components,omitempty"`
+	// Services with what is behind them, by namespace and name.
+	Services []Service `json:"services,omitempty"`
+	// APIServices that are backed by a Service, by name.
+	APIServices []APIService `json:"apiServices,omitempty"`
+	// LoadBalancers in front of the API servers, by side and host.
+	LoadBalancers []LoadBalancer `json:"loadBalancers,omitempty"`
+	// NetworkConfig is what the cluster's own objects say of its network
+	// diagnostics; nil if nothing asked.
+	NetworkConfig *NetworkConfig `json:"networkConfig,omitempty"`
+	// Unseen is what could not be looked at, and why, in the order in which that
+	// was found.
+	Unseen []Unseen `json:"unseen,omitempty"`
+}
+
+// Platform is a way in which control planes are set up.
+type Platform string
+
+const (
+	OpenShift Platform = "openshift"
+	Kubeadm   Platform = "kubeadm"
+)
+
+// Platforms lists every Platform.
+var Platforms = []Platform{OpenShift, Kubeadm}
+
+// Node is one node of the cluster, in the words of corev1.Node.
+type Node struct {
+	Name          string            `json:"name"`
+	Labels        map[string]string `json:"labels,omitempty"`
+	Taints        []corev1.Taint    `json:"taints,omitempty"` // without timeAdded
+	Unschedulable bool              `json:"unschedulable,omitempty"`
+	// Ready is the status of the condition Ready: True, False or Unknown, which
+	// it is too where the node has no such condition.
+	Ready       corev1.ConditionStatus `json:"ready"`
+	PodCIDRs    []string               `json:"podCIDRs,omitempty"`
+	InternalIPs []string               `json:"internalIPs,omitempty"`
+	// Allocatable is status.allocatable: what the node has for pods, and how many
+	// of them ("pods"). Empty where the node does not tell.
+	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+	// Requested is what the pods on the node request, as the scheduler counts it,
+	// and how many there are ("pods"). Nil where nothing asked (Reader.Requests):
+	// then it is not known what is left, nor which ports are taken.
+	Requested corev1.ResourceList `json:"requested,omitempty"`
+	// HostPorts that pods on the node take, sorted; only where Requested is set.
+	HostPorts []HostPort `json:"hostPorts,omitempty"`
+}
+
+// HostPort is a port of a node that a pod takes.
+type HostPort struct {
+	Port     int32           `json:"port"`
+	Protocol corev1.Protocol `json:"protocol"`
+	// HostIP is the address of the node that it is taken of; empty is all.
+	HostIP string `json:"hostIP,omitempty"`
+}
+
+// Selection is what one targets.pods chose. Namespace and Selector are as in
+// the plan: an empty namespace is the run's own.
+type Selection struct {
+	Namespace string `json:"namespace,omitempty"`
+	// Selector in the spelling of kubectl's --selector.
+	Selector string `json:"selector"`
+	// Pods by namespace/name, without those that have ended.
+	Pods []Pod `json:"pods,omitempty"`
+}
+
+// Pod is an existing pod.
+type Pod struct {
+	Name string `json:"name"` // namespace/name
+	// Node is empty while the pod is not scheduled, and where it is on a node that
+	// is not among the snapshot's.
+	Node  string   `json:"node,omitempty"`
+	IPs   []string `json:"ips,omitempty"`
+	Ready bool     `json:"ready,omitempty"`
+}
+
+// Component is a pod of the control plane.
+type Component struct {
+	Pod
+	HostNetwork bool `json:"hostNetwork,omitempty"`
+	// Labels of the pod.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Annotations that tell how the component is spoken to, such as
+	// kubeadm.kubernetes.io/etcd.advertise-client-urls; no others.
+	Annotations map[string]string    `json:"annotations,omitempty"`
+	Tolerations []checkup.Toleration `json:"tolerations,omitempty"`
+}
+
+// Service is a Service with its endpoints.
+type Service struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// ClusterIPs is empty for a headless Service.
+	ClusterIPs []string      `json:"clusterIPs,omitempty"`
+	Ports      []ServicePort `json:"ports,omitempty"`
+	// Endpoints of all of the Service's EndpointSlices, those that are not ready
+	// too; one entry for each address and port.
+	Endpoints []ServiceEndpoint `json:"endpoints,omitempty"`
+}
+
+// ServicePort is a TCP port of a Service.
+type ServicePort struct {
+	Name string `json:"name,omitempty"`
+	Port int    `json:"port"`
+}
+
+// ServiceEndpoint is an address and a TCP port behind a Service.
+type ServiceEndpoint struct {
+	Address string           `json:"address"`
+	Family  checkup.IPFamily `json:"family"`
+	Port    int              `json:"port"`
+	// PortName is the name of the Service's port that leads to it.
+	PortName string `json:"portName,omitempty"`
+	// Node that it is on, and the pod that it is, as namespace/name; empty where
+	// the EndpointSlice does not tell.
+	Node string `json:"node,omitempty"`
+	Pod  string `json:"pod,omitempty"`
+	// Ready is the endpoint's condition; one that does not tell counts as ready.
+	Ready bool `json:"ready,omitempty"`
+}
+
+// APIService is an aggregated API, by the Service that serves it.
+type APIService struct {
+	Name string `json:"name"`
+	// Namespace, Service and Port of what serves it.
+	Namespace string `json:"namespace"`
+	Service   string `json:"service"`
+	Port      int    `json:"port"`
+	// Available is the status of the condition Available: True, False or Unknown,
+	// which it is too where there is no such condition.
+	Available corev1.ConditionStatus `json:"available"`
+}
+
+// LoadBalancer is an address at which the API servers are reached from outside
+// of the cluster's network.
+type LoadBalancer struct {
+	Side Side   `json:"side"`
+	Host string `json:"host"`
+	Port int    `json:"port"`
+	// Origin names the object and field that tell it.
+	Origin string `json:"origin"`
+}
+
+// Side is whom a load balancer is for.
+type Side string
+
+const (
+	Internal Side = "internal" // nodes
+	External Side = "external" // users
+)
+
+// Sides lists both.
+var Sides = []Side{Internal, External}
+
+// NetworkConfig is what OpenShift's objects say of the network diagnostics.
+type NetworkConfig struct {
+	// Diagnostics is spec.networkDiagnostics of network.config.openshift.io/cluster.
+	// Nil where there is no such object, or no such field.
+	Diagnostics *NetworkDiagnostics `json:"diagnostics,omitempty"`
+	// DisableNetworkDiagnostics is spec.disableNetworkDiagnostics of
+	// network.operator.openshift.io/cluster. Nil where there is no such object, or
+	// no such field.
+	DisableNetworkDiagnostics *bool `json:"disableNetworkDiagnostics,omitempty"`
+}
+
+// NetworkDiagnostics is config.openshift.io/v1 NetworkDiagnostics.
+type NetworkDiagnostics struct {
+	Mode checkup.DiagnosticsMode `json:"mode,omitempty"`
+	// SourcePlacement and TargetPlacement; nil where the object has none.
+	SourcePlacement *DiagnosticsPlacement `json:"sourcePlacement,omitempty"`
+	TargetPlacement *DiagnosticsPlacement `json:"targetPlacement,omitempty"`
+}
+
+// DiagnosticsPlacement is NetworkDiagnosticsSourcePlacement and
+// NetworkDiagnosticsTargetPlacement, which have the same fields.
+type DiagnosticsPlacement struct {
+	NodeSelector map[string]string    `json:"nodeSelector,omitempty"`
+	Tolerations  []checkup.Toleration `json:"tolerations,omitempty"`
+}
+
+// RecordedRound is the round that one report tells of one check.
+type RecordedRound struct {
+	Plan    string    `json:"plan"`
+	Check   string    `json:"check"`
+	Round   int       `json:"round"`
+	Created time.Time `json:"created"`
+}
+
+// Unseen is something that could not be looked at.
+type Unseen struct {
+	// What was looked for, such as "pods with labels component=etcd in namespace
+	// kube-system".
+	What string `json:"what"`
+	// Cause says why it was not seen: a missing right, or an API that the cluster
+	// does not have.
+	Cause string `json:"cause"`
+}
+
+// AddUnseen notes that something could not be looked at, once.
+func (s *Snapshot) AddUnseen(what string, err error) {
+	u := Unseen{What: what, Cause: err.Error()}
+	if !slices.Contains(s.Unseen, u) {
+		s.Unseen = append(s.Unseen, u)
+	}
+}
+
+// Node returns the node of that name, or nil.
+func (s *Snapshot) Node(name string) *Node {
+	if i := slices.IndexFunc(s.Nodes, func(n Node) bool { return n.Name == name }); i >= 0 {
+		return &s.Nodes[i]
+	}
+	return nil
+}
+
+// Selection returns what was found of a selection, and whether it was looked up.
+func (s *Snapshot) Selection(namespace, selector string) (Selection, bool) {
+	for _, have := range s.Selections {
+		if have.Namespace == namespace && have.Selector == selector {
+			return have, true
+		}
+	}
+	return Selection{}, false
+}
+
+// Service returns the Service of that name, or nil.
+func (s *Snapshot) Service(namespace, name string) *Service {
+	if i := slices.IndexFunc(s.Services, func(x Service) bool { return x.Namespace == namespace && x.Name == name }); i >= 0 {
+		return &s.Services[i]
+	}
+	return nil
+}
+
+// FamilyOf tells the IP family of an address or CIDR, and whether it is one.
+func FamilyOf(s string) (checkup.IPFamily, bool) {
+	address, _, _ := strings.Cut(s, "/")
+	a, err := netip.ParseAddr(address)
+	switch {
+	case err != nil:
+		return "", false
+	case a.Is4():
+		return checkup.IPv4, true
+	}
+	return checkup.IPv6, true
+}
+
+// EncodeSnapshot writes a snapshot as indented JSON: the same bytes for the
+// same snapshot.
+func EncodeSnapshot(s *Snapshot) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", " ")
+	if err := e.Encode(s); err != nil {
+		return nil, fmt.Errorf("write snapshot: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// DecodeSnapshot reads what EncodeSnapshot wrote. It is strict: it reports
+// every unknown, misspelled or repeated field, and whatever no kind could work
+// with, all at once.
+func DecodeSnapshot(data []byte) (*Snapshot, error) {
+	const attempt = "read snapshot"
+	// The version first: fields that another version has are not the problem
+	// that its reader wants to hear of.
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &head); err != nil {
+		return nil, fmt.Errorf("%s: not a JSON object of a snapshot: %w", attempt, err)
+	}
+	if head.Kind != SnapshotKind {
+		return nil, fmt.Errorf("%s: kind is %q, want %q: such a file is written by planner explain --record", attempt, head.Kind, SnapshotKind)
+	}
+	if head.APIVersion != checkup.APIVersion {
+		return nil, fmt.Errorf("%s: apiVersion is %q, but this planner reads %q: record it again with planner explain --record", attempt, head.APIVersion, checkup.APIVersion)
+	}
+	var s Snapshot
+	problems, err := kjson.UnmarshalStrict(data, &s, kjson.DisallowUnknownFields, kjson.DisallowDuplicateFields)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", attempt, err)
+	}
+	problems = append(problems, s.problems()...)
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("%s: %w", attempt, errors.Join(problems...))
+	}
+	s.Normalize()
+	return &s, nil
+}
+
+// problems returns what makes the snapshot unusable.
+func (s *Snapshot) problems() []error {
+	var problems []error
+	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	status := func(at string, status corev1.ConditionStatus) {
+		switch status {
+		case corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown:
+		default:
+			add("%s: %q is none of True, False, Unknown", at, status)
+		}
+	}
+	port := func(at string, port int) {
+		if port < 1 || port > 65535 {
+			add("%s: %d is no port", at, port)
+		}
+	}
+	// unique tells of names that are missing or there twice.
+	unique := func(list string, i int, name string, seen map[string]int) {
+		if first, ok := seen[name]; name == "" {
+			add("%s[%d].name: missing", list, i)
+		} else if ok {
+			add("%s[%d].name: %q is already the name of %s[%d]", list, i, name, list[strings.LastIndex(list, ".")+1:], first)
+		} else {
+			seen[name] = i
+		}
+	}
+	nodes := map[string]int{}
+	for i, n := range s.Nodes {
+		unique("nodes", i, n.Name, nodes)
+		status(fmt.Sprintf("nodes[%d].ready", i), n.Ready)
+	}
+	onNode := func(at, node string) {
+		if _, ok := nodes[node]; node != "" && !ok {
+			add("%s.node: no node is named %q", at, node)
+		}
+	}
+	if s.Platform != "" && !slices.Contains(Platforms, s.Platform) {
+		add("platform: %q is none of %q", s.Platform, Platforms)
+	}
+	selections := map[[2]string]int{}
+	for i, sel := range s.Selections {
+		key := [2]string{sel.Namespace, sel.Selector}
+		if first, ok := selections[key]; ok {
+			add("selections[%d]: the same namespace and selector as selections[%d]", i, first)
+		}
+		selections[key] = i
+		pods := map[string]int{}
+		for j, p := range sel.Pods {
+			unique(fmt.Sprintf("selections[%d].pods", i), j, p.Name, pods)
+			onNode(fmt.Sprintf("selections[%d].pods[%d]", i, j), p.Node)
+		}
+	}
+	components := map[string]int{}
+	for i, c := range s.Components {
+		unique("components", i, c.Name, components)
+		onNode(fmt.Sprintf("components[%d]", i), c.Node)
+	}
+	services := map[string]int{}
+	for i, service := range s.Services {
+		at := fmt.Sprintf("services[%d]", i)
+		name := service.Namespace + "/" + service.Name
+		if service.Namespace == "" || service.Name == "" {
+			name = ""
+		}
+		unique("services", i, name, services)
+		for j, p := range service.Ports {
+			port(fmt.Sprintf("%s.ports[%d].port", at, j), p.Port)
+		}
+		for j, e := range service.Endpoints {
+			at := fmt.Sprintf("%s.endpoints[%d]", at, j)
+			port(at+".port", e.Port)
+			onNode(at, e.Node)
+			if family, ok := FamilyOf(e.Address); !ok || family != e.Family {
+				add("%s.address: %q is no address of the family %q", at, e.Address, e.Family)
+			}
+		}
+	}
+	apis := map[string]int{}
+	for i, a := range s.APIServices {
+		at := fmt.Sprintf("apiServices[%d]", i)
+		unique("apiServices", i, a.Name, apis)
+		port(at+".port", a.Port)
+		status(at+".available", a.Available)
+		if a.Namespace == "" || a.Service == "" {
+			add("%s: namespace or service is missing", at)
+		}
+	}
+	for i, b := range s.LoadBalancers {
+		at := fmt.Sprintf("loadBalancers[%d]", i)
+		port(at+".port", b.Port)
+		if b.Host == "" {
+			add("%s.host: missing", at)
+		}
+		if !slices.Contains(Sides, b.Side) {
+			add("%s.side: %q is none of %q", at, b.Side, Sides)
+		}
+	}
+	if s.NetworkConfig != nil && s.NetworkConfig.Diagnostics != nil && !slices.Contains(checkup.DiagnosticsModes, s.NetworkConfig.Diagnostics.Mode) {
+		add("networkConfig.diagnostics.mode: %q is none of %q", s.NetworkConfig.Diagnostics.Mode, checkup.DiagnosticsModes)
+	}
+	for i, r := range s.Rounds {
+		if r.Round < 0 {
+			add("rounds[%d].round: is %d, want 0 or more", i, r.Round)
+		}
+	}
+	return problems
+}
+
+// Normalize puts the snapshot's slices in their order. A pod that is on a node
+// that is not there, as it came or went between two lists, is from then on on no
+// node.
+func (s *Snapshot) Normalize() {
+	slices.SortFunc(s.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	known := map[string]bool{}
+	for i := range s.Nodes {
+		known[s.Nodes[i].Name] = true
+		slices.SortFunc(s.Nodes[i].HostPorts, compareHostPorts)
+	}
+	forget := func(node *string) {
+		if !known[*node] {
+			*node = ""
+		}
+	}
+	byName := func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(s.Selections, func(a, b Selection) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Selector, b.Selector))
+	})
+	for _, sel := range s.Selections {
+		slices.SortFunc(sel.Pods, byName)
+		for i := range sel.Pods {
+			forget(&sel.Pods[i].Node)
+		}
+	}
+	slices.SortFunc(s.Rounds, compareRounds)
+	slices.SortFunc(s.Components, func(a, b Component) int { return byName(a.Pod, b.Pod) })
+	for i := range s.Components {
+		forget(&s.Components[i].Node)
+	}
+	slices.SortFunc(s.Services, func(a, b Service) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, service := range s.Services {
+		for i := range service.Endpoints {
+			forget(&service.Endpoints[i].Node)
+		}
+		slices.SortFunc(service.Endpoints, func(a, b ServiceEndpoint) int {
+			return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.PortName, b.PortName), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Node, b.Node))
+		})
+	}
+	slices.SortFunc(s.APIServices, func(a, b APIService) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.LoadBalancers, func(a, b LoadBalancer) int {
+		return cmp.Or(-cmp.Compare(a.Side, b.Side), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Origin, b.Origin))
+	})
+}
+
+func compareHostPorts(a, b HostPort) int {
+	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.HostIP, b.HostIP))
+}
+
+// compareRounds orders recorded rounds from the oldest to the newest.
+func compareRounds(a, b RecordedRound) int {
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Plan, b.Plan), cmp.Compare(a.Check, b.Check), cmp.Compare(a.Round, b.Round))
+}
