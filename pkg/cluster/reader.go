@@ -77,6 +77,7 @@ func NodeOf(n *corev1.Node) Node {
 		Ready:         corev1.ConditionUnknown,
 		PodCIDRs:      n.Spec.PodCIDRs,
 		Allocatable:   n.Status.Allocatable,
+		KubeletPort:   int(n.Status.DaemonEndpoints.KubeletEndpoint.Port),
 	}
 	if len(node.PodCIDRs) == 0 && n.Spec.PodCIDR != "" {
 		node.PodCIDRs = []string{n.Spec.PodCIDR}
@@ -274,6 +275,12 @@ func (r Reader) Service(ctx context.Context, namespace, name string) (*Service, 
 		return nil, MissingRight(err, fmt.Sprintf("read service %s/%s", namespace, name), "get", "services", namespace)
 	}
 	s := &Service{Namespace: namespace, Name: name}
+	if len(object.Spec.Selector) > 0 {
+		s.Selector = labels.Set(object.Spec.Selector).String()
+	}
+	if object.Spec.Type == corev1.ServiceTypeExternalName {
+		s.ExternalName = object.Spec.ExternalName
+	}
 	for _, ip := range object.Spec.ClusterIPs {
 		if ip != corev1.ClusterIPNone && ip != "" {
 			s.ClusterIPs = append(s.ClusterIPs, ip)

@@ -52,9 +52,15 @@ type Snapshot struct {
 	APIServices []APIService `json:"apiServices,omitempty"`
 	// LoadBalancers in front of the API servers, by side and host.
 	LoadBalancers []LoadBalancer `json:"loadBalancers,omitempty"`
+	// EtcdEndpoints are those of etcd members outside of the cluster, as host:port,
+	// in their object's order.
+	EtcdEndpoints []string `json:"etcdEndpoints,omitempty"`
 	// NetworkConfig is what the cluster's own objects say of its network
 	// diagnostics; nil if nothing asked.
 	NetworkConfig *NetworkConfig `json:"networkConfig,omitempty"`
+	// Seen is what was looked at for the sake of a control plane, whether anything
+	// was found or not, in the words of Unseen.What, sorted.
+	Seen []string `json:"seen,omitempty"`
 	// Unseen is what could not be looked at, and why, in the order in which that
 	// was found.
 	Unseen []Unseen `json:"unseen,omitempty"`
@@ -82,6 +88,9 @@ type Node struct {
 	Ready       corev1.ConditionStatus `json:"ready"`
 	PodCIDRs    []string               `json:"podCIDRs,omitempty"`
 	InternalIPs []string               `json:"internalIPs,omitempty"`
+	// KubeletPort is status.daemonEndpoints.kubeletEndpoint.port; 0 where the node
+	// does not tell.
+	KubeletPort int `json:"kubeletPort,omitempty"`
 	// Allocatable is status.allocatable: what the node has for pods, and how many
 	// of them ("pods"). Empty where the node does not tell.
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
@@ -137,9 +146,14 @@ type Component struct {
 type Service struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// ClusterIPs is empty for a headless Service.
+	// ClusterIPs is empty for a headless Service, and for one of type ExternalName.
 	ClusterIPs []string      `json:"clusterIPs,omitempty"`
 	Ports      []ServicePort `json:"ports,omitempty"`
+	// ExternalName is the DNS name that a Service of that type stands for.
+	ExternalName string `json:"externalName,omitempty"`
+	// Selector of its pods in the spelling of kubectl's --selector; empty where its
+	// endpoints are not made by one.
+	Selector string `json:"selector,omitempty"`
 	// Endpoints of all of the Service's EndpointSlices, those that are not ready
 	// too; one entry for each address and port.
 	Endpoints []ServiceEndpoint `json:"endpoints,omitempty"`
@@ -248,6 +262,13 @@ func (s *Snapshot) AddUnseen(what string, err error) {
 	u := Unseen{What: what, Cause: err.Error()}
 	if !slices.Contains(s.Unseen, u) {
 		s.Unseen = append(s.Unseen, u)
+	}
+}
+
+// AddSeen notes that something was looked at, once.
+func (s *Snapshot) AddSeen(what string) {
+	if !slices.Contains(s.Seen, what) {
+		s.Seen = append(s.Seen, what)
 	}
 }
 
@@ -470,6 +491,7 @@ func (s *Snapshot) Normalize() {
 		}
 	}
 	slices.SortFunc(s.Rounds, compareRounds)
+	slices.Sort(s.Seen)
 	slices.SortFunc(s.Components, func(a, b Component) int { return byName(a.Pod, b.Pod) })
 	for i := range s.Components {
 		forget(&s.Components[i].Node)
