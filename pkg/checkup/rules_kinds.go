@@ -14,6 +14,11 @@ import (
 // MaxWatch is the most measurements of one pair: each is kept, with its time.
 const MaxWatch = 50_000
 
+// MaxResults is the most measurements of all pairs of a check that are told one
+// by one: they take about 15 bytes each in the record's ConfigMaps, and conclude
+// reads them all.
+const MaxResults = 1_000_000
+
 func controlDurations(c *ControlPlane, report reporter) {
 	check := func(d Duration, least Duration, path ...string) { checkDuration(report, d, least, path...) }
 	if c.For != nil {
