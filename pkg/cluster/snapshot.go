@@ -235,8 +235,10 @@ type NetworkDiagnostics struct {
 // DiagnosticsPlacement is NetworkDiagnosticsSourcePlacement and
 // NetworkDiagnosticsTargetPlacement, which have the same fields.
 type DiagnosticsPlacement struct {
-	NodeSelector map[string]string    `json:"nodeSelector,omitempty"`
-	Tolerations  []checkup.Toleration `json:"tolerations,omitempty"`
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// Tolerations; nil where the object has none. An empty list differs from that:
+	// it tolerates nothing.
+	Tolerations []checkup.Toleration `json:"tolerations,omitzero"`
 }
 
 // RecordedRound is the round that one report tells of one check.
