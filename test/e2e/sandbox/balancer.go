@@ -76,14 +76,19 @@ func balance(ctx context.Context, listeners []net.Listener, backends []string, r
 	return g.Wait()
 }
 
-// check asks a backend for its readiness until ctx ends.
-func (b *balancer) check(ctx context.Context, back *backend, roots *x509.CertPool) {
+// dialFunc is as [http.Transport] has it; nil is the usual one.
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// readiness makes a question to an API server: nil if it is ready.
+func readiness(address string, roots *x509.CertPool, dial dialFunc) func(context.Context) error {
 	client := http.Client{
-		Timeout:   checkTimeout,
-		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}},
+		Timeout: checkTimeout,
+		Transport: &http.Transport{
+			DisableKeepAlives: true, DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: roots},
+		},
 	}
-	ask := func() error {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+back.address+"/readyz", nil)
+	return func(ctx context.Context) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/readyz", nil)
 		if err != nil {
 			return err
 		}
@@ -97,10 +102,15 @@ func (b *balancer) check(ctx context.Context, back *backend, roots *x509.CertPoo
 		}
 		return nil
 	}
+}
+
+// check asks a backend for its readiness until ctx ends.
+func (b *balancer) check(ctx context.Context, back *backend, roots *x509.CertPool) {
+	ask := readiness(back.address, roots, nil)
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	for {
-		b.checked(back, ask())
+		b.checked(back, ask(ctx))
 		select {
 		case <-ctx.Done():
 			return

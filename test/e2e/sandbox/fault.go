@@ -12,83 +12,136 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/checkplan/checkplan/test/e2e/sandbox/fault"
 )
 
-// componentFault is a fault of a node's own components. Faults of packets are
-// those of package fault.
+// componentFault is a fault of a node's own components, or of pods. Faults of
+// packets are those of package fault.
 type componentFault struct {
-	Node string `json:"node"`
-	// Stopped is the component that does not run: kubelet or kube-proxy.
-	Stopped string `json:"stopped"`
+	Node string `json:"node,omitempty"` // empty: silent pods of every node
+	// Stopped is the component that does not run; see stoppable.
+	Stopped string `json:"stopped,omitempty"`
 	// ServiceRules says that kube-proxy's nftables are deleted too; they stay so
 	// only while kube-proxy is stopped.
 	ServiceRules bool `json:"serviceRules,omitempty"`
+	// Silent is a static pod's component, or NAMESPACE/POD, whose processes are
+	// held: the kernel accepts connections for them, and nobody answers.
+	Silent string `json:"silent,omitempty"`
 }
 
 // id names the fault for `fault clear`. There is one of each component and node.
-func (f componentFault) id() string { return f.Stopped + "/" + f.Node }
+func (f componentFault) id() string {
+	if f.Silent != "" {
+		return strings.TrimSuffix("silence/"+f.Silent+"/"+f.Node, "/")
+	}
+	return f.Stopped + "/" + f.Node
+}
 
 // String is the arguments of `fault add` that make the fault.
 func (f componentFault) String() string {
-	if f.ServiceRules {
-		return "delete-service-rules --node " + f.Node
+	what := "stop " + f.Stopped
+	switch {
+	case f.ServiceRules:
+		what = "delete-service-rules"
+	case f.Silent != "":
+		what = "silence " + f.Silent
 	}
-	return "stop " + f.Stopped + " --node " + f.Node
+	if f.Node == "" {
+		return what
+	}
+	return what + " --node " + f.Node
 }
 
 // stoppable lists the components that a fault can stop.
-func stoppable() []string { return []string{"kubelet", "kube-proxy"} }
+func stoppable() []string { return append([]string{"kubelet", "kube-proxy"}, staticComponents()...) }
 
-const componentFaultUsage = `stop kubelet|kube-proxy --node NODE   the component of NODE does not run
+const componentFaultUsage = `stop COMPONENT --node NODE            kubelet, kube-proxy, etcd or kube-apiserver of NODE
+                                      does not run
+restart COMPONENT --node NODE [--for D]
+                                      stop it, wait for D (5s), start it again, and print
+                                      when it was down, up and ready; nothing to clear
+silence COMPONENT --node NODE         etcd or kube-apiserver of NODE is held: connections
+                                      are accepted, and nobody answers
+silence NAMESPACE/POD [--node NODE]   so are the pods of this name, or of this Deployment,
+                                      on NODE or on every node
 delete-service-rules --node NODE      kube-proxy of NODE is stopped and its nftables are deleted
 `
 
 // isComponentFault tells the arguments of this file's faults from package fault's.
 func isComponentFault(args []string) bool {
-	return len(args) > 0 && (args[0] == "stop" || args[0] == "delete-service-rules")
+	return len(args) > 0 && slices.Contains([]string{"stop", "restart", "silence", "delete-service-rules"}, args[0])
 }
 
 // parseComponentFault reads the arguments of `fault add`, naming every problem.
-func parseComponentFault(p plan, args []string) (componentFault, error) {
-	f := componentFault{Stopped: "kube-proxy", ServiceRules: true}
+// restart is how long the component is to be down, nil where the fault stays.
+func parseComponentFault(p plan, args []string) (f componentFault, restart *time.Duration, err error) {
 	kind, args := args[0], args[1:]
 	var errs []error
-	if kind == "stop" {
-		f = componentFault{}
-		if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-			f.Stopped, args = args[0], args[1:]
-		}
-		if !slices.Contains(stoppable(), f.Stopped) {
-			errs = append(errs, fmt.Errorf("stop %q: must be %s", f.Stopped, strings.Join(stoppable(), " or ")))
-		}
+	var what string
+	if kind != "delete-service-rules" && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		what, args = args[0], args[1:]
 	}
 	flags := flag.NewFlagSet("fault", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&f.Node, "node", "", "")
+	var names []string
+	static := false // what runs on control planes only
+	for _, n := range p.Nodes {
+		names = append(names, n.Name)
+	}
+	pods := false
+	switch kind {
+	case "stop", "restart":
+		f.Stopped, static = what, slices.Contains(staticComponents(), what)
+		if !slices.Contains(stoppable(), what) {
+			errs = append(errs, fmt.Errorf("%s %q: must be one of %s", kind, what, strings.Join(stoppable(), ", ")))
+		}
+		if kind == "restart" {
+			restart = flags.Duration("for", 5*time.Second, "")
+		}
+	case "silence":
+		f.Silent = what
+		namespace, pod, isPod := strings.Cut(what, "/")
+		pods, static = isPod, !isPod
+		if isPod && (namespace == "" || pod == "" || strings.ContainsAny(what, "*?[_ \\") || strings.Contains(pod, "/")) ||
+			!isPod && !slices.Contains(staticComponents(), what) {
+			errs = append(errs, fmt.Errorf("silence %q: must be one of %s, or NAMESPACE/POD", what, strings.Join(staticComponents(), ", ")))
+		}
+	default:
+		f.Stopped, f.ServiceRules = "kube-proxy", true
+	}
 	if err := flags.Parse(args); err != nil {
-		return componentFault{}, errors.Join(append(errs, err)...)
+		return componentFault{}, nil, errors.Join(append(errs, err)...)
 	}
 	if flags.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
-	var names []string
-	for _, n := range p.Nodes {
-		names = append(names, n.Name)
+	if restart != nil && *restart < 0 {
+		errs = append(errs, fmt.Errorf("--for %s: must not be negative", *restart))
 	}
-	if !slices.Contains(names, f.Node) {
+	if static {
+		names = nil
+		for _, n := range p.controlPlanes() {
+			names = append(names, n.Name)
+		}
+	}
+	if !slices.Contains(names, f.Node) && !(pods && f.Node == "") {
 		errs = append(errs, fmt.Errorf("--node %q: must be one of %s", f.Node, strings.Join(names, ", ")))
 	}
 	if len(errs) > 0 {
-		return componentFault{}, errors.Join(errs...)
+		return componentFault{}, nil, errors.Join(errs...)
 	}
-	return f, nil
+	return f, restart, nil
 }
 
 func (d dirs) componentFaultsFile() string { return d.file("faults", "components.json") }
@@ -129,6 +182,15 @@ func (d dirs) stoppedByFault(node, comp string) (bool, error) {
 	}), err
 }
 
+// node is a node of the plan.
+func (c *cluster) node(name string) (nodePlan, error) {
+	i := slices.IndexFunc(c.Nodes, func(n nodePlan) bool { return n.Name == name })
+	if i < 0 {
+		return nodePlan{}, fmt.Errorf("there is no node %s", name)
+	}
+	return c.Nodes[i], nil
+}
+
 // addComponentFault records the fault before it acts, so that `up` does not
 // repair it and `clear` finds it whatever happens in between.
 func (c *cluster) addComponentFault(ctx context.Context, f componentFault) error {
@@ -139,6 +201,23 @@ func (c *cluster) addComponentFault(ctx context.Context, f componentFault) error
 	faults = slices.DeleteFunc(faults, func(other componentFault) bool { return other.id() == f.id() })
 	if err := c.writeComponentFaults(append(faults, f)); err != nil {
 		return err
+	}
+	switch {
+	case f.Silent != "":
+		pids, err := c.processesOf(f)
+		if err == nil && len(pids) == 0 {
+			err = fmt.Errorf("%s: there is no such process", f)
+		}
+		if err == nil {
+			err = signalAll(pids, syscall.SIGSTOP)
+		}
+		if err != nil {
+			return errors.Join(err, c.writeComponentFaults(faults))
+		}
+		c.progress.printf("%s: %d processes held since %s", f, len(pids), timestamp(time.Now()))
+		return nil
+	case slices.Contains(staticComponents(), f.Stopped):
+		return c.stopStaticPod(ctx, f.Node, f.Stopped)
 	}
 	if err := c.dirs.stop(f.Node, f.Stopped); err != nil {
 		return err
@@ -185,18 +264,124 @@ func (c *cluster) clearComponentFaults(ctx context.Context, ids ...string) ([]co
 	}
 	var errs []error
 	for _, f := range cleared {
-		i := slices.IndexFunc(c.Nodes, func(n nodePlan) bool { return n.Name == f.Node })
-		if i < 0 {
-			errs = append(errs, fmt.Errorf("clearing a fault of %s: there is no such node", f.Node))
-			continue
-		}
-		comp := c.kubelet(c.Nodes[i])
-		if f.Stopped == "kube-proxy" {
-			comp = c.kubeProxy(c.Nodes[i])
-		}
-		errs = append(errs, c.start(ctx, f.Node, comp))
+		errs = append(errs, c.endComponentFault(ctx, f))
 	}
 	return cleared, errors.Join(errs...)
+}
+
+// endComponentFault starts again what a fault has stopped, or lets go what it
+// holds. Processes that were started since the fault are none the worse for it.
+func (c *cluster) endComponentFault(ctx context.Context, f componentFault) error {
+	if f.Silent != "" {
+		pids, err := c.processesOf(f)
+		if err != nil {
+			return err
+		}
+		if err := signalAll(pids, syscall.SIGCONT); err != nil {
+			return err
+		}
+		c.progress.printf("%s: %d processes go on since %s", f, len(pids), timestamp(time.Now()))
+		return nil
+	}
+	n, err := c.node(f.Node)
+	if err != nil {
+		return fmt.Errorf("clearing %s: %w", f, err)
+	}
+	switch f.Stopped {
+	case "kubelet":
+		return c.start(ctx, f.Node, c.kubelet(n))
+	case "kube-proxy":
+		return c.start(ctx, f.Node, c.kubeProxy(n))
+	}
+	return c.startStaticPod(ctx, n, f.Stopped)
+}
+
+// processesOf lists the processes that a fault keeps silent.
+func (c *cluster) processesOf(f componentFault) ([]int, error) {
+	namespace, pod, isPod := strings.Cut(f.Silent, "/")
+	if !isPod {
+		pid, err := c.find(f.Node, f.Silent)
+		if err != nil || pid == 0 {
+			return nil, err
+		}
+		return []int{pid}, nil
+	}
+	node := f.Node
+	if node == "" {
+		node = "*"
+	}
+	// POD-LOG/NAMESPACE_POD_UID and PODS/UID are the kubelet's layout. No API
+	// server is asked: it may be silent too.
+	var dirs []string
+	for _, name := range []string{pod, pod + "-*"} {
+		found, _ := filepath.Glob(c.file("nodes", node, "pods-log", namespace+"_"+name+"_*")) // the pattern is well-formed
+		for _, dir := range found {
+			uid := dir[strings.LastIndex(dir, "_")+1:]
+			nodeDir := filepath.Dir(filepath.Dir(dir))
+			dirs = append(dirs, filepath.Join("/nodes", filepath.Base(nodeDir), "kubelet", "pods", uid)+"/")
+		}
+	}
+	return processesWithMount(dirs)
+}
+
+// processesWithMount lists the processes that have a mount of something in one
+// of these directories, the heads of whose paths depend on the file system. A
+// container has several of its pod's, at least /etc/hosts.
+func processesWithMount(dirs []string) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("listing processes: %w", err)
+	}
+	var found []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		mounts, err := os.ReadFile(filepath.Join("/proc", e.Name(), "mountinfo"))
+		if err != nil {
+			continue // it has ended
+		}
+		// A container's are few. Those of the node's own processes name every
+		// pod's, but at other places than a container's root.
+		for line := range strings.Lines(string(mounts)) {
+			fields := strings.Fields(line) // proc_pid_mountinfo(5): 4 is the root of the mount, 5 its place
+			if len(fields) > 4 && fields[4] == "/dev/termination-log" &&
+				slices.ContainsFunc(dirs, func(dir string) bool { return strings.Contains(fields[3], dir) }) {
+				found = append(found, pid)
+				break
+			}
+		}
+	}
+	return found, nil
+}
+
+func signalAll(pids []int, signal syscall.Signal) error {
+	var errs []error
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, signal); err != nil {
+			errs = append(errs, fmt.Errorf("sending signal %s to process %d: %w", signal, pid, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// timestamp is how times are printed: tests compare them with what they record.
+func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+// restart stops a component for a while and starts it again. Interrupted, it
+// leaves a fault that can be cleared.
+func (c *cluster) restart(ctx context.Context, f componentFault, down time.Duration) error {
+	if err := c.addComponentFault(ctx, f); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("interrupted: %s stays until it is cleared", f.id())
+	case <-time.After(down):
+	}
+	_, err := c.clearComponentFaults(ctx, f.id())
+	return err
 }
 
 // faultNodes are the nodes as package fault knows them.
@@ -250,9 +435,12 @@ func faultAddCommand(f *flags) *cobra.Command {
 			}
 			defer unlock()
 			if isComponentFault(args) {
-				added, err := parseComponentFault(c.plan, args)
+				added, restart, err := parseComponentFault(c.plan, args)
 				if err != nil {
 					return usageError{err}
+				}
+				if restart != nil {
+					return c.restart(cmd.Context(), added, *restart)
 				}
 				if err := c.addComponentFault(cmd.Context(), added); err != nil {
 					return err

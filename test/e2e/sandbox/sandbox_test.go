@@ -295,35 +295,53 @@ func TestDownRefusesADirectoryThatIsNotASandbox(t *testing.T) {
 }
 
 func TestComponentFaults(t *testing.T) {
-	p, err := newPlan(1, 1, 1, "ipv4")
+	p, err := newPlan(2, 1, 1, "ipv4")
 	if err != nil {
 		t.Fatal(err)
 	}
+	const components = "must be one of kubelet, kube-proxy, etcd, kube-apiserver"
 	for _, tt := range []struct {
 		args string
+		id   string
 		want string // as the fault prints itself, or its error
 	}{
-		{"stop kubelet --node worker-1", "stop kubelet --node worker-1"},
-		{"stop kube-proxy --node=control-plane", "stop kube-proxy --node control-plane"},
-		{"delete-service-rules --node worker-1", "delete-service-rules --node worker-1"},
-		{"stop etcd --node worker-9",
-			`stop "etcd": must be kubelet or kube-proxy` + "\n" + `--node "worker-9": must be one of control-plane, worker-1`},
-		{"stop --node worker-1", `stop "": must be kubelet or kube-proxy`},
-		{"stop kubelet --node worker-1 now", `unexpected argument "now"`},
-		{"delete-service-rules --all", "flag provided but not defined: -all"},
+		{"stop kubelet --node worker-1", "kubelet/worker-1", "stop kubelet --node worker-1"},
+		{"stop kube-proxy --node=control-plane", "kube-proxy/control-plane", "stop kube-proxy --node control-plane"},
+		{"stop etcd --node control-plane-2", "etcd/control-plane-2", "stop etcd --node control-plane-2"},
+		{"restart kube-apiserver --node control-plane-2 --for 3s", "kube-apiserver/control-plane-2", "stop kube-apiserver --node control-plane-2"},
+		{"silence etcd --node control-plane", "silence/etcd/control-plane", "silence etcd --node control-plane"},
+		{"silence a/b --node control-plane", "silence/a/b/control-plane", "silence a/b --node control-plane"},
+		{"silence a/b", "silence/a/b", "silence a/b"},
+		{"delete-service-rules --node worker-1", "kube-proxy/worker-1", "delete-service-rules --node worker-1"},
+		{"stop jam --node worker-9", "",
+			`stop "jam": ` + components + "\n" + `--node "worker-9": must be one of control-plane, control-plane-2, worker-1`},
+		{"stop --node worker-1", "", `stop "": ` + components},
+		{"stop kube-apiserver --node worker-1", "", `--node "worker-1": must be one of control-plane, control-plane-2`},
+		{"stop kubelet --node worker-1 now", "", `unexpected argument "now"`},
+		{"stop kubelet --node worker-1 --for 3s", "", "flag provided but not defined: -for"},
+		{"restart kubelet --node worker-1 --for -3s", "", "--for -3s: must not be negative"},
+		{"silence kubelet --node worker-1", "",
+			`silence "kubelet": must be one of etcd, kube-apiserver, or NAMESPACE/POD` + "\n" + `--node "worker-1": must be one of control-plane, control-plane-2`},
+		{"silence a/b/c", "", `silence "a/b/c": must be one of etcd, kube-apiserver, or NAMESPACE/POD`},
+		{"silence a/*", "", `silence "a/*": must be one of etcd, kube-apiserver, or NAMESPACE/POD`},
+		{"silence etcd", "", `--node "": must be one of control-plane, control-plane-2`},
+		{"delete-service-rules --all", "", "flag provided but not defined: -all"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			args := strings.Fields(tt.args)
 			if !isComponentFault(args) {
 				t.Fatal("taken for a fault of packets")
 			}
-			f, err := parseComponentFault(p, args)
-			got := f.String()
+			f, restart, err := parseComponentFault(p, args)
+			got, id := f.String(), f.id()
 			if err != nil {
-				got = err.Error()
+				got, id = err.Error(), ""
 			}
-			if got != tt.want {
-				t.Errorf("got %s\nwant %s", got, tt.want)
+			if got != tt.want || id != tt.id {
+				t.Errorf("got %q %s\nwant %q %s", id, got, tt.id, tt.want)
+			}
+			if want := strings.HasPrefix(tt.args, "restart") && err == nil; (restart != nil) != want {
+				t.Errorf("is a restart: %t, want %t", restart != nil, want)
 			}
 		})
 	}

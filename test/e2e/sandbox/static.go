@@ -4,11 +4,18 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -133,4 +140,120 @@ func (d dirs) writeStaticPod(p plan, n nodePlan, name string) error {
 		return fmt.Errorf("writing a static pod of %s: %w", n.Name, err)
 	}
 	return nil
+}
+
+// portOf is the port at which a static pod's clients reach it.
+func portOf(name string) uint16 {
+	if name == "etcd" {
+		return etcdPort
+	}
+	return apiServerPort
+}
+
+// lingerTime is what a static pod has, once it refuses connections, to end what
+// it has begun. An API server would linger until the kubelet kills it.
+const lingerTime = time.Second
+
+// stopStaticPod takes a static pod from its kubelet, waits until it is gone, and
+// says since when it refuses connections.
+func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
+	n, err := c.node(node)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(c.staticPodFile(n, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("stopping %s of %s: %w", name, node, err)
+	}
+	dial := c.fabricDialer()
+	address := netip.AddrPortFrom(n.IPs[0], portOf(name)).String()
+	err = poll(ctx, time.Minute, func() error {
+		conn, err := dial(ctx, "tcp", address)
+		if err == nil {
+			_ = conn.Close() // it was only asked for
+			return errors.New("it still accepts connections")
+		}
+		return nil
+	})
+	refused := time.Now()
+	if err != nil {
+		return fmt.Errorf("stopping %s of %s: %w", name, node, err)
+	}
+	err = poll(ctx, time.Minute, func() error {
+		pid, err := c.find(node, name)
+		if err != nil || pid == 0 {
+			return err
+		}
+		if time.Since(refused) > lingerTime {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		return errors.Join(fmt.Errorf("process %d does not end", pid), err)
+	})
+	if err != nil {
+		return fmt.Errorf("stopping %s of %s: %w", name, node, err)
+	}
+	c.progress.printf("%s of %s: down since %s", name, node, timestamp(refused))
+	return nil
+}
+
+// startStaticPod gives a static pod back to its kubelet, waits until it is ready,
+// and says since when it accepts connections and since when it is ready.
+func (c *cluster) startStaticPod(ctx context.Context, n nodePlan, name string) error {
+	if err := c.writeStaticPod(c.plan, n, name); err != nil {
+		return err
+	}
+	dial := c.fabricDialer()
+	address := netip.AddrPortFrom(n.IPs[0], portOf(name)).String()
+	err := poll(ctx, 2*time.Minute, func() error {
+		conn, err := dial(ctx, "tcp", address)
+		if err == nil {
+			_ = conn.Close() // it was only asked for
+		}
+		return err
+	})
+	accepts := time.Now()
+	if err != nil {
+		return errors.Join(fmt.Errorf("starting %s of %s: %w", name, n.Name, err), c.podFailed(n.Name, name))
+	}
+	if name == "kube-apiserver" {
+		ca, err := os.ReadFile(c.file("pki", "ca.crt"))
+		if err != nil {
+			return fmt.Errorf("reading the certificate authority: %w", err)
+		}
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ca)
+		ready := readiness(address, roots, dial)
+		if err := poll(ctx, 2*time.Minute, func() error { return ready(ctx) }); err != nil {
+			return errors.Join(fmt.Errorf("starting %s of %s: %w", name, n.Name, err), c.podFailed(n.Name, name))
+		}
+	}
+	c.progress.printf("%s of %s: up since %s, ready since %s", name, n.Name, timestamp(accepts), timestamp(time.Now()))
+	return nil
+}
+
+// fabricDialer connects from the fabric's namespace, where nothing of a node's
+// own is in the way.
+func (c *cluster) fabricDialer() dialFunc {
+	netns := c.Processes[fabric].NetNS
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		type dialed struct {
+			conn net.Conn
+			err  error
+		}
+		done := make(chan dialed, 1)
+		go func() {
+			// This thread never comes back: it is not unlocked, so the runtime
+			// ends it with the goroutine. A socket belongs to the namespace of
+			// the thread that made it.
+			runtime.LockOSThread()
+			if err := enterNetNS(netns); err != nil {
+				done <- dialed{err: err}
+				return
+			}
+			dialer := net.Dialer{Timeout: time.Second}
+			conn, err := dialer.DialContext(ctx, network, address)
+			done <- dialed{conn, err}
+		}()
+		d := <-done
+		return d.conn, d.err
+	}
 }

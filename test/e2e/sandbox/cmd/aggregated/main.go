@@ -27,6 +27,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/util/compatibility"
+	metaopenapi "k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
@@ -75,13 +76,13 @@ func (*replicas) NewList() runtime.Object { return &ReplicaList{} }
 func (*replicas) Destroy()                {}
 func (*replicas) NamespaceScoped() bool   { return false }
 func (*replicas) GetSingularName() string { return "replica" }
-func (s *replicas) answer() *ReplicaList  { return &ReplicaList{Items: []Replica{s.self}} }
-func (*replicas) resource() (r schema.GroupResource) {
+
+func (*replicas) resource() schema.GroupResource {
 	return schema.GroupResource{Group: groupVersion().Group, Resource: "replicas"}
 }
 
 func (s *replicas) List(context.Context, *internalversion.ListOptions) (runtime.Object, error) {
-	return s.answer(), nil
+	return &ReplicaList{Items: []Replica{s.self}}, nil
 }
 
 func (s *replicas) Get(_ context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
@@ -106,11 +107,32 @@ func newScheme() *runtime.Scheme {
 	return scheme
 }
 
-// definitions describes the resource no closer than that it is an object: it
-// cannot be written.
-func definitions(common.ReferenceCallback) map[string]common.OpenAPIDefinition {
-	object := common.OpenAPIDefinition{Schema: spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}}}
-	return map[string]common.OpenAPIDefinition{"main.Replica": object, "main.ReplicaList": object}
+// OpenAPIModelName is the type's name in OpenAPI.
+func (Replica) OpenAPIModelName() string { return "dev.checkplan.sandbox.v1alpha1.Replica" }
+
+// OpenAPIModelName is the type's name in OpenAPI.
+func (ReplicaList) OpenAPIModelName() string { return "dev.checkplan.sandbox.v1alpha1.ReplicaList" }
+
+// definitions describes the types of this API, and those that every API has.
+func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+	all := metaopenapi.GetOpenAPIDefinitions(ref)
+	object := func(metadata string, properties map[string]spec.Schema) common.OpenAPIDefinition {
+		properties["apiVersion"] = *spec.StringProperty()
+		properties["kind"] = *spec.StringProperty()
+		properties["metadata"] = spec.Schema{SchemaProps: spec.SchemaProps{Ref: ref(metadata)}}
+		return common.OpenAPIDefinition{Schema: spec.Schema{SchemaProps: spec.SchemaProps{
+			Type: []string{"object"}, Properties: properties,
+		}}}
+	}
+	replica := Replica{}.OpenAPIModelName()
+	one := object(metav1.ObjectMeta{}.OpenAPIModelName(), map[string]spec.Schema{"node": *spec.StringProperty()})
+	one.Dependencies = []string{metav1.ObjectMeta{}.OpenAPIModelName()}
+	many := object(metav1.ListMeta{}.OpenAPIModelName(), map[string]spec.Schema{
+		"items": *spec.ArrayProperty(&spec.Schema{SchemaProps: spec.SchemaProps{Ref: ref(replica)}}),
+	})
+	many.Dependencies = []string{metav1.ListMeta{}.OpenAPIModelName(), replica}
+	all[replica], all[ReplicaList{}.OpenAPIModelName()] = one, many
+	return all
 }
 
 func main() {
@@ -143,7 +165,6 @@ func run(ctx context.Context, args []string) error {
 	namer := openapi.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
-	config.SkipOpenAPIInstallation = true
 	if err := serving.ApplyTo(&config.SecureServing, &config.LoopbackClientConfig); err != nil {
 		return fmt.Errorf("setting up TLS: %w", err)
 	}
