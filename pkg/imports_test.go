@@ -20,19 +20,20 @@ const module = "github.com/checkplan/checkplan/"
 // packages meet at pkg/checkup and never import one another; where one does, the
 // comment says why. A package that is not listed may not exist.
 var arrows = map[string][]string{
-	"schema":      {},
-	"pkg":         {},
-	"pkg/checkup": {},
-	"pkg/load":    {"schema", "pkg/checkup"},
-	"pkg/probe":   {"pkg/checkup"},
-	"pkg/cluster": {"pkg/checkup"},
-	"pkg/podmesh": {"pkg/checkup", "pkg/cluster"},
-	"pkg/kind":    {"pkg/checkup", "pkg/cluster", "pkg/podmesh"}, // the map of kinds: one more line, one more arrow
-	"pkg/report":  {"pkg/checkup"},
-	"pkg/tekton":  {"pkg/checkup"},
-	"pkg/record":  {"pkg/checkup"},
-	"pkg/fleet":   {"pkg/checkup"},
-	"pkg/run":     {"pkg/checkup", "pkg/record"}, // follows a run by what it records
+	"schema":           {},
+	"pkg":              {},
+	"pkg/checkup":      {},
+	"pkg/load":         {"schema", "pkg/checkup"},
+	"pkg/probe":        {"pkg/checkup"},
+	"pkg/cluster":      {"pkg/checkup"},
+	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster"},
+	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/podmesh"}, // the map of kinds: one more line, one more arrow
+	"pkg/report":       {"pkg/checkup"},
+	"pkg/tekton":       {"pkg/checkup"},
+	"pkg/record":       {"pkg/checkup"},
+	"pkg/fleet":        {"pkg/checkup"},
+	"pkg/connectivity": {"pkg/checkup"},
+	"pkg/run":          {"pkg/checkup", "pkg/record"}, // follows a run by what it records
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":           {"pkg/probe"},

@@ -1,0 +1,655 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package connectivity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/openshift/api/operatorcontrolplane/v1alpha1"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// How often objects are written.
+const (
+	// steadyEvery and steadyResults bound what is not written of an object whose
+	// condition does not change: so old, or so many results.
+	steadyEvery   = 30 * time.Second
+	steadyResults = 20
+	// steadyPerSecond is how many such writes there are in all. Where it does not
+	// suffice for steadyEvery, objects are written as often as it allows: 10,000
+	// objects every 400 s, which is within the default staleAfter.
+	steadyPerSecond = 25
+	// writesPerSecond and writesBurst bound all writes, steady or not.
+	writesPerSecond = 50
+	writesBurst     = 100
+	// writesAtOnce is how many requests are under way at once, batchSize how many
+	// writes are begun before it is looked again which are the most urgent.
+	writesAtOnce = 8
+	batchSize    = 64
+	// writeTimeout bounds one request, so that an API server that hangs is tried
+	// again.
+	writeTimeout = 10 * time.Second
+	// retryFirst doubles up to retryMost while the API server is away; an object
+	// that it refuses is tried again after retryRefused.
+	retryFirst   = time.Second
+	retryMost    = 15 * time.Second
+	retryRefused = time.Minute
+	// idle is how often it is looked whether something is due.
+	idle = time.Second
+)
+
+// staleIntervals is how many intervals without a result are no accident.
+const staleIntervals = 3
+
+// Options say whose objects a Book keeps, and where.
+type Options struct {
+	Dynamic dynamic.Interface
+	// Kubernetes writes the events. Nil means none.
+	Kubernetes kubernetes.Interface
+	// Namespace of the run.
+	Namespace string
+	// RunUID of the PipelineRun, which events name as their reporting instance.
+	RunUID string
+	// Worksheet of the check, with Connections.
+	Worksheet *checkup.Worksheet
+	// Logf takes one line for each thing that people should know. Nil means that
+	// nobody does.
+	Logf func(format string, args ...any)
+}
+
+// Book keeps one object for each pair of a worksheet. It is a fleet.Sink. Its
+// methods may be called from several goroutines, but Run and Close one after the
+// other.
+type Book struct {
+	objects   dynamic.ResourceInterface
+	namespace string
+	labels    map[string]string
+	logf      func(string, ...any)
+	opened    time.Time
+	steady    time.Duration // between steady writes of one object
+	stretched time.Duration // likewise, however many results there are
+	events    *recorder
+	wake      chan struct{} // something is urgent
+
+	mu       sync.Mutex // guards following, and the pairs
+	pairs    []*pair
+	byIndex  map[[2]int]*pair // by source and target
+	limiter  *rate.Limiter
+	trouble  error         // what went wrong last; nil when writing goes well
+	backoff  time.Duration // until the next try, after trouble
+	pause    time.Time     // no try before
+	sourceOf map[int][]*pair
+}
+
+// pair is what a Book knows of one pair.
+type pair struct {
+	history
+	stale time.Duration // age from which the last result is too old
+	hold  time.Duration // how late a result may come
+	known time.Time     // of the newest result that was there at Open
+
+	heard   time.Time      // when the last result came in; zero if none did in this run
+	source  *checkup.Cause // of the source
+	cause   *checkup.Cause // of the pair
+	unheard bool           // the object says Unknown
+
+	state metav1.ConditionStatus // of the condition, after the newest result
+	told  []span                 // outages of which there were events
+
+	there   bool      // the object exists and is as it should be, but for its status
+	urgent  bool      // not to wait for steadyEvery
+	changes int       // results, and other changes, that were not written
+	written time.Time // when the status was written last
+	retry   time.Time // not before: it was refused
+	refused error
+}
+
+// span is an outage as events told it.
+type span struct{ start, end time.Time }
+
+// Open reads what there is of the pairs' objects. Those that are missing are
+// written by Run. An object of a pair's name that is not ours is left alone, and
+// its pair is not written.
+//
+// Open needs the CRD (EnsureCRD). It waits up to a minute for an API server that
+// is away.
+func Open(ctx context.Context, o Options) (*Book, error) {
+	w := o.Worksheet
+	if w.Connections == nil {
+		return nil, fmt.Errorf("check %s has no connections to keep %ss of", w.Check, Kind)
+	}
+	b := &Book{
+		objects:   o.Dynamic.Resource(Resource).Namespace(o.Namespace),
+		namespace: o.Namespace,
+		labels:    ownLabels(w.Plan, w.Check),
+		logf:      o.Logf,
+		opened:    time.Now(),
+		wake:      make(chan struct{}, 1),
+		byIndex:   map[[2]int]*pair{},
+		limiter:   rate.NewLimiter(writesPerSecond, writesBurst),
+		sourceOf:  map[int][]*pair{},
+	}
+	if b.logf == nil {
+		b.logf = func(string, ...any) {}
+	}
+	b.events = &recorder{namespace: o.Namespace, run: o.RunUID, logf: b.logf}
+	if o.Kubernetes != nil {
+		b.events.events = o.Kubernetes.CoreV1().Events(metav1.NamespaceDefault)
+	}
+	live, err := b.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.expect(w, live)
+	b.stretched = time.Duration(len(b.pairs)) * time.Second / steadyPerSecond
+	b.steady = max(steadyEvery, b.stretched)
+	return b, nil
+}
+
+// list reads all objects of the namespace, those of others too, by name.
+func (b *Book) list(ctx context.Context) (map[string]*unstructured.Unstructured, error) {
+	live := map[string]*unstructured.Unstructured{}
+	backoff := wait.Backoff{Duration: retryFirst, Factor: 2, Cap: retryMost, Steps: 8}
+	var last error
+	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
+		clear(live)
+		last = eachObject(ctx, b.objects, metav1.ListOptions{}, func(u *unstructured.Unstructured) error {
+			live[u.GetName()] = u
+			return nil
+		})
+		if last != nil && !passing(last) {
+			return false, last
+		}
+		return last == nil, nil
+	})
+	if err != nil {
+		if last == nil {
+			last = err
+		}
+		return nil, fmt.Errorf("list %ss in namespace %s: %w", Kind, b.namespace, last)
+	}
+	return live, nil
+}
+
+// eachObject lists objects in pages.
+func eachObject(ctx context.Context, objects dynamic.ResourceInterface, o metav1.ListOptions, each func(*unstructured.Unstructured) error) error {
+	p := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) })
+	return p.EachListItem(ctx, o, func(object runtime.Object) error { return each(object.(*unstructured.Unstructured)) })
+}
+
+// expect makes the pairs of the worksheet, with the history of their objects.
+func (b *Book) expect(w *checkup.Worksheet, live map[string]*unstructured.Unstructured) {
+	names := map[string]checkup.Pair{}
+	for p := range w.Pairs() {
+		source, target := w.Sources[p.Source], w.Targets[p.Target]
+		if target.Peer == nil {
+			continue // there is no endpoint to name
+		}
+		id := identify(source, target)
+		if other, twice := names[id.name]; twice {
+			b.logf("no %s for %s to %s: the name %s is that of %s to %s", Kind, source.Name(), target.Name(),
+				id.name, w.Sources[other.Source].Name(), w.Targets[other.Target].Name())
+			continue
+		}
+		names[id.name] = p
+		probe, _ := w.Probe(p.Transport)
+		one := &pair{
+			history: history{id: id},
+			stale:   max(time.Duration(w.Connections.Checks.StaleAfter), staleIntervals*time.Duration(probe.Interval)),
+			hold:    time.Duration(w.Connections.Deadlines.Sum() + probe.Interval),
+			changes: 1, urgent: true,
+		}
+		if object, ok := live[id.name]; ok {
+			if !owned(object, b.labels) {
+				b.logf("no %s for %s to %s: %s belongs to %s, and is left alone", Kind, source.Name(), target.Name(), id.name, owner(object))
+				continue
+			}
+			b.remember(one, object)
+		}
+		b.pairs = append(b.pairs, one)
+		b.byIndex[[2]int{p.Source, p.Target}] = one
+		b.sourceOf[p.Source] = append(b.sourceOf[p.Source], one)
+	}
+}
+
+// remember takes over the history of an object.
+func (b *Book) remember(p *pair, object *unstructured.Unstructured) {
+	p.there = p.id.matches(object, b.labels)
+	status, err := statusOf(object)
+	if err != nil {
+		b.logf("the history of %s cannot be read and begins anew: %v", p.id.name, err)
+		return
+	}
+	p.settled = status
+	p.state = reachable(&status).Status
+	p.known = begun(&status)
+	for _, o := range status.Outages {
+		p.told = append(p.told, span{o.Start.Time, o.End.Time})
+	}
+	if p.there {
+		p.changes, p.urgent = 0, false
+		p.written = b.opened
+	}
+}
+
+// Results adds measurements, at once seen by the next write.
+func (b *Book) Results(results []checkup.Result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	changed := map[*pair]bool{}
+	for _, r := range results {
+		p := b.byIndex[[2]int{r.Source, r.Target}]
+		if p == nil {
+			continue
+		}
+		if r.Unmeasured != nil {
+			p.cause = r.Unmeasured
+			continue
+		}
+		if !r.At.After(p.known) && r.At.Before(b.opened) {
+			p.heard = now
+			continue // an earlier try of this task kept it
+		}
+		late := len(p.recent) > 0 && r.At.Before(p.recent[len(p.recent)-1].At)
+		if !p.add(r, p.hold) {
+			continue
+		}
+		p.heard, p.cause, p.unheard = now, nil, false
+		p.changes++
+		state := metav1.ConditionTrue
+		if r.Failure != nil {
+			state = metav1.ConditionFalse
+		}
+		switch {
+		case late: // may have split an outage, or begun it earlier
+			changed[p] = true
+		case state != p.state:
+			p.state = state
+			changed[p] = true
+		}
+	}
+	for _, p := range b.pairs {
+		if changed[p] {
+			b.hurry(p)
+			b.announce(p, now)
+		}
+	}
+}
+
+// Observation takes the word of a source that could not measure a pair at all.
+func (b *Book) Observation(o checkup.Observation) {
+	if o.Unmeasured == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.byIndex[[2]int{o.Source, o.Target}]; p != nil {
+		p.cause = o.Unmeasured
+		if p.heard.IsZero() {
+			b.lose(p, time.Now())
+		}
+	}
+}
+
+// Source takes what became of a source: of the pairs of one that did not come to
+// its end, those without a result are Unknown at once, and the others when their
+// last one is too old.
+func (b *Book) Source(s checkup.Source) {
+	if s.Cause == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.sourceOf[s.Source] {
+		p.source = s.Cause
+		if p.heard.IsZero() {
+			b.lose(p, time.Now())
+		}
+	}
+}
+
+// hurry has a pair written before those that are steady. b.mu is held.
+func (b *Book) hurry(p *pair) {
+	p.urgent = true
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// lose turns a pair Unknown, once. b.mu is held.
+func (b *Book) lose(p *pair, now time.Time) {
+	if p.unheard {
+		return
+	}
+	reason, message := p.why(now, b.opened)
+	p.unknown(reason, message, now)
+	p.state, p.unheard = metav1.ConditionUnknown, true
+	p.changes++
+	b.hurry(p)
+}
+
+// why words that nothing is known of a pair. It says nothing that changes while
+// that lasts.
+func (p *pair) why(now, opened time.Time) (reason, message string) {
+	since := "no result"
+	last := newest(p.status())
+	switch {
+	case !p.heard.IsZero():
+		since = fmt.Sprintf("no result for %s", now.Sub(p.heard).Round(time.Second))
+	case !last.IsZero():
+		since = fmt.Sprintf("no result in this run, which began to measure at %s; the last one is of %s", opened.UTC().Format(time.RFC3339), last.UTC().Format(time.RFC3339))
+	}
+	switch {
+	case p.cause != nil:
+		return ReasonNotMeasured, fmt.Sprintf("%s: %s", since, p.cause)
+	case p.source != nil:
+		return ReasonSourceNotReporting, fmt.Sprintf("%s: %s", since, p.source)
+	}
+	return ReasonNoRecentResult, since
+}
+
+// expire turns pairs Unknown whose last result is too old. b.mu is held.
+func (b *Book) expire(now time.Time) {
+	for _, p := range b.pairs {
+		last := p.heard
+		if last.IsZero() {
+			last = b.opened
+		}
+		if now.Sub(last) >= p.stale {
+			b.lose(p, now)
+		}
+	}
+}
+
+// announce makes events of outages that began or ended. b.mu is held.
+func (b *Book) announce(p *pair, now time.Time) {
+	outages := p.status().Outages
+	for _, o := range slices.Backward(outages) {
+		// One that a late result made begin earlier is the same outage.
+		i := slices.IndexFunc(p.told, func(t span) bool {
+			return t.start.Equal(o.Start.Time) || t.start.After(o.Start.Time) && (o.End.IsZero() || t.start.Before(o.End.Time))
+		})
+		if i < 0 {
+			p.told = append(p.told, span{start: o.Start.Time})
+			i = len(p.told) - 1
+			b.events.add(now, p.id.detected(o))
+		}
+		if t := &p.told[i]; t.end.IsZero() && !o.End.IsZero() {
+			t.end = o.End.Time
+			b.events.add(now, p.id.restored(o))
+		}
+	}
+	if n := len(p.told) - 2*maxOutages; n > 0 {
+		p.told = slices.Delete(p.told, 0, n)
+	}
+}
+
+// Run writes what is due until the context ends. Trouble with the API server is
+// logged and tried again; what comes in meanwhile is kept.
+func (b *Book) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		timer := time.NewTimer(b.step(ctx))
+		select {
+		case <-ctx.Done():
+		case <-b.wake:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// step writes a batch of what is due, and the events, and says when to look
+// again.
+func (b *Book) step(ctx context.Context) time.Duration {
+	b.mu.Lock()
+	now := time.Now()
+	b.expire(now)
+	if wait := b.pause.Sub(now); wait > 0 {
+		b.mu.Unlock()
+		return min(wait, idle)
+	}
+	due := b.due(now, func(p *pair) bool { return b.isDue(p, now) })
+	n := min(len(due), batchSize, max(0, int(b.limiter.TokensAt(now))))
+	b.limiter.AllowN(now, n)
+	batch := b.take(due[:n])
+	b.mu.Unlock()
+
+	b.write(ctx, batch)
+	b.events.send(ctx, time.Now())
+	switch {
+	case n < len(due) && n < batchSize: // wait for tokens
+		return time.Second * writesAtOnce / writesPerSecond
+	case n < len(due):
+		return 0
+	}
+	return idle
+}
+
+// isDue reports whether a pair is to be written. b.mu is held.
+func (b *Book) isDue(p *pair, now time.Time) bool {
+	if p.changes == 0 || now.Before(p.retry) {
+		return false
+	}
+	age := now.Sub(p.written)
+	return p.urgent || age >= b.steady || p.changes >= steadyResults && age >= b.stretched
+}
+
+// due returns the pairs that are, urgent ones first, and then those that were
+// written longest ago. b.mu is held.
+func (b *Book) due(now time.Time, is func(*pair) bool) []*pair {
+	var due []*pair
+	for _, p := range b.pairs {
+		if is(p) {
+			due = append(due, p)
+		}
+	}
+	slices.SortStableFunc(due, func(a, b *pair) int {
+		if a.urgent != b.urgent {
+			if a.urgent {
+				return -1
+			}
+			return 1
+		}
+		return a.written.Compare(b.written)
+	})
+	return due
+}
+
+// job is one object to be written.
+type job struct {
+	p       *pair
+	status  *v1alpha1.PodNetworkConnectivityCheckStatus
+	there   bool
+	changes int
+	err     error
+}
+
+// take makes jobs of pairs as they are now. b.mu is held.
+func (b *Book) take(pairs []*pair) []*job {
+	jobs := make([]*job, len(pairs))
+	for i, p := range pairs {
+		jobs[i] = &job{p: p, status: p.status(), there: p.there, changes: p.changes}
+		p.urgent = false
+	}
+	return jobs
+}
+
+// write writes a batch, and takes note of what became of it.
+func (b *Book) write(ctx context.Context, batch []*job) {
+	group := errgroup.Group{}
+	group.SetLimit(writesAtOnce)
+	for _, j := range batch {
+		group.Go(func() error {
+			one, cancel := context.WithTimeout(ctx, writeTimeout)
+			defer cancel()
+			j.there, j.err = b.put(one, j)
+			return nil // each has its own
+		})
+	}
+	_ = group.Wait()
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	var trouble error
+	for _, j := range batch {
+		p := j.p
+		p.there = j.there
+		switch {
+		case j.err == nil:
+			p.written, p.refused = now, nil
+			p.changes -= j.changes
+		case passing(j.err):
+			p.urgent = true
+			trouble = j.err
+		default:
+			if p.refused == nil {
+				b.logf("%v; it is tried again every %s", j.err, retryRefused)
+			}
+			p.urgent, p.refused, p.retry = true, j.err, now.Add(retryRefused)
+		}
+	}
+	switch {
+	case trouble != nil && ctx.Err() == nil:
+		if b.trouble == nil {
+			b.logf("%v; what is measured is kept and written when that works again", trouble)
+			b.backoff = retryFirst
+		}
+		b.pause = now.Add(b.backoff)
+		b.backoff = min(2*b.backoff, retryMost)
+		b.trouble = trouble
+	case trouble == nil && len(batch) > 0 && b.trouble != nil:
+		b.logf("%ss are written again", Kind)
+		b.trouble = nil
+	}
+}
+
+// put writes one object: what is wrong or missing of it beside its status, and
+// the status. It reports whether the object is now as it should be: where
+// someone changed it meanwhile, the next write puts it right.
+func (b *Book) put(ctx context.Context, j *job) (there bool, err error) {
+	id := j.p.id
+	force := metav1.ApplyOptions{FieldManager: checkup.ManagedBy, Force: true} // of our fields
+	there = j.there
+	for {
+		created := false
+		if !there {
+			if _, err := b.objects.Apply(ctx, id.name, id.object(b.namespace, b.labels), force); err != nil {
+				return false, fmt.Errorf("write %s %s: %w", Kind, id.name, err)
+			}
+			there, created = true, true
+		}
+		if len(j.status.Conditions) == 0 {
+			return true, nil // nothing is known yet
+		}
+		live, err := b.objects.ApplyStatus(ctx, id.name, statusConfiguration(b.namespace, id.name, j.status), force)
+		switch {
+		case apierrors.IsNotFound(err) && !created:
+			there = false // someone deleted it
+		case err != nil:
+			return there, fmt.Errorf("write the status of %s %s: %w", Kind, id.name, err)
+		default:
+			return id.matches(live, b.labels), nil
+		}
+	}
+}
+
+// passing reports whether an error may go away without anything being changed:
+// an API server that is away, starting or busy. While it starts, it answers that
+// there is no such resource.
+func passing(err error) bool {
+	return !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) &&
+		!apierrors.IsRequestEntityTooLargeError(err) && !apierrors.IsMethodNotSupported(err)
+}
+
+// Close writes all that is in hand, events included, as fast as the API server
+// takes it; pairs without a result in this run become Unknown. It is called
+// after Run has returned, with a context that has time left. The error says how
+// many objects could not be written, and why.
+func (b *Book) Close(ctx context.Context) error {
+	b.mu.Lock()
+	now := time.Now()
+	b.expire(now)
+	for _, p := range b.pairs {
+		if p.heard.IsZero() {
+			b.lose(p, now)
+		}
+		p.retry = time.Time{}
+	}
+	b.pause = time.Time{}
+	b.events.flush(now)
+	b.mu.Unlock()
+	for {
+		b.mu.Lock()
+		due := b.due(time.Now(), func(p *pair) bool { return p.changes > 0 && p.retry.IsZero() })
+		wait := time.Until(b.pause)
+		batch := b.take(due[:min(len(due), batchSize)])
+		b.mu.Unlock()
+		sent := b.events.send(ctx, time.Now())
+		if len(batch) == 0 && sent {
+			break
+		}
+		if wait <= 0 {
+			b.write(ctx, batch)
+			wait = 0
+			if !sent {
+				wait = retryFirst
+			}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return b.remains()
+}
+
+// remains says what could not be written.
+func (b *Book) remains() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	why := b.trouble
+	for _, p := range b.pairs {
+		if p.changes > 0 {
+			n++
+			if p.refused != nil {
+				why = p.refused
+			}
+		}
+	}
+	var problems []error
+	if n > 0 {
+		if why == nil {
+			why = errors.New("there was no time left")
+		}
+		problems = append(problems, fmt.Errorf("%d of %d %ss could not be written: %w", n, len(b.pairs), Kind, why))
+	}
+	if err := b.events.remains(); err != nil {
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}

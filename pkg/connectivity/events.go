@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package connectivity
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/openshift/api/operatorcontrolplane/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Reasons of events, OpenShift's.
+const (
+	EventOutageDetected = "ConnectivityOutageDetected" // a Warning
+	EventRestored       = "ConnectivityRestored"
+)
+
+// How many events there may be, as in OpenShift's operators: above either limit
+// they are held back, and then told by one event per node and reason.
+const (
+	burstEvents  = 30
+	burstPeriod  = 30 * time.Second
+	totalEvents  = 600
+	totalPeriod  = 10 * time.Minute
+	holdBack     = 30 * time.Minute
+	maxEventText = 16 << 10 // bytes of a summary; etcd holds each for an hour
+)
+
+// event is one thing to tell of a node.
+type event struct {
+	node    string
+	kind    string // corev1.EventTypeNormal or EventTypeWarning
+	reason  string
+	message string
+	at      time.Time // when it happened
+	key     string    // the same for the same thing, so that a retry tells nothing twice
+}
+
+// detected is the event of the begin of an outage.
+func (id identity) detected(o v1alpha1.OutageEntry) event {
+	e := event{
+		node: id.node, kind: corev1.EventTypeWarning, reason: EventOutageDetected,
+		message: "Connectivity outage detected", at: o.Start.Time,
+		key: id.name + o.Start.UTC().Format(time.RFC3339Nano),
+	}
+	if n := len(o.StartLogs); n > 0 {
+		e.message += ": " + o.StartLogs[n-1].Message
+	}
+	return e
+}
+
+// restored is the event of the end of an outage.
+func (id identity) restored(o v1alpha1.OutageEntry) event {
+	e := event{
+		node: id.node, kind: corev1.EventTypeNormal, reason: EventRestored,
+		message: restored(&o), at: o.End.Time,
+		key: id.name + o.Start.UTC().Format(time.RFC3339Nano),
+	}
+	if len(o.EndLogs) > 0 {
+		e.message += ": " + o.EndLogs[0].Message
+	}
+	return e
+}
+
+// recorder tells events, up to the limits.
+type recorder struct {
+	events    corev1client.EventInterface // in namespace default, where those of nodes are; nil tells none
+	namespace string                      // of the objects
+	run       string                      // UID
+	logf      func(string, ...any)
+
+	mu      sync.Mutex  // guards following
+	recent  []time.Time // when events were told, in the last totalPeriod
+	until   time.Time   // those that come before are held back; zero means none are
+	held    []event     // in the order in which they came
+	waiting []event     // to be sent
+	off     error       // why none are sent any more
+	trouble error       // why the first that waits was not sent; it is tried again
+}
+
+// add tells an event, or holds it back.
+func (r *recorder) add(now time.Time, e event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.events == nil || r.off != nil {
+		return
+	}
+	r.release(now)
+	for len(r.recent) > 0 && now.Sub(r.recent[0]) >= totalPeriod {
+		r.recent = r.recent[1:]
+	}
+	burst := 0
+	for _, t := range r.recent {
+		if now.Sub(t) < burstPeriod {
+			burst++
+		}
+	}
+	if r.until.IsZero() && (burst >= burstEvents || len(r.recent) >= totalEvents) {
+		r.until = now.Add(holdBack)
+	}
+	if !r.until.IsZero() {
+		r.held = append(r.held, e)
+		return
+	}
+	r.recent = append(r.recent, now)
+	r.waiting = append(r.waiting, e)
+}
+
+// release sums up what was held back long enough. r.mu is held.
+func (r *recorder) release(now time.Time) {
+	if !r.until.IsZero() && !now.Before(r.until) {
+		r.sumUp(now)
+	}
+}
+
+// flush sums up what is held back.
+func (r *recorder) flush(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sumUp(now)
+}
+
+// sumUp makes one event of all held ones of a node and reason. r.mu is held.
+func (r *recorder) sumUp(now time.Time) {
+	type group struct{ node, reason string }
+	var order []group
+	held := map[group][]event{}
+	for _, e := range r.held {
+		g := group{e.node, e.reason}
+		if held[g] == nil {
+			order = append(order, g)
+		}
+		held[g] = append(held[g], e)
+	}
+	for _, g := range order {
+		var text strings.Builder
+		for i, e := range held[g] {
+			line := fmt.Sprintf("%s: %s\n", e.at.UTC().Format(time.RFC3339), e.message)
+			if text.Len()+len(line) > maxEventText {
+				fmt.Fprintf(&text, "and %d more\n", len(held[g])-i)
+				break
+			}
+			text.WriteString(line)
+		}
+		e := held[g][len(held[g])-1]
+		e.message = strings.TrimSuffix(text.String(), "\n")
+		e.key = "summary " + held[g][0].key + e.key
+		r.waiting = append(r.waiting, e)
+	}
+	r.held, r.until = nil, time.Time{}
+}
+
+// send creates the events that wait. It reports whether none is left. An event
+// that is there already was told by an earlier try. Where there is no right to
+// create events, that is logged once, and the others are dropped.
+func (r *recorder) send(ctx context.Context, now time.Time) bool {
+	r.mu.Lock()
+	r.release(now)
+	waiting := r.waiting
+	r.mu.Unlock()
+	sent := 0
+	var trouble error
+	for _, e := range waiting {
+		one, cancel := context.WithTimeout(ctx, writeTimeout)
+		_, err := r.events.Create(one, r.object(e), metav1.CreateOptions{FieldManager: checkup.ManagedBy})
+		cancel()
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			trouble = fmt.Errorf("create event %s of node %s: %w", e.reason, e.node, err)
+			break
+		}
+		sent++
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting = r.waiting[sent:]
+	r.trouble = trouble
+	if trouble != nil && !passing(trouble) {
+		r.logf("%v: no events are told", trouble)
+		r.off, r.trouble, r.waiting, r.held = trouble, nil, nil, nil
+	}
+	return len(r.waiting) == 0
+}
+
+// object is the event as the API has it.
+func (r *recorder) object(e event) *corev1.Event {
+	sum := sha256.Sum256([]byte(strings.Join([]string{r.namespace, e.key, e.reason}, "\x00")))
+	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:16])
+	at := metav1.NewTime(e.at)
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:      strings.TrimRight(e.node[:min(len(e.node), 200)], "-.") + "." + hash, // at most 253 characters
+			Namespace: metav1.NamespaceDefault,
+		},
+		// The UID is the node's name, as in the kubelet's events: kubectl describe
+		// finds them by it.
+		InvolvedObject:      corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: e.node, UID: types.UID(e.node)},
+		Type:                e.kind,
+		Reason:              e.reason,
+		Message:             e.message,
+		Source:              corev1.EventSource{Component: checkup.ManagedBy},
+		ReportingController: "checkplan.dev/connectivity",
+		ReportingInstance:   r.run,
+		FirstTimestamp:      at,
+		LastTimestamp:       at,
+		Count:               1,
+	}
+}
+
+// remains says what could not be told.
+func (r *recorder) remains() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.waiting); n > 0 {
+		why := r.trouble
+		if why == nil {
+			why = context.DeadlineExceeded
+		}
+		return fmt.Errorf("%d events of outages could not be told: %w", n, why)
+	}
+	return nil
+}
