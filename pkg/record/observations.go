@@ -4,11 +4,14 @@ package record
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -21,6 +24,8 @@ type line struct {
 	Source      *checkup.Source      `json:"source,omitempty"`
 	Observation *checkup.Observation `json:"observation,omitempty"`
 	Counted     *counted             `json:"counted,omitempty"`
+	Results     []checkup.Result     `json:"results,omitempty"`
+	Admission   *checkup.Admission   `json:"admission,omitempty"`
 }
 
 // counted is what the responder of a target told, read to its end.
@@ -57,6 +62,14 @@ func (w *Writer) Observation(o checkup.Observation) { w.add(line{Observation: &o
 // replaces an earlier one.
 func (w *Writer) Source(s checkup.Source) { w.add(line{Source: &s}) }
 
+// Results appends measurements of pairs that are told one by one. Each takes about
+// 14 bytes of a chunk.
+func (w *Writer) Results(results []checkup.Result) { w.add(line{Results: results}) }
+
+// Admission appends what the API server said of a pod of a dry run. A later one of
+// the same side replaces an earlier one.
+func (w *Writer) Admission(a checkup.Admission) { w.add(line{Admission: &a}) }
+
 // Receptions appends what the responder of a target counted, nothing included.
 func (w *Writer) Receptions(target int, received []checkup.Reception) {
 	w.add(line{Counted: &counted{target, received}})
@@ -74,8 +87,8 @@ func (w *Writer) add(l line) {
 }
 
 // Flush writes what was appended since the last one: only the newest chunk, and
-// those behind it that it grew into. After an error, the next Flush writes what
-// this one could not.
+// those behind it that it grew into, and so costs the same however much was
+// written before. After an error, the next Flush writes what this one could not.
 func (w *Writer) Flush(ctx context.Context) error {
 	w.flushing.Lock()
 	defer w.flushing.Unlock()
@@ -90,7 +103,7 @@ func (w *Writer) Flush(ctx context.Context) error {
 	if w.written {
 		return nil
 	}
-	chunks := compress(w.newest)
+	chunks := compress(w.newest, appendedBytes)
 	if err := w.store.put(ctx, w.key, w.chunk, chunks, nil); err != nil {
 		return err
 	}
@@ -102,20 +115,19 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// LoadRecord reads the record of a check. The error of a record that was never
-// written satisfies apierrors.IsNotFound.
+// LoadRecord reads the record of a check: sources and counted targets by their
+// index, results by pair and time, admissions by side, observations and receptions
+// as they were appended. The error of a record that was never written satisfies
+// apierrors.IsNotFound.
 func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, error) {
 	k := observations(check)
-	raw, first, err := s.get(ctx, k)
-	if err != nil {
-		return nil, err
-	}
 	sources := map[int]checkup.Source{}
+	admissions := map[checkup.PlacementSideName]checkup.Admission{}
 	r := &checkup.Record{}
-	for b := range bytes.Lines(raw) {
+	take := func(b []byte) error {
 		var l line
 		if err := json.Unmarshal(b, &l); err != nil {
-			return nil, fmt.Errorf("load %s: ConfigMap %s or a further chunk: %w", k, first.Name, err)
+			return err
 		}
 		switch {
 		case l.Source != nil:
@@ -125,12 +137,48 @@ func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, 
 		case l.Counted != nil:
 			r.Counted = append(r.Counted, l.Counted.Target)
 			r.Receptions = append(r.Receptions, l.Counted.Receptions...)
+		case l.Results != nil:
+			r.Results = append(r.Results, l.Results...)
+		case l.Admission != nil:
+			admissions[l.Admission.Side] = *l.Admission
 		}
+		return nil
+	}
+	var rest []byte // the beginning of a line that the next chunk goes on with
+	err := s.each(ctx, k, func(_ *corev1.ConfigMap, part []byte) error {
+		part = append(rest, part...)
+		end := bytes.LastIndexByte(part, '\n') + 1
+		rest = part[end:]
+		for b := range bytes.Lines(part[:end]) {
+			if err := take(b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("load %s: the last line has no end", k)
+	}
+	if err != nil {
+		return nil, err
 	}
 	for _, source := range sources {
 		r.Sources = append(r.Sources, source)
 	}
 	slices.SortFunc(r.Sources, func(a, b checkup.Source) int { return a.Source - b.Source })
 	slices.Sort(r.Counted)
+	slices.SortStableFunc(r.Results, compareResults)
+	for _, a := range admissions {
+		r.Admissions = append(r.Admissions, a)
+	}
+	slices.SortFunc(r.Admissions, func(a, b checkup.Admission) int { return cmp.Compare(a.Side, b.Side) })
 	return r, nil
+}
+
+// compareResults orders results by pair, and those of one pair by time.
+func compareResults(a, b checkup.Result) int {
+	return cmp.Or(
+		cmp.Compare(a.Source, b.Source), cmp.Compare(a.Target, b.Target), cmp.Compare(a.Family, b.Family),
+		cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Size, b.Size), a.At.Compare(b.At),
+	)
 }

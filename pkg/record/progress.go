@@ -25,12 +25,20 @@ type Progress struct {
 	// Measured of Pairs: pairs of which an observation came in; both 0 in setup.
 	Measured int `json:"measured"`
 	Pairs    int `json:"pairs"`
+	// Results of Expected: measurements that came in of pairs that are told one by
+	// one; both 0 for others.
+	Results  int `json:"results,omitempty"`
+	Expected int `json:"expected,omitempty"`
 }
 
-// String reads "12 of 15 agents started, 300 of 1200 pairs measured".
+// String reads "12 of 15 agents started, 300 of 1200 pairs measured", or
+// "... 300 of 1200 measurements made".
 func (p Progress) String() string {
 	if p.Phase == "setup" {
 		return fmt.Sprintf("%d of %d responders ready", p.Ready, p.Pods)
+	}
+	if p.Expected > 0 {
+		return fmt.Sprintf("%d of %d agents started, %d of %d measurements made", p.Ready, p.Pods, p.Results, p.Expected)
 	}
 	return fmt.Sprintf("%d of %d agents started, %d of %d pairs measured", p.Ready, p.Pods, p.Measured, p.Pairs)
 }

@@ -52,6 +52,10 @@ const (
 // holds back up to about 100 KiB more, and a ConfigMap's limit is 1 MiB.
 const chunkBytes = 512 << 10
 
+// appendedBytes is the same of what is appended to while a check goes on, whose
+// newest chunk is written anew every two seconds.
+const appendedBytes = 128 << 10
+
 // Store saves and loads the values of one run.
 type Store struct {
 	// ConfigMaps of the run's namespace. Saving needs create and update, loading
@@ -113,7 +117,7 @@ func (s *Store) Save(ctx context.Context, k Key, value any) error {
 	if err != nil {
 		return err
 	}
-	return s.put(ctx, k, 0, compress(raw), func(cm *corev1.ConfigMap, chunk int) {
+	return s.put(ctx, k, 0, compress(raw, chunkBytes), func(cm *corev1.ConfigMap, chunk int) {
 		if chunk == 0 {
 			cm.Data[digestKey] = digest
 		}
@@ -208,29 +212,36 @@ func (s *Store) configMap(k Key, chunk int) *corev1.ConfigMap {
 }
 
 // get reads the stream of all chunks, and chunk 0 as it is.
-func (s *Store) get(ctx context.Context, k Key) ([]byte, *corev1.ConfigMap, error) {
-	var (
-		raw   []byte
-		first *corev1.ConfigMap
-	)
+func (s *Store) get(ctx context.Context, k Key) (raw []byte, first *corev1.ConfigMap, err error) {
+	err = s.each(ctx, k, func(cm *corev1.ConfigMap, part []byte) error {
+		if first == nil {
+			first = cm
+		}
+		raw = append(raw, part...)
+		return nil
+	})
+	return raw, first, err
+}
+
+// each reads chunk by chunk, with what each holds of the stream.
+func (s *Store) each(ctx context.Context, k Key, got func(*corev1.ConfigMap, []byte) error) error {
 	for i := 0; ; i++ {
 		cm, err := s.ConfigMaps.Get(ctx, s.name(k, i), metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err) && i > 0:
-			return nil, nil, fmt.Errorf("load %s: chunk %d is missing: no ConfigMap %s", k, i, s.name(k, i))
+			return fmt.Errorf("load %s: chunk %d is missing: no ConfigMap %s", k, i, s.name(k, i))
 		case err != nil:
-			return nil, nil, fmt.Errorf("load %s: %w", k, err)
+			return fmt.Errorf("load %s: %w", k, err)
 		}
 		part, err := decompress(cm.BinaryData[dataKey])
 		if err != nil {
-			return nil, nil, fmt.Errorf("load %s: ConfigMap %s is corrupt: binaryData[%q]: %w", k, cm.Name, dataKey, err)
+			return fmt.Errorf("load %s: ConfigMap %s is corrupt: binaryData[%q]: %w", k, cm.Name, dataKey, err)
 		}
-		raw = append(raw, part...)
-		if i == 0 {
-			first = cm
+		if err := got(cm, part); err != nil {
+			return fmt.Errorf("load %s: ConfigMap %s: %w", k, cm.Name, err)
 		}
 		if cm.Data[moreKey] != "true" {
-			return raw, first, nil
+			return nil
 		}
 	}
 }
@@ -241,14 +252,14 @@ type chunk struct {
 	raw        int    // bytes before compression
 }
 
-// compress cuts the stream into chunks; at least one.
-func compress(raw []byte) []chunk {
+// compress cuts the stream into chunks of that size; at least one.
+func compress(raw []byte, size int) []chunk {
 	var chunks []chunk
 	for {
 		var buf bytes.Buffer
 		w := gzip.NewWriter(&buf)
 		n := 0
-		for n < len(raw) && buf.Len() < chunkBytes {
+		for n < len(raw) && buf.Len() < size {
 			m, _ := w.Write(raw[n:min(n+32<<10, len(raw))]) // a bytes.Buffer does not fail
 			n += m
 		}

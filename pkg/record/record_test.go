@@ -141,7 +141,7 @@ func TestLoadDamaged(t *testing.T) {
 		}, []string{"ConfigMap " + second + " is corrupt"}, false},
 		{"chunk of another value", func(ctx context.Context) error {
 			return change(ctx, s, second, func(cm *corev1.ConfigMap) {
-				cm.BinaryData[dataKey] = compress([]byte("x"))[0].compressed
+				cm.BinaryData[dataKey] = compress([]byte("x"), chunkBytes)[0].compressed
 				delete(cm.Data, moreKey)
 			})
 		}, []string{"ConfigMap " + s.name(k, 0), "do not belong together"}, false},
@@ -200,7 +200,7 @@ func TestRecord(t *testing.T) {
 	for i := range observations {
 		o := observation(i, 40)
 		// More than any error says, so that few observations fill several chunks.
-		o.Failure = &checkup.Cause{Stage: checkup.StageEcho, Message: noise(3*chunkBytes/observations, byte(i))}
+		o.Failure = &checkup.Cause{Stage: checkup.StageEcho, Message: noise(3*appendedBytes/observations, byte(i))}
 		want = append(want, o)
 		w.Observation(o)
 		if i%50 == 0 {
@@ -334,7 +334,7 @@ func TestConcurrentWriter(t *testing.T) {
 
 func TestRecordOfOtherBytes(t *testing.T) {
 	s, _ := newStore()
-	if err := s.put(t.Context(), observations("mesh"), 0, compress([]byte("{}\n}\n")), nil); err != nil {
+	if err := s.put(t.Context(), observations("mesh"), 0, compress([]byte("{}\n}\n"), chunkBytes), nil); err != nil {
 		t.Fatal(err)
 	}
 	_, err := s.LoadRecord(t.Context(), "mesh")

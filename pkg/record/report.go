@@ -38,7 +38,7 @@ func (s *Store) SaveReport(ctx context.Context, r *checkup.Report, keep int) err
 	if err != nil {
 		return err
 	}
-	err = s.put(ctx, reportKey, 0, compress(raw), func(cm *corev1.ConfigMap, chunk int) {
+	err = s.put(ctx, reportKey, 0, compress(raw, chunkBytes), func(cm *corev1.ConfigMap, chunk int) {
 		cm.Labels[LabelRunName] = r.Run
 		cm.Annotations = map[string]string{annotationFinished: r.Finished.UTC().Format(time.RFC3339)}
 		for _, c := range r.Checks {
