@@ -6,8 +6,11 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +29,9 @@ const streams = 64
 type Sink interface {
 	// Observation is called once for each pair of which one came in.
 	Observation(checkup.Observation)
+	// Results is called with what came in of pairs that are told measurement by
+	// measurement: each result once, those of one pair in the order of their times.
+	Results([]checkup.Result)
 	// Source is called once for each source of the worksheet, when nothing more
 	// will come from it.
 	Source(checkup.Source)
@@ -35,31 +41,41 @@ type Sink interface {
 type Progress struct {
 	Started, Agents int // agents that have started, of how many
 	Measured, Pairs int // pairs of which an observation came in, of how many in the worksheet
+	// Results that came in, of how many that the agents are to tell; both 0 where
+	// pairs are told by observations.
+	Results, Expected int
 }
 
 // Measure starts an agent for every source of the worksheet that has something
 // to measure and reads what it tells until all have come to their end, for at
-// most the worksheet's probe timeout. Whatever stops an agent is a Cause of its
-// source. progress, if not nil, is called with every change, one call at a time.
+// most the worksheet's probe timeout, watching included. Whatever stops an agent
+// is a Cause of its source. progress, if not nil, is called with every change, one
+// call at a time.
 //
-// When ctx is done earlier, Measure tells the sink of every source as it is then
-// and returns nil: what was measured by then stays.
+// When ctx is done earlier, Measure asks the agents to come to their end, takes
+// for a short while (Farewell) what they still have to say, tells the sink of
+// every source as it is then, and returns nil: what was measured by then stays.
 func (f *Fleet) Measure(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, sink Sink, progress func(Progress)) error {
-	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.Timeouts.Probe))
+	// It outlives ctx, for what agents say on their way out.
+	deadline, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(w.ProbeTimeout()))
 	defer cancel()
-	m := &measuring{Fleet: f, w: w, sink: sink, told: progress, slots: make(chan struct{}, streams)}
+	m := &measuring{Fleet: f, w: w, sink: sink, told: progress, stopping: ctx.Done(), slots: make(chan struct{}, streams)}
 	m.progress.Pairs = w.CountPairs()
 
 	var pods []*corev1.Pod
 	var orders []*corev1.ConfigMap
 	busy := map[int]bool{}
 	for _, order := range Orders(w, roster) {
-		pod, cm, err := f.agent(w, order)
+		pod, err := f.agent(w, order.Source)
+		var cm *corev1.ConfigMap
+		if err == nil {
+			cm, err = orderOf(pod, order)
+		}
 		if err != nil {
 			return fmt.Errorf("agent for %s: %w", w.Sources[order.Source].Name(), err)
 		}
 		pods, orders = append(pods, pod), append(orders, cm)
-		m.agents = append(m.agents, newAgent(w, order.Source, pod))
+		m.agents = append(m.agents, newAgent(w, order, pod))
 		busy[order.Source] = true
 	}
 	for s, targets := range w.Assignments {
@@ -67,6 +83,8 @@ func (f *Fleet) Measure(ctx context.Context, w *checkup.Worksheet, roster *check
 		case busy[s]:
 		case len(targets) == 0:
 			sink.Source(checkup.Source{Source: s})
+		case w.Sources[s].Node == "":
+			sink.Source(checkup.Source{Source: s, Cause: &checkup.Cause{Stage: checkup.StageSchedule, Message: "it is on no node, so there is none for an agent to stand on"}})
 		default:
 			sink.Source(checkup.Source{Source: s, Cause: setupCause("none of its targets came up, so no agent was started")})
 		}
@@ -75,12 +93,17 @@ func (f *Fleet) Measure(ctx context.Context, w *checkup.Worksheet, roster *check
 		return nil
 	}
 	m.progress.Agents = len(m.agents)
+	for _, a := range m.agents {
+		m.progress.Expected += a.expected
+	}
 	f.logf("starting %d agents", len(m.agents))
+	starting, cancel := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
+	defer cancel()
 	errs := all(len(pods), func(i int) error {
-		if err := f.writeOrder(deadline, orders[i]); err != nil {
+		if err := f.writeOrder(starting, orders[i]); err != nil {
 			return err
 		}
-		return f.create(deadline, pods[i])
+		return f.advise(f.create(starting, pods[i]), pods[i])
 	})
 	if err := everyOne(errs); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("none of %d agents could be created: %w", len(pods), err)
@@ -90,6 +113,20 @@ func (f *Fleet) Measure(ctx context.Context, w *checkup.Worksheet, roster *check
 	}
 	return m.run(ctx, deadline)
 }
+
+// advise adds to an error what to do about it, where admission refused a pod
+// because it stands in its node's network.
+func (f *Fleet) advise(err error, pod *corev1.Pod) error {
+	if !pod.Spec.HostNetwork || !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "violates PodSecurity") {
+		return err
+	}
+	return fmt.Errorf("%w; its component is in its node's network, and so the agent must be: "+
+		"allow it by kubectl label --overwrite namespace %s %s=privileged", err, f.Namespace, EnforceLabel)
+}
+
+// EnforceLabel is the label by which a namespace says which pod security standard
+// is enforced in it.
+const EnforceLabel = "pod-security.kubernetes.io/enforce"
 
 // writeOrder creates the ConfigMap of an agent's order, or overwrites the one of
 // an earlier try.
@@ -112,10 +149,12 @@ func (f *Fleet) writeOrder(ctx context.Context, cm *corev1.ConfigMap) error {
 // measuring is one run of Measure.
 type measuring struct {
 	*Fleet
-	w      *checkup.Worksheet
-	sink   Sink
-	agents []*agent
-	slots  chan struct{} // one for each stream that is open
+	w        *checkup.Worksheet
+	sink     Sink
+	agents   []*agent
+	stopping <-chan struct{} // closed when the task is stopped from outside
+	slots    chan struct{}   // one for each stream that is open
+	waiting  atomic.Int32    // agents that wait for a slot
 
 	mu       sync.Mutex // guards following, and serialises told
 	progress Progress
@@ -135,11 +174,20 @@ type agent struct {
 	// pairs of the source, and whether an observation came in. Only the goroutine
 	// that reads the log uses it and the following.
 	pairs    map[checkup.Pair]bool
-	measured int  // pairs of which one came in
+	measured int // pairs of which one came in
+	// last is the time of the newest result of each pair, newest that of them all:
+	// what is not after it was told before. A log is read in its order, so that
+	// nothing else has to be kept.
+	last     map[checkup.Pair]time.Time
+	newest   time.Time
+	results  int  // that came in
+	settled  int  // results that came in, or never will because an observation says why
+	expected int  // results of its whole order; 0 where pairs are told by observations
 	begun    bool // it told its start
 	controls []checkup.Control
 	end      *checkup.AgentEnd
-	garbage  int // lines of the log that made no sense
+	garbage  int  // lines of the log that made no sense
+	cut      bool // measuring was stopped while it was still waited for
 
 	changed chan struct{} // holds one token when the following changed
 
@@ -147,7 +195,7 @@ type agent struct {
 	pod     *corev1.Pod
 	gone    bool
 	started bool
-	mute    bool // its log could not be opened the last time
+	mute    bool // its kubelet did not give its log the last time
 	done    bool // nobody waits for it any more
 }
 
@@ -166,12 +214,35 @@ func (a *agent) set(change func()) {
 	change()
 }
 
-func newAgent(w *checkup.Worksheet, source int, pod *corev1.Pod) *agent {
-	a := &agent{source: source, name: pod.Name, node: w.Sources[source].Node, pairs: map[checkup.Pair]bool{}, changed: make(chan struct{}, 1)}
-	for p := range w.PairsOf(source) {
+func newAgent(w *checkup.Worksheet, order checkup.Order, pod *corev1.Pod) *agent {
+	a := &agent{
+		source: order.Source, name: pod.Name, node: w.Sources[order.Source].Node,
+		pairs: map[checkup.Pair]bool{}, last: map[checkup.Pair]time.Time{}, changed: make(chan struct{}, 1),
+	}
+	for p := range w.PairsOf(order.Source) {
 		a.pairs[p] = false
 	}
+	if order.Connections == nil {
+		return a
+	}
+	for _, target := range order.Targets {
+		for p := range w.PairsBetween(order.Source, target.Target) {
+			a.expected += countOf(w, p)
+		}
+	}
 	return a
+}
+
+// countOf is how many measurements of a pair are made.
+func countOf(w *checkup.Worksheet, p checkup.Pair) int {
+	probe, _ := w.Probe(p.Transport)
+	return probe.Count
+}
+
+// missed says whether the agent told of more than came in of it, or was stopped
+// before it had told of everything.
+func (a *agent) missed() bool {
+	return a.end == nil || a.measured < a.end.Observations || a.results < a.end.Results || a.cut && a.settled < a.expected
 }
 
 // state returns the pod as it was seen last, which is nil before it was.
@@ -216,18 +287,30 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 	}()
 
 	var wg sync.WaitGroup
-	stopped := make([]string, len(m.agents)) // what stopped the reading, by agent
+	trouble := make([]string, len(m.agents)) // with reading its log, by agent
 	for i, a := range m.agents {
 		wg.Go(func() {
 			if a.refused == nil {
-				stopped[i] = m.collect(watching, a)
+				trouble[i] = m.collect(watching, a)
+				a.cut = ctx.Err() != nil
 				a.set(func() { a.done = true })
 				m.consider()
 			}
 		})
 	}
+	dismissed := make(chan struct{})
+	go func() {
+		defer close(dismissed)
+		select {
+		case <-ctx.Done():
+			m.dismiss(watching)
+			stop()
+		case <-watching.Done():
+		}
+	}()
 	wg.Wait()
 	stop()
+	<-dismissed
 	err := <-watched
 	if m.hopeless != nil {
 		m.hopeless.Stop()
@@ -246,14 +329,14 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 		if a.refused != nil {
 			s.Pod = ""
 		}
-		if a.end == nil || a.measured < a.end.Observations {
+		if a.missed() {
 			if warnings == nil && ctx.Err() == nil {
 				warnings = m.warnings(after)
 			}
 			if _, ok := nodes[a.node]; !ok && ctx.Err() == nil {
 				nodes[a.node] = m.nodeTrouble(after, a.node)
 			}
-			s.Cause = a.cause(stopped[i], warnings[a.name], nodes[a.node], ctx.Err() != nil)
+			s.Cause = a.cause(trouble[i], warnings[a.name], nodes[a.node])
 			m.logf("::warning::source %s: %s", m.w.Sources[a.source].Name(), s.Cause)
 		}
 		if a.garbage > 0 {
@@ -262,6 +345,23 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 		m.sink.Source(s)
 	}
 	return nil
+}
+
+// dismiss asks the agents that are still waited for to come to their end, and
+// gives them a while to say what they have: without it, what they measured since
+// they spoke last would be lost. It returns when the while or ctx is over.
+func (m *measuring) dismiss(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(m.Farewell, (grace+2)*time.Second))
+	defer cancel()
+	sleep(ctx, m.retry()) // logs that waited for their turn are being opened
+	all(len(m.agents), func(i int) error {
+		if _, waited := m.agents[i].stuck(); !waited {
+			return nil
+		}
+		period := int64(grace)
+		return m.Client.CoreV1().Pods(m.Namespace).Delete(ctx, m.agents[i].name, metav1.DeleteOptions{GracePeriodSeconds: &period})
+	})
+	<-ctx.Done()
 }
 
 // consider starts the time of Patience when all agents that are still waited for
@@ -342,16 +442,26 @@ func (m *measuring) collect(ctx context.Context, a *agent) (trouble string) {
 	}
 }
 
-// read reads the log of an agent from its beginning, and passes over what it
-// told before: observations are told once for each pair, so that a stream that
-// broke is simply opened anew. The log of an agent that says nothing for a while
-// is left, so that another one has its turn, and so that a dead connection is
-// found out.
+// read reads the log of an agent, and passes over what it told before:
+// observations are told once for each pair, results in the order of their times,
+// so that a stream that broke is simply opened anew. It begins where the newest
+// result was taken, because a log may be long, and at the beginning before there
+// is one. The kubelet begins a new file when a log has grown to 10 MiB or so: a
+// stream that is open goes on into it, one that is opened then begins there.
+//
+// The log of an agent that says nothing for a while is left, so that another one
+// has its turn, and so that a dead connection is found out; so is that of one that
+// talks on and on when others wait.
 func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
+	m.waiting.Add(1)
 	select {
 	case m.slots <- struct{}{}:
+		m.waiting.Add(-1)
 		defer func() { <-m.slots }()
+	case <-m.stopping: // there is no time left to wait
+		m.waiting.Add(-1)
 	case <-ctx.Done():
+		m.waiting.Add(-1)
 		return ctx.Err()
 	}
 	stall := cmp.Or(m.Stall, 30*time.Second)
@@ -359,8 +469,9 @@ func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
 	defer cancel()
 	silence := time.AfterFunc(stall, cancel)
 	defer silence.Stop()
-	log, err := m.openLog(stream, a.name, follow)
-	a.set(func() { a.mute = err != nil })
+	opened, left := time.Now(), false
+	log, err := m.openLog(stream, a.name, a.logFrom(follow))
+	a.set(func() { a.mute = m.mute(err) })
 	m.consider()
 	if err != nil {
 		return fmt.Errorf("open its log: %w", err)
@@ -369,11 +480,15 @@ func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
 	defer context.AfterFunc(stream, func() { log.Close() })()
 	garbage, err := lines(bufio.NewReader(log), func(message checkup.Message) bool {
 		silence.Reset(stall)
+		if follow && m.waiting.Load() > 0 && time.Since(opened) > stall {
+			left = true
+			cancel()
+		}
 		return m.take(a, message)
 	})
 	a.garbage = max(a.garbage, garbage)
 	switch {
-	case a.end != nil:
+	case a.end != nil || left:
 		return nil
 	case stream.Err() != nil:
 		return fmt.Errorf("its log was silent for %s", stall)
@@ -381,6 +496,29 @@ func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
 		return fmt.Errorf("read its log: %w", err)
 	}
 	return nil
+}
+
+// clockSlack is how far a node's clock may be set back without a loss: the log is
+// read again from so long before its newest result.
+const clockSlack = time.Minute
+
+// logFrom says from where a log is to be read. A line is written after what it
+// tells was measured, by the same clock.
+func (a *agent) logFrom(follow bool) *corev1.PodLogOptions {
+	options := &corev1.PodLogOptions{Follow: follow}
+	if !a.newest.IsZero() {
+		options.SinceTime = new(metav1.NewTime(a.newest.Add(-clockSlack)))
+	}
+	return options
+}
+
+// mute reports whether an error of opening a log means that the agent's kubelet
+// does not give it, so that waiting is of little use. An API server that is away
+// comes back; and while pairs are watched, a kubelet may be away for a time, too:
+// the agent goes on without it.
+func (m *measuring) mute(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && (m.w.Connections == nil || m.w.Connections.For == 0)
 }
 
 // take takes one message of an agent, and says whether it makes sense.
@@ -406,8 +544,18 @@ func (m *measuring) take(a *agent, message checkup.Message) bool {
 		}
 		a.pairs[message.Observation.Pair] = true
 		a.measured++
+		n := 0
+		if a.expected > 0 { // there will be no results
+			n = countOf(m.w, message.Observation.Pair)
+		}
+		a.settled += n
 		m.sink.Observation(*message.Observation)
-		m.advance(func(p *Progress) { p.Measured++ })
+		m.advance(func(p *Progress) {
+			p.Measured++
+			p.Results += n
+		})
+	case len(message.Results) > 0:
+		return m.takeResults(a, message.Results)
 	case message.End != nil:
 		a.end = message.End
 	default:
@@ -416,26 +564,55 @@ func (m *measuring) take(a *agent, message checkup.Message) bool {
 	return true
 }
 
+// takeResults takes those of the results that are new, and says whether all of
+// them make sense.
+func (m *measuring) takeResults(a *agent, results []checkup.Result) bool {
+	fresh := make([]checkup.Result, 0, len(results))
+	sense := true
+	for _, r := range results {
+		if _, expected := a.pairs[r.Pair]; !expected || a.expected == 0 || r.At.IsZero() {
+			sense = false
+			continue
+		}
+		if !r.At.After(a.last[r.Pair]) {
+			continue
+		}
+		a.last[r.Pair] = r.At
+		if r.At.After(a.newest) {
+			a.newest = r.At
+		}
+		fresh = append(fresh, r)
+	}
+	if len(fresh) > 0 {
+		a.results += len(fresh)
+		a.settled += len(fresh)
+		m.sink.Results(fresh)
+		m.advance(func(p *Progress) { p.Results += len(fresh) })
+	}
+	return sense
+}
+
 // cause says why an agent did not come to its end. trouble is what went wrong
 // with reading its log, event the last warning about its pod, node what is wrong
-// with its node, each empty if nothing; stopped says that the task was ended
-// from outside.
-func (a *agent) cause(trouble, event, node string, stopped bool) *checkup.Cause {
+// with its node, each empty if nothing.
+func (a *agent) cause(trouble, event, node string) *checkup.Cause {
 	pod, gone := a.state()
 	c := checkup.Cause{Stage: checkup.StageCollect}
 	switch {
 	case a.refused != nil:
 		c = checkup.Cause{Stage: checkup.StageStart, Message: oneLine(a.refused.Error())}
+	case a.cut && (pod == nil || !started(pod)):
+		c = checkup.Cause{Stage: checkup.StageStart, Message: "the probe task was stopped before the agent started"}
+	case a.cut && (a.end != nil || gone || !over(pod)):
+		c.Message = "the probe task was stopped before the agent came to its end"
+	case a.end != nil && a.results < a.end.Results:
+		c.Message = fmt.Sprintf("the agent told of %d results, but only %d of them were in its log", a.end.Results, a.results)
 	case a.end != nil:
 		c.Message = fmt.Sprintf("the agent told of %d observations, but not all of them were in its log", a.end.Observations)
 	case gone && !started(pod):
 		c = checkup.Cause{Stage: checkup.StageStart, Message: "the agent's pod was deleted before it started"}
 	case gone:
 		c.Message = "the agent's pod was deleted before it came to its end"
-	case stopped && (pod == nil || !started(pod)):
-		c = checkup.Cause{Stage: checkup.StageStart, Message: "the probe task was stopped before the agent started"}
-	case stopped && !over(pod):
-		c.Message = "the probe task was stopped before the agent came to its end"
 	case pod == nil:
 		c = checkup.Cause{Stage: checkup.StageStart, Message: "the API server did not tell of the agent's pod"}
 	case !started(pod):

@@ -29,12 +29,13 @@ import (
 type sink struct {
 	mu           sync.Mutex // guards following
 	observations map[checkup.Pair]int
+	results      map[checkup.Pair][]checkup.Result
 	sources      map[int]checkup.Source
-	told         chan checkup.Pair // not nil: each first observation is sent there, too
+	told         chan checkup.Pair // not nil: the pair of each observation and result is sent there, too
 }
 
 func newSink() *sink {
-	return &sink{observations: map[checkup.Pair]int{}, sources: map[int]checkup.Source{}}
+	return &sink{observations: map[checkup.Pair]int{}, results: map[checkup.Pair][]checkup.Result{}, sources: map[int]checkup.Source{}}
 }
 
 func (s *sink) Observation(o checkup.Observation) {
@@ -43,6 +44,19 @@ func (s *sink) Observation(o checkup.Observation) {
 	s.mu.Unlock()
 	if s.told != nil {
 		s.told <- o.Pair
+	}
+}
+
+func (s *sink) Results(results []checkup.Result) {
+	s.mu.Lock()
+	for _, r := range results {
+		s.results[r.Pair] = append(s.results[r.Pair], r)
+	}
+	s.mu.Unlock()
+	if s.told != nil {
+		for _, r := range results {
+			s.told <- r.Pair
+		}
 	}
 }
 
@@ -84,9 +98,9 @@ type logs struct {
 	opened map[int]int
 }
 
-func (l *logs) open(ctx context.Context, pod string, _ bool) (io.ReadCloser, error) {
+func (l *logs) open(ctx context.Context, pod string, _ *corev1.PodLogOptions) (io.ReadCloser, error) {
 	for s, e := range l.w.Sources {
-		if checkup.ObjectName("run-uid", l.w.Check, checkup.RoleAgent, e.Node) != pod {
+		if checkup.ObjectName("run-uid", l.w.Check, checkup.RoleAgent, e.Name()) != pod {
 			continue
 		}
 		l.mu.Lock()
@@ -214,7 +228,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 				if n == 0 {
 					return text(half), nil
 				}
-				return nil, errors.New("dial tcp 198.18.0.2:10250: connect: connection refused")
+				return nil, apierrors.NewInternalError(errors.New("dial tcp 198.18.0.2:10250: connect: connection refused"))
 			},
 			stage: checkup.StageCollect, message: "its node is not ready: Kubelet stopped posting node status.", some: true},
 		{name: "kubelet does not take it up", objects: []runtime.Object{deadNode}, prepare: func(c *cluster) {
@@ -238,8 +252,8 @@ func TestMeasureGoesWrong(t *testing.T) {
 			f, _ := newFleet(t, c)
 			f.Stall = 50 * time.Millisecond
 			l := &logs{w: w, of: map[int]func(context.Context, int) (io.ReadCloser, error){bad: tt.log}}
-			f.OpenLog = func(ctx context.Context, pod string, follow bool) (io.ReadCloser, error) {
-				r, err := l.open(ctx, pod, follow)
+			f.OpenLog = func(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
+				r, err := l.open(ctx, pod, options)
 				if tt.delete && pod == checkup.ObjectName("run-uid", "mesh", checkup.RoleAgent, "n1") {
 					// Once what it told was read.
 					return &hook{ReadCloser: r, after: len(half), do: func() {

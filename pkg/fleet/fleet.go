@@ -62,9 +62,9 @@ type Fleet struct {
 	Logf func(format string, args ...any)
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
-	// OpenLog opens the log of a pod of the namespace, and with follow goes on
-	// until its container ends; nil means through the API server.
-	OpenLog func(ctx context.Context, pod string, follow bool) (io.ReadCloser, error)
+	// OpenLog opens the log of a pod of the namespace, as the options say; nil
+	// means through the API server.
+	OpenLog func(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error)
 
 	// Patience is how long to wait when every pod that is still waited for is in a
 	// state from which pods seldom recover: unschedulable, an image that cannot be
@@ -73,8 +73,13 @@ type Fleet struct {
 	// three tries of a kubelet to pull an image, a kubelet's restart.
 	Patience time.Duration
 	// Stall is how long the log of an agent may be silent until it is opened anew,
-	// because the connection may be dead; 0 means 30 s.
+	// because the connection may be dead, and how long one that is not silent is
+	// read while others wait for their turn; 0 means 30 s.
 	Stall time.Duration
+	// Farewell is how long agents may take to say what they still have when
+	// measuring is stopped from outside; 0 means 7 s: their grace period, and a
+	// moment before and after it.
+	Farewell time.Duration
 	// Retry is the pause before a failed request is repeated, and between two
 	// looks at what is being deleted; 0 means 1 s.
 	Retry time.Duration
@@ -110,11 +115,11 @@ func (f *Fleet) patience() time.Duration { return cmp.Or(f.Patience, 30*time.Sec
 func (f *Fleet) retry() time.Duration { return cmp.Or(f.Retry, time.Second) }
 
 // openLog is OpenLog or its default.
-func (f *Fleet) openLog(ctx context.Context, pod string, follow bool) (io.ReadCloser, error) {
+func (f *Fleet) openLog(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
 	if f.OpenLog != nil {
-		return f.OpenLog(ctx, pod, follow)
+		return f.OpenLog(ctx, pod, options)
 	}
-	return f.Client.CoreV1().Pods(f.Namespace).GetLogs(pod, &corev1.PodLogOptions{Follow: follow}).Stream(ctx)
+	return f.Client.CoreV1().Pods(f.Namespace).GetLogs(pod, options).Stream(ctx)
 }
 
 // labels of a fixture; an empty check or role leaves the label out.

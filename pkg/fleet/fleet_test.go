@@ -177,6 +177,6 @@ func newFleet(t *testing.T, c *cluster) (*Fleet, *lineLog) {
 		Client: c, Namespace: "ns", Plan: "day-2", RunUID: "run-uid", Image: "registry.example/agent:v1",
 		Owner: "probe-pod", OwnerUID: "probe-pod-uid", Logf: log.logf,
 		Now:      func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) },
-		Patience: time.Millisecond, Retry: time.Millisecond, Force: time.Millisecond,
+		Patience: time.Millisecond, Retry: time.Millisecond, Force: time.Millisecond, Farewell: 50 * time.Millisecond,
 	}, log
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // maxLine is the longest line that is taken for a message. An observation of
-// checkup.MaxCount round-trip delays is about 10 KiB.
+// checkup.MaxCount round-trip delays is about 10 KiB, and agents cut results into
+// lines that are not much longer.
 const maxLine = 256 << 10
 
 // lines reads messages, one a line, and calls told with each. Lines that are not
@@ -52,7 +53,7 @@ func message(line []byte) (m checkup.Message, ok bool) {
 		return checkup.Message{}, false
 	}
 	set := 0
-	for _, is := range []bool{m.Start != nil, m.Observation != nil, m.Control != nil, m.Reception != nil, m.End != nil} {
+	for _, is := range []bool{m.Start != nil, m.Observation != nil, len(m.Results) > 0, m.Control != nil, m.Reception != nil, m.End != nil} {
 		if is {
 			set++
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,12 +33,48 @@ const (
 	agentBinary = "/ko-app/agent"
 	orderDir    = "/etc/checkplan"
 	orderFile   = "order.json"
+	// certificateDir holds a directory for each client certificate of a source,
+	// named as its Secret. The kubelet makes room for a mount within a mount.
+	certificateDir = orderDir + "/certificates"
 )
+
+// Pods returns every pod that a run makes for a worksheet if all comes up that it
+// waits for: agents by the index of their source, responders by that of their
+// target, nil where there is none. They are as they will be but for what only a
+// run knows: their owner, their time of expiry, and the hash in their names. It
+// is pure; the error is that of a resource that is no quantity.
+func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*corev1.Pod, err error) {
+	f := &Fleet{Namespace: namespace, Plan: w.Plan, Image: image, Now: func() time.Time { return time.Time{} }}
+	agents, responders = make([]*corev1.Pod, len(w.Sources)), make([]*corev1.Pod, len(w.Targets))
+	for s, targets := range w.Assignments {
+		if len(targets) == 0 || w.Sources[s].Node == "" {
+			continue
+		}
+		if agents[s], err = f.agent(w, s); err != nil {
+			return nil, nil, fmt.Errorf("agent for %s: %w", w.Sources[s].Name(), err)
+		}
+	}
+	for t, degree := range w.InDegrees() {
+		if degree == 0 || !w.Targets[t].IsFixture() {
+			continue
+		}
+		if responders[t], err = f.responder(w, t); err != nil {
+			return nil, nil, fmt.Errorf("responder for %s: %w", w.Targets[t].Name(), err)
+		}
+	}
+	for _, pod := range slices.Concat(agents, responders) {
+		if pod != nil {
+			pod.OwnerReferences = nil
+			delete(pod.Annotations, AnnotationExpires)
+		}
+	}
+	return agents, responders, nil
+}
 
 // responder is the pod that answers on a target's node. It lasts until the
 // agents of its check are surely over, and then ends by itself.
 func (f *Fleet) responder(w *checkup.Worksheet, target int) (*corev1.Pod, error) {
-	life := time.Duration(w.Timeouts.Setup) + time.Duration(w.Timeouts.Probe) + expiry
+	life := time.Duration(w.Timeouts.Setup) + time.Duration(w.ProbeTimeout()) + expiry
 	pod, err := f.pod(w, checkup.RoleResponder, w.Targets[target], life)
 	if err != nil {
 		return nil, err
@@ -56,13 +93,13 @@ func (f *Fleet) responder(w *checkup.Worksheet, target int) (*corev1.Pod, error)
 	return pod, nil
 }
 
-// agent is the pod that measures from a source's node, and the ConfigMap that
-// tells it what.
-func (f *Fleet) agent(w *checkup.Worksheet, order checkup.Order) (*corev1.Pod, *corev1.ConfigMap, error) {
-	life := time.Duration(w.Timeouts.Probe) + time.Minute
-	pod, err := f.pod(w, checkup.RoleAgent, w.Sources[order.Source], life)
+// agent is the pod that measures from a source's node. Its order is in the
+// ConfigMap of its name.
+func (f *Fleet) agent(w *checkup.Worksheet, source int) (*corev1.Pod, error) {
+	e := w.Sources[source]
+	pod, err := f.pod(w, checkup.RoleAgent, e, time.Duration(w.ProbeTimeout())+time.Minute)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	c := &pod.Spec.Containers[0]
 	c.Args = []string{"probe", "--order", orderDir + "/" + orderFile}
@@ -70,16 +107,35 @@ func (f *Fleet) agent(w *checkup.Worksheet, order checkup.Order) (*corev1.Pod, *
 	pod.Spec.Volumes = []corev1.Volume{{Name: "order", VolumeSource: corev1.VolumeSource{
 		ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: pod.Name}},
 	}}}
-	if _, ok := w.Probe(checkup.ICMP); ok {
+	for i, secret := range e.ClientCertificates {
+		name, optional := fmt.Sprintf("certificate-%d", i), true
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: certificateDir + "/" + secret, ReadOnly: true})
+		// Optional: an agent without its certificate says so, a pod without it would
+		// not start.
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			Secret: &corev1.SecretVolumeSource{SecretName: secret, Optional: &optional},
+		}})
+	}
+	if e.HostNetwork {
+		// As the static pods have it that the component is one of: their node's
+		// resolver, not the cluster's, which may depend on what is probed.
+		pod.Spec.HostNetwork, pod.Spec.DNSPolicy = true, corev1.DNSDefault
+	}
+	if _, ok := w.Probe(checkup.ICMP); ok && !e.HostNetwork {
 		// Ping sockets without a capability. One of Kubernetes' safe sysctls, which
 		// restricted pod security admits; containerd sets it by default from 2.0.
 		pod.Spec.SecurityContext.Sysctls = []corev1.Sysctl{{Name: "net.ipv4.ping_group_range", Value: "0 2147483647"}}
 	}
+	return pod, nil
+}
+
+// orderOf is the ConfigMap that tells an agent what to do.
+func orderOf(agent *corev1.Pod, order checkup.Order) (*corev1.ConfigMap, error) {
 	raw, err := json.Marshal(order)
 	if err != nil {
-		return nil, nil, fmt.Errorf("encode the order of source %s: %w", w.Sources[order.Source].Name(), err)
+		return nil, fmt.Errorf("encode its order: %w", err)
 	}
-	return pod, &corev1.ConfigMap{ObjectMeta: *pod.ObjectMeta.DeepCopy(), Data: map[string]string{orderFile: string(raw)}}, nil
+	return &corev1.ConfigMap{ObjectMeta: *agent.ObjectMeta.DeepCopy(), Data: map[string]string{orderFile: string(raw)}}, nil
 }
 
 // pod is what responders and agents have in common.
@@ -93,7 +149,7 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 		return nil, fmt.Errorf("resources.limits: %w", err)
 	}
 	meta := metav1.ObjectMeta{
-		Name:      checkup.ObjectName(f.RunUID, w.Check, role, e.Node),
+		Name:      checkup.ObjectName(f.RunUID, w.Check, role, e.Name()),
 		Namespace: f.Namespace,
 		Labels:    f.labels(w.Check, role),
 		Annotations: map[string]string{
@@ -174,23 +230,34 @@ func quantities(of map[string]string) (corev1.ResourceList, error) {
 }
 
 // Orders returns what each source of the worksheet is told to do, without those
-// that have nothing to do: a target that is not up is in no order. An agent may
-// take three quarters of the check's probe timeout; the rest is for starting it
-// and for reading what it says.
+// that have nothing to do, or no node to do it on: a target that is not up is in
+// no order. An agent may take three quarters of the check's probe timeout, and the
+// time for which it is to watch; the rest is for starting it and for reading what
+// it says.
 func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 	var orders []checkup.Order
 	for source, targets := range w.Assignments {
+		if w.Sources[source].Node == "" {
+			continue
+		}
 		order := checkup.Order{
 			Source:      source,
 			Seed:        w.Seed + uint64(w.Round)<<32 + uint64(source),
 			Limits:      w.Limits,
 			Probes:      w.Probes,
 			IPFamilies:  w.IPFamilies,
-			Deadline:    w.Timeouts.Probe / 4 * 3,
+			Deadline:    w.AgentDeadline(),
+			Connections: w.Connections,
 			Unreachable: w.Expect.Unreachable,
 		}
 		for _, t := range targets {
 			entry := roster.Targets[t]
+			if peer := w.Targets[t].Peer; peer != nil {
+				if entry.Cause == nil {
+					order.Targets = append(order.Targets, checkup.OrderTarget{Target: t, Peer: peer})
+				}
+				continue
+			}
 			addresses := map[checkup.IPFamily]string{}
 			for _, family := range w.IPFamilies {
 				if a, ok := entry.Addresses[family]; ok {

@@ -3,13 +3,21 @@
 package fleet
 
 import (
+	"context"
+	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	k8stesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/yaml"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -51,11 +59,107 @@ func TestPods(t *testing.T) {
 	golden(t, "responder.yaml", responder)
 
 	w.Probes = append(w.Probes, checkup.TransportProbe{Transport: checkup.ICMP, Probe: w.Probes[0].Probe})
-	pod, cm, err := f.agent(w, Orders(w, rosterOf(w))[2])
+	pod, err := f.agent(w, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cm, err := orderOf(pod, Orders(w, rosterOf(w))[2])
 	if err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "agent.yaml", pod, cm)
+
+	c := connections(1)
+	if pod, err = f.agent(c, 0); err != nil {
+		t.Fatal(err)
+	}
+	if cm, err = orderOf(pod, Orders(c, seen())[0]); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "agent-hostnetwork.yaml", pod, cm)
+}
+
+// TestPodsAreThoseOfARun: what Pods foretells is what a run makes.
+func TestPodsAreThoseOfARun(t *testing.T) {
+	mesh := worksheet(4)
+	mesh.Sources[1].Node = ""
+	mesh.Targets[2] = checkup.Endpoint{Node: "n2", Pod: "other/server"}
+	mesh.Assignments[3] = nil
+	control := connections(3)
+	control.Sources[2].HostNetwork = false
+	for _, tt := range []struct {
+		w                 *checkup.Worksheet
+		roster            *checkup.Roster
+		agents, responder []int // indexes of those that there are
+	}{
+		{mesh, rosterOf(mesh), []int{0, 2}, []int{0, 1, 3}},
+		{control, seen(), []int{0, 1, 2}, nil},
+	} {
+		t.Run(string(tt.w.Kind), func(t *testing.T) {
+			agents, responders, err := Pods(tt.w, "ns", "registry.example/agent:v1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := newCluster()
+			var made []corev1.PodSpec
+			c.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				made = append(made, a.(k8stesting.CreateAction).GetObject().(*corev1.Pod).DeepCopy().Spec)
+				return false, nil, nil
+			})
+			f, _ := newFleet(t, c)
+			f.OpenLog = func(context.Context, string, *corev1.PodLogOptions) (io.ReadCloser, error) {
+				return nil, apierrors.NewInternalError(io.EOF)
+			}
+			if err := f.StartResponders(t.Context(), tt.w, tt.roster, nil); err != nil {
+				t.Fatal(err)
+			}
+			tt.w.Timeouts.Probe, tt.w.Connections = 1, nil // nobody answers
+			if err := f.Measure(t.Context(), tt.w, tt.roster, newSink(), nil); err != nil {
+				t.Fatal(err)
+			}
+			var foretold []corev1.PodSpec
+			indexes := func(pods []*corev1.Pod) (there []int) {
+				for i, pod := range pods {
+					if pod == nil {
+						continue
+					}
+					there = append(there, i)
+					if pod.Namespace != "ns" || pod.Labels[checkup.LabelCheck] != tt.w.Check || pod.OwnerReferences != nil {
+						t.Errorf("%+v, want namespace and labels, and no owner", pod.ObjectMeta)
+					}
+					foretold = append(foretold, pod.Spec)
+				}
+				return there
+			}
+			if diff := cmp.Diff(tt.agents, indexes(agents)); diff != "" {
+				t.Errorf("agents (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.responder, indexes(responders)); diff != "" {
+				t.Errorf("responders (-want +got):\n%s", diff)
+			}
+			without := func(specs []corev1.PodSpec) []string { // what depends on the run's UID and its timeouts
+				var all []string
+				for _, spec := range specs {
+					spec.ActiveDeadlineSeconds = nil
+					for i := range spec.Volumes {
+						spec.Volumes[i].ConfigMap = nil
+					}
+					b, err := json.Marshal(spec)
+					if err != nil {
+						t.Fatal(err)
+					}
+					all = append(all, string(b))
+				}
+				slices.Sort(all)
+				return all
+			}
+			if diff := cmp.Diff(without(made), without(foretold)); diff != "" {
+				t.Errorf("(-made +foretold):\n%s", diff)
+			}
+		})
+	}
 }
 
 // TestPodsAgreeOnNames: a pod is found again by what it is for, and by nothing
@@ -71,7 +175,11 @@ func TestPodsAgreeOnNames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, cm, err := fleet.agent(w, Orders(w, rosterOf(w))[i])
+			a, err := fleet.agent(w, i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cm, err := orderOf(a, Orders(w, rosterOf(w))[i])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,6 +233,32 @@ func TestOrders(t *testing.T) {
 	roster.Targets[0].Cause, roster.Targets[2].Cause = setupCause("not up"), setupCause("not up")
 	if orders := Orders(w, roster); len(orders) != 0 {
 		t.Errorf("orders %v although nothing is up, want none", orders)
+	}
+}
+
+// TestOrdersOfConnections: what exists already is told by its Peer; what was not
+// to be seen, and sources that are nowhere, have no part.
+func TestOrdersOfConnections(t *testing.T) {
+	w := connections(2)
+	w.Sources[0].Node = ""
+	w.Connections.For = checkup.Duration(time.Hour)
+	orders := Orders(w, seen())
+	if len(orders) != 1 || orders[0].Source != 1 {
+		t.Fatalf("orders %+v, want one, of the source that is on a node", orders)
+	}
+	o := orders[0]
+	want := []checkup.OrderTarget{{Target: 0, Peer: w.Targets[0].Peer}, {Target: 1, Peer: w.Targets[1].Peer}}
+	if diff := cmp.Diff(want, o.Targets); diff != "" {
+		t.Errorf("targets (-want +got):\n%s", diff)
+	}
+	if o.Connections != w.Connections {
+		t.Error("the order does not say that each measurement is to be told")
+	}
+	if watched := time.Duration(w.Connections.For); time.Duration(o.Deadline) <= watched || o.Deadline >= w.ProbeTimeout() {
+		t.Errorf("deadline %s, want more than %s and less than %s", o.Deadline, watched, w.ProbeTimeout())
+	}
+	if pod, err := (&Fleet{}).agent(w, 1); err != nil || *pod.Spec.ActiveDeadlineSeconds < int64(w.ProbeTimeout()/checkup.Duration(time.Second)) {
+		t.Errorf("%v, %v: want a pod that may live as long as it is to watch", pod, err)
 	}
 }
 

@@ -247,7 +247,7 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // its kubelet may not answer
 		defer cancel()
-		log, err := f.openLog(ctx, pod.Name, false)
+		log, err := f.openLog(ctx, pod.Name, &corev1.PodLogOptions{})
 		if err != nil {
 			kept[i].Log = oneLine("cannot be read: " + err.Error())
 			return nil

@@ -250,7 +250,7 @@ func TestEvidence(t *testing.T) {
 		},
 	)
 	f, _ := newFleet(t, c)
-	f.OpenLog = func(_ context.Context, pod string, _ bool) (io.ReadCloser, error) {
+	f.OpenLog = func(_ context.Context, pod string, _ *corev1.PodLogOptions) (io.ReadCloser, error) {
 		if pod == "late-agent" {
 			return nil, errors.New("kubelet does not answer")
 		}

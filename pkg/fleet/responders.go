@@ -20,9 +20,9 @@ import (
 )
 
 // StartResponders starts a responder for every target of the worksheet that is
-// no existing pod and has a source, waits until they are ready, for at most the
-// worksheet's setup timeout, and fills in the roster: one entry per target,
-// those of existing pods as the caller made them. A responder that is not ready
+// a fixture and has a source, waits until they are ready, for at most the
+// worksheet's setup timeout, and fills in the roster: one entry per target, those
+// of what exists already as the caller made them. A responder that is not ready
 // in time is a Cause in its entry (stage setup). It gives up before the timeout
 // when nothing but Patience is left to hope for.
 //
@@ -34,7 +34,7 @@ func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roste
 	var targets []int // of pods
 	for t, degree := range w.InDegrees() {
 		switch {
-		case w.Targets[t].Pod != "":
+		case !w.Targets[t].IsFixture():
 			continue
 		case degree == 0:
 			roster.Targets[t].Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "no responder was started: the sample has no source for it"}
@@ -46,7 +46,9 @@ func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roste
 		}
 		pods, targets = append(pods, pod), append(targets, t)
 	}
-	f.logf("starting %d responders", len(pods))
+	if len(pods) > 0 {
+		f.logf("starting %d responders", len(pods))
+	}
 	errs := all(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
 	if err := everyOne(errs); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("none of %d responders could be created: %w", len(pods), err)
@@ -59,9 +61,12 @@ func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roste
 		}
 		waiting[pods[i].Name] = t
 	}
-	left, err := f.awaitReady(deadline, w, roster, waiting, len(pods), progress)
-	if err != nil {
-		return err
+	var left map[string]*corev1.Pod
+	if len(waiting) > 0 {
+		var err error
+		if left, err = f.awaitReady(deadline, w, roster, waiting, len(pods), progress); err != nil {
+			return err
+		}
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("wait for responders: %w", context.Cause(ctx))
@@ -156,7 +161,7 @@ func (f *Fleet) awaitReady(ctx context.Context, w *checkup.Worksheet, roster *ch
 func (f *Fleet) TakeOver(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster) error {
 	targets := responders(w, roster)
 	errs := all(len(targets), func(i int) error {
-		return f.own(ctx, checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[targets[i]].Node))
+		return f.own(ctx, checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[targets[i]].Name()))
 	})
 	for i, t := range targets {
 		switch err := errs[i]; {
@@ -175,7 +180,7 @@ func (f *Fleet) TakeOver(ctx context.Context, w *checkup.Worksheet, roster *chec
 func responders(w *checkup.Worksheet, roster *checkup.Roster) []int {
 	var targets []int
 	for t, e := range roster.Targets {
-		if w.Targets[t].Pod == "" && e.Cause == nil {
+		if w.Targets[t].IsFixture() && e.Cause == nil {
 			targets = append(targets, t)
 		}
 	}
@@ -216,8 +221,8 @@ func (f *Fleet) Receptions(ctx context.Context, w *checkup.Worksheet, roster *ch
 	var mu sync.Mutex // serialises told
 	errs := all(len(targets), func(i int) error {
 		t := targets[i]
-		name := checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[t].Node)
-		log, err := f.openLog(ctx, name, false)
+		name := checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[t].Name())
+		log, err := f.openLog(ctx, name, &corev1.PodLogOptions{})
 		if err != nil {
 			return fmt.Errorf("responder %s: %w", w.Targets[t].Name(), err)
 		}

@@ -353,8 +353,8 @@ func TestReceptions(t *testing.T) {
 	line := func(s, target, n int) string {
 		return fmt.Sprintf(`{"reception":{"s":%d,"t":%d,"f":"IPv4","p":"udp","z":64,"packets":%d}}`+"\n", s, target, n)
 	}
-	f.OpenLog = func(_ context.Context, pod string, follow bool) (io.ReadCloser, error) {
-		if follow {
+	f.OpenLog = func(_ context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
+		if options.Follow {
 			t.Error("the log of a responder is followed: it does not end")
 		}
 		switch "ns/" + pod {
