@@ -122,11 +122,11 @@ func TestOverlaps(t *testing.T) {
 func TestConnectivityName(t *testing.T) {
 	target := func(label string, port int) Endpoint { return Endpoint{Label: label, Peer: &Peer{Port: port}} }
 	long := strings.Repeat("a", 63) + "." + strings.Repeat("b", 63) + "." + strings.Repeat("c", 63)
-	sources := []Endpoint{{Label: "kube-apiserver-a"}, {Label: "kube-apiserver-10.0.0.1"}, {Label: "kube-apiserver-a.example.com"}, {Label: "kube-apiserver-a.example.org"}, {Label: long}, {Label: "a"}, {Label: "a-to-b"}}
+	sources := []Endpoint{{Label: "kube-apiserver-a"}, {Label: "kube-apiserver-10.0.0.1"}, {Label: "kube-apiserver-a.example.com"}, {Label: "kube-apiserver-a.example.org"}, {Label: long}, {Label: "a"}, {Label: "a-to-b"}, {Label: "a-to"}}
 	targets := []Endpoint{
 		target("etcd-server-a", 2379), target("etcd-server-a", 2380), target("etcd-server-10.0.0.1", 2379), target("etcd-server-10.0.0.2", 2379),
 		target("etcd-server-2001:db8::1", 2379), target("etcd-server-2001-db8--1", 2379), target("Etcd", 1), target("etcd", 1), target("a-.b", 1), target("a..b", 1),
-		target(long, 2379), target(long+"d", 2379), target("x_y", 1), target("b-to-c", 1), target("c", 1), target("x-y", 1), {Label: "no-peer"},
+		target(long, 2379), target(long+"d", 2379), target("x_y", 1), target("b-to-c", 1), target("c", 1), target("to-c", 1), target("x-y", 1), {Label: "no-peer"},
 	}
 	seen := map[string]string{}
 	for _, s := range sources {

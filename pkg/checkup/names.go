@@ -80,7 +80,7 @@ func ConnectivityName(source, target Endpoint) string {
 		}
 		return '-'
 	}, raw)
-	ambiguous := strings.Contains(source.Name(), "-to-") || strings.Contains(target.Name(), "-to-")
+	ambiguous := strings.Contains(source.Name()+"-", "-to-") || strings.Contains("-"+target.Name(), "-to-")
 	if name == raw && len(name) <= maxSubdomain && dnsSubdomain.MatchString(name) && !ambiguous {
 		return name
 	}

@@ -90,6 +90,9 @@ type Endpoint struct {
 	// Peer of a target that exists already and whose address the survey told; nil
 	// for others.
 	Peer *Peer `json:"peer,omitempty"`
+	// Cause says why a target without a Peer cannot be measured, or why a source
+	// without a node has no agent, as the survey saw it; nil for others.
+	Cause *Cause `json:"cause,omitempty"`
 }
 
 // Peer is how a target that exists already is spoken to.
