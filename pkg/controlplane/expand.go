@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+)
+
+// Expand works out the worksheet of a controlPlane check for a cluster as the
+// snapshot has it, with warnings, one line each. It is pure: the same plan and
+// snapshot give the same worksheet.
+//
+// What a role of the pairs should have, but does not show, is on the worksheet,
+// too: as a target without a Peer, as a source without a Node. Their pairs are
+// expected, and will be unmeasured.
+//
+// An error says that nothing can be measured, or that plan and snapshot do not go
+// together, and tells every reason at once.
+func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
+	x, err := expand(p, check, s)
+	if err != nil {
+		return nil, nil, fmt.Errorf("check %q: %w", check, err)
+	}
+	return x.worksheet, x.warnings, nil
+}
+
+// expansion is what Expand gathers on its way.
+type expansion struct {
+	layout
+	check *checkup.ControlPlane
+	s     *cluster.Snapshot
+	seed  uint64
+
+	nodes     map[string]*cluster.Node // by name
+	addresses map[netip.Addr]string    // names of nodes, by their internal addresses
+	facets    map[string]*facet        // by ComponentPair.To, those that were asked for
+	stands    map[string][]*source     // sources by role, those that were asked for
+	pods      map[string]*source       // by the pod that they stand for
+	balancers map[string]*target       // load balancers, by host:port
+
+	worksheet *checkup.Worksheet
+	warnings  []string
+	problems  []error
+}
+
+// facet is what a pair's To stands for.
+type facet struct {
+	targets []*target
+	// families that there are addresses of.
+	families []checkup.IPFamily
+}
+
+// target is a target of the worksheet to be.
+type target struct {
+	checkup.Endpoint
+	// service names the Service's port that leads to an endpoint, as "role
+	// namespace/name port"; or, of an address of a Service, that whose endpoints
+	// are its backends. Of one endpoint there can be several.
+	behind []string
+	fronts string
+	index  int // in the worksheet; -1 for one that no pair names
+}
+
+// source is a source of the worksheet to be.
+type source struct {
+	checkup.Endpoint
+	namespace string // of its pod
+	families  []checkup.IPFamily
+	targets   map[*target]bool
+	index     int
+}
+
+func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*expansion, error) {
+	c := p.Checks[check].ControlPlane
+	if c == nil {
+		return nil, fmt.Errorf("plan %s has no controlPlane check of that name", p.Name)
+	}
+	if err := usable(c); err != nil {
+		return nil, err
+	}
+	preset, err := decide(c.Preset, s)
+	if err != nil {
+		return nil, err
+	}
+	x := &expansion{
+		layout: layoutOf(c, preset), check: c, s: s, seed: derivedSeed(p.Name, check),
+		nodes: map[string]*cluster.Node{}, addresses: map[netip.Addr]string{},
+		facets: map[string]*facet{}, stands: map[string][]*source{}, pods: map[string]*source{}, balancers: map[string]*target{},
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		x.nodes[n.Name] = n
+		for _, ip := range n.InternalIPs {
+			if a, err := netip.ParseAddr(ip); err == nil {
+				x.addresses[a.Unmap()] = n.Name
+			}
+		}
+	}
+
+	sources, targets, err := x.assign()
+	if err := errors.Join(append(x.problems, err)...); err != nil {
+		return nil, err
+	}
+	x.write(p, check, sources, targets)
+	return x, nil
+}
+
+// usable reports what Expand cannot work with, though a plan that was loaded
+// never has it.
+func usable(c *checkup.ControlPlane) error {
+	var problems []error
+	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	if !slices.Contains(checkup.Presets, c.Preset) {
+		add("preset: %q is none of %q", c.Preset, checkup.Presets)
+	}
+	if c.MaxNodes < 1 {
+		add("maxNodes: is %d, want 1 or more", c.MaxNodes)
+	}
+	if c.Measurements() < 1 {
+		add("probe.count: is %d, want 1 or more", c.Probe.Count)
+	}
+	if c.Interval <= 0 {
+		add("interval: is %s, want more than 0s", c.Interval)
+	}
+	for _, f := range c.IPFamilies {
+		if !slices.Contains(checkup.IPFamilies, f) {
+			add("ipFamilies: %q is none of %q", f, checkup.IPFamilies)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (x *expansion) warn(format string, args ...any) {
+	if line := fmt.Sprintf(format, args...); !slices.Contains(x.warnings, line) {
+		x.warnings = append(x.warnings, line)
+	}
+}
+
+// assign gives each source the targets that the pairs say, and returns the
+// sources and targets that have some.
+func (x *expansion) assign() ([]*source, []*target, error) {
+	var sources []*source
+	var targets []*target
+	assigned := map[*target]bool{}
+	results, measurable := 0, false
+	for _, pair := range x.pairs {
+		to := x.facet(pair.To)
+		from := x.sourcesOf(pair.From)
+		for _, s := range from {
+			for _, t := range to.targets {
+				if !s.reaches(t, to) {
+					continue
+				}
+				if s.targets == nil {
+					s.targets = map[*target]bool{}
+					sources = append(sources, s)
+				}
+				if !assigned[t] {
+					assigned[t] = true
+					targets = append(targets, t)
+				}
+				if !s.targets[t] {
+					s.targets[t] = true
+					results += x.check.Measurements()
+				}
+				if results > checkup.MaxResults {
+					return nil, nil, fmt.Errorf("pairs x measurements of each (%d) are more than the %d results that a check may keep; %s to %s alone are %s and %s: lengthen interval, shorten for, lower maxNodes, or name fewer pairs",
+						x.check.Measurements(), checkup.MaxResults, pair.From, pair.To, plural(len(from), "source"), plural(len(to.targets), "target"))
+				}
+				measurable = measurable || s.Node != "" && t.Peer != nil
+			}
+		}
+	}
+	if !measurable && len(x.problems) == 0 {
+		reasons := "none of its pairs has anything on both sides"
+		if len(x.warnings) > 0 {
+			reasons = strings.Join(x.warnings, "; ")
+		}
+		return nil, nil, fmt.Errorf("nothing can be measured (preset %s): %s", x.preset, reasons)
+	}
+	return sources, targets, nil
+}
+
+// reaches says whether a source has an address of the family of a target. If it
+// has none of any family of the target's like, it does not matter: nothing that
+// is expected is left out for it.
+func (s *source) reaches(t *target, f *facet) bool {
+	if t.Peer == nil || t.Peer.Family == checkup.AnyIPFamily || slices.Contains(s.families, t.Peer.Family) {
+		return true
+	}
+	return !slices.ContainsFunc(f.families, func(f checkup.IPFamily) bool { return slices.Contains(s.families, f) })
+}
+
+// write makes the worksheet.
+func (x *expansion) write(p *checkup.Plan, check string, sources []*source, targets []*target) {
+	c := x.check
+	labelTargets(targets)
+	labelSources(sources)
+	slices.SortFunc(targets, func(a, b *target) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Label, b.Label)) })
+	slices.SortFunc(sources, func(a, b *source) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Label, b.Label)) })
+	w := &checkup.Worksheet{
+		Plan: p.Name, Check: check, Kind: checkup.KindControlPlane, Seed: x.seed, Rounds: 1,
+		Expect: checkup.Expect{Loss: c.Expect.Loss, Latency: c.Expect.Latency},
+		Limits: c.Limits, Resources: c.Resources, Timeouts: c.Timeouts,
+		Connections: &checkup.ConnectionSheet{Deadlines: c.Probe.Deadlines, MaxOutage: c.Expect.Outage.Max, Checks: c.ConnectivityChecks},
+	}
+	if c.For != nil {
+		w.Connections.For = *c.For
+	}
+	endpoints := map[string][]int{}
+	transports := map[checkup.Transport]bool{}
+	families := map[checkup.IPFamily]bool{}
+	for i, t := range targets {
+		t.index = i
+		t.Zone = x.zone(t.Node)
+		for _, service := range t.behind {
+			endpoints[service] = append(endpoints[service], i)
+		}
+		if t.Peer != nil {
+			transports[t.Peer.Transport], families[t.Peer.Family] = true, true
+		}
+	}
+	for _, t := range targets {
+		if t.Peer != nil && t.fronts != "" {
+			t.Peer.Backends = endpoints[t.fronts]
+		}
+		w.Targets = append(w.Targets, t.Endpoint)
+	}
+	for i, s := range sources {
+		s.index = i
+		s.Zone = x.zone(s.Node)
+		assignment := make([]int, 0, len(s.targets))
+		certificates := map[string]bool{}
+		for t := range s.targets {
+			assignment = append(assignment, t.index)
+			if t.Peer != nil && t.Peer.ClientCertificate != "" {
+				certificates[t.Peer.ClientCertificate] = true
+			}
+		}
+		slices.Sort(assignment)
+		s.ClientCertificates = slices.Sorted(maps.Keys(certificates))
+		w.Sources, w.Assignments = append(w.Sources, s.Endpoint), append(w.Assignments, assignment)
+		w.Possible += len(assignment)
+		w.Degree = max(w.Degree, len(assignment))
+	}
+	for _, f := range checkup.IPFamilies {
+		if families[f] {
+			w.IPFamilies = append(w.IPFamilies, f)
+		}
+	}
+	if len(w.IPFamilies) == 0 { // DNS names only: as the nodes have them
+		w.IPFamilies = x.nodeFamilies()
+	}
+	for _, t := range checkup.Transports {
+		if transports[t] {
+			w.Probes = append(w.Probes, checkup.TransportProbe{Transport: t, Probe: checkup.Probe{
+				Sizes: []int{0}, Count: c.Measurements(), Interval: c.Interval, Timeout: c.Probe.Deadlines.Sum(),
+			}})
+		}
+	}
+	x.worksheet = w
+	x.warnOfNodes()
+	x.warnOfRate()
+}
+
+func (x *expansion) zone(node string) string {
+	if n := x.nodes[node]; n != nil {
+		return n.Labels[corev1.LabelTopologyZone]
+	}
+	return ""
+}
+
+// nodeFamilies are the families of the nodes' internal addresses, those of the
+// plan if there are any, and IPv4 where nothing tells.
+func (x *expansion) nodeFamilies() []checkup.IPFamily {
+	var families []checkup.IPFamily
+	for _, f := range checkup.IPFamilies {
+		if slices.ContainsFunc(x.s.Nodes, func(n cluster.Node) bool { return slices.Contains(familiesOf(n.InternalIPs), f) }) && x.wants(f) {
+			families = append(families, f)
+		}
+	}
+	if len(families) == 0 {
+		return []checkup.IPFamily{checkup.IPv4}
+	}
+	return families
+}
+
+// wants says whether the plan probes a family. A DNS name has any.
+func (x *expansion) wants(f checkup.IPFamily) bool {
+	return f == checkup.AnyIPFamily || len(x.check.IPFamilies) == 0 || slices.Contains(x.check.IPFamilies, f)
+}
+
+// familiesOf are the families of addresses or CIDRs, each once.
+func familiesOf(addresses []string) []checkup.IPFamily {
+	var families []checkup.IPFamily
+	for _, a := range addresses {
+		if f, ok := cluster.FamilyOf(a); ok && !slices.Contains(families, f) {
+			families = append(families, f)
+		}
+	}
+	return families
+}
+
+// warnOfNodes says which nodes of sources and targets are not ready.
+func (x *expansion) warnOfNodes() {
+	var notReady []string
+	for _, e := range slices.Concat(x.worksheet.Sources, x.worksheet.Targets) {
+		if n := x.nodes[e.Node]; n != nil && n.Ready != corev1.ConditionTrue {
+			notReady = append(notReady, n.Name)
+		}
+	}
+	slices.Sort(notReady)
+	if notReady = slices.Compact(notReady); len(notReady) > 0 {
+		x.warn("%s not ready, and will probably fail or be unmeasured: %s", isOrAre(len(notReady), "node"), some(notReady))
+	}
+}
+
+// warnOfRate says where an agent has more to do than it may.
+func (x *expansion) warnOfRate() {
+	w := x.worksheet
+	limit := w.Limits.PacketsPerSecond
+	needed := int(time.Duration(w.Degree) * time.Second / time.Duration(x.check.Interval))
+	if limit > 0 && needed > limit {
+		x.warn("an agent has up to %d pairs to measure each %s, which are %d measurements a second, and limits.packetsPerSecond allows %d: raise it or interval, or lower maxNodes",
+			w.Degree, x.check.Interval, needed, limit)
+	}
+}
+
+// derivedSeed chooses among nodes, the same ones from run to run. It has 53 bits,
+// so that every reader of JSON keeps it as it is.
+func derivedSeed(plan, check string) uint64 {
+	sum := sha256.Sum256([]byte(plan + "\x00" + check))
+	return binary.BigEndian.Uint64(sum[:]) >> 11
+}
+
+// plural counts things: "1 node", "2 nodes".
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// isOrAre begins a sentence about things: "1 node is", "2 nodes are".
+func isOrAre(n int, thing string) string {
+	if n == 1 {
+		return plural(n, thing) + " is"
+	}
+	return plural(n, thing) + " are"
+}
+
+// some names the first few of many.
+func some(names []string) string {
+	const few = 5
+	if len(names) <= few {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
+}

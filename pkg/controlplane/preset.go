@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+)
+
+// Ports on which components listen where neither they nor the cluster tell.
+const (
+	apiServerPort = 6443  // kubeadm's and OpenShift's; https://kubernetes.io/docs/reference/networking/ports-and-protocols/
+	etcdPort      = 2379  // etcd's client port
+	kubeletPort   = 10250 // the kubelet's API
+	httpsPort     = 443   // of a URL without one, and of an APIService's Service (apiregistration.k8s.io/v1 ServiceReference)
+)
+
+// Annotations by which kubeadm's static pods tell where they listen, and the one
+// by which a kubelet marks what it shows of a static pod.
+const (
+	advertisedEtcd      = "kubeadm.kubernetes.io/etcd.advertise-client-urls"
+	advertisedAPIServer = "kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint"
+	mirror              = "kubernetes.io/config.mirror"
+)
+
+// annotations are those that are kept of a component's pod.
+var annotations = []string{advertisedEtcd, advertisedAPIServer, mirror}
+
+// What a pair's To asks of a role: its instances, the addresses of its Service,
+// or those of the nodes that its instances are on.
+const (
+	facetInstances = ""
+	facetService   = "service"
+	facetHost      = "host"
+)
+
+// layout is what a check probes once its preset is decided: which roles there
+// are, and which pairs of them.
+type layout struct {
+	preset checkup.Preset // never auto
+	roles  map[string]role
+	pairs  []checkup.ComponentPair
+	// chosen says that the pairs are the plan's and not the preset's: then a role
+	// that the cluster does not have is not just a cluster without it.
+	chosen bool
+}
+
+// role is a component of the control plane.
+type role struct {
+	checkup.ComponentRole
+	// own says that the plan says where the role's instances are.
+	own bool
+}
+
+// layoutOf works out the layout of a check whose preset is decided.
+func layoutOf(c *checkup.ControlPlane, preset checkup.Preset) layout {
+	l := layout{preset: preset, roles: map[string]role{}, pairs: c.Pairs, chosen: len(c.Pairs) > 0}
+	for name, r := range presetRoles(preset) {
+		l.roles[name] = role{ComponentRole: r}
+	}
+	for name, r := range c.Roles {
+		preset, refines := l.roles[name]
+		if own := r.Pods != nil || r.Service != nil || len(r.Hosts) > 0; own || !refines {
+			l.roles[name] = role{r, true}
+			continue
+		}
+		r.Pods, r.Service = preset.Pods, preset.Service
+		l.roles[name] = role{ComponentRole: r}
+	}
+	if !l.chosen {
+		l.pairs = presetPairs(preset)
+	}
+	return l
+}
+
+// presetRoles are the roles of a preset. Those of which neither pods nor a
+// Service are given are found by other means.
+func presetRoles(preset checkup.Preset) map[string]checkup.ComponentRole {
+	pods := func(namespace string, port int, labels ...string) *checkup.ComponentPods {
+		match := map[string]string{}
+		for i := 0; i < len(labels); i += 2 {
+			match[labels[i]] = labels[i+1]
+		}
+		return &checkup.ComponentPods{Namespace: namespace, Selector: checkup.LabelSelector{MatchLabels: match}, Port: port}
+	}
+	apiServer := checkup.ComponentRole{TLS: true, Service: &checkup.ComponentService{Namespace: "default", Name: "kubernetes"}}
+	etcd := checkup.ComponentRole{TLS: true}
+	switch preset {
+	case checkup.PresetKubeadm:
+		apiServer.Pods = pods("kube-system", apiServerPort, "component", "kube-apiserver", "tier", "control-plane")
+		etcd.Pods = pods("kube-system", etcdPort, "component", "etcd", "tier", "control-plane")
+	case checkup.PresetOpenShift:
+		apiServer.Pods = pods("openshift-kube-apiserver", apiServerPort, "app", "openshift-kube-apiserver")
+		etcd.Pods = pods("openshift-etcd", etcdPort, "app", "etcd")
+	}
+	tls := checkup.ComponentRole{TLS: true}
+	return map[string]checkup.ComponentRole{
+		checkup.ComponentKubeAPIServer:       apiServer,
+		checkup.ComponentAggregatedAPIServer: tls,
+		checkup.ComponentEtcd:                etcd,
+		checkup.ComponentNode:                tls,
+		checkup.ComponentLoadBalancerIn:      tls,
+		checkup.ComponentLoadBalancerOut:     tls,
+	}
+}
+
+// presetPairs are the pairs of a preset, in the order in which they are told.
+func presetPairs(preset checkup.Preset) []checkup.ComponentPair {
+	const (
+		api        = checkup.ComponentKubeAPIServer
+		aggregated = checkup.ComponentAggregatedAPIServer
+		service    = "." + facetService
+		host       = "." + facetHost
+	)
+	if preset == checkup.PresetGeneric {
+		var pairs []checkup.ComponentPair
+		for _, to := range []string{api, api + service, aggregated, aggregated + service, checkup.ComponentLoadBalancerIn, checkup.ComponentLoadBalancerOut} {
+			pairs = append(pairs, checkup.ComponentPair{From: checkup.ComponentNode, To: to})
+		}
+		return pairs
+	}
+	return []checkup.ComponentPair{
+		{From: api, To: aggregated},
+		{From: api, To: aggregated + service},
+		{From: api, To: checkup.ComponentEtcd},
+		{From: aggregated, To: api + host},
+		{From: aggregated, To: api},
+		{From: aggregated, To: checkup.ComponentEtcd},
+		{From: api, To: api + service},
+		{From: aggregated, To: api + service},
+		{From: api, To: checkup.ComponentLoadBalancerIn},
+		{From: api, To: checkup.ComponentLoadBalancerOut},
+		{From: aggregated, To: checkup.ComponentLoadBalancerIn},
+		{From: aggregated, To: checkup.ComponentLoadBalancerOut},
+		{From: api, To: checkup.ComponentNode},
+	}
+}
+
+// decide says which preset a check has on a cluster: its own, or, where that is
+// auto, the one that the cluster shows.
+func decide(preset checkup.Preset, s *cluster.Snapshot) (checkup.Preset, error) {
+	if preset != checkup.PresetAuto {
+		return preset, nil
+	}
+	if _, unseen, err := lookedAt(s, whatPlatform); err != nil {
+		return "", err
+	} else if unseen != "" {
+		return "", fmt.Errorf("preset auto: it could not be seen what the control plane is set up by, so say it (kubeadm, openshift or generic): %s", unseen)
+	}
+	switch s.Platform {
+	case cluster.OpenShift:
+		return checkup.PresetOpenShift, nil
+	case cluster.Kubeadm:
+		return checkup.PresetKubeadm, nil
+	}
+	return checkup.PresetGeneric, nil
+}
+
+// lookups is what a survey looks at for a layout.
+type lookups struct {
+	pods []podLookup
+	// services by namespace/name, and whether their pods are looked at, too.
+	services map[string]bool
+	// aggregated says that every APIService is looked at that has a Service, and
+	// aggregatedPods that their pods are.
+	aggregated, aggregatedPods bool
+	// Objects that tell of load balancers and of etcd.
+	kubeadmConfig, clusterInfo, infrastructure bool
+}
+
+// podLookup is a list of pods by labels.
+type podLookup struct{ namespace, selector string }
+
+// lookups works out what has to be looked at, so that a survey, and the rights
+// to it, are no wider than the pairs need.
+func (l layout) lookups() (lookups, error) {
+	look := lookups{services: map[string]bool{}}
+	service := func(namespace, name string, pods bool) {
+		look.services[namespace+"/"+name] = look.services[namespace+"/"+name] || pods
+	}
+	for _, name := range l.used() {
+		r := l.roles[name]
+		stood := l.stoodOn(name)
+		if r.Pods != nil && l.needsPods(name) {
+			selector, err := cluster.Selector(r.Pods.Selector)
+			if err != nil {
+				return lookups{}, fmt.Errorf("roles.%s.pods.selector: %w", name, err)
+			}
+			if found := (podLookup{r.Pods.Namespace, selector}); !slices.Contains(look.pods, found) {
+				look.pods = append(look.pods, found)
+			}
+		}
+		if r.Service != nil {
+			service(r.Service.Namespace, r.Service.Name, stood && r.Pods == nil)
+		}
+		if r.own {
+			continue
+		}
+		switch name {
+		case checkup.ComponentAggregatedAPIServer:
+			look.aggregated, look.aggregatedPods = true, stood
+		case checkup.ComponentEtcd:
+			look.kubeadmConfig = look.kubeadmConfig || l.preset == checkup.PresetKubeadm
+		case checkup.ComponentLoadBalancerIn, checkup.ComponentLoadBalancerOut:
+			look.kubeadmConfig = look.kubeadmConfig || l.preset != checkup.PresetOpenShift
+			look.clusterInfo = look.clusterInfo || l.preset != checkup.PresetOpenShift
+			look.infrastructure = look.infrastructure || l.preset != checkup.PresetKubeadm
+			service("default", "kubernetes", false) // an API server itself is no load balancer
+		}
+	}
+	return look, nil
+}
+
+// used are the names of the roles that the pairs name, in their order.
+func (l layout) used() []string {
+	names := map[string]bool{}
+	for _, p := range l.pairs {
+		to, _, _ := strings.Cut(p.To, ".")
+		names[p.From], names[to] = true, true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// stoodOn says whether it matters where the instances of a role stand: as
+// sources, or as those whose nodes are probed.
+func (l layout) stoodOn(name string) bool {
+	return slices.ContainsFunc(l.pairs, func(p checkup.ComponentPair) bool {
+		return p.From == name || p.To == name+"."+facetHost
+	})
+}
+
+// needsPods says whether anything but the Service of a role is probed or stood
+// on.
+func (l layout) needsPods(name string) bool {
+	return l.stoodOn(name) || slices.ContainsFunc(l.pairs, func(p checkup.ComponentPair) bool { return p.To == name })
+}
+
+// Things that are looked at, in the words of Snapshot.Seen and Unseen.
+const (
+	whatPlatform       = "what the control plane is set up by"
+	whatAPIServices    = "apiservices"
+	whatKubeadmConfig  = "configmap kube-system/kubeadm-config"
+	whatClusterInfo    = "configmap kube-public/cluster-info"
+	whatInfrastructure = "infrastructures.config.openshift.io cluster"
+)
+
+func whatService(namespace, name string) string { return "service " + namespace + "/" + name }
+
+func whatPods(namespace, selector string) string {
+	return "pods with the labels " + selector + " in namespace " + namespace
+}
+
+// lookedAt says whether the snapshot tells of something. If it could not be
+// seen, it says why. The error says that nothing tried.
+func lookedAt(s *cluster.Snapshot, what string) (seen bool, unseen string, err error) {
+	for _, u := range s.Unseen {
+		if u.What == what {
+			return false, u.Cause, nil
+		}
+	}
+	if slices.Contains(s.Seen, what) {
+		return true, "", nil
+	}
+	return false, "", fmt.Errorf("the snapshot does not tell of %s: it was recorded for another plan, so record it again", what)
+}

@@ -1,0 +1,809 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+)
+
+// at is where one instance of a role is spoken to.
+type at struct {
+	host string
+	port int
+	node string
+	pod  string // namespace/name
+	// plain says that the instance does not speak TLS, although its role does.
+	plain bool
+}
+
+// facet returns what a pair's To stands for.
+func (x *expansion) facet(to string) *facet {
+	if f, ok := x.facets[to]; ok {
+		return f
+	}
+	role, which, _ := strings.Cut(to, ".")
+	f := &facet{}
+	x.facets[to] = f
+	switch which {
+	case facetService:
+		f.targets = x.serviceTargets(role)
+	case facetHost:
+		f.targets = x.hostTargets(role)
+	default:
+		f.targets = x.instanceTargets(role)
+	}
+	if len(f.targets) == 0 {
+		return f
+	}
+	// An instance whose address is of a family that is not probed is not expected;
+	// that there is none of a family that is, is told.
+	var kept []*target
+	for _, t := range f.targets {
+		if t.Peer == nil || x.wants(t.Peer.Family) {
+			kept = append(kept, t)
+		}
+		if t.Peer != nil && x.wants(t.Peer.Family) && !slices.Contains(f.families, t.Peer.Family) {
+			f.families = append(f.families, t.Peer.Family)
+		}
+	}
+	if len(kept) == 0 {
+		kept = []*target{missing(role, f.targets[0].Label, fmt.Sprintf("none of its addresses is of the families of the plan, %s", familyList(x.check.IPFamilies)))}
+	}
+	f.targets = nil
+	unseen := map[string]*target{}
+	for _, t := range kept {
+		if have := unseen[t.Label]; t.Peer == nil && have != nil { // one for all that is missing of one name
+			if !strings.Contains(have.Cause.Message, t.Cause.Message) {
+				have.Cause.Message += "; " + t.Cause.Message
+			}
+			continue
+		}
+		if t.Peer == nil {
+			unseen[t.Label] = t
+		}
+		f.targets = append(f.targets, t)
+	}
+	for _, t := range f.targets {
+		if t.Peer == nil {
+			x.warn("%s, %s: %s; its pairs are unmeasured", to, t.Label, t.Cause.Message)
+		}
+	}
+	return f
+}
+
+func familyList(families []checkup.IPFamily) string {
+	words := make([]string, len(families))
+	for i, f := range families {
+		words[i] = string(f)
+	}
+	return strings.Join(words, ", ")
+}
+
+// missing is a target that is expected and was not seen.
+func missing(role, label, cause string) *target {
+	return &target{Endpoint: checkup.Endpoint{Component: role, Label: label, Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: cause}}}
+}
+
+// target is an instance of a role as a target.
+func (x *expansion) target(name, label string, a at) *target {
+	r := x.roles[name]
+	t := &target{Endpoint: checkup.Endpoint{Node: a.node, Pod: a.pod, Component: name, Label: label}}
+	if x.nodes[a.node] == nil {
+		t.Node = ""
+	}
+	family, isAddress := cluster.FamilyOf(a.host)
+	if isAddress && strings.Contains(a.host, "/") || a.host == "" {
+		return missing(name, label, fmt.Sprintf("%q is no address", a.host))
+	}
+	t.Peer = &checkup.Peer{Host: a.host, Port: a.port, Family: family, Transport: checkup.TCP}
+	if r.TLS && !a.plain {
+		t.Peer.Transport = checkup.TLS
+		t.Peer.ServerName, t.Peer.Path, t.Peer.ClientCertificate = r.ServerName, r.Path, r.ClientCertificate
+	}
+	return t
+}
+
+// lookedAt is as the function is; what nothing looked at is a problem.
+func (x *expansion) lookedAt(what string) (seen bool, unseen string) {
+	seen, unseen, err := lookedAt(x.s, what)
+	if err != nil && !slices.ContainsFunc(x.problems, func(have error) bool { return have.Error() == err.Error() }) {
+		x.problems = append(x.problems, err)
+	}
+	return seen, unseen
+}
+
+// components are the pods of a role that is given by pods. Without any, the
+// cause says why.
+func (x *expansion) components(p *checkup.ComponentPods) (found []cluster.Component, cause string) {
+	selector, err := cluster.Selector(p.Selector)
+	if err != nil {
+		x.problems = append(x.problems, err)
+		return nil, err.Error()
+	}
+	return x.selected(p.Namespace, selector)
+}
+
+func (x *expansion) selected(namespace, selector string) (found []cluster.Component, cause string) {
+	what := whatPods(namespace, selector)
+	if _, unseen := x.lookedAt(what); unseen != "" {
+		return nil, unseen
+	}
+	parsed, err := labels.Parse(selector)
+	if err != nil {
+		x.problems = append(x.problems, fmt.Errorf("%s: %w", what, err))
+		return nil, err.Error()
+	}
+	for _, c := range x.s.Components {
+		if in, _, _ := strings.Cut(c.Name, "/"); in == namespace && parsed.Matches(labels.Set(c.Labels)) {
+			found = append(found, c)
+		}
+	}
+	slices.SortFunc(found, func(a, b cluster.Component) int { return cmp.Compare(a.Name, b.Name) })
+	if len(found) == 0 {
+		cause = "there are no " + what
+	}
+	return found, cause
+}
+
+// served is a Service of a role.
+type served struct {
+	*cluster.Service // nil where it is not there, or was not seen
+	namespace, name  string
+	// ports of it that matter; none means each.
+	ports []int
+	// base of the labels of its endpoints and addresses.
+	endpoint, cluster string
+	// first says that the first address has no number in its label.
+	first bool
+	cause string // why it is nil
+}
+
+// servicesOf returns the Services of a role: one, or those of every APIService.
+func (x *expansion) servicesOf(name string) []served {
+	r := x.roles[name]
+	var all []served
+	add := func(v served) {
+		seen, unseen := x.lookedAt(whatService(v.namespace, v.name))
+		switch v.Service = x.s.Service(v.namespace, v.name); {
+		case unseen != "":
+			v.cause = unseen
+		case seen && v.Service == nil:
+			v.cause = "there is no " + whatService(v.namespace, v.name)
+		}
+		all = append(all, v)
+	}
+	switch {
+	case r.Service != nil:
+		v := served{namespace: r.Service.Namespace, name: r.Service.Name, endpoint: name, cluster: name + "-service-cluster"}
+		if r.Service.Port != 0 {
+			v.ports = []int{r.Service.Port}
+		}
+		if !r.own {
+			v.endpoint, v.cluster = "kubernetes-apiserver-endpoint", "kubernetes-default-service-cluster"
+		}
+		add(v)
+	case name == checkup.ComponentAggregatedAPIServer && !r.own:
+		if _, unseen := x.lookedAt(whatAPIServices); unseen != "" {
+			return []served{{endpoint: name, cluster: name + "-service-cluster", cause: unseen}}
+		}
+		ports := map[[2]string][]int{}
+		var keys [][2]string
+		for _, a := range x.s.APIServices {
+			key := [2]string{a.Namespace, a.Service}
+			if _, ok := ports[key]; !ok {
+				keys = append(keys, key)
+			}
+			if !slices.Contains(ports[key], a.Port) {
+				ports[key] = append(ports[key], a.Port)
+			}
+		}
+		slices.SortFunc(keys, func(a, b [2]string) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+		for _, key := range keys {
+			// OpenShift's aggregated API servers are all behind a Service "api", and named
+			// after its namespace.
+			base, first := key[1], false
+			if base == "api" {
+				base, first = key[0], true
+			}
+			slices.Sort(ports[key])
+			add(served{namespace: key[0], name: key[1], ports: ports[key], endpoint: base + "-endpoint", cluster: base + "-service-cluster", first: first})
+		}
+		if len(keys) == 0 {
+			x.absent(name, "no APIService has a Service")
+		}
+	}
+	return all
+}
+
+// absent tells of a role that the cluster does not have. In the pairs of a preset
+// that is a cluster without it; in those of a plan it is expected.
+func (x *expansion) absent(name, cause string) (expected bool) {
+	if !x.chosen {
+		x.warn("%s: %s, so there is none to probe", name, cause)
+	}
+	return x.chosen
+}
+
+// usedPorts are the ports of a Service that matter. Those that are asked for and
+// are not there are in without.
+func (v served) usedPorts() (used []cluster.ServicePort, without []int) {
+	for _, p := range v.Ports {
+		if len(v.ports) == 0 || slices.Contains(v.ports, p.Port) {
+			used = append(used, p)
+		}
+	}
+	for _, port := range v.ports {
+		if !slices.ContainsFunc(used, func(p cluster.ServicePort) bool { return p.Port == port }) {
+			without = append(without, port)
+		}
+	}
+	return used, without
+}
+
+// key names the port of a Service that has a name, of a role.
+func (v served) key(role, port string, family checkup.IPFamily) string {
+	return strings.Join([]string{role, v.namespace + "/" + v.name, port, string(family)}, " ")
+}
+
+// instanceTargets are the instances of a role.
+func (x *expansion) instanceTargets(name string) []*target {
+	r := x.roles[name]
+	switch {
+	case len(r.Hosts) > 0:
+		var targets []*target
+		for _, h := range r.Hosts {
+			host, port, err := hostPort(h, 0)
+			if err != nil || port == 0 {
+				x.problems = append(x.problems, fmt.Errorf("roles.%s.hosts: %q is no host with a port", name, h))
+				continue
+			}
+			targets = append(targets, x.target(name, name+"-"+dashed(host), at{host: host, port: port, node: x.nodeOf(host)}))
+		}
+		return targets
+	case r.own && r.Pods != nil:
+		return x.podTargets(name, name)
+	case r.Service != nil:
+		targets := x.endpointTargets(name)
+		if !r.own {
+			targets = x.withUnlisted(name, targets)
+		}
+		return targets
+	}
+	switch name {
+	case checkup.ComponentAggregatedAPIServer:
+		targets := x.endpointTargets(name)
+		if len(targets) == 0 && x.chosen && len(x.s.APIServices) == 0 {
+			return []*target{missing(name, name, "no APIService has a Service")}
+		}
+		return targets
+	case checkup.ComponentEtcd:
+		return x.etcdTargets(name)
+	case checkup.ComponentNode:
+		return x.nodeTargets(name)
+	case checkup.ComponentLoadBalancerIn:
+		return x.balancerTargets(name, cluster.Internal, "load-balancer-api-internal")
+	case checkup.ComponentLoadBalancerOut:
+		return x.balancerTargets(name, cluster.External, "load-balancer-api-external")
+	}
+	x.problems = append(x.problems, fmt.Errorf("no role %q", name))
+	return nil
+}
+
+// podTargets are the pods of a role, at each of their addresses.
+func (x *expansion) podTargets(name, label string) []*target {
+	r := x.roles[name]
+	found, cause := x.components(r.Pods)
+	if len(found) == 0 {
+		return []*target{missing(name, label, cause)}
+	}
+	var targets []*target
+	for _, c := range found {
+		base := label + "-" + cmp.Or(c.Node, podName(c.Name))
+		instances := x.listening(name, c)
+		for _, a := range instances {
+			targets = append(targets, x.target(name, base, a))
+		}
+		if len(instances) == 0 {
+			t := missing(name, base, "the pod has no address yet")
+			t.Node, t.Pod = c.Node, c.Name
+			targets = append(targets, t)
+		}
+	}
+	return targets
+}
+
+// listening says where a pod of a role is spoken to: where it says itself, or at
+// its addresses and the port of the role. A member of the control plane of a
+// preset is spoken to at one address, that of the family that it uses itself.
+func (x *expansion) listening(name string, c cluster.Component) []at {
+	r := x.roles[name]
+	var all []at
+	add := func(host string, port int, plain bool) {
+		all = append(all, at{host: host, port: port, node: c.Node, pod: c.Name, plain: plain})
+	}
+	if !r.own {
+		for _, u := range strings.Split(c.Annotations[advertisedEtcd], ",") {
+			if host, port, err := urlHostPort(strings.TrimSpace(u), etcdPort); err == nil && name == checkup.ComponentEtcd {
+				add(host, port, strings.HasPrefix(strings.TrimSpace(u), "http:"))
+			}
+		}
+		if host, port, err := hostPort(c.Annotations[advertisedAPIServer], apiServerPort); err == nil && name == checkup.ComponentKubeAPIServer {
+			add(host, port, false)
+		}
+		ips := c.IPs
+		if n := x.nodes[c.Node]; len(ips) == 0 && c.HostNetwork && n != nil { // it has not started
+			ips = n.InternalIPs
+		}
+		if len(all) == 0 && len(ips) > 0 {
+			add(ips[0], r.Pods.Port, false)
+		}
+		return all
+	}
+	for _, ip := range c.IPs {
+		add(ip, r.Pods.Port, false)
+	}
+	return all
+}
+
+// endpointTargets are the endpoints of the Services of a role, those that are not
+// ready, too.
+func (x *expansion) endpointTargets(name string) []*target {
+	var targets []*target
+	for _, v := range x.servicesOf(name) {
+		if v.Service == nil {
+			targets = append(targets, missing(name, v.endpoint, v.cause))
+			continue
+		}
+		if v.ExternalName != "" {
+			x.warn("%s: service %s/%s stands for %s and has no endpoints: it is probed by its name only", name, v.namespace, v.name, v.ExternalName)
+			continue
+		}
+		used, without := v.usedPorts()
+		byAddress := map[at]*target{}
+		for _, p := range used {
+			some := false
+			for _, e := range v.Endpoints {
+				if e.PortName != p.Name {
+					continue
+				}
+				some = true
+				a := at{host: e.Address, port: e.Port, node: cmp.Or(e.Node, x.nodeOf(e.Address)), pod: e.Pod}
+				t := byAddress[a]
+				if t == nil {
+					t = x.target(name, v.endpoint+"-"+cmp.Or(a.node, dashed(a.host)), a)
+					byAddress[a] = t
+					targets = append(targets, t)
+				}
+				if key := v.key(name, p.Name, e.Family); !slices.Contains(t.behind, key) {
+					t.behind = append(t.behind, key)
+				}
+			}
+			if !some {
+				targets = append(targets, missing(name, v.endpoint, fmt.Sprintf("service %s/%s has no endpoints behind its port %d", v.namespace, v.name, p.Port)))
+			}
+		}
+		for _, port := range without {
+			targets = append(targets, missing(name, v.endpoint, fmt.Sprintf("service %s/%s has no port %d", v.namespace, v.name, port)))
+		}
+	}
+	return targets
+}
+
+// withUnlisted adds the API servers whose pods are there but which are not among
+// the endpoints of their Service: one that is down takes itself off.
+func (x *expansion) withUnlisted(name string, targets []*target) []*target {
+	r := x.roles[name]
+	if r.Pods == nil {
+		return targets
+	}
+	found, cause := x.components(r.Pods)
+	if len(found) == 0 {
+		x.warn("%s: %s: only those that are endpoints of their Service are known", name, cause)
+		return targets
+	}
+	for _, c := range found {
+		for _, a := range x.listening(name, c) {
+			i := slices.IndexFunc(targets, func(t *target) bool { return t.Peer != nil && t.Peer.Host == a.host && t.Peer.Port == a.port })
+			if i < 0 {
+				targets = append(targets, x.target(name, "kubernetes-apiserver-endpoint-"+cmp.Or(a.node, dashed(a.host)), a))
+			} else if targets[i].Pod == "" {
+				targets[i].Pod = a.pod
+			}
+		}
+	}
+	return targets
+}
+
+// serviceTargets are the addresses of the Services of a role.
+func (x *expansion) serviceTargets(name string) []*target {
+	var targets []*target
+	services := x.servicesOf(name)
+	for _, v := range services {
+		if v.Service == nil {
+			targets = append(targets, missing(name, v.cluster, v.cause))
+			continue
+		}
+		used, without := v.usedPorts()
+		for _, port := range without {
+			targets = append(targets, missing(name, v.cluster, fmt.Sprintf("service %s/%s has no port %d", v.namespace, v.name, port)))
+		}
+		if v.ExternalName != "" {
+			ports := v.ports
+			for _, p := range used {
+				ports = append(ports, p.Port)
+			}
+			slices.Sort(ports)
+			for _, port := range slices.Compact(ports) {
+				targets = append(targets, x.target(name, v.cluster, at{host: v.ExternalName, port: port}))
+			}
+			continue
+		}
+		if len(v.ClusterIPs) == 0 {
+			targets = append(targets, missing(name, v.cluster, fmt.Sprintf("service %s/%s has no cluster IP", v.namespace, v.name)))
+			continue
+		}
+		for i, ip := range v.ClusterIPs {
+			label := v.cluster + "-" + strconv.Itoa(i)
+			if v.first && i == 0 {
+				label = v.cluster
+			}
+			for _, p := range used {
+				t := x.target(name, label, at{host: ip, port: p.Port})
+				if t.Peer != nil {
+					t.fronts = v.key(name, p.Name, t.Peer.Family)
+				}
+				targets = append(targets, t)
+			}
+		}
+	}
+	if len(services) == 0 && x.chosen {
+		return []*target{missing(name, name+"-service-cluster", "it has no Service")}
+	}
+	return targets
+}
+
+// hostTargets are the nodes that instances of a role stand in the network of, at
+// each of their addresses.
+func (x *expansion) hostTargets(name string) []*target {
+	r := x.roles[name]
+	label := name + "-host"
+	if name == checkup.ComponentKubeAPIServer && !r.own {
+		label = "kubernetes-apiserver-host"
+	}
+	if name == checkup.ComponentNode && !r.own {
+		return x.nodeTargets(name)
+	}
+	var all []at
+	cause := ""
+	if r.Pods != nil {
+		var found []cluster.Component
+		found, cause = x.components(r.Pods)
+		for _, c := range found {
+			switch instances := x.listening(name, c); {
+			case !c.HostNetwork:
+				cause = "its pods are not in the network of their nodes, whose addresses do not lead to them"
+			case x.nodes[c.Node] == nil || len(instances) == 0:
+				cause = "its pods are on no node"
+			default:
+				for _, a := range instances {
+					all = append(all, at{port: a.port, node: c.Node, pod: c.Name, plain: a.plain})
+				}
+			}
+		}
+	}
+	for _, t := range x.facetOf(name).targets {
+		if t.Peer == nil {
+			cause = cmp.Or(cause, t.Cause.Message)
+			continue
+		}
+		if node := x.nodeOf(t.Peer.Host); node != "" { // in its node's network
+			all = append(all, at{port: t.Peer.Port, node: node, pod: t.Pod, plain: x.roles[name].TLS && t.Peer.Transport == checkup.TCP})
+		} else {
+			cause = cmp.Or(cause, "none of its addresses is that of a node")
+		}
+	}
+	var targets []*target
+	known := map[string]*target{}
+	for _, a := range all {
+		base := label + "-" + a.node
+		addresses := x.nodes[a.node].InternalIPs
+		if len(addresses) == 0 && known[base] == nil {
+			known[base] = missing(name, base, "its node tells no internal address")
+			known[base].Node, known[base].Pod = a.node, a.pod
+			targets = append(targets, known[base])
+		}
+		for _, ip := range addresses {
+			key := net.JoinHostPort(ip, strconv.Itoa(a.port))
+			if have := known[key]; have != nil {
+				have.Pod = cmp.Or(have.Pod, a.pod)
+				continue
+			}
+			a.host = ip
+			known[key] = x.target(name, base, a)
+			targets = append(targets, known[key])
+		}
+	}
+	if len(targets) == 0 {
+		return []*target{missing(name, label, cmp.Or(cause, "it has no instances on nodes"))}
+	}
+	return targets
+}
+
+// facetOf returns the instances of a role, for what follows from them.
+func (x *expansion) facetOf(name string) *facet {
+	if f, ok := x.facets[name]; ok {
+		return f
+	}
+	warnings := len(x.warnings)
+	f := &facet{targets: x.instanceTargets(name)}
+	x.warnings = x.warnings[:warnings] // of a facet that no pair names
+	return f
+}
+
+// etcdTargets are the members of etcd: static pods, and those outside of the
+// cluster.
+func (x *expansion) etcdTargets(name string) []*target {
+	const label = "etcd-server"
+	r := x.roles[name]
+	var targets []*target
+	if x.preset == checkup.PresetKubeadm {
+		_, unseen := x.lookedAt(whatKubeadmConfig)
+		for _, member := range x.s.EtcdEndpoints {
+			if host, port, err := hostPort(member, etcdPort); err == nil {
+				targets = append(targets, x.target(name, label+"-"+dashed(host), at{host: host, port: port, node: x.nodeOf(host)}))
+			}
+		}
+		if unseen != "" && len(targets) == 0 {
+			x.warn("etcd: members outside of the cluster are not known: %s", unseen)
+		}
+	}
+	switch {
+	case r.Pods != nil:
+		found := x.podTargets(name, label)
+		if len(targets) > 0 && len(found) == 1 && found[0].Peer == nil && found[0].Pod == "" {
+			return targets // it is outside altogether
+		}
+		return append(targets, found...)
+	default:
+		return []*target{missing(name, label, "nothing of etcd is to be seen in a cluster of the preset generic: say where it is by roles.etcd")}
+	}
+}
+
+// nodeTargets are the kubelets of as many nodes as the plan allows.
+func (x *expansion) nodeTargets(name string) []*target {
+	var targets []*target
+	for _, n := range x.choose(x.s.Nodes, "targets") {
+		label := "node-" + n.Name
+		if len(n.InternalIPs) == 0 {
+			t := missing(name, label, "the node tells no internal address")
+			t.Node = n.Name
+			targets = append(targets, t)
+		}
+		for _, ip := range n.InternalIPs {
+			targets = append(targets, x.target(name, label, at{host: ip, port: cmp.Or(n.KubeletPort, kubeletPort), node: n.Name}))
+		}
+	}
+	if len(targets) == 0 {
+		return []*target{missing(name, name, "the cluster has no nodes")}
+	}
+	return targets
+}
+
+// choose takes as many nodes as the plan allows: always the same ones, as long as
+// they are there.
+func (x *expansion) choose(nodes []cluster.Node, as string) []cluster.Node {
+	if len(nodes) <= x.check.MaxNodes {
+		return nodes
+	}
+	type ranked struct {
+		rank uint64
+		node cluster.Node
+	}
+	all := make([]ranked, len(nodes))
+	var seed [8]byte
+	binary.BigEndian.PutUint64(seed[:], x.seed)
+	for i, n := range nodes {
+		sum := sha256.Sum256(append(seed[:], n.Name...))
+		all[i] = ranked{binary.BigEndian.Uint64(sum[:]), n}
+	}
+	slices.SortFunc(all, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.node.Name, b.node.Name))
+	})
+	chosen := make([]cluster.Node, x.check.MaxNodes)
+	for i := range chosen {
+		chosen[i] = all[i].node
+	}
+	x.warn("node: %d of %s are %s, chosen by a hash of their names, because of maxNodes", len(chosen), plural(len(nodes), "node"), as)
+	return chosen
+}
+
+// balancerTargets are the load balancers of a side. What is an API server itself
+// is none: kubeadm names one where there is no load balancer.
+func (x *expansion) balancerTargets(name string, side cluster.Side, label string) []*target {
+	var origins []string
+	if x.preset != checkup.PresetOpenShift {
+		origins = append(origins, whatKubeadmConfig, whatClusterInfo)
+	}
+	if x.preset != checkup.PresetKubeadm {
+		origins = append(origins, whatInfrastructure)
+	}
+	var causes []string
+	for _, origin := range origins {
+		if _, unseen := x.lookedAt(origin); unseen != "" {
+			causes = append(causes, unseen)
+		}
+	}
+	x.lookedAt(whatService("default", "kubernetes"))
+	servers := map[string]bool{}
+	if s := x.s.Service("default", "kubernetes"); s != nil {
+		for _, e := range s.Endpoints {
+			servers[net.JoinHostPort(e.Address, strconv.Itoa(e.Port))] = true
+		}
+	}
+	var targets []*target
+	for _, b := range x.s.LoadBalancers {
+		key := net.JoinHostPort(b.Host, strconv.Itoa(b.Port))
+		if b.Side != side || servers[key] {
+			continue
+		}
+		t := x.balancers[key]
+		if t == nil {
+			t = x.target(name, label, at{host: b.Host, port: b.Port})
+			x.balancers[key] = t
+		}
+		if !slices.Contains(targets, t) {
+			targets = append(targets, t)
+		}
+	}
+	switch {
+	case len(targets) > 0:
+		return targets
+	case len(causes) > 0:
+		return []*target{missing(name, label, strings.Join(causes, "; "))}
+	case x.absent(name, "nothing names one that is not an API server itself"):
+		return []*target{missing(name, label, "nothing names one that is not an API server itself")}
+	}
+	return nil
+}
+
+// sourcesOf are the sources of a role: its pods that are on nodes.
+func (x *expansion) sourcesOf(name string) []*source {
+	if s, ok := x.stands[name]; ok {
+		return s
+	}
+	r := x.roles[name]
+	var sources []*source
+	add := func(found []cluster.Component, label, cause string) {
+		for _, c := range found {
+			s := x.pods[c.Name]
+			if s == nil {
+				s = x.standIn(name, c)
+				x.pods[c.Name] = s
+			}
+			if s.Node == "" {
+				x.warn("%s: pod %s is on no node: there is none to probe from, and its pairs are unmeasured", name, c.Name)
+			}
+			sources = append(sources, s)
+		}
+		if len(found) == 0 {
+			x.warn("%s: %s: there is none to probe from, and its pairs are unmeasured", name, cause)
+			sources = append(sources, absentSource(name, label, cause))
+		}
+	}
+	switch {
+	case r.Pods != nil:
+		found, cause := x.components(r.Pods)
+		add(found, name, cause)
+	case r.Service != nil && r.own, name == checkup.ComponentAggregatedAPIServer && !r.own:
+		services := x.servicesOf(name)
+		for _, v := range services {
+			label := cmp.Or(strings.TrimSuffix(v.endpoint, "-endpoint"), name)
+			switch {
+			case v.Service == nil:
+				add(nil, label, v.cause)
+			case v.Selector == "" && x.chosen && len(services) == 1:
+				add(nil, label, fmt.Sprintf("service %s/%s has no selector, so that its pods are not known", v.namespace, v.name))
+			case v.Selector == "":
+				x.warn("%s: service %s/%s has no selector, so that its pods are not known: it is probed, but not probed from", name, v.namespace, v.name)
+			default:
+				found, cause := x.selected(v.namespace, v.Selector)
+				add(found, label, cause)
+			}
+		}
+		if len(services) == 0 && x.chosen {
+			add(nil, name, "no APIService has a Service")
+		}
+	case name == checkup.ComponentNode && !r.own:
+		sources = x.nodeSources(name)
+	default:
+		add(nil, name, fmt.Sprintf("nothing of it is to be seen in a cluster of the preset %s", x.preset))
+	}
+	x.stands[name] = sources
+	return sources
+}
+
+// standIn is an agent that stands where a component's pod stands.
+func (x *expansion) standIn(name string, c cluster.Component) *source {
+	namespace, pod, _ := strings.Cut(c.Name, "/")
+	s := &source{
+		Endpoint:  checkup.Endpoint{Node: c.Node, Component: name, Label: pod, HostNetwork: c.HostNetwork, Tolerations: tolerations(c)},
+		namespace: namespace,
+		families:  familiesOf(c.IPs),
+	}
+	if x.nodes[c.Node] == nil {
+		s.Node, s.Cause = "", &checkup.Cause{Stage: checkup.StageSetup, Message: "its pod is on no node"}
+	}
+	return s
+}
+
+// absentSource is a source that is expected and was not seen.
+func absentSource(name, label, cause string) *source {
+	return &source{Endpoint: checkup.Endpoint{Component: name, Label: label, Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: cause}}}
+}
+
+// tolerations of an agent that stands in for a pod: the pod's, and those for a
+// node that has broken since the pod was put there. A static pod is there
+// whatever the taints of its node.
+func tolerations(c cluster.Component) []checkup.Toleration {
+	if _, static := c.Annotations[mirror]; static {
+		return []checkup.Toleration{{Operator: string(corev1.TolerationOpExists)}}
+	}
+	return fixtureTolerations(c.Tolerations)
+}
+
+// nodeSources are agents in the pod network, on as many nodes as the plan allows
+// of those that take an ordinary pod.
+func (x *expansion) nodeSources(name string) []*source {
+	tolerated := fixtureTolerations(nil)
+	var admitted []cluster.Node
+	for _, n := range x.s.Nodes {
+		if takes(n, tolerated) {
+			admitted = append(admitted, n)
+		}
+	}
+	var sources []*source
+	for _, n := range x.choose(admitted, "sources") {
+		sources = append(sources, &source{
+			Endpoint: checkup.Endpoint{Node: n.Name, Component: name, Label: "node-" + n.Name, Tolerations: tolerated},
+			families: familiesOf(n.PodCIDRs),
+		})
+	}
+	if len(sources) == 0 {
+		cause := fmt.Sprintf("none of %s takes an ordinary pod: each has a taint, or is no Linux node", plural(len(x.s.Nodes), "node"))
+		x.warn("%s: %s: there is none to probe from, and its pairs are unmeasured", name, cause)
+		sources = []*source{absentSource(name, name, cause)}
+	}
+	return sources
+}
+
+// nodeOf returns the name of the node of an internal address, or "".
+func (x *expansion) nodeOf(address string) string {
+	a, err := netip.ParseAddr(address)
+	if err != nil {
+		return ""
+	}
+	return x.addresses[a.Unmap()]
+}
+
+// podName is the name without the namespace.
+func podName(name string) string {
+	_, pod, _ := strings.Cut(name, "/")
+	return pod
+}
+
+// dashed makes an address or a DNS name part of a label.
+func dashed(host string) string { return strings.ReplaceAll(host, ":", "-") }
