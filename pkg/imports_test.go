@@ -27,7 +27,8 @@ var arrows = map[string][]string{
 	"pkg/probe":        {"pkg/checkup"},
 	"pkg/cluster":      {"pkg/checkup"},
 	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster"},
-	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/podmesh"}, // the map of kinds: one more line, one more arrow
+	"pkg/controlplane": {"pkg/checkup", "pkg/cluster"},
+	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/podmesh"}, // the map of kinds: one more line, one more arrow
 	"pkg/report":       {"pkg/checkup"},
 	"pkg/tekton":       {"pkg/checkup"},
 	"pkg/record":       {"pkg/checkup"},

@@ -12,6 +12,8 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/connectivity"
+	"github.com/checkplan/checkplan/pkg/controlplane"
 	"github.com/checkplan/checkplan/pkg/podmesh"
 )
 
@@ -32,7 +34,8 @@ type Kind struct {
 
 // Kinds holds every kind of check.
 var Kinds = map[checkup.Kind]Kind{
-	checkup.KindPodMesh: {Survey: podmesh.Survey, Expand: expandPodMesh, Roster: podMeshRoster},
+	checkup.KindControlPlane: {Survey: controlplane.Survey, Expand: controlplane.Expand, Roster: controlplane.Roster, Rights: controlPlaneRights},
+	checkup.KindPodMesh:      {Survey: podmesh.Survey, Expand: expandPodMesh, Roster: podMeshRoster},
 }
 
 // Of returns the kind of a check of the plan. The error says which checks the
@@ -95,4 +98,10 @@ func expandPodMesh(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup
 func podMeshRoster(p *checkup.Plan, w *checkup.Worksheet, s *cluster.Snapshot) *checkup.Roster {
 	roster := podmesh.Roster(p.Checks[w.Check].PodMesh, w, s)
 	return &roster
+}
+
+// controlPlaneRights are those of the survey, and those of the objects in which
+// outcomes are told.
+func controlPlaneRights(c checkup.Check) []checkup.Right {
+	return append(controlplane.Rights(c), connectivity.Rights(c.ControlPlane.ConnectivityChecks)...)
 }
