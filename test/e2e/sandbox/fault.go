@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -384,18 +385,25 @@ func (c *cluster) restart(ctx context.Context, f componentFault, down time.Durat
 	return err
 }
 
-// faultNodes are the nodes as package fault knows them.
+// faultNodes are the nodes as package fault knows them, and the balancer, which
+// is no node but has addresses of its own.
 func (c *cluster) faultNodes() ([]fault.Node, error) {
 	var nodes []fault.Node
+	add := func(process, name, uplink string, ips []netip.Addr, pods []netip.Prefix) error {
+		pid, err := c.find(process, "init")
+		if err == nil && pid == 0 {
+			err = fmt.Errorf("%s does not run: run `sandbox up` to repair it", process)
+		}
+		nodes = append(nodes, fault.Node{Name: name, NetNS: netNS(pid), PodCIDRs: pods, IPs: ips, Uplink: uplink})
+		return err
+	}
 	for _, n := range c.Nodes {
-		pid, err := c.find(n.Name, "init")
-		if err != nil {
+		if err := add(n.Name, n.Name, "eth0", n.IPs, n.PodCIDRs); err != nil {
 			return nil, err
 		}
-		if pid == 0 {
-			return nil, fmt.Errorf("%s does not run: run `sandbox up` to repair it", n.Name)
-		}
-		nodes = append(nodes, fault.Node{Name: n.Name, NetNS: netNS(pid), PodCIDRs: n.PodCIDRs, Uplink: "eth0"})
+	}
+	if err := add(fabric, balancerName, "br0", c.balancerIPs(), nil); err != nil {
+		return nil, err
 	}
 	return nodes, nil
 }
@@ -417,7 +425,8 @@ func faultAddCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:                "add KIND [FLAGS]",
 		Short:              "Add one fault and print its id; those that are there stay",
-		Long:               "Add one fault and print its id; those that are there stay.\n\n" + componentFaultUsage + "\n" + fault.Usage,
+		Long:               "Add one fault and print its id; those that are there stay.\n\n" + componentFaultUsage + "\n" + fault.Usage +
+			"\nThe nodes are those of `sandbox status`, and " + balancerName + ", the control plane's endpoint.\n",
 		DisableFlagParsing: true, // each kind has its own flags
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var packets fault.Fault

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault breaks the pod network between the nodes of the sandbox, one
+// Package fault breaks the network between the nodes of the sandbox, one
 // nameable fault at a time, and mends it again.
 //
-// A fault acts on real packets that a node forwards, in its network namespace,
-// and on nothing but packets from a pod of one node to a pod of another: source and destination must both lie in pod CIDRs, of different
-// nodes. Traffic of the nodes themselves is never touched, so kubelets keep
-// talking to the API server whatever is broken.
+// A fault acts on real packets, in the network namespaces of nodes, and unless it
+// says otherwise on nothing but packets from a pod of one node to a pod of
+// another: source and destination must both lie in pod CIDRs, of different nodes.
+// Traffic of the nodes themselves is touched only by faults that name it with
+// --src or --dst, so kubelets keep talking to the API server whatever else is
+// broken.
 //
 // # Kinds
 //
@@ -24,6 +26,18 @@
 //	--from w1 --to w2                     from the pods of w1 to the pods of w2; the
 //	                                      packets that w2 answers with are not touched
 //
+// # Whose packets
+//
+//	--src hosts, --dst hosts  of a node itself instead of its pods: of all that is
+//	                          on the host network, kubelets and API servers included
+//	--src any, --dst any      of a node and its pods
+//	--src IP, --dst IP        of one pod or node
+//
+// So one pair of components is told by its nodes, its ends and its port. Where
+// --from and --to are the same node, or an end is an address, packets that do not
+// leave the node are touched too. Those between two pods of one node never are:
+// the bridge of the pods carries them past every hook.
+//
 // # Which packets
 //
 //	--family ipv4|ipv6        of one IP family
@@ -40,6 +54,12 @@
 //	sandbox fault add drop --protocol udp                     UDP dropped, everywhere
 //	sandbox fault add drop --protocol tcp --dport 8080        one port dropped
 //	sandbox fault add drop --family ipv6                      IPv6 dropped
+//	sandbox fault add drop --from c1 --to c2 --src hosts --dst hosts --protocol tcp --dport 2379
+//	                                                          c1's components cannot reach c2's etcd
+//	sandbox fault add drop --from c1 --to c2 --dst hosts --protocol tcp --dport 6443
+//	                                                          c1's pods cannot reach c2's API server
+//	sandbox fault add drop --src any --dst 198.18.229.2 --protocol tcp --dport 8443
+//	                                                          nobody can reach one endpoint of a Service
 //	sandbox fault add mtu --max-bytes 1400 --from w1 --to w2  MTU black hole
 //	sandbox fault add loss --percent 20 --node w1             20% loss
 //	sandbox fault add delay --by 30ms                         30 ms more, one way; 60 ms there and back
@@ -48,7 +68,8 @@
 //
 // # Where a packet meets its fault
 //
-// Every packet meets a fault once. Drop, loss and mtu act in the forward hook: of
+// Every packet meets a fault once. Drop, loss and mtu act in the forward hook, or
+// in the output or input hook where the packet is from or to the node itself: of
 // the node named by `--node`, whichever way the packet goes, and else of the
 // source's node. There a packet to a Service already has the address of the pod
 // that it goes to. Delay acts on the source's node if netem makes it, because

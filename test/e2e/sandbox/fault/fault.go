@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,6 +54,25 @@ const (
 	ICMP        Protocol = "icmp" // ICMP in IPv4, ICMPv6 in IPv6
 )
 
+// End is what sends or receives the packets of a fault: one of the following, or
+// an IP address of a pod or a node.
+type End string
+
+const (
+	Pods  End = ""      // the pods of a node
+	Hosts End = "hosts" // the node itself and its pods on the host network
+	Any   End = "any"   // both of the above
+)
+
+// addr is the address that the end is; invalid where it is none.
+func (e End) addr() netip.Addr {
+	a, err := netip.ParseAddr(string(e))
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a
+}
+
 // Limits of a fault.
 const (
 	// minMTU is the least length that every IPv4 link must carry whole
@@ -65,7 +85,7 @@ const (
 	maxDelay = time.Minute
 )
 
-// Fault is one thing wrong with the pod network. The zero value is not valid.
+// Fault is one thing wrong with the network. The zero value is not valid.
 // Its String is the command line that makes it.
 type Fault struct {
 	Kind Kind
@@ -77,6 +97,7 @@ type Fault struct {
 	Node      string    // the node whose pods are affected; empty: see From, or all nodes
 	Direction Direction // of Node; only with Node
 	From, To  string    // one ordered pair of nodes, instead of Node; both or neither
+	Src, Dst  End       // on the side of the source, and of the destination
 
 	Family   Family
 	Protocol Protocol
@@ -85,16 +106,23 @@ type Fault struct {
 }
 
 // Usage is the text that explains the arguments of [Parse].
-const Usage = `drop  [WHERE] [WHICH]                 packets between pods of different nodes vanish
+const Usage = `drop  [WHERE] [WHICH]                 packets vanish
 loss  --percent P [WHERE] [WHICH]     P percent of them vanish, at random (0.01 to 100)
 mtu   --max-bytes N [WHERE] [WHICH]   IP packets longer than N bytes vanish (68 to 65535)
 delay --by D [WHERE] [WHICH]          they arrive D later, one way (1us to 1m, as in 30ms)
 
-WHERE (default: between all nodes)
+WHERE (default: between the pods of all nodes)
   --node NODE                         to and from the pods of NODE
   --direction ingress|egress          with --node: only to, or only from
   --from NODE --to NODE               from the pods of one to the pods of the other;
                                       the other direction is not touched
+  --src pods|hosts|any|ADDRESS        what sends them, instead of pods: nodes themselves
+                                      (components on the host network), both, or one
+                                      IP address of a pod or a node
+  --dst pods|hosts|any|ADDRESS        what they are sent to
+                                      Packets within one node are touched only if it is
+                                      both --from and --to or an end is an ADDRESS, and
+                                      never those between two of its pods.
 
 WHICH (default: all packets)
   --family ipv4|ipv6
@@ -172,6 +200,23 @@ func Parse(args []string) (Fault, error) {
 	given("node", node(&f.Node))
 	given("from", node(&f.From))
 	given("to", node(&f.To))
+	end := func(e *End) func(string) error {
+		return func(s string) error {
+			*e = End(s)
+			if s == "pods" {
+				*e = Pods
+			}
+			if a := e.addr(); a.IsValid() && s != "" {
+				*e = End(a.Unmap().String())
+			}
+			if s == "" {
+				*e = "nothing"
+			}
+			return validEnd(*e)
+		}
+	}
+	given("src", end(&f.Src))
+	given("dst", end(&f.Dst))
 	given("direction", func(s string) error {
 		f.Direction = Direction(s)
 		return oneOf(f.Direction, Ingress, Egress)
@@ -222,6 +267,11 @@ func (f Fault) Validate() error {
 	for _, name := range []string{f.Node, f.From, f.To} {
 		if name != "" && !nodeName(name) {
 			bad("%q is not the name of a node", name)
+		}
+	}
+	for _, e := range []End{f.Src, f.Dst} {
+		if err := validEnd(e); err != nil {
+			bad("end %q: %w", e, err)
 		}
 	}
 	if err := oneOf(f.Direction, Both, Ingress, Egress); err != nil {
@@ -275,7 +325,20 @@ func (f Fault) conflicts() []error {
 		bad("--from and --to need each other")
 	}
 	if f.From != "" && f.From == f.To {
-		bad("--from and --to are the same node; only traffic between nodes is touched")
+		switch {
+		case f.Src == Pods && f.Dst == Pods:
+			bad("--from and --to are the same node; packets between its pods cannot be touched")
+		case f.Kind == Delay:
+			bad("--from and --to are the same node; packets within a node cannot be delayed")
+		}
+	}
+	if src, dst := f.Src.addr(), f.Dst.addr(); src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4() {
+		bad("--src and --dst are of different IP families")
+	}
+	for _, e := range []End{f.Src, f.Dst} {
+		if a := e.addr(); a.IsValid() && f.Family != AnyFamily && a.Is4() != (f.Family == IPv4) {
+			bad("%s is not an address of the family %s", a, f.Family)
+		}
 	}
 	if f.Protocol == ICMP && (f.SrcPort != 0 || f.DstPort != 0) {
 		bad("icmp has no ports")
@@ -306,6 +369,8 @@ func (f Fault) String() string {
 	add("direction", string(f.Direction))
 	add("from", f.From)
 	add("to", f.To)
+	add("src", string(f.Src))
+	add("dst", string(f.Dst))
 	add("family", string(f.Family))
 	add("protocol", string(f.Protocol))
 	if f.SrcPort != 0 {
@@ -332,6 +397,16 @@ func nodeName(s string) bool {
 	return s != "" && s[0] != '-' && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)
 	})
+}
+
+func validEnd(e End) error {
+	if a := e.addr(); a.IsValid() && a.Zone() == "" && a.String() == string(e) {
+		return nil
+	}
+	if oneOf(e, Pods, Hosts, Any) != nil {
+		return errors.New("want one of pods, hosts, any or an IP address")
+	}
+	return nil
 }
 
 func oneOf[T ~string](v T, allowed ...T) error {

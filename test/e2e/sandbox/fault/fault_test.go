@@ -72,6 +72,65 @@ var faults = []struct {
 	{"delay_ipv6", "delay --by 15ms --family ipv6", func(p sent) bool { return p.family == IPv6 }},
 }
 
+// connection is one that a fault of nodes' own traffic may prevent, or its first
+// packet.
+type connection struct {
+	from, to         string // nodes
+	fromHost, toHost bool   // the node itself, otherwise its pod
+	family           Family
+	dport            uint16
+}
+
+// prevented tells whether a fault that touches packets touches the first of a
+// connection, or those that answer it.
+func (c connection) prevented(touches func(connection) bool) bool {
+	// A node that connects to its own pod does so from an address of the pods'
+	// bridge, which is no end of any fault.
+	bridge := c.from == c.to && c.fromHost && !c.toHost
+	answer := connection{c.to, c.from, c.toHost, c.fromHost, c.family, 0}
+	return touches(c) || !bridge && touches(answer)
+}
+
+// hostFaults are those with other ends than pods, and the packets that they must
+// touch. TestConnections shows that they do.
+var hostFaults = []struct {
+	name    string
+	args    string
+	touches func(connection) bool
+}{
+	{"hosts_port", "drop --from w1 --to w2 --src hosts --dst hosts --protocol tcp --dport 5001", func(c connection) bool {
+		return c.from == "w1" && c.to == "w2" && c.fromHost && c.toHost && c.dport == 5001
+	}},
+	{"hosts_all", "drop --src hosts --dst hosts", func(c connection) bool { return c.from != c.to && c.fromHost && c.toHost }},
+	{"pods_to_hosts", "drop --node w2 --direction ingress --dst hosts --dport 5002", func(c connection) bool {
+		return c.from != "w2" && c.to == "w2" && !c.fromHost && c.toHost && c.dport == 5002
+	}},
+	{"hosts_to_pods", "drop --from w3 --to w1 --src hosts --family ipv6", func(c connection) bool {
+		return c.from == "w3" && c.to == "w1" && c.fromHost && !c.toHost && c.family == IPv6
+	}},
+	{"any_node", "drop --node w1 --src any --dst any", func(c connection) bool { return c.from != c.to && (c.from == "w1" || c.to == "w1") }},
+	{"within_pods_to_host", "drop --from w1 --to w1 --dst hosts", func(c connection) bool {
+		return c.from == "w1" && c.to == "w1" && !c.fromHost && c.toHost
+	}},
+	{"within_host_to_pods", "drop --from w1 --to w1 --src hosts", func(c connection) bool {
+		return c.from == "w1" && c.to == "w1" && c.fromHost && !c.toHost
+	}},
+	{"within_host", "drop --from w1 --to w1 --src hosts --dst hosts --dport 5001", func(c connection) bool {
+		return c.from == "w1" && c.to == "w1" && c.fromHost && c.toHost && c.dport == 5001
+	}},
+	{"one_pod", "drop --src any --dst 198.18.102.2 --dport 5001", func(c connection) bool {
+		return c.to == "w2" && !c.toHost && c.family == IPv4 && c.dport == 5001 && (c.fromHost || c.from != "w2")
+	}},
+	{"one_host", "drop --src any --dst fd00:198:18::12", func(c connection) bool { return c.to == "w2" && c.toHost && c.family == IPv6 }},
+	{"from_one_pod", "drop --src 198.18.101.2 --dst any --dport 5002", func(c connection) bool {
+		return c.from == "w1" && !c.fromHost && c.family == IPv4 && c.dport == 5002 && (c.toHost || c.to != "w1")
+	}},
+	{"loss_hosts", "loss --percent 100 --from w2 --to w3 --src hosts --dst any", func(c connection) bool {
+		return c.from == "w2" && c.to == "w3" && c.fromHost
+	}},
+	{"delay_hosts", "delay --by 20ms --from w2 --to w3 --src any --dst hosts", func(connection) bool { return false }},
+}
+
 // specNodes are three nodes as the sandbox makes them.
 func specNodes() []Node {
 	var nodes []Node
@@ -83,6 +142,10 @@ func specNodes() []Node {
 			PodCIDRs: []netip.Prefix{
 				netip.MustParsePrefix(fmt.Sprintf("198.18.%d.0/24", 100+i)),
 				netip.MustParsePrefix(fmt.Sprintf("fd00:198:18:%d::/64", 100+i)),
+			},
+			IPs: []netip.Addr{
+				netip.MustParseAddr(fmt.Sprintf("198.18.0.%d", 10+i)),
+				netip.MustParseAddr(fmt.Sprintf("fd00:198:18::%d", 10+i)),
 			},
 		})
 	}
@@ -133,7 +196,20 @@ func TestFaultsAreComplete(t *testing.T) {
 	for _, k := range []Kind{Drop, MTU, Delay} {
 		want = append(want, string(k)+": all nodes", string(k)+": ordered pair")
 	}
-	want = append(want,
+	for _, c := range hostFaults {
+		f := mustParse(t, c.args)
+		for side, e := range map[string]End{"src": f.Src, "dst": f.Dst} {
+			if e.addr().IsValid() {
+				e = "address"
+			}
+			seen[side+" "+string(e)] = true
+		}
+		seen[fmt.Sprintf("within a node %t", f.From != "" && f.From == f.To)] = true
+	}
+	for _, v := range []End{Pods, Hosts, Any, "address"} {
+		want = append(want, "src "+string(v), "dst "+string(v))
+	}
+	want = append(want, "within a node true", "within a node false",
 		"ports sport=false dport=true any=true", "ports sport=true dport=false any=true",
 		"ports sport=false dport=true any=false", "ports sport=true dport=true any=false")
 	for _, w := range want {
@@ -146,7 +222,7 @@ func TestFaultsAreComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	full := Fault{Percent: 1, MaxBytes: 68, Delay: 1, Node: "n", Direction: Egress, From: "n", To: "n", Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1}
+	full := Fault{Src: Hosts, Dst: Any, Percent: 1, MaxBytes: 68, Delay: 1, Node: "n", Direction: Egress, From: "n", To: "n", Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1}
 	for _, word := range append(strings.Fields(full.String()), "drop ", "loss ", "mtu ", "delay ") {
 		for name, text := range map[string]string{"doc.go": string(doc), "Usage": Usage} {
 			if (strings.HasPrefix(word, "--") || strings.HasSuffix(word, " ")) && !strings.Contains(text, word) {
@@ -159,17 +235,24 @@ func TestFaultsAreComplete(t *testing.T) {
 // Each fault becomes the rules in testdata; UPDATE=1 writes them anew.
 func TestRules(t *testing.T) {
 	dir := filepath.Join("testdata", "rules")
-	var want []string
+	cases := map[string]string{}
 	for _, c := range faults {
-		want = append(want, c.name+".nft")
-		t.Run(c.name, func(t *testing.T) {
-			f := mustParse(t, c.args)
+		cases[c.name] = c.args
+	}
+	for _, c := range hostFaults {
+		cases[c.name] = c.args
+	}
+	var want []string
+	for name, args := range cases {
+		want = append(want, name+".nft")
+		t.Run(name, func(t *testing.T) {
+			f := mustParse(t, args)
 			vias := []Via{""}
 			if f.Kind == Delay {
 				vias = []Via{Queue, Netem}
 			}
 			var b strings.Builder
-			fmt.Fprintf(&b, "# sandbox fault add %s\n", c.args)
+			fmt.Fprintf(&b, "# sandbox fault add %s\n", args)
 			for _, via := range vias {
 				sets, err := compile("7", specNodes(), f, via)
 				if err != nil {
@@ -184,7 +267,7 @@ func TestRules(t *testing.T) {
 					}
 				}
 			}
-			golden(t, filepath.Join(dir, c.name+".nft"), b.String())
+			golden(t, filepath.Join(dir, name+".nft"), b.String())
 		})
 	}
 	entries, err := os.ReadDir(dir)
@@ -236,6 +319,9 @@ func TestParsePrints(t *testing.T) {
 		{"loss --percent 0.01", Fault{Kind: Loss, Percent: 1}},
 		{"loss --percent 12.34", Fault{Kind: Loss, Percent: 1234}},
 		{"loss --percent 100", Fault{Kind: Loss, Percent: 10000}},
+		{"drop --src pods --dst hosts", Fault{Kind: Drop, Dst: Hosts}},
+		{"drop --src any --dst ::ffff:198.18.0.1", Fault{Kind: Drop, Src: Any, Dst: "198.18.0.1"}},
+		{"drop --dst FD00:0::1", Fault{Kind: Drop, Dst: "fd00::1"}},
 		{"mtu --max-bytes 1400", Fault{Kind: MTU, MaxBytes: 1400}},
 		{"delay --by 0.03s --sport 53", Fault{Kind: Delay, Delay: 30 * time.Millisecond, SrcPort: 53}},
 	} {
@@ -283,7 +369,13 @@ func TestParseRefuses(t *testing.T) {
 		{"drop --node w1 --direction up", `fault drop: --direction "up": want one of ingress, egress`},
 		{"drop --node w1 --from w2 --to w3", "fault drop: --node excludes --from and --to"},
 		{"drop --from w1", "fault drop: --from and --to need each other"},
-		{"drop --from w1 --to w1", "fault drop: --from and --to are the same node; only traffic between nodes is touched"},
+		{"drop --from w1 --to w1", "fault drop: --from and --to are the same node; packets between its pods cannot be touched"},
+		{"delay --by 1ms --from w1 --to w1 --dst hosts", "fault delay: --from and --to are the same node; packets within a node cannot be delayed"},
+		{"drop --src pod", `fault drop: --src "pod": want one of pods, hosts, any or an IP address`},
+		{"drop --dst fe80::1%eth0", `fault drop: --dst "fe80::1%eth0": want one of pods, hosts, any or an IP address`},
+		{"drop --dst=", `fault drop: --dst "": want one of pods, hosts, any or an IP address`},
+		{"drop --src 198.18.101.2 --dst fd00::1", "fault drop: --src and --dst are of different IP families"},
+		{"drop --dst fd00::1 --family ipv4", "fault drop: fd00::1 is not an address of the family ipv4"},
 		{"drop --family ipv5", `fault drop: --family "ipv5": want one of ipv4, ipv6`},
 		{"drop --protocol sctp", `fault drop: --protocol "sctp": want one of tcp, udp, icmp`},
 		{"drop --protocol icmp --dport 3", "fault drop: icmp has no ports"},
@@ -325,6 +417,7 @@ func TestValidateRefuses(t *testing.T) {
 		{Fault{Kind: Delay, Delay: time.Hour}, "fault delay: a delay of 1h0m0s is not a number of whole microseconds up to 1m0s"},
 		{Fault{Kind: Drop, Node: "a b"}, `fault drop: "a b" is not the name of a node`},
 		{Fault{Kind: Drop, Node: "a", Direction: "x"}, `fault drop: direction "x": want one of ingress, egress`},
+		{Fault{Kind: Drop, Src: "fd00:0::1", Dst: "pods"}, "fault drop: end \"fd00:0::1\": want one of pods, hosts, any or an IP address\nend \"pods\": want one of pods, hosts, any or an IP address"},
 		{Fault{Kind: Drop, Family: "x", Protocol: "y"}, "fault drop: family \"x\": want one of ipv4, ipv6\nprotocol \"y\": want one of tcp, udp, icmp"},
 	} {
 		got := fmt.Sprint(c.fault.Validate())
@@ -343,6 +436,8 @@ func TestCompileRefuses(t *testing.T) {
 	}
 	overlap := specNodes()
 	overlap[2].PodCIDRs[0] = netip.MustParsePrefix("198.18.101.128/25")
+	sameIP := specNodes()
+	sameIP[1].IPs[0] = sameIP[0].IPs[0]
 	twin := append(specNodes(), Node{Name: "w1"})
 	for _, c := range []struct {
 		name  string
@@ -354,8 +449,10 @@ func TestCompileRefuses(t *testing.T) {
 		{"unknown pair", nodes, "drop --from a --to b", "fault drop --from a --to b: there is no node a; there are: w1, w2, w3\nthere is no node b; there are: w1, w2, w3"},
 		{"one node", nodes[:1], "drop --node w1", "fault drop --node w1: 1 node: there is no traffic between nodes to act on"},
 		{"no node", nil, "drop", "fault drop: 0 node: there is no traffic between nodes to act on"},
-		{"family", v4only, "drop --family ipv6", "fault drop --family ipv6: the nodes have no pod CIDRs that it could act between"},
+		{"family", v4only, "drop --family ipv6", "fault drop --family ipv6: the nodes have no addresses that it could act between"},
 		{"overlap", overlap, "drop", "pod CIDR 198.18.101.128/25 of w3 overlaps 198.18.101.0/24 of w1"},
+		{"address", nodes, "drop --src hosts --dst 192.0.2.1", "fault drop --src hosts --dst 192.0.2.1: 192.0.2.1 is no address of a node or its pods"},
+		{"same address", sameIP, "drop", "address 198.18.0.11 of w2 is also w1's"},
 		{"twin", twin, "drop", "two nodes are named w1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -371,6 +468,9 @@ func TestCompileRefuses(t *testing.T) {
 // error.
 func FuzzParse(f *testing.F) {
 	for _, c := range faults {
+		f.Add(c.args)
+	}
+	for _, c := range hostFaults {
 		f.Add(c.args)
 	}
 	f.Add("loss --percent 100.00% --node -- x")

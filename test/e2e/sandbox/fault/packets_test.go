@@ -134,6 +134,38 @@ func TestRealPackets(t *testing.T) {
 	}
 }
 
+// Faults of nodes' own traffic prevent the connections that they must and no
+// others, and nothing is left of them when they are cleared.
+func TestConnections(t *testing.T) {
+	b := newTestbed(t)
+	b.listen(t)
+	all := b.connections()
+	b.connect(t, all, func(connection) bool { return false }) // whole before the first fault
+	for _, c := range hostFaults {
+		t.Run(c.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "faults")
+			id, err := Add(t.Context(), dir, b.nodes, mustParse(t, c.args))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { // however the test ends
+				if _, err := Clear(context.Background(), dir, b.nodes); err != nil {
+					t.Error(err)
+				}
+			})
+			b.connect(t, all, c.touches)
+			if b.counted(t, id) == 0 {
+				t.Error("the rules met no packet")
+			}
+			if _, err := Clear(t.Context(), dir, b.nodes, id); err != nil {
+				t.Error(err)
+			}
+			b.assertClean(t, dir)
+		})
+	}
+	b.connect(t, all, func(connection) bool { return false }) // whole again
+}
+
 // burst is n packets of 100 bytes from one node to another, of both families by
 // turns.
 func burst(n int, from, to string) []sent {

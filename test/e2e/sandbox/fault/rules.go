@@ -5,6 +5,7 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ type Node struct {
 	Name     string
 	NetNS    string         // file of its network namespace, absolute, fit for setns
 	PodCIDRs []netip.Prefix // of its pods, one or two IP families; other nodes' must not overlap
+	IPs      []netip.Addr   // its own; none: its own traffic cannot be touched
 	Uplink   string         // the link in NetNS towards the other nodes, for netem; empty: delay is made without netem
 }
 
@@ -29,10 +31,17 @@ type ruleset struct {
 	Text string // for `nft -f -`; replaces whatever the table of that id held
 }
 
-// flow is packets from some nodes' pods to other nodes' pods, met at one node.
+// side is one end of a flow: the pods of a node, or the node itself.
+type side struct {
+	node int // index
+	host bool
+}
+
+// flow is packets from some sides to others, met at one node in one hook.
 type flow struct {
 	at       int
-	src, dst []int // indexes of nodes
+	hook     string
+	src, dst []side
 }
 
 // compile works out what a fault puts where. via is what makes a delay, which
@@ -48,21 +57,30 @@ func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules := make(map[int][]string)
+	rules := make([]map[string][]string, len(nodes)) // by hook
+	found := false
 	for _, fl := range flows {
 		for _, family := range []Family{IPv4, IPv6} {
-			src, dst := prefixes(nodes, fl.src, family), prefixes(nodes, fl.dst, family)
-			if (f.Family == AnyFamily || f.Family == family) && len(src) > 0 && len(dst) > 0 {
-				rules[fl.at] = append(rules[fl.at], rule(f, family, src, dst, via))
+			src, dst := prefixes(nodes, fl.src, f.Src, family), prefixes(nodes, fl.dst, f.Dst, family)
+			if f.Family != AnyFamily && f.Family != family || len(src) == 0 || len(dst) == 0 {
+				continue
 			}
+			if fl.hook == "output" && !f.Src.addr().IsValid() {
+				src = nil // the node chooses among its addresses, that of its pods' bridge included
+			}
+			if rules[fl.at] == nil {
+				rules[fl.at] = map[string][]string{}
+			}
+			rules[fl.at][fl.hook] = append(rules[fl.at][fl.hook], rule(f, family, src, dst, via))
+			found = true
 		}
 	}
-	if len(rules) == 0 {
-		return nil, fmt.Errorf("fault %s: the nodes have no pod CIDRs that it could act between", f)
+	if !found {
+		return nil, fmt.Errorf("fault %s: the nodes have no addresses that it could act between", f)
 	}
 	var sets []ruleset
 	for i, n := range nodes {
-		if len(rules[i]) > 0 {
+		if rules[i] != nil {
 			sets = append(sets, ruleset{Node: n, Text: table(id, f, rules[i], via)})
 		}
 	}
@@ -85,6 +103,11 @@ func checkNodes(nodes []Node) error {
 				}
 			}
 		}
+		for _, ip := range n.IPs {
+			if j, _ := owner(nodes, ip); j != i {
+				problems = append(problems, fmt.Errorf("address %s of %s is also %s's", ip, n.Name, nodes[j].Name))
+			}
+		}
 		for _, p := range n.PodCIDRs {
 			if !p.IsValid() {
 				problems = append(problems, fmt.Errorf("node %s has an invalid pod CIDR", n.Name))
@@ -92,6 +115,19 @@ func checkNodes(nodes []Node) error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// owner is the first node that has an address, itself or for its pods; -1: none.
+func owner(nodes []Node, a netip.Addr) (node int, host bool) {
+	for i, n := range nodes {
+		if slices.Contains(n.IPs, a) {
+			return i, true
+		}
+		if slices.ContainsFunc(n.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			return i, false
+		}
+	}
+	return -1, false
 }
 
 // flowsOf is the packets that a fault selects by place, each packet in one flow
@@ -113,17 +149,36 @@ func flowsOf(nodes []Node, f Fault, via Via) ([]flow, error) {
 	if len(nodes) < 2 {
 		problems = append(problems, fmt.Errorf("%d node: there is no traffic between nodes to act on", len(nodes)))
 	}
+	for _, e := range []End{f.Src, f.Dst} {
+		if a := e.addr(); a.IsValid() {
+			if i, _ := owner(nodes, a); i < 0 {
+				problems = append(problems, fmt.Errorf("%s is no address of a node or its pods", a))
+			}
+		}
+	}
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("fault %s: %w", f, errors.Join(problems...))
 	}
-	selects := func(s, d int) bool {
+	is := func(e End, s side) bool {
+		if a := e.addr(); a.IsValid() {
+			i, host := owner(nodes, a)
+			return s == side{i, host}
+		}
+		return e == Any || s.host == (e == Hosts)
+	}
+	within := f.From != "" || f.Src.addr().IsValid() || f.Dst.addr().IsValid()
+	selects := func(s, d side) bool {
 		switch {
+		case !is(f.Src, s) || !is(f.Dst, d):
+			return false
+		case s.node == d.node && (!within || f.Kind == Delay || !s.host && !d.host):
+			return false
 		case f.From != "":
-			return s == from && d == to
+			return s.node == from && d.node == to
 		case f.Node == "":
 			return true
 		}
-		return f.Direction != Ingress && s == node || f.Direction != Egress && d == node
+		return f.Direction != Ingress && s.node == node || f.Direction != Egress && d.node == node
 	}
 	meets := func(s, d int) int { // at which node, see the package comment
 		switch {
@@ -135,30 +190,69 @@ func flowsOf(nodes []Node, f Fault, via Via) ([]flow, error) {
 		return s
 	}
 	var flows []flow
+	ends := [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}} // of source and destination, on the host
 	for at := range nodes {
-		var out, in []int
-		for other := range nodes {
-			if other != at && selects(at, other) && meets(at, other) == at {
-				out = append(out, other)
+		for _, host := range ends {
+			here := [2]side{{at, host[0]}, {at, host[1]}} // as source, as destination
+			var out, in []side
+			for other := range nodes {
+				to, from := side{other, host[1]}, side{other, host[0]}
+				if other != at && selects(here[0], to) && meets(at, other) == at {
+					out = append(out, to)
+				}
+				if other != at && selects(from, here[1]) && meets(other, at) == at {
+					in = append(in, from)
+				}
 			}
-			if other != at && selects(other, at) && meets(other, at) == at {
-				in = append(in, other)
+			if len(out) > 0 {
+				flows = append(flows, flow{at, hookOf(via, host[0], "output"), here[:1], out})
 			}
-		}
-		if len(out) > 0 {
-			flows = append(flows, flow{at: at, src: []int{at}, dst: out})
-		}
-		if len(in) > 0 {
-			flows = append(flows, flow{at: at, src: in, dst: []int{at}})
+			if len(in) > 0 {
+				flows = append(flows, flow{at, hookOf(via, host[1], "input"), in, here[1:]})
+			}
+			if selects(here[0], here[1]) && meets(at, at) == at {
+				hook := "output"
+				if !host[0] {
+					hook = "input"
+				}
+				flows = append(flows, flow{at, hook, here[:1], here[1:]})
+			}
 		}
 	}
 	return flows, nil
 }
 
-func prefixes(nodes []Node, which []int, family Family) []string {
+// hookOf is where a node meets packets that come from elsewhere or go there: of
+// its pods in the forward hook, its own in the one named; a queue is before both.
+func hookOf(via Via, host bool, own string) string {
+	switch {
+	case via == Queue:
+		return "prerouting"
+	case host:
+		return own
+	}
+	return "forward"
+}
+
+// prefixes are the addresses of sides, or the one that the end is, of a family.
+func prefixes(nodes []Node, which []side, e End, family Family) []string {
+	if a := e.addr(); a.IsValid() {
+		if a.Is4() == (family == IPv4) {
+			return []string{a.String()}
+		}
+		return nil
+	}
 	var all []string
-	for _, i := range which {
-		for _, p := range nodes[i].PodCIDRs {
+	for _, s := range which {
+		if s.host {
+			for _, ip := range nodes[s.node].IPs {
+				if ip.Is4() == (family == IPv4) {
+					all = append(all, ip.String())
+				}
+			}
+			continue
+		}
+		for _, p := range nodes[s.node].PodCIDRs {
 			if p.Addr().Is4() == (family == IPv4) {
 				all = append(all, p.Masked().String())
 			}
@@ -167,16 +261,18 @@ func prefixes(nodes []Node, which []int, family Family) []string {
 	return all
 }
 
-// rule is one line of nft: which packets, and what becomes of them.
+// rule is one line of nft: which packets, and what becomes of them. No src is
+// any source.
 func rule(f Fault, family Family, src, dst []string, via Via) string {
 	ip, icmp := "ip", "icmp"
 	if family == IPv6 {
 		ip, icmp = "ip6", "icmpv6"
 	}
-	words := []string{
-		ip, "saddr {", strings.Join(src, ", "), "}",
-		ip, "daddr {", strings.Join(dst, ", "), "}",
+	var words []string
+	if len(src) > 0 {
+		words = append(words, ip, "saddr {", strings.Join(src, ", "), "}")
 	}
+	words = append(words, ip, "daddr {", strings.Join(dst, ", "), "}")
 	add := func(format string, a ...any) { words = append(words, fmt.Sprintf(format, a...)) }
 
 	ports := f.SrcPort != 0 || f.DstPort != 0
@@ -216,20 +312,18 @@ func rule(f Fault, family Family, src, dst []string, via Via) string {
 	return strings.Join(words, " ")
 }
 
-// table is the text that makes the table of a fault in one node. Its chain is
-// ahead of the filter chains of kube-proxy and others, so that nothing has
-// judged a packet before the fault does.
+// table is the text that makes the table of a fault in one node. Its chains are
+// ahead of the filter chains of kube-proxy and others, so that nothing has judged
+// a packet before the fault does; in the output hook it comes after their address
+// translation (priority -100), as the other hooks do by themselves, so that a
+// packet to a Service has the address that it goes to.
 //
 // A queue is put into chain hold afterwards, see queueRule. It is before routing
 // and before connection tracking (priority -200): packets of one new flow that
 // wait between the tracking's first and last hook, at once, are taken for
 // clashes, and all but one would be lost.
-func table(id string, f Fault, rules []string, via Via) string {
+func table(id string, f Fault, rules map[string][]string, via Via) string {
 	name := "inet " + tablePrefix + id
-	hook := "forward"
-	if via == Queue {
-		hook = "prerouting"
-	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n", f)
 	fmt.Fprintf(&b, "add table %s\ndelete table %s\n", name, name)
@@ -237,11 +331,21 @@ func table(id string, f Fault, rules []string, via Via) string {
 	if via == Queue {
 		b.WriteString("\tchain hold {\n\t}\n\n")
 	}
-	fmt.Fprintf(&b, "\tchain %s {\n\t\ttype filter hook %s priority -300; policy accept;\n", hook, hook)
-	for _, r := range rules {
-		b.WriteString("\t\t" + r + "\n")
+	for i, hook := range slices.Sorted(maps.Keys(rules)) {
+		priority := -300
+		if hook == "output" {
+			priority = -50
+		}
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "\tchain %s {\n\t\ttype filter hook %s priority %d; policy accept;\n", hook, hook, priority)
+		for _, r := range rules[hook] {
+			b.WriteString("\t\t" + r + "\n")
+		}
+		b.WriteString("\t}\n")
 	}
-	b.WriteString("\t}\n}\n")
+	b.WriteString("}\n")
 	return b.String()
 }
 

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -547,4 +548,100 @@ func (b *testbed) matrix() []sent {
 		}
 	}
 	return all
+}
+
+// netNS is the namespace of a node or of its pod, and addr its address.
+func (b *testbed) netNS(node string, host bool) string {
+	if i := b.pod(node); host {
+		return b.nodes[i].NetNS
+	} else {
+		return b.pods[i].netns
+	}
+}
+
+func (b *testbed) addr(node string, host bool, f Family) netip.Addr {
+	i := b.pod(node)
+	if !host {
+		return b.pods[i].addr(f)
+	}
+	if f == IPv6 {
+		return b.nodes[i].IPs[1]
+	}
+	return b.nodes[i].IPs[0]
+}
+
+// listen accepts TCP connections on every port of connections, in every node and
+// pod, until the test ends.
+func (b *testbed) listen(t *testing.T) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, c := range b.connections() {
+		netns, address := b.netNS(c.to, c.toHost), fmt.Sprintf("[::]:%d", c.dport)
+		if seen[netns+address] {
+			continue
+		}
+		seen[netns+address] = true
+		err := inNetNS(netns, func() error {
+			l, err := net.Listen("tcp", address)
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// connections is one of every sort that a fault can tell apart, but those
+// between pods of one node, of which each node has only one.
+func (b *testbed) connections() []connection {
+	var all []connection
+	for _, from := range b.nodes {
+		for _, to := range b.nodes {
+			for _, ends := range [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}} {
+				for _, family := range []Family{IPv4, IPv6} {
+					for _, port := range []uint16{5001, 5002} {
+						c := connection{from.Name, to.Name, ends[0], ends[1], family, port}
+						if c.from != c.to || c.fromHost || c.toHost {
+							all = append(all, c)
+						}
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// connect tries all connections at once and fails where one behaves otherwise
+// than it must. One that must succeed has the time of two lost segments; one that
+// must not is given up before the second.
+func (b *testbed) connect(t *testing.T, all []connection, touches func(connection) bool) {
+	t.Helper()
+	errs := make([]error, len(all))
+	var wg sync.WaitGroup
+	for i, c := range all {
+		wg.Go(func() {
+			errs[i] = inNetNS(b.netNS(c.from, c.fromHost), func() error {
+				timeout := 5 * time.Second
+				if c.prevented(touches) {
+					timeout = 800 * time.Millisecond
+				}
+				address := netip.AddrPortFrom(b.addr(c.to, c.toHost, c.family), c.dport).String()
+				conn, err := net.DialTimeout("tcp", address, timeout)
+				if err == nil {
+					conn.Close()
+				}
+				return err
+			})
+		})
+	}
+	wg.Wait()
+	for i, c := range all {
+		if got, want := errs[i] != nil, c.prevented(touches); got != want {
+			t.Errorf("%+v: prevented %t (%v), want %t", c, got, errs[i], want)
+		}
+	}
 }
