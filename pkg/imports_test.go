@@ -26,8 +26,9 @@ var arrows = map[string][]string{
 	"pkg/load":         {"schema", "pkg/checkup"},
 	"pkg/probe":        {"pkg/checkup"},
 	"pkg/cluster":      {"pkg/checkup"},
-	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster"},
-	"pkg/controlplane": {"pkg/checkup", "pkg/cluster"},
+	"pkg/scheduling":   {"pkg/checkup", "pkg/cluster"},
+	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster", "pkg/scheduling"}, // kinds admit nodes by the scheduler's predicates
+	"pkg/controlplane": {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
 	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/podmesh"}, // the map of kinds: one more line, one more arrow
 	"pkg/report":       {"pkg/checkup"},
 	"pkg/tekton":       {"pkg/checkup"},

@@ -3,9 +3,9 @@
 // Package podmesh is the kind podMesh: which nodes a check measures from and
 // to, and which of the possible pairs one run takes.
 //
-//	cluster  --Survey-->  Snapshot  --Expand(plan, check, round)-->  checkup.Worksheet
+//	cluster  --Survey-->  cluster.Snapshot  --Expand(plan, check, round)-->  checkup.Worksheet
 //
-// Survey is the only part that reads a cluster. What it returns is a plain
+// Survey is the only part that reads a cluster. What it fills in is a plain
 // value that can be kept in a file, and Expand is a pure function of it: what
 // `planner explain` shows for a snapshot is what a run on that cluster does.
 //
@@ -17,8 +17,8 @@
 // to the placement's tolerations come those for a node that is not ready,
 // unreachable, under pressure or cordoned. So a node that breaks stays an
 // expected source and target, and its pairs are unmeasured, instead of falling
-// silently out of the mesh; fixtureTolerations tells the two places in which
-// this differs from a DaemonSet.
+// silently out of the mesh; scheduling.FixtureTolerations tells the two places in
+// which this differs from a DaemonSet.
 //
 // Where the targets are pods that exist already, they are the pods that the
 // selector matches, on nodes that the targets' placement admits, and pods that

@@ -17,6 +17,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
 // Warning is something about a worksheet that its user should know before a
@@ -189,7 +190,7 @@ func (e *expansion) place(side string, nodes []cluster.Node, p checkup.Placement
 // placeSources puts an agent on every node that the sources' placement admits.
 func (e *expansion) placeSources(mesh *checkup.PodMesh, s *cluster.Snapshot) error {
 	p := mesh.Sources.Placement
-	tolerations := fixtureTolerations(p.Tolerations)
+	tolerations := scheduling.FixtureTolerations(p.Tolerations)
 	a, err := e.place("source", s.Nodes, p, tolerations)
 	e.sources = fixtures(a.nodes, tolerations)
 	return err
@@ -199,7 +200,7 @@ func (e *expansion) placeSources(mesh *checkup.PodMesh, s *cluster.Snapshot) err
 // admits, or takes the existing pods there.
 func (e *expansion) placeTargets(mesh *checkup.PodMesh, s *cluster.Snapshot) error {
 	p := mesh.Targets.Placement
-	tolerations := fixtureTolerations(p.Tolerations)
+	tolerations := scheduling.FixtureTolerations(p.Tolerations)
 	if mesh.Targets.Pods == nil {
 		a, err := e.place("target", s.Nodes, p, tolerations)
 		e.targets = fixtures(a.nodes, tolerations)

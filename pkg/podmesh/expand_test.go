@@ -502,26 +502,6 @@ func TestExpandRounds(t *testing.T) {
 	}
 }
 
-func TestFixtureTolerations(t *testing.T) {
-	everything := []checkup.Toleration{{Operator: "Exists"}}
-	if got := fixtureTolerations(everything); !cmp.Equal(got, everything) {
-		t.Errorf("a placement that tolerates everything: got %v, want nothing more", got)
-	}
-	own := checkup.Toleration{Key: "node.kubernetes.io/not-ready", Operator: "Exists", TolerationSeconds: new(int64(3))}
-	got := fixtureTolerations([]checkup.Toleration{own})
-	want := []checkup.Toleration{
-		own,
-		{Key: "node.kubernetes.io/unreachable", Operator: "Exists"},
-		{Key: "node.kubernetes.io/disk-pressure", Operator: "Exists", Effect: "NoSchedule"},
-		{Key: "node.kubernetes.io/memory-pressure", Operator: "Exists", Effect: "NoSchedule"},
-		{Key: "node.kubernetes.io/pid-pressure", Operator: "Exists", Effect: "NoSchedule"},
-		{Key: "node.kubernetes.io/unschedulable", Operator: "Exists", Effect: "NoSchedule"},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("tolerations (-want +got):\n%s", diff)
-	}
-}
-
 // testCluster is a cluster of n nodes in three zones with the labels that nodes
 // of a real one have.
 func testCluster(n int) *cluster.Snapshot {

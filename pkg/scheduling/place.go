@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scheduling
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+)
+
+// Outcome is where a pod could land. Its fields are those of a
+// checkup.PlacementSide.
+type Outcome struct {
+	// Eligible nodes, in the order of the nodes.
+	Eligible []string
+	// Rejected nodes by their reasons, the largest group first.
+	Rejected []checkup.NodeGroup
+	// Later are eligible nodes that the pod would be evicted from again, by a
+	// NoExecute taint that it tolerates for a time.
+	Later []checkup.NodeGroup
+	// Contradictions say why no node is eligible: demands that no node meets, and
+	// demands that no node meets together. Empty if there are eligible nodes.
+	Contradictions []string
+	// Unknown are predicates that could not be evaluated on nodes which would be
+	// eligible otherwise, and are counted as such.
+	Unknown []string
+}
+
+// Place predicts where a pod could be scheduled. Give it DaemonSetPod's result
+// for a DaemonSet, which puts a pod on each eligible node.
+func Place(pod *corev1.Pod, nodes []cluster.Node) Outcome {
+	d := NewDemands(pod)
+	var o Outcome
+	var rejected, later groups
+	unknown := map[string][]string{}
+	reasons := make([][]Reason, len(nodes))
+	for i := range nodes {
+		n := &nodes[i]
+		if reasons[i] = d.Reasons(n); len(reasons[i]) > 0 {
+			rejected.add(n.Name, reasons[i])
+			continue
+		}
+		o.Eligible = append(o.Eligible, n.Name)
+		for _, predicate := range d.unknown(n) {
+			unknown[predicate] = append(unknown[predicate], n.Name)
+		}
+		if seconds, taint := staysFor(d.tolerations, n.Taints); taint != nil {
+			later.add(n.Name, []Reason{{NodeReason: checkup.NodeReason{
+				Predicate: TaintToleration, Message: fmt.Sprintf("evicted after %ds by taint %s", seconds, taint.ToString()),
+			}}})
+		}
+	}
+	o.Rejected, o.Later = rejected.sorted(), later.sorted()
+	if len(o.Eligible) == 0 {
+		o.Contradictions = d.contradictions(nodes, reasons)
+	}
+	for _, u := range []struct{ predicate, what string }{
+		{NodePorts, "which ports are taken"}, {NodeResourcesFit, "what is requested already"},
+	} {
+		if on := unknown[u.predicate]; len(on) > 0 {
+			o.Unknown = append(o.Unknown, fmt.Sprintf("%s: the snapshot does not tell %s on %s", u.predicate, u.what, some(on)))
+		}
+	}
+	return o
+}
+
+// groups are nodes by their reasons.
+type groups struct {
+	index map[string]int
+	all   []group
+}
+
+type group struct {
+	reasons []Reason
+	most    []int64 // of each reason the most that is missing; reasons have the least
+	nodes   []string
+}
+
+// add puts a node into the group that has its reasons. Of resources it does not
+// matter how much is missing.
+func (g *groups) add(node string, reasons []Reason) {
+	var key strings.Builder
+	for _, r := range reasons {
+		key.WriteString(r.Predicate)
+		key.WriteByte(0)
+		key.WriteString(r.Key)
+		key.WriteByte(0)
+		if r.short == 0 {
+			key.WriteString(r.Message)
+		}
+		key.WriteByte(0)
+	}
+	i, ok := g.index[key.String()]
+	if !ok {
+		if g.index == nil {
+			g.index = map[string]int{}
+		}
+		i = len(g.all)
+		g.index[key.String()] = i
+		x := group{reasons: slices.Clone(reasons), most: make([]int64, len(reasons))}
+		for j, r := range reasons {
+			x.most[j] = r.short
+		}
+		g.all = append(g.all, x)
+	}
+	x := &g.all[i]
+	x.nodes = append(x.nodes, node)
+	for j, r := range reasons {
+		have := &x.reasons[j]
+		if have.Message == r.Message {
+			continue
+		}
+		// Not all of them lack the same: say what they share.
+		have.short, x.most[j] = min(have.short, r.short), max(x.most[j], r.short)
+		name := corev1.ResourceName(r.Key)
+		least, most := amountText(name, have.short), amountText(name, x.most[j])
+		switch {
+		case name == corev1.ResourcePods:
+			have.Message = "takes no more pods"
+		case least == most:
+			have.Message = fmt.Sprintf("short of %s %s: requests %s", least, name, have.want)
+		default:
+			have.Message = fmt.Sprintf("short of %s to %s %s: requests %s", least, most, name, have.want)
+		}
+	}
+}
+
+// sorted returns the groups, the largest first.
+func (g *groups) sorted() []checkup.NodeGroup {
+	var all []checkup.NodeGroup
+	for _, x := range g.all {
+		group := checkup.NodeGroup{Nodes: x.nodes}
+		for _, r := range x.reasons {
+			group.Reasons = append(group.Reasons, r.NodeReason)
+		}
+		all = append(all, group)
+	}
+	slices.SortStableFunc(all, func(a, b checkup.NodeGroup) int {
+		return cmp.Or(cmp.Compare(len(b.Nodes), len(a.Nodes)), slices.CompareFunc(a.Reasons, b.Reasons, func(a, b checkup.NodeReason) int { return cmp.Compare(a.Message, b.Message) }))
+	})
+	return all
+}
+
+// some names the first few of many nodes.
+func some(names []string) string {
+	const few = 3
+	switch {
+	case len(names) == 1:
+		return "node " + names[0]
+	case len(names) <= few:
+		return "nodes " + strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%d nodes (%s and %d more)", len(names), strings.Join(names[:few], ", "), len(names)-few)
+}
