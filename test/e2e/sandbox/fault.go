@@ -423,9 +423,9 @@ func faultCommand(f *flags) *cobra.Command {
 
 func faultAddCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
-		Use:                "add KIND [FLAGS]",
-		Short:              "Add one fault and print its id; those that are there stay",
-		Long:               "Add one fault and print its id; those that are there stay.\n\n" + componentFaultUsage + "\n" + fault.Usage +
+		Use:   "add KIND [FLAGS]",
+		Short: "Add one fault and print its id; those that are there stay",
+		Long: "Add one fault and print its id; those that are there stay.\n\n" + componentFaultUsage + "\n" + fault.Usage +
 			"\nThe nodes are those of `sandbox status`, and " + balancerName + ", the control plane's endpoint.\n",
 		DisableFlagParsing: true, // each kind has its own flags
 		RunE: func(cmd *cobra.Command, args []string) error {
