@@ -108,13 +108,10 @@ func validatePlan(plan *checkup.Plan) error {
 		bad(problem.String())
 	}
 	for _, name := range plan.CheckNames() {
-		mesh := plan.Checks[name].PodMesh
-		if mesh == nil || mesh.Targets.Pods == nil || mesh.Targets.Pods.Namespace == "" {
-			continue
-		}
-		namespace := mesh.Targets.Pods.Namespace
-		if msgs := validation.IsDNS1123Label(namespace); len(msgs) > 0 {
-			bad(fmt.Sprintf("checks.%s.podMesh.targets.pods.namespace: %q: %s", name, namespace, strings.Join(msgs, "; ")))
+		for _, namespace := range otherNamespaces(plan.Checks[name]) {
+			if msgs := validation.IsDNS1123Label(namespace); len(msgs) > 0 {
+				bad(fmt.Sprintf("checks.%s: namespace %q: %s", name, namespace, strings.Join(msgs, "; ")))
+			}
 		}
 	}
 	for _, param := range plan.Params() {

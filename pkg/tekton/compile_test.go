@@ -63,7 +63,7 @@ func encodeObjects(t testing.TB, objects ...runtime.Object) []byte {
 }
 
 func TestGolden(t *testing.T) {
-	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks()} {
+	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks(), allKinds()} {
 		for _, profile := range Profiles {
 			t.Run(plan.Name+"-"+string(profile), func(t *testing.T) {
 				opts := testOptions
@@ -166,7 +166,7 @@ func checkLists(t *testing.T, object runtime.Object, document []byte) {
 var variable = regexp.MustCompile(`\$[({$][^)}]*[)}]?`)
 
 // tektonVariable is what we mean to have expanded, and by Tekton.
-var tektonVariable = regexp.MustCompile(`^\$\((params\.[a-z-]+(\[\*\])?|params\["[a-z0-9.-]+"\]|context\.pipelineRun\.(name|uid)|tasks\.(setup|probe)-[a-z0-9-]+\.(status|reason)|finally\.conclude\.results\.[a-z]+|steps\.step-teardown\.exitCode\.path)\)$`)
+var tektonVariable = regexp.MustCompile(`^\$\((params\.[a-z-]+(\[\*\])?|params\["[a-zA-Z0-9.-]+"\]|context\.pipelineRun\.(name|uid)|tasks\.(setup|probe)-[a-z0-9-]+\.(status|reason)|finally\.conclude\.results\.[a-z]+|steps\.step-teardown\.exitCode\.path)\)$`)
 
 // checkCompiled tells what must hold for every plan.
 func checkCompiled(t *testing.T, plan *checkup.Plan, opts Options) {
@@ -289,7 +289,7 @@ func checkNesting(t *testing.T, plan *checkup.Plan, o *Objects) {
 }
 
 func TestCompiled(t *testing.T) {
-	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks()} {
+	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks(), allKinds()} {
 		t.Run(plan.Name, func(t *testing.T) { checkCompiled(t, plan, testOptions) })
 	}
 }
@@ -328,6 +328,29 @@ func TestAfter(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("runAfter (-want +got):\n%s", diff)
 	}
+}
+
+// TestWatch: a process that is to watch has the time for it, and whoever ends it
+// has more. What checkNesting tells holds for it, too.
+func TestWatch(t *testing.T) {
+	plan := allKinds()
+	const watch = time.Hour
+	for _, pt := range compile(t, plan, testOptions).Pipeline.Spec.Tasks {
+		if pt.Name != "probe-watch" {
+			continue
+		}
+		for _, param := range pt.Params {
+			if param.Name != paramTimeout {
+				continue
+			}
+			process, err := time.ParseDuration(param.Value.StringVal)
+			if want := watch + time.Duration(plan.Checks["watch"].ControlPlane.Timeouts.Probe) + Overhead; err != nil || process != want {
+				t.Errorf("the process has %s (%v), want %s", process, err, want)
+			}
+		}
+		return
+	}
+	t.Error("no task watches")
 }
 
 func TestLongStepsHaveTasksOfTheirOwn(t *testing.T) {
@@ -372,7 +395,15 @@ func TestRefused(t *testing.T) {
 			"checks.mesh.podMesh.timeouts.probe: 2562047h47m16.854775807s is more than a day"}},
 		{"namespace of targets", func(p *checkup.Plan, _ *Options) {
 			p.Checks["mesh"].PodMesh.Targets.Pods = &checkup.PodTargets{Namespace: "a/b"}
-		}, []string{`plan small: checks.mesh.podMesh.targets.pods.namespace: "a/b": a lowercase RFC 1123 label`}},
+		}, []string{`plan small: checks.mesh: namespace "a/b": a lowercase RFC 1123 label`}},
+		{"namespace of components", func(p *checkup.Plan, _ *Options) {
+			p.Checks["api"] = controlPlane()
+			p.Checks["api"].ControlPlane.Preset = checkup.PresetGeneric
+			p.Checks["api"].ControlPlane.Pairs = []checkup.ComponentPair{{From: "shop", To: "shop"}}
+			p.Checks["api"].ControlPlane.Roles = map[string]checkup.ComponentRole{"shop": {Pods: &checkup.ComponentPods{
+				Namespace: "a/b", Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "shop"}},
+			}}}
+		}, []string{`plan small: checks.api: namespace "a/b": a lowercase RFC 1123 label`}},
 		{"dollar sign in a default", func(p *checkup.Plan, _ *Options) { p.Gate.Require = "$(x)" },
 			[]string{`plan small: parameter gate: "$(x)" has a dollar sign`}},
 		{"plan beyond a process' environment", func(p *checkup.Plan, _ *Options) { p.Description = strings.Repeat("x", 128<<10) },

@@ -18,7 +18,7 @@ import (
 const concludeName = "conclude"
 
 // pipelineTaskName names the task of a phase of a check.
-func pipelineTaskName(phase Phase, check string) string { return string(phase) + "-" + check }
+func pipelineTaskName(phase checkup.Phase, check string) string { return string(phase) + "-" + check }
 
 func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pipeline {
 	p := &pipelinev1.Pipeline{
@@ -49,21 +49,21 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 	for _, name := range plan.CheckNames() {
 		check := plan.Checks[name]
 		setup, probe := checkDeadlines(check)
-		setupName, probeName := pipelineTaskName(PhaseSetup, name), pipelineTaskName(PhaseProbe, name)
+		setupName, probeName := pipelineTaskName(checkup.PhaseSetup, name), pipelineTaskName(checkup.PhaseProbe, name)
 		var after []string
 		for _, other := range check.After {
-			after = append(after, pipelineTaskName(PhaseProbe, other))
+			after = append(after, pipelineTaskName(checkup.PhaseProbe, other))
 		}
 		p.Spec.Tasks = append(p.Spec.Tasks,
 			pipelineTask(setupName, "Set up "+name, "Writes down what check "+name+" will measure and starts what it needs for that",
-				taskName(PhaseSetup, stepTimeout(setup)), stepTimeout(setup)+taskGrace, after, append(pipelinev1.Params{
+				taskName(checkup.PhaseSetup, stepTimeout(setup)), stepTimeout(setup)+taskGrace, after, append(pipelinev1.Params{
 					stringParam(paramPlan, planJSON),
 					stringParam(paramCheck, name),
 					arrayParam(paramSet, set),
 					stringParam(paramTimeout, setup.String()),
 				}, run...)),
 			pipelineTask(probeName, "Probe "+name, "Measures every pair of check "+name,
-				taskName(PhaseProbe, stepTimeout(probe)), stepTimeout(probe)+taskGrace, []string{setupName}, append(pipelinev1.Params{
+				taskName(checkup.PhaseProbe, stepTimeout(probe)), stepTimeout(probe)+taskGrace, []string{setupName}, append(pipelinev1.Params{
 					stringParam(paramCheck, name),
 					stringParam(paramTimeout, probe.String()),
 				}, run...)))
@@ -73,7 +73,7 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 	}
 	p.Spec.Finally = []pipelinev1.PipelineTask{
 		pipelineTask(concludeName, "Tear down and report", "Removes what the run made, and judges what was measured",
-			taskName(PhaseConclude, 0), concludeTimeout, nil, append(pipelinev1.Params{
+			taskName(checkup.PhaseConclude, 0), concludeTimeout, nil, append(pipelinev1.Params{
 				stringParam(paramPlan, planJSON),
 				arrayParam(paramSet, set),
 				arrayParam(paramTasks, statuses),

@@ -59,6 +59,38 @@ func twoChecks() *checkup.Plan {
 	return planOf("two-checks", "First the mesh, then the shop.\n\nIt costs $(money) and ${more}.", map[string]checkup.Check{"shop": pods, "wide": wide})
 }
 
+// controlPlane and placement are checks as the schema's defaults make them.
+func controlPlane(after ...string) checkup.Check {
+	second := checkup.Duration(time.Second)
+	loss := checkup.Percent(0)
+	return checkup.Check{After: after, ControlPlane: &checkup.ControlPlane{
+		Preset: checkup.PresetAuto, MaxNodes: 100, Interval: second,
+		Probe:              checkup.ConnectionProbe{Count: 5, Deadlines: checkup.StageDeadlines{Resolve: 5 * second, Connect: 5 * second, Handshake: 5 * second, Response: 5 * second}},
+		Expect:             checkup.ConnectionExpect{Loss: checkup.LossLimit{Max: &loss}},
+		ConnectivityChecks: checkup.ConnectivityChecks{Write: true, InstallCRD: true, Retention: 7200 * second, StaleAfter: 300 * second},
+		Limits:             checkup.Limits{PacketsPerSecond: 200, Concurrency: 16, StartJitter: second / 2},
+		Resources:          checkup.Resources{Requests: map[string]string{"cpu": "10m", "memory": "32Mi"}, Limits: map[string]string{"memory": "64Mi"}},
+		Timeouts:           checkup.Timeouts{Setup: 120 * second, Probe: 300 * second},
+	}}
+}
+
+func placement(after ...string) checkup.Check {
+	second := checkup.Duration(time.Second)
+	return checkup.Check{After: after, Placement: &checkup.PlacementCheck{
+		Timeouts: checkup.Timeouts{Setup: 120 * second, Probe: 60 * second},
+	}}
+}
+
+// allKinds has a check of each kind, one of which goes on for an hour.
+func allKinds() *checkup.Plan {
+	watch := controlPlane("where")
+	hour := checkup.Duration(time.Hour)
+	watch.ControlPlane.For = &hour
+	return planOf("all-kinds", "Where would it land, who can talk to whom, and is the mesh whole meanwhile?", map[string]checkup.Check{
+		"where": placement(), "watch": watch, "mesh": mesh("where"),
+	})
+}
+
 // randomPlan is any plan that Compile must take.
 func randomPlan(r *rand.Rand) *checkup.Plan {
 	label := func(most int) string {
@@ -95,12 +127,30 @@ func randomPlan(r *rand.Rand) *checkup.Plan {
 		if _, ok := plan.Checks[name]; ok {
 			continue
 		}
-		check := mesh()
+		var after []string
 		for _, other := range names {
 			if r.IntN(3) == 0 {
-				check.After = append(check.After, other)
+				after = append(after, other)
 			}
 		}
+		names = append(names, name)
+		if r.IntN(3) == 0 {
+			plan.Checks[name] = placement(after...)
+			continue
+		}
+		if r.IntN(3) == 0 {
+			check := controlPlane(after...)
+			if c := check.ControlPlane; r.IntN(2) == 0 {
+				watch := duration(10*time.Second, 3*time.Hour)
+				c.For = &watch
+			}
+			check.ControlPlane.Roles = map[string]checkup.ComponentRole{"shop": {TLS: true, Pods: &checkup.ComponentPods{
+				Namespace: label(10), Port: 443, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "shop"}},
+			}}}
+			plan.Checks[name] = check
+			continue
+		}
+		check := mesh(after...)
 		m := check.PodMesh
 		m.Timeouts = checkup.Timeouts{Setup: duration(1, day), Probe: duration(20*time.Minute, day)}
 		if m.Expect.Unreachable = r.IntN(4) == 0; m.Expect.Unreachable {
@@ -109,7 +159,7 @@ func randomPlan(r *rand.Rand) *checkup.Plan {
 			m.Expect.Jitter.Max = &limit
 		}
 		probe := checkup.Probe{Count: 2 + r.IntN(100), Interval: duration(1, time.Second), Timeout: duration(1, time.Second)}
-		for _, t := range checkup.Transports {
+		for _, t := range checkup.MeshTransports {
 			if r.IntN(2) == 0 {
 				probe.Path = ""
 				if probe.Sizes = []int{r.IntN(2000) + checkup.MinUDPSize}; t == checkup.HTTP {
@@ -127,7 +177,6 @@ func randomPlan(r *rand.Rand) *checkup.Plan {
 			}
 		}
 		plan.Checks[name] = check
-		names = append(names, name)
 	}
 	return plan
 }

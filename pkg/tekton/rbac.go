@@ -5,6 +5,7 @@ package tekton
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -12,107 +13,165 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kind"
 )
 
-// Right is one verb that a phase uses, on one resource.
-type Right struct {
-	Phase Phase `json:"phase"`
-	// Scope is where the verb is used.
-	Scope Scope `json:"scope"`
-	// Namespace is set when Scope is ScopeNamespace.
-	Namespace string `json:"namespace,omitempty"`
-	// Resource, all of the core API group.
-	Resource string `json:"resource"`
-	Verb     string `json:"verb"`
-	// Why says which code needs it.
-	Why string `json:"why"`
+// common is a right of a phase whatever the kinds of a plan's checks are.
+type common struct {
+	// fixture is the role of the pods that it is needed for: a plan of which no
+	// check may start such pods does without. Empty is every plan.
+	fixture  checkup.Role
+	phase    checkup.Phase
+	scope    checkup.Scope
+	resource string // all of the core API group
+	verb     string
+	why      string
 }
 
-// Scope is where a right holds.
-type Scope string
+// phaseRights is every verb that the mains in tasks/ use for what all kinds share.
+// What is neither here nor among a kind's own rights they cannot do.
+var phaseRights = []common{
+	{"", checkup.PhaseSetup, checkup.ScopeCluster, "nodes", "list", "pkg/cluster Survey: which nodes there are, their zones and taints"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeCluster, "nodes", "get", "pkg/fleet StartResponders: the node of a responder that does not start"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "create", "pkg/fleet StartResponders"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "get", "pkg/fleet StartResponders: a responder that an earlier try of the task has made"},
+	{"", checkup.PhaseSetup, checkup.ScopeRun, "pods", "list", "pkg/fleet Sweep: leftovers of earlier runs"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "watch", "pkg/fleet StartResponders: wait until they are ready"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "patch", "pkg/fleet StartResponders: give a responder of an earlier try to this one's pod"},
+	{"", checkup.PhaseSetup, checkup.ScopeRun, "pods", "delete", "pkg/fleet Sweep: leftovers of earlier runs; StartResponders: one that has failed"},
+	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "create", "pkg/record: freeze worksheet and roster"},
+	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "list", "pkg/fleet Sweep; pkg/cluster Rounds: the rounds of the plan's reports"},
+	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "update", "pkg/record: write worksheet and roster again when the task is retried"},
+	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "delete", "pkg/fleet Sweep: orders of earlier runs"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "events", "list", "pkg/fleet StartResponders: why one was not scheduled or not started"},
 
-const (
-	ScopeRun       Scope = "run"       // the namespace of the run
-	ScopeCluster   Scope = "cluster"   // everywhere: for what has no namespace
-	ScopeNamespace Scope = "namespace" // another namespace than the run's, by name
-)
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeCluster, "nodes", "get", "pkg/fleet Measure: the node of an agent that does not answer"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "create", "pkg/fleet Measure: start agents"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "get", "pkg/fleet Measure: an agent that an earlier try of the task has made"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "list", "pkg/fleet Measure and Lost: agents, and responders that went"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "watch", "pkg/fleet Measure: wait for agents"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "patch", "pkg/fleet Measure: give an agent of an earlier try to this one's pod; TakeOver: likewise the responders"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "delete", "pkg/fleet Measure: agents when the task is stopped, and one of an earlier try that has failed; TakeOver: OwnerReferencesPermissionEnforcement wants it"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods/log", "get", "pkg/fleet Measure and Receptions: what agents and responders tell"},
+	{"", checkup.PhaseProbe, checkup.ScopeRun, "configmaps", "create", "pkg/record: what was measured; pkg/fleet Measure: the agents' orders"},
+	{"", checkup.PhaseProbe, checkup.ScopeRun, "configmaps", "get", "pkg/record: read worksheet and roster"},
+	{"", checkup.PhaseProbe, checkup.ScopeRun, "configmaps", "update", "pkg/record: add what was measured, and progress"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "events", "list", "pkg/fleet Measure: why an agent was not scheduled or not started"},
 
-// phaseRights is every verb that the mains in tasks/ use, whatever the plan. What
-// is not here they cannot do.
-var phaseRights = []Right{
-	{PhaseSetup, ScopeCluster, "", "nodes", "list", "pkg/podmesh Survey: which nodes there are, their zones and taints"},
-	{PhaseSetup, ScopeCluster, "", "nodes", "get", "pkg/fleet StartResponders: the node of a responder that does not start"},
-	{PhaseSetup, ScopeRun, "", "pods", "create", "pkg/fleet StartResponders"},
-	{PhaseSetup, ScopeRun, "", "pods", "get", "pkg/fleet StartResponders: a responder that an earlier try of the task has made"},
-	{PhaseSetup, ScopeRun, "", "pods", "list", "pkg/fleet StartResponders and Sweep; pkg/podmesh Survey: pods that are targets"},
-	{PhaseSetup, ScopeRun, "", "pods", "watch", "pkg/fleet StartResponders: wait until they are ready"},
-	{PhaseSetup, ScopeRun, "", "pods", "patch", "pkg/fleet StartResponders: give a responder of an earlier try to this one's pod"},
-	{PhaseSetup, ScopeRun, "", "pods", "delete", "pkg/fleet Sweep: leftovers of earlier runs; StartResponders: one that has failed"},
-	{PhaseSetup, ScopeRun, "", "configmaps", "create", "pkg/record: freeze worksheet and roster"},
-	{PhaseSetup, ScopeRun, "", "configmaps", "list", "pkg/podmesh Survey: the rounds of the plan's reports; pkg/fleet Sweep"},
-	{PhaseSetup, ScopeRun, "", "configmaps", "update", "pkg/record: write worksheet and roster again when the task is retried"},
-	{PhaseSetup, ScopeRun, "", "configmaps", "delete", "pkg/fleet Sweep: orders of earlier runs"},
-	{PhaseSetup, ScopeRun, "", "events", "list", "pkg/fleet StartResponders: why one was not scheduled or not started"},
-
-	{PhaseProbe, ScopeCluster, "", "nodes", "get", "pkg/fleet Measure: the node of an agent that does not answer"},
-	{PhaseProbe, ScopeRun, "", "pods", "create", "pkg/fleet Measure: start agents"},
-	{PhaseProbe, ScopeRun, "", "pods", "get", "pkg/fleet Measure: an agent that an earlier try of the task has made"},
-	{PhaseProbe, ScopeRun, "", "pods", "list", "pkg/fleet Measure and Lost: agents, and responders that went"},
-	{PhaseProbe, ScopeRun, "", "pods", "watch", "pkg/fleet Measure: wait for agents"},
-	{PhaseProbe, ScopeRun, "", "pods", "patch", "pkg/fleet TakeOver: give the responders to this task's pod"},
-	{PhaseProbe, ScopeRun, "", "pods", "delete", "pkg/fleet Measure: an agent of an earlier try that has failed; TakeOver: OwnerReferencesPermissionEnforcement wants it"},
-	{PhaseProbe, ScopeRun, "", "pods/log", "get", "pkg/fleet Measure and Receptions: what agents and responders tell"},
-	{PhaseProbe, ScopeRun, "", "configmaps", "create", "pkg/fleet Measure: the agents' orders; pkg/record: observations"},
-	{PhaseProbe, ScopeRun, "", "configmaps", "get", "pkg/record: read worksheet and roster"},
-	{PhaseProbe, ScopeRun, "", "configmaps", "update", "pkg/record: add observations and progress"},
-	{PhaseProbe, ScopeRun, "", "events", "list", "pkg/fleet Measure: why an agent was not scheduled or not started"},
-
-	{PhaseConclude, ScopeRun, "", "pods", "list", "pkg/fleet Remove and Left: the run's fixtures, and what is left of them"},
-	{PhaseConclude, ScopeRun, "", "pods", "delete", "pkg/fleet Remove"},
-	{PhaseConclude, ScopeRun, "", "pods/log", "get", "pkg/fleet Evidence: the logs of what went wrong"},
-	{PhaseConclude, ScopeRun, "", "configmaps", "create", "pkg/record: write evidence and report"},
-	{PhaseConclude, ScopeRun, "", "configmaps", "get", "pkg/record: read worksheets and observations"},
-	{PhaseConclude, ScopeRun, "", "configmaps", "list", "pkg/fleet Remove and Left; pkg/record: reports beyond the plan's retention"},
-	{PhaseConclude, ScopeRun, "", "configmaps", "update", "pkg/record: write evidence and report again when the task is retried"},
-	{PhaseConclude, ScopeRun, "", "configmaps", "delete", "pkg/fleet Remove; pkg/record: reports beyond the plan's retention"},
-	{PhaseConclude, ScopeRun, "", "events", "list", "pkg/fleet Evidence: what happened to what went wrong"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "pods", "list", "pkg/fleet Remove and Left: the run's fixtures, and what is left of them"},
+	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "pods", "delete", "pkg/fleet Remove"},
+	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "pods/log", "get", "pkg/fleet Evidence: the logs of what went wrong"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "create", "pkg/record: write evidence and report"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "get", "pkg/record: read worksheets and what was measured"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "list", "pkg/fleet Remove and Left; pkg/record: reports beyond the plan's retention"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "update", "pkg/record: write evidence and report again when the task is retried"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "delete", "pkg/fleet Remove; pkg/record: reports beyond the plan's retention"},
+	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "events", "list", "pkg/fleet Evidence: what happened to what went wrong"},
 }
 
-// Rights lists every right that the plan's phases get: phase by phase, within
-// one the cluster's first, then the run's namespace, then other namespaces.
-func Rights(plan *checkup.Plan, opts Options) []Right {
+// Rights lists every right that the plan's phases get, each once: phase by phase,
+// within one the cluster's first, then the run's namespace, then other namespaces.
+// They are what the fixtures of its checks and their kinds need, and no more.
+func Rights(plan *checkup.Plan, opts Options) []checkup.Right {
 	opts = opts.withDefaults()
-	all := slices.Clone(phaseRights)
-	for _, namespace := range targetNamespaces(plan, opts) {
-		all = append(all, Right{PhaseSetup, ScopeNamespace, namespace, "pods", "list", "pkg/podmesh Survey: pods that are targets"})
-	}
-	slices.SortStableFunc(all, func(a, b Right) int {
-		return cmp.Compare(slices.Index(Phases, a.Phase), slices.Index(Phases, b.Phase))
-	})
-	return all
-}
-
-// targetNamespaces are the namespaces beside the run's in which a check's
-// targets are existing pods.
-func targetNamespaces(plan *checkup.Plan, opts Options) []string {
-	var namespaces []string
+	fixtures := map[checkup.Role]bool{"": true}
 	for _, check := range plan.Checks {
-		if mesh := check.PodMesh; mesh != nil && mesh.Targets.Pods != nil {
-			if ns := mesh.Targets.Pods.Namespace; ns != "" && ns != opts.Namespace {
-				namespaces = append(namespaces, ns)
-			}
+		for _, role := range fixturesOf(check) {
+			fixtures[role] = true
 		}
 	}
-	slices.Sort(namespaces)
-	return slices.Compact(namespaces)
+	var all []checkup.Right
+	for _, r := range phaseRights {
+		if fixtures[r.fixture] {
+			all = append(all, checkup.Right{Phase: r.phase, Scope: r.scope, Resource: r.resource, Verb: r.verb, Why: r.why})
+		}
+	}
+	for _, name := range plan.CheckNames() {
+		for _, r := range kindRights(plan.Checks[name]) {
+			if r.Scope == checkup.ScopeNamespace && r.Namespace == opts.Namespace {
+				r.Scope, r.Namespace = checkup.ScopeRun, ""
+			}
+			all = append(all, r)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b checkup.Right) int {
+		return cmp.Or(
+			cmp.Compare(slices.Index(checkup.Phases, a.Phase), slices.Index(checkup.Phases, b.Phase)),
+			cmp.Compare(slices.Index(scopes, a.Scope), slices.Index(scopes, b.Scope)),
+			cmp.Compare(a.Namespace, b.Namespace),
+		)
+	})
+	return merge(all)
+}
+
+// fixturesOf are the roles of the pods that a run of the check may start.
+func fixturesOf(check checkup.Check) []checkup.Role {
+	switch {
+	case check.PodMesh != nil && check.PodMesh.Targets.Pods == nil:
+		return []checkup.Role{checkup.RoleResponder, checkup.RoleAgent}
+	case check.PodMesh != nil, check.ControlPlane != nil:
+		return []checkup.Role{checkup.RoleAgent}
+	default:
+		return nil
+	}
+}
+
+// scopes in the order in which rights are listed.
+var scopes = []checkup.Scope{checkup.ScopeCluster, checkup.ScopeRun, checkup.ScopeNamespace}
+
+// kindRights are the rights that a check needs for what only its kind does.
+func kindRights(check checkup.Check) []checkup.Right {
+	k := kind.Kinds[check.Kind()]
+	if k.Rights != nil {
+		return k.Rights(check)
+	}
+	if mesh := check.PodMesh; mesh != nil && mesh.Targets.Pods != nil && mesh.Targets.Pods.Namespace != "" {
+		return []checkup.Right{{Phase: checkup.PhaseSetup, Scope: checkup.ScopeNamespace, Namespace: mesh.Targets.Pods.Namespace, Resource: "pods", Verb: "list", Why: "pkg/podmesh Survey: pods that are targets"}}
+	}
+	return nil
+}
+
+// otherNamespaces are the namespaces that a check's rights name.
+func otherNamespaces(check checkup.Check) []string {
+	var namespaces []string
+	for _, r := range kindRights(check) {
+		if r.Scope == checkup.ScopeNamespace && !slices.Contains(namespaces, r.Namespace) {
+			namespaces = append(namespaces, r.Namespace)
+		}
+	}
+	return namespaces
+}
+
+// merge leaves each right once, with all the reasons for it. One on any object
+// stands for those on objects by name.
+func merge(rights []checkup.Right) []checkup.Right {
+	same := func(a, b checkup.Right) bool {
+		return a.Phase == b.Phase && a.Scope == b.Scope && a.Namespace == b.Namespace && a.Group == b.Group && a.Resource == b.Resource && a.Verb == b.Verb
+	}
+	var merged []checkup.Right
+	for _, r := range rights {
+		if slices.ContainsFunc(rights, func(other checkup.Right) bool { return len(other.Names) == 0 && same(other, r) }) {
+			r.Names = nil
+		}
+		i := slices.IndexFunc(merged, func(have checkup.Right) bool { return same(have, r) && slices.Equal(have.Names, r.Names) })
+		switch {
+		case i < 0:
+			merged = append(merged, r)
+		case !strings.Contains(merged[i].Why, r.Why):
+			merged[i].Why += "; " + r.Why
+		}
+	}
+	return merged
 }
 
 // AccountName names the ServiceAccount of a phase.
-func AccountName(plan *checkup.Plan, phase Phase) string { return plan.Name + "-" + string(phase) }
+func AccountName(plan *checkup.Plan, phase checkup.Phase) string {
+	return plan.Name + "-" + string(phase)
+}
 
 func accounts(plan *checkup.Plan) []string {
-	names := make([]string, len(Phases))
-	for i, phase := range Phases {
+	names := make([]string, len(checkup.Phases))
+	for i, phase := range checkup.Phases {
 		names[i] = AccountName(plan, phase)
 	}
 	return names
@@ -136,13 +195,13 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 		})
 	}
 	account(plan.Name)
-	for _, phase := range Phases {
+	for _, phase := range checkup.Phases {
 		account(AccountName(plan, phase))
 	}
 
 	type place struct {
-		phase     Phase
-		scope     Scope
+		phase     checkup.Phase
+		scope     checkup.Scope
 		namespace string
 	}
 	var places []place
@@ -152,7 +211,7 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 		if _, ok := rules[p]; !ok {
 			places = append(places, p)
 		}
-		rules[p] = addVerb(rules[p], r.Resource, r.Verb)
+		rules[p] = addVerb(rules[p], r)
 	}
 	for _, p := range places {
 		meta := opts.meta(AccountName(plan, p.phase), plan.Name)
@@ -160,7 +219,7 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 			{Kind: rbacv1.ServiceAccountKind, Name: AccountName(plan, p.phase), Namespace: opts.Namespace},
 			{Kind: rbacv1.ServiceAccountKind, Name: plan.Name, Namespace: opts.Namespace},
 		}
-		if p.scope != ScopeRun {
+		if p.scope != checkup.ScopeRun {
 			// Outside its own namespace, another installation of the plan may have the
 			// same name.
 			meta.Name = "checkplan:" + opts.Namespace + ":" + meta.Name
@@ -170,7 +229,7 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 		typeMeta := func(kind string) metav1.TypeMeta {
 			return metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: kind}
 		}
-		if p.scope == ScopeCluster {
+		if p.scope == checkup.ScopeCluster {
 			roleRef.Kind = "ClusterRole"
 			roles = append(roles,
 				&rbacv1.ClusterRole{TypeMeta: typeMeta("ClusterRole"), ObjectMeta: meta, Rules: rules[p]},
@@ -184,12 +243,22 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 	return append(objects, roles...)
 }
 
-// addVerb adds a verb to the rule of its resource.
-func addVerb(rules []rbacv1.PolicyRule, resource, verb string) []rbacv1.PolicyRule {
-	i := slices.IndexFunc(rules, func(r rbacv1.PolicyRule) bool { return r.Resources[0] == resource })
+// addVerb adds a right's verb to the rule of its resource.
+func addVerb(rules []rbacv1.PolicyRule, r checkup.Right) []rbacv1.PolicyRule {
+	i := slices.IndexFunc(rules, func(rule rbacv1.PolicyRule) bool {
+		return rule.APIGroups[0] == r.Group && rule.Resources[0] == r.Resource && slices.Equal(rule.ResourceNames, r.Names)
+	})
 	if i < 0 {
-		return append(rules, rbacv1.PolicyRule{APIGroups: []string{corev1.GroupName}, Resources: []string{resource}, Verbs: []string{verb}})
+		return append(rules, rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, ResourceNames: r.Names, Verbs: []string{r.Verb}})
 	}
-	rules[i].Verbs = append(rules[i].Verbs, verb)
+	rules[i].Verbs = append(rules[i].Verbs, r.Verb)
 	return rules
 }
+
+// What stood here before it was in pkg/checkup.
+type Right = checkup.Right
+
+const (
+	ScopeRun       = checkup.ScopeRun
+	ScopeNamespace = checkup.ScopeNamespace
+)

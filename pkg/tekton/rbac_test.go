@@ -16,6 +16,11 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
+// grant is one right of one account, in words.
+func grant(account, place, verb, group, resource string, names []string) string {
+	return strings.TrimSpace(fmt.Sprintf("%s in %s: %s %s.%s %s", account, place, verb, resource, group, strings.Join(names, ",")))
+}
+
 // granted is every (account, place, resource, verb) that the objects allow, read
 // as the API server reads them: bindings to roles to rules.
 func granted(t *testing.T, o *Objects) []string {
@@ -39,7 +44,7 @@ func granted(t *testing.T, o *Objects) []string {
 			for _, rule := range rules[ref] {
 				for _, resource := range rule.Resources {
 					for _, verb := range rule.Verbs {
-						all[fmt.Sprintf("%s/%s in %s: %s %s", subject.Namespace, subject.Name, place, verb, resource)] = true
+						all[grant(subject.Namespace+"/"+subject.Name, place, verb, rule.APIGroups[0], resource, rule.ResourceNames)] = true
 					}
 				}
 			}
@@ -59,13 +64,13 @@ func granted(t *testing.T, o *Objects) []string {
 // TestGranted: the objects allow each account what Rights lists for its phase,
 // the dashboard's account what it lists for any, and nothing else.
 func TestGranted(t *testing.T) {
-	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks()} {
+	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks(), allKinds()} {
 		t.Run(plan.Name, func(t *testing.T) {
 			want := map[string]bool{}
 			for _, r := range Rights(plan, testOptions) {
-				place := map[Scope]string{ScopeRun: "net", ScopeCluster: "cluster", ScopeNamespace: r.Namespace}[r.Scope]
+				place := map[checkup.Scope]string{checkup.ScopeRun: "net", checkup.ScopeCluster: "cluster", checkup.ScopeNamespace: r.Namespace}[r.Scope]
 				for _, account := range []string{AccountName(plan, r.Phase), plan.Name} {
-					want[fmt.Sprintf("net/%s in %s: %s %s", account, place, r.Verb, r.Resource)] = true
+					want[grant("net/"+account, place, r.Verb, r.Group, r.Resource, r.Names)] = true
 				}
 			}
 			if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), granted(t, compile(t, plan, testOptions))); diff != "" {
@@ -75,29 +80,112 @@ func TestGranted(t *testing.T) {
 	}
 }
 
-// TestEveryRightSaysWhy also keeps the table free of repetition and wildcards.
+// TestEveryRightSaysWhy also keeps rights free of repetition, of wildcards, and of
+// names that Kubernetes would not compare with.
 func TestEveryRightSaysWhy(t *testing.T) {
-	seen := map[Right]bool{}
-	phases := map[Phase]bool{}
-	for _, r := range Rights(twoChecks(), testOptions) {
-		if !strings.HasPrefix(r.Why, "pkg/") && !strings.HasPrefix(r.Why, "tasks/") {
-			t.Errorf("%s may %s %s for %q: want the code that needs it", r.Phase, r.Verb, r.Resource, r.Why)
+	phases := map[checkup.Phase]bool{}
+	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks(), allKinds()} {
+		seen := map[string]bool{}
+		for _, r := range Rights(plan, testOptions) {
+			if !strings.HasPrefix(r.Why, "pkg/") && !strings.HasPrefix(r.Why, "connectivity.") {
+				t.Errorf("%s may %s %s for %q: want the code that needs it", r.Phase, r.Verb, r.Resource, r.Why)
+			}
+			if strings.Contains(r.Verb+r.Resource+r.Group, "*") || r.Resource == "secrets" {
+				t.Errorf("%s may %s %s", r.Phase, r.Verb, r.Resource)
+			}
+			if (r.Scope == checkup.ScopeNamespace) != (r.Namespace != "") {
+				t.Errorf("%+v: want a namespace where the scope is one, and nowhere else", r)
+			}
+			if len(r.Names) > 0 && slices.Contains([]string{"list", "watch", "deletecollection"}, r.Verb) {
+				t.Errorf("%+v: such a request has no name", r)
+			}
+			key := r
+			key.Why = ""
+			if seen[fmt.Sprint(key)] {
+				t.Errorf("%v is listed twice", key)
+			}
+			seen[fmt.Sprint(key)] = true
+			phases[r.Phase] = true
 		}
-		if strings.Contains(r.Verb+r.Resource, "*") || r.Resource == "secrets" {
-			t.Errorf("%s may %s %s", r.Phase, r.Verb, r.Resource)
-		}
-		key := r
-		key.Why = ""
-		if seen[key] {
-			t.Errorf("%v is listed twice", key)
-		}
-		seen[key] = true
-		phases[r.Phase] = true
 	}
-	for _, phase := range Phases {
+	for _, phase := range checkup.Phases {
 		if !phases[phase] {
 			t.Errorf("phase %s has no right", phase)
 		}
+	}
+}
+
+// TestRightsOfKinds: a plan gets the rights of the kinds that it has, and those of
+// the pods that these start.
+func TestRightsOfKinds(t *testing.T) {
+	has := func(plan *checkup.Plan, phase checkup.Phase, verb, resource string) bool {
+		return slices.ContainsFunc(Rights(plan, testOptions), func(r checkup.Right) bool {
+			return r.Phase == phase && r.Verb == verb && r.Resource == resource
+		})
+	}
+	pods := mesh()
+	pods.PodMesh.Targets.Pods = &checkup.PodTargets{Port: 80}
+	plans := map[checkup.Kind]*checkup.Plan{}
+	for _, check := range []checkup.Check{mesh(), controlPlane(), placement()} {
+		plans[check.Kind()] = planOf("p", "", map[string]checkup.Check{"c": check})
+	}
+	plans["existing pods"] = planOf("p", "", map[string]checkup.Check{"c": pods})
+	for _, tt := range []struct {
+		phase          checkup.Phase
+		verb, resource string
+		kinds          []checkup.Kind // that need it
+	}{
+		{checkup.PhaseSetup, "list", "nodes", checkup.Kinds},
+		{checkup.PhaseSetup, "create", "pods", []checkup.Kind{checkup.KindPodMesh}},
+		{checkup.PhaseSetup, "get", "customresourcedefinitions", []checkup.Kind{checkup.KindControlPlane}},
+		{checkup.PhaseSetup, "list", "endpointslices", []checkup.Kind{checkup.KindControlPlane}},
+		{checkup.PhaseProbe, "get", "pods/log", []checkup.Kind{checkup.KindPodMesh, checkup.KindControlPlane, "existing pods"}},
+		{checkup.PhaseProbe, "create", "podnetworkconnectivitychecks", []checkup.Kind{checkup.KindControlPlane}},
+		{checkup.PhaseConclude, "delete", "podnetworkconnectivitychecks", []checkup.Kind{checkup.KindControlPlane}},
+		{checkup.PhaseConclude, "delete", "pods", []checkup.Kind{checkup.KindPodMesh, checkup.KindControlPlane, "existing pods"}},
+		{checkup.PhaseConclude, "update", "configmaps", checkup.Kinds},
+	} {
+		for kind, plan := range plans {
+			if kind == "existing pods" && len(tt.kinds) == len(checkup.Kinds) {
+				continue
+			}
+			if got, want := has(plan, tt.phase, tt.verb, tt.resource), slices.Contains(tt.kinds, kind); got != want {
+				t.Errorf("%s: %s may %s %s: %v, want %v", kind, tt.phase, tt.verb, tt.resource, got, want)
+			}
+		}
+	}
+	without := allKinds()
+	without.Checks["watch"].ControlPlane.ConnectivityChecks.Write = false
+	if has(without, checkup.PhaseProbe, "create", "podnetworkconnectivitychecks") {
+		t.Error("a plan that writes no objects may write them")
+	}
+	for _, kind := range checkup.Kinds {
+		if plans[kind] == nil {
+			t.Errorf("nothing is tested of kind %s", kind)
+		}
+	}
+}
+
+func TestMerge(t *testing.T) {
+	right := func(verb, why string, names ...string) checkup.Right {
+		return checkup.Right{Phase: checkup.PhaseSetup, Scope: checkup.ScopeRun, Resource: "configmaps", Verb: verb, Names: names, Why: why}
+	}
+	for _, tt := range []struct {
+		name       string
+		have, want []checkup.Right
+	}{
+		{"twice for one reason", []checkup.Right{right("get", "a"), right("get", "a")}, []checkup.Right{right("get", "a")}},
+		{"for two reasons", []checkup.Right{right("get", "a"), right("get", "b")}, []checkup.Right{right("get", "a; b")}},
+		{"two verbs", []checkup.Right{right("get", "a"), right("list", "a")}, []checkup.Right{right("get", "a"), right("list", "a")}},
+		{"two names", []checkup.Right{right("get", "a", "x"), right("get", "b", "y")}, []checkup.Right{right("get", "a", "x"), right("get", "b", "y")}},
+		{"a name, then any", []checkup.Right{right("get", "a", "x"), right("get", "b", "y"), right("get", "c")}, []checkup.Right{right("get", "a; b; c")}},
+		{"any, then a name", []checkup.Right{right("get", "a"), right("get", "b", "y")}, []checkup.Right{right("get", "a; b")}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, merge(tt.have)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -134,7 +222,7 @@ func TestTargetsInOtherNamespaces(t *testing.T) {
 	}
 	var got []string
 	for _, r := range Rights(plan, testOptions) {
-		if r.Scope == ScopeNamespace {
+		if r.Scope == checkup.ScopeNamespace {
 			got = append(got, fmt.Sprint(r.Phase, " ", r.Namespace, ": ", r.Verb, " ", r.Resource))
 		}
 	}

@@ -65,21 +65,31 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 	p.line("Each phase has a service account of its own, which the sample names task by task. The account `%s` has the rights of all of them together, for runs from the dashboard's form, which takes one account for all tasks. It opens nothing to anybody: whoever may create PipelineRuns in a namespace may choose any of its accounts. The pods that measure have no token at all.", plan.Name)
 	p.table("Account", "Where", "Resource", "Verb", "For")
 	for _, r := range Rights(plan, opts) {
-		p.row(code(AccountName(plan, r.Phase)), where(r, opts), r.Resource, r.Verb, r.Why)
+		p.row(code(AccountName(plan, r.Phase)), where(r, opts), object(r), r.Verb, r.Why)
 	}
 	return p.bytes()
 }
 
 // where says in words where a right holds.
-func where(r Right, opts Options) string {
+func where(r checkup.Right, opts Options) string {
 	switch r.Scope {
-	case ScopeCluster:
+	case checkup.ScopeCluster:
 		return "cluster"
-	case ScopeNamespace:
+	case checkup.ScopeNamespace:
 		return "namespace " + r.Namespace
 	default:
 		return "namespace " + opts.Namespace
 	}
+}
+
+// object says on what a right is: "pods", "apiservices.apiregistration.k8s.io",
+// "configmaps cluster-info".
+func object(r checkup.Right) string {
+	words := append([]string{r.Resource}, r.Names...)
+	if r.Group != "" {
+		words[0] += "." + r.Group
+	}
+	return strings.Join(words, " ")
 }
 
 func taskReadme(task *pipelinev1.Task) []byte {

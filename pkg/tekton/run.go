@@ -65,6 +65,9 @@ func runParams(plan *checkup.Plan, settings []string) (pipelinev1.Params, error)
 	if err := scratch.Apply(settings); err != nil {
 		return nil, err
 	}
+	if err := outlasts(scratch, plan); err != nil {
+		return nil, err
+	}
 	values := map[string]string{}
 	for _, setting := range settings {
 		name, value, _ := strings.Cut(setting, "=")
@@ -77,6 +80,19 @@ func runParams(plan *checkup.Plan, settings []string) (pipelinev1.Params, error)
 		}
 	}
 	return params, nil
+}
+
+// outlasts tells every check that settings give more time than the compiled
+// Pipeline does: timeouts of steps and tasks cannot be set by a param.
+func outlasts(set, compiled *checkup.Plan) error {
+	var errs []error
+	for _, name := range set.CheckNames() {
+		_, want := checkDeadlines(set.Checks[name])
+		if _, have := checkDeadlines(compiled.Checks[name]); want > have {
+			errs = append(errs, fmt.Errorf("check %s would take up to %s with these settings, but the Pipeline gives it %s: write them into the plan, and compile it", name, want-Overhead, have-Overhead))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // clone copies the plan, so that settings can be tried on the copy.
@@ -108,15 +124,15 @@ func sampleRun(plan *checkup.Plan, opts Options) *pipelinev1.PipelineRun {
 			Timeouts:    &timeouts,
 		},
 	}
-	account := func(task string, phase Phase) {
+	account := func(task string, phase checkup.Phase) {
 		run.Spec.TaskRunSpecs = append(run.Spec.TaskRunSpecs, pipelinev1.PipelineTaskRunSpec{
 			PipelineTaskName: task, ServiceAccountName: AccountName(plan, phase),
 		})
 	}
 	for _, check := range plan.CheckNames() {
-		account(pipelineTaskName(PhaseSetup, check), PhaseSetup)
-		account(pipelineTaskName(PhaseProbe, check), PhaseProbe)
+		account(pipelineTaskName(checkup.PhaseSetup, check), checkup.PhaseSetup)
+		account(pipelineTaskName(checkup.PhaseProbe, check), checkup.PhaseProbe)
 	}
-	account(concludeName, PhaseConclude)
+	account(concludeName, checkup.PhaseConclude)
 	return run
 }

@@ -63,6 +63,20 @@ func TestRunNamesTheAccountOfEveryTask(t *testing.T) {
 	}
 }
 
+// TestRunOutlasts: a setting may shorten a watch, but not lengthen it beyond what
+// the Pipeline was compiled for.
+func TestRunOutlasts(t *testing.T) {
+	for setting, want := range map[string]string{
+		"watch.for=10m": "", "watch.for=1h": "", "watch.for=": "",
+		"watch.for=61m": "check watch would take up to 1h6m0s with these settings, but the Pipeline gives it 1h5m0s: write them into the plan, and compile it",
+	} {
+		_, err := Run(allKinds(), testOptions, []string{setting}, 0)
+		if (err == nil) != (want == "") || err != nil && err.Error() != want {
+			t.Errorf("%s: %v, want %q", setting, err, want)
+		}
+	}
+}
+
 func TestRunTimeout(t *testing.T) {
 	for _, test := range []struct {
 		limit                    time.Duration

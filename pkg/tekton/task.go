@@ -16,18 +16,6 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Phase is a part of a run with a Task and a ServiceAccount of its own.
-type Phase string
-
-const (
-	PhaseSetup    Phase = "setup"    // surveys, writes the worksheet, makes the fixtures
-	PhaseProbe    Phase = "probe"    // starts the agents and collects what they measured
-	PhaseConclude Phase = "conclude" // tears down and reports; runs always
-)
-
-// Phases lists every Phase in the order in which they run.
-var Phases = []Phase{PhaseSetup, PhaseProbe, PhaseConclude}
-
 // envPlan is the environment variable that brings the plan to a step.
 const envPlan = "PLAN"
 
@@ -62,9 +50,9 @@ var ConcludeResults = []Result{
 }
 
 // taskName names the generic Task of a phase whose step has the given timeout.
-func taskName(phase Phase, step time.Duration) string {
+func taskName(phase checkup.Phase, step time.Duration) string {
 	name := "checkplan-" + string(phase)
-	if phase != PhaseConclude && step != shortestStep {
+	if phase != checkup.PhaseConclude && step != shortestStep {
 		name += "-" + strings.TrimSuffix(step.String(), "0s")
 	}
 	return name
@@ -94,7 +82,7 @@ func distinct(d []time.Duration) []time.Duration {
 }
 
 func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
-	task := newTask(PhaseSetup, timeout, opts,
+	task := newTask(checkup.PhaseSetup, timeout, opts,
 		"Sets up one check of a checkplan plan",
 		"Surveys the nodes, writes down which pairs are expected to be measured, starts the pods that are to be probed and waits for them. What did not come up in time is written down too, and will be reported as unmeasured.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specCheck, specSet, specTimeout}, specsRun...)
@@ -112,7 +100,7 @@ func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 }
 
 func probeTask(timeout time.Duration, opts Options) *pipelinev1.Task {
-	task := newTask(PhaseProbe, timeout, opts,
+	task := newTask(checkup.PhaseProbe, timeout, opts,
 		"Measures the pairs of one check of a checkplan plan",
 		"Starts one agent pod per source, pinned to its node, and reads from their logs what they measured. It succeeds whatever the network did.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specCheck, specTimeout}, specsRun...)
@@ -130,7 +118,7 @@ func probeTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 }
 
 func concludeTask(opts Options) *pipelinev1.Task {
-	task := newTask(PhaseConclude, 0, opts,
+	task := newTask(checkup.PhaseConclude, 0, opts,
 		"Tears down what a checkplan run made, and reports",
 		"Removes the pods that the run made and names what is left of them, then judges every expected pair and writes the verdict, the findings and the full report. It fails if the plan's gate asks for a better verdict.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specSet, specTasks}, specsRun...)
@@ -165,7 +153,7 @@ func concludeTask(opts Options) *pipelinev1.Task {
 
 // newTask is what all Tasks have in common: who the step is, and what a
 // namespace under the restricted pod security standard asks of it.
-func newTask(phase Phase, timeout time.Duration, opts Options, summary, detail string) *pipelinev1.Task {
+func newTask(phase checkup.Phase, timeout time.Duration, opts Options, summary, detail string) *pipelinev1.Task {
 	meta := opts.meta(taskName(phase, timeout), "")
 	meta.Annotations = catalogAnnotations(opts, "checkplan "+string(phase))
 	no, yes, nobody := false, true, int64(nonRoot)

@@ -50,10 +50,8 @@ func stepTimeout(deadline time.Duration) time.Duration {
 
 // checkDeadlines are the deadlines of the setup and probe processes of a check.
 func checkDeadlines(check checkup.Check) (setup, probe time.Duration) {
-	if mesh := check.PodMesh; mesh != nil {
-		setup, probe = time.Duration(mesh.Timeouts.Setup), time.Duration(mesh.Timeouts.Probe)
-	}
-	return setup + Overhead, probe + Overhead
+	timeouts := check.PhaseTimeouts()
+	return time.Duration(timeouts.Setup) + Overhead, time.Duration(timeouts.Probe) + Overhead
 }
 
 // Timeouts are what a PipelineRun of the plan needs, in every release from 1.12:
