@@ -185,7 +185,7 @@ func (e *environment) whatRemains(cluster *run.Cluster, started *pipelinev1.Pipe
 
 // outputFlag is the format of a report.
 func outputFlag(cmd *cobra.Command, output *string) {
-	enumVar(cmd, output, "output", "text", "output format", "text", "json", "junit")
+	enumVar(cmd, output, "output", "text", "output format", "text", "json", "junit", "openmetrics")
 }
 
 // printReport prints a report in one of the formats of outputFlag and turns its
@@ -197,6 +197,8 @@ func (e *environment) printReport(r *checkup.Report, output string) error {
 		err = report.JSON(e.stdout, r)
 	case "junit":
 		err = report.JUnit(e.stdout, r)
+	case "openmetrics":
+		err = report.OpenMetrics(e.stdout, r)
 	default:
 		t := e.terminalOf(e.stdout)
 		err = report.Text(e.stdout, r, report.TextOptions{Width: t.width, Color: t.color})

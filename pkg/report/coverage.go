@@ -8,18 +8,22 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// coverage says how much of what could be measured was.
-func coverage(w *checkup.Worksheet, outcomes []outcome) *checkup.Coverage {
+// coverage says how much of what could be measured was. The pairs of each
+// assignment begin at one span and end at the next.
+func coverage(w *checkup.Worksheet, spans []int, outcomes []outcome) *checkup.Coverage {
 	c := &checkup.Coverage{Possible: w.Possible, Round: w.Round, Rounds: w.Rounds, Seed: w.Seed}
 	out, in := make([]int, len(w.Sources)), make([]int, len(w.Targets))
 	type zones struct{ source, target string }
 	hit := map[zones]bool{}
 	failing, assigned := 0, 0
-	per := w.PairsPerAssignment(0)
-	for at := 0; per > 0 && at < len(outcomes); at += per {
+	for span, end := range spans[1:] {
+		at := spans[span]
+		if at == end {
+			continue
+		}
 		assigned++
 		fail, pass := 0, 0
-		for _, o := range outcomes[at : at+per] {
+		for _, o := range outcomes[at:end] {
 			switch o.verdict {
 			case checkup.Fail:
 				fail++
@@ -32,7 +36,7 @@ func coverage(w *checkup.Worksheet, outcomes []outcome) *checkup.Coverage {
 			failing++
 		case pass == 0:
 			continue
-		case pass < per:
+		case pass < end-at:
 			c.Partial++
 			continue
 		}

@@ -76,8 +76,36 @@ func valid(r *checkup.Report) error {
 		path := fmt.Sprintf("checks[%d]", i)
 		known(path+".verdict", c.Verdict)
 		counts(path+".counts", c.Counts)
-		if len(c.Failed) != c.Counts.Fail || len(c.Unmeasured) != c.Counts.Unmeasured {
-			wrong("%s: lists %d failed and %d unmeasured pairs, but counts %d and %d", path, len(c.Failed), len(c.Unmeasured), c.Counts.Fail, c.Counts.Unmeasured)
+		lists := c.Counts
+		if c.Placement != nil {
+			lists = checkup.Counts{} // what failed of a placement is in the placement
+			var sides checkup.Counts
+			for k := range c.Placement.Sides {
+				if s := c.Placement.Sides[k].Side; !slices.Contains(checkup.PlacementSides, s) {
+					wrong("%s.placement.sides[%d].side: %q is none of %v", path, k, s, checkup.PlacementSides)
+				}
+				v, _ := judgeSide(c.Placement, &c.Placement.Sides[k])
+				sides = sum(sides, counted(v))
+			}
+			if sides != c.Counts {
+				wrong("%s.counts: %+v, but the sides of the placement are %+v", path, c.Counts, sides)
+			}
+		}
+		if len(c.Connections) > 0 {
+			var pairs checkup.Counts
+			for k := range c.Connections {
+				v := c.Connections[k].Verdict
+				if !slices.Contains(checkup.Verdicts, v) {
+					wrong("%s.connections[%d].verdict: %q is none of %v", path, k, v, checkup.Verdicts)
+				}
+				pairs = sum(pairs, counted(v))
+			}
+			if pairs != c.Counts {
+				wrong("%s.counts: %+v, but the connections are %+v", path, c.Counts, pairs)
+			}
+		}
+		if len(c.Failed) != lists.Fail || len(c.Unmeasured) != lists.Unmeasured {
+			wrong("%s: lists %d failed and %d unmeasured pairs, but counts %d and %d", path, len(c.Failed), len(c.Unmeasured), lists.Fail, lists.Unmeasured)
 		}
 		for k, p := range c.Failed {
 			if p.Verdict != checkup.Fail {
@@ -106,4 +134,16 @@ func valid(r *checkup.Report) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// counted is the count of a single verdict.
+func counted(v checkup.Verdict) checkup.Counts {
+	switch v {
+	case checkup.Pass:
+		return checkup.Counts{Expected: 1, Pass: 1}
+	case checkup.Fail:
+		return checkup.Counts{Expected: 1, Fail: 1}
+	default:
+		return checkup.Counts{Expected: 1, Unmeasured: 1}
+	}
 }

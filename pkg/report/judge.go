@@ -21,9 +21,12 @@ import (
 // receptions, and does not keep or change its arguments. A nil roster or record
 // means that nothing was set up or collected: every pair is unmeasured.
 func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport {
+	if w.Placement != nil {
+		return judgePlacement(w, record, gate)
+	}
 	j := newJudge(w, roster, record)
 	outcomes := j.outcomes()
-	r := checkup.CheckReport{Name: w.Check, Kind: w.Kind}
+	r := checkup.CheckReport{Name: w.Check, Kind: w.Kind, Notes: notes(w)}
 	for i := range outcomes {
 		o := &outcomes[i]
 		r.Counts.Expected++
@@ -42,12 +45,27 @@ func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 		}
 	}
 	r.Verdict = verdict(r.Counts, gate.MaxUnmeasured)
-	r.Coverage = coverage(w, outcomes)
-	r.Delays = delayRows(w, outcomes)
-	r.Findings = localise(w, outcomes)
+	r.Coverage = coverage(w, j.spans, outcomes)
+	if w.Connections != nil {
+		r.Delays = stageRows(j.attributes, outcomes)
+		r.Findings = blame(w, outcomes)
+		r.Connections = j.connections(outcomes)
+	} else {
+		r.Delays = delayRows(j.attributes, outcomes)
+		r.Findings = localise(w, j.attributes, outcomes)
+	}
 	r.Matrix = matrix(w, outcomes)
-	r.Agents = j.notes()
+	r.Agents = j.agentNotes()
 	return r
+}
+
+// notes are what setup warned of.
+func notes(w *checkup.Worksheet) []string {
+	notes := slices.Clone(w.Warnings)
+	if c := w.Connections; c != nil && c.Unwritten != "" {
+		notes = append(notes, "no PodNetworkConnectivityChecks are written: "+c.Unwritten)
+	}
+	return notes
 }
 
 // NotMeasured is the report of a check that has no worksheet, because its setup
@@ -103,10 +121,7 @@ func Join(plan *checkup.Plan, run Run, checks []checkup.CheckReport, leftovers [
 	}
 	for _, c := range r.Checks {
 		r.Verdict = worse(r.Verdict, c.Verdict)
-		r.Counts.Expected += c.Counts.Expected
-		r.Counts.Pass += c.Counts.Pass
-		r.Counts.Fail += c.Counts.Fail
-		r.Counts.Unmeasured += c.Counts.Unmeasured
+		r.Counts = sum(r.Counts, c.Counts)
 	}
 	r.Passed = r.Gate.Require.Admits(r.Verdict)
 	r.Summary = summary(&r)
@@ -144,13 +159,8 @@ func verdict(c checkup.Counts, maxUnmeasured checkup.Percent) checkup.RunVerdict
 // summary is one line for lists of runs.
 func summary(r *checkup.Report) string {
 	var b strings.Builder
-	c := r.Counts
 	fmt.Fprintf(&b, "%s: ", r.Verdict)
-	if c.Expected == 0 {
-		b.WriteString("no pair was to be measured")
-	} else {
-		fmt.Fprintf(&b, "%d of %d pairs passed, %d failed, %d unmeasured", c.Pass, c.Expected, c.Fail, c.Unmeasured)
-	}
+	b.WriteString(score(r))
 	findings := 0
 	for _, check := range r.Checks {
 		if check.Cause != nil {
@@ -173,6 +183,47 @@ func summary(r *checkup.Report) string {
 	return b.String()
 }
 
+// score says how many of what passed.
+func score(r *checkup.Report) string {
+	var parts []string
+	dry := false // there is a placement, if only a disabled one
+	for _, unit := range units {
+		var c checkup.Counts
+		for i := range r.Checks {
+			dry = dry || r.Checks[i].Placement != nil
+			if unitOf(&r.Checks[i]) == unit {
+				c = sum(c, r.Checks[i].Counts)
+			}
+		}
+		if c.Expected > 0 {
+			parts = append(parts, fmt.Sprintf("%d of %s passed, %d failed, %d unmeasured", c.Pass, count(c.Expected, unit), c.Fail, c.Unmeasured))
+		}
+	}
+	switch {
+	case len(parts) > 0:
+		return strings.Join(parts, "; ")
+	case dry:
+		return "nothing was to be placed"
+	default:
+		return "no pair was to be measured"
+	}
+}
+
+// units are what checks count.
+var units = []string{"pair", "placement"}
+
+// unitOf is what a check counts: sides of a placement, or else pairs.
+func unitOf(c *checkup.CheckReport) string {
+	if c.Placement != nil {
+		return units[1]
+	}
+	return units[0]
+}
+
+func sum(a, b checkup.Counts) checkup.Counts {
+	return checkup.Counts{Expected: a.Expected + b.Expected, Pass: a.Pass + b.Pass, Fail: a.Fail + b.Fail, Unmeasured: a.Unmeasured + b.Unmeasured}
+}
+
 // failure is the way in which a pair failed.
 type failure uint8
 
@@ -185,7 +236,7 @@ const (
 // outcome is what is known of one expected pair.
 type outcome struct {
 	pair    checkup.Pair
-	attr    int // index of (family, transport, size) in the worksheet's order
+	attr    int // index of (family, transport, size) in attributesOf
 	verdict checkup.Verdict
 	cause   checkup.Cause
 	failure failure
@@ -198,6 +249,9 @@ type outcome struct {
 	carried checkup.Direction
 	// broken says that the worksheet itself is wrong here.
 	broken bool
+	// told is what a pair's Results come to, if they are to be believed, whatever
+	// the verdict; nil for pairs of which no Result was told.
+	told *told
 }
 
 // judge holds the arguments of Judge, indexed.
@@ -205,19 +259,24 @@ type judge struct {
 	w       *checkup.Worksheet
 	roster  *checkup.Roster
 	sources []source
-	// expected pairs in the worksheet's order, and where each source's start
-	pairs  []checkup.Pair
-	offset []int
+	// expected pairs in the worksheet's order, and what they differ in
+	pairs      []checkup.Pair
+	attributes []attribute
+	// spans are where the pairs of each assignment begin, with the end behind them;
+	// first is where the assignments of each source begin in spans
+	spans []int
+	first []int
 	// by position in pairs
 	observed  []*checkup.Observation
 	conflict  map[int]bool
+	told      map[int]*told
 	reception map[int]int
 	// counted targets are those whose responder's count is known
 	counted map[int]bool
 	// full is how many requests the responder of a target dropped, by family
 	full map[side]int
-	// strays are observations that name no source of the worksheet
-	strays int
+	// strays are observations that name no source of the worksheet, and results
+	strays, strayResults int
 }
 
 // side is a target in one family.
@@ -233,20 +292,25 @@ type source struct {
 	ends     []*checkup.AgentEnd
 	controls []checkup.Control
 	told     int // observations
-	alien    int // of which are of no pair of its own on the worksheet
+	results  int // results, each counted once
+	alien    int // pairs that are none of its own on the worksheet
 }
 
 func newJudge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record) *judge {
 	j := &judge{
 		w: w, roster: roster,
-		sources: make([]source, len(w.Assignments)), offset: make([]int, len(w.Assignments)),
-		pairs:    make([]checkup.Pair, 0, w.CountPairs()),
-		conflict: map[int]bool{}, reception: map[int]int{}, counted: map[int]bool{}, full: map[side]int{},
+		sources: make([]source, len(w.Assignments)), first: make([]int, len(w.Assignments)),
+		pairs: make([]checkup.Pair, 0, w.CountPairs()), attributes: attributesOf(w),
+		conflict: map[int]bool{}, told: map[int]*told{}, reception: map[int]int{}, counted: map[int]bool{}, full: map[side]int{},
 	}
-	for s := range w.Assignments {
-		j.offset[s] = len(j.pairs)
-		j.pairs = slices.AppendSeq(j.pairs, w.PairsOf(s))
+	for s, targets := range w.Assignments {
+		j.first[s] = len(j.spans)
+		for _, t := range targets {
+			j.spans = append(j.spans, len(j.pairs))
+			j.pairs = slices.AppendSeq(j.pairs, w.PairsBetween(s, t))
+		}
 	}
+	j.spans = append(j.spans, len(j.pairs))
 	j.observed = make([]*checkup.Observation, len(j.pairs))
 	if record == nil {
 		return j
@@ -282,6 +346,7 @@ func newJudge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Reco
 			j.conflict[at] = true
 		}
 	}
+	j.fold(record.Results)
 	for _, t := range record.Counted {
 		j.counted[t] = true
 	}
@@ -307,9 +372,8 @@ func (j *judge) position(p checkup.Pair) (int, bool) {
 			return 0, false
 		}
 	}
-	per := j.w.PairsPerAssignment(0)
-	for a := range per {
-		at := j.offset[p.Source] + t*per + a
+	span := j.first[p.Source] + t
+	for at := j.spans[span]; at < j.spans[span+1]; at++ {
 		if j.pairs[at] == p {
 			return at, true
 		}
@@ -319,31 +383,42 @@ func (j *judge) position(p checkup.Pair) (int, bool) {
 
 // outcomes of every expected pair, in the worksheet's order.
 func (j *judge) outcomes() []outcome {
-	per := j.w.PairsPerAssignment(0)
 	all := make([]outcome, len(j.pairs))
-	for i, p := range j.pairs {
-		o := &all[i]
-		o.pair, o.attr = p, i%per
-		if cause := j.unmeasured(i, o); cause != nil {
-			o.verdict, o.cause = checkup.Unmeasured, *cause
-			continue
+	for span, end := range j.spans[1:] {
+		from := j.spans[span]
+		for i := from; i < end; i++ {
+			o := &all[i]
+			o.pair, o.attr = j.pairs[i], i-from
+			if t := o.pair.Target; t >= 0 && t < len(j.w.Targets) && j.w.Targets[t].Peer != nil {
+				o.attr = slices.Index(j.attributes, attribute{o.pair.Family, o.pair.Transport, o.pair.Size})
+			}
+			j.outcome(i, o)
 		}
-		j.expect(j.observed[i], o)
-		if cause := j.dropped(i, o); cause != nil {
-			o.verdict, o.failure, o.cause = checkup.Unmeasured, 0, *cause
-		}
-		if o.verdict == checkup.Unmeasured {
-			o.sent, o.received, o.duplicates, o.reordered, o.rtts = 0, 0, 0, 0, nil
-		} else if o.failure == lost {
-			o.direction = j.direction(i)
-		}
-	}
-	if per > 0 {
-		for at := 0; at < len(all); at += per {
-			carry(all[at : at+per])
-		}
+		carry(all[from:end])
 	}
 	return all
+}
+
+// outcome of one expected pair.
+func (j *judge) outcome(at int, o *outcome) {
+	if cause := j.unmeasured(at, o); cause != nil {
+		o.verdict, o.cause = checkup.Unmeasured, *cause
+		return
+	}
+	j.expect(at, o)
+	if cause := j.dropped(at, o); cause != nil {
+		o.verdict, o.failure, o.cause = checkup.Unmeasured, 0, *cause
+	}
+	if o.verdict == checkup.Pass && o.told != nil {
+		if cause := j.incomplete(at); cause != nil {
+			o.verdict, o.cause = checkup.Unmeasured, *cause
+		}
+	}
+	if o.verdict == checkup.Unmeasured {
+		o.sent, o.received, o.duplicates, o.reordered, o.rtts = 0, 0, 0, 0, nil
+	} else if o.failure == lost {
+		o.direction = j.direction(at)
+	}
 }
 
 // unmeasured says why nothing that may be believed is known of a pair; nil if
@@ -359,7 +434,7 @@ func (j *judge) unmeasured(at int, o *outcome) *checkup.Cause {
 	}
 	s, seen := &j.sources[p.Source], j.observed[at]
 	for _, c := range s.controls {
-		if c.Family == p.Family && !c.OK {
+		if (c.Family == p.Family || p.Family == checkup.AnyIPFamily) && !c.OK {
 			return &checkup.Cause{Stage: checkup.StageControl, Message: fmt.Sprintf("the agent got its control pair %q wrong (%s), so it is not trusted", c.Name, or(c.Message, "it did not say how"))}
 		}
 	}
@@ -384,12 +459,31 @@ func (j *judge) unmeasured(at int, o *outcome) *checkup.Cause {
 	if seen.Unmeasured != nil {
 		return seen.Unmeasured
 	}
-	for _, name := range controlNames {
-		if !slices.ContainsFunc(s.controls, func(c checkup.Control) bool { return c.Family == p.Family && c.Name == name }) {
-			return &checkup.Cause{Stage: checkup.StageControl, Message: fmt.Sprintf("the agent told no control pair %q, so it is not trusted", name)}
+	family := p.Family
+	if family == checkup.AnyIPFamily && len(s.controls) > 0 {
+		// Whichever was controlled; all of that are right, as was seen above.
+		family = s.controls[0].Family
+		for _, f := range checkup.IPFamilies {
+			if s.controlled(f) == "" {
+				family = f
+			}
 		}
 	}
+	if missing := s.controlled(family); missing != "" {
+		return &checkup.Cause{Stage: checkup.StageControl, Message: fmt.Sprintf("the agent told no control pair %q, so it is not trusted", missing)}
+	}
 	return nil
+}
+
+// controlled returns the name of a control pair of the family that the agent did
+// not tell; empty if it told them all.
+func (s *source) controlled(f checkup.IPFamily) string {
+	for _, name := range controlNames {
+		if !slices.ContainsFunc(s.controls, func(c checkup.Control) bool { return c.Family == f && c.Name == name }) {
+			return name
+		}
+	}
+	return ""
 }
 
 // controlNames are the control pairs that an agent must tell for each family.
@@ -404,22 +498,33 @@ func (j *judge) absent(p checkup.Pair) *checkup.Cause {
 	if entry.Cause != nil {
 		return entry.Cause
 	}
-	if entry.Addresses[p.Family] == "" {
+	if j.w.Targets[p.Target].Peer == nil && entry.Addresses[p.Family] == "" {
 		return &checkup.Cause{Stage: checkup.StageSetup, Message: fmt.Sprintf("the target has no %s address; if no pod of this cluster has one, leave it out of the plan's ipFamilies", p.Family)}
 	}
 	return nil
 }
 
 // expect holds an observation against the plan's expectations.
-func (j *judge) expect(seen *checkup.Observation, o *outcome) {
+func (j *judge) expect(at int, o *outcome) {
+	seen, told := j.observed[at], j.told[at]
 	o.sent, o.received, o.duplicates, o.reordered, o.rtts = seen.Sent, seen.Received, seen.Duplicates, seen.Reordered, seen.RTTs
 	unmeasured := func(stage checkup.Stage, format string, args ...any) {
 		o.verdict, o.failure, o.cause = checkup.Unmeasured, 0, checkup.Cause{Stage: stage, Message: fmt.Sprintf(format, args...)}
 	}
 	probe, _ := j.w.Probe(seen.Transport)
-	if seen.Sent < 0 || seen.Spoiled < 0 || seen.Received < 0 || seen.Received > seen.Sent ||
+	switch {
+	case told != nil && told.wrong != "":
+		unmeasured(checkup.StageCollect, "%s", told.wrong)
+		return
+	case told != nil && seen.Sent > probe.Count:
+		unmeasured(checkup.StageCollect, "the agent told %d measurements, of %d ordered", seen.Sent, probe.Count)
+		return
+	case told != nil:
+		o.told = told
+	}
+	if told == nil && (seen.Sent < 0 || seen.Spoiled < 0 || seen.Received < 0 || seen.Received > seen.Sent ||
 		seen.Sent > probe.Count || len(seen.RTTs) != seen.Received ||
-		slices.ContainsFunc(seen.RTTs, func(rtt int64) bool { return rtt < 0 }) {
+		slices.ContainsFunc(seen.RTTs, func(rtt int64) bool { return rtt < 0 })) {
 		unmeasured(checkup.StageCollect, "the numbers do not add up: %d sent, %d spoiled and %d received with %d delays, of %d ordered",
 			seen.Sent, seen.Spoiled, seen.Received, len(seen.RTTs), probe.Count)
 		return
@@ -429,6 +534,10 @@ func (j *judge) expect(seen *checkup.Observation, o *outcome) {
 		return
 	}
 	if seen.Spoiled > 0 && 2*seen.Sent < probe.Count {
+		if told != nil {
+			unmeasured(told.spoiled.Stage, "%d of %d measurements are none, and %d of %d ordered are good; the last of them: %s", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, probe.Count, told.spoiled.Message)
+			return
+		}
 		unmeasured(checkup.StageSelf, "the agent was held up in %d of %d measurements, and %d of %d ordered are good", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, probe.Count)
 		return
 	}
@@ -452,6 +561,8 @@ func (j *judge) expect(seen *checkup.Observation, o *outcome) {
 		j.limits(seen, fail)
 	}
 	switch few := o.verdict == checkup.Pass && seen.Sent < probe.Count; {
+	case few && seen.Spoiled > 0 && told != nil:
+		unmeasured(told.spoiled.Stage, "%d of %d measurements are none, and %d of %d ordered are too few to pass; the last of them: %s", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, probe.Count, told.spoiled.Message)
 	case few && seen.Spoiled > 0:
 		unmeasured(checkup.StageSelf, "the agent was held up in %d of %d measurements, and %d of %d ordered are too few to pass", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, probe.Count)
 	case few:
@@ -472,7 +583,16 @@ func (j *judge) limits(seen *checkup.Observation, fail func(failure, checkup.Sta
 	}
 	if limit := j.w.Expect.Loss.Max; limit != nil {
 		if loss := percent(seen.Sent-seen.Received, seen.Sent); loss > *limit {
-			fail(lost, failed.Stage, fmt.Sprintf("%d of %d lost (%s), limit %s; last: %s", seen.Sent-seen.Received, seen.Sent, loss, limit, failed.Message))
+			what := "lost"
+			if seen.Stages != nil {
+				what = "failed"
+			}
+			fail(lost, failed.Stage, fmt.Sprintf("%d of %d %s (%s), limit %s; last: %s", seen.Sent-seen.Received, seen.Sent, what, loss, limit, failed.Message))
+		}
+	}
+	if c := j.w.Connections; c != nil && c.MaxOutage != nil {
+		if o := longest(seen.Outages); o != nil && o.Duration() > time.Duration(*c.MaxOutage) {
+			fail(lost, o.Cause.Stage, fmt.Sprintf("an outage of %s, limit %s, %s: %s", lasted(*o), c.MaxOutage, during(*o), o.Cause.Message))
 		}
 	}
 	var sorted []int64
@@ -501,6 +621,9 @@ func (j *judge) through(seen *checkup.Observation) string {
 	if seen.Received > 0 {
 		return fmt.Sprintf("%d of %d were answered", seen.Received, seen.Sent)
 	}
+	if n := len(seen.Stages[checkup.StageConnect]); n > 0 {
+		return fmt.Sprintf("%d of %d were connected", n, seen.Sent)
+	}
 	stream := seen.Transport == checkup.TCP || seen.Transport == checkup.HTTP
 	if f := seen.Failure; f != nil && stream && (f.Stage == checkup.StageEcho || f.Stage == checkup.StageResponse) {
 		return "it was connected to: " + f.Message
@@ -513,16 +636,17 @@ func (j *judge) through(seen *checkup.Observation) string {
 
 // ofNetwork reports whether a failure at the stage is one of the path; at the
 // other stages it is one of ours.
-func ofNetwork(s checkup.Stage) bool {
-	return s == checkup.StageConnect || s == checkup.StageEcho || s == checkup.StageResponse
-}
+func ofNetwork(s checkup.Stage) bool { return slices.Contains(networkStages, s) }
+
+// networkStages are the stages at which a failure is one of the path.
+var networkStages = []checkup.Stage{checkup.StageResolve, checkup.StageConnect, checkup.StageHandshake, checkup.StageEcho, checkup.StageResponse}
 
 // answerStage is the stage at which a pair's delay is taken.
 func answerStage(p checkup.Pair) checkup.Stage {
 	switch {
 	case p.Transport == checkup.HTTP:
 		return checkup.StageResponse
-	case p.Transport == checkup.TCP && p.Size == 0:
+	case p.Transport == checkup.TCP && p.Size == 0, p.Transport == checkup.TLS:
 		return checkup.StageConnect
 	default:
 		return checkup.StageEcho
@@ -630,8 +754,8 @@ const (
 	lateMax = 50_000
 )
 
-// notes tells what the agents said of themselves.
-func (j *judge) notes() []checkup.AgentNote {
+// agentNotes tells what the agents said of themselves.
+func (j *judge) agentNotes() []checkup.AgentNote {
 	var notes []checkup.AgentNote
 	for i, s := range j.sources {
 		add := func(format string, args ...any) {
@@ -649,6 +773,9 @@ func (j *judge) notes() []checkup.AgentNote {
 			if end.Observations != s.told {
 				add("says that it told %s; %d arrived", count(end.Observations, "pair"), s.told)
 			}
+			if end.Results != s.results {
+				add("says that it told %s; %d arrived", count(end.Results, "measurement"), s.results)
+			}
 			if d := end.SelfDoubt; d.SchedulingDelayP99 >= lateP99 || d.SchedulingDelayMax >= lateMax {
 				add("was held up: its timers were up to %s late (p99 %s)", micros(d.SchedulingDelayMax), micros(d.SchedulingDelayP99))
 			}
@@ -659,6 +786,9 @@ func (j *judge) notes() []checkup.AgentNote {
 	}
 	if j.strays > 0 {
 		notes = append(notes, checkup.AgentNote{Source: "unknown", Note: fmt.Sprintf("%s of sources that the worksheet does not have", count(j.strays, "observation"))})
+	}
+	if j.strayResults > 0 {
+		notes = append(notes, checkup.AgentNote{Source: "unknown", Note: fmt.Sprintf("%s of sources that the worksheet does not have", count(j.strayResults, "measurement"))})
 	}
 	return notes
 }
@@ -713,18 +843,42 @@ func matrix(w *checkup.Worksheet, outcomes []outcome) *checkup.Matrix {
 	return m
 }
 
-// delayRows summarises delays and losses by transport, family and size.
-func delayRows(w *checkup.Worksheet, outcomes []outcome) []checkup.DelayRow {
-	per := w.PairsPerAssignment(0)
-	rows := make([]checkup.DelayRow, 0, per)
+// attribute is what pairs of one source and target differ in.
+type attribute struct {
+	family    checkup.IPFamily
+	transport checkup.Transport
+	size      int
+}
+
+// attributesOf lists every family, transport and size of the worksheet, in its
+// order, and behind them those that only targets with a Peer have.
+func attributesOf(w *checkup.Worksheet) []attribute {
+	var all []attribute
 	for _, f := range w.IPFamilies {
 		for _, p := range w.Probes {
 			for _, z := range p.Sizes {
-				rows = append(rows, checkup.DelayRow{Transport: p.Transport, Family: f, Size: z})
+				all = append(all, attribute{f, p.Transport, z})
 			}
 		}
 	}
-	rtts := make([][][]int64, per)
+	for _, t := range w.Targets {
+		if t.Peer == nil {
+			continue
+		}
+		if a := (attribute{t.Peer.Family, t.Peer.Transport, 0}); !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// delayRows summarises delays and losses by transport, family and size.
+func delayRows(attributes []attribute, outcomes []outcome) []checkup.DelayRow {
+	rows := make([]checkup.DelayRow, 0, len(attributes))
+	for _, a := range attributes {
+		rows = append(rows, checkup.DelayRow{Transport: a.transport, Family: a.family, Size: a.size})
+	}
+	rtts := make([][][]int64, len(attributes))
 	for i := range outcomes {
 		o := &outcomes[i]
 		if o.verdict == checkup.Unmeasured {

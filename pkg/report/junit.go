@@ -54,8 +54,9 @@ type (
 )
 
 // JUnit writes the report as JUnit XML: a test suite for each check, in it a test
-// case for each transport, family and size, so that their names stay the same
-// from run to run, and one for the verdict of the check.
+// case for the verdict of the check, and one for each transport, family and size,
+// or for each connection, or for each side of a placement, so that their names
+// stay the same from run to run.
 //
 // A case with a failed pair is a failure. One with unmeasured pairs is never
 // passed: it is an error if the check does not pass because of them or none of
@@ -118,7 +119,7 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 	class := clean(r.Plan + "." + c.Name)
 
 	verdict := junitCase{Name: "verdict", Class: class}
-	message := &junitMessage{Message: fmt.Sprintf("%d of %d pairs passed, %d failed, %d unmeasured", c.Counts.Pass, c.Counts.Expected, c.Counts.Fail, c.Counts.Unmeasured), Type: clean(string(c.Verdict))}
+	message := &junitMessage{Message: fmt.Sprintf("%d of %d %ss passed, %d failed, %d unmeasured", c.Counts.Pass, c.Counts.Expected, unitOf(c), c.Counts.Fail, c.Counts.Unmeasured), Type: clean(string(c.Verdict))}
 	if c.Cause != nil {
 		message.Message = clean("not measured: " + c.Cause.String())
 	}
@@ -135,6 +136,38 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 		verdict.Error = message
 	}
 	suite.add(verdict)
+
+	// single is the case of what has one verdict.
+	single := func(name string, v checkup.Verdict, cause *checkup.Cause) {
+		one := junitCase{Name: clean(name), Class: class}
+		said := &junitMessage{Type: clean(string(v))}
+		if cause != nil {
+			said.Message = clean(cause.String())
+		}
+		switch {
+		case v == checkup.Pass:
+		case v == checkup.Fail:
+			one.Failure = said
+		case c.Verdict == checkup.RunPass:
+			one.Skipped = said
+		default:
+			one.Error = said
+		}
+		suite.add(one)
+	}
+	if c.Placement != nil {
+		for i := range c.Placement.Sides {
+			v, cause := judgeSide(c.Placement, &c.Placement.Sides[i])
+			single(string(c.Placement.Sides[i].Side), v, &cause)
+		}
+		return suite
+	}
+	if len(c.Connections) > 0 {
+		for _, connection := range c.Connections {
+			single(connection.Name, connection.Verdict, connection.Cause)
+		}
+		return suite
+	}
 
 	type way struct {
 		transport checkup.Transport

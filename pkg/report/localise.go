@@ -45,11 +45,11 @@ const (
 // localise explains the failed pairs by the fewest causes; doc.go has the model.
 // It is a greedy weighted set cover: of all causes, the one of the lowest cost
 // per pair that it newly explains comes first, until no pair is left.
-func localise(w *checkup.Worksheet, outcomes []outcome) []checkup.Finding {
+func localise(w *checkup.Worksheet, attributes []attribute, outcomes []outcome) []checkup.Finding {
 	var accepted []*candidate
 	done := make([]bool, len(outcomes)) // slow pairs that a lossy cause accounts for
 	for _, class := range []failure{lost, slow, reached} {
-		l := newLocaliser(w, outcomes, class, done)
+		l := newLocaliser(w, attributes, outcomes, class, done)
 		if l == nil {
 			continue
 		}
@@ -71,13 +71,6 @@ type measured struct {
 	a, b         int32   // nodes of source and target
 	fail         bool    // in the localiser's class
 	made, failed float64 // measurements, and how many of them failed
-}
-
-// attribute is what pairs of one source and target differ in.
-type attribute struct {
-	family    checkup.IPFamily
-	transport checkup.Transport
-	size      int
 }
 
 // narrow restricts a cause to some attributes; zero values do not restrict.
@@ -181,18 +174,11 @@ type localiser struct {
 }
 
 // newLocaliser returns nil if no pair failed in the class.
-func newLocaliser(w *checkup.Worksheet, outcomes []outcome, class failure, done []bool) *localiser {
+func newLocaliser(w *checkup.Worksheet, attributes []attribute, outcomes []outcome, class failure, done []bool) *localiser {
 	if !slices.ContainsFunc(outcomes, func(o outcome) bool { return o.failure == class }) {
 		return nil
 	}
-	l := &localiser{w: w, class: class, of: map[int32][]*candidate{}, key: map[string]int32{}}
-	for _, f := range w.IPFamilies {
-		for _, p := range w.Probes {
-			for _, z := range p.Sizes {
-				l.attributes = append(l.attributes, attribute{f, p.Transport, z})
-			}
-		}
-	}
+	l := &localiser{w: w, class: class, attributes: attributes, of: map[int32][]*candidate{}, key: map[string]int32{}}
 	node := func(name string) int32 {
 		i, ok := l.key[name]
 		if !ok {

@@ -29,7 +29,7 @@ func Log(w io.Writer, r *checkup.Report) error {
 			p.command("warning", "%s was not measured: %s", c.Name, c.Cause)
 		}
 		for _, f := range c.Findings {
-			p.command("error", "%s: %s (%s, explains %s)", c.Name, f.Message, kind(f), count(f.Explains, "failed pair"))
+			p.command("error", "%s: %s (%s, explains %s)", c.Name, f.Message, kind(f), count(f.Explains, "failed "+unitOf(c)))
 			for _, s := range f.Against {
 				p.command("error", "    but %s", s)
 			}
@@ -38,7 +38,17 @@ func Log(w io.Writer, r *checkup.Report) error {
 			}
 		}
 		if len(c.Findings) == 0 && c.Counts.Fail > 0 {
-			p.command("error", "%s: %s failed", c.Name, count(c.Counts.Fail, "pair"))
+			p.command("error", "%s: %s failed", c.Name, count(c.Counts.Fail, unitOf(c)))
+		}
+		for _, n := range c.Notes {
+			p.command("warning", "%s: %s", c.Name, n)
+		}
+		if c.Placement != nil {
+			for k := range c.Placement.Sides {
+				if v, cause := judgeSide(c.Placement, &c.Placement.Sides[k]); v == checkup.Unmeasured {
+					p.command("warning", "%s: unmeasured: %s: %s", c.Name, c.Placement.Sides[k].Side, cause)
+				}
+			}
 		}
 		groups := unmeasuredGroups(c.Unmeasured)
 		for k, g := range groups {

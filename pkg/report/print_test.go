@@ -78,6 +78,12 @@ func scenarios() map[string]checkup.Report {
 		"setup":   Join(plan, run, []checkup.CheckReport{NotMeasured("mesh", checkup.KindPodMesh, checkup.Cause{Stage: checkup.StageSetup, Message: "no node matches nodeSelector role=probe"})}, []string{"Pod/mesh-responder-abc"}),
 		"nothing": Join(&checkup.Plan{Name: "empty"}, Run{}, nil, nil),
 	}
+	for name, r := range connectionScenarios(run) {
+		all[name] = r
+	}
+	for name, r := range placementScenarios(run) {
+		all[name] = r
+	}
 	// One of each, and text that wants to be more than text.
 	each := NotMeasured("each\n::endgroup::", checkup.KindPodMesh, checkup.Cause{Stage: checkup.StageSetup, Message: "\x1b[31mred\x1b[0m <&> \"quoted\"\r\n::error::not one"})
 	each.Verdict = checkup.RunFail
@@ -98,6 +104,7 @@ var printers = map[string]func(io.Writer, *checkup.Report) error{
 	".txt": func(w io.Writer, r *checkup.Report) error { return Text(w, r, TextOptions{Width: 100}) },
 	".log": Log,
 	".xml": JUnit,
+	".om":  OpenMetrics,
 }
 
 // TestGolden judges each scenario into testdata/<name>.json and prints that, read
@@ -182,12 +189,16 @@ func TestGoldenNamesEach(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, s := range checkup.Stages {
-			if !strings.Contains(string(b), string(s)+": because") {
+			if ext != ".om" && !strings.Contains(string(b), string(s)+": because") {
 				t.Errorf("each%s does not tell stage %s", ext, s)
 			}
 		}
+		told := " that"
+		if ext == ".om" {
+			told = `"} 1`
+		}
 		for _, c := range checkup.FindingCauses {
-			if ext != ".xml" && !strings.Contains(string(b), string(c)+" that") {
+			if ext != ".xml" && !strings.Contains(string(b), string(c)+told) {
 				t.Errorf("each%s does not tell finding %s", ext, c)
 			}
 		}
@@ -375,7 +386,7 @@ counts: 1 expected is not the sum of 0 pass, 0 fail, 0 unmeasured`},
 		{head + `"verdict": "pass", "counts": {}, "gate": {"maxUnmeasured": "0%"}, "checks": [{"verdict": "pass", "counts": {"expected": 1, "fail": 1}, "findings": [{"cause": "gremlins"}], "unmeasured": [{"verdict": "pass"}], "matrix": {"sources": ["a"], "targets": ["b"], "cells": [".."]}}]}`,
 			`read report: checks[0]: lists 0 failed and 1 unmeasured pairs, but counts 1 and 0
 checks[0].unmeasured[0].verdict: "pass" is not "unmeasured"
-checks[0].findings[0].cause: "gremlins" is none of [nodeIngress nodeEgress node pair zones family transport size source target network]
+checks[0].findings[0].cause: "gremlins" is none of [nodeIngress nodeEgress node pair zones family transport size source target network service placement]
 checks[0].matrix.cells[0]: 2 cells for 1 targets`},
 	} {
 		_, err := Read(strings.NewReader(test.in))

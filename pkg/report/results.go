@@ -15,10 +15,10 @@ import (
 const (
 	ResultVerdict    = "verdict"    // a RunVerdict
 	ResultSummary    = "summary"    // one line
-	ResultExpected   = "expected"   // number of pairs
-	ResultPass       = "pass"       // number of pairs
-	ResultFail       = "fail"       // number of pairs
-	ResultUnmeasured = "unmeasured" // number of pairs
+	ResultExpected   = "expected"   // number of pairs, or sides of placements
+	ResultPass       = "pass"       // number of pairs, or sides of placements
+	ResultFail       = "fail"       // number of pairs, or sides of placements
+	ResultUnmeasured = "unmeasured" // number of pairs, or sides of placements
 	ResultFindings   = "findings"   // one line each, joined by "; "; empty if there is none
 	ResultReport     = "report"     // where the whole report is
 )

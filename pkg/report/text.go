@@ -127,8 +127,11 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	if c.Cause != nil {
 		p.line("  not measured: %s", clean(c.Cause.String()))
 	}
-	counts := fmt.Sprintf("%s expected: %d pass, %d fail, %d unmeasured", count(c.Counts.Expected, "pair"), c.Counts.Pass, c.Counts.Fail, c.Counts.Unmeasured)
-	p.line("  %s; %s made", counts, count(c.Sent, "measurement"))
+	counts := fmt.Sprintf("%s expected: %d pass, %d fail, %d unmeasured", count(c.Counts.Expected, unitOf(c)), c.Counts.Pass, c.Counts.Fail, c.Counts.Unmeasured)
+	if c.Placement == nil {
+		counts += fmt.Sprintf("; %s made", count(c.Sent, "measurement"))
+	}
+	p.line("  %s", counts)
 	if c.Verdict == checkup.RunInconclusive && c.Cause == nil {
 		switch {
 		case c.Counts.Expected == 0:
@@ -136,11 +139,18 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 		case c.Counts.Pass+c.Counts.Fail == 0:
 			p.line("  inconclusive: nothing was measured")
 		default:
-			p.line("  inconclusive: %s of the pairs are unmeasured, and the gate allows %s", percent(c.Counts.Unmeasured, c.Counts.Expected), gate.MaxUnmeasured)
+			p.line("  inconclusive: %s of the %ss are unmeasured, and the gate allows %s", percent(c.Counts.Unmeasured, c.Counts.Expected), unitOf(c), gate.MaxUnmeasured)
 		}
 	}
-	p.findings(c.Findings)
-	p.failed(c.Failed)
+	for _, n := range c.Notes {
+		p.line("  note: %s", clean(n))
+	}
+	p.findings(c.Findings, unitOf(c))
+	p.placement(c.Placement)
+	p.connections(c.Connections)
+	if len(c.Connections) == 0 {
+		p.failed(c.Failed)
+	}
 	p.unmeasured(c.Unmeasured)
 	p.matrix(c.Matrix)
 	p.coverage(c.Coverage)
@@ -172,14 +182,14 @@ func (p *printer) list(n int, noun string, text func(int) string) {
 	}
 }
 
-func (p *printer) findings(findings []checkup.Finding) {
+func (p *printer) findings(findings []checkup.Finding, unit string) {
 	if len(findings) == 0 {
 		return
 	}
 	p.heading("Findings")
 	for i, f := range findings {
 		p.line("  %3d. %s", i+1, p.ansi("31", clean(f.Message)))
-		explains := kind(f) + ", explains " + count(f.Explains, "failed pair")
+		explains := kind(f) + ", explains " + count(f.Explains, "failed "+unit)
 		if f.OnlyThis < f.Explains {
 			explains += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
 		}
@@ -461,21 +471,33 @@ func (p *printer) delays(rows []checkup.DelayRow) {
 	if len(rows) == 0 {
 		return
 	}
-	p.heading("Round-trip delays")
-	table := [][]string{{"transport", "family", "size", "pairs", "sent", "loss", "dup", "reord", "min", "p50", "p90", "p99", "max", "jitter"}}
+	stages := slices.ContainsFunc(rows, func(r checkup.DelayRow) bool { return r.Stage != "" })
+	var table [][]string
+	if stages {
+		p.heading("Delays of each stage")
+		table = [][]string{{"transport", "family", "stage", "pairs", "sent", "loss", "min", "p50", "p90", "p99", "max"}}
+	} else {
+		p.heading("Round-trip delays")
+		table = [][]string{{"transport", "family", "size", "pairs", "sent", "loss", "dup", "reord", "min", "p50", "p90", "p99", "max", "jitter"}}
+	}
 	for _, r := range rows {
 		row := []string{string(r.Transport), string(r.Family), fmt.Sprint(r.Size), fmt.Sprint(r.Pairs), fmt.Sprint(r.Sent)}
 		loss := r.Loss.String()
 		if r.Sent == 0 {
 			loss = "-"
 		}
-		row = append(row, loss, fmt.Sprint(r.Duplicates), fmt.Sprint(r.Reordered))
-		if d := r.Delay; d != nil {
-			for _, v := range []int64{d.Min, d.P50, d.P90, d.P99, d.Max, d.Jitter} {
-				row = append(row, micros(v))
-			}
+		if stages {
+			row[1], row[2] = or(row[1], "any"), string(r.Stage)
+			row = append(row, loss)
 		} else {
-			row = append(row, "-", "-", "-", "-", "-", "-")
+			row = append(row, loss, fmt.Sprint(r.Duplicates), fmt.Sprint(r.Reordered))
+		}
+		for i := range table[0][len(row):] {
+			v := "-"
+			if d := r.Delay; d != nil {
+				v = micros([]int64{d.Min, d.P50, d.P90, d.P99, d.Max, d.Jitter}[i])
+			}
+			row = append(row, v)
 		}
 		table = append(table, row)
 	}
