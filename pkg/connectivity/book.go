@@ -85,7 +85,7 @@ type Book struct {
 	steady    time.Duration // between steady writes of one object
 	stretched time.Duration // likewise, however many results there are
 	events    *recorder
-	wake      chan struct{} // something is urgent
+	wake      chan struct{} // something may be due
 
 	mu       sync.Mutex // guards following, and the pairs
 	pairs    []*pair
@@ -253,7 +253,12 @@ func (b *Book) Results(results []checkup.Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	changed := map[*pair]bool{}
+	var changed []*pair
+	change := func(p *pair) {
+		if !slices.Contains(changed, p) {
+			changed = append(changed, p)
+		}
+	}
 	for _, r := range results {
 		p := b.byIndex[[2]int{r.Source, r.Target}]
 		if p == nil {
@@ -279,17 +284,20 @@ func (b *Book) Results(results []checkup.Result) {
 		}
 		switch {
 		case late: // may have split an outage, or begun it earlier
-			changed[p] = true
+			change(p)
 		case state != p.state:
 			p.state = state
-			changed[p] = true
+			change(p)
+		case p.changes == steadyResults:
+			b.nudge()
 		}
 	}
-	for _, p := range b.pairs {
-		if changed[p] {
-			b.hurry(p)
-			b.announce(p, now)
-		}
+	for _, p := range changed {
+		p.urgent = true
+		b.announce(p, now)
+	}
+	if len(changed) > 0 {
+		b.nudge()
 	}
 }
 
@@ -325,9 +333,8 @@ func (b *Book) Source(s checkup.Source) {
 	}
 }
 
-// hurry has a pair written before those that are steady. b.mu is held.
-func (b *Book) hurry(p *pair) {
-	p.urgent = true
+// nudge has Run look what is due.
+func (b *Book) nudge() {
 	select {
 	case b.wake <- struct{}{}:
 	default:
@@ -343,7 +350,8 @@ func (b *Book) lose(p *pair, now time.Time) {
 	p.unknown(reason, message, now)
 	p.state, p.unheard = metav1.ConditionUnknown, true
 	p.changes++
-	b.hurry(p)
+	p.urgent = true
+	b.nudge()
 }
 
 // why words that nothing is known of a pair. It says nothing that changes while
@@ -426,7 +434,7 @@ func (b *Book) step(ctx context.Context) time.Duration {
 		b.mu.Unlock()
 		return min(wait, idle)
 	}
-	due := b.due(now, func(p *pair) bool { return b.isDue(p, now) })
+	due := b.due(func(p *pair) bool { return b.isDue(p, now) })
 	n := min(len(due), batchSize, max(0, int(b.limiter.TokensAt(now))))
 	b.limiter.AllowN(now, n)
 	batch := b.take(due[:n])
@@ -454,21 +462,21 @@ func (b *Book) isDue(p *pair, now time.Time) bool {
 
 // due returns the pairs that are, urgent ones first, and then those that were
 // written longest ago. b.mu is held.
-func (b *Book) due(now time.Time, is func(*pair) bool) []*pair {
+func (b *Book) due(is func(*pair) bool) []*pair {
 	var due []*pair
 	for _, p := range b.pairs {
 		if is(p) {
 			due = append(due, p)
 		}
 	}
-	slices.SortStableFunc(due, func(a, b *pair) int {
-		if a.urgent != b.urgent {
+	slices.SortStableFunc(due, func(a, z *pair) int {
+		if a.urgent != z.urgent {
 			if a.urgent {
 				return -1
 			}
 			return 1
 		}
-		return a.written.Compare(b.written)
+		return a.written.Compare(z.written)
 	})
 	return due
 }
@@ -599,7 +607,7 @@ func (b *Book) Close(ctx context.Context) error {
 	b.mu.Unlock()
 	for {
 		b.mu.Lock()
-		due := b.due(time.Now(), func(p *pair) bool { return p.changes > 0 && p.retry.IsZero() })
+		due := b.due(func(p *pair) bool { return p.changes > 0 && p.retry.IsZero() })
 		wait := time.Until(b.pause)
 		batch := b.take(due[:min(len(due), batchSize)])
 		b.mu.Unlock()

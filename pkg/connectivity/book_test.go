@@ -1,0 +1,729 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package connectivity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Bodies of results without a time.
+var (
+	good   = checkup.Result{Delays: checkup.StageDelays{Connect: 241}}
+	bad    = checkup.Result{Failure: &checkup.Cause{Stage: checkup.StageConnect, Message: "connection refused"}}
+	silent = checkup.Result{Delays: checkup.StageDelays{Connect: 241}, Failure: &checkup.Cause{Stage: checkup.StageHandshake, Message: "accepted, then silent for 5s"}}
+)
+
+var away = errors.New("dial tcp 10.0.0.1:6443: connect: connection refused")
+
+// opened is a Book that runs.
+type opened struct {
+	*Book
+	log  *lines
+	stop func() // ends Run
+}
+
+type lines struct {
+	mu    sync.Mutex // guards following
+	lines []string
+}
+
+func (l *lines) logf(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, fmt.Sprintf(format, args...))
+}
+
+func (l *lines) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer func() { l.lines = nil }()
+	return l.lines
+}
+
+// book opens a Book and runs it, until the test ends or it is stopped.
+func (s *server) book(t *testing.T, w *checkup.Worksheet) *opened {
+	t.Helper()
+	log := &lines{}
+	b, err := Open(t.Context(), Options{Dynamic: s, Kubernetes: s.events, Namespace: testNamespace, RunUID: "run-1", Worksheet: w, Logf: log.logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	group.Go(func() { b.Run(ctx) })
+	stop := func() { cancel(); group.Wait() }
+	t.Cleanup(stop)
+	return &opened{Book: b, log: log, stop: stop}
+}
+
+// close ends Run and closes the book, with 20 s.
+func (b *opened) close(t *testing.T) error {
+	t.Helper()
+	b.stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	return b.Close(ctx)
+}
+
+// all gives every pair with a target that is known a result.
+func all(r checkup.Result) []checkup.Result {
+	return []checkup.Result{of(0, 0, r), of(0, 1, r), of(0, 2, r), of(1, 0, r), of(1, 1, r)}
+}
+
+func wantReachable(t *testing.T, s *server, name, want string) {
+	t.Helper()
+	synctest.Wait()
+	if got := s.reachable(t, name); got != want {
+		t.Errorf("%s is %q, want %q", name, got, want)
+	}
+}
+
+// Objects are there at once, first results and changes are written at once, in
+// whatever second they come.
+func TestTransitionsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		b := s.book(t, worksheet())
+		synctest.Wait()
+		if diff := cmp.Diff(allNames, s.names(t)); diff != "" {
+			t.Errorf("objects (-want +got):\n%s", diff)
+		}
+		object := s.object(nameAB)
+		if diff := cmp.Diff(map[string]any{"sourcePod": "kube-apiserver-a", "targetEndpoint": "10.0.0.2:2379", "tlsClientCert": map[string]any{"name": "etcd-client"}}, object.Object["spec"]); diff != "" {
+			t.Errorf("spec (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff(ownLabels("day-2", "api"), object.GetLabels()); diff != "" {
+			t.Errorf("labels (-want +got):\n%s", diff)
+		}
+		if owners := object.GetOwnerReferences(); owners != nil {
+			t.Errorf("owners %v: its history would go with them", owners)
+		}
+		if _, ok := s.object(nameAL).Object["spec"].(map[string]any)["tlsClientCert"]; ok {
+			t.Error("a tlsClientCert where there is none")
+		}
+
+		for _, step := range []struct {
+			result checkup.Result
+			want   string
+		}{
+			{good, "True TCPConnectSuccess"},
+			{silent, "False TLSHandshakeError"},
+			{good, "True TCPConnectSuccess"},
+			{bad, "False TCPConnectError"},
+		} {
+			time.Sleep(300 * time.Millisecond)
+			b.Results(all(step.result))
+			for _, name := range allNames {
+				wantReachable(t, s, name, step.want)
+			}
+		}
+		if got := b.log.take(); len(got) > 0 {
+			t.Errorf("log: %q", got)
+		}
+	})
+}
+
+// What changes no condition is written after 30 s, or 20 results.
+func TestSteadyState(t *testing.T) {
+	for _, test := range []struct {
+		interval time.Duration
+		want     []int // seconds at which the object is written, of the first 100
+	}{
+		{time.Second, []int{0, 20, 40, 60, 80}},
+		{10 * time.Second, []int{0, 30, 60, 90}},
+	} {
+		t.Run(test.interval.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				b := s.book(t, worksheet())
+				begin := time.Now()
+				var got []int
+				for time.Since(begin) < 100*time.Second {
+					if time.Since(begin)%test.interval == 0 {
+						b.Results([]checkup.Result{of(0, 0, good)})
+					}
+					synctest.Wait()
+					if slices.Contains(s.take(), "status "+nameAA) {
+						got = append(got, int(time.Since(begin).Seconds()))
+					}
+					time.Sleep(time.Second)
+				}
+				if diff := cmp.Diff(test.want, got); diff != "" {
+					t.Errorf("written at (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// While the API server is away, nothing that was measured is lost, and it is told
+// once when it is back.
+func TestAPIServerAway(t *testing.T) {
+	for name, trouble := range map[string]error{
+		"no connection":   away,
+		"starting":        apierrors.NewNotFound(Resource.GroupResource(), ""), // the CRD is not served yet
+		"too many":        apierrors.NewTooManyRequests("slow down", 1),
+		"shutting down":   apierrors.NewServiceUnavailable("apiserver is shutting down"),
+		"etcd has no way": apierrors.NewInternalError(errors.New("etcdserver: request timed out")),
+		"expired token":   apierrors.NewUnauthorized("token has expired"), // and is renewed
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				b := s.book(t, worksheet())
+				b.Results(all(good))
+				synctest.Wait()
+				s.take()
+
+				s.setTrouble(trouble)
+				var outages []time.Time
+				for i := range 120 {
+					time.Sleep(time.Second)
+					switch {
+					case i%40 == 10:
+						outages = append(outages, time.Now())
+						b.Results(all(bad))
+					case i%40 > 10 && i%40 < 20:
+						b.Results(all(bad))
+					default:
+						b.Results(all(good))
+					}
+				}
+				synctest.Wait()
+				if writes := s.take(); len(writes) > 0 {
+					t.Fatalf("wrote %q", writes)
+				}
+				s.setTrouble(nil)
+				time.Sleep(retryMost)
+				synctest.Wait()
+
+				for _, name := range allNames {
+					status := s.status(t, name)
+					var got []time.Time
+					for _, o := range slices.Backward(status.Outages) {
+						got = append(got, o.Start.UTC())
+						if d := o.End.Sub(o.Start.Time); d != 10*time.Second {
+							t.Errorf("an outage of %v", d)
+						}
+					}
+					if diff := cmp.Diff(outages, got); diff != "" {
+						t.Errorf("%s: outages (-want +got):\n%s", name, diff)
+					}
+				}
+				writes := slices.DeleteFunc(s.take(), func(w string) bool { return strings.HasPrefix(w, "apply ") })
+				if len(writes) != len(allNames) {
+					t.Errorf("%d writes for %d objects: %q", len(writes), len(allNames), writes)
+				}
+				if told, want := s.told(t), 2*3*len(allNames); len(told) != want {
+					t.Errorf("%d events, want %d: %q", len(told), want, told)
+				}
+				log := b.log.take()
+				if len(log) != 2 || !strings.Contains(log[0], "is kept and written when that works again") || log[1] != "PodNetworkConnectivityChecks are written again" {
+					t.Errorf("log: %q", log)
+				}
+			})
+		})
+	}
+}
+
+// Close writes what is in hand, and waits for an API server that is away, as long
+// as there is time.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		b := s.book(t, worksheet())
+		b.Results(all(good))
+		synctest.Wait()
+		time.Sleep(3 * time.Second)
+		last := time.Now()
+		b.Results(all(good))
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range allNames {
+			status := s.status(t, name)
+			if got := newest(&status); !got.Equal(last) {
+				t.Errorf("%s: last result of %v, want %v", name, got, last)
+			}
+		}
+
+		b = s.book(t, worksheet())
+		b.Results(all(bad))
+		s.setTrouble(away)
+		time.Sleep(time.Second)
+		begin := time.Now()
+		err := b.close(t)
+		if want := "5 of 5 PodNetworkConnectivityChecks could not be written: write the status of PodNetworkConnectivityCheck "; err == nil || !strings.HasPrefix(err.Error(), want) || !errors.Is(err, away) {
+			t.Errorf("error %v, want %q...", err, want)
+		}
+		if took := time.Since(begin); took != 20*time.Second {
+			t.Errorf("gave up after %v", took)
+		}
+
+		b = s.book2(t) // the API server comes back in time
+		b.Results(all(bad))
+		go func() { time.Sleep(10 * time.Second); s.setTrouble(nil) }()
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		wantReachable(t, s, nameBB, "False TCPConnectError")
+	})
+}
+
+// book2 opens a book on a server of which only the writes are in trouble.
+func (s *server) book2(t *testing.T) *opened {
+	t.Helper()
+	s.setTrouble(nil)
+	b := s.book(t, worksheet())
+	b.stop()
+	s.setTrouble(away)
+	return b
+}
+
+// A pair of which nothing was heard becomes Unknown, with what is known of why.
+func TestUnknown(t *testing.T) {
+	condition := func(t *testing.T, s *server, name string) string {
+		status := s.status(t, name)
+		c := reachable(&status)
+		return fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+	}
+	cause := func(stage checkup.Stage, message string) *checkup.Cause {
+		return &checkup.Cause{Stage: stage, Message: message}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		w := worksheet()
+		b := s.book(t, w)
+		first := time.Now()
+		b.Results([]checkup.Result{of(0, 0, good), of(0, 1, bad), of(0, 2, good)})
+
+		// At once, where it is known that nothing will come.
+		b.Source(checkup.Source{Source: 1, Cause: cause(checkup.StageSchedule, "0/3 nodes are available")})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if want, got := "Unknown SourceNotReporting etcd-server-a: no result: schedule: 0/3 nodes are available", condition(t, s, nameBA); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+
+		// After staleAfter, where nothing comes any more.
+		time.Sleep(9 * time.Minute)
+		b.Results([]checkup.Result{of(0, 2, good)})
+		b.Results([]checkup.Result{{Pair: checkup.Pair{Source: 0, Target: 1}, At: time.Now(), Unmeasured: cause(checkup.StageSelf, "held up")}})
+		time.Sleep(58 * time.Second)
+		wantReachable(t, s, nameAA, "True TCPConnectSuccess")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if want, got := "Unknown NoRecentResult etcd-server-a: no result for 10m0s", condition(t, s, nameAA); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if want, got := "Unknown NotMeasured etcd-server-b: no result for 10m0s: self: held up", condition(t, s, nameAB); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		wantReachable(t, s, nameAL, "True TCPConnectSuccess")
+		if status := s.status(t, nameAA); !reachable(&status).LastTransitionTime.Time.Equal(first.Add(10 * time.Minute)) {
+			t.Errorf("Unknown since %v", reachable(&status).LastTransitionTime)
+		}
+
+		// It stays as it is while that lasts, and goes when a result comes. An
+		// outage goes on meanwhile.
+		s.take()
+		time.Sleep(5 * time.Minute)
+		if writes := s.take(); len(writes) > 0 {
+			t.Errorf("wrote %q", writes)
+		}
+		b.Results([]checkup.Result{of(0, 0, good), of(0, 1, good)})
+		wantReachable(t, s, nameAA, "True TCPConnectSuccess")
+		wantReachable(t, s, nameAB, "True TCPConnectSuccess")
+		if status := s.status(t, nameAB); len(status.Outages) != 1 || !status.Outages[0].End.Time.Equal(time.Now()) {
+			t.Errorf("outages %+v", status.Outages)
+		}
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+
+		// At the end of a run, what it had no result of.
+		time.Sleep(6 * time.Hour)
+		b = s.book(t, w)
+		b.Observation(checkup.Observation{Pair: checkup.Pair{Source: 0, Target: 1}, Unmeasured: cause(checkup.StageSetup, "Secret etcd-client has no tls.key")})
+		b.Observation(checkup.Observation{Pair: checkup.Pair{Source: 0, Target: 0}, Sent: 1, Received: 1}) // says nothing
+		b.Results([]checkup.Result{of(0, 2, good)})
+		synctest.Wait()
+		wantReachable(t, s, nameAA, "True TCPConnectSuccess")
+		wantReachable(t, s, nameAB, "Unknown NotMeasured")
+		time.Sleep(time.Minute)
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		if want, got := "Unknown NoRecentResult etcd-server-a: no result in this run, which began to measure at 2000-01-01T06:15:01Z; the last one is of 2000-01-01T00:15:01Z", condition(t, s, nameAA); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if want, got := "Unknown NotMeasured etcd-server-b: no result in this run, which began to measure at 2000-01-01T06:15:01Z; the last one is of 2000-01-01T00:15:01Z: setup: Secret etcd-client has no tls.key", condition(t, s, nameAB); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if want, got := "Unknown NoRecentResult etcd-server-a: no result", condition(t, s, nameBA); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		wantReachable(t, s, nameAL, "True TCPConnectSuccess")
+	})
+}
+
+// An interval of more than staleAfter is waited for three times.
+func TestStaleAfterIntervals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		w := worksheet()
+		w.Probes[0].Interval = checkup.Duration(5 * time.Minute)
+		b := s.book(t, w)
+		b.Results(all(good))
+		time.Sleep(15*time.Minute - time.Second)
+		wantReachable(t, s, nameAA, "True TCPConnectSuccess")
+		time.Sleep(2 * time.Second)
+		wantReachable(t, s, nameAA, "Unknown NoRecentResult")
+	})
+}
+
+// What someone else did to our objects is put right; objects of others are not
+// touched.
+func TestOthers(t *testing.T) {
+	t.Run("deleted", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			b := s.book(t, worksheet())
+			b.Results(all(bad))
+			synctest.Wait()
+			if err := s.Resource(Resource).Namespace(testNamespace).Delete(t.Context(), nameAB, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			b.Results(all(good))
+			wantReachable(t, s, nameAB, "True TCPConnectSuccess")
+			if status := s.status(t, nameAB); len(status.Outages) != 1 {
+				t.Errorf("history is lost: %+v", status)
+			}
+		})
+	})
+	t.Run("changed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			b := s.book(t, worksheet())
+			b.Results(all(bad))
+			synctest.Wait()
+			other := metav1.ApplyOptions{FieldManager: "other", Force: true}
+			objects := s.Resource(Resource).Namespace(testNamespace)
+			changed := etcd.object(testNamespace, map[string]string{"team": "net", checkup.LabelCheck: "mine"})
+			changed.SetName(nameAB)
+			changed.Object["spec"].(map[string]any)["targetEndpoint"] = "10.9.9.9:2379"
+			if _, err := objects.Apply(t.Context(), nameAB, changed, other); err != nil {
+				t.Fatal(err)
+			}
+			status := foldAll(etcd, passed(0))
+			if _, err := objects.ApplyStatus(t.Context(), nameAB, statusConfiguration(testNamespace, nameAB, status), other); err != nil {
+				t.Fatal(err)
+			}
+			for range 60 {
+				time.Sleep(time.Second)
+				b.Results(all(bad))
+			}
+			wantReachable(t, s, nameAB, "False TCPConnectError")
+			object := s.object(nameAB)
+			if endpoint, _, _ := unstructured.NestedString(object.Object, "spec", "targetEndpoint"); endpoint != "10.0.0.2:2379" {
+				t.Errorf("endpoint %s", endpoint)
+			}
+			want := ownLabels("day-2", "api")
+			want["team"] = "net" // not ours to remove
+			if diff := cmp.Diff(want, object.GetLabels()); diff != "" {
+				t.Errorf("labels (-want +got):\n%s", diff)
+			}
+		})
+	})
+	t.Run("of others", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			objects := s.Resource(Resource).Namespace(testNamespace)
+			for name, labels := range map[string]map[string]string{
+				nameAA: {"networking.openshift.io/managedBy": "oc-connectivity-check-controller"},
+				nameAB: ownLabels("other-plan", "api"),
+				nameAL: {},
+			} {
+				foreign := etcd.object(testNamespace, labels)
+				foreign.SetName(name)
+				if _, err := objects.Apply(t.Context(), name, foreign, metav1.ApplyOptions{FieldManager: "other"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.take()
+			b := s.book(t, worksheet())
+			b.Results(all(good))
+			if err := b.close(t); err != nil {
+				t.Fatal(err)
+			}
+			for _, w := range s.take() {
+				if !strings.HasSuffix(w, nameBA) && !strings.HasSuffix(w, nameBB) {
+					t.Errorf("wrote %q", w)
+				}
+			}
+			want := []string{
+				"no PodNetworkConnectivityCheck for kube-apiserver-a to etcd-server-a: " + nameAA + " belongs to oc-connectivity-check-controller, and is left alone",
+				"no PodNetworkConnectivityCheck for kube-apiserver-a to etcd-server-b: " + nameAB + " belongs to check api of plan other-plan, and is left alone",
+				"no PodNetworkConnectivityCheck for kube-apiserver-a to load-balancer-api-external: " + nameAL + " belongs to someone else, and is left alone",
+			}
+			if diff := cmp.Diff(want, b.log.take()); diff != "" {
+				t.Errorf("log (-want +got):\n%s", diff)
+			}
+		})
+	})
+	t.Run("of the same name", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			w := worksheet()
+			w.Targets[1] = w.Targets[0]
+			b := s.book(t, w)
+			b.Results(all(good))
+			synctest.Wait()
+			if diff := cmp.Diff([]string{nameAA, nameAL, nameBA}, s.names(t)); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+			if log := b.log.take(); len(log) != 2 {
+				t.Errorf("log: %q", log)
+			}
+		})
+	})
+	t.Run("unreadable", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			objects := s.Resource(Resource).Namespace(testNamespace)
+			object := etcd.object(testNamespace, ownLabels("day-2", "api"))
+			object.SetName(nameAA)
+			if _, err := objects.Apply(t.Context(), nameAA, object, metav1.ApplyOptions{FieldManager: "checkplan"}); err != nil {
+				t.Fatal(err)
+			}
+			broken := apply(testNamespace, nameAA)
+			broken.Object["status"] = map[string]any{"successes": []any{map[string]any{"time": "yesterday", "success": true}}}
+			if _, err := objects.ApplyStatus(t.Context(), nameAA, broken, metav1.ApplyOptions{FieldManager: "checkplan"}); err != nil {
+				t.Fatal(err)
+			}
+			b := s.book(t, worksheet())
+			b.Results(all(good))
+			wantReachable(t, s, nameAA, "True TCPConnectSuccess")
+			if log := b.log.take(); len(log) != 1 || !strings.HasPrefix(log[0], "the history of "+nameAA+" cannot be read and begins anew: ") {
+				t.Errorf("log: %q", log)
+			}
+		})
+	})
+}
+
+// The object of a pair whose target moved goes on, with the new address.
+func TestEndpointMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		b := s.book(t, worksheet())
+		b.Results(all(bad))
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		w := worksheet()
+		w.Targets[1].Peer.Host = "10.0.0.22"
+		b = s.book(t, w)
+		b.Results(all(good))
+		synctest.Wait()
+		if endpoint, _, _ := unstructured.NestedString(s.object(nameAB).Object, "spec", "targetEndpoint"); endpoint != "10.0.0.22:2379" {
+			t.Errorf("endpoint %s", endpoint)
+		}
+		if status := s.status(t, nameAB); len(status.Outages) != 1 || status.Outages[0].End.Sub(status.Outages[0].Start.Time) != time.Hour {
+			t.Errorf("outages %+v", status.Outages)
+		}
+	})
+}
+
+// A probe task that is tried again is told everything from the beginning; the
+// objects, and the events, are as if it had been told once.
+func TestRetryOfTheTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		var results []checkup.Result
+		tell := func(b *opened, n int) {
+			for range n {
+				r := good
+				if len(results)%30 > 20 {
+					r = bad
+				}
+				results = append(results, of(0, 1, r))
+				b.Results(results[len(results)-1:])
+				time.Sleep(time.Second)
+			}
+		}
+		b := s.book(t, worksheet())
+		tell(b, 100)
+		b.stop() // killed: nothing more is written
+		b = s.book(t, worksheet())
+		b.Results(results)
+		tell(b, 50)
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		id := identify(worksheet().Sources[0], worksheet().Targets[1])
+		want, got := foldAll(id, results...), s.status(t, nameAB)
+		if diff := cmp.Diff(*want, got); diff != "" {
+			t.Errorf("(-told once +in two tries):\n%s", diff)
+		}
+		outages := checkup.Outages(results)
+		events := 0
+		for _, o := range outages {
+			events++
+			if !o.End.IsZero() {
+				events++
+			}
+		}
+		if told := s.told(t); len(told) != events {
+			t.Errorf("%d events of %d outages: %q", len(told), len(outages), told)
+		}
+	})
+}
+
+// One object that the API server refuses does not hold up the others.
+func TestRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		w := worksheet()
+		w.Sources[1].Label = "not a pod's name"
+		b := s.book(t, w)
+		b.Results(all(good))
+		wantReachable(t, s, nameAA, "True TCPConnectSuccess")
+		time.Sleep(5 * time.Minute)
+		if log := b.log.take(); len(log) != 2 || !strings.Contains(log[0], "is invalid") || !strings.HasSuffix(log[0], "; it is tried again every 1m0s") {
+			t.Errorf("log: %q", log)
+		}
+		if err := b.close(t); err == nil || !strings.HasPrefix(err.Error(), "2 of 5 PodNetworkConnectivityChecks could not be written: ") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestOpenErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		options := Options{Dynamic: s, Namespace: testNamespace, Worksheet: worksheet()}
+		s.refuse = func(verb, _, _, _ string) error {
+			return apierrors.NewForbidden(Resource.GroupResource(), "", errors.New("User \"probe\" cannot "+verb))
+		}
+		begin := time.Now()
+		if _, err := Open(t.Context(), options); err == nil || !strings.HasPrefix(err.Error(), "list PodNetworkConnectivityChecks in namespace checks: ") || !apierrors.IsForbidden(err) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("waited %v for a right", took)
+		}
+
+		s.refuse = nil
+		s.setTrouble(away)
+		if _, err := Open(t.Context(), options); !errors.Is(err, away) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(begin); took > 2*time.Minute {
+			t.Errorf("gave up after %v", took)
+		}
+		go func() { time.Sleep(5 * time.Second); s.setTrouble(nil) }()
+		if _, err := Open(t.Context(), options); err != nil {
+			t.Error(err)
+		}
+
+		options.Worksheet.Connections = nil
+		if _, err := Open(t.Context(), options); err == nil || err.Error() != "check api has no connections to keep PodNetworkConnectivityChecks of" {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// many has n targets for one source.
+func many(n int) *checkup.Worksheet {
+	w := worksheet()
+	w.Sources, w.Targets, w.Assignments = w.Sources[:1], nil, [][]int{nil}
+	for i := range n {
+		w.Targets = append(w.Targets, checkup.Endpoint{Label: fmt.Sprintf("kubelet-%d", i), Peer: &checkup.Peer{Host: fmt.Sprintf("10.1.%d.%d", i/250, i%250), Port: 10250, Family: checkup.IPv4, Transport: checkup.TLS}})
+		w.Assignments[0] = append(w.Assignments[0], i)
+	}
+	return w
+}
+
+// However many pairs there are, the API server is asked no more often than it is
+// said, and what changed does not wait behind what did not.
+func TestRate(t *testing.T) {
+	const pairs = 2000
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.plain = map[string]*unstructured.Unstructured{}
+		b := s.book(t, many(pairs))
+		every := func(r checkup.Result) {
+			results := make([]checkup.Result, pairs)
+			for i := range results {
+				results[i] = of(0, i, r)
+			}
+			b.Results(results)
+		}
+		// second returns the writes of a status of the second that it lasts.
+		second := func() (n int) {
+			time.Sleep(time.Second)
+			for _, w := range s.take() {
+				if strings.HasPrefix(w, "status ") {
+					n++
+				}
+			}
+			return n
+		}
+
+		every(good)
+		most, sum := 0, 0
+		for range pairs/writesPerSecond + 1 {
+			n := second()
+			most, sum = max(most, n), sum+n
+		}
+		if most > writesBurst+writesPerSecond || sum != pairs {
+			t.Errorf("first results: up to %d writes per second, %d in all", most, sum)
+		}
+
+		const seconds, cycle = 200, pairs / steadyPerSecond
+		changed := "kube-apiserver-a-to-kubelet-7-10250"
+		want := "True TCPConnectSuccess"
+		most, sum = 0, 0
+		for i := range seconds {
+			every(good) // which ends an outage
+			if i%10 == 5 {
+				time.Sleep(time.Millisecond)
+				b.Results([]checkup.Result{of(0, 7, bad)})
+				want = "False TCPConnectError"
+			} else {
+				want = "True TCPConnectSuccess"
+			}
+			n := second()
+			most, sum = max(most, n), sum+n
+			if got := s.reachable(t, changed); got != want {
+				t.Errorf("a second after it changed, %s is still %q", changed, got)
+			}
+		}
+		if limit := pairs*(seconds/cycle+1) + 2*seconds/10; most > writesBurst+writesPerSecond || sum > limit {
+			t.Errorf("steady: up to %d writes per second, %d in %d s, want at most %d", most, sum, seconds, limit)
+		}
+		for i := range pairs {
+			status := s.status(t, fmt.Sprintf("kube-apiserver-a-to-kubelet-%d-10250", i))
+			if age := time.Since(newest(&status)); age > (cycle+2)*time.Second {
+				t.Fatalf("the newest result of pair %d that was written is %v old", i, age)
+			}
+		}
+	})
+}

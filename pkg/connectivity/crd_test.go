@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package connectivity
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/openshift/api/operatorcontrolplane/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// The CRD has the fields of OpenShift's Go types, with their types, and no others.
+func TestCRDIsTheAPI(t *testing.T) {
+	schema, _, _ := unstructured.NestedMap(crdVersion(CRD()), "schema", "openAPIV3Schema", "properties")
+	var walk func(path string, typ reflect.Type, schema map[string]any)
+	walk = func(path string, typ reflect.Type, schema map[string]any) {
+		want := ""
+		switch {
+		case typ == reflect.TypeFor[metav1.Time](), typ == reflect.TypeFor[metav1.Duration](), typ.Kind() == reflect.String:
+			want = "string"
+		case typ.Kind() == reflect.Bool:
+			want = "boolean"
+		case typ.Kind() == reflect.Slice:
+			want = "array"
+			items, _ := schema["items"].(map[string]any)
+			walk(path+"[]", typ.Elem(), items)
+		default:
+			want = "object"
+			properties, _ := schema["properties"].(map[string]any)
+			fields := map[string]bool{}
+			for i := range typ.NumField() {
+				name, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
+				fields[name] = true
+				sub, ok := properties[name].(map[string]any)
+				if !ok {
+					t.Errorf("the CRD lacks %s.%s", path, name)
+					continue
+				}
+				walk(path+"."+name, typ.Field(i).Type, sub)
+			}
+			for name := range properties {
+				if !fields[name] {
+					t.Errorf("the CRD has %s.%s, which the API has not", path, name)
+				}
+			}
+		}
+		if schema["type"] != want {
+			t.Errorf("%s is %v, want %s", path, schema["type"], want)
+		}
+		if typ == reflect.TypeFor[metav1.Time]() && (schema["format"] != "date-time" || schema["nullable"] != true) {
+			t.Errorf("%s is no nullable date-time", path)
+		}
+	}
+	for name, typ := range map[string]reflect.Type{
+		"spec":   reflect.TypeFor[v1alpha1.PodNetworkConnectivityCheckSpec](),
+		"status": reflect.TypeFor[v1alpha1.PodNetworkConnectivityCheckStatus](),
+	} {
+		sub, _ := schema[name].(map[string]any)
+		walk(name, typ, sub)
+	}
+
+	columns, _, _ := unstructured.NestedSlice(crdVersion(CRD()), "additionalPrinterColumns")
+	var names []string
+	for _, c := range columns {
+		names = append(names, c.(map[string]any)["name"].(string))
+	}
+	if diff := cmp.Diff([]string{"Target Endpoint", "Reachable", "Since", "Age"}, names); diff != "" {
+		t.Errorf("columns (-want +got):\n%s", diff)
+	}
+}
+
+// crd is ours, changed, and served.
+func crd(t *testing.T, change func(spec, version map[string]any)) *unstructured.Unstructured {
+	t.Helper()
+	u := CRD()
+	u.SetLabels(nil)
+	spec := u.Object["spec"].(map[string]any)
+	if change != nil {
+		change(spec, spec["versions"].([]any)[0].(map[string]any))
+	}
+	u.Object["status"] = conditions("Established", "True", "the initial names have been accepted")
+	return u
+}
+
+func conditions(typ, status, message string) map[string]any {
+	return map[string]any{"conditions": []any{map[string]any{"type": typ, "status": status, "message": message}}}
+}
+
+// in goes down an object.
+func in(object map[string]any, path ...string) map[string]any {
+	for _, p := range path {
+		object = object[p].(map[string]any)
+	}
+	return object
+}
+
+func TestEnsureCRD(t *testing.T) {
+	properties := func(version map[string]any, path ...string) map[string]any {
+		return in(version, append([]string{"schema", "openAPIV3Schema", "properties"}, path...)...)
+	}
+	forbid := func(what string) func(verb, resource, subresource, name string) error {
+		return func(verb, _, _, name string) error {
+			if verb == what {
+				return apierrors.NewForbidden(crdResource.GroupResource(), name, fmt.Errorf("User \"setup\" cannot %s it", verb))
+			}
+			return nil
+		}
+	}
+	tests := []struct {
+		name    string
+		live    *unstructured.Unstructured
+		install bool
+		refuse  func(verb, resource, subresource, name string) error
+		want    string // of unwritten, a part
+		wantErr string
+		writes  int
+	}{
+		{name: "there", live: crd(t, nil)},
+		{name: "there, and ours may be installed", live: crd(t, nil), install: true},
+		{name: "there, with more than we write", live: crd(t, func(_, version map[string]any) {
+			properties(version, "spec", "properties")["color"] = map[string]any{"type": "string"}
+		})},
+		{name: "there, and takes anything", live: crd(t, func(_, version map[string]any) {
+			properties(version)["status"] = map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+		})},
+		{name: "missing, not allowed", want: "the cluster has no CustomResourceDefinition " + crdName + ", and the plan does not allow to create it (connectivityChecks.installCRD)"},
+		{name: "missing, allowed", install: true, writes: 1},
+		{name: "no right to look", refuse: forbid("get"), want: `no right to get the CustomResourceDefinition: customresourcedefinitions.apiextensions.k8s.io "` + crdName + `" is forbidden: User "setup" cannot get it`},
+		{name: "no right to create", install: true, refuse: forbid("patch"), want: "no right to create the CustomResourceDefinition: "},
+		{name: "API server away", refuse: func(string, string, string, string) error { return fmt.Errorf("connection refused") }, wantErr: "get CustomResourceDefinition " + crdName + ": connection refused"},
+		{name: "cluster-wide", live: crd(t, func(spec, _ map[string]any) { spec["scope"] = "Cluster" }), install: true,
+			want: `the cluster's CustomResourceDefinition ` + crdName + ` is not OpenShift's: spec.scope is "Cluster", not "Namespaced"`},
+		{name: "another kind", live: crd(t, func(spec, _ map[string]any) { in(spec, "names")["kind"] = "Check" }), want: `spec.names.kind is "Check", not "PodNetworkConnectivityCheck"`},
+		{name: "another version", live: crd(t, func(_, version map[string]any) { version["name"] = "v1" }), want: "it has no version v1alpha1"},
+		{name: "not served", live: crd(t, func(_, version map[string]any) { version["served"] = false }), want: "version v1alpha1 is not served"},
+		{name: "no status subresource", live: crd(t, func(_, version map[string]any) { delete(version, "subresources") }), want: "version v1alpha1 has no subresource status"},
+		{name: "a field less, and another type", live: crd(t, func(_, version map[string]any) {
+			delete(properties(version, "status", "properties", "outages", "items", "properties"), "endLogs")
+			properties(version, "spec", "properties", "targetEndpoint")["type"] = "integer"
+		}), want: "spec.targetEndpoint has the type integer, not string; status.outages[] lacks endLogs"},
+		{name: "a field that it requires", live: crd(t, func(_, version map[string]any) {
+			properties(version, "spec")["required"] = []any{"sourcePod", "sourceNode"}
+		}), want: "spec requires sourceNode"},
+		{name: "no schema at all", live: crd(t, func(_, version map[string]any) { delete(version, "schema") }), want: "the object has the type <nil>, not object"},
+		{name: "never established", live: func() *unstructured.Unstructured {
+			u := crd(t, nil)
+			u.Object["status"] = conditions("NamesAccepted", "False", "the singular name is taken")
+			return u
+		}(), want: "is not served: NamesAccepted is False: the singular name is taken"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				if test.live != nil {
+					if err := s.tracker.Create(crdResource, test.live.DeepCopy(), ""); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s.refuse = test.refuse
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go s.establish(ctx, 3*time.Second, test.live == nil)
+				unwritten, err := EnsureCRD(ctx, s, test.install)
+				if test.wantErr == "" && err != nil || test.wantErr != "" && (err == nil || err.Error() != test.wantErr) {
+					t.Errorf("error %v, want %q", err, test.wantErr)
+				}
+				if test.want == "" && unwritten != "" || !strings.Contains(unwritten, test.want) {
+					t.Errorf("unwritten: %q\nwant %q", unwritten, test.want)
+				}
+				if writes := s.take(); len(writes) != test.writes {
+					t.Errorf("wrote %q", writes)
+				}
+			})
+		})
+	}
+}
+
+// establish does, after a while, what the API server does with a new CRD.
+func (s *server) establish(ctx context.Context, later time.Duration, do bool) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(later):
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		object, err := s.tracker.Get(crdResource, "", crdName)
+		if err != nil || !do {
+			return
+		}
+		object.(*unstructured.Unstructured).Object["status"] = conditions("Established", "True", "")
+		if err := s.tracker.Update(crdResource, object, ""); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// Each right is used, and each verb that is used has its right: what is refused
+// without it is tested where it is used.
+func TestRights(t *testing.T) {
+	if got := Rights(checkup.ConnectivityChecks{InstallCRD: true}); got != nil {
+		t.Errorf("rights to write nothing: %v", got)
+	}
+	list := func(c checkup.ConnectivityChecks) (out []string) {
+		for _, r := range Rights(c) {
+			if r.Why == "" {
+				t.Errorf("%v: no reason", r)
+			}
+			out = append(out, strings.Join(append([]string{string(r.Phase), string(r.Scope), r.Namespace, r.Verb, r.Resource}, r.Names...), " "))
+		}
+		return out
+	}
+	common := []string{
+		"probe run  list podnetworkconnectivitychecks",
+		"probe run  create podnetworkconnectivitychecks",
+		"probe run  patch podnetworkconnectivitychecks",
+		"probe run  patch podnetworkconnectivitychecks/status",
+		"probe namespace default create events",
+		"conclude run  list podnetworkconnectivitychecks",
+		"conclude run  delete podnetworkconnectivitychecks",
+		"conclude run  patch podnetworkconnectivitychecks/status",
+	}
+	look := []string{"setup cluster  get customresourcedefinitions " + crdName}
+	if diff := cmp.Diff(append(look, common...), list(checkup.ConnectivityChecks{Write: true})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	install := []string{"setup cluster  create customresourcedefinitions " + crdName, "setup cluster  patch customresourcedefinitions " + crdName}
+	if diff := cmp.Diff(append(append(look, install...), common...), list(checkup.ConnectivityChecks{Write: true, InstallCRD: true})); diff != "" {
+		t.Errorf("with InstallCRD (-want +got):\n%s", diff)
+	}
+}
