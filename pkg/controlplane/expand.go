@@ -60,19 +60,20 @@ type expansion struct {
 // facet is what a pair's To stands for.
 type facet struct {
 	targets []*target
-	// families that there are addresses of.
-	families []checkup.IPFamily
+	// families that an instance has addresses of, by target.instance.
+	families map[string][]checkup.IPFamily
 }
 
 // target is a target of the worksheet to be.
 type target struct {
 	checkup.Endpoint
-	// service names the Service's port that leads to an endpoint, as "role
-	// namespace/name port"; or, of an address of a Service, that whose endpoints
-	// are its backends. Of one endpoint there can be several.
-	behind []string
+	// instance is the same for the addresses of one thing in several families.
+	instance string
+	// fronts names the port of the Service that this is an address of, and behind
+	// those that lead to an endpoint.
 	fronts string
-	index  int // in the worksheet; -1 for one that no pair names
+	behind []string
+	index  int // in the worksheet
 }
 
 // source is a source of the worksheet to be.
@@ -195,14 +196,14 @@ func (x *expansion) assign() ([]*source, []*target, error) {
 	return sources, targets, nil
 }
 
-// reaches says whether a source has an address of the family of a target. If it
-// has none of any family of the target's like, it does not matter: nothing that
-// is expected is left out for it.
+// reaches says whether a source is to probe a target: it is, unless it has no
+// address of the target's family, and there is one of the same instance of a
+// family that it has.
 func (s *source) reaches(t *target, f *facet) bool {
 	if t.Peer == nil || t.Peer.Family == checkup.AnyIPFamily || slices.Contains(s.families, t.Peer.Family) {
 		return true
 	}
-	return !slices.ContainsFunc(f.families, func(f checkup.IPFamily) bool { return slices.Contains(s.families, f) })
+	return !slices.ContainsFunc(f.families[t.instance], func(f checkup.IPFamily) bool { return slices.Contains(s.families, f) })
 }
 
 // write makes the worksheet.

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -190,13 +188,72 @@ func metricsServer(s *cluster.Snapshot, nodes ...string) *cluster.Snapshot {
 	return s
 }
 
-func TestTry(t *testing.T) {
-	for _, s := range []*cluster.Snapshot{kubeadm("cp-1 192.0.2.11", "cp-2 192.0.2.12"), kubeadm("cp 192.0.2.11")} {
-		w, warnings, err := Expand(planOf(), "api", s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Log(print(w), strings.Join(warnings, "\n"))
+// openshift is a cluster of OpenShift's with three control planes.
+func openshift() *cluster.Snapshot {
+	const (
+		api  = "pods with the labels app=openshift-kube-apiserver in namespace openshift-kube-apiserver"
+		etcd = "pods with the labels app=etcd in namespace openshift-etcd"
+	)
+	s := &cluster.Snapshot{
+		APIVersion: checkup.APIVersion, Kind: cluster.SnapshotKind, Platform: cluster.OpenShift,
+		Seen: []string{
+			whatPlatform, api, etcd, whatAPIServices, whatInfrastructure, whatService("default", "kubernetes"),
+			whatService("openshift-apiserver", "api"), whatPods("openshift-apiserver", "apiserver=true"),
+			whatService("openshift-oauth-apiserver", "api"), whatPods("openshift-oauth-apiserver", "apiserver=true"),
+		},
+		LoadBalancers: []cluster.LoadBalancer{
+			{Side: cluster.Internal, Host: "api-int.ocp.example.com", Port: 6443, Origin: whatInfrastructure},
+			{Side: cluster.External, Host: "api.ocp.example.com", Port: 6443, Origin: whatInfrastructure},
+		},
+		APIServices: []cluster.APIService{
+			{Name: "v1.apps.openshift.io", Namespace: "openshift-apiserver", Service: "api", Port: 443, Available: corev1.ConditionTrue},
+			{Name: "v1.build.openshift.io", Namespace: "openshift-apiserver", Service: "api", Port: 443, Available: corev1.ConditionTrue},
+			{Name: "v1.user.openshift.io", Namespace: "openshift-oauth-apiserver", Service: "api", Port: 443, Available: corev1.ConditionTrue},
+		},
 	}
-	_ = cmp.Diff
+	https := []cluster.ServicePort{{Name: "https", Port: 443}}
+	kubernetes := cluster.Service{Namespace: "default", Name: "kubernetes", ClusterIPs: []string{"172.30.0.1"}, Ports: https}
+	services := []cluster.Service{
+		{Namespace: "openshift-apiserver", Name: "api", ClusterIPs: []string{"172.30.10.1"}, Ports: append([]cluster.ServicePort{{Name: "check-endpoints", Port: 17698}}, https...), Selector: "apiserver=true"},
+		{Namespace: "openshift-oauth-apiserver", Name: "api", ClusterIPs: []string{"172.30.10.2"}, Ports: https, Selector: "apiserver=true"},
+	}
+	for i := range 3 {
+		node, ip := fmt.Sprintf("master-%d.ocp.example.com", i), fmt.Sprintf("192.0.2.1%d", i)
+		s.Nodes = append(s.Nodes, controlPlaneNode(node, ip))
+		for namespace, app := range map[string]string{"openshift-kube-apiserver": "openshift-kube-apiserver", "openshift-etcd": "etcd"} {
+			pod := podOf(namespace+"/"+strings.TrimPrefix(app, "openshift-")+"-"+node, node, map[string]string{"app": app}, ip)
+			pod.HostNetwork, pod.Annotations = true, map[string]string{mirror: "0123456789abcdef"}
+			s.Components = append(s.Components, pod)
+		}
+		kubernetes.Endpoints = append(kubernetes.Endpoints, endpoint(ip, 6443, "https", "", ""))
+		for j, namespace := range []string{"openshift-apiserver", "openshift-oauth-apiserver"} {
+			pod, ip := fmt.Sprintf("%s/apiserver-%d%d", namespace, i, j), fmt.Sprintf("10.128.%d.%d", i, j+5)
+			s.Components = append(s.Components, podOf(pod, node, map[string]string{"apiserver": "true"}, ip))
+			services[j].Endpoints = append(services[j].Endpoints, endpoint(ip, 8443, "https", node, pod))
+		}
+		services[0].Endpoints = append(services[0].Endpoints, endpoint(fmt.Sprintf("10.128.%d.5", i), 17698, "check-endpoints", node, fmt.Sprintf("openshift-apiserver/apiserver-%d0", i)))
+	}
+	s.Nodes = append(s.Nodes, readyNode("worker-0.ocp.example.com", "192.0.2.20"))
+	s.Services = append(services, kubernetes)
+	return s
+}
+
+// managed is a cluster whose control plane is not to be seen: two addresses, and
+// nodes.
+func managed(nodes int) *cluster.Snapshot {
+	s := &cluster.Snapshot{
+		APIVersion: checkup.APIVersion, Kind: cluster.SnapshotKind,
+		Seen: []string{whatPlatform, whatAPIServices, whatKubeadmConfig, whatClusterInfo, whatInfrastructure, whatService("default", "kubernetes")},
+		Services: []cluster.Service{{
+			Namespace: "default", Name: "kubernetes", ClusterIPs: []string{"10.100.0.1"}, Ports: []cluster.ServicePort{{Name: "https", Port: 443}},
+			Endpoints: []cluster.ServiceEndpoint{endpoint("192.0.2.130", 443, "https", "", ""), endpoint("192.0.2.230", 443, "https", "", "")},
+		}},
+	}
+	for i := range nodes {
+		name := fmt.Sprintf("ip-10-0-%d-%d.eu-west-1.compute.internal", i/250, i%250+1)
+		n := readyNode(name, fmt.Sprintf("10.%d.%d.%d", i/60_000, i/250%250, i%250+1))
+		n.Labels[corev1.LabelTopologyZone] = []string{"eu-west-1a", "eu-west-1b"}[i%2]
+		s.Nodes = append(s.Nodes, n)
+	}
+	return s
 }

@@ -131,6 +131,7 @@ func presetPairs(preset checkup.Preset) []checkup.ComponentPair {
 		{From: aggregated, To: api + host},
 		{From: aggregated, To: api},
 		{From: aggregated, To: checkup.ComponentEtcd},
+		{From: api, To: api}, // that what fails at the Service's address can be told from what is behind it
 		{From: api, To: api + service},
 		{From: aggregated, To: api + service},
 		{From: api, To: checkup.ComponentLoadBalancerIn},

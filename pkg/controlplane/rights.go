@@ -3,9 +3,7 @@
 package controlplane
 
 import (
-	"cmp"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -15,12 +13,42 @@ import (
 // Rights are the verbs that Survey uses for a check, all of them in the phase
 // setup: those of the check's preset or, where that is auto, of every preset that
 // it may come to. Which namespaces aggregated API servers are in is not known
-// before the survey, so that what is read of these has to be readable everywhere.
+// before the survey, so that what is read of them has to be readable everywhere;
+// then it is not asked for in single namespaces, too.
 func Rights(check checkup.Check) []checkup.Right {
 	c := check.ControlPlane
 	if c == nil {
 		return nil
 	}
+	presets := []checkup.Preset{c.Preset}
+	all := lookups{services: map[string]bool{}}
+	namespaces := map[string]bool{} // in which pods are listed
+	if c.Preset == checkup.PresetAuto {
+		presets = []checkup.Preset{checkup.PresetOpenShift, checkup.PresetKubeadm, checkup.PresetGeneric}
+		all.kubeadmConfig, all.infrastructure, namespaces["kube-system"] = true, true, true
+	}
+	for _, preset := range presets {
+		look, err := layoutOf(c, preset).lookups()
+		if err != nil {
+			continue // a selector that makes no sense, which Survey tells
+		}
+		for _, l := range look.pods {
+			namespaces[l.namespace] = true
+		}
+		for service, pods := range look.services {
+			all.services[service] = true
+			if pods {
+				namespace, _, _ := strings.Cut(service, "/")
+				namespaces[namespace] = true
+			}
+		}
+		all.aggregated = all.aggregated || look.aggregated
+		all.aggregatedPods = all.aggregatedPods || look.aggregatedPods
+		all.kubeadmConfig = all.kubeadmConfig || look.kubeadmConfig
+		all.clusterInfo = all.clusterInfo || look.clusterInfo
+		all.infrastructure = all.infrastructure || look.infrastructure
+	}
+
 	var rights []checkup.Right
 	add := func(namespace, group, resource, verb, why string, names ...string) {
 		r := checkup.Right{
@@ -30,73 +58,45 @@ func Rights(check checkup.Check) []checkup.Right {
 		if namespace == "" {
 			r.Scope = checkup.ScopeCluster
 		}
-		if !slices.ContainsFunc(rights, func(have checkup.Right) bool { return reflect.DeepEqual(have, r) }) {
-			rights = append(rights, r)
-		}
+		rights = append(rights, r)
 	}
-	presets := []checkup.Preset{c.Preset}
-	if c.Preset == checkup.PresetAuto {
-		presets = []checkup.Preset{checkup.PresetOpenShift, checkup.PresetKubeadm, checkup.PresetGeneric}
-		add("kube-system", "", "pods", "list", "whether kubeadm's static pods are there")
-	}
-	// What is listed or read everywhere need not be so in a namespace, too.
 	const (
-		podsWhy     = "where components are"
-		servicesWhy = "the addresses of Services that components have"
-		slicesWhy   = "the endpoints of those Services"
+		podsWhy     = "the pods of components"
+		servicesWhy = "the addresses of components' Services"
+		slicesWhy   = "the endpoints of components' Services"
 	)
-	kubeadmConfig, clusterInfo, infrastructure := c.Preset == checkup.PresetAuto, false, c.Preset == checkup.PresetAuto
-	var aggregated, aggregatedPods bool
-	namespaces := map[string]bool{}
-	services := map[string][]string{}
-	for _, preset := range presets {
-		look, err := layoutOf(c, preset).lookups()
-		if err != nil {
-			continue // a selector that makes no sense, which Survey tells
-		}
-		for _, l := range look.pods {
-			namespaces[l.namespace] = true
-		}
-		for name, pods := range look.services {
-			namespace, name, _ := strings.Cut(name, "/")
-			services[namespace] = append(services[namespace], name)
-			if pods {
-				namespaces[namespace] = true
-			}
-		}
-		aggregated, aggregatedPods = aggregated || look.aggregated, aggregatedPods || look.aggregatedPods
-		kubeadmConfig, clusterInfo, infrastructure = kubeadmConfig || look.kubeadmConfig, clusterInfo || look.clusterInfo, infrastructure || look.infrastructure
+	if all.aggregated {
+		add("", apiServices.Group, apiServices.Resource, "list", "which aggregated API servers there are")
+		add("", "", "services", "get", servicesWhy)
+		add("", "discovery.k8s.io", "endpointslices", "list", slicesWhy)
 	}
-	if aggregatedPods {
-		rights = nil
+	if all.aggregatedPods {
 		add("", "", "pods", "list", podsWhy)
-	} else {
+	}
+	if all.infrastructure {
+		add("", infrastructures.Group, infrastructures.Resource, "get", "whether this is OpenShift, and its load balancers", "cluster")
+	}
+	if !all.aggregatedPods {
 		for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
 			add(namespace, "", "pods", "list", podsWhy)
 		}
 	}
-	if aggregated {
-		add("", "apiregistration.k8s.io", "apiservices", "list", "which aggregated API servers there are")
-		add("", "", "services", "get", servicesWhy)
-		add("", "discovery.k8s.io", "endpointslices", "list", slicesWhy)
-	} else {
-		for _, namespace := range slices.Sorted(maps.Keys(services)) {
-			names := slices.Sorted(slices.Values(services[namespace]))
-			add(namespace, "", "services", "get", servicesWhy, slices.Compact(names)...)
+	if !all.aggregated {
+		names := map[string][]string{}
+		for _, service := range slices.Sorted(maps.Keys(all.services)) {
+			namespace, name, _ := strings.Cut(service, "/")
+			names[namespace] = append(names[namespace], name)
+		}
+		for _, namespace := range slices.Sorted(maps.Keys(names)) {
+			add(namespace, "", "services", "get", servicesWhy, names[namespace]...)
 			add(namespace, "discovery.k8s.io", "endpointslices", "list", slicesWhy)
 		}
 	}
-	if kubeadmConfig {
+	if all.kubeadmConfig {
 		add("kube-system", "", "configmaps", "get", "the load balancer and the etcd members that kubeadm knows", "kubeadm-config")
 	}
-	if clusterInfo {
-		add("kube-public", "", "configmaps", "get", "the load balancer that users are told of", "cluster-info")
+	if all.clusterInfo {
+		add("kube-public", "", "configmaps", "get", "the load balancer that joining nodes are told of", "cluster-info")
 	}
-	if infrastructure {
-		add("", "config.openshift.io", "infrastructures", "get", "OpenShift's load balancers", "cluster")
-	}
-	slices.SortStableFunc(rights, func(a, b checkup.Right) int {
-		return cmp.Or(cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Namespace, b.Namespace))
-	})
 	return rights
 }

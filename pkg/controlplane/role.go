@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
 // at is where one instance of a role is spoken to.
@@ -36,7 +38,7 @@ func (x *expansion) facet(to string) *facet {
 		return f
 	}
 	role, which, _ := strings.Cut(to, ".")
-	f := &facet{}
+	f := &facet{families: map[string][]checkup.IPFamily{}}
 	x.facets[to] = f
 	switch which {
 	case facetService:
@@ -53,11 +55,11 @@ func (x *expansion) facet(to string) *facet {
 	// that there is none of a family that is, is told.
 	var kept []*target
 	for _, t := range f.targets {
-		if t.Peer == nil || x.wants(t.Peer.Family) {
+		if t.Peer == nil {
 			kept = append(kept, t)
-		}
-		if t.Peer != nil && x.wants(t.Peer.Family) && !slices.Contains(f.families, t.Peer.Family) {
-			f.families = append(f.families, t.Peer.Family)
+		} else if x.wants(t.Peer.Family) {
+			kept = append(kept, t)
+			f.families[t.instance] = append(f.families[t.instance], t.Peer.Family)
 		}
 	}
 	if len(kept) == 0 {
@@ -79,7 +81,7 @@ func (x *expansion) facet(to string) *facet {
 	}
 	for _, t := range f.targets {
 		if t.Peer == nil {
-			x.warn("%s, %s: %s; its pairs are unmeasured", to, t.Label, t.Cause.Message)
+			x.warn("%s: %s: its pairs are unmeasured", t.Label, t.Cause.Message)
 		}
 	}
 	return f
@@ -102,6 +104,7 @@ func missing(role, label, cause string) *target {
 func (x *expansion) target(name, label string, a at) *target {
 	r := x.roles[name]
 	t := &target{Endpoint: checkup.Endpoint{Node: a.node, Pod: a.pod, Component: name, Label: label}}
+	t.instance = fmt.Sprintf("%s %d", cmp.Or(a.pod, a.node, a.host), a.port)
 	if x.nodes[a.node] == nil {
 		t.Node = ""
 	}
@@ -222,25 +225,16 @@ func (x *expansion) servicesOf(name string) []served {
 			slices.Sort(ports[key])
 			add(served{namespace: key[0], name: key[1], ports: ports[key], endpoint: base + "-endpoint", cluster: base + "-service-cluster", first: first})
 		}
-		if len(keys) == 0 {
-			x.absent(name, "no APIService has a Service")
+		if len(keys) == 0 && !x.chosen {
+			x.warn("no APIService has a Service: there is no aggregated API server to probe")
 		}
 	}
 	return all
 }
 
-// absent tells of a role that the cluster does not have. In the pairs of a preset
-// that is a cluster without it; in those of a plan it is expected.
-func (x *expansion) absent(name, cause string) (expected bool) {
-	if !x.chosen {
-		x.warn("%s: %s, so there is none to probe", name, cause)
-	}
-	return x.chosen
-}
-
-// usedPorts are the ports of a Service that matter. Those that are asked for and
-// are not there are in without.
-func (v served) usedPorts() (used []cluster.ServicePort, without []int) {
+// usedPorts are the ports of a Service that matter. The causes tell of what is
+// asked for and not there.
+func (v served) usedPorts() (used []cluster.ServicePort, causes []string) {
 	for _, p := range v.Ports {
 		if len(v.ports) == 0 || slices.Contains(v.ports, p.Port) {
 			used = append(used, p)
@@ -248,10 +242,13 @@ func (v served) usedPorts() (used []cluster.ServicePort, without []int) {
 	}
 	for _, port := range v.ports {
 		if !slices.ContainsFunc(used, func(p cluster.ServicePort) bool { return p.Port == port }) {
-			without = append(without, port)
+			causes = append(causes, fmt.Sprintf("service %s/%s has no TCP port %d", v.namespace, v.name, port))
 		}
 	}
-	return used, without
+	if len(used)+len(causes) == 0 {
+		causes = []string{fmt.Sprintf("service %s/%s has no TCP port", v.namespace, v.name)}
+	}
+	return used, causes
 }
 
 // key names the port of a Service that has a name, of a role.
@@ -271,7 +268,7 @@ func (x *expansion) instanceTargets(name string) []*target {
 				x.problems = append(x.problems, fmt.Errorf("roles.%s.hosts: %q is no host with a port", name, h))
 				continue
 			}
-			targets = append(targets, x.target(name, name+"-"+dashed(host), at{host: host, port: port, node: x.nodeOf(host)}))
+			targets = append(targets, x.outside(name, name, host, port))
 		}
 		return targets
 	case r.own && r.Pods != nil:
@@ -301,6 +298,14 @@ func (x *expansion) instanceTargets(name string) []*target {
 	}
 	x.problems = append(x.problems, fmt.Errorf("no role %q", name))
 	return nil
+}
+
+// outside is an instance that is known by its address only, and is expected at it
+// whatever else is at its node.
+func (x *expansion) outside(name, label, host string, port int) *target {
+	t := x.target(name, label+"-"+dashed(host), at{host: host, port: port, node: x.nodeOf(host)})
+	t.instance = fmt.Sprintf("%s %d", host, port)
+	return t
 }
 
 // podTargets are the pods of a role, at each of their addresses.
@@ -372,7 +377,8 @@ func (x *expansion) endpointTargets(name string) []*target {
 			x.warn("%s: service %s/%s stands for %s and has no endpoints: it is probed by its name only", name, v.namespace, v.name, v.ExternalName)
 			continue
 		}
-		used, without := v.usedPorts()
+		used, causes := v.usedPorts()
+		var notReady []string
 		byAddress := map[at]*target{}
 		for _, p := range used {
 			some := false
@@ -387,6 +393,9 @@ func (x *expansion) endpointTargets(name string) []*target {
 					t = x.target(name, v.endpoint+"-"+cmp.Or(a.node, dashed(a.host)), a)
 					byAddress[a] = t
 					targets = append(targets, t)
+					if !e.Ready {
+						notReady = append(notReady, t.Label)
+					}
 				}
 				if key := v.key(name, p.Name, e.Family); !slices.Contains(t.behind, key) {
 					t.behind = append(t.behind, key)
@@ -396,8 +405,12 @@ func (x *expansion) endpointTargets(name string) []*target {
 				targets = append(targets, missing(name, v.endpoint, fmt.Sprintf("service %s/%s has no endpoints behind its port %d", v.namespace, v.name, p.Port)))
 			}
 		}
-		for _, port := range without {
-			targets = append(targets, missing(name, v.endpoint, fmt.Sprintf("service %s/%s has no port %d", v.namespace, v.name, port)))
+		for _, cause := range causes {
+			targets = append(targets, missing(name, v.endpoint, cause))
+		}
+		if len(notReady) > 0 {
+			slices.Sort(notReady)
+			x.warn("service %s/%s: %s not ready, and will probably fail: %s", v.namespace, v.name, isOrAre(len(notReady), "endpoint"), some(notReady))
 		}
 	}
 	return targets
@@ -437,20 +450,24 @@ func (x *expansion) serviceTargets(name string) []*target {
 			targets = append(targets, missing(name, v.cluster, v.cause))
 			continue
 		}
-		used, without := v.usedPorts()
-		for _, port := range without {
-			targets = append(targets, missing(name, v.cluster, fmt.Sprintf("service %s/%s has no port %d", v.namespace, v.name, port)))
-		}
-		if v.ExternalName != "" {
-			ports := v.ports
-			for _, p := range used {
-				ports = append(ports, p.Port)
+		used, causes := v.usedPorts()
+		if v.ExternalName != "" { // its ports mean nothing, those that are asked for count
+			ports := slices.Clone(v.ports)
+			for _, p := range v.Ports {
+				if len(v.ports) == 0 {
+					ports = append(ports, p.Port)
+				}
 			}
-			slices.Sort(ports)
-			for _, port := range slices.Compact(ports) {
+			for _, port := range ports {
 				targets = append(targets, x.target(name, v.cluster, at{host: v.ExternalName, port: port}))
 			}
+			if len(ports) == 0 {
+				targets = append(targets, missing(name, v.cluster, fmt.Sprintf("service %s/%s has no port: say which by port", v.namespace, v.name)))
+			}
 			continue
+		}
+		for _, cause := range causes {
+			targets = append(targets, missing(name, v.cluster, cause))
 		}
 		if len(v.ClusterIPs) == 0 {
 			targets = append(targets, missing(name, v.cluster, fmt.Sprintf("service %s/%s has no cluster IP", v.namespace, v.name)))
@@ -463,6 +480,7 @@ func (x *expansion) serviceTargets(name string) []*target {
 			}
 			for _, p := range used {
 				t := x.target(name, label, at{host: ip, port: p.Port})
+				t.instance = v.key(name, p.Name, "")
 				if t.Peer != nil {
 					t.fronts = v.key(name, p.Name, t.Peer.Family)
 				}
@@ -564,7 +582,7 @@ func (x *expansion) etcdTargets(name string) []*target {
 		_, unseen := x.lookedAt(whatKubeadmConfig)
 		for _, member := range x.s.EtcdEndpoints {
 			if host, port, err := hostPort(member, etcdPort); err == nil {
-				targets = append(targets, x.target(name, label+"-"+dashed(host), at{host: host, port: port, node: x.nodeOf(host)}))
+				targets = append(targets, x.outside(name, label, host, port))
 			}
 		}
 		if unseen != "" && len(targets) == 0 {
@@ -606,8 +624,9 @@ func (x *expansion) nodeTargets(name string) []*target {
 // choose takes as many nodes as the plan allows: always the same ones, as long as
 // they are there.
 func (x *expansion) choose(nodes []cluster.Node, as string) []cluster.Node {
+	byName := func(a, b cluster.Node) int { return cmp.Compare(a.Name, b.Name) }
 	if len(nodes) <= x.check.MaxNodes {
-		return nodes
+		return slices.SortedFunc(slices.Values(nodes), byName)
 	}
 	type ranked struct {
 		rank uint64
@@ -627,6 +646,7 @@ func (x *expansion) choose(nodes []cluster.Node, as string) []cluster.Node {
 	for i := range chosen {
 		chosen[i] = all[i].node
 	}
+	slices.SortFunc(chosen, byName)
 	x.warn("node: %d of %s are %s, chosen by a hash of their names, because of maxNodes", len(chosen), plural(len(nodes), "node"), as)
 	return chosen
 }
@@ -674,9 +694,10 @@ func (x *expansion) balancerTargets(name string, side cluster.Side, label string
 		return targets
 	case len(causes) > 0:
 		return []*target{missing(name, label, strings.Join(causes, "; "))}
-	case x.absent(name, "nothing names one that is not an API server itself"):
+	case x.chosen:
 		return []*target{missing(name, label, "nothing names one that is not an API server itself")}
 	}
+	x.warn("no load balancer is known that is not an API server itself: none is probed")
 	return nil
 }
 
@@ -762,18 +783,31 @@ func tolerations(c cluster.Component) []checkup.Toleration {
 	if _, static := c.Annotations[mirror]; static {
 		return []checkup.Toleration{{Operator: string(corev1.TolerationOpExists)}}
 	}
-	return fixtureTolerations(c.Tolerations)
+	return scheduling.FixtureTolerations(c.Tolerations)
 }
 
 // nodeSources are agents in the pod network, on as many nodes as the plan allows
 // of those that take an ordinary pod.
 func (x *expansion) nodeSources(name string) []*source {
-	tolerated := fixtureTolerations(nil)
+	tolerated := scheduling.FixtureTolerations(nil)
+	demands := scheduling.NewDemands(&corev1.Pod{Spec: corev1.PodSpec{
+		NodeSelector: map[string]string{corev1.LabelOSStable: "linux"}, Tolerations: scheduling.Tolerations(tolerated),
+	}})
 	var admitted []cluster.Node
-	for _, n := range x.s.Nodes {
-		if takes(n, tolerated) {
-			admitted = append(admitted, n)
+	left := map[string]int{} // by reason
+	for i := range x.s.Nodes {
+		reasons := slices.DeleteFunc(demands.Reasons(&x.s.Nodes[i]), func(r scheduling.Reason) bool {
+			return r.Predicate != scheduling.NodeAffinity && r.Predicate != scheduling.TaintToleration // a node that is full is still one
+		})
+		if len(reasons) == 0 {
+			admitted = append(admitted, x.s.Nodes[i])
+		} else {
+			left[reasons[0].Message]++
 		}
+	}
+	var why []string
+	for _, reason := range slices.Sorted(maps.Keys(left)) {
+		why = append(why, fmt.Sprintf("%s: %s", plural(left[reason], "node"), reason))
 	}
 	var sources []*source
 	for _, n := range x.choose(admitted, "sources") {
@@ -783,9 +817,12 @@ func (x *expansion) nodeSources(name string) []*source {
 		})
 	}
 	if len(sources) == 0 {
-		cause := fmt.Sprintf("none of %s takes an ordinary pod: each has a taint, or is no Linux node", plural(len(x.s.Nodes), "node"))
+		cause := fmt.Sprintf("none of %s takes an ordinary pod (%s)", plural(len(x.s.Nodes), "node"), strings.Join(why, "; "))
 		x.warn("%s: %s: there is none to probe from, and its pairs are unmeasured", name, cause)
-		sources = []*source{absentSource(name, name, cause)}
+		return []*source{absentSource(name, name, cause)}
+	}
+	if len(why) > 0 {
+		x.warn("%s: %d of %s can be sources; left out: %s", name, len(admitted), plural(len(x.s.Nodes), "node"), strings.Join(why, "; "))
 	}
 	return sources
 }

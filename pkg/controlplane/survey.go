@@ -148,15 +148,14 @@ func (v *survey) platform(ctx context.Context) error {
 		}
 	}
 	var forbidden error
-	for _, r := range presetRoles(checkup.PresetKubeadm) {
-		if r.Pods == nil {
-			continue
-		}
-		selector, err := cluster.Selector(r.Pods.Selector)
+	roles := presetRoles(checkup.PresetKubeadm)
+	for _, name := range []string{checkup.ComponentKubeAPIServer, checkup.ComponentEtcd} {
+		where := roles[name].Pods
+		selector, err := cluster.Selector(where.Selector)
 		if err != nil {
 			return err
 		}
-		pods, err := v.Components(ctx, r.Pods.Namespace, selector)
+		pods, err := v.Components(ctx, where.Namespace, selector)
 		switch {
 		case len(pods) > 0:
 			v.s.Platform = cluster.Kubeadm

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+)
+
+// scenario is a cluster and a plan; what becomes of them is in
+// testdata/expand/<name>.txt.
+type scenario struct {
+	name     string
+	plan     *checkup.Plan
+	snapshot *cluster.Snapshot
+}
+
+func changed(s *cluster.Snapshot, changes ...func(*cluster.Snapshot)) *cluster.Snapshot {
+	for _, change := range changes {
+		change(s)
+	}
+	return s
+}
+
+func service(s *cluster.Snapshot, namespace, name string, change func(*cluster.Service)) {
+	change(s.Service(namespace, name))
+}
+
+// unseen makes something that was seen unseen, with what came of it.
+func unseen(what, cause string) func(*cluster.Snapshot) {
+	return func(s *cluster.Snapshot) {
+		s.Seen = slices.DeleteFunc(s.Seen, func(seen string) bool { return seen == what })
+		s.AddUnseen(what, errors.New(cause))
+	}
+}
+
+func withoutPods(component string) func(*cluster.Snapshot) {
+	return func(s *cluster.Snapshot) {
+		s.Components = slices.DeleteFunc(s.Components, func(c cluster.Component) bool { return c.Labels["component"] == component })
+	}
+}
+
+func scenarios() []scenario {
+	twoPlanes := []string{"cp-1 192.0.2.11", "cp-2 192.0.2.12"}
+	labels := func(key, value string) checkup.LabelSelector {
+		return checkup.LabelSelector{MatchLabels: map[string]string{key: value}}
+	}
+	return []scenario{
+		{"kubeadm-two-control-planes", planOf(), kubeadm(twoPlanes...)},
+		{"kubeadm-one-control-plane", planOf(), kubeadm("cp 192.0.2.11")},
+		{"kubeadm-without-aggregated", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) { s.APIServices = nil })},
+		{"openshift", planOf(), openshift()},
+		{"managed", planOf(), metricsServer(managed(3), "ip-10-0-0-1.eu-west-1.compute.internal")},
+		{"managed-some-nodes", planOf(func(c *checkup.ControlPlane) { c.MaxNodes = 2 }), managed(1000)},
+		{"managed-nodes-that-differ", planOf(), changed(managed(5), func(s *cluster.Snapshot) {
+			s.Nodes[0].Taints = []corev1.Taint{{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule}}
+			s.Nodes[1].Labels["kubernetes.io/os"] = "windows"
+			s.Nodes[2].Ready = corev1.ConditionUnknown
+			s.Nodes[2].Taints = []corev1.Taint{{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoSchedule}, {Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute}}
+		})},
+		{"ipv6-only", planOf(), changed(kubeadm("cp-1 fd00::11", "cp-2 fd00::12"), func(s *cluster.Snapshot) {
+			s.Nodes[0].InternalIPs = []string{"fd00::20"}
+			service(s, "default", "kubernetes", func(v *cluster.Service) { v.ClusterIPs = []string{"fd01::1"} })
+			service(s, "kube-system", "metrics-server", func(v *cluster.Service) {
+				v.ClusterIPs = []string{"fd01::50"}
+				v.Endpoints = []cluster.ServiceEndpoint{endpoint("fd02::5", 10250, "https", "worker", "kube-system/metrics-server-0")}
+			})
+			for i, c := range s.Components {
+				if c.Name == "kube-system/metrics-server-0" {
+					s.Components[i].IPs = []string{"fd02::5"}
+				}
+			}
+		})},
+		{"dual-stack", planOf(), dualStack()},
+		{"dual-stack-of-one-family", planOf(func(c *checkup.ControlPlane) { c.IPFamilies = []checkup.IPFamily{checkup.IPv6} }), dualStack()},
+		{"two-ports", planOf(pairs("kube-apiserver > aggregated-apiserver", "kube-apiserver > aggregated-apiserver.service")), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			s.APIServices = append(s.APIServices, cluster.APIService{Name: "v1.more.example.com", Namespace: "kube-system", Service: "metrics-server", Port: 8443, Available: corev1.ConditionTrue})
+			service(s, "kube-system", "metrics-server", func(v *cluster.Service) {
+				v.Ports = append(v.Ports, cluster.ServicePort{Name: "more", Port: 8443})
+				v.Endpoints = append(v.Endpoints, endpoint("10.244.1.5", 8443, "more", "worker", "kube-system/metrics-server-0"))
+			})
+		})},
+		{"two-ports-of-which-both-lead-to-one", planOf(pairs("kube-apiserver > aggregated-apiserver", "kube-apiserver > aggregated-apiserver.service")), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			s.APIServices = append(s.APIServices, cluster.APIService{Name: "v1.more.example.com", Namespace: "kube-system", Service: "metrics-server", Port: 8443, Available: corev1.ConditionTrue})
+			service(s, "kube-system", "metrics-server", func(v *cluster.Service) {
+				v.Ports = append(v.Ports, cluster.ServicePort{Name: "more", Port: 8443})
+				v.Endpoints = append(v.Endpoints, endpoint("10.244.1.5", 10250, "more", "worker", "kube-system/metrics-server-0"))
+			})
+		})},
+		{"two-endpoints-on-one-node", planOf(), changed(metricsServer(changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			s.Services, s.APIServices = s.Services[:1], nil
+			s.Components = s.Components[:2]
+		}), "worker", "worker"), nothing)},
+		{"nodes-named-by-address-and-domain", planOf(pairs("kube-apiserver > etcd", "kube-apiserver > node")), kubeadm("192.0.2.11 192.0.2.11", "cp.a.example.com 192.0.2.12", "cp.b.example.com 192.0.2.13")},
+		{"etcd-outside", planOf(), changed(kubeadm("cp 192.0.2.11"), withoutPods("etcd"), func(s *cluster.Snapshot) {
+			s.EtcdEndpoints = []string{"etcd-1.example.com:2379", "192.0.2.20:2379", "[fd00::3]:2379"}
+		})},
+		{"etcd-with-certificate", planOf(withRole("etcd", checkup.ComponentRole{TLS: true, ServerName: "etcd", ClientCertificate: "etcd-client"}), pairs("kube-apiserver > etcd")), kubeadm("cp 192.0.2.11")},
+		{"etcd-not-seen", planOf(), changed(kubeadm("cp 192.0.2.11"), withoutPods("etcd"))},
+		{"etcd-without-tls", planOf(pairs("kube-apiserver > etcd", "kube-apiserver > etcd.host")), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			s.Components[1].Annotations[advertisedEtcd] = "http://192.0.2.11:2379"
+		})},
+		{"api-server-off-its-service", planOf(), changed(kubeadm(twoPlanes...), func(s *cluster.Snapshot) {
+			service(s, "default", "kubernetes", func(v *cluster.Service) { v.Endpoints = v.Endpoints[:1] })
+		})},
+		{"api-servers-not-allowed-to-be-seen", planOf(), changed(kubeadm(twoPlanes...), withoutPods("kube-apiserver"), unseen(kubeadmAPI, "missing the verb list on pods in namespace kube-system (a Role)"))},
+		{"endpoint-not-ready", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			service(s, "kube-system", "metrics-server", func(v *cluster.Service) { v.Endpoints[0].Ready = false })
+		})},
+		{"pod-on-no-node", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			service(s, "kube-system", "metrics-server", func(v *cluster.Service) { v.Endpoints = nil })
+			c := &s.Components[len(s.Components)-1]
+			c.Node, c.IPs, c.Ready = "", nil, false
+		})},
+		{"service-without-endpoints", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			service(s, "kube-system", "metrics-server", func(v *cluster.Service) { v.Endpoints = nil })
+			s.Components = s.Components[:2]
+		})},
+		{"service-not-there", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) { s.Services = s.Services[:1] })},
+		{"service-with-another-port", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) { s.APIServices[0].Port = 8443 })},
+		{"service-without-selector", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			service(s, "kube-system", "metrics-server", func(v *cluster.Service) { v.Selector = "" })
+		})},
+		{"service-headless", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			service(s, "kube-system", "metrics-server", func(v *cluster.Service) { v.ClusterIPs = nil })
+		})},
+		{"service-of-a-name-outside", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			service(s, "kube-system", "metrics-server", func(v *cluster.Service) {
+				*v = cluster.Service{Namespace: "kube-system", Name: "metrics-server", ExternalName: "metrics.example.com"}
+			})
+		})},
+		{"api-services-not-allowed-to-be-seen", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) { s.APIServices = nil },
+			unseen(whatAPIServices, "missing the verb list on apiservices.apiregistration.k8s.io in the whole cluster (a ClusterRole)"))},
+		{"load-balancers-not-allowed-to-be-seen", planOf(), changed(kubeadm(twoPlanes...), func(s *cluster.Snapshot) { s.LoadBalancers = nil },
+			unseen(whatKubeadmConfig, "missing the verb get on configmaps in namespace kube-system (a Role)"))},
+		{"load-balancers-that-differ", planOf(), changed(kubeadm(twoPlanes...), func(s *cluster.Snapshot) {
+			s.LoadBalancers[0].Host = "192.0.2.100"
+		})},
+		{"node-without-address", planOf(pairs("kube-apiserver > node", "kube-apiserver > kube-apiserver.host")), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			for i := range s.Nodes {
+				s.Nodes[i].InternalIPs = nil
+			}
+			s.Nodes = append(s.Nodes, readyNode("seen", "192.0.2.99"))
+		})},
+		{"kubelet-on-another-port", planOf(pairs("kube-apiserver > node")), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) { s.Nodes[0].KubeletPort = 10999 })},
+		{"roles-of-the-plan", planOf(
+			withRole("dns", checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: "kube-system", Name: "kube-dns"}}),
+			withRole("scheduler", checkup.ComponentRole{TLS: true, Path: "/healthz", Pods: &checkup.ComponentPods{Namespace: "kube-system", Selector: labels("component", "kube-scheduler"), Port: 10259}}),
+			withRole("vault", checkup.ComponentRole{TLS: true, ServerName: "vault", ClientCertificate: "vault-client", Hosts: []string{"vault.example.com:8200", "vault.example.com:8201", "[2001:db8::1]:8200", "192.0.2.20:8200"}}),
+			pairs("scheduler > dns", "scheduler > dns.service", "dns > vault", "dns > scheduler", "dns > scheduler.host", "scheduler > kube-apiserver"),
+		), changed(kubeadm(twoPlanes...), func(s *cluster.Snapshot) {
+			scheduler := staticPod("kube-scheduler", "cp-1", "192.0.2.11")
+			dns := podOf("kube-system/coredns-0", "worker", map[string]string{"k8s-app": "kube-dns"}, "10.244.1.3")
+			s.Components = append(s.Components, scheduler, dns)
+			s.Services = append(s.Services, cluster.Service{
+				Namespace: "kube-system", Name: "kube-dns", ClusterIPs: []string{"10.96.0.10"}, Selector: "k8s-app=kube-dns",
+				Ports:     []cluster.ServicePort{{Name: "dns-tcp", Port: 53}, {Name: "metrics", Port: 9153}},
+				Endpoints: []cluster.ServiceEndpoint{endpoint("10.244.1.3", 53, "dns-tcp", "worker", "kube-system/coredns-0"), endpoint("10.244.1.3", 9153, "metrics", "worker", "kube-system/coredns-0")},
+			})
+			s.Seen = append(s.Seen, whatPods("kube-system", "component=kube-scheduler"), whatService("kube-system", "kube-dns"), whatPods("kube-system", "k8s-app=kube-dns"))
+		})},
+		{"role-that-matches-no-pod", planOf(
+			withRole("scheduler", checkup.ComponentRole{TLS: true, Pods: &checkup.ComponentPods{Namespace: "kube-system", Selector: labels("component", "kube-scheduler"), Port: 10259}}),
+			pairs("scheduler > kube-apiserver", "kube-apiserver > scheduler", "kube-apiserver > scheduler.host", "kube-apiserver > etcd"),
+		), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			s.Seen = append(s.Seen, whatPods("kube-system", "component=kube-scheduler"))
+		})},
+		{"role-whose-host-leads-nowhere", planOf(pairs("kube-apiserver > aggregated-apiserver.host", "kube-apiserver > etcd", "kube-apiserver > load-balancer-internal.host")), kubeadm(twoPlanes...)},
+		{"role-of-a-preset-replaced", planOf(withRole("etcd", checkup.ComponentRole{TLS: true, Hosts: []string{"192.0.2.99:2379"}}), pairs("kube-apiserver > etcd")), kubeadm("cp 192.0.2.11")},
+		{"pairs-that-the-cluster-does-not-have", planOf(preset(checkup.PresetGeneric), pairs("kube-apiserver > etcd", "node > etcd", "node > aggregated-apiserver", "aggregated-apiserver > aggregated-apiserver.service", "node > load-balancer-external", "node > kube-apiserver")), managed(1)},
+		{"names-alike", planOf(
+			withRole("a", checkup.ComponentRole{Pods: &checkup.ComponentPods{Namespace: "one", Selector: labels("app", "a"), Port: 1}}),
+			withRole("b", checkup.ComponentRole{Pods: &checkup.ComponentPods{Namespace: "two", Selector: labels("app", "a"), Port: 1}}),
+			withRole("both", checkup.ComponentRole{Pods: &checkup.ComponentPods{Namespace: "one", Selector: labels("app", "a"), Port: 1}}),
+			pairs("a > b", "b > a", "both > b"),
+		), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			app := map[string]string{"app": "a"}
+			s.Components = append(s.Components, podOf("one/pod", "worker", app, "10.244.1.7"), podOf("two/pod", "worker", app, "10.244.1.8"), podOf("two/other", "worker", app, "10.244.1.9"))
+			s.Seen = append(s.Seen, whatPods("one", "app=a"), whatPods("two", "app=a"))
+		})},
+		{"too-fast", planOf(func(c *checkup.ControlPlane) { c.Interval = 1_000_000; c.Limits.PacketsPerSecond = 100 }), kubeadm("cp 192.0.2.11")},
+	}
+}
+
+func nothing(*cluster.Snapshot) {}
+
+// dualStack is a cluster of kubeadm's with both families, IPv4 first, in which
+// one of two pods of metrics-server has IPv4 only.
+func dualStack() *cluster.Snapshot {
+	return changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+		s.Nodes[0].InternalIPs, s.Nodes[1].InternalIPs = []string{"192.0.2.20", "fd00::20"}, []string{"192.0.2.11", "fd00::11"}
+		s.Components[0].IPs, s.Components[1].IPs = []string{"192.0.2.11", "fd00::11"}, []string{"192.0.2.11", "fd00::11"}
+		s.Components[2].IPs = []string{"10.244.1.5", "fd02::5"}
+		s.Components = append(s.Components, podOf("kube-system/metrics-server-1", "worker", map[string]string{"k8s-app": "metrics-server"}, "10.244.1.6"))
+		service(s, "kube-system", "metrics-server", func(v *cluster.Service) {
+			v.ClusterIPs = []string{"10.96.0.50", "fd01::50"}
+			v.Endpoints = append(v.Endpoints, endpoint("fd02::5", 10250, "https", "worker", "kube-system/metrics-server-0"), endpoint("10.244.1.6", 10250, "https", "worker", "kube-system/metrics-server-1"))
+		})
+	})
+}
+
+func TestExpand(t *testing.T) {
+	known := map[string]bool{}
+	for _, tt := range scenarios() {
+		known[tt.name+".txt"] = true
+		t.Run(tt.name, func(t *testing.T) {
+			encoded, err := cluster.EncodeSnapshot(tt.snapshot)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := cluster.DecodeSnapshot(encoded); err != nil {
+				t.Fatalf("no such cluster could be recorded: %v", err)
+			}
+			w, warnings, err := Expand(tt.plan, "api", tt.snapshot)
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "expand/"+tt.name+".txt", []byte(told(w, warnings)))
+			if again, err := cluster.EncodeSnapshot(tt.snapshot); err != nil || string(again) != string(encoded) {
+				t.Errorf("the snapshot was changed: %v", err)
+			}
+		})
+	}
+	files, err := os.ReadDir("testdata/expand")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if !known[f.Name()] {
+			t.Errorf("testdata/expand/%s belongs to no scenario", f.Name())
+		}
+	}
+}
+
+// told is a worksheet as people read it, and what they are warned of.
+func told(w *checkup.Worksheet, warnings []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d pairs, families %v\n\n%s", w.CountPairs(), w.IPFamilies, print(w))
+	for _, e := range slices.Concat(w.Sources, w.Targets) {
+		if e.Cause != nil {
+			fmt.Fprintf(&b, "\n%s: %s\n", e.Label, e.Cause)
+		}
+	}
+	for _, warning := range warnings {
+		fmt.Fprintf(&b, "\nwarning: %s\n", warning)
+	}
+	return b.String()
+}
+
+// golden compares with a file in testdata; UPDATE=1 writes it.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if os.Getenv("UPDATE") == "1" {
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, got, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got; UPDATE=1 accepts it):\n%s", path, diff)
+	}
+}
