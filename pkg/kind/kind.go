@@ -35,7 +35,7 @@ type Kind struct {
 // Kinds holds every kind of check.
 var Kinds = map[checkup.Kind]Kind{
 	checkup.KindControlPlane: {Survey: controlplane.Survey, Expand: controlplane.Expand, Roster: controlplane.Roster, Rights: controlPlaneRights},
-	checkup.KindPodMesh:      {Survey: podmesh.Survey, Expand: expandPodMesh, Roster: podMeshRoster},
+	checkup.KindPodMesh:      {Survey: podmesh.Survey, Expand: expandPodMesh, Roster: podMeshRoster, Rights: podmesh.Rights},
 }
 
 // Of returns the kind of a check of the plan. The error says which checks the

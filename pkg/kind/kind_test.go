@@ -3,11 +3,19 @@
 package kind
 
 import (
+	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
@@ -48,6 +56,60 @@ func TestOfUnknown(t *testing.T) {
 		if _, err := Of(plan, tt.check); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.check, err, tt.want)
 		}
+	}
+}
+
+// TestSurvey: every named check is surveyed, and only those; what cannot be read
+// is told at once.
+func TestSurvey(t *testing.T) {
+	pods := func(app string) checkup.Check {
+		return checkup.Check{PodMesh: &checkup.PodMesh{Targets: checkup.Targets{Pods: &checkup.PodTargets{
+			Namespace: "shop", Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": app}}, Port: 80,
+		}}}}
+	}
+	plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"web": pods("web"), "db": pods("db")}}
+	client := fake.NewClientset(
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Labels: map[string]string{"app": "web"}}, Spec: corev1.PodSpec{NodeName: "gone"}},
+	)
+	r := cluster.Reader{Kubernetes: client, Namespace: "checks"}
+	selectors := func(checks ...string) []string {
+		s, err := Survey(t.Context(), r, plan, checks...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Nodes) != 2 || s.Nodes[0].Name != "a" {
+			t.Errorf("nodes %v", s.Nodes)
+		}
+		var all []string
+		for _, selection := range s.Selections {
+			all = append(all, selection.Selector)
+			for _, pod := range selection.Pods {
+				if pod.Node != "" {
+					t.Errorf("pod %s is on node %s, which is not there", pod.Name, pod.Node)
+				}
+			}
+		}
+		return all
+	}
+	if diff := cmp.Diff([]string{"app=db", "app=web"}, selectors()); diff != "" {
+		t.Errorf("all checks (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"app=web"}, selectors("web")); diff != "" {
+		t.Errorf("one check (-want +got):\n%s", diff)
+	}
+	if _, err := Survey(t.Context(), r, plan, "other"); err == nil || !strings.Contains(err.Error(), `plan p has no check "other"`) {
+		t.Errorf("no such check: %v", err)
+	}
+
+	client.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("user cannot"))
+	})
+	_, err := Survey(t.Context(), r, plan, "web")
+	want := "survey: list nodes: missing the verb list on nodes in the whole cluster (a ClusterRole): nodes is forbidden: user cannot\n" +
+		"list pods with labels app=web in namespace shop: missing the verb list on pods in namespace shop (a Role): pods is forbidden: user cannot"
+	if fmt.Sprint(err) != want {
+		t.Errorf("no rights:\n%v\nwant:\n%s", err, want)
 	}
 }
 
