@@ -25,6 +25,7 @@ import (
 
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -165,11 +166,14 @@ func describe(t *testing.T, r *checkup.Report) string {
 	return b.String()
 }
 
-// pipelineRun reads the run itself.
+// pipelineRun reads the run itself, in whichever of the tests' namespaces it is.
 func pipelineRun(t *testing.T, name string) *pipelinev1.PipelineRun {
 	t.Helper()
 	c := cluster(t)
 	r, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		r, err = c.Tekton.TektonV1().PipelineRuns(hostNamespace).Get(t.Context(), name, metav1.GetOptions{})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -597,7 +601,7 @@ func cancel(t *testing.T, name string, status pipelinev1.PipelineRunSpecStatus) 
 	c := cluster(t)
 	r := pipelineRun(t, name)
 	r.Spec.Status = status
-	if _, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).Update(t.Context(), r, metav1.UpdateOptions{}); err != nil {
+	if _, err := c.Tekton.TektonV1().PipelineRuns(r.Namespace).Update(t.Context(), r, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,0 +1,650 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/record"
+)
+
+// Runs of control-plane plans stand in a namespace of their own, which admits
+// pods in their node's network. The Secret is etcd's client certificate, as
+// kubeadm makes one for the API server.
+const (
+	hostNamespace = "checkplan-host"
+	etcdSecret    = "etcd-client"
+)
+
+// aggregated is the sandbox's aggregated API server.
+var aggregated = struct{ namespace, name string }{"sandbox-aggregated", "aggregated"}
+
+// controlPlane prepares the namespace, and skips where the sandbox has one API
+// server only.
+func controlPlane(t *testing.T) {
+	t.Helper()
+	c := cluster(t)
+	if pods := componentPods(t, "kube-apiserver"); len(pods) < 2 {
+		t.Skipf("%d API servers: want a sandbox with --control-planes 2 --with aggregated", len(pods))
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hostNamespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}}}
+	if _, err := c.Kube.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(filepath.Dir(os.Getenv("KUBECONFIG")), "pki")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: etcdSecret}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{}}
+	for key, file := range map[string]string{corev1.TLSCertKey: "apiserver-etcd-client.crt", corev1.TLSPrivateKeyKey: "apiserver-etcd-client.key"} {
+		b, err := os.ReadFile(dir + "/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret.Data[key] = b
+	}
+	if _, err := c.Kube.CoreV1().Secrets(hostNamespace).Create(t.Context(), secret, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
+func componentPods(t *testing.T, component string) []corev1.Pod {
+	t.Helper()
+	pods, err := cluster(t).Kube.CoreV1().Pods("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "component=" + component})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pods.Items
+}
+
+// runHost runs a plan in the namespace for host-network agents.
+func runHost(t *testing.T, plan string, wantCode int, args ...string) *checkup.Report {
+	t.Helper()
+	return runPlan(t, plan, wantCode, append([]string{"--namespace", hostNamespace}, args...)...)
+}
+
+// connectivityCheck is what the tests read of a PodNetworkConnectivityCheck.
+type connectivityCheck struct {
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Spec     struct {
+		SourcePod      string `json:"sourcePod"`
+		TargetEndpoint string `json:"targetEndpoint"`
+		TLSClientCert  struct {
+			Name string `json:"name"`
+		} `json:"tlsClientCert"`
+	} `json:"spec"`
+	Status struct {
+		Successes []logEntry `json:"successes"`
+		Failures  []logEntry `json:"failures"`
+		Outages   []struct {
+			Start     time.Time  `json:"start"`
+			End       *time.Time `json:"end"`
+			StartLogs []logEntry `json:"startLogs"`
+			EndLogs   []logEntry `json:"endLogs"`
+			Message   string     `json:"message"`
+		} `json:"outages"`
+		Conditions []metav1.Condition `json:"conditions"`
+	} `json:"status"`
+}
+
+type logEntry struct {
+	Time    time.Time `json:"time"`
+	Success bool      `json:"success"`
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	Latency string    `json:"latency"`
+}
+
+func (c connectivityCheck) reachable() string {
+	for _, condition := range c.Status.Conditions {
+		if condition.Type == "Reachable" {
+			return string(condition.Status)
+		}
+	}
+	return "none"
+}
+
+func (c connectivityCheck) String() string {
+	return fmt.Sprintf("%s (%s -> %s)", c.Metadata.Name, c.Spec.SourcePod, c.Spec.TargetEndpoint)
+}
+
+// connectivityChecks reads all of them.
+func connectivityChecks(t *testing.T) []connectivityCheck {
+	t.Helper()
+	raw, err := cluster(t).Kube.Discovery().RESTClient().Get().
+		AbsPath("/apis/controlplane.operator.openshift.io/v1alpha1/namespaces/" + hostNamespace + "/podnetworkconnectivitychecks").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct{ Items []connectivityCheck }
+	if err := json.Unmarshal(raw, &list); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// check is the one of a source pod and a target.
+func check(t *testing.T, sourcePod, target string) connectivityCheck {
+	t.Helper()
+	for _, c := range connectivityChecks(t) {
+		if c.Spec.SourcePod == sourcePod && c.Spec.TargetEndpoint == target {
+			return c
+		}
+	}
+	t.Fatalf("no PodNetworkConnectivityCheck from %s to %s", sourcePod, target)
+	return connectivityCheck{}
+}
+
+// forgetChecks deletes what earlier tests left.
+func forgetChecks(t *testing.T) {
+	t.Helper()
+	err := cluster(t).Kube.Discovery().RESTClient().Delete().
+		AbsPath("/apis/controlplane.operator.openshift.io/v1alpha1/namespaces/" + hostNamespace + "/podnetworkconnectivitychecks").Do(t.Context()).Error()
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+}
+
+// topology is the control plane as the cluster has it, by other ways than ours.
+type topology struct {
+	apiservers, aggregated, etcds []corev1.Pod
+	apiEndpoints, apiService      []string // host:port
+	aggEndpoints, aggService      []string
+}
+
+func lookAround(t *testing.T) topology {
+	t.Helper()
+	c := cluster(t)
+	top := topology{apiservers: componentPods(t, "kube-apiserver"), etcds: componentPods(t, "etcd")}
+	pods, err := c.Kube.CoreV1().Pods(aggregated.namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.Items {
+		if p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning {
+			top.aggregated = append(top.aggregated, p)
+		}
+	}
+	read := func(namespace, name string) (endpoints, addresses []string) {
+		service, err := c.Kube.CoreV1().Services(namespace).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ip := range service.Spec.ClusterIPs {
+			addresses = append(addresses, net.JoinHostPort(ip, fmt.Sprint(service.Spec.Ports[0].Port)))
+		}
+		slices, err := c.Kube.DiscoveryV1().EndpointSlices(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range slices.Items {
+			for _, e := range s.Endpoints {
+				endpoints = append(endpoints, net.JoinHostPort(e.Addresses[0], fmt.Sprint(*s.Ports[0].Port)))
+			}
+		}
+		return endpoints, addresses
+	}
+	top.apiEndpoints, top.apiService = read("default", "kubernetes")
+	top.aggEndpoints, top.aggService = read(aggregated.namespace, aggregated.name)
+	if len(top.apiservers) < 2 || len(top.etcds) < 2 || len(top.aggregated) < 2 || len(top.apiEndpoints) < 2 || len(top.aggEndpoints) < 2 {
+		t.Fatalf("%d API servers, %d etcd members, %d aggregated API servers, endpoints %v and %v: want two of each",
+			len(top.apiservers), len(top.etcds), len(top.aggregated), top.apiEndpoints, top.aggEndpoints)
+	}
+	return top
+}
+
+func hosts(pods []corev1.Pod, port int) []string {
+	var all []string
+	for _, p := range pods {
+		all = append(all, net.JoinHostPort(p.Status.HostIP, fmt.Sprint(port)))
+	}
+	return all
+}
+
+// goals are the pairs that the document's seven goals ask for (the first is a
+// property of all): source pods, and targets.
+func (top topology) goals() map[string]struct {
+	from []corev1.Pod
+	to   []string
+} {
+	type goal = struct {
+		from []corev1.Pod
+		to   []string
+	}
+	return map[string]goal{
+		"2: each API server to each aggregated endpoint":     {top.apiservers, top.aggEndpoints},
+		"3: each API server to each etcd":                    {top.apiservers, hosts(top.etcds, 2379)},
+		"4: each API server to the aggregated service IP":    {top.apiservers, top.aggService},
+		"5: each aggregated one to each API server host IP":  {top.aggregated, hosts(top.apiservers, 6443)},
+		"6: each aggregated one to each API server endpoint": {top.aggregated, top.apiEndpoints},
+		"7: each aggregated one to each etcd":                {top.aggregated, hosts(top.etcds, 2379)},
+		"beyond: each to the default service":                {append(slices.Clone(top.apiservers), top.aggregated...), top.apiService},
+	}
+}
+
+// TestControlPlane: every pair of the seven goals has an object, and all are
+// reachable; what explain says is what ran.
+func TestControlPlane(t *testing.T) {
+	controlPlane(t)
+	forgetChecks(t)
+	explain := start(t, "explain", plans, "--plan", "api", "--namespace", hostNamespace, "--output", "json")
+	if code := explain.wait(t); code != 0 {
+		t.Fatalf("explain exits with %d: %s", code, explain.stderr.String())
+	}
+	var explained struct {
+		Checks []struct{ checkup.Cost } `json:"checks"`
+	}
+	if err := json.Unmarshal(explain.stdout.Bytes(), &explained); err != nil {
+		t.Fatal(err)
+	}
+	r := runHost(t, "api", 0)
+	if r.Verdict != checkup.RunPass || len(findings(r)) > 0 {
+		t.Errorf("want pass:\n%s", describe(t, r))
+	}
+	if got, want := r.Counts.Expected, explained.Checks[0].Pairs; got != want || r.Checks[0].Sent != explained.Checks[0].Packets {
+		t.Errorf("explain says %d pairs and %d measurements, %d and %d were made", want, explained.Checks[0].Packets, got, r.Checks[0].Sent)
+	}
+	checks := connectivityChecks(t)
+	if len(checks) != r.Counts.Expected {
+		t.Errorf("%d objects for %d pairs", len(checks), r.Counts.Expected)
+	}
+	for _, c := range checks {
+		if c.reachable() != "True" || len(c.Status.Successes) == 0 || len(c.Status.Failures)+len(c.Status.Outages) > 0 {
+			t.Errorf("%s: Reachable is %s, with %d successes, %d failures, %d outages", c, c.reachable(), len(c.Status.Successes), len(c.Status.Failures), len(c.Status.Outages))
+		}
+		for _, s := range c.Status.Successes {
+			if d, err := time.ParseDuration(s.Latency); err != nil || d <= 0 || !s.Success {
+				t.Errorf("%s: %+v", c, s)
+			}
+		}
+	}
+	for name, goal := range lookAround(t).goals() {
+		for _, source := range goal.from {
+			for _, target := range goal.to {
+				c := check(t, source.Name, target)
+				if strings.HasSuffix(target, ":2379") != (c.Spec.TLSClientCert.Name == etcdSecret) {
+					t.Errorf("goal %s: %s has the client certificate %q", name, c, c.Spec.TLSClientCert.Name)
+				}
+			}
+		}
+	}
+	columns := sandbox(t, "kubectl", "get", "podnetworkconnectivitychecks", "--namespace", hostNamespace)
+	if head, _, _ := strings.Cut(columns, "\n"); !slices.Equal(strings.Fields(head), []string{"NAME", "TARGET", "ENDPOINT", "REACHABLE", "SINCE", "AGE"}) {
+		t.Errorf("kubectl get shows %q", head)
+	}
+	checkResults(t, r)
+	nothingLeft(t)
+}
+
+// faultID adds a fault and returns its id, and what it says of times; it is
+// cleared when the test ends.
+func faultID(t *testing.T, args ...string) (id, times string) {
+	t.Helper()
+	c := exec.Command(sandboxBin, append([]string{"fault", "add"}, args...)...)
+	var stderr strings.Builder
+	c.Stderr = &stderr
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("fault add %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
+	}
+	id = strings.TrimSpace(string(out))
+	t.Cleanup(func() { clearFault(t, id) })
+	return id, stderr.String()
+}
+
+// clearFault clears one fault, if it is still there, and returns what is said.
+func clearFault(t *testing.T, id string) string {
+	t.Helper()
+	for line := range strings.Lines(sandbox(t, "fault", "list")) {
+		if fields := strings.Fields(line); len(fields) > 0 && fields[0] == id {
+			return sandbox(t, "fault", "clear", id)
+		}
+	}
+	return ""
+}
+
+// since reads the time behind "<what> since" that the sandbox prints.
+func since(t *testing.T, said, what string) time.Time {
+	t.Helper()
+	_, rest, ok := strings.Cut(said, what+" since ")
+	word, _, _ := strings.Cut(strings.TrimSpace(rest)+" ", " ")
+	at, err := time.Parse(time.RFC3339Nano, strings.Trim(word, ",.\n"))
+	if !ok || err != nil {
+		t.Fatalf("no time of %q in %q: %v", what, said, err)
+	}
+	return at
+}
+
+// broken runs the plan under a fault, which must fail, and returns its report and
+// the objects that are not reachable.
+func broken(t *testing.T, cause checkup.FindingCause, subject string) (*checkup.Report, []connectivityCheck) {
+	t.Helper()
+	r := runHost(t, "api", 3)
+	all := findings(r)
+	if r.Verdict != checkup.RunFail || len(all) == 0 || all[0].Cause != cause || !strings.Contains(all[0].Subject+" "+all[0].Message, subject) {
+		t.Errorf("want a first finding %s about %s:\n%s", cause, subject, describe(t, r))
+	}
+	var unreachable []connectivityCheck
+	for _, c := range connectivityChecks(t) {
+		if c.reachable() == "True" {
+			continue
+		}
+		unreachable = append(unreachable, c)
+		outages := c.Status.Outages
+		if c.reachable() != "False" || len(c.Status.Failures) == 0 || len(outages) == 0 || outages[0].End != nil || len(outages[0].StartLogs) == 0 {
+			t.Errorf("%s: Reachable is %s, %d failures, outages %+v", c, c.reachable(), len(c.Status.Failures), outages)
+		}
+	}
+	if len(unreachable) != r.Counts.Fail || len(unreachable) == 0 {
+		t.Errorf("%d objects are not reachable, and %d pairs failed", len(unreachable), r.Counts.Fail)
+	}
+	nothingLeft(t)
+	return r, unreachable
+}
+
+func TestControlPlaneFaults(t *testing.T) {
+	controlPlane(t)
+	top := lookAround(t)
+	// What else the cluster needs runs beside the first: the second is broken.
+	first, second := top.apiservers[0], top.apiservers[1]
+	restored := func(t *testing.T) {
+		t.Helper()
+		r := runHost(t, "api", 0)
+		for _, c := range connectivityChecks(t) {
+			if c.reachable() != "True" {
+				t.Errorf("%s is %s after the fault is gone:\n%s", c, c.reachable(), describe(t, r))
+			}
+			for _, o := range c.Status.Outages {
+				if o.End == nil || len(o.EndLogs) == 0 {
+					t.Errorf("%s: an outage has no end: %+v", c, o)
+				}
+			}
+		}
+	}
+	t.Run("one pair", func(t *testing.T) {
+		forgetChecks(t)
+		id, _ := faultID(t, "drop", "--from", second.Spec.NodeName, "--to", first.Spec.NodeName, "--src", "hosts", "--dst", "hosts", "--protocol", "tcp", "--dport", "2379")
+		_, unreachable := broken(t, checkup.CausePair, second.Spec.NodeName)
+		for _, c := range unreachable {
+			if c.Spec.SourcePod != second.Name || c.Spec.TargetEndpoint != net.JoinHostPort(first.Status.HostIP, "2379") {
+				t.Errorf("%s is not the pair that is cut", c)
+			}
+		}
+		clearFault(t, id)
+		restored(t)
+	})
+	t.Run("an endpoint behind the service", func(t *testing.T) {
+		forgetChecks(t)
+		victim := top.aggregated[0]
+		id, _ := faultID(t, "drop", "--src", "any", "--dst", victim.Status.PodIP, "--protocol", "tcp", "--dport", "8443")
+		_, unreachable := broken(t, checkup.CauseTarget, victim.Spec.NodeName)
+		if !slices.ContainsFunc(unreachable, func(c connectivityCheck) bool {
+			host, _, _ := net.SplitHostPort(c.Spec.TargetEndpoint)
+			return host == victim.Status.PodIP
+		}) {
+			t.Errorf("no object of %s is unreachable: %v", victim.Status.PodIP, unreachable)
+		}
+		clearFault(t, id)
+		restored(t)
+	})
+	t.Run("the service rules of one node", func(t *testing.T) {
+		forgetChecks(t)
+		node := second.Spec.NodeName
+		id, _ := faultID(t, "delete-service-rules", "--node", node)
+		_, unreachable := broken(t, checkup.CauseService, node)
+		services := slices.Concat(top.apiService, top.aggService)
+		for _, c := range unreachable {
+			if !slices.Contains(services, c.Spec.TargetEndpoint) {
+				t.Errorf("%s is no service address", c)
+			}
+		}
+		clearFault(t, id)
+		restored(t)
+	})
+	t.Run("a component that accepts and stays silent", func(t *testing.T) {
+		forgetChecks(t)
+		victim := top.aggregated[1]
+		id, _ := faultID(t, "silence", victim.Namespace+"/"+victim.Name, "--node", victim.Spec.NodeName)
+		r, unreachable := broken(t, checkup.CauseTarget, victim.Spec.NodeName)
+		if !strings.Contains(describe(t, r), "said nothing") {
+			t.Errorf("the report does not say that it is silent:\n%s", describe(t, r))
+		}
+		for _, c := range unreachable {
+			if len(c.Status.Failures) > 0 && !strings.Contains(c.Status.Failures[0].Message, "said nothing") {
+				t.Errorf("%s fails with %q", c, c.Status.Failures[0].Message)
+			}
+		}
+		clearFault(t, id)
+		restored(t)
+	})
+}
+
+// A watch over an API server restart records one outage per affected pair, whose
+// start and end are within two seconds of what was done.
+func TestWatchOverRestart(t *testing.T) {
+	controlPlane(t)
+	forgetChecks(t)
+	top := lookAround(t)
+	victim := top.apiservers[1]
+	c := start(t, "run", plans, "--plan", "api-watch", "--namespace", hostNamespace, "--output", "json")
+	c.started(t)
+	watching(t)
+	id, said := faultID(t, "stop", "kube-apiserver", "--node", victim.Spec.NodeName)
+	down := since(t, said, "down")
+	time.Sleep(8 * time.Second) // the outage itself
+	up := since(t, clearFault(t, id), "up")
+	api := net.JoinHostPort(victim.Status.HostIP, "6443")
+	code := c.wait(t)
+	r := reportOf(t, c)
+	if code != 3 {
+		t.Errorf("exit code %d, want 3: an API server was away:\n%s", code, describe(t, r))
+	}
+	t.Logf("down since %s, up since %s", down.Format(time.StampMilli), up.Format(time.StampMilli))
+	affected := 0
+	const slack = 2 * time.Second
+	for _, c := range connectivityChecks(t) {
+		if c.Spec.TargetEndpoint != api {
+			continue
+		}
+		affected++
+		if len(c.Status.Outages) != 1 || c.Status.Outages[0].End == nil {
+			t.Errorf("%s: want one outage with an end: %+v", c, c.Status.Outages)
+			continue
+		}
+		o := c.Status.Outages[0]
+		if d := o.Start.Sub(down).Abs(); d > slack {
+			t.Errorf("%s: the outage starts at %s, which is %s off", c, o.Start.Format(time.StampMilli), d)
+		}
+		if d := o.End.Sub(up).Abs(); d > slack {
+			t.Errorf("%s: the outage ends at %s, which is %s off", c, o.End.Format(time.StampMilli), d)
+		}
+		if c.reachable() != "True" {
+			t.Errorf("%s is %s at the end", c, c.reachable())
+		}
+	}
+	if affected == 0 {
+		t.Errorf("no object has the target %s", api)
+	}
+	nothingLeft(t)
+}
+
+// watching waits until agents probe and objects are written.
+func watching(t *testing.T) {
+	t.Helper()
+	eventually(t, 2*time.Minute, func() error {
+		var n int
+		for _, c := range connectivityChecks(t) {
+			if len(c.Status.Successes) > 0 {
+				n++
+			}
+		}
+		if n == 0 {
+			return errors.New("no result has been written yet")
+		}
+		return nil
+	})
+}
+
+// Killing the run half-way loses no observation that was made: what agents had
+// told is in the record, and in the objects.
+func TestKilledWatchLosesNothing(t *testing.T) {
+	controlPlane(t)
+	forgetChecks(t)
+	c := start(t, "run", plans, "--plan", "api-watch", "--namespace", hostNamespace)
+	name := c.started(t)
+	watching(t)
+	told := followAgents(t, string(pipelineRun(t, name).UID))
+	time.Sleep(5 * time.Second) // results come in
+	results := told()
+	cancel(t, name, pipelinev1.PipelineRunSpecStatusCancelled)
+	if code := c.wait(t); code != 1 {
+		t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
+	}
+	run := pipelineRun(t, name)
+	store := &record.Store{ConfigMaps: cluster(t).Kube.CoreV1().ConfigMaps(hostNamespace), Plan: "api-watch", Run: name, RunUID: string(run.UID)}
+	var kept *checkup.Record
+	eventually(t, 45*time.Second, func() error {
+		var err error
+		if kept, err = store.LoadRecord(t.Context(), "api"); err != nil {
+			return err
+		}
+		have := map[string]bool{}
+		for _, r := range kept.Results {
+			have[fmt.Sprintf("%+v %d", r.Pair, r.At.UnixNano())] = true
+		}
+		missing := 0
+		for _, r := range results {
+			if !have[fmt.Sprintf("%+v %d", r.Pair, r.At.UnixNano())] {
+				missing++
+			}
+		}
+		if missing > 0 || len(results) == 0 {
+			return fmt.Errorf("%d of %d results that were told before the kill are not in the record of %d", missing, len(results), len(kept.Results))
+		}
+		return nil
+	})
+	newest := map[string]time.Time{}
+	for _, c := range connectivityChecks(t) {
+		if len(c.Status.Successes) == 0 {
+			t.Errorf("%s has no success", c)
+			continue
+		}
+		newest[c.Metadata.Name] = c.Status.Successes[0].Time
+	}
+	if len(newest) == 0 {
+		t.Error("no object was written")
+	}
+	nothingLeft(t)
+}
+
+// followAgents reads what the agents of a run tell, until the returned function
+// is called.
+func followAgents(t *testing.T, runUID string) func() []checkup.Result {
+	t.Helper()
+	c := cluster(t)
+	ctx, stop := context.WithCancel(t.Context())
+	pods, err := c.Kube.CoreV1().Pods(hostNamespace).List(ctx, metav1.ListOptions{LabelSelector: fmt.Sprintf("%s=%s,%s=%s", checkup.LabelRun, runUID, checkup.LabelRole, checkup.RoleAgent)})
+	if err != nil || len(pods.Items) == 0 {
+		t.Fatalf("%d agents, %v", len(pods.Items), err)
+	}
+	var (
+		mu      sync.Mutex
+		results []checkup.Result
+		wg      sync.WaitGroup
+	)
+	for _, pod := range pods.Items {
+		wg.Go(func() {
+			log, err := c.Kube.CoreV1().Pods(hostNamespace).GetLogs(pod.Name, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
+			if err != nil {
+				return // an agent that is not up yet has told nothing
+			}
+			defer log.Close()
+			lines := json.NewDecoder(log)
+			for {
+				var m checkup.Message
+				if lines.Decode(&m) != nil {
+					return
+				}
+				mu.Lock()
+				results = append(results, m.Results...)
+				mu.Unlock()
+			}
+		})
+	}
+	return func() []checkup.Result {
+		stop()
+		wg.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		return results
+	}
+}
+
+// The object of an endpoint that is no more stays, with its history, until its
+// retention is over.
+func TestRemovedEndpoint(t *testing.T) {
+	controlPlane(t)
+	forgetChecks(t)
+	runHost(t, "api", 0)
+	before := lookAround(t)
+	scale := func(replicas int) {
+		sandbox(t, "kubectl", "--namespace", aggregated.namespace, "scale", "deployment/"+aggregated.name, fmt.Sprintf("--replicas=%d", replicas))
+	}
+	t.Cleanup(func() {
+		scale(2)
+		sandbox(t, "kubectl", "--namespace", aggregated.namespace, "rollout", "status", "deployment/"+aggregated.name, "--timeout=60s")
+	})
+	scale(1)
+	var gone []string
+	eventually(t, time.Minute, func() error {
+		slices_, err := cluster(t).Kube.DiscoveryV1().EndpointSlices(aggregated.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + aggregated.name})
+		if err != nil {
+			return err
+		}
+		left := map[string]bool{}
+		for _, s := range slices_.Items {
+			for _, e := range s.Endpoints {
+				left[net.JoinHostPort(e.Addresses[0], fmt.Sprint(*s.Ports[0].Port))] = true
+			}
+		}
+		gone = slices.DeleteFunc(slices.Clone(before.aggEndpoints), func(e string) bool { return left[e] })
+		if len(gone) == 0 || len(left) == 0 {
+			return fmt.Errorf("endpoints are still %v", left)
+		}
+		return nil
+	})
+	r := runHost(t, "api", 0)
+	for _, target := range gone {
+		for _, source := range before.apiservers {
+			c := check(t, source.Name, target)
+			if len(c.Status.Successes) == 0 {
+				t.Errorf("%s lost its history:\n%s", c, describe(t, r))
+			}
+		}
+	}
+	runHost(t, "api-forgetful", 0)
+	for _, c := range connectivityChecks(t) {
+		if slices.Contains(gone, c.Spec.TargetEndpoint) {
+			t.Errorf("%s is there although its retention is over", c)
+		}
+	}
+	nothingLeft(t)
+}
