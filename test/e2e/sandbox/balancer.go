@@ -11,7 +11,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"time"
 
@@ -34,6 +33,7 @@ const startPatience = 8 * time.Second
 // balancer carries TCP connections to API servers in turn, those that are not
 // ready only where no other is.
 type balancer struct {
+	log      io.Writer
 	mu       sync.Mutex
 	backends []*backend // guarded by mu, and what they point to
 	next     int        // guarded by mu
@@ -49,8 +49,8 @@ type backend struct {
 
 // balance serves the listeners until ctx ends. It must run in a network
 // namespace that leads to the backends; a listener may be of another.
-func balance(ctx context.Context, listeners []net.Listener, backends []string, roots *x509.CertPool) error {
-	b := &balancer{}
+func balance(ctx context.Context, listeners []net.Listener, backends []string, roots *x509.CertPool, log io.Writer) error {
+	b := &balancer{log: log}
 	for _, address := range backends {
 		b.backends = append(b.backends, &backend{address: address, conns: map[net.Conn]struct{}{}})
 	}
@@ -127,7 +127,7 @@ func (b *balancer) checked(back *backend, err error) {
 	defer b.mu.Unlock()
 	if err == nil {
 		if !back.ready {
-			logf("%s is ready", back.address)
+			b.logf("%s is ready", back.address)
 		}
 		back.ready, back.missed, b.begun = true, 0, true
 		return
@@ -137,7 +137,7 @@ func (b *balancer) checked(back *backend, err error) {
 		return
 	}
 	if back.ready {
-		logf("%s is not ready: %v", back.address, err)
+		b.logf("%s is not ready: %v", back.address, err)
 	}
 	back.ready = false
 	for _, other := range b.backends {
@@ -150,9 +150,9 @@ func (b *balancer) checked(back *backend, err error) {
 	}
 }
 
-// logf writes a line to the log: stderr.
-func logf(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, time.Now().UTC().Format(time.RFC3339Nano)+" "+format+"\n", args...)
+// logf writes a line to the log.
+func (b *balancer) logf(format string, args ...any) {
+	fmt.Fprintf(b.log, time.Now().UTC().Format(time.RFC3339Nano)+" "+format+"\n", args...)
 }
 
 // order lists the backends as a client should try them, and says whether any
@@ -202,7 +202,7 @@ func (b *balancer) carry(ctx context.Context, in net.Conn) {
 	defer in.Close()
 	back, out, err := b.dial(ctx)
 	if err != nil {
-		logf("no API server for %s: %v", in.RemoteAddr(), err)
+		b.logf("no API server for %s: %v", in.RemoteAddr(), err)
 		return
 	}
 	defer out.Close()

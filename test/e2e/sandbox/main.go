@@ -648,7 +648,7 @@ func balancerCommand() *cobra.Command {
 				}
 				listeners = append(listeners, l)
 			}
-			return balance(cmd.Context(), listeners, backends, roots)
+			return balance(cmd.Context(), listeners, backends, roots, cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().StringVar(&netns, "netns", "", "") // only to be seen by startBalancer

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync/atomic"
+	"testing"
+)
+
+func newTestBalancer(addresses ...string) *balancer {
+	b := &balancer{log: io.Discard}
+	for _, a := range addresses {
+		b.backends = append(b.backends, &backend{address: a, conns: map[net.Conn]struct{}{}})
+	}
+	return b
+}
+
+func (b *balancer) tries() []string {
+	var addresses []string
+	try, _ := b.order()
+	for _, back := range try {
+		addresses = append(addresses, back.address)
+	}
+	return addresses
+}
+
+// Clients go to API servers that are ready, in turn, and to others only after
+// them; those of one that is given up are let go if there is another.
+func TestBalancerChoosesWhoIsReady(t *testing.T) {
+	b := newTestBalancer("a", "b")
+	if _, begun := b.order(); begun {
+		t.Error("begun although none was ever ready")
+	}
+	failed := errors.New("refused")
+	b.checked(b.backends[1], nil)
+	for range 3 {
+		if got := b.tries(); !slices.Equal(got, []string{"b", "a"}) {
+			t.Errorf("with b ready, clients try %v", got)
+		}
+	}
+	if _, begun := b.order(); !begun {
+		t.Error("not begun although one is ready")
+	}
+	b.checked(b.backends[0], nil)
+	if first, second := b.tries()[0], b.tries()[0]; first == second {
+		t.Errorf("with both ready, two clients in a row go to %s", first)
+	}
+
+	ours, theirs := net.Pipe()
+	b.backends[0].conns[ours] = struct{}{}
+	for range missedChecks - 1 {
+		b.checked(b.backends[0], failed)
+	}
+	if !b.backends[0].ready {
+		t.Errorf("given up before %d checks were missed", missedChecks)
+	}
+	b.checked(b.backends[0], failed)
+	if got := b.tries(); !slices.Equal(got, []string{"b", "a"}) {
+		t.Errorf("with a given up, clients try %v", got)
+	}
+	if _, err := theirs.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("a client of a is told %v, want the end of its connection", err)
+	}
+
+	// The last one keeps its clients: they have nowhere else to go.
+	ours, theirs = net.Pipe()
+	b.backends[1].conns[ours] = struct{}{}
+	for range missedChecks {
+		b.checked(b.backends[1], failed)
+	}
+	go func() { _, _ = ours.Write([]byte("x")) }()
+	if _, err := theirs.Read(make([]byte, 1)); err != nil {
+		t.Errorf("a client of the last one is told %v, want its connection kept", err)
+	}
+}
+
+// Where none is ready, a client is kept waiting at the start of a cluster, and
+// refused at once later.
+func TestBalancerIsPatientAtTheStartOnly(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil { // nobody listens there
+		t.Fatal(err)
+	}
+	b := newTestBalancer(address)
+	b.begun = true
+	if _, _, err := b.dial(t.Context()); err == nil {
+		t.Error("connected with nobody")
+	}
+	b.begun = false
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := b.dial(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a client who has gone is told %v, want that it was waiting", err)
+	}
+}
+
+// TLS passes through to a real server, whatever the listener; when a server is
+// no longer ready, its clients reach the other.
+func TestBalance(t *testing.T) {
+	var notReady [2]atomic.Bool
+	var backends []string
+	roots := x509.NewCertPool()
+	for i := range notReady {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if notReady[i].Load() {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			_, _ = io.WriteString(w, string(rune('0'+i))) // the test reads it
+		}))
+		s.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that are cut
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		backends = append(backends, s.Listener.Addr().String())
+		roots.AddCert(s.Certificate())
+	}
+	var listeners []net.Listener
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners = append(listeners, l)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- balance(ctx, listeners, backends, roots, io.Discard) }()
+
+	get := func(l net.Listener) (string, error) {
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}}}
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.Addr().String(), nil)
+		if err != nil {
+			return "", err
+		}
+		answer, err := client.Do(r)
+		if err != nil {
+			return "", err
+		}
+		defer answer.Body.Close() // only read
+		body, err := io.ReadAll(answer.Body)
+		return string(body), err
+	}
+	for _, l := range listeners {
+		if _, err := get(l); err != nil {
+			t.Error(err)
+		}
+	}
+	notReady[0].Store(true)
+	for inARow := 0; inARow < 4; { // the test's own time limit ends this
+		// One who is with the first when it is given up sees an end.
+		if body, err := get(listeners[0]); err == nil && body == "1" {
+			inARow++
+		} else {
+			inARow = 0
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("ends with %v", err)
+	}
+}
