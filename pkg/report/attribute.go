@@ -176,16 +176,23 @@ func (b *blamer) outages(i int) []checkup.Outage {
 	return nil
 }
 
-// overlapping are the outages that share a moment with another one, give or take
-// an interval.
+// overlapping are the outages of a list, oldest first, that share a moment with
+// another one, give or take an interval.
 func (b *blamer) overlapping(list []checkup.Outage, with checkup.Outage) []checkup.Outage {
-	var some []checkup.Outage
-	for _, o := range list {
-		if o.Overlaps(with, b.slack) {
-			some = append(some, o)
-		}
+	from, _ := slices.BinarySearchFunc(list, with.Start.Add(-b.slack), func(o checkup.Outage, at time.Time) int { return end(o).Compare(at) })
+	to := from
+	for to < len(list) && list[to].Overlaps(with, b.slack) {
+		to++
 	}
-	return some
+	return list[from:to]
+}
+
+// end of an outage, or when it was last seen.
+func end(o checkup.Outage) time.Time {
+	if o.End.IsZero() {
+		return o.Last
+	}
+	return o.End
 }
 
 // common lists the targets, not Services' addresses, that fail from every source,
@@ -228,12 +235,15 @@ func (b *blamer) good(pairs []int) []int {
 // stage at which a failed pair fails.
 func (b *blamer) stage(i int) checkup.Stage { return b.outcomes[i].cause.Stage }
 
-// components blames targets. Those that are addresses of one pod are one.
+// components blames targets. Those that are addresses of one pod, or names of one
+// address, are one.
 func (b *blamer) components(targets []int) {
+	same := func(t, u checkup.Endpoint) bool {
+		return t.Pod != "" && t.Pod == u.Pod || t.Peer != nil && u.Peer != nil && address(t.Peer) == address(u.Peer)
+	}
 	var groups [][]int
 	for _, t := range targets {
-		pod := b.w.Targets[t].Pod
-		k := slices.IndexFunc(groups, func(g []int) bool { return pod != "" && b.w.Targets[g[0]].Pod == pod })
+		k := slices.IndexFunc(groups, func(g []int) bool { return same(b.w.Targets[g[0]], b.w.Targets[t]) })
 		if k < 0 {
 			groups = append(groups, []int{t})
 		} else {
@@ -246,7 +256,7 @@ func (b *blamer) components(targets []int) {
 		for _, t := range group {
 			all = append(all, b.to[t]...)
 			pairs = append(pairs, b.good(b.to[t])...)
-			if p := b.w.Targets[t].Peer; p != nil {
+			if p := b.w.Targets[t].Peer; p != nil && !slices.Contains(addresses, address(p)) {
 				addresses = append(addresses, address(p))
 			}
 		}
@@ -438,20 +448,35 @@ func (b *blamer) weigh(i int) parts {
 		return p
 	}
 	var blamed bool // p tells of an outage that is the way's
+	type window struct {
+		from, to time.Time
+		chance   float64
+	}
+	likely := map[window]bool{} // the same for each outage of one time
 	for _, outage := range b.outages(i) {
 		var behind, answered []int
-		var windows []checkup.Outage
+		var during window
 		for _, k := range pairs {
 			switch with := b.overlapping(b.outages(k), outage); {
 			case len(with) > 0:
-				behind, windows = append(behind, k), append(windows, with...)
+				behind = append(behind, k)
+				if from := with[0].Start; during.from.IsZero() || from.Before(during.from) {
+					during.from = from
+				}
+				if to := with[len(with)-1].Last; to.After(during.to) {
+					during.to = to
+				}
 			case b.answers(k, outage):
 				answered = append(answered, k)
 			}
 		}
 		path := len(answered) > 0
-		if path && len(behind) > 0 && b.likely(i, windows, float64(len(behind))/float64(len(behind)+len(answered))) {
-			path = false // as often as it leads to one of those that fail
+		if path && len(behind) > 0 {
+			during.chance = float64(len(behind)) / float64(len(behind)+len(answered))
+			if _, known := likely[during]; !known {
+				likely[during] = b.likely(i, during.from, during.to, during.chance)
+			}
+			path = !likely[during] // else as often as it leads to one of those that fail
 		}
 		switch {
 		case path:
@@ -470,16 +495,23 @@ func (b *blamer) weigh(i int) parts {
 // answers reports whether a pair was measured during an outage of another, give
 // or take an interval. That it did not fail then is known already.
 func (b *blamer) answers(i int, during checkup.Outage) bool {
+	return len(b.results(i, during.Start, end(during))) > 0
+}
+
+// results of a pair from one time to another, give or take an interval.
+func (b *blamer) results(i int, from, to time.Time) []*checkup.Result {
 	t := b.outcomes[i].told
 	if t == nil {
-		return false
+		return nil
 	}
-	end := during.End
-	if end.IsZero() {
-		end = during.Last
-	}
-	k, _ := slices.BinarySearchFunc(t.results, during.Start.Add(-b.slack), func(r *checkup.Result, at time.Time) int { return r.At.Compare(at) })
-	return k < len(t.results) && !t.results[k].At.After(end.Add(b.slack))
+	first, _ := slices.BinarySearchFunc(t.results, from.Add(-b.slack), func(r *checkup.Result, at time.Time) int { return r.At.Compare(at) })
+	behind, _ := slices.BinarySearchFunc(t.results, to.Add(b.slack), func(r *checkup.Result, at time.Time) int {
+		if r.At.After(at) {
+			return 1
+		}
+		return -1
+	})
+	return t.results[first:behind]
 }
 
 // byChance is how likely, at the least, the failures of an address must be if each
@@ -487,29 +519,16 @@ func (b *blamer) answers(i int, during checkup.Outage) bool {
 // them. kube-proxy spreads connections so.
 const byChance = 0.01
 
-// likely reports whether a pair may fail as often as it does during outages of
-// others, taken as one time, if each measurement has this chance to fail.
-func (b *blamer) likely(i int, during []checkup.Outage, chance float64) bool {
-	start, end := during[0].Start, during[0].Last
-	for _, o := range during {
-		if o.Start.Before(start) {
-			start = o.Start
-		}
-		if o.Last.After(end) {
-			end = o.Last
-		}
-	}
-	made, failed := 0, 0
-	for _, r := range b.outcomes[i].told.results {
-		if r.At.Before(start.Add(-b.slack)) || r.At.After(end.Add(b.slack)) {
-			continue
-		}
-		made++
+// likely reports whether a pair may fail as often as it does from one time to
+// another, if each measurement has this chance to fail.
+func (b *blamer) likely(i int, from, to time.Time, chance float64) bool {
+	results, failed := b.results(i, from, to), 0
+	for _, r := range results {
 		if r.Failure != nil {
 			failed++
 		}
 	}
-	return atLeast(made, failed, chance) >= byChance
+	return atLeast(len(results), failed, chance) >= byChance
 }
 
 // atLeast is the binomial probability of x or more hits in n tries.
@@ -594,7 +613,7 @@ func (b *blamer) services() {
 			}).parts
 			f := checkup.Finding{
 				Cause: checkup.CauseService, Subject: e.Name() + " from " + from,
-				Message: fmt.Sprintf("the way to %s (%s) from %s, not the endpoints behind it: %s", e.Name(), address(e.Peer), from, b.effect(pairs)),
+				Message: fmt.Sprintf("the way to %s (%s) from %s, as by its service rules: %s, while %s", e.Name(), address(e.Peer), from, b.effect(pairs), b.answered(p)),
 			}
 			others := b.good(b.to[t])
 			first := fmt.Sprintf("%d of %s to it from %s fail", len(pairs), count(len(b.same(pairs, others)), "measured pair"), from)
@@ -603,7 +622,7 @@ func (b *blamer) services() {
 				first += fmt.Sprintf("; %d of %d from other nodes pass", rest-b.count(elsewhere), rest)
 			}
 			f.For = b.evidence(first, pairs)
-			f.For = append(f.For, b.answered(p))
+			f.For = append(f.For, b.endpoints(p))
 			if len(p.behind) > 0 {
 				f.Against = append(f.Against, fmt.Sprintf("of the endpoints behind it %s failed in an overlapping time", some(b.targets(p.behind), "target")))
 				for _, k := range b.targets(p.behind) {
@@ -629,12 +648,17 @@ func (b *blamer) same(some, all []int) []int {
 // answered says how many of the endpoints behind a Service's address answered
 // while it did not.
 func (b *blamer) answered(p parts) string {
-	yes := b.targets(p.answered)
+	yes := len(b.targets(p.answered))
+	return fmt.Sprintf("%d of %s behind it answered", yes, count(yes+len(b.targets(p.behind))+p.unknown, "endpoint"))
+}
+
+// endpoints says which, and when.
+func (b *blamer) endpoints(p parts) string {
 	when := during(p.outage)
 	if p.slow {
 		when = "at that time"
 	}
-	s := fmt.Sprintf("%s, %d of %s behind it answered: %s", when, len(yes), count(len(yes)+len(b.targets(p.behind))+p.unknown, "endpoint"), some(yes, "endpoint"))
+	s := fmt.Sprintf("%s, %s: %s", when, b.answered(p), some(b.targets(p.answered), "endpoint"))
 	if p.unknown > 0 {
 		s += fmt.Sprintf("; of %d nothing is known", p.unknown)
 	}

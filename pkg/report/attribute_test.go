@@ -69,7 +69,7 @@ func TestBlame(t *testing.T) {
 			return fault{way: func(s, t int, _ time.Duration) *checkup.Cause {
 				return because(on(second, s) && t == p.kubeService(), timedOut)
 			}}
-		}, []string{"service kubernetes-default-service-cluster from cp-2"}, "not the endpoints behind it"},
+		}, []string{"service kubernetes-default-service-cluster from cp-2"}, "as by its service rules: no connection (timed out after 10s), while 2 of 2 endpoints behind it answered"},
 		{"the service rules of one node for a time", func(p *plane) fault {
 			return fault{way: func(s, t int, after time.Duration) *checkup.Cause {
 				return because(on(second, s) && t == p.kubeService() && some(after), timedOut)
@@ -249,11 +249,56 @@ func TestBlameOnePod(t *testing.T) {
 	for _, x := range []int{etcdTarget, kubeTarget} {
 		p.w.Targets[x].Pod = "kube-system/all-in-one"
 	}
-	p.end = func(t int, _ time.Duration) *checkup.Cause { return because(t == etcdTarget || t == kubeTarget, refused) }
+	p.end = func(t int, _ time.Duration) *checkup.Cause {
+		return because(t == etcdTarget || t == kubeTarget, refused)
+	}
 	r := p.judge()
 	if len(r.Findings) != 1 || !strings.Contains(r.Findings[0].Message, "at 10.0.0.1:2379 and 10.0.0.1:6443") {
 		t.Errorf("want one finding with both addresses; got%s", show(r.Findings))
 	}
+
+	// So are the names of one address, as that of an API server's host and endpoint.
+	p = newPlane(1, 2, 10)
+	p.w.Targets[kubeTarget].Peer.Port = 2379
+	p.end = func(t int, _ time.Duration) *checkup.Cause {
+		return because(t == etcdTarget || t == kubeTarget, refused)
+	}
+	r = p.judge()
+	if len(r.Findings) != 1 || !strings.Contains(r.Findings[0].Message, "at 10.0.0.1:2379: ") {
+		t.Errorf("want one finding with the one address; got%s", show(r.Findings))
+	}
+}
+
+// TestBlameOneSource: who alone connects to a target cannot tell it from the way,
+// but for a connection that stands.
+func TestBlameOneSource(t *testing.T) {
+	for _, test := range []struct {
+		cause *checkup.Cause
+		want  string
+		or    []string
+	}{
+		{refused, "pair kube-apiserver-cp-1 -> aggregated-endpoint-cp-1", []string{"target aggregated-endpoint-cp-1"}},
+		{silent, "target aggregated-endpoint-cp-1", []string{"pair cp-1 -> aggregated-endpoint-cp-1"}},
+	} {
+		p := newPlane(1, 1, 10)
+		p.end = func(t int, _ time.Duration) *checkup.Cause { return because(t == aggregatedTarget, test.cause) }
+		r := p.judge()
+		if len(r.Findings) != 1 || kind(r.Findings[0]) != test.want || !slices.Equal(r.Findings[0].Alternatives, test.or) || r.Findings[0].Explains != 2 {
+			t.Errorf("%s: want %s or %q, with the address of its Service; got%s", test.cause, test.want, test.or, show(r.Findings))
+		}
+	}
+}
+
+// BenchmarkConnections judges a long watch of which much fails at times.
+func BenchmarkConnections(b *testing.B) {
+	p := newPlane(1, 3, 10_000)
+	p.w.Expect.Loss.Max = ptr(checkup.Percent(1))
+	p.end = func(t int, _ time.Duration) *checkup.Cause { return because(t%4 == 1 && p.rng.IntN(3) == 0, refused) }
+	record := p.measure()
+	for b.Loop() {
+		Judge(p.w, p.roster, record, checkup.Gate{})
+	}
+	b.ReportMetric(float64(len(record.Results)), "results")
 }
 
 func TestAtLeast(t *testing.T) {

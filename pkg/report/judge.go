@@ -47,6 +47,7 @@ func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 	r.Verdict = verdict(r.Counts, gate.MaxUnmeasured)
 	r.Coverage = coverage(w, j.spans, outcomes)
 	if w.Connections != nil {
+		r.Coverage.FailingUpperBound = nil // no sample: every pair is expected
 		r.Delays = stageRows(j.attributes, outcomes)
 		r.Findings = blame(w, outcomes)
 		r.Connections = j.connections(outcomes)
@@ -177,6 +178,9 @@ func summary(r *checkup.Report) string {
 			break
 		}
 	}
+	if s := outages(r); s != "" {
+		fmt.Fprintf(&b, "; %s", s)
+	}
 	if len(r.Leftovers) > 0 {
 		fmt.Fprintf(&b, "; %s left behind", count(len(r.Leftovers), "object"))
 	}
@@ -207,6 +211,25 @@ func score(r *checkup.Report) string {
 	default:
 		return "no pair was to be measured"
 	}
+}
+
+// outages says how many connections passed although they had outages; empty if
+// none did.
+func outages(r *checkup.Report) string {
+	n := 0
+	var all []checkup.Outage
+	for _, c := range r.Checks {
+		for _, k := range c.Connections {
+			if k.Verdict == checkup.Pass && len(k.Outages) > 0 {
+				n++
+				all = append(all, k.Outages...)
+			}
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s that passed had outages, the longest of %s", count(n, "pair"), lasted(*longest(all)))
 }
 
 // units are what checks count.

@@ -226,8 +226,12 @@ func (m metrics) connection(r *checkup.Report, c *checkup.CheckReport, k *checku
 	for _, v := range checkup.Verdicts {
 		m.top("checkplan_connection_verdict", "Whether the connection has this verdict.", truth(k.Verdict == v), of("verdict", string(v))...)
 	}
-	for _, s := range checkup.ConnectionStages {
-		m.add("checkplan_connection_failures", "Measurements that failed, by the stage that did.", float64(k.Failures[s]), of("stage", string(s))...)
+	measurements := func(n int, stage checkup.Stage) {
+		m.add("checkplan_connection_measurements", "Measurements of the connection by the stage that failed; empty: none did.", float64(n), of("stage", string(stage))...)
+	}
+	measurements(k.Received, "")
+	for s, n := range k.Failures {
+		measurements(n, s)
 	}
 	m.add("checkplan_outages", "Outages of the connection.", float64(len(k.Outages)), of()...)
 	if o := longest(k.Outages); o != nil {

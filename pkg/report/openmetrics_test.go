@@ -116,7 +116,7 @@ func TestReferenceMetrics(t *testing.T) {
 		`pod_network_connectivity_check_tcp_connect_latency_gauge{component="ns",checkName="a-to-b-443",targetEndpoint="api.example.com:443"}`:                       2_241_000,
 		`pod_network_connectivity_check_dns_resolve_latency_gauge{component="ns",checkName="a-to-b-443",targetEndpoint="api.example.com:443"}`:                       1_500_000,
 		`checkplan_longest_outage_seconds{plan="p",check="one",source="a",target="b",address="api.example.com:443"}`:                                                 30,
-		`checkplan_connection_failures{plan="p",check="one",source="a",target="b",address="api.example.com:443",stage="handshake"}`:                                  3,
+		`checkplan_connection_measurements{plan="p",check="one",source="a",target="b",address="api.example.com:443",stage="handshake"}`:                              3,
 	} {
 		if got, ok := samples[key]; !ok || got != want {
 			t.Errorf("%s is %v, want %v", key, got, want)

@@ -407,7 +407,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		if len(b) < 12_000 {
+		if len(b) < 16_000 {
 			f.Add(b)
 		}
 	}
@@ -421,6 +421,11 @@ func FuzzRead(f *testing.F) {
 				t.Fatalf("%s: %v", ext, err)
 			}
 		}
+		var metrics strings.Builder
+		if err := OpenMetrics(&metrics, r); err != nil {
+			t.Fatal(err)
+		}
+		parse(t, metrics.String())
 		if n := resultsSize(Results(r, "")); n > resultsBudget {
 			t.Fatalf("results take %d bytes", n)
 		}

@@ -153,7 +153,7 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	}
 	p.unmeasured(c.Unmeasured)
 	p.matrix(c.Matrix)
-	p.coverage(c.Coverage)
+	p.coverage(c.Coverage, len(c.Connections) == 0)
 	p.delays(c.Delays)
 	if len(c.Agents) > 0 {
 		p.heading("What the agents say of themselves")
@@ -435,7 +435,8 @@ func (p *printer) cell(c rune) string {
 	}
 }
 
-func (p *printer) coverage(c *checkup.Coverage) {
+// coverage prints how much was measured; of a sample, which one it was.
+func (p *printer) coverage(c *checkup.Coverage, sampled bool) {
 	if c == nil {
 		return
 	}
@@ -445,11 +446,13 @@ func (p *printer) coverage(c *checkup.Coverage) {
 		partly = fmt.Sprintf(", %d more in part", c.Partial)
 	}
 	p.line("    %d of %d possible source-target pairs measured (%s)%s", c.Measured, c.Possible, percent(c.Measured, c.Possible), partly)
-	round := fmt.Sprintf("round %d", c.Round)
-	if c.Rounds > 1 {
-		round += fmt.Sprintf(" (0 to %d together are the full mesh)", c.Rounds-1)
+	if sampled {
+		round := fmt.Sprintf("round %d", c.Round)
+		if c.Rounds > 1 {
+			round += fmt.Sprintf(" (0 to %d together are the full mesh)", c.Rounds-1)
+		}
+		p.line("    %s, seed %d", round, c.Seed)
 	}
-	p.line("    %s, seed %d", round, c.Seed)
 	zones := ""
 	if c.ZonePairsPossible > 0 {
 		zones = fmt.Sprintf("; %d of %d zone pairs", c.ZonePairsHit, c.ZonePairsPossible)
