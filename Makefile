@@ -51,7 +51,7 @@ release-images: bin/ko ## build the multi-arch task images and push them to REPO
 .PHONY: sandbox-up
 sandbox-up: $(SANDBOX) images ## bring the sandbox up (Linux, root; installs Debian packages that it lacks) with the images loaded
 	$(SANDBOX) preflight --install
-	$(SANDBOX) up
+	$(SANDBOX) up $(SANDBOX_UP)
 	$(SANDBOX) load dist/images.tar
 
 .PHONY: sandbox-down
@@ -81,6 +81,10 @@ endif
 test: ## run the tests: hermetic, offline once modules are there, race detector on
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race ./...
 	cd test/e2e/sandbox && go test -short ./...
+
+# Two API servers and etcd members, and an aggregated API server, for the tests of
+# the control plane.
+e2e: SANDBOX_UP := --control-planes 2 --with aggregated
 
 .PHONY: e2e
 e2e: build sandbox-up ## run the end-to-end tests on the sandbox, with injected faults, and take it down
