@@ -6,21 +6,30 @@ package main
 
 import (
 	"bytes"
+	"crypto/tls"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// TestSandbox brings a real cluster of one worker up beside any other, breaks
-// it, repairs it and takes it down. Takes root, a build (`sandbox build`), and
-// about a minute.
-func TestSandbox(t *testing.T) {
+// trial is a sandbox of a test's own, taken down at the end of the test. The test
+// fails where anything of it is left, or the host is not as it was.
+type trial struct {
+	dirs
+	bin string
+}
+
+func newTrial(t *testing.T) trial {
+	t.Helper()
 	bin := filepath.Join(t.TempDir(), "sandbox")
 	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
@@ -30,45 +39,59 @@ func TestSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := dirs{state: state}
-	try := func(args ...string) (stdout, stderr string, err error) {
-		t.Helper()
-		var o, e bytes.Buffer
-		cmd := exec.Command(bin, append([]string{"--state=" + state}, args...)...)
-		cmd.Stdout, cmd.Stderr = &o, &e
-		start := time.Now()
-		err = cmd.Run()
-		t.Logf("sandbox %s (%s): %v", strings.Join(args, " "), time.Since(start).Round(time.Millisecond), err)
-		return o.String(), e.String(), err
-	}
-	must := func(args ...string) (stdout, stderr string) {
-		t.Helper()
-		stdout, stderr, err := try(args...)
-		if err != nil {
-			t.Fatalf("sandbox %s: %v\n%s%s", strings.Join(args, " "), err, stdout, stderr)
-		}
-		return stdout, stderr
-	}
-	kill := func(node, component string) {
-		t.Helper()
-		pid, err := d.find(node, component)
-		if err != nil || pid == 0 {
-			t.Fatalf("%s of %s has pid %d, error %v", component, node, pid, err)
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s := trial{dirs{state: state}, bin}
 	before := hostLook(t, state)
 	t.Cleanup(func() {
-		must("down")
-		if err := d.leftovers(); err != nil {
+		s.must(t, "down")
+		if err := s.leftovers(); err != nil {
 			t.Error(err)
 		}
 		if after := hostLook(t, state); after != before {
 			t.Errorf("the host was\n%s\nand is now\n%s", before, after)
 		}
 	})
+	return s
+}
+
+// try runs the command on the sandbox.
+func (s trial) try(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var o, e bytes.Buffer
+	cmd := exec.Command(s.bin, append([]string{"--state=" + s.state}, args...)...)
+	cmd.Stdout, cmd.Stderr = &o, &e
+	start := time.Now()
+	err = cmd.Run()
+	t.Logf("sandbox %s (%s): %v", strings.Join(args, " "), time.Since(start).Round(time.Millisecond), err)
+	return o.String(), e.String(), err
+}
+
+func (s trial) must(t *testing.T, args ...string) (stdout, stderr string) {
+	t.Helper()
+	stdout, stderr, err := s.try(t, args...)
+	if err != nil {
+		t.Fatalf("sandbox %s: %v\n%s%s", strings.Join(args, " "), err, stdout, stderr)
+	}
+	return stdout, stderr
+}
+
+func (s trial) kill(t *testing.T, node, component string) {
+	t.Helper()
+	pid, err := s.find(node, component)
+	if err != nil || pid == 0 {
+		t.Fatalf("%s of %s has pid %d, error %v", component, node, pid, err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSandbox brings a real cluster of one worker up beside any other, breaks
+// it, repairs it and takes it down. Takes root, a build (`sandbox build`), and
+// about a minute.
+func TestSandbox(t *testing.T) {
+	s := newTrial(t)
+	try := func(args ...string) (stdout, stderr string, err error) { t.Helper(); return s.try(t, args...) }
+	must := func(args ...string) (stdout, stderr string) { t.Helper(); return s.must(t, args...) }
 
 	must("up", "--nodes=1")
 	must("status")
@@ -81,9 +104,9 @@ func TestSandbox(t *testing.T) {
 	taskRun(t, must)
 
 	for _, c := range [][2]string{
-		{"worker-1", "kubelet"}, {"worker-1", "init"}, {"control-plane", "api-proxy"}, {"control-plane", "kube-apiserver"},
+		{"worker-1", "kubelet"}, {"worker-1", "init"}, {"control-plane", balancerName}, {"control-plane", "etcd"}, {"control-plane", "kube-apiserver"},
 	} {
-		kill(c[0], c[1])
+		s.kill(t, c[0], c[1])
 	}
 	if _, _, err := try("status"); err == nil {
 		t.Error("status does not fail although half of it was killed")
@@ -112,10 +135,204 @@ func TestSandbox(t *testing.T) {
 	// The last down has the worst case: a delay's process outside of the nodes,
 	// the control plane gone, the state file lost.
 	must("fault", "add", "delay", "--by", "30ms")
-	kill("control-plane", "init")
-	if err := os.Remove(d.file("state.json")); err != nil {
+	s.kill(t, "control-plane", "init")
+	if err := os.Remove(s.file("state.json")); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestControlPlanes brings up two control planes and an aggregated API server,
+// as kubeadm would make them, and breaks each of the ways between them that a
+// fault can. Takes root, a build, and about two minutes.
+func TestControlPlanes(t *testing.T) {
+	s := newTrial(t)
+	must := func(args ...string) (stdout, stderr string) { t.Helper(); return s.must(t, args...) }
+	kubectl := func(args ...string) string {
+		t.Helper()
+		stdout, _ := must(append([]string{"kubectl"}, args...)...)
+		return strings.TrimSpace(stdout)
+	}
+	want := func(what, got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s:\n%s\nwant\n%s", what, got, want)
+		}
+	}
+	must("up", "--control-planes=2", "--nodes=1", "--with=aggregated")
+	must("status")
+	if _, stderr := must("up"); !strings.Contains(stderr, "sandbox up already") {
+		t.Errorf("a second up does not say that there is nothing to do:\n%s", stderr)
+	}
+
+	// What others discover.
+	for component, annotation := range map[string]string{
+		"etcd":           `kubeadm\.kubernetes\.io/etcd\.advertise-client-urls`,
+		"kube-apiserver": `kubeadm\.kubernetes\.io/kube-apiserver\.advertise-address\.endpoint`,
+	} {
+		got := kubectl("get", "pods", "-n=kube-system", "-l=tier=control-plane,component="+component, "-o",
+			`jsonpath={range .items[*]}{.metadata.name} {.status.podIP} {.metadata.annotations.`+annotation+"}{\"\\n\"}{end}")
+		want("static pods of "+component, got, map[string]string{
+			"etcd": "etcd-control-plane 198.18.0.10 https://198.18.0.10:2379\n" +
+				"etcd-control-plane-2 198.18.0.111 https://198.18.0.111:2379",
+			"kube-apiserver": "kube-apiserver-control-plane 198.18.0.10 198.18.0.10:6443\n" +
+				"kube-apiserver-control-plane-2 198.18.0.111 198.18.0.111:6443",
+		}[component])
+	}
+	want("endpoints of default/kubernetes",
+		kubectl("get", "endpointslice", "kubernetes", "-n=default", "-o", "jsonpath={.endpoints[*].addresses[*]}"), "198.18.0.10 198.18.0.111")
+	if got := kubectl("get", "configmap", "kubeadm-config", "-n=kube-system", "-o", "jsonpath={.data.ClusterConfiguration}"); !strings.Contains(got, "controlPlaneEndpoint: 198.18.0.2:6443\n") {
+		t.Errorf("kubeadm-config is\n%s", got)
+	}
+	nodes := strings.Fields(kubectl("get", "pods", "-n="+aggregatedNamespace, "-l=app=aggregated", "-o", "jsonpath={.items[*].spec.nodeName}"))
+	slices.Sort(nodes)
+	want("nodes of the aggregated API server", strings.Join(nodes, " "), "control-plane control-plane-2")
+	if got := kubectl("get", "replicas.sandbox.checkplan.dev", "-o", "name"); !strings.HasPrefix(got, "replica.sandbox.checkplan.dev/aggregated-") {
+		t.Errorf("the aggregated API server answers %q", got)
+	}
+
+	// Each way between components, and the faults that close it and no other.
+	address := map[string]string{"balancer": "198.18.0.2:6443", "service": kubectl("get", "service", "aggregated", "-n="+aggregatedNamespace, "-o", "jsonpath={.spec.clusterIP}") + ":443"}
+	pod := map[string]string{}
+	for _, node := range nodes {
+		pod[node] = kubectl("get", "pods", "-n="+aggregatedNamespace, "--field-selector=spec.nodeName="+node, "-o", "jsonpath={.items[0].status.podIP}")
+		address["aggregated on "+node] = pod[node] + ":8443"
+	}
+	for node, ip := range map[string]string{"control-plane": "198.18.0.10", "control-plane-2": "198.18.0.111"} {
+		address["etcd on "+node], address["API server on "+node] = ip+":2379", ip+":6443"
+	}
+	st, err := s.readState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespaces := map[string]string{}
+	for _, node := range nodes {
+		namespaces[node] = st.Processes[node].NetNS
+		c := cluster{dirs: s.dirs, state: st}
+		pids, err := c.processesOf(componentFault{Silent: aggregatedNamespace + "/aggregated", Node: node})
+		if err != nil || len(pids) != 1 {
+			t.Fatalf("processes of the aggregated API server on %s are %v, error %v", node, pids, err)
+		}
+		namespaces["pod of "+node] = netNS(pids[0])
+	}
+	closed := func() string {
+		t.Helper()
+		var mu sync.Mutex
+		var found []string // guarded by mu
+		var wg sync.WaitGroup
+		for from, netns := range namespaces {
+			for to, address := range address {
+				wg.Go(func() {
+					if err := s.handshake(netns, address); err != nil {
+						mu.Lock()
+						defer mu.Unlock()
+						found = append(found, from+" -> "+to)
+					}
+				})
+			}
+		}
+		wg.Wait()
+		slices.Sort(found)
+		return strings.Join(found, "\n")
+	}
+	want("closed ways before any fault", closed(), "")
+	for _, tt := range []struct{ fault, closes string }{
+		{"drop --from control-plane-2 --to control-plane --src hosts --dst hosts --protocol tcp --dport 2379",
+			"control-plane-2 -> etcd on control-plane"},
+		{"drop --from control-plane --to control-plane-2 --src hosts --protocol tcp --dport 8443",
+			"control-plane -> aggregated on control-plane-2"},
+		{"drop --from control-plane-2 --to control-plane --dst hosts --protocol tcp --dport 6443",
+			"pod of control-plane-2 -> API server on control-plane"},
+		{"drop --from control-plane-2 --to api-balancer --src any --dst hosts",
+			"control-plane-2 -> balancer\npod of control-plane-2 -> balancer"},
+		{"silence kube-apiserver --node control-plane-2", "control-plane -> API server on control-plane-2\n" +
+			"control-plane-2 -> API server on control-plane-2\npod of control-plane -> API server on control-plane-2\n" +
+			"pod of control-plane-2 -> API server on control-plane-2"},
+	} {
+		t.Run(tt.fault, func(t *testing.T) {
+			id, _ := must(append([]string{"fault", "add"}, strings.Fields(tt.fault)...)...)
+			if strings.HasPrefix(tt.fault, "silence") {
+				err := poll(t.Context(), 20*time.Second, func() error {
+					log, err := os.ReadFile(s.log("control-plane", balancerName))
+					if err == nil && !strings.Contains(string(log), "198.18.0.111:6443 is not ready") {
+						err = errors.New("the balancer has not turned to the other API server")
+					}
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			// The Service goes to either endpoint, by chance.
+			got := slices.DeleteFunc(strings.Split(closed(), "\n"), func(way string) bool {
+				return way == "control-plane -> service" && strings.Contains(tt.closes, "-> aggregated")
+			})
+			want("closed ways", strings.Join(got, "\n"), tt.closes)
+			must("fault", "clear", strings.TrimSpace(id))
+			want("closed ways after clear", closed(), "")
+		})
+	}
+	must("fault", "add", "delete-service-rules", "--node", "control-plane-2")
+	want("closed ways without service rules", closed(), "control-plane-2 -> service\npod of control-plane-2 -> service")
+	must("fault", "clear", "kube-proxy/control-plane-2")
+
+	// An API server that is stopped is gone, the cluster is not, and both times
+	// are told.
+	start := time.Now()
+	_, stderr := must("fault", "add", "stop", "kube-apiserver", "--node", "control-plane-2")
+	down := timeAfter(t, stderr, "down since ")
+	if down.Before(start) || down.After(time.Now()) {
+		t.Errorf("down since %s, stopped between %s and now", down, start)
+	}
+	if got := closed(); strings.Count(got, "-> API server on control-plane-2") != len(namespaces) {
+		t.Errorf("with an API server stopped the closed ways are\n%s", got)
+	}
+	kubectl("get", "nodes")
+	_, stderr = must("fault", "clear", "kube-apiserver/control-plane-2")
+	if up := timeAfter(t, stderr, "up since "); !up.After(down) {
+		t.Errorf("up since %s, down since %s", up, down)
+	}
+	must("fault", "add", "restart", "kube-apiserver", "--node", "control-plane", "--for", "0s")
+	must("up") // waits for every static pod
+	must("status")
+	want("closed ways at the end", closed(), "")
+}
+
+// timeAfter reads the time that follows words in a text.
+func timeAfter(t *testing.T, text, words string) time.Time {
+	t.Helper()
+	_, after, _ := strings.Cut(text, words)
+	at, err := time.Parse(time.RFC3339Nano, strings.TrimRight(strings.Fields(after + " -")[0], ","))
+	if err != nil {
+		t.Fatalf("no time after %q in %q: %v", words, text, err)
+	}
+	return at
+}
+
+// handshake connects from a network namespace with the certificate of an API
+// server as etcd's client, and shakes hands with TLS.
+func (s trial) handshake(netns, address string) error {
+	certificate, err := tls.LoadX509KeyPair(s.file("pki", "apiserver-etcd-client.crt"), s.file("pki", "apiserver-etcd-client.key"))
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread stays in the namespace
+		if err := enterNetNS(netns); err != nil {
+			done <- err
+			return
+		}
+		conn, err := net.DialTimeout("tcp", address, 2*time.Second)
+		if err != nil {
+			done <- err
+			return
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // a TCP connection takes it
+		// Who answers is not asked here: the certificates have a test of their own.
+		done <- tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}}).Handshake()
+	}()
+	return <-done
 }
 
 // taskRun runs a Tekton task in the users' namespace, which is restricted.
@@ -166,7 +383,7 @@ func hostLook(t *testing.T, state string) string {
 		t.Fatal(err)
 	}
 	for _, l := range links {
-		if slices.Contains([]string{"br0", "control-plane", "worker-1"}, l.Name) {
+		if slices.Contains([]string{"br0", "control-plane", "control-plane-2", "worker-1"}, l.Name) {
 			b.WriteString("link " + l.Name + "\n")
 		}
 	}

@@ -36,8 +36,12 @@ var kubeadmManifest string
 // kubeadmObjects are the ConfigMaps in which kubeadm says where the control plane
 // is. ca is the cluster's authority, PEM.
 func kubeadmObjects(p plan, ca []byte) ([]*unstructured.Unstructured, error) {
+	endpoint := p.controlPlaneEndpoint()
+	if strings.HasPrefix(endpoint, "[") { // of IPv6: a list, to YAML
+		endpoint = strconv.Quote(endpoint)
+	}
 	objects, err := decode([]byte(strings.NewReplacer(
-		"controlPlaneEndpoint: CONTROL_PLANE_ENDPOINT", "controlPlaneEndpoint: "+strconv.Quote(p.controlPlaneEndpoint()),
+		"controlPlaneEndpoint: CONTROL_PLANE_ENDPOINT", "controlPlaneEndpoint: "+endpoint,
 		"server: https://CONTROL_PLANE_ENDPOINT", "server: https://"+p.controlPlaneEndpoint(),
 		"kubernetesVersion: KUBERNETES_VERSION", "kubernetesVersion: "+kubernetesVersion,
 		"podSubnet: POD_SUBNET", "podSubnet: "+joined(p.PodNets),
