@@ -230,7 +230,8 @@ func (b *Book) expect(w *checkup.Worksheet, live map[string]*unstructured.Unstru
 
 // remember takes over the history of an object.
 func (b *Book) remember(p *pair, object *unstructured.Unstructured) {
-	p.there = p.id.matches(object, b.labels)
+	_, cert, _ := unstructured.NestedMap(object.Object, "spec", "tlsClientCert")
+	p.there = p.id.matches(object, b.labels) && cert == (p.id.cert != "")
 	status, err := statusOf(object)
 	if err != nil {
 		b.logf("the history of %s cannot be read and begins anew: %v", p.id.name, err)
@@ -607,21 +608,20 @@ func (b *Book) Close(ctx context.Context) error {
 	b.mu.Unlock()
 	for {
 		b.mu.Lock()
-		due := b.due(func(p *pair) bool { return p.changes > 0 && p.retry.IsZero() })
 		wait := time.Until(b.pause)
-		batch := b.take(due[:min(len(due), batchSize)])
-		b.mu.Unlock()
-		sent := b.events.send(ctx, time.Now())
-		if len(batch) == 0 && sent {
-			break
-		}
+		due := b.due(func(p *pair) bool { return p.changes > 0 && p.retry.IsZero() })
+		var batch []*job
 		if wait <= 0 {
-			b.write(ctx, batch)
-			wait = 0
-			if !sent {
-				wait = retryFirst
-			}
+			batch = b.take(due[:min(len(due), batchSize)])
 		}
+		b.mu.Unlock()
+		if len(due) == 0 { // events last: the objects say it, too
+			if b.events.send(ctx, time.Now()) {
+				break
+			}
+			wait = retryFirst
+		}
+		b.write(ctx, batch)
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():

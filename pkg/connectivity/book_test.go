@@ -664,7 +664,7 @@ func many(n int) *checkup.Worksheet {
 // However many pairs there are, the API server is asked no more often than it is
 // said, and what changed does not wait behind what did not.
 func TestRate(t *testing.T) {
-	const pairs = 2000
+	const pairs = 1000
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		s.plain = map[string]*unstructured.Unstructured{}
@@ -697,7 +697,7 @@ func TestRate(t *testing.T) {
 			t.Errorf("first results: up to %d writes per second, %d in all", most, sum)
 		}
 
-		const seconds, cycle = 200, pairs / steadyPerSecond
+		const seconds, cycle = 100, pairs / steadyPerSecond
 		changed := "kube-apiserver-a-to-kubelet-7-10250"
 		want := "True TCPConnectSuccess"
 		most, sum = 0, 0

@@ -116,8 +116,8 @@
 // # Events
 //
 // The begin and the end of an outage are events of the source's node: Warning
-// ConnectivityOutageDetected, Normal ConnectivityRestored. More than 30 in 30 s
-// or 600 in 10 min are held back for 30 min, or until Close, and then told by one
-// event for each node and reason, a line for each. An event's name is made of
-// what it tells, so that no retry tells it twice.
+// ConnectivityOutageDetected, Normal ConnectivityRestored. Beyond 30 in 30 s they
+// are held back for 30 min, or until Close, and then told by one event for each
+// node and reason, with a line for each. An event's name is made of what it tells,
+// so that no retry tells it twice.
 package connectivity

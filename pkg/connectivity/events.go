@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,13 +28,13 @@ const (
 	EventRestored       = "ConnectivityRestored"
 )
 
-// How many events there may be, as in OpenShift's operators: above either limit
-// they are held back, and then told by one event per node and reason.
+// How many events there may be, as in OpenShift's operators: above the limit they
+// are held back, and then told by one event per node and reason. Those operators
+// count in windows that follow one another, and so have a second limit, 600 in 10
+// min. Within any 30 s, as it is here, the first limit implies it.
 const (
 	burstEvents  = 30
 	burstPeriod  = 30 * time.Second
-	totalEvents  = 600
-	totalPeriod  = 10 * time.Minute
 	holdBack     = 30 * time.Minute
 	maxEventText = 16 << 10 // bytes of a summary; etcd holds each for an hour
 )
@@ -45,6 +46,8 @@ type event struct {
 	reason  string
 	message string
 	at      time.Time // when it happened
+	first   time.Time // when the first of those did that it sums up; zero if it sums up none
+	count   int32     // of those; 0 likewise
 	key     string    // the same for the same thing, so that a retry tells nothing twice
 }
 
@@ -98,16 +101,8 @@ func (r *recorder) add(now time.Time, e event) {
 		return
 	}
 	r.release(now)
-	for len(r.recent) > 0 && now.Sub(r.recent[0]) >= totalPeriod {
-		r.recent = r.recent[1:]
-	}
-	burst := 0
-	for _, t := range r.recent {
-		if now.Sub(t) < burstPeriod {
-			burst++
-		}
-	}
-	if r.until.IsZero() && (burst >= burstEvents || len(r.recent) >= totalEvents) {
+	r.recent = slices.DeleteFunc(r.recent, func(t time.Time) bool { return now.Sub(t) >= burstPeriod })
+	if r.until.IsZero() && len(r.recent) >= burstEvents {
 		r.until = now.Add(holdBack)
 	}
 	if !r.until.IsZero() {
@@ -145,21 +140,29 @@ func (r *recorder) sumUp(now time.Time) {
 		held[g] = append(held[g], e)
 	}
 	for _, g := range order {
-		var text strings.Builder
-		for i, e := range held[g] {
-			line := fmt.Sprintf("%s: %s\n", e.at.UTC().Format(time.RFC3339), e.message)
-			if text.Len()+len(line) > maxEventText {
-				fmt.Fprintf(&text, "and %d more\n", len(held[g])-i)
-				break
-			}
-			text.WriteString(line)
+		first, last := held[g][0], held[g][len(held[g])-1]
+		if len(held[g]) > 1 {
+			last.first, last.count = first.at, int32(len(held[g]))
+			last.key = "summary " + first.key + last.key
+			last.message = join(held[g])
 		}
-		e := held[g][len(held[g])-1]
-		e.message = strings.TrimSuffix(text.String(), "\n")
-		e.key = "summary " + held[g][0].key + e.key
-		r.waiting = append(r.waiting, e)
+		r.waiting = append(r.waiting, last)
 	}
 	r.held, r.until = nil, time.Time{}
+}
+
+// join tells several events, one per line.
+func join(events []event) string {
+	var text strings.Builder
+	for i, e := range events {
+		line := fmt.Sprintf("%s: %s\n", e.at.UTC().Format(time.RFC3339), e.message)
+		if text.Len()+len(line) > maxEventText {
+			fmt.Fprintf(&text, "and %d more\n", len(events)-i)
+			break
+		}
+		text.WriteString(line)
+	}
+	return strings.TrimSuffix(text.String(), "\n")
 }
 
 // send creates the events that wait. It reports whether none is left. An event
@@ -197,7 +200,10 @@ func (r *recorder) send(ctx context.Context, now time.Time) bool {
 func (r *recorder) object(e event) *corev1.Event {
 	sum := sha256.Sum256([]byte(strings.Join([]string{r.namespace, e.key, e.reason}, "\x00")))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:16])
-	at := metav1.NewTime(e.at)
+	first := e.first
+	if first.IsZero() {
+		first = e.at
+	}
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:      strings.TrimRight(e.node[:min(len(e.node), 200)], "-.") + "." + hash, // at most 253 characters
@@ -212,9 +218,9 @@ func (r *recorder) object(e event) *corev1.Event {
 		Source:              corev1.EventSource{Component: checkup.ManagedBy},
 		ReportingController: "checkplan.dev/connectivity",
 		ReportingInstance:   r.run,
-		FirstTimestamp:      at,
-		LastTimestamp:       at,
-		Count:               1,
+		FirstTimestamp:      metav1.NewTime(first),
+		LastTimestamp:       metav1.NewTime(e.at),
+		Count:               max(1, e.count),
 	}
 }
 

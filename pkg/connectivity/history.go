@@ -5,6 +5,7 @@ package connectivity
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/openshift/api/operatorcontrolplane/v1alpha1"
@@ -18,6 +19,9 @@ const (
 	maxLog        = 10 // successes, and failures
 	maxOutages    = 20
 	maxOutageLogs = 5 // startLogs, and endLogs
+	// maxCause is how much of a failure's message is kept, in bytes. An object holds
+	// up to 220 of them, and no more than 1.5 MiB (etcd's limit).
+	maxCause = 1 << 10
 )
 
 // Reasons beside those of the API. The first is the one that OpenShift's
@@ -64,6 +68,9 @@ func (id identity) entries(r checkup.Result) []v1alpha1.LogEntry {
 
 // failure words a failed stage.
 func (id identity) failure(c checkup.Cause) (reason, message string) {
+	if len(c.Message) > maxCause {
+		c.Message = strings.ToValidUTF8(c.Message[:maxCause], "") + "..."
+	}
 	switch c.Stage {
 	case checkup.StageResolve:
 		return v1alpha1.LogEntryReasonDNSError, fmt.Sprintf("failure looking up host %s: %s", id.host, c.Message)

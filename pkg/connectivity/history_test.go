@@ -349,7 +349,7 @@ func TestStatusIsASnapshot(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	h := history{id: etcd}
 	var snapshots, copies []*v1alpha1.PodNetworkConnectivityCheckStatus
-	for _, res := range randomResults(r, 300) {
+	for _, res := range randomResults(r, 80) {
 		if res.Unmeasured != nil {
 			continue
 		}

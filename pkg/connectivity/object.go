@@ -5,6 +5,7 @@ package connectivity
 import (
 	"fmt"
 	"net"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -119,14 +120,15 @@ func (id identity) spec() map[string]any {
 	return spec
 }
 
-// matches reports whether an object in the cluster is as object says.
+// matches reports whether an object in the cluster has all that object says.
 func (id identity) matches(object *unstructured.Unstructured, labels map[string]string) bool {
-	var live v1alpha1.PodNetworkConnectivityCheck
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &live); err != nil {
-		return false
+	spec, _, _ := unstructured.NestedMap(object.Object, "spec")
+	for field, want := range id.spec() {
+		if !reflect.DeepEqual(spec[field], want) {
+			return false
+		}
 	}
-	return owned(object, labels) && live.Spec.SourcePod == id.sourcePod &&
-		live.Spec.TargetEndpoint == id.endpoint && live.Spec.TLSClientCert.Name == id.cert
+	return owned(object, labels)
 }
 
 // statusOf reads the status of an object in the cluster.

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package connectivity
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// An outage is told of the source's node, when it begins and when it ends.
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		b := s.book(t, worksheet())
+		b.Results(all(good))
+		time.Sleep(time.Second)
+		began := time.Now()
+		b.Results(all(good)[:4])
+		b.Results(all(bad)[4:])
+		time.Sleep(1500 * time.Millisecond)
+		b.Results(all(silent)[4:])
+		b.Results(all(bad)[:1])
+		time.Sleep(time.Second)
+		ended := time.Now()
+		b.Results(all(good)[4:])
+		synctest.Wait()
+		want := []string{
+			"Normal ConnectivityRestored b: Connectivity restored after 2.5s: etcd-server-b: tcp connection to 10.0.0.2:2379 succeeded",
+			"Warning ConnectivityOutageDetected a: Connectivity outage detected: etcd-server-a: failed to establish a TCP connection to 10.0.0.1:2379: connection refused",
+			"Warning ConnectivityOutageDetected b: Connectivity outage detected: etcd-server-b: failed to establish a TCP connection to 10.0.0.2:2379: connection refused",
+		}
+		if diff := cmp.Diff(want, s.told(t)); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+
+		list, err := s.events.CoreV1().Events(corev1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list.Items {
+			if e.InvolvedObject.Name != "b" {
+				continue
+			}
+			at := began
+			if e.Reason == EventRestored {
+				at = ended
+			}
+			wantEvent := corev1.Event{
+				ObjectMeta:          metav1.ObjectMeta{Name: e.Name, Namespace: "default"},
+				InvolvedObject:      corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "b", UID: types.UID("b")},
+				Type:                e.Type,
+				Reason:              e.Reason,
+				Message:             e.Message,
+				Source:              corev1.EventSource{Component: "checkplan"},
+				ReportingController: "checkplan.dev/connectivity",
+				ReportingInstance:   "run-1",
+				FirstTimestamp:      metav1.NewTime(at),
+				LastTimestamp:       metav1.NewTime(at),
+				Count:               1,
+			}
+			e.TypeMeta, e.ManagedFields = metav1.TypeMeta{}, nil
+			if diff := cmp.Diff(wantEvent, e); diff != "" {
+				t.Errorf("event (-want +got):\n%s", diff)
+			}
+		}
+
+		// Nothing of it is told again: not by a book of a later run, and not at the end.
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		b = s.book(t, worksheet())
+		time.Sleep(time.Second)
+		b.Results(all(bad)[:1]) // the outage goes on
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, s.told(t)); diff != "" {
+			t.Errorf("events after another run (-want +got):\n%s", diff)
+		}
+		b = s.book(t, worksheet())
+		time.Sleep(time.Second)
+		b.Results(all(good)[:1])
+		synctest.Wait()
+		if told := s.told(t); len(told) != len(want)+1 || !slices.ContainsFunc(told, func(e string) bool {
+			return strings.HasPrefix(e, "Normal ConnectivityRestored a: Connectivity restored after ")
+		}) {
+			t.Errorf("the end of an outage of an earlier run: %q", told)
+		}
+	})
+}
+
+// A failure that comes late makes an outage longer, not another one; a success
+// that comes late makes two of it.
+func TestEventsOfLateResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		b := s.book(t, worksheet())
+		time.Sleep(time.Minute)
+		now := time.Now()
+		// at tells results of so many seconds, failures where it is negative, in this order.
+		at := func(seconds ...int) {
+			for _, n := range seconds {
+				body := good
+				if n < 0 {
+					body, n = bad, -n
+				}
+				res := of(0, 0, body)
+				res.At = now.Add(time.Duration(n-20) * time.Second)
+				b.Results([]checkup.Result{res})
+			}
+		}
+		at(1, -5, -6, -9, 10, -4)
+		synctest.Wait()
+		if told := s.told(t); len(told) != 2 {
+			t.Errorf("one outage: %q", told)
+		}
+		at(7)
+		synctest.Wait()
+		if told := s.told(t); len(told) != 4 {
+			t.Errorf("two outages: %q", told)
+		}
+		status := s.status(t, nameAA)
+		if len(status.Outages) != 2 {
+			t.Errorf("outages %+v", status.Outages)
+		}
+	})
+}
+
+// collect takes what a recorder would send.
+func collect(r *recorder) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for _, e := range r.waiting {
+		out = append(out, fmt.Sprintf("%s %s: %s", e.reason, e.node, e.message))
+	}
+	r.waiting = nil
+	return out
+}
+
+func TestEventLimits(t *testing.T) {
+	s := newServer(t)
+	recorder := func() *recorder {
+		return &recorder{events: s.events.CoreV1().Events("default"), logf: t.Logf}
+	}
+	one := func(at time.Time, node, reason string) event {
+		return event{node: node, kind: corev1.EventTypeWarning, reason: reason, message: "it happened", at: at, key: at.String()}
+	}
+
+	t.Run("burst", func(t *testing.T) {
+		r := recorder()
+		at := start
+		for i := range 30 {
+			at = start.Add(time.Duration(i) * time.Second / 2)
+			r.add(at, one(at, "a", EventOutageDetected))
+		}
+		if got := collect(r); len(got) != 30 {
+			t.Fatalf("%d events, want 30", len(got))
+		}
+		// The 31st within 30 s, and all of the next half hour.
+		begin := after(20)
+		r.add(begin, one(begin, "a", EventOutageDetected))
+		r.add(after(21), one(after(21), "b", EventOutageDetected))
+		r.add(after(1200), one(after(1200), "a", EventRestored))
+		r.add(after(1819), one(after(1819), "a", EventOutageDetected))
+		if got := collect(r); got != nil {
+			t.Errorf("told %q, although it is too much", got)
+		}
+		r.send(t.Context(), after(1819.9))
+		if got := s.told(t); len(got) != 0 {
+			t.Errorf("told %q, although it is too early", got)
+		}
+		r.send(t.Context(), after(1820))
+		want := []string{
+			"Warning ConnectivityOutageDetected a: 2026-11-21T06:00:20Z: it happened\n2026-11-21T06:30:19Z: it happened",
+			"Warning ConnectivityOutageDetected b: it happened",
+			"Warning ConnectivityRestored a: it happened",
+		}
+		if diff := cmp.Diff(want, s.told(t)); diff != "" {
+			t.Errorf("summaries (-want +got):\n%s", diff)
+		}
+		list, err := s.events.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list.Items {
+			if e.InvolvedObject.Name == "a" && e.Reason == EventOutageDetected && (e.Count != 2 || !e.FirstTimestamp.Time.Equal(begin) || !e.LastTimestamp.Time.Equal(after(1819))) {
+				t.Errorf("%d from %v to %v", e.Count, e.FirstTimestamp, e.LastTimestamp)
+			}
+		}
+		r.add(after(1821), one(after(1821), "a", EventRestored)) // as before it was too much
+		if got := collect(r); len(got) != 1 {
+			t.Errorf("told %q", got)
+		}
+	})
+
+	t.Run("never more", func(t *testing.T) {
+		eachSeed(t, 20, func(t *testing.T, random *rand.Rand) {
+			r := recorder()
+			var told []time.Time
+			at := start
+			for range 3000 {
+				at = at.Add(time.Duration(random.Int64N(int64(2200 * time.Millisecond))))
+				r.add(at, one(at, "a", EventOutageDetected))
+				for range collect(r) {
+					told = append(told, at)
+				}
+			}
+			within := func(d time.Duration) (most int) {
+				for i := range told {
+					n := 0
+					for n < len(told)-i && told[i+n].Sub(told[i]) < d {
+						n++
+					}
+					most = max(most, n)
+				}
+				return most
+			}
+			// A summary is one more.
+			if burst, total := within(30*time.Second), within(10*time.Minute); burst > 31 || total > 601 {
+				t.Errorf("%d events in 30 s, %d in 10 min", burst, total)
+			}
+		})
+	})
+
+	t.Run("at the end", func(t *testing.T) {
+		r := recorder()
+		for i := range 1000 {
+			r.add(start, one(start.Add(time.Duration(i)*time.Second), "a", EventOutageDetected))
+		}
+		if got := collect(r); len(got) != 30 {
+			t.Errorf("%d events", len(got))
+		}
+		r.flush(start)
+		got := collect(r)
+		if len(got) != 1 {
+			t.Fatalf("%d summaries", len(got))
+		}
+		if len(got[0]) > maxEventText+200 || !strings.Contains(got[0], "\nand ") || !strings.HasSuffix(got[0], " more") {
+			t.Errorf("summary of %d bytes ends with %q", len(got[0]), got[0][len(got[0])-40:])
+		}
+	})
+
+	t.Run("no limit", func(t *testing.T) {
+		r := recorder()
+		for i := range 2000 { // 29 in each 30 s
+			at := start.Add(time.Duration(i) * 1035 * time.Millisecond)
+			r.add(at, one(at, "a", EventOutageDetected))
+		}
+		if got := collect(r); len(got) != 2000 {
+			t.Errorf("%d of 2000 were told", len(got))
+		}
+	})
+}
+
+// An event that the API server took, although it said that it did not, is not
+// told twice; where there is no right to tell any, that is said once.
+func TestEventTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		lost := 2
+		s.refuse = func(verb, resource, _, _ string) error {
+			if resource == "events" && lost > 0 {
+				lost--
+				return errors.New("http2: server sent GOAWAY")
+			}
+			return nil
+		}
+		b := s.book(t, worksheet())
+		b.Results(all(bad))
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if told := s.told(t); len(told) != len(allNames) {
+			t.Errorf("events: %q", told)
+		}
+		outage := s.status(t, nameAA).Outages[0]
+		id := identify(worksheet().Sources[0], worksheet().Targets[0])
+		b.events.add(time.Now(), id.detected(outage))
+		if !b.events.send(t.Context(), time.Now()) {
+			t.Error("an event that is there already stays")
+		}
+		if told := s.told(t); len(told) != len(allNames) {
+			t.Errorf("events: %q", told)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.refuse = func(verb, resource, _, name string) error {
+			if resource == "events" {
+				return apierrors.NewForbidden(corev1.Resource("events"), "", errors.New("User \"probe\" cannot "+verb))
+			}
+			return nil
+		}
+		b := s.book(t, worksheet())
+		b.Results(all(bad))
+		time.Sleep(time.Second)
+		b.Results(all(good))
+		if err := b.close(t); err != nil {
+			t.Errorf("without events the objects are written all the same: %v", err)
+		}
+		if log := b.log.take(); len(log) != 1 || !strings.HasSuffix(log[0], `User "probe" cannot create: no events are told`) {
+			t.Errorf("log: %q", log)
+		}
+		wantReachable(t, s, nameAA, "True TCPConnectSuccess")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		b, err := Open(t.Context(), Options{Dynamic: s, Namespace: testNamespace, Worksheet: worksheet()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Results(all(bad))
+		if err := b.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package connectivity
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// The object of a pair that is not expected any more stays with its history, is
+// Unknown when staleAfter is over, and goes when retention is. That of an
+// expected one stays however old it is.
+func TestRetire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		w := worksheet()
+		b := s.book(t, w)
+		b.Results(all(bad)[:4]) // of the pair BB nothing came
+		time.Sleep(time.Second)
+		b.Results(all(good)[:4])
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		foreign := etcd.object(testNamespace, ownLabels("other-plan", "api"))
+		foreign.SetName("foreign")
+		foreign.Object["spec"].(map[string]any)["targetEndpoint"] = "10.0.0.2:9999"
+		if _, err := s.Resource(Resource).Namespace(testNamespace).Apply(t.Context(), "foreign", foreign, metav1.ApplyOptions{FieldManager: "other"}); err != nil {
+			t.Fatal(err)
+		}
+		last := time.Now()
+		gone := worksheet()
+		gone.Targets[1].Peer = nil // etcd b was removed
+		retire := func(started time.Time) int {
+			t.Helper()
+			n, err := Retire(t.Context(), RetireOptions{Dynamic: s, Namespace: testNamespace, Worksheet: gone, Started: started})
+			if err != nil {
+				t.Error(err)
+			}
+			return n
+		}
+		everything := []string{"foreign", nameAA, nameAB, nameAL, nameBA, nameBB}
+
+		time.Sleep(5 * time.Minute) // too early for anything
+		s.take()
+		if n := retire(time.Now()); n != 0 || len(s.take()) != 0 {
+			t.Errorf("deleted %d, wrote %q", n, s.take())
+		}
+
+		time.Sleep(5 * time.Minute) // staleAfter: what is not expected, and what this run did not measure
+		if n := retire(last); n != 0 {
+			t.Errorf("deleted %d", n)
+		}
+		if diff := cmp.Diff([]string{"status " + nameAB}, s.take()); diff != "" {
+			t.Errorf("writes (-want +got):\n%s", diff)
+		}
+		wantReachable(t, s, nameAA, "True TCPConnectSuccess")
+		wantReachable(t, s, nameAB, "Unknown NoRecentResult")
+		status := s.status(t, nameAB)
+		if want, got := "etcd-server-b: no result since 2000-01-01T00:00:01Z; the pair is no longer expected", reachable(&status).Message; got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if len(status.Outages) != 1 || len(status.Successes) != 1 || len(status.Failures) != 1 {
+			t.Errorf("history is lost: %+v", status)
+		}
+		retire(last)
+		if writes := s.take(); len(writes) != 0 {
+			t.Errorf("said again: %q", writes)
+		}
+
+		time.Sleep(time.Hour) // a run whose probe task never ran
+		if n := retire(time.Now()); n != 0 {
+			t.Errorf("deleted %d", n)
+		}
+		wantReachable(t, s, nameAA, "Unknown NoRecentResult")
+		wantReachable(t, s, nameBA, "Unknown NoRecentResult")
+		if diff := cmp.Diff(everything, s.names(t)); diff != "" {
+			t.Errorf("objects (-want +got):\n%s", diff)
+		}
+
+		time.Sleep(time.Hour) // retention
+		if n := retire(time.Now()); n != 2 {
+			t.Errorf("deleted %d, want 2", n)
+		}
+		if diff := cmp.Diff([]string{"foreign", nameAA, nameAL, nameBA}, s.names(t)); diff != "" {
+			t.Errorf("objects (-want +got):\n%s", diff)
+		}
+
+		time.Sleep(240 * time.Hour)
+		if n := retire(time.Now()); n != 0 {
+			t.Errorf("deleted %d", n)
+		}
+	})
+}
+
+// An object that a run wrote meanwhile is neither deleted nor overwritten.
+func TestRetireRaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		b := s.book(t, worksheet())
+		b.Results(all(good))
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		objects := s.Resource(Resource).Namespace(testNamespace)
+		stale, err := objects.Get(t.Context(), nameAA, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Minute)
+		b = s.book(t, worksheet())
+		b.Results(all(good))
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		s.take()
+		for _, retention := range []time.Duration{time.Minute, time.Hour} { // to delete, and to be Unknown
+			checks := checkup.ConnectivityChecks{Retention: checkup.Duration(retention), StaleAfter: checkup.Duration(time.Minute)}
+			deleted, err := retire(t.Context(), objects, stale, false, checks, time.Now(), time.Now())
+			if deleted || err != nil {
+				t.Errorf("deleted %v, error %v", deleted, err)
+			}
+		}
+		if writes := s.take(); len(writes) != 0 {
+			t.Errorf("wrote %q", writes)
+		}
+		wantReachable(t, s, nameAA, "True TCPConnectSuccess")
+	})
+}
+
+// Trouble with one object does not keep the others.
+func TestRetireErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		b := s.book(t, worksheet())
+		b.Results(all(good))
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Hour)
+		w := worksheet()
+		w.Assignments = [][]int{nil, nil} // nothing is expected
+		o := RetireOptions{Dynamic: s, Namespace: testNamespace, Worksheet: w, Started: time.Now()}
+		s.refuse = func(verb, _, _, name string) error {
+			if verb == "delete" && name == nameAB {
+				return apierrors.NewForbidden(Resource.GroupResource(), name, errors.New("User \"conclude\" cannot delete"))
+			}
+			return nil
+		}
+		n, err := Retire(t.Context(), o)
+		if n != len(allNames)-1 || err == nil || !strings.HasPrefix(err.Error(), "delete PodNetworkConnectivityCheck "+nameAB+": ") {
+			t.Errorf("deleted %d, error %v", n, err)
+		}
+		s.setTrouble(away)
+		if n, err := Retire(t.Context(), o); n != 0 || !errors.Is(err, away) || !strings.HasPrefix(err.Error(), "list PodNetworkConnectivityChecks in namespace checks: ") {
+			t.Errorf("deleted %d, error %v", n, err)
+		}
+		o.Worksheet = &checkup.Worksheet{} // of another kind
+		if n, err := Retire(t.Context(), o); n != 0 || err != nil {
+			t.Errorf("deleted %d, error %v", n, err)
+		}
+	})
+}
