@@ -6,7 +6,8 @@
 //
 //	Judge     worksheet + roster + record   -> checkup.CheckReport
 //	Join      plan + run + check reports    -> checkup.Report
-//	Text, Log, JSON, JUnit, Results         print a checkup.Report
+//	Text, Log, JSON, JUnit, OpenMetrics     print a checkup.Report
+//	Results   its short form, for Tekton
 //	Read      reads back what JSON wrote
 //
 // Each printer needs the report alone, so that a saved report prints as the live
@@ -18,15 +19,17 @@
 // each pair, the first of these that holds decides:
 //
 //  1. The roster has no such target, says why the target cannot be measured, or
-//     has no address of the family: unmeasured.
+//     has no address of the family although the target has no Peer: unmeasured.
 //  2. A control pair of the source and family came out wrong: unmeasured. An
 //     agent that cannot reach itself, or reaches a closed port, is not trusted
-//     with any other result, good or bad.
+//     with any other result, good or bad. For a pair of any family, that is
+//     every family that was controlled.
 //  3. There is no observation: unmeasured, with the source's cause, if it has one.
 //  4. The agent told of pairs that it was not asked for, or told this pair twice
 //     and differently: unmeasured. (Told twice the same is told once.)
 //  5. The agent says that the pair is unmeasured: so it is.
-//  6. The agent did not tell both control pairs of the family: unmeasured.
+//  6. The agent did not tell both control pairs of the family (of one family, for
+//     a pair of any): unmeasured.
 //  7. The numbers contradict each other or the order; the failure is one of the
 //     agent's own (no socket); some measurements were spoiled and, although the
 //     agent repeats those, less than half of what was ordered is good; or none was
@@ -42,6 +45,55 @@
 //     pair, but too few do not pass it. How many were spoiled and repeated does
 //     not matter.
 //  10. Else: pass.
+//
+// # Pairs that are told as Results
+//
+// Each Result is one measurement. Those of a pair are put in the order of their
+// times, those that are the same counted once, and made into an observation: sent
+// is how many are measurements, received how many of them passed every stage, the
+// delays are those of the TCP connect, and outages are those of checkup.Outages.
+// A result that is unmeasured, or fails at a stage of the agent's own, is spoiled.
+// The rules above hold, and these beside them:
+//
+//   - Two different results of one time, a delay of a stage that was not passed, or
+//     none of the connect in one that failed at no stage: unmeasured (rule 7).
+//   - An outage longer than the worksheet's MaxOutage fails the pair (rule 8). An
+//     outage lasts from the first failure to the first success after it, and one
+//     that was not over, to its last failure.
+//   - If the agent says that it told more results than arrived, or tells the pair as
+//     unmeasured beside its results, the pair does not pass: it is unmeasured if it
+//     does not fail (rule 9).
+//
+// What was told of a pair is in its ConnectionReport even where it is unmeasured
+// because it is not enough; not if it is not to be believed. In DelayRows of a
+// stage, sent is how many measurements came to the stage.
+//
+// # How a placement is judged
+//
+// A dry run of a placement counts its sides, not pairs. Of each, the first of these
+// that holds decides:
+//
+//  1. The plan demands more nodes than are eligible: fail.
+//  2. The API server was not asked whether it admits the pod, did not decide, or
+//     answered twice and differently: unmeasured.
+//  3. The plan demands a node, and the pod is not admitted: fail.
+//  4. Something that decides where the pod lands could not be looked at: unmeasured.
+//  5. Else: pass.
+//
+// So nothing fails that the plan does not demand. Without a side, because the
+// diagnostics are disabled, the check passes.
+//
+// The condition NetworkDiagnosticsAvailable is as the enhancement "configurable
+// network diagnostics pod placement" of OpenShift has it. It is False with
+// NoSources if no node is eligible for the source, or its pod is not admitted: then
+// there is no source pod. That there is no target does not make it False by
+// itself, "since that may be intended", and the platform's endpoints are verified
+// all the same; it is False with NoTargets only if the plan demands a target, and
+// no node is eligible for one or its pod is not admitted. Fewer targets than
+// demanded, but some, fail the check and leave the condition True: "No targets
+// available" would not be so. Where rules 2 or 4 hold of a side that matters, it is
+// Unknown with NotEvaluated, which the operator never says. Disabled diagnostics
+// have none.
 //
 // Percentiles are nearest-rank: the p-th is the smallest measured delay that at
 // least p percent of the answered measurements did not exceed. It is always a
@@ -111,4 +163,40 @@
 //   - The shares are of measurements, which are taken as independent. A path that
 //     fails for some source ports (one of several equal routes) is a loss.
 //   - Two faults of which one hides in the other are told as the larger one.
+//
+// # How failures of connections are explained
+//
+// Components of a control plane are few, and so are the pairs between them, but
+// each measurement has its time. So they are explained by another procedure (see
+// blame), from the widest cause to the narrowest; every failed pair gets at least
+// one:
+//
+//  1. Nothing passes at all, from several sources to several targets: network.
+//  2. A target that fails from every source that measured it, in an overlapping
+//     time: target. With one source only it cannot be told from the way, unless the
+//     connection stands: then what does not come over it is the target's.
+//     Several addresses of one pod, or names of one address, are one finding.
+//  3. A source from which everything else fails: source; all the sources of a node
+//     that has several: nodeEgress. Its pairs say nothing about targets then.
+//  4. A Service's address, of which the endpoints behind it were measured too. If
+//     all of these failed in an overlapping time, the address is explained by what
+//     explains them. If some did, so too, as long as it does not fail more often
+//     than chance has it that leads each connection to one of them (its failures
+//     have a probability of 1% or more). Else the way there is to blame: service.
+//     An outage counts by its failures; what has more of them decides.
+//  5. What is left: pair. Sources of one node to one target are one finding, and so
+//     are all pairs from one node to another if they all fail.
+//
+// Outages overlap if they share a moment, give or take one interval between
+// measurements. Pairs that fail because they are slow have no time: whether the
+// endpoints are slow too decides. Where a source did not measure the endpoints
+// behind an address, what others measured is taken, and the finding says so;
+// endpoints that nobody measured are evidence neither for nor against. What this
+// cannot do:
+//
+//   - Tell the service rules of a node from anything else on its way to a Service's
+//     address that is not on the way to the endpoints.
+//   - Tell one source that connects to one target from that target, if no
+//     connection stands.
+//   - Tell two components that fail at one time from what both depend on.
 package report

@@ -22,7 +22,7 @@ func judgePlacement(w *checkup.Worksheet, record *checkup.Record, gate checkup.G
 			return slices.Index(checkup.PlacementSides, a.Side) - slices.Index(checkup.PlacementSides, b.Side)
 		})
 	}
-	p.Condition = condition(p)
+	p.Condition = Condition(p)
 	r.Placement = p
 	if len(p.Sides) == 0 && p.Mode == checkup.DiagnosticsDisabled {
 		r.Verdict = checkup.RunPass
@@ -93,8 +93,9 @@ const (
 	reasonNotComplete = "NotEvaluated" // ours: the operator never says that it does not know
 )
 
-// condition works out NetworkDiagnosticsAvailable; doc.go has the rules.
-func condition(p *checkup.PlacementReport) *checkup.Condition {
+// Condition works out NetworkDiagnosticsAvailable from the sides and admissions of
+// a placement, as doc.go says; nil where it is disabled or has no source.
+func Condition(p *checkup.PlacementReport) *checkup.Condition {
 	of := func(name checkup.PlacementSideName) *checkup.PlacementSide {
 		i := slices.IndexFunc(p.Sides, func(s checkup.PlacementSide) bool { return s.Side == name })
 		if i < 0 {
