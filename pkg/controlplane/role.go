@@ -123,43 +123,64 @@ func (x *expansion) target(name, label string, a at) *target {
 // lookedAt is as the function is; what nothing looked at is a problem.
 func (x *expansion) lookedAt(what string) (seen bool, unseen string) {
 	seen, unseen, err := lookedAt(x.s, what)
-	if err != nil && !slices.ContainsFunc(x.problems, func(have error) bool { return have.Error() == err.Error() }) {
-		x.problems = append(x.problems, err)
+	if err != nil {
+		x.problem(err)
 	}
 	return seen, unseen
 }
 
-// components are the pods of a role that is given by pods. Without any, the
-// cause says why.
-func (x *expansion) components(p *checkup.ComponentPods) (found []cluster.Component, cause string) {
-	selector, err := cluster.Selector(p.Selector)
-	if err != nil {
+// problem notes what makes the worksheet impossible, once.
+func (x *expansion) problem(err error) {
+	if !slices.ContainsFunc(x.problems, func(have error) bool { return have.Error() == err.Error() }) {
 		x.problems = append(x.problems, err)
-		return nil, err.Error()
 	}
-	return x.selected(p.Namespace, selector)
 }
 
+// components are the pods of a role that is given by pods. Without any, the
+// cause says why.
+func (x *expansion) components(name string) (found []cluster.Component, cause string) {
+	where := x.roles[name].Pods
+	selector, err := cluster.Selector(where.Selector)
+	if err != nil {
+		x.problem(fmt.Errorf("roles.%s.pods.selector: %w", name, err))
+		return nil, err.Error()
+	}
+	return x.selected(where.Namespace, selector)
+}
+
+// selected are the pods in a namespace with the labels of a selector. Without any,
+// the cause says why.
 func (x *expansion) selected(namespace, selector string) (found []cluster.Component, cause string) {
 	what := whatPods(namespace, selector)
 	if _, unseen := x.lookedAt(what); unseen != "" {
 		return nil, unseen
 	}
-	parsed, err := labels.Parse(selector)
+	found, err := selected(x.s, namespace, selector)
 	if err != nil {
-		x.problems = append(x.problems, fmt.Errorf("%s: %w", what, err))
+		x.problem(err)
 		return nil, err.Error()
 	}
-	for _, c := range x.s.Components {
+	if len(found) == 0 {
+		cause = "there are no " + what
+	}
+	return found, cause
+}
+
+// selected are the components of a snapshot in a namespace with the labels of a
+// selector, by name.
+func selected(s *cluster.Snapshot, namespace, selector string) ([]cluster.Component, error) {
+	parsed, err := labels.Parse(selector)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", whatPods(namespace, selector), err)
+	}
+	var found []cluster.Component
+	for _, c := range s.Components {
 		if in, _, _ := strings.Cut(c.Name, "/"); in == namespace && parsed.Matches(labels.Set(c.Labels)) {
 			found = append(found, c)
 		}
 	}
 	slices.SortFunc(found, func(a, b cluster.Component) int { return cmp.Compare(a.Name, b.Name) })
-	if len(found) == 0 {
-		cause = "there are no " + what
-	}
-	return found, cause
+	return found, nil
 }
 
 // served is a Service of a role.
@@ -265,7 +286,7 @@ func (x *expansion) instanceTargets(name string) []*target {
 		for _, h := range r.Hosts {
 			host, port, err := hostPort(h, 0)
 			if err != nil || port == 0 {
-				x.problems = append(x.problems, fmt.Errorf("roles.%s.hosts: %q is no host with a port", name, h))
+				x.problem(fmt.Errorf("roles.%s.hosts: %q is no host with a port", name, h))
 				continue
 			}
 			targets = append(targets, x.outside(name, name, host, port))
@@ -296,7 +317,7 @@ func (x *expansion) instanceTargets(name string) []*target {
 	case checkup.ComponentLoadBalancerOut:
 		return x.balancerTargets(name, cluster.External, "load-balancer-api-external")
 	}
-	x.problems = append(x.problems, fmt.Errorf("no role %q", name))
+	x.problem(fmt.Errorf("no role %q", name))
 	return nil
 }
 
@@ -310,8 +331,7 @@ func (x *expansion) outside(name, label, host string, port int) *target {
 
 // podTargets are the pods of a role, at each of their addresses.
 func (x *expansion) podTargets(name, label string) []*target {
-	r := x.roles[name]
-	found, cause := x.components(r.Pods)
+	found, cause := x.components(name)
 	if len(found) == 0 {
 		return []*target{missing(name, label, cause)}
 	}
@@ -423,7 +443,7 @@ func (x *expansion) withUnlisted(name string, targets []*target) []*target {
 	if r.Pods == nil {
 		return targets
 	}
-	found, cause := x.components(r.Pods)
+	found, cause := x.components(name)
 	if len(found) == 0 {
 		x.warn("%s: %s: only those that are endpoints of their Service are known", name, cause)
 		return targets
@@ -509,7 +529,7 @@ func (x *expansion) hostTargets(name string) []*target {
 	cause := ""
 	if r.Pods != nil {
 		var found []cluster.Component
-		found, cause = x.components(r.Pods)
+		found, cause = x.components(name)
 		for _, c := range found {
 			switch instances := x.listening(name, c); {
 			case !c.HostNetwork:
@@ -727,7 +747,7 @@ func (x *expansion) sourcesOf(name string) []*source {
 	}
 	switch {
 	case r.Pods != nil:
-		found, cause := x.components(r.Pods)
+		found, cause := x.components(name)
 		add(found, name, cause)
 	case r.Service != nil && r.own, name == checkup.ComponentAggregatedAPIServer && !r.own:
 		services := x.servicesOf(name)
@@ -817,7 +837,10 @@ func (x *expansion) nodeSources(name string) []*source {
 		})
 	}
 	if len(sources) == 0 {
-		cause := fmt.Sprintf("none of %s takes an ordinary pod (%s)", plural(len(x.s.Nodes), "node"), strings.Join(why, "; "))
+		cause := "the cluster has no nodes"
+		if len(why) > 0 {
+			cause = fmt.Sprintf("none of %s takes an ordinary pod (%s)", plural(len(x.s.Nodes), "node"), strings.Join(why, "; "))
+		}
 		x.warn("%s: %s: there is none to probe from, and its pairs are unmeasured", name, cause)
 		return []*source{absentSource(name, name, cause)}
 	}

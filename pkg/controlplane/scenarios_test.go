@@ -3,6 +3,7 @@
 package controlplane
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -277,5 +278,108 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("%s (-want +got; UPDATE=1 accepts it):\n%s", path, diff)
+	}
+}
+
+// TestWorksheet holds one worksheet in full.
+func TestWorksheet(t *testing.T) {
+	s := kubeadm("cp-1 192.0.2.11", "cp-2 192.0.2.12")
+	for i := range s.Nodes {
+		s.Nodes[i].Labels[corev1.LabelTopologyZone] = "zone-" + s.Nodes[i].Name
+	}
+	s.Components = s.Components[:4] // without the pod of metrics-server
+	plan := planOf(
+		withRole("etcd", checkup.ComponentRole{TLS: true, ClientCertificate: "etcd-client"}),
+		withRole("kube-apiserver", checkup.ComponentRole{TLS: true, Path: "/readyz"}),
+		withRole("plain", checkup.ComponentRole{Hosts: []string{"192.0.2.20:80"}}),
+		func(c *checkup.ControlPlane) {
+			c.For = new(checkup.Duration(60_000_000_000))
+			c.Expect.Outage.Max = new(checkup.Duration(5_000_000_000))
+		},
+		pairs("kube-apiserver > etcd", "kube-apiserver > kube-apiserver", "kube-apiserver > kube-apiserver.service", "kube-apiserver > plain", "aggregated-apiserver > etcd"),
+	)
+	w, _, err := Expand(plan, "api", s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.MarshalIndent(w, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "worksheet.json", append(got, '\n'))
+}
+
+func TestExpandErrors(t *testing.T) {
+	known := kubeadm("cp 192.0.2.11")
+	tests := []struct {
+		name     string
+		plan     *checkup.Plan
+		snapshot *cluster.Snapshot
+		want     string
+	}{
+		{"no such check", &checkup.Plan{Name: "other"}, known, `check "api": plan other has no controlPlane check of that name`},
+		{"what a loaded plan never has", planOf(func(c *checkup.ControlPlane) {
+			c.Preset, c.MaxNodes, c.Interval, c.Probe.Count, c.IPFamilies = "k8s", 0, 0, 0, []checkup.IPFamily{"IPv5"}
+		}), known, `check "api": preset: "k8s" is none of ["auto" "kubeadm" "openshift" "generic"]
+maxNodes: is 0, want 1 or more
+probe.count: is 0, want 1 or more
+interval: is 0s, want more than 0s
+ipFamilies: "IPv5" is none of ["IPv4" "IPv6"]`},
+		{"a role that there is not", planOf(pairs("kube-apiserver > nothing")), known, `check "api": no role "nothing"`},
+		{"a host that is none", planOf(withRole("db", checkup.ComponentRole{Hosts: []string{"db", ":5432"}}), pairs("kube-apiserver > db")), known,
+			`check "api": roles.db.hosts: "db" is no host with a port
+roles.db.hosts: ":5432" is no host with a port`},
+		{"a selector that selects everything", planOf(withRole("all", checkup.ComponentRole{Pods: &checkup.ComponentPods{Namespace: "kube-system", Port: 1}}), pairs("all > etcd", "all > kube-apiserver")), known,
+			`check "api": roles.all.pods.selector: is empty, which would select every pod: say which labels the pods have`},
+		{"a snapshot for another plan", planOf(preset(checkup.PresetKubeadm)), &cluster.Snapshot{Nodes: known.Nodes},
+			`check "api": the snapshot does not tell of apiservices: it was recorded for another plan, so record it again
+the snapshot does not tell of pods with the labels component=kube-apiserver,tier=control-plane in namespace kube-system: it was recorded for another plan, so record it again
+the snapshot does not tell of configmap kube-system/kubeadm-config: it was recorded for another plan, so record it again
+the snapshot does not tell of pods with the labels component=etcd,tier=control-plane in namespace kube-system: it was recorded for another plan, so record it again
+the snapshot does not tell of service default/kubernetes: it was recorded for another plan, so record it again
+the snapshot does not tell of configmap kube-public/cluster-info: it was recorded for another plan, so record it again`},
+		{"a snapshot for another plan, and a preset that is to be found out", planOf(), &cluster.Snapshot{Nodes: known.Nodes},
+			`check "api": the snapshot does not tell of what the control plane is set up by: it was recorded for another plan, so record it again`},
+		{"a preset that could not be found out", planOf(), changed(kubeadm("cp 192.0.2.11"), unseen(whatPlatform, "missing the verb list on pods in namespace kube-system (a Role)")),
+			`check "api": preset auto: it could not be seen what the control plane is set up by, so say it (kubeadm, openshift or generic): missing the verb list on pods in namespace kube-system (a Role)`},
+		{"nothing to probe from", planOf(pairs("kube-apiserver > etcd")), changed(kubeadm("cp 192.0.2.11"), withoutPods("kube-apiserver")),
+			`check "api": nothing can be measured (preset kubeadm): kube-apiserver: there are no pods with the labels component=kube-apiserver,tier=control-plane in namespace kube-system: there is none to probe from, and its pairs are unmeasured`},
+		{"nothing to probe", planOf(pairs("kube-apiserver > etcd")), changed(kubeadm("cp 192.0.2.11"), withoutPods("etcd")),
+			`check "api": nothing can be measured (preset kubeadm): etcd-server: there are no pods with the labels component=etcd,tier=control-plane in namespace kube-system: its pairs are unmeasured`},
+		{"no node takes a pod", planOf(preset(checkup.PresetGeneric), pairs("node > kube-apiserver")), changed(managed(2), func(s *cluster.Snapshot) {
+			s.Nodes[0].Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
+			s.Nodes[1].Labels["kubernetes.io/os"] = "windows"
+		}), `check "api": nothing can be measured (preset generic): node: none of 2 nodes takes an ordinary pod (1 node: label kubernetes.io/os is not linux (nodeSelector); 1 node: taint dedicated:NoSchedule is not tolerated): there is none to probe from, and its pairs are unmeasured`},
+		{"no nodes", planOf(preset(checkup.PresetGeneric), pairs("node > node")), &cluster.Snapshot{},
+			`check "api": nothing can be measured (preset generic): node: the cluster has no nodes: its pairs are unmeasured; node: the cluster has no nodes: there is none to probe from, and its pairs are unmeasured`},
+		{"more than can be kept", planOf(func(c *checkup.ControlPlane) { c.MaxNodes = 10_000 }, pairs("node > node")), managed(10_000),
+			`check "api": pairs x measurements of each (5) are more than the 1000000 results that a check may keep; node to node alone are 10000 sources and 10000 targets: lengthen interval, shorten for, lower maxNodes, or name fewer pairs`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w, _, err := Expand(tt.plan, "api", tt.snapshot)
+			if err == nil {
+				t.Fatalf("no error, but\n%s", print(w))
+			}
+			if diff := cmp.Diff(tt.want, err.Error()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRoster(t *testing.T) {
+	w := &checkup.Worksheet{Targets: []checkup.Endpoint{
+		{Label: "here", Pod: "a/b", Peer: &checkup.Peer{Host: "192.0.2.1", Port: 1}},
+		{Label: "missing", Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "there is none"}},
+		{Label: "neither"},
+	}}
+	want := &checkup.Roster{Targets: []checkup.RosterEntry{
+		{Pod: "a/b"},
+		{Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "there is none"}},
+		{Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "the worksheet does not say where it is"}},
+	}}
+	if diff := cmp.Diff(want, Roster(nil, w, nil)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

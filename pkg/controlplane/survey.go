@@ -59,7 +59,9 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 // survey is what Survey gathers on its way.
 type survey struct {
 	cluster.Reader
-	s        *cluster.Snapshot
+	s *cluster.Snapshot
+	// kubeadm says that there is a configuration of kubeadm's.
+	kubeadm  bool
 	problems []error
 }
 
@@ -104,22 +106,23 @@ func (v *survey) check(ctx context.Context, c *checkup.ControlPlane) error {
 	return nil
 }
 
-// errMalformed is the error of an object that is there and makes no sense.
-type errMalformed struct{ error }
+// errUnseen is the error of what was looked at and could not be made out, such as
+// an object that makes no sense.
+type errUnseen struct{ error }
 
-func (e errMalformed) Unwrap() error { return e.error }
+func (e errUnseen) Unwrap() error { return e.error }
 
 // once looks at something, if nothing has yet. What is not there counts as seen;
-// what may not be read, or makes no sense, as unseen.
+// what may not be read, or cannot be made out, as unseen.
 func (v *survey) once(what string, look func() error) {
 	if _, _, err := lookedAt(v.s, what); err == nil {
 		return
 	}
-	var malformed errMalformed
+	var unseen errUnseen
 	switch err := look(); {
 	case err == nil, apierrors.IsNotFound(err):
 		v.s.AddSeen(what)
-	case apierrors.IsForbidden(err), errors.As(err, &malformed):
+	case apierrors.IsForbidden(err), errors.As(err, &unseen):
 		v.s.AddUnseen(what, err)
 	default:
 		v.problems = append(v.problems, err)
@@ -147,34 +150,37 @@ func (v *survey) platform(ctx context.Context) error {
 			return err
 		}
 	}
-	var forbidden error
 	roles := presetRoles(checkup.PresetKubeadm)
+	there := false
+	var causes []string
+	look := func(what string) {
+		if _, unseen, _ := lookedAt(v.s, what); unseen != "" {
+			causes = append(causes, unseen)
+		}
+	}
 	for _, name := range []string{checkup.ComponentKubeAPIServer, checkup.ComponentEtcd} {
 		where := roles[name].Pods
 		selector, err := cluster.Selector(where.Selector)
 		if err != nil {
 			return err
 		}
-		pods, err := v.Components(ctx, where.Namespace, selector)
-		switch {
-		case len(pods) > 0:
-			v.s.Platform = cluster.Kubeadm
-			return nil
-		case apierrors.IsForbidden(err):
-			forbidden = err
-		case err != nil:
+		v.pods(ctx, podLookup{where.Namespace, selector})
+		look(whatPods(where.Namespace, selector))
+		found, err := selected(v.s, where.Namespace, selector)
+		if err != nil {
 			return err
 		}
+		there = there || len(found) > 0
 	}
-	_, err = v.ConfigMap(ctx, "kube-system", "kubeadm-config")
+	v.once(whatKubeadmConfig, func() error { return v.kubeadmConfig(ctx) })
+	look(whatKubeadmConfig)
 	switch {
-	case err == nil:
+	case there, v.kubeadm:
 		v.s.Platform = cluster.Kubeadm
-		return nil
-	case apierrors.IsNotFound(err):
-		return forbidden
+	case len(causes) > 0:
+		return errUnseen{errors.New(strings.Join(causes, "; "))}
 	}
-	return err
+	return nil
 }
 
 // servesInfrastructures asks the API server whether it has OpenShift's API.
@@ -275,6 +281,7 @@ func (v *survey) kubeadmConfig(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	v.kubeadm = true
 	var config struct {
 		ControlPlaneEndpoint string `json:"controlPlaneEndpoint"`
 		Etcd                 struct {
@@ -284,7 +291,7 @@ func (v *survey) kubeadmConfig(ctx context.Context) error {
 		} `json:"etcd"`
 	}
 	malformed := func(err error) error {
-		return errMalformed{fmt.Errorf("%s: ClusterConfiguration: %w", whatKubeadmConfig, err)}
+		return errUnseen{fmt.Errorf("%s: ClusterConfiguration: %w", whatKubeadmConfig, err)}
 	}
 	if err := yaml.Unmarshal([]byte(data["ClusterConfiguration"]), &config); err != nil {
 		return malformed(err)
@@ -316,12 +323,12 @@ func (v *survey) clusterInfo(ctx context.Context) error {
 	}
 	config, err := clientcmd.Load([]byte(data["kubeconfig"]))
 	if err != nil {
-		return errMalformed{fmt.Errorf("%s: kubeconfig: %w", whatClusterInfo, err)}
+		return errUnseen{fmt.Errorf("%s: kubeconfig: %w", whatClusterInfo, err)}
 	}
 	for _, name := range slices.Sorted(maps.Keys(config.Clusters)) {
 		host, port, err := urlHostPort(config.Clusters[name].Server, httpsPort)
 		if err != nil {
-			return errMalformed{fmt.Errorf("%s: server of cluster %q: %w", whatClusterInfo, name, err)}
+			return errUnseen{fmt.Errorf("%s: server of cluster %q: %w", whatClusterInfo, name, err)}
 		}
 		v.balancer(cluster.External, host, port, whatClusterInfo+", server")
 	}
@@ -347,7 +354,7 @@ func (v *survey) infrastructure(ctx context.Context) error {
 		}
 		host, port, err := urlHostPort(address, httpsPort)
 		if err != nil {
-			return errMalformed{fmt.Errorf("%s: status.%s: %w", whatInfrastructure, b.field, err)}
+			return errUnseen{fmt.Errorf("%s: status.%s: %w", whatInfrastructure, b.field, err)}
 		}
 		v.balancer(b.side, host, port, whatInfrastructure+", status."+b.field)
 	}
