@@ -31,22 +31,35 @@ type Agent struct {
 	Funcs map[checkup.Transport]Func
 	// Root of the file system, for the cgroup's statistics; nil means the real one.
 	Root fs.FS
+	// Certificates holds the client certificates for peers: a directory for each
+	// Secret, with tls.crt and tls.key. nil means /etc/checkplan/certificates.
+	Certificates fs.FS
 }
+
+// certificatesDirectory is where an agent's pod has the Secrets of its peers.
+const certificatesDirectory = "/etc/checkplan/certificates"
 
 // Run tells the start, waits for a random part of the start jitter, measures the
 // control pairs, then all pairs of the order in a random order, telling each as
 // soon as it is known, and tells the end. What is not measured by the order's
 // deadline is told as unmeasured.
 //
-// When ctx ends first, Run stops, tells no more than the pairs that it has
-// measured, and returns nil: the missing end says that there is more. Errors
-// are of the agent itself, never of the network.
+// The pairs of an order with Connections are measured all at once, and each
+// measurement is told. Only those of which none could be made are told as an
+// unmeasured pair.
+//
+// When ctx ends first, Run stops, tells no more than what it has measured, and
+// returns nil: the missing end says that there is more. Errors are of the agent
+// itself, never of the network.
 func (a Agent) Run(ctx context.Context) error {
 	if a.Funcs == nil {
 		a.Funcs = Funcs
 	}
 	if a.Root == nil {
 		a.Root = os.DirFS("/")
+	}
+	if a.Certificates == nil {
+		a.Certificates = os.DirFS(certificatesDirectory)
 	}
 	lines := &lineWriter{w: a.Out}
 	pairs, impossible := measurements(a.Order)
@@ -67,18 +80,19 @@ func (a Agent) Run(ctx context.Context) error {
 		// The burst lets the rate be kept although timers wake up to 10 ms late.
 		Limiter: rate.NewLimiter(rate.Limit(a.Order.Limits.PacketsPerSecond), max(1, a.Order.Limits.PacketsPerSecond/100)),
 		Watch:   &Watch{},
+
+		certificates: &certificates{files: a.Certificates},
 	}
 	before, told := throttled(a.Root)
 	watching, stop := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { session.Watch.Run(watching) })
-	err = a.measure(ctx, session, lines, pairs, impossible)
+	end, err := a.measure(ctx, session, lines, pairs, impossible)
 	stop()
 	watch.Wait()
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
-	end := checkup.AgentEnd{Observations: len(pairs) + len(impossible)}
 	longest, p99 := session.Watch.delay()
 	end.SelfDoubt.SchedulingDelayMax, end.SelfDoubt.SchedulingDelayP99 = longest.Microseconds(), p99.Microseconds()
 	if after, ok := throttled(a.Root); ok && told {
@@ -88,8 +102,10 @@ func (a Agent) Run(ctx context.Context) error {
 	return lines.write(checkup.Message{End: &end})
 }
 
-// measure measures control pairs and pairs, within the deadline.
-func (a Agent) measure(outer context.Context, session *Session, lines *lineWriter, pairs []Measurement, impossible []checkup.Observation) error {
+// measure measures control pairs and pairs, within the deadline, and counts what
+// it tells.
+func (a Agent) measure(outer context.Context, session *Session, lines *lineWriter, pairs []Measurement, impossible []checkup.Observation) (checkup.AgentEnd, error) {
+	var end checkup.AgentEnd
 	ctx, cancel := context.WithTimeout(outer, time.Duration(a.Order.Deadline))
 	defer cancel()
 	random := mathrand.New(mathrand.NewPCG(a.Order.Seed, uint64(a.Order.Source)))
@@ -103,20 +119,43 @@ func (a Agent) measure(outer context.Context, session *Session, lines *lineWrite
 		for _, measure := range []func(context.Context, checkup.IPFamily) checkup.Control{controls.self, controls.closed} {
 			told := measure(ctx, f)
 			if outer.Err() != nil {
-				return nil
+				return end, nil
 			}
 			if err := lines.write(checkup.Message{Control: &told}); err != nil {
+				return end, err
+			}
+		}
+	}
+	tell := func(os []checkup.Observation) error {
+		for _, o := range os {
+			if err := lines.write(checkup.Message{Observation: &o}); err != nil {
 				return err
 			}
 		}
+		end.Observations += len(os)
+		return nil
 	}
-	for _, o := range impossible {
-		if err := lines.write(checkup.Message{Observation: &o}); err != nil {
-			return err
-		}
+	pairs, uncertified := certified(pairs, session)
+	if err := tell(append(impossible, uncertified...)); err != nil {
+		return end, err
 	}
 	shuffled := slices.Clone(pairs)
 	random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	if a.Order.Connections != nil {
+		r := results{lines: lines, limiter: session.Limiter, measure: func(ctx context.Context, m Measurement) (checkup.Result, bool) {
+			return connection(ctx, m, session)
+		}}
+		unknown, err := r.run(ctx, shuffled)
+		end.Results = r.told
+		if err != nil || outer.Err() != nil {
+			return end, err
+		}
+		var cut []checkup.Observation
+		for _, m := range unknown {
+			cut = append(cut, cutShort(m))
+		}
+		return end, tell(cut)
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(a.Order.Limits.Concurrency)
 	for _, m := range shuffled {
@@ -134,5 +173,21 @@ func (a Agent) measure(outer context.Context, session *Session, lines *lineWrite
 			return lines.write(checkup.Message{Observation: &o})
 		})
 	}
-	return g.Wait()
+	end.Observations += len(shuffled)
+	return end, g.Wait()
+}
+
+// certified are the pairs whose client certificate there is, or that need none,
+// and the observations of the others.
+func certified(pairs []Measurement, s *Session) (able []Measurement, unable []checkup.Observation) {
+	for _, m := range pairs {
+		if m.Peer != nil {
+			if _, err := s.certificates.of(m.Peer.ClientCertificate); err != nil {
+				unable = append(unable, unmeasured(m, checkup.StageSetup, err.Error()))
+				continue
+			}
+		}
+		able = append(able, m)
+	}
+	return able, unable
 }

@@ -10,8 +10,10 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -51,17 +53,71 @@ func localTrouble(err error) error {
 // one. Messages are short and the same for the same reason, so that reports can
 // group by them.
 func (s *sample) fail(stage checkup.Stage, err error, timeout time.Duration) {
+	s.timedOut = isTimeout(err)
+	s.cause = &checkup.Cause{Stage: stage, Message: words(err, timeout)}
+}
+
+// words puts an error of the network into words.
+func words(err error, timeout time.Duration) string {
+	var several interface{ Unwrap() []error }
+	var unsaid quiet
 	var errno syscall.Errno
 	switch {
+	case errors.As(err, &several):
+		var all []string
+		for _, err := range several.Unwrap() {
+			all = append(all, words(err, timeout))
+		}
+		slices.Sort(all)
+		return strings.Join(slices.Compact(all), ", ")
+	case errors.As(err, &unsaid):
+		return fmt.Sprintf("%s %v", string(unsaid), timeout)
 	case isTimeout(err):
-		s.timeOut(stage, timeout)
+		return timedOutWords(timeout)
 	case errors.As(err, &errno):
-		s.cause = &checkup.Cause{Stage: stage, Message: errno.Error()}
+		return errno.Error()
 	case isClosed(err):
-		s.cause = &checkup.Cause{Stage: stage, Message: "closed by the peer before the whole answer"}
-	default:
-		s.cause = &checkup.Cause{Stage: stage, Message: err.Error()}
+		return "closed by the peer before the whole answer"
+	case isAlert(err):
+		return fmt.Sprintf("the peer refused with the TLS alert %q", alertOf(err))
 	}
+	return oneLine(err.Error())
+}
+
+// maxWords bounds what is told in words that are not ours, in bytes.
+const maxWords = 200
+
+// oneLine makes a message of what may quote the peer.
+func oneLine(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+	return strings.ToValidUTF8(s[:min(len(s), maxWords)], "")
+}
+
+// quiet is a timeout with words of its own, behind which comes how long it was.
+type quiet string
+
+func (q quiet) Error() string { return string(q) }
+func (q quiet) Timeout() bool { return true }
+
+// Temporary makes it a net.Error.
+func (q quiet) Temporary() bool { return true }
+
+// isAlert reports whether the peer sent a TLS alert.
+func isAlert(err error) bool { return alertOf(err) != "" }
+
+// alertOf is the description of the TLS alert that the peer sent (RFC 8446,
+// section 6), empty if it sent none. crypto/tls has no exported type for it.
+func alertOf(err error) string {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Op != "remote error" || op.Err == nil {
+		return ""
+	}
+	return strings.TrimPrefix(op.Err.Error(), "tls: ")
 }
 
 func isTimeout(err error) bool {
@@ -84,8 +140,10 @@ func fromNetwork(err error) bool {
 // timeOut ends a sample for which nothing came in time.
 func (s *sample) timeOut(stage checkup.Stage, timeout time.Duration) {
 	s.timedOut = true
-	s.cause = &checkup.Cause{Stage: stage, Message: fmt.Sprintf("timed out after %v", timeout)}
+	s.cause = &checkup.Cause{Stage: stage, Message: timedOutWords(timeout)}
 }
+
+func timedOutWords(timeout time.Duration) string { return fmt.Sprintf("timed out after %v", timeout) }
 
 // errWrongAnswer is an answer that is not the one asked for.
 var errWrongAnswer = errors.New("the answer differs from what was sent")

@@ -7,11 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -51,14 +54,25 @@ func (c control) self(ctx context.Context, family checkup.IPFamily) checkup.Cont
 		result.Message = fmt.Sprintf("no responder of its own: %v", err)
 		return result
 	}
+	ports := responder.Ports()
 	serving, stop := context.WithCancel(ctx)
-	served := make(chan error, 1)
-	go func() { served <- responder.Serve(serving, io.Discard, nil) }()
-	result.OK, result.Message = c.measure(ctx, family, responder.Ports(), checkup.Transports, "answered", func(o checkup.Observation) bool {
+	defer stop()
+	served, serving := errgroup.WithContext(serving)
+	served.Go(func() error { return responder.Serve(serving, io.Discard, nil) })
+	if c.uses(checkup.TLS) {
+		l, err := listenTLS(serving, address)
+		if err == nil {
+			ports[checkup.TLS] = l.Addr().(*net.TCPAddr).Port
+			served.Go(func() error { return unlessEnded(serving, serveHTTP(serving, l)) })
+		} else {
+			served.Go(func() error { return err })
+		}
+	}
+	result.OK, result.Message = c.measure(ctx, family, ports, checkup.Transports, "answered", func(o checkup.Observation) bool {
 		return o.Unmeasured == nil && o.Received > 0 && o.Received == o.Sent
 	})
 	stop()
-	if err := <-served; err != nil {
+	if err := served.Wait(); err != nil {
 		result.OK, result.Message = false, fmt.Sprintf("its own responder: %v", err)
 	}
 	return result
@@ -74,7 +88,7 @@ func (c control) closed(ctx context.Context, family checkup.IPFamily) checkup.Co
 		return result
 	}
 	defer release()
-	result.OK, result.Message = c.measure(ctx, family, ports, []checkup.Transport{checkup.TCP, checkup.UDP, checkup.HTTP}, "refused", func(o checkup.Observation) bool {
+	result.OK, result.Message = c.measure(ctx, family, ports, []checkup.Transport{checkup.TCP, checkup.UDP, checkup.HTTP, checkup.TLS}, "refused", func(o checkup.Observation) bool {
 		return o.Unmeasured == nil && o.Received == 0 && o.Failure != nil &&
 			*o.Failure == checkup.Cause{Stage: checkup.StageConnect, Message: syscall.ECONNREFUSED.Error()}
 	})
@@ -86,21 +100,26 @@ func (c control) closed(ctx context.Context, family checkup.IPFamily) checkup.Co
 func (c control) measure(ctx context.Context, family checkup.IPFamily, ports map[checkup.Transport]int, transports []checkup.Transport, outcome string, right func(checkup.Observation) bool) (bool, string) {
 	var good, bad, open []string
 	for _, t := range transports {
-		size, used := 0, t == checkup.TCP
-		for _, p := range c.order.Probes {
-			if p.Transport == t && len(p.Sizes) > 0 {
-				size, used = p.Sizes[0], true
-			}
-		}
-		if !used {
+		if !c.uses(t) {
 			continue
 		}
-		o := c.funcs[t](ctx, Measurement{
+		size := 0
+		for _, p := range c.order.Probes {
+			if p.Transport == t && len(p.Sizes) > 0 {
+				size = p.Sizes[0]
+			}
+		}
+		m := Measurement{
 			Pair:    checkup.Pair{Source: c.order.Source, Target: controlTarget, Family: family, Transport: t, Size: size},
 			Address: netip.AddrPortFrom(loopback[family], uint16(ports[t])),
 			Probe: checkup.Probe{Count: controlCount, Interval: checkup.Duration(controlInterval),
 				Timeout: checkup.Duration(controlTimeout), Path: "/healthz"},
-		}, c.session)
+		}
+		if t == checkup.TLS {
+			m.Peer = &checkup.Peer{Host: loopback[family].String(), Port: ports[t], Family: family, Transport: t, Path: m.Probe.Path}
+			m.Deadlines = checkup.StageDeadlines{Connect: m.Probe.Timeout, Handshake: m.Probe.Timeout, Response: m.Probe.Timeout}
+		}
+		o := c.funcs[t](ctx, m, c.session)
 		switch {
 		case right(o):
 			good = append(good, string(t))
@@ -117,6 +136,11 @@ func (c control) measure(ctx context.Context, family checkup.IPFamily, ports map
 		said = append(said, strings.Join(good, ", ")+" "+outcome)
 	}
 	return len(bad) == 0, strings.Join(append(append(said, bad...), open...), "; ")
+}
+
+// uses reports whether the order uses a transport; tcp is checked anyway.
+func (c control) uses(t checkup.Transport) bool {
+	return t == checkup.TCP || slices.ContainsFunc(c.order.Probes, func(p checkup.TransportProbe) bool { return p.Transport == t && len(p.Sizes) > 0 })
 }
 
 // seen is what an observation saw, in a few words.
@@ -177,6 +201,6 @@ func closedPorts(family checkup.IPFamily) (ports map[checkup.Transport]int, rele
 			}
 		}
 	}
-	ports[checkup.HTTP] = ports[checkup.TCP]
+	ports[checkup.HTTP], ports[checkup.TLS] = ports[checkup.TCP], ports[checkup.TCP]
 	return ports, release, nil
 }

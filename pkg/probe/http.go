@@ -3,14 +3,15 @@
 package probe
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	nethttp "net/http"
-	"net/http/httptrace"
-	"sync"
+	"net/netip"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -28,40 +29,17 @@ func httpOnce(ctx context.Context, m Measurement) (sample, error) {
 	timeout := time.Duration(m.Probe.Timeout)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	s := sample{start: time.Now()}
-	conn, err := dial(ctx, m)
-	s.end = time.Now()
-	switch {
-	case isLocal(err):
-		return s, localTrouble(err)
-	case err != nil:
-		s.fail(checkup.StageConnect, err, timeout)
-		return s, nil
-	}
-	defer conn.Close()
-
-	var t trip
-	request, err := nethttp.NewRequestWithContext(httptrace.WithClientTrace(ctx, t.trace()), nethttp.MethodGet, target(m), nil)
+	request, err := newRequest(ctx, target(m))
 	if err != nil {
+		return sample{}, err
+	}
+	s, conn, err := connect(ctx, []netip.AddrPort{m.Address}, timeout)
+	if conn == nil {
 		return s, err
 	}
-	request.Header.Set("User-Agent", "checkplan")
-	transport := &nethttp.Transport{
-		DialContext:        func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-		DisableKeepAlives:  true,
-		DisableCompression: true,
-	}
-	defer transport.CloseIdleConnections()
-	response, err := transport.RoundTrip(request)
-	switch {
-	case err == nil:
-		defer response.Body.Close()
-		err = readBody(response, m.Pair.Size)
-	case !fromNetwork(err):
-		err = errNotHTTP
-	}
-	s.end = time.Now()
-	s.rtt = t.delay()
+	defer conn.Close()
+	s.rtt, err = get(conn, request, m.Pair.Size)
+	s.kernel, s.end = false, time.Now()
 	var status statusError
 	switch {
 	case errors.As(err, &status):
@@ -72,9 +50,67 @@ func httpOnce(ctx context.Context, m Measurement) (sample, error) {
 	return s, nil
 }
 
+// newRequest is a GET request for a connection of its own.
+func newRequest(ctx context.Context, url string) (*nethttp.Request, error) {
+	request, err := nethttp.NewRequestWithContext(ctx, nethttp.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("User-Agent", "checkplan")
+	request.Close = true
+	return request, nil
+}
+
+// maxHeader is the longest header of a response that is read.
+const maxHeader = 64 << 10
+
+// get makes a request on a connection, until the request's context ends, and
+// reads the whole response, whose body must be of the given size if that is not
+// 0. The delay is the time from the request written to the first byte of the
+// response, 0 if nothing came.
+func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, error) {
+	stop := context.AfterFunc(request.Context(), func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	unsent := request.Write(conn)
+	written := time.Now()
+	heard := &listener{Conn: conn}
+	limited := &io.LimitedReader{R: heard, N: maxHeader}
+	reader := bufio.NewReader(limited)
+	_, err := reader.Peek(1)
+	switch {
+	case err != nil && unsent != nil && !isAlert(err):
+		return 0, unsent
+	case err != nil:
+		return 0, readable(err)
+	}
+	delay := max(time.Since(written), 1)
+	response, err := nethttp.ReadResponse(reader, request)
+	for err == nil && response.StatusCode < 200 && response.StatusCode != nethttp.StatusSwitchingProtocols {
+		response.Body.Close() // there is none: the answer follows (RFC 9110, section 15.2)
+		response, err = nethttp.ReadResponse(reader, request)
+	}
+	switch {
+	case err != nil && heard.err != nil:
+		return delay, readable(heard.err) // net/http may tell of the half line before it
+	case err != nil || limited.N <= 0:
+		return delay, errNotHTTP
+	}
+	defer response.Body.Close()
+	limited.N = math.MaxInt64
+	return delay, readBody(response, size)
+}
+
 // errNotHTTP stands for whatever net/http says of an answer that it cannot read:
-// its words quote the answer, and differ with the moment at which it came.
+// its words quote the answer.
 var errNotHTTP = errors.New("the answer is not HTTP")
+
+// readable is an error of reading a response, in words that do not quote it.
+func readable(err error) error {
+	if fromNetwork(err) || isAlert(err) {
+		return err
+	}
+	return errNotHTTP
+}
 
 // target is the URL of a measurement.
 func target(m Measurement) string {
@@ -108,32 +144,4 @@ func readBody(response *nethttp.Response, size int) error {
 		return fmt.Errorf("the body has more than %d bytes", checkup.MaxStreamSize)
 	}
 	return nil
-}
-
-// trip notes when a request was written and its first byte came back.
-type trip struct {
-	mu             sync.Mutex // guards following
-	written, first time.Time
-}
-
-func (t *trip) trace() *httptrace.ClientTrace {
-	note := func(at *time.Time) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		*at = time.Now()
-	}
-	return &httptrace.ClientTrace{
-		WroteRequest:         func(httptrace.WroteRequestInfo) { note(&t.written) },
-		GotFirstResponseByte: func() { note(&t.first) },
-	}
-}
-
-// delay is the time between the two, 0 if there was no response.
-func (t *trip) delay() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.written.IsZero() {
-		return 0
-	}
-	return max(t.first.Sub(t.written), 0)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -47,11 +48,24 @@ func checkOrder(o checkup.Order) error {
 	for _, f := range o.IPFamilies {
 		must(slices.Contains(checkup.IPFamilies, f), "ipFamilies: %q is unknown", f)
 	}
+	maxCount := checkup.MaxCount
+	if c := o.Connections; c != nil {
+		maxCount = checkup.MaxWatch
+		for _, d := range []struct {
+			stage    string
+			deadline checkup.Duration
+		}{{"resolve", c.Deadlines.Resolve}, {"connect", c.Deadlines.Connect}, {"handshake", c.Deadlines.Handshake}, {"response", c.Deadlines.Response}} {
+			must(d.deadline > 0, "connections.deadlines.%s: must be more than 0", d.stage)
+		}
+	}
 	for i, p := range o.Probes {
 		at := fmt.Sprintf("probes[%d]", i)
 		least, most := sizeLimits(p.Transport)
 		must(Funcs[p.Transport] != nil, "%s.transport: %q is unknown", at, p.Transport)
-		must(p.Count >= 1 && p.Count <= checkup.MaxCount, "%s.count: must be from 1 to %d", at, checkup.MaxCount)
+		must(!slices.ContainsFunc(o.Probes[:i], func(q checkup.TransportProbe) bool { return q.Transport == p.Transport }), "%s.transport: %q is there twice", at, p.Transport)
+		must(o.Connections != nil || p.Transport != checkup.TLS, "%s.transport: tls needs connections, and targets with a peer", at)
+		must(o.Connections == nil || slices.Contains(peerTransports, p.Transport), "%s.transport: connections cannot be made by %s", at, p.Transport)
+		must(p.Count >= 1 && p.Count <= maxCount, "%s.count: must be from 1 to %d", at, maxCount)
 		must(p.Interval >= 0, "%s.interval: is negative", at)
 		must(p.Timeout > 0, "%s.timeout: must be more than 0", at)
 		must(p.Path == "" || strings.HasPrefix(p.Path, "/"), "%s.path: must start with /", at)
@@ -71,8 +85,49 @@ func checkOrder(o checkup.Order) error {
 		for t, port := range t.Ports {
 			must(port >= 1 && port <= 65535, "%s.ports: %s: %d is not from 1 to 65535", at, t, port)
 		}
+		must(o.Connections == nil || t.Peer != nil, "%s.peer: is missing, and connections need one", at)
+		must(o.Connections != nil || t.Peer == nil, "%s.peer: has no meaning without connections", at)
+		if t.Peer != nil {
+			checkPeer(o, *t.Peer, func(ok bool, format string, args ...any) { must(ok, at+".peer."+format, args...) })
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// peerTransports are those with which peers are spoken to.
+var peerTransports = []checkup.Transport{checkup.TLS, checkup.TCP}
+
+func checkPeer(o checkup.Order, p checkup.Peer, must func(ok bool, format string, args ...any)) {
+	if address, err := netip.ParseAddr(p.Host); err == nil {
+		must(address.Zone() == "" && familyOf(address) == p.Family, "host: %q is not an address of %q", p.Host, p.Family)
+	} else {
+		must(isName(p.Host), "host: %q is neither an IP address nor a DNS name", p.Host)
+	}
+	must(p.Family == checkup.AnyIPFamily || slices.Contains(checkup.IPFamilies, p.Family), "family: %q is unknown", p.Family)
+	must(p.Port >= 1 && p.Port <= 65535, "port: %d is not from 1 to 65535", p.Port)
+	must(slices.Contains(peerTransports, p.Transport), "transport: %q: must be tls or tcp", p.Transport)
+	must(slices.ContainsFunc(o.Probes, func(t checkup.TransportProbe) bool { return t.Transport == p.Transport }), "transport: %q has no probe", p.Transport)
+	must(p.ServerName == "" || isName(p.ServerName) || isAddress(p.ServerName), "serverName: %q is neither a DNS name nor an IP address", p.ServerName)
+	_, err := url.ParseRequestURI(p.Path)
+	must(p.Path == "" || strings.HasPrefix(p.Path, "/") && err == nil, "path: %q is not the path of a URL", p.Path)
+	must(p.ClientCertificate == "" || isName(p.ClientCertificate), "clientCertificate: %q is not the name of a Secret", p.ClientCertificate)
+	must(p.Transport == checkup.TLS || p.ServerName+p.Path+p.ClientCertificate == "", "transport: %q has no use for serverName, path and clientCertificate", p.Transport)
+}
+
+func isAddress(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil
+}
+
+// isName reports whether a string can be a DNS name (or the name of a Secret,
+// which is one): labels of up to 63 letters, digits, hyphens and underscores.
+func isName(s string) bool {
+	labels := strings.Split(strings.TrimSuffix(s, "."), ".")
+	return len(s) <= 253 && !slices.ContainsFunc(labels, func(label string) bool {
+		return label == "" || len(label) > 63 || strings.ContainsFunc(label, func(r rune) bool {
+			return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+		})
+	})
 }
 
 // sizeLimits are the smallest and the largest payload of a transport.
@@ -82,6 +137,8 @@ func sizeLimits(t checkup.Transport) (least, most int) {
 		return checkup.MinUDPSize, checkup.MaxDatagramSize
 	case checkup.ICMP:
 		return 0, checkup.MaxDatagramSize
+	case checkup.TLS:
+		return 0, 0
 	}
 	return 0, checkup.MaxStreamSize
 }
@@ -94,11 +151,22 @@ func familyOf(a netip.Addr) checkup.IPFamily {
 	return checkup.IPv6
 }
 
-// measurements spells out the pairs of an order, each with an address, in the
-// order of Worksheet.PairsOf; and the observations of those pairs that cannot be
-// measured because the target has no port for the transport.
+// measurements spells out the pairs of an order, each with an address or a peer,
+// in the order of Worksheet.PairsOf; and the observations of those pairs that
+// cannot be measured because the target has no port for the transport.
 func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Observation) {
 	for _, t := range o.Targets {
+		if t.Peer != nil {
+			for _, p := range o.Probes {
+				if p.Transport == t.Peer.Transport && o.Connections != nil {
+					ms = append(ms, Measurement{
+						Pair:  checkup.Pair{Source: o.Source, Target: t.Target, Family: t.Peer.Family, Transport: p.Transport},
+						Probe: p.Probe, Peer: t.Peer, Deadlines: o.Connections.Deadlines,
+					})
+				}
+			}
+			continue
+		}
 		for _, f := range checkup.IPFamilies {
 			address, ok := t.Addresses[f]
 			if !ok {

@@ -105,13 +105,13 @@ func TestMeasurementsSpellOutTheOrder(t *testing.T) {
 	}
 	noPort := cause(checkup.StageSetup, "the target has no tcp port")
 	wantMeasurements := []Measurement{
-		{pair(3, checkup.IPv4, checkup.TCP, 0), netip.MustParseAddrPort("10.0.0.3:80"), tcp.Probe},
-		{pair(3, checkup.IPv4, checkup.TCP, 9), netip.MustParseAddrPort("10.0.0.3:80"), tcp.Probe},
-		{pair(3, checkup.IPv4, checkup.ICMP, 5), netip.MustParseAddrPort("10.0.0.3:0"), icmp.Probe},
-		{pair(3, checkup.IPv6, checkup.TCP, 0), netip.MustParseAddrPort("[fd00::3]:80"), tcp.Probe},
-		{pair(3, checkup.IPv6, checkup.TCP, 9), netip.MustParseAddrPort("[fd00::3]:80"), tcp.Probe},
-		{pair(3, checkup.IPv6, checkup.ICMP, 5), netip.MustParseAddrPort("[fd00::3]:0"), icmp.Probe},
-		{pair(4, checkup.IPv4, checkup.ICMP, 5), netip.MustParseAddrPort("10.0.0.4:0"), icmp.Probe},
+		{Pair: pair(3, checkup.IPv4, checkup.TCP, 0), Address: netip.MustParseAddrPort("10.0.0.3:80"), Probe: tcp.Probe},
+		{Pair: pair(3, checkup.IPv4, checkup.TCP, 9), Address: netip.MustParseAddrPort("10.0.0.3:80"), Probe: tcp.Probe},
+		{Pair: pair(3, checkup.IPv4, checkup.ICMP, 5), Address: netip.MustParseAddrPort("10.0.0.3:0"), Probe: icmp.Probe},
+		{Pair: pair(3, checkup.IPv6, checkup.TCP, 0), Address: netip.MustParseAddrPort("[fd00::3]:80"), Probe: tcp.Probe},
+		{Pair: pair(3, checkup.IPv6, checkup.TCP, 9), Address: netip.MustParseAddrPort("[fd00::3]:80"), Probe: tcp.Probe},
+		{Pair: pair(3, checkup.IPv6, checkup.ICMP, 5), Address: netip.MustParseAddrPort("[fd00::3]:0"), Probe: icmp.Probe},
+		{Pair: pair(4, checkup.IPv4, checkup.ICMP, 5), Address: netip.MustParseAddrPort("10.0.0.4:0"), Probe: icmp.Probe},
 	}
 	wantImpossible := []checkup.Observation{
 		{Pair: pair(4, checkup.IPv4, checkup.TCP, 0), Unmeasured: noPort},

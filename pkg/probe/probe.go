@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 
@@ -26,6 +27,7 @@ var Funcs = map[checkup.Transport]Func{
 	checkup.UDP:  udp,
 	checkup.ICMP: icmp,
 	checkup.HTTP: http,
+	checkup.TLS:  tls,
 }
 
 // Measurement is one pair, where its target is, and how to measure it.
@@ -36,6 +38,10 @@ type Measurement struct {
 	// Probe gives count, interval, timeout and path. Its Sizes mean nothing: the
 	// size is Pair.Size.
 	Probe checkup.Probe
+	// Peer is spoken to instead of Address, within Deadlines instead of the probe's
+	// timeout; nil where the target is a Responder or a pod.
+	Peer      *checkup.Peer
+	Deadlines checkup.StageDeadlines
 }
 
 // Session is what the measurements of one agent share.
@@ -47,6 +53,10 @@ type Session struct {
 	Limiter *rate.Limiter
 	// Watch knows when the agent was held up; nil means never.
 	Watch *Watch
+	// certificates with which peers are spoken to; nil means that there are none.
+	certificates *certificates
+	// dialDNS connects to a DNS server; nil means to the one that is asked for.
+	dialDNS func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // maxOutstanding is how many tcp or http measurements of one pair may be under

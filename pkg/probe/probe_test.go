@@ -41,7 +41,7 @@ func TestFuncsCoverEveryTransport(t *testing.T) {
 // Every transport has a table of cases; this is where a new one is missed.
 func TestEveryTransportHasCases(t *testing.T) {
 	tables := map[checkup.Transport]int{
-		checkup.TCP: len(tcpCases), checkup.UDP: len(udpCases), checkup.ICMP: len(icmpCases), checkup.HTTP: len(httpCases),
+		checkup.TCP: len(tcpCases), checkup.UDP: len(udpCases), checkup.ICMP: len(icmpCases), checkup.HTTP: len(httpCases), checkup.TLS: len(tlsCases),
 	}
 	for _, transport := range checkup.Transports {
 		if tables[transport] == 0 {

@@ -7,10 +7,8 @@ import (
 	"context"
 	"io"
 	"net"
-	"syscall"
+	"net/netip"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -25,22 +23,12 @@ func tcpOnce(ctx context.Context, m Measurement) (sample, error) {
 	timeout := time.Duration(m.Probe.Timeout)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	s := sample{start: time.Now()}
-	conn, err := dial(ctx, m)
-	s.end = time.Now()
-	switch {
-	case isLocal(err):
-		return s, localTrouble(err)
-	case err != nil:
-		s.fail(checkup.StageConnect, err, timeout)
-		return s, nil
+	s, conn, err := connect(ctx, []netip.AddrPort{m.Address}, timeout)
+	if conn == nil {
+		return s, err
 	}
 	defer conn.Close()
 	if m.Pair.Size == 0 {
-		s.rtt = s.end.Sub(s.start)
-		if rtt := handshake(conn); rtt > 0 {
-			s.rtt, s.kernel = rtt, true
-		}
 		return s, nil
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
@@ -48,39 +36,12 @@ func tcpOnce(ctx context.Context, m Measurement) (sample, error) {
 	sent := time.Now()
 	err = echo(conn, m.Pair.Size)
 	s.end = time.Now()
-	s.rtt = s.end.Sub(sent)
+	s.rtt, s.kernel = s.end.Sub(sent), false
 	if err != nil {
 		s.fail(checkup.StageEcho, err, timeout)
 		conn.SetLinger(0) // what the peer did not take must not stay in the kernel
 	}
 	return s, nil
-}
-
-// dial connects to the address of a measurement, from a source port of its own.
-func dial(ctx context.Context, m Measurement) (*net.TCPConn, error) {
-	d := net.Dialer{KeepAlive: -1}
-	conn, err := d.DialContext(ctx, "tcp", m.Address.String())
-	if err != nil {
-		return nil, err
-	}
-	return conn.(*net.TCPConn), nil
-}
-
-// handshake is the time from SYN to SYN-ACK as the kernel measured it, or 0 if
-// it does not tell or the SYN had to be sent again: then the time that the
-// connect took says more.
-func handshake(conn *net.TCPConn) time.Duration {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	var info *unix.TCPInfo
-	if err := raw.Control(func(fd uintptr) {
-		info, err = unix.GetsockoptTCPInfo(int(fd), syscall.IPPROTO_TCP, unix.TCP_INFO)
-	}); err != nil || info == nil || info.Total_retrans > 0 {
-		return 0
-	}
-	return time.Duration(info.Rtt) * time.Microsecond
 }
 
 // echo writes size bytes and reads them back.

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// peerAt is a peer by its address, with deadlines that are never waited for.
+func peerAt(transport checkup.Transport, family checkup.IPFamily, address netip.AddrPort) Measurement {
+	return Measurement{
+		Pair:      pairOf(transport, family, 0),
+		Peer:      &checkup.Peer{Host: address.Addr().String(), Port: int(address.Port()), Family: family, Transport: transport},
+		Deadlines: checkup.StageDeadlines{Resolve: patience, Connect: patience, Handshake: patience, Response: patience},
+		Probe:     checkup.Probe{Count: 1, Timeout: patience},
+	}
+}
+
+func TestTCPOfAPeer(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		listen  func(*testing.T, checkup.IPFamily) netip.AddrPort
+		short   checkup.Stage
+		passed  []checkup.Stage
+		failure *checkup.Cause
+	}{
+		{"silent", func(t *testing.T, f checkup.IPFamily) netip.AddrPort { return listenTCP(t, f, silentPeer) }, "", through(checkup.StageConnect), nil},
+		{"refused", func(t *testing.T, f checkup.IPFamily) netip.AddrPort { return listenTCP(t, f, nil) }, "", nil,
+			cause(checkup.StageConnect, "connection refused")},
+		{"black hole", func(t *testing.T, f checkup.IPFamily) netip.AddrPort {
+			return blackHole(t, netip.AddrPortFrom(loopback[f], 0))
+		}, checkup.StageConnect, nil,
+			cause(checkup.StageConnect, "timed out after 300ms")},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
+				m := peerAt(checkup.TCP, family, test.listen(t, family))
+				*deadlineOf(&m, test.short) = silence
+				got, known := connection(t.Context(), m, session())
+				if diff := diffResults(checkup.Result{Pair: m.Pair, Failure: test.failure}, test.passed, got); diff != "" || !known {
+					t.Errorf("known %v (-want +got):\n%s", known, diff)
+				}
+			})
+		})
+	}
+}
+
+// A measurement that the context ends is not told as a failure, at whatever stage
+// it is.
+func TestConnectionThatIsCutShortIsNotKnown(t *testing.T) {
+	deaf := func(context.Context, string, string) (net.Conn, error) { c, _ := net.Pipe(); return c, nil }
+	for _, test := range []struct {
+		stage checkup.Stage
+		peer  func(*testing.T) netip.AddrPort
+	}{
+		{checkup.StageResolve, func(*testing.T) netip.AddrPort { return netip.AddrPortFrom(loopback[checkup.IPv4], 1) }},
+		{checkup.StageConnect, func(t *testing.T) netip.AddrPort { return blackHole(t, netip.AddrPortFrom(loopback[checkup.IPv4], 0)) }},
+		{checkup.StageHandshake, func(t *testing.T) netip.AddrPort { return listenTCP(t, checkup.IPv4, silentPeer) }},
+		{checkup.StageResponse, func(t *testing.T) netip.AddrPort { return listenTCP(t, checkup.IPv4, secure(nil, silentPeer)) }},
+	} {
+		for _, how := range []string{"cancelled", "deadline"} {
+			t.Run(string(test.stage)+"/"+how, func(t *testing.T) {
+				m := peerAt(checkup.TLS, checkup.IPv4, test.peer(t))
+				m.Peer.Path = "/"
+				s := session()
+				if test.stage == checkup.StageResolve {
+					m.Peer.Host, m.Pair.Family = "silent.test.", checkup.AnyIPFamily
+					s.dialDNS = deaf
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(silence))
+				if how == "cancelled" {
+					ctx, cancel = context.WithCancel(t.Context())
+					time.AfterFunc(time.Duration(silence)/10, cancel)
+				}
+				defer cancel()
+				if r, known := connection(ctx, m, s); known {
+					t.Errorf("told %+v", r)
+				}
+			})
+		}
+	}
+}
+
+// Hold-ups of the agent spoil what they touch: a silence may be the agent's, and
+// delays of its own timing are not told. That the peer was reached stays true.
+func TestHoldUpsOfTheAgent(t *testing.T) {
+	held := &Watch{}
+	held.set(time.Now().Add(-time.Hour)) // the timer has not woken since
+	for _, test := range []struct {
+		name    string
+		peer    func(net.Conn)
+		passed  []checkup.Stage
+		failure *checkup.Cause
+		spoiled bool
+	}{
+		// The kernel has timed the connect.
+		{"answered", secure(nil, serveOne(status(200))), through(checkup.StageConnect), nil, false},
+		{"silent", silentPeer, through(checkup.StageConnect), nil, true},
+		{"closed", func(c net.Conn) { c.(*net.TCPConn).CloseWrite(); silentPeer(c) }, through(checkup.StageConnect), cause(checkup.StageHandshake, "closed by the peer in the TLS handshake"), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := peerAt(checkup.TLS, checkup.IPv4, listenTCP(t, checkup.IPv4, test.peer))
+			m.Peer.Path = "/some/path"
+			if test.spoiled {
+				m.Deadlines.Handshake = silence
+			}
+			s := session()
+			s.Watch = held
+			got, _ := connection(t.Context(), m, s)
+			if test.spoiled != (got.Unmeasured != nil && got.Unmeasured.Stage == checkup.StageSelf && strings.HasPrefix(got.Unmeasured.Message, "the agent was held up for 1h")) {
+				t.Errorf("unmeasured: %v", got.Unmeasured)
+			}
+			got.Unmeasured = nil
+			if diff := diffResults(checkup.Result{Pair: m.Pair, Failure: test.failure}, test.passed, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestResolve(t *testing.T) {
+	refused := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", listenTCP(t, checkup.IPv4, nil).String())
+	}
+	noFile := func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+	}
+	reached := []checkup.Stage{checkup.StageResolve, checkup.StageConnect}
+	for _, test := range []struct {
+		name    string
+		family  checkup.IPFamily
+		dns     dnsServer
+		dial    func(context.Context, string, string) (net.Conn, error)
+		short   checkup.Stage
+		passed  []checkup.Stage
+		failure *checkup.Cause
+		spoiled *checkup.Cause
+	}{
+		{name: "both families", dns: dnsServer{addresses: []string{"127.0.0.1", "::1"}}, passed: reached},
+		{name: "IPv4 only", dns: dnsServer{addresses: []string{"127.0.0.1"}}, passed: reached},
+		{name: "IPv6 only", dns: dnsServer{addresses: []string{"::1"}}, passed: reached},
+		{name: "IPv4 of both", family: checkup.IPv4, dns: dnsServer{addresses: []string{"127.0.0.1", "::1"}}, passed: reached},
+		{name: "IPv6 of both", family: checkup.IPv6, dns: dnsServer{addresses: []string{"127.0.0.1", "::1"}}, passed: reached},
+		{name: "not of the family", family: checkup.IPv6, dns: dnsServer{addresses: []string{"127.0.0.1"}}, failure: cause(checkup.StageResolve, "no such host")},
+		{name: "no such name", dns: dnsServer{code: dnsmessage.RCodeNameError}, failure: cause(checkup.StageResolve, "no such host")},
+		{name: "server failure", dns: dnsServer{code: dnsmessage.RCodeServerFailure}, failure: cause(checkup.StageResolve, "server misbehaving")},
+		{name: "silent server", dns: dnsServer{silent: true}, short: checkup.StageResolve, failure: cause(checkup.StageResolve, "timed out after 300ms")},
+		{name: "refused by the server's host", dial: refused, failure: cause(checkup.StageResolve, "the DNS server: connection refused")},
+		{name: "no file left", dial: noFile, spoiled: cause(checkup.StageSocket, "socket: too many open files")},
+		{name: "nobody at the address", dns: dnsServer{addresses: []string{"127.0.0.9"}}, passed: reached[:1], failure: cause(checkup.StageConnect, "connection refused")},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := peerAt(checkup.TCP, test.family, netip.AddrPortFrom(netip.Addr{}, listenBoth(t)))
+			m.Peer.Host = "api.example.test."
+			*deadlineOf(&m, test.short) = silence
+			s := session()
+			if s.dialDNS = test.dial; s.dialDNS == nil {
+				s.dialDNS = test.dns.serve(t)
+			}
+			got, known := connection(t.Context(), m, s)
+			want := checkup.Result{Pair: m.Pair, Failure: test.failure, Unmeasured: test.spoiled}
+			if diff := diffResults(want, test.passed, got); diff != "" || !known {
+				t.Errorf("known %v (-want +got):\n%s", known, diff)
+			}
+		})
+	}
+}
+
+// One address of a name is a black hole. The delay is the other's: it does not
+// hold the time for which the black hole was tried alone.
+func TestDelayBelongsToTheConnectionThatWon(t *testing.T) {
+	for _, hole := range checkup.IPFamilies {
+		t.Run("no answer by "+string(hole), func(t *testing.T) {
+			port := blackHole(t, netip.AddrPortFrom(loopback[hole], 0)).Port()
+			other := checkup.IPv4
+			if hole == checkup.IPv4 {
+				other = checkup.IPv6
+			}
+			l, err := net.Listen("tcp", netip.AddrPortFrom(loopback[other], port).String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			m := peerAt(checkup.TCP, checkup.AnyIPFamily, netip.AddrPortFrom(netip.Addr{}, port))
+			m.Peer.Host = "api.example.test."
+			s := session()
+			s.dialDNS = dnsServer{addresses: []string{"127.0.0.1", "::1"}}.serve(t)
+			got, _ := connection(t.Context(), m, s)
+			// By the kernel's clock: no load of this machine makes it as long as that.
+			if got.Failure != nil || got.Unmeasured != nil || got.Delays.Connect <= 0 || got.Delays.Connect >= attemptDelay.Microseconds() {
+				t.Errorf("got %+v, want a connect within %v", got, attemptDelay)
+			}
+		})
+	}
+}
+
+// try is how one address behaves in a race.
+type try struct {
+	after time.Duration
+	err   error
+}
+
+func TestRace(t *testing.T) {
+	const second = time.Second
+	refused := os.NewSyscallError("connect", syscall.ECONNREFUSED)
+	unreachable := os.NewSyscallError("connect", syscall.EHOSTUNREACH)
+	never := 1000 * time.Hour
+	for _, test := range []struct {
+		name  string
+		tries []try
+		// winner by its number from 0, and how long its own dial took; without one, what
+		// is told.
+		winner int
+		took   time.Duration
+		told   string
+		// began is when each was tried; fewer than there are if the others were not.
+		began []time.Duration
+	}{
+		{"first", []try{{second / 10, nil}, {0, nil}}, 0, second / 10, "", []time.Duration{0}},
+		{"second, while the first is silent", []try{{never, nil}, {second / 10, nil}}, 1, second / 10, "", []time.Duration{0, attemptDelay}},
+		{"first, late, while the second is silent", []try{{second / 2, nil}, {never, nil}}, 0, second / 2, "", []time.Duration{0, attemptDelay}},
+		{"second, late, while the first is later", []try{{second, nil}, {second / 2, nil}}, 1, second / 2, "", []time.Duration{0, attemptDelay}},
+		{"second, as the first is refused", []try{{second / 10, refused}, {second / 10, nil}}, 1, second / 10, "", []time.Duration{0, second / 10}},
+		{"third, behind a silent one and a refused one", []try{{never, nil}, {second / 10, refused}, {second / 10, nil}}, 2, second / 10, "",
+			[]time.Duration{0, attemptDelay, attemptDelay + second/10}},
+		{"all refused", []try{{0, refused}, {0, refused}}, -1, 0, "connection refused", []time.Duration{0, 0}},
+		{"refused and no route", []try{{0, unreachable}, {0, refused}}, -1, 0, "connection refused, no route to host", []time.Duration{0, 0}},
+		{"silent and refused", []try{{never, nil}, {0, refused}}, -1, 0, "connection refused, timed out after 5s", []time.Duration{0, attemptDelay}},
+		{"all silent", []try{{never, nil}, {never, nil}}, -1, 0, "timed out after 5s", []time.Duration{0, attemptDelay}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				start := time.Now()
+				var addresses []netip.AddrPort
+				var conns []*net.TCPConn
+				for i := range test.tries {
+					addresses = append(addresses, netip.AddrPortFrom(loopback[checkup.IPv4], uint16(i)))
+					conns = append(conns, &net.TCPConn{})
+				}
+				var mu sync.Mutex
+				var began []time.Duration
+				got := race(ctx, addresses, func(ctx context.Context, address netip.AddrPort) (*net.TCPConn, error) {
+					mu.Lock()
+					began = append(began, time.Since(start))
+					mu.Unlock()
+					try := test.tries[address.Port()]
+					if err := sleepUntil(ctx, time.Now().Add(try.after)); err != nil {
+						return nil, err
+					}
+					return conns[address.Port()], try.err
+				})
+				if diff := cmp.Diff(test.began, began); diff != "" {
+					t.Errorf("tried at (-want +got):\n%s", diff)
+				}
+				if test.winner >= 0 {
+					if got.err != nil || got.conn != conns[test.winner] || got.took != test.took {
+						t.Errorf("got number %d after %v, %v; want %d after %v", slices.Index(conns, got.conn), got.took, got.err, test.winner, test.took)
+					}
+					return
+				}
+				if got.err == nil || words(got.err, 5*time.Second) != test.told {
+					t.Errorf("error %v, want %q", got.err, test.told)
+				}
+			})
+		})
+	}
+}
+
+// That this host lacks a family is trouble only if no address is of another.
+func TestTroubleAmongSeveralAddresses(t *testing.T) {
+	call := func(name string, err error) error {
+		return &net.OpError{Op: "dial", Err: os.NewSyscallError(name, err)}
+	}
+	refused, noIPv6 := call("connect", syscall.ECONNREFUSED), call("connect", syscall.EADDRNOTAVAIL)
+	noFile := call("socket", syscall.EMFILE)
+	for _, test := range []struct {
+		name string
+		errs []error
+		want error
+	}{
+		{"one", []error{refused}, refused},
+		{"no IPv6 here", []error{noIPv6, refused}, refused},
+		{"no family here", []error{noIPv6, noIPv6}, noIPv6},
+		{"no file left", []error{refused, noFile}, noFile},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := whyNone(test.errs); !errors.Is(got, test.want) {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestAlternateFamilies(t *testing.T) {
+	for _, test := range []struct{ in, want string }{
+		{"10.0.0.1", "10.0.0.1"},
+		{"fd00::1 fd00::2 10.0.0.1 10.0.0.2 10.0.0.3", "fd00::1 10.0.0.1 fd00::2 10.0.0.2 10.0.0.3"},
+		{"10.0.0.1 10.0.0.2 fd00::1", "10.0.0.1 fd00::1 10.0.0.2"},
+		{"::ffff:10.0.0.1 fd00::1", "10.0.0.1 fd00::1"},
+	} {
+		var in []netip.Addr
+		for a := range strings.FieldsSeq(test.in) {
+			in = append(in, netip.MustParseAddr(a))
+		}
+		var got []string
+		for _, a := range alternate(in) {
+			got = append(got, a.String())
+		}
+		if diff := cmp.Diff(test.want, strings.Join(got, " ")); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.in, diff)
+		}
+	}
+}
+
+// listenBoth listens on one port of both loopback addresses.
+func listenBoth(t *testing.T) uint16 {
+	t.Helper()
+	for t.Context().Err() == nil {
+		first, err := net.Listen("tcp", anyPort(checkup.IPv4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := first.Addr().(*net.TCPAddr).AddrPort().Port()
+		second, err := net.Listen("tcp", netip.AddrPortFrom(loopback[checkup.IPv6], port).String())
+		if err != nil {
+			first.Close() // the port is taken: another
+			continue
+		}
+		t.Cleanup(func() { first.Close(); second.Close() })
+		return port
+	}
+	t.Fatal("no port")
+	return 0
+}
+
+// blackHole is an address that does not answer: its host drops what comes, as the
+// queue of those who wait to be accepted is full.
+func blackHole(t *testing.T, address netip.AddrPort) netip.AddrPort {
+	t.Helper()
+	domain, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(address.Port()), Addr: [4]byte(address.Addr().AsSlice()[:4])})
+	if address.Addr().Is6() {
+		domain, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(address.Port()), Addr: address.Addr().As16()}
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := errors.Join(unix.Bind(fd, to), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch name := name.(type) {
+	case *unix.SockaddrInet4:
+		address = netip.AddrPortFrom(address.Addr(), uint16(name.Port))
+	case *unix.SockaddrInet6:
+		address = netip.AddrPortFrom(address.Addr(), uint16(name.Port))
+	}
+	conn, err := net.Dial("tcp", address.String()) // a queue of length 0 holds one
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return address
+}
+
+// dnsServer answers every question alike.
+type dnsServer struct {
+	addresses []string
+	code      dnsmessage.RCode
+	silent    bool
+}
+
+// serve starts the server on the loopback, and returns what connects to it
+// whatever server is asked for.
+func (d dnsServer) serve(t *testing.T) func(context.Context, string, string) (net.Conn, error) {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		buf := make([]byte, 1<<10)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if answer := d.answer(buf[:n]); answer != nil {
+				conn.WriteTo(answer, from)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		conn.Close()
+		<-served
+	})
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
+	}
+}
+
+func (d dnsServer) answer(b []byte) []byte {
+	var m dnsmessage.Message
+	if d.silent || m.Unpack(b) != nil {
+		return nil
+	}
+	m.Response, m.Authoritative, m.RCode, m.Additionals = true, true, d.code, nil
+	for _, a := range d.addresses {
+		address, question := netip.MustParseAddr(a), m.Questions[0]
+		header := dnsmessage.ResourceHeader{Name: question.Name, Type: question.Type, Class: question.Class}
+		switch {
+		case address.Is4() && question.Type == dnsmessage.TypeA:
+			m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AResource{A: address.As4()}})
+		case address.Is6() && question.Type == dnsmessage.TypeAAAA:
+			m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: &dnsmessage.AAAAResource{AAAA: address.As16()}})
+		}
+	}
+	answer, err := m.Pack()
+	if err != nil {
+		return nil
+	}
+	return answer
+}

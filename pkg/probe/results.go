@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+const (
+	// batchInterval is how long a result waits for others before it is told.
+	batchInterval = 500 * time.Millisecond
+	// maxUnderWay is the most measurements of all pairs together that may be under way
+	// at once, unless there are more pairs than that: each pair has its share, so that
+	// none that is silent takes another's. A connection whose peer is silent in the
+	// TLS handshake takes about 30 KiB.
+	maxUnderWay = 512
+	// maxSpread is the time over which the first measurements of all pairs are
+	// spread, if the interval is not shorter.
+	maxSpread = time.Second
+	// maxLate is by how much a measurement may be late, if the interval is not
+	// longer. What is later is not made up for: a burst would measure one moment many times.
+	maxLate = time.Second
+	// maxLine is the longest line, in bytes: container runtimes split longer ones.
+	maxLine = 16<<10 - 1
+)
+
+// results measures pairs of which each measurement is told, and tells them.
+type results struct {
+	lines   *lineWriter
+	limiter *rate.Limiter // nil means no limit
+	// measure makes one measurement, and reports whether its outcome is known: it
+	// is not if the context ended first. It need not say when that began.
+	measure func(context.Context, Measurement) (_ checkup.Result, known bool)
+
+	mu     sync.Mutex // guards following, and sequences
+	inHand []checkup.Result
+	told   int // of results, those in hand included
+}
+
+// sequence is what is known of one pair.
+type sequence struct {
+	// places of the measurements that were begun and are not in hand yet, oldest first.
+	places   []*place
+	last     time.Time // when the newest began
+	underWay int
+	// known is how many results are told or in hand; failing is what the last of
+	// them that was measured says.
+	known    int
+	measured bool
+	failing  bool
+}
+
+// place keeps a measurement's place in the order of its pair.
+type place struct {
+	at       time.Time // when it began; later than that of the place before it
+	underWay bool      // it was begun at all
+	settled  bool
+	known    bool
+	result   checkup.Result // if it is known
+}
+
+// run measures all pairs at once, each Probe.Count times, Probe.Interval apart,
+// and tells what is known, also when ctx ends. It returns the pairs of which
+// nothing is known; the error is one of telling.
+func (r *results) run(ctx context.Context, ms []Measurement) ([]Measurement, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g, gctx := errgroup.WithContext(ctx)
+	sequences := make([]sequence, len(ms))
+	start := time.Now()
+	for i, m := range ms {
+		spread := min(time.Duration(m.Probe.Interval), maxSpread)
+		first := start.Add(spread / time.Duration(len(ms)) * time.Duration(i))
+		g.Go(func() error { return r.pair(gctx, g, m, &sequences[i], first, share(len(ms))) })
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- g.Wait() }()
+	batch := time.NewTicker(batchInterval)
+	defer batch.Stop()
+	var err error
+	for running := true; running; {
+		select {
+		case <-batch.C:
+			if err == nil {
+				if err = r.tell(); err != nil {
+					cancel()
+				}
+			}
+		case broken := <-ended:
+			running = false
+			if err == nil {
+				err = broken
+			}
+		}
+	}
+	if err == nil {
+		err = r.tell()
+	}
+	var unknown []Measurement
+	for i, m := range ms {
+		if sequences[i].known == 0 {
+			unknown = append(unknown, m)
+		}
+	}
+	return unknown, err
+}
+
+// share is how many measurements of one pair may be under way at once.
+func share(pairs int) int { return max(1, min(maxOutstanding, maxUnderWay/pairs)) }
+
+// pair begins the measurements of one pair, each when it is due, whether or not
+// those before it have ended.
+func (r *results) pair(ctx context.Context, g *errgroup.Group, m Measurement, of *sequence, first time.Time, share int) error {
+	interval := time.Duration(m.Probe.Interval)
+	late := max(interval, maxLate)
+	for i := range m.Probe.Count {
+		due := first.Add(time.Duration(i) * interval)
+		if sleepUntil(ctx, due) != nil {
+			return nil
+		}
+		why := ""
+		switch {
+		case time.Since(due) > late:
+			why = fmt.Sprintf("not begun within %v of its time: the agent was held up, or limits.packetsPerSecond is too low", late)
+		case r.busy(of) >= share:
+			why = fmt.Sprintf("not begun: the %d measurements of this pair before it were still under way", share)
+		}
+		if why != "" {
+			p := r.begin(of, due, false)
+			result := checkup.Result{Pair: m.Pair, Unmeasured: &checkup.Cause{Stage: checkup.StageSelf, Message: why}}
+			if err := r.settle(of, p, result, true); err != nil {
+				return err
+			}
+			continue
+		}
+		if pace(ctx, due, r.limiter) != nil {
+			return nil
+		}
+		// By a clock that nobody sets in between.
+		p := r.begin(of, first.Add(time.Since(first)), true)
+		g.Go(func() error {
+			result, known := r.measure(ctx, m)
+			return r.settle(of, p, result, known)
+		})
+	}
+	return nil
+}
+
+func (r *results) busy(of *sequence) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return of.underWay
+}
+
+// begin takes the next place, for a measurement that begins now or should have.
+func (r *results) begin(of *sequence, at time.Time, underWay bool) *place {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at = at.UTC().Truncate(time.Microsecond)
+	if !at.After(of.last) {
+		at = of.last.Add(time.Microsecond)
+	}
+	of.last = at
+	p := &place{at: at, underWay: underWay}
+	if underWay {
+		of.underWay++
+	}
+	of.places = append(of.places, p)
+	return p
+}
+
+// settle takes a result, if it is known, in hand as soon as those before it are.
+// It tells all that is in hand at once if the result is the pair's first, or says
+// other than the one before it.
+func (r *results) settle(of *sequence, p *place, result checkup.Result, known bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.underWay {
+		of.underWay--
+	}
+	result.At = p.at
+	p.settled, p.known, p.result = true, known, result
+	news := false
+	for len(of.places) > 0 && of.places[0].settled {
+		next := of.places[0]
+		of.places = of.places[1:]
+		if next.known {
+			news = of.take(next.result) || news
+			r.inHand = append(r.inHand, next.result)
+			r.told++
+		}
+	}
+	if !news {
+		return nil
+	}
+	return r.tellInHand()
+}
+
+// take takes note of a result, and reports whether it is news.
+func (of *sequence) take(result checkup.Result) bool {
+	of.known++
+	if result.Unmeasured != nil {
+		return of.known == 1
+	}
+	news := !of.measured || of.failing != (result.Failure != nil)
+	of.measured, of.failing = true, result.Failure != nil
+	return news
+}
+
+// tell tells what is in hand.
+func (r *results) tell() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tellInHand()
+}
+
+// tellInHand is called with mu held, so that nothing overtakes what it writes.
+func (r *results) tellInHand() error {
+	for len(r.inHand) > 0 {
+		n, err := fitting(r.inHand)
+		if err != nil {
+			return err
+		}
+		if err := r.lines.write(checkup.Message{Results: r.inHand[:n]}); err != nil {
+			return err
+		}
+		r.inHand = r.inHand[n:]
+	}
+	r.inHand = nil
+	return nil
+}
+
+// fitting is how many of the results fit a line, at least 1.
+func fitting(rs []checkup.Result) (int, error) {
+	size := len(`{"results":[]}`) + 1
+	for i := range rs {
+		b, err := json.Marshal(rs[i])
+		if err != nil {
+			return 0, fmt.Errorf("cannot encode a result: %w", err)
+		}
+		if size += len(b) + 1; size > maxLine && i > 0 {
+			return i, nil
+		}
+	}
+	return len(rs), nil
+}

@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/time/rate"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// pairsOf are n pairs that are measured count times.
+func pairsOf(n, count int, interval time.Duration) []Measurement {
+	var ms []Measurement
+	for i := range n {
+		ms = append(ms, Measurement{Pair: checkup.Pair{Target: i, Transport: checkup.TLS},
+			Probe: checkup.Probe{Count: count, Interval: checkup.Duration(interval)}})
+	}
+	return ms
+}
+
+// toldOf reads the results that were told, by target.
+func toldOf(t *testing.T, lines []byte) map[int][]checkup.Result {
+	t.Helper()
+	told := map[int][]checkup.Result{}
+	for _, m := range messages(t, lines) {
+		for _, r := range m.Results {
+			told[r.Target] = append(told[r.Target], r)
+		}
+	}
+	return told
+}
+
+// Whatever measurements take and whenever the context ends: those of a pair are
+// told in their order, none that is known is missing and none is told twice.
+func TestResultsAreToldInOrderAndNoneIsLost(t *testing.T) {
+	for seed := range uint64(200) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				random := rand.New(rand.NewPCG(seed, 0))
+				pairs, count, interval := 1+random.IntN(40), 1+random.IntN(30), time.Duration(1+random.IntN(2000))*time.Millisecond
+				longest := time.Duration(1 + random.IntN(20_000_000_000))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.Int64N(int64(2*time.Duration(count)*interval+longest))))
+				defer cancel()
+				var out bytes.Buffer
+				known := make([]int, pairs) // as many were measured to their end
+				r := results{lines: &lineWriter{w: &out}}
+				r.measure = func(ctx context.Context, m Measurement) (checkup.Result, bool) {
+					r.mu.Lock()
+					takes := time.Duration(random.Int64N(int64(longest)))
+					fails := random.IntN(3) == 0
+					r.mu.Unlock()
+					if sleepUntil(ctx, time.Now().Add(takes)) != nil {
+						return checkup.Result{}, false
+					}
+					r.mu.Lock()
+					known[m.Pair.Target]++
+					r.mu.Unlock()
+					result := checkup.Result{Pair: m.Pair, Delays: checkup.StageDelays{Connect: takes.Microseconds()}}
+					if fails {
+						result.Failure = cause(checkup.StageConnect, "connection refused")
+					}
+					return result, true
+				}
+				unknown, err := r.run(ctx, pairsOf(pairs, count, interval))
+				if err != nil {
+					t.Fatal(err)
+				}
+				told := toldOf(t, out.Bytes())
+				n := 0
+				for target, results := range told {
+					n += len(results)
+					if !slices.IsSortedFunc(results, func(a, b checkup.Result) int { return max(-1, a.At.Compare(b.At)*2-1) }) {
+						t.Errorf("target %d is told out of order, or twice: %v", target, results)
+					}
+					for _, result := range results {
+						if result.Unmeasured == nil {
+							known[target]--
+						}
+					}
+					if len(results) > count {
+						t.Errorf("target %d is told %d times of %d", target, len(results), count)
+					}
+				}
+				if r.told != n {
+					t.Errorf("%d results are told, counted as %d", n, r.told)
+				}
+				for target, missing := range known {
+					if missing != 0 {
+						t.Errorf("target %d: %d more results are known than told", target, missing)
+					}
+				}
+				if len(unknown)+len(told) != pairs {
+					t.Errorf("%d pairs are told and %d unknown, of %d", len(told), len(unknown), pairs)
+				}
+			})
+		})
+	}
+}
+
+// Each measurement begins when it is due, however long those before it take.
+func TestMeasurementsBeginOnTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		r := results{lines: &lineWriter{w: &out}, measure: func(ctx context.Context, m Measurement) (checkup.Result, bool) {
+			time.Sleep(5 * time.Second) // silent until the deadline
+			return checkup.Result{Pair: m.Pair, Failure: cause(checkup.StageHandshake, "silent")}, true
+		}}
+		start := time.Now()
+		if _, err := r.run(t.Context(), pairsOf(2, 10, time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		for target, results := range toldOf(t, out.Bytes()) {
+			for i, result := range results {
+				// The pairs are spread over the interval.
+				want := start.Add(time.Duration(i)*time.Second + time.Duration(target)*time.Second/2)
+				if !result.At.Equal(want) {
+					t.Errorf("target %d, number %d began at %v, want %v", target, i, result.At.Sub(start), want.Sub(start))
+				}
+			}
+			if len(results) != 10 {
+				t.Errorf("target %d is told %d times, want 10", target, len(results))
+			}
+		}
+	})
+}
+
+// What cannot be measured in its time is told as unmeasured, with the reason.
+func TestMeasurementsThatCannotBegin(t *testing.T) {
+	const late = "not begun within 1s of its time: the agent was held up, or limits.packetsPerSecond is too low"
+	instant := func(_ context.Context, m Measurement) (checkup.Result, bool) {
+		return checkup.Result{Pair: m.Pair}, true
+	}
+	for _, test := range []struct {
+		name    string
+		pairs   int
+		count   int
+		limiter func() *rate.Limiter
+		measure func(context.Context, Measurement) (checkup.Result, bool)
+		want    []string // of the first pair; empty for measured
+	}{
+		{"too many under way", 200, 6, nil, func(_ context.Context, m Measurement) (checkup.Result, bool) {
+			time.Sleep(3500 * time.Millisecond)
+			return checkup.Result{Pair: m.Pair}, true
+		}, func() []string {
+			const busy = "not begun: the 2 measurements of this pair before it were still under way"
+			return []string{"", "", busy, busy, "", ""}
+		}()},
+		{"held up", 1, 8, func() *rate.Limiter {
+			l := rate.NewLimiter(1000, 4500)
+			for range 2 {
+				l.ReserveN(time.Now(), 4500) // the second is 4.5 s in debt
+			}
+			return l
+		}, instant, []string{"", late, late, late, "", "", "", ""}},
+		{"limit too low", 4, 4, func() *rate.Limiter { return rate.NewLimiter(1, 1) }, instant, []string{"", "", late, ""}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				r := results{lines: &lineWriter{w: &out}, measure: test.measure}
+				if test.limiter != nil {
+					r.limiter = test.limiter()
+				}
+				if _, err := r.run(t.Context(), pairsOf(test.pairs, test.count, time.Second)); err != nil {
+					t.Fatal(err)
+				}
+				var got []string
+				for _, result := range toldOf(t, out.Bytes())[0] {
+					why := ""
+					if u := result.Unmeasured; u != nil {
+						if why = u.Message; u.Stage != checkup.StageSelf {
+							t.Errorf("stage %s", u.Stage)
+						}
+					}
+					got = append(got, why)
+				}
+				if diff := cmp.Diff(test.want, got); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// News is told at once, all else in batches.
+func TestNewsIsToldAtOnce(t *testing.T) {
+	const (
+		pass = iota
+		fail
+		spoiled
+	)
+	for _, test := range []struct {
+		name string
+		seen []int
+		// told is after how many batch intervals each result was told at the latest, rounded
+		// down; one measurement is made in each, at its middle.
+		atOnce []bool
+	}{
+		{"first, steady", []int{pass, pass, pass}, []bool{true, false, false}},
+		{"failing", []int{fail, fail, fail}, []bool{true, false, false}},
+		{"outage", []int{pass, pass, fail, fail, pass, pass}, []bool{true, false, true, false, true, false}},
+		{"unmeasured first", []int{spoiled, spoiled, pass, spoiled, pass}, []bool{true, false, true, false, false}},
+		{"unmeasured in an outage", []int{fail, spoiled, fail, spoiled, pass}, []bool{true, false, false, false, true}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				var told []bool
+				writer := writerFunc(func(b []byte) (int, error) {
+					for _, m := range messages(t, b) {
+						for _, r := range m.Results {
+							told = append(told, r.At.Equal(time.Now()))
+						}
+					}
+					return len(b), nil
+				})
+				n := 0
+				r := results{lines: &lineWriter{w: writer}, measure: func(_ context.Context, m Measurement) (checkup.Result, bool) {
+					result := checkup.Result{Pair: m.Pair}
+					switch test.seen[n] {
+					case fail:
+						result.Failure = cause(checkup.StageConnect, "connection refused")
+					case spoiled:
+						result.Unmeasured = cause(checkup.StageSelf, "held up")
+					}
+					n++
+					return result, true
+				}}
+				// Never at the moment of a batch, but for the first.
+				if _, err := r.run(t.Context(), pairsOf(1, len(test.seen), batchInterval-time.Millisecond)); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(test.atOnce, told[:len(told)-1]); diff != "" && !slices.Equal(test.atOnce[:len(test.atOnce)-1], told[:len(told)-1]) {
+					t.Errorf("told at once, but for the last, with which all ends (-want +got):\n%s", diff)
+				}
+				if took := time.Since(start); took >= time.Duration(len(test.seen))*batchInterval {
+					t.Errorf("ended after %v", took)
+				}
+			})
+		})
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// Lines fit the container log, whatever the results.
+func TestResultsFitTheContainerLog(t *testing.T) {
+	for _, message := range []string{"", "connection refused", strings.Repeat("\u2028", 66)} {
+		var out bytes.Buffer
+		r := results{lines: &lineWriter{w: &out}}
+		for i := range 1000 {
+			result := checkup.Result{
+				Pair:   checkup.Pair{Source: 9999, Target: i, Family: checkup.IPv6, Transport: checkup.TLS},
+				At:     time.Date(2026, 1, 1, 0, 0, 0, 123456000, time.UTC),
+				Delays: checkup.StageDelays{Resolve: 1e8, Connect: 1e8, Handshake: 1e8, Response: 1e8},
+			}
+			if message != "" {
+				result.Failure = cause(checkup.StageHandshake, "%s", message)
+			}
+			r.inHand = append(r.inHand, result)
+		}
+		want := slices.Clone(r.inHand)
+		if err := r.tell(); err != nil {
+			t.Fatal(err)
+		}
+		var got []checkup.Result
+		for line := range bytes.Lines(out.Bytes()) {
+			if len(line) > maxLine {
+				t.Errorf("a line of %d bytes", len(line))
+			}
+			for _, m := range messages(t, line) {
+				got = append(got, m.Results...)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if lines := bytes.Count(out.Bytes(), []byte("\n")); lines > 100 {
+			t.Errorf("%d lines for 1000 results", lines)
+		}
+	}
+}
+
+func TestMaxWordsKeepResultsShort(t *testing.T) {
+	got := words(errors.New(strings.Repeat("a\n\u00fc", 1000)), 0)
+	b, err := json.Marshal(got)
+	if err != nil || len(b) > maxWords+2 || strings.Contains(got, "\n") || !strings.HasPrefix(got, "a?ü") {
+		t.Errorf("%d bytes, %q, %v", len(b), got, err)
+	}
+}
+
+// peerOrder is an order for one peer.
+func peerOrder(peers ...checkup.Peer) checkup.Order {
+	order := checkup.Order{
+		Source:     5,
+		Limits:     checkup.Limits{PacketsPerSecond: 100_000, Concurrency: 1},
+		IPFamilies: []checkup.IPFamily{checkup.IPv4},
+		Deadline:   patience,
+		Connections: &checkup.ConnectionSheet{Deadlines: checkup.StageDeadlines{
+			Resolve: patience, Connect: patience, Handshake: patience, Response: patience}},
+	}
+	for _, transport := range peerTransports {
+		order.Probes = append(order.Probes, checkup.TransportProbe{Transport: transport, Probe: checkup.Probe{
+			Sizes: []int{0}, Count: 4, Interval: checkup.Duration(10 * time.Millisecond), Timeout: patience}})
+	}
+	for i, p := range peers {
+		order.Targets = append(order.Targets, checkup.OrderTarget{Target: i, Peer: &p})
+	}
+	return order
+}
+
+func peerOf(transport checkup.Transport, address netip.AddrPort) checkup.Peer {
+	return *peerAt(transport, familyOf(address.Addr()), address).Peer
+}
+
+func TestAgentTellsConnections(t *testing.T) {
+	bad := peerOf(checkup.TLS, listenTCP(t, checkup.IPv4, silentPeer))
+	bad.ClientCertificate = "no-such"
+	order := peerOrder(
+		peerOf(checkup.TLS, listenTCP(t, checkup.IPv4, secure(nil, silentPeer))),
+		peerOf(checkup.TCP, listenTCP(t, checkup.IPv6, silentPeer)),
+		peerOf(checkup.TCP, listenTCP(t, checkup.IPv4, nil)),
+		bad,
+	)
+	b, err := json.Marshal(order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if order, err = ReadOrder(bytes.NewReader(b)); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := (Agent{Order: order, Version: "v1.2.3", Out: &out, Root: noCgroup, Certificates: secrets}).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var got []checkup.Message
+	results := map[int][]checkup.Result{}
+	for _, m := range messages(t, out.Bytes()) {
+		for _, r := range m.Results {
+			results[r.Target] = append(results[r.Target], r)
+		}
+		if m.Results == nil {
+			got = append(got, m)
+		}
+	}
+	got[len(got)-1].End.SelfDoubt = checkup.SelfDoubt{}
+	want := []checkup.Message{
+		{Start: &checkup.AgentStart{Source: 5, Version: "v1.2.3", Pairs: 4}},
+		{Control: &checkup.Control{Family: checkup.IPv4, Name: "self", OK: true, Message: "tcp, tls answered"}},
+		{Control: &checkup.Control{Family: checkup.IPv4, Name: "closed", OK: true, Message: "tcp, tls refused"}},
+		{Observation: &checkup.Observation{Pair: checkup.Pair{Source: 5, Target: 3, Family: checkup.IPv4, Transport: checkup.TLS},
+			Unmeasured: cause(checkup.StageSetup, "no client certificate: there is no Secret no-such with tls.crt and tls.key in the run's namespace")}},
+		{End: &checkup.AgentEnd{Observations: 1, Results: 12}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for target, want := range map[int]checkup.Result{
+		0: {Pair: checkup.Pair{Source: 5, Family: checkup.IPv4, Transport: checkup.TLS}},
+		1: {Pair: checkup.Pair{Source: 5, Target: 1, Family: checkup.IPv6, Transport: checkup.TCP}},
+		2: {Pair: checkup.Pair{Source: 5, Target: 2, Family: checkup.IPv4, Transport: checkup.TCP}, Failure: cause(checkup.StageConnect, "connection refused")},
+	} {
+		if len(results[target]) != 4 {
+			t.Errorf("target %d is told %d times, want 4", target, len(results[target]))
+		}
+		for _, r := range results[target] {
+			if r.At.IsZero() || (r.Failure == nil) != (r.Delays.Connect > 0) {
+				t.Errorf("target %d: %+v", target, r)
+			}
+			r.At, r.Delays = time.Time{}, checkup.StageDelays{}
+			if diff := cmp.Diff(want, r); diff != "" {
+				t.Errorf("target %d (-want +got):\n%s", target, diff)
+			}
+		}
+	}
+}
+
+// A listener that is closed for a while, under an agent that is stopped
+// afterwards: one outage, with both its ends, and nothing else.
+func TestWatchOverAnOutage(t *testing.T) {
+	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
+		l, err := net.Listen("tcp", anyPort(family))
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := l.Addr().(*net.TCPAddr).AddrPort()
+		silent := blackHole(t, netip.AddrPortFrom(loopback[family], 0))
+		order := peerOrder(peerOf(checkup.TLS, address), peerOf(checkup.TCP, silent))
+		order.IPFamilies = nil
+		order.Probes[0].Count = checkup.MaxWatch
+		reader, writer := io.Pipe()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ran := make(chan error, 1)
+		go func() {
+			err := Agent{Order: order, Out: writer, Root: noCgroup}.Run(ctx)
+			writer.Close()
+			ran <- err
+		}()
+		var serving chan struct{}
+		serve := func() {
+			serving = make(chan struct{})
+			go func() {
+				defer close(serving)
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					go func() { defer c.Close(); secure(nil, silentPeer)(c) }()
+				}
+			}()
+		}
+		shut := func() {
+			l.Close()
+			<-serving
+		}
+		serve()
+		open := func() {
+			l = listenAgain(t, address)
+			serve()
+		}
+		var results []checkup.Result
+		lines := bufio.NewScanner(reader)
+		steps := []struct {
+			fails bool
+			then  func()
+		}{{false, shut}, {true, open}, {false, stop}}
+		for lines.Scan() {
+			for _, m := range messages(t, lines.Bytes()) {
+				if m.End != nil {
+					t.Error("an end was told")
+				}
+				for _, r := range m.Results {
+					if r.Target == 1 {
+						t.Errorf("told of what was still under way: %+v", r)
+						continue
+					}
+					results = append(results, r)
+					if len(steps) > 0 && r.Unmeasured == nil && (r.Failure != nil) == steps[0].fails {
+						steps[0].then()
+						steps = steps[1:]
+					}
+				}
+			}
+		}
+		shut()
+		if err := <-ran; err != nil || len(steps) > 0 {
+			t.Fatalf("Run = %v with %d steps to go", err, len(steps))
+		}
+		outages := checkup.Outages(results)
+		if len(outages) != 1 || outages[0].End.IsZero() || outages[0].Cause != *cause(checkup.StageConnect, "connection refused") {
+			t.Errorf("outages %+v", outages)
+		}
+	})
+}
+
+// listenAgain listens on an address as soon as it is free: a dial may have it for
+// its source.
+func listenAgain(t *testing.T, address netip.AddrPort) net.Listener {
+	t.Helper()
+	retry := time.NewTicker(time.Millisecond)
+	defer retry.Stop()
+	for {
+		l, err := net.Listen("tcp", address.String())
+		if err == nil {
+			return l
+		}
+		select {
+		case <-retry.C:
+		case <-t.Context().Done():
+			t.Fatal(err)
+		}
+	}
+}
+
+// The deadline cuts pairs short: those of which nothing is known are told as
+// unmeasured, the others have fewer results.
+func TestDeadlineOfConnections(t *testing.T) {
+	order := peerOrder(
+		peerOf(checkup.TLS, listenTCP(t, checkup.IPv4, secure(nil, silentPeer))),
+		peerOf(checkup.TCP, blackHole(t, netip.AddrPortFrom(loopback[checkup.IPv4], 0))),
+	)
+	order.IPFamilies = nil
+	order.Deadline = checkup.Duration(time.Second)
+	order.Probes[0].Count = checkup.MaxWatch
+	var out bytes.Buffer
+	if err := (Agent{Order: order, Out: &out, Root: noCgroup}).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	told := toldOf(t, out.Bytes())
+	ms := messages(t, out.Bytes())
+	end := ms[len(ms)-1].End
+	want := cutShort(Measurement{Pair: checkup.Pair{Source: 5, Target: 1, Family: checkup.IPv4, Transport: checkup.TCP}})
+	if diff := cmp.Diff(&want, ms[len(ms)-2].Observation); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if end == nil || end.Observations != 1 || end.Results != len(told[0]) || len(told[0]) == 0 || len(told) != 1 {
+		t.Errorf("end %+v after results of %v, %d of them", end, slices.Collect(maps.Keys(told)), len(told[0]))
+	}
+}
+
+func TestResultsThatCannotBeWritten(t *testing.T) {
+	order := peerOrder(peerOf(checkup.TCP, listenTCP(t, checkup.IPv4, silentPeer)))
+	order.Probes[1].Count = 200
+	for n := range 5 {
+		err := Agent{Order: order, Out: &failingWriter{after: n}, Root: noCgroup}.Run(t.Context())
+		if !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("after %d lines: error %v, want %v", n, err, io.ErrClosedPipe)
+		}
+	}
+}

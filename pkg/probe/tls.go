@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	cryptotls "crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// tls makes connections to a Peer. What it tells of them is a summary, with the
+// delay of the TCP connect: pairs of which each measurement is told go through
+// connection themselves.
+func tls(ctx context.Context, m Measurement, s *Session) checkup.Observation {
+	if m.Peer == nil {
+		return unmeasured(m, checkup.StageSetup, "the target has no tls port")
+	}
+	return series(ctx, m, s, func(ctx context.Context, m Measurement) (sample, error) {
+		r, known := connection(ctx, m, s)
+		switch {
+		case !known:
+			return sample{}, errCutShort
+		case r.Unmeasured != nil:
+			return sample{}, errors.New(r.Unmeasured.Message)
+		}
+		// connection has judged hold-ups already.
+		return sample{rtt: time.Duration(r.Delays.Connect) * time.Microsecond, kernel: true, cause: r.Failure}, nil
+	})
+}
+
+// Words of a peer that does not say enough; the deadline comes behind them.
+const (
+	silentInHandshake = quiet("accepted the connection and then said nothing for")
+	slowInHandshake   = quiet("began the TLS handshake, but did not end it within")
+	silentInResponse  = quiet("answered the TLS handshake and then said nothing for")
+	slowInResponse    = quiet("began the response, but did not end it within")
+)
+
+var (
+	errClosedInHandshake = errors.New("closed by the peer in the TLS handshake")
+	errNotTLS            = errors.New("the peer does not speak TLS")
+	errPlainHTTP         = errors.New("the peer speaks HTTP without TLS")
+)
+
+// handshake makes a TLS handshake on a connection. Any certificate will do: the
+// question is whether the peer can be reached. (Whom it shows itself to be is
+// not asked, as by OpenShift's checker.)
+func handshake(ctx context.Context, conn net.Conn, m Measurement, certificate *cryptotls.Certificate) (*cryptotls.Conn, error) {
+	config := &cryptotls.Config{
+		InsecureSkipVerify: true,
+		ServerName:         serverName(m.Peer), // not sent if it is an IP address
+	}
+	if m.Peer.Path != "" {
+		config.NextProtos = []string{"http/1.1"}
+	}
+	if certificate != nil {
+		// Shown whatever authorities the peer asks for: its alert says more than
+		// our silence would.
+		config.GetClientCertificate = func(*cryptotls.CertificateRequestInfo) (*cryptotls.Certificate, error) { return certificate, nil }
+	}
+	listening := &listener{Conn: conn}
+	secure := cryptotls.Client(listening, config)
+	err := secure.HandshakeContext(ctx)
+	var notTLS cryptotls.RecordHeaderError
+	switch {
+	case err == nil:
+		return secure, nil
+	case isTimeout(err) && !listening.heard:
+		return nil, silentInHandshake
+	case isTimeout(err):
+		return nil, slowInHandshake
+	case isClosed(err):
+		return nil, errClosedInHandshake
+	case errors.As(err, &notTLS) && string(notTLS.RecordHeader[:]) == "HTTP/":
+		return nil, errPlainHTTP
+	case errors.As(err, &notTLS):
+		return nil, errNotTLS
+	}
+	return nil, err
+}
+
+// serverName is the name by which a peer is asked for.
+func serverName(p *checkup.Peer) string {
+	if p.ServerName != "" {
+		return p.ServerName
+	}
+	return p.Host
+}
+
+// listener is a connection that knows whether the peer has said anything, and
+// with what reading ended.
+type listener struct {
+	net.Conn
+	heard bool
+	err   error
+}
+
+func (l *listener) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	l.heard, l.err = l.heard || n > 0, err
+	return n, err
+}
+
+// certificates are the client certificates of Secrets of the type
+// kubernetes.io/tls.
+type certificates struct {
+	// files has a directory for each Secret, with tls.crt and tls.key.
+	files fs.FS
+
+	mu   sync.Mutex // guards following
+	read map[string]keyPair
+}
+
+// keyPair is what was read of a Secret, and what came of it.
+type keyPair struct {
+	crt, key    string
+	certificate *cryptotls.Certificate
+}
+
+// of is the certificate of a Secret as it is now, nil for no Secret: kubelets
+// renew what they have mounted. A nil certificates has none.
+func (c *certificates) of(secret string) (*cryptotls.Certificate, error) {
+	if secret == "" {
+		return nil, nil
+	}
+	if c == nil {
+		return nil, fmt.Errorf("no client certificate: the agent has no Secrets, and so not %s", secret)
+	}
+	crt, err := fs.ReadFile(c.files, secret+"/tls.crt")
+	if err != nil {
+		return nil, noCertificate(secret, err)
+	}
+	key, err := fs.ReadFile(c.files, secret+"/tls.key")
+	if err != nil {
+		return nil, noCertificate(secret, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known, ok := c.read[secret]; ok && known.crt == string(crt) && known.key == string(key) {
+		return known.certificate, nil
+	}
+	certificate, err := cryptotls.X509KeyPair(crt, key)
+	if err != nil {
+		return nil, noCertificate(secret, err)
+	}
+	if c.read == nil {
+		c.read = map[string]keyPair{}
+	}
+	c.read[secret] = keyPair{string(crt), string(key), &certificate}
+	return &certificate, nil
+}
+
+func noCertificate(secret string, err error) error {
+	var path *fs.PathError
+	if errors.Is(err, fs.ErrNotExist) && errors.As(err, &path) {
+		return fmt.Errorf("no client certificate: there is no Secret %s with tls.crt and tls.key in the run's namespace", secret)
+	}
+	return fmt.Errorf("no client certificate: Secret %s: %w", secret, err)
+}
+
+// listenTLS listens on an address with a certificate that is thrown away.
+func listenTLS(ctx context.Context, address string) (net.Listener, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return cryptotls.NewListener(l, &cryptotls.Config{
+		Certificates: []cryptotls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+	}), nil
+}
