@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Ask has the API server decide on the pod of each side, in the namespace, in a
+// dry run: admission speaks (pod security, quota, limits, priority, webhooks),
+// and nothing is stored. It returns one Admission for each side of the sheet, in
+// its order; where the API server was not asked or did not decide, that says so
+// as its Cause. It needs the verb create on pods in the namespace.
+func Ask(ctx context.Context, c kubernetes.Interface, namespace string, sheet *checkup.PlacementSheet) []checkup.Admission {
+	var all []checkup.Admission
+	for _, side := range sheet.Sides {
+		all = append(all, ask(ctx, c, namespace, side))
+	}
+	return all
+}
+
+func ask(ctx context.Context, c kubernetes.Interface, namespace string, side checkup.PlacementSide) checkup.Admission {
+	a := checkup.Admission{Side: side.Side}
+	var pod corev1.Pod
+	if err := json.Unmarshal(side.Pod, &pod); err != nil {
+		a.Cause = undecided("the worksheet holds no pod of this side: %v", err)
+		return a
+	}
+	pod.Namespace = namespace
+	admitted, warnings, err := dryRun(ctx, c, &pod)
+	a.Warnings = warnings
+	switch {
+	case err == nil:
+		a.Allowed, a.Changed = true, changes(&pod, admitted)
+	case denied(err):
+		a.Message = err.Error()
+	case noRight(err):
+		a.Cause = undecided("missing the verb create on pods in namespace %s (a Role), which a dry run needs too: %v", namespace, err)
+	case apierrors.IsAlreadyExists(err):
+		a.Cause = undecided("there is a pod with the name of the dry run's already, so the API server did not decide: %v", err)
+	default:
+		a.Cause = undecided("the API server did not decide on the pod: %v", err)
+	}
+	return a
+}
+
+func undecided(format string, args ...any) *checkup.Cause {
+	return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf(format, args...)}
+}
+
+// dryRun creates the pod with dryRun=All. It returns the pod as it would be, and
+// the warnings that came with the answer, whatever that was.
+func dryRun(ctx context.Context, c kubernetes.Interface, pod *corev1.Pod) (*corev1.Pod, []string, error) {
+	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
+	pods := c.CoreV1()
+	// A request of its own, as only that hands over its own warnings. A clientset
+	// that speaks no HTTP has no REST client, and no warnings either.
+	client, ok := pods.RESTClient().(*rest.RESTClient)
+	if !ok || client == nil {
+		admitted, err := pods.Pods(pod.Namespace).Create(ctx, pod, options)
+		return admitted, nil, err
+	}
+	var heard warnings
+	admitted := &corev1.Pod{}
+	err := client.Post().Namespace(pod.Namespace).Resource("pods").
+		VersionedParams(&options, scheme.ParameterCodec).
+		WarningHandlerWithContext(&heard).
+		Body(pod).Do(ctx).Into(admitted)
+	return admitted, heard, err
+}
+
+// warnings are those of one answer, each once.
+type warnings []string
+
+// HandleWarningHeaderWithContext is of rest.WarningHandlerWithContext. 299 is
+// the only code that Kubernetes uses, for a "miscellaneous persistent warning".
+func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, code int, _ string, text string) {
+	if code == 299 && text != "" && !slices.Contains(*w, text) {
+		*w = append(*w, text)
+	}
+}
+
+// denied reports whether the error is a decision against the pod: a 4xx of
+// admission or validation, and not of anything that comes before.
+func denied(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch s := status.Status(); {
+	case strings.HasPrefix(s.Message, "admission webhook ") && strings.Contains(s.Message, " denied the request"):
+		return true // with whatever code and reason the webhook likes
+	case s.Reason == metav1.StatusReasonForbidden:
+		return !noRight(err)
+	default:
+		return s.Reason == metav1.StatusReasonInvalid
+	}
+}
+
+// noRight reports whether the API server refused the request before it looked at
+// the pod: authorization does not know the name of what is to be created, and
+// what refuses by admission says it (NewForbidden in k8s.io/apiserver,
+// pkg/admission and pkg/endpoints/handlers/responsewriters).
+func noRight(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Reason != metav1.StatusReasonForbidden {
+		return false
+	}
+	details := status.Status().Details
+	return details != nil && details.Kind == "pods" && details.Name == ""
+}
+
+// changes tells what admission made of the pod, as far as that bears on where it
+// lands and is not predicted; one line each.
+func changes(asked, admitted *corev1.Pod) []string {
+	var lines []string
+	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+
+	for _, t := range admitted.Spec.Tolerations {
+		if !reckoned(t) && !slices.ContainsFunc(asked.Spec.Tolerations, func(have corev1.Toleration) bool { return same(have, t) }) {
+			add("toleration %s added", tolerationString(t))
+		}
+	}
+	for _, t := range asked.Spec.Tolerations {
+		if !slices.ContainsFunc(admitted.Spec.Tolerations, func(have corev1.Toleration) bool { return same(have, t) }) {
+			add("toleration %s removed", tolerationString(t))
+		}
+	}
+	lines = append(lines, differences("node selector ", asked.Spec.NodeSelector, admitted.Spec.NodeSelector, "=")...)
+	if !equality.Semantic.DeepEqual(asked.Spec.Affinity, admitted.Spec.Affinity) {
+		add("affinity changed")
+	}
+	if !equality.Semantic.DeepEqual(asked.Spec.TopologySpreadConstraints, admitted.Spec.TopologySpreadConstraints) {
+		add("topology spread constraints changed")
+	}
+	if class := admitted.Spec.PriorityClassName; class != "" && admitted.Spec.Priority != nil {
+		// The class alone says nothing of the priority; and an asked one is only
+		// now known to exist.
+		if class == asked.Spec.PriorityClassName {
+			add("priority %d, by the class %s", *admitted.Spec.Priority, class)
+		} else {
+			add("priority %d, by the class %s, which was not asked for", *admitted.Spec.Priority, class)
+		}
+	}
+	if name := admitted.Spec.SchedulerName; name != "" && name != corev1.DefaultSchedulerName {
+		add("scheduler %s decides, of which the prediction knows nothing", name)
+	}
+	if admitted.Spec.RuntimeClassName != nil && asked.Spec.RuntimeClassName == nil {
+		add("runtime class %s added", *admitted.Spec.RuntimeClassName)
+	}
+	if len(admitted.Spec.Overhead) > 0 {
+		lines = append(lines, differences("overhead ", nil, quantities(admitted.Spec.Overhead), " ")...)
+	}
+	for _, gate := range admitted.Spec.SchedulingGates {
+		add("scheduling gate %s added: the pod waits until that is removed", gate.Name)
+	}
+	lines = append(lines, containerChanges(asked, admitted)...)
+	return lines
+}
+
+// containerChanges tells of the containers' resources and host ports.
+func containerChanges(asked, admitted *corev1.Pod) []string {
+	var lines []string
+	before := map[string]corev1.Container{}
+	for _, c := range slices.Concat(asked.Spec.InitContainers, asked.Spec.Containers) {
+		before[c.Name] = c
+	}
+	for _, c := range slices.Concat(admitted.Spec.InitContainers, admitted.Spec.Containers) {
+		old, known := before[c.Name]
+		if !known {
+			lines = append(lines, fmt.Sprintf("container %s added", c.Name))
+		}
+		lines = append(lines, differences("request ", quantities(old.Resources.Requests), quantities(c.Resources.Requests), " ")...)
+		lines = append(lines, differences("limit ", quantities(old.Resources.Limits), quantities(c.Resources.Limits), " ")...)
+		for _, port := range c.Ports {
+			if port.HostPort != 0 && !slices.ContainsFunc(old.Ports, func(p corev1.ContainerPort) bool {
+				return p.HostPort == port.HostPort && p.Protocol == port.Protocol
+			}) {
+				lines = append(lines, fmt.Sprintf("host port %d/%s added", port.HostPort, port.Protocol))
+			}
+		}
+	}
+	return lines
+}
+
+// differences tells which entries one map has more than another, which it has
+// less, and which it has otherwise, by key.
+func differences(what string, before, after map[string]string, joint string) []string {
+	all := maps.Clone(after)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, before)
+	var lines []string
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		old, was := before[key]
+		now, is := after[key]
+		switch {
+		case !is:
+			lines = append(lines, fmt.Sprintf("%s%s%s%s removed", what, key, joint, old))
+		case !was:
+			lines = append(lines, fmt.Sprintf("%s%s%s%s added", what, key, joint, now))
+		case old != now:
+			lines = append(lines, fmt.Sprintf("%s%s%s%s instead of %s", what, key, joint, now, old))
+		}
+	}
+	return lines
+}
+
+// quantities spells each quantity as Kubernetes does.
+func quantities(list corev1.ResourceList) map[string]string {
+	all := map[string]string{}
+	for name, q := range list {
+		all[string(name)] = q.String()
+	}
+	return all
+}
+
+// reckoned reports whether a toleration is one of those that the admission plugin
+// DefaultTolerationSeconds gives to every pod by default, and with which
+// pkg/scheduling reckons.
+func reckoned(t corev1.Toleration) bool {
+	return (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable) &&
+		t.Operator == corev1.TolerationOpExists && t.Effect == corev1.TaintEffectNoExecute &&
+		t.TolerationSeconds != nil && *t.TolerationSeconds == 300
+}
+
+func same(a, b corev1.Toleration) bool { return equality.Semantic.DeepEqual(a, b) }
+
+// tolerationString spells a toleration like the taints that it is for:
+// "dedicated=infra:NoSchedule", "node.kubernetes.io/not-ready:NoExecute for 300s",
+// "of everything".
+func tolerationString(t corev1.Toleration) string {
+	s := t.Key
+	switch {
+	case t.Key == "":
+		s = "of everything"
+	case t.Operator != corev1.TolerationOpExists && t.Value != "":
+		s += "=" + t.Value
+	}
+	if t.Effect != "" {
+		s += ":" + string(t.Effect)
+	}
+	if t.TolerationSeconds != nil {
+		s += fmt.Sprintf(" for %ds", *t.TolerationSeconds)
+	}
+	return s
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+)
+
+// Where placements come from: the plan, or the cluster's own objects, both named
+// cluster.
+const (
+	originPlan     = "plan"
+	objectName     = "cluster"
+	configObject   = "network.config.openshift.io/cluster"
+	operatorObject = "network.operator.openshift.io/cluster"
+)
+
+var (
+	configs   = schema.GroupVersionResource{Group: "config.openshift.io", Version: "v1", Resource: "networks"}
+	operators = schema.GroupVersionResource{Group: "operator.openshift.io", Version: "v1", Resource: "networks"}
+)
+
+// readDiagnostics takes spec.networkDiagnostics out of a
+// network.config.openshift.io, as the dynamic client decodes it; nil where it is
+// not set. Fields that are not known here are listed by their paths. The error
+// tells everything that has another type than config.openshift.io/v1 gives it,
+// with its path. What the values mean is not looked at.
+func readDiagnostics(object map[string]any) (d *cluster.NetworkDiagnostics, unknown []string, err error) {
+	var r reader
+	spec := r.object(object["spec"], field.NewPath("spec"))
+	at := field.NewPath("spec", "networkDiagnostics")
+	diagnostics := r.object(spec["networkDiagnostics"], at, "mode", "sourcePlacement", "targetPlacement")
+	if diagnostics != nil {
+		d = &cluster.NetworkDiagnostics{
+			Mode:            checkup.DiagnosticsMode(r.text(diagnostics["mode"], at.Child("mode"))),
+			SourcePlacement: r.placement(diagnostics["sourcePlacement"], at.Child("sourcePlacement")),
+			TargetPlacement: r.placement(diagnostics["targetPlacement"], at.Child("targetPlacement")),
+		}
+		if !slices.Contains(checkup.DiagnosticsModes, d.Mode) {
+			r.problems = append(r.problems, field.NotSupported(at.Child("mode"), d.Mode, checkup.DiagnosticsModes))
+		}
+	}
+	if err := r.problems.ToAggregate(); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", configObject, err)
+	}
+	return d, r.unknown, nil
+}
+
+// readLegacyFlag takes spec.disableNetworkDiagnostics out of a
+// network.operator.openshift.io; nil where it is not set.
+func readLegacyFlag(object map[string]any) (*bool, error) {
+	var r reader
+	spec := r.object(object["spec"], field.NewPath("spec"))
+	flag := r.boolean(spec["disableNetworkDiagnostics"], field.NewPath("spec", "disableNetworkDiagnostics"))
+	if err := r.problems.ToAggregate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", operatorObject, err)
+	}
+	return flag, nil
+}
+
+// reader takes decoded JSON apart, and notes what is not as it should be. A null
+// is as a field that is not there: what Go writes where nothing was given.
+type reader struct {
+	problems field.ErrorList
+	unknown  []string
+}
+
+func (r *reader) wrong(at *field.Path, v any, want string) {
+	r.problems = append(r.problems, field.TypeInvalid(at, v, "must be "+want))
+}
+
+// object returns nil where there is none. Without known fields, all are known.
+func (r *reader) object(v any, at *field.Path, known ...string) map[string]any {
+	m, ok := v.(map[string]any)
+	if !ok {
+		if v != nil {
+			r.wrong(at, v, "an object")
+		}
+		return nil
+	}
+	if len(known) > 0 {
+		for _, key := range slices.Sorted(maps.Keys(m)) {
+			if !slices.Contains(known, key) {
+				r.unknown = append(r.unknown, at.Child(key).String())
+			}
+		}
+	}
+	return m
+}
+
+func (r *reader) text(v any, at *field.Path) string {
+	s, ok := v.(string)
+	if !ok && v != nil {
+		r.wrong(at, v, "a string")
+	}
+	return s
+}
+
+func (r *reader) boolean(v any, at *field.Path) *bool {
+	b, ok := v.(bool)
+	if !ok {
+		if v != nil {
+			r.wrong(at, v, "a boolean")
+		}
+		return nil
+	}
+	return &b
+}
+
+// integer takes what Kubernetes decodes a whole number to.
+func (r *reader) integer(v any, at *field.Path) *int64 {
+	n, ok := v.(int64)
+	if !ok {
+		if v != nil {
+			r.wrong(at, v, "a whole number")
+		}
+		return nil
+	}
+	return &n
+}
+
+func (r *reader) placement(v any, at *field.Path) *cluster.DiagnosticsPlacement {
+	m := r.object(v, at, "nodeSelector", "tolerations")
+	if m == nil {
+		return nil
+	}
+	p := &cluster.DiagnosticsPlacement{}
+	selectorAt := at.Child("nodeSelector")
+	if selector := r.object(m["nodeSelector"], selectorAt); selector != nil {
+		p.NodeSelector = map[string]string{}
+		for _, key := range slices.Sorted(maps.Keys(selector)) {
+			value, ok := selector[key].(string)
+			if !ok {
+				r.wrong(selectorAt.Key(key), selector[key], "a string")
+			}
+			p.NodeSelector[key] = value
+		}
+	}
+	tolerationsAt := at.Child("tolerations")
+	switch tolerations := m["tolerations"].(type) {
+	case nil:
+	case []any:
+		p.Tolerations = make([]checkup.Toleration, len(tolerations))
+		for i, v := range tolerations {
+			p.Tolerations[i] = r.toleration(v, tolerationsAt.Index(i))
+		}
+	default:
+		r.wrong(tolerationsAt, tolerations, "a list")
+	}
+	return p
+}
+
+func (r *reader) toleration(v any, at *field.Path) checkup.Toleration {
+	m := r.object(v, at, "key", "operator", "value", "effect", "tolerationSeconds")
+	if m == nil && v == nil {
+		r.wrong(at, v, "an object")
+	}
+	return checkup.Toleration{
+		Key:               r.text(m["key"], at.Child("key")),
+		Operator:          r.text(m["operator"], at.Child("operator")),
+		Value:             r.text(m["value"], at.Child("value")),
+		Effect:            r.text(m["effect"], at.Child("effect")),
+		TolerationSeconds: r.integer(m["tolerationSeconds"], at.Child("tolerationSeconds")),
+	}
+}
+
+// request is what a check asks to be placed: its own placements or the cluster's,
+// with the defaults filled in.
+type request struct {
+	// origin is "plan", or the object that decided.
+	origin string
+	mode   checkup.DiagnosticsMode // All or Disabled
+	sides  map[checkup.PlacementSideName]checkup.PodPlacement
+	// at is where the sides' fields are, for errors.
+	at map[checkup.PlacementSideName]*field.Path
+	// notes are what its reader should know of how it came about.
+	notes []string
+}
+
+// errDisabledPlacement is the rule of config.openshift.io/v1 Network, in its
+// words.
+var errDisabledPlacement = errors.New("cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled")
+
+// requestOf works out what the check asks for. See the package's comment for the
+// rules.
+func requestOf(c *checkup.PlacementCheck, s *cluster.Snapshot) (*request, error) {
+	if c.NetworkConfig {
+		return clusterRequest(s)
+	}
+	r := newRequest(originPlan, c.Mode, nil)
+	if c.Mode == checkup.DiagnosticsDisabled && (c.SourcePlacement != nil || c.TargetPlacement != nil) {
+		return nil, errDisabledPlacement
+	}
+	for side, given := range map[checkup.PlacementSideName]*checkup.PodPlacement{checkup.SideSource: c.SourcePlacement, checkup.SideTarget: c.TargetPlacement} {
+		if given == nil {
+			continue
+		}
+		p := *given
+		if len(p.NodeSelector) == 0 {
+			p.NodeSelector = defaults(side).NodeSelector
+		}
+		r.sides[side] = p
+	}
+	return r, nil
+}
+
+func defaults(side checkup.PlacementSideName) checkup.PodPlacement {
+	if side == checkup.SideSource {
+		return checkup.SourceDefaults()
+	}
+	return checkup.TargetDefaults()
+}
+
+// newRequest places both sides by their defaults.
+func newRequest(origin string, mode checkup.DiagnosticsMode, at *field.Path) *request {
+	if mode == checkup.DiagnosticsNoOpinion {
+		mode = checkup.DiagnosticsAll
+	}
+	return &request{
+		origin: origin, mode: mode,
+		sides: map[checkup.PlacementSideName]checkup.PodPlacement{
+			checkup.SideSource: checkup.SourceDefaults(), checkup.SideTarget: checkup.TargetDefaults(),
+		},
+		at: map[checkup.PlacementSideName]*field.Path{
+			checkup.SideSource: at.Child("sourcePlacement"), checkup.SideTarget: at.Child("targetPlacement"),
+		},
+	}
+}
+
+// clusterRequest takes the request from the cluster's own objects.
+func clusterRequest(s *cluster.Snapshot) (*request, error) {
+	if s.NetworkConfig == nil {
+		if cause := unseen(s, configObject); cause != "" {
+			return nil, fmt.Errorf("networkConfig: the placements are those of %s, which was not to be seen: %s; or else give them in the plan", configObject, cause)
+		}
+		return nil, fmt.Errorf("networkConfig: the snapshot does not tell of %s: it was recorded for another plan, so record it again", configObject)
+	}
+	at := field.NewPath("spec", "networkDiagnostics")
+	d := s.NetworkConfig.Diagnostics
+	if deeplyEmpty(d) {
+		if cause := unseen(s, operatorObject); cause != "" {
+			return nil, fmt.Errorf("networkConfig: %s leaves %s empty, and whether disableNetworkDiagnostics of %s disables the diagnostics then was not to be seen: %s", configObject, at, operatorObject, cause)
+		}
+		if flag := s.NetworkConfig.DisableNetworkDiagnostics; flag != nil && *flag {
+			r := newRequest(operatorObject, checkup.DiagnosticsDisabled, at)
+			r.notes = append(r.notes, fmt.Sprintf("disabled by spec.disableNetworkDiagnostics of %s, as %s of %s is empty", operatorObject, at, configObject))
+			return r, nil
+		}
+		r := newRequest(configObject, checkup.DiagnosticsNoOpinion, at)
+		r.notes = append(r.notes, fmt.Sprintf("%s of %s is empty: placed by the defaults", at, configObject))
+		return r, nil
+	}
+	if d.Mode == checkup.DiagnosticsDisabled && (d.SourcePlacement != nil || d.TargetPlacement != nil) {
+		return nil, fmt.Errorf("%s: %s: %w", configObject, at, errDisabledPlacement)
+	}
+	r := newRequest(configObject, d.Mode, at)
+	if flag := s.NetworkConfig.DisableNetworkDiagnostics; flag != nil && *flag && d.Mode != checkup.DiagnosticsDisabled {
+		r.notes = append(r.notes, fmt.Sprintf("spec.disableNetworkDiagnostics of %s has no effect, as %s of %s takes precedence", operatorObject, at, configObject))
+	}
+	for side, given := range map[checkup.PlacementSideName]*cluster.DiagnosticsPlacement{checkup.SideSource: d.SourcePlacement, checkup.SideTarget: d.TargetPlacement} {
+		if given == nil {
+			continue
+		}
+		p := defaults(side)
+		if len(given.NodeSelector) > 0 {
+			p.NodeSelector = given.NodeSelector
+		}
+		if given.Tolerations != nil {
+			p.Tolerations = given.Tolerations
+		}
+		r.sides[side] = p
+	}
+	return r, nil
+}
+
+// deeplyEmpty reports whether nothing at all is asked for. An empty selector asks
+// for nothing; an empty list of tolerations does, that nothing be tolerated.
+func deeplyEmpty(d *cluster.NetworkDiagnostics) bool {
+	empty := func(p *cluster.DiagnosticsPlacement) bool {
+		return p == nil || len(p.NodeSelector) == 0 && p.Tolerations == nil
+	}
+	return d == nil || d.Mode == checkup.DiagnosticsNoOpinion && empty(d.SourcePlacement) && empty(d.TargetPlacement)
+}
+
+// unseen returns why something could not be looked at, or "".
+func unseen(s *cluster.Snapshot, what string) string {
+	for _, u := range s.Unseen {
+		if u.What == what {
+			return u.Cause
+		}
+	}
+	return ""
+}

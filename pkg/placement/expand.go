@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/scheduling"
+)
+
+// Expand works out where the pods of a placement check would land on a cluster
+// as the snapshot has it. It is pure. The worksheet has no pairs; its Placement
+// holds the outcome. Warnings are one line each.
+//
+// An error says that the placement cannot be worked out, and tells everything
+// that is wrong with it at once. That no node takes a pod is no error.
+func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
+	fail := func(err error) (*checkup.Worksheet, []string, error) {
+		return nil, nil, fmt.Errorf("check %q: %w", check, err)
+	}
+	c := p.Checks[check].Placement
+	if c == nil {
+		return fail(fmt.Errorf("plan %s has no placement check of that name", p.Name))
+	}
+	if len(s.Nodes) == 0 {
+		return fail(errors.New("the cluster has no nodes"))
+	}
+	r, err := requestOf(c, s)
+	if err != nil {
+		return fail(err)
+	}
+	sheet := &checkup.PlacementSheet{Origin: r.origin, Mode: r.mode, Nodes: len(s.Nodes)}
+	w := &checkup.Worksheet{Plan: p.Name, Check: check, Kind: checkup.KindPlacement, Timeouts: c.Timeouts, Placement: sheet}
+	warnings := r.notes
+	for _, u := range s.Unseen {
+		if c.NetworkConfig && strings.HasPrefix(u.What, "network.") {
+			warnings = append(warnings, u.What+": "+u.Cause)
+		}
+	}
+	least := map[checkup.PlacementSideName]*int{checkup.SideSource: c.Expect.MinSources, checkup.SideTarget: c.Expect.MinTargets}
+	if r.mode == checkup.DiagnosticsDisabled {
+		for _, side := range checkup.PlacementSides {
+			if n := least[side]; n != nil && *n > 0 {
+				warnings = append(warnings, fmt.Sprintf("%s: the plan demands %s that can take one, but the diagnostics are disabled: nothing is placed, and the demand is not looked at", side, plural(*n, "node")))
+			}
+		}
+		return w, warnings, nil
+	}
+	var problems []error
+	for _, name := range checkup.PlacementSides {
+		pod, err := podOf(p.Name, check, name, r.sides[name], r.at[name])
+		if err != nil {
+			if r.origin != originPlan {
+				err = fmt.Errorf("%s: %w", r.origin, err)
+			}
+			problems = append(problems, err)
+			continue
+		}
+		side, remarks, err := place(name, pod, s)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		side.Min = least[name]
+		sheet.Sides = append(sheet.Sides, side)
+		warnings = append(warnings, remarks...)
+	}
+	if len(problems) > 0 {
+		return fail(errors.Join(problems...))
+	}
+	return w, warnings, nil
+}
+
+// place predicts where a pod of one side would land. The remarks are what its
+// reader should know beyond the side, one line each.
+func place(name checkup.PlacementSideName, pod *corev1.Pod, s *cluster.Snapshot) (side checkup.PlacementSide, remarks []string, err error) {
+	raw, err := json.Marshal(pod)
+	if err != nil {
+		return side, nil, fmt.Errorf("%s: write the pod: %w", name, err)
+	}
+	o := scheduling.Place(pod, s.Nodes)
+	side = checkup.PlacementSide{
+		Side: name, Workload: workloads[name].kind, Pod: raw,
+		Eligible: o.Eligible, Rejected: o.Rejected, Later: o.Later,
+		Contradictions: o.Contradictions, Unknown: o.Unknown,
+	}
+	remark := func(format string, args ...any) {
+		remarks = append(remarks, fmt.Sprintf("%s: %s", name, fmt.Sprintf(format, args...)))
+	}
+	if cause := unseen(s, requestedResources); cause != "" && len(side.Unknown) > 0 {
+		remark("%s was not to be seen: %s", requestedResources, cause)
+	}
+	if class := pod.Spec.PriorityClassName; class != "" {
+		if n := roomOnly(side.Rejected); n > 0 {
+			remark("%s no room for the pod as it is; pods of a lower priority than %s gives would be evicted for it, which is not reckoned with", hasOrHave(n, "node"), class)
+		}
+	}
+	if side.Workload == "Deployment" && len(side.Eligible) > 1 {
+		for _, idle := range idleDemands(pod, s.Nodes) {
+			remark("its one pod lands on any of %s; %s leaves out no node", plural(len(side.Eligible), "node"), idle)
+		}
+	}
+	return side, remarks, nil
+}
+
+// roomOnly counts nodes that are rejected for want of resources or ports alone:
+// those on which preemption could help.
+func roomOnly(rejected []checkup.NodeGroup) int {
+	n := 0
+	for _, group := range rejected {
+		if !slices.ContainsFunc(group.Reasons, func(r checkup.NodeReason) bool {
+			return r.Predicate != scheduling.NodeResourcesFit && r.Predicate != scheduling.NodePorts
+		}) {
+			n += len(group.Nodes)
+		}
+	}
+	return n
+}
+
+// idleDemands names the pod's demands on labels that every node meets, but for
+// the default one, which is not of the user's making.
+func idleDemands(pod *corev1.Pod, nodes []cluster.Node) []string {
+	met := func(spec corev1.PodSpec) bool {
+		spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+		demands := scheduling.NewDemands(&corev1.Pod{Spec: spec})
+		return !slices.ContainsFunc(nodes, func(n cluster.Node) bool {
+			return slices.ContainsFunc(demands.Reasons(&n), func(r scheduling.Reason) bool { return r.Predicate == scheduling.NodeAffinity })
+		})
+	}
+	var idle []string
+	usual := checkup.SourceDefaults().NodeSelector
+	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
+		value := pod.Spec.NodeSelector[key]
+		if v, ok := usual[key]; (!ok || v != value) && met(corev1.PodSpec{NodeSelector: map[string]string{key: value}}) {
+			idle = append(idle, fmt.Sprintf("nodeSelector %s=%s", key, value))
+		}
+	}
+	if pod.Spec.Affinity != nil && met(corev1.PodSpec{Affinity: pod.Spec.Affinity}) {
+		idle = append(idle, "affinity")
+	}
+	return idle
+}
+
+// plural counts things: "1 node", "2 nodes".
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// hasOrHave says of things that they have something: "1 node has", "2 nodes have".
+func hasOrHave(n int, thing string) string {
+	if n == 1 {
+		return plural(n, thing) + " has"
+	}
+	return plural(n, thing) + " have"
+}
