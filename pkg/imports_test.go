@@ -29,7 +29,8 @@ var arrows = map[string][]string{
 	"pkg/scheduling":   {"pkg/checkup", "pkg/cluster"},
 	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster", "pkg/scheduling"}, // kinds admit nodes by the scheduler's predicates
 	"pkg/controlplane": {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
-	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/podmesh"}, // the map of kinds: one more line, one more arrow
+	"pkg/placement":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
+	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/placement", "pkg/podmesh"}, // the map of kinds: one more line, one more arrow
 	"pkg/report":       {"pkg/checkup"},
 	"pkg/tekton":       {"pkg/checkup", "pkg/kind"}, // asks each kind for its rights
 	"pkg/record":       {"pkg/checkup"},
@@ -39,13 +40,13 @@ var arrows = map[string][]string{
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":           {"pkg/probe"},
-	"tasks/setup":           {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/kind", "pkg/record"},
-	"tasks/probe":           {"tasks/internal/task", "pkg/checkup", "pkg/fleet", "pkg/record"},
+	"tasks/setup":           {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kind", "pkg/record"},
+	"tasks/probe":           {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/fleet", "pkg/placement", "pkg/record"},
 	"tasks/teardown":        {"tasks/internal/task", "pkg/checkup", "pkg/record"},
-	"tasks/report":          {"tasks/internal/task", "pkg/checkup", "pkg/report"},
+	"tasks/report":          {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/record", "pkg/report"},
 	"tasks/internal/task":   {"pkg/checkup", "pkg/fleet", "pkg/record", "pkg/report"},
 	"tasks/internal/images": {},
-	"cmd/planner":           {"pkg/checkup", "pkg/cluster", "pkg/kind", "pkg/load", "pkg/record", "pkg/report", "pkg/run", "pkg/tekton"},
+	"cmd/planner":           {"pkg/checkup", "pkg/cluster", "pkg/fleet", "pkg/kind", "pkg/load", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.

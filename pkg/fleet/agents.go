@@ -603,7 +603,7 @@ func (a *agent) cause(trouble, event, node string) *checkup.Cause {
 		c = checkup.Cause{Stage: checkup.StageStart, Message: oneLine(a.refused.Error())}
 	case a.cut && (pod == nil || !started(pod)):
 		c = checkup.Cause{Stage: checkup.StageStart, Message: "the probe task was stopped before the agent started"}
-	case a.cut && (a.end != nil || gone || !over(pod)):
+	case a.cut:
 		c.Message = "the probe task was stopped before the agent came to its end"
 	case a.end != nil && a.results < a.end.Results:
 		c.Message = fmt.Sprintf("the agent told of %d results, but only %d of them were in its log", a.end.Results, a.results)

@@ -191,6 +191,10 @@ func responders(w *checkup.Worksheet, roster *checkup.Roster) []int {
 // live to see it a Cause in the roster: what was not answered by a dead
 // responder is no fact about the network.
 func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster) error {
+	alive := responders(w, roster)
+	if len(alive) == 0 {
+		return nil
+	}
 	list, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: f.labels(w.Check, checkup.RoleResponder).String()})
 	if err != nil {
 		return fmt.Errorf("look after the responders: %w", err)
@@ -199,7 +203,7 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 	for i, pod := range list.Items {
 		pods[pod.Namespace+"/"+pod.Name] = &list.Items[i]
 	}
-	for _, t := range responders(w, roster) {
+	for _, t := range alive {
 		switch pod := pods[roster.Targets[t].Pod]; {
 		case pod == nil:
 			roster.Targets[t].Cause = setupCause("lost while probing: its responder was deleted")

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Probe measures one check of a run: it takes over the responders that setup
-// made, starts the agents, and keeps what they tell as it comes, so that a run
-// that is stopped half-way keeps what it has. It succeeds whatever the network
-// did.
+// Probe measures one check of a run, by what its worksheet has: it takes over the
+// responders that setup made, asks the API server about pods of a dry run, starts
+// the agents, and keeps what they tell as it comes, in the record and in the pairs'
+// objects, so that a run that is stopped half-way keeps what it has. It succeeds
+// whatever the network did.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -25,48 +30,126 @@ func run(ctx context.Context, t *task.Task) error {
 	if err := t.Store("").Load(ctx, record.Worksheet(t.Check), &frozen); err != nil {
 		return fmt.Errorf("nothing tells what to measure: %w", err)
 	}
-	err := probe(ctx, t, &frozen.Worksheet, &frozen.Roster)
+	err := probe(ctx, t, t.Fleet(frozen.Worksheet.Plan), &frozen.Worksheet, &frozen.Roster)
 	return t.Explain(ctx, "probe", checkup.StageCollect, frozen.Worksheet.Plan, err)
 }
 
-func probe(ctx context.Context, t *task.Task, w *checkup.Worksheet, roster *checkup.Roster) error {
-	f := t.Fleet(w.Plan)
+func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Worksheet, roster *checkup.Roster) error {
 	store := t.Store(w.Plan)
 	if err := f.TakeOver(ctx, w, roster); err != nil {
 		return err
 	}
 	writer := store.Writer(t.Check)
+	to := sinks{writer}
+	book, trouble := openBook(ctx, t, w)
+	if book != nil {
+		to = append(to, book)
+	}
+	if w.Placement != nil {
+		for _, a := range placement.Ask(ctx, t.Kubernetes, t.Namespace, w.Placement) {
+			writer.Admission(a)
+		}
+	}
+
+	// What comes in is written as long as something may come in, which is a little
+	// longer than ctx goes on.
+	live, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	var wg sync.WaitGroup
+	if book != nil {
+		wg.Go(func() { book.Run(live) })
+	}
 	tell := task.NewTeller(t, store)
 	tell.Also = func(ctx context.Context) {
 		if err := writer.Flush(ctx); err != nil && ctx.Err() == nil {
 			t.Logf("::warning::will be tried again: %v", err)
 		}
 	}
-	stop := tell.Start(ctx)
-	err := f.Measure(ctx, w, roster, writer, func(p fleet.Progress) {
-		tell.Set(record.Progress{Phase: "probe", Ready: p.Started, Pods: p.Agents, Measured: p.Measured, Pairs: p.Pairs})
+	stop := tell.Start(live)
+	err := f.Measure(ctx, w, roster, to, func(p fleet.Progress) {
+		tell.Set(record.Progress{Phase: "probe", Ready: p.Started, Pods: p.Agents, Measured: p.Measured, Pairs: p.Pairs, Results: p.Results, Expected: p.Expected})
 	})
+	if ctx.Err() != nil {
+		end() // a request that hangs must not take the time of those that keep what there is
+	}
 	stop()
+	end()
+	wg.Wait()
 
-	// Whatever ended the measuring, what came in is kept: on time of its own.
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-	defer cancel()
 	if err == nil && ctx.Err() == nil {
-		reading, done := context.WithTimeout(ctx, 20*time.Second)
+		reading, done := context.WithTimeout(ctx, keepTime)
 		f.Receptions(reading, w, roster, writer.Receptions)
 		done()
 	}
-	if lost := f.Lost(after, w, roster); lost != nil {
-		t.Logf("::warning::%v", lost)
+	// Whatever ended the measuring, what came in is kept: on time of its own.
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
+	defer cancel()
+	var unwritten error
+	if book != nil {
+		wg.Go(func() { unwritten = book.Close(after) })
 	}
-	if kept := writer.Flush(after); kept != nil {
-		return fmt.Errorf("what was measured could not be kept: %w", kept)
+	lost := writer.Flush(after)
+	if gone := f.Lost(after, w, roster); gone != nil {
+		t.Logf("::warning::%v", gone)
 	}
-	if kept := store.Save(after, record.Roster(t.Check), roster); kept != nil {
-		return fmt.Errorf("what became of the targets could not be kept: %w", kept)
-	}
+	saved := store.Save(after, record.Roster(t.Check), roster)
+	wg.Wait()
+
 	if err == nil && ctx.Err() != nil {
 		err = fmt.Errorf("stopped before all was measured: %w", context.Cause(ctx))
 	}
+	for _, kept := range []struct {
+		what string
+		err  error
+	}{
+		{"what was measured could not be kept", lost},
+		{"what became of the targets could not be kept", saved},
+		{"objects of pairs are not up to date", errors.Join(trouble, unwritten)},
+	} {
+		if kept.err != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", kept.what, kept.err))
+		}
+	}
 	return err
+}
+
+// keepTime is the time for keeping what was measured. With what agents say on
+// their way out it is over before the 30 s that Kubernetes gives a pod to end.
+const keepTime = 20 * time.Second
+
+// openBook opens the objects of the worksheet's pairs, if there are to be any. An
+// error costs them, not the measuring.
+func openBook(ctx context.Context, t *task.Task, w *checkup.Worksheet) (*connectivity.Book, error) {
+	if w.Connections == nil || !w.Connections.Checks.Write || w.Connections.Unwritten != "" {
+		return nil, nil
+	}
+	book, err := connectivity.Open(ctx, connectivity.Options{
+		Dynamic: t.Dynamic, Kubernetes: t.Kubernetes, Namespace: t.Namespace, RunUID: t.RunUID, Worksheet: w, Logf: t.Logf,
+	})
+	if err != nil {
+		t.Logf("::warning::measuring goes on without the pairs' objects: %v", err)
+		return nil, err
+	}
+	return book, nil
+}
+
+// sinks hands to each what comes in.
+type sinks []fleet.Sink
+
+func (s sinks) Observation(o checkup.Observation) {
+	for _, to := range s {
+		to.Observation(o)
+	}
+}
+
+func (s sinks) Results(r []checkup.Result) {
+	for _, to := range s {
+		to.Results(r)
+	}
+}
+
+func (s sinks) Source(source checkup.Source) {
+	for _, to := range s {
+		to.Source(source)
+	}
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Report judges the run from its worksheets and records, keeps the report, and
-// writes the Tekton results. It fails if the plan's gate does not admit the
+// Report judges the run from its worksheets and records, keeps the report, writes
+// the Tekton results, and retires objects of pairs that nobody expects any more. It
+// fails if the plan's gate does not admit the
 // verdict, if fixtures are left behind, or if something could not be read or
 // kept; the results are there in any case.
 package main
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/connectivity"
+	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -51,6 +54,7 @@ func run(ctx context.Context, t *task.Task) error {
 		where = t.Namespace + "/" + store.ReportName()
 	}
 	problems = append(problems, writeResults(t.Results, report.Results(r, where)))
+	problems = append(problems, retire(ctx, t, plan))
 	failed := errors.Join(problems...)
 	if failed != nil {
 		t.Logf("::error::%s", strings.Join(strings.Fields(failed.Error()), " "))
@@ -63,6 +67,38 @@ func run(ctx context.Context, t *task.Task) error {
 	}
 	return nil
 }
+
+// retire looks through the objects of pairs that earlier runs of the plan, and this
+// one, have written: what was last seen too long ago says so, and what was expected
+// too long ago goes.
+func retire(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
+	ctx, cancel := context.WithTimeout(ctx, retireTime)
+	defer cancel()
+	var problems []error
+	for _, check := range plan.CheckNames() {
+		var frozen record.Frozen
+		if err := t.Store(plan.Name).Load(ctx, record.Worksheet(check), &frozen); err != nil {
+			continue // the report says so
+		}
+		c := frozen.Worksheet.Connections
+		if c == nil || !c.Checks.Write || c.Unwritten != "" {
+			continue
+		}
+		n, err := connectivity.Retire(ctx, connectivity.RetireOptions{
+			Dynamic: t.Dynamic, Namespace: t.Namespace, Worksheet: &frozen.Worksheet, Started: frozen.Started,
+		})
+		if err != nil {
+			problems = append(problems, fmt.Errorf("check %s: look through the objects of its pairs: %w", check, err))
+		}
+		if n > 0 {
+			t.Logf("check %s: %d objects of pairs that are no more were deleted: their retention is over", check, n)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// retireTime is what the objects of pairs may take of the step's time.
+const retireTime = 30 * time.Second
 
 // writeResults writes one file for each result, each at once: whoever reads it
 // finds the old content or the new.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Setup prepares one check of a run: it surveys the cluster, works out the
-// worksheet, starts the responders, waits for them, and freezes worksheet and
-// roster. What the cluster did to a responder is in the roster; setup fails only
-// if it could not do its work.
+// worksheet, starts the responders that it asks for, waits for them, and freezes
+// worksheet and roster. What the cluster did to a responder is in the roster; setup
+// fails only if it could not do its work.
 package main
 
 import (
@@ -14,6 +14,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
@@ -47,7 +48,8 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 			t.Logf("removed %d pods and ConfigMaps that earlier runs left behind", n)
 		}
 	}
-	snapshot, err := kind.Survey(ctx, cluster.Reader{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Namespace: t.Namespace}, plan, t.Check)
+	reader := cluster.Reader{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace}
+	snapshot, err := kind.Survey(ctx, reader, plan, t.Check)
 	if err != nil {
 		return err
 	}
@@ -55,10 +57,16 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	if err != nil {
 		return err
 	}
-	for _, warning := range warnings {
+	w.Warnings = warnings
+	if err := objects(ctx, t, w); err != nil {
+		return err
+	}
+	for _, warning := range w.Warnings {
 		t.Logf("::warning::%s", warning)
 	}
-	t.Logf("round %d of %d: %d pairs from %d sources to %d targets, of %d possible ordered node pairs", w.Round, w.Rounds, w.CountPairs(), len(w.Sources), len(w.Targets), w.Possible)
+	for _, line := range summary(w) {
+		t.Logf("%s", line)
+	}
 
 	store := t.Store(plan.Name)
 	tell := task.NewTeller(t, store)
@@ -76,4 +84,45 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	}
 	t.Logf("worksheet and roster are frozen")
 	return nil
+}
+
+// objects sees to it that the pairs' objects can be written, where they are to be,
+// and writes down why if they cannot: that costs the objects, not the check.
+func objects(ctx context.Context, t *task.Task, w *checkup.Worksheet) error {
+	c := w.Connections
+	if c == nil || !c.Checks.Write {
+		return nil
+	}
+	unwritten, err := connectivity.EnsureCRD(ctx, t.Dynamic, c.Checks.InstallCRD)
+	if err != nil {
+		return err
+	}
+	if c.Unwritten = unwritten; unwritten != "" {
+		w.Warnings = append(w.Warnings, "no "+connectivity.Kind+" will be written: "+unwritten)
+	}
+	return nil
+}
+
+// summary says what will be done.
+func summary(w *checkup.Worksheet) []string {
+	var lines []string
+	if sheet := w.Placement; sheet != nil {
+		lines = append(lines, fmt.Sprintf("dry run by %s of %d workloads on %d nodes", sheet.Origin, len(sheet.Sides), sheet.Nodes))
+		for _, side := range sheet.Sides {
+			lines = append(lines, fmt.Sprintf("%s (%s): %d nodes are eligible, %d are not", side.Side, side.Workload, len(side.Eligible), sheet.Nodes-len(side.Eligible)))
+		}
+	}
+	if len(w.Sources) == 0 {
+		return lines
+	}
+	pairs := fmt.Sprintf("%d pairs from %d sources to %d targets", w.CountPairs(), len(w.Sources), len(w.Targets))
+	switch {
+	case w.Connections == nil:
+		pairs = fmt.Sprintf("round %d of %d: %s, of %d possible ordered node pairs", w.Round, w.Rounds, pairs, w.Possible)
+	case w.Connections.For > 0:
+		pairs += fmt.Sprintf(", watched for %s: %d measurements", w.Connections.For, w.CountPackets())
+	default:
+		pairs += fmt.Sprintf(": %d measurements", w.CountPackets())
+	}
+	return append(lines, pairs)
 }

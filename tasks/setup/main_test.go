@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
@@ -25,16 +29,20 @@ import (
 func plan(t *testing.T) string {
 	linux := checkup.Placement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}}
 	second := checkup.Duration(time.Second)
+	return planOf(t, map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{
+		Sources: checkup.Sources{Placement: linux}, Targets: checkup.Targets{Placement: linux},
+		Sample:     checkup.Sample{Degree: 1, Budget: 1000},
+		IPFamilies: []checkup.IPFamily{checkup.IPv4},
+		Probes:     map[checkup.Transport]checkup.Probe{checkup.TCP: {Sizes: []int{0}, Count: 1, Interval: second, Timeout: second}},
+		Limits:     checkup.Limits{PacketsPerSecond: 10, Concurrency: 1, StartJitter: second},
+		Timeouts:   checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
+	}}})
+}
+
+func planOf(t *testing.T, checks map[string]checkup.Check) string {
 	b, err := json.Marshal(checkup.Plan{
 		Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Teardown: checkup.TeardownAlways, Retention: checkup.Retention{Reports: 3},
-		Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{
-			Sources: checkup.Sources{Placement: linux}, Targets: checkup.Targets{Placement: linux},
-			Sample:     checkup.Sample{Degree: 1, Budget: 1000},
-			IPFamilies: []checkup.IPFamily{checkup.IPv4},
-			Probes:     map[checkup.Transport]checkup.Probe{checkup.TCP: {Sizes: []int{0}, Count: 1, Interval: second, Timeout: second}},
-			Limits:     checkup.Limits{PacketsPerSecond: 10, Concurrency: 1, StartJitter: second},
-			Timeouts:   checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
-		}}},
+		Checks: checks,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -133,6 +141,128 @@ func TestSetupFails(t *testing.T) {
 				t.Errorf("the report does not say %q: %s", tt.want, whole)
 			}
 		})
+	}
+}
+
+// TestSetupOfConnections: what exists already is on worksheet and roster, nothing
+// is started, and the worksheet says whether the pairs' objects will be written.
+func TestSetupOfConnections(t *testing.T) {
+	const crd = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"podnetworkconnectivitychecks.controlplane.operator.openshift.io"}}`
+	for _, tt := range []struct {
+		name    string
+		change  func(*checkup.ControlPlane)
+		crd     bool // one of another shape is there
+		want    string
+		failure error
+	}{
+		{name: "no CRD, and none is to be made", want: "does not allow to create it"},
+		{name: "a CRD of another shape", crd: true, want: "is not OpenShift's"},
+		{name: "none are to be written", change: func(c *checkup.ControlPlane) { c.ConnectivityChecks.Write = false }},
+		{name: "the API server is away", failure: apierrors.NewInternalError(errors.New("etcd leader changed"))},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			check := controlPlane()
+			if tt.change != nil {
+				tt.change(check)
+			}
+			tk, client, log := newTask(t, "n0", "n1")
+			tk.Check, tk.PlanJSON = "api", planOf(t, map[string]checkup.Check{"api": {ControlPlane: check}})
+			crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+			dynamic := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{crds: "CustomResourceDefinitionList"})
+			dynamic.PrependReactor("get", crds.Resource, func(k8stesting.Action) (bool, runtime.Object, error) {
+				u := &unstructured.Unstructured{}
+				switch {
+				case tt.failure != nil:
+					return true, nil, tt.failure
+				case tt.crd:
+					return true, u, json.Unmarshal([]byte(crd), &u.Object)
+				}
+				return false, nil, nil
+			})
+			tk.Dynamic = dynamic
+			if err := client.Tracker().Add(shop); err != nil {
+				t.Fatal(err)
+			}
+			err := run(t.Context(), tk)
+			if (err != nil) != (tt.failure != nil) {
+				t.Fatalf("%v, want %v; log:\n%s", err, tt.failure, log)
+			}
+			if err != nil {
+				return
+			}
+			var frozen record.Frozen
+			if err := tk.Store("day-2").Load(t.Context(), record.Worksheet("api"), &frozen); err != nil {
+				t.Fatal(err)
+			}
+			w := frozen.Worksheet
+			if w.CountPairs() != 1 || w.Targets[0].Peer == nil || frozen.Roster.Targets[0].Cause != nil {
+				t.Errorf("worksheet %+v, roster %+v; want one pair that can be measured", w, frozen.Roster)
+			}
+			if c := w.Connections; (c.Unwritten == "") != (tt.want == "") || !strings.Contains(c.Unwritten, tt.want) {
+				t.Errorf("unwritten %q, want %q", c.Unwritten, tt.want)
+			}
+			if told := slices.ContainsFunc(w.Warnings, func(warning string) bool { return strings.Contains(warning, "will be written") }); told != (tt.want != "") {
+				t.Errorf("warnings %q, want one of the objects: %v", w.Warnings, tt.want != "")
+			}
+			for _, a := range client.Actions() {
+				if a.GetVerb() == "create" && a.GetResource().Resource == "pods" || a.GetVerb() == "watch" {
+					t.Errorf("%s %s: there is nothing to start", a.GetVerb(), a.GetResource().Resource)
+				}
+			}
+		})
+	}
+}
+
+// shop is a component of a plan's own.
+var shop = &corev1.Pod{
+	ObjectMeta: metav1.ObjectMeta{Name: "shop-1", Namespace: "shop", Labels: map[string]string{"app": "shop"}},
+	Spec:       corev1.PodSpec{NodeName: "n0", HostNetwork: true},
+	Status: corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "192.0.2.10"}},
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+	},
+}
+
+// controlPlane probes from it to an address.
+func controlPlane() *checkup.ControlPlane {
+	second := checkup.Duration(time.Second)
+	return &checkup.ControlPlane{
+		Preset: checkup.PresetGeneric, MaxNodes: 10, Interval: second,
+		Roles: map[string]checkup.ComponentRole{
+			"shop": {Pods: &checkup.ComponentPods{Namespace: "shop", Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "shop"}}}},
+			"bank": {Hosts: []string{"192.0.2.1:443"}, TLS: true},
+		},
+		Pairs:              []checkup.ComponentPair{{From: "shop", To: "bank"}},
+		Probe:              checkup.ConnectionProbe{Count: 3, Deadlines: checkup.StageDeadlines{Resolve: second, Connect: second, Handshake: second, Response: second}},
+		ConnectivityChecks: checkup.ConnectivityChecks{Write: true, Retention: 7200 * second, StaleAfter: 300 * second},
+		Limits:             checkup.Limits{PacketsPerSecond: 10, Concurrency: 1, StartJitter: second},
+		Timeouts:           checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
+	}
+}
+
+// TestSetupOfPlacement: a dry run is worked out, and nothing is started.
+func TestSetupOfPlacement(t *testing.T) {
+	minute := checkup.Duration(time.Minute)
+	tk, client, log := newTask(t, "n0", "n1")
+	tk.Check = "where"
+	tk.PlanJSON = planOf(t, map[string]checkup.Check{"where": {Placement: &checkup.PlacementCheck{Timeouts: checkup.Timeouts{Setup: minute, Probe: minute}}}})
+	if err := run(t.Context(), tk); err != nil {
+		t.Fatal(err, log)
+	}
+	var frozen record.Frozen
+	if err := tk.Store("day-2").Load(t.Context(), record.Worksheet("where"), &frozen); err != nil {
+		t.Fatal(err)
+	}
+	if sheet := frozen.Worksheet.Placement; sheet == nil || len(sheet.Sides) != 2 || len(sheet.Sides[0].Eligible) != 2 {
+		t.Errorf("sheet %+v, want two sides, each on both nodes", sheet)
+	}
+	if !strings.Contains(log.String(), "source (Deployment): 2 nodes are eligible, 0 are not") {
+		t.Errorf("the log does not say what came out:\n%s", log)
+	}
+	for _, a := range client.Actions() {
+		if a.GetVerb() == "create" && a.GetResource().Resource == "pods" || a.GetVerb() == "watch" {
+			t.Errorf("%s %s: there is nothing to start", a.GetVerb(), a.GetResource().Resource)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -77,6 +78,9 @@ func (t *Task) judge(ctx context.Context, plan *checkup.Plan, check string) (che
 		}
 		fill(measured, w, cause)
 	}
+	if w.Placement != nil && len(measured.Admissions) < len(w.Placement.Sides) {
+		ask(measured, w.Placement, t.why(ctx, store, check, "probe", checkup.StageCollect))
+	}
 	return report.Judge(w, roster, measured, plan.Gate), frozen.Started, errors.Join(problems...)
 }
 
@@ -109,6 +113,16 @@ func fill(r *checkup.Record, w *checkup.Worksheet, cause checkup.Cause) {
 	for s := range w.Sources {
 		if !known[s] {
 			r.Sources = append(r.Sources, checkup.Source{Source: s, Cause: &cause})
+		}
+	}
+}
+
+// ask gives every side of a dry run that nobody asked the API server about a
+// cause.
+func ask(r *checkup.Record, sheet *checkup.PlacementSheet, cause checkup.Cause) {
+	for _, side := range sheet.Sides {
+		if !slices.ContainsFunc(r.Admissions, func(a checkup.Admission) bool { return a.Side == side.Side }) {
+			r.Admissions = append(r.Admissions, checkup.Admission{Side: side.Side, Cause: &cause})
 		}
 	}
 }

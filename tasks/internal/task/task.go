@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -37,6 +38,7 @@ import (
 type Task struct {
 	Kubernetes kubernetes.Interface
 	Metadata   metadata.Interface
+	Dynamic    dynamic.Interface
 	Namespace  string
 	RunName    string
 	RunUID     string
@@ -162,6 +164,9 @@ func (t *Task) connect() error {
 	if t.Metadata, err = metadata.NewForConfig(config); err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
+	if t.Dynamic, err = dynamic.NewForConfig(config); err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
 	return nil
 }
 
@@ -191,6 +196,13 @@ func (t *Task) Plan() (*checkup.Plan, error) {
 	if err := errors.Join(problems...); err != nil {
 		compiled, _ := parse()
 		return compiled, fmt.Errorf("the plan with these settings makes no sense: %w", err)
+	}
+	if compiled, err := parse(); err == nil {
+		// The tasks' own timeouts were compiled from it.
+		want, have := plan.Checks[t.Check].PhaseTimeouts().Probe, compiled.Checks[t.Check].PhaseTimeouts().Probe
+		if want > have {
+			return compiled, fmt.Errorf("check %s would take up to %s with these settings, but its Pipeline gives it %s: write them into the plan, and compile it", t.Check, want, have)
+		}
 	}
 	return plan, nil
 }

@@ -3,11 +3,13 @@
 package task
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -264,6 +266,59 @@ func TestReport(t *testing.T) {
 				t.Errorf("started %s, want %s", r.Started, started)
 			}
 		})
+	}
+}
+
+// TestNobodyAsked: a side of a dry run of which the API server's word is not in the
+// record is not measured, and the report says why.
+func TestNobodyAsked(t *testing.T) {
+	tk := &Task{Kubernetes: fake.NewClientset(), Namespace: "ns", RunName: "run", RunUID: "uid-1", Outcomes: map[string]Outcome{"probe-where": {"Failed", "TaskRunTimeout"}}, Stdout: io.Discard}
+	store := tk.Store("day-2")
+	side := func(name checkup.PlacementSideName) checkup.PlacementSide {
+		return checkup.PlacementSide{Side: name, Pod: json.RawMessage(`{}`), Eligible: []string{"n0"}}
+	}
+	if err := store.Save(t.Context(), record.Worksheet("where"), record.Frozen{Worksheet: checkup.Worksheet{
+		Plan: "day-2", Check: "where", Kind: checkup.KindPlacement,
+		Placement: &checkup.PlacementSheet{Nodes: 1, Sides: []checkup.PlacementSide{side(checkup.SideSource), side(checkup.SideTarget)}},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	w := store.Writer("where")
+	w.Admission(checkup.Admission{Side: checkup.SideTarget, Allowed: true})
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"where": {Placement: &checkup.PlacementCheck{}}}}
+	r, err := tk.Report(t.Context(), plan, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (checkup.Counts{Expected: 2, Pass: 1, Unmeasured: 1}); r.Counts != want {
+		t.Errorf("counts %+v, want %+v", r.Counts, want)
+	}
+	asked := r.Checks[0].Placement.Admissions
+	i := slices.IndexFunc(asked, func(a checkup.Admission) bool { return a.Side == checkup.SideSource })
+	if i < 0 || asked[i].Cause == nil || !strings.Contains(asked[i].Cause.Message, "task probe-where failed (TaskRunTimeout)") {
+		t.Errorf("admissions %+v, want the source's with what became of the task", asked)
+	}
+}
+
+// TestOutlasts: a setting that makes a check take longer than its Pipeline gives it
+// is refused before anything is measured.
+func TestOutlasts(t *testing.T) {
+	const plan = `{"name":"p","gate":{"require":"Pass"},"teardown":"Always","retention":{"reports":1},"checks":{"api":{"controlPlane":{
+		"preset":"auto","maxNodes":1,"for":"10m","interval":"1s","probe":{"count":1,"deadlines":{"resolve":"1s","connect":"1s","handshake":"1s","response":"1s"}},
+		"connectivityChecks":{"write":true,"installCRD":true,"retention":"1h","staleAfter":"1m"},
+		"limits":{"packetsPerSecond":1,"concurrency":1,"startJitter":"0s"},"timeouts":{"setup":"1m","probe":"1m"}}}}}`
+	for setting, want := range map[string]string{
+		"api.for=5m":  "",
+		"api.for=10m": "",
+		"api.for=11m": "check api would take up to 12m0s with these settings, but its Pipeline gives it 11m0s: write them into the plan, and compile it",
+	} {
+		_, err := (&Task{PlanJSON: plan, Check: "api", Settings: []string{setting}}).Plan()
+		if (err == nil) != (want == "") || err != nil && err.Error() != want {
+			t.Errorf("%s: %v, want %q", setting, err, want)
+		}
 	}
 }
 
