@@ -14,6 +14,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
 )
 
@@ -35,6 +36,7 @@ type Kind struct {
 // Kinds holds every kind of check.
 var Kinds = map[checkup.Kind]Kind{
 	checkup.KindControlPlane: {Survey: controlplane.Survey, Expand: controlplane.Expand, Roster: controlplane.Roster, Rights: controlPlaneRights},
+	checkup.KindPlacement:    {Survey: placement.Survey, Expand: placement.Expand, Roster: placement.Roster, Rights: placement.Rights},
 	checkup.KindPodMesh:      {Survey: podmesh.Survey, Expand: expandPodMesh, Roster: podMeshRoster, Rights: podmesh.Rights},
 }
 
