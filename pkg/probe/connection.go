@@ -154,7 +154,7 @@ func (s *Session) resolve(ctx context.Context, m Measurement) (sample, []netip.A
 
 // ready asks a peer for its path.
 func ready(ctx context.Context, conn net.Conn, p *checkup.Peer) (time.Duration, error) {
-	request, err := newRequest(ctx, "http://"+net.JoinHostPort(serverName(p), strconv.Itoa(p.Port))+p.Path)
+	request, err := newRequest(ctx, urlOf(p))
 	if err != nil {
 		return 0, err
 	}
@@ -166,4 +166,10 @@ func ready(ctx context.Context, conn net.Conn, p *checkup.Peer) (time.Duration, 
 		return 0, slowInResponse
 	}
 	return delay, err
+}
+
+// urlOf is what a peer is asked for. It says http, as the connection that it is
+// asked over has its TLS already.
+func urlOf(p *checkup.Peer) string {
+	return "http://" + net.JoinHostPort(serverName(p), strconv.Itoa(p.Port)) + p.Path
 }

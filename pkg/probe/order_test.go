@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,76 @@ targets[2].addresses: "10.0.0.1" is not an address of IPv5
 	}
 }
 
+func TestReadOrderTellsEveryProblemOfPeers(t *testing.T) {
+	long := strings.Repeat("a", 64)
+	const rest = `"source": 1, "deadline": "1m", "limits": {"packetsPerSecond": 1, "concurrency": 1, "startJitter": "0s"}`
+	const deadlines = `"connections": {"deadlines": {"resolve": "5s", "connect": "5s", "handshake": "5s", "response": "5s"}}`
+	most := strconv.Itoa(checkup.MaxWatch)
+	both := `"probes": [{"transport": "tls", "sizes": [0], "count": ` + most + `, "interval": "1s", "timeout": "1s"}, {"transport": "tcp", "sizes": [0], "count": 1, "interval": "1s", "timeout": "1s"}]`
+	for _, test := range []struct {
+		name, order string
+		want        []string
+	}{
+		{"right", both + `, ` + deadlines + `, "targets": [
+  {"target": 0, "peer": {"host": "10.0.0.1", "port": 443, "family": "IPv4", "transport": "tls", "serverName": "kubernetes.default.svc", "path": "/readyz?verbose", "clientCertificate": "etcd-client"}},
+  {"target": 1, "peer": {"host": "fd00::1", "port": 65535, "family": "IPv6", "transport": "tcp", "backends": [0]}},
+  {"target": 2, "peer": {"host": "api.example.com.", "port": 1, "family": "IPv6", "transport": "tls", "serverName": "10.0.0.1"}},
+  {"target": 3, "peer": {"host": "node_1", "port": 1, "transport": "tcp"}}]`, nil},
+		{"deadlines", both + `, "connections": {"deadlines": {"resolve": "-5s", "connect": "0s"}}`, []string{
+			"connections.deadlines.resolve: must be more than 0",
+			"connections.deadlines.connect: must be more than 0",
+			"connections.deadlines.handshake: must be more than 0",
+			"connections.deadlines.response: must be more than 0"}},
+		{"probes", `"probes": [{"transport": "udp", "sizes": [64], "count": 1, "interval": "1s", "timeout": "1s"}, {"transport": "tls", "sizes": [1], "count": ` + strconv.Itoa(checkup.MaxWatch+1) + `, "interval": "1s", "timeout": "1s"}, {"transport": "tls", "sizes": [0], "count": 1, "interval": "1s", "timeout": "1s"}], ` + deadlines, []string{
+			"probes[0].transport: connections cannot be made by udp",
+			"probes[1].count: must be from 1 to " + most,
+			"probes[1].sizes: 1 is not from 0 to 0",
+			`probes[2].transport: "tls" is there twice`}},
+		{"no connections", both + `, "targets": [{"target": 0, "peer": {"host": "10.0.0.1", "port": 443, "family": "IPv4", "transport": "tls"}}]`, []string{
+			"probes[0].transport: tls needs connections, and targets with a peer",
+			"probes[0].count: must be from 1 to 1000",
+			"targets[0].peer: has no meaning without connections"}},
+		{"no peer", both + `, ` + deadlines + `, "targets": [{"target": 0, "addresses": {"IPv4": "10.0.0.1"}, "ports": {"tcp": 1}}]`, []string{
+			"targets[0].peer: is missing, and connections need one"}},
+		{"no probe", `"probes": [], ` + deadlines + `, "targets": [{"target": 0, "peer": {"host": "10.0.0.1", "port": 443, "family": "IPv4", "transport": "tls"}}]`, []string{
+			`targets[0].peer.transport: "tls" has no probe`}},
+		{"peers", both + `, ` + deadlines + `, "targets": [
+  {"target": 0, "peer": {"host": "10.0.0.1", "port": 0, "transport": "icmp"}},
+  {"target": 1, "peer": {"host": "fe80::1%eth0", "port": 65536, "family": "IPv6", "transport": "tls"}},
+  {"target": 2, "peer": {"host": "", "port": 1, "family": "IPv5", "transport": "tls"}},
+  {"target": 3, "peer": {"host": "a b", "port": 1, "transport": "tls", "serverName": "a/b", "path": "readyz", "clientCertificate": "../../etc"}},
+  {"target": 4, "peer": {"host": "` + long + `", "port": 1, "transport": "tls", "path": "/a b\u0000"}},
+  {"target": 5, "peer": {"host": "a..b", "port": 1, "transport": "tcp", "path": "/", "clientCertificate": "c", "serverName": "s"}}]`, []string{
+			`targets[0].peer.host: "10.0.0.1" is not an address of ""`,
+			"targets[0].peer.port: 0 is not from 1 to 65535",
+			`targets[0].peer.transport: "icmp": must be tls or tcp`,
+			`targets[0].peer.transport: "icmp" has no probe`,
+			`targets[1].peer.host: "fe80::1%eth0" is not an address of "IPv6"`,
+			"targets[1].peer.port: 65536 is not from 1 to 65535",
+			`targets[2].peer.host: "" is neither an IP address nor a DNS name`,
+			`targets[2].peer.family: "IPv5" is unknown`,
+			`targets[3].peer.host: "a b" is neither an IP address nor a DNS name`,
+			`targets[3].peer.serverName: "a/b" is neither a DNS name nor an IP address`,
+			`targets[3].peer.path: "readyz" is not the path of a URL`,
+			`targets[3].peer.clientCertificate: "../../etc" is not the name of a Secret`,
+			`targets[4].peer.host: "` + long + `" is neither an IP address nor a DNS name`,
+			`targets[4].peer.path: "/a b\x00" is not the path of a URL`,
+			`targets[5].peer.host: "a..b" is neither an IP address nor a DNS name`,
+			`targets[5].peer.transport: "tcp" has no use for serverName, path and clientCertificate`}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := ReadOrder(strings.NewReader("{" + rest + ", " + test.order + "}"))
+			var got []string
+			if err != nil {
+				got = strings.Split(err.Error(), "\n")[1:]
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("%v (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
 func TestReadOrderRefusesWhatIsNotAnOrder(t *testing.T) {
 	for name, test := range map[string]struct{ in, want string }{
 		"empty":         {"", "cannot read the order: EOF"},
@@ -86,6 +157,21 @@ func TestReadOrderRefusesWhatIsNotAnOrder(t *testing.T) {
 				t.Errorf("error %q, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+func TestMeasurementsOfPeers(t *testing.T) {
+	order := peerOrder(checkup.Peer{Host: "10.0.0.1", Port: 6443, Family: checkup.IPv4, Transport: checkup.TLS},
+		checkup.Peer{Host: "api.example.com", Port: 443, Transport: checkup.TCP})
+	ms, impossible := measurements(order)
+	want := []Measurement{
+		{Pair: checkup.Pair{Source: 5, Family: checkup.IPv4, Transport: checkup.TLS}, Probe: order.Probes[0].Probe,
+			Peer: order.Targets[0].Peer, Deadlines: order.Connections.Deadlines},
+		{Pair: checkup.Pair{Source: 5, Target: 1, Transport: checkup.TCP}, Probe: order.Probes[1].Probe,
+			Peer: order.Targets[1].Peer, Deadlines: order.Connections.Deadlines},
+	}
+	if diff := cmp.Diff(want, ms, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" || len(impossible) > 0 {
+		t.Errorf("%v (-want +got):\n%s", impossible, diff)
 	}
 }
 
@@ -139,6 +225,15 @@ func FuzzReadOrder(f *testing.F) {
 	f.Add(good)
 	f.Add(bytes.ReplaceAll(good, []byte("::ffff:10.0.0.1"), []byte("::1")))
 	f.Add([]byte(`{"targets":[{"addresses":null}],"probes":[null]}`))
+	order := peerOrder(checkup.Peer{Host: "10.0.0.1", Port: 6443, Family: checkup.IPv4, Transport: checkup.TLS, Path: "/readyz", ClientCertificate: "c", ServerName: "kubernetes"},
+		checkup.Peer{Host: "fd00::1", Port: 1, Family: checkup.IPv6, Transport: checkup.TCP}, checkup.Peer{Host: "api.example.com", Port: 443, Transport: checkup.TLS})
+	peers, err := json.Marshal(order)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(peers)
+	f.Add(bytes.ReplaceAll(peers, []byte("tcp"), []byte("tls")))
+	f.Add([]byte(`{"connections":null,"targets":[{"peer":{}}],"probes":[{"transport":"tls"}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		o, err := ReadOrder(bytes.NewReader(b))
 		if err != nil {
@@ -146,6 +241,15 @@ func FuzzReadOrder(f *testing.F) {
 		}
 		ms, impossible := measurements(o)
 		for _, m := range ms {
+			if m.Peer != nil {
+				if m.Peer.Transport != m.Pair.Transport || m.Pair.Size != 0 || m.Deadlines.Sum() <= 0 || m.Probe.Count < 1 || o.Connections == nil {
+					t.Errorf("a valid order gives %+v", m)
+				}
+				if _, err := newRequest(t.Context(), urlOf(m.Peer)); err != nil {
+					t.Errorf("a valid order gives an URL that is none: %v", err)
+				}
+				continue
+			}
 			if !m.Address.Addr().IsValid() || familyOf(m.Address.Addr()) != m.Pair.Family || Funcs[m.Pair.Transport] == nil {
 				t.Errorf("a valid order gives %+v", m)
 			}

@@ -469,7 +469,7 @@ func TestWatchOverAnOutage(t *testing.T) {
 			t.Fatalf("Run = %v with %d steps to go", err, len(steps))
 		}
 		outages := checkup.Outages(results)
-		if len(outages) != 1 || outages[0].End.IsZero() || outages[0].Cause != *cause(checkup.StageConnect, "connection refused") {
+		if len(outages) != 1 || outages[0].End.IsZero() {
 			t.Errorf("outages %+v", outages)
 		}
 	})
