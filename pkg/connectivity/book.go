@@ -50,6 +50,11 @@ const (
 	retryFirst   = time.Second
 	retryMost    = 15 * time.Second
 	retryRefused = time.Minute
+	// forbiddenTries is how often Open tries to list what it may not; the tries are
+	// retryFirst, and then twice that apart.
+	forbiddenTries = 3
+	// refusedLines is how many refused objects are logged one by one.
+	refusedLines = 5
 	// idle is how often it is looked whether something is due.
 	idle = time.Second
 )
@@ -94,6 +99,7 @@ type Book struct {
 	trouble  error         // what went wrong last; nil when writing goes well
 	backoff  time.Duration // until the next try, after trouble
 	pause    time.Time     // no try before
+	refused  int           // how many refused objects were logged
 	sourceOf map[int][]*pair
 }
 
@@ -167,13 +173,17 @@ func (b *Book) list(ctx context.Context) (map[string]*unstructured.Unstructured,
 	live := map[string]*unstructured.Unstructured{}
 	backoff := wait.Backoff{Duration: retryFirst, Factor: 2, Cap: retryMost, Steps: 8}
 	var last error
+	forbidden := 0
 	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
 		clear(live)
 		last = eachObject(ctx, b.objects, metav1.ListOptions{}, func(u *unstructured.Unstructured) error {
 			live[u.GetName()] = u
 			return nil
 		})
-		if last != nil && !passing(last) {
+		if apierrors.IsForbidden(last) {
+			forbidden++
+		}
+		if forbidden == forbiddenTries {
 			return false, last
 		}
 		return last == nil, nil
@@ -211,6 +221,7 @@ func (b *Book) expect(w *checkup.Worksheet, live map[string]*unstructured.Unstru
 		probe, _ := w.Probe(p.Transport)
 		one := &pair{
 			history: history{id: id},
+			source:  source.Cause,
 			stale:   max(time.Duration(w.Connections.Checks.StaleAfter), staleIntervals*time.Duration(probe.Interval)),
 			hold:    time.Duration(w.Connections.Deadlines.Sum() + probe.Interval),
 			changes: 1, urgent: true,
@@ -519,19 +530,22 @@ func (b *Book) write(ctx context.Context, batch []*job) {
 	defer b.mu.Unlock()
 	now := time.Now()
 	var trouble error
+	written := false
 	for _, j := range batch {
 		p := j.p
 		p.there = j.there
 		switch {
 		case j.err == nil:
+			written = true
 			p.written, p.refused = now, nil
 			p.changes -= j.changes
 		case passing(j.err):
 			p.urgent = true
 			trouble = j.err
 		default:
-			if p.refused == nil {
+			if p.refused == nil && b.refused < refusedLines {
 				b.logf("%v; it is tried again every %s", j.err, retryRefused)
+				b.refused++
 			}
 			p.urgent, p.refused, p.retry = true, j.err, now.Add(retryRefused)
 		}
@@ -545,7 +559,7 @@ func (b *Book) write(ctx context.Context, batch []*job) {
 		b.pause = now.Add(b.backoff)
 		b.backoff = min(2*b.backoff, retryMost)
 		b.trouble = trouble
-	case trouble == nil && len(batch) > 0 && b.trouble != nil:
+	case trouble == nil && written && b.trouble != nil:
 		b.logf("%ss are written again", Kind)
 		b.trouble = nil
 	}
@@ -581,11 +595,12 @@ func (b *Book) put(ctx context.Context, j *job) (there bool, err error) {
 	}
 }
 
-// passing reports whether an error may go away without anything being changed:
-// an API server that is away, starting or busy. While it starts, it answers that
-// there is no such resource.
+// passing reports whether an error is of the API server, and may go away without
+// the object being changed: it is away, starting or busy. While it starts, it
+// answers that there is no such resource, or, before it has read its roles, that
+// nobody may do anything.
 func passing(err error) bool {
-	return !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) &&
+	return !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) &&
 		!apierrors.IsRequestEntityTooLargeError(err) && !apierrors.IsMethodNotSupported(err)
 }
 
@@ -616,7 +631,7 @@ func (b *Book) Close(ctx context.Context) error {
 		}
 		b.mu.Unlock()
 		if len(due) == 0 { // events last: the objects say it, too
-			if b.events.send(ctx, time.Now()) {
+			if b.events.send(ctx, time.Now()) || b.events.forbidden() {
 				break
 			}
 			wait = retryFirst

@@ -89,15 +89,15 @@ type recorder struct {
 	until   time.Time   // those that come before are held back; zero means none are
 	held    []event     // in the order in which they came
 	waiting []event     // to be sent
-	off     error       // why none are sent any more
 	trouble error       // why the first that waits was not sent; it is tried again
+	pause   time.Time   // no try before
 }
 
 // add tells an event, or holds it back.
 func (r *recorder) add(now time.Time, e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.events == nil || r.off != nil {
+	if r.events == nil {
 		return
 	}
 	r.release(now)
@@ -120,10 +120,11 @@ func (r *recorder) release(now time.Time) {
 	}
 }
 
-// flush sums up what is held back.
+// flush sums up what is held back, and has send try at once.
 func (r *recorder) flush(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.pause = time.Time{}
 	r.sumUp(now)
 }
 
@@ -166,12 +167,14 @@ func join(events []event) string {
 }
 
 // send creates the events that wait. It reports whether none is left. An event
-// that is there already was told by an earlier try. Where there is no right to
-// create events, that is logged once, and the others are dropped.
+// that is there already was told by an earlier try.
 func (r *recorder) send(ctx context.Context, now time.Time) bool {
 	r.mu.Lock()
 	r.release(now)
 	waiting := r.waiting
+	if now.Before(r.pause) {
+		waiting = nil
+	}
 	r.mu.Unlock()
 	sent := 0
 	var trouble error
@@ -179,8 +182,14 @@ func (r *recorder) send(ctx context.Context, now time.Time) bool {
 		one, cancel := context.WithTimeout(ctx, writeTimeout)
 		_, err := r.events.Create(one, r.object(e), metav1.CreateOptions{FieldManager: checkup.ManagedBy})
 		cancel()
-		if err != nil && !apierrors.IsAlreadyExists(err) {
+		switch {
+		case err == nil, apierrors.IsAlreadyExists(err):
+		case passing(err):
 			trouble = fmt.Errorf("create event %s of node %s: %w", e.reason, e.node, err)
+		default:
+			r.logf("event %s of node %s is dropped: %v", e.reason, e.node, err)
+		}
+		if trouble != nil {
 			break
 		}
 		sent++
@@ -188,12 +197,26 @@ func (r *recorder) send(ctx context.Context, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.waiting = r.waiting[sent:]
-	r.trouble = trouble
-	if trouble != nil && !passing(trouble) {
-		r.logf("%v: no events are told", trouble)
-		r.off, r.trouble, r.waiting, r.held = trouble, nil, nil, nil
+	if trouble != nil && ctx.Err() == nil {
+		if r.trouble == nil && apierrors.IsForbidden(trouble) {
+			r.logf("%v; it is tried again", trouble)
+		}
+		r.trouble, r.pause = trouble, now.Add(retryFirst)
+		if apierrors.IsForbidden(trouble) {
+			r.pause = now.Add(retryMost)
+		}
+	}
+	if sent > 0 && trouble == nil {
+		r.trouble = nil
 	}
 	return len(r.waiting) == 0
+}
+
+// forbidden reports whether there was no right to tell the event that waits.
+func (r *recorder) forbidden() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return apierrors.IsForbidden(r.trouble)
 }
 
 // object is the event as the API has it.

@@ -31,19 +31,19 @@ func Rights(c checkup.ConnectivityChecks) []checkup.Right {
 		}
 	}
 	const status = "/status"
-	crd("connectivity.EnsureCRD: whether PodNetworkConnectivityChecks can be written", "get")
+	crd("pkg/connectivity EnsureCRD: whether PodNetworkConnectivityChecks can be written", "get")
 	if c.InstallCRD {
 		// Server-side apply of what does not exist asks for both.
-		crd("connectivity.EnsureCRD: creates it where it is missing", "create", "patch")
+		crd("pkg/connectivity EnsureCRD: creates it where it is missing", "create", "patch")
 	}
-	objects(checkup.PhaseProbe, Resource.Resource, "connectivity.Open: the history that there is", "list")
-	objects(checkup.PhaseProbe, Resource.Resource, "connectivity.Book: an object for each pair", "create", "patch")
-	objects(checkup.PhaseProbe, Resource.Resource+status, "connectivity.Book: what was measured", "patch")
+	objects(checkup.PhaseProbe, Resource.Resource, "pkg/connectivity Open: the history that there is", "list")
+	objects(checkup.PhaseProbe, Resource.Resource, "pkg/connectivity Book: an object for each pair", "create", "patch")
+	objects(checkup.PhaseProbe, Resource.Resource+status, "pkg/connectivity Book: what was measured", "patch")
 	rights = append(rights, checkup.Right{
 		Phase: checkup.PhaseProbe, Scope: checkup.ScopeNamespace, Namespace: metav1.NamespaceDefault,
-		Resource: "events", Verb: "create", Why: "connectivity.Book: outages, told of the source's node",
+		Resource: "events", Verb: "create", Why: "pkg/connectivity Book: outages, told of the source's node",
 	})
-	objects(checkup.PhaseConclude, Resource.Resource, "connectivity.Retire: objects of pairs that are gone", "list", "delete")
-	objects(checkup.PhaseConclude, Resource.Resource+status, "connectivity.Retire: what was last seen too long ago", "patch")
+	objects(checkup.PhaseConclude, Resource.Resource, "pkg/connectivity Retire: objects of pairs that are gone", "list", "delete")
+	objects(checkup.PhaseConclude, Resource.Resource+status, "pkg/connectivity Retire: what was last seen too long ago", "patch")
 	return rights
 }
