@@ -3,20 +3,23 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/fleet"
 	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/pkg/run"
+	"github.com/checkplan/checkplan/pkg/scheduling"
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
 
@@ -28,6 +31,7 @@ type explainOptions struct {
 	settings []string
 	snapshot string
 	record   string
+	whatIf   []string
 	output   string
 }
 
@@ -37,10 +41,24 @@ func newExplain(env *environment) *cobra.Command {
 		Use:   "explain PATH...",
 		Short: "Show what a run of a plan will do, before it does it",
 		Long: `explain surveys the cluster, or reads a snapshot of one, and shows what a run of
-the plan would do: its pods per node, images, service accounts with every verb,
-pairs, packets, bytes, peak rates, longest duration, and the objects that are
-left behind. It changes nothing. The worksheet is worked out by the code that a
-run uses, so that what is shown is what will run.`,
+the plan would do: its pods per node and which of them would stay pending and
+why, images, service accounts with every verb, pairs, packets, bytes, peak rates,
+longest duration, what is widened, and the objects that are left behind. It
+changes nothing. The worksheet is worked out by the code that a run uses, so that
+what is shown is what will run.
+
+With --what-if it is worked out for a cluster in which something else is so, in
+the words of kubectl; several are applied one after the other:
+
+  --what-if "delete node worker-1"
+  --what-if "delete node -l '!node-role.kubernetes.io/control-plane'"
+  --what-if "taint nodes -l pool=web maintenance=soon:NoSchedule"
+  --what-if "label nodes worker-1 worker-2 pool=web zone-"
+  --what-if "cordon worker-1"
+
+Whether a pod would be scheduled is worked out from what the nodes have and what
+the pods on them request; to see the latter takes the right to list all pods.
+Without it that is told as unknown.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := env.interruptible(cmd.Context())
@@ -53,15 +71,20 @@ run uses, so that what is shown is what will run.`,
 	planFlag(cmd, &o.plan)
 	setFlag(cmd, &o.settings)
 	cmd.Flags().StringVar(&o.snapshot, "snapshot", "", "read the cluster from this file, which --record wrote, instead of asking one")
-	cmd.Flags().StringVar(&o.record, "record", "", "write what was read of the cluster into this file")
+	cmd.Flags().StringVar(&o.record, "record", "", "write what was read of the cluster into this file, without the changes of --what-if")
+	cmd.Flags().StringArrayVar(&o.whatIf, "what-if", nil, "a change of the cluster to reckon with; may be repeated")
 	enumVar(cmd, &o.output, "output", "text", "output format", "text", "json")
 	return cmd
 }
 
 // explanation is what explain shows, and its JSON.
 type explanation struct {
-	Plan       string            `json:"plan"`
-	Namespace  string            `json:"namespace"`
+	Plan      string `json:"plan"`
+	Namespace string `json:"namespace"`
+	// WhatIf are the changes of the cluster that were reckoned with.
+	WhatIf []string `json:"whatIf,omitempty"`
+	// Unseen is what could not be looked at in the cluster.
+	Unseen     []cluster.Unseen  `json:"unseen,omitempty"`
 	Checks     []checkExplained  `json:"checks"`
 	Images     []string          `json:"images"`
 	Accounts   []accountRights   `json:"serviceAccounts"`
@@ -76,11 +99,54 @@ type checkExplained struct {
 	Degree   int      `json:"degree"`
 	Seed     uint64   `json:"seed"`
 	Warnings []string `json:"warnings,omitempty"`
+	// Landing is what becomes of the check's pods; nil if it has none.
+	Landing *scheduling.Landing `json:"landing,omitempty"`
+	// Connections of a check of components; nil for others.
+	Connections *connections `json:"connections,omitempty"`
+	// Placement of a dry run; nil for others. The condition is what it would be if
+	// the API server admits the pods, which explain does not ask.
+	Placement *checkup.PlacementReport `json:"placement,omitempty"`
+}
+
+// connections is what a check of components connects.
+type connections struct {
+	Sheet checkup.ConnectionSheet `json:"sheet"`
+	// Count is how often each pair is measured, every Interval.
+	Count    int              `json:"count"`
+	Interval checkup.Duration `json:"interval"`
+	// Sources and Targets with how many pairs each has.
+	Sources []sourceExplained `json:"sources"`
+	Targets []targetExplained `json:"targets"`
+	// Pairs of components.
+	Pairs []componentPairs `json:"pairs"`
+	// Unmeasured is how many pairs will stay unmeasured, as it is known already
+	// that their source or target is not there.
+	Unmeasured int `json:"unmeasured"`
+	// Secrets with client certificates that agents mount, if they are there.
+	Secrets []string `json:"secrets,omitempty"`
+}
+
+type sourceExplained struct {
+	checkup.Endpoint
+	Pairs int `json:"pairs"`
+}
+
+type targetExplained struct {
+	checkup.Endpoint
+	Pairs int `json:"pairs"`
+	// Cause says why its pairs will stay unmeasured; nil if it can be probed.
+	Cause *checkup.Cause `json:"unmeasured,omitempty"`
+}
+
+type componentPairs struct {
+	From  string `json:"from"`
+	To    string `json:"to"`
+	Pairs int    `json:"pairs"`
 }
 
 type accountRights struct {
-	Account string         `json:"account"`
-	Rights  []tekton.Right `json:"rights"`
+	Account string          `json:"account"`
+	Rights  []checkup.Right `json:"rights"`
 }
 
 func (e *environment) explain(ctx context.Context, args []string, o explainOptions) error {
@@ -95,16 +161,22 @@ func (e *environment) explain(ctx context.Context, args []string, o explainOptio
 	if err != nil {
 		return err
 	}
+	for _, change := range o.whatIf {
+		if err := snapshot.Change(change); err != nil {
+			return usage("--what-if: %w", err)
+		}
+	}
 	explained, err := explain(plan, snapshot, o.compile)
 	if err != nil {
 		return err
 	}
+	explained.WhatIf = o.whatIf
 	if o.output == "json" {
 		encoder := json.NewEncoder(e.stdout)
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(explained)
 	}
-	return explained.print(e)
+	return explained.print(e.stdout)
 }
 
 // survey reads the cluster, or the file that stands for it, and writes the file
@@ -127,9 +199,20 @@ func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explain
 		return nil, err
 	}
 	o.compile.Namespace = c.Namespace
-	snapshot, err := kind.Survey(ctx, cluster.Reader{Kubernetes: c.Kube, Metadata: c.Metadata, Dynamic: c.Dynamic, Namespace: c.Namespace}, plan)
+	reader := cluster.Reader{Kubernetes: c.Kube, Metadata: c.Metadata, Dynamic: c.Dynamic, Namespace: c.Namespace}
+	snapshot, err := kind.Survey(ctx, reader, plan)
 	if err != nil {
 		return nil, err
+	}
+	// What a run has no need of: whether its pods find room.
+	if surveyed := slices.ContainsFunc(snapshot.Nodes, func(n cluster.Node) bool { return n.Requested != nil }); !surveyed {
+		err := reader.Requests(ctx, snapshot)
+		switch {
+		case apierrors.IsForbidden(err):
+			snapshot.AddUnseen("what is requested on the nodes", err)
+		case err != nil:
+			return nil, err
+		}
 	}
 	if o.record == "" {
 		return snapshot, nil
@@ -147,25 +230,20 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 	if err != nil {
 		return nil, exit{exitUsage, err}
 	}
-	x := &explanation{Plan: plan.Name, Namespace: compiled.Pipeline.Namespace, Parameters: map[string]string{}}
+	x := &explanation{Plan: plan.Name, Namespace: compiled.Pipeline.Namespace, Unseen: snapshot.Unseen, Parameters: map[string]string{}}
 	for _, param := range plan.Params() {
 		x.Parameters[param.Name] = param.Default
 	}
 	x.Images = tekton.Images(options)
 	for _, name := range plan.CheckNames() {
-		k, err := kind.Of(plan, name)
+		c, err := explainCheck(plan, name, snapshot, x.Namespace, tekton.AgentImage(options))
 		if err != nil {
 			return nil, err
 		}
-		w, warnings, err := k.Expand(plan, name, snapshot)
-		if err != nil {
-			return nil, fmt.Errorf("check %s: %w", name, err)
-		}
-		c := checkExplained{Cost: w.Cost(plan, tekton.AgentImage(options)), Round: w.Round, Rounds: w.Rounds, Degree: w.Degree, Seed: w.Seed, Warnings: warnings}
-		x.Checks = append(x.Checks, c)
+		x.Checks = append(x.Checks, *c)
 	}
 	for _, right := range tekton.Rights(plan, options) {
-		account := plan.Name + "-" + string(right.Phase)
+		account := tekton.AccountName(plan, right.Phase)
 		i := slices.IndexFunc(x.Accounts, func(a accountRights) bool { return a.Account == account })
 		if i < 0 {
 			i = len(x.Accounts)
@@ -177,104 +255,83 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 	return x, nil
 }
 
-// print shows the explanation as tables.
-func (x *explanation) print(e *environment) error {
-	w := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
-	row := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
-	row("plan %s in namespace %s, at most %s", x.Plan, x.Namespace, x.Longest)
-	for _, c := range x.Checks {
-		row("\ncheck %s (%s)", c.Check, c.Kind)
-		row("  sample\tround %d of %d, degree %d, seed %d", c.Round, c.Rounds, c.Degree, c.Seed)
-		row("  pairs\t%d", c.Pairs)
-		row("  packets\t%d, about %s both ways", c.Packets, bytesText(c.Bytes))
-		row("  peak rate\t%d packets/s from a node, %d packets/s to a node", c.PeakSent, c.PeakReceived)
-		row("  duration\tabout %s of probing, at most %s with setup", c.ExpectedProbe, c.Longest)
-		row("  pods\t%d agents and %d responders, at most %d on a node", c.Agents, c.Responders, c.PodsPerNode)
-		row("  capabilities\t%s", orNone(c.Capabilities))
-		for _, warning := range c.Warnings {
-			row("  warning\t%s", warning)
+// explainCheck explains what the worksheet of a check has, whatever its kind.
+func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, namespace, image string) (*checkExplained, error) {
+	k, err := kind.Of(plan, name)
+	if err != nil {
+		return nil, err
+	}
+	w, warnings, err := k.Expand(plan, name, snapshot)
+	if err != nil {
+		return nil, err
+	}
+	c := &checkExplained{Cost: w.Cost(plan, image), Round: w.Round, Rounds: w.Rounds, Degree: w.Degree, Seed: w.Seed, Warnings: warnings}
+	if w.Connections != nil {
+		c.Connections = explainConnections(w, k.Roster(plan, w, snapshot))
+	}
+	if w.Placement != nil {
+		c.Placement = &checkup.PlacementReport{PlacementSheet: *w.Placement}
+		assumed := *c.Placement
+		for _, side := range assumed.Sides {
+			assumed.Admissions = append(assumed.Admissions, checkup.Admission{Side: side.Side, Allowed: true})
 		}
-		row("\n  NODE\tAGENTS\tRESPONDERS\tSENDS UP TO\tRECEIVES UP TO")
-		const most = 20
-		for _, n := range c.Nodes[:min(most, len(c.Nodes))] {
-			row("  %s\t%d\t%d\t%d/s\t%d/s", n.Node, n.Agents, n.Responders, n.PeakSent, n.PeakReceived)
+		c.Placement.Condition = report.Condition(&assumed)
+	}
+	agents, responders, err := fleet.Pods(w, namespace, image)
+	if err != nil {
+		return nil, fmt.Errorf("check %q: %w", name, err)
+	}
+	if c.Agents+c.Responders > 0 {
+		landing := scheduling.Land(slices.Concat(responders, agents), snapshot.Nodes)
+		c.Landing = &landing
+	}
+	return c, nil
+}
+
+func explainConnections(w *checkup.Worksheet, roster *checkup.Roster) *connections {
+	x := &connections{Sheet: *w.Connections}
+	if len(w.Probes) > 0 {
+		x.Count, x.Interval = w.Probes[0].Count, w.Probes[0].Interval
+	}
+	targets := make([]targetExplained, len(w.Targets))
+	for t, e := range w.Targets {
+		targets[t].Endpoint = e
+		if t < len(roster.Targets) {
+			targets[t].Cause = roster.Targets[t].Cause
 		}
-		if more := len(c.Nodes) - most; more > 0 {
-			row("  and %d more nodes (all of them: --output json)", more)
-		}
-		row("\n  OBJECTS\tROLE\tCOUNT\tLEFT BEHIND\tUNTIL")
-		for _, o := range c.Objects {
-			count := fmt.Sprint(o.Count)
-			if o.AtLeast {
-				count += " or more"
+	}
+	for s, assigned := range w.Assignments {
+		source := sourceExplained{Endpoint: w.Sources[s]}
+		for _, t := range assigned {
+			n := w.PairsPerAssignment(t)
+			source.Pairs += n
+			targets[t].Pairs += n
+			if targets[t].Cause != nil || w.Sources[s].Cause != nil {
+				x.Unmeasured += n
 			}
-			row("  %s\t%s\t%s\t%s\t%s", o.Kind, o.Role, count, yesNo(o.LeftBehind), o.Until)
+			x.add(w.Sources[s].Component, w.Targets[t].Component, n)
+		}
+		x.Sources = append(x.Sources, source)
+		for _, secret := range w.Sources[s].ClientCertificates {
+			if !slices.Contains(x.Secrets, secret) {
+				x.Secrets = append(x.Secrets, secret)
+			}
 		}
 	}
-	row("\nSERVICE ACCOUNT\tWHERE\tRESOURCE\tVERBS")
-	for _, a := range x.Accounts {
-		for _, line := range grants(a.Rights, x.Namespace) {
-			row("%s\t%s\t%s\t%s", a.Account, line.where, line.resource, strings.Join(line.verbs, " "))
-		}
-	}
-	row("(agents and responders have no token)")
-	row("\nIMAGE")
-	for _, image := range x.Images {
-		row("%s", image)
-	}
-	return w.Flush()
+	x.Targets = targets
+	slices.Sort(x.Secrets)
+	slices.SortFunc(x.Pairs, func(a, b componentPairs) int {
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
+	})
+	return x
 }
 
-// grant is the verbs of one account on one resource.
-type grant struct {
-	where, resource string
-	verbs           []string
-}
-
-func grants(rights []tekton.Right, runNamespace string) []grant {
-	var lines []grant
-	for _, r := range rights {
-		where := "cluster"
-		switch r.Scope {
-		case tekton.ScopeRun:
-			where = "namespace " + runNamespace
-		case tekton.ScopeNamespace:
-			where = "namespace " + r.Namespace
-		}
-		i := slices.IndexFunc(lines, func(g grant) bool { return g.where == where && g.resource == r.Resource })
-		if i < 0 {
-			i = len(lines)
-			lines = append(lines, grant{where: where, resource: r.Resource})
-		}
-		lines[i].verbs = append(lines[i].verbs, r.Verb)
+// add counts pairs of two components.
+func (x *connections) add(from, to string, pairs int) {
+	i := slices.IndexFunc(x.Pairs, func(p componentPairs) bool { return p.From == from && p.To == to })
+	if i < 0 {
+		i = len(x.Pairs)
+		x.Pairs = append(x.Pairs, componentPairs{From: from, To: to})
 	}
-	return lines
-}
-
-func orNone(words []string) string {
-	if len(words) == 0 {
-		return "none"
-	}
-	return strings.Join(words, ", ")
-}
-
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
-}
-
-// bytesText prints a number of bytes in the binary units of Kubernetes
-// quantities.
-func bytesText(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	v, i := float64(n), 0
-	for v >= 1024 && i < len(units)-1 {
-		v, i = v/1024, i+1
-	}
-	if i == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", v, units[i])
+	x.Pairs[i].Pairs += pairs
 }

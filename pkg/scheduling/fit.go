@@ -385,6 +385,9 @@ func (d *Demands) taintReason(t *corev1.Taint, ready corev1.ConditionStatus) Rea
 // is requested there already, only what is more than the whole node counts.
 func (d *Demands) resources(n *cluster.Node, reasons []Reason) []Reason {
 	short := func(says string, demand uint64, name corev1.ResourceName, amount int64) {
+		if _, told := n.Allocatable[name]; !told && n.Requested == nil && ofEveryNode(name) {
+			return
+		}
 		takes, used := amountOf(n.Allocatable, name), amountOf(n.Requested, name)
 		missing := amount - (takes - used)
 		if missing <= 0 {
@@ -402,9 +405,6 @@ func (d *Demands) resources(n *cluster.Node, reasons []Reason) []Reason {
 			r.Message = fmt.Sprintf("short of %s %s: requests %s, and %s of %s are left", amountText(name, missing), name, r.want, amountText(name, max(0, takes-used)), amountText(name, takes))
 		}
 		reasons = append(reasons, r)
-	}
-	if n.Requested == nil && len(n.Allocatable) == 0 {
-		return reasons
 	}
 	short(saysPods, d.pods, corev1.ResourcePods, 1)
 	for _, r := range d.requests {
@@ -452,12 +452,15 @@ func defaulted(pod *corev1.Pod) *corev1.PodSpec {
 // decides reports whether the scheduler looks at a resource: at cpu, memory,
 // ephemeral storage, and scalars (IsScalarResourceName in its util).
 func decides(name corev1.ResourceName) bool {
-	switch name {
-	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage:
-		return true
-	}
 	s := string(name)
-	return strings.Contains(s, "/") || strings.HasPrefix(s, corev1.ResourceHugePagesPrefix) || strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix)
+	return ofEveryNode(name) && name != corev1.ResourcePods || strings.Contains(s, "/") || strings.HasPrefix(s, corev1.ResourceHugePagesPrefix) || strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix)
+}
+
+// ofEveryNode reports whether every node has some of a resource. A snapshot
+// without it does not tell how much; one without another resource tells that
+// the node has none.
+func ofEveryNode(name corev1.ResourceName) bool {
+	return slices.Contains([]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}, name)
 }
 
 // amountOf reads a quantity as the scheduler does: cpu in thousandths, all else

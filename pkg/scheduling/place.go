@@ -50,24 +50,41 @@ func Place(pod *corev1.Pod, nodes []cluster.Node) Outcome {
 		for _, predicate := range d.unknown(n) {
 			unknown[predicate] = append(unknown[predicate], n.Name)
 		}
-		if seconds, taint := staysFor(d.tolerations, n.Taints); taint != nil {
-			later.add(n.Name, []Reason{{NodeReason: checkup.NodeReason{
-				Predicate: TaintToleration, Message: fmt.Sprintf("evicted after %ds by taint %s", seconds, taint.ToString()),
-			}}})
+		if r, ok := d.later(n); ok {
+			later.add(n.Name, []Reason{r})
 		}
 	}
 	o.Rejected, o.Later = rejected.sorted(), later.sorted()
 	if len(o.Eligible) == 0 {
 		o.Contradictions = d.contradictions(nodes, reasons)
 	}
+	o.Unknown = unknownLines(unknown)
+	return o
+}
+
+// later returns by which taint the pod would leave a node again, and whether it
+// would.
+func (d *Demands) later(n *cluster.Node) (Reason, bool) {
+	seconds, taint := staysFor(d.tolerations, n.Taints)
+	if taint == nil {
+		return Reason{}, false
+	}
+	return Reason{NodeReason: checkup.NodeReason{
+		Predicate: TaintToleration, Message: fmt.Sprintf("evicted after %ds by taint %s", seconds, taint.ToString()),
+	}}, true
+}
+
+// unknownLines says which predicates could not be evaluated, by their nodes.
+func unknownLines(unknown map[string][]string) []string {
+	var lines []string
 	for _, u := range []struct{ predicate, what string }{
 		{NodePorts, "which ports are taken"}, {NodeResourcesFit, "what is requested already"},
 	} {
 		if on := unknown[u.predicate]; len(on) > 0 {
-			o.Unknown = append(o.Unknown, fmt.Sprintf("%s: the snapshot does not tell %s on %s", u.predicate, u.what, some(on)))
+			lines = append(lines, fmt.Sprintf("%s: the snapshot does not tell %s on %s", u.predicate, u.what, some(on)))
 		}
 	}
-	return o
+	return lines
 }
 
 // groups are nodes by their reasons.

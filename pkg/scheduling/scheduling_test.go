@@ -219,7 +219,9 @@ func TestFit(t *testing.T) {
 		{"requests that are not known: only what is more than the node counts", podOf(requests("cpu", "3", "memory", "9Gi")), linuxNode("a", unsurveyed), []string{
 			"NodeResourcesFit: Insufficient memory: short of 1Gi memory: requests 9Gi, and the node has 8Gi in all",
 		}},
-		{"nothing known", podOf(requests("cpu", "300")), linuxNode("a", unsurveyed, func(n *cluster.Node) { n.Allocatable = nil }), nil},
+		{"what the node has is not known either", podOf(requests("cpu", "300", "example.com/gpu", "1")), linuxNode("a", unsurveyed, func(n *cluster.Node) { n.Allocatable = nil }), []string{
+			"NodeResourcesFit: Insufficient example.com/gpu: short of 1 example.com/gpu: requests 1, and the node has 0 in all",
+		}},
 
 		{"a spread without its key", podOf(func(s *corev1.PodSpec) {
 			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{
@@ -346,6 +348,48 @@ func TestContradictions(t *testing.T) {
 				t.Errorf("contradictions (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestLand: pods take room from those behind them.
+func TestLand(t *testing.T) {
+	pod := func(role checkup.Role, node string, changes ...func(*corev1.PodSpec)) *corev1.Pod {
+		p := podOf(append(changes, affinity(fmt.Sprintf(`[{"key": "metadata.name", "operator": "In", "values": [%q]}]`, node)))...)
+		p.Labels = map[string]string{checkup.LabelRole: string(role)}
+		return p
+	}
+	cpu := requests("cpu", "1500m")
+	nodes := []cluster.Node{
+		linuxNode("a"), linuxNode("b", func(n *cluster.Node) { n.Requested["pods"] = resource.MustParse("109") }), linuxNode("c", unsurveyed),
+		linuxNode("d", taint("broken", "", corev1.TaintEffectNoExecute)), linuxNode("e", func(n *cluster.Node) { n.Requested["cpu"] = resource.MustParse("3") }),
+	}
+	before := fmt.Sprint(nodes)
+	got := Land([]*corev1.Pod{
+		pod(checkup.RoleResponder, "a", cpu), nil, pod(checkup.RoleAgent, "a", cpu),
+		pod(checkup.RoleResponder, "b"), pod(checkup.RoleAgent, "b"),
+		pod(checkup.RoleResponder, "c", cpu), pod(checkup.RoleAgent, "c", cpu),
+		pod(checkup.RoleAgent, "d", toleration(corev1.Toleration{Key: "broken", Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(5))})),
+		pod(checkup.RoleAgent, "e", cpu), pod(checkup.RoleAgent, "gone"), podOf(),
+	}, nodes)
+	group := func(role checkup.Role, predicate, says, message string, nodes ...string) PodGroup {
+		return PodGroup{role, checkup.NodeGroup{Nodes: nodes, Reasons: []checkup.NodeReason{{Predicate: predicate, Scheduler: says, Message: message}}}}
+	}
+	want := Landing{
+		Scheduled: 5,
+		Pending: []PodGroup{
+			group("", "NodeAffinity", saysPinned, `there is no node ""`, ""),
+			group(checkup.RoleAgent, "NodeResourcesFit", "Insufficient cpu", "short of 500m to 1 cpu: requests 1500m", "a", "e"),
+			group(checkup.RoleAgent, "NodeResourcesFit", "Too many pods", "has 110 pods, and takes 110", "b"),
+			group(checkup.RoleAgent, "NodeAffinity", saysPinned, `there is no node "gone"`, "gone"),
+		},
+		Later:   []PodGroup{group(checkup.RoleAgent, "TaintToleration", "", "evicted after 5s by taint broken:NoExecute", "d")},
+		Unknown: []string{"NodeResourcesFit: the snapshot does not tell what is requested already on node c"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("landing (-want +got):\n%s", diff)
+	}
+	if after := fmt.Sprint(nodes); after != before {
+		t.Errorf("the nodes changed:\n%s\n%s", before, after)
 	}
 }
 
