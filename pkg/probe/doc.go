@@ -7,6 +7,8 @@
 // Responder is its counterpart. Funcs holds one prober function per transport;
 // what the network did is in the Observation that a function returns, never in
 // an error, and trouble with the agent's own sockets is Observation.Unmeasured.
+// Pairs whose target is a Peer, something that is there already, are measured
+// connection by connection, and each is told as a Result: see Connections.
 //
 // # What is measured
 //
@@ -24,7 +26,8 @@
 //   - icmp: from the packet's departure to its answer's arrival;
 //   - udp: likewise, less the time for which the responder kept the packet;
 //   - http: from the request written to the first byte of the response, behind
-//     the connect.
+//     the connect;
+//   - tls: the stages of a connection, see below.
 //
 // Every tcp and http measurement has a connection, and so a source port, of its
 // own. The datagrams of a udp pair are spread over up to udpFlows source ports,
@@ -61,8 +64,44 @@
 // at most so often that maxTries times Count are made in all, and not beyond the
 // order's deadline. So a short hold-up costs time and packets, but no pair.
 //
+// Of a connection to a Peer, a stage that timed out while the agent was held up
+// makes it unmeasured. The delay of a stage that was passed then is left out
+// (that of a connect is the kernel's, and stands): however late the agent looked,
+// the peer was reached. Nothing is repeated, as each measurement has its time.
+//
 // What a socket of the agent's own had no room for is not lost by the network
 // either: as many datagrams without an answer are spoiled as their socket dropped.
 // A responder tells how many requests its sockets dropped (Reception.Dropped), if
 // any came through.
+//
+// # Connections
+//
+// A connection to a Peer goes through stages. Each has a deadline of its own,
+// from the end of the one before it, a delay of its own, and failures of its own:
+//
+//   - resolve, only of a DNS name: both families, or the one of the pair, are
+//     asked for as /etc/hosts and /etc/resolv.conf say, anew for each measurement;
+//   - connect: several addresses are tried as RFC 8305 says, the families by turns
+//     and 250 ms apart. The delay is that of the connection that was made, never of
+//     one that was tried beside it;
+//   - handshake, only of tls: from the ClientHello until the client has completed
+//     it, the agent's own cryptography included;
+//   - response, only of tls with a path: from the GET (HTTP/1.1) written to the
+//     first byte of the response. The whole response must come within the deadline.
+//
+// What is asked is whether the peer can be reached and answers. Hence its
+// certificate is not verified: neither its authority, nor its name, nor its dates
+// (as OpenShift's checker does it). The handshake must be completed, though. In TLS
+// 1.3 that is before the server looks at a client certificate (RFC 8446, section
+// 2), so that its refusal is seen only where there is a path: then the response
+// fails, with the alert. Without a path it is not waited for, since the
+// connectivity is proved. A response counts only with a status of 2xx. A 401 or
+// 403 proves that the peer answers, too, but not that it is ready, which is
+// what a path is for; a plan that wants no more than an answer gives none.
+//
+// Measurements of a pair begin when they are due, whether or not those before
+// them have ended, but are told in their order. One that cannot begin, as too
+// many are under way or the agent is late by more than an interval, is told as
+// unmeasured. The first measurements of all pairs are spread over the interval, or
+// a second if that is shorter.
 package probe

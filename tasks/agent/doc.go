@@ -33,6 +33,18 @@
 // unmeasured. On SIGTERM the agent stops at once, tells no pair that it did not
 // measure, and tells no end: what has no end is not complete.
 //
+// An order with connections is of peers: addresses or DNS names that speak TLS,
+// or that take TCP connections. All of them are measured at once, each as often
+// and at such intervals as the order says, and each measurement is told:
+//
+//	{"results":[{...}]}    within half a second; of a pair that begins or ceases
+//	                       to fail, at once
+//
+// A pair of which nothing could be measured is told as an unmeasured observation.
+// On SIGTERM what is known is told first; what is still under way is not, as it
+// has not failed. Client certificates are those of Secrets mounted at
+// /etc/checkplan/certificates/SECRET/, tls.crt and tls.key.
+//
 // # agent respond
 //
 // Answers on these ports, in both IP families, until SIGTERM:

@@ -3,8 +3,10 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -15,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
 // asAgent in the environment makes the test binary the agent.
@@ -105,6 +109,92 @@ func TestResponderEndsOnSIGTERM(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
 		t.Errorf("%v, %q; want exit code 0 and silence", err, stderr.String())
+	}
+}
+
+// What is known is told before the agent goes; what is under way is not told as a
+// failure.
+func TestProbeTellsWhatItKnowsOnSIGTERM(t *testing.T) {
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return l
+	}
+	counted, silent := listen(), listen()
+	connected := make(chan net.Conn)
+	go func() {
+		for {
+			conn, err := counted.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+			connected <- conn
+		}
+	}()
+	order := checkup.Order{
+		Limits:     checkup.Limits{PacketsPerSecond: 1000, Concurrency: 1},
+		IPFamilies: []checkup.IPFamily{checkup.IPv4},
+		Deadline:   checkup.Duration(time.Hour),
+		Connections: &checkup.ConnectionSheet{Deadlines: checkup.StageDeadlines{
+			Resolve: checkup.Duration(time.Hour), Connect: checkup.Duration(time.Hour), Handshake: checkup.Duration(time.Hour), Response: checkup.Duration(time.Hour)}},
+	}
+	for i, transport := range []checkup.Transport{checkup.TCP, checkup.TLS} {
+		order.Probes = append(order.Probes, checkup.TransportProbe{Transport: transport, Probe: checkup.Probe{
+			Sizes: []int{0}, Count: 1000, Interval: checkup.Duration(100 * time.Millisecond), Timeout: checkup.Duration(time.Hour)}})
+		order.Targets = append(order.Targets, checkup.OrderTarget{Target: i, Peer: &checkup.Peer{
+			Host: "127.0.0.1", Port: []net.Listener{counted, silent}[i].Addr().(*net.TCPAddr).Port, Family: checkup.IPv4, Transport: transport}})
+	}
+	order.Probes[1].Interval = checkup.Duration(time.Hour)
+	b, err := json.Marshal(order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "order.json")
+	if err := os.WriteFile(file, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := agent(t.Context(), "probe", "--order", file)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	told := make(chan int)
+	go func() {
+		results := 0
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			var m checkup.Message
+			if err := json.Unmarshal(lines.Bytes(), &m); err != nil || m.End != nil || m.Observation != nil {
+				t.Errorf("told %s, %v", lines.Text(), err)
+			}
+			for _, r := range m.Results {
+				if r.Target != 0 || r.Failure != nil || r.Unmeasured != nil {
+					t.Errorf("told %+v", r)
+				}
+				results++
+			}
+		}
+		told <- results
+	}()
+	const connections = 7 // two more than there are in a batch
+	for range connections {
+		<-connected
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	// Of the last it may not be known yet that it came to be.
+	if n := <-told; n < connections-1 {
+		t.Errorf("%d results of %d connections are told", n, connections)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v, want exit code 0", err)
 	}
 }
 
