@@ -11,19 +11,22 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 )
 
-// An API server is asked every checkInterval whether it is ready. It is given up
-// after missedChecks in a row without a good answer: at once where it refuses,
-// after three seconds where it is silent.
+// An API server is asked every checkInterval whether it is ready. New clients go
+// to one whose last answer was good. Clients that it has are only taken from it
+// once it was silent, not even shaking hands, maxSilent times in a row, which
+// takes six seconds: on a busy machine a server that is merely slow keeps them.
 const (
 	checkInterval = 500 * time.Millisecond
-	checkTimeout  = time.Second
-	missedChecks  = 2
+	checkTimeout  = 2 * time.Second
+	maxSilent     = 3
 )
 
 // startPatience is how long a client is kept waiting for the first API server of
@@ -43,7 +46,7 @@ type balancer struct {
 type backend struct {
 	address string
 	ready   bool
-	missed  int // checks in a row
+	silent  int // checks in a row
 	conns   map[net.Conn]struct{}
 }
 
@@ -79,21 +82,31 @@ func balance(ctx context.Context, listeners []net.Listener, backends []string, r
 // dialFunc is as [http.Transport] has it; nil is the usual one.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// readiness makes a question to an API server: nil if it is ready.
+// errSilent is an API server that accepts a connection and says nothing.
+var errSilent = errors.New("silent")
+
+// readiness makes a question to an API server: nil if it is ready. A server that
+// did not even shake hands in time is errSilent.
 func readiness(address string, roots *x509.CertPool, dial dialFunc) func(context.Context) error {
-	client := http.Client{
-		Timeout: checkTimeout,
-		Transport: &http.Transport{
-			DisableKeepAlives: true, DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: roots},
-		},
-	}
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true, DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: roots},
+	}}
 	return func(ctx context.Context) error {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+"/readyz", nil)
+		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		defer cancel()
+		var connected, spoke atomic.Bool
+		r, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+			TLSHandshakeStart: func() { connected.Store(true) },
+			TLSHandshakeDone:  func(_ tls.ConnectionState, err error) { spoke.Store(err == nil) },
+		}), http.MethodGet, "https://"+address+"/readyz", nil)
 		if err != nil {
 			return err
 		}
 		answer, err := client.Do(r)
 		if err != nil {
+			if ctx.Err() != nil && connected.Load() && !spoke.Load() {
+				return errors.Join(errSilent, err)
+			}
 			return err
 		}
 		_ = answer.Body.Close() // not read
@@ -119,29 +132,31 @@ func (b *balancer) check(ctx context.Context, back *backend, roots *x509.CertPoo
 	}
 }
 
-// checked takes note of the answer to a check. Clients of a backend that is no
-// longer ready are let go, so that they come back and reach another; where there
-// is no other they stay.
+// checked takes note of the answer to a check. Clients of a backend that is
+// silent for long are let go, so that they come back and reach another; where
+// there is no other they stay.
 func (b *balancer) checked(back *backend, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err == nil {
-		if !back.ready {
-			b.logf("%s is ready", back.address)
-		}
-		back.ready, back.missed, b.begun = true, 0, true
-		return
-	}
-	back.missed++
-	if back.missed < missedChecks {
-		return
-	}
-	if back.ready {
+	switch {
+	case err == nil && !back.ready:
+		b.logf("%s is ready", back.address)
+	case err != nil && back.ready:
 		b.logf("%s is not ready: %v", back.address, err)
 	}
-	back.ready = false
+	back.ready = err == nil
+	b.begun = b.begun || back.ready
+	if !errors.Is(err, errSilent) {
+		back.silent = 0
+		return
+	}
+	back.silent++
+	if back.silent < maxSilent || len(back.conns) == 0 {
+		return
+	}
 	for _, other := range b.backends {
 		if other.ready {
+			b.logf("%s is silent: %d clients are let go", back.address, len(back.conns))
 			for conn := range back.conns {
 				_ = conn.Close() // both directions of carry end
 			}

@@ -35,13 +35,12 @@ func (b *balancer) tries() []string {
 }
 
 // Clients go to API servers that are ready, in turn, and to others only after
-// them; those of one that is given up are let go if there is another.
+// them; those of one that is silent for long are let go if there is another.
 func TestBalancerChoosesWhoIsReady(t *testing.T) {
 	b := newTestBalancer("a", "b")
 	if _, begun := b.order(); begun {
 		t.Error("begun although none was ever ready")
 	}
-	failed := errors.New("refused")
 	b.checked(b.backends[1], nil)
 	for range 3 {
 		if got := b.tries(); !slices.Equal(got, []string{"b", "a"}) {
@@ -58,16 +57,20 @@ func TestBalancerChoosesWhoIsReady(t *testing.T) {
 
 	ours, theirs := net.Pipe()
 	b.backends[0].conns[ours] = struct{}{}
-	for range missedChecks - 1 {
-		b.checked(b.backends[0], failed)
+	for range 2 * maxSilent { // however often it is not ready: it speaks
+		b.checked(b.backends[0], errors.New("500"))
 	}
-	if !b.backends[0].ready {
-		t.Errorf("given up before %d checks were missed", missedChecks)
-	}
-	b.checked(b.backends[0], failed)
 	if got := b.tries(); !slices.Equal(got, []string{"b", "a"}) {
-		t.Errorf("with a given up, clients try %v", got)
+		t.Errorf("with a not ready, clients try %v", got)
 	}
+	for range maxSilent - 1 {
+		b.checked(b.backends[0], errSilent)
+	}
+	go func() { _, _ = ours.Write([]byte("x")) }()
+	if _, err := theirs.Read(make([]byte, 1)); err != nil {
+		t.Errorf("a client of a is told %v before it was silent for long", err)
+	}
+	b.checked(b.backends[0], errSilent)
 	if _, err := theirs.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("a client of a is told %v, want the end of its connection", err)
 	}
@@ -75,12 +78,46 @@ func TestBalancerChoosesWhoIsReady(t *testing.T) {
 	// The last one keeps its clients: they have nowhere else to go.
 	ours, theirs = net.Pipe()
 	b.backends[1].conns[ours] = struct{}{}
-	for range missedChecks {
-		b.checked(b.backends[1], failed)
+	for range maxSilent {
+		b.checked(b.backends[1], errSilent)
 	}
 	go func() { _, _ = ours.Write([]byte("x")) }()
 	if _, err := theirs.Read(make([]byte, 1)); err != nil {
 		t.Errorf("a client of the last one is told %v, want its connection kept", err)
+	}
+}
+
+// A server that accepts and says nothing is told from one that refuses, and from
+// one that is slow to say that it is ready.
+func TestReadiness(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+	slow := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(slow.Close)
+	roots := x509.NewCertPool()
+	roots.AddCert(slow.Certificate())
+	for _, tt := range []struct {
+		name    string
+		address net.Addr
+		silent  bool
+	}{{"silent", silent.Addr(), true}, {"gone", gone.Addr(), false}, {"slow", slow.Listener.Addr(), false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			err := readiness(tt.address.String(), roots, nil)(t.Context())
+			if err == nil || errors.Is(err, errSilent) != tt.silent {
+				t.Errorf("error is %v; want it to be errSilent: %t", err, tt.silent)
+			}
+		})
 	}
 }
 
@@ -161,8 +198,9 @@ func TestBalance(t *testing.T) {
 	}
 	notReady[0].Store(true)
 	for inARow := 0; inARow < 4; { // the test's own time limit ends this
-		// One who is with the first when it is given up sees an end.
-		if body, err := get(listeners[0]); err == nil && body == "1" {
+		if body, err := get(listeners[0]); err != nil {
+			t.Fatal(err)
+		} else if body == "1" {
 			inARow++
 		} else {
 			inARow = 0

@@ -206,6 +206,10 @@ func up(ctx context.Context, f flags, want plan, asked bool, with []string, stde
 	s, err := d.readState()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		missing, err := lackingInotify(want)
+		if err := errors.Join(err, lacking(missing)); err != nil {
+			return err
+		}
 		port, err := freePort()
 		if err != nil {
 			return err

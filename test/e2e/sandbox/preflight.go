@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -106,6 +107,43 @@ func preflight(ctx context.Context, needGo bool) []lack {
 		}
 	}
 	return missing
+}
+
+// inotify instances that a sandbox takes: the kernel allows each user so many on
+// the whole machine, and a kubelet or API server that gets none ends at once.
+const (
+	inotifyPerNode         = 9
+	inotifyPerControlPlane = 7  // beyond every node's
+	inotifyOnce            = 12 // controller manager and scheduler
+)
+
+// lackingInotify lists what the kernel's limit leaves no room for, if so.
+func lackingInotify(p plan) ([]lack, error) {
+	const setting = "fs.inotify.max_user_instances"
+	b, err := os.ReadFile("/proc/sys/fs/inotify/max_user_instances")
+	if err != nil {
+		return nil, nil // a kernel without the limit
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", setting, err)
+	}
+	open, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	if err != nil {
+		return nil, err
+	}
+	used := 0
+	for _, fd := range open {
+		if target, err := os.Readlink(fd); err == nil && target == "anon_inode:inotify" {
+			used++
+		}
+	}
+	need := inotifyPerNode*len(p.Nodes) + inotifyPerControlPlane*len(p.controlPlanes()) + inotifyOnce
+	if used+need <= limit {
+		return nil, nil
+	}
+	return []lack{{what: fmt.Sprintf("inotify instances: of %s=%d %d are in use, and %d are needed; take another sandbox down, or raise the limit with sysctl",
+		setting, limit, used, need)}}, nil
 }
 
 // lacking makes one error of everything that is missing, nil of nothing.
