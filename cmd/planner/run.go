@@ -86,7 +86,7 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 	before, stop := e.interruptible(ctx)
 	started, err := func() (*pipelinev1.PipelineRun, error) {
 		screen.show("asking %s whether the plan can run", cluster.Server)
-		if err := cluster.Preflight(before, objects); err != nil {
+		if err := cluster.Preflight(before, plan, objects); err != nil {
 			return nil, err
 		}
 		screen.show("applying %d objects", len(objects))

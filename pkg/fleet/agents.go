@@ -84,7 +84,11 @@ func (f *Fleet) Measure(ctx context.Context, w *checkup.Worksheet, roster *check
 		case len(targets) == 0:
 			sink.Source(checkup.Source{Source: s})
 		case w.Sources[s].Node == "":
-			sink.Source(checkup.Source{Source: s, Cause: &checkup.Cause{Stage: checkup.StageSchedule, Message: "it is on no node, so there is none for an agent to stand on"}})
+			cause := w.Sources[s].Cause
+			if cause == nil {
+				cause = &checkup.Cause{Stage: checkup.StageSchedule, Message: "it is on no node, so there is none for an agent to stand on"}
+			}
+			sink.Source(checkup.Source{Source: s, Cause: cause})
 		default:
 			sink.Source(checkup.Source{Source: s, Cause: setupCause("none of its targets came up, so no agent was started")})
 		}

@@ -462,8 +462,9 @@ func TestHostNetworkRefused(t *testing.T) {
 // TestSourceWithoutNode: a component that is on no node is a cause, and keeps no
 // other from being measured.
 func TestSourceWithoutNode(t *testing.T) {
-	w := connections(2)
-	w.Sources[0].Node = ""
+	w := connections(3)
+	w.Sources[0].Node, w.Sources[2].Node = "", ""
+	w.Sources[2].Cause = setupCause("no pod of it was seen")
 	f, _ := newFleet(t, newCluster())
 	f.OpenLog = (&logs{w: w, of: map[int]func(context.Context, int) (io.ReadCloser, error){
 		1: func(context.Context, int) (io.ReadCloser, error) { return text(join(watchLog(w, 1, 3))), nil },
@@ -474,6 +475,9 @@ func TestSourceWithoutNode(t *testing.T) {
 	}
 	if cause := s.sources[0].Cause; cause == nil || cause.Stage != checkup.StageSchedule {
 		t.Errorf("cause %v, want one of stage schedule", cause)
+	}
+	if cause := s.sources[2].Cause; !cmp.Equal(w.Sources[2].Cause, cause) {
+		t.Errorf("cause %v, want the worksheet's", cause)
 	}
 	if cause := s.sources[1].Cause; cause != nil {
 		t.Errorf("the other source has the cause %v, want none", cause)

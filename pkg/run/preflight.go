@@ -3,6 +3,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,9 +12,12 @@ import (
 	"github.com/hashicorp/go-multierror"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
 // OldestTekton is the oldest Tekton Pipelines that a plan runs on: from 1.10 on
@@ -24,15 +28,15 @@ const OldestTekton = "1.12.0"
 // tektonNamespace is where Tekton's own installation manifests put it.
 const tektonNamespace = "tekton-pipelines"
 
-// Preflight asks the cluster whether the objects can be applied and run, and
-// returns every obstacle at once. It changes nothing.
-func (c *Cluster) Preflight(ctx context.Context, objects []runtime.Object) error {
+// Preflight asks the cluster whether the objects of a plan can be applied and run,
+// and returns every obstacle at once. It changes nothing.
+func (c *Cluster) Preflight(ctx context.Context, plan *checkup.Plan, objects []runtime.Object) error {
 	if err := c.reach(ctx); err != nil {
 		return err
 	}
 	var obstacles *multierror.Error
 	obstacles = multierror.Append(obstacles, c.checkTekton(ctx))
-	obstacles = multierror.Append(obstacles, c.checkNamespace(ctx))
+	obstacles = multierror.Append(obstacles, c.checkNamespace(ctx, plan))
 	obstacles = multierror.Append(obstacles, c.checkRights(ctx, objects))
 	if obstacles != nil {
 		obstacles.ErrorFormat = listErrors
@@ -72,7 +76,10 @@ func (c *Cluster) checkTekton(ctx context.Context) error {
 	return nil
 }
 
-func (c *Cluster) checkNamespace(ctx context.Context) error {
+// enforceLabel says on a namespace which pod security standard is enforced in it.
+const enforceLabel = "pod-security.kubernetes.io/enforce"
+
+func (c *Cluster) checkNamespace(ctx context.Context, plan *checkup.Plan) error {
 	namespace, err := c.Kube.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -82,15 +89,46 @@ func (c *Cluster) checkNamespace(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("read namespace %s: %w", c.Namespace, err)
 	}
-	if namespace.Labels["pod-security.kubernetes.io/enforce"] != "restricted" {
-		return nil
+	enforced := namespace.Labels[enforceLabel]
+	var obstacles *multierror.Error
+	if check := c.hostNetwork(ctx, plan); check != "" && (enforced == "baseline" || enforced == "restricted") {
+		obstacles = multierror.Append(obstacles, fmt.Errorf("namespace %s enforces %s pod security, which forbids agents of check %s to stand in their nodes' networks, where components of the control plane are; "+
+			"allow it (kubectl label --overwrite namespace %s %s=privileged) or choose another with --namespace", c.Namespace, enforced, check, c.Namespace, enforceLabel))
 	}
-	flags, err := c.Kube.CoreV1().ConfigMaps(tektonNamespace).Get(ctx, "feature-flags", metav1.GetOptions{})
-	if err != nil || flags.Data["set-security-context"] == "true" {
-		return nil
+	if enforced == "restricted" {
+		flags, err := c.Kube.CoreV1().ConfigMaps(tektonNamespace).Get(ctx, "feature-flags", metav1.GetOptions{})
+		if err == nil && flags.Data["set-security-context"] != "true" {
+			obstacles = multierror.Append(obstacles, fmt.Errorf("namespace %s enforces restricted pod security, and Tekton does not give its own containers a security context there; "+
+				"set set-security-context: \"true\" in ConfigMap %s/feature-flags", c.Namespace, tektonNamespace))
+		}
 	}
-	return fmt.Errorf("namespace %s enforces restricted pod security, and Tekton does not give its own containers a security context there; "+
-		"set set-security-context: \"true\" in ConfigMap %s/feature-flags", c.Namespace, tektonNamespace)
+	return obstacles.ErrorOrNil()
+}
+
+// hostNetwork names a check of the plan whose agents will stand in their nodes'
+// networks, or returns "" if none is known to. Where the cluster's own shape
+// decides, it is that of kubeadm or OpenShift that has components there.
+func (c *Cluster) hostNetwork(ctx context.Context, plan *checkup.Plan) string {
+	for _, name := range plan.CheckNames() {
+		control := plan.Checks[name].ControlPlane
+		switch {
+		case control == nil || control.Preset == checkup.PresetGeneric:
+		case control.Preset != checkup.PresetAuto || c.showsControlPlane(ctx):
+			return name
+		}
+	}
+	return ""
+}
+
+// showsControlPlane reports whether API servers can be seen as pods: kubeadm's by
+// their label, OpenShift's by its API. Whoever may not look sees none.
+func (c *Cluster) showsControlPlane(ctx context.Context) bool {
+	pods, err := c.Kube.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "component=kube-apiserver", Limit: 1})
+	if err == nil && len(pods.Items) > 0 {
+		return true
+	}
+	_, err = c.Kube.Discovery().ServerResourcesForGroupVersion("config.openshift.io/v1")
+	return err == nil
 }
 
 // checkRights asks for the verbs that Apply and Start use. A cluster that does
@@ -108,10 +146,14 @@ func (c *Cluster) checkRights(ctx context.Context, objects []runtime.Object) err
 		if err != nil {
 			return err
 		}
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			return fmt.Errorf("apply %T: %w", object, err)
+		}
 		for _, verb := range []string{"create", "patch"} {
 			r := right{verb, target.resource.Group, target.resource.Resource, ""}
 			if target.namespaced {
-				r.namespace = c.Namespace
+				r.namespace = cmp.Or(accessor.GetNamespace(), c.Namespace)
 			}
 			want(r)
 		}

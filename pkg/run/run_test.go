@@ -80,6 +80,22 @@ func namespace(restricted bool) *corev1.Namespace {
 	return n
 }
 
+// enforcing is the namespace with a pod security standard.
+func enforcing(standard string) *corev1.Namespace {
+	n := namespace(false)
+	n.Labels = map[string]string{"pod-security.kubernetes.io/enforce": standard}
+	return n
+}
+
+func controlPlane(preset checkup.Preset) *checkup.Plan {
+	return &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"api": {ControlPlane: &checkup.ControlPlane{Preset: preset}}}}
+}
+
+// apiServer is a kube-apiserver as kubeadm makes it.
+func apiServer() *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "kube-apiserver-n0", Namespace: "kube-system", Labels: map[string]string{"component": "kube-apiserver"}}}
+}
+
 func tektonConfig(name string, data map[string]string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: tektonNamespace}, Data: data}
 }
@@ -89,7 +105,9 @@ func TestPreflight(t *testing.T) {
 		name     string
 		existing []runtime.Object
 		change   func(*kubefake.Clientset)
-		want     []string // lines of the error, in order; each a part of its line
+		plan     *checkup.Plan    // nil is one without checks
+		objects  []runtime.Object // beside one of each kind
+		want     []string         // lines of the error, in order; each a part of its line
 	}{
 		{name: "all well", existing: []runtime.Object{namespace(false)}},
 		{
@@ -130,6 +148,53 @@ func TestPreflight(t *testing.T) {
 			},
 		},
 		{
+			name:     "agents in their nodes' networks, where that is forbidden",
+			existing: []runtime.Object{enforcing("baseline")}, plan: controlPlane(checkup.PresetKubeadm),
+			want: []string{"namespace ns enforces baseline pod security, which forbids agents of check api to stand in their nodes' networks, where components of the control plane are; allow it (kubectl label --overwrite namespace ns pod-security.kubernetes.io/enforce=privileged)"},
+		},
+		{
+			name:     "likewise where the cluster shows its control plane",
+			existing: []runtime.Object{enforcing("restricted"), apiServer()}, plan: controlPlane(checkup.PresetAuto),
+			want: []string{"namespace ns enforces restricted pod security, which forbids agents of check api"},
+		},
+		{
+			name:     "likewise OpenShift",
+			existing: []runtime.Object{enforcing("baseline")}, plan: controlPlane(checkup.PresetAuto),
+			change: func(kube *kubefake.Clientset) {
+				discovery := kube.Discovery().(*discoveryfake.FakeDiscovery)
+				discovery.Resources = append(discovery.Resources, &metav1.APIResourceList{GroupVersion: "config.openshift.io/v1"})
+			},
+			want: []string{"namespace ns enforces baseline pod security, which forbids agents of check api"},
+		},
+		{
+			name:     "a control plane that is not visible has no agents in its nodes' networks",
+			existing: []runtime.Object{enforcing("baseline")}, plan: controlPlane(checkup.PresetAuto),
+		},
+		{
+			name:     "nor has one of which only the API is probed",
+			existing: []runtime.Object{enforcing("baseline"), apiServer()}, plan: controlPlane(checkup.PresetGeneric),
+		},
+		{
+			name:     "nor is it forbidden everywhere",
+			existing: []runtime.Object{enforcing("privileged"), apiServer()}, plan: controlPlane(checkup.PresetKubeadm),
+		},
+		{
+			name:     "roles in other namespaces",
+			existing: []runtime.Object{namespace(false)},
+			objects:  []runtime.Object{&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "kube-system"}}},
+			change: func(kube *kubefake.Clientset) {
+				kube.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+					review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
+					review.Status.Allowed = review.Spec.ResourceAttributes.Namespace != "kube-system"
+					return true, review, nil
+				})
+			},
+			want: []string{
+				"missing right: create roles.rbac.authorization.k8s.io in namespace kube-system",
+				"missing right: patch roles.rbac.authorization.k8s.io in namespace kube-system",
+			},
+		},
+		{
 			name: "a namespace that may not be read is no obstacle",
 			change: func(kube *kubefake.Clientset) {
 				kube.PrependReactor("get", "namespaces", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -144,7 +209,11 @@ func TestPreflight(t *testing.T) {
 			if tt.change != nil {
 				tt.change(kube)
 			}
-			err := cluster.Preflight(t.Context(), objects())
+			plan := tt.plan
+			if plan == nil {
+				plan = &checkup.Plan{}
+			}
+			err := cluster.Preflight(t.Context(), plan, append(objects(), tt.objects...))
 			if len(tt.want) == 0 {
 				if err != nil {
 					t.Fatal(err)
@@ -376,7 +445,7 @@ current-context: x
 		t.Fatalf("%+v, %v", cluster, err)
 	}
 	// Nothing listens there: the first question says so, and names the server.
-	if err := cluster.Preflight(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "cannot reach the API server at http://127.0.0.1:1") {
+	if err := cluster.Preflight(t.Context(), &checkup.Plan{}, nil); err == nil || !strings.Contains(err.Error(), "cannot reach the API server at http://127.0.0.1:1") {
 		t.Errorf("unreachable API server: %v", err)
 	}
 	if cluster, err = Connect(Access{Kubeconfig: good, Namespace: "mine"}); err != nil || cluster.Namespace != "mine" {
