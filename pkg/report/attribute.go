@@ -87,14 +87,13 @@ func (b *blamer) ends(pairs []int) (sources, targets int) {
 	return len(s), len(t)
 }
 
-// add makes a finding that explains the pairs; those of them that fail.
-func (b *blamer) add(f checkup.Finding, pairs, targets []int) *blamed {
+// add makes a finding that explains those of the pairs that fail.
+func (b *blamer) add(f checkup.Finding, pairs, targets []int) {
 	found := &blamed{Finding: f, targets: targets}
 	b.found = append(b.found, found)
 	for _, i := range pairs {
 		b.give(found, i)
 	}
-	return found
 }
 
 func (b *blamer) give(f *blamed, pair int) {
@@ -265,7 +264,7 @@ func (b *blamer) components(targets []int) {
 		f := checkup.Finding{
 			Cause: checkup.CauseTarget, Subject: target.Name(),
 			Message: fmt.Sprintf("%s, %s: %s", target.Name(), b.where(target, addresses), b.effect(pairs)),
-			For:     b.evidence(fmt.Sprintf("%d of %s to it fail, from %s", len(pairs), count(len(all), "measured pair"), some(b.names(pairs), "source")), pairs),
+			For:     b.evidence(fmt.Sprintf("%d of %s to it fail, from %s", b.count(all), count(len(all), "measured pair"), some(b.names(all), "source")), pairs),
 		}
 		if nodes := b.nodes(pairs); len(nodes) == 1 && nodes[0] != "" {
 			// From one node alone the way to the target looks like the target.
@@ -342,12 +341,14 @@ func (b *blamer) sources() {
 		return targets > 1 && b.allFail(left)
 	}
 	on := map[string][]int{} // measured sources, by node
+	bad := make([]bool, len(b.from))
 	for s := range b.from {
 		if len(b.from[s]) > 0 {
 			on[b.w.Sources[s].Node] = append(on[b.w.Sources[s].Node], s)
 		}
-		b.bad[s] = fails(s)
+		bad[s] = fails(s)
 	}
+	b.bad = bad
 	for s := range b.from {
 		if !b.bad[s] {
 			continue
