@@ -854,8 +854,9 @@ func act(c checkup.Cause) string {
 	case checkup.StageConnect:
 		return "no connection (" + c.Message + ")"
 	case checkup.StageHandshake:
-		if strings.HasPrefix(c.Message, "timed out") {
-			return "accepts connections and then says nothing (handshake: " + c.Message + ")"
+		// pkg/probe's words for a peer that is silent
+		if long, silent := strings.CutPrefix(c.Message, "accepted the connection and then said nothing"); silent {
+			return "accepts connections and then says nothing" + long
 		}
 		return "accepts connections, but makes no TLS handshake (" + c.Message + ")"
 	case checkup.StageResponse:

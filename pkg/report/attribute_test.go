@@ -45,7 +45,7 @@ func TestBlame(t *testing.T) {
 		}, []string{"target etcd-server-cp-2"}, "etcd-server-cp-2, etcd on node cp-2 at 10.0.0.2:2379: no connection (connection refused)"},
 		{"a component that says nothing", func(*plane) fault {
 			return fault{end: func(t int, _ time.Duration) *checkup.Cause { return because(t == etcd, silent) }}
-		}, []string{"target etcd-server-cp-2"}, "accepts connections and then says nothing"},
+		}, []string{"target etcd-server-cp-2"}, "accepts connections and then says nothing for 10s"},
 		{"a component that is not ready", func(*plane) fault {
 			return fault{end: func(t int, _ time.Duration) *checkup.Cause { return because(t == etcd, notReady) }}
 		}, []string{"target etcd-server-cp-2"}, "gives no good response"},

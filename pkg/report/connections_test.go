@@ -182,7 +182,7 @@ func TestJudgeConnection(t *testing.T) {
 		{"fewer than were told, and failed", func(c *connection) {
 			c.record.Sources[0].End.Results = 6
 			c.fail(silent, 0, 1, 2, 3, 4)
-		}, checkup.Fail, "handshake: timed out after 10s"},
+		}, checkup.Fail, "handshake: accepted the connection and then said nothing for 10s"},
 		{"spoiled in part", func(c *connection) { c.record.Results[1].Unmeasured = spoilt }, checkup.Unmeasured, "self: 1 of 5 measurements are none, and 4 of 5 ordered are too few to pass; the last of them: held up for 80ms"},
 		{"mostly spoiled, and failed", func(c *connection) {
 			c.fail(refused, 0, 1, 2, 3, 4)
@@ -196,7 +196,7 @@ func TestJudgeConnection(t *testing.T) {
 
 		// Expectations.
 		{"never connects", func(c *connection) { c.fail(refused, 0, 1, 2, 3, 4) }, checkup.Fail, "connect: connection refused"},
-		{"never says a thing", func(c *connection) { c.fail(silent, 0, 1, 2, 3, 4) }, checkup.Fail, "handshake: timed out after 10s"},
+		{"never says a thing", func(c *connection) { c.fail(silent, 0, 1, 2, 3, 4) }, checkup.Fail, "handshake: accepted the connection and then said nothing for 10s"},
 		{"failed in part, without a limit", func(c *connection) { c.fail(refused, 0, 1, 2, 3) }, checkup.Pass, ""},
 		{"failed in part, over the limit", func(c *connection) {
 			c.fail(refused, 1, 2)
@@ -215,7 +215,7 @@ func TestJudgeConnection(t *testing.T) {
 		{"an outage to the end", func(c *connection) {
 			c.fail(silent, 2, 3, 4)
 			c.w.Connections.MaxOutage = ptr(checkup.Duration(time.Second))
-		}, checkup.Fail, "handshake: an outage of at least 2s, limit 1s, from 2026-01-02T03:04:07.000Z, not over at 2026-01-02T03:04:09.000Z: timed out after 10s"},
+		}, checkup.Fail, "handshake: an outage of at least 2s, limit 1s, from 2026-01-02T03:04:07.000Z, not over at 2026-01-02T03:04:09.000Z: accepted the connection and then said nothing for 10s"},
 		{"unreachable, but connected", func(c *connection) {
 			c.w.Expect.Unreachable = true
 			c.fail(silent, 0, 1, 2, 3, 4)

@@ -44,8 +44,8 @@ const (
 var (
 	refused   = &checkup.Cause{Stage: checkup.StageConnect, Message: "connection refused"}
 	timedOut  = &checkup.Cause{Stage: checkup.StageConnect, Message: "timed out after 10s"}
-	silent    = &checkup.Cause{Stage: checkup.StageHandshake, Message: "timed out after 10s"}
-	notReady  = &checkup.Cause{Stage: checkup.StageResponse, Message: "500 Internal Server Error"}
+	silent    = &checkup.Cause{Stage: checkup.StageHandshake, Message: "accepted the connection and then said nothing for 10s"}
+	notReady  = &checkup.Cause{Stage: checkup.StageResponse, Message: "HTTP status 500 Internal Server Error"}
 	noAddress = &checkup.Cause{Stage: checkup.StageResolve, Message: "no such host"}
 )
 
