@@ -45,13 +45,16 @@ const (
 	// writeTimeout bounds one request, so that an API server that hangs is tried
 	// again.
 	writeTimeout = 10 * time.Second
-	// retryFirst doubles up to retryMost while the API server is away; an object
-	// that it refuses is tried again after retryRefused.
+	// retryFirst doubles up to retryMost while the API server is away, and each
+	// time one object is tried; one that it refuses is tried again after
+	// retryRefused.
 	retryFirst   = time.Second
-	retryMost    = 15 * time.Second
+	retryMost    = 5 * time.Second
 	retryRefused = time.Minute
-	// forbiddenTries is how often Open tries to list what it may not; the tries are
-	// retryFirst, and then twice that apart.
+	// listEvery is how often Open tries to list the objects, until listTimeout; or
+	// forbiddenTries times what it may not.
+	listEvery      = 2 * time.Second
+	listTimeout    = time.Minute
 	forbiddenTries = 3
 	// refusedLines is how many refused objects are logged one by one.
 	refusedLines = 5
@@ -171,10 +174,9 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 // list reads all objects of the namespace, those of others too, by name.
 func (b *Book) list(ctx context.Context) (map[string]*unstructured.Unstructured, error) {
 	live := map[string]*unstructured.Unstructured{}
-	backoff := wait.Backoff{Duration: retryFirst, Factor: 2, Cap: retryMost, Steps: 8}
 	var last error
 	forbidden := 0
-	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, listEvery, listTimeout, true, func(ctx context.Context) (bool, error) {
 		clear(live)
 		last = eachObject(ctx, b.objects, metav1.ListOptions{}, func(u *unstructured.Unstructured) error {
 			live[u.GetName()] = u
@@ -447,7 +449,8 @@ func (b *Book) step(ctx context.Context) time.Duration {
 		return min(wait, idle)
 	}
 	due := b.due(func(p *pair) bool { return b.isDue(p, now) })
-	n := min(len(due), batchSize, max(0, int(b.limiter.TokensAt(now))))
+	most := b.batch()
+	n := min(len(due), most, max(0, int(b.limiter.TokensAt(now))))
 	b.limiter.AllowN(now, n)
 	batch := b.take(due[:n])
 	b.mu.Unlock()
@@ -455,12 +458,20 @@ func (b *Book) step(ctx context.Context) time.Duration {
 	b.write(ctx, batch)
 	b.events.send(ctx, time.Now())
 	switch {
-	case n < len(due) && n < batchSize: // wait for tokens
+	case n < len(due) && n < most: // wait for tokens
 		return time.Second * writesAtOnce / writesPerSecond
 	case n < len(due):
 		return 0
 	}
 	return idle
+}
+
+// batch is how many objects are tried next, at most. b.mu is held.
+func (b *Book) batch() int {
+	if b.trouble != nil {
+		return 1
+	}
+	return batchSize
 }
 
 // isDue reports whether a pair is to be written. b.mu is held.
@@ -627,7 +638,7 @@ func (b *Book) Close(ctx context.Context) error {
 		due := b.due(func(p *pair) bool { return p.changes > 0 && p.retry.IsZero() })
 		var batch []*job
 		if wait <= 0 {
-			batch = b.take(due[:min(len(due), batchSize)])
+			batch = b.take(due[:min(len(due), b.batch())])
 		}
 		b.mu.Unlock()
 		if len(due) == 0 { // events last: the objects say it, too
