@@ -132,7 +132,10 @@ func TestProbeTellsWhatItKnowsOnSIGTERM(t *testing.T) {
 				return
 			}
 			conn.Close()
-			connected <- conn
+			select {
+			case connected <- conn:
+			case <-t.Context().Done():
+			}
 		}
 	}()
 	order := checkup.Order{

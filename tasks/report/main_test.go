@@ -12,11 +12,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/tasks/internal/task"
@@ -191,6 +195,64 @@ func TestNotKept(t *testing.T) {
 	}
 	if v, where := result(t, tk, "verdict"), result(t, tk, "report"); v != "pass" || where != "" {
 		t.Errorf("verdict %q, report %q; want pass, and nowhere", v, where)
+	}
+}
+
+// TestRetire: the objects of pairs that nobody expects any more go when their
+// retention is over; where none are written, nobody looks.
+func TestRetire(t *testing.T) {
+	old := func(name string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{}}
+		u.SetGroupVersionKind(connectivity.Resource.GroupVersion().WithKind(connectivity.Kind))
+		u.SetName(name)
+		u.SetNamespace("ns")
+		u.SetLabels(map[string]string{checkup.LabelManagedBy: checkup.ManagedBy, checkup.LabelPlan: "day-2", checkup.LabelCheck: "mesh"})
+		u.SetCreationTimestamp(metav1.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
+		return u
+	}
+	for _, tt := range []struct {
+		name   string
+		sheet  *checkup.ConnectionSheet
+		broken error
+		left   int
+		err    string
+	}{
+		{name: "of another kind", left: 1},
+		{name: "none are written", sheet: &checkup.ConnectionSheet{}, left: 1},
+		{name: "none could be written", sheet: &checkup.ConnectionSheet{Unwritten: "no CRD", Checks: checkup.ConnectivityChecks{Write: true}}, left: 1},
+		{name: "retention is over", sheet: &checkup.ConnectionSheet{Checks: checkup.ConnectivityChecks{Write: true}}},
+		{name: "the API server is away", sheet: &checkup.ConnectionSheet{Checks: checkup.ConnectivityChecks{Write: true}}, left: 1,
+			broken: errors.New("no route to host"), err: "::error::check mesh: look through the objects of its pairs: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tk, _, log := newTask(t, true, planOf(checkup.RequireNothing, checkup.TeardownAlways))
+			var frozen record.Frozen
+			store := tk.Store("day-2")
+			if err := store.Load(t.Context(), record.Worksheet("mesh"), &frozen); err != nil {
+				t.Fatal(err)
+			}
+			frozen.Worksheet.Connections = tt.sheet
+			if err := store.Save(t.Context(), record.Worksheet("mesh"), frozen); err != nil {
+				t.Fatal(err)
+			}
+			objects := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{connectivity.Resource: connectivity.Kind + "List"}, old("gone"))
+			objects.PrependReactor("delete", "*", func(k8stesting.Action) (bool, runtime.Object, error) { return tt.broken != nil, nil, tt.broken })
+			tk.Dynamic = objects
+			if err := run(t.Context(), tk); (err != nil) != (tt.err != "") {
+				t.Errorf("%v, want failure: %v; log:\n%s", err, tt.err != "", log)
+			}
+			if !strings.Contains(log.String(), tt.err) {
+				t.Errorf("the log does not say %q:\n%s", tt.err, log)
+			}
+			result(t, tk, "verdict")
+			left, err := objects.Resource(connectivity.Resource).Namespace("ns").List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(left.Items) != tt.left {
+				t.Errorf("%d objects are left, want %d", len(left.Items), tt.left)
+			}
+		})
 	}
 }
 

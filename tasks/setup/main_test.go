@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -54,6 +55,7 @@ func newTask(t *testing.T, nodes ...string) (*task.Task, *fake.Clientset, *strin
 	client := fake.NewClientset()
 	for _, n := range nodes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n, Labels: map[string]string{"kubernetes.io/os": "linux"}}}
+		node.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110")}
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		if err := client.Tracker().Add(node); err != nil {
 			t.Fatal(err)
@@ -254,7 +256,7 @@ func TestSetupOfPlacement(t *testing.T) {
 		t.Fatal(err)
 	}
 	if sheet := frozen.Worksheet.Placement; sheet == nil || len(sheet.Sides) != 2 || len(sheet.Sides[0].Eligible) != 2 {
-		t.Errorf("sheet %+v, want two sides, each on both nodes", sheet)
+		t.Error("want two sides, each of which may land on both nodes")
 	}
 	if !strings.Contains(log.String(), "source (Deployment): 2 nodes are eligible, 0 are not") {
 		t.Errorf("the log does not say what came out:\n%s", log)
