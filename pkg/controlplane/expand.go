@@ -106,7 +106,8 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*expansion, err
 		n := &s.Nodes[i]
 		x.nodes[n.Name] = n
 		for _, ip := range n.InternalIPs {
-			if a, err := netip.ParseAddr(ip); err == nil {
+			a, err := netip.ParseAddr(ip)
+			if other, taken := x.addresses[a.Unmap()]; err == nil && (!taken || n.Name < other) {
 				x.addresses[a.Unmap()] = n.Name
 			}
 		}

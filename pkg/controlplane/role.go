@@ -189,8 +189,8 @@ type served struct {
 	namespace, name  string
 	// ports of it that matter; none means each.
 	ports []int
-	// base of the labels of its endpoints and addresses.
-	endpoint, cluster string
+	// base of the labels of its sources, endpoints and addresses.
+	source, endpoint, cluster string
 	// first says that the first address has no number in its label.
 	first bool
 	cause string // why it is nil
@@ -212,7 +212,7 @@ func (x *expansion) servicesOf(name string) []served {
 	}
 	switch {
 	case r.Service != nil:
-		v := served{namespace: r.Service.Namespace, name: r.Service.Name, endpoint: name, cluster: name + "-service-cluster"}
+		v := served{namespace: r.Service.Namespace, name: r.Service.Name, source: name, endpoint: name, cluster: name + "-service-cluster"}
 		if r.Service.Port != 0 {
 			v.ports = []int{r.Service.Port}
 		}
@@ -222,7 +222,7 @@ func (x *expansion) servicesOf(name string) []served {
 		add(v)
 	case name == checkup.ComponentAggregatedAPIServer && !r.own:
 		if _, unseen := x.lookedAt(whatAPIServices); unseen != "" {
-			return []served{{endpoint: name, cluster: name + "-service-cluster", cause: unseen}}
+			return []served{{source: name, endpoint: name, cluster: name + "-service-cluster", cause: unseen}}
 		}
 		ports := map[[2]string][]int{}
 		var keys [][2]string
@@ -244,7 +244,7 @@ func (x *expansion) servicesOf(name string) []served {
 				base, first = key[0], true
 			}
 			slices.Sort(ports[key])
-			add(served{namespace: key[0], name: key[1], ports: ports[key], endpoint: base + "-endpoint", cluster: base + "-service-cluster", first: first})
+			add(served{namespace: key[0], name: key[1], ports: ports[key], source: base, endpoint: base + "-endpoint", cluster: base + "-service-cluster", first: first})
 		}
 		if len(keys) == 0 && !x.chosen {
 			x.warn("no APIService has a Service: there is no aggregated API server to probe")
@@ -400,9 +400,12 @@ func (x *expansion) endpointTargets(name string) []*target {
 		used, causes := v.usedPorts()
 		var notReady []string
 		byAddress := map[at]*target{}
+		endpoints := slices.SortedFunc(slices.Values(v.Endpoints), func(a, b cluster.ServiceEndpoint) int {
+			return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Pod, b.Pod))
+		})
 		for _, p := range used {
 			some := false
-			for _, e := range v.Endpoints {
+			for _, e := range endpoints {
 				if e.PortName != p.Name {
 					continue
 				}
@@ -554,6 +557,9 @@ func (x *expansion) hostTargets(name string) []*target {
 			cause = cmp.Or(cause, "none of its addresses is that of a node")
 		}
 	}
+	slices.SortFunc(all, func(a, b at) int {
+		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.port, b.port), cmp.Compare(a.pod, b.pod))
+	})
 	var targets []*target
 	known := map[string]*target{}
 	for _, a := range all {
@@ -752,17 +758,16 @@ func (x *expansion) sourcesOf(name string) []*source {
 	case r.Service != nil && r.own, name == checkup.ComponentAggregatedAPIServer && !r.own:
 		services := x.servicesOf(name)
 		for _, v := range services {
-			label := cmp.Or(strings.TrimSuffix(v.endpoint, "-endpoint"), name)
 			switch {
 			case v.Service == nil:
-				add(nil, label, v.cause)
+				add(nil, v.source, v.cause)
 			case v.Selector == "" && x.chosen && len(services) == 1:
-				add(nil, label, fmt.Sprintf("service %s/%s has no selector, so that its pods are not known", v.namespace, v.name))
+				add(nil, v.source, fmt.Sprintf("service %s/%s has no selector, so that its pods are not known", v.namespace, v.name))
 			case v.Selector == "":
 				x.warn("%s: service %s/%s has no selector, so that its pods are not known: it is probed, but not probed from", name, v.namespace, v.name)
 			default:
 				found, cause := x.selected(v.namespace, v.Selector)
-				add(found, label, cause)
+				add(found, v.source, cause)
 			}
 		}
 		if len(services) == 0 && x.chosen {

@@ -390,7 +390,7 @@ func hostPort(address string, otherwise int) (string, int, error) {
 		return host, otherwise, nil
 	}
 	n, err := strconv.Atoi(port)
-	if err != nil || n < 1 || n > 65535 || host == "" {
+	if err != nil || n < 1 || n > 65535 || host == "" || strings.ContainsAny(host, "/ []") {
 		return "", 0, fmt.Errorf("%q is no host with a port", address)
 	}
 	return host, n, nil
