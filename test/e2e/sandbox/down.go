@@ -108,25 +108,36 @@ func (d dirs) removeCgroups(deadline time.Time) error {
 	}
 }
 
-// cgroups lists the sandbox's cgroups, parents before children.
+// cgroups lists the sandbox's cgroups, parents before children: its own, and
+// those that containerd made for containers which it still has on record.
 func (d dirs) cgroups() ([]string, error) {
 	mounts, err := cgroupMounts()
 	if err != nil {
 		return nil, err
 	}
+	names := []string{d.cgroup()}
+	for _, kind := range []string{"sandboxes", "containers"} {
+		// The pattern is well-formed. k8s.io is containerd's namespace of the kubelet's.
+		ids, _ := filepath.Glob(d.file("nodes", "*", "containerd", "io.containerd.grpc.v1.cri", kind, "*"))
+		for _, id := range ids {
+			names = append(names, filepath.Join("k8s.io", filepath.Base(id)))
+		}
+	}
 	var found []string
 	for _, m := range mounts {
-		err := filepath.WalkDir(filepath.Join(m, d.cgroup()), func(path string, e fs.DirEntry, err error) error {
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
+		for _, name := range names {
+			err := filepath.WalkDir(filepath.Join(m, name), func(path string, e fs.DirEntry, err error) error {
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil
+				}
+				if err == nil && e.IsDir() {
+					found = append(found, path)
+				}
+				return err
+			})
+			if err != nil {
+				return nil, fmt.Errorf("listing cgroups: %w", err)
 			}
-			if err == nil && e.IsDir() {
-				found = append(found, path)
-			}
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("listing cgroups: %w", err)
 		}
 	}
 	return found, nil

@@ -113,20 +113,19 @@ func preflight(ctx context.Context, needGo bool) []lack {
 // the whole machine, and a kubelet or API server that gets none ends at once.
 const (
 	inotifyPerNode         = 9
-	inotifyPerControlPlane = 7  // beyond every node's
-	inotifyOnce            = 12 // controller manager and scheduler
+	inotifyPerControlPlane = 7 // beyond every node's
+	inotifyOnce            = 6 // controller manager and scheduler
 )
 
 // lackingInotify lists what the kernel's limit leaves no room for, if so.
 func lackingInotify(p plan) ([]lack, error) {
-	const setting = "fs.inotify.max_user_instances"
 	b, err := os.ReadFile("/proc/sys/fs/inotify/max_user_instances")
 	if err != nil {
 		return nil, nil // a kernel without the limit
 	}
 	limit, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", setting, err)
+		return nil, fmt.Errorf("reading the limit of inotify instances: %w", err)
 	}
 	open, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
@@ -138,12 +137,16 @@ func lackingInotify(p plan) ([]lack, error) {
 			used++
 		}
 	}
+	return inotifyLack(p, used, limit), nil
+}
+
+func inotifyLack(p plan, used, limit int) []lack {
 	need := inotifyPerNode*len(p.Nodes) + inotifyPerControlPlane*len(p.controlPlanes()) + inotifyOnce
 	if used+need <= limit {
-		return nil, nil
+		return nil
 	}
-	return []lack{{what: fmt.Sprintf("inotify instances: of %s=%d %d are in use, and %d are needed; take another sandbox down, or raise the limit with sysctl",
-		setting, limit, used, need)}}, nil
+	return []lack{{what: fmt.Sprintf("inotify instances: of %d (sysctl fs.inotify.max_user_instances) %d are in use and %d are needed; "+
+		"take another sandbox down, or raise the limit", limit, used, need)}}
 }
 
 // lacking makes one error of everything that is missing, nil of nothing.

@@ -377,3 +377,18 @@ func TestEverythingMissingIsNamedAtOnce(t *testing.T) {
 		t.Errorf("nothing is missing, but: %v", err)
 	}
 }
+
+func TestInotifyInstancesAreCounted(t *testing.T) {
+	p, err := newPlan(2, 3, 1, "ipv4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := inotifyLack(p, 63, 128); got != nil {
+		t.Errorf("with room for exactly these nodes: %v", got)
+	}
+	got := inotifyLack(p, 64, 128)
+	want := []lack{{what: "inotify instances: of 128 (sysctl fs.inotify.max_user_instances) 64 are in use and 65 are needed; take another sandbox down, or raise the limit"}}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(lack{})); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
