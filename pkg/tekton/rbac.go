@@ -121,12 +121,8 @@ var scopes = []checkup.Scope{checkup.ScopeCluster, checkup.ScopeRun, checkup.Sco
 
 // kindRights are the rights that a check needs for what only its kind does.
 func kindRights(check checkup.Check) []checkup.Right {
-	k := kind.Kinds[check.Kind()]
-	if k.Rights != nil {
-		return k.Rights(check)
-	}
-	if mesh := check.PodMesh; mesh != nil && mesh.Targets.Pods != nil && mesh.Targets.Pods.Namespace != "" {
-		return []checkup.Right{{Phase: checkup.PhaseSetup, Scope: checkup.ScopeNamespace, Namespace: mesh.Targets.Pods.Namespace, Resource: "pods", Verb: "list", Why: "pkg/podmesh Survey: pods that are targets"}}
+	if rights := kind.Kinds[check.Kind()].Rights; rights != nil {
+		return rights(check)
 	}
 	return nil
 }
@@ -254,11 +250,3 @@ func addVerb(rules []rbacv1.PolicyRule, r checkup.Right) []rbacv1.PolicyRule {
 	rules[i].Verbs = append(rules[i].Verbs, r.Verb)
 	return rules
 }
-
-// What stood here before it was in pkg/checkup.
-type Right = checkup.Right
-
-const (
-	ScopeRun       = checkup.ScopeRun
-	ScopeNamespace = checkup.ScopeNamespace
-)
