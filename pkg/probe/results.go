@@ -18,11 +18,11 @@ import (
 const (
 	// batchInterval is how long a result waits for others before it is told.
 	batchInterval = 500 * time.Millisecond
-	// maxUnderWay is the most measurements of all pairs together that may be under way
-	// at once, unless there are more pairs than that: each pair has its share, so that
-	// none that is silent takes another's. A connection whose peer is silent in the
-	// TLS handshake takes about 30 KiB.
-	maxUnderWay = 512
+	// maxUnderWay is the most measurements of all pairs together that may be under
+	// way at once; a connection whose peer is silent in the TLS handshake takes about
+	// 50 KiB. Pairs share the half of it, one each at least, so that those
+	// that are silent take nothing from the others unless there are very many.
+	maxUnderWay = 1024
 	// maxSpread is the time over which the first measurements of all pairs are
 	// spread, if the interval is not shorter.
 	maxSpread = time.Second
@@ -41,9 +41,10 @@ type results struct {
 	// is not if the context ended first. It need not say when that began.
 	measure func(context.Context, Measurement) (_ checkup.Result, known bool)
 
-	mu     sync.Mutex // guards following, and sequences
-	inHand []checkup.Result
-	told   int // of results, those in hand included
+	mu       sync.Mutex // guards following, and sequences
+	inHand   []checkup.Result
+	told     int // of results, those in hand included
+	underWay int
 }
 
 // sequence is what is known of one pair.
@@ -115,7 +116,7 @@ func (r *results) run(ctx context.Context, ms []Measurement) ([]Measurement, err
 }
 
 // share is how many measurements of one pair may be under way at once.
-func share(pairs int) int { return max(1, min(maxOutstanding, maxUnderWay/pairs)) }
+func share(pairs int) int { return max(1, min(maxOutstanding, maxUnderWay/2/pairs)) }
 
 // pair begins the measurements of one pair, each when it is due, whether or not
 // those before it have ended.
@@ -127,12 +128,11 @@ func (r *results) pair(ctx context.Context, g *errgroup.Group, m Measurement, of
 		if sleepUntil(ctx, due) != nil {
 			return nil
 		}
-		why := ""
-		switch {
-		case time.Since(due) > late:
+		var why string
+		if time.Since(due) > late {
 			why = fmt.Sprintf("not begun within %v of its time: the agent was held up, or limits.packetsPerSecond is too low", late)
-		case r.busy(of) >= share:
-			why = fmt.Sprintf("not begun: the %d measurements of this pair before it were still under way", share)
+		} else {
+			why = r.full(of, share)
 		}
 		if why != "" {
 			p := r.begin(of, due, false)
@@ -155,10 +155,17 @@ func (r *results) pair(ctx context.Context, g *errgroup.Group, m Measurement, of
 	return nil
 }
 
-func (r *results) busy(of *sequence) int {
+// full says why no measurement of a pair can begin now; empty means that one can.
+func (r *results) full(of *sequence, share int) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return of.underWay
+	switch {
+	case of.underWay >= share:
+		return fmt.Sprintf("not begun: %d measurements of this pair were still under way", share)
+	case r.underWay >= maxUnderWay:
+		return fmt.Sprintf("not begun: %d measurements of other pairs were still under way", maxUnderWay)
+	}
+	return ""
 }
 
 // begin takes the next place, for a measurement that begins now or should have.
@@ -173,6 +180,7 @@ func (r *results) begin(of *sequence, at time.Time, underWay bool) *place {
 	p := &place{at: at, underWay: underWay}
 	if underWay {
 		of.underWay++
+		r.underWay++
 	}
 	of.places = append(of.places, p)
 	return p
@@ -186,6 +194,7 @@ func (r *results) settle(of *sequence, p *place, result checkup.Result, known bo
 	defer r.mu.Unlock()
 	if p.underWay {
 		of.underWay--
+		r.underWay--
 	}
 	result.At = p.at
 	p.settled, p.known, p.result = true, known, result

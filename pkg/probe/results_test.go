@@ -154,15 +154,20 @@ func TestMeasurementsThatCannotBegin(t *testing.T) {
 		count   int
 		limiter func() *rate.Limiter
 		measure func(context.Context, Measurement) (checkup.Result, bool)
-		want    []string // of the first pair; empty for measured
+		want    []string // of the last pair; empty for measured
 	}{
 		{"too many under way", 200, 6, nil, func(_ context.Context, m Measurement) (checkup.Result, bool) {
 			time.Sleep(3500 * time.Millisecond)
 			return checkup.Result{Pair: m.Pair}, true
 		}, func() []string {
-			const busy = "not begun: the 2 measurements of this pair before it were still under way"
+			const busy = "not begun: 2 measurements of this pair were still under way"
 			return []string{"", "", busy, busy, "", ""}
 		}()},
+		// The last pair's turn comes when as many others as there may be are under way.
+		{"too many pairs", maxUnderWay + 1, 1, nil, func(_ context.Context, m Measurement) (checkup.Result, bool) {
+			time.Sleep(time.Minute)
+			return checkup.Result{Pair: m.Pair}, true
+		}, []string{"not begun: 1024 measurements of other pairs were still under way"}},
 		{"held up", 1, 8, func() *rate.Limiter {
 			l := rate.NewLimiter(1000, 4500)
 			for range 2 {
@@ -170,7 +175,7 @@ func TestMeasurementsThatCannotBegin(t *testing.T) {
 			}
 			return l
 		}, instant, []string{"", late, late, late, "", "", "", ""}},
-		{"limit too low", 4, 4, func() *rate.Limiter { return rate.NewLimiter(1, 1) }, instant, []string{"", "", late, ""}},
+		{"limit too low", 2, 4, func() *rate.Limiter { return rate.NewLimiter(0.75, 1) }, instant, []string{"", "", late, ""}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -183,7 +188,7 @@ func TestMeasurementsThatCannotBegin(t *testing.T) {
 					t.Fatal(err)
 				}
 				var got []string
-				for _, result := range toldOf(t, out.Bytes())[0] {
+				for _, result := range toldOf(t, out.Bytes())[test.pairs-1] {
 					why := ""
 					if u := result.Unmeasured; u != nil {
 						if why = u.Message; u.Stage != checkup.StageSelf {
