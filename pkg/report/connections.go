@@ -19,8 +19,10 @@ type told struct {
 	checkup.Observation
 	// results that are measurements, each once, in the order of their times
 	results []*checkup.Result
-	// failures counts those that failed by the stage that did
-	failures map[checkup.Stage]int
+	// failures counts those that failed by the stage that did, passed by each stage
+	// that was passed. A stage that was passed may have no delay, where the agent was
+	// held up; if none of a pair's has one, the pair has no such stage.
+	failures, passed map[checkup.Stage]int
 	// spoiled is why the last of those that are none was none
 	spoiled checkup.Cause
 	// wrong says why they cannot be believed; empty if they can
@@ -79,7 +81,7 @@ func once(results []*checkup.Result) (each []*checkup.Result, differ bool) {
 
 // fold makes one observation of the results of a pair.
 func fold(p checkup.Pair, results []*checkup.Result) *told {
-	t := &told{Observation: checkup.Observation{Pair: p, Stages: map[checkup.Stage][]int64{}}}
+	t := &told{Observation: checkup.Observation{Pair: p, Stages: map[checkup.Stage][]int64{}}, passed: map[checkup.Stage]int{}}
 	each, differ := once(results)
 	if differ {
 		t.wrong = "the agent told different results for the one measurement"
@@ -104,6 +106,13 @@ func fold(p checkup.Pair, results []*checkup.Result) *told {
 				t.Stages[s] = append(t.Stages[s], d)
 			}
 		}
+		failed := len(checkup.ConnectionStages)
+		if r.Failure != nil {
+			failed = slices.Index(checkup.ConnectionStages, r.Failure.Stage)
+		}
+		for _, s := range checkup.ConnectionStages[:max(failed, 0)] {
+			t.passed[s]++
+		}
 		if r.Failure == nil {
 			t.Received++
 			continue
@@ -113,6 +122,11 @@ func fold(p checkup.Pair, results []*checkup.Result) *told {
 			t.failures = map[checkup.Stage]int{}
 		}
 		t.failures[r.Failure.Stage]++
+	}
+	for s := range t.passed {
+		if len(t.Stages[s]) == 0 {
+			delete(t.passed, s)
+		}
 	}
 	t.RTTs = t.Stages[checkup.StageConnect]
 	t.Outages = checkup.Outages(measured)
@@ -210,12 +224,11 @@ func stageRows(attributes []attribute, outcomes []outcome) []checkup.DelayRow {
 				if o.attr != k || o.told == nil || o.verdict == checkup.Unmeasured {
 					continue
 				}
-				passed := o.told.Stages[s]
-				if reached := len(passed) + o.told.failures[s]; reached > 0 {
+				if reached := o.told.passed[s] + o.told.failures[s]; reached > 0 {
 					row.Pairs++
 					row.Sent += reached
-					row.Received += len(passed)
-					delays = append(delays, passed)
+					row.Received += o.told.passed[s]
+					delays = append(delays, o.told.Stages[s])
 				}
 			}
 			if row.Pairs == 0 && s != checkup.StageConnect {

@@ -376,6 +376,24 @@ func TestConnectionsHold(t *testing.T) {
 	}
 }
 
+// TestSpoiledDelay: a stage that was passed counts as passed without its delay,
+// which the agent leaves out where it was held up.
+func TestSpoiledDelay(t *testing.T) {
+	c := newConnection()
+	for i := range 3 {
+		c.record.Results[i].Delays.Handshake = 0
+	}
+	c.fail(silent, 4)
+	r := Judge(c.w, c.roster, c.record, checkup.Gate{})
+	want := []checkup.DelayRow{
+		{Transport: checkup.TLS, Stage: checkup.StageConnect, Family: checkup.IPv4, Pairs: 1, Sent: 5, Received: 5, Delay: delay([][]int64{{300, 300, 300, 300, 100}})},
+		{Transport: checkup.TLS, Stage: checkup.StageHandshake, Family: checkup.IPv4, Pairs: 1, Sent: 5, Received: 4, Loss: 20, Delay: delay([][]int64{{900}})},
+	}
+	if diff := cmp.Diff(want, r.Delays); diff != "" {
+		t.Errorf("rows (-want +got):\n%s", diff)
+	}
+}
+
 // TestStopped: what was told before a run was stopped is in its report.
 func TestStopped(t *testing.T) {
 	r := connectionScenarios(Run{})["connections-stopped"].Checks[0]

@@ -66,7 +66,8 @@
 //
 // What was told of a pair is in its ConnectionReport even where it is unmeasured
 // because it is not enough; not if it is not to be believed. In DelayRows of a
-// stage, sent is how many measurements came to the stage.
+// stage, sent is how many measurements came to the stage, received how many passed
+// it; the delays may be fewer, because an agent that was held up tells none.
 //
 // # How a placement is judged
 //
