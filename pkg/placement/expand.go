@@ -3,6 +3,7 @@
 package placement
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,6 +39,10 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	if err != nil {
 		return fail(err)
 	}
+	nodes := s.Nodes
+	if byName := func(a, b cluster.Node) int { return cmp.Compare(a.Name, b.Name) }; !slices.IsSortedFunc(nodes, byName) {
+		nodes = slices.SortedFunc(slices.Values(nodes), byName)
+	}
 	sheet := &checkup.PlacementSheet{Origin: r.origin, Mode: r.mode, Nodes: len(s.Nodes)}
 	w := &checkup.Worksheet{Plan: p.Name, Check: check, Kind: checkup.KindPlacement, Timeouts: c.Timeouts, Placement: sheet}
 	warnings := r.notes
@@ -65,7 +70,7 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 			problems = append(problems, err)
 			continue
 		}
-		side, remarks, err := place(name, pod, s)
+		side, remarks, err := place(name, pod, nodes, unseen(s, requestedResources))
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -80,14 +85,15 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	return w, warnings, nil
 }
 
-// place predicts where a pod of one side would land. The remarks are what its
-// reader should know beyond the side, one line each.
-func place(name checkup.PlacementSideName, pod *corev1.Pod, s *cluster.Snapshot) (side checkup.PlacementSide, remarks []string, err error) {
+// place predicts where a pod of one side would land. notRequested says why it is
+// not known what is requested on the nodes, or is empty. The remarks are what the
+// side's reader should know beyond it, one line each.
+func place(name checkup.PlacementSideName, pod *corev1.Pod, nodes []cluster.Node, notRequested string) (side checkup.PlacementSide, remarks []string, err error) {
 	raw, err := json.Marshal(pod)
 	if err != nil {
 		return side, nil, fmt.Errorf("%s: write the pod: %w", name, err)
 	}
-	o := scheduling.Place(pod, s.Nodes)
+	o := scheduling.Place(pod, nodes)
 	side = checkup.PlacementSide{
 		Side: name, Workload: workloads[name].kind, Pod: raw,
 		Eligible: o.Eligible, Rejected: o.Rejected, Later: o.Later,
@@ -96,8 +102,8 @@ func place(name checkup.PlacementSideName, pod *corev1.Pod, s *cluster.Snapshot)
 	remark := func(format string, args ...any) {
 		remarks = append(remarks, fmt.Sprintf("%s: %s", name, fmt.Sprintf(format, args...)))
 	}
-	if cause := unseen(s, requestedResources); cause != "" && len(side.Unknown) > 0 {
-		remark("%s was not to be seen: %s", requestedResources, cause)
+	if notRequested != "" && len(side.Unknown) > 0 {
+		remark("%s was not to be seen: %s", requestedResources, notRequested)
 	}
 	if class := pod.Spec.PriorityClassName; class != "" {
 		if n := roomOnly(side.Rejected); n > 0 {
@@ -105,7 +111,7 @@ func place(name checkup.PlacementSideName, pod *corev1.Pod, s *cluster.Snapshot)
 		}
 	}
 	if side.Workload == "Deployment" && len(side.Eligible) > 1 {
-		for _, idle := range idleDemands(pod, s.Nodes) {
+		for _, idle := range idleDemands(pod, nodes) {
 			remark("its one pod lands on any of %s; %s leaves out no node", plural(len(side.Eligible), "node"), idle)
 		}
 	}

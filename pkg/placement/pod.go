@@ -49,6 +49,16 @@ func podOf(plan, check string, side checkup.PlacementSideName, p checkup.PodPlac
 	}
 	requests := b.quantities(p.Resources.Requests, at.Child("resources", "requests"))
 	limits := b.quantities(p.Resources.Limits, at.Child("resources", "limits"))
+	// As the API server does, so that a dry run does not read as a change by
+	// admission (SetDefaults_Pod in k8s.io/kubernetes pkg/apis/core/v1).
+	for name, limit := range limits {
+		if _, ok := requests[name]; !ok {
+			if requests == nil {
+				requests = corev1.ResourceList{}
+			}
+			requests[name] = limit
+		}
+	}
 	pod := &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{

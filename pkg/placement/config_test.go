@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+)
+
+// decoded is JSON as the dynamic client decodes an object.
+func decoded(t testing.TB, text string) map[string]any {
+	t.Helper()
+	var object map[string]any
+	if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(text), &object); err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+func TestReadDiagnostics(t *testing.T) {
+	for name, tt := range map[string]struct {
+		object  string
+		want    *cluster.NetworkDiagnostics
+		unknown []string
+		err     []string // all of its lines
+	}{
+		"no spec":      {object: `{}`},
+		"no field":     {object: `{"spec":{"clusterNetwork":[]}}`},
+		"a null":       {object: `{"spec":{"networkDiagnostics":null}}`},
+		"empty":        {object: `{"spec":{"networkDiagnostics":{}}}`, want: &cluster.NetworkDiagnostics{}},
+		"what Go says": {object: `{"spec":{"networkDiagnostics":{"mode":"","sourcePlacement":{"nodeSelector":null,"tolerations":null}}}}`, want: &cluster.NetworkDiagnostics{SourcePlacement: &cluster.DiagnosticsPlacement{}}},
+		"the document's example": {
+			object: `{"spec":{"networkDiagnostics":{"mode":"All",
+				"sourcePlacement":{"nodeSelector":{"kubernetes.io/os":"linux","node-role.kubernetes.io/infra":""}},
+				"targetPlacement":{"nodeSelector":{"kubernetes.io/os":"linux"},"tolerations":[{"operator":"Exists"}]}}}}`,
+			want: &cluster.NetworkDiagnostics{
+				Mode:            checkup.DiagnosticsAll,
+				SourcePlacement: &cluster.DiagnosticsPlacement{NodeSelector: map[string]string{"kubernetes.io/os": "linux", "node-role.kubernetes.io/infra": ""}},
+				TargetPlacement: &cluster.DiagnosticsPlacement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}, Tolerations: []checkup.Toleration{{Operator: "Exists"}}},
+			},
+		},
+		"every field of a toleration": {
+			object: `{"spec":{"networkDiagnostics":{"targetPlacement":{"nodeSelector":{},"tolerations":[{"key":"k","operator":"Equal","value":"v","effect":"NoExecute","tolerationSeconds":300}]}}}}`,
+			want: &cluster.NetworkDiagnostics{TargetPlacement: &cluster.DiagnosticsPlacement{
+				NodeSelector: map[string]string{},
+				Tolerations:  []checkup.Toleration{{Key: "k", Operator: "Equal", Value: "v", Effect: "NoExecute", TolerationSeconds: new(int64(300))}},
+			}},
+		},
+		"an empty list is not left out": {
+			object: `{"spec":{"networkDiagnostics":{"targetPlacement":{"tolerations":[]}}}}`,
+			want:   &cluster.NetworkDiagnostics{TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{}}},
+		},
+		"fields of a later version": {
+			object: `{"spec":{"networkDiagnostics":{"mode":"All","interval":"1m","sourcePlacement":{"affinity":{}},"targetPlacement":{"tolerations":[{"operator":"Exists","until":"noon"}]}}}}`,
+			want: &cluster.NetworkDiagnostics{Mode: checkup.DiagnosticsAll, SourcePlacement: &cluster.DiagnosticsPlacement{},
+				TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{{Operator: "Exists"}}}},
+			unknown: []string{"spec.networkDiagnostics.interval", "spec.networkDiagnostics.sourcePlacement.affinity", "spec.networkDiagnostics.targetPlacement.tolerations[0].until"},
+		},
+		"an unknown mode": {
+			object: `{"spec":{"networkDiagnostics":{"mode":"Some"}}}`,
+			err:    []string{`network.config.openshift.io/cluster: spec.networkDiagnostics.mode: Unsupported value: "Some": supported values: "", "All", "Disabled"`},
+		},
+		"a quoted number": {
+			object: `{"spec":{"networkDiagnostics":{"targetPlacement":{"tolerations":[{"operator":"Exists"},{"effect":"NoExecute","tolerationSeconds":"300"}]}}}}`,
+			err:    []string{`network.config.openshift.io/cluster: spec.networkDiagnostics.targetPlacement.tolerations[1].tolerationSeconds: Invalid value: "300": must be a whole number`},
+		},
+		"spec is no object":               {object: `{"spec":[]}`, err: []string{`network.config.openshift.io/cluster: spec: Invalid value: []: must be an object`}},
+		"networkDiagnostics is no object": {object: `{"spec":{"networkDiagnostics":"All"}}`, err: []string{`network.config.openshift.io/cluster: spec.networkDiagnostics: Invalid value: "All": must be an object`}},
+		"everything is wrong": {
+			object: `{"spec":{"networkDiagnostics":{"mode":7,"sourcePlacement":"infra","targetPlacement":{"nodeSelector":{"a":1,"b":null},"tolerations":[null,3,{"key":1.5,"operator":true,"value":[],"effect":{},"tolerationSeconds":1.5}]}}}}`,
+			err: []string{
+				`spec.networkDiagnostics.mode: Invalid value: 7: must be a string`,
+				`spec.networkDiagnostics.sourcePlacement: Invalid value: "infra": must be an object`,
+				`spec.networkDiagnostics.targetPlacement.nodeSelector[a]: Invalid value: 1: must be a string`,
+				`spec.networkDiagnostics.targetPlacement.nodeSelector[b]: Invalid value: null: must be a string`,
+				`spec.networkDiagnostics.targetPlacement.tolerations[0]: Invalid value: null: must be an object`,
+				`spec.networkDiagnostics.targetPlacement.tolerations[1]: Invalid value: 3: must be an object`,
+				`spec.networkDiagnostics.targetPlacement.tolerations[2].key: Invalid value: 1.5: must be a string`,
+				`spec.networkDiagnostics.targetPlacement.tolerations[2].operator: Invalid value: true: must be a string`,
+				`spec.networkDiagnostics.targetPlacement.tolerations[2].value: Invalid value: []: must be a string`,
+				`spec.networkDiagnostics.targetPlacement.tolerations[2].effect: Invalid value: {}: must be a string`,
+				`spec.networkDiagnostics.targetPlacement.tolerations[2].tolerationSeconds: Invalid value: 1.5: must be a whole number`,
+			},
+		},
+		"tolerations are no list": {
+			object: `{"spec":{"networkDiagnostics":{"sourcePlacement":{"tolerations":{"operator":"Exists"}}}}}`,
+			err:    []string{`spec.networkDiagnostics.sourcePlacement.tolerations: Invalid value: {"operator":"Exists"}: must be a list`},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, unknown, err := readDiagnostics(decoded(t, tt.object))
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("diagnostics (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.unknown, unknown); diff != "" {
+				t.Errorf("unknown fields (-want +got):\n%s", diff)
+			}
+			if (err == nil) != (tt.err == nil) {
+				t.Fatalf("error %v, want %q", err, tt.err)
+			}
+			for _, line := range tt.err {
+				if !strings.Contains(err.Error(), line) {
+					t.Errorf("error %v\nlacks %s", err, line)
+				}
+			}
+			if err != nil && strings.Count(err.Error(), "spec") != len(tt.err) {
+				t.Errorf("error %v\nhas not %d problems", err, len(tt.err))
+			}
+		})
+	}
+}
+
+func TestReadLegacyFlag(t *testing.T) {
+	for object, want := range map[string]*bool{
+		`{}`:            nil,
+		`{"spec":{}}`:   nil,
+		`{"spec":null}`: nil,
+		`{"spec":{"disableNetworkDiagnostics":null}}`:  nil,
+		`{"spec":{"disableNetworkDiagnostics":true}}`:  new(true),
+		`{"spec":{"disableNetworkDiagnostics":false}}`: new(false),
+	} {
+		got, err := readLegacyFlag(decoded(t, object))
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", object, err, diff)
+		}
+	}
+	_, err := readLegacyFlag(decoded(t, `{"spec":{"disableNetworkDiagnostics":"true"}}`))
+	if want := `network.operator.openshift.io/cluster: spec.disableNetworkDiagnostics: Invalid value: "true": must be a boolean`; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
+
+// FuzzReadDiagnostics: whatever an object holds, reading it does not panic; what
+// is read without an error says the same when it is written and read again, and
+// Expand makes either a worksheet or an error of it.
+func FuzzReadDiagnostics(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `{"spec":null}`, `{"spec":{"networkDiagnostics":{"mode":"Disabled","sourcePlacement":{}}}}`,
+		`{"spec":{"networkDiagnostics":{"mode":"All","sourcePlacement":{"nodeSelector":{"a":""},"tolerations":[{"key":"k","operator":"Exists","effect":"NoExecute","tolerationSeconds":-1}]}}}}`,
+		`{"spec":{"networkDiagnostics":{"targetPlacement":{"tolerations":[null,{"operator":"Near"}]}}}}`,
+		`{"spec":{"networkDiagnostics":[1e400,"\u0000"]}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var object map[string]any
+		if kjson.UnmarshalCaseSensitivePreserveInts(data, &object) != nil {
+			return
+		}
+		d, _, err := readDiagnostics(object)
+		if err != nil {
+			if d != nil || !strings.HasPrefix(err.Error(), configObject+": ") {
+				t.Fatalf("%+v, error %v", d, err)
+			}
+			return
+		}
+		raw, err := json.Marshal(map[string]any{"spec": map[string]any{"networkDiagnostics": d}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, unknown, err := readDiagnostics(decoded(t, string(raw)))
+		if err != nil || len(unknown) > 0 {
+			t.Fatalf("read again: %v, unknown %v", err, unknown)
+		}
+		// An empty selector is as none.
+		for _, p := range placements(d) {
+			if len(p.NodeSelector) == 0 {
+				p.NodeSelector = nil
+			}
+		}
+		if diff := cmp.Diff(d, again); diff != "" {
+			t.Fatalf("read again (-first +second):\n%s", diff)
+		}
+		s := &cluster.Snapshot{Nodes: []cluster.Node{{Name: "n", Labels: linuxLabels(), Requested: nothing}}, NetworkConfig: &cluster.NetworkConfig{Diagnostics: d}}
+		w, _, err := Expand(planOf(&checkup.PlacementCheck{NetworkConfig: true}), "placement", s)
+		if (w == nil) == (err == nil) {
+			t.Fatalf("worksheet %v, error %v", w, err)
+		}
+	})
+}
+
+func placements(d *cluster.NetworkDiagnostics) (all []*cluster.DiagnosticsPlacement) {
+	if d != nil && d.SourcePlacement != nil {
+		all = append(all, d.SourcePlacement)
+	}
+	if d != nil && d.TargetPlacement != nil {
+		all = append(all, d.TargetPlacement)
+	}
+	return all
+}
+
+// TestRequest tells what is placed, by the plan and by the cluster's objects,
+// their precedence included.
+func TestRequest(t *testing.T) {
+	const linux, infra = "kubernetes.io/os", "node-role.kubernetes.io/infra"
+	everything := []checkup.Toleration{{Operator: "Exists"}}
+	source, target := checkup.SourceDefaults(), checkup.TargetDefaults()
+	onInfra := map[string]string{infra: ""}
+	forbidden := func(s *cluster.Snapshot, what string) { s.AddUnseen(what, errorText("missing a right")) }
+
+	for name, tt := range map[string]struct {
+		check   checkup.PlacementCheck
+		config  *cluster.NetworkConfig
+		unseen  string
+		origin  string
+		mode    checkup.DiagnosticsMode
+		source  checkup.PodPlacement
+		target  checkup.PodPlacement
+		notes   []string
+		problem string
+	}{
+		"the plan's defaults": {origin: "plan", mode: "All", source: source, target: target},
+		"the plan's own": {
+			check: checkup.PlacementCheck{Mode: "All", SourcePlacement: &checkup.PodPlacement{NodeSelector: onInfra, PriorityClassName: "p"}, TargetPlacement: &checkup.PodPlacement{NodeSelector: onInfra}},
+			// The schema has filled in the default tolerations where they are left out.
+			origin: "plan", mode: "All", source: checkup.PodPlacement{NodeSelector: onInfra, PriorityClassName: "p"}, target: checkup.PodPlacement{NodeSelector: onInfra},
+		},
+		"an empty selector in the plan": {
+			check:  checkup.PlacementCheck{SourcePlacement: &checkup.PodPlacement{NodeSelector: map[string]string{}}, TargetPlacement: &checkup.PodPlacement{Tolerations: everything}},
+			origin: "plan", mode: "All", source: source, target: target,
+		},
+		"disabled by the plan": {check: checkup.PlacementCheck{Mode: "Disabled"}, origin: "plan", mode: "Disabled", source: source, target: target},
+		"disabled with placements": {
+			check:   checkup.PlacementCheck{Mode: "Disabled", TargetPlacement: &checkup.PodPlacement{}},
+			problem: "cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled",
+		},
+		"the cluster's": {
+			check:  checkup.PlacementCheck{NetworkConfig: true},
+			config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All", SourcePlacement: &cluster.DiagnosticsPlacement{NodeSelector: onInfra}}},
+			origin: configObject, mode: "All", source: checkup.PodPlacement{NodeSelector: onInfra}, target: target,
+		},
+		"what the cluster leaves out": {
+			check: checkup.PlacementCheck{NetworkConfig: true},
+			config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{
+				SourcePlacement: &cluster.DiagnosticsPlacement{NodeSelector: map[string]string{}, Tolerations: everything},
+				TargetPlacement: &cluster.DiagnosticsPlacement{NodeSelector: onInfra},
+			}},
+			origin: configObject, mode: "All",
+			source: checkup.PodPlacement{NodeSelector: map[string]string{linux: "linux"}, Tolerations: everything},
+			target: checkup.PodPlacement{NodeSelector: onInfra, Tolerations: everything},
+		},
+		"no toleration is not a left out one": {
+			check:  checkup.PlacementCheck{NetworkConfig: true},
+			config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{}}}, DisableNetworkDiagnostics: new(true)},
+			origin: configObject, mode: "All", source: source,
+			target: checkup.PodPlacement{NodeSelector: map[string]string{linux: "linux"}, Tolerations: []checkup.Toleration{}},
+			notes:  []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, as spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
+		},
+		"nothing in the cluster": {
+			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{},
+			origin: configObject, mode: "All", source: source, target: target,
+			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: placed by the defaults"},
+		},
+		"the legacy flag, false": {
+			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{DisableNetworkDiagnostics: new(false)},
+			origin: configObject, mode: "All", source: source, target: target,
+			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: placed by the defaults"},
+		},
+		"the legacy flag": {
+			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{DisableNetworkDiagnostics: new(true)},
+			origin: operatorObject, mode: "Disabled", source: source, target: target,
+			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, as spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
+		},
+		"the legacy flag, and what is deeply empty": {
+			check: checkup.PlacementCheck{NetworkConfig: true},
+			config: &cluster.NetworkConfig{
+				Diagnostics: &cluster.NetworkDiagnostics{
+					SourcePlacement: &cluster.DiagnosticsPlacement{NodeSelector: map[string]string{}}, TargetPlacement: &cluster.DiagnosticsPlacement{},
+				},
+				DisableNetworkDiagnostics: new(true),
+			},
+			origin: operatorObject, mode: "Disabled", source: source, target: target,
+			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, as spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
+		},
+		"the legacy flag, and a mode": {
+			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}, DisableNetworkDiagnostics: new(true)},
+			origin: configObject, mode: "All", source: source, target: target,
+			notes: []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, as spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
+		},
+		"disabled by the cluster": {
+			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "Disabled"}, DisableNetworkDiagnostics: new(true)},
+			origin: configObject, mode: "Disabled", source: source, target: target,
+		},
+		"disabled by the cluster, with placements": {
+			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "Disabled", SourcePlacement: &cluster.DiagnosticsPlacement{}}},
+			problem: "network.config.openshift.io/cluster: spec.networkDiagnostics: cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled",
+		},
+		"the cluster's object is not to be seen": {
+			check: checkup.PlacementCheck{NetworkConfig: true}, unseen: configObject,
+			problem: "networkConfig: the placements are those of network.config.openshift.io/cluster, which was not to be seen: missing a right; or else give them in the plan",
+		},
+		"a snapshot for another plan": {
+			check:   checkup.PlacementCheck{NetworkConfig: true},
+			problem: "networkConfig: the snapshot does not tell of network.config.openshift.io/cluster: it was recorded for another plan, so record it again",
+		},
+		"the legacy flag is not to be seen, and decides": {
+			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{}, unseen: operatorObject,
+			problem: "networkConfig: network.config.openshift.io/cluster leaves spec.networkDiagnostics empty, and whether disableNetworkDiagnostics of network.operator.openshift.io/cluster disables the diagnostics then was not to be seen: missing a right",
+		},
+		"the legacy flag is not to be seen, and does not matter": {
+			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}}, unseen: operatorObject,
+			origin: configObject, mode: "All", source: source, target: target,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &cluster.Snapshot{NetworkConfig: tt.config}
+			if tt.unseen != "" {
+				forbidden(s, tt.unseen)
+			}
+			r, err := requestOf(&tt.check, s)
+			if tt.problem != "" {
+				if err == nil || err.Error() != tt.problem {
+					t.Fatalf("error %v, want %s", err, tt.problem)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := &request{origin: tt.origin, mode: tt.mode, notes: tt.notes, sides: map[checkup.PlacementSideName]checkup.PodPlacement{checkup.SideSource: tt.source, checkup.SideTarget: tt.target}}
+			at := r.at
+			r.at = nil
+			if diff := cmp.Diff(want, r, cmp.AllowUnexported(request{}), cmp.Comparer(func(a, b *field.Path) bool { return a.String() == b.String() })); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			path := "targetPlacement"
+			if tt.check.NetworkConfig {
+				path = "spec.networkDiagnostics.targetPlacement"
+			}
+			if got := at[checkup.SideTarget].String(); got != path {
+				t.Errorf("targets are told of at %s, want %s", got, path)
+			}
+		})
+	}
+}
