@@ -142,10 +142,10 @@ func newPlacementField(t *testing.T, namespace string) *placementField {
 			f.movable = append(f.movable, n.Name)
 		}
 	}
+	real := slices.Clone(f.movable)
 	t.Cleanup(func() {
-		f.removePods(t, "")
-		for _, name := range f.movable {
-			f.change(t, name, func(n *corev1.Node) { clearNode(n) })
+		for _, name := range real {
+			f.change(t, name, clearNode)
 		}
 	})
 	f.hollowNodes(t, []hollowNode{
@@ -155,6 +155,7 @@ func newPlacementField(t *testing.T, namespace string) *placementField {
 		{"hollow-3", "4", "4Gi", "110"},
 		{"hollow-4", "64", "64Gi", "1"}, // the filler is the only pod that it takes
 	})
+	t.Cleanup(func() { f.removePods(t, "") })
 	return f
 }
 
