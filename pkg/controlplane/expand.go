@@ -79,10 +79,12 @@ type target struct {
 // source is a source of the worksheet to be.
 type source struct {
 	checkup.Endpoint
-	namespace string // of its pod
-	families  []checkup.IPFamily
-	targets   map[*target]bool
-	index     int
+	// fleeting says that the name of its pod is another one after each rollout, so
+	// that its label is that of a place: further ones there are numbered.
+	fleeting bool
+	families []checkup.IPFamily
+	targets  map[*target]bool
+	index    int
 }
 
 func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*expansion, error) {

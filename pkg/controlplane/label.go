@@ -15,10 +15,11 @@ import (
 )
 
 // labelTargets makes the labels of targets unique, and with them the names of
-// their pairs' objects. Those of one label get what tells them apart behind it:
-// the family of an IPv6 address beside an IPv4 one, the port, the address. Only
-// what shares a label is told apart, and all of it is, so that the order in
-// which targets were found does not matter.
+// their pairs' objects. Of those of one label the addresses of IPv6 beside ones of
+// IPv4 get their family behind it, those at several ports their port; and those
+// that are still alike, such as two pods on one node, are numbered from the second
+// on, by the names of the pods: unlike an address, a number stays when pods are
+// replaced.
 func labelTargets(targets []*target) {
 	for _, differs := range []func(*target) string{
 		func(t *target) string {
@@ -32,12 +33,6 @@ func labelTargets(targets []*target) {
 				return ""
 			}
 			return strconv.Itoa(t.Peer.Port)
-		},
-		func(t *target) string {
-			if t.Peer == nil {
-				return ""
-			}
-			return dashed(t.Peer.Host)
 		},
 	} {
 		byLabel := map[string][]*target{}
@@ -55,54 +50,75 @@ func labelTargets(targets []*target) {
 			}
 		}
 	}
-	// What is left has its address and port in common, or was made alike by the
-	// above. A name of an object ends in the port, so that it must not read as the
-	// label of a target without one.
 	identity := func(t *target) string {
 		where := ""
 		if t.Peer != nil {
 			where = fmt.Sprintf("%s %d %s", t.Peer.Host, t.Peer.Port, t.Peer.Transport)
 		}
-		return strings.Join(append([]string{t.Component, where, t.Node, t.Pod, t.fronts}, t.behind...), "\x00")
+		return strings.Join(append([]string{t.Pod, where, t.Node, t.Component, t.fronts}, t.behind...), "\x00")
 	}
-	slices.SortStableFunc(targets, func(a, b *target) int {
+	slices.SortFunc(targets, func(a, b *target) int {
 		return cmp.Or(cmp.Compare(a.Label, b.Label), cmp.Compare(identity(a), identity(b)))
 	})
-	taken := map[string]bool{}
-	for _, t := range targets {
-		name := func() string {
-			if t.Peer == nil {
-				return "\x00" + t.Label
-			}
-			return fmt.Sprintf("\x00%s-%d", t.Label, t.Peer.Port)
+	// The name of a pair's object ends in the port: it must not read as the label of
+	// a target without one.
+	name := func(t *target, label string) string {
+		if t.Peer == nil {
+			return "\x00" + label
 		}
-		t.Label = untaken(t.Label, identity(t), func(label string) bool {
-			t.Label = label
-			return taken[label] || taken[name()]
-		})
-		taken[t.Label], taken[name()] = true, true
+		return fmt.Sprintf("\x00%s-%d", label, t.Peer.Port)
+	}
+	taken := map[string]bool{}
+	last, number := "", 0
+	for _, t := range targets {
+		if t.Label != last {
+			last, number = t.Label, 0
+		}
+		if number > 0 {
+			t.Label += "-" + strconv.Itoa(number)
+		}
+		number++
+		t.Label = untaken(t.Label, identity(t), func(label string) bool { return taken[label] || taken[name(t, label)] })
+		taken[t.Label], taken[name(t, t.Label)] = true, true
 	}
 }
 
-// labelSources makes the labels of sources unique: pods of one name get their
-// namespace before it.
+// labelSources makes the labels of sources unique. Those of pods in several
+// namespaces get the namespace before them; those of several pods of one component
+// on one node are numbered, by the names of the pods, from the second on.
 func labelSources(sources []*source) {
-	count := map[string]int{}
+	byLabel := map[string][]*source{}
 	for _, s := range sources {
-		count[s.Label]++
+		byLabel[s.Label] = append(byLabel[s.Label], s)
 	}
-	identity := func(s *source) string { return s.namespace + "\x00" + s.Node + "\x00" + s.Component }
-	for _, s := range sources {
-		if count[s.Label] > 1 && s.namespace != "" {
-			s.Label = s.namespace + "-" + s.Label
+	namespace := func(s *source) string {
+		namespace, _, _ := strings.Cut(s.Pod, "/")
+		return namespace
+	}
+	for _, same := range byLabel {
+		if slices.ContainsFunc(same, func(s *source) bool { return namespace(s) != namespace(same[0]) }) {
+			for _, s := range same {
+				if s.Pod != "" {
+					s.Label = namespace(s) + "-" + s.Label
+				}
+			}
 		}
 	}
-	slices.SortStableFunc(sources, func(a, b *source) int {
-		return cmp.Or(cmp.Compare(a.Label, b.Label), cmp.Compare(identity(a), identity(b)))
+	slices.SortFunc(sources, func(a, b *source) int {
+		return cmp.Or(cmp.Compare(a.Label, b.Label), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Component, b.Component))
 	})
 	taken := map[string]bool{}
+	last, number := "", 0
 	for _, s := range sources {
-		s.Label = untaken(s.Label, identity(s), func(label string) bool { return taken[label] })
+		label := s.Label
+		if label != last {
+			last, number = label, 0
+		}
+		if number > 0 && s.fleeting {
+			s.Label += "-" + strconv.Itoa(number)
+		}
+		number++
+		s.Label = untaken(s.Label, s.Pod+"\x00"+s.Node+"\x00"+s.Component, func(label string) bool { return taken[label] })
 		taken[s.Label] = true
 	}
 }

@@ -300,7 +300,7 @@ func problems(w *checkup.Worksheet) func(func(string) bool) {
 	endpoints("source", w.Sources)
 	endpoints("target", w.Targets)
 	for _, s := range w.Sources {
-		if (s.Node == "") != (s.Cause != nil) || s.Peer != nil || s.Pod != "" {
+		if (s.Node == "") != (s.Cause != nil) || s.Peer != nil {
 			add("source %s: %+v", s.Label, s)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -738,7 +739,7 @@ func (x *expansion) sourcesOf(name string) []*source {
 		for _, c := range found {
 			s := x.pods[c.Name]
 			if s == nil {
-				s = x.standIn(name, c)
+				s = x.standIn(name, label, c)
 				x.pods[c.Name] = s
 			}
 			if s.Node == "" {
@@ -782,16 +783,23 @@ func (x *expansion) sourcesOf(name string) []*source {
 	return sources
 }
 
-// standIn is an agent that stands where a component's pod stands.
-func (x *expansion) standIn(name string, c cluster.Component) *source {
-	namespace, pod, _ := strings.Cut(c.Name, "/")
+// standIn is an agent that stands where a component's pod stands. It has the name
+// of the pod where that stays the same, as that of a static pod and of one of a
+// StatefulSet does; else that of the component on its node, so that a rollout does
+// not make other pairs of it.
+func (x *expansion) standIn(name, component string, c cluster.Component) *source {
 	s := &source{
-		Endpoint:  checkup.Endpoint{Node: c.Node, Component: name, Label: pod, HostNetwork: c.HostNetwork, Tolerations: tolerations(c)},
-		namespace: namespace,
-		families:  familiesOf(c.IPs),
+		Endpoint: checkup.Endpoint{Node: c.Node, Pod: c.Name, Component: name, Label: podName(c.Name), HostNetwork: c.HostNetwork, Tolerations: tolerations(c)},
+		families: familiesOf(c.IPs),
 	}
 	if x.nodes[c.Node] == nil {
 		s.Node, s.Cause = "", &checkup.Cause{Stage: checkup.StageSetup, Message: "its pod is on no node"}
+	}
+	if c.Annotations[mirror] == "" && c.Labels[appsv1.StatefulSetPodNameLabel] == "" {
+		s.fleeting, s.Label = true, component
+		if s.Node != "" {
+			s.Label += "-" + s.Node
+		}
 	}
 	return s
 }
@@ -805,7 +813,7 @@ func absentSource(name, label, cause string) *source {
 // node that has broken since the pod was put there. A static pod is there
 // whatever the taints of its node.
 func tolerations(c cluster.Component) []checkup.Toleration {
-	if _, static := c.Annotations[mirror]; static {
+	if c.Annotations[mirror] != "" {
 		return []checkup.Toleration{{Operator: string(corev1.TolerationOpExists)}}
 	}
 	return scheduling.FixtureTolerations(c.Tolerations)
