@@ -294,7 +294,7 @@ func (p *page) widened(x *connections) {
 		}
 	}
 	if len(host) > 0 {
-		p.field("widened", "%s in the network of their nodes, as the components do that they stand for: %s. The namespace of the run must admit that (pod security level privileged)", agentsStand(len(host)), some(host))
+		p.field("widened", "%s in the host's network, where the components are that they stand for: %s. The namespace of the run must admit that (pod security level privileged)", plural(len(host), "agent"), some(host))
 	}
 	if len(x.Secrets) > 0 {
 		p.field("secrets", "client certificates that agents mount, where they are there: %s", some(x.Secrets))
@@ -308,13 +308,6 @@ func (p *page) widened(x *connections) {
 	default:
 		p.field("objects", "one PodNetworkConnectivityCheck per pair, kept for %s when the pair is gone, if the cluster has their CustomResourceDefinition", checks.Retention)
 	}
-}
-
-func agentsStand(n int) string {
-	if n == 1 {
-		return "1 agent stands"
-	}
-	return fmt.Sprintf("%d agents stand", n)
 }
 
 // pairs prints who probes whom.
@@ -371,7 +364,10 @@ func (p *page) placement(r *checkup.PlacementReport) {
 		if c.Message != "" {
 			text += " (" + c.Message + ")"
 		}
-		p.field("condition", "%s, if the API server admits the pods: a run asks it", text)
+		if c.Status == "True" {
+			text += ", if the API server admits the pods: a run asks it"
+		}
+		p.field("condition", "%s", text)
 	}
 }
 

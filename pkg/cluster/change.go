@@ -341,6 +341,12 @@ func dropTaints(n *Node, gone func(corev1.Taint) bool) bool {
 
 // remove takes nodes away, with the pods and endpoints that are on them.
 func (s *Snapshot) remove(nodes map[string]bool) {
+	addresses := map[string]bool{} // of what is in the network of a node, and does not name it
+	for _, n := range s.Nodes {
+		for _, ip := range n.InternalIPs {
+			addresses[ip] = addresses[ip] || nodes[n.Name]
+		}
+	}
 	s.Nodes = slices.DeleteFunc(slices.Clone(s.Nodes), func(n Node) bool { return nodes[n.Name] })
 	s.Components = slices.DeleteFunc(slices.Clone(s.Components), func(c Component) bool { return nodes[c.Node] })
 	s.Selections = slices.Clone(s.Selections)
@@ -351,7 +357,7 @@ func (s *Snapshot) remove(nodes map[string]bool) {
 	s.Services = slices.Clone(s.Services)
 	for i := range s.Services {
 		service := &s.Services[i]
-		service.Endpoints = slices.DeleteFunc(slices.Clone(service.Endpoints), func(e ServiceEndpoint) bool { return nodes[e.Node] })
+		service.Endpoints = slices.DeleteFunc(slices.Clone(service.Endpoints), func(e ServiceEndpoint) bool { return nodes[e.Node] || addresses[e.Address] })
 	}
 }
 

@@ -33,8 +33,9 @@ func changeable() *Snapshot {
 	s.Selections = []Selection{{Selector: "app=web", Pods: []Pod{{Name: "n/a", Node: "w1"}, {Name: "n/b", Node: "w3"}, {Name: "n/c"}}}}
 	s.Components = []Component{{Pod: Pod{Name: "kube-system/etcd-cp", Node: "cp"}}}
 	s.Services = []Service{{Namespace: "n", Name: "web", Endpoints: []ServiceEndpoint{
-		{Address: "10.0.0.1", Family: checkup.IPv4, Port: 80, Node: "w1"}, {Address: "10.0.0.2", Family: checkup.IPv4, Port: 80},
+		{Address: "10.0.0.1", Family: checkup.IPv4, Port: 80, Node: "w1"}, {Address: "10.0.0.2", Family: checkup.IPv4, Port: 80}, {Address: "192.0.2.1", Family: checkup.IPv4, Port: 6443},
 	}}}
+	s.Nodes[0].InternalIPs = []string{"192.0.2.1"}
 	return s
 }
 
@@ -120,7 +121,7 @@ func TestChangeRemovesWhatIsOnANode(t *testing.T) {
 	want.Nodes = want.Nodes[2:]
 	want.Selections[0].Pods = want.Selections[0].Pods[1:]
 	want.Components = []Component{}
-	want.Services[0].Endpoints = want.Services[0].Endpoints[1:]
+	want.Services[0].Endpoints = want.Services[0].Endpoints[1:2]
 	if diff := cmp.Diff(want, s); diff != "" {
 		t.Errorf("snapshot (-want +got):\n%s", diff)
 	}

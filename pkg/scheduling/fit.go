@@ -155,7 +155,11 @@ func NewDemands(pod *corev1.Pod) *Demands {
 		says := func(format string, args ...any) Reason {
 			return Reason{NodeReason: checkup.NodeReason{Predicate: NodeAffinity, Scheduler: saysAffinity, Message: fmt.Sprintf(format, args...)}, Key: key, missed: at}
 		}
-		d.selector = append(d.selector, labelDemand{key, value, says("no label %s, want %s (nodeSelector)", key, value), says("label %s is not %s (nodeSelector)", key, value)})
+		l := labelDemand{key, value, says("no label %s, want %s (nodeSelector)", key, value), says("label %s is not %s (nodeSelector)", key, value)}
+		if value == "" {
+			l.missing, l.other = says("no label %s (nodeSelector)", key), says("label %s is not empty (nodeSelector)", key)
+		}
+		d.selector = append(d.selector, l)
 	}
 	if a := spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		d.require(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution)

@@ -139,6 +139,10 @@ func TestFit(t *testing.T) {
 			"NodeAffinity: node(s) didn't match Pod's node affinity/selector: no label disk, want ssd (nodeSelector)",
 			"NodeAffinity: node(s) didn't match Pod's node affinity/selector: label kubernetes.io/os is not windows (nodeSelector)",
 		}},
+		{"labels without a value", podOf(selector("node-role.kubernetes.io/infra", "", "pool", "")), linuxNode("a", label("pool", "x")), []string{
+			"NodeAffinity: node(s) didn't match Pod's node affinity/selector: no label node-role.kubernetes.io/infra (nodeSelector)",
+			"NodeAffinity: node(s) didn't match Pod's node affinity/selector: label pool is not empty (nodeSelector)",
+		}},
 		{"a selector that matches", podOf(selector("kubernetes.io/os", "linux")), linuxNode("a"), nil},
 		{"each expression of one term", podOf(affinity(`[{"key": "zone", "operator": "In", "values": ["x", "y"]}, {"key": "kubernetes.io/os", "operator": "Exists"}, {"key": "cpus", "operator": "Gt", "values": ["8"]}]`)), linuxNode("a", label("cpus", "8")), []string{
 			"NodeAffinity: node(s) didn't match Pod's node affinity/selector: not zone in (x, y) and cpus > 8 (affinity)",
