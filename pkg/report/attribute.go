@@ -30,6 +30,7 @@ func (b *blamer) find() {
 	b.sources()
 	b.components(b.remaining())
 	b.services()
+	b.components(b.mostly())
 	b.rest()
 }
 
@@ -226,6 +227,20 @@ func (b *blamer) remaining() []int {
 	return targets
 }
 
+// mostly lists those that fail from more sources than not, of more than one node,
+// in an overlapping time: a short outage is not seen by all.
+func (b *blamer) mostly() []int {
+	var targets []int
+	for t, pairs := range b.to {
+		left := b.good(pairs)
+		fails := slices.DeleteFunc(b.failed(left), func(i int) bool { return b.explained[i] })
+		if !b.service(t) && len(b.nodes(fails)) > 1 && 2*len(fails) > len(left) && b.together(fails) {
+			targets = append(targets, t)
+		}
+	}
+	return targets
+}
+
 // good drops the pairs of sources that are to blame themselves.
 func (b *blamer) good(pairs []int) []int {
 	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return b.bad[b.outcomes[i].pair.Source] })
@@ -264,7 +279,7 @@ func (b *blamer) components(targets []int) {
 		f := checkup.Finding{
 			Cause: checkup.CauseTarget, Subject: target.Name(),
 			Message: fmt.Sprintf("%s, %s: %s", target.Name(), b.where(target, addresses), b.effect(pairs)),
-			For:     b.evidence(fmt.Sprintf("%d of %s to it fail, from %s", b.count(all), count(len(all), "measured pair"), some(b.names(all), "source")), pairs),
+			For:     b.evidence(fmt.Sprintf("%d of %s to it fail, from %s", b.count(all), count(len(all), "measured pair"), some(b.names(b.failed(all)), "source")), pairs),
 		}
 		if nodes := b.nodes(pairs); len(nodes) == 1 && nodes[0] != "" {
 			// From one node alone the way to the target looks like the target.
@@ -274,13 +289,46 @@ func (b *blamer) components(targets []int) {
 			f.For = append(f.For, "it accepts connections, so the way to it is open")
 			f.Alternatives = nil
 		}
+		if against := b.passing(pairs); against != nil {
+			f.Against = against
+			for _, node := range b.nodes(b.failed(pairs)) {
+				f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s -> %s", checkup.CausePair, node, target.Name()))
+			}
+		}
 		b.add(f, all, group)
 	}
 }
 
-// connected reports whether every pair's failures came after the connect.
+// failed are those of the pairs that fail.
+func (b *blamer) failed(pairs []int) []int {
+	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return !b.fails(i) })
+}
+
+// passing names those of the pairs that pass, in one line; nil if none does.
+func (b *blamer) passing(pairs []int) []string {
+	var names []string
+	for _, i := range pairs {
+		if p := b.outcomes[i].pair; !b.fails(i) {
+			names = append(names, fmt.Sprintf("%s -> %s", name(b.w.Sources, p.Source), name(b.w.Targets, p.Target)))
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	s := strings.Join(names[:min(len(names), 3)], ", ")
+	if more := len(names) - 3; more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	return []string{fmt.Sprintf("%d of %s pass: %s", len(names), count(len(pairs), "measured pair"), s)}
+}
+
+// connected reports whether the failures of every failed pair came after the
+// connect.
 func (b *blamer) connected(pairs []int) bool {
 	return !slices.ContainsFunc(pairs, func(i int) bool {
+		if !b.fails(i) {
+			return false
+		}
 		t := b.outcomes[i].told
 		return t == nil || t.failures[checkup.StageConnect]+t.failures[checkup.StageResolve] > 0 || len(t.failures) == 0
 	})
@@ -395,15 +443,7 @@ func (b *blamer) sources() {
 }
 
 // count of the pairs that fail.
-func (b *blamer) count(pairs []int) int {
-	n := 0
-	for _, i := range pairs {
-		if b.fails(i) {
-			n++
-		}
-	}
-	return n
-}
+func (b *blamer) count(pairs []int) int { return len(b.failed(pairs)) }
 
 // parts says of the failed measurements of a pair to a Service's address how many
 // the endpoints account for, and how many the way there.
@@ -800,11 +840,7 @@ func (b *blamer) rest() {
 				f.For = append(f.For, "nothing is known of the endpoints behind it at that time")
 			}
 		}
-		for _, k := range scope {
-			if !b.fails(k) {
-				f.Against = append(f.Against, fmt.Sprintf("%s -> %s passes", name(b.w.Sources, b.outcomes[k].pair.Source), target.Name()))
-			}
-		}
+		f.Against = b.passing(scope)
 		b.add(f, pairs, nil)
 	}
 }

@@ -52,6 +52,11 @@ func TestBlame(t *testing.T) {
 		{"a component with an outage", func(*plane) fault {
 			return fault{end: func(t int, after time.Duration) *checkup.Cause { return because(t == etcd && some(after), refused) }}
 		}, []string{"target etcd-server-cp-2"}, "in 160 of 240 measurements"},
+		{"a component that most sources see fail", func(*plane) fault {
+			return fault{way: func(s, t int, after time.Duration) *checkup.Cause {
+				return because(t == etcd && s != kubeAPIServer && after == 20*time.Second, notReady)
+			}}
+		}, []string{"target etcd-server-cp-2"}, ""},
 		{"a slow component", func(*plane) fault {
 			return fault{delay: func(_, t int) time.Duration { return time.Duration(when(t == etcd)) * 80 * time.Millisecond }}
 		}, []string{"target etcd-server-cp-2"}, "too slow"},

@@ -176,7 +176,9 @@
 //  2. A target that fails from every source that measured it, in an overlapping
 //     time: target. With one source only it cannot be told from the way, unless the
 //     connection stands: then what does not come over it is the target's.
-//     Several addresses of one pod, or names of one address, are one finding.
+//     Several addresses of one pod, or names of one address, are one finding. Last
+//     of all, so is a target that fails from more sources than not, if they are on
+//     more than one node; what passes speaks against it.
 //  3. A source from which everything else fails: source; all the sources of a node
 //     that has several: nodeEgress. Its pairs say nothing about targets then.
 //  4. A Service's address, of which the endpoints behind it were measured too. If
