@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -113,7 +114,7 @@ func (s *Session) resolve(ctx context.Context, m Measurement) (sample, []netip.A
 	step, trouble := within(ctx, checkup.StageResolve, m.Deadlines.Resolve, func(ctx context.Context) (time.Duration, error) {
 		// A resolver of its own: a shared one would let lookups of a name that are
 		// made at once wait for each other.
-		var trouble error
+		var trouble atomic.Pointer[error] // both families are asked at once
 		resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			dial := s.dialDNS
 			if dial == nil {
@@ -121,7 +122,7 @@ func (s *Session) resolve(ctx context.Context, m Measurement) (sample, []netip.A
 			}
 			conn, err := dial(ctx, network, address)
 			if isLocal(err) {
-				trouble = err // net.DNSError does not say
+				trouble.Store(&err) // net.DNSError does not say
 			}
 			return conn, err
 		}}
@@ -129,8 +130,8 @@ func (s *Session) resolve(ctx context.Context, m Measurement) (sample, []netip.A
 		found, err := resolver.LookupNetIP(ctx, network, m.Peer.Host)
 		var dns *net.DNSError
 		switch {
-		case err != nil && trouble != nil:
-			return 0, trouble
+		case err != nil && trouble.Load() != nil:
+			return 0, *trouble.Load()
 		case isTimeout(err) && ctx.Err() == nil:
 			return 0, errors.New("no DNS server answered")
 		case errors.As(err, &dns) && !isTimeout(err):

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -20,9 +19,9 @@ const (
 	batchInterval = 500 * time.Millisecond
 	// maxUnderWay is the most measurements of all pairs together that may be under
 	// way at once; a connection whose peer is silent in the TLS handshake takes about
-	// 50 KiB. Pairs share the half of it, one each at least, so that those
-	// that are silent take nothing from the others unless there are very many.
-	maxUnderWay = 1024
+	// 50 KiB. Pairs share it, so that those that are silent take nothing from the
+	// others, unless there are more pairs than that.
+	maxUnderWay = 512
 	// maxSpread is the time over which the first measurements of all pairs are
 	// spread, if the interval is not shorter.
 	maxSpread = time.Second
@@ -40,6 +39,8 @@ type results struct {
 	// measure makes one measurement, and reports whether its outcome is known: it
 	// is not if the context ended first. It need not say when that began.
 	measure func(context.Context, Measurement) (_ checkup.Result, known bool)
+
+	news chan struct{} // what is in hand is to be told at once
 
 	mu       sync.Mutex // guards following, and sequences
 	inHand   []checkup.Result
@@ -75,36 +76,36 @@ type place struct {
 func (r *results) run(ctx context.Context, ms []Measurement) ([]Measurement, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	g, gctx := errgroup.WithContext(ctx)
+	r.news = make(chan struct{}, 1)
 	sequences := make([]sequence, len(ms))
 	start := time.Now()
+	var measuring sync.WaitGroup
 	for i, m := range ms {
 		spread := min(time.Duration(m.Probe.Interval), maxSpread)
 		first := start.Add(spread / time.Duration(len(ms)) * time.Duration(i))
-		g.Go(func() error { return r.pair(gctx, g, m, &sequences[i], first, share(len(ms))) })
+		measuring.Go(func() { r.pair(ctx, &measuring, m, &sequences[i], first, share(len(ms))) })
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- g.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		measuring.Wait()
+		close(ended)
+	}()
 	batch := time.NewTicker(batchInterval)
 	defer batch.Stop()
 	var err error
 	for running := true; running; {
 		select {
 		case <-batch.C:
-			if err == nil {
-				if err = r.tell(); err != nil {
-					cancel()
-				}
-			}
-		case broken := <-ended:
+		case <-r.news:
+		case <-ended:
 			running = false
-			if err == nil {
-				err = broken
-			}
 		}
-	}
-	if err == nil {
-		err = r.tell()
+		if err == nil {
+			err = r.tell()
+		}
+		if err != nil {
+			cancel()
+		}
 	}
 	var unknown []Measurement
 	for i, m := range ms {
@@ -116,17 +117,17 @@ func (r *results) run(ctx context.Context, ms []Measurement) ([]Measurement, err
 }
 
 // share is how many measurements of one pair may be under way at once.
-func share(pairs int) int { return max(1, min(maxOutstanding, maxUnderWay/2/pairs)) }
+func share(pairs int) int { return max(1, min(maxOutstanding, maxUnderWay/pairs)) }
 
 // pair begins the measurements of one pair, each when it is due, whether or not
 // those before it have ended.
-func (r *results) pair(ctx context.Context, g *errgroup.Group, m Measurement, of *sequence, first time.Time, share int) error {
+func (r *results) pair(ctx context.Context, measuring *sync.WaitGroup, m Measurement, of *sequence, first time.Time, share int) {
 	interval := time.Duration(m.Probe.Interval)
 	late := max(interval, maxLate)
 	for i := range m.Probe.Count {
 		due := first.Add(time.Duration(i) * interval)
 		if sleepUntil(ctx, due) != nil {
-			return nil
+			return
 		}
 		var why string
 		if time.Since(due) > late {
@@ -137,22 +138,19 @@ func (r *results) pair(ctx context.Context, g *errgroup.Group, m Measurement, of
 		if why != "" {
 			p := r.begin(of, due, false)
 			result := checkup.Result{Pair: m.Pair, Unmeasured: &checkup.Cause{Stage: checkup.StageSelf, Message: why}}
-			if err := r.settle(of, p, result, true); err != nil {
-				return err
-			}
+			r.settle(of, p, result, true)
 			continue
 		}
 		if pace(ctx, due, r.limiter) != nil {
-			return nil
+			return
 		}
 		// By a clock that nobody sets in between.
 		p := r.begin(of, first.Add(time.Since(first)), true)
-		g.Go(func() error {
+		measuring.Go(func() {
 			result, known := r.measure(ctx, m)
-			return r.settle(of, p, result, known)
+			r.settle(of, p, result, known)
 		})
 	}
-	return nil
 }
 
 // full says why no measurement of a pair can begin now; empty means that one can.
@@ -187,9 +185,8 @@ func (r *results) begin(of *sequence, at time.Time, underWay bool) *place {
 }
 
 // settle takes a result, if it is known, in hand as soon as those before it are.
-// It tells all that is in hand at once if the result is the pair's first, or says
-// other than the one before it.
-func (r *results) settle(of *sequence, p *place, result checkup.Result, known bool) error {
+// There is news if it is the pair's first, or says other than the one before it.
+func (r *results) settle(of *sequence, p *place, result checkup.Result, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p.underWay {
@@ -198,20 +195,21 @@ func (r *results) settle(of *sequence, p *place, result checkup.Result, known bo
 	}
 	result.At = p.at
 	p.settled, p.known, p.result = true, known, result
-	news := false
 	for len(of.places) > 0 && of.places[0].settled {
 		next := of.places[0]
 		of.places = of.places[1:]
-		if next.known {
-			news = of.take(next.result) || news
-			r.inHand = append(r.inHand, next.result)
-			r.told++
+		if !next.known {
+			continue
+		}
+		r.inHand = append(r.inHand, next.result)
+		r.told++
+		if of.take(next.result) {
+			select {
+			case r.news <- struct{}{}:
+			default: // there is news already
+			}
 		}
 	}
-	if !news {
-		return nil
-	}
-	return r.tellInHand()
 }
 
 // take takes note of a result, and reports whether it is news.
@@ -225,26 +223,23 @@ func (of *sequence) take(result checkup.Result) bool {
 	return news
 }
 
-// tell tells what is in hand.
+// tell tells what is in hand. It is called by run alone, so that nothing overtakes
+// what it writes.
 func (r *results) tell() error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.tellInHand()
-}
-
-// tellInHand is called with mu held, so that nothing overtakes what it writes.
-func (r *results) tellInHand() error {
-	for len(r.inHand) > 0 {
-		n, err := fitting(r.inHand)
+	rs := r.inHand
+	r.inHand = nil
+	r.mu.Unlock()
+	for len(rs) > 0 {
+		n, err := fitting(rs)
 		if err != nil {
 			return err
 		}
-		if err := r.lines.write(checkup.Message{Results: r.inHand[:n]}); err != nil {
+		if err := r.lines.write(checkup.Message{Results: rs[:n]}); err != nil {
 			return err
 		}
-		r.inHand = r.inHand[n:]
+		rs = rs[n:]
 	}
-	r.inHand = nil
 	return nil
 }
 

@@ -167,7 +167,7 @@ func TestMeasurementsThatCannotBegin(t *testing.T) {
 		{"too many pairs", maxUnderWay + 1, 1, nil, func(_ context.Context, m Measurement) (checkup.Result, bool) {
 			time.Sleep(time.Minute)
 			return checkup.Result{Pair: m.Pair}, true
-		}, []string{"not begun: 1024 measurements of other pairs were still under way"}},
+		}, []string{"not begun: 512 measurements of other pairs were still under way"}},
 		{"held up", 1, 8, func() *rate.Limiter {
 			l := rate.NewLimiter(1000, 4500)
 			for range 2 {
