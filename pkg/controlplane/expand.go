@@ -339,7 +339,7 @@ func (x *expansion) warnOfRate() {
 	limit := w.Limits.PacketsPerSecond
 	needed := int(time.Duration(w.Degree) * time.Second / time.Duration(x.check.Interval))
 	if limit > 0 && needed > limit {
-		x.warn("an agent has up to %d pairs to measure each %s, which are %d measurements a second, and limits.packetsPerSecond allows %d: raise it or interval, or lower maxNodes",
+		x.warn("an agent has up to %d pairs to measure each %s, which are %d measurements a second, but limits.packetsPerSecond allows %d: they will be late; raise it or interval, or lower maxNodes",
 			w.Degree, x.check.Interval, needed, limit)
 	}
 }
