@@ -429,28 +429,30 @@ func (d *Demands) unknown(n *cluster.Node) []string {
 }
 
 // defaulted returns a pod's spec with what the API server would fill in and a
-// predicate reads.
+// predicate reads. The pod's own stays as it is.
 func defaulted(pod *corev1.Pod) *corev1.PodSpec {
-	spec := pod.Spec.DeepCopy()
+	spec := pod.Spec
+	spec.InitContainers, spec.Containers = slices.Clone(spec.InitContainers), slices.Clone(spec.Containers)
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
 		for i := range containers {
 			c := &containers[i]
-			for name, limit := range c.Resources.Limits {
-				if _, ok := c.Resources.Requests[name]; !ok {
-					if c.Resources.Requests == nil {
-						c.Resources.Requests = corev1.ResourceList{}
-					}
-					c.Resources.Requests[name] = limit
-				}
+			if len(c.Resources.Limits) > 0 {
+				requests := maps.Clone(c.Resources.Limits)
+				maps.Copy(requests, c.Resources.Requests)
+				c.Resources.Requests = requests
 			}
+			if !spec.HostNetwork {
+				continue
+			}
+			c.Ports = slices.Clone(c.Ports)
 			for j := range c.Ports {
-				if p := &c.Ports[j]; spec.HostNetwork && p.HostPort == 0 {
+				if p := &c.Ports[j]; p.HostPort == 0 {
 					p.HostPort = p.ContainerPort
 				}
 			}
 		}
 	}
-	return spec
+	return &spec
 }
 
 // decides reports whether the scheduler looks at a resource: at cpu, memory,
