@@ -82,14 +82,17 @@ func where(r checkup.Right, opts Options) string {
 	}
 }
 
-// object says on what a right is: "pods", "apiservices.apiregistration.k8s.io",
+// object says on what a right is: "pods/log", "apiservices.apiregistration.k8s.io",
 // "configmaps cluster-info".
 func object(r checkup.Right) string {
-	words := append([]string{r.Resource}, r.Names...)
+	resource, sub, found := strings.Cut(r.Resource, "/")
 	if r.Group != "" {
-		words[0] += "." + r.Group
+		resource += "." + r.Group
 	}
-	return strings.Join(words, " ")
+	if found {
+		resource += "/" + sub
+	}
+	return strings.Join(append([]string{resource}, r.Names...), " ")
 }
 
 func taskReadme(task *pipelinev1.Task) []byte {

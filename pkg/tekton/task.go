@@ -93,7 +93,7 @@ func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 		Command:          []string{"/ko-app/setup"},
 		Args:             []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout), refAll(paramSet)},
 		Env:              []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}, {Name: "AGENT_IMAGE", Value: AgentImage(opts)}},
-		ComputeResources: stepResources(),
+		ComputeResources: stepResources(stepMemory),
 		Timeout:          &metav1.Duration{Duration: timeout},
 	}}
 	return task
@@ -111,7 +111,7 @@ func probeTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 		Command:          []string{"/ko-app/probe"},
 		Args:             []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout)},
 		Env:              []corev1.EnvVar{{Name: "AGENT_IMAGE", Value: AgentImage(opts)}},
-		ComputeResources: stepResources(),
+		ComputeResources: stepResources(stepMemory),
 		Timeout:          &metav1.Duration{Duration: timeout},
 	}}
 	return task
@@ -132,7 +132,7 @@ func concludeTask(opts Options) *pipelinev1.Task {
 		Command:          []string{"/ko-app/teardown"},
 		Args:             []string{"--timeout", teardownDeadline.String(), refAll(paramSet)},
 		Env:              []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}},
-		ComputeResources: stepResources(),
+		ComputeResources: stepResources(judgeMemory),
 		Timeout:          &metav1.Duration{Duration: teardownDeadline + stepGrace},
 		OnError:          pipelinev1.Continue,
 	}, {
@@ -145,7 +145,7 @@ func concludeTask(opts Options) *pipelinev1.Task {
 			{Name: envPlan, Value: ref(paramPlan)},
 			{Name: "TEARDOWN_EXIT_CODE_FILE", Value: "$(steps.step-teardown.exitCode.path)"},
 		},
-		ComputeResources: stepResources(),
+		ComputeResources: stepResources(judgeMemory),
 		Timeout:          &metav1.Duration{Duration: reportDeadline + stepGrace},
 	}}
 	return task
@@ -189,14 +189,20 @@ func newTask(phase checkup.Phase, timeout time.Duration, opts Options, summary, 
 	}
 }
 
-// stepResources are enough for 5,000 nodes and 100,000 pairs in memory; a quota
-// may ask for all four. They stand in each step, and not in the stepTemplate,
-// because Tekton's webhook writes "computeResources: {}" into a step without,
-// which kubectl apply and Argo CD take for a change.
-func stepResources() corev1.ResourceRequirements {
+// Memory limits of steps: enough for 5,000 nodes and 100,000 pairs, and, where the
+// whole record is judged, for checkup.MaxResults, which take up to 600 MiB.
+const (
+	stepMemory  = "512Mi"
+	judgeMemory = "1Gi"
+)
+
+// stepResources are all four that a quota may ask for. They stand in each step,
+// and not in the stepTemplate, because Tekton's webhook writes "computeResources:
+// {}" into a step without, which kubectl apply and Argo CD take for a change.
+func stepResources(memory string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("512Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse(memory)},
 	}
 }
 
