@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -384,6 +385,25 @@ func TestUnknown(t *testing.T) {
 	})
 }
 
+// A source that has nowhere to stand is known before anything is measured.
+func TestSourceWithoutNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		w := worksheet()
+		w.Sources[1].Node = ""
+		w.Sources[1].Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "the pod has no node"}
+		b := s.book(t, w)
+		b.Results(all(good)[:3])
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		status := s.status(t, nameBA)
+		if c := reachable(&status); c.Reason != ReasonSourceNotReporting || c.Message != "etcd-server-a: no result: setup: the pod has no node" {
+			t.Errorf("condition %+v", c)
+		}
+	})
+}
+
 // An interval of more than staleAfter is waited for three times.
 func TestStaleAfterIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -598,23 +618,42 @@ func TestRetryOfTheTask(t *testing.T) {
 	})
 }
 
-// One object that the API server refuses does not hold up the others.
+// One object that the API server refuses does not hold up the others. It is tried
+// again, at the end in any case.
 func TestRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t)
-		w := worksheet()
-		w.Sources[1].Label = "not a pod's name"
-		b := s.book(t, w)
-		b.Results(all(good))
-		wantReachable(t, s, nameAA, "True TCPConnectSuccess")
-		time.Sleep(5 * time.Minute)
-		if log := b.log.take(); len(log) != 2 || !strings.Contains(log[0], "is invalid") || !strings.HasSuffix(log[0], "; it is tried again every 1m0s") {
-			t.Errorf("log: %q", log)
+	refuse := func(_, _, _, name string) error {
+		if name == nameBA || name == nameBB {
+			return apierrors.NewInvalid(schema.GroupKind{Group: Group, Kind: Kind}, name, nil)
 		}
-		if err := b.close(t); err == nil || !strings.HasPrefix(err.Error(), "2 of 5 PodNetworkConnectivityChecks could not be written: ") {
-			t.Errorf("error %v", err)
-		}
-	})
+		return nil
+	}
+	for _, mended := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			s.refuse = refuse
+			b := s.book(t, worksheet())
+			b.Results(all(good))
+			wantReachable(t, s, nameAA, "True TCPConnectSuccess")
+			time.Sleep(5*time.Minute + time.Second)
+			if log := b.log.take(); len(log) != 2 || !strings.Contains(log[0], "is invalid") || !strings.HasSuffix(log[0], "; it is tried again every 1m0s") {
+				t.Errorf("log: %q", log)
+			}
+			if mended {
+				s.mu.Lock()
+				s.refuse = nil
+				s.mu.Unlock()
+			}
+			err := b.close(t)
+			switch {
+			case mended && err != nil:
+				t.Error(err)
+			case mended:
+				wantReachable(t, s, nameBB, "True TCPConnectSuccess")
+			case err == nil || !strings.HasPrefix(err.Error(), "2 of 5 PodNetworkConnectivityChecks could not be written: "):
+				t.Errorf("error %v", err)
+			}
+		})
+	}
 }
 
 func TestOpenErrors(t *testing.T) {

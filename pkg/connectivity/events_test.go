@@ -123,15 +123,19 @@ func TestEventsOfLateResults(t *testing.T) {
 				b.Results([]checkup.Result{res})
 			}
 		}
-		at(1, -5, -6, -9, 10, -4)
-		synctest.Wait()
-		if told := s.told(t); len(told) != 2 {
-			t.Errorf("one outage: %q", told)
-		}
-		at(7)
-		synctest.Wait()
-		if told := s.told(t); len(told) != 4 {
-			t.Errorf("two outages: %q", told)
+		for _, step := range []struct {
+			seconds []int
+			told    int
+		}{
+			{[]int{1, -5, -6, -9, 10}, 2},
+			{[]int{7}, 4},  // two outages of it
+			{[]int{-4}, 4}, // the first one was longer
+		} {
+			at(step.seconds...)
+			synctest.Wait()
+			if told := s.told(t); len(told) != step.told {
+				t.Errorf("after %v: %d events, want %d: %q", step.seconds, len(told), step.told, told)
+			}
 		}
 		status := s.status(t, nameAA)
 		if len(status.Outages) != 2 {
@@ -253,6 +257,30 @@ func TestEventLimits(t *testing.T) {
 		if len(got[0]) > maxEventText+200 || !strings.Contains(got[0], "\nand ") || !strings.HasSuffix(got[0], " more") {
 			t.Errorf("summary of %d bytes ends with %q", len(got[0]), got[0][len(got[0])-40:])
 		}
+	})
+
+	t.Run("a book's end", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			b := s.book(t, worksheet())
+			for range 4 { // each 5 outages, and their end
+				b.Results(all(bad))
+				time.Sleep(time.Second)
+				b.Results(all(good))
+				time.Sleep(time.Second)
+			}
+			if told := s.told(t); len(told) != 30 {
+				t.Errorf("%d events", len(told))
+			}
+			if err := b.close(t); err != nil {
+				t.Fatal(err)
+			}
+			told := s.told(t)
+			lines := strings.Count(strings.Join(told, "\n"), "\n") + 1
+			if len(told) != 34 || lines != 40 { // of two nodes, began and ended
+				t.Errorf("%d events with %d lines: %q", len(told), lines, told)
+			}
+		})
 	})
 
 	t.Run("no limit", func(t *testing.T) {

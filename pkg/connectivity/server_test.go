@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -149,11 +148,6 @@ func (s *server) apply(action clienttesting.PatchActionImpl) (runtime.Object, er
 		options.FieldManager += "/status" // fields of a subresource are managed apart
 	} else {
 		delete(patch.Object, "status")
-	}
-	if action.GetNamespace() != "" && !exists {
-		if sourcePod, _, _ := unstructured.NestedString(patch.Object, "spec", "sourcePod"); strings.ContainsAny(sourcePod, "/_ ") {
-			return nil, apierrors.NewInvalid(schema.GroupKind{Group: Group, Kind: Kind}, name, nil)
-		}
 	}
 	if err := s.tracker.Apply(resource, patch, action.GetNamespace(), options); err != nil {
 		return nil, err
