@@ -5,7 +5,6 @@ package probe
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
@@ -24,12 +23,12 @@ func connection(ctx context.Context, m Measurement, s *Session) (r checkup.Resul
 	r.Pair = m.Pair
 	// passed notes how a stage went, and reports whether the next may begin.
 	passed := func(step sample, trouble error, delay *int64) bool {
-		held, spoiled := s.Watch.spoils(step)
+		_, spoiled := s.Watch.spoils(step)
 		switch {
 		case trouble != nil:
 			r.Unmeasured = &checkup.Cause{Stage: checkup.StageSocket, Message: trouble.Error()}
 		case spoiled && (step.cause != nil || delay == &r.Delays.Connect):
-			r.Unmeasured = &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf("the agent was held up for %v", held.Round(time.Millisecond))}
+			r.Unmeasured = &checkup.Cause{Stage: checkup.StageSelf, Message: "the agent was held up while it waited"}
 		case step.cause != nil:
 			r.Failure = step.cause
 		case !spoiled:
@@ -65,10 +64,14 @@ func connection(ctx context.Context, m Measurement, s *Session) (r checkup.Resul
 	}
 	var secure net.Conn
 	step, trouble = within(ctx, checkup.StageHandshake, m.Deadlines.Handshake, func(ctx context.Context) (_ time.Duration, err error) {
-		secure, err = handshake(ctx, conn, m, certificate)
+		secure, err = handshake(ctx, conn, m.Peer, certificate)
 		return 0, err
 	})
-	if !passed(step, trouble, &r.Delays.Handshake) || m.Peer.Path == "" {
+	if !passed(step, trouble, &r.Delays.Handshake) {
+		return r, known
+	}
+	defer secure.Close() // takes leave, so that the peer has nothing to log
+	if m.Peer.Path == "" {
 		return r, known
 	}
 	step, trouble = within(ctx, checkup.StageResponse, m.Deadlines.Response, func(ctx context.Context) (time.Duration, error) {

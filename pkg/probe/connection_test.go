@@ -124,7 +124,7 @@ func TestHoldUpsOfTheAgent(t *testing.T) {
 			s := session()
 			s.Watch = held
 			got, _ := connection(t.Context(), m, s)
-			if test.spoiled != (got.Unmeasured != nil && got.Unmeasured.Stage == checkup.StageSelf && strings.HasPrefix(got.Unmeasured.Message, "the agent was held up for 1h")) {
+			if test.spoiled != (got.Unmeasured != nil && *got.Unmeasured == *cause(checkup.StageSelf, "the agent was held up while it waited")) {
 				t.Errorf("unmeasured: %v", got.Unmeasured)
 			}
 			got.Unmeasured = nil
@@ -135,37 +135,46 @@ func TestHoldUpsOfTheAgent(t *testing.T) {
 	}
 }
 
+// resolveCases are DNS servers, and what must be seen of a peer with a DNS name.
+var resolveCases = []struct {
+	name    string
+	family  checkup.IPFamily
+	dns     dnsServer
+	dial    func(context.Context, string, string) (net.Conn, error)
+	short   checkup.Stage
+	passed  []checkup.Stage
+	failure *checkup.Cause
+	spoiled *checkup.Cause
+}{
+	{name: "both families", dns: dnsServer{addresses: []string{"127.0.0.1", "::1"}}, passed: []checkup.Stage{checkup.StageResolve, checkup.StageConnect}},
+	{name: "IPv4 only", dns: dnsServer{addresses: []string{"127.0.0.1"}}, passed: []checkup.Stage{checkup.StageResolve, checkup.StageConnect}},
+	{name: "IPv6 only", dns: dnsServer{addresses: []string{"::1"}}, passed: []checkup.Stage{checkup.StageResolve, checkup.StageConnect}},
+	{name: "IPv4 of both", family: checkup.IPv4, dns: dnsServer{addresses: []string{"127.0.0.1", "::1"}}, passed: []checkup.Stage{checkup.StageResolve, checkup.StageConnect}},
+	{name: "IPv6 of both", family: checkup.IPv6, dns: dnsServer{addresses: []string{"127.0.0.1", "::1"}}, passed: []checkup.Stage{checkup.StageResolve, checkup.StageConnect}},
+	{name: "not of the family", family: checkup.IPv6, dns: dnsServer{addresses: []string{"127.0.0.1"}}, failure: cause(checkup.StageResolve, "no such host")},
+	{name: "no such name", dns: dnsServer{code: dnsmessage.RCodeNameError}, failure: cause(checkup.StageResolve, "no such host")},
+	{name: "server failure", dns: dnsServer{code: dnsmessage.RCodeServerFailure}, failure: cause(checkup.StageResolve, "server misbehaving")},
+	{name: "silent server", dns: dnsServer{silent: true}, short: checkup.StageResolve, failure: cause(checkup.StageResolve, "timed out after 300ms")},
+	{name: "refused by the server's host", dial: refusedDNS, failure: cause(checkup.StageResolve, "the DNS server: connection refused")},
+	{name: "no file left", dial: noFileForDNS, spoiled: cause(checkup.StageSocket, "socket: too many open files")},
+	{name: "nobody at the address", dns: dnsServer{addresses: []string{"127.0.0.9"}}, passed: []checkup.Stage{checkup.StageResolve}, failure: cause(checkup.StageConnect, "connection refused")},
+}
+
+func refusedDNS(ctx context.Context, _, _ string) (net.Conn, error) {
+	ports, release, err := closedPorts(checkup.IPv4)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return new(net.Dialer).DialContext(ctx, "tcp", netip.AddrPortFrom(loopback[checkup.IPv4], uint16(ports[checkup.TCP])).String())
+}
+
+func noFileForDNS(context.Context, string, string) (net.Conn, error) {
+	return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+}
+
 func TestResolve(t *testing.T) {
-	refused := func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", listenTCP(t, checkup.IPv4, nil).String())
-	}
-	noFile := func(context.Context, string, string) (net.Conn, error) {
-		return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
-	}
-	reached := []checkup.Stage{checkup.StageResolve, checkup.StageConnect}
-	for _, test := range []struct {
-		name    string
-		family  checkup.IPFamily
-		dns     dnsServer
-		dial    func(context.Context, string, string) (net.Conn, error)
-		short   checkup.Stage
-		passed  []checkup.Stage
-		failure *checkup.Cause
-		spoiled *checkup.Cause
-	}{
-		{name: "both families", dns: dnsServer{addresses: []string{"127.0.0.1", "::1"}}, passed: reached},
-		{name: "IPv4 only", dns: dnsServer{addresses: []string{"127.0.0.1"}}, passed: reached},
-		{name: "IPv6 only", dns: dnsServer{addresses: []string{"::1"}}, passed: reached},
-		{name: "IPv4 of both", family: checkup.IPv4, dns: dnsServer{addresses: []string{"127.0.0.1", "::1"}}, passed: reached},
-		{name: "IPv6 of both", family: checkup.IPv6, dns: dnsServer{addresses: []string{"127.0.0.1", "::1"}}, passed: reached},
-		{name: "not of the family", family: checkup.IPv6, dns: dnsServer{addresses: []string{"127.0.0.1"}}, failure: cause(checkup.StageResolve, "no such host")},
-		{name: "no such name", dns: dnsServer{code: dnsmessage.RCodeNameError}, failure: cause(checkup.StageResolve, "no such host")},
-		{name: "server failure", dns: dnsServer{code: dnsmessage.RCodeServerFailure}, failure: cause(checkup.StageResolve, "server misbehaving")},
-		{name: "silent server", dns: dnsServer{silent: true}, short: checkup.StageResolve, failure: cause(checkup.StageResolve, "timed out after 300ms")},
-		{name: "refused by the server's host", dial: refused, failure: cause(checkup.StageResolve, "the DNS server: connection refused")},
-		{name: "no file left", dial: noFile, spoiled: cause(checkup.StageSocket, "socket: too many open files")},
-		{name: "nobody at the address", dns: dnsServer{addresses: []string{"127.0.0.9"}}, passed: reached[:1], failure: cause(checkup.StageConnect, "connection refused")},
-	} {
+	for _, test := range resolveCases {
 		t.Run(test.name, func(t *testing.T) {
 			m := peerAt(checkup.TCP, test.family, netip.AddrPortFrom(netip.Addr{}, listenBoth(t)))
 			m.Peer.Host = "api.example.test."
@@ -180,6 +189,30 @@ func TestResolve(t *testing.T) {
 				t.Errorf("known %v (-want +got):\n%s", known, diff)
 			}
 		})
+	}
+}
+
+// Every stage of a connection has a case that fails there.
+func TestEveryStageHasCases(t *testing.T) {
+	fails := map[checkup.Stage]bool{}
+	for _, test := range tlsCases {
+		if test.failure != nil {
+			fails[test.failure.Stage] = true
+		}
+	}
+	for _, test := range resolveCases {
+		if test.failure != nil {
+			fails[test.failure.Stage] = true
+		}
+	}
+	for _, stage := range checkup.ConnectionStages {
+		if !fails[stage] {
+			t.Errorf("no test case fails at stage %s", stage)
+		}
+		delete(fails, stage)
+	}
+	if len(fails) > 0 {
+		t.Errorf("test cases fail at %v, which are no stages of a connection", fails)
 	}
 }
 

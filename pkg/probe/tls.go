@@ -57,12 +57,12 @@ var (
 // handshake makes a TLS handshake on a connection. Any certificate will do: the
 // question is whether the peer can be reached. (Whom it shows itself to be is
 // not asked, as by OpenShift's checker.)
-func handshake(ctx context.Context, conn net.Conn, m Measurement, certificate *cryptotls.Certificate) (*cryptotls.Conn, error) {
+func handshake(ctx context.Context, conn net.Conn, p *checkup.Peer, certificate *cryptotls.Certificate) (*cryptotls.Conn, error) {
 	config := &cryptotls.Config{
 		InsecureSkipVerify: true,
-		ServerName:         serverName(m.Peer), // not sent if it is an IP address
+		ServerName:         serverName(p), // not sent if it is an IP address
 	}
-	if m.Peer.Path != "" {
+	if p.Path != "" {
 		config.NextProtos = []string{"http/1.1"}
 	}
 	if certificate != nil {

@@ -10,9 +10,9 @@
 //
 // It needs no API token, no capability, no file system that can be written to,
 // and at most 64Mi of memory (GOMEMLIMIT, if it is not set, is 48MiB), with up to
-// 1,000 peers even if none of them answers. For icmp
-// its group must be in the sysctl net.ipv4.ping_group_range; that is a safe
-// sysctl, which a pod under restricted pod security may set.
+// 1,000 peers even if none of them answers. For icmp its group must be in the
+// sysctl net.ipv4.ping_group_range; that is a safe sysctl, which a pod under
+// restricted pod security may set.
 //
 // # agent probe
 //
