@@ -133,8 +133,9 @@ type Coverage struct {
 // transport, family and size. Percentiles are in microseconds.
 type DelayRow struct {
 	Transport Transport `json:"transport"`
-	// Stage of which the delays are, of pairs that were told as Results; empty for
-	// others, whose delays are round trips.
+	// Stage of which the delays are, of pairs that were told as Results, whose Sent
+	// is how many measurements came to that stage; empty for others, whose delays
+	// are round trips.
 	Stage      Stage    `json:"stage,omitempty"`
 	Family     IPFamily `json:"family"`
 	Size       int      `json:"size"`
