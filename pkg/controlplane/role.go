@@ -395,7 +395,12 @@ func (x *expansion) endpointTargets(name string) []*target {
 			continue
 		}
 		if v.ExternalName != "" {
-			x.warn("%s: service %s/%s stands for %s and has no endpoints: it is probed by its name only", name, v.namespace, v.name, v.ExternalName)
+			cause := fmt.Sprintf("service %s/%s stands for %s and has no endpoints", v.namespace, v.name, v.ExternalName)
+			if x.chosen {
+				targets = append(targets, missing(name, v.endpoint, cause))
+			} else {
+				x.warn("%s: %s: it is probed by that name only", name, cause)
+			}
 			continue
 		}
 		used, causes := v.usedPorts()

@@ -171,6 +171,27 @@ func scenarios() []scenario {
 			})
 			s.Seen = append(s.Seen, whatPods("kube-system", "component=kube-scheduler"), whatService("kube-system", "kube-dns"), whatPods("kube-system", "k8s-app=kube-dns"))
 		})},
+		{"roles-with-services-that-differ", planOf(
+			withRole("one-port", checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: "one", Name: "two-ports", Port: 9153}}),
+			withRole("udp-only", checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: "one", Name: "udp-only"}}),
+			withRole("elsewhere", checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: "one", Name: "elsewhere"}}),
+			withRole("by-hand", checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: "one", Name: "by-hand"}}),
+			pairs("kube-apiserver > one-port", "kube-apiserver > one-port.service", "kube-apiserver > udp-only", "kube-apiserver > udp-only.service",
+				"kube-apiserver > elsewhere", "kube-apiserver > elsewhere.service", "kube-apiserver > by-hand", "by-hand > kube-apiserver"),
+		), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
+			s.Services = append(s.Services,
+				cluster.Service{Namespace: "one", Name: "two-ports", ClusterIPs: []string{"10.96.0.10"}, Selector: "app=a",
+					Ports:     []cluster.ServicePort{{Name: "dns-tcp", Port: 53}, {Name: "metrics", Port: 9153}},
+					Endpoints: []cluster.ServiceEndpoint{endpoint("10.244.1.3", 53, "dns-tcp", "worker", "one/a"), endpoint("10.244.1.3", 9153, "metrics", "worker", "one/a")}},
+				cluster.Service{Namespace: "one", Name: "udp-only", ClusterIPs: []string{"10.96.0.11"}, Selector: "app=b"},
+				cluster.Service{Namespace: "one", Name: "elsewhere", ExternalName: "a.example.com"},
+				cluster.Service{Namespace: "one", Name: "by-hand", ClusterIPs: []string{"10.96.0.12"}, Ports: []cluster.ServicePort{{Port: 80}},
+					Endpoints: []cluster.ServiceEndpoint{endpoint("198.51.100.1", 8080, "", "", ""), endpoint("192.0.2.20", 8080, "", "", "")}},
+			)
+			for _, name := range []string{"two-ports", "udp-only", "elsewhere", "by-hand"} {
+				s.AddSeen(whatService("one", name))
+			}
+		})},
 		{"role-that-matches-no-pod", planOf(
 			withRole("scheduler", checkup.ComponentRole{TLS: true, Pods: &checkup.ComponentPods{Namespace: "kube-system", Selector: labels("component", "kube-scheduler"), Port: 10259}}),
 			pairs("scheduler > kube-apiserver", "kube-apiserver > scheduler", "kube-apiserver > scheduler.host", "kube-apiserver > etcd"),

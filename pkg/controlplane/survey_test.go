@@ -47,7 +47,11 @@ func serve(t *testing.T, openshift bool, objects ...any) *apiserver {
 		case string:
 			for document := range strings.SplitSeq(o, "\n---\n") {
 				object := &unstructured.Unstructured{}
-				if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
+				encoded, err := yaml.YAMLToJSON([]byte(document))
+				if err == nil {
+					err = object.UnmarshalJSON(encoded)
+				}
+				if err != nil {
 					t.Fatalf("%v:\n%s", err, document)
 				}
 				untyped = append(untyped, object)
@@ -399,6 +403,65 @@ func (a *apiserver) configMap(namespace, name, key, value string) {
 		}
 		return true, &corev1.ConfigMap{ObjectMeta: meta(namespace, name, nil), Data: map[string]string{key: value}}, nil
 	})
+}
+
+// TestSurveyInfrastructure: OpenShift's object may name fewer load balancers, or
+// what are none.
+func TestSurveyInfrastructure(t *testing.T) {
+	for _, tt := range []struct {
+		name, status string
+		want         []string // what becomes of it
+	}{
+		{"both", "apiServerURL: https://api:6443\n  apiServerInternalURI: https://api-int:6443", []string{"internal api-int 6443", "external api 6443"}},
+		{"one, without a port", "apiServerURL: https://api", []string{"external api 443"}},
+		{"an address", "apiServerInternalURI: https://[fd00::1]:6443", []string{"internal fd00::1 6443"}},
+		{"none", "platform: None", nil},
+		{"no URL", "apiServerURL: api:6443:1", []string{`infrastructures.config.openshift.io cluster: infrastructures.config.openshift.io cluster: status.apiServerURL: "api:6443:1" is no URL`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			objects := slices.DeleteFunc(openshiftObjects(""), func(o any) bool { return o == infrastructureYAML("") })
+			a := serve(t, true, append(objects, "apiVersion: config.openshift.io/v1\nkind: Infrastructure\nmetadata: {name: cluster}\nstatus:\n  "+tt.status)...)
+			s, err := a.survey(planOf())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, b := range s.LoadBalancers {
+				got = append(got, fmt.Sprintf("%s %s %d", b.Side, b.Host, b.Port))
+			}
+			for _, u := range s.Unseen {
+				got = append(got, u.What+": "+u.Cause)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSurveyAPIServices: those that have a Service, with their port and condition.
+func TestSurveyAPIServices(t *testing.T) {
+	a := serve(t, false, localAPIService, `
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.a}
+spec: {service: {namespace: one, name: a}}`, `
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.b}
+spec: {service: {namespace: one, name: b, port: 8443}}
+status: {conditions: [{type: Other, status: "True"}, {type: Available, status: "False"}]}`)
+	s, err := a.survey(planOf(preset(checkup.PresetGeneric)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []cluster.APIService{
+		{Name: "v1.a", Namespace: "one", Service: "a", Port: 443, Available: corev1.ConditionUnknown},
+		{Name: "v1.b", Namespace: "one", Service: "b", Port: 8443, Available: corev1.ConditionFalse},
+	}
+	if diff := cmp.Diff(want, s.APIServices); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }
 
 // TestSurveyFails: a cluster that could not be asked is no cluster without
