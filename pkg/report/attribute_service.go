@@ -196,6 +196,8 @@ func (b *blamer) accounted(i int) bool {
 // services looks at the failed pairs to Services' addresses: those that endpoints
 // account for go to the findings of these, the others are the way's.
 func (b *blamer) services() {
+	var nodes []string
+	from := map[string][]toService{} // by node
 	for t := range b.to {
 		if !b.service(t) {
 			continue
@@ -215,7 +217,8 @@ func (b *blamer) services() {
 				ways = append(ways, way{i, p})
 			}
 		}
-		// One finding if it fails so from every node, else one for each.
+		// One finding if it fails so from every node, else one for each node, which
+		// may have the same trouble with others.
 		every := b.good(b.to[t])
 		if len(b.nodes(every)) > 1 && len(ways) == len(every) {
 			b.way(t, ways)
@@ -232,9 +235,66 @@ func (b *blamer) services() {
 			}
 		}
 		for _, g := range groups {
-			b.way(t, g)
+			node := b.source(g[0].pair).Node
+			if _, ok := from[node]; !ok {
+				nodes = append(nodes, node)
+			}
+			from[node] = append(from[node], toService{t, g})
 		}
 	}
+	for _, node := range nodes {
+		var pairs []int
+		for _, to := range from[node] {
+			for _, w := range to.ways {
+				pairs = append(pairs, w.pair)
+			}
+		}
+		if list := from[node]; len(list) > 1 && node != "" && b.together(pairs) {
+			b.rules(node, list, pairs)
+			continue
+		}
+		for _, to := range from[node] {
+			b.way(to.target, to.ways)
+		}
+	}
+}
+
+// toService is the failed pairs to one Service's address that the way there is to
+// blame for.
+type toService struct {
+	target int
+	ways   []way
+}
+
+// rules blames the service rules of a node for the failed pairs from it to several
+// Services' addresses.
+func (b *blamer) rules(node string, list []toService, pairs []int) {
+	var addresses, proof []string
+	var here, elsewhere []int
+	for _, to := range list {
+		e := b.w.Targets[to.target]
+		addresses = append(addresses, fmt.Sprintf("%s (%s)", e.Name(), address(e.Peer)))
+		proof = append(proof, fmt.Sprintf("%s: %s", e.Name(), b.endpoints(worst(to.ways))))
+		same, others := b.same(pairs, b.good(b.to[to.target]))
+		here, elsewhere = append(here, same...), append(elsewhere, others...)
+	}
+	f := checkup.Finding{
+		Cause: checkup.CauseService, Subject: fmt.Sprintf("%d addresses from %s", len(list), node),
+		Message: fmt.Sprintf("the way to services from %s, as by its service rules: %s; to %s, while endpoints behind them answered", node, b.effect(pairs), some(addresses, "address")),
+	}
+	first := fmt.Sprintf("%d of %s to them from %s fail", len(pairs), count(len(here), "measured pair"), node)
+	if len(elsewhere) > 0 {
+		first += fmt.Sprintf("; %d of %d from other nodes pass", len(elsewhere)-b.count(elsewhere), len(elsewhere))
+	}
+	f.For = append(b.evidence(first, pairs), proof...)
+	b.add(f, pairs, nil)
+}
+
+// worst of some ways is the one with most to say.
+func worst(ways []way) parts {
+	return slices.MaxFunc(ways, func(a, c way) int {
+		return cmp.Or(cmp.Compare(a.path, c.path), cmp.Compare(c.pair, a.pair))
+	}).parts
 }
 
 // way is a failed pair to a Service's address that the way there is to blame for.
@@ -254,10 +314,7 @@ func (b *blamer) way(target int, ways []way) {
 	if nodes := b.nodes(pairs); len(nodes) == 1 {
 		from = cmp.Or(nodes[0], b.names(pairs)[0])
 	}
-	// The one with most to say speaks for all.
-	p := slices.MaxFunc(ways, func(a, c way) int {
-		return cmp.Or(cmp.Compare(a.path, c.path), cmp.Compare(c.pair, a.pair))
-	}).parts
+	p := worst(ways) // speaks for all
 	f := checkup.Finding{
 		Cause: checkup.CauseService, Subject: e.Name() + " from " + from,
 		Message: fmt.Sprintf("the way to %s (%s) from %s, as by its service rules: %s, while %s", e.Name(), address(e.Peer), from, b.effect(pairs), b.answered(p)),

@@ -248,6 +248,36 @@ func TestBlameEvidence(t *testing.T) {
 	}
 }
 
+// TestBlameRules: the ways to several Services that fail from one node at one time
+// are one cause, at different times they are several.
+func TestBlameRules(t *testing.T) {
+	for _, together := range []bool{true, false} {
+		p := newPlane(1, 2, 60)
+		for node := range 2 { // a Service, too
+			p.w.Targets[p.balancer()].Peer.Backends = append(p.w.Targets[p.balancer()].Peer.Backends, node*targetsPerNode+etcdTarget)
+		}
+		p.way = func(s, t int, after time.Duration) *checkup.Cause {
+			first, second := after >= 10*time.Second && after < 20*time.Second, after >= 40*time.Second
+			return because(s/sourcesPerNode == 1 && (t == p.kubeService() && first || t == p.balancer() && (together && first || !together && second)), timedOut)
+		}
+		r := p.judge()
+		var got []string
+		for _, f := range r.Findings {
+			got = append(got, kind(f))
+		}
+		slices.Sort(got)
+		want := []string{"service 2 addresses from cp-2"}
+		if !together {
+			want = []string{"service kubernetes-default-service-cluster from cp-2", "service load-balancer-api-external from cp-2"}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("want %q; got%s", want, show(r.Findings))
+		} else if all := strings.Join(r.Findings[0].For, "\n"); together && (!strings.Contains(all, "kubernetes-default-service-cluster: ") || !strings.Contains(all, "load-balancer-api-external: ")) {
+			t.Errorf("want what is known of the endpoints of each:%s", show(r.Findings))
+		}
+	}
+}
+
 // TestBlameOnePod: the addresses of one pod are one cause.
 func TestBlameOnePod(t *testing.T) {
 	p := newPlane(1, 2, 10)
