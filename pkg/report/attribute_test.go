@@ -253,6 +253,7 @@ func TestBlameEvidence(t *testing.T) {
 func TestBlameRules(t *testing.T) {
 	for _, together := range []bool{true, false} {
 		p := newPlane(1, 2, 60)
+		p.w.Expect.Loss.Max = ptr(checkup.Percent(1))
 		for node := range 2 { // a Service, too
 			p.w.Targets[p.balancer()].Peer.Backends = append(p.w.Targets[p.balancer()].Peer.Backends, node*targetsPerNode+etcdTarget)
 		}
