@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -21,6 +22,10 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
+
+// patience is how long one answer is waited for: what kube-apiserver gives a
+// request by default (--request-timeout), its webhooks included.
+const patience = time.Minute
 
 // Ask has the API server decide on the pod of each side, in the namespace, in a
 // dry run: admission speaks (pod security, quota, limits, priority, webhooks),
@@ -43,6 +48,8 @@ func ask(ctx context.Context, c kubernetes.Interface, namespace string, side che
 		return a
 	}
 	pod.Namespace = namespace
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	admitted, warnings, err := dryRun(ctx, c, &pod)
 	a.Warnings = warnings
 	switch {

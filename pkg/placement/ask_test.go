@@ -6,10 +6,13 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -217,6 +220,35 @@ func TestAskAway(t *testing.T) {
 	if a := Ask(t.Context(), fake.NewClientset(), "checks", sheet)[0]; a.Allowed || a.Cause == nil || !strings.Contains(a.Cause.Message, "holds no pod") {
 		t.Errorf("%+v, want no decision on what is no pod", a)
 	}
+}
+
+// TestAskSilent: an API server that takes the connection and then says nothing is
+// not waited for without end.
+func TestAskSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var servers []net.Conn
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api.invalid", Dial: func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			servers = append(servers, there)
+			return here, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		all := Ask(t.Context(), client, "checks", sheetOf(t, checkup.SourceDefaults(), checkup.TargetDefaults()))
+		for _, a := range all {
+			if a.Allowed || a.Cause == nil || !strings.Contains(a.Cause.Message, "context deadline exceeded") {
+				t.Errorf("%+v (%v), want no decision", a, a.Cause)
+			}
+		}
+		if took := time.Since(start); len(all) != 2 || took != 2*patience {
+			t.Errorf("%d answers after %v, want 2 after %v", len(all), took, 2*patience)
+		}
+		for _, s := range servers {
+			s.Close()
+		}
+	})
 }
 
 // TestChanges tells each change of admission that bears on where a pod lands.
