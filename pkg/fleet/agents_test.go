@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -197,7 +198,6 @@ func TestMeasureGoesWrong(t *testing.T) {
 		log     func(ctx context.Context, n int) (io.ReadCloser, error)
 		roster  func(*checkup.Roster)
 		delete  bool // the pod is deleted when its log is opened
-		short   bool // the probe timeout is not worth waiting for
 		stage   checkup.Stage
 		message string
 		some    bool // some observations came in
@@ -234,21 +234,20 @@ func TestMeasureGoesWrong(t *testing.T) {
 		{name: "kubelet does not take it up", objects: []runtime.Object{deadNode}, prepare: func(c *cluster) {
 			c.becomes["n1"] = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}
 		}, stage: checkup.StageStart, message: "did not take up the pod; its node is not ready: Kubelet stopped posting node status."},
-		{name: "log hangs", short: true, log: func(ctx context.Context, n int) (io.ReadCloser, error) { return hanging(ctx, half), nil },
+		{name: "log hangs", log: func(ctx context.Context, n int) (io.ReadCloser, error) { return hanging(ctx, half), nil },
 			stage: checkup.StageCollect, message: "could not be read to its end; its log was silent for 50ms", some: true},
 		{name: "log of somebody else", prepare: func(c *cluster) { c.becomes["n1"] = ended(0, "Completed", "") }, log: say(bytes.ReplaceAll(speech(w, 2), []byte(`"end"`), []byte(`"fin"`))),
 			stage: checkup.StageStart, message: "exit code 0"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			stagesSeen[tt.stage] = true
+		stagesSeen[tt.stage] = true
+		// In a bubble nobody waits for a timeout, and none is over because the machine
+		// is busy.
+		t.Run(tt.name, synctested(func(t *testing.T) {
 			c := newCluster(tt.objects...)
 			if tt.prepare != nil {
 				tt.prepare(c)
 			}
 			w := worksheet(4)
-			if tt.short {
-				w.Timeouts.Probe = checkup.Duration(300 * time.Millisecond)
-			}
 			f, _ := newFleet(t, c)
 			f.Stall = 50 * time.Millisecond
 			l := &logs{w: w, of: map[int]func(context.Context, int) (io.ReadCloser, error){bad: tt.log}}
@@ -289,7 +288,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 			if (n > 0) != tt.some || n > 4 {
 				t.Errorf("%d observations came in, want some: %v", n, tt.some)
 			}
-		})
+		}))
 	}
 	// Every stage that this package can stop at is above; the others are the
 	// agent's own.
@@ -297,6 +296,11 @@ func TestMeasureGoesWrong(t *testing.T) {
 	if diff := cmp.Diff(slices.Sorted(slices.Values(ours)), slices.Sorted(maps.Keys(stagesSeen))); diff != "" {
 		t.Errorf("stages (-want +got):\n%s", diff)
 	}
+}
+
+// synctested runs a test in a bubble in which time passes when all wait.
+func synctested(test func(*testing.T)) func(*testing.T) {
+	return func(t *testing.T) { synctest.Test(t, test) }
 }
 
 // hook does something once so many bytes were read.
@@ -388,7 +392,9 @@ func TestGarbage(t *testing.T) {
 
 // TestMeasureStopped: when the task is stopped, what was measured stays, and every
 // source is told of.
-func TestMeasureStopped(t *testing.T) {
+func TestMeasureStopped(t *testing.T) { synctest.Test(t, testMeasureStopped) }
+
+func testMeasureStopped(t *testing.T) {
 	w := worksheet(3)
 	f, _ := newFleet(t, newCluster())
 	half := speech(w, 1)
@@ -457,9 +463,10 @@ func TestMeasureRefused(t *testing.T) {
 
 // TestManyAgents: more agents than streams all have their turn, though some of
 // them hang.
-func TestManyAgents(t *testing.T) {
+func TestManyAgents(t *testing.T) { synctest.Test(t, testManyAgents) }
+
+func testManyAgents(t *testing.T) {
 	w := worksheet(3 * streams)
-	w.Timeouts.Probe = checkup.Duration(20 * time.Second)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	f, _ := newFleet(t, newCluster())

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -277,7 +278,7 @@ func TestAPIServerAway(t *testing.T) {
 		{"API server", errors.New("dial tcp 192.0.2.1:6443: connect: connection refused")},
 		{"kubelet", apierrors.NewInternalError(errors.New("dial tcp 192.0.2.1:10250: connect: connection refused"))},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		t.Run(tt.name, synctested(func(t *testing.T) {
 			f, _ := newFleet(t, newCluster())
 			var back time.Time
 			opens := func(source int) func(context.Context, int) (io.ReadCloser, error) {
@@ -308,13 +309,15 @@ func TestAPIServerAway(t *testing.T) {
 					}
 				}
 			}
-		})
+		}))
 	}
 }
 
 // TestDismissed: when the task is stopped, agents are asked to end, and what they
 // say on their way out is taken.
-func TestDismissed(t *testing.T) {
+func TestDismissed(t *testing.T) { synctest.Test(t, testDismissed) }
+
+func testDismissed(t *testing.T) {
 	w := connections(2)
 	const talks = 0 // the other one says nothing
 	c := newCluster()
@@ -370,7 +373,9 @@ func TestDismissed(t *testing.T) {
 }
 
 // TestTurns: agents that never stop talking do not keep others from being read.
-func TestTurns(t *testing.T) {
+func TestTurns(t *testing.T) { synctest.Test(t, testTurns) }
+
+func testTurns(t *testing.T) {
 	w := connections(streams + 1)
 	f, _ := newFleet(t, newCluster())
 	f.Stall = 10 * time.Millisecond
