@@ -24,7 +24,8 @@ type Result struct {
 }
 
 // StageDelays are in microseconds, at least 1; 0 means that the stage was not
-// passed, or that there was none.
+// passed, that there was none, or that a hold-up of the agent spoiled its delay,
+// which is never so of Connect.
 type StageDelays struct {
 	Resolve   int64 `json:"r,omitempty"`
 	Connect   int64 `json:"c,omitempty"`
