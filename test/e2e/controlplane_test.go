@@ -600,6 +600,25 @@ func TestKilledWatchLosesNothing(t *testing.T) {
 	nothingLeft(t)
 }
 
+// forgetful is the file of plans with a retention of nothing.
+func forgetful(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile(plans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const install = "connectivityChecks: installCRD: true\n"
+	changed := strings.Replace(string(b), install, install+"\tconnectivityChecks: retention: \"0s\"\n", 1)
+	if changed == string(b) {
+		t.Fatalf("%s has no %q", plans, install)
+	}
+	file := filepath.Join(t.TempDir(), "plans.cue")
+	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
 // followAgents reads what the agents of a run tell, until the returned function
 // is called.
 func followAgents(t *testing.T, runUID string) func() []checkup.Result {
@@ -685,7 +704,7 @@ func TestRemovedEndpoint(t *testing.T) {
 			}
 		}
 	}
-	runHost(t, "api-forgetful", 0)
+	runFile(t, forgetful(t), "api", 0, "--namespace", hostNamespace)
 	for _, c := range connectivityChecks(t) {
 		if slices.Contains(gone, c.Spec.TargetEndpoint) {
 			t.Errorf("%s is there although its retention is over", c)

@@ -128,7 +128,13 @@ func (c *command) started(t *testing.T) string {
 // runPlan runs a plan to its end and returns its report.
 func runPlan(t *testing.T, plan string, wantCode int, args ...string) *checkup.Report {
 	t.Helper()
-	c := start(t, append([]string{"run", plans, "--plan", plan, "--output", "json"}, args...)...)
+	return runFile(t, plans, plan, wantCode, args...)
+}
+
+// runFile runs a plan of a file.
+func runFile(t *testing.T, file, plan string, wantCode int, args ...string) *checkup.Report {
+	t.Helper()
+	c := start(t, append([]string{"run", file, "--plan", plan, "--output", "json"}, args...)...)
 	if code := c.wait(t); code != wantCode {
 		t.Errorf("planner run --plan %s exits with %d, want %d\n%s\n%s", plan, code, wantCode, c.stderr.String(), text(t, c.stdout.Bytes()))
 	}
