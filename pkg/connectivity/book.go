@@ -51,11 +51,12 @@ const (
 	retryFirst   = time.Second
 	retryMost    = 5 * time.Second
 	retryRefused = time.Minute
-	// listEvery is how often Open tries to list the objects, until listTimeout; or
-	// forbiddenTries times what it may not.
-	listEvery      = 2 * time.Second
-	listTimeout    = time.Minute
-	forbiddenTries = 3
+	// forbidden is how long it may be that an API server forbids everything because
+	// it has just started; then Open and Close wait no longer for it.
+	forbidden = 5 * time.Second
+	// listEvery is how often Open tries to list the objects, until listTimeout.
+	listEvery   = 2 * time.Second
+	listTimeout = time.Minute
 	// refusedLines is how many refused objects are logged one by one.
 	refusedLines = 5
 	// idle is how often it is looked whether something is due.
@@ -100,6 +101,7 @@ type Book struct {
 	byIndex  map[[2]int]*pair // by source and target
 	limiter  *rate.Limiter
 	trouble  error         // what went wrong last; nil when writing goes well
+	since    time.Time     // when that began
 	backoff  time.Duration // until the next try, after trouble
 	pause    time.Time     // no try before
 	refused  int           // how many refused objects were logged
@@ -175,17 +177,14 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 func (b *Book) list(ctx context.Context) (map[string]*unstructured.Unstructured, error) {
 	live := map[string]*unstructured.Unstructured{}
 	var last error
-	forbidden := 0
+	begin := time.Now()
 	err := wait.PollUntilContextTimeout(ctx, listEvery, listTimeout, true, func(ctx context.Context) (bool, error) {
 		clear(live)
 		last = eachObject(ctx, b.objects, metav1.ListOptions{}, func(u *unstructured.Unstructured) error {
 			live[u.GetName()] = u
 			return nil
 		})
-		if apierrors.IsForbidden(last) {
-			forbidden++
-		}
-		if forbidden == forbiddenTries {
+		if apierrors.IsForbidden(last) && time.Since(begin)+listEvery > forbidden {
 			return false, last
 		}
 		return last == nil, nil
@@ -566,6 +565,7 @@ func (b *Book) write(ctx context.Context, batch []*job) {
 		if b.trouble == nil {
 			b.logf("%v; what is measured is kept and written when that works again", trouble)
 			b.backoff = retryFirst
+			b.since = now
 		}
 		b.pause = now.Add(b.backoff)
 		b.backoff = min(2*b.backoff, retryMost)
@@ -616,9 +616,9 @@ func passing(err error) bool {
 }
 
 // Close writes all that is in hand, events included, as fast as the API server
-// takes it; pairs without a result in this run become Unknown. It is called
-// after Run has returned, with a context that has time left. The error says how
-// many objects could not be written, and why.
+// takes it, and waits for one that is away; pairs without a result in this run
+// become Unknown. It is called after Run has returned, with a context that has
+// time left. The error says how many objects could not be written, and why.
 func (b *Book) Close(ctx context.Context) error {
 	b.mu.Lock()
 	now := time.Now()
@@ -630,7 +630,7 @@ func (b *Book) Close(ctx context.Context) error {
 		p.retry = time.Time{}
 	}
 	b.pause = time.Time{}
-	b.events.flush(now)
+	b.events.flush()
 	b.mu.Unlock()
 	for {
 		b.mu.Lock()
@@ -648,6 +648,9 @@ func (b *Book) Close(ctx context.Context) error {
 			wait = retryFirst
 		}
 		b.write(ctx, batch)
+		if len(batch) > 0 && b.isForbidden() {
+			break
+		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -659,6 +662,13 @@ func (b *Book) Close(ctx context.Context) error {
 		}
 	}
 	return b.remains()
+}
+
+// isForbidden reports whether writing has been forbidden for long.
+func (b *Book) isForbidden() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return apierrors.IsForbidden(b.trouble) && time.Since(b.since) >= forbidden
 }
 
 // remains says what could not be written.

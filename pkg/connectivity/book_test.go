@@ -29,7 +29,7 @@ var (
 	silent = checkup.Result{Delays: checkup.StageDelays{Connect: 241}, Failure: &checkup.Cause{Stage: checkup.StageHandshake, Message: "accepted, then silent for 5s"}}
 )
 
-var away = errors.New("dial tcp 10.0.0.1:6443: connect: connection refused")
+var errAway = errors.New("dial tcp 10.0.0.1:6443: connect: connection refused")
 
 // opened is a Book that runs.
 type opened struct {
@@ -172,11 +172,11 @@ func TestSteadyState(t *testing.T) {
 	}
 }
 
-// While the API server is away, nothing that was measured is lost, and it is told
+// While the API server is errAway, nothing that was measured is lost, and it is told
 // once when it is back.
 func TestAPIServerAway(t *testing.T) {
 	for name, trouble := range map[string]error{
-		"no connection":   away,
+		"no connection":   errAway,
 		"starting":        apierrors.NewNotFound(Resource.GroupResource(), ""), // the CRD is not served yet
 		"without roles":   apierrors.NewForbidden(Resource.GroupResource(), "", errors.New("RBAC: role.rbac.authorization.k8s.io \"probe\" not found")),
 		"too many":        apierrors.NewTooManyRequests("slow down", 1),
@@ -267,11 +267,11 @@ func TestClose(t *testing.T) {
 
 		b = s.book(t, worksheet())
 		b.Results(all(bad))
-		s.setTrouble(away)
+		s.setTrouble(errAway)
 		time.Sleep(time.Second)
 		begin := time.Now()
 		err := b.close(t)
-		if want := "5 of 5 PodNetworkConnectivityChecks could not be written: write the status of PodNetworkConnectivityCheck "; err == nil || !strings.HasPrefix(err.Error(), want) || !errors.Is(err, away) {
+		if want := "5 of 5 PodNetworkConnectivityChecks could not be written: write the status of PodNetworkConnectivityCheck "; err == nil || !strings.HasPrefix(err.Error(), want) || !errors.Is(err, errAway) {
 			t.Errorf("error %v, want %q...", err, want)
 		}
 		if took := time.Since(begin); took != 20*time.Second {
@@ -294,7 +294,7 @@ func (s *server) book2(t *testing.T) *opened {
 	s.setTrouble(nil)
 	b := s.book(t, worksheet())
 	b.stop()
-	s.setTrouble(away)
+	s.setTrouble(errAway)
 	return b
 }
 
@@ -549,8 +549,9 @@ func TestOthers(t *testing.T) {
 	})
 }
 
-// The object of a pair whose target moved goes on, with the new address.
-func TestEndpointMoves(t *testing.T) {
+// The object of a pair goes on where its target has another address, or its
+// source another pod.
+func TestEndsMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		b := s.book(t, worksheet())
@@ -561,11 +562,12 @@ func TestEndpointMoves(t *testing.T) {
 		time.Sleep(time.Hour)
 		w := worksheet()
 		w.Targets[1].Peer.Host = "10.0.0.22"
+		w.Sources[0].Pod = "kube-system/apiserver-7d9f-x2x4k"
 		b = s.book(t, w)
 		b.Results(all(good))
 		synctest.Wait()
-		if endpoint, _, _ := unstructured.NestedString(s.object(nameAB).Object, "spec", "targetEndpoint"); endpoint != "10.0.0.22:2379" {
-			t.Errorf("endpoint %s", endpoint)
+		if spec := s.object(nameAB).Object["spec"].(map[string]any); spec["targetEndpoint"] != "10.0.0.22:2379" || spec["sourcePod"] != "apiserver-7d9f-x2x4k" {
+			t.Errorf("spec %v", spec)
 		}
 		if status := s.status(t, nameAB); len(status.Outages) != 1 || status.Outages[0].End.Sub(status.Outages[0].Start.Time) != time.Hour {
 			t.Errorf("outages %+v", status.Outages)
@@ -627,6 +629,22 @@ func TestRefused(t *testing.T) {
 		}
 		return nil
 	}
+	synctest.Test(t, func(t *testing.T) { // one that it forbids may be a server that starts: that is waited for
+		s := newServer(t)
+		b := s.book(t, worksheet())
+		b.Results(all(good))
+		synctest.Wait()
+		s.setTrouble(apierrors.NewForbidden(Resource.GroupResource(), "", errors.New("no role")))
+		time.Sleep(time.Second)
+		b.Results(all(bad))
+		begin := time.Now()
+		if err := b.close(t); !apierrors.IsForbidden(err) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(begin); took < forbidden || took > 2*forbidden {
+			t.Errorf("waited %v", took)
+		}
+	})
 	for _, mended := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
@@ -672,8 +690,8 @@ func TestOpenErrors(t *testing.T) {
 		}
 
 		s.refuse = nil
-		s.setTrouble(away)
-		if _, err := Open(t.Context(), options); !errors.Is(err, away) {
+		s.setTrouble(errAway)
+		if _, err := Open(t.Context(), options); !errors.Is(err, errAway) {
 			t.Errorf("error %v", err)
 		}
 		if took := time.Since(begin); took > 2*time.Minute {
@@ -740,16 +758,14 @@ func TestRate(t *testing.T) {
 
 		const seconds, cycle = 100, pairs / steadyPerSecond
 		changed := "kube-apiserver-a-to-kubelet-7-10250"
-		want := "True TCPConnectSuccess"
 		most, sum = 0, 0
 		for i := range seconds {
 			every(good) // which ends an outage
+			want := "True TCPConnectSuccess"
 			if i%10 == 5 {
 				time.Sleep(time.Millisecond)
 				b.Results([]checkup.Result{of(0, 7, bad)})
 				want = "False TCPConnectError"
-			} else {
-				want = "True TCPConnectSuccess"
 			}
 			n := second()
 			most, sum = max(most, n), sum+n

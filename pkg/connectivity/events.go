@@ -116,20 +116,20 @@ func (r *recorder) add(now time.Time, e event) {
 // release sums up what was held back long enough. r.mu is held.
 func (r *recorder) release(now time.Time) {
 	if !r.until.IsZero() && !now.Before(r.until) {
-		r.sumUp(now)
+		r.sumUp()
 	}
 }
 
 // flush sums up what is held back, and has send try at once.
-func (r *recorder) flush(now time.Time) {
+func (r *recorder) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pause = time.Time{}
-	r.sumUp(now)
+	r.sumUp()
 }
 
 // sumUp makes one event of all held ones of a node and reason. r.mu is held.
-func (r *recorder) sumUp(now time.Time) {
+func (r *recorder) sumUp() {
 	type group struct{ node, reason string }
 	var order []group
 	held := map[group][]event{}

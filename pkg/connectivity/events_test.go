@@ -100,6 +100,15 @@ func TestEvents(t *testing.T) {
 		}) {
 			t.Errorf("the end of an outage of an earlier run: %q", told)
 		}
+		creates := 0
+		for _, a := range s.events.Actions() {
+			if a.GetVerb() == "create" {
+				creates++
+			}
+		}
+		if creates != len(want)+1 {
+			t.Errorf("%d events were created, although nothing had to be tried again", creates)
+		}
 	})
 }
 
@@ -167,9 +176,8 @@ func TestEventLimits(t *testing.T) {
 
 	t.Run("burst", func(t *testing.T) {
 		r := recorder()
-		at := start
 		for i := range 30 {
-			at = start.Add(time.Duration(i) * time.Second / 2)
+			at := start.Add(time.Duration(i) * time.Second / 2)
 			r.add(at, one(at, "a", EventOutageDetected))
 		}
 		if got := collect(r); len(got) != 30 {
@@ -249,7 +257,7 @@ func TestEventLimits(t *testing.T) {
 		if got := collect(r); len(got) != 30 {
 			t.Errorf("%d events", len(got))
 		}
-		r.flush(start)
+		r.flush()
 		got := collect(r)
 		if len(got) != 1 {
 			t.Fatalf("%d summaries", len(got))

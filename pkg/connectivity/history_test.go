@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +89,8 @@ func TestEntries(t *testing.T) {
 				{0, "TCPConnect", "etcd-server-b: tcp connection to 10.0.0.2:2379 succeeded", 241 * time.Microsecond},
 				{1241 * time.Microsecond, "HTTPResponseError", "etcd-server-b: failed to get an HTTP response from 10.0.0.2:2379: 503 Service Unavailable", 0},
 			}, "HTTPResponseError"},
+		"more words than fit": {etcd, checkup.Result{At: start, Failure: &checkup.Cause{Stage: checkup.StageConnect, Message: strings.Repeat("a", 1023) + "üb"}},
+			[]entry{{0, "TCPConnectError", "etcd-server-b: failed to establish a TCP connection to 10.0.0.2:2379: " + strings.Repeat("a", 1023) + "...", 0}}, "TCPConnectError"},
 		"a stage of a newer agent": {etcd, checkup.Result{At: start, Delays: checkup.StageDelays{Connect: 241}, Failure: &checkup.Cause{Stage: checkup.StageEcho, Message: "wrong answer"}},
 			[]entry{
 				{0, "TCPConnect", "etcd-server-b: tcp connection to 10.0.0.2:2379 succeeded", 241 * time.Microsecond},

@@ -41,11 +41,12 @@ type identity struct {
 	cert      string // Secret; empty means none
 }
 
-// identify says what the object of a pair is. The target has a Peer.
+// identify says what the object of a pair is. The target has a Peer. A source
+// that is no pod is named by its label.
 func identify(source, target checkup.Endpoint) identity {
-	pod := source.Name()
-	if _, name, ok := strings.Cut(pod, "/"); ok {
-		pod = name
+	pod := source.Label
+	if _, name, ok := strings.Cut(source.Pod, "/"); ok {
+		pod = name // of a Deployment's pod it is another one after each rollout
 	}
 	return identity{
 		name:      checkup.ConnectivityName(source, target),

@@ -159,8 +159,8 @@ func TestRetireErrors(t *testing.T) {
 		if n != len(allNames)-1 || err == nil || !strings.HasPrefix(err.Error(), "delete PodNetworkConnectivityCheck "+nameAB+": ") {
 			t.Errorf("deleted %d, error %v", n, err)
 		}
-		s.setTrouble(away)
-		if n, err := Retire(t.Context(), o); n != 0 || !errors.Is(err, away) || !strings.HasPrefix(err.Error(), "list PodNetworkConnectivityChecks in namespace checks: ") {
+		s.setTrouble(errAway)
+		if n, err := Retire(t.Context(), o); n != 0 || !errors.Is(err, errAway) || !strings.HasPrefix(err.Error(), "list PodNetworkConnectivityChecks in namespace checks: ") {
 			t.Errorf("deleted %d, error %v", n, err)
 		}
 		o.Worksheet = &checkup.Worksheet{} // of another kind
