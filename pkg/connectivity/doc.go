@@ -100,7 +100,9 @@
 //
 // A Book writes the newest status, never a queue of changes. While the API
 // server is away, results are folded in memory, and the one write when it is back
-// holds every outage of meanwhile. A first result and a change of the condition
+// (5 s later at the most) holds every outage of meanwhile. A server that starts
+// knows neither the CRD nor its roles for a second or two: that nothing is found,
+// or everything forbidden, is taken for that and tried again. A first result and a change of the condition
 // are written at once; else an object is written every 30 s, or with 20 new
 // results, and less often where there are more than 750 of them (10,000: every
 // 400 s). No more than 50 objects are written per second, those that changed
@@ -111,7 +113,8 @@
 // one that someone changed is put right by the next write. Only objects with the
 // three labels above are touched: where an object of a pair's name is another's,
 // the pair is not written, and the log says so. Pairs whose target has no known
-// address have no object.
+// address have no object. spec.sourcePod is the component's pod of this run;
+// where rollouts rename it, the object's name does not change with it.
 //
 // # Events
 //
