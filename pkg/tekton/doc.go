@@ -36,8 +36,10 @@
 //     or None; REASON is that of the TaskRun's condition and may be empty.
 //   - D is the deadline of the whole process, counted from its start, as
 //     time.ParseDuration reads it: timeouts.setup or timeouts.probe of the check
-//     and Overhead, or a fixed one for teardown and report. It always ends before
-//     the step's timeout, and that before the task's.
+//     (with the time for which it is to watch) and Overhead, or a fixed one for
+//     teardown and report. It always ends before the step's timeout, and that
+//     before the task's. Settings cannot lengthen it: Run and setup refuse those
+//     that would need more.
 //   - TEARDOWN_EXIT_CODE_FILE holds the exit code of step teardown, in decimal,
 //     with or without a newline. It is missing when that step never ended.
 //   - DIR holds one file per result of ConcludeResults. Each must be written,
