@@ -51,16 +51,19 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 			warnings = append(warnings, u.What+": "+u.Cause)
 		}
 	}
+	var problems []error
 	least := map[checkup.PlacementSideName]*int{checkup.SideSource: c.Expect.MinSources, checkup.SideTarget: c.Expect.MinTargets}
 	if r.mode == checkup.DiagnosticsDisabled {
 		for _, side := range checkup.PlacementSides {
 			if n := least[side]; n != nil && *n > 0 {
-				warnings = append(warnings, fmt.Sprintf("%s: the plan demands %s that can take one, but the diagnostics are disabled: nothing is placed, and the demand is not looked at", side, plural(*n, "node")))
+				problems = append(problems, fmt.Errorf("%s: the plan demands %s that can take one, but %s disables the diagnostics: nothing is placed, and the demand cannot be looked at", side, plural(*n, "node"), r.origin))
 			}
+		}
+		if len(problems) > 0 {
+			return fail(errors.Join(problems...))
 		}
 		return w, warnings, nil
 	}
-	var problems []error
 	for _, name := range checkup.PlacementSides {
 		pod, err := podOf(p.Name, check, name, r.sides[name], r.at[name])
 		if err != nil {

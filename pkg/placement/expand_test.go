@@ -229,24 +229,26 @@ func TestWorksheet(t *testing.T) {
 	}
 }
 
-// TestDisabled: nothing is placed, and a demand on what is not placed is told.
+// TestDisabled: nothing is placed, and a demand on what is not placed cannot be met.
 func TestDisabled(t *testing.T) {
-	c := &checkup.PlacementCheck{NetworkConfig: true, Expect: checkup.PlacementExpect{MinSources: new(2), MinTargets: new(0)}}
+	c := &checkup.PlacementCheck{NetworkConfig: true, Expect: checkup.PlacementExpect{MinTargets: new(0)}}
 	s := openshift()
 	s.NetworkConfig = &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: checkup.DiagnosticsDisabled}}
 	w, warnings, err := Expand(planOf(c), "placement", s)
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(warnings, err)
 	}
 	want := &checkup.PlacementSheet{Origin: "network.config.openshift.io/cluster", Mode: checkup.DiagnosticsDisabled, Nodes: len(s.Nodes)}
 	if diff := cmp.Diff(want, w.Placement); diff != "" {
 		t.Errorf("sheet (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{"source: the plan demands 2 nodes that can take one, but the diagnostics are disabled: nothing is placed, and the demand is not looked at"}, warnings); diff != "" {
-		t.Errorf("warnings (-want +got):\n%s", diff)
-	}
 	if n := w.CountPairs(); n != 0 {
 		t.Errorf("the worksheet has %d pairs", n)
+	}
+	c.Expect.MinSources = new(2)
+	_, _, err = Expand(planOf(c), "placement", s)
+	if words := "source: the plan demands 2 nodes that can take one, but network.config.openshift.io/cluster disables the diagnostics"; err == nil || !strings.Contains(err.Error(), words) {
+		t.Errorf("%v, want %q", err, words)
 	}
 }
 
