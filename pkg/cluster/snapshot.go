@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -346,6 +347,9 @@ func DecodeSnapshot(data []byte) (*Snapshot, error) {
 	if head.APIVersion != checkup.APIVersion {
 		return nil, fmt.Errorf("%s: apiVersion is %q, but this planner reads %q: record it again with planner explain --record", attempt, head.APIVersion, checkup.APIVersion)
 	}
+	if problems := hugeQuantities(data); len(problems) > 0 {
+		return nil, fmt.Errorf("%s: %w", attempt, errors.Join(problems...))
+	}
 	var s Snapshot
 	problems, err := kjson.UnmarshalStrict(data, &s, kjson.DisallowUnknownFields, kjson.DisallowDuplicateFields)
 	if err != nil {
@@ -357,6 +361,53 @@ func DecodeSnapshot(data []byte) (*Snapshot, error) {
 	}
 	s.Normalize()
 	return &s, nil
+}
+
+// hugeExponent matches the end of a quantity with an exponent of more digits than
+// any real one has.
+var hugeExponent = regexp.MustCompile(`[0-9.][eE][+-]?[0-9]{3,}`)
+
+// hugeQuantities tells of quantities such as 1e-999999999. They have to be found
+// before they are decoded: resource.ParseQuantity would work on each of them for
+// hours, as it spells the number out. The data are valid JSON.
+func hugeQuantities(data []byte) []error {
+	if !hugeExponent.Match(data) && !bytes.Contains(data, []byte(`\u`)) {
+		return nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	var problems []error
+	// value reads one value. It sees what is there twice, too.
+	var value func(path []string)
+	value = func(path []string) {
+		token, err := decoder.Token()
+		if err != nil {
+			return
+		}
+		switch token {
+		case json.Delim('{'):
+			for decoder.More() {
+				key, err := decoder.Token()
+				if err != nil {
+					return
+				}
+				value(append(path, fmt.Sprint(key)))
+			}
+			_, _ = decoder.Token() // the brace, as the data are valid
+		case json.Delim('['):
+			for decoder.More() {
+				value(append(path, "[]"))
+			}
+			_, _ = decoder.Token()
+		default:
+			ofNode := len(path) == 4 && path[0] == "nodes" && (path[2] == "allocatable" || path[2] == "requested")
+			if text := fmt.Sprint(token); ofNode && hugeExponent.MatchString(text) {
+				problems = append(problems, fmt.Errorf("nodes.%s.%s: %s is no quantity that a node could have", path[2], path[3], text))
+			}
+		}
+	}
+	value(nil)
+	return problems
 }
 
 // problems returns what makes the snapshot unusable.

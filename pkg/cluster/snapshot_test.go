@@ -22,6 +22,10 @@ func TestDecodeSnapshot(t *testing.T) {
 		{"another version", `{"apiVersion": "checkplan.dev/v2", "kind": "Snapshot", "zones": []}`, `read snapshot: apiVersion is "checkplan.dev/v2", but this planner reads "checkplan.dev/v1alpha1": record it again with planner explain --record`},
 		{"a wrong type", `{` + head + `, "nodes": {}}`, `read snapshot: json: cannot unmarshal object into Go struct field Snapshot.nodes of type []cluster.Node`},
 		{"something behind it", `{` + head + `} {}`, `read snapshot: not a JSON object of a snapshot: invalid character '{' after top-level value`},
+		{"quantities that take hours to read", `{` + head + `, "nodes": [{"name": "a", "ready": "True", "labels": {"commit": "12e34567"}, "allocatable": {"cpu": "1e-999999999", "pods": "110"}, "requested": {"memory": 1e999999999, "cpu": "1e3"}}],
+			"nodes": [{"name": "b", "ready": "True", "requested": {"cpu": "1\u0065-999999999"}}]}`, `read snapshot: nodes.allocatable.cpu: 1e-999999999 is no quantity that a node could have
+nodes.requested.memory: 1e999999999 is no quantity that a node could have
+nodes.requested.cpu: 1e-999999999 is no quantity that a node could have`},
 		{"every problem at once", `{` + head + `, "Nodes": [], "nodes": [
 			{"name": "a", "ready": "True", "ready": "True", "memory": 3}, {"ready": "True"}, {"name": "a", "ready": "True"}, {"name": "b", "ready": "yes"}],
 			"selections": [
@@ -77,6 +81,7 @@ func FuzzDecodeSnapshot(f *testing.F) {
 	}
 	f.Add(data)
 	f.Add([]byte(strings.ReplaceAll(string(data), "worker-1", "worker-2")))
+	f.Add([]byte(strings.ReplaceAll(string(data), `"110"`, `"1e-9999"`)))
 	f.Add([]byte(`{"apiVersion": "checkplan.dev/v1alpha1", "kind": "Snapshot", "nodes": [{"name": "a", "ready": "True", "podCIDRs": ["x"]}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := DecodeSnapshot(data)
