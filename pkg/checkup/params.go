@@ -3,6 +3,7 @@
 package checkup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -184,7 +185,7 @@ func boolParam(name, description string, field *bool) Param {
 func enumParam[T ~string](name, description string, field *T, allowed []T) Param {
 	words := make([]string, len(allowed))
 	for i, v := range allowed {
-		words[i] = string(v)
+		words[i] = cmp.Or(string(v), "empty")
 	}
 	list := strings.Join(words, ", ")
 	return Param{name, description + ": " + list, string(*field), func(value string) error {

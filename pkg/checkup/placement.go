@@ -81,7 +81,7 @@ type PlacementExpect struct {
 
 func (c *PlacementCheck) params() []Param {
 	return []Param{
-		enumParam("mode", "Mode of the network diagnostics; empty is the platform's choice", &c.Mode, DiagnosticsModes),
+		enumParam("mode", "Mode of the network diagnostics; empty is the platform's choice, which is All", &c.Mode, DiagnosticsModes),
 		boolParam("networkConfig", "Whether mode and placements are those of the cluster's network.config.openshift.io", &c.NetworkConfig),
 	}
 }
