@@ -204,15 +204,8 @@ func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explain
 	if err != nil {
 		return nil, err
 	}
-	// What a run has no need of: whether its pods find room.
-	if surveyed := slices.ContainsFunc(snapshot.Nodes, func(n cluster.Node) bool { return n.Requested != nil }); !surveyed {
-		err := reader.Requests(ctx, snapshot)
-		switch {
-		case apierrors.IsForbidden(err):
-			snapshot.AddUnseen("what is requested on the nodes", err)
-		case err != nil:
-			return nil, err
-		}
+	if err := requests(ctx, reader, snapshot); err != nil {
+		return nil, err
 	}
 	if o.record == "" {
 		return snapshot, nil
@@ -222,6 +215,22 @@ func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explain
 		return nil, err
 	}
 	return snapshot, os.WriteFile(dirOf(e, o.record), data, 0o644)
+}
+
+// requests fills in what is requested on the nodes, if no kind has asked for it:
+// a run has no need of it, but whether its pods find room depends on it. Who has
+// no right to see that is told that it is not known.
+func requests(ctx context.Context, r cluster.Reader, s *cluster.Snapshot) error {
+	surveyed := slices.ContainsFunc(s.Nodes, func(n cluster.Node) bool { return n.Requested != nil })
+	if surveyed {
+		return nil
+	}
+	err := r.Requests(ctx, s)
+	if apierrors.IsForbidden(err) {
+		s.AddUnseen("what is requested on the nodes", err)
+		return nil
+	}
+	return err
 }
 
 // explain works everything out from values alone.

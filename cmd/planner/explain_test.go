@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,7 +14,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
@@ -123,6 +130,32 @@ func TestExplainLargeCluster(t *testing.T) {
 	}
 	if pods := mesh.Agents + mesh.Responders; mesh.Landing.Scheduled+pending != pods || pending == 0 {
 		t.Errorf("%d pods scheduled and %d pending, of %d", mesh.Landing.Scheduled, pending, pods)
+	}
+}
+
+// TestRequests: what is requested is read once, and not known to who may not
+// list pods; an API server that breaks down is an error.
+func TestRequests(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"}, Spec: corev1.PodSpec{NodeName: "a"}}
+	client := fake.NewClientset(pod)
+	r := cluster.Reader{Kubernetes: client}
+	s := &cluster.Snapshot{Nodes: []cluster.Node{{Name: "a"}}}
+	if err := requests(t.Context(), r, s); err != nil || s.Nodes[0].Requested.Pods().Value() != 1 || len(s.Unseen) != 0 {
+		t.Errorf("%v, %v, %+v", s.Nodes, s.Unseen, err)
+	}
+	var answer error
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
+	answer = errors.New("connection refused")
+	if err := requests(t.Context(), r, s); err != nil {
+		t.Errorf("asked again although it is known: %v", err)
+	}
+	s.Nodes[0].Requested = nil
+	if err := requests(t.Context(), r, s); err == nil {
+		t.Error("an API server that breaks down is no error")
+	}
+	answer = apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("user cannot"))
+	if err := requests(t.Context(), r, s); err != nil || len(s.Unseen) != 1 || s.Nodes[0].Requested != nil {
+		t.Errorf("no right: %v, %+v", err, s)
 	}
 }
 
