@@ -180,14 +180,20 @@ func (b *Book) list(ctx context.Context) (map[string]*unstructured.Unstructured,
 	begin := time.Now()
 	err := wait.PollUntilContextTimeout(ctx, listEvery, listTimeout, true, func(ctx context.Context) (bool, error) {
 		clear(live)
-		last = eachObject(ctx, b.objects, metav1.ListOptions{}, func(u *unstructured.Unstructured) error {
+		err := eachObject(ctx, b.objects, metav1.ListOptions{}, func(u *unstructured.Unstructured) error {
 			live[u.GetName()] = u
 			return nil
 		})
+		if err == nil {
+			return true, nil
+		}
+		if last == nil || ctx.Err() == nil { // that time is over says less than what went wrong
+			last = err
+		}
 		if apierrors.IsForbidden(last) && time.Since(begin)+listEvery > forbidden {
 			return false, last
 		}
-		return last == nil, nil
+		return false, nil
 	})
 	if err != nil {
 		if last == nil {

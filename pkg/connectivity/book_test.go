@@ -266,8 +266,8 @@ func TestClose(t *testing.T) {
 		}
 
 		b = s.book(t, worksheet())
-		b.Results(all(bad))
 		s.setTrouble(errAway)
+		b.Results(all(bad))
 		time.Sleep(time.Second)
 		begin := time.Now()
 		err := b.close(t)
