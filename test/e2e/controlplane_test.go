@@ -325,8 +325,8 @@ func clearFault(t *testing.T, id string) string {
 func since(t *testing.T, said, what string) time.Time {
 	t.Helper()
 	_, rest, ok := strings.Cut(said, what+" since ")
-	word, _, _ := strings.Cut(strings.TrimSpace(rest)+" ", " ")
-	at, err := time.Parse(time.RFC3339Nano, strings.Trim(word, ",.\n"))
+	words := strings.Fields(rest + " none")
+	at, err := time.Parse(time.RFC3339Nano, strings.Trim(words[0], ",."))
 	if !ok || err != nil {
 		t.Fatalf("no time of %q in %q: %v", what, said, err)
 	}
@@ -625,10 +625,15 @@ func followAgents(t *testing.T, runUID string) func() []checkup.Result {
 	t.Helper()
 	c := cluster(t)
 	ctx, stop := context.WithCancel(t.Context())
-	pods, err := c.Kube.CoreV1().Pods(hostNamespace).List(ctx, metav1.ListOptions{LabelSelector: fmt.Sprintf("%s=%s,%s=%s", checkup.LabelRun, runUID, checkup.LabelRole, checkup.RoleAgent)})
-	if err != nil || len(pods.Items) == 0 {
-		t.Fatalf("%d agents, %v", len(pods.Items), err)
-	}
+	var pods *corev1.PodList
+	eventually(t, time.Minute, func() error {
+		var err error
+		pods, err = c.Kube.CoreV1().Pods(hostNamespace).List(ctx, metav1.ListOptions{LabelSelector: fmt.Sprintf("%s=%s,%s=%s", checkup.LabelRun, runUID, checkup.LabelRole, checkup.RoleAgent)})
+		if err == nil && len(pods.Items) == 0 {
+			err = errors.New("no agents")
+		}
+		return err
+	})
 	var (
 		mu      sync.Mutex
 		results []checkup.Result

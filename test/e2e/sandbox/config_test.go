@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -45,7 +46,7 @@ func TestConfigurationOfNodes(t *testing.T) {
 
 			for _, cp := range p.controlPlanes() {
 				for _, name := range staticComponents() {
-					pod, err := d.staticPod(p, cp, name)
+					pod, err := d.staticPod(p, cp, name, time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC))
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -42,8 +41,10 @@ func staticComponents() []string { return []string{"etcd", "kube-apiserver"} }
 
 // staticPod is the manifest of a control plane's etcd or API server, with
 // kubeadm's labels, annotations and probes (cmd/kubeadm/app/phases/controlplane
-// and etcd), and with the mark by which the sandbox finds its own processes.
-func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
+// and etcd), and with the mark by which the sandbox finds its own processes. To
+// the kubelet each time of start makes another pod, which need not wait for its
+// predecessor's restarts to be long ago.
+func (d dirs) staticPod(p plan, n nodePlan, name string, started time.Time) ([]byte, error) {
 	var (
 		comp        component
 		annotations map[string]string
@@ -77,6 +78,7 @@ func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("%s is no static pod", name)
 	}
+	annotations["sandbox.checkplan.dev/started"] = timestamp(started)
 	live, ready := probe, probe
 	live.Path, ready.Path = "/livez", "/readyz"
 	root, critical := int64(0), int32(2_000_001_000) // of system-node-critical; no API server fills it in
@@ -121,22 +123,23 @@ func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 	return b, nil
 }
 
-// writeStaticPod has the kubelet of a control plane run a static pod.
+// writeStaticPod has the kubelet of a control plane run a static pod, unless it
+// does.
 func (d dirs) writeStaticPod(p plan, n nodePlan, name string) error {
-	b, err := d.staticPod(p, n, name)
+	file := d.staticPodFile(n, name)
+	if _, err := os.Stat(file); err == nil {
+		return nil
+	}
+	b, err := d.staticPod(p, n, name, time.Now())
 	if err != nil {
 		return err
 	}
-	name = d.staticPodFile(n, name)
-	if have, err := os.ReadFile(name); err == nil && bytes.Equal(have, b) {
-		return nil
-	}
 	// The kubelet reads every file of the directory, so the file is made outside.
-	outside := d.file("nodes", n.Name, filepath.Base(name))
+	outside := d.file("nodes", n.Name, filepath.Base(file))
 	if err := errors.Join(os.MkdirAll(d.staticPods(n), 0o755), os.WriteFile(outside, b, 0o600)); err != nil {
 		return fmt.Errorf("writing a static pod of %s: %w", n.Name, err)
 	}
-	if err := os.Rename(outside, name); err != nil {
+	if err := os.Rename(outside, file); err != nil {
 		return fmt.Errorf("writing a static pod of %s: %w", n.Name, err)
 	}
 	return nil
