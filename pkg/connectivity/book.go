@@ -234,7 +234,7 @@ func (b *Book) expect(w *checkup.Worksheet, live map[string]*unstructured.Unstru
 			changes: 1, urgent: true,
 		}
 		if object, ok := live[id.name]; ok {
-			if !owned(object, b.labels) {
+			if !managed(object) {
 				b.logf("no %s for %s to %s: %s belongs to %s, and is left alone", Kind, source.Name(), target.Name(), id.name, owner(object))
 				continue
 			}

@@ -479,7 +479,7 @@ func TestOthers(t *testing.T) {
 			objects := s.Resource(Resource).Namespace(testNamespace)
 			for name, labels := range map[string]map[string]string{
 				nameAA: {"networking.openshift.io/managedBy": "oc-connectivity-check-controller"},
-				nameAB: ownLabels("other-plan", "api"),
+				nameAB: {checkup.LabelManagedBy: "another"},
 				nameAL: {},
 			} {
 				foreign := etcd.object(testNamespace, labels)
@@ -501,11 +501,35 @@ func TestOthers(t *testing.T) {
 			}
 			want := []string{
 				"no PodNetworkConnectivityCheck for kube-apiserver-a to etcd-server-a: " + nameAA + " belongs to oc-connectivity-check-controller, and is left alone",
-				"no PodNetworkConnectivityCheck for kube-apiserver-a to etcd-server-b: " + nameAB + " belongs to check api of plan other-plan, and is left alone",
+				"no PodNetworkConnectivityCheck for kube-apiserver-a to etcd-server-b: " + nameAB + " belongs to another, and is left alone",
 				"no PodNetworkConnectivityCheck for kube-apiserver-a to load-balancer-api-external: " + nameAL + " belongs to someone else, and is left alone",
 			}
 			if diff := cmp.Diff(want, b.log.take()); diff != "" {
 				t.Errorf("log (-want +got):\n%s", diff)
+			}
+		})
+	})
+	t.Run("of another check", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t)
+			first := s.book(t, worksheet())
+			first.Results(all(bad))
+			if err := first.close(t); err != nil {
+				t.Fatal(err)
+			}
+			w := worksheet()
+			w.Plan = "other-plan"
+			second := s.book(t, w)
+			second.Results(all(good))
+			if err := second.close(t); err != nil {
+				t.Fatal(err)
+			}
+			status, err := statusOf(s.object(nameAA))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.object(nameAA).GetLabels()[checkup.LabelPlan] != "other-plan" || len(status.Failures) == 0 || len(status.Successes) == 0 {
+				t.Errorf("the pair's history should go on under the other plan: %+v", s.object(nameAA))
 			}
 		})
 	})

@@ -10,8 +10,10 @@
 //	Retire     conclude  what was last seen too long ago; pairs that are gone
 //	Rights               what all this asks of the API server
 //
-// The objects stand in the run's namespace and belong to the plan: they have no
-// owner, so that their history outlives the run.
+// The objects stand in the run's namespace and have no owner, so that their
+// history outlives the run. Their labels name the check that wrote them last: a
+// pair that several checks measure has one object and one history. Of runs at the
+// same time the last one to write has its say.
 //
 //	$ kubectl get podnetworkconnectivitychecks
 //	NAME                                          TARGET ENDPOINT   REACHABLE   SINCE   AGE

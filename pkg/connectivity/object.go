@@ -68,8 +68,15 @@ func ownLabels(plan, check string) map[string]string {
 	}
 }
 
-// owned reports whether an object has these labels.
-func owned(object *unstructured.Unstructured, labels map[string]string) bool {
+// managed reports whether an object is of some check of ours. One that another
+// check wrote is taken over: a pair is the same whoever measures it, and has one
+// history.
+func managed(object *unstructured.Unstructured) bool {
+	return object.GetLabels()[checkup.LabelManagedBy] == checkup.ManagedBy
+}
+
+// has reports whether an object has these labels.
+func has(object *unstructured.Unstructured, labels map[string]string) bool {
 	got := object.GetLabels()
 	for k, v := range labels {
 		if got[k] != v {
@@ -82,9 +89,6 @@ func owned(object *unstructured.Unstructured, labels map[string]string) bool {
 // owner says in words whose an object is that is not ours.
 func owner(object *unstructured.Unstructured) string {
 	l := object.GetLabels()
-	if l[checkup.LabelManagedBy] == checkup.ManagedBy {
-		return fmt.Sprintf("check %s of plan %s", l[checkup.LabelCheck], l[checkup.LabelPlan])
-	}
 	if by := l[checkup.LabelManagedBy]; by != "" {
 		return by
 	}
@@ -129,7 +133,7 @@ func (id identity) matches(object *unstructured.Unstructured, labels map[string]
 			return false
 		}
 	}
-	return owned(object, labels)
+	return has(object, labels)
 }
 
 // statusOf reads the status of an object in the cluster.

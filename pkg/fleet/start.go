@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -126,26 +128,39 @@ func (f *Fleet) own(ctx context.Context, pod string) error {
 func (f *Fleet) watch(ctx context.Context, of labels.Set, seen func(pod *corev1.Pod, gone bool)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	var (
+		seenAny atomic.Bool
+		since   atomic.Pointer[time.Time] // the first denial after what was seen last
+	)
 	informer := coreinformers.NewFilteredPodInformer(f.Client, f.Namespace, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
 		o.LabelSelector = of.String()
 	})
 	err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
+			return
+		}
+		since.CompareAndSwap(nil, new(f.now()))
+		if first := since.Load(); !seenAny.Load() || first != nil && f.now().Sub(*first) > deniedFor {
 			cancel(deniedError{err})
 		}
 	})
 	if err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
+	tell := func(pod *corev1.Pod, gone bool) {
+		seenAny.Store(true)
+		since.Store(nil)
+		seen(pod, gone)
+	}
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { seen(o.(*corev1.Pod), false) },
-		UpdateFunc: func(_, o any) { seen(o.(*corev1.Pod), false) },
+		AddFunc:    func(o any) { tell(o.(*corev1.Pod), false) },
+		UpdateFunc: func(_, o any) { tell(o.(*corev1.Pod), false) }, // also after each new list
 		DeleteFunc: func(o any) {
 			if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = unknown.Obj
 			}
 			if pod, ok := o.(*corev1.Pod); ok {
-				seen(pod, true)
+				tell(pod, true)
 			}
 		},
 	})
@@ -159,6 +174,11 @@ func (f *Fleet) watch(ctx context.Context, of labels.Set, seen func(pod *corev1.
 	}
 	return nil
 }
+
+// deniedFor is how long a watch that has worked may be denied until that is taken
+// at its word: an API server that has just started denies everything for a second
+// or two, until it has read its roles.
+const deniedFor = 15 * time.Second
 
 // deniedError is the cause with which a watch without a right to it is ended.
 type deniedError struct{ error }

@@ -54,6 +54,9 @@ type Follower struct {
 	Report func(Progress)
 }
 
+// deniedFor is how long following may be denied until that is taken at its word.
+const deniedFor = 15 * time.Second
+
 // Follow returns the run once it is done, whatever its outcome. The error says
 // that following failed, not that the run did; the run may still go on then.
 func (f *Follower) Follow(ctx context.Context, name string) (*pipelinev1.PipelineRun, error) {
@@ -75,7 +78,8 @@ func (f *Follower) Follow(ctx context.Context, name string) (*pipelinev1.Pipelin
 			}
 		case apierrors.IsNotFound(err):
 			return nil, fmt.Errorf("follow PipelineRun %s: somebody deleted it: %w", name, err)
-		case apierrors.IsForbidden(err):
+		// An API server that has just started denies everything for a second or two.
+		case apierrors.IsForbidden(err) && time.Since(answered) > deniedFor:
 			return nil, fmt.Errorf("follow PipelineRun %s: %w%s", name, err, hint(err))
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("follow PipelineRun %s: %w", name, context.Cause(ctx))

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -46,7 +45,7 @@ func TestConfigurationOfNodes(t *testing.T) {
 
 			for _, cp := range p.controlPlanes() {
 				for _, name := range staticComponents() {
-					pod, err := d.staticPod(p, cp, name, time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC))
+					pod, err := d.staticPod(p, cp, name)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -319,16 +319,15 @@ func (c *cluster) processesOf(f componentFault) ([]int, error) {
 		for _, dir := range found {
 			uid := dir[strings.LastIndex(dir, "_")+1:]
 			nodeDir := filepath.Dir(filepath.Dir(dir))
-			dirs = append(dirs, filepath.Join("/nodes", filepath.Base(nodeDir), "kubelet", "pods", uid)+"/")
+			dirs = append(dirs, filepath.Join("/nodes", filepath.Base(nodeDir), "kubelet", "pods", uid))
 		}
 	}
-	return processesWithMount(dirs)
+	return processesOfPods(dirs)
 }
 
-// processesWithMount lists the processes that have a mount of something in one
-// of these directories, the heads of whose paths depend on the file system. A
-// container has several of its pod's, at least /etc/hosts.
-func processesWithMount(dirs []string) ([]int, error) {
+// processesOfPods lists the processes of the pods with these directories, the
+// heads of whose paths depend on the file system.
+func processesOfPods(dirs []string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("listing processes: %w", err)
@@ -339,22 +338,30 @@ func processesWithMount(dirs []string) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		mounts, err := os.ReadFile(filepath.Join("/proc", e.Name(), "mountinfo"))
-		if err != nil {
-			continue // it has ended
-		}
-		// A container's are few. Those of the node's own processes name every
-		// pod's, but at other places than a container's root.
-		for line := range strings.Lines(string(mounts)) {
-			fields := strings.Fields(line) // proc_pid_mountinfo(5): 4 is the root of the mount, 5 its place
-			if len(fields) > 4 && fields[4] == "/dev/termination-log" &&
-				slices.ContainsFunc(dirs, func(dir string) bool { return strings.Contains(fields[3], dir) }) {
-				found = append(found, pid)
-				break
-			}
+		dir, err := podDirectory(pid)
+		if err == nil && slices.ContainsFunc(dirs, func(d string) bool { return strings.HasSuffix(dir, d) }) {
+			found = append(found, pid)
 		}
 	}
 	return found, nil
+}
+
+// podDirectory is the kubelet's directory of the pod that a process is of, as
+// the root of the file system has it. Every container of a pod has a mount of a
+// file in it at /dev/termination-log.
+func podDirectory(pid int) (string, error) {
+	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return "", fmt.Errorf("process %d: %w", pid, err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line) // proc_pid_mountinfo(5): 3 is the root of the mount, 4 its place
+		if len(fields) > 4 && fields[4] == "/dev/termination-log" {
+			dir, _, _ := strings.Cut(fields[3], "/containers/")
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("process %d is of no pod", pid)
 }
 
 func signalAll(pids []int, signal syscall.Signal) error {

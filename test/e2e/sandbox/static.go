@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -41,10 +43,8 @@ func staticComponents() []string { return []string{"etcd", "kube-apiserver"} }
 
 // staticPod is the manifest of a control plane's etcd or API server, with
 // kubeadm's labels, annotations and probes (cmd/kubeadm/app/phases/controlplane
-// and etcd), and with the mark by which the sandbox finds its own processes. To
-// the kubelet each time of start makes another pod, which need not wait for its
-// predecessor's restarts to be long ago.
-func (d dirs) staticPod(p plan, n nodePlan, name string, started time.Time) ([]byte, error) {
+// and etcd), and with the mark by which the sandbox finds its own processes.
+func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 	var (
 		comp        component
 		annotations map[string]string
@@ -78,7 +78,6 @@ func (d dirs) staticPod(p plan, n nodePlan, name string, started time.Time) ([]b
 	default:
 		return nil, fmt.Errorf("%s is no static pod", name)
 	}
-	annotations["sandbox.checkplan.dev/started"] = timestamp(started)
 	live, ready := probe, probe
 	live.Path, ready.Path = "/livez", "/readyz"
 	root, critical := int64(0), int32(2_000_001_000) // of system-node-critical; no API server fills it in
@@ -126,13 +125,13 @@ func (d dirs) staticPod(p plan, n nodePlan, name string, started time.Time) ([]b
 // writeStaticPod has the kubelet of a control plane run a static pod, unless it
 // does.
 func (d dirs) writeStaticPod(p plan, n nodePlan, name string) error {
-	file := d.staticPodFile(n, name)
-	if _, err := os.Stat(file); err == nil {
-		return nil
-	}
-	b, err := d.staticPod(p, n, name, time.Now())
+	b, err := d.staticPod(p, n, name)
 	if err != nil {
 		return err
+	}
+	file := d.staticPodFile(n, name)
+	if have, err := os.ReadFile(file); err == nil && bytes.Equal(have, b) {
+		return nil
 	}
 	// The kubelet reads every file of the directory, so the file is made outside.
 	outside := d.file("nodes", n.Name, filepath.Base(file))
@@ -158,11 +157,30 @@ func portOf(name string) uint16 {
 const lingerTime = time.Second
 
 // stopStaticPod takes a static pod from its kubelet, waits until it is gone, and
-// says since when it refuses connections.
+// says since when it refuses connections. It is gone when its container is gone
+// from containerd's records: the kubelet would let a successor wait for ten
+// seconds since the end of a container that it still sees.
 func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
 	n, err := c.node(node)
 	if err != nil {
 		return err
+	}
+	gone := func() error { return nil }
+	if pid, err := c.find(node, name); err != nil {
+		return err
+	} else if pid != 0 {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+		if err != nil {
+			return fmt.Errorf("stopping %s of %s: %w", name, node, err)
+		}
+		id := filepath.Base(strings.TrimSpace(string(b))) // of the last line; all end with the container
+		record := c.file("nodes", node, "containerd", "io.containerd.grpc.v1.cri", "containers", id)
+		gone = func() error {
+			if _, err := os.Stat(record); err == nil {
+				return fmt.Errorf("%s is still there", record)
+			}
+			return nil
+		}
 	}
 	if err := os.Remove(c.staticPodFile(n, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("stopping %s of %s: %w", name, node, err)
@@ -184,7 +202,7 @@ func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
 	err = poll(ctx, time.Minute, func() error {
 		pid, err := c.find(node, name)
 		if err != nil || pid == 0 {
-			return err
+			return errors.Join(err, gone())
 		}
 		if time.Since(refused) > lingerTime {
 			err = syscall.Kill(pid, syscall.SIGKILL)
