@@ -136,7 +136,7 @@ func parseComponentFault(p plan, args []string) (f componentFault, restart *time
 			names = append(names, n.Name)
 		}
 	}
-	if !slices.Contains(names, f.Node) && !(pods && f.Node == "") {
+	if !slices.Contains(names, f.Node) && (!pods || f.Node != "") {
 		errs = append(errs, fmt.Errorf("--node %q: must be one of %s", f.Node, strings.Join(names, ", ")))
 	}
 	if len(errs) > 0 {

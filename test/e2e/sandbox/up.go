@@ -114,7 +114,7 @@ func (c *cluster) up(ctx context.Context, b build) error {
 		return err
 	}
 
-	if err := c.startBalancer(ctx); err != nil {
+	if err := c.startBalancer(); err != nil {
 		return err
 	}
 	api, err := newClient(c.kubeconfig())
@@ -453,7 +453,7 @@ const balancerName = "api-balancer"
 
 // startBalancer starts the balancer in the fabric's namespace, anew where it runs
 // in one that is no longer the fabric's.
-func (c *cluster) startBalancer(ctx context.Context) error {
+func (c *cluster) startBalancer() error {
 	node, netns := c.Nodes[0].Name, c.Processes[fabric].NetNS
 	pid, err := c.find(node, balancerName)
 	if err != nil {
