@@ -34,7 +34,7 @@ var arrows = map[string][]string{
 	"pkg/report":       {"pkg/checkup"},
 	"pkg/tekton":       {"pkg/checkup", "pkg/kind"}, // asks each kind for its rights
 	"pkg/record":       {"pkg/checkup"},
-	"pkg/fleet":        {"pkg/checkup"},
+	"pkg/fleet":        {"pkg/checkup", "pkg/scheduling"}, // tolerations in Kubernetes' types
 	"pkg/connectivity": {"pkg/checkup"},
 	"pkg/run":          {"pkg/checkup", "pkg/record"}, // follows a run by what it records
 

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
 // Ports of a responder.
@@ -169,7 +170,7 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 					MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{e.Node}}},
 				}}},
 			}},
-			Tolerations:                   tolerations(e.Tolerations),
+			Tolerations:                   scheduling.Tolerations(e.Tolerations), // complete, with the DaemonSet controller's
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			ActiveDeadlineSeconds:         new(max(1, int64(life/time.Second))),
 			TerminationGracePeriodSeconds: new(int64(grace)),
@@ -199,19 +200,6 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 			}},
 		},
 	}, nil
-}
-
-// tolerations spells the endpoint's in Kubernetes' types. They are complete: the
-// DaemonSet controller's are among them.
-func tolerations(of []checkup.Toleration) []corev1.Toleration {
-	var all []corev1.Toleration
-	for _, t := range of {
-		all = append(all, corev1.Toleration{
-			Key: t.Key, Operator: corev1.TolerationOperator(t.Operator), Value: t.Value,
-			Effect: corev1.TaintEffect(t.Effect), TolerationSeconds: t.TolerationSeconds,
-		})
-	}
-	return all
 }
 
 func quantities(of map[string]string) (corev1.ResourceList, error) {
