@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -428,6 +431,50 @@ func testMeasureStopped(t *testing.T) {
 	}
 	if n == 0 {
 		t.Error("what was measured before is lost")
+	}
+}
+
+// An API server that has just started denies everything until it has read its
+// roles: a watch that has worked goes on.
+func TestMeasureDeniedForAMoment(t *testing.T) {
+	w := worksheet(3)
+	c := newCluster()
+	var calls atomic.Int32
+	again := make(chan struct{})
+	c.PrependWatchReactor("pods", func(k8stesting.Action) (bool, watch.Interface, error) {
+		switch n := calls.Add(1); {
+		case n == 1: // the API server goes while this one is open
+			ends := watch.NewFake()
+			ends.Stop()
+			return true, ends, nil
+		case n <= 3:
+			return true, nil, apierrors.NewForbidden(pods, "", errors.New("not yet"))
+		case n == 4:
+			close(again)
+		}
+		return false, nil, nil
+	})
+	f, _ := newFleet(t, c)
+	open := (&logs{w: w}).open
+	f.OpenLog = func(ctx context.Context, pod string, o *corev1.PodLogOptions) (io.ReadCloser, error) {
+		select {
+		case <-again: // nothing is told before
+			return open(ctx, pod, o)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	sink := newSink()
+	if err := f.Measure(t.Context(), w, rosterOf(w), sink, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range sink.sources {
+		if source.End == nil {
+			t.Errorf("source %d did not come to its end: %v", source.Source, source.Cause)
+		}
+	}
+	if len(sink.sources) != 3 {
+		t.Errorf("%d sources, want 3", len(sink.sources))
 	}
 }
 

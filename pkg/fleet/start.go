@@ -15,8 +15,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -129,38 +130,47 @@ func (f *Fleet) watch(ctx context.Context, of labels.Set, seen func(pod *corev1.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (
-		seenAny atomic.Bool
-		since   atomic.Pointer[time.Time] // the first denial after what was seen last
+		worked atomic.Bool               // there was a watch
+		since  atomic.Pointer[time.Time] // the first denial after the last one
 	)
-	informer := coreinformers.NewFilteredPodInformer(f.Client, f.Namespace, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
-		o.LabelSelector = of.String()
-	})
+	pods := f.Client.CoreV1().Pods(f.Namespace)
+	list := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = of.String()
+			return pods.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = of.String()
+			w, err := pods.Watch(ctx, o)
+			if err == nil {
+				worked.Store(true)
+				since.Store(nil)
+			}
+			return w, err
+		},
+	}
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(list, f.Client), &corev1.Pod{}, 0, cache.Indexers{})
 	err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
 			return
 		}
-		since.CompareAndSwap(nil, new(f.now()))
-		if first := since.Load(); !seenAny.Load() || first != nil && f.now().Sub(*first) > deniedFor {
+		since.CompareAndSwap(nil, new(time.Now()))
+		if first := since.Load(); !worked.Load() || first != nil && time.Since(*first) > deniedFor {
 			cancel(deniedError{err})
 		}
 	})
 	if err != nil {
 		return fmt.Errorf("watch pods: %w", err)
 	}
-	tell := func(pod *corev1.Pod, gone bool) {
-		seenAny.Store(true)
-		since.Store(nil)
-		seen(pod, gone)
-	}
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { tell(o.(*corev1.Pod), false) },
-		UpdateFunc: func(_, o any) { tell(o.(*corev1.Pod), false) }, // also after each new list
+		AddFunc:    func(o any) { seen(o.(*corev1.Pod), false) },
+		UpdateFunc: func(_, o any) { seen(o.(*corev1.Pod), false) },
 		DeleteFunc: func(o any) {
 			if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = unknown.Obj
 			}
 			if pod, ok := o.(*corev1.Pod); ok {
-				tell(pod, true)
+				seen(pod, true)
 			}
 		},
 	})
