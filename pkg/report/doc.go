@@ -185,7 +185,8 @@
 //     all of these failed in an overlapping time, the address is explained by what
 //     explains them. If some did, so too, as long as it does not fail more often
 //     than chance has it that leads each connection to one of them (its failures
-//     have a probability of 1% or more). Else the way there is to blame: service.
+//     have a probability of 1% or more). Else the way there is to blame: service;
+//     the ways from one node to several addresses, if they fail together, are one.
 //     An outage counts by its failures; what has more of them decides.
 //  5. What is left: pair. Sources of one node to one target are one finding, and so
 //     are all pairs from one node to another if they all fail.
