@@ -13,6 +13,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -1002,5 +1003,93 @@ func TestPlacementAdmission(t *testing.T) {
 		if len(pods.Items) > 0 {
 			t.Errorf("a dry run created pods in %s: %v", namespace, pods.Items)
 		}
+	}
+}
+
+// networkCRDs are OpenShift's two kinds of configuration, as far as a dry run
+// reads them.
+const networkCRDs = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: networks.config.openshift.io}
+spec:
+  group: config.openshift.io
+  scope: Cluster
+  names: {kind: Network, listKind: NetworkList, plural: networks, singular: network}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: networks.operator.openshift.io}
+spec:
+  group: operator.openshift.io
+  scope: Cluster
+  names: {kind: Network, listKind: NetworkList, plural: networks, singular: network}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+`
+
+// The cluster's own configuration takes the place of the plan's, with the legacy
+// flag's precedence.
+func TestPlacementNetworkConfig(t *testing.T) {
+	absent := runPlan(t, "configured", 1)
+	if absent.Verdict != checkup.RunInconclusive || !strings.Contains(describe(t, absent), "network.config.openshift.io") {
+		t.Errorf("without the API, want inconclusive and its name:\n%s", describe(t, absent))
+	}
+	kubectlApply(t, networkCRDs)
+	t.Cleanup(func() {
+		sandbox(t, "kubectl", "delete", "crd", "networks.config.openshift.io", "networks.operator.openshift.io")
+	})
+	sandbox(t, "kubectl", "wait", "--for=condition=Established", "crd/networks.config.openshift.io", "crd/networks.operator.openshift.io", "--timeout=30s")
+	for _, tt := range []struct {
+		name, config, operator string
+		mode                   checkup.DiagnosticsMode
+		source                 []string // eligible nodes
+		reason                 string   // of the condition
+	}{
+		{
+			name:     "the configuration",
+			config:   `{networkDiagnostics: {mode: All, sourcePlacement: {nodeSelector: {kubernetes.io/hostname: worker-2}}}}`,
+			operator: `{disableNetworkDiagnostics: true}`, mode: checkup.DiagnosticsAll, source: []string{"worker-2"}, reason: "AsExpected",
+		},
+		{
+			name:     "nobody matches",
+			config:   `{networkDiagnostics: {sourcePlacement: {nodeSelector: {example.test/none: ""}}}}`,
+			operator: `{}`, mode: checkup.DiagnosticsAll, reason: "NoSources",
+		},
+		{name: "the legacy flag", config: `{}`, operator: `{disableNetworkDiagnostics: true}`, mode: checkup.DiagnosticsDisabled},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			kubectlApply(t, fmt.Sprintf("apiVersion: config.openshift.io/v1\nkind: Network\nmetadata: {name: cluster}\nspec: %s\n---\napiVersion: operator.openshift.io/v1\nkind: Network\nmetadata: {name: cluster}\nspec: %s\n", tt.config, tt.operator))
+			r := runPlan(t, "configured", 0)
+			p := r.Checks[0].Placement
+			if p == nil || p.Mode != tt.mode {
+				t.Fatalf("want mode %s:\n%s", tt.mode, describe(t, r))
+			}
+			reason := ""
+			if p.Condition != nil {
+				reason = p.Condition.Reason
+			}
+			if reason != tt.reason {
+				t.Errorf("condition %+v, want reason %q:\n%s", p.Condition, tt.reason, describe(t, r))
+			}
+			for _, side := range p.Sides {
+				if side.Side == checkup.SideSource && !slices.Equal(side.Eligible, tt.source) {
+					t.Errorf("sources on %q, want %q:\n%s", side.Eligible, tt.source, describe(t, r))
+				}
+			}
+			if (len(p.Sides) == 0) != (tt.mode == checkup.DiagnosticsDisabled) {
+				t.Errorf("%d sides in mode %s", len(p.Sides), tt.mode)
+			}
+		})
+	}
+}
+
+// kubectlApply applies manifests.
+func kubectlApply(t *testing.T, manifests string) {
+	t.Helper()
+	c := exec.Command(sandboxBin, "kubectl", "apply", "-f", "-")
+	c.Stdin = strings.NewReader(manifests)
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl apply: %v\n%s", err, out)
 	}
 }
