@@ -4,6 +4,7 @@ package probe
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -66,13 +67,19 @@ const maxHeader = 64 << 10
 
 // get makes a request on a connection, until the request's context ends, and
 // reads the whole response, whose body must be of the given size if that is not
-// 0. The delay is the time from the request written to the first byte of the
+// 0. The delay is the time from the sending of the request to the first byte of the
 // response, 0 if nothing came.
 func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, error) {
 	stop := context.AfterFunc(request.Context(), func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	unsent := request.Write(conn)
-	written := time.Now()
+	var out bytes.Buffer
+	if err := request.Write(&out); err != nil {
+		return 0, err
+	}
+	// Not when the write has returned: on a busy machine that may be after the
+	// answer has come.
+	sent := time.Now()
+	_, unsent := conn.Write(out.Bytes())
 	heard := &listener{Conn: conn}
 	limited := &io.LimitedReader{R: heard, N: maxHeader}
 	reader := bufio.NewReader(limited)
@@ -83,7 +90,7 @@ func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, erro
 	case err != nil:
 		return 0, readable(err)
 	}
-	delay := max(time.Since(written), 1)
+	delay := max(time.Since(sent), 1)
 	response, err := nethttp.ReadResponse(reader, request)
 	for err == nil && response.StatusCode < 200 && response.StatusCode != nethttp.StatusSwitchingProtocols {
 		response.Body.Close() // there is none: the answer follows (RFC 9110, section 15.2)

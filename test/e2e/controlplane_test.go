@@ -40,13 +40,12 @@ const (
 // aggregated is the sandbox's aggregated API server.
 var aggregated = struct{ namespace, name string }{"sandbox-aggregated", "aggregated"}
 
-// controlPlane prepares the namespace, and skips where the sandbox has one API
-// server only.
+// controlPlane prepares the namespace. There must be two API servers.
 func controlPlane(t *testing.T) {
 	t.Helper()
 	c := cluster(t)
 	if pods := componentPods(t, "kube-apiserver"); len(pods) < 2 {
-		t.Skipf("%d API servers: want a sandbox with --control-planes 2 --with aggregated", len(pods))
+		t.Fatalf("%d API servers: want a sandbox with --control-planes 2 --with aggregated", len(pods))
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hostNamespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}}}
 	if _, err := c.Kube.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
