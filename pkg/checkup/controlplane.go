@@ -176,6 +176,8 @@ func (c *ControlPlane) phaseTimeouts() Timeouts {
 	return t
 }
 
+func (c *ControlPlane) fixtures() []Role { return []Role{RoleAgent} }
+
 // Measurements is how many measurements of each pair are made.
 func (c *ControlPlane) Measurements() int {
 	if c.For == nil || c.Interval <= 0 {

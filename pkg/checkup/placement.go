@@ -88,6 +88,9 @@ func (c *PlacementCheck) params() []Param {
 
 func (c *PlacementCheck) phaseTimeouts() Timeouts { return c.Timeouts }
 
+// fixtures are none: a dry run starts nothing.
+func (c *PlacementCheck) fixtures() []Role { return nil }
+
 // PlacementSheet is a dry run as it was worked out from a snapshot.
 type PlacementSheet struct {
 	// Origin says where the placements come from: "plan", or the object's name.

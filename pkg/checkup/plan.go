@@ -121,6 +121,7 @@ var Kinds = []Kind{KindPodMesh, KindControlPlane, KindPlacement}
 type question interface {
 	params() []Param
 	phaseTimeouts() Timeouts
+	fixtures() []Role
 }
 
 // set returns each kind that is set in the check: one, in a plan without
@@ -154,6 +155,15 @@ func (c Check) PhaseTimeouts() Timeouts {
 	return Timeouts{}
 }
 
+// Fixtures are the roles of the pods that a run of the check may start; none when
+// no kind is set.
+func (c Check) Fixtures() []Role {
+	if _, questions := c.set(); len(questions) > 0 {
+		return questions[0].fixtures()
+	}
+	return nil
+}
+
 // PodMesh measures a sample of the ordered node pairs, pod to pod.
 type PodMesh struct {
 	Sources Sources `json:"sources"`
@@ -171,6 +181,13 @@ type PodMesh struct {
 }
 
 func (m *PodMesh) phaseTimeouts() Timeouts { return m.Timeouts }
+
+func (m *PodMesh) fixtures() []Role {
+	if m.Targets.Pods != nil {
+		return []Role{RoleAgent}
+	}
+	return []Role{RoleResponder, RoleAgent}
+}
 
 // Sources says where agents stand: one on every node that the placement admits.
 type Sources struct {

@@ -2,7 +2,11 @@
 
 package checkup
 
-import "iter"
+import (
+	"iter"
+	"net"
+	"strconv"
+)
 
 // Worksheet is the frozen list of expected pairs of a check, written before
 // anything is measured. It is compact: pairs are spelled out by Pairs.
@@ -60,6 +64,9 @@ type ConnectionSheet struct {
 	Unwritten string `json:"unwritten,omitempty"`
 }
 
+// Writes reports whether the pairs' objects are written; nil writes none.
+func (c *ConnectionSheet) Writes() bool { return c != nil && c.Checks.Write && c.Unwritten == "" }
+
 // TransportProbe is a Probe with its transport. Worksheets hold them in the
 // order of Transports.
 type TransportProbe struct {
@@ -116,6 +123,9 @@ type Peer struct {
 // IsFixture reports whether a target is a responder of ours, which has to be
 // started.
 func (e Endpoint) IsFixture() bool { return e.Pod == "" && e.Peer == nil && e.Component == "" }
+
+// Address is "host:port", an IPv6 address in brackets.
+func (p Peer) Address() string { return net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) }
 
 // Name returns the label, or the pod, or else the node: what people call it.
 func (e Endpoint) Name() string {

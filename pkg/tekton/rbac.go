@@ -76,7 +76,7 @@ func Rights(plan *checkup.Plan, opts Options) []checkup.Right {
 	opts = opts.withDefaults()
 	fixtures := map[checkup.Role]bool{"": true}
 	for _, check := range plan.Checks {
-		for _, role := range fixturesOf(check) {
+		for _, role := range check.Fixtures() {
 			fixtures[role] = true
 		}
 	}
@@ -102,18 +102,6 @@ func Rights(plan *checkup.Plan, opts Options) []checkup.Right {
 		)
 	})
 	return merge(all)
-}
-
-// fixturesOf are the roles of the pods that a run of the check may start.
-func fixturesOf(check checkup.Check) []checkup.Role {
-	switch {
-	case check.PodMesh != nil && check.PodMesh.Targets.Pods == nil:
-		return []checkup.Role{checkup.RoleResponder, checkup.RoleAgent}
-	case check.PodMesh != nil, check.ControlPlane != nil:
-		return []checkup.Role{checkup.RoleAgent}
-	default:
-		return nil
-	}
 }
 
 // scopes in the order in which rights are listed.

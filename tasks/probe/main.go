@@ -120,7 +120,7 @@ const keepTime = 20 * time.Second
 // openBook opens the objects of the worksheet's pairs, if there are to be any. An
 // error costs them, not the measuring.
 func openBook(ctx context.Context, t *task.Task, w *checkup.Worksheet) (*connectivity.Book, error) {
-	if w.Connections == nil || !w.Connections.Checks.Write || w.Connections.Unwritten != "" {
+	if !w.Connections.Writes() {
 		return nil, nil
 	}
 	book, err := connectivity.Open(ctx, connectivity.Options{

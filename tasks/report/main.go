@@ -80,8 +80,7 @@ func retire(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 		if err := t.Store(plan.Name).Load(ctx, record.Worksheet(check), &frozen); err != nil {
 			continue // the report says so
 		}
-		c := frozen.Worksheet.Connections
-		if c == nil || !c.Checks.Write || c.Unwritten != "" {
+		if !frozen.Worksheet.Connections.Writes() {
 			continue
 		}
 		n, err := connectivity.Retire(ctx, connectivity.RetireOptions{

@@ -203,8 +203,11 @@ func TestSetupOfConnections(t *testing.T) {
 			if c := w.Connections; (c.Unwritten == "") != (tt.want == "") || !strings.Contains(c.Unwritten, tt.want) {
 				t.Errorf("unwritten %q, want %q", c.Unwritten, tt.want)
 			}
-			if told := slices.ContainsFunc(w.Warnings, func(warning string) bool { return strings.Contains(warning, "will be written") }); told != (tt.want != "") {
-				t.Errorf("warnings %q, want one of the objects: %v", w.Warnings, tt.want != "")
+			if told := strings.Contains(log.String(), "::warning::no PodNetworkConnectivityCheck will be written"); told != (tt.want != "") {
+				t.Errorf("log %s, want a warning of the objects: %v", log, tt.want != "")
+			}
+			if slices.ContainsFunc(w.Warnings, func(warning string) bool { return strings.Contains(warning, "PodNetworkConnectivityCheck") }) {
+				t.Errorf("warnings %q: the report would tell of the objects twice", w.Warnings)
 			}
 			for _, a := range client.Actions() {
 				if a.GetVerb() == "create" && a.GetResource().Resource == "pods" || a.GetVerb() == "watch" {
