@@ -338,11 +338,7 @@ func peerText(peer *checkup.Peer) string {
 	if peer == nil {
 		return "none"
 	}
-	host := peer.Host
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	text := fmt.Sprintf("%s %s:%d%s", peer.Transport, host, peer.Port, peer.Path)
+	text := fmt.Sprintf("%s %s%s", peer.Transport, peer.Address(), peer.Path)
 	if n := len(peer.Backends); n > 0 {
 		text += ", " + plural(n, "endpoint") + " behind it"
 	}

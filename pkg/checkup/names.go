@@ -28,6 +28,9 @@ const (
 	// LabelManagedBy is Kubernetes' own recommended label; its value is ManagedBy.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	ManagedBy      = "checkplan"
+	// LabelPodSecurity is Kubernetes' own label by which a namespace says which pod
+	// security standard is enforced in it.
+	LabelPodSecurity = "pod-security.kubernetes.io/enforce"
 )
 
 // Role is what an object of a run is for.

@@ -4,9 +4,7 @@ package connectivity
 
 import (
 	"fmt"
-	"net"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
@@ -54,7 +52,7 @@ func identify(source, target checkup.Endpoint) identity {
 		sourcePod: pod,
 		label:     target.Name(),
 		host:      target.Peer.Host,
-		endpoint:  net.JoinHostPort(target.Peer.Host, strconv.Itoa(target.Peer.Port)),
+		endpoint:  target.Peer.Address(),
 		cert:      target.Peer.ClientCertificate,
 	}
 }

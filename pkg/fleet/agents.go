@@ -125,12 +125,8 @@ func (f *Fleet) advise(err error, pod *corev1.Pod) error {
 		return err
 	}
 	return fmt.Errorf("%w; its component is in its node's network, and so the agent must be: "+
-		"allow it by kubectl label --overwrite namespace %s %s=privileged", err, f.Namespace, EnforceLabel)
+		"allow it by kubectl label --overwrite namespace %s %s=privileged", err, f.Namespace, checkup.LabelPodSecurity)
 }
-
-// EnforceLabel is the label by which a namespace says which pod security standard
-// is enforced in it.
-const EnforceLabel = "pod-security.kubernetes.io/enforce"
 
 // writeOrder creates the ConfigMap of an agent's order, or overwrites the one of
 // an earlier try.

@@ -219,7 +219,7 @@ func (b *blamer) stage(i int) checkup.Stage { return b.outcomes[i].cause.Stage }
 // address, are one.
 func (b *blamer) components(targets []int) {
 	same := func(t, u checkup.Endpoint) bool {
-		return t.Pod != "" && t.Pod == u.Pod || t.Peer != nil && u.Peer != nil && address(t.Peer) == address(u.Peer)
+		return t.Pod != "" && t.Pod == u.Pod || t.Peer != nil && u.Peer != nil && t.Peer.Address() == u.Peer.Address()
 	}
 	var groups [][]int
 	for _, t := range targets {
@@ -236,8 +236,8 @@ func (b *blamer) components(targets []int) {
 		for _, t := range group {
 			all = append(all, b.to[t]...)
 			pairs = append(pairs, b.good(b.to[t])...)
-			if p := b.w.Targets[t].Peer; p != nil && !slices.Contains(addresses, address(p)) {
-				addresses = append(addresses, address(p))
+			if p := b.w.Targets[t].Peer; p != nil && !slices.Contains(addresses, p.Address()) {
+				addresses = append(addresses, p.Address())
 			}
 		}
 		target := b.w.Targets[group[0]]
@@ -418,7 +418,7 @@ func (b *blamer) pair(i int, between map[link][]int) {
 		f.Subject = from + " -> " + target.Name()
 		f.Message = fmt.Sprintf("from %s to %s", from, target.Name())
 		if target.Peer != nil {
-			f.Message += fmt.Sprintf(" (%s)", address(target.Peer))
+			f.Message += fmt.Sprintf(" (%s)", target.Peer.Address())
 		}
 		f.Message += ": " + b.effect(pairs)
 		if _, elsewhere := b.same(pairs, b.good(to)); len(elsewhere) == 0 {

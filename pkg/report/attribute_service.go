@@ -273,7 +273,7 @@ func (b *blamer) rules(node string, list []toService, pairs []int) {
 	var here, elsewhere []int
 	for _, to := range list {
 		e := b.w.Targets[to.target]
-		addresses = append(addresses, fmt.Sprintf("%s (%s)", e.Name(), address(e.Peer)))
+		addresses = append(addresses, fmt.Sprintf("%s (%s)", e.Name(), e.Peer.Address()))
 		proof = append(proof, fmt.Sprintf("%s: %s", e.Name(), b.endpoints(worst(to.ways))))
 		same, others := b.same(pairs, b.good(b.to[to.target]))
 		here, elsewhere = append(here, same...), append(elsewhere, others...)
@@ -317,7 +317,7 @@ func (b *blamer) way(target int, ways []way) {
 	p := worst(ways) // speaks for all
 	f := checkup.Finding{
 		Cause: checkup.CauseService, Subject: e.Name() + " from " + from,
-		Message: fmt.Sprintf("the way to %s (%s) from %s, as by its service rules: %s, while %s", e.Name(), address(e.Peer), from, b.effect(pairs), b.answered(p)),
+		Message: fmt.Sprintf("the way to %s (%s) from %s, as by its service rules: %s, while %s", e.Name(), e.Peer.Address(), from, b.effect(pairs), b.answered(p)),
 	}
 	here, elsewhere := b.same(pairs, b.good(b.to[target]))
 	first := fmt.Sprintf("%d of %s to it from %s fail", len(pairs), count(len(here), "measured pair"), from)

@@ -5,10 +5,8 @@ package report
 import (
 	"fmt"
 	"maps"
-	"net"
 	"reflect"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -181,7 +179,7 @@ func (j *judge) connections(outcomes []outcome) []checkup.ConnectionReport {
 			target := j.w.Targets[o.pair.Target]
 			c.Name = checkup.ConnectivityName(j.w.Sources[o.pair.Source], target)
 			if target.Peer != nil {
-				c.Address = address(target.Peer)
+				c.Address = target.Peer.Address()
 			}
 		}
 		if t := o.told; t != nil {
@@ -202,9 +200,6 @@ func (j *judge) connections(outcomes []outcome) []checkup.ConnectionReport {
 	}
 	return list
 }
-
-// address of a peer, as host:port.
-func address(p *checkup.Peer) string { return net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) }
 
 // stageRows summarises the delays of each stage by transport and family: what is
 // sent is what came to the stage, what is received what passed it. There is a row

@@ -76,9 +76,6 @@ func (c *Cluster) checkTekton(ctx context.Context) error {
 	return nil
 }
 
-// enforceLabel says on a namespace which pod security standard is enforced in it.
-const enforceLabel = "pod-security.kubernetes.io/enforce"
-
 func (c *Cluster) checkNamespace(ctx context.Context, plan *checkup.Plan) error {
 	namespace, err := c.Kube.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
 	switch {
@@ -89,11 +86,11 @@ func (c *Cluster) checkNamespace(ctx context.Context, plan *checkup.Plan) error 
 	case err != nil:
 		return fmt.Errorf("read namespace %s: %w", c.Namespace, err)
 	}
-	enforced := namespace.Labels[enforceLabel]
+	enforced := namespace.Labels[checkup.LabelPodSecurity]
 	var obstacles *multierror.Error
 	if check := c.hostNetwork(ctx, plan); check != "" && (enforced == "baseline" || enforced == "restricted") {
 		obstacles = multierror.Append(obstacles, fmt.Errorf("namespace %s enforces %s pod security, which forbids agents of check %s to stand in their nodes' networks, where components of the control plane are; "+
-			"allow it (kubectl label --overwrite namespace %s %s=privileged) or choose another with --namespace", c.Namespace, enforced, check, c.Namespace, enforceLabel))
+			"allow it (kubectl label --overwrite namespace %s %s=privileged) or choose another with --namespace", c.Namespace, enforced, check, c.Namespace, checkup.LabelPodSecurity))
 	}
 	if enforced == "restricted" {
 		flags, err := c.Kube.CoreV1().ConfigMaps(tektonNamespace).Get(ctx, "feature-flags", metav1.GetOptions{})
