@@ -39,6 +39,8 @@ type Role string
 const (
 	RoleResponder Role = "responder" // pod; fixture
 	RoleAgent     Role = "agent"     // pod and its ConfigMap; fixture
+	RolePreflight Role = "preflight" // pod that is attached to a network before VMs are; fixture
+	RoleGuest     Role = "guest"     // VM, its pod, and the ConfigMap that owns the VMs; fixture
 	RoleWorksheet Role = "worksheet" // ConfigMap: worksheet and roster; belongs to the PipelineRun
 	RoleRecord    Role = "record"    // ConfigMaps: observations; belong to the PipelineRun
 	RoleReport    Role = "report"    // ConfigMaps: the report; kept for the plan's history
@@ -46,7 +48,7 @@ const (
 )
 
 // FixtureRoles are the roles of objects that teardown removes.
-var FixtureRoles = []Role{RoleResponder, RoleAgent}
+var FixtureRoles = []Role{RoleResponder, RoleAgent, RolePreflight, RoleGuest}
 
 // ObjectName names an object of a run: the same for the same arguments, so that
 // a retry finds what an earlier try made. It is a DNS label of at most 63

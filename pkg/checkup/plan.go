@@ -103,6 +103,8 @@ type Check struct {
 	ControlPlane *ControlPlane `json:"controlPlane,omitempty"`
 	// Placement is a dry run of where the pods of a network diagnostics would land.
 	Placement *PlacementCheck `json:"placement,omitempty"`
+	// VMLatency measures between VMs on secondary networks.
+	VMLatency *VMLatency `json:"vmLatency,omitempty"`
 }
 
 // Kind is the name of a kind of check: the field of Check that is set.
@@ -112,10 +114,11 @@ const (
 	KindPodMesh      Kind = "podMesh"      // Check.PodMesh
 	KindControlPlane Kind = "controlPlane" // Check.ControlPlane
 	KindPlacement    Kind = "placement"    // Check.Placement
+	KindVMLatency    Kind = "vmLatency"    // Check.VMLatency
 )
 
 // Kinds lists every Kind.
-var Kinds = []Kind{KindPodMesh, KindControlPlane, KindPlacement}
+var Kinds = []Kind{KindPodMesh, KindControlPlane, KindPlacement, KindVMLatency}
 
 // question is what every kind of check has.
 type question interface {
@@ -135,6 +138,7 @@ func (c Check) set() (kinds []Kind, questions []question) {
 	add(c.PodMesh != nil, KindPodMesh, c.PodMesh)
 	add(c.ControlPlane != nil, KindControlPlane, c.ControlPlane)
 	add(c.Placement != nil, KindPlacement, c.Placement)
+	add(c.VMLatency != nil, KindVMLatency, c.VMLatency)
 	return kinds, questions
 }
 

@@ -91,6 +91,8 @@ type CheckReport struct {
 	// Connections has one entry for each pair that was told as Results, in the
 	// order of the worksheet.
 	Connections []ConnectionReport `json:"connections,omitempty"`
+	// VMs has one entry for each pair of VMs, in the order of the worksheet.
+	VMs []VMReport `json:"vms,omitempty"`
 	// Placement is the outcome of a placement dry run; nil for other kinds.
 	Placement *PlacementReport `json:"placement,omitempty"`
 	// Notes are what setup warned of, one line each.
@@ -159,6 +161,7 @@ type Delay struct {
 	P95    int64 `json:"p95"`
 	P99    int64 `json:"p99"`
 	Max    int64 `json:"max"`
+	StdDev int64 `json:"stdDev"` // population standard deviation, as ping's mdev
 	Jitter int64 `json:"jitter"`
 }
 

@@ -91,6 +91,9 @@ func (p *Plan) Problems() []Problem {
 			if check.Placement != nil && r.placement != nil {
 				r.placement(check.Placement, under(KindPlacement))
 			}
+			if check.VMLatency != nil && r.vms != nil {
+				r.vms(check.VMLatency, under(KindVMLatency))
+			}
 		}
 	}
 	return found
@@ -115,6 +118,7 @@ type rule struct {
 	mesh      func(*PodMesh, reporter)
 	control   func(*ControlPlane, reporter)
 	placement func(*PlacementCheck, reporter)
+	vms       func(*VMLatency, reporter)
 }
 
 var rules = []rule{
@@ -128,8 +132,8 @@ var rules = []rule{
 	{name: "after-unknown", plan: afterUnknown},
 	{name: "after-twice", plan: afterTwice},
 	{name: "after-cycle", plan: afterCycle},
-	{name: "durations", mesh: durations, control: controlDurations, placement: placementDurations},
-	{name: "families-twice", mesh: func(m *PodMesh, r reporter) { familiesTwice(m.IPFamilies, r) }, control: func(c *ControlPlane, r reporter) { familiesTwice(c.IPFamilies, r) }},
+	{name: "durations", mesh: durations, control: controlDurations, placement: placementDurations, vms: vmDurations},
+	{name: "families-twice", mesh: func(m *PodMesh, r reporter) { familiesTwice(m.IPFamilies, r) }, control: func(c *ControlPlane, r reporter) { familiesTwice(c.IPFamilies, r) }, vms: func(v *VMLatency, r reporter) { familiesTwice(v.IPFamilies, r) }},
 	{name: "no-probe", mesh: noProbe},
 	{name: "no-size", mesh: noSize},
 	{name: "size-twice", mesh: sizeTwice},
@@ -137,8 +141,8 @@ var rules = []rule{
 	{name: "path", mesh: path},
 	{name: "pods-udp", mesh: podsUDP},
 	{name: "pods-size", mesh: podsSize},
-	{name: "latency-order", mesh: func(m *PodMesh, r reporter) { latencyOrder(m.Expect.Latency, r) }, control: func(c *ControlPlane, r reporter) { latencyOrder(c.Expect.Latency, r) }},
-	{name: "loss-all", mesh: func(m *PodMesh, r reporter) { lossAll(m.Expect.Loss, r) }, control: func(c *ControlPlane, r reporter) { lossAll(c.Expect.Loss, r) }},
+	{name: "latency-order", mesh: func(m *PodMesh, r reporter) { latencyOrder(m.Expect.Latency, r) }, control: func(c *ControlPlane, r reporter) { latencyOrder(c.Expect.Latency, r) }, vms: func(v *VMLatency, r reporter) { latencyOrder(v.Expect.Latency, r) }},
+	{name: "loss-all", mesh: func(m *PodMesh, r reporter) { lossAll(m.Expect.Loss, r) }, control: func(c *ControlPlane, r reporter) { lossAll(c.Expect.Loss, r) }, vms: func(v *VMLatency, r reporter) { lossAll(v.Expect.Loss, r) }},
 	{name: "jitter-one", mesh: jitterOne},
 	{name: "unreachable-limits", mesh: unreachableLimits},
 	{name: "budget", mesh: budget},
@@ -153,6 +157,13 @@ var rules = []rule{
 	{name: "watch-length", control: watchLength},
 	{name: "disabled-placement", placement: disabledPlacement},
 	{name: "network-config", placement: networkConfig},
+	{name: "no-network", vms: noNetwork},
+	{name: "network-twice", vms: networkTwice},
+	{name: "no-family", vms: noFamily},
+	{name: "node-pair", vms: nodePair},
+	{name: "too-many-vms", vms: tooManyVMs},
+	{name: "measurements", vms: measurements},
+	{name: "guest-login", vms: guestLogin},
 }
 
 // dnsLabel is a DNS label as RFC 1123 allows it, in lower case as Kubernetes

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // MaxWatch is the most measurements of one pair: each is kept, with its time.
@@ -221,5 +222,92 @@ func disabledPlacement(c *PlacementCheck, report reporter) {
 func networkConfig(c *PlacementCheck, report reporter) {
 	if c.NetworkConfig && (c.Mode != DiagnosticsNoOpinion || c.SourcePlacement != nil || c.TargetPlacement != nil) {
 		report([]string{"networkConfig"}, "mode and placements are taken from the cluster's network.config.openshift.io, and cannot be given here too")
+	}
+}
+
+func vmDurations(v *VMLatency, report reporter) {
+	check := func(d Duration, path ...string) { checkDuration(report, d, 1, path...) }
+	check(v.Duration, "duration")
+	check(v.Interval, "interval")
+	for _, l := range v.Expect.Latency.Ordered() {
+		if l.Limit != nil {
+			check(*l.Limit, "expect", "latency", l.Name)
+		}
+	}
+	if max := v.Expect.Jitter.Max; max != nil {
+		check(*max, "expect", "jitter", "max")
+	}
+	timeouts(v.Timeouts, report)
+}
+
+func noNetwork(v *VMLatency, report reporter) {
+	if len(v.Networks) == 0 {
+		report([]string{"networks"}, "no network: want at least one NetworkAttachmentDefinition")
+	}
+}
+
+func networkTwice(v *VMLatency, report reporter) {
+	for i, n := range v.Networks {
+		if slices.Contains(v.Networks[:i], n) {
+			report([]string{"networks", index(i)}, "%s is there twice", n)
+		}
+	}
+}
+
+func noFamily(v *VMLatency, report reporter) {
+	if len(v.IPFamilies) == 0 {
+		report([]string{"ipFamilies"}, "no IP family, and so nothing to measure: want IPv4, IPv6 or both")
+	}
+}
+
+func nodePair(v *VMLatency, report reporter) {
+	for i, p := range v.Pairs {
+		switch at := []string{"pairs", index(i)}; {
+		case (p.Source == "") != (p.Target == ""):
+			report(at, "illegal source and target nodes combination: want both, or no pair, which means any two nodes")
+		case p.Source == "":
+			report(at, "names no node: want source and target, or no pair, which means any two nodes")
+		case slices.Contains(v.Pairs[:i], p):
+			report(at, "%s to %s is there twice", p.Source, p.Target)
+		}
+	}
+}
+
+func tooManyVMs(v *VMLatency, report reporter) {
+	if n := 2 * len(v.Networks) * max(1, len(v.Pairs)); n > MaxVMs {
+		report([]string{"networks"}, "%d networks and %d pairs of nodes are %d VMs at once: at most %d; make several checks, one after the other", len(v.Networks), max(1, len(v.Pairs)), n, MaxVMs)
+	}
+}
+
+func measurements(v *VMLatency, report reporter) {
+	if v.Duration <= 0 || v.Duration > MaxTimeout || v.Interval <= 0 {
+		return
+	}
+	switch n := v.Measurements(); {
+	case v.Interval > v.Duration:
+		report([]string{"interval"}, "%s is longer than duration, %s", v.Interval, v.Duration)
+	case n > MaxCount:
+		report([]string{"interval"}, "%s for %s are %d measurements of each pair, and every delay is kept: at most %d; want an interval of %s or more",
+			v.Interval, v.Duration, n, MaxCount, LeastInterval(v.Duration))
+	}
+}
+
+// LeastInterval is the shortest interval, in whole milliseconds, at which a pair
+// can be measured for so long.
+func LeastInterval(duration Duration) Duration {
+	const step = MaxCount * Duration(time.Millisecond)
+	return max(1, (duration+step-1)/step) * Duration(time.Millisecond)
+}
+
+func guestLogin(v *VMLatency, report reporter) {
+	switch login := v.Guest.Login; {
+	case v.Guest.Image == "" && login != nil:
+		report([]string{"guest", "login"}, "has no meaning without guest.image: checkplan's own guest needs no login")
+	case v.Guest.Image != "" && (login == nil || login.User == ""):
+		report([]string{"guest"}, "guest.image %q is measured from its serial console, which needs a login: want guest.login with user and password", v.Guest.Image)
+	case strings.ContainsFunc(v.Guest.Image, unicode.IsSpace):
+		report([]string{"guest", "image"}, "%q: want the reference of an image, without a space", v.Guest.Image)
+	case login != nil && strings.ContainsFunc(login.User+login.Password, unicode.IsControl):
+		report([]string{"guest", "login"}, "has a control character, which a console would take for a key")
 	}
 }

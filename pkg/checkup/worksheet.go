@@ -46,6 +46,8 @@ type Worksheet struct {
 	// Placement is set where the check is a dry run of a placement, which has no
 	// pairs; nil elsewhere.
 	Placement *PlacementSheet `json:"placement,omitempty"`
+	// Guests is set where sources and targets are VMs; nil elsewhere.
+	Guests *GuestSheet `json:"guests,omitempty"`
 }
 
 // ConnectionSheet is what a worksheet says of pairs of which each measurement is
@@ -97,8 +99,12 @@ type Endpoint struct {
 	// Peer of a target that exists already and whose address the survey told; nil
 	// for others.
 	Peer *Peer `json:"peer,omitempty"`
-	// Cause says why a target without a Peer cannot be measured, or why a source
-	// without a node has no agent, as the survey saw it; nil for others.
+	// VM that is started for it; nil for others. Its node may be empty: then it is
+	// any but the other VM's of its pair.
+	VM *VM `json:"vm,omitempty"`
+	// Cause says why a target without a Peer cannot be measured, why a source
+	// without a node has no agent, or why a VM is not started, as the survey saw it;
+	// nil for others.
 	Cause *Cause `json:"cause,omitempty"`
 }
 
@@ -122,7 +128,9 @@ type Peer struct {
 
 // IsFixture reports whether a target is a responder of ours, which has to be
 // started.
-func (e Endpoint) IsFixture() bool { return e.Pod == "" && e.Peer == nil && e.Component == "" }
+func (e Endpoint) IsFixture() bool {
+	return e.Pod == "" && e.Peer == nil && e.Component == "" && e.VM == nil
+}
 
 // Address is "host:port", an IPv6 address in brackets.
 func (p Peer) Address() string { return net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) }
@@ -251,8 +259,11 @@ type Roster struct {
 
 // RosterEntry is one target as it was when the worksheet was frozen.
 type RosterEntry struct {
-	// Pod is namespace/name of the responder or existing pod; empty if none came up.
+	// Pod is namespace/name of the responder or existing pod, or of the VM; empty if
+	// none came up.
 	Pod string `json:"pod,omitempty"`
+	// Node that a VM runs on; empty for others, which are on their endpoint's node.
+	Node string `json:"node,omitempty"`
 	// Addresses by family. A family that is missing cannot be measured.
 	Addresses map[IPFamily]string `json:"addresses,omitempty"`
 	// Ports by transport (tcp, udp, http).

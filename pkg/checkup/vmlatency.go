@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkup
+
+import "time"
+
+// VMLatency measures connectivity and round-trip delay between pairs of VMs of
+// KubeVirt that it starts on secondary networks.
+type VMLatency struct {
+	// Networks to measure over, each with VMs of its own; at least one.
+	Networks []NetworkRef `json:"networks"`
+	// Pairs of nodes, each measured over every network. Empty means one pair of
+	// VMs on any two different nodes.
+	Pairs []NodePair `json:"pairs,omitempty"`
+	// IPFamilies to measure; at least one. The addresses are the check's own, so
+	// that they do not depend on the cluster's.
+	IPFamilies []IPFamily `json:"ipFamilies"`
+	// Duration of the measurement of each pair.
+	Duration Duration `json:"duration"`
+	// Interval between the starts of two echo requests of one pair.
+	Interval Duration `json:"interval"`
+	Guest    Guest    `json:"guest"`
+	Expect   VMExpect `json:"expect"`
+	// Timeouts; Duration comes on top of Probe.
+	Timeouts Timeouts `json:"timeouts"`
+	// Kiagnose is the ConfigMap to which the outcome is written in the keys of
+	// kiagnose's checkups; nil means none.
+	Kiagnose *ConfigMapRef `json:"kiagnose,omitempty"`
+}
+
+// VMExpect is what a pair must achieve. A nil limit is not checked; its fields are
+// those of Expect.
+type VMExpect struct {
+	Loss    LossLimit     `json:"loss"`
+	Latency LatencyLimits `json:"latency"`
+	Jitter  MaxDuration   `json:"jitter"`
+}
+
+// NetworkRef names a NetworkAttachmentDefinition.
+type NetworkRef struct {
+	// Namespace is empty for the run's own.
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+// String is "namespace/name", or the name alone.
+func (n NetworkRef) String() string {
+	if n.Namespace == "" {
+		return n.Name
+	}
+	return n.Namespace + "/" + n.Name
+}
+
+// NodePair names the nodes of two VMs; they may be the same.
+type NodePair struct {
+	Source string `json:"source"`
+	Target string `json:"target"`
+}
+
+// ConfigMapRef names a ConfigMap.
+type ConfigMapRef struct {
+	// Namespace is empty for the run's own.
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+// Guest is what runs in the VMs.
+type Guest struct {
+	// Memory of the guest, as a Kubernetes quantity.
+	Memory string `json:"memory"`
+	// Image of a containerDisk to boot. Empty means checkplan's own guest: a kernel
+	// and an agent, which needs no login.
+	Image string `json:"image,omitempty"`
+	// Login on the serial console of Image; nil for checkplan's own guest.
+	Login *GuestLogin `json:"login,omitempty"`
+}
+
+// GuestLogin is how a guest is logged in to on its serial console. It is no
+// secret: the plan is in the Pipeline.
+type GuestLogin struct {
+	User     string `json:"user"`
+	Password string `json:"password"`
+}
+
+// Limits of a vmLatency check.
+const (
+	// MaxVMs is the most VMs of one check.
+	MaxVMs = 100
+	// VMEchoSize is the payload of an echo request in bytes: what ping sends.
+	VMEchoSize = 56
+	// VMConnectivityCount is how many echo requests tell whether the target VM
+	// reaches the source.
+	VMConnectivityCount = 3
+	// VMEchoTimeout is how long an answer is waited for: far longer than any limit
+	// that makes sense, so that a slow network reads as slow and not as lossy.
+	VMEchoTimeout = Duration(5 * time.Second)
+)
+
+// Measurements is how many echo requests of each pair are sent from the source
+// VM: as many as begin within Duration.
+func (v *VMLatency) Measurements() int {
+	if v.Interval <= 0 {
+		return 0
+	}
+	return int((v.Duration + v.Interval - 1) / v.Interval)
+}
+
+// params lists the tunables of the check.
+func (v *VMLatency) params() []Param {
+	params := []Param{
+		durationParam("duration", "How long each pair of VMs is measured, such as 5s", &v.Duration),
+		durationParam("interval", "Time between two echo requests, such as 200ms", &v.Interval),
+		limitParam("loss.max", "Highest loss of a pair, from 0% to 100%; empty: only a pair without any answer fails", &v.Expect.Loss.Max),
+	}
+	params = append(params, latencyParams(&v.Expect.Latency, "round-trip")...)
+	return append(params, limitParam("jitter.max", "Highest mean difference of consecutive round-trip delays of a pair, such as 1ms; empty: no limit", &v.Expect.Jitter.Max))
+}
+
+// phaseTimeouts are those of the plan, with the time of measuring.
+func (v *VMLatency) phaseTimeouts() Timeouts {
+	t := v.Timeouts
+	t.Probe += v.Duration
+	return t
+}
+
+func (v *VMLatency) fixtures() []Role { return []Role{RolePreflight, RoleGuest} }
+
+// GuestSheet is what a worksheet says where its endpoints are VMs. VM 2i is the
+// source and VM 2i+1 the target of a pair; each VM is on both lists of the
+// worksheet, at the same index, and each of a pair is assigned to the other: from
+// the source the delay is measured, from the target connectivity alone.
+type GuestSheet struct {
+	Guest Guest `json:"guest"`
+	// Duration of the measurement, for reports.
+	Duration Duration `json:"duration"`
+}
+
+// VM is a virtual machine that is started for an endpoint.
+type VM struct {
+	Network NetworkRef `json:"network"`
+	// NetworkType is the CNI type of the network's first plugin, such as bridge;
+	// empty where its config does not tell.
+	NetworkType string `json:"networkType,omitempty"`
+	// Bridge that the network's config names; empty for other types.
+	Bridge  string           `json:"bridge,omitempty"`
+	Binding InterfaceBinding `json:"binding"`
+	MAC     string           `json:"mac"`
+	// Addresses of the guest with their prefix length, such as 10.37.4.1/29.
+	Addresses map[IPFamily]string `json:"addresses"`
+	// Unused addresses of the same prefixes, which nobody has: what answers there
+	// is not the network under test.
+	Unused map[IPFamily]string `json:"unused"`
+	// Target says that this is the second VM of its pair.
+	Target bool `json:"target,omitempty"`
+}
+
+// InterfaceBinding is how KubeVirt plugs a VM into a network.
+type InterfaceBinding string
+
+const (
+	BindingBridge InterfaceBinding = "bridge"
+	BindingSRIOV  InterfaceBinding = "sriov"
+)
+
+// InterfaceBindings lists every InterfaceBinding.
+var InterfaceBindings = []InterfaceBinding{BindingBridge, BindingSRIOV}
+
+// Measurements is how many measurements of a pair are ordered.
+func (w *Worksheet) Measurements(p Pair) int {
+	probe, _ := w.Probe(p.Transport)
+	if w.connectivityOnly(p) {
+		return min(VMConnectivityCount, probe.Count)
+	}
+	return probe.Count
+}
+
+// ExpectOf is what a pair must achieve: no limit where only connectivity is
+// measured, but for the rule that something must come through.
+func (w *Worksheet) ExpectOf(p Pair) Expect {
+	if w.connectivityOnly(p) {
+		return Expect{}
+	}
+	return w.Expect
+}
+
+func (w *Worksheet) connectivityOnly(p Pair) bool {
+	return p.Source >= 0 && p.Source < len(w.Sources) && w.Sources[p.Source].VM != nil && w.Sources[p.Source].VM.Target
+}
+
+// VMReport is what is known of one pair of VMs.
+type VMReport struct {
+	Network NetworkRef `json:"network"`
+	// Source and Target name the endpoints.
+	Source string `json:"source"`
+	Target string `json:"target"`
+	// SourceNode and TargetNode are where the VMs really ran; empty where they did
+	// not.
+	SourceNode string `json:"sourceNode,omitempty"`
+	TargetNode string `json:"targetNode,omitempty"`
+	// Families in the order of the worksheet.
+	Families []VMFamilyReport `json:"families"`
+}
+
+// VMFamilyReport is one IP family of a pair of VMs.
+type VMFamilyReport struct {
+	Family IPFamily `json:"family"`
+	// Verdict of the source's pair, with its Cause; nil for one that passed.
+	Verdict Verdict `json:"verdict"`
+	Cause   *Cause  `json:"cause,omitempty"`
+	// Back is the verdict of connectivity from target to source, with its cause.
+	Back      Verdict `json:"back"`
+	BackCause *Cause  `json:"backCause,omitempty"`
+	// As measured from the source; zero and nil where nothing was.
+	Sent       int     `json:"sent"`
+	Received   int     `json:"received"`
+	Duplicates int     `json:"duplicates,omitempty"`
+	Reordered  int     `json:"reordered,omitempty"`
+	Loss       Percent `json:"loss"`
+	Delay      *Delay  `json:"delay,omitempty"`
+	// Duration of the measurement: Sent times the interval.
+	Duration Duration `json:"duration,omitempty"`
+}
