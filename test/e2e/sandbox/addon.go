@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	_ "embed"
 	"encoding/base64"
 	"errors"
@@ -16,11 +17,27 @@ import (
 )
 
 // addon is something that `up --with` installs beside Tekton. It costs nothing,
-// not even building, where it is not asked for.
+// not even building, where it is not asked for. Functions are nil where there is
+// nothing to do; dir is the directory of the addon's own build, see
+// [build.addonDir].
 type addon struct {
 	binaries    []string    // of cmd; each is an image on every control plane
 	deployments [][2]string // that must be available: namespace and name
-	objects     func(dirs) ([]*unstructured.Unstructured, error)
+	objects     func(*cluster) ([]*unstructured.Unstructured, error)
+
+	// needs lists what the machine lacks to build or run it.
+	needs func() []lack
+	// key is what its own build depends on beyond the build that it is part of.
+	key func() string
+	// build makes what is in dir beside the images of the binaries.
+	build func(ctx context.Context, dir string, detail func(string)) error
+	// images lists further archives of images that a node needs.
+	images func(dir string, n nodePlan) []string
+	// prepare makes the nodes ready for it, once they have their network and
+	// before anything runs on them, or again while everything does.
+	prepare func(ctx context.Context, c *cluster, dir string) error
+	// ready is asked until it returns nil, once the deployments are available.
+	ready func(ctx context.Context, c *cluster, api *client) error
 }
 
 // addons maps the names that `up --with` takes.
@@ -31,6 +48,7 @@ func addons() map[string]addon {
 			deployments: [][2]string{{aggregatedNamespace, "aggregated"}},
 			objects:     aggregatedObjects,
 		},
+		"multus": multusAddon(),
 	}
 }
 
@@ -55,12 +73,12 @@ var aggregatedManifest string
 const aggregatedNamespace = "sandbox-aggregated"
 
 // aggregatedObjects are the aggregated API server, its Service and its APIService.
-func aggregatedObjects(d dirs) ([]*unstructured.Unstructured, error) {
+func aggregatedObjects(c *cluster) ([]*unstructured.Unstructured, error) {
 	manifest := strings.ReplaceAll(aggregatedManifest, "image: IMAGE", "image: "+image("aggregated"))
 	for field, file := range map[string]string{
 		"tls.crt: CERT": "aggregated.crt", "tls.key: KEY": "aggregated.key", "caBundle: CA": "ca.crt",
 	} {
-		b, err := os.ReadFile(d.file("pki", file))
+		b, err := os.ReadFile(c.file("pki", file))
 		if err != nil {
 			return nil, fmt.Errorf("reading a certificate of the aggregated API server: %w", err)
 		}

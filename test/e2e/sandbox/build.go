@@ -56,11 +56,23 @@ func (b build) tekton() string { return filepath.Join(b.dir, "tekton") }
 
 // Archives of images: staticImages of the control planes' static pods, nodeImages
 // of what every node runs, controlPlaneImages of what only the first control
-// plane does, and addonImages of an addon.
-func (b build) staticImages() string            { return filepath.Join(b.dir, "static-images.tar") }
-func (b build) nodeImages() string              { return filepath.Join(b.dir, "node-images.tar") }
-func (b build) controlPlaneImages() string      { return filepath.Join(b.dir, "control-plane-images.tar") }
-func (b build) addonImages(addon string) string { return filepath.Join(b.dir, addon+"-images.tar") }
+// plane does, and addonImages of an addon's binaries, on every control plane.
+func (b build) staticImages() string       { return filepath.Join(b.dir, "static-images.tar") }
+func (b build) nodeImages() string         { return filepath.Join(b.dir, "node-images.tar") }
+func (b build) controlPlaneImages() string { return filepath.Join(b.dir, "control-plane-images.tar") }
+func (b build) addonImages(name string) string {
+	return filepath.Join(b.addonDir(name), "images.tar")
+}
+
+// addonDir is the directory of an addon's own build, and of no other of its key.
+func (b build) addonDir(name string) string {
+	dir := filepath.Join(b.dir, "addons", name)
+	if key := addons()[name].key; key != nil {
+		hash := sha256.Sum256([]byte(key()))
+		dir += "-" + hex.EncodeToString(hash[:8])
+	}
+	return dir
+}
 
 // image is the name under which the sandbox knows an image that it makes. No
 // registry answers at .invalid (RFC 6761), so a missing image is an error at once.
@@ -179,7 +191,7 @@ func (b build) run(ctx context.Context, detail func(string)) error {
 
 // hasAddon reports whether an addon is built.
 func (b build) hasAddon(name string) bool {
-	_, err := os.Stat(b.addonImages(name))
+	_, err := os.Stat(filepath.Join(b.addonDir(name), "complete"))
 	return err == nil
 }
 
@@ -193,22 +205,32 @@ func (b build) runAddon(ctx context.Context, name string, detail func(string)) e
 	if b.hasAddon(name) { // another command built it meanwhile
 		return nil
 	}
-	binaries := addons()[name].binaries
-	var packages []string
-	for _, binary := range binaries {
-		packages = append(packages, "./cmd/"+binary)
+	dir := b.addonDir(name)
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("clearing the build directory of %s: %w", name, err)
 	}
-	if err := goBuild(ctx, b.src(), b.bin(), detail, packages...); err != nil {
-		return err
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("making the build directory of %s: %w", name, err)
 	}
-	half := b.addonImages(name) + ".new"
-	if err := writeImages(half, b.bin(), binaries...); err != nil {
-		return err
+	addon := addons()[name]
+	if len(addon.binaries) > 0 {
+		var packages []string
+		for _, binary := range addon.binaries {
+			packages = append(packages, "./cmd/"+binary)
+		}
+		if err := goBuild(ctx, b.src(), b.bin(), detail, packages...); err != nil {
+			return err
+		}
+		if err := writeImages(b.addonImages(name), b.bin(), addon.binaries...); err != nil {
+			return err
+		}
 	}
-	if err := os.Rename(half, b.addonImages(name)); err != nil {
-		return fmt.Errorf("keeping the images of %s: %w", name, err)
+	if addon.build != nil {
+		if err := addon.build(ctx, dir, detail); err != nil {
+			return err
+		}
 	}
-	return nil
+	return writeFile(filepath.Join(dir, "complete"), nil, 0o644)
 }
 
 // lock waits for another build of the same thing to end.

@@ -62,18 +62,27 @@ const appliedAnnotation = "sandbox.checkplan.dev/applied"
 // that it made before and that are still there. Where a webhook or the API
 // server does not answer yet, it tries again for a while, and says so to detail.
 func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured, detail func(string)) error {
-	var groups []*restmapper.APIGroupResources
-	err := poll(ctx, 30*time.Second, func() (err error) {
-		groups, err = restmapper.GetAPIGroupResources(discovery.NewDiscoveryClient(c.typed.Discovery().RESTClient()))
+	var mapper meta.RESTMapper
+	ask := func() error {
+		groups, err := restmapper.GetAPIGroupResources(discovery.NewDiscoveryClient(c.typed.Discovery().RESTClient()))
+		mapper = restmapper.NewDiscoveryRESTMapper(groups)
 		return err
-	})
-	if err != nil {
+	}
+	if err := poll(ctx, 30*time.Second, ask); err != nil {
 		return fmt.Errorf("asking the API server what it serves: %w", err)
 	}
-	mapper := restmapper.NewDiscoveryRESTMapper(groups)
 	for _, o := range objects {
 		gvk := o.GroupVersionKind()
 		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		if meta.IsNoMatchError(err) { // of a definition among the objects, perhaps
+			err = poll(ctx, 30*time.Second, func() error {
+				if err := ask(); err != nil {
+					return err
+				}
+				mapping, err = mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+				return err
+			})
+		}
 		if err != nil {
 			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
 		}

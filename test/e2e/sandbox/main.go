@@ -248,6 +248,11 @@ func up(ctx context.Context, f flags, want plan, asked bool, with []string, stde
 		}
 	}
 	for _, name := range s.With {
+		if needs := addons()[name].needs; needs != nil {
+			if err := lacking(needs()); err != nil {
+				return fmt.Errorf("--with %s: %w", name, err)
+			}
+		}
 		if b.hasAddon(name) {
 			continue
 		}

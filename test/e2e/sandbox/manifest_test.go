@@ -56,12 +56,9 @@ func TestAddons(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range addonNames() {
-		objects, err := addons()[name].objects(d)
+		objects, err := addons()[name].objects(&cluster{dirs: d})
 		if err != nil || len(objects) == 0 {
 			t.Errorf("%s: %d objects, error %v", name, len(objects), err)
-		}
-		if _, err := addons()[name].objects(dirs{state: t.TempDir()}); err == nil {
-			t.Errorf("%s: no error without certificates", name)
 		}
 		for _, deployment := range addons()[name].deployments {
 			if !slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
@@ -71,8 +68,11 @@ func TestAddons(t *testing.T) {
 			}
 		}
 	}
+	if _, err := aggregatedObjects(&cluster{dirs: dirs{state: t.TempDir()}}); err == nil {
+		t.Error("aggregated: no error without certificates")
+	}
 	err = checkAddons([]string{"aggregated", "jam"})
-	if want := `--with "jam": must be one of aggregated`; err == nil || err.Error() != want {
+	if want := `--with "jam": must be one of ` + strings.Join(addonNames(), ", "); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -85,7 +85,7 @@ func TestAggregatedManifests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := aggregatedObjects(d)
+	got, err := aggregatedObjects(&cluster{dirs: d})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,6 +31,9 @@ const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 // process and log.
 const fabric = "fabric"
 
+// addonTime is how long an addon may take to be ready, once it is installed.
+const addonTime = 10 * time.Minute
+
 // preferredAPIPort is taken on 127.0.0.1 where it is free.
 const preferredAPIPort = 16443
 
@@ -59,8 +62,7 @@ func (c *cluster) prepare() error {
 	if err := c.writePKI(c.plan, c.APIPort); err != nil {
 		return err
 	}
-	cni, err := cniBinDir()
-	if err != nil {
+	if err := c.linkPlugins(); err != nil {
 		return err
 	}
 	snapshotter, err := c.snapshotter()
@@ -73,7 +75,7 @@ func (c *cluster) prepare() error {
 			return err
 		}
 		for name, content := range map[string][]byte{
-			"containerd.toml":   c.containerdConfig(n, cni, snapshotter),
+			"containerd.toml":   c.containerdConfig(n, c.cniPlugins(), snapshotter),
 			"kubelet.yaml":      c.kubeletConfig(c.plan, n),
 			"kube-proxy.yaml":   c.kubeProxyConfig(c.plan, n),
 			"cni/pods.conflist": cniConf,
@@ -86,6 +88,32 @@ func (c *cluster) prepare() error {
 	for _, n := range c.controlPlanes() {
 		if err := os.MkdirAll(c.file("nodes", n.Name, "etcd"), 0o700); err != nil {
 			return fmt.Errorf("configuring %s: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// cniPlugins is the directory of the CNI plugins of every node.
+func (d dirs) cniPlugins() string { return d.file("cni-plugins") }
+
+// linkPlugins makes the directory of CNI plugins, in which links lead to the
+// machine's. Addons put theirs beside them.
+func (c *cluster) linkPlugins() error {
+	from, err := cniBinDir()
+	if err != nil {
+		return err
+	}
+	plugins, err := os.ReadDir(from)
+	if err != nil {
+		return fmt.Errorf("listing the CNI plugins: %w", err)
+	}
+	if err := os.MkdirAll(c.cniPlugins(), 0o755); err != nil {
+		return fmt.Errorf("linking the CNI plugins: %w", err)
+	}
+	for _, p := range plugins {
+		err := os.Symlink(filepath.Join(from, p.Name()), filepath.Join(c.cniPlugins(), p.Name()))
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("linking the CNI plugins: %w", err)
 		}
 	}
 	return nil
@@ -112,6 +140,14 @@ func (c *cluster) up(ctx context.Context, b build) error {
 	}
 	if err := c.progress.step("nodes' namespaces and network", func(func(string)) error { return c.makeNodes(ctx) }); err != nil {
 		return err
+	}
+	for _, name := range c.With {
+		if prepare := addons()[name].prepare; prepare != nil {
+			err := c.progress.step("nodes prepared for "+name, func(func(string)) error { return prepare(ctx, c, b.addonDir(name)) })
+			if err != nil {
+				return err
+			}
+		}
 	}
 
 	if err := c.startBalancer(); err != nil {
@@ -185,7 +221,7 @@ func (c *cluster) objects(b build) ([]*unstructured.Unstructured, error) {
 	}
 	all := slices.Concat(coredns, kubeadm, tekton, []*unstructured.Unstructured{userNamespaceObject()})
 	for _, name := range c.With {
-		objects, err := addons()[name].objects(c.dirs)
+		objects, err := addons()[name].objects(c)
 		if err != nil {
 			return nil, err
 		}
@@ -237,8 +273,12 @@ func (c *cluster) imagesOf(n nodePlan, b build) []string {
 		archives = append(archives, b.controlPlaneImages())
 	}
 	for _, name := range c.With {
-		if n.ControlPlane {
+		addon := addons()[name]
+		if n.ControlPlane && len(addon.binaries) > 0 {
 			archives = append(archives, b.addonImages(name))
+		}
+		if addon.images != nil {
+			archives = append(archives, addon.images(b.addonDir(name), n)...)
 		}
 	}
 	return archives
@@ -304,6 +344,24 @@ func (c *cluster) ready(ctx context.Context, api *client) error {
 	}
 	if err := g.Wait(); err != nil {
 		return err
+	}
+	for _, name := range c.With {
+		ready := addons()[name].ready
+		if ready == nil {
+			continue
+		}
+		err := c.progress.step(name+" ready", func(detail func(string)) error {
+			return poll(ctx, addonTime, func() error {
+				err := ready(ctx, c, api)
+				if err != nil {
+					detail(err.Error())
+				}
+				return err
+			})
+		})
+		if err != nil {
+			return errors.Join(err, c.ended())
+		}
 	}
 	return c.progress.step("Tekton's webhook answers", func(detail func(string)) error {
 		err := poll(ctx, 90*time.Second, func() error {

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// multusVersion is that of addons/multus.mod; a test keeps them equal.
+const multusVersion = "v4.2.3"
+
+// multusModule names what Multus is built from. It is not in a directory of its
+// own under its own name because go:embed passes modules by.
+//
+//go:embed addons/multus.mod
+var multusModule []byte
+
+//go:embed addons/multus.sum
+var multusSums []byte
+
+//go:embed manifests/multus.yaml
+var multusManifest string
+
+// multusAddon is Multus as the nodes' CNI plugin, with the further networks
+// behind it and their NetworkAttachmentDefinitions.
+func multusAddon() addon {
+	return addon{
+		key:     func() string { return string(multusModule) + string(multusSums) + linkFlags() },
+		build:   buildMultus,
+		prepare: prepareMultus,
+		objects: func(*cluster) ([]*unstructured.Unstructured, error) {
+			objects, err := decode([]byte(multusManifest))
+			if err != nil {
+				return nil, fmt.Errorf("manifests/multus.yaml: %w", err)
+			}
+			return objects, nil
+		},
+		ready: func(ctx context.Context, c *cluster, api *client) error { return c.markBridges(ctx, api) },
+	}
+}
+
+func buildMultus(ctx context.Context, dir string, detail func(string)) error {
+	src := filepath.Join(dir, "src")
+	for name, content := range map[string][]byte{"go.mod": multusModule, "go.sum": multusSums} {
+		if err := writeFile(filepath.Join(src, name), content, 0o644); err != nil {
+			return fmt.Errorf("writing the module to build: %w", err)
+		}
+	}
+	return goBuild(ctx, src, filepath.Join(dir, "bin"), detail, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus")
+}
+
+// prepareMultus makes the networks and then Multus the nodes' plugin. containerd
+// sees its configuration at once, and takes it as the first of its directory.
+func prepareMultus(ctx context.Context, c *cluster, dir string) error {
+	if err := c.makeL2Networks(ctx); err != nil {
+		return err
+	}
+	// A copy, because nodes do not see the cache.
+	binary, err := os.ReadFile(filepath.Join(dir, "bin", "multus"))
+	if err != nil {
+		return fmt.Errorf("copying Multus into the sandbox: %w", err)
+	}
+	plugin := filepath.Join(c.cniPlugins(), "multus")
+	if there, err := os.Stat(plugin); err != nil || there.Size() != int64(len(binary)) {
+		if err := writeFile(plugin, binary, 0o755); err != nil {
+			return fmt.Errorf("copying Multus into the sandbox: %w", err)
+		}
+	}
+	for _, n := range c.Nodes {
+		conf, err := c.multusConfig(n)
+		if err != nil {
+			return err
+		}
+		file := c.file("nodes", n.Name, "cni", "00-multus.conf")
+		if there, err := os.ReadFile(file); err == nil && slices.Equal(there, conf) {
+			continue
+		}
+		if err := writeFile(file, conf, 0o644); err != nil {
+			return fmt.Errorf("configuring Multus on %s: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// multusConfig is the node's configuration of Multus: the first network is the
+// pods', whose list it holds. It talks to the API server as the node's kubelet.
+func (d dirs) multusConfig(n nodePlan) ([]byte, error) {
+	pods, err := cniConfig(n)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.MarshalIndent(map[string]any{
+		"cniVersion": "0.4.0",
+		"name":       "multus",
+		"type":       "multus",
+		"kubeconfig": d.file("pki", "kubelet-"+n.Name+".kubeconfig"),
+		"logLevel":   "error",
+		"delegates":  []json.RawMessage{pods},
+	}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("writing the configuration of Multus on %s: %w", n.Name, err)
+	}
+	return append(b, '\n'), nil
+}
+
+// bridgeResource begins the names of the resources by which kubevirt's
+// bridge-marker tells which bridges a node has. It says that there are 1000 of
+// each, because resources cannot be without end.
+const (
+	bridgeResource = "bridge.network.kubevirt.io/"
+	bridgeCapacity = 1000
+)
+
+// markBridges writes which bridges each node has into the node's capacity, as
+// bridge-marker does (github.com/kubevirt/bridge-marker, pkg/marker). The error
+// tells what a node does not offer yet: kubelets make capacity allocatable.
+func (c *cluster) markBridges(ctx context.Context, api *client) error {
+	for _, n := range c.Nodes {
+		if err := c.markBridgesOf(ctx, api, n); err != nil {
+			return fmt.Errorf("telling the bridges of %s: %w", n.Name, err)
+		}
+	}
+	for _, n := range c.Nodes {
+		if stopped, err := c.stoppedByFault(n.Name, "kubelet"); err != nil || stopped {
+			return err
+		}
+		node, err := api.typed.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("asking for the bridges of %s: %w", n.Name, err)
+		}
+		for _, network := range c.l2NetworksOf(n) {
+			if q := node.Status.Allocatable[corev1.ResourceName(bridgeResource+network.name)]; q.IsZero() {
+				return fmt.Errorf("%s does not offer its bridge %s yet", n.Name, network.name)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *cluster) markBridgesOf(ctx context.Context, api *client, n nodePlan) error {
+	bridges, err := c.bridges(ctx, c.Processes[n.Name].PID)
+	if err != nil {
+		return err
+	}
+	node, err := api.typed.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	patch := bridgePatch(node.Status.Capacity, bridges)
+	if len(patch) == 0 {
+		return nil
+	}
+	b, err := json.Marshal(map[string]any{"status": map[string]any{"capacity": patch}})
+	if err != nil {
+		return err
+	}
+	_, err = api.typed.CoreV1().Nodes().PatchStatus(ctx, n.Name, b)
+	return err
+}
+
+// bridgePatch is the merge patch of a node's capacity that makes it tell these
+// bridges and no others; empty where it does so.
+func bridgePatch(capacity corev1.ResourceList, bridges []string) map[string]any {
+	patch := map[string]any{}
+	for name := range capacity {
+		if bridge, ok := strings.CutPrefix(string(name), bridgeResource); ok && !slices.Contains(bridges, bridge) {
+			patch[string(name)] = nil
+		}
+	}
+	for _, bridge := range bridges {
+		name := bridgeResource + bridge
+		if q := capacity[corev1.ResourceName(name)]; q.Value() != bridgeCapacity {
+			patch[name] = strconv.Itoa(bridgeCapacity)
+		}
+	}
+	return patch
+}
