@@ -30,23 +30,28 @@ var arrows = map[string][]string{
 	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster", "pkg/scheduling"}, // kinds admit nodes by the scheduler's predicates
 	"pkg/controlplane": {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
 	"pkg/placement":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
-	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/placement", "pkg/podmesh"}, // the map of kinds: one more line, one more arrow
+	"pkg/vmlatency":    {"pkg/checkup", "pkg/cluster"},
+	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/kiagnose", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
 	"pkg/report":       {"pkg/checkup"},
 	"pkg/tekton":       {"pkg/checkup", "pkg/kind"}, // asks each kind for its rights
 	"pkg/record":       {"pkg/checkup"},
 	"pkg/fleet":        {"pkg/checkup", "pkg/scheduling"}, // tolerations in Kubernetes' types
+	"pkg/console":      {"pkg/checkup"},
+	"pkg/guest":        {"pkg/checkup", "pkg/console", "pkg/fleet"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
+	"pkg/kiagnose":     {"pkg/checkup"},
 	"pkg/connectivity": {"pkg/checkup"},
 	"pkg/run":          {"pkg/checkup", "pkg/record"}, // follows a run by what it records
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
-	"tasks/agent":           {"pkg/probe"},
-	"tasks/setup":           {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kind", "pkg/record"},
-	"tasks/probe":           {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/fleet", "pkg/placement", "pkg/record"},
-	"tasks/teardown":        {"tasks/internal/task", "pkg/checkup", "pkg/record"},
-	"tasks/report":          {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/record", "pkg/report"},
-	"tasks/internal/task":   {"pkg/checkup", "pkg/fleet", "pkg/record", "pkg/report"},
-	"tasks/internal/images": {},
-	"cmd/planner":           {"pkg/checkup", "pkg/cluster", "pkg/fleet", "pkg/kind", "pkg/load", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
+	"tasks/agent":               {"pkg/checkup", "pkg/console", "pkg/probe"},
+	"tasks/setup":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/record"},
+	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/placement", "pkg/record", "pkg/report"},
+	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/guest", "pkg/record"},
+	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/kiagnose", "pkg/record", "pkg/report"},
+	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/record", "pkg/report"},
+	"tasks/internal/images":     {},
+	"tasks/internal/guestimage": {},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/load", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.
