@@ -284,6 +284,12 @@ type Order struct {
 	Targets []OrderTarget    `json:"targets"`
 	// Families whose control pairs must be measured.
 	IPFamilies []IPFamily `json:"ipFamilies"`
+	// Own are the source's own addresses, of each of IPFamilies, where the source is
+	// a VM: its control pairs are measured by icmp, to Own (self) and to Unused
+	// (closed), an address of the same prefix that nobody has. Both are empty for
+	// pods.
+	Own    map[IPFamily]string `json:"own,omitempty"`
+	Unused map[IPFamily]string `json:"unused,omitempty"`
 	// Deadline is how long the agent may run, from its start; what is not
 	// measured by then is told as unmeasured.
 	Deadline Duration `json:"deadline"`

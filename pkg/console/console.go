@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Guest is one VM, spoken to over its serial console. One method is called at a
+// time, but for Close.
+type Guest struct {
+	// Dial connects to the console. It is called again when the connection is lost,
+	// and when it fails, unless its error wraps ErrGone.
+	Dial func(context.Context) (io.ReadWriteCloser, error)
+	// Login of a guest that is not checkplan's own; nil for checkplan's own.
+	Login *checkup.GuestLogin
+	// Transcript takes all that the console says; nil is nobody.
+	Transcript io.Writer
+	// Logf takes what people may want to know while they wait, such as a connection
+	// that was lost; nil is nobody.
+	Logf func(format string, args ...any)
+
+	mu     sync.Mutex // guards following
+	conn   *connection
+	closed bool
+	said   tail
+
+	// shell of a guest with a login; nil before Ready.
+	shell *shell
+}
+
+// ErrGone is wrapped by errors of Dial after which there is no sense in trying
+// again.
+var ErrGone = errors.New("there is no such console")
+
+const (
+	// maxLosses is how many connections may be lost or refused one after the other
+	// without a word from the guest. With the waits between them it is half a minute.
+	maxLosses = 12
+	// firstWait and maxWait are the times to wait before a new connection: each is
+	// twice the one before it.
+	firstWait = 50 * time.Millisecond
+	maxWait   = 5 * time.Second
+	// pollEvery is how long a guest may be silent until it is asked again, and
+	// deadAfter how long until its connection is given up.
+	pollEvery = 2 * time.Second
+	deadAfter = 15 * time.Second
+	// writeTimeout is how long the console may take to take a line.
+	writeTimeout = 10 * time.Second
+)
+
+// Ready waits until the guest can measure: until checkplan's own guest says so, or
+// until the other is logged in and has a ping. The error says at which step it
+// stopped, and what the console showed last.
+func (g *Guest) Ready(ctx context.Context) error {
+	talk := g.ownReady
+	if g.Login != nil {
+		talk = g.loginReady
+	}
+	if err := g.persist(ctx, true, talk); err != nil {
+		return fmt.Errorf("%w%s", err, g.lastWords())
+	}
+	return nil
+}
+
+// Measure has the guest carry out an order of icmp probes, and tells the same
+// messages as an agent in a pod would, in their order, each once. A connection
+// that is lost is made anew, and the measurement goes on.
+//
+// Errors are of the guest or its console; what the network did is in the messages.
+func (g *Guest) Measure(ctx context.Context, order checkup.Order, tell func(checkup.Message)) error {
+	measure := g.ownMeasure
+	if g.Login != nil {
+		measure = g.loginMeasure
+	}
+	if err := measure(ctx, order, tell); err != nil {
+		return fmt.Errorf("%w%s", err, g.lastWords())
+	}
+	return nil
+}
+
+// Close closes the connection. The guest goes on.
+func (g *Guest) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	if g.conn == nil {
+		return nil
+	}
+	return g.conn.close()
+}
+
+func (g *Guest) logf(format string, args ...any) {
+	if g.Logf != nil {
+		g.Logf(format, args...)
+	}
+}
+
+// lastWords are the last lines of the console, for an error.
+func (g *Guest) lastWords() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if lines := g.said.lines(); lines != "" {
+		return "; the console showed last: " + lines
+	}
+	return "; the console showed nothing"
+}
+
+// errLost is wrapped by the errors of a connection that was lost.
+var errLost = errors.New("the connection to the console was lost")
+
+// persist calls talk with a connection, anew with another one each time it was
+// lost, until it returns anything but errLost, or until too many were lost one
+// after the other without a word from the guest: talk calls heard for each word.
+// Where the guest is still booting, dialing may fail as often as it likes.
+func (g *Guest) persist(ctx context.Context, booting bool, talk func(ctx context.Context, c *connection, heard func()) error) error {
+	losses, failures, wait := 0, 0, firstWait
+	heard := func() { losses, failures, wait = 0, 0, firstWait }
+	for {
+		c, err := g.connect(ctx)
+		dialed := err == nil
+		if dialed {
+			err = talk(ctx, c, heard)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			if dialed {
+				return err // it says what was waited for
+			}
+			return fmt.Errorf("connect to the console: %w", err)
+		case dialed && !errors.Is(err, errLost):
+			return err
+		case !dialed && errors.Is(err, ErrGone):
+			return fmt.Errorf("connect to the console: %w", err)
+		case dialed:
+			losses++
+			g.hangUp(c)
+			g.logf("%v: connecting again", err)
+		default:
+			failures++
+		}
+		switch {
+		case losses >= maxLosses && failures == 0:
+			return fmt.Errorf("the console was taken away %d times without a word from the guest: KubeVirt gives a console to its newest client, so another one (such as virtctl console) may be on it: the last time: %w", losses, err)
+		case losses+failures >= maxLosses && !booting, losses >= maxLosses:
+			return fmt.Errorf("no console after %d lost connections and %d failed attempts to connect: the last: %w", losses, failures, err)
+		}
+		if sleep(ctx, wait) != nil {
+			return fmt.Errorf("connect to the console: %w", err)
+		}
+		wait = min(2*wait, maxWait)
+	}
+}
+
+// connect returns the connection there is, or makes one.
+func (g *Guest) connect(ctx context.Context) (*connection, error) {
+	g.mu.Lock()
+	c, closed := g.conn, g.closed
+	g.mu.Unlock()
+	switch {
+	case closed:
+		return nil, fmt.Errorf("%w: it was closed", ErrGone)
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case c != nil:
+		return c, nil
+	}
+	rw, err := g.Dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c = &connection{rw: rw, chunks: make(chan []byte, 64), gone: make(chan struct{})}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		rw.Close()
+		return nil, fmt.Errorf("%w: it was closed", ErrGone)
+	}
+	g.conn = c
+	go c.receive(g.note)
+	return c, nil
+}
+
+// hangUp forgets a connection.
+func (g *Guest) hangUp(c *connection) {
+	c.close()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.conn == c {
+		g.conn = nil
+	}
+}
+
+// note takes note of what the console says.
+func (g *Guest) note(b []byte) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.said.add(b)
+	if g.Transcript != nil {
+		_, _ = g.Transcript.Write(b) // measuring goes on without a transcript
+	}
+}
+
+// connection to a console.
+type connection struct {
+	rw io.ReadWriteCloser
+	// chunks are what came; closed when the connection is lost, with the reason in
+	// err.
+	chunks chan []byte
+	err    error
+
+	once sync.Once
+	gone chan struct{} // closed by close
+}
+
+// receive reads until the connection is lost.
+func (c *connection) receive(note func([]byte)) {
+	defer close(c.chunks)
+	for {
+		b := make([]byte, 4096)
+		n, err := c.rw.Read(b)
+		if n > 0 {
+			note(b[:n])
+			select {
+			case c.chunks <- b[:n]:
+			case <-c.gone:
+				c.err = io.ErrClosedPipe
+				return
+			}
+		}
+		if err != nil {
+			c.err = err
+			return
+		}
+	}
+}
+
+// lost is the error of a connection whose chunks have ended.
+func (c *connection) lost() error { return fmt.Errorf("%w: %w", errLost, c.err) }
+
+// send writes a line. One that the console does not take in time, or before ctx
+// ends, is the end of the connection.
+func (c *connection) send(ctx context.Context, line []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { c.close() })()
+	if _, err := c.rw.Write(line); err != nil {
+		return fmt.Errorf("%w: write: %w", errLost, err)
+	}
+	return nil
+}
+
+func (c *connection) close() error {
+	var err error
+	c.once.Do(func() {
+		close(c.gone)
+		err = c.rw.Close()
+	})
+	return err
+}
+
+// sleep waits, or for the end of ctx, whose cause it returns.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

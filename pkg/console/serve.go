@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Server is the guest's side of the protocol.
+type Server struct {
+	// State tells the guest's state.
+	State func() State
+	// Run carries out the order that it reads as JSON, writing checkup.Messages to
+	// out, one line and one Write each. Errors are of the guest itself, never of the
+	// network.
+	Run func(ctx context.Context, order io.Reader, out io.Writer) error
+
+	mu      sync.Mutex // guards following
+	running *execution // the last order; nil before the first
+	// next is the number of the first message of it that has not been told.
+	next    int
+	replies []reply       // to be told before messages
+	news    chan struct{} // has room for one: there is something to tell
+}
+
+// execution of an order.
+type execution struct {
+	id       string
+	stop     context.CancelFunc
+	messages []checkup.Message
+	done     bool
+	err      error
+}
+
+// Serve answers on the line rw until ctx ends, whose cause it returns, or until
+// nothing can be read from it or written to it any more. It does not wait for a
+// read or write that is under way when ctx ends.
+func (s *Server) Serve(ctx context.Context, rw io.ReadWriter) error {
+	s.news = make(chan struct{}, 1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s.tell(reply{State: new(s.State())})
+	go func() { cancel(s.read(ctx, rw)) }()
+	go func() { cancel(s.write(ctx, rw)) }()
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// read takes requests.
+func (s *Server) read(ctx context.Context, r io.Reader) error {
+	var lines splitter
+	buf := make([]byte, 4096)
+	for {
+		n, err := r.Read(buf)
+		lines.feed(buf[:n], func(line []byte) {
+			var q request
+			if unframe(requestMark, line, &q) {
+				s.take(ctx, q)
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("read from the console: %w", err)
+		}
+	}
+}
+
+// take does what a request asks.
+func (s *Server) take(ctx context.Context, q request) {
+	if len(q.Order) == 0 {
+		s.tell(reply{ID: q.ID, State: new(s.State())})
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.running != nil && s.running.id == q.ID
+	if !known && q.From > 0 {
+		s.queue(reply{ID: q.ID, Status: &status{Unknown: true}})
+		return
+	}
+	if !known {
+		if s.running != nil {
+			s.running.stop()
+		}
+		ctx, stop := context.WithCancel(ctx)
+		e := &execution{id: q.ID, stop: stop}
+		s.running = e
+		go func() {
+			defer stop()
+			err := s.Run(ctx, bytes.NewReader(q.Order), messageWriter{s, e})
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			e.done, e.err = true, err
+			if s.running == e {
+				s.queueStatus()
+			}
+		}()
+	}
+	s.next = max(0, q.From)
+	s.queueStatus()
+}
+
+// messageWriter takes the messages of an execution.
+type messageWriter struct {
+	s *Server
+	e *execution
+}
+
+func (w messageWriter) Write(line []byte) (int, error) {
+	var m checkup.Message
+	if err := json.Unmarshal(line, &m); err != nil {
+		return 0, fmt.Errorf("not a message: %w", err)
+	}
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	w.e.messages = append(w.e.messages, m)
+	w.s.wake()
+	return len(line), nil
+}
+
+// maxReplies bounds what is kept for a line to which nobody listens.
+const maxReplies = 16
+
+// tell queues a reply.
+func (s *Server) tell(r reply) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue(r)
+}
+
+func (s *Server) queue(r reply) {
+	if len(s.replies) < maxReplies {
+		s.replies = append(s.replies, r)
+	}
+	s.wake()
+}
+
+// queueStatus queues the status of the running order, which is filled in when it
+// is told.
+func (s *Server) queueStatus() {
+	s.replies = slices.DeleteFunc(s.replies, func(r reply) bool { return r.Status != nil })
+	s.queue(reply{ID: s.running.id, Status: &status{}})
+}
+
+func (s *Server) wake() {
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// write tells what there is to tell.
+func (s *Server) write(ctx context.Context, w io.Writer) error {
+	for {
+		r, ok := s.pop()
+		if !ok {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-s.news:
+			}
+			continue
+		}
+		line, err := frame(replyMark, r)
+		if err != nil {
+			return err
+		}
+		if n, err := w.Write(line); err != nil {
+			return fmt.Errorf("write to the console: %w", err)
+		} else if n < len(line) {
+			return errors.New("write to the console: it takes no more")
+		}
+	}
+}
+
+// pop takes the next thing to tell: the states, then the messages, then the
+// status.
+func (s *Server) pop() (reply, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.running
+	if at := slices.IndexFunc(s.replies, func(r reply) bool { return r.State != nil || r.Status.Unknown }); at >= 0 {
+		r := s.replies[at]
+		s.replies = slices.Delete(s.replies, at, at+1)
+		return r, true
+	}
+	if e != nil && s.next < len(e.messages) {
+		s.next++
+		return reply{ID: e.id, Number: s.next - 1, Message: &e.messages[s.next-1]}, true
+	}
+	if e == nil || len(s.replies) == 0 {
+		return reply{}, false
+	}
+	s.replies = s.replies[:0]
+	r := reply{ID: e.id, Status: &status{Messages: len(e.messages), Done: e.done}}
+	if e.err != nil {
+		r.Status.Error = e.err.Error()
+	}
+	return r, true
+}
