@@ -27,6 +27,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/report"
@@ -233,29 +234,50 @@ func findings(r *checkup.Report) []checkup.Finding {
 // leaves, the garbage collector takes within seconds.
 func nothingLeft(t *testing.T) {
 	t.Helper()
-	c := cluster(t)
 	eventually(t, 90*time.Second, func() error {
-		var left []string
-		selector := fmt.Sprintf("%s in (%s,%s)", checkup.LabelRole, checkup.RoleResponder, checkup.RoleAgent)
-		pods, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
+		return remains(t, "")
+	})
+}
+
+// remains is an error that names the fixtures that there are, of one run or, for
+// "", of any: pods, ConfigMaps, VMs and their pods.
+func remains(t *testing.T, runUID string) error {
+	t.Helper()
+	c := cluster(t)
+	roles := make([]string, len(checkup.FixtureRoles))
+	for i, role := range checkup.FixtureRoles {
+		roles[i] = string(role)
+	}
+	selector := fmt.Sprintf("%s in (%s)", checkup.LabelRole, strings.Join(roles, ","))
+	if runUID != "" {
+		selector += fmt.Sprintf(",%s=%s", checkup.LabelRun, runUID)
+	}
+	var left []string
+	list := func(resource schema.GroupVersionResource, selector string) error {
+		objects, err := c.Metadata.Resource(resource).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
+		if apierrors.IsNotFound(err) {
+			return nil // no KubeVirt
+		}
 		if err != nil {
 			return err
 		}
-		for _, p := range pods.Items {
-			left = append(left, "pod/"+p.Name)
-		}
-		maps, err := c.Kube.CoreV1().ConfigMaps(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
-		if err != nil {
-			return err
-		}
-		for _, m := range maps.Items {
-			left = append(left, "configmap/"+m.Name)
-		}
-		if len(left) > 0 {
-			return fmt.Errorf("fixtures are left: %s", strings.Join(left, ", "))
+		for _, o := range objects.Items {
+			if name := resource.Resource + "/" + o.Name; !slices.Contains(left, name) {
+				left = append(left, name)
+			}
 		}
 		return nil
-	})
+	}
+	pods := corev1.SchemeGroupVersion.WithResource("pods")
+	err := errors.Join(list(pods, selector), list(corev1.SchemeGroupVersion.WithResource("configmaps"), selector), list(vmiResource, selector))
+	if runUID == "" {
+		// The VMs' pods by KubeVirt's own label, should ours be missing.
+		err = errors.Join(err, list(pods, "kubevirt.io=virt-launcher"))
+	}
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("fixtures are left: %s", strings.Join(left, ", "))
+	}
+	return err
 }
 
 // eventually polls until f is content or the time is over.

@@ -1,0 +1,840 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	kvcorev1 "kubevirt.io/client-go/kubevirt/typed/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// The tests on VMs run on a sandbox of their own: `sandbox up --worker-names
+// node01,node02 --with multus,kubevirt`.
+const vms = "testdata/vms.cue"
+
+// silentImage is made by silentDisk.
+const silentImage = "ghcr.io/checkplan/checkplan/silent:v1"
+
+var (
+	vmiResource = schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachineinstances"}
+	nadResource = schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"}
+)
+
+// vm is what was seen of one VirtualMachineInstance; times are zero for what it
+// did not come to.
+type vm struct {
+	namespace, name, node string
+	labels                map[string]string
+	created, gone         time.Time
+	deleting              time.Time
+	phases                map[kubevirtv1.VirtualMachineInstancePhase]time.Time
+}
+
+// watchVMs sees every VirtualMachineInstance of the cluster that comes or goes,
+// however short it lives, until the returned function is called. That one returns
+// those of one run, or all for "".
+func watchVMs(t *testing.T) (seen func(runUID string) []vm) {
+	t.Helper()
+	vmis := cluster(t).Dynamic.Resource(vmiResource)
+	list, err := vmis.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatalf("want a sandbox with --with multus,kubevirt: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	w, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
+		WatchFunc: func(options metav1.ListOptions) (watch.Interface, error) { return vmis.Watch(ctx, options) }})
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var all []*vm
+	go func() {
+		defer close(done)
+		for event := range w.ResultChan() {
+			u, ok := event.Object.(*unstructured.Unstructured)
+			if !ok {
+				t.Errorf("watching VMs: %v", apierrors.FromObject(event.Object))
+				return
+			}
+			var vmi kubevirtv1.VirtualMachineInstance
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &vmi); err != nil {
+				t.Errorf("watching VMs: %v", err)
+				return
+			}
+			i := slices.IndexFunc(all, func(v *vm) bool { return v.namespace == vmi.Namespace && v.name == vmi.Name })
+			if i < 0 {
+				i = len(all)
+				all = append(all, &vm{namespace: vmi.Namespace, name: vmi.Name, labels: vmi.Labels, created: time.Now(),
+					phases: map[kubevirtv1.VirtualMachineInstancePhase]time.Time{}})
+			}
+			v, now := all[i], time.Now()
+			if vmi.Status.NodeName != "" {
+				v.node = vmi.Status.NodeName
+			}
+			if _, ok := v.phases[vmi.Status.Phase]; !ok {
+				v.phases[vmi.Status.Phase] = now
+			}
+			if vmi.DeletionTimestamp != nil && v.deleting.IsZero() {
+				v.deleting = now
+			}
+			if event.Type == watch.Deleted {
+				v.gone = now
+			}
+		}
+	}()
+	return func(runUID string) []vm {
+		time.Sleep(time.Second) // for the last events to come
+		cancel()
+		<-done
+		var of []vm
+		for _, v := range all {
+			if runUID == "" || v.labels[checkup.LabelRun] == runUID {
+				of = append(of, *v)
+			}
+		}
+		return of
+	}
+}
+
+// vmRun is a run of a plan of VMs.
+type vmRun struct {
+	*command
+	started time.Time
+	report  *checkup.Report
+	uid     string
+	vms     []vm
+}
+
+// runVMs runs a plan to its end with its VMs watched, and checks what holds for
+// every run: its exit code, its results, that every VM that ran was the run's,
+// and that nothing of it is left.
+func runVMs(t *testing.T, plan string, wantCode int, args ...string) vmRun {
+	t.Helper()
+	seen := watchVMs(t)
+	r := vmRun{started: time.Now(), command: start(t, append([]string{"run", vms, "--plan", plan, "--output", "json"}, args...)...)}
+	r.end(t, wantCode, seen)
+	return r
+}
+
+// end waits for the end of a run that was started.
+func (r *vmRun) end(t *testing.T, wantCode int, seen func(string) []vm) {
+	t.Helper()
+	if code := r.wait(t); code != wantCode {
+		t.Errorf("%s exits with %d, want %d\n%s\n%s", strings.Join(r.Args, " "), code, wantCode, r.stderr.String(), text(t, r.stdout.Bytes()))
+	}
+	r.report = reportOf(t, r.command)
+	r.uid = r.report.RunUID
+	t.Logf("%s\n%s", strings.Join(r.Args[1:], " "), describe(t, r.report))
+	checkResults(t, r.report)
+	if len(r.report.Leftovers) > 0 {
+		t.Errorf("left behind: %q", r.report.Leftovers)
+	}
+	// Everything is gone when the run is over, not some time after it.
+	if err := remains(t, r.uid); err != nil {
+		t.Errorf("the run is over: %v", err)
+	}
+	r.vms = seen(r.uid)
+}
+
+// unmeasuredBecause checks that every pair of a run is unmeasured, that no VM was
+// ever there, and that the report has all of the words in one cause.
+func (r vmRun) unmeasuredBecause(t *testing.T, words ...string) {
+	t.Helper()
+	inconclusive(t, r.report, words[0])
+	if c := r.report.Counts; c.Pass != 0 {
+		t.Errorf("%d pairs passed", c.Pass)
+	}
+	r.caused(t, words...)
+}
+
+// caused checks that one cause of the report has all of the words.
+func (r vmRun) caused(t *testing.T, words ...string) {
+	t.Helper()
+	var causes []string
+	for _, c := range r.report.Checks {
+		if c.Cause != nil {
+			causes = append(causes, c.Cause.String())
+		}
+		for _, p := range slices.Concat(c.Unmeasured, c.Failed) {
+			causes = append(causes, p.Cause.String())
+		}
+	}
+	slices.Sort(causes)
+	causes = slices.Compact(causes)
+	if !slices.ContainsFunc(causes, func(cause string) bool {
+		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(cause, w) })
+	}) {
+		t.Errorf("no cause says all of %q:\n%s", words, strings.Join(causes, "\n"))
+	}
+}
+
+// noVM checks that no VM was there at any time.
+func (r vmRun) noVM(t *testing.T) {
+	t.Helper()
+	if len(r.vms) > 0 {
+		t.Errorf("VMs were created: %+v", r.vms)
+	}
+}
+
+// onePair checks the only pair of VMs of a run that passed: where the VMs ran, by
+// report and by KubeVirt, how much was sent, and that the delays can be.
+func (r vmRun) onePair(t *testing.T, sent int, interval time.Duration, families ...checkup.IPFamily) checkup.VMReport {
+	t.Helper()
+	if r.report.Verdict != checkup.RunPass || len(findings(r.report)) > 0 {
+		t.Errorf("want a pass:\n%s", describe(t, r.report))
+	}
+	if len(r.report.Checks) != 1 || len(r.report.Checks[0].VMs) != 1 {
+		t.Fatalf("want one pair of VMs: %+v", r.report.Checks)
+	}
+	pair := r.report.Checks[0].VMs[0]
+	nodes := []string{pair.SourceNode, pair.TargetNode}
+	var ran []string
+	for _, v := range r.vms {
+		ran = append(ran, v.node)
+	}
+	slices.Sort(ran)
+	slices.Sort(nodes)
+	if !slices.Equal(nodes, ran) || !slices.Equal(ran, []string{"node01", "node02"}) {
+		t.Errorf("the report says that the VMs ran on %q, KubeVirt on %q: want node01 and node02", nodes, ran)
+	}
+	if len(pair.Families) != len(families) {
+		t.Fatalf("families %+v, want %q", pair.Families, families)
+	}
+	for i, f := range pair.Families {
+		if f.Family != families[i] || f.Verdict != checkup.Pass || f.Back != checkup.Pass || f.Cause != nil || f.BackCause != nil {
+			t.Errorf("%s: want a pass both ways: %+v", families[i], f)
+		}
+		if f.Sent != sent || f.Received != sent || f.Loss != 0 || f.Duplicates != 0 || f.Duration != checkup.Duration(time.Duration(sent)*interval) {
+			t.Errorf("%s: sent %d, received %d, lost %s, %d twice, for %s; want %d in %s and none lost", f.Family, f.Sent, f.Received, f.Loss, f.Duplicates, f.Duration, sent, time.Duration(sent)*interval)
+		}
+		sane(t, f)
+	}
+	return pair
+}
+
+// sane checks that the delays of a family can be.
+func sane(t *testing.T, f checkup.VMFamilyReport) {
+	t.Helper()
+	d := f.Delay
+	if d == nil {
+		t.Errorf("%s: no delay", f.Family)
+		return
+	}
+	if d.Min <= 0 || d.Min > d.P50 || d.P50 > d.P90 || d.P90 > d.P95 || d.P95 > d.P99 || d.P99 > d.Max || d.Mean < d.Min || d.Mean > d.Max {
+		t.Errorf("%s: delays are out of order: %+v", f.Family, *d)
+	}
+	// Of values between min and max the standard deviation is at most half the range.
+	if d.StdDev <= 0 || d.StdDev > (d.Max-d.Min)/2+1 || d.Jitter <= 0 {
+		t.Errorf("%s: standard deviation %d, jitter %d of delays from %d to %d", f.Family, d.StdDev, d.Jitter, d.Min, d.Max)
+	}
+}
+
+// phases tells how long a run took for what.
+func (r vmRun) phases(t *testing.T, title string) {
+	t.Helper()
+	pr := pipelineRun(t, r.report.Run)
+	var b strings.Builder
+	from := r.started
+	line := func(what string, until time.Time) {
+		if until.IsZero() {
+			fmt.Fprintf(&b, "  %-38s never\n", what)
+			return
+		}
+		fmt.Fprintf(&b, "  %-38s %5.1fs\n", what, until.Sub(r.started).Seconds())
+	}
+	latest := func(of func(vm) time.Time) (last time.Time) {
+		for _, v := range r.vms {
+			if at := of(v); at.After(last) {
+				last = at
+			}
+		}
+		return last
+	}
+	fmt.Fprintf(&b, "%s, seconds since %s:\n", title, from.Format(time.TimeOnly))
+	line("run created", pr.CreationTimestamp.Time)
+	line("VMs created", latest(func(v vm) time.Time { return v.created }))
+	line("VMs scheduled", latest(func(v vm) time.Time { return v.phases[kubevirtv1.Scheduled] }))
+	line("VMs running", latest(func(v vm) time.Time { return v.phases[kubevirtv1.Running] }))
+	steps := map[string][2]time.Time{}
+	taskRuns, err := cluster(t).Tekton.TektonV1().TaskRuns(pr.Namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "tekton.dev/pipelineRun=" + pr.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tr := range taskRuns.Items {
+		for _, s := range tr.Status.Steps {
+			if s.Terminated != nil {
+				steps[tr.Labels["tekton.dev/pipelineTask"]+" "+s.Name] = [2]time.Time{s.Terminated.StartedAt.Time, s.Terminated.FinishedAt.Time}
+			}
+		}
+	}
+	for _, step := range slices.SortedFunc(maps.Keys(steps), func(a, b string) int { return steps[a][0].Compare(steps[b][0]) }) {
+		line(step+" starts", steps[step][0])
+		line(step+" ends", steps[step][1])
+	}
+	line("VMs told to go", latest(func(v vm) time.Time { return v.deleting }))
+	line("VMs gone", latest(func(v vm) time.Time { return v.gone }))
+	if done := pr.Status.CompletionTime; done != nil {
+		line("run over", done.Time)
+	}
+	t.Log(b.String())
+}
+
+// Show 1: two VMs on a bridge network between two nodes, both families; what is
+// explained is what runs.
+func TestVMLatency(t *testing.T) {
+	explain := start(t, "explain", vms, "--plan", "nodes", "--output", "json")
+	if code := explain.wait(t); code != 0 {
+		t.Fatalf("explain exits with %d: %s", code, explain.stderr.String())
+	}
+	var explained struct {
+		Checks []checkup.Cost `json:"checks"`
+	}
+	if err := json.Unmarshal(explain.stdout.Bytes(), &explained); err != nil {
+		t.Fatal(err)
+	}
+	r := runVMs(t, "nodes", 0)
+	pair := r.onePair(t, 50, 100*time.Millisecond, checkup.IPv4, checkup.IPv6)
+	if pair.SourceNode != "node01" || pair.TargetNode != "node02" || pair.Network != (checkup.NetworkRef{Namespace: "default", Name: "br10"}) {
+		t.Errorf("measured %s -> %s over %s", pair.SourceNode, pair.TargetNode, pair.Network)
+	}
+	got, want := r.report.Checks[0], explained.Checks[0]
+	if got.Counts.Expected != want.Pairs || want.Pairs != 4 {
+		t.Errorf("explain says %d pairs, %d were expected: want 4, two families both ways", want.Pairs, got.Counts.Expected)
+	}
+	if got.Sent != want.Packets || want.Packets != 2*(50+checkup.VMConnectivityCount) {
+		t.Errorf("explain says %d packets, %d were sent", want.Packets, got.Sent)
+	}
+	objects := map[string]int{}
+	for _, o := range want.Objects {
+		objects[fmt.Sprint(o.Kind, " ", o.Role)] += o.Count
+	}
+	if ran := objects["VirtualMachineInstance guest"]; ran != len(r.vms) || ran != 2 {
+		t.Errorf("explain says %d VMs, there ran %d: want 2; explained: %v", ran, len(r.vms), objects)
+	}
+	r.phases(t, "own guest")
+	nothingLeft(t)
+}
+
+// Without nodes the two VMs are on different ones.
+func TestVMAnyNodes(t *testing.T) {
+	r := runVMs(t, "anywhere", 0)
+	r.onePair(t, 10, 200*time.Millisecond, checkup.IPv4)
+	nothingLeft(t)
+}
+
+// Show 2: what is wrong with the second network is told; the pods' network is
+// not touched.
+func TestVMFaults(t *testing.T) {
+	over := regexp.MustCompile(`actual max latency "([^"]+)" is greater than desired "200ms"`)
+	t.Run("delay", func(t *testing.T) {
+		fault(t, "delay", "--by", "400ms", "--network", "br10", "--from", "node01", "--to", "node02")
+		if r := runPlan(t, "ring", 0); r.Verdict != checkup.RunPass {
+			t.Errorf("the pods' network is touched:\n%s", describe(t, r))
+		}
+		r := runVMs(t, "limited", 3)
+		if r.report.Verdict != checkup.RunFail {
+			t.Errorf("400 ms against 200 ms is %s", r.report.Verdict)
+		}
+		for _, f := range r.report.Checks[0].VMs[0].Families {
+			if f.Verdict != checkup.Fail || f.Cause == nil || f.Received != f.Sent {
+				t.Errorf("want a slow pair without loss: %+v", f)
+				continue
+			}
+			m := over.FindStringSubmatch(f.Cause.Message)
+			if m == nil {
+				t.Errorf("cause %q, want %s", f.Cause.Message, over)
+				continue
+			}
+			actual, err := time.ParseDuration(m[1])
+			if err != nil || actual.Microseconds() != f.Delay.Max {
+				t.Errorf("cause %q, but the longest delay is %d µs, %v", f.Cause.Message, f.Delay.Max, err)
+			}
+			if f.Delay.Min < 400_000 || f.Delay.Min > 600_000 {
+				t.Errorf("%s: 400 ms read as %d µs at least", f.Family, f.Delay.Min)
+			}
+			sane(t, f)
+		}
+	})
+	t.Run("loss", func(t *testing.T) {
+		fault(t, "loss", "--percent", "20", "--network", "br10", "--from", "node01", "--to", "node02")
+		const p, n = 0.2, 2 * 200
+		args := []string{"--set", "vms.duration=8s", "--set", "vms.interval=40ms"}
+		lossy := func(r vmRun) {
+			t.Helper()
+			sent, received := 0, 0
+			for _, f := range r.report.Checks[0].VMs[0].Families {
+				sent, received = sent+f.Sent, received+f.Received
+				if want := 100 * float64(f.Sent-f.Received) / float64(f.Sent); math.Abs(float64(f.Loss)-want) > 0.05 {
+					t.Errorf("%s: %d of %d came, and the loss is %s", f.Family, f.Received, f.Sent, f.Loss)
+				}
+			}
+			// Five standard deviations: wrong once in two million runs.
+			lost := float64(sent-received) / float64(sent)
+			if bound := 5 * math.Sqrt(p*(1-p)/n); sent != n || math.Abs(lost-p) > bound {
+				t.Errorf("20%% loss reads as %.1f%% of %d, want %d and within %.1f%%", 100*lost, sent, n, 100*bound)
+			}
+		}
+		r := runVMs(t, "nodes", 0, args...)
+		lossy(r)
+		if r.report.Verdict != checkup.RunPass {
+			t.Errorf("no limit, and the verdict is %s", r.report.Verdict)
+		}
+		r = runVMs(t, "nodes", 3, append(args, "--set", "vms.loss.max=5%")...)
+		lossy(r)
+		if r.report.Verdict != checkup.RunFail {
+			t.Errorf("a limit of 5%%, and the verdict is %s", r.report.Verdict)
+		}
+		r.caused(t, "5%")
+	})
+	t.Run("cut", func(t *testing.T) {
+		fault(t, "drop", "--network", "br10")
+		r := runVMs(t, "limited", 3)
+		if r.report.Verdict != checkup.RunFail || r.report.Counts.Fail != r.report.Counts.Expected {
+			t.Errorf("every pair must fail:\n%s", describe(t, r.report))
+		}
+		r.caused(t, "no connectivity")
+		for _, f := range r.report.Checks[0].VMs[0].Families {
+			if f.Received != 0 || f.Loss != 100 || f.Delay != nil {
+				t.Errorf("want nothing received and no delay: %+v", f)
+			}
+		}
+	})
+	nothingLeft(t)
+}
+
+// What is missing is told with its name, and no VM is ever there for it.
+func TestVMPrerequisites(t *testing.T) {
+	tests := []struct {
+		plan  string
+		words []string
+	}{
+		{"missing-bridge", []string{"missing-bridge", "node01"}},
+		{"missing-master", []string{"missing-master", "node01"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.plan, func(t *testing.T) {
+			r := runVMs(t, tt.plan, 1)
+			r.unmeasuredBecause(t, tt.words...)
+			r.noVM(t)
+		})
+	}
+	// What can be measured is, beside what cannot.
+	t.Run("wanting", func(t *testing.T) {
+		r := runVMs(t, "wanting", 1)
+		inconclusive(t, r.report, "node-that-is-not")
+		r.caused(t, "node-that-is-not")
+		r.caused(t, "no-such-network")
+		r.caused(t, "broken")
+		if r.report.Counts.Pass != 2 || len(r.vms) != 2 {
+			t.Errorf("%d pairs passed with %d VMs, want 2 with the 2 of the pair that can be measured:\n%s", r.report.Counts.Pass, len(r.vms), describe(t, r.report))
+		}
+	})
+	nothingLeft(t)
+}
+
+// A run that may not read another namespace's network says which right it wants.
+func TestVMForbiddenNetwork(t *testing.T) {
+	c := cluster(t)
+	placementNamespace(t, c.Kube, "vm-elsewhere", nil)
+	theirs := c.Dynamic.Resource(nadResource).Namespace("vm-elsewhere")
+	if _, err := theirs.Create(t.Context(), bridgeNetwork("theirs"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if compiled := start(t, "compile", vms, "-o", dir); compiled.wait(t) != 0 {
+		t.Fatal(compiled.stderr.String())
+	}
+	// What an administrator of the run's namespace alone would do: everything is
+	// applied but what is another namespace's.
+	var own []string
+	var sample string
+	if err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		switch {
+		case err != nil || !strings.HasSuffix(path, ".yaml"):
+		case strings.Contains(path, "/samples/"):
+			if strings.Contains(path, "foreign") {
+				sample = string(b)
+			}
+		default:
+			for document := range strings.SplitSeq(string(b), "\n---\n") {
+				if !strings.Contains(document, "namespace: vm-elsewhere") {
+					own = append(own, document)
+				}
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	kubectlApply(t, strings.Join(own, "\n---\n"))
+	create := exec.Command(sandboxBin, "kubectl", "create", "-f", "-", "-o", "name")
+	create.Stdin = strings.NewReader(sample)
+	out, err := create.CombinedOutput()
+	if err != nil {
+		t.Fatalf("kubectl create: %v\n%s\n%s", err, out, sample)
+	}
+	_, name, _ := strings.Cut(strings.TrimSpace(string(out)), "/")
+	seen := watchVMs(t)
+	eventually(t, 2*time.Minute, func() error {
+		if !pipelineRun(t, name).IsDone() {
+			return errors.New("the run is not over")
+		}
+		return nil
+	})
+	again := start(t, "report", name, "--output", "json")
+	again.wait(t)
+	r := vmRun{command: again, report: reportOf(t, again)}
+	r.vms = seen(r.report.RunUID)
+	r.unmeasuredBecause(t, "vm-elsewhere", "network-attachment-definitions", "get")
+	r.noVM(t)
+	nothingLeft(t)
+}
+
+// bridgeNetwork is a NetworkAttachmentDefinition of the bridge br10, by another
+// name.
+func bridgeNetwork(name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+		"metadata": map[string]any{"name": name},
+		"spec":     map[string]any{"config": fmt.Sprintf(`{"cniVersion":"0.4.0","name":%q,"type":"bridge","bridge":"br10","ipam":{}}`, name)},
+	}}
+}
+
+// However a run is cancelled while its VMs boot, neither they nor their pods are
+// there a minute later.
+func TestVMCancel(t *testing.T) {
+	cancelled := map[string]func(t *testing.T, c *command, run string){
+		"Ctrl-C": func(t *testing.T, c *command, _ string) {
+			if err := c.Process.Signal(syscall.SIGINT); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"Cancelled": func(t *testing.T, _ *command, run string) { cancel(t, run, pipelinev1.PipelineRunSpecStatusCancelled) },
+	}
+	for _, how := range []string{"Ctrl-C", "Cancelled"} {
+		for _, when := range []string{"boot", "measuring"} {
+			t.Run(how+" during "+when, func(t *testing.T) {
+				c := start(t, "run", vms, "--plan", "long", "--output", "json")
+				name := c.started(t)
+				uid := string(pipelineRun(t, name).UID)
+				if when == "boot" {
+					eventually(t, time.Minute, func() error { return vmsExist(t, uid, 2, "") })
+				} else {
+					measuring(t, name, uid)
+				}
+				cancelled[how](t, c, name)
+				eventually(t, time.Minute, func() error { return remains(t, "") })
+				if code := c.wait(t); code != 1 {
+					t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
+				}
+				if how == "Ctrl-C" {
+					inconclusive(t, reportOf(t, c), "unmeasured")
+				}
+			})
+		}
+	}
+}
+
+// vmsExist is content once a run has n VMs in a phase, or for "" in any.
+func vmsExist(t *testing.T, runUID string, n int, phase kubevirtv1.VirtualMachineInstancePhase) error {
+	t.Helper()
+	if found := vmsIn(t, runUID, phase); len(found) < n {
+		return fmt.Errorf("%d VMs %s of run %s", len(found), phase, runUID)
+	}
+	return nil
+}
+
+func vmsIn(t *testing.T, runUID string, phase kubevirtv1.VirtualMachineInstancePhase) []unstructured.Unstructured {
+	t.Helper()
+	list, err := cluster(t).Dynamic.Resource(vmiResource).List(t.Context(), metav1.ListOptions{LabelSelector: checkup.LabelRun + "=" + runUID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(list.Items, func(u unstructured.Unstructured) bool {
+		is, _, _ := unstructured.NestedString(u.Object, "status", "phase")
+		return phase != "" && is != string(phase)
+	})
+}
+
+// measuring waits until the VMs of a run are being measured, and some more, so
+// that the first answers are there.
+func measuring(t *testing.T, run, runUID string) {
+	t.Helper()
+	eventually(t, 2*time.Minute, func() error {
+		if err := vmsExist(t, runUID, 2, kubevirtv1.Running); err != nil {
+			return err
+		}
+		pods, err := cluster(t).Kube.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{
+			LabelSelector: fmt.Sprintf("tekton.dev/pipelineRun=%s,tekton.dev/pipelineTask=probe-vms", run)})
+		if err != nil {
+			return err
+		}
+		for _, p := range pods.Items {
+			for _, s := range p.Status.ContainerStatuses {
+				if s.State.Running != nil && time.Since(s.State.Running.StartedAt.Time) > 6*time.Second {
+					return nil
+				}
+			}
+		}
+		return errors.New("nothing is being measured")
+	})
+}
+
+// What happens to a run while it measures.
+func TestVMDisturbed(t *testing.T) {
+	// disturb starts a plan and does something to it while it measures.
+	disturb := func(t *testing.T, plan string, wantCode int, do func(t *testing.T, run, uid string)) vmRun {
+		t.Helper()
+		seen := watchVMs(t)
+		r := vmRun{started: time.Now(), command: start(t, "run", vms, "--plan", plan, "--output", "json")}
+		name := r.command.started(t)
+		uid := string(pipelineRun(t, name).UID)
+		measuring(t, name, uid)
+		do(t, name, uid)
+		r.end(t, wantCode, seen)
+		return r
+	}
+	t.Run("console taken", func(t *testing.T) {
+		r := disturb(t, "long", 0, func(t *testing.T, _, uid string) {
+			for _, u := range vmsIn(t, uid, kubevirtv1.Running) {
+				console(t, u.GetNamespace(), u.GetName(), 2*time.Second)
+			}
+		})
+		r.onePair(t, 250, 100*time.Millisecond, checkup.IPv4)
+	})
+	t.Run("VM deleted", func(t *testing.T) {
+		r := disturb(t, "long", 1, func(t *testing.T, _, uid string) {
+			for _, u := range vmsIn(t, uid, kubevirtv1.Running) {
+				if node, _, _ := unstructured.NestedString(u.Object, "status", "nodeName"); node == "node01" { // the source
+					err := cluster(t).Dynamic.Resource(vmiResource).Namespace(u.GetNamespace()).Delete(t.Context(), u.GetName(), metav1.DeleteOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
+		inconclusive(t, r.report, "unmeasured")
+		if f := r.report.Checks[0].VMs[0].Families[0]; f.Verdict != checkup.Unmeasured || f.Cause == nil {
+			t.Errorf("the source was deleted: %+v", f)
+		}
+	})
+	t.Run("network deleted", func(t *testing.T) {
+		c := cluster(t)
+		doomed := c.Dynamic.Resource(nadResource).Namespace(c.Namespace)
+		if _, err := doomed.Create(t.Context(), bridgeNetwork("doomed"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { doomed.Delete(context.Background(), "doomed", metav1.DeleteOptions{}) }) // if it is still there
+		// What is attached stays attached.
+		r := disturb(t, "doomed", 0, func(t *testing.T, _, _ string) {
+			if err := doomed.Delete(t.Context(), "doomed", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		r.onePair(t, 100, 200*time.Millisecond, checkup.IPv4)
+		// And from the beginning there is none.
+		r = runVMs(t, "doomed", 1)
+		r.unmeasuredBecause(t, "doomed")
+		r.noVM(t)
+	})
+	nothingLeft(t)
+}
+
+// console takes a VM's serial console for a while, as `virtctl console` does.
+func console(t *testing.T, namespace, name string, hold time.Duration) {
+	t.Helper()
+	stream, err := kvcorev1.AsyncSubresourceHelper(placementConfig(t), "virtualmachineinstances", namespace, name, "console", url.Values{})
+	if err != nil {
+		t.Fatalf("console of %s: %v", name, err)
+	}
+	conn := stream.AsConn()
+	defer conn.Close()
+	go io.Copy(io.Discard, conn) // ends with the connection
+	time.Sleep(hold)
+}
+
+// A node that is lost while it is measured: its pairs have a cause, and nothing is
+// left once it is back.
+func TestVMNodeLost(t *testing.T) {
+	seen := watchVMs(t)
+	c := start(t, "run", vms, "--plan", "both", "--output", "json")
+	name := c.started(t)
+	uid := string(pipelineRun(t, name).UID)
+	measuring(t, name, uid)
+	// Not the node on which the task that collects stands.
+	lost, other := "node01", "node02"
+	if taskPod(t, name, "probe-vms").Spec.NodeName == lost {
+		lost, other = other, lost
+	}
+	for _, args := range lostNode(lost) {
+		fault(t, args...)
+	}
+	if code := c.wait(t); code != 1 {
+		t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
+	}
+	r := vmRun{command: c, report: reportOf(t, c), uid: uid}
+	t.Log(describe(t, r.report))
+	if r.report.Counts.Fail != 0 || r.report.Verdict != checkup.RunInconclusive {
+		t.Errorf("a node that is lost is not a broken network:\n%s", describe(t, r.report))
+	}
+	for _, pair := range r.report.Checks[0].VMs {
+		f := pair.Families[0]
+		if want := map[string]checkup.Verdict{lost: checkup.Unmeasured, other: checkup.Pass}[pair.SourceNode]; f.Verdict != want {
+			t.Errorf("from %s: %s, want %s: %+v", pair.SourceNode, f.Verdict, want, f)
+		}
+	}
+	if len(r.report.Leftovers) == 0 {
+		t.Errorf("the VMs of a lost node cannot be gone, and nothing is said of them:\n%s", describe(t, r.report))
+	}
+	sandbox(t, "fault", "clear")
+	nothingLeft(t)
+	seen(uid)
+}
+
+// lostNode are the faults by which a node is away: neither kubelet nor
+// virt-handler is heard of.
+func lostNode(node string) [][]string {
+	return [][]string{
+		{"drop", "--node", node, "--src", "any", "--dst", "any"},
+		{"drop", "--from", node, "--to", "api-balancer", "--src", "any", "--dst", "hosts"},
+	}
+}
+
+// A general-purpose system instead of our own guest: logged in to, and measured
+// with its own ping.
+func TestVMGeneralGuest(t *testing.T) {
+	r := runVMs(t, "general", 0)
+	r.onePair(t, 25, 200*time.Millisecond, checkup.IPv4, checkup.IPv6)
+	r.phases(t, "general-purpose guest")
+	own := runVMs(t, "nodes", 0, "--set", "vms.interval=200ms")
+	own.onePair(t, 25, 200*time.Millisecond, checkup.IPv4, checkup.IPv6)
+	own.phases(t, "own guest")
+	nothingLeft(t)
+}
+
+// Guests that cannot measure say why.
+func TestVMBadGuests(t *testing.T) {
+	tests := []struct {
+		plan  string
+		words []string
+	}{
+		{"noping", []string{"ping"}},
+		{"locked", []string{"debian", "login"}},
+		{"unbootable", []string{"agent"}},
+		{"silent", []string{"console"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.plan, func(t *testing.T) {
+			if tt.plan == "silent" {
+				sandbox(t, "load", silentDisk(t))
+			}
+			r := runVMs(t, tt.plan, 1)
+			r.unmeasuredBecause(t, tt.words...)
+		})
+	}
+	nothingLeft(t)
+}
+
+// silentDisk is an archive, as `docker save` writes them, of an image with a disk
+// on which there is nothing.
+func silentDisk(t *testing.T) string {
+	t.Helper()
+	archive := func(files map[string][]byte) []byte {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for _, name := range slices.Sorted(maps.Keys(files)) {
+			// 107 is who the launcher runs as.
+			if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name])), Uid: 107, Gid: 107}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Write(files[name]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	layer := archive(map[string][]byte{"disk/disk.img": make([]byte, 1<<20)})
+	image := archive(map[string][]byte{
+		"layer.tar":     layer,
+		"config.json":   fmt.Appendf(nil, `{"os":"linux","architecture":%q,"rootfs":{"type":"layers","diff_ids":["sha256:%x"]}}`, goruntime.GOARCH, sha256.Sum256(layer)),
+		"manifest.json": fmt.Appendf(nil, `[{"Config":"config.json","RepoTags":[%q],"Layers":["layer.tar"]}]`, silentImage),
+	})
+	file := filepath.Join(t.TempDir(), "silent.tar")
+	if err := os.WriteFile(file, image, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// Two runs of one plan at once, on one network: neither hears the other.
+func TestVMTwoRunsAtOnce(t *testing.T) {
+	t.Parallel()
+	seen := watchVMs(t)
+	var runs [2]vmRun
+	for i := range runs {
+		runs[i].started = time.Now()
+		runs[i].command = start(t, "run", vms, "--plan", "nodes", "--output", "json")
+	}
+	for i := range runs {
+		r := &runs[i]
+		if code := r.wait(t); code != 0 {
+			t.Errorf("exit code %d: %s\n%s", code, r.stderr.String(), text(t, r.stdout.Bytes()))
+		}
+		r.report = reportOf(t, r.command)
+		checkResults(t, r.report)
+		if err := remains(t, r.report.RunUID); err != nil {
+			t.Errorf("the run is over: %v", err)
+		}
+	}
+	all := seen("")
+	for i := range runs {
+		r := &runs[i]
+		r.vms = slices.DeleteFunc(slices.Clone(all), func(v vm) bool { return v.labels[checkup.LabelRun] != r.report.RunUID })
+		r.onePair(t, 50, 100*time.Millisecond, checkup.IPv4, checkup.IPv6)
+	}
+	if runs[0].report.RunUID == runs[1].report.RunUID {
+		t.Error("both reports are of one run")
+	}
+}
