@@ -23,8 +23,9 @@ var arrows = map[string][]string{
 	"schema":           {},
 	"pkg":              {},
 	"pkg/checkup":      {},
-	"pkg/load":         {"schema", "pkg/checkup"},
+	"pkg/load":         {"schema", "pkg/checkup", "pkg/kiagnose"}, // a kiagnose checkup's ConfigMap is a plan, too
 	"pkg/probe":        {"pkg/checkup"},
+	"pkg/console":      {"pkg/checkup"},
 	"pkg/cluster":      {"pkg/checkup"},
 	"pkg/scheduling":   {"pkg/checkup", "pkg/cluster"},
 	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster", "pkg/scheduling"}, // kinds admit nodes by the scheduler's predicates

@@ -138,15 +138,15 @@ func planFlag(cmd *cobra.Command, name *string) {
 	cmd.Flags().StringVar(name, "plan", "", "name of the plan, where the files hold several")
 }
 
-// load reads plans; what is wrong with them has been told when it returns an
-// error.
+// load reads plans and tells warnings; what is wrong with the plans has been told
+// when it returns an error.
 func (e *environment) load(paths []string) ([]*checkup.Plan, error) {
-	plans, problems := load.Plans(e.dir, paths)
+	plans, warnings, problems := load.Plans(e.dir, paths)
+	for _, p := range slices.Concat(warnings, problems) {
+		fmt.Fprintln(e.stderr, p)
+	}
 	if len(problems) == 0 {
 		return plans, nil
-	}
-	for _, p := range problems {
-		fmt.Fprintln(e.stderr, p)
 	}
 	return nil, exit{code: exitUsage}
 }

@@ -17,8 +17,8 @@ func newVet(env *environment) *cobra.Command {
 		Use:   "vet PATH...",
 		Short: "Say everything that is wrong with plans",
 		Long: `vet reads plans and says everything that is wrong with them, each problem as
-file:line:col: path: message, relative to the working directory. It needs no
-cluster and no network. Exit code 0: valid; 2: not.`,
+file:line:col: path: message, relative to the working directory; warnings say so.
+It needs no cluster and no network. Exit code 0: valid; 2: not.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output == "text" {
@@ -31,13 +31,11 @@ cluster and no network. Exit code 0: valid; 2: not.`,
 				}
 				return nil
 			}
-			_, problems := load.Plans(env.dir, args)
-			if problems == nil {
-				problems = load.Problems{} // an empty list, not null
-			}
+			_, warnings, problems := load.Plans(env.dir, args)
+			all := append(load.Problems{}, warnings...) // an empty list, not null
 			encoder := json.NewEncoder(env.stdout)
 			encoder.SetIndent("", "  ")
-			if err := encoder.Encode(problems); err != nil {
+			if err := encoder.Encode(append(all, problems...)); err != nil {
 				return err
 			}
 			if len(problems) > 0 {

@@ -31,7 +31,8 @@ const MaxFileSize = 8 << 20
 //   - .cue files, which together are one package, as for the cue command;
 //   - a directory with .cue files, which is the package in it, as for the cue
 //     command;
-//   - a .yaml, .yml or .json file, with one document per plan;
+//   - a .yaml, .yml or .json file, with one document per plan, which may be the
+//     ConfigMap of a kiagnose checkup (see package kiagnose);
 //   - a directory without .cue files: all .yaml, .yml and .json files in it.
 //
 // CUE is read by the ordinary rules of modules and registries, except that
@@ -40,11 +41,12 @@ const MaxFileSize = 8 << 20
 // for a plan that imports nothing else, and a plan needs no cue.mod.
 //
 // Plans are returned in the order of paths, and by name within one. Either all
-// are good, or the result is every problem that was found and no plan.
-func Plans(dir string, paths []string) ([]*checkup.Plan, Problems) {
+// are good, or the result is every problem that was found and no plan. There may
+// be warnings either way.
+func Plans(dir string, paths []string) (plans []*checkup.Plan, warnings, problems Problems) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return nil, Problems{{Message: fmt.Sprintf("finding the working directory: %v", err)}}
+		return nil, nil, Problems{{Message: fmt.Sprintf("finding the working directory: %v", err)}}
 	}
 	l := &loader{dir: dir, ctx: cuecontext.New(), sources: map[string]*source{}}
 	if len(paths) == 0 {
@@ -52,9 +54,9 @@ func Plans(dir string, paths []string) ([]*checkup.Plan, Problems) {
 	}
 	l.load(paths)
 	if len(l.problems) > 0 {
-		return nil, l.problems.tidy()
+		return nil, l.warnings.tidy(), l.problems.tidy()
 	}
-	return l.plans, nil
+	return l.plans, l.warnings.tidy(), nil
 }
 
 // loader is one call of Plans.
@@ -67,6 +69,7 @@ type loader struct {
 	plans     []*checkup.Plan
 	sources   map[string]*source // of plans, by name
 	problems  Problems
+	warnings  Problems
 }
 
 func (l *loader) add(p Problem) { l.problems = append(l.problems, p) }

@@ -29,7 +29,7 @@ func TestBroken(t *testing.T) {
 	n := 0
 	total := eachArchive(t, "testdata/broken", "problems", func(t *testing.T, dir string, args []string) string {
 		n++
-		plans, problems := Plans(dir, args)
+		plans, _, problems := Plans(dir, args)
 		if len(problems) == 0 || plans != nil {
 			t.Errorf("got %d problems and %d plans", len(problems), len(plans))
 		}
@@ -76,7 +76,7 @@ func linesOf(t *testing.T, dir, name string) int {
 func TestGood(t *testing.T) {
 	offline(t)
 	eachArchive(t, "testdata/good", "plans.json", func(t *testing.T, dir string, args []string) string {
-		plans, problems := Plans(dir, args)
+		plans, _, problems := Plans(dir, args)
 		if len(problems) > 0 {
 			t.Fatalf("problems:\n%v", problems)
 		}
@@ -154,7 +154,7 @@ func eachArchive(t *testing.T, dir, golden string, got func(t *testing.T, dir st
 // after its file.
 func TestOwnPlans(t *testing.T) {
 	offline(t)
-	plans, problems := Plans("../..", []string{"plans"})
+	plans, _, problems := Plans("../..", []string{"plans"})
 	if len(problems) > 0 {
 		t.Fatalf("problems:\n%v", problems)
 	}
@@ -213,7 +213,7 @@ func TestUnreadable(t *testing.T) {
 			if test.path != "" {
 				paths = []string{test.path}
 			}
-			plans, problems := Plans(dir, paths)
+			plans, _, problems := Plans(dir, paths)
 			if len(plans) > 0 || len(problems) == 0 || problems[0].String() != test.want {
 				t.Errorf("%d plans, problems:\n%vwant\n%s", len(plans), problems, test.want)
 			}
@@ -237,7 +237,7 @@ func TestLarge(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		plans, problems := Plans(dir, []string{name})
+		plans, _, problems := Plans(dir, []string{name})
 		if len(plans) > 0 || len(problems) != 1 || !strings.Contains(problems[0].Message, "checks: at most 128 fit") {
 			t.Errorf("%s: %d plans, problems:\n%v", name, len(plans), problems)
 		}

@@ -46,7 +46,7 @@ func (l *loader) loadManifests(abs string) {
 	if len(docs) == 0 {
 		l.add(Problem{File: l.rel(abs), Message: "empty file: want a plan"})
 	}
-	for _, d := range docs {
+	for _, d := range l.configMaps(abs, docs) {
 		l.manifest(abs, d)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with a plan.
+// Problem is one thing that is wrong with a plan, or that the user should know.
 type Problem struct {
 	// File is relative to the working directory, with slashes; empty if the
 	// problem is in no file.
@@ -23,12 +23,14 @@ type Problem struct {
 	Path string `json:"path,omitempty"`
 	// Message is one line.
 	Message string `json:"message"`
+	// Warning says that the plan is good all the same.
+	Warning bool `json:"warning,omitempty"`
 
 	rule string // name of the rule in rules that found it, for tests
 }
 
 // String prints the problem as file:line:col: path: message, without the parts
-// that it does not have.
+// that it does not have, and a warning with that word before its path.
 func (p Problem) String() string {
 	var b strings.Builder
 	if p.File != "" {
@@ -37,6 +39,9 @@ func (p Problem) String() string {
 			fmt.Fprintf(&b, ":%d:%d", p.Line, p.Column)
 		}
 		b.WriteString(": ")
+	}
+	if p.Warning {
+		b.WriteString("warning: ")
 	}
 	if p.Path != "" {
 		b.WriteString(p.Path + ": ")

@@ -75,7 +75,7 @@ func openshift() *cluster.Snapshot {
 // TestStories: the three user stories of the document, by the plans that are
 // shipped for them, to the verdict.
 func TestStories(t *testing.T) {
-	plans, problems := load.Plans("../..", []string{"plans"})
+	plans, _, problems := load.Plans("../..", []string{"plans"})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kiagnose
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// ConfigMap is the one that a checkup tells its outcome in. Nothing but its status
+// keys is ever changed.
+type ConfigMap struct {
+	Client    kubernetes.Interface
+	Namespace string
+	Name      string
+}
+
+// Of is the ConfigMap of a check in a run in the given namespace; false if the
+// check has none.
+func Of(client kubernetes.Interface, check *checkup.VMLatency, namespace string) (ConfigMap, bool) {
+	if check == nil || check.Kiagnose == nil {
+		return ConfigMap{}, false
+	}
+	if check.Kiagnose.Namespace != "" {
+		namespace = check.Kiagnose.Namespace
+	}
+	return ConfigMap{client, namespace, check.Kiagnose.Name}, true
+}
+
+// String is "ConfigMap namespace/name".
+func (c ConfigMap) String() string { return "ConfigMap " + c.Namespace + "/" + c.Name }
+
+// Rights that Start and Write use; none for a check without a ConfigMap.
+func Rights(check *checkup.VMLatency) []checkup.Right {
+	if check == nil || check.Kiagnose == nil {
+		return nil
+	}
+	var rights []checkup.Right
+	for _, phase := range []struct {
+		phase checkup.Phase
+		why   string
+	}{
+		{checkup.PhaseSetup, "pkg/kiagnose Start: the ConfigMap says that a checkup has begun"},
+		{checkup.PhaseConclude, "pkg/kiagnose Write: the ConfigMap says how the checkup ended"},
+	} {
+		for _, verb := range []string{"get", "update"} {
+			right := checkup.Right{
+				Phase: phase.phase, Scope: checkup.ScopeRun, Resource: "configmaps",
+				Names: []string{check.Kiagnose.Name}, Verb: verb, Why: phase.why,
+			}
+			if check.Kiagnose.Namespace != "" {
+				right.Scope, right.Namespace = checkup.ScopeNamespace, check.Kiagnose.Namespace
+			}
+			rights = append(rights, right)
+		}
+	}
+	return rights
+}
+
+// Read returns the ConfigMap's data.
+func (c ConfigMap) Read(ctx context.Context) (map[string]string, error) {
+	cm, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, c.explain("read", "get", err)
+	}
+	return cm.Data, nil
+}
+
+// Start says that a checkup has begun: the time of its start is the only status
+// key. What an earlier run has written goes.
+func (c ConfigMap) Start(ctx context.Context, at time.Time) error {
+	return c.update(ctx, func(data map[string]string) {
+		deleteStatus(data)
+		data[KeyStartTimestamp] = timestamp(at)
+	})
+}
+
+// Write says how the checkup ended, in place of all that status keys said before.
+// The time of the start stays if Start has written it for this run.
+func (c ConfigMap) Write(ctx context.Context, o Outcome) error {
+	return c.update(ctx, func(data map[string]string) {
+		start, begun := data[KeyStartTimestamp]
+		// Start leaves no other status key, so that what has one is of an earlier run.
+		if _, ended := data[KeyCompletionTimestamp]; ended {
+			begun = false
+		}
+		deleteStatus(data)
+		maps.Copy(data, o.Status())
+		if begun {
+			data[KeyStartTimestamp] = start
+		}
+	})
+}
+
+// Ensure makes the ConfigMap if there is none, with what it can say of the check,
+// and reports whether it did.
+func (c ConfigMap) Ensure(ctx context.Context, check *checkup.VMLatency) (created bool, err error) {
+	_, err = c.Read(ctx)
+	if !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	_, err = c.Client.CoreV1().ConfigMaps(c.Namespace).Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: c.Name, Labels: map[string]string{LabelCheckupType: CheckupType}},
+		Data:       Data(check),
+	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, c.explain("create", "create", err)
+	}
+	return true, nil
+}
+
+func deleteStatus(data map[string]string) {
+	maps.DeleteFunc(data, func(key, _ string) bool { return strings.HasPrefix(key, StatusPrefix) })
+}
+
+// patience is how often, and for how long, an update is tried again that somebody
+// else's came before: ten times within about 6 s.
+var patience = wait.Backoff{Steps: 10, Duration: 50 * time.Millisecond, Factor: 1.5, Jitter: 0.2}
+
+// update changes the ConfigMap's data as it is at that moment: what somebody else
+// changes meanwhile stays.
+func (c ConfigMap) update(ctx context.Context, change func(map[string]string)) error {
+	client := c.Client.CoreV1().ConfigMaps(c.Namespace)
+	return retry.RetryOnConflict(patience, func() error {
+		cm, err := client.Get(ctx, c.Name, metav1.GetOptions{})
+		if err != nil {
+			return c.explain("read", "get", err)
+		}
+		if cm.Data == nil {
+			cm.Data = map[string]string{}
+		}
+		change(cm.Data)
+		if _, err := client.Update(ctx, cm, metav1.UpdateOptions{}); err != nil {
+			return c.explain("update", "update", err)
+		}
+		return nil
+	})
+}
+
+// explain says what the user can do about an error.
+func (c ConfigMap) explain(what, verb string, err error) error {
+	hint := ""
+	switch {
+	case apierrors.IsNotFound(err):
+		hint = "; there is none, or no longer: create it, and run the checkup again"
+	case apierrors.IsForbidden(err):
+		hint = fmt.Sprintf("; missing right: %s configmaps %s in namespace %s", verb, c.Name, c.Namespace)
+	case apierrors.IsInvalid(err):
+		hint = "; if it is immutable, nobody can write an outcome into it: create it anew"
+	}
+	return fmt.Errorf("%s %s of the checkup: %w%s", what, c, err, hint)
+}

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kiagnose
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Keys of a checkup's ConfigMap by which it is told what to do.
+const (
+	SpecPrefix  = "spec."
+	KeyTimeout  = "spec.timeout"
+	ParamPrefix = "spec.param."
+)
+
+// Names of the parameters.
+const (
+	ParamNetworkNamespace = "networkAttachmentDefinitionNamespace"
+	ParamNetworkName      = "networkAttachmentDefinitionName"
+	ParamSourceNode       = "sourceNode"
+	ParamTargetNode       = "targetNode"
+	ParamSampleDuration   = "sampleDurationSeconds"
+	ParamMaxLatency       = "maxDesiredLatencyMilliseconds"
+)
+
+// param is a parameter: its name, and the spelling that kiagnose had before v0.3
+// and its document has. In capitals, that is the environment variable.
+type param struct{ name, old string }
+
+var params = []param{
+	{ParamNetworkNamespace, "network_attachment_definition_namespace"},
+	{ParamNetworkName, "network_attachment_definition_name"},
+	{ParamSourceNode, "source_node"},
+	{ParamTargetNode, "target_node"},
+	{ParamSampleDuration, "sample_duration_seconds"},
+	{ParamMaxLatency, "max_desired_latency_milliseconds"},
+}
+
+// Params are the names of all parameters.
+func Params() []string {
+	names := make([]string, len(params))
+	for i, p := range params {
+		names[i] = p.name
+	}
+	return names
+}
+
+// Variable is the environment variable of a parameter; "" if there is no such
+// parameter.
+func Variable(name string) string {
+	for _, p := range params {
+		if p.name == name {
+			return p.variable()
+		}
+	}
+	return ""
+}
+
+func (p param) variable() string { return strings.ToUpper(p.old) }
+
+// legacy are keys that kiagnose had until v0.2, and what does their work here.
+var legacy = map[string]string{
+	"spec.image":        "the checkup has images of its own",
+	"spec.clusterRoles": "the checkup needs rights in namespaces only, and brings its own roles",
+	"spec.roles":        "the checkup brings its own roles",
+}
+
+// The label by which a ConfigMap says for which of kiagnose's checkups it is, and
+// its value for this one.
+const (
+	LabelCheckupType = "kiagnose/checkup-type"
+	CheckupType      = "kubevirt-vm-latency"
+)
+
+// Defaults of parameters that are not given, and of what has no parameter: those
+// of the plan's schema.
+const (
+	defaultSample   = checkup.Duration(5 * time.Second)
+	defaultInterval = checkup.Duration(200 * time.Millisecond)
+	defaultSetup    = checkup.Duration(5 * time.Minute)
+	defaultProbe    = checkup.Duration(2 * time.Minute)
+	defaultMemory   = "128Mi"
+)
+
+// Note is a warning or a problem with one key of a ConfigMap's data, or with one
+// environment variable.
+type Note struct {
+	Key string
+	// Message is one line.
+	Message string
+}
+
+// String prints "key: message".
+func (n Note) String() string { return n.Key + ": " + n.Message }
+
+// FromData reads the parameters of a checkup from the data of its ConfigMap.
+// Status keys are those of an earlier run, and say nothing. The check is nil if
+// there is any problem; all of them are returned at once, in the order of their
+// keys.
+//
+// spec.timeout is the time for starting the VMs and, beside the time of
+// measuring, for all the rest: the document's own example has 5m, and measures
+// for 300 s.
+func FromData(data map[string]string) (check *checkup.VMLatency, warnings, problems []Note) {
+	r := reader{given: map[string]value{}}
+	for _, key := range slices.Sorted(maps.Keys(data)) {
+		name, isParam := strings.CutPrefix(key, ParamPrefix)
+		i := slices.IndexFunc(params, func(p param) bool { return isParam && (p.name == name || p.old == name) })
+		switch {
+		case key == KeyTimeout, strings.HasPrefix(key, StatusPrefix):
+		case i >= 0 && params[i].name == name:
+			r.given[name] = value{key, data[key]}
+		case i >= 0:
+			now := ParamPrefix + params[i].name
+			if _, both := data[now]; both {
+				warnings = append(warnings, Note{key, "has no effect beside " + now + ", which is its new spelling"})
+				continue
+			}
+			warnings = append(warnings, Note{key, "is deprecated: write " + now})
+			r.given[params[i].name] = value{key, data[key]}
+		case legacy[key] != "":
+			warnings = append(warnings, Note{key, "has no effect: " + legacy[key]})
+		default:
+			r.problem(key, "%s", unknown(key))
+		}
+	}
+	if timeout, ok := data[KeyTimeout]; ok {
+		r.given[KeyTimeout] = value{KeyTimeout, timeout}
+	} else {
+		r.problem(KeyTimeout, "is missing: want a duration, such as 5m")
+	}
+	check = r.check()
+	return check, warnings, r.problems
+}
+
+// FromEnviron reads the parameters of a checkup from the environment variables of
+// kiagnose's document, each "NAME=value" as os.Environ has them. What the document
+// has no variable for is as in a plan that does not say it. The check is nil if
+// there is any problem.
+func FromEnviron(environ []string) (check *checkup.VMLatency, problems []Note) {
+	r := reader{environment: true, given: map[string]value{}}
+	for _, entry := range environ {
+		name, text, _ := strings.Cut(entry, "=")
+		for _, p := range params {
+			if p.variable() == name {
+				r.given[p.name] = value{name, text}
+			}
+		}
+	}
+	check = r.check()
+	return check, r.problems
+}
+
+// value is the text of a parameter, and where it was given.
+type value struct{ key, text string }
+
+// reader makes a check of the parameters that were given, by name, and collects
+// what is wrong with them.
+type reader struct {
+	environment bool // else a ConfigMap
+	given       map[string]value
+	problems    []Note
+}
+
+func (r *reader) problem(key, format string, args ...any) {
+	r.problems = append(r.problems, Note{key, fmt.Sprintf(format, args...)})
+}
+
+// text of a parameter, and the key that problems with it are told of. Empty is the
+// same as not given.
+func (r *reader) text(name string) (text, key string) {
+	v, ok := r.given[name]
+	switch {
+	case ok:
+	case r.environment:
+		v.key = Variable(name)
+	default:
+		v.key = ParamPrefix + name
+	}
+	return strings.TrimSpace(v.text), v.key
+}
+
+func (r *reader) check() *checkup.VMLatency {
+	v := &checkup.VMLatency{
+		IPFamilies: slices.Clone(checkup.IPFamilies),
+		Duration:   defaultSample,
+		Guest:      checkup.Guest{Memory: defaultMemory},
+		Timeouts:   checkup.Timeouts{Setup: defaultSetup, Probe: defaultProbe},
+	}
+	if given, ok := r.given[KeyTimeout]; ok {
+		timeout := r.timeout(given)
+		v.Timeouts = checkup.Timeouts{Setup: timeout, Probe: timeout}
+	}
+	v.Networks = []checkup.NetworkRef{{
+		Namespace: r.name(ParamNetworkNamespace, "the namespace of the NetworkAttachmentDefinition", true, validation.IsDNS1123Label),
+		Name:      r.name(ParamNetworkName, "the name of the NetworkAttachmentDefinition", true, validation.IsDNS1123Subdomain),
+	}}
+	pair := checkup.NodePair{
+		Source: r.name(ParamSourceNode, "the name of a node", false, validation.IsDNS1123Subdomain),
+		Target: r.name(ParamTargetNode, "the name of a node", false, validation.IsDNS1123Subdomain),
+	}
+	if given, missing := ParamSourceNode, ParamTargetNode; (pair.Source == "") != (pair.Target == "") {
+		if pair.Source == "" {
+			given, missing = missing, given
+		}
+		_, key := r.text(given)
+		r.problem(key, "illegal source and target nodes combination: want %s too, or none of them, which means any two nodes", missing)
+	} else if pair.Source != "" {
+		v.Pairs = []checkup.NodePair{pair}
+	}
+	if seconds, ok := r.whole(ParamSampleDuration, "seconds", 1, int64(time.Duration(checkup.MaxTimeout)/time.Second)); ok {
+		v.Duration = checkup.Duration(seconds) * checkup.Duration(time.Second)
+	}
+	v.Interval = max(defaultInterval, checkup.LeastInterval(v.Duration))
+	if ms, ok := r.whole(ParamMaxLatency, "milliseconds", 0, time.Duration(checkup.MaxTimeout).Milliseconds()); ok && ms > 0 {
+		limit := checkup.Duration(ms) * checkup.Duration(time.Millisecond)
+		v.Expect.Latency.Max = &limit
+	}
+	slices.SortStableFunc(r.problems, func(a, b Note) int { return strings.Compare(a.Key, b.Key) })
+	if len(r.problems) > 0 {
+		return nil
+	}
+	return v
+}
+
+func (r *reader) timeout(given value) checkup.Duration {
+	d, err := time.ParseDuration(strings.TrimSpace(given.text))
+	switch {
+	case err != nil:
+		r.problem(given.key, "%q: want a duration with its unit, such as 5m", given.text)
+	case d <= 0:
+		r.problem(given.key, "%q: want more than 0s", given.text)
+	case d > time.Duration(checkup.MaxTimeout):
+		r.problem(given.key, "%q: want a day at the most", given.text)
+	}
+	return checkup.Duration(d)
+}
+
+// name is a parameter that names an object.
+func (r *reader) name(name, what string, required bool, validate func(string) []string) string {
+	text, key := r.text(name)
+	if text == "" {
+		if _, given := r.given[name]; required && given {
+			r.problem(key, "is empty: want %s", what)
+		} else if required {
+			r.problem(key, "is missing: want %s", what)
+		}
+		return ""
+	}
+	for _, message := range validate(text) {
+		message, _, _ = strings.Cut(message, " (e.g. ")
+		r.problem(key, "%q: want %s: %s", text, what, message)
+	}
+	return text
+}
+
+// whole is a parameter that is a whole number; false if it is not given, or wrong.
+func (r *reader) whole(name, unit string, least, most int64) (int64, bool) {
+	text, key := r.text(name)
+	if text == "" {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < least || n > most {
+		r.problem(key, "%q: want a whole number of %s from %d to %d", text, unit, least, most)
+		return 0, false
+	}
+	return n, true
+}
+
+// unknown is the message about a key that nobody knows, with the one that was
+// probably meant.
+func unknown(key string) string {
+	best, bestDistance := "", max(2, len(key)/4)+1
+	known := append(slices.Sorted(maps.Keys(legacy)), KeyTimeout)
+	for _, p := range params {
+		known = append(known, ParamPrefix+p.name, ParamPrefix+p.old)
+	}
+	for _, k := range known {
+		if n := distance(strings.ToLower(key), strings.ToLower(k)); n < bestDistance {
+			best, bestDistance = k, n
+		}
+	}
+	for _, p := range params {
+		if name := strings.TrimPrefix(key, SpecPrefix); name == p.name || name == p.old || best == ParamPrefix+p.old {
+			best = ParamPrefix + p.name
+			break
+		}
+	}
+	if best == "" {
+		return "unknown key; known are " + KeyTimeout + " and " + ParamPrefix + "{" + strings.Join(Params(), ", ") + "}"
+	}
+	return "unknown key; did you mean " + best + "?"
+}
+
+// distance is how many letters must be changed, added or dropped to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := diagonal
+			if a[i-1] != b[j-1] {
+				cost++
+			}
+			diagonal = row[j]
+			row[j] = min(cost, row[j]+1, row[j-1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// Data are the keys by which a ConfigMap says what the check says; nil if they
+// cannot say all of it, as with several networks or a limit on loss.
+func Data(check *checkup.VMLatency) map[string]string {
+	if len(check.Networks) != 1 || len(check.Pairs) > 1 {
+		return nil
+	}
+	data := map[string]string{
+		KeyTimeout:                          check.Timeouts.Setup.String(),
+		ParamPrefix + ParamNetworkNamespace: check.Networks[0].Namespace,
+		ParamPrefix + ParamNetworkName:      check.Networks[0].Name,
+		ParamPrefix + ParamSampleDuration:   strconv.FormatInt(int64(time.Duration(check.Duration)/time.Second), 10),
+	}
+	if len(check.Pairs) == 1 {
+		data[ParamPrefix+ParamSourceNode] = check.Pairs[0].Source
+		data[ParamPrefix+ParamTargetNode] = check.Pairs[0].Target
+	}
+	if limit := check.Expect.Latency.Max; limit != nil {
+		data[ParamPrefix+ParamMaxLatency] = strconv.FormatInt(time.Duration(*limit).Milliseconds(), 10)
+	}
+	back, _, _ := FromData(data)
+	if back == nil {
+		return nil
+	}
+	back.Kiagnose = check.Kiagnose
+	if !reflect.DeepEqual(back, check) {
+		return nil
+	}
+	return data
+}
