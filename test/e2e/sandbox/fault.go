@@ -392,8 +392,8 @@ func (c *cluster) restart(ctx context.Context, f componentFault, down time.Durat
 	return err
 }
 
-// faultNodes are the nodes as package fault knows them, and the balancer, which
-// is no node but has addresses of its own.
+// faultNodes are the nodes as package fault knows them, the balancer, which is no
+// node but has addresses of its own, and the further networks.
 func (c *cluster) faultNodes() ([]fault.Node, error) {
 	var nodes []fault.Node
 	add := func(process, name, uplink string, ips []netip.Addr, pods []netip.Prefix) error {
@@ -411,6 +411,19 @@ func (c *cluster) faultNodes() ([]fault.Node, error) {
 	}
 	if err := add(fabric, balancerName, "br0", c.balancerIPs(), nil); err != nil {
 		return nil, err
+	}
+	if !slices.Contains(c.With, "multus") {
+		return nodes, nil
+	}
+	for _, network := range l2Networks() {
+		if err := add(l2Fabric(network.name), network.name, "", nil, nil); err != nil {
+			return nil, err
+		}
+		for _, n := range c.Nodes {
+			if slices.Contains(c.l2NetworksOf(n), network) {
+				nodes[len(nodes)-1].Ports = append(nodes[len(nodes)-1].Ports, n.Name)
+			}
+		}
 	}
 	return nodes, nil
 }
@@ -433,7 +446,7 @@ func faultAddCommand(f *flags) *cobra.Command {
 		Use:   "add KIND [FLAGS]",
 		Short: "Add one fault and print its id; those that are there stay",
 		Long: "Add one fault and print its id; those that are there stay.\n\n" + componentFaultUsage + "\n" + fault.Usage +
-			"\nThe nodes are those of `sandbox status`, and " + balancerName + ", the control plane's endpoint.\n",
+			"\nThe nodes are those of `sandbox status`, and " + balancerName + ", the control plane's endpoint;\nnetworks are those of `sandbox up --with multus`: br10, br20.\n",
 		DisableFlagParsing: true, // each kind has its own flags
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var packets fault.Fault

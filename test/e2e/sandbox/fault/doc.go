@@ -38,6 +38,22 @@
 // leave the node are touched too. Those between two pods of one node never are:
 // the bridge of the pods carries them past every hook.
 //
+// # In which network
+//
+//	--network br10            frames of a further network between the nodes, instead
+//	                          of packets of the pods' network
+//
+// Place is as above: what --node's guests send to other nodes is its egress, and
+// what comes from there its ingress. Frames are told by the links of the network's
+// bridge on which they come and go, so addresses do not matter, and --src and
+// --dst are not to be had. Frames between guests of one node are not touched: the
+// node's own bridge carries them.
+//
+// A drop that names neither protocol nor port takes every frame, ARP and neighbor
+// discovery too, or with --family those of one family (ARP with IPv4). Everything
+// else acts on IP packets without VLAN tag, and lets neighbor discovery pass, so
+// that a loss of 20% is one of the packets and not of the neighbors.
+//
 // # Which packets
 //
 //	--family ipv4|ipv6        of one IP family
@@ -61,6 +77,7 @@
 //	sandbox fault add drop --src any --dst 198.18.229.2 --protocol tcp --dport 8443
 //	                                                          nobody can reach one endpoint of a Service
 //	sandbox fault add mtu --max-bytes 1400 --from w1 --to w2  MTU black hole
+//	sandbox fault add drop --network br10 --node w1           node cut off from a further network
 //	sandbox fault add loss --percent 20 --node w1             20% loss
 //	sandbox fault add delay --by 30ms                         30 ms more, one way; 60 ms there and back
 //	sandbox fault list
@@ -74,7 +91,9 @@
 // source's node. There a packet to a Service already has the address of the pod
 // that it goes to. Delay acts on the source's node if netem makes it, because
 // that is where the qdisc of the uplink is, and on the destination's node if a
-// queue makes it. Faults that overlap add up.
+// queue makes it. Faults that overlap add up. Faults of a further network act in
+// the forward hook of the network's bridge, which is in a namespace of its own; a
+// frame to everybody counts once for each link on which it leaves.
 //
 // # What cannot be told from real packets
 //
@@ -95,8 +114,11 @@
 //
 // Where the kernel has the qdiscs prio and netem and [Node.Uplink] is known, the
 // rule gives the packet the priority of a prio band whose qdisc is netem. That
-// serves one delay at a time. Otherwise, and for further delays, the rule hands it to a netfilter queue, and a background process of
-// the calling binary (see [Hold]) gives it back in time. That process ends with
+// serves one delay at a time. Otherwise, and for further delays, the rule hands it
+// to a netfilter queue, and a background process of the calling binary (see [Hold])
+// gives it back in time. So it is always in a further network, whose bridge has no
+// queue: there the rule marks the packet, and one of family inet, to which the
+// kernel shows a bridge's packets next, hands it over. That process ends with
 // [Clear], and by itself when its record or one of its nodes is gone. Should it
 // be killed, packets pass without delay and [List] says so. In both ways no
 // packet is early, and packets beyond 65536 held at once are lost. Clear lets
@@ -109,5 +131,6 @@
 // One JSON file per fault, in a directory that the caller names, written before
 // the first packet is touched: so another process can list and clear what a
 // killed one has added, half-added faults included. Each fault is one nftables
-// table, inet checkplan_fault_ID, in the namespaces where it acts.
+// table, inet checkplan_fault_ID, in the namespaces where it acts; of a further
+// network, bridge checkplan_fault_ID, and for a delay both.
 package fault

@@ -99,6 +99,10 @@ type Fault struct {
 	From, To  string    // one ordered pair of nodes, instead of Node; both or neither
 	Src, Dst  End       // on the side of the source, and of the destination
 
+	// Network is a further network, whose frames are affected, from one node to
+	// another, instead of pods' packets; empty: the pods'. Without Src and Dst.
+	Network string
+
 	Family   Family
 	Protocol Protocol
 	SrcPort  uint16 // of TCP and UDP; 0: every port
@@ -123,6 +127,9 @@ WHERE (default: between the pods of all nodes)
                                       Packets within one node are touched only if it is
                                       both --from and --to or an end is an ADDRESS, and
                                       never those between two of its pods.
+  --network NETWORK                   frames of this network instead, whatever their
+                                      addresses; drop takes ARP and neighbor discovery
+                                      too, everything else lets these pass
 
 WHICH (default: all packets)
   --family ipv4|ipv6
@@ -170,10 +177,10 @@ func Parse(args []string) (Fault, error) {
 			return nil
 		}
 	}
-	node := func(p *string) func(string) error {
+	name := func(what string, p *string) func(string) error {
 		return func(s string) error {
 			if !nodeName(s) {
-				return errors.New("want the name of a node")
+				return errors.New("want the name of a " + what)
 			}
 			*p = s
 			return nil
@@ -197,9 +204,10 @@ func Parse(args []string) (Fault, error) {
 		}
 		return nil
 	})
-	given("node", node(&f.Node))
-	given("from", node(&f.From))
-	given("to", node(&f.To))
+	given("node", name("node", &f.Node))
+	given("from", name("node", &f.From))
+	given("to", name("node", &f.To))
+	given("network", name("network", &f.Network))
 	end := func(e *End) func(string) error {
 		return func(s string) error {
 			*e = End(s)
@@ -269,6 +277,9 @@ func (f Fault) Validate() error {
 			bad("%q is not the name of a node", name)
 		}
 	}
+	if f.Network != "" && !nodeName(f.Network) {
+		bad("%q is not the name of a network", f.Network)
+	}
 	for _, e := range []End{f.Src, f.Dst} {
 		if err := validEnd(e); err != nil {
 			bad("end %q: %w", e, err)
@@ -326,11 +337,16 @@ func (f Fault) conflicts() []error {
 	}
 	if f.From != "" && f.From == f.To {
 		switch {
+		case f.Network != "":
+			bad("--from and --to are the same node; frames that do not leave it cannot be touched")
 		case f.Src == Pods && f.Dst == Pods:
 			bad("--from and --to are the same node; packets between its pods cannot be touched")
 		case f.Kind == Delay:
 			bad("--from and --to are the same node; packets within a node cannot be delayed")
 		}
+	}
+	if f.Network != "" && (f.Src != Pods || f.Dst != Pods) {
+		bad("--network excludes --src and --dst")
 	}
 	if src, dst := f.Src.addr(), f.Dst.addr(); src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4() {
 		bad("--src and --dst are of different IP families")
@@ -371,6 +387,7 @@ func (f Fault) String() string {
 	add("to", f.To)
 	add("src", string(f.Src))
 	add("dst", string(f.Dst))
+	add("network", f.Network)
 	add("family", string(f.Family))
 	add("protocol", string(f.Protocol))
 	if f.SrcPort != 0 {

@@ -27,14 +27,17 @@ type sent struct {
 	bytes        int    // of the IP packet
 }
 
-// faults is every fault there is, by the command line that makes it, with the
-// packets that it must touch. TestRules shows the rules that it becomes,
-// TestRealPackets that the kernel reads them as meant.
-var faults = []struct {
+// spec is a fault, by the command line that makes it, with the packets that it
+// must touch.
+type spec struct {
 	name    string
 	args    string
 	touches func(sent) bool
-}{
+}
+
+// faults is every fault there is of packets between pods. TestRules shows the rules that it becomes,
+// TestRealPackets that the kernel reads them as meant.
+var faults = []spec{
 	{"drop_all", "drop", func(sent) bool { return true }},
 	{"drop_node", "drop --node w1", func(p sent) bool { return p.from == "w1" || p.to == "w1" }},
 	{"drop_ingress", "drop --node w2 --direction ingress", func(p sent) bool { return p.to == "w2" }},
@@ -131,6 +134,41 @@ var hostFaults = []struct {
 	{"delay_hosts", "delay --by 20ms --from w2 --to w3 --src any --dst hosts", func(connection) bool { return false }},
 }
 
+// networkFaults are those of a further network, with the packets that they must
+// touch of those between guests in it, who know each other's link addresses.
+var networkFaults = []spec{
+	{"network_drop_all", "drop --network br10", func(sent) bool { return true }},
+	{"network_drop_node", "drop --node w1 --network br10", func(p sent) bool { return p.from == "w1" || p.to == "w1" }},
+	{"network_drop_ingress", "drop --node w2 --direction ingress --network br10", func(p sent) bool { return p.to == "w2" }},
+	{"network_drop_egress", "drop --node w2 --direction egress --network br10", func(p sent) bool { return p.from == "w2" }},
+	{"network_drop_pair", "drop --from w1 --to w2 --network br10", func(p sent) bool { return p.from == "w1" && p.to == "w2" }},
+	{"network_drop_ipv4", "drop --network br10 --family ipv4", func(p sent) bool { return p.family == IPv4 }},
+	{"network_drop_ipv6", "drop --node w3 --network br10 --family ipv6", func(p sent) bool {
+		return p.family == IPv6 && (p.from == "w3" || p.to == "w3")
+	}},
+	{"network_drop_icmp", "drop --network br10 --protocol icmp", func(p sent) bool { return p.protocol == ICMP }},
+	{"network_drop_udp_dport", "drop --from w2 --to w3 --network br10 --protocol udp --dport 5002", func(p sent) bool {
+		return p.from == "w2" && p.to == "w3" && p.protocol == UDP && p.dport == 5002
+	}},
+	{"network_drop_sport", "drop --network br10 --sport 6002", func(p sent) bool { return p.sport == 6002 }},
+	{"network_loss_certain", "loss --percent 100 --node w1 --direction egress --network br10", func(p sent) bool { return p.from == "w1" }},
+	{"network_loss", "loss --percent 20 --network br10 --protocol udp --dport 1", func(p sent) bool { return false }},
+	{"network_mtu", "mtu --max-bytes 1399 --from w1 --to w3 --network br10", func(p sent) bool {
+		return p.bytes > 1399 && p.from == "w1" && p.to == "w3"
+	}},
+	{"network_mtu_passes", "mtu --max-bytes 1400 --network br10", func(p sent) bool { return false }},
+	{"network_delay_all", "delay --by 30ms --network br10", func(sent) bool { return true }},
+	{"network_delay_node", "delay --by 400ms --node w2 --network br10", func(p sent) bool { return p.from == "w2" || p.to == "w2" }},
+	{"network_delay_pair_ipv6", "delay --by 30ms --from w1 --to w3 --network br10 --family ipv6", func(p sent) bool {
+		return p.from == "w1" && p.to == "w3" && p.family == IPv6
+	}},
+}
+
+// specNetwork is a further network of the nodes of specNodes.
+func specNetwork() Node {
+	return Node{Name: "br10", NetNS: "/run/sandbox/br10.net", Ports: []string{"w1", "w2", "w3"}}
+}
+
 // specNodes are three nodes as the sandbox makes them.
 func specNodes() []Node {
 	var nodes []Node
@@ -222,7 +260,7 @@ func TestFaultsAreComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	full := Fault{Src: Hosts, Dst: Any, Percent: 1, MaxBytes: 68, Delay: 1, Node: "n", Direction: Egress, From: "n", To: "n", Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1}
+	full := Fault{Network: "n", Src: Hosts, Dst: Any, Percent: 1, MaxBytes: 68, Delay: 1, Node: "n", Direction: Egress, From: "n", To: "n", Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1}
 	for _, word := range append(strings.Fields(full.String()), "drop ", "loss ", "mtu ", "delay ") {
 		for name, text := range map[string]string{"doc.go": string(doc), "Usage": Usage} {
 			if (strings.HasPrefix(word, "--") || strings.HasSuffix(word, " ")) && !strings.Contains(text, word) {
@@ -242,19 +280,25 @@ func TestRules(t *testing.T) {
 	for _, c := range hostFaults {
 		cases[c.name] = c.args
 	}
+	for _, c := range networkFaults {
+		cases[c.name] = c.args
+	}
 	var want []string
 	for name, args := range cases {
 		want = append(want, name+".nft")
 		t.Run(name, func(t *testing.T) {
 			f := mustParse(t, args)
 			vias := []Via{""}
-			if f.Kind == Delay {
+			switch {
+			case f.Kind == Delay && f.Network != "":
+				vias = []Via{Queue}
+			case f.Kind == Delay:
 				vias = []Via{Queue, Netem}
 			}
 			var b strings.Builder
 			fmt.Fprintf(&b, "# sandbox fault add %s\n", args)
 			for _, via := range vias {
-				sets, err := compile("7", specNodes(), f, via)
+				sets, err := compile("7", append(specNodes(), specNetwork()), f, via)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -319,6 +363,7 @@ func TestParsePrints(t *testing.T) {
 		{"loss --percent 0.01", Fault{Kind: Loss, Percent: 1}},
 		{"loss --percent 12.34", Fault{Kind: Loss, Percent: 1234}},
 		{"loss --percent 100", Fault{Kind: Loss, Percent: 10000}},
+		{"drop --network br10 --node w1", Fault{Kind: Drop, Node: "w1", Network: "br10"}},
 		{"drop --src pods --dst hosts", Fault{Kind: Drop, Dst: Hosts}},
 		{"drop --src any --dst ::ffff:198.18.0.1", Fault{Kind: Drop, Src: Any, Dst: "198.18.0.1"}},
 		{"drop --dst FD00:0::1", Fault{Kind: Drop, Dst: "fd00::1"}},
@@ -454,6 +499,10 @@ func TestCompileRefuses(t *testing.T) {
 		{"address", nodes, "drop --src hosts --dst 192.0.2.1", "fault drop --src hosts --dst 192.0.2.1: 192.0.2.1 is no address of a node or its pods"},
 		{"same address", sameIP, "drop", "address 198.18.0.11 of w2 is also w1's"},
 		{"twin", twin, "drop", "two nodes are named w1"},
+		{"no network", nodes, "drop --network br10", "fault drop --network br10: the nodes have no network beside the pods'"},
+		{"unknown network", append(nodes, specNetwork()), "drop --network br11", "fault drop --network br11: there is no network br11; there are: br10"},
+		{"not in the network", append(nodes, specNetwork()), "drop --from w1 --to w9 --network br10", "fault drop --from w1 --to w9 --network br10: network br10 has no node w9; it has: w1, w2, w3"},
+		{"network as node", append(nodes, specNetwork()), "drop --node br10", "fault drop --node br10: there is no node br10; there are: w1, w2, w3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := compile("1", c.nodes, mustParse(t, c.args), "")
@@ -471,6 +520,9 @@ func FuzzParse(f *testing.F) {
 		f.Add(c.args)
 	}
 	for _, c := range hostFaults {
+		f.Add(c.args)
+	}
+	for _, c := range networkFaults {
 		f.Add(c.args)
 	}
 	f.Add("loss --percent 100.00% --node -- x")

@@ -48,13 +48,20 @@ func Add(ctx context.Context, dir string, nodes []Node, f Fault) (id string, err
 	if r.ID, err = nextID(records); err != nil {
 		return "", err
 	}
+	if f.Network != "" && f.Kind == Delay {
+		for _, other := range records {
+			if other.Fault.Network == f.Network && other.Via == Queue && markOf(other.ID) == markOf(r.ID) {
+				return "", fmt.Errorf("add fault %s: there can be no more beside %s; clear some", f, other.ID)
+			}
+		}
+	}
 	if f.Kind == Delay {
 		r.Via = Queue
 		// A packet has one priority, so netem is for one delay at a time;
 		// another one goes through a queue, and they add up.
 		taken := slices.ContainsFunc(records, func(r Record) bool { return r.Via == Netem })
 		unknown := slices.ContainsFunc(nodes, func(n Node) bool { return n.Uplink == "" })
-		if !taken && !unknown && hasNetem(ctx) {
+		if f.Network == "" && !taken && !unknown && hasNetem(ctx) {
 			r.Via = Netem
 		}
 	}
@@ -100,6 +107,11 @@ func apply(ctx context.Context, r Record, s ruleset) error {
 	if r.Via == Netem {
 		err := inNetNS(s.Node.NetNS, func() error { return addNetem(ctx, s.Node.Uplink, r.Fault.Delay) })
 		if err != nil {
+			return err
+		}
+	}
+	if r.Fault.Network != "" && r.Via == Queue {
+		if err := passBridged(s.Node.NetNS); err != nil {
 			return err
 		}
 	}

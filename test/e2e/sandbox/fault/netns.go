@@ -152,6 +152,20 @@ func nfqInfo(queue uint16) *xt.Unknown {
 	return &info
 }
 
+// passBridged makes a namespace pass the IP packets of its bridges through the
+// hooks of family inet too.
+func passBridged(netns string) error {
+	return inNetNS(netns, func() error {
+		for _, family := range []string{"iptables", "ip6tables"} {
+			// Of the namespace that the thread is in.
+			if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-"+family, []byte("1"), 0); err != nil {
+				return fmt.Errorf("delay packets of a bridge (the kernel needs CONFIG_BRIDGE_NETFILTER; try modprobe br_netfilter): %w", err)
+			}
+		}
+		return nil
+	})
+}
+
 // dropTables deletes our tables from a namespace: that of one fault, or of all
 // if id is empty. None, or no namespace, is fine.
 func dropTables(netns, id string) error {
@@ -167,13 +181,15 @@ func dropTables(netns, id string) error {
 	if err != nil {
 		return fmt.Errorf("reach nftables in %s: %w", netns, err)
 	}
-	tables, err := c.ListTablesOfFamily(nftables.TableFamilyINet)
-	if err != nil {
-		return fmt.Errorf("list tables in %s: %w", netns, err)
-	}
-	for _, t := range tables {
-		if of, ours := strings.CutPrefix(t.Name, tablePrefix); ours && (id == "" || of == id) {
-			c.DelTable(t)
+	for _, family := range []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge} {
+		tables, err := c.ListTablesOfFamily(family)
+		if err != nil {
+			return fmt.Errorf("list tables in %s: %w", netns, err)
+		}
+		for _, t := range tables {
+			if of, ours := strings.CutPrefix(t.Name, tablePrefix); ours && (id == "" || of == id) {
+				c.DelTable(t)
+			}
 		}
 	}
 	if err := c.Flush(); err != nil {

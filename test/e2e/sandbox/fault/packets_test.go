@@ -55,12 +55,21 @@ func TestMain(m *testing.M) {
 // Each fault touches the packets that it must and no others, and nothing is left
 // of it when it is cleared.
 func TestRealPackets(t *testing.T) {
-	b := newTestbed(t)
+	onEach(t, func(t *testing.T, b *testbed) {
+		if b.network != nil {
+			testRealPackets(t, b, networkFaults)
+		} else {
+			testRealPackets(t, b, faults)
+		}
+	})
+}
+
+func testRealPackets(t *testing.T, b *testbed, faults []spec) {
 	tr := b.openTraffic(t)
 	packets := b.matrix()
 	tr.exchange(t, packets, nil) // whole before the first fault
 	vias := func(f Fault) []bool {
-		if f.Kind == Delay && hasNetem(t.Context()) {
+		if f.Kind == Delay && f.Network == "" && hasNetem(t.Context()) {
 			return []bool{false, true}
 		}
 		return []bool{false}
@@ -72,7 +81,7 @@ func TestRealPackets(t *testing.T) {
 		f := mustParse(t, c.args)
 		for _, netem := range vias(f) {
 			t.Run(fmt.Sprintf("%s,netem=%t", c.name, netem), func(t *testing.T) {
-				nodes := append([]Node(nil), b.nodes...)
+				nodes := append([]Node(nil), b.places()...)
 				if f.Kind == Delay && !netem {
 					for i := range nodes {
 						nodes[i].Uplink = ""
@@ -84,7 +93,7 @@ func TestRealPackets(t *testing.T) {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { // however the test ends
-					if _, err := Clear(context.Background(), dir, b.nodes); err != nil {
+					if _, err := Clear(context.Background(), dir, b.places()); err != nil {
 						t.Error(err)
 					}
 				})
@@ -117,11 +126,11 @@ func TestRealPackets(t *testing.T) {
 					t.Errorf("the rules met %d packets, want %d", n, touched)
 				}
 
-				cleared, err := Clear(t.Context(), dir, b.nodes, id)
+				cleared, err := Clear(t.Context(), dir, b.places(), id)
 				if err != nil || len(cleared) != 1 || cleared[0].ID != id {
 					t.Errorf("Clear is %v, %v; want fault %s", cleared, err, id)
 				}
-				if cleared, err := Clear(t.Context(), dir, b.nodes, id); err != nil || len(cleared) != 0 {
+				if cleared, err := Clear(t.Context(), dir, b.places(), id); err != nil || len(cleared) != 0 {
 					t.Errorf("the second Clear is %v, %v; want nothing to do", cleared, err)
 				}
 				b.assertClean(t, dir)
@@ -144,12 +153,12 @@ func TestConnections(t *testing.T) {
 	for _, c := range hostFaults {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "faults")
-			id, err := Add(t.Context(), dir, b.nodes, mustParse(t, c.args))
+			id, err := Add(t.Context(), dir, b.places(), mustParse(t, c.args))
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { // however the test ends
-				if _, err := Clear(context.Background(), dir, b.nodes); err != nil {
+				if _, err := Clear(context.Background(), dir, b.places()); err != nil {
 					t.Error(err)
 				}
 			})
@@ -157,7 +166,7 @@ func TestConnections(t *testing.T) {
 			if b.counted(t, id) == 0 {
 				t.Error("the rules met no packet")
 			}
-			if _, err := Clear(t.Context(), dir, b.nodes, id); err != nil {
+			if _, err := Clear(t.Context(), dir, b.places(), id); err != nil {
 				t.Error(err)
 			}
 			b.assertClean(t, dir)
@@ -183,120 +192,160 @@ func burst(n int, from, to string) []sent {
 // 20% of 4000 packets is 800, give or take seven times the standard deviation of
 // 25: a right implementation fails once in 10^11 runs.
 func TestLossRate(t *testing.T) {
-	b := newTestbed(t)
-	tr := b.openTraffic(t)
-	dir := t.TempDir()
-	id, err := Add(t.Context(), dir, b.nodes, mustParse(t, "loss --percent 20 --from w1 --to w2"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	packets := burst(4000, "w1", "w2")
-	o := tr.exchange(t, packets, func() int { return b.counted(t, id) })
-	if lost := len(packets) - len(o.arrived); lost < 800-175 || lost > 800+175 {
-		t.Errorf("%d of %d packets were lost, want about 800", lost, len(packets))
-	}
-	tr.exchange(t, burst(500, "w2", "w1"), nil) // the other direction loses none
-	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
-		t.Fatal(err)
-	}
-	b.assertClean(t, dir)
+	onEach(t, func(t *testing.T, b *testbed) {
+		tr := b.openTraffic(t)
+		dir := t.TempDir()
+		id, err := Add(t.Context(), dir, b.places(), b.parse(t, "loss --percent 20 --from w1 --to w2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		packets := burst(4000, "w1", "w2")
+		o := tr.exchange(t, packets, func() int { return b.counted(t, id) })
+		if lost := len(packets) - len(o.arrived); lost < 800-175 || lost > 800+175 {
+			t.Errorf("%d of %d packets were lost, want about 800", lost, len(packets))
+		}
+		tr.exchange(t, burst(500, "w2", "w1"), nil) // the other direction loses none
+		if _, err := Clear(t.Context(), dir, b.places()); err != nil {
+			t.Fatal(err)
+		}
+		b.assertClean(t, dir)
+	})
 }
 
 // A delay loses no packet, keeps their order, and delays all of them, thousands
 // at a time; and two delays of one packet add up.
 func TestDelayHoldsMany(t *testing.T) {
-	b := newTestbed(t)
-	tr := b.openTraffic(t)
-	dir := t.TempDir()
-	for _, args := range []string{"delay --by 80ms --from w1 --to w2", "delay --by 70ms --node w2"} {
-		if _, err := Add(t.Context(), dir, b.nodes, mustParse(t, args)); err != nil {
+	onEach(t, func(t *testing.T, b *testbed) {
+		tr := b.openTraffic(t)
+		dir := t.TempDir()
+		for _, args := range []string{"delay --by 80ms --from w1 --to w2", "delay --by 70ms --node w2"} {
+			if _, err := Add(t.Context(), dir, b.places(), b.parse(t, args)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		packets := burst(20000, "w1", "w2")
+		start := time.Now()
+		o := tr.exchange(t, packets, nil)
+		t.Logf("%d packets in %v", len(packets), time.Since(start).Round(time.Millisecond))
+		last := map[Family]int{}
+		for _, i := range o.order {
+			p := packets[i]
+			if d := o.arrived[i].Sub(o.sent[i]); d < 150*time.Millisecond {
+				t.Fatalf("packet %d came after %v, want 150ms at least", i, d)
+			}
+			if i < last[p.family] { // one socket each
+				t.Fatalf("packet %d came after packet %d", i, last[p.family])
+			}
+			last[p.family] = i
+		}
+		if _, err := Clear(t.Context(), dir, b.places()); err != nil {
 			t.Fatal(err)
 		}
+		b.assertClean(t, dir)
+	})
+}
+
+// A fault that cuts a network takes what resolves its addresses too, and one that
+// does not lets that pass.
+func TestNetworkResolution(t *testing.T) {
+	b := newNetworkTestbed(t)
+	tr := b.openTraffic(t)
+	packets := b.matrix()
+	for _, c := range []struct {
+		args string
+		cut  map[Family]bool
+	}{
+		{"drop", map[Family]bool{IPv4: true, IPv6: true}},
+		{"drop --family ipv4", map[Family]bool{IPv4: true}},
+		{"drop --family ipv6", map[Family]bool{IPv6: true}},
+		{"drop --protocol icmp", nil},
+		{"loss --percent 100", nil},
+		{"mtu --max-bytes 68", nil},
+		{"delay --by 50ms", nil},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			dir := t.TempDir()
+			if _, err := Add(t.Context(), dir, b.places(), b.parse(t, c.args)); err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range []Family{IPv4, IPv6} {
+				if got := b.resolves(t, f); got == c.cut[f] {
+					t.Errorf("%s: the address of a neighbor is found: %t, want %t", f, got, !c.cut[f])
+				}
+			}
+			if _, err := Clear(t.Context(), dir, b.places()); err != nil {
+				t.Fatal(err)
+			}
+			b.assertClean(t, dir)
+			tr.exchange(t, packets, nil) // whole again
+		})
 	}
-	packets := burst(20000, "w1", "w2")
-	start := time.Now()
-	o := tr.exchange(t, packets, nil)
-	t.Logf("%d packets in %v", len(packets), time.Since(start).Round(time.Millisecond))
-	last := map[Family]int{}
-	for _, i := range o.order {
-		p := packets[i]
-		if d := o.arrived[i].Sub(o.sent[i]); d < 150*time.Millisecond {
-			t.Fatalf("packet %d came after %v, want 150ms at least", i, d)
-		}
-		if i < last[p.family] { // one socket each
-			t.Fatalf("packet %d came after packet %d", i, last[p.family])
-		}
-		last[p.family] = i
-	}
-	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
-		t.Fatal(err)
-	}
-	b.assertClean(t, dir)
 }
 
 // A TCP connection carries its bytes whole through a delay, and its round trip
 // is at least both ways' delay.
 func TestDelayTCP(t *testing.T) {
-	b := newTestbed(t)
-	dir := t.TempDir()
-	if _, err := Add(t.Context(), dir, b.nodes, mustParse(t, "delay --by 20ms --protocol tcp --dport 7001")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Add(t.Context(), dir, b.nodes, mustParse(t, "delay --by 10ms --protocol tcp --sport 7001")); err != nil {
-		t.Fatal(err)
-	}
-	data := make([]byte, 4<<20)
-	r := rand.NewChaCha8([32]byte{})
-	_, _ = r.Read(data)
-	for _, f := range []Family{IPv4, IPv6} {
-		t.Run(string(f), func(t *testing.T) {
-			var l net.Listener
-			addr := netip.AddrPortFrom(b.pods[1].addr(f), 7001).String()
-			if err := inNetNS(b.pods[1].netns, func() (err error) {
-				l, err = net.Listen("tcp", addr)
-				return err
-			}); err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			sums := make(chan [32]byte, 1)
-			go func() {
-				defer close(sums)
-				c, err := l.Accept()
-				if err != nil {
-					return
+	onEach(t, func(t *testing.T, b *testbed) {
+		dir := t.TempDir()
+		if _, err := Add(t.Context(), dir, b.places(), b.parse(t, "delay --by 20ms --protocol tcp --dport 7001")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Add(t.Context(), dir, b.places(), b.parse(t, "delay --by 10ms --protocol tcp --sport 7001")); err != nil {
+			t.Fatal(err)
+		}
+		data := make([]byte, 4<<20)
+		r := rand.NewChaCha8([32]byte{})
+		_, _ = r.Read(data)
+		for _, f := range []Family{IPv4, IPv6} {
+			t.Run(string(f), func(t *testing.T) {
+				var l net.Listener
+				addr := netip.AddrPortFrom(b.pods[1].addr(f), 7001).String()
+				if err := inNetNS(b.pods[1].netns, func() (err error) {
+					l, err = net.Listen("tcp", addr)
+					return err
+				}); err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				sums := make(chan [32]byte, 1)
+				go func() {
+					defer close(sums)
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					defer c.Close()
+					h := sha256.New()
+					if _, err := io.Copy(h, c); err == nil {
+						sums <- [32]byte(h.Sum(nil))
+					}
+				}()
+				var c net.Conn
+				start := time.Now()
+				if err := inNetNS(b.pods[0].netns, func() (err error) {
+					c, err = net.DialTimeout("tcp", addr, settled)
+					return err
+				}); err != nil {
+					t.Fatal(err)
 				}
 				defer c.Close()
-				h := sha256.New()
-				if _, err := io.Copy(h, c); err == nil {
-					sums <- [32]byte(h.Sum(nil))
+				if rtt := time.Since(start); rtt < 30*time.Millisecond {
+					t.Errorf("the connection was made in %v, want 30ms at least", rtt)
 				}
-			}()
-			var c net.Conn
-			start := time.Now()
-			if err := inNetNS(b.pods[0].netns, func() (err error) {
-				c, err = net.DialTimeout("tcp", addr, settled)
-				return err
-			}); err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			if rtt := time.Since(start); rtt < 30*time.Millisecond {
-				t.Errorf("the connection was made in %v, want 30ms at least", rtt)
-			}
-			if _, err := c.Write(data); err != nil {
-				t.Fatal(err)
-			}
-			c.Close()
-			if sum, ok := <-sums; !ok || sum != sha256.Sum256(data) {
-				t.Error("the other end did not get what was sent")
-			}
-		})
-	}
-	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
-		t.Fatal(err)
-	}
-	b.assertClean(t, dir)
+				if _, err := c.Write(data); err != nil {
+					t.Fatal(err)
+				}
+				c.Close()
+				if sum, ok := <-sums; !ok || sum != sha256.Sum256(data) {
+					t.Error("the other end did not get what was sent")
+				}
+			})
+		}
+		if _, err := Clear(t.Context(), dir, b.places()); err != nil {
+			t.Fatal(err)
+		}
+		b.assertClean(t, dir)
+	})
 }
 
 // The tool ping agrees: an ordered pair that is cut loses every answer, and a
@@ -324,7 +373,7 @@ func TestPing(t *testing.T) {
 			t.Fatalf("no answer before the fault: %v\n%s", err, out)
 		}
 	}
-	id, err := Add(t.Context(), dir, b.nodes, mustParse(t, "drop --from w2 --to w1 --family ipv6"))
+	id, err := Add(t.Context(), dir, b.places(), mustParse(t, "drop --from w2 --to w1 --family ipv6"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,10 +383,10 @@ func TestPing(t *testing.T) {
 	if out, err := ping(0, 1, IPv4); err != nil {
 		t.Errorf("no answer in the other family: %v\n%s", err, out)
 	}
-	if _, err := Clear(t.Context(), dir, b.nodes, id); err != nil {
+	if _, err := Clear(t.Context(), dir, b.places(), id); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Add(t.Context(), dir, b.nodes, mustParse(t, "delay --by 25ms")); err != nil {
+	if _, err := Add(t.Context(), dir, b.places(), mustParse(t, "delay --by 25ms")); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range []Family{IPv4, IPv6} {
@@ -351,7 +400,7 @@ func TestPing(t *testing.T) {
 			t.Errorf("the shortest round trip is %v ms (%v), want 50 at least:\n%s", least, err, out)
 		}
 	}
-	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
+	if _, err := Clear(t.Context(), dir, b.places()); err != nil {
 		t.Fatal(err)
 	}
 	b.assertClean(t, dir)
@@ -369,7 +418,7 @@ func TestNodesAreNotTouched(t *testing.T) {
 		sysctl(t, p.netns, "net/ipv6/icmp/echo_ignore_all", "0")
 	}
 	dir := t.TempDir()
-	if _, err := Add(t.Context(), dir, b.nodes, mustParse(t, "drop")); err != nil {
+	if _, err := Add(t.Context(), dir, b.places(), mustParse(t, "drop")); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ name, netns, to string }{
@@ -385,7 +434,7 @@ func TestNodesAreNotTouched(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
+	if _, err := Clear(t.Context(), dir, b.places()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -419,7 +468,7 @@ func TestAddIsAllOrNothing(t *testing.T) {
 	cancel()
 	for _, args := range []string{"drop", "delay --by 30ms"} {
 		dir := t.TempDir()
-		if _, err := Add(ctx, dir, b.nodes, mustParse(t, args)); !errors.Is(err, context.Canceled) {
+		if _, err := Add(ctx, dir, b.places(), mustParse(t, args)); !errors.Is(err, context.Canceled) {
 			t.Errorf("Add of %s when cancelled: %v", args, err)
 		}
 		b.assertClean(t, dir)
@@ -461,7 +510,7 @@ func TestAddSurvivesKill(t *testing.T) {
 	if again, err := List(dir); err != nil || again[1].Status != Incomplete {
 		t.Errorf("List is %+v, %v; want an incomplete fault", again, err)
 	}
-	if cleared, err := Clear(t.Context(), dir, b.nodes); err != nil || len(cleared) != 2 {
+	if cleared, err := Clear(t.Context(), dir, b.places()); err != nil || len(cleared) != 2 {
 		t.Errorf("Clear is %v, %v; want both", cleared, err)
 	}
 	b.assertClean(t, dir)
@@ -471,65 +520,67 @@ func TestAddSurvivesKill(t *testing.T) {
 // When the process that holds packets is killed, packets pass, List says so and
 // Clear is content.
 func TestHolderIsKilled(t *testing.T) {
-	b := newTestbed(t)
-	tr := b.openTraffic(t)
-	dir := t.TempDir()
-	nodes := append([]Node(nil), b.nodes...)
-	for i := range nodes {
-		nodes[i].Uplink = ""
-	}
-	if _, err := Add(t.Context(), dir, nodes, mustParse(t, "delay --by 1m")); err != nil {
-		t.Fatal(err)
-	}
-	records, err := List(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Kill(records[0].Holder.PID, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := unix.Wait4(records[0].Holder.PID, nil, 0, nil); err != nil {
-		t.Fatal(err)
-	}
-	if records, err := List(dir); err != nil || records[0].Status != HolderGone {
-		t.Errorf("List is %+v, %v; want holder gone", records, err)
-	}
-	tr.exchange(t, b.matrix(), nil)
-	if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
-		t.Fatal(err)
-	}
-	b.assertClean(t, dir)
+	onEach(t, func(t *testing.T, b *testbed) {
+		tr := b.openTraffic(t)
+		dir := t.TempDir()
+		nodes := append([]Node(nil), b.places()...)
+		for i := range nodes {
+			nodes[i].Uplink = ""
+		}
+		if _, err := Add(t.Context(), dir, nodes, b.parse(t, "delay --by 1m")); err != nil {
+			t.Fatal(err)
+		}
+		records, err := List(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Kill(records[0].Holder.PID, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.Wait4(records[0].Holder.PID, nil, 0, nil); err != nil {
+			t.Fatal(err)
+		}
+		if records, err := List(dir); err != nil || records[0].Status != HolderGone {
+			t.Errorf("List is %+v, %v; want holder gone", records, err)
+		}
+		tr.exchange(t, b.matrix(), nil)
+		if _, err := Clear(t.Context(), dir, b.places()); err != nil {
+			t.Fatal(err)
+		}
+		b.assertClean(t, dir)
+	})
 }
 
 // What a delay holds when it is cleared passes: Clear loses nothing.
 func TestClearReleases(t *testing.T) {
-	b := newTestbed(t)
-	tr := b.openTraffic(t)
-	dir := t.TempDir()
-	nodes := append([]Node(nil), b.nodes...)
-	for i := range nodes {
-		nodes[i].Uplink = ""
-	}
-	id, err := Add(t.Context(), dir, nodes, mustParse(t, "delay --by 1m"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	packets := b.matrix()
-	done := make(chan error, 1)
-	go func() {
-		for b.counted(t, id) < len(packets) { // exchange fails the test if this never ends
-			if t.Context().Err() != nil {
-				break
-			}
+	onEach(t, func(t *testing.T, b *testbed) {
+		tr := b.openTraffic(t)
+		dir := t.TempDir()
+		nodes := append([]Node(nil), b.places()...)
+		for i := range nodes {
+			nodes[i].Uplink = ""
 		}
-		_, err := Clear(context.Background(), dir, b.nodes)
-		done <- err
-	}()
-	tr.exchange(t, packets, nil)
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	b.assertClean(t, dir)
+		id, err := Add(t.Context(), dir, nodes, b.parse(t, "delay --by 1m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		packets := b.matrix()
+		done := make(chan error, 1)
+		go func() {
+			for b.counted(t, id) < len(packets) { // exchange fails the test if this never ends
+				if t.Context().Err() != nil {
+					break
+				}
+			}
+			_, err := Clear(context.Background(), dir, b.places())
+			done <- err
+		}()
+		tr.exchange(t, packets, nil)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		b.assertClean(t, dir)
+	})
 }
 
 // A process that holds packets ends by itself when its record is gone, when its
@@ -572,7 +623,7 @@ func TestHolderEndsByItself(t *testing.T) {
 			if _, err := unix.Wait4(records[0].Holder.PID, &status, 0, nil); err != nil || status.ExitStatus() != 0 {
 				t.Errorf("the process ended with %v, %v", status, err)
 			}
-			if _, err := Clear(t.Context(), dir, b.nodes); err != nil {
+			if _, err := Clear(t.Context(), dir, b.places()); err != nil {
 				t.Error(err)
 			}
 			b.assertClean(t, dir)
@@ -614,7 +665,7 @@ func TestClearToleratesNodesThatAreGone(t *testing.T) {
 	if err != nil || records[0].Status != NodeGone || records[1].Status != NodeGone {
 		t.Errorf("List is %+v, %v; want two faults with a node gone", records, err)
 	}
-	if cleared, err := Clear(t.Context(), dir, b.nodes, "1", "2", "3"); err != nil || len(cleared) != 2 {
+	if cleared, err := Clear(t.Context(), dir, b.places(), "1", "2", "3"); err != nil || len(cleared) != 2 {
 		t.Errorf("Clear is %v, %v; want two", cleared, err)
 	}
 	b.assertClean(t, dir)
@@ -622,21 +673,22 @@ func TestClearToleratesNodesThatAreGone(t *testing.T) {
 
 // Clear of all removes what no record tells of.
 func TestClearSweeps(t *testing.T) {
-	b := newTestbed(t)
-	dir := filepath.Join(t.TempDir(), "none")
-	sets, err := compile("9", b.nodes, mustParse(t, "drop"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range sets {
-		if err := load(t.Context(), s.Node.NetNS, s.Text); err != nil {
+	onEach(t, func(t *testing.T, b *testbed) {
+		dir := filepath.Join(t.TempDir(), "none")
+		sets, err := compile("9", b.places(), b.parse(t, "drop"), "")
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	if cleared, err := Clear(t.Context(), dir, b.nodes); err != nil || len(cleared) != 0 {
-		t.Errorf("Clear is %v, %v; want no record and no error", cleared, err)
-	}
-	b.assertClean(t, dir)
+		for _, s := range sets {
+			if err := load(t.Context(), s.Node.NetNS, s.Text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if cleared, err := Clear(t.Context(), dir, b.places()); err != nil || len(cleared) != 0 {
+			t.Errorf("Clear is %v, %v; want no record and no error", cleared, err)
+		}
+		b.assertClean(t, dir)
+	})
 }
 
 // Adds at the same time get numbers of their own.
@@ -647,7 +699,7 @@ func TestAddsAtOnce(t *testing.T) {
 	const n = 6
 	for range n {
 		go func() {
-			id, err := Add(context.Background(), dir, b.nodes, Fault{Kind: Drop, Node: "w1"})
+			id, err := Add(context.Background(), dir, b.places(), Fault{Kind: Drop, Node: "w1"})
 			if err != nil {
 				id = err.Error()
 			}
@@ -663,7 +715,7 @@ func TestAddsAtOnce(t *testing.T) {
 			t.Errorf("nobody got id %d: %v", i+1, got)
 		}
 	}
-	if cleared, err := Clear(t.Context(), dir, b.nodes); err != nil || len(cleared) != n {
+	if cleared, err := Clear(t.Context(), dir, b.places()); err != nil || len(cleared) != n {
 		t.Errorf("Clear is %v, %v; want all", cleared, err)
 	}
 	b.assertClean(t, dir)

@@ -13,16 +13,22 @@ import (
 	"time"
 )
 
-// Node is what a fault must know of a node of the sandbox.
+// Node is what a fault must know of a node of the sandbox, or of a network that
+// the nodes have beside the pods'.
 type Node struct {
 	Name     string
 	NetNS    string         // file of its network namespace, absolute, fit for setns
 	PodCIDRs []netip.Prefix // of its pods, one or two IP families; other nodes' must not overlap
 	IPs      []netip.Addr   // its own; none: its own traffic cannot be touched
 	Uplink   string         // the link in NetNS towards the other nodes, for netem; empty: delay is made without netem
+
+	// Ports makes it a network, whose bridge is in NetNS: the links of the bridge,
+	// each named as the node that it leads to. Otherwise nil.
+	Ports []string
 }
 
-// tablePrefix begins the name of every nftables table of ours, family inet.
+// tablePrefix begins the name of every nftables table of ours: of family bridge
+// for the frames of a network, of inet for everything else.
 const tablePrefix = "checkplan_fault_"
 
 // ruleset is what one fault puts into one node.
@@ -53,6 +59,10 @@ func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 	if err := checkNodes(nodes); err != nil {
 		return nil, err
 	}
+	if f.Network != "" {
+		return compileNetwork(id, nodes, f)
+	}
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return n.Ports != nil })
 	flows, err := flowsOf(nodes, f, via)
 	if err != nil {
 		return nil, err
@@ -81,11 +91,90 @@ func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 	var sets []ruleset
 	for i, n := range nodes {
 		if rules[i] != nil {
-			sets = append(sets, ruleset{Node: n, Text: table(id, f, rules[i], via)})
+			sets = append(sets, ruleset{Node: n, Text: table("inet", id, f, rules[i], via)})
 		}
 	}
 	return sets, nil
 }
+
+// compileNetwork is compile of a fault of a network, which is in one place only.
+func compileNetwork(id string, nodes []Node, f Fault) ([]ruleset, error) {
+	var names []string
+	for _, n := range nodes {
+		if n.Ports != nil {
+			names = append(names, n.Name)
+		}
+	}
+	i := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == f.Network && n.Ports != nil })
+	if len(names) == 0 {
+		return nil, fmt.Errorf("fault %s: the nodes have no network beside the pods'", f)
+	}
+	if i < 0 {
+		return nil, fmt.Errorf("fault %s: there is no network %s; there are: %s", f, f.Network, strings.Join(names, ", "))
+	}
+	network := nodes[i]
+	var problems []error
+	for _, name := range []string{f.Node, f.From, f.To} {
+		if name != "" && !slices.Contains(network.Ports, name) {
+			problems = append(problems, fmt.Errorf("network %s has no node %s; it has: %s", f.Network, name, strings.Join(network.Ports, ", ")))
+		}
+	}
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("fault %s: %w", f, errors.Join(problems...))
+	}
+
+	var places [][]string // words that select frames by their links
+	in, out := func(node string) string { return fmt.Sprintf("iifname %q", node) }, func(node string) string { return fmt.Sprintf("oifname %q", node) }
+	switch {
+	case f.From != "":
+		places = [][]string{{in(f.From), out(f.To)}}
+	case f.Node == "":
+		places = [][]string{nil}
+	default:
+		if f.Direction != Ingress {
+			places = append(places, []string{in(f.Node)})
+		}
+		if f.Direction != Egress {
+			places = append(places, []string{out(f.Node)})
+		}
+	}
+	judgement := verdict(f, "")
+	if f.Kind == Delay {
+		judgement = []string{fmt.Sprintf("counter meta mark set meta mark or %#x", markOf(id))}
+	}
+	var rules []string
+	if f.Kind == Drop && f.Protocol == AnyProtocol && f.SrcPort == 0 && f.DstPort == 0 {
+		frames := map[Family][]string{IPv4: {"ether type { ip, arp }"}, IPv6: {"ether type ip6"}}[f.Family]
+		for _, place := range places {
+			rules = append(rules, strings.Join(slices.Concat(place, frames, judgement), " "))
+		}
+	} else {
+		rules = append(rules, "ether type ip6 icmpv6 type { "+neighborDiscovery+" } accept")
+		for _, place := range places {
+			for _, family := range []Family{IPv4, IPv6} {
+				if f.Family != AnyFamily && f.Family != family {
+					continue
+				}
+				ether := []string{"ether type " + map[Family]string{IPv4: "ip", IPv6: "ip6"}[family]}
+				rules = append(rules, strings.Join(slices.Concat(place, ether, matches(f, family), judgement), " "))
+			}
+		}
+	}
+	text := table("bridge", id, f, map[string][]string{"forward": rules}, "")
+	if f.Kind == Delay {
+		mark := fmt.Sprintf("%#x", markOf(id))
+		text += table("inet", id, f, map[string][]string{"forward": {"meta mark and " + mark + " == " + mark + " jump hold"}}, Queue)
+	}
+	return []ruleset{{Node: network, Text: text}}, nil
+}
+
+// markOf is the bit that marks frames to delay. Bridges have no queue of their
+// own; but the kernel shows their packets to the hooks of family inet after those
+// of family bridge, though without the links that they come from and go to.
+func markOf(id string) uint32 { return 1 << (number(id) % 32) }
+
+// neighborDiscovery is the messages of RFC 4861.
+const neighborDiscovery = "nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect"
 
 // checkNodes reports nodes that cannot be told apart.
 func checkNodes(nodes []Node) error {
@@ -264,21 +353,26 @@ func prefixes(nodes []Node, which []side, e End, family Family) []string {
 // rule is one line of nft: which packets, and what becomes of them. No src is
 // any source.
 func rule(f Fault, family Family, src, dst []string, via Via) string {
-	ip, icmp := "ip", "icmp"
+	ip := "ip"
 	if family == IPv6 {
-		ip, icmp = "ip6", "icmpv6"
+		ip = "ip6"
 	}
 	var words []string
 	if len(src) > 0 {
 		words = append(words, ip, "saddr {", strings.Join(src, ", "), "}")
 	}
 	words = append(words, ip, "daddr {", strings.Join(dst, ", "), "}")
-	add := func(format string, a ...any) { words = append(words, fmt.Sprintf(format, a...)) }
+	return strings.Join(slices.Concat(words, matches(f, family), verdict(f, via)), " ")
+}
 
+// matches is the words that select packets by what is above IP.
+func matches(f Fault, family Family) []string {
+	var words []string
+	add := func(format string, a ...any) { words = append(words, fmt.Sprintf(format, a...)) }
 	ports := f.SrcPort != 0 || f.DstPort != 0
 	switch {
-	case f.Protocol == ICMP:
-		add("meta l4proto %s", icmp)
+	case f.Protocol == ICMP && family == IPv6:
+		add("meta l4proto icmpv6")
 	case f.Protocol != AnyProtocol:
 		add("meta l4proto %s", f.Protocol)
 	case ports:
@@ -292,6 +386,13 @@ func rule(f Fault, family Family, src, dst []string, via Via) string {
 	if f.DstPort != 0 {
 		add("th dport %d", f.DstPort)
 	}
+	return words
+}
+
+// verdict is the words that say what becomes of the packets.
+func verdict(f Fault, via Via) []string {
+	var words []string
+	add := func(format string, a ...any) { words = append(words, fmt.Sprintf(format, a...)) }
 	switch f.Kind {
 	case Drop:
 		add("counter drop")
@@ -309,7 +410,7 @@ func rule(f Fault, family Family, src, dst []string, via Via) string {
 			add("counter jump hold")
 		}
 	}
-	return strings.Join(words, " ")
+	return words
 }
 
 // table is the text that makes the table of a fault in one node. Its chains are
@@ -322,8 +423,8 @@ func rule(f Fault, family Family, src, dst []string, via Via) string {
 // and before connection tracking (priority -200): packets of one new flow that
 // wait between the tracking's first and last hook, at once, are taken for
 // clashes, and all but one would be lost.
-func table(id string, f Fault, rules map[string][]string, via Via) string {
-	name := "inet " + tablePrefix + id
+func table(family, id string, f Fault, rules map[string][]string, via Via) string {
+	name := family + " " + tablePrefix + id
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n", f)
 	fmt.Fprintf(&b, "add table %s\ndelete table %s\n", name, name)

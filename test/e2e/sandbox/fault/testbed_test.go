@@ -32,6 +32,10 @@ import (
 type testbed struct {
 	nodes []Node
 	pods  []pod // of the node with the same index
+
+	// network is where packets between the pods meet their faults, if not in the
+	// nodes: see newNetworkTestbed.
+	network []Node
 }
 
 type pod struct {
@@ -49,14 +53,7 @@ func (p pod) addr(f Family) netip.Addr {
 
 func newTestbed(t *testing.T) *testbed {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to make network namespaces")
-	}
-	for tool, pkg := range map[string]string{"ip": "iproute2", "nft": "nftables"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("needs %s: apt-get install %s", tool, pkg)
-		}
-	}
+	needTools(t)
 	b := &testbed{}
 	fabric := newNetNS(t)
 	ip(t, fabric, "link add fabric type bridge", "link set fabric up")
@@ -109,6 +106,156 @@ func newTestbed(t *testing.T) *testbed {
 		nft(t, podNS, "table inet quiet { chain output { type filter hook output priority 0; tcp flags rst drop; }; }")
 	}
 	return b
+}
+
+// newNetworkTestbed is three nodes that are joined by a further network, br10, as
+// the sandbox makes it, with one guest each that is plugged into it: a bridge in
+// each node, and one in a namespace of the network's own. Guests know each
+// other's link addresses, and send nothing by themselves.
+func newNetworkTestbed(t *testing.T) *testbed {
+	t.Helper()
+	needTools(t)
+	b := &testbed{}
+	network := specNetwork()
+	network.NetNS = newNetNS(t)
+	b.network = []Node{network}
+	ip(t, network.NetNS, "link add br10 type bridge mcast_snooping 0", "link set br10 addrgenmode none", "link set br10 up")
+	nft(t, network.NetNS, "table inet stranger") // nobody tracks connections there
+	mac := func(i int) string { return fmt.Sprintf("02:00:00:00:10:%02x", i) }
+	for i := 1; i <= 3; i++ {
+		node, guest := newNetNS(t), newNetNS(t)
+		b.nodes = append(b.nodes, specNodes()[i-1])
+		b.nodes[i-1].NetNS, b.nodes[i-1].Uplink = node, ""
+		b.pods = append(b.pods, pod{
+			netns: guest,
+			v4:    netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", i)),
+			v6:    netip.MustParseAddr(fmt.Sprintf("fd00:10::%d", i)),
+		})
+		ip(t, node,
+			"link add br10 type bridge mcast_snooping 0",
+			"link add eth1 type veth peer name w"+strconv.Itoa(i)+" netns "+network.NetNS,
+			"link add veth0 type veth peer name net1 netns "+guest,
+			"link set br10 addrgenmode none", "link set eth1 addrgenmode none", "link set veth0 addrgenmode none",
+			"link set eth1 master br10", "link set veth0 master br10",
+			"link set br10 up", "link set eth1 up", "link set veth0 up")
+		ip(t, network.NetNS, fmt.Sprintf("link set w%d addrgenmode none", i), fmt.Sprintf("link set w%d master br10", i), fmt.Sprintf("link set w%d up", i))
+		nft(t, node, strangersTable)
+		sysctl(t, guest, "net/ipv4/icmp_echo_ignore_all", "1")
+		sysctl(t, guest, "net/ipv6/icmp/echo_ignore_all", "1")
+		nft(t, guest, "table inet quiet { chain output { type filter hook output priority 0; tcp flags rst drop;"+
+			" icmpv6 type { nd-router-solicit, mld-listener-report, mld2-listener-report } drop; }; }")
+		lines := []string{
+			"link set lo up", "link set net1 addrgenmode none", "link set net1 address " + mac(i), "link set net1 up",
+			fmt.Sprintf("addr add %s/24 dev net1", b.pods[i-1].v4),
+			fmt.Sprintf("addr add %s/64 dev net1 nodad", b.pods[i-1].v6),
+		}
+		for j := 1; j <= 3; j++ {
+			if j != i {
+				lines = append(lines,
+					fmt.Sprintf("neigh add 192.0.2.%d lladdr %s dev net1 nud permanent", j, mac(j)),
+					fmt.Sprintf("neigh add fd00:10::%d lladdr %s dev net1 nud permanent", j, mac(j)))
+			}
+		}
+		ip(t, guest, lines...)
+	}
+	for _, n := range b.places() {
+		awaitBridge(t, n.NetNS)
+	}
+	return b
+}
+
+// awaitBridge waits until every link of the bridges in a namespace carries
+// frames: those of a link that has just come up are lost.
+func awaitBridge(t *testing.T, netns string) {
+	t.Helper()
+	deadline := time.Now().Add(settled)
+	for {
+		var out string
+		err := inNetNS(netns, func() (err error) {
+			out, err = command(t.Context(), "", "bridge", "-oneline", "link", "show")
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines := strings.Count(out, "\n"); lines > 0 && strings.Count(out, "state forwarding") == lines {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("links of a bridge do not come up:\n%s", out)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// resolves tells whether the first guest finds the link address of the second,
+// which it is made to forget and then given back.
+func (b *testbed) resolves(t *testing.T, f Family) bool {
+	t.Helper()
+	netns, neighbor := b.pods[0].netns, b.pods[1].addr(f)
+	shown := func() string {
+		var out string
+		err := inNetNS(netns, func() (err error) {
+			out, err = command(t.Context(), "", "ip", "neigh", "show", neighbor.String())
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	_, mac, _ := strings.Cut(shown(), "lladdr ")
+	mac, _, _ = strings.Cut(mac, " ")
+	ip(t, netns, fmt.Sprintf("neigh del %s dev net1", neighbor))
+	defer ip(t, netns, fmt.Sprintf("neigh replace %s lladdr %s dev net1 nud permanent", neighbor, mac))
+	if err := inNetNS(netns, func() error {
+		conn, err := net.Dial("udp", netip.AddrPortFrom(neighbor, 9).String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write([]byte("who is there"))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(3500 * time.Millisecond); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if strings.Contains(shown(), "lladdr "+mac) {
+			return true
+		}
+	}
+	return false
+}
+
+// onEach runs a test between pods, and between guests of a network.
+func onEach(t *testing.T, test func(*testing.T, *testbed)) {
+	t.Run("pods", func(t *testing.T) { test(t, newTestbed(t)) })
+	t.Run("network", func(t *testing.T) { test(t, newNetworkTestbed(t)) })
+}
+
+// parse reads the arguments of a fault of this testbed.
+func (b *testbed) parse(t *testing.T, args string) Fault {
+	t.Helper()
+	for _, n := range b.network {
+		args += " --network " + n.Name
+	}
+	return mustParse(t, args)
+}
+
+// places are the namespaces in which there can be faults.
+func (b *testbed) places() []Node { return append(b.network, b.nodes...) }
+
+// needTools skips a test that cannot be run here.
+func needTools(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make network namespaces")
+	}
+	for tool, pkg := range map[string]string{"ip": "iproute2", "nft": "nftables"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs %s: apt-get install %s", tool, pkg)
+		}
+	}
 }
 
 // strangersTable is what kube-proxy does to forwarded packets, in short. It must
@@ -186,7 +333,7 @@ func sysctl(t *testing.T, netns, key, value string) {
 func (b *testbed) counted(t testing.TB, id string) int {
 	t.Helper()
 	sum := 0
-	for _, n := range b.nodes {
+	for _, n := range b.places() {
 		var listing struct {
 			Nftables []struct {
 				Rule struct {
@@ -216,7 +363,7 @@ func (b *testbed) counted(t testing.TB, id string) int {
 // and dir is empty.
 func (b *testbed) assertClean(t *testing.T, dir string) {
 	t.Helper()
-	for _, n := range b.nodes {
+	for _, n := range b.places() {
 		tables := nft(t, n.NetNS, "list", "tables")
 		if strings.Contains(tables, tablePrefix) {
 			t.Errorf("node %s still holds %s", n.Name, tables)
@@ -235,7 +382,7 @@ func (b *testbed) assertClean(t *testing.T, dir string) {
 		if queues != "" {
 			t.Errorf("node %s still has a queue: %s", n.Name, queues)
 		}
-		if _, err := exec.LookPath("tc"); err == nil {
+		if _, err := exec.LookPath("tc"); err == nil && n.Uplink != "" {
 			if err := inNetNS(n.NetNS, func() error {
 				out, err := command(t.Context(), "", "tc", "qdisc", "show", "dev", n.Uplink)
 				if strings.Contains(out, "netem") || strings.Contains(out, "prio") {
