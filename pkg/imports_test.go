@@ -25,13 +25,12 @@ var arrows = map[string][]string{
 	"pkg/checkup":      {},
 	"pkg/load":         {"schema", "pkg/checkup", "pkg/kiagnose"}, // a kiagnose checkup's ConfigMap is a plan, too
 	"pkg/probe":        {"pkg/checkup"},
-	"pkg/console":      {"pkg/checkup"},
 	"pkg/cluster":      {"pkg/checkup"},
 	"pkg/scheduling":   {"pkg/checkup", "pkg/cluster"},
 	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster", "pkg/scheduling"}, // kinds admit nodes by the scheduler's predicates
 	"pkg/controlplane": {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
 	"pkg/placement":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
-	"pkg/vmlatency":    {"pkg/checkup", "pkg/cluster"},
+	"pkg/vmlatency":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
 	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/kiagnose", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
 	"pkg/report":       {"pkg/checkup"},
 	"pkg/tekton":       {"pkg/checkup", "pkg/kind"}, // asks each kind for its rights
