@@ -160,7 +160,7 @@ func defaultCacheDir() string {
 func upCommand(f *flags) *cobra.Command {
 	var controlPlanes, workers, zones int
 	var ipFamily string
-	var with []string
+	var workerNames, with []string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the cluster up, or repair what of it does not run",
@@ -168,15 +168,19 @@ func upCommand(f *flags) *cobra.Command {
 	}
 	cmd.Flags().IntVar(&controlPlanes, "control-planes", 1, "number of control planes, each with an etcd member and an API server")
 	cmd.Flags().IntVar(&workers, "nodes", 3, "number of workers, beside the control planes")
+	cmd.Flags().StringSliceVar(&workerNames, "worker-names", nil, "names of the first workers, and their number unless --nodes says it; others are worker-N")
 	cmd.Flags().IntVar(&zones, "zones", 2, "number of zones that the workers are spread over")
 	cmd.Flags().StringVar(&ipFamily, "ip-family", "dual", "dual (IPv4 first), ipv4 or ipv6")
 	cmd.Flags().StringSliceVar(&with, "with", nil, "install these too: "+strings.Join(addonNames(), ", ")+"; what is installed stays")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		want, err := newPlan(controlPlanes, workers, zones, ipFamily)
+		if len(workerNames) > 0 && !cmd.Flags().Changed("nodes") {
+			workers = len(workerNames)
+		}
+		want, err := newPlan(controlPlanes, workers, zones, ipFamily, workerNames...)
 		if err := errors.Join(err, checkAddons(with)); err != nil {
 			return usageError{err}
 		}
-		asked := slices.ContainsFunc([]string{"control-planes", "nodes", "zones", "ip-family"}, cmd.Flags().Changed)
+		asked := slices.ContainsFunc([]string{"control-planes", "nodes", "worker-names", "zones", "ip-family"}, cmd.Flags().Changed)
 		return up(cmd.Context(), *f, want, asked, with, cmd.ErrOrStderr())
 	}
 	return cmd
@@ -218,8 +222,8 @@ func up(ctx context.Context, f flags, want plan, asked bool, with []string, stde
 	case err != nil:
 		return err
 	case asked && !samePlan(s.plan, want):
-		return usageError{fmt.Errorf("the sandbox in %s has control planes %d, workers %d and IP family %s: run `sandbox down` to make another",
-			d.state, len(s.controlPlanes()), len(s.Nodes)-len(s.controlPlanes()), s.Family)}
+		return usageError{fmt.Errorf("the sandbox in %s has the nodes %s and IP family %s: run `sandbox down` to make another",
+			d.state, strings.Join(s.names(), ", "), s.Family)}
 	case s.BinDir != b.bin():
 		fmt.Fprintf(stderr, "the running sandbox keeps the binaries that it was made with, in %s\n", s.BinDir)
 		b = build{dir: filepath.Dir(s.BinDir)}

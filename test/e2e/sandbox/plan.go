@@ -6,6 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // The largest numbers of nodes: the pods' IPv4 range is a /17 with a /24 for each
@@ -70,14 +75,18 @@ func ipv6Family() family {
 }
 
 // newPlan makes the plan of so many control planes and workers, these spread in
-// turn over zone-a, zone-b and so on. It reports every bad value.
-func newPlan(controlPlanes, workers, zones int, ipFamily string) (plan, error) {
+// turn over zone-a, zone-b and so on. The first workers get these names, the others
+// worker-N. It reports every bad value.
+func newPlan(controlPlanes, workers, zones int, ipFamily string, workerNames ...string) (plan, error) {
 	var errs []error
 	if controlPlanes < 1 || controlPlanes > maxControlPlanes {
 		errs = append(errs, fmt.Errorf("--control-planes is %d: must be from 1 to %d", controlPlanes, maxControlPlanes))
 	}
 	if workers < 1 || workers > maxWorkers {
 		errs = append(errs, fmt.Errorf("--nodes is %d: must be from 1 to %d", workers, maxWorkers))
+	}
+	if len(workerNames) > workers {
+		errs = append(errs, fmt.Errorf("--worker-names has %d names for %d workers", len(workerNames), workers))
 	}
 	if zones < 1 || zones > 26 {
 		errs = append(errs, fmt.Errorf("--zones is %d: must be from 1 to 26", zones))
@@ -118,9 +127,38 @@ func newPlan(controlPlanes, workers, zones int, ipFamily string) (plan, error) {
 		add(nodePlan{Name: fmt.Sprintf("%s-%d", firstControlPlane, i), ControlPlane: true}, maxWorkers+i-1)
 	}
 	for i := 1; i <= workers; i++ {
-		add(nodePlan{Name: fmt.Sprintf("worker-%d", i), Zone: fmt.Sprintf("zone-%c", 'a'+(i-1)%zones)}, i)
+		name := fmt.Sprintf("worker-%d", i)
+		if i <= len(workerNames) {
+			name = workerNames[i-1]
+		}
+		if err := checkNodeName(name, p.Nodes); err != nil {
+			errs = append(errs, fmt.Errorf("--worker-names: %w", err))
+		}
+		add(nodePlan{Name: name, Zone: fmt.Sprintf("zone-%c", 'a'+(i-1)%zones)}, i)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return plan{}, err
 	}
 	return p, nil
+}
+
+// checkNodeName says what is wrong with the name of a node beside others. It is
+// the name of a link in the networks between the nodes too.
+func checkNodeName(name string, others []nodePlan) error {
+	if problems := validation.IsDNS1123Label(name); len(problems) > 0 || len(name) >= unix.IFNAMSIZ {
+		return fmt.Errorf("%q is not the name of a node: must be of lower case letters, digits and '-', at most %d", name, unix.IFNAMSIZ-1)
+	}
+	taken := []string{"br0", "lo", fabric, balancerName}
+	for _, network := range l2Networks() {
+		taken = append(taken, network.name, l2Fabric(network.name))
+	}
+	if slices.Contains(taken, name) || strings.HasPrefix(name, firstControlPlane) {
+		return fmt.Errorf("%q is the name of something else in the sandbox", name)
+	}
+	if slices.ContainsFunc(others, func(n nodePlan) bool { return n.Name == name }) {
+		return fmt.Errorf("two nodes are named %s", name)
+	}
+	return nil
 }
 
 // controlPlanes are the nodes with an etcd member and an API server each. The
@@ -133,6 +171,15 @@ func (p plan) controlPlanes() []nodePlan {
 		}
 	}
 	return found
+}
+
+// names are those of the nodes.
+func (p plan) names() []string {
+	var names []string
+	for _, n := range p.Nodes {
+		names = append(names, n.Name)
+	}
+	return names
 }
 
 // balancerIPs are the addresses, in the nodes' ranges, at which a balancer leads

@@ -61,6 +61,31 @@ worker-1 zone-a 198.18.0.11,2001:2::b 198.18.129.0/24,2001:2:0:101::/64
 	}
 }
 
+// Names of workers change nothing else of them.
+func TestPlanOfNamedWorkers(t *testing.T) {
+	plain, err := newPlan(1, 3, 2, "dual")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := newPlan(1, 3, 2, "dual", "node01", "node02")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{"control-plane", "node01", "node02", "worker-3"}, named.names()); d != "" {
+		t.Errorf("names (-want +got):\n%s", d)
+	}
+	for i := range plain.Nodes {
+		named.Nodes[i].Name = plain.Nodes[i].Name
+	}
+	same := cmp.Options{
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	}
+	if d := cmp.Diff(plain, named, same); d != "" {
+		t.Errorf("the rest (-unnamed +named):\n%s", d)
+	}
+}
+
 // Every address of every plan lies in the ranges reserved for tests, none is
 // given twice, and none of a range reaches into another.
 func TestPlanAddressesAreDistinct(t *testing.T) {
@@ -106,12 +131,19 @@ func TestPlanAddressesAreDistinct(t *testing.T) {
 }
 
 func TestPlanRefusesAllBadValuesAtOnce(t *testing.T) {
-	_, err := newPlan(4, 0, 27, "ipv5")
+	_, err := newPlan(4, 0, 27, "ipv5", "node01")
 	want := `--control-planes is 4: must be from 1 to 3
 --nodes is 0: must be from 1 to 100
+--worker-names has 1 names for 0 workers
 --zones is 27: must be from 1 to 26
 --ip-family is "ipv5": must be dual, ipv4 or ipv6`
 	if err == nil || err.Error() != want {
 		t.Errorf("got error %v, want:\n%s", err, want)
+	}
+
+	for _, names := range [][]string{{"Node"}, {"a", "a"}, {"control-plane-2"}, {"br10"}, {"worker-2"}, {"a-very-long-name"}, {"a.b"}, {""}} {
+		if _, err := newPlan(1, 2, 1, "dual", names...); err == nil || !strings.HasPrefix(err.Error(), "--worker-names: ") {
+			t.Errorf("names %q: %v, want an error", names, err)
+		}
 	}
 }
