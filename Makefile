@@ -82,15 +82,26 @@ test: ## run the tests: hermetic, offline once modules are there, race detector 
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race ./...
 	cd test/e2e/sandbox && go test -short ./...
 
+.PHONY: e2e
+e2e: ## run the end-to-end tests on two sandboxes, one after the other, with injected faults
+	$(MAKE) e2e-pods
+	$(MAKE) e2e-vms
+
 # Two API servers and etcd members, and an aggregated API server, for the tests of
 # the control plane.
-e2e: SANDBOX_UP := --control-planes 2 --with aggregated
-
-.PHONY: e2e
-e2e: build sandbox-up ## run the end-to-end tests on the sandbox, with injected faults, and take it down
+.PHONY: e2e-pods
+e2e-pods: build $(SANDBOX) ## that of them which needs no VMs, and the sandbox's own tests
 	trap '$(SANDBOX) down' EXIT; \
-	KUBECONFIG=$$($(SANDBOX) kubeconfig) go test -tags e2e -count 1 -timeout 60m -v ./test/e2e
+	$(MAKE) sandbox-up SANDBOX_UP='--control-planes 2 --with aggregated'; \
+	KUBECONFIG=$$($(SANDBOX) kubeconfig) go test -tags e2e -count 1 -timeout 60m -skip '^TestVM' -v ./test/e2e
 	cd test/e2e/sandbox && go test -tags e2e -count 1 -timeout 20m ./...
+
+.PHONY: e2e-vms
+e2e-vms: build $(SANDBOX) guest-image ## that of them which needs VMs: real KubeVirt and Multus
+	trap '$(SANDBOX) down' EXIT; \
+	$(MAKE) sandbox-up SANDBOX_UP='--worker-names node01,node02 --with multus,kubevirt'; \
+	$(SANDBOX) load dist/guest.tar; \
+	KUBECONFIG=$$($(SANDBOX) kubeconfig) go test -tags e2e -count 1 -timeout 60m -run '^TestVM' -v ./test/e2e
 
 .PHONY: verify
 verify: bin/golangci-lint build ## everything that is checked without running: format, lint, arrows, generated files

@@ -177,9 +177,14 @@ func describe(t *testing.T, r *checkup.Report) string {
 func pipelineRun(t *testing.T, name string) *pipelinev1.PipelineRun {
 	t.Helper()
 	c := cluster(t)
-	r, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).Get(t.Context(), name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		r, err = c.Tekton.TektonV1().PipelineRuns(hostNamespace).Get(t.Context(), name, metav1.GetOptions{})
+	var (
+		r   *pipelinev1.PipelineRun
+		err error
+	)
+	for _, namespace := range []string{c.Namespace, hostNamespace, kiagnoseNamespace} {
+		if r, err = c.Tekton.TektonV1().PipelineRuns(namespace).Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			break
+		}
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -437,6 +437,14 @@ func TestVMFaults(t *testing.T) {
 	nothingLeft(t)
 }
 
+// Where there is neither KubeVirt nor Multus, that is what is told. It runs on the
+// sandbox of the tests that need neither.
+func TestNoKubeVirt(t *testing.T) {
+	r := runFile(t, vms, "anywhere", 1)
+	vmRun{report: r}.unmeasuredBecause(t, "KubeVirt", "not installed")
+	nothingLeft(t)
+}
+
 // What is missing is told with its name, and no VM is ever there for it.
 func TestVMPrerequisites(t *testing.T) {
 	tests := []struct {
