@@ -3,6 +3,7 @@
 package kiagnose
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -166,7 +167,7 @@ func (o Outcome) reasons() []string {
 			}
 		}
 		if len(reasons) == 0 {
-			reasons = append(reasons, fmt.Sprintf("run: the verdict is %s", o.Report.Verdict))
+			reasons = append(reasons, fmt.Sprintf("run: the verdict is %s", cmp.Or(o.Report.Verdict, "unknown")))
 		}
 	}
 	if o.Teardown != "" {
