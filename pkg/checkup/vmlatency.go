@@ -142,9 +142,12 @@ type VM struct {
 	// empty where its config does not tell.
 	NetworkType string `json:"networkType,omitempty"`
 	// Bridge that the network's config names; empty for other types.
-	Bridge  string           `json:"bridge,omitempty"`
-	Binding InterfaceBinding `json:"binding"`
-	MAC     string           `json:"mac"`
+	Bridge string `json:"bridge,omitempty"`
+	// Resource that the network says its pods need of their node, such as one of
+	// SR-IOV devices; empty where it says none.
+	Resource string           `json:"resource,omitempty"`
+	Binding  InterfaceBinding `json:"binding"`
+	MAC      string           `json:"mac"`
 	// Addresses of the guest with their prefix length, such as 10.37.4.1/29.
 	Addresses map[IPFamily]string `json:"addresses"`
 	// Unused addresses of the same prefixes, which nobody has: what answers there

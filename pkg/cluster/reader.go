@@ -37,17 +37,19 @@ type Reader struct {
 	// Dynamic reads APIs that a cluster may not have. It may be nil where no kind
 	// of the plan's checks asks for any.
 	Dynamic dynamic.Interface
-	// Namespace of the run: where its reports are, and pods that are selected
-	// without a namespace.
+	// Namespace of the run: where its reports are, and pods and networks that are
+	// named without a namespace.
 	Namespace string
+	// Run is the UID of the run; empty where there is none.
+	Run string
 }
 
 // Survey reads what every kind needs: the API server's version and the nodes.
-// It needs the verb list on nodes. With an error it returns a snapshot all the
+// It needs the verb list on nodes. Run is the reader's. With an error it returns a snapshot all the
 // same if the API server answers, so that what else cannot be read can be told
 // at once.
 func Survey(ctx context.Context, r Reader) (*Snapshot, error) {
-	s := &Snapshot{APIVersion: checkup.APIVersion, Kind: SnapshotKind}
+	s := &Snapshot{APIVersion: checkup.APIVersion, Kind: SnapshotKind, Run: r.Run}
 	version, err := r.Kubernetes.Discovery().ServerVersion()
 	switch {
 	case err == nil:

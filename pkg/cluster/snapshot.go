@@ -59,6 +59,20 @@ type Snapshot struct {
 	// NetworkConfig is what the cluster's own objects say of its network
 	// diagnostics; nil if nothing asked.
 	NetworkConfig *NetworkConfig `json:"networkConfig,omitempty"`
+	// Run is the UID of the run that the snapshot was taken for; empty where it was
+	// taken for none.
+	Run string `json:"run,omitempty"`
+	// KubeVirt is what the cluster tells of its KubeVirt; nil if nothing asked.
+	KubeVirt *KubeVirt `json:"kubeVirt,omitempty"`
+	// Multus says that the cluster has the API of secondary networks,
+	// k8s.cni.cncf.io/v1; false too if nothing asked.
+	Multus bool `json:"multus,omitempty"`
+	// Networks are the NetworkAttachmentDefinitions that were asked for, by
+	// namespace and name. Empty where the cluster does not have their API.
+	Networks []Network `json:"networks,omitempty"`
+	// Ranges of addresses that pods, Services and API servers have, sorted, as far
+	// as that could be told; those of the nodes are with the nodes.
+	Ranges []netip.Prefix `json:"ranges,omitempty"`
 	// Seen is what was looked at for the sake of a control plane, whether anything
 	// was found or not, in the words of Unseen.What, sorted.
 	Seen []string `json:"seen,omitempty"`
@@ -242,6 +256,43 @@ type DiagnosticsPlacement struct {
 	Tolerations []checkup.Toleration `json:"tolerations,omitzero"`
 }
 
+// KubeVirt is what a cluster tells of its KubeVirt.
+type KubeVirt struct {
+	// Served says that the cluster serves VirtualMachineInstances of kubevirt.io/v1.
+	Served bool `json:"served,omitempty"`
+	// Object is namespace/name of the KubeVirt object; empty where there is none,
+	// or where it could not be read.
+	Object string `json:"object,omitempty"`
+	// Unread says why the object could not be read: then nothing is known but
+	// Served.
+	Unread string `json:"unread,omitempty"`
+	// Version and Phase are status.observedKubeVirtVersion and status.phase.
+	Version string `json:"version,omitempty"`
+	Phase   string `json:"phase,omitempty"`
+	// Ready says that it is deployed and available.
+	Ready bool `json:"ready,omitempty"`
+	// Message says why it is not, in its own words; empty where it is.
+	Message string `json:"message,omitempty"`
+	// Emulation says that VMs run without hardware's help where a node has none
+	// (useEmulation).
+	Emulation bool `json:"emulation,omitempty"`
+}
+
+// Network is a NetworkAttachmentDefinition.
+type Network struct {
+	// Namespace and name as in the plan: an empty namespace is the run's own.
+	checkup.NetworkRef
+	// Config is spec.config: the CNI configuration as JSON, or a list of them. Empty
+	// where the object has none: then it is in a file on the nodes.
+	Config string `json:"config,omitempty"`
+	// Resource is the annotation k8s.v1.cni.cncf.io/resourceName: what a node must
+	// have for pods on the network. Empty where there is none.
+	Resource string `json:"resource,omitempty"`
+	// Unread says why the object could not be read, or that there is none; empty
+	// where it was.
+	Unread string `json:"unread,omitempty"`
+}
+
 // RecordedRound is the round that one report tells of one check.
 type RecordedRound struct {
 	Plan    string    `json:"plan"`
@@ -259,6 +310,9 @@ type Unseen struct {
 	// does not have.
 	Cause string `json:"cause"`
 }
+
+// Nodes is what Unseen.What calls the nodes, where a kind goes on without them.
+const Nodes = "nodes"
 
 // AddUnseen notes that something could not be looked at, once.
 func (s *Snapshot) AddUnseen(what string, err error) {
@@ -299,6 +353,20 @@ func (s *Snapshot) Service(namespace, name string) *Service {
 		return &s.Services[i]
 	}
 	return nil
+}
+
+// Network returns the network of that name, or nil.
+func (s *Snapshot) Network(ref checkup.NetworkRef) *Network {
+	if i := slices.IndexFunc(s.Networks, func(n Network) bool { return n.NetworkRef == ref }); i >= 0 {
+		return &s.Networks[i]
+	}
+	return nil
+}
+
+// NodesUnseen reports whether the nodes could not be looked at: then that there
+// are none means nothing.
+func (s *Snapshot) NodesUnseen() bool {
+	return slices.ContainsFunc(s.Unseen, func(u Unseen) bool { return u.What == Nodes })
 }
 
 // FamilyOf tells the IP family of an address or CIDR, and whether it is one.
@@ -510,6 +578,22 @@ func (s *Snapshot) problems() []error {
 	if s.NetworkConfig != nil && s.NetworkConfig.Diagnostics != nil && !slices.Contains(checkup.DiagnosticsModes, s.NetworkConfig.Diagnostics.Mode) {
 		add("networkConfig.diagnostics.mode: %q is none of %q", s.NetworkConfig.Diagnostics.Mode, checkup.DiagnosticsModes)
 	}
+	networks := map[checkup.NetworkRef]int{}
+	for i, n := range s.Networks {
+		at := fmt.Sprintf("networks[%d]", i)
+		if first, ok := networks[n.NetworkRef]; n.Name == "" {
+			add("%s.name: missing", at)
+		} else if ok {
+			add("%s: the same namespace and name as networks[%d]", at, first)
+		} else {
+			networks[n.NetworkRef] = i
+		}
+	}
+	for i, r := range s.Ranges {
+		if !r.IsValid() {
+			add("ranges[%d]: missing", i)
+		}
+	}
 	for i, r := range s.Rounds {
 		if r.Round < 0 {
 			add("rounds[%d].round: is %d, want 0 or more", i, r.Round)
@@ -561,6 +645,11 @@ func (s *Snapshot) Normalize() {
 		})
 	}
 	slices.SortFunc(s.APIServices, func(a, b APIService) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.Networks, func(a, b Network) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(s.Ranges, netip.Prefix.Compare)
+	s.Ranges = slices.Compact(s.Ranges)
 	slices.SortFunc(s.LoadBalancers, func(a, b LoadBalancer) int {
 		return cmp.Or(-cmp.Compare(a.Side, b.Side), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Origin, b.Origin))
 	})

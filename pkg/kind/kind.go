@@ -10,12 +10,15 @@ import (
 	"fmt"
 	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/controlplane"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 // Kind is how a kind of check gets from a plan to what is to be measured.
@@ -29,15 +32,19 @@ type Kind struct {
 	// Roster is pure too: one entry per target, in which those that exist already
 	// are filled in.
 	Roster func(p *checkup.Plan, w *checkup.Worksheet, s *cluster.Snapshot) *checkup.Roster
-	// Rights that a check needs beyond those that every run does; nil is none.
+	// Rights that a check needs beyond those that every run does, and to list the
+	// nodes; nil is none.
 	Rights func(checkup.Check) []checkup.Right
+	// Nodes says that Expand works out nothing without the nodes.
+	Nodes bool
 }
 
 // Kinds holds every kind of check.
 var Kinds = map[checkup.Kind]Kind{
-	checkup.KindControlPlane: {Survey: controlplane.Survey, Expand: controlplane.Expand, Roster: controlplane.Roster, Rights: controlPlaneRights},
-	checkup.KindPlacement:    {Survey: placement.Survey, Expand: placement.Expand, Roster: placement.Roster, Rights: placement.Rights},
-	checkup.KindPodMesh:      {Survey: podmesh.Survey, Expand: expandPodMesh, Roster: podMeshRoster, Rights: podmesh.Rights},
+	checkup.KindControlPlane: {Survey: controlplane.Survey, Expand: controlplane.Expand, Roster: controlplane.Roster, Rights: controlPlaneRights, Nodes: true},
+	checkup.KindPlacement:    {Survey: placement.Survey, Expand: placement.Expand, Roster: placement.Roster, Rights: placement.Rights, Nodes: true},
+	checkup.KindPodMesh:      {Survey: podmesh.Survey, Expand: expandPodMesh, Roster: podMeshRoster, Rights: podmesh.Rights, Nodes: true},
+	checkup.KindVMLatency:    {Survey: vmlatency.Survey, Expand: vmlatency.Expand, Roster: vmlatency.Roster, Rights: vmlatency.Rights},
 }
 
 // Of returns the kind of a check of the plan. The error says which checks the
@@ -54,9 +61,25 @@ func Of(p *checkup.Plan, check string) (Kind, error) {
 	return k, nil
 }
 
+// Rights are those that a check needs beyond the ones that every run does.
+func Rights(c checkup.Check) []checkup.Right {
+	k := Kinds[c.Kind()]
+	var rights []checkup.Right
+	if k.Nodes {
+		rights = append(rights, checkup.Right{
+			Phase: checkup.PhaseSetup, Scope: checkup.ScopeCluster, Resource: "nodes", Verb: "list",
+			Why: "pkg/cluster Survey: which nodes there are, their zones and taints",
+		})
+	}
+	if k.Rights != nil {
+		rights = append(rights, k.Rights(c)...)
+	}
+	return rights
+}
+
 // Survey reads what the named checks of a plan need of a cluster, or all of its
 // checks if none is named. Each kind is asked once. What it cannot read is an
-// error, all of it at once, unless the kind goes on without it.
+// error, all of it at once, unless every kind that asked goes on without it.
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, checks ...string) (*cluster.Snapshot, error) {
 	if len(checks) == 0 {
 		checks = p.CheckNames()
@@ -75,6 +98,11 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, checks ...st
 	s, err := cluster.Survey(ctx, r)
 	if s == nil {
 		return nil, fmt.Errorf("survey: %w", err)
+	}
+	needed := slices.ContainsFunc(kinds, func(k checkup.Kind) bool { return Kinds[k].Nodes })
+	if apierrors.IsForbidden(err) && !needed {
+		s.AddUnseen(cluster.Nodes, err)
+		err = nil
 	}
 	problems := []error{err}
 	for _, kind := range slices.Compact(kinds) {

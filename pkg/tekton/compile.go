@@ -33,7 +33,7 @@ type Options struct {
 	// so that there is none that kubectl could choose.
 	Namespace string
 	// ImageRepository is what stands before "/setup", "/probe", "/report",
-	// "/teardown" and "/agent" in image references. Empty means
+	// "/teardown", "/agent" and "/guest" in image references. Empty means
 	// DefaultImageRepository.
 	ImageRepository string
 	// ImageTag is the tag of all images. Without a "v" before it, it is also the
@@ -175,6 +175,10 @@ func Images(opts Options) []string {
 
 // AgentImage is the image of agents and responders.
 func AgentImage(opts Options) string { return opts.withDefaults().image("agent") }
+
+// GuestImage is the image with the kernel and the initial ram disk of VMs that
+// have no image of their own.
+func GuestImage(opts Options) string { return opts.withDefaults().image("guest") }
 
 func (o Options) image(name string) string {
 	return o.ImageRepository + "/" + name + ":" + o.ImageTag

@@ -13,8 +13,8 @@
 // the environment and by arguments alone.
 //
 //	step      command           environment                                 arguments
-//	setup     /ko-app/setup     PLAN, AGENT_IMAGE, who                      --check NAME --timeout D SETTING...
-//	probe     /ko-app/probe     AGENT_IMAGE, who                            --check NAME --timeout D
+//	setup     /ko-app/setup     PLAN, AGENT_IMAGE, GUEST_IMAGE, who         --check NAME --timeout D SETTING...
+//	probe     /ko-app/probe     AGENT_IMAGE, GUEST_IMAGE, who               --check NAME --timeout D
 //	teardown  /ko-app/teardown  PLAN, who                                   --timeout D SETTING...
 //	report    /ko-app/report    PLAN, TEARDOWN_EXIT_CODE_FILE, who          --timeout D --results DIR --task=TASK... SETTING...
 //
@@ -26,7 +26,9 @@
 //   - PLAN is the plan as JSON, as checkup.Plan reads it. In it every dollar sign
 //     is written \u0024, because Tekton, Kubernetes and Flux each expand a
 //     notation that starts with one.
-//   - AGENT_IMAGE is the image of agents and responders.
+//   - AGENT_IMAGE is the image of agents and responders, and of pods that try a
+//     network out before VMs are started on it.
+//   - GUEST_IMAGE is the image that VMs boot from whose check names none.
 //   - SETTING is "name=value", one of the plan's params; all of them are given,
 //     those that nobody set with the plan's own value. checkup.Plan.Apply reads
 //     them. The value may be empty.

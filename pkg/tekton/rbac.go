@@ -31,7 +31,6 @@ type common struct {
 // phaseRights is every verb that the mains in tasks/ use for what all kinds share.
 // What is neither here nor among a kind's own rights they cannot do.
 var phaseRights = []common{
-	{"", checkup.PhaseSetup, checkup.ScopeCluster, "nodes", "list", "pkg/cluster Survey: which nodes there are, their zones and taints"},
 	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeCluster, "nodes", "get", "pkg/fleet StartResponders: the node of a responder that does not start"},
 	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "create", "pkg/fleet StartResponders"},
 	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "get", "pkg/fleet StartResponders: a responder that an earlier try of the task has made"},
@@ -87,7 +86,7 @@ func Rights(plan *checkup.Plan, opts Options) []checkup.Right {
 		}
 	}
 	for _, name := range plan.CheckNames() {
-		for _, r := range kindRights(plan.Checks[name]) {
+		for _, r := range kind.Rights(plan.Checks[name]) {
 			if r.Scope == checkup.ScopeNamespace && r.Namespace == opts.Namespace {
 				r.Scope, r.Namespace = checkup.ScopeRun, ""
 			}
@@ -107,18 +106,10 @@ func Rights(plan *checkup.Plan, opts Options) []checkup.Right {
 // scopes in the order in which rights are listed.
 var scopes = []checkup.Scope{checkup.ScopeCluster, checkup.ScopeRun, checkup.ScopeNamespace}
 
-// kindRights are the rights that a check needs for what only its kind does.
-func kindRights(check checkup.Check) []checkup.Right {
-	if rights := kind.Kinds[check.Kind()].Rights; rights != nil {
-		return rights(check)
-	}
-	return nil
-}
-
 // otherNamespaces are the namespaces that a check's rights name.
 func otherNamespaces(check checkup.Check) []string {
 	var namespaces []string
-	for _, r := range kindRights(check) {
+	for _, r := range kind.Rights(check) {
 		if r.Scope == checkup.ScopeNamespace && !slices.Contains(namespaces, r.Namespace) {
 			namespaces = append(namespaces, r.Namespace)
 		}

@@ -84,7 +84,7 @@ func distinct(d []time.Duration) []time.Duration {
 func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 	task := newTask(checkup.PhaseSetup, timeout, opts,
 		"Sets up one check of a checkplan plan",
-		"Surveys the nodes, writes down which pairs are expected to be measured, starts the pods that are to be probed and waits for them. What did not come up in time is written down too, and will be reported as unmeasured.")
+		"Surveys the cluster, writes down which pairs are expected to be measured, starts the pods or VMs that are to be probed and waits for them. What did not come up in time is written down too, and will be reported as unmeasured.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specCheck, specSet, specTimeout}, specsRun...)
 	task.Spec.Steps = []pipelinev1.Step{{
 		Name:             "setup",
@@ -92,7 +92,7 @@ func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 		Image:            opts.image("setup"),
 		Command:          []string{"/ko-app/setup"},
 		Args:             []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout), refAll(paramSet)},
-		Env:              []corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}, {Name: "AGENT_IMAGE", Value: AgentImage(opts)}},
+		Env:              append([]corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}}, fixtureImages(opts)...),
 		ComputeResources: stepResources(stepMemory),
 		Timeout:          &metav1.Duration{Duration: timeout},
 	}}
@@ -102,7 +102,7 @@ func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 func probeTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 	task := newTask(checkup.PhaseProbe, timeout, opts,
 		"Measures the pairs of one check of a checkplan plan",
-		"Starts one agent pod per source, pinned to its node, and reads from their logs what they measured. It succeeds whatever the network did.")
+		"Starts one agent pod per source, pinned to its node, and reads from their logs what they measured; VMs are asked on their consoles. It succeeds whatever the network did.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specCheck, specTimeout}, specsRun...)
 	task.Spec.Steps = []pipelinev1.Step{{
 		Name:             "probe",
@@ -110,17 +110,22 @@ func probeTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 		Image:            opts.image("probe"),
 		Command:          []string{"/ko-app/probe"},
 		Args:             []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout)},
-		Env:              []corev1.EnvVar{{Name: "AGENT_IMAGE", Value: AgentImage(opts)}},
+		Env:              fixtureImages(opts),
 		ComputeResources: stepResources(stepMemory),
 		Timeout:          &metav1.Duration{Duration: timeout},
 	}}
 	return task
 }
 
+// fixtureImages brings to a step the images of what it may start.
+func fixtureImages(opts Options) []corev1.EnvVar {
+	return []corev1.EnvVar{{Name: "AGENT_IMAGE", Value: AgentImage(opts)}, {Name: "GUEST_IMAGE", Value: GuestImage(opts)}}
+}
+
 func concludeTask(opts Options) *pipelinev1.Task {
 	task := newTask(checkup.PhaseConclude, 0, opts,
 		"Tears down what a checkplan run made, and reports",
-		"Removes the pods that the run made and names what is left of them, then judges every expected pair and writes the verdict, the findings and the full report. It fails if the plan's gate asks for a better verdict.")
+		"Removes the pods and VMs that the run made and names what is left of them, then judges every expected pair and writes the verdict, the findings and the full report. It fails if the plan's gate asks for a better verdict.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specSet, specTasks}, specsRun...)
 	for _, result := range ConcludeResults {
 		task.Spec.Results = append(task.Spec.Results, pipelinev1.TaskResult{Name: result.Name, Description: result.Description, Type: pipelinev1.ResultsTypeString})
