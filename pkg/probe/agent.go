@@ -115,19 +115,25 @@ func (a Agent) measure(outer context.Context, session *Session, lines *lineWrite
 	}
 	// Hold-ups do not spoil control pairs: their delays are not looked at.
 	controls := control{a.Order, &Session{Nonce: session.Nonce, Limiter: session.Limiter}, a.Funcs}
-	for _, f := range a.Order.IPFamilies {
-		for _, measure := range []func(context.Context, checkup.IPFamily) checkup.Control{controls.self, controls.closed} {
-			told := measure(ctx, f)
-			if outer.Err() != nil {
-				return end, nil
-			}
-			if err := lines.write(checkup.Message{Control: &told}); err != nil {
-				return end, err
-			}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(a.Order.Limits.Concurrency)
+	// The control pairs of a VM take as long as nobody answers, but do not disturb
+	// the others: they are measured beside them, and only told first.
+	controlled := make(chan struct{})
+	if a.Order.Own != nil {
+		g.Go(func() error {
+			defer close(controlled)
+			return controls.vm(gctx, outer, lines)
+		})
+	} else {
+		if err := controls.pod(ctx, outer, lines); err != nil || outer.Err() != nil {
+			return end, err
 		}
+		close(controlled)
 	}
 	tell := func(os []checkup.Observation) error {
 		for _, o := range os {
+			<-controlled
 			if err := lines.write(checkup.Message{Observation: &o}); err != nil {
 				return err
 			}
@@ -156,8 +162,6 @@ func (a Agent) measure(outer context.Context, session *Session, lines *lineWrite
 		}
 		return end, tell(cut)
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(a.Order.Limits.Concurrency)
 	for _, m := range shuffled {
 		if outer.Err() != nil {
 			break
@@ -170,6 +174,7 @@ func (a Agent) measure(outer context.Context, session *Session, lines *lineWrite
 			if outer.Err() != nil && o.Unmeasured != nil {
 				return nil
 			}
+			<-controlled
 			return lines.write(checkup.Message{Observation: &o})
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -43,6 +44,73 @@ type control struct {
 	order   checkup.Order
 	session *Session
 	funcs   map[checkup.Transport]Func
+}
+
+// pod measures and tells the control pairs of a pod, unless outer ends.
+func (c control) pod(ctx, outer context.Context, lines *lineWriter) error {
+	for _, f := range c.order.IPFamilies {
+		for _, measure := range []func(context.Context, checkup.IPFamily) checkup.Control{c.self, c.closed} {
+			told := measure(ctx, f)
+			if outer.Err() != nil {
+				return nil
+			}
+			if err := lines.write(checkup.Message{Control: &told}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// vm measures and tells the control pairs of a VM, all at once, unless outer ends.
+// A VM has no responder; its own address must answer, and one that nobody has must
+// not: where it does, something else answers in the place of whoever is asked.
+func (c control) vm(ctx, outer context.Context, lines *lineWriter) error {
+	var all []func()
+	controls := make([]checkup.Control, 2*len(c.order.IPFamilies))
+	for i, f := range c.order.IPFamilies {
+		all = append(all, func() {
+			controls[2*i] = c.address(ctx, f, "self", c.order.Own[f], func(o checkup.Observation) bool {
+				return o.Received > 0 && o.Received == o.Sent
+			})
+		}, func() {
+			controls[2*i+1] = c.address(ctx, f, "closed", c.order.Unused[f], func(o checkup.Observation) bool {
+				return o.Received == 0
+			})
+		})
+	}
+	var g sync.WaitGroup
+	for _, measure := range all {
+		g.Go(measure)
+	}
+	g.Wait()
+	for _, told := range controls {
+		if outer.Err() != nil {
+			return nil
+		}
+		if err := lines.write(checkup.Message{Control: &told}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// address measures an address by icmp.
+func (c control) address(ctx context.Context, family checkup.IPFamily, name, address string, right func(checkup.Observation) bool) checkup.Control {
+	result := checkup.Control{Family: family, Name: name}
+	addr, err := netip.ParseAddr(address)
+	if err != nil {
+		result.Message = fmt.Sprintf("no address: %v", err)
+		return result
+	}
+	o := c.funcs[checkup.ICMP](ctx, Measurement{
+		Pair:    checkup.Pair{Source: c.order.Source, Target: controlTarget, Family: family, Transport: checkup.ICMP, Size: checkup.VMEchoSize},
+		Address: netip.AddrPortFrom(addr, 0),
+		Probe:   checkup.Probe{Count: controlCount, Interval: checkup.Duration(controlInterval), Timeout: checkup.Duration(controlTimeout)},
+	}, c.session)
+	result.OK = o.Unmeasured == nil && right(o)
+	result.Message = fmt.Sprintf("%s: %s", addr, seen(o))
+	return result
 }
 
 // self measures a responder of the agent's own, which must answer every time.

@@ -48,6 +48,13 @@ func checkOrder(o checkup.Order) error {
 	for _, f := range o.IPFamilies {
 		must(slices.Contains(checkup.IPFamilies, f), "ipFamilies: %q is unknown", f)
 	}
+	if o.Own != nil || o.Unused != nil {
+		must(o.Connections == nil, "own: has no meaning with connections")
+		for _, f := range o.IPFamilies {
+			must(isAddressOf(o.Own[f], f), "own: %q is not an address of %s", o.Own[f], f)
+			must(isAddressOf(o.Unused[f], f), "unused: %q is not an address of %s", o.Unused[f], f)
+		}
+	}
 	maxCount := checkup.MaxCount
 	if c := o.Connections; c != nil {
 		maxCount = checkup.MaxWatch
@@ -79,8 +86,7 @@ func checkOrder(o checkup.Order) error {
 		must(t.Target >= 0, "%s.target: is negative", at)
 		for f, a := range t.Addresses {
 			must(slices.Contains(checkup.IPFamilies, f), "%s.addresses: family %q is unknown", at, f)
-			addr, err := netip.ParseAddr(a)
-			must(err == nil && addr.Zone() == "" && familyOf(addr) == f, "%s.addresses: %q is not an address of %s", at, a, f)
+			must(isAddressOf(a, f), "%s.addresses: %q is not an address of %s", at, a, f)
 		}
 		for t, port := range t.Ports {
 			must(port >= 1 && port <= 65535, "%s.ports: %s: %d is not from 1 to 65535", at, t, port)
@@ -117,6 +123,12 @@ func checkPeer(o checkup.Order, p checkup.Peer, must func(ok bool, format string
 func isAddress(s string) bool {
 	_, err := netip.ParseAddr(s)
 	return err == nil
+}
+
+// isAddressOf reports whether a string is an address of a family.
+func isAddressOf(s string, f checkup.IPFamily) bool {
+	a, err := netip.ParseAddr(s)
+	return err == nil && a.Zone() == "" && familyOf(a) == f
 }
 
 // isName reports whether a string can be a DNS name (or the name of a Secret,

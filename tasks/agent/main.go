@@ -22,6 +22,9 @@ import (
 const memoryLimit = 48 << 20
 
 func main() {
+	if isInit() {
+		guest()
+	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 	}

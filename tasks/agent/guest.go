@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/checkplan/checkplan/pkg/console"
+	"github.com/checkplan/checkplan/pkg/probe"
+)
+
+// isInit reports whether this process is the first of a VM, which gets no
+// arguments: in a container, the first process has some.
+func isInit() bool { return os.Getpid() == 1 && len(os.Args) == 1 && os.Args[0] == "/init" }
+
+// guest is the agent as all there is in a VM. It does not return: what is wrong
+// with the VM is told on its console.
+func guest() {
+	started := time.Now()
+	var problems []string
+	problem := func(err error) {
+		if err != nil {
+			problems = append(problems, err.Error())
+		}
+	}
+	problem(mountAll())
+	// Messages of the kernel would stand within ours. Those before this are in the
+	// console's transcript, and a panic is shown all the same.
+	_, _, _ = unix.Syscall(unix.SYS_SYSLOG, syslogConsoleLevel, 0, onlyPanics)
+	args, err := os.ReadFile("/proc/cmdline")
+	problem(err)
+	config, err := console.ParseKernelArgs(string(args))
+	problem(err)
+	if config.Deadline > 0 {
+		time.AfterFunc(config.Deadline-uptime(), powerOff)
+	}
+	problem(os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0))
+	left, err := loadModules()
+	problem(err)
+	own := &ownAddresses{}
+	if len(config.MAC) > 0 && len(config.Addresses) > 0 {
+		var i *net.Interface
+		if i, err = findInterface(config.MAC, left); err == nil {
+			err = own.set(i, config.Addresses)
+		}
+		problem(err)
+	}
+	server := console.Server{
+		State: func() console.State {
+			all := slices.Clip(problems)
+			if err := own.taken(); err != nil {
+				all = append(all, err.Error())
+			}
+			return console.State{Version: version(), Kernel: kernelRelease(), Uptime: uptime().Milliseconds(), Problems: all}
+		},
+		Run: func(ctx context.Context, order io.Reader, out io.Writer) error {
+			if len(problems) > 0 {
+				return errors.New(strings.Join(problems, "; "))
+			}
+			if err := own.settle(ctx); err != nil {
+				return err
+			}
+			o, err := probe.ReadOrder(order)
+			if err != nil {
+				return err
+			}
+			return probe.Agent{Order: o, Version: version(), Out: unlessTaken{own, out}}.Run(ctx)
+		},
+	}
+	for {
+		err := serveConsole(&server, fmt.Sprintf("checkplan's guest, agent %s, up after %s (%s of it the kernel's)",
+			version(), uptime().Round(time.Millisecond), (uptime()-time.Since(started)).Round(time.Millisecond)))
+		fmt.Fprintln(os.Stderr, "agent:", err)
+		time.Sleep(time.Second) // a console that cannot be opened is tried again, until the deadline
+	}
+}
+
+// serveConsole serves the console until it fails.
+func serveConsole(s *console.Server, greeting string) error {
+	name := "ttyS0"
+	if active, err := os.ReadFile("/sys/class/tty/console/active"); err == nil {
+		// The kernel's consoles; the last is /dev/console.
+		if all := strings.Fields(string(active)); len(all) > 0 {
+			name = all[len(all)-1]
+		}
+	}
+	f, err := openRaw(filepath.Join("/dev", name))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := fmt.Fprintf(f, "\n%s\n", greeting); err != nil {
+		return err
+	}
+	return s.Serve(context.Background(), f)
+}
+
+// openRaw opens a terminal that neither echoes nor changes what comes and goes.
+func openRaw(path string) (*os.File, error) {
+	// Without O_NONBLOCK, reads and writes wait in the kernel, not in Go's poller.
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err == nil {
+		t.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+		t.Oflag &^= unix.OPOST
+		t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+		t.Cflag = t.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
+		t.Cc[unix.VMIN], t.Cc[unix.VTIME] = 1, 0
+		err = unix.IoctlSetTermios(fd, unix.TCSETS, t)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("set %s to raw: %w", path, err)
+	}
+	return f, nil
+}
+
+// Of syslog(2).
+const (
+	syslogConsoleLevel = 8
+	onlyPanics         = 1
+)
+
+// mountAll mounts what the kernel shows.
+func mountAll() error {
+	var errs []error
+	for _, m := range []struct{ path, kind string }{{"/dev", "devtmpfs"}, {"/proc", "proc"}, {"/sys", "sysfs"}} {
+		if err := unix.Mount(m.kind, m.path, m.kind, 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
+			errs = append(errs, fmt.Errorf("mount %s: %w", m.path, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func powerOff() {
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+	// Without ACPI there is no way but this, and the VM is to be no more.
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
+}
+
+// uptime since the kernel was started.
+func uptime() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// unlessTaken writes as long as nobody else has the guest's addresses.
+type unlessTaken struct {
+	own *ownAddresses
+	w   io.Writer
+}
+
+func (u unlessTaken) Write(b []byte) (int, error) {
+	if err := u.own.taken(); err != nil {
+		return 0, err
+	}
+	return u.w.Write(b)
+}
+
+// ownAddresses are those of the guest.
+type ownAddresses struct {
+	iface *net.Interface
+	ipv4  [4]byte // unspecified without one
+	ipv6  bool
+	// settled is closed when nobody has objected to the addresses for long enough.
+	settled chan struct{}
+	// thief is the MAC of another machine that has the IPv4 address.
+	thief atomic.Pointer[net.HardwareAddr]
+}
+
+// settleTime is how long others may take to object to an address: RFC 5227 gives
+// them longer, but they are not to be missed for long either, as every objection
+// counts, however late.
+const settleTime = time.Second
+
+// settle waits until nobody has objected for long enough.
+func (o *ownAddresses) settle(ctx context.Context) error {
+	select {
+	case <-o.settled:
+		return o.taken()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// taken says who else has an address of the guest's: then nothing that is measured
+// can be believed.
+func (o *ownAddresses) taken() error {
+	if mac := o.thief.Load(); mac != nil {
+		return fmt.Errorf("address conflict: %s has the address %s, too", *mac, net.IP(o.ipv4[:]))
+	}
+	if o.ipv6 {
+		table, _ := os.ReadFile("/proc/net/if_inet6")
+		if a, ok := duplicate(string(table), o.iface.Name); ok {
+			return fmt.Errorf("address conflict: another machine has the address %s, too", a)
+		}
+	}
+	return nil
+}

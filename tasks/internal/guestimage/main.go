@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Guestimage makes the image of checkplan's own guest: a kernel of Debian's, and an
+// initramfs that holds the agent as its first process and the modules for the
+// network interfaces that KubeVirt gives a VM.
+//
+//	go run ./tasks/internal/guestimage -tag REFERENCE [-o FILE] [-push] [-kernel PACKAGE]
+//
+// It needs Debian or a relative of it: the kernel comes by apt-get, and is kept in
+// the user's cache directory. The image has /boot/vmlinuz and /boot/initrd, for
+// kernelBoot.container of a VirtualMachineInstance. The same agent and the same
+// kernel package give the same bytes.
+//
+// The default kernel is the one for clouds, which boots fastest; of virtual
+// functions it drives those of Mellanox and of Intel's 82599 and X5x0. For those of
+// Intel's X710 and E810 (iavf) and of Broadcom, say -kernel linux-image-amd64.
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+func main() {
+	out := flag.String("o", "", "`FILE` to write the image to, as a docker archive")
+	tag := flag.String("tag", "", "`REFERENCE` of the image")
+	push := flag.Bool("push", false, "push the image to its registry")
+	kernel := flag.String("kernel", "linux-image-cloud-"+runtime.GOARCH, "Debian `PACKAGE` of the kernel")
+	flag.Parse()
+	if flag.NArg() > 0 || *tag == "" || *out == "" && !*push {
+		fmt.Fprintln(os.Stderr, "guestimage: want -tag, and -o or -push")
+		flag.Usage()
+		os.Exit(2)
+	}
+	if err := run(*out, *tag, *kernel, *push); err != nil {
+		fmt.Fprintln(os.Stderr, "guestimage:", err)
+		os.Exit(1)
+	}
+}
+
+func run(out, tag, kernel string, push bool) error {
+	reference, err := name.NewTag(tag)
+	if err != nil {
+		return err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	deb, err := download(kernel, filepath.Join(cache, "checkplan-guest"))
+	if err != nil {
+		return err
+	}
+	vmlinuz, modules, err := unpack(deb)
+	if err != nil {
+		return fmt.Errorf("%s: %w", deb, err)
+	}
+	agent, err := buildAgent()
+	if err != nil {
+		return err
+	}
+	initrd, err := initramfs(agent, modules)
+	if err != nil {
+		return err
+	}
+	image, err := image(vmlinuz, initrd)
+	if err != nil {
+		return fmt.Errorf("make the image: %w", err)
+	}
+	if out != "" {
+		if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+			return err
+		}
+		if err := tarball.WriteToFile(out, reference, image); err != nil {
+			return fmt.Errorf("write %s: %w", out, err)
+		}
+	}
+	if push {
+		if err := remote.Write(reference, image, remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+			return fmt.Errorf("push %s: %w", reference, err)
+		}
+	}
+	fmt.Printf("%s: %s, kernel %d KiB, initramfs %d KiB\n", reference, filepath.Base(deb), len(vmlinuz)>>10, len(initrd)>>10)
+	return nil
+}
+
+// buildAgent builds the agent for this architecture.
+func buildAgent() ([]byte, error) {
+	directory, err := os.MkdirTemp("", "guestimage")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(directory)
+	file := filepath.Join(directory, "agent")
+	if _, err := output(append(os.Environ(), "CGO_ENABLED=0"), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file,
+		"github.com/checkplan/checkplan/tasks/agent"); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(file)
+}
+
+// output runs a program and returns what it writes. The error holds what it says.
+func output(env []string, program string, args ...string) ([]byte, error) {
+	cmd := exec.Command(program, args...)
+	var said bytes.Buffer
+	cmd.Env, cmd.Stderr = env, &said
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", cmd, err, bytes.TrimSpace(said.Bytes()))
+	}
+	return out, nil
+}
