@@ -45,8 +45,15 @@ images: bin/ko ## build the task images for this machine into dist/images.tar, w
 	go run ./tasks/internal/images bin/ko $(KO_BUILD) --push=false --platform linux/$$(go env GOARCH) --sbom none --tarball dist/images.tar
 
 .PHONY: release-images
-release-images: bin/ko ## build the multi-arch task images and push them to REPOSITORY
+release-images: bin/ko ## build the multi-arch task images and push them to REPOSITORY, with the guest for this architecture
 	bin/ko $(KO_BUILD)
+	go run ./tasks/internal/guestimage -tag $(GUEST) -push
+
+GUEST := $(REPOSITORY)/guest:$(VERSION)
+
+.PHONY: guest-image
+guest-image: ## build the VMs' guest, a kernel of Debian's and the agent, into dist/guest.tar (needs apt)
+	go run ./tasks/internal/guestimage -tag $(GUEST) -o dist/guest.tar
 
 .PHONY: sandbox-up
 sandbox-up: $(SANDBOX) images ## bring the sandbox up (Linux, root; installs Debian packages that it lacks) with the images loaded
