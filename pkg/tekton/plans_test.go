@@ -81,13 +81,23 @@ func placement(after ...string) checkup.Check {
 	}}
 }
 
+func vmLatency(after ...string) checkup.Check {
+	second := checkup.Duration(time.Second)
+	return checkup.Check{After: after, VMLatency: &checkup.VMLatency{
+		Networks: []checkup.NetworkRef{{Namespace: "default", Name: "br10"}}, IPFamilies: checkup.IPFamilies,
+		Duration: 5 * second, Interval: second / 5, Guest: checkup.Guest{Memory: "128Mi"},
+		Timeouts: checkup.Timeouts{Setup: 300 * second, Probe: 120 * second},
+		Kiagnose: &checkup.ConfigMapRef{Namespace: "kiagnose", Name: "kubevirt-latency-checkup-config"},
+	}}
+}
+
 // allKinds has a check of each kind, one of which goes on for an hour.
 func allKinds() *checkup.Plan {
 	watch := controlPlane("where")
 	hour := checkup.Duration(time.Hour)
 	watch.ControlPlane.For = &hour
 	return planOf("all-kinds", "Where would it land, who can talk to whom, and is the mesh whole meanwhile?", map[string]checkup.Check{
-		"where": placement(), "watch": watch, "mesh": mesh("where"),
+		"where": placement(), "watch": watch, "mesh": mesh("where"), "vms": vmLatency("mesh"),
 	})
 }
 
@@ -136,6 +146,15 @@ func randomPlan(r *rand.Rand) *checkup.Plan {
 		names = append(names, name)
 		if r.IntN(3) == 0 {
 			plan.Checks[name] = placement(after...)
+			continue
+		}
+		if r.IntN(4) == 0 {
+			check := vmLatency(after...)
+			v := check.VMLatency
+			v.Networks = append(v.Networks, checkup.NetworkRef{Name: label(10)})
+			v.Guest.Image, v.Guest.Login = "quay.io/x/y:$(z)", &checkup.GuestLogin{User: "root", Password: "$$ ${HOME} \"'"}
+			v.Timeouts = checkup.Timeouts{Setup: duration(1, day), Probe: duration(1, day)}
+			plan.Checks[name] = check
 			continue
 		}
 		if r.IntN(3) == 0 {

@@ -126,7 +126,7 @@ func TestRightsOfKinds(t *testing.T) {
 	pods := mesh()
 	pods.PodMesh.Targets.Pods = &checkup.PodTargets{Port: 80}
 	plans := map[checkup.Kind]*checkup.Plan{}
-	for _, check := range []checkup.Check{mesh(), controlPlane(), placement()} {
+	for _, check := range []checkup.Check{mesh(), controlPlane(), placement(), vmLatency()} {
 		plans[check.Kind()] = planOf("p", "", map[string]checkup.Check{"c": check})
 	}
 	plans["existing pods"] = planOf("p", "", map[string]checkup.Check{"c": pods})
@@ -135,14 +135,19 @@ func TestRightsOfKinds(t *testing.T) {
 		verb, resource string
 		kinds          []checkup.Kind // that need it
 	}{
-		{checkup.PhaseSetup, "list", "nodes", checkup.Kinds},
-		{checkup.PhaseSetup, "create", "pods", []checkup.Kind{checkup.KindPodMesh}},
+		{checkup.PhaseSetup, "list", "nodes", []checkup.Kind{checkup.KindPodMesh, checkup.KindControlPlane, checkup.KindPlacement, "existing pods"}},
+		{checkup.PhaseSetup, "create", "pods", []checkup.Kind{checkup.KindPodMesh, checkup.KindVMLatency}},
+		{checkup.PhaseSetup, "create", "virtualmachineinstances", []checkup.Kind{checkup.KindVMLatency}},
+		{checkup.PhaseProbe, "get", "virtualmachineinstances/console", []checkup.Kind{checkup.KindVMLatency}},
+		{checkup.PhaseProbe, "create", "virtualmachineinstances", nil},
+		{checkup.PhaseConclude, "delete", "virtualmachineinstances", []checkup.Kind{checkup.KindVMLatency}},
+		{checkup.PhaseConclude, "get", "pods/log", []checkup.Kind{checkup.KindPodMesh, checkup.KindControlPlane, checkup.KindVMLatency, "existing pods"}},
 		{checkup.PhaseSetup, "get", "customresourcedefinitions", []checkup.Kind{checkup.KindControlPlane}},
 		{checkup.PhaseSetup, "list", "endpointslices", []checkup.Kind{checkup.KindControlPlane}},
 		{checkup.PhaseProbe, "get", "pods/log", []checkup.Kind{checkup.KindPodMesh, checkup.KindControlPlane, "existing pods"}},
 		{checkup.PhaseProbe, "create", "podnetworkconnectivitychecks", []checkup.Kind{checkup.KindControlPlane}},
 		{checkup.PhaseConclude, "delete", "podnetworkconnectivitychecks", []checkup.Kind{checkup.KindControlPlane}},
-		{checkup.PhaseConclude, "delete", "pods", []checkup.Kind{checkup.KindPodMesh, checkup.KindControlPlane, "existing pods"}},
+		{checkup.PhaseConclude, "delete", "pods", []checkup.Kind{checkup.KindPodMesh, checkup.KindControlPlane, checkup.KindVMLatency, "existing pods"}},
 		{checkup.PhaseConclude, "update", "configmaps", checkup.Kinds},
 	} {
 		for kind, plan := range plans {
@@ -162,6 +167,26 @@ func TestRightsOfKinds(t *testing.T) {
 	for _, kind := range checkup.Kinds {
 		if plans[kind] == nil {
 			t.Errorf("nothing is tested of kind %s", kind)
+		}
+	}
+}
+
+// TestVMsNeedNoClusterRight: a plan whose checks are all of VMs has rights in
+// namespaces only, those of others on the objects that it names.
+func TestVMsNeedNoClusterRight(t *testing.T) {
+	plan := planOf("vms", "", map[string]checkup.Check{"a": vmLatency(), "b": vmLatency("a")})
+	for _, r := range Rights(plan, testOptions) {
+		if r.Scope == checkup.ScopeCluster {
+			t.Errorf("%s may %s %s in the whole cluster", r.Phase, r.Verb, r.Resource)
+		}
+		if r.Scope == checkup.ScopeNamespace && len(r.Names) == 0 {
+			t.Errorf("%s may %s any %s in namespace %s", r.Phase, r.Verb, r.Resource, r.Namespace)
+		}
+	}
+	for _, object := range compile(t, plan, testOptions).Rights {
+		switch object.(type) {
+		case *rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding:
+			t.Errorf("%s", describe(object))
 		}
 	}
 }

@@ -126,15 +126,15 @@ func TestRendered(t *testing.T) {
 		maps.Copy(all, more)
 		return all
 	}
-	agent := "registry.example.com/checkplan/agent:v1.2.3"
+	agent, guest := "registry.example.com/checkplan/agent:v1.2.3", "registry.example.com/checkplan/guest:v1.2.3"
 	want := map[string]rendered{
 		"setup-mesh/setup": {
 			append([]string{"/ko-app/setup", "--check", "mesh", "--timeout", "4m0s"}, settings...),
-			who(map[string]string{"PLAN": "(plan)", "AGENT_IMAGE": agent}),
+			who(map[string]string{"PLAN": "(plan)", "AGENT_IMAGE": agent, "GUEST_IMAGE": guest}),
 		},
 		"probe-mesh/probe": {
 			[]string{"/ko-app/probe", "--check", "mesh", "--timeout", "7m0s"},
-			who(map[string]string{"AGENT_IMAGE": agent}),
+			who(map[string]string{"AGENT_IMAGE": agent, "GUEST_IMAGE": guest}),
 		},
 		"conclude/teardown": {
 			append([]string{"/ko-app/teardown", "--timeout", "4m0s"}, settings...),
