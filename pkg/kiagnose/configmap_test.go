@@ -43,7 +43,7 @@ func success() Outcome {
 func TestRunTwice(t *testing.T) {
 	spec := least("mine", "x")
 	cm, _ := stored(maps.Clone(spec))
-	first := Outcome{Check: &checkup.VMLatency{}, Finished: begun.Add(-1), Report: checkup.CheckReport{Verdict: checkup.RunInconclusive}}
+	first := Outcome{Finished: begun.Add(-1), Report: checkup.CheckReport{Verdict: checkup.RunInconclusive}}
 	for _, step := range []error{cm.Start(t.Context(), begun.Add(-2)), cm.Write(t.Context(), first), cm.Start(t.Context(), begun)} {
 		if step != nil {
 			t.Fatal(step)
@@ -78,7 +78,7 @@ func TestStaleStart(t *testing.T) {
 	if got := read(t, cm)[KeyStartTimestamp]; got != "2026-01-02T02:04:05Z" {
 		t.Errorf("start %q", got)
 	}
-	o = Outcome{Check: o.Check, Report: o.Report, Finished: ended}
+	o = Outcome{Report: o.Report, Finished: ended}
 	if err := cm.Write(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}

@@ -52,8 +52,6 @@ var StatusKeys = []string{
 
 // Outcome is what became of a check.
 type Outcome struct {
-	// Check is the plan's, for its limits.
-	Check  *checkup.VMLatency
 	Report checkup.CheckReport
 	// Started is zero where nobody knows.
 	Started, Finished time.Time
@@ -148,7 +146,8 @@ func (o Outcome) numbers(status map[string]string) {
 }
 
 // reasons why the outcome is no success, each with the part of the checkup before
-// it, in kiagnose's words where it has some; none for a success.
+// it; none for a success. The words are pkg/report's, which are kiagnose's where it
+// has some.
 func (o Outcome) reasons() []string {
 	var reasons []string
 	if o.Report.Verdict != checkup.RunPass {
@@ -156,7 +155,7 @@ func (o Outcome) reasons() []string {
 			reasons = add(reasons, phrase(o.Report.Cause))
 		}
 		for _, vm := range o.Report.VMs {
-			for _, reason := range o.reasonsOf(vm) {
+			for _, reason := range reasonsOf(vm, len(o.Report.VMs) > 1) {
 				reasons = add(reasons, reason)
 			}
 		}
@@ -184,7 +183,7 @@ type reason struct {
 
 // reasonsOf are the reasons of one pair of VMs, each once, with the families that
 // it is true of, unless those are all, and the VMs, if there are several pairs.
-func (o Outcome) reasonsOf(vm checkup.VMReport) []string {
+func reasonsOf(vm checkup.VMReport, several bool) []string {
 	var found []reason
 	tell := func(family checkup.IPFamily, text string) {
 		i := slices.IndexFunc(found, func(r reason) bool { return r.text == text })
@@ -195,42 +194,13 @@ func (o Outcome) reasonsOf(vm checkup.VMReport) []string {
 			found[i].families = append(found[i].families, family)
 		}
 	}
-	// The worst of all families, so that the same is said of each.
-	var worst, lost = int64(0), checkup.Percent(0)
 	for _, f := range vm.Families {
-		if f.Delay != nil {
-			worst = max(worst, f.Delay.Max)
-		}
-		if f.Received > 0 {
-			lost = max(lost, f.Loss)
-		}
-	}
-	actual := checkup.Duration(worst) * checkup.Duration(time.Microsecond)
-	for _, f := range vm.Families {
-		switch {
-		case f.Verdict == checkup.Fail && f.Sent > 0 && f.Received == 0:
-			tell(f.Family, "run: no connectivity - 100% packet loss")
-		case f.Verdict == checkup.Fail:
-			told := false
-			if limit := o.Check.Expect.Latency.Max; limit != nil && f.Delay != nil && checkup.Duration(f.Delay.Max)*checkup.Duration(time.Microsecond) > *limit {
-				tell(f.Family, fmt.Sprintf("run: actual max latency %q is greater than desired %q", actual, *limit))
-				told = true
-			}
-			if limit := o.Check.Expect.Loss.Max; limit != nil && f.Loss > *limit {
-				tell(f.Family, fmt.Sprintf("run: actual packet loss %q is greater than desired %q", lost, *limit))
-				told = true
-			}
-			if !told && f.Cause != nil {
-				tell(f.Family, phrase(f.Cause))
-			}
-		case f.Verdict != checkup.Pass && f.Cause != nil:
+		if f.Verdict != checkup.Pass && f.Cause != nil {
 			tell(f.Family, phrase(f.Cause))
 		}
-		switch nothing := f.Sent > 0 && f.Received == 0; {
-		case f.Back == checkup.Fail && !nothing:
-			tell(f.Family, "run: no connectivity from target to source")
-		case f.Back != checkup.Pass && f.Verdict == checkup.Pass && f.BackCause != nil:
-			tell(f.Family, phrase(f.BackCause)+" (from target to source)")
+		// What keeps both ways from being measured is told once.
+		if back := f.BackCause; f.Back != checkup.Pass && back != nil && (f.Verdict == checkup.Pass || f.Cause == nil || *back != *f.Cause) {
+			tell(f.Family, phrase(back)+" (from target to source)")
 		}
 	}
 	lines := make([]string, len(found))
@@ -243,7 +213,7 @@ func (o Outcome) reasonsOf(vm checkup.VMReport) []string {
 			}
 			lines[i] += " over " + strings.Join(words, " and ")
 		}
-		if len(o.Report.VMs) > 1 {
+		if several {
 			lines[i] += fmt.Sprintf(" (%s to %s)", vm.Source, vm.Target)
 		}
 	}

@@ -3,6 +3,7 @@
 package kiagnose
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -40,7 +41,7 @@ func flat(mean int64) *checkup.Delay {
 
 func outcome(verdict checkup.RunVerdict, families ...checkup.VMFamilyReport) Outcome {
 	return Outcome{
-		Check: &checkup.VMLatency{}, Started: begun, Finished: ended,
+		Started: begun, Finished: ended,
 		Report: checkup.CheckReport{Name: "latency", Verdict: verdict, VMs: []checkup.VMReport{{
 			Source: "source", Target: "target", SourceNode: "n1", TargetNode: "n2", Families: families,
 		}}},
@@ -91,17 +92,19 @@ func TestUnmeasuredHasNoKey(t *testing.T) {
 }
 
 func TestFailureReason(t *testing.T) {
-	maxLatency := func(d time.Duration) *checkup.VMLatency {
-		return &checkup.VMLatency{Expect: checkup.VMExpect{Latency: checkup.LatencyLimits{Max: limit(d)}}}
-	}
-	one := checkup.Percent(1)
-	because := func(f checkup.VMFamilyReport, stage checkup.Stage, message string) checkup.VMFamilyReport {
-		f.Cause = &checkup.Cause{Stage: stage, Message: message}
+	because := func(f checkup.VMFamilyReport, message string) checkup.VMFamilyReport {
+		f.Cause = &checkup.Cause{Stage: checkup.StageEcho, Message: message}
 		return f
 	}
 	back := func(f checkup.VMFamilyReport, verdict checkup.Verdict, message string) checkup.VMFamilyReport {
 		f.Back, f.BackCause = verdict, &checkup.Cause{Stage: checkup.StageEcho, Message: message}
 		return f
+	}
+	slow := func(f checkup.IPFamily, mean int64) checkup.VMFamilyReport {
+		return because(family(f, checkup.Fail, 25, flat(mean)), fmt.Sprintf(`actual max latency "%dms" is greater than desired "200ms"`, mean/1000))
+	}
+	silent := func(f checkup.IPFamily) checkup.VMFamilyReport {
+		return because(family(f, checkup.Fail, 0, nil), "no connectivity - 100% packet loss (25 of 25)")
 	}
 	for _, tt := range []struct {
 		name    string
@@ -109,34 +112,19 @@ func TestFailureReason(t *testing.T) {
 		change  func(*Outcome)
 		want    string
 	}{
+		{"over the limit", outcome(checkup.RunFail, slow(checkup.IPv4, 400_000)), nil, `run: actual max latency "400ms" is greater than desired "200ms"`},
 		{
-			"over the limit", outcome(checkup.RunFail, family(checkup.IPv4, checkup.Fail, 25, flat(400_000))),
-			func(o *Outcome) { o.Check = maxLatency(200 * time.Millisecond) },
-			`run: actual max latency "400.005ms" is greater than desired "200ms"`,
+			"over the limit in both families", outcome(checkup.RunFail, slow(checkup.IPv4, 400_000), slow(checkup.IPv6, 500_000)), nil,
+			`run: actual max latency "400ms" is greater than desired "200ms" over IPv4,run: actual max latency "500ms" is greater than desired "200ms" over IPv6`,
 		},
+		{"over the limit in one family", outcome(checkup.RunFail, family(checkup.IPv4, checkup.Pass, 25, flat(100)), slow(checkup.IPv6, 500_000)), nil, `run: actual max latency "500ms" is greater than desired "200ms" over IPv6`},
+		{"nothing came through", outcome(checkup.RunFail, silent(checkup.IPv4), silent(checkup.IPv6)), nil, "run: no connectivity - 100% packet loss (25 of 25)"},
 		{
-			"over the limit in both families: the worse", outcome(checkup.RunFail, family(checkup.IPv4, checkup.Fail, 25, flat(400_000)), family(checkup.IPv6, checkup.Fail, 25, flat(500_000))),
-			func(o *Outcome) { o.Check = maxLatency(200 * time.Millisecond) },
-			`run: actual max latency "500.005ms" is greater than desired "200ms"`,
+			"nothing came through either way", outcome(checkup.RunFail, back(silent(checkup.IPv4), checkup.Fail, "no connectivity - 100% packet loss (3 of 3)")), nil,
+			"run: no connectivity - 100% packet loss (25 of 25),run: no connectivity - 100% packet loss (3 of 3) (from target to source)",
 		},
-		{
-			"over the limit in one family", outcome(checkup.RunFail, family(checkup.IPv4, checkup.Pass, 25, flat(100)), family(checkup.IPv6, checkup.Fail, 25, flat(500_000))),
-			func(o *Outcome) { o.Check = maxLatency(200 * time.Millisecond) },
-			`run: actual max latency "500.005ms" is greater than desired "200ms" over IPv6`,
-		},
-		{
-			"over two limits", outcome(checkup.RunFail, family(checkup.IPv4, checkup.Fail, 20, flat(400_000))),
-			func(o *Outcome) { o.Check = maxLatency(200 * time.Millisecond); o.Check.Expect.Loss.Max = &one },
-			`run: actual max latency "400.005ms" is greater than desired "200ms",run: actual packet loss "20%" is greater than desired "1%"`,
-		},
-		{
-			"over another limit", outcome(checkup.RunFail, because(family(checkup.IPv4, checkup.Fail, 25, flat(100)), checkup.StageEcho, `actual p99 latency "9ms" is greater than desired "5ms"`)),
-			func(o *Outcome) { o.Check = maxLatency(200 * time.Millisecond) },
-			`run: actual p99 latency "9ms" is greater than desired "5ms"`,
-		},
-		{"nothing came through", outcome(checkup.RunFail, back(family(checkup.IPv4, checkup.Fail, 0, nil), checkup.Fail, "no answer"), family(checkup.IPv6, checkup.Fail, 0, nil)), nil, "run: no connectivity - 100% packet loss"},
-		{"nothing came through of one family", outcome(checkup.RunFail, family(checkup.IPv4, checkup.Pass, 25, flat(1)), family(checkup.IPv6, checkup.Fail, 0, nil)), nil, "run: no connectivity - 100% packet loss over IPv6"},
-		{"no way back", outcome(checkup.RunFail, back(family(checkup.IPv4, checkup.Pass, 25, flat(1)), checkup.Fail, "no answer")), nil, "run: no connectivity from target to source"},
+		{"nothing came through of one family", outcome(checkup.RunFail, family(checkup.IPv4, checkup.Pass, 25, flat(1)), silent(checkup.IPv6)), nil, "run: no connectivity - 100% packet loss (25 of 25) over IPv6"},
+		{"no way back", outcome(checkup.RunFail, back(family(checkup.IPv4, checkup.Pass, 25, flat(1)), checkup.Fail, "no answer")), nil, "run: no answer (from target to source)"},
 		{"way back not measured", outcome(checkup.RunInconclusive, back(family(checkup.IPv4, checkup.Pass, 25, flat(1)), checkup.Unmeasured, "console lost")), nil, "run: console lost (from target to source)"},
 		{"setup failed", Outcome{Report: checkup.CheckReport{Verdict: checkup.RunInconclusive, Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "KubeVirt is not installed"}}}, nil, "setup: KubeVirt is not installed"},
 		{"not collected", Outcome{Report: checkup.CheckReport{Verdict: checkup.RunInconclusive, Cause: &checkup.Cause{Stage: checkup.StageCollect, Message: "task probe-latency failed (TaskRunTimeout)"}}}, nil, "run: task probe-latency failed (TaskRunTimeout)"},
@@ -145,11 +133,11 @@ func TestFailureReason(t *testing.T) {
 			"setup: no boot over IPv4,run: console taken over IPv6",
 		},
 		{
-			"several pairs", outcome(checkup.RunFail, family(checkup.IPv4, checkup.Fail, 0, nil)),
+			"several pairs", outcome(checkup.RunFail, silent(checkup.IPv4)),
 			func(o *Outcome) {
-				o.Report.VMs = append(o.Report.VMs, checkup.VMReport{Source: "a on x", Target: "b on x", Families: []checkup.VMFamilyReport{family(checkup.IPv4, checkup.Fail, 0, nil)}})
+				o.Report.VMs = append(o.Report.VMs, checkup.VMReport{Source: "a on x", Target: "b on x", Families: []checkup.VMFamilyReport{silent(checkup.IPv4)}})
 			},
-			"run: no connectivity - 100% packet loss (source to target),run: no connectivity - 100% packet loss (a on x to b on x)",
+			"run: no connectivity - 100% packet loss (25 of 25) (source to target),run: no connectivity - 100% packet loss (25 of 25) (a on x to b on x)",
 		},
 		{"pairs without VMs", Outcome{Report: checkup.CheckReport{Verdict: checkup.RunFail, Unmeasured: []checkup.PairResult{{Cause: checkup.Cause{Stage: checkup.StageControl, Message: "not trusted"}}}}}, nil, "run: not trusted"},
 		{"no reason at all", Outcome{Report: checkup.CheckReport{Verdict: checkup.RunInconclusive}}, nil, "run: the verdict is inconclusive"},
@@ -159,9 +147,6 @@ func TestFailureReason(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&tt.outcome)
-			}
-			if tt.outcome.Check == nil {
-				tt.outcome.Check = &checkup.VMLatency{}
 			}
 			status := tt.outcome.Status()
 			if got := status[KeyFailureReason]; got != tt.want {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Report judges the run from its worksheets and records, keeps the report, writes
-// the Tekton results, and retires objects of pairs that nobody expects any more. It
-// fails if the plan's gate does not admit the
-// verdict, if fixtures are left behind, or if something could not be read or
+// the Tekton results and the ConfigMaps of kiagnose checkups, and retires objects
+// of pairs that nobody expects any more. It fails if the plan's gate does not admit
+// the verdict, if fixtures are left behind, or if something could not be read or
 // kept; the results are there in any case.
 package main
 
@@ -18,6 +18,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
+	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/tasks/internal/task"
@@ -36,13 +37,15 @@ func run(ctx context.Context, t *task.Task) error {
 	if plan == nil {
 		return err
 	}
-	problems := []error{err, t.TeardownTrouble()}
+	removed := t.TeardownTrouble()
+	problems := []error{err, removed}
 	r, err := t.Report(ctx, plan, time.Now().UTC())
 	problems = append(problems, err)
 	if task.Removes(plan.Teardown, r.Verdict) {
 		r.Leftovers, err = t.Fleet(plan.Name).Left(ctx)
 		if err == nil && len(r.Leftovers) > 0 {
 			err = fmt.Errorf("left behind: %s", strings.Join(r.Leftovers, " "))
+			removed = err
 		}
 		problems = append(problems, err)
 	}
@@ -54,6 +57,7 @@ func run(ctx context.Context, t *task.Task) error {
 		where = t.Namespace + "/" + store.ReportName()
 	}
 	problems = append(problems, writeResults(t.Results, report.Results(r, where)))
+	problems = append(problems, tell(ctx, t, plan, r, removed))
 	problems = append(problems, retire(ctx, t, plan))
 	failed := errors.Join(problems...)
 	if failed != nil {
@@ -67,6 +71,34 @@ func run(ctx context.Context, t *task.Task) error {
 	}
 	return nil
 }
+
+// tell writes the outcome of each check that has a kiagnose checkup's ConfigMap into
+// that. removed is what went wrong at teardown, or nil. It takes time of its own,
+// because this is all that such a user looks at.
+func tell(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Report, removed error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTime)
+	defer cancel()
+	var problems []error
+	for _, c := range r.Checks {
+		cm, ok := kiagnose.Of(t.Kubernetes, plan.Checks[c.Name].VMLatency, t.Namespace)
+		if !ok {
+			continue
+		}
+		o := kiagnose.Outcome{Report: c, Started: r.Started, Finished: r.Finished}
+		if removed != nil {
+			o.Teardown = removed.Error()
+		}
+		if err := cm.Write(ctx, o); err != nil {
+			problems = append(problems, fmt.Errorf("check %s: %w", c.Name, err))
+			continue
+		}
+		t.Logf("check %s: the outcome is in %s", c.Name, cm)
+	}
+	return errors.Join(problems...)
+}
+
+// tellTime is what the ConfigMaps may take of the step's time.
+const tellTime = 20 * time.Second
 
 // retire looks through the objects of pairs that earlier runs of the plan, and this
 // one, have written: what was last seen too long ago says so, and what was expected

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
+	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/tasks/internal/task"
@@ -265,5 +267,116 @@ func TestTeardownBroke(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "::error::teardown did not come to its end") {
 		t.Errorf("log:\n%s", log)
+	}
+}
+
+// TestKiagnose: the ConfigMap of a kiagnose checkup gets its keys, also where setup
+// failed or something is left behind, and one that is not there fails the step.
+func TestKiagnose(t *testing.T) {
+	const plan = `{"name":"day-2","gate":{"require":"Pass","maxUnmeasured":"0%"},"teardown":"Always","retention":{"reports":2},"checks":{"latency":{"vmLatency":{
+		"networks":[{"namespace":"default","name":"br10"}],"ipFamilies":["IPv4"],"duration":"5s","interval":"200ms","guest":{"memory":"128Mi"},
+		"timeouts":{"setup":"1m","probe":"1m"},"kiagnose":{"namespace":"team","name":"checkup"}}}}}`
+	cause := &checkup.Cause{Stage: checkup.StageSetup, Message: "there is no NetworkAttachmentDefinition default/br10"}
+	vm := func(target bool) checkup.Endpoint {
+		return checkup.Endpoint{Label: map[bool]string{true: "target", false: "source"}[target], VM: &checkup.VM{Target: target}}
+	}
+	frozen := record.Frozen{
+		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Worksheet: checkup.Worksheet{
+			Plan: "day-2", Check: "latency", Kind: checkup.KindVMLatency, Rounds: 1, Degree: 1, Possible: 2,
+			Sources: []checkup.Endpoint{vm(false), vm(true)}, Targets: []checkup.Endpoint{vm(false), vm(true)}, Assignments: [][]int{{1}, {0}},
+			IPFamilies: []checkup.IPFamily{checkup.IPv4}, Guests: &checkup.GuestSheet{Duration: checkup.Duration(5 * time.Second)},
+			Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{56}, Count: 25, Interval: checkup.Duration(200 * time.Millisecond)}}},
+		},
+	}
+	unmet := frozen
+	unmet.Worksheet.Sources = []checkup.Endpoint{{Label: "source", VM: &checkup.VM{}, Cause: cause}, {Label: "target", VM: &checkup.VM{Target: true}, Cause: cause}}
+	unmet.Worksheet.Targets = unmet.Worksheet.Sources
+	measured := frozen
+	measured.Roster = checkup.Roster{Targets: []checkup.RosterEntry{
+		{Pod: "ns/a", Node: "n1", Addresses: map[checkup.IPFamily]string{checkup.IPv4: "10.0.0.1"}},
+		{Pod: "ns/b", Node: "n2", Addresses: map[checkup.IPFamily]string{checkup.IPv4: "10.0.0.2"}},
+	}}
+	for _, tt := range []struct {
+		name   string
+		frozen *record.Frozen
+		pod    string // left behind
+		gone   bool
+		want   map[string]string // "" is that there is no such key
+		log    string
+		err    error
+	}{
+		{"setup did not come to its end", nil, "", false, map[string]string{
+			kiagnose.KeySucceeded: "false", kiagnose.KeyFailureReason: "setup: task setup-latency did not come to its end", kiagnose.KeyMinLatency: "",
+			"spec.timeout": "5m", kiagnose.KeyStartTimestamp: "2026-01-01T00:00:00Z",
+		}, "the outcome is in ConfigMap team/checkup", task.ErrSaid},
+		{"a prerequisite is not met", &unmet, "", false, map[string]string{
+			kiagnose.KeySucceeded: "false", kiagnose.KeyFailureReason: "setup: there is no NetworkAttachmentDefinition default/br10", kiagnose.KeySourceNode: "", kiagnose.KeyDuration: "",
+		}, "", task.ErrSaid},
+		{"measured", &measured, "", false, map[string]string{
+			kiagnose.KeySucceeded: "true", kiagnose.KeyFailureReason: "", kiagnose.KeyMinLatency: "1000000", kiagnose.KeyAvgLatency: "1000000", kiagnose.KeyMaxLatency: "1000000",
+			kiagnose.KeyDuration: "5", kiagnose.KeyDurations: "5", kiagnose.KeySourceNode: "n1", kiagnose.KeyTargetNode: "n2",
+		}, "", nil},
+		{"measured, but left behind", &measured, "agent", false, map[string]string{
+			kiagnose.KeySucceeded: "false", kiagnose.KeyFailureReason: "teardown: left behind: pod/agent", kiagnose.KeyMinLatency: "1000000",
+		}, "", task.ErrSaid},
+		{"the ConfigMap is gone", &measured, "", true, nil, "::error::check latency: read ConfigMap team/checkup of the checkup", task.ErrSaid},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			client := fake.NewClientset()
+			log := &strings.Builder{}
+			tk := &task.Task{Kubernetes: client, Namespace: "ns", RunName: "run", RunUID: "uid-1", Stdout: log, Results: t.TempDir(), PlanJSON: plan, Outcomes: map[string]task.Outcome{}}
+			if !tt.gone {
+				if err := client.Tracker().Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "checkup", Namespace: "team"},
+					Data: map[string]string{"spec.timeout": "5m", kiagnose.KeyStartTimestamp: "2026-01-01T00:00:00Z"}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tt.pod != "" {
+				if err := client.Tracker().Add(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+					Name: tt.pod, Namespace: "ns", Labels: map[string]string{checkup.LabelRun: "uid-1", checkup.LabelRole: "agent"},
+				}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tt.frozen != nil {
+				store := tk.Store("day-2")
+				if err := store.Save(t.Context(), record.Worksheet("latency"), tt.frozen); err != nil {
+					t.Fatal(err)
+				}
+				w := store.Writer("latency")
+				for source := range 2 {
+					w.Source(checkup.Source{
+						Source: source, End: &checkup.AgentEnd{Observations: 1},
+						Controls: []checkup.Control{{Family: checkup.IPv4, Name: "self", OK: true}, {Family: checkup.IPv4, Name: "closed", OK: true}},
+					})
+				}
+				for p := range tt.frozen.Worksheet.Pairs() {
+					n := tt.frozen.Worksheet.Measurements(p)
+					w.Observation(checkup.Observation{Pair: p, Sent: n, Received: n, RTTs: slices.Repeat([]int64{1000}, n)})
+				}
+				if err := w.Flush(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := run(t.Context(), tk); !errors.Is(err, tt.err) {
+				t.Errorf("%v, want %v; log:\n%s", err, tt.err, log)
+			}
+			if !strings.Contains(log.String(), tt.log) {
+				t.Errorf("the log does not say %q:\n%s", tt.log, log)
+			}
+			if tt.gone {
+				return
+			}
+			cm, err := client.CoreV1().ConfigMaps("team").Get(t.Context(), "checkup", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for key, want := range tt.want {
+				if cm.Data[key] != want {
+					t.Errorf("%s is %q, want %q", key, cm.Data[key], want)
+				}
+			}
+		})
 	}
 }
