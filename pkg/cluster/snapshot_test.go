@@ -31,6 +31,8 @@ nodes.requested.cpu: 1e-999999999 is no quantity that a node could have`},
 			"selections": [
 				{"selector": "app=x", "pods": [{"name": "n/p", "node": "z"}, {"name": "n/p"}, {}]},
 				{"selector": "app=x"}],
+			"networks": [{"namespace": "default", "name": "br10"}, {"name": "br10"}, {"namespace": "default"}, {"namespace": "default", "name": "br10"}],
+			"ranges": ["10.0.0.0/8", ""],
 			"rounds": [{"plan": "p", "check": "c", "round": -1, "created": "2026-01-01T00:00:00Z"}]}`, `read snapshot: unknown field "Nodes"
 duplicate field "nodes[0].ready"
 unknown field "nodes[0].memory"
@@ -41,6 +43,9 @@ selections[0].pods[0].node: no node is named "z"
 selections[0].pods[1].name: "n/p" is already the name of pods[0]
 selections[0].pods[2].name: missing
 selections[1]: the same namespace and selector as selections[0]
+networks[2].name: missing
+networks[3]: the same namespace and name as networks[0]
+ranges[1]: missing
 rounds[0].round: is -1, want 0 or more`},
 	}
 	for _, test := range tests {
