@@ -86,7 +86,7 @@ type CheckReport struct {
 	Failed     []PairResult `json:"failed,omitempty"`
 	Unmeasured []PairResult `json:"unmeasured,omitempty"`
 	// Matrix is the source-by-target summary from which the heat map is drawn; nil
-	// where there are more than MatrixMax sources or targets.
+	// where there are more than MatrixMax sources or targets, and for VMs.
 	Matrix *Matrix `json:"matrix,omitempty"`
 	// Connections has one entry for each pair that was told as Results, in the
 	// order of the worksheet.
@@ -95,7 +95,8 @@ type CheckReport struct {
 	VMs []VMReport `json:"vms,omitempty"`
 	// Placement is the outcome of a placement dry run; nil for other kinds.
 	Placement *PlacementReport `json:"placement,omitempty"`
-	// Notes are what setup warned of, one line each.
+	// Notes are what setup warned of, and losses that broke no limit between VMs, one
+	// line each.
 	Notes []string `json:"notes,omitempty"`
 	// Agents tells what each source said of itself, for those that said something
 	// worth reading: a wrong control pair, a late timer, throttling.
@@ -127,7 +128,7 @@ type Coverage struct {
 	// FailingUpperBound is the one-sided 95% upper confidence bound on the share
 	// of the possible (source, target) pairs that fail, if the measured ones were
 	// a random sample of them without replacement: from 0 to 1, and nil where
-	// nothing was measured.
+	// nothing was measured, or nothing was sampled.
 	FailingUpperBound *float64 `json:"failingUpperBound,omitempty"`
 }
 
@@ -161,8 +162,10 @@ type Delay struct {
 	P95    int64 `json:"p95"`
 	P99    int64 `json:"p99"`
 	Max    int64 `json:"max"`
-	StdDev int64 `json:"stdDev"` // population standard deviation, as ping's mdev
 	Jitter int64 `json:"jitter"`
+	// StdDev is the population standard deviation, as ping's mdev; 0 also in reports
+	// that were made before it was worked out.
+	StdDev int64 `json:"stdDev,omitempty"`
 }
 
 // PairResult is one pair that did not pass, by name.
@@ -219,7 +222,8 @@ type Finding struct {
 	// Cause is the kind of explanation.
 	Cause FindingCause `json:"cause"`
 	// Subject is what the cause is about: a node, "a -> b", a zone pair, a
-	// family, a transport, a size in bytes; empty for network.
+	// family, a transport, a size in bytes, a NetworkAttachmentDefinition; empty for
+	// the whole network of pods.
 	Subject string `json:"subject"`
 	// Family, Transport and FromSize narrow the cause to one family, one
 	// transport, or payloads of that many bytes and more; at most one of them is

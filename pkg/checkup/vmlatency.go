@@ -207,7 +207,8 @@ type VMReport struct {
 // VMFamilyReport is one IP family of a pair of VMs.
 type VMFamilyReport struct {
 	Family IPFamily `json:"family"`
-	// Verdict of the source's pair, with its Cause; nil for one that passed.
+	// Verdict of the source's pair, with its Cause; nil for one that passed. Limits
+	// are of this pair only.
 	Verdict Verdict `json:"verdict"`
 	Cause   *Cause  `json:"cause,omitempty"`
 	// Back is the verdict of connectivity from target to source, with its cause.

@@ -233,10 +233,14 @@ func (w *Worksheet) CountPairs() int {
 	return n
 }
 
-// ProbeTimeout is how long probing may take, watching included.
+// ProbeTimeout is how long probing may take, watching and the measurement between
+// VMs included.
 func (w *Worksheet) ProbeTimeout() Duration {
-	if w.Connections != nil {
+	switch {
+	case w.Connections != nil:
 		return w.Timeouts.Probe + w.Connections.For
+	case w.Guests != nil:
+		return w.Timeouts.Probe + w.Guests.Duration
 	}
 	return w.Timeouts.Probe
 }

@@ -38,7 +38,6 @@ func Rights(c checkup.Check) []checkup.Right {
 		{Phase: setup, Resource: "pods", Verb: "create", Why: preflight},
 		{Phase: setup, Resource: "pods", Verb: "get", Why: preflight},
 		{Phase: setup, Resource: "events", Verb: "list", Why: start + "why a pod or a VM did not start"},
-		{Phase: setup, Resource: "configmaps", Verb: "get", Why: start + "the owner of VMs that an earlier try of the task has made"},
 		{Phase: setup, Group: group, Resource: guests, Verb: "create", Why: start + "VMs"},
 		{Phase: setup, Group: group, Resource: guests, Verb: "get", Why: start + "a VM that an earlier try of the task has made"},
 		{Phase: setup, Group: group, Resource: guests, Verb: "list", Why: start + "wait until VMs run; Sweep: leftovers of earlier runs"},
@@ -46,15 +45,14 @@ func Rights(c checkup.Check) []checkup.Right {
 		{Phase: setup, Group: consoles, Resource: console, Verb: "get", Why: start + "wait until guests answer"},
 
 		{Phase: probe, Resource: "configmaps", Verb: "delete", Why: takeOver + "OwnerReferencesPermissionEnforcement wants it of who changes the owner of what owns the VMs"},
-		{Phase: probe, Group: group, Resource: guests, Verb: "get", Why: measure + "a VM that does not answer"},
 		{Phase: probe, Group: group, Resource: guests, Verb: "list", Why: measure + "VMs that went"},
+		{Phase: probe, Resource: "pods", Verb: "list", Why: measure + "the pods of VMs that went"},
+		{Phase: probe, Resource: "events", Verb: "list", Why: measure + "why a VM went"},
 		{Phase: probe, Group: consoles, Resource: console, Verb: "get", Why: measure + "orders and answers"},
 
-		{Phase: conclude, Resource: "pods", Verb: "get", Why: evidence + "the pod of a VM"},
 		{Phase: conclude, Resource: "pods", Verb: "delete", Why: remove + "pods of VMs, and those that tried networks out"},
 		{Phase: conclude, Resource: "pods/log", Verb: "get", Why: evidence + "the logs of what went wrong"},
 		{Phase: conclude, Resource: "events", Verb: "list", Why: evidence + "what happened to what went wrong"},
-		{Phase: conclude, Group: group, Resource: guests, Verb: "get", Why: evidence + "the manifest of a VM"},
 		{Phase: conclude, Group: group, Resource: guests, Verb: "list", Why: remove + "the run's VMs, and what is left of them"},
 		{Phase: conclude, Group: group, Resource: guests, Verb: "delete", Why: remove + "VMs"},
 	} {
