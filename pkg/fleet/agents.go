@@ -139,7 +139,7 @@ func (f *Fleet) writeOrder(ctx context.Context, cm *corev1.ConfigMap) error {
 		if err == nil {
 			return nil
 		}
-		again := passing(err) || apierrors.IsNotFound(err) // it went between the two requests
+		again := Passing(err) || apierrors.IsNotFound(err) // it went between the two requests
 		if try == tries || !again || !sleep(ctx, f.retry()) {
 			return fmt.Errorf("write the order of agent %s: %w", cm.Name, err)
 		}
@@ -264,7 +264,7 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 	}
 	watched := make(chan error, 1)
 	go func() {
-		watched <- m.watch(watching, m.labels(m.w.Check, checkup.RoleAgent), func(pod *corev1.Pod, gone bool) {
+		watched <- m.watch(watching, m.Labels(m.w.Check, checkup.RoleAgent), func(pod *corev1.Pod, gone bool) {
 			a := byName[pod.Name]
 			if a == nil {
 				return
@@ -331,7 +331,7 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 		}
 		if a.missed() {
 			if warnings == nil && ctx.Err() == nil {
-				warnings = m.warnings(after)
+				warnings = m.Warnings(after, "Pod")
 			}
 			if _, ok := nodes[a.node]; !ok && ctx.Err() == nil {
 				nodes[a.node] = m.nodeTrouble(after, a.node)
@@ -413,7 +413,7 @@ func (m *measuring) collect(ctx context.Context, a *agent) (trouble string) {
 			case err == nil:
 				trouble = ""
 			default:
-				trouble = oneLine(err.Error())
+				trouble = OneLine(err.Error())
 			}
 			// The log of a pod that is over is complete, unless its kubelet could not
 			// be asked.
@@ -600,7 +600,7 @@ func (a *agent) cause(trouble, event, node string) *checkup.Cause {
 	c := checkup.Cause{Stage: checkup.StageCollect}
 	switch {
 	case a.refused != nil:
-		c = checkup.Cause{Stage: checkup.StageStart, Message: oneLine(a.refused.Error())}
+		c = checkup.Cause{Stage: checkup.StageStart, Message: OneLine(a.refused.Error())}
 	case a.cut && (pod == nil || !started(pod)):
 		c = checkup.Cause{Stage: checkup.StageStart, Message: "the probe task was stopped before the agent started"}
 	case a.cut:
@@ -653,7 +653,7 @@ func (f *Fleet) nodeTrouble(ctx context.Context, name string) string {
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			return oneLine("its node is not ready: " + c.Message)
+			return OneLine("its node is not ready: " + c.Message)
 		}
 	}
 	return ""

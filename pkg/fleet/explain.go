@@ -62,7 +62,7 @@ func explain(pod *corev1.Pod, event string) checkup.Cause {
 	scheduled := condition(pod, corev1.PodScheduled)
 	cause := func(stage checkup.Stage, what string, why ...string) checkup.Cause {
 		for _, w := range why {
-			if w = oneLine(w); w != "" && !strings.Contains(what, w) {
+			if w = OneLine(w); w != "" && !strings.Contains(what, w) {
 				what += ": " + w
 			}
 		}
@@ -126,8 +126,8 @@ func containerState(pod *corev1.Pod) corev1.ContainerState {
 	return pod.Status.ContainerStatuses[0].State
 }
 
-// oneLine makes a message of Kubernetes one line of at most 500 bytes.
-func oneLine(s string) string {
+// OneLine makes a message of Kubernetes one line of at most 500 bytes.
+func OneLine(s string) string {
 	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "?")
 	const most = 500
 	if len(s) > most {
@@ -136,26 +136,26 @@ func oneLine(s string) string {
 	return s
 }
 
-// warnings returns the last warning event about each pod of the namespace, by
-// the pod's name. They only add to a message, so that a failure to read them is
-// told in the log and forgotten.
-func (f *Fleet) warnings(ctx context.Context) map[string]string {
-	list, err := f.Client.CoreV1().Events(f.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.kind=Pod"})
+// Warnings returns the last warning event about each object of that kind in the
+// namespace, by the object's name. They only add to a message, so that a failure to
+// read them is told in the log and forgotten.
+func (f *Fleet) Warnings(ctx context.Context, kind string) map[string]string {
+	list, err := f.Client.CoreV1().Events(f.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.kind=" + kind})
 	if err != nil {
-		f.logf("::warning::cannot read events, which may say more about pods that did not start: %v", err)
+		f.logf("::warning::cannot read events, which may say more about what did not start: %v", err)
 		return nil
 	}
-	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return eventTime(a).Compare(eventTime(b)) })
+	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return EventTime(a).Compare(EventTime(b)) })
 	last := map[string]string{}
 	for _, e := range list.Items {
-		last[e.InvolvedObject.Name] = e.Reason + ": " + oneLine(e.Message)
+		last[e.InvolvedObject.Name] = e.Reason + ": " + OneLine(e.Message)
 	}
 	return last
 }
 
-// eventTime is when the event was seen last; sources of events fill in different
+// EventTime is when the event was seen last; sources of events fill in different
 // fields.
-func eventTime(e corev1.Event) time.Time {
+func EventTime(e corev1.Event) time.Time {
 	switch {
 	case e.Series != nil:
 		return e.Series.LastObservedTime.Time

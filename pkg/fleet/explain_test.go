@@ -69,8 +69,8 @@ func TestOneLine(t *testing.T) {
 		{"bad \xff byte", "bad ? byte"},
 		{strings.Repeat("é", 400), strings.Repeat("é", 250) + "..."},
 	} {
-		if got := oneLine(tt.in); got != tt.want {
-			t.Errorf("oneLine(%q) = %q, want %q", tt.in, got, tt.want)
+		if got := OneLine(tt.in); got != tt.want {
+			t.Errorf("OneLine(%q) = %q, want %q", tt.in, got, tt.want)
 		}
 	}
 }

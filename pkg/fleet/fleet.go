@@ -37,6 +37,10 @@ import (
 // needs it any more and Sweep removes it.
 const AnnotationExpires = "checkplan.dev/expires"
 
+// LabelPair is on the two VMs of a pair, and on their preflight pods: the number of
+// the pair in its worksheet.
+const LabelPair = "checkplan.dev/pair"
+
 // expiry is how long after its pod's own end a fixture is still left to its run,
 // which may be reading logs.
 const expiry = 10 * time.Minute
@@ -122,8 +126,9 @@ func (f *Fleet) openLog(ctx context.Context, pod string, options *corev1.PodLogO
 	return f.Client.CoreV1().Pods(f.Namespace).GetLogs(pod, options).Stream(ctx)
 }
 
-// labels of a fixture; an empty check or role leaves the label out.
-func (f *Fleet) labels(check string, role checkup.Role) labels.Set {
+// Labels select the fixtures of a check and role; an empty one leaves its label
+// out.
+func (f *Fleet) Labels(check string, role checkup.Role) labels.Set {
 	set := labels.Set{checkup.LabelRun: f.RunUID}
 	if check != "" {
 		set[checkup.LabelCheck] = check
@@ -134,19 +139,30 @@ func (f *Fleet) labels(check string, role checkup.Role) labels.Set {
 	return set
 }
 
-// fixtures selects every fixture of the run.
-func (f *Fleet) fixtures() string {
-	roles := make([]string, len(checkup.FixtureRoles))
-	for i, role := range checkup.FixtureRoles {
-		roles[i] = string(role)
+// roles are those of the fixtures that a fleet removes: every one but VMs, whose
+// pods and ConfigMaps are pkg/guest's.
+func roles() []string {
+	var roles []string
+	for _, role := range checkup.FixtureRoles {
+		if role != checkup.RoleGuest {
+			roles = append(roles, string(role))
+		}
 	}
-	return fmt.Sprintf("%s=%s,%s in (%s)", checkup.LabelRun, f.RunUID, checkup.LabelRole, strings.Join(roles, ","))
+	return roles
 }
 
-// owners is the ownerReferences of what this task uses. blockOwnerDeletion is
-// left false: it would need a right on the owner's finalizers, and nothing has
-// to wait for a fixture.
-func (f *Fleet) owners() []metav1.OwnerReference {
+// fixtures selects every fixture of the run.
+func (f *Fleet) fixtures() string {
+	return fmt.Sprintf("%s=%s,%s in (%s)", checkup.LabelRun, f.RunUID, checkup.LabelRole, strings.Join(roles(), ","))
+}
+
+// Owners is the ownerReferences of what this task uses; nil where there is no pod
+// that owns. blockOwnerDeletion is left false: it would need a right on the owner's
+// finalizers, and nothing has to wait for a fixture.
+func (f *Fleet) Owners() []metav1.OwnerReference {
+	if f.Owner == "" || f.OwnerUID == "" {
+		return nil
+	}
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: f.Owner, UID: f.OwnerUID}}
 }
 

@@ -48,7 +48,7 @@ func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*
 	f := &Fleet{Namespace: namespace, Plan: w.Plan, Image: image, Now: func() time.Time { return time.Time{} }}
 	agents, responders = make([]*corev1.Pod, len(w.Sources)), make([]*corev1.Pod, len(w.Targets))
 	for s, targets := range w.Assignments {
-		if len(targets) == 0 || w.Sources[s].Node == "" {
+		if len(targets) == 0 || w.Sources[s].Node == "" || w.Sources[s].VM != nil {
 			continue
 		}
 		if agents[s], err = f.agent(w, s); err != nil {
@@ -152,11 +152,11 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 	meta := metav1.ObjectMeta{
 		Name:      checkup.ObjectName(f.RunUID, w.Check, role, e.Name()),
 		Namespace: f.Namespace,
-		Labels:    f.labels(w.Check, role),
+		Labels:    f.Labels(w.Check, role),
 		Annotations: map[string]string{
 			AnnotationExpires: f.now().Add(life + expiry).UTC().Format(time.RFC3339),
 		},
-		OwnerReferences: f.owners(),
+		OwnerReferences: f.Owners(),
 	}
 	meta.Labels[checkup.LabelPlan] = f.Plan
 	meta.Labels[checkup.LabelManagedBy] = checkup.ManagedBy

@@ -78,7 +78,7 @@ func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 	for {
 		found, err := f.list(ctx, f.fixtures())
 		if err != nil {
-			if ctx.Err() == nil && passing(err) && sleep(ctx, f.retry()) {
+			if ctx.Err() == nil && Passing(err) && sleep(ctx, f.retry()) {
 				continue
 			}
 			return left, errors.Join(problems, err)
@@ -156,12 +156,8 @@ func (f *Fleet) remove(ctx context.Context, x fixture, options metav1.DeleteOpti
 // own end. It neither waits nor asks for the runs, which would need a right on
 // them. It returns how many it deleted.
 func (f *Fleet) Sweep(ctx context.Context) (int, error) {
-	roles := make([]string, len(checkup.FixtureRoles))
-	for i, role := range checkup.FixtureRoles {
-		roles[i] = string(role)
-	}
 	var stale []fixture
-	for _, role := range roles {
+	for _, role := range roles() {
 		found, err := f.list(ctx, labels.Set{checkup.LabelPlan: f.Plan, checkup.LabelRole: role}.String())
 		if err != nil {
 			return 0, err
@@ -207,7 +203,7 @@ const (
 )
 
 // Evidence gathers what there is to see of the fixture pods of the run that went
-// wrong, of at most 20 of them: responders that are not ready, agents that did
+// wrong, of at most 20 of them: responders that are not ready, others that did
 // not succeed. What cannot be read is left out: the manifest is always there.
 func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 	list, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: f.fixtures()})
@@ -217,9 +213,9 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 	var wrong []*corev1.Pod
 	for i := range list.Items {
 		pod := &list.Items[i]
-		fine := ready(pod)
-		if checkup.Role(pod.Labels[checkup.LabelRole]) == checkup.RoleAgent {
-			fine = pod.Status.Phase == corev1.PodSucceeded
+		fine := pod.Status.Phase == corev1.PodSucceeded
+		if checkup.Role(pod.Labels[checkup.LabelRole]) == checkup.RoleResponder {
+			fine = ready(pod)
 		}
 		if !fine {
 			wrong = append(wrong, pod)
@@ -233,7 +229,7 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 		f.logf("evidence is kept of the first %d of %d pods that went wrong", evidencePods, n)
 		wrong = wrong[:evidencePods]
 	}
-	warnings := f.warnings(ctx)
+	warnings := f.Warnings(ctx, "Pod")
 	kept := make([]Evidence, len(wrong))
 	all(len(wrong), func(i int) error {
 		pod := wrong[i]
@@ -249,18 +245,18 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 		defer cancel()
 		log, err := f.openLog(ctx, pod.Name, &corev1.PodLogOptions{})
 		if err != nil {
-			kept[i].Log = oneLine("cannot be read: " + err.Error())
+			kept[i].Log = OneLine("cannot be read: " + err.Error())
 			return nil
 		}
 		defer log.Close()
-		kept[i].Log = tail(log, evidenceLog)
+		kept[i].Log = Tail(log, evidenceLog)
 		return nil
 	})
 	return kept, nil
 }
 
-// tail returns the last n bytes that the reader gives before it ends or fails.
-func tail(r io.Reader, n int) string {
+// Tail returns the last n bytes that the reader gives before it ends or fails.
+func Tail(r io.Reader, n int) string {
 	var end []byte
 	buf := make([]byte, n)
 	for {

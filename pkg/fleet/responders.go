@@ -56,7 +56,7 @@ func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roste
 	waiting := map[string]int{} // by the pod's name, the target
 	for i, t := range targets {
 		if errs[i] != nil {
-			roster.Targets[t].Cause = setupCause("its responder was not created: " + oneLine(errs[i].Error()))
+			roster.Targets[t].Cause = setupCause("its responder was not created: " + OneLine(errs[i].Error()))
 			continue
 		}
 		waiting[pods[i].Name] = t
@@ -72,7 +72,7 @@ func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roste
 		return fmt.Errorf("wait for responders: %w", context.Cause(ctx))
 	}
 	if len(left) > 0 {
-		warnings := f.warnings(ctx)
+		warnings := f.Warnings(ctx, "Pod")
 		for name, t := range waiting {
 			pod, ok := left[name]
 			switch {
@@ -131,7 +131,7 @@ func (f *Fleet) awaitReady(ctx context.Context, w *checkup.Worksheet, roster *ch
 		}
 	}
 	consider()
-	err := f.watch(ctx, f.labels(w.Check, checkup.RoleResponder), func(pod *corev1.Pod, gone bool) {
+	err := f.watch(ctx, f.Labels(w.Check, checkup.RoleResponder), func(pod *corev1.Pod, gone bool) {
 		if _, ok := left[pod.Name]; !ok {
 			return
 		}
@@ -195,7 +195,7 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 	if len(alive) == 0 {
 		return nil
 	}
-	list, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: f.labels(w.Check, checkup.RoleResponder).String()})
+	list, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: f.Labels(w.Check, checkup.RoleResponder).String()})
 	if err != nil {
 		return fmt.Errorf("look after the responders: %w", err)
 	}
@@ -254,6 +254,6 @@ func (f *Fleet) Receptions(ctx context.Context, w *checkup.Worksheet, roster *ch
 		return nil
 	})
 	if err := errors.Join(errs...); err != nil {
-		f.logf("::warning::what some responders received is not known: %s", oneLine(err.Error()))
+		f.logf("::warning::what some responders received is not known: %s", OneLine(err.Error()))
 	}
 }

@@ -74,6 +74,9 @@ func (f *Fleet) create(ctx context.Context, pod *corev1.Pod) error {
 			case old.Labels[checkup.LabelRun] != f.RunUID:
 				return fmt.Errorf("create pod %s: there is one of that name which is not of this run; delete it", pod.Name)
 			case old.DeletionTimestamp == nil && old.Status.Phase != corev1.PodFailed:
+				if old.Labels[checkup.LabelRole] == string(checkup.RolePreflight) { // over in a moment
+					return nil
+				}
 				return f.own(ctx, pod.Name)
 			case old.DeletionTimestamp == nil:
 				err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID}})
@@ -91,15 +94,15 @@ func (f *Fleet) create(ctx context.Context, pod *corev1.Pod) error {
 		if err == nil {
 			return nil
 		}
-		if try++; try > tries || !passing(err) || !sleep(ctx, f.retry()) {
+		if try++; try > tries || !Passing(err) || !sleep(ctx, f.retry()) {
 			return fmt.Errorf("create pod %s: %w", pod.Name, err)
 		}
 	}
 }
 
-// passing reports whether an error of the API server may not come again: it did
+// Passing reports whether an error of the API server may not come again: it did
 // not decide about the request itself.
-func passing(err error) bool {
+func Passing(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
@@ -110,7 +113,7 @@ func passing(err error) bool {
 
 // own makes this task's pod the only owner of a pod.
 func (f *Fleet) own(ctx context.Context, pod string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": f.owners()}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": f.Owners()}})
 	if err != nil {
 		return fmt.Errorf("encode the owner of pod %s: %w", pod, err)
 	}

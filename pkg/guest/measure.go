@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/console"
+	"github.com/checkplan/checkplan/pkg/fleet"
+)
+
+// limits of an order: none that a VM with one target comes near.
+var limits = checkup.Limits{PacketsPerSecond: 1000, Concurrency: 16}
+
+const (
+	// connectivityInterval is the longest interval at which a target measures whether
+	// it reaches its source.
+	connectivityInterval = checkup.Duration(time.Second)
+	// answerTime is how long a VM that did not answer all is asked on its console
+	// whether it is there.
+	answerTime = 10 * time.Second
+)
+
+// Measure has the VMs of the worksheet measure, all pairs at once: first the target
+// whether it reaches the source, then the source for the whole duration. What they
+// tell goes to the sink as it comes, and each source once when nothing more will come
+// from it. It takes at most the worksheet's probe timeout. progress, if not nil, is
+// called with every change, one call at a time.
+//
+// A VM that did not answer because it was not there any more gets a Cause in the
+// roster: that is no fact about the network. When ctx is done earlier, Measure tells
+// the sink of every source as it is then, and returns.
+func (g *Guests) Measure(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, sink fleet.Sink, progress func(fleet.Progress)) {
+	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
+	defer cancel()
+	m := &measuring{Guests: g, w: w, roster: roster, sink: sink, told: progress, until: time.Now().Add(time.Duration(w.AgentDeadline()))}
+	m.progress.Pairs = w.CountPairs()
+	var sources []int // of pairs that can be measured
+	for source := 0; source+1 < len(w.Sources); source += 2 {
+		up := true
+		for _, vm := range []int{source, peer(source)} {
+			if cause := m.absent(vm); cause != nil {
+				up = false
+				sink.Source(checkup.Source{Source: vm, Pod: roster.Targets[vm].Pod, Cause: cause})
+			}
+		}
+		if up {
+			sources = append(sources, source)
+		}
+	}
+	m.progress.Agents = 2 * len(sources)
+	var wg sync.WaitGroup
+	for _, source := range sources {
+		wg.Go(func() { m.pair(ctx, deadline, source) })
+	}
+	wg.Wait()
+}
+
+// measuring is one run of Measure.
+type measuring struct {
+	*Guests
+	w      *checkup.Worksheet
+	roster *checkup.Roster // each pair's goroutine uses its own entries
+	sink   fleet.Sink
+	until  time.Time // when VMs must have told all
+
+	mu       sync.Mutex // guards following, and serialises told
+	progress fleet.Progress
+	told     func(fleet.Progress)
+}
+
+// advance changes the progress and tells of it.
+func (m *measuring) advance(change func(*fleet.Progress)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(&m.progress)
+	if m.told != nil {
+		m.told(m.progress)
+	}
+}
+
+// absent says why nothing can be measured from a VM: it, or the other of its pair, is
+// not up. nil if both are.
+func (m *measuring) absent(vm int) *checkup.Cause {
+	if cause := m.roster.Targets[vm].Cause; cause != nil {
+		return cause
+	}
+	if cause := m.roster.Targets[peer(vm)].Cause; cause != nil {
+		return &checkup.Cause{Stage: cause.Stage, Message: fmt.Sprintf("VM %s: %s", m.w.Sources[peer(vm)].Name(), cause.Message)}
+	}
+	return nil
+}
+
+// speaker is a VM that measures.
+type speaker struct {
+	*console.Guest
+	vm     int
+	name   string
+	source checkup.Source
+	// pairs of the VM, and whether an observation came in.
+	pairs    map[checkup.Pair]bool
+	measured int
+	lossy    bool  // not all was answered
+	err      error // of its console
+}
+
+// pair measures one pair of VMs.
+func (m *measuring) pair(ctx, deadline context.Context, source int) {
+	var speakers [2]*speaker
+	var wg sync.WaitGroup
+	for i, vm := range []int{source, peer(source)} {
+		s := &speaker{Guest: m.console(m.w, vm), vm: vm, name: m.nameOf(m.w, vm), pairs: map[checkup.Pair]bool{}}
+		s.source = checkup.Source{Source: vm, Pod: m.roster.Targets[vm].Pod}
+		for p := range m.w.PairsOf(vm) {
+			s.pairs[p] = false
+		}
+		defer s.Close()
+		speakers[i] = s
+		wg.Go(func() {
+			if s.err = s.Ready(deadline); s.err == nil {
+				m.advance(func(p *fleet.Progress) { p.Started++ })
+			}
+		})
+	}
+	wg.Wait()
+	from, to := speakers[0], speakers[1]
+	if from.err == nil && to.err == nil {
+		for _, s := range []*speaker{to, from} { // one that fails does not keep the other from measuring
+			s.err = s.Measure(deadline, m.order(s), func(message checkup.Message) { m.take(s, message) })
+		}
+	}
+	m.conclude(ctx, from, to)
+}
+
+// order is what a VM is told to do. A target leaves the source its time.
+func (m *measuring) order(s *speaker) checkup.Order {
+	w, vm := m.w, m.w.Sources[s.vm].VM
+	left := time.Until(m.until)
+	if vm.Target {
+		left -= time.Duration(w.Guests.Duration)
+	}
+	order := checkup.Order{
+		Source:     s.vm,
+		Seed:       w.Seed + uint64(w.Round)<<32 + uint64(s.vm),
+		Limits:     limits,
+		IPFamilies: w.IPFamilies,
+		Deadline:   checkup.Duration(max(time.Second, left)),
+		Own:        addresses(vm.Addresses),
+		Unused:     addresses(vm.Unused),
+	}
+	for _, t := range w.Assignments[s.vm] {
+		order.Targets = append(order.Targets, checkup.OrderTarget{Target: t, Addresses: m.roster.Targets[t].Addresses})
+	}
+	for _, p := range w.Probes {
+		for pair := range s.pairs { // all have the same
+			p.Count = w.Measurements(pair)
+		}
+		if vm.Target {
+			p.Interval = min(p.Interval, connectivityInterval)
+		}
+		order.Probes = append(order.Probes, p)
+	}
+	return order
+}
+
+// take takes one message of a VM. What makes no sense is passed over: the console has
+// made sure that it came over as it was said.
+func (m *measuring) take(s *speaker, message checkup.Message) {
+	switch {
+	case message.Control != nil:
+		same := func(c checkup.Control) bool {
+			return c.Family == message.Control.Family && c.Name == message.Control.Name
+		}
+		if i := slices.IndexFunc(s.source.Controls, same); i >= 0 {
+			s.source.Controls[i] = *message.Control
+			return
+		}
+		s.source.Controls = append(s.source.Controls, *message.Control)
+	case message.Observation != nil:
+		o := message.Observation
+		if known, expected := s.pairs[o.Pair]; !expected || known {
+			return
+		}
+		s.pairs[o.Pair] = true
+		s.measured++
+		s.lossy = s.lossy || o.Unmeasured == nil && o.Received < o.Sent
+		m.sink.Observation(*o)
+		m.advance(func(p *fleet.Progress) { p.Measured++ })
+	case message.End != nil:
+		s.source.End = message.End
+	}
+}
+
+// conclude tells what became of the two VMs of a pair.
+func (m *measuring) conclude(ctx context.Context, from, to *speaker) {
+	stopped := ctx.Err() != nil
+	// The deadline is over for measuring, not for finding out what went wrong.
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*answerTime)
+	defer cancel()
+	for s, other := range map[*speaker]*speaker{from: to, to: from} {
+		if s.lossy && other.err == nil && !stopped {
+			asking, done := context.WithTimeout(after, answerTime)
+			other.err = other.Ready(asking)
+			done()
+		}
+	}
+	var seen *sight
+	if (from.err != nil || to.err != nil) && !stopped {
+		var err error
+		if seen, err = m.see(after, m.w.Check); err != nil {
+			m.logf("::warning::why VMs were lost is not known: %v", err)
+		}
+	}
+	for s, other := range map[*speaker]*speaker{from: to, to: from} {
+		if s.err != nil && other.lossy && !stopped {
+			m.roster.Targets[s.vm].Cause = m.why(s, other, seen, stopped)
+		}
+	}
+	for _, s := range []*speaker{from, to} {
+		other := from
+		if s == from {
+			other = to
+		}
+		if s.source.End == nil || s.measured < s.source.End.Observations || m.roster.Targets[s.vm].Cause != nil {
+			s.source.Cause = m.why(s, other, seen, stopped)
+			m.logf("::warning::VM %s: %s", m.w.Sources[s.vm].Name(), s.source.Cause.Message)
+		}
+		m.sink.Source(s.source)
+	}
+}
+
+// why says why a VM did not come to its end, or is not there any more.
+func (m *measuring) why(s, other *speaker, seen *sight, stopped bool) *checkup.Cause {
+	cause := &checkup.Cause{Stage: checkup.StageCollect}
+	switch lost := seen.lost(s.name); {
+	case stopped:
+		cause.Message = "the probe task was stopped before the VM came to its end"
+	case s.err != nil && lost != "":
+		cause.Message = "lost while measuring: " + lost
+	case s.err != nil:
+		cause.Message = "lost while measuring: " + oneLine(s.err)
+	case other.err != nil && s.measured == 0:
+		cause.Message = fmt.Sprintf("VM %s: %s", m.w.Sources[other.vm].Name(), m.why(other, s, seen, stopped).Message)
+	case s.source.End == nil:
+		cause.Message = "the VM did not say that it came to its end"
+	default:
+		cause.Message = fmt.Sprintf("the VM told of %d observations, but not all of them came in", s.source.End.Observations)
+	}
+	return cause
+}

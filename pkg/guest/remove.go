@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/fleet"
+)
+
+// all is what there is of VMs: they, their pods, and what owns them.
+type all struct {
+	vmis    []kubevirtv1.VirtualMachineInstance
+	pods    []corev1.Pod
+	anchors []corev1.ConfigMap
+}
+
+// names of all that is there, as kind/name, VMs first.
+func (a *all) names() []string {
+	var names []string
+	for _, vmi := range a.vmis {
+		names = append(names, "virtualmachineinstance/"+vmi.Name)
+	}
+	for _, pod := range a.pods {
+		names = append(names, "pod/"+pod.Name)
+	}
+	for _, cm := range a.anchors {
+		names = append(names, "configmap/"+cm.Name)
+	}
+	return names
+}
+
+// list lists what the selector matches.
+func (g *Guests) list(ctx context.Context, selector string) (*all, error) {
+	options := metav1.ListOptions{LabelSelector: selector}
+	vmis, err := g.vmis().List(ctx, options)
+	if err != nil && !apierrors.IsNotFound(err) { // KubeVirt may have been removed
+		return nil, fmt.Errorf("list VMs: %w", err)
+	}
+	found := &all{}
+	if err == nil {
+		found.vmis = vmis.Items
+	}
+	pods, err := g.Fleet.Client.CoreV1().Pods(g.Fleet.Namespace).List(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("list the VMs' pods: %w", err)
+	}
+	anchors, err := g.Fleet.Client.CoreV1().ConfigMaps(g.Fleet.Namespace).List(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("list the VMs' owners: %w", err)
+	}
+	found.pods, found.anchors = pods.Items, anchors.Items
+	return found, nil
+}
+
+// Left names what is left of the VMs of the run, as kind/name.
+func (g *Guests) Left(ctx context.Context) ([]string, error) {
+	found, err := g.list(ctx, g.Fleet.Labels("", checkup.RoleGuest).String())
+	if err != nil {
+		return nil, err
+	}
+	return found.names(), nil
+}
+
+// Remove deletes every VM of the run and waits until they and their pods are gone, or
+// ctx is done. It returns the names of what is left, as kind/name.
+//
+// A pod whose kubelet does not answer is taken out of the API a while after its grace
+// period (Force), and KubeVirt lets go of its VM then; kubelet and virt-handler end
+// what still runs when they come back.
+func (g *Guests) Remove(ctx context.Context) (left []string, err error) {
+	asked := map[types.UID]time.Time{}
+	for {
+		found, err := g.list(ctx, g.Fleet.Labels("", checkup.RoleGuest).String())
+		if err != nil {
+			if ctx.Err() == nil && fleet.Passing(err) && sleep(ctx, g.poll()) {
+				continue
+			}
+			return left, err
+		}
+		left = found.names()
+		if len(left) == 0 {
+			return nil, nil
+		}
+		problems := g.removeOnce(ctx, found, asked)
+		if apierrors.IsForbidden(problems) || !sleep(ctx, g.poll()) {
+			return left, problems
+		}
+	}
+}
+
+// removeOnce asks what was found to go, where it was not asked before. Pods go with
+// their VMs, the anchors when there are no VMs to be owned.
+func (g *Guests) removeOnce(ctx context.Context, found *all, asked map[types.UID]time.Time) error {
+	var group errgroup.Group
+	group.SetLimit(concurrency)
+	now := time.Now()
+	for i := range found.vmis {
+		vmi := &found.vmis[i]
+		if _, before := asked[vmi.UID]; before || vmi.DeletionTimestamp != nil {
+			continue
+		}
+		asked[vmi.UID] = now
+		group.Go(func() error { return g.deleteVMI(ctx, vmi) })
+	}
+	for i := range found.pods {
+		pod := &found.pods[i]
+		since, before := asked[pod.UID]
+		switch {
+		case pod.DeletionTimestamp == nil && len(found.vmis) > 0: // it goes with its VM
+			continue
+		case !before:
+			asked[pod.UID] = now
+			if pod.DeletionTimestamp == nil {
+				group.Go(func() error { return g.deletePod(ctx, pod, metav1.DeleteOptions{}) })
+			}
+			continue
+		}
+		if now.Sub(since) > time.Duration(deletionGrace(pod))*time.Second+cmp.Or(g.Force, 15*time.Second) {
+			g.logf("::warning::pod/%s of a VM on node %s did not end: taken out of the API; the node's kubelet ends its containers when it answers again", pod.Name, pod.Spec.NodeName)
+			asked[pod.UID] = now
+			group.Go(func() error {
+				return g.deletePod(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
+			})
+		}
+	}
+	if len(found.vmis) == 0 {
+		for i := range found.anchors {
+			group.Go(func() error { return g.deleteAnchor(ctx, &found.anchors[i]) })
+		}
+	}
+	return group.Wait()
+}
+
+// deletionGrace is how long a pod that is being deleted has to end, in seconds.
+func deletionGrace(pod *corev1.Pod) int64 {
+	for _, period := range []*int64{pod.DeletionGracePeriodSeconds, pod.Spec.TerminationGracePeriodSeconds} {
+		if period != nil {
+			return *period
+		}
+	}
+	return 30 // Kubernetes' default
+}
+
+func (g *Guests) deleteVMI(ctx context.Context, vmi *kubevirtv1.VirtualMachineInstance) error {
+	err := g.vmis().Delete(ctx, vmi.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &vmi.UID}})
+	return deletion(err, "virtualmachineinstance/"+vmi.Name)
+}
+
+func (g *Guests) deletePod(ctx context.Context, pod *corev1.Pod, options metav1.DeleteOptions) error {
+	options.Preconditions = &metav1.Preconditions{UID: &pod.UID}
+	return deletion(g.Fleet.Client.CoreV1().Pods(g.Fleet.Namespace).Delete(ctx, pod.Name, options), "pod/"+pod.Name)
+}
+
+func (g *Guests) deleteAnchor(ctx context.Context, cm *corev1.ConfigMap) error {
+	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID}}
+	return deletion(g.Fleet.Client.CoreV1().ConfigMaps(g.Fleet.Namespace).Delete(ctx, cm.Name, options), "configmap/"+cm.Name)
+}
+
+// deletion is the error of a deletion. It is none if the object is gone, or another
+// one of its name is there now.
+func deletion(err error, what string) error {
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return fmt.Errorf("delete %s: %w", what, err)
+}
+
+// Sweep deletes the VMs of other runs of the plan that no run needs any more, as
+// fleet.Sweep does with pods. It returns how many it deleted.
+func (g *Guests) Sweep(ctx context.Context) (int, error) {
+	selector := g.Fleet.Labels("", checkup.RoleGuest)
+	delete(selector, checkup.LabelRun)
+	selector[checkup.LabelPlan] = g.Fleet.Plan
+	found, err := g.list(ctx, selector.String())
+	if err != nil {
+		return 0, err
+	}
+	stale := func(meta metav1.ObjectMeta) bool {
+		expires, err := time.Parse(time.RFC3339, meta.Annotations[fleet.AnnotationExpires])
+		return err == nil && expires.Before(g.now()) && meta.Labels[checkup.LabelRun] != g.Fleet.RunUID
+	}
+	n := 0
+	var problems []error
+	deleted := func(err error) {
+		if err == nil {
+			n++
+		}
+		problems = append(problems, err)
+	}
+	for i := range found.vmis {
+		if stale(found.vmis[i].ObjectMeta) {
+			deleted(g.deleteVMI(ctx, &found.vmis[i]))
+		}
+	}
+	for i := range found.anchors {
+		if stale(found.anchors[i].ObjectMeta) {
+			deleted(g.deleteAnchor(ctx, &found.anchors[i]))
+		}
+	}
+	return n, errors.Join(problems...)
+}
+
+// Evidence is what is kept of a VM of a check that did not pass.
+type Evidence struct {
+	VM    string `json:"vm"`
+	Check string `json:"check"`
+	Node  string `json:"node,omitempty"`
+	Phase string `json:"phase,omitempty"`
+	// Events about the VM and its pod, oldest first, a line each.
+	Events []string `json:"events,omitempty"`
+	// Logs holds the ends of the logs of the pod's containers: compute is
+	// virt-launcher's, guest-console-log that of the serial console since the VM began.
+	Logs map[string]string `json:"logs,omitempty"`
+	// Manifest and Pod are as the API server has them; Pod is nil if there is none.
+	Manifest *kubevirtv1.VirtualMachineInstance `json:"manifest"`
+	Pod      *corev1.Pod                        `json:"pod,omitempty"`
+}
+
+const (
+	// evidenceVMs is of how many VMs evidence is kept.
+	evidenceVMs = 20
+	// evidenceLog is how much of a log is kept, from its end, in bytes.
+	evidenceLog = 64 << 10
+	// evidenceEvents is how many events of a VM are kept, the last ones.
+	evidenceEvents = 50
+)
+
+// The containers of a VM's pod that have something to say.
+var evidenceContainers = []string{"compute", "guest-console-log"}
+
+// Evidence gathers what there is to see of the VMs of the checks, of at most 20 of
+// them, whether or not they look well. What cannot be read is left out: the manifest
+// is always there.
+func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, error) {
+	found, err := g.list(ctx, g.Fleet.Labels("", checkup.RoleGuest).String())
+	if err != nil {
+		return nil, err
+	}
+	vmis := slices.DeleteFunc(found.vmis, func(vmi kubevirtv1.VirtualMachineInstance) bool {
+		return !slices.Contains(checks, vmi.Labels[checkup.LabelCheck])
+	})
+	if len(vmis) == 0 {
+		return nil, nil
+	}
+	slices.SortFunc(vmis, func(a, b kubevirtv1.VirtualMachineInstance) int { return strings.Compare(a.Name, b.Name) })
+	if n := len(vmis); n > evidenceVMs {
+		g.logf("evidence is kept of the first %d of %d VMs", evidenceVMs, n)
+		vmis = vmis[:evidenceVMs]
+	}
+	events, err := g.Fleet.Client.CoreV1().Events(g.Fleet.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		g.logf("::warning::cannot read events of the VMs: %v", err)
+		events = &corev1.EventList{}
+	}
+	slices.SortStableFunc(events.Items, func(a, b corev1.Event) int { return fleet.EventTime(a).Compare(fleet.EventTime(b)) })
+	kept := make([]Evidence, len(vmis))
+	var group errgroup.Group
+	group.SetLimit(concurrency)
+	for i := range vmis {
+		vmi := &vmis[i]
+		vmi.ManagedFields = nil
+		e := &kept[i]
+		*e = Evidence{VM: vmi.Name, Check: vmi.Labels[checkup.LabelCheck], Node: vmi.Status.NodeName, Phase: string(vmi.Status.Phase), Manifest: vmi}
+		for j := range found.pods {
+			if found.pods[j].Labels[kubevirtv1.CreatedByLabel] == string(vmi.UID) {
+				e.Pod = &found.pods[j]
+				e.Pod.ManagedFields = nil
+			}
+		}
+		for _, event := range events.Items {
+			about := event.InvolvedObject
+			if about.Name == vmi.Name || e.Pod != nil && about.Name == e.Pod.Name {
+				e.Events = append(e.Events, fmt.Sprintf("%s %s %s: %s: %s", fleet.EventTime(event).UTC().Format(time.RFC3339), event.Type, about.Kind, event.Reason, fleet.OneLine(event.Message)))
+			}
+		}
+		e.Events = e.Events[max(0, len(e.Events)-evidenceEvents):]
+		group.Go(func() error {
+			e.Logs = g.logs(ctx, e.Pod)
+			return nil
+		})
+	}
+	_ = group.Wait() // what cannot be read is left out
+	return kept, nil
+}
+
+// logs are the ends of the logs of a VM's pod; nil if it has none.
+func (g *Guests) logs(ctx context.Context, pod *corev1.Pod) map[string]string {
+	if pod == nil || pod.Spec.NodeName == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // its kubelet may not answer
+	defer cancel()
+	logs := map[string]string{}
+	for _, container := range evidenceContainers {
+		log, err := g.openLog(ctx, pod.Name, container)
+		if err != nil {
+			logs[container] = fleet.OneLine("cannot be read: " + err.Error())
+			continue
+		}
+		logs[container] = fleet.Tail(log, evidenceLog)
+		log.Close()
+	}
+	return logs
+}
+
+func (g *Guests) openLog(ctx context.Context, pod, container string) (io.ReadCloser, error) {
+	options := &corev1.PodLogOptions{Container: container}
+	if g.Fleet.OpenLog != nil {
+		return g.Fleet.OpenLog(ctx, pod, options)
+	}
+	return g.Fleet.Client.CoreV1().Pods(g.Fleet.Namespace).GetLogs(pod, options).Stream(ctx)
+}

@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/console"
+	"github.com/checkplan/checkplan/pkg/fleet"
+)
+
+// Start starts the VMs of the worksheet and waits until each answers on its console,
+// for at most the worksheet's setup timeout. It fills in the roster, one entry per
+// VM; what did not come up has a Cause there (stage setup). Before a VM is created, a
+// preflight pod makes sure that its network can be had. Each pair goes on by itself:
+// one that lacks a VM is not waited for.
+//
+// progress, if not nil, is called whenever the number of VMs that answer changes.
+func (g *Guests) Start(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, progress func(ready, of int)) error {
+	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.Timeouts.Setup))
+	defer cancel()
+	s := &starting{Guests: g, w: w, roster: roster, began: time.Now()}
+	for vm, e := range w.Sources {
+		if e.Cause != nil {
+			roster.Targets[vm].Cause = e.Cause
+		}
+	}
+	s.excuse()
+	if err := s.preflight(deadline); err != nil {
+		return err
+	}
+	err := s.create(deadline)
+	if err == nil && len(s.vms) > 0 {
+		err = s.await(ctx, deadline, progress)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("wait for VMs: %w", context.Cause(ctx))
+	}
+	if err != nil {
+		return err
+	}
+	for vm, e := range roster.Targets {
+		if e.Cause != nil {
+			g.logf("::warning::VM %s: %s", w.Sources[vm].Name(), e.Cause.Message)
+		}
+	}
+	return nil
+}
+
+// starting is one run of Start.
+type starting struct {
+	*Guests
+	w      *checkup.Worksheet
+	roster *checkup.Roster
+	began  time.Time
+	vms    []*vm // that were created
+}
+
+// vm is a VM that is waited for.
+type vm struct {
+	index   int
+	name    string
+	created time.Time
+	booting func()    // ends the wait for its console; nil before there is one
+	ready   bool      // it answers
+	phase   string    // as last seen
+	trouble string    // what keeps it from coming up, as last seen
+	since   time.Time // since when there is trouble
+}
+
+// cause gives a VM a cause, and with it the other one of its pair.
+func (s *starting) cause(vm int, cause *checkup.Cause) {
+	s.roster.Targets[vm].Cause = cause
+	s.excuse()
+}
+
+// excuse gives each VM whose pair lacks the other one a cause, unless it is up.
+func (s *starting) excuse() {
+	for vm := range s.roster.Targets {
+		other := s.roster.Targets[peer(vm)].Cause
+		if entry := &s.roster.Targets[vm]; entry.Cause == nil && entry.Pod == "" && other != nil {
+			entry.Cause = &checkup.Cause{Stage: other.Stage, Message: fmt.Sprintf("not waited for, because of VM %s: %s", s.w.Sources[peer(vm)].Name(), other.Message)}
+		}
+	}
+}
+
+// preflight finds out whether the networks can be had. SR-IOV devices are left to
+// the VMs: a pod that takes one unbinds it from its driver.
+func (s *starting) preflight(ctx context.Context) error {
+	var vms []int
+	for vm, e := range s.w.Sources {
+		if s.roster.Targets[vm].Cause == nil && e.VM.Binding != checkup.BindingSRIOV {
+			vms = append(vms, vm)
+		}
+	}
+	if len(vms) == 0 {
+		return nil
+	}
+	s.logf("attaching %d preflight pods", len(vms))
+	found, err := s.Fleet.Preflight(ctx, s.w, vms)
+	if err != nil {
+		return err
+	}
+	for _, vm := range vms {
+		if cause := found[vm].Cause; cause != nil {
+			s.roster.Targets[vm].Cause = cause
+		}
+	}
+	s.excuse()
+	return nil
+}
+
+// create creates the anchor and the VMs that nothing speaks against.
+func (s *starting) create(ctx context.Context) error {
+	var vmis []*kubevirtv1.VirtualMachineInstance
+	var indexes []int
+	for i := range s.w.Sources {
+		if s.roster.Targets[i].Cause != nil {
+			continue
+		}
+		vmi, err := s.VMI(s.w, i)
+		if err != nil {
+			return fmt.Errorf("VM %s: %w", s.w.Sources[i].Name(), err)
+		}
+		vmis, indexes = append(vmis, vmi), append(indexes, i)
+	}
+	if len(vmis) == 0 {
+		return nil
+	}
+	owner, err := s.writeAnchor(ctx, s.w)
+	if err != nil {
+		return err
+	}
+	s.logf("starting %d VMs", len(vmis))
+	errs := make([]error, len(vmis))
+	var group errgroup.Group
+	group.SetLimit(concurrency)
+	for i, vmi := range vmis {
+		vmi.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
+		group.Go(func() error {
+			errs[i] = s.createVMI(ctx, vmi)
+			return nil
+		})
+	}
+	_ = group.Wait() // the errors are in errs
+	none := true
+	for i, err := range errs {
+		if err != nil {
+			s.cause(indexes[i], setupCause("it was not created: %s", fleet.OneLine(err.Error())))
+			continue
+		}
+		none = false
+		s.vms = append(s.vms, &vm{index: indexes[i], name: vmis[i].Name, created: time.Now()})
+	}
+	if none {
+		return fmt.Errorf("none of %d VMs could be created: %w", len(vmis), errs[0])
+	}
+	return nil
+}
+
+// tries is how often a request that failed for a passing reason is made.
+const tries = 5
+
+// createVMI makes a VM, or goes on with the one that an earlier try of the task made.
+// One that has ended is replaced.
+func (g *Guests) createVMI(ctx context.Context, vmi *kubevirtv1.VirtualMachineInstance) error {
+	for try := 1; ; {
+		_, err := g.vmis().Create(ctx, vmi, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			var old *kubevirtv1.VirtualMachineInstance
+			old, err = g.vmis().Get(ctx, vmi.Name, metav1.GetOptions{})
+			switch {
+			case apierrors.IsNotFound(err): // it went between the two requests
+				continue
+			case err != nil:
+			case old.Labels[checkup.LabelRun] != g.Fleet.RunUID:
+				return fmt.Errorf("create VM %s: there is one of that name which is not of this run; delete it", vmi.Name)
+			case old.DeletionTimestamp == nil && !old.IsFinal():
+				return nil
+			default:
+				if old.DeletionTimestamp == nil {
+					err = g.deleteVMI(ctx, old)
+				}
+				if err != nil {
+					return fmt.Errorf("replace VM %s of an earlier try: %w", vmi.Name, err)
+				}
+				if !sleep(ctx, g.poll()) {
+					return fmt.Errorf("create VM %s: one of an earlier try is still being deleted: %w", vmi.Name, context.Cause(ctx))
+				}
+				continue
+			}
+		}
+		if err == nil {
+			return nil
+		}
+		if try++; try > tries || !fleet.Passing(err) || !sleep(ctx, g.poll()) {
+			return fmt.Errorf("create VM %s: %w", vmi.Name, err)
+		}
+	}
+}
+
+// writeAnchor makes this task's pod the owner of the ConfigMap that owns the VMs of
+// the check, and makes it if it is not there.
+func (g *Guests) writeAnchor(ctx context.Context, w *checkup.Worksheet) (*corev1.ConfigMap, error) {
+	anchor := g.anchor(w)
+	client := g.Fleet.Client.CoreV1().ConfigMaps(g.Fleet.Namespace)
+	for try := 1; ; try++ {
+		written, err := client.Update(ctx, anchor, metav1.UpdateOptions{})
+		if apierrors.IsNotFound(err) {
+			written, err = client.Create(ctx, anchor, metav1.CreateOptions{})
+		}
+		if err == nil {
+			return written, nil
+		}
+		again := fleet.Passing(err) || apierrors.IsAlreadyExists(err) // somebody was faster
+		if try == tries || !again || !sleep(ctx, g.poll()) {
+			return nil, fmt.Errorf("write the owner of the VMs, ConfigMap %s: %w", anchor.Name, err)
+		}
+	}
+}
+
+// TakeOver makes the VMs of a check the property of this task's pod, so that they go
+// when it goes, and no longer with setup's.
+func (g *Guests) TakeOver(ctx context.Context, w *checkup.Worksheet) error {
+	for _, e := range w.Sources {
+		if e.Cause == nil { // there may be VMs
+			_, err := g.writeAnchor(ctx, w)
+			return err
+		}
+	}
+	return nil
+}
+
+// booted is the end of the wait for a console.
+type booted struct {
+	*vm
+	err error
+}
+
+// await looks at the VMs from time to time until each is up or has a cause.
+func (s *starting) await(ctx, deadline context.Context, progress func(ready, of int)) error {
+	consoles := make(chan booted)
+	pending := 0 // consoles that are waited for
+	tell := func() {
+		if progress != nil {
+			n := 0
+			for _, v := range s.vms {
+				if v.ready {
+					n++
+				}
+			}
+			progress(n, len(s.vms))
+		}
+	}
+	boot := func(v *vm) {
+		booting, cancel := context.WithCancel(deadline)
+		v.booting = cancel
+		pending++
+		go func() {
+			guest := s.console(s.w, v.index)
+			err := guest.Ready(booting)
+			cancel()
+			guest.Close()
+			consoles <- booted{v, err}
+		}()
+	}
+	defer func() { // nothing goes on behind the caller's back
+		for _, v := range s.vms {
+			if v.booting != nil {
+				v.booting()
+			}
+		}
+		for ; pending > 0; pending-- {
+			<-consoles
+		}
+	}()
+	tell()
+	tick := time.NewTicker(s.poll())
+	defer tick.Stop()
+	for {
+		if err := s.look(deadline, boot); err != nil && ctx.Err() == nil && deadline.Err() == nil {
+			return err
+		}
+		if !s.waits() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil // Start says why
+		case <-deadline.Done():
+			s.giveUp(ctx, consoles, &pending)
+			return nil
+		case b := <-consoles:
+			pending--
+			s.take(b)
+			tell()
+		case <-tick.C:
+		}
+	}
+}
+
+// waits reports whether there is a VM that is neither up nor given up.
+func (s *starting) waits() bool {
+	for _, v := range s.vms {
+		if !v.ready && s.roster.Targets[v.index].Cause == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// take takes the word of a console.
+func (s *starting) take(b booted) {
+	switch {
+	case s.roster.Targets[b.index].Cause != nil: // given up before
+	case b.err == nil:
+		b.ready = true
+		s.roster.Targets[b.index].Pod = s.Fleet.Namespace + "/" + b.name
+		s.roster.Targets[b.index].Addresses = addresses(s.w.Sources[b.index].VM.Addresses)
+		s.logf("%s answers on its console, %s after it was created", s.w.Sources[b.index].Name(), time.Since(b.created).Round(100*time.Millisecond))
+	default:
+		s.cause(b.index, setupCause("the guest did not come up: %s", oneLine(b.err)))
+	}
+}
+
+// giveUp gives each VM that is still waited for a cause: the time is over.
+func (s *starting) giveUp(ctx context.Context, consoles <-chan booted, pending *int) {
+	words := map[int]error{}
+	for ; *pending > 0; *pending-- { // deadline has ended their waits
+		b := <-consoles
+		words[b.index] = b.err
+		if b.err == nil {
+			s.take(b)
+		}
+	}
+	for _, v := range s.vms {
+		if v.ready || s.roster.Targets[v.index].Cause != nil {
+			continue
+		}
+		message := fmt.Sprintf("it did not come up within %s", s.w.Timeouts.Setup)
+		switch err := words[v.index]; {
+		case err != nil:
+			message += ": " + oneLine(err)
+		case v.trouble != "":
+			message += ": " + v.trouble
+		default:
+			message += fmt.Sprintf(" (phase %s)", cmp.Or(v.phase, "unknown"))
+		}
+		s.roster.Targets[v.index].Cause = setupCause("%s", message)
+	}
+	s.excuse()
+}
+
+// look looks at all VMs that are waited for, gives up those that will not come up,
+// and begins to listen to those that run.
+func (s *starting) look(ctx context.Context, boot func(*vm)) error {
+	seen, err := s.see(ctx, s.w.Check)
+	if err != nil {
+		if fleet.Passing(err) {
+			return nil
+		}
+		return err
+	}
+	for _, v := range s.vms {
+		if s.roster.Targets[v.index].Cause != nil {
+			if v.booting != nil {
+				v.booting()
+			}
+			continue
+		}
+		if v.ready {
+			continue
+		}
+		vmi := seen.vmis[v.name]
+		if vmi == nil || vmi.DeletionTimestamp != nil {
+			s.stop(v, "it was deleted before the guest came up")
+			continue
+		}
+		v.phase = string(vmi.Status.Phase)
+		s.roster.Targets[v.index].Node = vmi.Status.NodeName
+		if vmi.IsFinal() {
+			s.stop(v, seen.ended(vmi))
+			continue
+		}
+		if vmi.IsRunning() {
+			v.trouble, v.since = "", time.Time{}
+			if v.booting == nil {
+				boot(v)
+			}
+			continue
+		}
+		trouble, lasts := seen.trouble(vmi, s.w.Sources[v.index].VM)
+		v.trouble = trouble
+		switch {
+		case trouble == "":
+			v.since = time.Time{}
+		case v.since.IsZero():
+			v.since = time.Now()
+		}
+		if lasts || trouble != "" && time.Since(v.since) >= cmp.Or(s.Patience, 20*time.Second) {
+			s.stop(v, trouble)
+		}
+	}
+	return nil
+}
+
+// stop gives a VM up.
+func (s *starting) stop(v *vm, why string) {
+	if v.booting != nil {
+		v.booting()
+	}
+	s.cause(v.index, setupCause("%s", why))
+}
+
+// addresses without their prefix lengths.
+func addresses(of map[checkup.IPFamily]string) map[checkup.IPFamily]string {
+	plain := map[checkup.IPFamily]string{}
+	for family, a := range of {
+		plain[family] = a
+		if p, err := netip.ParsePrefix(a); err == nil {
+			plain[family] = p.Addr().String()
+		}
+	}
+	return plain
+}
+
+// oneLine is an error in one line. The end of it counts, where the last words of a
+// console are.
+func oneLine(err error) string {
+	const most = 700
+	s := strings.ToValidUTF8(strings.Join(strings.Fields(err.Error()), " "), "?")
+	if errors.Is(err, console.ErrGone) || len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most/2], "") + " ... " + strings.ToValidUTF8(s[len(s)-most/2:], "")
+}

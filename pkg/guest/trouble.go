@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/fleet"
+)
+
+// sight is what the API server says of the VMs of a check at one time.
+type sight struct {
+	vmis map[string]*kubevirtv1.VirtualMachineInstance // by name
+	// pods of the VMs, by the VM's UID; only where a VM does not run.
+	pods map[string]*corev1.Pod
+	// The last warning about a VM or a pod, by name.
+	vmiWarnings, podWarnings map[string]string
+}
+
+// see looks at the VMs of a check and, if one does not run, at what there is to know
+// of why.
+func (g *Guests) see(ctx context.Context, check string) (*sight, error) {
+	selector := metav1.ListOptions{LabelSelector: g.Fleet.Labels(check, checkup.RoleGuest).String()}
+	list, err := g.vmis().List(ctx, selector)
+	if err != nil {
+		return nil, fmt.Errorf("look after the VMs: %w", err)
+	}
+	s := &sight{vmis: map[string]*kubevirtv1.VirtualMachineInstance{}, pods: map[string]*corev1.Pod{}}
+	fine := true
+	for i := range list.Items {
+		vmi := &list.Items[i]
+		s.vmis[vmi.Name] = vmi
+		fine = fine && vmi.IsRunning() && condition(vmi, kubevirtv1.VirtualMachineInstanceReady).Status != corev1.ConditionFalse
+	}
+	if fine {
+		return s, nil
+	}
+	pods, err := g.Fleet.Client.CoreV1().Pods(g.Fleet.Namespace).List(ctx, selector)
+	if err != nil {
+		return nil, fmt.Errorf("look after the VMs' pods: %w", err)
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		uid := pod.Labels[kubevirtv1.CreatedByLabel]
+		if old := s.pods[uid]; old == nil || old.CreationTimestamp.Before(&pod.CreationTimestamp) {
+			s.pods[uid] = pod
+		}
+	}
+	s.vmiWarnings = g.Fleet.Warnings(ctx, "VirtualMachineInstance")
+	s.podWarnings = g.Fleet.Warnings(ctx, "Pod")
+	return s, nil
+}
+
+// stuckReasons are the kubelet's reasons of a waiting container that it repeats to no
+// end.
+var stuckReasons = []string{
+	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
+	"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
+}
+
+// trouble says what keeps a VM from coming up, or "" while nothing does, and whether
+// it is to stay so for good.
+func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM) (message string, lasts bool) {
+	pod := s.pods[string(vmi.UID)]
+	if pod == nil {
+		// virt-controller's own words on why it made no pod.
+		c := condition(vmi, kubevirtv1.VirtualMachineInstanceSynchronized)
+		if c.Status != corev1.ConditionFalse {
+			return "", false
+		}
+		message = fleet.OneLine("KubeVirt made no pod for it: " + c.Message)
+		return message, strings.Contains(c.Message, "violates PodSecurity")
+	}
+	event := s.podWarnings[pod.Name]
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return fleet.OneLine("its pod is not scheduled: " + c.Message), false
+		}
+	}
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if waiting := c.State.Waiting; waiting != nil && slices.Contains(stuckReasons, waiting.Reason) {
+			return fleet.OneLine(fmt.Sprintf("container %s of its pod on node %s does not start: %s: %s", c.Name, pod.Spec.NodeName, waiting.Reason, waiting.Message)), false
+		}
+	}
+	if strings.HasPrefix(event, "FailedCreatePodSandBox") && pod.Status.Phase == corev1.PodPending {
+		return fleet.OneLine(fmt.Sprintf("node %s cannot attach it to %s: %s", pod.Spec.NodeName, fleet.NetworkWords(vm), fleet.PluginWords(event))), false
+	}
+	if warning := cmp.Or(s.vmiWarnings[vmi.Name], event); warning != "" && vmi.Status.Phase == kubevirtv1.Scheduled {
+		return fleet.OneLine(fmt.Sprintf("node %s does not start it: %s", vmi.Status.NodeName, warning)), false
+	}
+	return "", false
+}
+
+// ended says what became of a VM that has ended.
+func (s *sight) ended(vmi *kubevirtv1.VirtualMachineInstance) string {
+	message := "it ended"
+	if vmi.Status.Phase == kubevirtv1.Failed {
+		message = "it failed"
+	}
+	if vmi.Status.NodeName != "" {
+		message += " on node " + vmi.Status.NodeName
+	}
+	var why []string
+	if vmi.Status.Reason != "" {
+		why = append(why, vmi.Status.Reason)
+	}
+	if c := condition(vmi, kubevirtv1.VirtualMachineInstanceSynchronized); c.Status == corev1.ConditionFalse {
+		why = append(why, c.Message)
+	}
+	if pod := s.pods[string(vmi.UID)]; pod != nil {
+		if pod.Status.Message != "" {
+			why = append(why, pod.Status.Message)
+		}
+		for _, c := range pod.Status.ContainerStatuses {
+			if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
+				why = append(why, strings.TrimSpace(fmt.Sprintf("container %s of its pod ended with exit code %d %s", c.Name, t.ExitCode, t.Message)))
+			}
+		}
+		why = append(why, s.podWarnings[pod.Name])
+	}
+	why = append(why, s.vmiWarnings[vmi.Name])
+	for _, w := range why {
+		if w != "" && !strings.Contains(message, w) {
+			message += ": " + w
+		}
+	}
+	return fleet.OneLine(message)
+}
+
+// lost says why a VM that was up is not any more, or "" if nothing is known against
+// it. Of a nil sight nothing is known.
+func (s *sight) lost(name string) string {
+	if s == nil {
+		return ""
+	}
+	vmi := s.vmis[name]
+	switch {
+	case vmi == nil, vmi.DeletionTimestamp != nil:
+		return "it was deleted"
+	case vmi.IsFinal():
+		return s.ended(vmi)
+	}
+	if c := condition(vmi, kubevirtv1.VirtualMachineInstanceReady); c.Status == corev1.ConditionFalse {
+		message := "it is not ready any more"
+		if pod := s.pods[string(vmi.UID)]; pod != nil && pod.Spec.NodeName != "" {
+			message += fmt.Sprintf(" on node %s: %s", pod.Spec.NodeName, cmp.Or(s.podWarnings[pod.Name], c.Message))
+		}
+		return fleet.OneLine(message)
+	}
+	return ""
+}
