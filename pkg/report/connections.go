@@ -191,11 +191,7 @@ func (j *judge) connections(outcomes []outcome) []checkup.ConnectionReport {
 				c.Delays[s] = delay([][]int64{delays})
 			}
 		}
-		if o.verdict != checkup.Pass {
-			cause := o.cause
-			cause.Message = or(cause.Message, "no reason was given")
-			c.Cause = &cause
-		}
+		c.Cause = o.why()
 		list = append(list, c)
 	}
 	return list

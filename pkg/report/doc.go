@@ -69,6 +69,20 @@
 // stage, sent is how many measurements came to the stage, received how many passed
 // it; the delays may be fewer, because an agent that was held up tells none.
 //
+// # Pairs of VMs
+//
+// The rules above hold, with the guest in the place of the agent, and these beside
+// them:
+//
+//   - Both VMs must have come up, or what kept either from it is the pair's cause
+//     (rule 1).
+//   - From the target VM connectivity alone is asked: one answer is enough there,
+//     limits do not hold, and its delays are in no DelayRow (rule 8).
+//   - What fails is told in the words of kiagnose's VM latency checkup: "actual max
+//     latency "412ms" is greater than desired "200ms"", "no connectivity - 100%
+//     packet loss".
+//   - A loss that breaks no limit does not fail a pair, and is told as a note.
+//
 // # How a placement is judged
 //
 // A dry run of a placement counts its sides, not pairs. Of each, the first of these
@@ -203,4 +217,23 @@
 //   - Tell one source that connects to one target from that target, if no
 //     connection stands.
 //   - Tell two components that fail at one time from what both depend on.
+//
+// # How failures between VMs are explained
+//
+// Each network is looked at by itself, and of what fails on it each damage by itself:
+// nothing comes back; more is lost than the limit allows; it is too slow. Every failed
+// pair gets one finding (see blameNetworks):
+//
+//  1. All pairs of nodes that were measured suffer from it, there are several, and not
+//     just one node is common to them: network, by its name.
+//  2. All pairs of a node that were measured suffer from it, and there are several:
+//     node. If no pair of other nodes was measured, the network is its alternative.
+//  3. What is left: pair. The network and the two nodes are its alternatives where
+//     nothing else that was measured tells them apart.
+//
+// A finding is narrowed to a family if no pair of the other one fails there. That echo
+// requests from one of two nodes are answered, and from the other are not, is told as
+// one way: both are round trips, so that the path itself is open both ways. What this
+// cannot do: tell a network from a node by a single pair of nodes, or a fault of one
+// direction from one that began between the two measurements.
 package report

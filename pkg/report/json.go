@@ -104,6 +104,22 @@ func valid(r *checkup.Report) error {
 				wrong("%s.counts: %+v, but the connections are %+v", path, c.Counts, pairs)
 			}
 		}
+		if len(c.VMs) > 0 {
+			var pairs checkup.Counts
+			for k := range c.VMs {
+				for n, f := range c.VMs[k].Families {
+					for of, v := range []checkup.Verdict{f.Verdict, f.Back} {
+						if !slices.Contains(checkup.Verdicts, v) {
+							wrong("%s.vms[%d].families[%d].%s: %q is none of %v", path, k, n, []string{"verdict", "back"}[of], v, checkup.Verdicts)
+						}
+						pairs = sum(pairs, counted(v))
+					}
+				}
+			}
+			if pairs != c.Counts {
+				wrong("%s.counts: %+v, but the pairs of VMs are %+v", path, c.Counts, pairs)
+			}
+		}
 		if len(c.Failed) != lists.Fail || len(c.Unmeasured) != lists.Unmeasured {
 			wrong("%s: lists %d failed and %d unmeasured pairs, but counts %d and %d", path, len(c.Failed), len(c.Unmeasured), lists.Fail, lists.Unmeasured)
 		}

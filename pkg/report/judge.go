@@ -31,7 +31,7 @@ func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 		o := &outcomes[i]
 		r.Counts.Expected++
 		if seen := j.observed[i]; seen != nil {
-			r.Sent += max(0, seen.Sent) + max(0, seen.Spoiled) // believed or not
+			r.Sent += made(seen)
 		}
 		switch o.verdict {
 		case checkup.Pass:
@@ -46,19 +46,30 @@ func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 	}
 	r.Verdict = verdict(r.Counts, gate.MaxUnmeasured)
 	r.Coverage = coverage(w, j.spans, outcomes)
-	if w.Connections != nil {
+	switch {
+	case w.Connections != nil:
 		r.Coverage.FailingUpperBound = nil // no sample: every pair is expected
 		r.Delays = stageRows(j.attributes, outcomes)
 		r.Findings = blame(w, outcomes)
 		r.Connections = j.connections(outcomes)
-	} else {
-		r.Delays = delayRows(j.attributes, outcomes)
+		r.Matrix = matrix(w, outcomes)
+	case w.Guests != nil:
+		r.Coverage.FailingUpperBound = nil
+		r.Delays = j.delayRows(outcomes)
+		r.Findings = j.blameNetworks(outcomes)
+		r.VMs = j.vms(outcomes)
+		r.Notes = append(r.Notes, j.lossNotes(outcomes)...)
+	default:
+		r.Delays = j.delayRows(outcomes)
 		r.Findings = localise(w, j.attributes, outcomes)
+		r.Matrix = matrix(w, outcomes)
 	}
-	r.Matrix = matrix(w, outcomes)
 	r.Agents = j.agentNotes()
 	return r
 }
+
+// made is how many measurements were made, believed or not.
+func made(o *checkup.Observation) int { return max(0, o.Sent) + max(0, o.Spoiled) }
 
 // notes are what setup warned of.
 func notes(w *checkup.Worksheet) []string {
@@ -178,8 +189,10 @@ func summary(r *checkup.Report) string {
 			break
 		}
 	}
-	if s := outages(r); s != "" {
-		fmt.Fprintf(&b, "; %s", s)
+	for _, s := range []string{outages(r), measuredVMs(r)} {
+		if s != "" {
+			fmt.Fprintf(&b, "; %s", s)
+		}
 	}
 	if len(r.Leftovers) > 0 {
 		fmt.Fprintf(&b, "; %s left behind", count(len(r.Leftovers), "object"))
@@ -277,6 +290,14 @@ type outcome struct {
 	told *told
 }
 
+// why it did not pass; nil if it did.
+func (o *outcome) why() *checkup.Cause {
+	if o.verdict == checkup.Pass {
+		return nil
+	}
+	return &checkup.Cause{Stage: o.cause.Stage, Message: or(o.cause.Message, "no reason was given")}
+}
+
 // judge holds the arguments of Judge, indexed.
 type judge struct {
 	w       *checkup.Worksheet
@@ -367,6 +388,9 @@ func newJudge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Reco
 			j.observed[at] = o
 		case !reflect.DeepEqual(j.observed[at], o):
 			j.conflict[at] = true
+			if made(o) > made(j.observed[at]) { // whichever came first
+				j.observed[at] = o
+			}
 		}
 	}
 	j.fold(record.Results)
@@ -458,7 +482,7 @@ func (j *judge) unmeasured(at int, o *outcome) *checkup.Cause {
 	s, seen := &j.sources[p.Source], j.observed[at]
 	for _, c := range s.controls {
 		if (c.Family == p.Family || p.Family == checkup.AnyIPFamily) && !c.OK {
-			return &checkup.Cause{Stage: checkup.StageControl, Message: fmt.Sprintf("the agent got its control pair %q wrong (%s), so it is not trusted", c.Name, or(c.Message, "it did not say how"))}
+			return &checkup.Cause{Stage: checkup.StageControl, Message: fmt.Sprintf("the %s got its control pair %q wrong (%s), so it is not trusted", j.teller(), c.Name, or(c.Message, "it did not say how"))}
 		}
 	}
 	if seen == nil {
@@ -468,16 +492,16 @@ func (j *judge) unmeasured(at int, o *outcome) *checkup.Cause {
 		case !s.recorded:
 			return &checkup.Cause{Stage: checkup.StageCollect, Message: "nothing was recorded of the source"}
 		case len(s.ends) == 0:
-			return &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent did not come to its end"}
+			return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf("the %s did not come to its end", j.teller())}
 		default:
-			return &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent ended without telling"}
+			return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf("the %s ended without telling", j.teller())}
 		}
 	}
 	if s.alien > 0 {
-		return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf("the agent told %s that it was not asked for, so it is not trusted", count(s.alien, "pair"))}
+		return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf("the %s told %s that it was not asked for, so it is not trusted", j.teller(), count(s.alien, "pair"))}
 	}
 	if j.conflict[at] {
-		return &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent told different results for the one pair"}
+		return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf("the %s told different results for the one pair", j.teller())}
 	}
 	if seen.Unmeasured != nil {
 		return seen.Unmeasured
@@ -493,7 +517,7 @@ func (j *judge) unmeasured(at int, o *outcome) *checkup.Cause {
 		}
 	}
 	if missing := s.controlled(family); missing != "" {
-		return &checkup.Cause{Stage: checkup.StageControl, Message: fmt.Sprintf("the agent told no control pair %q, so it is not trusted", missing)}
+		return &checkup.Cause{Stage: checkup.StageControl, Message: fmt.Sprintf("the %s told no control pair %q, so it is not trusted", j.teller(), missing)}
 	}
 	return nil
 }
@@ -514,6 +538,9 @@ var controlNames = []string{"self", "closed"}
 
 // absent says why the target could not be measured, by the roster.
 func (j *judge) absent(p checkup.Pair) *checkup.Cause {
+	if j.w.Guests != nil {
+		return j.absentVM(p)
+	}
 	if j.roster == nil || p.Target >= len(j.roster.Targets) {
 		return &checkup.Cause{Stage: checkup.StageSetup, Message: "the target is not on the roster"}
 	}
@@ -534,34 +561,34 @@ func (j *judge) expect(at int, o *outcome) {
 	unmeasured := func(stage checkup.Stage, format string, args ...any) {
 		o.verdict, o.failure, o.cause = checkup.Unmeasured, 0, checkup.Cause{Stage: stage, Message: fmt.Sprintf(format, args...)}
 	}
-	probe, _ := j.w.Probe(seen.Transport)
+	ordered, expect := j.w.Measurements(o.pair), j.w.ExpectOf(o.pair)
 	switch {
 	case told != nil && told.wrong != "":
 		unmeasured(checkup.StageCollect, "%s", told.wrong)
 		return
-	case told != nil && seen.Sent > probe.Count:
-		unmeasured(checkup.StageCollect, "the agent told %d measurements, of %d ordered", seen.Sent, probe.Count)
+	case told != nil && seen.Sent > ordered:
+		unmeasured(checkup.StageCollect, "the agent told %d measurements, of %d ordered", seen.Sent, ordered)
 		return
 	case told != nil:
 		o.told = told
 	}
 	if told == nil && (seen.Sent < 0 || seen.Spoiled < 0 || seen.Received < 0 || seen.Received > seen.Sent ||
-		seen.Sent > probe.Count || len(seen.RTTs) != seen.Received ||
+		seen.Sent > ordered || len(seen.RTTs) != seen.Received ||
 		slices.ContainsFunc(seen.RTTs, func(rtt int64) bool { return rtt < 0 })) {
 		unmeasured(checkup.StageCollect, "the numbers do not add up: %d sent, %d spoiled and %d received with %d delays, of %d ordered",
-			seen.Sent, seen.Spoiled, seen.Received, len(seen.RTTs), probe.Count)
+			seen.Sent, seen.Spoiled, seen.Received, len(seen.RTTs), ordered)
 		return
 	}
 	if seen.Failure != nil && !ofNetwork(seen.Failure.Stage) {
 		o.verdict, o.cause = checkup.Unmeasured, *seen.Failure
 		return
 	}
-	if seen.Spoiled > 0 && 2*seen.Sent < probe.Count {
+	if seen.Spoiled > 0 && 2*seen.Sent < ordered {
 		if told != nil {
-			unmeasured(told.spoiled.Stage, "%d of %d measurements are none, and %d of %d ordered are good; the last of them: %s", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, probe.Count, told.spoiled.Message)
+			unmeasured(told.spoiled.Stage, "%d of %d measurements are none, and %d of %d ordered are good; the last of them: %s", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, ordered, told.spoiled.Message)
 			return
 		}
-		unmeasured(checkup.StageSelf, "the agent was held up in %d of %d measurements, and %d of %d ordered are good", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, probe.Count)
+		unmeasured(checkup.StageSelf, "the %s was held up in %d of %d measurements, and %d of %d ordered are good", j.teller(), seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, ordered)
 		return
 	}
 	if seen.Sent == 0 {
@@ -576,35 +603,39 @@ func (j *judge) expect(at int, o *outcome) {
 		o.verdict, o.failure, o.cause = checkup.Fail, f, checkup.Cause{Stage: stage, Message: message}
 	}
 	o.verdict = checkup.Pass
-	if j.w.Expect.Unreachable {
+	if expect.Unreachable {
 		if through := j.through(seen); through != "" {
 			fail(reached, answerStage(seen.Pair), "must be unreachable, but "+through)
 		}
 	} else {
-		j.limits(seen, fail)
+		j.limits(seen, expect, fail)
 	}
-	switch few := o.verdict == checkup.Pass && seen.Sent < probe.Count; {
+	switch few := o.verdict == checkup.Pass && seen.Sent < ordered; {
 	case few && seen.Spoiled > 0 && told != nil:
-		unmeasured(told.spoiled.Stage, "%d of %d measurements are none, and %d of %d ordered are too few to pass; the last of them: %s", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, probe.Count, told.spoiled.Message)
+		unmeasured(told.spoiled.Stage, "%d of %d measurements are none, and %d of %d ordered are too few to pass; the last of them: %s", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, ordered, told.spoiled.Message)
 	case few && seen.Spoiled > 0:
-		unmeasured(checkup.StageSelf, "the agent was held up in %d of %d measurements, and %d of %d ordered are too few to pass", seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, probe.Count)
+		unmeasured(checkup.StageSelf, "the %s was held up in %d of %d measurements, and %d of %d ordered are too few to pass", j.teller(), seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, ordered)
 	case few:
-		unmeasured(checkup.StageCollect, "only %d of %d measurements were made: too few to pass", seen.Sent, probe.Count)
+		unmeasured(checkup.StageCollect, "only %d of %d measurements were made: too few to pass", seen.Sent, ordered)
 	}
 }
 
 // limits calls fail for each limit that the observation breaks.
-func (j *judge) limits(seen *checkup.Observation, fail func(failure, checkup.Stage, string)) {
+func (j *judge) limits(seen *checkup.Observation, expect checkup.Expect, fail func(failure, checkup.Stage, string)) {
 	stage := answerStage(seen.Pair)
 	failed := checkup.Cause{Stage: stage, Message: "no answer"}
 	if seen.Failure != nil {
 		failed = *seen.Failure
 	}
 	if seen.Received == 0 {
-		fail(lost, failed.Stage, failed.Message)
+		message := failed.Message
+		if j.w.Guests != nil {
+			message = fmt.Sprintf("no connectivity - 100%% packet loss (%d of %d); last: %s", seen.Sent, seen.Sent, failed.Message)
+		}
+		fail(lost, failed.Stage, message)
 		return
 	}
-	if limit := j.w.Expect.Loss.Max; limit != nil {
+	if limit := expect.Loss.Max; limit != nil {
 		if loss := percent(seen.Sent-seen.Received, seen.Sent); loss > *limit {
 			what := "lost"
 			if seen.Stages != nil {
@@ -619,7 +650,7 @@ func (j *judge) limits(seen *checkup.Observation, fail func(failure, checkup.Sta
 		}
 	}
 	var sorted []int64
-	for _, l := range j.w.Expect.Latency.Ordered() {
+	for _, l := range expect.Latency.Ordered() {
 		if l.Limit == nil {
 			continue
 		}
@@ -628,14 +659,26 @@ func (j *judge) limits(seen *checkup.Observation, fail func(failure, checkup.Sta
 			slices.Sort(sorted)
 		}
 		if rtt := quantile(sorted, l.Quantile); rtt > time.Duration(*l.Limit).Microseconds() {
-			fail(slow, stage, fmt.Sprintf("%s %s, limit %s", l.Name, micros(rtt), l.Limit))
+			fail(slow, stage, j.over(l.Name, rtt, *l.Limit))
 		}
 	}
-	if limit := j.w.Expect.Jitter.Max; limit != nil {
+	if limit := expect.Jitter.Max; limit != nil {
 		if v := jitter(seen.RTTs); v > time.Duration(*limit).Microseconds() {
-			fail(slow, stage, fmt.Sprintf("jitter %s, limit %s", micros(v), limit))
+			fail(slow, stage, j.over("jitter", v, *limit))
 		}
 	}
+}
+
+// over says that a delay, in microseconds, is over its limit: of VMs in the words
+// of kiagnose's VM latency checkup.
+func (j *judge) over(name string, us int64, limit checkup.Duration) string {
+	if j.w.Guests == nil {
+		return fmt.Sprintf("%s %s, limit %s", name, micros(us), limit)
+	}
+	if name != "jitter" {
+		name += " latency"
+	}
+	return fmt.Sprintf("actual %s %q is greater than desired %q", name, micros(us), limit)
 }
 
 // through tells what came through to, or back from, a target that must be
@@ -749,14 +792,13 @@ func carry(pairs []outcome) {
 	}
 }
 
-// result of a pair, by name.
+// result of a pair that did not pass, by name.
 func (j *judge) result(o *outcome) checkup.PairResult {
 	r := checkup.PairResult{
 		Source: name(j.w.Sources, o.pair.Source), Target: name(j.w.Targets, o.pair.Target),
 		Family: o.pair.Family, Transport: o.pair.Transport, Size: o.pair.Size,
-		Verdict: o.verdict, Cause: o.cause, Sent: o.sent, Received: o.received, Direction: o.direction,
+		Verdict: o.verdict, Cause: *o.why(), Sent: o.sent, Received: o.received, Direction: o.direction,
 	}
-	r.Cause.Message = or(r.Cause.Message, "no reason was given")
 	if len(o.rtts) > 0 {
 		r.Delay = delay([][]int64{o.rtts})
 	}
@@ -895,16 +937,17 @@ func attributesOf(w *checkup.Worksheet) []attribute {
 	return all
 }
 
-// delayRows summarises delays and losses by transport, family and size.
-func delayRows(attributes []attribute, outcomes []outcome) []checkup.DelayRow {
-	rows := make([]checkup.DelayRow, 0, len(attributes))
-	for _, a := range attributes {
+// delayRows summarises delays and losses by transport, family and size, of pairs
+// whose delay is measured.
+func (j *judge) delayRows(outcomes []outcome) []checkup.DelayRow {
+	rows := make([]checkup.DelayRow, 0, len(j.attributes))
+	for _, a := range j.attributes {
 		rows = append(rows, checkup.DelayRow{Transport: a.transport, Family: a.family, Size: a.size})
 	}
-	rtts := make([][][]int64, len(attributes))
+	rtts := make([][][]int64, len(j.attributes))
 	for i := range outcomes {
 		o := &outcomes[i]
-		if o.verdict == checkup.Unmeasured {
+		if o.verdict == checkup.Unmeasured || j.back(o.pair) {
 			continue
 		}
 		row := &rows[o.attr]
@@ -938,7 +981,11 @@ func delay(pairs [][]int64) *checkup.Delay {
 			}
 		}
 	}
-	d := &checkup.Delay{Mean: int64(math.Round(sum / float64(len(all))))}
+	mean, squares := sum/float64(len(all)), 0.0
+	for _, v := range all {
+		squares += (float64(v) - mean) * (float64(v) - mean)
+	}
+	d := &checkup.Delay{Mean: int64(math.Round(mean)), StdDev: int64(math.Round(math.Sqrt(squares / float64(len(all)))))}
 	if n > 0 {
 		d.Jitter = int64(math.Round(differences / float64(n)))
 	}

@@ -437,7 +437,7 @@ func TestDelay(t *testing.T) {
 	}
 	// Jitter is within a pair: from 40 of the first to 100 of the second is none.
 	got := delay([][]int64{{10, 20, 40}, {100, 90}})
-	want := &checkup.Delay{Min: 10, Mean: 52, P50: 40, P90: 100, P95: 100, P99: 100, Max: 100, Jitter: 13}
+	want := &checkup.Delay{Min: 10, Mean: 52, P50: 40, P90: 100, P95: 100, P99: 100, Max: 100, StdDev: 37, Jitter: 13}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("delay (-want +got):\n%s", diff)
 	}

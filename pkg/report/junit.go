@@ -55,8 +55,8 @@ type (
 
 // JUnit writes the report as JUnit XML: a test suite for each check, in it a test
 // case for the verdict of the check, and one for each transport, family and size,
-// or for each connection, or for each side of a placement, so that their names
-// stay the same from run to run.
+// or for each connection, or for each pair of VMs there and back and each family, or
+// for each side of a placement, so that their names stay the same from run to run.
 //
 // A case with a failed pair is a failure. One with unmeasured pairs is never
 // passed: it is an error if the check does not pass because of them or none of
@@ -165,6 +165,18 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 	if len(c.Connections) > 0 {
 		for _, connection := range c.Connections {
 			single(connection.Name, connection.Verdict, connection.Cause)
+		}
+		return suite
+	}
+
+	if len(c.VMs) > 0 {
+		for i := range c.VMs {
+			v := &c.VMs[i]
+			source, target := vmName(v.Source, "", v.Network), vmName(v.Target, "", v.Network)
+			for _, f := range v.Families {
+				single(fmt.Sprintf("%s -> %s over %s %s", source, target, v.Network, f.Family), f.Verdict, f.Cause)
+				single(fmt.Sprintf("%s -> %s over %s %s", target, source, v.Network, f.Family), f.Back, f.BackCause)
+			}
 		}
 		return suite
 	}

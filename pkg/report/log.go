@@ -50,13 +50,13 @@ func Log(w io.Writer, r *checkup.Report) error {
 				}
 			}
 		}
-		groups := unmeasuredGroups(c.Unmeasured)
-		for k, g := range groups {
+		unmeasured := unmeasuredLines(c)
+		for k, s := range unmeasured {
 			if k == logLines {
-				p.command("warning", "%s: ... and %s of unmeasured pairs", c.Name, count(len(groups)-k, "more group"))
+				p.command("warning", "%s: ... and %s of unmeasured pairs", c.Name, count(len(unmeasured)-k, "more group"))
 				break
 			}
-			p.command("warning", "%s: unmeasured: %s", c.Name, g)
+			p.command("warning", "%s: unmeasured: %s", c.Name, s)
 		}
 	}
 	for _, l := range r.Leftovers {
@@ -72,6 +72,22 @@ func Log(w io.Writer, r *checkup.Report) error {
 	}
 	p.line("verdict: %s", clean(string(r.Verdict)))
 	return p.w.Flush()
+}
+
+// unmeasuredLines say what was not measured and why, those of one cause together.
+func unmeasuredLines(c *checkup.CheckReport) []string {
+	var lines []string
+	if len(c.VMs) == 0 {
+		for _, g := range unmeasuredGroups(c.Unmeasured) {
+			lines = append(lines, g.String())
+		}
+	}
+	for i := range c.VMs {
+		for _, s := range vmCauses(&c.VMs[i], checkup.Unmeasured) {
+			lines = append(lines, vmWay(&c.VMs[i])+": "+s)
+		}
+	}
+	return lines
 }
 
 // command writes a line that the dashboard colours.

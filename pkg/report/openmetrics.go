@@ -168,7 +168,22 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport) {
 	if v := c.Coverage; v != nil {
 		m.add("checkplan_coverage_ratio", "Share of the possible source-target pairs that were measured.", float64(v.Measured)/float64(max(1, v.Possible)), of()...)
 	}
-	for _, d := range c.Delays {
+	if len(c.VMs) == 0 { // whose delays are told pair by pair
+		m.delays(c.Delays, of)
+	}
+	for i := range c.Connections {
+		m.connection(r, c, &c.Connections[i])
+	}
+	for i := range c.VMs {
+		m.vms(&c.VMs[i], of)
+	}
+	if c.Placement != nil {
+		m.placement(c.Placement, of)
+	}
+}
+
+func (m metrics) delays(rows []checkup.DelayRow, of func(...string) []string) {
+	for _, d := range rows {
 		row := func(labels ...string) []string {
 			return append(of("transport", string(d.Transport), "family", string(d.Family), "size", strconv.Itoa(d.Size), "stage", string(d.Stage)), labels...)
 		}
@@ -184,11 +199,31 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport) {
 			}
 		}
 	}
-	for i := range c.Connections {
-		m.connection(r, c, &c.Connections[i])
-	}
-	if c.Placement != nil {
-		m.placement(c.Placement, of)
+}
+
+func (m metrics) vms(v *checkup.VMReport, of func(...string) []string) {
+	for i := range v.Families {
+		f := &v.Families[i]
+		labels := func(more ...string) []string {
+			return append(of("network", v.Network.String(), "source", v.Source, "target", v.Target, "source_node", v.SourceNode, "target_node", v.TargetNode, "family", string(f.Family)), more...)
+		}
+		for _, is := range checkup.Verdicts {
+			m.top("checkplan_vm_verdict", "Whether a pair of VMs has this verdict, measured from the source.", truth(f.Verdict == is), labels("verdict", string(is))...)
+			m.top("checkplan_vm_back_verdict", "Whether connectivity from the target VM to the source VM has this verdict.", truth(f.Back == is), labels("verdict", string(is))...)
+		}
+		m.add("checkplan_vm_measurements", "Echo requests that the source VM sent.", float64(f.Sent), labels()...)
+		if f.Sent > 0 {
+			m.top("checkplan_vm_loss_ratio", "Share of the source VM's echo requests that were not answered.", float64(f.Sent-f.Received)/float64(f.Sent), labels()...)
+			m.add("checkplan_vm_duplicates", "Answers beyond the first to one echo request.", float64(f.Duplicates), labels()...)
+		}
+		if d := f.Delay; d != nil {
+			for _, s := range []struct {
+				name   string
+				micros int64
+			}{{"min", d.Min}, {"mean", d.Mean}, {"p50", d.P50}, {"p90", d.P90}, {"p95", d.P95}, {"p99", d.P99}, {"max", d.Max}, {"stddev", d.StdDev}, {"jitter", d.Jitter}} {
+				m.top("checkplan_vm_delay_seconds", "Round-trip delay between a pair of VMs, by statistic.", float64(s.micros)/1e6, labels("statistic", s.name)...)
+			}
+		}
 	}
 }
 

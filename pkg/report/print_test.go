@@ -84,6 +84,9 @@ func scenarios() map[string]checkup.Report {
 	for name, r := range placementScenarios(run) {
 		all[name] = r
 	}
+	for name, r := range guestScenarios(run) {
+		all[name] = r
+	}
 	// One of each, and text that wants to be more than text.
 	each := NotMeasured("each\n::endgroup::", checkup.KindPodMesh, checkup.Cause{Stage: checkup.StageSetup, Message: "\x1b[31mred\x1b[0m <&> \"quoted\"\r\n::error::not one"})
 	each.Verdict = checkup.RunFail

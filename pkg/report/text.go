@@ -148,15 +148,24 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	p.findings(c.Findings, unitOf(c))
 	p.placement(c.Placement)
 	p.connections(c.Connections)
-	if len(c.Connections) == 0 {
+	p.vms(c.VMs)
+	if len(c.Connections)+len(c.VMs) == 0 {
 		p.failed(c.Failed)
 	}
-	p.unmeasured(c.Unmeasured)
+	if len(c.VMs) == 0 { // which say why themselves
+		p.unmeasured(c.Unmeasured)
+	}
 	p.matrix(c.Matrix)
-	p.coverage(c.Coverage, len(c.Connections) == 0)
-	p.delays(c.Delays)
+	if len(c.VMs) == 0 { // which are no sample, and have their delays
+		p.coverage(c.Coverage, len(c.Connections) == 0)
+		p.delays(c.Delays)
+	}
 	if len(c.Agents) > 0 {
-		p.heading("What the agents say of themselves")
+		tellers := "agents"
+		if len(c.VMs) > 0 {
+			tellers = "guests"
+		}
+		p.heading(fmt.Sprintf("What the %s say of themselves", tellers))
 		p.list(len(c.Agents), "note", func(i int) string {
 			return clean(c.Agents[i].Source + " " + c.Agents[i].Note)
 		})
@@ -504,6 +513,11 @@ func (p *printer) delays(rows []checkup.DelayRow) {
 		}
 		table = append(table, row)
 	}
+	p.table("  ", 2, table)
+}
+
+// table prints rows of the same length, the first columns to the left.
+func (p *printer) table(indent string, left int, table [][]string) {
 	widths := make([]int, len(table[0]))
 	for _, row := range table {
 		for i := range row {
@@ -515,13 +529,13 @@ func (p *printer) delays(rows []checkup.DelayRow) {
 		var b strings.Builder
 		for i, s := range row {
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(s))
-			if i < 2 {
+			if i < left {
 				b.WriteString("  " + s + pad)
 			} else {
 				b.WriteString("  " + pad + s)
 			}
 		}
-		p.line("  %s", strings.TrimRight(b.String(), " "))
+		p.line("%s%s", indent, strings.TrimRight(b.String(), " "))
 	}
 }
 
