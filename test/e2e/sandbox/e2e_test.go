@@ -8,12 +8,15 @@ import (
 	"bytes"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -301,6 +304,207 @@ func TestControlPlanes(t *testing.T) {
 	want("closed ways at the end", closed(), "")
 }
 
+// TestNetworks adds the further networks to a running cluster and reaches from a
+// pod on one node to a pod on another through them and through the pods' network,
+// while one or the other is broken. Takes root, a build, and about a minute.
+func TestNetworks(t *testing.T) {
+	s := newTrial(t)
+	must := func(args ...string) (stdout, stderr string) { t.Helper(); return s.must(t, args...) }
+	must("up", "--worker-names=node01,node02")
+	file := filepath.Join(t.TempDir(), "pods.yaml")
+	pod := func(name, node, networks string) string {
+		return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: default, annotations: {k8s.v1.cni.cncf.io/networks: %s}},"+
+			" spec: {nodeName: %s, terminationGracePeriodSeconds: 0, containers: [{name: pause, image: %s}]}}\n---\n", name, networks, node, image("pause"))
+	}
+	create := func(pods ...string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(strings.Join(pods, "")), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		must("kubectl", "create", "-f", file)
+	}
+	create(pod("before", "node01", "br10"))
+	must("kubectl", "wait", "-n=default", "pod/before", "--for=condition=Ready", "--timeout=60s")
+	must("up", "--with=multus")
+	if _, stderr := must("up"); !strings.Contains(stderr, "sandbox up already") {
+		t.Errorf("a second up does not say that there is nothing to do:\n%s", stderr)
+	}
+	must("kubectl", "delete", "-n=default", "pod/before", "--timeout=60s") // Multus takes down what it did not put up
+
+	got, _ := must("kubectl", "get", "nodes", "-o",
+		`jsonpath={range .items[*]}{.metadata.name} {.status.allocatable.bridge\.network\.kubevirt\.io/br10} {.status.allocatable.bridge\.network\.kubevirt\.io/br20}{"\n"}{end}`)
+	if want := "control-plane 1k 1k\nnode01 1k 1k\nnode02 1k \n"; got != want {
+		t.Errorf("nodes offer the bridges br10 and br20 so:\n%swant\n%s", got, want)
+	}
+
+	create(pod("one", "node01", "br10"), pod("two", "node02", "br10"), pod("no-link", "node01", "missing-master"), pod("no-json", "node01", "broken"))
+	must("kubectl", "wait", "-n=default", "pod/one", "pod/two", "--for=condition=Ready", "--timeout=60s")
+	for name, want := range map[string]string{"no-link": "Link not found", "no-json": "failed to unmarshal Spec.Config"} {
+		if err := poll(t.Context(), 30*time.Second, func() error {
+			got, _ := must("kubectl", "get", "events", "-n=default", "--field-selector=reason=FailedCreatePodSandBox,involvedObject.name="+name, "-o=jsonpath={.items[*].message}")
+			if !strings.Contains(got, want) {
+				return fmt.Errorf("the events of pod %s are %q, want %q", name, got, want)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+
+	st, err := s.readState()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := cluster{dirs: s.dirs, state: st}
+	netns := func(pod, node string) string {
+		t.Helper()
+		var pids []int
+		err := poll(t.Context(), 30*time.Second, func() (err error) {
+			pids, err = c.processesOf(componentFault{Silent: "default/" + pod, Node: node})
+			if err == nil && len(pids) != 1 {
+				err = fmt.Errorf("processes of pod %s are %v", pod, pids)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return netNS(pids[0])
+	}
+	one, two := netns("one", "node01"), netns("two", "node02")
+	// ways tells through which links pod one reaches pod two; those that it must
+	// reach it through are given time.
+	ways := func(what string, net1, eth0 bool) {
+		t.Helper()
+		for link, want := range map[string]bool{"net1": net1, "eth0": eth0} {
+			limit := 10 * time.Second
+			if !want {
+				limit = 0
+			}
+			err := poll(t.Context(), limit, func() error {
+				_, err := echo(one, two, link)
+				return err
+			})
+			if (err == nil) != want {
+				t.Errorf("%s: reached through %s: %v, want %t", what, link, err, want)
+			}
+		}
+	}
+	ways("before any fault", true, true)
+	for _, tt := range []struct {
+		fault      string
+		net1, eth0 bool
+	}{
+		{"drop --network br10", false, true},
+		{"drop --node node01 --direction ingress --network br10", false, true},
+		{"drop --from node02 --to node01 --network br10", false, true},
+		{"loss --percent 100 --node node02 --network br10", false, true},
+		{"drop --node control-plane --network br10", true, true},
+		{"drop --node node01 --network br20", true, true},
+		{"drop --from node01 --to node02", true, false},
+	} {
+		id, _ := must(append([]string{"fault", "add"}, strings.Fields(tt.fault)...)...)
+		ways(tt.fault, tt.net1, tt.eth0)
+		must("fault", "clear", strings.TrimSpace(id))
+		ways(tt.fault+", cleared", true, true)
+	}
+	must("fault", "add", "delay", "--by", "400ms", "--network", "br10")
+	if took, err := echo(one, two, "net1"); err != nil || took < 800*time.Millisecond {
+		t.Errorf("with a delay of 400ms each way an answer took %v, %v", took, err)
+	}
+	must("fault", "clear")
+
+	// What is repaired is in the networks again.
+	s.kill(t, l2Fabric("br10"), "init")
+	s.kill(t, "node01", "init")
+	must("up")
+	one = netns("one", "node01")
+	ways("after repair", true, true)
+	must("fault", "add", "delay", "--by", "400ms", "--network", "br10") // down ends its process
+}
+
+// echo sends a datagram from one network namespace to the link of this name in
+// another, and returns how long the answer took. Through net1, to which nobody
+// gave an address, it goes to the link-local one.
+func echo(from, to, link string) (took time.Duration, err error) {
+	var addr netip.Addr
+	var server, client net.PacketConn
+	err = inNetNS(to, func() error {
+		l, err := net.InterfaceByName(link)
+		if err != nil {
+			return err
+		}
+		addrs, err := l.Addrs()
+		for _, a := range addrs {
+			if ip := netip.MustParsePrefix(a.String()).Addr(); ip.Is4() || link == "net1" {
+				addr = ip
+			}
+		}
+		if err != nil || !addr.IsValid() {
+			return fmt.Errorf("%s has the addresses %v, %v", link, addrs, err)
+		}
+		if addr.IsLinkLocalUnicast() {
+			server, err = net.ListenPacket("udp", netip.AddrPortFrom(addr.WithZone(strconv.Itoa(l.Index)), 0).String())
+		} else {
+			server, err = net.ListenPacket("udp", netip.AddrPortFrom(addr, 0).String())
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer server.Close()
+	go func() {
+		b := make([]byte, 100)
+		for {
+			n, peer, err := server.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = server.WriteTo(b[:n], peer) // an answer that is not sent is as good as lost
+		}
+	}()
+	err = inNetNS(from, func() error {
+		l, err := net.InterfaceByName(link)
+		if err != nil {
+			return err
+		}
+		if addr.IsLinkLocalUnicast() {
+			addr = addr.WithZone(strconv.Itoa(l.Index)) // a name would be looked up in another namespace's list
+		}
+		client, err = net.ListenPacket("udp", ":0")
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	start := time.Now()
+	if err := client.SetDeadline(start.Add(2 * time.Second)); err != nil {
+		return 0, err
+	}
+	peer := net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, server.LocalAddr().(*net.UDPAddr).AddrPort().Port()))
+	if _, err := client.WriteTo([]byte("who is there"), peer); err != nil {
+		return 0, err
+	}
+	_, _, err = client.ReadFrom(make([]byte, 100))
+	return time.Since(start), err
+}
+
+// inNetNS calls do in a network namespace, in which its sockets stay.
+func inNetNS(netns string, do func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread stays in the namespace
+		if err := enterNetNS(netns); err != nil {
+			done <- err
+			return
+		}
+		done <- do()
+	}()
+	return <-done
+}
+
 // timeAfter reads the time that follows words in a text.
 func timeAfter(t *testing.T, text, words string) time.Time {
 	t.Helper()
@@ -319,24 +523,16 @@ func (s trial) handshake(netns, address string) error {
 	if err != nil {
 		return err
 	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlock: the thread stays in the namespace
-		if err := enterNetNS(netns); err != nil {
-			done <- err
-			return
-		}
+	return inNetNS(netns, func() error {
 		conn, err := net.DialTimeout("tcp", address, 2*time.Second)
 		if err != nil {
-			done <- err
-			return
+			return err
 		}
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // a TCP connection takes it
 		// Who answers is not asked here: the certificates have a test of their own.
-		done <- tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}}).Handshake()
-	}()
-	return <-done
+		return tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}}).Handshake()
+	})
 }
 
 // taskRun runs a Tekton task in the users' namespace, which is restricted.
@@ -387,7 +583,7 @@ func hostLook(t *testing.T, state string) string {
 		t.Fatal(err)
 	}
 	for _, l := range links {
-		if slices.Contains([]string{"br0", "control-plane", "control-plane-2", "worker-1"}, l.Name) {
+		if slices.Contains([]string{"br0", "br10", "br20", "control-plane", "control-plane-2", "worker-1", "node01"}, l.Name) {
 			b.WriteString("link " + l.Name + "\n")
 		}
 	}

@@ -18,9 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// multusVersion is that of addons/multus.mod; a test keeps them equal.
-const multusVersion = "v4.2.3"
-
 // multusModule names what Multus is built from. It is not in a directory of its
 // own under its own name because go:embed passes modules by.
 //
@@ -58,7 +55,7 @@ func buildMultus(ctx context.Context, dir string, detail func(string)) error {
 			return fmt.Errorf("writing the module to build: %w", err)
 		}
 	}
-	return goBuild(ctx, src, filepath.Join(dir, "bin"), detail, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus")
+	return goBuild(ctx, src, filepath.Join(dir, "bin"), linkFlags(), nil, detail, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus")
 }
 
 // prepareMultus makes the networks and then Multus the nodes' plugin. containerd
