@@ -89,7 +89,8 @@ func newRoot(env *environment) *cobra.Command {
 		Long: `planner checks, explains, compiles and runs checkup plans for Kubernetes networks.
 
 A plan says in CUE, YAML or JSON which network paths of a cluster must work, and
-how well. planner compiles it into a Tekton Pipeline, which measures them.
+how well. planner compiles it into a Tekton Pipeline, which measures them. The
+ConfigMap of a kiagnose VM latency checkup is a plan, too.
 
 Exit codes: 0 pass; 1 could not measure, or tool error; 2 usage, or invalid plan;
 3 the network was found wanting.`,

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"knative.dev/pkg/apis"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/pkg/run"
@@ -41,6 +43,10 @@ func newRun(env *environment) *cobra.Command {
 prints its report. Ctrl-C cancels the run so that teardown still happens; a
 second Ctrl-C leaves at once and says what remains.
 
+A plan that is the ConfigMap of a kiagnose checkup runs in the namespace of that
+ConfigMap, unless -n names another. The ConfigMap gets the outcome; where the
+cluster has none, run makes it first.
+
 Exit codes: 0 the run passed its gate; 1 it could not measure, or something
 broke; 2 usage, or invalid plan; 3 the network was found wanting.`,
 		Args: paths,
@@ -66,6 +72,7 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 	if o.keep {
 		o.settings = append(o.settings, "teardown="+string(checkup.TeardownNever))
 	}
+	o.access.Namespace = cmp.Or(o.access.Namespace, homeOf(plan))
 	cluster, err := run.Connect(o.access)
 	if err != nil {
 		return err
@@ -87,6 +94,9 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 	started, err := func() (*pipelinev1.PipelineRun, error) {
 		screen.show("asking %s whether the plan can run", cluster.Server)
 		if err := cluster.Preflight(before, plan, objects); err != nil {
+			return nil, err
+		}
+		if err := ensureConfigMaps(before, cluster, plan, screen); err != nil {
 			return nil, err
 		}
 		screen.show("applying %d objects", len(objects))
@@ -111,6 +121,38 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 		return fmt.Errorf("PipelineRun %s ended without a report: %w\n%s", finished.Name, err, whyEnded(finished, last))
 	}
 	return e.printReport(outcome, o.output)
+}
+
+// homeOf is the namespace that a plan says it belongs to: that of the ConfigMap of
+// the kiagnose checkup that it is; empty for any other plan.
+func homeOf(plan *checkup.Plan) string {
+	if names := plan.CheckNames(); len(names) == 1 {
+		if v := plan.Checks[names[0]].VMLatency; v != nil && v.Kiagnose != nil {
+			return v.Kiagnose.Namespace
+		}
+	}
+	return ""
+}
+
+// ensureConfigMaps makes the ConfigMaps of the plan's kiagnose checkups that the
+// cluster does not have, and says where the outcome will be.
+func ensureConfigMaps(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan, screen *screen) error {
+	for _, name := range plan.CheckNames() {
+		v := plan.Checks[name].VMLatency
+		cm, ok := kiagnose.Of(cluster.Kube, v, cluster.Namespace)
+		if !ok {
+			continue
+		}
+		created, err := cm.Ensure(ctx, v)
+		if err != nil {
+			return err
+		}
+		if created {
+			screen.say("created %s", cm)
+		}
+		screen.say("the outcome of check %s will be in %s", name, cm)
+	}
+	return nil
 }
 
 // whyEnded is Tekton's own word on a finished run and on its failed tasks.

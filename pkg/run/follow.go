@@ -157,7 +157,8 @@ func fixtureRoles() []string {
 	return roles
 }
 
-// RemoveCommand is what a user types to remove what is left of a run.
+// RemoveCommand is what a user types to remove what is left of a run. VMs go with
+// the ConfigMap that they belong to.
 func (c *Cluster) RemoveCommand(runUID string) string {
 	return fmt.Sprintf("kubectl -n %s delete pod,configmap -l '%s=%s,%s in (%s)'",
 		c.Namespace, checkup.LabelRun, runUID, checkup.LabelRole, strings.Join(fixtureRoles(), ","))

@@ -37,7 +37,7 @@ func (c *Cluster) Preflight(ctx context.Context, plan *checkup.Plan, objects []r
 	var obstacles *multierror.Error
 	obstacles = multierror.Append(obstacles, c.checkTekton(ctx))
 	obstacles = multierror.Append(obstacles, c.checkNamespace(ctx, plan))
-	obstacles = multierror.Append(obstacles, c.checkRights(ctx, objects))
+	obstacles = multierror.Append(obstacles, c.checkRights(ctx, plan, objects))
 	if obstacles != nil {
 		obstacles.ErrorFormat = listErrors
 	}
@@ -128,10 +128,11 @@ func (c *Cluster) showsControlPlane(ctx context.Context) bool {
 	return err == nil
 }
 
-// checkRights asks for the verbs that Apply and Start use. A cluster that does
+// checkRights asks for the verbs that Apply and Start use, and for those by which
+// planner makes sure of the ConfigMaps of kiagnose checkups. A cluster that does
 // not answer the question is asked again by Apply itself.
-func (c *Cluster) checkRights(ctx context.Context, objects []runtime.Object) error {
-	type right struct{ verb, group, resource, namespace string }
+func (c *Cluster) checkRights(ctx context.Context, plan *checkup.Plan, objects []runtime.Object) error {
+	type right struct{ verb, group, resource, namespace, name string }
 	var wanted []right
 	want := func(r right) {
 		if !slices.Contains(wanted, r) {
@@ -148,7 +149,7 @@ func (c *Cluster) checkRights(ctx context.Context, objects []runtime.Object) err
 			return fmt.Errorf("apply %T: %w", object, err)
 		}
 		for _, verb := range []string{"create", "patch"} {
-			r := right{verb, target.resource.Group, target.resource.Resource, ""}
+			r := right{verb, target.resource.Group, target.resource.Resource, "", ""}
 			if target.namespaced {
 				r.namespace = cmp.Or(accessor.GetNamespace(), c.Namespace)
 			}
@@ -156,16 +157,27 @@ func (c *Cluster) checkRights(ctx context.Context, objects []runtime.Object) err
 		}
 	}
 	for _, verb := range []string{"create", "get", "patch"} {
-		want(right{verb, "tekton.dev", "pipelineruns", c.Namespace})
+		want(right{verb, "tekton.dev", "pipelineruns", c.Namespace, ""})
 	}
-	want(right{"list", "tekton.dev", "taskruns", c.Namespace})
-	want(right{"list", "", "configmaps", c.Namespace})
-	want(right{"get", "", "configmaps", c.Namespace})
+	want(right{"list", "tekton.dev", "taskruns", c.Namespace, ""})
+	want(right{"list", "", "configmaps", c.Namespace, ""})
+	want(right{"get", "", "configmaps", c.Namespace, ""})
+	for _, name := range plan.CheckNames() {
+		v := plan.Checks[name].VMLatency
+		if v == nil || v.Kiagnose == nil {
+			continue
+		}
+		namespace := cmp.Or(v.Kiagnose.Namespace, c.Namespace)
+		want(right{"get", "", "configmaps", namespace, v.Kiagnose.Name})
+		if _, err := c.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, v.Kiagnose.Name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			want(right{"create", "", "configmaps", namespace, ""})
+		}
+	}
 
 	var missing *multierror.Error
 	for _, r := range wanted {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: r.verb, Group: r.group, Resource: r.resource, Namespace: r.namespace},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: r.verb, Group: r.group, Resource: r.resource, Namespace: r.namespace, Name: r.name},
 		}}
 		answer, err := c.Kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err != nil || answer.Status.Allowed {
@@ -174,6 +186,9 @@ func (c *Cluster) checkRights(ctx context.Context, objects []runtime.Object) err
 		resource, where := r.resource, "at cluster scope"
 		if r.group != "" {
 			resource += "." + r.group
+		}
+		if r.name != "" {
+			resource += " " + r.name
 		}
 		if r.namespace != "" {
 			where = "in namespace " + r.namespace

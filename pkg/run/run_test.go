@@ -100,6 +100,24 @@ func tektonConfig(name string, data map[string]string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: tektonNamespace}, Data: data}
 }
 
+// checkupOf is a plan with a kiagnose checkup's ConfigMap in a namespace.
+func checkupOf(namespace string) *checkup.Plan {
+	v := &checkup.VMLatency{Kiagnose: &checkup.ConfigMapRef{Namespace: namespace, Name: "cm"}}
+	return &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"latency": {VMLatency: v}}}
+}
+
+// denied takes one right away.
+func denied(resource, verb string) func(*kubefake.Clientset) {
+	return func(kube *kubefake.Clientset) {
+		kube.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
+			a := review.Spec.ResourceAttributes
+			review.Status.Allowed = a.Resource != resource || a.Verb != verb
+			return true, review, nil
+		})
+	}
+}
+
 func TestPreflight(t *testing.T) {
 	tests := []struct {
 		name     string
@@ -193,6 +211,23 @@ func TestPreflight(t *testing.T) {
 				"missing right: create roles.rbac.authorization.k8s.io in namespace kube-system",
 				"missing right: patch roles.rbac.authorization.k8s.io in namespace kube-system",
 			},
+		},
+		{
+			name:     "a kiagnose checkup's ConfigMap is there",
+			existing: []runtime.Object{namespace(false), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cm", Namespace: "team"}}},
+			plan:     checkupOf("team"), change: denied("configmaps", "create"),
+		},
+		{
+			name:     "a kiagnose checkup's ConfigMap may not be read",
+			existing: []runtime.Object{namespace(false), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cm", Namespace: "team"}}},
+			plan:     checkupOf("team"), change: denied("configmaps", "get"),
+			want: []string{"missing right: get configmaps in namespace ns", "missing right: get configmaps cm in namespace team"},
+		},
+		{
+			name:     "a kiagnose checkup's ConfigMap cannot be made",
+			existing: []runtime.Object{namespace(false)},
+			plan:     checkupOf(""), change: denied("configmaps", "create"),
+			want: []string{"missing right: create configmaps in namespace ns"},
 		},
 		{
 			name: "a namespace that may not be read is no obstacle",
@@ -412,7 +447,7 @@ func TestRemainingNamesOnlyFixturesOfTheRun(t *testing.T) {
 	if diff := cmp.Diff([]string{"pod/a", "pod/b", "configmap/b"}, left); diff != "" {
 		t.Error(diff)
 	}
-	want := "kubectl -n ns delete pod,configmap -l 'checkplan.dev/run=u1,checkplan.dev/role in (responder,agent)'"
+	want := "kubectl -n ns delete pod,configmap -l 'checkplan.dev/run=u1,checkplan.dev/role in (responder,agent,preflight,guest)'"
 	if got := cluster.RemoveCommand("u1"); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
