@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,6 +111,47 @@ func TestSurvey(t *testing.T) {
 		"list pods with labels app=web in namespace shop: missing the verb list on pods in namespace shop (a Role): pods is forbidden: user cannot"
 	if fmt.Sprint(err) != want {
 		t.Errorf("no rights:\n%v\nwant:\n%s", err, want)
+	}
+}
+
+// TestNodesUnseen: a check of VMs is worked out without the right to list nodes,
+// one of another kind is not, nor one of VMs where another trouble hides them.
+func TestNodesUnseen(t *testing.T) {
+	plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"vms": {VMLatency: &checkup.VMLatency{}}, "mesh": {PodMesh: &checkup.PodMesh{}}}}
+	client := fake.NewClientset()
+	failure := error(apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("user cannot")))
+	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, failure })
+	r := cluster.Reader{Kubernetes: client, Namespace: "checks", Run: "uid"}
+	const want = "list nodes: missing the verb list on nodes in the whole cluster (a ClusterRole): nodes is forbidden: user cannot"
+	s, err := Survey(t.Context(), r, plan, "vms")
+	if err != nil || !s.NodesUnseen() || s.Unseen[0].Cause != want || s.Run != "uid" {
+		t.Errorf("VMs: %+v, %v", s, err)
+	}
+	for _, checks := range [][]string{{"mesh"}, nil} {
+		if _, err := Survey(t.Context(), r, plan, checks...); fmt.Sprint(err) != "survey: "+want {
+			t.Errorf("%q: %v", checks, err)
+		}
+	}
+	failure = errors.New("timeout")
+	if _, err := Survey(t.Context(), r, plan, "vms"); fmt.Sprint(err) != "survey: list nodes: timeout" {
+		t.Errorf("no answer: %v", err)
+	}
+}
+
+// TestRights: the right to list nodes is that of the kinds that cannot do without
+// them.
+func TestRights(t *testing.T) {
+	for kind, check := range map[checkup.Kind]checkup.Check{
+		checkup.KindPodMesh: {PodMesh: &checkup.PodMesh{}}, checkup.KindControlPlane: {ControlPlane: &checkup.ControlPlane{}},
+		checkup.KindPlacement: {Placement: &checkup.PlacementCheck{}}, checkup.KindVMLatency: {VMLatency: &checkup.VMLatency{}},
+	} {
+		has := slices.ContainsFunc(Rights(check), func(r checkup.Right) bool { return r.Resource == "nodes" && r.Verb == "list" })
+		if has != (kind != checkup.KindVMLatency) || has != Kinds[kind].Nodes {
+			t.Errorf("%s: the right to list nodes: %v", kind, has)
+		}
+	}
+	if got := Rights(checkup.Check{}); got != nil {
+		t.Errorf("no kind: %v", got)
 	}
 }
 
