@@ -402,6 +402,7 @@ func TestNetworks(t *testing.T) {
 		{"drop --node control-plane --network br10", true, true},
 		{"drop --node node01 --network br20", true, true},
 		{"drop --from node01 --to node02", true, false},
+		{"drop --node node02 --src any --dst any", true, false},
 	} {
 		id, _ := must(append([]string{"fault", "add"}, strings.Fields(tt.fault)...)...)
 		ways(tt.fault, tt.net1, tt.eth0)
