@@ -144,7 +144,7 @@ func (p *preflight) look(ctx context.Context, over bool) {
 
 // refused reports whether a pod has been refused for so long that it will stay so.
 func (p *preflight) refused(pod *corev1.Pod, event string) bool {
-	patience := preflightPatience
+	patience := min(preflightPatience, p.patience())
 	switch {
 	case condition(pod, corev1.PodScheduled).Reason == corev1.PodReasonUnschedulable:
 	case strings.HasPrefix(event, reasonSandbox) && !started(pod):

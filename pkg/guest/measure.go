@@ -5,6 +5,7 @@ package guest
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -13,9 +14,6 @@ import (
 	"github.com/checkplan/checkplan/pkg/console"
 	"github.com/checkplan/checkplan/pkg/fleet"
 )
-
-// limits of an order: none that a VM with one target comes near.
-var limits = checkup.Limits{PacketsPerSecond: 1000, Concurrency: 16}
 
 const (
 	// connectivityInterval is the longest interval at which a target measures whether
@@ -34,8 +32,9 @@ const (
 //
 // A VM that did not answer because it was not there any more gets a Cause in the
 // roster: that is no fact about the network. When ctx is done earlier, Measure tells
-// the sink of every source as it is then, and returns.
-func (g *Guests) Measure(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, sink fleet.Sink, progress func(fleet.Progress)) {
+// the sink of every source as it is then, and returns nil. An error means that there
+// is no right to any console.
+func (g *Guests) Measure(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, sink fleet.Sink, progress func(fleet.Progress)) error {
 	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
 	defer cancel()
 	m := &measuring{Guests: g, w: w, roster: roster, sink: sink, told: progress, until: time.Now().Add(time.Duration(w.AgentDeadline()))}
@@ -59,6 +58,10 @@ func (g *Guests) Measure(ctx context.Context, w *checkup.Worksheet, roster *chec
 		wg.Go(func() { m.pair(ctx, deadline, source) })
 	}
 	wg.Wait()
+	if len(m.denied) > 0 && len(m.denied) == 2*len(sources) {
+		return fmt.Errorf("no console of %d VMs could be had: %w", len(m.denied), m.denied[0])
+	}
+	return nil
 }
 
 // measuring is one run of Measure.
@@ -72,6 +75,7 @@ type measuring struct {
 	mu       sync.Mutex // guards following, and serialises told
 	progress fleet.Progress
 	told     func(fleet.Progress)
+	denied   []error // of consoles that there is no right to
 }
 
 // advance changes the progress and tells of it.
@@ -147,7 +151,7 @@ func (m *measuring) order(s *speaker) checkup.Order {
 	order := checkup.Order{
 		Source:     s.vm,
 		Seed:       w.Seed + uint64(w.Round)<<32 + uint64(s.vm),
-		Limits:     limits,
+		Limits:     w.Limits,
 		IPFamilies: w.IPFamilies,
 		Deadline:   checkup.Duration(max(time.Second, left)),
 		Own:        addresses(vm.Addresses),
@@ -228,6 +232,11 @@ func (m *measuring) conclude(ctx context.Context, from, to *speaker) {
 		}
 		if s.source.End == nil || s.measured < s.source.End.Observations || m.roster.Targets[s.vm].Cause != nil {
 			s.source.Cause = m.why(s, other, seen, stopped)
+			if statusCode(s.err) == http.StatusForbidden {
+				m.mu.Lock()
+				m.denied = append(m.denied, s.err)
+				m.mu.Unlock()
+			}
 			m.logf("::warning::VM %s: %s", m.w.Sources[s.vm].Name(), s.source.Cause.Message)
 		}
 		m.sink.Source(s.source)

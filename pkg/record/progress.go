@@ -16,7 +16,8 @@ import (
 // in data["progress"] of one ConfigMap per check, written at most every few
 // seconds.
 type Progress struct {
-	// Phase is "setup" while responders start and "probe" while agents measure.
+	// Phase is "setup" while responders or VMs start and "probe" while agents or VMs
+	// measure.
 	Phase string `json:"phase"`
 	// Ready of Pods: responders that are ready in setup, agents that have started
 	// in probe.
@@ -29,18 +30,28 @@ type Progress struct {
 	// one; both 0 for others.
 	Results  int `json:"results,omitempty"`
 	Expected int `json:"expected,omitempty"`
+	// VMs says that Pods counts VMs that answer on their consoles.
+	VMs bool `json:"vms,omitempty"`
 }
 
 // String reads "12 of 15 agents started, 300 of 1200 pairs measured", or
-// "... 300 of 1200 measurements made".
+// "... 300 of 1200 measurements made", or "2 of 2 VMs answer, 1 of 4 pairs measured".
 func (p Progress) String() string {
-	if p.Phase == "setup" {
-		return fmt.Sprintf("%d of %d responders ready", p.Ready, p.Pods)
+	ready := fmt.Sprintf("%d of %d agents started", p.Ready, p.Pods)
+	switch {
+	case p.VMs:
+		ready = fmt.Sprintf("%d of %d VMs answer", p.Ready, p.Pods)
+	case p.Phase == "setup":
+		ready = fmt.Sprintf("%d of %d responders ready", p.Ready, p.Pods)
 	}
-	if p.Expected > 0 {
-		return fmt.Sprintf("%d of %d agents started, %d of %d measurements made", p.Ready, p.Pods, p.Results, p.Expected)
+	switch {
+	case p.Phase == "setup":
+		return ready
+	case p.Expected > 0:
+		return fmt.Sprintf("%s, %d of %d measurements made", ready, p.Results, p.Expected)
+	default:
+		return fmt.Sprintf("%s, %d of %d pairs measured", ready, p.Measured, p.Pairs)
 	}
-	return fmt.Sprintf("%d of %d agents started, %d of %d pairs measured", p.Ready, p.Pods, p.Measured, p.Pairs)
 }
 
 const progressKey = "progress"

@@ -106,6 +106,14 @@ func Roster(check string) Key { return Key{Role: checkup.RoleRecord, Check: chec
 // Evidence is the key of what teardown keeps of fixtures that went wrong.
 func Evidence() Key { return Key{Role: checkup.RoleEvidence} }
 
+// EvidenceVMs is the key of what teardown keeps of VMs of checks that did not pass.
+func EvidenceVMs() Key { return Key{Role: checkup.RoleEvidence, Part: "vms"} }
+
+// Consoles is the key of what the consoles of a check's VMs said in a phase.
+func Consoles(check, phase string) Key {
+	return Key{Role: checkup.RoleEvidence, Check: check, Part: "consoles-" + phase}
+}
+
 // name of the ConfigMap of a chunk.
 func (s *Store) name(k Key, chunk int) string {
 	return checkup.ObjectName(s.RunUID, k.Check, k.Role, k.Part+"."+strconv.Itoa(chunk))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Probe measures one check of a run, by what its worksheet has: it takes over the
-// responders that setup made, asks the API server about pods of a dry run, starts
-// the agents, and keeps what they tell as it comes, in the record and in the pairs'
+// responders or VMs that setup made, asks the API server about pods of a dry run,
+// starts the agents or speaks to the VMs, and keeps what they tell as it comes, in the record and in the pairs'
 // objects, so that a run that is stopped half-way keeps what it has. It succeeds
 // whatever the network did.
 package main
@@ -39,6 +39,13 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 	if err := f.TakeOver(ctx, w, roster); err != nil {
 		return err
 	}
+	guests, measure := t.Guests(w.Plan), f.Measure
+	if w.Guests != nil {
+		if err := guests.TakeOver(ctx, w); err != nil {
+			return err
+		}
+		measure = guests.Measure
+	}
 	writer := store.Writer(t.Check)
 	to := sinks{writer}
 	book, trouble := openBook(ctx, t, w)
@@ -66,8 +73,8 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 		}
 	}
 	stop := tell.Start(live)
-	err := f.Measure(ctx, w, roster, to, func(p fleet.Progress) {
-		tell.Set(record.Progress{Phase: "probe", Ready: p.Started, Pods: p.Agents, Measured: p.Measured, Pairs: p.Pairs, Results: p.Results, Expected: p.Expected})
+	err := measure(ctx, w, roster, to, func(p fleet.Progress) {
+		tell.Set(record.Progress{Phase: "probe", Ready: p.Started, Pods: p.Agents, Measured: p.Measured, Pairs: p.Pairs, Results: p.Results, Expected: p.Expected, VMs: w.Guests != nil})
 	})
 	if ctx.Err() != nil {
 		end() // a request that hangs must not take the time of those that keep what there is
@@ -93,6 +100,7 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 		t.Logf("::warning::%v", gone)
 	}
 	saved := store.Save(after, record.Roster(t.Check), roster)
+	t.KeepTranscripts(after, store, guests, "probe")
 	wg.Wait()
 
 	if err == nil && ctx.Err() != nil {

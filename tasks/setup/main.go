@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Setup prepares one check of a run: it surveys the cluster, works out the
-// worksheet, starts the responders that it asks for, waits for them, and freezes
-// worksheet and roster. What the cluster did to a responder is in the roster; setup
+// worksheet, starts the responders or VMs that it asks for, waits for them, and freezes
+// worksheet and roster. What the cluster did to one of them is in the roster; setup
 // fails only if it could not do its work.
 package main
 
@@ -15,6 +15,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/connectivity"
+	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
@@ -39,16 +40,19 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	if err != nil {
 		return err
 	}
-	fleet := t.Fleet(plan.Name)
-	if plan.Teardown != checkup.TeardownNever {
-		switch n, err := fleet.Sweep(ctx); {
-		case err != nil:
-			t.Logf("::warning::what earlier runs left behind could not be removed: %v", err)
-		case n > 0:
-			t.Logf("removed %d pods and ConfigMaps that earlier runs left behind", n)
+	if cm, ok := kiagnose.Of(t.Kubernetes, plan.Checks[t.Check].VMLatency, t.Namespace); ok {
+		if err := cm.Start(ctx, started); err != nil {
+			return err
 		}
 	}
-	reader := cluster.Reader{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace}
+	fleet, guests := t.Fleet(plan.Name), t.Guests(plan.Name)
+	if plan.Teardown != checkup.TeardownNever {
+		sweep(ctx, t, fleet.Sweep)
+		if task.HasGuests(plan) {
+			sweep(ctx, t, guests.Sweep)
+		}
+	}
+	reader := cluster.Reader{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace, Run: t.RunUID}
 	snapshot, err := kind.Survey(ctx, reader, plan, t.Check)
 	if err != nil {
 		return err
@@ -72,10 +76,17 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	tell := task.NewTeller(t, store)
 	stop := tell.Start(ctx)
 	roster := k.Roster(plan, w, snapshot)
-	err = fleet.StartResponders(ctx, w, roster, func(ready, of int) {
-		tell.Set(record.Progress{Phase: "setup", Ready: ready, Pods: of})
+	start := fleet.StartResponders
+	if w.Guests != nil {
+		start = guests.Start
+	}
+	err = start(ctx, w, roster, func(ready, of int) {
+		tell.Set(record.Progress{Phase: "setup", Ready: ready, Pods: of, VMs: w.Guests != nil})
 	})
 	stop()
+	if ctx.Err() == nil {
+		t.KeepTranscripts(ctx, store, guests, "setup")
+	}
 	if err != nil {
 		return err
 	}
@@ -84,6 +95,16 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	}
 	t.Logf("worksheet and roster are frozen")
 	return nil
+}
+
+// sweep removes what earlier runs left behind, which is no part of the work.
+func sweep(ctx context.Context, t *task.Task, sweep func(context.Context) (int, error)) {
+	switch n, err := sweep(ctx); {
+	case err != nil:
+		t.Logf("::warning::what earlier runs left behind could not be removed: %v", err)
+	case n > 0:
+		t.Logf("removed %d objects that earlier runs left behind", n)
+	}
 }
 
 // objects sees to it that the pairs' objects can be written, where they are to be,

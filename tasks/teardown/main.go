@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Teardown keeps evidence of the fixtures that went wrong and removes all of
-// them, if the plan says so. It fails if some are left. Nothing stops it short
+// Teardown keeps evidence of the fixtures that went wrong, and of the VMs of checks
+// that did not pass, and removes all of them, if the plan says so. It fails if some are left. Nothing stops it short
 // of its own deadline: not SIGTERM, after which Tekton leaves it 30 s.
 package main
 
@@ -45,17 +45,24 @@ func run(ctx context.Context, t *task.Task) error {
 		t.Logf("::warning::there will be no evidence of what went wrong: %v", err)
 	}
 
-	if plan.Teardown != checkup.TeardownAlways && plan.Teardown != "" {
+	removes := plan.Teardown == checkup.TeardownAlways || plan.Teardown == ""
+	if vms := task.HasGuests(plan); vms || !removes {
 		r, err := t.Report(ctx, plan, time.Now())
 		if err != nil {
 			t.Logf("::warning::%v", err)
 		}
-		if !task.Removes(plan.Teardown, r.Verdict) {
-			t.Logf("pods are kept: teardown is %s and the verdict %s; they end by themselves", plan.Teardown, r.Verdict)
+		if vms {
+			keepVMs(ctx, t, plan.Name, r)
+		}
+		if !removes && !task.Removes(plan.Teardown, r.Verdict) {
+			t.Logf("fixtures are kept: teardown is %s and the verdict %s; pods end by themselves", plan.Teardown, r.Verdict)
+			if vms {
+				t.Logf("VMs of checkplan's own guest end by themselves, too; others by kubectl -n %s delete virtualmachineinstances -l %s=%s", t.Namespace, checkup.LabelRun, t.RunUID)
+			}
 			return nil
 		}
 	}
-	left, err := f.Remove(ctx)
+	left, err := t.Remove(ctx, plan)
 	if len(left) > 0 {
 		return errors.Join(fmt.Errorf("left behind: %s", strings.Join(left, " ")), err)
 	}
@@ -64,3 +71,29 @@ func run(ctx context.Context, t *task.Task) error {
 	}
 	return err
 }
+
+// keepVMs keeps evidence of the VMs of the checks that did not pass.
+func keepVMs(ctx context.Context, t *task.Task, plan string, r *checkup.Report) {
+	var checks []string
+	for _, c := range r.Checks {
+		if c.Kind == checkup.KindVMLatency && c.Verdict != checkup.RunPass {
+			checks = append(checks, c.Name)
+		}
+	}
+	if len(checks) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, evidenceTime)
+	defer cancel()
+	evidence, err := t.Guests(plan).Evidence(ctx, checks)
+	if err == nil && len(evidence) > 0 {
+		t.Logf("evidence is kept of %d VMs of checks that did not pass", len(evidence))
+		err = t.Store(plan).Save(ctx, record.EvidenceVMs(), evidence)
+	}
+	if err != nil {
+		t.Logf("::warning::there will be no evidence of the VMs: %v", err)
+	}
+}
+
+// evidenceTime is what evidence of VMs may take of the step's time.
+const evidenceTime = 30 * time.Second

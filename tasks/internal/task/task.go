@@ -4,7 +4,7 @@
 // what they are told, and how they end.
 //
 // A step is told by flags, by its environment (RUN_NAME, RUN_UID, NAMESPACE,
-// POD_NAME, POD_UID, and where it needs them PLAN and AGENT_IMAGE), and by
+// POD_NAME, POD_UID, and where it needs them PLAN, AGENT_IMAGE and GUEST_IMAGE), and by
 // settings of the plan as "name=value" arguments. It prints to standard output,
 // which is the log that the dashboard shows, and exits 0 or, when the tool
 // failed, 1 with one line that begins with "::error::".
@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	kvcorev1 "kubevirt.io/client-go/kubevirt/typed/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/fleet"
@@ -39,12 +40,17 @@ type Task struct {
 	Kubernetes kubernetes.Interface
 	Metadata   metadata.Interface
 	Dynamic    dynamic.Interface
+	// KubeVirt's API, which may not be there, and how the console of a VM of the
+	// namespace is connected to.
+	KubeVirt   kvcorev1.KubevirtV1Interface
+	Console    func(ctx context.Context, name string) (io.ReadWriteCloser, error)
 	Namespace  string
 	RunName    string
 	RunUID     string
 	PodName    string
 	PodUID     string
 	AgentImage string
+	GuestImage string
 	// PlanJSON is the plan as it was compiled, Settings what to change in it.
 	PlanJSON string
 	Settings []string
@@ -93,7 +99,7 @@ func Main(run func(context.Context, *Task) error) int {
 	defer stop()
 	t, err := New(os.Args[1:], os.Getenv, os.Stdout)
 	if err == nil {
-		err = t.connect()
+		err = t.Connect()
 	}
 	if err == nil {
 		ctx, cancel := context.WithTimeoutCause(signals, t.Timeout, fmt.Errorf("the step's deadline of %s is over", t.Timeout))
@@ -115,7 +121,7 @@ func New(args []string, getenv func(string) string, stdout io.Writer) (*Task, er
 	t := &Task{
 		Namespace: getenv("NAMESPACE"), RunName: getenv("RUN_NAME"), RunUID: getenv("RUN_UID"),
 		PodName: getenv("POD_NAME"), PodUID: getenv("POD_UID"),
-		AgentImage: getenv("AGENT_IMAGE"), PlanJSON: getenv("PLAN"),
+		AgentImage: getenv("AGENT_IMAGE"), GuestImage: getenv("GUEST_IMAGE"), PlanJSON: getenv("PLAN"),
 		TeardownExitCode: getenv("TEARDOWN_EXIT_CODE_FILE"),
 		Outcomes:         map[string]Outcome{}, Stdout: stdout,
 	}
@@ -151,8 +157,8 @@ func New(args []string, getenv func(string) string, stdout io.Writer) (*Task, er
 	return t, errors.Join(problems...)
 }
 
-// connect makes the clients from the pod's service account.
-func (t *Task) connect() error {
+// Connect makes the clients from the pod's service account.
+func (t *Task) Connect() error {
 	config, err := rest.InClusterConfig()
 	if err != nil {
 		return fmt.Errorf("connect to the API server as the pod's service account: %w", err)
@@ -167,6 +173,10 @@ func (t *Task) connect() error {
 	if t.Dynamic, err = dynamic.NewForConfig(config); err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
+	if t.KubeVirt, err = kvcorev1.NewForConfig(config); err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
+	t.Console = consoles(config, t.Namespace)
 	return nil
 }
 

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package task
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"sync"
+
+	"k8s.io/client-go/rest"
+	kvcorev1 "kubevirt.io/client-go/kubevirt/typed/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/guest"
+	"github.com/checkplan/checkplan/pkg/record"
+)
+
+// Guests is the VMs of the run.
+func (t *Task) Guests(plan string) *guest.Guests {
+	return &guest.Guests{Fleet: t.Fleet(plan), VMs: t.KubeVirt, Image: t.GuestImage, Console: t.Console}
+}
+
+// HasGuests reports whether a run of the plan may start VMs. KubeVirt's API is left
+// alone where it does not.
+func HasGuests(plan *checkup.Plan) bool {
+	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
+		return slices.Contains(plan.Checks[name].Fixtures(), checkup.RoleGuest)
+	})
+}
+
+// Remove deletes every fixture of the run and waits until they are gone, or ctx is
+// done. It returns the names of what is left, as kind/name.
+func (t *Task) Remove(ctx context.Context, plan *checkup.Plan) (left []string, err error) {
+	var (
+		vms     []string
+		problem error
+		wg      sync.WaitGroup
+	)
+	if HasGuests(plan) {
+		wg.Go(func() { vms, problem = t.Guests(plan.Name).Remove(ctx) })
+	}
+	left, err = t.Fleet(plan.Name).Remove(ctx)
+	wg.Wait()
+	return append(vms, left...), errors.Join(problem, err)
+}
+
+// Left names the fixtures of the run that are there, as kind/name.
+func (t *Task) Left(ctx context.Context, plan *checkup.Plan) ([]string, error) {
+	left, err := t.Fleet(plan.Name).Left(ctx)
+	if !HasGuests(plan) {
+		return left, err
+	}
+	vms, problem := t.Guests(plan.Name).Left(ctx)
+	return append(vms, left...), errors.Join(problem, err)
+}
+
+// KeepTranscripts keeps what consoles said in a phase of the check. It is no part of
+// the work: an error is told and forgotten.
+func (t *Task) KeepTranscripts(ctx context.Context, store *record.Store, g *guest.Guests, phase string) {
+	transcripts := g.Transcripts()
+	if len(transcripts) == 0 {
+		return
+	}
+	if err := store.Save(ctx, record.Consoles(t.Check, phase), transcripts); err != nil {
+		t.Logf("::warning::what the consoles said is not kept: %v", err)
+	}
+}
+
+// consoles connects to consoles of VMs through the API server. KubeVirt's client
+// knows no context, so that a connection that nobody waits for any more is closed
+// when it comes.
+func consoles(config *rest.Config, namespace string) func(context.Context, string) (io.ReadWriteCloser, error) {
+	type dialed struct {
+		conn io.ReadWriteCloser
+		err  error
+	}
+	return func(ctx context.Context, name string) (io.ReadWriteCloser, error) {
+		done := make(chan dialed, 1)
+		go func() {
+			stream, err := kvcorev1.AsyncSubresourceHelper(config, "virtualmachineinstances", namespace, name, "console", url.Values{})
+			if err != nil {
+				done <- dialed{err: fmt.Errorf("console of VM %s: %w", name, err)}
+				return
+			}
+			done <- dialed{conn: stream.AsConn()}
+		}()
+		select {
+		case d := <-done:
+			return d.conn, d.err
+		case <-ctx.Done():
+			go func() {
+				if d := <-done; d.conn != nil {
+					d.conn.Close()
+				}
+			}()
+			return nil, fmt.Errorf("console of VM %s: %w", name, context.Cause(ctx))
+		}
+	}
+}
