@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -34,6 +35,8 @@ type Guest struct {
 
 	// shell of a guest with a login; nil before Ready.
 	shell *shell
+	// times of dialogs with it; nil is defaultTiming.
+	times *timing
 }
 
 // ErrGone is wrapped by errors of Dial after which there is no sense in trying
@@ -64,8 +67,9 @@ func (g *Guest) Ready(ctx context.Context) error {
 	if g.Login != nil {
 		talk = g.loginReady
 	}
+	started := time.Now()
 	if err := g.persist(ctx, true, talk); err != nil {
-		return fmt.Errorf("%w%s", err, g.lastWords())
+		return fmt.Errorf("%w, after %s%s", err, time.Since(started).Round(time.Second), g.lastWords())
 	}
 	return nil
 }
@@ -185,6 +189,7 @@ func (g *Guest) connect(ctx context.Context) (*connection, error) {
 		rw.Close()
 		return nil, fmt.Errorf("%w: it was closed", ErrGone)
 	}
+	c.reading.Store(true)
 	g.conn = c
 	go c.receive(g.note)
 	return c, nil
@@ -218,13 +223,15 @@ type connection struct {
 	chunks chan []byte
 	err    error
 
-	once sync.Once
-	gone chan struct{} // closed by close
+	once    sync.Once
+	gone    chan struct{} // closed by close
+	reading atomic.Bool   // false once it is lost
 }
 
 // receive reads until the connection is lost.
 func (c *connection) receive(note func([]byte)) {
 	defer close(c.chunks)
+	defer c.reading.Store(false)
 	for {
 		b := make([]byte, 4096)
 		n, err := c.rw.Read(b)
@@ -257,6 +264,16 @@ func (c *connection) send(ctx context.Context, line []byte) error {
 		return fmt.Errorf("%w: write: %w", errLost, err)
 	}
 	return nil
+}
+
+// alive reports whether the connection has not been closed.
+func (c *connection) alive() bool {
+	select {
+	case <-c.gone:
+		return false
+	default:
+		return c.reading.Load()
+	}
 }
 
 func (c *connection) close() error {

@@ -75,7 +75,6 @@ func ask(ctx context.Context, c *connection, request func() request, hear func(r
 
 // ownReady waits until checkplan's own guest tells its state.
 func (g *Guest) ownReady(ctx context.Context, c *connection, heard func()) error {
-	started := time.Now()
 	err := ask(ctx, c, func() request { return request{ID: "state"} }, func(r reply) (bool, bool, error) {
 		heard()
 		switch {
@@ -88,7 +87,7 @@ func (g *Guest) ownReady(ctx context.Context, c *connection, heard func()) error
 		return true, false, nil
 	})
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("the guest did not answer on its console within %s: %w", time.Since(started).Round(time.Second), err)
+		return fmt.Errorf("the guest did not answer on its console: %w", err)
 	}
 	return err
 }
