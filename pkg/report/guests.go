@@ -32,27 +32,38 @@ func vmAt(of []checkup.Endpoint, i int) *checkup.VM {
 	return of[i].VM
 }
 
-// absentVM says why one of two VMs could not be had, by worksheet and roster.
+// absentVM says why one of two VMs could not be had, by worksheet and roster: the same
+// for both ways.
 func (j *judge) absentVM(p checkup.Pair) *checkup.Cause {
-	for _, side := range []struct {
-		what     string
-		index    int
-		endpoint checkup.Endpoint
-	}{{"target", p.Target, j.w.Targets[p.Target]}, {"source", p.Source, j.w.Sources[p.Source]}} {
-		if side.endpoint.Cause != nil {
-			return side.endpoint.Cause
+	vms := [2]int{min(p.Source, p.Target), max(p.Source, p.Target)}
+	var causes [2]*checkup.Cause
+	for i, vm := range vms {
+		if vm >= len(j.w.Sources) || vm >= len(j.w.Targets) {
+			return &checkup.Cause{Stage: checkup.StageSetup, Message: "the worksheet has no such VM"}
 		}
-		entry := j.entry(side.index)
-		switch {
+		if cause := j.w.Sources[vm].Cause; cause != nil {
+			return cause // of both, and it names what it is about
+		}
+		switch entry := j.entry(vm); {
 		case entry == nil:
-			return &checkup.Cause{Stage: checkup.StageSetup, Message: fmt.Sprintf("the %s VM is not on the roster", side.what)}
+			causes[i] = &checkup.Cause{Stage: checkup.StageSetup, Message: "the VM is not on the roster"}
 		case entry.Cause != nil:
-			return entry.Cause
+			causes[i] = entry.Cause
 		case entry.Addresses[p.Family] == "":
-			return &checkup.Cause{Stage: checkup.StageSetup, Message: fmt.Sprintf("the %s VM has no %s address", side.what, p.Family)}
+			causes[i] = &checkup.Cause{Stage: checkup.StageSetup, Message: fmt.Sprintf("the VM has no %s address", p.Family)}
 		}
 	}
-	return nil
+	a, b := causes[0], causes[1]
+	about := 0
+	switch {
+	case a == nil && b == nil:
+		return nil
+	case a != nil && b != nil && *a == *b:
+		return a
+	case a == nil, b != nil && strings.HasSuffix(a.Message, b.Message): // which is there because of the other
+		about = 1
+	}
+	return &checkup.Cause{Stage: causes[about].Stage, Message: fmt.Sprintf("VM %s: %s", j.vmName(vms[about]), causes[about].Message)}
 }
 
 // entry of a VM on the roster; nil if there is none.

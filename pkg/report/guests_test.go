@@ -230,7 +230,7 @@ func TestJudgeVM(t *testing.T) {
 		{"nothing came through", func(_ *guests, r *checkup.Record) {
 			lose(&r.Observations[0], 25)
 			lose(&r.Observations[1], 3)
-		}, "fail echo: no connectivity - 100% packet loss (25 of 25); last: no answer within 5s", "fail echo: no connectivity - 100% packet loss (3 of 3); last: no answer within 5s", "", true},
+		}, "fail echo: no connectivity - 100% packet loss (no answer within 5s)", "fail echo: no connectivity - 100% packet loss (no answer within 5s)", "", true},
 		{"part lost without a limit", func(_ *guests, r *checkup.Record) { lose(&r.Observations[0], 5) }, "pass", "pass",
 			"node01 to node02 over default/br10, IPv4: 5 of 25 echo requests were not answered (20%); the plan sets no limit", false},
 		{"part lost within the limit", func(g *guests, r *checkup.Record) {
@@ -249,7 +249,7 @@ func TestJudgeVM(t *testing.T) {
 		}, "pass", "pass", "node02 to node01 over default/br10, IPv4: 1 of 3 echo requests were not answered (33.333%); connectivity needs one", false},
 
 		// Not measured.
-		{"no roster", func(g *guests, _ *checkup.Record) { g.roster = nil }, "unmeasured setup: the target VM is not on the roster", "unmeasured setup: the target VM is not on the roster", "", true},
+		{"no roster", func(g *guests, _ *checkup.Record) { g.roster = nil }, "unmeasured setup: the VM is not on the roster", "unmeasured setup: the VM is not on the roster", "", true},
 		{"no record", func(_ *guests, r *checkup.Record) { *r = checkup.Record{} }, "unmeasured collect: nothing was recorded of the source", "unmeasured collect: nothing was recorded of the source", "", true},
 		{"a prerequisite is missing", func(g *guests, _ *checkup.Record) {
 			g.w.Sources[0].Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "no node node01"}
@@ -257,8 +257,16 @@ func TestJudgeVM(t *testing.T) {
 		}, "unmeasured setup: no node node01", "unmeasured setup: no node node01", "", true},
 		{"the source did not come up", func(g *guests, r *checkup.Record) {
 			g.roster.Targets[0].Cause = &checkup.Cause{Stage: checkup.StageStart, Message: "no boot"}
+		}, "unmeasured start: VM node01: no boot", "unmeasured start: VM node01: no boot", "", true},
+		{"the target did not come up, and so the source was not waited for", func(g *guests, r *checkup.Record) {
+			g.roster.Targets[1].Cause = &checkup.Cause{Stage: checkup.StageStart, Message: "no boot"}
+			g.roster.Targets[0].Cause = &checkup.Cause{Stage: checkup.StageStart, Message: "not waited for, because of VM node02: no boot"}
+		}, "unmeasured start: VM node02: no boot", "unmeasured start: VM node02: no boot", "", true},
+		{"neither came up", func(g *guests, r *checkup.Record) {
+			g.roster.Targets[0].Cause = &checkup.Cause{Stage: checkup.StageStart, Message: "no boot"}
+			g.roster.Targets[1].Cause = &checkup.Cause{Stage: checkup.StageStart, Message: "no boot"}
 		}, "unmeasured start: no boot", "unmeasured start: no boot", "", true},
-		{"a VM has no address of the family", func(g *guests, r *checkup.Record) { g.roster.Targets[0].Addresses = nil }, "unmeasured setup: the source VM has no IPv4 address", "unmeasured setup: the target VM has no IPv4 address", "", true},
+		{"a VM has no address of the family", func(g *guests, r *checkup.Record) { g.roster.Targets[0].Addresses = nil }, "unmeasured setup: VM node01: the VM has no IPv4 address", "unmeasured setup: VM node01: the VM has no IPv4 address", "", true},
 		{"an unused address answers", func(_ *guests, r *checkup.Record) {
 			r.Sources[0].Controls[1] = checkup.Control{Family: checkup.IPv4, Name: "closed", Message: "10.37.0.6 answered"}
 		}, `unmeasured control: the guest got its control pair "closed" wrong (10.37.0.6 answered), so it is not trusted`, "pass", "", true},

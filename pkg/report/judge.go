@@ -630,7 +630,7 @@ func (j *judge) limits(seen *checkup.Observation, expect checkup.Expect, fail fu
 	if seen.Received == 0 {
 		message := failed.Message
 		if j.w.Guests != nil {
-			message = fmt.Sprintf("no connectivity - 100%% packet loss (%d of %d); last: %s", seen.Sent, seen.Sent, failed.Message)
+			message = fmt.Sprintf("no connectivity - 100%% packet loss (%s)", failed.Message)
 		}
 		fail(lost, failed.Stage, message)
 		return
