@@ -23,6 +23,12 @@ type Cost struct {
 	Responders int `json:"responders"`
 	// PodsPerNode is the most of them on any one node.
 	PodsPerNode int `json:"podsPerNode"`
+	// VMs that are started, each with a pod of KubeVirt's around it, and Preflights:
+	// pods of Image that try a network out before, and end before VMs are started.
+	VMs        int `json:"vms,omitempty"`
+	Preflights int `json:"preflights,omitempty"`
+	// GuestMemory is that of each VM, as a Kubernetes quantity; empty without VMs.
+	GuestMemory string `json:"guestMemory,omitempty"`
 	// Nodes that take part, by name.
 	Nodes []NodeCost `json:"nodes"`
 	// Capabilities that the pods have beyond none: none.
@@ -59,16 +65,18 @@ type Cost struct {
 
 // NodeCost is one node's part of a Cost.
 type NodeCost struct {
-	Node         string `json:"node"`
-	Agents       int    `json:"agents"`
-	Responders   int    `json:"responders"`
-	PeakSent     int    `json:"peakSent"`
-	PeakReceived int    `json:"peakReceived"`
+	Node       string `json:"node"`
+	Agents     int    `json:"agents"`
+	Responders int    `json:"responders"`
+	// VMs that are pinned to the node.
+	VMs          int `json:"vms,omitempty"`
+	PeakSent     int `json:"peakSent"`
+	PeakReceived int `json:"peakReceived"`
 }
 
 // ObjectCost is a number of objects of one kind and role.
 type ObjectCost struct {
-	Kind string `json:"kind"` // Pod or ConfigMap
+	Kind string `json:"kind"` // Pod, ConfigMap or VirtualMachineInstance
 	Role Role   `json:"role"`
 	// Count of them. Where AtLeast is set it is the least: what does not fit one
 	// object is cut into several, and its size is not known before the run.
@@ -95,8 +103,7 @@ func (w *Worksheet) InDegrees() []int {
 func (w *Worksheet) CountPackets() int {
 	n := 0
 	for p := range w.Pairs() {
-		probe, _ := w.Probe(p.Transport)
-		n += probe.Count
+		n += w.Measurements(p)
 	}
 	return n
 }
@@ -131,19 +138,34 @@ func (w *Worksheet) Cost(p *Plan, image string) Cost {
 		if e.HostNetwork {
 			c.HostNetwork++
 		}
+		if e.VM != nil && e.Cause == nil {
+			c.VMs++
+			if e.VM.Binding != BindingSRIOV { // whose devices a pod without a VM cannot try out
+				c.Preflights++
+			}
+		}
+	}
+	if c.VMs > 0 && w.Guests != nil {
+		c.GuestMemory = w.Guests.Guest.Memory
 	}
 	c.ExpectedProbe = w.expectedProbe(most)
 	for pair := range w.Pairs() {
-		probe, _ := w.Probe(pair.Transport)
-		c.Bytes += int64(probe.Count) * wireBytes(pair.Transport, pair.Family, pair.Size)
+		c.Bytes += int64(w.Measurements(pair)) * wireBytes(pair.Transport, pair.Family, pair.Size)
 	}
 
+	ends := "the pods end at their active deadline"
+	if w.Guests != nil {
+		ends = "the VMs power off at their deadline"
+		if w.Guests.Guest.Image != "" {
+			ends = "the VMs run on"
+		}
+	}
 	fixture := ObjectCost{Until: "teardown, after every run"}
 	switch p.Teardown {
 	case TeardownOnPass:
-		fixture.LeftBehind, fixture.Until = true, "teardown if the verdict is pass; else the pods end at their active deadline and stay until the run is deleted"
+		fixture.LeftBehind, fixture.Until = true, "teardown if the verdict is pass; else "+ends+" and stay until the run is deleted"
 	case TeardownNever:
-		fixture.LeftBehind, fixture.Until = true, "the run is deleted; the pods end at their active deadline"
+		fixture.LeftBehind, fixture.Until = true, "the run is deleted; "+ends
 	}
 	object := func(o ObjectCost, kind string, role Role, count int) {
 		if o.Kind, o.Role, o.Count = kind, role, count; count > 0 {
@@ -154,6 +176,10 @@ func (w *Worksheet) Cost(p *Plan, image string) Cost {
 	object(fixture, "Pod", RoleResponder, c.Responders)
 	object(fixture, "Pod", RoleAgent, c.Agents)
 	object(fixture, "ConfigMap", RoleAgent, c.Agents)
+	object(ObjectCost{Until: "setup, before VMs are started"}, "Pod", RolePreflight, c.Preflights)
+	object(fixture, "VirtualMachineInstance", RoleGuest, c.VMs)
+	object(fixture, "Pod", RoleGuest, c.VMs)
+	object(fixture, "ConfigMap", RoleGuest, min(c.VMs, 1))
 	object(run, "ConfigMap", RoleWorksheet, 1)
 	object(run, "ConfigMap", RoleRecord, 1)
 	object(ObjectCost{AtLeast: true, LeftBehind: true, Until: fmt.Sprintf("%d newer reports of the plan are there", p.Retention.Reports)}, "ConfigMap", RoleReport, 1)
@@ -182,12 +208,16 @@ func (w *Worksheet) nodeCosts() []NodeCost {
 	}
 	// What one source may ask of one target in a second: measurements of a pair
 	// start an interval apart, so that one more than the second has intervals may
-	// fall into it.
+	// fall into it. A VM is the target of one source only.
 	each := make([]int, len(w.Targets))
 	for t := range w.Targets {
-		for pair := range w.PairsBetween(0, t) {
+		source := 0
+		if w.Targets[t].VM != nil && len(w.Assignments[t]) > 0 {
+			source = w.Assignments[t][0]
+		}
+		for pair := range w.PairsBetween(source, t) {
 			p, _ := w.Probe(pair.Transport)
-			n := p.Count
+			n := w.Measurements(pair)
 			if p.Interval > 0 {
 				n = min(n, int(Duration(time.Second)/p.Interval)+1)
 			}
@@ -200,7 +230,14 @@ func (w *Worksheet) nodeCosts() []NodeCost {
 		if len(targets) == 0 {
 			continue
 		}
-		nodes[i].Agents++
+		switch e := w.Sources[s]; {
+		case e.VM == nil:
+			nodes[i].Agents++
+		case e.Cause != nil: // not started, and asks nothing
+			continue
+		default:
+			nodes[i].VMs++
+		}
 		clear(ofSource)
 		sum := 0
 		for _, t := range targets {
@@ -212,7 +249,7 @@ func (w *Worksheet) nodeCosts() []NodeCost {
 			nodes[n].PeakReceived += min(w.Limits.PacketsPerSecond, packets)
 		}
 	}
-	nodes = slices.DeleteFunc(nodes, func(n NodeCost) bool { return n.Node == "" || n.Agents+n.Responders+n.PeakReceived == 0 })
+	nodes = slices.DeleteFunc(nodes, func(n NodeCost) bool { return n.Node == "" || n.Agents+n.Responders+n.VMs+n.PeakReceived == 0 })
 	slices.SortFunc(nodes, func(a, b NodeCost) int { return cmp.Compare(a.Node, b.Node) })
 	return nodes
 }
@@ -224,6 +261,14 @@ func (w *Worksheet) nodeCosts() []NodeCost {
 func (w *Worksheet) expectedProbe(targets int) Duration {
 	if targets == 0 {
 		return 0
+	}
+	if w.Guests != nil { // connectivity, then the measurement, all pairs at once
+		longest := Duration(0)
+		for _, p := range w.Probes {
+			connectivity := Duration(min(VMConnectivityCount, p.Count)) * min(p.Interval, VMConnectivityInterval)
+			longest = max(longest, connectivity+Duration(max(p.Count-1, 0))*p.Interval)
+		}
+		return longest
 	}
 	if w.Connections != nil { // every pair at its own pace, all at once
 		longest := Duration(0)

@@ -242,6 +242,14 @@ func TestWatchingIsBesideTimeouts(t *testing.T) {
 	if got := w.AgentDeadline(); got != Duration(63*time.Minute) {
 		t.Errorf("the agent has %s", got)
 	}
+	v := &VMLatency{Duration: hour, Timeouts: c.Timeouts}
+	if got := (Check{VMLatency: v}).PhaseTimeouts(); got.Setup != 1 || got.Probe != Duration(64*time.Minute) {
+		t.Errorf("VMs: %+v", got)
+	}
+	w = &Worksheet{Timeouts: c.Timeouts, Guests: &GuestSheet{Duration: hour}}
+	if got := w.AgentDeadline(); got != Duration(63*time.Minute) || w.ProbeTimeout() != Duration(64*time.Minute) {
+		t.Errorf("guests have %s of %s", got, w.ProbeTimeout())
+	}
 	c.For = nil
 	if got := c.Measurements(); got != 5 {
 		t.Errorf("%d measurements in one round, want 5", got)
@@ -257,15 +265,18 @@ func TestParamsOfEveryKind(t *testing.T) {
 		KindPodMesh:      {"degree=3"},
 		KindControlPlane: {"preset=generic", "for=10m0s", "for=", "interval=2s", "count=7", "loss.max=5%", "outage.max=30s", "latency.p99=5ms"},
 		KindPlacement:    {"mode=All", "mode=", "networkConfig=true"},
+		KindVMLatency:    {"duration=10s", "interval=100ms", "loss.max=5%", "loss.max=", "latency.max=200ms", "latency.p50=5ms", "jitter.max=1ms", "jitter.max="},
 	}
 	refused := map[Kind][]string{
 		KindPodMesh:      {"degree=-1"},
 		KindControlPlane: {"preset=k3s", "for=0s", "interval=", "interval=0s", "count=0", "count=1001"},
 		KindPlacement:    {"mode=Some", "networkConfig=yes"},
+		KindVMLatency:    {"duration=", "duration=0s", "duration=-1s", "interval=0", "loss.max=101%", "latency.max=-1ms", "jitter.max=x"},
 	}
 	for _, kind := range Kinds {
 		checks := map[Kind]Check{
 			KindPodMesh: {PodMesh: &PodMesh{}}, KindControlPlane: {ControlPlane: &ControlPlane{Interval: 1}}, KindPlacement: {Placement: &PlacementCheck{}},
+			KindVMLatency: {VMLatency: &VMLatency{Duration: 1, Interval: 1}},
 		}
 		c, ok := checks[kind]
 		if !ok || c.Kind() != kind {
@@ -300,7 +311,7 @@ func TestParamsOfEveryKind(t *testing.T) {
 }
 
 func TestObjectNameIsALabel(t *testing.T) {
-	for _, role := range []Role{RoleResponder, RoleAgent, RoleWorksheet, RoleRecord, RoleReport, RoleEvidence} {
+	for _, role := range append([]Role{RoleWorksheet, RoleRecord, RoleReport, RoleEvidence}, FixtureRoles...) {
 		name := ObjectName("uid", strings.Repeat("c", MaxCheckName), role, "node")
 		if len(name) > 63 {
 			t.Errorf("%s has %d characters", name, len(name))

@@ -143,10 +143,10 @@ var rules = []rule{
 	{name: "pods-size", mesh: podsSize},
 	{name: "latency-order", mesh: func(m *PodMesh, r reporter) { latencyOrder(m.Expect.Latency, r) }, control: func(c *ControlPlane, r reporter) { latencyOrder(c.Expect.Latency, r) }, vms: func(v *VMLatency, r reporter) { latencyOrder(v.Expect.Latency, r) }},
 	{name: "loss-all", mesh: func(m *PodMesh, r reporter) { lossAll(m.Expect.Loss, r) }, control: func(c *ControlPlane, r reporter) { lossAll(c.Expect.Loss, r) }, vms: func(v *VMLatency, r reporter) { lossAll(v.Expect.Loss, r) }},
-	{name: "jitter-one", mesh: jitterOne},
+	{name: "jitter-one", mesh: jitterOne, vms: vmJitterOne},
 	{name: "unreachable-limits", mesh: unreachableLimits},
 	{name: "budget", mesh: budget},
-	{name: "probe-timeout", mesh: probeTimeout, control: controlTimeout},
+	{name: "probe-timeout", mesh: probeTimeout, control: controlTimeout, vms: vmTimeout},
 	{name: "role-name", control: roleName},
 	{name: "role-where", control: roleWhere},
 	{name: "role-host", control: roleHost},
@@ -164,6 +164,7 @@ var rules = []rule{
 	{name: "too-many-vms", vms: tooManyVMs},
 	{name: "measurements", vms: measurements},
 	{name: "guest-login", vms: guestLogin},
+	{name: "kiagnose-twice", plan: kiagnoseTwice},
 }
 
 // dnsLabel is a DNS label as RFC 1123 allows it, in lower case as Kubernetes

@@ -292,6 +292,43 @@ func measurements(v *VMLatency, report reporter) {
 	}
 }
 
+func vmJitterOne(v *VMLatency, report reporter) {
+	if v.Expect.Jitter.Max != nil && v.Duration == v.Interval {
+		report([]string{"expect", "jitter", "max"}, "a pair is sent one echo request, and jitter is a difference between two delays")
+	}
+}
+
+// vmTimeout compares what comes before and after the measurement itself with the
+// timeout, of which guests have three quarters: connectivity back, and the answers
+// that are waited for of that, of the control that must have none, and of the last
+// request.
+func vmTimeout(v *VMLatency, report reporter) {
+	if v.Timeouts.Probe <= 0 || v.Duration <= 0 || v.Interval <= 0 {
+		return
+	}
+	need := Duration(min(VMConnectivityCount, v.Measurements())-1)*min(v.Interval, VMConnectivityInterval) + 3*VMEchoTimeout
+	if have := v.Timeouts.Probe / 4 * 3; need > have {
+		report([]string{"timeouts", "probe"}, "guests have three quarters of it beside duration, %s, which is less than the %s that they take where nothing answers: three times %s, and the intervals between %d requests",
+			have, need, VMEchoTimeout, VMConnectivityCount)
+	}
+}
+
+// kiagnoseTwice keeps checks from overwriting one another's outcome.
+func kiagnoseTwice(p *Plan, report reporter) {
+	first := map[ConfigMapRef]string{}
+	for _, name := range p.CheckNames() {
+		v := p.Checks[name].VMLatency
+		if v == nil || v.Kiagnose == nil {
+			continue
+		}
+		if other, ok := first[*v.Kiagnose]; ok {
+			report([]string{"checks", name, string(KindVMLatency), "kiagnose"}, "check %s writes its outcome to the same ConfigMap", other)
+			continue
+		}
+		first[*v.Kiagnose] = name
+	}
+}
+
 // LeastInterval is the shortest interval, in whole milliseconds, at which a pair
 // can be measured for so long.
 func LeastInterval(duration Duration) Duration {

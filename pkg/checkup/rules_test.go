@@ -3,6 +3,7 @@
 package checkup
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -51,6 +52,15 @@ func good() *Plan {
 				SourcePlacement: new(SourceDefaults()),
 				Timeouts:        Timeouts{Setup: Duration(time.Minute), Probe: Duration(time.Minute)},
 			}},
+			"sixth": {VMLatency: &VMLatency{
+				Networks:   []NetworkRef{{Namespace: "default", Name: "br10"}, {Name: "br10"}},
+				Pairs:      []NodePair{{"a", "b"}, {"b", "a"}, {"a", "a"}},
+				IPFamilies: IPFamilies, Duration: Duration(time.Second), Interval: Duration(time.Millisecond),
+				Guest:    Guest{Memory: "128Mi", Image: "quay.io/x/y:z", Login: &GuestLogin{User: "root", Password: "pass word"}},
+				Expect:   VMExpect{Loss: LossLimit{Max: &loss}, Jitter: MaxDuration{Max: duration(time.Millisecond)}, Latency: LatencyLimits{P50: duration(time.Millisecond), Max: duration(time.Second)}},
+				Timeouts: Timeouts{Setup: Duration(time.Minute), Probe: Duration(time.Minute)},
+				Kiagnose: &ConfigMapRef{Namespace: "kiagnose", Name: "config"},
+			}},
 		},
 	}
 }
@@ -71,6 +81,10 @@ func TestProblems(t *testing.T) {
 	fourth := func(change func(*PlacementCheck)) func(*Plan) {
 		return func(p *Plan) { change(p.Checks["fourth"].Placement) }
 	}
+	sixth := func(change func(*VMLatency)) func(*Plan) {
+		return func(p *Plan) { change(p.Checks["sixth"].VMLatency) }
+	}
+	vms := func(path ...string) []string { return append([]string{"checks", "sixth", "vmLatency"}, path...) }
 	after := func(after ...string) func(*Plan) {
 		return func(p *Plan) {
 			c := p.Checks["first"]
@@ -139,6 +153,39 @@ func TestProblems(t *testing.T) {
 		{"watch-length", third(func(c *ControlPlane) { c.For = duration(20 * time.Hour) }), []string{"checks", "third", "controlPlane", "for"}},
 		{"disabled-placement", fourth(func(c *PlacementCheck) { c.Mode = DiagnosticsDisabled }), []string{"checks", "fourth", "placement"}},
 		{"network-config", fourth(func(c *PlacementCheck) { c.NetworkConfig = true }), []string{"checks", "fourth", "placement", "networkConfig"}},
+		{"no-network", sixth(func(v *VMLatency) { v.Networks = nil }), vms("networks")},
+		{"network-twice", sixth(func(v *VMLatency) { v.Networks = append(v.Networks, v.Networks[0]) }), vms("networks", "[2]")},
+		{"no-family", sixth(func(v *VMLatency) { v.IPFamilies = nil }), vms("ipFamilies")},
+		{"families-twice", sixth(func(v *VMLatency) { v.IPFamilies = []IPFamily{IPv6, IPv6} }), vms("ipFamilies", "[1]")},
+		{"node-pair", sixth(func(v *VMLatency) { v.Pairs[1].Target = "" }), vms("pairs", "[1]")},
+		{"node-pair", sixth(func(v *VMLatency) { v.Pairs[1] = NodePair{} }), vms("pairs", "[1]")},
+		{"node-pair", sixth(func(v *VMLatency) { v.Pairs[2] = v.Pairs[0] }), vms("pairs", "[2]")},
+		{"too-many-vms", sixth(func(v *VMLatency) {
+			for i := range MaxVMs / 4 {
+				v.Pairs = append(v.Pairs, NodePair{"a", fmt.Sprint(i)})
+			}
+		}), vms("networks")},
+		{"measurements", sixth(func(v *VMLatency) { v.Interval = v.Duration + 1 }), vms("interval")},
+		{"measurements", sixth(func(v *VMLatency) { v.Interval = Duration(time.Millisecond) - 1 }), vms("interval")},
+		{"durations", sixth(func(v *VMLatency) { v.Duration = -1 }), vms("duration")},
+		{"durations", sixth(func(v *VMLatency) { v.Duration = 1<<63 - 1 }), vms("duration")},
+		{"durations", sixth(func(v *VMLatency) { v.Interval = 0 }), vms("interval")},
+		{"durations", sixth(func(v *VMLatency) { *v.Expect.Latency.P50 = 0 }), vms("expect", "latency", "p50")},
+		{"durations", sixth(func(v *VMLatency) { *v.Expect.Jitter.Max = 0 }), vms("expect", "jitter", "max")},
+		{"durations", sixth(func(v *VMLatency) { v.Timeouts.Setup = 0 }), vms("timeouts", "setup")},
+		{"latency-order", sixth(func(v *VMLatency) { *v.Expect.Latency.Max = 1 }), vms("expect", "latency", "max")},
+		{"loss-all", sixth(func(v *VMLatency) { v.Expect.Loss.Max = &all }), vms("expect", "loss", "max")},
+		{"jitter-one", sixth(func(v *VMLatency) { v.Interval = v.Duration }), vms("expect", "jitter", "max")},
+		{"probe-timeout", sixth(func(v *VMLatency) { v.Timeouts.Probe = Duration(20 * time.Second) }), vms("timeouts", "probe")},
+		{"guest-login", sixth(func(v *VMLatency) { v.Guest.Image = "" }), vms("guest", "login")},
+		{"guest-login", sixth(func(v *VMLatency) { v.Guest.Login = nil }), vms("guest")},
+		{"guest-login", sixth(func(v *VMLatency) { v.Guest.Login.User = "" }), vms("guest")},
+		{"guest-login", sixth(func(v *VMLatency) { v.Guest.Image = "a b" }), vms("guest", "image")},
+		{"guest-login", sixth(func(v *VMLatency) { v.Guest.Login.Password = "a\n" }), vms("guest", "login")},
+		{"kiagnose-twice", func(p *Plan) {
+			again := *p.Checks["sixth"].VMLatency
+			p.Checks["seventh"] = Check{VMLatency: &again}
+		}, vms("kiagnose")},
 	}
 	tested := map[string]bool{}
 	for _, test := range tests {

@@ -91,6 +91,9 @@ const (
 	// VMConnectivityCount is how many echo requests tell whether the target VM
 	// reaches the source.
 	VMConnectivityCount = 3
+	// VMConnectivityInterval is the longest time between these, where that of the
+	// measurement is longer.
+	VMConnectivityInterval = Duration(time.Second)
 	// VMEchoTimeout is how long an answer is waited for: far longer than any limit
 	// that makes sense, so that a slow network reads as slow and not as lossy.
 	VMEchoTimeout = Duration(5 * time.Second)

@@ -74,6 +74,7 @@ var kubernetesRules = []struct {
 	{"pod-namespace", podNamespace},
 	{"object-name", objectName},
 	{"resources", resources},
+	{"guest-memory", guestMemory},
 }
 
 type report = func(path []string, message string)
@@ -83,9 +84,10 @@ type parts struct {
 	placements []part[checkup.Placement]
 	spreads    []part[[]checkup.TopologySpreadConstraint]
 	selectors  []part[checkup.LabelSelector]
-	namespaces []part[string] // empty ones mean something
+	namespaces []part[string] // empty ones are the run's, but for a control plane
 	names      []part[string] // of objects of other kinds, such as Secrets; empty ones are none
 	resources  []part[checkup.Resources]
+	memories   []part[string] // of guests
 }
 
 type part[T any] struct {
@@ -139,6 +141,21 @@ func partsOf(c checkup.Check) parts {
 			p.names = append(p.names, part[string]{side.pods.PriorityClassName, at("priorityClassName")})
 			p.resources = append(p.resources, part[checkup.Resources]{side.pods.Resources, at("resources")})
 		}
+	}
+	if vms := c.VMLatency; vms != nil {
+		at := func(path ...string) []string { return append([]string{string(checkup.KindVMLatency)}, path...) }
+		for i, n := range vms.Networks {
+			p.names = append(p.names, part[string]{n.Name, at("networks", index(i), "name")})
+			p.namespaces = append(p.namespaces, part[string]{n.Namespace, at("networks", index(i), "namespace")})
+		}
+		for i, pair := range vms.Pairs {
+			p.names = append(p.names, part[string]{pair.Source, at("pairs", index(i), "source")}, part[string]{pair.Target, at("pairs", index(i), "target")})
+		}
+		if c := vms.Kiagnose; c != nil {
+			p.names = append(p.names, part[string]{c.Name, at("kiagnose", "name")})
+			p.namespaces = append(p.namespaces, part[string]{c.Namespace, at("kiagnose", "namespace")})
+		}
+		p.memories = append(p.memories, part[string]{vms.Guest.Memory, at("guest", "memory")})
 	}
 	return p
 }
@@ -265,7 +282,7 @@ func podSelector(p parts, r report) {
 
 func podNamespace(p parts, r report) {
 	for _, namespace := range p.namespaces {
-		if namespace.value != "" || namespace.path[0] != string(checkup.KindPodMesh) {
+		if namespace.value != "" || namespace.path[0] == string(checkup.KindControlPlane) {
 			refused(validation.IsDNS1123Label(namespace.value), namespace.path, fmt.Sprintf("namespace %q", namespace.value), r)
 		}
 	}
@@ -303,6 +320,20 @@ func resources(p parts, r report) {
 				r(join(at, "requests", key), fmt.Sprintf("%s is more than limits.%s, %s", given.Requests[key], key, given.Limits[key]))
 			}
 		})
+	}
+}
+
+// leastGuestMemory is less than any kernel with an initial ram disk boots in.
+var leastGuestMemory = resource.MustParse("32Mi")
+
+func guestMemory(p parts, r report) {
+	for _, memory := range p.memories {
+		switch q, err := resource.ParseQuantity(memory.value); {
+		case err != nil:
+			r(memory.path, fmt.Sprintf("quantity %q: %v", memory.value, err))
+		case q.Cmp(leastGuestMemory) < 0:
+			r(memory.path, fmt.Sprintf("%s is less than %s: no guest boots in that", memory.value, leastGuestMemory.String()))
+		}
 	}
 }
 
