@@ -31,7 +31,7 @@ var arrows = map[string][]string{
 	"pkg/controlplane": {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
 	"pkg/placement":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
 	"pkg/vmlatency":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
-	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/kiagnose", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
+	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
 	"pkg/report":       {"pkg/checkup"},
 	"pkg/tekton":       {"pkg/checkup", "pkg/kind"}, // asks each kind for its rights
 	"pkg/record":       {"pkg/checkup"},

@@ -20,7 +20,7 @@ import (
 )
 
 // ConfigMap is the one that a checkup tells its outcome in. Nothing but its status
-// keys is ever changed.
+// keys is ever changed. Start and Write take the rights to get and to update it.
 type ConfigMap struct {
 	Client    kubernetes.Interface
 	Namespace string
@@ -41,33 +41,6 @@ func Of(client kubernetes.Interface, check *checkup.VMLatency, namespace string)
 
 // String is "ConfigMap namespace/name".
 func (c ConfigMap) String() string { return "ConfigMap " + c.Namespace + "/" + c.Name }
-
-// Rights that Start and Write use; none for a check without a ConfigMap.
-func Rights(check *checkup.VMLatency) []checkup.Right {
-	if check == nil || check.Kiagnose == nil {
-		return nil
-	}
-	var rights []checkup.Right
-	for _, phase := range []struct {
-		phase checkup.Phase
-		why   string
-	}{
-		{checkup.PhaseSetup, "pkg/kiagnose Start: the ConfigMap says that a checkup has begun"},
-		{checkup.PhaseConclude, "pkg/kiagnose Write: the ConfigMap says how the checkup ended"},
-	} {
-		for _, verb := range []string{"get", "update"} {
-			right := checkup.Right{
-				Phase: phase.phase, Scope: checkup.ScopeRun, Resource: "configmaps",
-				Names: []string{check.Kiagnose.Name}, Verb: verb, Why: phase.why,
-			}
-			if check.Kiagnose.Namespace != "" {
-				right.Scope, right.Namespace = checkup.ScopeNamespace, check.Kiagnose.Namespace
-			}
-			rights = append(rights, right)
-		}
-	}
-	return rights
-}
 
 // Read returns the ConfigMap's data.
 func (c ConfigMap) Read(ctx context.Context) (map[string]string, error) {

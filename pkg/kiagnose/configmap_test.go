@@ -156,32 +156,16 @@ func TestEnsure(t *testing.T) {
 	}
 }
 
-func TestOfAndRights(t *testing.T) {
+func TestOf(t *testing.T) {
 	for _, check := range []*checkup.VMLatency{nil, {}} {
-		if _, ok := Of(nil, check, "run"); ok || Rights(check) != nil {
+		if _, ok := Of(nil, check, "run"); ok {
 			t.Errorf("%+v has a ConfigMap", check)
 		}
 	}
-	own := &checkup.VMLatency{Kiagnose: &checkup.ConfigMapRef{Name: "cm"}}
-	other := &checkup.VMLatency{Kiagnose: &checkup.ConfigMapRef{Namespace: "other", Name: "cm"}}
-	for _, tt := range []struct {
-		check     *checkup.VMLatency
-		namespace string
-		scope     checkup.Scope
-	}{{own, "run", checkup.ScopeRun}, {other, "other", checkup.ScopeNamespace}} {
-		cm, ok := Of(nil, tt.check, "run")
-		if !ok || cm.Namespace != tt.namespace || cm.Name != "cm" {
-			t.Errorf("%s", cm)
-		}
-		rights := Rights(tt.check)
-		if len(rights) != 4 {
-			t.Fatalf("%d rights", len(rights))
-		}
-		for _, r := range rights {
-			if r.Scope != tt.scope || (r.Scope == checkup.ScopeNamespace) != (r.Namespace == "other") || r.Resource != "configmaps" ||
-				len(r.Names) != 1 || r.Names[0] != "cm" || r.Verb != "get" && r.Verb != "update" || r.Phase == checkup.PhaseProbe {
-				t.Errorf("right %+v", r)
-			}
+	for namespace, want := range map[string]string{"": "ConfigMap run/cm", "other": "ConfigMap other/cm"} {
+		cm, ok := Of(nil, &checkup.VMLatency{Kiagnose: &checkup.ConfigMapRef{Namespace: namespace, Name: "cm"}}, "run")
+		if !ok || cm.String() != want {
+			t.Errorf("%s, want %s", cm, want)
 		}
 	}
 }

@@ -2,7 +2,8 @@
 
 // Package kiagnose speaks to users of kiagnose's VM latency checkup in the keys
 // that they have: it reads a checkup's parameters from the data of a ConfigMap
-// (FromData) or from environment variables (FromEnviron), and writes the outcome
+// (FromData) or from environment variables
+// (FromEnvironment), and writes the outcome
 // back as that ConfigMap's status keys (ConfigMap.Start, ConfigMap.Write).
 //
 // Keys, variables and wording are those of kiagnose's design document and of

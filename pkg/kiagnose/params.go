@@ -55,15 +55,13 @@ func Params() []string {
 	return names
 }
 
-// Variable is the environment variable of a parameter; "" if there is no such
-// parameter.
-func Variable(name string) string {
-	for _, p := range params {
-		if p.name == name {
-			return p.variable()
-		}
+// Variables are the environment variables of all parameters, in the order of Params.
+func Variables() []string {
+	names := make([]string, len(params))
+	for i, p := range params {
+		names[i] = p.variable()
 	}
-	return ""
+	return names
 }
 
 func (p param) variable() string { return strings.ToUpper(p.old) }
@@ -143,18 +141,14 @@ func FromData(data map[string]string) (check *checkup.VMLatency, warnings, probl
 	return check, warnings, r.problems
 }
 
-// FromEnviron reads the parameters of a checkup from the environment variables of
-// kiagnose's document, each "NAME=value" as os.Environ has them. What the document
-// has no variable for is as in a plan that does not say it. The check is nil if
-// there is any problem.
-func FromEnviron(environ []string) (check *checkup.VMLatency, problems []Note) {
+// FromEnvironment reads the parameters of a checkup from the environment variables
+// of kiagnose's document. What the document has no variable for is as in a plan that
+// does not say it. The check is nil if there is any problem.
+func FromEnvironment(getenv func(string) string) (check *checkup.VMLatency, problems []Note) {
 	r := reader{environment: true, given: map[string]value{}}
-	for _, entry := range environ {
-		name, text, _ := strings.Cut(entry, "=")
-		for _, p := range params {
-			if p.variable() == name {
-				r.given[p.name] = value{name, text}
-			}
+	for _, p := range params {
+		if text := getenv(p.variable()); text != "" {
+			r.given[p.name] = value{p.variable(), text}
 		}
 	}
 	check = r.check()
@@ -183,7 +177,7 @@ func (r *reader) text(name string) (text, key string) {
 	switch {
 	case ok:
 	case r.environment:
-		v.key = Variable(name)
+		v.key = Variables()[slices.Index(Params(), name)]
 	default:
 		v.key = ParamPrefix + name
 	}

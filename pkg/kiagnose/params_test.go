@@ -3,6 +3,7 @@
 package kiagnose
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -161,11 +162,15 @@ target_node: unknown key; did you mean spec.param.targetNode?
 	}
 }
 
-func TestFromEnviron(t *testing.T) {
-	check, problems := FromEnviron([]string{
-		"PATH=/bin", "NETWORK_ATTACHMENT_DEFINITION_NAMESPACE=ns", "NETWORK_ATTACHMENT_DEFINITION_NAME=br10", "SOURCE_NODE=n1", "TARGET_NODE=n2",
-		"SAMPLE_DURATION_SECONDS=10", "MAX_DESIRED_LATENCY_MILLISECONDS=7", "A=B=C", "NOTHING",
-	})
+func TestFromEnvironment(t *testing.T) {
+	t.Setenv("A", "B=C")
+	for name, value := range map[string]string{
+		"NETWORK_ATTACHMENT_DEFINITION_NAMESPACE": "ns", "NETWORK_ATTACHMENT_DEFINITION_NAME": "br10", "SOURCE_NODE": "n1", "TARGET_NODE": "n2",
+		"SAMPLE_DURATION_SECONDS": "10", "MAX_DESIRED_LATENCY_MILLISECONDS": "7",
+	} {
+		t.Setenv(name, value)
+	}
+	check, problems := FromEnvironment(os.Getenv)
 	if len(problems) > 0 {
 		t.Fatal(lines(problems))
 	}
@@ -175,7 +180,10 @@ func TestFromEnviron(t *testing.T) {
 		t.Error(diff)
 	}
 	// A value is whole, whatever is in it.
-	check, problems = FromEnviron([]string{"NETWORK_ATTACHMENT_DEFINITION_NAME=a=b", "TARGET_NODE=n2"})
+	t.Setenv("NETWORK_ATTACHMENT_DEFINITION_NAME", "a=b")
+	t.Setenv("NETWORK_ATTACHMENT_DEFINITION_NAMESPACE", "")
+	t.Setenv("SOURCE_NODE", "")
+	check, problems = FromEnvironment(os.Getenv)
 	if check != nil || !strings.Contains(lines(problems), `NETWORK_ATTACHMENT_DEFINITION_NAME: "a=b": want the name`) ||
 		!strings.Contains(lines(problems), "NETWORK_ATTACHMENT_DEFINITION_NAMESPACE: is missing") ||
 		!strings.Contains(lines(problems), "TARGET_NODE: illegal source and target nodes combination") {

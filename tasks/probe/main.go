@@ -23,7 +23,12 @@ import (
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
-func main() { os.Exit(task.Main(run)) }
+func main() {
+	if isCheckup(os.Getenv) {
+		os.Exit(checkupMain())
+	}
+	os.Exit(task.Main(run))
+}
 
 func run(ctx context.Context, t *task.Task) error {
 	var frozen record.Frozen

@@ -108,7 +108,7 @@ func TestProbeFails(t *testing.T) {
 	if err := run(t.Context(), tk); !apierrors.IsForbidden(err) {
 		t.Errorf("%v, want that pods may not be created", err)
 	}
-	report(t, tk, "exceeded quota")
+	reported(t, tk, "exceeded quota")
 }
 
 // TestProbeStopped: what was measured until SIGTERM or the deadline is kept, and
@@ -128,11 +128,11 @@ func TestProbeStopped(t *testing.T) {
 	if _, err := store.List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	report(t, tk, "stopped")
+	reported(t, tk, "stopped")
 }
 
-// report asserts that nothing passed and that the pairs say why.
-func report(t *testing.T, tk *task.Task, why string) {
+// reported asserts that nothing passed and that the pairs say why.
+func reported(t *testing.T, tk *task.Task, why string) {
 	t.Helper()
 	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{}}}}
 	r, err := tk.Report(t.Context(), plan, time.Now())

@@ -42,7 +42,7 @@ func run(ctx context.Context, t *task.Task) error {
 	r, err := t.Report(ctx, plan, time.Now().UTC())
 	problems = append(problems, err)
 	if task.Removes(plan.Teardown, r.Verdict) {
-		r.Leftovers, err = t.Fleet(plan.Name).Left(ctx)
+		r.Leftovers, err = t.Left(ctx, plan)
 		if err == nil && len(r.Leftovers) > 0 {
 			err = fmt.Errorf("left behind: %s", strings.Join(r.Leftovers, " "))
 			removed = err

@@ -19,6 +19,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+	kubevirtfake "kubevirt.io/client-go/kubevirt/fake"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
@@ -325,7 +326,10 @@ func TestKiagnose(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			client := fake.NewClientset()
 			log := &strings.Builder{}
-			tk := &task.Task{Kubernetes: client, Namespace: "ns", RunName: "run", RunUID: "uid-1", Stdout: log, Results: t.TempDir(), PlanJSON: plan, Outcomes: map[string]task.Outcome{}}
+			tk := &task.Task{
+				Kubernetes: client, KubeVirt: kubevirtfake.NewSimpleClientset().KubevirtV1(), Namespace: "ns", RunName: "run", RunUID: "uid-1",
+				Stdout: log, Results: t.TempDir(), PlanJSON: plan, Outcomes: map[string]task.Outcome{},
+			}
 			if !tt.gone {
 				if err := client.Tracker().Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "checkup", Namespace: "team"},
 					Data: map[string]string{"spec.timeout": "5m", kiagnose.KeyStartTimestamp: "2026-01-01T00:00:00Z"}}); err != nil {
