@@ -48,7 +48,8 @@ func addons() map[string]addon {
 			deployments: [][2]string{{aggregatedNamespace, "aggregated"}},
 			objects:     aggregatedObjects,
 		},
-		"multus": multusAddon(),
+		"kubevirt": kubevirtAddon(),
+		"multus":   multusAddon(),
 	}
 }
 

@@ -79,8 +79,13 @@ func (b build) addonDir(name string) string {
 func image(binary string) string {
 	version := map[string]string{
 		"coredns": corednsVersion, "etcd": etcdVersion, "kube-apiserver": kubernetesVersion, "pause": "v1", "aggregated": "v1",
+		"guest": "v1", "guest-noping": "v1",
 	}[binary]
-	if version == "" {
+	switch {
+	case version != "":
+	case strings.HasPrefix(binary, "virt-"):
+		version = kubevirtVersion
+	default:
 		version = tektonVersion
 	}
 	return "sandbox.invalid/" + binary + ":" + version
@@ -158,7 +163,7 @@ func (b build) run(ctx context.Context, detail func(string)) error {
 	if err := os.CopyFS(src, module); err != nil {
 		return fmt.Errorf("writing the module to build: %w", err)
 	}
-	if err := goBuild(ctx, src, b.bin(), detail, "tool", "./cmd/coredns", "./cmd/etcd", "./cmd/pause"); err != nil {
+	if err := goBuild(ctx, src, b.bin(), linkFlags(), nil, detail, "tool", "./cmd/coredns", "./cmd/etcd", "./cmd/pause"); err != nil {
 		return err
 	}
 
@@ -218,7 +223,7 @@ func (b build) runAddon(ctx context.Context, name string, detail func(string)) e
 		for _, binary := range addon.binaries {
 			packages = append(packages, "./cmd/"+binary)
 		}
-		if err := goBuild(ctx, b.src(), b.bin(), detail, packages...); err != nil {
+		if err := goBuild(ctx, b.src(), b.bin(), linkFlags(), nil, detail, packages...); err != nil {
 			return err
 		}
 		if err := writeImages(b.addonImages(name), b.bin(), addon.binaries...); err != nil {
@@ -246,10 +251,12 @@ func (b build) lock() (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil // nothing was written
 }
 
-func goBuild(ctx context.Context, src, out string, detail func(string), packages ...string) error {
-	args := append([]string{"build", "-v", "-ldflags", linkFlags(), "-o", out + "/"}, packages...)
+// goBuild builds commands of the module in src into out, with flags for the linker
+// and an environment beyond [buildEnv].
+func goBuild(ctx context.Context, src, out, flags string, env []string, detail func(string), packages ...string) error {
+	args := append([]string{"build", "-v", "-ldflags", flags, "-o", out + "/"}, packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Env = src, buildEnv()
+	cmd.Dir, cmd.Env = src, append(buildEnv(), env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return fmt.Errorf("starting go build: %w", err)

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -197,6 +198,24 @@ func (c *client) podReady(ctx context.Context, namespace, name string) error {
 		}
 	}
 	return errors.New(podState(*p))
+}
+
+// podsReady returns what the pods of a namespace that are not Ready say.
+func (c *client) podsReady(ctx context.Context, namespace string) error {
+	pods, err := c.typed.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range pods.Items {
+		ready := slices.ContainsFunc(p.Status.Conditions, func(condition corev1.PodCondition) bool {
+			return condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue
+		})
+		if !ready {
+			errs = append(errs, errors.New(podState(p)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // podState says in a few words why a pod is not ready.
