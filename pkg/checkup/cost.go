@@ -153,19 +153,19 @@ func (w *Worksheet) Cost(p *Plan, image string) Cost {
 		c.Bytes += int64(w.Measurements(pair)) * wireBytes(pair.Transport, pair.Family, pair.Size)
 	}
 
-	ends := "the pods end at their active deadline"
-	if w.Guests != nil {
-		ends = "the VMs power off at their deadline"
-		if w.Guests.Guest.Image != "" {
-			ends = "the VMs run on"
+	fixture := func(ends string) ObjectCost {
+		switch p.Teardown {
+		case TeardownOnPass:
+			return ObjectCost{LeftBehind: true, Until: "teardown if the verdict is pass; else " + ends + " and stay until the run is deleted"}
+		case TeardownNever:
+			return ObjectCost{LeftBehind: true, Until: "the run is deleted; " + ends}
 		}
+		return ObjectCost{Until: "teardown, after every run"}
 	}
-	fixture := ObjectCost{Until: "teardown, after every run"}
-	switch p.Teardown {
-	case TeardownOnPass:
-		fixture.LeftBehind, fixture.Until = true, "teardown if the verdict is pass; else "+ends+" and stay until the run is deleted"
-	case TeardownNever:
-		fixture.LeftBehind, fixture.Until = true, "the run is deleted; "+ends
+	pods := fixture("the pods end at their active deadline")
+	guests := fixture("the VMs power off at their deadline")
+	if w.Guests != nil && w.Guests.Guest.Image != "" {
+		guests = fixture("the VMs run on")
 	}
 	object := func(o ObjectCost, kind string, role Role, count int) {
 		if o.Kind, o.Role, o.Count = kind, role, count; count > 0 {
@@ -173,13 +173,13 @@ func (w *Worksheet) Cost(p *Plan, image string) Cost {
 		}
 	}
 	run := ObjectCost{AtLeast: true, LeftBehind: true, Until: "the PipelineRun is deleted"}
-	object(fixture, "Pod", RoleResponder, c.Responders)
-	object(fixture, "Pod", RoleAgent, c.Agents)
-	object(fixture, "ConfigMap", RoleAgent, c.Agents)
-	object(ObjectCost{Until: "setup, before VMs are started"}, "Pod", RolePreflight, c.Preflights)
-	object(fixture, "VirtualMachineInstance", RoleGuest, c.VMs)
-	object(fixture, "Pod", RoleGuest, c.VMs)
-	object(fixture, "ConfigMap", RoleGuest, min(c.VMs, 1))
+	object(pods, "Pod", RoleResponder, c.Responders)
+	object(pods, "Pod", RoleAgent, c.Agents)
+	object(pods, "ConfigMap", RoleAgent, c.Agents)
+	object(pods, "Pod", RolePreflight, c.Preflights)
+	object(guests, "VirtualMachineInstance", RoleGuest, c.VMs)
+	object(guests, "Pod", RoleGuest, c.VMs)
+	object(guests, "ConfigMap", RoleGuest, min(c.VMs, 1))
 	object(run, "ConfigMap", RoleWorksheet, 1)
 	object(run, "ConfigMap", RoleRecord, 1)
 	object(ObjectCost{AtLeast: true, LeftBehind: true, Until: fmt.Sprintf("%d newer reports of the plan are there", p.Retention.Reports)}, "ConfigMap", RoleReport, 1)
