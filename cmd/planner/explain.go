@@ -103,6 +103,8 @@ type checkExplained struct {
 	Landing *scheduling.Landing `json:"landing,omitempty"`
 	// Connections of a check of components; nil for others.
 	Connections *connections `json:"connections,omitempty"`
+	// Guests of a check of VMs; nil for others.
+	Guests *guests `json:"guests,omitempty"`
 	// Placement of a dry run; nil for others. The condition is what it would be if
 	// the API server admits the pods, which explain does not ask.
 	Placement *checkup.PlacementReport `json:"placement,omitempty"`
@@ -124,6 +126,24 @@ type connections struct {
 	Unmeasured int `json:"unmeasured"`
 	// Secrets with client certificates that agents mount, if they are there.
 	Secrets []string `json:"secrets,omitempty"`
+}
+
+// guests is what a check of VMs starts.
+type guests struct {
+	Sheet checkup.GuestSheet `json:"sheet"`
+	// Image that the VMs boot from: the plan's, or checkplan's own.
+	Image string `json:"image"`
+	// Count is how often each pair is measured from its source, every Interval.
+	Count    int              `json:"count"`
+	Interval checkup.Duration `json:"interval"`
+	// VMs, two by two, those that cannot be started with the cause. Addresses and
+	// MACs are examples: each run has its own.
+	VMs []checkup.Endpoint `json:"vms"`
+	// Unmeasured is how many pairs will stay unmeasured, as it is known already
+	// that their VMs cannot be started.
+	Unmeasured int `json:"unmeasured"`
+	// Kiagnose is the ConfigMap to which the outcome is written, too; nil is none.
+	Kiagnose *checkup.ConfigMapRef `json:"kiagnose,omitempty"`
 }
 
 type sourceExplained struct {
@@ -191,9 +211,10 @@ func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explain
 		if err != nil {
 			return nil, usage("--snapshot %s: %w", o.snapshot, err)
 		}
-		o.compile.Namespace = o.access.Namespace
+		o.compile.Namespace = cmp.Or(o.access.Namespace, homeOf(plan))
 		return snapshot, nil
 	}
+	o.access.Namespace = cmp.Or(o.access.Namespace, homeOf(plan))
 	c, err := run.Connect(o.access)
 	if err != nil {
 		return nil, err
@@ -222,7 +243,7 @@ func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explain
 // no right to see that is told that it is not known.
 func requests(ctx context.Context, r cluster.Reader, s *cluster.Snapshot) error {
 	surveyed := slices.ContainsFunc(s.Nodes, func(n cluster.Node) bool { return n.Requested != nil })
-	if surveyed {
+	if surveyed || s.NodesUnseen() {
 		return nil
 	}
 	err := r.Requests(ctx, s)
@@ -245,9 +266,12 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 	}
 	x.Images = tekton.Images(options)
 	for _, name := range plan.CheckNames() {
-		c, err := explainCheck(plan, name, snapshot, x.Namespace, tekton.AgentImage(options))
+		c, err := explainCheck(plan, name, snapshot, x.Namespace, options)
 		if err != nil {
 			return nil, err
+		}
+		if c.Guests != nil && !slices.Contains(x.Images, c.Guests.Image) {
+			x.Images = append(x.Images, c.Guests.Image)
 		}
 		x.Checks = append(x.Checks, *c)
 	}
@@ -265,7 +289,8 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 }
 
 // explainCheck explains what the worksheet of a check has, whatever its kind.
-func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, namespace, image string) (*checkExplained, error) {
+func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, namespace string, options tekton.Options) (*checkExplained, error) {
+	image := tekton.AgentImage(options)
 	k, err := kind.Of(plan, name)
 	if err != nil {
 		return nil, err
@@ -277,6 +302,9 @@ func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, n
 	c := &checkExplained{Cost: w.Cost(plan, image), Round: w.Round, Rounds: w.Rounds, Degree: w.Degree, Seed: w.Seed, Warnings: warnings}
 	if w.Connections != nil {
 		c.Connections = explainConnections(w, k.Roster(plan, w, snapshot))
+	}
+	if w.Guests != nil {
+		c.Guests = explainGuests(w, plan.Checks[name].VMLatency, tekton.GuestImage(options))
 	}
 	if w.Placement != nil {
 		c.Placement = &checkup.PlacementReport{PlacementSheet: *w.Placement}
@@ -295,6 +323,19 @@ func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, n
 		c.Landing = &landing
 	}
 	return c, nil
+}
+
+func explainGuests(w *checkup.Worksheet, v *checkup.VMLatency, image string) *guests {
+	x := &guests{Sheet: *w.Guests, Image: cmp.Or(w.Guests.Guest.Image, image), VMs: w.Sources, Kiagnose: v.Kiagnose}
+	if len(w.Probes) > 0 {
+		x.Count, x.Interval = w.Probes[0].Count, w.Probes[0].Interval
+	}
+	for pair := range w.Pairs() {
+		if w.Sources[pair.Source].Cause != nil || w.Targets[pair.Target].Cause != nil {
+			x.Unmeasured++
+		}
+	}
+	return x
 }
 
 func explainConnections(w *checkup.Worksheet, roster *checkup.Roster) *connections {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
@@ -147,7 +149,7 @@ func (x *explanation) print(w io.Writer) error {
 			p.text(4, 2, "%s: %s", g.resource, strings.Join(g.verbs, " "))
 		}
 	}
-	p.line("\n(agents and responders have no token)")
+	p.line("\n(%s have no token)", x.tokenless())
 	p.line("\nIMAGE")
 	for _, image := range x.Images {
 		p.line("  %s", image)
@@ -162,6 +164,8 @@ func (p *page) check(c *checkExplained) {
 		p.placement(c.Placement)
 	case c.Connections != nil:
 		p.connections(c)
+	case c.Guests != nil:
+		p.guests(c)
 	default:
 		p.field("sample", "round %d of %d, degree %d, seed %d", c.Round, c.Rounds, c.Degree, c.Seed)
 		p.field("pairs", "%d", c.Pairs)
@@ -183,7 +187,10 @@ func (p *page) check(c *checkExplained) {
 	if c.Connections != nil {
 		p.pairs(c.Connections)
 	}
-	if c.Placement == nil {
+	switch {
+	case c.Guests != nil:
+		p.vms(c)
+	case c.Placement == nil:
 		p.nodes(c)
 	}
 	rows := [][]string{{"OBJECTS", "ROLE", "COUNT", "LEFT BEHIND", "UNTIL"}}
@@ -343,6 +350,122 @@ func peerText(peer *checkup.Peer) string {
 		text += ", " + plural(n, "endpoint") + " behind it"
 	}
 	return text
+}
+
+// guests says which VMs are started, and how they are measured.
+func (p *page) guests(c *checkExplained) {
+	x := c.Guests
+	p.field("pairs", "%d, of %s", c.Pairs, plural(len(x.VMs), "VM"))
+	p.field("measured", "each from its source %d times, every %s; back from its target %d times", x.Count, x.Interval, min(x.Count, checkup.VMConnectivityCount))
+	p.field("packets", "%d, about %s both ways", c.Packets, bytesText(c.Bytes))
+	if c.VMs == 0 {
+		p.field("VMs", "none can be started")
+	} else {
+		memory := c.GuestMemory
+		if q, err := resource.ParseQuantity(c.GuestMemory); err == nil {
+			q.Mul(int64(c.VMs))
+			memory += " each, " + q.String() + " in all, and what KubeVirt adds"
+		}
+		guest := "checkplan's own guest, which needs no login"
+		if login := x.Sheet.Guest.Login; login != nil {
+			guest = "logged in to on its console as " + login.User
+		}
+		p.field("VMs", "%d with a memory of %s; %s", c.VMs, memory, guest)
+		if c.Preflights > 0 {
+			p.field("before", "%s on the networks of the VMs, to see that they can be attached", plural(c.Preflights, "short pod"))
+		}
+		p.field("duration", "about %s of probing, at most %s with setup", c.ExpectedProbe, c.Longest)
+	}
+	var seen []checkup.NetworkRef
+	for _, e := range x.VMs {
+		if vm := e.VM; !slices.Contains(seen, vm.Network) {
+			seen = append(seen, vm.Network)
+			p.field("network", "%s%s", vm.Network, networkText(vm))
+		}
+	}
+	if c.VMs > 0 {
+		p.field("addresses", "those below are examples: each run has its own, of no range that is known of the cluster or the network")
+	}
+	if x.Unmeasured > 0 {
+		p.field("unmeasured", "%s already now:", plural(x.Unmeasured, "pair"))
+		p.causes(x.VMs)
+	}
+	if x.Kiagnose != nil {
+		where := x.Kiagnose.Name
+		if x.Kiagnose.Namespace != "" {
+			where = x.Kiagnose.Namespace + "/" + where
+		}
+		p.field("outcome", "written to ConfigMap %s, too, in kiagnose's keys", where)
+	}
+}
+
+// causes says which pairs of VMs cannot be started and why.
+func (p *page) causes(vms []checkup.Endpoint) {
+	pairs := map[string][]string{}
+	var causes []string
+	for i := 0; i+1 < len(vms); i += 2 {
+		if cause := vms[i].Cause; cause != nil {
+			if pairs[cause.Message] == nil {
+				causes = append(causes, cause.Message)
+			}
+			pairs[cause.Message] = append(pairs[cause.Message], vms[i].Name()+" to "+vms[i+1].Name())
+		}
+	}
+	for _, cause := range causes[:min(len(causes), manyRows)] {
+		p.field("", "%s: %s", some(pairs[cause]), cause)
+	}
+	if more := len(causes) - manyRows; more > 0 {
+		p.field("", "and for %d more sets of reasons (all of them: --output json)", more)
+	}
+}
+
+// networkText says how VMs are plugged into a network.
+func networkText(vm *checkup.VM) string {
+	if vm.NetworkType == "" {
+		return ""
+	}
+	text := ": type " + vm.NetworkType
+	if vm.Bridge != "" {
+		text += ", bridge " + vm.Bridge
+	}
+	text += ", VMs bound by " + string(vm.Binding)
+	if vm.Resource != "" {
+		text += ", each takes one " + vm.Resource
+	}
+	return text
+}
+
+// vms prints what is started where.
+func (p *page) vms(c *checkExplained) {
+	rows := [][]string{{"VM", "NODE", "MAC", "ADDRESSES"}}
+	for _, e := range c.Guests.VMs {
+		if e.Cause != nil {
+			continue
+		}
+		var addresses []string
+		for _, family := range checkup.IPFamilies {
+			if a, ok := e.VM.Addresses[family]; ok {
+				addresses = append(addresses, a)
+			}
+		}
+		rows = append(rows, []string{e.Name(), cmp.Or(e.Node, "any"), e.VM.MAC, strings.Join(addresses, " ")})
+	}
+	if len(rows) > 1 {
+		p.few(rows, "VM")
+	}
+}
+
+// tokenless names what has no token of the API server.
+func (x *explanation) tokenless() string {
+	pods := slices.ContainsFunc(x.Checks, func(c checkExplained) bool { return c.Guests == nil })
+	vms := slices.ContainsFunc(x.Checks, func(c checkExplained) bool { return c.Guests != nil })
+	switch {
+	case pods && vms:
+		return "agents, responders and VMs"
+	case vms:
+		return "VMs, and pods on their networks,"
+	}
+	return "agents and responders"
 }
 
 // placement says where the pods of a network diagnostics would land.
