@@ -155,9 +155,9 @@ func (p *preflight) refused(pod *corev1.Pod, event string) bool {
 		return false
 	}
 	if _, ok := p.since[pod.Name]; !ok {
-		p.since[pod.Name] = p.now()
+		p.since[pod.Name] = time.Now()
 	}
-	return p.now().Sub(p.since[pod.Name]) >= patience
+	return time.Since(p.since[pod.Name]) >= patience
 }
 
 // reasonSandbox is the reason of the kubelet's event where a pod's network could
@@ -174,7 +174,11 @@ func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event string) *ch
 	case strings.HasPrefix(event, reasonSandbox):
 		return setupCause(fmt.Sprintf("node %s cannot attach a VM to %s: %s", pod.Spec.NodeName, NetworkWords(e.VM), PluginWords(event)))
 	}
-	return setupCause(fmt.Sprintf("its preflight pod did not start on node %s: %s", pod.Spec.NodeName, explain(pod, event).Message))
+	where := ""
+	if pod.Spec.NodeName != "" {
+		where = " on node " + pod.Spec.NodeName
+	}
+	return setupCause(fmt.Sprintf("its preflight pod did not start%s: %s", where, explain(pod, event).Message))
 }
 
 // attached says why a pod that ran was not attached; nil if it was.

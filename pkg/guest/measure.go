@@ -15,14 +15,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/fleet"
 )
 
-const (
-	// connectivityInterval is the longest interval at which a target measures whether
-	// it reaches its source.
-	connectivityInterval = checkup.Duration(time.Second)
-	// answerTime is how long a VM that did not answer all is asked on its console
-	// whether it is there.
-	answerTime = 10 * time.Second
-)
+// answerTime is how long a VM that did not answer all is asked on its console whether
+// it is there.
+const answerTime = 10 * time.Second
 
 // Measure has the VMs of the worksheet measure, all pairs at once: first the target
 // whether it reaches the source, then the source for the whole duration. What they
@@ -165,7 +160,7 @@ func (m *measuring) order(s *speaker) checkup.Order {
 			p.Count = w.Measurements(pair)
 		}
 		if vm.Target {
-			p.Interval = min(p.Interval, connectivityInterval)
+			p.Interval = min(p.Interval, checkup.VMConnectivityInterval)
 		}
 		order.Probes = append(order.Probes, p)
 	}

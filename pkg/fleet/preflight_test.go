@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// vms is a worksheet of one pair of VMs, the first on n1 and the second on any other
+// node, on a network of the run's namespace that asks for a resource.
+func vms() *checkup.Worksheet {
+	vm := &checkup.VM{Network: checkup.NetworkRef{Name: "br10"}, Bridge: "br10", Resource: "bridge.network.kubevirt.io/br10", Binding: checkup.BindingBridge}
+	w := &checkup.Worksheet{
+		Plan: "day-2", Check: "vms", Kind: checkup.KindVMLatency,
+		Sources:     []checkup.Endpoint{{Node: "n1", VM: vm}, {Label: "target", VM: vm}},
+		Assignments: [][]int{{1}, {0}},
+		Timeouts:    checkup.Timeouts{Setup: checkup.Duration(300 * time.Millisecond), Probe: checkup.Duration(time.Second)},
+		Guests:      &checkup.GuestSheet{Guest: checkup.Guest{Memory: "128Mi"}},
+	}
+	w.Targets = w.Sources
+	return w
+}
+
+// vmCluster is a cluster in which pods become what the function makes of them.
+func vmCluster(becomes func(*corev1.Pod)) *cluster {
+	c := newCluster()
+	c.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		pod := a.(k8stesting.CreateAction).GetObject().(*corev1.Pod)
+		becomes(pod)
+		return true, pod, c.Tracker().Create(a.GetResource(), pod, a.GetNamespace())
+	})
+	return c
+}
+
+// attached is what becomes of a pod of which all is well.
+func attached(pod *corev1.Pod) {
+	pod.Spec.NodeName, pod.Status.Phase = "n1", corev1.PodSucceeded
+	pod.Annotations[annotationNetworkStatus] = `[{"name":"cbr0","default":true},{"name":"ns/br10","interface":"net1"}]`
+}
+
+// TestPreflightPods: where VMs are to be, so are their preflight pods, and they ask
+// for what VMs ask for.
+func TestPreflightPods(t *testing.T) {
+	f, _ := newFleet(t, newCluster())
+	var pods []any
+	for vm := range 2 {
+		pod, err := f.preflight(vms(), vm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pods = append(pods, pod)
+	}
+	golden(t, "preflight.yaml", pods...)
+	agents, responders, err := Pods(vms(), "ns", "agent:v1")
+	if err != nil || agents[0] != nil || agents[1] != nil || responders[0] != nil || responders[1] != nil {
+		t.Errorf("%v, %v, %v: VMs have neither agents nor responders", agents, responders, err)
+	}
+}
+
+func TestPreflight(t *testing.T) {
+	f, _ := newFleet(t, vmCluster(attached))
+	for range 2 { // a retry of the task finds the pods
+		found, err := f.Preflight(t.Context(), vms(), []int{0, 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for vm := range 2 {
+			if found[vm] != (Attachment{Node: "n1"}) {
+				t.Errorf("VM %d: %+v, want it on n1", vm, found[vm])
+			}
+		}
+	}
+	if found, err := f.Preflight(t.Context(), vms(), nil); err != nil || len(found) != 0 {
+		t.Errorf("%v, %v; want nothing", found, err)
+	}
+}
+
+// TestPreflightGoesWrong: what the cluster does to the pod of a VM without a node,
+// which the VM on n1 does not suffer from.
+func TestPreflightGoesWrong(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		becomes func(*corev1.Pod)
+		prepare func(*cluster)
+		want    string
+	}{
+		{"no node", func(pod *corev1.Pod) { pod.Status = unschedulable("0/2 nodes are available: 2 node(s) didn't match") }, nil,
+			"no node takes a VM on network br10 (bridge br10): 0/2 nodes are available"},
+		{"nothing happens", func(pod *corev1.Pod) {}, nil, "its preflight pod did not start: the scheduler did not look at the pod"},
+		{"no sense", func(pod *corev1.Pod) {
+			attached(pod)
+			pod.Annotations[annotationNetworkStatus] = "["
+		}, nil, "makes no sense"},
+		{"not created", attached, func(c *cluster) {
+			c.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+				if strings.Contains(a.(k8stesting.CreateAction).GetObject().(*corev1.Pod).Name, checkup.ObjectName("run-uid", "vms", checkup.RolePreflight, "target")) {
+					return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota"))
+				}
+				return false, nil, nil
+			})
+		}, "its preflight pod was not created: create pod"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := vmCluster(func(pod *corev1.Pod) {
+				attached(pod)
+				if pod.Spec.Affinity.PodAntiAffinity != nil {
+					pod.Spec.NodeName, pod.Status = "", corev1.PodStatus{Phase: corev1.PodPending}
+					tt.becomes(pod)
+				}
+			})
+			if tt.prepare != nil {
+				tt.prepare(c)
+			}
+			f, _ := newFleet(t, c)
+			found, err := f.Preflight(t.Context(), vms(), []int{0, 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found[0].Cause != nil || found[1].Cause == nil || !strings.Contains(found[1].Cause.Message, tt.want) {
+				t.Errorf("%+v, %v; want %q of the second", found[0], found[1].Cause, tt.want)
+			}
+		})
+	}
+}
+
+// TestPreflightStopped: it ends at once, and says why.
+func TestPreflightStopped(t *testing.T) {
+	f, _ := newFleet(t, vmCluster(func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodPending }))
+	w := vms()
+	w.Timeouts.Setup = checkup.Duration(time.Minute)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	time.AfterFunc(20*time.Millisecond, func() { cancel(errors.New("terminated")) })
+	if _, err := f.Preflight(ctx, w, []int{0, 1}); err == nil || !strings.Contains(err.Error(), "wait for preflight pods: terminated") {
+		t.Errorf("%v, want that it was stopped", err)
+	}
+}
+
+func TestPluginWords(t *testing.T) {
+	for event, want := range map[string]string{
+		`FailedCreatePodSandBox: a: plugin type="multus" failed (add): [ns/pod:br10]: error adding: plugin type="ovs" failed (add): no bridge`: "no bridge",
+		"FailedCreatePodSandBox: rpc error: code = Unknown desc = no such network":                                                             "no such network",
+		"Unhealthy: not ready": "Unhealthy: not ready",
+	} {
+		if got := PluginWords(event); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
