@@ -166,7 +166,7 @@ func checkLists(t *testing.T, object runtime.Object, document []byte) {
 var variable = regexp.MustCompile(`\$[({$][^)}]*[)}]?`)
 
 // tektonVariable is what we mean to have expanded, and by Tekton.
-var tektonVariable = regexp.MustCompile(`^\$\((params\.[a-z-]+(\[\*\])?|params\["[a-zA-Z0-9.-]+"\]|context\.pipelineRun\.(name|uid)|tasks\.(setup|probe)-[a-z0-9-]+\.(status|reason)|finally\.conclude\.results\.[a-z]+|steps\.step-teardown\.exitCode\.path)\)$`)
+var tektonVariable = regexp.MustCompile(`^\$\((params\.[a-z-]+(\[\*\])?|params\["[a-zA-Z0-9.-]+"\]|context\.pipelineRun\.(name|uid)|tasks\.(setup|probe)-[a-z0-9-]+\.(status|reason)|tasks\.setup-[a-z0-9-]+\.results\.measurable|finally\.conclude\.results\.[a-z]+|steps\.step-teardown\.exitCode\.path)\)$`)
 
 // checkCompiled tells what must hold for every plan.
 func checkCompiled(t *testing.T, plan *checkup.Plan, opts Options) {
@@ -315,6 +315,28 @@ func TestDefaultOptions(t *testing.T) {
 	}).Applied()...)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("empty options (-want +got):\n%s", diff)
+	}
+}
+
+// TestNothingToMeasure: a probe task is started if its own setup says that something
+// can be measured, and a setup task says so in a result.
+func TestNothingToMeasure(t *testing.T) {
+	o := compile(t, allKinds(), testOptions)
+	for _, task := range o.Pipeline.Spec.Tasks {
+		phase, check, _ := strings.Cut(task.Name, "-")
+		var want pipelinev1.WhenExpressions
+		if phase == string(checkup.PhaseProbe) {
+			want = pipelinev1.WhenExpressions{{Input: "$(tasks.setup-" + check + ".results.measurable)", Operator: "in", Values: []string{"true"}}}
+		}
+		if diff := cmp.Diff(want, task.When); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", task.Name, diff)
+		}
+	}
+	for _, task := range o.Tasks {
+		has := slices.ContainsFunc(task.Spec.Results, func(r pipelinev1.TaskResult) bool { return r.Name == "measurable" })
+		if want := strings.HasPrefix(task.Name, "checkplan-setup"); has != want {
+			t.Errorf("%s: result measurable: %v, want %v", task.Name, has, want)
+		}
 	}
 }
 

@@ -13,7 +13,7 @@
 // the environment and by arguments alone.
 //
 //	step      command           environment                                 arguments
-//	setup     /ko-app/setup     PLAN, AGENT_IMAGE, GUEST_IMAGE, who         --check NAME --timeout D SETTING...
+//	setup     /ko-app/setup     PLAN, AGENT_IMAGE, GUEST_IMAGE, who         --check NAME --timeout D --results DIR SETTING...
 //	probe     /ko-app/probe     AGENT_IMAGE, GUEST_IMAGE, who               --check NAME --timeout D
 //	teardown  /ko-app/teardown  PLAN, who                                   --timeout D SETTING...
 //	report    /ko-app/report    PLAN, TEARDOWN_EXIT_CODE_FILE, who          --timeout D --results DIR --task=TASK... SETTING...
@@ -44,9 +44,12 @@
 //     that would need more.
 //   - TEARDOWN_EXIT_CODE_FILE holds the exit code of step teardown, in decimal,
 //     with or without a newline. It is missing when that step never ended.
-//   - DIR holds one file per result of ConcludeResults. Each must be written,
-//     without a trailing newline, before the process ends with exit code 0: a
-//     missing result of a successful task fails the run.
+//   - DIR holds one file per result: of report those of ConcludeResults, of setup
+//     "measurable", which is "true", or "false" if it is known by then that nothing
+//     of the check can be measured. Then the probe task is not started, and what
+//     setup knows is what the report tells. Each must be written, without a
+//     trailing newline, before the process ends with exit code 0: a missing result
+//     of a successful task fails the run.
 //
 // Exit code 0 means that the step did what it is for. Only report turns a
 // verdict into exit code 1, and only if the plan's gate says so.

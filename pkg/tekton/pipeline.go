@@ -10,6 +10,7 @@ import (
 	"github.com/tektoncd/pipeline/pkg/apis/config"
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -54,7 +55,7 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 		for _, other := range check.After {
 			after = append(after, pipelineTaskName(checkup.PhaseProbe, other))
 		}
-		p.Spec.Tasks = append(p.Spec.Tasks,
+		tasks := []pipelinev1.PipelineTask{
 			pipelineTask(setupName, "Set up "+name, "Writes down what check "+name+" will measure and starts what it needs for that",
 				taskName(checkup.PhaseSetup, stepTimeout(setup)), stepTimeout(setup)+taskGrace, after, append(pipelinev1.Params{
 					stringParam(paramPlan, planJSON),
@@ -62,11 +63,17 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 					arrayParam(paramSet, set),
 					stringParam(paramTimeout, setup.String()),
 				}, run...)),
-			pipelineTask(probeName, "Probe "+name, "Measures every pair of check "+name,
+			pipelineTask(probeName, "Probe "+name, "Measures every pair of check "+name+", if any can be",
 				taskName(checkup.PhaseProbe, stepTimeout(probe)), stepTimeout(probe)+taskGrace, []string{setupName}, append(pipelinev1.Params{
 					stringParam(paramCheck, name),
 					stringParam(paramTimeout, probe.String()),
-				}, run...)))
+				}, run...)),
+		}
+		// Tekton skips the task alone, and not those that run after it.
+		tasks[1].When = pipelinev1.WhenExpressions{{
+			Input: "$(tasks." + setupName + ".results." + resultMeasurable + ")", Operator: selection.In, Values: []string{"true"},
+		}}
+		p.Spec.Tasks = append(p.Spec.Tasks, tasks...)
 		for _, task := range []string{setupName, probeName} {
 			statuses = append(statuses, fmt.Sprintf("--task=%s=$(tasks.%s.status)/$(tasks.%s.reason)", task, task, task))
 		}

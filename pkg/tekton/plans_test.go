@@ -151,9 +151,10 @@ func randomPlan(r *rand.Rand) *checkup.Plan {
 		if r.IntN(4) == 0 {
 			check := vmLatency(after...)
 			v := check.VMLatency
+			v.Kiagnose.Name = name
 			v.Networks = append(v.Networks, checkup.NetworkRef{Name: label(10)})
 			v.Guest.Image, v.Guest.Login = "quay.io/x/y:$(z)", &checkup.GuestLogin{User: "root", Password: "$$ ${HOME} \"'"}
-			v.Timeouts = checkup.Timeouts{Setup: duration(1, day), Probe: duration(1, day)}
+			v.Timeouts = checkup.Timeouts{Setup: duration(1, day), Probe: duration(time.Minute, day)}
 			plan.Checks[name] = check
 			continue
 		}

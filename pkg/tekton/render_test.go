@@ -129,7 +129,7 @@ func TestRendered(t *testing.T) {
 	agent, guest := "registry.example.com/checkplan/agent:v1.2.3", "registry.example.com/checkplan/guest:v1.2.3"
 	want := map[string]rendered{
 		"setup-mesh/setup": {
-			append([]string{"/ko-app/setup", "--check", "mesh", "--timeout", "4m0s"}, settings...),
+			append([]string{"/ko-app/setup", "--check", "mesh", "--timeout", "4m0s", "--results", "/tekton/results"}, settings...),
 			who(map[string]string{"PLAN": "(plan)", "AGENT_IMAGE": agent, "GUEST_IMAGE": guest}),
 		},
 		"probe-mesh/probe": {

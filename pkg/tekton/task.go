@@ -49,6 +49,10 @@ var ConcludeResults = []Result{
 	{"report", "Where the whole report is: the namespace and name of a ConfigMap; empty if it could not be kept"},
 }
 
+// resultMeasurable is the result of a setup task by which its probe task is
+// started or not.
+const resultMeasurable = "measurable"
+
 // taskName names the generic Task of a phase whose step has the given timeout.
 func taskName(phase checkup.Phase, step time.Duration) string {
 	name := "checkplan-" + string(phase)
@@ -86,12 +90,16 @@ func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 		"Sets up one check of a checkplan plan",
 		"Surveys the cluster, writes down which pairs are expected to be measured, starts the pods or VMs that are to be probed and waits for them. What did not come up in time is written down too, and will be reported as unmeasured.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specCheck, specSet, specTimeout}, specsRun...)
+	task.Spec.Results = []pipelinev1.TaskResult{{
+		Name: resultMeasurable, Type: pipelinev1.ResultsTypeString,
+		Description: "true, or false if it is known already that nothing of the check can be measured",
+	}}
 	task.Spec.Steps = []pipelinev1.Step{{
 		Name:             "setup",
 		DisplayName:      "Set up",
 		Image:            opts.image("setup"),
 		Command:          []string{"/ko-app/setup"},
-		Args:             []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout), refAll(paramSet)},
+		Args:             []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout), "--results", tekton.DefaultResultPath, refAll(paramSet)},
 		Env:              append([]corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}}, fixtureImages(opts)...),
 		ComputeResources: stepResources(stepMemory),
 		Timeout:          &metav1.Duration{Duration: timeout},
