@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,9 +22,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/probe"
 )
 
-// isInit reports whether this process is the first of a VM, which gets no
-// arguments: in a container, the first process has some.
-func isInit() bool { return os.Getpid() == 1 && len(os.Args) == 1 && os.Args[0] == "/init" }
+// isInit reports whether this process is the first of a VM. It may have arguments:
+// words of the kernel's command line that the kernel does not know.
+func isInit() bool { return os.Getpid() == 1 && os.Args[0] == "/init" }
 
 // guest is the agent as all there is in a VM. It does not return: what is wrong
 // with the VM is told on its console.
@@ -189,25 +190,36 @@ type ownAddresses struct {
 	iface *net.Interface
 	ipv4  [4]byte // unspecified without one
 	ipv6  bool
-	// settled is closed when nobody has objected to the addresses for long enough.
-	settled chan struct{}
+	// asked is closed when others have been asked for the IPv4 address, and had time
+	// to answer.
+	asked chan struct{}
 	// thief is the MAC of another machine that has the IPv4 address.
 	thief atomic.Pointer[net.HardwareAddr]
 }
 
-// settleTime is how long others may take to object to an address: RFC 5227 gives
-// them longer, but they are not to be missed for long either, as every objection
-// counts, however late.
-const settleTime = time.Second
+const (
+	// askTime is how long others may take to object to the IPv4 address, as long as
+	// the kernel gives them for an IPv6 one. RFC 5227 gives them more; but they are
+	// listened to from then on, too.
+	askTime = time.Second
+	// settlePatience is how long the kernel may take to settle an IPv6 address: it
+	// does nothing while the link is down.
+	settlePatience = 10 * time.Second
+)
 
-// settle waits until nobody has objected for long enough.
+// settle waits until nobody has objected to the addresses for long enough.
 func (o *ownAddresses) settle(ctx context.Context) error {
 	select {
-	case <-o.settled:
-		return o.taken()
+	case <-o.asked:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	for deadline := time.Now().Add(settlePatience); o.ipv6 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if _, tentative := o.flagged(flagTentative); !tentative || ctx.Err() != nil {
+			break
+		}
+	}
+	return o.taken()
 }
 
 // taken says who else has an address of the guest's: then nothing that is measured
@@ -216,11 +228,17 @@ func (o *ownAddresses) taken() error {
 	if mac := o.thief.Load(); mac != nil {
 		return fmt.Errorf("address conflict: %s has the address %s, too", *mac, net.IP(o.ipv4[:]))
 	}
-	if o.ipv6 {
-		table, _ := os.ReadFile("/proc/net/if_inet6")
-		if a, ok := duplicate(string(table), o.iface.Name); ok {
-			return fmt.Errorf("address conflict: another machine has the address %s, too", a)
-		}
+	if a, duplicate := o.flagged(flagDADFailed); o.ipv6 && duplicate {
+		return fmt.Errorf("address conflict: another machine has the address %s, too", a)
 	}
 	return nil
+}
+
+// flagged is an IPv6 address of the guest that has a flag.
+func (o *ownAddresses) flagged(flag uint64) (netip.Addr, bool) {
+	if o.iface == nil {
+		return netip.Addr{}, false
+	}
+	table, _ := os.ReadFile("/proc/net/if_inet6") // there is one, or no IPv6
+	return flaggedAddress(string(table), o.iface.Name, flag)
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -20,7 +21,7 @@ import (
 )
 
 // interfacePatience is how long a driver may take to bring its interface.
-const interfacePatience = 10 * time.Second
+const interfacePatience = 5 * time.Second
 
 // findInterface finds the interface with a MAC. left are network devices without a
 // driver, for the error.
@@ -56,21 +57,17 @@ func noInterface(mac net.HardwareAddr, seen, left []string) error {
 	return errors.New(message)
 }
 
-// set gives the interface its addresses, and lets them be used at once: others may
-// object to them later.
+// set gives the interface its addresses. Others may object to them later: settle
+// waits for that.
 func (o *ownAddresses) set(i *net.Interface, addresses []netip.Prefix) error {
-	o.iface, o.settled = i, make(chan struct{})
+	o.iface, o.asked = i, make(chan struct{})
 	if err := bringUp("lo"); err != nil {
 		return err
 	}
-	// IPv6: an optimistic address (RFC 4429) can be used while its duplicates are
-	// looked for. Where the kernel knows none, it must do without looking: to wait
-	// would take as long as to boot. Routers have nothing to say here.
-	conf := filepath.Join("/proc/sys/net/ipv6/conf", i.Name)
-	for _, s := range []struct{ name, value string }{{"accept_ra", "0"}, {"optimistic_dad", "1"}, {"use_optimistic", "1"}} {
-		if err := os.WriteFile(filepath.Join(conf, s.name), []byte(s.value), 0); err != nil && s.name != "accept_ra" {
-			_ = os.WriteFile(filepath.Join(conf, "accept_dad"), []byte("0"), 0)
-		}
+	// Routers have nothing to say here, and the kernel need not wait for a random time
+	// before it looks for duplicates of an IPv6 address.
+	for _, name := range []string{"accept_ra", "router_solicitation_delay"} {
+		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", i.Name, name), []byte("0"), 0) // it works without, later
 	}
 	for _, a := range addresses {
 		if a.Addr().Is4() {
@@ -92,7 +89,7 @@ func (o *ownAddresses) set(i *net.Interface, addresses []netip.Prefix) error {
 		}
 	}
 	if o.ipv4 == [4]byte{} {
-		time.AfterFunc(settleTime, func() { close(o.settled) })
+		close(o.asked)
 		return nil
 	}
 	return o.watchARP()
@@ -162,30 +159,29 @@ func addIPv6(index int, a netip.Prefix) error {
 }
 
 // Flags of an IPv6 address (linux/if_addr.h).
-const flagDADFailed = 0x08 // IFA_F_DADFAILED
+const (
+	flagDADFailed = 0x08 // IFA_F_DADFAILED: another machine was found to have it
+	flagTentative = 0x40 // IFA_F_TENTATIVE: that is not known yet, and it cannot be used
+)
 
-// duplicate is an address of an interface that another machine was found to have,
-// by the kernel's table of addresses (/proc/net/if_inet6).
-func duplicate(table, name string) (netip.Addr, bool) {
+// flaggedAddress is an address of an interface that has a flag, by the kernel's
+// table of addresses (/proc/net/if_inet6).
+func flaggedAddress(table, name string, flag uint64) (netip.Addr, bool) {
 	for line := range strings.Lines(table) {
-		// fe80...  index  bits  scope  flags  name, all but the name in hexadecimal
+		// address  index  bits  scope  flags  name, all but the name in hexadecimal
 		fields := strings.Fields(line)
 		if len(fields) != 6 || fields[5] != name {
 			continue
 		}
 		flags, err := strconv.ParseUint(fields[4], 16, 32)
-		if err != nil || flags&flagDADFailed == 0 {
+		if err != nil || flags&flag == 0 {
 			continue
 		}
-		var a [16]byte
-		for i := range a {
-			if 2*i+2 > len(fields[0]) {
-				break
-			}
-			b, _ := strconv.ParseUint(fields[0][2*i:2*i+2], 16, 8)
-			a[i] = byte(b)
+		b, err := hex.DecodeString(fields[0])
+		if err != nil || len(b) != 16 {
+			continue
 		}
-		return netip.AddrFrom16(a), true
+		return netip.AddrFrom16([16]byte(b)), true
 	}
 	return netip.Addr{}, false
 }
@@ -253,13 +249,13 @@ func (o *ownAddresses) watchARP() error {
 		}
 	}()
 	go func() {
-		defer close(o.settled)
+		defer close(o.asked)
 		to := &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: o.iface.Index, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
 		const probes = 3
 		for range probes {
 			// One that cannot be sent is like one that is lost.
 			_ = unix.Sendto(fd, arpProbe(o.iface.HardwareAddr, o.ipv4), 0, to)
-			time.Sleep(settleTime / probes)
+			time.Sleep(askTime / probes)
 		}
 	}()
 	return nil
