@@ -8,7 +8,7 @@ import (
 )
 
 // Rights are those that a check of this kind needs beyond the ones that every
-// run needs, of which one is to list nodes in setup.
+// run needs, and beyond listing nodes, which pkg/kind has.
 func Rights(c checkup.Check) []checkup.Right {
 	if c.Placement == nil {
 		return nil
