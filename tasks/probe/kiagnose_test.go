@@ -79,7 +79,7 @@ func newVirtual(t *testing.T, data map[string]string) *virtual {
 	v.kube.PrependReactor("create", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		switch o := a.(k8stesting.CreateAction).GetObject().(type) {
 		case *corev1.Pod:
-			o.Status.Phase = corev1.PodSucceeded
+			o.UID, o.Status.Phase = types.UID("uid-of-"+o.Name), corev1.PodSucceeded
 			o.Annotations["k8s.v1.cni.cncf.io/network-status"] = `[{"name":"cbr0","interface":"eth0","default":true},{"name":"default/br10","interface":"net1"}]`
 		case *corev1.ConfigMap:
 			o.UID = types.UID("uid-of-" + o.Name)
