@@ -25,7 +25,7 @@ type addon struct {
 	deployments [][2]string // that must be available: namespace and name
 	objects     func(*cluster) ([]*unstructured.Unstructured, error)
 
-	// needs lists what the machine lacks to build or run it.
+	// needs lists what the machine lacks to build it.
 	needs func() []lack
 	// key is what its own build depends on beyond the build that it is part of.
 	key func() string

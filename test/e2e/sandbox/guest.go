@@ -198,7 +198,7 @@ func guestInitrd(ctx context.Context, tree, from, root string, ping bool) ([]byt
 	m.do("listing modules", os.WriteFile(filepath.Join(tree, "lib/modules/list"), []byte(strings.Join(guestModules, "\n")+"\n"), 0o644))
 
 	for path, mode := range map[string]fs.FileMode{
-		"init": 0o755, "bin/cloud-data": 0o755, "usr/share/udhcpc/default.script": 0o755, "etc/acpi/PWRF/00000080": 0o755,
+		"init": 0o755, "bin/cloud-data": 0o755, "bin/network-data": 0o755, "usr/share/udhcpc/default.script": 0o755, "etc/acpi/PWRF/00000080": 0o755,
 		"etc/inittab": 0o644, "etc/profile": 0o644, "etc/passwd": 0o644, "etc/group": 0o644,
 	} {
 		content, err := guestFiles.ReadFile(filepath.Join("guest", path))

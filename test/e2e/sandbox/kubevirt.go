@@ -147,7 +147,7 @@ func prepareKubeVirt(ctx context.Context, c *cluster, dir string) error {
 // kubevirtObjects are the generated manifests of KubeVirt's module, virt-operator
 // and the KubeVirt that it is to install.
 func kubevirtObjects(c *cluster) ([]*unstructured.Unstructured, error) {
-	dir := build{dir: filepath.Dir(c.BinDir)}.addonDir("kubevirt")
+	dir := c.build().addonDir("kubevirt")
 	slow, err := emulated(dir)
 	if err != nil {
 		return nil, err
@@ -216,6 +216,9 @@ func kubevirtReady(ctx context.Context, c *cluster, api *client) error {
 	}
 	return errors.Join(errs...)
 }
+
+// build is what this cluster was made with.
+func (c *cluster) build() build { return build{dir: filepath.Dir(c.BinDir)} }
 
 // deployed returns nil where a KubeVirt is, else what it says of itself.
 func deployed(kv *unstructured.Unstructured) error {

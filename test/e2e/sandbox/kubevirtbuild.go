@@ -35,10 +35,11 @@ var launcherPackages = []string{
 	"libc-bin", "ca-certificates",
 }
 
-// kubevirtCommands are the commands of KubeVirt that run in the sandbox.
+// kubevirtCommands are the commands of KubeVirt that run in the sandbox. Left out
+// are those for exports, agents in guests and backups.
 var kubevirtCommands = []string{
 	"virt-operator", "virt-api", "virt-controller", "virt-handler", "virt-chroot",
-	"virt-launcher", "virt-launcher-monitor", "virt-freezer", "virt-probe", "virt-tail",
+	"virt-launcher", "virt-launcher-monitor", "virt-tail",
 }
 
 // kubevirtEnv is beside [buildEnv] for KubeVirt's module: libvirt takes cgo, with
@@ -312,7 +313,7 @@ func writeWorkerImages(ctx context.Context, archive, src, bin, root string) erro
 	base := static.NewLayer(out, types.DockerUncompressedLayer)
 	images := map[name.Tag]v1.Image{}
 	for _, of := range [][]string{
-		{"virt-launcher", "virt-launcher-monitor", "container-disk", "virt-freezer", "virt-probe", "virt-tail"},
+		{"virt-launcher", "virt-launcher-monitor", "container-disk", "virt-tail"},
 		{"virt-handler", "virt-chroot"},
 	} {
 		var files []file

@@ -157,38 +157,57 @@ func defaultCacheDir() string {
 	return filepath.Join(dir, "checkplan-sandbox")
 }
 
-func upCommand(f *flags) *cobra.Command {
+// wanted is the cluster that flags ask for.
+type wanted struct {
+	plan  plan
+	asked bool     // whether any flag asks for the plan
+	with  []string // names of addons
+}
+
+// wantedFlags gives a verb the flags of a cluster. The result reads them.
+func wantedFlags(cmd *cobra.Command) func() (wanted, error) {
 	var controlPlanes, workers, zones int
 	var ipFamily string
 	var workerNames, with []string
-	cmd := &cobra.Command{
-		Use:   "up",
-		Short: "Bring the cluster up, or repair what of it does not run",
-		Args:  usage(cobra.NoArgs),
-	}
 	cmd.Flags().IntVar(&controlPlanes, "control-planes", 1, "number of control planes, each with an etcd member and an API server")
 	cmd.Flags().IntVar(&workers, "nodes", 3, "number of workers, beside the control planes")
 	cmd.Flags().StringSliceVar(&workerNames, "worker-names", nil, "names of the first workers, and their number unless --nodes says it; others are worker-N")
 	cmd.Flags().IntVar(&zones, "zones", 2, "number of zones that the workers are spread over")
 	cmd.Flags().StringVar(&ipFamily, "ip-family", "dual", "dual (IPv4 first), ipv4 or ipv6")
 	cmd.Flags().StringSliceVar(&with, "with", nil, "install these too: "+strings.Join(addonNames(), ", ")+"; what is installed stays")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	return func() (wanted, error) {
 		if len(workerNames) > 0 && !cmd.Flags().Changed("nodes") {
 			workers = len(workerNames)
 		}
 		want, err := newPlan(controlPlanes, workers, zones, ipFamily, workerNames...)
 		if err := errors.Join(err, checkAddons(with)); err != nil {
-			return usageError{err}
+			return wanted{}, usageError{err}
 		}
 		asked := slices.ContainsFunc([]string{"control-planes", "nodes", "worker-names", "zones", "ip-family"}, cmd.Flags().Changed)
-		return up(cmd.Context(), *f, want, asked, with, cmd.ErrOrStderr())
+		return wanted{want, asked, with}, nil
+	}
+}
+
+func upCommand(f *flags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring the cluster up, or repair what of it does not run",
+		Args:  usage(cobra.NoArgs),
+	}
+	read := wantedFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		want, err := read()
+		if err != nil {
+			return err
+		}
+		return up(cmd.Context(), *f, want, cmd.ErrOrStderr())
 	}
 	return cmd
 }
 
 // up makes the cluster of a plan, and installs what it is to be with. Where one
 // is there already it must be of the same plan, if the plan was asked for.
-func up(ctx context.Context, f flags, want plan, asked bool, with []string, stderr io.Writer) error {
+func up(ctx context.Context, f flags, want wanted, stderr io.Writer) error {
 	start := time.Now()
 	d, err := f.dirs()
 	if err != nil {
@@ -198,7 +217,7 @@ func up(ctx context.Context, f flags, want plan, asked bool, with []string, stde
 	if err != nil {
 		return err
 	}
-	if err := lacking(preflight(ctx, !b.complete())); err != nil {
+	if err := lacking(preflight(ctx, b, want.with)); err != nil {
 		return err
 	}
 	unlock, err := d.lock()
@@ -210,18 +229,14 @@ func up(ctx context.Context, f flags, want plan, asked bool, with []string, stde
 	s, err := d.readState()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		missing, err := lackingInotify(want)
+		missing, err := lackingInotify(want.plan)
 		if err := errors.Join(err, lacking(missing)); err != nil {
 			return err
 		}
-		port, err := freePort()
-		if err != nil {
-			return err
-		}
-		s = state{plan: want, BinDir: b.bin(), APIPort: port}
+		s = state{plan: want.plan, BinDir: b.bin()}
 	case err != nil:
 		return err
-	case asked && !samePlan(s.plan, want):
+	case want.asked && !samePlan(s.plan, want.plan):
 		return usageError{fmt.Errorf("the sandbox in %s has the nodes %s and IP family %s: run `sandbox down` to make another",
 			d.state, strings.Join(s.names(), ", "), s.Family)}
 	case s.BinDir != b.bin():
@@ -229,7 +244,7 @@ func up(ctx context.Context, f flags, want plan, asked bool, with []string, stde
 		b = build{dir: filepath.Dir(s.BinDir)}
 	}
 
-	for _, name := range with {
+	for _, name := range want.with {
 		if !slices.Contains(s.With, name) {
 			s.With = append(s.With, name)
 		}
@@ -252,11 +267,6 @@ func up(ctx context.Context, f flags, want plan, asked bool, with []string, stde
 		}
 	}
 	for _, name := range s.With {
-		if needs := addons()[name].needs; needs != nil {
-			if err := lacking(needs()); err != nil {
-				return fmt.Errorf("--with %s: %w", name, err)
-			}
-		}
 		if b.hasAddon(name) {
 			continue
 		}
@@ -265,7 +275,12 @@ func up(ctx context.Context, f flags, want plan, asked bool, with []string, stde
 			return err
 		}
 	}
-	if err := d.writeState(s); err != nil {
+	if c.APIPort == 0 { // not before the builds: it might not be free after them
+		if c.APIPort, err = freePort(); err != nil {
+			return err
+		}
+	}
+	if err := d.writeState(c.state); err != nil {
 		return fmt.Errorf("writing the sandbox's state: %w", err)
 	}
 	if err := c.up(ctx, b); err != nil {
@@ -466,21 +481,26 @@ func preflightCommand(f *flags) *cobra.Command {
 	var doInstall bool
 	cmd := &cobra.Command{
 		Use:   "preflight",
-		Short: "List everything that this machine lacks for the sandbox",
+		Short: "List everything that this machine lacks for `up` with the same flags",
 		Args:  usage(cobra.NoArgs),
 	}
+	read := wantedFlags(cmd)
 	cmd.Flags().BoolVar(&doInstall, "install", false, "install the missing Debian packages with apt-get; takes root")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		want, err := read()
+		if err != nil {
+			return err
+		}
 		b, err := f.build()
 		if err != nil {
 			return err
 		}
-		missing := preflight(cmd.Context(), !b.complete())
+		missing := preflight(cmd.Context(), b, want.with)
 		if doInstall {
 			if err := install(cmd.Context(), packagesOf(missing), cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			missing = preflight(cmd.Context(), !b.complete())
+			missing = preflight(cmd.Context(), b, want.with)
 		}
 		return lacking(missing)
 	}

@@ -55,8 +55,10 @@ func TestAddons(t *testing.T) {
 	if err := d.writePKI(p, 16443); err != nil {
 		t.Fatal(err)
 	}
+	c := &cluster{dirs: d, state: state{plan: p, BinDir: build{dir: t.TempDir()}.bin()}}
+	fakeKubeVirt(t, c)
 	for _, name := range addonNames() {
-		objects, err := addons()[name].objects(&cluster{dirs: d})
+		objects, err := addons()[name].objects(c)
 		if err != nil || len(objects) == 0 {
 			t.Errorf("%s: %d objects, error %v", name, len(objects), err)
 		}

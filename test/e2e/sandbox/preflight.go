@@ -63,10 +63,19 @@ type lack struct {
 	what, pkg string
 }
 
-// preflight lists everything that the machine lacks. needGo says that there is
-// something to build.
-func preflight(ctx context.Context, needGo bool) []lack {
+// preflight lists everything that the machine lacks for a build and these addons,
+// of what is not built yet also what that takes.
+func preflight(ctx context.Context, b build, with []string) []lack {
 	var missing []lack
+	needGo := !b.complete()
+	for _, name := range with {
+		if !b.hasAddon(name) {
+			needGo = true
+			if needs := addons()[name].needs; needs != nil {
+				missing = append(missing, needs()...)
+			}
+		}
+	}
 	if os.Geteuid() != 0 {
 		missing = append(missing, lack{what: "root: the sandbox makes namespaces and mounts; run it with sudo"})
 	}
