@@ -39,7 +39,7 @@ func (g *Guests) Start(ctx context.Context, w *checkup.Worksheet, roster *checku
 		}
 	}
 	s.excuse()
-	if err := s.preflight(deadline); err != nil {
+	if err := s.preflight(ctx); err != nil {
 		return err
 	}
 	err := s.create(deadline)

@@ -179,6 +179,12 @@ func TestStartGoesWrong(t *testing.T) {
 			},
 			want: []string{"its preflight pod did not start on node n1", "ErrImagePull", "not found"}, created: 2,
 		}, {
+			name: "the preflight pod does not start",
+			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet) {
+				x.preflight["n1"] = func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodPending }
+			},
+			want: []string{"its preflight pod did not start on node n1: the kubelet of the node did not take up the pod"}, created: 2,
+		}, {
 			name: "admission takes no such VM",
 			prepare: func(_ *testing.T, x *world, w *checkup.Worksheet) {
 				x.virt.PrependReactor("create", "virtualmachineinstances", func(a k8stesting.Action) (bool, runtime.Object, error) {

@@ -138,6 +138,8 @@ func summary(w *checkup.Worksheet) []string {
 	}
 	pairs := fmt.Sprintf("%d pairs from %d sources to %d targets", w.CountPairs(), len(w.Sources), len(w.Targets))
 	switch {
+	case w.Guests != nil:
+		pairs = fmt.Sprintf("%d pairs of %d VMs, measured for %s", w.CountPairs(), len(w.Sources), w.Guests.Duration)
 	case w.Connections == nil:
 		pairs = fmt.Sprintf("round %d of %d: %s, of %d possible ordered node pairs", w.Round, w.Rounds, pairs, w.Possible)
 	case w.Connections.For > 0:
