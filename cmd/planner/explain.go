@@ -42,9 +42,9 @@ func newExplain(env *environment) *cobra.Command {
 		Short: "Show what a run of a plan will do, before it does it",
 		Long: `explain surveys the cluster, or reads a snapshot of one, and shows what a run of
 the plan would do: its pods per node and which of them would stay pending and
-why, images, service accounts with every verb, pairs, packets, bytes, peak rates,
-longest duration, what is widened, and the objects that are left behind. It
-changes nothing. The worksheet is worked out by the code that a run uses, so that
+why, its VMs with their networks and what they lack, images, service accounts
+with every verb, pairs, packets, bytes, peak rates, longest duration, what is
+widened, and the objects that are left behind. It changes nothing. The worksheet is worked out by the code that a run uses, so that
 what is shown is what will run.
 
 With --what-if it is worked out for a cluster in which something else is so, in

@@ -150,7 +150,7 @@ func (r Reader) Network(ctx context.Context, ref checkup.NetworkRef) (Network, e
 func (r Reader) AddressRanges(ctx context.Context) ([]netip.Prefix, error) {
 	var ranges []netip.Prefix
 	add := func(address string) {
-		if p, ok := RangeOf(address); ok && !slices.Contains(ranges, p) {
+		if p, ok := RangeOf(address); ok && !p.Addr().IsLoopback() && !slices.Contains(ranges, p) {
 			ranges = append(ranges, p)
 		}
 	}

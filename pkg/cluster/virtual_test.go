@@ -253,7 +253,7 @@ func texts(ranges []netip.Prefix) []string {
 }
 
 func TestAddressRangesTellTheAPIServer(t *testing.T) {
-	for host, want := range map[string]string{"https://10.96.0.1:443": "10.96.0.0/12", "https://[fd00:10:96::1]:443": "fd00:10:96::/48", "https://api.example.com": ""} {
+	for host, want := range map[string]string{"https://10.96.0.1:443": "10.96.0.0/12", "https://[fd00:10:96::1]:443": "fd00:10:96::/48", "https://api.example.com": "", "https://127.0.0.1:6443": ""} {
 		client, err := kubernetes.NewForConfig(&rest.Config{Host: host})
 		if err != nil {
 			t.Fatal(err)
