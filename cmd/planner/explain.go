@@ -44,8 +44,9 @@ func newExplain(env *environment) *cobra.Command {
 the plan would do: its pods per node and which of them would stay pending and
 why, its VMs with their networks and what they lack, images, service accounts
 with every verb, pairs, packets, bytes, peak rates, longest duration, what is
-widened, and the objects that are left behind. It changes nothing. The worksheet is worked out by the code that a run uses, so that
-what is shown is what will run.
+widened, and the objects that are left behind. It changes nothing. The worksheet
+is worked out by the code that a run uses, so that what is shown is what will
+run.
 
 With --what-if it is worked out for a cluster in which something else is so, in
 the words of kubectl; several are applied one after the other:
