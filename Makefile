@@ -57,7 +57,7 @@ guest-image: ## build the VMs' guest, a kernel of Debian's and the agent, into d
 
 .PHONY: sandbox-up
 sandbox-up: $(SANDBOX) images ## bring the sandbox up (Linux, root; installs Debian packages that it lacks) with the images loaded
-	$(SANDBOX) preflight --install
+	$(SANDBOX) preflight --install $(SANDBOX_UP)
 	$(SANDBOX) up $(SANDBOX_UP)
 	$(SANDBOX) load dist/images.tar
 
