@@ -242,7 +242,8 @@ func (x *world) connect(ctx context.Context, name string) (io.ReadWriteCloser, e
 			return len(b), nil
 		})})
 	}
-	go func() { _, _ = io.Copy(x.lines[people], own) }()
+	typed := x.lines[people]
+	go func() { _, _ = io.Copy(typed, own) }()
 	if g.boot != "" {
 		go func() { _, _ = io.WriteString(own, g.boot) }()
 	}

@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -68,6 +69,8 @@ type Task struct {
 	TeardownExitCode string
 
 	Stdout io.Writer
+
+	logging sync.Mutex // serialises writes of Logf to Stdout
 }
 
 // Outcome is what became of a task, as Tekton's $(tasks.NAME.status) and .reason
@@ -230,8 +233,10 @@ func (t *Task) Fleet(plan string) *fleet.Fleet {
 	}
 }
 
-// Logf prints one line.
+// Logf prints one line. It may be called from several goroutines.
 func (t *Task) Logf(format string, args ...any) {
+	t.logging.Lock()
+	defer t.logging.Unlock()
 	fmt.Fprintf(t.Stdout, format+"\n", args...)
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -23,7 +24,7 @@ import (
 
 var environment = map[string]string{
 	"NAMESPACE": "ns", "RUN_NAME": "day-2-run-1", "RUN_UID": "uid-1", "POD_NAME": "pod", "POD_UID": "uid-2",
-	"PLAN": `{"name":"day-2"}`, "AGENT_IMAGE": "registry.example/agent:v1", "TEARDOWN_EXIT_CODE_FILE": "/tekton/code",
+	"PLAN": `{"name":"day-2"}`, "AGENT_IMAGE": "registry.example/agent:v1", "GUEST_IMAGE": "registry.example/guest:v1", "TEARDOWN_EXIT_CODE_FILE": "/tekton/code",
 }
 
 func getenv(of map[string]string) func(string) string {
@@ -40,13 +41,13 @@ func TestNew(t *testing.T) {
 	}
 	want := &Task{
 		Namespace: "ns", RunName: "day-2-run-1", RunUID: "uid-1", PodName: "pod", PodUID: "uid-2",
-		AgentImage: "registry.example/agent:v1", PlanJSON: `{"name":"day-2"}`, TeardownExitCode: "/tekton/code",
+		AgentImage: "registry.example/agent:v1", GuestImage: "registry.example/guest:v1", PlanJSON: `{"name":"day-2"}`, TeardownExitCode: "/tekton/code",
 		Settings: []string{"mesh.degree=3", "mesh.latency.p99=", "gate=Pass"},
 		Check:    "mesh", Timeout: 4 * time.Minute, Results: "/r",
 		Outcomes: map[string]Outcome{"setup-mesh": {"Succeeded", "Succeeded"}, "probe-mesh": {"None", ""}},
 		Stdout:   io.Discard,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(Task{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
