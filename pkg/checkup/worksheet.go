@@ -255,6 +255,27 @@ func (w *Worksheet) Probe(t Transport) (Probe, bool) {
 	return Probe{}, false
 }
 
+// Measurable reports whether it is worth while to probe: false if it is known of
+// every expected pair already why it cannot be measured. Pairs of which each
+// measurement is told, and dry runs, are worth while in any case: their probing
+// writes down what is not known, too.
+func (w *Worksheet) Measurable(r *Roster) bool {
+	if w.Connections != nil || w.Placement != nil {
+		return true
+	}
+	known := false
+	for source, targets := range w.Assignments {
+		for _, t := range targets {
+			known = known || w.Sources[source].Cause != nil || w.Targets[t].Cause != nil || r.Targets[t].Cause != nil
+			if w.Sources[source].Cause == nil && w.Targets[t].Cause == nil && r.Targets[t].Cause == nil &&
+				(w.Guests == nil || r.Targets[source].Cause == nil) {
+				return true
+			}
+		}
+	}
+	return !known
+}
+
 // Roster says where the targets of a worksheet can be reached, after the
 // fixtures were started: one entry per target, by index.
 type Roster struct {

@@ -160,6 +160,9 @@ func TestSetupWithoutKubeVirt(t *testing.T) {
 	if err := run(t.Context(), tk); err != nil {
 		t.Fatal(err, log)
 	}
+	if got := measurableOf(t, tk); got != "false" {
+		t.Errorf("measurable is %q", got)
+	}
 	r := mustReport(t, tk)
 	if r.Verdict != checkup.RunInconclusive || r.Counts.Unmeasured != r.Counts.Expected {
 		t.Errorf("%s %+v, want nothing measured", r.Verdict, r.Counts)

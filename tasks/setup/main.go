@@ -10,6 +10,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -36,6 +38,10 @@ func run(ctx context.Context, t *task.Task) error {
 
 func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	started := time.Now()
+	// First what is never wrong: without the result no run comes to its end.
+	if err := measurable(t, true); err != nil {
+		return err
+	}
 	k, err := kind.Of(plan, t.Check)
 	if err != nil {
 		return err
@@ -94,6 +100,18 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 		return fmt.Errorf("freeze the worksheet: %w", err)
 	}
 	t.Logf("worksheet and roster are frozen")
+	if w.Measurable(roster) {
+		return nil
+	}
+	t.Logf("nothing can be measured: the probe task is not started")
+	return measurable(t, false)
+}
+
+// measurable writes the Tekton result that decides whether the probe task is started.
+func measurable(t *task.Task, is bool) error {
+	if err := os.WriteFile(filepath.Join(t.Results, "measurable"), []byte(strconv.FormatBool(is)), 0o644); err != nil {
+		return fmt.Errorf("write result measurable: %w", err)
+	}
 	return nil
 }
 

@@ -5,6 +5,8 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -73,8 +75,18 @@ func newTask(t *testing.T, nodes ...string) (*task.Task, *fake.Clientset, *strin
 	log := &strings.Builder{}
 	return &task.Task{
 		Kubernetes: client, Namespace: "ns", RunName: "run", RunUID: "uid-1", PodName: "setup-pod", PodUID: "uid-2",
-		AgentImage: "registry.example/agent:v1", PlanJSON: plan(t), Check: "mesh", Stdout: log,
+		AgentImage: "registry.example/agent:v1", PlanJSON: plan(t), Check: "mesh", Stdout: log, Results: t.TempDir(),
 	}, client, log
+}
+
+// measurableOf is the Tekton result that decides whether the probe task is started.
+func measurableOf(t *testing.T, tk *task.Task) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(tk.Results, "measurable"))
+	if err != nil {
+		t.Error(err)
+	}
+	return string(b)
 }
 
 func TestSetup(t *testing.T) {
@@ -86,6 +98,9 @@ func TestSetup(t *testing.T) {
 	var frozen record.Frozen
 	if err := tk.Store("day-2").Load(t.Context(), record.Worksheet("mesh"), &frozen); err != nil {
 		t.Fatal(err)
+	}
+	if got := measurableOf(t, tk); got != "true" {
+		t.Errorf("measurable is %q", got)
 	}
 	if n := frozen.Worksheet.CountPairs(); n != 6 {
 		t.Errorf("%d pairs, want the 6 of a full mesh of 3: the setting counts", n)
