@@ -376,6 +376,13 @@ func withStderr(err error) error {
 	return err
 }
 
+// otherAddons lists the builds of an addon that are of another key.
+func (b build) otherAddons(name string) []string {
+	found, _ := filepath.Glob(filepath.Join(b.dir, "addons", name+"-*")) // the pattern is well-formed
+	current := b.addonDir(name)
+	return slices.DeleteFunc(found, func(dir string) bool { return dir == current })
+}
+
 // otherBuilds lists the builds in the cache that are not this one, by name.
 func otherBuilds(cacheDir string, current build) []string {
 	entries, err := os.ReadDir(cacheDir)

@@ -180,3 +180,20 @@ ethernets:
 		})
 	}
 }
+
+// A build is known by what it depends on, and older ones are told apart.
+func TestOtherAddons(t *testing.T) {
+	b := build{dir: t.TempDir()}
+	old := filepath.Join(b.dir, "addons", "kubevirt-0123456789abcdef")
+	for _, dir := range []string{old, b.addonDir("kubevirt"), b.addonDir("multus")} {
+		if err := writeFile(filepath.Join(dir, "complete"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := cmp.Diff([]string{old}, b.otherAddons("kubevirt")); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	if !b.hasAddon("kubevirt") || b.hasAddon("aggregated") {
+		t.Error("what is built is not known, or what is not is")
+	}
+}

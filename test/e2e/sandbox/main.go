@@ -274,6 +274,9 @@ func up(ctx context.Context, f flags, want wanted, stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
+		for _, other := range b.otherAddons(name) {
+			fmt.Fprintf(stderr, "an older build of it is in %s; it can be removed\n", other)
+		}
 	}
 	if c.APIPort == 0 { // not before the builds: it might not be free after them
 		if c.APIPort, err = freePort(); err != nil {
