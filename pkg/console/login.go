@@ -103,11 +103,11 @@ func (s *shell) logIn(ctx context.Context, login checkup.GuestLogin, t timing) (
 	return promptOf(text), text, err
 }
 
-// prepare makes what seems to be a shell one that shows no prompt and speaks
-// English, and reports whether it is a shell.
+// prepare makes what seems to be a shell one that speaks English and shows a prompt
+// that is known, and reports whether it is a shell.
 func (s *shell) prepare(ctx context.Context, t timing) (bool, error) {
 	s.step = "waiting for the shell to answer"
-	_, _, err := s.run(ctx, t.wake, `unset PROMPT_COMMAND LANGUAGE; PS1= PS2= LC_ALL=C PATH="$PATH:/usr/sbin:/usr/bin:/sbin:/bin"; export LC_ALL PATH; stty -echo 2>/dev/null`)
+	_, _, err := s.run(ctx, t.wake, `unset PROMPT_COMMAND LANGUAGE; PS1='checkplan# ' PS2= LC_ALL=C PATH="$PATH:/usr/sbin:/usr/bin:/sbin:/bin"; export LC_ALL PATH; stty -echo 2>/dev/null`)
 	if errors.Is(err, errLost) && s.c.alive() {
 		return false, nil // it may not be one
 	}

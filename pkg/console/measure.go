@@ -50,6 +50,8 @@ const (
 	// controlTimeout how long their answers are waited for.
 	controlCount   = 3
 	controlTimeout = 2 * time.Second
+	// tries are how often something is asked for that may be damaged on the way.
+	tries = 3
 )
 
 // loginMeasure carries out an order by the guest's own ping.
@@ -144,13 +146,19 @@ func (p *pings) carryOut(ctx context.Context, c *connection, heard func()) error
 			return err
 		}
 	}
-	if p.directory == "" {
-		output, code, err := run(t.command, `for d in /tmp /run /dev/shm /var/tmp "$HOME" .; do mkdir -p "$d/checkplan-%s" 2>/dev/null && cd "$d/checkplan-%s" && pwd && break; done`, p.id, p.id)
+	for try := 0; p.directory == ""; try++ {
+		output, _, err := run(t.command, `for d in "${TMPDIR:-/tmp}" /run /dev/shm /var/tmp "$HOME" .; do mkdir -p "$d/checkplan-%s" 2>/dev/null && cd "$d/checkplan-%s" && pwd && break; done`, p.id, p.id)
 		if err != nil {
 			return err
 		}
-		if p.directory = strings.TrimSpace(output); code != 0 || p.directory == "" || strings.ContainsAny(p.directory, "'\n") {
-			return fmt.Errorf("the guest has no directory to write to: tried /tmp, /run, /dev/shm, /var/tmp and its home %s", saidLast(output))
+		// A kernel message may stand before it, or within it.
+		for line := range strings.Lines(output) {
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, "/") && strings.HasSuffix(line, "/checkplan-"+p.id) && !strings.Contains(line, "'") {
+				p.directory = line
+			}
+		}
+		if p.directory == "" && try == tries-1 {
+			return fmt.Errorf("the guest has no directory to write to: tried ${TMPDIR:-/tmp}, /run, /dev/shm, /var/tmp and its home %s", saidLast(output))
 		}
 	}
 	// A job that was started is not started again.
@@ -208,7 +216,6 @@ func (p *pings) gather(ctx context.Context, run func(time.Duration, string, ...a
 // fetch reads what a ping wrote, again if it seems to be damaged: a kernel message
 // may stand within it.
 func (p *pings) fetch(i int, j *job, run func(time.Duration, string, ...any) (string, int, error)) error {
-	const tries = 3
 	for try := range tries {
 		output, _, err := run(p.g.timing().command, "cat '%s/o%d'", p.directory, i)
 		if err != nil {

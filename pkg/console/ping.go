@@ -59,11 +59,17 @@ func parsePing(text string) pinged {
 		switch lower := strings.ToLower(line); {
 		case line == "", strings.HasPrefix(line, "---"), strings.HasPrefix(line, "PING "), strings.HasPrefix(lower, "rtt "), strings.HasPrefix(lower, "round-trip "):
 		default:
+			if len(line) > maxErrorLine {
+				line = strings.ToValidUTF8(line[:maxErrorLine], "") + "..."
+			}
 			p.errors = append(p.errors, line)
 		}
 	}
 	return p
 }
+
+// maxErrorLine is how much of an error is told.
+const maxErrorLine = 200
 
 // maxSeq is the highest sequence number of an echo request.
 const maxSeq = 1<<16 - 1
