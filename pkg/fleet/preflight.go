@@ -6,6 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +25,21 @@ const (
 	annotationNetworks      = "k8s.v1.cni.cncf.io/networks"
 	annotationNetworkStatus = "k8s.v1.cni.cncf.io/network-status"
 )
+
+// bridgeResource is what the names of the resources begin with by which KubeVirt's
+// bridge-marker tells which bridges a node has.
+const bridgeResource = "bridge.network.kubevirt.io/"
+
+// allByAffinity matches the scheduler's words where it has ruled out every node by the
+// pod's node affinity or selector.
+var allByAffinity = regexp.MustCompile(`^0/\d+ nodes are available: (\d+ node\(s\) didn't (satisfy plugin\(s\) \[NodeAffinity\]|match Pod's node affinity/selector)(, |\.?$))+$`)
+
+// SchedulerWords is what the scheduler said of nodes, without what it said of
+// preemption, which is of no use to pods that came last.
+func SchedulerWords(message string) string {
+	words, _, _ := strings.Cut(OneLine(message), ". ")
+	return strings.TrimSuffix(words, ".")
+}
 
 // labelSchedulable is on nodes whose virt-handler takes VMs. KubeVirt selects it
 // for every VM.
@@ -145,9 +162,10 @@ func (p *preflight) look(ctx context.Context, over bool) {
 // refused reports whether a pod has been refused for so long that it will stay so.
 func (p *preflight) refused(pod *corev1.Pod, event string) bool {
 	patience := min(preflightPatience, p.patience())
+	_, refused := NetworkFailed(pod, event)
 	switch {
 	case condition(pod, corev1.PodScheduled).Reason == corev1.PodReasonUnschedulable:
-	case strings.HasPrefix(event, reasonSandbox) && !started(pod):
+	case refused:
 	case stuck(pod):
 		patience = p.patience()
 	default:
@@ -160,19 +178,35 @@ func (p *preflight) refused(pod *corev1.Pod, event string) bool {
 	return time.Since(p.since[pod.Name]) >= patience
 }
 
-// reasonSandbox is the reason of the kubelet's event where a pod's network could
-// not be set up.
-const reasonSandbox = "FailedCreatePodSandBox"
+// NetworkFailed reports whether the last warning about a pod is that a plugin failed
+// to set up its network, and whether that is its word on the network. A plugin that did
+// not get an answer itself has not refused: that passes.
+func NetworkFailed(pod *corev1.Pod, event string) (failed, refused bool) {
+	failed = strings.HasPrefix(event, "FailedCreatePodSandBox") && pod.Status.Phase == corev1.PodPending &&
+		condition(pod, corev1.PodReadyToStartContainers).Status != corev1.ConditionTrue
+	return failed, failed && !slices.ContainsFunc(passingWords, func(w string) bool { return strings.Contains(strings.ToLower(event), w) })
+}
+
+// passingWords are in what plugins say when somebody whom they asked was away.
+var passingWords = []string{"timeout", "timed out", "deadline exceeded", "connection refused", "connection reset", "no route to host", "unexpected eof", "etcdserver"}
 
 // cause says why a pod did not come to its end.
 func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event string) *checkup.Cause {
-	switch scheduled := condition(pod, corev1.PodScheduled); {
-	case scheduled.Status == corev1.ConditionFalse && e.Node != "":
-		return setupCause(fmt.Sprintf("node %s takes no VM on %s: %s", e.Node, NetworkWords(e.VM), OneLine(scheduled.Message)))
-	case scheduled.Status == corev1.ConditionFalse:
-		return setupCause(fmt.Sprintf("no node takes a VM on %s: %s", NetworkWords(e.VM), OneLine(scheduled.Message)))
-	case strings.HasPrefix(event, reasonSandbox):
+	scheduled := condition(pod, corev1.PodScheduled)
+	words := SchedulerWords(scheduled.Message)
+	failed, _ := NetworkFailed(pod, event)
+	switch {
+	case scheduled.Status != corev1.ConditionFalse && failed:
 		return setupCause(fmt.Sprintf("node %s cannot attach a VM to %s: %s", pod.Spec.NodeName, NetworkWords(e.VM), PluginWords(event)))
+	case scheduled.Status != corev1.ConditionFalse: // below
+	case e.Node == "":
+		return setupCause(fmt.Sprintf("no node takes a VM on %s: %s", NetworkWords(e.VM), words))
+	case allByAffinity.MatchString(words):
+		return setupCause(fmt.Sprintf("there is no node %q that takes VMs (no such name, or not labelled %s=true): %s", e.Node, labelSchedulable, words))
+	case e.VM.Bridge != "" && strings.HasPrefix(e.VM.Resource, bridgeResource) && strings.Contains(words, "Insufficient "+e.VM.Resource):
+		return setupCause(fmt.Sprintf("node %s has no bridge %s: %s", e.Node, e.VM.Bridge, words))
+	default:
+		return setupCause(fmt.Sprintf("node %s takes no VM on %s: %s", e.Node, NetworkWords(e.VM), words))
 	}
 	where := ""
 	if pod.Spec.NodeName != "" {

@@ -147,6 +147,74 @@ func TestPreflightStopped(t *testing.T) {
 	}
 }
 
+// TestPreflightNames: a node that does not exist, or has no bridge, is named in words
+// of their own.
+func TestPreflightNames(t *testing.T) {
+	const preemption = " no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+	for _, tt := range []struct{ message, want string }{
+		{"0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity]." + preemption,
+			`there is no node "n1" that takes VMs (no such name, or not labelled kubevirt.io/schedulable=true): 0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity]`},
+		{"0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]." + preemption,
+			`there is no node "n1" that takes VMs (no such name, or not labelled kubevirt.io/schedulable=true): 0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]`},
+		{"0/3 nodes are available: 1 Insufficient bridge.network.kubevirt.io/br10, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]." + preemption,
+			"node n1 has no bridge br10: 0/3 nodes are available: 1 Insufficient bridge.network.kubevirt.io/br10, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]"},
+		{"0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]." + preemption,
+			"node n1 takes no VM on network br10 (bridge br10): 0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]"},
+	} {
+		f, _ := newFleet(t, vmCluster(func(pod *corev1.Pod) { pod.Status = unschedulable(tt.message) }))
+		found, err := f.Preflight(t.Context(), vms(), []int{0})
+		if err != nil || found[0].Cause == nil || found[0].Cause.Message != tt.want {
+			t.Errorf("%v, %v; want %q", found[0].Cause, err, tt.want)
+		}
+	}
+}
+
+// TestNetworkFailed: what a plugin has said once is not held against a pod whose
+// network is there by now, nor that nobody answered it.
+func TestNetworkFailed(t *testing.T) {
+	const prefix = "FailedCreatePodSandBox: "
+	for _, tt := range []struct {
+		event           string
+		pod             corev1.PodStatus
+		failed, refused bool
+	}{
+		{prefix + "no such bridge", corev1.PodStatus{Phase: corev1.PodPending}, true, true},
+		{prefix + `Get "https://198.18.0.2:6443": context deadline exceeded`, corev1.PodStatus{Phase: corev1.PodPending}, true, false},
+		{prefix + "dial tcp 198.18.0.2:6443: connect: connection refused", corev1.PodStatus{Phase: corev1.PodPending}, true, false},
+		{prefix + "no such bridge", corev1.PodStatus{Phase: corev1.PodRunning}, false, false},
+		{prefix + "no such bridge", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}}, false, false},
+		{"Unhealthy: no such bridge", corev1.PodStatus{Phase: corev1.PodPending}, false, false},
+	} {
+		failed, refused := NetworkFailed(&corev1.Pod{Status: tt.pod}, tt.event)
+		if failed != tt.failed || refused != tt.refused {
+			t.Errorf("%s %+v: %v, %v", tt.event, tt.pod, failed, refused)
+		}
+	}
+}
+
+// TestRemoveIdle: a preflight pod whose kubelet tries on and on is not waited for.
+func TestRemoveIdle(t *testing.T) {
+	c := newCluster()
+	for _, name := range []string{"idle", "began"} {
+		pod := &corev1.Pod{ObjectMeta: meta(name, "run-uid", checkup.RolePreflight, "")}
+		if name == "began" {
+			pod.Status = ended(0, "Completed", "")
+		}
+		if err := c.Tracker().Add(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, _ := newFleet(t, c)
+	if left, err := f.Remove(t.Context()); err != nil || len(left) > 0 {
+		t.Fatalf("left %v, %v", left, err)
+	}
+	for _, a := range c.Actions() {
+		if d, ok := a.(k8stesting.DeleteActionImpl); ok && *d.DeleteOptions.GracePeriodSeconds != map[string]int64{"idle": 0, "began": grace}[d.Name] {
+			t.Errorf("%s has %d s to end", d.Name, *d.DeleteOptions.GracePeriodSeconds)
+		}
+	}
+}
+
 func TestPluginWords(t *testing.T) {
 	for event, want := range map[string]string{
 		`FailedCreatePodSandBox: a: plugin type="multus" failed (add): [ns/pod:br10]: error adding: plugin type="ovs" failed (add): no bridge`: "no bridge",

@@ -25,6 +25,9 @@ type fixture struct {
 	kind string // "pod" or "configmap"
 	metav1.ObjectMeta
 	node string // of a pod
+	// idle says that a pod is of no use without a word of its kubelet: a preflight pod
+	// that has started no container, whose network its kubelet tries on and on to set up.
+	idle bool
 }
 
 func (x fixture) String() string { return x.kind + "/" + x.Name }
@@ -42,10 +45,10 @@ func (f *Fleet) list(ctx context.Context, selector string) ([]fixture, error) {
 	}
 	var found []fixture
 	for _, p := range pods.Items {
-		found = append(found, fixture{"pod", p.ObjectMeta, p.Spec.NodeName})
+		found = append(found, fixture{"pod", p.ObjectMeta, p.Spec.NodeName, p.Labels[checkup.LabelRole] == string(checkup.RolePreflight) && !started(&p)})
 	}
 	for _, c := range cms.Items {
-		found = append(found, fixture{"configmap", c.ObjectMeta, ""})
+		found = append(found, fixture{"configmap", c.ObjectMeta, "", false})
 	}
 	slices.SortFunc(found, func(a, b fixture) int {
 		return cmp.Or(-cmp.Compare(a.kind, b.kind), cmp.Compare(a.Name, b.Name))
@@ -120,6 +123,9 @@ func (f *Fleet) deletions(found []fixture, asked map[types.UID]time.Time) []*met
 	for i, x := range found {
 		since, before := asked[x.UID]
 		period := int64(grace)
+		if x.idle {
+			period = 0
+		}
 		if before {
 			if x.kind != "pod" || now.Sub(since) <= grace*time.Second+cmp.Or(f.Force, 15*time.Second) {
 				continue

@@ -83,7 +83,7 @@ func worksheet(t *testing.T, pairs int) *checkup.Worksheet {
 		for i := range pairs {
 			v.Pairs = append(v.Pairs, checkup.NodePair{Source: fmt.Sprintf("n%d", 2*i+1), Target: fmt.Sprintf("n%d", 2*i+2)})
 		}
-		v.Timeouts.Setup = checkup.Duration(2 * time.Second)
+		v.Timeouts.Setup = checkup.Duration(100 * time.Second)
 	})
 	return w
 }
@@ -98,7 +98,7 @@ func newWorld(t *testing.T, w *checkup.Worksheet) *world {
 		Fleet: &fleet.Fleet{
 			Client: x.kube, Namespace: "ns", Plan: w.Plan, RunUID: "run-uid", Image: "registry.example/agent:v1",
 			Owner: "task-pod", OwnerUID: "uid-of-task-pod",
-			Patience: 30 * time.Millisecond, Retry: 5 * time.Millisecond,
+			Patience: 30 * time.Millisecond, Retry: 200 * time.Millisecond,
 			Logf: func(format string, args ...any) {
 				x.mu.Lock()
 				defer x.mu.Unlock()
@@ -106,7 +106,7 @@ func newWorld(t *testing.T, w *checkup.Worksheet) *world {
 			},
 		},
 		VMs: x.virt.KubevirtV1(), Image: "registry.example/guest:v1",
-		Poll: 5 * time.Millisecond, Patience: 30 * time.Millisecond, Force: time.Millisecond,
+		Poll: 100 * time.Millisecond, Patience: 30 * time.Millisecond, Force: time.Millisecond,
 	}
 	for vm, e := range w.Sources {
 		name := x.nameOf(w, vm)

@@ -301,11 +301,11 @@ func (s *starting) await(ctx, deadline context.Context, progress func(ready, of 
 		case <-ctx.Done():
 			return nil // Start says why
 		case <-deadline.Done():
-			s.giveUp(ctx, consoles, &pending)
+			s.giveUp(consoles, &pending)
 			return nil
 		case b := <-consoles:
 			pending--
-			s.take(b)
+			s.take(b, deadline.Err() != nil)
 			tell()
 		case <-tick.C:
 		}
@@ -322,8 +322,8 @@ func (s *starting) waits() bool {
 	return false
 }
 
-// take takes the word of a console.
-func (s *starting) take(b booted) {
+// take takes the word of a console. over says that the time is over.
+func (s *starting) take(b booted, over bool) {
 	switch {
 	case s.roster.Targets[b.index].Cause != nil: // given up before
 	case b.err == nil:
@@ -331,35 +331,27 @@ func (s *starting) take(b booted) {
 		s.roster.Targets[b.index].Pod = s.Fleet.Namespace + "/" + b.name
 		s.roster.Targets[b.index].Addresses = addresses(s.w.Sources[b.index].VM.Addresses)
 		s.logf("%s answers on its console, %s after it was created", s.w.Sources[b.index].Name(), time.Since(b.created).Round(100*time.Millisecond))
+	case over:
+		s.late(b.vm, oneLine(b.err))
 	default:
 		s.cause(b.index, setupCause("the guest did not come up: %s", oneLine(b.err)))
 	}
 }
 
-// giveUp gives each VM that is still waited for a cause: the time is over.
-func (s *starting) giveUp(ctx context.Context, consoles <-chan booted, pending *int) {
-	words := map[int]error{}
+// late gives a VM up because the time is over.
+func (s *starting) late(v *vm, why string) {
+	s.roster.Targets[v.index].Cause = setupCause("it did not come up within %s: %s", s.w.Timeouts.Setup, why)
+}
+
+// giveUp gives up each VM that is still waited for: the time is over.
+func (s *starting) giveUp(consoles <-chan booted, pending *int) {
 	for ; *pending > 0; *pending-- { // deadline has ended their waits
-		b := <-consoles
-		words[b.index] = b.err
-		if b.err == nil {
-			s.take(b)
-		}
+		s.take(<-consoles, true)
 	}
 	for _, v := range s.vms {
-		if v.ready || s.roster.Targets[v.index].Cause != nil {
-			continue
+		if !v.ready && s.roster.Targets[v.index].Cause == nil {
+			s.late(v, cmp.Or(v.trouble, "its phase is "+cmp.Or(v.phase, "unknown")))
 		}
-		message := fmt.Sprintf("it did not come up within %s", s.w.Timeouts.Setup)
-		switch err := words[v.index]; {
-		case err != nil:
-			message += ": " + oneLine(err)
-		case v.trouble != "":
-			message += ": " + v.trouble
-		default:
-			message += fmt.Sprintf(" (phase %s)", cmp.Or(v.phase, "unknown"))
-		}
-		s.roster.Targets[v.index].Cause = setupCause("%s", message)
 	}
 	s.excuse()
 }
@@ -402,16 +394,16 @@ func (s *starting) look(ctx context.Context, boot func(*vm)) error {
 			}
 			continue
 		}
-		trouble, lasts := seen.trouble(vmi, s.w.Sources[v.index].VM)
-		v.trouble = trouble
+		trouble := seen.trouble(vmi, s.w.Sources[v.index].VM, cmp.Or(s.Patience, 20*time.Second))
+		v.trouble = trouble.message
 		switch {
-		case trouble == "":
+		case trouble.message == "":
 			v.since = time.Time{}
 		case v.since.IsZero():
 			v.since = time.Now()
 		}
-		if lasts || trouble != "" && time.Since(v.since) >= cmp.Or(s.Patience, 20*time.Second) {
-			s.stop(v, trouble)
+		if trouble.message != "" && trouble.patience >= 0 && time.Since(v.since) >= trouble.patience {
+			s.stop(v, trouble.message)
 		}
 	}
 	return nil

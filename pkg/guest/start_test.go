@@ -137,7 +137,7 @@ func TestStartGoesWrong(t *testing.T) {
 					pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available: 1 Insufficient bridge.network.kubevirt.io/br10."}}}
 				}
 			},
-			want: []string{"node n1 takes no VM on network default/net (bridge br10)", "Insufficient bridge.network.kubevirt.io/br10"}, created: 2,
+			want: []string{"node n1 takes no VM on network default/net (bridge br10): 0/3 nodes are available: 1 Insufficient bridge.network.kubevirt.io/br10"}, created: 2,
 		}, {
 			name: "no bridge, says the plugin",
 			prepare: func(t *testing.T, x *world, w *checkup.Worksheet) {
@@ -235,6 +235,13 @@ func TestStartGoesWrong(t *testing.T) {
 			},
 			want: []string{"node n1 cannot attach it to network default/net (bridge br10): cannot find a network-attachment-definition (net)"}, created: 4,
 		}, {
+			name: "a plugin has no answer yet",
+			prepare: func(t *testing.T, x *world, _ *checkup.Worksheet) {
+				x.becomes["n1"], x.launcher["n1"] = pending, func(*corev1.Pod) {}
+				x.warn(t, "Pod", "virt-launcher-n1", "FailedCreatePodSandBox", `error waiting for pod: Get "https://198.18.0.2:6443/": context deadline exceeded`)
+			},
+			want: []string{"it did not come up within 1m40s: node n1 cannot attach it to network default/net (bridge br10)", "context deadline exceeded"}, created: 4, slow: true,
+		}, {
 			name: "virt-handler cannot start it",
 			prepare: func(t *testing.T, x *world, w *checkup.Worksheet) {
 				x.becomes["n1"] = func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.Status.Phase = kubevirtv1.Scheduled }
@@ -277,7 +284,7 @@ func TestStartGoesWrong(t *testing.T) {
 				w.Timeouts.Setup = checkup.Duration(300 * time.Millisecond)
 				x.becomes["n1"] = pending
 			},
-			want: []string{"it did not come up within 300ms (phase Scheduling)"}, created: 4, slow: true,
+			want: []string{"it did not come up within 300ms: its phase is Scheduling"}, created: 4, slow: true,
 		},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {

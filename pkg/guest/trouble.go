@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,37 +68,62 @@ var stuckReasons = []string{
 	"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
 }
 
-// trouble says what keeps a VM from coming up, or "" while nothing does, and whether
-// it is to stay so for good.
-func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM) (message string, lasts bool) {
+// trouble is what keeps a VM from coming up.
+type trouble struct {
+	message string // empty while nothing does
+	// patience is how long it is to be seen until there is nothing to hope for;
+	// negative is as long as there is time.
+	patience time.Duration
+}
+
+const (
+	// networkPatience is how long plugins may refuse the network of a VM's pod: a
+	// kubelet asks again every 10 to 15 s, and a preflight pod has had the network.
+	networkPatience = 45 * time.Second
+	// handlerPatience is how long a VM may stay with a virt-handler that has warned of
+	// it: it tries again, too.
+	handlerPatience = 45 * time.Second
+)
+
+// trouble says what keeps a VM from coming up. patience is that with what has no
+// other.
+func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM, patience time.Duration) trouble {
+	say := func(patience time.Duration, format string, args ...any) trouble {
+		return trouble{fleet.OneLine(fmt.Sprintf(format, args...)), patience}
+	}
 	pod := s.pods[string(vmi.UID)]
 	if pod == nil {
 		// virt-controller's own words on why it made no pod.
 		c := condition(vmi, kubevirtv1.VirtualMachineInstanceSynchronized)
-		if c.Status != corev1.ConditionFalse {
-			return "", false
+		switch {
+		case c.Status != corev1.ConditionFalse:
+			return trouble{}
+		case strings.Contains(c.Message, "violates PodSecurity"):
+			patience = 0
 		}
-		message = fleet.OneLine("KubeVirt made no pod for it: " + c.Message)
-		return message, strings.Contains(c.Message, "violates PodSecurity")
+		return say(patience, "KubeVirt made no pod for it: %s", c.Message)
 	}
 	event := s.podWarnings[pod.Name]
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return fleet.OneLine("its pod is not scheduled: " + c.Message), false
+			return say(patience, "its pod is not scheduled: %s", fleet.SchedulerWords(c.Message))
 		}
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if waiting := c.State.Waiting; waiting != nil && slices.Contains(stuckReasons, waiting.Reason) {
-			return fleet.OneLine(fmt.Sprintf("container %s of its pod on node %s does not start: %s: %s", c.Name, pod.Spec.NodeName, waiting.Reason, waiting.Message)), false
+			return say(patience, "container %s of its pod on node %s does not start: %s: %s", c.Name, pod.Spec.NodeName, waiting.Reason, waiting.Message)
 		}
 	}
-	if strings.HasPrefix(event, "FailedCreatePodSandBox") && pod.Status.Phase == corev1.PodPending {
-		return fleet.OneLine(fmt.Sprintf("node %s cannot attach it to %s: %s", pod.Spec.NodeName, fleet.NetworkWords(vm), fleet.PluginWords(event))), false
+	if failed, refused := fleet.NetworkFailed(pod, event); failed {
+		if patience = max(patience, networkPatience); !refused {
+			patience = -1
+		}
+		return say(patience, "node %s cannot attach it to %s: %s", pod.Spec.NodeName, fleet.NetworkWords(vm), fleet.PluginWords(event))
 	}
-	if warning := cmp.Or(s.vmiWarnings[vmi.Name], event); warning != "" && vmi.Status.Phase == kubevirtv1.Scheduled {
-		return fleet.OneLine(fmt.Sprintf("node %s does not start it: %s", vmi.Status.NodeName, warning)), false
+	if warning := s.vmiWarnings[vmi.Name]; warning != "" && vmi.Status.Phase == kubevirtv1.Scheduled {
+		return say(max(patience, handlerPatience), "node %s does not start it: %s", vmi.Status.NodeName, warning)
 	}
-	return "", false
+	return trouble{}
 }
 
 // ended says what became of a VM that has ended.
