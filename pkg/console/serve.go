@@ -61,6 +61,9 @@ func (s *Server) read(ctx context.Context, r io.Reader) error {
 	buf := make([]byte, 4096)
 	for {
 		n, err := r.Read(buf)
+		if ctx.Err() != nil {
+			return nil
+		}
 		lines.feed(buf[:n], func(line []byte) {
 			var q request
 			if unframe(requestMark, line, &q) {
@@ -161,6 +164,9 @@ func (s *Server) wake() {
 func (s *Server) write(ctx context.Context, w io.Writer) error {
 	for {
 		r, ok := s.pop()
+		if ctx.Err() != nil {
+			return nil // what became of the order is not what the network did
+		}
 		if !ok {
 			select {
 			case <-ctx.Done():

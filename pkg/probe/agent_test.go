@@ -389,3 +389,81 @@ func TestLinesFitTheContainerLog(t *testing.T) {
 		t.Errorf("%d bytes", len(line))
 	}
 }
+
+// A VM's control pairs are its own address and one that nobody has, by icmp, and
+// they are told first.
+func TestAgentOfVM(t *testing.T) {
+	const own, unused, target = "10.0.0.1", "10.0.0.6", "10.0.0.2"
+	order := checkup.Order{
+		Source: 1, Limits: checkup.Limits{PacketsPerSecond: 1000, Concurrency: 4}, Deadline: patience,
+		Probes:     []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{56}, Count: 5, Timeout: patience}}},
+		Targets:    []checkup.OrderTarget{{Target: 2, Addresses: map[checkup.IPFamily]string{checkup.IPv4: target}}},
+		IPFamilies: []checkup.IPFamily{checkup.IPv4},
+		Own:        map[checkup.IPFamily]string{checkup.IPv4: own}, Unused: map[checkup.IPFamily]string{checkup.IPv4: unused},
+	}
+	for _, tt := range []struct {
+		name     string
+		answers  map[string]int
+		trouble  string // address whose socket cannot be had
+		controls []checkup.Control
+	}{
+		{"as it must be", map[string]int{own: 3, target: 5}, "", []checkup.Control{
+			{Family: checkup.IPv4, Name: "self", OK: true, Message: "10.0.0.1: 3 of 3 answered"},
+			{Family: checkup.IPv4, Name: "closed", OK: true, Message: "10.0.0.6: 0 of 3 answered"}}},
+		{"everything answers", map[string]int{own: 3, unused: 1, target: 5}, "", []checkup.Control{
+			{Family: checkup.IPv4, Name: "self", OK: true, Message: "10.0.0.1: 3 of 3 answered"},
+			{Family: checkup.IPv4, Name: "closed", Message: "10.0.0.6: 1 of 3 answered"}}},
+		{"its own address is lossy", map[string]int{own: 2, target: 5}, "", []checkup.Control{
+			{Family: checkup.IPv4, Name: "self", Message: "10.0.0.1: 2 of 3 answered"},
+			{Family: checkup.IPv4, Name: "closed", OK: true, Message: "10.0.0.6: 0 of 3 answered"}}},
+		{"no socket", map[string]int{own: 3, target: 5}, unused, []checkup.Control{
+			{Family: checkup.IPv4, Name: "self", OK: true, Message: "10.0.0.1: 3 of 3 answered"},
+			{Family: checkup.IPv4, Name: "closed", Message: "10.0.0.6: socket: none left"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			measured := make(chan struct{})
+			funcs := map[checkup.Transport]Func{checkup.ICMP: func(ctx context.Context, m Measurement, s *Session) checkup.Observation {
+				address := m.Address.Addr().String()
+				switch address {
+				case target:
+					close(measured)
+				case unused:
+					<-measured // the pair is measured before the control pair is known
+				}
+				if address == tt.trouble {
+					return unmeasured(m, checkup.StageSocket, "none left")
+				}
+				return checkup.Observation{Pair: m.Pair, Sent: m.Probe.Count, Received: tt.answers[address]}
+			}}
+			b, err := json.Marshal(order)
+			if err != nil {
+				t.Fatal(err)
+			}
+			read, err := ReadOrder(bytes.NewReader(b))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			if err := (Agent{Order: read, Version: "v1", Out: &out, Funcs: funcs, Root: noCgroup}).Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var got []checkup.Message
+			for line := range bytes.Lines(out.Bytes()) {
+				var m checkup.Message
+				if err := json.Unmarshal(line, &m); err != nil {
+					t.Fatal(err)
+				}
+				if m.End != nil {
+					m.End.SelfDoubt = checkup.SelfDoubt{}
+				}
+				got = append(got, m)
+			}
+			want := []checkup.Message{{Start: &checkup.AgentStart{Source: 1, Version: "v1", Pairs: 1}}, {Control: &tt.controls[0]}, {Control: &tt.controls[1]},
+				{Observation: &checkup.Observation{Pair: checkup.Pair{Source: 1, Target: 2, Family: checkup.IPv4, Transport: checkup.ICMP, Size: 56}, Sent: 5, Received: 5}},
+				{End: &checkup.AgentEnd{Observations: 1}}}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

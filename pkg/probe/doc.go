@@ -10,6 +10,11 @@
 // Pairs whose target is a Peer, something that is there already, are measured
 // connection by connection, and each is told as a Result: see Connections.
 //
+// An agent first measures control pairs, whose outcome is known: in a pod a
+// responder of its own, which must answer, and closed ports, which must refuse; in a
+// VM, whose order says Own and Unused, its own address, which must answer to icmp,
+// and one that nobody has, which must not.
+//
 // # What is measured
 //
 // Measurements of one pair start Probe.Interval apart, or later where the rate

@@ -261,3 +261,17 @@ func FuzzReadOrder(f *testing.F) {
 		}
 	})
 }
+
+func TestReadOrderOfVM(t *testing.T) {
+	const order = `{"deadline": "1m", "limits": {"packetsPerSecond": 1, "concurrency": 1, "startJitter": "0s"}, "ipFamilies": ["IPv4", "IPv6"], `
+	for own, want := range map[string]string{
+		`"own": {"IPv4": "10.0.0.1", "IPv6": "fd00::1"}, "unused": {"IPv4": "10.0.0.6", "IPv6": "fd00::6"}`:    "",
+		`"own": {"IPv4": "10.0.0.1", "IPv6": "fd00::1"}, "unused": {"IPv4": "10.0.0.6"}`:                       `unused: "" is not an address of IPv6`,
+		`"unused": {"IPv4": "10.0.0.6", "IPv6": "fd00::6"}, "own": {"IPv4": "10.0.0.1/29", "IPv6": "fd00::1"}`: `own: "10.0.0.1/29" is not an address of IPv4`,
+	} {
+		_, err := ReadOrder(strings.NewReader(order + own + "}"))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", own, err, want)
+		}
+	}
+}

@@ -62,6 +62,17 @@
 //
 //	{"reception":{...}}
 //
+// # In a VM
+//
+// As /init, the first process of a VM, the agent is all that there is of checkplan's
+// own guest (tasks/internal/guestimage makes its image). It takes what it needs from
+// the kernel's command line (console.KernelArgs): it loads the modules for the
+// devices that are there, gives the interface with the MAC its addresses, looks
+// whether another machine has them, and carries out orders that come over the serial
+// console (pkg/console). At its deadline it powers the VM off. What is wrong with
+// the VM is told on the console; a guest with an address that another machine has
+// measures nothing.
+//
 // # Exit codes
 //
 // 0 also when the network is broken, and after SIGTERM; 1 when the agent itself
