@@ -23,6 +23,7 @@ import (
 type addon struct {
 	binaries    []string    // of cmd; each is an image on every control plane
 	deployments [][2]string // that must be available: namespace and name
+	inotify     int         // instances that root's processes of it take on each worker
 	objects     func(*cluster) ([]*unstructured.Unstructured, error)
 
 	// needs lists what the machine lacks to build it.

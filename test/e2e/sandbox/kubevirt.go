@@ -45,6 +45,7 @@ var kubevirtSource embed.FS
 func kubevirtAddon() addon {
 	return addon{
 		deployments: [][2]string{{kubevirtNamespace, "virt-operator"}},
+		inotify:     8, // virt-handler's
 		needs:       kubevirtNeeds,
 		key:         kubevirtKey,
 		build:       buildKubeVirt,

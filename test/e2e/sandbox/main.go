@@ -229,7 +229,7 @@ func up(ctx context.Context, f flags, want wanted, stderr io.Writer) error {
 	s, err := d.readState()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		missing, err := lackingInotify(want.plan)
+		missing, err := lackingInotify(want.plan, want.with)
 		if err := errors.Join(err, lacking(missing)); err != nil {
 			return err
 		}

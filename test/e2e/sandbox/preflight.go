@@ -127,7 +127,7 @@ const (
 )
 
 // lackingInotify lists what the kernel's limit leaves no room for, if so.
-func lackingInotify(p plan) ([]lack, error) {
+func lackingInotify(p plan, with []string) ([]lack, error) {
 	b, err := os.ReadFile("/proc/sys/fs/inotify/max_user_instances")
 	if err != nil {
 		return nil, nil // a kernel without the limit
@@ -146,11 +146,14 @@ func lackingInotify(p plan) ([]lack, error) {
 			used++
 		}
 	}
-	return inotifyLack(p, used, limit), nil
+	return inotifyLack(p, with, used, limit), nil
 }
 
-func inotifyLack(p plan, used, limit int) []lack {
+func inotifyLack(p plan, with []string, used, limit int) []lack {
 	need := inotifyPerNode*len(p.Nodes) + inotifyPerControlPlane*len(p.controlPlanes()) + inotifyOnce
+	for _, name := range with {
+		need += addons()[name].inotify * (len(p.Nodes) - len(p.controlPlanes()))
+	}
 	if used+need <= limit {
 		return nil
 	}

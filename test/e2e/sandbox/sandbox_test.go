@@ -383,10 +383,13 @@ func TestInotifyInstancesAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := inotifyLack(p, 63, 128); got != nil {
+	if got := inotifyLack(p, []string{"aggregated"}, 63, 128); got != nil {
 		t.Errorf("with room for exactly these nodes: %v", got)
 	}
-	got := inotifyLack(p, 64, 128)
+	if got := inotifyLack(p, []string{"kubevirt"}, 63, 128); got == nil {
+		t.Error("virt-handlers are not counted")
+	}
+	got := inotifyLack(p, nil, 64, 128)
 	want := []lack{{what: "inotify instances: of 128 (sysctl fs.inotify.max_user_instances) 64 are in use and 65 are needed; take another sandbox down, or raise the limit"}}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(lack{})); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
