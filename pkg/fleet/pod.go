@@ -166,9 +166,7 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 		Spec: corev1.PodSpec{
 			// Not nodeName: so that the scheduler looks at the pod and says why not.
 			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-					MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{e.Node}}},
-				}}},
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{NodeTerm(e.Node)}},
 			}},
 			Tolerations:                   scheduling.Tolerations(e.Tolerations), // complete, with the DaemonSet controller's
 			RestartPolicy:                 corev1.RestartPolicyNever,
@@ -200,6 +198,11 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 			}},
 		},
 	}, nil
+}
+
+// NodeTerm selects a node by its name, whatever its labels say.
+func NodeTerm(node string) corev1.NodeSelectorTerm {
+	return corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}
 }
 
 func quantities(of map[string]string) (corev1.ResourceList, error) {

@@ -305,9 +305,7 @@ func (f *Fleet) preflight(w *checkup.Worksheet, vm int) (*corev1.Pod, error) {
 func (f *Fleet) BesideVM(w *checkup.Worksheet, vm int, role checkup.Role) *corev1.Affinity {
 	if node := w.Sources[vm].Node; node != "" {
 		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
-			}}},
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{NodeTerm(node)}},
 		}}
 	}
 	labels := f.Labels(w.Check, role)

@@ -32,7 +32,7 @@ import (
 func (g *Guests) Start(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, progress func(ready, of int)) error {
 	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.Timeouts.Setup))
 	defer cancel()
-	s := &starting{Guests: g, w: w, roster: roster, began: time.Now()}
+	s := &starting{Guests: g, w: w, roster: roster, tried: map[int]string{}}
 	for vm, e := range w.Sources {
 		if e.Cause != nil {
 			roster.Targets[vm].Cause = e.Cause
@@ -65,8 +65,9 @@ type starting struct {
 	*Guests
 	w      *checkup.Worksheet
 	roster *checkup.Roster
-	began  time.Time
 	vms    []*vm // that were created
+	// tried is where the preflight pods of VMs without a node have run.
+	tried map[int]string
 }
 
 // vm is a VM that is waited for.
@@ -118,6 +119,9 @@ func (s *starting) preflight(ctx context.Context) error {
 		if cause := found[vm].Cause; cause != nil {
 			s.roster.Targets[vm].Cause = cause
 		}
+		if s.w.Sources[vm].Node == "" {
+			s.tried[vm] = found[vm].Node
+		}
 	}
 	s.excuse()
 	return nil
@@ -134,6 +138,12 @@ func (s *starting) create(ctx context.Context) error {
 		vmi, err := s.VMI(s.w, i)
 		if err != nil {
 			return fmt.Errorf("VM %s: %w", s.w.Sources[i].Name(), err)
+		}
+		if node := s.tried[i]; node != "" {
+			// Where its network is known to be had, rather than anywhere.
+			vmi.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+				Weight: 100, Preference: fleet.NodeTerm(node),
+			}}}
 		}
 		vmis, indexes = append(vmis, vmi), append(indexes, i)
 	}

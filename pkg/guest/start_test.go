@@ -70,6 +70,28 @@ func TestStart(t *testing.T) {
 	}
 }
 
+// TestStartAnywhere: VMs without nodes of their own are kept apart, and rather where
+// their preflight pods were attached.
+func TestStartAnywhere(t *testing.T) {
+	w := worksheetOf(t, bridgeConfig, nil)
+	x := newWorld(t, w)
+	x.preflight[""] = func(pod *corev1.Pod) { pod.Spec.NodeName = "n7" }
+	if err := x.Start(t.Context(), w, rosterOf(w), nil); err != nil {
+		t.Fatal(err)
+	}
+	vmi, err := x.vmis().Get(t.Context(), x.nameOf(w, 0), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := vmi.Spec.Affinity
+	if len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) != 1 || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		t.Errorf("affinity %+v, want only that it is not beside the other", a)
+	}
+	if p := a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution; len(p) != 1 || p[0].Preference.MatchFields[0].Values[0] != "n7" {
+		t.Errorf("preference %+v, want n7", p)
+	}
+}
+
 // TestStartReplaces: a VM of an earlier try that has ended is made anew, and one of
 // another run is left alone.
 func TestStartReplaces(t *testing.T) {

@@ -348,7 +348,20 @@ func TestProgress(t *testing.T) {
 	if _, err := s.LoadProgress(t.Context(), "mesh"); !apierrors.IsNotFound(err) {
 		t.Errorf("before it begins: %v, want not found", err)
 	}
-	for _, p := range []Progress{{Phase: "setup", Ready: 1, Pods: 2}, {Phase: "probe", Ready: 2, Pods: 2, Measured: 7, Pairs: 9}} {
+	for _, tt := range []struct {
+		Progress
+		want string
+	}{
+		{Progress{Phase: "setup", Ready: 1, Pods: 2}, "1 of 2 responders ready"},
+		{Progress{Phase: "setup", Ready: 1, Pods: 2, VMs: true}, "1 of 2 VMs answer"},
+		{Progress{Phase: "probe", Ready: 2, Pods: 2, Measured: 7, Pairs: 9}, "2 of 2 agents started, 7 of 9 pairs measured"},
+		{Progress{Phase: "probe", Ready: 2, Pods: 2, Measured: 7, Pairs: 9, VMs: true}, "2 of 2 VMs answer, 7 of 9 pairs measured"},
+		{Progress{Phase: "probe", Ready: 2, Pods: 2, Results: 5, Expected: 6, Measured: 7, Pairs: 9}, "2 of 2 agents started, 5 of 6 measurements made"},
+	} {
+		p := tt.Progress
+		if got := p.String(); got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
 		if err := s.SaveProgress(t.Context(), "mesh", p); err != nil {
 			t.Fatal(err)
 		}
