@@ -123,9 +123,13 @@ var errLost = errors.New("the connection to the console was lost")
 // persist calls talk with a connection, anew with another one each time it was
 // lost, until it returns anything but errLost, or until too many were lost one
 // after the other without a word from the guest: talk calls heard for each word.
-// Where the guest is still booting, dialing may fail as often as it likes.
+// Where the guest is still booting, twice as many may be lost, and dialing may fail
+// as often as it likes.
 func (g *Guest) persist(ctx context.Context, booting bool, talk func(ctx context.Context, c *connection, heard func()) error) error {
-	losses, failures, wait := 0, 0, firstWait
+	losses, failures, wait, limit := 0, 0, firstWait, maxLosses
+	if booting {
+		limit *= 2
+	}
 	heard := func() { losses, failures, wait = 0, 0, firstWait }
 	for {
 		c, err := g.connect(ctx)
@@ -153,9 +157,9 @@ func (g *Guest) persist(ctx context.Context, booting bool, talk func(ctx context
 			failures++
 		}
 		switch {
-		case losses >= maxLosses && failures == 0:
+		case losses >= limit && failures == 0:
 			return fmt.Errorf("the console was taken away %d times without a word from the guest: KubeVirt gives a console to its newest client, so another one (such as virtctl console) may be on it: the last time: %w", losses, err)
-		case losses+failures >= maxLosses && !booting, losses >= maxLosses:
+		case losses+failures >= limit && !booting, losses >= limit:
 			return fmt.Errorf("no console after %d lost connections and %d failed attempts to connect: the last: %w", losses, failures, err)
 		}
 		if sleep(ctx, wait) != nil {
