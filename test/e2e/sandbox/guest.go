@@ -314,7 +314,7 @@ func tryKVM(ctx context.Context, root string) (emulated bool, err error) {
 	defer os.Remove(device) // the root is packed without it
 	ctx, cancel := context.WithTimeout(ctx, kvmTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "chroot", root, "qemu-system-x86_64", "-accel", "kvm", "-cpu", "host", "-m", "256",
+	cmd := exec.CommandContext(ctx, "chroot", root, "qemu-system-x86_64", "-accel", "kvm", "-cpu", "qemu64", "-m", "256",
 		"-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
 		"-kernel", "/guest/iso/boot/vmlinuz", "-initrd", "/guest/iso/boot/initrd", "-append", "console=ttyS0 quiet")
 	said := &until{word: "login:", found: cancel}

@@ -194,8 +194,13 @@ func kubevirtOwnObjects(controlPlane string, emulated bool) ([]*unstructured.Uns
 }
 
 // kubevirtReady returns nil where KubeVirt is deployed and available, and every
-// worker takes guests.
+// worker takes guests, or where it cannot be because a fault stops a worker.
 func kubevirtReady(ctx context.Context, c *cluster, api *client) error {
+	for _, n := range c.Nodes {
+		if stopped, err := c.stoppedByFault(n.Name, "kubelet"); err != nil || stopped {
+			return err
+		}
+	}
 	kubevirts := schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "kubevirts"}
 	kv, err := api.dynamic.Resource(kubevirts).Namespace(kubevirtNamespace).Get(ctx, "kubevirt", metav1.GetOptions{})
 	if err != nil {
