@@ -37,7 +37,9 @@ type line struct {
 type guestEnd struct {
 	l     *line
 	typed chan []byte
-	rest  []byte
+
+	mu   sync.Mutex // guards following
+	rest []byte
 }
 
 func newLine() *line {
@@ -47,16 +49,23 @@ func newLine() *line {
 }
 
 func (g *guestEnd) Read(b []byte) (int, error) {
-	if len(g.rest) == 0 {
-		select {
-		case g.rest = <-g.typed:
-		case <-g.l.ended:
-			return 0, io.EOF
-		}
-	}
+	g.mu.Lock()
 	n := copy(b, g.rest)
 	g.rest = g.rest[n:]
-	return n, nil
+	g.mu.Unlock()
+	if n > 0 {
+		return n, nil
+	}
+	select {
+	case typed := <-g.typed:
+		n = copy(b, typed)
+		g.mu.Lock()
+		g.rest = typed[n:]
+		g.mu.Unlock()
+		return n, nil
+	case <-g.l.ended:
+		return 0, io.EOF
+	}
 }
 
 func (g *guestEnd) Write(b []byte) (int, error) {
