@@ -300,9 +300,7 @@ func TestPrerequisites(t *testing.T) {
 			"KubeVirt kubevirt/kubevirt is not ready: phase Deploying; network default/br10 cannot be used: its config names no plugin: it has neither type nor plugins; node n1 is cordoned (spec.unschedulable); node n1 is not ready; node n9 does not exist",
 		},
 		{"no range left", "n1>n2", changes{func(s *cluster.Snapshot) {
-			for _, b := range blocks {
-				s.Ranges = append(s.Ranges, b)
-			}
+			s.Ranges = append(s.Ranges, blocks...)
 			s.Ranges = append(s.Ranges, netip.MustParsePrefix("fd00::/8"))
 		}}, "no IPv4 range is left for the guests: the cluster and the network's config name all of 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 198.18.0.0/15; no IPv6 range is left for the guests: the cluster and the network's config name all of fd00::/8"},
 	} {
