@@ -201,7 +201,7 @@ func (g *Guest) connect(ctx context.Context) (*connection, error) {
 
 // hangUp forgets a connection.
 func (g *Guest) hangUp(c *connection) {
-	c.close()
+	_ = c.close() // it is lost already
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.conn == c {
@@ -263,7 +263,7 @@ func (c *connection) lost() error { return fmt.Errorf("%w: %w", errLost, c.err) 
 func (c *connection) send(ctx context.Context, line []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { c.close() })()
+	defer context.AfterFunc(ctx, func() { _ = c.close() })()
 	if _, err := c.rw.Write(line); err != nil {
 		return fmt.Errorf("%w: write: %w", errLost, err)
 	}

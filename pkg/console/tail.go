@@ -77,15 +77,15 @@ func skipEscape(s string, i int) int {
 		return min(i+1, len(s))
 	case ']', 'P', '^', '_', 'X': // a string, until BEL or ESC \
 		for i++; i < len(s); i++ {
-			switch {
-			case s[i] == 0x07:
+			switch s[i] {
+			case 0x07:
 				return i + 1
-			case s[i] == 0x1b:
+			case 0x1b:
 				if i+1 < len(s) && s[i+1] == '\\' {
 					i++
 				}
 				return i + 1
-			case s[i] == '\n': // none that anybody meant
+			case '\n': // none that anybody meant
 				return i
 			}
 		}
