@@ -104,7 +104,9 @@ e2e-pods: build $(SANDBOX) ## that of them which needs no VMs, and the sandbox's
 	cd test/e2e/sandbox && go test -tags e2e -count 1 -timeout 20m ./...
 
 .PHONY: e2e-vms
-e2e-vms: build $(SANDBOX) guest-image ## that of them which needs VMs: real KubeVirt and Multus
+e2e-vms: build $(SANDBOX) guest-image ## that of them which needs VMs: guests in QEMU, then real KubeVirt and Multus
+	command -v qemu-system-x86_64 || apt-get install --yes --quiet --no-install-recommends qemu-system-x86
+	go test -tags e2e -count 1 -run RealGuests ./pkg/console
 	trap '$(SANDBOX) down' EXIT; \
 	$(MAKE) sandbox-up SANDBOX_UP='--worker-names node01,node02 --with multus,kubevirt'; \
 	$(SANDBOX) load dist/guest.tar; \
@@ -114,7 +116,7 @@ e2e-vms: build $(SANDBOX) guest-image ## that of them which needs VMs: real Kube
 verify: bin/golangci-lint build ## everything that is checked without running: format, lint, arrows, generated files
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	go vet ./...
-	go vet -tags e2e ./test/e2e
+	go vet -tags e2e ./test/e2e ./pkg/console
 	go mod tidy -diff
 	@# A cache of this checkout's own: in a shared one, findings name the files of the
 	@# checkout that found them, and exclusions by source line cannot read those.
