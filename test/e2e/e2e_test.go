@@ -461,9 +461,17 @@ func TestKilledAgent(t *testing.T) {
 	nothingLeft(t)
 }
 
-// agents are the processes of agents that probe: the sandbox's nodes are
-// namespaces of this machine.
+// agents are the processes of agents that probe.
 func agents(t *testing.T) []int {
+	t.Helper()
+	return processesOf(t, func(words []string) bool {
+		return len(words) > 1 && strings.HasSuffix(words[0], "/agent") && words[1] == "probe"
+	})
+}
+
+// processesOf are the processes with such a command line, of whichever node: the
+// sandbox's nodes are namespaces of this machine.
+func processesOf(t *testing.T, is func(words []string) bool) []int {
 	t.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -476,7 +484,7 @@ func agents(t *testing.T) []int {
 		if _, scanErr := fmt.Sscanf(path, "/proc/%d/cmdline", &pid); err != nil || scanErr != nil {
 			continue // it has ended meanwhile
 		}
-		if words := strings.Split(string(cmdline), "\x00"); len(words) > 1 && strings.HasSuffix(words[0], "/agent") && words[1] == "probe" {
+		if is(strings.Split(string(cmdline), "\x00")) {
 			pids = append(pids, pid)
 		}
 	}
