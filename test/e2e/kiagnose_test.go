@@ -152,10 +152,16 @@ func TestVMKiagnoseExample(t *testing.T) {
 	t.Parallel()
 	kiagnoseUser(t)
 	const file, name = "testdata/kiagnose-example.yaml", "kubevirt-latency-checkup-config"
-	maps10 := cluster(t).Kube.CoreV1().ConfigMaps(kiagnoseNamespace)
-	if err := maps10.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	// The user's ConfigMap is there. Kubernetes takes no numbers in one, which the
+	// document forgot.
+	b, err := os.ReadFile(file)
+	if err != nil {
 		t.Fatal(err)
 	}
+	example, _, _ := strings.Cut(strings.TrimPrefix(string(b), "---\n"), "---\n")
+	forgetCheckup(t, name)
+	kubectlApply(t, regexp.MustCompile(`: (\d+)\n`).ReplaceAllString(example, ": \"$1\"\n"))
+	maps10 := cluster(t).Kube.CoreV1().ConfigMaps(kiagnoseNamespace)
 	seen := watchVMs(t)
 	r := vmRun{started: time.Now(), command: start(t, "run", file, "--namespace", kiagnoseNamespace, "--output", "json")}
 	eventually(t, 2*time.Minute, func() error {
