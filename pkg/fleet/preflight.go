@@ -5,6 +5,7 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -61,7 +62,8 @@ type Attachment struct {
 // in which the VM is to be, and tells by the VM's index how that went: a bridge or
 // a plugin that a node lacks is told in a second or two, in the words of whoever
 // said so, where a VM would never start. It waits for at most the worksheet's setup
-// timeout. The pods are left to Remove.
+// timeout. The pods are asked to go when that is known: a run that is stopped later
+// has nothing that would take them along.
 func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) (map[int]Attachment, error) {
 	if len(vms) == 0 {
 		return nil, nil
@@ -79,6 +81,7 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 	if err := everyOne(errs); err != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("none of %d preflight pods could be created: %w", len(pods), err)
 	}
+	defer f.dismiss(ctx, w.Check)
 	p := &preflight{Fleet: f, w: w, found: map[int]Attachment{}, waiting: map[string]int{}, since: map[string]time.Time{}}
 	for i, vm := range vms {
 		if errs[i] != nil {
@@ -109,6 +112,22 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 		}
 	}
 	return p.found, nil
+}
+
+// dismiss deletes the preflight pods of a check, and does not wait until they are
+// gone. What it cannot delete is left to Remove.
+func (f *Fleet) dismiss(ctx context.Context, check string) {
+	found, err := f.list(ctx, f.Labels(check, checkup.RolePreflight).String())
+	if err == nil {
+		err = errors.Join(all(len(found), func(i int) error {
+			return f.remove(ctx, found[i], metav1.DeleteOptions{
+				Preconditions: &metav1.Preconditions{UID: &found[i].UID}, GracePeriodSeconds: new(int64(0)), // they have said all
+			})
+		})...)
+	}
+	if err != nil && ctx.Err() == nil {
+		f.logf("::warning::preflight pods are left to the teardown: %v", err)
+	}
 }
 
 // preflight is one run of Preflight.

@@ -70,7 +70,7 @@ func TestPreflightPods(t *testing.T) {
 
 func TestPreflight(t *testing.T) {
 	f, _ := newFleet(t, vmCluster(attached))
-	for range 2 { // a retry of the task finds the pods
+	for range 2 { // a retry of the task begins anew
 		found, err := f.Preflight(t.Context(), vms(), []int{0, 1})
 		if err != nil {
 			t.Fatal(err)
@@ -79,6 +79,9 @@ func TestPreflight(t *testing.T) {
 			if found[vm] != (Attachment{Node: "n1"}) {
 				t.Errorf("VM %d: %+v, want it on n1", vm, found[vm])
 			}
+		}
+		if left, err := f.Left(t.Context()); err != nil || len(left) > 0 {
+			t.Errorf("left %v, %v: a run that is cancelled later would leave them, too", left, err)
 		}
 	}
 	if found, err := f.Preflight(t.Context(), vms(), nil); err != nil || len(found) != 0 {

@@ -77,16 +77,19 @@ func (c ConfigMap) Write(ctx context.Context, o Outcome) error {
 	})
 }
 
-// Ensure makes the ConfigMap if there is none, with what it can say of the check,
-// and reports whether it did.
-func (c ConfigMap) Ensure(ctx context.Context, check *checkup.VMLatency) (created bool, err error) {
+// Ensure makes the ConfigMap if there is none, and reports whether it did. data is
+// what its file says; nil where it has no file: then what can be said of the check.
+func (c ConfigMap) Ensure(ctx context.Context, check *checkup.VMLatency, data map[string]string) (created bool, err error) {
+	if data == nil {
+		data = Data(check)
+	}
 	_, err = c.Read(ctx)
 	if !apierrors.IsNotFound(err) {
 		return false, err
 	}
 	_, err = c.Client.CoreV1().ConfigMaps(c.Namespace).Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: c.Name, Labels: map[string]string{LabelCheckupType: CheckupType}},
-		Data:       Data(check),
+		Data:       data,
 	}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return false, nil

@@ -139,7 +139,7 @@ func TestEnsure(t *testing.T) {
 	check, _, _ := FromData(least())
 	cm := ConfigMap{fake.NewClientset(), "ns", "cm"}
 	for _, want := range []bool{true, false} {
-		if created, err := cm.Ensure(t.Context(), check); err != nil || created != want {
+		if created, err := cm.Ensure(t.Context(), check, nil); err != nil || created != want {
 			t.Fatalf("%v, %v, want %v", created, err, want)
 		}
 	}
@@ -147,11 +147,19 @@ func TestEnsure(t *testing.T) {
 	if diff := cmp.Diff(check, back); diff != "" || len(warnings)+len(problems) > 0 {
 		t.Errorf("%s%v%v", diff, warnings, problems)
 	}
+	old := map[string]string{KeyTimeout: "5m", ParamPrefix + "sample_duration_seconds": "300"}
+	filed := ConfigMap{fake.NewClientset(), "ns", "cm"}
+	if created, err := filed.Ensure(t.Context(), check, old); !created || err != nil {
+		t.Errorf("%v, %v", created, err)
+	}
+	if diff := cmp.Diff(old, read(t, filed)); diff != "" {
+		t.Errorf("not as its file has it: %s", diff)
+	}
 	forbidden, client := stored(nil)
 	client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "cm", nil)
 	})
-	if created, err := forbidden.Ensure(t.Context(), check); created || !apierrors.IsForbidden(err) {
+	if created, err := forbidden.Ensure(t.Context(), check, nil); created || !apierrors.IsForbidden(err) {
 		t.Errorf("%v, %v", created, err)
 	}
 }

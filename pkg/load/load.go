@@ -44,19 +44,25 @@ const MaxFileSize = 8 << 20
 // are good, or the result is every problem that was found and no plan. There may
 // be warnings either way.
 func Plans(dir string, paths []string) (plans []*checkup.Plan, warnings, problems Problems) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, nil, Problems{{Message: fmt.Sprintf("finding the working directory: %v", err)}}
+	l, problems := load(dir, paths)
+	if len(problems) > 0 {
+		return nil, l.warnings.tidy(), problems
 	}
-	l := &loader{dir: dir, ctx: cuecontext.New(), sources: map[string]*source{}}
+	return l.plans, l.warnings.tidy(), nil
+}
+
+// load reads the paths.
+func load(dir string, paths []string) (*loader, Problems) {
+	l := &loader{ctx: cuecontext.New(), sources: map[string]*source{}, data: map[checkup.ConfigMapRef]map[string]string{}}
+	var err error
+	if l.dir, err = filepath.Abs(dir); err != nil {
+		return l, Problems{{Message: fmt.Sprintf("finding the working directory: %v", err)}}
+	}
 	if len(paths) == 0 {
 		l.add(Problem{Message: "no plan: want a .cue, .yaml or .json file, or a directory of them"})
 	}
 	l.load(paths)
-	if len(l.problems) > 0 {
-		return nil, l.warnings.tidy(), l.problems.tidy()
-	}
-	return l.plans, l.warnings.tidy(), nil
+	return l, l.problems.tidy()
 }
 
 // loader is one call of Plans.
@@ -70,6 +76,8 @@ type loader struct {
 	sources   map[string]*source // of plans, by name
 	problems  Problems
 	warnings  Problems
+	// data of the ConfigMaps that are plans.
+	data map[checkup.ConfigMapRef]map[string]string
 }
 
 func (l *loader) add(p Problem) { l.problems = append(l.problems, p) }
