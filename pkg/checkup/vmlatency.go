@@ -90,7 +90,7 @@ const (
 	VMEchoSize = 56
 	// VMConnectivityCount is how many echo requests tell whether the target VM
 	// reaches the source.
-	VMConnectivityCount = 3
+	VMConnectivityCount = 5
 	// VMConnectivityInterval is the longest time between these, where that of the
 	// measurement is longer.
 	VMConnectivityInterval = Duration(time.Second)

@@ -41,7 +41,7 @@ func TestMeasurementsOfVMs(t *testing.T) {
 	for pair := range w.Pairs() {
 		count, expect := 25, w.Expect
 		if pair.Source%2 == 1 {
-			count, expect = 3, Expect{}
+			count, expect = VMConnectivityCount, Expect{}
 		}
 		if got := w.Measurements(pair); got != count {
 			t.Errorf("%+v: %d measurements, want %d", pair, got, count)
@@ -93,14 +93,14 @@ func TestCostOfVMs(t *testing.T) {
 		Check: "vms", Kind: KindVMLatency, Image: "agent:v1", Capabilities: []string{},
 		VMs: 4, Preflights: 2, GuestMemory: "128Mi",
 		Nodes: []NodeCost{
-			// In a second 6 echo requests of the source's fit, and all 3 of the target's,
+			// In a second 6 echo requests of the source's fit, and all 5 of the target's,
 			// of each family.
-			{Node: "a", VMs: 1, PeakSent: 12, PeakReceived: 6},
-			{Node: "b", VMs: 1, PeakSent: 6, PeakReceived: 12},
+			{Node: "a", VMs: 1, PeakSent: 12, PeakReceived: 10},
+			{Node: "b", VMs: 1, PeakSent: 10, PeakReceived: 12},
 		},
-		Pairs: 12, Packets: 3 * 2 * (25 + 3), PeakSent: 12, PeakReceived: 12,
-		Bytes:         3 * (25 + 3) * (2*(20+8+56) + 2*(40+8+56)),
-		ExpectedProbe: Duration((3 + 24) * 200 * time.Millisecond),
+		Pairs: 12, Packets: 3 * 2 * (25 + 5), PeakSent: 12, PeakReceived: 12,
+		Bytes:         3 * (25 + 5) * (2*(20+8+56) + 2*(40+8+56)),
+		ExpectedProbe: Duration((5 + 24) * 200 * time.Millisecond),
 		Longest:       Duration(7*time.Minute + 5*time.Second),
 		Objects: []ObjectCost{
 			{Kind: "Pod", Role: RolePreflight, Count: 2, Until: "teardown, after every run"},

@@ -229,7 +229,7 @@ func TestJudgeVM(t *testing.T) {
 		}, "pass", "pass", "", false},
 		{"nothing came through", func(_ *guests, r *checkup.Record) {
 			lose(&r.Observations[0], 25)
-			lose(&r.Observations[1], 3)
+			lose(&r.Observations[1], 5)
 		}, "fail echo: no connectivity - 100% packet loss (no answer within 5s)", "fail echo: no connectivity - 100% packet loss (no answer within 5s)", "", true},
 		{"part lost without a limit", func(_ *guests, r *checkup.Record) { lose(&r.Observations[0], 5) }, "pass", "pass",
 			"node01 to node02 over default/br10, IPv4: 5 of 25 echo requests were not answered (20%); the plan sets no limit", false},
@@ -246,7 +246,7 @@ func TestJudgeVM(t *testing.T) {
 			g.w.Expect.Latency.Max = ptr(checkup.Duration(time.Second))
 			lose(&r.Observations[1], 1)
 			r.Observations[1].RTTs[0] = 3_000_000
-		}, "pass", "pass", "node02 to node01 over default/br10, IPv4: 1 of 3 echo requests were not answered (33.333%); connectivity needs one", false},
+		}, "pass", "pass", "node02 to node01 over default/br10, IPv4: 1 of 5 echo requests were not answered (20%); connectivity needs one", false},
 
 		// Not measured.
 		{"no roster", func(g *guests, _ *checkup.Record) { g.roster = nil }, "unmeasured setup: the VM is not on the roster", "unmeasured setup: the VM is not on the roster", "", true},
@@ -277,8 +277,8 @@ func TestJudgeVM(t *testing.T) {
 		}, "unmeasured collect: only 24 of 25 measurements were made: too few to pass", "pass", "", true},
 		{"more connectivity than ordered", func(_ *guests, r *checkup.Record) {
 			o := &r.Observations[1]
-			o.Sent, o.Received, o.RTTs = 4, 4, []int64{1, 2, 3, 4}
-		}, "pass", "unmeasured collect: the numbers do not add up: 4 sent, 0 spoiled and 4 received with 4 delays, of 3 ordered", "", false},
+			o.Sent, o.Received, o.RTTs = 6, 6, []int64{1, 2, 3, 4, 5, 6}
+		}, "pass", "unmeasured collect: the numbers do not add up: 6 sent, 0 spoiled and 6 received with 6 delays, of 5 ordered", "", false},
 		{"the console was lost", func(_ *guests, r *checkup.Record) {
 			r.Observations = r.Observations[1:]
 			r.Sources[0].End, r.Sources[0].Cause = nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the console was lost"}
@@ -332,7 +332,7 @@ func TestVMReport(t *testing.T) {
 		o.RTTs[i] = int64(1000 * (i + 1))
 	}
 	o.Duplicates, o.Reordered = 2, 1
-	record.Observations[1].RTTs = []int64{1, 1, 90_000}
+	record.Observations[1].RTTs = []int64{1, 1, 1, 1, 90_000}
 	got := Judge(g.w, g.roster, record, checkup.Gate{})
 	delay := &checkup.Delay{Min: 1000, Mean: 13_000, P50: 13_000, P90: 23_000, P95: 24_000, P99: 25_000, Max: 25_000, StdDev: 7211, Jitter: 1000}
 	want := []checkup.VMReport{{
@@ -349,8 +349,8 @@ func TestVMReport(t *testing.T) {
 	if diff := cmp.Diff(rows, got.Delays); diff != "" {
 		t.Errorf("delays (-want +got):\n%s", diff)
 	}
-	if got.Sent != 28 {
-		t.Errorf("%d measurements, want 25 and 3", got.Sent)
+	if want := 25 + checkup.VMConnectivityCount; got.Sent != want {
+		t.Errorf("%d measurements, want %d", got.Sent, want)
 	}
 }
 

@@ -132,7 +132,7 @@ func TestExpand(t *testing.T) {
 	for p := range w.Pairs() {
 		pairs = append(pairs, fmt.Sprint(p.Source, ">", p.Target, " ", p.Family, " ", w.Measurements(p), " ", w.ExpectOf(p) == w.Expect))
 	}
-	wantPairs := []string{"0>1 IPv4 25 true", "0>1 IPv6 25 true", "1>0 IPv4 3 false", "1>0 IPv6 3 false"}
+	wantPairs := []string{"0>1 IPv4 25 true", "0>1 IPv6 25 true", "1>0 IPv4 5 false", "1>0 IPv6 5 false"}
 	if diff := cmp.Diff(wantPairs, pairs); diff != "" {
 		t.Errorf("pairs (-want +got):\n%s", diff)
 	}
