@@ -206,8 +206,10 @@ func NetworkFailed(pod *corev1.Pod, event string) (failed, refused bool) {
 	return failed, failed && !slices.ContainsFunc(passingWords, func(w string) bool { return strings.Contains(strings.ToLower(event), w) })
 }
 
-// passingWords are in what plugins say when somebody whom they asked was away.
-var passingWords = []string{"timeout", "timed out", "deadline exceeded", "connection refused", "connection reset", "no route to host", "unexpected eof", "etcdserver"}
+// passingWords are in what plugins say when somebody whom they asked was away. The
+// last is the node authorizer's word on a pod that it has not yet heard of, where
+// Multus asks with the kubelet's identity.
+var passingWords = []string{"timeout", "timed out", "deadline exceeded", "connection refused", "connection reset", "no route to host", "unexpected eof", "etcdserver", "no relationship found"}
 
 // cause says why a pod did not come to its end.
 func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event string) *checkup.Cause {

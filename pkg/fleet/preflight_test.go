@@ -184,6 +184,8 @@ func TestNetworkFailed(t *testing.T) {
 		{prefix + "no such bridge", corev1.PodStatus{Phase: corev1.PodPending}, true, true},
 		{prefix + `Get "https://198.18.0.2:6443": context deadline exceeded`, corev1.PodStatus{Phase: corev1.PodPending}, true, false},
 		{prefix + "dial tcp 198.18.0.2:6443: connect: connection refused", corev1.PodStatus{Phase: corev1.PodPending}, true, false},
+		{prefix + `pods "p" is forbidden: User "system:node:n1" cannot get resource "pods" in API group "" in the namespace "ns": no relationship found between...`, corev1.PodStatus{Phase: corev1.PodPending}, true, false},
+		{prefix + `pods "p" is forbidden: User "multus" cannot get resource "pods"`, corev1.PodStatus{Phase: corev1.PodPending}, true, true},
 		{prefix + "no such bridge", corev1.PodStatus{Phase: corev1.PodRunning}, false, false},
 		{prefix + "no such bridge", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}}, false, false},
 		{"Unhealthy: no such bridge", corev1.PodStatus{Phase: corev1.PodPending}, false, false},

@@ -203,7 +203,7 @@ func TestVMKiagnoseExample(t *testing.T) {
 	succeeded, reason := outcome(t, data, spec)
 	measuredKeys(t, data, 300)
 	// Emulated guests on a busy machine may take longer than the 50 ms, now and then.
-	over := regexp.MustCompile(`^run: actual max latency "[0-9.]+(ms|s)" is greater than desired "50ms"$`)
+	over := regexp.MustCompile(`^(,?run: actual max latency "[0-9.]+(ms|s)" is greater than desired "50ms"( over IPv[46])?)+$`)
 	if most, err := strconv.ParseInt(data[kiagnose.KeyMaxLatency], 10, 64); err != nil || succeeded != (most <= (50*time.Millisecond).Nanoseconds()) || !succeeded && !over.MatchString(reason) {
 		t.Errorf("at most %s ns against 50 ms, and succeeded is %t, for the reason %q", data[kiagnose.KeyMaxLatency], succeeded, reason)
 	}
