@@ -176,7 +176,7 @@ func (w *Worksheet) Cost(p *Plan, image string) Cost {
 	object(pods, "Pod", RoleResponder, c.Responders)
 	object(pods, "Pod", RoleAgent, c.Agents)
 	object(pods, "ConfigMap", RoleAgent, c.Agents)
-	object(pods, "Pod", RolePreflight, c.Preflights)
+	object(ObjectCost{Until: "setup has seen whether the networks can be had"}, "Pod", RolePreflight, c.Preflights)
 	object(guests, "VirtualMachineInstance", RoleGuest, c.VMs)
 	object(guests, "Pod", RoleGuest, c.VMs)
 	object(guests, "ConfigMap", RoleGuest, min(c.VMs, 1))

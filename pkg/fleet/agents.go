@@ -140,7 +140,7 @@ func (f *Fleet) writeOrder(ctx context.Context, cm *corev1.ConfigMap) error {
 			return nil
 		}
 		again := Passing(err) || apierrors.IsNotFound(err) // it went between the two requests
-		if try == tries || !again || !sleep(ctx, f.retry()) {
+		if try == tries || !again || !Sleep(ctx, f.retry()) {
 			return fmt.Errorf("write the order of agent %s: %w", cm.Name, err)
 		}
 	}
@@ -353,7 +353,7 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 func (m *measuring) dismiss(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(m.Farewell, (grace+2)*time.Second))
 	defer cancel()
-	sleep(ctx, m.retry()) // logs that waited for their turn are being opened
+	Sleep(ctx, m.retry()) // logs that waited for their turn are being opened
 	all(len(m.agents), func(i int) error {
 		if _, waited := m.agents[i].stuck(); !waited {
 			return nil

@@ -166,8 +166,8 @@ func (f *Fleet) Owners() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: f.Owner, UID: f.OwnerUID}}
 }
 
-// sleep waits for d or the end of ctx, and says whether there is time left.
-func sleep(ctx context.Context, d time.Duration) bool {
+// Sleep waits for d or the end of ctx, and says whether there is time left.
+func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

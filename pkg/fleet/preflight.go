@@ -108,7 +108,7 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 			p.look(ctx, over)
 		}
 		if len(p.waiting) > 0 {
-			sleep(deadline, f.retry()/2)
+			Sleep(deadline, f.retry()/2)
 		}
 	}
 	return p.found, nil

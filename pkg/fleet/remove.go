@@ -81,7 +81,7 @@ func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 	for {
 		found, err := f.list(ctx, f.fixtures())
 		if err != nil {
-			if ctx.Err() == nil && Passing(err) && sleep(ctx, f.retry()) {
+			if ctx.Err() == nil && Passing(err) && Sleep(ctx, f.retry()) {
 				continue
 			}
 			return left, errors.Join(problems, err)
@@ -109,7 +109,7 @@ func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 		if slices.ContainsFunc(errs, apierrors.IsForbidden) {
 			return left, problems
 		}
-		if !sleep(ctx, f.retry()) {
+		if !Sleep(ctx, f.retry()) {
 			return left, problems
 		}
 	}

@@ -401,7 +401,7 @@ func testTurns(t *testing.T) {
 					if _, err := pipe.Write(round); err != nil {
 						return
 					}
-					sleep(ctx, time.Millisecond)
+					Sleep(ctx, time.Millisecond)
 				}
 				pipe.CloseWithError(ctx.Err())
 			}()

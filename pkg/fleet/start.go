@@ -85,7 +85,7 @@ func (f *Fleet) create(ctx context.Context, pod *corev1.Pod) error {
 				}
 				fallthrough
 			default:
-				if !sleep(ctx, f.retry()) {
+				if !Sleep(ctx, f.retry()) {
 					return fmt.Errorf("create pod %s: one of an earlier try is still being deleted: %w", pod.Name, context.Cause(ctx))
 				}
 				continue
@@ -94,7 +94,7 @@ func (f *Fleet) create(ctx context.Context, pod *corev1.Pod) error {
 		if err == nil {
 			return nil
 		}
-		if try++; try > tries || !Passing(err) || !sleep(ctx, f.retry()) {
+		if try++; try > tries || !Passing(err) || !Sleep(ctx, f.retry()) {
 			return fmt.Errorf("create pod %s: %w", pod.Name, err)
 		}
 	}

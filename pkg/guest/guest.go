@@ -146,15 +146,3 @@ func condition(vmi *kubevirtv1.VirtualMachineInstance, of kubevirtv1.VirtualMach
 	}
 	return kubevirtv1.VirtualMachineInstanceCondition{}
 }
-
-// sleep waits for d or the end of ctx, and says whether there is time left.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}

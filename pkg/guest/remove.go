@@ -88,7 +88,7 @@ func (g *Guests) Remove(ctx context.Context) (left []string, err error) {
 	for {
 		found, err := g.list(ctx, g.Fleet.Labels("", checkup.RoleGuest).String())
 		if err != nil {
-			if ctx.Err() == nil && fleet.Passing(err) && sleep(ctx, g.poll()) {
+			if ctx.Err() == nil && fleet.Passing(err) && fleet.Sleep(ctx, g.poll()) {
 				continue
 			}
 			return left, err
@@ -98,7 +98,7 @@ func (g *Guests) Remove(ctx context.Context) (left []string, err error) {
 			return nil, nil
 		}
 		problems := g.removeOnce(ctx, found, asked)
-		if apierrors.IsForbidden(problems) || !sleep(ctx, g.poll()) {
+		if apierrors.IsForbidden(problems) || !fleet.Sleep(ctx, g.poll()) {
 			return left, problems
 		}
 	}

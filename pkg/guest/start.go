@@ -207,7 +207,7 @@ func (g *Guests) createVMI(ctx context.Context, vmi *kubevirtv1.VirtualMachineIn
 				if err != nil {
 					return fmt.Errorf("replace VM %s of an earlier try: %w", vmi.Name, err)
 				}
-				if !sleep(ctx, g.poll()) {
+				if !fleet.Sleep(ctx, g.poll()) {
 					return fmt.Errorf("create VM %s: one of an earlier try is still being deleted: %w", vmi.Name, context.Cause(ctx))
 				}
 				continue
@@ -216,7 +216,7 @@ func (g *Guests) createVMI(ctx context.Context, vmi *kubevirtv1.VirtualMachineIn
 		if err == nil {
 			return nil
 		}
-		if try++; try > tries || !fleet.Passing(err) || !sleep(ctx, g.poll()) {
+		if try++; try > tries || !fleet.Passing(err) || !fleet.Sleep(ctx, g.poll()) {
 			return fmt.Errorf("create VM %s: %w", vmi.Name, err)
 		}
 	}
@@ -236,7 +236,7 @@ func (g *Guests) writeAnchor(ctx context.Context, w *checkup.Worksheet) (*corev1
 			return written, nil
 		}
 		again := fleet.Passing(err) || apierrors.IsAlreadyExists(err) // somebody was faster
-		if try == tries || !again || !sleep(ctx, g.poll()) {
+		if try == tries || !again || !fleet.Sleep(ctx, g.poll()) {
 			return nil, fmt.Errorf("write the owner of the VMs, ConfigMap %s: %w", anchor.Name, err)
 		}
 	}
