@@ -97,7 +97,7 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 		if err := cluster.Preflight(before, plan, objects); err != nil {
 			return nil, err
 		}
-		if err := ensureConfigMaps(before, cluster, plan, load.ConfigMaps(e.dir, args), screen); err != nil {
+		if err := e.ensureConfigMaps(before, cluster, plan, args, screen); err != nil {
 			return nil, err
 		}
 		screen.show("applying %d objects", len(objects))
@@ -137,16 +137,14 @@ func homeOf(plan *checkup.Plan) string {
 
 // ensureConfigMaps makes the ConfigMaps of the plan's kiagnose checkups that the
 // cluster does not have, and says where the outcome will be.
-//
-// data is what the files say of the ConfigMaps.
-func ensureConfigMaps(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan, data map[checkup.ConfigMapRef]map[string]string, screen *screen) error {
+func (e *environment) ensureConfigMaps(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan, paths []string, screen *screen) error {
 	for _, name := range plan.CheckNames() {
 		v := plan.Checks[name].VMLatency
 		cm, ok := kiagnose.Of(cluster.Kube, v, cluster.Namespace)
 		if !ok {
 			continue
 		}
-		created, err := cm.Ensure(ctx, v, data[*v.Kiagnose])
+		created, err := cm.Ensure(ctx, v, load.ConfigMaps(e.dir, paths)[*v.Kiagnose])
 		if err != nil {
 			return err
 		}
