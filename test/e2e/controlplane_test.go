@@ -469,10 +469,23 @@ func TestControlPlaneFaults(t *testing.T) {
 		if !strings.Contains(describe(t, r), "said nothing") {
 			t.Errorf("the report does not say that it is silent:\n%s", describe(t, r))
 		}
+		// A service is refused while its other endpoint, too, is not ready, which a
+		// machine in a hurry makes of it for a second: only the silent one's own
+		// address tells what silence looks like.
+		own := 0
 		for _, c := range unreachable {
-			if len(c.Status.Failures) > 0 && !strings.Contains(c.Status.Failures[0].Message, "said nothing") {
-				t.Errorf("%s fails with %q", c, c.Status.Failures[0].Message)
+			if c.Spec.TargetEndpoint != net.JoinHostPort(victim.Status.PodIP, "8443") {
+				continue
 			}
+			own++
+			for _, f := range c.Status.Failures {
+				if !strings.Contains(f.Message, "said nothing") {
+					t.Errorf("%s fails with %q", c, f.Message)
+				}
+			}
+		}
+		if own == 0 {
+			t.Errorf("no object of %s is unreachable: %v", victim.Status.PodIP, unreachable)
 		}
 		clearFault(t, id)
 		restored(t)
