@@ -356,7 +356,8 @@ func peerText(peer *checkup.Peer) string {
 func (p *page) guests(c *checkExplained) {
 	x := c.Guests
 	p.field("pairs", "%d, of %s", c.Pairs, plural(len(x.VMs), "VM"))
-	p.field("measured", "each from its source %d times, every %s; back from its target %d times", x.Count, x.Interval, min(x.Count, checkup.VMConnectivityCount))
+	back, _ := checkup.VMConnectivity(x.Count, x.Interval)
+	p.field("measured", "each from its source %d times, every %s; back from its target %d times", x.Count, x.Interval, back)
 	p.field("packets", "%d, about %s both ways", c.Packets, bytesText(c.Bytes))
 	if c.VMs == 0 {
 		p.field("VMs", "none can be started")

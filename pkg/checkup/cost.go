@@ -265,8 +265,8 @@ func (w *Worksheet) expectedProbe(targets int) Duration {
 	if w.Guests != nil { // connectivity, then the measurement, all pairs at once
 		longest := Duration(0)
 		for _, p := range w.Probes {
-			connectivity := Duration(min(VMConnectivityCount, p.Count)) * min(p.Interval, VMConnectivityInterval)
-			longest = max(longest, connectivity+Duration(max(p.Count-1, 0))*p.Interval)
+			count, interval := VMConnectivity(p.Count, p.Interval)
+			longest = max(longest, Duration(count)*interval+Duration(max(p.Count-1, 0))*p.Interval)
 		}
 		return longest
 	}

@@ -306,7 +306,8 @@ func vmTimeout(v *VMLatency, report reporter) {
 	if v.Timeouts.Probe <= 0 || v.Duration <= 0 || v.Interval <= 0 {
 		return
 	}
-	need := Duration(min(VMConnectivityCount, v.Measurements())-1)*min(v.Interval, VMConnectivityInterval) + 3*VMEchoTimeout
+	count, interval := VMConnectivity(v.Measurements(), v.Interval)
+	need := Duration(count-1)*interval + 3*VMEchoTimeout
 	if have := v.Timeouts.Probe / 4 * 3; need > have {
 		report([]string{"timeouts", "probe"}, "guests have three quarters of it beside duration, %s, which is less than the %s that they take where nothing answers: three times %s, and the intervals between %d requests",
 			have, need, VMEchoTimeout, VMConnectivityCount)

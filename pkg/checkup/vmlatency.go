@@ -99,6 +99,12 @@ const (
 	VMEchoTimeout = Duration(5 * time.Second)
 )
 
+// VMConnectivity is with how many echo requests, and with what time between them,
+// connectivity from the target is asked for beside a measurement from the source.
+func VMConnectivity(count int, interval Duration) (int, Duration) {
+	return min(VMConnectivityCount, count), min(VMConnectivityInterval, interval)
+}
+
 // Measurements is how many echo requests of each pair are sent from the source
 // VM: as many as begin within Duration.
 func (v *VMLatency) Measurements() int {
@@ -175,7 +181,7 @@ var InterfaceBindings = []InterfaceBinding{BindingBridge, BindingSRIOV}
 func (w *Worksheet) Measurements(p Pair) int {
 	probe, _ := w.Probe(p.Transport)
 	if w.connectivityOnly(p) {
-		return min(VMConnectivityCount, probe.Count)
+		probe.Count, _ = VMConnectivity(probe.Count, probe.Interval)
 	}
 	return probe.Count
 }

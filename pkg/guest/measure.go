@@ -156,11 +156,8 @@ func (m *measuring) order(s *speaker) checkup.Order {
 		order.Targets = append(order.Targets, checkup.OrderTarget{Target: t, Addresses: m.roster.Targets[t].Addresses})
 	}
 	for _, p := range w.Probes {
-		for pair := range s.pairs { // all have the same
-			p.Count = w.Measurements(pair)
-		}
 		if vm.Target {
-			p.Interval = min(p.Interval, checkup.VMConnectivityInterval)
+			p.Count, p.Interval = checkup.VMConnectivity(p.Count, p.Interval)
 		}
 		order.Probes = append(order.Probes, p)
 	}
