@@ -125,7 +125,7 @@ verify: bin/golangci-lint build ## everything that is checked without running: f
 	CUE_REGISTRY=none go tool cue vet -c ./plans
 	bin/planner vet ./plans
 	bin/planner catalog catalog --check
-	go test -run TestImportArrows ./pkg
+	go test -count 1 -run TestImportArrows ./pkg
 
 bin/golangci-lint:
 	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)

@@ -115,6 +115,26 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, checks ...st
 	return s, nil
 }
 
+// Prepare surveys the cluster and works out what one check of the plan is to
+// measure there: its worksheet, with the warnings, and the roster with those targets
+// that exist already. It creates nothing.
+func Prepare(ctx context.Context, r cluster.Reader, p *checkup.Plan, check string) (*checkup.Worksheet, *checkup.Roster, error) {
+	k, err := Of(p, check)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := Survey(ctx, r, p, check)
+	if err != nil {
+		return nil, nil, err
+	}
+	w, warnings, err := k.Expand(p, check, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	w.Warnings = warnings
+	return w, k.Roster(p, w, s), nil
+}
+
 func expandPodMesh(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
 	round := podmesh.NextRound(p.Name, check, p.Checks[check].PodMesh.Sample, s.Rounds)
 	w, warnings, err := podmesh.Expand(p, check, s, round)

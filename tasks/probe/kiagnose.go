@@ -214,23 +214,13 @@ func sibling(image, name string) string {
 // was measured.
 func measure(ctx context.Context, t *task.Task, plan *checkup.Plan) (checkup.CheckReport, error) {
 	none := checkup.CheckReport{}
-	k, err := kind.Of(plan, latency)
-	if err != nil {
-		return none, err
-	}
 	reader := cluster.Reader{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace, Run: t.RunUID}
 	surveying, done := context.WithTimeout(ctx, time.Duration(plan.Checks[latency].VMLatency.Timeouts.Setup))
-	snapshot, err := kind.Survey(surveying, reader, plan, latency)
+	w, roster, err := kind.Prepare(surveying, reader, plan, latency)
 	done()
 	if err != nil {
 		return none, err
 	}
-	w, warnings, err := k.Expand(plan, latency, snapshot)
-	if err != nil {
-		return none, err
-	}
-	w.Warnings = warnings
-	roster := k.Roster(plan, w, snapshot)
 	guests := t.Guests(plan.Name)
 	if err := guests.Start(ctx, w, roster, func(ready, of int) { t.Logf("%d of %d VMs answer", ready, of) }); err != nil {
 		evidence(ctx, t, guests)

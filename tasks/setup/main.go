@@ -42,10 +42,6 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	if err := measurable(t, true); err != nil {
 		return err
 	}
-	k, err := kind.Of(plan, t.Check)
-	if err != nil {
-		return err
-	}
 	if cm, ok := kiagnose.Of(t.Kubernetes, plan.Checks[t.Check].VMLatency, t.Namespace); ok {
 		if err := cm.Start(ctx, started); err != nil {
 			return err
@@ -59,15 +55,10 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 		}
 	}
 	reader := cluster.Reader{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace, Run: t.RunUID}
-	snapshot, err := kind.Survey(ctx, reader, plan, t.Check)
+	w, roster, err := kind.Prepare(ctx, reader, plan, t.Check)
 	if err != nil {
 		return err
 	}
-	w, warnings, err := k.Expand(plan, t.Check, snapshot)
-	if err != nil {
-		return err
-	}
-	w.Warnings = warnings
 	if err := objects(ctx, t, w); err != nil {
 		return err
 	}
@@ -81,7 +72,6 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	store := t.Store(plan.Name)
 	tell := task.NewTeller(t, store)
 	stop := tell.Start(ctx)
-	roster := k.Roster(plan, w, snapshot)
 	start := fleet.StartResponders
 	if w.Guests != nil {
 		start = guests.Start
