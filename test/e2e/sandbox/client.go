@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -198,6 +199,22 @@ func (c *client) podReady(ctx context.Context, namespace, name string) error {
 		}
 	}
 	return errors.New(podState(*p))
+}
+
+// endpointOfService returns nil where the Service kubernetes leads to the API server
+// at an address, which each of them writes down for itself. Of two that do so at
+// once one is missing until the next time, ten seconds later.
+func (c *client) endpointOfService(ctx context.Context, ip netip.Addr) error {
+	slice, err := c.typed.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, e := range slice.Endpoints {
+		if slices.Contains(e.Addresses, ip.String()) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the Service kubernetes does not lead to %s yet", ip)
 }
 
 // podsReady returns what the pods of a namespace that are not Ready say.

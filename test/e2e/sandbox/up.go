@@ -312,6 +312,9 @@ func (c *cluster) ready(ctx context.Context, api *client) error {
 				return c.progress.step(name+" of "+n.Name+" Ready", func(detail func(string)) error {
 					err := poll(waiting, 2*time.Minute, func() error {
 						err := api.podReady(waiting, "kube-system", name+"-"+n.Name)
+						if err == nil && name == "kube-apiserver" {
+							err = api.endpointOfService(waiting, n.IPs[0])
+						}
 						if err != nil {
 							detail(err.Error())
 						}
