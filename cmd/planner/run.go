@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -138,13 +139,14 @@ func homeOf(plan *checkup.Plan) string {
 // ensureConfigMaps makes the ConfigMaps of the plan's kiagnose checkups that the
 // cluster does not have, and says where the outcome will be.
 func (e *environment) ensureConfigMaps(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan, paths []string, screen *screen) error {
+	data := sync.OnceValue(func() map[checkup.ConfigMapRef]map[string]string { return load.ConfigMaps(e.dir, paths) })
 	for _, name := range plan.CheckNames() {
 		v := plan.Checks[name].VMLatency
 		cm, ok := kiagnose.Of(cluster.Kube, v, cluster.Namespace)
 		if !ok {
 			continue
 		}
-		created, err := cm.Ensure(ctx, v, load.ConfigMaps(e.dir, paths)[*v.Kiagnose])
+		created, err := cm.Ensure(ctx, v, data()[*v.Kiagnose])
 		if err != nil {
 			return err
 		}
