@@ -259,12 +259,15 @@ func (c *connection) receive(note func([]byte)) {
 func (c *connection) lost() error { return fmt.Errorf("%w: %w", errLost, c.err) }
 
 // send writes a line. One that the console does not take in time, or before ctx
-// ends, is the end of the connection.
+// ends, is the end of the connection; in the latter case the error is ctx's cause.
 func (c *connection) send(ctx context.Context, line []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	writing, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = c.close() })()
+	defer context.AfterFunc(writing, func() { _ = c.close() })()
 	if _, err := c.rw.Write(line); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		return fmt.Errorf("%w: write: %w", errLost, err)
 	}
 	return nil

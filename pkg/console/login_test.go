@@ -6,9 +6,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -352,6 +354,22 @@ func TestLoginSilent(t *testing.T) {
 	err := g.Ready(ctx)
 	if err == nil || !strings.Contains(err.Error(), "it stopped at waiting for a login prompt or a shell: context deadline exceeded, after 1s; the console showed nothing") {
 		t.Error(err)
+	}
+}
+
+// Of a line that the console did not take before the time was over, that is told,
+// and not that the connection was closed for it.
+func TestSendOutOfTime(t *testing.T) {
+	ours, theirs := net.Pipe() // from which nobody reads
+	defer theirs.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	c := &connection{rw: ours, gone: make(chan struct{})}
+	if err := c.send(ctx, []byte("id\n")); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errLost) {
+		t.Errorf("%v", err)
+	}
+	if c.alive() {
+		t.Error("half a line may have been written, and the connection is still used")
 	}
 }
 
