@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkup
+
+import "encoding/json"
+
+// Unit is one thing that a check expects, with its verdict: a pair of a mesh, a
+// connection, one direction of a pair of VMs, a workload of a placement. Counting,
+// the gate, JUnit, metrics and summaries need nothing else of a check.
+type Unit struct {
+	// Name is unique among the units of the check, and stays the same from run to
+	// run.
+	Name string `json:"name"`
+	// Source and Target say where the unit can be drawn; empty where it cannot.
+	Source string `json:"source,omitempty"`
+	Target string `json:"target,omitempty"`
+	// Family, Transport and Size of the packets that measure the unit; zero where
+	// none do.
+	Family    IPFamily  `json:"family,omitempty"`
+	Transport Transport `json:"transport,omitempty"`
+	Size      int       `json:"size,omitempty"`
+	// Labels are further facts about the unit by name, such as "address", "network"
+	// or "source_node". Names are valid as Prometheus label names.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Object is the name of the PodNetworkConnectivityCheck that keeps the unit's
+	// history; empty if there is none.
+	Object string `json:"object,omitempty"`
+
+	Verdict Verdict `json:"verdict"`
+	// Cause says why the unit failed or was not measured; nil for one that passed.
+	Cause *Cause `json:"cause,omitempty"`
+	// Breaches are the limits that a failed unit broke; empty where it failed for
+	// another reason.
+	Breaches []Breach `json:"breaches,omitempty"`
+
+	// Sent and Received measurements, Duplicates and Reordered answers, as in
+	// Observation; 0 for units that were not measured by packets.
+	Sent       int `json:"sent,omitempty"`
+	Received   int `json:"received,omitempty"`
+	Duplicates int `json:"duplicates,omitempty"`
+	Reordered  int `json:"reordered,omitempty"`
+	// Delay is the round-trip delay; nil if nothing was answered, or if delays are
+	// reported by stage.
+	Delay *Delay `json:"delay,omitempty"`
+	// Direction in which packets were lost, where the target counted them.
+	Direction Direction `json:"direction,omitempty"`
+	// Failures counts the measurements that failed by stage, Delays has the delay
+	// of each stage that passed, and Outages is oldest first. They are empty for
+	// units that are not measured by Results.
+	Failures map[Stage]int    `json:"failures,omitempty"`
+	Delays   map[Stage]*Delay `json:"delays,omitempty"`
+	Outages  []Outage         `json:"outages,omitempty"`
+	// Values are statistics that have no field above.
+	Values []Value `json:"values,omitempty"`
+}
+
+// Limit names something that a plan limits.
+type Limit string
+
+const (
+	LimitAnswer      Limit = "answer"      // at least one measurement must be answered
+	LimitLoss        Limit = "loss"        // Expect.Loss
+	LimitP50         Limit = "p50"         // Expect.Latency
+	LimitP90         Limit = "p90"         // Expect.Latency
+	LimitP95         Limit = "p95"         // Expect.Latency
+	LimitP99         Limit = "p99"         // Expect.Latency
+	LimitMax         Limit = "max"         // Expect.Latency
+	LimitJitter      Limit = "jitter"      // Expect.Jitter
+	LimitOutage      Limit = "outage"      // ConnectionSheet.MaxOutage
+	LimitUnreachable Limit = "unreachable" // Expect.Unreachable: nothing may come through
+)
+
+// Breach is one limit that a unit broke.
+type Breach struct {
+	Limit Limit `json:"limit"`
+	// Measured and Max are in Measure; Max is 0 for LimitAnswer and
+	// LimitUnreachable, which have none.
+	Measured float64 `json:"measured"`
+	Max      float64 `json:"max,omitempty"`
+	Measure  Measure `json:"measure"`
+}
+
+// Measure is the unit of measure of a number.
+type Measure string
+
+const (
+	MeasureCount        Measure = "count"
+	MeasureMicroseconds Measure = "us"
+	MeasurePercent      Measure = "percent"
+	MeasureBytes        Measure = "bytes"
+	MeasurePerSecond    Measure = "per-second"
+)
+
+// Measures lists every Measure.
+var Measures = []Measure{MeasureCount, MeasureMicroseconds, MeasurePercent, MeasureBytes, MeasurePerSecond}
+
+// Value is a named statistic of a unit.
+type Value struct {
+	// Name is valid as a Prometheus label value, such as "eligible_nodes".
+	Name    string  `json:"name"`
+	Value   float64 `json:"value"`
+	Measure Measure `json:"measure"`
+}
+
+// Fact is something that the probe task found out for a check without an agent. Its
+// content belongs to the check's kind.
+type Fact struct {
+	// Unit names the unit of the worksheet that the fact is about.
+	Unit string `json:"unit"`
+	// Content is the kind's own JSON. It is null where Cause says why there is none.
+	Content json.RawMessage `json:"content,omitempty"`
+	Cause   *Cause          `json:"cause,omitempty"`
+}
