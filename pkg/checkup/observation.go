@@ -6,7 +6,10 @@ package checkup
 // stopped and what was seen there.
 type Cause struct {
 	Stage Stage `json:"stage"`
-	// Message is one line for people, without the names of source and target.
+	// Reason is what code decides by; empty where nothing depends on it.
+	Reason Reason `json:"reason,omitempty"`
+	// Message is one line for people, without the names of source and target. No code
+	// decides by it.
 	Message string `json:"message"`
 }
 
@@ -33,6 +36,16 @@ const (
 
 // Stages lists every Stage in the order of a measurement.
 var Stages = []Stage{StageSetup, StageSchedule, StageStart, StageControl, StageCollect, StageSelf, StageSocket, StageResolve, StageConnect, StageHandshake, StageEcho, StageResponse}
+
+// Reason is a typed reason of a Cause.
+type Reason string
+
+const (
+	ReasonSilent      Reason = "Silent"      // the peer accepted the connection and sent nothing
+	ReasonOtherVM     Reason = "OtherVM"     // what the cause is about happened to the other VM of the pair
+	ReasonUnrequested Reason = "Unrequested" // the source reported pairs that it was not asked to measure
+	ReasonConflict    Reason = "Conflict"    // the source reported one pair twice, and differently
+)
 
 // Observation is what a source measured for one pair. What the network did is
 // told in numbers and in Failure; Unmeasured is set when no measurement could
@@ -174,6 +187,8 @@ type Record struct {
 	// its sources had ended. A pair of a counted target without a Reception is one
 	// of which nothing arrived; of other targets nothing is known.
 	Counted []int `json:"counted,omitempty"`
+	// Facts that the probe task found out itself.
+	Facts []Fact `json:"facts,omitempty"`
 	// Admissions of the dry run's pods.
 	Admissions []Admission `json:"admissions,omitempty"`
 }

@@ -74,6 +74,26 @@ type CheckReport struct {
 	// never ran); nil otherwise.
 	Cause  *Cause `json:"cause,omitempty"`
 	Counts Counts `json:"counts"`
+	// Noun is what the check counts, in the singular: "pair", "placement".
+	Noun string `json:"noun,omitempty"`
+	// Units that failed or were not measured, in the order of the worksheet; all
+	// units if Complete.
+	Units []Unit `json:"units,omitempty"`
+	// Complete says that Units lists the units that passed, too.
+	Complete bool `json:"complete,omitempty"`
+	// Conditions in the form of Kubernetes' API, such as the one that an operator
+	// would set.
+	Conditions []Condition `json:"conditions,omitempty"`
+	// Blocks are what the check's kind shows beyond this, in the order in which they
+	// are printed.
+	Blocks []Block `json:"blocks,omitempty"`
+	// BlocksListUnits says that Blocks name each unit that did not pass, with its
+	// cause: printers of text do not list them again.
+	BlocksListUnits bool `json:"blocksListUnits,omitempty"`
+	// Said is what the kind adds to the summary of the run, a clause each.
+	Said []string `json:"said,omitempty"`
+	// Reporter is who measured, in the singular: "agent" (also if empty), "guest".
+	Reporter string `json:"reporter,omitempty"`
 	// Sent is the number of measurements that were made for all pairs: what the
 	// plan's explain calls packets.
 	Sent     int       `json:"sent"`

@@ -3,6 +3,7 @@
 package checkup
 
 import (
+	"encoding/json"
 	"iter"
 	"net"
 	"strconv"
@@ -39,6 +40,11 @@ type Worksheet struct {
 	Limits     Limits           `json:"limits"`
 	Resources  Resources        `json:"resources"`
 	Timeouts   Timeouts         `json:"timeouts"`
+	// Units are the names of the expected units that are not pairs.
+	Units []string `json:"units,omitempty"`
+	// Details are what the check's kind needs to know when it asks and judges, as JSON
+	// of its own; null for kinds of which the rest of the worksheet says everything.
+	Details json.RawMessage `json:"details,omitempty"`
 	// Warnings of the expansion, one line each.
 	Warnings []string `json:"warnings,omitempty"`
 	// Connections is set where targets have Peers; nil elsewhere.
