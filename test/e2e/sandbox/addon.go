@@ -16,32 +16,31 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// addon is something that `up --with` installs beside Tekton. It costs nothing,
-// not even building, where it is not asked for. Functions are nil where there is
-// nothing to do; dir is the directory of the addon's own build, see
-// [build.addonDir].
+// addon is something that `up --with` installs beside Tekton. It is built only if it is requested.
+// A function is nil if the addon does not need it. dir is the directory of the addon's own build,
+// see [build.addonDir].
 type addon struct {
 	binaries    []string    // of cmd; each is an image on every control plane
-	deployments [][2]string // that must be available: namespace and name
-	inotify     int         // instances that root's processes of it take on each worker
+	deployments [][2]string // namespace and name; must become available
+	inotify     int         // inotify instances of root that it needs on each worker
 	objects     func(*cluster) ([]*unstructured.Unstructured, error)
 
-	// needs lists what the machine lacks to build it.
+	// needs lists what the machine lacks to build the addon.
 	needs func() []lack
-	// key is what its own build depends on beyond the build that it is part of.
+	// key is what the addon's own build depends on, besides the common build.
 	key func() string
-	// build makes what is in dir beside the images of the binaries.
+	// build writes the addon's files other than the images of binaries to dir.
 	build func(ctx context.Context, dir string, detail func(string)) error
-	// images lists further archives of images that a node needs.
+	// images returns further image archives for a node.
 	images func(dir string, n nodePlan) []string
-	// prepare makes the nodes ready for it, once they have their network and
-	// before anything runs on them, or again while everything does.
+	// prepare sets up the nodes for the addon after their network and before other processes. A
+	// repeated `up` calls it again on running nodes.
 	prepare func(ctx context.Context, c *cluster, dir string) error
-	// ready is asked until it returns nil, once the deployments are available.
+	// ready is called until it returns nil, after the deployments are available.
 	ready func(ctx context.Context, c *cluster, api *client) error
 }
 
-// addons maps the names that `up --with` takes.
+// addons maps the names for `up --with` to addons.
 func addons() map[string]addon {
 	return map[string]addon{
 		"aggregated": {
@@ -56,7 +55,7 @@ func addons() map[string]addon {
 
 func addonNames() []string { return slices.Sorted(maps.Keys(addons())) }
 
-// checkAddons reports every name that is none.
+// checkAddons reports every unknown name.
 func checkAddons(names []string) error {
 	var errs []error
 	for _, name := range names {
@@ -70,11 +69,11 @@ func checkAddons(names []string) error {
 //go:embed manifests/aggregated.yaml
 var aggregatedManifest string
 
-// aggregatedNamespace is the namespace of the aggregated API server, and the
-// first part of its Service's name.
+// aggregatedNamespace is the namespace of the aggregated API server, and part of its Service's DNS
+// name.
 const aggregatedNamespace = "sandbox-aggregated"
 
-// aggregatedObjects are the aggregated API server, its Service and its APIService.
+// aggregatedObjects returns the aggregated API server, its Service and its APIService.
 func aggregatedObjects(c *cluster) ([]*unstructured.Unstructured, error) {
 	manifest := strings.ReplaceAll(aggregatedManifest, "image: IMAGE", "image: "+image("aggregated"))
 	for field, file := range map[string]string{

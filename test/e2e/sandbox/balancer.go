@@ -19,28 +19,28 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// An API server is asked every checkInterval whether it is ready. New clients go
-// to one whose last answer was good. Clients that it has are only taken from it
-// once it was silent, not even shaking hands, maxSilent times in a row, which
-// takes six seconds: on a busy machine a server that is merely slow keeps them.
+// The balancer checks the readiness of each API server every checkInterval. New clients go to a
+// server that is ready. The balancer closes the connections of existing clients only if the server
+// did not complete a TLS handshake in maxSilent checks in a row, which takes six seconds: on a busy
+// machine a slow server keeps its clients.
 const (
 	checkInterval = 500 * time.Millisecond
 	checkTimeout  = 2 * time.Second
 	maxSilent     = 3
 )
 
-// startPatience is how long a client is kept waiting for the first API server of
-// a cluster that starts. A client that is refused would come back later than that.
+// startPatience is how long a client waits for the first API server of a starting cluster. A
+// refused client would try again only after a longer time.
 const startPatience = 8 * time.Second
 
-// balancer carries TCP connections to API servers in turn, those that are not
-// ready only where no other is.
+// balancer forwards TCP connections to API servers, round robin. It uses a server that is not ready
+// only if no server is ready.
 type balancer struct {
 	log      io.Writer
 	mu       sync.Mutex
 	backends []*backend // guarded by mu, and what they point to
 	next     int        // guarded by mu
-	begun    bool       // guarded by mu: some API server was ready once
+	begun    bool       // guarded by mu: an API server was ready at least once
 }
 
 type backend struct {
@@ -50,9 +50,11 @@ type backend struct {
 	conns   map[net.Conn]struct{}
 }
 
-// balance serves the listeners until ctx ends. It must run in a network
-// namespace that leads to the backends; a listener may be of another.
-func balance(ctx context.Context, listeners []net.Listener, backends []string, roots *x509.CertPool, log io.Writer) error {
+// balance serves the listeners until ctx ends. It must run in a network namespace with routes to
+// the backends. A listener may belong to another namespace.
+func balance(
+	ctx context.Context, listeners []net.Listener, backends []string, roots *x509.CertPool, log io.Writer,
+) error {
 	b := &balancer{log: log}
 	for _, address := range backends {
 		b.backends = append(b.backends, &backend{address: address, conns: map[net.Conn]struct{}{}})
@@ -79,14 +81,15 @@ func balance(ctx context.Context, listeners []net.Listener, backends []string, r
 	return g.Wait()
 }
 
-// dialFunc is as [http.Transport] has it; nil is the usual one.
+// dialFunc is the DialContext of [http.Transport]; nil is the default.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// errSilent is an API server that accepts a connection and says nothing.
+// errSilent is an API server that accepts connections but sends nothing.
 var errSilent = errors.New("silent")
 
-// readiness makes a question to an API server: nil if it is ready. A server that
-// did not even shake hands in time is errSilent.
+// readiness returns a function that checks whether an API server is ready: nil if it is. The error
+// is errSilent if the server accepted the connection but did not complete the TLS handshake in
+// time.
 func readiness(address string, roots *x509.CertPool, dial dialFunc) func(context.Context) error {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true, DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: roots},
@@ -117,7 +120,7 @@ func readiness(address string, roots *x509.CertPool, dial dialFunc) func(context
 	}
 }
 
-// check asks a backend for its readiness until ctx ends.
+// check checks the readiness of a backend until ctx ends.
 func (b *balancer) check(ctx context.Context, back *backend, roots *x509.CertPool) {
 	ask := readiness(back.address, roots, nil)
 	tick := time.NewTicker(checkInterval)
@@ -132,9 +135,9 @@ func (b *balancer) check(ctx context.Context, back *backend, roots *x509.CertPoo
 	}
 }
 
-// checked takes note of the answer to a check. Clients of a backend that is
-// silent for long are let go, so that they come back and reach another; where
-// there is no other they stay.
+// checked records the result of a check. If a backend is silent for long, checked closes the
+// connections of its clients, which then connect to another backend. If no other backend is ready,
+// the clients stay.
 func (b *balancer) checked(back *backend, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,9 +159,9 @@ func (b *balancer) checked(back *backend, err error) {
 	}
 	for _, other := range b.backends {
 		if other.ready {
-			b.logf("%s is silent: %d clients are let go", back.address, len(back.conns))
+			b.logf("%s is silent: closing the connections of %d clients", back.address, len(back.conns))
 			for conn := range back.conns {
-				_ = conn.Close() // both directions of carry end
+				_ = conn.Close() // ends both directions of carry
 			}
 			return
 		}
@@ -170,7 +173,7 @@ func (b *balancer) logf(format string, args ...any) {
 	fmt.Fprintf(b.log, time.Now().UTC().Format(time.RFC3339Nano)+" "+format+"\n", args...)
 }
 
-// order lists the backends as a client should try them, and says whether any
+// order lists the backends in the order in which a client should try them, and reports whether one
 // was ever ready.
 func (b *balancer) order() (try []*backend, begun bool) {
 	b.mu.Lock()
@@ -186,7 +189,7 @@ func (b *balancer) order() (try []*backend, begun bool) {
 	return try, b.begun
 }
 
-// dial connects to the first backend that lets it.
+// dial connects to the first backend that accepts.
 func (b *balancer) dial(ctx context.Context) (*backend, net.Conn, error) {
 	dialer := net.Dialer{Timeout: time.Second}
 	deadline := time.Now().Add(startPatience)
@@ -211,8 +214,8 @@ func (b *balancer) dial(ctx context.Context) (*backend, net.Conn, error) {
 	}
 }
 
-// carry connects a client with a backend until either ends. A client for whom
-// there is none sees a closed connection and tries again.
+// carry connects a client with a backend until one of them ends. If no backend accepts, the client
+// sees a closed connection and tries again.
 func (b *balancer) carry(ctx context.Context, in net.Conn) {
 	defer in.Close()
 	back, out, err := b.dial(ctx)
@@ -229,7 +232,7 @@ func (b *balancer) carry(ctx context.Context, in net.Conn) {
 		defer b.mu.Unlock()
 		delete(back.conns, out)
 	}()
-	// Errors show as ends, and each direction passes its end on.
+	// An error ends a direction like the end of its stream, and each direction passes its end on.
 	var directions sync.WaitGroup
 	copyTo := func(to, from net.Conn) {
 		_, err := io.Copy(to, from)

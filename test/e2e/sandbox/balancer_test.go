@@ -34,12 +34,12 @@ func (b *balancer) tries() []string {
 	return addresses
 }
 
-// Clients go to API servers that are ready, in turn, and to others only after
-// them; those of one that is silent for long are let go if there is another.
+// New clients go to API servers that are ready, round robin, and to others only if these fail. If a
+// server is silent for long, its clients are disconnected if another server is ready.
 func TestBalancerChoosesWhoIsReady(t *testing.T) {
 	b := newTestBalancer("a", "b")
 	if _, begun := b.order(); begun {
-		t.Error("begun although none was ever ready")
+		t.Error("begun before a backend was ready")
 	}
 	b.checked(b.backends[1], nil)
 	for range 3 {
@@ -48,16 +48,16 @@ func TestBalancerChoosesWhoIsReady(t *testing.T) {
 		}
 	}
 	if _, begun := b.order(); !begun {
-		t.Error("not begun although one is ready")
+		t.Error("not begun after a backend was ready")
 	}
 	b.checked(b.backends[0], nil)
 	if first, second := b.tries()[0], b.tries()[0]; first == second {
-		t.Errorf("with both ready, two clients in a row go to %s", first)
+		t.Errorf("with both ready, two successive clients go to %s", first)
 	}
 
 	ours, theirs := net.Pipe()
 	b.backends[0].conns[ours] = struct{}{}
-	for range 2 * maxSilent { // however often it is not ready: it speaks
+	for range 2 * maxSilent { // not ready, but not silent: clients stay
 		b.checked(b.backends[0], errors.New("500"))
 	}
 	if got := b.tries(); !slices.Equal(got, []string{"b", "a"}) {
@@ -68,14 +68,14 @@ func TestBalancerChoosesWhoIsReady(t *testing.T) {
 	}
 	go func() { _, _ = ours.Write([]byte("x")) }()
 	if _, err := theirs.Read(make([]byte, 1)); err != nil {
-		t.Errorf("a client of a is told %v before it was silent for long", err)
+		t.Errorf("client of a: %v after only two silent checks, want its connection kept", err)
 	}
 	b.checked(b.backends[0], errSilent)
 	if _, err := theirs.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("a client of a is told %v, want the end of its connection", err)
+		t.Errorf("client of a: %v, want the end of its connection", err)
 	}
 
-	// The last one keeps its clients: they have nowhere else to go.
+	// The last backend keeps its clients: no other is ready.
 	ours, theirs = net.Pipe()
 	b.backends[1].conns[ours] = struct{}{}
 	for range maxSilent {
@@ -83,12 +83,12 @@ func TestBalancerChoosesWhoIsReady(t *testing.T) {
 	}
 	go func() { _, _ = ours.Write([]byte("x")) }()
 	if _, err := theirs.Read(make([]byte, 1)); err != nil {
-		t.Errorf("a client of the last one is told %v, want its connection kept", err)
+		t.Errorf("client of the last backend: %v, want its connection kept", err)
 	}
 }
 
-// A server that accepts and says nothing is told from one that refuses, and from
-// one that is slow to say that it is ready.
+// Only a server that accepts without a TLS handshake is silent: not one that refuses connections,
+// and not one that is slow to answer.
 func TestReadiness(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts
 	if err != nil {
@@ -121,32 +121,31 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// Where none is ready, a client is kept waiting at the start of a cluster, and
-// refused at once later.
+// If no API server is ready, a client waits while the cluster starts, and is refused at once later.
 func TestBalancerIsPatientAtTheStartOnly(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
-	if err := l.Close(); err != nil { // nobody listens there
+	if err := l.Close(); err != nil { // connections are refused
 		t.Fatal(err)
 	}
 	b := newTestBalancer(address)
 	b.begun = true
 	if _, _, err := b.dial(t.Context()); err == nil {
-		t.Error("connected with nobody")
+		t.Error("dial succeeded without a backend")
 	}
 	b.begun = false
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := b.dial(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("a client who has gone is told %v, want that it was waiting", err)
+		t.Errorf("dial of a client that gave up: %v, want context.Canceled", err)
 	}
 }
 
-// TLS passes through to a real server, whatever the listener; when a server is
-// no longer ready, its clients reach the other.
+// TLS passes through to a real server on every listener. When a server is no longer ready, its
+// clients reach the other one.
 func TestBalance(t *testing.T) {
 	var notReady [2]atomic.Bool
 	var backends []string
@@ -159,7 +158,7 @@ func TestBalance(t *testing.T) {
 			}
 			_, _ = io.WriteString(w, string(rune('0'+i))) // the test reads it
 		}))
-		s.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that are cut
+		s.Config.ErrorLog = log.New(io.Discard, "", 0) // no errors of cut connections
 		s.StartTLS()
 		t.Cleanup(s.Close)
 		backends = append(backends, s.Listener.Addr().String())
@@ -178,7 +177,8 @@ func TestBalance(t *testing.T) {
 	go func() { ended <- balance(ctx, listeners, backends, roots, io.Discard) }()
 
 	get := func(l net.Listener) (string, error) {
-		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}}}
+		transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots}}
+		client := http.Client{Transport: transport}
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+l.Addr().String(), nil)
 		if err != nil {
 			return "", err
@@ -197,7 +197,7 @@ func TestBalance(t *testing.T) {
 		}
 	}
 	notReady[0].Store(true)
-	for inARow := 0; inARow < 4; { // the test's own time limit ends this
+	for inARow := 0; inARow < 4; { // the timeout of the test ends this
 		if body, err := get(listeners[0]); err != nil {
 			t.Fatal(err)
 		} else if body == "1" {
@@ -208,6 +208,6 @@ func TestBalance(t *testing.T) {
 	}
 	cancel()
 	if err := <-ended; err != nil {
-		t.Errorf("ends with %v", err)
+		t.Errorf("balance returned %v", err)
 	}
 }

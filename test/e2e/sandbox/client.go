@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// client talks to the sandbox's API server from the host.
+// client calls the sandbox's API server from the host.
 type client struct {
 	typed   *kubernetes.Clientset
 	dynamic *dynamic.DynamicClient
@@ -42,11 +42,11 @@ func newClient(kubeconfig string) (*client, error) {
 	config.WarningHandler = nil
 	typed, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("making a client: %w", err)
+		return nil, fmt.Errorf("create an API client: %w", err)
 	}
 	dyn, err := dynamic.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("making a client: %w", err)
+		return nil, fmt.Errorf("create an API client: %w", err)
 	}
 	return &client{typed, dyn}, nil
 }
@@ -57,12 +57,12 @@ func (c *client) readyz(ctx context.Context) error {
 	return c.typed.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 }
 
-// appliedAnnotation holds a hash of the object as it was applied last.
+// appliedAnnotation is a hash of the object as last applied.
 const appliedAnnotation = "sandbox.checkplan.dev/applied"
 
-// apply makes the objects so by server-side apply, in their order, except those
-// that it made before and that are still there. Where a webhook or the API
-// server does not answer yet, it tries again for a while, and says so to detail.
+// apply applies the objects in their order with server-side apply. It skips objects that it applied
+// before and that still exist. If a webhook or the API server does not answer yet, it retries for
+// some time and reports this to detail.
 func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured, detail func(string)) error {
 	var mapper meta.RESTMapper
 	ask := func() error {
@@ -71,12 +71,12 @@ func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured
 		return err
 	}
 	if err := poll(ctx, 30*time.Second, ask); err != nil {
-		return fmt.Errorf("asking the API server what it serves: %w", err)
+		return fmt.Errorf("discover the API of the API server: %w", err)
 	}
 	for _, o := range objects {
 		gvk := o.GroupVersionKind()
 		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-		if meta.IsNoMatchError(err) { // of a definition among the objects, perhaps
+		if meta.IsNoMatchError(err) { // its CustomResourceDefinition may be one of the objects
 			err = poll(ctx, 30*time.Second, func() error {
 				if err := ask(); err != nil {
 					return err
@@ -107,8 +107,8 @@ func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured
 
 		var final error
 		err = poll(ctx, time.Minute, func() error {
-			there, err := resource.Get(ctx, o.GetName(), metav1.GetOptions{})
-			if err == nil && there.GetAnnotations()[appliedAnnotation] == hash {
+			existing, err := resource.Get(ctx, o.GetName(), metav1.GetOptions{})
+			if err == nil && existing.GetAnnotations()[appliedAnnotation] == hash {
 				return nil
 			}
 			_, err = resource.Apply(ctx, o.GetName(), marked, metav1.ApplyOptions{FieldManager: "sandbox", Force: true})
@@ -128,18 +128,18 @@ func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured
 	return nil
 }
 
-// passing reports whether an error of a starting API server, or of a webhook
-// whose pod is not there, is worth another try.
+// passing reports whether it makes sense to retry after an error of a starting API server, or of a
+// webhook whose pod does not run yet.
 func passing(err error) bool {
 	var status apierrors.APIStatus
-	return !errors.As(err, &status) || // no answer at all
+	return !errors.As(err, &status) || // no answer
 		apierrors.IsInternalError(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsNotFound(err) // the namespaces of the system are made a moment after the API server is ready
+		apierrors.IsNotFound(err) // the system namespaces appear shortly after the API server is ready
 }
 
-// nodeReady returns nil where the node is Ready and was at or after since, else
-// why it is not.
+// nodeReady returns nil if the node is Ready and has reported at or after since, otherwise the
+// reason.
 func (c *client) nodeReady(ctx context.Context, name string, since time.Time) error {
 	n, err := c.typed.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -149,8 +149,8 @@ func (c *client) nodeReady(ctx context.Context, name string, since time.Time) er
 		if condition.Type != corev1.NodeReady {
 			continue
 		}
-		if condition.LastHeartbeatTime.Time.Before(since.Truncate(time.Second)) { // the API's times are whole seconds
-			return errors.New("the kubelet has not reported since it was started")
+		if condition.LastHeartbeatTime.Time.Before(since.Truncate(time.Second)) { // API times are whole seconds
+			return errors.New("the kubelet has not reported since it started")
 		}
 		if condition.Status == corev1.ConditionTrue {
 			return nil
@@ -160,15 +160,16 @@ func (c *client) nodeReady(ctx context.Context, name string, since time.Time) er
 	return errors.New("the kubelet has not reported")
 }
 
-// deploymentReady returns nil where the newest pods of a Deployment are
-// available, else what its pods say.
+// deploymentReady returns nil if the newest pods of a Deployment are available, otherwise the state
+// of its pods.
 func (c *client) deploymentReady(ctx context.Context, namespace, name string) error {
 	d, err := c.typed.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	s := d.Status
-	if s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == *d.Spec.Replicas && s.AvailableReplicas >= *d.Spec.Replicas {
+	if s.ObservedGeneration >= d.Generation &&
+		s.UpdatedReplicas == *d.Spec.Replicas && s.AvailableReplicas >= *d.Spec.Replicas {
 		return nil
 	}
 	pods, err := c.typed.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{
@@ -177,17 +178,17 @@ func (c *client) deploymentReady(ctx context.Context, namespace, name string) er
 	if err != nil {
 		return err
 	}
-	var said []string
+	var states []string
 	for _, p := range pods.Items {
-		said = append(said, podState(p))
+		states = append(states, podState(p))
 	}
-	if len(said) == 0 {
-		said = append(said, "no pods yet")
+	if len(states) == 0 {
+		states = append(states, "no pods yet")
 	}
-	return fmt.Errorf("Deployment %s/%s is not available: %s", namespace, name, strings.Join(said, "; "))
+	return fmt.Errorf("Deployment %s/%s is not available: %s", namespace, name, strings.Join(states, "; "))
 }
 
-// podReady returns nil where a pod is Ready, else what it says.
+// podReady returns nil if a pod is Ready, otherwise its state.
 func (c *client) podReady(ctx context.Context, namespace, name string) error {
 	p, err := c.typed.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -201,9 +202,9 @@ func (c *client) podReady(ctx context.Context, namespace, name string) error {
 	return errors.New(podState(*p))
 }
 
-// endpointOfService returns nil where the Service kubernetes leads to the API server
-// at an address, which each of them writes down for itself. Of two that do so at
-// once one is missing until the next time, ten seconds later.
+// endpointOfService returns nil if the Service kubernetes routes to the API server at an address.
+// Each API server writes its own endpoint. If two write at the same time, one endpoint is missing
+// until the next write, ten seconds later.
 func (c *client) endpointOfService(ctx context.Context, ip netip.Addr) error {
 	slice, err := c.typed.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil {
@@ -214,10 +215,10 @@ func (c *client) endpointOfService(ctx context.Context, ip netip.Addr) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the Service kubernetes does not lead to %s yet", ip)
+	return fmt.Errorf("the Service kubernetes has no endpoint %s yet", ip)
 }
 
-// podsReady returns what the pods of a namespace that are not Ready say.
+// podsReady returns nil if all pods of a namespace are Ready, otherwise the state of the others.
 func (c *client) podsReady(ctx context.Context, namespace string) error {
 	pods, err := c.typed.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -235,7 +236,7 @@ func (c *client) podsReady(ctx context.Context, namespace string) error {
 	return errors.Join(errs...)
 }
 
-// podState says in a few words why a pod is not ready.
+// podState describes in a few words why a pod is not ready.
 func podState(p corev1.Pod) string {
 	var words []string
 	for _, condition := range p.Status.Conditions {
@@ -246,11 +247,12 @@ func podState(p corev1.Pod) string {
 	for _, s := range p.Status.ContainerStatuses {
 		switch {
 		case s.State.Waiting != nil:
-			words = append(words, s.Name+" waits: "+s.State.Waiting.Reason+" "+s.State.Waiting.Message)
+			words = append(words, s.Name+" is waiting: "+s.State.Waiting.Reason+" "+s.State.Waiting.Message)
 		case s.State.Terminated != nil:
-			words = append(words, fmt.Sprintf("%s ended with %d: %s", s.Name, s.State.Terminated.ExitCode, s.State.Terminated.Reason))
+			words = append(words,
+				fmt.Sprintf("%s exited with %d: %s", s.Name, s.State.Terminated.ExitCode, s.State.Terminated.Reason))
 		case !s.Ready:
-			words = append(words, s.Name+" runs but is not ready")
+			words = append(words, s.Name+" is running but not ready")
 		}
 		if s.RestartCount > 0 {
 			words = append(words, fmt.Sprintf("restarted %d times", s.RestartCount))
@@ -259,7 +261,7 @@ func podState(p corev1.Pod) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s: %s", p.Name, p.Status.Phase, strings.Join(words, ", ")))
 }
 
-// tektonAnswers asks Tekton's webhook to admit a Task that is not kept.
+// tektonAnswers creates a Task with dry run: this calls Tekton's webhook.
 func (c *client) tektonAnswers(ctx context.Context) error {
 	var task unstructured.Unstructured
 	err := json.Unmarshal([]byte(`{

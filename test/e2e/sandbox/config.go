@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// The kubelet reports its state every statusSeconds and renews its lease four
-// times in leaseSeconds; a node silent for graceSeconds is NotReady. Kubernetes'
-// own defaults (10, 40 and 50) make every test of a stopped kubelet a minute long.
+// The kubelet reports its status every statusSeconds and renews its lease four times in
+// leaseSeconds. A node without a report for graceSeconds is NotReady. With the defaults of
+// Kubernetes (10, 40 and 50) each test of a stopped kubelet would take a minute.
 const (
 	statusSeconds = 4
 	leaseSeconds  = 16
@@ -26,17 +26,17 @@ const (
 	etcdMetricsPort  = 2381
 )
 
-// pkiDir is where the static pods find the sandbox's directory of certificates.
+// pkiDir is where static pods mount the sandbox's directory of certificates.
 const pkiDir = "/etc/kubernetes/pki/"
 
-// component is a process of a node: its name, which is its binary's and its log
-// file's, and its arguments without the name.
+// component is a process of a node: its name, which is also the name of its binary and log file,
+// and its arguments without the name.
 type component struct {
 	name string
 	args []string
 }
 
-// etcd is the node's member of etcd, with the flags that kubeadm gives it.
+// etcd returns the node's member of etcd, with the flags of kubeadm.
 func etcd(p plan, n nodePlan) component {
 	peer := func(n nodePlan) string { return "https://" + netip.AddrPortFrom(n.IPs[0], etcdPeerPort).String() }
 	var members []string
@@ -64,8 +64,8 @@ func etcdURL(ip netip.Addr) string {
 	return "https://" + netip.AddrPortFrom(ip, etcdPort).String()
 }
 
-// apiServer is the node's API server. As kubeadm's, it talks to its own node's
-// member of etcd.
+// apiServer returns the node's API server. As with kubeadm, it uses the etcd member of its own
+// node.
 func apiServer(p plan, n nodePlan) component {
 	return component{"kube-apiserver", []string{
 		"--advertise-address=" + n.IPs[0].String(),
@@ -105,7 +105,7 @@ func (d dirs) controllerManager(p plan) component {
 		"--authorization-kubeconfig=" + pki("kube-controller-manager.kubeconfig"),
 		"--bind-address=" + loopback(p.Family).String(),
 		"--leader-elect=false",
-		"--allocate-node-cidrs=false", // the plan has them
+		"--allocate-node-cidrs=false", // the plan allocates them
 		"--cluster-cidr=" + joined(p.PodNets),
 		"--service-cluster-ip-range=" + joined(p.ServiceNets),
 		"--root-ca-file=" + pki("ca.crt"),
@@ -114,7 +114,7 @@ func (d dirs) controllerManager(p plan) component {
 		"--use-service-account-credentials=true",
 		"--node-monitor-period=2s",
 		fmt.Sprintf("--node-monitor-grace-period=%ds", graceSeconds),
-		"--kube-api-qps=200", "--kube-api-burst=400", // garbage collection must not wait for its turn
+		"--kube-api-qps=200", "--kube-api-burst=400", // no throttling of garbage collection
 	}}
 }
 
@@ -146,7 +146,7 @@ func (d dirs) kubeProxy(n nodePlan) component {
 	return component{"kube-proxy", []string{"--config=" + d.file("nodes", n.Name, "kube-proxy.yaml")}}
 }
 
-// unspecified is the address on which a server listens for every family there is.
+// unspecified returns the address that listens on all IP families of the cluster.
 func unspecified(family string) string {
 	if family == "ipv4" {
 		return "0.0.0.0"
@@ -161,9 +161,9 @@ func loopback(family string) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
-// containerdConfig is the configuration of containerd in a node's own mount
-// namespace. restrict_oom_score_adj keeps runc from dying where the machine
-// lacks CAP_SYS_RESOURCE. The opt plugin would make /opt/containerd on the host.
+// containerdConfig returns the configuration of containerd in a node's own mount namespace.
+// restrict_oom_score_adj prevents errors of runc on machines without CAP_SYS_RESOURCE. The opt
+// plugin would create /opt/containerd on the host.
 func (d dirs) containerdConfig(n nodePlan, cniBinDir, snapshotter string) []byte {
 	return fmt.Appendf(nil, `version = 2
 root = "/var/lib/containerd"
@@ -202,9 +202,9 @@ disabled_plugins = [
 `, containerdSocket, image("pause"), cniBinDir, d.file("nodes", n.Name, "cni"), snapshotter)
 }
 
-// kubeletConfig is the node's KubeletConfiguration. What differs from
-// Kubernetes' defaults does so because several kubelets share one machine, whose
-// disk and cgroups none of them may manage, and cgroup v1 is allowed.
+// kubeletConfig returns the node's KubeletConfiguration. It differs from the defaults of Kubernetes
+// because several kubelets share one machine, and none of them may manage its disk and cgroups. It
+// also allows cgroup v1.
 func (d dirs) kubeletConfig(p plan, n nodePlan) []byte {
 	var dns strings.Builder
 	for _, ip := range p.dnsServiceIPs() {
@@ -212,9 +212,10 @@ func (d dirs) kubeletConfig(p plan, n nodePlan) []byte {
 	}
 	controlPlane := ""
 	if n.ControlPlane {
-		// The API server knows nothing of a static pod until the kubelet's next
-		// look at it where it was not ready for the first; by default a minute.
-		controlPlane = fmt.Sprintf("syncFrequency: 3s\nstaticPodPath: %s\nregisterWithTaints:\n- key: %s\n  effect: NoSchedule\n",
+		// If the API server was not ready when the kubelet started a static pod, the API server learns about
+		// the pod only at the next sync, by default after a minute.
+		controlPlane = fmt.Sprintf(
+			"syncFrequency: 3s\nstaticPodPath: %s\nregisterWithTaints:\n- key: %s\n  effect: NoSchedule\n",
 			d.staticPods(n), controlPlaneLabel)
 	}
 	return fmt.Appendf(nil, `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -262,8 +263,8 @@ registerNode: true
 		statusSeconds, leaseSeconds, controlPlane)
 }
 
-// kubeProxyConfig is the node's KubeProxyConfiguration. The conntrack settings
-// are the machine's, not the node's: zero leaves them alone.
+// kubeProxyConfig returns the node's KubeProxyConfiguration. The conntrack settings belong to the
+// machine, not to the node: zero does not change them.
 func (d dirs) kubeProxyConfig(p plan, n nodePlan) []byte {
 	return fmt.Appendf(nil, `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -286,8 +287,8 @@ conntrack:
 		netip.AddrPortFrom(loopback(p.Family), 10249))
 }
 
-// cniConfig is the node's network for pods: a bridge, and the node as gateway.
-// Nothing is masqueraded.
+// cniConfig returns the node's network for pods: a bridge with the node as gateway, without
+// masquerading.
 func cniConfig(n nodePlan) ([]byte, error) {
 	type subnet struct {
 		Subnet netip.Prefix `json:"subnet"`
@@ -311,14 +312,14 @@ func cniConfig(n nodePlan) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// fabricCommands, for `ip -batch` in the fabric's namespace, make the bridge
+// fabricCommands returns commands for `ip -batch` in the fabric's namespace: they create the bridge
 // that joins the nodes.
 func fabricCommands() string {
 	return "link add br0 type bridge\nlink set br0 mtu 1500 up\nlink set lo up\n"
 }
 
-// balancerCommands, for `ip -batch` in the fabric's namespace, give the balancer
-// its addresses and the way back to every node's pods. They can be given again.
+// balancerCommands returns commands for `ip -batch` in the fabric's namespace: they add the
+// balancer's addresses and routes to every node's pods. They can be repeated.
 func balancerCommands(p plan) string {
 	var b strings.Builder
 	for i, ip := range p.balancerIPs() {
@@ -338,7 +339,7 @@ func address(ip netip.Addr, net netip.Prefix, dev string) string {
 	return fmt.Sprintf("addr replace %s/%d dev %s%s\n", ip, net.Bits(), dev, nodad)
 }
 
-// podRoutes lead to a node's pods.
+// podRoutes returns commands that add routes to a node's pods.
 func podRoutes(n nodePlan, dev string) string {
 	routes := ""
 	for i, c := range n.PodCIDRs {
@@ -347,17 +348,16 @@ func podRoutes(n nodePlan, dev string) string {
 	return routes
 }
 
-// linkCommands, for `ip -batch` in the fabric's namespace, plug a node in whose
-// first process is pid.
+// linkCommands returns commands for `ip -batch` in the fabric's namespace: they connect a node,
+// whose first process is pid, to the bridge.
 func linkCommands(n nodePlan, pid int) string {
 	return fmt.Sprintf("link add name %[1]s mtu 1500 type veth peer name eth0 mtu 1500 netns %[2]d\n"+
 		"link set %[1]s master br0 up\n", n.Name, pid)
 }
 
-// nodeCommands, for `ip -batch` in the node's namespace, give it its addresses,
-// a route to every other node's pods, and one for services, which only lets
-// packets reach the place where kube-proxy turns them elsewhere. They can be
-// given again.
+// nodeCommands returns commands for `ip -batch` in the node's namespace. They add the node's
+// addresses, routes to the pods of every other node, and a route for Services: kube-proxy then
+// changes the destination of these packets. The commands can be repeated.
 func nodeCommands(p plan, n nodePlan) string {
 	var b strings.Builder
 	b.WriteString("link set lo up\nlink set eth0 up\n")

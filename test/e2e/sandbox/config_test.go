@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// golden compares with testdata/golden, or writes it where UPDATE=1.
+// golden compares got with a file in testdata/golden. UPDATE=1 writes the file.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", "golden", name)
@@ -23,10 +23,10 @@ func golden(t *testing.T, name, got string) {
 	}
 	want, err := os.ReadFile(file)
 	if err != nil {
-		t.Fatalf("%v: UPDATE=1 writes it", err)
+		t.Fatalf("%v: run with UPDATE=1 to write it", err)
 	}
 	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("%s differs (-want +got); UPDATE=1 rewrites it:\n%s", file, d)
+		t.Errorf("%s differs (-want +got); run with UPDATE=1 to rewrite it:\n%s", file, d)
 	}
 }
 
@@ -75,14 +75,14 @@ func TestConfigurationOfNodes(t *testing.T) {
 	}
 }
 
-// The kubelet must have time to report several times before it counts as gone,
-// or a busy machine would lose its nodes; and tests wait for that time.
+// The kubelet must have time for several reports before its node is NotReady, also on a busy
+// machine. Tests wait for that time.
 func TestNodeTimes(t *testing.T) {
 	if graceSeconds < 4*statusSeconds {
-		t.Errorf("a node is given up after %ds, fewer than four reports of one each %ds", graceSeconds, statusSeconds)
+		t.Errorf("a node is NotReady after %ds, before four reports of %ds each", graceSeconds, statusSeconds)
 	}
 	if graceSeconds < leaseSeconds {
-		t.Errorf("a node is given up after %ds, before its lease of %ds ends", graceSeconds, leaseSeconds)
+		t.Errorf("a node is NotReady after %ds, before its lease of %ds ends", graceSeconds, leaseSeconds)
 	}
 }
 

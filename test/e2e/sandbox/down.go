@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// stop ends a component: first it is asked, after five seconds it is made to.
+// stop ends a component with SIGTERM, and with SIGKILL after five seconds.
 func (d dirs) stop(node, comp string) error {
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		deadline := time.Now().Add(5 * time.Second)
@@ -32,13 +32,12 @@ func (d dirs) stop(node, comp string) error {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
-	return fmt.Errorf("stopping %s of %s: it does not end", comp, node)
+	return fmt.Errorf("stop %s of %s: it still runs after SIGKILL", comp, node)
 }
 
-// down ends everything that bears the sandbox's mark and removes its cgroups and
-// files. It needs no state file, so it cleans up after any accident. A node's
-// first process takes its whole node along: processes, mounts, interfaces and
-// nftables rules live in namespaces that end with it.
+// down kills all processes with the sandbox's mark and removes its cgroups and files. It needs no
+// state file, so it can clean up in every state. A node ends with its first process: its processes,
+// mounts, interfaces and nftables rules are in namespaces that end with it.
 func (d dirs) down(detail func(string)) error {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
@@ -50,12 +49,12 @@ func (d dirs) down(detail func(string)) error {
 			break
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("ending the sandbox's processes: these do not end: %v", left)
+			return fmt.Errorf("kill the sandbox's processes: these still run: %v", left)
 		}
 		detail(fmt.Sprintf("%d processes left", len(left)))
 		for _, pid := range left {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("ending process %d: %w", pid, err)
+				return fmt.Errorf("kill process %d: %w", pid, err)
 			}
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -65,13 +64,13 @@ func (d dirs) down(detail func(string)) error {
 		return err
 	}
 	if err := os.RemoveAll(d.state); err != nil {
-		return fmt.Errorf("removing the sandbox's files: %w", err)
+		return fmt.Errorf("remove the sandbox's files: %w", err)
 	}
 	return d.leftovers()
 }
 
-// remaining lists the marked processes. Containers have no mark: they end with
-// their node's first process.
+// remaining lists the marked processes. Containers have no mark: they end with their node's first
+// process.
 func (d dirs) remaining() ([]int, error) {
 	marked, err := d.marked()
 	if err != nil {
@@ -84,8 +83,8 @@ func (d dirs) remaining() ([]int, error) {
 	return pids, nil
 }
 
-// removeCgroups removes the sandbox's cgroups of every hierarchy, deepest first.
-// The kernel takes a moment to let go of one whose last process has ended.
+// removeCgroups removes the sandbox's cgroups in all hierarchies, deepest first. It retries: the
+// kernel needs a moment after the last process of a cgroup has exited.
 func (d dirs) removeCgroups(deadline time.Time) error {
 	for {
 		left, err := d.cgroups()
@@ -93,9 +92,9 @@ func (d dirs) removeCgroups(deadline time.Time) error {
 			return err
 		}
 		var busy error
-		for i := len(left) - 1; i >= 0; i-- { // WalkDir names parents first
+		for i := len(left) - 1; i >= 0; i-- { // WalkDir lists parents first
 			if err := syscall.Rmdir(left[i]); err != nil && !errors.Is(err, syscall.ENOENT) {
-				busy = fmt.Errorf("removing the cgroup %s: %w", left[i], err)
+				busy = fmt.Errorf("remove cgroup %s: %w", left[i], err)
 			}
 		}
 		if busy == nil {
@@ -108,8 +107,8 @@ func (d dirs) removeCgroups(deadline time.Time) error {
 	}
 }
 
-// cgroups lists the sandbox's cgroups, parents before children: its own, and
-// those that containerd made for containers which it still has on record.
+// cgroups lists the sandbox's cgroups, parents before children: its own, and those of containers
+// that containerd still has on record.
 func (d dirs) cgroups() ([]string, error) {
 	mounts, err := cgroupMounts()
 	if err != nil {
@@ -117,7 +116,7 @@ func (d dirs) cgroups() ([]string, error) {
 	}
 	names := []string{d.cgroup()}
 	for _, kind := range []string{"sandboxes", "containers"} {
-		// The pattern is well-formed. k8s.io is containerd's namespace of the kubelet's.
+		// Glob fails only for malformed patterns. k8s.io is the kubelet's namespace in containerd.
 		ids, _ := filepath.Glob(d.file("nodes", "*", "containerd", "io.containerd.grpc.v1.cri", kind, "*"))
 		for _, id := range ids {
 			names = append(names, filepath.Join("k8s.io", filepath.Base(id)))
@@ -143,7 +142,7 @@ func (d dirs) cgroups() ([]string, error) {
 	return found, nil
 }
 
-// leftovers is an error that names whatever of the sandbox is still there.
+// leftovers returns an error that lists everything of the sandbox that still exists.
 func (d dirs) leftovers() error {
 	var left []string
 	processes, err := d.marked()
@@ -164,7 +163,7 @@ func (d dirs) leftovers() error {
 	if err != nil {
 		return fmt.Errorf("listing mounts: %w", err)
 	}
-	defer mounts.Close() // only read
+	defer mounts.Close() // read only
 	for lines := bufio.NewScanner(mounts); lines.Scan(); {
 		if fields := strings.Fields(lines.Text()); len(fields) > 1 && strings.HasPrefix(fields[1], d.state+"/") {
 			left = append(left, "mount "+fields[1])
@@ -174,7 +173,7 @@ func (d dirs) leftovers() error {
 		left = append(left, "files in "+d.state)
 	}
 	if len(left) > 0 {
-		return fmt.Errorf("the sandbox left behind:\n  - %s", strings.Join(left, "\n  - "))
+		return fmt.Errorf("take the sandbox down: these still exist:\n  - %s", strings.Join(left, "\n  - "))
 	}
 	return nil
 }

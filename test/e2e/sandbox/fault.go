@@ -26,21 +26,21 @@ import (
 	"github.com/checkplan/checkplan/test/e2e/sandbox/fault"
 )
 
-// componentFault is a fault of a node's own components, or of pods. Faults of
-// packets are those of package fault.
+// componentFault is a fault of a node's components or of pods. Package fault has the faults of
+// packets.
 type componentFault struct {
-	Node string `json:"node,omitempty"` // empty: silent pods of every node
-	// Stopped is the component that does not run; see stoppable.
+	Node string `json:"node,omitempty"` // empty: pods of all nodes, only with Silent
+	// Stopped is the component that the fault stops; see stoppable.
 	Stopped string `json:"stopped,omitempty"`
-	// ServiceRules says that kube-proxy's nftables are deleted too; they stay so
-	// only while kube-proxy is stopped.
+	// ServiceRules deletes the nftables tables of kube-proxy too. They stay deleted only while
+	// kube-proxy is stopped.
 	ServiceRules bool `json:"serviceRules,omitempty"`
-	// Silent is a static pod's component, or NAMESPACE/POD, whose processes are
-	// held: the kernel accepts connections for them, and nobody answers.
+	// Silent is the component of a static pod, or NAMESPACE/POD, whose processes are stopped with
+	// SIGSTOP: the kernel accepts their connections, but no process answers.
 	Silent string `json:"silent,omitempty"`
 }
 
-// id names the fault for `fault clear`. There is one of each component and node.
+// id is the argument of `fault clear`. Each component of a node has at most one fault.
 func (f componentFault) id() string {
 	if f.Silent != "" {
 		return strings.TrimSuffix("silence/"+f.Silent+"/"+f.Node, "/")
@@ -48,7 +48,7 @@ func (f componentFault) id() string {
 	return f.Stopped + "/" + f.Node
 }
 
-// String is the arguments of `fault add` that make the fault.
+// String returns the arguments of `fault add` that make the fault.
 func (f componentFault) String() string {
 	what := "stop " + f.Stopped
 	switch {
@@ -66,25 +66,25 @@ func (f componentFault) String() string {
 // stoppable lists the components that a fault can stop.
 func stoppable() []string { return append([]string{"kubelet", "kube-proxy"}, staticComponents()...) }
 
-const componentFaultUsage = `stop COMPONENT --node NODE            kubelet, kube-proxy, etcd or kube-apiserver of NODE
-                                      does not run
+const componentFaultUsage = `stop COMPONENT --node NODE            stop kubelet, kube-proxy, etcd or kube-apiserver of NODE
 restart COMPONENT --node NODE [--for D]
                                       stop it, wait for D (5s), start it again, and print
-                                      when it was down, up and ready; nothing to clear
-silence COMPONENT --node NODE         etcd or kube-apiserver of NODE is held: connections
-                                      are accepted, and nobody answers
-silence NAMESPACE/POD [--node NODE]   so are the pods of this name, or of this Deployment,
-                                      on NODE or on every node
-delete-service-rules --node NODE      kube-proxy of NODE is stopped and its nftables are deleted
+                                      when it was down, up and ready; no clear is needed
+silence COMPONENT --node NODE         etcd or kube-apiserver of NODE accepts connections,
+                                      but does not answer
+silence NAMESPACE/POD [--node NODE]   the same for pods of this name or of this Deployment,
+                                      on NODE or on all nodes
+delete-service-rules --node NODE      stop kube-proxy of NODE and delete its nftables tables
 `
 
-// isComponentFault tells the arguments of this file's faults from package fault's.
+// isComponentFault reports whether arguments are those of a fault in this file, not in package
+// fault.
 func isComponentFault(args []string) bool {
 	return len(args) > 0 && slices.Contains([]string{"stop", "restart", "silence", "delete-service-rules"}, args[0])
 }
 
-// parseComponentFault reads the arguments of `fault add`, naming every problem.
-// restart is how long the component is to be down, nil where the fault stays.
+// parseComponentFault parses the arguments of `fault add`. The error lists every problem. restart
+// is how long the component stays down, nil if the fault stays until it is cleared.
 func parseComponentFault(p plan, args []string) (f componentFault, restart *time.Duration, err error) {
 	kind, args := args[0], args[1:]
 	var errs []error
@@ -96,7 +96,7 @@ func parseComponentFault(p plan, args []string) (f componentFault, restart *time
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&f.Node, "node", "", "")
 	var names []string
-	static := false // what runs on control planes only
+	static := false // runs on control planes only
 	for _, n := range p.Nodes {
 		names = append(names, n.Name)
 	}
@@ -114,9 +114,10 @@ func parseComponentFault(p plan, args []string) (f componentFault, restart *time
 		f.Silent = what
 		namespace, pod, isPod := strings.Cut(what, "/")
 		pods, static = isPod, !isPod
-		if isPod && (namespace == "" || pod == "" || strings.ContainsAny(what, "*?[_ \\") || strings.Contains(pod, "/")) ||
-			!isPod && !slices.Contains(staticComponents(), what) {
-			errs = append(errs, fmt.Errorf("silence %q: must be one of %s, or NAMESPACE/POD", what, strings.Join(staticComponents(), ", ")))
+		badPod := namespace == "" || pod == "" || strings.ContainsAny(what, "*?[_ \\") || strings.Contains(pod, "/")
+		if isPod && badPod || !isPod && !slices.Contains(staticComponents(), what) {
+			errs = append(errs,
+				fmt.Errorf("silence %q: must be one of %s, or NAMESPACE/POD", what, strings.Join(staticComponents(), ", ")))
 		}
 	default:
 		f.Stopped, f.ServiceRules = "kube-proxy", true
@@ -147,8 +148,7 @@ func parseComponentFault(p plan, args []string) (f componentFault, restart *time
 
 func (d dirs) componentFaultsFile() string { return d.file("faults", "components.json") }
 
-// componentFaults lists the active faults of components, in the order in which
-// they were added.
+// componentFaults returns the active faults of components, in the order in which they were added.
 func (d dirs) componentFaults() ([]componentFault, error) {
 	b, err := os.ReadFile(d.componentFaultsFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -175,7 +175,7 @@ func (d dirs) writeComponentFaults(faults []componentFault) error {
 	return nil
 }
 
-// stoppedByFault reports whether a component is meant not to run.
+// stoppedByFault reports whether a fault stops a component.
 func (d dirs) stoppedByFault(node, comp string) (bool, error) {
 	faults, err := d.componentFaults()
 	return slices.ContainsFunc(faults, func(f componentFault) bool {
@@ -183,17 +183,17 @@ func (d dirs) stoppedByFault(node, comp string) (bool, error) {
 	}), err
 }
 
-// node is a node of the plan.
+// node returns a node of the plan.
 func (c *cluster) node(name string) (nodePlan, error) {
 	i := slices.IndexFunc(c.Nodes, func(n nodePlan) bool { return n.Name == name })
 	if i < 0 {
-		return nodePlan{}, fmt.Errorf("there is no node %s", name)
+		return nodePlan{}, fmt.Errorf("unknown node %s: want one of %s", name, strings.Join(c.names(), ", "))
 	}
 	return c.Nodes[i], nil
 }
 
-// addComponentFault records the fault before it acts, so that `up` does not
-// repair it and `clear` finds it whatever happens in between.
+// addComponentFault records the fault before it acts: `up` then does not repair it, and `clear`
+// finds it also after an interruption.
 func (c *cluster) addComponentFault(ctx context.Context, f componentFault) error {
 	faults, err := c.componentFaults()
 	if err != nil {
@@ -207,7 +207,7 @@ func (c *cluster) addComponentFault(ctx context.Context, f componentFault) error
 	case f.Silent != "":
 		pids, err := c.processesOf(f)
 		if err == nil && len(pids) == 0 {
-			err = fmt.Errorf("%s: there is no such process", f)
+			err = fmt.Errorf("%s: no such process runs: see `sandbox status`", f)
 		}
 		if err == nil {
 			err = signalAll(pids, syscall.SIGSTOP)
@@ -215,7 +215,7 @@ func (c *cluster) addComponentFault(ctx context.Context, f componentFault) error
 		if err != nil {
 			return errors.Join(err, c.writeComponentFaults(faults))
 		}
-		c.progress.printf("%s: %d processes held since %s", f, len(pids), timestamp(time.Now()))
+		c.progress.printf("%s: %d processes stopped since %s", f, len(pids), timestamp(time.Now()))
 		return nil
 	case slices.Contains(staticComponents(), f.Stopped):
 		return c.stopStaticPod(ctx, f.Node, f.Stopped)
@@ -231,19 +231,19 @@ func (c *cluster) addComponentFault(ctx context.Context, f componentFault) error
 		return err
 	}
 	for _, family := range []string{"ip", "ip6"} {
-		// Adding first makes deleting succeed where the family has no table.
+		// delete fails without a table, so add the table first.
 		cmd := exec.CommandContext(ctx, "nsenter", "--net="+netNS(pid), "--", "nft",
 			fmt.Sprintf("add table %[1]s kube-proxy; delete table %[1]s kube-proxy", family))
 		cmd.Env = []string{"PATH=" + searchPath}
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("deleting the service rules of %s: %w: %s", f.Node, err, strings.TrimSpace(string(out)))
+			return fmt.Errorf("delete the service rules of %s: %w: %s", f.Node, err, strings.TrimSpace(string(out)))
 		}
 	}
 	return nil
 }
 
-// clearComponentFaults starts again what these faults, or all if no id is given,
-// have stopped. kube-proxy makes its rules anew when it starts.
+// clearComponentFaults clears the faults with these IDs, or all faults without IDs: it starts what
+// they stopped. kube-proxy writes its rules again when it starts.
 func (c *cluster) clearComponentFaults(ctx context.Context, ids ...string) ([]componentFault, error) {
 	faults, err := c.componentFaults()
 	if err != nil {
@@ -270,8 +270,8 @@ func (c *cluster) clearComponentFaults(ctx context.Context, ids ...string) ([]co
 	return cleared, errors.Join(errs...)
 }
 
-// endComponentFault starts again what a fault has stopped, or lets go what it
-// holds. Processes that were started since the fault are none the worse for it.
+// endComponentFault starts or continues what a fault stopped. It has no effect on processes that
+// started after the fault.
 func (c *cluster) endComponentFault(ctx context.Context, f componentFault) error {
 	if f.Silent != "" {
 		pids, err := c.processesOf(f)
@@ -281,12 +281,12 @@ func (c *cluster) endComponentFault(ctx context.Context, f componentFault) error
 		if err := signalAll(pids, syscall.SIGCONT); err != nil {
 			return err
 		}
-		c.progress.printf("%s: %d processes go on since %s", f, len(pids), timestamp(time.Now()))
+		c.progress.printf("%s: %d processes continue since %s", f, len(pids), timestamp(time.Now()))
 		return nil
 	}
 	n, err := c.node(f.Node)
 	if err != nil {
-		return fmt.Errorf("clearing %s: %w", f, err)
+		return fmt.Errorf("clear fault %s: %w", f, err)
 	}
 	switch f.Stopped {
 	case "kubelet":
@@ -297,7 +297,7 @@ func (c *cluster) endComponentFault(ctx context.Context, f componentFault) error
 	return c.startStaticPod(ctx, n, f.Stopped)
 }
 
-// processesOf lists the processes that a fault keeps silent.
+// processesOf returns the processes that a fault silences.
 func (c *cluster) processesOf(f componentFault) ([]int, error) {
 	namespace, pod, isPod := strings.Cut(f.Silent, "/")
 	if !isPod {
@@ -311,11 +311,12 @@ func (c *cluster) processesOf(f componentFault) ([]int, error) {
 	if node == "" {
 		node = "*"
 	}
-	// POD-LOG/NAMESPACE_POD_UID and PODS/UID are the kubelet's layout. No API
-	// server is asked: it may be silent too.
+	// pods-log/NAMESPACE_POD_UID and pods/UID are the layout of the kubelet. Do not ask the API
+	// server: it may be silent too.
 	var dirs []string
 	for _, name := range []string{pod, pod + "-*"} {
-		found, _ := filepath.Glob(c.file("nodes", node, "pods-log", namespace+"_"+name+"_*")) // the pattern is well-formed
+		// Glob fails only for malformed patterns.
+		found, _ := filepath.Glob(c.file("nodes", node, "pods-log", namespace+"_"+name+"_*"))
 		for _, dir := range found {
 			uid := dir[strings.LastIndex(dir, "_")+1:]
 			nodeDir := filepath.Dir(filepath.Dir(dir))
@@ -325,8 +326,8 @@ func (c *cluster) processesOf(f componentFault) ([]int, error) {
 	return processesOfPods(dirs)
 }
 
-// processesOfPods lists the processes of the pods with these directories, the
-// heads of whose paths depend on the file system.
+// processesOfPods returns the processes of the pods with these directories. It compares only the
+// ends of paths, because the beginning depends on the file system.
 func processesOfPods(dirs []string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -346,54 +347,53 @@ func processesOfPods(dirs []string) ([]int, error) {
 	return found, nil
 }
 
-// podDirectory is the kubelet's directory of the pod that a process is of, as
-// the root of the file system has it. Every container of a pod has a mount of a
-// file in it at /dev/termination-log.
+// podDirectory returns the kubelet's directory of the pod of a process, as a path in the root of
+// its file system. Every container mounts a file of this directory at /dev/termination-log.
 func podDirectory(pid int) (string, error) {
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	if err != nil {
 		return "", fmt.Errorf("process %d: %w", pid, err)
 	}
 	for line := range strings.Lines(string(mounts)) {
-		fields := strings.Fields(line) // proc_pid_mountinfo(5): 3 is the root of the mount, 4 its place
+		fields := strings.Fields(line) // proc_pid_mountinfo(5): 3 is the root of the mount, 4 the mount point
 		if len(fields) > 4 && fields[4] == "/dev/termination-log" {
 			dir, _, _ := strings.Cut(fields[3], "/containers/")
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("process %d is of no pod", pid)
+	return "", fmt.Errorf("process %d does not belong to a pod", pid)
 }
 
 func signalAll(pids []int, signal syscall.Signal) error {
 	var errs []error
 	for _, pid := range pids {
 		if err := syscall.Kill(pid, signal); err != nil {
-			errs = append(errs, fmt.Errorf("sending signal %s to process %d: %w", signal, pid, err))
+			errs = append(errs, fmt.Errorf("send signal %s to process %d: %w", signal, pid, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// timestamp is how times are printed: tests compare them with what they record.
+// timestamp formats times for output. Tests compare them with the times that they record.
 func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
-// restart stops a component for a while and starts it again. Interrupted, it
-// leaves a fault that can be cleared.
+// restart stops a component for a time and starts it again. If it is interrupted, the fault stays
+// and can be cleared.
 func (c *cluster) restart(ctx context.Context, f componentFault, down time.Duration) error {
 	if err := c.addComponentFault(ctx, f); err != nil {
 		return err
 	}
 	select {
 	case <-ctx.Done():
-		return fmt.Errorf("interrupted: %s stays until it is cleared", f.id())
+		return fmt.Errorf("interrupted: the fault stays: run `sandbox fault clear %s`", f.id())
 	case <-time.After(down):
 	}
 	_, err := c.clearComponentFaults(ctx, f.id())
 	return err
 }
 
-// faultNodes are the nodes as package fault knows them, the balancer, which is no
-// node but has addresses of its own, and the further networks.
+// faultNodes returns the nodes for package fault, and also the balancer, which has addresses of its
+// own, and the additional networks.
 func (c *cluster) faultNodes() ([]fault.Node, error) {
 	var nodes []fault.Node
 	add := func(process, name, uplink string, ips []netip.Addr, pods []netip.Prefix) error {
@@ -444,9 +444,10 @@ func faultCommand(f *flags) *cobra.Command {
 func faultAddCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "add KIND [FLAGS]",
-		Short: "Add one fault and print its id; those that are there stay",
-		Long: "Add one fault and print its id; those that are there stay.\n\n" + componentFaultUsage + "\n" + fault.Usage +
-			"\nThe nodes are those of `sandbox status`, and " + balancerName + ", the control plane's endpoint;\nnetworks are those of `sandbox up --with multus`: br10, br20.\n",
+		Short: "Add a fault and print its ID; other faults stay",
+		Long: "Add a fault and print its ID; other faults stay.\n\n" + componentFaultUsage + "\n" + fault.Usage +
+			"\nThe nodes are those of `sandbox status`, and " + balancerName + ", the control plane's endpoint;\n" +
+			"networks are those of `sandbox up --with multus`: br10, br20.\n",
 		DisableFlagParsing: true, // each kind has its own flags
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var packets fault.Fault
@@ -455,7 +456,7 @@ func faultAddCommand(f *flags) *cobra.Command {
 				if packets, err = fault.Parse(args); errors.Is(err, flag.ErrHelp) {
 					return cmd.Help()
 				} else if err != nil {
-					return usageError{fmt.Errorf("%w\n`sandbox fault add --help` lists them", err)}
+					return usageError{fmt.Errorf("%w\nrun `sandbox fault add --help` for the kinds of faults", err)}
 				}
 			}
 			c, unlock, err := f.lockedCluster(cmd.ErrOrStderr())
@@ -481,9 +482,9 @@ func faultAddCommand(f *flags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// A delay's process inherits the mark, so that down finds it.
+			// The process of a delay inherits the mark: `sandbox down` finds it by the mark.
 			if err := os.Setenv(markVariable, c.mark(fabric, fault.HoldVerb)); err != nil {
-				return fmt.Errorf("marking the fault's process: %w", err)
+				return fmt.Errorf("set %s for the process of a delay: %w", markVariable, err)
 			}
 			id, err := fault.Add(cmd.Context(), c.faultsDir(), nodes, packets)
 			if err != nil {
@@ -498,7 +499,7 @@ func faultAddCommand(f *flags) *cobra.Command {
 func faultListCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the faults, each with its id, its state and the arguments that add it",
+		Short: "List the faults with ID, status and the arguments that add them",
 		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := f.cluster(cmd.ErrOrStderr())
@@ -528,7 +529,7 @@ func faultListCommand(f *flags) *cobra.Command {
 func faultClearCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "clear [ID...]",
-		Short: "End these faults, or all of them, and print which",
+		Short: "Clear these faults, or all, and print them",
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			c, unlock, err := f.lockedCluster(cmd.ErrOrStderr())
 			if err != nil {
@@ -540,8 +541,8 @@ func faultClearCommand(f *flags) *cobra.Command {
 	}
 }
 
-// clearFaults clears what it can and reports every problem. Ids of components
-// have a slash, ids of packet faults are numbers.
+// clearFaults clears all faults that it can and reports every problem. IDs of component faults
+// contain a slash, IDs of packet faults are numbers.
 func (c *cluster) clearFaults(ctx context.Context, out io.Writer, ids []string) error {
 	var componentIDs, packetIDs []string
 	for _, id := range ids {
@@ -573,7 +574,7 @@ func (c *cluster) clearFaults(ctx context.Context, out io.Writer, ids []string) 
 	return errors.Join(errs...)
 }
 
-// faultHoldCommand is the process of a delay.
+// faultHoldCommand runs the process of a delay.
 func faultHoldCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: fault.HoldVerb, Hidden: true, Args: cobra.ArbitraryArgs,

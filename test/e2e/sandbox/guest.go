@@ -23,31 +23,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guestPackages are the Debian packages that the guests are made of, beside bash
-// and libraries. Of what they depend on nothing is taken but the kernel.
+// guestPackages are the Debian packages in the guests, besides bash and libraries. Of their
+// dependencies only the kernel is included.
 var guestPackages = []string{"linux-image-cloud-amd64", "busybox-static", "iputils-ping", "isolinux", "syslinux-common"}
 
-// guestModules are the kernel's modules that guest/init loads.
+// guestModules are the kernel modules that guest/init loads, in this order.
 var guestModules = []string{
 	"virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_blk",
 	"failover", "net_failover", "virtio_net", "cdrom", "isofs", "evdev", "button",
 }
 
-// kvmTime is how long a guest may take to boot on /dev/kvm; it takes a second or
-// two where that works.
+// kvmTime is how long a guest may take to boot on /dev/kvm. It takes a second or two if /dev/kvm
+// works.
 const kvmTime = 12 * time.Second
 
-// buildGuests makes the images of guests, and tries whether one boots on /dev/kvm.
-// root has the programs of launcherPackages; it is as before afterwards.
+// buildGuests builds the guest images and tests whether a guest boots on /dev/kvm. root contains
+// the programs of launcherPackages; buildGuests does not change it.
 func buildGuests(ctx context.Context, dir, root string, detail func(string)) error {
 	detail("downloading the guests' packages")
 	cache, from := filepath.Join(dir, "guest-packages"), filepath.Join(dir, "guest-root")
 	if err := download(ctx, cache, guestPackages); err != nil {
 		return err
 	}
-	detail("making guests")
+	detail("building guests")
 	if err := os.MkdirAll(from, 0o755); err != nil {
-		return fmt.Errorf("unpacking the guests' packages: %w", err)
+		return fmt.Errorf("unpack the guests' packages: %w", err)
 	}
 	for _, p := range append([]string{"linux-image-[0-9]"}, guestPackages[1:]...) {
 		found, err := filepath.Glob(filepath.Join(cache, "archives", p+"*.deb"))
@@ -55,7 +55,7 @@ func buildGuests(ctx context.Context, dir, root string, detail func(string)) err
 			return err
 		}
 		if len(found) != 1 {
-			return fmt.Errorf("unpacking the guests' packages: %d packages %s, must be one: %q", len(found), p, found)
+			return fmt.Errorf("unpack the guests' packages: %d packages match %s, want one: %q", len(found), p, found)
 		}
 		if err := unpack(ctx, found[0], from); err != nil {
 			return err
@@ -63,23 +63,23 @@ func buildGuests(ctx context.Context, dir, root string, detail func(string)) err
 	}
 	kernels, err := filepath.Glob(filepath.Join(from, "boot", "vmlinuz-*"))
 	if err != nil || len(kernels) != 1 {
-		return fmt.Errorf("making guests: the kernels %q, must be one: %w", kernels, err)
+		return fmt.Errorf("build guests: want one kernel, found %q: %w", kernels, err)
 	}
 	kernel, err := os.ReadFile(kernels[0])
 	if err != nil {
-		return fmt.Errorf("making guests: %w", err)
+		return fmt.Errorf("build guests: %w", err)
 	}
 
 	images := map[name.Tag]v1.Image{}
 	for _, variant := range []string{"guest", "guest-noping"} {
 		initrd, err := guestInitrd(ctx, filepath.Join(dir, variant), from, root, variant == "guest")
 		if err != nil {
-			return fmt.Errorf("making the root of %s: %w", variant, err)
+			return fmt.Errorf("build the root of %s: %w", variant, err)
 		}
-		work := filepath.Join(root, "guest") // seen from inside of root, as /guest
+		work := filepath.Join(root, "guest") // /guest inside root
 		for name, content := range map[string][]byte{"iso/boot/vmlinuz": kernel, "iso/boot/initrd": initrd} {
 			if err := writeFile(filepath.Join(work, name), content, 0o644); err != nil {
-				return fmt.Errorf("making the disk of %s: %w", variant, err)
+				return fmt.Errorf("build the disk of %s: %w", variant, err)
 			}
 		}
 		if variant == "guest" {
@@ -87,15 +87,16 @@ func buildGuests(ctx context.Context, dir, root string, detail func(string)) err
 			if err != nil {
 				return err
 			}
-			if err := writeFile(filepath.Join(dir, "emulated"), []byte(strconv.FormatBool(slow)+"\n"), 0o644); err != nil {
+			text := strconv.FormatBool(slow) + "\n"
+			if err := writeFile(filepath.Join(dir, "emulated"), []byte(text), 0o644); err != nil {
 				return err
 			}
 		}
 		disk, err := guestDisk(ctx, root, from)
 		if err != nil {
-			return fmt.Errorf("making the disk of %s: %w", variant, err)
+			return fmt.Errorf("build the disk of %s: %w", variant, err)
 		}
-		// Under /disk KubeVirt looks for it; kernel and initrd are for kernelBoot.
+		// KubeVirt uses the disk in /disk; kernelBoot uses kernel and initrd.
 		layer, err := fileLayer([]file{
 			{path: "disk/guest.iso", mode: 0o444, owner: 107, content: disk},
 			{path: "boot/vmlinuz", mode: 0o444, owner: 107, content: kernel},
@@ -128,21 +129,22 @@ func buildGuests(ctx context.Context, dir, root string, detail func(string)) err
 	return nil
 }
 
-// guestInitrd makes the root of a guest in tree, and packs it. Without ping there
-// is none of iputils nor of busybox.
+// guestInitrd builds the root of a guest in tree, and returns it as an initramfs. Without ping, it
+// contains neither the ping of iputils nor that of busybox.
 func guestInitrd(ctx context.Context, tree, from, root string, ping bool) ([]byte, error) {
-	m := mounter{} // it does one thing after another, not only mounts
+	m := mounter{} // used for all steps, not only mounts
 	for _, dir := range []string{
 		"bin", "lib/modules", "lib64", "dev", "proc", "sys", "mnt", "run", "tmp", "home/debian", "usr/share/udhcpc",
 	} {
 		m.mkdir(filepath.Join(tree, dir))
 	}
-	for link, target := range map[string]string{"sbin": "bin", "usr/bin": "../bin", "usr/sbin": "../bin", "bin/sh": "bash"} {
-		m.do("linking", os.Symlink(target, filepath.Join(tree, link)))
+	links := map[string]string{"sbin": "bin", "usr/bin": "../bin", "usr/sbin": "../bin", "bin/sh": "bash"}
+	for link, target := range links {
+		m.do("link", os.Symlink(target, filepath.Join(tree, link)))
 	}
 	m.do("chmod", os.Chmod(filepath.Join(tree, "tmp"), 0o1777))
 	m.do("chown", os.Chown(filepath.Join(tree, "home/debian"), 1000, 1000))
-	m.do("making /dev/console", unix.Mknod(filepath.Join(tree, "dev/console"), unix.S_IFCHR|0o600, int(unix.Mkdev(5, 1))))
+	m.do("create /dev/console", unix.Mknod(filepath.Join(tree, "dev/console"), unix.S_IFCHR|0o600, int(unix.Mkdev(5, 1))))
 	copies := map[string]string{"bin/bash": filepath.Join(root, "usr/bin/bash")}
 	if ping {
 		copies["bin/ping"] = filepath.Join(from, "bin/ping")
@@ -153,22 +155,22 @@ func guestInitrd(ctx context.Context, tree, from, root string, ping bool) ([]byt
 		}
 	}
 
-	// Under another name than its own, busybox is none to be asked for applets by
-	// name, such as ping.
+	// Under a name other than busybox, the binary runs only the applets that are linked to it, and
+	// not for example `busybox ping`.
 	busybox, multicall := filepath.Join(from, "bin/busybox"), "busybox"
 	if !ping {
 		multicall = "multicall"
 	}
 	list, err := exec.CommandContext(ctx, busybox, "--list").Output()
 	if err != nil {
-		return nil, fmt.Errorf("asking busybox what it has: %w", withStderr(err))
+		return nil, fmt.Errorf("list the applets of busybox: %w", withStderr(err))
 	}
 	content, err := os.ReadFile(busybox)
 	if err != nil {
 		return nil, err
 	}
-	m.do("writing busybox", os.WriteFile(filepath.Join(tree, "bin", multicall), content, 0o755))
-	m.do("chmod", os.Chmod(filepath.Join(tree, "bin", multicall), 0o755|fs.ModeSetuid)) // for its ping
+	m.do("write busybox", os.WriteFile(filepath.Join(tree, "bin", multicall), content, 0o755))
+	m.do("chmod", os.Chmod(filepath.Join(tree, "bin", multicall), 0o755|fs.ModeSetuid)) // busybox ping needs it
 	for applet := range strings.FieldsSeq(string(list)) {
 		if strings.HasPrefix(applet, "ping") && (!ping || applet == "ping") || applet == "busybox" {
 			continue
@@ -191,21 +193,23 @@ func guestInitrd(ctx context.Context, tree, from, root string, ping bool) ([]byt
 	for _, module := range guestModules {
 		content, err := os.ReadFile(modules[module])
 		if err != nil {
-			return nil, fmt.Errorf("the kernel's module %s: %w", module, err)
+			return nil, fmt.Errorf("read kernel module %s: %w", module, err)
 		}
-		m.do("copying modules", os.WriteFile(filepath.Join(tree, "lib/modules", module+".ko"), content, 0o644))
+		m.do("copy modules", os.WriteFile(filepath.Join(tree, "lib/modules", module+".ko"), content, 0o644))
 	}
-	m.do("listing modules", os.WriteFile(filepath.Join(tree, "lib/modules/list"), []byte(strings.Join(guestModules, "\n")+"\n"), 0o644))
+	moduleList := []byte(strings.Join(guestModules, "\n") + "\n")
+	m.do("write the list of modules", os.WriteFile(filepath.Join(tree, "lib/modules/list"), moduleList, 0o644))
 
 	for path, mode := range map[string]fs.FileMode{
-		"init": 0o755, "bin/cloud-data": 0o755, "bin/network-data": 0o755, "usr/share/udhcpc/default.script": 0o755, "etc/acpi/PWRF/00000080": 0o755,
+		"init": 0o755, "bin/cloud-data": 0o755, "bin/network-data": 0o755,
+		"usr/share/udhcpc/default.script": 0o755, "etc/acpi/PWRF/00000080": 0o755,
 		"etc/inittab": 0o644, "etc/profile": 0o644, "etc/passwd": 0o644, "etc/group": 0o644,
 	} {
 		content, err := guestFiles.ReadFile(filepath.Join("guest", path))
 		if err != nil {
 			return nil, err
 		}
-		m.do("writing "+path, writeFile(filepath.Join(tree, path), content, mode))
+		m.do("write "+path, writeFile(filepath.Join(tree, path), content, mode))
 	}
 	if m.err != nil {
 		return nil, m.err
@@ -215,7 +219,7 @@ func guestInitrd(ctx context.Context, tree, from, root string, ping bool) ([]byt
 	pack.Dir = tree
 	cpio, err := pack.Output()
 	if err != nil {
-		return nil, fmt.Errorf("packing it: %w", withStderr(err))
+		return nil, fmt.Errorf("run cpio: %w", withStderr(err))
 	}
 	var b bytes.Buffer
 	zip := gzip.NewWriter(&b)
@@ -228,7 +232,7 @@ func guestInitrd(ctx context.Context, tree, from, root string, ping bool) ([]byt
 	return b.Bytes(), nil
 }
 
-// copyProgram copies a program and, from root to tree, the libraries that it loads.
+// copyProgram copies a program, and the libraries that it loads from root to tree.
 func copyProgram(to, program, tree, root string) error {
 	content, err := os.ReadFile(program)
 	if err != nil {
@@ -241,11 +245,11 @@ func copyProgram(to, program, tree, root string) error {
 	loader := "lib64/ld-linux-x86-64.so.2"
 	binary, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {
-		return fmt.Errorf("looking for the libraries of %s: %w", program, err)
+		return fmt.Errorf("find the libraries of %s: %w", program, err)
 	}
 	needed, err := binary.ImportedLibraries()
 	if err != nil {
-		return fmt.Errorf("looking for the libraries of %s: %w", program, err)
+		return fmt.Errorf("find the libraries of %s: %w", program, err)
 	}
 	for _, library := range needed {
 		path := filepath.Join(libraries, library)
@@ -255,20 +259,20 @@ func copyProgram(to, program, tree, root string) error {
 		if _, err := os.Stat(filepath.Join(tree, path)); err == nil {
 			continue
 		}
-		// Links are read inside of root: the loader's leads to /lib.
+		// Use the path inside root: the symbolic link of the loader points to /lib.
 		target := filepath.Join(root, libraries, library)
 		if err := copyProgram(filepath.Join(tree, path), target, tree, root); err != nil {
 			return err
 		}
 	}
-	// No program names its loader as a library.
+	// Programs do not list their loader as a library.
 	if _, err := os.Stat(filepath.Join(tree, loader)); err != nil {
 		return copyProgram(filepath.Join(tree, loader), filepath.Join(root, libraries, filepath.Base(loader)), tree, root)
 	}
 	return nil
 }
 
-// guestDisk makes a disk that boots /guest/iso of root, as a hard disk or a CD.
+// guestDisk builds a disk image that boots /guest/iso of root, as a hard disk or a CD.
 func guestDisk(ctx context.Context, root, from string) ([]byte, error) {
 	work := filepath.Join(root, "guest")
 	for to, path := range map[string]string{
@@ -291,7 +295,8 @@ func guestDisk(ctx context.Context, root, from string) ([]byte, error) {
 	if err := writeFile(filepath.Join(work, "iso/isolinux/isolinux.cfg"), config, 0o644); err != nil {
 		return nil, err
 	}
-	out, err := exec.CommandContext(ctx, "chroot", root, "xorriso", "-as", "mkisofs", "-quiet", "-V", "guest", "-o", "/guest/guest.iso",
+	out, err := exec.CommandContext(ctx, "chroot", root,
+		"xorriso", "-as", "mkisofs", "-quiet", "-V", "guest", "-o", "/guest/guest.iso",
 		"-isohybrid-mbr", "/guest/mbr", "-c", "isolinux/boot.cat", "-b", "isolinux/isolinux.bin",
 		"-no-emul-boot", "-boot-load-size", "4", "-boot-info-table", "/guest/iso").CombinedOutput()
 	if err != nil {
@@ -300,8 +305,8 @@ func guestDisk(ctx context.Context, root, from string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(work, "guest.iso"))
 }
 
-// tryKVM boots the guest of root's /guest/iso on /dev/kvm, and reports whether
-// guests must do without it. Some machines have the device and guests hang on it.
+// tryKVM boots the guest in root's /guest/iso on /dev/kvm. It reports whether guests need emulation
+// instead: on some machines guests hang although the device exists.
 func tryKVM(ctx context.Context, root string) (emulated bool, err error) {
 	var stat unix.Stat_t
 	if err := unix.Stat("/dev/kvm", &stat); err != nil {
@@ -309,22 +314,22 @@ func tryKVM(ctx context.Context, root string) (emulated bool, err error) {
 	}
 	device := filepath.Join(root, "dev", "kvm")
 	if err := unix.Mknod(device, unix.S_IFCHR|0o600, int(stat.Rdev)); err != nil {
-		return false, fmt.Errorf("trying /dev/kvm: %w", err)
+		return false, fmt.Errorf("test /dev/kvm: %w", err)
 	}
-	defer os.Remove(device) // the root is packed without it
+	defer os.Remove(device) // must not be in the packed root
 	ctx, cancel := context.WithTimeout(ctx, kvmTime)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "chroot", root, "qemu-system-x86_64", "-accel", "kvm", "-cpu", "qemu64", "-m", "256",
 		"-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
 		"-kernel", "/guest/iso/boot/vmlinuz", "-initrd", "/guest/iso/boot/initrd", "-append", "console=ttyS0 quiet")
-	said := &until{word: "login:", found: cancel}
-	cmd.Stdout, cmd.Stderr = said, said
+	output := &until{word: "login:", found: cancel}
+	cmd.Stdout, cmd.Stderr = output, output
 	cmd.WaitDelay = time.Second
-	_ = cmd.Run() // it is killed, or has no use of /dev/kvm
-	return !said.done, nil
+	_ = cmd.Run() // fails if it is killed or cannot use /dev/kvm
+	return !output.done, nil
 }
 
-// until is a writer that calls found once it has seen a word.
+// until is a writer that calls found when a word is written.
 type until struct {
 	word  string
 	found func()

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// kubevirtVersion is that of the modules kubevirt.io/kubevirt, api and client-go.
+// kubevirtVersion is the version of the modules kubevirt.io/kubevirt, api and client-go.
 const kubevirtVersion = "v1.7.0"
 
 const kubevirtNamespace = "kubevirt"
@@ -31,12 +31,12 @@ const kubevirtNamespace = "kubevirt"
 //go:embed manifests/kubevirt.yaml
 var kubevirtManifest string
 
-// guestFiles are what the guests' root has beside Debian's programs.
+// guestFiles are the files in the root of guests that are not from Debian.
 //
 //go:embed guest
 var guestFiles embed.FS
 
-// kubevirtSource is the code of the build: what it makes depends on it.
+// kubevirtSource is the source of the build; a part of its key.
 //
 //go:embed kubevirtbuild.go guest.go guest
 var kubevirtSource embed.FS
@@ -45,7 +45,7 @@ var kubevirtSource embed.FS
 func kubevirtAddon() addon {
 	return addon{
 		deployments: [][2]string{{kubevirtNamespace, "virt-operator"}},
-		inotify:     8, // virt-handler's
+		inotify:     8, // of virt-handler
 		needs:       kubevirtNeeds,
 		key:         kubevirtKey,
 		build:       buildKubeVirt,
@@ -84,12 +84,12 @@ func kubevirtNeeds() []lack {
 	return missing
 }
 
-// kubevirtKey is what the build of KubeVirt depends on: what is embedded here,
-// and the machine's kernel.
+// kubevirtKey is what the build of KubeVirt depends on: its embedded source and the machine's
+// kernel.
 var kubevirtKey = sync.OnceValue(func() string {
 	var b strings.Builder
 	fmt.Fprintln(&b, kubevirtVersion, hasDummyLinks())
-	release, _ := os.ReadFile("/proc/sys/kernel/osrelease") // the kernel of the trial of /dev/kvm
+	release, _ := os.ReadFile("/proc/sys/kernel/osrelease") // the build tests /dev/kvm on this kernel
 	_, err := os.Stat("/dev/kvm")
 	fmt.Fprintln(&b, strings.TrimSpace(string(release)), err == nil)
 	err = fs.WalkDir(kubevirtSource, ".", func(path string, d fs.DirEntry, err error) error {
@@ -101,29 +101,30 @@ var kubevirtKey = sync.OnceValue(func() string {
 		return err
 	})
 	if err != nil {
-		panic(err) // embedded files can be read
+		panic(err) // embedded files are always readable
 	}
 	return b.String()
 })
 
-// hasDummyLinks reports whether the kernel has links of type dummy, with which
-// virt-handler keeps the address of a pod whose interface a guest has.
+// hasDummyLinks reports whether the kernel has links of type dummy. virt-handler uses one to keep
+// the address of a pod whose interface belongs to a guest.
 func hasDummyLinks() bool {
 	cmd := exec.Command("unshare", "--net", "ip", "link", "add", "type", "dummy")
 	cmd.Env = []string{"PATH=" + searchPath}
 	return cmd.Run() == nil
 }
 
-// emulated reports whether guests run without /dev/kvm, by the trial of the build.
+// emulated reports whether guests run without /dev/kvm, as tested by the build.
 func emulated(dir string) (bool, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "emulated"))
 	if err != nil {
-		return false, fmt.Errorf("looking whether guests can use /dev/kvm: %w", err)
+		return false, fmt.Errorf("read whether guests can use /dev/kvm: %w", err)
 	}
 	return strconv.ParseBool(strings.TrimSpace(string(b)))
 }
 
-// prepareKubeVirt gives the workers the devices that guests use, if they work.
+// prepareKubeVirt creates the devices for guests on workers, if the build found that /dev/kvm
+// works.
 func prepareKubeVirt(ctx context.Context, c *cluster, dir string) error {
 	if slow, err := emulated(dir); err != nil || slow {
 		return err
@@ -132,21 +133,21 @@ func prepareKubeVirt(ctx context.Context, c *cluster, dir string) error {
 		if n.ControlPlane {
 			continue
 		}
-		for device, minor := range map[string]string{"/dev/kvm": "232", "/dev/vhost-net": "238"} { // of major 10
+		for device, minor := range map[string]string{"/dev/kvm": "232", "/dev/vhost-net": "238"} { // major 10
 			if _, err := os.Stat(device); err != nil {
 				continue
 			}
 			script := fmt.Sprintf("test -e %[1]s || mknod -m 0666 %[1]s c 10 %[2]s", device, minor)
 			if out, err := c.inNode(ctx, n.Name, "sh", "-c", script).CombinedOutput(); err != nil {
-				return fmt.Errorf("giving %s %s: %w: %s", n.Name, device, err, strings.TrimSpace(string(out)))
+				return fmt.Errorf("create %s on node %s: %w: %s", device, n.Name, err, strings.TrimSpace(string(out)))
 			}
 		}
 	}
 	return nil
 }
 
-// kubevirtObjects are the generated manifests of KubeVirt's module, virt-operator
-// and the KubeVirt that it is to install.
+// kubevirtObjects returns the generated manifests of KubeVirt's module, virt-operator and the
+// KubeVirt object.
 func kubevirtObjects(c *cluster) ([]*unstructured.Unstructured, error) {
 	dir := c.build().addonDir("kubevirt")
 	slow, err := emulated(dir)
@@ -172,13 +173,12 @@ func kubevirtObjects(c *cluster) ([]*unstructured.Unstructured, error) {
 	return append(objects, own...), nil
 }
 
-// kubevirtManifests lists the files of manifests/generated that are installed, in
-// their order.
+// kubevirtManifests lists the files of manifests/generated to install, in order.
 func kubevirtManifests() []string {
 	return []string{"kubevirt-priority-class.yaml", "kv-resource.yaml", "rbac-operator.authorization.k8s.yaml.in"}
 }
 
-// kubevirtOwnObjects are those of manifests/kubevirt.yaml.
+// kubevirtOwnObjects returns the objects of manifests/kubevirt.yaml.
 func kubevirtOwnObjects(controlPlane string, emulated bool) ([]*unstructured.Unstructured, error) {
 	objects, err := decode([]byte(strings.NewReplacer(
 		"image: IMAGE", "image: "+image("virt-operator"),
@@ -193,8 +193,8 @@ func kubevirtOwnObjects(controlPlane string, emulated bool) ([]*unstructured.Uns
 	return objects, onControlPlane(objects)
 }
 
-// kubevirtReady returns nil where KubeVirt is deployed and available, and every
-// worker takes guests, or where it cannot be because a fault stops a worker.
+// kubevirtReady returns nil if KubeVirt is deployed and available and every worker can run guests.
+// It also returns nil if a fault stops a kubelet, because a worker then cannot become ready.
 func kubevirtReady(ctx context.Context, c *cluster, api *client) error {
 	for _, n := range c.Nodes {
 		if stopped, err := c.stoppedByFault(n.Name, "kubelet"); err != nil || stopped {
@@ -209,7 +209,8 @@ func kubevirtReady(ctx context.Context, c *cluster, api *client) error {
 	if err := deployed(kv); err != nil {
 		return errors.Join(err, api.podsReady(ctx, kubevirtNamespace))
 	}
-	nodes, err := api.typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "kubevirt.io/schedulable=true"})
+	schedulable := metav1.ListOptions{LabelSelector: "kubevirt.io/schedulable=true"}
+	nodes, err := api.typed.CoreV1().Nodes().List(ctx, schedulable)
 	if err != nil {
 		return err
 	}
@@ -217,29 +218,29 @@ func kubevirtReady(ctx context.Context, c *cluster, api *client) error {
 	for _, n := range c.Nodes {
 		takes := func(o corev1.Node) bool { return o.Name == n.Name }
 		if !n.ControlPlane && !slices.ContainsFunc(nodes.Items, takes) {
-			errs = append(errs, fmt.Errorf("%s does not take guests: it has no label kubevirt.io/schedulable=true", n.Name))
+			errs = append(errs, fmt.Errorf("node %s cannot run guests: it has no label kubevirt.io/schedulable=true", n.Name))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// build is what this cluster was made with.
+// build returns the build of this cluster.
 func (c *cluster) build() build { return build{dir: filepath.Dir(c.BinDir)} }
 
-// deployed returns nil where a KubeVirt is, else what it says of itself.
+// deployed returns nil if a KubeVirt is deployed and available, otherwise its phase and message.
 func deployed(kv *unstructured.Unstructured) error {
-	phase, _, _ := unstructured.NestedString(kv.Object, "status", "phase")          // empty where it is none
-	conditions, _, _ := unstructured.NestedSlice(kv.Object, "status", "conditions") // none where there are none
-	available, said := false, ""
+	phase, _, _ := unstructured.NestedString(kv.Object, "status", "phase")          // empty if missing
+	conditions, _, _ := unstructured.NestedSlice(kv.Object, "status", "conditions") // nil if missing
+	available, message := false, ""
 	for _, c := range conditions {
 		condition, _ := c.(map[string]any)
 		if condition["type"] == "Available" {
 			available = condition["status"] == "True"
-			said = fmt.Sprint(condition["message"])
+			message = fmt.Sprint(condition["message"])
 		}
 	}
 	if phase == "Deployed" && available {
 		return nil
 	}
-	return fmt.Errorf("KubeVirt is %q, not available: %s", phase, said)
+	return fmt.Errorf("KubeVirt is %q, not available: %s", phase, message)
 }

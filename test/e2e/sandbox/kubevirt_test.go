@@ -16,14 +16,16 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// fakeKubeVirt writes what the build of KubeVirt would have left for objects.
+// fakeKubeVirt writes the files that kubevirtObjects reads from the build.
 func fakeKubeVirt(t *testing.T, c *cluster) {
 	t.Helper()
 	dir := c.build().addonDir("kubevirt")
 	files := map[string]string{
-		"emulated":                               "true\n",
-		"manifests/kubevirt-priority-class.yaml": "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: kubevirt-cluster-critical}\n",
-		"manifests/kv-resource.yaml":             "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: kubevirts.kubevirt.io}\n",
+		"emulated": "true\n",
+		"manifests/kubevirt-priority-class.yaml": "apiVersion: scheduling.k8s.io/v1\n" +
+			"kind: PriorityClass\nmetadata: {name: kubevirt-cluster-critical}\n",
+		"manifests/kv-resource.yaml": "apiVersion: apiextensions.k8s.io/v1\n" +
+			"kind: CustomResourceDefinition\nmetadata: {name: kubevirts.kubevirt.io}\n",
 		"manifests/rbac-operator.authorization.k8s.yaml.in": "---\napiVersion: v1\nkind: ServiceAccount\n" +
 			"metadata: {name: kubevirt-operator, namespace: {{.Namespace}}}\n",
 	}
@@ -58,14 +60,20 @@ func TestKubeVirtManifests(t *testing.T) {
 func TestDeployed(t *testing.T) {
 	for _, tt := range []struct{ name, status, want string }{
 		{"new", `{}`, `KubeVirt is "", not available: `},
-		{"deploying", `{"phase": "Deploying", "conditions": [{"type": "Available", "status": "False", "message": "not yet"}]}`,
+		{"deploying",
+			`{"phase": "Deploying", "conditions": [{"type": "Available", "status": "False", "message": "not yet"}]}`,
 			`KubeVirt is "Deploying", not available: not yet`},
-		{"deployed, not available", `{"phase": "Deployed", "conditions": [{"type": "Available", "status": "False", "message": "gone"}]}`,
+		{"deployed, not available",
+			`{"phase": "Deployed", "conditions": [{"type": "Available", "status": "False", "message": "gone"}]}`,
 			`KubeVirt is "Deployed", not available: gone`},
-		{"ready", `{"phase": "Deployed", "conditions": [{"type": "Degraded", "status": "False"}, {"type": "Available", "status": "True"}]}`, ""},
+		{"ready",
+			`{"phase": "Deployed", "conditions": [` +
+				`{"type": "Degraded", "status": "False"}, {"type": "Available", "status": "True"}]}`,
+			""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			kv, err := decode([]byte(`{"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "status": ` + tt.status + `}`))
+			object := `{"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "status": `
+			kv, err := decode([]byte(object + tt.status + `}`))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -79,11 +87,11 @@ func TestDeployed(t *testing.T) {
 		})
 	}
 	if err := deployed(&unstructured.Unstructured{Object: map[string]any{"status": "odd"}}); err == nil {
-		t.Error("a status that is none is deployed")
+		t.Error("no error for a status that is not an object")
 	}
 }
 
-// A layer keeps owner, mode and, as the kernel stores them, capabilities.
+// A layer keeps owner, mode and capabilities, in the kernel's format.
 func TestFileLayer(t *testing.T) {
 	layer, err := fileLayer([]file{
 		{path: "usr/bin/virt-launcher-monitor", mode: 0o755, content: []byte("binary"), capability: 10},
@@ -114,7 +122,9 @@ func TestFileLayer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, entry{h.Name, string(content), h.PAXRecords["SCHILY.xattr.security.capability"], h.Mode, h.Uid, h.Gid})
+		got = append(got, entry{
+			h.Name, string(content), h.PAXRecords["SCHILY.xattr.security.capability"], h.Mode, h.Uid, h.Gid,
+		})
 	}
 	want := []entry{
 		// What `setcap cap_net_bind_service=ep` writes.
@@ -126,7 +136,7 @@ func TestFileLayer(t *testing.T) {
 	}
 }
 
-// What a guest understands of cloud-init's network data.
+// How guests interpret network data of cloud-init.
 func TestNetworkData(t *testing.T) {
 	for _, tt := range []struct{ name, data, want string }{
 		{"one interface by MAC", `
@@ -149,9 +159,10 @@ network:
       mtu: 1400
       set-name: eth7
 `, "02:00:00:00:00:01 eth7 eth7 1400 - 192.0.2.5/24 fd00:10::/127\n"},
-		{"JSON", `{"version":2,"ethernets":{"a":{"match":{"macaddress":"02:00:00:00:00:01"},"addresses":["192.0.2.5/24"]}}}`,
+		{"JSON",
+			`{"version":2,"ethernets":{"a":{"match":{"macaddress":"02:00:00:00:00:01"},"addresses":["192.0.2.5/24"]}}}`,
 			"02:00:00:00:00:01 a - - - 192.0.2.5/24\n"},
-		{"routes and name servers are no addresses", `
+		{"routes and name servers are not addresses", `
 version: 2
 ethernets:
   eth0:
@@ -181,7 +192,7 @@ ethernets:
 	}
 }
 
-// A build is known by what it depends on, and older ones are told apart.
+// A build is identified by what it depends on. otherAddons returns only builds with another key.
 func TestOtherAddons(t *testing.T) {
 	b := build{dir: t.TempDir()}
 	old := filepath.Join(b.dir, "addons", "kubevirt-0123456789abcdef")
@@ -194,6 +205,6 @@ func TestOtherAddons(t *testing.T) {
 		t.Errorf("-want +got:\n%s", d)
 	}
 	if !b.hasAddon("kubevirt") || b.hasAddon("aggregated") {
-		t.Error("what is built is not known, or what is not is")
+		t.Error("hasAddon is wrong: want kubevirt built, aggregated not built")
 	}
 }

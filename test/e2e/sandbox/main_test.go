@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// TestMain lets a copy of the test binary be a process that says a word and then
-// waits to be ended.
+// TestMain lets a copy of the test binary run as a process that prints a word and then waits until
+// it is killed.
 func TestMain(m *testing.M) {
 	if os.Getenv("CHECKPLAN_TEST_SLEEP") == "1" {
 		fmt.Println("up")
-		time.Sleep(time.Minute) // longer than any test, in case none ends it
+		time.Sleep(time.Minute) // longer than any test
 	}
 	os.Exit(m.Run())
 }
 
-// sleeper is a command that runs such a copy under another name.
+// sleeper returns a command that runs a copy of the test binary under another name.
 func sleeper(t *testing.T, path string) *exec.Cmd {
 	t.Helper()
 	self, err := os.ReadFile("/proc/self/exe")

@@ -24,8 +24,8 @@ import (
 //go:embed manifests/coredns.yaml
 var corednsManifest string
 
-// userNamespace is made for the sandbox's users, under restricted pod security,
-// and is the namespace of the kubeconfig's current context.
+// userNamespace is the namespace for users of the sandbox, with restricted pod security. It is the
+// namespace of the current context in the kubeconfig.
 const userNamespace = "checkplan"
 
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
@@ -33,11 +33,11 @@ const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 //go:embed manifests/kubeadm.yaml
 var kubeadmManifest string
 
-// kubeadmObjects are the ConfigMaps in which kubeadm says where the control plane
-// is. ca is the cluster's authority, PEM.
+// kubeadmObjects returns the ConfigMaps in which kubeadm records the control plane's endpoint. ca
+// is the cluster's authority, PEM.
 func kubeadmObjects(p plan, ca []byte) ([]*unstructured.Unstructured, error) {
 	endpoint := p.controlPlaneEndpoint()
-	if strings.HasPrefix(endpoint, "[") { // of IPv6: a list, to YAML
+	if strings.HasPrefix(endpoint, "[") { // IPv6: without quotes, YAML reads it as a list
 		endpoint = strconv.Quote(endpoint)
 	}
 	objects, err := decode([]byte(strings.NewReplacer(
@@ -54,8 +54,8 @@ func kubeadmObjects(p plan, ca []byte) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// nodeObjects are the Nodes, made before their kubelets run: so zone, role,
-// taint and pod ranges, which a kubelet may not set, are there from the start.
+// nodeObjects returns the Nodes. They are created before their kubelets run: zone, role, taint and
+// pod CIDRs, which a kubelet may not set, are then set from the start.
 func nodeObjects(p plan) []*unstructured.Unstructured {
 	var objects []*unstructured.Unstructured
 	for _, n := range p.Nodes {
@@ -90,7 +90,7 @@ func userNamespaceObject() *unstructured.Unstructured {
 	}}
 }
 
-// corednsObjects are CoreDNS for the plan's service addresses.
+// corednsObjects returns the objects of CoreDNS for the plan's service addresses.
 func corednsObjects(p plan) ([]*unstructured.Unstructured, error) {
 	ips := p.dnsServiceIPs()
 	policy := "SingleStack"
@@ -109,7 +109,7 @@ func corednsObjects(p plan) ([]*unstructured.Unstructured, error) {
 	return objects, onControlPlane(objects)
 }
 
-// quoted writes addresses as items of a YAML flow sequence.
+// quoted formats addresses as items of a YAML flow sequence.
 func quoted(ips []netip.Addr) string {
 	var items []string
 	for _, ip := range ips {
@@ -118,13 +118,12 @@ func quoted(ips []netip.Addr) string {
 	return strings.Join(items, ", ")
 }
 
-// tektonObjects reads Tekton's own manifests (the module's config directory) and
-// makes of them what its release would: versions filled in, images replaced by
-// those built here. Beyond that:
-//   - the events controller and the autoscaler are left out;
-//   - set-security-context is on, so that TaskRun pods fit restricted namespaces;
-//   - controller and webhook run on the first control plane, away from faults on
-//     other nodes, and are probed every second, so that they are Ready sooner.
+// tektonObjects reads Tekton's manifests from the config directory of its module and completes them
+// like a release of Tekton: with versions, and with the images built here. In addition:
+//   - it omits the events controller and the autoscaler;
+//   - it sets set-security-context: TaskRun pods must fit restricted namespaces;
+//   - it pins controller and webhook to the first control plane, because other
+//     nodes get faults, and probes them every second, for a faster start.
 func tektonObjects(config fs.FS) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	err := fs.WalkDir(config, ".", func(path string, d fs.DirEntry, err error) error {
@@ -152,7 +151,7 @@ func tektonObjects(config fs.FS) ([]*unstructured.Unstructured, error) {
 		return nil, fmt.Errorf("reading Tekton's manifests: %w", err)
 	}
 	if len(objects) == 0 {
-		return nil, errors.New("reading Tekton's manifests: there are none")
+		return nil, errors.New("read Tekton's manifests: no objects found")
 	}
 	for _, o := range objects {
 		if o.GetKind() == "ConfigMap" && o.GetName() == "feature-flags" {
@@ -164,7 +163,7 @@ func tektonObjects(config fs.FS) ([]*unstructured.Unstructured, error) {
 	return objects, onControlPlane(objects)
 }
 
-// release fills in what Tekton's release pipeline does (tekton/publish.yaml).
+// release makes the replacements of Tekton's release pipeline (tekton/publish.yaml).
 func release(manifest []byte) []byte {
 	manifest = bytes.ReplaceAll(manifest, []byte(`"devel"`), []byte(`"`+tektonVersion+`"`))
 	return regexp.MustCompile(`ko://github\.com/tektoncd/pipeline/cmd/([a-z]+)`).
@@ -173,8 +172,8 @@ func release(manifest []byte) []byte {
 		})
 }
 
-// onControlPlane pins every Deployment to the first control plane and probes its
-// readiness every second.
+// onControlPlane pins every Deployment to the first control plane and probes its readiness every
+// second.
 func onControlPlane(objects []*unstructured.Unstructured) error {
 	for _, o := range objects {
 		if o.GetKind() != "Deployment" {
@@ -204,7 +203,7 @@ func onControlPlane(objects []*unstructured.Unstructured) error {
 	return nil
 }
 
-// decode reads the objects of a YAML stream. Empty documents count for nothing.
+// decode reads the objects of a YAML stream. It skips empty documents.
 func decode(manifest []byte) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096)
@@ -221,8 +220,7 @@ func decode(manifest []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// inOrder sorts objects so that each comes after what it needs, otherwise as
-// they were.
+// inOrder sorts objects by their dependencies and keeps the order otherwise.
 func inOrder(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
 	rank := func(o *unstructured.Unstructured) int {
 		kinds := []string{"Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role",

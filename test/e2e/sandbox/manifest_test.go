@@ -45,7 +45,7 @@ func TestNodesCoreDNSAndKubeadm(t *testing.T) {
 	golden(t, "nodes-coredns-kubeadm.yaml", toYAML(t, objects))
 }
 
-// Every addon can be made of what a sandbox has, and names what it lacks.
+// Every addon builds its objects from the files of a sandbox.
 func TestAddons(t *testing.T) {
 	p, err := newPlan(1, 1, 1, "ipv4")
 	if err != nil {
@@ -66,7 +66,7 @@ func TestAddons(t *testing.T) {
 			if !slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
 				return o.GetKind() == "Deployment" && o.GetNamespace() == deployment[0] && o.GetName() == deployment[1]
 			}) {
-				t.Errorf("%s: there is no Deployment %s", name, strings.Join(deployment[:], "/"))
+				t.Errorf("%s: Deployment %s is missing", name, strings.Join(deployment[:], "/"))
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func TestAddons(t *testing.T) {
 	}
 }
 
-// The aggregated API server, its certificates made short.
+// The manifests of the aggregated API server, with short certificates.
 func TestAggregatedManifests(t *testing.T) {
 	d := dirs{state: t.TempDir()}
 	for _, file := range []string{"aggregated.crt", "aggregated.key", "ca.crt"} {
@@ -98,16 +98,19 @@ func TestAggregatedManifests(t *testing.T) {
 	golden(t, "aggregated.yaml", toYAML(t, objects))
 }
 
-// What is changed of Tekton's own manifests, and that nothing else is.
+// The changes to Tekton's manifests; everything else stays as it is.
 func TestTektonManifests(t *testing.T) {
 	config := fstest.MapFS{
-		"100-namespace/100-namespace.yaml": {Data: []byte("# only a comment\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: tekton-pipelines}\n")},
-		"config-feature-flags.yaml":        {Data: []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: feature-flags}\ndata: {set-security-context: \"false\", other: \"false\"}\n")},
-		"config-info.yaml":                 {Data: []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: pipelines-info}\ndata: {version: \"devel\"}\n")},
-		"events.yaml":                      {Data: []byte("kind: Deployment\nmetadata: {name: left-out}\n")},
-		"webhook-hpa.yaml":                 {Data: []byte("kind: HorizontalPodAutoscaler\nmetadata: {name: left-out}\n")},
-		"resolvers/deployment.yaml":        {Data: []byte("kind: Deployment\nmetadata: {name: left-out}\n")},
-		"dummy.go":                         {Data: []byte("package config\n")},
+		"100-namespace/100-namespace.yaml": {Data: []byte("# only a comment\n---\n" +
+			"apiVersion: v1\nkind: Namespace\nmetadata: {name: tekton-pipelines}\n")},
+		"config-feature-flags.yaml": {Data: []byte("apiVersion: v1\nkind: ConfigMap\n" +
+			"metadata: {name: feature-flags}\ndata: {set-security-context: \"false\", other: \"false\"}\n")},
+		"config-info.yaml": {Data: []byte("apiVersion: v1\nkind: ConfigMap\n" +
+			"metadata: {name: pipelines-info}\ndata: {version: \"devel\"}\n")},
+		"events.yaml":               {Data: []byte("kind: Deployment\nmetadata: {name: left-out}\n")},
+		"webhook-hpa.yaml":          {Data: []byte("kind: HorizontalPodAutoscaler\nmetadata: {name: left-out}\n")},
+		"resolvers/deployment.yaml": {Data: []byte("kind: Deployment\nmetadata: {name: left-out}\n")},
+		"dummy.go":                  {Data: []byte("package config\n")},
 		"controller.yaml": {Data: []byte(`apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -135,12 +138,12 @@ spec:
 	golden(t, "tekton.yaml", toYAML(t, objects))
 }
 
-func TestTektonManifestsMustBeThere(t *testing.T) {
+func TestTektonManifestsMustExist(t *testing.T) {
 	if _, err := tektonObjects(fstest.MapFS{}); err == nil {
-		t.Error("no manifests, no error")
+		t.Error("no error without manifests")
 	}
 	_, err := tektonObjects(fstest.MapFS{"a.yaml": {Data: []byte("a: [")}})
 	if err == nil || !strings.Contains(err.Error(), "a.yaml") {
-		t.Errorf("error of a broken manifest is %v, want one that names a.yaml", err)
+		t.Errorf("error for a broken manifest: %v, want it to name a.yaml", err)
 	}
 }

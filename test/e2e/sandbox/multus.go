@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// multusModule names what Multus is built from. It is not in a directory of its
-// own under its own name because go:embed passes modules by.
+// multusModule is the go.mod of the build of Multus. The file is not named go.mod in its own
+// directory, because go:embed excludes modules.
 //
 //go:embed addons/multus.mod
 var multusModule []byte
@@ -30,8 +30,8 @@ var multusSums []byte
 //go:embed manifests/multus.yaml
 var multusManifest string
 
-// multusAddon is Multus as the nodes' CNI plugin, with the further networks
-// behind it and their NetworkAttachmentDefinitions.
+// multusAddon is Multus as the nodes' CNI plugin, with the additional networks and their
+// NetworkAttachmentDefinitions.
 func multusAddon() addon {
 	return addon{
 		key:     func() string { return string(multusModule) + string(multusSums) + linkFlags() },
@@ -52,27 +52,28 @@ func buildMultus(ctx context.Context, dir string, detail func(string)) error {
 	src := filepath.Join(dir, "src")
 	for name, content := range map[string][]byte{"go.mod": multusModule, "go.sum": multusSums} {
 		if err := writeFile(filepath.Join(src, name), content, 0o644); err != nil {
-			return fmt.Errorf("writing the module to build: %w", err)
+			return fmt.Errorf("write the module to build: %w", err)
 		}
 	}
-	return goBuild(ctx, src, filepath.Join(dir, "bin"), linkFlags(), nil, detail, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus")
+	const program = "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus"
+	return goBuild(ctx, src, filepath.Join(dir, "bin"), linkFlags(), nil, detail, program)
 }
 
-// prepareMultus makes the networks and then Multus the nodes' plugin. containerd
-// sees its configuration at once, and takes it as the first of its directory.
+// prepareMultus creates the networks, and then configures Multus as the nodes' CNI plugin.
+// containerd watches the directory and uses the first configuration in it.
 func prepareMultus(ctx context.Context, c *cluster, dir string) error {
 	if err := c.makeL2Networks(ctx); err != nil {
 		return err
 	}
-	// A copy, because nodes do not see the cache.
+	// Copy the binary: nodes do not see the build cache.
 	binary, err := os.ReadFile(filepath.Join(dir, "bin", "multus"))
 	if err != nil {
-		return fmt.Errorf("copying Multus into the sandbox: %w", err)
+		return fmt.Errorf("copy Multus into the sandbox: %w", err)
 	}
 	plugin := filepath.Join(c.cniPlugins(), "multus")
-	if there, err := os.Stat(plugin); err != nil || there.Size() != int64(len(binary)) {
+	if info, err := os.Stat(plugin); err != nil || info.Size() != int64(len(binary)) {
 		if err := writeFile(plugin, binary, 0o755); err != nil {
-			return fmt.Errorf("copying Multus into the sandbox: %w", err)
+			return fmt.Errorf("copy Multus into the sandbox: %w", err)
 		}
 	}
 	for _, n := range c.Nodes {
@@ -81,18 +82,18 @@ func prepareMultus(ctx context.Context, c *cluster, dir string) error {
 			return err
 		}
 		file := c.file("nodes", n.Name, "cni", "00-multus.conf")
-		if there, err := os.ReadFile(file); err == nil && slices.Equal(there, conf) {
+		if existing, err := os.ReadFile(file); err == nil && slices.Equal(existing, conf) {
 			continue
 		}
 		if err := writeFile(file, conf, 0o644); err != nil {
-			return fmt.Errorf("configuring Multus on %s: %w", n.Name, err)
+			return fmt.Errorf("configure Multus on %s: %w", n.Name, err)
 		}
 	}
 	return nil
 }
 
-// multusConfig is the node's configuration of Multus: the first network is the
-// pods', whose list it holds. It talks to the API server as the node's kubelet.
+// multusConfig returns the node's configuration of Multus. It delegates the first network to the
+// configuration of the pod network, and uses the kubeconfig of the node's kubelet.
 func (d dirs) multusConfig(n nodePlan) ([]byte, error) {
 	pods, err := cniConfig(n)
 	if err != nil {
@@ -107,26 +108,25 @@ func (d dirs) multusConfig(n nodePlan) ([]byte, error) {
 		"delegates":  []json.RawMessage{pods},
 	}, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("writing the configuration of Multus on %s: %w", n.Name, err)
+		return nil, fmt.Errorf("encode the configuration of Multus on %s: %w", n.Name, err)
 	}
 	return append(b, '\n'), nil
 }
 
-// bridgeResource begins the names of the resources by which kubevirt's
-// bridge-marker tells which bridges a node has. It says that there are 1000 of
-// each, because resources cannot be without end.
+// bridgeResource begins the names of the resources with which kubevirt's bridge-marker reports the
+// bridges of a node. bridgeCapacity is its capacity of each: a resource cannot be unlimited.
 const (
 	bridgeResource = "bridge.network.kubevirt.io/"
 	bridgeCapacity = 1000
 )
 
-// markBridges writes which bridges each node has into the node's capacity, as
-// bridge-marker does (github.com/kubevirt/bridge-marker, pkg/marker). The error
-// tells what a node does not offer yet: kubelets make capacity allocatable.
+// markBridges writes the bridges of each node into the node's capacity, like bridge-marker
+// (github.com/kubevirt/bridge-marker, pkg/marker). It returns an error until each kubelet has made
+// them allocatable.
 func (c *cluster) markBridges(ctx context.Context, api *client) error {
 	for _, n := range c.Nodes {
 		if err := c.markBridgesOf(ctx, api, n); err != nil {
-			return fmt.Errorf("telling the bridges of %s: %w", n.Name, err)
+			return fmt.Errorf("report the bridges of %s: %w", n.Name, err)
 		}
 	}
 	for _, n := range c.Nodes {
@@ -135,11 +135,11 @@ func (c *cluster) markBridges(ctx context.Context, api *client) error {
 		}
 		node, err := api.typed.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
-			return fmt.Errorf("asking for the bridges of %s: %w", n.Name, err)
+			return fmt.Errorf("read the bridges of %s: %w", n.Name, err)
 		}
 		for _, network := range c.l2NetworksOf(n) {
 			if q := node.Status.Allocatable[corev1.ResourceName(bridgeResource+network.name)]; q.IsZero() {
-				return fmt.Errorf("%s does not offer its bridge %s yet", n.Name, network.name)
+				return fmt.Errorf("node %s: bridge %s is not allocatable yet", n.Name, network.name)
 			}
 		}
 	}
@@ -167,8 +167,8 @@ func (c *cluster) markBridgesOf(ctx context.Context, api *client, n nodePlan) er
 	return err
 }
 
-// bridgePatch is the merge patch of a node's capacity that makes it tell these
-// bridges and no others; empty where it does so.
+// bridgePatch returns the merge patch after which a node's capacity has exactly these bridges;
+// empty if it already has.
 func bridgePatch(capacity corev1.ResourceList, bridges []string) map[string]any {
 	patch := map[string]any{}
 	for name := range capacity {

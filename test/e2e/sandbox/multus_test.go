@@ -34,7 +34,7 @@ func TestConfigurationOfNetworks(t *testing.T) {
 	golden(t, "networks.txt", b.String())
 }
 
-// What the sandbox says of its networks is what it makes.
+// The NetworkAttachmentDefinitions match the networks that the sandbox creates.
 func TestNetworkAttachmentDefinitions(t *testing.T) {
 	p, err := newPlan(1, 2, 1, "dual")
 	if err != nil {
@@ -69,9 +69,10 @@ func TestNetworkAttachmentDefinitions(t *testing.T) {
 			continue
 		}
 		if config.Name != o.GetName() {
-			t.Errorf("the network of %s is named %s", o.GetName(), config.Name)
+			t.Errorf("the network of %s has the name %s", o.GetName(), config.Name)
 		}
-		got[o.GetName()] = strings.Join([]string{config.Type, config.Bridge + config.Master, o.GetAnnotations()["k8s.v1.cni.cncf.io/resourceName"]}, " ")
+		resourceName := o.GetAnnotations()["k8s.v1.cni.cncf.io/resourceName"]
+		got[o.GetName()] = strings.Join([]string{config.Type, config.Bridge + config.Master, resourceName}, " ")
 	}
 	want = map[string]string{
 		"br10":           "bridge br10 " + bridgeResource + "br10",
@@ -99,6 +100,6 @@ func TestBridgePatch(t *testing.T) {
 	delete(capacity, bridgeResource+"zeroed")
 	delete(capacity, bridgeResource+"gone")
 	if got := bridgePatch(capacity, []string{"br10"}); len(got) != 0 {
-		t.Errorf("patch of what is so is %v, want none", got)
+		t.Errorf("patch without a difference is %v, want none", got)
 	}
 }

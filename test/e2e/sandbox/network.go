@@ -12,16 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// l2Network is a network beside the pods': a bridge of its name in nodes, whose
-// uplink leads to a bridge in a network namespace of the network's own, with no
-// way out. Nobody has addresses in it but who is plugged in.
+// l2Network is an additional network. Each node in it has a bridge with the network's name. The
+// bridge's uplink leads to a bridge in the network's own namespace, which has no route out. Only
+// what is connected to the network has addresses in it.
 type l2Network struct {
 	name   string
-	uplink string // the link of the node's bridge towards the other nodes
+	uplink string // the link of the node's bridge to the other nodes
 }
 
-// l2NetworksOf are the further networks that a node has. br20 is not on the last
-// worker.
+// l2NetworksOf returns the additional networks of a node. The last worker is not in br20.
 func (p plan) l2NetworksOf(n nodePlan) []l2Network {
 	all := l2Networks()
 	if n.Name == p.Nodes[len(p.Nodes)-1].Name {
@@ -34,10 +33,10 @@ func l2Networks() []l2Network {
 	return []l2Network{{"br10", "eth1"}, {"br20", "eth2"}}
 }
 
-// l2Fabric is the name under which a further network keeps its process and log.
+// l2Fabric is the name of an additional network's process and log.
 func l2Fabric(network string) string { return fabric + "-" + network }
 
-// makeL2Networks makes what is missing of the further networks.
+// makeL2Networks creates the missing parts of the additional networks.
 func (c *cluster) makeL2Networks(ctx context.Context) error {
 	for _, network := range l2Networks() {
 		fabricName := l2Fabric(network.name)
@@ -48,7 +47,7 @@ func (c *cluster) makeL2Networks(ctx context.Context) error {
 		c.Processes[fabricName] = firstProcess{fabricPID, netNS(fabricPID)}
 		if !c.hasLink(ctx, fabricPID, network.name) {
 			if err := c.ip(ctx, fabricPID, bridgeCommands(network.name)); err != nil {
-				return fmt.Errorf("making the network %s: %w", network.name, err)
+				return fmt.Errorf("create network %s: %w", network.name, err)
 			}
 		}
 		for _, n := range c.Nodes {
@@ -58,45 +57,48 @@ func (c *cluster) makeL2Networks(ctx context.Context) error {
 			pid := c.Processes[n.Name].PID
 			if !c.hasLink(ctx, pid, network.name) {
 				if err := c.ip(ctx, pid, bridgeCommands(network.name)); err != nil {
-					return fmt.Errorf("making the bridge %s of %s: %w", network.name, n.Name, err)
+					return fmt.Errorf("create bridge %s on %s: %w", network.name, n.Name, err)
 				}
 			}
 			if c.hasLink(ctx, pid, network.uplink) {
 				continue
 			}
 			if err := c.ip(ctx, fabricPID, network.plugCommands(n, pid)); err != nil {
-				return fmt.Errorf("plugging %s into %s: %w", n.Name, network.name, err)
+				return fmt.Errorf("connect %s to network %s: %w", n.Name, network.name, err)
 			}
 			if err := c.ip(ctx, pid, network.uplinkCommands()); err != nil {
-				return fmt.Errorf("plugging %s into %s: %w", n.Name, network.name, err)
+				return fmt.Errorf("connect %s to network %s: %w", n.Name, network.name, err)
 			}
 		}
 	}
 	return c.writeState(c.state)
 }
 
-// bridgeCommands, for `ip -batch`, make a bridge that only carries frames, all
-// of them: nobody asks for group memberships in its network.
+// bridgeCommands returns commands for `ip -batch` that create a bridge without addresses. It
+// forwards all frames: multicast snooping is off, because nothing in the network queries group
+// memberships.
 func bridgeCommands(name string) string {
-	return fmt.Sprintf("link add %[1]s type bridge mcast_snooping 0\nlink set %[1]s mtu 1500 addrgenmode none\nlink set %[1]s up\n", name)
+	return fmt.Sprintf("link add %[1]s type bridge mcast_snooping 0\n"+
+		"link set %[1]s mtu 1500 addrgenmode none\nlink set %[1]s up\n", name)
 }
 
-// plugCommands, for `ip -batch` in the network's namespace, plug a node in whose
-// first process is pid. The link there has the node's name.
+// plugCommands returns commands for `ip -batch` in the network's namespace: they connect a node,
+// whose first process is pid. The link in the network has the node's name.
 func (l l2Network) plugCommands(n nodePlan, pid int) string {
 	return fmt.Sprintf("link add name %[1]s mtu 1500 type veth peer name %[2]s mtu 1500 netns %[3]d\n"+
 		"link set %[1]s addrgenmode none\nlink set %[1]s master %[4]s up\n", n.Name, l.uplink, pid, l.name)
 }
 
-// uplinkCommands, for `ip -batch` in the node's namespace, join the uplink to
-// the node's bridge.
+// uplinkCommands returns commands for `ip -batch` in the node's namespace: they connect the uplink
+// to the node's bridge.
 func (l l2Network) uplinkCommands() string {
 	return fmt.Sprintf("link set %[1]s addrgenmode none\nlink set %[1]s master %[2]s up\n", l.uplink, l.name)
 }
 
 // bridges lists the bridges in the network namespace of a process.
 func (c *cluster) bridges(ctx context.Context, pid int) ([]string, error) {
-	cmd := exec.CommandContext(ctx, "nsenter", "--net="+netNS(pid), "--", "ip", "-json", "link", "show", "type", "bridge")
+	cmd := exec.CommandContext(ctx, "nsenter", "--net="+netNS(pid), "--",
+		"ip", "-json", "link", "show", "type", "bridge")
 	cmd.Env = []string{"PATH=" + searchPath}
 	out, err := cmd.Output()
 	if err != nil {

@@ -18,16 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nodeInit is the first process of a node's namespaces (net, mount, PID, UTS,
-// IPC). It makes the node's own view of the file system, says "ok" on ready, and
-// then only collects orphans: when it ends, however it ends, the kernel ends
-// everything in the node and takes its mounts and interfaces away.
+// nodeInit is the first process in the namespaces of a node (net, mount, PID, UTS, IPC). It sets up
+// the node's own file systems, writes "ok" to ready, and then only reaps orphans. When it exits for
+// any reason, the kernel kills all processes of the node and removes its mounts and interfaces.
 //
-// keep names directories that must stay visible: the sandbox's own and the one
-// of its binaries.
+// keep lists directories that must stay visible: that of the sandbox and that of its binaries.
 func nodeInit(ctx context.Context, d dirs, node string, keep []string, ready io.WriteCloser) error {
-	// Children must be collected from the start, and the mark of init must not
-	// end with a signal from within.
+	// Register before the first child: no SIGCHLD may be missed. Signals from inside the node must
+	// not end this process.
 	children := make(chan os.Signal, 64)
 	signal.Notify(children, syscall.SIGCHLD)
 	if err := makeRoot(d, node, keep); err != nil {
@@ -60,14 +58,14 @@ func nodeInit(ctx context.Context, d dirs, node string, keep []string, ready io.
 	}
 }
 
-// makeRoot masks every directory in which components of several nodes would
-// meet, or would leave files on the host.
+// makeRoot hides every directory that components of several nodes would share, or in which they
+// would leave files on the host.
 func makeRoot(d dirs, node string, keep []string) error {
 	m := mounter{}
 	m.mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
-	m.do("setting the host name", unix.Sethostname([]byte(node)))
+	m.do("set the host name", unix.Sethostname([]byte(node)))
 
-	// What must stay visible is held open while directories above it are masked.
+	// Open the directories that must stay visible before the directories above them are hidden.
 	cgroups, err := cgroupMounts()
 	if err != nil {
 		return err
@@ -82,8 +80,8 @@ func makeRoot(d dirs, node string, keep []string) error {
 	}
 
 	m.mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
-	// A fresh sysfs shows the node's own network; the cgroups go back where
-	// they were before mounts are shared, or the kubelet would find none.
+	// A new sysfs shows the node's own network. Bind the cgroups again before mounts are shared:
+	// the kubelet needs them.
 	m.mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	m.mount("tmpfs", "/sys/fs/cgroup", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=755")
 	for _, dir := range cgroups {
@@ -101,7 +99,7 @@ func makeRoot(d dirs, node string, keep []string) error {
 			m.bind(kept[dir], dir)
 		}
 	}
-	// These outlive the node's first process: containers' layers, pods' volumes
+	// These directories stay when the node's first process exits: containers' layers, pods' volumes
 	// and logs.
 	for target, name := range map[string]string{
 		"/var/lib/containerd": "containerd",
@@ -119,7 +117,7 @@ func makeRoot(d dirs, node string, keep []string) error {
 	return m.err
 }
 
-// mounter does one thing after another until one fails.
+// mounter runs steps until one fails and keeps the first error.
 type mounter struct{ err error }
 
 func (m *mounter) do(what string, err error) {
@@ -130,23 +128,23 @@ func (m *mounter) do(what string, err error) {
 
 func (m *mounter) mount(source, target, fstype string, flags uintptr, data string) {
 	if m.err == nil {
-		m.do("mounting "+fstype+" on "+target, unix.Mount(source, target, fstype, flags, data))
+		m.do("mount "+fstype+" on "+target, unix.Mount(source, target, fstype, flags, data))
 	}
 }
 
 func (m *mounter) bind(source, target string) {
 	if m.err == nil {
-		m.do("binding "+target, unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""))
+		m.do("bind-mount "+target, unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""))
 	}
 }
 
 func (m *mounter) mkdir(dir string) {
 	if m.err == nil {
-		m.do("making "+dir, os.MkdirAll(dir, 0o755))
+		m.do("create "+dir, os.MkdirAll(dir, 0o755))
 	}
 }
 
-// makeDev gives the node device files of its own. The kubelet reads kmsg.
+// makeDev creates the node's own device files. The kubelet reads kmsg.
 func (m *mounter) makeDev() {
 	m.mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755")
 	for name, number := range map[string][2]uint32{
@@ -158,8 +156,8 @@ func (m *mounter) makeDev() {
 		}
 		path := filepath.Join("/dev", name)
 		m.mkdir(filepath.Dir(path))
-		m.do("making "+path, unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(number[0], number[1]))))
-		m.do("making "+path, os.Chmod(path, 0o666))
+		m.do("create "+path, unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(number[0], number[1]))))
+		m.do("create "+path, os.Chmod(path, 0o666))
 	}
 	for _, dir := range []string{"/dev/pts", "/dev/shm", "/dev/mqueue"} {
 		m.mkdir(dir)
@@ -174,12 +172,12 @@ func (m *mounter) makeDev() {
 		if m.err != nil {
 			return
 		}
-		m.do("linking /dev/"+name, os.Symlink(target, filepath.Join("/dev", name)))
+		m.do("link /dev/"+name, os.Symlink(target, filepath.Join("/dev", name)))
 	}
 }
 
-// maskSysctls shows the kubelet the machine-wide settings that it wants
-// (pkg/kubelet/cm, setupKernelTunables), so that it does not change the host's.
+// maskSysctls shows the kubelet the machine-wide settings that it expects (pkg/kubelet/cm,
+// setupKernelTunables). Otherwise the kubelet would change the settings of the host.
 func (m *mounter) maskSysctls() {
 	for path, value := range map[string]string{
 		"/proc/sys/vm/overcommit_memory":      "1",
@@ -190,11 +188,11 @@ func (m *mounter) maskSysctls() {
 		"/proc/sys/kernel/keys/root_maxbytes": "25000000",
 	} {
 		if _, err := os.Stat(path); err != nil || m.err != nil {
-			continue // a kernel without the setting
+			continue // the kernel does not have this setting
 		}
 		mask := filepath.Join("/run/sysctl", path)
 		m.mkdir(filepath.Dir(mask))
-		m.do("writing "+mask, os.WriteFile(mask, []byte(value+"\n"), 0o644))
+		m.do("write "+mask, os.WriteFile(mask, []byte(value+"\n"), 0o644))
 		m.bind(mask, path)
 	}
 }
@@ -205,16 +203,17 @@ func cgroupMounts() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing cgroups: %w", err)
 	}
-	defer f.Close() // only read
+	defer f.Close() // read only
 	var found []string
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
-		if len(fields) > 2 && strings.HasPrefix(fields[2], "cgroup") && strings.HasPrefix(fields[1], "/sys/fs/cgroup") {
+		if len(fields) > 2 && strings.HasPrefix(fields[2], "cgroup") &&
+			strings.HasPrefix(fields[1], "/sys/fs/cgroup") {
 			found = append(found, fields[1])
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.New("listing cgroups: none is mounted under /sys/fs/cgroup")
+		return nil, errors.New("listing cgroups: no cgroup hierarchy is mounted under /sys/fs/cgroup")
 	}
 	return found, nil
 }
@@ -237,8 +236,8 @@ func setSysctls() error {
 	return nil
 }
 
-// spawn starts a command in a session of its own and leaves it. Called inside a
-// node's PID namespace, its child becomes the node's first process's.
+// spawn starts a command in its own session and does not wait for it. In a node's PID namespace the
+// command becomes a child of the node's first process.
 func spawn(argv []string) error {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr

@@ -25,22 +25,21 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// certificate says whom a certificate is for. Its key and certificate go to
-// pki/FILE.key and pki/FILE.crt.
+// certificate describes one certificate. Its key and certificate are pki/FILE.key and pki/FILE.crt.
 type certificate struct {
 	file         string
 	commonName   string
 	organization string
 	dnsNames     []string
 	ips          []netip.Addr
-	server       bool // for TLS servers too, not only for clients
+	server       bool // also for TLS servers, not only for clients
 	kubeconfig   bool // also write FILE.kubeconfig for use inside the sandbox
-	etcd         bool // of etcd's authority, not of the cluster's
+	etcd         bool // signed by the authority of etcd instead of that of the cluster
 }
 
-// certificates lists every certificate of a cluster. All are below its one
-// authority, which also signs for the aggregation layer, but those of etcd, which
-// as kubeadm's has an authority of its own. Servers of one kind share theirs.
+// certificates lists all certificates of a cluster. One authority signs them, also those of the
+// aggregation layer. Only etcd has its own authority, as with kubeadm. Servers of one kind share a
+// certificate.
 func (p plan) certificates() []certificate {
 	names := []string{"localhost"}
 	ips := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
@@ -62,7 +61,10 @@ func (p plan) certificates() []certificate {
 		{file: "front-proxy-client", commonName: "front-proxy-client"},
 		{
 			file: "aggregated", commonName: "aggregated", server: true,
-			dnsNames: []string{"aggregated." + aggregatedNamespace + ".svc", "aggregated." + aggregatedNamespace + ".svc.cluster.local"},
+			dnsNames: []string{
+				"aggregated." + aggregatedNamespace + ".svc",
+				"aggregated." + aggregatedNamespace + ".svc.cluster.local",
+			},
 		},
 		{file: "admin", commonName: "kubernetes-admin", organization: "system:masters"},
 		{file: "kube-controller-manager", commonName: "system:kube-controller-manager", kubeconfig: true},
@@ -78,14 +80,14 @@ func (p plan) certificates() []certificate {
 	return certs
 }
 
-// writePKI makes the authority, every certificate, the key that signs service
-// account tokens and the kubeconfig files, unless all are there.
+// writePKI writes the authorities, all certificates, the key that signs service account tokens and
+// the kubeconfig files. It does nothing if a previous call has written all of them.
 func (d dirs) writePKI(p plan, apiPort int) error {
 	done := d.file("pki", "complete")
 	if _, err := os.Stat(done); err == nil {
 		return nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("looking for certificates: %w", err)
+		return fmt.Errorf("read certificates: %w", err)
 	}
 	ca, err := d.makeAuthority("ca", "checkplan-sandbox")
 	if err != nil {
@@ -114,13 +116,15 @@ func (d dirs) writePKI(p plan, apiPort int) error {
 			return err
 		}
 		if c.kubeconfig {
-			if err := writeKubeconfig(d.file("pki", c.file+".kubeconfig"), inside, c.commonName, "", ca.pem, certPEM, keyPEM); err != nil {
+			file := d.file("pki", c.file+".kubeconfig")
+			if err := writeKubeconfig(file, inside, c.commonName, "", ca.pem, certPEM, keyPEM); err != nil {
 				return err
 			}
 		}
 		if c.file == "admin" {
 			outside := fmt.Sprintf("https://127.0.0.1:%d", apiPort)
-			if err := writeKubeconfig(d.kubeconfig(), outside, c.commonName, userNamespace, ca.pem, certPEM, keyPEM); err != nil {
+			err := writeKubeconfig(d.kubeconfig(), outside, c.commonName, userNamespace, ca.pem, certPEM, keyPEM)
+			if err != nil {
 				return err
 			}
 		}
@@ -135,7 +139,7 @@ type authority struct {
 	key  crypto.Signer
 }
 
-// makeAuthority makes an authority and writes it to pki/FILE.key and pki/FILE.crt.
+// makeAuthority creates an authority and writes it to pki/FILE.key and pki/FILE.crt.
 func (d dirs) makeAuthority(file, name string) (authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// The largest numbers of nodes: the pods' IPv4 range is a /17 with a /24 for each
-// node. Three etcd members outlive the loss of one; more would show nothing new.
+// Limits for the number of nodes. The pods' IPv4 range is a /17 with a /24 for each node. Three
+// etcd members survive the loss of one; more would test nothing new.
 const (
 	maxWorkers       = 100
 	maxControlPlanes = 3
@@ -23,22 +23,21 @@ const (
 // firstControlPlane is the name of the first control plane.
 const firstControlPlane = "control-plane"
 
-// plan is who is in the cluster and under which addresses: a pure function of
-// the flags of `up`, written to the state file so that every other command
-// works on what was made, not on what it would make.
+// plan lists the nodes and addresses of a cluster. It is a pure function of the flags of `up`. The
+// state file stores it: every other command uses the plan of the existing cluster.
 type plan struct {
 	// Family is "dual" (IPv4 first), "ipv4" or "ipv6".
 	Family string `json:"family"`
-	// Nodes holds the control planes first, then the workers, both in order.
+	// Nodes lists the control planes first, then the workers, both in order.
 	Nodes []nodePlan `json:"nodes"`
-	// NodeNets, PodNets and ServiceNets hold one range for each address family,
-	// the primary family first.
+	// NodeNets, PodNets and ServiceNets contain one range for each IP family, the primary family
+	// first.
 	NodeNets    []netip.Prefix `json:"nodeNets"`
 	PodNets     []netip.Prefix `json:"podNets"`
 	ServiceNets []netip.Prefix `json:"serviceNets"`
 }
 
-// nodePlan is one node. IPs and PodCIDRs are in the order of the plan's families.
+// nodePlan is one node. IPs and PodCIDRs have the order of the plan's IP families.
 type nodePlan struct {
 	Name         string         `json:"name"`
 	ControlPlane bool           `json:"controlPlane,omitempty"`
@@ -47,9 +46,8 @@ type nodePlan struct {
 	PodCIDRs     []netip.Prefix `json:"podCIDRs"`
 }
 
-// family holds the ranges of one address family. All come from 198.18.0.0/15
-// (RFC 2544) and 2001:2::/48 (RFC 5180), which are reserved for tests of
-// network devices and so are nobody's real addresses.
+// family has the ranges of one IP family. All are from 198.18.0.0/15 (RFC 2544) and 2001:2::/48
+// (RFC 5180), which are reserved for tests of network devices: no real host has such an address.
 type family struct {
 	nodes, pods, services netip.Prefix
 	podBits               int
@@ -64,7 +62,7 @@ func ipv4Family() family {
 	}
 }
 
-// The API server takes at most 20 bits of IPv6 services, hence the /112.
+// The API server accepts at most 20 bits of IPv6 Service addresses; a /112 has 16.
 func ipv6Family() family {
 	return family{
 		nodes:    netip.MustParsePrefix("2001:2::/64"),
@@ -74,9 +72,9 @@ func ipv6Family() family {
 	}
 }
 
-// newPlan makes the plan of so many control planes and workers, these spread in
-// turn over zone-a, zone-b and so on. The first workers get these names, the others
-// worker-N. It reports every bad value.
+// newPlan returns a plan with this number of control planes, workers and zones. Workers are in
+// zone-a, zone-b and so on, round robin. workerNames are the names of the first workers; the others
+// are worker-N. The error lists every bad value.
 func newPlan(controlPlanes, workers, zones int, ipFamily string, workerNames ...string) (plan, error) {
 	var errs []error
 	if controlPlanes < 1 || controlPlanes > maxControlPlanes {
@@ -112,9 +110,9 @@ func newPlan(controlPlanes, workers, zones int, ipFamily string, workerNames ...
 		p.PodNets = append(p.PodNets, f.pods)
 		p.ServiceNets = append(p.ServiceNets, f.services)
 	}
-	// The n-th node's addresses: the first control plane has n 0, worker-n has n,
-	// and further control planes come after the last worker that there could be,
-	// so that workers keep their addresses whatever the number of control planes.
+	// add gives a node the n-th addresses. The first control plane has n = 0, worker-N has n = N.
+	// Other control planes come after the last possible worker: so the addresses of workers do not
+	// depend on the number of control planes.
 	add := func(node nodePlan, n int) {
 		for _, f := range families {
 			node.IPs = append(node.IPs, nth(f.nodes, 10+n))
@@ -142,18 +140,19 @@ func newPlan(controlPlanes, workers, zones int, ipFamily string, workerNames ...
 	return p, nil
 }
 
-// checkNodeName says what is wrong with the name of a node beside others. It is
-// the name of a link in the networks between the nodes too.
+// checkNodeName returns the problem of a node name, given the other nodes. The name is also the
+// name of a link in the networks between nodes.
 func checkNodeName(name string, others []nodePlan) error {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 || len(name) >= unix.IFNAMSIZ {
-		return fmt.Errorf("%q is not the name of a node: must be of lower case letters, digits and '-', at most %d", name, unix.IFNAMSIZ-1)
+		return fmt.Errorf("%q is not a node name: must consist of lower case letters, digits and '-', at most %d",
+			name, unix.IFNAMSIZ-1)
 	}
 	taken := []string{"br0", "lo", fabric, balancerName}
 	for _, network := range l2Networks() {
 		taken = append(taken, network.name, l2Fabric(network.name))
 	}
 	if slices.Contains(taken, name) || strings.HasPrefix(name, firstControlPlane) {
-		return fmt.Errorf("%q is the name of something else in the sandbox", name)
+		return fmt.Errorf("%q is a reserved name in the sandbox: choose another", name)
 	}
 	if slices.ContainsFunc(others, func(n nodePlan) bool { return n.Name == name }) {
 		return fmt.Errorf("two nodes are named %s", name)
@@ -161,8 +160,8 @@ func checkNodeName(name string, others []nodePlan) error {
 	return nil
 }
 
-// controlPlanes are the nodes with an etcd member and an API server each. The
-// first has the controller manager and the scheduler too.
+// controlPlanes returns the nodes with an etcd member and an API server each. The first one also
+// runs the controller manager and the scheduler.
 func (p plan) controlPlanes() []nodePlan {
 	var found []nodePlan
 	for _, n := range p.Nodes {
@@ -173,7 +172,7 @@ func (p plan) controlPlanes() []nodePlan {
 	return found
 }
 
-// names are those of the nodes.
+// names returns the names of the nodes.
 func (p plan) names() []string {
 	var names []string
 	for _, n := range p.Nodes {
@@ -182,21 +181,21 @@ func (p plan) names() []string {
 	return names
 }
 
-// balancerIPs are the addresses, in the nodes' ranges, at which a balancer leads
-// to whichever API server answers.
+// balancerIPs returns the addresses, in the nodes' ranges, of the balancer in front of the API
+// servers.
 func (p plan) balancerIPs() []netip.Addr { return eachNth(p.NodeNets, 2) }
 
-// controlPlaneEndpoint is the API server for everything in the cluster, as
-// kubeadm's controlPlaneEndpoint: host and port.
+// controlPlaneEndpoint returns host and port of the API server for everything in the cluster, like
+// kubeadm's controlPlaneEndpoint.
 func (p plan) controlPlaneEndpoint() string {
 	return netip.AddrPortFrom(p.balancerIPs()[0], apiServerPort).String()
 }
 
-// apiServiceIPs are the addresses of the service kubernetes.default: by
-// Kubernetes' rule the first of each service range.
+// apiServiceIPs returns the addresses of the Service kubernetes in namespace default: always the
+// first of each service range.
 func (p plan) apiServiceIPs() []netip.Addr { return eachNth(p.ServiceNets, 1) }
 
-// dnsServiceIPs are the addresses of the cluster's DNS service: by custom the tenth.
+// dnsServiceIPs returns the addresses of the DNS Service: by convention the tenth.
 func (p plan) dnsServiceIPs() []netip.Addr { return eachNth(p.ServiceNets, 10) }
 
 func eachNth(nets []netip.Prefix, n int) []netip.Addr {
@@ -207,7 +206,7 @@ func eachNth(nets []netip.Prefix, n int) []netip.Addr {
 	return addrs
 }
 
-// nth is the n-th address of p, n at most 255; the 0th is the network's own.
+// nth returns the n-th address of p, n at most 255; 0 is the network's own.
 func nth(p netip.Prefix, n int) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	b[len(b)-1] += byte(n)
@@ -215,8 +214,8 @@ func nth(p netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// subnet is the n-th subnet of p with the given prefix length, a multiple of 8;
-// n at most 255 and within p.
+// subnet returns the n-th subnet of p with a prefix length that is a multiple of 8. n is at most
+// 255 and within p.
 func subnet(p netip.Prefix, bits, n int) netip.Prefix {
 	b := p.Masked().Addr().AsSlice()
 	b[bits/8-1] += byte(n)
@@ -224,7 +223,7 @@ func subnet(p netip.Prefix, bits, n int) netip.Prefix {
 	return netip.PrefixFrom(a, bits)
 }
 
-// joined writes values as the comma-separated list that Kubernetes' flags take.
+// joined joins values with commas, as the flags of Kubernetes expect.
 func joined[T fmt.Stringer](values []T) string {
 	s := ""
 	for i, v := range values {

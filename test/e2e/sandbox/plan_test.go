@@ -38,7 +38,7 @@ worker-3 zone-a 198.18.0.13,2001:2::d 198.18.131.0/24,2001:2:0:103::/64
 	}
 }
 
-// Control planes come first, and workers keep their addresses.
+// Control planes come first, and the addresses of workers do not change.
 func TestPlanOfSeveralControlPlanes(t *testing.T) {
 	p, err := newPlan(3, 1, 1, "dual")
 	if err != nil {
@@ -61,7 +61,7 @@ worker-1 zone-a 198.18.0.11,2001:2::b 198.18.129.0/24,2001:2:0:101::/64
 	}
 }
 
-// Names of workers change nothing else of them.
+// Worker names change nothing else in the plan.
 func TestPlanOfNamedWorkers(t *testing.T) {
 	plain, err := newPlan(1, 3, 2, "dual")
 	if err != nil {
@@ -82,12 +82,12 @@ func TestPlanOfNamedWorkers(t *testing.T) {
 		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	}
 	if d := cmp.Diff(plain, named, same); d != "" {
-		t.Errorf("the rest (-unnamed +named):\n%s", d)
+		t.Errorf("other fields (-unnamed +named):\n%s", d)
 	}
 }
 
-// Every address of every plan lies in the ranges reserved for tests, none is
-// given twice, and none of a range reaches into another.
+// Every address of every plan is in the ranges reserved for tests. No address is used twice, and no
+// ranges overlap.
 func TestPlanAddressesAreDistinct(t *testing.T) {
 	reserved := []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:2::/48")}
 	for _, family := range []string{"dual", "ipv4", "ipv6"} {
@@ -141,7 +141,9 @@ func TestPlanRefusesAllBadValuesAtOnce(t *testing.T) {
 		t.Errorf("got error %v, want:\n%s", err, want)
 	}
 
-	for _, names := range [][]string{{"Node"}, {"a", "a"}, {"control-plane-2"}, {"br10"}, {"worker-2"}, {"a-very-long-name"}, {"a.b"}, {""}} {
+	for _, names := range [][]string{
+		{"Node"}, {"a", "a"}, {"control-plane-2"}, {"br10"}, {"worker-2"}, {"a-very-long-name"}, {"a.b"}, {""},
+	} {
 		if _, err := newPlan(1, 2, 1, "dual", names...); err == nil || !strings.HasPrefix(err.Error(), "--worker-names: ") {
 			t.Errorf("names %q: %v, want an error", names, err)
 		}

@@ -15,8 +15,7 @@ import (
 	"strings"
 )
 
-// needed lists the commands that the sandbox calls and the Debian packages that
-// have them.
+// needed lists the commands that the sandbox runs and their Debian packages.
 func needed() [][2]string {
 	return [][2]string{
 		{"containerd", "containerd"},
@@ -38,10 +37,10 @@ func lookPath(name string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("no %s in %s", name, searchPath)
+	return "", fmt.Errorf("command %s not found in %s", name, searchPath)
 }
 
-// cniBinDir is where the CNI plugins are: Debian's place or the customary one.
+// cniBinDir returns the directory of the CNI plugins: that of Debian or the usual one.
 func cniBinDir() (string, error) {
 	dirs := []string{"/usr/lib/cni", "/opt/cni/bin"}
 	for _, dir := range dirs {
@@ -58,13 +57,13 @@ func cniBinDir() (string, error) {
 	return "", fmt.Errorf("no CNI plugins bridge, host-local and loopback in %s", strings.Join(dirs, " or "))
 }
 
-// lack is one thing that is missing. Package is empty where none helps.
+// lack is one missing thing. pkg is the Debian package that has it; empty if none does.
 type lack struct {
 	what, pkg string
 }
 
-// preflight lists everything that the machine lacks for a build and these addons,
-// of what is not built yet also what that takes.
+// preflight lists everything that the machine lacks to run a sandbox with these addons. If
+// something is not built yet, this includes what the build needs.
 func preflight(ctx context.Context, b build, with []string) []lack {
 	var missing []lack
 	needGo := !b.complete()
@@ -77,7 +76,7 @@ func preflight(ctx context.Context, b build, with []string) []lack {
 		}
 	}
 	if os.Geteuid() != 0 {
-		missing = append(missing, lack{what: "root: the sandbox makes namespaces and mounts; run it with sudo"})
+		missing = append(missing, lack{what: "root: the sandbox creates namespaces and mounts; run it with sudo"})
 	}
 	for _, n := range needed() {
 		if _, err := lookPath(n[0]); err != nil {
@@ -92,21 +91,23 @@ func preflight(ctx context.Context, b build, with []string) []lack {
 			missing = append(missing, lack{what: "the Go toolchain (https://go.dev/dl), to build Kubernetes and Tekton"})
 		}
 	}
-	if filesystems, err := os.ReadFile("/proc/filesystems"); err != nil || !strings.Contains(string(filesystems), "overlay") {
+	filesystems, err := os.ReadFile("/proc/filesystems")
+	if err != nil || !strings.Contains(string(filesystems), "overlay") {
 		missing = append(missing, lack{what: "overlayfs in the kernel (CONFIG_OVERLAY_FS; try modprobe overlay)"})
 	}
 	if _, err := cgroupMounts(); err != nil {
 		missing = append(missing, lack{what: "cgroups: " + err.Error()})
 	}
 	if len(missing) > 0 {
-		return missing // the kernel cannot be asked without the commands
+		return missing // the kernel tests need the commands
 	}
-	// Each feature is tried in a network namespace that ends with the command.
+	// Test each feature in a network namespace that ends with the command.
 	for _, try := range [][2]string{
 		{"ip link add type bridge", "network bridges in the kernel (CONFIG_BRIDGE)"},
 		{"ip link add type veth", "veth links in the kernel (CONFIG_VETH)"},
 		{"nft add table inet t", "nftables in the kernel (CONFIG_NF_TABLES_INET)"},
-		{"nft 'add table ip t; add chain ip t c { type nat hook prerouting priority 0; }; add rule ip t c meta l4proto tcp dnat to numgen random mod 2 map { 0 : 198.18.0.1, 1 : 198.18.0.2 }'",
+		{"nft 'add table ip t; add chain ip t c { type nat hook prerouting priority 0; }; " +
+			"add rule ip t c meta l4proto tcp dnat to numgen random mod 2 map { 0 : 198.18.0.1, 1 : 198.18.0.2 }'",
 			"NAT and numgen of nftables in the kernel (CONFIG_NFT_NAT, CONFIG_NFT_NUMGEN)"},
 	} {
 		cmd := exec.CommandContext(ctx, "unshare", "--net", "sh", "-c", try[0])
@@ -118,23 +119,23 @@ func preflight(ctx context.Context, b build, with []string) []lack {
 	return missing
 }
 
-// inotify instances that a sandbox takes: the kernel allows each user so many on
-// the whole machine, and a kubelet or API server that gets none ends at once.
+// inotify instances that a sandbox needs. The kernel limits them per user on the whole machine. A
+// kubelet or API server that gets none exits at once.
 const (
 	inotifyPerNode         = 9
-	inotifyPerControlPlane = 7 // beyond every node's
+	inotifyPerControlPlane = 7 // in addition to inotifyPerNode
 	inotifyOnce            = 6 // controller manager and scheduler
 )
 
-// lackingInotify lists what the kernel's limit leaves no room for, if so.
+// lackingInotify returns a lack if the kernel's limit of inotify instances is too low.
 func lackingInotify(p plan, with []string) ([]lack, error) {
 	b, err := os.ReadFile("/proc/sys/fs/inotify/max_user_instances")
 	if err != nil {
-		return nil, nil // a kernel without the limit
+		return nil, nil // the kernel has no limit
 	}
 	limit, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil {
-		return nil, fmt.Errorf("reading the limit of inotify instances: %w", err)
+		return nil, fmt.Errorf("read the limit of inotify instances: %w", err)
 	}
 	open, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
@@ -157,11 +158,11 @@ func inotifyLack(p plan, with []string, used, limit int) []lack {
 	if used+need <= limit {
 		return nil
 	}
-	return []lack{{what: fmt.Sprintf("inotify instances: of %d (sysctl fs.inotify.max_user_instances) %d are in use and %d are needed; "+
-		"take another sandbox down, or raise the limit", limit, used, need)}}
+	return []lack{{what: fmt.Sprintf("inotify instances: %d are in use and the sandbox needs %d, but the limit is %d: "+
+		"take another sandbox down, or raise sysctl fs.inotify.max_user_instances", used, need, limit)}}
 }
 
-// lacking makes one error of everything that is missing, nil of nothing.
+// lacking returns one error for everything that is missing, nil if nothing is.
 func lacking(missing []lack) error {
 	if len(missing) == 0 {
 		return nil
@@ -175,7 +176,7 @@ func lacking(missing []lack) error {
 		}
 	}
 	if packages := packagesOf(missing); len(packages) > 0 {
-		b.WriteString("\non Debian or Ubuntu `sandbox preflight --install` installs: " + strings.Join(packages, " "))
+		b.WriteString("\nrun `sandbox preflight --install` (Debian or Ubuntu) to install: " + strings.Join(packages, " "))
 	}
 	return errors.New(b.String())
 }
@@ -191,26 +192,26 @@ func packagesOf(missing []lack) []string {
 	return slices.Compact(packages)
 }
 
-// install installs packages with apt-get. Their services are not started: the
-// sandbox runs its own copies, and a host's etcd or containerd would only be in
-// the way of its owner.
+// install installs packages with apt-get, but does not start their services: the sandbox runs its
+// own copies, and nothing needs etcd or containerd on the host.
 func install(ctx context.Context, packages []string, out io.Writer) error {
 	if len(packages) == 0 {
 		return nil
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return fmt.Errorf("installing %s: this is not Debian or Ubuntu: install them by its own means", strings.Join(packages, " "))
+		return fmt.Errorf("install %s: apt-get not found, not Debian or Ubuntu: install them yourself",
+			strings.Join(packages, " "))
 	}
-	const policy = "/usr/sbin/policy-rc.d" // the question of invoke-rc.d; 101 says no
+	const policy = "/usr/sbin/policy-rc.d" // invoke-rc.d runs it; exit status 101 forbids a service to start
 	f, err := os.OpenFile(policy, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if err == nil {
 		_, writeErr := io.WriteString(f, "#!/bin/sh\nexit 101\n")
 		if err := errors.Join(writeErr, f.Close()); err != nil {
-			return fmt.Errorf("keeping services from being started: %w", err)
+			return fmt.Errorf("prevent services from starting: %w", err)
 		}
-		defer os.Remove(policy) // ours; a leftover would say no to the next package too
+		defer os.Remove(policy) // created here; otherwise it would also affect later installations
 	} else if !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("keeping services from being started: %w", err)
+		return fmt.Errorf("prevent services from starting: %w", err)
 	}
 	fmt.Fprintf(out, "installing Debian packages: %s\n", strings.Join(packages, " "))
 	for _, args := range [][]string{

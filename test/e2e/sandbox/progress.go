@@ -9,13 +9,14 @@ import (
 	"time"
 )
 
-// progress prints what `up` and `down` do, one line at a time, to stderr:
+// progress prints the steps of `up` and `down` to stderr, one per line:
 //
-//   - a step that takes over two seconds says that it is under way, and again
-//     every fifteen seconds, with its latest detail;
-//   - a step that is done says so with its time; one that took under a tenth of
-//     a second and was never seen stays unsaid;
-//   - an error is printed once, by main.
+//   - after two seconds, and then every fifteen seconds, that a step still
+//     runs, with its latest detail;
+//   - at the end of a step its time, unless the step took less than a tenth of
+//     a second.
+//
+// It prints no errors: main prints them, once.
 type progress struct {
 	mu  sync.Mutex
 	out io.Writer // guarded by mu
@@ -24,17 +25,17 @@ type progress struct {
 func (p *progress) printf(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	fmt.Fprintf(p.out, format+"\n", args...) // where stderr is gone nobody listens
+	fmt.Fprintf(p.out, format+"\n", args...) // without stderr there is no reader
 }
 
-// step runs f under a name. f may say how far it is through detail, from any goroutine.
+// step runs f under a name. f may report its state with detail, from any goroutine.
 func (p *progress) step(name string, f func(detail func(string)) error) error {
 	var mu sync.Mutex
 	var latest string // guarded by mu
 	start := time.Now()
 	done := make(chan struct{})
 	var watcher sync.WaitGroup
-	seen := false
+	printed := false
 	watcher.Go(func() {
 		wait := 2 * time.Second
 		for {
@@ -49,7 +50,7 @@ func (p *progress) step(name string, f func(detail func(string)) error) error {
 			if detail != "" {
 				detail = ": " + detail
 			}
-			seen, wait = true, 15*time.Second
+			printed, wait = true, 15*time.Second
 			p.printf("  ... %s (%s)%s", name, time.Since(start).Round(time.Second), detail)
 		}
 	})
@@ -64,7 +65,7 @@ func (p *progress) step(name string, f func(detail func(string)) error) error {
 	switch {
 	case err != nil:
 		p.printf("  failed %s (%.1fs)", name, took.Seconds())
-	case seen || took >= 100*time.Millisecond:
+	case printed || took >= 100*time.Millisecond:
 		p.printf("  ok %s (%.1fs)", name, took.Seconds())
 	}
 	return err

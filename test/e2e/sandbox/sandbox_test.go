@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// The versions in the code, which name images and set what binaries report, are
-// those of go.mod.
+// The versions in the code, which name images and set what binaries report, are the versions in
+// go.mod.
 func TestVersions(t *testing.T) {
 	gomod, err := os.ReadFile("go.mod")
 	if err != nil {
@@ -38,7 +38,8 @@ func TestVersions(t *testing.T) {
 			t.Errorf("go.mod does not require %s %s", module, version)
 		}
 	}
-	want := " -X k8s.io/component-base/version.gitVersion=v1.35.6 -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=35 "
+	want := " -X k8s.io/component-base/version.gitVersion=v1.35.6" +
+		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=35 "
 	if !strings.Contains(linkFlags(), want) {
 		t.Errorf("link flags %q lack %q", linkFlags(), want)
 	}
@@ -100,8 +101,8 @@ func TestImageOfABinary(t *testing.T) {
 	}
 }
 
-// Every certificate is signed by its authority, for what it is used for, and
-// a second call changes nothing.
+// Every certificate is signed by the right authority and valid for its use. A second call changes
+// nothing.
 func TestCertificates(t *testing.T) {
 	p, err := newPlan(2, 2, 2, "dual")
 	if err != nil {
@@ -149,7 +150,9 @@ func TestCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, host := range []string{"127.0.0.1", "198.18.0.10", "198.18.0.111", "198.18.0.2", "198.19.0.1", "2001:2:0:f000::1", "kubernetes.default.svc"} {
+	for _, host := range []string{
+		"127.0.0.1", "198.18.0.10", "198.18.0.111", "198.18.0.2", "198.19.0.1", "2001:2:0:f000::1", "kubernetes.default.svc",
+	} {
 		if err := apiServer.Leaf.VerifyHostname(host); err != nil {
 			t.Errorf("the API server's certificate: %v", err)
 		}
@@ -161,7 +164,7 @@ func TestCertificates(t *testing.T) {
 	}
 	current := config.Contexts[config.CurrentContext]
 	if got, want := config.Clusters[current.Cluster].Server, "https://127.0.0.1:16443"; got != want {
-		t.Errorf("the kubeconfig leads to %s, want %s", got, want)
+		t.Errorf("the kubeconfig's server is %s, want %s", got, want)
 	}
 	if current.Namespace != userNamespace {
 		t.Errorf("the kubeconfig's namespace is %q, want %q", current.Namespace, userNamespace)
@@ -175,20 +178,23 @@ func TestCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(caPEM, again) {
-		t.Error("a second call made another authority")
+		t.Error("a second call created another authority")
 	}
 }
 
 func TestStateIsReadAsWritten(t *testing.T) {
 	d := dirs{state: filepath.Join(t.TempDir(), "not-there-yet")}
 	if _, err := d.readState(); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "sandbox up") {
-		t.Errorf("error without a sandbox is %v, want not-exist that names `sandbox up`", err)
+		t.Errorf("error without a sandbox: %v, want os.ErrNotExist with `sandbox up`", err)
 	}
 	p, err := newPlan(1, 1, 1, "dual")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := state{plan: p, With: []string{"aggregated"}, BinDir: "/bin", APIPort: 1, Processes: map[string]firstProcess{"worker-1": {7, "/proc/7/ns/net"}}}
+	want := state{
+		plan: p, With: []string{"aggregated"}, BinDir: "/bin", APIPort: 1,
+		Processes: map[string]firstProcess{"worker-1": {7, "/proc/7/ns/net"}},
+	}
 	if err := d.writeState(want); err != nil {
 		t.Fatal(err)
 	}
@@ -206,8 +212,8 @@ func TestStateIsReadAsWritten(t *testing.T) {
 	}
 }
 
-// A process is the sandbox's by its mark, and a component only if it also runs
-// that component's binary: children inherit the mark.
+// A process belongs to the sandbox if it has its mark. It is a component only if it also runs the
+// component's binary: children inherit the mark.
 func TestProcessesAreFoundByTheirMark(t *testing.T) {
 	dir := t.TempDir()
 	d, other := dirs{state: dir}, dirs{state: dir + "x"}
@@ -229,11 +235,11 @@ func TestProcessesAreFoundByTheirMark(t *testing.T) {
 	}
 	marked, err := d.marked()
 	if err != nil || len(marked) != 2 {
-		t.Errorf("marked are %v, error %v; want two", marked, err)
+		t.Errorf("marked returned %v, error %v; want two processes", marked, err)
 	}
 	components, err := d.components()
 	if err != nil || len(components) != 1 || components[0].Component != "kubelet" || components[0].Node != "worker-1" {
-		t.Errorf("components are %v, error %v; want the kubelet of worker-1", components, err)
+		t.Errorf("components returned %v, error %v; want the kubelet of worker-1", components, err)
 	}
 	if strangers, err := other.marked(); err != nil || len(strangers) != 0 {
 		t.Errorf("another sandbox finds %v, error %v; want none", strangers, err)
@@ -242,7 +248,7 @@ func TestProcessesAreFoundByTheirMark(t *testing.T) {
 		t.Error(err)
 	}
 	if left, err := d.components(); err != nil || len(left) != 0 {
-		t.Errorf("after stop there are %v, error %v; want none", left, err)
+		t.Errorf("components after stop: %v, error %v; want none", left, err)
 	}
 }
 
@@ -256,7 +262,8 @@ func TestUsageErrors(t *testing.T) {
 	}{
 		{"unknown verb", []string{"jump"}, 2, `unknown command "jump" for "sandbox"`},
 		{"unknown flag", []string{"up", "--jump"}, 2, "unknown flag: --jump"},
-		{"bad plan", []string{"up", "--nodes=0", "--with=jam"}, 2, "--nodes is 0: must be from 1 to 100\n--with \"jam\": must be one of aggregated"},
+		{"bad plan", []string{"up", "--nodes=0", "--with=jam"}, 2,
+			"--nodes is 0: must be from 1 to 100\n--with \"jam\": must be one of aggregated"},
 		{"no sandbox", []string{"--state=" + state, "status"}, 1, "no sandbox in " + state + ": run `sandbox up` first"},
 		{"bad directory", []string{"--state=/", "status"}, 2, `--state is "/"`},
 		{"no log", []string{"--state=" + state, "logs", "kubelet"}, 2, `no log of "kubelet"`},
@@ -278,7 +285,7 @@ func TestUsageErrors(t *testing.T) {
 
 func TestDownRefusesADirectoryThatIsNotASandbox(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("down takes root")
+		t.Skip("needs root for `sandbox down`")
 	}
 	dir := t.TempDir()
 	precious := filepath.Join(dir, "precious")
@@ -303,12 +310,13 @@ func TestComponentFaults(t *testing.T) {
 	for _, tt := range []struct {
 		args string
 		id   string
-		want string // as the fault prints itself, or its error
+		want string // the fault's String, or the error
 	}{
 		{"stop kubelet --node worker-1", "kubelet/worker-1", "stop kubelet --node worker-1"},
 		{"stop kube-proxy --node=control-plane", "kube-proxy/control-plane", "stop kube-proxy --node control-plane"},
 		{"stop etcd --node control-plane-2", "etcd/control-plane-2", "stop etcd --node control-plane-2"},
-		{"restart kube-apiserver --node control-plane-2 --for 3s", "kube-apiserver/control-plane-2", "stop kube-apiserver --node control-plane-2"},
+		{"restart kube-apiserver --node control-plane-2 --for 3s", "kube-apiserver/control-plane-2",
+			"stop kube-apiserver --node control-plane-2"},
 		{"silence etcd --node control-plane", "silence/etcd/control-plane", "silence etcd --node control-plane"},
 		{"silence a/b --node control-plane", "silence/a/b/control-plane", "silence a/b --node control-plane"},
 		{"silence a/b", "silence/a/b", "silence a/b"},
@@ -321,7 +329,8 @@ func TestComponentFaults(t *testing.T) {
 		{"stop kubelet --node worker-1 --for 3s", "", "flag provided but not defined: -for"},
 		{"restart kubelet --node worker-1 --for -3s", "", "--for -3s: must not be negative"},
 		{"silence kubelet --node worker-1", "",
-			`silence "kubelet": must be one of etcd, kube-apiserver, or NAMESPACE/POD` + "\n" + `--node "worker-1": must be one of control-plane, control-plane-2`},
+			`silence "kubelet": must be one of etcd, kube-apiserver, or NAMESPACE/POD` + "\n" +
+				`--node "worker-1": must be one of control-plane, control-plane-2`},
 		{"silence a/b/c", "", `silence "a/b/c": must be one of etcd, kube-apiserver, or NAMESPACE/POD`},
 		{"silence a/*", "", `silence "a/*": must be one of etcd, kube-apiserver, or NAMESPACE/POD`},
 		{"silence etcd", "", `--node "": must be one of control-plane, control-plane-2`},
@@ -330,7 +339,7 @@ func TestComponentFaults(t *testing.T) {
 		t.Run(tt.args, func(t *testing.T) {
 			args := strings.Fields(tt.args)
 			if !isComponentFault(args) {
-				t.Fatal("taken for a fault of packets")
+				t.Fatal("isComponentFault returned false, want true")
 			}
 			f, restart, err := parseComponentFault(p, args)
 			got, id := f.String(), f.id()
@@ -363,18 +372,21 @@ func TestComponentFaults(t *testing.T) {
 }
 
 func TestEverythingMissingIsNamedAtOnce(t *testing.T) {
-	err := lacking([]lack{{"the command ctr", "containerd"}, {"root", ""}, {"the command containerd", "containerd"}, {"the command nft", "nftables"}})
+	err := lacking([]lack{
+		{"the command ctr", "containerd"}, {"root", ""},
+		{"the command containerd", "containerd"}, {"the command nft", "nftables"},
+	})
 	want := "this machine lacks what the sandbox needs:\n" +
 		"  - the command ctr (Debian package containerd)\n" +
 		"  - root\n" +
 		"  - the command containerd (Debian package containerd)\n" +
 		"  - the command nft (Debian package nftables)\n" +
-		"on Debian or Ubuntu `sandbox preflight --install` installs: containerd nftables"
+		"run `sandbox preflight --install` (Debian or Ubuntu) to install: containerd nftables"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
 	if err := lacking(nil); err != nil {
-		t.Errorf("nothing is missing, but: %v", err)
+		t.Errorf("error with nothing missing: %v", err)
 	}
 }
 
@@ -384,13 +396,14 @@ func TestInotifyInstancesAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := inotifyLack(p, []string{"aggregated"}, 63, 128); got != nil {
-		t.Errorf("with room for exactly these nodes: %v", got)
+		t.Errorf("with exactly enough instances: %v, want nil", got)
 	}
 	if got := inotifyLack(p, []string{"kubevirt"}, 63, 128); got == nil {
 		t.Error("virt-handlers are not counted")
 	}
 	got := inotifyLack(p, nil, 64, 128)
-	want := []lack{{what: "inotify instances: of 128 (sysctl fs.inotify.max_user_instances) 64 are in use and 65 are needed; take another sandbox down, or raise the limit"}}
+	want := []lack{{what: "inotify instances: 64 are in use and the sandbox needs 65, but the limit is 128: " +
+		"take another sandbox down, or raise sysctl fs.inotify.max_user_instances"}}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(lack{})); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

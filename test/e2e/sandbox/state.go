@@ -20,24 +20,24 @@ import (
 
 const defaultStateDir = "/var/lib/checkplan-sandbox"
 
-// markVariable is in the environment of every process that the sandbox starts
-// outside of containers, and of the static pods': "STATE-DIR NODE COMPONENT". What runs is found by
-// reading it from /proc, so there is no file of process ids that could be lost
-// or name a stranger.
+// markVariable is in the environment of every process that the sandbox starts outside of
+// containers, and of static pods: "STATE-DIR NODE COMPONENT". The sandbox finds its processes by
+// this variable in /proc. A file of process IDs could be lost, or contain the ID of a foreign
+// process.
 const markVariable = "CHECKPLAN_SANDBOX"
 
-// state is what state.json holds.
+// state is the content of state.json.
 type state struct {
 	plan
-	// BinDir holds the binaries that this cluster runs.
+	// BinDir is the directory of the binaries that this cluster runs.
 	BinDir string `json:"binDir"`
-	// APIPort is the port on the host's 127.0.0.1 that leads to the API servers.
+	// APIPort is the port on the host's 127.0.0.1 that routes to the API servers.
 	APIPort int `json:"apiPort"`
-	// With holds the names of the addons that are installed, sorted.
+	// With lists the names of the installed addons, sorted.
 	With []string `json:"with,omitempty"`
-	// Processes maps a node's name, or "fabric", to its first process and the
-	// path of its network namespace. It is for readers outside of this program,
-	// which itself looks at what runs.
+	// Processes maps a node's name, or "fabric", to its first process and the path of its network
+	// namespace. It is for readers other than this program, which looks up running processes
+	// itself.
 	Processes map[string]firstProcess `json:"processes,omitempty"`
 }
 
@@ -46,7 +46,7 @@ type firstProcess struct {
 	NetNS string `json:"netns"`
 }
 
-// dirs names the files of one sandbox.
+// dirs returns the paths of the files of one sandbox.
 type dirs struct{ state string }
 
 func (d dirs) file(elem ...string) string {
@@ -58,8 +58,8 @@ func (d dirs) log(node, component string) string {
 	return d.file("logs", node, component+".log")
 }
 
-// cgroup is the name of the sandbox's cgroup under each hierarchy's root. A
-// sandbox in another directory has another.
+// cgroup is the name of the sandbox's cgroup under the root of each hierarchy. It depends on the
+// state directory.
 func (d dirs) cgroup() string {
 	if d.state == defaultStateDir {
 		return "checkplan-sandbox"
@@ -67,7 +67,7 @@ func (d dirs) cgroup() string {
 	return "checkplan-sandbox" + strings.ReplaceAll(d.state, "/", "-")
 }
 
-// readState returns fs.ErrNotExist, wrapped, where there is no sandbox.
+// readState reads the state. The error wraps fs.ErrNotExist if no sandbox exists.
 func (d dirs) readState() (state, error) {
 	var s state
 	b, err := os.ReadFile(d.file("state.json"))
@@ -78,7 +78,7 @@ func (d dirs) readState() (state, error) {
 		return s, fmt.Errorf("reading the sandbox's state: %w", err)
 	}
 	if err := json.Unmarshal(b, &s); err != nil {
-		return s, fmt.Errorf("reading %s: %w: run `sandbox down` to start afresh", d.file("state.json"), err)
+		return s, fmt.Errorf("read %s: %w: run `sandbox down` to start again", d.file("state.json"), err)
 	}
 	return s, nil
 }
@@ -91,7 +91,7 @@ func (d dirs) writeState(s state) error {
 	return writeFile(d.file("state.json"), append(b, '\n'), 0o644)
 }
 
-// writeFile replaces a file as a whole, making its directory where missing.
+// writeFile replaces a whole file, and creates missing directories.
 func writeFile(name string, b []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
@@ -103,9 +103,9 @@ func writeFile(name string, b []byte, mode fs.FileMode) error {
 	return os.Rename(tmp, name)
 }
 
-// lock keeps two commands that change the sandbox apart. It is on the state
-// directory itself and ends with the process, however that ends; one that was
-// killed may take a moment to go.
+// lock prevents two commands from changing the sandbox at the same time. The lock is on the state
+// directory and ends with the process. A killed process may need a moment to end, so lock waits a
+// few seconds.
 func (d dirs) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(d.state, 0o755); err != nil {
 		return nil, fmt.Errorf("making the sandbox's directory: %w", err)
@@ -118,29 +118,31 @@ func (d dirs) lock() (unlock func(), err error) {
 		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	})
 	if err != nil {
-		_ = f.Close() // nothing was written
-		return nil, fmt.Errorf("another sandbox command is at work in %s: wait until it has ended: %w", d.state, err)
+		_ = f.Close() // read only
+		return nil, fmt.Errorf("another sandbox command runs in %s: wait until it has ended: %w", d.state, err)
 	}
-	return func() { _ = f.Close() }, nil // nothing was written
+	return func() { _ = f.Close() }, nil // read only
 }
 
-// process is one that the sandbox started.
+// process is a process that the sandbox started.
 type process struct {
 	PID             int
 	Node, Component string
 }
 
-// mark is the value of markVariable.
+// mark returns the value of markVariable.
 func (d dirs) mark(node, component string) string {
 	return d.state + " " + node + " " + component
 }
 
-// marked lists every process under /proc with this sandbox's mark, helpers and
-// containerd's shims too.
-func (d dirs) marked() ([]process, error) { return d.scan(func(string, string) bool { return true }) }
+// marked returns all processes in /proc with this sandbox's mark, including helpers and the shims
+// of containerd.
+func (d dirs) marked() ([]process, error) {
+	return d.scan(func(string, string) bool { return true })
+}
 
-// components lists the processes that are what their mark says, and not a child
-// that inherited it.
+// components returns the processes that run the component named in their mark. Children inherit the
+// mark but run another binary.
 func (d dirs) components() ([]process, error) {
 	return d.scan(func(exe, component string) bool {
 		switch component {
@@ -163,8 +165,8 @@ func (d dirs) scan(want func(exe, component string) bool) ([]process, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// Processes end while they are looked at, and a zombie has neither
-		// environment nor executable: all are as good as gone.
+		// A process may exit during the scan, and a zombie has neither environment nor executable:
+		// ignore both.
 		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
 		if err != nil {
 			continue
@@ -190,7 +192,7 @@ func (d dirs) scan(want func(exe, component string) bool) ([]process, error) {
 	return found, nil
 }
 
-// find returns the process id of a component, 0 where it does not run.
+// find returns the process ID of a component, 0 if it does not run.
 func (d dirs) find(node, component string) (int, error) {
 	all, err := d.components()
 	if err != nil {

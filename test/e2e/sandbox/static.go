@@ -24,26 +24,25 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// livenessFailures is how many liveness probes in a row, one each 10 s, a static
-// pod may fail before the kubelet restarts it. kubeadm's is 8; here a component
-// that a fault keeps silent must stay so for as long as a test likes: 30 minutes.
+// livenessFailures is how many liveness probes in a row a static pod may fail, one every 10 s,
+// before the kubelet restarts it. kubeadm uses 8. Here a fault may silence a component for as long
+// as a test needs: 30 minutes.
 const livenessFailures = 180
 
-// staticPods is the directory of manifests that the kubelet of a control plane
-// runs by itself, without an API server.
+// staticPods is the directory of static pod manifests of a control plane's kubelet.
 func (d dirs) staticPods(n nodePlan) string { return d.file("nodes", n.Name, "manifests") }
 
 func (d dirs) staticPodFile(n nodePlan, name string) string {
 	return d.file("nodes", n.Name, "manifests", name+".yaml")
 }
 
-// staticComponents lists what control planes run as static pods, in the order
-// in which they need each other.
+// staticComponents lists the static pods of control planes, in the order in which they depend on
+// each other.
 func staticComponents() []string { return []string{"etcd", "kube-apiserver"} }
 
-// staticPod is the manifest of a control plane's etcd or API server, with
-// kubeadm's labels, annotations and probes (cmd/kubeadm/app/phases/controlplane
-// and etcd), and with the mark by which the sandbox finds its own processes.
+// staticPod returns the manifest of a control plane's etcd or API server. Labels, annotations and
+// probes are those of kubeadm (cmd/kubeadm/app/phases/controlplane and etcd). An environment
+// variable marks the process as one of the sandbox.
 func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 	var (
 		comp        component
@@ -69,18 +68,17 @@ func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 		mounts = append(mounts, corev1.VolumeMount{Name: "etcd-data", MountPath: "/var/lib/etcd"})
 	case "kube-apiserver":
 		comp = apiServer(p, n)
-		annotations = map[string]string{
-			"kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint": netip.AddrPortFrom(n.IPs[0], apiServerPort).String(),
-		}
+		endpoint := netip.AddrPortFrom(n.IPs[0], apiServerPort).String()
+		annotations = map[string]string{"kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint": endpoint}
 		probe = corev1.HTTPGetAction{
 			Scheme: corev1.URISchemeHTTPS, Host: n.IPs[0].String(), Port: intstr.FromInt32(apiServerPort),
 		}
 	default:
-		return nil, fmt.Errorf("%s is no static pod", name)
+		return nil, fmt.Errorf("%s is not a static pod: want etcd or kube-apiserver", name)
 	}
 	live, ready := probe, probe
 	live.Path, ready.Path = "/livez", "/readyz"
-	root, critical := int64(0), int32(2_000_001_000) // of system-node-critical; no API server fills it in
+	root, critical := int64(0), int32(2_000_001_000) // of system-node-critical; no API server sets it
 
 	pod := corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -122,8 +120,8 @@ func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 	return b, nil
 }
 
-// writeStaticPod has the kubelet of a control plane run a static pod, unless it
-// does.
+// writeStaticPod writes the manifest of a static pod, which makes the kubelet of a control plane
+// run it. It does nothing if the manifest is already written.
 func (d dirs) writeStaticPod(p plan, n nodePlan, name string) error {
 	b, err := d.staticPod(p, n, name)
 	if err != nil {
@@ -133,7 +131,8 @@ func (d dirs) writeStaticPod(p plan, n nodePlan, name string) error {
 	if have, err := os.ReadFile(file); err == nil && bytes.Equal(have, b) {
 		return nil
 	}
-	// The kubelet reads every file of the directory, so the file is made outside.
+	// The kubelet reads every file in the directory, also incomplete ones. So write the file
+	// outside and move it.
 	outside := d.file("nodes", n.Name, filepath.Base(file))
 	if err := errors.Join(os.MkdirAll(d.staticPods(n), 0o755), os.WriteFile(outside, b, 0o600)); err != nil {
 		return fmt.Errorf("writing a static pod of %s: %w", n.Name, err)
@@ -144,7 +143,7 @@ func (d dirs) writeStaticPod(p plan, n nodePlan, name string) error {
 	return nil
 }
 
-// portOf is the port at which a static pod's clients reach it.
+// portOf returns the port on which a static pod serves clients.
 func portOf(name string) uint16 {
 	if name == "etcd" {
 		return etcdPort
@@ -152,14 +151,14 @@ func portOf(name string) uint16 {
 	return apiServerPort
 }
 
-// lingerTime is what a static pod has, once it refuses connections, to end what
-// it has begun. An API server would linger until the kubelet kills it.
+// lingerTime is how long a static pod may finish its work after it refuses connections. An API
+// server would continue until the kubelet kills it.
 const lingerTime = time.Second
 
-// stopStaticPod takes a static pod from its kubelet, waits until it is gone, and
-// says since when it refuses connections. It is gone when its container is gone
-// from containerd's records: the kubelet would let a successor wait for ten
-// seconds since the end of a container that it still sees.
+// stopStaticPod removes the manifest of a static pod, waits until the pod is gone, and prints since
+// when it refuses connections. The pod is gone when containerd has removed its container: the
+// kubelet waits ten seconds after the end of a container that it still sees, before it starts a new
+// one.
 func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
 	n, err := c.node(node)
 	if err != nil {
@@ -177,7 +176,7 @@ func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
 		record := c.file("nodes", node, "containerd", "io.containerd.grpc.v1.cri", "containers", id)
 		gone = func() error {
 			if _, err := os.Stat(record); err == nil {
-				return fmt.Errorf("%s is still there", record)
+				return fmt.Errorf("containerd still has the container: %s exists", record)
 			}
 			return nil
 		}
@@ -190,7 +189,7 @@ func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
 	err = poll(ctx, time.Minute, func() error {
 		conn, err := dial(ctx, "tcp", address)
 		if err == nil {
-			_ = conn.Close() // it was only asked for
+			_ = conn.Close() // only the connect matters
 			return errors.New("it still accepts connections")
 		}
 		return nil
@@ -207,7 +206,7 @@ func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
 		if time.Since(refused) > lingerTime {
 			err = syscall.Kill(pid, syscall.SIGKILL)
 		}
-		return errors.Join(fmt.Errorf("process %d does not end", pid), err)
+		return errors.Join(fmt.Errorf("process %d still runs", pid), err)
 	})
 	if err != nil {
 		return fmt.Errorf("stopping %s of %s: %w", name, node, err)
@@ -216,8 +215,8 @@ func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
 	return nil
 }
 
-// startStaticPod gives a static pod back to its kubelet, waits until it is ready,
-// and says since when it accepts connections and since when it is ready.
+// startStaticPod writes the manifest of a static pod, waits until the pod is ready, and prints
+// since when it accepts connections and since when it is ready.
 func (c *cluster) startStaticPod(ctx context.Context, n nodePlan, name string) error {
 	if err := c.writeStaticPod(c.plan, n, name); err != nil {
 		return err
@@ -227,7 +226,7 @@ func (c *cluster) startStaticPod(ctx context.Context, n nodePlan, name string) e
 	err := poll(ctx, 2*time.Minute, func() error {
 		conn, err := dial(ctx, "tcp", address)
 		if err == nil {
-			_ = conn.Close() // it was only asked for
+			_ = conn.Close() // only the connect matters
 		}
 		return err
 	})
@@ -251,8 +250,7 @@ func (c *cluster) startStaticPod(ctx context.Context, n nodePlan, name string) e
 	return nil
 }
 
-// fabricDialer connects from the fabric's namespace, where nothing of a node's
-// own is in the way.
+// fabricDialer connects from the fabric's namespace, where no rules of a node apply.
 func (c *cluster) fabricDialer() dialFunc {
 	netns := c.Processes[fabric].NetNS
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -262,9 +260,9 @@ func (c *cluster) fabricDialer() dialFunc {
 		}
 		done := make(chan dialed, 1)
 		go func() {
-			// This thread never comes back: it is not unlocked, so the runtime
-			// ends it with the goroutine. A socket belongs to the namespace of
-			// the thread that made it.
+			// Do not unlock the thread: the runtime then ends it with the goroutine, because it is
+			// in another namespace. A socket belongs to the namespace of the thread that created
+			// it.
 			runtime.LockOSThread()
 			if err := enterNetNS(netns); err != nil {
 				done <- dialed{err: err}

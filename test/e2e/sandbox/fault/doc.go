@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault breaks the network between the nodes of the sandbox, one
-// nameable fault at a time, and mends it again.
+// Package fault adds faults to the network between the nodes of the sandbox, and
+// removes them again.
 //
-// A fault acts on real packets, in the network namespaces of nodes, and unless it
-// says otherwise on nothing but packets from a pod of one node to a pod of
-// another: source and destination must both lie in pod CIDRs, of different nodes.
-// Traffic of the nodes themselves is touched only by faults that name it with
-// --src or --dst, so kubelets keep talking to the API server whatever else is
-// broken.
+// A fault acts on real packets, in the network namespaces of nodes. By default it
+// affects only packets from a pod of one node to a pod of another node: source and
+// destination must both be in pod CIDRs, of different nodes. A fault affects the
+// traffic of nodes themselves only if --src or --dst selects it. So kubelets still
+// reach the API server under all other faults.
 //
 // # Kinds
 //
-//	sandbox fault add drop                       packets vanish
-//	sandbox fault add loss  --percent 20         20% of the packets vanish, at random
-//	sandbox fault add mtu   --max-bytes 1400     IP packets longer than 1400 bytes vanish, silently
+//	sandbox fault add drop                       packets are dropped
+//	sandbox fault add loss  --percent 20         20% of the packets are dropped, at random
+//	sandbox fault add mtu   --max-bytes 1400     IP packets longer than 1400 bytes are dropped, without an ICMP error
 //	sandbox fault add delay --by 30ms            packets arrive at least 30 ms later, in order
 //
 // # Where
@@ -24,44 +23,44 @@
 //	--node w1 --direction ingress         from other nodes' pods to the pods of w1
 //	--node w1 --direction egress          from the pods of w1 to other nodes' pods
 //	--from w1 --to w2                     from the pods of w1 to the pods of w2; the
-//	                                      packets that w2 answers with are not touched
+//	                                      answers of w2 are not affected
 //
-// # Whose packets
+// # Between which ends
 //
-//	--src hosts, --dst hosts  of a node itself instead of its pods: of all that is
-//	                          on the host network, kubelets and API servers included
-//	--src any, --dst any      of a node and its pods
-//	--src IP, --dst IP        of one pod or node
+//	--src hosts, --dst hosts  the node itself instead of its pods: everything on
+//	                          the host network, with kubelets and API servers
+//	--src any, --dst any      the node and its pods
+//	--src IP, --dst IP        one pod or node
 //
-// So one pair of components is told by its nodes, its ends and its port. Where
-// --from and --to are the same node, or an end is an address, packets that do not
-// leave the node are touched too. Those between two pods of one node never are:
-// the bridge of the pods carries them past every hook.
+// So nodes, ends and port select one pair of components. If --from and --to are
+// the same node, or an end is an address, the fault also affects packets that stay
+// on one node. It never affects packets between two pods of one node: the bridge
+// of the pods forwards them without any hook.
 //
 // # In which network
 //
-//	--network br10            frames of a further network between the nodes, instead
-//	                          of packets of the pods' network
+//	--network br10            frames of an additional network between the nodes,
+//	                          instead of packets of the pod network
 //
-// Place is as above: what --node's guests send to other nodes is its egress, and
-// what comes from there its ingress. Frames are told by the links of the network's
-// bridge on which they come and go, so addresses do not matter, and --src and
-// --dst are not to be had. Frames between guests of one node are not touched: the
-// node's own bridge carries them.
+// Places are the same as above: the egress of --node is what its guests send to
+// other nodes, its ingress is what they receive from other nodes. The fault selects
+// frames by the input and output links of the network's bridge, not by addresses.
+// So --src and --dst are not allowed. Frames between guests of one node are not
+// affected: the node's own bridge forwards them.
 //
-// A drop that names neither protocol nor port takes every frame, ARP and neighbor
-// discovery too, or with --family those of one family (ARP with IPv4). Everything
-// else acts on IP packets without VLAN tag, and lets neighbor discovery pass, so
-// that a loss of 20% is one of the packets and not of the neighbors.
+// A drop without protocol and port drops every frame, including ARP and neighbor
+// discovery; with --family, those of one family (ARP belongs to IPv4). All other
+// faults affect IP packets without VLAN tag and let neighbor discovery pass: a loss
+// of 20% is a loss of packets, not of neighbors.
 //
 // # Which packets
 //
 //	--family ipv4|ipv6        of one IP family
 //	--protocol tcp|udp|icmp   of one protocol; icmp is ICMPv6 in IPv6
 //	--dport 80, --sport 80    with this destination or source port, of TCP and UDP
-//	                          or of the one protocol named
+//	                          or of --protocol
 //
-// Kind, place and packets combine freely. The faults that one mostly wants:
+// Kind, place and packets combine freely. Common faults:
 //
 //	sandbox fault add drop --node w1                          node cut off
 //	sandbox fault add drop --node w1 --direction ingress      node ingress dropped
@@ -75,62 +74,63 @@
 //	sandbox fault add drop --from c1 --to c2 --dst hosts --protocol tcp --dport 6443
 //	                                                          c1's pods cannot reach c2's API server
 //	sandbox fault add drop --src any --dst 198.18.229.2 --protocol tcp --dport 8443
-//	                                                          nobody can reach one endpoint of a Service
+//	                                                          one endpoint of a Service is unreachable
 //	sandbox fault add mtu --max-bytes 1400 --from w1 --to w2  MTU black hole
-//	sandbox fault add drop --network br10 --node w1           node cut off from a further network
+//	sandbox fault add drop --network br10 --node w1           node cut off from an additional network
 //	sandbox fault add loss --percent 20 --node w1             20% loss
-//	sandbox fault add delay --by 30ms                         30 ms more, one way; 60 ms there and back
+//	sandbox fault add delay --by 30ms                         30 ms more one way, 60 ms more per round trip
 //	sandbox fault list
 //	sandbox fault clear [ID...]                               no ID: all
 //
-// # Where a packet meets its fault
+// # Where the kernel applies a fault
 //
-// Every packet meets a fault once. Drop, loss and mtu act in the forward hook, or
-// in the output or input hook where the packet is from or to the node itself: of
-// the node named by `--node`, whichever way the packet goes, and else of the
-// source's node. There a packet to a Service already has the address of the pod
-// that it goes to. Delay acts on the source's node if netem makes it, because
-// that is where the qdisc of the uplink is, and on the destination's node if a
-// queue makes it. Faults that overlap add up. Faults of a further network act in
-// the forward hook of the network's bridge, which is in a namespace of its own; a
-// frame to everybody counts once for each link on which it leaves.
+// Each packet passes the rules of a fault once. Drop, loss and mtu act in the
+// forward hook; for packets from or to the node itself, in the output or input
+// hook. They act on the node of --node, in both directions; without --node, on the
+// source's node. In these hooks a packet to a Service already has the address of
+// its pod. A delay by netem acts on the source's node, because the qdisc of the
+// uplink is there. A delay by a queue acts on the destination's node. Overlapping
+// faults add up. Faults of an additional network act in the forward hook of the
+// network's bridge, which has its own namespace. A broadcast frame counts once for
+// each link that sends it.
 //
-// # What cannot be told from real packets
+// # Limits
 //
-// A hook sees what the kernel forwards, which is not always what is on the wire:
+// A hook sees what the kernel forwards. That can differ from what is on the wire:
 //
-//   - With connection tracking (kube-proxy turns it on) IP fragments are put
-//     together before the hooks. mtu then judges the whole datagram, and ports
-//     match all of it. Without, mtu judges each fragment, and ports match only
-//     the first one; either way the datagram is lost.
-//   - veth carries TCP as segments of up to 64 KiB (GSO), and mtu judges those:
-//     a TCP stream with a segment size under the limit can lose aggregates that a
-//     real link would carry. UDP and ICMP are exact. To be exact for TCP as
-//     well, turn off tso, gso and gro on the pods' links.
-//   - loss and delay act on what the hook sees too: one lost aggregate is many
-//     lost segments.
+//   - With connection tracking (kube-proxy enables it) the kernel reassembles IP
+//     fragments before the hooks. mtu then checks the whole datagram, and ports
+//     match all of it. Without connection tracking, mtu checks each fragment, and
+//     ports match only the first one. In both cases the datagram is lost.
+//   - veth carries TCP as segments of up to 64 KiB (GSO), and mtu checks these: a
+//     TCP stream with a segment size below the limit can lose aggregates that a
+//     real link would carry. UDP and ICMP are exact. For exact TCP, turn off tso,
+//     gso and gro on the pods' links.
+//   - loss and delay also act on aggregates: one lost aggregate is many lost
+//     segments.
 //
-// # How delay is made
+// # How a delay works
 //
-// Where the kernel has the qdiscs prio and netem and [Node.Uplink] is known, the
-// rule gives the packet the priority of a prio band whose qdisc is netem. That
-// serves one delay at a time. Otherwise, and for further delays, the rule hands it
-// to a netfilter queue, and a background process of the calling binary (see [Hold])
-// gives it back in time. So it is always in a further network, whose bridge has no
-// queue: there the rule marks the packet, and one of family inet, to which the
-// kernel shows a bridge's packets next, hands it over. That process ends with
-// [Clear], and by itself when its record or one of its nodes is gone. Should it
-// be killed, packets pass without delay and [List] says so. In both ways no
-// packet is early, and packets beyond 65536 held at once are lost. Clear lets
-// pass what a queue holds, and loses what netem does; a queue also loses what it
-// holds when another fault of the same node is cleared, because the kernel
-// empties queues when a hook goes.
+// If the kernel has the qdiscs prio and netem and [Node.Uplink] is known, the rule
+// sets the priority of the packet to a prio band whose qdisc is netem. That works
+// for one delay at a time. Otherwise, and for further delays, the rule sends the
+// packet to a netfilter queue. A background process of the calling binary (see
+// [Hold]) releases it when it is due. Delays in an additional network always use a
+// queue. A bridge has no queue: its rule marks the packet, and a rule of family
+// inet, which the kernel evaluates next for packets of a bridge, queues it.
+//
+// The process ends on [Clear], or when its record or one of its nodes is gone. If
+// it is killed, packets pass without delay and [List] reports this. With netem and
+// with a queue no packet is early, and packets beyond 65536 held at once are lost.
+// Clear releases what a queue holds, but loses what netem holds. A queue also loses
+// what it holds when another fault of the same node is cleared, because the kernel
+// empties queues when it removes a hook.
 //
 // # State
 //
-// One JSON file per fault, in a directory that the caller names, written before
-// the first packet is touched: so another process can list and clear what a
-// killed one has added, half-added faults included. Each fault is one nftables
-// table, inet checkplan_fault_ID, in the namespaces where it acts; of a further
-// network, bridge checkplan_fault_ID, and for a delay both.
+// Each fault is one JSON file in a directory that the caller names. Add writes it
+// before it changes a node: another process can list and clear the faults of a
+// process that was killed, including incomplete ones. Each fault is one nftables
+// table, inet checkplan_fault_ID, in each namespace where it acts. In an additional
+// network it is the table bridge checkplan_fault_ID, for a delay both tables.
 package fault

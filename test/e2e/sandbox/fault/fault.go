@@ -16,21 +16,21 @@ import (
 	"unicode/utf8"
 )
 
-// Kind is what happens to a packet that a fault selects.
+// Kind is what a fault does with the packets that it selects.
 type Kind string
 
 const (
-	Drop  Kind = "drop"  // it vanishes
-	Loss  Kind = "loss"  // it vanishes with a probability
-	MTU   Kind = "mtu"   // it vanishes if it is too long, with no ICMP error
+	Drop  Kind = "drop"  // it is dropped
+	Loss  Kind = "loss"  // it is dropped with a probability
+	MTU   Kind = "mtu"   // it is dropped if it is too long, without an ICMP error
 	Delay Kind = "delay" // it arrives later
 )
 
-// Direction is a side of one node.
+// Direction is which traffic of one node a fault affects.
 type Direction string
 
 const (
-	Both    Direction = ""        // both of the following
+	Both    Direction = ""        // ingress and egress
 	Ingress Direction = "ingress" // from other nodes' pods to this node's pods
 	Egress  Direction = "egress"  // from this node's pods to other nodes' pods
 )
@@ -39,7 +39,7 @@ const (
 type Family string
 
 const (
-	AnyFamily Family = "" // both of the following
+	AnyFamily Family = "" // IPv4 and IPv6
 	IPv4      Family = "ipv4"
 	IPv6      Family = "ipv6"
 )
@@ -48,14 +48,14 @@ const (
 type Protocol string
 
 const (
-	AnyProtocol Protocol = "" // every protocol, also those not named here
+	AnyProtocol Protocol = "" // every protocol, including those not listed here
 	TCP         Protocol = "tcp"
 	UDP         Protocol = "udp"
 	ICMP        Protocol = "icmp" // ICMP in IPv4, ICMPv6 in IPv6
 )
 
-// End is what sends or receives the packets of a fault: one of the following, or
-// an IP address of a pod or a node.
+// End selects senders or receivers of packets: one of the following, or the IP address of a pod or
+// a node.
 type End string
 
 const (
@@ -64,7 +64,7 @@ const (
 	Any   End = "any"   // both of the above
 )
 
-// addr is the address that the end is; invalid where it is none.
+// addr is the address of the end; invalid if the end is not an address.
 func (e End) addr() netip.Addr {
 	a, err := netip.ParseAddr(string(e))
 	if err != nil {
@@ -75,32 +75,31 @@ func (e End) addr() netip.Addr {
 
 // Limits of a fault.
 const (
-	// minMTU is the least length that every IPv4 link must carry whole
-	// (RFC 791, section 3.2).
+	// minMTU is the shortest length that every IPv4 link must carry without fragmentation (RFC 791,
+	// section 3.2).
 	minMTU = 68
 	// maxMTU is the greatest length of an IPv4 packet (RFC 791, section 3.1).
 	maxMTU = 65535
-	// maxDelay is beyond the timeout of every probe; more would only fill
-	// queues.
+	// maxDelay exceeds the timeout of every probe. A longer delay would only fill queues.
 	maxDelay = time.Minute
 )
 
-// Fault is one thing wrong with the network. The zero value is not valid.
-// Its String is the command line that makes it.
+// Fault is one fault of the network. The zero value is not valid. Its String is the command line
+// that adds it.
 type Fault struct {
 	Kind Kind
 
 	Percent  int           // Loss: hundredths of a percent, 1 to 10000; otherwise 0
-	MaxBytes int           // MTU: the longest IP packet that passes, header included, 68 to 65535; otherwise 0
+	MaxBytes int           // MTU: longest IP packet that passes, with header, 68 to 65535; otherwise 0
 	Delay    time.Duration // Delay: added one way, whole microseconds up to a minute; otherwise 0
 
 	Node      string    // the node whose pods are affected; empty: see From, or all nodes
 	Direction Direction // of Node; only with Node
 	From, To  string    // one ordered pair of nodes, instead of Node; both or neither
-	Src, Dst  End       // on the side of the source, and of the destination
+	Src, Dst  End       // ends on the source's and on the destination's node
 
-	// Network is a further network, whose frames are affected, from one node to
-	// another, instead of pods' packets; empty: the pods'. Without Src and Dst.
+	// Network is an additional network. The fault affects its frames between nodes instead of
+	// packets of pods. Empty: the pod network. Excludes Src and Dst.
 	Network string
 
 	Family   Family
@@ -110,26 +109,26 @@ type Fault struct {
 }
 
 // Usage is the text that explains the arguments of [Parse].
-const Usage = `drop  [WHERE] [WHICH]                 packets vanish
-loss  --percent P [WHERE] [WHICH]     P percent of them vanish, at random (0.01 to 100)
-mtu   --max-bytes N [WHERE] [WHICH]   IP packets longer than N bytes vanish (68 to 65535)
-delay --by D [WHERE] [WHICH]          they arrive D later, one way (1us to 1m, as in 30ms)
+const Usage = `drop  [WHERE] [WHICH]                 packets are dropped
+loss  --percent P [WHERE] [WHICH]     P percent of packets are dropped, at random (0.01 to 100)
+mtu   --max-bytes N [WHERE] [WHICH]   IP packets longer than N bytes are dropped (68 to 65535)
+delay --by D [WHERE] [WHICH]          packets arrive D later, one way (1us to 1m, for example 30ms)
 
 WHERE (default: between the pods of all nodes)
   --node NODE                         to and from the pods of NODE
   --direction ingress|egress          with --node: only to, or only from
   --from NODE --to NODE               from the pods of one to the pods of the other;
-                                      the other direction is not touched
-  --src pods|hosts|any|ADDRESS        what sends them, instead of pods: nodes themselves
+                                      the other direction is not affected
+  --src pods|hosts|any|ADDRESS        who sends the packets: pods (default), nodes
                                       (components on the host network), both, or one
                                       IP address of a pod or a node
-  --dst pods|hosts|any|ADDRESS        what they are sent to
-                                      Packets within one node are touched only if it is
+  --dst pods|hosts|any|ADDRESS        who receives the packets
+                                      Packets within one node are affected only if it is
                                       both --from and --to or an end is an ADDRESS, and
-                                      never those between two of its pods.
-  --network NETWORK                   frames of this network instead, whatever their
-                                      addresses; drop takes ARP and neighbor discovery
-                                      too, everything else lets these pass
+                                      never packets between two of its pods.
+  --network NETWORK                   frames of this network, whatever their
+                                      addresses; drop includes ARP and neighbor
+                                      discovery, all other faults let these pass
 
 WHICH (default: all packets)
   --family ipv4|ipv6
@@ -137,12 +136,12 @@ WHICH (default: all packets)
   --dport PORT, --sport PORT          of TCP and UDP
 `
 
-// Parse reads the arguments of `fault add`, the kind first, as in
-// `loss --percent 20 --node w1`. The error names every problem; it is
-// [flag.ErrHelp] if help was asked for. [Usage] is the text to print then.
+// Parse reads the arguments of `fault add`, the kind first, for example `loss --percent 20 --node
+// w1`. The error lists every problem. It is [flag.ErrHelp] for a request for help: print [Usage]
+// then.
 func Parse(args []string) (Fault, error) {
 	if len(args) == 0 {
-		return Fault{}, errors.New("what fault? one of drop, loss, mtu, delay")
+		return Fault{}, errors.New("missing kind of fault: want one of drop, loss, mtu, delay")
 	}
 	var (
 		f        Fault
@@ -157,8 +156,8 @@ func Parse(args []string) (Fault, error) {
 	fs := flag.NewFlagSet("fault", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
-	// given sets a value that was parsed; a value that was not is a problem,
-	// and the next flag is still read.
+	// given defines a flag. An invalid value is recorded as a problem, and the next flag is still
+	// parsed.
 	given := func(name string, set func(string) error) {
 		fs.Func(name, "", func(s string) error {
 			if err := set(s); err != nil {
@@ -180,7 +179,7 @@ func Parse(args []string) (Fault, error) {
 	name := func(what string, p *string) func(string) error {
 		return func(s string) error {
 			if !nodeName(s) {
-				return errors.New("want the name of a " + what)
+				return errors.New("want a " + what + " name")
 			}
 			*p = s
 			return nil
@@ -198,7 +197,8 @@ func Parse(args []string) (Fault, error) {
 		return nil
 	})
 	given("by", func(s string) (err error) {
-		if f.Delay, err = time.ParseDuration(s); err != nil || f.Delay < time.Microsecond || f.Delay > maxDelay || f.Delay%time.Microsecond != 0 {
+		f.Delay, err = time.ParseDuration(s)
+		if err != nil || f.Delay < time.Microsecond || f.Delay > maxDelay || f.Delay%time.Microsecond != 0 {
 			f.Delay = time.Microsecond
 			return errors.New("want a duration such as 30ms, in whole microseconds, 1us to 1m")
 		}
@@ -248,8 +248,8 @@ func Parse(args []string) (Fault, error) {
 	case fs.NArg() > 0:
 		problems = append(problems, fmt.Errorf("unexpected argument %q", fs.Arg(0)))
 	}
-	// A value that could not be read has been reported; Validate adds what is
-	// wrong between the others.
+	// The problems already name the values that are not valid. Validate would report them again, so
+	// report only the conflicts between fields.
 	if len(problems) == 0 {
 		if err := f.Validate(); err != nil {
 			return Fault{}, err
@@ -259,26 +259,26 @@ func Parse(args []string) (Fault, error) {
 	return Fault{}, fmt.Errorf("fault %s: %w", f.Kind, errors.Join(append(problems, f.conflicts()...)...))
 }
 
-// Validate says everything that is wrong with a fault, whatever the nodes.
+// Validate reports all problems of a fault that do not depend on the nodes.
 func (f Fault) Validate() error {
 	var problems []error
 	bad := func(format string, a ...any) { problems = append(problems, fmt.Errorf(format, a...)) }
 	if f.Percent < 0 || f.Percent > 100_00 {
-		bad("a loss of %d hundredths of a percent is not between 1 and 10000", f.Percent)
+		bad("loss of %d hundredths of a percent: want 1 to 10000", f.Percent)
 	}
 	if f.MaxBytes != 0 && (f.MaxBytes < minMTU || f.MaxBytes > maxMTU) {
-		bad("a longest packet of %d bytes is not between %d and %d", f.MaxBytes, minMTU, maxMTU)
+		bad("longest packet of %d bytes: want %d to %d", f.MaxBytes, minMTU, maxMTU)
 	}
 	if f.Delay != 0 && (f.Delay < time.Microsecond || f.Delay > maxDelay || f.Delay%time.Microsecond != 0) {
-		bad("a delay of %v is not a number of whole microseconds up to %v", f.Delay, maxDelay)
+		bad("delay of %v: want whole microseconds, up to %v", f.Delay, maxDelay)
 	}
 	for _, name := range []string{f.Node, f.From, f.To} {
 		if name != "" && !nodeName(name) {
-			bad("%q is not the name of a node", name)
+			bad("%q is not a node name", name)
 		}
 	}
 	if f.Network != "" && !nodeName(f.Network) {
-		bad("%q is not the name of a network", f.Network)
+		bad("%q is not a network name", f.Network)
 	}
 	for _, e := range []End{f.Src, f.Dst} {
 		if err := validEnd(e); err != nil {
@@ -301,13 +301,12 @@ func (f Fault) Validate() error {
 	return nil
 }
 
-// conflicts is what is wrong between the fields, each taken for itself being
-// right.
+// conflicts returns the problems between fields that are each valid alone.
 func (f Fault) conflicts() []error {
 	var problems []error
 	bad := func(format string, a ...any) { problems = append(problems, fmt.Errorf(format, a...)) }
 	if err := oneOf(f.Kind, Drop, Loss, MTU, Delay); err != nil {
-		bad("no such kind: %w", err)
+		bad("unknown kind: %w", err)
 	} else {
 		for _, p := range []struct {
 			kind Kind
@@ -319,7 +318,7 @@ func (f Fault) conflicts() []error {
 			{Delay, "--by", f.Delay != 0},
 		} {
 			if p.set && f.Kind != p.kind {
-				bad("%s goes with %s, not with %s", p.flag, p.kind, f.Kind)
+				bad("%s is a flag of %s, not of %s", p.flag, p.kind, f.Kind)
 			}
 			if !p.set && f.Kind == p.kind {
 				bad("%s needs %s", f.Kind, p.flag)
@@ -338,22 +337,22 @@ func (f Fault) conflicts() []error {
 	if f.From != "" && f.From == f.To {
 		switch {
 		case f.Network != "":
-			bad("--from and --to are the same node; frames that do not leave it cannot be touched")
+			bad("--from and --to are the same node: a fault cannot affect frames within a node")
 		case f.Src == Pods && f.Dst == Pods:
-			bad("--from and --to are the same node; packets between its pods cannot be touched")
+			bad("--from and --to are the same node: a fault cannot affect packets between its pods")
 		case f.Kind == Delay:
-			bad("--from and --to are the same node; packets within a node cannot be delayed")
+			bad("--from and --to are the same node: a delay cannot affect packets within a node")
 		}
 	}
 	if f.Network != "" && (f.Src != Pods || f.Dst != Pods) {
 		bad("--network excludes --src and --dst")
 	}
 	if src, dst := f.Src.addr(), f.Dst.addr(); src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4() {
-		bad("--src and --dst are of different IP families")
+		bad("--src and --dst have different IP families")
 	}
 	for _, e := range []End{f.Src, f.Dst} {
 		if a := e.addr(); a.IsValid() && f.Family != AnyFamily && a.Is4() != (f.Family == IPv4) {
-			bad("%s is not an address of the family %s", a, f.Family)
+			bad("%s is not an %s address", a, f.Family)
 		}
 	}
 	if f.Protocol == ICMP && (f.SrcPort != 0 || f.DstPort != 0) {
@@ -362,8 +361,8 @@ func (f Fault) conflicts() []error {
 	return problems
 }
 
-// String is the command line after `fault add`: Parse of its words is the same
-// fault.
+// String returns the arguments of `fault add` that make this fault: Parse of its words returns the
+// same fault.
 func (f Fault) String() string {
 	var b strings.Builder
 	b.WriteString(string(f.Kind))
@@ -408,8 +407,8 @@ func (f *Fault) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// nodeName tells whether a string can be printed as one word that is no flag.
-// Whether there is such a node is for Add to say.
+// nodeName reports whether s prints as one word and does not look like a flag. Add checks whether
+// the node exists.
 func nodeName(s string) bool {
 	return s != "" && s[0] != '-' && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)
@@ -439,7 +438,7 @@ func oneOf[T ~string](v T, allowed ...T) error {
 	return errors.New("want one of " + strings.Join(words, ", "))
 }
 
-// parsePercent reads 20, 20% or 0.5 into hundredths of a percent.
+// parsePercent converts 20, 20% or 0.5 to hundredths of a percent.
 func parsePercent(s string) (int, error) {
 	whole, frac, point := strings.Cut(strings.TrimSuffix(s, "%"), ".")
 	digits := func(r rune) bool { return r < '0' || r > '9' }

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// sent is a packet as a spec of a fault sees it.
+// sent is a packet that a test sends.
 type sent struct {
 	from, to     string // nodes
 	family       Family
@@ -27,16 +27,15 @@ type sent struct {
 	bytes        int    // of the IP packet
 }
 
-// spec is a fault, by the command line that makes it, with the packets that it
-// must touch.
+// spec is the command line of a fault and the packets that it must affect.
 type spec struct {
 	name    string
 	args    string
 	touches func(sent) bool
 }
 
-// faults is every fault there is of packets between pods. TestRules shows the rules that it becomes,
-// TestRealPackets that the kernel reads them as meant.
+// faults covers every fault of packets between pods. TestRules checks the rules of each one,
+// TestRealPackets checks that the kernel applies them as intended.
 var faults = []spec{
 	{"drop_all", "drop", func(sent) bool { return true }},
 	{"drop_node", "drop --node w1", func(p sent) bool { return p.from == "w1" || p.to == "w1" }},
@@ -44,9 +43,11 @@ var faults = []spec{
 	{"drop_egress", "drop --node w2 --direction egress", func(p sent) bool { return p.from == "w2" }},
 	{"drop_pair", "drop --from w1 --to w2", func(p sent) bool { return p.from == "w1" && p.to == "w2" }},
 	{"drop_ipv4", "drop --family ipv4", func(p sent) bool { return p.family == IPv4 }},
-	{"drop_ipv6", "drop --node w3 --family ipv6", func(p sent) bool { return p.family == IPv6 && (p.from == "w3" || p.to == "w3") }},
+	{"drop_ipv6", "drop --node w3 --family ipv6",
+		func(p sent) bool { return p.family == IPv6 && (p.from == "w3" || p.to == "w3") }},
 	{"drop_udp", "drop --protocol udp", func(p sent) bool { return p.protocol == UDP }},
-	{"drop_tcp", "drop --node w1 --direction ingress --protocol tcp", func(p sent) bool { return p.to == "w1" && p.protocol == TCP }},
+	{"drop_tcp", "drop --node w1 --direction ingress --protocol tcp",
+		func(p sent) bool { return p.to == "w1" && p.protocol == TCP }},
 	{"drop_icmp", "drop --protocol icmp", func(p sent) bool { return p.protocol == ICMP }},
 	{"drop_icmp_ipv6_pair", "drop --from w3 --to w1 --family ipv6 --protocol icmp", func(p sent) bool {
 		return p.from == "w3" && p.to == "w1" && p.family == IPv6 && p.protocol == ICMP
@@ -62,9 +63,11 @@ var faults = []spec{
 	{"loss_certain", "loss --percent 100 --node w1 --direction egress", func(p sent) bool { return p.from == "w1" }},
 	{"loss_most", "loss --percent 99.99 --from w1 --to w2 --protocol udp --dport 1", func(p sent) bool { return false }},
 	{"mtu", "mtu --max-bytes 1300", func(p sent) bool { return p.bytes > 1300 }},
-	{"mtu_exact", "mtu --max-bytes 1399 --node w1", func(p sent) bool { return p.bytes > 1399 && (p.from == "w1" || p.to == "w1") }},
+	{"mtu_exact", "mtu --max-bytes 1399 --node w1",
+		func(p sent) bool { return p.bytes > 1399 && (p.from == "w1" || p.to == "w1") }},
 	{"mtu_passes", "mtu --max-bytes 1400 --node w1", func(p sent) bool { return false }},
-	{"mtu_pair", "mtu --max-bytes 576 --from w2 --to w1", func(p sent) bool { return p.bytes > 576 && p.from == "w2" && p.to == "w1" }},
+	{"mtu_pair", "mtu --max-bytes 576 --from w2 --to w1",
+		func(p sent) bool { return p.bytes > 576 && p.from == "w2" && p.to == "w1" }},
 	{"delay_all", "delay --by 30ms", func(sent) bool { return true }},
 	{"delay_node", "delay --by 30ms --node w2", func(p sent) bool { return p.from == "w2" || p.to == "w2" }},
 	{"delay_ingress", "delay --by 30ms --node w2 --direction ingress", func(p sent) bool { return p.to == "w2" }},
@@ -75,8 +78,7 @@ var faults = []spec{
 	{"delay_ipv6", "delay --by 15ms --family ipv6", func(p sent) bool { return p.family == IPv6 }},
 }
 
-// connection is one that a fault of nodes' own traffic may prevent, or its first
-// packet.
+// connection is a connection, or its first packet, that a fault of nodes' own traffic may prevent.
 type connection struct {
 	from, to         string // nodes
 	fromHost, toHost bool   // the node itself, otherwise its pod
@@ -84,18 +86,17 @@ type connection struct {
 	dport            uint16
 }
 
-// prevented tells whether a fault that touches packets touches the first of a
-// connection, or those that answer it.
+// prevented reports whether a fault affects the first packet of a connection, or its answers.
 func (c connection) prevented(touches func(connection) bool) bool {
-	// A node that connects to its own pod does so from an address of the pods'
-	// bridge, which is no end of any fault.
+	// A node connects to its own pod from an address of the pods' bridge. No fault selects that
+	// address.
 	bridge := c.from == c.to && c.fromHost && !c.toHost
 	answer := connection{c.to, c.from, c.toHost, c.fromHost, c.family, 0}
 	return touches(c) || !bridge && touches(answer)
 }
 
-// hostFaults are those with other ends than pods, and the packets that they must
-// touch. TestConnections shows that they do.
+// hostFaults are faults with ends other than pods, and the packets that they must affect.
+// TestConnections checks this.
 var hostFaults = []struct {
 	name    string
 	args    string
@@ -104,14 +105,16 @@ var hostFaults = []struct {
 	{"hosts_port", "drop --from w1 --to w2 --src hosts --dst hosts --protocol tcp --dport 5001", func(c connection) bool {
 		return c.from == "w1" && c.to == "w2" && c.fromHost && c.toHost && c.dport == 5001
 	}},
-	{"hosts_all", "drop --src hosts --dst hosts", func(c connection) bool { return c.from != c.to && c.fromHost && c.toHost }},
+	{"hosts_all", "drop --src hosts --dst hosts",
+		func(c connection) bool { return c.from != c.to && c.fromHost && c.toHost }},
 	{"pods_to_hosts", "drop --node w2 --direction ingress --dst hosts --dport 5002", func(c connection) bool {
 		return c.from != "w2" && c.to == "w2" && !c.fromHost && c.toHost && c.dport == 5002
 	}},
 	{"hosts_to_pods", "drop --from w3 --to w1 --src hosts --family ipv6", func(c connection) bool {
 		return c.from == "w3" && c.to == "w1" && c.fromHost && !c.toHost && c.family == IPv6
 	}},
-	{"any_node", "drop --node w1 --src any --dst any", func(c connection) bool { return c.from != c.to && (c.from == "w1" || c.to == "w1") }},
+	{"any_node", "drop --node w1 --src any --dst any",
+		func(c connection) bool { return c.from != c.to && (c.from == "w1" || c.to == "w1") }},
 	{"within_pods_to_host", "drop --from w1 --to w1 --dst hosts", func(c connection) bool {
 		return c.from == "w1" && c.to == "w1" && !c.fromHost && c.toHost
 	}},
@@ -124,7 +127,8 @@ var hostFaults = []struct {
 	{"one_pod", "drop --src any --dst 198.18.102.2 --dport 5001", func(c connection) bool {
 		return c.to == "w2" && !c.toHost && c.family == IPv4 && c.dport == 5001 && (c.fromHost || c.from != "w2")
 	}},
-	{"one_host", "drop --src any --dst fd00:198:18::12", func(c connection) bool { return c.to == "w2" && c.toHost && c.family == IPv6 }},
+	{"one_host", "drop --src any --dst fd00:198:18::12",
+		func(c connection) bool { return c.to == "w2" && c.toHost && c.family == IPv6 }},
 	{"from_one_pod", "drop --src 198.18.101.2 --dst any --dport 5002", func(c connection) bool {
 		return c.from == "w1" && !c.fromHost && c.family == IPv4 && c.dport == 5002 && (c.toHost || c.to != "w1")
 	}},
@@ -134,14 +138,17 @@ var hostFaults = []struct {
 	{"delay_hosts", "delay --by 20ms --from w2 --to w3 --src any --dst hosts", func(connection) bool { return false }},
 }
 
-// networkFaults are those of a further network, with the packets that they must
-// touch of those between guests in it, who know each other's link addresses.
+// networkFaults are faults of an additional network, and the packets between its guests that they
+// must affect. Guests know each other's link addresses.
 var networkFaults = []spec{
 	{"network_drop_all", "drop --network br10", func(sent) bool { return true }},
 	{"network_drop_node", "drop --node w1 --network br10", func(p sent) bool { return p.from == "w1" || p.to == "w1" }},
-	{"network_drop_ingress", "drop --node w2 --direction ingress --network br10", func(p sent) bool { return p.to == "w2" }},
-	{"network_drop_egress", "drop --node w2 --direction egress --network br10", func(p sent) bool { return p.from == "w2" }},
-	{"network_drop_pair", "drop --from w1 --to w2 --network br10", func(p sent) bool { return p.from == "w1" && p.to == "w2" }},
+	{"network_drop_ingress", "drop --node w2 --direction ingress --network br10",
+		func(p sent) bool { return p.to == "w2" }},
+	{"network_drop_egress", "drop --node w2 --direction egress --network br10",
+		func(p sent) bool { return p.from == "w2" }},
+	{"network_drop_pair", "drop --from w1 --to w2 --network br10",
+		func(p sent) bool { return p.from == "w1" && p.to == "w2" }},
 	{"network_drop_ipv4", "drop --network br10 --family ipv4", func(p sent) bool { return p.family == IPv4 }},
 	{"network_drop_ipv6", "drop --node w3 --network br10 --family ipv6", func(p sent) bool {
 		return p.family == IPv6 && (p.from == "w3" || p.to == "w3")
@@ -151,25 +158,27 @@ var networkFaults = []spec{
 		return p.from == "w2" && p.to == "w3" && p.protocol == UDP && p.dport == 5002
 	}},
 	{"network_drop_sport", "drop --network br10 --sport 6002", func(p sent) bool { return p.sport == 6002 }},
-	{"network_loss_certain", "loss --percent 100 --node w1 --direction egress --network br10", func(p sent) bool { return p.from == "w1" }},
+	{"network_loss_certain", "loss --percent 100 --node w1 --direction egress --network br10",
+		func(p sent) bool { return p.from == "w1" }},
 	{"network_loss", "loss --percent 20 --network br10 --protocol udp --dport 1", func(p sent) bool { return false }},
 	{"network_mtu", "mtu --max-bytes 1399 --from w1 --to w3 --network br10", func(p sent) bool {
 		return p.bytes > 1399 && p.from == "w1" && p.to == "w3"
 	}},
 	{"network_mtu_passes", "mtu --max-bytes 1400 --network br10", func(p sent) bool { return false }},
 	{"network_delay_all", "delay --by 30ms --network br10", func(sent) bool { return true }},
-	{"network_delay_node", "delay --by 400ms --node w2 --network br10", func(p sent) bool { return p.from == "w2" || p.to == "w2" }},
+	{"network_delay_node", "delay --by 400ms --node w2 --network br10",
+		func(p sent) bool { return p.from == "w2" || p.to == "w2" }},
 	{"network_delay_pair_ipv6", "delay --by 30ms --from w1 --to w3 --network br10 --family ipv6", func(p sent) bool {
 		return p.from == "w1" && p.to == "w3" && p.family == IPv6
 	}},
 }
 
-// specNetwork is a further network of the nodes of specNodes.
+// specNetwork is an additional network of the nodes of specNodes.
 func specNetwork() Node {
 	return Node{Name: "br10", NetNS: "/run/sandbox/br10.net", Ports: []string{"w1", "w2", "w3"}}
 }
 
-// specNodes are three nodes as the sandbox makes them.
+// specNodes are three nodes like those of the sandbox.
 func specNodes() []Node {
 	var nodes []Node
 	for i := 1; i <= 3; i++ {
@@ -199,7 +208,7 @@ func mustParse(t testing.TB, args string) Fault {
 	return f
 }
 
-// The table above must hold each value of each field at least once.
+// The tables above contain each value of each field at least once.
 func TestFaultsAreComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range faults {
@@ -252,15 +261,19 @@ func TestFaultsAreComplete(t *testing.T) {
 		"ports sport=false dport=true any=false", "ports sport=true dport=true any=false")
 	for _, w := range want {
 		if !seen[w] {
-			t.Errorf("no fault in the table has %s", w)
+			t.Errorf("no fault in the tables covers %s", w)
 		}
 	}
-	// And the package comment and Usage must show each kind and flag.
+	// The package comment and Usage explain each kind and flag.
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	full := Fault{Network: "n", Src: Hosts, Dst: Any, Percent: 1, MaxBytes: 68, Delay: 1, Node: "n", Direction: Egress, From: "n", To: "n", Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1}
+	full := Fault{
+		Network: "n", Src: Hosts, Dst: Any, Percent: 1, MaxBytes: 68, Delay: 1,
+		Node: "n", Direction: Egress, From: "n", To: "n",
+		Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1,
+	}
 	for _, word := range append(strings.Fields(full.String()), "drop ", "loss ", "mtu ", "delay ") {
 		for name, text := range map[string]string{"doc.go": string(doc), "Usage": Usage} {
 			if (strings.HasPrefix(word, "--") || strings.HasSuffix(word, " ")) && !strings.Contains(text, word) {
@@ -270,7 +283,7 @@ func TestFaultsAreComplete(t *testing.T) {
 	}
 }
 
-// Each fault becomes the rules in testdata; UPDATE=1 writes them anew.
+// Each fault compiles to the rules in testdata. UPDATE=1 rewrites them.
 func TestRules(t *testing.T) {
 	dir := filepath.Join("testdata", "rules")
 	cases := map[string]string{}
@@ -348,7 +361,7 @@ func golden(t *testing.T, path, got string) {
 	}
 }
 
-// What a fault prints is what makes it.
+// The String of a fault parses to the same fault.
 func TestParsePrints(t *testing.T) {
 	for _, c := range []struct {
 		args string
@@ -376,7 +389,7 @@ func TestParsePrints(t *testing.T) {
 				t.Errorf("Parse (-want +got):\n%s", diff)
 			}
 			if again := mustParse(t, got.String()); again != got {
-				t.Errorf("%q prints itself as %q, which is %q", c.args, got, again)
+				t.Errorf("%q prints as %q, which parses as %q", c.args, got, again)
 			}
 			if err := got.Validate(); err != nil {
 				t.Errorf("Validate: %v", err)
@@ -385,18 +398,18 @@ func TestParsePrints(t *testing.T) {
 	}
 }
 
-// Each way to be wrong has its own message, and all of them are told at once.
+// Each mistake has its own message, and one error contains all of them.
 func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", "what fault? one of drop, loss, mtu, delay"},
-		{"lose", "fault lose: no such kind: want one of drop, loss, mtu, delay"},
+		{"", "missing kind of fault: want one of drop, loss, mtu, delay"},
+		{"lose", "fault lose: unknown kind: want one of drop, loss, mtu, delay"},
 		{"drop --bogus", "fault drop: flag provided but not defined: -bogus"},
 		{"drop w1", `fault drop: unexpected argument "w1"`},
 		{"drop --node", "fault drop: flag needs an argument: -node"},
-		{"drop --node --direction", "fault drop: --node \"--direction\": want the name of a node"},
-		{"drop --percent 3", "fault drop: --percent goes with loss, not with drop"},
-		{"drop --max-bytes 300", "fault drop: --max-bytes goes with mtu, not with drop"},
-		{"drop --by 3ms", "fault drop: --by goes with delay, not with drop"},
+		{"drop --node --direction", "fault drop: --node \"--direction\": want a node name"},
+		{"drop --percent 3", "fault drop: --percent is a flag of loss, not of drop"},
+		{"drop --max-bytes 300", "fault drop: --max-bytes is a flag of mtu, not of drop"},
+		{"drop --by 3ms", "fault drop: --by is a flag of delay, not of drop"},
 		{"loss", "fault loss: loss needs --percent"},
 		{"loss --percent 0", `fault loss: --percent "0": want a percentage with at most two decimals, 0.01 to 100`},
 		{"loss --percent 100.01", `fault loss: --percent "100.01": want a percentage with at most two decimals, 0.01 to 100`},
@@ -414,13 +427,15 @@ func TestParseRefuses(t *testing.T) {
 		{"drop --node w1 --direction up", `fault drop: --direction "up": want one of ingress, egress`},
 		{"drop --node w1 --from w2 --to w3", "fault drop: --node excludes --from and --to"},
 		{"drop --from w1", "fault drop: --from and --to need each other"},
-		{"drop --from w1 --to w1", "fault drop: --from and --to are the same node; packets between its pods cannot be touched"},
-		{"delay --by 1ms --from w1 --to w1 --dst hosts", "fault delay: --from and --to are the same node; packets within a node cannot be delayed"},
+		{"drop --from w1 --to w1",
+			"fault drop: --from and --to are the same node: a fault cannot affect packets between its pods"},
+		{"delay --by 1ms --from w1 --to w1 --dst hosts",
+			"fault delay: --from and --to are the same node: a delay cannot affect packets within a node"},
 		{"drop --src pod", `fault drop: --src "pod": want one of pods, hosts, any or an IP address`},
 		{"drop --dst fe80::1%eth0", `fault drop: --dst "fe80::1%eth0": want one of pods, hosts, any or an IP address`},
 		{"drop --dst=", `fault drop: --dst "": want one of pods, hosts, any or an IP address`},
-		{"drop --src 198.18.101.2 --dst fd00::1", "fault drop: --src and --dst are of different IP families"},
-		{"drop --dst fd00::1 --family ipv4", "fault drop: fd00::1 is not an address of the family ipv4"},
+		{"drop --src 198.18.101.2 --dst fd00::1", "fault drop: --src and --dst have different IP families"},
+		{"drop --dst fd00::1 --family ipv4", "fault drop: fd00::1 is not an ipv4 address"},
 		{"drop --family ipv5", `fault drop: --family "ipv5": want one of ipv4, ipv6`},
 		{"drop --protocol sctp", `fault drop: --protocol "sctp": want one of tcp, udp, icmp`},
 		{"drop --protocol icmp --dport 3", "fault drop: icmp has no ports"},
@@ -429,14 +444,14 @@ func TestParseRefuses(t *testing.T) {
 		{"delay --by x --family 4 --direction ingress --percent 3", "fault delay: " + strings.Join([]string{
 			`--by "x": want a duration such as 30ms, in whole microseconds, 1us to 1m`,
 			`--family "4": want one of ipv4, ipv6`,
-			"--percent goes with loss, not with delay",
+			"--percent is a flag of loss, not of delay",
 			"--direction needs --node",
 		}, "\n")},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			f, err := Parse(strings.Fields(c.args))
 			if err == nil {
-				t.Fatalf("Parse is %q, want an error", f)
+				t.Fatalf("Parse returned %q, want an error", f)
 			}
 			if diff := cmp.Diff(c.want, err.Error()); diff != "" {
 				t.Errorf("error (-want +got):\n%s", diff)
@@ -445,25 +460,28 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for _, args := range []string{"-h", "--help", "drop --help", "loss --percent x -h"} {
 		if _, err := Parse(strings.Fields(args)); !errors.Is(err, flag.ErrHelp) {
-			t.Errorf("Parse(%q) is %v, want flag.ErrHelp", args, err)
+			t.Errorf("Parse(%q) returned %v, want flag.ErrHelp", args, err)
 		}
 	}
 }
 
-// A Fault that no command line made is judged as well.
+// Validate checks a Fault that Parse did not make.
 func TestValidateRefuses(t *testing.T) {
 	for _, c := range []struct {
 		fault Fault
 		want  string
 	}{
-		{Fault{}, "fault : no such kind: want one of drop, loss, mtu, delay"},
-		{Fault{Kind: Loss, Percent: 10001}, "fault loss: a loss of 10001 hundredths of a percent is not between 1 and 10000"},
-		{Fault{Kind: MTU, MaxBytes: 5}, "fault mtu: a longest packet of 5 bytes is not between 68 and 65535"},
-		{Fault{Kind: Delay, Delay: time.Hour}, "fault delay: a delay of 1h0m0s is not a number of whole microseconds up to 1m0s"},
-		{Fault{Kind: Drop, Node: "a b"}, `fault drop: "a b" is not the name of a node`},
+		{Fault{}, "fault : unknown kind: want one of drop, loss, mtu, delay"},
+		{Fault{Kind: Loss, Percent: 10001}, "fault loss: loss of 10001 hundredths of a percent: want 1 to 10000"},
+		{Fault{Kind: MTU, MaxBytes: 5}, "fault mtu: longest packet of 5 bytes: want 68 to 65535"},
+		{Fault{Kind: Delay, Delay: time.Hour}, "fault delay: delay of 1h0m0s: want whole microseconds, up to 1m0s"},
+		{Fault{Kind: Drop, Node: "a b"}, `fault drop: "a b" is not a node name`},
 		{Fault{Kind: Drop, Node: "a", Direction: "x"}, `fault drop: direction "x": want one of ingress, egress`},
-		{Fault{Kind: Drop, Src: "fd00:0::1", Dst: "pods"}, "fault drop: end \"fd00:0::1\": want one of pods, hosts, any or an IP address\nend \"pods\": want one of pods, hosts, any or an IP address"},
-		{Fault{Kind: Drop, Family: "x", Protocol: "y"}, "fault drop: family \"x\": want one of ipv4, ipv6\nprotocol \"y\": want one of tcp, udp, icmp"},
+		{Fault{Kind: Drop, Src: "fd00:0::1", Dst: "pods"},
+			"fault drop: end \"fd00:0::1\": want one of pods, hosts, any or an IP address\n" +
+				"end \"pods\": want one of pods, hosts, any or an IP address"},
+		{Fault{Kind: Drop, Family: "x", Protocol: "y"},
+			"fault drop: family \"x\": want one of ipv4, ipv6\nprotocol \"y\": want one of tcp, udp, icmp"},
 	} {
 		got := fmt.Sprint(c.fault.Validate())
 		if diff := cmp.Diff(c.want, got); diff != "" {
@@ -472,7 +490,7 @@ func TestValidateRefuses(t *testing.T) {
 	}
 }
 
-// Nodes between which a fault cannot be told are refused.
+// compile rejects nodes that the fault cannot distinguish or does not find.
 func TestCompileRefuses(t *testing.T) {
 	nodes := specNodes()
 	v4only := specNodes()
@@ -490,19 +508,25 @@ func TestCompileRefuses(t *testing.T) {
 		args  string
 		want  string
 	}{
-		{"unknown", nodes, "drop --node w9", "fault drop --node w9: there is no node w9; there are: w1, w2, w3"},
-		{"unknown pair", nodes, "drop --from a --to b", "fault drop --from a --to b: there is no node a; there are: w1, w2, w3\nthere is no node b; there are: w1, w2, w3"},
-		{"one node", nodes[:1], "drop --node w1", "fault drop --node w1: 1 node: there is no traffic between nodes to act on"},
-		{"no node", nil, "drop", "fault drop: 0 node: there is no traffic between nodes to act on"},
-		{"family", v4only, "drop --family ipv6", "fault drop --family ipv6: the nodes have no addresses that it could act between"},
+		{"unknown", nodes, "drop --node w9", "fault drop --node w9: unknown node w9: want one of w1, w2, w3"},
+		{"unknown pair", nodes, "drop --from a --to b",
+			"fault drop --from a --to b: unknown node a: want one of w1, w2, w3\nunknown node b: want one of w1, w2, w3"},
+		{"one node", nodes[:1], "drop --node w1", "fault drop --node w1: needs two nodes or more, has 1"},
+		{"no node", nil, "drop", "fault drop: needs two nodes or more, has 0"},
+		{"family", v4only, "drop --family ipv6",
+			"fault drop --family ipv6: the nodes have no matching addresses of this IP family"},
 		{"overlap", overlap, "drop", "pod CIDR 198.18.101.128/25 of w3 overlaps 198.18.101.0/24 of w1"},
-		{"address", nodes, "drop --src hosts --dst 192.0.2.1", "fault drop --src hosts --dst 192.0.2.1: 192.0.2.1 is no address of a node or its pods"},
-		{"same address", sameIP, "drop", "address 198.18.0.11 of w2 is also w1's"},
+		{"address", nodes, "drop --src hosts --dst 192.0.2.1",
+			"fault drop --src hosts --dst 192.0.2.1: 192.0.2.1 is not an address of a node or its pods"},
+		{"same address", sameIP, "drop", "address 198.18.0.11 of w2 is also an address of w1"},
 		{"twin", twin, "drop", "two nodes are named w1"},
-		{"no network", nodes, "drop --network br10", "fault drop --network br10: the nodes have no network beside the pods'"},
-		{"unknown network", append(nodes, specNetwork()), "drop --network br11", "fault drop --network br11: there is no network br11; there are: br10"},
-		{"not in the network", append(nodes, specNetwork()), "drop --from w1 --to w9 --network br10", "fault drop --from w1 --to w9 --network br10: network br10 has no node w9; it has: w1, w2, w3"},
-		{"network as node", append(nodes, specNetwork()), "drop --node br10", "fault drop --node br10: there is no node br10; there are: w1, w2, w3"},
+		{"no network", nodes, "drop --network br10", "fault drop --network br10: the nodes have no additional network"},
+		{"unknown network", append(nodes, specNetwork()), "drop --network br11",
+			"fault drop --network br11: unknown network br11: want one of br10"},
+		{"not in the network", append(nodes, specNetwork()), "drop --from w1 --to w9 --network br10",
+			"fault drop --from w1 --to w9 --network br10: network br10 has no node w9: want one of w1, w2, w3"},
+		{"network as node", append(nodes, specNetwork()), "drop --node br10",
+			"fault drop --node br10: unknown node br10: want one of w1, w2, w3"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := compile("1", c.nodes, mustParse(t, c.args), "")
@@ -513,8 +537,7 @@ func TestCompileRefuses(t *testing.T) {
 	}
 }
 
-// Whatever the arguments, Parse gives a valid fault that prints itself, or an
-// error.
+// For all arguments, Parse returns an error or a valid fault whose String parses to the same fault.
 func FuzzParse(f *testing.F) {
 	for _, c := range faults {
 		f.Add(c.args)
@@ -533,7 +556,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if err := got.Validate(); err != nil {
-			t.Errorf("%q is %#v, which is invalid: %v", line, got, err)
+			t.Errorf("%q parses to %#v, which is invalid: %v", line, got, err)
 		}
 		text, err := json.Marshal(got)
 		if err != nil {
@@ -541,21 +564,27 @@ func FuzzParse(f *testing.F) {
 		}
 		var again Fault
 		if err := json.Unmarshal(text, &again); err != nil || again != got {
-			t.Errorf("%q is %s, which reads as %q, %v", line, text, again, err)
+			t.Errorf("%q prints as %s, which parses as %q, %v", line, text, again, err)
 		}
 	})
 }
 
-// Records outlive the process, and ids follow the greatest there is.
+// Another process can read the records, and a new ID is greater than all others.
 func TestRecords(t *testing.T) {
 	dir := t.TempDir()
 	if got, err := List(filepath.Join(dir, "none")); got != nil || err != nil {
-		t.Errorf("List of no directory is %v, %v", got, err)
+		t.Errorf("List of a missing directory returned %v, %v", got, err)
 	}
 	want := []Record{
 		{ID: "2", Fault: mustParse(t, "drop --node w1"), Added: time.Unix(1, 0).UTC(), Status: Incomplete},
-		{ID: "10", Fault: mustParse(t, "delay --by 30ms"), Added: time.Unix(2, 0).UTC(), Via: Queue, Holder: &Process{PID: 1, Start: 1}, Complete: true, Status: HolderGone},
-		{ID: "11", Fault: mustParse(t, "drop"), Added: time.Unix(3, 0).UTC(), Places: []Place{{Node: "w1", NetNS: "/none"}}, Complete: true, Status: NodeGone},
+		{
+			ID: "10", Fault: mustParse(t, "delay --by 30ms"), Added: time.Unix(2, 0).UTC(),
+			Via: Queue, Holder: &Process{PID: 1, Start: 1}, Complete: true, Status: HolderGone,
+		},
+		{
+			ID: "11", Fault: mustParse(t, "drop"), Added: time.Unix(3, 0).UTC(),
+			Places: []Place{{Node: "w1", NetNS: "/none"}}, Complete: true, Status: NodeGone,
+		},
 		{ID: "12", Fault: mustParse(t, "drop"), Added: time.Unix(4, 0).UTC(), Complete: true, Status: Active},
 	}
 	for _, r := range want {
@@ -576,20 +605,20 @@ func TestRecords(t *testing.T) {
 		t.Errorf("List (-want +got):\n%s", diff)
 	}
 	if id, err := nextID(got); id != "13" || err != nil {
-		t.Errorf("the next id is %s, %v; want 13", id, err)
+		t.Errorf("nextID returned %s, %v; want 13", id, err)
 	}
 	if id, err := nextID([]Record{{ID: "10000"}}); err == nil {
-		t.Errorf("after the greatest id came %s", id)
+		t.Errorf("nextID after the greatest ID returned %s, want an error", id)
 	}
 
-	// A file that is no record is an error, and hides no other.
+	// A broken file is an error, and List still returns all other records.
 	if err := os.WriteFile(filepath.Join(dir, "13.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := List(dir); err == nil || len(got) != len(want) {
-		t.Errorf("List beside a broken file is %d records, %v; want %d and an error", len(got), err, len(want))
+		t.Errorf("List with a broken file returned %d records, %v; want %d and an error", len(got), err, len(want))
 	}
-	// Clear of all forgets the strangers of ours too, and no other file.
+	// Clear of all faults also removes broken records, but no other file.
 	if _, err := Clear(t.Context(), dir, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -604,6 +633,6 @@ func TestRecords(t *testing.T) {
 		t.Errorf("files after Clear (-want +got):\n%s", diff)
 	}
 	if _, err := Clear(t.Context(), dir, nil, "../x"); err == nil {
-		t.Error("Clear took a path for an id")
+		t.Error("Clear accepted a path as an ID")
 	}
 }

@@ -18,28 +18,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HoldVerb is the first argument with which Add starts the calling program
-// anew, to hold back the packets of a delay. A program that calls Add must pass
-// the arguments behind it to [Hold], before anything else.
+// HoldVerb is the first argument of the process that Add starts to delay packets: the calling
+// program itself. A program that calls Add must pass the arguments after HoldVerb to [Hold], before
+// it does anything else.
 const HoldVerb = "fault-delay"
 
-// inHolder is set in the environment of a holder, so that a program that does
-// not know HoldVerb and adds its faults once more is stopped at the first turn.
+// inHolder is set in the environment of a holder. It stops a program that does not know HoldVerb
+// and would call Add again, without end.
 const inHolder = "CHECKPLAN_FAULT_HOLDER"
 
 const (
-	startTime = 10 * time.Second // for a holder to say that it is ready
-	stopTime  = 5 * time.Second  // for a holder to end when asked to, and again when killed
-	lookAgain = time.Second      // how often a holder looks whether it is still wanted
-	// bufferBytes holds the kernel's notices of about ten thousand packets
-	// (some 800 bytes each, as the kernel counts) while the holder is not
-	// running.
+	startTime = 10 * time.Second // timeout for a holder to report that it is ready
+	stopTime  = 5 * time.Second  // timeout for a holder to exit after SIGTERM, and again after SIGKILL
+	lookAgain = time.Second      // how often a holder checks whether it is still needed
+	// bufferBytes holds about ten thousand packet notices of the kernel (about 800 bytes each, as
+	// the kernel counts) while the holder is not scheduled.
 	bufferBytes = 8 << 20
 )
 
-// startHolder starts the process that holds the packets of r, and records it.
-// The process waits for word that it is recorded: one that nobody could find
-// again does not stay.
+// startHolder starts the process that holds the packets of r, and records it. The process waits for
+// confirmation that it is recorded, and exits without it: nobody could find it to stop it.
 func startHolder(ctx context.Context, dir string, r *Record) (err error) {
 	if os.Getenv(inHolder) != "" {
 		return fmt.Errorf("this program (%s) must call fault.Hold when its first argument is %s", os.Args[0], HoldVerb)
@@ -74,8 +72,8 @@ func startHolder(ctx context.Context, dir string, r *Record) (err error) {
 	defer func() {
 		if err != nil {
 			r.Holder = nil
-			_ = cmd.Process.Kill() // it may have ended by itself
-			_ = cmd.Wait()         // how it ended is not news
+			_ = cmd.Process.Kill() // the process may have exited already
+			_ = cmd.Wait()         // its exit status does not matter
 		}
 	}()
 	readyIn.Close()
@@ -84,8 +82,9 @@ func startHolder(ctx context.Context, dir string, r *Record) (err error) {
 	}
 	defer context.AfterFunc(ctx, func() { _ = ready.SetReadDeadline(time.Now()) })()
 	if _, err := io.ReadFull(ready, make([]byte, len(readyWord))); err != nil {
-		said, _ := os.ReadFile(log.Name()) // nothing said is as good an answer
-		return fmt.Errorf("the process that should hold packets did not get ready: %w", errors.Join(ctx.Err(), err, errors.New(strings.TrimSpace(string(said)))))
+		logged, _ := os.ReadFile(log.Name()) // an empty log is valid
+		return fmt.Errorf("start a process to hold packets: it did not become ready: %w",
+			errors.Join(ctx.Err(), err, errors.New(strings.TrimSpace(string(logged)))))
 	}
 	_, start, err := procStat(cmd.Process.Pid)
 	if err != nil {
@@ -96,15 +95,15 @@ func startHolder(ctx context.Context, dir string, r *Record) (err error) {
 		return err
 	}
 	if _, err := wordIn.Write([]byte{1}); err != nil {
-		return fmt.Errorf("the process that should hold packets has ended: %w", err)
+		return fmt.Errorf("start a process to hold packets: it exited too early: %w", err)
 	}
 	return nil
 }
 
 const readyWord = "ready\n"
 
-// stop ends the process, and nothing else: one that has its number but did not
-// start when it did is left alone. It returns when the process has ended.
+// stop ends the process and waits until it has exited. It does nothing to a process that has the
+// same PID but another start time.
 func (p Process) stop() error {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -114,8 +113,8 @@ func (p Process) stop() error {
 		return err
 	}
 	defer unix.Close(fd)
-	// The descriptor stands for the process that had the number then; only now
-	// is it of use to ask which one that is.
+	// The descriptor refers to the process that had this PID when it was opened. Only now a check
+	// of the start time is reliable.
 	if !p.alive() {
 		return p.reap()
 	}
@@ -131,10 +130,10 @@ func (p Process) stop() error {
 			return p.reap()
 		}
 	}
-	return errors.New("it did not end when killed")
+	return errors.New("it did not exit after SIGKILL")
 }
 
-// reap takes notice of the end of the process if it is a child of this one.
+// reap waits for the process if it is an exited child of this one.
 func (p Process) reap() error {
 	if _, start, err := procStat(p.PID); err != nil || start != p.Start {
 		return nil
@@ -146,7 +145,7 @@ func (p Process) reap() error {
 	return err
 }
 
-// pollFor waits until a descriptor can be read.
+// pollFor waits until a descriptor is readable, at most for d. It reports whether it is.
 func pollFor(fd int, d time.Duration) (bool, error) {
 	until := time.Now().Add(d)
 	for {
@@ -158,15 +157,14 @@ func pollFor(fd int, d time.Duration) (bool, error) {
 	}
 }
 
-// Hold is the process behind a delay that is made without netem. args are the
-// arguments behind [HoldVerb]. It says on stdout when it is ready, waits on
-// stdin for word that it is recorded, and then delays packets until ctx ends,
-// the record of its fault is gone or names another process, or a namespace that
-// it serves is gone from its place. What it holds at the end of ctx it lets
-// pass.
+// Hold is the main function of the process that delays packets without netem. args are the
+// arguments after [HoldVerb]. Hold writes to stdout when it is ready, and waits on stdin for
+// confirmation that it is recorded. It then delays packets until ctx ends, until the record of its
+// fault is gone or names another process, or until a namespace that it serves is gone. When ctx
+// ends, it releases the packets that it holds.
 func Hold(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	if len(args) != 2 {
-		return fmt.Errorf("%s: want a directory and the number of a fault; this is for fault add to call", HoldVerb)
+		return fmt.Errorf("%s: want a directory and a fault ID; only fault add calls this", HoldVerb)
 	}
 	dir, id := args[0], args[1]
 	r, err := readRecord(dir, id)
@@ -214,24 +212,24 @@ type holder struct {
 	delay   time.Duration
 	queue   *nfqueue.Nfqueue
 	arrived chan packet // in order of arrival
-	failed  chan error  // why there will be no more
+	failed  chan error  // why no more packets will arrive
 	stop    context.CancelFunc
 }
 
-// packet is one that the kernel holds for us.
+// packet is a packet that the kernel holds for the holder.
 type packet struct {
 	id  uint32
 	due time.Time
 }
 
-// bind begins to receive.
+// bind opens the queue of a network namespace and starts to receive from it.
 func (h *holder) bind(netns string, number uint16) error {
 	f, err := openNetNS(netns)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	// Only notices are copied, not packets; large segments stay whole.
+	// Copy only notices, not packets. Large segments stay whole.
 	h.queue, err = nfqueue.Open(&nfqueue.Config{
 		NetNS:       int(f.Fd()),
 		NfQueue:     number,
@@ -263,7 +261,7 @@ func (h *holder) bind(netns string, number uint16) error {
 			}
 		},
 		func(err error) int {
-			// A verdict can come too late, when the packet's link is gone.
+			// ENOENT: the verdict came too late, the link of the packet is gone.
 			if errors.Is(err, unix.ENOENT) {
 				return 0
 			}
@@ -279,7 +277,7 @@ func (h *holder) bind(netns string, number uint16) error {
 	return nil
 }
 
-// run lets each packet pass when it is due, until ctx ends.
+// run releases each packet when it is due, until ctx ends.
 func (h *holder) run(ctx context.Context) error {
 	defer h.queue.Close()
 	defer h.stop()
@@ -294,8 +292,8 @@ func (h *holder) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		// Packets leave as they came, so that all are late when the last one
-		// is, and a verdict on one can be for all before it.
+		// Packets leave in the order of arrival: if the last one is due, all before it are due too,
+		// and one verdict serves them all.
 		for more := true; more; {
 			timer.Reset(time.Until(p.due))
 			select {
@@ -321,7 +319,7 @@ func (h *holder) run(ctx context.Context) error {
 	}
 }
 
-// last is the latest packet that has arrived, p if none has.
+// last returns the latest packet that has arrived, or p if none has.
 func (h *holder) last(p packet) packet {
 	for {
 		select {
@@ -332,10 +330,10 @@ func (h *holder) last(p packet) packet {
 	}
 }
 
-// pass lets a packet and all before it go on.
+// pass releases a packet and all packets before it.
 func (h *holder) pass(p packet) error {
 	if err := h.queue.SetVerdictBatch(p.id, nfqueue.NfAccept); err != nil {
-		return fmt.Errorf("let packets pass: %w", err)
+		return fmt.Errorf("release packets: %w", err)
 	}
 	return nil
 }

@@ -15,15 +15,14 @@ import (
 	"time"
 )
 
-// undoTime bounds taking back what Add has begun, whatever became of its
-// context.
+// undoTime limits how long Add takes to undo what it has begun, also if its context is cancelled.
 const undoTime = 20 * time.Second
 
-// Add brings a fault into effect between nodes, records it in dir (made if it
-// is not there) and returns its id, a decimal number. Numbers begin again at 1
-// once all faults are cleared, so an id is good for no longer. On error nothing of it
-// stays, save for what the error says could not be removed. Add needs root and
-// the tool nft; a delay may start a process, see [Hold].
+// Add puts a fault into effect between nodes, records it in dir and returns its ID, a decimal
+// number. It creates dir if it does not exist. IDs begin at 1 again after all faults are cleared:
+// an ID is valid only until then. On error Add removes everything of the fault; the error names
+// what it could not remove. Add needs root and the tool nft. A delay may start a process, see
+// [Hold].
 func Add(ctx context.Context, dir string, nodes []Node, f Fault) (id string, err error) {
 	if err := f.Validate(); err != nil {
 		return "", err
@@ -41,7 +40,7 @@ func Add(ctx context.Context, dir string, nodes []Node, f Fault) (id string, err
 	defer unlock()
 	records, err := readAll(dir)
 	if err != nil {
-		return "", fmt.Errorf("add fault: clear the others first: %w", err)
+		return "", fmt.Errorf("add fault: read existing faults (clear all faults to repair this): %w", err)
 	}
 
 	r := Record{Fault: f, Added: time.Now().UTC()}
@@ -51,14 +50,14 @@ func Add(ctx context.Context, dir string, nodes []Node, f Fault) (id string, err
 	if f.Network != "" && f.Kind == Delay {
 		for _, other := range records {
 			if other.Fault.Network == f.Network && other.Via == Queue && markOf(other.ID) == markOf(r.ID) {
-				return "", fmt.Errorf("add fault %s: there can be no more beside %s; clear some", f, other.ID)
+				return "", fmt.Errorf("add fault %s: it would use the packet mark of fault %s: clear that one first", f, other.ID)
 			}
 		}
 	}
 	if f.Kind == Delay {
 		r.Via = Queue
-		// A packet has one priority, so netem is for one delay at a time;
-		// another one goes through a queue, and they add up.
+		// A packet has one priority, so netem makes only one delay at a time. Another delay uses a
+		// queue, and both add up.
 		taken := slices.ContainsFunc(records, func(r Record) bool { return r.Via == Netem })
 		unknown := slices.ContainsFunc(nodes, func(n Node) bool { return n.Uplink == "" })
 		if f.Network == "" && !taken && !unknown && hasNetem(ctx) {
@@ -102,7 +101,7 @@ func Add(ctx context.Context, dir string, nodes []Node, f Fault) (id string, err
 	return r.ID, r.write(dir)
 }
 
-// apply puts one node's part of a fault into effect.
+// apply puts one node's rules of a fault into effect.
 func apply(ctx context.Context, r Record, s ruleset) error {
 	if r.Via == Netem {
 		err := inNetNS(s.Node.NetNS, func() error { return addNetem(ctx, s.Node.Uplink, r.Fault.Delay) })
@@ -124,15 +123,13 @@ func apply(ctx context.Context, r Record, s ruleset) error {
 	return nil
 }
 
-// Clear takes faults back and returns those that it has taken back: the ones
-// with these ids, or all if there are none, and then also whatever of ours the
-// nodes hold without a record. An id that is no longer there is fine, and so is
-// a node that is gone. A fault that could not be taken back whole keeps its
-// record, so that Clear can be called again.
+// Clear removes the faults with these IDs and returns them. Without IDs it removes all faults, and
+// also tables and qdiscs of faults that have no record. Unknown IDs and nodes that no longer exist
+// are not errors. If a fault could not be removed completely, its record stays: call Clear again.
 func Clear(ctx context.Context, dir string, nodes []Node, ids ...string) ([]Record, error) {
 	for _, id := range ids {
 		if !isID(id) {
-			return nil, fmt.Errorf("clear fault: %q is not the number of a fault", id)
+			return nil, fmt.Errorf("clear fault: %q is not a fault ID", id)
 		}
 	}
 	dir, err := filepath.Abs(dir)
@@ -172,18 +169,20 @@ func Clear(ctx context.Context, dir string, nodes []Node, ids ...string) ([]Reco
 		}
 	}
 	if unreadable != nil && len(problems) == 0 {
-		// What they stood for is swept; a holder ends when its record goes.
+		// Nodes hold nothing of the unreadable faults any more. Their holders exit when the records
+		// are gone.
 		problems = append(problems, forgetUnreadable(dir))
 	}
 	return cleared, errors.Join(problems...)
 }
 
-// remove takes one fault back: the way into a queue, what the queue holds, the
-// rules, the record.
+// remove removes one fault in this order: the queue rule, the packets in the queue, the tables, the
+// record.
 func remove(ctx context.Context, dir string, r Record, nodes []Node) error {
 	places := slices.Clone(r.Places)
-	for _, n := range nodes { // a node that was made again elsewhere
-		if i := slices.IndexFunc(r.Places, func(p Place) bool { return p.Node == n.Name }); i >= 0 && r.Places[i].NetNS != n.NetNS {
+	for _, n := range nodes { // a node that was created again in another namespace
+		i := slices.IndexFunc(r.Places, func(p Place) bool { return p.Node == n.Name })
+		if i >= 0 && r.Places[i].NetNS != n.NetNS {
 			places = append(places, Place{Node: n.Name, NetNS: n.NetNS, Uplink: n.Uplink})
 		}
 	}
@@ -194,9 +193,9 @@ func remove(ctx context.Context, dir string, r Record, nodes []Node) error {
 				problems = append(problems, fmt.Errorf("node %s: %w", p.Node, err))
 			}
 		}
-		if r.Holder != nil { // it lets pass what it holds
+		if r.Holder != nil { // it releases the packets that it holds
 			if err := r.Holder.stop(); err != nil {
-				problems = append(problems, fmt.Errorf("stop process %d, which holds packets: %w", r.Holder.PID, err))
+				problems = append(problems, fmt.Errorf("stop process %d that holds packets: %w", r.Holder.PID, err))
 			}
 		}
 	}
@@ -216,7 +215,7 @@ func remove(ctx context.Context, dir string, r Record, nodes []Node) error {
 	return forget(dir, r.ID)
 }
 
-// sweep removes what a node holds of ours, recorded or not.
+// sweep removes the tables and qdiscs of all faults from a node, recorded or not.
 func sweep(ctx context.Context, n Node) error {
 	err := dropTables(n.NetNS, "")
 	if _, missing := exec.LookPath("tc"); n.Uplink != "" && missing == nil {
@@ -239,14 +238,14 @@ func forgetUnreadable(dir string) error {
 	return errors.Join(problems...)
 }
 
-// nextID is one more than the greatest there is.
+// nextID returns the greatest ID plus one.
 func nextID(records []Record) (string, error) {
 	n := 1
 	for _, r := range records {
 		n = max(n, number(r.ID)+1)
 	}
 	if n > maxID {
-		return "", fmt.Errorf("fault %d is still there, and that is the greatest number; clear it", maxID)
+		return "", fmt.Errorf("no free fault ID after %d, the greatest: clear that fault", maxID)
 	}
 	return strconv.Itoa(n), nil
 }

@@ -22,11 +22,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errGone is a network namespace that does not exist (any more).
+// errGone is returned for a network namespace that does not exist (any more).
 var errGone = errors.New("no such network namespace")
 
-// openNetNS opens the file of a network namespace. A file that is there but is
-// none, as after an unmount, is errGone like a missing one.
+// openNetNS opens the file of a network namespace. A file that is not a namespace, for example
+// after an unmount, is errGone like a missing file.
 func openNetNS(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,8 +43,8 @@ func openNetNS(path string) (*os.File, error) {
 	return f, nil
 }
 
-// inNetNS calls do in the network namespace of a file. Sockets that do opens
-// and processes that it starts are in it, as long as it starts no goroutine.
+// inNetNS calls do in the network namespace of a file. Sockets that do opens and processes that it
+// starts belong to this namespace, unless do starts a goroutine.
 func inNetNS(path string, do func() error) error {
 	f, err := openNetNS(path)
 	if err != nil {
@@ -59,8 +59,8 @@ func inNetNS(path string, do func() error) error {
 	})
 }
 
-// onThread calls do on a thread of its own, which ends with it, so that no
-// other code runs in a namespace that do has entered.
+// onThread calls do on its own OS thread, which ends after do. So no other code runs in a namespace
+// that do enters.
 func onThread(do func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -70,22 +70,23 @@ func onThread(do func() error) error {
 	return <-done
 }
 
-// command runs a tool with input in the current namespace, and returns what it
-// printed. What it complained of is in the error.
+// command runs a tool with input in the current namespace and returns its stdout. The error
+// contains its stderr.
 func command(ctx context.Context, input, name string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
 	switch err := cmd.Run(); {
 	case errors.Is(err, exec.ErrNotFound):
-		return "", fmt.Errorf("%w (Debian has it in the package %s)", err, map[string]string{"nft": "nftables", "tc": "iproute2"}[name])
+		return "", fmt.Errorf("%w: install the Debian package %s",
+			err, map[string]string{"nft": "nftables", "tc": "iproute2"}[name])
 	case err != nil:
 		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return stdout.String(), nil
 }
 
-// load puts nft text into a namespace, all of it or nothing.
+// load applies nft text in a namespace, completely or not at all.
 func load(ctx context.Context, netns, text string) error {
 	return inNetNS(netns, func() error {
 		_, err := command(ctx, text, "nft", "-f", "-")
@@ -93,10 +94,9 @@ func load(ctx context.Context, netns, text string) error {
 	})
 }
 
-// queueRule makes chain hold of a fault's table pass packets to a netfilter
-// queue, or on if nobody listens there. It is the xtables target, because a
-// kernel may lack nft's own queue expression and the tool nft cannot name the
-// target.
+// queueRule adds a rule to chain hold of a fault's table: it sends packets to a netfilter queue, or
+// lets them pass if no process listens there. The rule uses the xtables target, because a kernel
+// may lack the queue expression of nft, and the tool nft cannot write the target.
 func queueRule(netns, id string, queue uint16) error {
 	f, err := openNetNS(netns)
 	if err != nil {
@@ -105,7 +105,7 @@ func queueRule(netns, id string, queue uint16) error {
 	defer f.Close()
 	c, err := nftables.New(nftables.WithNetNSFd(int(f.Fd())))
 	if err != nil {
-		return fmt.Errorf("reach nftables in %s: %w", netns, err)
+		return fmt.Errorf("connect to nftables in %s: %w", netns, err)
 	}
 	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: tablePrefix + id}
 	c.AddRule(&nftables.Rule{
@@ -114,13 +114,14 @@ func queueRule(netns, id string, queue uint16) error {
 		Exprs: []expr.Any{&expr.Target{Name: "NFQUEUE", Rev: 3, Info: nfqInfo(queue)}},
 	})
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("queue packets in %s (the kernel needs CONFIG_NFT_COMPAT and CONFIG_NETFILTER_XT_TARGET_NFQUEUE, or the qdiscs prio and netem): %w", netns, err)
+		return fmt.Errorf("queue packets in %s: %w (the kernel needs CONFIG_NFT_COMPAT and "+
+			"CONFIG_NETFILTER_XT_TARGET_NFQUEUE, or the qdiscs prio and netem)", netns, err)
 	}
 	return nil
 }
 
-// unqueue undoes queueRule, and leaves the table, because the kernel drops what
-// queues hold when a table's hook goes. No rule, or no namespace, is fine.
+// unqueue removes the rule of queueRule. The table stays, because the kernel drops the packets in
+// queues when it removes the hook of a table. A missing rule or namespace is not an error.
 func unqueue(netns, id string) error {
 	f, err := openNetNS(netns)
 	if errors.Is(err, errGone) {
@@ -132,17 +133,18 @@ func unqueue(netns, id string) error {
 	defer f.Close()
 	c, err := nftables.New(nftables.WithNetNSFd(int(f.Fd())))
 	if err != nil {
-		return fmt.Errorf("reach nftables in %s: %w", netns, err)
+		return fmt.Errorf("connect to nftables in %s: %w", netns, err)
 	}
-	c.FlushChain(&nftables.Chain{Name: "hold", Table: &nftables.Table{Family: nftables.TableFamilyINet, Name: tablePrefix + id}})
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: tablePrefix + id}
+	c.FlushChain(&nftables.Chain{Name: "hold", Table: table})
 	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("queue no more packets in %s: %w", netns, err)
+		return fmt.Errorf("stop queueing packets in %s: %w", netns, err)
 	}
 	return nil
 }
 
-// nfqInfo is struct xt_NFQ_info_v3 (linux/netfilter/xt_NFQUEUE.h): first queue,
-// number of queues, flags, padded to eight bytes.
+// nfqInfo returns struct xt_NFQ_info_v3 (linux/netfilter/xt_NFQUEUE.h): first queue, number of
+// queues, flags; padded to eight bytes.
 func nfqInfo(queue uint16) *xt.Unknown {
 	const bypass = 1 // NFQ_FLAG_BYPASS
 	info := make(xt.Unknown, 8)
@@ -152,22 +154,23 @@ func nfqInfo(queue uint16) *xt.Unknown {
 	return &info
 }
 
-// passBridged makes a namespace pass the IP packets of its bridges through the
-// hooks of family inet too.
+// passBridged makes the kernel pass the IP packets of a namespace's bridges to the hooks of family
+// inet too.
 func passBridged(netns string) error {
 	return inNetNS(netns, func() error {
 		for _, family := range []string{"iptables", "ip6tables"} {
-			// Of the namespace that the thread is in.
+			// The sysctl belongs to the namespace of this thread.
 			if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-"+family, []byte("1"), 0); err != nil {
-				return fmt.Errorf("delay packets of a bridge (the kernel needs CONFIG_BRIDGE_NETFILTER; try modprobe br_netfilter): %w", err)
+				return fmt.Errorf("delay packets of a bridge: %w (the kernel needs CONFIG_BRIDGE_NETFILTER: "+
+					"try modprobe br_netfilter)", err)
 			}
 		}
 		return nil
 	})
 }
 
-// dropTables deletes our tables from a namespace: that of one fault, or of all
-// if id is empty. None, or no namespace, is fine.
+// dropTables deletes our tables from a namespace: the tables of one fault, or of all faults if id
+// is empty. Missing tables or a missing namespace are not errors.
 func dropTables(netns, id string) error {
 	f, err := openNetNS(netns)
 	if errors.Is(err, errGone) {
@@ -179,7 +182,7 @@ func dropTables(netns, id string) error {
 	defer f.Close()
 	c, err := nftables.New(nftables.WithNetNSFd(int(f.Fd())))
 	if err != nil {
-		return fmt.Errorf("reach nftables in %s: %w", netns, err)
+		return fmt.Errorf("connect to nftables in %s: %w", netns, err)
 	}
 	for _, family := range []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyBridge} {
 		tables, err := c.ListTablesOfFamily(family)
@@ -198,8 +201,8 @@ func dropTables(netns, id string) error {
 	return nil
 }
 
-// hasNetem tells whether the kernel has the two qdiscs that delay likes best,
-// by making them in a namespace that nobody else sees.
+// hasNetem reports whether the kernel has the qdiscs prio and netem. It tries to add them in a
+// temporary namespace.
 func hasNetem(ctx context.Context) bool {
 	return onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -209,7 +212,7 @@ func hasNetem(ctx context.Context) bool {
 	}) == nil
 }
 
-// addNetem makes the qdiscs of a delay on a link of the current namespace.
+// addNetem adds the qdiscs of a delay to a link of the current namespace.
 func addNetem(ctx context.Context, uplink string, delay time.Duration) error {
 	if _, err := command(ctx, "", "tc", prioArgs(uplink)...); err != nil {
 		return err
@@ -218,8 +221,8 @@ func addNetem(ctx context.Context, uplink string, delay time.Duration) error {
 	return err
 }
 
-// dropNetem deletes our qdiscs from a link. None, or no link, or no namespace,
-// is fine.
+// dropNetem deletes our qdiscs from a link. A missing qdisc, link or namespace
+// is not an error.
 func dropNetem(ctx context.Context, netns, uplink string) error {
 	err := inNetNS(netns, func() error {
 		if _, err := net.InterfaceByName(uplink); err != nil {

@@ -24,11 +24,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addAndDie makes the test binary add a fault and be killed at once.
+// addAndDie is the argument that makes the test binary add a fault and kill itself.
 const addAndDie = "add-and-die"
 
-// TestMain lets the test binary be what it starts: a holder of packets, and a
-// process that adds a fault and is killed.
+// TestMain lets the test binary also run as a holder of packets, and as a process that adds a fault
+// and is killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -52,8 +52,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Each fault touches the packets that it must and no others, and nothing is left
-// of it when it is cleared.
+// Each fault affects exactly the packets that it must. After Clear nothing of it is left.
 func TestRealPackets(t *testing.T) {
 	onEach(t, func(t *testing.T, b *testbed) {
 		if b.network != nil {
@@ -67,7 +66,7 @@ func TestRealPackets(t *testing.T) {
 func testRealPackets(t *testing.T, b *testbed, faults []spec) {
 	tr := b.openTraffic(t)
 	packets := b.matrix()
-	tr.exchange(t, packets, nil) // whole before the first fault
+	tr.exchange(t, packets, nil) // no loss before the first fault
 	vias := func(f Fault) []bool {
 		if f.Kind == Delay && f.Network == "" && hasNetem(t.Context()) {
 			return []bool{false, true}
@@ -75,7 +74,7 @@ func testRealPackets(t *testing.T, b *testbed, faults []spec) {
 		return []bool{false}
 	}
 	if len(vias(Fault{Kind: Delay})) == 1 {
-		t.Log("this kernel has no netem (or no prio, or there is no tc): delay is tested through queues only")
+		t.Log("netem, prio or tc is missing: testing delay with queues only")
 	}
 	for _, c := range faults {
 		f := mustParse(t, c.args)
@@ -92,14 +91,15 @@ func testRealPackets(t *testing.T, b *testbed, faults []spec) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				t.Cleanup(func() { // however the test ends
+				t.Cleanup(func() { // also after a failure
 					if _, err := Clear(context.Background(), dir, b.places()); err != nil {
 						t.Error(err)
 					}
 				})
 				records, err := List(dir)
-				if err != nil || len(records) != 1 || records[0].Fault != f || records[0].Status != Active || (records[0].Via == Netem) != netem {
-					t.Fatalf("List is %+v, %v; want the active fault %s", records, err, f)
+				if err != nil || len(records) != 1 || records[0].Fault != f ||
+					records[0].Status != Active || (records[0].Via == Netem) != netem {
+					t.Fatalf("List returned %+v, %v; want the active fault %s", records, err, f)
 				}
 
 				lost := func() int { return b.counted(t, id) }
@@ -116,40 +116,40 @@ func testRealPackets(t *testing.T, b *testbed, faults []spec) {
 					}
 					switch {
 					case f.Kind != Delay && arrived == touches:
-						t.Errorf("%+v: arrived=%t, fault touches it=%t", p, arrived, touches)
+						t.Errorf("%+v: arrived=%t, want %t", p, arrived, !touches)
 					case f.Kind == Delay && touches && at.Sub(o.sent[i]) < f.Delay:
-						t.Errorf("%+v: came after %v, must be delayed by %v", p, at.Sub(o.sent[i]), f.Delay)
+						t.Errorf("%+v: arrived after %v, want a delay of %v or more", p, at.Sub(o.sent[i]), f.Delay)
 					}
 				}
-				// For delay this is the proof that no other packet was touched.
+				// For delay this shows that the fault affected no other packet.
 				if n := b.counted(t, id); n != touched {
-					t.Errorf("the rules met %d packets, want %d", n, touched)
+					t.Errorf("the rules counted %d packets, want %d", n, touched)
 				}
 
 				cleared, err := Clear(t.Context(), dir, b.places(), id)
 				if err != nil || len(cleared) != 1 || cleared[0].ID != id {
-					t.Errorf("Clear is %v, %v; want fault %s", cleared, err, id)
+					t.Errorf("Clear returned %v, %v; want fault %s", cleared, err, id)
 				}
 				if cleared, err := Clear(t.Context(), dir, b.places(), id); err != nil || len(cleared) != 0 {
-					t.Errorf("the second Clear is %v, %v; want nothing to do", cleared, err)
+					t.Errorf("the second Clear returned %v, %v; want no fault", cleared, err)
 				}
 				b.assertClean(t, dir)
 				if h := records[0].Holder; h != nil && h.alive() {
 					t.Errorf("process %d still holds packets", h.PID)
 				}
-				tr.exchange(t, packets, nil) // whole again
+				tr.exchange(t, packets, nil) // no loss after Clear
 			})
 		}
 	}
 }
 
-// Faults of nodes' own traffic prevent the connections that they must and no
-// others, and nothing is left of them when they are cleared.
+// Faults of nodes' own traffic prevent exactly the connections that they must. After Clear nothing
+// of them is left.
 func TestConnections(t *testing.T) {
 	b := newTestbed(t)
 	b.listen(t)
 	all := b.connections()
-	b.connect(t, all, func(connection) bool { return false }) // whole before the first fault
+	b.connect(t, all, func(connection) bool { return false }) // all succeed before the first fault
 	for _, c := range hostFaults {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "faults")
@@ -157,14 +157,14 @@ func TestConnections(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { // however the test ends
+			t.Cleanup(func() { // also after a failure
 				if _, err := Clear(context.Background(), dir, b.places()); err != nil {
 					t.Error(err)
 				}
 			})
 			b.connect(t, all, c.touches)
 			if b.counted(t, id) == 0 {
-				t.Error("the rules met no packet")
+				t.Error("the rules counted no packet")
 			}
 			if _, err := Clear(t.Context(), dir, b.places(), id); err != nil {
 				t.Error(err)
@@ -172,11 +172,10 @@ func TestConnections(t *testing.T) {
 			b.assertClean(t, dir)
 		})
 	}
-	b.connect(t, all, func(connection) bool { return false }) // whole again
+	b.connect(t, all, func(connection) bool { return false }) // all succeed after Clear
 }
 
-// burst is n packets of 100 bytes from one node to another, of both families by
-// turns.
+// burst is n packets of 100 bytes from one node to another, alternating between IPv4 and IPv6.
 func burst(n int, from, to string) []sent {
 	var packets []sent
 	for i := range n {
@@ -189,8 +188,8 @@ func burst(n int, from, to string) []sent {
 	return packets
 }
 
-// 20% of 4000 packets is 800, give or take seven times the standard deviation of
-// 25: a right implementation fails once in 10^11 runs.
+// 20% of 4000 packets is 800. The limit is seven times the standard deviation of 25: a correct
+// implementation fails once in 10^11 runs.
 func TestLossRate(t *testing.T) {
 	onEach(t, func(t *testing.T, b *testbed) {
 		tr := b.openTraffic(t)
@@ -212,8 +211,8 @@ func TestLossRate(t *testing.T) {
 	})
 }
 
-// A delay loses no packet, keeps their order, and delays all of them, thousands
-// at a time; and two delays of one packet add up.
+// A delay loses no packet, keeps their order and delays each of thousands of packets. Two delays of
+// one packet add up.
 func TestDelayHoldsMany(t *testing.T) {
 	onEach(t, func(t *testing.T, b *testbed) {
 		tr := b.openTraffic(t)
@@ -231,10 +230,10 @@ func TestDelayHoldsMany(t *testing.T) {
 		for _, i := range o.order {
 			p := packets[i]
 			if d := o.arrived[i].Sub(o.sent[i]); d < 150*time.Millisecond {
-				t.Fatalf("packet %d came after %v, want 150ms at least", i, d)
+				t.Fatalf("packet %d arrived after %v, want 150ms or more", i, d)
 			}
-			if i < last[p.family] { // one socket each
-				t.Fatalf("packet %d came after packet %d", i, last[p.family])
+			if i < last[p.family] { // one socket per family
+				t.Fatalf("packet %d arrived after packet %d", i, last[p.family])
 			}
 			last[p.family] = i
 		}
@@ -245,8 +244,7 @@ func TestDelayHoldsMany(t *testing.T) {
 	})
 }
 
-// A fault that cuts a network takes what resolves its addresses too, and one that
-// does not lets that pass.
+// A drop of all frames also drops address resolution. All other faults let it pass.
 func TestNetworkResolution(t *testing.T) {
 	b := newNetworkTestbed(t)
 	tr := b.openTraffic(t)
@@ -270,27 +268,29 @@ func TestNetworkResolution(t *testing.T) {
 			}
 			for _, f := range []Family{IPv4, IPv6} {
 				if got := b.resolves(t, f); got == c.cut[f] {
-					t.Errorf("%s: the address of a neighbor is found: %t, want %t", f, got, !c.cut[f])
+					t.Errorf("%s: the neighbor's address was resolved: %t, want %t", f, got, !c.cut[f])
 				}
 			}
 			if _, err := Clear(t.Context(), dir, b.places()); err != nil {
 				t.Fatal(err)
 			}
 			b.assertClean(t, dir)
-			tr.exchange(t, packets, nil) // whole again
+			tr.exchange(t, packets, nil) // no loss after Clear
 		})
 	}
 }
 
-// A TCP connection carries its bytes whole through a delay, and its round trip
-// is at least both ways' delay.
+// A TCP connection transfers its bytes unchanged through a delay. Its round trip takes at least the
+// delays of both directions.
 func TestDelayTCP(t *testing.T) {
 	onEach(t, func(t *testing.T, b *testbed) {
 		dir := t.TempDir()
-		if _, err := Add(t.Context(), dir, b.places(), b.parse(t, "delay --by 20ms --protocol tcp --dport 7001")); err != nil {
+		_, err := Add(t.Context(), dir, b.places(), b.parse(t, "delay --by 20ms --protocol tcp --dport 7001"))
+		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Add(t.Context(), dir, b.places(), b.parse(t, "delay --by 10ms --protocol tcp --sport 7001")); err != nil {
+		_, err = Add(t.Context(), dir, b.places(), b.parse(t, "delay --by 10ms --protocol tcp --sport 7001"))
+		if err != nil {
 			t.Fatal(err)
 		}
 		data := make([]byte, 4<<20)
@@ -330,14 +330,14 @@ func TestDelayTCP(t *testing.T) {
 				}
 				defer c.Close()
 				if rtt := time.Since(start); rtt < 30*time.Millisecond {
-					t.Errorf("the connection was made in %v, want 30ms at least", rtt)
+					t.Errorf("connect took %v, want 30ms or more", rtt)
 				}
 				if _, err := c.Write(data); err != nil {
 					t.Fatal(err)
 				}
 				c.Close()
 				if sum, ok := <-sums; !ok || sum != sha256.Sum256(data) {
-					t.Error("the other end did not get what was sent")
+					t.Error("the server received other bytes than the client sent")
 				}
 			})
 		}
@@ -348,8 +348,7 @@ func TestDelayTCP(t *testing.T) {
 	})
 }
 
-// The tool ping agrees: an ordered pair that is cut loses every answer, and a
-// delay shows in every round trip.
+// ping confirms: a cut ordered pair loses every answer, and a delay is part of every round trip.
 func TestPing(t *testing.T) {
 	if _, err := exec.LookPath("ping"); err != nil {
 		t.Skip("needs ping: apt-get install iputils-ping")
@@ -378,7 +377,7 @@ func TestPing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := ping(0, 1, IPv6); err == nil {
-		t.Errorf("answers came back through a pair that is cut:\n%s", out)
+		t.Errorf("ping succeeded through a cut pair:\n%s", out)
 	}
 	if out, err := ping(0, 1, IPv4); err != nil {
 		t.Errorf("no answer in the other family: %v\n%s", err, out)
@@ -397,7 +396,7 @@ func TestPing(t *testing.T) {
 		_, stats, _ := strings.Cut(out, "min/avg/max/mdev = ")
 		var least float64
 		if _, err := fmt.Sscanf(stats, "%f/", &least); err != nil || least < 50 {
-			t.Errorf("the shortest round trip is %v ms (%v), want 50 at least:\n%s", least, err, out)
+			t.Errorf("the shortest round trip is %v ms (%v), want 50 or more:\n%s", least, err, out)
 		}
 	}
 	if _, err := Clear(t.Context(), dir, b.places()); err != nil {
@@ -406,8 +405,8 @@ func TestPing(t *testing.T) {
 	b.assertClean(t, dir)
 }
 
-// Node addresses are no pods': with everything dropped nodes still reach each
-// other, and pods of one node too.
+// A fault of pods does not affect node addresses: with all packets between pods dropped, nodes
+// reach each other, and pods reach their own node.
 func TestNodesAreNotTouched(t *testing.T) {
 	if _, err := exec.LookPath("ping"); err != nil {
 		t.Skip("needs ping: apt-get install iputils-ping")
@@ -439,7 +438,7 @@ func TestNodesAreNotTouched(t *testing.T) {
 	}
 }
 
-// A fault that one node refuses stays in none.
+// If one node rejects a fault, no node keeps it.
 func TestAddIsAllOrNothing(t *testing.T) {
 	b := newTestbed(t)
 	file := filepath.Join(t.TempDir(), "no-namespace")
@@ -457,26 +456,26 @@ func TestAddIsAllOrNothing(t *testing.T) {
 				nodes[2].NetNS = netns
 				id, err := Add(t.Context(), dir, nodes, mustParse(t, args))
 				if err == nil || id != "" {
-					t.Errorf("Add of %s with a node that is not there: id %q, %v", args, id, err)
+					t.Errorf("Add of %s with a missing node returned %q, %v; want an error", args, id, err)
 				}
 				b.assertClean(t, dir)
 			}
 		}
 	}
-	// Nor does one whose caller gave up.
+	// The same holds if the caller cancels.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, args := range []string{"drop", "delay --by 30ms"} {
 		dir := t.TempDir()
 		if _, err := Add(ctx, dir, b.places(), mustParse(t, args)); !errors.Is(err, context.Canceled) {
-			t.Errorf("Add of %s when cancelled: %v", args, err)
+			t.Errorf("Add of %s with a cancelled context: %v", args, err)
 		}
 		b.assertClean(t, dir)
 	}
 }
 
-// Another process lists and clears what a killed one has added, its delay
-// goes on in between.
+// If the process that added faults is killed, another process can list and clear them. The delay
+// works in between.
 func TestAddSurvivesKill(t *testing.T) {
 	b := newTestbed(t)
 	tr := b.openTraffic(t)
@@ -488,37 +487,36 @@ func TestAddSurvivesKill(t *testing.T) {
 	for _, args := range []string{"drop --node w3", "delay --by 40ms --from w1 --to w2"} {
 		cmd := exec.Command("/proc/self/exe", append([]string{addAndDie, dir, string(nodes)}, strings.Fields(args)...)...)
 		if out, err := cmd.CombinedOutput(); cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
-			t.Fatalf("the process that adds was not killed: %v\n%s", err, out)
+			t.Fatalf("the process that adds the fault was not killed: %v\n%s", err, out)
 		}
 	}
 	records, err := List(dir)
 	if err != nil || len(records) != 2 || records[0].Status != Active || records[1].Status != Active {
-		t.Fatalf("List is %+v, %v; want two active faults", records, err)
+		t.Fatalf("List returned %+v, %v; want two active faults", records, err)
 	}
 	packets := burst(2, "w1", "w2")
 	o := tr.exchange(t, packets, nil)
 	for i := range packets {
 		if d := o.arrived[i].Sub(o.sent[i]); d < 40*time.Millisecond {
-			t.Errorf("a packet came after %v, want 40ms at least", d)
+			t.Errorf("a packet arrived after %v, want 40ms or more", d)
 		}
 	}
-	// As if the second had been killed a moment sooner.
+	// Pretend that the second process was killed earlier.
 	records[1].Complete = false
 	if err := records[1].write(dir); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := List(dir); err != nil || again[1].Status != Incomplete {
-		t.Errorf("List is %+v, %v; want an incomplete fault", again, err)
+		t.Errorf("List returned %+v, %v; want an incomplete fault", again, err)
 	}
 	if cleared, err := Clear(t.Context(), dir, b.places()); err != nil || len(cleared) != 2 {
-		t.Errorf("Clear is %v, %v; want both", cleared, err)
+		t.Errorf("Clear returned %v, %v; want both faults", cleared, err)
 	}
 	b.assertClean(t, dir)
 	tr.exchange(t, b.matrix(), nil)
 }
 
-// When the process that holds packets is killed, packets pass, List says so and
-// Clear is content.
+// If the process that holds packets is killed, packets pass, List reports it and Clear succeeds.
 func TestHolderIsKilled(t *testing.T) {
 	onEach(t, func(t *testing.T, b *testbed) {
 		tr := b.openTraffic(t)
@@ -541,7 +539,7 @@ func TestHolderIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		if records, err := List(dir); err != nil || records[0].Status != HolderGone {
-			t.Errorf("List is %+v, %v; want holder gone", records, err)
+			t.Errorf("List returned %+v, %v; want holder gone", records, err)
 		}
 		tr.exchange(t, b.matrix(), nil)
 		if _, err := Clear(t.Context(), dir, b.places()); err != nil {
@@ -551,7 +549,7 @@ func TestHolderIsKilled(t *testing.T) {
 	})
 }
 
-// What a delay holds when it is cleared passes: Clear loses nothing.
+// Clear releases the packets that a delay holds.
 func TestClearReleases(t *testing.T) {
 	onEach(t, func(t *testing.T, b *testbed) {
 		tr := b.openTraffic(t)
@@ -567,7 +565,7 @@ func TestClearReleases(t *testing.T) {
 		packets := b.matrix()
 		done := make(chan error, 1)
 		go func() {
-			for b.counted(t, id) < len(packets) { // exchange fails the test if this never ends
+			for b.counted(t, id) < len(packets) { // if this never ends, exchange fails the test
 				if t.Context().Err() != nil {
 					break
 				}
@@ -583,9 +581,8 @@ func TestClearReleases(t *testing.T) {
 	})
 }
 
-// A process that holds packets ends by itself when its record is gone, when its
-// record is of another process, when a node is gone, and when nobody has
-// recorded it.
+// A process that holds packets exits if its record is removed, if its record names another process,
+// if a node is gone, or if it was not recorded.
 func TestHolderEndsByItself(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, dir string, r Record, closeNS func()){
 		"record removed": func(t *testing.T, dir string, r Record, _ func()) {
@@ -621,7 +618,7 @@ func TestHolderEndsByItself(t *testing.T) {
 			end(t, dir, records[0], closeNS)
 			var status unix.WaitStatus
 			if _, err := unix.Wait4(records[0].Holder.PID, &status, 0, nil); err != nil || status.ExitStatus() != 0 {
-				t.Errorf("the process ended with %v, %v", status, err)
+				t.Errorf("the process exited with %v, %v; want status 0", status, err)
 			}
 			if _, err := Clear(t.Context(), dir, b.places()); err != nil {
 				t.Error(err)
@@ -636,15 +633,15 @@ func TestHolderEndsByItself(t *testing.T) {
 		if err := r.write(dir); err != nil {
 			t.Fatal(err)
 		}
-		var said strings.Builder
-		if err := Hold(t.Context(), []string{dir, "1"}, strings.NewReader(""), &said); !errors.Is(err, io.EOF) || said.String() != readyWord {
-			t.Errorf("Hold without word: %v, having said %q", err, said.String())
+		var stdout strings.Builder
+		err := Hold(t.Context(), []string{dir, "1"}, strings.NewReader(""), &stdout)
+		if !errors.Is(err, io.EOF) || stdout.String() != readyWord {
+			t.Errorf("Hold without confirmation returned %v and wrote %q", err, stdout.String())
 		}
 	})
 }
 
-// Clear is content with nodes that are gone, and with nodes that were made
-// again elsewhere.
+// Clear ignores nodes that are gone, and nodes that were created again in another namespace.
 func TestClearToleratesNodesThatAreGone(t *testing.T) {
 	b := newTestbed(t)
 	dir := t.TempDir()
@@ -663,15 +660,15 @@ func TestClearToleratesNodesThatAreGone(t *testing.T) {
 	closeNS()
 	records, err := List(dir)
 	if err != nil || records[0].Status != NodeGone || records[1].Status != NodeGone {
-		t.Errorf("List is %+v, %v; want two faults with a node gone", records, err)
+		t.Errorf("List returned %+v, %v; want two faults with a node gone", records, err)
 	}
 	if cleared, err := Clear(t.Context(), dir, b.places(), "1", "2", "3"); err != nil || len(cleared) != 2 {
-		t.Errorf("Clear is %v, %v; want two", cleared, err)
+		t.Errorf("Clear returned %v, %v; want two faults", cleared, err)
 	}
 	b.assertClean(t, dir)
 }
 
-// Clear of all removes what no record tells of.
+// Clear of all faults also removes tables without a record.
 func TestClearSweeps(t *testing.T) {
 	onEach(t, func(t *testing.T, b *testbed) {
 		dir := filepath.Join(t.TempDir(), "none")
@@ -685,13 +682,13 @@ func TestClearSweeps(t *testing.T) {
 			}
 		}
 		if cleared, err := Clear(t.Context(), dir, b.places()); err != nil || len(cleared) != 0 {
-			t.Errorf("Clear is %v, %v; want no record and no error", cleared, err)
+			t.Errorf("Clear returned %v, %v; want no record and no error", cleared, err)
 		}
 		b.assertClean(t, dir)
 	})
 }
 
-// Adds at the same time get numbers of their own.
+// Concurrent calls of Add return different IDs.
 func TestAddsAtOnce(t *testing.T) {
 	b := newTestbed(t)
 	dir := t.TempDir()
@@ -712,16 +709,16 @@ func TestAddsAtOnce(t *testing.T) {
 	}
 	for i := range n {
 		if !got[fmt.Sprint(i+1)] {
-			t.Errorf("nobody got id %d: %v", i+1, got)
+			t.Errorf("no call returned ID %d: %v", i+1, got)
 		}
 	}
 	if cleared, err := Clear(t.Context(), dir, b.places()); err != nil || len(cleared) != n {
-		t.Errorf("Clear is %v, %v; want all", cleared, err)
+		t.Errorf("Clear returned %v, %v; want all faults", cleared, err)
 	}
 	b.assertClean(t, dir)
 }
 
-// A process that has got the number of a dead holder is left alone.
+// stop does not end a process that has the PID of a dead holder.
 func TestStopSparesStrangers(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	if err := cmd.Start(); err != nil {
@@ -740,18 +737,19 @@ func TestStopSparesStrangers(t *testing.T) {
 	}
 	mine := Process{PID: cmd.Process.Pid, Start: start}
 	if !mine.alive() {
-		t.Fatal("a process was stopped that had another's number")
+		t.Fatal("stop ended a process with another start time")
 	}
 	if err := mine.stop(); err != nil || mine.alive() {
 		t.Errorf("stop: %v, alive=%t", err, mine.alive())
 	}
 }
 
-// A program that does not know HoldVerb does not start itself over and over.
+// A program that does not know HoldVerb does not start itself without end.
 func TestHolderInHolder(t *testing.T) {
 	t.Setenv(inHolder, "1")
 	r := Record{ID: "1", Fault: mustParse(t, "delay --by 30ms")}
-	if err := startHolder(t.Context(), t.TempDir(), &r); err == nil || !strings.Contains(err.Error(), "must call fault.Hold") {
+	err := startHolder(t.Context(), t.TempDir(), &r)
+	if err == nil || !strings.Contains(err.Error(), "must call fault.Hold") {
 		t.Errorf("startHolder in a holder: %v", err)
 	}
 }

@@ -13,28 +13,28 @@ import (
 	"time"
 )
 
-// Node is what a fault must know of a node of the sandbox, or of a network that
-// the nodes have beside the pods'.
+// Node is what a fault needs to know about a node of the sandbox, or about an additional network of
+// the nodes.
 type Node struct {
 	Name     string
-	NetNS    string         // file of its network namespace, absolute, fit for setns
-	PodCIDRs []netip.Prefix // of its pods, one or two IP families; other nodes' must not overlap
-	IPs      []netip.Addr   // its own; none: its own traffic cannot be touched
-	Uplink   string         // the link in NetNS towards the other nodes, for netem; empty: delay is made without netem
+	NetNS    string         // absolute path of its network namespace file, for setns
+	PodCIDRs []netip.Prefix // of its pods, one or two IP families; CIDRs of different nodes must not overlap
+	IPs      []netip.Addr   // its own addresses; empty: faults cannot affect its own traffic
+	Uplink   string         // link in NetNS to the other nodes, for netem; empty: delays do not use netem
 
-	// Ports makes it a network, whose bridge is in NetNS: the links of the bridge,
-	// each named as the node that it leads to. Otherwise nil.
+	// Ports makes this an additional network: the links of its bridge in NetNS, each named after
+	// the node that it leads to. Nil for a node.
 	Ports []string
 }
 
-// tablePrefix begins the name of every nftables table of ours: of family bridge
-// for the frames of a network, of inet for everything else.
+// tablePrefix begins the name of each of our nftables tables: family bridge for the frames of an
+// additional network, inet for everything else.
 const tablePrefix = "checkplan_fault_"
 
-// ruleset is what one fault puts into one node.
+// ruleset is the rules of one fault in one node.
 type ruleset struct {
 	Node Node
-	Text string // for `nft -f -`; replaces whatever the table of that id held
+	Text string // for `nft -f -`; replaces the table of the same fault ID
 }
 
 // side is one end of a flow: the pods of a node, or the node itself.
@@ -43,15 +43,15 @@ type side struct {
 	host bool
 }
 
-// flow is packets from some sides to others, met at one node in one hook.
+// flow is the packets between some sides that one hook of one node handles.
 type flow struct {
 	at       int
 	hook     string
 	src, dst []side
 }
 
-// compile works out what a fault puts where. via is what makes a delay, which
-// depends on the kernel; it is nothing to the other kinds.
+// compile returns the rules of a fault for each node. via is how a delay is made, which depends on
+// the kernel; other kinds ignore it.
 func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 	if err := f.Validate(); err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 				continue
 			}
 			if fl.hook == "output" && !f.Src.addr().IsValid() {
-				src = nil // the node chooses among its addresses, that of its pods' bridge included
+				src = nil // the node may use any of its addresses, including that of its pods' bridge
 			}
 			if rules[fl.at] == nil {
 				rules[fl.at] = map[string][]string{}
@@ -86,7 +86,7 @@ func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 		}
 	}
 	if !found {
-		return nil, fmt.Errorf("fault %s: the nodes have no addresses that it could act between", f)
+		return nil, fmt.Errorf("fault %s: the nodes have no matching addresses of this IP family", f)
 	}
 	var sets []ruleset
 	for i, n := range nodes {
@@ -97,7 +97,7 @@ func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 	return sets, nil
 }
 
-// compileNetwork is compile of a fault of a network, which is in one place only.
+// compileNetwork is compile for a fault of an additional network, which acts in one place only.
 func compileNetwork(id string, nodes []Node, f Fault) ([]ruleset, error) {
 	var names []string
 	for _, n := range nodes {
@@ -107,24 +107,26 @@ func compileNetwork(id string, nodes []Node, f Fault) ([]ruleset, error) {
 	}
 	i := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == f.Network && n.Ports != nil })
 	if len(names) == 0 {
-		return nil, fmt.Errorf("fault %s: the nodes have no network beside the pods'", f)
+		return nil, fmt.Errorf("fault %s: the nodes have no additional network", f)
 	}
 	if i < 0 {
-		return nil, fmt.Errorf("fault %s: there is no network %s; there are: %s", f, f.Network, strings.Join(names, ", "))
+		return nil, fmt.Errorf("fault %s: unknown network %s: want one of %s", f, f.Network, strings.Join(names, ", "))
 	}
 	network := nodes[i]
 	var problems []error
 	for _, name := range []string{f.Node, f.From, f.To} {
 		if name != "" && !slices.Contains(network.Ports, name) {
-			problems = append(problems, fmt.Errorf("network %s has no node %s; it has: %s", f.Network, name, strings.Join(network.Ports, ", ")))
+			problems = append(problems, fmt.Errorf("network %s has no node %s: want one of %s",
+				f.Network, name, strings.Join(network.Ports, ", ")))
 		}
 	}
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("fault %s: %w", f, errors.Join(problems...))
 	}
 
-	var places [][]string // words that select frames by their links
-	in, out := func(node string) string { return fmt.Sprintf("iifname %q", node) }, func(node string) string { return fmt.Sprintf("oifname %q", node) }
+	var places [][]string // expressions that select frames by their links
+	in := func(node string) string { return fmt.Sprintf("iifname %q", node) }
+	out := func(node string) string { return fmt.Sprintf("oifname %q", node) }
 	switch {
 	case f.From != "":
 		places = [][]string{{in(f.From), out(f.To)}}
@@ -163,20 +165,22 @@ func compileNetwork(id string, nodes []Node, f Fault) ([]ruleset, error) {
 	text := table("bridge", id, f, map[string][]string{"forward": rules}, "")
 	if f.Kind == Delay {
 		mark := fmt.Sprintf("%#x", markOf(id))
-		text += table("inet", id, f, map[string][]string{"forward": {"meta mark and " + mark + " == " + mark + " jump hold"}}, Queue)
+		text += table("inet", id, f, map[string][]string{
+			"forward": {"meta mark and " + mark + " == " + mark + " jump hold"},
+		}, Queue)
 	}
 	return []ruleset{{Node: network, Text: text}}, nil
 }
 
-// markOf is the bit that marks frames to delay. Bridges have no queue of their
-// own; but the kernel shows their packets to the hooks of family inet after those
-// of family bridge, though without the links that they come from and go to.
+// markOf returns the bit that marks frames to delay. Bridges have no queue of their own. The kernel
+// passes their packets to the hooks of family inet after those of family bridge, but without their
+// input and output links.
 func markOf(id string) uint32 { return 1 << (number(id) % 32) }
 
-// neighborDiscovery is the messages of RFC 4861.
+// neighborDiscovery lists the messages of RFC 4861.
 const neighborDiscovery = "nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect"
 
-// checkNodes reports nodes that cannot be told apart.
+// checkNodes reports nodes that a fault cannot distinguish.
 func checkNodes(nodes []Node) error {
 	var problems []error
 	for i, n := range nodes {
@@ -194,7 +198,7 @@ func checkNodes(nodes []Node) error {
 		}
 		for _, ip := range n.IPs {
 			if j, _ := owner(nodes, ip); j != i {
-				problems = append(problems, fmt.Errorf("address %s of %s is also %s's", ip, n.Name, nodes[j].Name))
+				problems = append(problems, fmt.Errorf("address %s of %s is also an address of %s", ip, n.Name, nodes[j].Name))
 			}
 		}
 		for _, p := range n.PodCIDRs {
@@ -206,7 +210,8 @@ func checkNodes(nodes []Node) error {
 	return errors.Join(problems...)
 }
 
-// owner is the first node that has an address, itself or for its pods; -1: none.
+// owner returns the first node that has an address, and whether it is the node's own or in its pod
+// CIDRs; -1: none.
 func owner(nodes []Node, a netip.Addr) (node int, host bool) {
 	for i, n := range nodes {
 		if slices.Contains(n.IPs, a) {
@@ -219,8 +224,7 @@ func owner(nodes []Node, a netip.Addr) (node int, host bool) {
 	return -1, false
 }
 
-// flowsOf is the packets that a fault selects by place, each packet in one flow
-// only.
+// flowsOf returns the flows that a fault selects by place. Each packet is in one flow only.
 func flowsOf(nodes []Node, f Fault, via Via) ([]flow, error) {
 	var problems []error
 	index := func(name string) int {
@@ -230,18 +234,18 @@ func flowsOf(nodes []Node, f Fault, via Via) ([]flow, error) {
 			for _, n := range nodes {
 				names = append(names, n.Name)
 			}
-			problems = append(problems, fmt.Errorf("there is no node %s; there are: %s", name, strings.Join(names, ", ")))
+			problems = append(problems, fmt.Errorf("unknown node %s: want one of %s", name, strings.Join(names, ", ")))
 		}
 		return i
 	}
 	node, from, to := index(f.Node), index(f.From), index(f.To)
 	if len(nodes) < 2 {
-		problems = append(problems, fmt.Errorf("%d node: there is no traffic between nodes to act on", len(nodes)))
+		problems = append(problems, fmt.Errorf("needs two nodes or more, has %d", len(nodes)))
 	}
 	for _, e := range []End{f.Src, f.Dst} {
 		if a := e.addr(); a.IsValid() {
 			if i, _ := owner(nodes, a); i < 0 {
-				problems = append(problems, fmt.Errorf("%s is no address of a node or its pods", a))
+				problems = append(problems, fmt.Errorf("%s is not an address of a node or its pods", a))
 			}
 		}
 	}
@@ -269,7 +273,7 @@ func flowsOf(nodes []Node, f Fault, via Via) ([]flow, error) {
 		}
 		return f.Direction != Ingress && s.node == node || f.Direction != Egress && d.node == node
 	}
-	meets := func(s, d int) int { // at which node, see the package comment
+	meets := func(s, d int) int { // the node whose hooks act on the packet, see the package comment
 		switch {
 		case f.Kind == Delay && via == Queue:
 			return d
@@ -279,7 +283,8 @@ func flowsOf(nodes []Node, f Fault, via Via) ([]flow, error) {
 		return s
 	}
 	var flows []flow
-	ends := [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}} // of source and destination, on the host
+	// Whether source and destination are on the host network.
+	ends := [][2]bool{{false, false}, {false, true}, {true, false}, {true, true}}
 	for at := range nodes {
 		for _, host := range ends {
 			here := [2]side{{at, host[0]}, {at, host[1]}} // as source, as destination
@@ -311,8 +316,8 @@ func flowsOf(nodes []Node, f Fault, via Via) ([]flow, error) {
 	return flows, nil
 }
 
-// hookOf is where a node meets packets that come from elsewhere or go there: of
-// its pods in the forward hook, its own in the one named; a queue is before both.
+// hookOf returns the hook for packets that come from or go to another node: forward for those of
+// its pods, own for those of the node itself. A queue is before both.
 func hookOf(via Via, host bool, own string) string {
 	switch {
 	case via == Queue:
@@ -323,7 +328,7 @@ func hookOf(via Via, host bool, own string) string {
 	return "forward"
 }
 
-// prefixes are the addresses of sides, or the one that the end is, of a family.
+// prefixes returns the addresses of sides in a family, or only the end's address if the end is one.
 func prefixes(nodes []Node, which []side, e End, family Family) []string {
 	if a := e.addr(); a.IsValid() {
 		if a.Is4() == (family == IPv4) {
@@ -350,8 +355,7 @@ func prefixes(nodes []Node, which []side, e End, family Family) []string {
 	return all
 }
 
-// rule is one line of nft: which packets, and what becomes of them. No src is
-// any source.
+// rule returns one line of nft: a match and a verdict. Without src, it matches any source.
 func rule(f Fault, family Family, src, dst []string, via Via) string {
 	ip := "ip"
 	if family == IPv6 {
@@ -365,7 +369,7 @@ func rule(f Fault, family Family, src, dst []string, via Via) string {
 	return strings.Join(slices.Concat(words, matches(f, family), verdict(f, via)), " ")
 }
 
-// matches is the words that select packets by what is above IP.
+// matches returns the expressions that match protocol and ports.
 func matches(f Fault, family Family) []string {
 	var words []string
 	add := func(format string, a ...any) { words = append(words, fmt.Sprintf(format, a...)) }
@@ -378,8 +382,7 @@ func matches(f Fault, family Family) []string {
 	case ports:
 		add("meta l4proto { tcp, udp }")
 	}
-	// th is the header of whichever of TCP and UDP it is: both begin with the
-	// two ports.
+	// th is the header of TCP or UDP: both begin with the two ports.
 	if f.SrcPort != 0 {
 		add("th sport %d", f.SrcPort)
 	}
@@ -389,7 +392,7 @@ func matches(f Fault, family Family) []string {
 	return words
 }
 
-// verdict is the words that say what becomes of the packets.
+// verdict returns the statements that act on the matched packets.
 func verdict(f Fault, via Via) []string {
 	var words []string
 	add := func(format string, a ...any) { words = append(words, fmt.Sprintf(format, a...)) }
@@ -397,7 +400,7 @@ func verdict(f Fault, via Via) []string {
 	case Drop:
 		add("counter drop")
 	case Loss:
-		if f.Percent < 100_00 { // nft refuses a comparison that is always true
+		if f.Percent < 100_00 { // nft rejects a comparison that is always true
 			add("numgen random mod 10000 < %d", f.Percent)
 		}
 		add("counter drop")
@@ -413,16 +416,15 @@ func verdict(f Fault, via Via) []string {
 	return words
 }
 
-// table is the text that makes the table of a fault in one node. Its chains are
-// ahead of the filter chains of kube-proxy and others, so that nothing has judged
-// a packet before the fault does; in the output hook it comes after their address
-// translation (priority -100), as the other hooks do by themselves, so that a
-// packet to a Service has the address that it goes to.
+// table returns the nft text of a fault's table in one node. Its chains have a priority before the
+// filter chains of kube-proxy and others, because these could drop a packet first. In the output
+// hook the chain comes after address translation (priority -100): as in the other hooks, a packet
+// to a Service then has the address of its pod.
 //
-// A queue is put into chain hold afterwards, see queueRule. It is before routing
-// and before connection tracking (priority -200): packets of one new flow that
-// wait between the tracking's first and last hook, at once, are taken for
-// clashes, and all but one would be lost.
+// queueRule later adds a queue to chain hold. It is before routing and before connection tracking
+// (priority -200). A queue between the first and the last hook of connection tracking would lose
+// packets: the kernel treats several waiting packets of one new flow as clashes and drops all but
+// one.
 func table(family, id string, f Fault, rules map[string][]string, via Via) string {
 	name := family + " " + tablePrefix + id
 	var b strings.Builder
@@ -450,20 +452,21 @@ func table(family, id string, f Fault, rules map[string][]string, via Via) strin
 	return b.String()
 }
 
-// The qdiscs of a delay by netem: a prio that replaces what the uplink has, with
-// a band for all packets and another one, behind netem, for those to delay.
-// Handles are hexadecimal.
+// The qdiscs of a delay by netem: a prio qdisc replaces the root qdisc of the uplink. It has one
+// band for all packets and a second band with netem for packets to delay. Handles are hexadecimal.
 const (
 	prioHandle = "cf5:"
 	netemBand  = "cf5:2"
 )
 
-// prioArgs and netemArgs are arguments of tc for one uplink.
+// prioArgs returns the arguments of tc for the prio qdisc of an uplink.
 func prioArgs(uplink string) []string {
-	return append([]string{"qdisc", "replace", "dev", uplink, "root", "handle", prioHandle, "prio", "bands", "2", "priomap"},
+	return append(
+		[]string{"qdisc", "replace", "dev", uplink, "root", "handle", prioHandle, "prio", "bands", "2", "priomap"},
 		strings.Fields(strings.Repeat("0 ", 16))...)
 }
 
+// netemArgs returns the arguments of tc for the netem qdisc of an uplink.
 func netemArgs(uplink string, delay time.Duration) []string {
 	return []string{
 		"qdisc", "replace", "dev", uplink, "parent", netemBand,
@@ -471,13 +474,13 @@ func netemArgs(uplink string, delay time.Duration) []string {
 	}
 }
 
-// queueNumber is the netfilter queue of a delay, from 47001 on. Numbers below
-// are left to whoever else may use queues in a node.
+// queueNumber returns the netfilter queue of a delay, from 47001 on. Lower numbers are for other
+// users of queues in a node.
 func queueNumber(id string) uint16 { return uint16(47000 + number(id)) }
 
 // maxID keeps queueNumber within 16 bits.
 const maxID = 10000
 
-// maxHeld is how many packets one delay holds back in one node; more are lost.
-// At 30 ms that is two million packets per second.
+// maxHeld is how many packets one delay holds in one node; more are lost. At a delay of 30 ms that
+// is two million packets per second.
 const maxHeld = 65536

@@ -18,17 +18,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Status is whether a fault is in effect.
+// Status says whether a fault is in effect.
 type Status string
 
 const (
 	Active     Status = "active"
-	Incomplete Status = "incomplete"  // Add was killed half-way: some nodes may have it
+	Incomplete Status = "incomplete"  // Add was killed before it finished: some nodes may have the fault
 	HolderGone Status = "holder gone" // delay: the process that held the packets is dead, packets pass at once
-	NodeGone   Status = "node gone"   // a namespace that it acted in is gone, or another has taken its place
+	NodeGone   Status = "node gone"   // a namespace of the fault is gone, or its path is now another namespace
 )
 
-// Via is what makes a delay.
+// Via is how a delay is made.
 type Via string
 
 const (
@@ -36,7 +36,7 @@ const (
 	Queue Via = "nfqueue" // a netfilter queue and a process that holds the packets
 )
 
-// Record is one fault that was added, as its file holds it.
+// Record is one added fault, as stored in its file.
 type Record struct {
 	ID     string    `json:"id"` // a decimal number
 	Fault  Fault     `json:"fault"`
@@ -44,31 +44,31 @@ type Record struct {
 	Places []Place   `json:"places"`
 
 	Via    Via      `json:"via,omitempty"`    // delay only
-	Holder *Process `json:"holder,omitempty"` // delay by Queue only; nil before it has started
+	Holder *Process `json:"holder,omitempty"` // delay by Queue only; nil before the process has started
 
-	// Complete is false until all of it is in effect.
+	// Complete is true when the fault is in effect on all nodes.
 	Complete bool `json:"complete"`
 
-	// Status is found out by List, and not stored.
+	// Status is set by List, and not stored.
 	Status Status `json:"-"`
 }
 
-// Place is a node's namespace that a fault acts in.
+// Place is a node's network namespace in which a fault acts.
 type Place struct {
 	Node   string `json:"node"`
 	NetNS  string `json:"netns"`
-	Inode  uint64 `json:"inode"` // of NetNS, to know the namespace again
+	Inode  uint64 `json:"inode"` // of NetNS, to recognize the namespace
 	Uplink string `json:"uplink,omitempty"`
 }
 
-// Process is one process, told apart from a later one with its number.
+// Process identifies a process, also after its PID is used again.
 type Process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // field 22 of /proc/PID/stat: clock ticks since boot
 }
 
-// List is the faults that were added to dir and not cleared, oldest first. A
-// directory that does not exist holds none.
+// List returns the faults that were added to dir and not cleared, oldest first. A directory that
+// does not exist has no faults.
 func List(dir string) ([]Record, error) {
 	records, err := readAll(dir)
 	for i := range records {
@@ -81,7 +81,7 @@ func (r Record) status() Status {
 	switch {
 	case !r.Complete:
 		return Incomplete
-	case slices.ContainsFunc(r.Places, func(p Place) bool { return !p.there() }):
+	case slices.ContainsFunc(r.Places, func(p Place) bool { return !p.exists() }):
 		return NodeGone
 	case r.Holder != nil && !r.Holder.alive():
 		return HolderGone
@@ -89,7 +89,7 @@ func (r Record) status() Status {
 	return Active
 }
 
-func (p Place) there() bool {
+func (p Place) exists() bool {
 	inode, err := inodeOf(p.NetNS)
 	return err == nil && inode == p.Inode
 }
@@ -102,21 +102,20 @@ func inodeOf(path string) (uint64, error) {
 	return st.Ino, nil
 }
 
-// alive tells whether the process still runs. One that only waits for its
-// parent to take notice does not.
+// alive reports whether the process still runs. A zombie does not.
 func (p Process) alive() bool {
 	state, start, err := procStat(p.PID)
 	return err == nil && start == p.Start && state != "Z" && state != "X"
 }
 
-// procStat is the state and the start time of a process, proc_pid_stat(5).
+// procStat returns the state and the start time of a process, see proc_pid_stat(5).
 func procStat(pid int) (state string, start uint64, err error) {
 	path := fmt.Sprintf("/proc/%d/stat", pid)
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return "", 0, err
 	}
-	// Field 2, the name, may hold anything and is in parentheses.
+	// Field 2, the name, is in parentheses and can contain anything.
 	_, rest, _ := strings.Cut(string(data), "(")
 	fields := strings.Fields(rest[strings.LastIndex(rest, ")")+1:])
 	if len(fields) < 20 {
@@ -126,8 +125,7 @@ func procStat(pid int) (state string, start uint64, err error) {
 	return fields[0], start, err
 }
 
-// readAll reads what it can: a file that cannot be read is an error beside the
-// others' records.
+// readAll reads all records that it can. The error names the files that it could not read.
 func readAll(dir string) ([]Record, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -167,12 +165,12 @@ func readRecord(dir, id string) (Record, error) {
 		return Record{}, fmt.Errorf("read fault %s: %s: %w", id, path, err)
 	}
 	if r.ID != id {
-		return Record{}, fmt.Errorf("read fault %s: %s is of fault %q", id, path, r.ID)
+		return Record{}, fmt.Errorf("read fault %s: %s is the record of fault %q", id, path, r.ID)
 	}
 	return r, nil
 }
 
-// write puts a record in its place whole or not at all.
+// write writes the record to its file, completely or not at all.
 func (r Record) write(dir string) error {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -188,7 +186,7 @@ func (r Record) write(dir string) error {
 	return nil
 }
 
-// forget removes every file of a fault.
+// forget removes all files of a fault.
 func forget(dir, id string) error {
 	var problems []error
 	for _, path := range []string{recordPath(dir, id) + ".new", logPath(dir, id), recordPath(dir, id)} {
@@ -201,12 +199,12 @@ func forget(dir, id string) error {
 
 func recordPath(dir, id string) string { return filepath.Join(dir, id+".json") }
 
-// logPath is what a holder had to say.
+// logPath is the log file of a holder.
 func logPath(dir, id string) string { return filepath.Join(dir, id+".log") }
 
 func isID(s string) bool { return number(s) > 0 && strconv.Itoa(number(s)) == s }
 
-// number of an id, 0 if it is none.
+// number converts an ID to a number, 0 if it is not an ID.
 func number(id string) int {
 	n, err := strconv.Atoi(id)
 	if err != nil || n < 0 {
@@ -215,11 +213,11 @@ func number(id string) int {
 	return n
 }
 
-// lock keeps other processes from adding and clearing in dir until unlock.
+// lock prevents other processes from adding and clearing faults in dir until unlock.
 func lock(dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("lock the faults: %w", err)
+		return nil, fmt.Errorf("lock the directory of faults: %w", err)
 	}
 	for {
 		err := unix.Flock(int(d.Fd()), unix.LOCK_EX)
@@ -228,7 +226,7 @@ func lock(dir string) (unlock func(), err error) {
 		}
 		if !errors.Is(err, unix.EINTR) {
 			d.Close()
-			return nil, fmt.Errorf("lock the faults in %s: %w", dir, err)
+			return nil, fmt.Errorf("lock the directory of faults %s: %w", dir, err)
 		}
 	}
 }

@@ -21,20 +21,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testbed is three nodes w1 to w3, joined by a bridge, with one pod each, as the
-// sandbox makes them: a namespace per node that forwards between the bridge of
-// its pods and its uplink, static routes, both IP families, connection tracking
-// and a filter of somebody else. Namespaces are held by file descriptors of this
-// process alone, so nothing of it outlives the test, however the test ends.
+// testbed is three nodes w1 to w3 with one pod each, like those of the sandbox, joined by a bridge.
+// Each node is a namespace that forwards between the bridge of its pods and its uplink, with static
+// routes, both IP families, connection tracking and a foreign filter table. Only file descriptors
+// of this process keep the namespaces: nothing outlives the test, also after a failure.
 //
-// Pods answer nothing by themselves: no echo replies, no resets. What moves is
-// what a test sends.
+// Pods do not answer by themselves: no echo replies, no resets. All packets are sent by tests.
 type testbed struct {
 	nodes []Node
 	pods  []pod // of the node with the same index
 
-	// network is where packets between the pods meet their faults, if not in the
-	// nodes: see newNetworkTestbed.
+	// network is where faults between the pods act, if not in the nodes: see newNetworkTestbed.
 	network []Node
 }
 
@@ -43,7 +40,7 @@ type pod struct {
 	v4, v6 netip.Addr
 }
 
-// addr is the pod's address of a family.
+// addr returns the pod's address of a family.
 func (p pod) addr(f Family) netip.Addr {
 	if f == IPv6 {
 		return p.v6
@@ -102,16 +99,15 @@ func newTestbed(t *testing.T) *testbed {
 			fmt.Sprintf("addr add %s/64 dev eth0 nodad", b.pods[i-1].v6),
 			fmt.Sprintf("route add default via 198.18.%d.1", 100+i),
 			fmt.Sprintf("route add default via fd00:198:18:%d::1", 100+i))
-		nft(t, node, strangersTable)
+		nft(t, node, foreignTable)
 		nft(t, podNS, "table inet quiet { chain output { type filter hook output priority 0; tcp flags rst drop; }; }")
 	}
 	return b
 }
 
-// newNetworkTestbed is three nodes that are joined by a further network, br10, as
-// the sandbox makes it, with one guest each that is plugged into it: a bridge in
-// each node, and one in a namespace of the network's own. Guests know each
-// other's link addresses, and send nothing by themselves.
+// newNetworkTestbed is three nodes with one guest each, joined by the additional network br10, like
+// that of the sandbox: a bridge in each node, and one in the network's own namespace. Guests know
+// each other's link addresses, and send nothing by themselves.
 func newNetworkTestbed(t *testing.T) *testbed {
 	t.Helper()
 	needTools(t)
@@ -119,8 +115,9 @@ func newNetworkTestbed(t *testing.T) *testbed {
 	network := specNetwork()
 	network.NetNS = newNetNS(t)
 	b.network = []Node{network}
-	ip(t, network.NetNS, "link add br10 type bridge mcast_snooping 0", "link set br10 addrgenmode none", "link set br10 up")
-	nft(t, network.NetNS, "table inet stranger") // nobody tracks connections there
+	ip(t, network.NetNS,
+		"link add br10 type bridge mcast_snooping 0", "link set br10 addrgenmode none", "link set br10 up")
+	nft(t, network.NetNS, "table inet stranger") // without connection tracking
 	mac := func(i int) string { return fmt.Sprintf("02:00:00:00:10:%02x", i) }
 	for i := 1; i <= 3; i++ {
 		node, guest := newNetNS(t), newNetNS(t)
@@ -138,8 +135,11 @@ func newNetworkTestbed(t *testing.T) *testbed {
 			"link set br10 addrgenmode none", "link set eth1 addrgenmode none", "link set veth0 addrgenmode none",
 			"link set eth1 master br10", "link set veth0 master br10",
 			"link set br10 up", "link set eth1 up", "link set veth0 up")
-		ip(t, network.NetNS, fmt.Sprintf("link set w%d addrgenmode none", i), fmt.Sprintf("link set w%d master br10", i), fmt.Sprintf("link set w%d up", i))
-		nft(t, node, strangersTable)
+		ip(t, network.NetNS,
+			fmt.Sprintf("link set w%d addrgenmode none", i),
+			fmt.Sprintf("link set w%d master br10", i),
+			fmt.Sprintf("link set w%d up", i))
+		nft(t, node, foreignTable)
 		sysctl(t, guest, "net/ipv4/icmp_echo_ignore_all", "1")
 		sysctl(t, guest, "net/ipv6/icmp/echo_ignore_all", "1")
 		nft(t, guest, "table inet quiet { chain output { type filter hook output priority 0; tcp flags rst drop;"+
@@ -164,8 +164,8 @@ func newNetworkTestbed(t *testing.T) *testbed {
 	return b
 }
 
-// awaitBridge waits until every link of the bridges in a namespace carries
-// frames: those of a link that has just come up are lost.
+// awaitBridge waits until every bridge link in a namespace forwards: a link that has just come up
+// loses frames.
 func awaitBridge(t *testing.T, netns string) {
 	t.Helper()
 	deadline := time.Now().Add(settled)
@@ -182,14 +182,14 @@ func awaitBridge(t *testing.T, netns string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("links of a bridge do not come up:\n%s", out)
+			t.Fatalf("links of a bridge do not forward:\n%s", out)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// resolves tells whether the first guest finds the link address of the second,
-// which it is made to forget and then given back.
+// resolves reports whether the first guest resolves the link address of the second. It deletes the
+// permanent neighbor entry and restores it.
 func (b *testbed) resolves(t *testing.T, f Family) bool {
 	t.Helper()
 	netns, neighbor := b.pods[0].netns, b.pods[1].addr(f)
@@ -214,12 +214,13 @@ func (b *testbed) resolves(t *testing.T, f Family) bool {
 			return err
 		}
 		defer conn.Close()
-		_, err = conn.Write([]byte("who is there"))
+		_, err = conn.Write([]byte("resolve me"))
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(3500 * time.Millisecond); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	deadline := time.Now().Add(3500 * time.Millisecond)
+	for ; time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if strings.Contains(shown(), "lladdr "+mac) {
 			return true
 		}
@@ -227,13 +228,13 @@ func (b *testbed) resolves(t *testing.T, f Family) bool {
 	return false
 }
 
-// onEach runs a test between pods, and between guests of a network.
+// onEach runs a test between pods, and between guests of an additional network.
 func onEach(t *testing.T, test func(*testing.T, *testbed)) {
 	t.Run("pods", func(t *testing.T) { test(t, newTestbed(t)) })
 	t.Run("network", func(t *testing.T) { test(t, newNetworkTestbed(t)) })
 }
 
-// parse reads the arguments of a fault of this testbed.
+// parse parses the arguments of a fault of this testbed.
 func (b *testbed) parse(t *testing.T, args string) Fault {
 	t.Helper()
 	for _, n := range b.network {
@@ -242,14 +243,14 @@ func (b *testbed) parse(t *testing.T, args string) Fault {
 	return mustParse(t, args)
 }
 
-// places are the namespaces in which there can be faults.
+// places returns the namespaces in which faults can act.
 func (b *testbed) places() []Node { return append(b.network, b.nodes...) }
 
-// needTools skips a test that cannot be run here.
+// needTools skips a test if this machine cannot run it.
 func needTools(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to make network namespaces")
+		t.Skip("needs root to create network namespaces")
 	}
 	for tool, pkg := range map[string]string{"ip": "iproute2", "nft": "nftables"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -258,12 +259,12 @@ func needTools(t *testing.T) {
 	}
 }
 
-// strangersTable is what kube-proxy does to forwarded packets, in short. It must
-// be there after Clear as it was before.
-const strangersTable = "table inet stranger { chain forward { type filter hook forward priority 0; ct state invalid counter drop; }; }"
+// foreignTable is a short form of the rules of kube-proxy for forwarded packets.
+// Clear must not change it.
+const foreignTable = "table inet stranger { chain forward { " +
+	"type filter hook forward priority 0; ct state invalid counter drop; }; }"
 
-// newNetNS makes a network namespace that lasts as long as the test, and
-// returns its file.
+// newNetNS creates a network namespace that exists until the test ends, and returns its file.
 func newNetNS(t *testing.T) string {
 	t.Helper()
 	path, closeNS := openNewNetNS(t)
@@ -271,7 +272,7 @@ func newNetNS(t *testing.T) string {
 	return path
 }
 
-// openNewNetNS is newNetNS until the caller closes it.
+// openNewNetNS is newNetNS, but the caller closes the namespace.
 func openNewNetNS(t *testing.T) (path string, closeNS func()) {
 	t.Helper()
 	var f *os.File
@@ -283,12 +284,12 @@ func openNewNetNS(t *testing.T) (path string, closeNS func()) {
 		return err
 	})
 	if err != nil {
-		t.Skipf("cannot make a network namespace: %v", err)
+		t.Skipf("cannot create a network namespace: %v", err)
 	}
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), func() { f.Close() }
 }
 
-// ip runs lines of ip, those of IPv6 after the others.
+// ip runs commands of the tool ip, those for IPv6 last.
 func ip(t *testing.T, netns string, lines ...string) {
 	t.Helper()
 	batch := map[bool]string{}
@@ -307,7 +308,7 @@ func ip(t *testing.T, netns string, lines ...string) {
 	}
 }
 
-// nft runs nft with arguments, and returns what it prints.
+// nft runs nft with arguments and returns its output.
 func nft(t testing.TB, netns string, args ...string) string {
 	t.Helper()
 	var out string
@@ -329,7 +330,7 @@ func sysctl(t *testing.T, netns, key, value string) {
 	}
 }
 
-// counted is how many packets the rules of one fault have met, in all nodes.
+// counted returns how many packets the rules of one fault have counted, in all nodes.
 func (b *testbed) counted(t testing.TB, id string) int {
 	t.Helper()
 	sum := 0
@@ -359,8 +360,8 @@ func (b *testbed) counted(t testing.TB, id string) int {
 	return sum
 }
 
-// assertClean fails unless the nodes hold nothing of ours, but what is others',
-// and dir is empty.
+// assertClean fails if the nodes hold anything of a fault, if a foreign table is gone, or if dir is
+// not empty.
 func (b *testbed) assertClean(t *testing.T, dir string) {
 	t.Helper()
 	for _, n := range b.places() {
@@ -369,7 +370,7 @@ func (b *testbed) assertClean(t *testing.T, dir string) {
 			t.Errorf("node %s still holds %s", n.Name, tables)
 		}
 		if !strings.Contains(tables, "stranger") {
-			t.Errorf("the table of somebody else is gone from node %s", n.Name)
+			t.Errorf("the foreign table is gone from node %s", n.Name)
 		}
 		queues := ""
 		if err := inNetNS(n.NetNS, func() error {
@@ -399,20 +400,19 @@ func (b *testbed) assertClean(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	for _, e := range left {
-		t.Errorf("%s is left in the directory of faults", e.Name())
+		t.Errorf("file %s is left in the directory of faults", e.Name())
 	}
 }
 
-// The sockets of the pods. UDP is the kernel's; TCP segments and ICMP messages
-// are made here and seen by raw sockets, so that every packet is sent once and
-// answered never.
+// The sockets of the pods. The kernel sends UDP. The tests build TCP segments and ICMP messages and
+// use raw sockets for them: so each packet is sent once and is never answered.
 
 var (
 	sports = []uint16{6001, 6002}
 	dports = []uint16{5001, 5002}
 )
 
-// socketKey names the socket that sends a packet, or receives it.
+// socketKey identifies the socket that sends or receives a packet.
 type socketKey struct {
 	pod      int
 	family   Family
@@ -420,14 +420,14 @@ type socketKey struct {
 	port     uint16 // UDP only
 }
 
-// arrival is a packet that a pod has received.
+// arrival is a packet that a pod received.
 type arrival struct {
-	id  uint32 // index into what was sent
+	id  uint32 // index of the packet in those sent
 	pod int
 	at  time.Time
 }
 
-// traffic is open sockets in all pods. Arrivals come in through a channel.
+// traffic is the open sockets of all pods. Arrivals are read from a channel.
 type traffic struct {
 	b        *testbed
 	sockets  map[socketKey]net.PacketConn
@@ -503,18 +503,18 @@ func (b *testbed) openTraffic(t *testing.T) *traffic {
 	return tr
 }
 
-const echoID = 0xc4ec // our echo requests
+const echoID = 0xc4ec // identifier of our echo requests
 
-// headers is the length of the headers of a packet.
+// headers returns the length of the headers of a packet.
 func headers(p sent) int {
 	n := map[Family]int{IPv4: 20, IPv6: 40}[p.family]
 	return n + map[Protocol]int{UDP: 8, TCP: 20, ICMP: 8}[p.protocol]
 }
 
-// identify reads the id that compose wrote.
+// identify reads the ID that compose wrote.
 func identify(k socketKey, b []byte) (uint32, bool) {
 	switch k.protocol {
-	case TCP: // a SYN; the id is its sequence number
+	case TCP: // a SYN; the ID is its sequence number
 		if len(b) < 20 || b[13] != 0x02 {
 			return 0, false
 		}
@@ -535,7 +535,7 @@ func identify(k socketKey, b []byte) (uint32, bool) {
 	return binary.BigEndian.Uint32(b), true
 }
 
-// compose is what follows the IP header, or for UDP the UDP header.
+// compose returns what follows the IP header, for UDP what follows the UDP header.
 func compose(p sent, id uint32, src, dst netip.Addr) []byte {
 	body := make([]byte, p.bytes-headers(p))
 	switch p.protocol {
@@ -562,7 +562,7 @@ func compose(p sent, id uint32, src, dst netip.Addr) []byte {
 		binary.BigEndian.PutUint16(h[4:], echoID)
 		binary.BigEndian.PutUint32(body, id)
 		msg := append(h, body...)
-		if p.family == IPv4 { // the kernel does it in IPv6, RFC 3542 section 3.1
+		if p.family == IPv4 { // for IPv6 the kernel adds it, RFC 3542 section 3.1
 			binary.BigEndian.PutUint16(msg[2:], checksum(msg))
 		}
 		return msg
@@ -571,7 +571,7 @@ func compose(p sent, id uint32, src, dst netip.Addr) []byte {
 	return body
 }
 
-// checksum is that of RFC 1071.
+// checksum is the checksum of RFC 1071.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for len(b) > 1 {
@@ -587,7 +587,7 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// send sends one packet, and returns when.
+// send sends one packet and returns the time.
 func (tr *traffic) send(t *testing.T, id int, p sent) time.Time {
 	t.Helper()
 	from, to := tr.b.pod(p.from), tr.b.pod(p.to)
@@ -611,30 +611,30 @@ func (b *testbed) pod(node string) int {
 			return i
 		}
 	}
-	panic("no node " + node)
+	panic("unknown node " + node)
 }
 
-// outcome is what became of the packets sent, by index.
+// outcome says when each packet was sent and when it arrived, by index.
 type outcome struct {
 	sent    []time.Time
 	arrived map[int]time.Time
 	order   []int // of arrival
 }
 
-// settled is how long a test waits for packets that must come or be counted.
+// settled is the timeout for packets that must arrive or be counted.
 const settled = 20 * time.Second
 
-// exchange sends packets, and waits until each has arrived or been counted as
-// lost. lost returns how many are; nil: none can be.
+// exchange sends packets, and waits until each has arrived or was counted as lost. lost returns how
+// many packets are lost; nil: no packet may be lost.
 func (tr *traffic) exchange(t *testing.T, packets []sent, lost func() int) outcome {
 	t.Helper()
 	o := outcome{arrived: map[int]time.Time{}}
 	take := func(a arrival) {
 		if int(a.id) >= len(packets) || a.pod != tr.b.pod(packets[a.id].to) {
-			t.Fatalf("packet %d came to pod %d, which is not where it was sent", a.id, a.pod)
+			t.Fatalf("packet %d arrived at pod %d, want its destination", a.id, a.pod)
 		}
 		if _, twice := o.arrived[int(a.id)]; twice {
-			t.Fatalf("packet %d came twice", a.id)
+			t.Fatalf("packet %d arrived twice", a.id)
 		}
 		o.arrived[int(a.id)] = a.at
 		o.order = append(o.order, int(a.id))
@@ -661,13 +661,14 @@ func (tr *traffic) exchange(t *testing.T, packets []sent, lost func() int) outco
 					missing = append(missing, p)
 				}
 			}
-			t.Fatalf("%d of %d packets have neither arrived nor been counted, among them %+v", len(missing), len(packets), missing[0])
+			t.Fatalf("%d of %d packets neither arrived nor were counted, for example %+v",
+				len(missing), len(packets), missing[0])
 		}
 	}
 	return o
 }
 
-// matrix is a packet of every sort that a fault can tell apart.
+// matrix returns one packet of each sort that a fault can distinguish.
 func (b *testbed) matrix() []sent {
 	var all []sent
 	for _, from := range b.nodes {
@@ -697,7 +698,7 @@ func (b *testbed) matrix() []sent {
 	return all
 }
 
-// netNS is the namespace of a node or of its pod, and addr its address.
+// netNS returns the namespace of a node or of its pod, and addr its address.
 func (b *testbed) netNS(node string, host bool) string {
 	if i := b.pod(node); host {
 		return b.nodes[i].NetNS
@@ -717,8 +718,8 @@ func (b *testbed) addr(node string, host bool, f Family) netip.Addr {
 	return b.nodes[i].IPs[0]
 }
 
-// listen accepts TCP connections on every port of connections, in every node and
-// pod, until the test ends.
+// listen accepts TCP connections on every port of connections, in all nodes and pods, until the
+// test ends.
 func (b *testbed) listen(t *testing.T) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -741,8 +742,8 @@ func (b *testbed) listen(t *testing.T) {
 	}
 }
 
-// connections is one of every sort that a fault can tell apart, but those
-// between pods of one node, of which each node has only one.
+// connections returns one connection of each sort that a fault can distinguish. It has none between
+// pods of one node: each node has one pod.
 func (b *testbed) connections() []connection {
 	var all []connection
 	for _, from := range b.nodes {
@@ -762,9 +763,9 @@ func (b *testbed) connections() []connection {
 	return all
 }
 
-// connect tries all connections at once and fails where one behaves otherwise
-// than it must. One that must succeed has the time of two lost segments; one that
-// must not is given up before the second.
+// connect tries all connections at once and fails for each with the wrong outcome. The timeout
+// allows two lost segments for a connection that must succeed. It ends before the first
+// retransmission for one that must fail.
 func (b *testbed) connect(t *testing.T, all []connection, touches func(connection) bool) {
 	t.Helper()
 	errs := make([]error, len(all))

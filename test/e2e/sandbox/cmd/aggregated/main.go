@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command aggregated is a small aggregated API server: Kubernetes' own generic
-// API server, which asks the cluster's API server who its clients are and what
-// they may do, with one read-only resource. A Replica is the very process that
-// answers, so a client behind a Service learns which endpoint it has reached.
+// Command aggregated is a small aggregated API server with one read-only resource. It is the
+// generic API server of Kubernetes, and delegates authentication and authorization to the cluster's
+// API server. Each process serves one Replica: itself. So a client of a Service learns which
+// endpoint answered.
 package main
 
 import (
@@ -32,7 +32,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// Replica is a process that serves this API. Its name is its pod's.
+// Replica is a process that serves this API. Its name is the name of its pod.
 type Replica struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -40,7 +40,7 @@ type Replica struct {
 	Node string `json:"node"`
 }
 
-// ReplicaList holds the one that answers.
+// ReplicaList contains the Replica of the process that answers.
 type ReplicaList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
@@ -113,7 +113,7 @@ func (Replica) OpenAPIModelName() string { return "dev.checkplan.sandbox.v1alpha
 // OpenAPIModelName is the type's name in OpenAPI.
 func (ReplicaList) OpenAPIModelName() string { return "dev.checkplan.sandbox.v1alpha1.ReplicaList" }
 
-// definitions describes the types of this API, and those that every API has.
+// definitions describes the types of this API, and those that all APIs have.
 func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	all := metaopenapi.GetOpenAPIDefinitions(ref)
 	object := func(metadata string, properties map[string]spec.Schema) common.OpenAPIDefinition {
@@ -161,7 +161,7 @@ func run(ctx context.Context, args []string) error {
 	codecs := serializer.NewCodecFactory(scheme)
 	config := genericapiserver.NewConfig(codecs)
 	config.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
-	config.PublicAddress = net.IPv4zero // only swagger would show it, and there is none
+	config.PublicAddress = net.IPv4zero // used only by swagger, which is off
 	namer := openapi.NewDefinitionNamer(scheme)
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command coredns is CoreDNS with only the plugins that answer for a cluster's
-// own names: nothing in the sandbox can reach beyond the machine, so there is
-// nothing to forward to.
+// Command coredns is CoreDNS with only the plugins for a cluster's own names. It has no forward
+// plugin: the sandbox cannot reach anything outside the machine.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command etcd is etcd, built from its module: Debian's binary needs Debian's C
-// library beside it, and this one is alone in its image.
+// Command etcd is etcd, built from its module. The binary of Debian needs Debian's C library, but
+// the image contains only this binary.
 package main
 
 import (

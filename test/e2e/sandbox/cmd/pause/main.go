@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pause holds a pod's namespaces open and, as the first process of a
-// shared PID namespace, collects processes whose parents have gone.
+// Command pause keeps the namespaces of a pod open. As PID 1 of a shared PID namespace it reaps
+// processes whose parents have exited.
 package main
 
 import (
