@@ -79,7 +79,7 @@ func (p *printer) heading(indent int, s string) {
 
 // text prints words, wrapped, with as much more indentation below as hang says.
 func (p *printer) text(indent, hang int, s string) {
-	for i, line := range p.wrapped(clean(s), indent+hang) {
+	for i, line := range p.wrapped(s, indent+hang) {
 		if i == 1 {
 			indent += hang
 		}
@@ -130,7 +130,7 @@ func (p *printer) items(indent int, items []checkup.Item, noun string) {
 		} else {
 			// Wrapped as plain text, because colour takes no columns.
 			v := string(item.Verdict)
-			for k, line := range p.wrapped(clean(v+" "+text), indent+2) {
+			for k, line := range p.wrapped(v+" "+text, indent+2) {
 				if k == 0 {
 					p.line("%s%s%s", spaces(indent), p.verdict(v), strings.TrimPrefix(line, clean(v)))
 				} else {
@@ -158,7 +158,7 @@ func (p *printer) fields(indent int, items []checkup.Item) {
 			continue
 		}
 		name := clean(item.Name)
-		for _, line := range p.wrapped(clean(item.Text), indent+width) {
+		for _, line := range p.wrapped(item.Text, indent+width) {
 			p.line("%s", strings.TrimRight(spaces(indent)+pad(name, width)+line, " "))
 			name = ""
 		}
@@ -353,25 +353,38 @@ func (p *printer) glyph(c rune) string {
 	}
 }
 
-// wrapped cuts a text at spaces into lines that fit behind an indentation, if it
-// can. Without a width it is one line, as it is.
+// wrapped is a text in lines that fit behind an indentation; one line, if nothing is
+// wrapped.
 func (p *printer) wrapped(s string, indent int) []string {
 	if p.wrap <= 0 {
-		return []string{s}
+		return []string{clean(s)}
 	}
+	lines := wrap(s, p.wrap-indent)
+	for i := range lines {
+		lines[i] = clean(lines[i])
+	}
+	return lines
+}
+
+// wrap cuts text at line ends, and at spaces into lines of at most width runes, if
+// it can.
+func wrap(text string, width int) []string {
 	var lines []string
-	line := ""
-	for _, word := range strings.Fields(s) {
-		if line != "" && runes(line)+1+runes(word) > p.wrap-indent {
-			lines = append(lines, line)
-			line = ""
+	for paragraph := range strings.SplitSeq(text, "\n") {
+		line := ""
+		for _, word := range strings.Fields(paragraph) {
+			if line != "" && runes(line)+1+runes(word) > width {
+				lines = append(lines, line)
+				line = ""
+			}
+			if line != "" {
+				line += " "
+			}
+			line += word
 		}
-		if line != "" {
-			line += " "
-		}
-		line += word
+		lines = append(lines, line)
 	}
-	return append(lines, line)
+	return lines
 }
 
 func runes(s string) int { return utf8.RuneCountInString(s) }

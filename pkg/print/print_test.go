@@ -699,6 +699,24 @@ Title
 	}
 }
 
+func TestWrap(t *testing.T) {
+	for _, test := range []struct {
+		text  string
+		width int
+		want  []string
+	}{
+		{"", 10, []string{""}},
+		{"one two three", 7, []string{"one two", "three"}},
+		{"one-word-that-is-longer than that", 8, []string{"one-word-that-is-longer", "than", "that"}},
+		{"first\n second", 20, []string{"first", "second"}},
+		{"über alle", 9, []string{"über alle"}},
+	} {
+		if diff := cmp.Diff(test.want, wrap(test.text, test.width)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", test.text, diff)
+		}
+	}
+}
+
 func ExampleText() {
 	r := nothing()
 	r.Checks = []checkup.CheckReport{{
