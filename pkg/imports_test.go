@@ -34,6 +34,7 @@ var arrows = map[string][]string{
 	"pkg/vmlatency":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
 	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
 	"pkg/report":       {"pkg/checkup"},
+	"pkg/print":        {"pkg/checkup"},
 	"pkg/tekton":       {"pkg/checkup", "pkg/kind"}, // asks each kind for its rights
 	"pkg/record":       {"pkg/checkup"},
 	"pkg/fleet":        {"pkg/checkup", "pkg/scheduling"}, // tolerations in Kubernetes' types
@@ -46,13 +47,13 @@ var arrows = map[string][]string{
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":               {"pkg/checkup", "pkg/console", "pkg/probe"},
 	"tasks/setup":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/record"},
-	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/placement", "pkg/record", "pkg/report"},
+	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/placement", "pkg/print", "pkg/record", "pkg/report"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/guest", "pkg/record"},
-	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/kiagnose", "pkg/record", "pkg/report"},
+	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/kiagnose", "pkg/print", "pkg/record"},
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/record", "pkg/report"},
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/load", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/load", "pkg/print", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.
@@ -63,7 +64,7 @@ var bans = []struct {
 	reason   string
 }{
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/load"}, "cuelang.org/go", "pkg/load is the only reader of CUE, and no task image links it"},
-	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/report"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
+	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/print", "pkg/report"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/tekton", "pkg/run"}, "github.com/tektoncd/", "Tekton's structs appear in pkg/tekton and pkg/run only"},
 	{[]string{"pkg/checkup"}, nil, "golang.org/x/", "the nouns need the standard library only"},
 	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/report"
+	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
 
@@ -23,7 +23,7 @@ func TestDeclaredResultsAreTheWrittenOnes(t *testing.T) {
 		declared = append(declared, r.Name)
 	}
 	slices.Sort(declared)
-	written := slices.Sorted(maps.Keys(report.Results(&checkup.Report{}, "")))
+	written := slices.Sorted(maps.Keys(print.Results(&checkup.Report{}, "")))
 	if diff := cmp.Diff(declared, written); diff != "" {
 		t.Errorf("declared, but not written (-); written, but not declared (+):\n%s", diff)
 	}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -156,24 +155,6 @@ func TestRequests(t *testing.T) {
 	answer = apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", errors.New("user cannot"))
 	if err := requests(t.Context(), r, s); err != nil || len(s.Unseen) != 1 || s.Nodes[0].Requested != nil {
 		t.Errorf("no right: %v, %+v", err, s)
-	}
-}
-
-func TestWrap(t *testing.T) {
-	for _, test := range []struct {
-		text  string
-		width int
-		want  []string
-	}{
-		{"", 10, []string{""}},
-		{"one two three", 7, []string{"one two", "three"}},
-		{"one-word-that-is-longer than that", 8, []string{"one-word-that-is-longer", "than", "that"}},
-		{"first\n second", 20, []string{"first", "second"}},
-		{"über alle", 9, []string{"über alle"}},
-	} {
-		if diff := cmp.Diff(test.want, wrap(test.text, test.width)); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", test.text, diff)
-		}
 	}
 }
 

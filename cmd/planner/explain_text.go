@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
@@ -27,86 +28,58 @@ const (
 	manyText = 5  // in a sentence
 )
 
-// page prints paragraphs and tables.
+// page prints lines, and between them blocks.
 type page struct {
-	w   io.Writer
-	err error // the first one
+	w      io.Writer
+	blocks []checkup.Block // not printed yet
+	err    error           // the first one
 }
 
+// line prints a line as it is.
 func (p *page) line(format string, args ...any) {
+	p.flush()
 	if p.err == nil {
 		_, p.err = fmt.Fprintf(p.w, format+"\n", args...)
 	}
 }
 
-// text prints words, and goes on below with as much indent more as hang says.
-func (p *page) text(indent, hang int, format string, args ...any) {
-	for i, line := range wrap(fmt.Sprintf(format, args...), columns-indent-hang) {
-		if i == 1 {
-			indent += hang
-		}
-		p.line("%s%s", strings.Repeat(" ", indent), line)
+// flush prints the blocks that were collected.
+func (p *page) flush() {
+	p.show(manyRows, p.blocks)
+	p.blocks = nil
+}
+
+// show prints blocks, with at most so many rows of each table.
+func (p *page) show(lines int, blocks []checkup.Block) {
+	if p.err == nil {
+		p.err = print.Blocks(p.w, blocks, print.BlockOptions{Indent: 2, Width: columns, Lines: lines, Rest: "all of them: --output json"})
 	}
 }
 
 // field prints a name and, beside it, its text.
 func (p *page) field(name, format string, args ...any) {
-	const indent = 16
-	for _, line := range wrap(fmt.Sprintf(format, args...), columns-indent) {
-		p.line("  %-*s%s", indent-2, name, line)
-		name = ""
+	if n := len(p.blocks); n == 0 || p.blocks[n-1].List == nil {
+		p.blocks = append(p.blocks, checkup.Block{List: &checkup.List{}})
 	}
+	list := p.blocks[len(p.blocks)-1].List
+	list.Items = append(list.Items, checkup.Item{Name: name, Text: fmt.Sprintf(format, args...)})
 }
 
-// table prints rows with aligned columns. The last column goes on below itself.
-func (p *page) table(rows [][]string) {
-	const between = 2
-	var widths []int
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], len([]rune(cell)))
-		}
+// table prints rows, the first of which is the head, of things of which few are
+// named.
+func (p *page) table(noun string, rows [][]string) {
+	t := &checkup.Table{Noun: noun}
+	for _, name := range rows[0] {
+		t.Columns = append(t.Columns, checkup.Column{Name: name})
 	}
-	const least = 24 // for the last column
-	for _, row := range rows {
-		var line strings.Builder
-		line.WriteString("  ")
-		last := len(row) - 1
-		for i, cell := range row[:last] {
-			fmt.Fprintf(&line, "%-*s", widths[i]+between, cell)
+	for _, row := range rows[1:] {
+		cells := make([]checkup.Cell, len(row))
+		for i, text := range row {
+			cells[i] = checkup.Text(text)
 		}
-		indent := len([]rune(line.String()))
-		for i, text := range wrap(row[last], max(least, columns-indent)) {
-			if i > 0 {
-				line.Reset()
-				line.WriteString(strings.Repeat(" ", indent))
-			}
-			p.line("%s", strings.TrimRight(line.String()+text, " "))
-		}
+		t.Rows = append(t.Rows, cells)
 	}
-}
-
-// wrap cuts text at spaces into lines of at most width runes, if it can.
-func wrap(text string, width int) []string {
-	var lines []string
-	for paragraph := range strings.SplitSeq(text, "\n") {
-		line := ""
-		for _, word := range strings.Fields(paragraph) {
-			if line != "" && len([]rune(line))+1+len([]rune(word)) > width {
-				lines = append(lines, line)
-				line = ""
-			}
-			if line != "" {
-				line += " "
-			}
-			line += word
-		}
-		lines = append(lines, line)
-	}
-	return lines
+	p.blocks = append(p.blocks, checkup.Block{Table: t})
 }
 
 // some names the first few of many.
@@ -115,14 +88,6 @@ func some(names []string) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:manyText], ", "), len(names)-manyText)
-}
-
-// plural counts things: "1 node", "2 nodes".
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // print shows the explanation.
@@ -140,20 +105,24 @@ func (x *explanation) print(w io.Writer) error {
 	}
 	for _, a := range x.Accounts {
 		p.line("\nSERVICE ACCOUNT %s", a.Account)
+		rights := &checkup.List{}
 		where := ""
 		for _, g := range grants(a.Rights, x.Namespace) {
 			if g.where != where {
-				p.text(2, 2, "%s", g.where)
+				rights.Items = append(rights.Items, checkup.Item{Text: g.where})
 				where = g.where
 			}
-			p.text(4, 2, "%s: %s", g.resource, strings.Join(g.verbs, " "))
+			place := &rights.Items[len(rights.Items)-1]
+			place.Items = append(place.Items, checkup.Item{Text: g.resource + ": " + strings.Join(g.verbs, " ")})
 		}
+		p.show(-1, []checkup.Block{{List: rights}})
 	}
 	p.line("\n(%s have no token)", x.tokenless())
 	p.line("\nIMAGE")
 	for _, image := range x.Images {
 		p.line("  %s", image)
 	}
+	p.flush()
 	return p.err
 }
 
@@ -169,7 +138,7 @@ func (p *page) check(c *checkExplained) {
 	default:
 		p.field("sample", "round %d of %d, degree %d, seed %d", c.Round, c.Rounds, c.Degree, c.Seed)
 		p.field("pairs", "%d", c.Pairs)
-		p.field("packets", "%d, about %s both ways", c.Packets, bytesText(c.Bytes))
+		p.field("packets", "%d, about %s both ways", c.Packets, print.Bytes(float64(c.Bytes)))
 	}
 	if c.Agents+c.Responders > 0 {
 		p.field("peak rate", "%d packets/s from a node, %d packets/s to a node", c.PeakSent, c.PeakReceived)
@@ -198,8 +167,7 @@ func (p *page) check(c *checkExplained) {
 		}
 		rows = append(rows, []string{o.Kind, string(o.Role), count, yesNo(o.LeftBehind), o.Until})
 	}
-	p.line("")
-	p.table(rows)
+	p.table("object", rows)
 }
 
 // nodes prints what each node has of a check.
@@ -208,17 +176,7 @@ func (p *page) nodes(c *checkExplained) {
 	for _, n := range c.Nodes {
 		rows = append(rows, []string{n.Node, fmt.Sprint(n.Agents), fmt.Sprint(n.Responders), fmt.Sprintf("%d/s", n.PeakSent), fmt.Sprintf("%d/s", n.PeakReceived)})
 	}
-	p.few(rows, "node")
-}
-
-// few prints a table of many things, of which few are named.
-func (p *page) few(rows [][]string, thing string) {
-	more := len(rows) - 1 - manyRows
-	p.line("")
-	p.table(rows[:min(len(rows), manyRows+1)])
-	if more > 0 {
-		p.line("  and %d more %ss (all of them: --output json)", more, thing)
-	}
+	p.table("node", rows)
 }
 
 // landing says which pods would be scheduled.
@@ -239,10 +197,10 @@ func (p *page) landing(l *scheduling.Landing) {
 		p.field("scheduled", "%d of them; %d would stay pending", l.Scheduled, pending)
 	}
 	for _, g := range l.Pending {
-		p.field("pending", "%s of %s: %s", plural(len(g.Nodes), string(g.Role)), some(g.Nodes), because(g.Reasons))
+		p.field("pending", "%s of %s: %s", checkup.Count(len(g.Nodes), string(g.Role)), some(g.Nodes), because(g.Reasons))
 	}
 	for _, g := range l.Later {
-		p.field("evicted", "%s of %s: %s", plural(len(g.Nodes), string(g.Role)), some(g.Nodes), because(g.Reasons))
+		p.field("evicted", "%s of %s: %s", checkup.Count(len(g.Nodes), string(g.Role)), some(g.Nodes), because(g.Reasons))
 	}
 	for _, u := range l.Unknown {
 		p.field("unknown", "%s", u)
@@ -261,7 +219,7 @@ func because(reasons []checkup.NodeReason) string {
 // connections says how pairs of components are measured.
 func (p *page) connections(c *checkExplained) {
 	x := c.Connections
-	p.field("pairs", "%d, from %s to %s", c.Pairs, plural(len(x.Sources), "source"), plural(len(x.Targets), "target"))
+	p.field("pairs", "%d, from %s to %s", c.Pairs, checkup.Count(len(x.Sources), "source"), checkup.Count(len(x.Targets), "target"))
 	if x.Sheet.For > 0 {
 		p.field("measured", "each every %s for %s: %d times", x.Interval, x.Sheet.For, x.Count)
 	} else {
@@ -269,9 +227,9 @@ func (p *page) connections(c *checkExplained) {
 	}
 	d := x.Sheet.Deadlines
 	p.field("deadlines", "resolve %s, connect %s, handshake %s, response %s", d.Resolve, d.Connect, d.Handshake, d.Response)
-	p.field("connections", "%d, about %s both ways", c.Packets, bytesText(c.Bytes))
+	p.field("connections", "%d, about %s both ways", c.Packets, print.Bytes(float64(c.Bytes)))
 	if x.Unmeasured > 0 {
-		p.field("unmeasured", "%s already now:", plural(x.Unmeasured, "pair"))
+		p.field("unmeasured", "%s already now:", checkup.Count(x.Unmeasured, "pair"))
 		for _, s := range x.Sources {
 			if s.Cause != nil {
 				p.field("", "from %s: %s", s.Name(), s.Cause.Message)
@@ -298,7 +256,7 @@ func (p *page) widened(x *connections) {
 		}
 	}
 	if len(host) > 0 {
-		p.field("widened", "%s in the host's network, where the components are that they stand for: %s. The namespace of the run must admit that (pod security level privileged)", plural(len(host), "agent"), some(host))
+		p.field("widened", "%s in the host's network, where the components are that they stand for: %s. The namespace of the run must admit that (pod security level privileged)", checkup.Count(len(host), "agent"), some(host))
 	}
 	if len(x.Secrets) > 0 {
 		p.field("secrets", "client certificates that agents mount, where they are there: %s", some(x.Secrets))
@@ -320,7 +278,7 @@ func (p *page) pairs(x *connections) {
 	for _, pair := range x.Pairs {
 		rows = append(rows, []string{cmp.Or(pair.From, "-"), cmp.Or(pair.To, "-"), fmt.Sprint(pair.Pairs)})
 	}
-	p.few(rows, "pair of components")
+	p.table("pair of components", rows)
 	rows = [][]string{{"SOURCE", "NODE", "NETWORK", "PAIRS"}}
 	for _, s := range x.Sources {
 		network := "pod"
@@ -329,12 +287,12 @@ func (p *page) pairs(x *connections) {
 		}
 		rows = append(rows, []string{s.Name(), cmp.Or(s.Node, "none"), network, fmt.Sprint(s.Pairs)})
 	}
-	p.few(rows, "source")
+	p.table("source", rows)
 	rows = [][]string{{"TARGET", "PAIRS", "ADDRESS"}}
 	for _, t := range x.Targets {
 		rows = append(rows, []string{t.Name(), fmt.Sprint(t.Pairs), peerText(t.Peer)})
 	}
-	p.few(rows, "target")
+	p.table("target", rows)
 }
 
 // peerText is how a target is spoken to.
@@ -344,7 +302,7 @@ func peerText(peer *checkup.Peer) string {
 	}
 	text := fmt.Sprintf("%s %s%s", peer.Transport, peer.Address(), peer.Path)
 	if n := len(peer.Backends); n > 0 {
-		text += ", " + plural(n, "endpoint") + " behind it"
+		text += ", " + checkup.Count(n, "endpoint") + " behind it"
 	}
 	return text
 }
@@ -352,10 +310,10 @@ func peerText(peer *checkup.Peer) string {
 // guests says which VMs are started, and how they are measured.
 func (p *page) guests(c *checkExplained) {
 	x := c.Guests
-	p.field("pairs", "%d, of %s", c.Pairs, plural(len(x.VMs), "VM"))
+	p.field("pairs", "%d, of %s", c.Pairs, checkup.Count(len(x.VMs), "VM"))
 	back, _ := checkup.VMConnectivity(x.Count, x.Interval)
 	p.field("measured", "each from its source %d times, every %s; back from its target %d times", x.Count, x.Interval, back)
-	p.field("packets", "%d, about %s both ways", c.Packets, bytesText(c.Bytes))
+	p.field("packets", "%d, about %s both ways", c.Packets, print.Bytes(float64(c.Bytes)))
 	if c.VMs == 0 {
 		p.field("VMs", "none can be started")
 	} else {
@@ -370,7 +328,7 @@ func (p *page) guests(c *checkExplained) {
 		}
 		p.field("VMs", "%d with a memory of %s; %s", c.VMs, memory, guest)
 		if c.Preflights > 0 {
-			p.field("before", "%s on the networks of the VMs, to see that they can be attached", plural(c.Preflights, "short pod"))
+			p.field("before", "%s on the networks of the VMs, to see that they can be attached", checkup.Count(c.Preflights, "short pod"))
 		}
 		p.field("duration", "about %s of probing, at most %s with setup", c.ExpectedProbe, c.Longest)
 	}
@@ -385,7 +343,7 @@ func (p *page) guests(c *checkExplained) {
 		p.field("addresses", "those below are examples: each run has its own, of no range that is known of the cluster or the network")
 	}
 	if x.Unmeasured > 0 {
-		p.field("unmeasured", "%s already now:", plural(x.Unmeasured, "pair"))
+		p.field("unmeasured", "%s already now:", checkup.Count(x.Unmeasured, "pair"))
 		p.causes(x.VMs)
 	}
 	if x.Kiagnose != nil {
@@ -449,7 +407,7 @@ func (p *page) vms(c *checkExplained) {
 		rows = append(rows, []string{e.Name(), cmp.Or(e.Node, "any"), e.VM.MAC, strings.Join(addresses, " ")})
 	}
 	if len(rows) > 1 {
-		p.few(rows, "VM")
+		p.table("VM", rows)
 	}
 }
 
@@ -493,16 +451,16 @@ func (p *page) side(s checkup.PlacementSide, nodes int) {
 	n := len(s.Eligible)
 	switch {
 	case n == 0 && s.Workload == "DaemonSet":
-		p.field(string(s.Side), "%s: no pod, as none of %s is eligible", what, plural(nodes, "node"))
+		p.field(string(s.Side), "%s: no pod, as none of %s is eligible", what, checkup.Count(nodes, "node"))
 	case n == 0:
-		p.field(string(s.Side), "%s of one replica: its pod stays pending, as none of %s is eligible", what, plural(nodes, "node"))
+		p.field(string(s.Side), "%s of one replica: its pod stays pending, as none of %s is eligible", what, checkup.Count(nodes, "node"))
 	case s.Workload == "DaemonSet":
-		p.field(string(s.Side), "%s: a pod on each of %d of %s: %s", what, n, plural(nodes, "node"), some(s.Eligible))
+		p.field(string(s.Side), "%s: a pod on each of %d of %s: %s", what, n, checkup.Count(nodes, "node"), some(s.Eligible))
 	default:
-		p.field(string(s.Side), "%s of one replica: its pod lands on one of %d of %s: %s", what, n, plural(nodes, "node"), some(s.Eligible))
+		p.field(string(s.Side), "%s of one replica: its pod lands on one of %d of %s: %s", what, n, checkup.Count(nodes, "node"), some(s.Eligible))
 	}
 	if s.Min != nil {
-		p.field("", "the plan demands at least %s", plural(*s.Min, "eligible node"))
+		p.field("", "the plan demands at least %s", checkup.Count(*s.Min, "eligible node"))
 	}
 	for _, g := range s.Rejected[:min(len(s.Rejected), manyRows)] {
 		p.field("", "not on %s: %s", some(g.Nodes), because(g.Reasons))
@@ -577,18 +535,4 @@ func yesNo(b bool) string {
 		return "yes"
 	}
 	return "no"
-}
-
-// bytesText prints a number of bytes in the binary units of Kubernetes
-// quantities.
-func bytesText(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	v, i := float64(n), 0
-	for v >= 1024 && i < len(units)-1 {
-		v, i = v/1024, i+1
-	}
-	if i == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %s", v, units[i])
 }

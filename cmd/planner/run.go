@@ -19,8 +19,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/load"
+	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/record"
-	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
@@ -239,14 +239,14 @@ func (e *environment) printReport(r *checkup.Report, output string) error {
 	var err error
 	switch output {
 	case "json":
-		err = report.JSON(e.stdout, r)
+		err = print.JSON(e.stdout, r)
 	case "junit":
-		err = report.JUnit(e.stdout, r)
+		err = print.JUnit(e.stdout, r)
 	case "openmetrics":
-		err = report.OpenMetrics(e.stdout, r)
+		err = print.OpenMetrics(e.stdout, r)
 	default:
 		t := e.terminalOf(e.stdout)
-		err = report.Text(e.stdout, r, report.TextOptions{Width: t.width, Color: t.color})
+		err = print.Text(e.stdout, r, print.TextOptions{Width: t.width, Color: t.color})
 	}
 	if err != nil {
 		return fmt.Errorf("print the report of plan %s: %w", r.Plan, err)
@@ -281,7 +281,7 @@ func (e *environment) readReport(path string) (*checkup.Report, error) {
 		defer f.Close()
 		in = f
 	}
-	r, err := report.Read(in)
+	r, err := print.Read(in)
 	if err != nil {
 		return nil, usage("%s: %w: %w", path, errNotAReport, err)
 	}

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report turns what was measured into a verdict, and prints it. It is
+// Package report turns what was measured into a verdict; pkg/print prints it. It is
 // pure: no clock, no cluster, no random choice; the same worksheet, roster and
 // record give the same bytes, in whatever order the observations came.
 //
 //	Judge     worksheet + roster + record   -> checkup.CheckReport
 //	Join      plan + run + check reports    -> checkup.Report
-//	Text, Log, JSON, JUnit, OpenMetrics     print a checkup.Report
-//	Results   its short form, for Tekton
-//	Read      reads back what JSON wrote
-//
-// Each printer needs the report alone, so that a saved report prints as the live
-// one did.
 //
 // # How a pair is judged
 //

@@ -25,6 +25,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/guest"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -128,7 +129,7 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 
 	now := time.Now()
 	r := report.Join(plan, report.Run{Namespace: t.Namespace, Name: t.PodName, UID: t.RunUID, Started: started.UTC(), Finished: now.UTC()}, []checkup.CheckReport{result}, nil)
-	if err := report.Text(t.Stdout, &r, report.TextOptions{Width: 100}); err != nil {
+	if err := print.Text(t.Stdout, &r, print.TextOptions{Width: 100}); err != nil {
 		return err
 	}
 	outcome := kiagnose.Outcome{Report: result, Started: started, Finished: now, Teardown: teardown}

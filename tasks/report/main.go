@@ -19,8 +19,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
+	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/record"
-	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -30,7 +30,7 @@ func run(ctx context.Context, t *task.Task) error {
 	// First placeholders: a result that is missing fails a run that went well, and
 	// one that says "inconclusive" is never wrong.
 	nothing := &checkup.Report{Verdict: checkup.RunInconclusive, Summary: "inconclusive: the report step did not come to its end"}
-	if err := writeResults(t.Results, report.Results(nothing, "")); err != nil {
+	if err := writeResults(t.Results, print.Results(nothing, "")); err != nil {
 		return err
 	}
 	plan, err := t.Plan()
@@ -56,14 +56,14 @@ func run(ctx context.Context, t *task.Task) error {
 	} else {
 		where = t.Namespace + "/" + store.ReportName()
 	}
-	problems = append(problems, writeResults(t.Results, report.Results(r, where)))
+	problems = append(problems, writeResults(t.Results, print.Results(r, where)))
 	problems = append(problems, tell(ctx, t, plan, r, removed))
 	problems = append(problems, retire(ctx, t, plan))
 	failed := errors.Join(problems...)
 	if failed != nil {
 		t.Logf("::error::%s", strings.Join(strings.Fields(failed.Error()), " "))
 	}
-	if err := report.Log(t.Stdout, r); err != nil {
+	if err := print.Log(t.Stdout, r); err != nil {
 		return err
 	}
 	if failed != nil || !r.Passed {

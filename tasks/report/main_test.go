@@ -24,8 +24,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
+	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/record"
-	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -112,8 +112,8 @@ func TestGate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(entries) != len(report.ResultNames) {
-				t.Errorf("%d result files, want %d: %v", len(entries), len(report.ResultNames), entries)
+			if len(entries) != len(print.ResultNames) {
+				t.Errorf("%d result files, want %d: %v", len(entries), len(print.ResultNames), entries)
 			}
 			kept, err := record.FindReport(t.Context(), tk.Store("").ConfigMaps, "run")
 			if err != nil {
@@ -175,7 +175,7 @@ func TestPlaceholders(t *testing.T) {
 	if err := run(t.Context(), tk); err == nil || errors.Is(err, task.ErrSaid) {
 		t.Errorf("%v, want that there is no plan", err)
 	}
-	for _, name := range report.ResultNames {
+	for _, name := range print.ResultNames {
 		result(t, tk, name)
 	}
 	if got := result(t, tk, "verdict"); got != "inconclusive" {

@@ -31,7 +31,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cost"
-	"github.com/checkplan/checkplan/pkg/report"
+	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/run"
 )
 
@@ -145,7 +145,7 @@ func runFile(t *testing.T, file, plan string, wantCode int, args ...string) *che
 
 func reportOf(t *testing.T, c *command) *checkup.Report {
 	t.Helper()
-	r, err := report.Read(bytes.NewReader(c.stdout.Bytes()))
+	r, err := print.Read(bytes.NewReader(c.stdout.Bytes()))
 	if err != nil {
 		t.Fatalf("no report: %v\n%s", err, c.stderr.String())
 	}
@@ -154,12 +154,12 @@ func reportOf(t *testing.T, c *command) *checkup.Report {
 
 // text is a JSON report as people read it.
 func text(t *testing.T, data []byte) string {
-	r, err := report.Read(bytes.NewReader(data))
+	r, err := print.Read(bytes.NewReader(data))
 	if err != nil {
 		return string(data)
 	}
 	var b strings.Builder
-	if err := report.Text(&b, r, report.TextOptions{Width: 120}); err != nil {
+	if err := print.Text(&b, r, print.TextOptions{Width: 120}); err != nil {
 		t.Error(err)
 	}
 	return b.String()
@@ -168,7 +168,7 @@ func text(t *testing.T, data []byte) string {
 func describe(t *testing.T, r *checkup.Report) string {
 	t.Helper()
 	var b strings.Builder
-	if err := report.Text(&b, r, report.TextOptions{Width: 120}); err != nil {
+	if err := print.Text(&b, r, print.TextOptions{Width: 120}); err != nil {
 		t.Error(err)
 	}
 	return b.String()

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package print
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// BlockOptions say how Blocks prints.
+type BlockOptions struct {
+	// Indent of titles, in columns. What has a title is indented by two more.
+	Indent int
+	// Width in columns at which text is wrapped at spaces, and above which a grid is
+	// left out. 0 wraps nothing and leaves nothing out.
+	Width int
+	// Lines is the most rows of a table, and the most items of a list; 0 means 20,
+	// less than 0 all. Lists of named items are fields of one thing: all are printed.
+	Lines int
+	// Rest says where the rows and items are that Lines cuts off; empty prints only
+	// how many they are.
+	Rest string
+	// Color writes ANSI colours, Unicode draws grids with block characters.
+	Color, Unicode bool
+}
+
+// Blocks prints blocks below each other. A block without a title goes on at the
+// indentation of the block above it. Its error is the writer's.
+func Blocks(w io.Writer, blocks []checkup.Block, o BlockOptions) error {
+	p := newPrinter(w, TextOptions{Lines: o.Lines, Color: o.Color, Unicode: o.Unicode})
+	p.o.Width, p.wrap, p.rest = cmp.Or(o.Width, math.MaxInt), o.Width, o.Rest
+	p.blocks(o.Indent, blocks)
+	return p.w.Flush()
+}
+
+// The name of a field takes so many columns, or more where one is longer.
+const fieldColumns = 14
+
+// The last column of a table is wrapped to at least so many columns.
+const lastColumns = 24
+
+func (p *printer) blocks(indent int, blocks []checkup.Block) {
+	at := indent
+	for i := range blocks {
+		b := &blocks[i]
+		switch {
+		case b.Title != "":
+			p.heading(indent, b.Title)
+			at = indent + 2
+		case b.Table != nil || b.Grid != nil:
+			p.line("")
+		}
+		switch {
+		case b.Table != nil:
+			p.table(at, b.Table)
+		case b.List != nil:
+			p.list(at, b.List)
+		case b.Grid != nil:
+			p.grid(at, b.Grid, "pair")
+		default:
+			p.text(at, 0, b.Note)
+		}
+	}
+}
+
+func (p *printer) heading(indent int, s string) {
+	p.line("")
+	p.line("%s%s", spaces(indent), p.bold(clean(s)))
+}
+
+// text prints words, wrapped, with as much more indentation below as hang says.
+func (p *printer) text(indent, hang int, s string) {
+	for i, line := range p.wrapped(s, indent+hang) {
+		if i == 1 {
+			indent += hang
+		}
+		p.line("%s", strings.TrimRight(spaces(indent)+line, " "))
+	}
+}
+
+// shown is how many of n things are printed.
+func (p *printer) shown(n int) int {
+	if p.o.Lines > 0 {
+		return min(n, p.o.Lines)
+	}
+	return n
+}
+
+// more says how many things were left out, if any.
+func (p *printer) more(indent, n int, noun string) {
+	if n <= 0 {
+		return
+	}
+	rest := ""
+	if p.rest != "" {
+		rest = " (" + p.rest + ")"
+	}
+	p.text(indent, 2, fmt.Sprintf("... and %s%s", checkup.Count(n, "more "+noun), rest))
+}
+
+func (p *printer) list(indent int, l *checkup.List) {
+	if slices.ContainsFunc(l.Items, isField) {
+		p.fields(indent, l.Items)
+		return
+	}
+	p.items(indent, l.Items, l.Noun)
+}
+
+func isField(i checkup.Item) bool { return i.Name != "" && i.Verdict == "" }
+
+func (p *printer) items(indent int, items []checkup.Item, noun string) {
+	n := p.shown(len(items))
+	for i := range items[:n] {
+		item := &items[i]
+		text := item.Text
+		if item.Name != "" {
+			text = strings.TrimSuffix(item.Name+": "+text, ": ")
+		}
+		if item.Verdict == "" {
+			p.text(indent, 2, text)
+		} else {
+			// Wrapped as plain text, because colour takes no columns.
+			v := string(item.Verdict)
+			for k, line := range p.wrapped(v+" "+text, indent+2) {
+				if k == 0 {
+					p.line("%s%s%s", spaces(indent), p.verdict(v), strings.TrimPrefix(line, clean(v)))
+				} else {
+					p.line("%s%s", spaces(indent+2), line)
+				}
+			}
+		}
+		p.below(indent+2, item)
+	}
+	p.more(indent, len(items)-n, cmp.Or(noun, "line"))
+}
+
+// fields prints items with their names in one column and their texts in another.
+func (p *printer) fields(indent int, items []checkup.Item) {
+	width := fieldColumns
+	for i := range items {
+		if items[i].Verdict == "" {
+			width = max(width, runes(clean(items[i].Name))+2)
+		}
+	}
+	for i := range items {
+		item := &items[i]
+		if item.Verdict != "" {
+			p.items(indent, items[i:i+1], "")
+			continue
+		}
+		name := clean(item.Name)
+		for _, line := range p.wrapped(item.Text, indent+width) {
+			p.line("%s", strings.TrimRight(spaces(indent)+pad(name, width)+line, " "))
+			name = ""
+		}
+		p.below(indent+width, item)
+	}
+}
+
+// below prints what belongs to an item.
+func (p *printer) below(indent int, item *checkup.Item) {
+	if len(item.Items) > 0 {
+		p.list(indent, &checkup.List{Items: item.Items})
+	}
+	if item.Table != nil {
+		p.table(indent, item.Table)
+	}
+}
+
+// table prints aligned columns, numbers to the right. The last column is wrapped.
+func (p *printer) table(indent int, t *checkup.Table) {
+	if len(t.Columns) == 0 {
+		return
+	}
+	n := p.shown(len(t.Rows))
+	rows := make([][]string, 1, n+1)
+	widths := make([]int, len(t.Columns))
+	for _, c := range t.Columns {
+		rows[0] = append(rows[0], clean(c.Name))
+	}
+	for _, r := range t.Rows[:n] {
+		row := make([]string, len(t.Columns))
+		for i := range row {
+			row[i] = "-"
+			if i < len(r) {
+				row[i] = cell(r[i], t.Columns[i].Measure)
+			}
+		}
+		rows = append(rows, row)
+	}
+	for _, row := range rows {
+		for i, s := range row {
+			widths[i] = max(widths[i], runes(s))
+		}
+	}
+	last := len(widths) - 1
+	for _, row := range rows {
+		line := spaces(indent)
+		for i, s := range row[:last] {
+			if t.Columns[i].Measure == "" {
+				line += pad(s, widths[i]) + "  "
+			} else {
+				line += spaces(widths[i]-runes(s)) + s + "  "
+			}
+		}
+		if t.Columns[last].Measure != "" {
+			p.line("%s", line+spaces(widths[last]-runes(row[last]))+row[last])
+			continue
+		}
+		at := runes(line)
+		if p.wrap > 0 {
+			at = min(at, max(0, p.wrap-lastColumns))
+		}
+		for i, s := range p.wrapped(row[last], at) {
+			if i > 0 {
+				line = spaces(runes(line))
+			}
+			p.line("%s", strings.TrimRight(line+s, " "))
+		}
+	}
+	p.more(indent, len(t.Rows)-n, cmp.Or(t.Noun, "row"))
+}
+
+// cell prints a cell; "-" if it is empty.
+func cell(c checkup.Cell, m checkup.Measure) string {
+	switch {
+	case c.Number != nil:
+		return number(*c.Number, m)
+	case c.Text != "":
+		return clean(c.Text)
+	default:
+		return "-"
+	}
+}
+
+// number prints a number in its measure.
+func number(v float64, m checkup.Measure) string {
+	plain := strconv.FormatFloat(v, 'f', -1, 64)
+	if math.Abs(v) >= 1e15 {
+		plain = strconv.FormatFloat(v, 'g', -1, 64)
+	}
+	switch m {
+	case checkup.MeasureMicroseconds:
+		if math.Abs(v) >= 1e15 { // more than a time.Duration holds
+			return plain + "µs"
+		}
+		return micros(int64(math.Round(v)))
+	case checkup.MeasurePercent:
+		return plain + "%"
+	case checkup.MeasureBytes:
+		return Bytes(v)
+	case checkup.MeasurePerSecond:
+		return plain + "/s"
+	default:
+		return plain
+	}
+}
+
+// Bytes prints a number of bytes in the binary units of Kubernetes quantities:
+// "512 B", "1.5 KiB".
+func Bytes(n float64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, i := n, 0
+	for math.Abs(v) >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if i == 0 {
+		return strconv.FormatFloat(n, 'f', -1, 64) + " B"
+	}
+	return strconv.FormatFloat(v, 'f', 1, 64) + " " + units[i]
+}
+
+// micros prints microseconds as a duration.
+func micros(us int64) string { return (time.Duration(us) * time.Microsecond).String() }
+
+// share is part of whole in percent, rounded to a thousandth; 0 of 0 is 0.
+func share(part, whole int) checkup.Percent {
+	if whole == 0 {
+		return 0
+	}
+	return checkup.Percent(math.Round(100_000*float64(part)/float64(whole)) / 1000)
+}
+
+// grid draws a matrix of what noun names, if it fits.
+func (p *printer) grid(indent int, m *checkup.Matrix, noun string) {
+	wide := 0
+	for _, s := range m.Sources {
+		wide = max(wide, runes(clean(s)))
+	}
+	number := len(strconv.Itoa(max(len(m.Targets), len(m.Sources))))
+	if need := indent + number + 1 + wide + 1 + (number+1)*len(m.Targets); need > p.o.Width {
+		p.line("%sleft out: it needs %d columns, and there are %d", spaces(indent), need, p.o.Width)
+		return
+	}
+	same := slices.Equal(m.Sources, m.Targets)
+	head := spaces(indent + number + 1 + wide + 1)
+	for i := range m.Targets {
+		head += fmt.Sprintf(" %*d", number, i+1)
+	}
+	p.line("%s", head)
+	for i, s := range m.Sources {
+		label := ""
+		if same {
+			label = strconv.Itoa(i + 1)
+		}
+		line := fmt.Sprintf("%s%*s %s ", spaces(indent), number, label, pad(clean(s), wide))
+		if i < len(m.Cells) {
+			for _, c := range m.Cells[i] {
+				line += spaces(number) + p.glyph(c)
+			}
+		}
+		p.line("%s", strings.TrimRight(line, " "))
+	}
+	if !same {
+		for i, t := range m.Targets {
+			p.line("%starget %*d is %s", spaces(indent), number, i+1, clean(t))
+		}
+	}
+	p.line("%s%s pass  %s every %s fails  %s some fail  %s unmeasured", spaces(indent), p.glyph('.'), p.glyph('x'), clean(noun), p.glyph('/'), p.glyph('?'))
+}
+
+// glyph draws one cell of a grid.
+func (p *printer) glyph(c rune) string {
+	glyph := string(c)
+	if p.o.Unicode {
+		switch c {
+		case '.':
+			glyph = "·"
+		case 'x':
+			glyph = "█"
+		case '/':
+			glyph = "▒"
+		}
+	}
+	switch c {
+	case '.':
+		return p.ansi("32", glyph)
+	case 'x', '/':
+		return p.ansi("31", glyph)
+	case '?':
+		return p.ansi("33", glyph)
+	default:
+		return clean(glyph)
+	}
+}
+
+// wrapped is a text in lines that fit behind an indentation; one line, if nothing is
+// wrapped.
+func (p *printer) wrapped(s string, indent int) []string {
+	if p.wrap <= 0 {
+		return []string{clean(s)}
+	}
+	lines := wrap(s, p.wrap-indent)
+	for i := range lines {
+		lines[i] = clean(lines[i])
+	}
+	return lines
+}
+
+// wrap cuts text at line ends, and at spaces into lines of at most width runes, if
+// it can.
+func wrap(text string, width int) []string {
+	var lines []string
+	for paragraph := range strings.SplitSeq(text, "\n") {
+		line := ""
+		for _, word := range strings.Fields(paragraph) {
+			if line != "" && runes(line)+1+runes(word) > width {
+				lines = append(lines, line)
+				line = ""
+			}
+			if line != "" {
+				line += " "
+			}
+			line += word
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func runes(s string) int { return utf8.RuneCountInString(s) }
+
+func spaces(n int) string { return strings.Repeat(" ", max(0, n)) }
+
+// pad fills a string to a width.
+func pad(s string, width int) string { return s + spaces(width-runes(s)) }

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package print writes reports and explanations. It knows no kind of check and
+// never judges: each printer needs the checkup.Report alone, so a saved report
+// prints as the live one did.
+//
+//	Text, Log, JSON, JUnit, OpenMetrics   print a checkup.Report
+//	Results                               its short form, for Tekton
+//	Read                                  reads back what JSON wrote
+//	Blocks                                prints tables, lists, grids and notes alone
+//
+// Printers are pure: no clock, no cluster; the same report gives the same bytes.
+// Nothing that came from the cluster reaches the output with control characters
+// in it.
+package print

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package print
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// logLines is the most lines of each list in a group, and of warnings of a check.
+const logLines = 50
+
+// Log prints the report for the log viewer of the Tekton dashboard, which is the
+// only place where it shows what a run found. It folds ::group:: and colours
+// ::error:: and ::warning:: lines, as GitHub Actions does; groups do not nest.
+// Everything of a check is folded into a group; what is wrong follows unfolded;
+// the verdict is the last line.
+func Log(w io.Writer, r *checkup.Report) error {
+	p := newPrinter(w, TextOptions{Width: 120, Lines: logLines})
+	for i := range r.Checks {
+		c := &r.Checks[i]
+		p.line("::group::%s: %s", clean(checkTitle(c)), clean(string(c.Verdict)))
+		p.check(c, r.Gate)
+		p.line("::endgroup::")
+		if c.Cause != nil {
+			p.command("warning", "%s was not measured: %s", c.Name, c.Cause)
+		}
+		for _, f := range c.Findings {
+			p.command("error", "%s: %s (%s, explains %s)", c.Name, f.Message, kind(f), checkup.Count(f.Explains, "failed "+nounOf(c)))
+			for _, s := range f.Against {
+				p.command("error", "    but %s", s)
+			}
+			if len(f.Alternatives) > 0 {
+				p.command("error", "    or %s", strings.Join(f.Alternatives, "; "))
+			}
+		}
+		if len(c.Findings) == 0 && c.Counts.Fail > 0 {
+			p.command("error", "%s: %s failed", c.Name, checkup.Count(c.Counts.Fail, nounOf(c)))
+		}
+		for _, n := range c.Notes {
+			p.command("warning", "%s: %s", c.Name, n)
+		}
+		groups := unmeasuredGroups(c)
+		for k, g := range groups {
+			if k == logLines {
+				p.command("warning", "%s: ... and %s of unmeasured %ss", c.Name, checkup.Count(len(groups)-k, "more group"), nounOf(c))
+				break
+			}
+			p.command("warning", "%s: unmeasured: %s", c.Name, g)
+		}
+	}
+	for _, l := range r.Leftovers {
+		p.command("warning", "left behind: %s", l)
+	}
+	switch r.Verdict {
+	case checkup.RunFail:
+		p.command("error", "%s", r.Summary)
+	case checkup.RunPass:
+		p.line("%s", clean(r.Summary))
+	default:
+		p.command("warning", "%s", r.Summary)
+	}
+	p.line("verdict: %s", clean(string(r.Verdict)))
+	return p.w.Flush()
+}
+
+// command writes a line that the dashboard colours.
+func (p *printer) command(name, format string, args ...any) {
+	p.line("::%s::%s", name, clean(fmt.Sprintf(format, args...)))
+}

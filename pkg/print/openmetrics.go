@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package print
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// OpenMetrics writes the report in the OpenMetrics text format, sorted, the same
+// bytes for the same report.
+//
+// Names that begin with pod_network_connectivity_check are those of OpenShift's
+// cluster-network-operator (pkg/cmd/checkendpoints/controller/metrics.go), for
+// every unit whose history a PodNetworkConnectivityCheck keeps. The count, a counter
+// there, is written as of type unknown, because OpenMetrics wants the name of a
+// counter to end in _total. As there, component is the namespace, and an established
+// connection is a successful tcpConnect, whatever came after it. The latencies
+// are medians, in nanoseconds: a report does not hold single ones.
+//
+// Names that begin with checkplan are gauges, about the one run. Of the units of a
+// check those are written that the report lists, where it lists all of them
+// (CheckReport.Complete): a mesh of thousands of pairs is read by its delays. Their
+// labels are plan, check, unit, source, target, family and those of the units
+// (Unit.Labels), which are empty where a unit has no such label.
+//
+// Earlier versions named each kind's metrics apart. They have become:
+//
+//	checkplan_pairs, checkplan_placements           checkplan_units{noun}
+//	checkplan_connection_verdict,
+//	checkplan_vm_verdict, checkplan_vm_back_verdict checkplan_unit_verdict
+//	checkplan_connection_measurements,
+//	checkplan_vm_measurements                       checkplan_unit_measurements{stage}
+//	checkplan_vm_loss_ratio                         checkplan_unit_loss_ratio
+//	checkplan_vm_duplicates                         checkplan_unit_duplicates
+//	checkplan_vm_delay_seconds                      checkplan_unit_delay_seconds{statistic,stage}
+//	checkplan_outages                               checkplan_unit_outages
+//	checkplan_longest_outage_seconds                checkplan_unit_longest_outage_seconds
+//	checkplan_placement_nodes                       checkplan_unit_value{name}
+func OpenMetrics(w io.Writer, r *checkup.Report) error {
+	m := metrics{}
+	m.run(r)
+	labels := labelsOf(r)
+	for i := range r.Checks {
+		m.check(r, &r.Checks[i], labels)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		if _, err := expfmt.MetricFamilyToOpenMetrics(w, m[name].proto(name)); err != nil {
+			return fmt.Errorf("write report as OpenMetrics: %w", err)
+		}
+	}
+	if _, err := expfmt.FinalizeOpenMetrics(w); err != nil {
+		return fmt.Errorf("write report as OpenMetrics: %w", err)
+	}
+	return nil
+}
+
+// The names of the reference.
+const (
+	checkCount     = "pod_network_connectivity_check_count"
+	connectLatency = "pod_network_connectivity_check_tcp_connect_latency_gauge"
+	resolveLatency = "pod_network_connectivity_check_dns_resolve_latency_gauge"
+)
+
+// metrics are families by name.
+type metrics map[string]*family
+
+// family is the samples of one name, by their labels: no two have the same, as
+// OpenMetrics demands.
+type family struct {
+	help    string
+	samples map[string]*sample
+}
+
+type sample struct {
+	labels []string // names and values by turns
+	value  float64
+}
+
+func (m metrics) at(name, help string, labels []string) *sample {
+	f := m[name]
+	if f == nil {
+		f = &family{help: help, samples: map[string]*sample{}}
+		m[name] = f
+	}
+	var key strings.Builder
+	for i := 1; i < len(labels); i += 2 {
+		labels[i] = clean(labels[i])
+		key.WriteString(strconv.Quote(labels[i]))
+	}
+	s := f.samples[key.String()]
+	if s == nil {
+		s = &sample{labels: labels}
+		f.samples[key.String()] = s
+	}
+	return s
+}
+
+// add adds to a sample, which is 0 before.
+func (m metrics) add(name, help string, value float64, labels ...string) {
+	m.at(name, help, labels).value += value
+}
+
+// top makes a sample at least so high.
+func (m metrics) top(name, help string, value float64, labels ...string) {
+	s := m.at(name, help, labels)
+	s.value = max(s.value, value)
+}
+
+func (f *family) proto(name string) *dto.MetricFamily {
+	kind := dto.MetricType_GAUGE
+	if name == checkCount {
+		kind = dto.MetricType_COUNTER
+	}
+	p := &dto.MetricFamily{Name: &name, Help: &f.help, Type: &kind}
+	for _, key := range slices.Sorted(maps.Keys(f.samples)) {
+		s := f.samples[key]
+		metric := &dto.Metric{}
+		for i := 0; i+1 < len(s.labels); i += 2 {
+			metric.Label = append(metric.Label, &dto.LabelPair{Name: &s.labels[i], Value: &s.labels[i+1]})
+		}
+		if kind == dto.MetricType_COUNTER {
+			metric.Counter = &dto.Counter{Value: &s.value}
+		} else {
+			metric.Gauge = &dto.Gauge{Value: &s.value}
+		}
+		p.Metric = append(p.Metric, metric)
+	}
+	return p
+}
+
+// truth is 1 where something holds.
+func truth(holds bool) float64 {
+	if holds {
+		return 1
+	}
+	return 0
+}
+
+func (m metrics) run(r *checkup.Report) {
+	for _, v := range checkup.RunVerdicts {
+		m.add("checkplan_run_verdict", "Whether the run has this verdict.", truth(r.Verdict == v), "plan", r.Plan, "run", r.Run, "verdict", string(v))
+	}
+	m.add("checkplan_run_passed", "Whether the run passes the plan's gate.", truth(r.Passed), "plan", r.Plan, "run", r.Run)
+	for _, t := range []struct {
+		name, help string
+		time       time.Time
+	}{{"checkplan_run_started_timestamp_seconds", "When the run started.", r.Started}, {"checkplan_run_finished_timestamp_seconds", "When the run had finished.", r.Finished}} {
+		if !t.time.IsZero() {
+			m.add(t.name, t.help, float64(t.time.UnixMilli())/1000, "plan", r.Plan, "run", r.Run)
+		}
+	}
+	m.add("checkplan_leftovers", "Objects that teardown could not remove.", float64(len(r.Leftovers)), "plan", r.Plan, "run", r.Run)
+}
+
+func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []string) {
+	of := func(labels ...string) []string { return append([]string{"plan", r.Plan, "check", c.Name}, labels...) }
+	for _, v := range checkup.RunVerdicts {
+		m.add("checkplan_check_verdict", "Whether the check has this verdict.", truth(c.Verdict == v), of("kind", string(c.Kind), "verdict", string(v))...)
+	}
+	for _, v := range []struct {
+		verdict checkup.Verdict
+		n       int
+	}{{checkup.Pass, c.Counts.Pass}, {checkup.Fail, c.Counts.Fail}, {checkup.Unmeasured, c.Counts.Unmeasured}} {
+		m.add("checkplan_units", "Expected units by verdict; the noun is what the check counts.", float64(v.n), of("noun", nounOf(c), "verdict", string(v.verdict))...)
+	}
+	for _, f := range c.Findings {
+		m.add("checkplan_findings", "Findings by the kind of their cause.", 1, of("cause", string(f.Cause))...)
+	}
+	m.add("checkplan_measurements", "Measurements that were made.", float64(c.Sent), of()...)
+	if v := c.Coverage; v != nil {
+		m.add("checkplan_coverage_ratio", "Share of the possible source-target pairs that were measured.", float64(v.Measured)/float64(max(1, v.Possible)), of()...)
+	}
+	m.delays(c.Delays, of)
+	for _, k := range c.Conditions {
+		for _, status := range []string{"True", "False", "Unknown"} {
+			m.top("checkplan_condition", "Whether the condition has this status.", truth(k.Status == status), of("type", k.Type, "status", status)...)
+		}
+	}
+	for i := range c.Units {
+		u := &c.Units[i]
+		if u.Object != "" {
+			m.reference(r, u)
+		}
+		if c.Complete {
+			labels := of("unit", u.Name, "source", u.Source, "target", u.Target, "family", string(u.Family))
+			for _, name := range unitLabels {
+				labels = append(labels, name, u.Labels[name])
+			}
+			m.unit(u, c.Sent > 0, func(more ...string) []string { return append(labels[:len(labels):len(labels)], more...) })
+		}
+	}
+}
+
+// unitLabels are the labels of units that no Unit.Labels may have.
+var unitLabels = []string{"plan", "check", "unit", "source", "target", "family", "verdict", "stage", "statistic", "name"}
+
+// labelsOf lists the names of all labels of the units that are written, sorted: all
+// samples of a name have the same labels.
+func labelsOf(r *checkup.Report) []string {
+	names := map[string]bool{}
+	for i := range r.Checks {
+		if !r.Checks[i].Complete {
+			continue
+		}
+		for k := range r.Checks[i].Units {
+			for name := range r.Checks[i].Units[k].Labels {
+				names[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+func (m metrics) delays(rows []checkup.DelayRow, of func(...string) []string) {
+	for _, d := range rows {
+		row := func(labels ...string) []string {
+			return append(of("transport", string(d.Transport), "family", string(d.Family), "size", strconv.Itoa(d.Size), "stage", string(d.Stage)), labels...)
+		}
+		if d.Sent > 0 {
+			m.top("checkplan_loss_ratio", "Share of the measurements of all pairs that failed, at the stage if there is one.", float64(d.Sent-d.Received)/float64(d.Sent), row()...)
+		}
+		if d.Delay != nil {
+			for _, q := range []struct {
+				quantile string
+				micros   int64
+			}{{"0", d.Delay.Min}, {"0.5", d.Delay.P50}, {"0.9", d.Delay.P90}, {"0.95", d.Delay.P95}, {"0.99", d.Delay.P99}, {"1", d.Delay.Max}} {
+				m.top("checkplan_delay_seconds", "Quantiles of the round-trip delays, or of the delays of the stage, of all pairs.", float64(q.micros)/1e6, row("quantile", q.quantile)...)
+			}
+		}
+	}
+}
+
+// unit writes what the report has of one unit; sent says that the check sends
+// measurements.
+func (m metrics) unit(u *checkup.Unit, sent bool, of func(...string) []string) {
+	for _, v := range checkup.Verdicts {
+		m.top("checkplan_unit_verdict", "Whether the unit has this verdict.", truth(u.Verdict == v), of("verdict", string(v))...)
+	}
+	if sent {
+		measurements := func(n int, stage checkup.Stage) {
+			m.add("checkplan_unit_measurements", "Measurements of the unit by the stage that failed; empty: none did.", float64(n), of("stage", string(stage))...)
+		}
+		measurements(u.Received, "")
+		lost := u.Sent - u.Received
+		for stage, n := range u.Failures {
+			measurements(n, stage)
+			lost -= n
+		}
+		if lost > 0 { // of a unit whose measurements are not counted by stage
+			measurements(lost, cmp.Or(cause(u).Stage, checkup.StageEcho))
+		}
+	}
+	if u.Sent > 0 {
+		m.top("checkplan_unit_loss_ratio", "Share of the unit's measurements that failed.", float64(u.Sent-u.Received)/float64(u.Sent), of()...)
+		m.add("checkplan_unit_duplicates", "Answers beyond the first to one measurement.", float64(u.Duplicates), of()...)
+	}
+	m.unitDelay(u.Delay, "", of)
+	for stage, d := range u.Delays {
+		m.unitDelay(d, stage, of)
+	}
+	if len(u.Failures)+len(u.Delays)+len(u.Outages) > 0 {
+		m.add("checkplan_unit_outages", "Outages of the unit.", float64(len(u.Outages)), of()...)
+	}
+	for i := range u.Outages {
+		m.top("checkplan_unit_longest_outage_seconds", "How long the longest outage of the unit lasted, as far as it was measured.", u.Outages[i].Duration().Seconds(), of()...)
+	}
+	for _, v := range u.Values {
+		value := v.Value
+		switch v.Measure {
+		case checkup.MeasureMicroseconds:
+			value /= 1e6
+		case checkup.MeasurePercent:
+			value /= 100
+		}
+		m.at("checkplan_unit_value", "Further statistics of the unit by name, in seconds, bytes, ratios or numbers.", of("name", v.Name)).value = value
+	}
+}
+
+func (m metrics) unitDelay(d *checkup.Delay, stage checkup.Stage, of func(...string) []string) {
+	if d == nil {
+		return
+	}
+	for _, s := range []struct {
+		name   string
+		micros int64
+	}{{"min", d.Min}, {"mean", d.Mean}, {"p50", d.P50}, {"p90", d.P90}, {"p95", d.P95}, {"p99", d.P99}, {"max", d.Max}, {"stddev", d.StdDev}, {"jitter", d.Jitter}} {
+		m.top("checkplan_unit_delay_seconds", "Delay of the unit by statistic: of the round trip, or of the stage.", float64(s.micros)/1e6, of("statistic", s.name, "stage", string(stage))...)
+	}
+}
+
+// reference writes the unit as OpenShift's cluster-network-operator would. Name
+// resolution is counted apart only where there was one.
+func (m metrics) reference(r *checkup.Report, u *checkup.Unit) {
+	labels := func(more ...string) []string {
+		return append([]string{"component", r.Namespace, "checkName", u.Object, "targetEndpoint", u.Labels["address"]}, more...)
+	}
+	resolved := ""
+	if u.Delays[checkup.StageResolve] != nil {
+		resolved = "success"
+	}
+	unresolved, refused := u.Failures[checkup.StageResolve], u.Failures[checkup.StageConnect]
+	for _, v := range []struct {
+		connect, resolve string
+		n                int
+	}{{"success", resolved, u.Sent - unresolved - refused}, {"failure", resolved, refused}, {"", "failure", unresolved}} {
+		if v.n > 0 {
+			m.add(checkCount, "Report status of pod network connectivity checks over time.", float64(v.n), labels("tcpConnect", v.connect, "dnsResolve", v.resolve)...)
+		}
+	}
+	for _, v := range []struct {
+		name, help string
+		stage      checkup.Stage
+	}{
+		{connectLatency, "Report latency of TCP connect to target endpoint over time.", checkup.StageConnect},
+		{resolveLatency, "Report latency of DNS resolve of target endpoint over time.", checkup.StageResolve},
+	} {
+		if d := u.Delays[v.stage]; d != nil {
+			m.top(v.name, v.help, float64(d.P50)*1000, labels()...)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package print
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// parse reads what OpenMetrics wrote: as "name{label="value",...}" to value. The
+// library's parser is for the format from which OpenMetrics comes: it knows no
+// type "unknown", and takes "# EOF" for a comment.
+func parse(t *testing.T, text string) map[string]float64 {
+	t.Helper()
+	if !strings.HasSuffix(text, "\n# EOF\n") && text != "# EOF\n" || strings.Count(text, "# EOF") != 1 {
+		t.Fatalf("does not end with the one # EOF:\n%s", text)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(strings.ReplaceAll(text, " unknown\n", " untyped\n")))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	samples := map[string]float64{}
+	for name, f := range families {
+		for _, m := range f.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			key := name + "{" + strings.Join(labels, ",") + "}"
+			if _, twice := samples[key]; twice {
+				t.Errorf("%s is there twice", key)
+			}
+			switch f.GetType() {
+			case dto.MetricType_GAUGE:
+				samples[key] = m.GetGauge().GetValue()
+			default:
+				samples[key] = m.GetUntyped().GetValue()
+			}
+		}
+	}
+	return samples
+}
+
+// TestOpenMetrics reads back what is written of every scenario.
+func TestOpenMetrics(t *testing.T) {
+	for name, r := range scenarios(t) {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			if err := OpenMetrics(&b, &r); err != nil {
+				t.Fatal(err)
+			}
+			samples := parse(t, b.String())
+			if got := samples[fmt.Sprintf("checkplan_run_verdict{plan=%q,run=%q,verdict=%q}", r.Plan, r.Run, r.Verdict)]; got != 1 {
+				t.Errorf("the verdict %s is %v", r.Verdict, got)
+			}
+			for _, c := range r.Checks {
+				for v, want := range map[checkup.Verdict]int{checkup.Pass: c.Counts.Pass, checkup.Fail: c.Counts.Fail, checkup.Unmeasured: c.Counts.Unmeasured} {
+					key := fmt.Sprintf("checkplan_units{plan=%q,check=%q,noun=%q,verdict=%q}", r.Plan, clean(c.Name), nounOf(&c), v)
+					if got, ok := samples[key]; !ok || got != float64(want) {
+						t.Errorf("%s is %v, want %d", key, got, want)
+					}
+				}
+			}
+			lines := strings.Split(b.String(), "\n")
+			var names []string
+			for _, l := range lines {
+				if strings.HasPrefix(l, "# TYPE ") {
+					names = append(names, strings.Fields(l)[2])
+				}
+			}
+			if !slices.IsSorted(names) {
+				t.Errorf("names are not sorted: %q", names)
+			}
+		})
+	}
+}
+
+// TestReferenceMetrics checks names, labels and values against those that
+// OpenShift's cluster-network-operator exposes.
+func TestReferenceMetrics(t *testing.T) {
+	connection := checkup.Unit{
+		Name: "a-to-b-443", Object: "a-to-b-443", Source: "a", Target: "b", Labels: map[string]string{"address": "api.example.com:443"}, Verdict: checkup.Fail, Sent: 10, Received: 4,
+		Failures: map[checkup.Stage]int{checkup.StageResolve: 1, checkup.StageConnect: 2, checkup.StageHandshake: 3},
+		Delays:   map[checkup.Stage]*checkup.Delay{checkup.StageResolve: {P50: 1500}, checkup.StageConnect: {P50: 2241}},
+		Outages:  []checkup.Outage{{Start: time.Unix(10, 0), End: time.Unix(40, 0), Last: time.Unix(39, 0), Failures: 6}},
+	}
+	address := connection
+	address.Name, address.Object, address.Failures = "a-to-c-443", "a-to-c-443", nil
+	address.Labels = map[string]string{"address": "10.0.0.1:443"}
+	address.Delays = map[checkup.Stage]*checkup.Delay{checkup.StageConnect: {P50: 3}}
+	address.Received = 10
+	r := &checkup.Report{Plan: "p", Namespace: "ns", Checks: []checkup.CheckReport{
+		{Name: "one", Complete: true, Sent: 20, Units: []checkup.Unit{connection, address}},
+		{Name: "two", Complete: true, Sent: 10, Units: []checkup.Unit{address}}, // the same pair in two checks
+	}}
+	var b bytes.Buffer
+	if err := OpenMetrics(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	samples := parse(t, b.String())
+	for key, want := range map[string]float64{
+		`pod_network_connectivity_check_count{component="ns",checkName="a-to-b-443",targetEndpoint="api.example.com:443",tcpConnect="success",dnsResolve="success"}`: 7,
+		`pod_network_connectivity_check_count{component="ns",checkName="a-to-b-443",targetEndpoint="api.example.com:443",tcpConnect="failure",dnsResolve="success"}`: 2,
+		`pod_network_connectivity_check_count{component="ns",checkName="a-to-b-443",targetEndpoint="api.example.com:443",tcpConnect="",dnsResolve="failure"}`:        1,
+		`pod_network_connectivity_check_count{component="ns",checkName="a-to-c-443",targetEndpoint="10.0.0.1:443",tcpConnect="success",dnsResolve=""}`:               20,
+		`pod_network_connectivity_check_tcp_connect_latency_gauge{component="ns",checkName="a-to-b-443",targetEndpoint="api.example.com:443"}`:                       2_241_000,
+		`pod_network_connectivity_check_dns_resolve_latency_gauge{component="ns",checkName="a-to-b-443",targetEndpoint="api.example.com:443"}`:                       1_500_000,
+		`checkplan_unit_longest_outage_seconds{plan="p",check="one",unit="a-to-b-443",source="a",target="b",family="",address="api.example.com:443"}`:                30,
+		`checkplan_unit_measurements{plan="p",check="one",unit="a-to-b-443",source="a",target="b",family="",address="api.example.com:443",stage="handshake"}`:        3,
+	} {
+		if got, ok := samples[key]; !ok || got != want {
+			t.Errorf("%s is %v, want %v", key, got, want)
+		}
+	}
+	if !strings.Contains(b.String(), "# TYPE pod_network_connectivity_check_count unknown\n") {
+		t.Error("the count has another type than unknown, or none")
+	}
+}
+
+// TestUnitMetrics checks what is written of single units: base units, and the same
+// labels for all.
+func TestUnitMetrics(t *testing.T) {
+	r := toy()
+	var b bytes.Buffer
+	if err := OpenMetrics(&b, &r); err != nil {
+		t.Fatal(err)
+	}
+	samples := parse(t, b.String())
+	of := func(unit, labels string) string {
+		return `{plan="day-2",check="toys",unit="` + unit + `",source="",target="",family="",` + labels + `}`
+	}
+	for key, want := range map[string]float64{
+		"checkplan_unit_verdict" + of("drum", `material="wood",place="",verdict="fail"`):                 1,
+		"checkplan_unit_verdict" + of("kite", `material="",place="attic",verdict="unmeasured"`):          1,
+		"checkplan_unit_verdict" + of("top", `material="",place="",verdict="pass"`):                      1,
+		"checkplan_unit_measurements" + of("drum", `material="wood",place="",stage=""`):                  2,
+		"checkplan_unit_measurements" + of("drum", `material="wood",place="",stage="echo"`):              1,
+		"checkplan_unit_duplicates" + of("drum", `material="wood",place=""`):                             1,
+		"checkplan_unit_delay_seconds" + of("drum", `material="wood",place="",statistic="max",stage=""`): 3e-6,
+		"checkplan_unit_value" + of("drum", `material="wood",place="",name="beat"`):                      .5,
+		"checkplan_unit_value" + of("drum", `material="wood",place="",name="noise"`):                     .5,
+		"checkplan_unit_value" + of("drum", `material="wood",place="",name="skins"`):                     2,
+		`checkplan_condition{plan="day-2",check="toys",type="ToysTidy",status="False"}`:                  1,
+		`checkplan_units{plan="day-2",check="balls",noun="ball",verdict="unmeasured"}`:                    6,
+	} {
+		if got, ok := samples[key]; !ok || got != want {
+			t.Errorf("%s is %v, want %v", key, got, want)
+		}
+	}
+	if strings.Contains(b.String(), `check="balls",unit=`) {
+		t.Error("units of a check that does not list all of them")
+	}
+}

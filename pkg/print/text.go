@@ -1,0 +1,569 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package print
+
+// The rules of the text: what is wrong comes first, the numbers behind it after;
+// the verdict is the last line, and its first word. A list is never cut without
+// saying how much was left out. Nothing that came from the cluster reaches the
+// terminal with control characters in it. Colour only repeats what words say.
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// TextOptions say how Text prints.
+type TextOptions struct {
+	// Width of the terminal in columns; 0 means 80. The heat map is left out where
+	// it does not fit; lines are not broken.
+	Width int
+	// Color writes ANSI colours.
+	Color bool
+	// Unicode draws the heat map with block characters instead of ASCII.
+	Unicode bool
+	// Lines is the most lines of each list; 0 means 20, less than 0 all.
+	Lines int
+}
+
+// Text prints the report for people. Its error is the writer's.
+func Text(w io.Writer, r *checkup.Report, o TextOptions) error {
+	p := newPrinter(w, o)
+	title := "Plan " + r.Plan
+	if r.Run != "" {
+		title += ", run " + r.Run
+	}
+	if r.Namespace != "" {
+		title += " in namespace " + r.Namespace
+	}
+	p.line("%s", p.bold(clean(title)))
+	if !r.Started.IsZero() {
+		when := r.Started.UTC().Format("2006-01-02 15:04:05 UTC")
+		if !r.Finished.IsZero() {
+			when += ", took " + r.Finished.Sub(r.Started).Round(time.Millisecond).String()
+		}
+		p.line("%s", when)
+	}
+	for i := range r.Checks {
+		p.line("")
+		p.line("%s %s", p.bold(clean(checkTitle(&r.Checks[i]))+":"), p.verdict(string(r.Checks[i].Verdict)))
+		p.check(&r.Checks[i], r.Gate)
+	}
+	if len(r.Leftovers) > 0 {
+		p.line("")
+		p.line("Left behind, because teardown could not remove it:")
+		for _, l := range r.Leftovers {
+			p.line("  %s", clean(l))
+		}
+	}
+	p.line("")
+	p.line("%s", clean(gateLine(r)))
+	p.line("%s%s", p.verdict(string(r.Verdict)), clean(strings.TrimPrefix(r.Summary, string(r.Verdict))))
+	return p.w.Flush()
+}
+
+// gateLine says whether the report passes the gate of its plan, and what that
+// demands.
+func gateLine(r *checkup.Report) string {
+	passed := "passed"
+	if !r.Passed {
+		passed = "not passed"
+	}
+	require := ""
+	if r.Gate.Require != "" {
+		require = fmt.Sprintf("require %s, ", r.Gate.Require)
+	}
+	return fmt.Sprintf("gate: %s (%sat most %s unmeasured)", passed, require, r.Gate.MaxUnmeasured)
+}
+
+func checkTitle(c *checkup.CheckReport) string {
+	if c.Kind == "" {
+		return "Check " + c.Name
+	}
+	return fmt.Sprintf("Check %s (%s)", c.Name, c.Kind)
+}
+
+// printer writes lines; bufio keeps its first error for Flush.
+type printer struct {
+	w *bufio.Writer
+	o TextOptions
+	// wrap is the width at which text is wrapped; 0 wraps nothing.
+	wrap int
+	// rest says where to find what was cut off.
+	rest string
+}
+
+func newPrinter(w io.Writer, o TextOptions) *printer {
+	if o.Width <= 0 {
+		o.Width = 80
+	}
+	if o.Lines == 0 {
+		o.Lines = 20
+	}
+	return &printer{w: bufio.NewWriter(w), o: o}
+}
+
+func (p *printer) line(format string, args ...any) {
+	fmt.Fprintf(p.w, format+"\n", args...)
+}
+
+func (p *printer) bold(s string) string { return p.ansi("1", s) }
+
+func (p *printer) ansi(code, s string) string {
+	if !p.o.Color {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+// verdict of a pair, a check or a run, coloured.
+func (p *printer) verdict(v string) string {
+	switch v {
+	case string(checkup.RunPass):
+		return p.ansi("32", v)
+	case string(checkup.RunFail):
+		return p.ansi("1;31", v)
+	default:
+		return p.ansi("33", clean(v))
+	}
+}
+
+// check prints all of one check but its title.
+func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
+	noun := nounOf(c)
+	if c.Cause != nil {
+		p.line("  not measured: %s", clean(c.Cause.String()))
+	}
+	counts := fmt.Sprintf("%s expected: %d pass, %d fail, %d unmeasured", checkup.Count(c.Counts.Expected, noun), c.Counts.Pass, c.Counts.Fail, c.Counts.Unmeasured)
+	if c.Sent > 0 {
+		counts += fmt.Sprintf("; %s made", checkup.Count(c.Sent, "measurement"))
+	}
+	p.line("  %s", clean(counts))
+	if c.Verdict == checkup.RunInconclusive && c.Cause == nil {
+		switch {
+		case c.Counts.Expected == 0:
+			p.line("  inconclusive: no %s was expected", clean(noun))
+		case c.Counts.Pass+c.Counts.Fail == 0:
+			p.line("  inconclusive: no %s was measured", clean(noun))
+		default:
+			p.line("  inconclusive: %s of the %ss are unmeasured; the gate allows %s", share(c.Counts.Unmeasured, c.Counts.Expected), clean(noun), gate.MaxUnmeasured)
+		}
+	}
+	for _, k := range c.Conditions {
+		p.line("  condition: %s", clean(condition(k)))
+	}
+	for _, n := range c.Notes {
+		p.line("  note: %s", clean(n))
+	}
+	p.findings(c.Findings, noun)
+	p.blocks(2, c.Blocks)
+	if !c.BlocksListUnits {
+		p.failed(c)
+		p.unmeasured(c)
+	}
+	if m := c.Matrix; m != nil && len(m.Sources) > 0 && len(m.Targets) > 0 {
+		p.heading(2, "Source by target")
+		p.grid(4, m, noun)
+	}
+	p.coverage(c.Coverage)
+	p.delays(c.Delays)
+	if len(c.Agents) > 0 {
+		l := &checkup.List{Noun: "note"}
+		for _, a := range c.Agents {
+			l.Items = append(l.Items, checkup.Item{Text: a.Source + " " + a.Note})
+		}
+		p.heading(2, fmt.Sprintf("What the %ss report about themselves", cmp.Or(c.Reporter, "agent")))
+		p.list(4, l)
+	}
+}
+
+// nounOf is what a check counts.
+func nounOf(c *checkup.CheckReport) string { return cmp.Or(c.Noun, "unit") }
+
+// condition prints "<type> is <status>, reason <reason>: <message>".
+func condition(c checkup.Condition) string {
+	s := fmt.Sprintf("%s is %s, reason %s", c.Type, c.Status, c.Reason)
+	if c.Message != "" {
+		s += ": " + c.Message
+	}
+	return s
+}
+
+// lines prints texts below a title, or the first of them and how many more there
+// are.
+func (p *printer) lines(title string, texts []string) {
+	l := &checkup.List{}
+	for _, s := range texts {
+		l.Items = append(l.Items, checkup.Item{Text: s})
+	}
+	p.heading(2, title)
+	p.list(4, l)
+}
+
+func (p *printer) findings(findings []checkup.Finding, unit string) {
+	if len(findings) == 0 {
+		return
+	}
+	p.heading(2, "Findings")
+	for i, f := range findings {
+		p.line("  %3d. %s", i+1, p.ansi("31", clean(f.Message)))
+		explains := kind(f) + ", explains " + checkup.Count(f.Explains, "failed "+unit)
+		if f.OnlyThis < f.Explains {
+			explains += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
+		}
+		p.line("       %s", clean(explains))
+		for _, s := range f.For {
+			p.line("       + %s", clean(s))
+		}
+		for _, s := range f.Against {
+			p.line("       - %s", clean(s))
+		}
+		if len(f.Alternatives) > 0 {
+			p.line("       ? this sample cannot tell it from: %s", clean(strings.Join(f.Alternatives, "; ")))
+		}
+	}
+}
+
+// kind is the cause of a finding and its subject, as alternatives name theirs.
+func kind(f checkup.Finding) string {
+	s := string(f.Cause)
+	if f.Subject != "" {
+		s += " " + f.Subject
+	}
+	var only []string
+	if f.Family != "" {
+		only = append(only, string(f.Family))
+	}
+	if f.Transport != "" {
+		only = append(only, string(f.Transport))
+	}
+	if f.FromSize > 0 {
+		only = append(only, fmt.Sprintf("payloads from %d bytes", f.FromSize))
+	}
+	if len(only) > 0 {
+		s += " (" + strings.Join(only, ", ") + " only)"
+	}
+	return s
+}
+
+// alike is what messages have in common that differ in their numbers only.
+func alike(message string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r == '.' {
+			return -1
+		}
+		return r
+	}, message)
+}
+
+// cause of a unit; one that nobody gave has no stage and no message.
+func cause(u *checkup.Unit) checkup.Cause {
+	if u.Cause == nil {
+		return checkup.Cause{}
+	}
+	return *u.Cause
+}
+
+// why prints a cause.
+func why(c checkup.Cause) string {
+	if c == (checkup.Cause{}) {
+		return "no cause reported"
+	}
+	return c.String()
+}
+
+// way is "<source> -> <target>", or the unit's name where it cannot be drawn.
+func way(u *checkup.Unit) string {
+	if u.Source == "" || u.Target == "" {
+		return u.Name
+	}
+	return u.Source + " -> " + u.Target
+}
+
+// failed prints the failed units, those of one source and target with one cause
+// in one line.
+func (p *printer) failed(c *checkup.CheckReport) {
+	type key struct {
+		way   string
+		stage checkup.Stage
+		alike string
+	}
+	type packets struct {
+		transport checkup.Transport
+		size      int
+		direction checkup.Direction
+	}
+	type group struct {
+		key
+		cause    checkup.Cause
+		differ   bool
+		packets  []packets
+		families map[packets][]string
+	}
+	groups := map[key]*group{}
+	var order []*group
+	failed := 0
+	for i := range c.Units {
+		u := &c.Units[i]
+		if u.Verdict != checkup.Fail {
+			continue
+		}
+		failed++
+		cause := cause(u)
+		k := key{way(u), cause.Stage, alike(cause.Message)}
+		g := groups[k]
+		if g == nil {
+			g = &group{key: k, cause: cause, families: map[packets][]string{}}
+			groups[k] = g
+			order = append(order, g)
+		}
+		g.differ = g.differ || g.cause != cause
+		w := packets{u.Transport, u.Size, u.Direction}
+		if g.families[w] == nil {
+			g.packets = append(g.packets, w)
+		}
+		g.families[w] = append(g.families[w], string(u.Family))
+	}
+	if failed == 0 {
+		return
+	}
+	texts := make([]string, len(order))
+	for i, g := range order {
+		var ways []string
+		for _, w := range g.packets {
+			s := strings.TrimSpace(fmt.Sprintf("%s %s", w.transport, strings.Trim(strings.Join(g.families[w], "+"), "+")))
+			if w.transport != "" {
+				s += fmt.Sprintf(" %dB", w.size)
+			}
+			switch w.direction {
+			case checkup.DirectionForward:
+				s += " on the way there"
+			case checkup.DirectionReturn:
+				s += " on the way back"
+			case checkup.DirectionBoth:
+				s += " both ways"
+			}
+			if s != "" {
+				ways = append(ways, s)
+			}
+		}
+		texts[i] = g.way + "  " + why(g.cause)
+		if g.differ {
+			texts[i] += ", and the like"
+		}
+		if len(ways) > 0 {
+			texts[i] += "  [" + strings.Join(ways, ", ") + "]"
+		}
+	}
+	p.lines(fmt.Sprintf("Failed %ss (%d)", nounOf(c), failed), texts)
+}
+
+// unmeasuredGroup is the unmeasured units of one cause.
+type unmeasuredGroup struct {
+	noun             string
+	cause            checkup.Cause
+	differ           bool // in numbers
+	units            int
+	sources, targets []string
+	names            []string // of units without source and target
+}
+
+// String says how many, of what, and why.
+func (g unmeasuredGroup) String() string {
+	s := some(g.names, g.noun)
+	if len(g.names) == 0 {
+		s = fmt.Sprintf("%s from %s to %s", checkup.Count(g.units, g.noun), some(g.sources, "source"), some(g.targets, "target"))
+	}
+	s += ": " + why(g.cause)
+	if g.differ {
+		s += ", and the like"
+	}
+	return s
+}
+
+// some names up to three, or says how many there are.
+func some(names []string, noun string) string {
+	if len(names) <= 3 {
+		return strings.Join(names, ", ")
+	}
+	return checkup.Count(len(names), noun)
+}
+
+// unmeasuredGroups puts together the units that one source or one target of one
+// cause accounts for, the largest group first.
+func unmeasuredGroups(c *checkup.CheckReport) []unmeasuredGroup {
+	type key struct {
+		stage checkup.Stage
+		alike string
+		name  string
+	}
+	groups := map[key]*unmeasuredGroup{}
+	seen := map[key]map[string]bool{}
+	var order []*unmeasuredGroup
+	for i := range c.Units {
+		u := &c.Units[i]
+		if u.Verdict != checkup.Unmeasured {
+			continue
+		}
+		cause := cause(u)
+		named := u.Source == "" || u.Target == ""
+		k := key{stage: cause.Stage, alike: alike(cause.Message)}
+		switch {
+		// A cause belongs to the target if it is the setup's, else to the source.
+		case named:
+		case cause.Stage == checkup.StageSetup:
+			k.name = "to " + u.Target
+		default:
+			k.name = "from " + u.Source
+		}
+		g := groups[k]
+		if g == nil {
+			g = &unmeasuredGroup{noun: nounOf(c), cause: cause}
+			groups[k], seen[k] = g, map[string]bool{}
+			order = append(order, g)
+		}
+		g.units++
+		g.differ = g.differ || g.cause != cause
+		if named {
+			g.names = append(g.names, u.Name)
+			continue
+		}
+		if s := "from " + u.Source; !seen[k][s] {
+			seen[k][s] = true
+			g.sources = append(g.sources, u.Source)
+		}
+		if s := "to " + u.Target; !seen[k][s] {
+			seen[k][s] = true
+			g.targets = append(g.targets, u.Target)
+		}
+	}
+	list := make([]unmeasuredGroup, len(order))
+	for i, g := range order {
+		list[i] = *g
+	}
+	slices.SortStableFunc(list, func(a, b unmeasuredGroup) int { return cmp.Compare(b.units, a.units) })
+	return list
+}
+
+func (p *printer) unmeasured(c *checkup.CheckReport) {
+	groups := unmeasuredGroups(c)
+	if len(groups) == 0 {
+		return
+	}
+	n := 0
+	texts := make([]string, len(groups))
+	for i, g := range groups {
+		texts[i] = g.String()
+		n += g.units
+	}
+	p.lines(fmt.Sprintf("Unmeasured %ss (%d)", nounOf(c), n), texts)
+}
+
+// coverage prints how much was measured; of a sample, which one it was.
+func (p *printer) coverage(c *checkup.Coverage) {
+	if c == nil {
+		return
+	}
+	p.heading(2, "Coverage")
+	partly := ""
+	if c.Partial > 0 {
+		partly = fmt.Sprintf(", %d more in part", c.Partial)
+	}
+	p.line("    %d of %d possible source-target pairs measured (%s)%s", c.Measured, c.Possible, share(c.Measured, c.Possible), partly)
+	if c.Rounds > 1 || c.Seed != 0 {
+		round := fmt.Sprintf("round %d", c.Round)
+		if c.Rounds > 1 {
+			round += fmt.Sprintf(" (0 to %d together are the full mesh)", c.Rounds-1)
+		}
+		p.line("    %s, seed %d", round, c.Seed)
+	}
+	zones := ""
+	if c.ZonePairsPossible > 0 {
+		zones = fmt.Sprintf("; %d of %d zone pairs", c.ZonePairsHit, c.ZonePairsPossible)
+	}
+	p.line("    measured per source %s, per target %s%s", span(c.OutDegreeMin, c.OutDegreeMax), span(c.InDegreeMin, c.InDegreeMax), zones)
+	if c.FailingUpperBound != nil && c.Measured < c.Possible {
+		p.line("    with 95%% confidence at most %.3g%% of the possible source-target pairs fail, if the sample is random", 100**c.FailingUpperBound)
+	}
+}
+
+func span(low, high int) string {
+	if low == high {
+		return fmt.Sprint(low)
+	}
+	return fmt.Sprintf("%d to %d", low, high)
+}
+
+func (p *printer) delays(rows []checkup.DelayRow) {
+	if len(rows) == 0 {
+		return
+	}
+	number := func(name string, m checkup.Measure) checkup.Column { return checkup.Column{Name: name, Measure: m} }
+	stages := slices.ContainsFunc(rows, func(r checkup.DelayRow) bool { return r.Stage != "" })
+	t := &checkup.Table{Columns: []checkup.Column{{Name: "transport"}, {Name: "family"}}}
+	names := []string{"min", "p50", "p90", "p99", "max"}
+	title := "Delays of each stage"
+	if stages {
+		t.Columns = append(t.Columns, checkup.Column{Name: "stage"})
+	} else {
+		title = "Round-trip delays"
+		t.Columns = append(t.Columns, number("size", checkup.MeasureCount))
+		names = append(names, "jitter")
+	}
+	t.Columns = append(t.Columns, number("pairs", checkup.MeasureCount), number("sent", checkup.MeasureCount), number("loss", checkup.MeasurePercent))
+	if !stages {
+		t.Columns = append(t.Columns, number("dup", checkup.MeasureCount), number("reord", checkup.MeasureCount))
+	}
+	for _, name := range names {
+		t.Columns = append(t.Columns, number(name, checkup.MeasureMicroseconds))
+	}
+	for _, r := range rows {
+		row := []checkup.Cell{checkup.Text(string(r.Transport))}
+		if stages {
+			row = append(row, checkup.Text(cmp.Or(string(r.Family), "any")), checkup.Text(string(r.Stage)))
+		} else {
+			row = append(row, checkup.Text(string(r.Family)), checkup.Number(r.Size))
+		}
+		loss := checkup.Cell{}
+		if r.Sent > 0 {
+			loss = checkup.Number(r.Loss)
+		}
+		row = append(row, checkup.Number(r.Pairs), checkup.Number(r.Sent), loss)
+		if !stages {
+			row = append(row, checkup.Number(r.Duplicates), checkup.Number(r.Reordered))
+		}
+		if d := r.Delay; d != nil {
+			for _, us := range []int64{d.Min, d.P50, d.P90, d.P99, d.Max, d.Jitter}[:len(names)] {
+				row = append(row, checkup.Number(us))
+			}
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	p.heading(2, title)
+	whole := *p
+	whole.o.Lines = -1
+	whole.table(4, t)
+}
+
+// clean makes one harmless line of a text that may hold anything: messages come
+// from pods.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == utf8.RuneError || !unicode.IsPrint(r) && !unicode.IsSpace(r):
+			return '\uFFFD'
+		case unicode.IsSpace(r):
+			return ' '
+		default:
+			return r
+		}
+	}, s)
+}
