@@ -128,7 +128,7 @@ func cachedBuild(cacheDir string) (build, error) {
 		return nil
 	})
 	if err != nil {
-		return build{}, fmt.Errorf("reading the embedded module: %w", err)
+		return build{}, fmt.Errorf("read the embedded module: %w", err)
 	}
 	key := hex.EncodeToString(h.Sum(nil))[:16]
 	return build{dir: filepath.Join(cacheDir, key)}, nil
@@ -159,10 +159,10 @@ func (b build) run(ctx context.Context, detail func(string)) error {
 
 	src := b.src()
 	if err := os.RemoveAll(src); err != nil {
-		return fmt.Errorf("clearing the build directory: %w", err)
+		return fmt.Errorf("clear the build directory: %w", err)
 	}
 	if err := os.CopyFS(src, module); err != nil {
-		return fmt.Errorf("writing the module to build: %w", err)
+		return fmt.Errorf("write the module to build: %w", err)
 	}
 	err = goBuild(ctx, src, b.bin(), linkFlags(), nil, detail, "tool", "./cmd/coredns", "./cmd/etcd", "./cmd/pause")
 	if err != nil {
@@ -177,10 +177,10 @@ func (b build) run(ctx context.Context, detail func(string)) error {
 		return fmt.Errorf("find Tekton's module: %w", withStderr(err))
 	}
 	if err := os.RemoveAll(b.tekton()); err != nil {
-		return fmt.Errorf("clearing the build directory: %w", err)
+		return fmt.Errorf("clear the build directory: %w", err)
 	}
 	if err := copyManifests(filepath.Join(strings.TrimSpace(string(out)), "config"), b.tekton()); err != nil {
-		return fmt.Errorf("copying Tekton's manifests: %w", err)
+		return fmt.Errorf("copy Tekton's manifests: %w", err)
 	}
 
 	detail("building images")
@@ -214,7 +214,7 @@ func (b build) runAddon(ctx context.Context, name string, detail func(string)) e
 	}
 	dir := b.addonDir(name)
 	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("clearing the build directory of %s: %w", name, err)
+		return fmt.Errorf("clear the build directory of %s: %w", name, err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("create the build directory of %s: %w", name, err)
@@ -244,11 +244,11 @@ func (b build) runAddon(ctx context.Context, name string, detail func(string)) e
 func (b build) lock() (unlock func(), err error) {
 	f, err := os.Open(b.dir)
 	if err != nil {
-		return nil, fmt.Errorf("locking the build cache: %w", err)
+		return nil, fmt.Errorf("lock the build cache: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
 		_ = f.Close() // read only
-		return nil, fmt.Errorf("locking the build cache %s: %w", b.dir, err)
+		return nil, fmt.Errorf("lock the build cache %s: %w", b.dir, err)
 	}
 	return func() { _ = f.Close() }, nil // read only
 }
@@ -263,10 +263,10 @@ func goBuild(
 	cmd.Dir, cmd.Env = src, append(buildEnv(), env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
-		return fmt.Errorf("starting go build: %w", err)
+		return fmt.Errorf("start go build: %w", err)
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting go build: %w", err)
+		return fmt.Errorf("start go build: %w", err)
 	}
 	// With -v, stderr contains the import paths of compiled packages, and errors. An import path
 	// contains no space.

@@ -99,7 +99,7 @@ func buildKubeVirt(ctx context.Context, dir string, detail func(string)) error {
 	}
 	for _, part := range []string{src, bin, root, filepath.Join(dir, "packages")} {
 		if err := os.RemoveAll(part); err != nil {
-			return fmt.Errorf("clearing the build directory: %w", err)
+			return fmt.Errorf("clear the build directory: %w", err)
 		}
 	}
 	return nil

@@ -53,10 +53,10 @@ func (c *cluster) self() string { return c.file("bin", "sandbox") }
 func (c *cluster) prepare() error {
 	exe, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
-		return fmt.Errorf("copying this command into the sandbox: %w", err)
+		return fmt.Errorf("copy this command into the sandbox: %w", err)
 	}
 	if err := writeFile(c.self(), exe, 0o755); err != nil {
-		return fmt.Errorf("copying this command into the sandbox: %w", err)
+		return fmt.Errorf("copy this command into the sandbox: %w", err)
 	}
 	if err := c.writePKI(c.plan, c.APIPort); err != nil {
 		return err
@@ -80,13 +80,13 @@ func (c *cluster) prepare() error {
 			"cni/pods.conflist": cniConf,
 		} {
 			if err := writeFile(c.file("nodes", n.Name, name), content, 0o644); err != nil {
-				return fmt.Errorf("configuring %s: %w", n.Name, err)
+				return fmt.Errorf("configure %s: %w", n.Name, err)
 			}
 		}
 	}
 	for _, n := range c.controlPlanes() {
 		if err := os.MkdirAll(c.file("nodes", n.Name, "etcd"), 0o700); err != nil {
-			return fmt.Errorf("configuring %s: %w", n.Name, err)
+			return fmt.Errorf("configure %s: %w", n.Name, err)
 		}
 	}
 	return nil
@@ -104,15 +104,15 @@ func (c *cluster) linkPlugins() error {
 	}
 	plugins, err := os.ReadDir(from)
 	if err != nil {
-		return fmt.Errorf("listing the CNI plugins: %w", err)
+		return fmt.Errorf("list the CNI plugins: %w", err)
 	}
 	if err := os.MkdirAll(c.cniPlugins(), 0o755); err != nil {
-		return fmt.Errorf("linking the CNI plugins: %w", err)
+		return fmt.Errorf("link the CNI plugins: %w", err)
 	}
 	for _, p := range plugins {
 		err := os.Symlink(filepath.Join(from, p.Name()), filepath.Join(c.cniPlugins(), p.Name()))
 		if err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("linking the CNI plugins: %w", err)
+			return fmt.Errorf("link the CNI plugins: %w", err)
 		}
 	}
 	return nil
@@ -210,7 +210,7 @@ func (c *cluster) objects(b build) ([]*unstructured.Unstructured, error) {
 	}
 	ca, err := os.ReadFile(c.file("pki", "ca.crt"))
 	if err != nil {
-		return nil, fmt.Errorf("reading the certificate authority: %w", err)
+		return nil, fmt.Errorf("read the certificate authority: %w", err)
 	}
 	kubeadm, err := kubeadmObjects(c.plan, ca)
 	if err != nil {
@@ -470,7 +470,7 @@ func (c *cluster) startInit(ctx context.Context, node string, flags uintptr, ver
 	defer log.Close() // the child has a copy
 	r, w, err := os.Pipe()
 	if err != nil {
-		return 0, fmt.Errorf("starting %s: %w", node, err)
+		return 0, fmt.Errorf("start %s: %w", node, err)
 	}
 	defer r.Close() // read only
 	cmd := exec.Command(c.self(), append([]string{verb, "--state=" + c.dirs.state, "--node=" + node}, args...)...)
