@@ -147,7 +147,7 @@ func (b build) run(ctx context.Context, detail func(string)) error {
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		return fmt.Errorf("making the build cache: %w", err)
 	}
-	unlock, err := b.lock()
+	unlock, err := b.lock("lock")
 	if err != nil {
 		return err
 	}
@@ -200,9 +200,9 @@ func (b build) hasAddon(name string) bool {
 	return err == nil
 }
 
-// runAddon builds what an addon needs beyond a complete build.
+// runAddon builds what an addon needs beyond a complete build. Different addons can be built at the same time.
 func (b build) runAddon(ctx context.Context, name string, detail func(string)) error {
-	unlock, err := b.lock()
+	unlock, err := b.lock("lock-" + name)
 	if err != nil {
 		return err
 	}
@@ -238,15 +238,15 @@ func (b build) runAddon(ctx context.Context, name string, detail func(string)) e
 	return writeFile(filepath.Join(dir, "complete"), nil, 0o644)
 }
 
-// lock waits for another build of the same thing to end.
-func (b build) lock() (unlock func(), err error) {
-	f, err := os.Open(b.dir)
+// lock waits for another build of the same thing to end. Each thing has a lock file of its own.
+func (b build) lock(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(b.dir, name), os.O_CREATE|os.O_RDONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("locking the build cache: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
 		_ = f.Close() // nothing was written
-		return nil, fmt.Errorf("locking the build cache %s: %w", b.dir, err)
+		return nil, fmt.Errorf("locking the build cache %s: %w", f.Name(), err)
 	}
 	return func() { _ = f.Close() }, nil // nothing was written
 }

@@ -511,26 +511,38 @@ func preflightCommand(f *flags) *cobra.Command {
 }
 
 func buildCommand(f *flags) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build what up would build, and print the directory of the binaries",
 		Args:  usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := f.build()
-			if err != nil {
-				return err
-			}
-			p := &progress{out: cmd.ErrOrStderr()}
-			err = p.step("building Kubernetes, Tekton and CoreDNS", func(detail func(string)) error {
-				return b.run(cmd.Context(), detail)
-			})
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), b.bin())
-			return nil
-		},
 	}
+	var with []string
+	cmd.Flags().StringSliceVar(&with, "with", nil, "build these too: "+strings.Join(addonNames(), ", "))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkAddons(with); err != nil {
+			return usageError{err}
+		}
+		b, err := f.build()
+		if err != nil {
+			return err
+		}
+		p := &progress{out: cmd.ErrOrStderr()}
+		err = p.step("building Kubernetes, Tekton and CoreDNS", func(detail func(string)) error {
+			return b.run(cmd.Context(), detail)
+		})
+		if err != nil {
+			return err
+		}
+		for _, name := range with {
+			err := p.step("building "+name, func(detail func(string)) error { return b.runAddon(cmd.Context(), name, detail) })
+			if err != nil {
+				return err
+			}
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), b.bin())
+		return nil
+	}
+	return cmd
 }
 
 func statusCommand(f *flags) *cobra.Command {
