@@ -279,7 +279,7 @@ func up(ctx context.Context, f flags, want wanted, stderr io.Writer) error {
 		}
 	}
 	if c.APIPort == 0 { // not before the builds: it might not be free after them
-		if c.APIPort, err = freePort(); err != nil {
+		if c.APIPort, err = freePort(d.state == defaultStateDir); err != nil {
 			return err
 		}
 	}
@@ -307,9 +307,14 @@ func samePlan(a, b plan) bool {
 	})
 }
 
-// freePort is a port on which the API server can be reached from the host.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", preferredAPIPort))
+// freePort is a port on which the API server can be reached from the host: the preferred one if it is free, or any. Only
+// one sandbox may ask for the preferred one, because two that come up at the same time would both find it free.
+func freePort(preferred bool) (int, error) {
+	var l net.Listener
+	err := errors.New("any port is wanted")
+	if preferred {
+		l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", preferredAPIPort))
+	}
 	if err != nil {
 		l, err = net.Listen("tcp", "127.0.0.1:0")
 	}
