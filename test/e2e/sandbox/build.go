@@ -148,7 +148,7 @@ func (b build) run(ctx context.Context, detail func(string)) error {
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		return fmt.Errorf("create the build cache: %w", err)
 	}
-	unlock, err := b.lock()
+	unlock, err := b.lock("lock")
 	if err != nil {
 		return err
 	}
@@ -202,9 +202,10 @@ func (b build) hasAddon(name string) bool {
 	return err == nil
 }
 
-// runAddon builds what an addon needs in addition to a complete build.
+// runAddon builds what an addon needs in addition to a complete build. Builds of different addons can
+// run at the same time.
 func (b build) runAddon(ctx context.Context, name string, detail func(string)) error {
-	unlock, err := b.lock()
+	unlock, err := b.lock("lock-" + name)
 	if err != nil {
 		return err
 	}
@@ -240,15 +241,15 @@ func (b build) runAddon(ctx context.Context, name string, detail func(string)) e
 	return writeFile(filepath.Join(dir, "complete"), nil, 0o644)
 }
 
-// lock waits until another build in the same directory has ended.
-func (b build) lock() (unlock func(), err error) {
-	f, err := os.Open(b.dir)
+// lock waits until another build with this lock file has ended.
+func (b build) lock(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(b.dir, name), os.O_CREATE|os.O_RDONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("lock the build cache: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
 		_ = f.Close() // read only
-		return nil, fmt.Errorf("lock the build cache %s: %w", b.dir, err)
+		return nil, fmt.Errorf("lock the build cache %s: %w", f.Name(), err)
 	}
 	return func() { _ = f.Close() }, nil // read only
 }

@@ -285,7 +285,7 @@ func up(ctx context.Context, f flags, want wanted, stderr io.Writer) error {
 		}
 	}
 	if c.APIPort == 0 { // after the builds: a port that is free before may be in use then
-		if c.APIPort, err = freePort(); err != nil {
+		if c.APIPort, err = freePort(d.state == defaultStateDir); err != nil {
 			return err
 		}
 	}
@@ -313,9 +313,15 @@ func samePlan(a, b plan) bool {
 	})
 }
 
-// freePort returns a port on which the host can reach the API server.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", preferredAPIPort))
+// freePort returns a port on which the host can reach the API server: the preferred port if it is
+// free, otherwise any port. Only one sandbox may use the preferred port: two that start at the same
+// time would both find it free.
+func freePort(preferred bool) (int, error) {
+	var l net.Listener
+	err := errors.New("any port is wanted")
+	if preferred {
+		l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", preferredAPIPort))
+	}
 	if err != nil {
 		l, err = net.Listen("tcp", "127.0.0.1:0")
 	}
@@ -518,26 +524,38 @@ func preflightCommand(f *flags) *cobra.Command {
 }
 
 func buildCommand(f *flags) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build what up would build, and print the directory of the binaries",
 		Args:  usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := f.build()
-			if err != nil {
-				return err
-			}
-			p := &progress{out: cmd.ErrOrStderr()}
-			err = p.step("build Kubernetes, Tekton and CoreDNS", func(detail func(string)) error {
-				return b.run(cmd.Context(), detail)
-			})
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), b.bin())
-			return nil
-		},
 	}
+	var with []string
+	cmd.Flags().StringSliceVar(&with, "with", nil, "also build these addons: "+strings.Join(addonNames(), ", "))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkAddons(with); err != nil {
+			return usageError{err}
+		}
+		b, err := f.build()
+		if err != nil {
+			return err
+		}
+		p := &progress{out: cmd.ErrOrStderr()}
+		err = p.step("build Kubernetes, Tekton and CoreDNS", func(detail func(string)) error {
+			return b.run(cmd.Context(), detail)
+		})
+		if err != nil {
+			return err
+		}
+		for _, name := range with {
+			err := p.step("build "+name, func(detail func(string)) error { return b.runAddon(cmd.Context(), name, detail) })
+			if err != nil {
+				return err
+			}
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), b.bin())
+		return nil
+	}
+	return cmd
 }
 
 func statusCommand(f *flags) *cobra.Command {
