@@ -26,8 +26,9 @@ var arrows = map[string][]string{
 	"pkg/load":         {"schema", "pkg/checkup", "pkg/kiagnose"}, // a kiagnose checkup's ConfigMap is a plan, too
 	"pkg/probe":        {"pkg/checkup"},
 	"pkg/cluster":      {"pkg/checkup"},
+	"pkg/cost":         {"pkg/checkup"},
 	"pkg/scheduling":   {"pkg/checkup", "pkg/cluster"},
-	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster", "pkg/scheduling"}, // kinds admit nodes by the scheduler's predicates
+	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/scheduling"}, // kinds admit nodes by the scheduler's predicates
 	"pkg/controlplane": {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
 	"pkg/placement":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
 	"pkg/vmlatency":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
@@ -51,7 +52,7 @@ var arrows = map[string][]string{
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/record", "pkg/report"},
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/load", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/load", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.

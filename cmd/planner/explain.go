@@ -15,6 +15,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/cost"
 	"github.com/checkplan/checkplan/pkg/fleet"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/report"
@@ -94,7 +95,7 @@ type explanation struct {
 }
 
 type checkExplained struct {
-	checkup.Cost
+	cost.Cost
 	Round    int      `json:"round"`
 	Rounds   int      `json:"rounds"`
 	Degree   int      `json:"degree"`
@@ -300,7 +301,7 @@ func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, n
 	if err != nil {
 		return nil, err
 	}
-	c := &checkExplained{Cost: w.Cost(plan, image), Round: w.Round, Rounds: w.Rounds, Degree: w.Degree, Seed: w.Seed, Warnings: warnings}
+	c := &checkExplained{Cost: cost.Of(w, plan, image), Round: w.Round, Rounds: w.Rounds, Degree: w.Degree, Seed: w.Seed, Warnings: warnings}
 	if w.Connections != nil {
 		c.Connections = explainConnections(w, k.Roster(plan, w, snapshot))
 	}

@@ -177,9 +177,6 @@ func (p *page) check(c *checkExplained) {
 		p.field("pods", "%d agents and %d responders, at most %d on a node", c.Agents, c.Responders, c.PodsPerNode)
 	}
 	p.landing(c.Landing)
-	if c.Agents+c.Responders > 0 {
-		p.field("capabilities", "%s", orNone(c.Capabilities))
-	}
 	p.widened(c.Connections)
 	for _, warning := range c.Warnings {
 		p.field("warning", "%s", warning)
@@ -573,13 +570,6 @@ func resourceText(r checkup.Right) string {
 		resource += " named " + strings.Join(r.Names, ", ")
 	}
 	return resource
-}
-
-func orNone(words []string) string {
-	if len(words) == 0 {
-		return "none"
-	}
-	return strings.Join(words, ", ")
 }
 
 func yesNo(b bool) string {

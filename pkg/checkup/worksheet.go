@@ -341,3 +341,30 @@ type OrderTarget struct {
 	// Addresses and Ports say nothing then.
 	Peer *Peer `json:"peer,omitempty"`
 }
+
+// InDegrees returns the number of sources of each target, by its index.
+func (w *Worksheet) InDegrees() []int {
+	degrees := make([]int, len(w.Targets))
+	for _, targets := range w.Assignments {
+		for _, t := range targets {
+			degrees[t]++
+		}
+	}
+	return degrees
+}
+
+// CountPackets is the number of measurements of all expected pairs.
+func (w *Worksheet) CountPackets() int {
+	n := 0
+	for p := range w.Pairs() {
+		n += w.Measurements(p)
+	}
+	return n
+}
+
+// AgentDeadline is how long an agent may run, from its start: three quarters of
+// the probe timeout, so that it has said what it has before nobody listens, and
+// the time for which it is to watch.
+func (w *Worksheet) AgentDeadline() Duration {
+	return w.Timeouts.Probe/4*3 + w.ProbeTimeout() - w.Timeouts.Probe
+}

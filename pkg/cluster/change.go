@@ -15,16 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// changeForms are what Change reads, for its errors.
+// changeForms lists the changes that Change accepts, for its errors.
 const changeForms = `want one of
   delete node NAME...
-  taint nodes NAME... KEY[=VALUE]:EFFECT... (a - behind it removes it)
+  taint nodes NAME... KEY[=VALUE]:EFFECT... (a trailing - removes it)
   label nodes NAME... KEY=VALUE... (KEY- removes it)
   cordon NAME..., uncordon NAME...
-with -l SELECTOR or --all in the place of names`
+with -l SELECTOR or --all instead of names`
 
-// Change makes the snapshot that of a cluster in which something else is so, in
-// the words of kubectl:
+// Change applies a hypothetical change to the snapshot. Its syntax is kubectl's:
 //
 //	delete node worker-1
 //	delete node -l '!node-role.kubernetes.io/control-plane'
@@ -32,11 +31,10 @@ with -l SELECTOR or --all in the place of names`
 //	label nodes -l pool=web pool- zone=b
 //	cordon worker-1
 //
-// A label or a taint that is there is overwritten. A node goes with all that is
-// on it. What the cluster would do then (evict pods, start them elsewhere) is
-// not worked out: what is requested on the other nodes stays as it is.
+// An existing label or taint is overwritten. Deleting a node also deletes everything that runs on it. The reaction of
+// the cluster (evicting pods, starting them elsewhere) is not simulated: the requests on the other nodes do not change.
 //
-// An error names what is wrong, all of it, and leaves the snapshot as it was.
+// An error lists all problems; the snapshot is then unchanged.
 func (s *Snapshot) Change(change string) error {
 	if err := s.change(change); err != nil {
 		return fmt.Errorf("change %q: %w", change, err)
@@ -50,21 +48,21 @@ func (s *Snapshot) change(change string) error {
 		return err
 	}
 	if len(all) == 0 {
-		return errors.New("says nothing: " + changeForms)
+		return errors.New("is empty: " + changeForms)
 	}
 	verb, all := all[0], all[1:]
 	switch verb {
 	case "delete", "taint", "label":
 		if len(all) == 0 || all[0] != "node" && all[0] != "nodes" {
-			return fmt.Errorf("%s what? Only nodes can be changed: %s", verb, changeForms)
+			return fmt.Errorf("%s: only nodes can be changed: %s", verb, changeForms)
 		}
 		all = all[1:]
 	case "cordon", "uncordon":
 	default:
-		return fmt.Errorf("no verb %q: %s", verb, changeForms)
+		return fmt.Errorf("unknown verb %q: %s", verb, changeForms)
 	}
 
-	// Flags, names, and behind them what is to be changed.
+	// Flags and names, then the taints or labels.
 	var names, changes []string
 	var selector *string
 	everything := false
@@ -88,13 +86,14 @@ func (s *Snapshot) change(change string) error {
 		case word == "--all":
 			everything = true
 		case word == "-l" || word == "--selector":
-			problems = append(problems, fmt.Errorf("%s without a selector behind it", word))
+			problems = append(problems, fmt.Errorf("%s: missing selector", word))
 		case strings.HasPrefix(word, "-"):
-			problems = append(problems, fmt.Errorf("no flag %q: there are -l SELECTOR and --all", word))
+			problems = append(problems, fmt.Errorf("unknown flag %q: want -l SELECTOR or --all", word))
 		case isChange(verb, word):
 			changes = append(changes, word)
 		case len(changes) > 0:
-			problems = append(problems, fmt.Errorf("%q: want KEY=VALUE:EFFECT for a taint, KEY=VALUE for a label, or one of them with a - behind it; names of nodes come first", word))
+			problems = append(problems, fmt.Errorf("%q: want KEY=VALUE:EFFECT for a taint, KEY=VALUE for a label, "+
+				"or one of them with a trailing -; names of nodes come first", word))
 		default:
 			names = append(names, word)
 		}
@@ -111,7 +110,7 @@ func (s *Snapshot) change(change string) error {
 		s.remove(chosen)
 		return nil
 	}
-	// All nodes first, so that nothing is changed by half.
+	// Change copies of all nodes first: an error must leave the snapshot unchanged.
 	changed := map[int]Node{}
 	found := false
 	for i := range s.Nodes {
@@ -122,7 +121,7 @@ func (s *Snapshot) change(change string) error {
 		}
 	}
 	if !found {
-		return fmt.Errorf("there is nothing to remove: none of the nodes has %s", strings.Join(changes, " or "))
+		return fmt.Errorf("nothing to remove: none of the nodes has %s", strings.Join(changes, " or "))
 	}
 	for i, n := range changed {
 		s.Nodes[i] = n
@@ -130,12 +129,12 @@ func (s *Snapshot) change(change string) error {
 	return nil
 }
 
-// isChange reports whether a word is a taint or a label, and no name of a node.
+// isChange reports whether a word is a taint or a label and not a node's name.
 func isChange(verb, word string) bool {
 	return (verb == "taint" || verb == "label") && (strings.ContainsAny(word, "=:") || strings.HasSuffix(word, "-"))
 }
 
-// choose returns the names of the nodes that are meant.
+// choose returns the names of the selected nodes.
 func (s *Snapshot) choose(names []string, selector *string, everything bool) (map[string]bool, error) {
 	chosen := map[string]bool{}
 	given := 0
@@ -145,12 +144,12 @@ func (s *Snapshot) choose(names []string, selector *string, everything bool) (ma
 		}
 	}
 	if given != 1 {
-		return nil, errors.New("which nodes? Want names, or -l SELECTOR, or --all")
+		return nil, errors.New("no nodes selected, or in two ways: want names, or -l SELECTOR, or --all")
 	}
 	var problems []error
 	for _, name := range names {
 		if s.Node(name) == nil {
-			problems = append(problems, fmt.Errorf("no node is named %q; there are %s", name, s.someNodes()))
+			problems = append(problems, fmt.Errorf("node %q does not exist; nodes are: %s", name, s.someNodes()))
 		}
 		chosen[name] = true
 	}
@@ -164,7 +163,7 @@ func (s *Snapshot) choose(names []string, selector *string, everything bool) (ma
 			return nil, fmt.Errorf("selector %q: %w", *selector, err)
 		}
 		if parsed.Empty() {
-			return nil, errors.New("selector is empty: say --all, if every node is meant")
+			return nil, errors.New("selector is empty: use --all to select every node")
 		}
 		matches = parsed
 	}
@@ -175,13 +174,13 @@ func (s *Snapshot) choose(names []string, selector *string, everything bool) (ma
 			}
 		}
 		if len(chosen) == 0 {
-			return nil, fmt.Errorf("no node matches %s; there are %s", matches, s.someNodes())
+			return nil, fmt.Errorf("no node matches %s; nodes are: %s", matches, s.someNodes())
 		}
 	}
 	return chosen, nil
 }
 
-// someNodes names the first few nodes.
+// someNodes lists the names of the first few nodes.
 func (s *Snapshot) someNodes() string {
 	const few = 5
 	var names []string
@@ -197,8 +196,8 @@ func (s *Snapshot) someNodes() string {
 	return strings.Join(names, ", ")
 }
 
-// changeOf returns what a verb does to a node, and whether it finds there what
-// it is to remove.
+// changeOf returns a function that applies a verb to a node. The function reports false if the node has nothing of what
+// it should remove.
 func changeOf(verb string, changes []string) (func(Node) (Node, bool), error) {
 	var problems []error
 	var steps []func(*Node) bool
@@ -229,9 +228,9 @@ func changeOf(verb string, changes []string) (func(Node) (Node, bool), error) {
 			return true
 		})
 	case verb == "taint" && len(steps) == 0:
-		problems = append(problems, errors.New("which taint? Want KEY=VALUE:EFFECT, or KEY- to remove it"))
+		problems = append(problems, errors.New("missing taint: want KEY=VALUE:EFFECT, or KEY- to remove it"))
 	case verb == "label" && len(steps) == 0:
-		problems = append(problems, errors.New("which label? Want KEY=VALUE, or KEY- to remove it"))
+		problems = append(problems, errors.New("missing label: want KEY=VALUE, or KEY- to remove it"))
 	}
 	if len(problems) > 0 {
 		return nil, errors.Join(problems...)
@@ -248,25 +247,24 @@ func changeOf(verb string, changes []string) (func(Node) (Node, bool), error) {
 	}, nil
 }
 
-// cordoned is the taint that the node controller gives to a node that is
-// unschedulable.
+// cordoned is the taint that the node controller adds to an unschedulable node.
 var cordoned = corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
 
-// effects of a taint.
+// effects lists the effects of taints.
 var effects = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
 
-// taintOf reads KEY=VALUE:EFFECT or KEY:EFFECT, and with a - behind it what is to
-// be removed: KEY-, too, with any effect.
+// taintOf parses KEY=VALUE:EFFECT or KEY:EFFECT. A trailing - removes the taint; KEY- removes it with any effect.
 func taintOf(word string) (func(*Node) bool, error) {
 	text, remove := strings.CutSuffix(word, "-")
 	pair, effect, hasEffect := strings.Cut(text, ":")
 	key, value, hasValue := strings.Cut(pair, "=")
 	var problems []error
 	if !hasEffect && (!remove || hasValue) {
-		problems = append(problems, fmt.Errorf("taint %q has no effect: want KEY=VALUE:EFFECT with an effect of %q", word, effects))
+		problems = append(problems,
+			fmt.Errorf("taint %q has no effect: want KEY=VALUE:EFFECT with an effect of %q", word, effects))
 	}
 	if hasEffect && !slices.Contains(effects, corev1.TaintEffect(effect)) {
-		problems = append(problems, fmt.Errorf("taint %q: effect %q is none of %q", word, effect, effects))
+		problems = append(problems, fmt.Errorf("taint %q: effect %q is not one of %q", word, effect, effects))
 	}
 	problems = append(problems, keyAndValue("taint", word, key, value))
 	if err := errors.Join(problems...); err != nil {
@@ -283,7 +281,7 @@ func taintOf(word string) (func(*Node) bool, error) {
 	}, nil
 }
 
-// labelOf reads KEY=VALUE, or KEY- to remove it.
+// labelOf parses KEY=VALUE, or KEY- to remove it.
 func labelOf(word string) (func(*Node) bool, error) {
 	key, value, set := strings.Cut(word, "=")
 	if !set {
@@ -320,7 +318,7 @@ func keyAndValue(what, word, key, value string) error {
 	return errors.Join(problems...)
 }
 
-// setTaint adds a taint, in the place of the one of the same key and effect.
+// setTaint adds a taint. It replaces one with the same key and effect.
 func setTaint(n *Node, taint corev1.Taint) {
 	if i := slices.IndexFunc(n.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }); i >= 0 {
 		n.Taints[i] = taint
@@ -329,19 +327,19 @@ func setTaint(n *Node, taint corev1.Taint) {
 	n.Taints = append(n.Taints, taint)
 }
 
-// dropTaints removes taints, and reports whether there were any.
-func dropTaints(n *Node, gone func(corev1.Taint) bool) bool {
+// dropTaints removes the matching taints and reports whether there were any.
+func dropTaints(n *Node, match func(corev1.Taint) bool) bool {
 	before := len(n.Taints)
-	n.Taints = slices.DeleteFunc(n.Taints, gone)
+	n.Taints = slices.DeleteFunc(n.Taints, match)
 	if len(n.Taints) == 0 {
 		n.Taints = nil
 	}
 	return len(n.Taints) < before
 }
 
-// remove takes nodes away, with the pods and endpoints that are on them.
+// remove deletes nodes, with the pods and endpoints that run on them.
 func (s *Snapshot) remove(nodes map[string]bool) {
-	addresses := map[string]bool{} // of what is in the network of a node, and does not name it
+	addresses := map[string]bool{} // node addresses; for endpoints on the host network without a node name
 	for _, n := range s.Nodes {
 		for _, ip := range n.InternalIPs {
 			addresses[ip] = addresses[ip] || nodes[n.Name]
@@ -357,12 +355,13 @@ func (s *Snapshot) remove(nodes map[string]bool) {
 	s.Services = slices.Clone(s.Services)
 	for i := range s.Services {
 		service := &s.Services[i]
-		service.Endpoints = slices.DeleteFunc(slices.Clone(service.Endpoints), func(e ServiceEndpoint) bool { return nodes[e.Node] || addresses[e.Address] })
+		service.Endpoints = slices.DeleteFunc(slices.Clone(service.Endpoints), func(e ServiceEndpoint) bool {
+			return nodes[e.Node] || addresses[e.Address]
+		})
 	}
 }
 
-// words splits a change at white space; within quotes, single or double, it is
-// kept.
+// words splits a change at white space, except within single or double quotes.
 func words(text string) ([]string, error) {
 	var all []string
 	var word strings.Builder
@@ -387,7 +386,7 @@ func words(text string) ([]string, error) {
 		}
 	}
 	if quote != 0 {
-		return nil, fmt.Errorf("a quote %c is not closed", quote)
+		return nil, fmt.Errorf("unclosed quote %c", quote)
 	}
 	if in {
 		all = append(all, word.String())

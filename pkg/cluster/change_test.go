@@ -16,7 +16,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// changeable is a cluster of a control plane and three workers.
+// changeable is a cluster with one control plane node and three workers.
 func changeable() *Snapshot {
 	node := func(name, pool string, taints ...corev1.Taint) Node {
 		return Node{
@@ -39,7 +39,7 @@ func changeable() *Snapshot {
 	return s
 }
 
-// describeNode is one line about what Change can change.
+// describeNode returns one line with everything that Change can change.
 func describeNode(n Node) string {
 	line := n.Name
 	for _, key := range slices.Sorted(maps.Keys(n.Labels)) {
@@ -86,7 +86,7 @@ func TestChange(t *testing.T) {
 	for _, test := range tests {
 		t.Run(strings.Join(test.changes, "; "), func(t *testing.T) {
 			s, before := changeable(), changeable()
-			original := *s // shares all that Change could write into
+			original := *s // shares everything that Change could write to
 			for _, change := range test.changes {
 				if err := s.Change(change); err != nil {
 					t.Fatal(err)
@@ -111,8 +111,8 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestChangeRemovesWhatIsOnANode: pods, components and endpoints go with it.
-func TestChangeRemovesWhatIsOnANode(t *testing.T) {
+// TestChangeDeletesPodsOfNode: pods, components and endpoints are deleted with their node.
+func TestChangeDeletesPodsOfNode(t *testing.T) {
 	s := changeable()
 	if err := s.Change("delete node cp w1"); err != nil {
 		t.Fatal(err)
@@ -130,35 +130,35 @@ func TestChangeRemovesWhatIsOnANode(t *testing.T) {
 func TestChangeErrors(t *testing.T) {
 	forms := ": " + changeForms
 	tests := []struct{ change, want string }{
-		{"", "says nothing" + forms},
-		{"  ''", `no verb ""` + forms},
-		{"drain w1", `no verb "drain"` + forms},
-		{"delete", "delete what? Only nodes can be changed" + forms},
-		{"delete pod x", "delete what? Only nodes can be changed" + forms},
-		{"taint --selector=pool=web nodes x:NoSchedule", "taint what? Only nodes can be changed" + forms},
-		{"delete node", "which nodes? Want names, or -l SELECTOR, or --all"},
-		{"cordon w1 -l pool=web", "which nodes? Want names, or -l SELECTOR, or --all"},
-		{"delete node x y", "no node is named \"x\"; there are cp, w1, w2, w3\nno node is named \"y\"; there are cp, w1, w2, w3"},
-		{"delete node -l pool=none", "no node matches pool=none; there are cp, w1, w2, w3"},
-		{"delete node -l", "-l without a selector behind it\nwhich nodes? Want names, or -l SELECTOR, or --all"},
-		{"delete node -l ''", "selector is empty: say --all, if every node is meant"},
+		{"", "is empty" + forms},
+		{"  ''", `unknown verb ""` + forms},
+		{"drain w1", `unknown verb "drain"` + forms},
+		{"delete", "delete: only nodes can be changed" + forms},
+		{"delete pod x", "delete: only nodes can be changed" + forms},
+		{"taint --selector=pool=web nodes x:NoSchedule", "taint: only nodes can be changed" + forms},
+		{"delete node", "no nodes selected, or in two ways: want names, or -l SELECTOR, or --all"},
+		{"cordon w1 -l pool=web", "no nodes selected, or in two ways: want names, or -l SELECTOR, or --all"},
+		{"delete node x y", "node \"x\" does not exist; nodes are: cp, w1, w2, w3\nnode \"y\" does not exist; nodes are: cp, w1, w2, w3"},
+		{"delete node -l pool=none", "no node matches pool=none; nodes are: cp, w1, w2, w3"},
+		{"delete node -l", "-l: missing selector\nno nodes selected, or in two ways: want names, or -l SELECTOR, or --all"},
+		{"delete node -l ''", "selector is empty: use --all to select every node"},
 		{"delete node -l pool=(", `selector "pool=(": unable to parse requirement: found '(', expected: identifier`},
-		{"delete node -l a=b -l c=d", "two selectors, \"a=b\" and \"c=d\": join them with a comma\nno node matches a=b; there are cp, w1, w2, w3"},
-		{"delete node w1 --force", `no flag "--force": there are -l SELECTOR and --all`},
-		{"delete node 'w1", "a quote ' is not closed"},
-		{"taint nodes w1", "which taint? Want KEY=VALUE:EFFECT, or KEY- to remove it"},
+		{"delete node -l a=b -l c=d", "two selectors, \"a=b\" and \"c=d\": join them with a comma\nno node matches a=b; nodes are: cp, w1, w2, w3"},
+		{"delete node w1 --force", `unknown flag "--force": want -l SELECTOR or --all`},
+		{"delete node 'w1", "unclosed quote '"},
+		{"taint nodes w1", "missing taint: want KEY=VALUE:EFFECT, or KEY- to remove it"},
 		{"taint nodes w1 a=b", `taint "a=b" has no effect: want KEY=VALUE:EFFECT with an effect of ["NoSchedule" "PreferNoSchedule" "NoExecute"]`},
 		{"taint nodes w1 a=b-", `taint "a=b-" has no effect: want KEY=VALUE:EFFECT with an effect of ["NoSchedule" "PreferNoSchedule" "NoExecute"]`},
-		{"taint nodes w1 a=b:Never", `taint "a=b:Never": effect "Never" is none of ["NoSchedule" "PreferNoSchedule" "NoExecute"]`},
+		{"taint nodes w1 a=b:Never", `taint "a=b:Never": effect "Never" is not one of ["NoSchedule" "PreferNoSchedule" "NoExecute"]`},
 		{"taint nodes w1 =b:NoSchedule", `taint "=b:NoSchedule": key "": name part must be non-empty` + "\n" + `taint "=b:NoSchedule": key "": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`},
-		{"taint nodes w1 gone-", "there is nothing to remove: none of the nodes has gone-"},
-		{"taint nodes a=b:NoSchedule", "which nodes? Want names, or -l SELECTOR, or --all"},
-		{"taint nodes a=b:NoSchedule w1", "\"w1\": want KEY=VALUE:EFFECT for a taint, KEY=VALUE for a label, or one of them with a - behind it; names of nodes come first\nwhich nodes? Want names, or -l SELECTOR, or --all"},
-		{"label nodes w1", "which label? Want KEY=VALUE, or KEY- to remove it"},
+		{"taint nodes w1 gone-", "nothing to remove: none of the nodes has gone-"},
+		{"taint nodes a=b:NoSchedule", "no nodes selected, or in two ways: want names, or -l SELECTOR, or --all"},
+		{"taint nodes a=b:NoSchedule w1", "\"w1\": want KEY=VALUE:EFFECT for a taint, KEY=VALUE for a label, or one of them with a trailing -; names of nodes come first\nno nodes selected, or in two ways: want names, or -l SELECTOR, or --all"},
+		{"label nodes w1", "missing label: want KEY=VALUE, or KEY- to remove it"},
 		{"label nodes w1 a:b", `label "a:b": want KEY=VALUE, or KEY- to remove it`},
 		{"label nodes w1 a=b!", `label "a=b!": value "b!": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')`},
-		{"label nodes -l pool=web gone-", "there is nothing to remove: none of the nodes has gone-"},
-		{"label nodes x a=b!", `no node is named "x"; there are cp, w1, w2, w3` + "\n" + `label "a=b!": value "b!": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')`},
+		{"label nodes -l pool=web gone-", "nothing to remove: none of the nodes has gone-"},
+		{"label nodes x a=b!", `node "x" does not exist; nodes are: cp, w1, w2, w3` + "\n" + `label "a=b!": value "b!": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')`},
 	}
 	for _, test := range tests {
 		t.Run(test.change, func(t *testing.T) {
@@ -168,17 +168,16 @@ func TestChangeErrors(t *testing.T) {
 				t.Errorf("error:\n%v\nwant:\n%s", err, want)
 			}
 			if diff := cmp.Diff(changeable(), s); diff != "" {
-				t.Errorf("changed all the same (-before +after):\n%s", diff)
+				t.Errorf("Change failed, but changed the snapshot (-before +after):\n%s", diff)
 			}
 		})
 	}
-	if err := (&Snapshot{}).Change("cordon x"); err == nil || !strings.HasSuffix(err.Error(), `no node is named "x"; there are none`) {
-		t.Errorf("a cluster without nodes: %v", err)
+	if err := (&Snapshot{}).Change("cordon x"); err == nil || !strings.HasSuffix(err.Error(), `node "x" does not exist; nodes are: none`) {
+		t.Errorf("cluster without nodes: got error %v", err)
 	}
 }
 
-// FuzzChange: no words panic, an error changes nothing, and what is changed can
-// be recorded and read again.
+// FuzzChange: no change panics, an error changes nothing, and a changed snapshot can be encoded and decoded.
 func FuzzChange(f *testing.F) {
 	for _, change := range []string{
 		"delete node -l '!pool'", "taint nodes w1 a=b:NoSchedule c-", "label nodes --all a= b-", "cordon w1", "uncordon -l pool in (web)",
@@ -190,7 +189,7 @@ func FuzzChange(f *testing.F) {
 		s := changeable()
 		if err := s.Change(change); err != nil {
 			if diff := cmp.Diff(changeable(), s); diff != "" {
-				t.Fatalf("%v, but changed (-before +after):\n%s", err, diff)
+				t.Fatalf("Change failed with %v, but changed the snapshot (-before +after):\n%s", err, diff)
 			}
 			return
 		}
@@ -199,7 +198,7 @@ func FuzzChange(f *testing.F) {
 			t.Fatal(err)
 		}
 		if _, err := DecodeSnapshot(data); err != nil {
-			t.Fatalf("changed into what cannot be read: %v", err)
+			t.Fatalf("the changed snapshot cannot be decoded: %v", err)
 		}
 	})
 }

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster is a cluster as a plain value: what kinds of check need to
-// know of it to work out what they will measure.
+// Package cluster reads a cluster into a plain value: the facts from which kinds of check compute what they measure.
 //
 //	API server --Reader--> Snapshot --Expand (pure, each kind's own)--> checkup.Worksheet
 //
-// Reader is the only part that asks a cluster. Survey fills in what every kind
-// needs; kinds add to it with Reader's methods. A snapshot can be kept in a file
-// (EncodeSnapshot, DecodeSnapshot), and changed in the words of kubectl to ask
-// what would be (Change). It holds no Secret, no environment and no annotation
-// but those that a kind asked for.
+// Only Reader sends requests to a cluster. Survey reads what every kind needs; kinds add to it with Reader's methods. A
+// snapshot can be saved to a file (EncodeSnapshot, DecodeSnapshot) and changed hypothetically with kubectl's commands
+// (Change). It contains no Secrets, no environment variables, and only the annotations that a kind requested.
 //
-// What could not be looked at is never taken for what is not there: it is an
-// error that names the missing right, or, where a kind can go on without it, an
-// entry of Snapshot.Unseen.
+// An object that could not be read never counts as missing. It is an error that names the missing right or, if the kind
+// can continue without it, an entry of Snapshot.Unseen.
 package cluster

@@ -26,28 +26,23 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Reader reads a cluster. Lists are paged. An error says what was read, and
-// which right is missing if that is what it is; apierrors.IsForbidden and
-// IsNotFound see through it.
+// Reader reads a cluster. Lists are paged. An error names the request and the missing right, if it is one. It wraps the
+// API server's error: apierrors.IsForbidden and IsNotFound work on it.
 type Reader struct {
 	Kubernetes kubernetes.Interface
-	// Metadata reads annotations without the objects. It is needed by Rounds only,
-	// and may be nil elsewhere.
+	// Metadata reads annotations without the rest of the objects. Only Rounds needs it; otherwise it may be nil.
 	Metadata metadata.Interface
-	// Dynamic reads APIs that a cluster may not have. It may be nil where no kind
-	// of the plan's checks asks for any.
+	// Dynamic reads APIs that a cluster may lack. It may be nil if no kind of the plan's checks needs them.
 	Dynamic dynamic.Interface
-	// Namespace of the run: where its reports are, and pods and networks that are
-	// named without a namespace.
+	// Namespace of the run: of its reports, and of pods and networks that are named without a namespace.
 	Namespace string
-	// Run is the UID of the run; empty where there is none.
+	// Run is the UID of the run; empty outside a run.
 	Run string
 }
 
-// Survey reads what every kind needs: the API server's version and the nodes.
-// It needs the verb list on nodes. Run is the reader's. With an error it returns a snapshot all the
-// same if the API server answers, so that what else cannot be read can be told
-// at once.
+// Survey reads what every kind needs: the API server's version and the nodes. It needs the verb list on nodes. If only
+// the nodes cannot be read, it returns a snapshot besides the error: the caller can then read on and report all
+// missing rights together.
 func Survey(ctx context.Context, r Reader) (*Snapshot, error) {
 	s := &Snapshot{APIVersion: checkup.APIVersion, Kind: SnapshotKind, Run: r.Run}
 	version, err := r.Kubernetes.Discovery().ServerVersion()
@@ -70,7 +65,7 @@ func Survey(ctx context.Context, r Reader) (*Snapshot, error) {
 	return s, nil
 }
 
-// NodeOf keeps of a node what the snapshot has.
+// NodeOf converts a node to the snapshot's form.
 func NodeOf(n *corev1.Node) Node {
 	node := Node{
 		Name:          n.Name,
@@ -100,10 +95,8 @@ func NodeOf(n *corev1.Node) Node {
 	return node
 }
 
-// Requests fills in what is requested on the snapshot's nodes, and which of
-// their ports are taken, by every pod of the cluster that is on a node and has
-// not ended. It needs the verb list on pods in every namespace. Where it fails,
-// nothing is filled in.
+// Requests sets Requested and HostPorts of the snapshot's nodes from all pods of the cluster that are scheduled and have
+// not ended. It needs the verb list on pods in every namespace. With an error it sets nothing.
 func (r Reader) Requests(ctx context.Context, s *Snapshot) error {
 	requested := map[string]map[corev1.ResourceName]int64{} // cpu in thousandths
 	ports := map[string][]HostPort{}
@@ -147,8 +140,7 @@ func (r Reader) Requests(ctx context.Context, s *Snapshot) error {
 	return nil
 }
 
-// HostPorts returns the ports that a pod takes on its node: those of its
-// containers and of its sidecars, as the scheduler counts them.
+// HostPorts returns the host ports of a pod: those of its containers and sidecars, as the scheduler counts them.
 func HostPorts(spec *corev1.PodSpec) []HostPort {
 	var ports []HostPort
 	take := func(c corev1.Container) {
@@ -177,8 +169,8 @@ func HostPorts(spec *corev1.PodSpec) []HostPort {
 	return ports
 }
 
-// Selector returns a label selector in the spelling of kubectl's --selector. An
-// empty one, which would select everything, is an error.
+// Selector formats a label selector as for kubectl's --selector. An empty selector, which would match everything, is an
+// error.
 func Selector(s checkup.LabelSelector) (string, error) {
 	selector := &metav1.LabelSelector{MatchLabels: s.MatchLabels}
 	for _, r := range s.MatchExpressions {
@@ -191,21 +183,20 @@ func Selector(s checkup.LabelSelector) (string, error) {
 		return "", err
 	}
 	if parsed.Empty() {
-		return "", errors.New("is empty, which would select every pod: say which labels the pods have")
+		return "", errors.New("is empty and would select every pod: set the labels of the pods")
 	}
 	return parsed.String(), nil
 }
 
-// Pods lists the pods that have not ended, in a namespace (empty: the run's own)
-// with the labels of a selector. It needs the verb list on pods there.
+// Pods lists the pods of a namespace (empty: the run's) that match a selector and have not ended. It needs the verb list
+// on pods there.
 func (r Reader) Pods(ctx context.Context, namespace, selector string) ([]Pod, error) {
 	var pods []Pod
 	err := r.selectedPods(ctx, namespace, selector, func(p *corev1.Pod) { pods = append(pods, podOf(p)) })
 	return pods, err
 }
 
-// Components lists pods as Pods does, with what a component of the control plane
-// has beyond. Of the annotations those are kept that are named.
+// Components lists pods as Pods does, with the additional fields of Component. Only the named annotations are kept.
 func (r Reader) Components(ctx context.Context, namespace, selector string, annotations ...string) ([]Component, error) {
 	var components []Component
 	err := r.selectedPods(ctx, namespace, selector, func(p *corev1.Pod) {
@@ -238,7 +229,8 @@ func (r Reader) selectedPods(ctx context.Context, namespace, selector string, yi
 		}
 	})
 	if err != nil {
-		return MissingRight(err, fmt.Sprintf("list pods with labels %s in namespace %s", selector, namespace), "list", "pods", namespace)
+		attempt := fmt.Sprintf("list pods with labels %s in namespace %s", selector, namespace)
+		return MissingRight(err, attempt, "list", "pods", namespace)
 	}
 	return nil
 }
@@ -269,8 +261,8 @@ func podOf(p *corev1.Pod) Pod {
 	return pod
 }
 
-// Service reads a Service and what is behind it. It needs the verb get on
-// services and list on endpointslices in its namespace.
+// Service reads a Service and its endpoints. It needs the verb get on services and list on endpointslices in its
+// namespace.
 func (r Reader) Service(ctx context.Context, namespace, name string) (*Service, error) {
 	object, err := r.Kubernetes.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -299,7 +291,7 @@ func (r Reader) Service(ctx context.Context, namespace, name string) (*Service, 
 	}
 	err = pager.New(list).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
 		for _, e := range endpointsOf(o.(*discoveryv1.EndpointSlice)) {
-			// While an endpoint moves from one slice to another it can be in both.
+			// An endpoint that moves from one slice to another can be in both for a moment.
 			if !slices.Contains(s.Endpoints, e) {
 				s.Endpoints = append(s.Endpoints, e)
 			}
@@ -312,8 +304,7 @@ func (r Reader) Service(ctx context.Context, namespace, name string) (*Service, 
 	return s, nil
 }
 
-// endpointsOf returns the endpoints of a slice that have an address and a TCP
-// port.
+// endpointsOf returns the endpoints of a slice that have an IP address and a TCP port.
 func endpointsOf(slice *discoveryv1.EndpointSlice) []ServiceEndpoint {
 	var endpoints []ServiceEndpoint
 	for _, e := range slice.Endpoints {
@@ -352,9 +343,8 @@ func (r Reader) ConfigMap(ctx context.Context, namespace, name string) (map[stri
 	return object.Data, nil
 }
 
-// Rounds reads from the annotations of a plan's reports which rounds they tell.
-// An annotation that is not a number from 0 records no round. It needs the verb
-// list on configmaps in the run's namespace.
+// Rounds reads the recorded rounds from the annotations of a plan's reports. An annotation whose value is not a number
+// from 0 is skipped. It needs the verb list on configmaps in the run's namespace.
 func (r Reader) Rounds(ctx context.Context, plan string) ([]RecordedRound, error) {
 	if r.Metadata == nil {
 		return nil, errors.New("read the last round: no metadata client")
@@ -379,13 +369,13 @@ func (r Reader) Rounds(ctx context.Context, plan string) ([]RecordedRound, error
 	if err != nil {
 		return nil, MissingRight(err, fmt.Sprintf("read the last round: list configmaps with labels %s in namespace %s", selector, r.Namespace), "list", "configmaps", r.Namespace)
 	}
-	// A report in several chunks tells its round with each of them.
+	// Each chunk of a report records its round.
 	slices.SortFunc(rounds, compareRounds)
 	return slices.Compact(rounds), nil
 }
 
-// MissingRight wraps the error of a request, and says which right is missing if
-// that is what it is. An empty namespace stands for the whole cluster.
+// MissingRight wraps the error of a request. If the request was forbidden, the error names the missing right. An empty
+// namespace is the whole cluster.
 func MissingRight(err error, attempt, verb, resource, namespace string) error {
 	if !apierrors.IsForbidden(err) {
 		return fmt.Errorf("%s: %w", attempt, err)

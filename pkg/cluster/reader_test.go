@@ -32,7 +32,7 @@ func readerOf(t *testing.T, objects ...runtime.Object) (Reader, *fake.Clientset)
 	return Reader{Kubernetes: client, Namespace: "checks"}, client
 }
 
-// forbidden is the answer to who has no right.
+// forbidden answers requests as the API server does if a right is missing.
 func forbidden(resource string) clienttesting.ReactionFunc {
 	return func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", errors.New("user cannot"))
@@ -79,7 +79,7 @@ func TestSurvey(t *testing.T) {
 	client.PrependReactor("get", "version", forbidden("version"))
 	s, err := Survey(t.Context(), r)
 	if want := "list nodes: missing the verb list on nodes in the whole cluster (a ClusterRole): nodes is forbidden: user cannot"; fmt.Sprint(err) != want || s == nil || s.ServerVersion != "" {
-		t.Errorf("no rights: %v, %v, want a snapshot without version and %s", s, err, want)
+		t.Errorf("no rights: got %v, %v, want a snapshot without version and error %s", s, err, want)
 	}
 	for _, broken := range []struct{ verb, resource, want string }{
 		{"list", "nodes", "list nodes: connection refused"},
@@ -90,7 +90,7 @@ func TestSurvey(t *testing.T) {
 			return true, nil, errors.New("connection refused")
 		})
 		if _, err := Survey(t.Context(), r); fmt.Sprint(err) != broken.want {
-			t.Errorf("%v, want %s", err, broken.want)
+			t.Errorf("got error %v, want %s", err, broken.want)
 		}
 	}
 }
@@ -107,8 +107,8 @@ func requests(list corev1.ResourceList) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = list }
 }
 
-// TestRequests: pods that have ended and pods on no node count nothing; init
-// containers, overhead and sidecars count as they do for the scheduler.
+// TestRequests: pods that have ended or are not scheduled are skipped; init containers, overhead and sidecars count as in
+// the scheduler.
 func TestRequests(t *testing.T) {
 	quantities := func(pairs ...string) corev1.ResourceList {
 		list := corev1.ResourceList{}
@@ -151,10 +151,10 @@ func TestRequests(t *testing.T) {
 	s = &Snapshot{Nodes: []Node{{Name: "a"}}}
 	err := r.Requests(t.Context(), s)
 	if want := "list the pods of all namespaces: missing the verb list on pods in the whole cluster (a ClusterRole): pods is forbidden: user cannot"; fmt.Sprint(err) != want || !apierrors.IsForbidden(err) {
-		t.Errorf("no right: %v, want %s", err, want)
+		t.Errorf("no right: got error %v, want %s", err, want)
 	}
 	if s.Nodes[0].Requested != nil {
-		t.Errorf("no right, but requested is %v", s.Nodes[0].Requested)
+		t.Errorf("no right: got requested %v, want none", s.Nodes[0].Requested)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestComponents(t *testing.T) {
 	client.PrependReactor("list", "pods", forbidden("pods"))
 	_, err = r.Pods(t.Context(), "", "component=etcd")
 	if want := "list pods with labels component=etcd in namespace checks: missing the verb list on pods in namespace checks (a Role): pods is forbidden: user cannot"; fmt.Sprint(err) != want {
-		t.Errorf("no right: %v, want %s", err, want)
+		t.Errorf("no right: got error %v, want %s", err, want)
 	}
 }
 
@@ -226,28 +226,28 @@ func TestService(t *testing.T) {
 		t.Errorf("service (-want +got):\n%s", diff)
 	}
 	if got, err := r.Service(t.Context(), "metrics", "headless"); err != nil || len(got.ClusterIPs)+len(got.Endpoints) != 0 {
-		t.Errorf("headless: %v, %v", got, err)
+		t.Errorf("headless: got %v, %v, want no addresses", got, err)
 	}
 	if _, err := r.Service(t.Context(), "metrics", "none"); !apierrors.IsNotFound(err) || err.Error() != `read service metrics/none: services "none" not found` {
-		t.Errorf("no such service: %v", err)
+		t.Errorf("missing service: got error %v, want not found", err)
 	}
 	client.PrependReactor("list", "endpointslices", forbidden("endpointslices"))
 	if _, err := r.Service(t.Context(), "metrics", "server"); !apierrors.IsForbidden(err) {
-		t.Errorf("no right to list endpoint slices: %v", err)
+		t.Errorf("no right to list endpoint slices: got error %v, want forbidden", err)
 	}
 }
 
 func TestConfigMap(t *testing.T) {
 	r, _ := readerOf(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kubeadm-config"}, Data: map[string]string{"a": "b"}})
 	if data, err := r.ConfigMap(t.Context(), "kube-system", "kubeadm-config"); err != nil || data["a"] != "b" {
-		t.Errorf("%v, %v", data, err)
+		t.Errorf("got %v, %v, want the data", data, err)
 	}
 	if _, err := r.ConfigMap(t.Context(), "kube-public", "cluster-info"); !apierrors.IsNotFound(err) {
-		t.Errorf("no such object: %v", err)
+		t.Errorf("missing object: got error %v, want not found", err)
 	}
 }
 
-// TestSurveyPages serves a hundred nodes in pages.
+// TestSurveyPages: Survey reads a hundred nodes in pages.
 func TestSurveyPages(t *testing.T) {
 	r, client := readerOf(t)
 	var continues []string
@@ -273,9 +273,9 @@ func TestSurveyPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(s.Nodes) != 100 || s.Nodes[99].Name != "node-99" {
-		t.Errorf("%d nodes, want 100 in order", len(s.Nodes))
+		t.Errorf("got %d nodes, want 100 in order", len(s.Nodes))
 	}
 	if want := []string{"", "40", "80"}; !slices.Equal(continues, want) {
-		t.Errorf("pages asked for: %q, want %q", continues, want)
+		t.Errorf("got requests with the continue tokens %q, want %q", continues, want)
 	}
 }

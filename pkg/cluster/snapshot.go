@@ -24,64 +24,56 @@ import (
 // checkup.APIVersion.
 const SnapshotKind = "Snapshot"
 
-// Snapshot is what kinds of check need to know of a cluster, and no more. Its
-// slices are sorted (Normalize), so that the same cluster gives the same bytes.
-// What no kind asked for is empty.
+// Snapshot holds what kinds of check need to know about a cluster, and no more. Its slices are sorted (Normalize): the
+// same cluster gives the same bytes. Fields that no kind requested are empty.
 type Snapshot struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	// ServerVersion of the API server, such as v1.35.0. Empty where the survey
-	// had no right to ask; nothing depends on it.
+	// ServerVersion of the API server, such as v1.35.0. Empty without the right to read it; nothing depends on it.
 	ServerVersion string `json:"serverVersion,omitempty"`
-	// Platform is what the control plane was recognised as: openshift, kubeadm, or
-	// empty where it is neither, or nothing asked.
+	// Platform is the detected kind of control plane: openshift or kubeadm. Empty if it is neither, or if no kind
+	// requested it.
 	Platform Platform `json:"platform,omitempty"`
 	// Nodes by name: every node of the cluster.
 	Nodes []Node `json:"nodes"`
-	// Selections of existing pods, one for each targets.pods of the plan that
-	// was surveyed. A selection that is missing was not looked up; one without
-	// pods matched nothing.
+	// Selections of existing pods, one for each targets.pods of the surveyed plan. A missing selection was not looked
+	// up; a selection without pods matched none.
 	Selections []Selection `json:"selections,omitempty"`
-	// Rounds that the reports in the cluster tell, oldest first. Empty where no
-	// check of the plan rotates.
+	// Rounds that the reports in the cluster record, oldest first. Empty if no check of the plan rotates.
 	Rounds []RecordedRound `json:"rounds,omitempty"`
 	// Components are pods of the control plane, by name.
 	Components []Component `json:"components,omitempty"`
-	// Services with what is behind them, by namespace and name.
+	// Services with their endpoints, by namespace and name.
 	Services []Service `json:"services,omitempty"`
 	// APIServices that are backed by a Service, by name.
 	APIServices []APIService `json:"apiServices,omitempty"`
 	// LoadBalancers in front of the API servers, by side and host.
 	LoadBalancers []LoadBalancer `json:"loadBalancers,omitempty"`
-	// EtcdEndpoints are those of etcd members outside of the cluster, as host:port,
-	// in their object's order.
+	// EtcdEndpoints are those of etcd members outside the cluster, as host:port, in their object's order.
 	EtcdEndpoints []string `json:"etcdEndpoints,omitempty"`
-	// NetworkConfig is what the cluster's own objects say of its network
-	// diagnostics; nil if nothing asked.
+	// NetworkConfig is the configuration of the network diagnostics in OpenShift's objects; nil if no kind requested
+	// it.
 	NetworkConfig *NetworkConfig `json:"networkConfig,omitempty"`
-	// Run is the UID of the run that the snapshot was taken for; empty where it was
-	// taken for none.
+	// Run is the UID of the run that the snapshot was taken for; empty outside a run.
 	Run string `json:"run,omitempty"`
-	// KubeVirt is what the cluster tells of its KubeVirt; nil if nothing asked.
+	// KubeVirt is the state of the cluster's KubeVirt; nil if no kind requested it.
 	KubeVirt *KubeVirt `json:"kubeVirt,omitempty"`
-	// Multus says that the cluster has the API of secondary networks,
-	// k8s.cni.cncf.io/v1; false too if nothing asked.
+	// Multus reports that the cluster serves the API of secondary networks, k8s.cni.cncf.io/v1; false also if no kind
+	// requested it.
 	Multus bool `json:"multus,omitempty"`
-	// Networks are the NetworkAttachmentDefinitions that were asked for, by
-	// namespace and name. Empty where the cluster does not have their API.
+	// Networks are the requested NetworkAttachmentDefinitions, by namespace and name. Empty if the cluster does not
+	// serve their API.
 	Networks []Network `json:"networks,omitempty"`
-	// Ranges of addresses that pods, Services and API servers have, sorted, as far
-	// as that could be told; those of the nodes are with the nodes.
+	// Ranges of the addresses of pods, Services and API servers, sorted, as far as they are known. The addresses of
+	// nodes are in Nodes.
 	Ranges []netip.Prefix `json:"ranges,omitempty"`
-	// Seen is what was looked at for the sake of a control plane, whether anything
-	// was found or not, in the words of Unseen.What, sorted.
+	// Seen lists what was looked up for a control plane, found or not, in the words of Unseen.What, sorted.
 	Seen []string `json:"seen,omitempty"`
-	// Unseen is what could not be looked at, and why, in the order in which that
-	// was found.
+	// Unseen lists what could not be looked up, and why, in the order of the survey.
 	Unseen []Unseen `json:"unseen,omitempty"`
 }
 
-// Platform is a way in which control planes are set up.
+// Platform is a tool or distribution that sets up control planes.
 type Platform string
 
 const (
@@ -98,48 +90,44 @@ type Node struct {
 	Labels        map[string]string `json:"labels,omitempty"`
 	Taints        []corev1.Taint    `json:"taints,omitempty"` // without timeAdded
 	Unschedulable bool              `json:"unschedulable,omitempty"`
-	// Ready is the status of the condition Ready: True, False or Unknown, which
-	// it is too where the node has no such condition.
+	// Ready is the status of the condition Ready: True, False or Unknown. Unknown also if the condition is missing.
 	Ready       corev1.ConditionStatus `json:"ready"`
 	PodCIDRs    []string               `json:"podCIDRs,omitempty"`
 	InternalIPs []string               `json:"internalIPs,omitempty"`
-	// KubeletPort is status.daemonEndpoints.kubeletEndpoint.port; 0 where the node
-	// does not tell.
+	// KubeletPort is status.daemonEndpoints.kubeletEndpoint.port; 0 if the node does not report it.
 	KubeletPort int `json:"kubeletPort,omitempty"`
-	// Allocatable is status.allocatable: what the node has for pods, and how many
-	// of them ("pods"). Empty where the node does not tell.
+	// Allocatable is status.allocatable: the resources for pods, and the maximum number of pods ("pods"). Empty if
+	// the node does not report it.
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
-	// Requested is what the pods on the node request, as the scheduler counts it,
-	// and how many there are ("pods"). Nil where nothing asked (Reader.Requests):
-	// then it is not known what is left, nor which ports are taken.
+	// Requested are the sums of the requests of the node's pods, as the scheduler counts them, and the number of pods
+	// ("pods"). Nil if Reader.Requests was not called: free resources and used ports are then unknown.
 	Requested corev1.ResourceList `json:"requested,omitempty"`
-	// HostPorts that pods on the node take, sorted; only where Requested is set.
+	// HostPorts that pods on the node use, sorted; only if Requested is set.
 	HostPorts []HostPort `json:"hostPorts,omitempty"`
 }
 
-// HostPort is a port of a node that a pod takes.
+// HostPort is a port of a node that a pod uses.
 type HostPort struct {
 	Port     int32           `json:"port"`
 	Protocol corev1.Protocol `json:"protocol"`
-	// HostIP is the address of the node that it is taken of; empty is all.
+	// HostIP is the node's address on which the port is used; empty is all addresses.
 	HostIP string `json:"hostIP,omitempty"`
 }
 
-// Selection is what one targets.pods chose. Namespace and Selector are as in
-// the plan: an empty namespace is the run's own.
+// Selection holds the pods that a targets.pods of the plan matched. Namespace and Selector are as in the plan: an empty
+// namespace is the run's.
 type Selection struct {
 	Namespace string `json:"namespace,omitempty"`
-	// Selector in the spelling of kubectl's --selector.
+	// Selector as for kubectl's --selector.
 	Selector string `json:"selector"`
-	// Pods by namespace/name, without those that have ended.
+	// Pods by namespace/name, without pods that have ended.
 	Pods []Pod `json:"pods,omitempty"`
 }
 
 // Pod is an existing pod.
 type Pod struct {
 	Name string `json:"name"` // namespace/name
-	// Node is empty while the pod is not scheduled, and where it is on a node that
-	// is not among the snapshot's.
+	// Node is empty if the pod is not scheduled, or if its node is not in the snapshot.
 	Node  string   `json:"node,omitempty"`
 	IPs   []string `json:"ips,omitempty"`
 	Ready bool     `json:"ready,omitempty"`
@@ -151,8 +139,7 @@ type Component struct {
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 	// Labels of the pod.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Annotations that tell how the component is spoken to, such as
-	// kubeadm.kubernetes.io/etcd.advertise-client-urls; no others.
+	// Annotations with addresses of the component, such as kubeadm.kubernetes.io/etcd.advertise-client-urls; no others.
 	Annotations map[string]string    `json:"annotations,omitempty"`
 	Tolerations []checkup.Toleration `json:"tolerations,omitempty"`
 }
@@ -161,16 +148,15 @@ type Component struct {
 type Service struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// ClusterIPs is empty for a headless Service, and for one of type ExternalName.
+	// ClusterIPs is empty for a headless Service and for one of type ExternalName.
 	ClusterIPs []string      `json:"clusterIPs,omitempty"`
 	Ports      []ServicePort `json:"ports,omitempty"`
-	// ExternalName is the DNS name that a Service of that type stands for.
+	// ExternalName is the DNS name that a Service of that type refers to.
 	ExternalName string `json:"externalName,omitempty"`
-	// Selector of its pods in the spelling of kubectl's --selector; empty where its
-	// endpoints are not made by one.
+	// Selector of its pods as for kubectl's --selector; empty if the Service has none.
 	Selector string `json:"selector,omitempty"`
-	// Endpoints of all of the Service's EndpointSlices, those that are not ready
-	// too; one entry for each address and port.
+	// Endpoints of all EndpointSlices of the Service, including those that are not ready; one entry for each address
+	// and port.
 	Endpoints []ServiceEndpoint `json:"endpoints,omitempty"`
 }
 
@@ -185,39 +171,36 @@ type ServiceEndpoint struct {
 	Address string           `json:"address"`
 	Family  checkup.IPFamily `json:"family"`
 	Port    int              `json:"port"`
-	// PortName is the name of the Service's port that leads to it.
+	// PortName is the name of the Service's port that routes to it.
 	PortName string `json:"portName,omitempty"`
-	// Node that it is on, and the pod that it is, as namespace/name; empty where
-	// the EndpointSlice does not tell.
+	// Node that it runs on, and its pod as namespace/name; empty if the EndpointSlice does not name them.
 	Node string `json:"node,omitempty"`
 	Pod  string `json:"pod,omitempty"`
-	// Ready is the endpoint's condition; one that does not tell counts as ready.
+	// Ready is the endpoint's condition; true if the condition is missing.
 	Ready bool `json:"ready,omitempty"`
 }
 
 // APIService is an aggregated API, by the Service that serves it.
 type APIService struct {
 	Name string `json:"name"`
-	// Namespace, Service and Port of what serves it.
+	// Namespace, Service and Port that serve it.
 	Namespace string `json:"namespace"`
 	Service   string `json:"service"`
 	Port      int    `json:"port"`
-	// Available is the status of the condition Available: True, False or Unknown,
-	// which it is too where there is no such condition.
+	// Available is the status of the condition Available: True, False or Unknown. Unknown also if it is missing.
 	Available corev1.ConditionStatus `json:"available"`
 }
 
-// LoadBalancer is an address at which the API servers are reached from outside
-// of the cluster's network.
+// LoadBalancer is an address at which clients outside the cluster's network reach the API servers.
 type LoadBalancer struct {
 	Side Side   `json:"side"`
 	Host string `json:"host"`
 	Port int    `json:"port"`
-	// Origin names the object and field that tell it.
+	// Origin names the object and field that it was read from.
 	Origin string `json:"origin"`
 }
 
-// Side is whom a load balancer is for.
+// Side is the kind of clients that a load balancer serves.
 type Side string
 
 const (
@@ -225,24 +208,23 @@ const (
 	External Side = "external" // users
 )
 
-// Sides lists both.
+// Sides lists every Side.
 var Sides = []Side{Internal, External}
 
-// NetworkConfig is what OpenShift's objects say of the network diagnostics.
+// NetworkConfig is the configuration of the network diagnostics in OpenShift's objects.
 type NetworkConfig struct {
-	// Diagnostics is spec.networkDiagnostics of network.config.openshift.io/cluster.
-	// Nil where there is no such object, or no such field.
+	// Diagnostics is spec.networkDiagnostics of network.config.openshift.io/cluster. Nil if the object or the field
+	// does not exist.
 	Diagnostics *NetworkDiagnostics `json:"diagnostics,omitempty"`
-	// DisableNetworkDiagnostics is spec.disableNetworkDiagnostics of
-	// network.operator.openshift.io/cluster. Nil where there is no such object, or
-	// no such field.
+	// DisableNetworkDiagnostics is spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster. Nil if the
+	// object or the field does not exist.
 	DisableNetworkDiagnostics *bool `json:"disableNetworkDiagnostics,omitempty"`
 }
 
 // NetworkDiagnostics is config.openshift.io/v1 NetworkDiagnostics.
 type NetworkDiagnostics struct {
 	Mode checkup.DiagnosticsMode `json:"mode,omitempty"`
-	// SourcePlacement and TargetPlacement; nil where the object has none.
+	// SourcePlacement and TargetPlacement; nil if the object does not set them.
 	SourcePlacement *DiagnosticsPlacement `json:"sourcePlacement,omitempty"`
 	TargetPlacement *DiagnosticsPlacement `json:"targetPlacement,omitempty"`
 }
@@ -251,49 +233,44 @@ type NetworkDiagnostics struct {
 // NetworkDiagnosticsTargetPlacement, which have the same fields.
 type DiagnosticsPlacement struct {
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
-	// Tolerations; nil where the object has none. An empty list differs from that:
-	// it tolerates nothing.
+	// Tolerations; nil if the object does not set them. An empty list is different: it tolerates nothing.
 	Tolerations []checkup.Toleration `json:"tolerations,omitzero"`
 }
 
-// KubeVirt is what a cluster tells of its KubeVirt.
+// KubeVirt is the state of a cluster's KubeVirt.
 type KubeVirt struct {
-	// Served says that the cluster serves VirtualMachineInstances of kubevirt.io/v1.
+	// Served reports that the cluster serves VirtualMachineInstances of kubevirt.io/v1.
 	Served bool `json:"served,omitempty"`
-	// Object is namespace/name of the KubeVirt object; empty where there is none,
-	// or where it could not be read.
+	// Object is namespace/name of the KubeVirt object; empty if it does not exist or could not be read.
 	Object string `json:"object,omitempty"`
-	// Unread says why the object could not be read: then nothing is known but
-	// Served.
+	// Unread is the reason why the object could not be read. Only Served is known then.
 	Unread string `json:"unread,omitempty"`
 	// Version and Phase are status.observedKubeVirtVersion and status.phase.
 	Version string `json:"version,omitempty"`
 	Phase   string `json:"phase,omitempty"`
-	// Ready says that it is deployed and available.
+	// Ready reports that it is deployed and available.
 	Ready bool `json:"ready,omitempty"`
-	// Message says why it is not, in its own words; empty where it is.
+	// Message is the reason why it is not ready, from its conditions; empty if it is ready.
 	Message string `json:"message,omitempty"`
-	// Emulation says that VMs run without hardware's help where a node has none
-	// (useEmulation).
+	// Emulation reports that VMs run in software on nodes without hardware virtualization (useEmulation).
 	Emulation bool `json:"emulation,omitempty"`
 }
 
 // Network is a NetworkAttachmentDefinition.
 type Network struct {
-	// Namespace and name as in the plan: an empty namespace is the run's own.
+	// Namespace and name as in the plan: an empty namespace is the run's.
 	checkup.NetworkRef
-	// Config is spec.config: the CNI configuration as JSON, or a list of them. Empty
-	// where the object has none: then it is in a file on the nodes.
+	// Config is spec.config: a CNI configuration or configuration list, as JSON. Empty if the object has none: the
+	// configuration is then in a file on the nodes.
 	Config string `json:"config,omitempty"`
-	// Resource is the annotation k8s.v1.cni.cncf.io/resourceName: what a node must
-	// have for pods on the network. Empty where there is none.
+	// Resource is the annotation k8s.v1.cni.cncf.io/resourceName: the resource that pods on the network need. Empty
+	// without the annotation.
 	Resource string `json:"resource,omitempty"`
-	// Unread says why the object could not be read, or that there is none; empty
-	// where it was.
+	// Unread is the reason why the object could not be read, for example that it does not exist; empty if it was read.
 	Unread string `json:"unread,omitempty"`
 }
 
-// RecordedRound is the round that one report tells of one check.
+// RecordedRound is the round of a check that a report records.
 type RecordedRound struct {
 	Plan    string    `json:"plan"`
 	Check   string    `json:"check"`
@@ -301,20 +278,18 @@ type RecordedRound struct {
 	Created time.Time `json:"created"`
 }
 
-// Unseen is something that could not be looked at.
+// Unseen is something that could not be read.
 type Unseen struct {
-	// What was looked for, such as "pods with labels component=etcd in namespace
-	// kube-system".
+	// What was looked up, such as "pods with labels component=etcd in namespace kube-system".
 	What string `json:"what"`
-	// Cause says why it was not seen: a missing right, or an API that the cluster
-	// does not have.
+	// Cause is the reason: a missing right, or an API that the cluster does not serve.
 	Cause string `json:"cause"`
 }
 
-// Nodes is what Unseen.What calls the nodes, where a kind goes on without them.
+// Nodes is the Unseen.What of the nodes, for kinds that continue without them.
 const Nodes = "nodes"
 
-// AddUnseen notes that something could not be looked at, once.
+// AddUnseen records that something could not be read. Repeated entries are skipped.
 func (s *Snapshot) AddUnseen(what string, err error) {
 	u := Unseen{What: what, Cause: err.Error()}
 	if !slices.Contains(s.Unseen, u) {
@@ -322,7 +297,7 @@ func (s *Snapshot) AddUnseen(what string, err error) {
 	}
 }
 
-// AddSeen notes that something was looked at, once.
+// AddSeen records that something was looked up. Repeated entries are skipped.
 func (s *Snapshot) AddSeen(what string) {
 	if !slices.Contains(s.Seen, what) {
 		s.Seen = append(s.Seen, what)
@@ -337,7 +312,7 @@ func (s *Snapshot) Node(name string) *Node {
 	return nil
 }
 
-// Selection returns what was found of a selection, and whether it was looked up.
+// Selection returns a selection, and whether it was looked up.
 func (s *Snapshot) Selection(namespace, selector string) (Selection, bool) {
 	for _, have := range s.Selections {
 		if have.Namespace == namespace && have.Selector == selector {
@@ -363,13 +338,12 @@ func (s *Snapshot) Network(ref checkup.NetworkRef) *Network {
 	return nil
 }
 
-// NodesUnseen reports whether the nodes could not be looked at: then that there
-// are none means nothing.
+// NodesUnseen reports whether the nodes could not be read: an empty Nodes then means nothing.
 func (s *Snapshot) NodesUnseen() bool {
 	return slices.ContainsFunc(s.Unseen, func(u Unseen) bool { return u.What == Nodes })
 }
 
-// FamilyOf tells the IP family of an address or CIDR, and whether it is one.
+// FamilyOf returns the IP family of an address or CIDR; false if the text is neither.
 func FamilyOf(s string) (checkup.IPFamily, bool) {
 	address, _, _ := strings.Cut(s, "/")
 	a, err := netip.ParseAddr(address)
@@ -382,8 +356,7 @@ func FamilyOf(s string) (checkup.IPFamily, bool) {
 	return checkup.IPv6, true
 }
 
-// EncodeSnapshot writes a snapshot as indented JSON: the same bytes for the
-// same snapshot.
+// EncodeSnapshot encodes a snapshot as indented JSON: the same bytes for the same snapshot.
 func EncodeSnapshot(s *Snapshot) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -395,13 +368,11 @@ func EncodeSnapshot(s *Snapshot) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// DecodeSnapshot reads what EncodeSnapshot wrote. It is strict: it reports
-// every unknown, misspelled or repeated field, and whatever no kind could work
-// with, all at once.
+// DecodeSnapshot decodes what EncodeSnapshot wrote. It is strict: the error lists every unknown, misspelled or duplicate
+// field and every invalid value.
 func DecodeSnapshot(data []byte) (*Snapshot, error) {
 	const attempt = "read snapshot"
-	// The version first: fields that another version has are not the problem
-	// that its reader wants to hear of.
+	// Check the version first: unknown fields of another version are not the problem to report.
 	var head struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
@@ -410,10 +381,12 @@ func DecodeSnapshot(data []byte) (*Snapshot, error) {
 		return nil, fmt.Errorf("%s: not a JSON object of a snapshot: %w", attempt, err)
 	}
 	if head.Kind != SnapshotKind {
-		return nil, fmt.Errorf("%s: kind is %q, want %q: such a file is written by planner explain --record", attempt, head.Kind, SnapshotKind)
+		return nil, fmt.Errorf("%s: kind is %q, want %q: record a snapshot with planner explain --record",
+			attempt, head.Kind, SnapshotKind)
 	}
 	if head.APIVersion != checkup.APIVersion {
-		return nil, fmt.Errorf("%s: apiVersion is %q, but this planner reads %q: record it again with planner explain --record", attempt, head.APIVersion, checkup.APIVersion)
+		return nil, fmt.Errorf("%s: apiVersion is %q, want %q: record it again with planner explain --record",
+			attempt, head.APIVersion, checkup.APIVersion)
 	}
 	if problems := hugeQuantities(data); len(problems) > 0 {
 		return nil, fmt.Errorf("%s: %w", attempt, errors.Join(problems...))
@@ -431,13 +404,11 @@ func DecodeSnapshot(data []byte) (*Snapshot, error) {
 	return &s, nil
 }
 
-// hugeExponent matches the end of a quantity with an exponent of more digits than
-// any real one has.
+// hugeExponent matches the end of a quantity whose exponent has more digits than any real one.
 var hugeExponent = regexp.MustCompile(`[0-9.][eE][+-]?[0-9]{3,}`)
 
-// hugeQuantities tells of quantities such as 1e-999999999. They have to be found
-// before they are decoded: resource.ParseQuantity would work on each of them for
-// hours, as it spells the number out. The data are valid JSON.
+// hugeQuantities returns an error for each quantity such as 1e-999999999. They must be found before they are decoded:
+// resource.ParseQuantity writes the number out and would take hours. The data must be valid JSON.
 func hugeQuantities(data []byte) []error {
 	if !hugeExponent.Match(data) && !bytes.Contains(data, []byte(`\u`)) {
 		return nil
@@ -445,7 +416,7 @@ func hugeQuantities(data []byte) []error {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
 	var problems []error
-	// value reads one value. It sees what is there twice, too.
+	// value reads one value. It also visits duplicate fields.
 	var value func(path []string)
 	value = func(path []string) {
 		token, err := decoder.Token()
@@ -461,7 +432,7 @@ func hugeQuantities(data []byte) []error {
 				}
 				value(append(path, fmt.Sprint(key)))
 			}
-			_, _ = decoder.Token() // the brace, as the data are valid
+			_, _ = decoder.Token() // the closing brace: the data are valid
 		case json.Delim('['):
 			for decoder.More() {
 				value(append(path, "[]"))
@@ -470,7 +441,7 @@ func hugeQuantities(data []byte) []error {
 		default:
 			ofNode := len(path) == 4 && path[0] == "nodes" && (path[2] == "allocatable" || path[2] == "requested")
 			if text := fmt.Sprint(token); ofNode && hugeExponent.MatchString(text) {
-				problems = append(problems, fmt.Errorf("nodes.%s.%s: %s is no quantity that a node could have", path[2], path[3], text))
+				problems = append(problems, fmt.Errorf("nodes.%s.%s: %s: exponent is out of range", path[2], path[3], text))
 			}
 		}
 	}
@@ -478,7 +449,7 @@ func hugeQuantities(data []byte) []error {
 	return problems
 }
 
-// problems returns what makes the snapshot unusable.
+// problems returns all invalid values of the snapshot.
 func (s *Snapshot) problems() []error {
 	var problems []error
 	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
@@ -486,20 +457,20 @@ func (s *Snapshot) problems() []error {
 		switch status {
 		case corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown:
 		default:
-			add("%s: %q is none of True, False, Unknown", at, status)
+			add("%s: %q is not one of True, False, Unknown", at, status)
 		}
 	}
 	port := func(at string, port int) {
 		if port < 1 || port > 65535 {
-			add("%s: %d is no port", at, port)
+			add("%s: %d is not a port: want 1 to 65535", at, port)
 		}
 	}
-	// unique tells of names that are missing or there twice.
+	// unique reports missing and duplicate names.
 	unique := func(list string, i int, name string, seen map[string]int) {
 		if first, ok := seen[name]; name == "" {
 			add("%s[%d].name: missing", list, i)
 		} else if ok {
-			add("%s[%d].name: %q is already the name of %s[%d]", list, i, name, list[strings.LastIndex(list, ".")+1:], first)
+			add("%s[%d].name: %q: duplicate of %s[%d]", list, i, name, list[strings.LastIndex(list, ".")+1:], first)
 		} else {
 			seen[name] = i
 		}
@@ -511,17 +482,17 @@ func (s *Snapshot) problems() []error {
 	}
 	onNode := func(at, node string) {
 		if _, ok := nodes[node]; node != "" && !ok {
-			add("%s.node: no node is named %q", at, node)
+			add("%s.node: node %q does not exist", at, node)
 		}
 	}
 	if s.Platform != "" && !slices.Contains(Platforms, s.Platform) {
-		add("platform: %q is none of %q", s.Platform, Platforms)
+		add("platform: %q is not one of %q", s.Platform, Platforms)
 	}
 	selections := map[[2]string]int{}
 	for i, sel := range s.Selections {
 		key := [2]string{sel.Namespace, sel.Selector}
 		if first, ok := selections[key]; ok {
-			add("selections[%d]: the same namespace and selector as selections[%d]", i, first)
+			add("selections[%d]: namespace and selector: duplicate of selections[%d]", i, first)
 		}
 		selections[key] = i
 		pods := map[string]int{}
@@ -551,7 +522,7 @@ func (s *Snapshot) problems() []error {
 			port(at+".port", e.Port)
 			onNode(at, e.Node)
 			if family, ok := FamilyOf(e.Address); !ok || family != e.Family {
-				add("%s.address: %q is no address of the family %q", at, e.Address, e.Family)
+				add("%s.address: %q is not an address of the family %q", at, e.Address, e.Family)
 			}
 		}
 	}
@@ -572,11 +543,13 @@ func (s *Snapshot) problems() []error {
 			add("%s.host: missing", at)
 		}
 		if !slices.Contains(Sides, b.Side) {
-			add("%s.side: %q is none of %q", at, b.Side, Sides)
+			add("%s.side: %q is not one of %q", at, b.Side, Sides)
 		}
 	}
-	if s.NetworkConfig != nil && s.NetworkConfig.Diagnostics != nil && !slices.Contains(checkup.DiagnosticsModes, s.NetworkConfig.Diagnostics.Mode) {
-		add("networkConfig.diagnostics.mode: %q is none of %q", s.NetworkConfig.Diagnostics.Mode, checkup.DiagnosticsModes)
+	if s.NetworkConfig != nil && s.NetworkConfig.Diagnostics != nil {
+		if mode := s.NetworkConfig.Diagnostics.Mode; !slices.Contains(checkup.DiagnosticsModes, mode) {
+			add("networkConfig.diagnostics.mode: %q is not one of %q", mode, checkup.DiagnosticsModes)
+		}
 	}
 	networks := map[checkup.NetworkRef]int{}
 	for i, n := range s.Networks {
@@ -584,7 +557,7 @@ func (s *Snapshot) problems() []error {
 		if first, ok := networks[n.NetworkRef]; n.Name == "" {
 			add("%s.name: missing", at)
 		} else if ok {
-			add("%s: the same namespace and name as networks[%d]", at, first)
+			add("%s: namespace and name: duplicate of networks[%d]", at, first)
 		} else {
 			networks[n.NetworkRef] = i
 		}
@@ -596,15 +569,14 @@ func (s *Snapshot) problems() []error {
 	}
 	for i, r := range s.Rounds {
 		if r.Round < 0 {
-			add("rounds[%d].round: is %d, want 0 or more", i, r.Round)
+			add("rounds[%d].round: %d: want 0 or more", i, r.Round)
 		}
 	}
 	return problems
 }
 
-// Normalize puts the snapshot's slices in their order. A pod that is on a node
-// that is not there, as it came or went between two lists, is from then on on no
-// node.
+// Normalize sorts the snapshot's slices. It clears the node of pods whose node is not in the snapshot, which happens if
+// the node was created or deleted between two lists.
 func (s *Snapshot) Normalize() {
 	slices.SortFunc(s.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	known := map[string]bool{}
@@ -641,7 +613,8 @@ func (s *Snapshot) Normalize() {
 			forget(&service.Endpoints[i].Node)
 		}
 		slices.SortFunc(service.Endpoints, func(a, b ServiceEndpoint) int {
-			return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.PortName, b.PortName), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Node, b.Node))
+			return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port),
+				cmp.Compare(a.PortName, b.PortName), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Node, b.Node))
 		})
 	}
 	slices.SortFunc(s.APIServices, func(a, b APIService) int { return cmp.Compare(a.Name, b.Name) })

@@ -18,14 +18,14 @@ func TestDecodeSnapshot(t *testing.T) {
 		{"nothing", ``, `read snapshot: not a JSON object of a snapshot: unexpected end of JSON input`},
 		{"not JSON", `nodes: []`, `read snapshot: not a JSON object of a snapshot: invalid character 'o' in literal null (expecting 'u')`},
 		{"not an object", `[]`, `read snapshot: not a JSON object of a snapshot: json: cannot unmarshal array into Go value of type struct { APIVersion string "json:\"apiVersion\""; Kind string "json:\"kind\"" }`},
-		{"another kind", `{"apiVersion": "v1", "kind": "NodeList"}`, `read snapshot: kind is "NodeList", want "Snapshot": such a file is written by planner explain --record`},
-		{"another version", `{"apiVersion": "checkplan.dev/v2", "kind": "Snapshot", "zones": []}`, `read snapshot: apiVersion is "checkplan.dev/v2", but this planner reads "checkplan.dev/v1alpha1": record it again with planner explain --record`},
+		{"another kind", `{"apiVersion": "v1", "kind": "NodeList"}`, `read snapshot: kind is "NodeList", want "Snapshot": record a snapshot with planner explain --record`},
+		{"another version", `{"apiVersion": "checkplan.dev/v2", "kind": "Snapshot", "zones": []}`, `read snapshot: apiVersion is "checkplan.dev/v2", want "checkplan.dev/v1alpha1": record it again with planner explain --record`},
 		{"a wrong type", `{` + head + `, "nodes": {}}`, `read snapshot: json: cannot unmarshal object into Go struct field Snapshot.nodes of type []cluster.Node`},
-		{"something behind it", `{` + head + `} {}`, `read snapshot: not a JSON object of a snapshot: invalid character '{' after top-level value`},
-		{"quantities that take hours to read", `{` + head + `, "nodes": [{"name": "a", "ready": "True", "labels": {"commit": "12e34567"}, "allocatable": {"cpu": "1e-999999999", "pods": "110"}, "requested": {"memory": 1e999999999, "cpu": "1e3"}}],
-			"nodes": [{"name": "b", "ready": "True", "requested": {"cpu": "1\u0065-999999999"}}]}`, `read snapshot: nodes.allocatable.cpu: 1e-999999999 is no quantity that a node could have
-nodes.requested.memory: 1e999999999 is no quantity that a node could have
-nodes.requested.cpu: 1e-999999999 is no quantity that a node could have`},
+		{"trailing data", `{` + head + `} {}`, `read snapshot: not a JSON object of a snapshot: invalid character '{' after top-level value`},
+		{"quantities that take hours to parse", `{` + head + `, "nodes": [{"name": "a", "ready": "True", "labels": {"commit": "12e34567"}, "allocatable": {"cpu": "1e-999999999", "pods": "110"}, "requested": {"memory": 1e999999999, "cpu": "1e3"}}],
+			"nodes": [{"name": "b", "ready": "True", "requested": {"cpu": "1\u0065-999999999"}}]}`, `read snapshot: nodes.allocatable.cpu: 1e-999999999: exponent is out of range
+nodes.requested.memory: 1e999999999: exponent is out of range
+nodes.requested.cpu: 1e-999999999: exponent is out of range`},
 		{"every problem at once", `{` + head + `, "Nodes": [], "nodes": [
 			{"name": "a", "ready": "True", "ready": "True", "memory": 3}, {"ready": "True"}, {"name": "a", "ready": "True"}, {"name": "b", "ready": "yes"}],
 			"selections": [
@@ -37,16 +37,16 @@ nodes.requested.cpu: 1e-999999999 is no quantity that a node could have`},
 duplicate field "nodes[0].ready"
 unknown field "nodes[0].memory"
 nodes[1].name: missing
-nodes[2].name: "a" is already the name of nodes[0]
-nodes[3].ready: "yes" is none of True, False, Unknown
-selections[0].pods[0].node: no node is named "z"
-selections[0].pods[1].name: "n/p" is already the name of pods[0]
+nodes[2].name: "a": duplicate of nodes[0]
+nodes[3].ready: "yes" is not one of True, False, Unknown
+selections[0].pods[0].node: node "z" does not exist
+selections[0].pods[1].name: "n/p": duplicate of pods[0]
 selections[0].pods[2].name: missing
-selections[1]: the same namespace and selector as selections[0]
+selections[1]: namespace and selector: duplicate of selections[0]
 networks[2].name: missing
-networks[3]: the same namespace and name as networks[0]
+networks[3]: namespace and name: duplicate of networks[0]
 ranges[1]: missing
-rounds[0].round: is -1, want 0 or more`},
+rounds[0].round: -1: want 0 or more`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -58,7 +58,7 @@ rounds[0].round: is -1, want 0 or more`},
 	}
 }
 
-// TestSnapshotRoundTrip: the recorded file in testdata is what is written again.
+// TestSnapshotRoundTrip: decoding and encoding the file in testdata gives the same bytes.
 func TestSnapshotRoundTrip(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("testdata", "snapshot.json"))
 	if err != nil {
@@ -73,12 +73,11 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(data), string(again)); diff != "" {
-		t.Errorf("written again (-file +written):\n%s", diff)
+		t.Errorf("encoded again (-file +encoded):\n%s", diff)
 	}
 }
 
-// FuzzDecodeSnapshot: no input panics, and what is accepted is
-// written and read again as it is.
+// FuzzDecodeSnapshot: no input panics, and an accepted snapshot survives encoding and decoding.
 func FuzzDecodeSnapshot(f *testing.F) {
 	data, err := os.ReadFile(filepath.Join("testdata", "snapshot.json"))
 	if err != nil {
@@ -95,15 +94,15 @@ func FuzzDecodeSnapshot(f *testing.F) {
 		}
 		first, err := EncodeSnapshot(s)
 		if err != nil {
-			t.Fatalf("accepted, but cannot be written: %v", err)
+			t.Fatalf("accepted, but cannot be encoded: %v", err)
 		}
 		again, err := DecodeSnapshot(first)
 		if err != nil {
-			t.Fatalf("accepted and written, but not accepted again: %v", err)
+			t.Fatalf("accepted and encoded, but cannot be decoded: %v", err)
 		}
 		second, err := EncodeSnapshot(again)
 		if err != nil || !bytes.Equal(first, second) {
-			t.Fatalf("written twice, not the same (%v):\n%s\n%s", err, first, second)
+			t.Fatalf("encoded twice with different bytes (%v):\n%s\n%s", err, first, second)
 		}
 	})
 }

@@ -27,33 +27,34 @@ var (
 	networks  = schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"}
 )
 
-// networkResource is the annotation by which a NetworkAttachmentDefinition says
-// which resource its pods need (Network Plumbing Working Group, Multi-Network
-// Specification, section 3.3).
+// networkResource is the annotation of a NetworkAttachmentDefinition that names the resource its pods need (Network
+// Plumbing Working Group, Multi-Network Specification, section 3.3).
 const networkResource = "k8s.v1.cni.cncf.io/resourceName"
 
-// served returns the resources of an API; none if the cluster does not have it.
-// Every authenticated user may ask that (ClusterRole system:discovery).
+// served returns the resources of an API; false if the cluster does not serve it. Every authenticated user may read that
+// (ClusterRole system:discovery).
 func (r Reader) served(api schema.GroupVersion) ([]metav1.APIResource, bool, error) {
 	list, err := r.Kubernetes.Discovery().ServerResourcesForGroupVersion(api.String())
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, false, nil
 	case err != nil:
-		return nil, false, fmt.Errorf("ask whether the cluster has the API %s: %w", api, err)
+		return nil, false, fmt.Errorf("discover the API %s: %w", api, err)
 	}
 	return list.APIResources, true, nil
 }
 
-// KubeVirt reads what the cluster tells of its KubeVirt. It needs the verb list
-// on kubevirts in every namespace, which KubeVirt gives to every authenticated
-// user (ClusterRole kubevirt.io:default); where it is missing, the answer says so.
+// KubeVirt reads the state of the cluster's KubeVirt. It needs the verb list on kubevirts in every namespace, which
+// KubeVirt grants to every authenticated user (ClusterRole kubevirt.io:default). If the right is missing, the result's
+// Unread names it.
 func (r Reader) KubeVirt(ctx context.Context) (*KubeVirt, error) {
 	resources, has, err := r.served(kubeVirts.GroupVersion())
 	if err != nil || !has {
 		return &KubeVirt{}, err
 	}
-	k := &KubeVirt{Served: slices.ContainsFunc(resources, func(a metav1.APIResource) bool { return a.Name == "virtualmachineinstances" })}
+	k := &KubeVirt{Served: slices.ContainsFunc(resources, func(a metav1.APIResource) bool {
+		return a.Name == "virtualmachineinstances"
+	})}
 	if r.Dynamic == nil {
 		return nil, errors.New("list kubevirts: no dynamic client")
 	}
@@ -65,10 +66,10 @@ func (r Reader) KubeVirt(ctx context.Context) (*KubeVirt, error) {
 	case err != nil:
 		return nil, fmt.Errorf("list kubevirts: %w", err)
 	case len(list.Items) == 0:
-		k.Message = "its operator is there, but no KubeVirt object, which says what to install"
+		k.Message = "its operator is installed, but there is no KubeVirt object: create one"
 		return k, nil
 	}
-	// KubeVirt itself refuses a second one.
+	// KubeVirt itself rejects a second object.
 	slices.SortFunc(list.Items, func(a, b unstructured.Unstructured) int {
 		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 	})
@@ -76,8 +77,7 @@ func (r Reader) KubeVirt(ctx context.Context) (*KubeVirt, error) {
 	return k, nil
 }
 
-// fill takes from the object what the snapshot has. A field of another type than
-// kubevirt.io/v1 gives it counts as one that is not there.
+// fill copies from the object the fields of the snapshot. A field of a wrong type counts as missing.
 func (k *KubeVirt) fill(o unstructured.Unstructured) {
 	k.Object = o.GetNamespace() + "/" + o.GetName()
 	k.Version, _, _ = unstructured.NestedString(o.Object, "status", "observedKubeVirtVersion")
@@ -95,7 +95,8 @@ func (k *KubeVirt) fill(o unstructured.Unstructured) {
 		case kind == "Available" && status == "True":
 			available = true
 		case good != "" && status != good:
-			troubles = append(troubles, strings.TrimRight(fmt.Sprintf("%s is %s: %s: %s", kind, status, text("reason"), text("message")), ": "))
+			trouble := fmt.Sprintf("%s is %s: %s: %s", kind, status, text("reason"), text("message"))
+			troubles = append(troubles, strings.TrimRight(trouble, ": "))
 		}
 	}
 	switch k.Ready = k.Phase == "Deployed" && available && o.GetDeletionTimestamp() == nil; {
@@ -105,18 +106,18 @@ func (k *KubeVirt) fill(o unstructured.Unstructured) {
 	case len(troubles) > 0:
 		k.Message = strings.Join(troubles, "; ")
 	case !available:
-		k.Message = "it does not tell that it is available"
+		k.Message = "it does not report that it is available"
 	}
 }
 
-// MultusServed reports whether the cluster has the API of secondary networks.
+// MultusServed reports whether the cluster serves the API of secondary networks.
 func (r Reader) MultusServed() (bool, error) {
 	_, has, err := r.served(networks.GroupVersion())
 	return has, err
 }
 
-// Network reads a NetworkAttachmentDefinition (without a namespace: of the run's).
-// It needs the verb get on it. One that is not there, or not to be seen, says so.
+// Network reads a NetworkAttachmentDefinition; an empty namespace is the run's. It needs the verb get on the object. If
+// the object does not exist or may not be read, the result's Unread says so.
 func (r Reader) Network(ctx context.Context, ref checkup.NetworkRef) (Network, error) {
 	n := Network{NetworkRef: ref}
 	namespace := cmp.Or(ref.Namespace, r.Namespace)
@@ -127,7 +128,7 @@ func (r Reader) Network(ctx context.Context, ref checkup.NetworkRef) (Network, e
 	o, err := r.Dynamic.Resource(networks).Namespace(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		n.Unread = fmt.Sprintf("there is no NetworkAttachmentDefinition %s in namespace %s", ref.Name, namespace)
+		n.Unread = fmt.Sprintf("NetworkAttachmentDefinition %s does not exist in namespace %s", ref.Name, namespace)
 		return n, nil
 	case apierrors.IsForbidden(err):
 		n.Unread = MissingRight(err, attempt, "get", networks.GroupResource().String(), namespace).Error()
@@ -142,11 +143,9 @@ func (r Reader) Network(ctx context.Context, ref checkup.NetworkRef) (Network, e
 	return n, nil
 }
 
-// AddressRanges tells which ranges pods, Services and API servers have their
-// addresses of, by what can be asked without a right of its own: the API server's
-// address, which inside of the cluster is a Service's, and the pods of the run's
-// namespace with their nodes' addresses; and, where there is the right, the
-// Service default/kubernetes.
+// AddressRanges returns the address ranges of pods, Services and API servers. It uses what needs no additional right:
+// the API server's address, which inside the cluster is a Service's, and the addresses of the pods of the run's
+// namespace and of their nodes. With the right to read it, it also uses the Service default/kubernetes.
 func (r Reader) AddressRanges(ctx context.Context) ([]netip.Prefix, error) {
 	var ranges []netip.Prefix
 	add := func(address string) {
@@ -187,16 +186,15 @@ func (r Reader) AddressRanges(ctx context.Context) ([]netip.Prefix, error) {
 	return ranges, nil
 }
 
-// The prefix lengths of RangeOf: Kubernetes takes no wider range for IPv4
-// Services, and an IPv6 site is a /48 (RFC 6177).
+// The prefix lengths of RangeOf: Kubernetes accepts no wider range for IPv4 Services, and an IPv6 site is a /48 (RFC
+// 6177).
 const (
 	widestIPv4 = 12
 	widestIPv6 = 48
 )
 
-// RangeOf tells the range that an address, or a part of a range, is of: itself,
-// but a /12 or, of IPv6, a /48 at the least, as nothing tells where it ends. It
-// reports false for what is neither.
+// RangeOf returns the range that an address or CIDR belongs to: the CIDR itself, widened to at least a /12 (IPv4) or a
+// /48 (IPv6), because the real end of the range is unknown. It returns false if the text is neither.
 func RangeOf(s string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {

@@ -29,9 +29,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// virtualReader reads a cluster with these APIs ("kubevirt.io/v1 kubevirts
-// virtualmachineinstances") and objects, in YAML, which answers these requests
-// ("list kubevirts") with errors.
+// virtualReader reads a cluster with these APIs ("kubevirt.io/v1 kubevirts virtualmachineinstances") and these objects
+// in YAML. The requests in failing ("list kubevirts") return errors.
 func virtualReader(t *testing.T, apis []string, failing map[string]error, objects ...string) Reader {
 	t.Helper()
 	client := fake.NewClientset()
@@ -67,8 +66,7 @@ func refused(r schema.GroupVersionResource, name string) error {
 	return apierrors.NewForbidden(r.GroupResource(), name, errors.New("user cannot"))
 }
 
-// TestKubeVirt tells apart what is not installed, what is not ready, and what
-// there is no right to look at.
+// TestKubeVirt distinguishes not installed, not ready, and forbidden to read.
 func TestKubeVirt(t *testing.T) {
 	const api = "kubevirt.io/v1 kubevirts virtualmachineinstances"
 	object := func(status string) string {
@@ -103,7 +101,7 @@ func TestKubeVirt(t *testing.T) {
 		},
 		{
 			name: "just made", apis: []string{api}, object: object(`{}`),
-			want: &KubeVirt{Served: true, Object: "kubevirt/kubevirt", Emulation: true, Message: "it does not tell that it is available"},
+			want: &KubeVirt{Served: true, Object: "kubevirt/kubevirt", Emulation: true, Message: "it does not report that it is available"},
 		},
 		{
 			name: "going", apis: []string{api},
@@ -114,7 +112,7 @@ func TestKubeVirt(t *testing.T) {
 			name: "odd types", apis: []string{api}, object: object(`{phase: 3, conditions: [x, {type: Available, status: true}]}`),
 			want: &KubeVirt{Served: true, Object: "kubevirt/kubevirt", Emulation: true, Message: "Available is"},
 		},
-		{name: "an operator alone", apis: []string{"kubevirt.io/v1 kubevirts"}, want: &KubeVirt{Message: "its operator is there, but no KubeVirt object, which says what to install"}},
+		{name: "an operator alone", apis: []string{"kubevirt.io/v1 kubevirts"}, want: &KubeVirt{Message: "its operator is installed, but there is no KubeVirt object: create one"}},
 		{
 			name: "no right", apis: []string{api}, failing: map[string]error{"list kubevirts": refused(kubeVirts, "")},
 			want: &KubeVirt{Served: true, Unread: `list kubevirts: missing the verb list on kubevirts.kubevirt.io in the whole cluster (a ClusterRole): kubevirts.kubevirt.io is forbidden: user cannot`},
@@ -142,11 +140,11 @@ func TestKubeVirt(t *testing.T) {
 	r.Kubernetes.(*fake.Clientset).PrependReactor("get", "resource", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, errors.New("connection refused")
 	})
-	if _, err := r.KubeVirt(t.Context()); fmt.Sprint(err) != "ask whether the cluster has the API kubevirt.io/v1: connection refused" {
-		t.Errorf("no discovery: %v", err)
+	if _, err := r.KubeVirt(t.Context()); fmt.Sprint(err) != "discover the API kubevirt.io/v1: connection refused" {
+		t.Errorf("no discovery: got error %v", err)
 	}
-	if _, err := r.MultusServed(); fmt.Sprint(err) != "ask whether the cluster has the API k8s.cni.cncf.io/v1: connection refused" {
-		t.Errorf("no discovery: %v", err)
+	if _, err := r.MultusServed(); fmt.Sprint(err) != "discover the API k8s.cni.cncf.io/v1: connection refused" {
+		t.Errorf("no discovery: got error %v", err)
 	}
 }
 
@@ -167,12 +165,12 @@ func TestNetwork(t *testing.T) {
 		want    Network
 		err     string
 	}{
-		{"there", object(`{config: '{"type": "bridge"}'}`), ref, nil, Network{Config: `{"type": "bridge"}`, Resource: marker}, ""},
-		{"of the run's namespace", strings.Replace(object(`{config: x}`), "default", "checks", 1), checkup.NetworkRef{Name: "br10"}, nil, Network{Config: "x", Resource: marker}, ""},
+		{"exists", object(`{config: '{"type": "bridge"}'}`), ref, nil, Network{Config: `{"type": "bridge"}`, Resource: marker}, ""},
+		{"exists in the run's namespace", strings.Replace(object(`{config: x}`), "default", "checks", 1), checkup.NetworkRef{Name: "br10"}, nil, Network{Config: "x", Resource: marker}, ""},
 		{"without a config", object(`{}`), ref, nil, Network{Resource: marker}, ""},
-		{"with a config that is no text", object(`{config: {type: bridge}}`), ref, nil, Network{Resource: marker, Unread: "read NetworkAttachmentDefinition default/br10: .spec.config accessor error: map[type:bridge] is of the type map[string]interface {}, expected string"}, ""},
-		{"not there", object(`{}`), checkup.NetworkRef{Namespace: "shop", Name: "br10"}, nil, Network{Unread: "there is no NetworkAttachmentDefinition br10 in namespace shop"}, ""},
-		{"not there in the run's namespace", object(`{}`), checkup.NetworkRef{Name: "br20"}, nil, Network{Unread: "there is no NetworkAttachmentDefinition br20 in namespace checks"}, ""},
+		{"with a config that is not a string", object(`{config: {type: bridge}}`), ref, nil, Network{Resource: marker, Unread: "read NetworkAttachmentDefinition default/br10: .spec.config accessor error: map[type:bridge] is of the type map[string]interface {}, expected string"}, ""},
+		{"does not exist", object(`{}`), checkup.NetworkRef{Namespace: "shop", Name: "br10"}, nil, Network{Unread: "NetworkAttachmentDefinition br10 does not exist in namespace shop"}, ""},
+		{"does not exist in the run's namespace", object(`{}`), checkup.NetworkRef{Name: "br20"}, nil, Network{Unread: "NetworkAttachmentDefinition br20 does not exist in namespace checks"}, ""},
 		{
 			"no right", object(`{}`), ref, failing(refused(networks, "br10")),
 			Network{Unread: `read NetworkAttachmentDefinition default/br10: missing the verb get on network-attachment-definitions.k8s.cni.cncf.io in namespace default (a Role): network-attachment-definitions.k8s.cni.cncf.io "br10" is forbidden: user cannot`}, "",
@@ -196,13 +194,13 @@ func TestNetwork(t *testing.T) {
 			apis = []string{"k8s.cni.cncf.io/v1 network-attachment-definitions"}
 		}
 		if got, err := virtualReader(t, apis, nil).MultusServed(); err != nil || got != has {
-			t.Errorf("Multus is served: %v (%v), want %v", got, err, has)
+			t.Errorf("Multus is served: got %v (%v), want %v", got, err, has)
 		}
 	}
 }
 
-// TestAddressRanges: what can be told without any right but to list the pods of
-// the run's namespace, and with more.
+// TestAddressRanges: the ranges that are known with only the right to list the pods of the run's namespace, with more
+// rights, and without.
 func TestAddressRanges(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "checks", Name: "setup"}, Status: corev1.PodStatus{
 		PodIPs: []corev1.PodIP{{IP: "10.244.3.7"}, {IP: "fd00:10:244::7"}}, HostIP: "192.168.7.3", HostIPs: []corev1.HostIP{{IP: "192.168.7.3"}},
@@ -231,12 +229,11 @@ func TestAddressRanges(t *testing.T) {
 	ranges()
 	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("timeout") })
 	if _, err := r.AddressRanges(t.Context()); fmt.Sprint(err) != "list the pods of namespace checks: timeout" {
-		t.Errorf("no answer: %v", err)
+		t.Errorf("no answer: got error %v", err)
 	}
 }
 
-// withHost has the REST client of a real clientset, so that where the API server
-// is can be told.
+// withHost has the REST client of a real clientset, because a fake one has no address of the API server.
 type withHost struct {
 	*fake.Clientset
 	real kubernetes.Interface
@@ -252,7 +249,7 @@ func texts(ranges []netip.Prefix) []string {
 	return all
 }
 
-func TestAddressRangesTellTheAPIServer(t *testing.T) {
+func TestAddressRangesIncludeAPIServer(t *testing.T) {
 	for host, want := range map[string]string{"https://10.96.0.1:443": "10.96.0.0/12", "https://[fd00:10:96::1]:443": "fd00:10:96::/48", "https://api.example.com": "", "https://127.0.0.1:6443": ""} {
 		client, err := kubernetes.NewForConfig(&rest.Config{Host: host})
 		if err != nil {
@@ -261,7 +258,7 @@ func TestAddressRangesTellTheAPIServer(t *testing.T) {
 		r := Reader{Kubernetes: withHost{fake.NewClientset(), client}, Namespace: "checks"}
 		got, err := r.AddressRanges(t.Context())
 		if err != nil || strings.Join(texts(got), " ") != want {
-			t.Errorf("%s: %v (%v), want %q", host, got, err, want)
+			t.Errorf("%s: got %v (%v), want %q", host, got, err, want)
 		}
 	}
 }
@@ -273,7 +270,7 @@ func TestRangeOf(t *testing.T) {
 	} {
 		p, ok := RangeOf(s)
 		if ok != (want != "") || ok && p.String() != want {
-			t.Errorf("%q: %v %v, want %q", s, p, ok, want)
+			t.Errorf("%q: got %v %v, want %q", s, p, ok, want)
 		}
 	}
 }
@@ -282,10 +279,10 @@ func TestNodesUnseen(t *testing.T) {
 	s := &Snapshot{}
 	s.AddUnseen("other", errors.New("x"))
 	if s.NodesUnseen() {
-		t.Error("nodes that were looked at are unseen")
+		t.Error("got nodes unseen, want seen")
 	}
 	s.AddUnseen(Nodes, errors.New("x"))
 	if !s.NodesUnseen() {
-		t.Error("nodes that were not looked at are seen")
+		t.Error("got nodes seen, want unseen")
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/cost"
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
@@ -114,7 +115,7 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 
 	e.warnOfSample(mesh.Sample, sampled, w, perAssignment)
 	e.warnOfNodes(w, s)
-	if expected := w.Cost(p, "").ExpectedProbe; expected > w.AgentDeadline() {
+	if expected := cost.ExpectedProbe(w); expected > w.AgentDeadline() {
 		e.warn(ProbeTooLong, "probing takes about %v, but agents have %v of timeouts.probe (%v): what is not measured by then is unmeasured; raise it or limits.packetsPerSecond, or measure less",
 			time.Duration(expected).Round(time.Second), w.AgentDeadline(), w.Timeouts.Probe)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/cost"
 )
 
 // meshPlan is a plan with one podMesh check, "mesh", as a loaded plan is: with
@@ -401,7 +402,7 @@ func TestExpandWorksheet(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "worksheet.json", append(got, '\n'))
-	cost, err := json.MarshalIndent(w.Cost(p, "registry.example/agent:v1"), "", "  ")
+	cost, err := json.MarshalIndent(cost.Of(w, p, "registry.example/agent:v1"), "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,9 +12,8 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Affinity reads the JSON of a NodeAffinity, and reports every part of what it
-// requires that Kubernetes would refuse. Nothing, and null, are no affinity: nil.
-// The path is where a plan has it.
+// Affinity decodes the JSON of a NodeAffinity. The error lists every required term that Kubernetes would reject.
+// It returns nil for empty data and for null. The path is the field's path in the plan.
 func Affinity(data json.RawMessage, at *field.Path) (*corev1.NodeAffinity, error) {
 	if len(data) == 0 {
 		return nil, nil
@@ -31,7 +30,8 @@ func Affinity(data json.RawMessage, at *field.Path) (*corev1.NodeAffinity, error
 		return affinity, nil
 	}
 	required := at.Child("requiredDuringSchedulingIgnoredDuringExecution")
-	if _, err := nodeaffinity.NewNodeSelector(affinity.RequiredDuringSchedulingIgnoredDuringExecution, field.WithPath(required)); err != nil {
+	terms := affinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if _, err := nodeaffinity.NewNodeSelector(terms, field.WithPath(required)); err != nil {
 		return nil, err
 	}
 	return affinity, nil

@@ -17,19 +17,19 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// contradictions says why no node is eligible. reasons are those of each node,
-// of which none has none. A set of up to three demands is told if no node meets
-// all of them, and some node meets all but any one of them.
+// contradictions explains why no node is eligible. reasons holds the reasons of each node; every node has at least
+// one. It reports each minimal set of up to three demands that no node meets: for each demand of the set, some node
+// meets all the others.
 func (d *Demands) contradictions(nodes []cluster.Node, reasons [][]Reason) []string {
 	if len(nodes) == 0 {
 		return nil
 	}
 	var lines []string
-	told := map[uint64]bool{}
+	reported := map[uint64]bool{}
 	for i, a := range d.all {
 		for j, b := range d.all[i+1:] {
 			if exclude(a.label, b.label) {
-				told[bitOf(i)|bitOf(i+1+j)] = true
+				reported[bitOf(i)|bitOf(i+1+j)] = true
 				lines = append(lines, fmt.Sprintf("a node that %s never %s", a.met, b.met))
 			}
 		}
@@ -74,10 +74,10 @@ func (d *Demands) contradictions(nodes []cluster.Node, reasons [][]Reason) []str
 		}
 	}
 	if len(found) == 0 {
-		lines = append(lines, "each three of the demands are met by some node, but no node meets all of them")
+		lines = append(lines, "any three of the demands are met by some node, but no node meets all demands")
 	}
 	for _, set := range found {
-		if told[set] {
+		if reported[set] {
 			continue
 		}
 		lines = append(lines, d.line(set, nodes, missed, reasons))
@@ -89,8 +89,7 @@ func (d *Demands) contradictions(nodes []cluster.Node, reasons [][]Reason) []str
 	return lines
 }
 
-// line says that no node meets all demands of a set: the one that says the most
-// last.
+// line states that no node meets all demands of a set. The most informative demand comes last.
 func (d *Demands) line(set uint64, nodes []cluster.Node, missed []uint64, reasons [][]Reason) string {
 	rank := func(bit uint64) int {
 		switch x := d.of(bit); {
@@ -127,10 +126,10 @@ func (d *Demands) line(set uint64, nodes []cluster.Node, missed []uint64, reason
 	return line
 }
 
-// of returns the demand of a bit; of several that share one, the first.
+// of returns the demand of a bit: the first one, if several share the bit.
 func (d *Demands) of(bit uint64) demand { return d.all[bits.TrailingZeros64(bit)] }
 
-// hint says what the nodes that meet the others have instead of the last demand.
+// hint describes what the nodes that meet the other demands have instead of the last one; empty if nothing is known.
 func (d *Demands) hint(last, others uint64, nodes []cluster.Node, missed []uint64, reasons [][]Reason) string {
 	x := d.of(last)
 	seen := map[string]bool{}
@@ -162,7 +161,7 @@ func (d *Demands) hint(last, others uint64, nodes []cluster.Node, missed []uint6
 	}
 	switch {
 	case x.request != "":
-		return fmt.Sprintf("the largest has %s in all", amountText(x.request, largest))
+		return fmt.Sprintf("the largest has %s in total", amountText(x.request, largest))
 	case len(values) == 0:
 		return ""
 	case x.label != nil:
@@ -180,15 +179,16 @@ func exclude(a, b *corev1.NodeSelectorRequirement) bool {
 		a, b = b, a
 	}
 	meets := func(r *corev1.NodeSelectorRequirement, labels map[string]string) bool {
-		selector := nodeaffinity.NewLazyErrorNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{*r}}}})
+		term := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{*r}}
+		selector := nodeaffinity.NewLazyErrorNodeSelector(
+			&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}})
 		ok, err := selector.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}})
-		return ok || err != nil // what is no requirement excludes nothing
+		return ok || err != nil // an invalid requirement excludes nothing
 	}
 	if a.Operator == corev1.NodeSelectorOpIn {
 		return len(a.Values) > 0 && !slices.ContainsFunc(a.Values, func(value string) bool { return meets(b, map[string]string{b.Key: value}) })
 	}
-	// Of the other operators, only those for which a label must be there exclude
-	// the one for which it must not.
+	// Without In, only DoesNotExist excludes another demand: one that requires the label.
 	absent := func(r *corev1.NodeSelectorRequirement) bool { return r.Operator == corev1.NodeSelectorOpDoesNotExist }
 	demanded := func(r *corev1.NodeSelectorRequirement) bool { return !meets(r, nil) }
 	return absent(a) && demanded(b) || absent(b) && demanded(a)

@@ -18,7 +18,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Names of the scheduler's plugins, as checkup.NodeReason.Predicate has them
+// Names of the scheduler's plugins, the values of checkup.NodeReason.Predicate
 // (pkg/scheduler/framework/plugins/names in Kubernetes).
 const (
 	NodeUnschedulable = "NodeUnschedulable"
@@ -30,40 +30,41 @@ const (
 	PodTopologySpread = "PodTopologySpread"
 )
 
-// Predicates lists them in the order in which the scheduler's default profile
-// asks them.
-var Predicates = []string{NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, PodTopologySpread}
+// Predicates lists them in the order in which the scheduler's default profile evaluates them.
+var Predicates = []string{
+	NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, PodTopologySpread,
+}
 
-// What kube-scheduler 1.35 says, by the constants ErrReason... of its plugins
-// (pkg/scheduler/framework/plugins) unless told otherwise.
+// Messages of kube-scheduler 1.35: the constants ErrReason... of its plugins (pkg/scheduler/framework/plugins), unless
+// a comment names another source.
 const (
 	saysUnschedulable = "node(s) were unschedulable"
 	saysNodeName      = "node(s) didn't match the requested node name"
 	saysTaint         = "node(s) had untolerated taint(s)" // tainttoleration, Filter
 	saysAffinity      = "node(s) didn't match Pod's node affinity/selector"
-	saysPinned        = "node(s) didn't satisfy plugin(s) [NodeAffinity]" // schedule_one.go: nodes that an affinity by name rules out at once
-	saysConflict      = "pod affinity terms conflict"
-	saysPorts         = "node(s) didn't have free ports for the requested pod ports"
-	saysPods          = "Too many pods"   // noderesources, fitsRequest
-	saysInsufficient  = "Insufficient %s" // noderesources, fitsRequest
-	saysTopologyKey   = "node(s) didn't match pod topology spread constraints (missing required label)"
+	// schedule_one.go: nodes that NodeAffinity's PreFilter excludes, because the affinity names others
+	saysPinned       = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
+	saysConflict     = "pod affinity terms conflict"
+	saysPorts        = "node(s) didn't have free ports for the requested pod ports"
+	saysPods         = "Too many pods"   // noderesources, fitsRequest
+	saysInsufficient = "Insufficient %s" // noderesources, fitsRequest
+	saysTopologyKey  = "node(s) didn't match pod topology spread constraints (missing required label)"
 )
 
 // Reason is why a node does not take a pod.
 type Reason struct {
 	checkup.NodeReason
-	// Key is what it is about: of NodeAffinity the key of the nodeSelector, or
-	// empty for the affinity; of TaintToleration the taint; of NodePorts the port;
-	// of NodeResourcesFit the resource; of PodTopologySpread the topology key.
+	// Key is, for NodeAffinity, the key of the nodeSelector, or empty for the affinity; for TaintToleration the
+	// taint; for NodePorts the port; for NodeResourcesFit the resource; for PodTopologySpread the topology key.
 	Key string
 
-	missed uint64 // demands, by bit
-	short  int64  // how much of a resource is missing
-	want   string // how much of it is requested
+	missed uint64 // unmet demands, by bit
+	short  int64  // missing amount of a resource
+	want   string // requested amount of it
 }
 
-// Fit returns every reason why a pod would not be scheduled to a node; nil if it
-// would, as far as the snapshot tells. For many nodes, see Demands and Place.
+// Fit returns all reasons why a pod would not be scheduled to a node; nil if the snapshot contains none. For many
+// nodes, see Demands and Place.
 func Fit(pod *corev1.Pod, n *cluster.Node) []checkup.NodeReason {
 	var reasons []checkup.NodeReason
 	for _, r := range NewDemands(pod).Reasons(n) {
@@ -72,50 +73,49 @@ func Fit(pod *corev1.Pod, n *cluster.Node) []checkup.NodeReason {
 	return reasons
 }
 
-// Demands are what a pod demands of a node, worked out once for many nodes. They
-// are not safe for concurrent use.
+// Demands are the demands of a pod on a node, computed once for many nodes. They are not safe for concurrent use.
 type Demands struct {
 	all             []demand
 	nodeName        string
 	selector        []labelDemand
-	affinity        *nodeaffinity.LazyErrorNodeSelector // nil if there is none
+	affinity        *nodeaffinity.LazyErrorNodeSelector // nil without an affinity
 	terms           [][]expression
-	pinned          map[string]bool // nodes that the affinity names; nil if it leaves that open
+	pinned          map[string]bool // nodes that the affinity names; nil if it does not name nodes
 	tolerations     []corev1.Toleration
 	toleratesCordon bool
 	ports           []portDemand
 	requests        []request
 	spread          []labelDemand
-	// Demands by bit; affine is 0 where each expression of the affinity is one.
+	// Bits of demands; affine is 0 if each expression of the affinity is a demand.
 	cordon, name, taint, affine, pods uint64
 
-	// Messages that many nodes share.
+	// Reasons that many nodes share.
 	byTaint  map[tainted]Reason
 	byMisses map[string]Reason
 	scratch  corev1.Node
 }
 
-// demand is one thing that a node must meet.
+// demand is one requirement on a node.
 type demand struct {
 	predicate string
 	met       string // continues "a node that ..."
-	unmet     string // continues "every node ..."; empty where "no node" and met say it better
-	// label that it is about; nil for others.
+	unmet     string // continues "every node ..."; empty if "no node" and met are clearer
+	// label is the required label; nil for demands of other kinds.
 	label *corev1.NodeSelectorRequirement
-	// request that it is; empty for others.
+	// request is the requested resource; empty for demands of other kinds.
 	request corev1.ResourceName
 }
 
 type labelDemand struct {
 	key, value string
-	missing    Reason // there is no such label
-	other      Reason // it has another value
+	missing    Reason // the node does not have the label
+	other      Reason // the label has another value
 }
 
 type expression struct {
 	text   string
 	parsed *nodeaffinity.LazyErrorNodeSelector
-	demand uint64 // where the affinity has one term only, else 0
+	demand uint64 // 0 if the affinity has several terms
 }
 
 type portDemand struct {
@@ -135,10 +135,9 @@ type tainted struct {
 	ready      corev1.ConditionStatus
 }
 
-// NewDemands works out what a pod demands. The pod may be one that was never
-// sent to an API server: what that would fill in is filled in (requests that are
-// left out are the limits; ports of a pod in the host's network are host ports;
-// default tolerations).
+// NewDemands computes the demands of a pod. The pod need not come from an API server: the defaults that the server sets
+// are applied (missing requests are the limits; ports of a pod on the host network are host ports; default
+// tolerations).
 func NewDemands(pod *corev1.Pod) *Demands {
 	spec := defaulted(pod)
 	d := &Demands{
@@ -146,34 +145,55 @@ func NewDemands(pod *corev1.Pod) *Demands {
 		byTaint: map[tainted]Reason{}, byMisses: map[string]Reason{},
 	}
 	d.cordon = d.add(demand{predicate: NodeUnschedulable, met: "is not cordoned", unmet: "is cordoned"})
-	d.toleratesCordon = tolerates(d.tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
+	cordoned := &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
+	d.toleratesCordon = tolerates(d.tolerations, cordoned)
 	d.name = d.add(demand{predicate: NodeName, met: "has the name " + spec.NodeName})
-	d.taint = d.add(demand{predicate: TaintToleration, met: "has no taint that is not tolerated", unmet: "has a taint that is not tolerated"})
+	d.taint = d.add(demand{
+		predicate: TaintToleration, met: "has no untolerated taint", unmet: "has an untolerated taint",
+	})
 	for _, key := range slices.Sorted(maps.Keys(spec.NodeSelector)) {
 		value := spec.NodeSelector[key]
-		at := d.add(demand{predicate: NodeAffinity, met: fmt.Sprintf("has the label %s=%s", key, value), label: &corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}})
+		at := d.add(demand{
+			predicate: NodeAffinity, met: fmt.Sprintf("has the label %s=%s", key, value),
+			label: &corev1.NodeSelectorRequirement{
+				Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value},
+			},
+		})
 		says := func(format string, args ...any) Reason {
-			return Reason{NodeReason: checkup.NodeReason{Predicate: NodeAffinity, Scheduler: saysAffinity, Message: fmt.Sprintf(format, args...)}, Key: key, missed: at}
+			return Reason{NodeReason: checkup.NodeReason{
+				Predicate: NodeAffinity, Scheduler: saysAffinity, Message: fmt.Sprintf(format, args...),
+			}, Key: key, missed: at}
 		}
-		l := labelDemand{key, value, says("no label %s, want %s (nodeSelector)", key, value), says("label %s is not %s (nodeSelector)", key, value)}
+		l := labelDemand{
+			key, value, says("no label %s, want %s (nodeSelector)", key, value),
+			says("label %s is not %s (nodeSelector)", key, value),
+		}
 		if value == "" {
-			l.missing, l.other = says("no label %s (nodeSelector)", key), says("label %s is not empty (nodeSelector)", key)
+			l.missing = says("no label %s (nodeSelector)", key)
+			l.other = says("label %s is not empty (nodeSelector)", key)
 		}
 		d.selector = append(d.selector, l)
 	}
-	if a := spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-		d.require(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+	if a := spec.Affinity; a != nil && a.NodeAffinity != nil {
+		if required := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+			d.require(required)
+		}
 	}
 	for _, p := range cluster.HostPorts(spec) {
-		d.ports = append(d.ports, portDemand{p, d.add(demand{predicate: NodePorts, met: "has port " + portText(p) + " free", unmet: "has port " + portText(p) + " taken"})})
+		d.ports = append(d.ports, portDemand{p, d.add(demand{
+			predicate: NodePorts, met: "has port " + portText(p) + " free", unmet: "has port " + portText(p) + " in use",
+		})})
 	}
-	d.pods = d.add(demand{predicate: NodeResourcesFit, met: "takes one more pod", unmet: "takes no more pods"})
+	d.pods = d.add(demand{
+		predicate: NodeResourcesFit, met: "can take one more pod", unmet: "can take no more pods",
+	})
 	list := resourcehelper.PodRequests(&corev1.Pod{Spec: *spec}, resourcehelper.PodResourcesOptions{})
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		if amount := amountOf(list, name); amount > 0 && decides(name) {
 			text := amountText(name, amount)
 			d.requests = append(d.requests, request{name, amount, d.add(demand{
-				predicate: NodeResourcesFit, met: fmt.Sprintf("has %s of %s left", text, name), unmet: fmt.Sprintf("has less than %s of %s left", text, name), request: name,
+				predicate: NodeResourcesFit, met: fmt.Sprintf("has %s of %s left", text, name),
+				unmet: fmt.Sprintf("has less than %s of %s left", text, name), request: name,
 			})})
 		}
 	}
@@ -181,25 +201,31 @@ func NewDemands(pod *corev1.Pod) *Demands {
 		if c.WhenUnsatisfiable != corev1.DoNotSchedule {
 			continue
 		}
-		at := d.add(demand{predicate: PodTopologySpread, met: "has the label " + c.TopologyKey, label: &corev1.NodeSelectorRequirement{Key: c.TopologyKey, Operator: corev1.NodeSelectorOpExists}})
+		at := d.add(demand{
+			predicate: PodTopologySpread, met: "has the label " + c.TopologyKey,
+			label: &corev1.NodeSelectorRequirement{Key: c.TopologyKey, Operator: corev1.NodeSelectorOpExists},
+		})
 		d.spread = append(d.spread, labelDemand{key: c.TopologyKey, missing: Reason{
-			NodeReason: checkup.NodeReason{Predicate: PodTopologySpread, Scheduler: saysTopologyKey, Message: fmt.Sprintf("no label %s (topologySpreadConstraints)", c.TopologyKey)},
-			Key:        c.TopologyKey, missed: at,
+			NodeReason: checkup.NodeReason{
+				Predicate: PodTopologySpread, Scheduler: saysTopologyKey,
+				Message: fmt.Sprintf("no label %s (topologySpreadConstraints)", c.TopologyKey),
+			},
+			Key: c.TopologyKey, missed: at,
 		}})
 	}
 	return d
 }
 
-// add notes a demand, and returns its bit.
+// add appends a demand and returns its bit.
 func (d *Demands) add(x demand) uint64 {
 	d.all = append(d.all, x)
 	return bitOf(len(d.all) - 1)
 }
 
-// bitOf is the bit of a demand, by its index. Those beyond the 63rd share one.
+// bitOf returns the bit of a demand by its index. All demands from index 63 share one bit.
 func bitOf(index int) uint64 { return 1 << min(index, 63) }
 
-// require takes up a required node affinity.
+// require adds the demands of a required node affinity.
 func (d *Demands) require(selector *corev1.NodeSelector) {
 	d.affinity = nodeaffinity.NewLazyErrorNodeSelector(selector)
 	only := -1 // the one term that can match
@@ -210,7 +236,9 @@ func (d *Demands) require(selector *corev1.NodeSelector) {
 		only = i
 		var expressions []expression
 		add := func(r corev1.NodeSelectorRequirement, term corev1.NodeSelectorTerm) {
-			expressions = append(expressions, expression{requirementText(r), nodeaffinity.NewLazyErrorNodeSelector(&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}}), 0})
+			selector := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}}
+			expressions = append(expressions,
+				expression{requirementText(r), nodeaffinity.NewLazyErrorNodeSelector(selector), 0})
 		}
 		for _, r := range term.MatchExpressions {
 			add(r, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{r}})
@@ -234,7 +262,7 @@ func (d *Demands) require(selector *corev1.NodeSelector) {
 		d.affine = d.add(demand{predicate: NodeAffinity, met: "matches one of the affinity's terms"})
 	}
 
-	// As NodeAffinity's PreFilter does: nodes that no term names are not looked at.
+	// As NodeAffinity's PreFilter does: nodes that no term names are skipped.
 	for _, term := range selector.NodeSelectorTerms {
 		var names map[string]bool
 		for _, r := range term.MatchFields {
@@ -260,9 +288,8 @@ func (d *Demands) require(selector *corev1.NodeSelector) {
 	}
 }
 
-// Reasons returns every reason why the pod would not be scheduled to a node, in
-// the order in which the scheduler would find them; nil if there is none, as far
-// as the snapshot tells.
+// Reasons returns all reasons why the pod would not be scheduled to a node, in the order in which the scheduler would
+// find them; nil if the snapshot contains none.
 func (d *Demands) Reasons(n *cluster.Node) []Reason {
 	var reasons []Reason
 	affinity, matches := d.matches(n)
@@ -270,10 +297,14 @@ func (d *Demands) Reasons(n *cluster.Node) []Reason {
 		reasons = append(reasons, affinity)
 	}
 	if n.Unschedulable && !d.toleratesCordon {
-		reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{Predicate: NodeUnschedulable, Scheduler: saysUnschedulable, Message: "cordoned (spec.unschedulable)"}, missed: d.cordon})
+		reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{
+			Predicate: NodeUnschedulable, Scheduler: saysUnschedulable, Message: "cordoned (spec.unschedulable)",
+		}, missed: d.cordon})
 	}
 	if d.nodeName != "" && d.nodeName != n.Name {
-		reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{Predicate: NodeName, Scheduler: saysNodeName, Message: "the pod is for node " + d.nodeName}, missed: d.name})
+		reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{
+			Predicate: NodeName, Scheduler: saysNodeName, Message: "the pod requires node " + d.nodeName,
+		}, missed: d.name})
 	}
 	for i := range n.Taints {
 		if t := &n.Taints[i]; keepsAway(t) && !tolerates(d.tolerations, t) {
@@ -291,8 +322,11 @@ func (d *Demands) Reasons(n *cluster.Node) []Reason {
 		reasons = append(reasons, affinity)
 	}
 	for _, p := range d.ports {
-		if slices.ContainsFunc(n.HostPorts, func(taken cluster.HostPort) bool { return conflict(p.HostPort, taken) }) {
-			reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{Predicate: NodePorts, Scheduler: saysPorts, Message: fmt.Sprintf("host port %s is taken", portText(p.HostPort))}, Key: portText(p.HostPort), missed: p.demand})
+		if slices.ContainsFunc(n.HostPorts, func(used cluster.HostPort) bool { return conflict(p.HostPort, used) }) {
+			reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{
+				Predicate: NodePorts, Scheduler: saysPorts,
+				Message: fmt.Sprintf("host port %s is in use", portText(p.HostPort)),
+			}, Key: portText(p.HostPort), missed: p.demand})
 		}
 	}
 	reasons = d.resources(n, reasons)
@@ -304,7 +338,7 @@ func (d *Demands) Reasons(n *cluster.Node) []Reason {
 	return reasons
 }
 
-// matches reports whether a node matches the affinity, and if not, the reason.
+// matches reports whether a node matches the affinity, and the reason if it does not.
 func (d *Demands) matches(n *cluster.Node) (Reason, bool) {
 	if d.affinity == nil {
 		return Reason{}, true
@@ -336,13 +370,16 @@ func (d *Demands) matches(n *cluster.Node) (Reason, bool) {
 	key := says + string(missed)
 	r, ok := d.byMisses[key]
 	if !ok {
-		r = Reason{NodeReason: checkup.NodeReason{Predicate: NodeAffinity, Scheduler: says, Message: d.missText(missed)}, missed: demands}
+		r = Reason{NodeReason: checkup.NodeReason{
+			Predicate: NodeAffinity, Scheduler: says, Message: d.missText(missed),
+		}, missed: demands}
 		d.byMisses[key] = r
 	}
 	return r, false
 }
 
-// missText says which expressions of the affinity are not met.
+// missText lists the expressions of the affinity that the node does not meet. missed has a byte per expression, '1' if
+// it is not met.
 func (d *Demands) missText(missed []byte) string {
 	var terms []string
 	for _, term := range d.terms {
@@ -357,17 +394,18 @@ func (d *Demands) missText(missed []byte) string {
 	}
 	switch most := 3; {
 	case len(terms) == 0:
-		return "the affinity has no term, and so matches no node"
+		return "the affinity has no terms: it matches no node"
 	case len(terms) == 1:
 		return "not " + terms[0] + " (affinity)"
 	case len(terms) > most:
-		return fmt.Sprintf("none of %d terms: not %s, and so on (affinity)", len(terms), strings.Join(terms[:most], ", nor "))
+		return fmt.Sprintf("none of %d terms: not %s, and so on (affinity)",
+			len(terms), strings.Join(terms[:most], ", nor "))
 	default:
 		return fmt.Sprintf("none of %d terms: not %s (affinity)", len(terms), strings.Join(terms, ", nor "))
 	}
 }
 
-// taintReason is the reason that an untolerated taint is.
+// taintReason returns the reason for an untolerated taint.
 func (d *Demands) taintReason(t *corev1.Taint, ready corev1.ConditionStatus) Reason {
 	key := tainted{t.Key, t.Value, t.Effect, ready}
 	r, ok := d.byTaint[key]
@@ -379,34 +417,43 @@ func (d *Demands) taintReason(t *corev1.Taint, ready corev1.ConditionStatus) Rea
 		case t.Key == corev1.TaintNodeUnreachable && ready == corev1.ConditionUnknown:
 			note = ": the node's kubelet does not answer"
 		}
-		r = Reason{NodeReason: checkup.NodeReason{Predicate: TaintToleration, Scheduler: saysTaint, Message: fmt.Sprintf("taint %s is not tolerated%s", t.ToString(), note)}, Key: t.ToString(), missed: d.taint}
+		r = Reason{NodeReason: checkup.NodeReason{
+			Predicate: TaintToleration, Scheduler: saysTaint,
+			Message: fmt.Sprintf("taint %s is not tolerated%s", t.ToString(), note),
+		}, Key: t.ToString(), missed: d.taint}
 		d.byTaint[key] = r
 	}
 	return r
 }
 
-// resources appends what the node has too little of. Where it is not known what
-// is requested there already, only what is more than the whole node counts.
+// resources appends a reason for each resource that the node lacks. If the existing requests on the node are unknown,
+// a request is rejected only if it exceeds the whole node.
 func (d *Demands) resources(n *cluster.Node, reasons []Reason) []Reason {
 	short := func(says string, demand uint64, name corev1.ResourceName, amount int64) {
-		if _, told := n.Allocatable[name]; !told && n.Requested == nil && ofEveryNode(name) {
+		if _, known := n.Allocatable[name]; !known && n.Requested == nil && ofEveryNode(name) {
 			return
 		}
-		takes, used := amountOf(n.Allocatable, name), amountOf(n.Requested, name)
-		missing := amount - (takes - used)
+		total, used := amountOf(n.Allocatable, name), amountOf(n.Requested, name)
+		missing := amount - (total - used)
 		if missing <= 0 {
 			return
 		}
-		r := Reason{NodeReason: checkup.NodeReason{Predicate: NodeResourcesFit, Scheduler: says}, Key: string(name), missed: demand, short: missing}
+		r := Reason{
+			NodeReason: checkup.NodeReason{Predicate: NodeResourcesFit, Scheduler: says},
+			Key:        string(name), missed: demand, short: missing,
+		}
+		text := func(amount int64) string { return amountText(name, amount) }
 		switch {
 		case name == corev1.ResourcePods:
-			r.Message = fmt.Sprintf("has %d pods, and takes %d", used, takes)
-		case amount > takes:
-			r.want = amountText(name, amount)
-			r.Message = fmt.Sprintf("short of %s %s: requests %s, and the node has %s in all", amountText(name, missing), name, r.want, amountText(name, takes))
+			r.Message = fmt.Sprintf("has %d of at most %d pods", used, total)
+		case amount > total:
+			r.want = text(amount)
+			r.Message = fmt.Sprintf("short of %s %s: requests %s, the node has %s in total",
+				text(missing), name, r.want, text(total))
 		default:
-			r.want = amountText(name, amount)
-			r.Message = fmt.Sprintf("short of %s %s: requests %s, and %s of %s are left", amountText(name, missing), name, r.want, amountText(name, max(0, takes-used)), amountText(name, takes))
+			r.want = text(amount)
+			r.Message = fmt.Sprintf("short of %s %s: requests %s, %s of %s are left",
+				text(missing), name, r.want, text(max(0, total-used)), text(total))
 		}
 		reasons = append(reasons, r)
 	}
@@ -417,7 +464,7 @@ func (d *Demands) resources(n *cluster.Node, reasons []Reason) []Reason {
 	return reasons
 }
 
-// unknown returns the predicates that a snapshot does not tell of a node.
+// unknown returns the predicates of a node that the snapshot has no data for.
 func (d *Demands) unknown(n *cluster.Node) []string {
 	if n.Requested != nil {
 		return nil
@@ -428,8 +475,7 @@ func (d *Demands) unknown(n *cluster.Node) []string {
 	return []string{NodeResourcesFit}
 }
 
-// defaulted returns a pod's spec with what the API server would fill in and a
-// predicate reads. The pod's own stays as it is.
+// defaulted returns a copy of a pod's spec with those defaults of the API server that a predicate reads.
 func defaulted(pod *corev1.Pod) *corev1.PodSpec {
 	spec := pod.Spec
 	spec.InitContainers, spec.Containers = slices.Clone(spec.InitContainers), slices.Clone(spec.Containers)
@@ -455,22 +501,26 @@ func defaulted(pod *corev1.Pod) *corev1.PodSpec {
 	return &spec
 }
 
-// decides reports whether the scheduler looks at a resource: at cpu, memory,
-// ephemeral storage, and scalars (IsScalarResourceName in its util).
+// decides reports whether the scheduler looks at a resource: cpu, memory, ephemeral storage, and scalars
+// (IsScalarResourceName in its util).
 func decides(name corev1.ResourceName) bool {
 	s := string(name)
-	return ofEveryNode(name) && name != corev1.ResourcePods || strings.Contains(s, "/") || strings.HasPrefix(s, corev1.ResourceHugePagesPrefix) || strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix)
+	return ofEveryNode(name) && name != corev1.ResourcePods || strings.Contains(s, "/") ||
+		strings.HasPrefix(s, corev1.ResourceHugePagesPrefix) ||
+		strings.HasPrefix(s, corev1.ResourceAttachableVolumesPrefix)
 }
 
-// ofEveryNode reports whether every node has some of a resource. A snapshot
-// without it does not tell how much; one without another resource tells that
-// the node has none.
+// ofEveryNode reports whether every node has some of a resource. If a snapshot lacks such a resource, its amount is
+// unknown; if it lacks any other resource, the node has none.
 func ofEveryNode(name corev1.ResourceName) bool {
-	return slices.Contains([]corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}, name)
+	switch name {
+	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods:
+		return true
+	}
+	return false
 }
 
-// amountOf reads a quantity as the scheduler does: cpu in thousandths, all else
-// in whole units, both rounded up.
+// amountOf reads a quantity as the scheduler does: cpu in thousandths, everything else in whole units, both rounded up.
 func amountOf(list corev1.ResourceList, name corev1.ResourceName) int64 {
 	q, ok := list[name]
 	switch {
@@ -486,14 +536,15 @@ func amountText(name corev1.ResourceName, amount int64) string {
 	switch {
 	case name == corev1.ResourceCPU:
 		return resource.NewMilliQuantity(amount, resource.DecimalSI).String()
-	case name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage, strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
+	case name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage,
+		strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
 		return resource.NewQuantity(amount, resource.BinarySI).String()
 	}
 	return resource.NewQuantity(amount, resource.DecimalSI).String()
 }
 
-// conflict reports whether two host ports exclude each other, as HostPortInfo's
-// CheckConflict in k8s.io/kube-scheduler/framework does.
+// conflict reports whether two host ports conflict, as HostPortInfo's CheckConflict in
+// k8s.io/kube-scheduler/framework does.
 func conflict(a, b cluster.HostPort) bool {
 	return a.Port == b.Port && a.Protocol == b.Protocol && (a.HostIP == "" || b.HostIP == "" || a.HostIP == b.HostIP)
 }
@@ -505,7 +556,7 @@ func portText(p cluster.HostPort) string {
 	return fmt.Sprintf("%d/%s", p.Port, p.Protocol)
 }
 
-// requirementText spells a requirement of an affinity.
+// requirementText formats a requirement of an affinity.
 func requirementText(r corev1.NodeSelectorRequirement) string {
 	const most = 3
 	values := r.Values

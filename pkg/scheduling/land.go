@@ -14,36 +14,34 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Landing is what becomes of pods of which each is for one node.
+// Landing is the predicted scheduling of pods that are each bound to one node.
 type Landing struct {
-	// Scheduled is how many would be scheduled to their nodes.
+	// Scheduled is the number of pods that would be scheduled to their nodes.
 	Scheduled int `json:"scheduled"`
-	// Pending are those that would not, by their reasons.
+	// Pending are the pods that would not be scheduled, by their reasons.
 	Pending []PodGroup `json:"pending,omitempty"`
-	// Later are those that would be, and evicted again.
+	// Later are the pods that would be scheduled and evicted later.
 	Later []PodGroup `json:"later,omitempty"`
-	// Unknown are predicates that could not be evaluated on the nodes of pods that
-	// count as scheduled.
+	// Unknown are predicates that could not be evaluated on the nodes of pods that count as scheduled.
 	Unknown []string `json:"unknown,omitempty"`
 }
 
-// PodGroup is pods of one role that share their reasons, by their nodes.
+// PodGroup is a group of pods of one role with the same reasons, listed by their nodes.
 type PodGroup struct {
-	Role checkup.Role `json:"role"` // as their label checkplan.dev/role tells
+	Role checkup.Role `json:"role"` // the value of their label checkplan.dev/role
 	checkup.NodeGroup
 }
 
-// Land predicts what becomes of pods that each are bound by their affinity to
-// the name of one node, as those of fixtures are. They are scheduled one after
-// the other: what one takes of its node the next ones do not have. Nil pods are
-// passed over.
+// Land predicts the scheduling of pods that are each bound to one node by an affinity on its name, as fixtures are.
+// They are scheduled in order: resources and ports that a pod takes are not available to the pods after it. Nil pods
+// are skipped.
 func Land(pods []*corev1.Pod, nodes []cluster.Node) Landing {
 	var l Landing
 	index := map[string]int{}
 	for i, n := range nodes {
 		index[n.Name] = i
 	}
-	room := map[string]*cluster.Node{} // copies of nodes on which there are pods of ours by now
+	room := map[string]*cluster.Node{} // copies of the nodes, with the pods that were scheduled so far
 	pending, later := map[checkup.Role]*groups{}, map[checkup.Role]*groups{}
 	add := func(to map[checkup.Role]*groups, pod *corev1.Pod, node string, reasons []Reason) {
 		role := checkup.Role(pod.Labels[checkup.LabelRole])
@@ -64,7 +62,9 @@ func Land(pods []*corev1.Pod, nodes []cluster.Node) Landing {
 		}
 		i, ok := index[name]
 		if !ok || len(d.pinned) != 1 {
-			add(pending, pod, name, []Reason{{NodeReason: checkup.NodeReason{Predicate: NodeAffinity, Scheduler: saysPinned, Message: fmt.Sprintf("there is no node %q", name)}}})
+			add(pending, pod, name, []Reason{{NodeReason: checkup.NodeReason{
+				Predicate: NodeAffinity, Scheduler: saysPinned, Message: fmt.Sprintf("node %q does not exist", name),
+			}}})
 			continue
 		}
 		n := room[name]
@@ -93,8 +93,7 @@ func Land(pods []*corev1.Pod, nodes []cluster.Node) Landing {
 	return l
 }
 
-// take takes of a node what the pod requests of it, where it is known what is
-// requested there already.
+// take adds the pod's requests and ports to those of a node. It does nothing if the requests on the node are unknown.
 func (d *Demands) take(n *cluster.Node) {
 	if n.Requested == nil {
 		return
@@ -107,7 +106,8 @@ func (d *Demands) take(n *cluster.Node) {
 			n.Requested[r.name] = *resource.NewQuantity(amount, resource.BinarySI)
 		}
 	}
-	n.Requested[corev1.ResourcePods] = *resource.NewQuantity(amountOf(n.Requested, corev1.ResourcePods)+1, resource.DecimalSI)
+	pods := amountOf(n.Requested, corev1.ResourcePods) + 1
+	n.Requested[corev1.ResourcePods] = *resource.NewQuantity(pods, resource.DecimalSI)
 	for _, p := range d.ports {
 		n.HostPorts = append(n.HostPorts, p.HostPort)
 	}

@@ -14,26 +14,24 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Outcome is where a pod could land. Its fields are those of a
-// checkup.PlacementSide.
+// Outcome lists the nodes that a pod could be scheduled to. Its fields are those of a checkup.PlacementSide.
 type Outcome struct {
 	// Eligible nodes, in the order of the nodes.
 	Eligible []string
 	// Rejected nodes by their reasons, the largest group first.
 	Rejected []checkup.NodeGroup
-	// Later are eligible nodes that the pod would be evicted from again, by a
-	// NoExecute taint that it tolerates for a time.
+	// Later are eligible nodes from which the pod would be evicted later, by a NoExecute taint that it tolerates for
+	// a limited time.
 	Later []checkup.NodeGroup
-	// Contradictions say why no node is eligible: demands that no node meets, and
-	// demands that no node meets together. Empty if there are eligible nodes.
+	// Contradictions explain why no node is eligible: demands that no node meets, and combinations of demands that
+	// no node meets. Empty if a node is eligible.
 	Contradictions []string
-	// Unknown are predicates that could not be evaluated on nodes which would be
-	// eligible otherwise, and are counted as such.
+	// Unknown are predicates that could not be evaluated on nodes that are counted as eligible.
 	Unknown []string
 }
 
-// Place predicts where a pod could be scheduled. Give it DaemonSetPod's result
-// for a DaemonSet, which puts a pod on each eligible node.
+// Place predicts which nodes a pod could be scheduled to. For a DaemonSet, which runs a pod on each eligible node, pass
+// the pod that DaemonSetPod returns.
 func Place(pod *corev1.Pod, nodes []cluster.Node) Outcome {
 	d := NewDemands(pod)
 	var o Outcome
@@ -62,8 +60,7 @@ func Place(pod *corev1.Pod, nodes []cluster.Node) Outcome {
 	return o
 }
 
-// later returns by which taint the pod would leave a node again, and whether it
-// would.
+// later reports whether a taint would evict the pod from the node later, and the reason.
 func (d *Demands) later(n *cluster.Node) (Reason, bool) {
 	seconds, taint := staysFor(d.tolerations, n.Taints)
 	if taint == nil {
@@ -74,14 +71,14 @@ func (d *Demands) later(n *cluster.Node) (Reason, bool) {
 	}}, true
 }
 
-// unknownLines says which predicates could not be evaluated, by their nodes.
+// unknownLines lists the predicates that could not be evaluated, with their nodes.
 func unknownLines(unknown map[string][]string) []string {
 	var lines []string
 	for _, u := range []struct{ predicate, what string }{
-		{NodePorts, "which ports are taken"}, {NodeResourcesFit, "what is requested already"},
+		{NodePorts, "used host ports"}, {NodeResourcesFit, "resource requests"},
 	} {
 		if on := unknown[u.predicate]; len(on) > 0 {
-			lines = append(lines, fmt.Sprintf("%s: the snapshot does not tell %s on %s", u.predicate, u.what, some(on)))
+			lines = append(lines, fmt.Sprintf("%s: the snapshot has no %s of %s", u.predicate, u.what, some(on)))
 		}
 	}
 	return lines
@@ -95,12 +92,11 @@ type groups struct {
 
 type group struct {
 	reasons []Reason
-	most    []int64 // of each reason the most that is missing; reasons have the least
+	most    []int64 // the largest missing amount of each reason; reasons hold the smallest
 	nodes   []string
 }
 
-// add puts a node into the group that has its reasons. Of resources it does not
-// matter how much is missing.
+// add adds a node to the group with the same reasons. Missing amounts of resources may differ within a group.
 func (g *groups) add(node string, reasons []Reason) {
 	var key strings.Builder
 	for _, r := range reasons {
@@ -133,13 +129,13 @@ func (g *groups) add(node string, reasons []Reason) {
 		if have.Message == r.Message {
 			continue
 		}
-		// Not all of them lack the same: say what they share.
+		// The amounts differ: report their range.
 		have.short, x.most[j] = min(have.short, r.short), max(x.most[j], r.short)
 		name := corev1.ResourceName(r.Key)
 		least, most := amountText(name, have.short), amountText(name, x.most[j])
 		switch {
 		case name == corev1.ResourcePods:
-			have.Message = "takes no more pods"
+			have.Message = "can take no more pods"
 		case least == most:
 			have.Message = fmt.Sprintf("short of %s %s: requests %s", least, name, have.want)
 		default:
@@ -159,12 +155,13 @@ func (g *groups) sorted() []checkup.NodeGroup {
 		all = append(all, group)
 	}
 	slices.SortStableFunc(all, func(a, b checkup.NodeGroup) int {
-		return cmp.Or(cmp.Compare(len(b.Nodes), len(a.Nodes)), slices.CompareFunc(a.Reasons, b.Reasons, func(a, b checkup.NodeReason) int { return cmp.Compare(a.Message, b.Message) }))
+		byMessage := func(a, b checkup.NodeReason) int { return cmp.Compare(a.Message, b.Message) }
+		return cmp.Or(cmp.Compare(len(b.Nodes), len(a.Nodes)), slices.CompareFunc(a.Reasons, b.Reasons, byMessage))
 	})
 	return all
 }
 
-// some names the first few of many nodes.
+// some lists the names of the first few nodes, and the number of all.
 func some(names []string) string {
 	const few = 3
 	switch {

@@ -24,7 +24,7 @@ import (
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// randomNodes have few keys and values, so that much coincides.
+// randomNodes have few keys and values, because then many of them coincide.
 func randomNodes(r *rand.Rand) []cluster.Node {
 	var nodes []cluster.Node
 	for i := range r.IntN(12) {
@@ -102,8 +102,7 @@ func randomPod(r *rand.Rand) *corev1.Pod {
 	return pod
 }
 
-// TestPlaceProperties compares with component-helpers as a whole, and with what
-// must hold of every outcome.
+// TestPlaceProperties compares every outcome with that of component-helpers, and checks invariants.
 func TestPlaceProperties(t *testing.T) {
 	for seed := range uint64(600) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -152,22 +151,21 @@ func TestPlaceProperties(t *testing.T) {
 			}
 		}
 		if contradicted := len(o.Contradictions) > 0; contradicted != (len(o.Eligible) == 0 && len(nodes) > 0) {
-			t.Fatalf("contradictions where nodes are eligible, or none where none is: %s", describe())
+			t.Fatalf("got contradictions and eligible nodes, or neither: %s", describe())
 		}
 
-		// Who tolerates everything is nowhere worse off; what is not known rejects
-		// nobody.
+		// Tolerating everything and unknown requests reject no further node.
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists})
 		for i := range nodes {
 			nodes[i].Requested, nodes[i].HostPorts = nil, nil
 		}
 		if more := Place(pod, nodes).Eligible; slices.ContainsFunc(o.Eligible, func(name string) bool { return !slices.Contains(more, name) }) {
-			t.Fatalf("eligible %v, and with fewer demands %v: %s", o.Eligible, more, describe())
+			t.Fatalf("eligible: %v, but with fewer demands: %v: %s", o.Eligible, more, describe())
 		}
 	}
 }
 
-// FuzzAffinity: no JSON panics, and what is accepted can be asked of nodes.
+// FuzzAffinity: no JSON panics, and every accepted affinity can be evaluated on nodes.
 func FuzzAffinity(f *testing.F) {
 	f.Add([]byte(`{"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}], "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}, {}]}}`))
 	f.Add([]byte(`{"preferredDuringSchedulingIgnoredDuringExecution": []}`))
@@ -181,7 +179,7 @@ func FuzzAffinity(f *testing.F) {
 		pod := podOf(func(s *corev1.PodSpec) { s.Affinity = &corev1.Affinity{NodeAffinity: a} })
 		o := Place(pod, nodes)
 		if n := len(o.Eligible); n == 0 && len(o.Contradictions) == 0 {
-			t.Fatalf("no node is eligible, and it is not said why: %+v", o)
+			t.Fatalf("no node is eligible, but there is no contradiction: %+v", o)
 		}
 		Land([]*corev1.Pod{pod}, nodes)
 	})

@@ -27,8 +27,7 @@ func quantities(pairs ...string) corev1.ResourceList {
 	return list
 }
 
-// linuxNode is a ready node on which there are 10 of 110 pods, and half of it is
-// left. Each change is made to it.
+// linuxNode is a ready node with 10 of 110 pods and half of its resources requested. The changes are applied to it.
 func linuxNode(name string, changes ...func(*cluster.Node)) cluster.Node {
 	n := cluster.Node{
 		Name: name, Ready: corev1.ConditionTrue,
@@ -90,8 +89,7 @@ func toleration(t corev1.Toleration) func(*corev1.PodSpec) {
 	return func(s *corev1.PodSpec) { s.Tolerations = append(s.Tolerations, t) }
 }
 
-// affinity has one term for each JSON list of requirements; a requirement on
-// metadata.name is on a field.
+// affinity has one term for each JSON list of requirements; a requirement on metadata.name is one on a field.
 func affinity(terms ...string) func(*corev1.PodSpec) {
 	return func(s *corev1.PodSpec) {
 		required := &corev1.NodeSelector{}
@@ -132,7 +130,7 @@ func TestFit(t *testing.T) {
 	}{
 		{"nothing demanded", podOf(), linuxNode("a"), nil},
 		{"for another node", podOf(func(s *corev1.PodSpec) { s.NodeName = "b" }), linuxNode("a"),
-			[]string{"NodeName: node(s) didn't match the requested node name: the pod is for node b"}},
+			[]string{"NodeName: node(s) didn't match the requested node name: the pod requires node b"}},
 		{"for this node", podOf(func(s *corev1.PodSpec) { s.NodeName = "a" }), linuxNode("a"), nil},
 
 		{"each key of the selector", podOf(selector("disk", "ssd", "kubernetes.io/os", "windows", "kubernetes.io/hostname", "a")), linuxNode("a"), []string{
@@ -151,16 +149,16 @@ func TestFit(t *testing.T) {
 			"NodeAffinity: node(s) didn't match Pod's node affinity/selector: none of 2 terms: not zone not in (x) and a label gpu, nor without label zone (affinity)",
 		}},
 		{"one of several terms is enough", podOf(affinity(`[{"key": "gpu", "operator": "Exists"}]`, `[{"key": "cpus", "operator": "Lt", "values": ["9"]}]`)), linuxNode("a", label("cpus", "8")), nil},
-		{"more terms than can be told", podOf(affinity(`[{"key": "a", "operator": "Exists"}]`, `[{"key": "b", "operator": "Exists"}]`, `[{"key": "c", "operator": "Exists"}]`, `[{"key": "d", "operator": "In", "values": ["1", "2", "3", "4", "5"]}]`)), linuxNode("a"), []string{
+		{"more terms than are listed", podOf(affinity(`[{"key": "a", "operator": "Exists"}]`, `[{"key": "b", "operator": "Exists"}]`, `[{"key": "c", "operator": "Exists"}]`, `[{"key": "d", "operator": "In", "values": ["1", "2", "3", "4", "5"]}]`)), linuxNode("a"), []string{
 			"NodeAffinity: node(s) didn't match Pod's node affinity/selector: none of 4 terms: not a label a, nor a label b, nor a label c, and so on (affinity)",
 		}},
 		{"an affinity without terms", podOf(affinity()), linuxNode("a"), []string{
-			"NodeAffinity: node(s) didn't match Pod's node affinity/selector: the affinity has no term, and so matches no node",
+			"NodeAffinity: node(s) didn't match Pod's node affinity/selector: the affinity has no terms: it matches no node",
 		}},
-		{"an affinity that Kubernetes would refuse", podOf(affinity(`[{"key": "a", "operator": "Like", "values": ["1", "2", "3", "4", "5"]}]`)), linuxNode("a"), []string{
+		{"an affinity that Kubernetes would reject", podOf(affinity(`[{"key": "a", "operator": "Like", "values": ["1", "2", "3", "4", "5"]}]`)), linuxNode("a"), []string{
 			"NodeAffinity: node(s) didn't match Pod's node affinity/selector: not a Like (1, 2, 3 and 2 more) (affinity)",
 		}},
-		{"pinned to another node: the scheduler says nothing else", podOf(affinity(`[{"key": "metadata.name", "operator": "In", "values": ["b"]}]`)), linuxNode("a", cordon), []string{
+		{"pinned to another node: the scheduler reports only that", podOf(affinity(`[{"key": "metadata.name", "operator": "In", "values": ["b"]}]`)), linuxNode("a", cordon), []string{
 			"NodeAffinity: node(s) didn't satisfy plugin(s) [NodeAffinity]: not metadata.name in (b) (affinity)",
 			"NodeUnschedulable: node(s) were unschedulable: cordoned (spec.unschedulable)",
 			"TaintToleration: node(s) had untolerated taint(s): taint node.kubernetes.io/unschedulable:NoSchedule is not tolerated",
@@ -181,7 +179,7 @@ func TestFit(t *testing.T) {
 		}},
 		{"tolerated by value and by key", podOf(toleration(corev1.Toleration{Key: "dedicated", Value: "db"}), toleration(corev1.Toleration{Key: "broken", Operator: corev1.TolerationOpExists})),
 			linuxNode("a", taint("dedicated", "db", corev1.TaintEffectNoSchedule), taint("broken", "", corev1.TaintEffectNoExecute)), nil},
-		{"not ready: default tolerations let it stay, not come", podOf(), linuxNode("a", unready), []string{
+		{"not ready: default tolerations keep pods, but schedule none", podOf(), linuxNode("a", unready), []string{
 			"TaintToleration: node(s) had untolerated taint(s): taint node.kubernetes.io/not-ready:NoSchedule is not tolerated: the node is not ready",
 		}},
 		{"unreachable", podOf(), linuxNode("a", taint(corev1.TaintNodeUnreachable, "", corev1.TaintEffectNoSchedule), func(n *cluster.Node) { n.Ready = corev1.ConditionUnknown }), []string{
@@ -192,42 +190,42 @@ func TestFit(t *testing.T) {
 			"NodeUnschedulable: node(s) were unschedulable: cordoned (spec.unschedulable)",
 		}},
 
-		{"host ports that are taken", podOf(hostPort(corev1.ContainerPort{HostPort: 80}), hostPort(corev1.ContainerPort{HostPort: 53, Protocol: corev1.ProtocolUDP, HostIP: "192.0.2.1"})),
+		{"host ports in use", podOf(hostPort(corev1.ContainerPort{HostPort: 80}), hostPort(corev1.ContainerPort{HostPort: 53, Protocol: corev1.ProtocolUDP, HostIP: "192.0.2.1"})),
 			linuxNode("a", takes(cluster.HostPort{Port: 80, Protocol: corev1.ProtocolTCP, HostIP: "127.0.0.1"}, cluster.HostPort{Port: 53, Protocol: corev1.ProtocolUDP})), []string{
-				"NodePorts: node(s) didn't have free ports for the requested pod ports: host port 80/TCP is taken",
-				"NodePorts: node(s) didn't have free ports for the requested pod ports: host port 53/UDP of 192.0.2.1 is taken",
+				"NodePorts: node(s) didn't have free ports for the requested pod ports: host port 80/TCP is in use",
+				"NodePorts: node(s) didn't have free ports for the requested pod ports: host port 53/UDP of 192.0.2.1 is in use",
 			}},
-		{"host ports that only look taken", podOf(hostPort(corev1.ContainerPort{HostPort: 80, HostIP: "192.0.2.1"}), hostPort(corev1.ContainerPort{HostPort: 81})),
+		{"host ports that do not conflict", podOf(hostPort(corev1.ContainerPort{HostPort: 80, HostIP: "192.0.2.1"}), hostPort(corev1.ContainerPort{HostPort: 81})),
 			linuxNode("a", takes(cluster.HostPort{Port: 80, Protocol: corev1.ProtocolTCP, HostIP: "192.0.2.2"}, cluster.HostPort{Port: 81, Protocol: corev1.ProtocolUDP})), nil},
-		{"ports of a pod in the host's network", podOf(func(s *corev1.PodSpec) { s.HostNetwork = true }, hostPort(corev1.ContainerPort{ContainerPort: 6443})), linuxNode("a", takes(cluster.HostPort{Port: 6443, Protocol: corev1.ProtocolTCP})), []string{
-			"NodePorts: node(s) didn't have free ports for the requested pod ports: host port 6443/TCP is taken",
+		{"ports of a pod on the host network", podOf(func(s *corev1.PodSpec) { s.HostNetwork = true }, hostPort(corev1.ContainerPort{ContainerPort: 6443})), linuxNode("a", takes(cluster.HostPort{Port: 6443, Protocol: corev1.ProtocolTCP})), []string{
+			"NodePorts: node(s) didn't have free ports for the requested pod ports: host port 6443/TCP is in use",
 		}},
 
 		{"each resource that is short", podOf(requests("cpu", "2500m", "memory", "12Gi", "example.com/gpu", "1", "ephemeral-storage", "1Gi", "pods", "3")), linuxNode("a", func(n *cluster.Node) { n.Allocatable["ephemeral-storage"] = resource.MustParse("1Gi") }), []string{
-			"NodeResourcesFit: Insufficient cpu: short of 500m cpu: requests 2500m, and 2 of 4 are left",
-			"NodeResourcesFit: Insufficient example.com/gpu: short of 1 example.com/gpu: requests 1, and the node has 0 in all",
-			"NodeResourcesFit: Insufficient memory: short of 8Gi memory: requests 12Gi, and the node has 8Gi in all",
+			"NodeResourcesFit: Insufficient cpu: short of 500m cpu: requests 2500m, 2 of 4 are left",
+			"NodeResourcesFit: Insufficient example.com/gpu: short of 1 example.com/gpu: requests 1, the node has 0 in total",
+			"NodeResourcesFit: Insufficient memory: short of 8Gi memory: requests 12Gi, the node has 8Gi in total",
 		}},
-		{"resources that are just enough", podOf(requests("cpu", "2", "memory", "4Gi")), linuxNode("a"), nil},
+		{"exactly enough resources", podOf(requests("cpu", "2", "memory", "4Gi")), linuxNode("a"), nil},
 		{"no more pods", podOf(), linuxNode("a", func(n *cluster.Node) { n.Requested["pods"] = resource.MustParse("110") }), []string{
-			"NodeResourcesFit: Too many pods: has 110 pods, and takes 110",
+			"NodeResourcesFit: Too many pods: has 110 of at most 110 pods",
 		}},
-		{"a node that tells nothing takes nothing", podOf(), linuxNode("a", func(n *cluster.Node) { n.Allocatable, n.Requested = nil, quantities("pods", "0") }), []string{
-			"NodeResourcesFit: Too many pods: has 0 pods, and takes 0",
+		{"a node without allocatable takes nothing", podOf(), linuxNode("a", func(n *cluster.Node) { n.Allocatable, n.Requested = nil, quantities("pods", "0") }), []string{
+			"NodeResourcesFit: Too many pods: has 0 of at most 0 pods",
 		}},
-		{"limits stand for requests, sidecars and overhead count", podOf(func(s *corev1.PodSpec) {
+		{"limits are the default of requests; sidecars and overhead count", podOf(func(s *corev1.PodSpec) {
 			s.Containers[0].Resources.Limits = quantities("cpu", "1")
 			s.InitContainers = []corev1.Container{{Name: "s", RestartPolicy: &always, Resources: corev1.ResourceRequirements{Requests: quantities("cpu", "1")}}}
 			s.Overhead = quantities("cpu", "1m")
-		}), linuxNode("a"), []string{"NodeResourcesFit: Insufficient cpu: short of 1m cpu: requests 2001m, and 2 of 4 are left"}},
-		{"requests that are not known: only what is more than the node counts", podOf(requests("cpu", "3", "memory", "9Gi")), linuxNode("a", unsurveyed), []string{
-			"NodeResourcesFit: Insufficient memory: short of 1Gi memory: requests 9Gi, and the node has 8Gi in all",
+		}), linuxNode("a"), []string{"NodeResourcesFit: Insufficient cpu: short of 1m cpu: requests 2001m, 2 of 4 are left"}},
+		{"unknown requests: only more than the whole node is rejected", podOf(requests("cpu", "3", "memory", "9Gi")), linuxNode("a", unsurveyed), []string{
+			"NodeResourcesFit: Insufficient memory: short of 1Gi memory: requests 9Gi, the node has 8Gi in total",
 		}},
-		{"what the node has is not known either", podOf(requests("cpu", "300", "example.com/gpu", "1")), linuxNode("a", unsurveyed, func(n *cluster.Node) { n.Allocatable = nil }), []string{
-			"NodeResourcesFit: Insufficient example.com/gpu: short of 1 example.com/gpu: requests 1, and the node has 0 in all",
+		{"unknown requests and allocatable", podOf(requests("cpu", "300", "example.com/gpu", "1")), linuxNode("a", unsurveyed, func(n *cluster.Node) { n.Allocatable = nil }), []string{
+			"NodeResourcesFit: Insufficient example.com/gpu: short of 1 example.com/gpu: requests 1, the node has 0 in total",
 		}},
 
-		{"a spread without its key", podOf(func(s *corev1.PodSpec) {
+		{"a topology spread without its label", podOf(func(s *corev1.PodSpec) {
 			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{
 				{MaxSkew: 1, TopologyKey: "topology.kubernetes.io/zone", WhenUnsatisfiable: corev1.DoNotSchedule},
 				{MaxSkew: 1, TopologyKey: "rack", WhenUnsatisfiable: corev1.ScheduleAnyway},
@@ -237,18 +235,18 @@ func TestFit(t *testing.T) {
 			"PodTopologySpread: node(s) didn't match pod topology spread constraints (missing required label): no label topology.kubernetes.io/zone (topologySpreadConstraints)",
 		}},
 	}
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string
 			last := -1
 			for _, r := range Fit(test.pod, &test.node) {
 				got = append(got, fmt.Sprintf("%s: %s: %s", r.Predicate, r.Scheduler, r.Message))
-				told[r.Predicate] = true
+				reported[r.Predicate] = true
 				if at := slices.Index(Predicates, r.Predicate); at >= last {
 					last = at
 				} else if len(got) != 2 || !strings.Contains(got[0], saysPinned) {
-					t.Errorf("%s comes before what was told already", r.Predicate)
+					t.Errorf("%s comes too late: not in the scheduler's order", r.Predicate)
 				} else {
 					last = at
 				}
@@ -259,7 +257,7 @@ func TestFit(t *testing.T) {
 		})
 	}
 	for _, p := range Predicates {
-		if !told[p] {
+		if !reported[p] {
 			t.Errorf("no test has a reason of %s", p)
 		}
 	}
@@ -284,7 +282,7 @@ func TestPlace(t *testing.T) {
 		Eligible: []string{"a", "d", "f", "g"},
 		Rejected: []checkup.NodeGroup{
 			{Nodes: []string{"b", "c"}, Reasons: []checkup.NodeReason{
-				reason("NodeResourcesFit", "Too many pods", "takes no more pods"),
+				reason("NodeResourcesFit", "Too many pods", "can take no more pods"),
 				reason("NodeResourcesFit", "Insufficient cpu", "short of 1 to 1500m cpu: requests 2"),
 			}},
 			{Nodes: []string{"e"}, Reasons: []checkup.NodeReason{reason("TaintToleration", "node(s) had untolerated taint(s)", "taint dedicated=db:NoSchedule is not tolerated")}},
@@ -293,7 +291,7 @@ func TestPlace(t *testing.T) {
 			{Nodes: []string{"d"}, Reasons: []checkup.NodeReason{reason("TaintToleration", "", "evicted after 0s by taint worse:NoExecute")}},
 			{Nodes: []string{"g"}, Reasons: []checkup.NodeReason{reason("TaintToleration", "", "evicted after 300s by taint node.kubernetes.io/not-ready:NoExecute")}},
 		},
-		Unknown: []string{"NodeResourcesFit: the snapshot does not tell what is requested already on node f"},
+		Unknown: []string{"NodeResourcesFit: the snapshot has no resource requests of node f"},
 	}
 	if diff := cmp.Diff(want, Place(pod, nodes)); diff != "" {
 		t.Errorf("outcome (-want +got):\n%s", diff)
@@ -317,7 +315,7 @@ func TestContradictions(t *testing.T) {
 			[]string{"no node has the label disk=ssd: values of disk are hdd, nvme", "no node has the label gpu=yes"}},
 		{"a label that only tainted nodes have", podOf(selector("pool", "mesh", "kubernetes.io/os", "linux")), []cluster.Node{
 			linuxNode("a"), linuxNode("b", label("pool", "web")), linuxNode("c", label("pool", "mesh"), taint("dedicated", "mesh", corev1.TaintEffectNoSchedule)), linuxNode("d", label("pool", "mesh"), cordon, taint("dedicated", "mesh", corev1.TaintEffectNoSchedule)),
-		}, []string{"every node that has the label pool=mesh has a taint that is not tolerated: dedicated=mesh:NoSchedule, node.kubernetes.io/unschedulable:NoSchedule"}},
+		}, []string{"every node that has the label pool=mesh has an untolerated taint: dedicated=mesh:NoSchedule, node.kubernetes.io/unschedulable:NoSchedule"}},
 		{"a set of values that only cordoned nodes have", podOf(affinity(`[{"key": "zone", "operator": "In", "values": ["x", "y"]}]`), toleration(corev1.Toleration{Key: "other"})), []cluster.Node{
 			linuxNode("a"), linuxNode("b", label("zone", "x"), func(n *cluster.Node) { n.Unschedulable = true }),
 		}, []string{"every node that matches the affinity zone in (x, y) is cordoned"}},
@@ -327,7 +325,7 @@ func TestContradictions(t *testing.T) {
 			[]string{"no node that has the label a=1 and has the label b=1 has the label c=1"}},
 		{"four labels", podOf(selector("a", "1", "b", "1", "c", "1", "d", "1")), []cluster.Node{
 			linuxNode("a", label("a", "1"), label("b", "1"), label("c", "1")), linuxNode("b", label("b", "1"), label("c", "1"), label("d", "1")), linuxNode("c", label("a", "1"), label("c", "1"), label("d", "1")), linuxNode("d", label("a", "1"), label("b", "1"), label("d", "1")),
-		}, []string{"each three of the demands are met by some node, but no node meets all of them"}},
+		}, []string{"any three of the demands are met by some node, but no node meets all demands"}},
 		{"demands that exclude each other", podOf(selector("zone", "x"), affinity(`[{"key": "zone", "operator": "NotIn", "values": ["x"]}, {"key": "gpu", "operator": "Exists"}, {"key": "gpu", "operator": "DoesNotExist"}]`)), []cluster.Node{linuxNode("a", label("zone", "x")), linuxNode("b", label("gpu", "1"))}, []string{
 			"a node that has the label zone=x never matches the affinity zone not in (x)",
 			"a node that matches the affinity a label gpu never matches the affinity without label gpu",
@@ -335,15 +333,15 @@ func TestContradictions(t *testing.T) {
 			"no node that matches the affinity zone not in (x) matches the affinity without label gpu",
 		}},
 		{"more than any node has", podOf(requests("cpu", "16")), []cluster.Node{linuxNode("a"), linuxNode("b", func(n *cluster.Node) { n.Allocatable["cpu"] = resource.MustParse("8") })},
-			[]string{"every node has less than 16 of cpu left: the largest has 8 in all"}},
+			[]string{"every node has less than 16 of cpu left: the largest has 8 in total"}},
 		{"a label on full nodes only", podOf(selector("pool", "x"), requests("cpu", "3")), []cluster.Node{linuxNode("a", label("pool", "x")), linuxNode("b", func(n *cluster.Node) { n.Requested["cpu"] = resource.MustParse("1") })},
-			[]string{"every node that has the label pool=x has less than 3 of cpu left: the largest has 4 in all"}},
-		{"a port that is taken everywhere, and nodes that are full", podOf(hostPort(corev1.ContainerPort{HostPort: 80})), []cluster.Node{linuxNode("a", takes(cluster.HostPort{Port: 80, Protocol: corev1.ProtocolTCP})), linuxNode("b", takes(cluster.HostPort{Port: 80, Protocol: corev1.ProtocolTCP}), func(n *cluster.Node) { n.Allocatable["pods"] = resource.MustParse("1") })},
-			[]string{"every node has port 80/TCP taken"}},
-		{"terms, of which none is met", podOf(affinity(`[{"key": "x", "operator": "Exists"}]`, `[{"key": "y", "operator": "Exists"}]`)), []cluster.Node{linuxNode("a")},
+			[]string{"every node that has the label pool=x has less than 3 of cpu left: the largest has 4 in total"}},
+		{"a port in use everywhere, and full nodes", podOf(hostPort(corev1.ContainerPort{HostPort: 80})), []cluster.Node{linuxNode("a", takes(cluster.HostPort{Port: 80, Protocol: corev1.ProtocolTCP})), linuxNode("b", takes(cluster.HostPort{Port: 80, Protocol: corev1.ProtocolTCP}), func(n *cluster.Node) { n.Allocatable["pods"] = resource.MustParse("1") })},
+			[]string{"every node has port 80/TCP in use"}},
+		{"several terms, none met", podOf(affinity(`[{"key": "x", "operator": "Exists"}]`, `[{"key": "y", "operator": "Exists"}]`)), []cluster.Node{linuxNode("a")},
 			[]string{"no node matches one of the affinity's terms"}},
-		{"a name that is not there", podOf(func(s *corev1.PodSpec) { s.NodeName = "z" }), []cluster.Node{linuxNode("a")}, []string{"no node has the name z"}},
-		{"more than are told", podOf(selector("a", "1", "b", "1", "c", "1", "d", "1", "e", "1", "f", "1", "g", "1")), []cluster.Node{linuxNode("a")},
+		{"the name of a missing node", podOf(func(s *corev1.PodSpec) { s.NodeName = "z" }), []cluster.Node{linuxNode("a")}, []string{"no node has the name z"}},
+		{"more contradictions than are listed", podOf(selector("a", "1", "b", "1", "c", "1", "d", "1", "e", "1", "f", "1", "g", "1")), []cluster.Node{linuxNode("a")},
 			[]string{"no node has the label a=1", "no node has the label b=1", "no node has the label c=1", "no node has the label d=1", "no node has the label e=1", "and 2 more"}},
 	}
 	for _, test := range tests {
@@ -355,7 +353,7 @@ func TestContradictions(t *testing.T) {
 	}
 }
 
-// TestLand: pods take room from those behind them.
+// TestLand: pods take resources from the pods after them.
 func TestLand(t *testing.T) {
 	pod := func(role checkup.Role, node string, changes ...func(*corev1.PodSpec)) *corev1.Pod {
 		p := podOf(append(changes, affinity(fmt.Sprintf(`[{"key": "metadata.name", "operator": "In", "values": [%q]}]`, node)))...)
@@ -381,13 +379,13 @@ func TestLand(t *testing.T) {
 	want := Landing{
 		Scheduled: 5,
 		Pending: []PodGroup{
-			group("", "NodeAffinity", saysPinned, `there is no node ""`, ""),
+			group("", "NodeAffinity", saysPinned, `node "" does not exist`, ""),
 			group(checkup.RoleAgent, "NodeResourcesFit", "Insufficient cpu", "short of 500m to 1 cpu: requests 1500m", "a", "e"),
-			group(checkup.RoleAgent, "NodeResourcesFit", "Too many pods", "has 110 pods, and takes 110", "b"),
-			group(checkup.RoleAgent, "NodeAffinity", saysPinned, `there is no node "gone"`, "gone"),
+			group(checkup.RoleAgent, "NodeResourcesFit", "Too many pods", "has 110 of at most 110 pods", "b"),
+			group(checkup.RoleAgent, "NodeAffinity", saysPinned, `node "gone" does not exist`, "gone"),
 		},
 		Later:   []PodGroup{group(checkup.RoleAgent, "TaintToleration", "", "evicted after 5s by taint broken:NoExecute", "d")},
-		Unknown: []string{"NodeResourcesFit: the snapshot does not tell what is requested already on node c"},
+		Unknown: []string{"NodeResourcesFit: the snapshot has no resource requests of node c"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("landing (-want +got):\n%s", diff)
@@ -417,7 +415,7 @@ func TestDaemonSetPod(t *testing.T) {
 	pod.Spec.HostNetwork = true
 	want = append(want, exists("node.kubernetes.io/network-unavailable", "NoSchedule"))
 	if diff := cmp.Diff(want, DaemonSetPod(pod).Spec.Tolerations); diff != "" {
-		t.Errorf("tolerations in the host's network (-want +got):\n%s", diff)
+		t.Errorf("tolerations on the host network (-want +got):\n%s", diff)
 	}
 }
 
@@ -458,10 +456,10 @@ func TestAffinity(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			a, err := Affinity(json.RawMessage(test.data), at)
 			if err == nil && test.err != "" || err != nil && err.Error() != test.err {
-				t.Errorf("%v, want %s", err, test.err)
+				t.Errorf("got error %v, want %s", err, test.err)
 			}
 			if wanted := test.err == "" && len(test.data) > 4; (a != nil) != wanted {
-				t.Errorf("affinity %v", a)
+				t.Errorf("got affinity %v, want one: %v", a, wanted)
 			}
 		})
 	}

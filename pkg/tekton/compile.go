@@ -19,25 +19,26 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Where the project's own images and its catalog are.
+// Defaults of Options.
 const (
 	DefaultNamespace       = "checkplan"
 	DefaultImageRepository = "ghcr.io/checkplan/checkplan"
 	DefaultImageTag        = "v0.1.0"
 )
 
-// Options say for where a plan is compiled.
+// Options are the namespace, the images and the Tekton release that a plan is
+// compiled for.
 type Options struct {
-	// Namespace that the objects live in, and the pods of every run. Empty means
-	// DefaultNamespace: a binding of rights to an account must name its namespace,
-	// so that there is none that kubectl could choose.
+	// Namespace of the objects, and of the pods of every run. Empty means
+	// DefaultNamespace. kubectl cannot choose another one, because a role binding
+	// names the namespace of its account.
 	Namespace string
-	// ImageRepository is what stands before "/setup", "/probe", "/report",
-	// "/teardown", "/agent" and "/guest" in image references. Empty means
+	// ImageRepository is the part of image references before "/setup", "/probe",
+	// "/report", "/teardown", "/agent" and "/guest". Empty means
 	// DefaultImageRepository.
 	ImageRepository string
-	// ImageTag is the tag of all images. Without a "v" before it, it is also the
-	// value of the label app.kubernetes.io/version. Empty means DefaultImageTag.
+	// ImageTag is the tag of all images. Without its leading "v", it is also the value
+	// of the label app.kubernetes.io/version. Empty means DefaultImageTag.
 	ImageTag string
 	// Tekton is the oldest Tekton release that the objects are for. Empty means
 	// the last of Profiles.
@@ -48,15 +49,15 @@ type Options struct {
 type Objects struct {
 	// Rights are the ServiceAccounts, and the roles and bindings of each phase.
 	Rights []runtime.Object
-	// Tasks that the Pipeline refers to. They are the same for every plan that
-	// needs no longer step timeouts than the shortest.
+	// Tasks that the Pipeline refers to. They are equal for all plans with the
+	// shortest step timeouts.
 	Tasks    []*pipelinev1.Task
 	Pipeline *pipelinev1.Pipeline
 	// Sample is a PipelineRun to create, not to apply: it has a generateName.
 	Sample *pipelinev1.PipelineRun
 }
 
-// Applied lists what is to be applied, in order: rights, tasks, pipeline.
+// Applied lists the objects to apply, in order: rights, tasks, pipeline.
 func (o *Objects) Applied() []runtime.Object {
 	applied := slices.Clone(o.Rights)
 	for _, task := range o.Tasks {
@@ -65,8 +66,8 @@ func (o *Objects) Applied() []runtime.Object {
 	return append(applied, o.Pipeline)
 }
 
-// Compile turns a plan into Kubernetes objects. The error tells every problem of
-// options and plan that was found, a line each.
+// Compile turns a plan into Kubernetes objects. The error lists every problem of the
+// options and of the plan, a line each.
 func Compile(plan *checkup.Plan, opts Options) (*Objects, error) {
 	opts = opts.withDefaults()
 	if err := errors.Join(opts.validate(), validatePlan(plan)); err != nil {
@@ -88,9 +89,9 @@ func Compile(plan *checkup.Plan, opts Options) (*Objects, error) {
 	return o, nil
 }
 
-// encodePlan writes the plan as indented JSON, so that a change of it is a
-// change of one line in the compiled YAML. A dollar sign can only stand inside a
-// string there, and is written \u0024. checkup.MaxPlanSize limits this form.
+// encodePlan writes the plan as indented JSON: a changed line of the plan is a changed
+// line of the compiled YAML. A dollar sign, which JSON has in strings only, is
+// written \u0024. checkup.MaxPlanSize limits the size of this form.
 func encodePlan(plan *checkup.Plan) (string, error) {
 	b, err := json.MarshalIndent(plan, "", "  ")
 	if err != nil {
@@ -99,8 +100,8 @@ func encodePlan(plan *checkup.Plan) (string, error) {
 	return strings.ReplaceAll(string(b), "$", `\u0024`), nil
 }
 
-// validatePlan tells every rule that the plan breaks: those of any plan, and
-// those of Tekton and Kubernetes.
+// validatePlan lists every rule that the plan breaks: those of all plans, and those
+// of Tekton and Kubernetes.
 func validatePlan(plan *checkup.Plan) error {
 	var errs []error
 	bad := func(problem string) { errs = append(errs, fmt.Errorf("plan %s: %s", plan.Name, problem)) }
@@ -123,8 +124,8 @@ func validatePlan(plan *checkup.Plan) error {
 }
 
 // tagPattern is the grammar of a tag in the OCI distribution specification,
-// section "Pulling manifests"; repositoryPattern is that of a repository with a
-// registry host and port before it, loosely.
+// section "Pulling manifests"; repositoryPattern is, more loosely, that of a registry
+// host, an optional port, and a repository.
 var (
 	tagPattern        = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
 	repositoryPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9.-]*(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$`)
@@ -149,7 +150,7 @@ func (o Options) validate() error {
 	if !tagPattern.MatchString(o.ImageTag) {
 		errs = append(errs, fmt.Errorf("image tag %q: want up to 128 letters, digits, dots, dashes and underscores, such as v0.1.0", o.ImageTag))
 	} else if msgs := validation.IsValidLabelValue(o.version()); len(msgs) > 0 {
-		errs = append(errs, fmt.Errorf("image tag %q: it cannot be the label app.kubernetes.io/version: %s", o.ImageTag, strings.Join(msgs, "; ")))
+		errs = append(errs, fmt.Errorf("image tag %q: not valid as value of the label app.kubernetes.io/version: %s", o.ImageTag, strings.Join(msgs, "; ")))
 	}
 	if !slices.Contains(Profiles, o.Tekton) {
 		errs = append(errs, fmt.Errorf("tekton profile %q: want one of %s", o.Tekton, joinProfiles()))
@@ -157,8 +158,8 @@ func (o Options) validate() error {
 	return errors.Join(errs...)
 }
 
-// version is the value of the label app.kubernetes.io/version, which catalogs
-// want without the "v" of a Git tag (TEP-0115).
+// version is the value of the label app.kubernetes.io/version. Catalogs have it
+// without the "v" of a Git tag (TEP-0115).
 func (o Options) version() string {
 	if rest, ok := strings.CutPrefix(o.ImageTag, "v"); ok && rest != "" {
 		return rest
@@ -166,8 +167,8 @@ func (o Options) version() string {
 	return o.ImageTag
 }
 
-// Images are the images of a run in the order in which they are used, that of
-// agents and responders last.
+// Images are the images of a run in the order of their use; the image of agents and
+// responders is the last.
 func Images(opts Options) []string {
 	opts = opts.withDefaults()
 	return []string{opts.image("setup"), opts.image("probe"), opts.image("teardown"), opts.image("report"), AgentImage(opts)}
@@ -176,16 +177,16 @@ func Images(opts Options) []string {
 // AgentImage is the image of agents and responders.
 func AgentImage(opts Options) string { return opts.withDefaults().image("agent") }
 
-// GuestImage is the image with the kernel and the initial ram disk of VMs that
-// have no image of their own.
+// GuestImage is the image with the kernel and the initial RAM disk of VMs whose check
+// names no image.
 func GuestImage(opts Options) string { return opts.withDefaults().image("guest") }
 
 func (o Options) image(name string) string {
 	return o.ImageRepository + "/" + name + ":" + o.ImageTag
 }
 
-// meta is the metadata of a namespaced object. plan is empty for what belongs to
-// no plan.
+// meta is the metadata of a namespaced object. plan is empty for an object that
+// belongs to no plan.
 func (o Options) meta(name, plan string) metav1.ObjectMeta {
 	m := metav1.ObjectMeta{
 		Name:      name,
@@ -201,9 +202,8 @@ func (o Options) meta(name, plan string) metav1.ObjectMeta {
 	return m
 }
 
-// plainText keeps what people wrote from being taken for a variable by those who
-// expand $(x) or ${x} or take $$ for an escape: a space follows the dollar sign
-// there. Only texts for people are changed so.
+// plainText adds a space after the dollar sign in $(x), ${x} and $$, because Tekton,
+// Kubernetes and Flux expand these. Only texts for people are changed.
 func plainText(s string) string {
 	var b strings.Builder
 	for i, r := range s {

@@ -56,20 +56,20 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 			after = append(after, pipelineTaskName(checkup.PhaseProbe, other))
 		}
 		tasks := []pipelinev1.PipelineTask{
-			pipelineTask(setupName, "Set up "+name, "Writes down what check "+name+" will measure and starts what it needs for that",
+			pipelineTask(setupName, "Set up "+name, "Records what check "+name+" expects, and starts the pods or VMs that it needs",
 				taskName(checkup.PhaseSetup, stepTimeout(setup)), stepTimeout(setup)+taskGrace, after, append(pipelinev1.Params{
 					stringParam(paramPlan, planJSON),
 					stringParam(paramCheck, name),
 					arrayParam(paramSet, set),
 					stringParam(paramTimeout, setup.String()),
 				}, run...)),
-			pipelineTask(probeName, "Probe "+name, "Measures every pair of check "+name+", if any can be",
+			pipelineTask(probeName, "Probe "+name, "Measures the expected units of check "+name+", if any can be measured",
 				taskName(checkup.PhaseProbe, stepTimeout(probe)), stepTimeout(probe)+taskGrace, []string{setupName}, append(pipelinev1.Params{
 					stringParam(paramCheck, name),
 					stringParam(paramTimeout, probe.String()),
 				}, run...)),
 		}
-		// Tekton skips the task alone, and not those that run after it.
+		// Tekton skips this task only, and not the tasks that run after it.
 		tasks[1].When = pipelinev1.WhenExpressions{{
 			Input: "$(tasks." + setupName + ".results." + resultMeasurable + ")", Operator: selection.In, Values: []string{"true"},
 		}}
@@ -79,7 +79,7 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 		}
 	}
 	p.Spec.Finally = []pipelinev1.PipelineTask{
-		pipelineTask(concludeName, "Tear down and report", "Removes what the run made, and judges what was measured",
+		pipelineTask(concludeName, "Tear down and report", "Deletes what the run created, and judges what was measured",
 			taskName(checkup.PhaseConclude, 0), concludeTimeout, nil, append(pipelinev1.Params{
 				stringParam(paramPlan, planJSON),
 				arrayParam(paramSet, set),
@@ -117,14 +117,14 @@ func arrayParam(name string, values []string) pipelinev1.Param {
 	return pipelinev1.Param{Name: name, Value: pipelinev1.ParamValue{Type: pipelinev1.ParamTypeArray, ArrayVal: values}}
 }
 
-// title makes "pod-mesh" read "Pod mesh".
+// title makes "Pod mesh" of "pod-mesh".
 func title(name string) string {
 	words := strings.ReplaceAll(name, "-", " ")
 	return strings.ToUpper(words[:1]) + words[1:]
 }
 
-// description is the plan's own, a summary line first as Tekton's catalog wants
-// it, and what whoever starts a run has to know.
+// description is the plan's description, with a summary line first, as Tekton's
+// catalog demands, and then the accounts and timeouts that a run needs.
 func description(plan *checkup.Plan) string {
 	summary, detail, _ := strings.Cut(strings.TrimSpace(plan.Description), "\n")
 	if summary == "" {
@@ -134,11 +134,11 @@ func description(plan *checkup.Plan) string {
 	if detail = strings.TrimSpace(detail); detail != "" {
 		paragraphs = append(paragraphs, detail)
 	}
-	paragraphs = append(paragraphs, fmt.Sprintf("Runs with the service accounts %s. A run that is started from the dashboard's form, which takes one account, needs %s, which may do what those three may.",
+	paragraphs = append(paragraphs, fmt.Sprintf("Runs with the service accounts %s. The dashboard's form takes one account for all tasks: choose %s, which has the rights of those three.",
 		strings.Join(accounts(plan), ", "), plan.Name))
 	timeouts := Timeouts(plan)
 	if atMost := config.DefaultTimeoutMinutes * time.Minute; timeouts.Tasks.Duration+runGrace > atMost {
-		paragraphs = append(paragraphs, fmt.Sprintf("A run may take longer than Tekton's default of %s: give it the timeouts pipeline %s, tasks %s, finally %s.",
+		paragraphs = append(paragraphs, fmt.Sprintf("A run may take longer than Tekton's default timeout of %s. Set these timeouts: pipeline %s, tasks %s, finally %s.",
 			atMost, timeouts.Pipeline.Duration, timeouts.Tasks.Duration, timeouts.Finally.Duration))
 	}
 	return plainText(strings.Join(paragraphs, "\n\n"))

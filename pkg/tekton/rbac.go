@@ -28,36 +28,36 @@ type common struct {
 	why      string
 }
 
-// phaseRights is every verb that the mains in tasks/ use for what all kinds share.
-// What is neither here nor among a kind's own rights they cannot do.
+// phaseRights is every verb that the mains in tasks/ use for all kinds. They have
+// no other right than these and those of the plan's kinds.
 var phaseRights = []common{
 	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeCluster, "nodes", "get", "pkg/fleet StartResponders: the node of a responder that does not start"},
 	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "create", "pkg/fleet StartResponders"},
-	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "get", "pkg/fleet StartResponders: a responder that an earlier try of the task has made"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "get", "pkg/fleet StartResponders: a responder that an earlier try of the task created"},
 	{"", checkup.PhaseSetup, checkup.ScopeRun, "pods", "list", "pkg/fleet Sweep: leftovers of earlier runs"},
-	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "watch", "pkg/fleet StartResponders: wait until they are ready"},
-	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "patch", "pkg/fleet StartResponders: give a responder of an earlier try to this one's pod"},
-	{"", checkup.PhaseSetup, checkup.ScopeRun, "pods", "delete", "pkg/fleet Sweep: leftovers of earlier runs; StartResponders: one that has failed"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "watch", "pkg/fleet StartResponders: wait until responders are ready"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "patch", "pkg/fleet StartResponders: hand a responder of an earlier try to the pod of this try"},
+	{"", checkup.PhaseSetup, checkup.ScopeRun, "pods", "delete", "pkg/fleet Sweep: leftovers of earlier runs; StartResponders: a failed responder"},
 	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "create", "pkg/record: freeze worksheet and roster"},
 	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "list", "pkg/fleet Sweep; pkg/cluster Rounds: the rounds of the plan's reports"},
 	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "update", "pkg/record: write worksheet and roster again when the task is retried"},
 	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "delete", "pkg/fleet Sweep: orders of earlier runs"},
-	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "events", "list", "pkg/fleet StartResponders: why one was not scheduled or not started"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "events", "list", "pkg/fleet StartResponders: why a responder was not scheduled or not started"},
 
 	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeCluster, "nodes", "get", "pkg/fleet Measure: the node of an agent that does not answer"},
 	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "create", "pkg/fleet Measure: start agents"},
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "get", "pkg/fleet Measure: an agent that an earlier try of the task has made"},
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "list", "pkg/fleet Measure and Lost: agents, and responders that went"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "get", "pkg/fleet Measure: an agent that an earlier try of the task created"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "list", "pkg/fleet Measure and Lost: agents, and responders that were deleted"},
 	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "watch", "pkg/fleet Measure: wait for agents"},
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "patch", "pkg/fleet Measure: give an agent of an earlier try to this one's pod; TakeOver: likewise the responders"},
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "delete", "pkg/fleet Measure: agents when the task is stopped, and one of an earlier try that has failed; TakeOver: OwnerReferencesPermissionEnforcement wants it"},
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods/log", "get", "pkg/fleet Measure and Receptions: what agents and responders tell"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "patch", "pkg/fleet Measure: hand an agent of an earlier try to the pod of this try; TakeOver: the same for responders"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "delete", "pkg/fleet Measure: agents when the task is stopped, and a failed agent of an earlier try; TakeOver: the admission plugin OwnerReferencesPermissionEnforcement demands it"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods/log", "get", "pkg/fleet Measure and Receptions: what agents and responders report"},
 	{"", checkup.PhaseProbe, checkup.ScopeRun, "configmaps", "create", "pkg/record: what was measured; pkg/fleet Measure: the agents' orders"},
 	{"", checkup.PhaseProbe, checkup.ScopeRun, "configmaps", "get", "pkg/record: read worksheet and roster"},
 	{"", checkup.PhaseProbe, checkup.ScopeRun, "configmaps", "update", "pkg/record: add what was measured, and progress"},
 	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "events", "list", "pkg/fleet Measure: why an agent was not scheduled or not started"},
 
-	{"", checkup.PhaseConclude, checkup.ScopeRun, "pods", "list", "pkg/fleet Remove and Left: the run's fixtures, and what is left of them"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "pods", "list", "pkg/fleet Remove and Left: the run's fixtures, and those that are left"},
 	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "pods", "delete", "pkg/fleet Remove"},
 	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "pods/log", "get", "pkg/fleet Evidence: the logs of what went wrong"},
 	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "create", "pkg/record: write evidence and report"},
@@ -68,9 +68,9 @@ var phaseRights = []common{
 	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "events", "list", "pkg/fleet Evidence: what happened to what went wrong"},
 }
 
-// Rights lists every right that the plan's phases get, each once: phase by phase,
-// within one the cluster's first, then the run's namespace, then other namespaces.
-// They are what the fixtures of its checks and their kinds need, and no more.
+// Rights lists every right of the plan's phases, each once. They are sorted by
+// phase, and then by scope: cluster, the run's namespace, other namespaces. They are
+// what the fixtures and kinds of the plan's checks need, and no more.
 func Rights(plan *checkup.Plan, opts Options) []checkup.Right {
 	opts = opts.withDefaults()
 	fixtures := map[checkup.Role]bool{"": true}
@@ -117,8 +117,8 @@ func otherNamespaces(check checkup.Check) []string {
 	return namespaces
 }
 
-// merge leaves each right once, with all the reasons for it. One on any object
-// stands for those on objects by name.
+// merge joins equal rights into one, with all reasons. A right on all objects of a
+// resource includes the rights on its objects by name.
 func merge(rights []checkup.Right) []checkup.Right {
 	same := func(a, b checkup.Right) bool {
 		return a.Phase == b.Phase && a.Scope == b.Scope && a.Namespace == b.Namespace && a.Group == b.Group && a.Resource == b.Resource && a.Verb == b.Verb
@@ -155,12 +155,11 @@ func accounts(plan *checkup.Plan) []string {
 // rights are the accounts of the phases and, for each place in which a phase has
 // rights, a role and a binding.
 //
-// One more account, named as the plan, is bound to all roles: the dashboard's
-// form takes one account for a whole run. It opens nothing that was closed,
-// because whoever may create PipelineRuns in a namespace may have them run under
-// any of its accounts, and so under all of these. But within such a run each
-// step holds the rights of all phases, which is why `planner run`, the sample
-// and schedules name the accounts task by task.
+// One more account has the plan's name and is bound to all roles: the dashboard's
+// form takes one account for a whole run. It gives nobody a new right, because
+// whoever may create PipelineRuns in a namespace may run them under any of its
+// accounts. But each step of such a run has the rights of all phases. Therefore
+// `planner run`, the sample and schedules name an account for each task.
 func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 	var objects, roles []runtime.Object
 	account := func(name string) {
@@ -195,8 +194,7 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 			{Kind: rbacv1.ServiceAccountKind, Name: plan.Name, Namespace: opts.Namespace},
 		}
 		if p.scope != checkup.ScopeRun {
-			// Outside its own namespace, another installation of the plan may have the
-			// same name.
+			// Another installation of the plan, in another namespace, has the same name.
 			meta.Name = "checkplan:" + opts.Namespace + ":" + meta.Name
 			meta.Namespace = p.namespace
 		}

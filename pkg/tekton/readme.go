@@ -11,26 +11,25 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// The pages of a catalog. They hold nothing that the objects do not hold, but for
-// how to use them.
+// The pages of a catalog: what the objects hold, and how to use them.
 
 func catalogReadme(plans []*checkup.Plan, opts Options, tasks []string) []byte {
 	var p page
 	p.line("# Catalog")
-	p.line("Plans of [checkplan](https://github.com/checkplan/checkplan) as a Tekton catalog: each Pipeline measures paths of the cluster's network and leaves its verdict in the status of the PipelineRun. Needs Tekton Pipelines %s or newer; no feature flag.", opts.Tekton)
+	p.line("Plans of [checkplan](https://github.com/checkplan/checkplan) as a Tekton catalog. Each Pipeline measures paths of the cluster's network, and its verdict is in the status of the PipelineRun. It needs Tekton Pipelines %s or newer, and no feature flag.", opts.Tekton)
 	p.line("```\nkubectl create namespace %s\nkubectl apply -R -f task -f pipeline", opts.Namespace)
 	for _, plan := range plans {
 		p.text("kubectl create -f samples/%s.yaml\n", plan.Name)
 	}
 	p.text("```\n")
-	p.line("The objects are made for the namespace `%s`; `planner compile --namespace` makes them for another. In a namespace that enforces the restricted pod security standard, Tekton's feature flag `set-security-context` must be `true`.", opts.Namespace)
+	p.line("The objects are for the namespace `%s`; `planner compile --namespace` makes them for another. In a namespace that enforces the restricted pod security standard, Tekton's feature flag `set-security-context` must be `true`.", opts.Namespace)
 	p.line("## Pipelines")
-	p.table("Pipeline", "What it is for")
+	p.table("Pipeline", "Question")
 	for _, plan := range plans {
 		p.row(fmt.Sprintf("[%s](pipeline/%s/README.md)", plan.Name, plan.Name), firstLine(description(plan)))
 	}
 	p.line("## Tasks")
-	p.line("The Pipelines share these; they are of no use by themselves.")
+	p.line("The Pipelines share these Tasks. They are not for use alone.")
 	p.text("\n")
 	for _, task := range tasks {
 		p.text("- [%s](task/%s/README.md)\n", task, task)
@@ -60,9 +59,9 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 		p.row(code(task.Name), after, task.Timeout.Duration.String(), task.Description)
 	}
 	timeouts := o.Sample.Spec.Timeouts
-	p.line("A run needs the timeouts pipeline %s, tasks %s, finally %s; the sample has them.", timeouts.Pipeline.Duration, timeouts.Tasks.Duration, timeouts.Finally.Duration)
+	p.line("A run needs these timeouts: pipeline %s, tasks %s, finally %s. The sample has them.", timeouts.Pipeline.Duration, timeouts.Tasks.Duration, timeouts.Finally.Duration)
 	p.line("## Rights")
-	p.line("Each phase has a service account of its own, which the sample names task by task. The account `%s` has the rights of all of them together, for runs from the dashboard's form, which takes one account for all tasks. It opens nothing to anybody: whoever may create PipelineRuns in a namespace may choose any of its accounts. The pods that measure have no token at all.", plan.Name)
+	p.line("Each phase has its own service account, and the sample names it for each task. The account `%s` has the rights of all phases: it is for runs from the dashboard's form, which takes one account for all tasks. It gives nobody a new right: whoever may create PipelineRuns in a namespace may use any of its accounts. The pods that measure have no token.", plan.Name)
 	p.table("Account", "Where", "Resource", "Verb", "For")
 	for _, r := range Rights(plan, opts) {
 		p.row(code(AccountName(plan, r.Phase)), where(r, opts), object(r), r.Verb, r.Why)
@@ -70,7 +69,7 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 	return p.bytes()
 }
 
-// where says in words where a right holds.
+// where names the scope of a right: the cluster, or a namespace.
 func where(r checkup.Right, opts Options) string {
 	switch r.Scope {
 	case checkup.ScopeCluster:
@@ -82,7 +81,7 @@ func where(r checkup.Right, opts Options) string {
 	}
 }
 
-// object says on what a right is: "pods/log", "apiservices.apiregistration.k8s.io",
+// object names the resource of a right: "pods/log", "apiservices.apiregistration.k8s.io",
 // "configmaps cluster-info".
 func object(r checkup.Right) string {
 	resource, sub, found := strings.Cut(r.Resource, "/")
@@ -102,7 +101,7 @@ func taskReadme(task *pipelinev1.Task) []byte {
 	p.params(task.Spec.Params)
 	if len(task.Spec.Results) > 0 {
 		p.line("## Results")
-		p.line("Without a newline at the end.")
+		p.line("Each is written without a newline at its end.")
 		p.table("Result", "Meaning")
 		for _, r := range task.Spec.Results {
 			p.row(code(r.Name), r.Description)

@@ -16,10 +16,10 @@ import (
 )
 
 // Run returns a PipelineRun of the plan's compiled Pipeline, to be created. Each
-// setting is "name=value", one of plan.Params(); the others keep the default
-// that the Pipeline gives them, and the last of two of one name counts. timeout
-// is how long the whole run may take; 0 means as long as Timeouts says. The plan
-// is not changed. The error tells every bad setting, a line each.
+// setting is "name=value", one of plan.Params(); the others keep the defaults of the
+// Pipeline. The last of two settings of one name wins. timeout limits the whole run;
+// 0 means the limit of Timeouts. The plan is not changed. The error lists every bad
+// setting, a line each.
 func Run(plan *checkup.Plan, opts Options, settings []string, timeout time.Duration) (*pipelinev1.PipelineRun, error) {
 	opts = opts.withDefaults()
 	if err := errors.Join(opts.validate(), validatePlan(plan)); err != nil {
@@ -37,18 +37,18 @@ func Run(plan *checkup.Plan, opts Options, settings []string, timeout time.Durat
 	return run, nil
 }
 
-// shortestRun is the least time for the tasks of a run that is limited: for one
-// pod to start and be told to stop.
+// shortestRun is the least time for the tasks of a limited run: one pod can start and
+// be stopped in it.
 const shortestRun = time.Minute
 
-// limitRun fits the timeouts of a run into less time, or more. What is taken
-// away is taken from the tasks: teardown and report keep theirs.
+// limitRun changes the timeouts of a run to fit the limit. Teardown and report keep
+// their time: a shorter limit shortens the time of the other tasks.
 func limitRun(timeouts *pipelinev1.TimeoutFields, limit time.Duration) error {
 	if limit == 0 {
 		return nil
 	}
 	if least := timeouts.Finally.Duration + shortestRun; limit < least {
-		return fmt.Errorf("timeout %s: teardown and report alone may take %s; want at least %s", limit, timeouts.Finally.Duration, least)
+		return fmt.Errorf("timeout %s: teardown and report may take %s; want at least %s", limit, timeouts.Finally.Duration, least)
 	}
 	timeouts.Pipeline.Duration = limit
 	timeouts.Tasks.Duration = min(timeouts.Tasks.Duration, limit-timeouts.Finally.Duration)
@@ -82,14 +82,14 @@ func runParams(plan *checkup.Plan, settings []string) (pipelinev1.Params, error)
 	return params, nil
 }
 
-// outlasts tells every check that settings give more time than the compiled
-// Pipeline does: timeouts of steps and tasks cannot be set by a param.
+// outlasts lists every check that needs more time with the settings than the compiled
+// Pipeline has: a param cannot set timeouts of steps and tasks.
 func outlasts(set, compiled *checkup.Plan) error {
 	var errs []error
 	for _, name := range set.CheckNames() {
 		_, want := checkDeadlines(set.Checks[name])
 		if _, have := checkDeadlines(compiled.Checks[name]); want > have {
-			errs = append(errs, fmt.Errorf("check %s would take up to %s with these settings, but the Pipeline gives it %s: write them into the plan, and compile it", name, want-Overhead, have-Overhead))
+			errs = append(errs, fmt.Errorf("check %s may take %s with these settings, but its timeout in the Pipeline is %s: write the settings into the plan, and compile it again", name, want-Overhead, have-Overhead))
 		}
 	}
 	return errors.Join(errs...)
@@ -108,8 +108,8 @@ func clone(plan *checkup.Plan) (*checkup.Plan, error) {
 	return &c, nil
 }
 
-// sampleRun is a run with every param as the plan has it, each task with the
-// service account of its phase.
+// sampleRun is a run with the plan's value of every param, and with the service
+// account of its phase for each task.
 func sampleRun(plan *checkup.Plan, opts Options) *pipelinev1.PipelineRun {
 	timeouts := Timeouts(plan)
 	run := &pipelinev1.PipelineRun{

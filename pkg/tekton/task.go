@@ -16,7 +16,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// envPlan is the environment variable that brings the plan to a step.
+// envPlan is the environment variable that holds the plan.
 const envPlan = "PLAN"
 
 // Params of the Tasks. The Pipeline fills them in.
@@ -35,22 +35,22 @@ type Result struct {
 	Name, Description string
 }
 
-// ConcludeResults are the results of a run, each a string without a newline at
-// its end: those that pkg/report Results gives, no more, because Tekton fails a
-// run whose successful task lacks a result, and no less.
+// ConcludeResults are the results of a run, each a string without a newline at its
+// end. They are exactly those that step report writes: Tekton fails a run whose
+// successful task lacks a declared result.
 var ConcludeResults = []Result{
 	{"verdict", "pass, fail or inconclusive"},
-	{"summary", "What was found, in one line"},
-	{"expected", "Number of pairs that were to be measured"},
-	{"pass", "Number of pairs that were measured and met every expectation"},
-	{"fail", "Number of pairs that were measured and did not meet an expectation"},
-	{"unmeasured", "Number of pairs that were to be measured and were not"},
-	{"findings", "Causes that explain the failed pairs, in one line that ends with how many more there are; empty if nothing failed"},
-	{"report", "Where the whole report is: the namespace and name of a ConfigMap; empty if it could not be kept"},
+	{"summary", "Verdict, numbers and findings, in one line"},
+	{"expected", "Number of units (pairs, placements) that the plan expects"},
+	{"pass", "Number of units that were measured and met every expectation"},
+	{"fail", "Number of units that were measured and did not meet an expectation"},
+	{"unmeasured", "Number of expected units that were not measured"},
+	{"findings", "Causes that explain the failed units, in one line that ends with the number of further causes; empty if nothing failed"},
+	{"report", "ConfigMap that holds the whole report, as NAMESPACE/NAME; empty if the report could not be stored"},
 }
 
-// resultMeasurable is the result of a setup task by which its probe task is
-// started or not.
+// resultMeasurable is the result of a setup task that decides whether its probe
+// task is started.
 const resultMeasurable = "measurable"
 
 // taskName names the generic Task of a phase whose step has the given timeout.
@@ -88,11 +88,11 @@ func distinct(d []time.Duration) []time.Duration {
 func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 	task := newTask(checkup.PhaseSetup, timeout, opts,
 		"Sets up one check of a checkplan plan",
-		"Surveys the cluster, writes down which pairs are expected to be measured, starts the pods or VMs that are to be probed and waits for them. What did not come up in time is written down too, and will be reported as unmeasured.")
+		"Surveys the cluster, records the worksheet of expected units, starts the pods or VMs that will be probed, and waits for them. Targets that did not start in time are recorded, and reported as unmeasured.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specCheck, specSet, specTimeout}, specsRun...)
 	task.Spec.Results = []pipelinev1.TaskResult{{
 		Name: resultMeasurable, Type: pipelinev1.ResultsTypeString,
-		Description: "true, or false if it is known already that nothing of the check can be measured",
+		Description: "true, or false if setup found that nothing of the check can be measured",
 	}}
 	task.Spec.Steps = []pipelinev1.Step{{
 		Name:             "setup",
@@ -109,8 +109,8 @@ func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 
 func probeTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 	task := newTask(checkup.PhaseProbe, timeout, opts,
-		"Measures the pairs of one check of a checkplan plan",
-		"Starts one agent pod per source, pinned to its node, and reads from their logs what they measured; VMs are asked on their consoles. It succeeds whatever the network did.")
+		"Measures the expected units of one check of a checkplan plan",
+		"Starts one agent pod per source, pinned to its node, and reads the measurements from the logs of the agents, or from the consoles of VMs. It succeeds even if the network fails.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specCheck, specTimeout}, specsRun...)
 	task.Spec.Steps = []pipelinev1.Step{{
 		Name:             "probe",
@@ -125,15 +125,15 @@ func probeTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 	return task
 }
 
-// fixtureImages brings to a step the images of what it may start.
+// fixtureImages are the environment variables with the images of fixtures.
 func fixtureImages(opts Options) []corev1.EnvVar {
 	return []corev1.EnvVar{{Name: "AGENT_IMAGE", Value: AgentImage(opts)}, {Name: "GUEST_IMAGE", Value: GuestImage(opts)}}
 }
 
 func concludeTask(opts Options) *pipelinev1.Task {
 	task := newTask(checkup.PhaseConclude, 0, opts,
-		"Tears down what a checkplan run made, and reports",
-		"Removes the pods and VMs that the run made and names what is left of them, then judges every expected pair and writes the verdict, the findings and the full report. It fails if the plan's gate asks for a better verdict.")
+		"Tears down what a checkplan run created, and reports",
+		"Deletes the pods and VMs of the run and names those that are left, then judges every expected unit and writes the verdict, the findings and the full report. It fails if the verdict does not satisfy the plan's gate.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specSet, specTasks}, specsRun...)
 	for _, result := range ConcludeResults {
 		task.Spec.Results = append(task.Spec.Results, pipelinev1.TaskResult{Name: result.Name, Description: result.Description, Type: pipelinev1.ResultsTypeString})
@@ -164,8 +164,9 @@ func concludeTask(opts Options) *pipelinev1.Task {
 	return task
 }
 
-// newTask is what all Tasks have in common: who the step is, and what a
-// namespace under the restricted pod security standard asks of it.
+// newTask is what all Tasks have in common: the variables that identify the step's
+// run and pod, and the security context that a namespace under the restricted pod
+// security standard demands.
 func newTask(phase checkup.Phase, timeout time.Duration, opts Options, summary, detail string) *pipelinev1.Task {
 	meta := opts.meta(taskName(phase, timeout), "")
 	meta.Annotations = catalogAnnotations(opts, "checkplan "+string(phase))
@@ -202,16 +203,18 @@ func newTask(phase checkup.Phase, timeout time.Duration, opts Options, summary, 
 	}
 }
 
-// Memory limits of steps: enough for 5,000 nodes and 100,000 pairs, and, where the
-// whole record is judged, for checkup.MaxResults, which take up to 600 MiB.
+// Memory limits of steps: enough for 5,000 nodes and 100,000 pairs. The step that
+// judges the whole record has enough for checkup.MaxResults, which take up to
+// 600 MiB.
 const (
 	stepMemory  = "512Mi"
 	judgeMemory = "1Gi"
 )
 
-// stepResources are all four that a quota may ask for. They stand in each step,
-// and not in the stepTemplate, because Tekton's webhook writes "computeResources:
-// {}" into a step without, which kubectl apply and Argo CD take for a change.
+// stepResources are the requests and limits that a quota may demand. Each step has
+// them, and not the stepTemplate, because Tekton's webhook writes
+// "computeResources: {}" into a step without them, which kubectl apply and Argo CD
+// report as a change.
 func stepResources(memory string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
@@ -225,9 +228,9 @@ const nonRoot = 65532
 var (
 	specPlan    = stringSpec(paramPlan, "The plan, as JSON in which every dollar sign is written \\u0024")
 	specCheck   = stringSpec(paramCheck, "Name of the check")
-	specTimeout = stringSpec(paramTimeout, "Time for the whole step, such as 4m; what is not done by then is reported as unmeasured")
+	specTimeout = stringSpec(paramTimeout, "Time limit of the whole step, such as 4m; what is not measured by then is reported as unmeasured")
 	specSet     = arraySpec(paramSet, "Settings that override the plan's, each as name=value")
-	specTasks   = arraySpec(paramTasks, "What became of the other tasks of the run, each as --task=name=status/reason")
+	specTasks   = arraySpec(paramTasks, "Status of each other task of the run, as --task=name=status/reason")
 	specsRun    = []pipelinev1.ParamSpec{
 		stringSpec(paramRunName, "Name of the PipelineRun"),
 		stringSpec(paramRunUID, "UID of the PipelineRun"),
@@ -248,7 +251,7 @@ func ref(param string) string { return "$(" + paramPath(param) + ")" }
 // refAll stands for all elements of an array param.
 func refAll(param string) string { return "$(" + paramPath(param) + "[*])" }
 
-// paramPath needs brackets where the name itself has dots.
+// paramPath is the path of a param, with brackets if its name has dots.
 func paramPath(param string) string {
 	if strings.Contains(param, ".") {
 		return `params["` + param + `"]`
@@ -256,7 +259,7 @@ func paramPath(param string) string {
 	return "params." + param
 }
 
-// catalogAnnotations are what Tekton's catalog and catlin ask for.
+// catalogAnnotations are the annotations that Tekton's catalog and catlin demand.
 func catalogAnnotations(opts Options, displayName string) map[string]string {
 	return map[string]string{
 		"tekton.dev/categories":           "Kubernetes, Monitoring, Testing",

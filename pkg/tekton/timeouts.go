@@ -11,35 +11,36 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Deadlines nest: in process < step < task < run. A step that is stopped by its
-// timeout keeps its log and its results; a task that is stopped by its timeout
-// loses its pod and with it both (Tekton issue 5251).
+// Deadlines nest: process < step < task < run. A step that its timeout stops keeps its
+// log and its results. A task that its timeout stops loses its pod, and log and
+// results with it (Tekton issue 5251).
 const (
-	// Overhead is what a process may take beside the time that the plan gives to
-	// its phase: to survey, sweep and freeze in setup, to collect in probe.
+	// Overhead is the time of a process beside the plan's timeout for its phase: for
+	// survey, sweep and writing the worksheet in setup, for collecting in probe.
 	Overhead = 2 * time.Minute
-	// stepGrace is how long a process may take to come to its end at its deadline.
+	// stepGrace is how long a process may take to exit after its deadline.
 	stepGrace = time.Minute
-	// taskGrace is how long a pod may take until its first step starts (volume,
-	// image pull, scheduling): the TaskRun's clock runs meanwhile, the step's not.
+	// taskGrace is how long a pod may take until its first step starts (scheduling,
+	// volumes, image pull): the timeout of the TaskRun includes this time, the timeout
+	// of the step does not.
 	taskGrace = 2 * time.Minute
-	// startDelay is what Tekton takes to start a task after the one before it.
+	// startDelay is how long Tekton may take to start a task after the previous one.
 	startDelay = 30 * time.Second
-	// runGrace is what is left of the run's time when every task took all of its.
+	// runGrace is the time of the run beyond the timeouts of all its tasks.
 	runGrace = 5 * time.Minute
 
 	// shortestStep is the step timeout of the generic setup and probe Tasks.
 	shortestStep = 10 * time.Minute
 
-	// Deadlines of the processes of conclude, and of it all.
+	// Deadlines of the processes of conclude, and the timeout of its task.
 	teardownDeadline = 4 * time.Minute
 	reportDeadline   = 2 * time.Minute
 	concludeTimeout  = teardownDeadline + stepGrace + reportDeadline + stepGrace + taskGrace
 )
 
 // stepTimeout is the timeout of the step whose process has the given deadline.
-// A step's timeout cannot be a param, so that a generic Task must hold it; to
-// keep them few, it is one of 10m, 20m, 40m, ...
+// A step's timeout cannot be a param: there is a generic Task for each. To keep these
+// few, it is one of 10m, 20m, 40m, ...
 func stepTimeout(deadline time.Duration) time.Duration {
 	timeout := shortestStep
 	for timeout < deadline+stepGrace {
@@ -56,11 +57,11 @@ func checkDeadlines(check checkup.Check) (setup, probe time.Duration) {
 
 // Timeouts are what a PipelineRun of the plan needs, in every release from 1.12:
 //
-//   - tasks holds finally too, because in 1.13 to 1.15 its clock runs on while
-//     finally does, and would fail a run whose tasks were all done in time (Tekton
+//   - tasks includes the time of finally, because in 1.13 to 1.15 its clock does not
+//     stop while finally runs, and would fail a run whose tasks ended in time (Tekton
 //     issue 10512);
-//   - the tasks end by themselves, each by its own timeout, before tasks does,
-//     because up to 1.12 finally is not run after that.
+//   - each task ends by its own timeout before tasks is over, because up to 1.12
+//     finally does not run after that.
 func Timeouts(plan *checkup.Plan) pipelinev1.TimeoutFields {
 	tasks := criticalPath(plan) + concludeTimeout
 	return pipelinev1.TimeoutFields{
@@ -70,8 +71,7 @@ func Timeouts(plan *checkup.Plan) pipelinev1.TimeoutFields {
 	}
 }
 
-// criticalPath is how long setup and probe tasks can take until the last of them
-// is over.
+// criticalPath is how long it can take until the last setup or probe task has ended.
 func criticalPath(plan *checkup.Plan) time.Duration {
 	var longest time.Duration
 	end := map[string]time.Duration{}

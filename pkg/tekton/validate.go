@@ -17,16 +17,16 @@ import (
 	"knative.dev/pkg/apis"
 )
 
-// Profile is the oldest Tekton release that compiled objects are for. All of
-// them need only what Tekton calls stable, and so the objects differ in nothing
-// but the release that they say they need.
+// Profile is the oldest Tekton release that compiled objects are for. Objects use
+// stable features of Tekton only: those of two profiles differ only in the release
+// that they name.
 type Profile string
 
 const (
-	// Tekton112 is the floor: before 1.10, results of failed tasks never reach the
-	// PipelineRun, and 1.12 is the first release after that with long support.
+	// Tekton112 is the oldest: before 1.10, results of failed tasks never reach the
+	// PipelineRun, and 1.12 is the first LTS release since then.
 	Tekton112 Profile = "1.12"
-	// Tekton115 is the release with long support that we test on.
+	// Tekton115 is the LTS release that the tests run on.
 	Tekton115 Profile = "1.15"
 )
 
@@ -44,8 +44,8 @@ func joinProfiles() string {
 // minVersion is the value of the annotation tekton.dev/pipelines.minVersion.
 func (p Profile) minVersion() string { return string(p) + ".0" }
 
-// tektonContext carries the configuration of the strictest cluster that the
-// objects must be accepted by: stable fields only, no inline specs.
+// tektonContext holds the configuration of the strictest cluster that must accept the
+// objects: stable fields only, no inline specs.
 func tektonContext() (context.Context, error) {
 	flags, err := config.NewFeatureFlagsFromMap(map[string]string{
 		"enable-api-fields":   config.StableAPIFields,
@@ -63,7 +63,7 @@ func tektonContext() (context.Context, error) {
 	return config.ToContext(context.Background(), cfg), nil
 }
 
-// tektonObject is what all of Tekton's API types are.
+// tektonObject is implemented by all of Tekton's API types.
 type tektonObject interface {
 	runtime.Object
 	apis.Defaultable
@@ -72,16 +72,16 @@ type tektonObject interface {
 
 // Limits of Kubernetes on one object.
 const (
-	// maxObject is kept below etcd's default request limit of 1.5 MiB, because a
-	// PipelineRun carries the Pipeline's spec in its status beside its own.
+	// maxObject is below etcd's default request limit of 1.5 MiB, because a PipelineRun
+	// has the Pipeline's spec in its status beside its own spec.
 	maxObject = 1 << 20
 	// maxAnnotations is the limit on the annotations of an object together
 	// (apimachinery's TotalAnnotationSizeLimitB).
 	maxAnnotations = validation.TotalAnnotationSizeLimitB
 )
 
-// validateAll fills in the defaults that Tekton's webhook would fill in, and
-// tells what Tekton or Kubernetes would refuse.
+// validateAll sets the defaults that Tekton's webhook would set. The error lists what
+// Tekton or Kubernetes would refuse.
 func validateAll(objects ...runtime.Object) error {
 	ctx, err := tektonContext()
 	if err != nil {
@@ -105,17 +105,18 @@ func defaultAndValidate(ctx context.Context, object tektonObject) error {
 		return err
 	}
 	if m.GetName() == "" {
-		// The API server has made a name of generateName, with five characters more,
-		// before it asks Tekton's webhook.
+		// The API server appends five characters to generateName before it calls
+		// Tekton's webhook.
 		m.SetName(m.GetGenerateName() + "00000")
 	}
 	if err := named.Validate(ctx); err != nil {
-		return fmt.Errorf("%s would be refused by Tekton: %w", describe(object), err)
+		return fmt.Errorf("Tekton would refuse %s: %w", describe(object), err)
 	}
 	return nil
 }
 
-// validateSize tells which limit of Kubernetes an object would break.
+// validateSize returns an error that lists the limits of Kubernetes that an object
+// breaks.
 func validateSize(object runtime.Object) error {
 	m, err := meta.Accessor(object)
 	if err != nil {
@@ -133,19 +134,19 @@ func validateSize(object runtime.Object) error {
 		annotations += len(k) + len(v)
 	}
 	if annotations > maxAnnotations {
-		bad("its annotations are %d bytes long; Kubernetes allows %d (256 KiB)", annotations, maxAnnotations)
+		bad("annotations are %d bytes long; Kubernetes allows %d bytes (256 KiB)", annotations, maxAnnotations)
 	}
-	b, err := json.Marshal(object) // as etcd holds it
+	b, err := json.Marshal(object) // the form that etcd stores
 	if err != nil {
 		return fmt.Errorf("write %s as JSON: %w", describe(object), err)
 	}
 	if len(b) > maxObject {
-		bad("it is %d bytes long; at most %d (1 MiB) fit into a PipelineRun: split the plan", len(b), maxObject)
+		bad("object is %d bytes long; a PipelineRun has room for %d bytes (1 MiB): split the plan", len(b), maxObject)
 	}
 	return errors.Join(errs...)
 }
 
-// describe is kind and name of an object, as kubectl prints them.
+// describe returns kind and name of an object, as kubectl prints them.
 func describe(object runtime.Object) string {
 	name := ""
 	if m, err := meta.Accessor(object); err == nil {

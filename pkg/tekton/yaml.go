@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Encode prints objects as one YAML stream: keys in alphabetical order, nothing
-// that is empty by nature (creationTimestamp, status, computeResources: {}), the
-// same bytes for the same objects.
+// Encode returns objects as one YAML stream: keys are sorted, fields that are always
+// empty (creationTimestamp, status, computeResources: {}) are left out, and the same
+// objects give the same bytes.
 func Encode(objects ...runtime.Object) ([]byte, error) {
 	var out bytes.Buffer
 	for i, object := range objects {
@@ -35,7 +35,7 @@ func encode(object runtime.Object) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// This decoder keeps whole numbers whole.
+	// This decoder keeps integers; encoding/json would make floats of them.
 	var tree map[string]any
 	if err := utiljson.Unmarshal(b, &tree); err != nil {
 		return nil, err
@@ -45,8 +45,8 @@ func encode(object runtime.Object) ([]byte, error) {
 	return yaml.Marshal(tree)
 }
 
-// dropEmpty removes what Go's JSON writes for a field that nobody set, and only
-// that: an empty string may be a param's default and stays.
+// dropEmpty removes what Go's JSON writes for fields that are not set. It keeps empty
+// strings, because an empty string may be the default of a param.
 func dropEmpty(v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -63,6 +63,6 @@ func dropEmpty(v any) {
 	}
 }
 
-// neverEmpty are the fields whose Go types are structs without omitempty, and
-// which mean nothing when they are empty.
+// neverEmpty are the fields whose Go types are structs without omitempty. They have no
+// meaning when they are empty.
 var neverEmpty = map[string]bool{"computeResources": true, "metadata": true, "spec": true, "taskRunTemplate": true}

@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cost"
 	"github.com/checkplan/checkplan/pkg/record"
 )
 
@@ -248,7 +249,7 @@ func TestControlPlane(t *testing.T) {
 		t.Fatalf("explain exits with %d: %s", code, explain.stderr.String())
 	}
 	var explained struct {
-		Checks []struct{ checkup.Cost } `json:"checks"`
+		Checks []struct{ cost.Cost } `json:"checks"`
 	}
 	if err := json.Unmarshal(explain.stdout.Bytes(), &explained); err != nil {
 		t.Fatal(err)

@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cost"
 	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/pkg/run"
 )
@@ -320,7 +321,7 @@ func eventually(t *testing.T, within time.Duration, f func() error) {
 func TestCleanNetwork(t *testing.T) {
 	type explanation struct {
 		Checks []struct {
-			checkup.Cost
+			cost.Cost
 			Round, Rounds int
 		} `json:"checks"`
 	}

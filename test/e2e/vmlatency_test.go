@@ -39,6 +39,7 @@ import (
 	kvcorev1 "kubevirt.io/client-go/kubevirt/typed/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cost"
 )
 
 // The tests on VMs run on a sandbox of their own: `sandbox up --worker-names
@@ -321,7 +322,7 @@ func TestVMLatency(t *testing.T) {
 		t.Fatalf("explain exits with %d: %s", code, explain.stderr.String())
 	}
 	var explained struct {
-		Checks []checkup.Cost `json:"checks"`
+		Checks []cost.Cost `json:"checks"`
 	}
 	if err := json.Unmarshal(explain.stdout.Bytes(), &explained); err != nil {
 		t.Fatal(err)
