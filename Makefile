@@ -36,11 +36,13 @@ $(SANDBOX):
 
 # ko's arguments for the five task images, by .ko.yaml.
 KO_BUILD := build --base-import-paths --tags $(VERSION) ./tasks/setup ./tasks/probe ./tasks/teardown ./tasks/report ./tasks/agent
-images release-images: export VERSION := $(VERSION)
-images release-images: export KO_DOCKER_REPO := $(REPOSITORY)
+dist/images.tar release-images: export VERSION := $(VERSION)
+dist/images.tar release-images: export KO_DOCKER_REPO := $(REPOSITORY)
 
 .PHONY: images
-images: bin/ko ## build the task images for this machine into dist/images.tar, without any registry
+images: dist/images.tar ## build the task images for this machine into dist/images.tar, without any registry
+
+dist/images.tar: bin/ko Makefile .ko.yaml go.mod go.sum $(wildcard $(shell git ls-files -co --exclude-standard pkg tasks schema))
 	mkdir -p dist
 	go run ./tasks/internal/images bin/ko $(KO_BUILD) --push=false --platform linux/$$(go env GOARCH) --sbom none --tarball dist/images.tar
 
@@ -84,33 +86,57 @@ demo: build sandbox-up
 	@echo 'When you are done: make sandbox-down'
 endif
 
+# Without vet: verify runs all of it, and with -race it would check the types of all that is imported once more.
 .PHONY: test
 test: ## run the tests: hermetic, offline once modules are there, race detector on
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race ./...
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off ./...
 	cd test/e2e/sandbox && go test -short ./...
 
+# Each half of the end-to-end tests has a sandbox of its own, so that no fault of one disturbs the other: they mostly
+# wait, and run side by side.
+PODS := /var/lib/checkplan-e2e-pods
+VMS  := /var/lib/checkplan-e2e-vms
+
 .PHONY: e2e
-e2e: ## run the end-to-end tests on two sandboxes, one after the other, with injected faults
-	$(MAKE) e2e-pods
-	$(MAKE) e2e-vms
+e2e: e2e-ready ## run the end-to-end tests, with injected faults, on two sandboxes side by side
+	$(MAKE) --jobs=2 --output-sync=target e2e-pods e2e-vms e2e-sandbox
+
+.PHONY: e2e-ready
+e2e-ready: build $(SANDBOX) images ## install the Debian packages that e2e needs, and build what its parts share
+	$(SANDBOX) preflight --install --with aggregated,multus,kubevirt
+	command -v qemu-system-x86_64 || apt-get install --yes --quiet --no-install-recommends qemu-system-x86
+	@# Three sandboxes need more than the kernel's default of 128.
+	test $$(sysctl -n fs.inotify.max_user_instances) -ge 512 || sysctl -w fs.inotify.max_user_instances=512
+	$(SANDBOX) build --with aggregated
 
 # Two API servers and etcd members, and an aggregated API server, for the tests of
 # the control plane.
 .PHONY: e2e-pods
-e2e-pods: build $(SANDBOX) ## that of them which needs no VMs, and the sandbox's own tests
-	trap '$(SANDBOX) down' EXIT; \
-	$(MAKE) sandbox-up SANDBOX_UP='--control-planes 2 --with aggregated'; \
-	KUBECONFIG=$$($(SANDBOX) kubeconfig) go test -tags e2e -count 1 -timeout 60m -skip '^TestVM' -v ./test/e2e
-	cd test/e2e/sandbox && go test -tags e2e -count 1 -timeout 20m ./...
+e2e-pods: e2e-ready ## that of them which needs no VMs
+	trap '$(SANDBOX) --state $(PODS) down' EXIT; \
+	$(SANDBOX) --state $(PODS) up --control-planes 2 --with aggregated; \
+	$(SANDBOX) --state $(PODS) load dist/images.tar; \
+	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -skip '^TestVM' -v ./test/e2e
 
 .PHONY: e2e-vms
-e2e-vms: build $(SANDBOX) guest-image ## that of them which needs VMs: guests in QEMU, then real KubeVirt and Multus
-	command -v qemu-system-x86_64 || apt-get install --yes --quiet --no-install-recommends qemu-system-x86
-	go test -tags e2e -count 1 -run RealGuests ./pkg/console
-	trap '$(SANDBOX) down' EXIT; \
-	$(MAKE) sandbox-up SANDBOX_UP='--worker-names node01,node02 --with multus,kubevirt'; \
-	$(SANDBOX) load dist/guest.tar; \
-	KUBECONFIG=$$($(SANDBOX) kubeconfig) go test -tags e2e -count 1 -timeout 60m -run '^TestVM' -v ./test/e2e
+e2e-vms: e2e-ready ## that of them which needs VMs: guests in QEMU, then real KubeVirt and Multus
+	nice $(SANDBOX) build --with multus,kubevirt
+	$(MAKE) guest-image
+	go test -tags e2e -count 1 -run RealGuests -v ./pkg/console
+	trap '$(SANDBOX) --state $(VMS) down' EXIT; \
+	$(SANDBOX) --state $(VMS) up --worker-names node01,node02 --with multus,kubevirt; \
+	$(SANDBOX) --state $(VMS) load dist/images.tar dist/guest.tar; \
+	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel 3 -run '^TestVM' -v ./test/e2e
+
+# What the sandbox's own tests depend on. They run again when any of it changed: a pass is noted in the sandbox's cache.
+SANDBOX_INPUTS = { git ls-files -coz --exclude-standard test/e2e/sandbox | xargs -0 sha256sum; go version; uname -r; \
+	sha256sum $$(command -v containerd runc nft ip); } | sha256sum | cut -c -16
+
+.PHONY: e2e-sandbox
+e2e-sandbox: e2e-ready ## the sandbox's own tests, if they have not passed with the same sources, Go, kernel and commands
+	inputs=$$($(SANDBOX_INPUTS)); passed=$$(dirname $$($(SANDBOX) build))/tests-passed-$$inputs; \
+	if test -e $$passed; then echo "nothing changed since the sandbox's own tests passed ($$passed)"; exit; fi; \
+	(cd test/e2e/sandbox && go test -tags e2e -count 1 -timeout 20m -v ./...); touch $$passed
 
 .PHONY: verify
 verify: bin/golangci-lint build ## everything that is checked without running: format, lint, arrows, generated files

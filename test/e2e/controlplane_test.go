@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -298,7 +297,7 @@ func TestControlPlane(t *testing.T) {
 // cleared when the test ends.
 func faultID(t *testing.T, args ...string) (id, times string) {
 	t.Helper()
-	c := exec.Command(sandboxBin, append([]string{"fault", "add"}, args...)...)
+	c := sandboxCommand(append([]string{"fault", "add"}, args...)...)
 	var stderr strings.Builder
 	c.Stderr = &stderr
 	out, err := c.Output()

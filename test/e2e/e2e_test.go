@@ -51,10 +51,19 @@ func cluster(t *testing.T) *run.Cluster {
 	return c
 }
 
+// stateDir is the directory of the sandbox that the tests run on: the kubeconfig is in it. Other sandboxes may run on
+// the same machine.
+func stateDir() string { return filepath.Dir(os.Getenv("KUBECONFIG")) }
+
+// sandboxCommand is a verb of the sandbox that the tests run on.
+func sandboxCommand(args ...string) *exec.Cmd {
+	return exec.Command(sandboxBin, append([]string{"--state", stateDir()}, args...)...)
+}
+
 // sandbox runs a verb of the sandbox.
 func sandbox(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(sandboxBin, args...).CombinedOutput()
+	out, err := sandboxCommand(args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("sandbox %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -236,13 +245,16 @@ func findings(r *checkup.Report) []checkup.Finding {
 	return all
 }
 
-// nothingLeft waits until no fixture of any run is there: what a cancelled run
-// leaves, the garbage collector takes within seconds.
-func nothingLeft(t *testing.T) {
+// nothingLeft waits until no fixture of these runs exists, or of any run if none is named: the garbage collector deletes
+// within seconds what a cancelled run leaves. Parallel tests name their runs.
+func nothingLeft(t *testing.T, runUIDs ...string) {
 	t.Helper()
-	eventually(t, 90*time.Second, func() error {
-		return remains(t, "")
-	})
+	if len(runUIDs) == 0 {
+		runUIDs = []string{""}
+	}
+	for _, uid := range runUIDs {
+		eventually(t, 90*time.Second, func() error { return remains(t, uid) })
+	}
 }
 
 // remains is an error that names the fixtures that there are, of one run or, for
@@ -446,10 +458,11 @@ func inconclusive(t *testing.T, r *checkup.Report, words string) {
 
 // An agent that is killed leaves its pairs unmeasured.
 func TestKilledAgent(t *testing.T) {
+	t.Parallel()
 	c := start(t, "run", plans, "--plan", "slow", "--output", "json")
-	c.started(t)
+	uid := string(pipelineRun(t, c.started(t)).UID)
 	eventually(t, 2*time.Minute, func() error {
-		pids := agents(t)
+		pids := agents(t, uid)
 		if len(pids) < 3 {
 			return fmt.Errorf("%d agents run", len(pids))
 		}
@@ -459,25 +472,33 @@ func TestKilledAgent(t *testing.T) {
 		t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
 	}
 	inconclusive(t, reportOf(t, c), "137")
-	nothingLeft(t)
+	nothingLeft(t, uid)
 }
 
-// agents are the processes of agents that probe.
-func agents(t *testing.T) []int {
+// agents are the processes of a run's agents that probe.
+func agents(t *testing.T, runUID string) []int {
 	t.Helper()
-	return processesOf(t, func(words []string) bool {
-		return len(words) > 1 && strings.HasSuffix(words[0], "/agent") && words[1] == "probe"
+	pods, err := cluster(t).Kube.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{
+		LabelSelector: fmt.Sprintf("%s=%s,%s=%s", checkup.LabelRun, runUID, checkup.LabelRole, checkup.RoleAgent)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return processesOf(t, func(words []string, mounts string) bool {
+		return len(words) > 1 && strings.HasSuffix(words[0], "/agent") && words[1] == "probe" &&
+			slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return strings.Contains(mounts, "/pods/"+string(p.UID)+"/") })
 	})
 }
 
-// processesOf are the processes with such a command line, of whichever node: the
-// sandbox's nodes are namespaces of this machine.
-func processesOf(t *testing.T, is func(words []string) bool) []int {
+// processesOf are the processes in pods of this sandbox with such a command line and such mounts, on whichever node: its
+// nodes are namespaces of this machine.
+func processesOf(t *testing.T, is func(words []string, mounts string) bool) []int {
 	t.Helper()
 	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Each container has a mount of a file in its pod's directory, which is below the sandbox's.
+	inSandbox := "/" + filepath.Base(stateDir()) + "/nodes/"
 	var pids []int
 	for _, path := range paths {
 		cmdline, err := os.ReadFile(path)
@@ -485,7 +506,11 @@ func processesOf(t *testing.T, is func(words []string) bool) []int {
 		if _, scanErr := fmt.Sscanf(path, "/proc/%d/cmdline", &pid); err != nil || scanErr != nil {
 			continue // it has ended meanwhile
 		}
-		if is(strings.Split(string(cmdline), "\x00")) {
+		mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		if strings.Contains(string(mounts), inSandbox) && is(strings.Split(string(cmdline), "\x00"), string(mounts)) {
 			pids = append(pids, pid)
 		}
 	}
@@ -505,8 +530,9 @@ func TestStoppedKubelet(t *testing.T) {
 func TestKubeletStopsDuringTheRun(t *testing.T) {
 	c := start(t, "run", plans, "--plan", "slow", "--output", "json")
 	name := c.started(t)
+	uid := string(pipelineRun(t, name).UID)
 	eventually(t, 2*time.Minute, func() error {
-		if n := len(agents(t)); n < 3 {
+		if n := len(agents(t, uid)); n < 3 {
 			return fmt.Errorf("%d agents run", n)
 		}
 		return nil
@@ -562,16 +588,18 @@ func notReady(t *testing.T, node string) {
 
 // However a run is cancelled, no fixture is left.
 func TestCancel(t *testing.T) {
-	probing := func(t *testing.T) error {
-		if len(agents(t)) == 0 {
+	t.Parallel()
+	probing := func(t *testing.T, uid string) error {
+		if len(agents(t, uid)) == 0 {
 			return errors.New("no agent runs")
 		}
 		return nil
 	}
 	t.Run("Ctrl-C", func(t *testing.T) {
+		t.Parallel()
 		c := start(t, "run", plans, "--plan", "slow", "--output", "json")
-		c.started(t)
-		eventually(t, 2*time.Minute, func() error { return probing(t) })
+		uid := string(pipelineRun(t, c.started(t)).UID)
+		eventually(t, 2*time.Minute, func() error { return probing(t, uid) })
 		if err := c.Process.Signal(syscall.SIGINT); err != nil {
 			t.Fatal(err)
 		}
@@ -582,12 +610,13 @@ func TestCancel(t *testing.T) {
 			t.Errorf("it does not say that teardown still runs: %s", c.stderr.String())
 		}
 		inconclusive(t, reportOf(t, c), "unmeasured")
-		nothingLeft(t)
+		nothingLeft(t, uid)
 	})
 	t.Run("Ctrl-C twice", func(t *testing.T) {
+		t.Parallel()
 		c := start(t, "run", plans, "--plan", "slow")
-		c.started(t)
-		eventually(t, 2*time.Minute, func() error { return probing(t) })
+		uid := string(pipelineRun(t, c.started(t)).UID)
+		eventually(t, 2*time.Minute, func() error { return probing(t, uid) })
 		for range 2 {
 			if err := c.Process.Signal(syscall.SIGINT); err != nil {
 				t.Fatal(err)
@@ -605,24 +634,26 @@ func TestCancel(t *testing.T) {
 		if !strings.Contains(c.stderr.String(), "left before the end") {
 			t.Errorf("it does not say what remains: %s", c.stderr.String())
 		}
-		nothingLeft(t)
+		nothingLeft(t, uid)
 	})
 	for _, status := range []pipelinev1.PipelineRunSpecStatus{pipelinev1.PipelineRunSpecStatusCancelled, pipelinev1.PipelineRunSpecStatusCancelledRunFinally} {
 		for _, when := range []string{"setup", "probe"} {
 			t.Run(string(status)+" during "+when, func(t *testing.T) {
+				t.Parallel()
 				c := start(t, "run", plans, "--plan", "slow")
 				name := c.started(t)
+				uid := string(pipelineRun(t, name).UID)
 				eventually(t, 2*time.Minute, func() error {
 					if when == "probe" {
-						return probing(t)
+						return probing(t, uid)
 					}
-					return fixturesOf(t, string(pipelineRun(t, name).UID))
+					return fixturesOf(t, uid)
 				})
 				cancel(t, name, status)
 				if code := c.wait(t); code != 1 {
 					t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
 				}
-				nothingLeft(t)
+				nothingLeft(t, uid)
 			})
 		}
 	}
@@ -650,13 +681,15 @@ func cancel(t *testing.T, name string, status pipelinev1.PipelineRunSpecStatus) 
 
 // A run whose time is over is torn down and reported all the same.
 func TestRunTimesOut(t *testing.T) {
+	t.Parallel()
 	r := runPlan(t, "slow", 1, "--set", "mesh.udp.count=600", "--timeout", "11m")
 	inconclusive(t, r, "unmeasured")
-	nothingLeft(t)
+	nothingLeft(t, r.RunUID)
 }
 
 // Two runs of one plan at once do not disturb each other.
 func TestTwoRunsAtOnce(t *testing.T) {
+	t.Parallel()
 	a := start(t, "run", plans, "--plan", "full", "--output", "json", "--set", "mesh.latency.p50=")
 	b := start(t, "run", plans, "--plan", "full", "--output", "json", "--set", "mesh.latency.p50=")
 	for _, c := range []*command{a, b} {
@@ -664,24 +697,27 @@ func TestTwoRunsAtOnce(t *testing.T) {
 			t.Errorf("exit code %d: %s\n%s", code, c.stderr.String(), text(t, c.stdout.Bytes()))
 		}
 	}
-	if a, b := reportOf(t, a), reportOf(t, b); a.RunUID == b.RunUID {
+	first, second := reportOf(t, a).RunUID, reportOf(t, b).RunUID
+	if first == second {
 		t.Error("both reports are of one run")
 	}
-	nothingLeft(t)
+	nothingLeft(t, first, second)
 }
 
 // Checks run one after the other, and the report holds both.
 func TestChain(t *testing.T) {
+	t.Parallel()
 	r := runPlan(t, "chain", 0)
 	if len(r.Checks) != 2 || r.Checks[0].Name != "first" || r.Checks[1].Name != "second" {
 		t.Fatalf("checks of the report:\n%s", describe(t, r))
 	}
 	checkResults(t, r)
-	nothingLeft(t)
+	nothingLeft(t, r.RunUID)
 }
 
 // Pods that exist already are probed without a responder, on the port they have.
 func TestExistingPods(t *testing.T) {
+	t.Parallel()
 	r := runPlan(t, "existing", 0)
 	if r.Counts.Pass == 0 || r.Counts.Pass != r.Counts.Expected {
 		t.Errorf("the cluster's DNS should answer every worker:\n%s", describe(t, r))
@@ -691,7 +727,7 @@ func TestExistingPods(t *testing.T) {
 			t.Errorf("target %s is no pod of kube-system", target)
 		}
 	}
-	nothingLeft(t)
+	nothingLeft(t, r.RunUID)
 }
 
 // Pairs that must be cut off fail while they are not, and pass once they are.
@@ -708,6 +744,7 @@ func TestUnreachable(t *testing.T) {
 
 // The report of an earlier run reads the same from the cluster, and from a file.
 func TestReportAgain(t *testing.T) {
+	t.Parallel()
 	c := start(t, "run", plans, "--plan", "ring", "--output", "json")
 	if code := c.wait(t); code != 0 {
 		t.Fatalf("exit code %d: %s", code, c.stderr.String())
@@ -763,7 +800,7 @@ func TestBadDays(t *testing.T) {
 			t.Error(err)
 		}
 		c := cluster(t)
-		remove := exec.Command("sh", "-c", strings.Replace(c.RemoveCommand(r.RunUID), "kubectl", sandboxBin+" kubectl", 1))
+		remove := exec.Command("sh", "-c", strings.Replace(c.RemoveCommand(r.RunUID), "kubectl", sandboxBin+" --state "+stateDir()+" kubectl", 1))
 		if out, err := remove.CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}

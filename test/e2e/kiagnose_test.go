@@ -252,6 +252,7 @@ func forgetCheckup(t *testing.T, name string) {
 
 // Show 3: what cannot be is told before there is any VM, and the log says how soon.
 func TestVMKiagnoseWrong(t *testing.T) {
+	t.Parallel()
 	kiagnoseUser(t)
 	other := func(network string) map[string]string {
 		params := bridge10("node02")
@@ -267,6 +268,7 @@ func TestVMKiagnoseWrong(t *testing.T) {
 		{"missing-bridge", other("missing-bridge"), []string{"setup: ", "node node01 has no bridge br-missing"}},
 		{"missing-master", other("missing-master"), []string{"setup: ", "node01", "missing-master"}},
 	}
+	var runs []string
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Cleanup(func() { forgetCheckup(t, tt.name) })
@@ -279,6 +281,7 @@ func TestVMKiagnoseWrong(t *testing.T) {
 				}
 			}
 			unmeasuredKeys(t, data)
+			runs = append(runs, r.uid)
 			r.noVM(t)
 			completed, _ := time.Parse(time.RFC3339, data[kiagnose.KeyCompletionTimestamp])
 			t.Logf("told after %s: %s", completed.Sub(r.started).Round(time.Second), reason)
@@ -303,7 +306,7 @@ func TestVMKiagnoseWrong(t *testing.T) {
 			}
 		})
 	}
-	nothingLeft(t)
+	nothingLeft(t, runs...)
 }
 
 // The probe's image by itself, as a Job with the variables of the document.

@@ -13,7 +13,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -878,6 +877,7 @@ func toldReasons(pod *corev1.Pod) (reasons map[string]int, message string, decid
 // TestPlacementAdmission asks the sandbox's API server of pods in a dry run:
 // pod security, quota, limits and priority speak, and nothing is created.
 func TestPlacementAdmission(t *testing.T) {
+	t.Parallel()
 	config := placementConfig(t)
 	c := kubernetes.NewForConfigOrDie(config)
 	const restricted, warned, limited, full = "placement-restricted", "placement-warned", "placement-limited", "placement-full"
@@ -1031,6 +1031,7 @@ spec:
 // The cluster's own configuration takes the place of the plan's, with the legacy
 // flag's precedence.
 func TestPlacementNetworkConfig(t *testing.T) {
+	t.Parallel()
 	absent := runPlan(t, "configured", 1)
 	if absent.Verdict != checkup.RunInconclusive || !strings.Contains(describe(t, absent), "network.config.openshift.io") {
 		t.Errorf("without the API, want inconclusive and its name:\n%s", describe(t, absent))
@@ -1087,7 +1088,7 @@ func TestPlacementNetworkConfig(t *testing.T) {
 // kubectlApply applies manifests.
 func kubectlApply(t *testing.T, manifests string) {
 	t.Helper()
-	c := exec.Command(sandboxBin, "kubectl", "apply", "-f", "-")
+	c := sandboxCommand("kubectl", "apply", "-f", "-")
 	c.Stdin = strings.NewReader(manifests)
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("kubectl apply: %v\n%s", err, out)

@@ -17,7 +17,6 @@ import (
 	"math"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	goruntime "runtime"
@@ -415,13 +414,15 @@ func TestVMFaults(t *testing.T) {
 // Where there is neither KubeVirt nor Multus, that is what is told. It runs on the
 // sandbox of the tests that need neither.
 func TestNoKubeVirt(t *testing.T) {
+	t.Parallel()
 	r := runFile(t, vms, "anywhere", 1)
 	vmRun{report: r}.unmeasuredBecause(t, "KubeVirt", "not installed")
-	nothingLeft(t)
+	nothingLeft(t, r.RunUID)
 }
 
 // What can be measured is, beside what cannot, which is told with its name.
 func TestVMPrerequisites(t *testing.T) {
+	t.Parallel()
 	r := runVMs(t, "wanting", 1)
 	inconclusive(t, r.report, "node-that-is-not")
 	r.caused(t, "node-that-is-not")
@@ -430,11 +431,12 @@ func TestVMPrerequisites(t *testing.T) {
 	if r.report.Counts.Pass != 2 || len(r.vms) != 2 {
 		t.Errorf("%d pairs passed with %d VMs, want 2 with the 2 of the pair that can be measured:\n%s", r.report.Counts.Pass, len(r.vms), describe(t, r.report))
 	}
-	nothingLeft(t)
+	nothingLeft(t, r.uid)
 }
 
 // A run that may not read another namespace's network says which right it wants.
 func TestVMForbiddenNetwork(t *testing.T) {
+	t.Parallel()
 	c := cluster(t)
 	placementNamespace(t, c.Kube, "vm-elsewhere", nil)
 	theirs := c.Dynamic.Resource(nadResource).Namespace("vm-elsewhere")
@@ -472,7 +474,7 @@ func TestVMForbiddenNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	kubectlApply(t, strings.Join(own, "\n---\n"))
-	create := exec.Command(sandboxBin, "kubectl", "create", "-f", "-", "-o", "name")
+	create := sandboxCommand("kubectl", "create", "-f", "-", "-o", "name")
 	create.Stdin = strings.NewReader(sample)
 	out, err := create.CombinedOutput()
 	if err != nil {
@@ -492,7 +494,7 @@ func TestVMForbiddenNetwork(t *testing.T) {
 	r.vms = seen(r.report.RunUID)
 	r.unmeasuredBecause(t, "vm-elsewhere", "network-attachment-definitions", "get")
 	r.noVM(t)
-	nothingLeft(t)
+	nothingLeft(t, r.report.RunUID)
 }
 
 // bridgeNetwork is a NetworkAttachmentDefinition of the bridge br10, by another
@@ -690,7 +692,7 @@ func TestVMNodeLost(t *testing.T) {
 	nothingLeft(t)
 	// Nor does the guest run on where nobody sees it.
 	eventually(t, 90*time.Second, func() error {
-		if pids := processesOf(t, func(words []string) bool { return strings.Contains(words[0], "qemu-system") }); len(pids) > 0 {
+		if pids := processesOf(t, func(words []string, _ string) bool { return strings.Contains(words[0], "qemu-system") }); len(pids) > 0 {
 			return fmt.Errorf("guests still run, as processes %d", pids)
 		}
 		return nil

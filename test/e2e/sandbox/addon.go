@@ -81,7 +81,7 @@ func aggregatedObjects(c *cluster) ([]*unstructured.Unstructured, error) {
 	} {
 		b, err := os.ReadFile(c.file("pki", file))
 		if err != nil {
-			return nil, fmt.Errorf("reading a certificate of the aggregated API server: %w", err)
+			return nil, fmt.Errorf("read a certificate of the aggregated API server: %w", err)
 		}
 		name, _, _ := strings.Cut(field, " ")
 		manifest = strings.ReplaceAll(manifest, field, name+" "+base64.StdEncoding.EncodeToString(b))

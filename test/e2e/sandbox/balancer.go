@@ -72,7 +72,7 @@ func balance(
 				case ctx.Err() != nil:
 					return nil
 				case err != nil:
-					return fmt.Errorf("accepting a client of the API server: %w", err)
+					return fmt.Errorf("accept a client of the API server: %w", err)
 				}
 				go b.carry(ctx, in)
 			}

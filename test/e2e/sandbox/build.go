@@ -32,7 +32,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// The versions that go.mod names; a test keeps them equal.
+// The versions in go.mod; a test compares them.
 const (
 	kubernetesVersion = "v1.35.6"
 	tektonVersion     = "v1.15.1"
@@ -40,23 +40,22 @@ const (
 	etcdVersion       = "v3.6.5"
 )
 
-// module is what the Kubernetes, Tekton and CoreDNS binaries are built from:
-// this module's own go.mod names them as tools. It is embedded, so that the
-// command works wherever it is called from.
+// module is the module from which the Kubernetes, Tekton and CoreDNS binaries are built: this
+// module, whose go.mod lists them as tools. It is embedded: the command works in every directory.
 //
 //go:embed go.mod go.sum cmd
 var module embed.FS
 
-// build is where the binaries and images of one set of versions are cached.
+// build is the cache directory of the binaries and images of one set of versions.
 type build struct{ dir string }
 
 func (b build) src() string    { return filepath.Join(b.dir, "src") }
 func (b build) bin() string    { return filepath.Join(b.dir, "bin") }
 func (b build) tekton() string { return filepath.Join(b.dir, "tekton") }
 
-// Archives of images: staticImages of the control planes' static pods, nodeImages
-// of what every node runs, controlPlaneImages of what only the first control
-// plane does, and addonImages of an addon's binaries, on every control plane.
+// Image archives: staticImages for the static pods of control planes, nodeImages for every node,
+// controlPlaneImages for the first control plane, addonImages for the binaries of an addon, on
+// every control plane.
 func (b build) staticImages() string       { return filepath.Join(b.dir, "static-images.tar") }
 func (b build) nodeImages() string         { return filepath.Join(b.dir, "node-images.tar") }
 func (b build) controlPlaneImages() string { return filepath.Join(b.dir, "control-plane-images.tar") }
@@ -64,7 +63,7 @@ func (b build) addonImages(name string) string {
 	return filepath.Join(b.addonDir(name), "images.tar")
 }
 
-// addonDir is the directory of an addon's own build, and of no other of its key.
+// addonDir is the directory of an addon's own build with the current key.
 func (b build) addonDir(name string) string {
 	dir := filepath.Join(b.dir, "addons", name)
 	if key := addons()[name].key; key != nil {
@@ -74,11 +73,12 @@ func (b build) addonDir(name string) string {
 	return dir
 }
 
-// image is the name under which the sandbox knows an image that it makes. No
-// registry answers at .invalid (RFC 6761), so a missing image is an error at once.
+// image returns the name of an image that the sandbox builds. No registry exists at .invalid (RFC
+// 6761): a missing image is an immediate error.
 func image(binary string) string {
 	version := map[string]string{
-		"coredns": corednsVersion, "etcd": etcdVersion, "kube-apiserver": kubernetesVersion, "pause": "v1", "aggregated": "v1",
+		"coredns": corednsVersion, "etcd": etcdVersion, "kube-apiserver": kubernetesVersion,
+		"pause": "v1", "aggregated": "v1",
 		"guest": "v1", "guest-noping": "v1",
 	}[binary]
 	switch {
@@ -91,30 +91,31 @@ func image(binary string) string {
 	return "sandbox.invalid/" + binary + ":" + version
 }
 
-// buildEnv is the environment of every Go build of this project: the same flags
-// share one build cache.
+// buildEnv returns the environment of every Go build of this project: with the same flags the
+// builds share a cache.
 func buildEnv() []string {
 	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath", "GOWORK=off")
 }
 
-// linkFlags set the version that Kubernetes' binaries report. Without them
-// Tekton's controller refuses the API server.
+// linkFlags returns flags that set the version of the Kubernetes binaries. Without them Tekton's
+// controller rejects the API server.
 func linkFlags() string {
 	major, minor, _ := strings.Cut(strings.TrimPrefix(kubernetesVersion, "v"), ".")
 	minor, _, _ = strings.Cut(minor, ".")
 	flags := "-s -w"
 	for _, p := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		flags += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s -X %[1]s.gitTreeState=clean",
+		flags += fmt.Sprintf(
+			" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s -X %[1]s.gitTreeState=clean",
 			p, kubernetesVersion, major, minor)
 	}
 	return flags
 }
 
-// cachedBuild names the cache directory of the embedded module, its flags and
-// the toolchain that this command was itself built with.
+// cachedBuild returns the cache directory for the embedded module, its flags and the Go version of
+// this command.
 func cachedBuild(cacheDir string) (build, error) {
 	h := sha256.New()
-	fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, linkFlags()) // a hash takes every write
+	fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, linkFlags()) // writes to a hash do not fail
 	err := fs.WalkDir(module, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -127,43 +128,44 @@ func cachedBuild(cacheDir string) (build, error) {
 		return nil
 	})
 	if err != nil {
-		return build{}, fmt.Errorf("reading the embedded module: %w", err)
+		return build{}, fmt.Errorf("read the embedded module: %w", err)
 	}
 	key := hex.EncodeToString(h.Sum(nil))[:16]
 	return build{dir: filepath.Join(cacheDir, key)}, nil
 }
 
-// complete reports whether there is nothing left to build.
+// complete reports whether everything is built.
 func (b build) complete() bool {
 	_, err := os.Stat(filepath.Join(b.dir, "complete"))
 	return err == nil
 }
 
-// run builds what is missing. detail is told how far it is.
+// run builds what is missing, and reports its progress to detail.
 func (b build) run(ctx context.Context, detail func(string)) error {
 	if b.complete() {
 		return nil
 	}
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
-		return fmt.Errorf("making the build cache: %w", err)
+		return fmt.Errorf("create the build cache: %w", err)
 	}
-	unlock, err := b.lock()
+	unlock, err := b.lock("lock")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if b.complete() { // another command built it meanwhile
+	if b.complete() { // another command has built it in the meantime
 		return nil
 	}
 
 	src := b.src()
 	if err := os.RemoveAll(src); err != nil {
-		return fmt.Errorf("clearing the build directory: %w", err)
+		return fmt.Errorf("clear the build directory: %w", err)
 	}
 	if err := os.CopyFS(src, module); err != nil {
-		return fmt.Errorf("writing the module to build: %w", err)
+		return fmt.Errorf("write the module to build: %w", err)
 	}
-	if err := goBuild(ctx, src, b.bin(), linkFlags(), nil, detail, "tool", "./cmd/coredns", "./cmd/etcd", "./cmd/pause"); err != nil {
+	err = goBuild(ctx, src, b.bin(), linkFlags(), nil, detail, "tool", "./cmd/coredns", "./cmd/etcd", "./cmd/pause")
+	if err != nil {
 		return err
 	}
 
@@ -172,16 +174,16 @@ func (b build) run(ctx context.Context, detail func(string)) error {
 	list.Dir, list.Env = src, buildEnv()
 	out, err := list.Output()
 	if err != nil {
-		return fmt.Errorf("finding Tekton's module: %w", withStderr(err))
+		return fmt.Errorf("find Tekton's module: %w", withStderr(err))
 	}
 	if err := os.RemoveAll(b.tekton()); err != nil {
-		return fmt.Errorf("clearing the build directory: %w", err)
+		return fmt.Errorf("clear the build directory: %w", err)
 	}
 	if err := copyManifests(filepath.Join(strings.TrimSpace(string(out)), "config"), b.tekton()); err != nil {
-		return fmt.Errorf("copying Tekton's manifests: %w", err)
+		return fmt.Errorf("copy Tekton's manifests: %w", err)
 	}
 
-	detail("making images")
+	detail("building images")
 	if err := writeImages(b.staticImages(), b.bin(), "pause", "etcd", "kube-apiserver"); err != nil {
 		return err
 	}
@@ -200,22 +202,23 @@ func (b build) hasAddon(name string) bool {
 	return err == nil
 }
 
-// runAddon builds what an addon needs beyond a complete build.
+// runAddon builds what an addon needs in addition to a complete build. Builds of different addons can
+// run at the same time.
 func (b build) runAddon(ctx context.Context, name string, detail func(string)) error {
-	unlock, err := b.lock()
+	unlock, err := b.lock("lock-" + name)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if b.hasAddon(name) { // another command built it meanwhile
+	if b.hasAddon(name) { // another command has built it in the meantime
 		return nil
 	}
 	dir := b.addonDir(name)
 	if err := os.RemoveAll(dir); err != nil {
-		return fmt.Errorf("clearing the build directory of %s: %w", name, err)
+		return fmt.Errorf("clear the build directory of %s: %w", name, err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("making the build directory of %s: %w", name, err)
+		return fmt.Errorf("create the build directory of %s: %w", name, err)
 	}
 	addon := addons()[name]
 	if len(addon.binaries) > 0 {
@@ -238,34 +241,36 @@ func (b build) runAddon(ctx context.Context, name string, detail func(string)) e
 	return writeFile(filepath.Join(dir, "complete"), nil, 0o644)
 }
 
-// lock waits for another build of the same thing to end.
-func (b build) lock() (unlock func(), err error) {
-	f, err := os.Open(b.dir)
+// lock waits until another build with this lock file has ended.
+func (b build) lock(name string) (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(b.dir, name), os.O_CREATE|os.O_RDONLY, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("locking the build cache: %w", err)
+		return nil, fmt.Errorf("lock the build cache: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		_ = f.Close() // nothing was written
-		return nil, fmt.Errorf("locking the build cache %s: %w", b.dir, err)
+		_ = f.Close() // read only
+		return nil, fmt.Errorf("lock the build cache %s: %w", f.Name(), err)
 	}
-	return func() { _ = f.Close() }, nil // nothing was written
+	return func() { _ = f.Close() }, nil // read only
 }
 
-// goBuild builds commands of the module in src into out, with flags for the linker
-// and an environment beyond [buildEnv].
-func goBuild(ctx context.Context, src, out, flags string, env []string, detail func(string), packages ...string) error {
+// goBuild builds commands of the module in src and writes them to out. flags are linker flags; env
+// is added to [buildEnv].
+func goBuild(
+	ctx context.Context, src, out, flags string, env []string, detail func(string), packages ...string,
+) error {
 	args := append([]string{"build", "-v", "-ldflags", flags, "-o", out + "/"}, packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = src, append(buildEnv(), env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
-		return fmt.Errorf("starting go build: %w", err)
+		return fmt.Errorf("start go build: %w", err)
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting go build: %w", err)
+		return fmt.Errorf("start go build: %w", err)
 	}
-	// With -v the names of compiled packages come on stderr, and so do errors:
-	// an import path has no space.
+	// With -v, stderr contains the import paths of compiled packages, and errors. An import path
+	// contains no space.
 	var compiled atomic.Int64
 	var last []string
 	lines := bufio.NewScanner(stderr)
@@ -279,15 +284,15 @@ func goBuild(ctx context.Context, src, out, flags string, env []string, detail f
 		}
 		detail(fmt.Sprintf("%d packages compiled", compiled.Add(1)))
 	}
-	_, _ = io.Copy(io.Discard, stderr) // lets go build end where a line was too long
+	_, _ = io.Copy(io.Discard, stderr) // if a line was too long: go build must not block on a full pipe
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("building %s in %s: %w\n%s", strings.Join(packages, " "), src, err, strings.Join(last, "\n"))
+		return fmt.Errorf("build %s in %s: %w\n%s", strings.Join(packages, " "), src, err, strings.Join(last, "\n"))
 	}
 	return nil
 }
 
-// copyManifests copies the YAML files of a directory tree. Files of the module
-// cache are read-only; the copies must not be, or the cache could not be cleaned.
+// copyManifests copies the YAML files of a directory tree. Files in the module cache are read-only.
+// The copies must be writable, because the build cache must be removable.
 func copyManifests(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
@@ -305,27 +310,26 @@ func copyManifests(from, to string) error {
 	})
 }
 
-// writeImages writes an archive, as docker save does, of one image per binary.
+// writeImages writes an archive in the format of docker save, with one image per binary.
 func writeImages(archive, binDir string, binaries ...string) error {
 	images := map[name.Tag]v1.Image{}
 	for _, b := range binaries {
 		tag, err := name.NewTag(image(b))
 		if err != nil {
-			return fmt.Errorf("naming the image of %s: %w", b, err)
+			return fmt.Errorf("name the image of %s: %w", b, err)
 		}
 		if images[tag], err = binaryImage(filepath.Join(binDir, b)); err != nil {
-			return fmt.Errorf("making the image of %s: %w", b, err)
+			return fmt.Errorf("build the image of %s: %w", b, err)
 		}
 	}
 	if err := tarball.MultiWriteToFile(archive, images); err != nil {
-		return fmt.Errorf("writing images to %s: %w", archive, err)
+		return fmt.Errorf("write images to %s: %w", archive, err)
 	}
 	return nil
 }
 
-// binaryImage is an image of one static binary at /ko-app/NAME, where Tekton
-// expects its own. Its layer is not compressed: it goes no further than this
-// machine, and every `up` unpacks it on every node.
+// binaryImage returns an image of one static binary at /ko-app/NAME, where Tekton expects its own.
+// The layer is not compressed: it stays on this machine, and every `up` unpacks it on every node.
 func binaryImage(file string) (v1.Image, error) {
 	base := filepath.Base(file)
 	content, err := os.ReadFile(file)
@@ -367,7 +371,7 @@ func binaryImage(file string) (v1.Image, error) {
 	return mutate.ConfigFile(img, config)
 }
 
-// withStderr adds to a command's error what the command said.
+// withStderr adds the stderr of a command to its error.
 func withStderr(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
@@ -376,14 +380,15 @@ func withStderr(err error) error {
 	return err
 }
 
-// otherAddons lists the builds of an addon that are of another key.
+// otherAddons lists the builds of an addon with other keys.
 func (b build) otherAddons(name string) []string {
-	found, _ := filepath.Glob(filepath.Join(b.dir, "addons", name+"-*")) // the pattern is well-formed
+	// Glob fails only for malformed patterns.
+	found, _ := filepath.Glob(filepath.Join(b.dir, "addons", name+"-*"))
 	current := b.addonDir(name)
 	return slices.DeleteFunc(found, func(dir string) bool { return dir == current })
 }
 
-// otherBuilds lists the builds in the cache that are not this one, by name.
+// otherBuilds lists the other builds in the cache, by name.
 func otherBuilds(cacheDir string, current build) []string {
 	entries, err := os.ReadDir(cacheDir)
 	if err != nil {

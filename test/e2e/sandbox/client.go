@@ -35,7 +35,7 @@ type client struct {
 func newClient(kubeconfig string) (*client, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", kubeconfig, err)
+		return nil, fmt.Errorf("read %s: %w", kubeconfig, err)
 	}
 	config.QPS, config.Burst = 200, 400
 	config.Timeout = 20 * time.Second
@@ -86,7 +86,7 @@ func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured
 			})
 		}
 		if err != nil {
-			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 		var resource dynamic.ResourceInterface = c.dynamic.Resource(mapping.Resource)
 		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
@@ -94,7 +94,7 @@ func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured
 		}
 		content, err := o.MarshalJSON() // keys are sorted
 		if err != nil {
-			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 		hash := fmt.Sprintf("%x", sha256.Sum256(content))
 		marked := o.DeepCopy()
@@ -122,7 +122,7 @@ func (c *client) apply(ctx context.Context, objects []*unstructured.Unstructured
 			return err
 		})
 		if err := errors.Join(final, err); err != nil {
-			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+			return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 	}
 	return nil

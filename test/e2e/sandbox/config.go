@@ -307,7 +307,7 @@ func cniConfig(n nodePlan) ([]byte, error) {
 		}},
 	}, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("writing the CNI configuration of %s: %w", n.Name, err)
+		return nil, fmt.Errorf("write the CNI configuration of %s: %w", n.Name, err)
 	}
 	return append(b, '\n'), nil
 }

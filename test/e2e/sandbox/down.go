@@ -27,7 +27,7 @@ func (d dirs) stop(node, comp string) error {
 				return nil
 			}
 			if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("stopping %s of %s: %w", comp, node, err)
+				return fmt.Errorf("stop %s of %s: %w", comp, node, err)
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
@@ -135,7 +135,7 @@ func (d dirs) cgroups() ([]string, error) {
 				return err
 			})
 			if err != nil {
-				return nil, fmt.Errorf("listing cgroups: %w", err)
+				return nil, fmt.Errorf("list cgroups: %w", err)
 			}
 		}
 	}
@@ -161,7 +161,7 @@ func (d dirs) leftovers() error {
 	}
 	mounts, err := os.Open("/proc/self/mounts")
 	if err != nil {
-		return fmt.Errorf("listing mounts: %w", err)
+		return fmt.Errorf("list mounts: %w", err)
 	}
 	defer mounts.Close() // read only
 	for lines := bufio.NewScanner(mounts); lines.Scan(); {

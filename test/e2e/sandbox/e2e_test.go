@@ -24,8 +24,8 @@ import (
 	"time"
 )
 
-// trial is a sandbox of a test's own, taken down at the end of the test. The test
-// fails where anything of it is left, or the host is not as it was.
+// trial is a sandbox for one test, taken down at its end. The test fails if anything of the sandbox
+// is left, or if the host has changed.
 type trial struct {
 	dirs
 	bin string
@@ -37,7 +37,7 @@ func newTrial(t *testing.T) trial {
 	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	// t.TempDir is too long a path for a Unix socket below it.
+	// A Unix socket below t.TempDir would have a path that is too long.
 	state, err := os.MkdirTemp("/var/tmp", "sandbox")
 	if err != nil {
 		t.Fatal(err)
@@ -88,9 +88,8 @@ func (s trial) kill(t *testing.T, node, component string) {
 	}
 }
 
-// TestSandbox brings a real cluster of one worker up beside any other, breaks
-// it, repairs it and takes it down. Takes root, a build (`sandbox build`), and
-// about a minute.
+// TestSandbox brings up a real cluster with one worker, breaks it, repairs it and takes it down.
+// Other sandboxes may run. It needs root, a build (`sandbox build`), and about a minute.
 func TestSandbox(t *testing.T) {
 	s := newTrial(t)
 	try := func(args ...string) (stdout, stderr string, err error) { t.Helper(); return s.try(t, args...) }
@@ -99,20 +98,21 @@ func TestSandbox(t *testing.T) {
 	must("up", "--nodes=1")
 	must("status")
 	if _, stderr := must("up"); !strings.Contains(stderr, "sandbox up already") {
-		t.Errorf("a second up does not say that there is nothing to do:\n%s", stderr)
+		t.Errorf("second up: want \"sandbox up already\" in stderr:\n%s", stderr)
 	}
 	if _, _, err := try("up", "--nodes=2"); err == nil {
-		t.Error("up with another number of nodes does not fail")
+		t.Error("up with another number of nodes succeeded, want an error")
 	}
 	taskRun(t, must)
 
 	for _, c := range [][2]string{
-		{"worker-1", "kubelet"}, {"worker-1", "init"}, {"control-plane", balancerName}, {"control-plane", "etcd"}, {"control-plane", "kube-apiserver"},
+		{"worker-1", "kubelet"}, {"worker-1", "init"},
+		{"control-plane", balancerName}, {"control-plane", "etcd"}, {"control-plane", "kube-apiserver"},
 	} {
 		s.kill(t, c[0], c[1])
 	}
 	if _, _, err := try("status"); err == nil {
-		t.Error("status does not fail although half of it was killed")
+		t.Error("status succeeded after components were killed, want an error")
 	}
 	must("up")
 	must("status")
@@ -121,7 +121,7 @@ func TestSandbox(t *testing.T) {
 	must("fault", "add", "delete-service-rules", "--node", "worker-1")
 	must("up")
 	if stdout, _, err := try("status"); err == nil || !strings.Contains(stdout, "kubelet,kube-proxy") {
-		t.Errorf("up repairs what a fault has stopped; status, error %v:\n%s", err, stdout)
+		t.Errorf("up must not start what a fault has stopped; status, error %v:\n%s", err, stdout)
 	}
 	must("fault", "add", "drop", "--from", "worker-1", "--to", "control-plane")
 	stdout, _ := must("fault", "list")
@@ -130,13 +130,13 @@ func TestSandbox(t *testing.T) {
 	}
 	must("fault", "clear")
 	if stdout, _ := must("fault", "list"); stdout != "" {
-		t.Errorf("after clear there are faults:\n%s", stdout)
+		t.Errorf("faults after clear, want none:\n%s", stdout)
 	}
 	must("up") // waits for the kubelet
 	must("status")
 
-	// The last down has the worst case: a delay's process outside of the nodes,
-	// the control plane gone, the state file lost.
+	// The worst case for down: a delay's process outside the nodes, no control plane, no state
+	// file.
 	must("fault", "add", "delay", "--by", "30ms")
 	s.kill(t, "control-plane", "init")
 	if err := os.Remove(s.file("state.json")); err != nil {
@@ -144,9 +144,9 @@ func TestSandbox(t *testing.T) {
 	}
 }
 
-// TestControlPlanes brings up two control planes and an aggregated API server,
-// as kubeadm would make them, and breaks each of the ways between them that a
-// fault can. Takes root, a build, and about two minutes.
+// TestControlPlanes brings up two control planes, like those of kubeadm, and an aggregated API
+// server. It breaks each connection between them that a fault can break. It needs root, a build,
+// and about two minutes.
 func TestControlPlanes(t *testing.T) {
 	s := newTrial(t)
 	must := func(args ...string) (stdout, stderr string) { t.Helper(); return s.must(t, args...) }
@@ -164,10 +164,10 @@ func TestControlPlanes(t *testing.T) {
 	must("up", "--control-planes=2", "--nodes=1", "--with=aggregated")
 	must("status")
 	if _, stderr := must("up"); !strings.Contains(stderr, "sandbox up already") {
-		t.Errorf("a second up does not say that there is nothing to do:\n%s", stderr)
+		t.Errorf("second up: want \"sandbox up already\" in stderr:\n%s", stderr)
 	}
 
-	// What others discover.
+	// What other programs discover.
 	for component, annotation := range map[string]string{
 		"etcd":           `kubeadm\.kubernetes\.io/etcd\.advertise-client-urls`,
 		"kube-apiserver": `kubeadm\.kubernetes\.io/kube-apiserver\.advertise-address\.endpoint`,
@@ -182,22 +182,28 @@ func TestControlPlanes(t *testing.T) {
 		}[component])
 	}
 	want("endpoints of default/kubernetes",
-		kubectl("get", "endpointslice", "kubernetes", "-n=default", "-o", "jsonpath={.endpoints[*].addresses[*]}"), "198.18.0.10 198.18.0.111")
-	if got := kubectl("get", "configmap", "kubeadm-config", "-n=kube-system", "-o", "jsonpath={.data.ClusterConfiguration}"); !strings.Contains(got, "controlPlaneEndpoint: 198.18.0.2:6443\n") {
+		kubectl("get", "endpointslice", "kubernetes", "-n=default", "-o", "jsonpath={.endpoints[*].addresses[*]}"),
+		"198.18.0.10 198.18.0.111")
+	got := kubectl("get", "configmap", "kubeadm-config", "-n=kube-system", "-o", "jsonpath={.data.ClusterConfiguration}")
+	if !strings.Contains(got, "controlPlaneEndpoint: 198.18.0.2:6443\n") {
 		t.Errorf("kubeadm-config is\n%s", got)
 	}
-	nodes := strings.Fields(kubectl("get", "pods", "-n="+aggregatedNamespace, "-l=app=aggregated", "-o", "jsonpath={.items[*].spec.nodeName}"))
+	nodes := strings.Fields(kubectl("get", "pods", "-n="+aggregatedNamespace, "-l=app=aggregated",
+		"-o", "jsonpath={.items[*].spec.nodeName}"))
 	slices.Sort(nodes)
 	want("nodes of the aggregated API server", strings.Join(nodes, " "), "control-plane control-plane-2")
-	if got := kubectl("get", "replicas.sandbox.checkplan.dev", "-o", "name"); !strings.HasPrefix(got, "replica.sandbox.checkplan.dev/aggregated-") {
+	got = kubectl("get", "replicas.sandbox.checkplan.dev", "-o", "name")
+	if !strings.HasPrefix(got, "replica.sandbox.checkplan.dev/aggregated-") {
 		t.Errorf("the aggregated API server answers %q", got)
 	}
 
-	// Each way between components, and the faults that close it and no other.
-	address := map[string]string{"balancer": "198.18.0.2:6443", "service": kubectl("get", "service", "aggregated", "-n="+aggregatedNamespace, "-o", "jsonpath={.spec.clusterIP}") + ":443"}
+	// Each connection between components, and the faults that close exactly these.
+	service := kubectl("get", "service", "aggregated", "-n="+aggregatedNamespace, "-o", "jsonpath={.spec.clusterIP}")
+	address := map[string]string{"balancer": "198.18.0.2:6443", "service": service + ":443"}
 	pod := map[string]string{}
 	for _, node := range nodes {
-		pod[node] = kubectl("get", "pods", "-n="+aggregatedNamespace, "--field-selector=spec.nodeName="+node, "-o", "jsonpath={.items[0].status.podIP}")
+		pod[node] = kubectl("get", "pods", "-n="+aggregatedNamespace, "--field-selector=spec.nodeName="+node,
+			"-o", "jsonpath={.items[0].status.podIP}")
 		address["aggregated on "+node] = pod[node] + ":8443"
 	}
 	for node, ip := range map[string]string{"control-plane": "198.18.0.10", "control-plane-2": "198.18.0.111"} {
@@ -237,7 +243,7 @@ func TestControlPlanes(t *testing.T) {
 		slices.Sort(found)
 		return strings.Join(found, "\n")
 	}
-	want("closed ways before any fault", closed(), "")
+	want("closed connections before any fault", closed(), "")
 	for _, tt := range []struct{ fault, closes string }{
 		{"drop --from control-plane-2 --to control-plane --src hosts --dst hosts --protocol tcp --dport 2379",
 			"control-plane-2 -> etcd on control-plane"},
@@ -256,11 +262,12 @@ func TestControlPlanes(t *testing.T) {
 			if strings.HasPrefix(tt.fault, "silence") {
 				err := poll(t.Context(), 20*time.Second, func() error {
 					log, err := os.ReadFile(s.log("control-plane", balancerName))
-					// Its last word: on a busy machine it may have said so before, of the
-					// fault before, and not yet that it is ready again.
+					// Compare the last lines: a busy balancer may have logged this after the
+					// previous fault, and not yet that the server is ready again.
 					const backend = "198.18.0.111:6443 is "
-					if err == nil && strings.LastIndex(string(log), backend+"not ready") < strings.LastIndex(string(log), backend+"ready") {
-						err = errors.New("the balancer has not turned to the other API server")
+					notReady := strings.LastIndex(string(log), backend+"not ready")
+					if err == nil && notReady < strings.LastIndex(string(log), backend+"ready") {
+						err = errors.New("the balancer does not report that 198.18.0.111:6443 is not ready")
 					}
 					return err
 				})
@@ -268,21 +275,22 @@ func TestControlPlanes(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// The Service goes to either endpoint, by chance.
+			// The Service selects one of the endpoints at random.
 			got := slices.DeleteFunc(strings.Split(closed(), "\n"), func(way string) bool {
 				return way == "control-plane -> service" && strings.Contains(tt.closes, "-> aggregated")
 			})
-			want("closed ways", strings.Join(got, "\n"), tt.closes)
+			want("closed connections", strings.Join(got, "\n"), tt.closes)
 			must("fault", "clear", strings.TrimSpace(id))
-			want("closed ways after clear", closed(), "")
+			want("closed connections after clear", closed(), "")
 		})
 	}
 	must("fault", "add", "delete-service-rules", "--node", "control-plane-2")
-	want("closed ways without service rules", closed(), "control-plane-2 -> service\npod of control-plane-2 -> service")
+	want("closed connections without service rules", closed(),
+		"control-plane-2 -> service\npod of control-plane-2 -> service")
 	must("fault", "clear", "kube-proxy/control-plane-2")
 
-	// An API server that is stopped is gone, the cluster is not, and both times
-	// are told.
+	// If an API server is stopped, the rest of the cluster works, and the commands print when it
+	// was down and up.
 	start := time.Now()
 	_, stderr := must("fault", "add", "stop", "kube-apiserver", "--node", "control-plane-2")
 	down := timeAfter(t, stderr, "down since ")
@@ -290,7 +298,7 @@ func TestControlPlanes(t *testing.T) {
 		t.Errorf("down since %s, stopped between %s and now", down, start)
 	}
 	if got := closed(); strings.Count(got, "-> API server on control-plane-2") != len(namespaces) {
-		t.Errorf("with an API server stopped the closed ways are\n%s", got)
+		t.Errorf("with an API server stopped, the closed connections are\n%s", got)
 	}
 	kubectl("get", "nodes")
 	_, stderr = must("fault", "clear", "kube-apiserver/control-plane-2")
@@ -298,22 +306,23 @@ func TestControlPlanes(t *testing.T) {
 		t.Errorf("up since %s, down since %s", up, down)
 	}
 	must("fault", "add", "restart", "kube-apiserver", "--node", "control-plane", "--for", "0s")
-	must("up") // waits for every static pod
+	must("up") // waits until every static pod is ready
 	must("status")
-	want("closed ways at the end", closed(), "")
+	want("closed connections at the end", closed(), "")
 }
 
-// TestNetworks adds the further networks to a running cluster and reaches from a
-// pod on one node to a pod on another through them and through the pods' network,
-// while one or the other is broken. Takes root, a build, and about a minute.
+// TestNetworks adds the additional networks to a running cluster. A pod on one node reaches a pod
+// on another through them and through the pod network, while a fault breaks one or the other. It
+// needs root, a build, and about a minute.
 func TestNetworks(t *testing.T) {
 	s := newTrial(t)
 	must := func(args ...string) (stdout, stderr string) { t.Helper(); return s.must(t, args...) }
 	must("up", "--worker-names=node01,node02")
 	file := filepath.Join(t.TempDir(), "pods.yaml")
 	pod := func(name, node, networks string) string {
-		return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: default, annotations: {k8s.v1.cni.cncf.io/networks: %s}},"+
-			" spec: {nodeName: %s, terminationGracePeriodSeconds: 0, containers: [{name: pause, image: %s}]}}\n---\n", name, networks, node, image("pause"))
+		return fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: %s, namespace: default, "+
+			"annotations: {k8s.v1.cni.cncf.io/networks: %s}}, spec: {nodeName: %s, terminationGracePeriodSeconds: 0, "+
+			"containers: [{name: pause, image: %s}]}}\n---\n", name, networks, node, image("pause"))
 	}
 	create := func(pods ...string) {
 		t.Helper()
@@ -326,21 +335,25 @@ func TestNetworks(t *testing.T) {
 	must("kubectl", "wait", "-n=default", "pod/before", "--for=condition=Ready", "--timeout=60s")
 	must("up", "--with=multus")
 	if _, stderr := must("up"); !strings.Contains(stderr, "sandbox up already") {
-		t.Errorf("a second up does not say that there is nothing to do:\n%s", stderr)
+		t.Errorf("second up: want \"sandbox up already\" in stderr:\n%s", stderr)
 	}
-	must("kubectl", "delete", "-n=default", "pod/before", "--timeout=60s") // Multus takes down what it did not put up
+	// Multus must also remove a pod that it did not set up.
+	must("kubectl", "delete", "-n=default", "pod/before", "--timeout=60s")
 
 	got, _ := must("kubectl", "get", "nodes", "-o",
-		`jsonpath={range .items[*]}{.metadata.name} {.status.allocatable.bridge\.network\.kubevirt\.io/br10} {.status.allocatable.bridge\.network\.kubevirt\.io/br20}{"\n"}{end}`)
+		`jsonpath={range .items[*]}{.metadata.name} {.status.allocatable.bridge\.network\.kubevirt\.io/br10} `+
+			`{.status.allocatable.bridge\.network\.kubevirt\.io/br20}{"\n"}{end}`)
 	if want := "control-plane 1k 1k\nnode01 1k 1k\nnode02 1k \n"; got != want {
-		t.Errorf("nodes offer the bridges br10 and br20 so:\n%swant\n%s", got, want)
+		t.Errorf("allocatable bridges br10 and br20:\n%swant\n%s", got, want)
 	}
 
-	create(pod("one", "node01", "br10"), pod("two", "node02", "br10"), pod("no-link", "node01", "missing-master"), pod("no-json", "node01", "broken"))
+	create(pod("one", "node01", "br10"), pod("two", "node02", "br10"),
+		pod("no-link", "node01", "missing-master"), pod("no-json", "node01", "broken"))
 	must("kubectl", "wait", "-n=default", "pod/one", "pod/two", "--for=condition=Ready", "--timeout=60s")
 	for name, want := range map[string]string{"no-link": "Link not found", "no-json": "failed to unmarshal Spec.Config"} {
 		if err := poll(t.Context(), 30*time.Second, func() error {
-			got, _ := must("kubectl", "get", "events", "-n=default", "--field-selector=reason=FailedCreatePodSandBox,involvedObject.name="+name, "-o=jsonpath={.items[*].message}")
+			got, _ := must("kubectl", "get", "events", "-n=default",
+				"--field-selector=reason=FailedCreatePodSandBox,involvedObject.name="+name, "-o=jsonpath={.items[*].message}")
 			if !strings.Contains(got, want) {
 				return fmt.Errorf("the events of pod %s are %q, want %q", name, got, want)
 			}
@@ -371,8 +384,7 @@ func TestNetworks(t *testing.T) {
 		return netNS(pids[0])
 	}
 	one, two := netns("one", "node01"), netns("two", "node02")
-	// ways tells through which links pod one reaches pod two; those that it must
-	// reach it through are given time.
+	// ways checks through which links pod one reaches pod two. It retries the links that must work.
 	ways := func(what string, net1, eth0 bool) {
 		t.Helper()
 		for link, want := range map[string]bool{"net1": net1, "eth0": eth0} {
@@ -414,18 +426,17 @@ func TestNetworks(t *testing.T) {
 	}
 	must("fault", "clear")
 
-	// What is repaired is in the networks again.
+	// Nodes and networks work again after a repair.
 	s.kill(t, l2Fabric("br10"), "init")
 	s.kill(t, "node01", "init")
 	must("up")
 	one = netns("one", "node01")
 	ways("after repair", true, true)
-	must("fault", "add", "delay", "--by", "400ms", "--network", "br10") // down ends its process
+	must("fault", "add", "delay", "--by", "400ms", "--network", "br10") // down must stop its process
 }
 
-// echo sends a datagram from one network namespace to the link of this name in
-// another, and returns how long the answer took. Through net1, to which nobody
-// gave an address, it goes to the link-local one.
+// echo sends a datagram from one network namespace to a link in another, and returns how long the
+// answer took. net1 has no configured address, so echo uses its link-local address.
 func echo(from, to, link string) (took time.Duration, err error) {
 	var addr netip.Addr
 	var server, client net.PacketConn
@@ -461,7 +472,7 @@ func echo(from, to, link string) (took time.Duration, err error) {
 			if err != nil {
 				return
 			}
-			_, _ = server.WriteTo(b[:n], peer) // an answer that is not sent is as good as lost
+			_, _ = server.WriteTo(b[:n], peer) // an unsent answer counts as lost
 		}
 	}()
 	err = inNetNS(from, func() error {
@@ -470,7 +481,7 @@ func echo(from, to, link string) (took time.Duration, err error) {
 			return err
 		}
 		if addr.IsLinkLocalUnicast() {
-			addr = addr.WithZone(strconv.Itoa(l.Index)) // a name would be looked up in another namespace's list
+			addr = addr.WithZone(strconv.Itoa(l.Index)) // a name would be resolved in another namespace
 		}
 		client, err = net.ListenPacket("udp", ":0")
 		return err
@@ -484,18 +495,18 @@ func echo(from, to, link string) (took time.Duration, err error) {
 		return 0, err
 	}
 	peer := net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, server.LocalAddr().(*net.UDPAddr).AddrPort().Port()))
-	if _, err := client.WriteTo([]byte("who is there"), peer); err != nil {
+	if _, err := client.WriteTo([]byte("echo"), peer); err != nil {
 		return 0, err
 	}
 	_, _, err = client.ReadFrom(make([]byte, 100))
 	return time.Since(start), err
 }
 
-// inNetNS calls do in a network namespace, in which its sockets stay.
+// inNetNS calls do in a network namespace. Its sockets stay there.
 func inNetNS(netns string, do func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlock: the thread stays in the namespace
+		runtime.LockOSThread() // never unlock: the thread stays in the namespace
 		if err := enterNetNS(netns); err != nil {
 			done <- err
 			return
@@ -505,7 +516,7 @@ func inNetNS(netns string, do func() error) error {
 	return <-done
 }
 
-// timeAfter reads the time that follows words in a text.
+// timeAfter parses the time that follows words in a text.
 func timeAfter(t *testing.T, text, words string) time.Time {
 	t.Helper()
 	_, after, _ := strings.Cut(text, words)
@@ -516,10 +527,11 @@ func timeAfter(t *testing.T, text, words string) time.Time {
 	return at
 }
 
-// handshake connects from a network namespace with the certificate of an API
-// server as etcd's client, and shakes hands with TLS.
+// handshake makes a TLS handshake from a network namespace, with the certificate of an API server
+// as a client of etcd.
 func (s trial) handshake(netns, address string) error {
-	certificate, err := tls.LoadX509KeyPair(s.file("pki", "apiserver-etcd-client.crt"), s.file("pki", "apiserver-etcd-client.key"))
+	certificate, err := tls.LoadX509KeyPair(
+		s.file("pki", "apiserver-etcd-client.crt"), s.file("pki", "apiserver-etcd-client.key"))
 	if err != nil {
 		return err
 	}
@@ -529,13 +541,14 @@ func (s trial) handshake(netns, address string) error {
 			return err
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // a TCP connection takes it
-		// Who answers is not asked here: the certificates have a test of their own.
-		return tls.Client(conn, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}}).Handshake()
+		_ = conn.SetDeadline(time.Now().Add(5 * time.Second)) // does not fail for TCP
+		// Another test checks the server certificates.
+		config := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}}
+		return tls.Client(conn, config).Handshake()
 	})
 }
 
-// taskRun runs a Tekton task in the users' namespace, which is restricted.
+// taskRun runs a Tekton task in the namespace for users, which is restricted.
 func taskRun(t *testing.T, must func(...string) (string, string)) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "taskrun.yaml")
@@ -562,9 +575,8 @@ spec:
 	must("kubectl", "wait", "taskrun/nop", "--for=condition=Succeeded", "--timeout=60s")
 }
 
-// hostLook is what the sandbox must not change of the host: its settings, and
-// that no link or mount bears one of the sandbox's names. Others may be at work
-// on the same host, so it is not everything.
+// hostLook returns what the sandbox must not change on the host: some settings, and the links and
+// mounts with names of the sandbox. Other programs may run on the host, so it is not complete.
 func hostLook(t *testing.T, state string) string {
 	t.Helper()
 	var b strings.Builder
@@ -574,7 +586,7 @@ func hostLook(t *testing.T, state string) string {
 	} {
 		value, err := os.ReadFile("/proc/sys/" + setting)
 		if err != nil {
-			value = []byte("not there\n") // not every kernel has all of them
+			value = []byte("missing\n") // some kernels lack some settings
 		}
 		b.WriteString(setting + " " + string(value))
 	}
@@ -583,7 +595,8 @@ func hostLook(t *testing.T, state string) string {
 		t.Fatal(err)
 	}
 	for _, l := range links {
-		if slices.Contains([]string{"br0", "br10", "br20", "control-plane", "control-plane-2", "worker-1", "node01"}, l.Name) {
+		names := []string{"br0", "br10", "br20", "control-plane", "control-plane-2", "worker-1", "node01"}
+		if slices.Contains(names, l.Name) {
 			b.WriteString("link " + l.Name + "\n")
 		}
 	}

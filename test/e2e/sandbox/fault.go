@@ -155,11 +155,11 @@ func (d dirs) componentFaults() ([]componentFault, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the active faults: %w", err)
+		return nil, fmt.Errorf("read the active faults: %w", err)
 	}
 	var faults []componentFault
 	if err := json.Unmarshal(b, &faults); err != nil {
-		return nil, fmt.Errorf("reading the active faults: %w", err)
+		return nil, fmt.Errorf("read the active faults: %w", err)
 	}
 	return faults, nil
 }
@@ -167,10 +167,10 @@ func (d dirs) componentFaults() ([]componentFault, error) {
 func (d dirs) writeComponentFaults(faults []componentFault) error {
 	b, err := json.MarshalIndent(faults, "", "  ")
 	if err != nil {
-		return fmt.Errorf("writing the active faults: %w", err)
+		return fmt.Errorf("write the active faults: %w", err)
 	}
 	if err := writeFile(d.componentFaultsFile(), append(b, '\n'), 0o644); err != nil {
-		return fmt.Errorf("writing the active faults: %w", err)
+		return fmt.Errorf("write the active faults: %w", err)
 	}
 	return nil
 }
@@ -331,7 +331,7 @@ func (c *cluster) processesOf(f componentFault) ([]int, error) {
 func processesOfPods(dirs []string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, fmt.Errorf("listing processes: %w", err)
+		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	var found []int
 	for _, e := range entries {

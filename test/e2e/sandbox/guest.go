@@ -103,27 +103,27 @@ func buildGuests(ctx context.Context, dir, root string, detail func(string)) err
 			{path: "boot/initrd", mode: 0o444, owner: 107, content: initrd},
 		})
 		if err != nil {
-			return fmt.Errorf("making the image of %s: %w", variant, err)
+			return fmt.Errorf("create the image of %s: %w", variant, err)
 		}
 		tag, err := name.NewTag(image(variant))
 		if err != nil {
-			return fmt.Errorf("naming the image of %s: %w", variant, err)
+			return fmt.Errorf("name the image of %s: %w", variant, err)
 		}
 		if images[tag], err = layeredImage(layer); err != nil {
-			return fmt.Errorf("making the image of %s: %w", variant, err)
+			return fmt.Errorf("create the image of %s: %w", variant, err)
 		}
 		for _, used := range []string{work, filepath.Join(dir, variant)} {
 			if err := os.RemoveAll(used); err != nil {
-				return fmt.Errorf("clearing the build directory: %w", err)
+				return fmt.Errorf("clear the build directory: %w", err)
 			}
 		}
 	}
 	if err := tarball.MultiWriteToFile(filepath.Join(dir, "guest-images.tar"), images); err != nil {
-		return fmt.Errorf("writing the images of guests: %w", err)
+		return fmt.Errorf("write the images of guests: %w", err)
 	}
 	for _, used := range []string{cache, from} {
 		if err := os.RemoveAll(used); err != nil {
-			return fmt.Errorf("clearing the build directory: %w", err)
+			return fmt.Errorf("clear the build directory: %w", err)
 		}
 	}
 	return nil

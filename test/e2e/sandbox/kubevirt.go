@@ -158,7 +158,7 @@ func kubevirtObjects(c *cluster) ([]*unstructured.Unstructured, error) {
 	for _, name := range kubevirtManifests() {
 		b, err := os.ReadFile(filepath.Join(dir, "manifests", name))
 		if err != nil {
-			return nil, fmt.Errorf("reading KubeVirt's manifests: %w", err)
+			return nil, fmt.Errorf("read KubeVirt's manifests: %w", err)
 		}
 		found, err := decode([]byte(strings.ReplaceAll(string(b), "{{.Namespace}}", kubevirtNamespace)))
 		if err != nil {

@@ -127,8 +127,11 @@ func TestFileLayer(t *testing.T) {
 		})
 	}
 	want := []entry{
-		// What `setcap cap_net_bind_service=ep` writes.
-		{"usr/bin/virt-launcher-monitor", "binary", "\x01\x00\x00\x02\x00\x04\x00\x00" + strings.Repeat("\x00", 12), 0o755, 0, 0},
+		// The value that `setcap cap_net_bind_service=ep` writes.
+		{
+			"usr/bin/virt-launcher-monitor", "binary",
+			"\x01\x00\x00\x02\x00\x04\x00\x00" + strings.Repeat("\x00", 12), 0o755, 0, 0,
+		},
 		{"disk/guest.iso", "disk", "", 0o444, 107, 107},
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -27,7 +27,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// launcherPackages are the Debian packages whose closure is the root of
+// launcherPackages are the Debian packages that, with their dependencies, form the root of
 // virt-launcher and virt-handler.
 var launcherPackages = []string{
 	"libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients", "qemu-system-x86", "qemu-utils",
@@ -35,23 +35,22 @@ var launcherPackages = []string{
 	"libc-bin", "ca-certificates",
 }
 
-// kubevirtCommands are the commands of KubeVirt that run in the sandbox. Left out
-// are those for exports, agents in guests and backups.
+// kubevirtCommands are the commands of KubeVirt that run in the sandbox. It omits those for
+// exports, guest agents and backups.
 var kubevirtCommands = []string{
 	"virt-operator", "virt-api", "virt-controller", "virt-handler", "virt-chroot",
 	"virt-launcher", "virt-launcher-monitor", "virt-tail",
 }
 
-// kubevirtEnv is beside [buildEnv] for KubeVirt's module: libvirt takes cgo, with
-// which the tags keep everything else static. Its go.sum lacks the two modules
-// that it has in a directory and are taken from elsewhere: -mod=mod adds them, by
-// the checksum database.
+// kubevirtEnv is added to [buildEnv] for KubeVirt's module. libvirt requires cgo; the tags keep
+// everything else static. The module's go.sum lacks the two modules that it has in directories and
+// that copyKubeVirt replaces. -mod=mod adds them, verified with the checksum database.
 func kubevirtEnv() []string {
 	return []string{"CGO_ENABLED=1", "GOFLAGS=-buildvcs=false -trimpath -mod=mod -tags=netgo,osusergo"}
 }
 
-// buildKubeVirt makes KubeVirt's binaries from its module, images of them on
-// Debian's packages, and the guests. It keeps the images and the manifests.
+// buildKubeVirt builds KubeVirt's binaries from its module, their images on top of Debian packages,
+// and the guests. It keeps only images and manifests.
 func buildKubeVirt(ctx context.Context, dir string, detail func(string)) error {
 	src, bin, root := filepath.Join(dir, "src"), filepath.Join(dir, "bin"), filepath.Join(dir, "root")
 	detail("copying the module")
@@ -68,19 +67,19 @@ func buildKubeVirt(ctx context.Context, dir string, detail func(string)) error {
 	if err := goBuild(ctx, src, bin, flags, kubevirtEnv(), detail, packages...); err != nil {
 		return err
 	}
-	// The process of a container disk: it has nothing but itself to run on.
+	// container-disk is the process of a container disk, whose image has no libraries: link it statically.
 	gcc := exec.CommandContext(ctx, "gcc", "-O2", "-static", "-o", filepath.Join(bin, "container-disk"),
 		filepath.Join(src, "cmd", "container-disk-v2alpha", "main.c"))
 	if out, err := gcc.CombinedOutput(); err != nil {
-		return fmt.Errorf("compiling container-disk: %w: %s", err, bytes.TrimSpace(out))
+		return fmt.Errorf("compile container-disk: %w: %s", err, bytes.TrimSpace(out))
 	}
 	for _, name := range kubevirtManifests() {
 		b, err := os.ReadFile(filepath.Join(src, "manifests", "generated", name))
 		if err != nil {
-			return fmt.Errorf("copying KubeVirt's manifests: %w", err)
+			return fmt.Errorf("copy KubeVirt's manifests: %w", err)
 		}
 		if err := writeFile(filepath.Join(dir, "manifests", name), b, 0o644); err != nil {
-			return fmt.Errorf("copying KubeVirt's manifests: %w", err)
+			return fmt.Errorf("copy KubeVirt's manifests: %w", err)
 		}
 	}
 
@@ -90,8 +89,9 @@ func buildKubeVirt(ctx context.Context, dir string, detail func(string)) error {
 	if err := buildGuests(ctx, dir, root, detail); err != nil {
 		return err
 	}
-	detail("making images")
-	if err := writeImages(filepath.Join(dir, "control-plane-images.tar"), bin, "virt-operator", "virt-api", "virt-controller"); err != nil {
+	detail("building images")
+	archive := filepath.Join(dir, "control-plane-images.tar")
+	if err := writeImages(archive, bin, "virt-operator", "virt-api", "virt-controller"); err != nil {
 		return err
 	}
 	if err := writeWorkerImages(ctx, filepath.Join(dir, "worker-images.tar"), src, bin, root); err != nil {
@@ -99,36 +99,37 @@ func buildKubeVirt(ctx context.Context, dir string, detail func(string)) error {
 	}
 	for _, part := range []string{src, bin, root, filepath.Join(dir, "packages")} {
 		if err := os.RemoveAll(part); err != nil {
-			return fmt.Errorf("clearing the build directory: %w", err)
+			return fmt.Errorf("clear the build directory: %w", err)
 		}
 	}
 	return nil
 }
 
-// copyKubeVirt writes what of KubeVirt's module is built, changed so that it can be.
+// copyKubeVirt copies the parts of KubeVirt's module that are built, with the changes that the
+// build needs.
 func copyKubeVirt(ctx context.Context, to string) error {
 	download := exec.CommandContext(ctx, "go", "mod", "download", "-json", "kubevirt.io/kubevirt@"+kubevirtVersion)
 	download.Dir, download.Env = filepath.Dir(to), buildEnv()
 	out, err := download.Output()
 	if err != nil {
-		return fmt.Errorf("downloading KubeVirt's module: %w: %s", withStderr(err), bytes.TrimSpace(out))
+		return fmt.Errorf("download KubeVirt's module: %w: %s", withStderr(err), bytes.TrimSpace(out))
 	}
 	var module struct{ Dir string }
 	if err := json.Unmarshal(out, &module); err != nil {
-		return fmt.Errorf("downloading KubeVirt's module: %w", err)
+		return fmt.Errorf("download KubeVirt's module: %w", err)
 	}
 	for _, part := range []string{"cmd", "pkg", "tools/cache", "tools/util", "manifests/generated"} {
 		if err := os.CopyFS(filepath.Join(to, part), os.DirFS(filepath.Join(module.Dir, part))); err != nil {
-			return fmt.Errorf("copying KubeVirt's module: %w", err)
+			return fmt.Errorf("copy KubeVirt's module: %w", err)
 		}
 	}
 	for _, name := range []string{"go.mod", "go.sum"} {
 		b, err := os.ReadFile(filepath.Join(module.Dir, name))
 		if err != nil {
-			return fmt.Errorf("copying KubeVirt's module: %w", err)
+			return fmt.Errorf("copy KubeVirt's module: %w", err)
 		}
 		if err := writeFile(filepath.Join(to, name), b, 0o644); err != nil {
-			return fmt.Errorf("copying KubeVirt's module: %w", err)
+			return fmt.Errorf("copy KubeVirt's module: %w", err)
 		}
 	}
 	edit := exec.CommandContext(ctx, "go", "mod", "edit",
@@ -136,12 +137,12 @@ func copyKubeVirt(ctx context.Context, to string) error {
 		"-replace=kubevirt.io/client-go=kubevirt.io/client-go@"+kubevirtVersion)
 	edit.Dir, edit.Env = to, buildEnv()
 	if out, err := edit.CombinedOutput(); err != nil {
-		return fmt.Errorf("taking KubeVirt's API from its published modules: %w: %s", err, bytes.TrimSpace(out))
+		return fmt.Errorf("replace KubeVirt's API with its published modules: %w: %s", err, bytes.TrimSpace(out))
 	}
 	if hasDummyLinks() {
 		return nil
 	}
-	// A bridge without ports does what the dummy link does: it keeps addresses.
+	// A bridge without ports also keeps addresses, like the dummy link.
 	for _, change := range [][3]string{
 		{"types.go", `TypeDummy  = "dummy"`, `TypeDummy  = "bridge"`},
 		{"spec.go", `	TypeDummy: func(iface Interface) (vishnetlink.Link, error) {
@@ -152,33 +153,33 @@ func copyKubeVirt(ctx context.Context, to string) error {
 		file := filepath.Join(to, "pkg", "network", "driver", "nmstate", change[0])
 		b, err := os.ReadFile(file)
 		if err != nil {
-			return fmt.Errorf("changing KubeVirt for a kernel without dummy links: %w", err)
+			return fmt.Errorf("patch KubeVirt for a kernel without dummy links: %w", err)
 		}
 		if strings.Count(string(b), change[1]) != 1 {
-			return fmt.Errorf("changing KubeVirt for a kernel without dummy links: %s does not have %q once", file, change[1])
+			return fmt.Errorf("patch KubeVirt for a kernel without dummy links: want %q once in %s", change[1], file)
 		}
 		if err := writeFile(file, []byte(strings.Replace(string(b), change[1], change[2], 1)), 0o644); err != nil {
-			return fmt.Errorf("changing KubeVirt for a kernel without dummy links: %w", err)
+			return fmt.Errorf("patch KubeVirt for a kernel without dummy links: %w", err)
 		}
 	}
 	return nil
 }
 
-// download fetches Debian packages and all that they depend on, as apt-get would
-// install them on a machine that has nothing, into dir. The machine's own apt is
-// only asked for its sources and keys.
+// download downloads Debian packages and all their dependencies into dir, as apt-get would for a
+// machine without packages. It uses only the sources and keys of the machine's apt.
 func download(ctx context.Context, dir string, packages []string) error {
 	for _, d := range []string{"lists/partial", "archives/partial"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			return fmt.Errorf("downloading Debian packages: %w", err)
+			return fmt.Errorf("download Debian packages: %w", err)
 		}
 	}
 	if err := writeFile(filepath.Join(dir, "status"), nil, 0o644); err != nil {
-		return fmt.Errorf("downloading Debian packages: %w", err)
+		return fmt.Errorf("download Debian packages: %w", err)
 	}
 	apt := func(args ...string) error {
 		cmd := exec.CommandContext(ctx, "apt-get", append([]string{
-			"--quiet=2", "-o", "Dir::State::status=" + filepath.Join(dir, "status"), "-o", "Dir::State::lists=" + filepath.Join(dir, "lists"),
+			"--quiet=2",
+			"-o", "Dir::State::status=" + filepath.Join(dir, "status"), "-o", "Dir::State::lists=" + filepath.Join(dir, "lists"),
 			"-o", "Dir::Cache=" + dir, "-o", "Dir::Cache::archives=" + filepath.Join(dir, "archives"),
 			"-o", "APT::Install-Recommends=false", "-o", "APT::Sandbox::User=root", "-o", "Debug::NoLocking=1",
 		}, args...)...)
@@ -188,16 +189,16 @@ func download(ctx context.Context, dir string, packages []string) error {
 		}
 		return nil
 	}
-	// A source that does not answer matters only if it has the packages.
+	// A failed source matters only if it has the packages.
 	failed := apt("update")
 	if err := apt(append([]string{"install", "--yes", "--download-only"}, packages...)...); err != nil {
-		return fmt.Errorf("downloading Debian packages: %w", errors.Join(err, failed))
+		return fmt.Errorf("download Debian packages: %w", errors.Join(err, failed))
 	}
 	return nil
 }
 
-// debianRoot makes a root of Debian packages and all that they depend on, without
-// what only people read. No script of a package runs.
+// debianRoot unpacks Debian packages and all their dependencies into root, without documentation.
+// It runs no package scripts.
 func debianRoot(ctx context.Context, cache, root string, packages []string, detail func(string)) error {
 	detail("downloading Debian packages")
 	if err := download(ctx, cache, packages); err != nil {
@@ -205,16 +206,17 @@ func debianRoot(ctx context.Context, cache, root string, packages []string, deta
 	}
 	detail("unpacking Debian packages")
 	for link, target := range map[string]string{
-		"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "var/run": "../run", "var/lock": "../run/lock",
+		"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64",
+		"var/run": "../run", "var/lock": "../run/lock",
 	} {
 		link = filepath.Join(root, link)
 		for _, dir := range []string{filepath.Dir(link), filepath.Join(filepath.Dir(link), target)} {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
-				return fmt.Errorf("unpacking Debian packages: %w", err)
+				return fmt.Errorf("unpack Debian packages: %w", err)
 			}
 		}
 		if err := os.Symlink(target, link); err != nil {
-			return fmt.Errorf("unpacking Debian packages: %w", err)
+			return fmt.Errorf("unpack Debian packages: %w", err)
 		}
 	}
 	found, err := filepath.Glob(filepath.Join(cache, "archives", "*.deb"))
@@ -229,50 +231,56 @@ func debianRoot(ctx context.Context, cache, root string, packages []string, deta
 	return nil
 }
 
-// unpack unpacks a Debian package into root, over the links that there are.
+// unpack unpacks a Debian package into root. It follows existing links to directories.
 func unpack(ctx context.Context, deb, root string) error {
-	cmd := exec.CommandContext(ctx, "sh", "-c", `set -e; dpkg-deb --fsys-tarfile "$1" | tar --extract --keep-directory-symlink --directory "$2" `+
-		`--exclude './usr/share/doc/*' --exclude './usr/share/man/*' --exclude './usr/share/info/*' --exclude './usr/share/locale/*' `+
-		`--exclude './usr/share/perl*/*' --exclude './usr/lib/*/perl*/*' --exclude './usr/lib/*/gconv/*'`, "sh", deb, root)
+	cmd := exec.CommandContext(ctx, "sh", "-c", `set -e; `+
+		`dpkg-deb --fsys-tarfile "$1" | tar --extract --keep-directory-symlink --directory "$2" `+
+		`--exclude './usr/share/doc/*' --exclude './usr/share/man/*' `+
+		`--exclude './usr/share/info/*' --exclude './usr/share/locale/*' `+
+		`--exclude './usr/share/perl*/*' --exclude './usr/lib/*/perl*/*' --exclude './usr/lib/*/gconv/*'`,
+		"sh", deb, root)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("unpacking %s: %w: %s", deb, err, bytes.TrimSpace(out))
+		return fmt.Errorf("unpack %s: %w: %s", deb, err, bytes.TrimSpace(out))
 	}
 	return nil
 }
 
-// launcherRoot gives the root of Debian packages what its packages' scripts would,
-// and KubeVirt's own images have.
+// launcherRoot adds what package scripts would create, and what KubeVirt's own images contain, to a
+// root of Debian packages.
 func launcherRoot(root, src string) error {
 	files := map[string]string{
 		"etc/passwd": "root:x:0:0:root:/root:/bin/bash\nqemu:x:107:107:qemu:/home/qemu:/bin/bash\n" +
 			"libvirt-qemu:x:64055:64055:libvirt:/var/lib/libvirt:/bin/false\nnobody:x:65534:65534:nobody:/:/bin/false\n",
-		"etc/group": "root:x:0:\ntty:x:5:\nqemu:x:107:\nkvm:x:104:\nlibvirt:x:105:\nlibvirt-qemu:x:64055:\nnogroup:x:65534:\n",
-		// virt-launcher reads what is not a comment, and needs something.
+		"etc/group": "root:x:0:\ntty:x:5:\nqemu:x:107:\nkvm:x:104:\nlibvirt:x:105:\nlibvirt-qemu:x:64055:\n" +
+			"nogroup:x:65534:\n",
+		// virt-launcher reads the lines that are not comments, and needs at least one.
 		"etc/libvirt/virtlogd.conf": "max_clients = 1024\n",
-		// Debian has no virtqemud. libvirtd does the same with the one driver for
-		// connections that it finds; virt-handler looks for a process of this name.
+		// Debian has no virtqemud. libvirtd with the QEMU driver as its only connection driver does
+		// the same. virt-handler searches for a process of this name.
 		"usr/sbin/virtqemud": "#!/bin/bash\nmkdir -p /run/libvirt\nln -sf libvirt-sock /run/libvirt/virtqemud-sock\n" +
 			"exec /usr/libexec/virtqemud \"$@\"\n",
 	}
 	for to, from := range map[string]string{
-		"etc/libvirt/qemu.conf": "qemu.conf", "etc/libvirt/virtqemud.conf": "virtqemud.conf", "etc/libvirt/hooks/qemu": "qemu",
-		"etc/nsswitch.conf": "nsswitch.conf", "usr/bin/node-labeller.sh": "node-labeller/node-labeller.sh",
+		"etc/libvirt/qemu.conf": "qemu.conf", "etc/libvirt/virtqemud.conf": "virtqemud.conf",
+		"etc/libvirt/hooks/qemu": "qemu",
+		"etc/nsswitch.conf":      "nsswitch.conf", "usr/bin/node-labeller.sh": "node-labeller/node-labeller.sh",
 	} {
 		b, err := os.ReadFile(filepath.Join(src, "cmd", "virt-launcher", from))
 		if err != nil {
-			return fmt.Errorf("making the root of virt-launcher: %w", err)
+			return fmt.Errorf("build the root of virt-launcher: %w", err)
 		}
 		files[to] = string(b)
 	}
-	// It would make a /dev/kvm that the node does not have because guests hang on it.
-	files["usr/bin/node-labeller.sh"] = strings.Replace(files["usr/bin/node-labeller.sh"], "mknod /dev/kvm", ": mknod /dev/kvm", 1)
+	// The script would create a /dev/kvm that the node does not have because guests hang on it.
+	labeller := "usr/bin/node-labeller.sh"
+	files[labeller] = strings.Replace(files[labeller], "mknod /dev/kvm", ": mknod /dev/kvm", 1)
 	for path, content := range files {
 		mode := fs.FileMode(0o644)
 		if strings.HasPrefix(content, "#!") {
 			mode = 0o755
 		}
 		if err := writeFile(filepath.Join(root, path), []byte(content), mode); err != nil {
-			return fmt.Errorf("making the root of virt-launcher: %w", err)
+			return fmt.Errorf("build the root of virt-launcher: %w", err)
 		}
 	}
 	drivers, err := filepath.Glob(filepath.Join(root, "usr/lib/*/libvirt/connection-driver/*.so"))
@@ -282,33 +290,35 @@ func launcherRoot(root, src string) error {
 	for _, driver := range drivers {
 		if filepath.Base(driver) != "libvirt_driver_qemu.so" {
 			if err := os.Remove(driver); err != nil {
-				return fmt.Errorf("making the root of virt-launcher: %w", err)
+				return fmt.Errorf("build the root of virt-launcher: %w", err)
 			}
 		}
 	}
 	for _, dir := range []string{"usr/libexec", "var/log/libvirt"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			return fmt.Errorf("making the root of virt-launcher: %w", err)
+			return fmt.Errorf("build the root of virt-launcher: %w", err)
 		}
 	}
-	if err := os.Rename(filepath.Join(root, "usr/sbin/libvirtd"), filepath.Join(root, "usr/libexec/virtqemud")); err != nil {
-		return fmt.Errorf("making the root of virt-launcher: %w", err)
+	libvirtd, virtqemud := filepath.Join(root, "usr/sbin/libvirtd"), filepath.Join(root, "usr/libexec/virtqemud")
+	if err := os.Rename(libvirtd, virtqemud); err != nil {
+		return fmt.Errorf("build the root of virt-launcher: %w", err)
 	}
 	if err := os.Symlink("bash", filepath.Join(root, "usr/bin/sh")); err != nil {
-		return fmt.Errorf("making the root of virt-launcher: %w", err)
+		return fmt.Errorf("build the root of virt-launcher: %w", err)
 	}
 	return nil
 }
 
-// writeWorkerImages writes the images of virt-launcher and virt-handler, which
-// share all but their own binaries.
+// writeWorkerImages writes the images of virt-launcher and virt-handler. They differ only in their
+// own binaries.
 func writeWorkerImages(ctx context.Context, archive, src, bin, root string) error {
 	if err := launcherRoot(root, src); err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, "tar", "--create", "--numeric-owner", "--sort=name", "--mtime=@0", "--directory", root, ".").Output()
+	out, err := exec.CommandContext(ctx, "tar", "--create", "--numeric-owner", "--sort=name", "--mtime=@0",
+		"--directory", root, ".").Output()
 	if err != nil {
-		return fmt.Errorf("packing the root of virt-launcher: %w", withStderr(err))
+		return fmt.Errorf("pack the root of virt-launcher: %w", withStderr(err))
 	}
 	base := static.NewLayer(out, types.DockerUncompressedLayer)
 	images := map[name.Tag]v1.Image{}
@@ -320,7 +330,7 @@ func writeWorkerImages(ctx context.Context, archive, src, bin, root string) erro
 		for _, command := range of {
 			content, err := os.ReadFile(filepath.Join(bin, command))
 			if err != nil {
-				return fmt.Errorf("making the image of %s: %w", of[0], err)
+				return fmt.Errorf("build the image of %s: %w", of[0], err)
 			}
 			f := file{path: "usr/bin/" + command, mode: 0o755, content: content}
 			if command == "virt-launcher-monitor" {
@@ -330,23 +340,23 @@ func writeWorkerImages(ctx context.Context, archive, src, bin, root string) erro
 		}
 		layer, err := fileLayer(files)
 		if err != nil {
-			return fmt.Errorf("making the image of %s: %w", of[0], err)
+			return fmt.Errorf("build the image of %s: %w", of[0], err)
 		}
 		tag, err := name.NewTag(image(of[0]))
 		if err != nil {
-			return fmt.Errorf("naming the image of %s: %w", of[0], err)
+			return fmt.Errorf("name the image of %s: %w", of[0], err)
 		}
 		if images[tag], err = layeredImage(base, layer); err != nil {
-			return fmt.Errorf("making the image of %s: %w", of[0], err)
+			return fmt.Errorf("build the image of %s: %w", of[0], err)
 		}
 	}
 	if err := tarball.MultiWriteToFile(archive, images); err != nil {
-		return fmt.Errorf("writing images to %s: %w", archive, err)
+		return fmt.Errorf("write images to %s: %w", archive, err)
 	}
 	return nil
 }
 
-// layeredImage is an image of these layers, with Debian's search path.
+// layeredImage returns an image of these layers, with Debian's search path.
 func layeredImage(layers ...v1.Layer) (v1.Image, error) {
 	img, err := mutate.AppendLayers(empty.Image, layers...)
 	if err != nil {
@@ -362,16 +372,16 @@ func layeredImage(layers ...v1.Layer) (v1.Image, error) {
 	return mutate.ConfigFile(img, config)
 }
 
-// file is one of an image's layer.
+// file is a file in a layer of an image.
 type file struct {
-	path       string // without a slash before it; its directories are root's
+	path       string // without leading slash; its directories belong to root
 	mode       int64
 	owner      int // user and group
 	content    []byte
-	capability int // that whoever runs it has, by its number; 0 is none
+	capability int // number of the file capability; 0: none
 }
 
-// fileLayer is a layer of files.
+// fileLayer returns a layer of files.
 func fileLayer(files []file) (v1.Layer, error) {
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)

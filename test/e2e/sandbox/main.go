@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command sandbox makes a real Kubernetes cluster with Tekton Pipelines on one
-// Linux machine, without a container engine and without pulling an image, and
-// takes it away again. See README.md.
+// Command sandbox creates a real Kubernetes cluster with Tekton Pipelines on one Linux machine,
+// without a container engine and without pulling images, and removes it again. See README.md.
 package main
 
 import (
@@ -34,8 +33,7 @@ func main() {
 	os.Exit(code)
 }
 
-// run is the whole command. It returns 0, 1 where something failed, or 2 where
-// the command line is wrong.
+// run runs the command. It returns 0 on success, 1 on failure, 2 for a wrong command line.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := rootCommand()
 	root.SetArgs(args)
@@ -53,12 +51,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// usageError is a command line that cannot be right.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// usage makes usage errors of a check of arguments.
+// usage turns the errors of an argument check into usage errors.
 func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -68,7 +66,7 @@ func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// flags are those of every verb.
+// flags are the flags of every verb.
 type flags struct {
 	stateDir, cacheDir string
 }
@@ -76,7 +74,8 @@ type flags struct {
 func (f flags) dirs() (dirs, error) {
 	dir, err := filepath.Abs(f.stateDir)
 	if err != nil || strings.ContainsAny(dir, " \n") || dir == "/" {
-		return dirs{}, usageError{fmt.Errorf("--state is %q: must be a directory of the sandbox's own, without spaces", f.stateDir)}
+		return dirs{}, usageError{fmt.Errorf(
+			"--state is %q: must be a directory for the sandbox only, without spaces", f.stateDir)}
 	}
 	return dirs{state: dir}, nil
 }
@@ -84,12 +83,13 @@ func (f flags) dirs() (dirs, error) {
 func (f flags) build() (build, error) {
 	dir, err := filepath.Abs(f.cacheDir)
 	if err != nil || f.cacheDir == "" {
-		return build{}, usageError{fmt.Errorf("--cache is %q: must be a directory; there is no home directory to put it in", f.cacheDir)}
+		return build{}, usageError{fmt.Errorf(
+			"--cache is %q: must be a directory (the default needs a home directory)", f.cacheDir)}
 	}
 	return cachedBuild(dir)
 }
 
-// cluster opens the sandbox that there is.
+// cluster opens the existing sandbox.
 func (f flags) cluster(stderr io.Writer) (*cluster, error) {
 	d, err := f.dirs()
 	if err != nil {
@@ -102,8 +102,8 @@ func (f flags) cluster(stderr io.Writer) (*cluster, error) {
 	return &cluster{dirs: d, state: s, progress: &progress{out: stderr}, changed: func(string, string) {}}, nil
 }
 
-// lockedCluster opens the sandbox that there is and keeps other commands from
-// changing it until unlock.
+// lockedCluster opens the existing sandbox and prevents other commands from changing it until
+// unlock.
 func (f flags) lockedCluster(stderr io.Writer) (c *cluster, unlock func(), err error) {
 	if err := mustBeRoot(); err != nil {
 		return nil, nil, err
@@ -116,11 +116,10 @@ func (f flags) lockedCluster(stderr io.Writer) (c *cluster, unlock func(), err e
 	return c, unlock, err
 }
 
-// mustBeRoot is asked by every command that looks at processes: another user's
-// show nothing of themselves.
+// mustBeRoot fails for other users: they cannot read the environment of the sandbox's processes.
 func mustBeRoot() error {
 	if os.Geteuid() != 0 {
-		return errors.New("the sandbox's processes are root's: run this with sudo")
+		return errors.New("the sandbox's processes belong to root: run this with sudo")
 	}
 	return nil
 }
@@ -135,11 +134,12 @@ func rootCommand() *cobra.Command {
 		Args:          usage(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.TraverseChildren = true // so that kubectl, which parses its own flags, follows --state
+	root.TraverseChildren = true // kubectl parses its own flags; --state comes before it
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.PersistentFlags().StringVar(&f.stateDir, "state", defaultStateDir, "directory of everything about the running cluster")
-	root.PersistentFlags().StringVar(&f.cacheDir, "cache", defaultCacheDir(), "directory of built binaries and images, kept by down")
+	root.PersistentFlags().StringVar(&f.stateDir, "state", defaultStateDir, "directory of the running cluster")
+	root.PersistentFlags().StringVar(&f.cacheDir, "cache", defaultCacheDir(),
+		"directory of built binaries and images; down keeps it")
 	root.AddCommand(
 		upCommand(&f), downCommand(&f), statusCommand(&f), kubeconfigCommand(&f), loadCommand(&f), logsCommand(&f),
 		kubectlCommand(&f), faultCommand(&f), preflightCommand(&f), buildCommand(&f),
@@ -148,7 +148,7 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
-// defaultCacheDir is empty where there is no home directory.
+// defaultCacheDir is empty if there is no home directory.
 func defaultCacheDir() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -157,24 +157,27 @@ func defaultCacheDir() string {
 	return filepath.Join(dir, "checkplan-sandbox")
 }
 
-// wanted is the cluster that flags ask for.
+// wanted is the cluster that the flags describe.
 type wanted struct {
 	plan  plan
-	asked bool     // whether any flag asks for the plan
+	asked bool     // whether a flag for the plan is set
 	with  []string // names of addons
 }
 
-// wantedFlags gives a verb the flags of a cluster. The result reads them.
+// wantedFlags adds the flags of a cluster to a verb. The returned function reads them.
 func wantedFlags(cmd *cobra.Command) func() (wanted, error) {
 	var controlPlanes, workers, zones int
 	var ipFamily string
 	var workerNames, with []string
-	cmd.Flags().IntVar(&controlPlanes, "control-planes", 1, "number of control planes, each with an etcd member and an API server")
-	cmd.Flags().IntVar(&workers, "nodes", 3, "number of workers, beside the control planes")
-	cmd.Flags().StringSliceVar(&workerNames, "worker-names", nil, "names of the first workers, and their number unless --nodes says it; others are worker-N")
-	cmd.Flags().IntVar(&zones, "zones", 2, "number of zones that the workers are spread over")
+	cmd.Flags().IntVar(&controlPlanes, "control-planes", 1,
+		"number of control planes, each with an etcd member and an API server")
+	cmd.Flags().IntVar(&workers, "nodes", 3, "number of workers, without the control planes")
+	cmd.Flags().StringSliceVar(&workerNames, "worker-names", nil,
+		"names of the first workers; also sets the number of workers if --nodes is not set; others are worker-N")
+	cmd.Flags().IntVar(&zones, "zones", 2, "number of zones of the workers")
 	cmd.Flags().StringVar(&ipFamily, "ip-family", "dual", "dual (IPv4 first), ipv4 or ipv6")
-	cmd.Flags().StringSliceVar(&with, "with", nil, "install these too: "+strings.Join(addonNames(), ", ")+"; what is installed stays")
+	cmd.Flags().StringSliceVar(&with, "with", nil,
+		"also install these addons: "+strings.Join(addonNames(), ", ")+"; installed addons stay")
 	return func() (wanted, error) {
 		if len(workerNames) > 0 && !cmd.Flags().Changed("nodes") {
 			workers = len(workerNames)
@@ -183,7 +186,8 @@ func wantedFlags(cmd *cobra.Command) func() (wanted, error) {
 		if err := errors.Join(err, checkAddons(with)); err != nil {
 			return wanted{}, usageError{err}
 		}
-		asked := slices.ContainsFunc([]string{"control-planes", "nodes", "worker-names", "zones", "ip-family"}, cmd.Flags().Changed)
+		planFlags := []string{"control-planes", "nodes", "worker-names", "zones", "ip-family"}
+		asked := slices.ContainsFunc(planFlags, cmd.Flags().Changed)
 		return wanted{want, asked, with}, nil
 	}
 }
@@ -191,7 +195,7 @@ func wantedFlags(cmd *cobra.Command) func() (wanted, error) {
 func upCommand(f *flags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Bring the cluster up, or repair what of it does not run",
+		Short: "Start the cluster, or start what does not run in it",
 		Args:  usage(cobra.NoArgs),
 	}
 	read := wantedFlags(cmd)
@@ -205,8 +209,8 @@ func upCommand(f *flags) *cobra.Command {
 	return cmd
 }
 
-// up makes the cluster of a plan, and installs what it is to be with. Where one
-// is there already it must be of the same plan, if the plan was asked for.
+// up creates the cluster of a plan and installs its addons. If flags set the plan, an existing
+// cluster must have the same plan.
 func up(ctx context.Context, f flags, want wanted, stderr io.Writer) error {
 	start := time.Now()
 	d, err := f.dirs()
@@ -237,10 +241,11 @@ func up(ctx context.Context, f flags, want wanted, stderr io.Writer) error {
 	case err != nil:
 		return err
 	case want.asked && !samePlan(s.plan, want.plan):
-		return usageError{fmt.Errorf("the sandbox in %s has the nodes %s and IP family %s: run `sandbox down` to make another",
+		return usageError{fmt.Errorf("the sandbox in %s has the nodes %s and IP family %s: "+
+			"run `sandbox down` before you create another",
 			d.state, strings.Join(s.names(), ", "), s.Family)}
 	case s.BinDir != b.bin():
-		fmt.Fprintf(stderr, "the running sandbox keeps the binaries that it was made with, in %s\n", s.BinDir)
+		fmt.Fprintf(stderr, "the running sandbox continues to use its binaries in %s\n", s.BinDir)
 		b = build{dir: filepath.Dir(s.BinDir)}
 	}
 
@@ -257,38 +262,39 @@ func up(ctx context.Context, f flags, want wanted, stderr io.Writer) error {
 		changed: func(string, string) { changed.Add(1) },
 	}
 	if !b.complete() {
-		err := c.progress.step("building Kubernetes "+kubernetesVersion+", Tekton "+tektonVersion+" and CoreDNS "+corednsVersion,
+		name := "build Kubernetes " + kubernetesVersion + ", Tekton " + tektonVersion + " and CoreDNS " + corednsVersion
+		err := c.progress.step(name,
 			func(detail func(string)) error { return b.run(ctx, detail) })
 		if err != nil {
 			return err
 		}
 		for _, other := range otherBuilds(f.cacheDir, b) {
-			fmt.Fprintf(stderr, "an older build is in %s; it can be removed\n", other)
+			fmt.Fprintf(stderr, "an older build is in %s: you can remove it\n", other)
 		}
 	}
 	for _, name := range s.With {
 		if b.hasAddon(name) {
 			continue
 		}
-		err := c.progress.step("building "+name, func(detail func(string)) error { return b.runAddon(ctx, name, detail) })
+		err := c.progress.step("build "+name, func(detail func(string)) error { return b.runAddon(ctx, name, detail) })
 		if err != nil {
 			return err
 		}
 		for _, other := range b.otherAddons(name) {
-			fmt.Fprintf(stderr, "an older build of it is in %s; it can be removed\n", other)
+			fmt.Fprintf(stderr, "an older build is in %s: you can remove it\n", other)
 		}
 	}
-	if c.APIPort == 0 { // not before the builds: it might not be free after them
-		if c.APIPort, err = freePort(); err != nil {
+	if c.APIPort == 0 { // after the builds: a port that is free before may be in use then
+		if c.APIPort, err = freePort(d.state == defaultStateDir); err != nil {
 			return err
 		}
 	}
 	if err := d.writeState(c.state); err != nil {
-		return fmt.Errorf("writing the sandbox's state: %w", err)
+		return fmt.Errorf("write the sandbox's state: %w", err)
 	}
 	if err := c.up(ctx, b); err != nil {
 		if ctx.Err() != nil {
-			return errors.New("interrupted: `sandbox up` goes on from here, `sandbox down` removes what there is")
+			return errors.New("interrupted: run `sandbox up` to continue, or `sandbox down` to remove everything")
 		}
 		return err
 	}
@@ -307,23 +313,29 @@ func samePlan(a, b plan) bool {
 	})
 }
 
-// freePort is a port on which the API server can be reached from the host.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", preferredAPIPort))
+// freePort returns a port on which the host can reach the API server: the preferred port if it is
+// free, otherwise any port. Only one sandbox may use the preferred port: two that start at the same
+// time would both find it free.
+func freePort(preferred bool) (int, error) {
+	var l net.Listener
+	err := errors.New("any port is wanted")
+	if preferred {
+		l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", preferredAPIPort))
+	}
 	if err != nil {
 		l, err = net.Listen("tcp", "127.0.0.1:0")
 	}
 	if err != nil {
-		return 0, fmt.Errorf("looking for a free port: %w", err)
+		return 0, fmt.Errorf("find a free port: %w", err)
 	}
-	defer l.Close() // it was only asked for
+	defer l.Close() // only the number is needed
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
 func downCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "End the cluster and remove everything of it, whatever state it is in",
+		Short: "Stop the cluster and remove everything of it, in every state",
 		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d, err := f.dirs()
@@ -336,7 +348,7 @@ func downCommand(f *flags) *cobra.Command {
 			if entries, err := os.ReadDir(d.state); err == nil && len(entries) > 0 {
 				if _, err := os.Stat(d.file("nodes")); err != nil {
 					if _, err := os.Stat(d.file("state.json")); err != nil {
-						return usageError{fmt.Errorf("%s does not look like a sandbox's directory: not removing it", d.state)}
+						return usageError{fmt.Errorf("%s is not the directory of a sandbox: not removed", d.state)}
 					}
 				}
 			}
@@ -346,10 +358,10 @@ func downCommand(f *flags) *cobra.Command {
 			}
 			defer unlock()
 			p := &progress{out: cmd.ErrOrStderr()}
-			if err := p.step("ending the sandbox", d.down); err != nil {
+			if err := p.step("stop the sandbox", d.down); err != nil {
 				return err
 			}
-			p.printf("sandbox down: nothing of it is left")
+			p.printf("sandbox down: everything is removed")
 			return nil
 		},
 	}
@@ -374,7 +386,7 @@ func kubeconfigCommand(f *flags) *cobra.Command {
 func kubectlCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:                "kubectl ARGS...",
-		Short:              "Run the kubectl of the cluster's version on the cluster",
+		Short:              "Run kubectl, in the cluster's version, on the cluster",
 		DisableFlagParsing: true, // all flags are kubectl's
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := f.cluster(cmd.ErrOrStderr())
@@ -384,7 +396,7 @@ func kubectlCommand(f *flags) *cobra.Command {
 			kubectl := filepath.Join(c.BinDir, "kubectl")
 			env := append(os.Environ(), "KUBECONFIG="+c.kubeconfig())
 			if err := syscall.Exec(kubectl, append([]string{"kubectl"}, args...), env); err != nil {
-				return fmt.Errorf("running %s: %w", kubectl, err)
+				return fmt.Errorf("run %s: %w", kubectl, err)
 			}
 			return nil
 		},
@@ -406,17 +418,17 @@ func loadCommand(f *flags) *cobra.Command {
 			}
 			for _, a := range args {
 				if _, err := os.Stat(a); err != nil {
-					return usageError{fmt.Errorf("loading images: %w", err)}
+					return usageError{fmt.Errorf("load images: %w", err)}
 				}
 			}
-			return c.progress.step("images loaded on every node", func(func(string)) error {
+			return c.progress.step("load images on every node", func(func(string)) error {
 				g, ctx := errgroup.WithContext(cmd.Context())
 				for _, n := range c.Nodes {
 					g.Go(func() error {
 						if pid, err := c.find(n.Name, "containerd"); err != nil {
 							return err
 						} else if pid == 0 {
-							return fmt.Errorf("loading images on %s: its containerd does not run: run `sandbox up` to repair it", n.Name)
+							return fmt.Errorf("load images on node %s: containerd does not run: run `sandbox up` to start it", n.Name)
 						}
 						for _, a := range args {
 							if err := c.load(ctx, n, a); err != nil {
@@ -439,7 +451,7 @@ func logsCommand(f *flags) *cobra.Command {
 		Short: "Print the log of a component, or of a Deployment's pods, from every node that has it",
 		Args:  usage(cobra.ExactArgs(1)),
 	}
-	cmd.Flags().StringVar(&node, "node", "*", "only this node's")
+	cmd.Flags().StringVar(&node, "node", "*", "only of this node")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		d, err := f.dirs()
 		if err != nil {
@@ -447,11 +459,11 @@ func logsCommand(f *flags) *cobra.Command {
 		}
 		found, err := filepath.Glob(d.log(node, args[0]))
 		if err != nil {
-			return usageError{fmt.Errorf("looking for logs of %q: %w", args[0], err)}
+			return usageError{fmt.Errorf("find logs of %q: %w", args[0], err)}
 		}
 		found = append(found, d.podLogs(node, args[0])...)
 		if len(found) == 0 {
-			all, _ := filepath.Glob(d.log("*", "*")) // the pattern is well-formed
+			all, _ := filepath.Glob(d.log("*", "*")) // Glob fails only for malformed patterns
 			names := []string{}
 			for _, a := range all {
 				names = append(names, strings.TrimSuffix(filepath.Base(a), ".log"))
@@ -461,18 +473,19 @@ func logsCommand(f *flags) *cobra.Command {
 				names = append(names, deployment[1])
 			}
 			slices.Sort(names)
-			return usageError{fmt.Errorf("no log of %q; there are: %s", args[0], strings.Join(slices.Compact(names), ", "))}
+			return usageError{fmt.Errorf("no log of %q: want one of %s",
+				args[0], strings.Join(slices.Compact(names), ", "))}
 		}
 		for _, name := range found {
 			fmt.Fprintf(cmd.ErrOrStderr(), "==> %s\n", name)
 			log, err := os.Open(name)
 			if err != nil {
-				return fmt.Errorf("reading a log: %w", err)
+				return fmt.Errorf("read a log: %w", err)
 			}
 			_, err = io.Copy(cmd.OutOrStdout(), log)
-			_ = log.Close() // only read
+			_ = log.Close() // read only
 			if err != nil {
-				return fmt.Errorf("printing %s: %w", name, err)
+				return fmt.Errorf("print %s: %w", name, err)
 			}
 		}
 		return nil
@@ -488,7 +501,7 @@ func preflightCommand(f *flags) *cobra.Command {
 		Args:  usage(cobra.NoArgs),
 	}
 	read := wantedFlags(cmd)
-	cmd.Flags().BoolVar(&doInstall, "install", false, "install the missing Debian packages with apt-get; takes root")
+	cmd.Flags().BoolVar(&doInstall, "install", false, "install the missing Debian packages with apt-get; needs root")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		want, err := read()
 		if err != nil {
@@ -511,32 +524,44 @@ func preflightCommand(f *flags) *cobra.Command {
 }
 
 func buildCommand(f *flags) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build what up would build, and print the directory of the binaries",
 		Args:  usage(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			b, err := f.build()
-			if err != nil {
-				return err
-			}
-			p := &progress{out: cmd.ErrOrStderr()}
-			err = p.step("building Kubernetes, Tekton and CoreDNS", func(detail func(string)) error {
-				return b.run(cmd.Context(), detail)
-			})
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), b.bin())
-			return nil
-		},
 	}
+	var with []string
+	cmd.Flags().StringSliceVar(&with, "with", nil, "also build these addons: "+strings.Join(addonNames(), ", "))
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := checkAddons(with); err != nil {
+			return usageError{err}
+		}
+		b, err := f.build()
+		if err != nil {
+			return err
+		}
+		p := &progress{out: cmd.ErrOrStderr()}
+		err = p.step("build Kubernetes, Tekton and CoreDNS", func(detail func(string)) error {
+			return b.run(cmd.Context(), detail)
+		})
+		if err != nil {
+			return err
+		}
+		for _, name := range with {
+			err := p.step("build "+name, func(detail func(string)) error { return b.runAddon(cmd.Context(), name, detail) })
+			if err != nil {
+				return err
+			}
+		}
+		fmt.Fprintln(cmd.OutOrStdout(), b.bin())
+		return nil
+	}
+	return cmd
 }
 
 func statusCommand(f *flags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Say what runs; fails where something that should run does not",
+		Short: "Show what runs; fails if something does not run that should",
 		Args:  usage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := mustBeRoot(); err != nil {
@@ -551,7 +576,7 @@ func statusCommand(f *flags) *cobra.Command {
 	}
 }
 
-// componentsOf lists what should run on a node.
+// componentsOf lists the components that should run on a node.
 func (c *cluster) componentsOf(n nodePlan) []string {
 	names := []string{"init", "containerd", "kubelet", "kube-proxy"}
 	if n.ControlPlane {
@@ -588,22 +613,23 @@ func (c *cluster) status(ctx context.Context, out io.Writer) error {
 			down++
 		}
 		down += len(missing)
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n", n.Name, orDash(n.Zone), joined(n.IPs), ready, orDash(strings.Join(missing, ",")))
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\n",
+			n.Name, orDash(n.Zone), joined(n.IPs), ready, orDash(strings.Join(missing, ",")))
 	}
 	if err := tw.Flush(); err != nil {
-		return fmt.Errorf("printing the status: %w", err)
+		return fmt.Errorf("print the status: %w", err)
 	}
 	for _, d := range systemDeployments(c.With) {
-		said := "Ready"
+		condition := "Ready"
 		if err := api.deploymentReady(ctx, d[0], d[1]); err != nil {
-			said = err.Error()
+			condition = err.Error()
 			down++
 		}
-		fmt.Fprintf(out, "%s/%s: %s\n", d[0], d[1], said)
+		fmt.Fprintf(out, "%s/%s: %s\n", d[0], d[1], condition)
 	}
 	fmt.Fprintf(out, "KUBECONFIG=%s\n", c.kubeconfig())
 	if down > 0 {
-		return errors.New("not everything runs: `sandbox up` repairs it, `sandbox logs COMPONENT` says more")
+		return errors.New("not everything runs: see `sandbox logs COMPONENT`, run `sandbox up` to repair")
 	}
 	return nil
 }
@@ -615,7 +641,7 @@ func orDash(s string) string {
 	return s
 }
 
-// The verbs below are called by the sandbox itself, inside of a node.
+// The sandbox itself runs the verbs below, in the namespaces of nodes.
 
 func nodeInitCommand() *cobra.Command {
 	var d dirs
@@ -633,7 +659,7 @@ func nodeInitCommand() *cobra.Command {
 	return cmd
 }
 
-// holdCommand is the first process of the network between nodes: it only is there.
+// holdCommand is the first process of the network between nodes. It only keeps the namespace open.
 func holdCommand() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
@@ -641,9 +667,9 @@ func holdCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ready := os.NewFile(3, "ready")
 			if _, err := io.WriteString(ready, "ok"); err != nil {
-				return fmt.Errorf("reporting readiness: %w", err)
+				return fmt.Errorf("report readiness: %w", err)
 			}
-			_ = ready.Close() // what was written has arrived
+			_ = ready.Close() // the reader has what was written
 			<-cmd.Context().Done()
 			return nil
 		},
@@ -659,7 +685,7 @@ func spawnCommand() *cobra.Command {
 	}
 }
 
-// balancerCommand runs in the fabric's namespace. Its file 3 listens on the host.
+// balancerCommand runs in the fabric's namespace. File descriptor 3 is a listener on the host.
 func balancerCommand() *cobra.Command {
 	var netns, ca string
 	var listen, backends []string
@@ -668,26 +694,26 @@ func balancerCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			pem, err := os.ReadFile(ca)
 			if err != nil {
-				return fmt.Errorf("reading the certificate authority: %w", err)
+				return fmt.Errorf("read the certificate authority: %w", err)
 			}
 			roots := x509.NewCertPool()
 			roots.AppendCertsFromPEM(pem)
 			host, err := net.FileListener(os.NewFile(3, "host"))
 			if err != nil {
-				return fmt.Errorf("listening on the host: %w", err)
+				return fmt.Errorf("listen on the host: %w", err)
 			}
 			listeners := []net.Listener{host}
 			for _, address := range listen {
 				l, err := net.Listen("tcp", address)
 				if err != nil {
-					return fmt.Errorf("listening for the API servers' clients: %w", err)
+					return fmt.Errorf("listen for clients of the API servers: %w", err)
 				}
 				listeners = append(listeners, l)
 			}
 			return balance(cmd.Context(), listeners, backends, roots, cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVar(&netns, "netns", "", "") // only to be seen by startBalancer
+	cmd.Flags().StringVar(&netns, "netns", "", "") // not used here; startBalancer reads it in the command line
 	cmd.Flags().StringVar(&ca, "ca", "", "")
 	cmd.Flags().StringArrayVar(&listen, "listen", nil, "")
 	cmd.Flags().StringArrayVar(&backends, "backend", nil, "")

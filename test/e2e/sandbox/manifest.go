@@ -148,7 +148,7 @@ func tektonObjects(config fs.FS) ([]*unstructured.Unstructured, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading Tekton's manifests: %w", err)
+		return nil, fmt.Errorf("read Tekton's manifests: %w", err)
 	}
 	if len(objects) == 0 {
 		return nil, errors.New("read Tekton's manifests: no objects found")
@@ -156,7 +156,7 @@ func tektonObjects(config fs.FS) ([]*unstructured.Unstructured, error) {
 	for _, o := range objects {
 		if o.GetKind() == "ConfigMap" && o.GetName() == "feature-flags" {
 			if err := unstructured.SetNestedField(o.Object, "true", "data", "set-security-context"); err != nil {
-				return nil, fmt.Errorf("setting Tekton's feature flags: %w", err)
+				return nil, fmt.Errorf("set Tekton's feature flags: %w", err)
 			}
 		}
 	}
@@ -182,7 +182,7 @@ func onControlPlane(objects []*unstructured.Unstructured) error {
 		pod := func(field string) []string { return []string{"spec", "template", "spec", field} }
 		containers, _, err := unstructured.NestedSlice(o.Object, pod("containers")...)
 		if err != nil {
-			return fmt.Errorf("placing %s: %w", o.GetName(), err)
+			return fmt.Errorf("set placement of %s: %w", o.GetName(), err)
 		}
 		for _, c := range containers {
 			if probe, ok := c.(map[string]any)["readinessProbe"].(map[string]any); ok {
@@ -197,7 +197,7 @@ func onControlPlane(objects []*unstructured.Unstructured) error {
 			}}, pod("tolerations")...),
 		)
 		if err != nil {
-			return fmt.Errorf("placing %s: %w", o.GetName(), err)
+			return fmt.Errorf("set placement of %s: %w", o.GetName(), err)
 		}
 	}
 	return nil

@@ -102,13 +102,13 @@ func (c *cluster) bridges(ctx context.Context, pid int) ([]string, error) {
 	cmd.Env = []string{"PATH=" + searchPath}
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("listing bridges: %w", withStderr(err))
+		return nil, fmt.Errorf("list bridges: %w", withStderr(err))
 	}
 	var links []struct {
 		IfName string `json:"ifname"`
 	}
 	if err := json.Unmarshal(out, &links); err != nil {
-		return nil, fmt.Errorf("listing bridges: %w", err)
+		return nil, fmt.Errorf("list bridges: %w", err)
 	}
 	var names []string
 	for _, l := range links {

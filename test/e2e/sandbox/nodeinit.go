@@ -35,10 +35,10 @@ func nodeInit(ctx context.Context, d dirs, node string, keep []string, ready io.
 		return err
 	}
 	if _, err := io.WriteString(ready, "ok"); err != nil {
-		return fmt.Errorf("reporting readiness of %s: %w", node, err)
+		return fmt.Errorf("report readiness of %s: %w", node, err)
 	}
 	if err := ready.Close(); err != nil {
-		return fmt.Errorf("reporting readiness of %s: %w", node, err)
+		return fmt.Errorf("report readiness of %s: %w", node, err)
 	}
 	for {
 		select {
@@ -74,7 +74,7 @@ func makeRoot(d dirs, node string, keep []string) error {
 	for _, dir := range append(cgroups, keep...) {
 		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 		if err != nil {
-			return fmt.Errorf("opening %s: %w", dir, err)
+			return fmt.Errorf("open %s: %w", dir, err)
 		}
 		kept[dir] = fmt.Sprintf("/proc/self/fd/%d", fd)
 	}
@@ -201,7 +201,7 @@ func (m *mounter) maskSysctls() {
 func cgroupMounts() ([]string, error) {
 	f, err := os.Open("/proc/self/mounts")
 	if err != nil {
-		return nil, fmt.Errorf("listing cgroups: %w", err)
+		return nil, fmt.Errorf("list cgroups: %w", err)
 	}
 	defer f.Close() // read only
 	var found []string
@@ -213,7 +213,7 @@ func cgroupMounts() ([]string, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.New("listing cgroups: no cgroup hierarchy is mounted under /sys/fs/cgroup")
+		return nil, errors.New("list cgroups: no cgroup hierarchy is mounted under /sys/fs/cgroup")
 	}
 	return found, nil
 }
@@ -230,7 +230,7 @@ func setSysctls() error {
 	} {
 		path := filepath.Join("/proc/sys", name)
 		if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
-			return fmt.Errorf("setting %s to %s: %w", strings.ReplaceAll(name, "/", "."), value, err)
+			return fmt.Errorf("set %s to %s: %w", strings.ReplaceAll(name, "/", "."), value, err)
 		}
 	}
 	return nil
@@ -243,7 +243,7 @@ func spawn(argv []string) error {
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting %s: %w", argv[0], err)
+		return fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	return nil
 }
@@ -252,11 +252,11 @@ func spawn(argv []string) error {
 func enterNetNS(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("opening the network namespace %s: %w", path, err)
+		return fmt.Errorf("open the network namespace %s: %w", path, err)
 	}
 	defer unix.Close(fd)
 	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("entering the network namespace %s: %w", path, err)
+		return fmt.Errorf("enter the network namespace %s: %w", path, err)
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func (d dirs) writePKI(p plan, apiPort int) error {
 	}
 	serviceAccountKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return fmt.Errorf("making the service account key: %w", err)
+		return fmt.Errorf("create the service account key: %w", err)
 	}
 	if _, err := d.writeKey("service-account", serviceAccountKey); err != nil {
 		return err
@@ -143,22 +143,22 @@ type authority struct {
 func (d dirs) makeAuthority(file, name string) (authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return authority{}, fmt.Errorf("making the certificate authority: %w", err)
+		return authority{}, fmt.Errorf("create the certificate authority: %w", err)
 	}
 	t := template(pkix.Name{CommonName: name})
 	t.IsCA, t.BasicConstraintsValid = true, true
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
 	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
 	if err != nil {
-		return authority{}, fmt.Errorf("making the certificate authority: %w", err)
+		return authority{}, fmt.Errorf("create the certificate authority: %w", err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return authority{}, fmt.Errorf("making the certificate authority: %w", err)
+		return authority{}, fmt.Errorf("create the certificate authority: %w", err)
 	}
 	a := authority{cert: cert, pem: encodePEM("CERTIFICATE", der), key: key}
 	if err := writeFile(d.file("pki", file+".crt"), a.pem, 0o644); err != nil {
-		return authority{}, fmt.Errorf("writing certificates: %w", err)
+		return authority{}, fmt.Errorf("write certificates: %w", err)
 	}
 	_, err = d.writeKey(file, key)
 	return a, err
@@ -181,7 +181,7 @@ func template(subject pkix.Name) *x509.Certificate {
 func (d dirs) issue(c certificate, ca authority) (certPEM, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making the key of %s: %w", c.file, err)
+		return nil, nil, fmt.Errorf("create the key of %s: %w", c.file, err)
 	}
 	subject := pkix.Name{CommonName: c.commonName}
 	if c.organization != "" {
@@ -199,11 +199,11 @@ func (d dirs) issue(c certificate, ca authority) (certPEM, keyPEM []byte, err er
 	}
 	der, err := x509.CreateCertificate(rand.Reader, t, ca.cert, key.Public(), ca.key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making the certificate of %s: %w", c.file, err)
+		return nil, nil, fmt.Errorf("create the certificate of %s: %w", c.file, err)
 	}
 	certPEM = encodePEM("CERTIFICATE", der)
 	if err := writeFile(d.file("pki", c.file+".crt"), certPEM, 0o644); err != nil {
-		return nil, nil, fmt.Errorf("writing certificates: %w", err)
+		return nil, nil, fmt.Errorf("write certificates: %w", err)
 	}
 	keyPEM, err = d.writeKey(c.file, key)
 	return certPEM, keyPEM, err
@@ -212,11 +212,11 @@ func (d dirs) issue(c certificate, ca authority) (certPEM, keyPEM []byte, err er
 func (d dirs) writeKey(file string, key *ecdsa.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("encoding the key of %s: %w", file, err)
+		return nil, fmt.Errorf("encode the key of %s: %w", file, err)
 	}
 	b := encodePEM("EC PRIVATE KEY", der)
 	if err := writeFile(d.file("pki", file+".key"), b, 0o600); err != nil {
-		return nil, fmt.Errorf("writing keys: %w", err)
+		return nil, fmt.Errorf("write keys: %w", err)
 	}
 	return b, nil
 }
@@ -233,7 +233,7 @@ func writeKubeconfig(file, server, user, namespace string, ca, cert, key []byte)
 	c.CurrentContext = "sandbox"
 	b, err := clientcmd.Write(*c)
 	if err != nil {
-		return fmt.Errorf("writing %s: %w", filepath.Base(file), err)
+		return fmt.Errorf("write %s: %w", filepath.Base(file), err)
 	}
 	return writeFile(file, b, 0o600)
 }

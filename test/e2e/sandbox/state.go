@@ -75,7 +75,7 @@ func (d dirs) readState() (state, error) {
 		return s, fmt.Errorf("no sandbox in %s: run `sandbox up` first: %w", d.state, err)
 	}
 	if err != nil {
-		return s, fmt.Errorf("reading the sandbox's state: %w", err)
+		return s, fmt.Errorf("read the sandbox's state: %w", err)
 	}
 	if err := json.Unmarshal(b, &s); err != nil {
 		return s, fmt.Errorf("read %s: %w: run `sandbox down` to start again", d.file("state.json"), err)
@@ -86,7 +86,7 @@ func (d dirs) readState() (state, error) {
 func (d dirs) writeState(s state) error {
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
-		return fmt.Errorf("writing the sandbox's state: %w", err)
+		return fmt.Errorf("write the sandbox's state: %w", err)
 	}
 	return writeFile(d.file("state.json"), append(b, '\n'), 0o644)
 }
@@ -108,11 +108,11 @@ func writeFile(name string, b []byte, mode fs.FileMode) error {
 // few seconds.
 func (d dirs) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(d.state, 0o755); err != nil {
-		return nil, fmt.Errorf("making the sandbox's directory: %w", err)
+		return nil, fmt.Errorf("create the sandbox's directory: %w", err)
 	}
 	f, err := os.Open(d.state)
 	if err != nil {
-		return nil, fmt.Errorf("locking the sandbox: %w", err)
+		return nil, fmt.Errorf("lock the sandbox: %w", err)
 	}
 	err = poll(context.Background(), 5*time.Second, func() error {
 		return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -156,7 +156,7 @@ func (d dirs) components() ([]process, error) {
 func (d dirs) scan(want func(exe, component string) bool) ([]process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return nil, fmt.Errorf("listing processes: %w", err)
+		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	var found []process
 	prefix := []byte(markVariable + "=" + d.state + " ")

@@ -115,7 +115,7 @@ func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 	}
 	b, err := yaml.Marshal(pod)
 	if err != nil {
-		return nil, fmt.Errorf("writing the static pod %s of %s: %w", name, n.Name, err)
+		return nil, fmt.Errorf("write the static pod %s of %s: %w", name, n.Name, err)
 	}
 	return b, nil
 }
@@ -135,10 +135,10 @@ func (d dirs) writeStaticPod(p plan, n nodePlan, name string) error {
 	// outside and move it.
 	outside := d.file("nodes", n.Name, filepath.Base(file))
 	if err := errors.Join(os.MkdirAll(d.staticPods(n), 0o755), os.WriteFile(outside, b, 0o600)); err != nil {
-		return fmt.Errorf("writing a static pod of %s: %w", n.Name, err)
+		return fmt.Errorf("write a static pod of %s: %w", n.Name, err)
 	}
 	if err := os.Rename(outside, file); err != nil {
-		return fmt.Errorf("writing a static pod of %s: %w", n.Name, err)
+		return fmt.Errorf("write a static pod of %s: %w", n.Name, err)
 	}
 	return nil
 }
@@ -170,7 +170,7 @@ func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
 	} else if pid != 0 {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 		if err != nil {
-			return fmt.Errorf("stopping %s of %s: %w", name, node, err)
+			return fmt.Errorf("stop %s of %s: %w", name, node, err)
 		}
 		id := filepath.Base(strings.TrimSpace(string(b))) // of the last line; all end with the container
 		record := c.file("nodes", node, "containerd", "io.containerd.grpc.v1.cri", "containers", id)
@@ -182,7 +182,7 @@ func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
 		}
 	}
 	if err := os.Remove(c.staticPodFile(n, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("stopping %s of %s: %w", name, node, err)
+		return fmt.Errorf("stop %s of %s: %w", name, node, err)
 	}
 	dial := c.fabricDialer()
 	address := netip.AddrPortFrom(n.IPs[0], portOf(name)).String()
@@ -196,7 +196,7 @@ func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
 	})
 	refused := time.Now()
 	if err != nil {
-		return fmt.Errorf("stopping %s of %s: %w", name, node, err)
+		return fmt.Errorf("stop %s of %s: %w", name, node, err)
 	}
 	err = poll(ctx, time.Minute, func() error {
 		pid, err := c.find(node, name)
@@ -209,7 +209,7 @@ func (c *cluster) stopStaticPod(ctx context.Context, node, name string) error {
 		return errors.Join(fmt.Errorf("process %d still runs", pid), err)
 	})
 	if err != nil {
-		return fmt.Errorf("stopping %s of %s: %w", name, node, err)
+		return fmt.Errorf("stop %s of %s: %w", name, node, err)
 	}
 	c.progress.printf("%s of %s: down since %s", name, node, timestamp(refused))
 	return nil
@@ -232,18 +232,18 @@ func (c *cluster) startStaticPod(ctx context.Context, n nodePlan, name string) e
 	})
 	accepts := time.Now()
 	if err != nil {
-		return errors.Join(fmt.Errorf("starting %s of %s: %w", name, n.Name, err), c.podFailed(n.Name, name))
+		return errors.Join(fmt.Errorf("start %s of %s: %w", name, n.Name, err), c.podFailed(n.Name, name))
 	}
 	if name == "kube-apiserver" {
 		ca, err := os.ReadFile(c.file("pki", "ca.crt"))
 		if err != nil {
-			return fmt.Errorf("reading the certificate authority: %w", err)
+			return fmt.Errorf("read the certificate authority: %w", err)
 		}
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(ca)
 		ready := readiness(address, roots, dial)
 		if err := poll(ctx, 2*time.Minute, func() error { return ready(ctx) }); err != nil {
-			return errors.Join(fmt.Errorf("starting %s of %s: %w", name, n.Name, err), c.podFailed(n.Name, name))
+			return errors.Join(fmt.Errorf("start %s of %s: %w", name, n.Name, err), c.podFailed(n.Name, name))
 		}
 	}
 	c.progress.printf("%s of %s: up since %s, ready since %s", name, n.Name, timestamp(accepts), timestamp(time.Now()))

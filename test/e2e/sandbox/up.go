@@ -23,41 +23,40 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// searchPath is the PATH of everything that the sandbox starts: Debian puts nft
-// and ip into sbin, which not every user's PATH has.
+// searchPath is the PATH of everything that the sandbox starts. Debian installs nft and ip in sbin,
+// which is not in the PATH of every user.
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// fabric is the name under which the network between the nodes keeps its
-// process and log.
+// fabric is the name of the process and the log of the network between nodes.
 const fabric = "fabric"
 
-// addonTime is how long an addon may take to be ready, once it is installed.
+// addonTime is the timeout for an installed addon to become ready.
 const addonTime = 10 * time.Minute
 
-// preferredAPIPort is taken on 127.0.0.1 where it is free.
+// preferredAPIPort is the port on 127.0.0.1, if it is free.
 const preferredAPIPort = 16443
 
-// cluster is the running sandbox and what it takes to change it.
+// cluster is the running sandbox and what commands need to change it.
 type cluster struct {
 	dirs
 	state
 	progress *progress
-	// changed counts the components that this command had to start.
+	// changed is called for each component that this command starts.
 	changed func(node, component string)
 }
 
-// self is the copy of this command that runs inside of nodes. It must outlive a
-// rebuild of the one that was called.
+// self is the copy of this command that runs inside nodes. It must not change when the called
+// binary is rebuilt.
 func (c *cluster) self() string { return c.file("bin", "sandbox") }
 
-// prepare writes everything that the components read, unless it is there.
+// prepare writes all files that the components read.
 func (c *cluster) prepare() error {
 	exe, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
-		return fmt.Errorf("copying this command into the sandbox: %w", err)
+		return fmt.Errorf("copy this command into the sandbox: %w", err)
 	}
 	if err := writeFile(c.self(), exe, 0o755); err != nil {
-		return fmt.Errorf("copying this command into the sandbox: %w", err)
+		return fmt.Errorf("copy this command into the sandbox: %w", err)
 	}
 	if err := c.writePKI(c.plan, c.APIPort); err != nil {
 		return err
@@ -81,23 +80,23 @@ func (c *cluster) prepare() error {
 			"cni/pods.conflist": cniConf,
 		} {
 			if err := writeFile(c.file("nodes", n.Name, name), content, 0o644); err != nil {
-				return fmt.Errorf("configuring %s: %w", n.Name, err)
+				return fmt.Errorf("configure %s: %w", n.Name, err)
 			}
 		}
 	}
 	for _, n := range c.controlPlanes() {
 		if err := os.MkdirAll(c.file("nodes", n.Name, "etcd"), 0o700); err != nil {
-			return fmt.Errorf("configuring %s: %w", n.Name, err)
+			return fmt.Errorf("configure %s: %w", n.Name, err)
 		}
 	}
 	return nil
 }
 
-// cniPlugins is the directory of the CNI plugins of every node.
+// cniPlugins is the directory of CNI plugins for every node.
 func (d dirs) cniPlugins() string { return d.file("cni-plugins") }
 
-// linkPlugins makes the directory of CNI plugins, in which links lead to the
-// machine's. Addons put theirs beside them.
+// linkPlugins creates the directory of CNI plugins, with links to the plugins of the machine.
+// Addons add their own plugins.
 func (c *cluster) linkPlugins() error {
 	from, err := cniBinDir()
 	if err != nil {
@@ -105,26 +104,26 @@ func (c *cluster) linkPlugins() error {
 	}
 	plugins, err := os.ReadDir(from)
 	if err != nil {
-		return fmt.Errorf("listing the CNI plugins: %w", err)
+		return fmt.Errorf("list the CNI plugins: %w", err)
 	}
 	if err := os.MkdirAll(c.cniPlugins(), 0o755); err != nil {
-		return fmt.Errorf("linking the CNI plugins: %w", err)
+		return fmt.Errorf("link the CNI plugins: %w", err)
 	}
 	for _, p := range plugins {
 		err := os.Symlink(filepath.Join(from, p.Name()), filepath.Join(c.cniPlugins(), p.Name()))
 		if err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("linking the CNI plugins: %w", err)
+			return fmt.Errorf("link the CNI plugins: %w", err)
 		}
 	}
 	return nil
 }
 
-// snapshotter is overlayfs, except where the state directory is itself on an
-// overlay (in a container), which the kernel does not stack.
+// snapshotter returns overlayfs, or native if the state directory is itself on an overlay (in a
+// container): the kernel does not stack overlays.
 func (c *cluster) snapshotter() (string, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(c.dirs.state, &fs); err != nil {
-		return "", fmt.Errorf("looking at the file system of %s: %w", c.dirs.state, err)
+		return "", fmt.Errorf("read the file system type of %s: %w", c.dirs.state, err)
 	}
 	if fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
 		return "native", nil
@@ -132,18 +131,20 @@ func (c *cluster) snapshotter() (string, error) {
 	return "overlayfs", nil
 }
 
-// up starts everything that does not run, and returns when the nodes, CoreDNS
-// and Tekton are ready.
+// up starts everything that does not run, and returns when the nodes, CoreDNS and Tekton are ready.
 func (c *cluster) up(ctx context.Context, b build) error {
 	if err := c.prepare(); err != nil {
 		return err
 	}
-	if err := c.progress.step("nodes' namespaces and network", func(func(string)) error { return c.makeNodes(ctx) }); err != nil {
+	err := c.progress.step("nodes' namespaces and network", func(func(string)) error { return c.makeNodes(ctx) })
+	if err != nil {
 		return err
 	}
 	for _, name := range c.With {
 		if prepare := addons()[name].prepare; prepare != nil {
-			err := c.progress.step("nodes prepared for "+name, func(func(string)) error { return prepare(ctx, c, b.addonDir(name)) })
+			err := c.progress.step("prepare nodes for "+name, func(func(string)) error {
+				return prepare(ctx, c, b.addonDir(name))
+			})
 			if err != nil {
 				return err
 			}
@@ -158,7 +159,7 @@ func (c *cluster) up(ctx context.Context, b build) error {
 		return err
 	}
 
-	// First what makes the API servers start; the rest waits for these anyway.
+	// Start first what the API servers need. Everything else waits for them anyway.
 	g, starting := errgroup.WithContext(ctx)
 	for _, n := range c.Nodes {
 		g.Go(func() error { return c.startContainerd(starting, n, b) })
@@ -201,7 +202,7 @@ func (c *cluster) up(ctx context.Context, b build) error {
 	return c.ready(ctx, api)
 }
 
-// objects lists everything that is installed on the cluster.
+// objects returns everything that is installed on the cluster.
 func (c *cluster) objects(b build) ([]*unstructured.Unstructured, error) {
 	coredns, err := corednsObjects(c.plan)
 	if err != nil {
@@ -209,7 +210,7 @@ func (c *cluster) objects(b build) ([]*unstructured.Unstructured, error) {
 	}
 	ca, err := os.ReadFile(c.file("pki", "ca.crt"))
 	if err != nil {
-		return nil, fmt.Errorf("reading the certificate authority: %w", err)
+		return nil, fmt.Errorf("read the certificate authority: %w", err)
 	}
 	kubeadm, err := kubeadmObjects(c.plan, ca)
 	if err != nil {
@@ -230,9 +231,8 @@ func (c *cluster) objects(b build) ([]*unstructured.Unstructured, error) {
 	return all, nil
 }
 
-// startNode gives a node its images and starts its kube-proxy and, on a worker,
-// its kubelet, as soon as there is an API server; else they would have to try
-// again. It waits for the node to be Ready.
+// startNode loads the images of a node. When an API server is ready, it starts kube-proxy and, on a
+// worker, the kubelet: earlier they would fail and retry. It waits until the node is Ready.
 func (c *cluster) startNode(ctx context.Context, n nodePlan, b build, api *client, apiReady <-chan struct{}) error {
 	err := c.progress.step("images on "+n.Name, func(func(string)) error {
 		return c.loadOnce(ctx, n, c.imagesOf(n, b)...)
@@ -245,8 +245,8 @@ func (c *cluster) startNode(ctx context.Context, n nodePlan, b build, api *clien
 		return ctx.Err()
 	case <-apiReady:
 	}
-	// A kubelet that this command starts must report anew: what the API server
-	// still has of an earlier one says nothing.
+	// A kubelet that this command starts must report again: the API server may still have the
+	// status from an earlier kubelet.
 	var started time.Time
 	if pid, err := c.find(n.Name, "kubelet"); err != nil {
 		return err
@@ -266,7 +266,7 @@ func (c *cluster) startNode(ctx context.Context, n nodePlan, b build, api *clien
 	})
 }
 
-// imagesOf lists the archives of what a node runs, beside its static pods.
+// imagesOf lists the image archives of a node, without those of static pods.
 func (c *cluster) imagesOf(n nodePlan, b build) []string {
 	archives := []string{b.nodeImages()}
 	if n.Name == c.Nodes[0].Name {
@@ -284,8 +284,7 @@ func (c *cluster) imagesOf(n nodePlan, b build) []string {
 	return archives
 }
 
-// systemDeployments lists what runs on the cluster itself, with these addons:
-// namespace and name.
+// systemDeployments lists the Deployments of the cluster and of these addons: namespace and name.
 func systemDeployments(with []string) [][2]string {
 	all := [][2]string{
 		{"kube-system", "coredns"},
@@ -298,7 +297,7 @@ func systemDeployments(with []string) [][2]string {
 	return all
 }
 
-// ready waits for what runs on the cluster, and for Tekton's webhook to answer.
+// ready waits until everything on the cluster is ready and Tekton's webhook answers.
 func (c *cluster) ready(ctx context.Context, api *client) error {
 	g, waiting := errgroup.WithContext(ctx)
 	for _, n := range c.controlPlanes() {
@@ -381,8 +380,8 @@ func (c *cluster) ready(ctx context.Context, api *client) error {
 	})
 }
 
-// ended is an error of every component that should run and does not, with the
-// end of its log; nil where all run.
+// ended returns an error for every component that should run but does not, with the end of its log;
+// nil if all run.
 func (c *cluster) ended() error {
 	running, err := c.components()
 	if err != nil {
@@ -399,8 +398,8 @@ func (c *cluster) ended() error {
 	return errors.Join(errs...)
 }
 
-// podFailed is an error with the end of every log of a Deployment's pods on the
-// nodes of a pattern, or of a static pod; nil where they have none.
+// podFailed returns an error with the end of every log of a Deployment's pods, or of a static pod,
+// on the nodes that match a pattern; nil if it finds no logs.
 func (c *cluster) podFailed(node, deployment string) error {
 	var errs []error
 	for _, name := range c.podLogs(node, deployment) {
@@ -413,15 +412,16 @@ func (c *cluster) podFailed(node, deployment string) error {
 	return errors.Join(errs...)
 }
 
-// podLogs lists the log files of the pods of a Deployment, or of a static pod.
+// podLogs returns the log files of the pods of a Deployment, or of a static pod.
 func (d dirs) podLogs(node, deployment string) []string {
-	// POD-LOG/NAMESPACE_POD_UID/CONTAINER/RESTARTS.log is the kubelet's layout.
-	found, _ := filepath.Glob(d.file("nodes", node, "pods-log", "*_"+deployment+"-*", "*", "*.log")) // the pattern is well-formed
+	// pods-log/NAMESPACE_POD_UID/CONTAINER/RESTARTS.log is the layout of the kubelet.
+	// Glob fails only for malformed patterns.
+	found, _ := filepath.Glob(d.file("nodes", node, "pods-log", "*_"+deployment+"-*", "*", "*.log"))
 	return found
 }
 
-// makeNodes makes the fabric and each node's namespaces, addresses and routes,
-// and records their first processes.
+// makeNodes creates the fabric and each node's namespaces, addresses and routes, and records their
+// first processes.
 func (c *cluster) makeNodes(ctx context.Context) error {
 	fabricPID, err := c.startInit(ctx, fabric, unix.CLONE_NEWNET, "hold")
 	if err != nil {
@@ -429,7 +429,7 @@ func (c *cluster) makeNodes(ctx context.Context) error {
 	}
 	if !c.hasLink(ctx, fabricPID, "br0") {
 		if err := c.ip(ctx, fabricPID, fabricCommands()); err != nil {
-			return fmt.Errorf("making the network between nodes: %w", err)
+			return fmt.Errorf("create the network between nodes: %w", err)
 		}
 	}
 	c.Processes = map[string]firstProcess{fabric: {fabricPID, netNS(fabricPID)}}
@@ -442,23 +442,23 @@ func (c *cluster) makeNodes(ctx context.Context) error {
 		}
 		if !c.hasLink(ctx, pid, "eth0") {
 			if err := c.ip(ctx, fabricPID, linkCommands(n, pid)); err != nil {
-				return fmt.Errorf("plugging in %s: %w", n.Name, err)
+				return fmt.Errorf("connect node %s: %w", n.Name, err)
 			}
 		}
 		if err := c.ip(ctx, pid, nodeCommands(c.plan, n)); err != nil {
-			return fmt.Errorf("giving %s its addresses: %w", n.Name, err)
+			return fmt.Errorf("set the addresses of node %s: %w", n.Name, err)
 		}
 		c.Processes[n.Name] = firstProcess{pid, netNS(pid)}
 	}
 	if err := c.ip(ctx, fabricPID, balancerCommands(c.plan)); err != nil {
-		return fmt.Errorf("giving the API servers' balancer its addresses: %w", err)
+		return fmt.Errorf("set the addresses of the balancer: %w", err)
 	}
 	return c.writeState(c.state)
 }
 
 func netNS(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
 
-// startInit starts the first process of new namespaces, unless it runs.
+// startInit starts the first process of new namespaces, unless it runs already.
 func (c *cluster) startInit(ctx context.Context, node string, flags uintptr, verb string, args ...string) (int, error) {
 	if pid, err := c.find(node, "init"); err != nil || pid != 0 {
 		return pid, err
@@ -467,26 +467,26 @@ func (c *cluster) startInit(ctx context.Context, node string, flags uintptr, ver
 	if err != nil {
 		return 0, err
 	}
-	defer log.Close() // the child has its own
+	defer log.Close() // the child has a copy
 	r, w, err := os.Pipe()
 	if err != nil {
-		return 0, fmt.Errorf("starting %s: %w", node, err)
+		return 0, fmt.Errorf("start %s: %w", node, err)
 	}
-	defer r.Close() // only read
+	defer r.Close() // read only
 	cmd := exec.Command(c.self(), append([]string{verb, "--state=" + c.dirs.state, "--node=" + node}, args...)...)
 	cmd.Env = c.environment(node, "init")
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{w}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: flags}
 	err = cmd.Start()
-	_ = w.Close() // the child has its own
+	_ = w.Close() // the child has a copy
 	if err != nil {
-		return 0, fmt.Errorf("starting %s: making its namespaces: %w", node, err)
+		return 0, fmt.Errorf("start %s: create its namespaces: %w", node, err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = r.Close() })
 	defer stop()
-	said, err := io.ReadAll(r)
-	if err != nil || string(said) != "ok" {
-		return 0, errors.Join(c.failed(node, "init", "did not come up"), err, ctx.Err())
+	reported, err := io.ReadAll(r)
+	if err != nil || string(reported) != "ok" {
+		return 0, errors.Join(c.failed(node, "init", "did not become ready"), err, ctx.Err())
 	}
 	c.changed(node, "init")
 	return cmd.Process.Pid, nil
@@ -508,12 +508,12 @@ func (c *cluster) waitForAPI(ctx context.Context, api *client) error {
 	return errors.Join(errs...)
 }
 
-// balancerName is the component that leads to the API servers: from the nodes
-// and their pods at the plan's balancerIPs, from the host at the API port.
+// balancerName is the component that forwards to the API servers: from the nodes and their pods at
+// the plan's balancerIPs, from the host at the API port.
 const balancerName = "api-balancer"
 
-// startBalancer starts the balancer in the fabric's namespace, anew where it runs
-// in one that is no longer the fabric's.
+// startBalancer starts the balancer in the fabric's namespace. It restarts a balancer that runs in
+// the namespace of an earlier fabric.
 func (c *cluster) startBalancer() error {
 	node, netns := c.Nodes[0].Name, c.Processes[fabric].NetNS
 	pid, err := c.find(node, balancerName)
@@ -533,18 +533,20 @@ func (c *cluster) startBalancer() error {
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the child has its own
+	defer log.Close() // the child has a copy
 	host, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", c.APIPort))
 	if err != nil {
-		return fmt.Errorf("listening for the API server's clients on the host: %w", err)
+		return fmt.Errorf("listen for clients of the API server on the host: %w", err)
 	}
-	defer host.Close() // the child has its own
+	defer host.Close() // the child has a copy
 	file, err := host.(*net.TCPListener).File()
 	if err != nil {
-		return fmt.Errorf("listening for the API server's clients on the host: %w", err)
+		return fmt.Errorf("listen for clients of the API server on the host: %w", err)
 	}
-	defer file.Close() // the child has its own
-	args := []string{"--net=" + netns, "--", c.self(), balancerName, "--netns=" + netns, "--ca=" + c.file("pki", "ca.crt")}
+	defer file.Close() // the child has a copy
+	args := []string{
+		"--net=" + netns, "--", c.self(), balancerName, "--netns=" + netns, "--ca=" + c.file("pki", "ca.crt"),
+	}
 	for _, ip := range c.balancerIPs() {
 		args = append(args, "--listen="+netip.AddrPortFrom(ip, apiServerPort).String())
 	}
@@ -556,14 +558,14 @@ func (c *cluster) startBalancer() error {
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{file}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("starting the API servers' balancer: %w", err)
+		return fmt.Errorf("start the balancer: %w", err)
 	}
 	c.changed(node, balancerName)
 	return nil
 }
 
-// startContainerd starts a node's containerd and, on a control plane, the kubelet
-// with its static pods: it runs them without an API server.
+// startContainerd starts a node's containerd. On a control plane it also starts the kubelet, which
+// runs the static pods without an API server.
 func (c *cluster) startContainerd(ctx context.Context, n nodePlan, b build) error {
 	if err := c.start(ctx, n.Name, c.containerd(n)); err != nil {
 		return err
@@ -597,12 +599,12 @@ func (c *cluster) startContainerd(ctx context.Context, n nodePlan, b build) erro
 	})
 }
 
-// loadOnce imports archives of images that the node does not have yet.
+// loadOnce imports the image archives that the node does not have yet.
 func (c *cluster) loadOnce(ctx context.Context, n nodePlan, archives ...string) error {
 	done := c.file("nodes", n.Name, "images")
 	b, err := os.ReadFile(done)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("looking for the images of %s: %w", n.Name, err)
+		return fmt.Errorf("read the list of images of %s: %w", n.Name, err)
 	}
 	have := string(b)
 	for _, a := range archives {
@@ -614,30 +616,29 @@ func (c *cluster) loadOnce(ctx context.Context, n nodePlan, archives ...string) 
 		}
 		have += a + "\n"
 		if err := writeFile(done, []byte(have), 0o644); err != nil {
-			return fmt.Errorf("noting the images of %s: %w", n.Name, err)
+			return fmt.Errorf("write the list of images of %s: %w", n.Name, err)
 		}
 	}
 	return nil
 }
 
-// load imports an image archive, of docker save or of the OCI layout, into a
-// node's containerd.
+// load imports an image archive (docker save or OCI layout) into a node's containerd.
 func (c *cluster) load(ctx context.Context, n nodePlan, archive string) error {
 	f, err := os.Open(archive)
 	if err != nil {
-		return fmt.Errorf("loading images: %w", err)
+		return fmt.Errorf("load images: %w", err)
 	}
-	defer f.Close() // only read
+	defer f.Close() // read only
 	cmd := c.inNode(ctx, n.Name, "ctr", "--address="+containerdSocket, "--namespace=k8s.io", "images", "import", "-")
 	cmd.Stdin = f
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("loading %s on %s: %w: %s", archive, n.Name, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("load %s on node %s: %w: %s", archive, n.Name, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }
 
-// start starts a component in its node's namespaces, unless it runs or a fault
-// keeps it from running. It says nothing about readiness.
+// start starts a component in its node's namespaces, unless it runs or a fault stops it. It does
+// not wait until the component is ready.
 func (c *cluster) start(ctx context.Context, node string, comp component) error {
 	if stopped, err := c.stoppedByFault(node, comp.name); err != nil || stopped {
 		return err
@@ -655,18 +656,18 @@ func (c *cluster) start(ctx context.Context, node string, comp component) error 
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the child has its own
+	defer log.Close() // the child has a copy
 	cmd := c.inNode(ctx, node, append([]string{c.self(), "spawn", "--", binary}, comp.args...)...)
 	cmd.Env = c.environment(node, comp.name)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
-		return errors.Join(c.failed(node, comp.name, "could not be started"), err)
+		return errors.Join(c.failed(node, comp.name, "did not start"), err)
 	}
 	c.changed(node, comp.name)
 	return nil
 }
 
-// inNode is a command in all of a node's namespaces.
+// inNode returns a command that runs in all namespaces of a node.
 func (c *cluster) inNode(ctx context.Context, node string, argv ...string) *exec.Cmd {
 	args := append([]string{
 		fmt.Sprintf("--target=%d", c.Processes[node].PID),
@@ -677,7 +678,7 @@ func (c *cluster) inNode(ctx context.Context, node string, argv ...string) *exec
 	return cmd
 }
 
-// environment is that of a component: nothing of the caller's, and its mark.
+// environment returns the environment of a component: its mark, and no variables of the caller.
 func (c *cluster) environment(node, comp string) []string {
 	return []string{
 		"PATH=" + searchPath, "HOME=/root",
@@ -688,11 +689,11 @@ func (c *cluster) environment(node, comp string) []string {
 func (c *cluster) openLog(node, comp string) (*os.File, error) {
 	name := c.log(node, comp)
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return nil, fmt.Errorf("making the log of %s: %w", comp, err)
+		return nil, fmt.Errorf("open the log of %s: %w", comp, err)
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("making the log of %s: %w", comp, err)
+		return nil, fmt.Errorf("open the log of %s: %w", comp, err)
 	}
 	fmt.Fprintf(f, "--- %s of %s started at %s\n", comp, node, time.Now().Format(time.RFC3339))
 	return f, nil
@@ -715,8 +716,8 @@ func (c *cluster) hasLink(ctx context.Context, pid int, link string) bool {
 	return cmd.Run() == nil
 }
 
-// wait polls until ready returns nil. It gives up early where the component has
-// ended, and tells the end of its log.
+// wait polls until ready returns nil. If the component has exited, wait returns early, with the end
+// of the log.
 func (c *cluster) wait(ctx context.Context, node, comp string, limit time.Duration, ready func() error) error {
 	var cause error
 	checked := time.Now()
@@ -726,7 +727,7 @@ func (c *cluster) wait(ctx context.Context, node, comp string, limit time.Durati
 		} else if time.Since(checked) < time.Second {
 			return err
 		} else if pid, findErr := c.find(node, comp); findErr == nil && pid == 0 {
-			cause = errors.New("has ended")
+			cause = errors.New("has exited")
 			return nil
 		} else {
 			checked = time.Now()
@@ -744,7 +745,7 @@ func (c *cluster) wait(ctx context.Context, node, comp string, limit time.Durati
 	return nil
 }
 
-// failed is the error of a component, with the end of its log and its place.
+// failed returns the error of a component, with the path and the end of its log.
 func (c *cluster) failed(node, comp, what string) error {
 	name := c.log(node, comp)
 	tail, err := lastLines(name, 15)
@@ -763,7 +764,7 @@ func lastLines(name string, n int) (string, error) {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n"), nil
 }
 
-// poll calls f until it returns nil, and returns its last error at the limit.
+// poll calls f until it returns nil. At the limit it returns the last error.
 func poll(ctx context.Context, limit time.Duration, f func() error) error {
 	deadline := time.Now().Add(limit)
 	tick := time.NewTicker(100 * time.Millisecond)

@@ -166,17 +166,17 @@ func run(ctx context.Context, args []string) error {
 	config.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 	config.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
 	if err := serving.ApplyTo(&config.SecureServing, &config.LoopbackClientConfig); err != nil {
-		return fmt.Errorf("setting up TLS: %w", err)
+		return fmt.Errorf("set up TLS: %w", err)
 	}
 	if err := authentication.ApplyTo(&config.Authentication, config.SecureServing, config.OpenAPIConfig); err != nil {
-		return fmt.Errorf("setting up authentication: %w", err)
+		return fmt.Errorf("set up authentication: %w", err)
 	}
 	if err := authorization.ApplyTo(&config.Authorization); err != nil {
-		return fmt.Errorf("setting up authorization: %w", err)
+		return fmt.Errorf("set up authorization: %w", err)
 	}
 	server, err := config.Complete(nil).New("aggregated", genericapiserver.NewEmptyDelegate())
 	if err != nil {
-		return fmt.Errorf("making the server: %w", err)
+		return fmt.Errorf("create the server: %w", err)
 	}
 
 	storage := &replicas{self: Replica{
@@ -187,7 +187,7 @@ func run(ctx context.Context, args []string) error {
 	group := genericapiserver.NewDefaultAPIGroupInfo(groupVersion().Group, scheme, metav1.ParameterCodec, codecs)
 	group.VersionedResourcesStorageMap[groupVersion().Version] = map[string]rest.Storage{"replicas": storage}
 	if err := server.InstallAPIGroup(&group); err != nil {
-		return fmt.Errorf("installing the API: %w", err)
+		return fmt.Errorf("install the API: %w", err)
 	}
 	return server.PrepareRun().RunWithContext(ctx)
 }
