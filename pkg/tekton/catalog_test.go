@@ -171,7 +171,7 @@ func TestCatalogRefuses(t *testing.T) {
 	if err == nil || files != nil {
 		t.Fatalf("got %d files and error %v, want none and an error", len(files), err)
 	}
-	for _, want := range []string{"plan small: there are two of this name", `plan Bad: name "Bad" is not`} {
+	for _, want := range []string{"plan small: duplicate name", `plan Bad: name "Bad" is not`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q\ndoes not say %q", err, want)
 		}
@@ -182,7 +182,7 @@ func TestCatalogRefuses(t *testing.T) {
 		t.Errorf("got %d files and error %v, want none and an error about the tag", len(files), err)
 	}
 	files, err = Catalog([]*checkup.Plan{large}, testOptions)
-	if want := "kubectl apply keeps it in an annotation, and Kubernetes allows 262144 (256 KiB) there: split the plan"; err == nil || files != nil || !strings.Contains(err.Error(), want) {
+	if want := "kubectl apply stores it in an annotation, which Kubernetes limits to 262144 bytes (256 KiB): split the plan"; err == nil || files != nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %d files and error %v, want none and an error that says %q", len(files), err, want)
 	}
 }

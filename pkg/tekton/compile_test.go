@@ -443,7 +443,7 @@ func TestRefused(t *testing.T) {
 		{"image tag", func(_ *checkup.Plan, o *Options) { o.ImageTag = "v1 beta" },
 			[]string{`image tag "v1 beta": want up to 128 letters`}},
 		{"image tag that is no label", func(_ *checkup.Plan, o *Options) { o.ImageTag = strings.Repeat("1", 100) },
-			[]string{"it cannot be the label app.kubernetes.io/version: must be no more than 63"}},
+			[]string{"not valid as value of the label app.kubernetes.io/version: must be no more than 63"}},
 		{"profile", func(_ *checkup.Plan, o *Options) { o.Tekton = "1.9" },
 			[]string{`tekton profile "1.9": want one of 1.12, 1.15`}},
 		{"everything at once", func(p *checkup.Plan, o *Options) { p.Name, p.Checks, o.Namespace = "A", nil, "B" },
@@ -475,9 +475,9 @@ func TestTektonRefuses(t *testing.T) {
 	task.Spec.Description = strings.Repeat("x", 1<<20)
 	err := validateAll(task)
 	for _, want := range []string{
-		"task/checkplan-setup would be refused by Tekton: ", "missing field(s): spec.steps[0].Image", `non-existent variable in "$(params.nothing)"`,
-		"task/checkplan-setup: its annotations are 307201 bytes long; Kubernetes allows 262144 (256 KiB)",
-		"task/checkplan-setup: it is ", "bytes long; at most 1048576 (1 MiB) fit into a PipelineRun",
+		"Tekton would refuse task/checkplan-setup: ", "missing field(s): spec.steps[0].Image", `non-existent variable in "$(params.nothing)"`,
+		"task/checkplan-setup: annotations are 307201 bytes long; Kubernetes allows 262144 bytes (256 KiB)",
+		"task/checkplan-setup: object is ", "bytes long; a PipelineRun has room for 1048576 bytes (1 MiB): split the plan",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v\ndoes not say %q", err, want)

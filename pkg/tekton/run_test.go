@@ -68,7 +68,7 @@ func TestRunNamesTheAccountOfEveryTask(t *testing.T) {
 func TestRunOutlasts(t *testing.T) {
 	for setting, want := range map[string]string{
 		"watch.for=10m": "", "watch.for=1h": "", "watch.for=": "",
-		"watch.for=61m": "check watch would take up to 1h6m0s with these settings, but the Pipeline gives it 1h5m0s: write them into the plan, and compile it",
+		"watch.for=61m": "check watch may take 1h6m0s with these settings, but its timeout in the Pipeline is 1h5m0s: write the settings into the plan, and compile it again",
 	} {
 		_, err := Run(allKinds(), testOptions, []string{setting}, 0)
 		if (err == nil) != (want == "") || err != nil && err.Error() != want {
@@ -87,8 +87,8 @@ func TestRunTimeout(t *testing.T) {
 		{2 * time.Hour, "2h0m0s", "35m0s", "10m0s", ""},
 		{20 * time.Minute, "20m0s", "10m0s", "10m0s", ""},
 		{11 * time.Minute, "11m0s", "1m0s", "10m0s", ""},
-		{10 * time.Minute, "", "", "", "timeout 10m0s: teardown and report alone may take 10m0s; want at least 11m0s"},
-		{-time.Minute, "", "", "", "timeout -1m0s: teardown and report alone may take 10m0s; want at least 11m0s"},
+		{10 * time.Minute, "", "", "", "timeout 10m0s: teardown and report may take 10m0s; want at least 11m0s"},
+		{-time.Minute, "", "", "", "timeout -1m0s: teardown and report may take 10m0s; want at least 11m0s"},
 	} {
 		t.Run(test.limit.String(), func(t *testing.T) {
 			run, err := Run(smallPlan(), testOptions, nil, test.limit)
