@@ -64,7 +64,8 @@ its folder samples. It needs no cluster.`,
 		},
 	}
 	addCompileOptions(cmd, &options)
-	cmd.Flags().StringVarP(&options.Namespace, "namespace", "n", tekton.DefaultNamespace, "namespace of the objects; RBAC names it, so kubectl cannot change it")
+	cmd.Flags().StringVarP(&options.Namespace, "namespace", "n", tekton.DefaultNamespace,
+		"namespace of the objects; RBAC names it, so kubectl cannot change it")
 	cmd.Flags().StringVarP(&dir, "output-dir", "o", "", "directory to write to; if empty, standard output")
 	return cmd
 }

@@ -107,21 +107,24 @@ invalid plan; 3 the network does not do what the plan expects.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newVet(env), newCompile(env), newExplain(env), newRun(env), newReport(env), newCatalog(env), newVersion(env))
+	root.AddCommand(newVet(env), newCompile(env), newExplain(env), newRun(env), newReport(env), newCatalog(env),
+		newVersion(env))
 	return root
 }
 
 // paths checks the arguments of the verbs that read plans.
 func paths(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return usage("%s: want the path of a plan: a .cue, .yaml or .json file, or a directory of .cue files", cmd.CommandPath())
+		return usage("%s: want the path of a plan: a .cue, .yaml or .json file, or a directory of .cue files",
+			cmd.CommandPath())
 	}
 	return nil
 }
 
 // addAccess adds the flags that select the cluster; their names are kubectl's.
 func addAccess(cmd *cobra.Command, access *run.Access) {
-	cmd.Flags().StringVar(&access.Kubeconfig, "kubeconfig", "", "path of the kubeconfig; if empty, $KUBECONFIG or ~/.kube/config")
+	cmd.Flags().StringVar(&access.Kubeconfig, "kubeconfig", "",
+		"path of the kubeconfig; if empty, $KUBECONFIG or ~/.kube/config")
 	cmd.Flags().StringVar(&access.Context, "context", "", "context of the kubeconfig; if empty, its current context")
 	cmd.Flags().StringVarP(&access.Namespace, "namespace", "n", "", "namespace; if empty, that of the context")
 }
@@ -129,9 +132,11 @@ func addAccess(cmd *cobra.Command, access *run.Access) {
 // addCompileOptions adds the flags that decide what a plan compiles to, except the
 // namespace.
 func addCompileOptions(cmd *cobra.Command, o *tekton.Options) {
-	cmd.Flags().StringVar(&o.ImageRepository, "image-repository", tekton.DefaultImageRepository, "repository that holds the task images setup, probe, teardown, report and agent")
+	cmd.Flags().StringVar(&o.ImageRepository, "image-repository", tekton.DefaultImageRepository,
+		"repository that holds the task images setup, probe, teardown, report and agent")
 	cmd.Flags().StringVar(&o.ImageTag, "image-tag", version, "tag of the task images")
-	enumVar(cmd, (*string)(&o.Tekton), "tekton", string(tekton.Profiles[len(tekton.Profiles)-1]), "Tekton Pipelines release to compile for", words(tekton.Profiles)...)
+	enumVar(cmd, (*string)(&o.Tekton), "tekton", string(tekton.Profiles[len(tekton.Profiles)-1]),
+		"Tekton Pipelines release to compile for", words(tekton.Profiles)...)
 }
 
 // planFlag adds the flag that selects one of several plans.
@@ -177,7 +182,8 @@ func (e *environment) onePlan(args []string, name string) (*checkup.Plan, error)
 
 // setFlag collects --set name=value.
 func setFlag(cmd *cobra.Command, settings *[]string) {
-	cmd.Flags().StringArrayVar(settings, "set", nil, "set a tunable of the plan for this run, as name=value (mesh.degree=3, gate=Nothing); can be repeated")
+	cmd.Flags().StringArrayVar(settings, "set", nil,
+		"set a tunable of the plan for this run, as name=value (mesh.degree=3, gate=Nothing); can be repeated")
 }
 
 // enum is a flag with a list of allowed values, which completion offers.

@@ -61,8 +61,10 @@ plan expects.`,
 	addCompileOptions(cmd, &o.compile)
 	planFlag(cmd, &o.plan)
 	setFlag(cmd, &o.settings)
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "time limit of the whole run, teardown included; 0: the sum of the plan's timeouts")
-	cmd.Flags().BoolVar(&o.keep, "keep", false, "keep the pods that the run creates, for debugging (same as --set teardown=Never)")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0,
+		"time limit of the whole run, teardown included; 0: the sum of the plan's timeouts")
+	cmd.Flags().BoolVar(&o.keep, "keep", false,
+		"keep the pods that the run creates, for debugging (same as --set teardown=Never)")
 	outputFlag(cmd, &o.output)
 	return cmd
 }
@@ -176,7 +178,8 @@ func whyEnded(r *pipelinev1.PipelineRun, last run.Progress) string {
 // follow waits for the end of the run, and returns the run and the last status of its
 // tasks. The first interrupt cancels the run. At the second, follow returns at once,
 // with an error that lists what is left.
-func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started *pipelinev1.PipelineRun, screen *screen) (*pipelinev1.PipelineRun, run.Progress, error) {
+func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started *pipelinev1.PipelineRun,
+	screen *screen) (*pipelinev1.PipelineRun, run.Progress, error) {
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	type end struct {
