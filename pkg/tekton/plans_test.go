@@ -59,7 +59,7 @@ func twoChecks() *checkup.Plan {
 	return planOf("two-checks", "First the mesh, then the shop.\n\nIt costs $(money) and ${more}.", map[string]checkup.Check{"shop": pods, "wide": wide})
 }
 
-// controlPlane and placement are checks with the defaults of the schema.
+// controlPlane and placement are checks as the schema's defaults make them.
 func controlPlane(after ...string) checkup.Check {
 	second := checkup.Duration(time.Second)
 	loss := checkup.Percent(0)
