@@ -1,15 +1,15 @@
-# checkplan. `make demo` runs the main job on this machine, `make test` the tests;
-# each does all of its own set-up. `make help` lists the targets.
+# checkplan. `make demo` runs a plan on this machine, `make test` runs the tests. Both
+# install what they need. `make help` lists the targets.
 
 VERSION    := v0.1.0
 REPOSITORY := ghcr.io/checkplan/checkplan
 
-# One set of flags for everything, the sandbox's Kubernetes included, so that the
-# build cache is shared.
+# All builds, the sandbox's Kubernetes included, use the same flags, because builds
+# with other flags do not share the build cache.
 export CGO_ENABLED := 0
 export GOFLAGS     := -trimpath -buildvcs=false
 
-# Pinned tools that are not part of the module's own graph.
+# Versions of tools that go.mod does not list.
 GOLANGCI_LINT := v2.12.0
 KO            := v0.18.1
 
@@ -54,36 +54,36 @@ release-images: bin/ko ## build the multi-arch task images and push them to REPO
 GUEST := $(REPOSITORY)/guest:$(VERSION)
 
 .PHONY: guest-image
-guest-image: ## build the VMs' guest, a kernel of Debian's and the agent, into dist/guest.tar (needs apt)
+guest-image: ## build the guest of VMs, Debian's kernel and the agent, into dist/guest.tar (needs apt)
 	go run ./tasks/internal/guestimage -tag $(GUEST) -o dist/guest.tar
 
 .PHONY: sandbox-up
-sandbox-up: $(SANDBOX) images ## bring the sandbox up (Linux, root; installs Debian packages that it lacks) with the images loaded
+sandbox-up: $(SANDBOX) images ## start the sandbox and load the images (Linux, root; installs missing Debian packages)
 	$(SANDBOX) preflight --install $(SANDBOX_UP)
 	$(SANDBOX) up $(SANDBOX_UP)
 	$(SANDBOX) load dist/images.tar
 
 .PHONY: sandbox-down
-sandbox-down: $(SANDBOX) ## end the sandbox and remove everything of it
+sandbox-down: $(SANDBOX) ## stop the sandbox and remove everything of it
 	$(SANDBOX) down
 
 # With KUBECONFIG set, the demo uses that cluster, which must be able to pull the
-# images from REPOSITORY; else it brings the sandbox up and leaves it running.
+# images from REPOSITORY. Else it starts the sandbox, and leaves it running.
 .PHONY: demo
 ifdef KUBECONFIG
-demo: build ## run plans/pod-mesh.cue: on the cluster of KUBECONFIG, or on a sandbox of its own
+demo: build ## run plans/pod-mesh.cue on the cluster of KUBECONFIG, or on a sandbox
 	bin/planner run --image-repository $(REPOSITORY) --image-tag $(VERSION) plans/pod-mesh.cue
 else
 demo: build sandbox-up
 	KUBECONFIG=$$($(SANDBOX) kubeconfig) bin/planner run plans/pod-mesh.cue
 	@echo
-	@echo 'The sandbox is still up. Break its network, and run the plan again:'
+	@echo 'The sandbox is still running. Break its network, and run the plan again:'
 	@echo '  export KUBECONFIG=$$($(SANDBOX) kubeconfig)'
 	@echo '  $(SANDBOX) fault add drop --node worker-2 --direction ingress'
 	@echo '  bin/planner run plans/pod-mesh.cue'
 	@echo '  $(SANDBOX) fault clear'
-	@echo 'The run as Tekton has it: $(SANDBOX) kubectl get pipelineruns'
-	@echo 'When you are done: make sandbox-down'
+	@echo 'The PipelineRuns: $(SANDBOX) kubectl get pipelineruns'
+	@echo 'To stop the sandbox: make sandbox-down'
 endif
 
 # Without vet: verify runs all of it, and with -race it would check the types of all that is imported once more.
@@ -139,13 +139,13 @@ e2e-sandbox: e2e-ready ## the sandbox's own tests, if they have not passed with 
 	(cd test/e2e/sandbox && go test -tags e2e -count 1 -timeout 20m -v ./...); touch $$passed
 
 .PHONY: verify
-verify: bin/golangci-lint build ## everything that is checked without running: format, lint, arrows, generated files
+verify: bin/golangci-lint build ## check format, lint, import arrows, plans and generated files
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	go vet ./...
 	go vet -tags e2e ./test/e2e ./pkg/console
 	go mod tidy -diff
-	@# A cache of this checkout's own: in a shared one, findings name the files of the
-	@# checkout that found them, and exclusions by source line cannot read those.
+	@# This checkout has its own cache. In a shared cache, findings name files of the
+	@# checkout that wrote them, and exclusions by source line cannot read these files.
 	GOLANGCI_LINT_CACHE=$(CURDIR)/bin/lint-cache bin/golangci-lint run --allow-parallel-runners ./...
 	go tool cue fmt --check --files schema plans
 	CUE_REGISTRY=none go tool cue vet -c ./plans
@@ -160,16 +160,16 @@ bin/ko:
 	GOBIN=$(CURDIR)/bin go install github.com/google/ko@$(KO)
 
 .PHONY: update
-update: build ## write the golden files, the catalog and the formatting anew
+update: build ## write golden files, catalog and formatting again
 	gofmt -w $$(git ls-files '*.go')
 	go tool cue fmt --files schema plans
 	UPDATE=1 go test ./...
 	bin/planner catalog catalog
 
 .PHONY: bench
-bench: ## run the benchmarks, those against cue vet and fping included
+bench: ## run the benchmarks, including those against cue vet and fping
 	go test -run '^$$' -bench . ./...
 
 .PHONY: clean
-clean: ## remove what the build made (make sandbox-down ends the cluster)
+clean: ## remove bin and dist (to stop the sandbox: make sandbox-down)
 	rm -rf bin dist

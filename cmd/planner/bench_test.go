@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// BenchmarkAgainstCUE times whole processes on the same plan, in turn: `planner
-// compile` and `planner vet` against stock `cue vet -c`, which only checks it.
-// The metrics are ratios of the sums, ours by cue's.
+// BenchmarkAgainstCUE measures whole processes on the same plans, in turn: `planner
+// compile` and `planner vet` against stock `cue vet -c`, which only validates. Each
+// metric is planner's total time divided by cue's.
 func BenchmarkAgainstCUE(b *testing.B) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -42,7 +42,7 @@ func BenchmarkAgainstCUE(b *testing.B) {
 		"vet":     {"planner", "vet", "./plans"},
 	} {
 		b.Run(name, func(b *testing.B) {
-			run(args...) // into the page cache
+			run(args...) // fills the page cache
 			run(peer...)
 			var ours, theirs time.Duration
 			for b.Loop() {

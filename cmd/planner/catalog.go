@@ -19,12 +19,13 @@ func newCatalog(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "catalog DIR",
 		Short: "Write the Tekton catalog of plans into a directory",
-		Long: `catalog writes what plans compile to as a Tekton catalog: task/NAME/NAME.yaml,
+		Long: `catalog compiles plans, and writes them as a Tekton catalog: task/NAME/NAME.yaml,
 pipeline/NAME/NAME.yaml, a README with the params of each, samples and RBAC. With
---check it writes nothing, names each file that differs, and exits 1 if any does.`,
+--check it writes nothing, lists the files that differ, and exits with 1 if there
+are any.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usage("%s: want one argument: the catalog's directory", cmd.CommandPath())
+				return usage("%s: want one argument: the directory of the catalog", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -44,7 +45,7 @@ pipeline/NAME/NAME.yaml, a README with the params of each, samples and RBAC. Wit
 			}
 			if check {
 				if len(drift) > 0 {
-					return fmt.Errorf("%s is not what %s compiles to; write it again with: planner catalog %s\n  %s",
+					return fmt.Errorf("%s is not what %s compiles to; to write it again: planner catalog %s\n  %s",
 						args[0], plansPath, args[0], strings.Join(drift, "\n  "))
 				}
 				return nil
@@ -57,7 +58,7 @@ pipeline/NAME/NAME.yaml, a README with the params of each, samples and RBAC. Wit
 		},
 	}
 	addCompileOptions(cmd, &options)
-	cmd.Flags().StringVar(&plansPath, "plans", "./plans", "directory or file of the plans")
+	cmd.Flags().StringVar(&plansPath, "plans", "./plans", "directory or file with the plans")
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail if the directory differs")
 	return cmd
 }

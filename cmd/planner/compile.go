@@ -21,9 +21,9 @@ func newCompile(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compile PATH...",
 		Short: "Compile plans into Tekton Pipelines",
-		Long: `compile prints the Tasks, Pipeline and RBAC that plans compile to, as YAML that
-kubectl apply takes. With -o it writes files into a directory instead, and a
-sample PipelineRun into its folder samples. It needs no cluster.`,
+		Long: `compile prints the Tasks, Pipelines and RBAC of plans, as YAML for kubectl apply.
+With -o it writes files into a directory instead, with a sample PipelineRun in
+its folder samples. It needs no cluster.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			plans, err := env.load(args)
@@ -64,12 +64,13 @@ sample PipelineRun into its folder samples. It needs no cluster.`,
 		},
 	}
 	addCompileOptions(cmd, &options)
-	cmd.Flags().StringVarP(&options.Namespace, "namespace", "n", tekton.DefaultNamespace, "namespace that the objects are for; RBAC names it, so kubectl cannot choose another")
-	cmd.Flags().StringVarP(&dir, "output-dir", "o", "", "directory to write to; empty: standard output")
+	cmd.Flags().StringVarP(&options.Namespace, "namespace", "n", tekton.DefaultNamespace,
+		"namespace of the objects; RBAC names it, so kubectl cannot change it")
+	cmd.Flags().StringVarP(&dir, "output-dir", "o", "", "directory to write to; if empty, standard output")
 	return cmd
 }
 
-// dirOf makes a path of the user's absolute.
+// dirOf returns the absolute form of a path from the command line.
 func dirOf(env *environment, path string) string {
 	if filepath.IsAbs(path) {
 		return path

@@ -14,9 +14,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
 
-// The Task declares exactly the results that the report step writes: Tekton fails
-// a run that succeeded and did not write a declared result, and drops one that is
-// not declared.
+// The Task declares exactly the results that the report step writes. Tekton fails a
+// successful run that did not write a declared result, and drops undeclared results.
 func TestDeclaredResultsAreTheWrittenOnes(t *testing.T) {
 	var declared []string
 	for _, r := range tekton.ConcludeResults {

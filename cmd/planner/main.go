@@ -6,15 +6,15 @@
 // # Exit codes
 //
 //	0  the plan is valid; the run passed its gate
-//	1  could not measure (verdict inconclusive), or the tool or the cluster's API failed
+//	1  too much was not measured (verdict inconclusive), or the tool or the cluster's API failed
 //	2  wrong usage, or an invalid plan
-//	3  the network was found wanting (verdict fail)
+//	3  the network does not do what the plan expects (verdict fail)
 //
 // # Output
 //
-// Results go to standard output; progress, problems and everything else go to
-// standard error, so that a pipe gets results only. Colour and a moving progress
-// line are for terminals only, and NO_COLOR turns colour off.
+// Results go to standard output. Progress, problems and everything else go to
+// standard error: a pipe receives results only. Colour and a moving progress line
+// are for terminals only, and NO_COLOR turns colour off.
 package main
 
 import (
@@ -42,8 +42,8 @@ func mainCode() int {
 	}, os.Args[1:])
 }
 
-// environment is what the verbs know of the world outside. Below main nobody
-// names os.Stdout, os.Args or os.Getenv.
+// environment is what the verbs use of the process: streams, working directory,
+// variables and signals. Only main reads os.Stdout, os.Args and os.Getenv.
 type environment struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -54,8 +54,8 @@ type environment struct {
 	interrupts <-chan os.Signal
 }
 
-// interruptible returns a context that ends at the first interrupt. run handles
-// interrupts itself, because it has something to tidy.
+// interruptible returns a context that ends at the first interrupt. The verb run
+// handles interrupts itself, because it cancels its PipelineRun.
 func (e *environment) interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {

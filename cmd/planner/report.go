@@ -17,9 +17,9 @@ func newReport(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report RUN|FILE|-",
 		Short: "Print the report of an earlier run",
-		Long: `report prints a report that a run has stored: by the name or UID of its
-PipelineRun, from a file that "planner run --output json" wrote, or from standard
-input. It exits as the run did: 0, 1 or 3.`,
+		Long: `report prints the stored report of a run: by the name or UID of its PipelineRun,
+from a file that "planner run --output json" wrote, or from standard input. Its
+exit code is that of the run: 0, 1 or 3.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage("%s: want one argument: the name of a PipelineRun, a file, or - for standard input", cmd.CommandPath())

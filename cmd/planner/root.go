@@ -20,7 +20,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
 
-// Exit codes, documented at the top of main.go and kept.
+// Exit codes; main.go documents them. They never change.
 const (
 	exitOK     = 0
 	exitError  = 1
@@ -28,7 +28,7 @@ const (
 	exitFailed = 3
 )
 
-// exit is an error that carries its exit code. A nil err has been told already.
+// exit is an error with its exit code. If err is nil, it was printed already.
 type exit struct {
 	code int
 	err  error
@@ -43,15 +43,15 @@ func (e exit) Error() string {
 
 func (e exit) Unwrap() error { return e.err }
 
-// usage marks an error as the user's.
+// usage is an error in the command line or in a plan.
 func usage(format string, args ...any) error {
 	return exit{exitUsage, fmt.Errorf(format, args...)}
 }
 
 var errInterrupted = errors.New("interrupted")
 
-// version of planner and of the task images that belong to it. The linker sets it
-// for a release; else it is the release that follows.
+// version of planner and of its task images. The linker sets it for a release; else
+// it is the next release.
 var version = tekton.DefaultImageTag
 
 // planner runs one command line and returns the exit code.
@@ -92,8 +92,8 @@ A plan says in CUE, YAML or JSON which network paths of a cluster must work, and
 how well. planner compiles it into a Tekton Pipeline, which measures them. The
 ConfigMap of a kiagnose VM latency checkup is a plan, too.
 
-Exit codes: 0 pass; 1 could not measure, or tool error; 2 usage, or invalid plan;
-3 the network was found wanting.`,
+Exit codes: 0 pass; 1 inconclusive, or the tool failed; 2 wrong usage, or an
+invalid plan; 3 the network does not do what the plan expects.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
@@ -107,36 +107,41 @@ Exit codes: 0 pass; 1 could not measure, or tool error; 2 usage, or invalid plan
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newVet(env), newCompile(env), newExplain(env), newRun(env), newReport(env), newCatalog(env), newVersion(env))
+	root.AddCommand(newVet(env), newCompile(env), newExplain(env), newRun(env), newReport(env), newCatalog(env),
+		newVersion(env))
 	return root
 }
 
-// paths is the argument rule of the verbs that read plans.
+// paths checks the arguments of the verbs that read plans.
 func paths(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return usage("%s: want the path of a plan: a .cue, .yaml or .json file, or a directory of .cue files", cmd.CommandPath())
+		return usage("%s: want the path of a plan: a .cue, .yaml or .json file, or a directory of .cue files",
+			cmd.CommandPath())
 	}
 	return nil
 }
 
-// addAccess adds the flags that say which cluster, named as kubectl names them.
+// addAccess adds the flags that select the cluster; their names are kubectl's.
 func addAccess(cmd *cobra.Command, access *run.Access) {
-	cmd.Flags().StringVar(&access.Kubeconfig, "kubeconfig", "", "path of the kubeconfig; empty: $KUBECONFIG or ~/.kube/config")
-	cmd.Flags().StringVar(&access.Context, "context", "", "context of the kubeconfig; empty: its current one")
-	cmd.Flags().StringVarP(&access.Namespace, "namespace", "n", "", "namespace; empty: the context's")
+	cmd.Flags().StringVar(&access.Kubeconfig, "kubeconfig", "",
+		"path of the kubeconfig; if empty, $KUBECONFIG or ~/.kube/config")
+	cmd.Flags().StringVar(&access.Context, "context", "", "context of the kubeconfig; if empty, its current context")
+	cmd.Flags().StringVarP(&access.Namespace, "namespace", "n", "", "namespace; if empty, that of the context")
 }
 
-// addCompileOptions adds the flags that decide what a plan compiles to, but for
-// the namespace.
+// addCompileOptions adds the flags that decide what a plan compiles to, except the
+// namespace.
 func addCompileOptions(cmd *cobra.Command, o *tekton.Options) {
-	cmd.Flags().StringVar(&o.ImageRepository, "image-repository", tekton.DefaultImageRepository, "repository that holds the task images setup, probe, teardown, report and agent")
+	cmd.Flags().StringVar(&o.ImageRepository, "image-repository", tekton.DefaultImageRepository,
+		"repository that holds the task images setup, probe, teardown, report and agent")
 	cmd.Flags().StringVar(&o.ImageTag, "image-tag", version, "tag of the task images")
-	enumVar(cmd, (*string)(&o.Tekton), "tekton", string(tekton.Profiles[len(tekton.Profiles)-1]), "Tekton Pipelines release to compile for", words(tekton.Profiles)...)
+	enumVar(cmd, (*string)(&o.Tekton), "tekton", string(tekton.Profiles[len(tekton.Profiles)-1]),
+		"Tekton Pipelines release to compile for", words(tekton.Profiles)...)
 }
 
-// planFlag chooses among several plans of the files given.
+// planFlag adds the flag that selects one of several plans.
 func planFlag(cmd *cobra.Command, name *string) {
-	cmd.Flags().StringVar(name, "plan", "", "name of the plan, where the files hold several")
+	cmd.Flags().StringVar(name, "plan", "", "name of the plan, if the files hold several plans")
 }
 
 // load reads plans and tells warnings; what is wrong with the plans has been told
@@ -177,10 +182,11 @@ func (e *environment) onePlan(args []string, name string) (*checkup.Plan, error)
 
 // setFlag collects --set name=value.
 func setFlag(cmd *cobra.Command, settings *[]string) {
-	cmd.Flags().StringArrayVar(settings, "set", nil, "set a tunable of the plan for this run, as name=value (mesh.degree=3, gate=Nothing); may be repeated")
+	cmd.Flags().StringArrayVar(settings, "set", nil,
+		"set a tunable of the plan for this run, as name=value (mesh.degree=3, gate=Nothing); can be repeated")
 }
 
-// enum is a flag with a few allowed values, which completion offers.
+// enum is a flag with a list of allowed values, which completion offers.
 type enum struct {
 	value   *string
 	allowed []string
@@ -199,7 +205,7 @@ func (e enum) Set(v string) error {
 func enumVar(cmd *cobra.Command, value *string, name, standard, usage string, allowed ...string) {
 	*value = standard
 	cmd.Flags().Var(enum{value, allowed}, name, usage+": "+strings.Join(allowed, ", "))
-	// The error says that the flag does not exist, which the line above excludes.
+	// The only error is a missing flag, and the line above adds it.
 	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(allowed, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -218,7 +224,7 @@ type terminal struct {
 	color bool
 }
 
-// terminalOf says what w is. Not a terminal: no colour, and 100 columns.
+// terminalOf describes w. A writer that is no terminal has no colour and 100 columns.
 func (e *environment) terminalOf(w io.Writer) terminal {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

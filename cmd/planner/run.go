@@ -42,15 +42,16 @@ func newRun(env *environment) *cobra.Command {
 		Use:   "run PATH...",
 		Short: "Run a plan on a cluster and print its report",
 		Long: `run applies what the plan compiles to, creates a PipelineRun, follows it, and
-prints its report. Ctrl-C cancels the run so that teardown still happens; a
-second Ctrl-C leaves at once and says what remains.
+prints its report. Ctrl-C cancels the run, and its teardown still runs. A second
+Ctrl-C exits at once, and prints which pods are left.
 
-A plan that is the ConfigMap of a kiagnose checkup runs in the namespace of that
-ConfigMap, unless -n names another. The ConfigMap gets the outcome; where the
-cluster has none, run makes it first.
+The ConfigMap of a kiagnose checkup runs in its own namespace, unless -n names
+another. The outcome is written to the ConfigMap. If the ConfigMap does not exist
+in the cluster, run creates it first.
 
-Exit codes: 0 the run passed its gate; 1 it could not measure, or something
-broke; 2 usage, or invalid plan; 3 the network was found wanting.`,
+Exit codes: 0 the run passed its gate; 1 inconclusive, or the tool or the cluster
+failed; 2 wrong usage, or an invalid plan; 3 the network does not do what the
+plan expects.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.run(cmd.Context(), args, o)
@@ -60,8 +61,10 @@ broke; 2 usage, or invalid plan; 3 the network was found wanting.`,
 	addCompileOptions(cmd, &o.compile)
 	planFlag(cmd, &o.plan)
 	setFlag(cmd, &o.settings)
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0, "how long the whole run may take, teardown included; 0: as long as the plan's own timeouts add up to")
-	cmd.Flags().BoolVar(&o.keep, "keep", false, "keep the pods that the run makes, for debugging (same as --set teardown=Never)")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", 0,
+		"time limit of the whole run, teardown included; 0: the sum of the plan's timeouts")
+	cmd.Flags().BoolVar(&o.keep, "keep", false,
+		"keep the pods that the run creates, for debugging (same as --set teardown=Never)")
 	outputFlag(cmd, &o.output)
 	return cmd
 }
@@ -94,7 +97,7 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 	defer screen.close()
 	before, stop := e.interruptible(ctx)
 	started, err := func() (*pipelinev1.PipelineRun, error) {
-		screen.show("asking %s whether the plan can run", cluster.Server)
+		screen.show("checking whether the plan can run on %s", cluster.Server)
 		if err := cluster.Preflight(before, plan, objects); err != nil {
 			return nil, err
 		}
@@ -158,7 +161,7 @@ func (e *environment) ensureConfigMaps(ctx context.Context, cluster *run.Cluster
 	return nil
 }
 
-// whyEnded is Tekton's own word on a finished run and on its failed tasks.
+// whyEnded is Tekton's reason and message of a finished run and of its failed tasks.
 func whyEnded(r *pipelinev1.PipelineRun, last run.Progress) string {
 	var lines []string
 	if condition := r.Status.GetCondition(apis.ConditionSucceeded); condition != nil {
@@ -172,9 +175,11 @@ func whyEnded(r *pipelinev1.PipelineRun, last run.Progress) string {
 	return strings.Join(lines, "\n")
 }
 
-// follow waits for the end of the run. The first interrupt cancels the run, the
-// second leaves it. It returns the run and its tasks as they were at its end.
-func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started *pipelinev1.PipelineRun, screen *screen) (*pipelinev1.PipelineRun, run.Progress, error) {
+// follow waits for the end of the run, and returns the run and the last status of its
+// tasks. The first interrupt cancels the run. At the second, follow returns at once,
+// with an error that lists what is left.
+func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started *pipelinev1.PipelineRun,
+	screen *screen) (*pipelinev1.PipelineRun, run.Progress, error) {
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	type end struct {
@@ -204,7 +209,7 @@ func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started 
 				return nil, run.Progress{}, e.whatRemains(cluster, started)
 			}
 			cancelled = true
-			screen.say("interrupted: cancelling %s; its teardown still runs. Press Ctrl-C again to leave at once.", started.Name)
+			screen.say("interrupted: cancelling %s; its teardown still runs. Press Ctrl-C again to exit at once.", started.Name)
 			if err := cluster.Cancel(ctx, started.Name); err != nil {
 				screen.say("%v", err)
 			}
@@ -212,29 +217,29 @@ func (e *environment) follow(ctx context.Context, cluster *run.Cluster, started 
 	}
 }
 
-// whatRemains says what the user leaves behind by leaving at once.
+// whatRemains is the error that lists the pods of the run that are left.
 func (e *environment) whatRemains(cluster *run.Cluster, started *pipelinev1.PipelineRun) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	left, err := cluster.Remaining(ctx, string(started.UID))
-	advice := fmt.Sprintf("PipelineRun %s is being cancelled, and its teardown removes them; if it should not: %s",
+	advice := fmt.Sprintf("PipelineRun %s is being cancelled, and its teardown deletes them; if it does not, run: %s",
 		started.Name, cluster.RemoveCommand(string(started.UID)))
 	switch {
 	case err != nil:
-		return fmt.Errorf("left before the end, and could not list what remains (%w); %s", err, advice)
+		return fmt.Errorf("left before the end, and cannot list the pods that are left: %w; %s", err, advice)
 	case len(left) == 0:
-		return fmt.Errorf("left before the end; no pod of the run remains")
+		return fmt.Errorf("left before the end; no pod of the run is left")
 	}
-	return fmt.Errorf("left before the end; there remain %s; %s", strings.Join(left, ", "), advice)
+	return fmt.Errorf("left before the end; pods of the run that are left: %s; %s", strings.Join(left, ", "), advice)
 }
 
-// outputFlag is the format of a report.
+// outputFlag adds the flag with the format of a report.
 func outputFlag(cmd *cobra.Command, output *string) {
 	enumVar(cmd, output, "output", "text", "output format", "text", "json", "junit", "openmetrics")
 }
 
-// printReport prints a report in one of the formats of outputFlag and turns its
-// outcome into the exit code.
+// printReport prints a report in one of the formats of outputFlag. Its error is the
+// exit code of the report.
 func (e *environment) printReport(r *checkup.Report, output string) error {
 	var err error
 	switch output {
@@ -254,8 +259,8 @@ func (e *environment) printReport(r *checkup.Report, output string) error {
 	return outcome(r)
 }
 
-// outcome is nil when the report passes the plan's gate, and an exit code
-// without a message otherwise: the report has said it all.
+// outcome is nil if the report passes the plan's gate, else an exit code without a
+// message, because the report is the message.
 func outcome(r *checkup.Report) error {
 	switch {
 	case r.Passed:
@@ -267,7 +272,7 @@ func outcome(r *checkup.Report) error {
 	}
 }
 
-// errNotAReport tells a file that cannot be read from one that is no report.
+// errNotAReport is the error of a file that can be read, and is no report.
 var errNotAReport = errors.New("not a report")
 
 // readReport reads a report from a file, or from standard input for "-".

@@ -12,19 +12,22 @@ import (
 	"github.com/checkplan/checkplan/pkg/run"
 )
 
-// The rules of this interface: everything goes to standard error; lower case, no
-// full stop at the end of a line that moves; on a terminal one line moves in
-// place and lasting lines stand above it; elsewhere a line is printed only when
-// it says something new, without times, so that logs compare.
+// The rules of this interface:
+//
+//   - Everything goes to standard error.
+//   - Lines begin in lower case, and the moving line ends without a full stop.
+//   - On a terminal, one line changes in place, and lasting lines are above it.
+//   - Elsewhere a line is printed only if it differs from the last one. It has no
+//     time, because logs of two runs are compared.
 
-// screen shows how far a run is.
+// screen shows the progress of a run.
 type screen struct {
 	out      io.Writer
 	terminal terminal
 	started  time.Time
 
-	mu    sync.Mutex
-	line  string // guards following: what the moving line says now
+	mu    sync.Mutex // guards the fields below
+	line  string     // the text of the moving line
 	drawn bool
 }
 
@@ -60,7 +63,7 @@ func (s *screen) say(format string, args ...any) {
 	fmt.Fprintf(s.out, format+"\n", args...)
 }
 
-// close wipes the moving line.
+// close erases the moving line.
 func (s *screen) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,8 +77,7 @@ func (s *screen) wipe() {
 	}
 }
 
-// progress shows where a run stands: its unfinished tasks, and what they say of
-// themselves.
+// progress shows the unfinished tasks of a run, and the progress that they recorded.
 func (s *screen) progress(p run.Progress) {
 	if p.Lost > 0 {
 		s.show("the API server does not answer; still trying")

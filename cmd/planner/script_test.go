@@ -16,16 +16,15 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"planner": main})
 }
 
-// TestScripts runs testdata/script/VERB_TOPIC.txtar: each holds its inputs, the
-// command lines and their exact output. UPDATE=1 writes the output anew.
+// TestScripts runs testdata/script/VERB_TOPIC.txtar: each has its inputs, the command
+// lines and their exact output. UPDATE=1 writes the new output.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		UpdateScripts:       os.Getenv("UPDATE") != "",
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
-			// No cluster, no registry, and a home that holds nothing: what works
-			// here works on a plane.
+			// No cluster, no registry, and an empty home: the scripts work offline.
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("KUBECONFIG", filepath.Join(env.WorkDir, "no-kubeconfig"))
 			env.Setenv("CUE_REGISTRY", "none")

@@ -15,10 +15,10 @@ func newVet(env *environment) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "vet PATH...",
-		Short: "Say everything that is wrong with plans",
-		Long: `vet reads plans and says everything that is wrong with them, each problem as
-file:line:col: path: message, relative to the working directory; warnings say so.
-It needs no cluster and no network. Exit code 0: valid; 2: not.`,
+		Short: "List all problems of plans",
+		Long: `vet reads plans and lists all their problems, each as file:line:col: path: message.
+File names are relative to the working directory. Warnings are marked as such. It
+needs no cluster and no network. Exit codes: 0 valid; 2 invalid.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output == "text" {

@@ -47,12 +47,15 @@ func (o *Objects) Files() (Files, error) {
 // in a folder of their own.
 func Catalog(plans []*checkup.Plan, opts Options) (Files, error) {
 	opts = opts.withDefaults()
-	plans = slices.SortedFunc(slices.Values(plans), func(a, b *checkup.Plan) int { return strings.Compare(a.Name, b.Name) })
+	plans = slices.SortedFunc(slices.Values(plans), func(a, b *checkup.Plan) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 	files, groups := Files{}, map[string][]runtime.Object{}
 	tasks := map[string]*pipelinev1.Task{}
 	var errs []error
 	if opts.ImageTag == "latest" {
-		errs = append(errs, errors.New("image tag latest: a catalog must name images that do not change; want a version, such as v0.1.0"))
+		errs = append(errs, errors.New(
+			"image tag latest: a catalog must name images that do not change; want a version, such as v0.1.0"))
 	}
 	for i, plan := range plans {
 		if i > 0 && plans[i-1].Name == plan.Name {
@@ -85,7 +88,8 @@ func Catalog(plans []*checkup.Plan, opts Options) (Files, error) {
 	}
 	for name, text := range files {
 		if n := len(text); strings.HasSuffix(name, ".yaml") && n > maxAnnotations {
-			errs = append(errs, fmt.Errorf("%s is %d bytes long; kubectl apply stores it in an annotation, which Kubernetes limits to %d bytes (256 KiB): split the plan", name, n, maxAnnotations))
+			errs = append(errs, fmt.Errorf("%s is %d bytes long; kubectl apply stores it in an annotation, which Kubernetes "+
+				"limits to %d bytes (256 KiB): split the plan", name, n, maxAnnotations))
 			continue
 		}
 		files[name] = append(mark(name), text...)

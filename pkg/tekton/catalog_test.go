@@ -34,7 +34,7 @@ func catalog(t *testing.T) Files {
 	return files
 }
 
-// TestCatalogPages shows the pages; the objects are TestGolden's.
+// TestCatalogPages compares the pages; TestGolden compares the objects.
 func TestCatalogPages(t *testing.T) {
 	files := catalog(t)
 	var pages txtar.Archive
@@ -66,12 +66,12 @@ func TestCatalogLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(files, reversed); diff != "" {
-		t.Errorf("the order of the plans shows:\n%s", diff)
+		t.Errorf("the catalog depends on the order of the plans:\n%s", diff)
 	}
 }
 
-// TestCatalogApplies: what is under task and pipeline is what Compile makes, each
-// object once, under a name of its own, as kubectl apply -R -f wants it.
+// TestCatalogApplies: task and pipeline hold the objects of Compile, each once and
+// with a name of its own, as kubectl apply -R -f demands.
 func TestCatalogApplies(t *testing.T) {
 	files := catalog(t)
 	seen := map[string]string{}
@@ -107,8 +107,8 @@ func TestCatalogApplies(t *testing.T) {
 	}
 }
 
-// TestCatalogConventions are the rules of catlin's linter that need no network,
-// read in its pkg/validator, for Tasks and Pipelines.
+// TestCatalogConventions checks Tasks and Pipelines by the rules of catlin's linter
+// (its pkg/validator) that need no network.
 func TestCatalogConventions(t *testing.T) {
 	categories := []string{"Kubernetes", "Monitoring", "Testing"} // of the hub's list
 	for name, text := range catalog(t) {
@@ -171,9 +171,9 @@ func TestCatalogRefuses(t *testing.T) {
 	if err == nil || files != nil {
 		t.Fatalf("got %d files and error %v, want none and an error", len(files), err)
 	}
-	for _, want := range []string{"plan small: there are two of this name", `plan Bad: name "Bad" is not`} {
+	for _, want := range []string{"plan small: duplicate name", `plan Bad: name "Bad" is not`} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("error %q\ndoes not say %q", err, want)
+			t.Errorf("error %q\ndoes not contain %q", err, want)
 		}
 	}
 	latest := testOptions
@@ -182,8 +182,8 @@ func TestCatalogRefuses(t *testing.T) {
 		t.Errorf("got %d files and error %v, want none and an error about the tag", len(files), err)
 	}
 	files, err = Catalog([]*checkup.Plan{large}, testOptions)
-	if want := "kubectl apply keeps it in an annotation, and Kubernetes allows 262144 (256 KiB) there: split the plan"; err == nil || files != nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %d files and error %v, want none and an error that says %q", len(files), err, want)
+	if want := "kubectl apply stores it in an annotation, which Kubernetes limits to 262144 bytes (256 KiB): split the plan"; err == nil || files != nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %d files and error %v, want none and an error that contains %q", len(files), err, want)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestDriftAndWrite(t *testing.T) {
 	}
 
 	if got := drift(); len(got) != len(files) || got[0] != "README.md: missing" {
-		t.Errorf("where nothing is: %v", got)
+		t.Errorf("empty directory: %v", got)
 	}
 	write()
 	if got := drift(); len(got) != 0 {
@@ -244,7 +244,7 @@ func TestDriftAndWrite(t *testing.T) {
 	}
 	for name, want := range map[string]bool{"pipeline/gone": false, "pipeline/small/OWNERS": true, "mine.yaml": true} {
 		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
-			t.Errorf("%s is there: %v, want %v", name, err == nil, want)
+			t.Errorf("%s exists: %v, want %v", name, err == nil, want)
 		}
 	}
 }

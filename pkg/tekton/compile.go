@@ -117,7 +117,8 @@ func validatePlan(plan *checkup.Plan) error {
 	}
 	for _, param := range plan.Params() {
 		if strings.Contains(param.Default, "$") {
-			bad(fmt.Sprintf("parameter %s: %q has a dollar sign, which Tekton and Kubernetes would expand", param.Name, param.Default))
+			bad(fmt.Sprintf("parameter %s: %q has a dollar sign, which Tekton and Kubernetes would expand", param.Name,
+				param.Default))
 		}
 	}
 	return errors.Join(errs...)
@@ -145,12 +146,16 @@ func (o Options) validate() error {
 		errs = append(errs, fmt.Errorf("namespace %q: %s", o.Namespace, strings.Join(msgs, "; ")))
 	}
 	if !repositoryPattern.MatchString(o.ImageRepository) {
-		errs = append(errs, fmt.Errorf("image repository %q: want a registry host and a path, without tag, such as registry.example.com/checkplan", o.ImageRepository))
+		errs = append(errs, fmt.Errorf(
+			"image repository %q: want a registry host and a path, without tag, such as registry.example.com/checkplan",
+			o.ImageRepository))
 	}
 	if !tagPattern.MatchString(o.ImageTag) {
-		errs = append(errs, fmt.Errorf("image tag %q: want up to 128 letters, digits, dots, dashes and underscores, such as v0.1.0", o.ImageTag))
+		errs = append(errs, fmt.Errorf("image tag %q: want up to 128 letters, digits, dots, dashes and underscores, "+
+			"such as v0.1.0", o.ImageTag))
 	} else if msgs := validation.IsValidLabelValue(o.version()); len(msgs) > 0 {
-		errs = append(errs, fmt.Errorf("image tag %q: not valid as value of the label app.kubernetes.io/version: %s", o.ImageTag, strings.Join(msgs, "; ")))
+		errs = append(errs, fmt.Errorf("image tag %q: not valid as value of the label app.kubernetes.io/version: %s",
+			o.ImageTag, strings.Join(msgs, "; ")))
 	}
 	if !slices.Contains(Profiles, o.Tekton) {
 		errs = append(errs, fmt.Errorf("tekton profile %q: want one of %s", o.Tekton, joinProfiles()))
@@ -171,7 +176,8 @@ func (o Options) version() string {
 // responders is the last.
 func Images(opts Options) []string {
 	opts = opts.withDefaults()
-	return []string{opts.image("setup"), opts.image("probe"), opts.image("teardown"), opts.image("report"), AgentImage(opts)}
+	return []string{opts.image("setup"), opts.image("probe"), opts.image("teardown"), opts.image("report"),
+		AgentImage(opts)}
 }
 
 // AgentImage is the image of agents and responders.

@@ -40,7 +40,7 @@ func golden(t *testing.T, name string, got []byte) {
 		t.Fatalf("%v (UPDATE=1 writes it)", err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (UPDATE=1 takes the new one; -want +got):\n%s", file, diff)
+		t.Errorf("%s (UPDATE=1 writes the new one; -want +got):\n%s", file, diff)
 	}
 }
 
@@ -77,11 +77,11 @@ func TestGolden(t *testing.T) {
 
 var kindLine = regexp.MustCompile(`(?m)^kind: (\w+)$`)
 
-// documents are the documents of a YAML stream.
+// documents splits a YAML stream into its documents.
 func documents(stream []byte) [][]byte { return bytes.Split(stream, []byte("\n---\n")) }
 
-// decodeStrict reads YAML back into the Go types, refusing unknown and repeated
-// fields as kubectl and the API server do.
+// decodeStrict reads YAML into the Go types. It refuses unknown and duplicate fields,
+// like kubectl and the API server.
 func decodeStrict(t testing.TB, stream []byte) []runtime.Object {
 	t.Helper()
 	var objects []runtime.Object
@@ -101,7 +101,7 @@ func decodeStrict(t testing.TB, stream []byte) []runtime.Object {
 			"PipelineRun":        &pipelinev1.PipelineRun{},
 		}[kind]
 		if !ok {
-			t.Fatalf("kind %q is none that a plan compiles to", kind)
+			t.Fatalf("unexpected kind %q", kind)
 		}
 		if err := yaml.UnmarshalStrict(document, into); err != nil {
 			t.Fatalf("%s: strict decoding: %v", kind, err)
@@ -111,25 +111,25 @@ func decodeStrict(t testing.TB, stream []byte) []runtime.Object {
 	return objects
 }
 
-// checkRoundTrip: what is printed reads back strictly, validates, and prints the
-// same again; Tekton has no default to add to it.
+// checkRoundTrip: printed objects decode strictly, are valid, and give the same bytes
+// when they are printed again. Tekton adds no default to them.
 func checkRoundTrip(t *testing.T, text []byte) {
 	t.Helper()
 	decoded := decodeStrict(t, text)
 	if diff := cmp.Diff(string(text), string(encodeObjects(t, decoded...))); diff != "" {
-		t.Errorf("strict decoding and printing again gives other bytes (-first +second):\n%s", diff)
+		t.Errorf("decoding and printing again gives other bytes (-first +second):\n%s", diff)
 	}
 	if err := validateAll(decoded...); err != nil {
-		t.Errorf("what was printed does not validate: %v", err)
+		t.Errorf("printed objects are not valid: %v", err)
 	}
 	if diff := cmp.Diff(string(text), string(encodeObjects(t, decoded...))); diff != "" {
 		t.Errorf("Tekton's defaults are not all printed (-printed +defaulted):\n%s", diff)
 	}
 }
 
-// checkLists: within lists, what Go's JSON writes is what is printed. Tekton's
-// webhook writes objects back by Go's JSON; what that adds to a map is nobody's
-// loss, but in a list of a custom resource it is a difference for ever.
+// checkLists: in lists, the printed fields are those of Go's JSON. Tekton's webhook
+// writes objects with Go's JSON. A field that it adds to a map does no harm, but a
+// field that it adds in a list of a custom resource is a difference in every apply.
 func checkLists(t *testing.T, object runtime.Object, document []byte) {
 	t.Helper()
 	var walk func(path string, live, printed any)
@@ -162,13 +162,13 @@ func checkLists(t *testing.T, object runtime.Object, document []byte) {
 	walk("", live, printed)
 }
 
-// variable is everything that Tekton, Kubernetes or Flux would expand.
+// variable matches everything that Tekton, Kubernetes or Flux would expand.
 var variable = regexp.MustCompile(`\$[({$][^)}]*[)}]?`)
 
-// tektonVariable is what we mean to have expanded, and by Tekton.
+// tektonVariable matches the variables that Tekton must expand.
 var tektonVariable = regexp.MustCompile(`^\$\((params\.[a-z-]+(\[\*\])?|params\["[a-zA-Z0-9.-]+"\]|context\.pipelineRun\.(name|uid)|tasks\.(setup|probe)-[a-z0-9-]+\.(status|reason)|tasks\.setup-[a-z0-9-]+\.results\.measurable|finally\.conclude\.results\.[a-z]+|steps\.step-teardown\.exitCode\.path)\)$`)
 
-// checkCompiled tells what must hold for every plan.
+// checkCompiled checks what must be true for every plan.
 func checkCompiled(t *testing.T, plan *checkup.Plan, opts Options) {
 	t.Helper()
 	o := compile(t, plan, opts)
@@ -191,12 +191,12 @@ func checkCompiled(t *testing.T, plan *checkup.Plan, opts Options) {
 	for _, document := range applied {
 		for _, noise := range []string{"creationTimestamp", "\nstatus:", "computeResources: {}", ": null\n", "generateName"} {
 			if bytes.Contains(slices.Concat(document, []byte("\n")), []byte(noise)) {
-				t.Errorf("%q in what is applied", noise)
+				t.Errorf("%q in the applied objects", noise)
 			}
 		}
 	}
 
-	// What a step reads is the plan.
+	// A step reads the plan that was compiled.
 	planParams := 0
 	for _, task := range append(o.Pipeline.Spec.Tasks, o.Pipeline.Spec.Finally...) {
 		for _, param := range task.Params {
@@ -215,7 +215,7 @@ func checkCompiled(t *testing.T, plan *checkup.Plan, opts Options) {
 		}
 	}
 	if want := len(plan.Checks) + 1; planParams != want {
-		t.Errorf("%d tasks get the plan, want %d", planParams, want)
+		t.Errorf("%d tasks receive the plan, want %d", planParams, want)
 	}
 
 	// The Pipeline's params are the plan's, and all of them reach setup and conclude.
@@ -236,7 +236,7 @@ func checkCompiled(t *testing.T, plan *checkup.Plan, opts Options) {
 	checkNesting(t, plan, o)
 }
 
-// checkNesting: in process < step < task < run, and every task has a timeout.
+// checkNesting: process < step < task < run, and every task has a timeout.
 func checkNesting(t *testing.T, plan *checkup.Plan, o *Objects) {
 	t.Helper()
 	tasks := map[string]*pipelinev1.Task{}
@@ -318,8 +318,8 @@ func TestDefaultOptions(t *testing.T) {
 	}
 }
 
-// TestNothingToMeasure: a probe task is started if its own setup says that something
-// can be measured, and a setup task says so in a result.
+// TestNothingToMeasure: a probe task is started only if the result of its setup task
+// says that something can be measured.
 func TestNothingToMeasure(t *testing.T) {
 	o := compile(t, allKinds(), testOptions)
 	for _, task := range o.Pipeline.Spec.Tasks {
@@ -352,8 +352,8 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// TestWatch: a process that is to watch has the time for it, and whoever ends it
-// has more. What checkNesting tells holds for it, too.
+// TestWatch: the time limit of a process includes the time of its watch, and the
+// timeouts of its step and task are longer. checkNesting passes, too.
 func TestWatch(t *testing.T) {
 	plan := allKinds()
 	const watch = time.Hour
@@ -443,7 +443,7 @@ func TestRefused(t *testing.T) {
 		{"image tag", func(_ *checkup.Plan, o *Options) { o.ImageTag = "v1 beta" },
 			[]string{`image tag "v1 beta": want up to 128 letters`}},
 		{"image tag that is no label", func(_ *checkup.Plan, o *Options) { o.ImageTag = strings.Repeat("1", 100) },
-			[]string{"it cannot be the label app.kubernetes.io/version: must be no more than 63"}},
+			[]string{"not valid as value of the label app.kubernetes.io/version: must be no more than 63"}},
 		{"profile", func(_ *checkup.Plan, o *Options) { o.Tekton = "1.9" },
 			[]string{`tekton profile "1.9": want one of 1.12, 1.15`}},
 		{"everything at once", func(p *checkup.Plan, o *Options) { p.Name, p.Checks, o.Namespace = "A", nil, "B" },
@@ -458,15 +458,15 @@ func TestRefused(t *testing.T) {
 			}
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q\ndoes not say %q", err, want)
+					t.Errorf("error %q\ndoes not contain %q", err, want)
 				}
 			}
 		})
 	}
 }
 
-// TestTektonRefuses shows that what Tekton's own validation says reaches the
-// user, with the object that it is about.
+// TestTektonRefuses: the user sees the errors of Tekton's validation, with the name of
+// the object.
 func TestTektonRefuses(t *testing.T) {
 	task := compile(t, smallPlan(), testOptions).Tasks[0]
 	task.Spec.Steps[0].Image = ""
@@ -475,12 +475,12 @@ func TestTektonRefuses(t *testing.T) {
 	task.Spec.Description = strings.Repeat("x", 1<<20)
 	err := validateAll(task)
 	for _, want := range []string{
-		"task/checkplan-setup would be refused by Tekton: ", "missing field(s): spec.steps[0].Image", `non-existent variable in "$(params.nothing)"`,
-		"task/checkplan-setup: its annotations are 307201 bytes long; Kubernetes allows 262144 (256 KiB)",
-		"task/checkplan-setup: it is ", "bytes long; at most 1048576 (1 MiB) fit into a PipelineRun",
+		"Tekton would refuse task/checkplan-setup: ", "missing field(s): spec.steps[0].Image", `non-existent variable in "$(params.nothing)"`,
+		"task/checkplan-setup: annotations are 307201 bytes long; Kubernetes allows 262144 bytes (256 KiB)",
+		"task/checkplan-setup: object is ", "bytes long; a PipelineRun has room for 1048576 bytes (1 MiB): split the plan",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v\ndoes not say %q", err, want)
+			t.Errorf("error %v\ndoes not contain %q", err, want)
 		}
 	}
 }

@@ -56,7 +56,8 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 			after = append(after, pipelineTaskName(checkup.PhaseProbe, other))
 		}
 		tasks := []pipelinev1.PipelineTask{
-			pipelineTask(setupName, "Set up "+name, "Records what check "+name+" expects, and starts the pods or VMs that it needs",
+			pipelineTask(setupName, "Set up "+name,
+				"Records what check "+name+" expects, and starts the pods or VMs that it needs",
 				taskName(checkup.PhaseSetup, stepTimeout(setup)), stepTimeout(setup)+taskGrace, after, append(pipelinev1.Params{
 					stringParam(paramPlan, planJSON),
 					stringParam(paramCheck, name),
@@ -64,14 +65,16 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 					stringParam(paramTimeout, setup.String()),
 				}, run...)),
 			pipelineTask(probeName, "Probe "+name, "Measures the expected units of check "+name+", if any can be measured",
-				taskName(checkup.PhaseProbe, stepTimeout(probe)), stepTimeout(probe)+taskGrace, []string{setupName}, append(pipelinev1.Params{
+				taskName(checkup.PhaseProbe, stepTimeout(probe)), stepTimeout(probe)+taskGrace, []string{setupName},
+				append(pipelinev1.Params{
 					stringParam(paramCheck, name),
 					stringParam(paramTimeout, probe.String()),
 				}, run...)),
 		}
 		// Tekton skips this task only, and not the tasks that run after it.
 		tasks[1].When = pipelinev1.WhenExpressions{{
-			Input: "$(tasks." + setupName + ".results." + resultMeasurable + ")", Operator: selection.In, Values: []string{"true"},
+			Input: "$(tasks." + setupName + ".results." + resultMeasurable + ")", Operator: selection.In,
+			Values: []string{"true"},
 		}}
 		p.Spec.Tasks = append(p.Spec.Tasks, tasks...)
 		for _, task := range []string{setupName, probeName} {
@@ -97,7 +100,8 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 	return p
 }
 
-func pipelineTask(name, displayName, description, task string, timeout time.Duration, after []string, params pipelinev1.Params) pipelinev1.PipelineTask {
+func pipelineTask(name, displayName, description, task string, timeout time.Duration, after []string,
+	params pipelinev1.Params) pipelinev1.PipelineTask {
 	return pipelinev1.PipelineTask{
 		Name:        name,
 		DisplayName: displayName,
@@ -134,11 +138,13 @@ func description(plan *checkup.Plan) string {
 	if detail = strings.TrimSpace(detail); detail != "" {
 		paragraphs = append(paragraphs, detail)
 	}
-	paragraphs = append(paragraphs, fmt.Sprintf("Runs with the service accounts %s. The dashboard's form takes one account for all tasks: choose %s, which has the rights of those three.",
+	paragraphs = append(paragraphs, fmt.Sprintf("Runs with the service accounts %s. The dashboard's form takes one "+
+		"account for all tasks: choose %s, which has the rights of those three.",
 		strings.Join(accounts(plan), ", "), plan.Name))
 	timeouts := Timeouts(plan)
 	if atMost := config.DefaultTimeoutMinutes * time.Minute; timeouts.Tasks.Duration+runGrace > atMost {
-		paragraphs = append(paragraphs, fmt.Sprintf("A run may take longer than Tekton's default timeout of %s. Set these timeouts: pipeline %s, tasks %s, finally %s.",
+		paragraphs = append(paragraphs, fmt.Sprintf("A run may take longer than Tekton's default timeout of %s. Set these "+
+			"timeouts: pipeline %s, tasks %s, finally %s.",
 			atMost, timeouts.Pipeline.Duration, timeouts.Tasks.Duration, timeouts.Finally.Duration))
 	}
 	return plainText(strings.Join(paragraphs, "\n\n"))

@@ -14,7 +14,7 @@ import (
 
 var testOptions = Options{Namespace: "net", ImageRepository: "registry.example.com/checkplan", ImageTag: "v1.2.3", Tekton: Tekton115}
 
-// mesh is a check as the schema's defaults make it.
+// mesh is a check with the defaults of the schema.
 func mesh(after ...string) checkup.Check {
 	loss := checkup.Percent(1)
 	return checkup.Check{After: after, PodMesh: &checkup.PodMesh{
@@ -39,8 +39,8 @@ func planOf(name, description string, checks map[string]checkup.Check) *checkup.
 	}
 }
 
-// smallPlan has one check, twoChecks two of which one waits for the other, a long
-// phase, and texts that someone might expand.
+// smallPlan has one check. twoChecks has two, one after the other, with a long phase
+// and texts that Tekton or Kubernetes could expand.
 func smallPlan() *checkup.Plan {
 	return planOf("small", "Is the pod network whole?", map[string]checkup.Check{"mesh": mesh()})
 }
@@ -91,7 +91,7 @@ func vmLatency(after ...string) checkup.Check {
 	}}
 }
 
-// allKinds has a check of each kind, one of which goes on for an hour.
+// allKinds has a check of each kind; one takes an hour.
 func allKinds() *checkup.Plan {
 	watch := controlPlane("where")
 	hour := checkup.Duration(time.Hour)
@@ -101,7 +101,7 @@ func allKinds() *checkup.Plan {
 	})
 }
 
-// randomPlan is any plan that Compile must take.
+// randomPlan is a random plan that Compile must accept.
 func randomPlan(r *rand.Rand) *checkup.Plan {
 	label := func(most int) string {
 		const first, inner = "abcxyz0189", "abcxyz0189-"

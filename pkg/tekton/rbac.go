@@ -31,41 +31,65 @@ type common struct {
 // phaseRights is every verb that the mains in tasks/ use for all kinds. They have
 // no other right than these and those of the plan's kinds.
 var phaseRights = []common{
-	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeCluster, "nodes", "get", "pkg/fleet StartResponders: the node of a responder that does not start"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeCluster, "nodes", "get",
+		"pkg/fleet StartResponders: the node of a responder that does not start"},
 	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "create", "pkg/fleet StartResponders"},
-	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "get", "pkg/fleet StartResponders: a responder that an earlier try of the task created"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "get",
+		"pkg/fleet StartResponders: a responder that an earlier try of the task created"},
 	{"", checkup.PhaseSetup, checkup.ScopeRun, "pods", "list", "pkg/fleet Sweep: leftovers of earlier runs"},
-	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "watch", "pkg/fleet StartResponders: wait until responders are ready"},
-	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "patch", "pkg/fleet StartResponders: hand a responder of an earlier try to the pod of this try"},
-	{"", checkup.PhaseSetup, checkup.ScopeRun, "pods", "delete", "pkg/fleet Sweep: leftovers of earlier runs; StartResponders: a failed responder"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "watch",
+		"pkg/fleet StartResponders: wait until responders are ready"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "patch",
+		"pkg/fleet StartResponders: hand a responder of an earlier try to the pod of this try"},
+	{"", checkup.PhaseSetup, checkup.ScopeRun, "pods", "delete",
+		"pkg/fleet Sweep: leftovers of earlier runs; StartResponders: a failed responder"},
 	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "create", "pkg/record: freeze worksheet and roster"},
-	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "list", "pkg/fleet Sweep; pkg/cluster Rounds: the rounds of the plan's reports"},
-	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "update", "pkg/record: write worksheet and roster again when the task is retried"},
+	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "list",
+		"pkg/fleet Sweep; pkg/cluster Rounds: the rounds of the plan's reports"},
+	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "update",
+		"pkg/record: write worksheet and roster again when the task is retried"},
 	{"", checkup.PhaseSetup, checkup.ScopeRun, "configmaps", "delete", "pkg/fleet Sweep: orders of earlier runs"},
-	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "events", "list", "pkg/fleet StartResponders: why a responder was not scheduled or not started"},
+	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "events", "list",
+		"pkg/fleet StartResponders: why a responder was not scheduled or not started"},
 
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeCluster, "nodes", "get", "pkg/fleet Measure: the node of an agent that does not answer"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeCluster, "nodes", "get",
+		"pkg/fleet Measure: the node of an agent that does not answer"},
 	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "create", "pkg/fleet Measure: start agents"},
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "get", "pkg/fleet Measure: an agent that an earlier try of the task created"},
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "list", "pkg/fleet Measure and Lost: agents, and responders that were deleted"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "get",
+		"pkg/fleet Measure: an agent that an earlier try of the task created"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "list",
+		"pkg/fleet Measure and Lost: agents, and responders that were deleted"},
 	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "watch", "pkg/fleet Measure: wait for agents"},
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "patch", "pkg/fleet Measure: hand an agent of an earlier try to the pod of this try; TakeOver: the same for responders"},
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "delete", "pkg/fleet Measure: agents when the task is stopped, and a failed agent of an earlier try; TakeOver: the admission plugin OwnerReferencesPermissionEnforcement demands it"},
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods/log", "get", "pkg/fleet Measure and Receptions: what agents and responders report"},
-	{"", checkup.PhaseProbe, checkup.ScopeRun, "configmaps", "create", "pkg/record: what was measured; pkg/fleet Measure: the agents' orders"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "patch",
+		"pkg/fleet Measure: hand an agent of an earlier try to the pod of this try; TakeOver: the same for responders"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "delete",
+		"pkg/fleet Measure: agents when the task is stopped, and a failed agent of an earlier try; TakeOver: the admission " +
+			"plugin OwnerReferencesPermissionEnforcement demands it"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods/log", "get",
+		"pkg/fleet Measure and Receptions: what agents and responders report"},
+	{"", checkup.PhaseProbe, checkup.ScopeRun, "configmaps", "create",
+		"pkg/record: what was measured; pkg/fleet Measure: the agents' orders"},
 	{"", checkup.PhaseProbe, checkup.ScopeRun, "configmaps", "get", "pkg/record: read worksheet and roster"},
 	{"", checkup.PhaseProbe, checkup.ScopeRun, "configmaps", "update", "pkg/record: add what was measured, and progress"},
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "events", "list", "pkg/fleet Measure: why an agent was not scheduled or not started"},
+	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "events", "list",
+		"pkg/fleet Measure: why an agent was not scheduled or not started"},
 
-	{"", checkup.PhaseConclude, checkup.ScopeRun, "pods", "list", "pkg/fleet Remove and Left: the run's fixtures, and those that are left"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "pods", "list",
+		"pkg/fleet Remove and Left: the run's fixtures, and those that are left"},
 	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "pods", "delete", "pkg/fleet Remove"},
-	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "pods/log", "get", "pkg/fleet Evidence: the logs of what went wrong"},
+	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "pods/log", "get",
+		"pkg/fleet Evidence: the logs of what went wrong"},
 	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "create", "pkg/record: write evidence and report"},
-	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "get", "pkg/record: read worksheets and what was measured"},
-	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "list", "pkg/fleet Remove and Left; pkg/record: reports beyond the plan's retention"},
-	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "update", "pkg/record: write evidence and report again when the task is retried"},
-	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "delete", "pkg/fleet Remove; pkg/record: reports beyond the plan's retention"},
-	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "events", "list", "pkg/fleet Evidence: what happened to what went wrong"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "get",
+		"pkg/record: read worksheets and what was measured"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "list",
+		"pkg/fleet Remove and Left; pkg/record: reports beyond the plan's retention"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "update",
+		"pkg/record: write evidence and report again when the task is retried"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "delete",
+		"pkg/fleet Remove; pkg/record: reports beyond the plan's retention"},
+	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "events", "list",
+		"pkg/fleet Evidence: what happened to what went wrong"},
 }
 
 // Rights lists every right of the plan's phases, each once. They are sorted by
@@ -121,14 +145,17 @@ func otherNamespaces(check checkup.Check) []string {
 // resource includes the rights on its objects by name.
 func merge(rights []checkup.Right) []checkup.Right {
 	same := func(a, b checkup.Right) bool {
-		return a.Phase == b.Phase && a.Scope == b.Scope && a.Namespace == b.Namespace && a.Group == b.Group && a.Resource == b.Resource && a.Verb == b.Verb
+		return a.Phase == b.Phase && a.Scope == b.Scope && a.Namespace == b.Namespace &&
+			a.Group == b.Group && a.Resource == b.Resource && a.Verb == b.Verb
 	}
 	var merged []checkup.Right
 	for _, r := range rights {
 		if slices.ContainsFunc(rights, func(other checkup.Right) bool { return len(other.Names) == 0 && same(other, r) }) {
 			r.Names = nil
 		}
-		i := slices.IndexFunc(merged, func(have checkup.Right) bool { return same(have, r) && slices.Equal(have.Names, r.Names) })
+		i := slices.IndexFunc(merged, func(have checkup.Right) bool {
+			return same(have, r) && slices.Equal(have.Names, r.Names)
+		})
 		switch {
 		case i < 0:
 			merged = append(merged, r)
@@ -206,7 +233,8 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 			roleRef.Kind = "ClusterRole"
 			roles = append(roles,
 				&rbacv1.ClusterRole{TypeMeta: typeMeta("ClusterRole"), ObjectMeta: meta, Rules: rules[p]},
-				&rbacv1.ClusterRoleBinding{TypeMeta: typeMeta("ClusterRoleBinding"), ObjectMeta: meta, RoleRef: roleRef, Subjects: subjects})
+				&rbacv1.ClusterRoleBinding{TypeMeta: typeMeta("ClusterRoleBinding"), ObjectMeta: meta, RoleRef: roleRef,
+					Subjects: subjects})
 			continue
 		}
 		roles = append(roles,
@@ -222,7 +250,8 @@ func addVerb(rules []rbacv1.PolicyRule, r checkup.Right) []rbacv1.PolicyRule {
 		return rule.APIGroups[0] == r.Group && rule.Resources[0] == r.Resource && slices.Equal(rule.ResourceNames, r.Names)
 	})
 	if i < 0 {
-		return append(rules, rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, ResourceNames: r.Names, Verbs: []string{r.Verb}})
+		return append(rules, rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Resource},
+			ResourceNames: r.Names, Verbs: []string{r.Verb}})
 	}
 	rules[i].Verbs = append(rules[i].Verbs, r.Verb)
 	return rules

@@ -16,13 +16,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// grant is one right of one account, in words.
+// grant is one right of one account, as text.
 func grant(account, place, verb, group, resource string, names []string) string {
 	return strings.TrimSpace(fmt.Sprintf("%s in %s: %s %s.%s %s", account, place, verb, resource, group, strings.Join(names, ",")))
 }
 
-// granted is every (account, place, resource, verb) that the objects allow, read
-// as the API server reads them: bindings to roles to rules.
+// granted is every (account, place, resource, verb) that the objects allow. Like the
+// API server, it follows bindings to roles to rules.
 func granted(t *testing.T, o *Objects) []string {
 	t.Helper()
 	type role struct{ kind, namespace, name string }
@@ -61,8 +61,8 @@ func granted(t *testing.T, o *Objects) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// TestGranted: the objects allow each account what Rights lists for its phase,
-// the dashboard's account what it lists for any, and nothing else.
+// TestGranted: each account has the rights that Rights lists for its phase, the
+// dashboard's account those of all phases, and nothing else.
 func TestGranted(t *testing.T) {
 	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks(), allKinds()} {
 		t.Run(plan.Name, func(t *testing.T) {
@@ -80,8 +80,8 @@ func TestGranted(t *testing.T) {
 	}
 }
 
-// TestEveryRightSaysWhy also keeps rights free of repetition, of wildcards, and of
-// names that Kubernetes would not compare with.
+// TestEveryRightSaysWhy: every right has a reason, no right is a duplicate or has a
+// wildcard, and names are given only for verbs whose requests have a name.
 func TestEveryRightSaysWhy(t *testing.T) {
 	phases := map[checkup.Phase]bool{}
 	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks(), allKinds()} {
@@ -94,15 +94,15 @@ func TestEveryRightSaysWhy(t *testing.T) {
 				t.Errorf("%s may %s %s", r.Phase, r.Verb, r.Resource)
 			}
 			if (r.Scope == checkup.ScopeNamespace) != (r.Namespace != "") {
-				t.Errorf("%+v: want a namespace where the scope is one, and nowhere else", r)
+				t.Errorf("%+v: want a namespace if, and only if, the scope is a namespace", r)
 			}
 			if len(r.Names) > 0 && slices.Contains([]string{"list", "watch", "deletecollection"}, r.Verb) {
-				t.Errorf("%+v: such a request has no name", r)
+				t.Errorf("%+v: requests of this verb have no name", r)
 			}
 			key := r
 			key.Why = ""
 			if seen[fmt.Sprint(key)] {
-				t.Errorf("%v is listed twice", key)
+				t.Errorf("%v is a duplicate", key)
 			}
 			seen[fmt.Sprint(key)] = true
 			phases[r.Phase] = true
@@ -115,8 +115,8 @@ func TestEveryRightSaysWhy(t *testing.T) {
 	}
 }
 
-// TestRightsOfKinds: a plan gets the rights of the kinds that it has, and those of
-// the pods that these start.
+// TestRightsOfKinds: a plan has the rights of its kinds, and those for the pods that
+// these start.
 func TestRightsOfKinds(t *testing.T) {
 	has := func(plan *checkup.Plan, phase checkup.Phase, verb, resource string) bool {
 		return slices.ContainsFunc(Rights(plan, testOptions), func(r checkup.Right) bool {
@@ -166,13 +166,13 @@ func TestRightsOfKinds(t *testing.T) {
 	}
 	for _, kind := range checkup.Kinds {
 		if plans[kind] == nil {
-			t.Errorf("nothing is tested of kind %s", kind)
+			t.Errorf("no test of kind %s", kind)
 		}
 	}
 }
 
-// TestVMsNeedNoClusterRight: a plan whose checks are all of VMs has rights in
-// namespaces only, those of others on the objects that it names.
+// TestVMsNeedNoClusterRight: a plan with checks of VMs only has no cluster-wide right.
+// In other namespaces it has rights only on the objects that it names.
 func TestVMsNeedNoClusterRight(t *testing.T) {
 	other := vmLatency("a")
 	other.VMLatency.Kiagnose = nil
@@ -216,7 +216,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestInstallationsDoNotCollide: one plan in two namespaces makes no object twice.
+// TestInstallationsDoNotCollide: one plan in two namespaces has no common object.
 func TestInstallationsDoNotCollide(t *testing.T) {
 	seen := map[string]bool{}
 	for _, namespace := range []string{"a", "b"} {
@@ -233,7 +233,7 @@ func TestInstallationsDoNotCollide(t *testing.T) {
 				key += o.Namespace
 			}
 			if seen[key] {
-				t.Errorf("%s is made by both", key)
+				t.Errorf("both installations have %s", key)
 			}
 			seen[key] = true
 		}

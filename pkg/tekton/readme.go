@@ -16,13 +16,17 @@ import (
 func catalogReadme(plans []*checkup.Plan, opts Options, tasks []string) []byte {
 	var p page
 	p.line("# Catalog")
-	p.line("Plans of [checkplan](https://github.com/checkplan/checkplan) as a Tekton catalog. Each Pipeline measures paths of the cluster's network, and its verdict is in the status of the PipelineRun. It needs Tekton Pipelines %s or newer, and no feature flag.", opts.Tekton)
+	p.line("Plans of [checkplan](https://github.com/checkplan/checkplan) as a Tekton catalog. Each Pipeline measures "+
+		"paths of the cluster's network, and its verdict is in the status of the PipelineRun. It needs Tekton Pipelines %s "+
+		"or newer, and no feature flag.", opts.Tekton)
 	p.line("```\nkubectl create namespace %s\nkubectl apply -R -f task -f pipeline", opts.Namespace)
 	for _, plan := range plans {
 		p.text("kubectl create -f samples/%s.yaml\n", plan.Name)
 	}
 	p.text("```\n")
-	p.line("The objects are for the namespace `%s`; `planner compile --namespace` makes them for another. In a namespace that enforces the restricted pod security standard, Tekton's feature flag `set-security-context` must be `true`.", opts.Namespace)
+	p.line("The objects are for the namespace `%s`; `planner compile --namespace` makes them for another. In a "+
+		"namespace that enforces the restricted pod security standard, Tekton's feature flag `set-security-context` must "+
+		"be `true`.", opts.Namespace)
 	p.line("## Pipelines")
 	p.table("Pipeline", "Question")
 	for _, plan := range plans {
@@ -59,9 +63,13 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 		p.row(code(task.Name), after, task.Timeout.Duration.String(), task.Description)
 	}
 	timeouts := o.Sample.Spec.Timeouts
-	p.line("A run needs these timeouts: pipeline %s, tasks %s, finally %s. The sample has them.", timeouts.Pipeline.Duration, timeouts.Tasks.Duration, timeouts.Finally.Duration)
+	p.line("A run needs these timeouts: pipeline %s, tasks %s, finally %s. The sample has them.",
+		timeouts.Pipeline.Duration, timeouts.Tasks.Duration, timeouts.Finally.Duration)
 	p.line("## Rights")
-	p.line("Each phase has its own service account, and the sample names it for each task. The account `%s` has the rights of all phases: it is for runs from the dashboard's form, which takes one account for all tasks. It gives nobody a new right: whoever may create PipelineRuns in a namespace may use any of its accounts. The pods that measure have no token.", plan.Name)
+	p.line("Each phase has its own service account, and the sample names it for each task. The account `%s` has the "+
+		"rights of all phases: it is for runs from the dashboard's form, which takes one account for all tasks. It gives "+
+		"nobody a new right: whoever may create PipelineRuns in a namespace may use any of its accounts. The pods that "+
+		"measure have no token.", plan.Name)
 	p.table("Account", "Where", "Resource", "Verb", "For")
 	for _, r := range Rights(plan, opts) {
 		p.row(code(AccountName(plan, r.Phase)), where(r, opts), object(r), r.Verb, r.Why)

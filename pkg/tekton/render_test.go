@@ -16,14 +16,14 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// rendered is a step as its process sees it.
+// rendered is a step after substitution.
 type rendered struct {
 	Command []string
 	Env     map[string]string
 }
 
-// replacements are what Tekton replaces $(...) by, for params: each name in the
-// three spellings of docs/variables.md.
+// replacements are the values that Tekton substitutes for params: each name in the
+// three spellings of Tekton's docs/variables.md.
 func replacements(params pipelinev1.Params) (text map[string]string, lists map[string][]string) {
 	text, lists = map[string]string{}, map[string][]string{}
 	for _, p := range params {
@@ -38,9 +38,9 @@ func replacements(params pipelinev1.Params) (text map[string]string, lists map[s
 	return text, lists
 }
 
-// render substitutes variables with Tekton's own code, in the order in which its
-// controllers do: the run's params, the Pipeline's defaults and context in the
-// Pipeline; the task's params in its steps.
+// render substitutes variables with Tekton's own code, in the order of its
+// controllers: in the Pipeline the run's params, the Pipeline's defaults and the
+// context; in the steps the task's params.
 func render(t *testing.T, o *Objects, run *pipelinev1.PipelineRun, context map[string]string) map[string]rendered {
 	t.Helper()
 	var params pipelinev1.Params
@@ -87,7 +87,7 @@ func render(t *testing.T, o *Objects, run *pipelinev1.PipelineRun, context map[s
 	return steps
 }
 
-// TestRendered is the contract of doc.go, as the processes see it.
+// TestRendered checks the contract of doc.go: environment and arguments of each step.
 func TestRendered(t *testing.T) {
 	plan := smallPlan()
 	plan.Description = "Costs $(params.gate) ${HOME} $$ \"quoted\"\nand more"

@@ -48,7 +48,8 @@ func limitRun(timeouts *pipelinev1.TimeoutFields, limit time.Duration) error {
 		return nil
 	}
 	if least := timeouts.Finally.Duration + shortestRun; limit < least {
-		return fmt.Errorf("timeout %s: teardown and report may take %s; want at least %s", limit, timeouts.Finally.Duration, least)
+		return fmt.Errorf("timeout %s: teardown and report may take %s; want at least %s", limit, timeouts.Finally.Duration,
+			least)
 	}
 	timeouts.Pipeline.Duration = limit
 	timeouts.Tasks.Duration = min(timeouts.Tasks.Duration, limit-timeouts.Finally.Duration)
@@ -89,7 +90,8 @@ func outlasts(set, compiled *checkup.Plan) error {
 	for _, name := range set.CheckNames() {
 		_, want := checkDeadlines(set.Checks[name])
 		if _, have := checkDeadlines(compiled.Checks[name]); want > have {
-			errs = append(errs, fmt.Errorf("check %s may take %s with these settings, but its timeout in the Pipeline is %s: write the settings into the plan, and compile it again", name, want-Overhead, have-Overhead))
+			errs = append(errs, fmt.Errorf("check %s may take %s with these settings, but its timeout in the Pipeline is %s: "+
+				"write the settings into the plan, and compile it again", name, want-Overhead, have-Overhead))
 		}
 	}
 	return errors.Join(errs...)

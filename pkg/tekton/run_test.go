@@ -59,16 +59,16 @@ func TestRunNamesTheAccountOfEveryTask(t *testing.T) {
 		t.Errorf("accounts (-want +got):\n%s", diff)
 	}
 	if got := o.Sample.Spec.TaskRunTemplate.ServiceAccountName; got != "default" {
-		t.Errorf("what has no account of its own runs as %q, want the namespace's default, which has no rights", got)
+		t.Errorf("tasks without an account run as %q, want the namespace's default account, which has no rights", got)
 	}
 }
 
-// TestRunOutlasts: a setting may shorten a watch, but not lengthen it beyond what
-// the Pipeline was compiled for.
+// TestRunOutlasts: a setting may shorten a watch, but may not make it longer than the
+// timeouts of the compiled Pipeline.
 func TestRunOutlasts(t *testing.T) {
 	for setting, want := range map[string]string{
 		"watch.for=10m": "", "watch.for=1h": "", "watch.for=": "",
-		"watch.for=61m": "check watch would take up to 1h6m0s with these settings, but the Pipeline gives it 1h5m0s: write them into the plan, and compile it",
+		"watch.for=61m": "check watch may take 1h6m0s with these settings, but its timeout in the Pipeline is 1h5m0s: write the settings into the plan, and compile it again",
 	} {
 		_, err := Run(allKinds(), testOptions, []string{setting}, 0)
 		if (err == nil) != (want == "") || err != nil && err.Error() != want {
@@ -87,8 +87,8 @@ func TestRunTimeout(t *testing.T) {
 		{2 * time.Hour, "2h0m0s", "35m0s", "10m0s", ""},
 		{20 * time.Minute, "20m0s", "10m0s", "10m0s", ""},
 		{11 * time.Minute, "11m0s", "1m0s", "10m0s", ""},
-		{10 * time.Minute, "", "", "", "timeout 10m0s: teardown and report alone may take 10m0s; want at least 11m0s"},
-		{-time.Minute, "", "", "", "timeout -1m0s: teardown and report alone may take 10m0s; want at least 11m0s"},
+		{10 * time.Minute, "", "", "", "timeout 10m0s: teardown and report may take 10m0s; want at least 11m0s"},
+		{-time.Minute, "", "", "", "timeout -1m0s: teardown and report may take 10m0s; want at least 11m0s"},
 	} {
 		t.Run(test.limit.String(), func(t *testing.T) {
 			run, err := Run(smallPlan(), testOptions, nil, test.limit)
@@ -120,7 +120,7 @@ func TestRunRefuses(t *testing.T) {
 		{"unknown name", []string{"mesh.degre=1"}, []string{`plan small has no parameter "mesh.degre"; it has gate,`}},
 		{"no value", []string{"gate"}, []string{`setting "gate": want name=value`}},
 		{"bad value", []string{"gate=$(params.x)"}, []string{`parameter gate: "$(params.x)": want one of Pass, NoFailure, Nothing`}},
-		{"values that contradict", []string{"mesh.budget=1"}, []string{"checks.mesh.podMesh.sample.budget: 1 is less than the smallest sample"}},
+		{"contradictory values", []string{"mesh.budget=1"}, []string{"checks.mesh.podMesh.sample.budget: 1 is less than the smallest sample"}},
 		{"all at once", []string{"gate", "teardown=No"}, []string{`setting "gate"`, "parameter teardown"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestRunRefuses(t *testing.T) {
 			}
 			for _, want := range test.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q\ndoes not say %q", err, want)
+					t.Errorf("error %q\ndoes not contain %q", err, want)
 				}
 			}
 		})

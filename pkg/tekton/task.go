@@ -45,7 +45,8 @@ var ConcludeResults = []Result{
 	{"pass", "Number of units that were measured and met every expectation"},
 	{"fail", "Number of units that were measured and did not meet an expectation"},
 	{"unmeasured", "Number of expected units that were not measured"},
-	{"findings", "Causes that explain the failed units, in one line that ends with the number of further causes; empty if nothing failed"},
+	{"findings", "Causes that explain the failed units, in one line that ends with the number of further causes; empty " +
+		"if nothing failed"},
 	{"report", "ConfigMap that holds the whole report, as NAMESPACE/NAME; empty if the report could not be stored"},
 }
 
@@ -88,18 +89,20 @@ func distinct(d []time.Duration) []time.Duration {
 func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 	task := newTask(checkup.PhaseSetup, timeout, opts,
 		"Sets up one check of a checkplan plan",
-		"Surveys the cluster, records the worksheet of expected units, starts the pods or VMs that will be probed, and waits for them. Targets that did not start in time are recorded, and reported as unmeasured.")
+		"Surveys the cluster, records the worksheet of expected units, starts the pods or VMs that will be probed, and "+
+			"waits for them. Targets that did not start in time are recorded, and reported as unmeasured.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specCheck, specSet, specTimeout}, specsRun...)
 	task.Spec.Results = []pipelinev1.TaskResult{{
 		Name: resultMeasurable, Type: pipelinev1.ResultsTypeString,
 		Description: "true, or false if setup found that nothing of the check can be measured",
 	}}
 	task.Spec.Steps = []pipelinev1.Step{{
-		Name:             "setup",
-		DisplayName:      "Set up",
-		Image:            opts.image("setup"),
-		Command:          []string{"/ko-app/setup"},
-		Args:             []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout), "--results", tekton.DefaultResultPath, refAll(paramSet)},
+		Name:        "setup",
+		DisplayName: "Set up",
+		Image:       opts.image("setup"),
+		Command:     []string{"/ko-app/setup"},
+		Args: []string{"--check", ref(paramCheck), "--timeout", ref(paramTimeout), "--results",
+			tekton.DefaultResultPath, refAll(paramSet)},
 		Env:              append([]corev1.EnvVar{{Name: envPlan, Value: ref(paramPlan)}}, fixtureImages(opts)...),
 		ComputeResources: stepResources(stepMemory),
 		Timeout:          &metav1.Duration{Duration: timeout},
@@ -110,7 +113,8 @@ func setupTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 func probeTask(timeout time.Duration, opts Options) *pipelinev1.Task {
 	task := newTask(checkup.PhaseProbe, timeout, opts,
 		"Measures the expected units of one check of a checkplan plan",
-		"Starts one agent pod per source, pinned to its node, and reads the measurements from the logs of the agents, or from the consoles of VMs. It succeeds even if the network fails.")
+		"Starts one agent pod per source, pinned to its node, and reads the measurements from the logs of the agents, or "+
+			"from the consoles of VMs. It succeeds even if the network fails.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specCheck, specTimeout}, specsRun...)
 	task.Spec.Steps = []pipelinev1.Step{{
 		Name:             "probe",
@@ -133,10 +137,12 @@ func fixtureImages(opts Options) []corev1.EnvVar {
 func concludeTask(opts Options) *pipelinev1.Task {
 	task := newTask(checkup.PhaseConclude, 0, opts,
 		"Tears down what a checkplan run created, and reports",
-		"Deletes the pods and VMs of the run and names those that are left, then judges every expected unit and writes the verdict, the findings and the full report. It fails if the verdict does not satisfy the plan's gate.")
+		"Deletes the pods and VMs of the run and names those that are left, then judges every expected unit and writes the "+
+			"verdict, the findings and the full report. It fails if the verdict does not satisfy the plan's gate.")
 	task.Spec.Params = append([]pipelinev1.ParamSpec{specPlan, specSet, specTasks}, specsRun...)
 	for _, result := range ConcludeResults {
-		task.Spec.Results = append(task.Spec.Results, pipelinev1.TaskResult{Name: result.Name, Description: result.Description, Type: pipelinev1.ResultsTypeString})
+		task.Spec.Results = append(task.Spec.Results, pipelinev1.TaskResult{Name: result.Name,
+			Description: result.Description, Type: pipelinev1.ResultsTypeString})
 	}
 	task.Spec.Steps = []pipelinev1.Step{{
 		Name:             "teardown",
@@ -153,7 +159,8 @@ func concludeTask(opts Options) *pipelinev1.Task {
 		DisplayName: "Report",
 		Image:       opts.image("report"),
 		Command:     []string{"/ko-app/report"},
-		Args:        []string{"--timeout", reportDeadline.String(), "--results", tekton.DefaultResultPath, refAll(paramTasks), refAll(paramSet)},
+		Args: []string{"--timeout", reportDeadline.String(), "--results", tekton.DefaultResultPath, refAll(paramTasks),
+			refAll(paramSet)},
 		Env: []corev1.EnvVar{
 			{Name: envPlan, Value: ref(paramPlan)},
 			{Name: "TEARDOWN_EXIT_CODE_FILE", Value: "$(steps.step-teardown.exitCode.path)"},
@@ -172,7 +179,8 @@ func newTask(phase checkup.Phase, timeout time.Duration, opts Options, summary, 
 	meta.Annotations = catalogAnnotations(opts, "checkplan "+string(phase))
 	no, yes, nobody := false, true, int64(nonRoot)
 	field := func(name, path string) corev1.EnvVar {
-		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+		return corev1.EnvVar{Name: name,
+			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 	}
 	return &pipelinev1.Task{
 		TypeMeta:   metav1.TypeMeta{APIVersion: pipelinev1.SchemeGroupVersion.String(), Kind: "Task"},
@@ -217,8 +225,10 @@ const (
 // report as a change.
 func stepResources(memory string) corev1.ResourceRequirements {
 	return corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse(memory)},
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"),
+			corev1.ResourceMemory: resource.MustParse("64Mi")},
+		Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"),
+			corev1.ResourceMemory: resource.MustParse(memory)},
 	}
 }
 
@@ -228,10 +238,11 @@ const nonRoot = 65532
 var (
 	specPlan    = stringSpec(paramPlan, "The plan, as JSON in which every dollar sign is written \\u0024")
 	specCheck   = stringSpec(paramCheck, "Name of the check")
-	specTimeout = stringSpec(paramTimeout, "Time limit of the whole step, such as 4m; what is not measured by then is reported as unmeasured")
-	specSet     = arraySpec(paramSet, "Settings that override the plan's, each as name=value")
-	specTasks   = arraySpec(paramTasks, "Status of each other task of the run, as --task=name=status/reason")
-	specsRun    = []pipelinev1.ParamSpec{
+	specTimeout = stringSpec(paramTimeout, "Time limit of the whole step, such as 4m; what is not measured by then is "+
+		"reported as unmeasured")
+	specSet   = arraySpec(paramSet, "Settings that override the plan's, each as name=value")
+	specTasks = arraySpec(paramTasks, "Status of each other task of the run, as --task=name=status/reason")
+	specsRun  = []pipelinev1.ParamSpec{
 		stringSpec(paramRunName, "Name of the PipelineRun"),
 		stringSpec(paramRunUID, "UID of the PipelineRun"),
 	}
