@@ -27,64 +27,58 @@ import (
 
 // How often objects are written.
 const (
-	// steadyEvery and steadyResults bound what is not written of an object whose
-	// condition does not change: so old, or so many results.
+	// steadyEvery and steadyResults limit the age and the number of unwritten results of an object whose condition
+	// does not change.
 	steadyEvery   = 30 * time.Second
 	steadyResults = 20
-	// steadyPerSecond is how many such writes there are in all. Where it does not
-	// suffice for steadyEvery, objects are written as often as it allows: 10,000
-	// objects every 400 s, which is within the default staleAfter.
+	// steadyPerSecond limits such writes over all objects. If there are too many objects for steadyEvery, each is
+	// written less often: 10,000 objects every 400 s, which is within the default staleAfter.
 	steadyPerSecond = 25
-	// writesPerSecond and writesBurst bound all writes, steady or not.
+	// writesPerSecond and writesBurst limit all writes.
 	writesPerSecond = 50
 	writesBurst     = 100
-	// writesAtOnce is how many requests are under way at once, batchSize how many
-	// writes are begun before it is looked again which are the most urgent.
+	// writesAtOnce is the number of concurrent requests, batchSize the number of writes after which the most urgent
+	// ones are selected again.
 	writesAtOnce = 8
 	batchSize    = 64
-	// writeTimeout bounds one request, so that an API server that hangs is tried
-	// again.
+	// writeTimeout limits one request: a request that hangs is retried.
 	writeTimeout = 10 * time.Second
-	// retryFirst doubles up to retryMost while the API server is away, and each
-	// time one object is tried; one that it refuses is tried again after
-	// retryRefused.
+	// retryFirst doubles up to retryMost while the API server is unavailable; each retry writes one object. An object
+	// that the API server rejects is retried after retryRefused.
 	retryFirst   = time.Second
 	retryMost    = 5 * time.Second
 	retryRefused = time.Minute
-	// forbidden is how long it may be that an API server forbids everything because
-	// it has just started; then Open and Close wait no longer for it.
+	// forbidden is how long startup 403s are tolerated: Open and Close then give up.
 	forbidden = 5 * time.Second
 	// listEvery is how often Open tries to list the objects, until listTimeout.
 	listEvery   = 2 * time.Second
 	listTimeout = time.Minute
-	// refusedLines is how many refused objects are logged one by one.
+	// refusedLines is how many rejected objects are logged individually.
 	refusedLines = 5
-	// idle is how often it is looked whether something is due.
+	// idle is how often Run checks whether a write is due.
 	idle = time.Second
 )
 
-// staleIntervals is how many intervals without a result are no accident.
+// staleIntervals is the number of intervals without a result after which a pair is Unknown.
 const staleIntervals = 3
 
-// Options say whose objects a Book keeps, and where.
+// Options configure a Book.
 type Options struct {
 	Dynamic dynamic.Interface
 	// Kubernetes writes the events. Nil means none.
 	Kubernetes kubernetes.Interface
 	// Namespace of the run.
 	Namespace string
-	// RunUID of the PipelineRun, which events name as their reporting instance.
+	// RunUID of the PipelineRun, the reporting instance of events.
 	RunUID string
 	// Worksheet of the check, with Connections.
 	Worksheet *checkup.Worksheet
-	// Logf takes one line for each thing that people should know. Nil means that
-	// nobody does.
+	// Logf writes one log line. Nil means no log.
 	Logf func(format string, args ...any)
 }
 
-// Book keeps one object for each pair of a worksheet. It is a fleet.Sink. Its
-// methods may be called from several goroutines, but Run and Close one after the
-// other.
+// Book writes one object for each pair of a worksheet. It is a fleet.Sink. Its methods may be called concurrently, but
+// Close only after Run.
 type Book struct {
 	objects   dynamic.ResourceInterface
 	namespace string
@@ -92,58 +86,56 @@ type Book struct {
 	logf      func(string, ...any)
 	opened    time.Time
 	steady    time.Duration // between steady writes of one object
-	stretched time.Duration // likewise, however many results there are
+	stretched time.Duration // likewise, with any number of results
 	events    *recorder
-	wake      chan struct{} // something may be due
+	wake      chan struct{} // a write may be due
 
 	mu       sync.Mutex // guards following, and the pairs
 	pairs    []*pair
 	byIndex  map[[2]int]*pair // by source and target
 	limiter  *rate.Limiter
-	trouble  error         // what went wrong last; nil when writing goes well
-	since    time.Time     // when that began
-	backoff  time.Duration // until the next try, after trouble
+	trouble  error         // the last failed write; nil after a successful one
+	since    time.Time     // when writes began to fail
+	backoff  time.Duration // wait before the next try
 	pause    time.Time     // no try before
-	refused  int           // how many refused objects were logged
+	refused  int           // number of rejected objects that were logged
 	sourceOf map[int][]*pair
 }
 
-// pair is what a Book knows of one pair.
+// pair is the state of one pair in a Book.
 type pair struct {
 	history
-	stale time.Duration // age from which the last result is too old
-	hold  time.Duration // how late a result may come
-	known time.Time     // of the newest result that was there at Open
+	stale time.Duration // age at which the last result is too old
+	hold  time.Duration // how late a result may arrive
+	known time.Time     // time of the newest result at Open
 
-	heard   time.Time      // when the last result came in; zero if none did in this run
+	heard   time.Time      // when the last result arrived; zero if none arrived in this run
 	source  *checkup.Cause // of the source
 	cause   *checkup.Cause // of the pair
-	unheard bool           // the object says Unknown
+	unheard bool           // the condition is Unknown
 
 	state metav1.ConditionStatus // of the condition, after the newest result
-	told  []span                 // outages of which there were events
+	told  []span                 // outages for which events were recorded
 
-	there   bool      // the object exists and is as it should be, but for its status
-	urgent  bool      // not to wait for steadyEvery
-	changes int       // results, and other changes, that were not written
-	written time.Time // when the status was written last
-	retry   time.Time // not before: it was refused
+	there   bool      // the object exists, and its labels and spec are right
+	urgent  bool      // does not wait for steadyEvery
+	changes int       // unwritten results and other changes
+	written time.Time // time of the last write of the status
+	retry   time.Time // no write before: the last one was rejected
 	refused error
 }
 
-// span is an outage as events told it.
+// span is an outage for which events were recorded.
 type span struct{ start, end time.Time }
 
-// Open reads what there is of the pairs' objects. Those that are missing are
-// written by Run. An object of a pair's name that is not ours is left alone, and
-// its pair is not written.
+// Open reads the existing objects of the pairs. Run creates the missing ones. An object with a pair's name that is not
+// ours is not changed, and the pair is not written.
 //
-// Open needs the CRD (EnsureCRD). It waits up to a minute for an API server that
-// is away.
+// Open needs the CRD (EnsureCRD). It waits up to a minute for an unavailable API server.
 func Open(ctx context.Context, o Options) (*Book, error) {
 	w := o.Worksheet
 	if w.Connections == nil {
-		return nil, fmt.Errorf("check %s has no connections to keep %ss of", w.Check, Kind)
+		return nil, fmt.Errorf("check %s has no connections: cannot write %ss", w.Check, Kind)
 	}
 	b := &Book{
 		objects:   o.Dynamic.Resource(Resource).Namespace(o.Namespace),
@@ -173,7 +165,7 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 	return b, nil
 }
 
-// list reads all objects of the namespace, those of others too, by name.
+// list reads all objects of the namespace, including those of others, by name.
 func (b *Book) list(ctx context.Context) (map[string]*unstructured.Unstructured, error) {
 	live := map[string]*unstructured.Unstructured{}
 	var last error
@@ -187,7 +179,7 @@ func (b *Book) list(ctx context.Context) (map[string]*unstructured.Unstructured,
 		if err == nil {
 			return true, nil
 		}
-		if last == nil || ctx.Err() == nil { // that time is over says less than what went wrong
+		if last == nil || ctx.Err() == nil { // the earlier error says more than the timeout
 			last = err
 		}
 		if apierrors.IsForbidden(last) && time.Since(begin)+listEvery > forbidden {
@@ -210,18 +202,18 @@ func eachObject(ctx context.Context, objects dynamic.ResourceInterface, o metav1
 	return p.EachListItem(ctx, o, func(object runtime.Object) error { return each(object.(*unstructured.Unstructured)) })
 }
 
-// expect makes the pairs of the worksheet, with the history of their objects.
+// expect creates the pairs of the worksheet, with the history of their objects.
 func (b *Book) expect(w *checkup.Worksheet, live map[string]*unstructured.Unstructured) {
 	names := map[string]checkup.Pair{}
 	for p := range w.Pairs() {
 		source, target := w.Sources[p.Source], w.Targets[p.Target]
 		if target.Peer == nil {
-			continue // there is no endpoint to name
+			continue // no known address
 		}
 		id := identify(source, target)
 		if other, twice := names[id.name]; twice {
-			b.logf("no %s for %s to %s: the name %s is that of %s to %s", Kind, source.Name(), target.Name(),
-				id.name, w.Sources[other.Source].Name(), w.Targets[other.Target].Name())
+			b.logf("%s for %s to %s is not written: its name %s is already used for %s to %s", Kind, source.Name(),
+				target.Name(), id.name, w.Sources[other.Source].Name(), w.Targets[other.Target].Name())
 			continue
 		}
 		names[id.name] = p
@@ -235,7 +227,8 @@ func (b *Book) expect(w *checkup.Worksheet, live map[string]*unstructured.Unstru
 		}
 		if object, ok := live[id.name]; ok {
 			if !managed(object) {
-				b.logf("no %s for %s to %s: %s belongs to %s, and is left alone", Kind, source.Name(), target.Name(), id.name, owner(object))
+				b.logf("%s for %s to %s is not written: the object %s belongs to %s", Kind, source.Name(), target.Name(),
+					id.name, owner(object))
 				continue
 			}
 			b.remember(one, object)
@@ -246,13 +239,13 @@ func (b *Book) expect(w *checkup.Worksheet, live map[string]*unstructured.Unstru
 	}
 }
 
-// remember takes over the history of an object.
+// remember loads the history of an object.
 func (b *Book) remember(p *pair, object *unstructured.Unstructured) {
 	_, cert, _ := unstructured.NestedMap(object.Object, "spec", "tlsClientCert")
 	p.there = p.id.matches(object, b.labels) && cert == (p.id.cert != "")
 	status, err := statusOf(object)
 	if err != nil {
-		b.logf("the history of %s cannot be read and begins anew: %v", p.id.name, err)
+		b.logf("cannot read the history of %s, which starts again: %v", p.id.name, err)
 		return
 	}
 	p.settled = status
@@ -267,7 +260,7 @@ func (b *Book) remember(p *pair, object *unstructured.Unstructured) {
 	}
 }
 
-// Results adds measurements, at once seen by the next write.
+// Results adds measurements to the pairs. The next write contains them.
 func (b *Book) Results(results []checkup.Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -289,7 +282,7 @@ func (b *Book) Results(results []checkup.Result) {
 		}
 		if !r.At.After(p.known) && r.At.Before(b.opened) {
 			p.heard = now
-			continue // an earlier try of this task kept it
+			continue // an earlier try of this task recorded it
 		}
 		late := len(p.recent) > 0 && r.At.Before(p.recent[len(p.recent)-1].At)
 		if !p.add(r, p.hold) {
@@ -302,7 +295,7 @@ func (b *Book) Results(results []checkup.Result) {
 			state = metav1.ConditionFalse
 		}
 		switch {
-		case late: // may have split an outage, or begun it earlier
+		case late: // may split an outage or start it earlier
 			change(p)
 		case state != p.state:
 			p.state = state
@@ -320,7 +313,7 @@ func (b *Book) Results(results []checkup.Result) {
 	}
 }
 
-// Observation takes the word of a source that could not measure a pair at all.
+// Observation records that a source could not measure a pair.
 func (b *Book) Observation(o checkup.Observation) {
 	if o.Unmeasured == nil {
 		return
@@ -335,9 +328,8 @@ func (b *Book) Observation(o checkup.Observation) {
 	}
 }
 
-// Source takes what became of a source: of the pairs of one that did not come to
-// its end, those without a result are Unknown at once, and the others when their
-// last one is too old.
+// Source records how a source ended. If it failed, its pairs without a result become Unknown at once, the others when
+// their last result is too old.
 func (b *Book) Source(s checkup.Source) {
 	if s.Cause == nil {
 		return
@@ -352,7 +344,7 @@ func (b *Book) Source(s checkup.Source) {
 	}
 }
 
-// nudge has Run look what is due.
+// nudge wakes Run.
 func (b *Book) nudge() {
 	select {
 	case b.wake <- struct{}{}:
@@ -360,7 +352,7 @@ func (b *Book) nudge() {
 	}
 }
 
-// lose turns a pair Unknown, once. b.mu is held.
+// lose sets a pair's condition to Unknown, once. b.mu is held.
 func (b *Book) lose(p *pair, now time.Time) {
 	if p.unheard {
 		return
@@ -373,8 +365,7 @@ func (b *Book) lose(p *pair, now time.Time) {
 	b.nudge()
 }
 
-// why words that nothing is known of a pair. It says nothing that changes while
-// that lasts.
+// why returns reason and message of the condition Unknown. They do not change while the pair stays Unknown.
 func (p *pair) why(now, opened time.Time) (reason, message string) {
 	since := "no result"
 	last := newest(p.status())
@@ -382,7 +373,8 @@ func (p *pair) why(now, opened time.Time) (reason, message string) {
 	case !p.heard.IsZero():
 		since = fmt.Sprintf("no result for %s", now.Sub(p.heard).Round(time.Second))
 	case !last.IsZero():
-		since = fmt.Sprintf("no result in this run, which began to measure at %s; the last one is of %s", opened.UTC().Format(time.RFC3339), last.UTC().Format(time.RFC3339))
+		since = fmt.Sprintf("no result since this run began to measure at %s; the last result is from %s",
+			opened.UTC().Format(time.RFC3339), last.UTC().Format(time.RFC3339))
 	}
 	switch {
 	case p.cause != nil:
@@ -393,7 +385,7 @@ func (p *pair) why(now, opened time.Time) (reason, message string) {
 	return ReasonNoRecentResult, since
 }
 
-// expire turns pairs Unknown whose last result is too old. b.mu is held.
+// expire sets the condition of pairs to Unknown whose last result is too old. b.mu is held.
 func (b *Book) expire(now time.Time) {
 	for _, p := range b.pairs {
 		last := p.heard
@@ -406,11 +398,11 @@ func (b *Book) expire(now time.Time) {
 	}
 }
 
-// announce makes events of outages that began or ended. b.mu is held.
+// announce records events of outages that began or ended. b.mu is held.
 func (b *Book) announce(p *pair, now time.Time) {
 	outages := p.status().Outages
 	for _, o := range slices.Backward(outages) {
-		// One that a late result made begin earlier is the same outage.
+		// An outage that starts earlier because of a late result is the same outage.
 		i := slices.IndexFunc(p.told, func(t span) bool {
 			return t.start.Equal(o.Start.Time) || t.start.After(o.Start.Time) && (o.End.IsZero() || t.start.Before(o.End.Time))
 		})
@@ -429,8 +421,8 @@ func (b *Book) announce(p *pair, now time.Time) {
 	}
 }
 
-// Run writes what is due until the context ends. Trouble with the API server is
-// logged and tried again; what comes in meanwhile is kept.
+// Run writes due objects until the context ends. Failed writes are logged and retried; results that arrive in the
+// meantime are kept.
 func (b *Book) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		timer := time.NewTimer(b.step(ctx))
@@ -443,8 +435,7 @@ func (b *Book) Run(ctx context.Context) {
 	}
 }
 
-// step writes a batch of what is due, and the events, and says when to look
-// again.
+// step writes a batch of due objects, and the events. It returns the time to wait before the next step.
 func (b *Book) step(ctx context.Context) time.Duration {
 	b.mu.Lock()
 	now := time.Now()
@@ -471,7 +462,7 @@ func (b *Book) step(ctx context.Context) time.Duration {
 	return idle
 }
 
-// batch is how many objects are tried next, at most. b.mu is held.
+// batch returns the maximum number of objects to write next. b.mu is held.
 func (b *Book) batch() int {
 	if b.trouble != nil {
 		return 1
@@ -479,7 +470,7 @@ func (b *Book) batch() int {
 	return batchSize
 }
 
-// isDue reports whether a pair is to be written. b.mu is held.
+// isDue reports whether a pair must be written now. b.mu is held.
 func (b *Book) isDue(p *pair, now time.Time) bool {
 	if p.changes == 0 || now.Before(p.retry) {
 		return false
@@ -488,8 +479,7 @@ func (b *Book) isDue(p *pair, now time.Time) bool {
 	return p.urgent || age >= b.steady || p.changes >= steadyResults && age >= b.stretched
 }
 
-// due returns the pairs that are, urgent ones first, and then those that were
-// written longest ago. b.mu is held.
+// due returns the due pairs: urgent ones first, then by the time of their last write. b.mu is held.
 func (b *Book) due(is func(*pair) bool) []*pair {
 	var due []*pair
 	for _, p := range b.pairs {
@@ -518,7 +508,7 @@ type job struct {
 	err     error
 }
 
-// take makes jobs of pairs as they are now. b.mu is held.
+// take makes jobs from the current state of pairs. b.mu is held.
 func (b *Book) take(pairs []*pair) []*job {
 	jobs := make([]*job, len(pairs))
 	for i, p := range pairs {
@@ -528,7 +518,7 @@ func (b *Book) take(pairs []*pair) []*job {
 	return jobs
 }
 
-// write writes a batch, and takes note of what became of it.
+// write writes a batch and records the results.
 func (b *Book) write(ctx context.Context, batch []*job) {
 	group := errgroup.Group{}
 	group.SetLimit(writesAtOnce)
@@ -537,7 +527,7 @@ func (b *Book) write(ctx context.Context, batch []*job) {
 			one, cancel := context.WithTimeout(ctx, writeTimeout)
 			defer cancel()
 			j.there, j.err = b.put(one, j)
-			return nil // each has its own
+			return nil // each job has its own error
 		})
 	}
 	_ = group.Wait()
@@ -560,7 +550,7 @@ func (b *Book) write(ctx context.Context, batch []*job) {
 			trouble = j.err
 		default:
 			if p.refused == nil && b.refused < refusedLines {
-				b.logf("%v; it is tried again every %s", j.err, retryRefused)
+				b.logf("%v; retried every %s", j.err, retryRefused)
 				b.refused++
 			}
 			p.urgent, p.refused, p.retry = true, j.err, now.Add(retryRefused)
@@ -569,7 +559,7 @@ func (b *Book) write(ctx context.Context, batch []*job) {
 	switch {
 	case trouble != nil && ctx.Err() == nil:
 		if b.trouble == nil {
-			b.logf("%v; what is measured is kept and written when that works again", trouble)
+			b.logf("%v; results are kept and written when the API server is available again", trouble)
 			b.backoff = retryFirst
 			b.since = now
 		}
@@ -577,14 +567,13 @@ func (b *Book) write(ctx context.Context, batch []*job) {
 		b.backoff = min(2*b.backoff, retryMost)
 		b.trouble = trouble
 	case trouble == nil && written && b.trouble != nil:
-		b.logf("%ss are written again", Kind)
+		b.logf("writing %ss succeeds again", Kind)
 		b.trouble = nil
 	}
 }
 
-// put writes one object: what is wrong or missing of it beside its status, and
-// the status. It reports whether the object is now as it should be: where
-// someone changed it meanwhile, the next write puts it right.
+// put writes one object: labels and spec if needed, and the status. It reports whether labels and spec are then right:
+// if someone changed them in the meantime, the next write corrects them.
 func (b *Book) put(ctx context.Context, j *job) (there bool, err error) {
 	id := j.p.id
 	force := metav1.ApplyOptions{FieldManager: checkup.ManagedBy, Force: true} // of our fields
@@ -598,7 +587,7 @@ func (b *Book) put(ctx context.Context, j *job) (there bool, err error) {
 			there, created = true, true
 		}
 		if len(j.status.Conditions) == 0 {
-			return true, nil // nothing is known yet
+			return true, nil // no result yet
 		}
 		live, err := b.objects.ApplyStatus(ctx, id.name, statusConfiguration(b.namespace, id.name, j.status), force)
 		switch {
@@ -612,19 +601,17 @@ func (b *Book) put(ctx context.Context, j *job) (there bool, err error) {
 	}
 }
 
-// passing reports whether an error is of the API server, and may go away without
-// the object being changed: it is away, starting or busy. While it starts, it
-// answers that there is no such resource, or, before it has read its roles, that
-// nobody may do anything.
+// passing reports whether a write can succeed later without a change of the object: the API server is unavailable,
+// starting or busy. A starting API server answers not found before it serves the CRD, and forbidden before it has read
+// its roles.
 func passing(err error) bool {
 	return !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) &&
 		!apierrors.IsRequestEntityTooLargeError(err) && !apierrors.IsMethodNotSupported(err)
 }
 
-// Close writes all that is in hand, events included, as fast as the API server
-// takes it, and waits for one that is away; pairs without a result in this run
-// become Unknown. It is called after Run has returned, with a context that has
-// time left. The error says how many objects could not be written, and why.
+// Close writes all unwritten results and events as fast as the API server accepts them, and waits for an unavailable
+// one. Pairs without a result in this run become Unknown. Call it after Run has returned, with a context that has time
+// left. The error reports how many objects could not be written, and why.
 func (b *Book) Close(ctx context.Context) error {
 	b.mu.Lock()
 	now := time.Now()
@@ -647,7 +634,7 @@ func (b *Book) Close(ctx context.Context) error {
 			batch = b.take(due[:min(len(due), b.batch())])
 		}
 		b.mu.Unlock()
-		if len(due) == 0 { // events last: the objects say it, too
+		if len(due) == 0 { // events last: the objects contain the same facts
 			if b.events.send(ctx, time.Now()) || b.events.forbidden() {
 				break
 			}
@@ -670,14 +657,14 @@ func (b *Book) Close(ctx context.Context) error {
 	return b.remains()
 }
 
-// isForbidden reports whether writing has been forbidden for long.
+// isForbidden reports whether writes have been forbidden for longer than during a startup.
 func (b *Book) isForbidden() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return apierrors.IsForbidden(b.trouble) && time.Since(b.since) >= forbidden
 }
 
-// remains says what could not be written.
+// remains returns an error for what could not be written.
 func (b *Book) remains() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -694,7 +681,7 @@ func (b *Book) remains() error {
 	var problems []error
 	if n > 0 {
 		if why == nil {
-			why = errors.New("there was no time left")
+			why = errors.New("no time left")
 		}
 		problems = append(problems, fmt.Errorf("%d of %d %ss could not be written: %w", n, len(b.pairs), Kind, why))
 	}

@@ -81,7 +81,7 @@ func (b *opened) close(t *testing.T) error {
 	return b.Close(ctx)
 }
 
-// all gives every pair with a target that is known a result.
+// all returns a result for every pair with a known target.
 func all(r checkup.Result) []checkup.Result {
 	return []checkup.Result{of(0, 0, r), of(0, 1, r), of(0, 2, r), of(1, 0, r), of(1, 1, r)}
 }
@@ -90,12 +90,11 @@ func wantReachable(t *testing.T, s *server, name, want string) {
 	t.Helper()
 	synctest.Wait()
 	if got := s.reachable(t, name); got != want {
-		t.Errorf("%s is %q, want %q", name, got, want)
+		t.Errorf("%s: got condition %q, want %q", name, got, want)
 	}
 }
 
-// Objects are there at once, first results and changes are written at once, in
-// whatever second they come.
+// Objects, first results and changes are written at once.
 func TestTransitionsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -112,10 +111,10 @@ func TestTransitionsAtOnce(t *testing.T) {
 			t.Errorf("labels (-want +got):\n%s", diff)
 		}
 		if owners := object.GetOwnerReferences(); owners != nil {
-			t.Errorf("owners %v: its history would go with them", owners)
+			t.Errorf("got owners %v, want none: the garbage collector would delete the history", owners)
 		}
 		if _, ok := s.object(nameAL).Object["spec"].(map[string]any)["tlsClientCert"]; ok {
-			t.Error("a tlsClientCert where there is none")
+			t.Error("got a tlsClientCert, want none")
 		}
 
 		for _, step := range []struct {
@@ -134,12 +133,12 @@ func TestTransitionsAtOnce(t *testing.T) {
 			}
 		}
 		if got := b.log.take(); len(got) > 0 {
-			t.Errorf("log: %q", got)
+			t.Errorf("got log %q, want none", got)
 		}
 	})
 }
 
-// What changes no condition is written after 30 s, or 20 results.
+// Results that change no condition are written after 30 s or 20 results.
 func TestSteadyState(t *testing.T) {
 	for _, test := range []struct {
 		interval time.Duration
@@ -172,17 +171,16 @@ func TestSteadyState(t *testing.T) {
 	}
 }
 
-// While the API server is errAway, nothing that was measured is lost, and it is told
-// once when it is back.
+// While the API server is unavailable, no result is lost; each is written once when it is available again.
 func TestAPIServerAway(t *testing.T) {
 	for name, trouble := range map[string]error{
-		"no connection":   errAway,
-		"starting":        apierrors.NewNotFound(Resource.GroupResource(), ""), // the CRD is not served yet
-		"without roles":   apierrors.NewForbidden(Resource.GroupResource(), "", errors.New("RBAC: role.rbac.authorization.k8s.io \"probe\" not found")),
-		"too many":        apierrors.NewTooManyRequests("slow down", 1),
-		"shutting down":   apierrors.NewServiceUnavailable("apiserver is shutting down"),
-		"etcd has no way": apierrors.NewInternalError(errors.New("etcdserver: request timed out")),
-		"expired token":   apierrors.NewUnauthorized("token has expired"), // and is renewed
+		"no connection":  errAway,
+		"starting":       apierrors.NewNotFound(Resource.GroupResource(), ""), // the CRD is not served yet
+		"without roles":  apierrors.NewForbidden(Resource.GroupResource(), "", errors.New("RBAC: role.rbac.authorization.k8s.io \"probe\" not found")),
+		"too many":       apierrors.NewTooManyRequests("slow down", 1),
+		"shutting down":  apierrors.NewServiceUnavailable("apiserver is shutting down"),
+		"etcd times out": apierrors.NewInternalError(errors.New("etcdserver: request timed out")),
+		"expired token":  apierrors.NewUnauthorized("token has expired"), // and is renewed
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -208,7 +206,7 @@ func TestAPIServerAway(t *testing.T) {
 				}
 				synctest.Wait()
 				if writes := s.take(); len(writes) > 0 {
-					t.Fatalf("wrote %q", writes)
+					t.Fatalf("got writes %q, want none", writes)
 				}
 				s.setTrouble(nil)
 				time.Sleep(retryMost)
@@ -220,7 +218,7 @@ func TestAPIServerAway(t *testing.T) {
 					for _, o := range slices.Backward(status.Outages) {
 						got = append(got, o.Start.UTC())
 						if d := o.End.Sub(o.Start.Time); d != 10*time.Second {
-							t.Errorf("an outage of %v", d)
+							t.Errorf("got an outage of %v", d)
 						}
 					}
 					if diff := cmp.Diff(outages, got); diff != "" {
@@ -236,7 +234,7 @@ func TestAPIServerAway(t *testing.T) {
 				}
 				log := b.log.take()
 				log = slices.DeleteFunc(log, func(l string) bool { return strings.HasPrefix(l, "create event ") })
-				if len(log) != 2 || !strings.Contains(log[0], "is kept and written when that works again") || log[1] != "PodNetworkConnectivityChecks are written again" {
+				if len(log) != 2 || !strings.Contains(log[0], "results are kept and written when the API server is available again") || log[1] != "writing PodNetworkConnectivityChecks succeeds again" {
 					t.Errorf("log: %q", log)
 				}
 			})
@@ -244,8 +242,7 @@ func TestAPIServerAway(t *testing.T) {
 	}
 }
 
-// Close writes what is in hand, and waits for an API server that is away, as long
-// as there is time.
+// Close writes all unwritten results. It waits for an unavailable API server until its context ends.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -261,7 +258,7 @@ func TestClose(t *testing.T) {
 		for _, name := range allNames {
 			status := s.status(t, name)
 			if got := newest(&status); !got.Equal(last) {
-				t.Errorf("%s: last result of %v, want %v", name, got, last)
+				t.Errorf("%s: got last result at %v, want %v", name, got, last)
 			}
 		}
 
@@ -272,7 +269,7 @@ func TestClose(t *testing.T) {
 		begin := time.Now()
 		err := b.close(t)
 		if want := "5 of 5 PodNetworkConnectivityChecks could not be written: write the status of PodNetworkConnectivityCheck "; err == nil || !strings.HasPrefix(err.Error(), want) || !errors.Is(err, errAway) {
-			t.Errorf("error %v, want %q...", err, want)
+			t.Errorf("got error %v, want %q...", err, want)
 		}
 		if took := time.Since(begin); took != 20*time.Second {
 			t.Errorf("gave up after %v", took)
@@ -288,7 +285,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// book2 opens a book on a server of which only the writes are in trouble.
+// book2 opens a book on a server on which only writes fail.
 func (s *server) book2(t *testing.T) *opened {
 	t.Helper()
 	s.setTrouble(nil)
@@ -298,7 +295,7 @@ func (s *server) book2(t *testing.T) *opened {
 	return b
 }
 
-// A pair of which nothing was heard becomes Unknown, with what is known of why.
+// A pair without results becomes Unknown, with the known cause.
 func TestUnknown(t *testing.T) {
 	condition := func(t *testing.T, s *server, name string) string {
 		status := s.status(t, name)
@@ -315,7 +312,7 @@ func TestUnknown(t *testing.T) {
 		first := time.Now()
 		b.Results([]checkup.Result{of(0, 0, good), of(0, 1, bad), of(0, 2, good)})
 
-		// At once, where it is known that nothing will come.
+		// At once, if the source has failed.
 		b.Source(checkup.Source{Source: 1, Cause: cause(checkup.StageSchedule, "0/3 nodes are available")})
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -323,7 +320,7 @@ func TestUnknown(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 
-		// After staleAfter, where nothing comes any more.
+		// After staleAfter without a result.
 		time.Sleep(9 * time.Minute)
 		b.Results([]checkup.Result{of(0, 2, good)})
 		b.Results([]checkup.Result{{Pair: checkup.Pair{Source: 0, Target: 1}, At: time.Now(), Unmeasured: cause(checkup.StageSelf, "held up")}})
@@ -339,11 +336,10 @@ func TestUnknown(t *testing.T) {
 		}
 		wantReachable(t, s, nameAL, "True TCPConnectSuccess")
 		if status := s.status(t, nameAA); !reachable(&status).LastTransitionTime.Time.Equal(first.Add(10 * time.Minute)) {
-			t.Errorf("Unknown since %v", reachable(&status).LastTransitionTime)
+			t.Errorf("got Unknown since %v", reachable(&status).LastTransitionTime)
 		}
 
-		// It stays as it is while that lasts, and goes when a result comes. An
-		// outage goes on meanwhile.
+		// The condition does not change until the next result. An outage continues meanwhile.
 		s.take()
 		time.Sleep(5 * time.Minute)
 		if writes := s.take(); len(writes) > 0 {
@@ -359,7 +355,7 @@ func TestUnknown(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// At the end of a run, what it had no result of.
+		// At the end of a run, pairs without a result.
 		time.Sleep(6 * time.Hour)
 		b = s.book(t, w)
 		b.Observation(checkup.Observation{Pair: checkup.Pair{Source: 0, Target: 1}, Unmeasured: cause(checkup.StageSetup, "Secret etcd-client has no tls.key")})
@@ -372,10 +368,10 @@ func TestUnknown(t *testing.T) {
 		if err := b.close(t); err != nil {
 			t.Fatal(err)
 		}
-		if want, got := "Unknown NoRecentResult etcd-server-a: no result in this run, which began to measure at 2000-01-01T06:15:01Z; the last one is of 2000-01-01T00:15:01Z", condition(t, s, nameAA); got != want {
+		if want, got := "Unknown NoRecentResult etcd-server-a: no result since this run began to measure at 2000-01-01T06:15:01Z; the last result is from 2000-01-01T00:15:01Z", condition(t, s, nameAA); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
-		if want, got := "Unknown NotMeasured etcd-server-b: no result in this run, which began to measure at 2000-01-01T06:15:01Z; the last one is of 2000-01-01T00:15:01Z: setup: Secret etcd-client has no tls.key", condition(t, s, nameAB); got != want {
+		if want, got := "Unknown NotMeasured etcd-server-b: no result since this run began to measure at 2000-01-01T06:15:01Z; the last result is from 2000-01-01T00:15:01Z: setup: Secret etcd-client has no tls.key", condition(t, s, nameAB); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 		if want, got := "Unknown NoRecentResult etcd-server-a: no result", condition(t, s, nameBA); got != want {
@@ -385,7 +381,7 @@ func TestUnknown(t *testing.T) {
 	})
 }
 
-// A source that has nowhere to stand is known before anything is measured.
+// A source that is not scheduled is known before anything is measured.
 func TestSourceWithoutNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -404,7 +400,7 @@ func TestSourceWithoutNode(t *testing.T) {
 	})
 }
 
-// An interval of more than staleAfter is waited for three times.
+// If the interval is longer than staleAfter, a pair becomes Unknown after three intervals.
 func TestStaleAfterIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -419,8 +415,7 @@ func TestStaleAfterIntervals(t *testing.T) {
 	})
 }
 
-// What someone else did to our objects is put right; objects of others are not
-// touched.
+// Changes by others to our objects are corrected; objects of others are not changed.
 func TestOthers(t *testing.T) {
 	t.Run("deleted", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -435,7 +430,7 @@ func TestOthers(t *testing.T) {
 			b.Results(all(good))
 			wantReachable(t, s, nameAB, "True TCPConnectSuccess")
 			if status := s.status(t, nameAB); len(status.Outages) != 1 {
-				t.Errorf("history is lost: %+v", status)
+				t.Errorf("the history is lost: %+v", status)
 			}
 		})
 	})
@@ -500,9 +495,9 @@ func TestOthers(t *testing.T) {
 				}
 			}
 			want := []string{
-				"no PodNetworkConnectivityCheck for kube-apiserver-a to etcd-server-a: " + nameAA + " belongs to oc-connectivity-check-controller, and is left alone",
-				"no PodNetworkConnectivityCheck for kube-apiserver-a to etcd-server-b: " + nameAB + " belongs to another, and is left alone",
-				"no PodNetworkConnectivityCheck for kube-apiserver-a to load-balancer-api-external: " + nameAL + " belongs to someone else, and is left alone",
+				"PodNetworkConnectivityCheck for kube-apiserver-a to etcd-server-a is not written: the object " + nameAA + " belongs to oc-connectivity-check-controller",
+				"PodNetworkConnectivityCheck for kube-apiserver-a to etcd-server-b is not written: the object " + nameAB + " belongs to another",
+				"PodNetworkConnectivityCheck for kube-apiserver-a to load-balancer-api-external is not written: the object " + nameAL + " belongs to someone else",
 			}
 			if diff := cmp.Diff(want, b.log.take()); diff != "" {
 				t.Errorf("log (-want +got):\n%s", diff)
@@ -529,7 +524,7 @@ func TestOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s.object(nameAA).GetLabels()[checkup.LabelPlan] != "other-plan" || len(status.Failures) == 0 || len(status.Successes) == 0 {
-				t.Errorf("the pair's history should go on under the other plan: %+v", s.object(nameAA))
+				t.Errorf("the pair's history does not continue under the other plan: %+v", s.object(nameAA))
 			}
 		})
 	})
@@ -566,16 +561,15 @@ func TestOthers(t *testing.T) {
 			b := s.book(t, worksheet())
 			b.Results(all(good))
 			wantReachable(t, s, nameAA, "True TCPConnectSuccess")
-			if log := b.log.take(); len(log) != 1 || !strings.HasPrefix(log[0], "the history of "+nameAA+" cannot be read and begins anew: ") {
+			if log := b.log.take(); len(log) != 1 || !strings.HasPrefix(log[0], "cannot read the history of "+nameAA+", which starts again: ") {
 				t.Errorf("log: %q", log)
 			}
 		})
 	})
 }
 
-// The object of a pair goes on where its target has another address, or its
-// source another pod.
-func TestEndsMove(t *testing.T) {
+// The object of a pair continues when its target gets another address, or its source another pod.
+func TestAddressAndPodChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		b := s.book(t, worksheet())
@@ -599,8 +593,7 @@ func TestEndsMove(t *testing.T) {
 	})
 }
 
-// A probe task that is tried again is told everything from the beginning; the
-// objects, and the events, are as if it had been told once.
+// A retried probe task receives all results again; objects and events are as if it had received them once.
 func TestRetryOfTheTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -628,7 +621,7 @@ func TestRetryOfTheTask(t *testing.T) {
 		id := identify(worksheet().Sources[0], worksheet().Targets[1])
 		want, got := foldAll(id, results...), s.status(t, nameAB)
 		if diff := cmp.Diff(*want, got); diff != "" {
-			t.Errorf("(-told once +in two tries):\n%s", diff)
+			t.Errorf("(-one try +two tries):\n%s", diff)
 		}
 		outages := checkup.Outages(results)
 		events := 0
@@ -639,13 +632,12 @@ func TestRetryOfTheTask(t *testing.T) {
 			}
 		}
 		if told := s.told(t); len(told) != events {
-			t.Errorf("%d events of %d outages: %q", len(told), len(outages), told)
+			t.Errorf("got %d events for %d outages: %q", len(told), len(outages), told)
 		}
 	})
 }
 
-// One object that the API server refuses does not hold up the others. It is tried
-// again, at the end in any case.
+// An object that the API server rejects does not delay the others. It is retried, and once more at the end.
 func TestRefused(t *testing.T) {
 	refuse := func(_, _, _, name string) error {
 		if name == nameBA || name == nameBB {
@@ -653,7 +645,7 @@ func TestRefused(t *testing.T) {
 		}
 		return nil
 	}
-	synctest.Test(t, func(t *testing.T) { // one that it forbids may be a server that starts: that is waited for
+	synctest.Test(t, func(t *testing.T) { // forbidden may be a starting API server: Close waits for it
 		s := newServer(t)
 		b := s.book(t, worksheet())
 		b.Results(all(good))
@@ -677,7 +669,7 @@ func TestRefused(t *testing.T) {
 			b.Results(all(good))
 			wantReachable(t, s, nameAA, "True TCPConnectSuccess")
 			time.Sleep(5*time.Minute + time.Second)
-			if log := b.log.take(); len(log) != 2 || !strings.Contains(log[0], "is invalid") || !strings.HasSuffix(log[0], "; it is tried again every 1m0s") {
+			if log := b.log.take(); len(log) != 2 || !strings.Contains(log[0], "is invalid") || !strings.HasSuffix(log[0], "; retried every 1m0s") {
 				t.Errorf("log: %q", log)
 			}
 			if mended {
@@ -710,7 +702,7 @@ func TestOpenErrors(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		if took := time.Since(begin); took > 5*time.Second {
-			t.Errorf("waited %v for a right", took)
+			t.Errorf("got a wait of %v for a missing right", took)
 		}
 
 		s.refuse = nil
@@ -727,7 +719,7 @@ func TestOpenErrors(t *testing.T) {
 		}
 
 		options.Worksheet.Connections = nil
-		if _, err := Open(t.Context(), options); err == nil || err.Error() != "check api has no connections to keep PodNetworkConnectivityChecks of" {
+		if _, err := Open(t.Context(), options); err == nil || err.Error() != "check api has no connections: cannot write PodNetworkConnectivityChecks" {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -744,8 +736,7 @@ func many(n int) *checkup.Worksheet {
 	return w
 }
 
-// However many pairs there are, the API server is asked no more often than it is
-// said, and what changed does not wait behind what did not.
+// With any number of pairs, the limit on requests holds, and changed pairs do not wait behind unchanged ones.
 func TestRate(t *testing.T) {
 	const pairs = 1000
 	synctest.Test(t, func(t *testing.T) {
@@ -777,7 +768,7 @@ func TestRate(t *testing.T) {
 			most, sum = max(most, n), sum+n
 		}
 		if most > writesBurst+writesPerSecond || sum != pairs {
-			t.Errorf("first results: up to %d writes per second, %d in all", most, sum)
+			t.Errorf("first results: got up to %d writes per second, %d in total", most, sum)
 		}
 
 		const seconds, cycle = 100, pairs / steadyPerSecond
@@ -798,7 +789,7 @@ func TestRate(t *testing.T) {
 			}
 		}
 		if limit := pairs*(seconds/cycle+1) + 2*seconds/10; most > writesBurst+writesPerSecond || sum > limit {
-			t.Errorf("steady: up to %d writes per second, %d in %d s, want at most %d", most, sum, seconds, limit)
+			t.Errorf("steady: got up to %d writes per second, %d in %d s, want at most %d", most, sum, seconds, limit)
 		}
 		for i := range pairs {
 			status := s.status(t, fmt.Sprintf("kube-apiserver-a-to-kubelet-%d-10250", i))

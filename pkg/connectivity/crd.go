@@ -30,8 +30,7 @@ const crdName = "podnetworkconnectivitychecks." + Group
 
 var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// establish is how long EnsureCRD waits until the API server serves a CRD. It
-// takes an API server that is well a second or two.
+// establish is how long EnsureCRD waits until the API server serves a CRD. A healthy API server needs a second or two.
 const establish = 30 * time.Second
 
 // CRD returns the CustomResourceDefinition as EnsureCRD creates it.
@@ -43,20 +42,19 @@ func CRD() *unstructured.Unstructured {
 	return u
 }
 
-// EnsureCRD sees to it that PodNetworkConnectivityChecks can be written. A CRD
-// that is there and has all that is written is used as it is, whoever made it.
-// One that is missing is created if install allows it. One of another shape is
-// left alone.
+// EnsureCRD makes sure that PodNetworkConnectivityChecks can be written. An existing CRD that has all written fields is
+// used as it is, whoever created it. A missing CRD is created if install is true. An incompatible CRD is not changed.
 //
-// unwritten says why none can be written; empty means they can. err is trouble
-// with the API server, which says nothing about the CRD.
+// unwritten is the reason why none can be written; empty if they can. err is a failed request to the API server: the
+// state of the CRD is then unknown.
 func EnsureCRD(ctx context.Context, client dynamic.Interface, install bool) (unwritten string, err error) {
 	crds := client.Resource(crdResource)
 	live, err := crds.Get(ctx, crdName, metav1.GetOptions{})
 	verb := "get"
 	switch {
 	case apierrors.IsNotFound(err) && !install:
-		return fmt.Sprintf("the cluster has no CustomResourceDefinition %s, and the plan does not allow to create it (connectivityChecks.installCRD)", crdName), nil
+		return fmt.Sprintf("the cluster has no CustomResourceDefinition %s, "+
+			"and the plan does not allow creating it (connectivityChecks.installCRD)", crdName), nil
 	case apierrors.IsNotFound(err):
 		verb = "create"
 		live, err = crds.Apply(ctx, crdName, CRD(), metav1.ApplyOptions{FieldManager: checkup.ManagedBy})
@@ -92,10 +90,10 @@ func EnsureCRD(ctx context.Context, client dynamic.Interface, install bool) (unw
 	}
 }
 
-// notEstablished says why a CRD is not served; empty if it is.
+// notEstablished returns the reason why a CRD is not served; empty if it is.
 func notEstablished(crd *unstructured.Unstructured) string {
 	conditions, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions")
-	why := "the API server has not said anything of it"
+	why := "the API server has set no condition"
 	for _, c := range conditions {
 		condition, _ := c.(map[string]any)
 		switch {
@@ -108,7 +106,7 @@ func notEstablished(crd *unstructured.Unstructured) string {
 	return why
 }
 
-// crdDifferences says what of ours the live CRD lacks, or asks for beyond it.
+// crdDifferences lists what the live CRD lacks of ours, and what it requires in addition.
 func crdDifferences(ours, live *unstructured.Unstructured) []string {
 	var found []string
 	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
@@ -121,7 +119,7 @@ func crdDifferences(ours, live *unstructured.Unstructured) []string {
 	version := crdVersion(live)
 	switch {
 	case version == nil:
-		report("it has no version %s", Version)
+		report("version %s is missing", Version)
 		return found
 	case version["served"] != true:
 		report("version %s is not served", Version)
@@ -148,8 +146,7 @@ func crdVersion(crd *unstructured.Unstructured) map[string]any {
 	return nil
 }
 
-// compareSchemas reports the fields of ours that live lacks, has with another
-// type, or requires beside ours.
+// compareSchemas reports the fields of ours that live lacks or has with another type, and other fields that it requires.
 func compareSchemas(path string, ours, live map[string]any, report func(string, ...any)) {
 	name := strings.TrimPrefix(path, ".")
 	if name == "" {
@@ -157,7 +154,7 @@ func compareSchemas(path string, ours, live map[string]any, report func(string, 
 	}
 	theirs, _ := live["properties"].(map[string]any)
 	if live["x-kubernetes-preserve-unknown-fields"] == true && theirs == nil {
-		return // takes anything
+		return // accepts any fields
 	}
 	if ours["type"] != live["type"] {
 		report("%s has the type %v, not %v", name, live["type"], ours["type"])

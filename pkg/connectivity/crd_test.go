@@ -51,7 +51,7 @@ func TestCRDIsTheAPI(t *testing.T) {
 			}
 			for name := range properties {
 				if !fields[name] {
-					t.Errorf("the CRD has %s.%s, which the API has not", path, name)
+					t.Errorf("the CRD has %s.%s, which the API lacks", path, name)
 				}
 			}
 		}
@@ -59,7 +59,7 @@ func TestCRDIsTheAPI(t *testing.T) {
 			t.Errorf("%s is %v, want %s", path, schema["type"], want)
 		}
 		if typ == reflect.TypeFor[metav1.Time]() && (schema["format"] != "date-time" || schema["nullable"] != true) {
-			t.Errorf("%s is no nullable date-time", path)
+			t.Errorf("%s is not a nullable date-time", path)
 		}
 	}
 	for name, typ := range map[string]reflect.Type{
@@ -97,7 +97,7 @@ func conditions(typ, status, message string) map[string]any {
 	return map[string]any{"conditions": []any{map[string]any{"type": typ, "status": status, "message": message}}}
 }
 
-// in goes down an object.
+// in returns the nested object at a path.
 func in(object map[string]any, path ...string) map[string]any {
 	for _, p := range path {
 		object = object[p].(map[string]any)
@@ -127,22 +127,22 @@ func TestEnsureCRD(t *testing.T) {
 		writes  int
 	}{
 		{name: "there", live: crd(t, nil)},
-		{name: "there, and ours may be installed", live: crd(t, nil), install: true},
-		{name: "there, with more than we write", live: crd(t, func(_, version map[string]any) {
+		{name: "exists, with installCRD", live: crd(t, nil), install: true},
+		{name: "exists, with more fields than we write", live: crd(t, func(_, version map[string]any) {
 			properties(version, "spec", "properties")["color"] = map[string]any{"type": "string"}
 		})},
-		{name: "there, and takes anything", live: crd(t, func(_, version map[string]any) {
+		{name: "exists, and accepts any fields", live: crd(t, func(_, version map[string]any) {
 			properties(version)["status"] = map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
 		})},
-		{name: "missing, not allowed", want: "the cluster has no CustomResourceDefinition " + crdName + ", and the plan does not allow to create it (connectivityChecks.installCRD)"},
+		{name: "missing, not allowed", want: "the cluster has no CustomResourceDefinition " + crdName + ", and the plan does not allow creating it (connectivityChecks.installCRD)"},
 		{name: "missing, allowed", install: true, writes: 1},
-		{name: "no right to look", refuse: forbid("get"), want: `no right to get the CustomResourceDefinition: customresourcedefinitions.apiextensions.k8s.io "` + crdName + `" is forbidden: User "setup" cannot get it`},
+		{name: "no right to get", refuse: forbid("get"), want: `no right to get the CustomResourceDefinition: customresourcedefinitions.apiextensions.k8s.io "` + crdName + `" is forbidden: User "setup" cannot get it`},
 		{name: "no right to create", install: true, refuse: forbid("patch"), want: "no right to create the CustomResourceDefinition: "},
 		{name: "API server away", refuse: func(string, string, string, string) error { return fmt.Errorf("connection refused") }, wantErr: "get CustomResourceDefinition " + crdName + ": connection refused"},
 		{name: "cluster-wide", live: crd(t, func(spec, _ map[string]any) { spec["scope"] = "Cluster" }), install: true,
 			want: `the cluster's CustomResourceDefinition ` + crdName + ` is not OpenShift's: spec.scope is "Cluster", not "Namespaced"`},
 		{name: "another kind", live: crd(t, func(spec, _ map[string]any) { in(spec, "names")["kind"] = "Check" }), want: `spec.names.kind is "Check", not "PodNetworkConnectivityCheck"`},
-		{name: "another version", live: crd(t, func(_, version map[string]any) { version["name"] = "v1" }), want: "it has no version v1alpha1"},
+		{name: "another version", live: crd(t, func(_, version map[string]any) { version["name"] = "v1" }), want: "version v1alpha1 is missing"},
 		{name: "not served", live: crd(t, func(_, version map[string]any) { version["served"] = false }), want: "version v1alpha1 is not served"},
 		{name: "no status subresource", live: crd(t, func(_, version map[string]any) { delete(version, "subresources") }), want: "version v1alpha1 has no subresource status"},
 		{name: "a field less, and another type", live: crd(t, func(_, version map[string]any) {
@@ -174,10 +174,10 @@ func TestEnsureCRD(t *testing.T) {
 				go s.establish(ctx, 3*time.Second, test.live == nil)
 				unwritten, err := EnsureCRD(ctx, s, test.install)
 				if test.wantErr == "" && err != nil || test.wantErr != "" && (err == nil || err.Error() != test.wantErr) {
-					t.Errorf("error %v, want %q", err, test.wantErr)
+					t.Errorf("got error %v, want %q", err, test.wantErr)
 				}
 				if test.want == "" && unwritten != "" || !strings.Contains(unwritten, test.want) {
-					t.Errorf("unwritten: %q\nwant %q", unwritten, test.want)
+					t.Errorf("got unwritten %q\nwant %q", unwritten, test.want)
 				}
 				if writes := s.take(); len(writes) != test.writes {
 					t.Errorf("wrote %q", writes)
@@ -187,7 +187,7 @@ func TestEnsureCRD(t *testing.T) {
 	}
 }
 
-// establish does, after a while, what the API server does with a new CRD.
+// establish sets a new CRD's condition Established after a while, as the API server does.
 func (s *server) establish(ctx context.Context, later time.Duration, do bool) {
 	select {
 	case <-ctx.Done():
@@ -205,11 +205,10 @@ func (s *server) establish(ctx context.Context, later time.Duration, do bool) {
 	}
 }
 
-// Each right is used, and each verb that is used has its right: what is refused
-// without it is tested where it is used.
+// TestRights: each right is used, and each used verb has its right. Other tests check what is refused without a right.
 func TestRights(t *testing.T) {
 	if got := Rights(checkup.ConnectivityChecks{InstallCRD: true}); got != nil {
-		t.Errorf("rights to write nothing: %v", got)
+		t.Errorf("without objects: got rights %v, want none", got)
 	}
 	list := func(c checkup.ConnectivityChecks) (out []string) {
 		for _, r := range Rights(c) {

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connectivity keeps OpenShift's PodNetworkConnectivityCheck
-// (controlplane.operator.openshift.io/v1alpha1): one object for each pair of a
-// check that tells every measurement as a checkup.Result.
+// Package connectivity writes objects of OpenShift's kind PodNetworkConnectivityCheck
+// (controlplane.operator.openshift.io/v1alpha1): one object for each pair of a check that reports every measurement as a
+// checkup.Result.
 //
-//	EnsureCRD  setup     the CustomResourceDefinition is there, or why not
-//	Open       probe     the objects as earlier runs left them
-//	Book       probe     Results, Observation and Source come in; Run writes
-//	Retire     conclude  what was last seen too long ago; pairs that are gone
-//	Rights               what all this asks of the API server
+//	EnsureCRD  setup     checks for the CustomResourceDefinition, or creates it
+//	Open       probe     reads the objects that earlier runs wrote
+//	Book       probe     receives Results, Observation and Source; Run writes
+//	Retire     conclude  marks old objects Unknown; deletes those of removed pairs
+//	Rights               the rights that all of this needs
 //
-// The objects stand in the run's namespace and have no owner, so that their
-// history outlives the run. Their labels name the check that wrote them last: a
-// pair that several checks measure has one object and one history. Of runs at the
-// same time the last one to write has its say.
+// The objects are in the run's namespace and have no owner, because their history must outlive the run. Their labels
+// name the check that wrote them last: a pair that several checks measure has one object and one history. If several
+// runs write at the same time, the last write wins.
 //
 //	$ kubectl get podnetworkconnectivitychecks
 //	NAME                                          TARGET ENDPOINT   REACHABLE   SINCE   AGE
@@ -57,12 +56,11 @@
 //	    startLogs: [...]
 //	    endLogs: [...]
 //
-// # What the status says
+// # The status
 //
-// The lists are as long as OpenShift's operators keep them, newest first: 10
-// successes, 10 failures, 20 outages, each with up to 5 start logs (the first
-// failure, and those that were worded otherwise than the one before) and the
-// last 5 end logs. Reasons and wording are theirs too.
+// The lists are as long as those of OpenShift's operators, newest first: 10 successes, 10 failures, 20 outages, each
+// with up to 5 start logs (the first failure, and each failure whose message differs from the one before) and the last 5
+// end logs. Reasons and wording are also those of the operators.
 //
 //	stage      succeeded    failed
 //	resolve    DNSResolve   DNSError
@@ -70,59 +68,46 @@
 //	handshake  -            TLSHandshakeError   e.g. accepted, then silent
 //	response   -            HTTPResponseError
 //
-// A measurement adds an entry for each stage that it passed and that has a
-// reason, and one for the stage that failed, if one did. An entry's time is when
-// its stage began, its latency how long the stage took; a failed stage has none.
-// So a target that accepts connections and then stays silent has TCPConnect
-// among its successes and TLSHandshakeError among its failures, and is not
-// Reachable: only a measurement that passed every stage is a success.
+// A measurement adds an entry for each stage that passed and has a reason, and one for the stage that failed. An entry's
+// time is the start of its stage; its latency is the duration of the stage, empty for a failed stage. A target that
+// accepts connections and then sends nothing has TCPConnect in its successes and TLSHandshakeError in its failures. It
+// is not Reachable: only a measurement that passed every stage is a success.
 //
-// An outage goes from the start of the first measurement that failed (one is
-// enough) to the start of the first one after it that did not: exactly
-// checkup.Outages, continued from run to run.
+// An outage lasts from the start of the first failed measurement (one is enough) to the start of the next one that
+// did not fail: exactly checkup.Outages, continued from run to run.
 //
-// The condition Reachable is True with the reason TCPConnectSuccess, or False
-// with the reason of the latest failure, and changed when the measurement began
-// that changed it. It is Unknown, which OpenShift's operators never say, where
-// there is no result for staleAfter or three intervals, whichever is longer
-// (NoRecentResult; SourceNotReporting if the source's agent did not start or was
-// lost), or where the source said that it cannot measure (NotMeasured). A pair
-// without any result in a run is Unknown at its end. After a run, an object says
-// what that run saw last; no one watches until the next.
+// The condition Reachable is True with the reason TCPConnectSuccess, or False with the reason of the latest failure. Its
+// transition time is the start of the measurement that changed it. It is Unknown, which OpenShift's operators never set,
+// if there is no result for staleAfter or three intervals, whichever is longer (NoRecentResult; SourceNotReporting if
+// the source's agent did not start or was lost), or if the source reported that it cannot measure (NotMeasured). A pair
+// without any result in a run is Unknown at the end of the run. After a run, an object keeps the last state of that run
+// until the next one.
 //
-// Times are written with their fraction of a second, which metav1.Time would
-// cut off.
+// Times are written with fractions of a second, which metav1.Time would truncate.
 //
-// # Order, retries, and an API server that is away
+// # Order, retries, and an unavailable API server
 //
-// The status is a left fold of the results, and what is in the object is all
-// that the fold needs: a run goes on where the last one ended, and a retry of the
-// probe task leaves out what its earlier try kept. Results may come late by the
-// sum of the deadlines and an interval, and then still take their place.
+// The status is a left fold of the results, and the object contains everything that the fold needs: a run continues
+// where the last one ended, and a retry of the probe task skips the results that its earlier try recorded. Results that
+// arrive late, by up to the sum of the deadlines and an interval, are still inserted in order.
 //
-// A Book writes the newest status, never a queue of changes. While the API
-// server is away, results are folded in memory, and the one write when it is back
-// (5 s later at the most) holds every outage of meanwhile. A server that starts
-// knows neither the CRD nor its roles for a second or two: that nothing is found,
-// or everything forbidden, is taken for that and tried again. A first result and a change of the condition
-// are written at once; else an object is written every 30 s, or with 20 new
-// results, and less often where there are more than 750 of them (10,000: every
-// 400 s). No more than 50 objects are written per second, those that changed
-// first.
+// A Book writes the newest status, never a queue of changes. While the API server is unavailable, results are folded in
+// memory; the first write after that (at most 5 s later) contains every outage of the meantime. A starting API server
+// knows neither the CRD nor its roles for a second or two: therefore not found and forbidden are retried. A first result
+// and a change of the condition are written at once. Otherwise an object is written every 30 s or after 20 new results,
+// and less often if there are more than 750 objects (10,000: every 400 s). At most 50 objects are written per second,
+// changed ones first.
 //
-// Writes are server-side apply by the field manager checkplan, forced for the
-// fields above. An object that someone deleted is made anew with its history, and
-// one that someone changed is put right by the next write. Only objects with the
-// three labels above are touched: where an object of a pair's name is another's,
-// the pair is not written, and the log says so. Pairs whose target has no known
-// address have no object. spec.sourcePod is the component's pod of this run;
-// where rollouts rename it, the object's name does not change with it.
+// Writes are server-side apply with the field manager checkplan, forced for the fields above. A deleted object is
+// created again with its history; the next write corrects an object that someone changed. Only objects with the three
+// labels above are written: if an object with a pair's name belongs to someone else, the pair is not written, and the
+// log reports that. Pairs whose target has no known address have no object. spec.sourcePod is the component's pod of
+// this run; the object keeps its name if a rollout renames the pod.
 //
 // # Events
 //
-// The begin and the end of an outage are events of the source's node: Warning
-// ConnectivityOutageDetected, Normal ConnectivityRestored. Beyond 30 in 30 s they
-// are held back for 30 min, or until Close, and then told by one event for each
-// node and reason, with a line for each. An event's name is made of what it tells,
-// so that no retry tells it twice.
+// The start and the end of an outage are recorded as events of the source's node: Warning ConnectivityOutageDetected,
+// Normal ConnectivityRestored. After 30 events within 30 s, events are held back for 30 min, or until Close, and then
+// combined into one event per node and reason, with a line for each. An event's name is a hash of its content, because a
+// retry must not record it twice.
 package connectivity

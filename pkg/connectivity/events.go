@@ -28,10 +28,9 @@ const (
 	EventRestored       = "ConnectivityRestored"
 )
 
-// How many events there may be, as in OpenShift's operators: above the limit they
-// are held back, and then told by one event per node and reason. Those operators
-// count in windows that follow one another, and so have a second limit, 600 in 10
-// min. Within any 30 s, as it is here, the first limit implies it.
+// Limits on events, as in OpenShift's operators: above the limit, events are held back and then combined into one event
+// per node and reason. Those operators count in consecutive windows and have a second limit, 600 in 10 min. Here the
+// first limit applies to any 30 s, which implies the second.
 const (
 	burstEvents  = 30
 	burstPeriod  = 30 * time.Second
@@ -39,19 +38,19 @@ const (
 	maxEventText = 16 << 10 // bytes of a summary; etcd holds each for an hour
 )
 
-// event is one thing to tell of a node.
+// event is an event of a node.
 type event struct {
 	node    string
 	kind    string // corev1.EventTypeNormal or EventTypeWarning
 	reason  string
 	message string
 	at      time.Time // when it happened
-	first   time.Time // when the first of those did that it sums up; zero if it sums up none
-	count   int32     // of those; 0 likewise
-	key     string    // the same for the same thing, so that a retry tells nothing twice
+	first   time.Time // of a summary: time of its first event; zero for other events
+	count   int32     // of a summary: number of its events; 0 for other events
+	key     string    // identifies the event: a retry does not create it twice
 }
 
-// detected is the event of the begin of an outage.
+// detected is the event of the start of an outage.
 func (id identity) detected(o v1alpha1.OutageEntry) event {
 	e := event{
 		node: id.node, kind: corev1.EventTypeWarning, reason: EventOutageDetected,
@@ -77,23 +76,23 @@ func (id identity) restored(o v1alpha1.OutageEntry) event {
 	return e
 }
 
-// recorder tells events, up to the limits.
+// recorder creates events, within the limits.
 type recorder struct {
-	events    corev1client.EventInterface // in namespace default, where those of nodes are; nil tells none
+	events    corev1client.EventInterface // in namespace default, as all events of nodes; nil means no events
 	namespace string                      // of the objects
 	run       string                      // UID
 	logf      func(string, ...any)
 
 	mu      sync.Mutex  // guards following
-	recent  []time.Time // when events were told, in the last totalPeriod
-	until   time.Time   // those that come before are held back; zero means none are
-	held    []event     // in the order in which they came
+	recent  []time.Time // when events were added, in the last burstPeriod
+	until   time.Time   // events before this time are held back; zero means none are
+	held    []event     // in the order of arrival
 	waiting []event     // to be sent
-	trouble error       // why the first that waits was not sent; it is tried again
+	trouble error       // why the first waiting event was not sent; it is retried
 	pause   time.Time   // no try before
 }
 
-// add tells an event, or holds it back.
+// add sends an event, or holds it back.
 func (r *recorder) add(now time.Time, e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,14 +112,14 @@ func (r *recorder) add(now time.Time, e event) {
 	r.waiting = append(r.waiting, e)
 }
 
-// release sums up what was held back long enough. r.mu is held.
+// release combines the held events when their time is over. r.mu is held.
 func (r *recorder) release(now time.Time) {
 	if !r.until.IsZero() && !now.Before(r.until) {
 		r.sumUp()
 	}
 }
 
-// flush sums up what is held back, and has send try at once.
+// flush combines the held events; the next send does not wait.
 func (r *recorder) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +127,7 @@ func (r *recorder) flush() {
 	r.sumUp()
 }
 
-// sumUp makes one event of all held ones of a node and reason. r.mu is held.
+// sumUp combines all held events of a node and reason into one. r.mu is held.
 func (r *recorder) sumUp() {
 	type group struct{ node, reason string }
 	var order []group
@@ -152,7 +151,7 @@ func (r *recorder) sumUp() {
 	r.held, r.until = nil, time.Time{}
 }
 
-// join tells several events, one per line.
+// join returns the messages of several events, one per line.
 func join(events []event) string {
 	var text strings.Builder
 	for i, e := range events {
@@ -166,8 +165,8 @@ func join(events []event) string {
 	return strings.TrimSuffix(text.String(), "\n")
 }
 
-// send creates the events that wait. It reports whether none is left. An event
-// that is there already was told by an earlier try.
+// send creates the waiting events and reports whether none is left. An event that already exists was created by an
+// earlier try.
 func (r *recorder) send(ctx context.Context, now time.Time) bool {
 	r.mu.Lock()
 	r.release(now)
@@ -187,7 +186,7 @@ func (r *recorder) send(ctx context.Context, now time.Time) bool {
 		case passing(err):
 			trouble = fmt.Errorf("create event %s of node %s: %w", e.reason, e.node, err)
 		default:
-			r.logf("event %s of node %s is dropped: %v", e.reason, e.node, err)
+			r.logf("event %s of node %s was discarded: %v", e.reason, e.node, err)
 		}
 		if trouble != nil {
 			break
@@ -199,7 +198,7 @@ func (r *recorder) send(ctx context.Context, now time.Time) bool {
 	r.waiting = r.waiting[sent:]
 	if trouble != nil && ctx.Err() == nil {
 		if r.trouble == nil && apierrors.IsForbidden(trouble) {
-			r.logf("%v; it is tried again", trouble)
+			r.logf("%v; retrying", trouble)
 		}
 		r.trouble, r.pause = trouble, now.Add(retryFirst)
 		if apierrors.IsForbidden(trouble) {
@@ -212,14 +211,14 @@ func (r *recorder) send(ctx context.Context, now time.Time) bool {
 	return len(r.waiting) == 0
 }
 
-// forbidden reports whether there was no right to tell the event that waits.
+// forbidden reports whether the right to create the waiting event is missing.
 func (r *recorder) forbidden() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return apierrors.IsForbidden(r.trouble)
 }
 
-// object is the event as the API has it.
+// object converts the event to the API's type.
 func (r *recorder) object(e event) *corev1.Event {
 	sum := sha256.Sum256([]byte(strings.Join([]string{r.namespace, e.key, e.reason}, "\x00")))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:16])
@@ -247,7 +246,7 @@ func (r *recorder) object(e event) *corev1.Event {
 	}
 }
 
-// remains says what could not be told.
+// remains returns an error if events could not be created.
 func (r *recorder) remains() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,7 +255,7 @@ func (r *recorder) remains() error {
 		if why == nil {
 			why = context.DeadlineExceeded
 		}
-		return fmt.Errorf("%d events of outages could not be told: %w", n, why)
+		return fmt.Errorf("%d events of outages could not be created: %w", n, why)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// An outage is told of the source's node, when it begins and when it ends.
+// Start and end of an outage are recorded as events of the source's node.
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -78,13 +78,13 @@ func TestEvents(t *testing.T) {
 			}
 		}
 
-		// Nothing of it is told again: not by a book of a later run, and not at the end.
+		// No event is repeated: neither by a later run nor at the end.
 		if err := b.close(t); err != nil {
 			t.Fatal(err)
 		}
 		b = s.book(t, worksheet())
 		time.Sleep(time.Second)
-		b.Results(all(bad)[:1]) // the outage goes on
+		b.Results(all(bad)[:1]) // the outage continues
 		if err := b.close(t); err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestEvents(t *testing.T) {
 		if told := s.told(t); len(told) != len(want)+1 || !slices.ContainsFunc(told, func(e string) bool {
 			return strings.HasPrefix(e, "Normal ConnectivityRestored a: Connectivity restored after ")
 		}) {
-			t.Errorf("the end of an outage of an earlier run: %q", told)
+			t.Errorf("end of an outage of an earlier run: got events %q", told)
 		}
 		creates := 0
 		for _, a := range s.events.Actions() {
@@ -107,20 +107,19 @@ func TestEvents(t *testing.T) {
 			}
 		}
 		if creates != len(want)+1 {
-			t.Errorf("%d events were created, although nothing had to be tried again", creates)
+			t.Errorf("got %d requests to create events, want no retries", creates)
 		}
 	})
 }
 
-// A failure that comes late makes an outage longer, not another one; a success
-// that comes late makes two of it.
+// A late failure extends an outage and starts no second one; a late success splits it in two.
 func TestEventsOfLateResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		b := s.book(t, worksheet())
 		time.Sleep(time.Minute)
 		now := time.Now()
-		// at tells results of so many seconds, failures where it is negative, in this order.
+		// seconds are the times of the results, in this order; a negative one is a failure.
 		at := func(seconds ...int) {
 			for _, n := range seconds {
 				body := good
@@ -137,7 +136,7 @@ func TestEventsOfLateResults(t *testing.T) {
 			told    int
 		}{
 			{[]int{1, -5, -6, -9, 10}, 2},
-			{[]int{7}, 4},  // two outages of it
+			{[]int{7}, 4},  // splits it in two outages
 			{[]int{-4}, 4}, // the first one was longer
 		} {
 			at(step.seconds...)
@@ -153,7 +152,7 @@ func TestEventsOfLateResults(t *testing.T) {
 	})
 }
 
-// collect takes what a recorder would send.
+// collect returns what a recorder would send.
 func collect(r *recorder) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,11 +189,11 @@ func TestEventLimits(t *testing.T) {
 		r.add(after(1200), one(after(1200), "a", EventRestored))
 		r.add(after(1819), one(after(1819), "a", EventOutageDetected))
 		if got := collect(r); got != nil {
-			t.Errorf("told %q, although it is too much", got)
+			t.Errorf("got events %q above the limit, want none", got)
 		}
 		r.send(t.Context(), after(1819.9))
 		if got := s.told(t); len(got) != 0 {
-			t.Errorf("told %q, although it is too early", got)
+			t.Errorf("got events %q too early, want none", got)
 		}
 		r.send(t.Context(), after(1820))
 		want := []string{
@@ -214,9 +213,9 @@ func TestEventLimits(t *testing.T) {
 				t.Errorf("%d from %v to %v", e.Count, e.FirstTimestamp, e.LastTimestamp)
 			}
 		}
-		r.add(after(1821), one(after(1821), "a", EventRestored)) // as before it was too much
+		r.add(after(1821), one(after(1821), "a", EventRestored)) // as before the limit
 		if got := collect(r); len(got) != 1 {
-			t.Errorf("told %q", got)
+			t.Errorf("got events %q", got)
 		}
 	})
 
@@ -298,14 +297,13 @@ func TestEventLimits(t *testing.T) {
 			r.add(at, one(at, "a", EventOutageDetected))
 		}
 		if got := collect(r); len(got) != 2000 {
-			t.Errorf("%d of 2000 were told", len(got))
+			t.Errorf("got %d events, want 2000", len(got))
 		}
 	})
 }
 
-// An event that the API server took, although it said that it did not, is not
-// told twice. Where there is no right to tell any, that is said, and the objects
-// are written all the same.
+// An event that the API server created in spite of an error is not created twice. Without the right to create events,
+// the error reports that, and the objects are still written.
 func TestEventTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -328,7 +326,7 @@ func TestEventTrouble(t *testing.T) {
 		id := identify(worksheet().Sources[0], worksheet().Targets[0])
 		b.events.add(time.Now(), id.detected(outage))
 		if !b.events.send(t.Context(), time.Now()) {
-			t.Error("an event that is there already stays")
+			t.Error("an event that already exists is still waiting")
 		}
 		if told := s.told(t); len(told) != len(allNames) {
 			t.Errorf("events: %q", told)
@@ -347,13 +345,13 @@ func TestEventTrouble(t *testing.T) {
 		time.Sleep(time.Second)
 		b.Results(all(good))
 		begin := time.Now()
-		if err := b.close(t); err == nil || !strings.HasPrefix(err.Error(), "10 events of outages could not be told: create event ") || !apierrors.IsForbidden(err) {
+		if err := b.close(t); err == nil || !strings.HasPrefix(err.Error(), "10 events of outages could not be created: create event ") || !apierrors.IsForbidden(err) {
 			t.Errorf("error %v", err)
 		}
 		if took := time.Since(begin); took > 0 {
 			t.Errorf("waited %v for a right", took)
 		}
-		if log := b.log.take(); len(log) != 1 || !strings.HasSuffix(log[0], `User "probe" cannot create; it is tried again`) {
+		if log := b.log.take(); len(log) != 1 || !strings.HasSuffix(log[0], `User "probe" cannot create; retrying`) {
 			t.Errorf("log: %q", log)
 		}
 		wantReachable(t, s, nameAA, "True TCPConnectSuccess")

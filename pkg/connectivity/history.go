@@ -14,19 +14,18 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// How much history an object holds: what OpenShift's operators keep.
+// How much history an object holds: as much as with OpenShift's operators.
 const (
 	maxLog        = 10 // successes, and failures
 	maxOutages    = 20
 	maxOutageLogs = 5 // startLogs, and endLogs
-	// maxCause is how much of a failure's message is kept, in bytes. An object holds
-	// up to 220 of them, and no more than 1.5 MiB (etcd's limit).
+	// maxCause is the maximum length of a failure's message in bytes. An object holds up to 220 of them and must not
+	// exceed 1.5 MiB (etcd's limit).
 	maxCause = 1 << 10
 )
 
-// Reasons beside those of the API. The first is the one that OpenShift's
-// operators give the condition; those that follow are of stages that they do not
-// look at; the last three are of the condition Unknown, which they never give.
+// Reasons in addition to those of the API. The first is the one that OpenShift's operators set in the condition; the next
+// three are of stages that they do not check; the last three are of the condition Unknown, which they never set.
 const (
 	ReasonTCPConnectSuccess  = "TCPConnectSuccess"
 	ReasonTLSHandshakeError  = "TLSHandshakeError"
@@ -34,12 +33,11 @@ const (
 	ReasonConnectionError    = "ConnectionError"    // a stage that this version does not know
 	ReasonNoRecentResult     = "NoRecentResult"     // the last result is too old
 	ReasonSourceNotReporting = "SourceNotReporting" // the source's agent did not start, or was lost
-	ReasonNotMeasured        = "NotMeasured"        // the source said that it could not measure
+	ReasonNotMeasured        = "NotMeasured"        // the source reported that it could not measure
 )
 
-// entries are what a result adds to the logs: the stages that were passed, as
-// far as the API has a reason for them, and the one that failed. Each has the
-// time at which its stage began. The first one's is that of the result.
+// entries returns the log entries of a result: the passed stages for which the API has a reason, and the failed one. The
+// time of an entry is the start of its stage; that of the first entry is the result's.
 func (id identity) entries(r checkup.Result) []v1alpha1.LogEntry {
 	var entries []v1alpha1.LogEntry
 	at := r.At
@@ -54,7 +52,7 @@ func (id identity) entries(r checkup.Result) []v1alpha1.LogEntry {
 	if r.Delays.Resolve > 0 {
 		passed(v1alpha1.LogEntryReasonDNSResolve, fmt.Sprintf("resolved host name %s successfully", id.host), r.Delays.Resolve)
 	}
-	// A connect that was passed took at least a microsecond.
+	// A successful connect took at least a microsecond.
 	if r.Delays.Connect > 0 || r.Failure == nil {
 		passed(v1alpha1.LogEntryReasonTCPConnect, fmt.Sprintf("tcp connection to %s succeeded", id.endpoint), r.Delays.Connect)
 	}
@@ -66,7 +64,7 @@ func (id identity) entries(r checkup.Result) []v1alpha1.LogEntry {
 	return append(entries, v1alpha1.LogEntry{Start: metav1.NewTime(at), Reason: reason, Message: id.label + ": " + message})
 }
 
-// failure words a failed stage.
+// failure returns reason and message of a failed stage.
 func (id identity) failure(c checkup.Cause) (reason, message string) {
 	if len(c.Message) > maxCause {
 		c.Message = strings.ToValidUTF8(c.Message[:maxCause], "") + "..."
@@ -84,8 +82,8 @@ func (id identity) failure(c checkup.Cause) (reason, message string) {
 	return ReasonConnectionError, fmt.Sprintf("failed to use a connection to %s: %s", id.endpoint, c)
 }
 
-// fold adds the next result of a pair to its status. Results are in the order in
-// which they were measured; unmeasured ones say nothing.
+// fold adds the next result of a pair to its status. Results come in the order of their measurement; unmeasured ones are
+// skipped.
 func (id identity) fold(s *v1alpha1.PodNetworkConnectivityCheckStatus, r checkup.Result) {
 	if r.Unmeasured != nil {
 		return
@@ -108,17 +106,16 @@ func (id identity) fold(s *v1alpha1.PodNetworkConnectivityCheckStatus, r checkup
 	}
 }
 
-// history is the status of a pair's object with the newest results held back, so
-// that one which comes late still takes its place.
+// history is the status of a pair's object, with the newest results held back: a late result can still be inserted in
+// order.
 type history struct {
 	id      identity
 	settled v1alpha1.PodNetworkConnectivityCheckStatus // without recent
 	recent  []checkup.Result                           // in order
 }
 
-// add takes a result. One that comes up to hold late is put where it belongs.
-// One that is still older comes of a clock that was set back: it is taken as the
-// newest. A result of a time that is known is told twice, and not taken.
+// add adds a result. A result that is late by up to hold is inserted in order. An even older one means that a clock was
+// set back: it is appended as the newest. A result with a known time is a duplicate: it is ignored, and taken is false.
 func (h *history) add(r checkup.Result, hold time.Duration) (taken bool) {
 	if n := len(h.recent); n > 0 && r.At.Before(h.recent[n-1].At.Add(-hold)) {
 		h.settle(n)
@@ -137,7 +134,7 @@ func (h *history) add(r checkup.Result, hold time.Duration) (taken bool) {
 	return true
 }
 
-// settle folds the oldest n recent results for good.
+// settle folds the oldest n recent results permanently.
 func (h *history) settle(n int) {
 	for _, r := range h.recent[:n] {
 		h.id.fold(&h.settled, r)
@@ -145,7 +142,7 @@ func (h *history) settle(n int) {
 	h.recent = slices.Delete(h.recent, 0, n)
 }
 
-// status is what the object says. It shares nothing that changes.
+// status returns the status of the object. It shares no data that changes later.
 func (h *history) status() *v1alpha1.PodNetworkConnectivityCheckStatus {
 	s := h.settled // fold changes no list in place
 	for _, r := range h.recent {
@@ -154,14 +151,13 @@ func (h *history) status() *v1alpha1.PodNetworkConnectivityCheckStatus {
 	return &s
 }
 
-// unknown says that it is not known whether the target is reachable, and why.
+// unknown sets the condition Reachable to Unknown.
 func (h *history) unknown(reason, message string, at time.Time) {
 	h.settle(len(h.recent))
 	setReachable(&h.settled, metav1.ConditionUnknown, reason, h.id.label+": "+message, at)
 }
 
-// insert puts an entry at its place among the newest, which come first. It does
-// not change the list that it is given.
+// insert adds an entry to a log, newest first, and limits the log's length. It does not change the given list.
 func insert(log []v1alpha1.LogEntry, e v1alpha1.LogEntry) []v1alpha1.LogEntry {
 	i := 0
 	for i < len(log) && log[i].Start.After(e.Start.Time) {
@@ -174,8 +170,7 @@ func insert(log []v1alpha1.LogEntry, e v1alpha1.LogEntry) []v1alpha1.LogEntry {
 	return log[:min(len(log), maxLog)]
 }
 
-// outageGoesOn opens an outage, or adds a failure to the one that is open. One
-// failure is enough.
+// outageGoesOn starts an outage, or adds a failure to the open one. One failure is enough.
 func outageGoesOn(outages []v1alpha1.OutageEntry, at time.Time, failure v1alpha1.LogEntry) []v1alpha1.OutageEntry {
 	if len(outages) == 0 || !outages[0].End.IsZero() {
 		outages = slices.Insert(slices.Clip(outages), 0, v1alpha1.OutageEntry{
@@ -196,7 +191,7 @@ func outageGoesOn(outages []v1alpha1.OutageEntry, at time.Time, failure v1alpha1
 	return outages
 }
 
-// outageEnds ends the outage that is open, if one is.
+// outageEnds ends the open outage, if there is one.
 func outageEnds(outages []v1alpha1.OutageEntry, at time.Time, success v1alpha1.LogEntry) []v1alpha1.OutageEntry {
 	if len(outages) == 0 || !outages[0].End.IsZero() {
 		return outages
@@ -213,13 +208,12 @@ func outageEnds(outages []v1alpha1.OutageEntry, at time.Time, success v1alpha1.L
 	return outages
 }
 
-// restored words the end of an outage.
+// restored returns the message of the end of an outage.
 func restored(o *v1alpha1.OutageEntry) string {
 	return fmt.Sprintf("Connectivity restored after %v", o.End.Sub(o.Start.Time))
 }
 
-// setReachable sets the condition Reachable. Its time changes with its status
-// only, and never backwards.
+// setReachable sets the condition Reachable. Its transition time changes only with its status, and never backwards.
 func setReachable(s *v1alpha1.PodNetworkConnectivityCheckStatus, status metav1.ConditionStatus, reason, message string, at time.Time) {
 	c := v1alpha1.PodNetworkConnectivityCheckCondition{
 		Type: v1alpha1.Reachable, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(at),
@@ -238,7 +232,7 @@ func setReachable(s *v1alpha1.PodNetworkConnectivityCheckStatus, status metav1.C
 	s.Conditions = append(s.Conditions, c)
 }
 
-// reachable returns the condition Reachable; its zero value if there is none.
+// reachable returns the condition Reachable; the zero value if it is not set.
 func reachable(s *v1alpha1.PodNetworkConnectivityCheckStatus) v1alpha1.PodNetworkConnectivityCheckCondition {
 	for _, c := range s.Conditions {
 		if c.Type == v1alpha1.Reachable {
@@ -248,7 +242,7 @@ func reachable(s *v1alpha1.PodNetworkConnectivityCheckStatus) v1alpha1.PodNetwor
 	return v1alpha1.PodNetworkConnectivityCheckCondition{}
 }
 
-// newest is the time of the newest entry of the logs; zero if there is none.
+// newest returns the time of the newest log entry; zero without entries.
 func newest(s *v1alpha1.PodNetworkConnectivityCheckStatus) time.Time {
 	var t time.Time
 	for _, log := range [][]v1alpha1.LogEntry{s.Successes, s.Failures} {
@@ -261,8 +255,8 @@ func newest(s *v1alpha1.PodNetworkConnectivityCheckStatus) time.Time {
 	return t
 }
 
-// begun is the time of the newest result that the logs have: entries of later
-// stages do not count, which begin later than their result.
+// begun returns the time of the newest result in the logs. Entries of later stages are ignored, because they start later
+// than their result.
 func begun(s *v1alpha1.PodNetworkConnectivityCheckStatus) time.Time {
 	var lookup, connect time.Time
 	for _, log := range [][]v1alpha1.LogEntry{s.Successes, s.Failures} {

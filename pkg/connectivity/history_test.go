@@ -17,7 +17,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// start is a time with a fraction that whole seconds would lose.
+// start is a time with a fraction of a second.
 var start = time.Date(2026, 11, 21, 6, 0, 0, 123456789, time.UTC)
 
 var etcd = identity{
@@ -46,8 +46,7 @@ func foldAll(id identity, results ...checkup.Result) *v1alpha1.PodNetworkConnect
 	return s
 }
 
-// The reasons and the wording of the API are OpenShift's; a stage that it does
-// not look at has a reason of its own.
+// Reasons and wording are those of OpenShift; a stage that OpenShift does not check has its own reason.
 func TestEntries(t *testing.T) {
 	named := identity{label: "load-balancer-api-external", host: "api.example.com", endpoint: "api.example.com:6443"}
 	v6 := identity{label: "kube-apiserver-endpoint-b", host: "fd00::1", endpoint: "[fd00::1]:6443"}
@@ -89,7 +88,7 @@ func TestEntries(t *testing.T) {
 				{0, "TCPConnect", "etcd-server-b: tcp connection to 10.0.0.2:2379 succeeded", 241 * time.Microsecond},
 				{1241 * time.Microsecond, "HTTPResponseError", "etcd-server-b: failed to get an HTTP response from 10.0.0.2:2379: 503 Service Unavailable", 0},
 			}, "HTTPResponseError"},
-		"more words than fit": {etcd, checkup.Result{At: start, Failure: &checkup.Cause{Stage: checkup.StageConnect, Message: strings.Repeat("a", 1023) + "üb"}},
+		"a message above the limit": {etcd, checkup.Result{At: start, Failure: &checkup.Cause{Stage: checkup.StageConnect, Message: strings.Repeat("a", 1023) + "üb"}},
 			[]entry{{0, "TCPConnectError", "etcd-server-b: failed to establish a TCP connection to 10.0.0.2:2379: " + strings.Repeat("a", 1023) + "...", 0}}, "TCPConnectError"},
 		"a stage of a newer agent": {etcd, checkup.Result{At: start, Delays: checkup.StageDelays{Connect: 241}, Failure: &checkup.Cause{Stage: checkup.StageEcho, Message: "wrong answer"}},
 			[]entry{
@@ -140,7 +139,7 @@ func TestOutage(t *testing.T) {
 	}
 	s := foldAll(etcd, passed(0), failed(1, "refused"), failed(2, "refused"))
 	if len(s.Outages) != 1 || !s.Outages[0].End.IsZero() {
-		t.Fatalf("got %d outages, want one that is open", len(s.Outages))
+		t.Fatalf("got %d outages, want one open outage", len(s.Outages))
 	}
 	if want, got := "Connectivity outage detected at 2026-11-21T06:00:01.123456789Z", s.Outages[0].Message; got != want {
 		t.Errorf("message %q, want %q", got, want)
@@ -176,8 +175,8 @@ func TestConditionTime(t *testing.T) {
 		{"first", []checkup.Result{passed(0)}, 0},
 		{"stays", []checkup.Result{passed(0), passed(1)}, 0},
 		{"fails", []checkup.Result{passed(0), passed(1), refused}, 2 * time.Second},
-		{"fails otherwise", []checkup.Result{passed(0), refused, timeout}, 2 * time.Second},
-		{"unmeasured says nothing", []checkup.Result{passed(0), {At: after(1), Unmeasured: &checkup.Cause{Stage: checkup.StageSelf}}}, 0},
+		{"fails with another message", []checkup.Result{passed(0), refused, timeout}, 2 * time.Second},
+		{"unmeasured is skipped", []checkup.Result{passed(0), {At: after(1), Unmeasured: &checkup.Cause{Stage: checkup.StageSelf}}}, 0},
 	} {
 		if got := since(test.results...); got != test.want {
 			t.Errorf("%s: since %v, want %v", test.name, got, test.want)
@@ -190,14 +189,13 @@ func TestConditionTime(t *testing.T) {
 	if c := reachable(h.status()); c.Status != metav1.ConditionUnknown || c.Message != "etcd-server-b: no result for 10m0s" || !c.LastTransitionTime.Time.Equal(after(600)) {
 		t.Errorf("condition %+v", c)
 	}
-	h.add(passed(599), time.Second) // by a clock that is late
+	h.add(passed(599), time.Second) // with a slow clock
 	if c := reachable(h.status()); c.Status != metav1.ConditionTrue || !c.LastTransitionTime.Time.Equal(after(600)) {
 		t.Errorf("time of the condition went backwards: %+v", c)
 	}
 }
 
-// randomResults has runs of failures and of successes, of every stage, in order,
-// an interval of about a second apart.
+// randomResults returns runs of failures (of every stage) and successes, in order, about a second apart.
 func randomResults(r *rand.Rand, n int) []checkup.Result {
 	var (
 		results []checkup.Result
@@ -285,7 +283,7 @@ func TestLimits(t *testing.T) {
 				}
 			}
 			if i > 0 && o.End.IsZero() {
-				t.Error("an outage is open that is not the newest")
+				t.Error("an outage other than the newest is open")
 			}
 			if i > 0 && o.End.After(s.Outages[i-1].Start.Time) {
 				t.Error("outages overlap")
@@ -294,8 +292,7 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// A run goes on where the one before ended: what it reads of the object is all
-// that it needs.
+// A run continues where the one before ended: the object contains everything that it needs.
 func TestFoldContinues(t *testing.T) {
 	eachSeed(t, 100, func(t *testing.T, r *rand.Rand) {
 		results := randomResults(r, 1+r.IntN(100))
@@ -313,8 +310,7 @@ func TestFoldContinues(t *testing.T) {
 	})
 }
 
-// Results that come late, but not later than is held back, or twice, change
-// nothing.
+// Late results within the hold time, and duplicates, change nothing.
 func TestOrderOfArrival(t *testing.T) {
 	const hold = 5 * time.Second
 	eachSeed(t, 100, func(t *testing.T, r *rand.Rand) {
@@ -339,15 +335,15 @@ func TestOrderOfArrival(t *testing.T) {
 			}
 		}
 		if taken != len(results) {
-			t.Errorf("%d results were taken, of %d", taken, len(results))
+			t.Errorf("got %d results taken, want %d", taken, len(results))
 		}
 		if diff := cmp.Diff(foldAll(etcd, results...), h.status()); diff != "" {
-			t.Errorf("(-in order +as they came):\n%s", diff)
+			t.Errorf("(-in order +in order of arrival):\n%s", diff)
 		}
 	})
 }
 
-// What is being written does not change under the writer's hands.
+// A status does not change after it was returned.
 func TestStatusIsASnapshot(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	h := history{id: etcd}
@@ -365,7 +361,7 @@ func TestStatusIsASnapshot(t *testing.T) {
 	}
 }
 
-// A source whose clock is set back goes on being believed.
+// Results of a source whose clock was set back still count.
 func TestClockSetBack(t *testing.T) {
 	const hold = 5 * time.Second
 	h := history{id: etcd}
@@ -383,13 +379,12 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
-// A retry of the probe task is told everything again; what its earlier try kept
-// is known by its time.
+// A retry of the probe task receives all results again; recorded ones are recognized by their time.
 func TestBegun(t *testing.T) {
 	eachSeed(t, 100, func(t *testing.T, r *rand.Rand) {
 		results := randomResults(r, 1+r.IntN(50))
 		results = slices.DeleteFunc(results, func(r checkup.Result) bool { return r.Unmeasured != nil })
-		dns := r.IntN(2) == 0 // a host is a name or it is not
+		dns := r.IntN(2) == 0 // the host is a name
 		for i := range results {
 			switch res := &results[i]; {
 			case !dns:
@@ -406,7 +401,7 @@ func TestBegun(t *testing.T) {
 			want = results[len(results)-1].At
 		}
 		if got := begun(foldAll(etcd, results...)); !got.Equal(want) {
-			t.Errorf("newest result at %v, want %v", got, want)
+			t.Errorf("got newest result at %v, want %v", got, want)
 		}
 	})
 }

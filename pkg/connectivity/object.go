@@ -24,14 +24,13 @@ const (
 	Kind    = "PodNetworkConnectivityCheck"
 )
 
-// Resource is where the objects are.
+// Resource is the API resource of the objects.
 var Resource = schema.GroupVersionResource{Group: Group, Version: Version, Resource: "podnetworkconnectivitychecks"}
 
-// identity is what stays the same of a pair's object, and what messages call
-// its target.
+// identity is the constant part of a pair's object, and the target's name in messages.
 type identity struct {
 	name      string // of the object
-	node      string // of the source, on which events are
+	node      string // of the source, for events
 	sourcePod string
 	label     string // of the target
 	host      string
@@ -39,12 +38,12 @@ type identity struct {
 	cert      string // Secret; empty means none
 }
 
-// identify says what the object of a pair is. The target has a Peer. A source
-// that is no pod is named by its label.
+// identify returns the identity of a pair's object. The target must have a Peer. A source that is not a pod is named by
+// its label.
 func identify(source, target checkup.Endpoint) identity {
 	pod := source.Label
 	if _, name, ok := strings.Cut(source.Pod, "/"); ok {
-		pod = name // of a Deployment's pod it is another one after each rollout
+		pod = name // each rollout renames a Deployment's pods
 	}
 	return identity{
 		name:      checkup.ConnectivityName(source, target),
@@ -57,7 +56,7 @@ func identify(source, target checkup.Endpoint) identity {
 	}
 }
 
-// ownLabels are those by which the objects of a check are known as ours.
+// ownLabels are the labels that mark an object as ours and as one of this check.
 func ownLabels(plan, check string) map[string]string {
 	return map[string]string{
 		checkup.LabelManagedBy: checkup.ManagedBy,
@@ -66,9 +65,8 @@ func ownLabels(plan, check string) map[string]string {
 	}
 }
 
-// managed reports whether an object is of some check of ours. One that another
-// check wrote is taken over: a pair is the same whoever measures it, and has one
-// history.
+// managed reports whether a check of ours wrote the object. An object of another check is taken over: a pair has one
+// history, whichever check measures it.
 func managed(object *unstructured.Unstructured) bool {
 	return object.GetLabels()[checkup.LabelManagedBy] == checkup.ManagedBy
 }
@@ -84,7 +82,7 @@ func has(object *unstructured.Unstructured, labels map[string]string) bool {
 	return true
 }
 
-// owner says in words whose an object is that is not ours.
+// owner returns the name of the owner of an object that is not ours, for messages.
 func owner(object *unstructured.Unstructured) string {
 	l := object.GetLabels()
 	if by := l[checkup.LabelManagedBy]; by != "" {
@@ -106,8 +104,7 @@ func apply(namespace, name string) *unstructured.Unstructured {
 	return u
 }
 
-// object is all but the status of a pair's object. It has no owner: its history
-// outlives the run.
+// object returns a pair's object without its status. It has no owner, because its history must outlive the run.
 func (id identity) object(namespace string, labels map[string]string) *unstructured.Unstructured {
 	u := apply(namespace, id.name)
 	u.SetLabels(labels)
@@ -123,7 +120,7 @@ func (id identity) spec() map[string]any {
 	return spec
 }
 
-// matches reports whether an object in the cluster has all that object says.
+// matches reports whether an object in the cluster has the labels and the spec of a pair's object.
 func (id identity) matches(object *unstructured.Unstructured, labels map[string]string) bool {
 	spec, _, _ := unstructured.NestedMap(object.Object, "spec")
 	for field, want := range id.spec() {
@@ -143,11 +140,9 @@ func statusOf(object *unstructured.Unstructured) (v1alpha1.PodNetworkConnectivit
 	return live.Status, nil
 }
 
-// statusConfiguration applies a status. It is written by hand
-// because metav1.Time writes whole seconds: an outage's start would no longer be
-// the time of its first failure, and the difference of two times no duration
-// that was. Readers of metav1.Time understand fractions, and the API's
-// date-time (RFC 3339) allows them.
+// statusConfiguration returns the apply configuration of a status. It does not use the Go type, because metav1.Time
+// encodes whole seconds: an outage's start would differ from the time of its first failure, and durations would be
+// wrong. Readers of metav1.Time accept fractions, and the API's date-time (RFC 3339) allows them.
 func statusConfiguration(namespace, name string, s *v1alpha1.PodNetworkConnectivityCheckStatus) *unstructured.Unstructured {
 	status := map[string]any{}
 	put(status, "successes", logs(s.Successes))
@@ -160,7 +155,7 @@ func statusConfiguration(namespace, name string, s *v1alpha1.PodNetworkConnectiv
 		}
 		put(outage, "startLogs", logs(o.StartLogs))
 		put(outage, "endLogs", logs(o.EndLogs))
-		say(outage, "message", o.Message)
+		setText(outage, "message", o.Message)
 		outages = append(outages, outage)
 	}
 	put(status, "outages", outages)
@@ -170,8 +165,8 @@ func statusConfiguration(namespace, name string, s *v1alpha1.PodNetworkConnectiv
 			"status":             string(c.Status),
 			"lastTransitionTime": stamp(c.LastTransitionTime),
 		}
-		say(condition, "reason", c.Reason)
-		say(condition, "message", c.Message)
+		setText(condition, "reason", c.Reason)
+		setText(condition, "message", c.Message)
 		conditions = append(conditions, condition)
 	}
 	put(status, "conditions", conditions)
@@ -184,9 +179,9 @@ func logs(entries []v1alpha1.LogEntry) []any {
 	var out []any
 	for _, e := range entries {
 		entry := map[string]any{"time": stamp(e.Start), "success": e.Success}
-		say(entry, "reason", e.Reason)
-		say(entry, "message", e.Message)
-		if e.Latency.Duration != 0 { // unknown, not nothing
+		setText(entry, "reason", e.Reason)
+		setText(entry, "message", e.Message)
+		if e.Latency.Duration != 0 { // 0 means unknown
 			entry["latency"] = e.Latency.Duration.String()
 		}
 		out = append(out, entry)
@@ -194,7 +189,7 @@ func logs(entries []v1alpha1.LogEntry) []any {
 	return out
 }
 
-// stamp prints a time with its fraction of a second; null if there is none.
+// stamp formats a time with its fraction of a second; null if the time is zero.
 func stamp(t metav1.Time) any {
 	if t.IsZero() {
 		return nil
@@ -208,7 +203,7 @@ func put(object map[string]any, field string, list []any) {
 	}
 }
 
-func say(object map[string]any, field, text string) {
+func setText(object map[string]any, field, text string) {
 	if text != "" {
 		object[field] = text
 	}

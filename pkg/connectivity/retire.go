@@ -20,26 +20,22 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// RetireOptions say whose objects are looked through.
+// RetireOptions select the objects that Retire checks.
 type RetireOptions struct {
 	Dynamic   dynamic.Interface
 	Namespace string
-	// Worksheet of the check, with Connections: what is expected, and how long the
-	// objects of other pairs stay.
+	// Worksheet of the check, with Connections: the expected pairs, and how long the objects of other pairs are kept.
 	Worksheet *checkup.Worksheet
-	// Started is when the run began.
+	// Started is the start time of the run.
 	Started time.Time
 }
 
-// Retire looks through the objects of a check after a run. Those of pairs that
-// the worksheet does not expect become Unknown when their last result is older
-// than staleAfter, and are deleted when it is older than retention; where there
-// is none, their own age counts. Those of expected pairs are never deleted; they
-// become Unknown if the run gave them no result and staleAfter was over before it
-// began, as where its probe task never ran.
+// Retire checks the objects of a check after a run. Objects of pairs that the worksheet does not expect become Unknown
+// if their last result is older than staleAfter, and are deleted if it is older than retention; an object without a
+// result is judged by its own age. Objects of expected pairs are never deleted. They become Unknown if their last result
+// was older than staleAfter when the run began and the run added none, for example because its probe task never ran.
 //
-// The error joins those of all objects that could not be read or written; the
-// others are done all the same.
+// The error joins the errors of all objects that could not be read or written; the other objects are still processed.
 func Retire(ctx context.Context, o RetireOptions) (deleted int, err error) {
 	w := o.Worksheet
 	if w.Connections == nil {
@@ -82,7 +78,7 @@ func Retire(ctx context.Context, o RetireOptions) (deleted int, err error) {
 	return deleted, errors.Join(problems...)
 }
 
-// retire does what is due for one object.
+// retire updates or deletes one object, if needed.
 func retire(ctx context.Context, objects dynamic.ResourceInterface, u *unstructured.Unstructured, expected bool, c checkup.ConnectivityChecks, started, now time.Time) (deleted bool, err error) {
 	status, err := statusOf(u)
 	if err != nil {
@@ -90,13 +86,13 @@ func retire(ctx context.Context, objects dynamic.ResourceInterface, u *unstructu
 	}
 	last, what := newest(&status), "no result since "
 	if last.IsZero() {
-		last, what = u.GetCreationTimestamp().Time, "never a result since "
+		last, what = u.GetCreationTimestamp().Time, "no result since the object was created at "
 	}
 	age := now.Sub(last)
 	if expected {
 		age = started.Sub(last)
 	} else if age >= time.Duration(c.Retention) {
-		// Not if a run wrote it since it was read: then it is expected by that one.
+		// With preconditions: if a run wrote the object in the meantime, that run expects it.
 		uid, version := u.GetUID(), u.GetResourceVersion()
 		err := objects.Delete(ctx, u.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
 		switch {
@@ -117,7 +113,7 @@ func retire(ctx context.Context, objects dynamic.ResourceInterface, u *unstructu
 	h := history{settled: status, id: identity{label: targetLabel(u, reachable(&status).Message)}}
 	h.unknown(ReasonNoRecentResult, message, now)
 	configuration := statusConfiguration(u.GetNamespace(), u.GetName(), &h.settled)
-	configuration.SetResourceVersion(u.GetResourceVersion()) // likewise
+	configuration.SetResourceVersion(u.GetResourceVersion()) // a precondition, as above
 	_, err = objects.ApplyStatus(ctx, u.GetName(), configuration, metav1.ApplyOptions{FieldManager: checkup.ManagedBy, Force: true})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return false, fmt.Errorf("write the status of %s %s: %w", Kind, u.GetName(), err)
@@ -125,8 +121,8 @@ func retire(ctx context.Context, objects dynamic.ResourceInterface, u *unstructu
 	return false, nil
 }
 
-// targetLabel is what messages call the target of a pair of which only the
-// object is known: as its condition did, or else by its endpoint.
+// targetLabel returns the target's name in messages, from the object alone: the name in its condition, or else its
+// endpoint.
 func targetLabel(u *unstructured.Unstructured, message string) string {
 	if label, _, ok := strings.Cut(message, ": "); ok {
 		return label

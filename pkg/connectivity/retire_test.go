@@ -16,15 +16,14 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// The object of a pair that is not expected any more stays with its history, is
-// Unknown when staleAfter is over, and goes when retention is. That of an
-// expected one stays however old it is.
+// The object of a pair that is no longer expected keeps its history, becomes Unknown after staleAfter, and is deleted
+// after retention. The object of an expected pair is never deleted.
 func TestRetire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		w := worksheet()
 		b := s.book(t, w)
-		b.Results(all(bad)[:4]) // of the pair BB nothing came
+		b.Results(all(bad)[:4]) // none for the pair BB
 		time.Sleep(time.Second)
 		b.Results(all(good)[:4])
 		if err := b.close(t); err != nil {
@@ -55,7 +54,7 @@ func TestRetire(t *testing.T) {
 			t.Errorf("deleted %d, wrote %q", n, s.take())
 		}
 
-		time.Sleep(5 * time.Minute) // staleAfter: what is not expected, and what this run did not measure
+		time.Sleep(5 * time.Minute) // staleAfter: unexpected pairs, and pairs that this run did not measure
 		if n := retire(last); n != 0 {
 			t.Errorf("deleted %d", n)
 		}
@@ -73,7 +72,7 @@ func TestRetire(t *testing.T) {
 		}
 		retire(last)
 		if writes := s.take(); len(writes) != 0 {
-			t.Errorf("said again: %q", writes)
+			t.Errorf("got repeated writes %q, want none", writes)
 		}
 
 		time.Sleep(time.Hour) // a run whose probe task never ran
@@ -101,7 +100,7 @@ func TestRetire(t *testing.T) {
 	})
 }
 
-// An object that a run wrote meanwhile is neither deleted nor overwritten.
+// An object that a run wrote in the meantime is neither deleted nor overwritten.
 func TestRetireRaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
@@ -136,7 +135,7 @@ func TestRetireRaces(t *testing.T) {
 	})
 }
 
-// Trouble with one object does not keep the others.
+// An error with one object does not stop the others.
 func TestRetireErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)

@@ -8,8 +8,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Rights are those that the functions of this package use for a check with these
-// settings; none if it writes no objects.
+// Rights returns the rights that this package needs for a check with these settings; none if it writes no objects.
 func Rights(c checkup.ConnectivityChecks) []checkup.Right {
 	if !c.Write {
 		return nil
@@ -31,19 +30,20 @@ func Rights(c checkup.ConnectivityChecks) []checkup.Right {
 		}
 	}
 	const status = "/status"
-	crd("pkg/connectivity EnsureCRD: whether PodNetworkConnectivityChecks can be written", "get")
+	crd("pkg/connectivity EnsureCRD: checks whether PodNetworkConnectivityChecks can be written", "get")
 	if c.InstallCRD {
-		// Server-side apply of what does not exist asks for both.
-		crd("pkg/connectivity EnsureCRD: creates it where it is missing", "create", "patch")
+		// Server-side apply of a missing object needs both.
+		crd("pkg/connectivity EnsureCRD: creates the missing definition", "create", "patch")
 	}
-	objects(checkup.PhaseProbe, Resource.Resource, "pkg/connectivity Open: the history that there is", "list")
-	objects(checkup.PhaseProbe, Resource.Resource, "pkg/connectivity Book: an object for each pair", "create", "patch")
-	objects(checkup.PhaseProbe, Resource.Resource+status, "pkg/connectivity Book: what was measured", "patch")
+	objects(checkup.PhaseProbe, Resource.Resource, "pkg/connectivity Open: reads the existing history", "list")
+	objects(checkup.PhaseProbe, Resource.Resource, "pkg/connectivity Book: writes an object for each pair", "create", "patch")
+	objects(checkup.PhaseProbe, Resource.Resource+status, "pkg/connectivity Book: writes the results", "patch")
 	rights = append(rights, checkup.Right{
 		Phase: checkup.PhaseProbe, Scope: checkup.ScopeNamespace, Namespace: metav1.NamespaceDefault,
-		Resource: "events", Verb: "create", Why: "pkg/connectivity Book: outages, told of the source's node",
+		Resource: "events", Verb: "create", Why: "pkg/connectivity Book: records outages as events of the source's node",
 	})
-	objects(checkup.PhaseConclude, Resource.Resource, "pkg/connectivity Retire: objects of pairs that are gone", "list", "delete")
-	objects(checkup.PhaseConclude, Resource.Resource+status, "pkg/connectivity Retire: what was last seen too long ago", "patch")
+	const retire = "pkg/connectivity Retire: "
+	objects(checkup.PhaseConclude, Resource.Resource, retire+"deletes objects of removed pairs", "list", "delete")
+	objects(checkup.PhaseConclude, Resource.Resource+status, retire+"marks objects without a recent result", "patch")
 	return rights
 }

@@ -31,10 +31,9 @@ import (
 
 const testNamespace = "checks"
 
-// server is an API server as far as this package uses one: server-side apply with
-// field managers is apimachinery's own; what is added is that a patch of the main
-// resource leaves the status alone, one of the subresource everything else, and
-// that objects have a UID, an age and a resourceVersion.
+// server is a fake API server with what this package uses: server-side apply with field managers is apimachinery's. In
+// addition, a patch of the main resource does not change the status, a patch of the subresource changes only the status,
+// and objects have a UID, a creation time and a resourceVersion.
 type server struct {
 	*dynamicfake.FakeDynamicClient
 	events *fake.Clientset
@@ -45,8 +44,7 @@ type server struct {
 	trouble error // of every request, while it is set
 	refuse  func(verb, resource, subresource, name string) error
 	writes  []string // "apply NAME", "status NAME", "delete NAME"
-	// plain holds the objects where there are many and nobody but a Book writes
-	// them; nil means that the tracker does.
+	// plain holds the objects if there are many and only a Book writes them; nil means that the tracker holds them.
 	plain map[string]*unstructured.Unstructured
 }
 
@@ -73,7 +71,7 @@ func newServer(t *testing.T) *server {
 	return s
 }
 
-// check fails a request as the test wants. s.mu is held.
+// check returns the error that the test has set for a request. s.mu is held.
 func (s *server) check(action clienttesting.Action, name string) error {
 	if s.trouble != nil {
 		return s.trouble
@@ -121,7 +119,7 @@ func (s *server) react(action clienttesting.Action) (bool, runtime.Object, error
 		list, err := s.tracker.List(resource, action.GetKind(), namespace)
 		return true, list, err
 	}
-	return true, nil, fmt.Errorf("%s %s is not expected", action.GetVerb(), resource)
+	return true, nil, fmt.Errorf("unexpected request: %s %s", action.GetVerb(), resource)
 }
 
 func (s *server) apply(action clienttesting.PatchActionImpl) (runtime.Object, error) {
@@ -145,7 +143,7 @@ func (s *server) apply(action clienttesting.PatchActionImpl) (runtime.Object, er
 		delete(patch.Object, "spec")
 		patch.SetLabels(nil)
 		patch.SetResourceVersion("")
-		options.FieldManager += "/status" // fields of a subresource are managed apart
+		options.FieldManager += "/status" // fields of a subresource have a separate manager
 	} else {
 		delete(patch.Object, "status")
 	}
@@ -168,7 +166,7 @@ func (s *server) apply(action clienttesting.PatchActionImpl) (runtime.Object, er
 	return object, s.tracker.Update(resource, object, action.GetNamespace())
 }
 
-// applyPlain takes the patch of the only field manager.
+// applyPlain applies the patch of the only field manager.
 func (s *server) applyPlain(action clienttesting.PatchActionImpl) (runtime.Object, error) {
 	patch := &unstructured.Unstructured{}
 	if err := json.Unmarshal(action.Patch, &patch.Object); err != nil {
@@ -185,14 +183,14 @@ func (s *server) applyPlain(action clienttesting.PatchActionImpl) (runtime.Objec
 	return s.plain[name], nil
 }
 
-// setTrouble has every request fail with err, until it is nil.
+// setTrouble makes every request fail with err; nil ends that.
 func (s *server) setTrouble(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trouble = err
 }
 
-// take returns what was written since it was called last.
+// take returns the writes since its last call.
 func (s *server) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +198,7 @@ func (s *server) take() []string {
 	return s.writes
 }
 
-// object returns an object as it is, nil if it is not there.
+// object returns the current object; nil if it does not exist.
 func (s *server) object(name string) *unstructured.Unstructured {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,12 +212,12 @@ func (s *server) object(name string) *unstructured.Unstructured {
 	return object.(*unstructured.Unstructured)
 }
 
-// status of an object that must be there.
+// status returns the status of an object that must exist.
 func (s *server) status(t *testing.T, name string) v1alpha1.PodNetworkConnectivityCheckStatus {
 	t.Helper()
 	object := s.object(name)
 	if object == nil {
-		t.Fatalf("there is no object %s", name)
+		t.Fatalf("object %s does not exist", name)
 	}
 	status, err := statusOf(object)
 	if err != nil {
@@ -290,14 +288,14 @@ const (
 
 var allNames = []string{nameAA, nameAB, nameAL, nameBA, nameBB}
 
-// of gives a result of a pair of the worksheet the time now.
+// of sets the time of a result to now.
 func of(source, target int, r checkup.Result) checkup.Result {
 	r.Pair = checkup.Pair{Source: source, Target: target, Family: checkup.IPv4, Transport: checkup.TLS}
 	r.At = time.Now()
 	return r
 }
 
-// names of the objects that are there.
+// names returns the names of the existing objects.
 func (s *server) names(t *testing.T) []string {
 	t.Helper()
 	list, err := s.Resource(Resource).Namespace(testNamespace).List(t.Context(), metav1.ListOptions{})

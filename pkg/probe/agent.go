@@ -25,32 +25,29 @@ import (
 type Agent struct {
 	Order   checkup.Order
 	Version string
-	// Out takes the messages, one line each.
+	// Out receives the messages, one line each.
 	Out io.Writer
 	// Funcs are the prober functions; nil means Funcs.
 	Funcs map[checkup.Transport]Func
-	// Root of the file system, for the cgroup's statistics; nil means the real one.
+	// Root of the file system, to read the cgroup's statistics; nil means the real one.
 	Root fs.FS
-	// Certificates holds the client certificates for peers: a directory for each
-	// Secret, with tls.crt and tls.key. nil means /etc/checkplan/certificates.
+	// Certificates holds the client certificates for peers: a directory for each Secret, with tls.crt and tls.key.
+	// nil means /etc/checkplan/certificates.
 	Certificates fs.FS
 }
 
-// certificatesDirectory is where an agent's pod has the Secrets of its peers.
+// certificatesDirectory is where the Secrets of the peers are mounted in an agent's pod.
 const certificatesDirectory = "/etc/checkplan/certificates"
 
-// Run tells the start, waits for a random part of the start jitter, measures the
-// control pairs, then all pairs of the order in a random order, telling each as
-// soon as it is known, and tells the end. What is not measured by the order's
-// deadline is told as unmeasured.
+// Run reports the start, waits for a random part of the start jitter, measures the control pairs, then all pairs in
+// random order, and reports the end. It reports each pair as soon as it is measured. Pairs that are not measured by the
+// order's deadline are reported as unmeasured.
 //
-// The pairs of an order with Connections are measured all at once, and each
-// measurement is told. Only those of which none could be made are told as an
-// unmeasured pair.
+// The pairs of an order with Connections are measured all at the same time, and each measurement is reported. A pair is
+// reported as unmeasured only if none of its measurements could be made.
 //
-// When ctx ends first, Run stops, tells no more than what it has measured, and
-// returns nil: the missing end says that there is more. Errors are of the agent
-// itself, never of the network.
+// If ctx ends first, Run reports what it has measured, stops and returns nil: without an end message, the report is
+// incomplete. Errors are of the agent itself, never of the network.
 func (a Agent) Run(ctx context.Context) error {
 	if a.Funcs == nil {
 		a.Funcs = Funcs
@@ -77,7 +74,7 @@ func (a Agent) Run(ctx context.Context) error {
 	rand.Read(nonce[:])
 	session := &Session{
 		Nonce: binary.BigEndian.Uint64(nonce[:]),
-		// The burst lets the rate be kept although timers wake up to 10 ms late.
+		// The burst keeps the rate although timers wake up to 10 ms late.
 		Limiter: rate.NewLimiter(rate.Limit(a.Order.Limits.PacketsPerSecond), max(1, a.Order.Limits.PacketsPerSecond/100)),
 		Watch:   &Watch{},
 
@@ -102,23 +99,22 @@ func (a Agent) Run(ctx context.Context) error {
 	return lines.write(checkup.Message{End: &end})
 }
 
-// measure measures control pairs and pairs, within the deadline, and counts what
-// it tells.
+// measure measures control pairs and pairs within the deadline, and counts what it reports.
 func (a Agent) measure(outer context.Context, session *Session, lines *lineWriter, pairs []Measurement, impossible []checkup.Observation) (checkup.AgentEnd, error) {
 	var end checkup.AgentEnd
 	ctx, cancel := context.WithTimeout(outer, time.Duration(a.Order.Deadline))
 	defer cancel()
 	random := mathrand.New(mathrand.NewPCG(a.Order.Seed, uint64(a.Order.Source)))
 	if jitter := a.Order.Limits.StartJitter; jitter > 0 {
-		// An ended context is told by every pair below.
+		// If the context has ended, every pair below reports that.
 		_ = sleepUntil(ctx, time.Now().Add(time.Duration(random.Int64N(int64(jitter)))))
 	}
-	// Hold-ups do not spoil control pairs: their delays are not looked at.
+	// Hold-ups do not spoil control pairs: their delays are not used.
 	controls := control{a.Order, &Session{Nonce: session.Nonce, Limiter: session.Limiter}, a.Funcs}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(a.Order.Limits.Concurrency)
-	// The control pairs of a VM take as long as nobody answers, but do not disturb
-	// the others: they are measured beside them, and only told first.
+	// The control pairs of a VM take a full timeout, but do not disturb the other pairs: they are measured at the same
+	// time, and only reported first.
 	controlled := make(chan struct{})
 	if a.Order.Own != nil {
 		g.Go(func() error {
@@ -182,8 +178,7 @@ func (a Agent) measure(outer context.Context, session *Session, lines *lineWrite
 	return end, g.Wait()
 }
 
-// certified are the pairs whose client certificate there is, or that need none,
-// and the observations of the others.
+// certified returns the pairs whose client certificate exists or that need none, and the observations of the others.
 func certified(pairs []Measurement, s *Session) (able []Measurement, unable []checkup.Observation) {
 	for _, m := range pairs {
 		if m.Peer != nil {

@@ -38,7 +38,7 @@ func orderTo(r *Responder, family checkup.IPFamily) checkup.Order {
 	}
 }
 
-// noCgroup is a root in which there is no cgroup to ask.
+// noCgroup is a root without cgroups.
 var noCgroup = fstest.MapFS{}
 
 func TestAgentEndToEnd(t *testing.T) {
@@ -61,8 +61,7 @@ func TestAgentEndToEnd(t *testing.T) {
 	golden(t, "testdata/agent.jsonl", settle(t, out.Bytes()))
 }
 
-// unwatched are the prober functions, but hold-ups of this busy machine spoil
-// nothing.
+// unwatched are the prober functions, but hold-ups of this busy machine spoil nothing.
 func unwatched() map[checkup.Transport]Func {
 	funcs := map[checkup.Transport]Func{}
 	for transport, f := range Funcs {
@@ -83,7 +82,7 @@ func closedPortsOf(t *testing.T) map[checkup.Transport]int {
 	return ports
 }
 
-// settle replaces what differs from run to run: delays and who timed them.
+// settle replaces what differs between runs: delays and who timed them.
 func settle(t *testing.T, lines []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -111,7 +110,7 @@ func messages(t testing.TB, lines []byte) []checkup.Message {
 	for line := range bytes.Lines(lines) {
 		var fields map[string]json.RawMessage
 		if err := json.Unmarshal(line, &fields); err != nil || len(fields) != 1 {
-			t.Fatalf("line %q: %d fields, %v", line, len(fields), err)
+			t.Fatalf("line %q: got %d fields (%v), want 1", line, len(fields), err)
 		}
 		var m checkup.Message
 		if err := json.Unmarshal(line, &m); err != nil {
@@ -135,12 +134,12 @@ func golden(t *testing.T, file string, got []byte) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (UPDATE=1 writes it anew) (-want +got):\n%s", file, diff)
+		t.Errorf("%s (UPDATE=1 updates it) (-want +got):\n%s", file, diff)
 	}
 }
 
-// Each pair is told exactly once, whatever the concurrency.
-func TestAgentTellsEveryPairOnce(t *testing.T) {
+// Each pair is reported exactly once, with any concurrency.
+func TestAgentReportsEveryPairOnce(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
 		order := orderTo(serve(t, family), family)
 		order.Limits.Concurrency = 8
@@ -161,17 +160,17 @@ func TestAgentTellsEveryPairOnce(t *testing.T) {
 		expected, _ := measurements(order)
 		for _, m := range expected {
 			if told[m.Pair] != 1 {
-				t.Errorf("pair %+v is told %d times", m.Pair, told[m.Pair])
+				t.Errorf("pair %+v: got %d reports, want 1", m.Pair, told[m.Pair])
 			}
 		}
 		if len(told) != len(expected) || ms[0].Start.Pairs != len(expected) || ms[len(ms)-1].End.Observations != len(expected) {
-			t.Errorf("%d pairs told, start says %d, end says %d, want %d", len(told), ms[0].Start.Pairs, ms[len(ms)-1].End.Observations, len(expected))
+			t.Errorf("got %d reported pairs, %d in start, %d in end, want %d", len(told), ms[0].Start.Pairs, ms[len(ms)-1].End.Observations, len(expected))
 		}
 	})
 }
 
-// An agent whose prober functions lie must be found out by its control pairs.
-func TestWrongControlPairIsTold(t *testing.T) {
+// Wrong results of prober functions must show in the control pairs.
+func TestWrongControlPairIsReported(t *testing.T) {
 	blind := func(_ context.Context, m Measurement, _ *Session) checkup.Observation {
 		o := checkup.Observation{Pair: m.Pair, Sent: 3}
 		o.Failure = cause(checkup.StageConnect, "timed out after 2s")
@@ -240,7 +239,7 @@ func TestWrongControlPairIsTold(t *testing.T) {
 	}
 }
 
-// Ping sockets that are forbidden make icmp pairs unmeasured, and nothing else.
+// Forbidden ping sockets make only icmp pairs unmeasured.
 func TestForbiddenPingSocketsAreNotAWrongControlPair(t *testing.T) {
 	order := checkup.Order{Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{0}}}}}
 	funcs := map[checkup.Transport]Func{checkup.TCP: tcp, checkup.ICMP: func(_ context.Context, m Measurement, _ *Session) checkup.Observation {
@@ -278,12 +277,12 @@ func TestDeadlineMakesTheRestUnmeasured(t *testing.T) {
 		}
 	}
 	if end := ms[len(ms)-1].End; unmeasured != 6 || end == nil || end.Observations != 6 {
-		t.Errorf("%d pairs are unmeasured, the last line is %+v; want 6 and the end", unmeasured, ms[len(ms)-1])
+		t.Errorf("got %d unmeasured pairs and the last line %+v, want 6 and the end", unmeasured, ms[len(ms)-1])
 	}
 }
 
-// An agent that is stopped tells what it measured, and no end.
-func TestStoppedAgentTellsNoEnd(t *testing.T) {
+// A stopped agent reports what it measured, and no end.
+func TestStoppedAgentReportsNoEnd(t *testing.T) {
 	order := orderTo(serve(t, checkup.IPv4), checkup.IPv4)
 	order.Limits.Concurrency = 6
 	reader, writer := io.Pipe()
@@ -301,11 +300,11 @@ func TestStoppedAgentTellsNoEnd(t *testing.T) {
 		for _, m := range messages(t, lines.Bytes()) {
 			switch {
 			case m.End != nil:
-				t.Error("an end was told")
+				t.Error("got an end, want none")
 			case m.Observation != nil:
 				told++
 				if m.Observation.Unmeasured != nil || m.Observation.Transport != checkup.TCP {
-					t.Errorf("told %+v", m.Observation)
+					t.Errorf("got observation %+v, want none", m.Observation)
 				}
 				if told == 2 {
 					stop()
@@ -323,12 +322,12 @@ func TestAgentThatCannotWriteIsBroken(t *testing.T) {
 	for n := range 5 {
 		err := Agent{Order: order, Out: &failingWriter{after: n}}.Run(t.Context())
 		if !errors.Is(err, io.ErrClosedPipe) {
-			t.Errorf("after %d lines: error %v, want %v", n, err, io.ErrClosedPipe)
+			t.Errorf("after %d lines: got error %v, want %v", n, err, io.ErrClosedPipe)
 		}
 	}
 }
 
-// failingWriter takes some writes before it fails.
+// failingWriter accepts some writes before it fails.
 type failingWriter struct{ after int }
 
 func (w *failingWriter) Write(b []byte) (int, error) {
@@ -338,7 +337,7 @@ func (w *failingWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// The order of pairs depends on the seed, and on nothing else.
+// The order of pairs depends only on the seed.
 func TestSeedOrdersThePairs(t *testing.T) {
 	fake := func(_ context.Context, m Measurement, _ *Session) checkup.Observation {
 		return checkup.Observation{Pair: m.Pair}
@@ -363,15 +362,14 @@ func TestSeedOrdersThePairs(t *testing.T) {
 		return strings.Join(targets, " ")
 	}
 	if a, b := run(1), run(1); a != b {
-		t.Errorf("one seed, two orders:\n%s\n%s", a, b)
+		t.Errorf("got two orders with one seed:\n%s\n%s", a, b)
 	}
 	if a, b := run(1), run(2); a == b {
-		t.Errorf("two seeds, one order: %s", a)
+		t.Errorf("got one order with two seeds: %s", a)
 	}
 }
 
-// The longest line that a pair can make fits the 16 KiB at which container
-// runtimes split lines.
+// The longest possible line of a pair is shorter than 16 KiB, at which container runtimes split lines.
 func TestLinesFitTheContainerLog(t *testing.T) {
 	o := checkup.Observation{
 		Pair: checkup.Pair{Source: 9999, Target: 9999, Family: checkup.IPv6, Transport: checkup.HTTP, Size: checkup.MaxStreamSize},
@@ -390,8 +388,7 @@ func TestLinesFitTheContainerLog(t *testing.T) {
 	}
 }
 
-// A VM's control pairs are its own address and one that nobody has, by icmp, and
-// they are told first.
+// A VM's control pairs are its own address and an unused one, by icmp. They are reported first.
 func TestAgentOfVM(t *testing.T) {
 	const own, unused, target = "10.0.0.1", "10.0.0.6", "10.0.0.2"
 	order := checkup.Order{
@@ -404,10 +401,10 @@ func TestAgentOfVM(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		answers  map[string]int
-		trouble  string // address whose socket cannot be had
+		trouble  string // address whose socket cannot be opened
 		controls []checkup.Control
 	}{
-		{"as it must be", map[string]int{own: 3, target: 5}, "", []checkup.Control{
+		{"right", map[string]int{own: 3, target: 5}, "", []checkup.Control{
 			{Family: checkup.IPv4, Name: "self", OK: true, Message: "10.0.0.1: 3 of 3 answered"},
 			{Family: checkup.IPv4, Name: "closed", OK: true, Message: "10.0.0.6: 0 of 3 answered"}}},
 		{"everything answers", map[string]int{own: 3, unused: 1, target: 5}, "", []checkup.Control{

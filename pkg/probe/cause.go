@@ -18,19 +18,18 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// localErrnos are errors of connect and send that tell of the agent's own host
-// (no memory, no free file or port, no such protocol), not of the path.
+// localErrnos are errors of connect and send that are caused by the agent's own host (no memory, no free file or port, no
+// such protocol), not by the path.
 var localErrnos = []syscall.Errno{
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS,
 	syscall.EADDRNOTAVAIL, syscall.EADDRINUSE,
 	syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT,
 }
 
-// localSyscalls fail for reasons of the agent's own host whatever the error.
+// localSyscalls fail only for reasons of the agent's own host, with any error.
 var localSyscalls = []string{"socket", "setsockopt", "getsockopt", "bind"}
 
-// isLocal reports whether an error tells of the agent's own socket, not of the
-// path.
+// isLocal reports whether an error is caused by the agent's own socket, not by the path.
 func isLocal(err error) bool {
 	var call *os.SyscallError
 	if errors.As(err, &call) && slices.Contains(localSyscalls, call.Syscall) {
@@ -40,7 +39,7 @@ func isLocal(err error) bool {
 	return errors.As(err, &errno) && slices.Contains(localErrnos, errno)
 }
 
-// localTrouble puts a local socket's error into words.
+// localTrouble returns the message for an error of a local socket.
 func localTrouble(err error) error {
 	var call *os.SyscallError
 	if errors.As(err, &call) {
@@ -49,15 +48,14 @@ func localTrouble(err error) error {
 	return err
 }
 
-// fail ends a sample with what the network did. The error must not be a local
-// one. Messages are short and the same for the same reason, so that reports can
-// group by them.
+// fail sets the cause of a sample from an error of the network. The error must not be a local one. Messages are short,
+// and equal for equal reasons, because reports group by them.
 func (s *sample) fail(stage checkup.Stage, err error, timeout time.Duration) {
 	s.timedOut = isTimeout(err)
 	s.cause = &checkup.Cause{Stage: stage, Message: words(err, timeout)}
 }
 
-// words puts an error of the network into words.
+// words returns the message for an error of the network.
 func words(err error, timeout time.Duration) string {
 	var several interface{ Unwrap() []error }
 	var unsaid quiet
@@ -84,10 +82,10 @@ func words(err error, timeout time.Duration) string {
 	return oneLine(err.Error())
 }
 
-// maxWords bounds what is told in words that are not ours, in bytes.
+// maxWords limits the length of messages that are not ours, in bytes.
 const maxWords = 200
 
-// oneLine makes a message of what may quote the peer.
+// oneLine cleans and shortens a message that may quote the peer.
 func oneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -98,7 +96,7 @@ func oneLine(s string) string {
 	return strings.ToValidUTF8(s[:min(len(s), maxWords)], "")
 }
 
-// quiet is a timeout with words of its own, behind which comes how long it was.
+// quiet is a timeout with its own message; the duration is appended.
 type quiet string
 
 func (q quiet) Error() string { return string(q) }
@@ -110,8 +108,8 @@ func (q quiet) Temporary() bool { return true }
 // isAlert reports whether the peer sent a TLS alert.
 func isAlert(err error) bool { return alertOf(err) != "" }
 
-// alertOf is the description of the TLS alert that the peer sent (RFC 8446,
-// section 6), empty if it sent none. crypto/tls has no exported type for it.
+// alertOf returns the description of the TLS alert that the peer sent (RFC 8446, section 6); empty if it sent none.
+// crypto/tls has no exported type for it.
 func alertOf(err error) string {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Op != "remote error" || op.Err == nil {
@@ -130,14 +128,13 @@ func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// fromNetwork reports whether an error is one of the network's, not of what was
-// read from it.
+// fromNetwork reports whether an error is caused by the network and not by the data that was read.
 func fromNetwork(err error) bool {
 	var errno syscall.Errno
 	return isTimeout(err) || isClosed(err) || errors.As(err, &errno)
 }
 
-// timeOut ends a sample for which nothing came in time.
+// timeOut sets the cause of a sample that was not answered in time.
 func (s *sample) timeOut(stage checkup.Stage, timeout time.Duration) {
 	s.timedOut = true
 	s.cause = &checkup.Cause{Stage: stage, Message: timedOutWords(timeout)}
@@ -145,5 +142,5 @@ func (s *sample) timeOut(stage checkup.Stage, timeout time.Duration) {
 
 func timedOutWords(timeout time.Duration) string { return fmt.Sprintf("timed out after %v", timeout) }
 
-// errWrongAnswer is an answer that is not the one asked for.
+// errWrongAnswer is the error for an answer that does not match the request.
 var errWrongAnswer = errors.New("the answer differs from what was sent")

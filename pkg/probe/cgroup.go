@@ -11,10 +11,9 @@ import (
 	"time"
 )
 
-// throttled is for how long the CPU bandwidth limit has held up this process's
-// cgroup so far, and whether the cgroup tells. root is the root of the file
-// system. The formats are those of the kernel's cgroup-v2.rst (throttled_usec)
-// and sched-bwc.rst (version 1: throttled_time, in nanoseconds).
+// throttled returns for how long the CPU bandwidth limit has throttled this process's cgroup so far; false if that is
+// unknown. root is the root of the file system. The formats are those of the kernel's cgroup-v2.rst (throttled_usec) and
+// sched-bwc.rst (version 1: throttled_time, in nanoseconds).
 func throttled(root fs.FS) (time.Duration, bool) {
 	own, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
@@ -40,10 +39,8 @@ func throttled(root fs.FS) (time.Duration, bool) {
 	return 0, false
 }
 
-// cpuStats are the files that may hold the CPU statistics of the cgroup that
-// /proc/self/cgroup tells of, the likeliest first. A container sees its own
-// cgroup either under the path told or, in a cgroup namespace or where its
-// runtime mounted it so, at the top.
+// cpuStats returns the files that may contain the CPU statistics of the cgroup in /proc/self/cgroup, the likeliest first.
+// A container's own cgroup is under that path or, in a cgroup namespace or with some runtimes, at the top.
 func cpuStats(own string) []string {
 	var files []string
 	for line := range strings.Lines(own) {

@@ -15,14 +15,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// attemptDelay is how long an address may take before the next is tried beside
-// it (RFC 8305, section 5: Connection Attempt Delay).
+// attemptDelay is how long an address may take before the next one is also tried (RFC 8305, section 5: Connection Attempt
+// Delay).
 const attemptDelay = 250 * time.Millisecond
 
-// connect connects to whichever of the addresses answers first, from a source
-// port of its own, and tells how that went. The delay is that of the connection
-// that is returned, whatever was tried beside it. Without a connection the sample
-// has a cause, or the error tells of trouble with the local socket.
+// connect connects to the address that answers first, from a new source port. The sample's delay is that of the returned
+// connection, not of other attempts. Without a connection, the sample has a cause, or the error is one of the local
+// socket.
 func connect(ctx context.Context, addresses []netip.AddrPort, timeout time.Duration) (sample, *net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -43,16 +42,15 @@ func connect(ctx context.Context, addresses []netip.AddrPort, timeout time.Durat
 	return s, a.conn, nil
 }
 
-// attempt is what became of one address.
+// attempt is the result of connecting to one address.
 type attempt struct {
 	conn *net.TCPConn
 	took time.Duration
 	err  error
 }
 
-// race tries addresses in their order until one connects: the next as soon as one
-// failed, or attemptDelay after the one before it was begun (RFC 8305, section
-// 5). It returns the first that connected, or why none did.
+// race tries addresses in order until one connects. It tries the next address as soon as one failed, or attemptDelay
+// after the start of the attempt before (RFC 8305, section 5). It returns the first connection, or the error.
 func race(ctx context.Context, addresses []netip.AddrPort, dial func(context.Context, netip.AddrPort) (*net.TCPConn, error)) attempt {
 	ctx, cancel := context.WithCancel(ctx)
 	attempts := make(chan attempt)
@@ -95,9 +93,8 @@ func race(ctx context.Context, addresses []netip.AddrPort, dial func(context.Con
 	return attempt{err: whyNone(errs)}
 }
 
-// whyNone is the error of which several addresses tell. Trouble of this host
-// counts above what the network says; only that it lacks the family of some
-// addresses is no trouble while there are others.
+// whyNone combines the errors of several addresses. Local errors have priority over errors of the network, except that
+// this host lacks the family of some addresses, if others remain.
 func whyNone(errs []error) error {
 	var told []error
 	for _, err := range errs {
@@ -129,9 +126,8 @@ func dial(ctx context.Context, address netip.AddrPort) (*net.TCPConn, error) {
 	return conn.(*net.TCPConn), nil
 }
 
-// synDelay is the time from SYN to SYN-ACK as the kernel measured it, or 0 if it
-// does not tell or the SYN had to be sent again: then the time that the connect
-// took says more.
+// synDelay returns the time from SYN to SYN-ACK as measured by the kernel. It returns 0 if that is unknown or if the SYN
+// was sent again: the duration of the connect is then more accurate.
 func synDelay(conn *net.TCPConn) time.Duration {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -146,9 +142,8 @@ func synDelay(conn *net.TCPConn) time.Duration {
 	return time.Duration(info.Rtt) * time.Microsecond
 }
 
-// alternate puts the addresses of a name, as the resolver sorted them (RFC 6724),
-// into the order in which they are tried: the families by turns (RFC 8305,
-// section 4).
+// alternate sorts the addresses of a name, in the resolver's order (RFC 6724), into the order in which they are tried:
+// alternating families (RFC 8305, section 4).
 func alternate(addresses []netip.Addr) []netip.Addr {
 	var first, other []netip.Addr
 	for _, a := range addresses {

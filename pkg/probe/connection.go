@@ -15,13 +15,12 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// connection makes one connection to a peer, stage by stage, each within its own
-// deadline: name resolution (of a DNS name), TCP connect and, of tls, a TLS
-// handshake and, where there is a path, a GET. It is not known how it goes if ctx
-// ends first. When it began is for the caller to say.
+// connection makes one connection to a peer, stage by stage, each with its own deadline: name resolution (of a DNS name),
+// TCP connect and, with tls, a TLS handshake and, if there is a path, a GET. known is false if ctx ended first. The
+// caller sets the start time.
 func connection(ctx context.Context, m Measurement, s *Session) (r checkup.Result, known bool) {
 	r.Pair = m.Pair
-	// passed notes how a stage went, and reports whether the next may begin.
+	// passed records the result of a stage and reports whether the next stage can start.
 	passed := func(step sample, trouble error, delay *int64) bool {
 		_, spoiled := s.Watch.spoils(step)
 		switch {
@@ -70,7 +69,7 @@ func connection(ctx context.Context, m Measurement, s *Session) (r checkup.Resul
 	if !passed(step, trouble, &r.Delays.Handshake) {
 		return r, known
 	}
-	defer secure.Close() // takes leave, so that the peer has nothing to log
+	defer secure.Close() // closes properly: the peer logs no error
 	if m.Peer.Path == "" {
 		return r, known
 	}
@@ -81,16 +80,14 @@ func connection(ctx context.Context, m Measurement, s *Session) (r checkup.Resul
 	return r, known
 }
 
-// isOver reports whether a context has ended, or should have: what inherits its
-// deadline may notice that first.
+// isOver reports whether a context has ended or its deadline has passed: operations with its deadline may end before it.
 func isOver(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// within does what a stage is, within its deadline. The delay is what do says,
-// or, if that is 0, the time that it took. Its error may be of the network or, and
-// then it is returned, of the local socket.
+// within runs a stage within its deadline. The delay is the one that do returns or, if that is 0, the duration of do. An
+// error of the network is recorded in the sample; an error of the local socket is returned.
 func within(ctx context.Context, stage checkup.Stage, deadline checkup.Duration, do func(context.Context) (time.Duration, error)) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(deadline))
 	defer cancel()
@@ -110,14 +107,13 @@ func within(ctx context.Context, stage checkup.Stage, deadline checkup.Duration,
 	return s, nil
 }
 
-// resolve finds the addresses of a peer with a DNS name, by the host's own
-// resolv.conf and hosts file, in the order in which they are to be tried.
+// resolve resolves the DNS name of a peer with the host's resolv.conf and hosts file. It returns the addresses in the
+// order in which they are tried.
 func (s *Session) resolve(ctx context.Context, m Measurement) (sample, []netip.AddrPort, error) {
 	var addresses []netip.AddrPort
 	step, trouble := within(ctx, checkup.StageResolve, m.Deadlines.Resolve, func(ctx context.Context) (time.Duration, error) {
-		// A resolver of its own: a shared one would let lookups of a name that are
-		// made at once wait for each other.
-		var trouble atomic.Pointer[error] // both families are asked at once
+		// A new resolver: with a shared one, concurrent lookups of a name would wait for each other.
+		var trouble atomic.Pointer[error] // both families are looked up at the same time
 		resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			dial := s.dialDNS
 			if dial == nil {
@@ -125,7 +121,7 @@ func (s *Session) resolve(ctx context.Context, m Measurement) (sample, []netip.A
 			}
 			conn, err := dial(ctx, network, address)
 			if isLocal(err) {
-				trouble.Store(&err) // net.DNSError does not say
+				trouble.Store(&err) // net.DNSError does not contain it
 			}
 			return conn, err
 		}}
@@ -138,7 +134,7 @@ func (s *Session) resolve(ctx context.Context, m Measurement) (sample, []netip.A
 		case isTimeout(err) && ctx.Err() == nil:
 			return 0, errors.New("no DNS server answered")
 		case errors.As(err, &dns) && !isTimeout(err):
-			// What the error is wrapped in names ports, and differs each time.
+			// The outer error names ports, which differ each time.
 			said, cause := dns.Err, strings.LastIndex(dns.Err, ": ")
 			if cause >= 0 {
 				said = "the DNS server: " + said[cause+2:]
@@ -156,7 +152,7 @@ func (s *Session) resolve(ctx context.Context, m Measurement) (sample, []netip.A
 	return step, addresses, trouble
 }
 
-// ready asks a peer for its path.
+// ready sends a GET for the peer's path.
 func ready(ctx context.Context, conn net.Conn, p *checkup.Peer) (time.Duration, error) {
 	request, err := newRequest(ctx, urlOf(p))
 	if err != nil {
@@ -172,8 +168,7 @@ func ready(ctx context.Context, conn net.Conn, p *checkup.Peer) (time.Duration, 
 	return delay, err
 }
 
-// urlOf is what a peer is asked for. It says http, as the connection that it is
-// asked over has its TLS already.
+// urlOf returns the URL of the GET. Its scheme is http, because the connection already has TLS.
 func urlOf(p *checkup.Peer) string {
 	return "http://" + net.JoinHostPort(serverName(p), strconv.Itoa(p.Port)) + p.Path
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// peerAt is a peer by its address, with deadlines that are never waited for.
+// peerAt is a peer with an IP address, and deadlines that are never reached.
 func peerAt(transport checkup.Transport, family checkup.IPFamily, address netip.AddrPort) Measurement {
 	return Measurement{
 		Pair:      pairOf(transport, family, 0),
@@ -62,8 +62,7 @@ func TestTCPOfAPeer(t *testing.T) {
 	}
 }
 
-// A measurement that the context ends is not told as a failure, at whatever stage
-// it is.
+// A measurement that the context ends is not reported as a failure, at any stage.
 func TestConnectionThatIsCutShortIsNotKnown(t *testing.T) {
 	deaf := func(context.Context, string, string) (net.Conn, error) { c, _ := net.Pipe(); return c, nil }
 	for _, test := range []struct {
@@ -91,15 +90,15 @@ func TestConnectionThatIsCutShortIsNotKnown(t *testing.T) {
 				}
 				defer cancel()
 				if r, known := connection(ctx, m, s); known {
-					t.Errorf("told %+v", r)
+					t.Errorf("got result %+v, want none", r)
 				}
 			})
 		}
 	}
 }
 
-// Hold-ups of the agent spoil what they touch: a silence may be the agent's, and
-// delays of its own timing are not told. That the peer was reached stays true.
+// Hold-ups of the agent spoil timeouts, which the agent itself may have caused, and delays that the agent timed. A
+// reached peer still counts as reached.
 func TestHoldUpsOfTheAgent(t *testing.T) {
 	held := &Watch{}
 	held.set(time.Now().Add(-time.Hour)) // the timer has not woken since
@@ -135,7 +134,7 @@ func TestHoldUpsOfTheAgent(t *testing.T) {
 	}
 }
 
-// resolveCases are DNS servers, and what must be seen of a peer with a DNS name.
+// resolveCases are DNS servers, and the expected results of a peer with a DNS name.
 var resolveCases = []struct {
 	name    string
 	family  checkup.IPFamily
@@ -151,13 +150,13 @@ var resolveCases = []struct {
 	{name: "IPv6 only", dns: dnsServer{addresses: []string{"::1"}}, passed: []checkup.Stage{checkup.StageResolve, checkup.StageConnect}},
 	{name: "IPv4 of both", family: checkup.IPv4, dns: dnsServer{addresses: []string{"127.0.0.1", "::1"}}, passed: []checkup.Stage{checkup.StageResolve, checkup.StageConnect}},
 	{name: "IPv6 of both", family: checkup.IPv6, dns: dnsServer{addresses: []string{"127.0.0.1", "::1"}}, passed: []checkup.Stage{checkup.StageResolve, checkup.StageConnect}},
-	{name: "not of the family", family: checkup.IPv6, dns: dnsServer{addresses: []string{"127.0.0.1"}}, failure: cause(checkup.StageResolve, "no such host")},
+	{name: "no address of the family", family: checkup.IPv6, dns: dnsServer{addresses: []string{"127.0.0.1"}}, failure: cause(checkup.StageResolve, "no such host")},
 	{name: "no such name", dns: dnsServer{code: dnsmessage.RCodeNameError}, failure: cause(checkup.StageResolve, "no such host")},
 	{name: "server failure", dns: dnsServer{code: dnsmessage.RCodeServerFailure}, failure: cause(checkup.StageResolve, "server misbehaving")},
 	{name: "silent server", dns: dnsServer{silent: true}, short: checkup.StageResolve, failure: cause(checkup.StageResolve, "timed out after 300ms")},
 	{name: "refused by the server's host", dial: refusedDNS, failure: cause(checkup.StageResolve, "the DNS server: connection refused")},
 	{name: "no file left", dial: noFileForDNS, spoiled: cause(checkup.StageSocket, "socket: too many open files")},
-	{name: "nobody at the address", dns: dnsServer{addresses: []string{"127.0.0.9"}}, passed: []checkup.Stage{checkup.StageResolve}, failure: cause(checkup.StageConnect, "connection refused")},
+	{name: "nothing listens at the address", dns: dnsServer{addresses: []string{"127.0.0.9"}}, passed: []checkup.Stage{checkup.StageResolve}, failure: cause(checkup.StageConnect, "connection refused")},
 }
 
 func refusedDNS(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -192,7 +191,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// Every stage of a connection has a case that fails there.
+// Every stage of a connection has a case that fails at it.
 func TestEveryStageHasCases(t *testing.T) {
 	fails := map[checkup.Stage]bool{}
 	for _, test := range tlsCases {
@@ -212,12 +211,12 @@ func TestEveryStageHasCases(t *testing.T) {
 		delete(fails, stage)
 	}
 	if len(fails) > 0 {
-		t.Errorf("test cases fail at %v, which are no stages of a connection", fails)
+		t.Errorf("test cases fail at %v, which are not stages of a connection", fails)
 	}
 }
 
-// One address of a name is a black hole. The delay is the other's: it does not
-// hold the time for which the black hole was tried alone.
+// One address of a name is a black hole. The delay is that of the other address, without the time for which only the
+// black hole was tried.
 func TestDelayBelongsToTheConnectionThatWon(t *testing.T) {
 	for _, hole := range checkup.IPFamilies {
 		t.Run("no answer by "+string(hole), func(t *testing.T) {
@@ -236,7 +235,7 @@ func TestDelayBelongsToTheConnectionThatWon(t *testing.T) {
 			s := session()
 			s.dialDNS = dnsServer{addresses: []string{"127.0.0.1", "::1"}}.serve(t)
 			got, _ := connection(t.Context(), m, s)
-			// By the kernel's clock: no load of this machine makes it as long as that.
+			// Timed by the kernel: load of this machine does not affect it.
 			if got.Failure != nil || got.Unmeasured != nil || got.Delays.Connect <= 0 || got.Delays.Connect >= attemptDelay.Microseconds() {
 				t.Errorf("got %+v, want a connect within %v", got, attemptDelay)
 			}
@@ -244,7 +243,7 @@ func TestDelayBelongsToTheConnectionThatWon(t *testing.T) {
 	}
 }
 
-// try is how one address behaves in a race.
+// try is the behaviour of one address in a race.
 type try struct {
 	after time.Duration
 	err   error
@@ -258,12 +257,11 @@ func TestRace(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		tries []try
-		// winner by its number from 0, and how long its own dial took; without one, what
-		// is told.
+		// winner by its number from 0, and the duration of its own dial; without one, the error.
 		winner int
 		took   time.Duration
 		told   string
-		// began is when each was tried; fewer than there are if the others were not.
+		// began is when each address was tried; addresses that were not tried are left out.
 		began []time.Duration
 	}{
 		{"first", []try{{second / 10, nil}, {0, nil}}, 0, second / 10, "", []time.Duration{0}},
@@ -318,7 +316,7 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// That this host lacks a family is trouble only if no address is of another.
+// A family that this host lacks is a local error only if all addresses are of that family.
 func TestTroubleAmongSeveralAddresses(t *testing.T) {
 	call := func(name string, err error) error {
 		return &net.OpError{Op: "dial", Err: os.NewSyscallError(name, err)}
@@ -375,7 +373,7 @@ func listenBoth(t *testing.T) uint16 {
 		port := first.Addr().(*net.TCPAddr).AddrPort().Port()
 		second, err := net.Listen("tcp", netip.AddrPortFrom(loopback[checkup.IPv6], port).String())
 		if err != nil {
-			first.Close() // the port is taken: another
+			first.Close() // the port is in use: try another
 			continue
 		}
 		t.Cleanup(func() { first.Close(); second.Close() })
@@ -385,8 +383,8 @@ func listenBoth(t *testing.T) uint16 {
 	return 0
 }
 
-// blackHole is an address that does not answer: its host drops what comes, as the
-// queue of those who wait to be accepted is full.
+// blackHole is an address that does not answer: its host drops packets, because the queue of connections to be accepted
+// is full.
 func blackHole(t *testing.T, address netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	domain, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(address.Port()), Addr: [4]byte(address.Addr().AsSlice()[:4])})
@@ -419,15 +417,14 @@ func blackHole(t *testing.T, address netip.AddrPort) netip.AddrPort {
 	return address
 }
 
-// dnsServer answers every question alike.
+// dnsServer gives every question the same answer.
 type dnsServer struct {
 	addresses []string
 	code      dnsmessage.RCode
 	silent    bool
 }
 
-// serve starts the server on the loopback, and returns what connects to it
-// whatever server is asked for.
+// serve starts the server on the loopback and returns a dial function that always connects to it.
 func (d dnsServer) serve(t *testing.T) func(context.Context, string, string) (net.Conn, error) {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")

@@ -22,17 +22,16 @@ import (
 )
 
 const (
-	// controlTarget is the target of control pairs, which are in no worksheet.
+	// controlTarget is the target of control pairs, which are not in the worksheet.
 	controlTarget = -1
-	// controlCount and controlTimeout are how control pairs are measured,
-	// whatever the order says: on loopback nothing is lost, and nothing is slow
-	// unless the agent is.
+	// controlCount and controlTimeout apply to control pairs instead of the order's values: on loopback nothing is
+	// lost, and only a slow agent causes delays.
 	controlCount    = 3
 	controlInterval = time.Millisecond
 	controlTimeout  = 2 * time.Second
 )
 
-// loopback addresses, on which control pairs are measured.
+// loopback addresses, for control pairs.
 var loopback = map[checkup.IPFamily]netip.Addr{
 	checkup.IPv4: netip.AddrFrom4([4]byte{127, 0, 0, 1}),
 	checkup.IPv6: netip.IPv6Loopback(),
@@ -46,7 +45,7 @@ type control struct {
 	funcs   map[checkup.Transport]Func
 }
 
-// pod measures and tells the control pairs of a pod, unless outer ends.
+// pod measures and reports the control pairs of a pod, unless outer ends.
 func (c control) pod(ctx, outer context.Context, lines *lineWriter) error {
 	for _, f := range c.order.IPFamilies {
 		for _, measure := range []func(context.Context, checkup.IPFamily) checkup.Control{c.self, c.closed} {
@@ -62,9 +61,9 @@ func (c control) pod(ctx, outer context.Context, lines *lineWriter) error {
 	return nil
 }
 
-// vm measures and tells the control pairs of a VM, all at once, unless outer ends.
-// A VM has no responder; its own address must answer, and one that nobody has must
-// not: where it does, something else answers in the place of whoever is asked.
+// vm measures and reports the control pairs of a VM, all at the same time, unless outer ends. A VM has no responder: its
+// own address must answer, and an unused address must not. If the unused address answers, something else answers for
+// every address.
 func (c control) vm(ctx, outer context.Context, lines *lineWriter) error {
 	var all []func()
 	controls := make([]checkup.Control, 2*len(c.order.IPFamilies))
@@ -113,13 +112,13 @@ func (c control) address(ctx context.Context, family checkup.IPFamily, name, add
 	return result
 }
 
-// self measures a responder of the agent's own, which must answer every time.
+// self measures a responder of this agent, which must answer every request.
 func (c control) self(ctx context.Context, family checkup.IPFamily) checkup.Control {
 	result := checkup.Control{Family: family, Name: "self"}
 	address := netip.AddrPortFrom(loopback[family], 0).String()
 	responder, err := Listen(ctx, address, address)
 	if err != nil {
-		result.Message = fmt.Sprintf("no responder of its own: %v", err)
+		result.Message = fmt.Sprintf("cannot start the agent's own responder: %v", err)
 		return result
 	}
 	ports := responder.Ports()
@@ -141,13 +140,13 @@ func (c control) self(ctx context.Context, family checkup.IPFamily) checkup.Cont
 	})
 	stop()
 	if err := served.Wait(); err != nil {
-		result.OK, result.Message = false, fmt.Sprintf("its own responder: %v", err)
+		result.OK, result.Message = false, fmt.Sprintf("the agent's own responder: %v", err)
 	}
 	return result
 }
 
-// closed measures ports that are surely closed, which must refuse every time:
-// an agent to which everything answers would find no fault.
+// closed measures ports that are certainly closed, which must refuse every request: an agent that gets an answer from
+// everything would find no fault.
 func (c control) closed(ctx context.Context, family checkup.IPFamily) checkup.Control {
 	result := checkup.Control{Family: family, Name: "closed"}
 	ports, release, err := closedPorts(family)
@@ -163,8 +162,8 @@ func (c control) closed(ctx context.Context, family checkup.IPFamily) checkup.Co
 	return result
 }
 
-// measure measures each of the transports that the order uses, and tcp anyway,
-// and reports whether all turned out as they must, and what was seen.
+// measure measures each transport of the order, and always tcp. It reports whether all results are right, and describes
+// them.
 func (c control) measure(ctx context.Context, family checkup.IPFamily, ports map[checkup.Transport]int, transports []checkup.Transport, outcome string, right func(checkup.Observation) bool) (bool, string) {
 	var good, bad, open []string
 	for _, t := range transports {
@@ -192,8 +191,7 @@ func (c control) measure(ctx context.Context, family checkup.IPFamily, ports map
 		case right(o):
 			good = append(good, string(t))
 		case o.Unmeasured != nil && o.Unmeasured.Stage == checkup.StageSocket && t == checkup.ICMP:
-			// Ping sockets are forbidden here: icmp pairs will be unmeasured, which
-			// says nothing against the others.
+			// Ping sockets are forbidden here: icmp pairs will be unmeasured. The other transports are not affected.
 			open = append(open, fmt.Sprintf("%s not checked: %s", t, o.Unmeasured.Message))
 		default:
 			bad = append(bad, fmt.Sprintf("%s: %s", t, seen(o)))
@@ -206,12 +204,12 @@ func (c control) measure(ctx context.Context, family checkup.IPFamily, ports map
 	return len(bad) == 0, strings.Join(append(append(said, bad...), open...), "; ")
 }
 
-// uses reports whether the order uses a transport; tcp is checked anyway.
+// uses reports whether the order uses a transport; tcp is always used.
 func (c control) uses(t checkup.Transport) bool {
 	return t == checkup.TCP || slices.ContainsFunc(c.order.Probes, func(p checkup.TransportProbe) bool { return p.Transport == t && len(p.Sizes) > 0 })
 }
 
-// seen is what an observation saw, in a few words.
+// seen describes an observation in a few words.
 func seen(o checkup.Observation) string {
 	switch {
 	case o.Unmeasured != nil:
@@ -222,9 +220,8 @@ func seen(o checkup.Observation) string {
 	return fmt.Sprintf("%d of %d answered", o.Received, o.Sent)
 }
 
-// closedPorts holds a TCP and a UDP port of the loopback on which nothing
-// answers, until release: a TCP socket that does not listen, and a UDP socket
-// connected to itself, which takes packets from nobody else.
+// closedPorts reserves a TCP and a UDP port of the loopback on which nothing answers, until release: a TCP socket that
+// does not listen, and a UDP socket connected to itself, which accepts no other packets.
 func closedPorts(family checkup.IPFamily) (ports map[checkup.Transport]int, release func(), err error) {
 	var fds []int
 	release = func() {

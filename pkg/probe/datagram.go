@@ -14,23 +14,22 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// datagrams is what udp and icmp have in common: packets with sequence numbers
-// and their answers, over one or more sockets.
+// datagrams is the common part of udp and icmp: packets with sequence numbers and their answers, over one or more
+// sockets.
 type datagrams struct {
 	m Measurement
-	// open makes a socket; it is called once per flow.
+	// open creates a socket; it is called once per flow.
 	open  func() (*socket, error)
 	flows int
-	// packet appends request number i, answer what must come back for it.
+	// packet appends request number i, answer its expected answer.
 	packet func(b []byte, i int) []byte
 	answer func(b []byte, i int) []byte
-	// number reads the number of a packet that is an answer to us; quoted that of
-	// a request of ours quoted by an ICMP error, which may be cut off.
+	// number reads the number of an answer to us; quoted the number of a request of ours in an ICMP error, which may be
+	// truncated.
 	number func(b []byte) (i int, ok bool)
 	quoted func(b []byte) (i int, ok bool)
-	// residence takes from an answer to us how long the peer kept it, 0 if it does
-	// not say: that field of it is 0 afterwards. nil means that the peer's kernel
-	// answers, at once.
+	// residence reads from an answer how long the peer kept the request, 0 if unknown, and clears that field. nil means
+	// that the peer's kernel answers at once.
 	residence func(b []byte) time.Duration
 }
 
@@ -41,15 +40,15 @@ type flow struct {
 	*socket
 	// sent are the numbers of the packets that left, in order.
 	sent []int
-	// uncounted says that a send failed, so that the kernel's count of packets
-	// and ours may differ: departures of this flow are no longer believed.
+	// uncounted reports that a send failed: the kernel's count of packets and ours may differ, and departures of this
+	// flow are no longer used.
 	uncounted bool
-	// highest number answered so far; -1 before the first.
+	// highest number that was answered so far; -1 before the first.
 	highest int
-	// strange says that something came that was not an answer to us.
+	// strange reports that a packet arrived that was not an answer to us.
 	strange bool
-	// noRoom is how many packets the socket dropped for want of room, excused how
-	// many that timed out were taken for them.
+	// noRoom is the number of packets that the socket dropped because its buffer was full, excused the number of
+	// timeouts that were attributed to these drops.
 	noRoom, excused int
 }
 
@@ -59,27 +58,27 @@ type journey struct {
 	sent, departed time.Time // by the agent's clock, and by the kernel's
 	came, arrived  time.Time // likewise; came is zero without an answer
 	residence      time.Duration
-	err            error // of the send, or told by ICMP
-	wrong          bool  // something else came in its name
-	over           bool  // its round is over: what comes now is too late
+	err            error // of the send, or from ICMP
+	wrong          bool  // a wrong answer arrived
+	over           bool  // its round is over: an answer is now too late
 }
 
-// settled says that nothing more needs to be waited for.
+// settled reports that the result of the packet is final.
 func (j *journey) settled() bool { return j.over || !j.came.IsZero() || j.err != nil || j.wrong }
 
-// heard is an event and what it means.
+// heard is an event and its meaning.
 type heard struct {
 	event
 	flow *flow
-	// number of the packet that an arrival or failure is about; -1 if it does
-	// not say. right says that an arrival is the answer that it must be.
+	// number of the packet that an arrival or failure belongs to; -1 if unknown. right reports that an arrival is the
+	// expected answer.
 	number int
 	right  bool
-	// residence that the answer tells of.
+	// residence that the answer reports.
 	residence time.Duration
 }
 
-// understand reads the data of an event, which then is no longer needed.
+// understand decodes the data of an event.
 func (d *datagrams) understand(f *flow, e event, scratch *[]byte) heard {
 	h := heard{event: e, flow: f, number: -1}
 	read := d.number
@@ -98,11 +97,10 @@ func (d *datagrams) understand(f *flow, e event, scratch *[]byte) heard {
 	return h
 }
 
-// linger is how long a pair whose packets are all answered is listened to for
-// duplicates of the last: as long as others had, but no longer than this.
+// linger limits how long a pair waits for duplicates of the last answer after all packets are answered.
 const linger = 100 * time.Millisecond
 
-// measure sends the packets of a pair and gathers their answers.
+// measure sends the packets of a pair and collects the answers.
 func (d *datagrams) measure(ctx context.Context, s *Session) checkup.Observation {
 	c := conversation{datagrams: d}
 	defer func() {
@@ -116,7 +114,7 @@ func (d *datagrams) measure(ctx context.Context, s *Session) checkup.Observation
 		case isLocal(err):
 			return unmeasured(d.m, checkup.StageSocket, localTrouble(err).Error())
 		case err != nil:
-			// The kernel has no way to the target, and says so before any packet.
+			// The kernel has no route to the target and reports that before any packet is sent.
 			return d.noWay(ctx, s, err)
 		}
 		c.flows = append(c.flows, &flow{socket: sock, highest: -1})
@@ -128,8 +126,8 @@ func (d *datagrams) measure(ctx context.Context, s *Session) checkup.Observation
 	return o
 }
 
-// noWay is the observation of a pair to which connect already failed. It is
-// the same for every packet, so that one try is enough.
+// noWay returns the observation of a pair whose connect already failed. One try is enough, because every packet would
+// fail in the same way.
 func (d *datagrams) noWay(ctx context.Context, s *Session, err error) checkup.Observation {
 	if s.Limiter != nil && s.Limiter.Wait(ctx) != nil {
 		return cutShort(d.m)
@@ -152,7 +150,7 @@ type conversation struct {
 	scratch    []byte // the packet to send
 }
 
-// round sends n more packets and gathers their answers.
+// round sends n more packets and collects their answers.
 func (c *conversation) round(ctx context.Context, s *Session, n int) ([]sample, error) {
 	first := len(c.journeys)
 	for i := range c.journeys {
@@ -177,7 +175,7 @@ func (c *conversation) round(ctx context.Context, s *Session, n int) ([]sample, 
 	for e := range events {
 		c.hear(e)
 	}
-	// If the agent was held up, there may be answers that it has not read.
+	// If the agent was held up, there may be unread answers.
 	var scratch []byte
 	for _, f := range c.flows {
 		f.rest(func(e event) { c.hear(c.understand(f, e, &scratch)) })
@@ -192,8 +190,7 @@ func (c *conversation) round(ctx context.Context, s *Session, n int) ([]sample, 
 	return c.samples(first), nil
 }
 
-// run sends the packets from the given number on, and listens until all is
-// settled or timed out.
+// run sends the packets from the given number on and waits until all are settled or timed out.
 func (c *conversation) run(ctx context.Context, s *Session, next int, events <-chan heard) error {
 	interval, timeout := time.Duration(c.m.Probe.Interval), time.Duration(c.m.Probe.Timeout)
 	granted := false
@@ -248,9 +245,8 @@ func (c *conversation) send(i int, now time.Time) error {
 	deadline := now.Add(time.Duration(c.m.Probe.Timeout))
 	err := f.send(c.scratch, deadline)
 	if err != nil && !isLocal(err) && !errors.Is(err, syscall.EMSGSIZE) {
-		// It may be the answer to an earlier packet, which the kernel tells
-		// instead of sending this one. What an ICMP error says of that packet is
-		// on the error queue.
+		// The error may belong to an earlier packet: the kernel then reports it instead of sending this one. The ICMP
+		// error of that packet is on the error queue.
 		f.uncounted = true
 		err = f.send(c.scratch, deadline)
 	}
@@ -266,7 +262,7 @@ func (c *conversation) send(i int, now time.Time) error {
 	return nil
 }
 
-// fail settles a journey with an error of the network's.
+// fail settles a journey with an error of the network.
 func (c *conversation) fail(j *journey, err error) {
 	if j.settled() || j.sent.IsZero() {
 		return
@@ -275,7 +271,7 @@ func (c *conversation) fail(j *journey, err error) {
 	c.unsettled--
 }
 
-// hear takes note of an event.
+// hear records an event.
 func (c *conversation) hear(e heard) {
 	switch e.kind {
 	case departure:
@@ -297,7 +293,7 @@ func (c *conversation) hear(e heard) {
 	case arrival:
 		i := e.number
 		if i < 0 || i >= len(c.journeys) || c.journeys[i].flow != e.flow || e.at.Before(c.journeys[i].sent) {
-			e.flow.strange = true // not an answer, or to what was not asked yet
+			e.flow.strange = true // not an answer, or to a request that was not sent yet
 			return
 		}
 		j := &c.journeys[i]
@@ -320,7 +316,7 @@ func (c *conversation) hear(e heard) {
 	}
 }
 
-// samples works out what became of every packet from the given number on.
+// samples returns the result of every packet from the given number on.
 func (c *conversation) samples(first int) []sample {
 	timeout := time.Duration(c.m.Probe.Timeout)
 	samples := make([]sample, len(c.journeys)-first)
@@ -352,9 +348,8 @@ func (c *conversation) samples(first int) []sample {
 	return samples
 }
 
-// lessResidence takes the time for which the peer kept a packet from its delay,
-// whatever timed that. Without it, or if it is nonsense because it is more than
-// the delay, the delay is no longer the kernel's alone.
+// lessResidence subtracts from a delay the time for which the peer kept the packet. If that time is unknown or longer
+// than the delay, the delay no longer counts as timed by the kernel.
 func lessResidence(d time.Duration, kernel bool, residence time.Duration) (time.Duration, bool) {
 	if residence <= 0 || residence > d {
 		return d, false
@@ -362,10 +357,8 @@ func lessResidence(d time.Duration, kernel bool, residence time.Duration) (time.
 	return d - residence, kernel
 }
 
-// delay is the round-trip delay of an answered packet, and whether it is the
-// kernel's at both ends. The kernel's clock is the wall clock, which may be set
-// in between: what is not between nothing and the agent's own time is not
-// believed.
+// delay returns the round-trip delay of an answered packet, and whether the kernel timed both ends. The kernel uses the
+// wall clock, which may be set in between: a delay outside 0 and the agent's own measurement is discarded.
 func (j *journey) delay() (time.Duration, bool) {
 	own := j.came.Sub(j.sent)
 	if j.arrived.IsZero() {

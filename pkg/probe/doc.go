@@ -1,112 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe measures pairs with sockets, and answers those that measure.
-// It knows no Kubernetes. It needs Linux.
+// Package probe measures pairs with sockets (the agent) and answers such measurements (the responder). It does not know
+// Kubernetes. It needs Linux.
 //
-// Run is the agent: it takes a checkup.Order and writes checkup.Message lines.
-// Responder is its counterpart. Funcs holds one prober function per transport;
-// what the network did is in the Observation that a function returns, never in
-// an error, and trouble with the agent's own sockets is Observation.Unmeasured.
-// Pairs whose target is a Peer, something that is there already, are measured
-// connection by connection, and each is told as a Result: see Connections.
+// Agent.Run executes a checkup.Order and writes checkup.Message lines. Responder is its counterpart. Funcs holds one
+// prober function per transport. A function returns the result of the network in the Observation, never as an error;
+// errors of the agent's own sockets are Observation.Unmeasured. Pairs whose target is a Peer (something that already
+// exists) are measured connection by connection, and each measurement is reported as a Result: see Connections.
 //
-// An agent first measures control pairs, whose outcome is known: in a pod a
-// responder of its own, which must answer, and closed ports, which must refuse; in a
-// VM, whose order says Own and Unused, its own address, which must answer to icmp,
-// and one that nobody has, which must not.
+// An agent first measures control pairs, whose outcome is known: in a pod its own responder, which must answer, and
+// closed ports, which must refuse; in a VM, whose order has Own and Unused, its own address, which must answer to icmp,
+// and an unused one, which must not.
 //
 // # What is measured
 //
-// Measurements of one pair start Probe.Interval apart, or later where the rate
-// limit says so, and do not wait for one another: a pair takes
-// (Count-1)*Interval + Timeout at the most when nothing answers. (Of tcp and
-// http at most maxOutstanding measurements of a pair are under way at once; a
-// plan with more of them than that per timeout takes longer.) Spoiled ones, see
-// below, are repeated and add to that. The round-trip delay (RFC 2681) is
+// Measurements of one pair start Probe.Interval apart, or later because of the rate limit, and do not wait for one
+// another: without any answer, a pair takes at most (Count-1)*Interval + Timeout. (With tcp and http, at most
+// maxOutstanding measurements of a pair are open at the same time; more than that per timeout take longer.) Spoiled
+// measurements, see below, are repeated, which adds time. The round-trip delay (RFC 2681) is
 //
 //   - tcp, size 0: from the first SYN to its SYN-ACK as the kernel measured it
 //     (TCP_INFO), or the time that connect took if the SYN had to be repeated;
-//   - tcp, size > 0: from the first byte sent to the last byte echoed, behind
+//   - tcp, size > 0: from the first byte sent to the last byte echoed, after
 //     the connect;
 //   - icmp: from the packet's departure to its answer's arrival;
 //   - udp: likewise, less the time for which the responder kept the packet;
-//   - http: from the request written to the first byte of the response, behind
+//   - http: from the request written to the first byte of the response, after
 //     the connect;
 //   - tls: the stages of a connection, see below.
 //
-// Every tcp and http measurement has a connection, and so a source port, of its
-// own. The datagrams of a udp pair are spread over up to udpFlows source ports,
-// in consecutive blocks, so that ECMP spreads them over paths. Reordering (RFC
-// 4737) is counted among the packets of one source port: packets of different
-// flows may overtake one another by design. The don't-fragment bit is left to
-// the kernel, so that a path which silently drops large packets shows as loss.
+// Every tcp and http measurement uses a new connection and therefore another source port. The datagrams of a udp pair are
+// spread over up to udpFlows source ports, in consecutive blocks: ECMP then spreads them over paths. Reordering (RFC
+// 4737) is counted among the packets of one source port: packets of different flows may overtake one another by design.
+// The kernel sets the don't-fragment bit: a path that silently drops large packets appears as loss.
 //
 // # Timestamps
 //
-// Datagrams are timed by the kernel, departure and arrival (SO_TIMESTAMPING,
-// software), so that a busy agent does not read as a slow network. Without
-// departure timestamps the arrival alone is the kernel's; without any, times are
-// the agent's.
+// The kernel times the departure and arrival of datagrams (SO_TIMESTAMPING, software): a busy agent does not look like a
+// slow network. Without departure timestamps, only the arrival is timed by the kernel; without any, the agent times both.
 //
-// Nor does a busy responder. As a Session-Reflector of TWAMP does (RFC 5357,
-// section 4.2.1: Receive Timestamp and Timestamp), it tells in each udp answer how
-// long it had the request: from the kernel's arrival timestamp until just before
-// it sends, both by its own clock, so that no two clocks are compared. The agent
-// subtracts that. A responder that does not know it, and a time that is longer
-// than the delay that it is to be a part of, are left out of account. What stays
-// in the delay is the kernel's work at both ends, and what the responder needs to
-// enter its send. Of tcp with a size and of http, the responder's time is part of
-// the delay.
+// A busy responder does not look like a slow network either. Like a Session-Reflector of TWAMP (RFC 5357, section 4.2.1:
+// Receive Timestamp and Timestamp), it reports in each udp answer how long it kept the request: from the kernel's arrival
+// timestamp until just before the send, both by its own clock; clocks of two hosts are never compared. The agent
+// subtracts that time. An unknown time, or one longer than the delay, is ignored. The remaining delay includes the
+// kernel's work at both ends and the responder's send call. With tcp with a size and with http, the responder's time is
+// part of the delay.
 //
-// Observation.Kernel is true only if every delay was timed by the kernel at both
-// ends and, for udp, cleared of a residence time.
+// Observation.Kernel is true only if the kernel timed both ends of every delay and, for udp, the residence time was
+// subtracted.
 //
 // # Self-doubt
 //
-// Watch measures how late the agent's own timers wake. A measurement that was
-// not timed by the kernel and during which the agent was held up is spoiled: it
-// is counted, but not believed. It is repeated, until Count of them are good, but
-// at most so often that maxTries times Count are made in all, and not beyond the
-// order's deadline. So a short hold-up costs time and packets, but no pair.
+// Watch measures how late the agent's own timers wake. A measurement that the kernel did not time and during which the
+// agent was held up is spoiled: it is counted, but its result is discarded. Spoiled measurements are repeated until Count
+// of them are good, but at most maxTries times Count are made in total, and none after the order's deadline. A short
+// hold-up costs time and packets, but no pair.
 //
-// Of a connection to a Peer, a stage that timed out while the agent was held up
-// makes it unmeasured. The delay of a stage that was passed then is left out
-// (that of a connect is the kernel's, and stands): however late the agent looked,
-// the peer was reached. Nothing is repeated, as each measurement has its time.
+// If a stage of a connection to a Peer timed out while the agent was held up, the measurement is unmeasured. The delay of
+// a stage that passed during a hold-up is left out (except that of a connect, which the kernel times): the peer was
+// reached, however late the agent noticed. Nothing is repeated, because each measurement belongs to its time.
 //
-// What a socket of the agent's own had no room for is not lost by the network
-// either: as many datagrams without an answer are spoiled as their socket dropped.
-// A responder tells how many requests its sockets dropped (Reception.Dropped), if
-// any came through.
+// Packets that the agent's own socket dropped because its buffer was full are not lost by the network: as many datagrams
+// without an answer are spoiled as their socket dropped. A responder reports how many requests its sockets dropped
+// (Reception.Dropped), if it received any.
 //
 // # Connections
 //
-// A connection to a Peer goes through stages. Each has a deadline of its own,
-// from the end of the one before it, a delay of its own, and failures of its own:
+// A connection to a Peer has stages. Each stage has its own deadline, from the end of the stage before, its own delay and
+// its own failures:
 //
 //   - resolve, only of a DNS name: both families, or the one of the pair, are
-//     asked for as /etc/hosts and /etc/resolv.conf say, anew for each measurement;
-//   - connect: several addresses are tried as RFC 8305 says, the families by turns
-//     and 250 ms apart. The delay is that of the connection that was made, never of
-//     one that was tried beside it;
+//     looked up with /etc/hosts and /etc/resolv.conf, again for each measurement;
+//   - connect: several addresses are tried as in RFC 8305, with alternating
+//     families, 250 ms apart. The delay is that of the established connection, never
+//     of another attempt;
 //   - handshake, only of tls: from the ClientHello until the client has completed
-//     it, the agent's own cryptography included;
+//     it, including the agent's own cryptography;
 //   - response, only of tls with a path: from the GET (HTTP/1.1) written to the
-//     first byte of the response. The whole response must come within the deadline.
+//     first byte of the response. The whole response must arrive within the deadline.
 //
-// What is asked is whether the peer can be reached and answers. Hence its
-// certificate is not verified: neither its authority, nor its name, nor its dates
-// (as OpenShift's checker does it). The handshake must be completed, though. In TLS
-// 1.3 that is before the server looks at a client certificate (RFC 8446, section
-// 2), so that its refusal is seen only where there is a path: then the response
-// fails, with the alert. Without a path it is not waited for, since the
-// connectivity is proved. A response counts only with a status of 2xx. A 401 or
-// 403 proves that the peer answers, too, but not that it is ready, which is
-// what a path is for; a plan that wants no more than an answer gives none.
+// The question is whether the peer can be reached and answers. Therefore its certificate is not verified: neither its
+// authority, nor its name, nor its dates (as in OpenShift's checker). The handshake must be completed, however. In TLS
+// 1.3 that happens before the server checks a client certificate (RFC 8446, section 2): a rejected certificate is
+// noticed only with a path, when the response fails with the alert. Without a path the agent does not wait for that,
+// because connectivity is proved. A response passes only with a status of 2xx. A 401 or 403 also proves that the peer
+// answers, but not that it is ready, which is the purpose of a path; a plan that only needs an answer sets no path.
 //
-// Measurements of a pair begin when they are due, whether or not those before
-// them have ended, but are told in their order. One that cannot begin, as too
-// many are under way or the agent is late by more than an interval, is told as
-// unmeasured. The first measurements of all pairs are spread over the interval, or
-// a second if that is shorter.
+// Measurements of a pair start when they are due, whether or not earlier ones have ended, but are reported in order. A
+// measurement that cannot start, because too many are open or the agent is late by more than an interval, is reported as
+// unmeasured. The first measurements of all pairs are spread over the interval, or over a second if that is shorter.
 package probe

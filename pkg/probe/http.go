@@ -18,10 +18,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// http makes a GET request: of Probe.Path ("/" if empty), or, if the pair has a
-// size, of that many bytes from a Responder. Redirects are not followed, no proxy
-// is asked, and each request has a connection of its own. Only a status of 2xx
-// is an answer, and only with the whole body.
+// http sends a GET request: for Probe.Path ("/" if empty) or, if the pair has a size, for that many bytes from a
+// Responder. It follows no redirects and uses no proxy; each request has a new connection. Only a status of 2xx with the
+// whole body is an answer.
 func http(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	return series(ctx, m, s, httpOnce)
 }
@@ -51,7 +50,7 @@ func httpOnce(ctx context.Context, m Measurement) (sample, error) {
 	return s, nil
 }
 
-// newRequest is a GET request for a connection of its own.
+// newRequest returns a GET request that closes its connection.
 func newRequest(ctx context.Context, url string) (*nethttp.Request, error) {
 	request, err := nethttp.NewRequestWithContext(ctx, nethttp.MethodGet, url, nil)
 	if err != nil {
@@ -62,13 +61,12 @@ func newRequest(ctx context.Context, url string) (*nethttp.Request, error) {
 	return request, nil
 }
 
-// maxHeader is the longest header of a response that is read.
+// maxHeader is the maximum length of a response's header.
 const maxHeader = 64 << 10
 
-// get makes a request on a connection, until the request's context ends, and
-// reads the whole response, whose body must be of the given size if that is not
-// 0. The delay is the time from the sending of the request to the first byte of the
-// response, 0 if nothing came.
+// get sends a request on a connection and reads the whole response, until the request's context ends. The body must have
+// the given size if that is not 0. The delay is the time from sending the request to the first byte of the response, 0
+// without a response.
 func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, error) {
 	stop := context.AfterFunc(request.Context(), func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -76,8 +74,7 @@ func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, erro
 	if err := request.Write(&out); err != nil {
 		return 0, err
 	}
-	// Not when the write has returned: on a busy machine that may be after the
-	// answer has come.
+	// Before the write, not after: on a busy machine, the write may return after the answer has arrived.
 	sent := time.Now()
 	_, unsent := conn.Write(out.Bytes())
 	heard := &listener{Conn: conn}
@@ -93,12 +90,12 @@ func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, erro
 	delay := max(time.Since(sent), 1)
 	response, err := nethttp.ReadResponse(reader, request)
 	for err == nil && response.StatusCode < 200 && response.StatusCode != nethttp.StatusSwitchingProtocols {
-		response.Body.Close() // there is none: the answer follows (RFC 9110, section 15.2)
+		response.Body.Close() // empty: the final response follows (RFC 9110, section 15.2)
 		response, err = nethttp.ReadResponse(reader, request)
 	}
 	switch {
 	case err != nil && heard.err != nil:
-		return delay, readable(heard.err) // net/http may tell of the half line before it
+		return delay, readable(heard.err) // net/http may report the incomplete line instead
 	case err != nil || limited.N <= 0:
 		return delay, errNotHTTP
 	}
@@ -107,11 +104,10 @@ func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, erro
 	return delay, readBody(response, size)
 }
 
-// errNotHTTP stands for whatever net/http says of an answer that it cannot read:
-// its words quote the answer.
+// errNotHTTP replaces net/http's errors for an answer that it cannot parse, because they quote the answer.
 var errNotHTTP = errors.New("the answer is not HTTP")
 
-// readable is an error of reading a response, in words that do not quote it.
+// readable returns an error of reading a response without quotes from it.
 func readable(err error) error {
 	if fromNetwork(err) || isAlert(err) {
 		return err
@@ -135,8 +131,8 @@ type statusError string
 
 func (e statusError) Error() string { return "HTTP status " + string(e) }
 
-// readBody reads the body of a response, which must be of the given size if
-// that is not 0, and else is read up to checkup.MaxStreamSize.
+// readBody reads the body of a response. It must have the given size if that is not 0, and otherwise at most
+// checkup.MaxStreamSize bytes.
 func readBody(response *nethttp.Response, size int) error {
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		return statusError(fmt.Sprintf("%d %s", response.StatusCode, nethttp.StatusText(response.StatusCode)))

@@ -14,10 +14,10 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// httpCases are servers and what must be seen of them, in three measurements.
+// httpCases are servers and the expected observations, of three measurements.
 var httpCases = []struct {
 	name    string
-	server  nethttp.HandlerFunc // nil means the raw peer
+	server  nethttp.HandlerFunc // nil means peer
 	peer    func(net.Conn)      // nil means that nothing listens
 	size    int
 	timeout checkup.Duration
@@ -84,7 +84,7 @@ func TestHTTP(t *testing.T) {
 				got := http(t.Context(), m, session())
 				want := test.want
 				want.Pair = m.Pair
-				if want.Failure != nil && want.Failure.Message == "" && got.Failure != nil { // reset or closed, as it happens
+				if want.Failure != nil && want.Failure.Message == "" && got.Failure != nil { // reset or closed, by chance
 					want.Failure = &checkup.Cause{Stage: want.Failure.Stage, Message: got.Failure.Message}
 				}
 				if diff := diffObservations(want, got); diff != "" {

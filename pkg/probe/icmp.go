@@ -21,8 +21,8 @@ import (
 // type, code, checksum (2), identifier (2), sequence number (2).
 const icmpHeader = 8
 
-// icmp sends echo requests from an unprivileged ping socket. The kernel fills in
-// checksum and identifier, and hands over answers to that identifier only.
+// icmp sends echo requests from an unprivileged ping socket. The kernel sets checksum and identifier, and delivers only
+// answers with that identifier.
 func icmp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	protocol, ask, reply := syscall.IPPROTO_ICMP, int(ipv4.ICMPTypeEcho), int(ipv4.ICMPTypeEchoReply)
 	if m.Pair.Family == checkup.IPv6 {

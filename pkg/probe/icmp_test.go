@@ -14,8 +14,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// icmpCases are addresses in a network namespace that has nothing but a
-// loopback, and what must be seen of them, in three measurements.
+// icmpCases are addresses in a network namespace with only a loopback, and the expected observations, of three
+// measurements.
 var icmpCases = []struct {
 	name    string
 	address map[checkup.IPFamily]string // nil is the loopback
@@ -54,7 +54,7 @@ func TestICMP(t *testing.T) {
 	}
 }
 
-func TestICMPForbiddenSaysWhatToSet(t *testing.T) {
+func TestICMPForbiddenNamesSysctl(t *testing.T) {
 	inOwnNetwork(t)
 	if err := os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("1 0"), 0); err != nil {
 		t.Skipf("cannot forbid ping sockets: %v", err)
@@ -86,9 +86,8 @@ func TestUDPWithoutRoute(t *testing.T) {
 	}
 }
 
-// inOwnNetwork moves the calling goroutine, and no other, to a new network
-// namespace with a loopback. Its thread ends with it. It skips the test if that
-// is not allowed.
+// inOwnNetwork moves only the calling goroutine to a new network namespace with a loopback. Its thread ends with it. It
+// skips the test if that is not allowed.
 func inOwnNetwork(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()

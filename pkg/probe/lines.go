@@ -11,8 +11,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// lineWriter writes messages, one line and one Write each, so that a reader
-// never sees half a line of a writer that was killed, short of the last.
+// lineWriter writes messages, each as one line with one Write. If the writer is killed, at most the last line is
+// incomplete.
 type lineWriter struct {
 	mu sync.Mutex // guards following
 	w  io.Writer

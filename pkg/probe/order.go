@@ -15,8 +15,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// ReadOrder reads an order as JSON and checks it. The error tells every problem
-// at once.
+// ReadOrder decodes an order from JSON and checks it. The error lists all problems.
 func ReadOrder(r io.Reader) (checkup.Order, error) {
 	var o checkup.Order
 	d := json.NewDecoder(r)
@@ -25,7 +24,7 @@ func ReadOrder(r io.Reader) (checkup.Order, error) {
 		return checkup.Order{}, fmt.Errorf("cannot read the order: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return checkup.Order{}, errors.New("cannot read the order: there is something behind it")
+		return checkup.Order{}, errors.New("cannot read the order: trailing data")
 	}
 	if err := checkOrder(o); err != nil {
 		return checkup.Order{}, fmt.Errorf("the order is not valid:\n%w", err)
@@ -49,7 +48,7 @@ func checkOrder(o checkup.Order) error {
 		must(slices.Contains(checkup.IPFamilies, f), "ipFamilies: %q is unknown", f)
 	}
 	if o.Own != nil || o.Unused != nil {
-		must(o.Connections == nil, "own: has no meaning with connections")
+		must(o.Connections == nil, "own: cannot be combined with connections")
 		for _, f := range o.IPFamilies {
 			must(isAddressOf(o.Own[f], f), "own: %q is not an address of %s", o.Own[f], f)
 			must(isAddressOf(o.Unused[f], f), "unused: %q is not an address of %s", o.Unused[f], f)
@@ -69,7 +68,7 @@ func checkOrder(o checkup.Order) error {
 		at := fmt.Sprintf("probes[%d]", i)
 		least, most := sizeLimits(p.Transport)
 		must(Funcs[p.Transport] != nil, "%s.transport: %q is unknown", at, p.Transport)
-		must(!slices.ContainsFunc(o.Probes[:i], func(q checkup.TransportProbe) bool { return q.Transport == p.Transport }), "%s.transport: %q is there twice", at, p.Transport)
+		must(!slices.ContainsFunc(o.Probes[:i], func(q checkup.TransportProbe) bool { return q.Transport == p.Transport }), "%s.transport: %q: duplicate", at, p.Transport)
 		must(o.Connections != nil || p.Transport != checkup.TLS, "%s.transport: tls needs connections, and targets with a peer", at)
 		must(o.Connections == nil || slices.Contains(peerTransports, p.Transport), "%s.transport: connections cannot be made by %s", at, p.Transport)
 		must(p.Count >= 1 && p.Count <= maxCount, "%s.count: must be from 1 to %d", at, maxCount)
@@ -91,8 +90,8 @@ func checkOrder(o checkup.Order) error {
 		for t, port := range t.Ports {
 			must(port >= 1 && port <= 65535, "%s.ports: %s: %d is not from 1 to 65535", at, t, port)
 		}
-		must(o.Connections == nil || t.Peer != nil, "%s.peer: is missing, and connections need one", at)
-		must(o.Connections != nil || t.Peer == nil, "%s.peer: has no meaning without connections", at)
+		must(o.Connections == nil || t.Peer != nil, "%s.peer: missing: connections need one", at)
+		must(o.Connections != nil || t.Peer == nil, "%s.peer: needs connections", at)
 		if t.Peer != nil {
 			checkPeer(o, *t.Peer, func(ok bool, format string, args ...any) { must(ok, at+".peer."+format, args...) })
 		}
@@ -100,7 +99,7 @@ func checkOrder(o checkup.Order) error {
 	return errors.Join(errs...)
 }
 
-// peerTransports are those with which peers are spoken to.
+// peerTransports are the transports of connections to peers.
 var peerTransports = []checkup.Transport{checkup.TLS, checkup.TCP}
 
 func checkPeer(o checkup.Order, p checkup.Peer, must func(ok bool, format string, args ...any)) {
@@ -117,7 +116,7 @@ func checkPeer(o checkup.Order, p checkup.Peer, must func(ok bool, format string
 	_, err := url.ParseRequestURI(p.Path)
 	must(p.Path == "" || strings.HasPrefix(p.Path, "/") && err == nil, "path: %q is not the path of a URL", p.Path)
 	must(p.ClientCertificate == "" || isName(p.ClientCertificate), "clientCertificate: %q is not the name of a Secret", p.ClientCertificate)
-	must(p.Transport == checkup.TLS || p.ServerName+p.Path+p.ClientCertificate == "", "transport: %q has no use for serverName, path and clientCertificate", p.Transport)
+	must(p.Transport == checkup.TLS || p.ServerName+p.Path+p.ClientCertificate == "", "transport: %q does not use serverName, path and clientCertificate", p.Transport)
 }
 
 func isAddress(s string) bool {
@@ -131,8 +130,8 @@ func isAddressOf(s string, f checkup.IPFamily) bool {
 	return err == nil && a.Zone() == "" && familyOf(a) == f
 }
 
-// isName reports whether a string can be a DNS name (or the name of a Secret,
-// which is one): labels of up to 63 letters, digits, hyphens and underscores.
+// isName reports whether a string can be a DNS name (or the name of a Secret, which is a DNS name): labels of up to 63
+// letters, digits, hyphens and underscores.
 func isName(s string) bool {
 	labels := strings.Split(strings.TrimSuffix(s, "."), ".")
 	return len(s) <= 253 && !slices.ContainsFunc(labels, func(label string) bool {
@@ -142,7 +141,7 @@ func isName(s string) bool {
 	})
 }
 
-// sizeLimits are the smallest and the largest payload of a transport.
+// sizeLimits returns the smallest and the largest payload of a transport.
 func sizeLimits(t checkup.Transport) (least, most int) {
 	switch t {
 	case checkup.UDP:
@@ -155,7 +154,7 @@ func sizeLimits(t checkup.Transport) (least, most int) {
 	return 0, checkup.MaxStreamSize
 }
 
-// familyOf is the family of an address; an IPv4 address in IPv6's clothes is IPv4.
+// familyOf returns the family of an address; an IPv4-mapped IPv6 address is IPv4.
 func familyOf(a netip.Addr) checkup.IPFamily {
 	if a.Unmap().Is4() {
 		return checkup.IPv4
@@ -163,9 +162,8 @@ func familyOf(a netip.Addr) checkup.IPFamily {
 	return checkup.IPv6
 }
 
-// measurements spells out the pairs of an order, each with an address or a peer,
-// in the order of Worksheet.PairsOf; and the observations of those pairs that
-// cannot be measured because the target has no port for the transport.
+// measurements returns the pairs of an order, each with an address or a peer, in the order of Worksheet.PairsOf; and the
+// observations of pairs that cannot be measured because the target has no valid address or no port for the transport.
 func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Observation) {
 	for _, t := range o.Targets {
 		if t.Peer != nil {
@@ -194,7 +192,7 @@ func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Obser
 					addr, err := netip.ParseAddr(address)
 					switch {
 					case err != nil:
-						impossible = append(impossible, unmeasured(m, checkup.StageSetup, "the target's address is not one"))
+						impossible = append(impossible, unmeasured(m, checkup.StageSetup, "the target's address is not an IP address"))
 						continue
 					case port == 0 && p.Transport != checkup.ICMP:
 						impossible = append(impossible, unmeasured(m, checkup.StageSetup, fmt.Sprintf("the target has no %s port", p.Transport)))

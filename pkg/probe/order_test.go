@@ -17,7 +17,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-func TestReadOrderTellsEveryProblemAtOnce(t *testing.T) {
+func TestReadOrderReportsEveryProblem(t *testing.T) {
 	const bad = `{
   "source": -1, "deadline": "0s",
   "limits": {"packetsPerSecond": 0, "concurrency": 0, "startJitter": "-1s"},
@@ -73,7 +73,7 @@ targets[2].addresses: "10.0.0.1" is not an address of IPv5
 	}
 }
 
-func TestReadOrderTellsEveryProblemOfPeers(t *testing.T) {
+func TestReadOrderReportsEveryProblemOfPeers(t *testing.T) {
 	long := strings.Repeat("a", 64)
 	const rest = `"source": 1, "deadline": "1m", "limits": {"packetsPerSecond": 1, "concurrency": 1, "startJitter": "0s"}`
 	const deadlines = `"connections": {"deadlines": {"resolve": "5s", "connect": "5s", "handshake": "5s", "response": "5s"}}`
@@ -97,13 +97,13 @@ func TestReadOrderTellsEveryProblemOfPeers(t *testing.T) {
 			"probes[0].transport: connections cannot be made by udp",
 			"probes[1].count: must be from 1 to " + most,
 			"probes[1].sizes: 1 is not from 0 to 0",
-			`probes[2].transport: "tls" is there twice`}},
+			`probes[2].transport: "tls": duplicate`}},
 		{"no connections", both + `, "targets": [{"target": 0, "peer": {"host": "10.0.0.1", "port": 443, "family": "IPv4", "transport": "tls"}}]`, []string{
 			"probes[0].transport: tls needs connections, and targets with a peer",
 			"probes[0].count: must be from 1 to 1000",
-			"targets[0].peer: has no meaning without connections"}},
+			"targets[0].peer: needs connections"}},
 		{"no peer", both + `, ` + deadlines + `, "targets": [{"target": 0, "addresses": {"IPv4": "10.0.0.1"}, "ports": {"tcp": 1}}]`, []string{
-			"targets[0].peer: is missing, and connections need one"}},
+			"targets[0].peer: missing: connections need one"}},
 		{"no probe", `"probes": [], ` + deadlines + `, "targets": [{"target": 0, "peer": {"host": "10.0.0.1", "port": 443, "family": "IPv4", "transport": "tls"}}]`, []string{
 			`targets[0].peer.transport: "tls" has no probe`}},
 		{"peers", both + `, ` + deadlines + `, "targets": [
@@ -128,7 +128,7 @@ func TestReadOrderTellsEveryProblemOfPeers(t *testing.T) {
 			`targets[4].peer.host: "` + long + `" is neither an IP address nor a DNS name`,
 			`targets[4].peer.path: "/a b\x00" is not the path of a URL`,
 			`targets[5].peer.host: "a..b" is neither an IP address nor a DNS name`,
-			`targets[5].peer.transport: "tcp" has no use for serverName, path and clientCertificate`}},
+			`targets[5].peer.transport: "tcp" does not use serverName, path and clientCertificate`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := ReadOrder(strings.NewReader("{" + rest + ", " + test.order + "}"))
@@ -143,12 +143,12 @@ func TestReadOrderTellsEveryProblemOfPeers(t *testing.T) {
 	}
 }
 
-func TestReadOrderRefusesWhatIsNotAnOrder(t *testing.T) {
+func TestReadOrderRejectsInvalidJSON(t *testing.T) {
 	for name, test := range map[string]struct{ in, want string }{
 		"empty":         {"", "cannot read the order: EOF"},
 		"cut off":       {`{"source": 1`, "cannot read the order: unexpected EOF"},
 		"unknown field": {`{"sauce": 1}`, `cannot read the order: json: unknown field "sauce"`},
-		"two":           {`{} {}`, "cannot read the order: there is something behind it"},
+		"two":           {`{} {}`, "cannot read the order: trailing data"},
 		"bad duration":  {`{"deadline": "1 minute"}`, `cannot read the order: duration "1 minute": want a number and a unit, such as 5ms or 1m30s`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestMeasurementsOfPeers(t *testing.T) {
 	}
 }
 
-func TestMeasurementsSpellOutTheOrder(t *testing.T) {
+func TestMeasurementsOfOrder(t *testing.T) {
 	tcp := checkup.TransportProbe{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0, 9}, Count: 1}}
 	icmp := checkup.TransportProbe{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{5}, Count: 2}}
 	ms, impossible := measurements(checkup.Order{
@@ -246,7 +246,7 @@ func FuzzReadOrder(f *testing.F) {
 					t.Errorf("a valid order gives %+v", m)
 				}
 				if _, err := newRequest(t.Context(), urlOf(m.Peer)); err != nil {
-					t.Errorf("a valid order gives an URL that is none: %v", err)
+					t.Errorf("a valid order gives an invalid URL: %v", err)
 				}
 				continue
 			}

@@ -23,11 +23,9 @@ import (
 //	24  target    4 bytes
 //	28  residence 4 bytes, in nanoseconds
 //
-// and goes on with filling up to its size. An answer is its request with the
-// other kind and the residence time: how long it was with the responder, 0 if
-// that is not known (or more than the 4.29 s that fit). A responder answers
-// requests only, so that two of them cannot be made to answer each other for
-// ever.
+// followed by padding up to its size. An answer is its request with the other kind and the residence time: how long the
+// responder kept it, 0 if unknown (or more than the 4.29 s that fit). A responder answers only requests: otherwise two
+// responders could be made to answer each other forever.
 const (
 	headerSize      = checkup.MinUDPSize
 	packetMagic     = "ckp1"
@@ -42,7 +40,7 @@ const (
 	answer  packetKind = 2
 )
 
-// packet is what a header says.
+// packet is a decoded header.
 type packet struct {
 	kind      packetKind
 	nonce     uint64
@@ -51,8 +49,7 @@ type packet struct {
 	residence time.Duration
 }
 
-// appendPacket appends the packet, as long as its pair's size says, but never
-// shorter than its header.
+// appendPacket appends the packet with its pair's size, but never shorter than its header.
 func appendPacket(b []byte, p packet) []byte {
 	start := len(b)
 	b = append(b, packetMagic...)
@@ -85,8 +82,7 @@ func appendFill(b []byte, seed uint64, n int) []byte {
 
 var errNotOurs = errors.New("not a packet of ours")
 
-// parsePacket reads the header of a packet. The packet may be cut off behind
-// its header, as the quote in an ICMP error is.
+// parsePacket decodes the header of a packet. The packet may be truncated after its header, as in an ICMP error.
 func parsePacket(b []byte) (packet, error) {
 	if len(b) < headerSize || string(b[:4]) != packetMagic {
 		return packet{}, errNotOurs

@@ -16,9 +16,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Func measures one pair. It returns when every measurement is answered, failed
-// or timed out, and those that were spoiled are repeated, or when ctx ends. A
-// pair cut short by ctx is unmeasured, unless all that is missing are repeats.
+// Func measures one pair. It returns when every measurement is answered, failed or timed out and the spoiled ones are
+// repeated, or when ctx ends. If ctx ends first, the pair is unmeasured, unless only repeats are missing.
 type Func func(ctx context.Context, m Measurement, s *Session) checkup.Observation
 
 // Funcs holds the prober function of every transport.
@@ -30,37 +29,34 @@ var Funcs = map[checkup.Transport]Func{
 	checkup.TLS:  tls,
 }
 
-// Measurement is one pair, where its target is, and how to measure it.
+// Measurement is one pair, with the address of its target and how to measure it.
 type Measurement struct {
 	Pair checkup.Pair
-	// Address of the target; its port means nothing to icmp.
+	// Address of the target; icmp ignores its port.
 	Address netip.AddrPort
-	// Probe gives count, interval, timeout and path. Its Sizes mean nothing: the
-	// size is Pair.Size.
+	// Probe has count, interval, timeout and path. Its Sizes are ignored: the size is Pair.Size.
 	Probe checkup.Probe
-	// Peer is spoken to instead of Address, within Deadlines instead of the probe's
-	// timeout; nil where the target is a Responder or a pod.
+	// Peer is measured instead of Address, with Deadlines instead of the probe's timeout; nil if the target is a
+	// Responder or a pod.
 	Peer      *checkup.Peer
 	Deadlines checkup.StageDeadlines
 }
 
-// Session is what the measurements of one agent share.
+// Session is the state that the measurements of one agent share.
 type Session struct {
-	// Nonce marks the agent's packets, so that answers to others are not taken
-	// for answers to it.
+	// Nonce marks the agent's packets: answers to other agents do not have it.
 	Nonce uint64
-	// Limiter bounds the measurements started per second; nil means no bound.
+	// Limiter limits the measurements started per second; nil means no limit.
 	Limiter *rate.Limiter
 	// Watch knows when the agent was held up; nil means never.
 	Watch *Watch
-	// certificates with which peers are spoken to; nil means that there are none.
+	// certificates are the client certificates for peers; nil means none.
 	certificates *certificates
-	// dialDNS connects to a DNS server; nil means to the one that is asked for.
+	// dialDNS connects to a DNS server; nil means a direct connection.
 	dialDNS func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// maxOutstanding is how many tcp or http measurements of one pair may be under
-// way at once; it bounds the agent's open files.
+// maxOutstanding is the maximum number of open tcp or http measurements of one pair; it limits the agent's open files.
 const maxOutstanding = 32
 
 // sample is one measurement.
@@ -68,37 +64,31 @@ type sample struct {
 	start, end time.Time
 	// rtt is the round-trip delay, if cause is nil.
 	rtt time.Duration
-	// kernel says that the kernel timed both ends of rtt, and that no process's time
-	// is in it.
+	// kernel reports that the kernel timed both ends of rtt and that rtt includes no time of a process.
 	kernel bool
-	// cause of there being no answer; nil if there was one.
+	// cause of a missing answer; nil if there was an answer.
 	cause *checkup.Cause
-	// timedOut says that the cause is that nothing came in time.
+	// timedOut reports that the cause is a timeout.
 	timedOut bool
-	// noRoom says that the agent's own socket dropped packets, of which the answer
-	// may be one.
+	// noRoom reports that the agent's own socket dropped packets, perhaps the answer.
 	noRoom bool
-	// spoiled says that the sample is not believed: because of that, or because the
-	// agent was held up for so long.
+	// spoiled reports that the sample is discarded: because of noRoom, or because the agent was held up for the
+	// duration held.
 	spoiled bool
 	held    time.Duration
 }
 
-// maxTries bounds the measurements of a pair of which some are spoiled, as a
-// multiple of its count: what an agent is held up in again and again it cannot
-// measure, and trying on would take the time of its other pairs.
+// maxTries limits the measurements of a pair with spoiled ones, as a multiple of its count: if the agent is held up again
+// and again, more tries would only take the time of other pairs.
 const maxTries = 5
 
-// repeatPause is how long to wait before spoiled measurements are repeated: the
-// period of CPU bandwidth control unless cpu.max says otherwise (100 ms; the
-// kernel's cgroup-v2.rst), so that an agent that was throttled is in a new one.
+// repeatPause is how long to wait before spoiled measurements are repeated: the default period of CPU bandwidth control
+// (100 ms; the kernel's cgroup-v2.rst). A throttled agent is then in a new period.
 const repeatPause = 100 * time.Millisecond
 
-// repeat makes measurements by calls of round until Probe.Count of them are not
-// spoiled: all of them first, then as many as are missing, up to maxTries times
-// the count in all. When ctx ends in between, what was made before it counts.
-// round makes n measurements, and returns errCutShort if it did not come to
-// their end, or trouble with the local socket.
+// repeat calls round until Probe.Count measurements are not spoiled: first for all, then for the missing ones, up to
+// maxTries times the count in total. If ctx ends in between, the earlier measurements count. round makes n measurements;
+// it returns errCutShort if it did not complete them, or an error of the local socket.
 func repeat(ctx context.Context, m Measurement, w *Watch, round func(n int) ([]sample, error)) checkup.Observation {
 	var samples []sample
 	for missing := m.Probe.Count; missing > 0 && len(samples) < maxTries*m.Probe.Count; {
@@ -121,11 +111,11 @@ func repeat(ctx context.Context, m Measurement, w *Watch, round func(n int) ([]s
 	return tally(m, samples)
 }
 
-// errCutShort says that a round ended before its measurements.
+// errCutShort is the error of a round that ended before all its measurements.
 var errCutShort = errors.New("cut short")
 
-// series makes the measurements of a tcp or http pair, each by a call of one,
-// which returns an error only for trouble with the local socket.
+// series makes the measurements of a tcp or http pair, each by a call of one, which returns only errors of the local
+// socket.
 func series(ctx context.Context, m Measurement, s *Session, one func(context.Context, Measurement) (sample, error)) checkup.Observation {
 	return repeat(ctx, m, s.Watch, func(n int) ([]sample, error) {
 		samples := make([]sample, n)
@@ -174,10 +164,9 @@ func sleepUntil(ctx context.Context, t time.Time) error {
 	}
 }
 
-// tally makes an observation of the samples of a pair, in the order in which
-// they were sent. Of several failures it tells the last that the network
-// explained, else the last: hosts limit the rate of their ICMP errors, so that
-// of a rejected pair most packets seem to be lost without a word.
+// tally makes an observation from the samples of a pair, in the order of sending. Of several failures it reports the last
+// one that the network explained, otherwise the last one: hosts limit the rate of their ICMP errors, and most packets of
+// a rejected pair seem to be lost without an error.
 func tally(m Measurement, samples []sample) checkup.Observation {
 	o := checkup.Observation{Pair: m.Pair, Kernel: true}
 	var longest time.Duration
@@ -207,17 +196,17 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 			"the agent was held up during all %d measurements, for up to %v", o.Spoiled, longest.Round(time.Millisecond))}
 	default:
 		o.Unmeasured = &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf(
-			"the agent's socket had no room for the answers to all %d measurements", o.Spoiled)}
+			"the agent's socket buffer was full and dropped the answers to all %d measurements", o.Spoiled)}
 	}
 	return o
 }
 
-// unmeasured is the observation of a pair that could not be measured.
+// unmeasured returns the observation of a pair that could not be measured.
 func unmeasured(m Measurement, stage checkup.Stage, message string) checkup.Observation {
 	return checkup.Observation{Pair: m.Pair, Unmeasured: &checkup.Cause{Stage: stage, Message: message}}
 }
 
-// cutShort is the observation of a pair whose measuring was stopped.
+// cutShort returns the observation of a pair whose measurement was stopped.
 func cutShort(m Measurement) checkup.Observation {
-	return unmeasured(m, checkup.StageSelf, "the agent's time was over before the pair was measured")
+	return unmeasured(m, checkup.StageSelf, "the agent's deadline passed before the pair was measured")
 }

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// patience is the timeout where an answer must come: never waited for.
+	// patience is the timeout if an answer must come: never reached.
 	patience = checkup.Duration(time.Minute)
-	// silence is the timeout where none may come: always waited for.
+	// silence is the timeout if no answer may come: always reached.
 	silence = checkup.Duration(300 * time.Millisecond)
 )
 
@@ -38,7 +38,7 @@ func TestFuncsCoverEveryTransport(t *testing.T) {
 	}
 }
 
-// Every transport has a table of cases; this is where a new one is missed.
+// Every transport has a table of cases.
 func TestEveryTransportHasCases(t *testing.T) {
 	tables := map[checkup.Transport]int{
 		checkup.TCP: len(tcpCases), checkup.UDP: len(udpCases), checkup.ICMP: len(icmpCases), checkup.HTTP: len(httpCases), checkup.TLS: len(tlsCases),
@@ -50,7 +50,7 @@ func TestEveryTransportHasCases(t *testing.T) {
 	}
 }
 
-// session is one for tests: no limit, and nothing is spoiled.
+// session is a session for tests: no limit, and nothing is spoiled.
 func session() *Session { return &Session{Nonce: 0x0123456789abcdef} }
 
 // bothFamilies runs a test on the loopback address of either family.
@@ -72,8 +72,7 @@ func pairOf(transport checkup.Transport, family checkup.IPFamily, size int) chec
 	return checkup.Pair{Source: 1, Target: 2, Family: family, Transport: transport, Size: size}
 }
 
-// diffObservations compares observations but for the delays themselves, of
-// which there must be one per answer.
+// diffObservations compares observations. Of the delays it checks only that there is one per answer.
 func diffObservations(want, got checkup.Observation) string {
 	if len(got.RTTs) != got.Received && got.Unmeasured == nil {
 		return fmt.Sprintf("%d delays for %d answers", len(got.RTTs), got.Received)
@@ -86,8 +85,7 @@ func diffObservations(want, got checkup.Observation) string {
 	return cmp.Diff(want, got, cmpopts.IgnoreFields(checkup.Observation{}, "RTTs", "Kernel"))
 }
 
-// serve starts a responder on the loopback of a family and stops it at the end
-// of the test.
+// serve starts a responder on the loopback of a family and stops it at the end of the test.
 func serve(t testing.TB, family checkup.IPFamily) *Responder {
 	t.Helper()
 	r, err := Listen(t.Context(), anyPort(family), anyPort(family))
@@ -110,7 +108,7 @@ func cause(stage checkup.Stage, format string, args ...any) *checkup.Cause {
 	return &checkup.Cause{Stage: stage, Message: fmt.Sprintf(format, args...)}
 }
 
-func TestFailurePutsErrorsIntoStableWords(t *testing.T) {
+func TestFailureMessagesAreStable(t *testing.T) {
 	call := func(name string, err error) error {
 		return &net.OpError{Op: "dial", Err: os.NewSyscallError(name, err)}
 	}
@@ -171,7 +169,7 @@ func TestCancelledPairIsUnmeasured(t *testing.T) {
 	}
 }
 
-func TestTallyCountsSpoiledApart(t *testing.T) {
+func TestTallyCountsSpoiledSeparately(t *testing.T) {
 	start := time.Now()
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
 	answered := func(from int, rtt time.Duration, kernel bool) sample {
@@ -208,7 +206,7 @@ func TestTallyCountsSpoiledApart(t *testing.T) {
 			checkup.Observation{Sent: 1, Failure: cause(checkup.StageEcho, "timed out after 1s")}},
 		{"lost, with a hold-up as long as the timeout", []sample{lost(95, 125), answered(0, 0, false)},
 			checkup.Observation{Sent: 1, Received: 1, Spoiled: 1, RTTs: []int64{0}}},
-		{"told by the network during a hold-up", []sample{refused},
+		{"reported by the network during a hold-up", []sample{refused},
 			checkup.Observation{Sent: 1, Failure: cause(checkup.StageConnect, "connection refused")}},
 		{"explained before it timed out", []sample{refused, lost(0, 50)},
 			checkup.Observation{Sent: 2, Failure: cause(checkup.StageConnect, "connection refused")}},
@@ -224,7 +222,7 @@ func TestTallyCountsSpoiledApart(t *testing.T) {
 			believed := w.believe(test.samples)
 			got := tally(m, test.samples)
 			if believed != got.Sent {
-				t.Errorf("%d samples are believed, %d are told", believed, got.Sent)
+				t.Errorf("got %d samples that are not spoiled, %d reported", believed, got.Sent)
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -233,7 +231,7 @@ func TestTallyCountsSpoiledApart(t *testing.T) {
 	}
 }
 
-func TestWatchKnowsTheHoldUpThatItIsIn(t *testing.T) {
+func TestWatchIncludesCurrentHoldUp(t *testing.T) {
 	w := &Watch{}
 	due := time.Now().Add(-time.Hour)
 	w.set(due)
@@ -254,7 +252,7 @@ func TestWatchBoundsItsMemory(t *testing.T) {
 	}
 	w.woke(due, due.Add(-time.Second)) // early is not late
 	if len(w.delays) != maxDelays || len(w.holdUps) != maxHoldUps {
-		t.Errorf("keeps %d delays and %d hold-ups, want %d and %d", len(w.delays), len(w.holdUps), maxDelays, maxHoldUps)
+		t.Errorf("got %d delays and %d hold-ups, want %d and %d", len(w.delays), len(w.holdUps), maxDelays, maxHoldUps)
 	}
 	if longest, p99 := w.delay(); longest != heldUp || p99 != heldUp {
 		t.Errorf("delay = %v, %v, want %v for both", longest, p99, heldUp)
@@ -283,7 +281,7 @@ func TestWatchRunMeasuresUntilItsContextEnds(t *testing.T) {
 		t.Error("no timer was measured")
 	}
 	if !w.due.IsZero() {
-		t.Error("a timer is still awaited")
+		t.Error("got a pending timer, want none")
 	}
 }
 

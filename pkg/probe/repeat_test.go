@@ -27,7 +27,7 @@ func TestRepeatUntilEnoughAreGood(t *testing.T) {
 	refused := cause(checkup.StageConnect, "connection refused")
 	for _, test := range []struct {
 		name string
-		// made are the measurements: s spoiled, g good, x refused.
+		// made lists the measurements: s spoiled, g good, x refused.
 		made    string
 		timeout time.Duration // of all; 0 is none
 		errs    map[int]error // that rounds return, by their number from 1
@@ -90,14 +90,13 @@ func TestRepeatUntilEnoughAreGood(t *testing.T) {
 	}
 }
 
-// An agent that is held up during the first measurements, with real sockets:
-// the peer ends the hold-up when the first repeat comes.
+// An agent is held up during the first measurements, with real sockets: the peer ends the hold-up at the first repeat.
 func TestSpoiledMeasurementsAreRepeated(t *testing.T) {
 	const count = 3
 	for _, test := range []struct {
 		transport checkup.Transport
 		size      int
-		// listen calls asked for every request, before it answers.
+		// listen calls asked for every request before it answers.
 		listen func(t *testing.T, family checkup.IPFamily, asked func()) netip.AddrPort
 	}{
 		{checkup.TCP, 100, func(t *testing.T, family checkup.IPFamily, asked func()) netip.AddrPort {
@@ -137,7 +136,7 @@ func TestSpoiledMeasurementsAreRepeated(t *testing.T) {
 	}
 }
 
-// An answer that comes after its round settles nothing of the next.
+// An answer that arrives after its round settles nothing of the next round.
 func TestAnswersOfAnEarlierRound(t *testing.T) {
 	sent, f := time.Now(), &flow{highest: -1}
 	c := conversation{
@@ -153,7 +152,7 @@ func TestAnswersOfAnEarlierRound(t *testing.T) {
 		{0, 1, 0, false},
 		{0, 1, 1, false},
 		{1, 0, 1, false},
-		{2, 0, 1, true}, // not asked yet
+		{2, 0, 1, true}, // not sent yet
 	} {
 		c.hear(heard{event: event{kind: arrival, at: sent}, flow: f, number: step.number, right: true})
 		if c.unsettled != step.unsettled || c.duplicates != step.duplicates || f.strange != step.strange {

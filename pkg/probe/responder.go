@@ -25,35 +25,32 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Ports on which a responder listens unless told otherwise.
+// Default ports of a responder.
 const (
 	EchoPort = 7007 // TCP and UDP
 	HTTPPort = 7080
 )
 
 const (
-	// maxConnections is the most connections, of each of TCP echo and HTTP and of
-	// each family, that are served at once; more wait to be accepted.
+	// maxConnections is the maximum number of connections that are served at the same time, for each of TCP echo and
+	// HTTP and for each family; more wait to be accepted.
 	maxConnections = 256
-	// echoIdle and echoLife bound a TCP echo connection: how long nothing may
-	// come, and how long it may last.
+	// echoIdle and echoLife limit the idle time and the lifetime of a TCP echo connection.
 	echoIdle = 10 * time.Second
 	echoLife = time.Minute
 )
 
-// Responder answers measurements: TCP echo of anything, UDP echo of our own
-// requests, and HTTP with /healthz and /bytes?n=SIZE. It counts the distinct UDP
-// requests of every pair.
+// Responder answers measurements: TCP echo of any data, UDP echo of our own requests, and HTTP with /healthz and
+// /bytes?n=SIZE. It counts the distinct UDP requests of every pair.
 type Responder struct {
-	// One socket per IP family that address and host have.
+	// One socket per IP family that both the address and the host have.
 	tcp, http  []net.Listener
 	udp        []*net.UDPConn
 	receptions receptions
 }
 
-// Listen opens the sockets of a responder. Each address is host:port; an empty
-// host means all addresses of both IP families, port 0 any port. TCP and UDP
-// echo have the same host and, unless it is 0, the same port.
+// Listen opens the sockets of a responder. Each address is host:port; an empty host means all addresses of both IP
+// families, port 0 any free port. TCP and UDP echo have the same host and, unless it is 0, the same port.
 func Listen(ctx context.Context, echoAddress, httpAddress string) (*Responder, error) {
 	r := &Responder{}
 	if err := r.listen(ctx, echoAddress, httpAddress); err != nil {
@@ -66,9 +63,8 @@ func Listen(ctx context.Context, echoAddress, httpAddress string) (*Responder, e
 func (r *Responder) listen(ctx context.Context, echoAddress, httpAddress string) error {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
-	// One socket per family: whether one for both serves IPv4 is Go's guess, which
-	// is wrong where the loopback is down, and the answer to a datagram must come
-	// from the address that was asked.
+	// One socket per family: Go guesses whether a socket for both serves IPv4, wrongly if the loopback is down, and the
+	// answer to a datagram must come from the address that it was sent to.
 	for _, digit := range []string{"4", "6"} {
 		echo, err := listenStream(ctx, lc, "tcp"+digit, echoAddress, &r.tcp)
 		if err != nil {
@@ -86,22 +82,21 @@ func (r *Responder) listen(ctx context.Context, echoAddress, httpAddress string)
 		}
 		conn := packets.(*net.UDPConn)
 		r.udp = append(r.udp, conn)
-		_ = conn.SetReadBuffer(responderBuffer) // more than the host allows is cut down
+		_ = conn.SetReadBuffer(responderBuffer) // the kernel limits it to what the host allows
 		if err := askBeside(conn, digit); err != nil {
 			return fmt.Errorf("cannot listen for UDP echo: %w", err)
 		}
 	}
 	if len(r.tcp) == 0 {
-		return fmt.Errorf("cannot listen for TCP echo: %s is of no IP family that this host has", echoAddress)
+		return fmt.Errorf("cannot listen for TCP echo: this host lacks the IP family of %s", echoAddress)
 	}
 	if len(r.http) == 0 {
-		return fmt.Errorf("cannot listen for HTTP: %s is of no IP family that this host has", httpAddress)
+		return fmt.Errorf("cannot listen for HTTP: this host lacks the IP family of %s", httpAddress)
 	}
 	return nil
 }
 
-// listenStream appends a listener, and reports whether address and host have the
-// network's family.
+// listenStream appends a listener. It returns false if the address or the host lacks the network's family.
 func listenStream(ctx context.Context, lc net.ListenConfig, network, address string, to *[]net.Listener) (bool, error) {
 	l, err := lc.Listen(ctx, network, address)
 	var wrongFamily *net.AddrError
@@ -116,8 +111,8 @@ func listenStream(ctx context.Context, lc net.ListenConfig, network, address str
 	return true, nil
 }
 
-// askBeside makes the kernel tell of datagrams which address they were sent to,
-// and when they came. The latter is not vital.
+// askBeside makes the kernel report, with each datagram, its destination address and its arrival time. The latter is
+// optional.
 func askBeside(conn *net.UDPConn, digit string) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -138,8 +133,8 @@ func askBeside(conn *net.UDPConn, digit string) error {
 	return serr
 }
 
-// Ports on which the responder listens, by transport. Where port 0 was asked
-// for, each family has a port of its own: those of the first are given.
+// Ports returns the ports of the responder, by transport. With port 0, each family has its own port: those of the first
+// family are returned.
 func (r *Responder) Ports() map[checkup.Transport]int {
 	return map[checkup.Transport]int{
 		checkup.TCP:  r.tcp[0].Addr().(*net.TCPAddr).Port,
@@ -148,9 +143,8 @@ func (r *Responder) Ports() map[checkup.Transport]int {
 	}
 }
 
-// Serve answers until ctx ends, then closes the sockets and returns nil. On every
-// tick it writes the receptions that changed since, as Message lines, and at the
-// end once more. A nil tick means only at the end.
+// Serve answers until ctx ends, then closes the sockets and returns nil. On every tick, and once at the end, it writes
+// the receptions that changed, as Message lines. A nil tick means only at the end.
 func (r *Responder) Serve(ctx context.Context, out io.Writer, tick <-chan time.Time) error {
 	g, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, func() { r.noteDrops(); r.close() })
@@ -182,7 +176,7 @@ func (r *Responder) Serve(ctx context.Context, out io.Writer, tick <-chan time.T
 	return errors.Join(err, r.receptions.write(lines))
 }
 
-// noteDrops takes note of what the sockets have dropped so far.
+// noteDrops records how many packets the sockets have dropped so far.
 func (r *Responder) noteDrops() {
 	for _, conn := range r.udp {
 		raw, err := conn.SyscallConn()
@@ -194,7 +188,7 @@ func (r *Responder) noteDrops() {
 	}
 }
 
-// unlessEnded is the error, but nil when ctx ended: then it is the closing.
+// unlessEnded returns the error, or nil if ctx has ended: the error is then caused by closing the socket.
 func unlessEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -219,7 +213,7 @@ func serveTCP(ctx context.Context, l net.Listener) error {
 		conn, err := l.Accept()
 		if err != nil {
 			if isLocal(err) && ctx.Err() == nil && sleepUntil(ctx, time.Now().Add(100*time.Millisecond)) == nil {
-				continue // no file left: wait for connections to end
+				continue // no free file descriptor: wait for connections to end
 			}
 			return fmt.Errorf("cannot accept for TCP echo: %w", err)
 		}
@@ -249,7 +243,7 @@ func serveTCP(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// serveUDP turns requests into answers, until the socket is closed.
+// serveUDP answers requests until the socket is closed.
 func (r *Responder) serveUDP(conn *net.UDPConn) error {
 	buf, oob := make([]byte, 1<<16), make([]byte, 256)
 	for {
@@ -265,14 +259,14 @@ func (r *Responder) serveUDP(conn *net.UDPConn) error {
 		arrived, source := beside(oob[:oobn])
 		buf[kindOffset] = byte(answer)
 		setResidence(buf[:n], residence(arrived))
-		// An answer that cannot be sent is a lost answer: data, not an error.
+		// An answer that cannot be sent is a lost answer: a result, not an error.
 		_, _, _ = conn.WriteMsgUDPAddrPort(buf[:n], source, from)
 	}
 }
 
-// residence is the time since the kernel saw a request arrive, 0 if it does not
-// tell. Both are of this host's wall clock; if that was set in between, the agent
-// sees that it is nonsense, or it is told as unknown.
+// residence returns the time since the arrival of a request by the kernel's timestamp, 0 without one. Both times are of
+// this host's wall clock. If the clock was set in between, the value is either reported as unknown or so long that the
+// agent ignores it.
 func residence(arrived time.Time) time.Duration {
 	if arrived.IsZero() {
 		return 0
@@ -280,9 +274,8 @@ func residence(arrived time.Time) time.Duration {
 	return time.Since(arrived)
 }
 
-// beside reads what the kernel says beside a request: when it arrived, zero if it
-// does not tell; and, of where it was sent to, makes the control message that
-// sends the answer from there, whatever the interface.
+// beside reads the control messages of a request: its arrival time, zero if unknown; and its destination address, from
+// which it makes the control message that sends the answer from that address, on any interface.
 func beside(oob []byte) (arrived time.Time, source []byte) {
 	for len(oob) >= unix.CmsgLen(0) {
 		header, data, rest, err := unix.ParseOneSocketControlMessage(oob)
@@ -298,7 +291,7 @@ func beside(oob []byte) (arrived time.Time, source []byte) {
 			clear(data[:4])
 			source = message
 		case header.Level == unix.SOL_IPV6 && header.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
-			// Link-local addresses mean nothing without their interface.
+			// Link-local addresses need their interface.
 			if a := netip.AddrFrom16([16]byte(data[:16])); !a.IsLinkLocalUnicast() {
 				clear(data[16:20])
 			}
@@ -312,7 +305,7 @@ func beside(oob []byte) (arrived time.Time, source []byte) {
 func serveHTTP(ctx context.Context, l net.Listener) error {
 	mux := nethttp.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w nethttp.ResponseWriter, _ *nethttp.Request) {
-		_, _ = io.WriteString(w, "ok\n") // who does not wait for it has gone
+		_, _ = io.WriteString(w, "ok\n") // fails only if the client has gone
 	})
 	mux.HandleFunc("GET /bytes", serveBytes)
 	server := nethttp.Server{
@@ -339,7 +332,7 @@ func serveHTTP(ctx context.Context, l net.Listener) error {
 	return fmt.Errorf("cannot serve HTTP: %w", err)
 }
 
-// serveBytes gives n bytes.
+// serveBytes responds with n bytes.
 func serveBytes(w nethttp.ResponseWriter, r *nethttp.Request) {
 	n, err := strconv.Atoi(r.URL.Query().Get("n"))
 	if err != nil || n < 0 || n > checkup.MaxStreamSize {
@@ -358,9 +351,8 @@ func serveBytes(w nethttp.ResponseWriter, r *nethttp.Request) {
 	}
 }
 
-// maxReceptions and maxSeen bound the memory of a responder, to about 16 MiB: the
-// pairs, and the words in which their requests are noted. What is beyond them is
-// answered, but not counted.
+// maxReceptions and maxSeen limit the memory of a responder to about 16 MiB: the number of pairs, and of the words that
+// record their requests. Requests beyond the limits are answered, but not counted.
 const (
 	maxReceptions = 50_000
 	maxSeen       = 1 << 20
@@ -382,8 +374,7 @@ type reception struct {
 	told    bool
 }
 
-// count takes note of a request. Another nonce means that the agent started
-// anew, and so does the count.
+// count records a request. Another nonce means that the agent was restarted: the count starts again.
 func (r *receptions) count(p packet) {
 	if p.sequence >= maxTries*checkup.MaxCount {
 		return
@@ -419,8 +410,8 @@ func (r *receptions) count(p packet) {
 	}
 }
 
-// drop takes note of the packets of a family that were dropped so far. If there
-// are more of them, one pair of the family, any, is told again with their number.
+// drop records the number of dropped packets of a family so far. If it has increased, any one pair of the family is
+// reported again with the number.
 func (r *receptions) drop(family checkup.IPFamily, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -439,7 +430,7 @@ func (r *receptions) drop(family checkup.IPFamily, n int) {
 	}
 }
 
-// write writes the receptions that changed since it was called last.
+// write writes the receptions that changed since the last call.
 func (r *receptions) write(lines *lineWriter) error {
 	for _, m := range r.changed() {
 		if err := lines.write(m); err != nil {

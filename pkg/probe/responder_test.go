@@ -23,7 +23,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Every transport that a responder serves is answered by it, in both families.
+// A responder answers every transport that it serves, in both families.
 func TestResponderAnswersEveryTransport(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
 		r := serve(t, family)
@@ -67,7 +67,7 @@ func TestResponderListensInBothFamilies(t *testing.T) {
 	}
 }
 
-func TestListenSaysWhatItCannot(t *testing.T) {
+func TestListenErrors(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +86,7 @@ func TestListenSaysWhatItCannot(t *testing.T) {
 		{takenUDP.LocalAddr().String(), "127.0.0.1:0", "cannot listen for UDP echo: "},
 	} {
 		if _, err := Listen(t.Context(), test.echo, test.http); err == nil || !strings.HasPrefix(err.Error(), test.want) {
-			t.Errorf("error %v, want %s...", err, test.want)
+			t.Errorf("got error %v, want %s...", err, test.want)
 		}
 	}
 }
@@ -118,9 +118,8 @@ func TestResponderHTTP(t *testing.T) {
 	}
 }
 
-// A responder must not answer what is not a request: two responders could else
-// be made to answer each other for ever.
-func TestResponderIgnoresWhatIsNotARequest(t *testing.T) {
+// A responder must answer only requests: otherwise two responders could be made to answer each other forever.
+func TestResponderIgnoresOtherPackets(t *testing.T) {
 	r := serve(t, checkup.IPv4)
 	conn, err := net.DialUDP("udp", nil, r.udp[0].LocalAddr().(*net.UDPAddr))
 	if err != nil {
@@ -156,16 +155,15 @@ func TestResponderIgnoresWhatIsNotARequest(t *testing.T) {
 	}
 }
 
-// A responder that is late says for how long it had the request.
-func TestResponderTellsResidence(t *testing.T) {
+// A late responder reports for how long it kept the request.
+func TestResponderReportsResidence(t *testing.T) {
 	stamps, err := keepTimestamps()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stamps.Close()
 	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
-		// The kernel begins to stamp a moment after it was asked: until then, the
-		// responder does not know.
+		// The kernel starts to timestamp a moment after the request: until then, the residence is unknown.
 		for t.Context().Err() == nil {
 			residence, least, most := lateAnswer(t, family)
 			if residence == 0 {
@@ -179,8 +177,8 @@ func TestResponderTellsResidence(t *testing.T) {
 	})
 }
 
-// lateAnswer asks a responder that begins to serve a while after the request has
-// come. It returns the residence told, and between what that must be.
+// lateAnswer sends a request to a responder that starts to serve a while after its arrival. It returns the reported
+// residence and its bounds.
 func lateAnswer(t *testing.T, family checkup.IPFamily) (told, least, most time.Duration) {
 	t.Helper()
 	r, err := Listen(t.Context(), anyPort(family), anyPort(family))
@@ -250,7 +248,7 @@ func TestReceptionsCountDistinctRequests(t *testing.T) {
 		{"duplicates count once", []packet{{pair: a}, {pair: a}, {pair: a, sequence: maxTries*checkup.MaxCount - 1}, {pair: b}}, []checkup.Message{told(a, 2), told(b, 1)}},
 		{"no change, no line", []packet{{pair: a}}, nil},
 		{"only what changed", []packet{{pair: a, sequence: 5}}, []checkup.Message{told(a, 3)}},
-		{"an agent that starts anew", []packet{{pair: a, nonce: 1}}, []checkup.Message{told(a, 1)}},
+		{"a restarted agent", []packet{{pair: a, nonce: 1}}, []checkup.Message{told(a, 1)}},
 		{"no such sequence number", []packet{{pair: a, nonce: 1, sequence: maxTries * checkup.MaxCount}}, nil},
 	} {
 		for _, p := range step.packets {
@@ -268,16 +266,15 @@ func TestReceptionsAreBounded(t *testing.T) {
 		r.count(packet{pair: checkup.Pair{Source: i}})
 	}
 	if len(r.pairs) != maxReceptions {
-		t.Errorf("%d pairs, want %d", len(r.pairs), maxReceptions)
+		t.Errorf("got %d pairs, want %d", len(r.pairs), maxReceptions)
 	}
 	r.count(packet{pair: checkup.Pair{Source: 0}, sequence: 1})
 	if got := r.pairs[checkup.Pair{Source: 0}].packets; got != 2 {
-		t.Errorf("a pair that is known is no longer counted: %d", got)
+		t.Errorf("known pair: got count %d, want it to continue", got)
 	}
 }
 
-// A pair takes memory for the sequence numbers that it uses only, and one for
-// which there is no more is not counted on.
+// A pair uses memory only for its sequence numbers. When the memory limit is reached, it is no longer counted.
 func TestReceptionsOfManyPacketsAreBounded(t *testing.T) {
 	var r receptions
 	last := packet{sequence: maxTries*checkup.MaxCount - 1}
@@ -302,8 +299,8 @@ func TestReceptionsOfManyPacketsAreBounded(t *testing.T) {
 	}
 }
 
-// Receptions are told on a tick, and what came since at the end.
-func TestResponderTellsReceptions(t *testing.T) {
+// Receptions are reported on a tick, and later ones at the end.
+func TestResponderReportsReceptions(t *testing.T) {
 	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -348,14 +345,14 @@ func TestResponderTellsReceptions(t *testing.T) {
 		t.Errorf("at the end (-want +got):\n%s", diff)
 	}
 	if lines.Scan() {
-		t.Errorf("one line too many: %s", lines.Text())
+		t.Errorf("got another line, want none: %s", lines.Text())
 	}
 	if err := <-served; err != nil {
 		t.Errorf("Serve: %v", err)
 	}
 }
 
-// A connection that is open does not keep a responder from ending.
+// A responder ends although a connection is open.
 func TestResponderEndsWithConnectionsOpen(t *testing.T) {
 	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0")
 	if err != nil {
@@ -382,7 +379,7 @@ func TestResponderEndsWithConnectionsOpen(t *testing.T) {
 	}
 }
 
-func TestResponderTellsWhenItCannotWrite(t *testing.T) {
+func TestResponderReturnsWriteErrors(t *testing.T) {
 	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -395,7 +392,7 @@ func TestResponderTellsWhenItCannotWrite(t *testing.T) {
 	}
 }
 
-// brokenWriter is a standard output that nobody reads.
+// brokenWriter is a closed standard output.
 type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }

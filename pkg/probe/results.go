@@ -15,47 +15,43 @@ import (
 )
 
 const (
-	// batchInterval is how long a result waits for others before it is told.
+	// batchInterval is how long a result waits for others before it is reported.
 	batchInterval = 500 * time.Millisecond
-	// maxUnderWay is the most measurements of all pairs together that may be under
-	// way at once; a connection whose peer is silent in the TLS handshake takes about
-	// 50 KiB. Pairs share it, so that those that are silent take nothing from the
-	// others, unless there are more pairs than that.
+	// maxUnderWay is the maximum number of open measurements of all pairs together; a connection whose peer sends
+	// nothing in the TLS handshake takes about 50 KiB. It is divided among the pairs: silent peers do not delay the
+	// other pairs, unless there are more pairs than that.
 	maxUnderWay = 512
-	// maxSpread is the time over which the first measurements of all pairs are
-	// spread, if the interval is not shorter.
+	// maxSpread is the time over which the first measurements of all pairs are spread, if the interval is not shorter.
 	maxSpread = time.Second
-	// maxLate is by how much a measurement may be late, if the interval is not
-	// longer. What is later is not made up for: a burst would measure one moment many times.
+	// maxLate is how late a measurement may start, if the interval is not longer. Later ones are skipped: a burst would
+	// measure one moment many times.
 	maxLate = time.Second
-	// maxLine is the longest line, in bytes: container runtimes split longer ones.
+	// maxLine is the maximum length of a line in bytes: container runtimes split longer ones.
 	maxLine = 16<<10 - 1
 )
 
-// results measures pairs of which each measurement is told, and tells them.
+// results measures pairs and reports each measurement.
 type results struct {
 	lines   *lineWriter
 	limiter *rate.Limiter // nil means no limit
-	// measure makes one measurement, and reports whether its outcome is known: it
-	// is not if the context ended first. It need not say when that began.
+	// measure makes one measurement. known is false if the context ended first. It need not set the start time.
 	measure func(context.Context, Measurement) (_ checkup.Result, known bool)
 
-	news chan struct{} // what is in hand is to be told at once
+	news chan struct{} // report inHand at once
 
 	mu       sync.Mutex // guards following, and sequences
 	inHand   []checkup.Result
-	told     int // of results, those in hand included
+	told     int // number of reported results, including inHand
 	underWay int
 }
 
-// sequence is what is known of one pair.
+// sequence is the state of one pair.
 type sequence struct {
-	// places of the measurements that were begun and are not in hand yet, oldest first.
+	// places of the started measurements that are not in inHand yet, oldest first.
 	places   []*place
-	last     time.Time // when the newest began
+	last     time.Time // start of the newest
 	underWay int
-	// known is how many results are told or in hand; failing is what the last of
-	// them that was measured says.
+	// known is the number of results that are reported or in inHand; failing is the result of the last measured one.
 	known    int
 	measured bool
 	failing  bool
@@ -63,16 +59,15 @@ type sequence struct {
 
 // place keeps a measurement's place in the order of its pair.
 type place struct {
-	at       time.Time // when it began; later than that of the place before it
-	underWay bool      // it was begun at all
+	at       time.Time // its start; later than that of the place before
+	underWay bool      // it was started
 	settled  bool
 	known    bool
 	result   checkup.Result // if it is known
 }
 
-// run measures all pairs at once, each Probe.Count times, Probe.Interval apart,
-// and tells what is known, also when ctx ends. It returns the pairs of which
-// nothing is known; the error is one of telling.
+// run measures all pairs at the same time, each Probe.Count times, Probe.Interval apart, and reports the known results,
+// also when ctx ends. It returns the pairs without a known result; the error is one of writing.
 func (r *results) run(ctx context.Context, ms []Measurement) ([]Measurement, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -116,11 +111,10 @@ func (r *results) run(ctx context.Context, ms []Measurement) ([]Measurement, err
 	return unknown, err
 }
 
-// share is how many measurements of one pair may be under way at once.
+// share returns the maximum number of open measurements of one pair.
 func share(pairs int) int { return max(1, min(maxOutstanding, maxUnderWay/pairs)) }
 
-// pair begins the measurements of one pair, each when it is due, whether or not
-// those before it have ended.
+// pair starts the measurements of one pair, each when it is due, whether or not earlier ones have ended.
 func (r *results) pair(ctx context.Context, measuring *sync.WaitGroup, m Measurement, of *sequence, first time.Time, share int) {
 	interval := time.Duration(m.Probe.Interval)
 	late := max(interval, maxLate)
@@ -131,7 +125,7 @@ func (r *results) pair(ctx context.Context, measuring *sync.WaitGroup, m Measure
 		}
 		var why string
 		if time.Since(due) > late {
-			why = fmt.Sprintf("not begun within %v of its time: the agent was held up, or limits.packetsPerSecond is too low", late)
+			why = fmt.Sprintf("not started within %v of its time: the agent was held up, or limits.packetsPerSecond is too low", late)
 		} else {
 			why = r.full(of, share)
 		}
@@ -144,7 +138,7 @@ func (r *results) pair(ctx context.Context, measuring *sync.WaitGroup, m Measure
 		if pace(ctx, due, r.limiter) != nil {
 			return
 		}
-		// By a clock that nobody sets in between.
+		// By the monotonic clock, which cannot be set in between.
 		p := r.begin(of, first.Add(time.Since(first)), true)
 		measuring.Go(func() {
 			result, known := r.measure(ctx, m)
@@ -153,20 +147,20 @@ func (r *results) pair(ctx context.Context, measuring *sync.WaitGroup, m Measure
 	}
 }
 
-// full says why no measurement of a pair can begin now; empty means that one can.
+// full returns the reason why no measurement of a pair can start now; empty if one can.
 func (r *results) full(of *sequence, share int) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case of.underWay >= share:
-		return fmt.Sprintf("not begun: %d measurements of this pair were still under way", share)
+		return fmt.Sprintf("not started: %d measurements of this pair were still open", share)
 	case r.underWay >= maxUnderWay:
-		return fmt.Sprintf("not begun: %d measurements of other pairs were still under way", maxUnderWay)
+		return fmt.Sprintf("not started: %d measurements of other pairs were still open", maxUnderWay)
 	}
 	return ""
 }
 
-// begin takes the next place, for a measurement that begins now or should have.
+// begin appends a place for a measurement that starts now, or that should have started.
 func (r *results) begin(of *sequence, at time.Time, underWay bool) *place {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,8 +178,8 @@ func (r *results) begin(of *sequence, at time.Time, underWay bool) *place {
 	return p
 }
 
-// settle takes a result, if it is known, in hand as soon as those before it are.
-// There is news if it is the pair's first, or says other than the one before it.
+// settle moves a known result to inHand as soon as the ones before it are there. A pair's first result, and one that
+// differs from the one before, is reported at once.
 func (r *results) settle(of *sequence, p *place, result checkup.Result, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,13 +200,13 @@ func (r *results) settle(of *sequence, p *place, result checkup.Result, known bo
 		if of.take(next.result) {
 			select {
 			case r.news <- struct{}{}:
-			default: // there is news already
+			default: // already requested
 			}
 		}
 	}
 }
 
-// take takes note of a result, and reports whether it is news.
+// take records a result and reports whether it must be reported at once.
 func (of *sequence) take(result checkup.Result) bool {
 	of.known++
 	if result.Unmeasured != nil {
@@ -223,8 +217,7 @@ func (of *sequence) take(result checkup.Result) bool {
 	return news
 }
 
-// tell tells what is in hand. It is called by run alone, so that nothing overtakes
-// what it writes.
+// tell reports the results in inHand. Only run calls it: the lines stay in order.
 func (r *results) tell() error {
 	r.mu.Lock()
 	rs := r.inHand
@@ -243,7 +236,7 @@ func (r *results) tell() error {
 	return nil
 }
 
-// fitting is how many of the results fit a line, at least 1.
+// fitting returns how many of the results fit in a line, at least 1.
 func fitting(rs []checkup.Result) (int, error) {
 	size := len(`{"results":[]}`) + 1
 	for i := range rs {

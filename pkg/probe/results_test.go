@@ -26,7 +26,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// pairsOf are n pairs that are measured count times.
+// pairsOf returns n pairs that are measured count times.
 func pairsOf(n, count int, interval time.Duration) []Measurement {
 	var ms []Measurement
 	for i := range n {
@@ -36,7 +36,7 @@ func pairsOf(n, count int, interval time.Duration) []Measurement {
 	return ms
 }
 
-// toldOf reads the results that were told, by target.
+// toldOf decodes the reported results, by target.
 func toldOf(t *testing.T, lines []byte) map[int][]checkup.Result {
 	t.Helper()
 	told := map[int][]checkup.Result{}
@@ -48,9 +48,9 @@ func toldOf(t *testing.T, lines []byte) map[int][]checkup.Result {
 	return told
 }
 
-// Whatever measurements take and whenever the context ends: those of a pair are
-// told in their order, none that is known is missing and none is told twice.
-func TestResultsAreToldInOrderAndNoneIsLost(t *testing.T) {
+// With any durations of measurements and any end of the context: results of a pair are reported in order, no known result
+// is missing and none is reported twice.
+func TestResultsAreReportedInOrderAndNoneIsLost(t *testing.T) {
 	for seed := range uint64(200) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestResultsAreToldInOrderAndNoneIsLost(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.Int64N(int64(2*time.Duration(count)*interval+longest))))
 				defer cancel()
 				var out bytes.Buffer
-				known := make([]int, pairs) // as many were measured to their end
+				known := make([]int, pairs) // number of completed measurements
 				r := results{lines: &lineWriter{w: &out}}
 				r.measure = func(ctx context.Context, m Measurement) (checkup.Result, bool) {
 					r.mu.Lock()
@@ -88,7 +88,7 @@ func TestResultsAreToldInOrderAndNoneIsLost(t *testing.T) {
 				for target, results := range told {
 					n += len(results)
 					if !slices.IsSortedFunc(results, func(a, b checkup.Result) int { return max(-1, a.At.Compare(b.At)*2-1) }) {
-						t.Errorf("target %d is told out of order, or twice: %v", target, results)
+						t.Errorf("target %d: results are out of order or duplicate: %v", target, results)
 					}
 					for _, result := range results {
 						if result.Unmeasured == nil {
@@ -96,27 +96,27 @@ func TestResultsAreToldInOrderAndNoneIsLost(t *testing.T) {
 						}
 					}
 					if len(results) > count {
-						t.Errorf("target %d is told %d times of %d", target, len(results), count)
+						t.Errorf("target %d: got %d results, want %d", target, len(results), count)
 					}
 				}
 				if r.told != n {
-					t.Errorf("%d results are told, counted as %d", n, r.told)
+					t.Errorf("got %d reported results, but a count of %d", n, r.told)
 				}
 				for target, missing := range known {
 					if missing != 0 {
-						t.Errorf("target %d: %d more results are known than told", target, missing)
+						t.Errorf("target %d: %d known results were not reported", target, missing)
 					}
 				}
 				if len(unknown)+len(told) != pairs {
-					t.Errorf("%d pairs are told and %d unknown, of %d", len(told), len(unknown), pairs)
+					t.Errorf("got %d reported and %d unknown pairs, want %d together", len(told), len(unknown), pairs)
 				}
 			})
 		})
 	}
 }
 
-// Each measurement begins when it is due, however long those before it take.
-func TestMeasurementsBeginOnTime(t *testing.T) {
+// Each measurement starts when it is due, however long earlier ones take.
+func TestMeasurementsStartOnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		r := results{lines: &lineWriter{w: &out}, measure: func(ctx context.Context, m Measurement) (checkup.Result, bool) {
@@ -136,15 +136,15 @@ func TestMeasurementsBeginOnTime(t *testing.T) {
 				}
 			}
 			if len(results) != 10 {
-				t.Errorf("target %d is told %d times, want 10", target, len(results))
+				t.Errorf("target %d: got %d results, want 10", target, len(results))
 			}
 		}
 	})
 }
 
-// What cannot be measured in its time is told as unmeasured, with the reason.
-func TestMeasurementsThatCannotBegin(t *testing.T) {
-	const late = "not begun within 1s of its time: the agent was held up, or limits.packetsPerSecond is too low"
+// A measurement that cannot start on time is reported as unmeasured, with the reason.
+func TestMeasurementsThatCannotStart(t *testing.T) {
+	const late = "not started within 1s of its time: the agent was held up, or limits.packetsPerSecond is too low"
 	instant := func(_ context.Context, m Measurement) (checkup.Result, bool) {
 		return checkup.Result{Pair: m.Pair}, true
 	}
@@ -156,18 +156,18 @@ func TestMeasurementsThatCannotBegin(t *testing.T) {
 		measure func(context.Context, Measurement) (checkup.Result, bool)
 		want    []string // of the last pair; empty for measured
 	}{
-		{"too many under way", 200, 6, nil, func(_ context.Context, m Measurement) (checkup.Result, bool) {
+		{"too many open", 200, 6, nil, func(_ context.Context, m Measurement) (checkup.Result, bool) {
 			time.Sleep(3500 * time.Millisecond)
 			return checkup.Result{Pair: m.Pair}, true
 		}, func() []string {
-			const busy = "not begun: 2 measurements of this pair were still under way"
+			const busy = "not started: 2 measurements of this pair were still open"
 			return []string{"", "", busy, busy, "", ""}
 		}()},
-		// The last pair's turn comes when as many others as there may be are under way.
+		// The last pair starts when the maximum number of others is open.
 		{"too many pairs", maxUnderWay + 1, 1, nil, func(_ context.Context, m Measurement) (checkup.Result, bool) {
 			time.Sleep(time.Minute)
 			return checkup.Result{Pair: m.Pair}, true
-		}, []string{"not begun: 512 measurements of other pairs were still under way"}},
+		}, []string{"not started: 512 measurements of other pairs were still open"}},
 		{"held up", 1, 8, func() *rate.Limiter {
 			l := rate.NewLimiter(1000, 4500)
 			for range 2 {
@@ -205,8 +205,8 @@ func TestMeasurementsThatCannotBegin(t *testing.T) {
 	}
 }
 
-// News is told at once, all else in batches.
-func TestNewsIsToldAtOnce(t *testing.T) {
+// First and changed results are reported at once, all others in batches.
+func TestChangesAreReportedAtOnce(t *testing.T) {
 	const (
 		pass = iota
 		fail
@@ -215,8 +215,8 @@ func TestNewsIsToldAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		seen []int
-		// told is after how many batch intervals each result was told at the latest, rounded
-		// down; one measurement is made in each, at its middle.
+		// told is after how many batch intervals each result was reported at the latest, rounded down; one measurement
+		// is made in each interval, at its middle.
 		atOnce []bool
 	}{
 		{"first, steady", []int{pass, pass, pass}, []bool{true, false, false}},
@@ -249,12 +249,12 @@ func TestNewsIsToldAtOnce(t *testing.T) {
 					n++
 					return result, true
 				}}
-				// Never at the moment of a batch, but for the first.
+				// Never at the time of a batch, except for the first.
 				if _, err := r.run(t.Context(), pairsOf(1, len(test.seen), batchInterval-time.Millisecond)); err != nil {
 					t.Fatal(err)
 				}
 				if diff := cmp.Diff(test.atOnce, told[:len(told)-1]); diff != "" && !slices.Equal(test.atOnce[:len(test.atOnce)-1], told[:len(told)-1]) {
-					t.Errorf("told at once, but for the last, with which all ends (-want +got):\n%s", diff)
+					t.Errorf("reported at once, except for the last one (-want +got):\n%s", diff)
 				}
 				if took := time.Since(start); took >= time.Duration(len(test.seen))*batchInterval {
 					t.Errorf("ended after %v", took)
@@ -268,7 +268,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// Lines fit the container log, whatever the results.
+// Lines with any results fit the container log.
 func TestResultsFitTheContainerLog(t *testing.T) {
 	for _, message := range []string{"", "connection refused", strings.Repeat("\u2028", 66)} {
 		var out bytes.Buffer
@@ -291,7 +291,7 @@ func TestResultsFitTheContainerLog(t *testing.T) {
 		var got []checkup.Result
 		for line := range bytes.Lines(out.Bytes()) {
 			if len(line) > maxLine {
-				t.Errorf("a line of %d bytes", len(line))
+				t.Errorf("got a line of %d bytes", len(line))
 			}
 			for _, m := range messages(t, line) {
 				got = append(got, m.Results...)
@@ -338,7 +338,7 @@ func peerOf(transport checkup.Transport, address netip.AddrPort) checkup.Peer {
 	return *peerAt(transport, familyOf(address.Addr()), address).Peer
 }
 
-func TestAgentTellsConnections(t *testing.T) {
+func TestAgentReportsConnections(t *testing.T) {
 	bad := peerOf(checkup.TLS, listenTCP(t, checkup.IPv4, silentPeer))
 	bad.ClientCertificate = "no-such"
 	order := peerOrder(
@@ -374,7 +374,7 @@ func TestAgentTellsConnections(t *testing.T) {
 		{Control: &checkup.Control{Family: checkup.IPv4, Name: "self", OK: true, Message: "tcp, tls answered"}},
 		{Control: &checkup.Control{Family: checkup.IPv4, Name: "closed", OK: true, Message: "tcp, tls refused"}},
 		{Observation: &checkup.Observation{Pair: checkup.Pair{Source: 5, Target: 3, Family: checkup.IPv4, Transport: checkup.TLS},
-			Unmeasured: cause(checkup.StageSetup, "no client certificate: there is no Secret no-such with tls.crt and tls.key in the run's namespace")}},
+			Unmeasured: cause(checkup.StageSetup, "no client certificate: the run's namespace has no Secret no-such with tls.crt and tls.key")}},
 		{End: &checkup.AgentEnd{Observations: 1, Results: 12}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -386,7 +386,7 @@ func TestAgentTellsConnections(t *testing.T) {
 		2: {Pair: checkup.Pair{Source: 5, Target: 2, Family: checkup.IPv4, Transport: checkup.TCP}, Failure: cause(checkup.StageConnect, "connection refused")},
 	} {
 		if len(results[target]) != 4 {
-			t.Errorf("target %d is told %d times, want 4", target, len(results[target]))
+			t.Errorf("target %d: got %d results, want 4", target, len(results[target]))
 		}
 		for _, r := range results[target] {
 			if r.At.IsZero() || (r.Failure == nil) != (r.Delays.Connect > 0) {
@@ -400,8 +400,7 @@ func TestAgentTellsConnections(t *testing.T) {
 	}
 }
 
-// A listener that is closed for a while, under an agent that is stopped
-// afterwards: one outage, with both its ends, and nothing else.
+// A listener is closed for a while, and then the agent is stopped: one outage with start and end, and nothing else.
 func TestWatchOverAnOutage(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
 		l, err := net.Listen("tcp", anyPort(family))
@@ -454,11 +453,11 @@ func TestWatchOverAnOutage(t *testing.T) {
 		for lines.Scan() {
 			for _, m := range messages(t, lines.Bytes()) {
 				if m.End != nil {
-					t.Error("an end was told")
+					t.Error("got an end, want none")
 				}
 				for _, r := range m.Results {
 					if r.Target == 1 {
-						t.Errorf("told of what was still under way: %+v", r)
+						t.Errorf("got the result of an open measurement: %+v", r)
 						continue
 					}
 					results = append(results, r)
@@ -480,8 +479,7 @@ func TestWatchOverAnOutage(t *testing.T) {
 	})
 }
 
-// listenAgain listens on an address as soon as it is free: a dial may have it for
-// its source.
+// listenAgain listens on an address as soon as it is free: a dial may use its port as source.
 func listenAgain(t *testing.T, address netip.AddrPort) net.Listener {
 	t.Helper()
 	retry := time.NewTicker(time.Millisecond)
@@ -499,8 +497,7 @@ func listenAgain(t *testing.T, address netip.AddrPort) net.Listener {
 	}
 }
 
-// The deadline cuts pairs short: those of which nothing is known are told as
-// unmeasured, the others have fewer results.
+// The deadline ends pairs early: those without results are reported as unmeasured, the others have fewer results.
 func TestDeadlineOfConnections(t *testing.T) {
 	order := peerOrder(
 		peerOf(checkup.TLS, listenTCP(t, checkup.IPv4, secure(nil, silentPeer))),

@@ -14,24 +14,22 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// How much a datagram socket may hold before the kernel drops what comes. The
-// kernel cuts it down to net.core.rmem_max and then doubles it, for its own
-// bookkeeping (socket(7)); it is used only while packets wait. A responder's
-// socket takes the packets of all its sources, an agent's those of one flow.
+// Receive buffers of datagram sockets. If a buffer is full, the kernel drops packets. The kernel limits the size to
+// net.core.rmem_max and then doubles it, for its own bookkeeping (socket(7)); memory is used only while packets wait. A
+// responder's socket receives the packets of all its sources, an agent's those of one flow.
 const (
 	agentBuffer     = 1 << 20
 	responderBuffer = 4 << 20
 )
 
-// Of the values of SO_MEMINFO (linux/sock_diag.h), the drops are the last.
+// The drops are the last value of SO_MEMINFO (linux/sock_diag.h).
 const (
 	memInfoDrops = 8 // SK_MEMINFO_DROPS
 	memInfoSize  = 9 // SK_MEMINFO_VARS
 )
 
-// drops is how many packets the kernel has dropped at a socket, 0 if it does not
-// tell. It is the number of SO_RXQ_OVFL, which comes only with the next packet,
-// and so never for the last of a burst.
+// drops returns how many packets the kernel has dropped at a socket, 0 if unknown. SO_RXQ_OVFL reports the same number,
+// but only with the next packet, and therefore never for the end of a burst.
 func drops(raw syscall.RawConn) int {
 	var info [memInfoSize]uint32
 	size := uint32(unsafe.Sizeof(info))
@@ -45,10 +43,9 @@ func drops(raw syscall.RawConn) int {
 	return int(info[memInfoDrops])
 }
 
-// noRoom is how many of a UDP socket's drops were for want of room in its
-// buffer. The kernel counts wrong checksums, which are the network's doing, among
-// a socket's drops too, and apart only for the whole network namespace, a pod's
-// own: all of those are left out. root is the root of the file system.
+// noRoom returns how many of a UDP socket's drops were caused by a full buffer. A socket's drops also include packets with
+// a wrong checksum, which the network has damaged. The kernel counts those separately only for the whole network
+// namespace (the pod's): all of them are subtracted. root is the root of the file system.
 func noRoom(drops int, family checkup.IPFamily, root fs.FS) int {
 	if drops == 0 {
 		return 0
@@ -56,9 +53,8 @@ func noRoom(drops int, family checkup.IPFamily, root fs.FS) int {
 	return max(0, drops-checksumErrors(family, root))
 }
 
-// checksumErrors is how many UDP packets with a wrong checksum came to this
-// network namespace (InCsumErrors of /proc/net/snmp, Udp6InCsumErrors of
-// /proc/net/snmp6), 0 if it does not tell.
+// checksumErrors returns how many UDP packets with a wrong checksum this network namespace received (InCsumErrors of
+// /proc/net/snmp, Udp6InCsumErrors of /proc/net/snmp6), 0 if unknown.
 func checksumErrors(family checkup.IPFamily, root fs.FS) int {
 	if family == checkup.IPv6 {
 		counters, _ := fs.ReadFile(root, "proc/net/snmp6")

@@ -17,7 +17,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-func TestNoRoomIsWithoutWrongChecksums(t *testing.T) {
+func TestNoRoomExcludesWrongChecksums(t *testing.T) {
 	root := fstest.MapFS{
 		"proc/net/snmp": {Data: []byte(`Ip: Forwarding DefaultTTL
 Ip: 1 64
@@ -57,8 +57,7 @@ UdpLite: 0 0 0 0 0 0 90 0 0
 	}
 }
 
-// Only what timed out can have been dropped, and no more than the drops of its
-// own flow.
+// Only timeouts are attributed to drops, and at most as many as the drops of their flow.
 func TestPacketsDroppedHereAreNotLost(t *testing.T) {
 	full, empty := &flow{noRoom: 2}, &flow{}
 	c := conversation{
@@ -83,14 +82,14 @@ func TestPacketsDroppedHereAreNotLost(t *testing.T) {
 	if diff := cmp.Diff([]bool{false, false, true, false, true, false}, spoiled); diff != "" {
 		t.Errorf("spoiled (-want +got):\n%s", diff)
 	}
-	want := checkup.Observation{Pair: c.m.Pair, Spoiled: 1, Unmeasured: cause(checkup.StageSelf, "the agent's socket had no room for the answers to all 1 measurements")}
+	want := checkup.Observation{Pair: c.m.Pair, Spoiled: 1, Unmeasured: cause(checkup.StageSelf, "the agent's socket buffer was full and dropped the answers to all 1 measurements")}
 	if diff := cmp.Diff(want, tally(c.m, first[2:3])); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// The answer to the second packet does not come, because the agent's socket is
-// full of the first's duplicates; so it is asked again.
+// The answer to the second packet is dropped, because duplicates of the first one fill the agent's socket buffer;
+// therefore the measurement is repeated.
 func TestFullSocketIsNotALostAnswer(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
 		sockets := make(chan *socket, 1)
@@ -128,8 +127,8 @@ func TestFullSocketIsNotALostAnswer(t *testing.T) {
 	})
 }
 
-// A responder that comes too late for what its socket can hold says so.
-func TestResponderTellsWhatItDropped(t *testing.T) {
+// A responder reports packets that its full socket buffer dropped.
+func TestResponderReportsDrops(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
 		r, err := Listen(t.Context(), anyPort(family), anyPort(family))
 		if err != nil {
@@ -168,16 +167,16 @@ func TestResponderTellsWhatItDropped(t *testing.T) {
 		}
 		ms := messages(t, out.Bytes())
 		if len(ms) != 1 || ms[0].Reception == nil {
-			t.Fatalf("told %s, want one reception", out.Bytes())
+			t.Fatalf("got %s, want one reception", out.Bytes())
 		}
 		got := ms[0].Reception
 		if got.Pair != p.pair || got.Packets < 1 || got.Dropped < 3 || got.Packets+got.Dropped > int(p.sequence) {
-			t.Errorf("told %+v of %d requests, want at least 3 dropped", got, p.sequence)
+			t.Errorf("got %+v of %d requests, want at least 3 dropped", got, p.sequence)
 		}
 	})
 }
 
-func TestReceptionsTellDrops(t *testing.T) {
+func TestReceptionsReportDrops(t *testing.T) {
 	a, b := pairOf(checkup.UDP, checkup.IPv4, 100), pairOf(checkup.UDP, checkup.IPv6, 100)
 	told := func(pair checkup.Pair, packets, dropped int) checkup.Message {
 		return checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: packets, Dropped: dropped}}
@@ -188,7 +187,7 @@ func TestReceptionsTellDrops(t *testing.T) {
 		do   func()
 		want []checkup.Message
 	}{
-		{"no pair to tell it of", func() { r.drop(checkup.IPv4, 1) }, nil},
+		{"no pair yet", func() { r.drop(checkup.IPv4, 1) }, nil},
 		{"with the next", func() { r.count(packet{pair: a}); r.count(packet{pair: b}) }, []checkup.Message{told(a, 1, 1), told(b, 1, 0)}},
 		{"no more, no line", func() { r.drop(checkup.IPv4, 1) }, nil},
 		{"more, and nothing else", func() { r.drop(checkup.IPv4, 3) }, []checkup.Message{told(a, 1, 3)}},

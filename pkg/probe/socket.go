@@ -14,25 +14,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a connected datagram socket that tells when the kernel sent and
-// received, and which ICMP errors came back.
+// socket is a connected datagram socket that reports when the kernel sent and received packets, and ICMP errors.
 type socket struct {
 	file *os.File
 	raw  syscall.RawConn
-	buf  []byte // what is received
+	buf  []byte // for received packets
 	oob  []byte
 }
 
-// event is what a socket has to tell.
+// event is a report of a socket.
 type event struct {
 	kind eventKind
-	// data of an arrival, or what an ICMP error quotes of the packet that it is
-	// about. It is valid only until the next event.
+	// data of an arrival, or the part of our packet that an ICMP error quotes. It is valid only until the next event.
 	data []byte
-	// at is when the agent read the event; kernel is when the kernel saw the
-	// packet arrive or depart, zero if it does not tell.
+	// at is when the agent read the event; kernel is the kernel's timestamp of the arrival or departure, zero if
+	// unknown.
 	at, kernel time.Time
-	// id tells which packet departed: it counts those sent from the socket, from 0.
+	// id is the number of the departed packet, counted per socket from 0.
 	id uint32
 	// errno of a failure.
 	errno syscall.Errno
@@ -41,13 +39,13 @@ type event struct {
 type eventKind int
 
 const (
-	arrival   eventKind = iota // a packet came
+	arrival   eventKind = iota // a packet arrived
 	departure                  // a packet left
-	failure                    // an ICMP error came, or the local stack gave up
+	failure                    // an ICMP error arrived, or the local stack gave up
 )
 
-// openSocket makes a socket of the protocol (IPPROTO_UDP, IPPROTO_ICMP, ...)
-// that sends to the address and receives packets of up to size bytes.
+// openSocket opens a socket of the protocol (IPPROTO_UDP, IPPROTO_ICMP, ...) that sends to the address and receives
+// packets of up to size bytes.
 func openSocket(address netip.AddrPort, protocol, size int) (*socket, error) {
 	family, level, recverr := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR
 	var to unix.Sockaddr = &unix.SockaddrInet4{Port: int(address.Port()), Addr: [4]byte(address.Addr().AsSlice()[:4])}
@@ -59,9 +57,8 @@ func openSocket(address netip.AddrPort, protocol, size int) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// No option is vital. Without the first, bursts may be lost here; without the
-	// second, ICMP errors that the kernel thinks transient read as loss; without
-	// the third, times are the agent's.
+	// All options are optional. Without the first, bursts may be lost here; without the second, ICMP errors that the
+	// kernel treats as transient appear as loss; without the third, the agent times packets.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, agentBuffer)
 	_ = unix.SetsockoptInt(fd, level, recverr, 1)
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, timestamping); err != nil {
@@ -84,15 +81,15 @@ func openSocket(address netip.AddrPort, protocol, size int) (*socket, error) {
 	return s, nil
 }
 
-// timestamping asks for software timestamps of packets received and, on the
-// error queue, sent; the latter with the packet's number instead of its data.
+// timestamping requests software timestamps of received packets and, on the error queue, of sent packets; the latter with
+// the packet's number instead of its data.
 const timestamping = unix.SOF_TIMESTAMPING_SOFTWARE |
 	unix.SOF_TIMESTAMPING_RX_SOFTWARE | unix.SOF_TIMESTAMPING_TX_SOFTWARE |
 	unix.SOF_TIMESTAMPING_OPT_ID | unix.SOF_TIMESTAMPING_OPT_TSONLY
 
-// keepTimestamps makes the kernel stamp arrivals until the file is closed. It
-// does so while any socket asks for it, but begins a moment after the first
-// one asked: without this, the first packets of a socket might lack stamps.
+// keepTimestamps makes the kernel timestamp arrivals until the file is closed. The kernel does so while any socket
+// requests it, but starts a moment after the first request: without this, the first packets of a socket may lack
+// timestamps.
 func keepTimestamps() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -102,7 +99,7 @@ func keepTimestamps() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "timestamps"), nil
 }
 
-// send sends one packet, waiting for room until the deadline.
+// send sends one packet. If the buffer is full, it waits until the deadline.
 func (s *socket) send(b []byte, deadline time.Time) error {
 	var err error
 	waited := false
@@ -125,19 +122,18 @@ func (s *socket) send(b []byte, deadline time.Time) error {
 	return os.NewSyscallError("send", err)
 }
 
-// receive hands over every event until interrupt is called.
+// receive calls handle for every event until interrupt is called.
 func (s *socket) receive(handle func(event)) {
 	for {
 		err := s.raw.Read(func(fd uintptr) bool {
 			s.drain(int(fd), handle)
-			return false // there is always more to wait for
+			return false // never done: wait for more
 		})
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed) {
 			return
 		}
-		// Go's poller refuses to wait on a socket whose last event was nothing but
-		// an error, which a full error queue is while there is no room to send:
-		// come again a little later.
+		// Go's poller does not wait on a socket whose last event was only an error, for example a full error queue
+		// while the send buffer is full: try again a little later.
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -148,14 +144,14 @@ func (s *socket) resume() { s.file.SetReadDeadline(time.Time{}) }
 // interrupt ends receive.
 func (s *socket) interrupt() { s.file.SetReadDeadline(time.Unix(1, 0)) }
 
-// rest hands over the events that are there already.
+// rest calls handle for the events that are already available.
 func (s *socket) rest(handle func(event)) {
 	_ = s.raw.Control(func(fd uintptr) { s.drain(int(fd), handle) }) // fails only when closed
 }
 
 func (s *socket) close() { s.file.Close() }
 
-// drain hands over the events that are there.
+// drain calls handle for the available events.
 func (s *socket) drain(fd int, handle func(event)) {
 	for {
 		told := false
@@ -166,7 +162,7 @@ func (s *socket) drain(fd int, handle func(event)) {
 			}
 			told = true
 			if err != nil {
-				continue // the error queue tells the same, and of which packet
+				continue // the error queue reports the same, with the packet
 			}
 			e := event{kind: arrival, at: time.Now(), data: s.buf[:n]}
 			s.readControl(&e, s.oob[:oobn])
@@ -178,7 +174,7 @@ func (s *socket) drain(fd int, handle func(event)) {
 	}
 }
 
-// readControl reads what the kernel says beside a packet.
+// readControl reads the control messages of a packet.
 func (s *socket) readControl(e *event, oob []byte) {
 	for len(oob) >= unix.CmsgLen(0) {
 		header, data, rest, err := unix.ParseOneSocketControlMessage(oob)
@@ -205,7 +201,7 @@ func (s *socket) readControl(e *event, oob []byte) {
 	}
 }
 
-// timespec reads the first timespec of a control message, zero if it is zero.
+// timespec reads the first timespec of a control message; the zero time if it is 0.
 func timespec(data []byte) time.Time {
 	var ts unix.Timespec
 	if len(data) < int(unsafe.Sizeof(ts)) {

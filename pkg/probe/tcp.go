@@ -39,7 +39,7 @@ func tcpOnce(ctx context.Context, m Measurement) (sample, error) {
 	s.rtt, s.kernel = s.end.Sub(sent), false
 	if err != nil {
 		s.fail(checkup.StageEcho, err, timeout)
-		conn.SetLinger(0) // what the peer did not take must not stay in the kernel
+		conn.SetLinger(0) // discard data that the peer did not accept
 	}
 	return s, nil
 }
@@ -57,14 +57,14 @@ func echo(conn *net.TCPConn, size int) error {
 	}()
 	readErr := readBack(conn, block, size)
 	if readErr != nil {
-		conn.SetWriteDeadline(time.Unix(1, 0)) // nobody reads: end the write
+		conn.SetWriteDeadline(time.Unix(1, 0)) // the peer does not read: end the write
 		<-wrote
 		return readErr
 	}
 	return <-wrote
 }
 
-// readBack reads size bytes, which must be the block over and over.
+// readBack reads size bytes, which must be repetitions of the block.
 func readBack(r io.Reader, block []byte, size int) error {
 	buf := make([]byte, len(block))
 	for done := 0; done < size; {

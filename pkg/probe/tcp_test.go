@@ -14,7 +14,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// tcpCases are peers and what must be seen of them, in three measurements.
+// tcpCases are peers and the expected observations, of three measurements.
 var tcpCases = []struct {
 	name string
 	// peer serves one connection; nil means that nothing listens.
@@ -95,8 +95,8 @@ func TestTCPSourcePortsVary(t *testing.T) {
 	}
 }
 
-// listenTCP serves every connection with peer until the test ends; without a
-// peer it gives a port at which nothing listens.
+// listenTCP serves every connection with peer until the test ends; without a peer it returns a port on which nothing
+// listens.
 func listenTCP(t testing.TB, family checkup.IPFamily, peer func(net.Conn)) netip.AddrPort {
 	t.Helper()
 	if peer == nil {
@@ -133,11 +133,10 @@ func listenTCP(t testing.TB, family checkup.IPFamily, peer func(net.Conn)) netip
 
 func echoPeer(c net.Conn) { io.Copy(c, c) }
 
-// silentPeer reads, says nothing, and waits until the other end closes.
+// silentPeer reads, sends nothing, and waits until the other end closes.
 func silentPeer(c net.Conn) { io.Copy(io.Discard, c) }
 
-// deafPeer does not even read more than a byte before the other end is gone:
-// its host acknowledges until the buffers are full.
+// deafPeer reads only one byte until the other end has closed: its host acknowledges until the buffers are full.
 func deafPeer(c net.Conn) {
 	c.(*net.TCPConn).SetReadBuffer(4 << 10)
 	c.Read(make([]byte, 1))
@@ -145,8 +144,8 @@ func deafPeer(c net.Conn) {
 	if err != nil {
 		return
 	}
-	// A probe that gives up with unread data in flight resets the connection,
-	// which is an event on the socket without any reading.
+	// A probe that gives up with unread data in flight resets the connection, which is an event on the socket without a
+	// read.
 	raw.Read(func(fd uintptr) bool {
 		soerr, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
 		return err != nil || soerr != 0
@@ -163,7 +162,7 @@ func slowPeer(c net.Conn) {
 	}
 }
 
-// zeroes reads as zeroes without end.
+// zeroes is an endless reader of zeroes.
 type zeroes struct{}
 
 func (zeroes) Read(b []byte) (int, error) { clear(b); return len(b), nil }

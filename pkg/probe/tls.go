@@ -20,9 +20,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// tls makes connections to a Peer. What it tells of them is a summary, with the
-// delay of the TCP connect: pairs of which each measurement is told go through
-// connection themselves.
+// tls makes connections to a Peer and returns a summary, with the delays of the TCP connects. Pairs whose measurements are
+// reported one by one call connection directly.
 func tls(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	if m.Peer == nil {
 		return unmeasured(m, checkup.StageSetup, "the target has no tls port")
@@ -35,7 +34,7 @@ func tls(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 		case r.Unmeasured != nil:
 			return sample{}, errors.New(r.Unmeasured.Message)
 		}
-		// connection has judged hold-ups already.
+		// connection has already handled hold-ups.
 		return sample{rtt: time.Duration(r.Delays.Connect) * time.Microsecond, kernel: true, cause: r.Failure}, nil
 	})
 }
@@ -54,9 +53,8 @@ var (
 	errPlainHTTP         = errors.New("the peer speaks HTTP without TLS")
 )
 
-// handshake makes a TLS handshake on a connection. Any certificate will do: the
-// question is whether the peer can be reached. (Whom it shows itself to be is
-// not asked, as by OpenShift's checker.)
+// handshake makes a TLS handshake on a connection. It accepts any certificate: the question is whether the peer can be
+// reached, not its identity (as in OpenShift's checker).
 func handshake(ctx context.Context, conn net.Conn, p *checkup.Peer, certificate *cryptotls.Certificate) (*cryptotls.Conn, error) {
 	config := &cryptotls.Config{
 		InsecureSkipVerify: true,
@@ -66,8 +64,7 @@ func handshake(ctx context.Context, conn net.Conn, p *checkup.Peer, certificate 
 		config.NextProtos = []string{"http/1.1"}
 	}
 	if certificate != nil {
-		// Shown whatever authorities the peer asks for: its alert says more than
-		// our silence would.
+		// Sent for any authority that the peer requests: its alert is more informative than a missing certificate.
 		config.GetClientCertificate = func(*cryptotls.CertificateRequestInfo) (*cryptotls.Certificate, error) { return certificate, nil }
 	}
 	listening := &listener{Conn: conn}
@@ -91,7 +88,7 @@ func handshake(ctx context.Context, conn net.Conn, p *checkup.Peer, certificate 
 	return nil, err
 }
 
-// serverName is the name by which a peer is asked for.
+// serverName returns the server name of a peer for TLS and HTTP.
 func serverName(p *checkup.Peer) string {
 	if p.ServerName != "" {
 		return p.ServerName
@@ -99,8 +96,7 @@ func serverName(p *checkup.Peer) string {
 	return p.Host
 }
 
-// listener is a connection that knows whether the peer has said anything, and
-// with what reading ended.
+// listener is a connection that records whether the peer has sent anything, and the last read error.
 type listener struct {
 	net.Conn
 	heard bool
@@ -123,20 +119,20 @@ type certificates struct {
 	read map[string]keyPair
 }
 
-// keyPair is what was read of a Secret, and what came of it.
+// keyPair is the data of a Secret and the certificate parsed from it.
 type keyPair struct {
 	crt, key    string
 	certificate *cryptotls.Certificate
 }
 
-// of is the certificate of a Secret as it is now, nil for no Secret: kubelets
-// renew what they have mounted. A nil certificates has none.
+// of returns the current certificate of a Secret, because kubelets update mounted Secrets; nil if secret is empty. A nil
+// certificates has no Secrets.
 func (c *certificates) of(secret string) (*cryptotls.Certificate, error) {
 	if secret == "" {
 		return nil, nil
 	}
 	if c == nil {
-		return nil, fmt.Errorf("no client certificate: the agent has no Secrets, and so not %s", secret)
+		return nil, fmt.Errorf("no client certificate: Secret %s is not mounted in the agent", secret)
 	}
 	crt, err := fs.ReadFile(c.files, secret+"/tls.crt")
 	if err != nil {
@@ -165,12 +161,12 @@ func (c *certificates) of(secret string) (*cryptotls.Certificate, error) {
 func noCertificate(secret string, err error) error {
 	var path *fs.PathError
 	if errors.Is(err, fs.ErrNotExist) && errors.As(err, &path) {
-		return fmt.Errorf("no client certificate: there is no Secret %s with tls.crt and tls.key in the run's namespace", secret)
+		return fmt.Errorf("no client certificate: the run's namespace has no Secret %s with tls.crt and tls.key", secret)
 	}
 	return fmt.Errorf("no client certificate: Secret %s: %w", secret, err)
 }
 
-// listenTLS listens on an address with a certificate that is thrown away.
+// listenTLS listens on an address with a temporary certificate.
 func listenTLS(ctx context.Context, address string) (net.Listener, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

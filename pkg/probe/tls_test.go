@@ -27,7 +27,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// tlsCases are peers and what must be seen of them.
+// tlsCases are peers and the expected results.
 var tlsCases = []struct {
 	name string
 	// peer serves one connection; nil means that nothing listens.
@@ -35,7 +35,7 @@ var tlsCases = []struct {
 	path string
 	// secret is the client certificate's.
 	secret string
-	// short is the stage whose deadline is waited for; empty for none.
+	// short is the stage whose deadline is reached; empty for none.
 	short checkup.Stage
 	// passed are the stages that must have a delay.
 	passed     []checkup.Stage
@@ -44,7 +44,7 @@ var tlsCases = []struct {
 }{
 	{name: "handshake", peer: secure(nil, silentPeer), passed: through(checkup.StageHandshake)},
 	{name: "TLS 1.2", peer: secure(func(c *cryptotls.Config) { c.MaxVersion = cryptotls.VersionTLS12 }, silentPeer), passed: through(checkup.StageHandshake)},
-	{name: "closed behind the handshake", peer: secure(nil, func(net.Conn) {}), passed: through(checkup.StageHandshake)},
+	{name: "closed after the handshake", peer: secure(nil, func(net.Conn) {}), passed: through(checkup.StageHandshake)},
 	{name: "expired certificate", peer: secure(func(c *cryptotls.Config) {
 		c.Certificates = []cryptotls.Certificate{selfSigned(time.Now().Add(-time.Hour))}
 	}, silentPeer), passed: through(checkup.StageHandshake)},
@@ -68,7 +68,7 @@ var tlsCases = []struct {
 		failure: cause(checkup.StageHandshake, "the peer speaks HTTP without TLS")},
 	{name: "too old", peer: secure(func(c *cryptotls.Config) { c.MinVersion, c.MaxVersion = cryptotls.VersionTLS10, cryptotls.VersionTLS11 }, silentPeer), passed: through(checkup.StageConnect),
 		failure: cause(checkup.StageHandshake, `the peer refused with the TLS alert "protocol version not supported"`)},
-	{name: "refused by an alert", peer: secure(func(c *cryptotls.Config) {
+	{name: "rejected by an alert", peer: secure(func(c *cryptotls.Config) {
 		c.GetConfigForClient = func(*cryptotls.ClientHelloInfo) (*cryptotls.Config, error) { return nil, errors.New("no") }
 	}, silentPeer), passed: through(checkup.StageConnect), failure: cause(checkup.StageHandshake, `the peer refused with the TLS alert "internal error"`)},
 
@@ -76,21 +76,21 @@ var tlsCases = []struct {
 	{name: "client certificate, TLS 1.2", peer: secure(wantCertificate12, silentPeer), secret: "etcd-client", passed: through(checkup.StageHandshake)},
 	{name: "no client certificate, TLS 1.2", peer: secure(wantCertificate12, silentPeer), passed: through(checkup.StageConnect),
 		failure: cause(checkup.StageHandshake, `the peer refused with the TLS alert "handshake failure"`)},
-	// In TLS 1.3 the client has completed the handshake before the server looks at its certificate.
+	// In TLS 1.3 the client completes the handshake before the server checks its certificate.
 	{name: "no client certificate", peer: secure(wantCertificate, silentPeer), passed: through(checkup.StageHandshake)},
 	{name: "no client certificate, with a path", peer: secure(wantCertificate, serveOne(status(200))), path: "/some/path", passed: through(checkup.StageHandshake),
 		failure: cause(checkup.StageResponse, `the peer refused with the TLS alert "certificate required"`)},
 	{name: "no Secret", peer: silentPeer, secret: "no-such",
-		unmeasured: cause(checkup.StageSetup, "no client certificate: there is no Secret no-such with tls.crt and tls.key in the run's namespace")},
+		unmeasured: cause(checkup.StageSetup, "no client certificate: the run's namespace has no Secret no-such with tls.crt and tls.key")},
 	{name: "Secret without a key", peer: silentPeer, secret: "no-key",
-		unmeasured: cause(checkup.StageSetup, "no client certificate: there is no Secret no-key with tls.crt and tls.key in the run's namespace")},
+		unmeasured: cause(checkup.StageSetup, "no client certificate: the run's namespace has no Secret no-key with tls.crt and tls.key")},
 	{name: "Secret of another kind", peer: silentPeer, secret: "nonsense",
 		unmeasured: cause(checkup.StageSetup, "no client certificate: Secret nonsense: tls: failed to find any PEM data in certificate input")},
 	{name: "key of another certificate", peer: silentPeer, secret: "mixed",
 		unmeasured: cause(checkup.StageSetup, "no client certificate: Secret mixed: tls: private key does not match public key")},
 
 	{name: "ready", peer: secure(nil, serveOne(status(200))), path: "/some/path", passed: through(checkup.StageResponse)},
-	{name: "ready behind early hints", peer: secure(nil, serveOne(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+	{name: "ready after early hints", peer: secure(nil, serveOne(func(w nethttp.ResponseWriter, r *nethttp.Request) {
 		w.WriteHeader(nethttp.StatusEarlyHints)
 		status(200)(w, r)
 	})), path: "/some/path", passed: through(checkup.StageResponse)},
@@ -98,7 +98,7 @@ var tlsCases = []struct {
 		failure: cause(checkup.StageResponse, "HTTP status 401 Unauthorized")},
 	{name: "not ready", peer: secure(nil, serveOne(status(500))), path: "/some/path", passed: through(checkup.StageHandshake),
 		failure: cause(checkup.StageResponse, "HTTP status 500 Internal Server Error")},
-	{name: "silent behind the handshake", peer: secure(nil, silentPeer), path: "/", short: checkup.StageResponse, passed: through(checkup.StageHandshake),
+	{name: "silent after the handshake", peer: secure(nil, silentPeer), path: "/", short: checkup.StageResponse, passed: through(checkup.StageHandshake),
 		failure: cause(checkup.StageResponse, "answered the TLS handshake and then said nothing for 300ms")},
 	{name: "half a response", peer: secure(nil, func(c net.Conn) { fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-"); silentPeer(c) }), path: "/", short: checkup.StageResponse, passed: through(checkup.StageHandshake),
 		failure: cause(checkup.StageResponse, "began the response, but did not end it within 300ms")},
@@ -137,7 +137,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// through are the stages of a peer with an IP address up to one.
+// through returns the stages of a peer with an IP address up to the given one.
 func through(last checkup.Stage) []checkup.Stage {
 	all := []checkup.Stage{checkup.StageConnect, checkup.StageHandshake, checkup.StageResponse}
 	for i, s := range all {
@@ -148,7 +148,7 @@ func through(last checkup.Stage) []checkup.Stage {
 	panic(last)
 }
 
-// diffResults compares results; of delays it must be those of the stages passed.
+// diffResults compares results. Of the delays it checks only that those of the passed stages are set.
 func diffResults(want checkup.Result, passed []checkup.Stage, got checkup.Result) string {
 	var delayed []checkup.Stage
 	for _, s := range checkup.ConnectionStages {
@@ -160,7 +160,7 @@ func diffResults(want checkup.Result, passed []checkup.Stage, got checkup.Result
 	return cmp.Diff(passed, delayed) + cmp.Diff(want, got)
 }
 
-// deadlineOf is the deadline of a stage.
+// deadlineOf returns the deadline of a stage.
 func deadlineOf(m *Measurement, s checkup.Stage) *checkup.Duration {
 	switch s {
 	case checkup.StageResolve:
@@ -175,7 +175,7 @@ func deadlineOf(m *Measurement, s checkup.Stage) *checkup.Duration {
 	return new(checkup.Duration)
 }
 
-// secure is a peer that completes a TLS handshake before it goes on.
+// secure is a peer that completes a TLS handshake first.
 func secure(configure func(*cryptotls.Config), then func(net.Conn)) func(net.Conn) {
 	config := &cryptotls.Config{Certificates: []cryptotls.Certificate{ourCertificate}}
 	if configure != nil {
@@ -186,7 +186,7 @@ func secure(configure func(*cryptotls.Config), then func(net.Conn)) func(net.Con
 		if conn.Handshake() == nil {
 			then(conn)
 		} else {
-			silentPeer(c) // the alert must not be overtaken by a reset
+			silentPeer(c) // a reset must not overtake the alert
 		}
 	}
 }
@@ -265,8 +265,8 @@ func keyPEM(c cryptotls.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// A kubelet puts a renewed certificate in place of the old one.
-func TestCertificatesAreReadAnewWhenTheyChange(t *testing.T) {
+// A kubelet replaces a renewed certificate.
+func TestChangedCertificatesAreReadAgain(t *testing.T) {
 	files := fstest.MapFS{"a/tls.crt": secrets["etcd-client/tls.crt"], "a/tls.key": secrets["etcd-client/tls.key"]}
 	c := &certificates{files: files}
 	first, err := c.of("a")
@@ -274,20 +274,20 @@ func TestCertificatesAreReadAnewWhenTheyChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, err := c.of("a"); err != nil || again != first {
-		t.Errorf("unchanged files give another certificate, %v", err)
+		t.Errorf("unchanged files: got another certificate (%v)", err)
 	}
 	files["a/tls.crt"], files["a/tls.key"] = &fstest.MapFile{Data: certificatePEM(otherCertificate)}, secrets["mixed/tls.key"]
 	renewed, err := c.of("a")
 	if err != nil || string(renewed.Certificate[0]) != string(otherCertificate.Certificate[0]) {
-		t.Errorf("changed files give the old certificate, %v", err)
+		t.Errorf("changed files: got the old certificate (%v)", err)
 	}
 	delete(files, "a/tls.key")
 	if _, err := c.of("a"); !errors.Is(err, fs.ErrNotExist) && (err == nil || !strings.Contains(err.Error(), "no Secret a")) {
-		t.Errorf("a file that is gone: %v", err)
+		t.Errorf("deleted file: got error %v", err)
 	}
 }
 
-// The summary is what control pairs look at.
+// Control pairs use the summary.
 func TestTLSSummary(t *testing.T) {
 	for _, test := range []struct {
 		name string

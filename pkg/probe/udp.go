@@ -10,11 +10,11 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// udpFlows is the most source ports that one udp pair uses.
+// udpFlows is the maximum number of source ports of one udp pair.
 const udpFlows = 4
 
-// udp sends datagrams to a Responder and counts its answers. A size below
-// checkup.MinUDPSize is not measured: no packet that small can be told from another.
+// udp sends datagrams to a Responder and counts its answers. A size below checkup.MinUDPSize is not measured: the header
+// does not fit.
 func udp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	if m.Pair.Size < checkup.MinUDPSize {
 		return unmeasured(m, checkup.StageSocket, "size is below the smallest udp payload")
@@ -23,7 +23,7 @@ func udp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	return d.measure(ctx, s)
 }
 
-// overUDP says how packets and answers of a udp pair look.
+// overUDP returns the packet formats of a udp pair.
 func overUDP(m Measurement, nonce uint64) datagrams {
 	build := func(kind packetKind) func([]byte, int) []byte {
 		return func(b []byte, i int) []byte {

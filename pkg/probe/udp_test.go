@@ -16,8 +16,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// An answerer decides what a misbehaving peer sends back when request n of a
-// source port (from 0) arrived; it gets all requests of that port so far.
+// An answerer returns what a misbehaving peer sends back for the newest request of a source port; it receives all
+// requests of that port so far.
 type answerer func(requests [][]byte) (answers [][]byte)
 
 func answerTo(b []byte) []byte {
@@ -26,8 +26,7 @@ func answerTo(b []byte) []byte {
 	return b
 }
 
-// udpCases are peers and what must be seen of them, in eight measurements from
-// four source ports: two each.
+// udpCases are peers and the expected observations, of eight measurements from four source ports: two each.
 var udpCases = []struct {
 	name    string
 	peer    answerer // nil means that nothing listens
@@ -107,7 +106,7 @@ func TestUDP(t *testing.T) {
 				got := udp(t.Context(), m, session())
 				want := test.want
 				want.Pair = m.Pair
-				if want.Duplicates < 0 { // how many depends on who is faster
+				if want.Duplicates < 0 { // the number depends on timing
 					want.Duplicates, want.Reordered = got.Duplicates, got.Reordered
 				}
 				if diff := diffObservations(want, got); diff != "" {
@@ -142,8 +141,7 @@ func TestUDPIsTimedByTheKernel(t *testing.T) {
 			Address: serve(t, family).udp[0].LocalAddr().(*net.UDPAddr).AddrPort(),
 			Probe:   checkup.Probe{Count: 20, Interval: checkup.Duration(time.Millisecond), Timeout: patience},
 		}
-		// The kernel begins to stamp a moment after it was asked, so that only a
-		// later pair is stamped for certain.
+		// The kernel starts to timestamp a moment after the request: only a later pair certainly has timestamps.
 		for ctx := t.Context(); ctx.Err() == nil; {
 			if got := udp(ctx, m, session()); got.Kernel {
 				return
@@ -229,8 +227,7 @@ func TestLessResidence(t *testing.T) {
 	}
 }
 
-// A peer that takes its time, and says so, does not read as a slow network; one
-// that claims more time than there was is not believed.
+// The residence time that a peer reports is not part of the delay; a residence time longer than the delay is ignored.
 func TestUDPDelayIsWithoutThePeersTime(t *testing.T) {
 	const own = 20 * time.Millisecond
 	for _, test := range []struct {
@@ -263,7 +260,7 @@ func TestUDPDelayIsWithoutThePeersTime(t *testing.T) {
 				}
 				switch rtt := time.Duration(got.RTTs[0]) * time.Microsecond; {
 				case test.cleared && rtt > elapsed-own:
-					t.Errorf("delay %v in %v has %v of the peer's in it", rtt, elapsed, own)
+					t.Errorf("got delay %v in %v, which includes the peer's %v", rtt, elapsed, own)
 				case !test.cleared && (rtt < own.Truncate(time.Microsecond) || got.Kernel):
 					t.Errorf("delay %v, kernel %v; want the whole, at least %v, and not called the kernel's", rtt, got.Kernel, own)
 				}
@@ -280,7 +277,7 @@ func TestAnswerAfterTheTimeoutIsLost(t *testing.T) {
 		journeys: []journey{
 			{flow: f, sent: sent, came: sent.Add(timeout)},
 			{flow: f, sent: sent, came: sent.Add(timeout + 1)},
-			// Read too late, but there in time by the kernel's clock.
+			// Read too late, but arrived in time by the kernel's clock.
 			{flow: f, sent: sent, departed: sent.Round(0), arrived: sent.Round(0).Add(timeout), came: sent.Add(time.Hour)},
 		},
 	}
@@ -292,7 +289,7 @@ func TestAnswerAfterTheTimeoutIsLost(t *testing.T) {
 	}
 }
 
-// listenUDP answers as peer says; without a peer it gives a closed port.
+// listenUDP answers with peer; without a peer it returns a closed port.
 func listenUDP(t testing.TB, family checkup.IPFamily, peer answerer) netip.AddrPort {
 	t.Helper()
 	if peer == nil {
@@ -312,7 +309,7 @@ func listenUDP(t testing.TB, family checkup.IPFamily, peer answerer) netip.AddrP
 	})
 }
 
-// listenDatagrams hands every datagram to handle until the test ends.
+// listenDatagrams calls handle for every datagram until the test ends.
 func listenDatagrams(t testing.TB, family checkup.IPFamily, handle func(conn *net.UDPConn, b []byte, from netip.AddrPort)) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(loopback[family], 0)))

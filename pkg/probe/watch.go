@@ -12,22 +12,22 @@ import (
 const (
 	// watchInterval is how often Watch sets a timer.
 	watchInterval = 5 * time.Millisecond
-	// heldUp is how late a timer must be for the agent to count as held up at
-	// all; timers of an idle agent are late by less than 1 ms.
+	// heldUp is how late a timer must be for the agent to count as held up; timers of an idle agent are late by less
+	// than 1 ms.
 	heldUp = 5 * time.Millisecond
-	// spoiling is the hold-up that spoils a measurement whatever its delay.
+	// spoiling is the hold-up that spoils a measurement with any delay.
 	spoiling = 20 * time.Millisecond
-	// maxDelays and maxHoldUps bound memory: 22 minutes of timers, and the last
-	// so many hold-ups. When they are full, the oldest are overwritten.
+	// maxDelays and maxHoldUps limit memory: 22 minutes of timers, and the last hold-ups. When full, the oldest are
+	// overwritten.
 	maxDelays  = 1 << 18
 	maxHoldUps = 1 << 12
 )
 
-// Watch measures how late the timers of this process wake: when it is starved
-// or throttled, so are the measurements that it makes. The zero Watch is ready.
+// Watch measures how late the timers of this process wake: if the process is starved or throttled, so are its
+// measurements. The zero Watch is ready to use.
 type Watch struct {
 	mu sync.Mutex // guards following
-	// due is when the timer that is set now should wake; zero if none is set.
+	// due is when the current timer should wake; zero without a timer.
 	due     time.Time
 	delays  []int32 // in microseconds
 	next    int     // index in delays to overwrite when it is full
@@ -63,7 +63,7 @@ func (w *Watch) set(due time.Time) {
 	w.due = due
 }
 
-// woke takes note that a timer due at one time woke at another.
+// woke records when a timer was due and when it woke.
 func (w *Watch) woke(due, now time.Time) {
 	late := max(now.Sub(due), 0)
 	w.mu.Lock()
@@ -88,8 +88,8 @@ func (w *Watch) woke(due, now time.Time) {
 	}
 }
 
-// held is the longest hold-up that overlaps the time from one moment to another,
-// also one that Watch itself has not woken from. A nil Watch knows none.
+// held returns the longest hold-up that overlaps a period, including one that has not ended for Watch itself. A nil Watch
+// has none.
 func (w *Watch) held(from, to time.Time) time.Duration {
 	if w == nil {
 		return 0
@@ -108,8 +108,7 @@ func (w *Watch) held(from, to time.Time) time.Duration {
 	return longest
 }
 
-// believe marks the samples that a hold-up or a full socket spoiled, and returns
-// the number of the others.
+// believe marks the samples that a hold-up or a full socket buffer spoiled, and returns the number of the others.
 func (w *Watch) believe(samples []sample) int {
 	believed := 0
 	for i := range samples {
@@ -123,11 +122,9 @@ func (w *Watch) believe(samples []sample) int {
 	return believed
 }
 
-// spoils reports whether a hold-up makes a sample worthless, and how long it
-// was: an answered one that the kernel did not time, if the hold-up is spoiling
-// or at least half of the delay; one that timed out, if the hold-up was so long
-// that an answer in time may have been read too late. Other failures were told
-// by the network, and stand.
+// spoils reports whether a hold-up spoils a sample, and how long it was. It spoils an answered sample that the kernel did
+// not time if it lasted at least spoiling or half of the delay, and a timeout if an answer in time may have been read too
+// late. Other failures were reported by the network and are not spoiled.
 func (w *Watch) spoils(s sample) (time.Duration, bool) {
 	if s.cause == nil && s.kernel || s.cause != nil && !s.timedOut {
 		return 0, false

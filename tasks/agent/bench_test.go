@@ -79,7 +79,7 @@ func compare(b *testing.B, unit string, ours, theirs []result, number func(resul
 	b.ReportMetric(middle(ours), "agent-"+unit)
 	b.ReportMetric(middle(theirs), "fping-"+unit)
 	b.ReportMetric(middle(ours)/middle(theirs), unit+"-ratio")
-	b.ReportMetric(0, "ns/op") // means nothing here
+	b.ReportMetric(0, "ns/op") // has no meaning here
 }
 
 func median(ns []float64) float64 {
@@ -108,7 +108,7 @@ func newBench(b *testing.B) bench {
 	n := bench{near: fmt.Sprintf("bench-near-%d", os.Getpid()), far: fmt.Sprintf("bench-far-%d", os.Getpid())}
 	b.Cleanup(func() {
 		for _, ns := range []string{n.near, n.far} {
-			exec.Command("ip", "netns", "delete", ns).Run() // may not have been made
+			exec.Command("ip", "netns", "delete", ns).Run() // may not exist
 		}
 	})
 	for _, args := range [][]string{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Agent is the program in the pods that measure and in those that answer.
+// Agent is the program in agent pods, which measure, and in responder pods, which answer.
 //
 // Usage:
 //
@@ -8,74 +8,61 @@
 //	agent respond [--echo ADDRESS] [--http ADDRESS]
 //	agent version
 //
-// It needs no API token, no capability, no file system that can be written to,
-// and at most 64Mi of memory (GOMEMLIMIT, if it is not set, is 48MiB), with up to
-// 1,000 peers even if none of them answers. For icmp its group must be in the
-// sysctl net.ipv4.ping_group_range; that is a safe sysctl, which a pod under
-// restricted pod security may set.
+// It needs no API token, no capability, no writable file system, and at most 64Mi of memory (the default of GOMEMLIMIT is
+// 48MiB), with up to 1,000 peers even if none of them answers. For icmp its group must be in the sysctl
+// net.ipv4.ping_group_range; that is a safe sysctl, which a pod under restricted pod security may set.
 //
 // # agent probe
 //
-// Carries out the order in FILE: a checkup.Order as JSON. It waits for a random
-// part of the order's start jitter, measures two control pairs per IP family (a
-// responder of its own, which must answer, and closed ports, which must refuse),
-// then every pair, in an order shuffled by the order's seed.
+// Executes the order in FILE: a checkup.Order as JSON. It waits for a random part of the order's start jitter, measures
+// two control pairs per IP family (its own responder, which must answer, and closed ports, which must refuse), then every
+// pair, shuffled by the order's seed.
 //
-// It writes checkup.Message values to standard output, one JSON object a line,
-// each line shorter than 16 KiB:
+// It writes checkup.Message values to standard output, one JSON object per line, each line shorter than 16 KiB:
 //
-//	{"start":{...}}        at once; says how many observations will follow
+//	{"start":{...}}        at once; with the number of observations that follow
 //	{"control":{...}}      two per IP family
-//	{"observation":{...}}  one per pair, as soon as it is known
-//	{"end":{...}}          last; says what the agent knows of its own delays
+//	{"observation":{...}}  one per pair, as soon as it is measured
+//	{"end":{...}}          last; with the agent's own delays
 //
-// Measurements during which the agent itself was held up are repeated, a bounded
-// number of times. Pairs that the order's deadline leaves unmeasured are told as
-// unmeasured. On SIGTERM the agent stops at once, tells no pair that it did not
-// measure, and tells no end: what has no end is not complete.
+// Measurements during which the agent itself was held up are repeated, a limited number of times. Pairs that are not
+// measured by the order's deadline are reported as unmeasured. On SIGTERM the agent stops at once. It then reports only
+// measured pairs and no end: a report without end is incomplete.
 //
-// An order with connections is of peers: addresses or DNS names that speak TLS,
-// or that take TCP connections. All of them are measured at once, each as often
-// and at such intervals as the order says, and each measurement is told:
+// An order with connections has peers: addresses or DNS names that speak TLS or accept TCP connections. All of them are
+// measured at the same time, with the count and interval of the order, and each measurement is reported:
 //
-//	{"results":[{...}]}    within half a second; of a pair that begins or ceases
-//	                       to fail, at once
+//	{"results":[{...}]}    within half a second; at once if a pair starts or stops
+//	                       failing
 //
-// A pair of which nothing could be measured is told as an unmeasured observation.
-// On SIGTERM what is known is told first; what is still under way is not, as it
-// has not failed. Client certificates are those of Secrets mounted at
-// /etc/checkplan/certificates/SECRET/, tls.crt and tls.key.
+// A pair without any measurement is reported as an unmeasured observation. On SIGTERM the agent first reports the known
+// results; open measurements are not reported, because they have not failed. Client certificates are those of Secrets
+// mounted at /etc/checkplan/certificates/SECRET/, tls.crt and tls.key.
 //
 // # agent respond
 //
 // Answers on these ports, in both IP families, until SIGTERM:
 //
-//	--echo :7007   TCP echo of whatever comes; UDP echo of agents' requests only
-//	--http :7080   HTTP: /healthz says ok, /bytes?n=SIZE gives up to 16 MiB
+//	--echo :7007   TCP echo of any data; UDP echo of agents' requests only
+//	--http :7080   HTTP: /healthz returns ok, /bytes?n=SIZE returns up to 16 MiB
 //
-// Each UDP answer holds how long the responder had the request, so that the agent
-// can subtract it.
+// Each UDP answer contains how long the responder kept the request; the agent subtracts that.
 //
-// It writes how many distinct UDP requests came of each pair, for the pairs of
-// which more came, once a second and at the end; and with it how many its socket
-// had no room for:
+// Once a second and at the end, the responder reports how many distinct UDP requests it received for each pair whose
+// count has changed, and how many packets its full socket buffer dropped:
 //
 //	{"reception":{...}}
 //
 // # In a VM
 //
-// As /init, the first process of a VM, the agent is all that there is of checkplan's
-// own guest (tasks/internal/guestimage makes its image). It takes what it needs from
-// the kernel's command line (console.KernelArgs): it loads the modules for the
-// devices that are there, gives the interface with the MAC its addresses, looks
-// whether another machine has them, and carries out orders that come over the serial
-// console (pkg/console). At its deadline it powers the VM off. What is wrong with
-// the VM is told on the console; a guest with an address that another machine has
-// measures nothing.
+// As /init, the first process of a VM, the agent is the only program of checkplan's guest (tasks/internal/guestimage
+// builds its image). It reads its configuration from the kernel's command line (console.KernelArgs): it loads the modules
+// for the VM's devices, sets the addresses of the interface with the MAC, checks whether another machine uses them, and
+// executes orders that it receives over the serial console (pkg/console). At its deadline it powers the VM off. It reports
+// problems of the VM on the console; a guest with an address that another machine uses measures nothing.
 //
 // # Exit codes
 //
-// 0 also when the network is broken, and after SIGTERM; 1 when the agent itself
-// failed, for example because the order cannot be read; 2 for a wrong command
-// line. Messages for people are on standard error.
+// 0 also if the network is broken, and after SIGTERM; 1 if the agent itself failed, for example because it cannot read
+// the order; 2 for a wrong command line. Messages for people are on standard error.
 package main

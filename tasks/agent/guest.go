@@ -22,12 +22,11 @@ import (
 	"github.com/checkplan/checkplan/pkg/probe"
 )
 
-// isInit reports whether this process is the first of a VM. It may have arguments:
-// words of the kernel's command line that the kernel does not know.
+// isInit reports whether this process is the first of a VM. It may have arguments: words of the kernel's command line
+// that the kernel does not know.
 func isInit() bool { return os.Getpid() == 1 && os.Args[0] == "/init" }
 
-// guest is the agent as all there is in a VM. It does not return: what is wrong
-// with the VM is told on its console.
+// guest runs the agent as the only program of a VM. It does not return. It reports problems of the VM on the console.
 func guest() {
 	started := time.Now()
 	var problems []string
@@ -37,8 +36,8 @@ func guest() {
 		}
 	}
 	problem(mountAll())
-	// Messages of the kernel would stand within ours. Those before this are in the
-	// console's transcript, and a panic is shown all the same.
+	// Messages of the kernel would mix with ours. Earlier ones are in the console's transcript, and a panic is still
+	// printed.
 	_, _, _ = unix.Syscall(unix.SYS_SYSLOG, syslogConsoleLevel, 0, onlyPanics)
 	args, err := os.ReadFile("/proc/cmdline")
 	problem(err)
@@ -84,7 +83,7 @@ func guest() {
 		err := serveConsole(&server, fmt.Sprintf("checkplan's guest, agent %s, up after %s (%s of it the kernel's)",
 			version(), uptime().Round(time.Millisecond), (uptime()-time.Since(started)).Round(time.Millisecond)))
 		fmt.Fprintln(os.Stderr, "agent:", err)
-		time.Sleep(time.Second) // a console that cannot be opened is tried again, until the deadline
+		time.Sleep(time.Second) // retry a console that cannot be opened, until the deadline
 	}
 }
 
@@ -108,7 +107,7 @@ func serveConsole(s *console.Server, greeting string) error {
 	return s.Serve(context.Background(), f)
 }
 
-// openRaw opens a terminal that neither echoes nor changes what comes and goes.
+// openRaw opens a terminal that neither echoes nor changes input and output.
 func openRaw(path string) (*os.File, error) {
 	// Without O_NONBLOCK, reads and writes wait in the kernel, not in Go's poller.
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
@@ -151,7 +150,7 @@ func mountAll() error {
 
 func powerOff() {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
-	// Without ACPI there is no way but this, and the VM is to be no more.
+	// Without ACPI this is the only way to end the VM.
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
 }
 
@@ -172,7 +171,7 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// unlessTaken writes as long as nobody else has the guest's addresses.
+// unlessTaken writes only while no other machine uses the guest's addresses.
 type unlessTaken struct {
 	own *ownAddresses
 	w   io.Writer
@@ -190,24 +189,21 @@ type ownAddresses struct {
 	iface *net.Interface
 	ipv4  [4]byte // unspecified without one
 	ipv6  bool
-	// asked is closed when others have been asked for the IPv4 address, and had time
-	// to answer.
+	// asked is closed when the ARP probes for the IPv4 address were sent and other machines had time to answer.
 	asked chan struct{}
-	// thief is the MAC of another machine that has the IPv4 address.
+	// thief is the MAC of another machine that uses the IPv4 address.
 	thief atomic.Pointer[net.HardwareAddr]
 }
 
 const (
-	// askTime is how long others may take to object to the IPv4 address, as long as
-	// the kernel gives them for an IPv6 one. RFC 5227 gives them more; but they are
-	// listened to from then on, too.
+	// askTime is how long other machines may take to answer the ARP probes, as long as the kernel waits for an IPv6
+	// address. RFC 5227 allows more time, but the guest also checks later ARP packets.
 	askTime = time.Second
-	// settlePatience is how long the kernel may take to settle an IPv6 address: it
-	// does nothing while the link is down.
+	// settlePatience is how long the kernel may take to confirm an IPv6 address: it waits while the link is down.
 	settlePatience = 10 * time.Second
 )
 
-// settle waits until nobody has objected to the addresses for long enough.
+// settle waits until the duplicate address detection is over.
 func (o *ownAddresses) settle(ctx context.Context) error {
 	select {
 	case <-o.asked:
@@ -222,23 +218,22 @@ func (o *ownAddresses) settle(ctx context.Context) error {
 	return o.taken()
 }
 
-// taken says who else has an address of the guest's: then nothing that is measured
-// can be believed.
+// taken returns an error if another machine uses an address of the guest: results are then not valid.
 func (o *ownAddresses) taken() error {
 	if mac := o.thief.Load(); mac != nil {
-		return fmt.Errorf("address conflict: %s has the address %s, too", *mac, net.IP(o.ipv4[:]))
+		return fmt.Errorf("address conflict: %s also uses the address %s", *mac, net.IP(o.ipv4[:]))
 	}
 	if a, duplicate := o.flagged(flagDADFailed); o.ipv6 && duplicate {
-		return fmt.Errorf("address conflict: another machine has the address %s, too", a)
+		return fmt.Errorf("address conflict: another machine also uses the address %s", a)
 	}
 	return nil
 }
 
-// flagged is an IPv6 address of the guest that has a flag.
+// flagged returns an IPv6 address of the guest that has a flag; false if none has.
 func (o *ownAddresses) flagged(flag uint64) (netip.Addr, bool) {
 	if o.iface == nil {
 		return netip.Addr{}, false
 	}
-	table, _ := os.ReadFile("/proc/net/if_inet6") // there is one, or no IPv6
+	table, _ := os.ReadFile("/proc/net/if_inet6") // does not exist without IPv6
 	return flaggedAddress(string(table), o.iface.Name, flag)
 }

@@ -42,11 +42,10 @@ func readModules(list string) []module {
 	return ms
 }
 
-// wanted are the modules for devices, and those that they need, in the order of
-// the list.
+// wanted returns the modules for devices, and those that they need, in the order of the list.
 func wanted(ms []module, devices []string) []module {
 	want := map[string]bool{}
-	// Behind a module come only those that need it.
+	// Modules that need a module come after it in the list.
 	for _, m := range slices.Backward(ms) {
 		if !want[m.name] {
 			want[m.name] = slices.ContainsFunc(devices, m.drives)
@@ -66,12 +65,12 @@ func (m module) drives(device string) bool {
 	})
 }
 
-// loadModules loads the modules for the devices there are, those that appear
-// thereby included. It returns the network devices for which it has none.
+// loadModules loads the modules for all devices, including devices that appear while it loads. It returns the network
+// devices without a module.
 func loadModules() (left []string, err error) {
 	list, err := os.ReadFile(filepath.Join(modulesDirectory, "list"))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil // everything is in the kernel
+		return nil, nil // all drivers are built into the kernel
 	} else if err != nil {
 		return nil, err
 	}
@@ -98,9 +97,9 @@ func isEthernet(modalias string) bool {
 	return strings.HasPrefix(modalias, "pci:") && strings.Contains(modalias, "bc02sc00")
 }
 
-// devices are the modaliases of all there are.
+// devices returns the modaliases of all devices.
 func devices() []string {
-	files, _ := filepath.Glob("/sys/bus/*/devices/*/modalias") // the pattern is right
+	files, _ := filepath.Glob("/sys/bus/*/devices/*/modalias") // the pattern is valid
 	var all []string
 	for _, f := range files {
 		if b, err := os.ReadFile(f); err == nil {

@@ -20,11 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// interfacePatience is how long a driver may take to bring its interface.
+// interfacePatience is how long a driver may take to create its interface.
 const interfacePatience = 5 * time.Second
 
-// findInterface finds the interface with a MAC. left are network devices without a
-// driver, for the error.
+// findInterface finds the interface with a MAC. left are network devices without a driver, for the error.
 func findInterface(mac net.HardwareAddr, left []string) (*net.Interface, error) {
 	for deadline := time.Now().Add(interfacePatience); ; time.Sleep(10 * time.Millisecond) {
 		all, err := net.Interfaces()
@@ -49,7 +48,7 @@ func findInterface(mac net.HardwareAddr, left []string) (*net.Interface, error) 
 func noInterface(mac net.HardwareAddr, seen, left []string) error {
 	message := fmt.Sprintf("the guest has no interface with the MAC address %s", mac)
 	if len(seen) > 0 {
-		message += ", but " + strings.Join(seen, ", ")
+		message += "; it has " + strings.Join(seen, ", ")
 	}
 	if len(left) > 0 {
 		message += "; its kernel has no driver for " + strings.Join(left, ", ")
@@ -57,22 +56,20 @@ func noInterface(mac net.HardwareAddr, seen, left []string) error {
 	return errors.New(message)
 }
 
-// set gives the interface its addresses. Others may object to them later: settle
-// waits for that.
+// set sets the addresses of the interface. settle waits for the detection of duplicates.
 func (o *ownAddresses) set(i *net.Interface, addresses []netip.Prefix) error {
 	o.iface, o.asked = i, make(chan struct{})
 	if err := bringUp("lo"); err != nil {
 		return err
 	}
-	// Routers have nothing to say here, and the kernel need not wait for a random time
-	// before it looks for duplicates of an IPv6 address.
+	// Ignore routers, and do not wait for a random time before the detection of duplicate IPv6 addresses.
 	for _, name := range []string{"accept_ra", "router_solicitation_delay"} {
-		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", i.Name, name), []byte("0"), 0) // it works without, later
+		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", i.Name, name), []byte("0"), 0) // optional: without it, it only takes longer
 	}
 	for _, a := range addresses {
 		if a.Addr().Is4() {
 			if err := setIPv4(i.Name, a); err != nil {
-				return fmt.Errorf("give %s the address %s: %w", i.Name, a, err)
+				return fmt.Errorf("set address %s of %s: %w", a, i.Name, err)
 			}
 			o.ipv4 = a.Addr().As4()
 		}
@@ -83,7 +80,7 @@ func (o *ownAddresses) set(i *net.Interface, addresses []netip.Prefix) error {
 	for _, a := range addresses {
 		if a.Addr().Is6() {
 			if err := addIPv6(i.Index, a); err != nil {
-				return fmt.Errorf("give %s the address %s: %w", i.Name, a, err)
+				return fmt.Errorf("set address %s of %s: %w", a, i.Name, err)
 			}
 			o.ipv6 = true
 		}
@@ -107,7 +104,7 @@ func newIfreq(name string) *ifreq {
 	return r
 }
 
-// ioctl asks the kernel on a socket of a family.
+// ioctl sends an ioctl to the kernel on a socket of a family.
 func ioctl(family int, request uint, argument unsafe.Pointer) error {
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -160,12 +157,12 @@ func addIPv6(index int, a netip.Prefix) error {
 
 // Flags of an IPv6 address (linux/if_addr.h).
 const (
-	flagDADFailed = 0x08 // IFA_F_DADFAILED: another machine was found to have it
-	flagTentative = 0x40 // IFA_F_TENTATIVE: that is not known yet, and it cannot be used
+	flagDADFailed = 0x08 // IFA_F_DADFAILED: another machine uses the address
+	flagTentative = 0x40 // IFA_F_TENTATIVE: the detection is not over, the address is not usable yet
 )
 
-// flaggedAddress is an address of an interface that has a flag, by the kernel's
-// table of addresses (/proc/net/if_inet6).
+// flaggedAddress returns an address of an interface that has a flag, from the kernel's table of addresses
+// (/proc/net/if_inet6); false if none has.
 func flaggedAddress(table, name string, flag uint64) (netip.Addr, bool) {
 	for line := range strings.Lines(table) {
 		// address  index  bits  scope  flags  name, all but the name in hexadecimal
@@ -192,8 +189,7 @@ const (
 	arpRequest = 1
 )
 
-// arpProbe is a question for an address that the asker does not have yet (RFC
-// 5227, section 2.1.1).
+// arpProbe returns an ARP probe: a request for an address that the sender does not use yet (RFC 5227, section 2.1.1).
 func arpProbe(mac net.HardwareAddr, address [4]byte) []byte {
 	b := binary.BigEndian.AppendUint16(nil, unix.ARPHRD_ETHER)
 	b = binary.BigEndian.AppendUint16(b, unix.ETH_P_IP)
@@ -202,9 +198,8 @@ func arpProbe(mac net.HardwareAddr, address [4]byte) []byte {
 	return append(append(b, 0, 0, 0, 0, 0, 0), address[:]...)
 }
 
-// arpThief is the MAC of another machine that has the address, or wants it just
-// now, by an ARP packet (RFC 5227, sections 2.1.1 and 2.4); nil if the packet does
-// not say so.
+// arpThief returns the MAC of another machine that, according to an ARP packet, uses the address or probes for it (RFC
+// 5227, sections 2.1.1 and 2.4); nil otherwise.
 func arpThief(packet []byte, mac net.HardwareAddr, address [4]byte) net.HardwareAddr {
 	if len(packet) < arpSize || binary.BigEndian.Uint16(packet[2:]) != unix.ETH_P_IP || packet[4] != 6 || packet[5] != 4 {
 		return nil
@@ -220,7 +215,7 @@ func arpThief(packet []byte, mac net.HardwareAddr, address [4]byte) net.Hardware
 	return nil
 }
 
-// watchARP asks who else has the IPv4 address, and listens for them from then on.
+// watchARP sends ARP probes for the IPv4 address and checks all later ARP packets.
 func (o *ownAddresses) watchARP() error {
 	const protocol = unix.ETH_P_ARP<<8&0xff00 | unix.ETH_P_ARP>>8 // in network byte order
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, protocol)
@@ -253,7 +248,7 @@ func (o *ownAddresses) watchARP() error {
 		to := &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: o.iface.Index, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
 		const probes = 3
 		for range probes {
-			// One that cannot be sent is like one that is lost.
+			// A probe that cannot be sent counts as lost.
 			_ = unix.Sendto(fd, arpProbe(o.iface.HardwareAddr, o.ipv4), 0, to)
 			time.Sleep(askTime / probes)
 		}

@@ -48,7 +48,7 @@ func TestNoInterface(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "the guest has no interface with the MAC address 02:00:00:00:00:01, but eth0 (02:00:00:00:00:02); its kernel has no driver for pci:v00008086d0000154C"
+	const want = "the guest has no interface with the MAC address 02:00:00:00:00:01; it has eth0 (02:00:00:00:00:02); its kernel has no driver for pci:v00008086d0000154C"
 	if got := noInterface(mac, []string{"eth0 (02:00:00:00:00:02)"}, []string{"pci:v00008086d0000154C"}).Error(); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -93,7 +93,7 @@ func TestARPThief(t *testing.T) {
 		{"an announcement of the address", "0001 0800 06 04 0001 020000000002 0a000001 000000000000 0a000001", "02:00:00:00:00:02"},
 		{"another probes for it at the same time", "0001 0800 06 04 0001 020000000002 00000000 000000000000 0a000001", "02:00:00:00:00:02"},
 		{"our own probe, sent back", "0001 0800 06 04 0001 020000000001 00000000 000000000000 0a000001", ""},
-		{"a question for it", "0001 0800 06 04 0001 020000000002 0a000002 000000000000 0a000001", ""},
+		{"a request for it", "0001 0800 06 04 0001 020000000002 0a000002 000000000000 0a000001", ""},
 		{"a probe for another", "0001 0800 06 04 0001 020000000002 00000000 000000000000 0a000002", ""},
 		{"of another protocol", "0001 86dd 06 04 0002 020000000002 0a000001 020000000001 0a000001", ""},
 		{"cut off", "0001 0800 06 04 0002 020000000002 0a0000", ""},
@@ -109,7 +109,7 @@ func TestARPThief(t *testing.T) {
 	}
 }
 
-// Nothing is told while another machine has the address.
+// The guest reports nothing while another machine uses the address.
 func TestUnlessTaken(t *testing.T) {
 	own := &ownAddresses{ipv4: [4]byte{10, 0, 0, 1}}
 	var b strings.Builder
@@ -119,8 +119,8 @@ func TestUnlessTaken(t *testing.T) {
 	}
 	own.thief.Store(&net.HardwareAddr{2, 0, 0, 0, 0, 2})
 	_, err := w.Write([]byte("two"))
-	const want = "address conflict: 02:00:00:00:00:02 has the address 10.0.0.1, too"
+	const want = "address conflict: 02:00:00:00:00:02 also uses the address 10.0.0.1"
 	if err == nil || err.Error() != want || b.String() != "one" {
-		t.Errorf("%q was written, %v; want %q", b.String(), err, want)
+		t.Errorf("got output %q and error %v, want %q", b.String(), err, want)
 	}
 }

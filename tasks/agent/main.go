@@ -17,8 +17,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/probe"
 )
 
-// memoryLimit keeps the agent below the 64Mi that its pod is limited to, unless
-// GOMEMLIMIT says otherwise.
+// memoryLimit is the default of GOMEMLIMIT: it keeps the agent below the limit of its pod, 64Mi.
 const memoryLimit = 48 << 20
 
 func main() {
@@ -43,7 +42,7 @@ func main() {
 	}
 }
 
-// usageError is a command line that says nothing that the agent can do.
+// usageError is the error of a wrong command line.
 type usageError string
 
 func (e usageError) Error() string { return string(e) }
@@ -120,7 +119,7 @@ func respond(ctx context.Context, stdout io.Writer, echo, http string) error {
 	return responder.Serve(ctx, stdout, tick.C)
 }
 
-// version is the version of the module that this binary was built from.
+// version returns the version of the module that this binary was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

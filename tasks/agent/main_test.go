@@ -89,7 +89,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestResponderEndsOnSIGTERM(t *testing.T) {
-	const echo, http = "127.0.7.7:7007", "127.0.7.7:7080" // loopback addresses that nobody else uses
+	const echo, http = "127.0.7.7:7007", "127.0.7.7:7080" // loopback addresses that no other test uses
 	cmd := agent(t.Context(), "respond", "--echo", echo, "--http", http)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -108,13 +108,12 @@ func TestResponderEndsOnSIGTERM(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
-		t.Errorf("%v, %q; want exit code 0 and silence", err, stderr.String())
+		t.Errorf("got error %v and output %q, want exit code 0 and no output", err, stderr.String())
 	}
 }
 
-// What is known is told before the agent goes; what is under way is not told as a
-// failure.
-func TestProbeTellsWhatItKnowsOnSIGTERM(t *testing.T) {
+// On SIGTERM the agent reports known results; it does not report open measurements as failures.
+func TestProbeReportsKnownResultsOnSIGTERM(t *testing.T) {
 	listen := func() net.Listener {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -185,19 +184,19 @@ func TestProbeTellsWhatItKnowsOnSIGTERM(t *testing.T) {
 		}
 		told <- results
 	}()
-	const connections = 7 // two more than there are in a batch
+	const connections = 7 // two more than fit in a batch
 	for range connections {
 		<-connected
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	// Of the last it may not be known yet that it came to be.
+	// The agent may not know the result of the last one yet.
 	if n := <-told; n < connections-1 {
-		t.Errorf("%d results of %d connections are told", n, connections)
+		t.Errorf("got %d results of %d connections", n, connections)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v, want exit code 0", err)
+		t.Errorf("got %v, want exit code 0", err)
 	}
 }
 

@@ -172,7 +172,7 @@ func TestSetupOfConnections(t *testing.T) {
 		want    string
 		failure error
 	}{
-		{name: "no CRD, and none is to be made", want: "does not allow to create it"},
+		{name: "no CRD, and none is to be made", want: "does not allow creating it"},
 		{name: "a CRD of another shape", crd: true, want: "is not OpenShift's"},
 		{name: "none are to be written", change: func(c *checkup.ControlPlane) { c.ConnectivityChecks.Write = false }},
 		{name: "the API server is away", failure: apierrors.NewInternalError(errors.New("etcd leader changed"))},

@@ -18,30 +18,29 @@ import (
 	"strings"
 )
 
-// drivers of the network interfaces of VMs: virtio, and virtual functions. A
-// kernel need not have all of them.
+// drivers of the network interfaces of VMs: virtio, and virtual functions. A kernel may lack some of them.
 var drivers = []string{"virtio_pci", "virtio_net", "ixgbevf", "iavf", "igbvf", "mlx4_en", "mlx5_core", "bnxt_en"}
 
 // needed are the drivers that a kernel must have.
 var needed = []string{"virtio_pci", "virtio_net"}
 
-// likeParent are drivers that load beside another one, on the same devices, which
-// the other asks for by itself where there is a modprobe.
+// likeParent are drivers that are loaded together with another one, for the same devices; with modprobe, the other driver
+// requests them itself.
 var likeParent = map[string]string{"mlx4_en": "mlx4_core"}
 
 var imagePackage = regexp.MustCompile(`(?m)^Depends:.*?\b(linux-image-[0-9][^ ,]*)`)
 
-// download fetches the kernel package that the given one depends on, or that it
-// is, unless the cache has it, and returns its path.
+// download downloads the kernel package (the given one, or the one that it depends on) unless it is in the cache, and
+// returns its path.
 func download(kernel, cache string) (string, error) {
 	for _, program := range []string{"apt-cache", "apt-get", "dpkg-deb"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return "", fmt.Errorf("the guest's kernel is one of Debian's, and comes by apt: this machine has no %s", program)
+			return "", fmt.Errorf("cannot download the guest's kernel, a Debian package: this machine has no %s: use Debian", program)
 		}
 	}
 	shown, err := output(os.Environ(), "apt-cache", "show", "--no-all-versions", kernel)
 	if err != nil {
-		return "", fmt.Errorf("%w\napt does not know the package %s: is this Debian, and has apt-get update been run?", err, kernel)
+		return "", fmt.Errorf("%w\napt does not know the package %s: run apt-get update on Debian", err, kernel)
 	}
 	if m := imagePackage.FindSubmatch(shown); m != nil {
 		kernel = string(m[1])
@@ -52,7 +51,7 @@ func download(kernel, cache string) (string, error) {
 	// Filename: pool/.../linux-image-6.1.0-56-cloud-amd64_6.1.192-2_amd64.deb
 	_, file, ok := bytes.Cut(shown, []byte("\nFilename: "))
 	if !ok {
-		return "", fmt.Errorf("apt-cache show %s: names no file", kernel)
+		return "", fmt.Errorf("apt-cache show %s: no file name in the output", kernel)
 	}
 	file, _, _ = bytes.Cut(file, []byte("\n"))
 	deb := filepath.Join(cache, path.Base(string(file)))
@@ -67,7 +66,7 @@ func download(kernel, cache string) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(directory)
-	// apt would fetch as a user who may not write here.
+	// By default, apt downloads as a user who may not write here.
 	cmd := exec.Command("apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", kernel)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = directory, os.Stderr, os.Stderr
 	if err := cmd.Run(); err != nil {
@@ -77,12 +76,11 @@ func download(kernel, cache string) (string, error) {
 	if err != nil || len(found) != 1 {
 		return "", fmt.Errorf("%s: left %d packages, want 1", cmd, len(found))
 	}
-	// apt writes an epoch's colon as %3a, which it does not in the file's name; a
-	// kernel has none.
+	// apt writes an epoch's colon as %3a in the local file's name; a kernel has no epoch.
 	return deb, os.Rename(found[0], deb)
 }
 
-// module of the kernel, as it is listed for the agent.
+// module is a kernel module, as listed for the agent.
 type module struct {
 	name    string
 	content []byte
@@ -90,8 +88,8 @@ type module struct {
 	aliases []string
 }
 
-// unpack reads the kernel and the modules of a package: those drivers that it has,
-// and what they need, dependencies first.
+// unpack reads the kernel and the modules of a package: the drivers that it has and their dependencies, dependencies
+// first.
 func unpack(deb string) (vmlinuz []byte, modules []module, err error) {
 	archive, err := output(os.Environ(), "dpkg-deb", "--fsys-tarfile", deb)
 	if err != nil {
@@ -122,11 +120,11 @@ func unpack(deb string) (vmlinuz []byte, modules []module, err error) {
 		}
 	}
 	if vmlinuz == nil {
-		return nil, nil, errors.New("holds no /boot/vmlinuz: it is no kernel")
+		return nil, nil, errors.New("no /boot/vmlinuz: not a kernel package")
 	}
 	for _, name := range drivers {
 		if files[name] == nil && slices.Contains(needed, name) {
-			return nil, nil, fmt.Errorf("has no module %s", name)
+			return nil, nil, fmt.Errorf("module %s is missing", name)
 		}
 		if files[name] != nil {
 			if modules, err = closure(modules, files, name); err != nil {
@@ -142,7 +140,7 @@ func unpack(deb string) (vmlinuz []byte, modules []module, err error) {
 	return vmlinuz, modules, nil
 }
 
-// closure appends a module behind those that it needs.
+// closure appends a module after the modules that it needs.
 func closure(modules []module, files map[string][]byte, name string) ([]module, error) {
 	if slices.ContainsFunc(modules, func(m module) bool { return m.name == name }) {
 		return modules, nil
@@ -153,7 +151,7 @@ func closure(modules []module, files map[string][]byte, name string) ([]module, 
 	}
 	for _, need := range m.needs {
 		if files[need] == nil {
-			return nil, fmt.Errorf("module %s: needs %s, which the package does not have", name, need)
+			return nil, fmt.Errorf("module %s: needs %s, which the package lacks", name, need)
 		}
 		if modules, err = closure(modules, files, need); err != nil {
 			return nil, err
@@ -164,7 +162,7 @@ func closure(modules []module, files map[string][]byte, name string) ([]module, 
 
 var xz = []byte{0xfd, '7', 'z', 'X', 'Z', 0}
 
-// readModule reads what a module says of itself.
+// readModule reads the section .modinfo of a module.
 func readModule(name string, content []byte) (module, error) {
 	m := module{name: name, content: content}
 	if bytes.HasPrefix(content, xz) {
@@ -181,7 +179,7 @@ func readModule(name string, content []byte) (module, error) {
 	}
 	section := f.Section(".modinfo")
 	if section == nil {
-		return m, errors.New("has no section .modinfo")
+		return m, errors.New("section .modinfo is missing")
 	}
 	info, err := section.Data()
 	if err != nil {

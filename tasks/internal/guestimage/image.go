@@ -23,15 +23,15 @@ const (
 	typeFile      = 0o100000
 )
 
-// initramfs is a cpio archive as the kernel unpacks it at its start
-// (Documentation/driver-api/early-userspace/buffer-format.rst): not compressed, as
-// QEMU copies it into the guest faster than the guest can decompress it.
+// initramfs returns the cpio archive that the kernel unpacks at its start
+// (Documentation/driver-api/early-userspace/buffer-format.rst). It is not compressed, because QEMU copies it into the
+// guest faster than the guest can decompress it.
 func initramfs(agent []byte, modules []module) ([]byte, error) {
 	var a cpio
 	for _, directory := range []string{"dev", "proc", "sys", "modules"} {
 		a.add(directory, typeDirectory|0o755, nil, 0, 0)
 	}
-	// A first process finds them before it has mounted /dev.
+	// The first process needs them before it mounts /dev.
 	a.add("dev/console", typeDevice|0o600, nil, 5, 1)
 	a.add("dev/null", typeDevice|0o666, nil, 1, 3)
 	a.add("init", typeFile|0o755, agent, 0, 0)
@@ -78,8 +78,7 @@ func (c *cpio) pad() {
 	}
 }
 
-// image holds kernel and initramfs. KubeVirt runs it as user 107, who must be able
-// to read them.
+// image returns an image with kernel and initramfs. KubeVirt runs it as user 107, who must be able to read them.
 func image(vmlinuz, initrd []byte) (v1.Image, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Guestimage makes the image of checkplan's own guest: a kernel of Debian's, and an
-// initramfs that holds the agent as its first process and the modules for the
-// network interfaces that KubeVirt gives a VM.
+// Guestimage builds the image of checkplan's guest: a Debian kernel, and an initramfs with the agent as the first process
+// and the modules for the network interfaces of KubeVirt's VMs.
 //
 //	go run ./tasks/internal/guestimage -tag REFERENCE [-o FILE] [-push] [-kernel PACKAGE]
 //
-// It needs Debian or a relative of it: the kernel comes by apt-get, and is kept in
-// the user's cache directory. The image has /boot/vmlinuz and /boot/initrd, for
-// kernelBoot.container of a VirtualMachineInstance. The same agent and the same
-// kernel package give the same bytes.
+// It needs Debian or a derivative: it downloads the kernel with apt-get and keeps it in the user's cache directory. The
+// image has /boot/vmlinuz and /boot/initrd, for kernelBoot.container of a VirtualMachineInstance. The same agent and the
+// same kernel package give the same bytes.
 //
-// The default kernel is the one for clouds, which boots fastest; of virtual
-// functions it drives those of Mellanox and of Intel's 82599 and X5x0. For those of
-// Intel's X710 and E810 (iavf) and of Broadcom, say -kernel linux-image-amd64.
+// The default is the cloud kernel, which boots fastest. It has drivers for the virtual functions of Mellanox and of
+// Intel's 82599 and X5x0. For those of Intel's X710 and E810 (iavf) and of Broadcom, use -kernel linux-image-amd64.
 package main
 
 import (
@@ -75,7 +72,7 @@ func run(out, tag, kernel string, push bool) error {
 	}
 	image, err := image(vmlinuz, initrd)
 	if err != nil {
-		return fmt.Errorf("make the image: %w", err)
+		return fmt.Errorf("build the image: %w", err)
 	}
 	if out != "" {
 		if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
@@ -109,7 +106,7 @@ func buildAgent() ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// output runs a program and returns what it writes. The error holds what it says.
+// output runs a program and returns its standard output. The error contains its standard error.
 func output(env []string, program string, args ...string) ([]byte, error) {
 	cmd := exec.Command(program, args...)
 	var said bytes.Buffer

@@ -70,12 +70,12 @@ func TestClosure(t *testing.T) {
 	}
 	for name, want := range map[string]string{"lonely": "needs nobody", "text": "module text: "} {
 		if _, err := closure(nil, files, name); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want it to say %q", name, err, want)
+			t.Errorf("%s: got error %v, want %q in it", name, err, want)
 		}
 	}
 }
 
-// The archive is one that cpio itself reads, and the same each time.
+// cpio can read the archive, and its bytes are the same each time.
 func TestInitramfs(t *testing.T) {
 	modules := []module{{name: "virtio", content: []byte("123")}, {name: "virtio_net", content: []byte("4567"), needs: []string{"virtio"}, aliases: []string{"virtio:d00000001v*"}}}
 	b, err := initramfs([]byte("agent"), modules)
@@ -84,7 +84,7 @@ func TestInitramfs(t *testing.T) {
 	}
 	again, err := initramfs([]byte("agent"), modules)
 	if err != nil || !bytes.Equal(b, again) {
-		t.Errorf("the same content makes different bytes, %v", err)
+		t.Errorf("got different bytes from the same content (%v)", err)
 	}
 	files := readCPIO(t, b)
 	for name, want := range map[string]string{"init": "agent", "modules/virtio.ko": "123", "modules/virtio_net.ko": "4567",
@@ -142,7 +142,7 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if two, err := again.Digest(); err != nil || one != two {
-		t.Errorf("the same content makes %s and %s, %v", one, two, err)
+		t.Errorf("got digests %s and %s from the same content (%v)", one, two, err)
 	}
 	config, err := i.ConfigFile()
 	if err != nil || config.Config.User != "107" || config.OS != "linux" || config.Architecture == "" {
@@ -179,12 +179,12 @@ func TestImagePackage(t *testing.T) {
 	}
 }
 
-// A machine without apt is told what is missing.
+// Without apt, the error names what is missing.
 func TestDownloadWithoutApt(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := download("linux-image-cloud-amd64", t.TempDir())
-	const want = "the guest's kernel is one of Debian's, and comes by apt: this machine has no apt-cache"
+	const want = "cannot download the guest's kernel, a Debian package: this machine has no apt-cache: use Debian"
 	if err == nil || err.Error() != want {
-		t.Errorf("%v, want %q", err, want)
+		t.Errorf("got error %v, want %q", err, want)
 	}
 }

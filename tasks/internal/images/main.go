@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Images runs ko on a machine that reaches no registry:
+// Images runs ko on a machine without access to a registry:
 //
 //	go run ./tasks/internal/images KO ARGUMENT...
 //
-// ko takes an image's base from a registry only. So this serves one on loopback,
-// for as long as ko runs, that holds an empty base image for each platform of
-// .ko.yaml, and names it in KO_DEFAULTBASEIMAGE. The task images are static
-// binaries that need nothing of a base. What ko says is printed if it fails.
+// ko reads base images only from a registry. Therefore this program serves a registry on loopback while ko runs, with an
+// empty base image for each platform of .ko.yaml, and sets KO_DEFAULTBASEIMAGE. The task images are static binaries that
+// need nothing from a base image. If ko fails, its output is printed.
 package main
 
 import (
@@ -48,7 +47,7 @@ func build(ko string, args []string) error {
 	}
 	index, err := emptyBase("amd64", "arm64")
 	if err != nil {
-		return fmt.Errorf("make the base image: %w", err)
+		return fmt.Errorf("build the base image: %w", err)
 	}
 	if err := remote.WriteIndex(base, index); err != nil {
 		return fmt.Errorf("write the base image to %s: %w", base, err)
@@ -63,8 +62,7 @@ func build(ko string, args []string) error {
 	return nil
 }
 
-// emptyBase is an image without files for each architecture. It runs as the user
-// of distroless' nonroot images.
+// emptyBase returns an image without files for each architecture. It runs as the user of distroless' nonroot images.
 func emptyBase(architectures ...string) (v1.ImageIndex, error) {
 	var index v1.ImageIndex = empty.Index
 	for _, arch := range architectures {
