@@ -29,11 +29,11 @@ pipeline/NAME/NAME.yaml, a README with the params of each, samples and RBAC. Wit
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			plans, err := env.load([]string{plansPath})
+			read, err := env.load([]string{plansPath})
 			if err != nil {
 				return err
 			}
-			files, err := tekton.Catalog(plans, options)
+			files, err := tekton.Catalog(read.Plans, options)
 			if err != nil {
 				return exit{exitUsage, err}
 			}

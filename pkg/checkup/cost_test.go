@@ -15,7 +15,7 @@ import (
 // on one node and one has no source.
 func costSheet() *Worksheet {
 	return &Worksheet{
-		Plan: "plan", Check: "mesh", Kind: KindPodMesh,
+		Plan: "plan", Check: "mesh", Kind: "podMesh",
 		Sources:     []Endpoint{{Node: "a"}, {Node: "b"}, {Node: "idle"}},
 		Targets:     []Endpoint{{Node: "b"}, {Node: "c", Pod: "ns/one"}, {Node: "c", Pod: "ns/two"}, {Node: "unused"}},
 		Assignments: [][]int{{0, 1, 2}, {1}, {}},
@@ -33,7 +33,7 @@ func TestCost(t *testing.T) {
 	p := &Plan{Teardown: TeardownAlways, Retention: Retention{Reports: 10}}
 	got := costSheet().Cost(p, "agent:v1")
 	want := Cost{
-		Check: "mesh", Kind: KindPodMesh, Image: "agent:v1", Capabilities: []string{},
+		Check: "mesh", Kind: "podMesh", Image: "agent:v1", Capabilities: []string{},
 		Agents: 2, Responders: 1, PodsPerNode: 2,
 		// One target takes 2 x 5 connects and, in the second in which 11 of the 20
 		// fit, 11 echo requests, in each family: 42.

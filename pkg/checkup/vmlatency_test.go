@@ -17,7 +17,7 @@ func guestSheet() *Worksheet {
 	}
 	limit, loss := Duration(time.Millisecond), Percent(1)
 	w := &Worksheet{
-		Plan: "plan", Check: "vms", Kind: KindVMLatency,
+		Plan: "plan", Check: "vms", Kind: "vmLatency",
 		Sources:     []Endpoint{vm("a", BindingBridge, false), vm("b", BindingBridge, true), vm("", BindingSRIOV, false), vm("", BindingSRIOV, true), vm("a", BindingBridge, false), vm("gone", BindingBridge, true)},
 		Assignments: [][]int{{1}, {0}, {3}, {2}, {5}, {4}},
 		IPFamilies:  []IPFamily{IPv4, IPv6},
@@ -61,35 +61,13 @@ func TestMeasurementsOfVMs(t *testing.T) {
 	}
 }
 
-func TestCountOfVMs(t *testing.T) {
-	for _, tt := range []struct {
-		duration, interval time.Duration
-		want               int
-	}{{5 * time.Second, 200 * time.Millisecond, 25}, {time.Second, time.Second, 1}, {time.Second, 300 * time.Millisecond, 4}, {time.Second, 0, 0}} {
-		v := VMLatency{Duration: Duration(tt.duration), Interval: Duration(tt.interval)}
-		if got := v.Measurements(); got != tt.want {
-			t.Errorf("%s every %s: %d, want %d", tt.duration, tt.interval, got, tt.want)
-		}
-	}
-	for _, duration := range []time.Duration{1, time.Second, time.Second + 1, 1001 * time.Millisecond, 24 * time.Hour} {
-		least := LeastInterval(Duration(duration))
-		v := VMLatency{Duration: Duration(duration), Interval: least}
-		if v.Measurements() > MaxCount || time.Duration(least)%time.Millisecond != 0 {
-			t.Errorf("%s every %s are %d", duration, least, v.Measurements())
-		}
-		if v.Interval = least - Duration(time.Millisecond); v.Interval > 0 && v.Measurements() <= MaxCount {
-			t.Errorf("%s every %s would do, too", duration, v.Interval)
-		}
-	}
-}
-
 // TestCostOfVMs: VMs and the pods that try their network out, no agents and no
 // responders; what cannot be started costs nothing.
 func TestCostOfVMs(t *testing.T) {
 	w := guestSheet()
 	got := w.Cost(&Plan{Teardown: TeardownAlways, Retention: Retention{Reports: 10}}, "agent:v1")
 	want := Cost{
-		Check: "vms", Kind: KindVMLatency, Image: "agent:v1", Capabilities: []string{},
+		Check: "vms", Kind: "vmLatency", Image: "agent:v1", Capabilities: []string{},
 		VMs: 4, Preflights: 2, GuestMemory: "128Mi",
 		Nodes: []NodeCost{
 			// In a second 6 echo requests of the source's fit, and all 5 of the target's,

@@ -25,7 +25,7 @@ import (
 func scenarios() map[string]checkup.Report {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	run := Run{Namespace: "checks", Name: "day-2-run-1767323045", UID: "6d1c1f0e", Started: start, Finished: start.Add(62 * time.Second)}
-	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass, MaxUnmeasured: 5}, Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{}}}}
+	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass, MaxUnmeasured: 5}, Checks: map[string]checkup.Check{"mesh": {Spec: spec("podMesh")}}}
 	mesh := func(nodes, degree int, change func(*network)) *network {
 		n := newNetwork(7, nodes, degree, 3, fourTransports())
 		n.w.Expect.Loss.Max = ptr(checkup.Percent(1))
@@ -75,7 +75,7 @@ func scenarios() map[string]checkup.Report {
 			r.Sources[2].Controls[0].Message = "timed out after 1s"
 			r.Sources[3].End.SelfDoubt = checkup.SelfDoubt{SchedulingDelayMax: 81_000, SchedulingDelayP99: 12_000, ThrottledMicros: ptr(int64(230_000))}
 		}),
-		"setup":   Join(plan, run, []checkup.CheckReport{NotMeasured("mesh", checkup.KindPodMesh, checkup.Cause{Stage: checkup.StageSetup, Message: "no node matches nodeSelector role=probe"})}, []string{"Pod/mesh-responder-abc"}),
+		"setup":   Join(plan, run, []checkup.CheckReport{NotMeasured("mesh", "podMesh", checkup.Cause{Stage: checkup.StageSetup, Message: "no node matches nodeSelector role=probe"})}, []string{"Pod/mesh-responder-abc"}),
 		"nothing": Join(&checkup.Plan{Name: "empty"}, Run{}, nil, nil),
 	}
 	for name, r := range connectionScenarios(run) {
@@ -88,7 +88,7 @@ func scenarios() map[string]checkup.Report {
 		all[name] = r
 	}
 	// One of each, and text that wants to be more than text.
-	each := NotMeasured("each\n::endgroup::", checkup.KindPodMesh, checkup.Cause{Stage: checkup.StageSetup, Message: "\x1b[31mred\x1b[0m <&> \"quoted\"\r\n::error::not one"})
+	each := NotMeasured("each\n::endgroup::", "podMesh", checkup.Cause{Stage: checkup.StageSetup, Message: "\x1b[31mred\x1b[0m <&> \"quoted\"\r\n::error::not one"})
 	each.Verdict = checkup.RunFail
 	for _, s := range checkup.Stages {
 		each.Unmeasured = append(each.Unmeasured, checkup.PairResult{Source: "a", Target: "b", Family: checkup.IPv4, Transport: checkup.TCP, Verdict: checkup.Unmeasured, Cause: checkup.Cause{Stage: s, Message: "because"}})
@@ -534,7 +534,7 @@ func TestCut(t *testing.T) {
 }
 
 func ExampleText() {
-	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{}}}}
+	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"mesh": {Spec: spec("podMesh")}}}
 	r := Join(plan, Run{}, nil, nil)
 	_ = Text(os.Stdout, &r, TextOptions{})
 	fmt.Println(r.Passed)
