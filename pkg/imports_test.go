@@ -23,37 +23,38 @@ var arrows = map[string][]string{
 	"schema":           {},
 	"pkg":              {},
 	"pkg/checkup":      {},
-	"pkg/load":         {"schema", "pkg/checkup", "pkg/kiagnose"}, // a kiagnose checkup's ConfigMap is a plan, too
+	"pkg/load":         {"schema", "pkg/checkup", "pkg/kiagnose", "pkg/kinds"}, // a kiagnose checkup's ConfigMap is a plan, too
 	"pkg/probe":        {"pkg/checkup"},
 	"pkg/cluster":      {"pkg/checkup"},
-	"pkg/cost":         {"pkg/checkup"},
 	"pkg/scheduling":   {"pkg/checkup", "pkg/cluster"},
-	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/scheduling"}, // kinds admit nodes by the scheduler's predicates
-	"pkg/controlplane": {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
-	"pkg/placement":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
-	"pkg/vmlatency":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
-	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
+	"pkg/cost":         {"pkg/checkup"},
+	"pkg/kind":         {"pkg/checkup", "pkg/cluster"},
+	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/kind", "pkg/scheduling"},         // kinds admit nodes by the scheduler's predicates
+	"pkg/controlplane": {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kind", "pkg/scheduling"}, // asks for the rights of its objects
+	"pkg/placement":    {"pkg/checkup", "pkg/cluster", "pkg/kind", "pkg/scheduling"},
+	"pkg/vmlatency":    {"pkg/checkup", "pkg/cluster", "pkg/kind", "pkg/scheduling"},
+	"pkg/kinds":        {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
 	"pkg/report":       {"pkg/checkup"},
 	"pkg/print":        {"pkg/checkup"},
-	"pkg/tekton":       {"pkg/checkup", "pkg/kind"}, // asks each kind for its rights
+	"pkg/tekton":       {"pkg/checkup", "pkg/kinds"}, // asks each kind for its rights
 	"pkg/record":       {"pkg/checkup"},
 	"pkg/fleet":        {"pkg/checkup", "pkg/scheduling"}, // tolerations in Kubernetes' types
 	"pkg/console":      {"pkg/checkup"},
 	"pkg/guest":        {"pkg/checkup", "pkg/console", "pkg/fleet"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
-	"pkg/kiagnose":     {"pkg/checkup"},
+	"pkg/kiagnose":     {"pkg/checkup", "pkg/vmlatency"},
 	"pkg/connectivity": {"pkg/checkup"},
-	"pkg/run":          {"pkg/checkup", "pkg/record"}, // follows a run by what it records
+	"pkg/run":          {"pkg/checkup", "pkg/kinds", "pkg/record"}, // follows a run by what it records
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
-	"tasks/agent":               {"pkg/checkup", "pkg/console", "pkg/probe"},
-	"tasks/setup":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/record"},
-	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/placement", "pkg/print", "pkg/record", "pkg/report"},
-	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/guest", "pkg/record"},
-	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/kiagnose", "pkg/print", "pkg/record"},
-	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/record", "pkg/report"},
+	"tasks/agent":               {"pkg/console", "pkg/probe"},
+	"tasks/setup":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/record"},
+	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kinds", "pkg/placement", "pkg/record", "pkg/report", "pkg/vmlatency"},
+	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
+	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/record", "pkg/report"},
+	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/kinds", "pkg/record", "pkg/report"},
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/load", "pkg/print", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kinds", "pkg/load", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.
@@ -101,6 +102,11 @@ func TestImportArrows(t *testing.T) {
 		for _, imported := range p.Imports {
 			if to, ours := strings.CutPrefix(imported, module); ours && !slices.Contains(allowed, to) {
 				t.Errorf("%s imports %s: there is no such arrow", name, to)
+			}
+		}
+		for _, to := range allowed {
+			if !slices.Contains(p.Imports, module+to) {
+				t.Errorf("%s does not import %s: remove the arrow", name, to)
 			}
 		}
 		for _, ban := range bans {

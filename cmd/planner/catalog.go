@@ -30,11 +30,11 @@ are any.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			plans, err := env.load([]string{plansPath})
+			read, err := env.load([]string{plansPath})
 			if err != nil {
 				return err
 			}
-			files, err := tekton.Catalog(plans, options)
+			files, err := tekton.Catalog(read.Plans, options)
 			if err != nil {
 				return exit{exitUsage, err}
 			}

@@ -26,13 +26,13 @@ With -o it writes files into a directory instead, with a sample PipelineRun in
 its folder samples. It needs no cluster.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			plans, err := env.load(args)
+			read, err := env.load(args)
 			if err != nil {
 				return err
 			}
 			var objects []runtime.Object
 			files := tekton.Files{}
-			for _, plan := range plans {
+			for _, plan := range read.Plans {
 				compiled, err := tekton.Compile(plan, options)
 				if err != nil {
 					return exit{exitUsage, err}

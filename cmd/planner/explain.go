@@ -17,7 +17,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/cost"
 	"github.com/checkplan/checkplan/pkg/fleet"
-	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/scheduling"
@@ -172,11 +172,11 @@ type accountRights struct {
 }
 
 func (e *environment) explain(ctx context.Context, args []string, o explainOptions) error {
-	plan, err := e.onePlan(args, o.plan)
+	plan, _, err := e.onePlan(args, o.plan)
 	if err != nil {
 		return err
 	}
-	if err := plan.Apply(o.settings); err != nil {
+	if err := kinds.Apply(plan, o.settings); err != nil {
 		return usage("--set: %w", err)
 	}
 	snapshot, err := e.survey(ctx, plan, &o)
@@ -223,7 +223,7 @@ func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explain
 	}
 	o.compile.Namespace = c.Namespace
 	reader := cluster.Reader{Kubernetes: c.Kube, Metadata: c.Metadata, Dynamic: c.Dynamic, Namespace: c.Namespace}
-	snapshot, err := kind.Survey(ctx, reader, plan)
+	snapshot, err := kinds.Survey(ctx, reader, plan)
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +293,7 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 // explainCheck explains what the worksheet of a check has, whatever its kind.
 func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, namespace string, options tekton.Options) (*checkExplained, error) {
 	image := tekton.AgentImage(options)
-	k, err := kind.Of(plan, name)
+	k, err := kinds.Of(plan, name)
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +306,7 @@ func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, n
 		c.Connections = explainConnections(w, k.Roster(plan, w, snapshot))
 	}
 	if w.Guests != nil {
-		c.Guests = explainGuests(w, plan.Checks[name].VMLatency, tekton.GuestImage(options))
+		c.Guests = explainGuests(w, kinds.Outcome(plan.Checks[name]), tekton.GuestImage(options))
 	}
 	if w.Placement != nil {
 		c.Placement = &checkup.PlacementReport{PlacementSheet: *w.Placement}
@@ -327,8 +327,8 @@ func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, n
 	return c, nil
 }
 
-func explainGuests(w *checkup.Worksheet, v *checkup.VMLatency, image string) *guests {
-	x := &guests{Sheet: *w.Guests, Image: cmp.Or(w.Guests.Guest.Image, image), VMs: w.Sources, Kiagnose: v.Kiagnose}
+func explainGuests(w *checkup.Worksheet, outcome *checkup.ConfigMapRef, image string) *guests {
+	x := &guests{Sheet: *w.Guests, Image: cmp.Or(w.Guests.Guest.Image, image), VMs: w.Sources, Kiagnose: outcome}
 	if len(w.Probes) > 0 {
 		x.Count, x.Interval = w.Probes[0].Count, w.Probes[0].Interval
 	}

@@ -144,40 +144,41 @@ func planFlag(cmd *cobra.Command, name *string) {
 	cmd.Flags().StringVar(name, "plan", "", "name of the plan, if the files hold several plans")
 }
 
-// load reads plans and tells warnings; what is wrong with the plans has been told
-// when it returns an error.
-func (e *environment) load(paths []string) ([]*checkup.Plan, error) {
-	plans, warnings, problems := load.Plans(e.dir, paths)
-	for _, p := range slices.Concat(warnings, problems) {
+// load reads plans and prints warnings. When it returns an error, it has printed what
+// is wrong with the plans.
+func (e *environment) load(paths []string) (*load.Result, error) {
+	files := load.Read(e.dir, paths)
+	for _, p := range slices.Concat(files.Warnings, files.Problems) {
 		fmt.Fprintln(e.stderr, p)
 	}
-	if len(problems) == 0 {
-		return plans, nil
+	if len(files.Problems) == 0 {
+		return files, nil
 	}
 	return nil, exit{code: exitUsage}
 }
 
 // onePlan loads the paths and picks a plan.
-func (e *environment) onePlan(args []string, name string) (*checkup.Plan, error) {
-	plans, err := e.load(args)
+func (e *environment) onePlan(args []string, name string) (*checkup.Plan, *load.Result, error) {
+	files, err := e.load(args)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	plans := files.Plans
 	names := make([]string, len(plans))
 	for i, p := range plans {
 		names[i] = p.Name
 	}
 	if name == "" && len(plans) == 1 {
-		return plans[0], nil
+		return plans[0], files, nil
 	}
 	if name == "" {
-		return nil, usage("%s hold %d plans; choose one with --plan: %s", strings.Join(args, " "), len(plans), strings.Join(names, ", "))
+		return nil, nil, usage("%s hold %d plans; choose one with --plan: %s", strings.Join(args, " "), len(plans), strings.Join(names, ", "))
 	}
 	i := slices.Index(names, name)
 	if i < 0 {
-		return nil, usage("no plan %q in %s; there is %s", name, strings.Join(args, " "), strings.Join(names, ", "))
+		return nil, nil, usage("no plan %q in %s; there is %s", name, strings.Join(args, " "), strings.Join(names, ", "))
 	}
-	return plans[i], nil
+	return plans[i], files, nil
 }
 
 // setFlag collects --set name=value.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +17,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
-	"github.com/checkplan/checkplan/pkg/load"
+	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/run"
@@ -70,7 +69,7 @@ plan expects.`,
 }
 
 func (e *environment) run(ctx context.Context, args []string, o runOptions) error {
-	plan, err := e.onePlan(args, o.plan)
+	plan, files, err := e.onePlan(args, o.plan)
 	if err != nil {
 		return err
 	}
@@ -101,7 +100,7 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 		if err := cluster.Preflight(before, plan, objects); err != nil {
 			return nil, err
 		}
-		if err := e.ensureConfigMaps(before, cluster, plan, args, screen); err != nil {
+		if err := e.ensureConfigMaps(before, cluster, plan, files.ConfigMaps, screen); err != nil {
 			return nil, err
 		}
 		screen.show("applying %d objects", len(objects))
@@ -128,28 +127,32 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 	return e.printReport(outcome, o.output)
 }
 
-// homeOf is the namespace that a plan says it belongs to: that of the ConfigMap of
-// the kiagnose checkup that it is; empty for any other plan.
+// homeOf is the namespace that a plan belongs to: that of the ConfigMap of the kiagnose
+// checkup that it is; empty for any other plan.
 func homeOf(plan *checkup.Plan) string {
 	if names := plan.CheckNames(); len(names) == 1 {
-		if v := plan.Checks[names[0]].VMLatency; v != nil && v.Kiagnose != nil {
-			return v.Kiagnose.Namespace
+		if outcome := kinds.Outcome(plan.Checks[names[0]]); outcome != nil {
+			return outcome.Namespace
 		}
 	}
 	return ""
 }
 
-// ensureConfigMaps makes the ConfigMaps of the plan's kiagnose checkups that the
-// cluster does not have, and says where the outcome will be.
-func (e *environment) ensureConfigMaps(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan, paths []string, screen *screen) error {
-	data := sync.OnceValue(func() map[checkup.ConfigMapRef]map[string]string { return load.ConfigMaps(e.dir, paths) })
+// ensureConfigMaps creates the ConfigMaps for outcomes of the plan's checks that the
+// cluster does not have, and says where the outcomes will be. files has the data of
+// those that are files.
+func (e *environment) ensureConfigMaps(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan, files map[checkup.ConfigMapRef]map[string]string, screen *screen) error {
 	for _, name := range plan.CheckNames() {
-		v := plan.Checks[name].VMLatency
-		cm, ok := kiagnose.Of(cluster.Kube, v, cluster.Namespace)
+		outcome := kinds.Outcome(plan.Checks[name])
+		cm, ok := kiagnose.Of(cluster.Kube, outcome, cluster.Namespace)
 		if !ok {
 			continue
 		}
-		created, err := cm.Ensure(ctx, v, data()[*v.Kiagnose])
+		data, isFile := files[*outcome]
+		if !isFile {
+			data = kiagnose.Data(plan.Checks[name].Spec)
+		}
+		created, err := cm.Ensure(ctx, data)
 		if err != nil {
 			return err
 		}

@@ -22,11 +22,11 @@ needs no cluster and no network. Exit codes: 0 valid; 2 invalid.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output == "text" {
-				plans, err := env.load(args)
+				read, err := env.load(args)
 				if err != nil {
 					return err
 				}
-				for _, plan := range plans {
+				for _, plan := range read.Plans {
 					fmt.Fprintf(env.stdout, "%s: valid\n", plan.Name)
 				}
 				return nil

@@ -3,7 +3,9 @@
 package checkup
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -93,126 +95,90 @@ type Retention struct {
 	Reports int `json:"reports"`
 }
 
-// Check is one question. Exactly one kind is set.
+// Check is one question of one kind.
 type Check struct {
 	// After names the checks whose probing must be over before this one sets up.
-	After []string `json:"after,omitempty"`
-	// PodMesh measures a sample of the paths between pods of different nodes.
-	PodMesh *PodMesh `json:"podMesh,omitempty"`
-	// ControlPlane probes connections between components of the control plane.
-	ControlPlane *ControlPlane `json:"controlPlane,omitempty"`
-	// Placement is a dry run of where the pods of a network diagnostics would land.
-	Placement *PlacementCheck `json:"placement,omitempty"`
-	// VMLatency measures between VMs on secondary networks.
-	VMLatency *VMLatency `json:"vmLatency,omitempty"`
+	After []string
+	// Spec has the parameters of the check's kind; nil in a plan that sets no kind.
+	Spec Spec
+	// Others are further kinds that a plan sets in this check, beside that of Spec. A
+	// plan without problems has none.
+	Others []Kind
 }
 
-// Kind is the name of a kind of check: the field of Check that is set.
+// Kind is the name of a kind of check: the field of a check in CUE and JSON.
 type Kind string
 
-const (
-	KindPodMesh      Kind = "podMesh"      // Check.PodMesh
-	KindControlPlane Kind = "controlPlane" // Check.ControlPlane
-	KindPlacement    Kind = "placement"    // Check.Placement
-	KindVMLatency    Kind = "vmLatency"    // Check.VMLatency
-)
-
-// Kinds lists every Kind.
-var Kinds = []Kind{KindPodMesh, KindControlPlane, KindPlacement, KindVMLatency}
-
-// question is what every kind of check has.
-type question interface {
-	params() []Param
-	phaseTimeouts() Timeouts
-	fixtures() []Role
+// Spec is the parameters of one kind of check. Its JSON is the value of the check's
+// field.
+type Spec interface {
+	// Kind that the parameters are of.
+	Kind() Kind
+	// Params lists the tunables of the check, with names that begin behind the
+	// check's own. Setting one writes into the Spec, which is why a Spec is a pointer.
+	Params() []Param
+	// PhaseTimeouts are how long setup and probing of the check may take, all
+	// included.
+	PhaseTimeouts() Timeouts
+	// Fixtures are the roles of the pods and VMs that a run of the check may start.
+	Fixtures() []Role
 }
 
-// set returns each kind that is set in the check: one, in a plan without
-// Problems.
-func (c Check) set() (kinds []Kind, questions []question) {
-	add := func(is bool, k Kind, q question) {
-		if is {
-			kinds, questions = append(kinds, k), append(questions, q)
+// MarshalJSON writes {"after": [...], "<kind>": {...}}. pkg/kinds reads it, because
+// that takes the map of kinds.
+func (c Check) MarshalJSON() ([]byte, error) {
+	fields := [][]byte{}
+	add := func(name string, value any) error {
+		key, err := json.Marshal(name)
+		if err != nil {
+			return err
+		}
+		b, err := json.Marshal(value)
+		fields = append(fields, slices.Concat(key, []byte{':'}, b))
+		return err
+	}
+	if len(c.After) > 0 {
+		if err := add("after", c.After); err != nil {
+			return nil, err
 		}
 	}
-	add(c.PodMesh != nil, KindPodMesh, c.PodMesh)
-	add(c.ControlPlane != nil, KindControlPlane, c.ControlPlane)
-	add(c.Placement != nil, KindPlacement, c.Placement)
-	add(c.VMLatency != nil, KindVMLatency, c.VMLatency)
-	return kinds, questions
+	if c.Spec != nil {
+		if err := add(string(c.Spec.Kind()), c.Spec); err != nil {
+			return nil, err
+		}
+	}
+	return slices.Concat([]byte{'{'}, bytes.Join(fields, []byte{','}), []byte{'}'}), nil
+}
+
+// UnmarshalJSON always fails: only pkg/kinds knows the kinds that a check may be of.
+func (c *Check) UnmarshalJSON([]byte) error {
+	return errors.New("a check is decoded by pkg/kinds")
 }
 
 // Kind returns the kind of the check, or "" when none is set.
 func (c Check) Kind() Kind {
-	if kinds, _ := c.set(); len(kinds) > 0 {
-		return kinds[0]
+	if c.Spec == nil {
+		return ""
 	}
-	return ""
+	return c.Spec.Kind()
 }
 
 // PhaseTimeouts are how long setup and probing of the check may take, all
 // included; zero when no kind is set.
 func (c Check) PhaseTimeouts() Timeouts {
-	if _, questions := c.set(); len(questions) > 0 {
-		return questions[0].phaseTimeouts()
+	if c.Spec == nil {
+		return Timeouts{}
 	}
-	return Timeouts{}
+	return c.Spec.PhaseTimeouts()
 }
 
-// Fixtures are the roles of the pods that a run of the check may start; none when
-// no kind is set.
+// Fixtures are the roles of the pods and VMs that a run of the check may start; none
+// when no kind is set.
 func (c Check) Fixtures() []Role {
-	if _, questions := c.set(); len(questions) > 0 {
-		return questions[0].fixtures()
+	if c.Spec == nil {
+		return nil
 	}
-	return nil
-}
-
-// PodMesh measures a sample of the ordered node pairs, pod to pod.
-type PodMesh struct {
-	Sources Sources `json:"sources"`
-	Targets Targets `json:"targets"`
-	Sample  Sample  `json:"sample"`
-	// IPFamilies to measure. Empty means every family that the nodes' pods have.
-	IPFamilies []IPFamily `json:"ipFamilies,omitempty"`
-	// Probes by transport; at least one.
-	Probes map[Transport]Probe `json:"probes"`
-	Expect Expect              `json:"expect"`
-	Limits Limits              `json:"limits"`
-	// Resources of every agent and responder pod.
-	Resources Resources `json:"resources"`
-	Timeouts  Timeouts  `json:"timeouts"`
-}
-
-func (m *PodMesh) phaseTimeouts() Timeouts { return m.Timeouts }
-
-func (m *PodMesh) fixtures() []Role {
-	if m.Targets.Pods != nil {
-		return []Role{RoleAgent}
-	}
-	return []Role{RoleResponder, RoleAgent}
-}
-
-// Sources says where agents stand: one on every node that the placement admits.
-type Sources struct {
-	Placement Placement `json:"placement"`
-}
-
-// Targets says what is probed: either a responder on every node that the
-// placement admits, or, when Pods is set, pods that exist already.
-type Targets struct {
-	Placement Placement   `json:"placement"`
-	Pods      *PodTargets `json:"pods,omitempty"`
-}
-
-// PodTargets chooses existing pods. They are probed by tcp, http and icmp only:
-// a udp probe needs our responder to answer.
-type PodTargets struct {
-	// Namespace of the pods. Empty means the run's own.
-	Namespace string        `json:"namespace,omitempty"`
-	Selector  LabelSelector `json:"selector"`
-	// Port for tcp and http.
-	Port int `json:"port"`
+	return c.Spec.Fixtures()
 }
 
 // LabelSelector is Kubernetes' metav1.LabelSelector in its own JSON spelling.
@@ -245,23 +211,6 @@ type Toleration struct {
 	Value             string `json:"value,omitempty"`
 	Effect            string `json:"effect,omitempty"` // NoSchedule, PreferNoSchedule, NoExecute; empty is all
 	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`
-}
-
-// Sample says how many of the possible pairs a run measures.
-type Sample struct {
-	// Degree is how often each node is source and how often it is target, at the
-	// least. 0 means the full mesh.
-	Degree int `json:"degree"`
-	// Rotate makes each run take the next round; else every run takes Round.
-	Rotate bool `json:"rotate"`
-	// Round is the first round, counted from 0.
-	Round int `json:"round"`
-	// Seed orders the nodes on the ring. nil means that it is derived from the
-	// names of plan and check, and so stays the same from run to run.
-	Seed *uint64 `json:"seed,omitempty"`
-	// Budget is the most pairs (source, target, transport, family, size) that a
-	// run may measure. The degree is lowered until the sample fits.
-	Budget int `json:"budget"`
 }
 
 // Probe is how one transport is measured.
@@ -373,9 +322,6 @@ const (
 // Transports lists every Transport in the order in which they are measured and
 // printed.
 var Transports = []Transport{TCP, UDP, ICMP, HTTP, TLS}
-
-// MeshTransports are those of a podMesh check.
-var MeshTransports = []Transport{TCP, UDP, ICMP, HTTP}
 
 // IPFamily is Kubernetes' name of an IP family.
 type IPFamily string

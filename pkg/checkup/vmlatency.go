@@ -4,38 +4,6 @@ package checkup
 
 import "time"
 
-// VMLatency measures connectivity and round-trip delay between pairs of VMs of
-// KubeVirt that it starts on secondary networks.
-type VMLatency struct {
-	// Networks to measure over, each with VMs of its own; at least one.
-	Networks []NetworkRef `json:"networks"`
-	// Pairs of nodes, each measured over every network. Empty means one pair of
-	// VMs on any two different nodes.
-	Pairs []NodePair `json:"pairs,omitempty"`
-	// IPFamilies to measure; at least one. The addresses are the check's own, so
-	// that they do not depend on the cluster's.
-	IPFamilies []IPFamily `json:"ipFamilies"`
-	// Duration of the measurement of each pair.
-	Duration Duration `json:"duration"`
-	// Interval between the starts of two echo requests of one pair.
-	Interval Duration `json:"interval"`
-	Guest    Guest    `json:"guest"`
-	Expect   VMExpect `json:"expect"`
-	// Timeouts; Duration comes on top of Probe.
-	Timeouts Timeouts `json:"timeouts"`
-	// Kiagnose is the ConfigMap to which the outcome is written in the keys of
-	// kiagnose's checkups; nil means none.
-	Kiagnose *ConfigMapRef `json:"kiagnose,omitempty"`
-}
-
-// VMExpect is what a pair must achieve. A nil limit is not checked; its fields are
-// those of Expect.
-type VMExpect struct {
-	Loss    LossLimit     `json:"loss"`
-	Latency LatencyLimits `json:"latency"`
-	Jitter  MaxDuration   `json:"jitter"`
-}
-
 // NetworkRef names a NetworkAttachmentDefinition.
 type NetworkRef struct {
 	// Namespace is empty for the run's own.
@@ -82,10 +50,8 @@ type GuestLogin struct {
 	Password string `json:"password"`
 }
 
-// Limits of a vmLatency check.
+// How VMs are measured.
 const (
-	// MaxVMs is the most VMs of one check.
-	MaxVMs = 100
 	// VMEchoSize is the payload of an echo request in bytes: what ping sends.
 	VMEchoSize = 56
 	// VMConnectivityCount is how many echo requests tell whether the target VM
@@ -104,35 +70,6 @@ const (
 func VMConnectivity(count int, interval Duration) (int, Duration) {
 	return min(VMConnectivityCount, count), min(VMConnectivityInterval, interval)
 }
-
-// Measurements is how many echo requests of each pair are sent from the source
-// VM: as many as begin within Duration.
-func (v *VMLatency) Measurements() int {
-	if v.Interval <= 0 {
-		return 0
-	}
-	return int((v.Duration + v.Interval - 1) / v.Interval)
-}
-
-// params lists the tunables of the check.
-func (v *VMLatency) params() []Param {
-	params := []Param{
-		durationParam("duration", "How long each pair of VMs is measured, such as 5s", &v.Duration),
-		durationParam("interval", "Time between two echo requests, such as 200ms", &v.Interval),
-		limitParam("loss.max", "Highest loss of a pair, from 0% to 100%; empty: only a pair without any answer fails", &v.Expect.Loss.Max),
-	}
-	params = append(params, latencyParams(&v.Expect.Latency, "round-trip")...)
-	return append(params, limitParam("jitter.max", "Highest mean difference of consecutive round-trip delays of a pair, such as 1ms; empty: no limit", &v.Expect.Jitter.Max))
-}
-
-// phaseTimeouts are those of the plan, with the time of measuring.
-func (v *VMLatency) phaseTimeouts() Timeouts {
-	t := v.Timeouts
-	t.Probe += v.Duration
-	return t
-}
-
-func (v *VMLatency) fixtures() []Role { return []Role{RolePreflight, RoleGuest} }
 
 // GuestSheet is what a worksheet says where its endpoints are VMs. VM 2i is the
 // source and VM 2i+1 the target of a pair; each VM is on both lists of the

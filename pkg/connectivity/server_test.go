@@ -256,7 +256,7 @@ func worksheet() *checkup.Worksheet {
 		return &checkup.Peer{Host: host, Port: port, Family: checkup.IPv4, Transport: checkup.TLS, ClientCertificate: "etcd-client"}
 	}
 	return &checkup.Worksheet{
-		Plan: "day-2", Check: "api", Kind: checkup.KindControlPlane,
+		Plan: "day-2", Check: "api", Kind: "controlPlane",
 		Sources: []checkup.Endpoint{{Node: "a", Label: "kube-apiserver-a"}, {Node: "b", Label: "kube-apiserver-b"}},
 		Targets: []checkup.Endpoint{
 			{Node: "a", Label: "etcd-server-a", Component: checkup.ComponentEtcd, Peer: peer("10.0.0.1", 2379)},

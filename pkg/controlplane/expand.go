@@ -41,7 +41,7 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 // expansion is what Expand gathers on its way.
 type expansion struct {
 	layout
-	check *checkup.ControlPlane
+	check *Spec
 	s     *cluster.Snapshot
 	seed  uint64
 
@@ -88,8 +88,8 @@ type source struct {
 }
 
 func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*expansion, error) {
-	c := p.Checks[check].ControlPlane
-	if c == nil {
+	c, ok := p.Checks[check].Spec.(*Spec)
+	if !ok {
 		return nil, fmt.Errorf("plan %s has no controlPlane check of that name", p.Name)
 	}
 	if err := usable(c); err != nil {
@@ -125,11 +125,11 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*expansion, err
 
 // usable reports what Expand cannot work with, though a plan that was loaded
 // never has it.
-func usable(c *checkup.ControlPlane) error {
+func usable(c *Spec) error {
 	var problems []error
 	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	if !slices.Contains(checkup.Presets, c.Preset) {
-		add("preset: %q is none of %q", c.Preset, checkup.Presets)
+	if !slices.Contains(Presets, c.Preset) {
+		add("preset: %q is none of %q", c.Preset, Presets)
 	}
 	if c.MaxNodes < 1 {
 		add("maxNodes: is %d, want 1 or more", c.MaxNodes)
@@ -217,7 +217,7 @@ func (x *expansion) write(p *checkup.Plan, check string, sources []*source, targ
 	slices.SortFunc(targets, func(a, b *target) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Label, b.Label)) })
 	slices.SortFunc(sources, func(a, b *source) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Label, b.Label)) })
 	w := &checkup.Worksheet{
-		Plan: p.Name, Check: check, Kind: checkup.KindControlPlane, Seed: x.seed, Rounds: 1,
+		Plan: p.Name, Check: check, Kind: Name, Seed: x.seed, Rounds: 1,
 		Expect: checkup.Expect{Loss: c.Expect.Loss, Latency: c.Expect.Latency},
 		Limits: c.Limits, Resources: c.Resources, Timeouts: c.Timeouts,
 		Connections: &checkup.ConnectionSheet{Deadlines: c.Probe.Deadlines, MaxOutage: c.Expect.Outage.Max, Checks: c.ConnectivityChecks},

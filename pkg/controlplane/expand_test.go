@@ -16,12 +16,12 @@ import (
 
 // planOf is a plan with one controlPlane check, "api", as a loaded plan is: with
 // the schema's defaults. Each change is made to the check.
-func planOf(changes ...func(*checkup.ControlPlane)) *checkup.Plan {
+func planOf(changes ...func(*Spec)) *checkup.Plan {
 	second := checkup.Duration(time.Second)
-	c := &checkup.ControlPlane{
-		Preset: checkup.PresetAuto, MaxNodes: 100, Interval: second,
-		Probe:              checkup.ConnectionProbe{Count: 5, Deadlines: checkup.StageDeadlines{Resolve: 5 * second, Connect: 5 * second, Handshake: 5 * second, Response: 5 * second}},
-		Expect:             checkup.ConnectionExpect{Loss: checkup.LossLimit{Max: new(checkup.Percent)}},
+	c := &Spec{
+		Preset: PresetAuto, MaxNodes: 100, Interval: second,
+		Probe:              ConnectionProbe{Count: 5, Deadlines: checkup.StageDeadlines{Resolve: 5 * second, Connect: 5 * second, Handshake: 5 * second, Response: 5 * second}},
+		Expect:             ConnectionExpect{Loss: checkup.LossLimit{Max: new(checkup.Percent)}},
 		ConnectivityChecks: checkup.ConnectivityChecks{Write: true, Retention: 7200 * second, StaleAfter: 600 * second},
 		Limits:             checkup.Limits{PacketsPerSecond: 200, Concurrency: 16, StartJitter: second / 2},
 		Timeouts:           checkup.Timeouts{Setup: 120 * second, Probe: 300 * second},
@@ -29,27 +29,27 @@ func planOf(changes ...func(*checkup.ControlPlane)) *checkup.Plan {
 	for _, change := range changes {
 		change(c)
 	}
-	return &checkup.Plan{Name: "plan", Checks: map[string]checkup.Check{"api": {ControlPlane: c}}}
+	return &checkup.Plan{Name: "plan", Checks: map[string]checkup.Check{"api": {Spec: c}}}
 }
 
-func preset(p checkup.Preset) func(*checkup.ControlPlane) {
-	return func(c *checkup.ControlPlane) { c.Preset = p }
+func preset(p Preset) func(*Spec) {
+	return func(c *Spec) { c.Preset = p }
 }
 
 // pairs are written "from > to".
-func pairs(pairs ...string) func(*checkup.ControlPlane) {
-	return func(c *checkup.ControlPlane) {
+func pairs(pairs ...string) func(*Spec) {
+	return func(c *Spec) {
 		for _, p := range pairs {
 			from, to, _ := strings.Cut(p, " > ")
-			c.Pairs = append(c.Pairs, checkup.ComponentPair{From: from, To: to})
+			c.Pairs = append(c.Pairs, ComponentPair{From: from, To: to})
 		}
 	}
 }
 
-func withRole(name string, r checkup.ComponentRole) func(*checkup.ControlPlane) {
-	return func(c *checkup.ControlPlane) {
+func withRole(name string, r ComponentRole) func(*Spec) {
+	return func(c *Spec) {
 		if c.Roles == nil {
-			c.Roles = map[string]checkup.ComponentRole{}
+			c.Roles = map[string]ComponentRole{}
 		}
 		c.Roles[name] = r
 	}

@@ -42,9 +42,9 @@ const (
 // layout is what a check probes once its preset is decided: which roles there
 // are, and which pairs of them.
 type layout struct {
-	preset checkup.Preset // never auto
+	preset Preset // never auto
 	roles  map[string]role
-	pairs  []checkup.ComponentPair
+	pairs  []ComponentPair
 	// chosen says that the pairs are the plan's and not the preset's: then a role
 	// that the cluster does not have is not just a cluster without it.
 	chosen bool
@@ -52,13 +52,13 @@ type layout struct {
 
 // role is a component of the control plane.
 type role struct {
-	checkup.ComponentRole
+	ComponentRole
 	// own says that the plan says where the role's instances are.
 	own bool
 }
 
 // layoutOf works out the layout of a check whose preset is decided.
-func layoutOf(c *checkup.ControlPlane, preset checkup.Preset) layout {
+func layoutOf(c *Spec, preset Preset) layout {
 	l := layout{preset: preset, roles: map[string]role{}, pairs: c.Pairs, chosen: len(c.Pairs) > 0}
 	for name, r := range presetRoles(preset) {
 		l.roles[name] = role{ComponentRole: r}
@@ -80,26 +80,26 @@ func layoutOf(c *checkup.ControlPlane, preset checkup.Preset) layout {
 
 // presetRoles are the roles of a preset. Those of which neither pods nor a
 // Service are given are found by other means.
-func presetRoles(preset checkup.Preset) map[string]checkup.ComponentRole {
-	pods := func(namespace string, port int, labels ...string) *checkup.ComponentPods {
+func presetRoles(preset Preset) map[string]ComponentRole {
+	pods := func(namespace string, port int, labels ...string) *ComponentPods {
 		match := map[string]string{}
 		for i := 0; i < len(labels); i += 2 {
 			match[labels[i]] = labels[i+1]
 		}
-		return &checkup.ComponentPods{Namespace: namespace, Selector: checkup.LabelSelector{MatchLabels: match}, Port: port}
+		return &ComponentPods{Namespace: namespace, Selector: checkup.LabelSelector{MatchLabels: match}, Port: port}
 	}
-	apiServer := checkup.ComponentRole{TLS: true, Service: &checkup.ComponentService{Namespace: "default", Name: "kubernetes"}}
-	etcd := checkup.ComponentRole{TLS: true}
+	apiServer := ComponentRole{TLS: true, Service: &ComponentService{Namespace: "default", Name: "kubernetes"}}
+	etcd := ComponentRole{TLS: true}
 	switch preset {
-	case checkup.PresetKubeadm:
+	case PresetKubeadm:
 		apiServer.Pods = pods("kube-system", apiServerPort, "component", "kube-apiserver", "tier", "control-plane")
 		etcd.Pods = pods("kube-system", etcdPort, "component", "etcd", "tier", "control-plane")
-	case checkup.PresetOpenShift:
+	case PresetOpenShift:
 		apiServer.Pods = pods("openshift-kube-apiserver", apiServerPort, "app", "openshift-kube-apiserver")
 		etcd.Pods = pods("openshift-etcd", etcdPort, "app", "etcd")
 	}
-	tls := checkup.ComponentRole{TLS: true}
-	return map[string]checkup.ComponentRole{
+	tls := ComponentRole{TLS: true}
+	return map[string]ComponentRole{
 		checkup.ComponentKubeAPIServer:       apiServer,
 		checkup.ComponentAggregatedAPIServer: tls,
 		checkup.ComponentEtcd:                etcd,
@@ -110,21 +110,21 @@ func presetRoles(preset checkup.Preset) map[string]checkup.ComponentRole {
 }
 
 // presetPairs are the pairs of a preset, in the order in which they are told.
-func presetPairs(preset checkup.Preset) []checkup.ComponentPair {
+func presetPairs(preset Preset) []ComponentPair {
 	const (
 		api        = checkup.ComponentKubeAPIServer
 		aggregated = checkup.ComponentAggregatedAPIServer
 		service    = "." + facetService
 		host       = "." + facetHost
 	)
-	if preset == checkup.PresetGeneric {
-		var pairs []checkup.ComponentPair
+	if preset == PresetGeneric {
+		var pairs []ComponentPair
 		for _, to := range []string{api, api + service, aggregated, aggregated + service, checkup.ComponentLoadBalancerIn, checkup.ComponentLoadBalancerOut} {
-			pairs = append(pairs, checkup.ComponentPair{From: checkup.ComponentNode, To: to})
+			pairs = append(pairs, ComponentPair{From: checkup.ComponentNode, To: to})
 		}
 		return pairs
 	}
-	return []checkup.ComponentPair{
+	return []ComponentPair{
 		{From: api, To: aggregated},
 		{From: api, To: aggregated + service},
 		{From: api, To: checkup.ComponentEtcd},
@@ -144,8 +144,8 @@ func presetPairs(preset checkup.Preset) []checkup.ComponentPair {
 
 // decide says which preset a check has on a cluster: its own, or, where that is
 // auto, the one that the cluster shows.
-func decide(preset checkup.Preset, s *cluster.Snapshot) (checkup.Preset, error) {
-	if preset != checkup.PresetAuto {
+func decide(preset Preset, s *cluster.Snapshot) (Preset, error) {
+	if preset != PresetAuto {
 		return preset, nil
 	}
 	if _, unseen, err := lookedAt(s, whatPlatform); err != nil {
@@ -155,11 +155,11 @@ func decide(preset checkup.Preset, s *cluster.Snapshot) (checkup.Preset, error) 
 	}
 	switch s.Platform {
 	case cluster.OpenShift:
-		return checkup.PresetOpenShift, nil
+		return PresetOpenShift, nil
 	case cluster.Kubeadm:
-		return checkup.PresetKubeadm, nil
+		return PresetKubeadm, nil
 	}
-	return checkup.PresetGeneric, nil
+	return PresetGeneric, nil
 }
 
 // lookups is what a survey looks at for a layout.
@@ -206,11 +206,11 @@ func (l layout) lookups() (lookups, error) {
 		case checkup.ComponentAggregatedAPIServer:
 			look.aggregated, look.aggregatedPods = true, stood
 		case checkup.ComponentEtcd:
-			look.kubeadmConfig = look.kubeadmConfig || l.preset == checkup.PresetKubeadm
+			look.kubeadmConfig = look.kubeadmConfig || l.preset == PresetKubeadm
 		case checkup.ComponentLoadBalancerIn, checkup.ComponentLoadBalancerOut:
-			look.kubeadmConfig = look.kubeadmConfig || l.preset != checkup.PresetOpenShift
-			look.clusterInfo = look.clusterInfo || l.preset != checkup.PresetOpenShift
-			look.infrastructure = look.infrastructure || l.preset != checkup.PresetKubeadm
+			look.kubeadmConfig = look.kubeadmConfig || l.preset != PresetOpenShift
+			look.clusterInfo = look.clusterInfo || l.preset != PresetOpenShift
+			look.infrastructure = look.infrastructure || l.preset != PresetKubeadm
 			service("default", "kubernetes", false) // an API server itself is no load balancer
 		}
 	}
@@ -230,7 +230,7 @@ func (l layout) used() []string {
 // stoodOn says whether it matters where the instances of a role stand: as
 // sources, or as those whose nodes are probed.
 func (l layout) stoodOn(name string) bool {
-	return slices.ContainsFunc(l.pairs, func(p checkup.ComponentPair) bool {
+	return slices.ContainsFunc(l.pairs, func(p ComponentPair) bool {
 		return p.From == name || p.To == name+"."+facetHost
 	})
 }
@@ -238,7 +238,7 @@ func (l layout) stoodOn(name string) bool {
 // needsPods says whether anything but the Service of a role is probed or stood
 // on.
 func (l layout) needsPods(name string) bool {
-	return l.stoodOn(name) || slices.ContainsFunc(l.pairs, func(p checkup.ComponentPair) bool { return p.To == name })
+	return l.stoodOn(name) || slices.ContainsFunc(l.pairs, func(p ComponentPair) bool { return p.To == name })
 }
 
 // Things that are looked at, in the words of Snapshot.Seen and Unseen.

@@ -152,12 +152,12 @@ func randomCluster(r *rand.Rand) (*checkup.Plan, *cluster.Snapshot) {
 	}
 
 	p := planOf()
-	c := p.Checks["api"].ControlPlane
+	c := p.Checks["api"].Spec.(*Spec)
 	c.MaxNodes = 1 + r.IntN(4)
 	if r.IntN(4) == 0 {
 		c.IPFamilies = []checkup.IPFamily{checkup.IPFamilies[r.IntN(2)]}
 	}
-	c.Roles = map[string]checkup.ComponentRole{}
+	c.Roles = map[string]ComponentRole{}
 	for _, name := range roleNames {
 		namespace, labels := pick(namespaces), map[string]string{"role": pick([]string{"x", "y"})}
 		switch r.IntN(4) {
@@ -166,15 +166,15 @@ func randomCluster(r *rand.Rand) (*checkup.Plan, *cluster.Snapshot) {
 				pod(namespace, pick(podNames), labels)
 			}
 			s.AddSeen(whatPods(namespace, "role="+labels["role"]))
-			c.Roles[name] = checkup.ComponentRole{TLS: true, Pods: &checkup.ComponentPods{Namespace: namespace, Selector: checkup.LabelSelector{MatchLabels: labels}, Port: ports[r.IntN(len(ports))]}}
+			c.Roles[name] = ComponentRole{TLS: true, Pods: &ComponentPods{Namespace: namespace, Selector: checkup.LabelSelector{MatchLabels: labels}, Port: ports[r.IntN(len(ports))]}}
 		case 1:
 			service := pick(serviceNames)
 			addService(namespace, service, true)
-			c.Roles[name] = checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: namespace, Name: service}}
+			c.Roles[name] = ComponentRole{Service: &ComponentService{Namespace: namespace, Name: service}}
 		case 2:
 			hosts := []string{"a.example.com:443", "a.example.com:2379", "192.0.2.11:443", "[fd00::1]:443", "A.example.com:443"}
 			r.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
-			c.Roles[name] = checkup.ComponentRole{TLS: true, ClientCertificate: "certificate", Hosts: hosts[:1+r.IntN(4)]}
+			c.Roles[name] = ComponentRole{TLS: true, ClientCertificate: "certificate", Hosts: hosts[:1+r.IntN(4)]}
 		}
 	}
 	if r.IntN(3) > 0 {
@@ -194,7 +194,7 @@ func randomCluster(r *rand.Rand) (*checkup.Plan, *cluster.Snapshot) {
 			}
 		}
 		for range 1 + r.IntN(12) {
-			pair := checkup.ComponentPair{From: pick(from), To: pick(to)}
+			pair := ComponentPair{From: pick(from), To: pick(to)}
 			if !slices.Contains(c.Pairs, pair) {
 				c.Pairs = append(c.Pairs, pair)
 			}
@@ -360,7 +360,7 @@ func problems(w *checkup.Worksheet) func(func(string) bool) {
 func TestChooseIsStable(t *testing.T) {
 	s := managed(200)
 	chosen := func(s *cluster.Snapshot) []string {
-		w, _, err := Expand(planOf(func(c *checkup.ControlPlane) { c.MaxNodes = 20 }), "api", s)
+		w, _, err := Expand(planOf(func(c *Spec) { c.MaxNodes = 20 }), "api", s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -398,7 +398,7 @@ func BenchmarkExpand(b *testing.B) {
 		name string
 		plan *checkup.Plan
 	}{
-		{"every-node-a-target", planOf(preset(checkup.PresetKubeadm), func(c *checkup.ControlPlane) { c.MaxNodes = 10_000 })},
+		{"every-node-a-target", planOf(preset(PresetKubeadm), func(c *Spec) { c.MaxNodes = 10_000 })},
 		{"some-nodes-sources", planOf()},
 	} {
 		b.Run(tt.name, func(b *testing.B) {

@@ -16,15 +16,15 @@ import (
 // before the survey, so that what is read of them has to be readable everywhere;
 // then it is not asked for in single namespaces, too.
 func Rights(check checkup.Check) []checkup.Right {
-	c := check.ControlPlane
-	if c == nil {
+	c, ok := check.Spec.(*Spec)
+	if !ok {
 		return nil
 	}
-	presets := []checkup.Preset{c.Preset}
+	presets := []Preset{c.Preset}
 	all := lookups{services: map[string]bool{}}
 	namespaces := map[string]bool{} // in which pods are listed
-	if c.Preset == checkup.PresetAuto {
-		presets = []checkup.Preset{checkup.PresetOpenShift, checkup.PresetKubeadm, checkup.PresetGeneric}
+	if c.Preset == PresetAuto {
+		presets = []Preset{PresetOpenShift, PresetKubeadm, PresetGeneric}
 		all.kubeadmConfig, all.infrastructure, namespaces["kube-system"] = true, true, true
 	}
 	for _, preset := range presets {

@@ -58,14 +58,14 @@ func covers(right checkup.Right, r request) bool {
 func TestRights(t *testing.T) {
 	plans := map[string]*checkup.Plan{
 		"auto":           planOf(),
-		"kubeadm":        planOf(preset(checkup.PresetKubeadm)),
-		"openshift":      planOf(preset(checkup.PresetOpenShift)),
-		"generic":        planOf(preset(checkup.PresetGeneric)),
-		"one-service":    planOf(preset(checkup.PresetKubeadm), pairs("kube-apiserver > kube-apiserver.service")),
-		"aggregated":     planOf(preset(checkup.PresetGeneric), pairs("node > aggregated-apiserver.service")),
-		"own-pods":       planOf(preset(checkup.PresetGeneric), withRole("own", checkup.ComponentRole{Pods: &checkup.ComponentPods{Namespace: "own", Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "own"}}, Port: 1}}), pairs("own > own")),
-		"own-services":   planOf(preset(checkup.PresetGeneric), withRole("own", checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: "kube-system", Name: "metrics-server"}}), pairs("own > own.service", "own > kube-apiserver.service")),
-		"only-addresses": planOf(preset(checkup.PresetGeneric), withRole("own", checkup.ComponentRole{Hosts: []string{"192.0.2.1:80"}}), pairs("node > own")),
+		"kubeadm":        planOf(preset(PresetKubeadm)),
+		"openshift":      planOf(preset(PresetOpenShift)),
+		"generic":        planOf(preset(PresetGeneric)),
+		"one-service":    planOf(preset(PresetKubeadm), pairs("kube-apiserver > kube-apiserver.service")),
+		"aggregated":     planOf(preset(PresetGeneric), pairs("node > aggregated-apiserver.service")),
+		"own-pods":       planOf(preset(PresetGeneric), withRole("own", ComponentRole{Pods: &ComponentPods{Namespace: "own", Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "own"}}, Port: 1}}), pairs("own > own")),
+		"own-services":   planOf(preset(PresetGeneric), withRole("own", ComponentRole{Service: &ComponentService{Namespace: "kube-system", Name: "metrics-server"}}), pairs("own > own.service", "own > kube-apiserver.service")),
+		"only-addresses": planOf(preset(PresetGeneric), withRole("own", ComponentRole{Hosts: []string{"192.0.2.1:80"}}), pairs("node > own")),
 	}
 	for name, p := range plans {
 		t.Run(name, func(t *testing.T) {

@@ -610,7 +610,7 @@ func (x *expansion) etcdTargets(name string) []*target {
 	const label = "etcd-server"
 	r := x.roles[name]
 	var targets []*target
-	if x.preset == checkup.PresetKubeadm {
+	if x.preset == PresetKubeadm {
 		_, unseen := x.lookedAt(whatKubeadmConfig)
 		for _, member := range x.s.EtcdEndpoints {
 			if host, port, err := hostPort(member, etcdPort); err == nil {
@@ -687,10 +687,10 @@ func (x *expansion) choose(nodes []cluster.Node, as string) []cluster.Node {
 // is none: kubeadm names one where there is no load balancer.
 func (x *expansion) balancerTargets(name string, side cluster.Side, label string) []*target {
 	var origins []string
-	if x.preset != checkup.PresetOpenShift {
+	if x.preset != PresetOpenShift {
 		origins = append(origins, whatKubeadmConfig, whatClusterInfo)
 	}
-	if x.preset != checkup.PresetKubeadm {
+	if x.preset != PresetKubeadm {
 		origins = append(origins, whatInfrastructure)
 	}
 	var causes []string

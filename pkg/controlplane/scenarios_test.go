@@ -63,7 +63,7 @@ func scenarios() []scenario {
 		{"kubeadm-without-aggregated", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) { s.APIServices = nil })},
 		{"openshift", planOf(), openshift()},
 		{"managed", planOf(), metricsServer(managed(3), "ip-10-0-0-1.eu-west-1.compute.internal")},
-		{"managed-some-nodes", planOf(func(c *checkup.ControlPlane) { c.MaxNodes = 2 }), managed(1000)},
+		{"managed-some-nodes", planOf(func(c *Spec) { c.MaxNodes = 2 }), managed(1000)},
 		{"managed-nodes-that-differ", planOf(), changed(managed(5), func(s *cluster.Snapshot) {
 			s.Nodes[0].Taints = []corev1.Taint{{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule}}
 			s.Nodes[1].Labels["kubernetes.io/os"] = "windows"
@@ -84,7 +84,7 @@ func scenarios() []scenario {
 			}
 		})},
 		{"dual-stack", planOf(), dualStack()},
-		{"dual-stack-of-one-family", planOf(func(c *checkup.ControlPlane) { c.IPFamilies = []checkup.IPFamily{checkup.IPv6} }), dualStack()},
+		{"dual-stack-of-one-family", planOf(func(c *Spec) { c.IPFamilies = []checkup.IPFamily{checkup.IPv6} }), dualStack()},
 		{"two-ports", planOf(pairs("kube-apiserver > aggregated-apiserver", "kube-apiserver > aggregated-apiserver.service")), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
 			s.APIServices = append(s.APIServices, cluster.APIService{Name: "v1.more.example.com", Namespace: "kube-system", Service: "metrics-server", Port: 8443, Available: corev1.ConditionTrue})
 			service(s, "kube-system", "metrics-server", func(v *cluster.Service) {
@@ -107,7 +107,7 @@ func scenarios() []scenario {
 		{"etcd-outside", planOf(), changed(kubeadm("cp 192.0.2.11"), withoutPods("etcd"), func(s *cluster.Snapshot) {
 			s.EtcdEndpoints = []string{"etcd-1.example.com:2379", "192.0.2.20:2379", "[fd00::3]:2379"}
 		})},
-		{"etcd-with-certificate", planOf(withRole("etcd", checkup.ComponentRole{TLS: true, ServerName: "etcd", ClientCertificate: "etcd-client"}), pairs("kube-apiserver > etcd")), kubeadm("cp 192.0.2.11")},
+		{"etcd-with-certificate", planOf(withRole("etcd", ComponentRole{TLS: true, ServerName: "etcd", ClientCertificate: "etcd-client"}), pairs("kube-apiserver > etcd")), kubeadm("cp 192.0.2.11")},
 		{"etcd-not-seen", planOf(), changed(kubeadm("cp 192.0.2.11"), withoutPods("etcd"))},
 		{"etcd-without-tls", planOf(pairs("kube-apiserver > etcd", "kube-apiserver > etcd.host")), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
 			s.Components[1].Annotations[advertisedEtcd] = "http://192.0.2.11:2379"
@@ -156,9 +156,9 @@ func scenarios() []scenario {
 		})},
 		{"kubelet-on-another-port", planOf(pairs("kube-apiserver > node")), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) { s.Nodes[0].KubeletPort = 10999 })},
 		{"roles-of-the-plan", planOf(
-			withRole("dns", checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: "kube-system", Name: "kube-dns"}}),
-			withRole("scheduler", checkup.ComponentRole{TLS: true, Path: "/healthz", Pods: &checkup.ComponentPods{Namespace: "kube-system", Selector: labels("component", "kube-scheduler"), Port: 10259}}),
-			withRole("vault", checkup.ComponentRole{TLS: true, ServerName: "vault", ClientCertificate: "vault-client", Hosts: []string{"vault.example.com:8200", "vault.example.com:8201", "[2001:db8::1]:8200", "192.0.2.20:8200"}}),
+			withRole("dns", ComponentRole{Service: &ComponentService{Namespace: "kube-system", Name: "kube-dns"}}),
+			withRole("scheduler", ComponentRole{TLS: true, Path: "/healthz", Pods: &ComponentPods{Namespace: "kube-system", Selector: labels("component", "kube-scheduler"), Port: 10259}}),
+			withRole("vault", ComponentRole{TLS: true, ServerName: "vault", ClientCertificate: "vault-client", Hosts: []string{"vault.example.com:8200", "vault.example.com:8201", "[2001:db8::1]:8200", "192.0.2.20:8200"}}),
 			pairs("scheduler > dns", "scheduler > dns.service", "dns > vault", "dns > scheduler", "dns > scheduler.host", "scheduler > kube-apiserver"),
 		), changed(kubeadm(twoPlanes...), func(s *cluster.Snapshot) {
 			scheduler := staticPod("kube-scheduler", "cp-1", "192.0.2.11")
@@ -172,10 +172,10 @@ func scenarios() []scenario {
 			s.Seen = append(s.Seen, whatPods("kube-system", "component=kube-scheduler"), whatService("kube-system", "kube-dns"), whatPods("kube-system", "k8s-app=kube-dns"))
 		})},
 		{"roles-with-services-that-differ", planOf(
-			withRole("one-port", checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: "one", Name: "two-ports", Port: 9153}}),
-			withRole("udp-only", checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: "one", Name: "udp-only"}}),
-			withRole("elsewhere", checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: "one", Name: "elsewhere"}}),
-			withRole("by-hand", checkup.ComponentRole{Service: &checkup.ComponentService{Namespace: "one", Name: "by-hand"}}),
+			withRole("one-port", ComponentRole{Service: &ComponentService{Namespace: "one", Name: "two-ports", Port: 9153}}),
+			withRole("udp-only", ComponentRole{Service: &ComponentService{Namespace: "one", Name: "udp-only"}}),
+			withRole("elsewhere", ComponentRole{Service: &ComponentService{Namespace: "one", Name: "elsewhere"}}),
+			withRole("by-hand", ComponentRole{Service: &ComponentService{Namespace: "one", Name: "by-hand"}}),
 			pairs("kube-apiserver > one-port", "kube-apiserver > one-port.service", "kube-apiserver > udp-only", "kube-apiserver > udp-only.service",
 				"kube-apiserver > elsewhere", "kube-apiserver > elsewhere.service", "kube-apiserver > by-hand", "by-hand > kube-apiserver"),
 		), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
@@ -193,25 +193,25 @@ func scenarios() []scenario {
 			}
 		})},
 		{"role-that-matches-no-pod", planOf(
-			withRole("scheduler", checkup.ComponentRole{TLS: true, Pods: &checkup.ComponentPods{Namespace: "kube-system", Selector: labels("component", "kube-scheduler"), Port: 10259}}),
+			withRole("scheduler", ComponentRole{TLS: true, Pods: &ComponentPods{Namespace: "kube-system", Selector: labels("component", "kube-scheduler"), Port: 10259}}),
 			pairs("scheduler > kube-apiserver", "kube-apiserver > scheduler", "kube-apiserver > scheduler.host", "kube-apiserver > etcd"),
 		), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
 			s.Seen = append(s.Seen, whatPods("kube-system", "component=kube-scheduler"))
 		})},
 		{"role-whose-host-leads-nowhere", planOf(pairs("kube-apiserver > aggregated-apiserver.host", "kube-apiserver > etcd", "kube-apiserver > load-balancer-internal.host")), kubeadm(twoPlanes...)},
-		{"role-of-a-preset-replaced", planOf(withRole("etcd", checkup.ComponentRole{TLS: true, Hosts: []string{"192.0.2.99:2379"}}), pairs("kube-apiserver > etcd")), kubeadm("cp 192.0.2.11")},
-		{"pairs-that-the-cluster-does-not-have", planOf(preset(checkup.PresetGeneric), pairs("kube-apiserver > etcd", "node > etcd", "node > aggregated-apiserver", "aggregated-apiserver > aggregated-apiserver.service", "node > load-balancer-external", "node > kube-apiserver")), managed(1)},
+		{"role-of-a-preset-replaced", planOf(withRole("etcd", ComponentRole{TLS: true, Hosts: []string{"192.0.2.99:2379"}}), pairs("kube-apiserver > etcd")), kubeadm("cp 192.0.2.11")},
+		{"pairs-that-the-cluster-does-not-have", planOf(preset(PresetGeneric), pairs("kube-apiserver > etcd", "node > etcd", "node > aggregated-apiserver", "aggregated-apiserver > aggregated-apiserver.service", "node > load-balancer-external", "node > kube-apiserver")), managed(1)},
 		{"names-alike", planOf(
-			withRole("a", checkup.ComponentRole{Pods: &checkup.ComponentPods{Namespace: "one", Selector: labels("app", "a"), Port: 1}}),
-			withRole("b", checkup.ComponentRole{Pods: &checkup.ComponentPods{Namespace: "two", Selector: labels("app", "a"), Port: 1}}),
-			withRole("both", checkup.ComponentRole{Pods: &checkup.ComponentPods{Namespace: "one", Selector: labels("app", "a"), Port: 1}}),
+			withRole("a", ComponentRole{Pods: &ComponentPods{Namespace: "one", Selector: labels("app", "a"), Port: 1}}),
+			withRole("b", ComponentRole{Pods: &ComponentPods{Namespace: "two", Selector: labels("app", "a"), Port: 1}}),
+			withRole("both", ComponentRole{Pods: &ComponentPods{Namespace: "one", Selector: labels("app", "a"), Port: 1}}),
 			pairs("a > b", "b > a", "both > b"),
 		), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
 			app := map[string]string{"app": "a"}
 			s.Components = append(s.Components, podOf("one/pod", "worker", app, "10.244.1.7"), podOf("two/pod", "worker", app, "10.244.1.8"), podOf("two/other", "worker", app, "10.244.1.9"))
 			s.Seen = append(s.Seen, whatPods("one", "app=a"), whatPods("two", "app=a"))
 		})},
-		{"too-fast", planOf(func(c *checkup.ControlPlane) { c.Interval = 1_000_000; c.Limits.PacketsPerSecond = 100 }), kubeadm("cp 192.0.2.11")},
+		{"too-fast", planOf(func(c *Spec) { c.Interval = 1_000_000; c.Limits.PacketsPerSecond = 100 }), kubeadm("cp 192.0.2.11")},
 	}
 }
 
@@ -310,10 +310,10 @@ func TestWorksheet(t *testing.T) {
 	}
 	s.Components = s.Components[:4] // without the pod of metrics-server
 	plan := planOf(
-		withRole("etcd", checkup.ComponentRole{TLS: true, ClientCertificate: "etcd-client"}),
-		withRole("kube-apiserver", checkup.ComponentRole{TLS: true, Path: "/readyz"}),
-		withRole("plain", checkup.ComponentRole{Hosts: []string{"192.0.2.20:80"}}),
-		func(c *checkup.ControlPlane) {
+		withRole("etcd", ComponentRole{TLS: true, ClientCertificate: "etcd-client"}),
+		withRole("kube-apiserver", ComponentRole{TLS: true, Path: "/readyz"}),
+		withRole("plain", ComponentRole{Hosts: []string{"192.0.2.20:80"}}),
+		func(c *Spec) {
 			c.For = new(checkup.Duration(60_000_000_000))
 			c.Expect.Outage.Max = new(checkup.Duration(5_000_000_000))
 		},
@@ -339,7 +339,7 @@ func TestExpandErrors(t *testing.T) {
 		want     string
 	}{
 		{"no such check", &checkup.Plan{Name: "other"}, known, `check "api": plan other has no controlPlane check of that name`},
-		{"what a loaded plan never has", planOf(func(c *checkup.ControlPlane) {
+		{"what a loaded plan never has", planOf(func(c *Spec) {
 			c.Preset, c.MaxNodes, c.Interval, c.Probe.Count, c.IPFamilies = "k8s", 0, 0, 0, []checkup.IPFamily{"IPv5"}
 		}), known, `check "api": preset: "k8s" is none of ["auto" "kubeadm" "openshift" "generic"]
 maxNodes: is 0, want 1 or more
@@ -347,12 +347,12 @@ probe.count: is 0, want 1 or more
 interval: is 0s, want more than 0s
 ipFamilies: "IPv5" is none of ["IPv4" "IPv6"]`},
 		{"a role that there is not", planOf(pairs("kube-apiserver > nothing")), known, `check "api": no role "nothing"`},
-		{"a host that is none", planOf(withRole("db", checkup.ComponentRole{Hosts: []string{"db", ":5432"}}), pairs("kube-apiserver > db")), known,
+		{"a host that is none", planOf(withRole("db", ComponentRole{Hosts: []string{"db", ":5432"}}), pairs("kube-apiserver > db")), known,
 			`check "api": roles.db.hosts: "db" is no host with a port
 roles.db.hosts: ":5432" is no host with a port`},
-		{"a selector that selects everything", planOf(withRole("all", checkup.ComponentRole{Pods: &checkup.ComponentPods{Namespace: "kube-system", Port: 1}}), pairs("all > etcd", "all > kube-apiserver")), known,
+		{"a selector that selects everything", planOf(withRole("all", ComponentRole{Pods: &ComponentPods{Namespace: "kube-system", Port: 1}}), pairs("all > etcd", "all > kube-apiserver")), known,
 			`check "api": roles.all.pods.selector: is empty, which would select every pod: say which labels the pods have`},
-		{"a snapshot for another plan", planOf(preset(checkup.PresetKubeadm)), &cluster.Snapshot{Nodes: known.Nodes},
+		{"a snapshot for another plan", planOf(preset(PresetKubeadm)), &cluster.Snapshot{Nodes: known.Nodes},
 			`check "api": the snapshot does not tell of apiservices: it was recorded for another plan, so record it again
 the snapshot does not tell of pods with the labels component=kube-apiserver,tier=control-plane in namespace kube-system: it was recorded for another plan, so record it again
 the snapshot does not tell of configmap kube-system/kubeadm-config: it was recorded for another plan, so record it again
@@ -367,13 +367,13 @@ the snapshot does not tell of configmap kube-public/cluster-info: it was recorde
 			`check "api": nothing can be measured (preset kubeadm): kube-apiserver: there are no pods with the labels component=kube-apiserver,tier=control-plane in namespace kube-system: there is none to probe from, and its pairs are unmeasured`},
 		{"nothing to probe", planOf(pairs("kube-apiserver > etcd")), changed(kubeadm("cp 192.0.2.11"), withoutPods("etcd")),
 			`check "api": nothing can be measured (preset kubeadm): etcd-server: there are no pods with the labels component=etcd,tier=control-plane in namespace kube-system: its pairs are unmeasured`},
-		{"no node takes a pod", planOf(preset(checkup.PresetGeneric), pairs("node > kube-apiserver")), changed(managed(2), func(s *cluster.Snapshot) {
+		{"no node takes a pod", planOf(preset(PresetGeneric), pairs("node > kube-apiserver")), changed(managed(2), func(s *cluster.Snapshot) {
 			s.Nodes[0].Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 			s.Nodes[1].Labels["kubernetes.io/os"] = "windows"
 		}), `check "api": nothing can be measured (preset generic): node: none of 2 nodes takes an ordinary pod (1 node: label kubernetes.io/os is not linux (nodeSelector); 1 node: taint dedicated:NoSchedule is not tolerated): there is none to probe from, and its pairs are unmeasured`},
-		{"no nodes", planOf(preset(checkup.PresetGeneric), pairs("node > node")), &cluster.Snapshot{},
+		{"no nodes", planOf(preset(PresetGeneric), pairs("node > node")), &cluster.Snapshot{},
 			`check "api": nothing can be measured (preset generic): node: the cluster has no nodes: its pairs are unmeasured; node: the cluster has no nodes: there is none to probe from, and its pairs are unmeasured`},
-		{"more than can be kept", planOf(func(c *checkup.ControlPlane) { c.MaxNodes = 10_000 }, pairs("node > node")), managed(10_000),
+		{"more than can be kept", planOf(func(c *Spec) { c.MaxNodes = 10_000 }, pairs("node > node")), managed(10_000),
 			`check "api": pairs x measurements of each (5) are more than the 1000000 results that a check may keep; node to node alone are 10000 sources and 10000 targets: lengthen interval, shorten for, lower maxNodes, or name fewer pairs`},
 	}
 	for _, tt := range tests {

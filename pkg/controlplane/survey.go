@@ -44,8 +44,8 @@ var (
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.Snapshot) error {
 	v := survey{Reader: r, s: s}
 	for _, name := range p.CheckNames() {
-		c := p.Checks[name].ControlPlane
-		if c == nil {
+		c, ok := p.Checks[name].Spec.(*Spec)
+		if !ok {
 			continue
 		}
 		if err := v.check(ctx, c); err != nil {
@@ -66,8 +66,8 @@ type survey struct {
 }
 
 // check looks at what one check needs.
-func (v *survey) check(ctx context.Context, c *checkup.ControlPlane) error {
-	if c.Preset == checkup.PresetAuto {
+func (v *survey) check(ctx context.Context, c *Spec) error {
+	if c.Preset == PresetAuto {
 		v.once(whatPlatform, func() error { return v.platform(ctx) })
 		if _, unseen, err := lookedAt(v.s, whatPlatform); err != nil || unseen != "" {
 			return nil // it failed, which is told, or Expand tells
@@ -150,7 +150,7 @@ func (v *survey) platform(ctx context.Context) error {
 			return err
 		}
 	}
-	roles := presetRoles(checkup.PresetKubeadm)
+	roles := presetRoles(PresetKubeadm)
 	there := false
 	var causes []string
 	look := func(what string) {

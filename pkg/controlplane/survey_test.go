@@ -27,6 +27,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 )
 
 // apiserver is an API server with objects, whose requests are kept.
@@ -322,7 +323,7 @@ func TestSurveyUnseen(t *testing.T) {
 		want   []string
 	}{
 		{"all is seen", planOf(), func(*apiserver) {}, nil},
-		{"pods of the control plane", planOf(preset(checkup.PresetKubeadm)), func(a *apiserver) { a.forbid("list", "pods", "kube-system") }, []string{
+		{"pods of the control plane", planOf(preset(PresetKubeadm)), func(a *apiserver) { a.forbid("list", "pods", "kube-system") }, []string{
 			kubeadmEtcd + ": " + forbiddenEtcd,
 			kubeadmAPI + ": " + forbiddenAPI,
 			"pods with the labels k8s-app=metrics-server in namespace kube-system: list pods with labels k8s-app=metrics-server in namespace kube-system: missing the verb list on pods in namespace kube-system (a Role): pods is forbidden: no such right",
@@ -451,7 +452,7 @@ kind: APIService
 metadata: {name: v1.b}
 spec: {service: {namespace: one, name: b, port: 8443}}
 status: {conditions: [{type: Other, status: "True"}, {type: Available, status: "False"}]}`)
-	s, err := a.survey(planOf(preset(checkup.PresetGeneric)))
+	s, err := a.survey(planOf(preset(PresetGeneric)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +494,7 @@ read configmap kube-public/cluster-info: etcd is gone`
 	}
 
 	a = serve(t, false, kubeadmObjects()...)
-	if _, err := a.survey(planOf(withRole("all", checkup.ComponentRole{Pods: &checkup.ComponentPods{Namespace: "x", Port: 1}}), pairs("all > etcd"))); err == nil ||
+	if _, err := a.survey(planOf(withRole("all", ComponentRole{Pods: &ComponentPods{Namespace: "x", Port: 1}}), pairs("all > etcd"))); err == nil ||
 		err.Error() != `check "api": roles.all.pods.selector: is empty, which would select every pod: say which labels the pods have` {
 		t.Errorf("selector: %v", err)
 	}
@@ -504,8 +505,8 @@ read configmap kube-public/cluster-info: etcd is gone`
 func TestSurveyOnce(t *testing.T) {
 	a := serve(t, false, kubeadmObjects()...)
 	p := planOf()
-	p.Checks["again"] = planOf(preset(checkup.PresetKubeadm)).Checks["api"]
-	p.Checks["mesh"] = checkup.Check{PodMesh: &checkup.PodMesh{}}
+	p.Checks["again"] = planOf(preset(PresetKubeadm)).Checks["api"]
+	p.Checks["mesh"] = checkup.Check{Spec: &podmesh.Spec{}}
 	if _, err := a.survey(p); err != nil {
 		t.Fatal(err)
 	}
@@ -520,7 +521,7 @@ func TestSurveyOnce(t *testing.T) {
 	}
 
 	a = serve(t, false, kubeadmObjects()...)
-	if _, err := a.survey(planOf(preset(checkup.PresetKubeadm), pairs("kube-apiserver > kube-apiserver.service"))); err != nil {
+	if _, err := a.survey(planOf(preset(PresetKubeadm), pairs("kube-apiserver > kube-apiserver.service"))); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

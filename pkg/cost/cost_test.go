@@ -17,7 +17,7 @@ import (
 // on one node and one has no source.
 func costSheet() *checkup.Worksheet {
 	return &checkup.Worksheet{
-		Plan: "plan", Check: "mesh", Kind: checkup.KindPodMesh,
+		Plan: "plan", Check: "mesh", Kind: "podMesh",
 		Sources:     []checkup.Endpoint{{Node: "a"}, {Node: "b"}, {Node: "idle"}},
 		Targets:     []checkup.Endpoint{{Node: "b"}, {Node: "c", Pod: "ns/one"}, {Node: "c", Pod: "ns/two"}, {Node: "unused"}},
 		Assignments: [][]int{{0, 1, 2}, {1}, {}},
@@ -35,7 +35,7 @@ func TestCost(t *testing.T) {
 	p := &checkup.Plan{Teardown: checkup.TeardownAlways, Retention: checkup.Retention{Reports: 10}}
 	got := Of(costSheet(), p, "agent:v1")
 	want := Cost{
-		Check: "mesh", Kind: checkup.KindPodMesh, Image: "agent:v1",
+		Check: "mesh", Kind: "podMesh", Image: "agent:v1",
 		Agents: 2, Responders: 1, PodsPerNode: 2,
 		// One target takes 2 x 5 connects and, in the second in which 11 of the 20
 		// fit, 11 echo requests, in each family: 42.
@@ -183,7 +183,7 @@ func guestSheet() *checkup.Worksheet {
 	}
 	limit, loss := checkup.Duration(time.Millisecond), checkup.Percent(1)
 	w := &checkup.Worksheet{
-		Plan: "plan", Check: "vms", Kind: checkup.KindVMLatency,
+		Plan: "plan", Check: "vms", Kind: "vmLatency",
 		Sources:     []checkup.Endpoint{vm("a", checkup.BindingBridge, false), vm("b", checkup.BindingBridge, true), vm("", checkup.BindingSRIOV, false), vm("", checkup.BindingSRIOV, true), vm("a", checkup.BindingBridge, false), vm("gone", checkup.BindingBridge, true)},
 		Assignments: [][]int{{1}, {0}, {3}, {2}, {5}, {4}},
 		IPFamilies:  []checkup.IPFamily{checkup.IPv4, checkup.IPv6},
@@ -233,7 +233,7 @@ func TestCostOfVMs(t *testing.T) {
 	w := guestSheet()
 	got := Of(w, &checkup.Plan{Teardown: checkup.TeardownAlways, Retention: checkup.Retention{Reports: 10}}, "agent:v1")
 	want := Cost{
-		Check: "vms", Kind: checkup.KindVMLatency, Image: "agent:v1",
+		Check: "vms", Kind: "vmLatency", Image: "agent:v1",
 		VMs: 4, Preflights: 2, GuestMemory: "128Mi",
 		Nodes: []Node{
 			// In a second 6 echo requests of the source's fit, and all 5 of the target's,

@@ -116,7 +116,7 @@ func unschedulable(message string) corev1.PodStatus {
 func worksheet(n int) *checkup.Worksheet {
 	probe := checkup.Probe{Sizes: []int{64}, Count: 5, Interval: checkup.Duration(time.Millisecond), Timeout: checkup.Duration(time.Second)}
 	w := &checkup.Worksheet{
-		Plan: "day-2", Check: "mesh", Kind: checkup.KindPodMesh, Seed: 7, Round: 1, Rounds: 3, Degree: 2,
+		Plan: "day-2", Check: "mesh", Kind: "podMesh", Seed: 7, Round: 1, Rounds: 3, Degree: 2,
 		IPFamilies: []checkup.IPFamily{checkup.IPv4},
 		Probes:     []checkup.TransportProbe{{Transport: checkup.TCP, Probe: probe}, {Transport: checkup.UDP, Probe: probe}},
 		Limits:     checkup.Limits{PacketsPerSecond: 100, Concurrency: 4, StartJitter: checkup.Duration(time.Second)},

@@ -22,7 +22,7 @@ import (
 func vms() *checkup.Worksheet {
 	vm := &checkup.VM{Network: checkup.NetworkRef{Name: "br10"}, Bridge: "br10", Resource: "bridge.network.kubevirt.io/br10", Binding: checkup.BindingBridge}
 	w := &checkup.Worksheet{
-		Plan: "day-2", Check: "vms", Kind: checkup.KindVMLatency,
+		Plan: "day-2", Check: "vms", Kind: "vmLatency",
 		Sources:     []checkup.Endpoint{{Node: "n1", VM: vm}, {Label: "target", VM: vm}},
 		Assignments: [][]int{{1}, {0}},
 		Timeouts:    checkup.Timeouts{Setup: checkup.Duration(300 * time.Millisecond), Probe: checkup.Duration(time.Second)},

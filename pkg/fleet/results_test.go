@@ -36,7 +36,7 @@ func connections(n int) *checkup.Worksheet {
 	second := checkup.Duration(time.Second)
 	probe := checkup.Probe{Sizes: []int{0}, Count: 3, Interval: second, Timeout: second}
 	w := &checkup.Worksheet{
-		Plan: "day-2", Check: "control", Kind: checkup.KindControlPlane,
+		Plan: "day-2", Check: "control", Kind: "controlPlane",
 		IPFamilies:  []checkup.IPFamily{checkup.IPv4},
 		Probes:      []checkup.TransportProbe{{Transport: checkup.TCP, Probe: probe}, {Transport: checkup.TLS, Probe: probe}},
 		Limits:      checkup.Limits{PacketsPerSecond: 100, Concurrency: 4, StartJitter: second},

@@ -29,6 +29,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/console"
 	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 // world is a fake cluster with KubeVirt, whose VMs run as soon as they are created
@@ -79,7 +80,7 @@ type line struct {
 // worksheet is that of a check with one pair of VMs on n1 and n2, and one on n3 and
 // n4 if there are to be two.
 func worksheet(t *testing.T, pairs int) *checkup.Worksheet {
-	w := worksheetOf(t, bridgeConfig, func(v *checkup.VMLatency) {
+	w := worksheetOf(t, bridgeConfig, func(v *vmlatency.Spec) {
 		for i := range pairs {
 			v.Pairs = append(v.Pairs, checkup.NodePair{Source: fmt.Sprintf("n%d", 2*i+1), Target: fmt.Sprintf("n%d", 2*i+2)})
 		}

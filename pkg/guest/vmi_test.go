@@ -20,11 +20,11 @@ import (
 )
 
 // worksheetOf is that of a check on a cluster with one network of that config.
-func worksheetOf(t *testing.T, config string, change func(*checkup.VMLatency)) *checkup.Worksheet {
+func worksheetOf(t *testing.T, config string, change func(*vmlatency.Spec)) *checkup.Worksheet {
 	t.Helper()
 	second := checkup.Duration(time.Second)
 	net := checkup.NetworkRef{Namespace: "default", Name: "net"}
-	v := &checkup.VMLatency{
+	v := &vmlatency.Spec{
 		Networks: []checkup.NetworkRef{net}, IPFamilies: checkup.IPFamilies, Duration: 5 * second, Interval: second / 5,
 		Guest: checkup.Guest{Memory: "128Mi"}, Timeouts: checkup.Timeouts{Setup: 300 * second, Probe: 120 * second},
 	}
@@ -36,7 +36,7 @@ func worksheetOf(t *testing.T, config string, change func(*checkup.VMLatency)) *
 		KubeVirt: &cluster.KubeVirt{Served: true, Object: "kubevirt/kubevirt", Phase: "Deployed", Ready: true},
 		Multus:   true, Networks: []cluster.Network{{NetworkRef: net, Config: config, Resource: "example.com/net"}}, Run: "run-uid",
 	}
-	w, _, err := vmlatency.Expand(&checkup.Plan{Name: "vm-latency", Checks: map[string]checkup.Check{"vms": {VMLatency: v}}}, "vms", s)
+	w, _, err := vmlatency.Expand(&checkup.Plan{Name: "vm-latency", Checks: map[string]checkup.Check{"vms": {Spec: v}}}, "vms", s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,18 +53,18 @@ const bridgeConfig = `{"cniVersion": "0.3.1", "name": "net", "type": "bridge", "
 // TestVMI: what would be created, from the config of the network on. UPDATE=1 writes
 // the golden files anew.
 func TestVMI(t *testing.T) {
-	nodes := func(v *checkup.VMLatency) { v.Pairs = []checkup.NodePair{{Source: "n1", Target: "n2"}} }
+	nodes := func(v *vmlatency.Spec) { v.Pairs = []checkup.NodePair{{Source: "n1", Target: "n2"}} }
 	g := &Guests{
 		Fleet: &fleet.Fleet{Namespace: "ns", Plan: "vm-latency", RunUID: "run-uid", Now: func() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }},
 		Image: "registry.example/guest:v1",
 	}
 	for _, tt := range []struct {
 		name, config string
-		change       func(*checkup.VMLatency)
+		change       func(*vmlatency.Spec)
 	}{
 		{"bridge-nodes", bridgeConfig, nodes},
 		{"bridge", bridgeConfig, nil},
-		{"image", bridgeConfig, func(v *checkup.VMLatency) {
+		{"image", bridgeConfig, func(v *vmlatency.Spec) {
 			nodes(v)
 			v.Guest = checkup.Guest{Memory: "1Gi", Image: "registry.example/debian:12", Login: &checkup.GuestLogin{User: "debian", Password: "it's: \"yaml\""}}
 		}},

@@ -3,6 +3,7 @@
 package kiagnose
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -27,16 +28,13 @@ type ConfigMap struct {
 	Name      string
 }
 
-// Of is the ConfigMap of a check in a run in the given namespace; false if the
-// check has none.
-func Of(client kubernetes.Interface, check *checkup.VMLatency, namespace string) (ConfigMap, bool) {
-	if check == nil || check.Kiagnose == nil {
+// Of is the ConfigMap to which the outcome of a check is written, in a run in the
+// given namespace; false if ref is nil: the check has none.
+func Of(client kubernetes.Interface, ref *checkup.ConfigMapRef, namespace string) (ConfigMap, bool) {
+	if ref == nil {
 		return ConfigMap{}, false
 	}
-	if check.Kiagnose.Namespace != "" {
-		namespace = check.Kiagnose.Namespace
-	}
-	return ConfigMap{client, namespace, check.Kiagnose.Name}, true
+	return ConfigMap{client, cmp.Or(ref.Namespace, namespace), ref.Name}, true
 }
 
 // String is "ConfigMap namespace/name".
@@ -77,12 +75,9 @@ func (c ConfigMap) Write(ctx context.Context, o Outcome) error {
 	})
 }
 
-// Ensure makes the ConfigMap if there is none, and reports whether it did. data is
-// what its file says; nil where it has no file: then what can be said of the check.
-func (c ConfigMap) Ensure(ctx context.Context, check *checkup.VMLatency, data map[string]string) (created bool, err error) {
-	if data == nil {
-		data = Data(check)
-	}
+// Ensure creates the ConfigMap with the data if it does not exist, and reports
+// whether it did.
+func (c ConfigMap) Ensure(ctx context.Context, data map[string]string) (created bool, err error) {
 	_, err = c.Read(ctx)
 	if !apierrors.IsNotFound(err) {
 		return false, err

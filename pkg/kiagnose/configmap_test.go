@@ -139,7 +139,7 @@ func TestEnsure(t *testing.T) {
 	check, _, _ := FromData(least())
 	cm := ConfigMap{fake.NewClientset(), "ns", "cm"}
 	for _, want := range []bool{true, false} {
-		if created, err := cm.Ensure(t.Context(), check, nil); err != nil || created != want {
+		if created, err := cm.Ensure(t.Context(), Data(check)); err != nil || created != want {
 			t.Fatalf("%v, %v, want %v", created, err, want)
 		}
 	}
@@ -149,7 +149,7 @@ func TestEnsure(t *testing.T) {
 	}
 	old := map[string]string{KeyTimeout: "5m", ParamPrefix + "sample_duration_seconds": "300"}
 	filed := ConfigMap{fake.NewClientset(), "ns", "cm"}
-	if created, err := filed.Ensure(t.Context(), check, old); !created || err != nil {
+	if created, err := filed.Ensure(t.Context(), old); !created || err != nil {
 		t.Errorf("%v, %v", created, err)
 	}
 	if diff := cmp.Diff(old, read(t, filed)); diff != "" {
@@ -159,19 +159,17 @@ func TestEnsure(t *testing.T) {
 	client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "cm", nil)
 	})
-	if created, err := forbidden.Ensure(t.Context(), check, nil); created || !apierrors.IsForbidden(err) {
+	if created, err := forbidden.Ensure(t.Context(), Data(check)); created || !apierrors.IsForbidden(err) {
 		t.Errorf("%v, %v", created, err)
 	}
 }
 
 func TestOf(t *testing.T) {
-	for _, check := range []*checkup.VMLatency{nil, {}} {
-		if _, ok := Of(nil, check, "run"); ok {
-			t.Errorf("%+v has a ConfigMap", check)
-		}
+	if cm, ok := Of(nil, nil, "run"); ok {
+		t.Errorf("no check has ConfigMap %s", cm)
 	}
 	for namespace, want := range map[string]string{"": "ConfigMap run/cm", "other": "ConfigMap other/cm"} {
-		cm, ok := Of(nil, &checkup.VMLatency{Kiagnose: &checkup.ConfigMapRef{Namespace: namespace, Name: "cm"}}, "run")
+		cm, ok := Of(nil, &checkup.ConfigMapRef{Namespace: namespace, Name: "cm"}, "run")
 		if !ok || cm.String() != want {
 			t.Errorf("%s, want %s", cm, want)
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 // Keys of a checkup's ConfigMap by which it is told what to do.
@@ -109,7 +110,7 @@ func (n Note) String() string { return n.Key + ": " + n.Message }
 // spec.timeout is the time for starting the VMs and, beside the time of
 // measuring, for all the rest: the document's own example has 5m, and measures
 // for 300 s.
-func FromData(data map[string]string) (check *checkup.VMLatency, warnings, problems []Note) {
+func FromData(data map[string]string) (check *vmlatency.Spec, warnings, problems []Note) {
 	r := reader{given: map[string]value{}}
 	for _, key := range slices.Sorted(maps.Keys(data)) {
 		name, isParam := strings.CutPrefix(key, ParamPrefix)
@@ -144,7 +145,7 @@ func FromData(data map[string]string) (check *checkup.VMLatency, warnings, probl
 // FromEnvironment reads the parameters of a checkup from the environment variables
 // of kiagnose's document. What the document has no variable for is as in a plan that
 // does not say it. The check is nil if there is any problem.
-func FromEnvironment(getenv func(string) string) (check *checkup.VMLatency, problems []Note) {
+func FromEnvironment(getenv func(string) string) (check *vmlatency.Spec, problems []Note) {
 	r := reader{environment: true, given: map[string]value{}}
 	for _, p := range params {
 		if text := getenv(p.variable()); text != "" {
@@ -184,8 +185,8 @@ func (r *reader) text(name string) (text, key string) {
 	return strings.TrimSpace(v.text), v.key
 }
 
-func (r *reader) check() *checkup.VMLatency {
-	v := &checkup.VMLatency{
+func (r *reader) check() *vmlatency.Spec {
+	v := &vmlatency.Spec{
 		IPFamilies: slices.Clone(checkup.IPFamilies),
 		Duration:   defaultSample,
 		Guest:      checkup.Guest{Memory: defaultMemory},
@@ -215,7 +216,7 @@ func (r *reader) check() *checkup.VMLatency {
 	if seconds, ok := r.whole(ParamSampleDuration, "seconds", 1, int64(time.Duration(checkup.MaxTimeout)/time.Second)); ok {
 		v.Duration = checkup.Duration(seconds) * checkup.Duration(time.Second)
 	}
-	v.Interval = max(defaultInterval, checkup.LeastInterval(v.Duration))
+	v.Interval = max(defaultInterval, vmlatency.LeastInterval(v.Duration))
 	if ms, ok := r.whole(ParamMaxLatency, "milliseconds", 0, time.Duration(checkup.MaxTimeout).Milliseconds()); ok && ms > 0 {
 		limit := checkup.Duration(ms) * checkup.Duration(time.Millisecond)
 		v.Expect.Latency.Max = &limit
@@ -318,10 +319,12 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Data are the keys by which a ConfigMap says what the check says; nil if they
-// cannot say all of it, as with several networks or a limit on loss.
-func Data(check *checkup.VMLatency) map[string]string {
-	if len(check.Networks) != 1 || len(check.Pairs) > 1 {
+// Data are the keys of a ConfigMap with the parameters of a check; nil if they cannot
+// express all of them, as with several networks, a limit on loss, or a check of
+// another kind.
+func Data(spec checkup.Spec) map[string]string {
+	check, ok := spec.(*vmlatency.Spec)
+	if !ok || len(check.Networks) != 1 || len(check.Pairs) > 1 {
 		return nil
 	}
 	data := map[string]string{

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 func lines(notes []Note) string {
@@ -40,8 +42,8 @@ func limit(d time.Duration) *checkup.Duration {
 }
 
 func TestFromData(t *testing.T) {
-	want := func(change func(*checkup.VMLatency)) *checkup.VMLatency {
-		v := &checkup.VMLatency{
+	want := func(change func(*vmlatency.Spec)) *vmlatency.Spec {
+		v := &vmlatency.Spec{
 			Networks:   []checkup.NetworkRef{{Namespace: "ns", Name: "br10"}},
 			IPFamilies: []checkup.IPFamily{checkup.IPv4, checkup.IPv6},
 			Duration:   checkup.Duration(5 * time.Second), Interval: checkup.Duration(200 * time.Millisecond),
@@ -56,7 +58,7 @@ func TestFromData(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		data     map[string]string
-		want     *checkup.VMLatency
+		want     *vmlatency.Spec
 		warnings string
 	}{
 		{"least", least(), want(nil), ""},
@@ -65,7 +67,7 @@ func TestFromData(t *testing.T) {
 		{"an earlier run's outcome", least("status.succeeded", "true", "status.result.minLatencyNanoSec", "0", "status.whatever", "x"), want(nil), ""},
 		{
 			"all, with space around", least("spec.param.sourceNode", " n1\n", "spec.param.targetNode", "n2", "spec.param.sampleDurationSeconds", " 201 ", "spec.param.maxDesiredLatencyMilliseconds", "50", "spec.timeout", "90s"),
-			want(func(v *checkup.VMLatency) {
+			want(func(v *vmlatency.Spec) {
 				v.Pairs = []checkup.NodePair{{Source: "n1", Target: "n2"}}
 				v.Duration, v.Interval = checkup.Duration(201*time.Second), checkup.Duration(201*time.Millisecond)
 				v.Expect.Latency.Max = limit(50 * time.Millisecond)
@@ -79,7 +81,7 @@ func TestFromData(t *testing.T) {
 				"spec.param.source_node": "n1", "spec.param.target_node": "n1",
 				"spec.param.sample_duration_seconds": "1", "spec.param.max_desired_latency_milliseconds": "86400000",
 			},
-			want(func(v *checkup.VMLatency) {
+			want(func(v *vmlatency.Spec) {
 				v.Pairs = []checkup.NodePair{{Source: "n1", Target: "n1"}}
 				v.Duration = checkup.Duration(time.Second)
 				v.Expect.Latency.Max = limit(24 * time.Hour)
@@ -112,8 +114,8 @@ spec.roles: has no effect: the checkup brings its own roles
 				t.Error(diff)
 			}
 			plan := &checkup.Plan{Name: "p", Gate: checkup.Gate{Require: checkup.RequirePass}, Retention: checkup.Retention{Reports: 1},
-				Checks: map[string]checkup.Check{"latency": {VMLatency: check}}}
-			if found := plan.Problems(); len(found) > 0 {
+				Checks: map[string]checkup.Check{"latency": {Spec: check}}}
+			if found := kinds.Problems(plan); len(found) > 0 {
 				t.Errorf("the plan would be refused: %v", found)
 			}
 		})
@@ -209,20 +211,20 @@ func TestData(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	for name, change := range map[string]func(*checkup.VMLatency){
-		"two networks": func(v *checkup.VMLatency) {
+	for name, change := range map[string]func(*vmlatency.Spec){
+		"two networks": func(v *vmlatency.Spec) {
 			v.Networks = append(v.Networks, checkup.NetworkRef{Namespace: "a", Name: "b"})
 		},
-		"no network":   func(v *checkup.VMLatency) { v.Networks = nil },
-		"no namespace": func(v *checkup.VMLatency) { v.Networks[0].Namespace = "" },
-		"two pairs": func(v *checkup.VMLatency) {
+		"no network":   func(v *vmlatency.Spec) { v.Networks = nil },
+		"no namespace": func(v *vmlatency.Spec) { v.Networks[0].Namespace = "" },
+		"two pairs": func(v *vmlatency.Spec) {
 			v.Pairs = []checkup.NodePair{{Source: "a", Target: "b"}, {Source: "c", Target: "d"}}
 		},
-		"one family":   func(v *checkup.VMLatency) { v.IPFamilies = v.IPFamilies[:1] },
-		"half seconds": func(v *checkup.VMLatency) { v.Duration += checkup.Duration(500 * time.Millisecond) },
-		"microseconds": func(v *checkup.VMLatency) { v.Expect.Latency.Max = limit(1500 * time.Microsecond) },
-		"loss":         func(v *checkup.VMLatency) { p := checkup.Percent(1); v.Expect.Loss.Max = &p },
-		"timeouts":     func(v *checkup.VMLatency) { v.Timeouts.Probe++ },
+		"one family":   func(v *vmlatency.Spec) { v.IPFamilies = v.IPFamilies[:1] },
+		"half seconds": func(v *vmlatency.Spec) { v.Duration += checkup.Duration(500 * time.Millisecond) },
+		"microseconds": func(v *vmlatency.Spec) { v.Expect.Latency.Max = limit(1500 * time.Microsecond) },
+		"loss":         func(v *vmlatency.Spec) { p := checkup.Percent(1); v.Expect.Loss.Max = &p },
+		"timeouts":     func(v *vmlatency.Spec) { v.Timeouts.Probe++ },
 	} {
 		check, _, _ := FromData(least())
 		change(check)

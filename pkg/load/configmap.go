@@ -28,14 +28,6 @@ const kiagnoseCheck = "latency"
 // checkup by kiagnose itself and say nothing about it.
 var kiagnoseKinds = []string{"Job", "Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 
-// ConfigMaps reads the paths as Plans does, and returns the data of the ConfigMaps of
-// kiagnose checkups among them as their files have it, numbers as strings: what
-// kubectl apply would make of it. Problems are for Plans to tell.
-func ConfigMaps(dir string, paths []string) map[checkup.ConfigMapRef]map[string]string {
-	l, _ := load(dir, paths)
-	return l.data
-}
-
 // configMaps loads the documents that are ConfigMaps of kiagnose checkups, and
 // returns the others. Beside such a ConfigMap, what runs it by kiagnose is skipped.
 func (l *loader) configMaps(abs string, docs []ast.Expr) []ast.Expr {
@@ -114,7 +106,7 @@ func (l *loader) configMap(abs string, doc ast.Expr) {
 		text, isString, ok := l.text(f.Value)
 		switch {
 		case places[key] != nil:
-			bad(f, path, "is there twice")
+			bad(f, path, "duplicate")
 		case !ok:
 			bad(f, path, "want a string")
 		case !isString && !strings.HasPrefix(key, kiagnose.StatusPrefix):
@@ -134,7 +126,7 @@ func (l *loader) configMap(abs string, doc ast.Expr) {
 	}
 	check.Kiagnose = ref
 	l.data[*ref] = data
-	l.generated(abs, doc, planName(ref.Name), checkup.Check{VMLatency: check})
+	l.generated(abs, doc, planName(ref.Name), checkup.Check{Spec: check})
 }
 
 // generated loads a plan with one check, which was made of a document.

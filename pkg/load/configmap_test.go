@@ -11,6 +11,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 // The document's own example is a plan, and what of it has no effect is told.
@@ -68,7 +70,7 @@ func TestKiagnoseDefaults(t *testing.T) {
 	if diff := cmp.Diff(plans[0], plans[1]); diff != "" {
 		t.Errorf("(-plan +checkup)\n%s", diff)
 	}
-	if got, want := plans[1].Checks["latency"].VMLatency.Timeouts.Setup, plans[0].Checks["latency"].VMLatency.Timeouts.Setup; got != want || want == 0 {
+	if got, want := plans[1].Checks["latency"].Spec.(*vmlatency.Spec).Timeouts.Setup, plans[0].Checks["latency"].Spec.(*vmlatency.Spec).Timeouts.Setup; got != want || want == 0 {
 		t.Errorf("setup %s, want the schema's %s", got, want)
 	}
 }
@@ -78,7 +80,7 @@ func TestPlanName(t *testing.T) {
 	for _, object := range []string{"a", "a.b", "a-b", "a.b.c", "x123456789012345678901234567890123456789012345", "123456789012345678901234567890123456.-.8901234567"} {
 		name := planName(object)
 		p := &checkup.Plan{Name: name, Checks: map[string]checkup.Check{}}
-		for _, problem := range p.Problems() {
+		for _, problem := range kinds.Problems(p) {
 			if problem.Rule == "plan-name" {
 				t.Errorf("%s: %s", object, problem)
 			}
@@ -113,10 +115,10 @@ data:
 		"spec.param.network_attachment_definition_name":      "br10",
 		"spec.param.sample_duration_seconds":                 "300",
 	}}
-	if diff := cmp.Diff(want, ConfigMaps(dir, []string{"checkup.yaml"})); diff != "" {
+	if diff := cmp.Diff(want, Read(dir, []string{"checkup.yaml"}).ConfigMaps); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := ConfigMaps("../..", []string{"plans/smoke.cue"}); len(got) != 0 {
+	if got := Read("../..", []string{"plans/smoke.cue"}).ConfigMaps; len(got) != 0 {
 		t.Errorf("a plan of CUE is no ConfigMap: %v", got)
 	}
 }

@@ -44,11 +44,29 @@ const MaxFileSize = 8 << 20
 // are good, or the result is every problem that was found and no plan. There may
 // be warnings either way.
 func Plans(dir string, paths []string) (plans []*checkup.Plan, warnings, problems Problems) {
+	r := Read(dir, paths)
+	return r.Plans, r.Warnings, r.Problems
+}
+
+// Result is what is in the files of plans.
+type Result struct {
+	// Plans are empty where there are Problems.
+	Plans []*checkup.Plan
+	// ConfigMaps has the data of the ConfigMaps of kiagnose checkups among the files,
+	// numbers as strings: what kubectl apply would make of them.
+	ConfigMaps map[checkup.ConfigMapRef]map[string]string
+	Warnings   Problems
+	Problems   Problems
+}
+
+// Read reads the paths as Plans does, and returns all that is in them.
+func Read(dir string, paths []string) *Result {
 	l, problems := load(dir, paths)
-	if len(problems) > 0 {
-		return nil, l.warnings.tidy(), problems
+	r := &Result{ConfigMaps: l.data, Warnings: l.warnings.tidy(), Problems: problems}
+	if len(problems) == 0 {
+		r.Plans = l.plans
 	}
-	return l.plans, l.warnings.tidy(), nil
+	return r
 }
 
 // load reads the paths.

@@ -19,6 +19,7 @@ import (
 	"cuelang.org/go/mod/modfile"
 	"cuelang.org/go/mod/module"
 
+	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/schema"
 )
 
@@ -45,7 +46,7 @@ func embedded(dir string) string {
 	return filepath.Join(filepath.VolumeName(dir)+string(filepath.Separator), "checkplan-planner-builtin")
 }
 
-// schemaFiles yields the schema's files by name.
+// schemaFiles are the schema's files by name, with those of kinds that bring their own.
 func schemaFiles() map[string][]byte {
 	files := map[string][]byte{}
 	names, err := fs.Glob(schema.FS, "*.cue")
@@ -55,6 +56,11 @@ func schemaFiles() map[string][]byte {
 	for _, name := range names {
 		if b, err := fs.ReadFile(schema.FS, name); err == nil {
 			files[name] = b
+		}
+	}
+	for _, k := range kinds.All {
+		if len(k.Schema) > 0 {
+			files["kind_"+string(k.Name)+".cue"] = k.Schema
 		}
 	}
 	return files

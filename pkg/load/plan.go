@@ -3,8 +3,6 @@
 package load
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -20,6 +18,7 @@ import (
 	"cuelang.org/go/cue/token"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kinds"
 )
 
 var (
@@ -198,12 +197,10 @@ func (l *loader) plan(s *source) {
 			return
 		}
 	}
-	p := &checkup.Plan{}
+	var p *checkup.Plan
 	b, err := plan.MarshalJSON()
 	if err == nil {
-		dec := json.NewDecoder(bytes.NewReader(b))
-		dec.DisallowUnknownFields()
-		err = dec.Decode(p)
+		p, err = kinds.DecodeStrict(b)
 	}
 	if err != nil {
 		l.addFound(s, append(found, finding{message: fmt.Sprintf("reading the plan: %v", err)}))

@@ -21,6 +21,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/schema"
 )
 
@@ -62,12 +64,26 @@ func sameFields(t *testing.T, path string, def cue.Value, typ reflect.Type, exce
 	}
 	kind := def.IncompleteKind()
 	switch {
+	case kind == cue.StructKind && typ == reflect.TypeFor[checkup.Check]():
+		// Beside after there is one field for each kind.
+		want := append([]string{"after"}, texts(kinds.Names())...)
+		if got := slices.Sorted(slices.Values(fieldNames(def))); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+			t.Errorf("%s has %q; want %q", path, got, want)
+		}
+		for _, k := range kinds.All {
+			sub, ok := lookup(def, cue.Str(string(k.Name)))
+			if !ok {
+				t.Errorf("%s.%s is not in the schema", path, k.Name)
+				continue
+			}
+			sameFields(t, path+"."+string(k.Name), sub, reflect.TypeOf(k.New()))
+		}
 	case kind == cue.StructKind && typ == reflect.TypeFor[map[checkup.Transport]checkup.Probe]():
 		// The keys are fields in the schema, and path is http's alone.
-		if got := fieldNames(def); !slices.Equal(got, texts(checkup.MeshTransports)) {
-			t.Errorf("%s has %q; pkg/checkup has %q", path, got, checkup.MeshTransports)
+		if got := fieldNames(def); !slices.Equal(got, texts(podmesh.Transports)) {
+			t.Errorf("%s has %q; pkg/podmesh has %q", path, got, podmesh.Transports)
 		}
-		for _, tr := range checkup.MeshTransports {
+		for _, tr := range podmesh.Transports {
 			sub, _ := lookup(def, cue.Str(string(tr)))
 			if tr == checkup.HTTP {
 				sameFields(t, path+"."+string(tr), sub, typ.Elem())

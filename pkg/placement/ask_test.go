@@ -32,7 +32,7 @@ import (
 )
 
 // sheetOf is a sheet of these placements.
-func sheetOf(t *testing.T, source, target checkup.PodPlacement) *checkup.PlacementSheet {
+func sheetOf(t *testing.T, source, target PodPlacement) *checkup.PlacementSheet {
 	t.Helper()
 	sheet := &checkup.PlacementSheet{Origin: "plan", Mode: checkup.DiagnosticsAll}
 	for _, side := range checkup.PlacementSides {
@@ -97,7 +97,7 @@ func TestAskIsDry(t *testing.T) {
 		pod.Spec.PriorityClassName, pod.Spec.Priority = "usual", new(int32(5))
 		return http.StatusCreated, pod
 	})
-	got := Ask(t.Context(), client, "checks", sheetOf(t, checkup.SourceDefaults(), checkup.TargetDefaults()))
+	got := Ask(t.Context(), client, "checks", sheetOf(t, SourceDefaults(), TargetDefaults()))
 	changed := []string{"priority 5, by the class usual, which was not asked for"}
 	want := []checkup.Admission{
 		{Side: "source", Allowed: true, Warnings: []string{"first of network-check-source", "second"}, Changed: changed},
@@ -118,7 +118,7 @@ func TestAskIsDry(t *testing.T) {
 // TestAskWithoutHTTP: a clientset that speaks no HTTP is asked for a dry run too.
 func TestAskWithoutHTTP(t *testing.T) {
 	client := fake.NewClientset()
-	got := Ask(t.Context(), client, "checks", sheetOf(t, checkup.SourceDefaults(), checkup.TargetDefaults()))
+	got := Ask(t.Context(), client, "checks", sheetOf(t, SourceDefaults(), TargetDefaults()))
 	want := []checkup.Admission{{Side: "source", Allowed: true}, {Side: "target", Allowed: true}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("admissions (-want +got):\n%s", diff)
@@ -180,7 +180,7 @@ func TestAskAnswers(t *testing.T) {
 			if tt.cause != "" {
 				want.Cause = &checkup.Cause{Stage: checkup.StageCollect, Message: tt.cause}
 			}
-			sheet := sheetOf(t, checkup.SourceDefaults(), checkup.TargetDefaults())
+			sheet := sheetOf(t, SourceDefaults(), TargetDefaults())
 			got := Ask(t.Context(), client, "checks", sheet)
 			if len(got) != len(sheet.Sides) {
 				t.Fatalf("%d answers", len(got))
@@ -208,7 +208,7 @@ func TestAskAway(t *testing.T) {
 	}
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	sheet := sheetOf(t, checkup.SourceDefaults(), checkup.TargetDefaults())
+	sheet := sheetOf(t, SourceDefaults(), TargetDefaults())
 	for words, ctx := range map[string]context.Context{"connection refused": t.Context(), "context canceled": stopped} {
 		for _, a := range Ask(ctx, client, "checks", sheet) {
 			if a.Allowed || a.Message != "" || a.Cause == nil || !strings.Contains(a.Cause.Message, words) {
@@ -236,7 +236,7 @@ func TestAskSilent(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		all := Ask(t.Context(), client, "checks", sheetOf(t, checkup.SourceDefaults(), checkup.TargetDefaults()))
+		all := Ask(t.Context(), client, "checks", sheetOf(t, SourceDefaults(), TargetDefaults()))
 		for _, a := range all {
 			if a.Allowed || a.Cause == nil || !strings.Contains(a.Cause.Message, "context deadline exceeded") {
 				t.Errorf("%+v (%v), want no decision", a, a.Cause)
@@ -253,7 +253,7 @@ func TestAskSilent(t *testing.T) {
 
 // TestChanges tells each change of admission that bears on where a pod lands.
 func TestChanges(t *testing.T) {
-	source := checkup.PodPlacement{
+	source := PodPlacement{
 		NodeSelector:      map[string]string{"a": "1", "b": "2"},
 		Tolerations:       []checkup.Toleration{{Key: "mine", Operator: "Exists"}},
 		PriorityClassName: "asked",

@@ -179,7 +179,7 @@ type request struct {
 	// origin is "plan", or the object that decided.
 	origin string
 	mode   checkup.DiagnosticsMode // All or Disabled
-	sides  map[checkup.PlacementSideName]checkup.PodPlacement
+	sides  map[checkup.PlacementSideName]PodPlacement
 	// at is where the sides' fields are, for errors.
 	at map[checkup.PlacementSideName]*field.Path
 	// notes are what its reader should know of how it came about.
@@ -192,7 +192,7 @@ var errDisabledPlacement = errors.New("cannot set networkDiagnostics.sourcePlace
 
 // requestOf works out what the check asks for. See the package's comment for the
 // rules.
-func requestOf(c *checkup.PlacementCheck, s *cluster.Snapshot) (*request, error) {
+func requestOf(c *Spec, s *cluster.Snapshot) (*request, error) {
 	if c.NetworkConfig {
 		return clusterRequest(s)
 	}
@@ -200,7 +200,7 @@ func requestOf(c *checkup.PlacementCheck, s *cluster.Snapshot) (*request, error)
 	if c.Mode == checkup.DiagnosticsDisabled && (c.SourcePlacement != nil || c.TargetPlacement != nil) {
 		return nil, errDisabledPlacement
 	}
-	for side, given := range map[checkup.PlacementSideName]*checkup.PodPlacement{checkup.SideSource: c.SourcePlacement, checkup.SideTarget: c.TargetPlacement} {
+	for side, given := range map[checkup.PlacementSideName]*PodPlacement{checkup.SideSource: c.SourcePlacement, checkup.SideTarget: c.TargetPlacement} {
 		if given == nil {
 			continue
 		}
@@ -213,11 +213,11 @@ func requestOf(c *checkup.PlacementCheck, s *cluster.Snapshot) (*request, error)
 	return r, nil
 }
 
-func defaults(side checkup.PlacementSideName) checkup.PodPlacement {
+func defaults(side checkup.PlacementSideName) PodPlacement {
 	if side == checkup.SideSource {
-		return checkup.SourceDefaults()
+		return SourceDefaults()
 	}
-	return checkup.TargetDefaults()
+	return TargetDefaults()
 }
 
 // newRequest places both sides by their defaults.
@@ -227,8 +227,8 @@ func newRequest(origin string, mode checkup.DiagnosticsMode, at *field.Path) *re
 	}
 	return &request{
 		origin: origin, mode: mode,
-		sides: map[checkup.PlacementSideName]checkup.PodPlacement{
-			checkup.SideSource: checkup.SourceDefaults(), checkup.SideTarget: checkup.TargetDefaults(),
+		sides: map[checkup.PlacementSideName]PodPlacement{
+			checkup.SideSource: SourceDefaults(), checkup.SideTarget: TargetDefaults(),
 		},
 		at: map[checkup.PlacementSideName]*field.Path{
 			checkup.SideSource: at.Child("sourcePlacement"), checkup.SideTarget: at.Child("targetPlacement"),

@@ -180,7 +180,7 @@ func FuzzReadDiagnostics(f *testing.F) {
 			t.Fatalf("read again (-first +second):\n%s", diff)
 		}
 		s := &cluster.Snapshot{Nodes: []cluster.Node{{Name: "n", Labels: linuxLabels(), Requested: nothing}}, NetworkConfig: &cluster.NetworkConfig{Diagnostics: d}}
-		w, _, err := Expand(planOf(&checkup.PlacementCheck{NetworkConfig: true}), "placement", s)
+		w, _, err := Expand(planOf(&Spec{NetworkConfig: true}), "placement", s)
 		if (w == nil) == (err == nil) {
 			t.Fatalf("worksheet %v, error %v", w, err)
 		}
@@ -202,75 +202,75 @@ func placements(d *cluster.NetworkDiagnostics) (all []*cluster.DiagnosticsPlacem
 func TestRequest(t *testing.T) {
 	const linux, infra = "kubernetes.io/os", "node-role.kubernetes.io/infra"
 	everything := []checkup.Toleration{{Operator: "Exists"}}
-	source, target := checkup.SourceDefaults(), checkup.TargetDefaults()
+	source, target := SourceDefaults(), TargetDefaults()
 	onInfra := map[string]string{infra: ""}
 	forbidden := func(s *cluster.Snapshot, what string) { s.AddUnseen(what, errorText("missing a right")) }
 
 	for name, tt := range map[string]struct {
-		check   checkup.PlacementCheck
+		check   Spec
 		config  *cluster.NetworkConfig
 		unseen  string
 		origin  string
 		mode    checkup.DiagnosticsMode
-		source  checkup.PodPlacement
-		target  checkup.PodPlacement
+		source  PodPlacement
+		target  PodPlacement
 		notes   []string
 		problem string
 	}{
 		"the plan's defaults": {origin: "plan", mode: "All", source: source, target: target},
 		"the plan's own": {
-			check: checkup.PlacementCheck{Mode: "All", SourcePlacement: &checkup.PodPlacement{NodeSelector: onInfra, PriorityClassName: "p"}, TargetPlacement: &checkup.PodPlacement{NodeSelector: onInfra}},
+			check: Spec{Mode: "All", SourcePlacement: &PodPlacement{NodeSelector: onInfra, PriorityClassName: "p"}, TargetPlacement: &PodPlacement{NodeSelector: onInfra}},
 			// The schema has filled in the default tolerations where they are left out.
-			origin: "plan", mode: "All", source: checkup.PodPlacement{NodeSelector: onInfra, PriorityClassName: "p"}, target: checkup.PodPlacement{NodeSelector: onInfra},
+			origin: "plan", mode: "All", source: PodPlacement{NodeSelector: onInfra, PriorityClassName: "p"}, target: PodPlacement{NodeSelector: onInfra},
 		},
 		"an empty selector in the plan": {
-			check:  checkup.PlacementCheck{SourcePlacement: &checkup.PodPlacement{NodeSelector: map[string]string{}}, TargetPlacement: &checkup.PodPlacement{Tolerations: everything}},
+			check:  Spec{SourcePlacement: &PodPlacement{NodeSelector: map[string]string{}}, TargetPlacement: &PodPlacement{Tolerations: everything}},
 			origin: "plan", mode: "All", source: source, target: target,
 		},
-		"disabled by the plan": {check: checkup.PlacementCheck{Mode: "Disabled"}, origin: "plan", mode: "Disabled", source: source, target: target},
+		"disabled by the plan": {check: Spec{Mode: "Disabled"}, origin: "plan", mode: "Disabled", source: source, target: target},
 		"disabled with placements": {
-			check:   checkup.PlacementCheck{Mode: "Disabled", TargetPlacement: &checkup.PodPlacement{}},
+			check:   Spec{Mode: "Disabled", TargetPlacement: &PodPlacement{}},
 			problem: "cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled",
 		},
 		"the cluster's": {
-			check:  checkup.PlacementCheck{NetworkConfig: true},
+			check:  Spec{NetworkConfig: true},
 			config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All", SourcePlacement: &cluster.DiagnosticsPlacement{NodeSelector: onInfra}}},
-			origin: configObject, mode: "All", source: checkup.PodPlacement{NodeSelector: onInfra}, target: target,
+			origin: configObject, mode: "All", source: PodPlacement{NodeSelector: onInfra}, target: target,
 		},
 		"what the cluster leaves out": {
-			check: checkup.PlacementCheck{NetworkConfig: true},
+			check: Spec{NetworkConfig: true},
 			config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{
 				SourcePlacement: &cluster.DiagnosticsPlacement{NodeSelector: map[string]string{}, Tolerations: everything},
 				TargetPlacement: &cluster.DiagnosticsPlacement{NodeSelector: onInfra},
 			}},
 			origin: configObject, mode: "All",
-			source: checkup.PodPlacement{NodeSelector: map[string]string{linux: "linux"}, Tolerations: everything},
-			target: checkup.PodPlacement{NodeSelector: onInfra, Tolerations: everything},
+			source: PodPlacement{NodeSelector: map[string]string{linux: "linux"}, Tolerations: everything},
+			target: PodPlacement{NodeSelector: onInfra, Tolerations: everything},
 		},
 		"no toleration is not a left out one": {
-			check:  checkup.PlacementCheck{NetworkConfig: true},
+			check:  Spec{NetworkConfig: true},
 			config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{}}}, DisableNetworkDiagnostics: new(true)},
 			origin: configObject, mode: "All", source: source,
-			target: checkup.PodPlacement{NodeSelector: map[string]string{linux: "linux"}, Tolerations: []checkup.Toleration{}},
+			target: PodPlacement{NodeSelector: map[string]string{linux: "linux"}, Tolerations: []checkup.Toleration{}},
 			notes:  []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, as spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
 		},
 		"nothing in the cluster": {
-			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{},
+			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{},
 			origin: configObject, mode: "All", source: source, target: target,
 			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: placed by the defaults"},
 		},
 		"the legacy flag, false": {
-			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{DisableNetworkDiagnostics: new(false)},
+			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{DisableNetworkDiagnostics: new(false)},
 			origin: configObject, mode: "All", source: source, target: target,
 			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: placed by the defaults"},
 		},
 		"the legacy flag": {
-			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{DisableNetworkDiagnostics: new(true)},
+			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{DisableNetworkDiagnostics: new(true)},
 			origin: operatorObject, mode: "Disabled", source: source, target: target,
 			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, as spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
 		},
 		"the legacy flag, and what is deeply empty": {
-			check: checkup.PlacementCheck{NetworkConfig: true},
+			check: Spec{NetworkConfig: true},
 			config: &cluster.NetworkConfig{
 				Diagnostics: &cluster.NetworkDiagnostics{
 					SourcePlacement: &cluster.DiagnosticsPlacement{NodeSelector: map[string]string{}}, TargetPlacement: &cluster.DiagnosticsPlacement{},
@@ -281,32 +281,32 @@ func TestRequest(t *testing.T) {
 			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, as spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
 		},
 		"the legacy flag, and a mode": {
-			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}, DisableNetworkDiagnostics: new(true)},
+			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}, DisableNetworkDiagnostics: new(true)},
 			origin: configObject, mode: "All", source: source, target: target,
 			notes: []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, as spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
 		},
 		"disabled by the cluster": {
-			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "Disabled"}, DisableNetworkDiagnostics: new(true)},
+			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "Disabled"}, DisableNetworkDiagnostics: new(true)},
 			origin: configObject, mode: "Disabled", source: source, target: target,
 		},
 		"disabled by the cluster, with placements": {
-			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "Disabled", SourcePlacement: &cluster.DiagnosticsPlacement{}}},
+			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "Disabled", SourcePlacement: &cluster.DiagnosticsPlacement{}}},
 			problem: "network.config.openshift.io/cluster: spec.networkDiagnostics: cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled",
 		},
 		"the cluster's object is not to be seen": {
-			check: checkup.PlacementCheck{NetworkConfig: true}, unseen: configObject,
+			check: Spec{NetworkConfig: true}, unseen: configObject,
 			problem: "networkConfig: the placements are those of network.config.openshift.io/cluster, which was not to be seen: missing a right; or else give them in the plan",
 		},
 		"a snapshot for another plan": {
-			check:   checkup.PlacementCheck{NetworkConfig: true},
+			check:   Spec{NetworkConfig: true},
 			problem: "networkConfig: the snapshot does not tell of network.config.openshift.io/cluster: it was recorded for another plan, so record it again",
 		},
 		"the legacy flag is not to be seen, and decides": {
-			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{}, unseen: operatorObject,
+			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{}, unseen: operatorObject,
 			problem: "networkConfig: network.config.openshift.io/cluster leaves spec.networkDiagnostics empty, and whether disableNetworkDiagnostics of network.operator.openshift.io/cluster disables the diagnostics then was not to be seen: missing a right",
 		},
 		"the legacy flag is not to be seen, and does not matter": {
-			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}}, unseen: operatorObject,
+			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}}, unseen: operatorObject,
 			origin: configObject, mode: "All", source: source, target: target,
 		},
 	} {
@@ -325,7 +325,7 @@ func TestRequest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := &request{origin: tt.origin, mode: tt.mode, notes: tt.notes, sides: map[checkup.PlacementSideName]checkup.PodPlacement{checkup.SideSource: tt.source, checkup.SideTarget: tt.target}}
+			want := &request{origin: tt.origin, mode: tt.mode, notes: tt.notes, sides: map[checkup.PlacementSideName]PodPlacement{checkup.SideSource: tt.source, checkup.SideTarget: tt.target}}
 			at := r.at
 			r.at = nil
 			if diff := cmp.Diff(want, r, cmp.AllowUnexported(request{}), cmp.Comparer(func(a, b *field.Path) bool { return a.String() == b.String() })); diff != "" {

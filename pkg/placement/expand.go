@@ -28,8 +28,8 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	fail := func(err error) (*checkup.Worksheet, []string, error) {
 		return nil, nil, fmt.Errorf("check %q: %w", check, err)
 	}
-	c := p.Checks[check].Placement
-	if c == nil {
+	c, ok := p.Checks[check].Spec.(*Spec)
+	if !ok {
 		return fail(fmt.Errorf("plan %s has no placement check of that name", p.Name))
 	}
 	if len(s.Nodes) == 0 {
@@ -44,7 +44,7 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		nodes = slices.SortedFunc(slices.Values(nodes), byName)
 	}
 	sheet := &checkup.PlacementSheet{Origin: r.origin, Mode: r.mode, Nodes: len(s.Nodes)}
-	w := &checkup.Worksheet{Plan: p.Name, Check: check, Kind: checkup.KindPlacement, Timeouts: c.Timeouts, Placement: sheet}
+	w := &checkup.Worksheet{Plan: p.Name, Check: check, Kind: Name, Timeouts: c.Timeouts, Placement: sheet}
 	warnings := r.notes
 	for _, u := range s.Unseen {
 		if c.NetworkConfig && strings.HasPrefix(u.What, "network.") {
@@ -146,7 +146,7 @@ func idleDemands(pod *corev1.Pod, nodes []cluster.Node) []string {
 		})
 	}
 	var idle []string
-	usual := checkup.SourceDefaults().NodeSelector
+	usual := SourceDefaults().NodeSelector
 	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
 		value := pod.Spec.NodeSelector[key]
 		if v, ok := usual[key]; (!ok || v != value) && met(corev1.PodSpec{NodeSelector: map[string]string{key: value}}) {

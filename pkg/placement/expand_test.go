@@ -19,8 +19,6 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
-	"github.com/checkplan/checkplan/pkg/load"
-	"github.com/checkplan/checkplan/pkg/report"
 )
 
 // nothing is requested on a node; the node was looked at.
@@ -34,8 +32,8 @@ func linuxLabels(more ...string) map[string]string {
 	return labels
 }
 
-func planOf(c *checkup.PlacementCheck) *checkup.Plan {
-	return &checkup.Plan{Name: "plan", Checks: map[string]checkup.Check{"placement": {Placement: c}}}
+func planOf(c *Spec) *checkup.Plan {
+	return &checkup.Plan{Name: "plan", Checks: map[string]checkup.Check{"placement": {Spec: c}}}
 }
 
 // node is one that takes 110 pods, has 4 cpus and 8 GiB, and nothing on it.
@@ -72,92 +70,6 @@ func openshift() *cluster.Snapshot {
 	return s
 }
 
-// TestStories: the three user stories of the document, by the plans that are
-// shipped for them, to the verdict.
-func TestStories(t *testing.T) {
-	plans, _, problems := load.Plans("../..", []string{"plans"})
-	if len(problems) > 0 {
-		t.Fatal(problems)
-	}
-	available := &checkup.Condition{Type: "NetworkDiagnosticsAvailable", Status: "True", Reason: "AsExpected"}
-	noSources := &checkup.Condition{Type: "NetworkDiagnosticsAvailable", Status: "False", Reason: "NoSources", Message: "No source pods available"}
-	everyLinux := []string{"infra-0", "infra-1", "master-0", "master-1", "master-2", "worker-0", "worker-1", "worker-2", "worker-3"}
-	for name, tt := range map[string]struct {
-		plan      string
-		whatIf    []string
-		sources   []string
-		targets   []string
-		verdict   checkup.RunVerdict
-		condition *checkup.Condition
-	}{
-		"only on infrastructure nodes": {
-			plan:    "placement-infra",
-			sources: []string{"infra-0", "infra-1"}, targets: everyLinux,
-			verdict: checkup.RunPass, condition: available,
-		},
-		"only on infrastructure nodes, of which none is left": {
-			plan:    "placement-infra",
-			whatIf:  []string{"cordon infra-0", "taint nodes infra-1 maintenance=yes:NoExecute"},
-			targets: everyLinux,
-			verdict: checkup.RunFail, condition: noSources,
-		},
-		"the set of nodes of both": {
-			plan:    "placement-nodes",
-			sources: []string{"worker-0", "worker-2"}, targets: []string{"worker-0", "worker-2"},
-			verdict: checkup.RunPass, condition: available,
-		},
-		"workers": {
-			plan:    "placement-scale-down",
-			sources: []string{"worker-0", "worker-1", "worker-2", "worker-3"}, targets: everyLinux,
-			verdict: checkup.RunPass, condition: available,
-		},
-		"workers scaled to zero": {
-			plan:    "placement-scale-down",
-			whatIf:  []string{"delete node -l node-role.kubernetes.io/worker"},
-			targets: everyLinux[:5],
-			verdict: checkup.RunPass, condition: noSources,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			i := slices.IndexFunc(plans, func(p *checkup.Plan) bool { return p.Name == tt.plan })
-			if i < 0 {
-				t.Fatalf("no plan %s", tt.plan)
-			}
-			plan := plans[i]
-			s := openshift()
-			for _, change := range tt.whatIf {
-				if err := s.Change(change); err != nil {
-					t.Fatal(err)
-				}
-			}
-			w, warnings, err := Expand(plan, plan.CheckNames()[0], s)
-			if err != nil || len(warnings) > 0 {
-				t.Fatalf("warnings %q, error %v", warnings, err)
-			}
-			sheet := w.Placement
-			if diff := cmp.Diff(map[string][]string{"source": tt.sources, "target": tt.targets}, map[string][]string{
-				string(sheet.Sides[0].Side): sheet.Sides[0].Eligible, string(sheet.Sides[1].Side): sheet.Sides[1].Eligible,
-			}); diff != "" {
-				t.Errorf("eligible nodes (-want +got):\n%s", diff)
-			}
-			if got := len(sheet.Sides[0].Contradictions) > 0; got != (len(tt.sources) == 0) {
-				t.Errorf("contradictions of sources are %q", sheet.Sides[0].Contradictions)
-			}
-			record := &checkup.Record{}
-			for _, side := range sheet.Sides {
-				record.Admissions = append(record.Admissions, checkup.Admission{Side: side.Side, Allowed: true})
-			}
-			got := report.Judge(w, Roster(plan, w, s), record, plan.Gate)
-			if got.Verdict != tt.verdict {
-				t.Errorf("verdict %s, want %s: %+v", got.Verdict, tt.verdict, got)
-			}
-			if diff := cmp.Diff(tt.condition, got.Placement.Condition); diff != "" {
-				t.Errorf("condition (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 // golden compares with a file, or writes it where UPDATE is set.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
@@ -192,8 +104,8 @@ func TestWorksheet(t *testing.T) {
 			n.Taints = []corev1.Taint{taint(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)}
 		}
 	}
-	c := &checkup.PlacementCheck{
-		SourcePlacement: &checkup.PodPlacement{
+	c := &Spec{
+		SourcePlacement: &PodPlacement{
 			NodeSelector: linuxLabels("node-role.kubernetes.io/worker", ""),
 			Tolerations:  []checkup.Toleration{{Key: "example.com/leaving", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(60))}},
 			Affinity:     json.RawMessage(`{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"topology.kubernetes.io/zone","operator":"In","values":["zone-a","zone-b"]}]}]}}`),
@@ -204,7 +116,7 @@ func TestWorksheet(t *testing.T) {
 			PriorityClassName: "openshift-user-critical",
 			HostPorts:         []int{9100},
 		},
-		Expect:   checkup.PlacementExpect{MinSources: new(2)},
+		Expect:   Expect{MinSources: new(2)},
 		Timeouts: checkup.Timeouts{Setup: checkup.Duration(1e9), Probe: checkup.Duration(2e9)},
 	}
 	w, warnings, err := Expand(planOf(c), "placement", s)
@@ -231,7 +143,7 @@ func TestWorksheet(t *testing.T) {
 
 // TestDisabled: nothing is placed, and a demand on what is not placed cannot be met.
 func TestDisabled(t *testing.T) {
-	c := &checkup.PlacementCheck{NetworkConfig: true, Expect: checkup.PlacementExpect{MinTargets: new(0)}}
+	c := &Spec{NetworkConfig: true, Expect: Expect{MinTargets: new(0)}}
 	s := openshift()
 	s.NetworkConfig = &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: checkup.DiagnosticsDisabled}}
 	w, warnings, err := Expand(planOf(c), "placement", s)
@@ -256,13 +168,13 @@ func TestDisabled(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	zones := json.RawMessage(`{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"topology.kubernetes.io/zone","operator":"Exists"}]}]}}`)
 	for name, tt := range map[string]struct {
-		check  checkup.PlacementCheck
+		check  Spec
 		change func(*cluster.Snapshot)
 		want   []string
 	}{
 		"nothing to say": {},
 		"demands that leave out no node": {
-			check: checkup.PlacementCheck{SourcePlacement: &checkup.PodPlacement{NodeSelector: linuxLabels("all", "alike"), Affinity: zones}},
+			check: Spec{SourcePlacement: &PodPlacement{NodeSelector: linuxLabels("all", "alike"), Affinity: zones}},
 			change: func(s *cluster.Snapshot) {
 				for i := range s.Nodes {
 					s.Nodes[i].Labels["all"] = "alike"
@@ -283,8 +195,8 @@ func TestWarnings(t *testing.T) {
 			},
 		},
 		"what is requested does not matter": {
-			check: checkup.PlacementCheck{
-				SourcePlacement: &checkup.PodPlacement{NodeSelector: map[string]string{"no": "where"}}, TargetPlacement: &checkup.PodPlacement{NodeSelector: map[string]string{"no": "where"}},
+			check: Spec{
+				SourcePlacement: &PodPlacement{NodeSelector: map[string]string{"no": "where"}}, TargetPlacement: &PodPlacement{NodeSelector: map[string]string{"no": "where"}},
 			},
 			change: func(s *cluster.Snapshot) {
 				s.AddUnseen(requestedResources, errorText("missing the verb list on pods"))
@@ -294,7 +206,7 @@ func TestWarnings(t *testing.T) {
 			},
 		},
 		"a field of a later version": {
-			check: checkup.PlacementCheck{NetworkConfig: true},
+			check: Spec{NetworkConfig: true},
 			change: func(s *cluster.Snapshot) {
 				s.NetworkConfig = &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}}
 				s.AddUnseen(configObject+": spec.networkDiagnostics.interval", errorText("no field that is known here"))
@@ -327,7 +239,7 @@ func TestWarnings(t *testing.T) {
 // TestProblems: everything that is wrong with a placement is told at once, with
 // its path.
 func TestProblems(t *testing.T) {
-	bad := checkup.PodPlacement{
+	bad := PodPlacement{
 		NodeSelector: map[string]string{"no label": "x", "a": "b c"},
 		Tolerations: []checkup.Toleration{
 			{}, {Key: "a b", Operator: "Exists", Value: "v"}, {Key: "k", Value: "b c"}, {Key: "k", Operator: "Near"},
@@ -353,7 +265,7 @@ func TestProblems(t *testing.T) {
 		"resources.requests[cpu]: Invalid value: \"much\"", "resources.requests[memory]: Invalid value: \"-1\"", "resources.limits[cpu]: Invalid value: \"more\"",
 		"priorityClassName: Invalid value: \"Very High\"", "hostPorts[0]: Invalid value: 0", "hostPorts[2]: Duplicate value: 80", "hostPorts[3]: Invalid value: 65536",
 	}
-	_, _, err := Expand(planOf(&checkup.PlacementCheck{SourcePlacement: &bad, TargetPlacement: &bad}), "placement", openshift())
+	_, _, err := Expand(planOf(&Spec{SourcePlacement: &bad, TargetPlacement: &bad}), "placement", openshift())
 	if err == nil {
 		t.Fatal("no error")
 	}
@@ -370,18 +282,18 @@ func TestProblems(t *testing.T) {
 
 	s := openshift()
 	s.NetworkConfig = &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{{Key: "k", Operator: "Near"}}}}}
-	_, _, err = Expand(planOf(&checkup.PlacementCheck{NetworkConfig: true}), "placement", s)
+	_, _, err = Expand(planOf(&Spec{NetworkConfig: true}), "placement", s)
 	if want := `check "placement": network.config.openshift.io/cluster: spec.networkDiagnostics.targetPlacement.tolerations[0].operator: Unsupported value: "Near": supported values: "Equal", "Exists"`; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 
 	for want, call := range map[string]func() error{
 		`check "mesh": plan plan has no placement check of that name`: func() error {
-			_, _, err := Expand(planOf(&checkup.PlacementCheck{}), "mesh", openshift())
+			_, _, err := Expand(planOf(&Spec{}), "mesh", openshift())
 			return err
 		},
 		`check "placement": the cluster has no nodes`: func() error {
-			_, _, err := Expand(planOf(&checkup.PlacementCheck{}), "placement", &cluster.Snapshot{})
+			_, _, err := Expand(planOf(&Spec{}), "placement", &cluster.Snapshot{})
 			return err
 		},
 	} {
@@ -439,8 +351,8 @@ func randomToleration(random *rand.Rand) checkup.Toleration {
 	return t
 }
 
-func randomPlacement(random *rand.Rand) *checkup.PodPlacement {
-	p := &checkup.PodPlacement{}
+func randomPlacement(random *rand.Rand) *PodPlacement {
+	p := &PodPlacement{}
 	if random.IntN(2) == 0 {
 		p.NodeSelector = map[string]string{"disk": pick(random, "ssd", "hdd", "tape")}
 	}
@@ -460,9 +372,9 @@ func randomPlacement(random *rand.Rand) *checkup.PodPlacement {
 	return p
 }
 
-func sides(t *testing.T, source, target *checkup.PodPlacement, s *cluster.Snapshot) []checkup.PlacementSide {
+func sides(t *testing.T, source, target *PodPlacement, s *cluster.Snapshot) []checkup.PlacementSide {
 	t.Helper()
-	w, _, err := Expand(planOf(&checkup.PlacementCheck{SourcePlacement: source, TargetPlacement: target}), "placement", s)
+	w, _, err := Expand(planOf(&Spec{SourcePlacement: source, TargetPlacement: target}), "placement", s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -542,8 +454,8 @@ func BenchmarkExpand(b *testing.B) {
 				n.Requested = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("30"), corev1.ResourceCPU: *resource.NewMilliQuantity(int64(i%4096), resource.DecimalSI)}
 				s.Nodes = append(s.Nodes, n)
 			}
-			plan := planOf(&checkup.PlacementCheck{
-				SourcePlacement: &checkup.PodPlacement{
+			plan := planOf(&Spec{
+				SourcePlacement: &PodPlacement{
 					NodeSelector: linuxLabels("disk", "ssd"),
 					Affinity:     json.RawMessage(`{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"topology.kubernetes.io/zone","operator":"NotIn","values":["zone-2"]}]}]}}`),
 					Resources:    checkup.Resources{Requests: map[string]string{"cpu": "1"}},

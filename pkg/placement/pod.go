@@ -38,7 +38,7 @@ var workloads = map[checkup.PlacementSideName]struct{ name, kind string }{
 // podOf is a pod of one side's workload as its controller would create it. The
 // errors say what of the placement the API server would refuse, or what makes no
 // sense, each with its path under at.
-func podOf(plan, check string, side checkup.PlacementSideName, p checkup.PodPlacement, at *field.Path) (*corev1.Pod, error) {
+func podOf(plan, check string, side checkup.PlacementSideName, p PodPlacement, at *field.Path) (*corev1.Pod, error) {
 	var b builder
 	yes, no := true, false
 	labels := map[string]string{

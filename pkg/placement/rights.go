@@ -8,9 +8,10 @@ import (
 )
 
 // Rights are those that a check of this kind needs beyond the ones that every
-// run needs, and beyond listing nodes, which pkg/kind has.
+// run needs, and beyond listing nodes, which pkg/kinds has.
 func Rights(c checkup.Check) []checkup.Right {
-	if c.Placement == nil {
+	spec, ok := c.Spec.(*Spec)
+	if !ok {
 		return nil
 	}
 	rights := []checkup.Right{
@@ -23,7 +24,7 @@ func Rights(c checkup.Check) []checkup.Right {
 			Why: "pkg/placement Ask: dry runs, by which nothing is created",
 		},
 	}
-	if c.Placement.NetworkConfig {
+	if spec.NetworkConfig {
 		for _, resource := range []struct{ group, why string }{
 			{configs.Group, "pkg/placement Survey: mode and placements"},
 			{operators.Group, "pkg/placement Survey: disableNetworkDiagnostics"},

@@ -27,8 +27,9 @@ const requestedResources = "what pods request on the nodes"
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.Snapshot) error {
 	var asked, networkConfig bool
 	for _, c := range p.Checks {
-		asked = asked || c.Placement != nil
-		networkConfig = networkConfig || c.Placement != nil && c.Placement.NetworkConfig
+		spec, ok := c.Spec.(*Spec)
+		asked = asked || ok
+		networkConfig = networkConfig || ok && spec.NetworkConfig
 	}
 	if !asked {
 		return nil

@@ -21,6 +21,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 )
 
 // network is one of the cluster's own objects.
@@ -76,51 +77,51 @@ func TestSurvey(t *testing.T) {
 		unseen    []cluster.Unseen
 		err       []string
 	}{
-		"a plan without placements": {plan: &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{}}}}, pods: errorText("must not be asked"), noDynamic: true},
-		"what is requested":         {plan: planOf(&checkup.PlacementCheck{}), noDynamic: true, requested: true},
+		"a plan without placements": {plan: &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"mesh": {Spec: &podmesh.Spec{}}}}, pods: errorText("must not be asked"), noDynamic: true},
+		"what is requested":         {plan: planOf(&Spec{}), noDynamic: true, requested: true},
 		"no right to list pods": {
-			plan: planOf(&checkup.PlacementCheck{}), pods: apierrors.NewForbidden(corev1.Resource("pods"), "", errorText("no right")), noDynamic: true,
+			plan: planOf(&Spec{}), pods: apierrors.NewForbidden(corev1.Resource("pods"), "", errorText("no right")), noDynamic: true,
 			unseen: []cluster.Unseen{{What: "what pods request on the nodes", Cause: "list the pods of all namespaces: missing the verb list on pods in the whole cluster (a ClusterRole): pods is forbidden: no right"}},
 		},
 		"the cluster's objects": {
-			plan: planOf(&checkup.PlacementCheck{NetworkConfig: true}), objects: []runtime.Object{config, operator}, requested: true,
+			plan: planOf(&Spec{NetworkConfig: true}), objects: []runtime.Object{config, operator}, requested: true,
 			config: all, unseen: []cluster.Unseen{later},
 		},
 		"no operator's object": {
-			plan: planOf(&checkup.PlacementCheck{NetworkConfig: true}), objects: []runtime.Object{config}, requested: true,
+			plan: planOf(&Spec{NetworkConfig: true}), objects: []runtime.Object{config}, requested: true,
 			config: &cluster.NetworkConfig{Diagnostics: all.Diagnostics}, unseen: []cluster.Unseen{later},
 		},
 		"no such object": {
-			plan: planOf(&checkup.PlacementCheck{NetworkConfig: true}), requested: true,
+			plan: planOf(&Spec{NetworkConfig: true}), requested: true,
 			unseen: []cluster.Unseen{{What: "network.config.openshift.io/cluster", Cause: "there is no such object"}},
 		},
 		"not OpenShift": {
-			plan: planOf(&checkup.PlacementCheck{NetworkConfig: true}), failing: map[string]error{configs.Group: gone, operators.Group: gone}, requested: true,
+			plan: planOf(&Spec{NetworkConfig: true}), failing: map[string]error{configs.Group: gone, operators.Group: gone}, requested: true,
 			unseen: []cluster.Unseen{{What: "network.config.openshift.io/cluster", Cause: "the cluster has no API config.openshift.io/v1, as only OpenShift has it"}},
 		},
 		"no right to see the objects": {
-			plan: planOf(&checkup.PlacementCheck{NetworkConfig: true}), failing: map[string]error{configs.Group: refused(configs.Group), operators.Group: refused(operators.Group)}, requested: true,
+			plan: planOf(&Spec{NetworkConfig: true}), failing: map[string]error{configs.Group: refused(configs.Group), operators.Group: refused(operators.Group)}, requested: true,
 			unseen: []cluster.Unseen{
 				{What: "network.config.openshift.io/cluster", Cause: `read network.config.openshift.io/cluster: missing the verb get on networks.config.openshift.io in the whole cluster (a ClusterRole): networks.config.openshift.io "cluster" is forbidden: no right`},
 				{What: "network.operator.openshift.io/cluster", Cause: `read network.operator.openshift.io/cluster: missing the verb get on networks.operator.openshift.io in the whole cluster (a ClusterRole): networks.operator.openshift.io "cluster" is forbidden: no right`},
 			},
 		},
 		"an API server that goes away": {
-			plan: planOf(&checkup.PlacementCheck{NetworkConfig: true}), pods: errorText("connection refused"),
+			plan: planOf(&Spec{NetworkConfig: true}), pods: errorText("connection refused"),
 			failing: map[string]error{configs.Group: errorText("connection refused"), operators.Group: errorText("connection reset")},
 			err: []string{
 				"list the pods of all namespaces: connection refused", "read network.config.openshift.io/cluster: connection refused", "read network.operator.openshift.io/cluster: connection reset",
 			},
 		},
 		"malformed objects": {
-			plan: planOf(&checkup.PlacementCheck{NetworkConfig: true}), requested: true,
+			plan: planOf(&Spec{NetworkConfig: true}), requested: true,
 			objects: []runtime.Object{network(t, configs.GroupVersion(), `{"networkDiagnostics":{"mode":"Most"}}`), network(t, operators.GroupVersion(), `{"disableNetworkDiagnostics":1}`)},
 			err: []string{
 				`network.config.openshift.io/cluster: spec.networkDiagnostics.mode: Unsupported value: "Most"`,
 				`network.operator.openshift.io/cluster: spec.disableNetworkDiagnostics: Invalid value: 1: must be a boolean`,
 			},
 		},
-		"no client": {plan: planOf(&checkup.PlacementCheck{NetworkConfig: true}), noDynamic: true, requested: true, err: []string{"read network.config.openshift.io/cluster: no dynamic client"}},
+		"no client": {plan: planOf(&Spec{NetworkConfig: true}), noDynamic: true, requested: true, err: []string{"read network.config.openshift.io/cluster: no dynamic client"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(on("one", "a", corev1.PodRunning), on("done", "a", corev1.PodSucceeded))
@@ -174,8 +175,8 @@ func TestRights(t *testing.T) {
 		want  []string
 	}{
 		"another kind":   {},
-		"the plan's own": {checkup.Check{Placement: &checkup.PlacementCheck{}}, own},
-		"the cluster's": {checkup.Check{Placement: &checkup.PlacementCheck{NetworkConfig: true}}, append(own,
+		"the plan's own": {checkup.Check{Spec: &Spec{}}, own},
+		"the cluster's": {checkup.Check{Spec: &Spec{NetworkConfig: true}}, append(own,
 			"setup cluster get networks config.openshift.io cluster", "setup cluster get networks operator.openshift.io cluster")},
 	} {
 		if diff := cmp.Diff(tt.want, spelled(tt.check)); diff != "" {

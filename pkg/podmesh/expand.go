@@ -61,8 +61,8 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	fail := func(err error) (*checkup.Worksheet, []Warning, error) {
 		return nil, nil, fmt.Errorf("check %q: %w", check, err)
 	}
-	mesh := p.Checks[check].PodMesh
-	if mesh == nil {
+	mesh, ok := p.Checks[check].Spec.(*Spec)
+	if !ok {
 		return fail(fmt.Errorf("plan %s has no podMesh check of that name", p.Name))
 	}
 	if err := usable(mesh, round); err != nil {
@@ -90,7 +90,7 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	}
 
 	w := &checkup.Worksheet{
-		Plan: p.Name, Check: check, Kind: checkup.KindPodMesh,
+		Plan: p.Name, Check: check, Kind: Name,
 		Sources: e.sources, Targets: e.targets,
 		IPFamilies: families, Probes: probes(mesh.Probes),
 		Expect: mesh.Expect, Limits: mesh.Limits, Resources: mesh.Resources, Timeouts: mesh.Timeouts,
@@ -127,7 +127,7 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 
 // usable reports what Expand cannot work with, though a plan that was loaded
 // never has it.
-func usable(mesh *checkup.PodMesh, round int) error {
+func usable(mesh *Spec, round int) error {
 	var problems []error
 	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if round < 0 {
@@ -189,7 +189,7 @@ func (e *expansion) place(side string, nodes []cluster.Node, p checkup.Placement
 }
 
 // placeSources puts an agent on every node that the sources' placement admits.
-func (e *expansion) placeSources(mesh *checkup.PodMesh, s *cluster.Snapshot) error {
+func (e *expansion) placeSources(mesh *Spec, s *cluster.Snapshot) error {
 	p := mesh.Sources.Placement
 	tolerations := scheduling.FixtureTolerations(p.Tolerations)
 	a, err := e.place("source", s.Nodes, p, tolerations)
@@ -199,7 +199,7 @@ func (e *expansion) placeSources(mesh *checkup.PodMesh, s *cluster.Snapshot) err
 
 // placeTargets puts a responder on every node that the targets' placement
 // admits, or takes the existing pods there.
-func (e *expansion) placeTargets(mesh *checkup.PodMesh, s *cluster.Snapshot) error {
+func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 	p := mesh.Targets.Placement
 	tolerations := scheduling.FixtureTolerations(p.Tolerations)
 	if mesh.Targets.Pods == nil {
@@ -341,7 +341,7 @@ func derivedSeed(plan, check string) uint64 {
 }
 
 // warnOfSample says where the sample is less than the plan asks for.
-func (e *expansion) warnOfSample(plan checkup.Sample, s sampling, w *checkup.Worksheet, perAssignment int) {
+func (e *expansion) warnOfSample(plan Sample, s sampling, w *checkup.Worksheet, perAssignment int) {
 	full := s.possible * perAssignment
 	who := fmt.Sprintf("%s and %s", plural(len(w.Sources), "source"), plural(len(w.Targets), "target"))
 	if slices.EqualFunc(w.Sources, w.Targets, func(a, b checkup.Endpoint) bool { return a.Node == b.Node && b.Pod == "" }) {

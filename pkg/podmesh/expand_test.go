@@ -23,14 +23,14 @@ import (
 
 // meshPlan is a plan with one podMesh check, "mesh", as a loaded plan is: with
 // the schema's defaults. Each change is made to the check.
-func meshPlan(changes ...func(*checkup.PodMesh)) *checkup.Plan {
-	mesh := &checkup.PodMesh{
-		Sources: checkup.Sources{Placement: checkup.Placement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}}},
-		Targets: checkup.Targets{Placement: checkup.Placement{
+func meshPlan(changes ...func(*Spec)) *checkup.Plan {
+	mesh := &Spec{
+		Sources: Sources{Placement: checkup.Placement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}}},
+		Targets: Targets{Placement: checkup.Placement{
 			NodeSelector: map[string]string{"kubernetes.io/os": "linux"},
 			Tolerations:  []checkup.Toleration{{Operator: "Exists"}},
 		}},
-		Sample: checkup.Sample{Degree: 1, Budget: 100_000},
+		Sample: Sample{Degree: 1, Budget: 100_000},
 		Probes: map[checkup.Transport]checkup.Probe{checkup.TCP: {
 			Sizes: []int{0}, Count: 5, Interval: checkup.Duration(100 * time.Millisecond), Timeout: checkup.Duration(2 * time.Second),
 		}},
@@ -41,7 +41,7 @@ func meshPlan(changes ...func(*checkup.PodMesh)) *checkup.Plan {
 		change(mesh)
 	}
 	return &checkup.Plan{Name: "plan", Teardown: checkup.TeardownAlways, Retention: checkup.Retention{Reports: 10},
-		Checks: map[string]checkup.Check{"mesh": {PodMesh: mesh}}}
+		Checks: map[string]checkup.Check{"mesh": {Spec: mesh}}}
 }
 
 // linuxNode is a ready, dual-stack node. Each change is made to it.
@@ -82,8 +82,8 @@ func snapshotOf(nodes ...cluster.Node) *cluster.Snapshot {
 }
 
 // webPods makes the targets existing pods with the label app=web.
-func webPods(m *checkup.PodMesh) {
-	m.Targets.Pods = &checkup.PodTargets{Namespace: "shop", Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
+func webPods(m *Spec) {
+	m.Targets.Pods = &PodTargets{Namespace: "shop", Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
 }
 
 func withPods(s *cluster.Snapshot, pods ...cluster.Pod) *cluster.Snapshot {
@@ -96,11 +96,11 @@ func readyPod(name, node string) cluster.Pod {
 }
 
 func TestExpand(t *testing.T) {
-	sourcePlacement := func(change func(*checkup.Placement)) func(*checkup.PodMesh) {
-		return func(m *checkup.PodMesh) { change(&m.Sources.Placement) }
+	sourcePlacement := func(change func(*checkup.Placement)) func(*Spec) {
+		return func(m *Spec) { change(&m.Sources.Placement) }
 	}
-	bothPlacements := func(change func(*checkup.Placement)) func(*checkup.PodMesh) {
-		return func(m *checkup.PodMesh) { change(&m.Sources.Placement); change(&m.Targets.Placement) }
+	bothPlacements := func(change func(*checkup.Placement)) func(*Spec) {
+		return func(m *Spec) { change(&m.Sources.Placement); change(&m.Targets.Placement) }
 	}
 	three := func(changes ...func(*cluster.Node)) []cluster.Node {
 		return []cluster.Node{linuxNode("a"), linuxNode("b"), linuxNode("c", changes...)}
@@ -196,7 +196,7 @@ no node can be a target: 2 nodes without label zebra=yes (targets.placement.node
 				sourcePlacement(func(p *checkup.Placement) {
 					p.NodeSelector = map[string]string{"kubernetes.io/os": "linux", "pool": "mesh"}
 				}),
-				func(m *checkup.PodMesh) { m.Targets.Placement.NodeSelector["kubernetes.io/os"] = "windows" }),
+				func(m *Spec) { m.Targets.Placement.NodeSelector["kubernetes.io/os"] = "windows" }),
 			snapshot: snapshotOf(linuxNode("a", label("pool", "web")), linuxNode("b"), linuxNode("cp", label("pool", "mesh"), controlPlane)),
 			err: `check "mesh": no node can be a source: 2 nodes without label pool=mesh (sources.placement.nodeSelector); 1 node with taint node-role.kubernetes.io/control-plane:NoSchedule, which sources.placement.tolerations does not tolerate
 no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets.placement.nodeSelector)`,
@@ -209,29 +209,29 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			name: "no such check", plan: &checkup.Plan{Name: "other"}, snapshot: snapshotOf(three()...),
 			err: `check "mesh": plan other has no podMesh check of that name`,
 		}, {
-			name: "more degree than nodes", plan: meshPlan(func(m *checkup.PodMesh) { m.Sample.Degree = 10 }), snapshot: snapshotOf(three()...),
+			name: "more degree than nodes", plan: meshPlan(func(m *Spec) { m.Sample.Degree = 10 }), snapshot: snapshotOf(three()...),
 			want:     "a b c > a b c, IPv4 IPv6, degree 2, round 0 of 1",
 			warnings: []string{"FullMesh: 3 nodes but degree 10: full mesh"},
 		}, {
-			name: "full mesh", plan: meshPlan(func(m *checkup.PodMesh) { m.Sample.Degree = 0 }), snapshot: snapshotOf(three()...),
+			name: "full mesh", plan: meshPlan(func(m *Spec) { m.Sample.Degree = 0 }), snapshot: snapshotOf(three()...),
 			want: "a b c > a b c, IPv4 IPv6, degree 2, round 0 of 1",
 		}, {
-			name: "full mesh beyond the budget", plan: meshPlan(func(m *checkup.PodMesh) { m.Sample.Degree, m.Sample.Budget = 0, 11 }), snapshot: snapshotOf(three()...),
+			name: "full mesh beyond the budget", plan: meshPlan(func(m *Spec) { m.Sample.Degree, m.Sample.Budget = 0, 11 }), snapshot: snapshotOf(three()...),
 			want:     "a b c > a b c, IPv4 IPv6, degree 1, round 0 of 2",
 			warnings: []string{"DegreeLowered: sample.budget of 11 is not enough for the full mesh of 3 nodes, which is 12 pairs: the degree is 1, and the full mesh takes 2 runs that rotate"},
 		}, {
-			name: "degree beyond the budget", plan: meshPlan(func(m *checkup.PodMesh) { m.Sample.Degree, m.Sample.Budget = 2, 11 }), snapshot: snapshotOf(three()...),
+			name: "degree beyond the budget", plan: meshPlan(func(m *Spec) { m.Sample.Degree, m.Sample.Budget = 2, 11 }), snapshot: snapshotOf(three()...),
 			want:     "a b c > a b c, IPv4 IPv6, degree 1, round 0 of 2",
 			warnings: []string{"DegreeLowered: sample.budget of 11 is not enough for a degree of 2 with 3 nodes: the degree is 1, and the full mesh takes 2 runs that rotate"},
 		}, {
-			name: "not even a degree of 1", plan: meshPlan(func(m *checkup.PodMesh) { m.Sample.Budget = 5 }), snapshot: snapshotOf(three()...),
+			name: "not even a degree of 1", plan: meshPlan(func(m *Spec) { m.Sample.Budget = 5 }), snapshot: snapshotOf(three()...),
 			want:     "a b c > a b c, IPv4 IPv6, degree 0, round 0 of 3",
 			warnings: []string{"SampleCut: sample.budget of 5 is not enough for a degree of 1 with 3 nodes: a run measures 4 of 12 pairs, so that not every node is measured; the full mesh takes 3 runs that rotate"},
 		}, {
-			name: "budget below one source and target", plan: meshPlan(func(m *checkup.PodMesh) { m.Sample.Budget = 1 }), snapshot: snapshotOf(three()...),
+			name: "budget below one source and target", plan: meshPlan(func(m *Spec) { m.Sample.Budget = 1 }), snapshot: snapshotOf(three()...),
 			err: `check "mesh": sample.budget: 1 pair is not enough for one source and one target, which are 2 pairs (families x transports x sizes): raise it, or measure less of each`,
 		}, {
-			name: "zones beyond the budget", plan: meshPlan(func(m *checkup.PodMesh) { m.Sample.Budget = 8; m.IPFamilies = []checkup.IPFamily{"IPv4"} }),
+			name: "zones beyond the budget", plan: meshPlan(func(m *Spec) { m.Sample.Budget = 8; m.IPFamilies = []checkup.IPFamily{"IPv4"} }),
 			snapshot: snapshotOf(
 				linuxNode("a", label(corev1.LabelTopologyZone, "x")), linuxNode("b", label(corev1.LabelTopologyZone, "y")),
 				linuxNode("c", label(corev1.LabelTopologyZone, "z")), linuxNode("d", label(corev1.LabelTopologyZone, "w"))),
@@ -250,7 +250,7 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 				"NodesLeftOut: 2 of 3 nodes can be a target; left out: 1 node without label kubernetes.io/os=linux (targets.placement.nodeSelector)",
 			},
 		}, {
-			name: "families of the plan", plan: meshPlan(func(m *checkup.PodMesh) { m.IPFamilies = []checkup.IPFamily{"IPv6", "IPv4"} }),
+			name: "families of the plan", plan: meshPlan(func(m *Spec) { m.IPFamilies = []checkup.IPFamily{"IPv6", "IPv4"} }),
 			snapshot: snapshotOf(linuxNode("a", func(n *cluster.Node) { n.PodCIDRs = []string{"10.0.0.0/24"} }), linuxNode("b", func(n *cluster.Node) { n.PodCIDRs = nil })),
 			want:     "a b > a b, IPv4 IPv6, degree 1, round 0 of 1",
 			warnings: []string{"FamilyMissing: the plan measures IPv6, which the cluster's pods do not seem to have: its pairs will be unmeasured"},
@@ -271,12 +271,12 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			want:     "a b c > shop/waiting shop/one shop/starting, IPv4, degree 1, round 0 of 2",
 			warnings: []string{"PodsNotReady: 2 targets are not ready, and will be unmeasured: shop/starting, shop/waiting"},
 		}, {
-			name: "existing pods on nodes that the placement leaves out", plan: meshPlan(webPods, func(m *checkup.PodMesh) { m.Targets.Placement.NodeSelector = map[string]string{"pool": "web"} }),
+			name: "existing pods on nodes that the placement leaves out", plan: meshPlan(webPods, func(m *Spec) { m.Targets.Placement.NodeSelector = map[string]string{"pool": "web"} }),
 			snapshot: withPods(snapshotOf(three(label("pool", "web"))...), readyPod("one", "a"), readyPod("three", "c")),
 			want:     "a b c > shop/three, IPv4, degree 1, round 0 of 1",
 			warnings: []string{"NodesLeftOut: 1 of 2 pods can be a target; the others are on nodes that are left out: 2 nodes without label pool=web (targets.placement.nodeSelector)"},
 		}, {
-			name: "existing pods on none of the nodes that the placement admits", plan: meshPlan(webPods, func(m *checkup.PodMesh) { m.Targets.Placement.NodeSelector = map[string]string{"pool": "web"} }),
+			name: "existing pods on none of the nodes that the placement admits", plan: meshPlan(webPods, func(m *Spec) { m.Targets.Placement.NodeSelector = map[string]string{"pool": "web"} }),
 			snapshot: withPods(snapshotOf(three(label("pool", "web"))...), readyPod("one", "a")),
 			err:      `check "mesh": targets.pods: none of the 1 pod with the labels app=web in namespace shop is on a node that targets.placement admits: 2 nodes without label pool=web (targets.placement.nodeSelector)`,
 		}, {
@@ -289,25 +289,25 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			name: "a snapshot for another plan", plan: meshPlan(webPods), snapshot: snapshotOf(three()...),
 			err: `check "mesh": targets.pods: the snapshot does not tell which pods in namespace shop have the labels app=web: it was recorded for another plan, so record it again`,
 		}, {
-			name: "a pod selector that Kubernetes would refuse", plan: meshPlan(webPods, func(m *checkup.PodMesh) {
+			name: "a pod selector that Kubernetes would refuse", plan: meshPlan(webPods, func(m *Spec) {
 				m.Targets.Pods.Selector.MatchExpressions = []checkup.SelectorRequirement{{Key: "app", Operator: "Like", Values: []string{"w"}}}
 			}),
 			snapshot: withPods(snapshotOf(three()...)),
 			err:      `check "mesh": targets.pods.selector: "Like" is not a valid label selector operator`,
 		}, {
-			name: "a pod selector that selects everything", plan: meshPlan(webPods, func(m *checkup.PodMesh) { m.Targets.Pods.Selector = checkup.LabelSelector{} }),
+			name: "a pod selector that selects everything", plan: meshPlan(webPods, func(m *Spec) { m.Targets.Pods.Selector = checkup.LabelSelector{} }),
 			snapshot: snapshotOf(three()...),
 			err:      `check "mesh": targets.pods.selector: is empty, which would select every pod: say which labels the pods have`,
 		}, {
-			name: "probing that is too long", plan: meshPlan(func(m *checkup.PodMesh) {
+			name: "probing that is too long", plan: meshPlan(func(m *Spec) {
 				m.Limits.PacketsPerSecond, m.Timeouts.Probe = 1, checkup.Duration(5*time.Second)
 			}),
 			snapshot: snapshotOf(three()...),
 			want:     "a b c > a b c, IPv4 IPv6, degree 1, round 0 of 2",
 			warnings: []string{"ProbeTooLong: probing takes about 11s, but agents have 3.75s of timeouts.probe (5s): what is not measured by then is unmeasured; raise it or limits.packetsPerSecond, or measure less"},
 		}, {
-			name: "a plan that was never loaded", plan: meshPlan(webPods, func(m *checkup.PodMesh) {
-				m.Sample = checkup.Sample{Degree: -1}
+			name: "a plan that was never loaded", plan: meshPlan(webPods, func(m *Spec) {
+				m.Sample = Sample{Degree: -1}
 				m.IPFamilies = []checkup.IPFamily{"IPv5"}
 				m.Probes = map[checkup.Transport]checkup.Probe{checkup.UDP: {Sizes: []int{64}}, "sctp": {}, checkup.TCP: {}}
 			}),
@@ -388,12 +388,12 @@ func TestExpandWorksheet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := meshPlan(func(m *checkup.PodMesh) {
+	p := meshPlan(func(m *Spec) {
 		m.Sample.Rotate = true
 		m.Probes[checkup.UDP] = checkup.Probe{Sizes: []int{1400, 64, 64}, Count: 20, Interval: checkup.Duration(20 * time.Millisecond), Timeout: checkup.Duration(time.Second)}
 		m.Expect.Loss.Max = new(checkup.Percent(1))
 	})
-	w, _, err := Expand(p, "mesh", s, NextRound(p.Name, "mesh", p.Checks["mesh"].PodMesh.Sample, s.Rounds))
+	w, _, err := Expand(p, "mesh", s, NextRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,7 +438,7 @@ func TestExpandSeed(t *testing.T) {
 		}
 		return w.Seed
 	}
-	if got := seedOf(meshPlan(func(m *checkup.PodMesh) { m.Sample.Seed = new(uint64(7)) }), "mesh"); got != 7 {
+	if got := seedOf(meshPlan(func(m *Spec) { m.Sample.Seed = new(uint64(7)) }), "mesh"); got != 7 {
 		t.Errorf("seed %d, want the plan's 7", got)
 	}
 	p := meshPlan()
@@ -460,7 +460,7 @@ func TestExpandSeed(t *testing.T) {
 // were listed in different orders.
 func TestExpandIgnoresNodeOrder(t *testing.T) {
 	s := testCluster(40)
-	p := meshPlan(func(m *checkup.PodMesh) { m.Sample.Degree = 3 })
+	p := meshPlan(func(m *Spec) { m.Sample.Degree = 3 })
 	want, _, err := Expand(p, "mesh", s, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -479,11 +479,11 @@ func TestExpandIgnoresNodeOrder(t *testing.T) {
 // next round, and together they are the full mesh.
 func TestExpandRounds(t *testing.T) {
 	s := testCluster(7)
-	p := meshPlan(func(m *checkup.PodMesh) { m.Sample.Degree, m.Sample.Rotate, m.Sample.Round = 2, true, 2 })
+	p := meshPlan(func(m *Spec) { m.Sample.Degree, m.Sample.Rotate, m.Sample.Round = 2, true, 2 })
 	union := map[[2]int]bool{}
 	var rounds []int
 	for run := range 4 {
-		w, _, err := Expand(p, "mesh", s, NextRound(p.Name, "mesh", p.Checks["mesh"].PodMesh.Sample, s.Rounds))
+		w, _, err := Expand(p, "mesh", s, NextRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -518,7 +518,7 @@ func testCluster(n int) *cluster.Snapshot {
 func BenchmarkExpand(b *testing.B) {
 	for _, n := range []int{100, 1000, 5000, 10000} {
 		s := testCluster(n)
-		p := meshPlan(func(m *checkup.PodMesh) { m.Sample.Degree, m.Sample.Budget = 10, 10_000_000 })
+		p := meshPlan(func(m *Spec) { m.Sample.Degree, m.Sample.Budget = 10, 10_000_000 })
 		b.Run(fmt.Sprintf("nodes=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
@@ -550,7 +550,7 @@ func FuzzExpandSnapshot(f *testing.F) {
 			return
 		}
 		p := meshPlan()
-		w, _, err := Expand(p, "mesh", s, NextRound(p.Name, "mesh", p.Checks["mesh"].PodMesh.Sample, s.Rounds))
+		w, _, err := Expand(p, "mesh", s, NextRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
 		if err == nil && w.CountPairs() == 0 {
 			t.Fatal("a worksheet without pairs, and no error")
 		}

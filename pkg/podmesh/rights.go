@@ -7,14 +7,15 @@ import "github.com/checkplan/checkplan/pkg/checkup"
 // Rights are those that a podMesh check needs beyond what every run needs: to
 // list the existing pods that are its targets.
 func Rights(c checkup.Check) []checkup.Right {
-	if c.PodMesh == nil || c.PodMesh.Targets.Pods == nil {
+	mesh, ok := c.Spec.(*Spec)
+	if !ok || mesh.Targets.Pods == nil {
 		return nil
 	}
 	r := checkup.Right{
 		Phase: checkup.PhaseSetup, Scope: checkup.ScopeRun,
 		Resource: "pods", Verb: "list", Why: "pkg/podmesh Survey: pods that are targets",
 	}
-	if namespace := c.PodMesh.Targets.Pods.Namespace; namespace != "" {
+	if namespace := mesh.Targets.Pods.Namespace; namespace != "" {
 		r.Scope, r.Namespace = checkup.ScopeNamespace, namespace
 	}
 	return []checkup.Right{r}

@@ -21,7 +21,7 @@ func TestRights(t *testing.T) {
 	}{
 		{"responders", meshPlan().Checks["mesh"], nil},
 		{"existing pods of another namespace", meshPlan(webPods).Checks["mesh"], right(checkup.ScopeNamespace, "shop")},
-		{"existing pods of the run's namespace", meshPlan(webPods, func(m *checkup.PodMesh) { m.Targets.Pods.Namespace = "" }).Checks["mesh"], right(checkup.ScopeRun, "")},
+		{"existing pods of the run's namespace", meshPlan(webPods, func(m *Spec) { m.Targets.Pods.Namespace = "" }).Checks["mesh"], right(checkup.ScopeRun, "")},
 		{"another kind", checkup.Check{}, nil},
 	} {
 		if diff := cmp.Diff(test.want, Rights(test.check)); diff != "" {

@@ -13,7 +13,7 @@ import (
 // reached, as the snapshot has them: one entry per target. Entries of fixtures
 // are empty, for whoever starts them. A pod that is not ready does not count as
 // there: what does not answer then says nothing about the network.
-func Roster(mesh *checkup.PodMesh, w *checkup.Worksheet, s *cluster.Snapshot) checkup.Roster {
+func Roster(mesh *Spec, w *checkup.Worksheet, s *cluster.Snapshot) checkup.Roster {
 	roster := checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
 	if mesh.Targets.Pods == nil {
 		return roster

@@ -13,7 +13,7 @@ import (
 
 func TestRoster(t *testing.T) {
 	p := meshPlan(webPods)
-	mesh := p.Checks["mesh"].PodMesh
+	mesh := p.Checks["mesh"].Spec.(*Spec)
 	s := withPods(snapshotOf(linuxNode("a"), linuxNode("b")),
 		cluster.Pod{Name: "shop/dual", Node: "a", IPs: []string{"fd00::1", "10.0.0.1", "10.0.0.2"}, Ready: true},
 		cluster.Pod{Name: "shop/single", Node: "a", IPs: []string{"10.0.0.3"}, Ready: true},
@@ -47,7 +47,7 @@ func TestRoster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]checkup.RosterEntry{{}, {}}, Roster(meshPlan().Checks["mesh"].PodMesh, w, s).Targets); diff != "" {
+	if diff := cmp.Diff([]checkup.RosterEntry{{}, {}}, Roster(meshPlan().Checks["mesh"].Spec.(*Spec), w, s).Targets); diff != "" {
 		t.Errorf("roster of fixtures (-want +got):\n%s", diff)
 	}
 }

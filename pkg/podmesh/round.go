@@ -3,7 +3,6 @@
 package podmesh
 
 import (
-	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
@@ -12,7 +11,7 @@ import (
 // recorded; then one more than the newest of them. Of rounds that were recorded
 // at the same time (Kubernetes' clock has seconds) the highest counts. Expand
 // takes the result modulo the number of rounds, which only it knows.
-func NextRound(plan, check string, sample checkup.Sample, recorded []cluster.RecordedRound) int {
+func NextRound(plan, check string, sample Sample, recorded []cluster.RecordedRound) int {
 	if !sample.Rotate {
 		return sample.Round
 	}

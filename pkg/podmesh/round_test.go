@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
@@ -14,10 +13,10 @@ func TestNextRound(t *testing.T) {
 	at := func(seconds int64, plan, check string, round int) cluster.RecordedRound {
 		return cluster.RecordedRound{Plan: plan, Check: check, Round: round, Created: time.Unix(seconds, 0)}
 	}
-	rotating := checkup.Sample{Rotate: true, Round: 4}
+	rotating := Sample{Rotate: true, Round: 4}
 	tests := []struct {
 		name     string
-		sample   checkup.Sample
+		sample   Sample
 		recorded []cluster.RecordedRound
 		want     int
 	}{
@@ -26,7 +25,7 @@ func TestNextRound(t *testing.T) {
 		{"the higher of two in one second", rotating, []cluster.RecordedRound{at(3, "p", "c", 2), at(3, "p", "c", 1)}, 3},
 		{"other plans and checks play no part", rotating, []cluster.RecordedRound{at(1, "p", "c", 5), at(2, "p", "d", 8), at(3, "q", "c", 9)}, 6},
 		{"a round of 0 is recorded too", rotating, []cluster.RecordedRound{at(1, "p", "c", 0)}, 1},
-		{"no rotation", checkup.Sample{Round: 4}, []cluster.RecordedRound{at(1, "p", "c", 5)}, 4},
+		{"no rotation", Sample{Round: 4}, []cluster.RecordedRound{at(1, "p", "c", 5)}, 4},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -25,8 +25,8 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 	}
 	var rotates bool
 	for _, name := range p.CheckNames() {
-		mesh := p.Checks[name].PodMesh
-		if mesh == nil {
+		mesh, ok := p.Checks[name].Spec.(*Spec)
+		if !ok {
 			continue
 		}
 		rotates = rotates || mesh.Sample.Rotate
@@ -54,7 +54,7 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 }
 
 // selectionOf returns the selection, still without pods, of a check's targets.
-func selectionOf(t checkup.PodTargets) (cluster.Selection, error) {
+func selectionOf(t PodTargets) (cluster.Selection, error) {
 	selector, err := cluster.Selector(t.Selector)
 	if err != nil {
 		return cluster.Selection{}, fmt.Errorf("targets.pods.selector: %w", err)

@@ -126,10 +126,10 @@ func TestSurvey(t *testing.T) {
 		reportOf("other-plan", 300, map[string]string{checkup.LabelRole: "report", checkup.LabelPlan: "other"}, round("mesh", "9")),
 		reportOf("record", 300, map[string]string{checkup.LabelRole: "record", checkup.LabelPlan: "plan"}, round("mesh", "9")),
 	)
-	p := meshPlan(func(m *checkup.PodMesh) { m.Sample.Rotate = true })
+	p := meshPlan(func(m *Spec) { m.Sample.Rotate = true })
 	p.Checks["web"] = meshPlan(webPods).Checks["mesh"]
 	p.Checks["web-again"] = meshPlan(webPods).Checks["mesh"]
-	p.Checks["own"] = meshPlan(webPods, func(m *checkup.PodMesh) { m.Targets.Pods.Namespace = "" }).Checks["mesh"]
+	p.Checks["own"] = meshPlan(webPods, func(m *Spec) { m.Targets.Pods.Namespace = "" }).Checks["mesh"]
 
 	s, err := survey(t, c, p)
 	if err != nil {
@@ -156,7 +156,7 @@ func TestSurveyErrors(t *testing.T) {
 			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "", fmt.Errorf("user cannot %s", verb))
 		}
 	}
-	rotating := func(m *checkup.PodMesh) { m.Sample.Rotate = true }
+	rotating := func(m *Spec) { m.Sample.Rotate = true }
 	tests := []struct {
 		name    string
 		plan    *checkup.Plan
@@ -179,7 +179,7 @@ func TestSurveyErrors(t *testing.T) {
 			"no metadata client", meshPlan(rotating), func(c *cluster.Reader, _ *fake.Clientset) { c.Metadata = nil },
 			[]string{"read the last round: no metadata client"},
 		}, {
-			"a selector that Kubernetes would refuse", meshPlan(webPods, func(m *checkup.PodMesh) { m.Targets.Pods.Selector.MatchLabels["app"] = "a b" }),
+			"a selector that Kubernetes would refuse", meshPlan(webPods, func(m *Spec) { m.Targets.Pods.Selector.MatchLabels["app"] = "a b" }),
 			func(*cluster.Reader, *fake.Clientset) {},
 			[]string{`check "mesh": targets.pods.selector: values[0][app]: Invalid value: "a b": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')`},
 		},

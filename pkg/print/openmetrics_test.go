@@ -152,7 +152,7 @@ func TestUnitMetrics(t *testing.T) {
 		"checkplan_unit_value" + of("drum", `material="wood",place="",name="noise"`):                     .5,
 		"checkplan_unit_value" + of("drum", `material="wood",place="",name="skins"`):                     2,
 		`checkplan_condition{plan="day-2",check="toys",type="ToysTidy",status="False"}`:                  1,
-		`checkplan_units{plan="day-2",check="balls",noun="ball",verdict="unmeasured"}`:                    6,
+		`checkplan_units{plan="day-2",check="balls",noun="ball",verdict="unmeasured"}`:                   6,
 	} {
 		if got, ok := samples[key]; !ok || got != want {
 			t.Errorf("%s is %v, want %v", key, got, want)

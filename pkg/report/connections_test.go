@@ -16,7 +16,7 @@ import (
 
 // connectionScenarios are reports of a control plane for testdata.
 func connectionScenarios(run Run) map[string]checkup.Report {
-	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"api": {ControlPlane: &checkup.ControlPlane{}}}}
+	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"api": {Spec: spec("controlPlane")}}}
 	api := func(nodes, count int, change func(*plane)) *plane {
 		p := newPlane(7, nodes, count)
 		p.w.Expect.Loss.Max = ptr(checkup.Percent(20))

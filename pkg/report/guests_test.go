@@ -36,7 +36,7 @@ func newGuests(seed uint64, links ...vmPair) *guests {
 	g := &guests{
 		rng: rand.New(rand.NewPCG(seed, 31)), roster: &checkup.Roster{},
 		w: &checkup.Worksheet{
-			Plan: "day-2", Check: "vms", Kind: checkup.KindVMLatency, Rounds: 1, IPFamilies: checkup.IPFamilies, Possible: 2 * len(links),
+			Plan: "day-2", Check: "vms", Kind: "vmLatency", Rounds: 1, IPFamilies: checkup.IPFamilies, Possible: 2 * len(links),
 			Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{
 				Sizes: []int{checkup.VMEchoSize}, Count: 25, Interval: checkup.Duration(200 * time.Millisecond), Timeout: checkup.VMEchoTimeout}}},
 			Guests: &checkup.GuestSheet{Duration: checkup.Duration(5 * time.Second)},
@@ -125,7 +125,7 @@ func (g *guests) judge() checkup.CheckReport {
 
 // guestScenarios are reports of VMs for testdata.
 func guestScenarios(run Run) map[string]checkup.Report {
-	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"vms": {VMLatency: &checkup.VMLatency{}}}}
+	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"vms": {Spec: spec("vmLatency")}}}
 	one := []vmPair{{"node01", "node02", "br10"}}
 	judged := func(links []vmPair, change func(*guests), record func(*checkup.Record), leftovers ...string) checkup.Report {
 		g := newGuests(5, links...)

@@ -31,7 +31,7 @@ func newOne() *one {
 	node := checkup.Endpoint{Node: "a"}
 	o := &one{
 		w: checkup.Worksheet{
-			Check: "mesh", Kind: checkup.KindPodMesh, Possible: 1,
+			Check: "mesh", Kind: "podMesh", Possible: 1,
 			Sources: []checkup.Endpoint{node}, Targets: []checkup.Endpoint{{Node: "b"}},
 			Assignments: [][]int{{0}}, IPFamilies: []checkup.IPFamily{checkup.IPv4},
 			Probes: []checkup.TransportProbe{{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64}, Count: 4}}},
@@ -272,10 +272,10 @@ func TestVerdict(t *testing.T) {
 func TestJoin(t *testing.T) {
 	plan := &checkup.Plan{
 		Name: "p", Gate: checkup.Gate{Require: checkup.RequireNoFailure},
-		Checks: map[string]checkup.Check{"a": {After: []string{"b"}, PodMesh: &checkup.PodMesh{}}, "b": {PodMesh: &checkup.PodMesh{}}},
+		Checks: map[string]checkup.Check{"a": {After: []string{"b"}, Spec: spec("podMesh")}, "b": {Spec: spec("podMesh")}},
 	}
 	check := func(name string, v checkup.RunVerdict, c checkup.Counts) checkup.CheckReport {
-		return checkup.CheckReport{Name: name, Kind: checkup.KindPodMesh, Verdict: v, Counts: c}
+		return checkup.CheckReport{Name: name, Kind: "podMesh", Verdict: v, Counts: c}
 	}
 	pass := checkup.Counts{Expected: 2, Pass: 2}
 	tests := []struct {
@@ -294,7 +294,7 @@ func TestJoin(t *testing.T) {
 			checkup.RunFail, false, "b a", "fail: 3 of 4 pairs passed, 1 failed, 0 unmeasured"},
 		{"one is missing", plan, []checkup.CheckReport{check("b", checkup.RunPass, pass)}, nil,
 			checkup.RunInconclusive, true, "b a", "inconclusive: 2 of 2 pairs passed, 0 failed, 0 unmeasured; a was not measured: setup: the check has no worksheet: its setup failed or did not run"},
-		{"one says why it is missing", plan, []checkup.CheckReport{check("b", checkup.RunPass, pass), NotMeasured("a", checkup.KindPodMesh, checkup.Cause{Stage: checkup.StageSetup, Message: "no node matches"})}, nil,
+		{"one says why it is missing", plan, []checkup.CheckReport{check("b", checkup.RunPass, pass), NotMeasured("a", "podMesh", checkup.Cause{Stage: checkup.StageSetup, Message: "no node matches"})}, nil,
 			checkup.RunInconclusive, true, "b a", "inconclusive: 2 of 2 pairs passed, 0 failed, 0 unmeasured; a was not measured: setup: no node matches"},
 		{"a verdict that nobody knows", plan, []checkup.CheckReport{check("a", "", pass), check("b", checkup.RunPass, pass)}, nil,
 			checkup.RunInconclusive, true, "b a", "inconclusive: 4 of 4 pairs passed, 0 failed, 0 unmeasured"},

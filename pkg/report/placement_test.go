@@ -15,7 +15,7 @@ import (
 
 // placed is a dry run on three nodes that the API server was asked about.
 func placed() (*checkup.Worksheet, *checkup.Record) {
-	w := &checkup.Worksheet{Plan: "day-2", Check: "where", Kind: checkup.KindPlacement, Placement: &checkup.PlacementSheet{
+	w := &checkup.Worksheet{Plan: "day-2", Check: "where", Kind: "placement", Placement: &checkup.PlacementSheet{
 		Origin: "plan", Mode: checkup.DiagnosticsAll, Nodes: 3,
 		Sides: []checkup.PlacementSide{
 			{Side: checkup.SideSource, Workload: "Deployment", Pod: json.RawMessage(`{}`), Eligible: []string{"worker-1"}, Rejected: []checkup.NodeGroup{{
@@ -44,7 +44,7 @@ func none(s *checkup.PlacementSide) {
 
 // placementScenarios are reports of placements for testdata.
 func placementScenarios(run Run) map[string]checkup.Report {
-	plan := &checkup.Plan{Name: "where", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"where": {Placement: &checkup.PlacementCheck{}}}}
+	plan := &checkup.Plan{Name: "where", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"where": {Spec: spec("placement")}}}
 	judged := func(change func(*checkup.Worksheet, *checkup.Record)) checkup.Report {
 		w, record := placed()
 		change(w, record)

@@ -53,7 +53,7 @@ func newPlane(seed uint64, nodes, count int) *plane {
 	p := &plane{
 		rng: rand.New(rand.NewPCG(seed, 21)), start: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), roster: &checkup.Roster{},
 		w: &checkup.Worksheet{
-			Plan: "day-2", Check: "api", Kind: checkup.KindControlPlane, Rounds: 1, IPFamilies: []checkup.IPFamily{checkup.IPv4},
+			Plan: "day-2", Check: "api", Kind: "controlPlane", Rounds: 1, IPFamilies: []checkup.IPFamily{checkup.IPv4},
 			Probes: []checkup.TransportProbe{{Transport: checkup.TLS, Probe: checkup.Probe{
 				Sizes: []int{0}, Count: count, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(10 * time.Second)}}},
 			Connections: &checkup.ConnectionSheet{For: checkup.Duration(time.Duration(count) * time.Second)},

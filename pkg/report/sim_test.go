@@ -50,7 +50,7 @@ type network struct {
 func newNetwork(seed uint64, nodes, degree, zones int, probes []checkup.TransportProbe) *network {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := &checkup.Worksheet{
-		Plan: "p", Check: "mesh", Kind: checkup.KindPodMesh, Seed: seed, Rounds: 1, Degree: degree,
+		Plan: "p", Check: "mesh", Kind: "podMesh", Seed: seed, Rounds: 1, Degree: degree,
 		Possible: nodes * (nodes - 1), IPFamilies: checkup.IPFamilies, Probes: probes,
 	}
 	roster := &checkup.Roster{}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kinds"
 )
 
 // OldestTekton is the oldest Tekton Pipelines that a plan runs on: from 1.10 on
@@ -88,8 +89,8 @@ func (c *Cluster) checkNamespace(ctx context.Context, plan *checkup.Plan) error 
 	}
 	enforced := namespace.Labels[checkup.LabelPodSecurity]
 	var obstacles *multierror.Error
-	if check := c.hostNetwork(ctx, plan); check != "" && (enforced == "baseline" || enforced == "restricted") {
-		obstacles = multierror.Append(obstacles, fmt.Errorf("namespace %s enforces %s pod security, which forbids agents of check %s to stand in their nodes' networks, where components of the control plane are; "+
+	if check := kinds.HostNetwork(ctx, c.Kube, plan); check != "" && (enforced == "baseline" || enforced == "restricted") {
+		obstacles = multierror.Append(obstacles, fmt.Errorf("namespace %s enforces %s pod security, which forbids that agents of check %s run in their nodes' networks, as the components do that they probe from; "+
 			"allow it (kubectl label --overwrite namespace %s %s=privileged) or choose another with --namespace", c.Namespace, enforced, check, c.Namespace, checkup.LabelPodSecurity))
 	}
 	if enforced == "restricted" {
@@ -102,34 +103,8 @@ func (c *Cluster) checkNamespace(ctx context.Context, plan *checkup.Plan) error 
 	return obstacles.ErrorOrNil()
 }
 
-// hostNetwork names a check of the plan whose agents will stand in their nodes'
-// networks, or returns "" if none is known to. Where the cluster's own shape
-// decides, it is that of kubeadm or OpenShift that has components there.
-func (c *Cluster) hostNetwork(ctx context.Context, plan *checkup.Plan) string {
-	for _, name := range plan.CheckNames() {
-		control := plan.Checks[name].ControlPlane
-		switch {
-		case control == nil || control.Preset == checkup.PresetGeneric:
-		case control.Preset != checkup.PresetAuto || c.showsControlPlane(ctx):
-			return name
-		}
-	}
-	return ""
-}
-
-// showsControlPlane reports whether API servers can be seen as pods: kubeadm's by
-// their label, OpenShift's by its API. Whoever may not look sees none.
-func (c *Cluster) showsControlPlane(ctx context.Context) bool {
-	pods, err := c.Kube.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "component=kube-apiserver", Limit: 1})
-	if err == nil && len(pods.Items) > 0 {
-		return true
-	}
-	_, err = c.Kube.Discovery().ServerResourcesForGroupVersion("config.openshift.io/v1")
-	return err == nil
-}
-
 // checkRights asks for the verbs that Apply and Start use, and for those by which
-// planner makes sure of the ConfigMaps of kiagnose checkups. A cluster that does
+// planner creates the ConfigMaps to which outcomes are written. A cluster that does
 // not answer the question is asked again by Apply itself.
 func (c *Cluster) checkRights(ctx context.Context, plan *checkup.Plan, objects []runtime.Object) error {
 	type right struct{ verb, group, resource, namespace, name string }
@@ -163,13 +138,13 @@ func (c *Cluster) checkRights(ctx context.Context, plan *checkup.Plan, objects [
 	want(right{"list", "", "configmaps", c.Namespace, ""})
 	want(right{"get", "", "configmaps", c.Namespace, ""})
 	for _, name := range plan.CheckNames() {
-		v := plan.Checks[name].VMLatency
-		if v == nil || v.Kiagnose == nil {
+		outcome := kinds.Outcome(plan.Checks[name])
+		if outcome == nil {
 			continue
 		}
-		namespace := cmp.Or(v.Kiagnose.Namespace, c.Namespace)
-		want(right{"get", "", "configmaps", namespace, v.Kiagnose.Name})
-		if _, err := c.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, v.Kiagnose.Name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		namespace := cmp.Or(outcome.Namespace, c.Namespace)
+		want(right{"get", "", "configmaps", namespace, outcome.Name})
+		if _, err := c.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, outcome.Name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 			want(right{"create", "", "configmaps", namespace, ""})
 		}
 	}

@@ -32,7 +32,9 @@ import (
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/controlplane"
 	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 func objectMeta(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name} }
@@ -87,8 +89,8 @@ func enforcing(standard string) *corev1.Namespace {
 	return n
 }
 
-func controlPlane(preset checkup.Preset) *checkup.Plan {
-	return &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"api": {ControlPlane: &checkup.ControlPlane{Preset: preset}}}}
+func controlPlane(preset controlplane.Preset) *checkup.Plan {
+	return &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"api": {Spec: &controlplane.Spec{Preset: preset}}}}
 }
 
 // apiServer is a kube-apiserver as kubeadm makes it.
@@ -102,8 +104,8 @@ func tektonConfig(name string, data map[string]string) *corev1.ConfigMap {
 
 // checkupOf is a plan with a kiagnose checkup's ConfigMap in a namespace.
 func checkupOf(namespace string) *checkup.Plan {
-	v := &checkup.VMLatency{Kiagnose: &checkup.ConfigMapRef{Namespace: namespace, Name: "cm"}}
-	return &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"latency": {VMLatency: v}}}
+	v := &vmlatency.Spec{Kiagnose: &checkup.ConfigMapRef{Namespace: namespace, Name: "cm"}}
+	return &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"latency": {Spec: v}}}
 }
 
 // denied takes one right away.
@@ -167,34 +169,34 @@ func TestPreflight(t *testing.T) {
 		},
 		{
 			name:     "agents in their nodes' networks, where that is forbidden",
-			existing: []runtime.Object{enforcing("baseline")}, plan: controlPlane(checkup.PresetKubeadm),
-			want: []string{"namespace ns enforces baseline pod security, which forbids agents of check api to stand in their nodes' networks, where components of the control plane are; allow it (kubectl label --overwrite namespace ns pod-security.kubernetes.io/enforce=privileged)"},
+			existing: []runtime.Object{enforcing("baseline")}, plan: controlPlane(controlplane.PresetKubeadm),
+			want: []string{"namespace ns enforces baseline pod security, which forbids that agents of check api run in their nodes' networks, as the components do that they probe from; allow it (kubectl label --overwrite namespace ns pod-security.kubernetes.io/enforce=privileged)"},
 		},
 		{
 			name:     "likewise where the cluster shows its control plane",
-			existing: []runtime.Object{enforcing("restricted"), apiServer()}, plan: controlPlane(checkup.PresetAuto),
-			want: []string{"namespace ns enforces restricted pod security, which forbids agents of check api"},
+			existing: []runtime.Object{enforcing("restricted"), apiServer()}, plan: controlPlane(controlplane.PresetAuto),
+			want: []string{"namespace ns enforces restricted pod security, which forbids that agents of check api run"},
 		},
 		{
 			name:     "likewise OpenShift",
-			existing: []runtime.Object{enforcing("baseline")}, plan: controlPlane(checkup.PresetAuto),
+			existing: []runtime.Object{enforcing("baseline")}, plan: controlPlane(controlplane.PresetAuto),
 			change: func(kube *kubefake.Clientset) {
 				discovery := kube.Discovery().(*discoveryfake.FakeDiscovery)
 				discovery.Resources = append(discovery.Resources, &metav1.APIResourceList{GroupVersion: "config.openshift.io/v1"})
 			},
-			want: []string{"namespace ns enforces baseline pod security, which forbids agents of check api"},
+			want: []string{"namespace ns enforces baseline pod security, which forbids that agents of check api run"},
 		},
 		{
 			name:     "a control plane that is not visible has no agents in its nodes' networks",
-			existing: []runtime.Object{enforcing("baseline")}, plan: controlPlane(checkup.PresetAuto),
+			existing: []runtime.Object{enforcing("baseline")}, plan: controlPlane(controlplane.PresetAuto),
 		},
 		{
 			name:     "nor has one of which only the API is probed",
-			existing: []runtime.Object{enforcing("baseline"), apiServer()}, plan: controlPlane(checkup.PresetGeneric),
+			existing: []runtime.Object{enforcing("baseline"), apiServer()}, plan: controlPlane(controlplane.PresetGeneric),
 		},
 		{
 			name:     "nor is it forbidden everywhere",
-			existing: []runtime.Object{enforcing("privileged"), apiServer()}, plan: controlPlane(checkup.PresetKubeadm),
+			existing: []runtime.Object{enforcing("privileged"), apiServer()}, plan: controlPlane(controlplane.PresetKubeadm),
 		},
 		{
 			name:     "roles in other namespaces",

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kinds"
 )
 
 // Defaults of Options.
@@ -105,7 +106,7 @@ func encodePlan(plan *checkup.Plan) (string, error) {
 func validatePlan(plan *checkup.Plan) error {
 	var errs []error
 	bad := func(problem string) { errs = append(errs, fmt.Errorf("plan %s: %s", plan.Name, problem)) }
-	for _, problem := range plan.Problems() {
+	for _, problem := range kinds.Problems(plan) {
 		bad(problem.String())
 	}
 	for _, name := range plan.CheckNames() {

@@ -23,6 +23,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 )
 
 // golden compares with a file in testdata, or writes it if UPDATE=1.
@@ -204,9 +207,9 @@ func checkCompiled(t *testing.T, plan *checkup.Plan, opts Options) {
 				continue
 			}
 			planParams++
-			var got checkup.Plan
-			if err := json.Unmarshal([]byte(param.Value.StringVal), &got); err != nil {
-				t.Errorf("task %s: plan: %v", task.Name, err)
+			got, err := kinds.DecodeStrict([]byte(param.Value.StringVal))
+			if err != nil {
+				t.Fatalf("task %s: plan: %v", task.Name, err)
 			}
 			want, _ := json.Marshal(plan)
 			if have, _ := json.Marshal(got); !bytes.Equal(want, have) {
@@ -366,7 +369,7 @@ func TestWatch(t *testing.T) {
 				continue
 			}
 			process, err := time.ParseDuration(param.Value.StringVal)
-			if want := watch + time.Duration(plan.Checks["watch"].ControlPlane.Timeouts.Probe) + Overhead; err != nil || process != want {
+			if want := watch + time.Duration(plan.Checks["watch"].Spec.(*controlplane.Spec).Timeouts.Probe) + Overhead; err != nil || process != want {
 				t.Errorf("the process has %s (%v), want %s", process, err, want)
 			}
 		}
@@ -411,18 +414,18 @@ func TestRefused(t *testing.T) {
 		{"after itself", func(p *checkup.Plan, _ *Options) { p.Checks["mesh"] = mesh("mesh") },
 			[]string{`check "mesh" comes after itself`}},
 		{"timeouts", func(p *checkup.Plan, _ *Options) {
-			p.Checks["mesh"].PodMesh.Timeouts = checkup.Timeouts{Setup: 0, Probe: 1<<63 - 1}
+			p.Checks["mesh"].Spec.(*podmesh.Spec).Timeouts = checkup.Timeouts{Setup: 0, Probe: 1<<63 - 1}
 		}, []string{
 			"checks.mesh.podMesh.timeouts.setup: 0s is not more than 0s",
 			"checks.mesh.podMesh.timeouts.probe: 2562047h47m16.854775807s is more than a day"}},
 		{"namespace of targets", func(p *checkup.Plan, _ *Options) {
-			p.Checks["mesh"].PodMesh.Targets.Pods = &checkup.PodTargets{Namespace: "a/b"}
+			p.Checks["mesh"].Spec.(*podmesh.Spec).Targets.Pods = &podmesh.PodTargets{Namespace: "a/b"}
 		}, []string{`plan small: checks.mesh: namespace "a/b": a lowercase RFC 1123 label`}},
 		{"namespace of components", func(p *checkup.Plan, _ *Options) {
 			p.Checks["api"] = controlPlane()
-			p.Checks["api"].ControlPlane.Preset = checkup.PresetGeneric
-			p.Checks["api"].ControlPlane.Pairs = []checkup.ComponentPair{{From: "shop", To: "shop"}}
-			p.Checks["api"].ControlPlane.Roles = map[string]checkup.ComponentRole{"shop": {Pods: &checkup.ComponentPods{
+			p.Checks["api"].Spec.(*controlplane.Spec).Preset = controlplane.PresetGeneric
+			p.Checks["api"].Spec.(*controlplane.Spec).Pairs = []controlplane.ComponentPair{{From: "shop", To: "shop"}}
+			p.Checks["api"].Spec.(*controlplane.Spec).Roles = map[string]controlplane.ComponentRole{"shop": {Pods: &controlplane.ComponentPods{
 				Namespace: "a/b", Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "shop"}},
 			}}}
 		}, []string{`plan small: checks.api: namespace "a/b": a lowercase RFC 1123 label`}},

@@ -10,6 +10,10 @@ import (
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/placement"
+	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 var testOptions = Options{Namespace: "net", ImageRepository: "registry.example.com/checkplan", ImageTag: "v1.2.3", Tekton: Tekton115}
@@ -17,10 +21,10 @@ var testOptions = Options{Namespace: "net", ImageRepository: "registry.example.c
 // mesh is a check with the defaults of the schema.
 func mesh(after ...string) checkup.Check {
 	loss := checkup.Percent(1)
-	return checkup.Check{After: after, PodMesh: &checkup.PodMesh{
-		Sources: checkup.Sources{Placement: checkup.Placement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}}},
-		Targets: checkup.Targets{Placement: checkup.Placement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}, Tolerations: []checkup.Toleration{{Operator: "Exists"}}}},
-		Sample:  checkup.Sample{Degree: 10, Budget: 100000},
+	return checkup.Check{After: after, Spec: &podmesh.Spec{
+		Sources: podmesh.Sources{Placement: checkup.Placement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}}},
+		Targets: podmesh.Targets{Placement: checkup.Placement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}, Tolerations: []checkup.Toleration{{Operator: "Exists"}}}},
+		Sample:  podmesh.Sample{Degree: 10, Budget: 100000},
 		Probes: map[checkup.Transport]checkup.Probe{
 			checkup.TCP: {Sizes: []int{0}, Count: 5, Interval: checkup.Duration(100 * time.Millisecond), Timeout: checkup.Duration(2 * time.Second)},
 		},
@@ -47,26 +51,26 @@ func smallPlan() *checkup.Plan {
 
 func twoChecks() *checkup.Plan {
 	pods := mesh("wide")
-	pods.PodMesh.Targets.Pods = &checkup.PodTargets{Namespace: "shop", Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "cart"}}, Port: 8080}
-	pods.PodMesh.Probes = map[checkup.Transport]checkup.Probe{
+	pods.Spec.(*podmesh.Spec).Targets.Pods = &podmesh.PodTargets{Namespace: "shop", Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "cart"}}, Port: 8080}
+	pods.Spec.(*podmesh.Spec).Probes = map[checkup.Transport]checkup.Probe{
 		checkup.HTTP: {Sizes: []int{0}, Count: 3, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second), Path: "/$(HOSTNAME)/${HOME}?a=1&b=<2>"},
 	}
 	wide := mesh()
-	wide.PodMesh.Timeouts.Probe = checkup.Duration(30 * time.Minute)
+	wide.Spec.(*podmesh.Spec).Timeouts.Probe = checkup.Duration(30 * time.Minute)
 	latency, affinity := checkup.Duration(5*time.Millisecond), `{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Exists"}]}]}}`
-	wide.PodMesh.Expect.Latency.P99 = &latency
-	wide.PodMesh.Sources.Placement.Affinity = json.RawMessage(affinity)
+	wide.Spec.(*podmesh.Spec).Expect.Latency.P99 = &latency
+	wide.Spec.(*podmesh.Spec).Sources.Placement.Affinity = json.RawMessage(affinity)
 	return planOf("two-checks", "First the mesh, then the shop.\n\nIt costs $(money) and ${more}.", map[string]checkup.Check{"shop": pods, "wide": wide})
 }
 
-// controlPlane and placement are checks as the schema's defaults make them.
+// controlPlane and dryRun are checks as the schema's defaults make them.
 func controlPlane(after ...string) checkup.Check {
 	second := checkup.Duration(time.Second)
 	loss := checkup.Percent(0)
-	return checkup.Check{After: after, ControlPlane: &checkup.ControlPlane{
-		Preset: checkup.PresetAuto, MaxNodes: 100, Interval: second,
-		Probe:              checkup.ConnectionProbe{Count: 5, Deadlines: checkup.StageDeadlines{Resolve: 5 * second, Connect: 5 * second, Handshake: 5 * second, Response: 5 * second}},
-		Expect:             checkup.ConnectionExpect{Loss: checkup.LossLimit{Max: &loss}},
+	return checkup.Check{After: after, Spec: &controlplane.Spec{
+		Preset: controlplane.PresetAuto, MaxNodes: 100, Interval: second,
+		Probe:              controlplane.ConnectionProbe{Count: 5, Deadlines: checkup.StageDeadlines{Resolve: 5 * second, Connect: 5 * second, Handshake: 5 * second, Response: 5 * second}},
+		Expect:             controlplane.ConnectionExpect{Loss: checkup.LossLimit{Max: &loss}},
 		ConnectivityChecks: checkup.ConnectivityChecks{Write: true, InstallCRD: true, Retention: 7200 * second, StaleAfter: 300 * second},
 		Limits:             checkup.Limits{PacketsPerSecond: 200, Concurrency: 16, StartJitter: second / 2},
 		Resources:          checkup.Resources{Requests: map[string]string{"cpu": "10m", "memory": "32Mi"}, Limits: map[string]string{"memory": "64Mi"}},
@@ -74,16 +78,16 @@ func controlPlane(after ...string) checkup.Check {
 	}}
 }
 
-func placement(after ...string) checkup.Check {
+func dryRun(after ...string) checkup.Check {
 	second := checkup.Duration(time.Second)
-	return checkup.Check{After: after, Placement: &checkup.PlacementCheck{
+	return checkup.Check{After: after, Spec: &placement.Spec{
 		Timeouts: checkup.Timeouts{Setup: 120 * second, Probe: 60 * second},
 	}}
 }
 
 func vmLatency(after ...string) checkup.Check {
 	second := checkup.Duration(time.Second)
-	return checkup.Check{After: after, VMLatency: &checkup.VMLatency{
+	return checkup.Check{After: after, Spec: &vmlatency.Spec{
 		Networks: []checkup.NetworkRef{{Namespace: "default", Name: "br10"}}, IPFamilies: checkup.IPFamilies,
 		Duration: 5 * second, Interval: second / 5, Guest: checkup.Guest{Memory: "128Mi"},
 		Timeouts: checkup.Timeouts{Setup: 300 * second, Probe: 120 * second},
@@ -95,9 +99,9 @@ func vmLatency(after ...string) checkup.Check {
 func allKinds() *checkup.Plan {
 	watch := controlPlane("where")
 	hour := checkup.Duration(time.Hour)
-	watch.ControlPlane.For = &hour
+	watch.Spec.(*controlplane.Spec).For = &hour
 	return planOf("all-kinds", "Where would it land, who can talk to whom, and is the mesh whole meanwhile?", map[string]checkup.Check{
-		"where": placement(), "watch": watch, "mesh": mesh("where"), "vms": vmLatency("mesh"),
+		"where": dryRun(), "watch": watch, "mesh": mesh("where"), "vms": vmLatency("mesh"),
 	})
 }
 
@@ -145,12 +149,12 @@ func randomPlan(r *rand.Rand) *checkup.Plan {
 		}
 		names = append(names, name)
 		if r.IntN(3) == 0 {
-			plan.Checks[name] = placement(after...)
+			plan.Checks[name] = dryRun(after...)
 			continue
 		}
 		if r.IntN(4) == 0 {
 			check := vmLatency(after...)
-			v := check.VMLatency
+			v := check.Spec.(*vmlatency.Spec)
 			v.Kiagnose.Name = name
 			v.Networks = append(v.Networks, checkup.NetworkRef{Name: label(10)})
 			v.Guest.Image, v.Guest.Login = "quay.io/x/y:$(z)", &checkup.GuestLogin{User: "root", Password: "$$ ${HOME} \"'"}
@@ -160,18 +164,18 @@ func randomPlan(r *rand.Rand) *checkup.Plan {
 		}
 		if r.IntN(3) == 0 {
 			check := controlPlane(after...)
-			if c := check.ControlPlane; r.IntN(2) == 0 {
+			if c := check.Spec.(*controlplane.Spec); r.IntN(2) == 0 {
 				watch := duration(10*time.Second, 3*time.Hour)
 				c.For = &watch
 			}
-			check.ControlPlane.Roles = map[string]checkup.ComponentRole{"shop": {TLS: true, Pods: &checkup.ComponentPods{
+			check.Spec.(*controlplane.Spec).Roles = map[string]controlplane.ComponentRole{"shop": {TLS: true, Pods: &controlplane.ComponentPods{
 				Namespace: label(10), Port: 443, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "shop"}},
 			}}}
 			plan.Checks[name] = check
 			continue
 		}
 		check := mesh(after...)
-		m := check.PodMesh
+		m := check.Spec.(*podmesh.Spec)
 		m.Timeouts = checkup.Timeouts{Setup: duration(1, day), Probe: duration(20*time.Minute, day)}
 		if m.Expect.Unreachable = r.IntN(4) == 0; m.Expect.Unreachable {
 			m.Expect.Loss.Max = nil
@@ -179,7 +183,7 @@ func randomPlan(r *rand.Rand) *checkup.Plan {
 			m.Expect.Jitter.Max = &limit
 		}
 		probe := checkup.Probe{Count: 2 + r.IntN(100), Interval: duration(1, time.Second), Timeout: duration(1, time.Second)}
-		for _, t := range checkup.MeshTransports {
+		for _, t := range podmesh.Transports {
 			if r.IntN(2) == 0 {
 				probe.Path = ""
 				if probe.Sizes = []int{r.IntN(2000) + checkup.MinUDPSize}; t == checkup.HTTP {
@@ -189,7 +193,7 @@ func randomPlan(r *rand.Rand) *checkup.Plan {
 			}
 		}
 		if r.IntN(3) == 0 {
-			m.Targets.Pods = &checkup.PodTargets{Namespace: label(10), Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{fmt.Sprint("k", r.IntN(9)): "v"}}}
+			m.Targets.Pods = &podmesh.PodTargets{Namespace: label(10), Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{fmt.Sprint("k", r.IntN(9)): "v"}}}
 			delete(m.Probes, checkup.UDP)
 			for t, probe := range m.Probes {
 				probe.Sizes = []int{0}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/kinds"
 )
 
 // common is a right of a phase whatever the kinds of a plan's checks are.
@@ -110,7 +110,7 @@ func Rights(plan *checkup.Plan, opts Options) []checkup.Right {
 		}
 	}
 	for _, name := range plan.CheckNames() {
-		for _, r := range kind.Rights(plan.Checks[name]) {
+		for _, r := range kinds.Rights(plan.Checks[name]) {
 			if r.Scope == checkup.ScopeNamespace && r.Namespace == opts.Namespace {
 				r.Scope, r.Namespace = checkup.ScopeRun, ""
 			}
@@ -133,7 +133,7 @@ var scopes = []checkup.Scope{checkup.ScopeCluster, checkup.ScopeRun, checkup.Sco
 // otherNamespaces are the namespaces that a check's rights name.
 func otherNamespaces(check checkup.Check) []string {
 	var namespaces []string
-	for _, r := range kind.Rights(check) {
+	for _, r := range kinds.Rights(check) {
 		if r.Scope == checkup.ScopeNamespace && !slices.Contains(namespaces, r.Namespace) {
 			namespaces = append(namespaces, r.Namespace)
 		}

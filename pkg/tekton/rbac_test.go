@@ -14,6 +14,11 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/placement"
+	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 // grant is one right of one account, as text.
@@ -124,9 +129,9 @@ func TestRightsOfKinds(t *testing.T) {
 		})
 	}
 	pods := mesh()
-	pods.PodMesh.Targets.Pods = &checkup.PodTargets{Port: 80}
+	pods.Spec.(*podmesh.Spec).Targets.Pods = &podmesh.PodTargets{Port: 80}
 	plans := map[checkup.Kind]*checkup.Plan{}
-	for _, check := range []checkup.Check{mesh(), controlPlane(), placement(), vmLatency()} {
+	for _, check := range []checkup.Check{mesh(), controlPlane(), dryRun(), vmLatency()} {
 		plans[check.Kind()] = planOf("p", "", map[string]checkup.Check{"c": check})
 	}
 	plans["existing pods"] = planOf("p", "", map[string]checkup.Check{"c": pods})
@@ -135,23 +140,23 @@ func TestRightsOfKinds(t *testing.T) {
 		verb, resource string
 		kinds          []checkup.Kind // that need it
 	}{
-		{checkup.PhaseSetup, "list", "nodes", []checkup.Kind{checkup.KindPodMesh, checkup.KindControlPlane, checkup.KindPlacement, "existing pods"}},
-		{checkup.PhaseSetup, "create", "pods", []checkup.Kind{checkup.KindPodMesh, checkup.KindVMLatency}},
-		{checkup.PhaseSetup, "create", "virtualmachineinstances", []checkup.Kind{checkup.KindVMLatency}},
-		{checkup.PhaseProbe, "get", "virtualmachineinstances/console", []checkup.Kind{checkup.KindVMLatency}},
+		{checkup.PhaseSetup, "list", "nodes", []checkup.Kind{podmesh.Name, controlplane.Name, placement.Name, "existing pods"}},
+		{checkup.PhaseSetup, "create", "pods", []checkup.Kind{podmesh.Name, vmlatency.Name}},
+		{checkup.PhaseSetup, "create", "virtualmachineinstances", []checkup.Kind{vmlatency.Name}},
+		{checkup.PhaseProbe, "get", "virtualmachineinstances/console", []checkup.Kind{vmlatency.Name}},
 		{checkup.PhaseProbe, "create", "virtualmachineinstances", nil},
-		{checkup.PhaseConclude, "delete", "virtualmachineinstances", []checkup.Kind{checkup.KindVMLatency}},
-		{checkup.PhaseConclude, "get", "pods/log", []checkup.Kind{checkup.KindPodMesh, checkup.KindControlPlane, checkup.KindVMLatency, "existing pods"}},
-		{checkup.PhaseSetup, "get", "customresourcedefinitions", []checkup.Kind{checkup.KindControlPlane}},
-		{checkup.PhaseSetup, "list", "endpointslices", []checkup.Kind{checkup.KindControlPlane}},
-		{checkup.PhaseProbe, "get", "pods/log", []checkup.Kind{checkup.KindPodMesh, checkup.KindControlPlane, "existing pods"}},
-		{checkup.PhaseProbe, "create", "podnetworkconnectivitychecks", []checkup.Kind{checkup.KindControlPlane}},
-		{checkup.PhaseConclude, "delete", "podnetworkconnectivitychecks", []checkup.Kind{checkup.KindControlPlane}},
-		{checkup.PhaseConclude, "delete", "pods", []checkup.Kind{checkup.KindPodMesh, checkup.KindControlPlane, checkup.KindVMLatency, "existing pods"}},
-		{checkup.PhaseConclude, "update", "configmaps", checkup.Kinds},
+		{checkup.PhaseConclude, "delete", "virtualmachineinstances", []checkup.Kind{vmlatency.Name}},
+		{checkup.PhaseConclude, "get", "pods/log", []checkup.Kind{podmesh.Name, controlplane.Name, vmlatency.Name, "existing pods"}},
+		{checkup.PhaseSetup, "get", "customresourcedefinitions", []checkup.Kind{controlplane.Name}},
+		{checkup.PhaseSetup, "list", "endpointslices", []checkup.Kind{controlplane.Name}},
+		{checkup.PhaseProbe, "get", "pods/log", []checkup.Kind{podmesh.Name, controlplane.Name, "existing pods"}},
+		{checkup.PhaseProbe, "create", "podnetworkconnectivitychecks", []checkup.Kind{controlplane.Name}},
+		{checkup.PhaseConclude, "delete", "podnetworkconnectivitychecks", []checkup.Kind{controlplane.Name}},
+		{checkup.PhaseConclude, "delete", "pods", []checkup.Kind{podmesh.Name, controlplane.Name, vmlatency.Name, "existing pods"}},
+		{checkup.PhaseConclude, "update", "configmaps", kinds.Names()},
 	} {
 		for kind, plan := range plans {
-			if kind == "existing pods" && len(tt.kinds) == len(checkup.Kinds) {
+			if kind == "existing pods" && len(tt.kinds) == len(kinds.Names()) {
 				continue
 			}
 			if got, want := has(plan, tt.phase, tt.verb, tt.resource), slices.Contains(tt.kinds, kind); got != want {
@@ -160,11 +165,11 @@ func TestRightsOfKinds(t *testing.T) {
 		}
 	}
 	without := allKinds()
-	without.Checks["watch"].ControlPlane.ConnectivityChecks.Write = false
+	without.Checks["watch"].Spec.(*controlplane.Spec).ConnectivityChecks.Write = false
 	if has(without, checkup.PhaseProbe, "create", "podnetworkconnectivitychecks") {
 		t.Error("a plan that writes no objects may write them")
 	}
-	for _, kind := range checkup.Kinds {
+	for _, kind := range kinds.Names() {
 		if plans[kind] == nil {
 			t.Errorf("no test of kind %s", kind)
 		}
@@ -175,7 +180,7 @@ func TestRightsOfKinds(t *testing.T) {
 // In other namespaces it has rights only on the objects that it names.
 func TestVMsNeedNoClusterRight(t *testing.T) {
 	other := vmLatency("a")
-	other.VMLatency.Kiagnose = nil
+	other.Spec.(*vmlatency.Spec).Kiagnose = nil
 	plan := planOf("vms", "", map[string]checkup.Check{"a": vmLatency(), "b": other})
 	for _, r := range Rights(plan, testOptions) {
 		if r.Scope == checkup.ScopeCluster {
@@ -244,7 +249,7 @@ func TestTargetsInOtherNamespaces(t *testing.T) {
 	plan := planOf("p", "", map[string]checkup.Check{})
 	for name, namespace := range map[string]string{"a": "shop", "b": "shop", "c": "net", "d": "", "e": "bank"} {
 		check := mesh()
-		check.PodMesh.Targets.Pods = &checkup.PodTargets{Namespace: namespace, Port: 80}
+		check.Spec.(*podmesh.Spec).Targets.Pods = &podmesh.PodTargets{Namespace: namespace, Port: 80}
 		plan.Checks[name] = check
 	}
 	var got []string

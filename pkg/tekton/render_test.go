@@ -3,7 +3,6 @@
 package tekton
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -13,7 +12,7 @@ import (
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/container"
 
-	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kinds"
 )
 
 // rendered is a step after substitution.
@@ -104,9 +103,9 @@ func TestRendered(t *testing.T) {
 
 	for name, step := range steps {
 		if text, ok := step.Env[envPlan]; ok {
-			var got checkup.Plan
-			if err := json.Unmarshal([]byte(text), &got); err != nil {
-				t.Errorf("%s: %v", name, err)
+			got, err := kinds.DecodeStrict([]byte(text))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
 			}
 			if got.Description != plan.Description {
 				t.Errorf("%s: the plan's description is %q, want %q", name, got.Description, plan.Description)

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kinds"
 )
 
 // Run returns a PipelineRun of the plan's compiled Pipeline, to be created. Each
@@ -63,7 +64,7 @@ func runParams(plan *checkup.Plan, settings []string) (pipelinev1.Params, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := scratch.Apply(settings); err != nil {
+	if err := kinds.Apply(scratch, settings); err != nil {
 		return nil, err
 	}
 	if err := outlasts(scratch, plan); err != nil {
@@ -103,11 +104,11 @@ func clone(plan *checkup.Plan) (*checkup.Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plan %s: write as JSON: %w", plan.Name, err)
 	}
-	var c checkup.Plan
-	if err := json.Unmarshal(b, &c); err != nil {
+	c, err := kinds.Decode(b)
+	if err != nil {
 		return nil, fmt.Errorf("plan %s: read its JSON back: %w", plan.Name, err)
 	}
-	return &c, nil
+	return c, nil
 }
 
 // sampleRun is a run with the plan's value of every param, and with the service

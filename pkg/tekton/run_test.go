@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 )
 
 func TestRunIsTheSampleWithSettings(t *testing.T) {
@@ -111,7 +112,7 @@ func TestRunTimeout(t *testing.T) {
 
 func TestRunRefuses(t *testing.T) {
 	plan := smallPlan()
-	plan.Checks["mesh"].PodMesh.Timeouts.Probe = checkup.Duration(time.Minute)
+	plan.Checks["mesh"].Spec.(*podmesh.Spec).Timeouts.Probe = checkup.Duration(time.Minute)
 	for _, test := range []struct {
 		name     string
 		settings []string

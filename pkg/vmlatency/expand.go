@@ -34,8 +34,8 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 }
 
 func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
-	v := p.Checks[check].VMLatency
-	if v == nil {
+	v, ok := p.Checks[check].Spec.(*Spec)
+	if !ok {
 		return nil, nil, fmt.Errorf("plan %s has no vmLatency check of that name", p.Name)
 	}
 	if err := usable(v, s); err != nil {
@@ -43,7 +43,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	}
 	families := slices.DeleteFunc(slices.Clone(checkup.IPFamilies), func(f checkup.IPFamily) bool { return !slices.Contains(v.IPFamilies, f) })
 	w := &checkup.Worksheet{
-		Plan: p.Name, Check: check, Kind: checkup.KindVMLatency, Rounds: 1,
+		Plan: p.Name, Check: check, Kind: Name, Rounds: 1,
 		IPFamilies: families,
 		Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{
 			Sizes: []int{checkup.VMEchoSize}, Count: v.Measurements(), Interval: v.Interval, Timeout: checkup.VMEchoTimeout,
@@ -91,7 +91,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 }
 
 // usable tells what stands in the way of any worksheet.
-func usable(v *checkup.VMLatency, s *cluster.Snapshot) error {
+func usable(v *Spec, s *cluster.Snapshot) error {
 	var problems []error
 	if len(v.Networks) == 0 {
 		problems = append(problems, errors.New("networks: there is none"))
@@ -125,7 +125,7 @@ func taken(s *cluster.Snapshot) []netip.Prefix {
 
 // endpoints are the two VMs of a pair on a network. The name is the pair's own
 // within the check.
-func endpoints(v *checkup.VMLatency, s *cluster.Snapshot, a *allocator, n attachment, name string, pair checkup.NodePair, families []checkup.IPFamily, labels map[string]int) []checkup.Endpoint {
+func endpoints(v *Spec, s *cluster.Snapshot, a *allocator, n attachment, name string, pair checkup.NodePair, families []checkup.IPFamily, labels map[string]int) []checkup.Endpoint {
 	reasons := slices.Clone(n.reasons)
 	if !s.NodesUnseen() {
 		reasons = append(reasons, n.pairReasons(s, pair)...)

@@ -24,9 +24,9 @@ import (
 var br10 = checkup.NetworkRef{Namespace: "default", Name: "br10"}
 
 // vmCheck is a check as the schema's defaults make it, over br10, with changes.
-func vmCheck(change ...func(*checkup.VMLatency)) *checkup.VMLatency {
+func vmCheck(change ...func(*Spec)) *Spec {
 	second := checkup.Duration(time.Second)
-	v := &checkup.VMLatency{
+	v := &Spec{
 		Networks: []checkup.NetworkRef{br10}, IPFamilies: checkup.IPFamilies, Duration: 5 * second, Interval: second / 5,
 		Guest: checkup.Guest{Memory: "128Mi"}, Timeouts: checkup.Timeouts{Setup: 300 * second, Probe: 120 * second},
 	}
@@ -36,8 +36,8 @@ func vmCheck(change ...func(*checkup.VMLatency)) *checkup.VMLatency {
 	return v
 }
 
-func nodes(pairs ...string) func(*checkup.VMLatency) {
-	return func(v *checkup.VMLatency) {
+func nodes(pairs ...string) func(*Spec) {
+	return func(v *Spec) {
 		for _, pair := range pairs {
 			source, target, _ := strings.Cut(pair, ">")
 			v.Pairs = append(v.Pairs, checkup.NodePair{Source: source, Target: target})
@@ -81,9 +81,9 @@ func config(text, resource string) func(*cluster.Snapshot) {
 	return func(s *cluster.Snapshot) { s.Networks[0].Config, s.Networks[0].Resource = text, resource }
 }
 
-func expanded(t testing.TB, v *checkup.VMLatency, s *cluster.Snapshot) (*checkup.Worksheet, []string) {
+func expanded(t testing.TB, v *Spec, s *cluster.Snapshot) (*checkup.Worksheet, []string) {
 	t.Helper()
-	plan := &checkup.Plan{Name: "vm-latency", Checks: map[string]checkup.Check{"vms": {VMLatency: v}}}
+	plan := &checkup.Plan{Name: "vm-latency", Checks: map[string]checkup.Check{"vms": {Spec: v}}}
 	w, warnings, err := Expand(plan, "vms", s)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func expanded(t testing.TB, v *checkup.VMLatency, s *cluster.Snapshot) (*checkup
 // connectivity alone.
 func TestExpand(t *testing.T) {
 	limit, loss := checkup.Duration(200*time.Millisecond), checkup.Percent(1)
-	w, warnings := expanded(t, vmCheck(func(v *checkup.VMLatency) {
+	w, warnings := expanded(t, vmCheck(func(v *Spec) {
 		v.Expect.Latency.Max, v.Expect.Loss.Max = &limit, &loss
 		v.IPFamilies = []checkup.IPFamily{checkup.IPv6, checkup.IPv4}
 	}), vmCluster())
@@ -114,7 +114,7 @@ func TestExpand(t *testing.T) {
 		{Label: "target", VM: vm("02:5d:54:68:c2:38", "10.159.54.74/29", "fd3d:9b35:1676:9676::2/64", true)},
 	}
 	want := &checkup.Worksheet{
-		Plan: "vm-latency", Check: "vms", Kind: checkup.KindVMLatency, Rounds: 1, Degree: 1, Possible: 2,
+		Plan: "vm-latency", Check: "vms", Kind: Name, Rounds: 1, Degree: 1, Possible: 2,
 		Sources: endpoints, Targets: endpoints, Assignments: [][]int{{1}, {0}},
 		IPFamilies: checkup.IPFamilies,
 		Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{
@@ -142,20 +142,20 @@ func TestExpand(t *testing.T) {
 // node and network only where that is not the same for all.
 func TestLabels(t *testing.T) {
 	own := checkup.NetworkRef{Name: "own"}
-	two := func(v *checkup.VMLatency) { v.Networks = append(v.Networks, own) }
+	two := func(v *Spec) { v.Networks = append(v.Networks, own) }
 	twoNetworks := func(s *cluster.Snapshot) {
 		s.Networks = append(s.Networks, cluster.Network{NetworkRef: own, Config: `{"type": "macvlan"}`})
 	}
 	for _, tt := range []struct {
 		name   string
-		change []func(*checkup.VMLatency)
+		change []func(*Spec)
 		want   string
 	}{
 		{"any nodes", nil, "source, target"},
-		{"named nodes", []func(*checkup.VMLatency){nodes("n1>n2")}, "n1, n2"},
-		{"both ways, and within one", []func(*checkup.VMLatency){nodes("n1>n2", "n2>n1", "n3>n3")}, "n1, n2, n2 (2), n1 (2), n3, n3 (2)"},
-		{"two networks", []func(*checkup.VMLatency){two}, "source on default/br10, target on default/br10, source on own, target on own"},
-		{"two of both", []func(*checkup.VMLatency){two, nodes("n1>n2", "n1>n3")}, "n1 on default/br10, n2 on default/br10, n1 on default/br10 (2), n3 on default/br10, n1 on own, n2 on own, n1 on own (2), n3 on own"},
+		{"named nodes", []func(*Spec){nodes("n1>n2")}, "n1, n2"},
+		{"both ways, and within one", []func(*Spec){nodes("n1>n2", "n2>n1", "n3>n3")}, "n1, n2, n2 (2), n1 (2), n3, n3 (2)"},
+		{"two networks", []func(*Spec){two}, "source on default/br10, target on default/br10, source on own, target on own"},
+		{"two of both", []func(*Spec){two, nodes("n1>n2", "n1>n3")}, "n1 on default/br10, n2 on default/br10, n1 on default/br10 (2), n3 on default/br10, n1 on own, n2 on own, n1 on own (2), n3 on own"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w, _ := expanded(t, vmCheck(tt.change...), vmCluster(twoNetworks))
@@ -362,18 +362,21 @@ func TestWarnings(t *testing.T) {
 
 func TestExpandRefuses(t *testing.T) {
 	for name, tt := range map[string]struct {
-		plan *checkup.VMLatency
+		plan *Spec
 		s    *cluster.Snapshot
 		want string
 	}{
 		"another kind":       {nil, vmCluster(), `check "vms": plan p has no vmLatency check of that name`},
-		"nothing to measure": {&checkup.VMLatency{}, vmCluster(), "check \"vms\": networks: there is none\nipFamilies: there is none\na duration of 0s and an interval of 0s are no measurement"},
+		"nothing to measure": {&Spec{}, vmCluster(), "check \"vms\": networks: there is none\nipFamilies: there is none\na duration of 0s and an interval of 0s are no measurement"},
 		"a snapshot for another plan": {vmCheck(), vmCluster(func(s *cluster.Snapshot) { s.KubeVirt = nil }),
 			`check "vms": the snapshot was taken without a look at KubeVirt and network default/br10: record it again with this plan`},
 		"a snapshot for another network": {vmCheck(), vmCluster(func(s *cluster.Snapshot) { s.Networks = nil }),
 			`check "vms": the snapshot was taken without a look at KubeVirt and network default/br10: record it again with this plan`},
 	} {
-		plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"vms": {VMLatency: tt.plan}}}
+		plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"vms": {}}}
+		if tt.plan != nil {
+			plan.Checks["vms"] = checkup.Check{Spec: tt.plan}
+		}
 		if _, _, err := Expand(plan, "vms", tt.s); err == nil || err.Error() != tt.want {
 			t.Errorf("%s:\n%v\nwant\n%s", name, err, tt.want)
 		}
@@ -480,7 +483,7 @@ func mask(bits, i int) byte {
 // TestAddressesOfOneFamily: no other is given.
 func TestAddressesOfOneFamily(t *testing.T) {
 	for _, family := range checkup.IPFamilies {
-		w, _ := expanded(t, vmCheck(func(v *checkup.VMLatency) { v.IPFamilies = []checkup.IPFamily{family} }), vmCluster())
+		w, _ := expanded(t, vmCheck(func(v *Spec) { v.IPFamilies = []checkup.IPFamily{family} }), vmCluster())
 		for _, e := range w.Sources {
 			if len(e.VM.Addresses) != 1 || e.VM.Addresses[family] == "" || len(e.VM.Unused) != 1 || e.VM.Unused[family] == "" {
 				t.Errorf("%s: %+v", family, e.VM)
@@ -494,7 +497,7 @@ func TestAddressesOfOneFamily(t *testing.T) {
 
 // TestChecksAtOnce: two checks of one run share no address either.
 func TestChecksAtOnce(t *testing.T) {
-	plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"a": {VMLatency: vmCheck()}, "b": {VMLatency: vmCheck()}}}
+	plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"a": {Spec: vmCheck()}, "b": {Spec: vmCheck()}}}
 	seen := map[string]bool{}
 	for _, check := range plan.CheckNames() {
 		w, _, err := Expand(plan, check, vmCluster())

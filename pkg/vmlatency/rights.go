@@ -10,8 +10,8 @@ import (
 // Rights are those that a check of this kind needs beyond the ones that every run
 // needs. All of them are in namespaces.
 func Rights(c checkup.Check) []checkup.Right {
-	v := c.VMLatency
-	if v == nil {
+	v, ok := c.Spec.(*Spec)
+	if !ok {
 		return nil
 	}
 	const (

@@ -18,7 +18,7 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 	var refs []checkup.NetworkRef
 	asked := false
 	for _, name := range p.CheckNames() {
-		if v := p.Checks[name].VMLatency; v != nil {
+		if v, ok := p.Checks[name].Spec.(*Spec); ok {
 			asked = true
 			refs = append(refs, v.Networks...)
 		}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 )
 
 var (
@@ -63,9 +64,9 @@ func readerOf(t *testing.T) (cluster.Reader, *fake.Clientset, *dynamicfake.FakeD
 func TestSurvey(t *testing.T) {
 	r, client, d := readerOf(t)
 	plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{
-		"a":    {VMLatency: vmCheck()},
-		"b":    {VMLatency: vmCheck(func(v *checkup.VMLatency) { v.Networks = append(v.Networks, checkup.NetworkRef{Name: "own"}) })},
-		"mesh": {PodMesh: &checkup.PodMesh{}},
+		"a":    {Spec: vmCheck()},
+		"b":    {Spec: vmCheck(func(v *Spec) { v.Networks = append(v.Networks, checkup.NetworkRef{Name: "own"}) })},
+		"mesh": {Spec: &podmesh.Spec{}},
 	}}
 	got := &cluster.Snapshot{}
 	if err := Survey(t.Context(), r, plan, got); err != nil {
@@ -92,7 +93,7 @@ func TestSurvey(t *testing.T) {
 	// Another kind asks nothing.
 	other := &cluster.Snapshot{}
 	client.ClearActions()
-	if err := Survey(t.Context(), r, &checkup.Plan{Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{}}}}, other); err != nil || len(client.Actions()) > 0 || other.KubeVirt != nil {
+	if err := Survey(t.Context(), r, &checkup.Plan{Checks: map[string]checkup.Check{"mesh": {Spec: &podmesh.Spec{}}}}, other); err != nil || len(client.Actions()) > 0 || other.KubeVirt != nil {
 		t.Errorf("%v, asked %v", err, client.Actions())
 	}
 
@@ -125,7 +126,7 @@ func TestSurvey(t *testing.T) {
 // account of setup has.
 func TestSurveyUsesItsRights(t *testing.T) {
 	r, client, d := readerOf(t)
-	check := checkup.Check{VMLatency: vmCheck(func(v *checkup.VMLatency) { v.Networks = append(v.Networks, checkup.NetworkRef{Name: "own"}) })}
+	check := checkup.Check{Spec: vmCheck(func(v *Spec) { v.Networks = append(v.Networks, checkup.NetworkRef{Name: "own"}) })}
 	if err := Survey(t.Context(), r, &checkup.Plan{Checks: map[string]checkup.Check{"a": check}}, &cluster.Snapshot{}); err != nil {
 		t.Fatal(err)
 	}
@@ -169,9 +170,9 @@ func TestRights(t *testing.T) {
 	if got := Rights(checkup.Check{}); got != nil {
 		t.Errorf("another kind: %v", got)
 	}
-	text := func(v *checkup.VMLatency) []string {
+	text := func(v *Spec) []string {
 		var all []string
-		for _, r := range Rights(checkup.Check{VMLatency: v}) {
+		for _, r := range Rights(checkup.Check{Spec: v}) {
 			if r.Scope == checkup.ScopeCluster || r.Why == "" {
 				t.Errorf("%+v", r)
 			}
@@ -191,7 +192,7 @@ func TestRights(t *testing.T) {
 	if diff := cmp.Diff(want, plain); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	more := slices.DeleteFunc(text(vmCheck(func(v *checkup.VMLatency) { v.Kiagnose = &checkup.ConfigMapRef{Namespace: "kiagnose", Name: "config"} })), func(s string) bool { return slices.Contains(plain, s) })
+	more := slices.DeleteFunc(text(vmCheck(func(v *Spec) { v.Kiagnose = &checkup.ConfigMapRef{Namespace: "kiagnose", Name: "config"} })), func(s string) bool { return slices.Contains(plain, s) })
 	want = []string{"conclude kiagnose: get configmaps config", "conclude kiagnose: update configmaps config", "setup kiagnose: get configmaps config", "setup kiagnose: update configmaps config"}
 	if diff := cmp.Diff(want, more); diff != "" {
 		t.Errorf("kiagnose (-want +got):\n%s", diff)

@@ -25,7 +25,9 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
+	"github.com/checkplan/checkplan/pkg/controlplane"
 	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -36,7 +38,7 @@ var began = time.Now().UTC().Truncate(time.Microsecond)
 func connections() (*checkup.Worksheet, *checkup.Roster) {
 	second := checkup.Duration(time.Second)
 	return &checkup.Worksheet{
-		Plan: "day-2", Check: "api", Kind: checkup.KindControlPlane,
+		Plan: "day-2", Check: "api", Kind: controlplane.Name,
 		Sources:     []checkup.Endpoint{{Node: "n0", Label: "kube-apiserver-n0", Component: checkup.ComponentKubeAPIServer, HostNetwork: true}},
 		Targets:     []checkup.Endpoint{{Label: "etcd-server-n1", Component: checkup.ComponentEtcd, Peer: &checkup.Peer{Host: "192.0.2.1", Port: 2379, Family: checkup.IPv4, Transport: checkup.TLS}}},
 		Assignments: [][]int{{0}},
@@ -230,7 +232,7 @@ func TestDryRun(t *testing.T) {
 	side := func(name checkup.PlacementSideName) checkup.PlacementSide {
 		return checkup.PlacementSide{Side: name, Pod: json.RawMessage(`{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"x-","labels":{"side":"` + string(name) + `"}}}`)}
 	}
-	w := &checkup.Worksheet{Plan: "day-2", Check: "where", Kind: checkup.KindPlacement, Placement: &checkup.PlacementSheet{
+	w := &checkup.Worksheet{Plan: "day-2", Check: "where", Kind: placement.Name, Placement: &checkup.PlacementSheet{
 		Sides: []checkup.PlacementSide{side(checkup.SideSource), side(checkup.SideTarget)},
 	}}
 	if err := probe(t.Context(), tk, tk.Fleet("day-2"), w, &checkup.Roster{}); err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/console"
 	"github.com/checkplan/checkplan/pkg/guest"
 	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -31,7 +32,7 @@ func TestProbeOfVMs(t *testing.T) {
 	tk := &task.Task{Kubernetes: client, KubeVirt: virt.KubevirtV1(), Namespace: "ns", RunName: "run", RunUID: "uid-1", PodName: "probe-pod", PodUID: "uid-3", Check: "vms", Stdout: &log}
 	second := checkup.Duration(time.Second)
 	frozen := record.Frozen{Worksheet: checkup.Worksheet{
-		Plan: "day-2", Check: "vms", Kind: checkup.KindVMLatency, Assignments: [][]int{{1}, {0}},
+		Plan: "day-2", Check: "vms", Kind: vmlatency.Name, Assignments: [][]int{{1}, {0}},
 		IPFamilies: []checkup.IPFamily{checkup.IPv4},
 		Probes:     []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{56}, Count: 25, Interval: second / 5}}},
 		Timeouts:   checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},

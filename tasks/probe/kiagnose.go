@@ -24,9 +24,10 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/guest"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
-	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/report"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -109,7 +110,7 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 	}
 	plan := &checkup.Plan{
 		Name: kiagnose.CheckupType, Gate: checkup.Gate{Require: checkup.RequirePass}, Teardown: checkup.TeardownAlways,
-		Retention: checkup.Retention{Reports: 1}, Checks: map[string]checkup.Check{latency: {VMLatency: &checkup.VMLatency{}}},
+		Retention: checkup.Retention{Reports: 1}, Checks: map[string]checkup.Check{latency: {Spec: &vmlatency.Spec{}}},
 	}
 	var result checkup.CheckReport
 	teardown := ""
@@ -118,13 +119,13 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 		err = self(ctx, t)
 	}
 	if err == nil {
-		plan.Checks[latency] = checkup.Check{VMLatency: check}
+		plan.Checks[latency] = checkup.Check{Spec: check}
 		result, err = measure(ctx, t, plan)
 		teardown = remove(ctx, t, plan)
 	}
 	if err != nil {
 		cause := checkup.Cause{Stage: checkup.StageSetup, Message: strings.Join(strings.Fields(err.Error()), " ")}
-		result = report.NotMeasured(latency, checkup.KindVMLatency, cause)
+		result = report.NotMeasured(latency, vmlatency.Name, cause)
 	}
 
 	now := time.Now()
@@ -153,8 +154,8 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 
 // input reads what to measure: from the environment, if it has any parameter, and
 // else from the ConfigMap. The error tells everything that is wrong at once.
-func input(ctx context.Context, t *task.Task, getenv func(string) string, cm kiagnose.ConfigMap) (*checkup.VMLatency, error) {
-	var check *checkup.VMLatency
+func input(ctx context.Context, t *task.Task, getenv func(string) string, cm kiagnose.ConfigMap) (*vmlatency.Spec, error) {
+	var check *vmlatency.Spec
 	var warnings, problems []kiagnose.Note
 	if hasParams(getenv) || getenv("CONFIGMAP_NAME") == "" {
 		check, problems = kiagnose.FromEnvironment(getenv)
@@ -216,8 +217,8 @@ func sibling(image, name string) string {
 func measure(ctx context.Context, t *task.Task, plan *checkup.Plan) (checkup.CheckReport, error) {
 	none := checkup.CheckReport{}
 	reader := cluster.Reader{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace, Run: t.RunUID}
-	surveying, done := context.WithTimeout(ctx, time.Duration(plan.Checks[latency].VMLatency.Timeouts.Setup))
-	w, roster, err := kind.Prepare(surveying, reader, plan, latency)
+	surveying, done := context.WithTimeout(ctx, time.Duration(plan.Checks[latency].Spec.(*vmlatency.Spec).Timeouts.Setup))
+	w, roster, err := kinds.Prepare(surveying, reader, plan, latency)
 	done()
 	if err != nil {
 		return none, err

@@ -35,7 +35,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/console"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
-	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -440,7 +440,7 @@ func TestManifest(t *testing.T) {
 		want["kiagnose  configmaps "+verb] = true
 	}
 	check, _, _ := kiagnose.FromData(spec())
-	for _, r := range kind.Kinds[checkup.KindVMLatency].Rights(checkup.Check{VMLatency: check}) {
+	for _, r := range vmlatency.Rights(checkup.Check{Spec: check}) {
 		namespace := "kiagnose"
 		if r.Scope == checkup.ScopeNamespace {
 			namespace = r.Namespace

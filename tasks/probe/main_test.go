@@ -18,6 +18,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -45,7 +46,7 @@ func newTask(t *testing.T, code int32) (*task.Task, *fake.Clientset) {
 	tk := &task.Task{Kubernetes: client, Namespace: "ns", RunName: "run", RunUID: "uid-1", PodName: "probe-pod", PodUID: "uid-3", Check: "mesh", Stdout: io.Discard}
 	frozen := record.Frozen{
 		Worksheet: checkup.Worksheet{
-			Plan: "day-2", Check: "mesh", Kind: checkup.KindPodMesh,
+			Plan: "day-2", Check: "mesh", Kind: podmesh.Name,
 			Sources: []checkup.Endpoint{{Node: "n0"}}, Targets: []checkup.Endpoint{{Node: "n1"}}, Assignments: [][]int{{0}},
 			IPFamilies: []checkup.IPFamily{checkup.IPv4},
 			Probes:     []checkup.TransportProbe{{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 1}}},
@@ -134,7 +135,7 @@ func TestProbeStopped(t *testing.T) {
 // reported asserts that nothing passed and that the pairs say why.
 func reported(t *testing.T, tk *task.Task, why string) {
 	t.Helper()
-	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{}}}}
+	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"mesh": {Spec: &podmesh.Spec{}}}}
 	r, err := tk.Report(t.Context(), plan, time.Now())
 	if err != nil {
 		t.Fatal(err)

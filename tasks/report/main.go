@@ -19,6 +19,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
+	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
@@ -80,7 +81,7 @@ func tell(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Repo
 	defer cancel()
 	var problems []error
 	for _, c := range r.Checks {
-		cm, ok := kiagnose.Of(t.Kubernetes, plan.Checks[c.Name].VMLatency, t.Namespace)
+		cm, ok := kiagnose.Of(t.Kubernetes, kinds.Outcome(plan.Checks[c.Name]), t.Namespace)
 		if !ok {
 			continue
 		}

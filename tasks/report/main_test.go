@@ -24,8 +24,10 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -42,7 +44,7 @@ func newTask(t *testing.T, passed bool, plan string) (*task.Task, *fake.Clientse
 	frozen := record.Frozen{
 		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Worksheet: checkup.Worksheet{
-			Plan: "day-2", Check: "mesh", Kind: checkup.KindPodMesh, Rounds: 1, Degree: 1, Possible: 1, Round: 4,
+			Plan: "day-2", Check: "mesh", Kind: podmesh.Name, Rounds: 1, Degree: 1, Possible: 1, Round: 4,
 			Sources: []checkup.Endpoint{{Node: "n0"}}, Targets: []checkup.Endpoint{{Node: "n1"}}, Assignments: [][]int{{0}},
 			IPFamilies: []checkup.IPFamily{checkup.IPv4},
 			Probes:     []checkup.TransportProbe{{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 1}}},
@@ -284,7 +286,7 @@ func TestKiagnose(t *testing.T) {
 	frozen := record.Frozen{
 		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Worksheet: checkup.Worksheet{
-			Plan: "day-2", Check: "latency", Kind: checkup.KindVMLatency, Rounds: 1, Degree: 1, Possible: 2,
+			Plan: "day-2", Check: "latency", Kind: vmlatency.Name, Rounds: 1, Degree: 1, Possible: 2,
 			Sources: []checkup.Endpoint{vm(false), vm(true)}, Targets: []checkup.Endpoint{vm(false), vm(true)}, Assignments: [][]int{{1}, {0}},
 			IPFamilies: []checkup.IPFamily{checkup.IPv4}, Guests: &checkup.GuestSheet{Duration: checkup.Duration(5 * time.Second)},
 			Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{56}, Count: 25, Interval: checkup.Duration(200 * time.Millisecond)}}},

@@ -28,6 +28,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/guest"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -37,7 +38,7 @@ func vmTask(t *testing.T, kubeVirt bool) (*task.Task, *fake.Clientset, *kubevirt
 	tk, client, log := newTask(t, "n0", "n1")
 	second := checkup.Duration(time.Second)
 	tk.Check, tk.GuestImage = "vms", "registry.example/guest:v1"
-	tk.PlanJSON = planOf(t, map[string]checkup.Check{"vms": {VMLatency: &checkup.VMLatency{
+	tk.PlanJSON = planOf(t, map[string]checkup.Check{"vms": {Spec: &vmlatency.Spec{
 		Networks: []checkup.NetworkRef{{Name: "br10"}}, IPFamilies: checkup.IPFamilies, Duration: 5 * second, Interval: second / 5,
 		Guest: checkup.Guest{Memory: "128Mi"}, Timeouts: checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
 		Kiagnose: &checkup.ConfigMapRef{Name: "kiagnose"},

@@ -18,7 +18,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
-	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -42,7 +42,7 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	if err := measurable(t, true); err != nil {
 		return err
 	}
-	if cm, ok := kiagnose.Of(t.Kubernetes, plan.Checks[t.Check].VMLatency, t.Namespace); ok {
+	if cm, ok := kiagnose.Of(t.Kubernetes, kinds.Outcome(plan.Checks[t.Check]), t.Namespace); ok {
 		if err := cm.Start(ctx, started); err != nil {
 			return err
 		}
@@ -55,7 +55,7 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 		}
 	}
 	reader := cluster.Reader{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace, Run: t.RunUID}
-	w, roster, err := kind.Prepare(ctx, reader, plan, t.Check)
+	w, roster, err := kinds.Prepare(ctx, reader, plan, t.Check)
 	if err != nil {
 		return err
 	}

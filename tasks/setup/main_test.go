@@ -24,6 +24,9 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/placement"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -32,9 +35,9 @@ import (
 func plan(t *testing.T) string {
 	linux := checkup.Placement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}}
 	second := checkup.Duration(time.Second)
-	return planOf(t, map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{
-		Sources: checkup.Sources{Placement: linux}, Targets: checkup.Targets{Placement: linux},
-		Sample:     checkup.Sample{Degree: 1, Budget: 1000},
+	return planOf(t, map[string]checkup.Check{"mesh": {Spec: &podmesh.Spec{
+		Sources: podmesh.Sources{Placement: linux}, Targets: podmesh.Targets{Placement: linux},
+		Sample:     podmesh.Sample{Degree: 1, Budget: 1000},
 		IPFamilies: []checkup.IPFamily{checkup.IPv4},
 		Probes:     map[checkup.Transport]checkup.Probe{checkup.TCP: {Sizes: []int{0}, Count: 1, Interval: second, Timeout: second}},
 		Limits:     checkup.Limits{PacketsPerSecond: 10, Concurrency: 1, StartJitter: second},
@@ -167,14 +170,14 @@ func TestSetupOfConnections(t *testing.T) {
 	const crd = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"podnetworkconnectivitychecks.controlplane.operator.openshift.io"}}`
 	for _, tt := range []struct {
 		name    string
-		change  func(*checkup.ControlPlane)
+		change  func(*controlplane.Spec)
 		crd     bool // one of another shape is there
 		want    string
 		failure error
 	}{
 		{name: "no CRD, and none is to be made", want: "does not allow creating it"},
 		{name: "a CRD of another shape", crd: true, want: "is not OpenShift's"},
-		{name: "none are to be written", change: func(c *checkup.ControlPlane) { c.ConnectivityChecks.Write = false }},
+		{name: "none are to be written", change: func(c *controlplane.Spec) { c.ConnectivityChecks.Write = false }},
 		{name: "the API server is away", failure: apierrors.NewInternalError(errors.New("etcd leader changed"))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -183,7 +186,7 @@ func TestSetupOfConnections(t *testing.T) {
 				tt.change(check)
 			}
 			tk, client, log := newTask(t, "n0", "n1")
-			tk.Check, tk.PlanJSON = "api", planOf(t, map[string]checkup.Check{"api": {ControlPlane: check}})
+			tk.Check, tk.PlanJSON = "api", planOf(t, map[string]checkup.Check{"api": {Spec: check}})
 			crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 			dynamic := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{crds: "CustomResourceDefinitionList"})
 			dynamic.PrependReactor("get", crds.Resource, func(k8stesting.Action) (bool, runtime.Object, error) {
@@ -244,16 +247,16 @@ var shop = &corev1.Pod{
 }
 
 // controlPlane probes from it to an address.
-func controlPlane() *checkup.ControlPlane {
+func controlPlane() *controlplane.Spec {
 	second := checkup.Duration(time.Second)
-	return &checkup.ControlPlane{
-		Preset: checkup.PresetGeneric, MaxNodes: 10, Interval: second,
-		Roles: map[string]checkup.ComponentRole{
-			"shop": {Pods: &checkup.ComponentPods{Namespace: "shop", Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "shop"}}}},
+	return &controlplane.Spec{
+		Preset: controlplane.PresetGeneric, MaxNodes: 10, Interval: second,
+		Roles: map[string]controlplane.ComponentRole{
+			"shop": {Pods: &controlplane.ComponentPods{Namespace: "shop", Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "shop"}}}},
 			"bank": {Hosts: []string{"192.0.2.1:443"}, TLS: true},
 		},
-		Pairs:              []checkup.ComponentPair{{From: "shop", To: "bank"}},
-		Probe:              checkup.ConnectionProbe{Count: 3, Deadlines: checkup.StageDeadlines{Resolve: second, Connect: second, Handshake: second, Response: second}},
+		Pairs:              []controlplane.ComponentPair{{From: "shop", To: "bank"}},
+		Probe:              controlplane.ConnectionProbe{Count: 3, Deadlines: checkup.StageDeadlines{Resolve: second, Connect: second, Handshake: second, Response: second}},
 		ConnectivityChecks: checkup.ConnectivityChecks{Write: true, Retention: 7200 * second, StaleAfter: 300 * second},
 		Limits:             checkup.Limits{PacketsPerSecond: 10, Concurrency: 1, StartJitter: second},
 		Timeouts:           checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
@@ -265,7 +268,7 @@ func TestSetupOfPlacement(t *testing.T) {
 	minute := checkup.Duration(time.Minute)
 	tk, client, log := newTask(t, "n0", "n1")
 	tk.Check = "where"
-	tk.PlanJSON = planOf(t, map[string]checkup.Check{"where": {Placement: &checkup.PlacementCheck{Timeouts: checkup.Timeouts{Setup: minute, Probe: minute}}}})
+	tk.PlanJSON = planOf(t, map[string]checkup.Check{"where": {Spec: &placement.Spec{Timeouts: checkup.Timeouts{Setup: minute, Probe: minute}}}})
 	if err := run(t.Context(), tk); err != nil {
 		t.Fatal(err, log)
 	}

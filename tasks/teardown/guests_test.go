@@ -22,6 +22,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/guest"
 	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -33,7 +34,7 @@ func vmTask(t *testing.T, teardown checkup.Teardown) (*task.Task, *kubevirtfake.
 	second := checkup.Duration(time.Second)
 	plan, err := json.Marshal(checkup.Plan{
 		Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Teardown: teardown, Retention: checkup.Retention{Reports: 1},
-		Checks: map[string]checkup.Check{"vms": {VMLatency: &checkup.VMLatency{
+		Checks: map[string]checkup.Check{"vms": {Spec: &vmlatency.Spec{
 			Networks: []checkup.NetworkRef{{Name: "br10"}}, IPFamilies: checkup.IPFamilies, Duration: 5 * second, Interval: second / 5,
 			Guest: checkup.Guest{Memory: "128Mi"}, Timeouts: checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
 		}}},

@@ -52,7 +52,7 @@ func run(ctx context.Context, t *task.Task) error {
 			t.Logf("::warning::%v", err)
 		}
 		if vms {
-			keepVMs(ctx, t, plan.Name, r)
+			keepVMs(ctx, t, plan, r)
 		}
 		if !removes && !task.Removes(plan.Teardown, r.Verdict) {
 			t.Logf("fixtures are kept: teardown is %s and the verdict %s; pods end by themselves", plan.Teardown, r.Verdict)
@@ -73,10 +73,10 @@ func run(ctx context.Context, t *task.Task) error {
 }
 
 // keepVMs keeps evidence of the VMs of the checks that did not pass.
-func keepVMs(ctx context.Context, t *task.Task, plan string, r *checkup.Report) {
+func keepVMs(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Report) {
 	var checks []string
 	for _, c := range r.Checks {
-		if c.Kind == checkup.KindVMLatency && c.Verdict != checkup.RunPass {
+		if task.StartsGuests(plan.Checks[c.Name]) && c.Verdict != checkup.RunPass {
 			checks = append(checks, c.Name)
 		}
 	}
@@ -85,10 +85,10 @@ func keepVMs(ctx context.Context, t *task.Task, plan string, r *checkup.Report) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, evidenceTime)
 	defer cancel()
-	evidence, err := t.Guests(plan).Evidence(ctx, checks)
+	evidence, err := t.Guests(plan.Name).Evidence(ctx, checks)
 	if err == nil && len(evidence) > 0 {
 		t.Logf("evidence is kept of %d VMs of checks that did not pass", len(evidence))
-		err = t.Store(plan).Save(ctx, record.EvidenceVMs(), evidence)
+		err = t.Store(plan.Name).Save(ctx, record.EvidenceVMs(), evidence)
 	}
 	if err != nil {
 		t.Logf("::warning::there will be no evidence of the VMs: %v", err)

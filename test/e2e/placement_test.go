@@ -458,8 +458,8 @@ var requested = map[string][]string{
 	"memory": {"0", "512Mi", "1Gi", "2Gi", "3Gi", "4Gi", "6Gi", "8Gi", "4000Gi"},
 }
 
-func (g *placementGenerator) placement() checkup.PodPlacement {
-	var p checkup.PodPlacement
+func (g *placementGenerator) placement() placement.PodPlacement {
+	var p placement.PodPlacement
 	if g.IntN(5) < 2 {
 		key := pick(g.Rand, slices.Sorted(maps.Keys(nodeLabels)))
 		p.NodeSelector = map[string]string{key: pick(g.Rand, nodeLabels[key])}
@@ -559,7 +559,7 @@ func (g *placementGenerator) affinity() json.RawMessage {
 type predicted struct {
 	name     string // of the pod or DaemonSet
 	side     checkup.PlacementSide
-	asked    checkup.PodPlacement
+	asked    placement.PodPlacement
 	eligible []string
 	rejected map[string][]checkup.NodeReason // by node
 }
@@ -571,7 +571,7 @@ func (f *placementField) wave(t *testing.T, random *rand.Rand, name string, seen
 	plan := &checkup.Plan{Name: name, Checks: map[string]checkup.Check{}}
 	for i := range placementChecks {
 		source, target := g.placement(), g.placement()
-		plan.Checks[fmt.Sprintf("c%d", i)] = checkup.Check{Placement: &checkup.PlacementCheck{SourcePlacement: &source, TargetPlacement: &target}}
+		plan.Checks[fmt.Sprintf("c%d", i)] = checkup.Check{Spec: &placement.Spec{SourcePlacement: &source, TargetPlacement: &target}}
 	}
 	reader := clusterpkg.Reader{Kubernetes: f.client, Namespace: f.namespace}
 	snapshot, err := clusterpkg.Survey(t.Context(), reader)
@@ -587,9 +587,9 @@ func (f *placementField) wave(t *testing.T, random *rand.Rand, name string, seen
 		if err != nil {
 			t.Fatalf("%s: %v", check, err)
 		}
-		asked := map[checkup.PlacementSideName]checkup.PodPlacement{
-			checkup.SideSource: *plan.Checks[check].Placement.SourcePlacement,
-			checkup.SideTarget: *plan.Checks[check].Placement.TargetPlacement,
+		asked := map[checkup.PlacementSideName]placement.PodPlacement{
+			checkup.SideSource: *plan.Checks[check].Spec.(*placement.Spec).SourcePlacement,
+			checkup.SideTarget: *plan.Checks[check].Spec.(*placement.Spec).TargetPlacement,
 		}
 		for _, side := range w.Placement.Sides {
 			p := predicted{name: check + "-" + string(side.Side), side: side, asked: asked[side.Side], eligible: side.Eligible, rejected: map[string][]checkup.NodeReason{}}
@@ -934,7 +934,7 @@ func TestPlacementAdmission(t *testing.T) {
 	for name, tt := range map[string]struct {
 		config    *rest.Config // nil is the cluster's administrator
 		namespace string
-		change    func(*checkup.PodPlacement)
+		change    func(*placement.PodPlacement)
 		allowed   bool
 		message   string // is part of it
 		warning   string
@@ -942,14 +942,14 @@ func TestPlacementAdmission(t *testing.T) {
 		cause     string
 	}{
 		"a restricted namespace":       {namespace: restricted, allowed: true},
-		"a host port, restricted":      {namespace: restricted, change: func(p *checkup.PodPlacement) { p.HostPorts = []int{9100} }, message: `violates PodSecurity "restricted:latest": hostPort`},
-		"a host port, warned of":       {namespace: warned, change: func(p *checkup.PodPlacement) { p.HostPorts = []int{9100} }, allowed: true, warning: `would violate PodSecurity "restricted:latest": hostPort`},
+		"a host port, restricted":      {namespace: restricted, change: func(p *placement.PodPlacement) { p.HostPorts = []int{9100} }, message: `violates PodSecurity "restricted:latest": hostPort`},
+		"a host port, warned of":       {namespace: warned, change: func(p *placement.PodPlacement) { p.HostPorts = []int{9100} }, allowed: true, warning: `would violate PodSecurity "restricted:latest": hostPort`},
 		"a quota that is used up":      {namespace: full, message: "exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0"},
 		"defaults of a limit range":    {namespace: limited, allowed: true, changed: []string{"request cpu 100m added", "request memory 64Mi added", "limit memory 64Mi added"}},
-		"more than a limit range lets": {namespace: limited, change: func(p *checkup.PodPlacement) { p.Resources.Limits = map[string]string{"memory": "2Gi"} }, message: "maximum memory usage per Container is 1Gi, but limit is 2Gi"},
-		"a priority class":             {namespace: restricted, change: func(p *checkup.PodPlacement) { p.PriorityClassName = class.Name }, allowed: true, changed: []string{"priority 1234, by the class placement-e2e"}},
-		"no such priority class":       {namespace: restricted, change: func(p *checkup.PodPlacement) { p.PriorityClassName = "openshift-user-critical" }, message: "no PriorityClass with name openshift-user-critical was found"},
-		"more requested than limited": {namespace: restricted, change: func(p *checkup.PodPlacement) {
+		"more than a limit range lets": {namespace: limited, change: func(p *placement.PodPlacement) { p.Resources.Limits = map[string]string{"memory": "2Gi"} }, message: "maximum memory usage per Container is 1Gi, but limit is 2Gi"},
+		"a priority class":             {namespace: restricted, change: func(p *placement.PodPlacement) { p.PriorityClassName = class.Name }, allowed: true, changed: []string{"priority 1234, by the class placement-e2e"}},
+		"no such priority class":       {namespace: restricted, change: func(p *placement.PodPlacement) { p.PriorityClassName = "openshift-user-critical" }, message: "no PriorityClass with name openshift-user-critical was found"},
+		"more requested than limited": {namespace: restricted, change: func(p *placement.PodPlacement) {
 			p.Resources.Requests, p.Resources.Limits = map[string]string{"cpu": "2"}, map[string]string{"cpu": "1"}
 		}, message: "must be less than or equal to cpu limit"},
 		"no such namespace":          {namespace: "placement-nowhere", cause: `namespaces "placement-nowhere" not found`},
@@ -957,11 +957,11 @@ func TestPlacementAdmission(t *testing.T) {
 		"an API server that is away": {config: away, namespace: restricted, cause: "connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := checkup.SourceDefaults()
+			p := placement.SourceDefaults()
 			if tt.change != nil {
 				tt.change(&p)
 			}
-			plan := &checkup.Plan{Name: "plan", Checks: map[string]checkup.Check{"check": {Placement: &checkup.PlacementCheck{SourcePlacement: &p}}}}
+			plan := &checkup.Plan{Name: "plan", Checks: map[string]checkup.Check{"check": {Spec: &placement.Spec{SourcePlacement: &p}}}}
 			w, _, err := placement.Expand(plan, "check", snapshot)
 			if err != nil {
 				t.Fatal(err)

@@ -27,9 +27,12 @@ func (t *Task) Guests(plan string) *guest.Guests {
 // HasGuests reports whether a run of the plan may start VMs. KubeVirt's API is left
 // alone where it does not.
 func HasGuests(plan *checkup.Plan) bool {
-	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
-		return slices.Contains(plan.Checks[name].Fixtures(), checkup.RoleGuest)
-	})
+	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool { return StartsGuests(plan.Checks[name]) })
+}
+
+// StartsGuests reports whether a run of the check may start VMs.
+func StartsGuests(check checkup.Check) bool {
+	return slices.Contains(check.Fixtures(), checkup.RoleGuest)
 }
 
 // Remove deletes every fixture of the run and waits until they are gone, or ctx is

@@ -14,6 +14,8 @@ import (
 	kvcorev1 "kubevirt.io/client-go/kubevirt/typed/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 // TestConsoles: why a console cannot be had is told with its status, and nobody waits
@@ -50,7 +52,7 @@ func TestConsoles(t *testing.T) {
 }
 
 func TestHasGuests(t *testing.T) {
-	for want, check := range map[bool]checkup.Check{true: {VMLatency: &checkup.VMLatency{}}, false: {PodMesh: &checkup.PodMesh{}}} {
+	for want, check := range map[bool]checkup.Check{true: {Spec: &vmlatency.Spec{}}, false: {Spec: &podmesh.Spec{}}} {
 		if got := HasGuests(&checkup.Plan{Checks: map[string]checkup.Check{"c": check}}); got != want {
 			t.Errorf("%s: %v, want %v", check.Kind(), got, want)
 		}

@@ -12,7 +12,6 @@ package task
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -33,6 +32,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/record"
 )
 
@@ -187,35 +187,31 @@ func (t *Task) Connect() error {
 // returned beside the error, as it was compiled: teardown and report have to do
 // something sensible all the same. It is nil if there is no plan at all.
 func (t *Task) Plan() (*checkup.Plan, error) {
-	parse := func() (*checkup.Plan, error) {
-		plan := &checkup.Plan{}
-		if err := json.Unmarshal([]byte(t.PlanJSON), plan); err != nil {
-			return nil, fmt.Errorf("environment variable PLAN: not a plan as planner compile writes it: %w", err)
-		}
-		return plan, nil
-	}
-	plan, err := parse()
+	plan, err := t.compiled()
 	if err != nil {
 		return nil, err
 	}
-	if err := plan.Apply(t.Settings); err != nil {
-		compiled, _ := parse()
+	have := plan.Checks[t.Check].PhaseTimeouts().Probe
+	err = kinds.Apply(plan, t.Settings)
+	if err == nil {
+		// The tasks' own timeouts were compiled from the plan without the settings.
+		if want := plan.Checks[t.Check].PhaseTimeouts().Probe; want > have {
+			err = fmt.Errorf("check %s would take up to %s with these settings, but its Pipeline gives it %s: "+
+				"write the settings into the plan, and compile it again", t.Check, want, have)
+		}
+	}
+	if err != nil {
+		compiled, _ := t.compiled() // without what Apply has changed
 		return compiled, err
 	}
-	var problems []error
-	for _, p := range plan.Problems() {
-		problems = append(problems, errors.New(p.String()))
-	}
-	if err := errors.Join(problems...); err != nil {
-		compiled, _ := parse()
-		return compiled, fmt.Errorf("the plan with these settings makes no sense: %w", err)
-	}
-	if compiled, err := parse(); err == nil {
-		// The tasks' own timeouts were compiled from it.
-		want, have := plan.Checks[t.Check].PhaseTimeouts().Probe, compiled.Checks[t.Check].PhaseTimeouts().Probe
-		if want > have {
-			return compiled, fmt.Errorf("check %s would take up to %s with these settings, but its Pipeline gives it %s: write them into the plan, and compile it", t.Check, want, have)
-		}
+	return plan, nil
+}
+
+// compiled is the plan as it was compiled.
+func (t *Task) compiled() (*checkup.Plan, error) {
+	plan, err := kinds.Decode([]byte(t.PlanJSON))
+	if err != nil {
+		return nil, fmt.Errorf("environment variable PLAN: not a plan as planner compile writes it: %w", err)
 	}
 	return plan, nil
 }

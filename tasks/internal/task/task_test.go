@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/placement"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/record"
 )
 
@@ -138,7 +140,7 @@ func TestTeardownTrouble(t *testing.T) {
 // sheet has two sources and targets, all pairs by TCP.
 func sheet() *checkup.Worksheet {
 	return &checkup.Worksheet{
-		Plan: "day-2", Check: "mesh", Kind: checkup.KindPodMesh, Rounds: 1, Degree: 1, Possible: 2,
+		Plan: "day-2", Check: "mesh", Kind: "podMesh", Rounds: 1, Degree: 1, Possible: 2,
 		Sources: []checkup.Endpoint{{Node: "n0"}, {Node: "n1"}}, Targets: []checkup.Endpoint{{Node: "n0"}, {Node: "n1"}},
 		Assignments: [][]int{{1}, {0}}, IPFamilies: []checkup.IPFamily{checkup.IPv4},
 		Probes: []checkup.TransportProbe{{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 1}}},
@@ -155,7 +157,7 @@ func roster() *checkup.Roster {
 // TestReport: what is not there is not measured, and the report says why: in the
 // words of the phase that failed, or else in Tekton's.
 func TestReport(t *testing.T) {
-	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{}}}}
+	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"mesh": {Spec: &podmesh.Spec{}}}}
 	started := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	freeze := func(t *testing.T, s *record.Store) {
 		if err := s.Save(t.Context(), record.Worksheet("mesh"), record.Frozen{Started: started, Worksheet: *sheet(), Roster: *roster()}); err != nil {
@@ -279,7 +281,7 @@ func TestNobodyAsked(t *testing.T) {
 		return checkup.PlacementSide{Side: name, Pod: json.RawMessage(`{}`), Eligible: []string{"n0"}}
 	}
 	if err := store.Save(t.Context(), record.Worksheet("where"), record.Frozen{Worksheet: checkup.Worksheet{
-		Plan: "day-2", Check: "where", Kind: checkup.KindPlacement,
+		Plan: "day-2", Check: "where", Kind: "placement",
 		Placement: &checkup.PlacementSheet{Nodes: 1, Sides: []checkup.PlacementSide{side(checkup.SideSource), side(checkup.SideTarget)}},
 	}}); err != nil {
 		t.Fatal(err)
@@ -289,7 +291,7 @@ func TestNobodyAsked(t *testing.T) {
 	if err := w.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"where": {Placement: &checkup.PlacementCheck{}}}}
+	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"where": {Spec: &placement.Spec{}}}}
 	r, err := tk.Report(t.Context(), plan, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -314,7 +316,7 @@ func TestOutlasts(t *testing.T) {
 	for setting, want := range map[string]string{
 		"api.for=5m":  "",
 		"api.for=10m": "",
-		"api.for=11m": "check api would take up to 12m0s with these settings, but its Pipeline gives it 11m0s: write them into the plan, and compile it",
+		"api.for=11m": "check api would take up to 12m0s with these settings, but its Pipeline gives it 11m0s: write the settings into the plan, and compile it again",
 	} {
 		_, err := (&Task{PlanJSON: plan, Check: "api", Settings: []string{setting}}).Plan()
 		if (err == nil) != (want == "") || err != nil && err.Error() != want {

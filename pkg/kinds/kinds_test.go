@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kind
+package kinds
 
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -20,31 +19,31 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/placement"
+	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
-// TestEveryKindIsKnown: a field of checkup.Check is a kind, unless it says of
-// which checks it comes after, and every kind can be set up.
+// TestEveryKindIsKnown: a kind has one name, and everything without which it cannot
+// be set up.
 func TestEveryKindIsKnown(t *testing.T) {
-	fields := reflect.TypeFor[checkup.Check]()
-	for i := range fields.NumField() {
-		field := fields.Field(i)
-		if field.Name == "After" {
-			continue
+	seen := map[checkup.Kind]bool{}
+	for _, want := range All {
+		spec := want.New()
+		if spec.Kind() != want.Name || seen[want.Name] {
+			t.Errorf("kind %q, its parameters are of %q; there is another: %v", want.Name, spec.Kind(), seen[want.Name])
 		}
-		check := reflect.New(fields).Elem()
-		check.Field(i).Set(reflect.New(field.Type.Elem()))
-		plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"c": check.Interface().(checkup.Check)}}
+		seen[want.Name] = true
+		plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"c": {Spec: spec}}}
 		k, err := Of(plan, "c")
 		if err != nil {
-			t.Errorf("%s: %v", field.Name, err)
+			t.Errorf("%s: %v", want.Name, err)
 			continue
 		}
-		if k.Survey == nil || k.Expand == nil || k.Roster == nil {
-			t.Errorf("%s: %+v lacks something", field.Name, k)
+		if k.Name != want.Name || k.Survey == nil || k.Expand == nil || k.Roster == nil || len(k.Rules) == 0 || len(spec.Params()) == 0 {
+			t.Errorf("%s: %+v lacks something", want.Name, k)
 		}
-	}
-	if n := fields.NumField() - 1; len(Kinds) != n {
-		t.Errorf("%d kinds are known, but a check can be of %d", len(Kinds), n)
 	}
 }
 
@@ -52,7 +51,7 @@ func TestOfUnknown(t *testing.T) {
 	plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"none": {}}}
 	for _, tt := range []struct{ check, want string }{
 		{"mesh", `plan p has no check "mesh"; it has ["none"]`},
-		{"none", `check "none": nothing here knows how to set up its kind ""`},
+		{"none", `check "none": unsupported kind "": the task images are too old`},
 	} {
 		if _, err := Of(plan, tt.check); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.check, err, tt.want)
@@ -64,7 +63,7 @@ func TestOfUnknown(t *testing.T) {
 // is told at once.
 func TestSurvey(t *testing.T) {
 	pods := func(app string) checkup.Check {
-		return checkup.Check{PodMesh: &checkup.PodMesh{Targets: checkup.Targets{Pods: &checkup.PodTargets{
+		return checkup.Check{Spec: &podmesh.Spec{Targets: podmesh.Targets{Pods: &podmesh.PodTargets{
 			Namespace: "shop", Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": app}}, Port: 80,
 		}}}}
 	}
@@ -117,7 +116,7 @@ func TestSurvey(t *testing.T) {
 // TestNodesUnseen: a check of VMs is worked out without the right to list nodes,
 // one of another kind is not, nor one of VMs where another trouble hides them.
 func TestNodesUnseen(t *testing.T) {
-	plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"vms": {VMLatency: &checkup.VMLatency{}}, "mesh": {PodMesh: &checkup.PodMesh{}}}}
+	plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"vms": {Spec: &vmlatency.Spec{}}, "mesh": {Spec: &podmesh.Spec{}}}}
 	client := fake.NewClientset()
 	failure := error(apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("user cannot")))
 	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, failure })
@@ -142,11 +141,12 @@ func TestNodesUnseen(t *testing.T) {
 // them.
 func TestRights(t *testing.T) {
 	for kind, check := range map[checkup.Kind]checkup.Check{
-		checkup.KindPodMesh: {PodMesh: &checkup.PodMesh{}}, checkup.KindControlPlane: {ControlPlane: &checkup.ControlPlane{}},
-		checkup.KindPlacement: {Placement: &checkup.PlacementCheck{}}, checkup.KindVMLatency: {VMLatency: &checkup.VMLatency{}},
+		podmesh.Name: {Spec: &podmesh.Spec{}}, controlplane.Name: {Spec: &controlplane.Spec{}},
+		placement.Name: {Spec: &placement.Spec{}}, vmlatency.Name: {Spec: &vmlatency.Spec{}},
 	} {
 		has := slices.ContainsFunc(Rights(check), func(r checkup.Right) bool { return r.Resource == "nodes" && r.Verb == "list" })
-		if has != (kind != checkup.KindVMLatency) || has != Kinds[kind].Nodes {
+		k, _ := Named(kind)
+		if has != (kind != vmlatency.Name) || has != k.Nodes {
 			t.Errorf("%s: the right to list nodes: %v", kind, has)
 		}
 	}
@@ -156,8 +156,8 @@ func TestRights(t *testing.T) {
 }
 
 func TestPodMeshRoster(t *testing.T) {
-	plan := &checkup.Plan{Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{
-		Targets: checkup.Targets{Pods: &checkup.PodTargets{Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Port: 8080}},
+	plan := &checkup.Plan{Checks: map[string]checkup.Check{"mesh": {Spec: &podmesh.Spec{
+		Targets: podmesh.Targets{Pods: &podmesh.PodTargets{Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Port: 8080}},
 	}}}}
 	w := &checkup.Worksheet{Check: "mesh", Targets: []checkup.Endpoint{
 		{Node: "n0", Pod: "shop/both"}, {Node: "n1", Pod: "shop/none"}, {Node: "n2"},
@@ -171,11 +171,11 @@ func TestPodMeshRoster(t *testing.T) {
 		{Pod: "shop/none", Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "the pod has no address yet"}},
 		{},
 	}}
-	if diff := cmp.Diff(want, podMeshRoster(plan, w, s)); diff != "" {
+	if diff := cmp.Diff(want, podmesh.Kind.Roster(plan, w, s)); diff != "" {
 		t.Errorf("existing pods (-want +got):\n%s", diff)
 	}
-	plan.Checks["mesh"].PodMesh.Targets.Pods = nil
-	if diff := cmp.Diff(&checkup.Roster{Targets: make([]checkup.RosterEntry, 3)}, podMeshRoster(plan, w, s)); diff != "" {
+	plan.Checks["mesh"].Spec.(*podmesh.Spec).Targets.Pods = nil
+	if diff := cmp.Diff(&checkup.Roster{Targets: make([]checkup.RosterEntry, 3)}, podmesh.Kind.Roster(plan, w, s)); diff != "" {
 		t.Errorf("responders (-want +got):\n%s", diff)
 	}
 }

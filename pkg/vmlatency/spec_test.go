@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package checkup
+package vmlatency
 
 import (
 	"testing"
 	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
 func TestCountOfVMs(t *testing.T) {
@@ -12,18 +14,18 @@ func TestCountOfVMs(t *testing.T) {
 		duration, interval time.Duration
 		want               int
 	}{{5 * time.Second, 200 * time.Millisecond, 25}, {time.Second, time.Second, 1}, {time.Second, 300 * time.Millisecond, 4}, {time.Second, 0, 0}} {
-		v := VMLatency{Duration: Duration(tt.duration), Interval: Duration(tt.interval)}
+		v := Spec{Duration: checkup.Duration(tt.duration), Interval: checkup.Duration(tt.interval)}
 		if got := v.Measurements(); got != tt.want {
 			t.Errorf("%s every %s: %d, want %d", tt.duration, tt.interval, got, tt.want)
 		}
 	}
 	for _, duration := range []time.Duration{1, time.Second, time.Second + 1, 1001 * time.Millisecond, 24 * time.Hour} {
-		least := LeastInterval(Duration(duration))
-		v := VMLatency{Duration: Duration(duration), Interval: least}
-		if v.Measurements() > MaxCount || time.Duration(least)%time.Millisecond != 0 {
+		least := LeastInterval(checkup.Duration(duration))
+		v := Spec{Duration: checkup.Duration(duration), Interval: least}
+		if v.Measurements() > checkup.MaxCount || time.Duration(least)%time.Millisecond != 0 {
 			t.Errorf("%s every %s are %d", duration, least, v.Measurements())
 		}
-		if v.Interval = least - Duration(time.Millisecond); v.Interval > 0 && v.Measurements() <= MaxCount {
+		if v.Interval = least - checkup.Duration(time.Millisecond); v.Interval > 0 && v.Measurements() <= checkup.MaxCount {
 			t.Errorf("%s every %s would do, too", duration, v.Interval)
 		}
 	}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/connectivity"
+	"github.com/checkplan/checkplan/pkg/kind"
+)
+
+// Name of the kind.
+const Name checkup.Kind = "controlPlane"
+
+// Kind probes connections between components of the control plane.
+var Kind = kind.Kind{
+	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
+	Survey: Survey, Expand: Expand, Roster: Roster, Rights: allRights, Nodes: true,
+	HostNetwork: hostNetwork,
+}
+
+// allRights are those of the survey, and those of the objects to which outcomes are
+// written.
+func allRights(check checkup.Check) []checkup.Right {
+	c, ok := check.Spec.(*Spec)
+	if !ok {
+		return nil
+	}
+	return append(Rights(check), connectivity.Rights(c.ConnectivityChecks)...)
+}
+
+// hostNetwork reports whether agents will run in their nodes' networks. Where the
+// cluster's own shape decides, it is that of kubeadm or OpenShift that has components
+// there.
+func hostNetwork(ctx context.Context, client kubernetes.Interface, spec checkup.Spec) bool {
+	c, ok := spec.(*Spec)
+	switch {
+	case !ok || c.Preset == PresetGeneric:
+		return false
+	case c.Preset != PresetAuto:
+		return true
+	}
+	// API servers are visible as pods: kubeadm's by their label, OpenShift's by its
+	// API. Whoever may not look sees none.
+	pods, err := client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "component=kube-apiserver", Limit: 1})
+	if err == nil && len(pods.Items) > 0 {
+		return true
+	}
+	_, err = client.Discovery().ServerResourcesForGroupVersion("config.openshift.io/v1")
+	return err == nil
+}

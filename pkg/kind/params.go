@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kind
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// CountParam is an IntParam from 1 to checkup.MaxCount.
+func CountParam(name, description string, field *int) checkup.Param {
+	param := IntParam(name, description+", from 1 to "+strconv.Itoa(checkup.MaxCount), field, 1)
+	parse := param.Write
+	param.Write = func(value string) error {
+		before := *field
+		if err := parse(value); err != nil {
+			return err
+		}
+		if *field > checkup.MaxCount {
+			*field = before
+			return fmt.Errorf("%q: want at most %d", value, checkup.MaxCount)
+		}
+		return nil
+	}
+	return param
+}
+
+// LatencyParams are the limits on delay percentiles; what says which delay they are of, such as "round-trip".
+func LatencyParams(l *checkup.LatencyLimits, what string) []checkup.Param {
+	var params []checkup.Param
+	for _, p := range []struct {
+		name  string
+		limit **checkup.Duration
+	}{
+		{"p50", &l.P50}, {"p90", &l.P90}, {"p95", &l.P95}, {"p99", &l.P99}, {"max", &l.Max},
+	} {
+		params = append(params, LimitParam("latency."+p.name, "Highest "+what+" delay of a pair, "+p.name+", such as 5ms; empty: no limit", p.limit))
+	}
+	return params
+}
+
+// IntParam is a whole number of at least least.
+func IntParam(name, description string, field *int, least int) checkup.Param {
+	return checkup.Param{Name: name, Description: description, Default: strconv.Itoa(*field), Write: func(value string) error {
+		v, err := strconv.Atoi(strings.TrimSpace(value))
+		if err != nil || v < least {
+			return fmt.Errorf("%q: want a whole number of at least %d", value, least)
+		}
+		*field = v
+		return nil
+	}}
+}
+
+// BoolParam is true or false.
+func BoolParam(name, description string, field *bool) checkup.Param {
+	return checkup.Param{Name: name, Description: description + ": true or false", Default: strconv.FormatBool(*field), Write: func(value string) error {
+		switch strings.TrimSpace(value) {
+		case "true":
+			*field = true
+		case "false":
+			*field = false
+		default:
+			return fmt.Errorf("%q: want true or false", value)
+		}
+		return nil
+	}}
+}
+
+// DurationParam is a duration of more than 0.
+func DurationParam(name, description string, field *checkup.Duration) checkup.Param {
+	limit := field
+	param := LimitParam(name, description, &limit)
+	parse := param.Write
+	param.Write = func(value string) error {
+		switch err := parse(value); {
+		case err != nil:
+			return err
+		case limit == nil:
+			return fmt.Errorf("%q: want a duration, such as 1s", value)
+		}
+		*field = *limit
+		limit = field
+		return nil
+	}
+	return param
+}
+
+// LimitParam is a value that reads itself, or nil for the empty text: no limit.
+func LimitParam[T any, P checkup.Textual[T]](name, description string, field *P) checkup.Param {
+	value := ""
+	if *field != nil {
+		value = (*field).String()
+	}
+	return checkup.Param{Name: name, Description: description, Default: value, Write: func(value string) error {
+		if strings.TrimSpace(value) == "" {
+			*field = nil
+			return nil
+		}
+		v := P(new(T))
+		if err := v.UnmarshalText([]byte(strings.TrimSpace(value))); err != nil {
+			return err
+		}
+		if d, ok := any(v).(*checkup.Duration); ok && *d <= 0 {
+			return fmt.Errorf("%q: want more than 0", value)
+		}
+		*field = v
+		return nil
+	}}
+}
