@@ -78,6 +78,9 @@ type Breach struct {
 	Measured float64 `json:"measured"`
 	Max      float64 `json:"max,omitempty"`
 	Measure  Measure `json:"measure"`
+	// Cause is the failure behind a broken limit on answers, loss or outages; nil for
+	// other limits.
+	Cause *Cause `json:"cause,omitempty"`
 }
 
 // Measure is the unit of measure of a number.

@@ -146,6 +146,9 @@ type GuestSheet struct {
 
 // VM is a virtual machine that is started for an endpoint.
 type VM struct {
+	// Name of the VM among those of its network: its node if the plan names one, else
+	// its side of the pair. A second one of the same node or side has a number.
+	Name    string     `json:"name,omitempty"`
 	Network NetworkRef `json:"network"`
 	// NetworkType is the CNI type of the network's first plugin, such as bridge;
 	// empty where its config does not tell.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+// Package judgetest simulates what tests of judging and localising measure: a mesh of
+// nodes and a control plane, each with faults. It judges nothing itself.
+package judgetest
 
 import (
 	"fmt"
@@ -12,42 +14,44 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// iterations are the seeds of a property's loop: few, or with CHECKPLAN_LONG set
+// Iterations are the seeds of a property's loop: few, or with CHECKPLAN_LONG set
 // many.
-func iterations(few, many uint64) uint64 {
+func Iterations(few, many uint64) uint64 {
 	if os.Getenv("CHECKPLAN_LONG") != "" {
 		return many
 	}
 	return few
 }
 
-// packet is one packet of a simulated network, on its way from one node to
+// Packet is one packet of a simulated network, on its way from one node to
 // another. Answers carry the size of their requests.
-type packet struct {
-	from, to  int
-	family    checkup.IPFamily
-	transport checkup.Transport
-	size      int
-	answer    bool
+type Packet struct {
+	From, To  int
+	Family    checkup.IPFamily
+	Transport checkup.Transport
+	Size      int
+	Answer    bool
 }
 
-// network is a simulated cluster whose nodes are sources and targets, with a
+// Mesh is a simulated cluster whose nodes are sources and targets, with a
 // fault. A measurement is a request and an answer.
-type network struct {
-	w      *checkup.Worksheet
-	roster *checkup.Roster
-	rng    *rand.Rand
-	// drop is the probability with which the fault drops a packet, delay what it
-	// adds to its way; nil means no fault.
-	drop  func(packet) float64
-	delay func(packet) time.Duration
-	// repair lets tcp and http repair a loss, once, after a second.
-	repair bool
-	// tally says whether responders counted, and the count was collected.
-	tally bool
+type Mesh struct {
+	Worksheet *checkup.Worksheet
+	Roster    *checkup.Roster
+	rng       *rand.Rand
+	// Drop is the probability with which the fault drops a packet, Delay what it adds
+	// to its way; nil means no fault.
+	Drop  func(Packet) float64
+	Delay func(Packet) time.Duration
+	// Repair lets tcp and http repair a loss, once, after a second.
+	Repair bool
+	// Tally says that responders counted, and that the count was collected.
+	Tally bool
 }
 
-func newNetwork(seed uint64, nodes, degree, zones int, probes []checkup.TransportProbe) *network {
+// NewMesh is a mesh of so many nodes in so many zones, of which each is source of
+// and target of degree others; 0 means all others.
+func NewMesh(seed uint64, nodes, degree, zones int, probes []checkup.TransportProbe) *Mesh {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := &checkup.Worksheet{
 		Plan: "p", Check: "mesh", Kind: checkup.KindPodMesh, Seed: seed, Rounds: 1, Degree: degree,
@@ -77,11 +81,11 @@ func newNetwork(seed uint64, nodes, degree, zones int, probes []checkup.Transpor
 		slices.Sort(targets)
 		w.Assignments = append(w.Assignments, targets)
 	}
-	return &network{w: w, roster: roster, rng: rng, tally: true}
+	return &Mesh{Worksheet: w, Roster: roster, rng: rng, Tally: true}
 }
 
-// fourTransports are small probes of every transport.
-func fourTransports() []checkup.TransportProbe {
+// FourTransports are small probes of every transport.
+func FourTransports() []checkup.TransportProbe {
 	return []checkup.TransportProbe{
 		{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 5}},
 		{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64, 1400}, Count: 20}},
@@ -90,8 +94,8 @@ func fourTransports() []checkup.TransportProbe {
 	}
 }
 
-// defaultProbes are those of the schema's defaults.
-func defaultProbes() []checkup.TransportProbe {
+// DefaultProbes are those of the schema's defaults.
+func DefaultProbes() []checkup.TransportProbe {
 	return []checkup.TransportProbe{
 		{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 5}},
 		{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64, 1400}, Count: 20}},
@@ -100,39 +104,39 @@ func defaultProbes() []checkup.TransportProbe {
 	}
 }
 
-// measure runs every source to its end.
-func (n *network) measure() *checkup.Record {
+// Measure runs every source to its end.
+func (n *Mesh) Measure() *checkup.Record {
 	r := &checkup.Record{}
-	for s := range n.w.Assignments {
+	for s := range n.Worksheet.Assignments {
 		source := checkup.Source{Source: s, Pod: fmt.Sprintf("ns/agent-%d", s), End: &checkup.AgentEnd{}}
-		for _, f := range n.w.IPFamilies {
-			for _, name := range controlNames {
+		for _, f := range n.Worksheet.IPFamilies {
+			for _, name := range Controls {
 				source.Controls = append(source.Controls, checkup.Control{Family: f, Name: name, OK: true})
 			}
 		}
-		for p := range n.w.PairsOf(s) {
+		for p := range n.Worksheet.PairsOf(s) {
 			o := n.pair(p, r)
 			r.Observations = append(r.Observations, o)
 			source.End.Observations++
 		}
 		r.Sources = append(r.Sources, source)
 	}
-	if n.tally {
-		for t := range n.w.Targets {
+	if n.Tally {
+		for t := range n.Worksheet.Targets {
 			r.Counted = append(r.Counted, t)
 		}
 	}
 	return r
 }
 
-func (n *network) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
+func (n *Mesh) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 	o := checkup.Observation{Pair: p}
-	probe, _ := n.w.Probe(p.Transport)
+	probe, _ := n.Worksheet.Probe(p.Transport)
 	arrived := 0
 	for range probe.Count {
 		o.Sent++
-		request := packet{p.Source, p.Target, p.Family, p.Transport, p.Size, false}
-		answer := packet{p.Target, p.Source, p.Family, p.Transport, p.Size, true}
+		request := Packet{p.Source, p.Target, p.Family, p.Transport, p.Size, false}
+		answer := Packet{p.Target, p.Source, p.Family, p.Transport, p.Size, true}
 		rtt := time.Duration(100+n.rng.IntN(200)) * time.Microsecond
 		through := func() bool {
 			if n.dropped(request) {
@@ -142,14 +146,14 @@ func (n *network) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 			return !n.dropped(answer)
 		}
 		if !through() {
-			if !n.repair || datagram(p.Transport) || !through() {
+			if !n.Repair || datagram(p.Transport) || !through() {
 				continue
 			}
 			rtt += time.Second
 		}
 		o.Received++
-		if n.delay != nil {
-			rtt += n.delay(request) + n.delay(answer)
+		if n.Delay != nil {
+			rtt += n.Delay(request) + n.Delay(answer)
 		}
 		o.RTTs = append(o.RTTs, rtt.Microseconds())
 	}
@@ -159,21 +163,36 @@ func (n *network) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 			o.Failure.Stage = checkup.StageEcho
 		}
 	}
-	if n.tally && p.Transport == checkup.UDP && arrived > 0 {
+	if n.Tally && p.Transport == checkup.UDP && arrived > 0 {
 		r.Receptions = append(r.Receptions, checkup.Reception{Pair: p, Packets: arrived})
 	}
 	return o
 }
 
-func (n *network) dropped(p packet) bool {
-	if n.drop == nil {
+func (n *Mesh) dropped(p Packet) bool {
+	if n.Drop == nil {
 		return false
 	}
-	chance := n.drop(p)
+	chance := n.Drop(p)
 	return chance >= 1 || chance > 0 && n.rng.Float64() < chance
 }
 
-// judge is Judge with the default gate.
-func (n *network) judge() checkup.CheckReport {
-	return Judge(n.w, n.roster, n.measure(), checkup.Gate{})
+// datagram reports whether a transport shows each lost packet; TCP repairs losses.
+func datagram(t checkup.Transport) bool { return t == checkup.UDP || t == checkup.ICMP }
+
+// RandomMesh is a mesh of a random size, sample and fault, with loss that
+// is judged.
+func RandomMesh(seed uint64) *Mesh {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	n := NewMesh(seed, rng.IntN(9), rng.IntN(4), rng.IntN(4), FourTransports())
+	n.Worksheet.Expect.Loss.Max = new(checkup.Percent(1))
+	n.Worksheet.Expect.Unreachable = rng.IntN(4) == 0
+	bad, chance := rng.IntN(9), rng.Float64()
+	n.Drop = func(p Packet) float64 {
+		if p.To == bad || rng.IntN(50) == 0 {
+			return chance
+		}
+		return 0
+	}
+	return n
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package judge
 
 import (
 	"fmt"
@@ -14,9 +14,24 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge/judgetest"
 )
 
 func ptr[T any](v T) *T { return &v }
+
+// check is the report of a worksheet's pairs with those that did not pass.
+func check(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport {
+	j := Pairs(w, roster, record, Rules{})
+	r := j.Report(gate)
+	r.Units = j.Troubled()
+	r.Delays, r.Matrix = j.DelayRows(nil), j.Matrix()
+	return r
+}
+
+// units of a report that have a verdict.
+func units(r checkup.CheckReport, v checkup.Verdict) []checkup.Unit {
+	return slices.DeleteFunc(slices.Clone(r.Units), func(u checkup.Unit) bool { return u.Verdict != v })
+}
 
 // one is a worksheet of a single udp pair, and what was recorded of it. Each case
 // of the table below changes something about it.
@@ -86,7 +101,7 @@ func TestJudgePair(t *testing.T) {
 		// Nothing known.
 		{"no roster", func(o *one) { o.roster = nil }, checkup.Unmeasured, "setup: the target is not on the roster"},
 		{"not on the roster", func(o *one) { o.roster.Targets = nil }, checkup.Unmeasured, "setup: the target is not on the roster"},
-		{"no address of the family", func(o *one) { o.roster.Targets[0].Addresses = map[checkup.IPFamily]string{checkup.IPv6: "fd00::2"} }, checkup.Unmeasured, "setup: the target has no IPv4 address; if no pod of this cluster has one, leave it out of the plan's ipFamilies"},
+		{"no address of the family", func(o *one) { o.roster.Targets[0].Addresses = map[checkup.IPFamily]string{checkup.IPv6: "fd00::2"} }, checkup.Unmeasured, "setup: the target has no IPv4 address; if no pod of this cluster has one, remove it from the plan's ipFamilies"},
 		{"target did not start", func(o *one) {
 			o.roster.Targets[0].Cause = &checkup.Cause{Stage: checkup.StageStart, Message: "image cannot be pulled"}
 		}, checkup.Unmeasured, "start: image cannot be pulled"},
@@ -96,13 +111,13 @@ func TestJudgePair(t *testing.T) {
 			o.record.Observations = nil
 			o.record.Sources = []checkup.Source{{Cause: &checkup.Cause{Stage: checkup.StageSchedule, Message: "0/3 nodes are available"}}}
 		}, checkup.Unmeasured, "schedule: 0/3 nodes are available"},
-		{"agent did not end", func(o *one) { o.record.Observations, o.record.Sources[0].End = nil, nil }, checkup.Unmeasured, "collect: the agent did not come to its end"},
-		{"agent ended without telling", func(o *one) { o.record.Observations = nil }, checkup.Unmeasured, "collect: the agent ended without telling"},
-		{"agent says so", func(o *one) {
+		{"agent did not end", func(o *one) { o.record.Observations, o.record.Sources[0].End = nil, nil }, checkup.Unmeasured, "collect: the agent did not finish"},
+		{"agent exited without reporting the pair", func(o *one) { o.record.Observations = nil }, checkup.Unmeasured, "collect: the agent exited without reporting this pair"},
+		{"agent reports it as unmeasured", func(o *one) {
 			o.observation.Unmeasured = &checkup.Cause{Stage: checkup.StageSelf, Message: "deadline"}
 		}, checkup.Unmeasured, "self: deadline"},
 
-		// Something told that is not to be believed.
+		// Reports that are not credible.
 		{"self control wrong", func(o *one) {
 			o.record.Sources[0].Controls[0] = checkup.Control{Family: checkup.IPv4, Name: "self", Message: "refused"}
 		}, checkup.Unmeasured, `control: the agent got its control pair "self" wrong (refused), so it is not trusted`},
@@ -112,23 +127,23 @@ func TestJudgePair(t *testing.T) {
 		{"control wrong, and the pair would fail", func(o *one) {
 			o.received(0, timeout)
 			o.record.Sources[0].Controls[0].OK = false
-		}, checkup.Unmeasured, `control: the agent got its control pair "self" wrong (it did not say how), so it is not trusted`},
+		}, checkup.Unmeasured, `control: the agent got its control pair "self" wrong (it gave no details), so it is not trusted`},
 		{"control of the other family wrong", func(o *one) {
 			o.record.Sources[0].Controls = append(o.record.Sources[0].Controls, checkup.Control{Family: checkup.IPv6, Name: "self"})
 		}, checkup.Pass, ""},
-		{"no closed control told", func(o *one) { o.record.Sources[0].Controls = o.record.Sources[0].Controls[:1] }, checkup.Unmeasured, `control: the agent told no control pair "closed", so it is not trusted`},
-		{"told twice, the same", func(o *one) { o.record.Observations = append(o.record.Observations, *o.observation) }, checkup.Pass, ""},
-		{"told twice, differently", func(o *one) {
+		{"no closed control reported", func(o *one) { o.record.Sources[0].Controls = o.record.Sources[0].Controls[:1] }, checkup.Unmeasured, `control: the agent reported no control pair "closed", so it is not trusted`},
+		{"reported twice, the same", func(o *one) { o.record.Observations = append(o.record.Observations, *o.observation) }, checkup.Pass, ""},
+		{"reported twice, differently", func(o *one) {
 			again := *o.observation
 			again.RTTs = []int64{1, 2, 3, 4}
 			o.record.Observations = append(o.record.Observations, again)
-		}, checkup.Unmeasured, "collect: the agent told different results for the one pair"},
-		{"tells of a pair that it was not asked for", func(o *one) {
+		}, checkup.Unmeasured, "collect: the agent reported this pair twice, with different results"},
+		{"an unrequested pair", func(o *one) {
 			alien := *o.observation
 			alien.Target = 7
 			o.record.Observations = append(o.record.Observations, alien)
-		}, checkup.Unmeasured, "collect: the agent told 1 pair that it was not asked for, so it is not trusted"},
-		{"a source that is not there tells", func(o *one) {
+		}, checkup.Unmeasured, "collect: the agent reported 1 unrequested pair, so it is not trusted"},
+		{"a source that is not on the worksheet", func(o *one) {
 			stray := *o.observation
 			stray.Source = -1
 			o.record.Observations = append(o.record.Observations, stray)
@@ -145,9 +160,9 @@ func TestJudgePair(t *testing.T) {
 		{"spoiled in part, and repeated", func(o *one) { o.observation.Spoiled = 3 }, checkup.Pass, ""},
 		{"spoiled more often than ordered, and repeated", func(o *one) { o.observation.Spoiled = 16 }, checkup.Pass, ""},
 		{"spoiled, repeated, and none answered", func(o *one) { o.observation.Spoiled = 3; o.received(0, timeout) }, checkup.Fail, "echo: timed out"},
-		{"spoiled in part", func(o *one) { o.observation.Sent, o.observation.Spoiled = 2, 18; o.received(2, nil) }, checkup.Unmeasured, "self: the agent was held up in 18 of 20 measurements, and 2 of 4 ordered are too few to pass"},
+		{"spoiled in part", func(o *one) { o.observation.Sent, o.observation.Spoiled = 2, 18; o.received(2, nil) }, checkup.Unmeasured, "self: the agent was held up in 18 of 20 measurements; 2 of 4 ordered remain, too few to pass"},
 		{"spoiled in part, and none answered", func(o *one) { o.observation.Sent, o.observation.Spoiled = 2, 18; o.received(0, timeout) }, checkup.Fail, "echo: timed out"},
-		{"mostly spoiled", func(o *one) { o.observation.Sent, o.observation.Spoiled = 1, 3; o.received(0, timeout) }, checkup.Unmeasured, "self: the agent was held up in 3 of 4 measurements, and 1 of 4 ordered are good"},
+		{"mostly spoiled", func(o *one) { o.observation.Sent, o.observation.Spoiled = 1, 3; o.received(0, timeout) }, checkup.Unmeasured, "self: the agent was held up in 3 of 4 measurements; 1 of 4 ordered remain"},
 		{"no local socket", func(o *one) {
 			o.received(0, &checkup.Cause{Stage: checkup.StageSocket, Message: "too many open files"})
 		}, checkup.Unmeasured, "socket: too many open files"},
@@ -158,7 +173,7 @@ func TestJudgePair(t *testing.T) {
 
 		// Expectations.
 		{"nothing received", func(o *one) { o.received(0, timeout) }, checkup.Fail, "echo: timed out"},
-		{"nothing received, no failure told", func(o *one) { o.received(0, nil) }, checkup.Fail, "echo: no answer"},
+		{"nothing received, no failure reported", func(o *one) { o.received(0, nil) }, checkup.Fail, "echo: no answer"},
 		{"lost without a limit", func(o *one) { o.received(1, timeout) }, checkup.Pass, ""},
 		{"lost within the limit", func(o *one) { o.received(3, timeout); o.w.Expect.Loss.Max = ptr(checkup.Percent(25)) }, checkup.Pass, ""},
 		{"lost more than the limit", func(o *one) { o.received(2, timeout); o.w.Expect.Loss.Max = ptr(checkup.Percent(25)) }, checkup.Fail, "echo: 2 of 4 lost (50%), limit 25%; last: timed out"},
@@ -205,8 +220,8 @@ func TestJudgePair(t *testing.T) {
 			o.observation.Sent = 1
 			o.received(0, timeout)
 		}, checkup.Unmeasured, "collect: only 1 of 4 measurements were made: too few to pass"},
-		{"unreachable, not told", func(o *one) { o.w.Expect.Unreachable = true; o.record.Observations = nil }, checkup.Unmeasured, "collect: the agent ended without telling"},
-		{"unreachable, no address", func(o *one) { o.w.Expect.Unreachable = true; o.roster.Targets[0].Addresses = nil }, checkup.Unmeasured, "setup: the target has no IPv4 address; if no pod of this cluster has one, leave it out of the plan's ipFamilies"},
+		{"unreachable, not reported", func(o *one) { o.w.Expect.Unreachable = true; o.record.Observations = nil }, checkup.Unmeasured, "collect: the agent exited without reporting this pair"},
+		{"unreachable, no address", func(o *one) { o.w.Expect.Unreachable = true; o.roster.Targets[0].Addresses = nil }, checkup.Unmeasured, "setup: the target has no IPv4 address; if no pod of this cluster has one, remove it from the plan's ipFamilies"},
 
 		// Worksheets that no Expand makes.
 		{"no such target", func(o *one) { o.w.Assignments = [][]int{{1}} }, checkup.Unmeasured, "setup: the worksheet assigns a pair whose source or target it does not have"},
@@ -216,12 +231,10 @@ func TestJudgePair(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			o := newOne()
 			test.change(o)
-			r := Judge(&o.w, o.roster, o.record, checkup.Gate{MaxUnmeasured: 100})
+			r := check(&o.w, o.roster, o.record, checkup.Gate{MaxUnmeasured: 100})
 			got, cause := checkup.Pass, ""
-			if len(r.Failed) > 0 {
-				got, cause = checkup.Fail, r.Failed[0].Cause.String()
-			} else if len(r.Unmeasured) > 0 {
-				got, cause = checkup.Unmeasured, r.Unmeasured[0].Cause.String()
+			if len(r.Units) > 0 {
+				got, cause = r.Units[0].Verdict, r.Units[0].Cause.String()
 			}
 			seen[got] = true
 			if got != test.want || cause != test.cause {
@@ -258,7 +271,7 @@ func TestVerdict(t *testing.T) {
 	seen := map[checkup.RunVerdict]bool{}
 	for _, test := range tests {
 		seen[test.want] = true
-		if got := verdict(test.counts, test.max); got != test.want {
+		if got := Verdict(test.counts, test.max); got != test.want {
 			t.Errorf("verdict(%+v, %s) = %s, want %s", test.counts, test.max, got, test.want)
 		}
 	}
@@ -317,32 +330,15 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// randomNetwork is a network of a random size, sample and fault, with loss that
-// is judged.
-func randomNetwork(seed uint64) *network {
-	rng := rand.New(rand.NewPCG(seed, 2))
-	n := newNetwork(seed, rng.IntN(9), rng.IntN(4), rng.IntN(4), fourTransports())
-	n.w.Expect.Loss.Max = ptr(checkup.Percent(1))
-	n.w.Expect.Unreachable = rng.IntN(4) == 0
-	bad, chance := rng.IntN(9), rng.Float64()
-	n.drop = func(p packet) float64 {
-		if p.to == bad || rng.IntN(50) == 0 {
-			return chance
-		}
-		return 0
-	}
-	return n
-}
-
 // TestJudgeHolds checks what must hold for any record.
 func TestJudgeHolds(t *testing.T) {
-	for seed := range iterations(10, 200) {
-		n := randomNetwork(seed)
-		record := n.measure()
+	for seed := range judgetest.Iterations(10, 200) {
+		n := judgetest.RandomMesh(seed)
+		record := n.Measure()
 		rng := rand.New(rand.NewPCG(seed, 3))
-		whole := Judge(n.w, n.roster, record, checkup.Gate{})
-		if whole.Counts.Expected != n.w.CountPairs() || whole.Counts.Pass+whole.Counts.Fail+whole.Counts.Unmeasured != whole.Counts.Expected ||
-			len(whole.Failed) != whole.Counts.Fail || len(whole.Unmeasured) != whole.Counts.Unmeasured {
+		whole := check(n.Worksheet, n.Roster, record, checkup.Gate{})
+		if whole.Counts.Expected != n.Worksheet.CountPairs() || whole.Counts.Pass+whole.Counts.Fail+whole.Counts.Unmeasured != whole.Counts.Expected ||
+			len(units(whole, checkup.Fail)) != whole.Counts.Fail || len(units(whole, checkup.Unmeasured)) != whole.Counts.Unmeasured {
 			t.Fatalf("seed %d: counts do not add up: %+v", seed, whole.Counts)
 		}
 
@@ -354,7 +350,7 @@ func TestJudgeHolds(t *testing.T) {
 		rng.Shuffle(len(shuffled.Receptions), func(i, k int) {
 			shuffled.Receptions[i], shuffled.Receptions[k] = shuffled.Receptions[k], shuffled.Receptions[i]
 		})
-		if diff := cmp.Diff(whole, Judge(n.w, n.roster, &shuffled, checkup.Gate{})); diff != "" {
+		if diff := cmp.Diff(whole, check(n.Worksheet, n.Roster, &shuffled, checkup.Gate{})); diff != "" {
 			t.Fatalf("seed %d: the order of observations matters:\n%s", seed, diff)
 		}
 
@@ -374,7 +370,7 @@ func TestJudgeHolds(t *testing.T) {
 				}
 				partial.Observations = append(partial.Observations, o)
 			}
-			r := Judge(n.w, n.roster, &partial, checkup.Gate{})
+			r := check(n.Worksheet, n.Roster, &partial, checkup.Gate{})
 			if r.Verdict == checkup.RunPass {
 				t.Fatalf("seed %d: passes without %d of %d observations", seed, len(gone), len(record.Observations))
 			}
@@ -388,13 +384,13 @@ func TestJudgeHolds(t *testing.T) {
 			lost := rng.IntN(len(record.Sources))
 			partial := *record
 			partial.Sources = slices.Delete(slices.Clone(record.Sources), lost, lost+1)
-			r := Judge(n.w, n.roster, &partial, checkup.Gate{})
-			for _, p := range r.Unmeasured {
-				if p.Source != n.w.Sources[lost].Node {
-					t.Fatalf("seed %d: %s -> %s is unmeasured because of %s", seed, p.Source, p.Target, n.w.Sources[lost].Node)
+			r := check(n.Worksheet, n.Roster, &partial, checkup.Gate{})
+			for _, p := range units(r, checkup.Unmeasured) {
+				if p.Source != n.Worksheet.Sources[lost].Node {
+					t.Fatalf("seed %d: %s -> %s is unmeasured because of %s", seed, p.Source, p.Target, n.Worksheet.Sources[lost].Node)
 				}
 			}
-			if want := len(slices.Collect(n.w.PairsOf(lost))); r.Counts.Unmeasured != want {
+			if want := len(slices.Collect(n.Worksheet.PairsOf(lost))); r.Counts.Unmeasured != want {
 				t.Fatalf("seed %d: %d pairs unmeasured, want the %d of the lost source", seed, r.Counts.Unmeasured, want)
 			}
 		}
@@ -425,18 +421,18 @@ func TestQuantile(t *testing.T) {
 		{hundred[:20], 0.95, 19},
 	}
 	for _, test := range tests {
-		if got := quantile(test.sorted, test.q); got != test.want {
+		if got := Quantile(test.sorted, test.q); got != test.want {
 			t.Errorf("quantile(%d values, %v) = %d, want %d", len(test.sorted), test.q, got, test.want)
 		}
 	}
 }
 
 func TestDelay(t *testing.T) {
-	if got := delay([][]int64{nil, {}}); got != nil {
+	if got := DelayOf([][]int64{nil, {}}); got != nil {
 		t.Errorf("the delay of nothing is %+v", got)
 	}
 	// Jitter is within a pair: from 40 of the first to 100 of the second is none.
-	got := delay([][]int64{{10, 20, 40}, {100, 90}})
+	got := DelayOf([][]int64{{10, 20, 40}, {100, 90}})
 	want := &checkup.Delay{Min: 10, Mean: 52, P50: 40, P90: 100, P95: 100, P99: 100, Max: 100, StdDev: 37, Jitter: 13}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("delay (-want +got):\n%s", diff)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package judge
 
 import (
 	"math"
@@ -8,23 +8,19 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// coverage says how much of what could be measured was. The pairs of each
-// assignment begin at one span and end at the next.
-func coverage(w *checkup.Worksheet, spans []int, outcomes []outcome) *checkup.Coverage {
+// coverage says how much of what could be measured was.
+func (j *Judgement) coverage() *checkup.Coverage {
+	w := j.Worksheet
 	c := &checkup.Coverage{Possible: w.Possible, Round: w.Round, Rounds: w.Rounds, Seed: w.Seed}
 	out, in := make([]int, len(w.Sources)), make([]int, len(w.Targets))
 	type zones struct{ source, target string }
 	hit := map[zones]bool{}
 	failing, assigned := 0, 0
-	for span, end := range spans[1:] {
-		at := spans[span]
-		if at == end {
-			continue
-		}
+	for outcomes := range j.Assignments {
 		assigned++
 		fail, pass := 0, 0
-		for _, o := range outcomes[at:end] {
-			switch o.verdict {
+		for _, o := range outcomes {
+			switch o.Verdict {
 			case checkup.Fail:
 				fail++
 			case checkup.Pass:
@@ -36,12 +32,12 @@ func coverage(w *checkup.Worksheet, spans []int, outcomes []outcome) *checkup.Co
 			failing++
 		case pass == 0:
 			continue
-		case pass < end-at:
+		case pass < len(outcomes):
 			c.Partial++
 			continue
 		}
 		c.Measured++
-		p := outcomes[at].pair
+		p := outcomes[0].Pair
 		out[p.Source]++
 		in[p.Target]++
 		if a, b := w.Sources[p.Source].Zone, w.Targets[p.Target].Zone; a != "" && b != "" {
@@ -51,7 +47,7 @@ func coverage(w *checkup.Worksheet, spans []int, outcomes []outcome) *checkup.Co
 	c.OutDegreeMin, c.OutDegreeMax = bounds(out)
 	c.InDegreeMin, c.InDegreeMax = bounds(in)
 	c.ZonePairsHit, c.ZonePairsPossible = len(hit), zonePairs(w)
-	// A worksheet that assigns more than it says is possible is taken at its deed.
+	// What is assigned is possible, whatever the worksheet says.
 	c.Possible = max(c.Possible, assigned)
 	if c.Measured > 0 {
 		bound := failingUpperBound(c.Possible, c.Measured, failing)
@@ -139,7 +135,7 @@ func atMost(N, K, n, x int) float64 {
 		return 1
 	}
 	// Below the mean the terms fall from x down, so that the sum ends early.
-	term := math.Exp(choose(K, x) + choose(N-K, n-x) - choose(N, n))
+	term := math.Exp(LogChoose(K, x) + LogChoose(N-K, n-x) - LogChoose(N, n))
 	sum := term
 	for i := x; i > 0 && term > sum*1e-17 && sum <= alpha; i-- {
 		term *= float64(i) * float64(N-K-n+i) / (float64(K-i+1) * float64(n-i+1))
@@ -148,8 +144,8 @@ func atMost(N, K, n, x int) float64 {
 	return sum
 }
 
-// choose is the logarithm of the binomial coefficient; minus infinity where it is 0.
-func choose(n, k int) float64 {
+// LogChoose is the logarithm of the binomial coefficient; minus infinity where it is 0.
+func LogChoose(n, k int) float64 {
 	if k < 0 || k > n {
 		return math.Inf(-1)
 	}
