@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package controlplane
 
 import (
 	"fmt"
@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/localise"
 )
 
-// blame explains the failed pairs of a worksheet with Connections; doc.go has the
-// rules. Each failed pair is explained by at least one finding.
-func blame(w *checkup.Worksheet, outcomes []outcome) []checkup.Finding {
-	b := newBlamer(w, outcomes)
+// findings explain the failed pairs of a control plane; doc.go has the rules. Each
+// failed pair is explained by at least one finding.
+func findings(j *judge.Judgement) []checkup.Finding {
+	b := newBlamer(localise.NewEvidence(j))
 	b.find()
 	return b.list()
 }
@@ -31,67 +33,33 @@ func (b *blamer) find() {
 	b.rest()
 }
 
-// blamer is the evidence: the measured pairs of each source and target.
+// blamer is the evidence with what was found in it.
 type blamer struct {
-	w        *checkup.Worksheet
-	outcomes []outcome
-	from, to [][]int // measured pairs, by source and by target
-	slack    time.Duration
+	*localise.Evidence
+	slack time.Duration
 	// explained pairs, and sources that are to blame themselves
 	explained []bool
 	bad       []bool
 	found     []*blamed
 }
 
-// blamed is a finding with the pairs that it explains.
+// blamed is a finding with the targets that it blames.
 type blamed struct {
-	checkup.Finding
-	pairs []int
-	// targets that it blames
+	localise.Found
 	targets []int
 }
 
-func newBlamer(w *checkup.Worksheet, outcomes []outcome) *blamer {
-	b := &blamer{
-		w: w, outcomes: outcomes,
-		from: make([][]int, len(w.Sources)), to: make([][]int, len(w.Targets)),
-		explained: make([]bool, len(outcomes)), bad: make([]bool, len(w.Sources)),
-	}
-	for _, p := range w.Probes {
+func newBlamer(e *localise.Evidence) *blamer {
+	b := &blamer{Evidence: e, explained: make([]bool, len(e.Outcomes)), bad: make([]bool, len(e.From))}
+	for _, p := range e.Worksheet.Probes {
 		b.slack = max(b.slack, time.Duration(p.Interval))
-	}
-	for i := range outcomes {
-		o := &outcomes[i]
-		if o.verdict == checkup.Unmeasured {
-			continue
-		}
-		b.from[o.pair.Source], b.to[o.pair.Target] = append(b.from[o.pair.Source], i), append(b.to[o.pair.Target], i)
 	}
 	return b
 }
 
-// source and target of a pair.
-func (b *blamer) source(i int) checkup.Endpoint { return b.w.Sources[b.outcomes[i].pair.Source] }
-func (b *blamer) target(i int) checkup.Endpoint { return b.w.Targets[b.outcomes[i].pair.Target] }
-
-func (b *blamer) fails(i int) bool { return b.outcomes[i].verdict == checkup.Fail }
-
-func (b *blamer) allFail(pairs []int) bool {
-	return len(pairs) > 0 && !slices.ContainsFunc(pairs, func(i int) bool { return !b.fails(i) })
-}
-
-// ends counts different sources and targets of some pairs.
-func (b *blamer) ends(pairs []int) (sources, targets int) {
-	s, t := map[int]bool{}, map[int]bool{}
-	for _, i := range pairs {
-		s[b.outcomes[i].pair.Source], t[b.outcomes[i].pair.Target] = true, true
-	}
-	return len(s), len(t)
-}
-
 // add makes a finding that explains those of the pairs that fail.
 func (b *blamer) add(f checkup.Finding, pairs, targets []int) {
-	found := &blamed{Finding: f, targets: targets}
+	found := &blamed{Found: localise.Found{Finding: f}, targets: targets}
 	b.found = append(b.found, found)
 	for _, i := range pairs {
 		b.give(found, i)
@@ -99,21 +67,21 @@ func (b *blamer) add(f checkup.Finding, pairs, targets []int) {
 }
 
 func (b *blamer) give(f *blamed, pair int) {
-	if b.fails(pair) && !slices.Contains(f.pairs, pair) {
-		f.pairs = append(f.pairs, pair)
+	if b.Fails(pair) && !slices.Contains(f.Pairs, pair) {
+		f.Pairs = append(f.Pairs, pair)
 		b.explained[pair] = true
 	}
 }
 
 // everything explains the case that nothing passes.
 func (b *blamer) everything() bool {
-	all := slices.Concat(b.from...)
-	if sources, targets := b.ends(all); sources < 2 || targets < 2 || !b.allFail(all) {
+	all := slices.Concat(b.From...)
+	if sources, targets := b.Ends(all); sources < 2 || targets < 2 || !b.AllFail(all) {
 		return false
 	}
 	b.add(checkup.Finding{
 		Cause: checkup.CauseNetwork, Message: "every connection: " + b.effect(all),
-		For: b.evidence(fmt.Sprintf("%d of %s fail", len(all), count(len(all), "measured pair")), all),
+		For: b.evidence(fmt.Sprintf("%d of %s fail", len(all), judge.Count(len(all), "measured pair")), all),
 	}, all, nil)
 	return true
 }
@@ -136,7 +104,7 @@ func (b *blamer) together(pairs []int) bool {
 }
 
 func (b *blamer) outages(i int) []checkup.Outage {
-	if t := b.outcomes[i].told; t != nil {
+	if t := b.Outcomes[i].Folded; t != nil {
 		return t.Outages
 	}
 	return nil
@@ -165,8 +133,8 @@ func end(o checkup.Outage) time.Time {
 // of which there are several.
 func (b *blamer) common() []int {
 	var targets []int
-	for t, pairs := range b.to {
-		if sources, _ := b.ends(pairs); sources > 1 && !b.service(t) && b.allFail(pairs) && b.together(pairs) {
+	for t, pairs := range b.To {
+		if sources, _ := b.Ends(pairs); sources > 1 && !b.service(t) && b.AllFail(pairs) && b.together(pairs) {
 			targets = append(targets, t)
 		}
 	}
@@ -178,15 +146,15 @@ func (b *blamer) common() []int {
 // connection stands, and nothing or nonsense comes over it.
 func (b *blamer) remaining() []int {
 	var targets []int
-	for t, pairs := range b.to {
+	for t, pairs := range b.To {
 		left := b.good(pairs)
-		sources, _ := b.ends(left)
+		sources, _ := b.Ends(left)
 		alone := sources == 1 && slices.ContainsFunc(left, func(i int) bool {
 			s := b.stage(i)
 			return s == checkup.StageHandshake || s == checkup.StageResponse
 		})
 		known := slices.ContainsFunc(b.found, func(f *blamed) bool { return slices.Contains(f.targets, t) })
-		if !known && !b.service(t) && (sources > 1 || alone) && b.allFail(left) && b.together(left) {
+		if !known && !b.service(t) && (sources > 1 || alone) && b.AllFail(left) && b.together(left) {
 			targets = append(targets, t)
 		}
 	}
@@ -197,10 +165,10 @@ func (b *blamer) remaining() []int {
 // in an overlapping time: a short outage is not seen by all.
 func (b *blamer) mostly() []int {
 	var targets []int
-	for t, pairs := range b.to {
+	for t, pairs := range b.To {
 		left := b.good(pairs)
-		fails := slices.DeleteFunc(b.failed(left), func(i int) bool { return b.explained[i] })
-		if !b.service(t) && len(b.nodes(fails)) > 1 && 2*len(fails) > len(left) && b.together(fails) {
+		fails := slices.DeleteFunc(b.Failed(left), func(i int) bool { return b.explained[i] })
+		if !b.service(t) && len(b.SourceNodes(fails)) > 1 && 2*len(fails) > len(left) && b.together(fails) {
 			targets = append(targets, t)
 		}
 	}
@@ -209,11 +177,11 @@ func (b *blamer) mostly() []int {
 
 // good drops the pairs of sources that are to blame themselves.
 func (b *blamer) good(pairs []int) []int {
-	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return b.bad[b.outcomes[i].pair.Source] })
+	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return b.bad[b.Outcomes[i].Pair.Source] })
 }
 
 // stage at which a failed pair fails.
-func (b *blamer) stage(i int) checkup.Stage { return b.outcomes[i].cause.Stage }
+func (b *blamer) stage(i int) checkup.Stage { return b.Outcomes[i].Cause.Stage }
 
 // components blames targets. Those that are addresses of one pod, or names of one
 // address, are one.
@@ -223,7 +191,7 @@ func (b *blamer) components(targets []int) {
 	}
 	var groups [][]int
 	for _, t := range targets {
-		k := slices.IndexFunc(groups, func(g []int) bool { return same(b.w.Targets[g[0]], b.w.Targets[t]) })
+		k := slices.IndexFunc(groups, func(g []int) bool { return same(b.Worksheet.Targets[g[0]], b.Worksheet.Targets[t]) })
 		if k < 0 {
 			groups = append(groups, []int{t})
 		} else {
@@ -234,20 +202,20 @@ func (b *blamer) components(targets []int) {
 		var pairs, all []int
 		var addresses []string
 		for _, t := range group {
-			all = append(all, b.to[t]...)
-			pairs = append(pairs, b.good(b.to[t])...)
-			if p := b.w.Targets[t].Peer; p != nil && !slices.Contains(addresses, p.Address()) {
+			all = append(all, b.To[t]...)
+			pairs = append(pairs, b.good(b.To[t])...)
+			if p := b.Worksheet.Targets[t].Peer; p != nil && !slices.Contains(addresses, p.Address()) {
 				addresses = append(addresses, p.Address())
 			}
 		}
-		target := b.w.Targets[group[0]]
-		sources, _ := b.ends(pairs)
+		target := b.Worksheet.Targets[group[0]]
+		sources, _ := b.Ends(pairs)
 		f := checkup.Finding{
 			Cause: checkup.CauseTarget, Subject: target.Name(),
 			Message: fmt.Sprintf("%s, %s: %s", target.Name(), b.where(target, addresses), b.effect(pairs)),
-			For:     b.evidence(fmt.Sprintf("%d of %s to it fail, from %s", b.count(all), count(len(all), "measured pair"), some(b.names(b.failed(all)), "source")), pairs),
+			For:     b.evidence(fmt.Sprintf("%d of %s to it fail, from %s", b.count(all), judge.Count(len(all), "measured pair"), judge.Some(b.SourceNames(b.Failed(all)), "source")), pairs),
 		}
-		if nodes := b.nodes(pairs); len(nodes) == 1 && nodes[0] != "" {
+		if nodes := b.SourceNodes(pairs); len(nodes) == 1 && nodes[0] != "" {
 			// From one node alone the way to the target looks like the target.
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s -> %s", checkup.CausePair, nodes[0], target.Name()))
 		}
@@ -257,7 +225,7 @@ func (b *blamer) components(targets []int) {
 		}
 		if against := b.passing(pairs); against != nil {
 			f.Against = against
-			for _, node := range b.nodes(b.failed(pairs)) {
+			for _, node := range b.SourceNodes(b.Failed(pairs)) {
 				f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s -> %s", checkup.CausePair, node, target.Name()))
 			}
 		}
@@ -265,20 +233,15 @@ func (b *blamer) components(targets []int) {
 	}
 }
 
-// failed are those of the pairs that fail.
-func (b *blamer) failed(pairs []int) []int {
-	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return !b.fails(i) })
-}
-
 // connected reports whether the failures of every failed pair came after the
 // connect.
 func (b *blamer) connected(pairs []int) bool {
 	return !slices.ContainsFunc(pairs, func(i int) bool {
-		if !b.fails(i) {
+		if !b.Fails(i) {
 			return false
 		}
-		t := b.outcomes[i].told
-		return t == nil || t.failures[checkup.StageConnect]+t.failures[checkup.StageResolve] > 0 || len(t.failures) == 0
+		t := b.Outcomes[i].Folded
+		return t == nil || t.Failures[checkup.StageConnect]+t.Failures[checkup.StageResolve] > 0 || len(t.Failures) == 0
 	})
 }
 
@@ -287,30 +250,30 @@ func (b *blamer) connected(pairs []int) bool {
 func (b *blamer) sources() {
 	fails := func(s int) bool {
 		var left []int
-		for _, i := range b.from[s] {
+		for _, i := range b.From[s] {
 			if b.explained[i] || b.accounted(i) {
 				continue
 			}
 			left = append(left, i)
 		}
-		_, targets := b.ends(left)
-		return targets > 1 && b.allFail(left)
+		_, targets := b.Ends(left)
+		return targets > 1 && b.AllFail(left)
 	}
 	on := map[string][]int{} // measured sources, by node
-	bad := make([]bool, len(b.from))
-	for s := range b.from {
-		if len(b.from[s]) > 0 {
-			on[b.w.Sources[s].Node] = append(on[b.w.Sources[s].Node], s)
+	bad := make([]bool, len(b.From))
+	for s := range b.From {
+		if len(b.From[s]) > 0 {
+			on[b.Worksheet.Sources[s].Node] = append(on[b.Worksheet.Sources[s].Node], s)
 		}
 		bad[s] = fails(s)
 	}
 	b.bad = bad
-	for s := range b.from {
+	for s := range b.From {
 		if !b.bad[s] {
 			continue
 		}
-		e := b.w.Sources[s]
-		group, pairs := []int{s}, b.from[s]
+		e := b.Worksheet.Sources[s]
+		group, pairs := []int{s}, b.From[s]
 		f := checkup.Finding{Cause: checkup.CauseSource, Subject: e.Name(), Message: "everything that " + e.Name()}
 		if e.Node != "" && e.Node != e.Name() {
 			f.Message += " on node " + e.Node
@@ -322,24 +285,24 @@ func (b *blamer) sources() {
 			}
 			group, pairs = of, nil
 			for _, s := range of {
-				pairs = append(pairs, b.from[s]...)
+				pairs = append(pairs, b.From[s]...)
 			}
 			f.Cause, f.Subject = checkup.CauseNodeEgress, e.Node
-			f.Message = fmt.Sprintf("out of node %s, from %s", e.Node, some(b.names(pairs), "source"))
+			f.Message = fmt.Sprintf("out of node %s, from %s", e.Node, judge.Some(b.SourceNames(pairs), "source"))
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseNode, e.Node))
 		} else if e.Node != "" {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseNodeEgress, e.Node))
 		}
 		var elsewhere []int
 		for _, i := range pairs {
-			for _, k := range b.to[b.outcomes[i].pair.Target] {
-				if !slices.Contains(group, b.outcomes[k].pair.Source) && !slices.Contains(elsewhere, k) {
+			for _, k := range b.To[b.Outcomes[i].Pair.Target] {
+				if !slices.Contains(group, b.Outcomes[k].Pair.Source) && !slices.Contains(elsewhere, k) {
 					elsewhere = append(elsewhere, k)
 				}
 			}
 		}
 		f.Message += ": " + b.effect(pairs)
-		first := fmt.Sprintf("%d of %s from it fail", b.count(pairs), count(len(pairs), "measured pair"))
+		first := fmt.Sprintf("%d of %s from it fail", b.count(pairs), judge.Count(len(pairs), "measured pair"))
 		if len(elsewhere) > 0 {
 			first += fmt.Sprintf("; %d of %d from other sources to the same targets pass", len(elsewhere)-b.count(elsewhere), len(elsewhere))
 		} else {
@@ -351,22 +314,22 @@ func (b *blamer) sources() {
 }
 
 // count of the pairs that fail.
-func (b *blamer) count(pairs []int) int { return len(b.failed(pairs)) }
+func (b *blamer) count(pairs []int) int { return len(b.Failed(pairs)) }
 
 // rest explains what is left, pair by pair. Services' addresses come last: they may
 // be due to an endpoint's pair.
 func (b *blamer) rest() {
 	var order, services []int
 	between := map[link][]int{}
-	for i := range b.outcomes {
-		if b.outcomes[i].verdict == checkup.Unmeasured {
+	for i := range b.Outcomes {
+		if b.Outcomes[i].Verdict == checkup.Unmeasured {
 			continue
 		}
-		k := link{b.source(i).Node, b.target(i).Node}
+		k := link{b.Source(i).Node, b.Target(i).Node}
 		between[k] = append(between[k], i)
 		switch {
-		case !b.fails(i):
-		case b.service(b.outcomes[i].pair.Target):
+		case !b.Fails(i):
+		case b.service(b.Outcomes[i].Pair.Target):
 			services = append(services, i)
 		default:
 			order = append(order, i)
@@ -397,8 +360,8 @@ type link struct{ from, to string }
 // fail, or else with those of the sources of its node to its target.
 func (b *blamer) pair(i int, between map[link][]int) {
 	f := checkup.Finding{Cause: checkup.CausePair}
-	source, target := b.source(i), b.target(i)
-	to := b.to[b.outcomes[i].pair.Target]
+	source, target := b.Source(i), b.Target(i)
+	to := b.To[b.Outcomes[i].Pair.Target]
 	pairs := b.between(between[link{source.Node, target.Node}])
 	scope := pairs
 	if pairs != nil {
@@ -410,7 +373,7 @@ func (b *blamer) pair(i int, between map[link][]int) {
 		if source.Node != "" {
 			scope, _ = b.same(scope, to)
 		}
-		pairs = slices.DeleteFunc(b.failed(scope), func(k int) bool { return b.explained[k] })
+		pairs = slices.DeleteFunc(b.Failed(scope), func(k int) bool { return b.explained[k] })
 		from := source.Name()
 		if len(pairs) > 1 {
 			from = source.Node
@@ -426,7 +389,7 @@ func (b *blamer) pair(i int, between map[link][]int) {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseTarget, target.Name()))
 		}
 	}
-	first := fmt.Sprintf("%d of %s between them fail", b.count(scope), count(len(scope), "measured pair"))
+	first := fmt.Sprintf("%d of %s between them fail", b.count(scope), judge.Count(len(scope), "measured pair"))
 	others := slices.DeleteFunc(slices.Clone(to), func(k int) bool { return slices.Contains(scope, k) })
 	if len(others) > 0 {
 		first += fmt.Sprintf("; %d of %d from elsewhere to the same target pass", len(others)-b.count(others), len(others))
@@ -434,7 +397,7 @@ func (b *blamer) pair(i int, between map[link][]int) {
 	f.For = b.evidence(first, pairs)
 	if target.Peer != nil && len(target.Peer.Backends) > 0 {
 		if p := b.weigh(i); p.component > p.path {
-			f.For = append(f.For, fmt.Sprintf("of the endpoints behind it %s failed in an overlapping time", some(b.targets(p.behind), "target")))
+			f.For = append(f.For, fmt.Sprintf("of the endpoints behind it %s failed in an overlapping time", judge.Some(b.TargetNames(p.behind), "target")))
 		} else {
 			f.For = append(f.For, "nothing is known of the endpoints behind it at that time")
 		}
@@ -446,9 +409,9 @@ func (b *blamer) pair(i int, between map[link][]int) {
 // between returns the pairs from one node to another if all fail, in an overlapping
 // time, and several targets are still to be explained; else nil.
 func (b *blamer) between(pairs []int) []int {
-	link := link{b.source(pairs[0]).Node, b.target(pairs[0]).Node}
+	link := link{b.Source(pairs[0]).Node, b.Target(pairs[0]).Node}
 	left := slices.DeleteFunc(slices.Clone(pairs), func(k int) bool { return b.explained[k] })
-	if _, targets := b.ends(left); targets < 2 || link.from == "" || link.to == "" || link.from == link.to || !b.allFail(pairs) || !b.together(pairs) {
+	if _, targets := b.Ends(left); targets < 2 || link.from == "" || link.to == "" || link.from == link.to || !b.AllFail(pairs) || !b.together(pairs) {
 		return nil
 	}
 	return pairs

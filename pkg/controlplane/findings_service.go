@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package controlplane
 
 import (
 	"cmp"
@@ -10,26 +10,27 @@ import (
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
 )
 
 // behind is the measured pairs to the endpoints behind a target: those of the
 // source, or where it measured none, those of others that are not to blame
 // themselves.
 func (b *blamer) behind(source, target int) (pairs []int, others bool) {
-	peer := b.w.Targets[target].Peer
+	peer := b.Worksheet.Targets[target].Peer
 	if peer == nil {
 		return nil, false
 	}
 	var own, of []int
 	for _, t := range slices.Sorted(slices.Values(peer.Backends)) {
-		if t < 0 || t >= len(b.to) || t == target {
+		if t < 0 || t >= len(b.To) || t == target {
 			continue
 		}
-		for _, i := range b.to[t] {
-			if b.outcomes[i].pair.Source == source {
+		for _, i := range b.To[t] {
+			if b.Outcomes[i].Pair.Source == source {
 				own = append(own, i)
 			}
-			if !b.bad[b.outcomes[i].pair.Source] {
+			if !b.bad[b.Outcomes[i].Pair.Source] {
 				of = append(of, i)
 			}
 		}
@@ -62,14 +63,14 @@ type parts struct {
 
 // weigh looks at a failed pair to a Service's address, outage by outage.
 func (b *blamer) weigh(i int) parts {
-	o := &b.outcomes[i]
-	pairs, others := b.behind(o.pair.Source, o.pair.Target)
+	o := &b.Outcomes[i]
+	pairs, others := b.behind(o.Pair.Source, o.Pair.Target)
 	p := parts{others: others}
 	known := map[int]bool{}
 	for _, k := range pairs {
-		known[b.outcomes[k].pair.Target] = true
+		known[b.Outcomes[k].Pair.Target] = true
 	}
-	for _, t := range b.w.Targets[o.pair.Target].Peer.Backends {
+	for _, t := range b.Worksheet.Targets[o.Pair.Target].Peer.Backends {
 		if !known[t] {
 			p.unknown++
 		}
@@ -77,7 +78,7 @@ func (b *blamer) weigh(i int) parts {
 	if len(b.outages(i)) == 0 {
 		p.slow = true
 		for _, k := range pairs {
-			if b.fails(k) {
+			if b.Fails(k) {
 				p.behind = append(p.behind, k)
 			} else {
 				p.answered = append(p.answered, k)
@@ -143,18 +144,18 @@ func (b *blamer) answers(i int, during checkup.Outage) bool {
 
 // results of a pair from one time to another, give or take an interval.
 func (b *blamer) results(i int, from, to time.Time) []*checkup.Result {
-	t := b.outcomes[i].told
+	t := b.Outcomes[i].Folded
 	if t == nil {
 		return nil
 	}
-	first, _ := slices.BinarySearchFunc(t.results, from.Add(-b.slack), func(r *checkup.Result, at time.Time) int { return r.At.Compare(at) })
-	behind, _ := slices.BinarySearchFunc(t.results, to.Add(b.slack), func(r *checkup.Result, at time.Time) int {
+	first, _ := slices.BinarySearchFunc(t.Results, from.Add(-b.slack), func(r *checkup.Result, at time.Time) int { return r.At.Compare(at) })
+	behind, _ := slices.BinarySearchFunc(t.Results, to.Add(b.slack), func(r *checkup.Result, at time.Time) int {
 		if r.At.After(at) {
 			return 1
 		}
 		return -1
 	})
-	return t.results[first:behind]
+	return t.Results[first:behind]
 }
 
 // byChance is how likely, at the least, the failures of an address must be if each
@@ -178,7 +179,7 @@ func (b *blamer) likely(i int, from, to time.Time, chance float64) bool {
 func atLeast(n, x int, chance float64) float64 {
 	sum := 0.0
 	for k := x; k <= n; k++ {
-		sum += math.Exp(choose(n, k) + float64(k)*math.Log(chance) + float64(n-k)*math.Log1p(-chance))
+		sum += math.Exp(judge.LogChoose(n, k) + float64(k)*math.Log(chance) + float64(n-k)*math.Log1p(-chance))
 	}
 	return sum
 }
@@ -186,7 +187,7 @@ func atLeast(n, x int, chance float64) float64 {
 // accounted reports whether a failed pair leads to a Service's address whose
 // endpoints, blamed already, account for it.
 func (b *blamer) accounted(i int) bool {
-	if !b.fails(i) || !b.service(b.outcomes[i].pair.Target) {
+	if !b.Fails(i) || !b.service(b.Outcomes[i].Pair.Target) {
 		return false
 	}
 	p := b.weigh(i)
@@ -198,13 +199,13 @@ func (b *blamer) accounted(i int) bool {
 func (b *blamer) services() {
 	var nodes []string
 	from := map[string][]toService{} // by node
-	for t := range b.to {
+	for t := range b.To {
 		if !b.service(t) {
 			continue
 		}
 		var ways []way
-		for _, i := range b.to[t] {
-			if !b.fails(i) || b.explained[i] {
+		for _, i := range b.To[t] {
+			if !b.Fails(i) || b.explained[i] {
 				continue
 			}
 			p := b.weigh(i)
@@ -219,15 +220,15 @@ func (b *blamer) services() {
 		}
 		// One finding if it fails so from every node, else one for each node, which
 		// may have the same trouble with others.
-		every := b.good(b.to[t])
-		if len(b.nodes(every)) > 1 && len(ways) == len(every) {
+		every := b.good(b.To[t])
+		if len(b.SourceNodes(every)) > 1 && len(ways) == len(every) {
 			b.way(t, ways)
 			continue
 		}
 		var groups [][]way
 		for _, f := range ways {
-			node := b.source(f.pair).Node
-			k := slices.IndexFunc(groups, func(g []way) bool { return b.source(g[0].pair).Node == node })
+			node := b.Source(f.pair).Node
+			k := slices.IndexFunc(groups, func(g []way) bool { return b.Source(g[0].pair).Node == node })
 			if k < 0 {
 				groups = append(groups, []way{f})
 			} else {
@@ -235,7 +236,7 @@ func (b *blamer) services() {
 			}
 		}
 		for _, g := range groups {
-			node := b.source(g[0].pair).Node
+			node := b.Source(g[0].pair).Node
 			if _, ok := from[node]; !ok {
 				nodes = append(nodes, node)
 			}
@@ -272,17 +273,17 @@ func (b *blamer) rules(node string, list []toService, pairs []int) {
 	var addresses, proof []string
 	var here, elsewhere []int
 	for _, to := range list {
-		e := b.w.Targets[to.target]
+		e := b.Worksheet.Targets[to.target]
 		addresses = append(addresses, fmt.Sprintf("%s (%s)", e.Name(), e.Peer.Address()))
 		proof = append(proof, fmt.Sprintf("%s: %s", e.Name(), b.endpoints(worst(to.ways))))
-		same, others := b.same(pairs, b.good(b.to[to.target]))
+		same, others := b.same(pairs, b.good(b.To[to.target]))
 		here, elsewhere = append(here, same...), append(elsewhere, others...)
 	}
 	f := checkup.Finding{
 		Cause: checkup.CauseService, Subject: fmt.Sprintf("%d addresses from %s", len(list), node),
-		Message: fmt.Sprintf("the way to services from %s, as by its service rules: %s; to %s, while endpoints behind them answered", node, b.effect(pairs), some(addresses, "address")),
+		Message: fmt.Sprintf("the way to services from %s, as by its service rules: %s; to %s, while endpoints behind them answered", node, b.effect(pairs), judge.Some(addresses, "address")),
 	}
-	first := fmt.Sprintf("%d of %s to them from %s fail", len(pairs), count(len(here), "measured pair"), node)
+	first := fmt.Sprintf("%d of %s to them from %s fail", len(pairs), judge.Count(len(here), "measured pair"), node)
 	if len(elsewhere) > 0 {
 		first += fmt.Sprintf("; %d of %d from other nodes pass", len(elsewhere)-b.count(elsewhere), len(elsewhere))
 	}
@@ -309,24 +310,24 @@ func (b *blamer) way(target int, ways []way) {
 	for k := range ways {
 		pairs[k] = ways[k].pair
 	}
-	e := b.w.Targets[target]
+	e := b.Worksheet.Targets[target]
 	from := "every source"
-	if nodes := b.nodes(pairs); len(nodes) == 1 {
-		from = cmp.Or(nodes[0], b.names(pairs)[0])
+	if nodes := b.SourceNodes(pairs); len(nodes) == 1 {
+		from = cmp.Or(nodes[0], b.SourceNames(pairs)[0])
 	}
 	p := worst(ways) // speaks for all
 	f := checkup.Finding{
 		Cause: checkup.CauseService, Subject: e.Name() + " from " + from,
 		Message: fmt.Sprintf("the way to %s (%s) from %s, as by its service rules: %s, while %s", e.Name(), e.Peer.Address(), from, b.effect(pairs), b.answered(p)),
 	}
-	here, elsewhere := b.same(pairs, b.good(b.to[target]))
-	first := fmt.Sprintf("%d of %s to it from %s fail", len(pairs), count(len(here), "measured pair"), from)
+	here, elsewhere := b.same(pairs, b.good(b.To[target]))
+	first := fmt.Sprintf("%d of %s to it from %s fail", len(pairs), judge.Count(len(here), "measured pair"), from)
 	if len(elsewhere) > 0 {
 		first += fmt.Sprintf("; %d of %d from other nodes pass", len(elsewhere)-b.count(elsewhere), len(elsewhere))
 	}
 	f.For = append(b.evidence(first, pairs), b.endpoints(p))
-	if dead := b.targets(p.behind); len(dead) > 0 {
-		f.Against = append(f.Against, fmt.Sprintf("of the endpoints behind it %s failed in an overlapping time", some(dead, "target")))
+	if dead := b.TargetNames(p.behind); len(dead) > 0 {
+		f.Against = append(f.Against, fmt.Sprintf("of the endpoints behind it %s failed in an overlapping time", judge.Some(dead, "target")))
 		for _, t := range dead {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseTarget, t))
 		}
@@ -339,9 +340,9 @@ func (b *blamer) way(target int, ways []way) {
 
 // same splits pairs into those from a node of one of some pairs, and others.
 func (b *blamer) same(some, all []int) (same, others []int) {
-	nodes := b.nodes(some)
+	nodes := b.SourceNodes(some)
 	for _, i := range all {
-		if slices.Contains(nodes, b.source(i).Node) {
+		if slices.Contains(nodes, b.Source(i).Node) {
 			same = append(same, i)
 		} else {
 			others = append(others, i)
@@ -353,17 +354,17 @@ func (b *blamer) same(some, all []int) (same, others []int) {
 // answered says how many of the endpoints behind a Service's address answered
 // while it did not.
 func (b *blamer) answered(p parts) string {
-	yes := len(b.targets(p.answered))
-	return fmt.Sprintf("%d of %s behind it answered", yes, count(yes+len(b.targets(p.behind))+p.unknown, "endpoint"))
+	yes := len(b.TargetNames(p.answered))
+	return fmt.Sprintf("%d of %s behind it answered", yes, judge.Count(yes+len(b.TargetNames(p.behind))+p.unknown, "endpoint"))
 }
 
 // endpoints says which, and when.
 func (b *blamer) endpoints(p parts) string {
-	when := during(p.outage)
+	when := judge.During(p.outage)
 	if p.slow {
 		when = "at that time"
 	}
-	s := fmt.Sprintf("%s, %s: %s", when, b.answered(p), some(b.targets(p.answered), "endpoint"))
+	s := fmt.Sprintf("%s, %s: %s", when, b.answered(p), judge.Some(b.TargetNames(p.answered), "endpoint"))
 	if p.unknown > 0 {
 		s += fmt.Sprintf("; of %d nothing is known", p.unknown)
 	}
@@ -376,21 +377,21 @@ func (b *blamer) endpoints(p parts) string {
 // through gives a pair to a Service's address to the findings that blame the
 // endpoints which fail with it; if there is none, it stays.
 func (b *blamer) through(i int, p parts) {
-	o := &b.outcomes[i]
+	o := &b.Outcomes[i]
 	given := map[*blamed]bool{}
 	for _, k := range p.behind {
 		for _, f := range b.found {
-			if given[f] || !slices.Contains(f.targets, b.outcomes[k].pair.Target) && !slices.Contains(f.pairs, k) {
+			if given[f] || !slices.Contains(f.targets, b.Outcomes[k].Pair.Target) && !slices.Contains(f.Pairs, k) {
 				continue
 			}
 			given[f] = true
 			b.give(f, i)
 			what := "all of its endpoints failed in an overlapping time"
 			if len(p.answered) > 0 {
-				dead, all := len(b.targets(p.behind)), len(b.targets(slices.Concat(p.behind, p.answered)))
-				what = fmt.Sprintf("in %d of %d measurements, as chance has it: %d of its %d endpoints failed", o.sent-o.received, o.sent, dead, all)
+				dead, all := len(b.TargetNames(p.behind)), len(b.TargetNames(slices.Concat(p.behind, p.answered)))
+				what = fmt.Sprintf("in %d of %d measurements, as chance has it: %d of its %d endpoints failed", o.Sent-o.Received, o.Sent, dead, all)
 			}
-			line := fmt.Sprintf("so does the address %s from %s: %s", b.target(i).Name(), b.source(i).Name(), what)
+			line := fmt.Sprintf("so does the address %s from %s: %s", b.Target(i).Name(), b.Source(i).Name(), what)
 			if p.others {
 				line += " (measured from other sources)"
 			}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package controlplane
 
 import (
 	"cmp"
@@ -9,14 +9,16 @@ import (
 	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/localise"
 )
 
 // passing names those of the pairs that pass, in one line; nil if none does.
 func (b *blamer) passing(pairs []int) []string {
 	var names []string
 	for _, i := range pairs {
-		if !b.fails(i) {
-			names = append(names, b.source(i).Name()+" -> "+b.target(i).Name())
+		if !b.Fails(i) {
+			names = append(names, b.Source(i).Name()+" -> "+b.Target(i).Name())
 		}
 	}
 	if len(names) == 0 {
@@ -26,7 +28,7 @@ func (b *blamer) passing(pairs []int) []string {
 	if more := len(names) - 3; more > 0 {
 		s += fmt.Sprintf(" and %d more", more)
 	}
-	return []string{fmt.Sprintf("%d of %s pass: %s", len(names), count(len(pairs), "measured pair"), s)}
+	return []string{fmt.Sprintf("%d of %s pass: %s", len(names), judge.Count(len(pairs), "measured pair"), s)}
 }
 
 // where a component is.
@@ -47,39 +49,6 @@ func (b *blamer) where(e checkup.Endpoint, addresses []string) string {
 	return strings.Join(s, " ")
 }
 
-// names of the sources of pairs, each once.
-func (b *blamer) names(pairs []int) []string {
-	var names []string
-	for _, i := range pairs {
-		if n := b.source(i).Name(); !slices.Contains(names, n) {
-			names = append(names, n)
-		}
-	}
-	return names
-}
-
-// nodes of the sources of pairs, each once.
-func (b *blamer) nodes(pairs []int) []string {
-	var nodes []string
-	for _, i := range pairs {
-		if n := b.source(i).Node; !slices.Contains(nodes, n) {
-			nodes = append(nodes, n)
-		}
-	}
-	return nodes
-}
-
-// targets of pairs by name, each once.
-func (b *blamer) targets(pairs []int) []string {
-	var names []string
-	for _, i := range pairs {
-		if n := b.target(i).Name(); !slices.Contains(names, n) {
-			names = append(names, n)
-		}
-	}
-	return names
-}
-
 // effect says what happens to failing pairs: what most of them say.
 func (b *blamer) effect(pairs []int) string {
 	var causes []checkup.Cause
@@ -87,17 +56,17 @@ func (b *blamer) effect(pairs []int) string {
 	votes := map[checkup.Stage]int{}
 	var failed, made int
 	for _, i := range pairs {
-		if !b.fails(i) {
+		if !b.Fails(i) {
 			continue
 		}
-		o := &b.outcomes[i]
-		if o.failure == slow {
+		o := &b.Outcomes[i]
+		if o.Failure == judge.Slow {
 			slowest++
 		}
-		cause := o.cause
-		if o.told != nil {
-			made, failed = made+o.sent, failed+o.sent-o.received
-			if worst := longest(o.told.Outages); o.failure == lost && worst != nil {
+		cause := o.Cause
+		if o.Folded != nil {
+			made, failed = made+o.Sent, failed+o.Sent-o.Received
+			if worst := judge.Longest(o.Folded.Outages); o.Failure == judge.Lost && worst != nil {
 				cause = worst.Cause
 			}
 		}
@@ -125,9 +94,8 @@ func act(c checkup.Cause) string {
 	case checkup.StageConnect:
 		return "no connection (" + c.Message + ")"
 	case checkup.StageHandshake:
-		// pkg/probe's words for a peer that is silent
-		if long, silent := strings.CutPrefix(c.Message, "accepted the connection and then said nothing"); silent {
-			return "accepts connections and then says nothing" + long
+		if c.Reason == checkup.ReasonSilent {
+			return "accepts connections and sends nothing (" + c.Message + ")"
 		}
 		return "accepts connections, but makes no TLS handshake (" + c.Message + ")"
 	case checkup.StageResponse:
@@ -143,10 +111,10 @@ func (b *blamer) evidence(first string, pairs []int) []string {
 	var most *checkup.Outage
 	n := 0
 	for _, i := range pairs {
-		if !b.fails(i) {
+		if !b.Fails(i) {
 			continue
 		}
-		if o := longest(b.outages(i)); o != nil {
+		if o := judge.Longest(b.outages(i)); o != nil {
 			n++
 			if most == nil || o.Duration() > most.Duration() {
 				most = o
@@ -154,7 +122,7 @@ func (b *blamer) evidence(first string, pairs []int) []string {
 		}
 	}
 	if most != nil {
-		s := fmt.Sprintf("outage of %s %s", lasted(*most), during(*most))
+		s := fmt.Sprintf("outage of %s %s", judge.Lasted(*most), judge.During(*most))
 		if n > 1 {
 			s += fmt.Sprintf(", the longest of %d pairs", n)
 		}
@@ -163,46 +131,11 @@ func (b *blamer) evidence(first string, pairs []int) []string {
 	return lines
 }
 
-// list puts what explains most first, and sums up what are too many.
+// list puts what explains most first, and sums up what is too much to list.
 func (b *blamer) list() []checkup.Finding {
-	times := map[int]int{}
-	for _, f := range b.found {
-		for _, i := range f.pairs {
-			times[i]++
-		}
+	found := make([]*localise.Found, len(b.found))
+	for i, f := range b.found {
+		found[i] = &f.Found
 	}
-	for _, f := range b.found {
-		f.Explains, f.OnlyThis = len(f.pairs), 0
-		for _, i := range f.pairs {
-			if times[i] == 1 {
-				f.OnlyThis++
-			}
-		}
-	}
-	slices.SortStableFunc(b.found, func(a, c *blamed) int { return cmp.Compare(c.Explains, a.Explains) })
-	listed := b.found
-	if len(listed) > maxFindings {
-		listed = listed[:maxFindings-1]
-	}
-	var list []checkup.Finding
-	for _, f := range listed {
-		list = append(list, f.Finding)
-	}
-	if rest := b.found[len(listed):]; len(rest) > 0 {
-		f := checkup.Finding{Cause: rest[0].Cause, Subject: count(len(rest), "more finding")}
-		explained := map[int]bool{}
-		for _, r := range rest {
-			if r.Cause != f.Cause {
-				f.Cause = checkup.CauseNetwork
-			}
-			f.OnlyThis += r.OnlyThis
-			for _, i := range r.pairs {
-				explained[i] = true
-			}
-		}
-		f.Explains = len(explained)
-		f.Message = fmt.Sprintf("%s, the first of them: %s", f.Subject, rest[0].Message)
-		list = append(list, f)
-	}
-	return list
+	return localise.List(found)
 }

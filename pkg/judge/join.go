@@ -4,6 +4,7 @@ package judge
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -86,7 +87,7 @@ func worse(a, b checkup.RunVerdict) checkup.RunVerdict {
 
 // summary is one line for lists of runs.
 func summary(r *checkup.Report) string {
-	clauses := score(r)
+	clauses := []string{score(r)}
 	findings := 0
 	for _, check := range r.Checks {
 		if check.Cause != nil {
@@ -113,30 +114,26 @@ func summary(r *checkup.Report) string {
 	return fmt.Sprintf("%s: %s", r.Verdict, strings.Join(clauses, "; "))
 }
 
-// score says how many units of each noun passed, in the order of the checks. If
-// nothing was expected, and no check says why, it says that.
-func score(r *checkup.Report) []string {
-	var nouns, clauses []string
+// score says how many units of each noun passed, or that nothing was expected.
+func score(r *checkup.Report) string {
 	counts := map[string]checkup.Counts{}
-	said := false
+	nothing := "pair"
 	for i := range r.Checks {
 		c := &r.Checks[i]
-		said = said || len(c.Said) > 0
-		if c.Counts.Expected == 0 {
-			continue
-		}
 		noun := Or(c.Noun, "pair")
-		if !slices.Contains(nouns, noun) {
-			nouns = append(nouns, noun)
+		if c.Counts.Expected > 0 {
+			counts[noun] = Sum(counts[noun], c.Counts)
+		} else if noun != "pair" {
+			nothing = noun
 		}
-		counts[noun] = Sum(counts[noun], c.Counts)
 	}
-	for _, noun := range nouns {
+	var clauses []string
+	for _, noun := range slices.Sorted(maps.Keys(counts)) {
 		c := counts[noun]
 		clauses = append(clauses, fmt.Sprintf("%d of %s passed, %d failed, %d unmeasured", c.Pass, Count(c.Expected, noun), c.Fail, c.Unmeasured))
 	}
-	if len(clauses) == 0 && !said {
-		return []string{"no pair was to be measured"}
+	if len(clauses) == 0 {
+		return fmt.Sprintf("no %s was to be measured", nothing)
 	}
-	return clauses
+	return strings.Join(clauses, "; ")
 }

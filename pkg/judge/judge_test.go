@@ -330,6 +330,41 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// TestScore: what checks count is summed up by noun.
+func TestScore(t *testing.T) {
+	check := func(noun string, expected int) checkup.CheckReport {
+		return checkup.CheckReport{Noun: noun, Verdict: checkup.RunPass, Counts: checkup.Counts{Expected: expected, Pass: expected}}
+	}
+	pairs, where, disabled := check("pair", 3), check("placement", 2), check("placement", 0)
+	for _, test := range []struct {
+		checks []checkup.CheckReport
+		want   string
+	}{
+		{nil, "no pair was to be measured"},
+		{[]checkup.CheckReport{check("", 0)}, "no pair was to be measured"},
+		{[]checkup.CheckReport{where}, "2 of 2 placements passed, 0 failed, 0 unmeasured"},
+		{[]checkup.CheckReport{where, pairs}, "3 of 3 pairs passed, 0 failed, 0 unmeasured; 2 of 2 placements passed, 0 failed, 0 unmeasured"},
+		{[]checkup.CheckReport{disabled}, "no placement was to be measured"},
+		{[]checkup.CheckReport{disabled, pairs}, "3 of 3 pairs passed, 0 failed, 0 unmeasured"},
+	} {
+		if got := score(&checkup.Report{Checks: test.checks}); got != test.want {
+			t.Errorf("got %q, want %q", got, test.want)
+		}
+	}
+}
+
+// TestSaid: what a kind adds to the summary comes after the first finding.
+func TestSaid(t *testing.T) {
+	r := checkup.Report{Verdict: checkup.RunPass, Leftovers: []string{"Pod/x"}, Checks: []checkup.CheckReport{
+		{Counts: checkup.Counts{Expected: 1, Pass: 1}, Said: []string{"one", "two"}},
+		{Findings: []checkup.Finding{{Message: "found"}}, Said: []string{"three"}},
+	}}
+	const want = "pass: 1 of 1 pair passed, 0 failed, 0 unmeasured; found; one; two; three; 1 object left behind"
+	if got := summary(&r); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // TestJudgeHolds checks what must hold for any record.
 func TestJudgeHolds(t *testing.T) {
 	for seed := range judgetest.Iterations(10, 200) {
