@@ -17,7 +17,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/fleet"
 	"github.com/checkplan/checkplan/pkg/kind"
-	"github.com/checkplan/checkplan/pkg/report"
+	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/scheduling"
 	"github.com/checkplan/checkplan/pkg/tekton"
@@ -108,7 +108,13 @@ type checkExplained struct {
 	Guests *guests `json:"guests,omitempty"`
 	// Placement of a dry run; nil for others. The condition is what it would be if
 	// the API server admits the pods, which explain does not ask.
-	Placement *checkup.PlacementReport `json:"placement,omitempty"`
+	Placement *placementExplained `json:"placement,omitempty"`
+}
+
+// placementExplained is a dry run with the condition that it leads to.
+type placementExplained struct {
+	*placement.Sheet
+	Condition *checkup.Condition `json:"condition,omitempty"`
 }
 
 // connections is what a check of components connects.
@@ -307,13 +313,12 @@ func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, n
 	if w.Guests != nil {
 		c.Guests = explainGuests(w, plan.Checks[name].VMLatency, tekton.GuestImage(options))
 	}
-	if w.Placement != nil {
-		c.Placement = &checkup.PlacementReport{PlacementSheet: *w.Placement}
-		assumed := *c.Placement
-		for _, side := range assumed.Sides {
-			assumed.Admissions = append(assumed.Admissions, checkup.Admission{Side: side.Side, Allowed: true})
+	if w.Kind == checkup.KindPlacement {
+		sheet, err := placement.SheetOf(w)
+		if err != nil {
+			return nil, fmt.Errorf("check %q: %w", name, err)
 		}
-		c.Placement.Condition = report.Condition(&assumed)
+		c.Placement = &placementExplained{Sheet: sheet, Condition: sheet.Predicted()}
 	}
 	agents, responders, err := fleet.Pods(w, namespace, image)
 	if err != nil {

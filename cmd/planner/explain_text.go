@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
@@ -253,7 +254,7 @@ func (p *page) landing(l *scheduling.Landing) {
 }
 
 // because joins the messages of reasons.
-func because(reasons []checkup.NodeReason) string {
+func because(reasons []scheduling.NodeReason) string {
 	messages := make([]string, len(reasons))
 	for i, r := range reasons {
 		messages[i] = r.Message
@@ -470,7 +471,7 @@ func (x *explanation) tokenless() string {
 }
 
 // placement says where the pods of a network diagnostics would land.
-func (p *page) placement(r *checkup.PlacementReport) {
+func (p *page) placement(r *placementExplained) {
 	mode := cmp.Or(string(r.Mode), `"", which means All`)
 	if r.Mode == checkup.DiagnosticsDisabled {
 		mode += ": nothing is placed"
@@ -491,7 +492,7 @@ func (p *page) placement(r *checkup.PlacementReport) {
 	}
 }
 
-func (p *page) side(s checkup.PlacementSide, nodes int) {
+func (p *page) side(s placement.Side, nodes int) {
 	what := "a " + s.Workload
 	n := len(s.Eligible)
 	switch {

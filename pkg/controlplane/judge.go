@@ -12,9 +12,6 @@ import (
 	"github.com/checkplan/checkplan/pkg/judge"
 )
 
-// labelAddress is the label of a unit with the address of its target, as host:port.
-const labelAddress = "address"
-
 // Judge works out the report of a control plane. Each connection is a unit, also
 // those that passed.
 //
@@ -48,7 +45,7 @@ func units(j *judge.Judgement) []checkup.Unit {
 			u.Object = checkup.ConnectivityName(j.Worksheet.Sources[o.Pair.Source], target)
 			u.Name = u.Object
 			if target.Peer != nil {
-				u.Labels = map[string]string{labelAddress: target.Peer.Address()}
+				u.Labels = map[string]string{checkup.UnitAddress: target.Peer.Address()}
 			}
 		}
 		list = append(list, u)
@@ -146,7 +143,7 @@ const outageLines = 5
 // item is a connection with its cause, its numbers and its outages.
 func item(u *checkup.Unit) checkup.Item {
 	it := checkup.Item{Verdict: u.Verdict, Text: u.Source + " -> " + u.Target}
-	if address := u.Labels[labelAddress]; address != "" {
+	if address := u.Labels[checkup.UnitAddress]; address != "" {
 		it.Text += fmt.Sprintf(" (%s)", address)
 	}
 	line := func(s string) { it.Items = append(it.Items, checkup.Item{Text: s}) }

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
@@ -35,16 +36,24 @@ type Kind struct {
 	// Rights that a check needs beyond those that every run does, and to list the
 	// nodes; nil is none.
 	Rights func(checkup.Check) []checkup.Right
+	// Ask finds out what the worksheet's Units need without an agent: one fact for each
+	// unit that it asked about. nil for kinds without such units.
+	Ask func(ctx context.Context, c kubernetes.Interface, namespace string, w *checkup.Worksheet) []checkup.Fact
+	// Summarize says what setup worked out for the worksheet's Units, one line each; nil
+	// for kinds without such units.
+	Summarize func(*checkup.Worksheet) []string
+	// Judge is pure: it works out the report of the check.
+	Judge func(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport
 	// Nodes says that Expand works out nothing without the nodes.
 	Nodes bool
 }
 
 // Kinds holds every kind of check.
 var Kinds = map[checkup.Kind]Kind{
-	checkup.KindControlPlane: {Survey: controlplane.Survey, Expand: controlplane.Expand, Roster: controlplane.Roster, Rights: controlPlaneRights, Nodes: true},
-	checkup.KindPlacement:    {Survey: placement.Survey, Expand: placement.Expand, Roster: placement.Roster, Rights: placement.Rights, Nodes: true},
-	checkup.KindPodMesh:      {Survey: podmesh.Survey, Expand: expandPodMesh, Roster: podMeshRoster, Rights: podmesh.Rights, Nodes: true},
-	checkup.KindVMLatency:    {Survey: vmlatency.Survey, Expand: vmlatency.Expand, Roster: vmlatency.Roster, Rights: vmlatency.Rights},
+	checkup.KindControlPlane: {Survey: controlplane.Survey, Expand: controlplane.Expand, Roster: controlplane.Roster, Rights: controlPlaneRights, Judge: controlplane.Judge, Nodes: true},
+	checkup.KindPlacement:    {Survey: placement.Survey, Expand: placement.Expand, Roster: placement.Roster, Rights: placement.Rights, Summarize: placement.Summarize, Ask: placement.Ask, Judge: placement.Judge, Nodes: true},
+	checkup.KindPodMesh:      {Survey: podmesh.Survey, Expand: expandPodMesh, Roster: podMeshRoster, Rights: podmesh.Rights, Judge: podmesh.Judge, Nodes: true},
+	checkup.KindVMLatency:    {Survey: vmlatency.Survey, Expand: vmlatency.Expand, Roster: vmlatency.Roster, Rights: vmlatency.Rights, Judge: vmlatency.Judge},
 }
 
 // Of returns the kind of a check of the plan. The error says which checks the

@@ -39,7 +39,7 @@ func TestEveryKindIsKnown(t *testing.T) {
 			t.Errorf("%s: %v", field.Name, err)
 			continue
 		}
-		if k.Survey == nil || k.Expand == nil || k.Roster == nil {
+		if k.Survey == nil || k.Expand == nil || k.Roster == nil || k.Judge == nil {
 			t.Errorf("%s: %+v lacks something", field.Name, k)
 		}
 	}

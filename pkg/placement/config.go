@@ -179,9 +179,9 @@ type request struct {
 	// origin is "plan", or the object that decided.
 	origin string
 	mode   checkup.DiagnosticsMode // All or Disabled
-	sides  map[checkup.PlacementSideName]checkup.PodPlacement
+	sides  map[SideName]checkup.PodPlacement
 	// at is where the sides' fields are, for errors.
-	at map[checkup.PlacementSideName]*field.Path
+	at map[SideName]*field.Path
 	// notes are what its reader should know of how it came about.
 	notes []string
 }
@@ -200,7 +200,7 @@ func requestOf(c *checkup.PlacementCheck, s *cluster.Snapshot) (*request, error)
 	if c.Mode == checkup.DiagnosticsDisabled && (c.SourcePlacement != nil || c.TargetPlacement != nil) {
 		return nil, errDisabledPlacement
 	}
-	for side, given := range map[checkup.PlacementSideName]*checkup.PodPlacement{checkup.SideSource: c.SourcePlacement, checkup.SideTarget: c.TargetPlacement} {
+	for side, given := range map[SideName]*checkup.PodPlacement{SideSource: c.SourcePlacement, SideTarget: c.TargetPlacement} {
 		if given == nil {
 			continue
 		}
@@ -213,8 +213,8 @@ func requestOf(c *checkup.PlacementCheck, s *cluster.Snapshot) (*request, error)
 	return r, nil
 }
 
-func defaults(side checkup.PlacementSideName) checkup.PodPlacement {
-	if side == checkup.SideSource {
+func defaults(side SideName) checkup.PodPlacement {
+	if side == SideSource {
 		return checkup.SourceDefaults()
 	}
 	return checkup.TargetDefaults()
@@ -227,11 +227,11 @@ func newRequest(origin string, mode checkup.DiagnosticsMode, at *field.Path) *re
 	}
 	return &request{
 		origin: origin, mode: mode,
-		sides: map[checkup.PlacementSideName]checkup.PodPlacement{
-			checkup.SideSource: checkup.SourceDefaults(), checkup.SideTarget: checkup.TargetDefaults(),
+		sides: map[SideName]checkup.PodPlacement{
+			SideSource: checkup.SourceDefaults(), SideTarget: checkup.TargetDefaults(),
 		},
-		at: map[checkup.PlacementSideName]*field.Path{
-			checkup.SideSource: at.Child("sourcePlacement"), checkup.SideTarget: at.Child("targetPlacement"),
+		at: map[SideName]*field.Path{
+			SideSource: at.Child("sourcePlacement"), SideTarget: at.Child("targetPlacement"),
 		},
 	}
 }
@@ -266,7 +266,7 @@ func clusterRequest(s *cluster.Snapshot) (*request, error) {
 	if flag := s.NetworkConfig.DisableNetworkDiagnostics; flag != nil && *flag && d.Mode != checkup.DiagnosticsDisabled {
 		r.notes = append(r.notes, fmt.Sprintf("spec.disableNetworkDiagnostics of %s has no effect, as %s of %s takes precedence", operatorObject, at, configObject))
 	}
-	for side, given := range map[checkup.PlacementSideName]*cluster.DiagnosticsPlacement{checkup.SideSource: d.SourcePlacement, checkup.SideTarget: d.TargetPlacement} {
+	for side, given := range map[SideName]*cluster.DiagnosticsPlacement{SideSource: d.SourcePlacement, SideTarget: d.TargetPlacement} {
 		if given == nil {
 			continue
 		}

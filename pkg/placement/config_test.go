@@ -325,7 +325,7 @@ func TestRequest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := &request{origin: tt.origin, mode: tt.mode, notes: tt.notes, sides: map[checkup.PlacementSideName]checkup.PodPlacement{checkup.SideSource: tt.source, checkup.SideTarget: tt.target}}
+			want := &request{origin: tt.origin, mode: tt.mode, notes: tt.notes, sides: map[SideName]checkup.PodPlacement{SideSource: tt.source, SideTarget: tt.target}}
 			at := r.at
 			r.at = nil
 			if diff := cmp.Diff(want, r, cmp.AllowUnexported(request{}), cmp.Comparer(func(a, b *field.Path) bool { return a.String() == b.String() })); diff != "" {
@@ -335,7 +335,7 @@ func TestRequest(t *testing.T) {
 			if tt.check.NetworkConfig {
 				path = "spec.networkDiagnostics.targetPlacement"
 			}
-			if got := at[checkup.SideTarget].String(); got != path {
+			if got := at[SideTarget].String(); got != path {
 				t.Errorf("targets are told of at %s, want %s", got, path)
 			}
 		})

@@ -20,7 +20,6 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/load"
-	"github.com/checkplan/checkplan/pkg/report"
 )
 
 // nothing is requested on a node; the node was looked at.
@@ -134,7 +133,10 @@ func TestStories(t *testing.T) {
 			if err != nil || len(warnings) > 0 {
 				t.Fatalf("warnings %q, error %v", warnings, err)
 			}
-			sheet := w.Placement
+			sheet, err := SheetOf(w)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if diff := cmp.Diff(map[string][]string{"source": tt.sources, "target": tt.targets}, map[string][]string{
 				string(sheet.Sides[0].Side): sheet.Sides[0].Eligible, string(sheet.Sides[1].Side): sheet.Sides[1].Eligible,
 			}); diff != "" {
@@ -145,13 +147,13 @@ func TestStories(t *testing.T) {
 			}
 			record := &checkup.Record{}
 			for _, side := range sheet.Sides {
-				record.Admissions = append(record.Admissions, checkup.Admission{Side: side.Side, Allowed: true})
+				record.Facts = append(record.Facts, asked{Side: side.Side, Admission: Admission{Allowed: true}}.fact())
 			}
-			got := report.Judge(w, Roster(plan, w, s), record, plan.Gate)
+			got := Judge(w, Roster(plan, w, s), record, plan.Gate)
 			if got.Verdict != tt.verdict {
 				t.Errorf("verdict %s, want %s: %+v", got.Verdict, tt.verdict, got)
 			}
-			if diff := cmp.Diff(tt.condition, got.Placement.Condition); diff != "" {
+			if diff := cmp.Diff([]checkup.Condition{*tt.condition}, got.Conditions); diff != "" {
 				t.Errorf("condition (-want +got):\n%s", diff)
 			}
 		})
@@ -238,9 +240,9 @@ func TestDisabled(t *testing.T) {
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(warnings, err)
 	}
-	want := &checkup.PlacementSheet{Origin: "network.config.openshift.io/cluster", Mode: checkup.DiagnosticsDisabled, Nodes: len(s.Nodes)}
-	if diff := cmp.Diff(want, w.Placement); diff != "" {
-		t.Errorf("sheet (-want +got):\n%s", diff)
+	want := &Sheet{Origin: "network.config.openshift.io/cluster", Mode: checkup.DiagnosticsDisabled, Nodes: len(s.Nodes)}
+	if got, err := SheetOf(w); err != nil || !cmp.Equal(want, got) || w.Units != nil {
+		t.Errorf("units %q, error %v, sheet (-want +got):\n%s", w.Units, err, cmp.Diff(want, got))
 	}
 	if n := w.CountPairs(); n != 0 {
 		t.Errorf("the worksheet has %d pairs", n)
@@ -315,7 +317,11 @@ func TestWarnings(t *testing.T) {
 			if diff := cmp.Diff(tt.want, warnings); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			for _, side := range w.Placement.Sides {
+			sheet, err := SheetOf(w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, side := range sheet.Sides {
 				if told := len(side.Unknown) > 0; told != (unseen(s, requestedResources) != "" && len(side.Eligible) > 0) {
 					t.Errorf("%s: unknown is %q", side.Side, side.Unknown)
 				}
@@ -460,13 +466,20 @@ func randomPlacement(random *rand.Rand) *checkup.PodPlacement {
 	return p
 }
 
-func sides(t *testing.T, source, target *checkup.PodPlacement, s *cluster.Snapshot) []checkup.PlacementSide {
+func sides(t *testing.T, source, target *checkup.PodPlacement, s *cluster.Snapshot) []Side {
 	t.Helper()
 	w, _, err := Expand(planOf(&checkup.PlacementCheck{SourcePlacement: source, TargetPlacement: target}), "placement", s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w.Placement.Sides
+	sheet, err := SheetOf(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if units := []string{"source", "target"}; !slices.Equal(w.Units, units) {
+		t.Errorf("units %q, want %q", w.Units, units)
+	}
+	return sheet.Sides
 }
 
 // TestProperties holds for every cluster and placement.

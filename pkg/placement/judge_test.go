@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package placement
 
 import (
 	"encoding/json"
@@ -11,65 +11,63 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
+func ptr[T any](v T) *T { return &v }
+
+// answers of the API server, in the order in which they came.
+type answers struct{ Admissions []asked }
+
+// judgeSheet is the report of a dry run with these answers.
+func judgeSheet(t *testing.T, sheet *Sheet, given *answers) checkup.CheckReport {
+	t.Helper()
+	w := &checkup.Worksheet{Plan: "day-2", Check: "where", Kind: checkup.KindPlacement}
+	if err := sheet.Put(w); err != nil {
+		t.Fatal(err)
+	}
+	if given == nil {
+		return Judge(w, nil, nil, checkup.Gate{})
+	}
+	record := &checkup.Record{}
+	for _, a := range given.Admissions {
+		record.Facts = append(record.Facts, a.fact())
+	}
+	return Judge(w, nil, record, checkup.Gate{})
+}
+
 // placed is a dry run on three nodes that the API server was asked about.
-func placed() (*checkup.Worksheet, *checkup.Record) {
-	w := &checkup.Worksheet{Plan: "day-2", Check: "where", Kind: checkup.KindPlacement, Placement: &checkup.PlacementSheet{
+func placed() (*Sheet, *answers) {
+	sheet := &Sheet{
 		Origin: "plan", Mode: checkup.DiagnosticsAll, Nodes: 3,
-		Sides: []checkup.PlacementSide{
-			{Side: checkup.SideSource, Workload: "Deployment", Pod: json.RawMessage(`{}`), Eligible: []string{"worker-1"}, Rejected: []checkup.NodeGroup{{
-				Reasons: []checkup.NodeReason{
+		Sides: []Side{
+			{Side: SideSource, Workload: "Deployment", Pod: json.RawMessage(`{}`), Eligible: []string{"worker-1"}, Rejected: []scheduling.NodeGroup{{
+				Reasons: []scheduling.NodeReason{
 					{Predicate: "NodeAffinity", Scheduler: "didn't match Pod's node affinity/selector", Message: "has no label node-role.kubernetes.io/infra"},
 					{Predicate: "TaintToleration", Scheduler: "had untolerated taint", Message: "taint dedicated=db:NoSchedule is not tolerated"},
 				},
 				Nodes: []string{"worker-2", "worker-3"},
 			}}},
-			{Side: checkup.SideTarget, Workload: "DaemonSet", Pod: json.RawMessage(`{}`), Eligible: []string{"worker-1", "worker-2", "worker-3"},
-				Later: []checkup.NodeGroup{{Reasons: []checkup.NodeReason{{Predicate: "TaintToleration", Message: "taint drain=soon:NoExecute is tolerated for 60s"}}, Nodes: []string{"worker-3"}}}},
+			{Side: SideTarget, Workload: "DaemonSet", Pod: json.RawMessage(`{}`), Eligible: []string{"worker-1", "worker-2", "worker-3"},
+				Later: []scheduling.NodeGroup{{Reasons: []scheduling.NodeReason{{Predicate: "TaintToleration", Message: "taint drain=soon:NoExecute is tolerated for 60s"}}, Nodes: []string{"worker-3"}}}},
 		},
-	}}
-	return w, &checkup.Record{Admissions: []checkup.Admission{
-		{Side: checkup.SideTarget, Allowed: true},
-		{Side: checkup.SideSource, Allowed: true, Warnings: []string{"would violate PodSecurity"}, Changed: []string{"priority 1000000000"}},
+	}
+	return sheet, &answers{Admissions: []asked{
+		{Side: SideTarget, Admission: Admission{Allowed: true}},
+		{Side: SideSource, Admission: Admission{Allowed: true, Warnings: []string{"would violate PodSecurity"}, Changed: []string{"priority 1000000000"}}},
 	}}
 }
 
 // none leaves a side without an eligible node.
-func none(s *checkup.PlacementSide) {
+func none(s *Side) {
 	s.Eligible = nil
-	s.Rejected = []checkup.NodeGroup{{Reasons: []checkup.NodeReason{{Predicate: "NodeAffinity", Scheduler: "didn't match Pod's node affinity/selector", Message: "has no label node-role.kubernetes.io/infra"}}, Nodes: []string{"worker-1", "worker-2", "worker-3"}}}
+	s.Rejected = []scheduling.NodeGroup{{Reasons: []scheduling.NodeReason{{Predicate: "NodeAffinity", Scheduler: "didn't match Pod's node affinity/selector", Message: "has no label node-role.kubernetes.io/infra"}}, Nodes: []string{"worker-1", "worker-2", "worker-3"}}}
 	s.Contradictions = []string{"node-role.kubernetes.io/infra is only on nodes with the taint dedicated=db:NoSchedule, which is not tolerated"}
-}
-
-// placementScenarios are reports of placements for testdata.
-func placementScenarios(run Run) map[string]checkup.Report {
-	plan := &checkup.Plan{Name: "where", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"where": {Placement: &checkup.PlacementCheck{}}}}
-	judged := func(change func(*checkup.Worksheet, *checkup.Record)) checkup.Report {
-		w, record := placed()
-		change(w, record)
-		return Join(plan, run, []checkup.CheckReport{Judge(w, nil, record, plan.Gate)}, nil)
-	}
-	return map[string]checkup.Report{
-		"placement-pass": judged(func(*checkup.Worksheet, *checkup.Record) {}),
-		"placement-none": judged(func(w *checkup.Worksheet, _ *checkup.Record) {
-			none(&w.Placement.Sides[0])
-			w.Placement.Sides[0].Min = ptr(1)
-		}),
-		"placement-unasked": judged(func(w *checkup.Worksheet, r *checkup.Record) {
-			w.Placement.Sides[1].Unknown = []string{"resources: no right to list pods"}
-			r.Admissions[1] = checkup.Admission{Side: checkup.SideSource, Cause: &checkup.Cause{Stage: checkup.StageCollect, Message: "the API server did not answer within 10s"}}
-		}),
-		"placement-disabled": judged(func(w *checkup.Worksheet, r *checkup.Record) {
-			w.Placement = &checkup.PlacementSheet{Origin: "network.config.openshift.io/cluster", Mode: checkup.DiagnosticsDisabled, Nodes: 3}
-			r.Admissions = nil
-		}),
-	}
 }
 
 func TestPlacement(t *testing.T) {
 	const expected = "NetworkDiagnosticsAvailable True AsExpected "
-	type change = func(*checkup.PlacementSheet, *checkup.Record)
+	type change = func(*Sheet, *answers)
 	tests := []struct {
 		name      string
 		change    change
@@ -79,49 +77,49 @@ func TestPlacement(t *testing.T) {
 		cause     string // of the first side that does not pass
 		condition string
 	}{
-		{"as expected", func(*checkup.PlacementSheet, *checkup.Record) {}, checkup.RunPass, checkup.Pass, checkup.Pass, "", expected},
-		{"no source", func(p *checkup.PlacementSheet, _ *checkup.Record) { none(&p.Sides[0]) }, checkup.RunPass, checkup.Pass, checkup.Pass, "", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
-		{"no source, and one is demanded", func(p *checkup.PlacementSheet, _ *checkup.Record) { none(&p.Sides[0]); p.Sides[0].Min = ptr(1) },
+		{"as expected", func(*Sheet, *answers) {}, checkup.RunPass, checkup.Pass, checkup.Pass, "", expected},
+		{"no source", func(p *Sheet, _ *answers) { none(&p.Sides[0]) }, checkup.RunPass, checkup.Pass, checkup.Pass, "", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
+		{"no source, and one is demanded", func(p *Sheet, _ *answers) { none(&p.Sides[0]); p.Sides[0].Min = ptr(1) },
 			checkup.RunFail, checkup.Fail, checkup.Pass, "schedule: 0 of 3 nodes can take a source, and the plan demands 1", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
-		{"no source, demanded, and not asked", func(p *checkup.PlacementSheet, r *checkup.Record) {
+		{"no source, demanded, and not asked", func(p *Sheet, r *answers) {
 			none(&p.Sides[0])
 			p.Sides[0].Min = ptr(1)
 			r.Admissions = r.Admissions[:1]
 		}, checkup.RunFail, checkup.Fail, checkup.Pass, "schedule: 0 of 3 nodes can take a source, and the plan demands 1", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
-		{"source not admitted", func(_ *checkup.PlacementSheet, r *checkup.Record) {
-			r.Admissions[1] = checkup.Admission{Side: checkup.SideSource, Message: "exceeded quota"}
+		{"source not admitted", func(_ *Sheet, r *answers) {
+			r.Admissions[1] = asked{Side: SideSource, Admission: Admission{Message: "exceeded quota"}}
 		}, checkup.RunPass, checkup.Pass, checkup.Pass, "", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
-		{"source not admitted, and demanded", func(p *checkup.PlacementSheet, r *checkup.Record) {
+		{"source not admitted, and demanded", func(p *Sheet, r *answers) {
 			p.Sides[0].Min = ptr(1)
-			r.Admissions[1] = checkup.Admission{Side: checkup.SideSource, Message: "exceeded quota"}
+			r.Admissions[1] = asked{Side: SideSource, Admission: Admission{Message: "exceeded quota"}}
 		}, checkup.RunFail, checkup.Fail, checkup.Pass, "schedule: the API server does not admit the pod: exceeded quota", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
-		{"source not admitted, and none demanded", func(p *checkup.PlacementSheet, r *checkup.Record) {
+		{"source not admitted, and none demanded", func(p *Sheet, r *answers) {
 			p.Sides[0].Min = ptr(0)
-			r.Admissions[1] = checkup.Admission{Side: checkup.SideSource, Message: "exceeded quota"}
+			r.Admissions[1] = asked{Side: SideSource, Admission: Admission{Message: "exceeded quota"}}
 		}, checkup.RunPass, checkup.Pass, checkup.Pass, "", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
-		{"source not asked", func(_ *checkup.PlacementSheet, r *checkup.Record) { r.Admissions = r.Admissions[:1] },
+		{"source not asked", func(_ *Sheet, r *answers) { r.Admissions = r.Admissions[:1] },
 			checkup.RunInconclusive, checkup.Unmeasured, checkup.Pass, "collect: nothing was recorded of whether the API server admits the pod", "NetworkDiagnosticsAvailable Unknown NotEvaluated nothing was recorded of whether the API server admits the pod"},
-		{"asked twice, differently", func(_ *checkup.PlacementSheet, r *checkup.Record) {
-			r.Admissions = append(r.Admissions, checkup.Admission{Side: checkup.SideSource, Message: "no"})
-		}, checkup.RunInconclusive, checkup.Unmeasured, checkup.Pass, "collect: the API server answered differently when it was asked twice", "NetworkDiagnosticsAvailable Unknown NotEvaluated the API server answered differently when it was asked twice"},
-		{"asked again", func(_ *checkup.PlacementSheet, r *checkup.Record) {
-			r.Admissions = append(r.Admissions, checkup.Admission{Side: checkup.SideTarget, Cause: &checkup.Cause{Stage: checkup.StageCollect, Message: "timed out"}})
+		{"asked twice, differently", func(_ *Sheet, r *answers) {
+			r.Admissions = append(r.Admissions, asked{Side: SideSource, Admission: Admission{Message: "no"}})
+		}, checkup.RunInconclusive, checkup.Unmeasured, checkup.Pass, "collect: the API server gave two different answers", "NetworkDiagnosticsAvailable Unknown NotEvaluated the API server gave two different answers"},
+		{"asked again", func(_ *Sheet, r *answers) {
+			r.Admissions = append(r.Admissions, asked{Side: SideTarget, Cause: &checkup.Cause{Stage: checkup.StageCollect, Message: "timed out"}})
 		}, checkup.RunPass, checkup.Pass, checkup.Pass, "", expected},
-		{"something unknown of the source", func(p *checkup.PlacementSheet, _ *checkup.Record) {
+		{"something unknown of the source", func(p *Sheet, _ *answers) {
 			p.Sides[0].Unknown = []string{"resources"}
-		}, checkup.RunInconclusive, checkup.Unmeasured, checkup.Pass, "setup: not all that decides could be looked at: resources", "NetworkDiagnosticsAvailable Unknown NotEvaluated resources"},
-		{"no target", func(p *checkup.PlacementSheet, _ *checkup.Record) { none(&p.Sides[1]) }, checkup.RunPass, checkup.Pass, checkup.Pass, "", expected},
-		{"no target, and one is demanded", func(p *checkup.PlacementSheet, _ *checkup.Record) { none(&p.Sides[1]); p.Sides[1].Min = ptr(1) },
+		}, checkup.RunInconclusive, checkup.Unmeasured, checkup.Pass, "setup: some predicates could not be evaluated: resources", "NetworkDiagnosticsAvailable Unknown NotEvaluated resources"},
+		{"no target", func(p *Sheet, _ *answers) { none(&p.Sides[1]) }, checkup.RunPass, checkup.Pass, checkup.Pass, "", expected},
+		{"no target, and one is demanded", func(p *Sheet, _ *answers) { none(&p.Sides[1]); p.Sides[1].Min = ptr(1) },
 			checkup.RunFail, checkup.Pass, checkup.Fail, "schedule: 0 of 3 nodes can take a target, and the plan demands 1", "NetworkDiagnosticsAvailable False NoTargets No targets available"},
-		{"fewer targets than demanded", func(p *checkup.PlacementSheet, _ *checkup.Record) { p.Sides[1].Min = ptr(4) },
+		{"fewer targets than demanded", func(p *Sheet, _ *answers) { p.Sides[1].Min = ptr(4) },
 			checkup.RunFail, checkup.Pass, checkup.Fail, "schedule: 3 of 3 nodes can take a target, and the plan demands 4", expected},
-		{"target not asked", func(p *checkup.PlacementSheet, r *checkup.Record) { r.Admissions = r.Admissions[1:] },
+		{"target not asked", func(p *Sheet, r *answers) { r.Admissions = r.Admissions[1:] },
 			checkup.RunInconclusive, checkup.Pass, checkup.Unmeasured, "collect: nothing was recorded of whether the API server admits the pod", expected},
-		{"target demanded, and not asked", func(p *checkup.PlacementSheet, r *checkup.Record) {
+		{"target demanded, and not asked", func(p *Sheet, r *answers) {
 			p.Sides[1].Min = ptr(1)
 			r.Admissions = r.Admissions[1:]
 		}, checkup.RunInconclusive, checkup.Pass, checkup.Unmeasured, "collect: nothing was recorded of whether the API server admits the pod", "NetworkDiagnosticsAvailable Unknown NotEvaluated nothing was recorded of whether the API server admits the pod"},
-		{"neither source nor target", func(p *checkup.PlacementSheet, _ *checkup.Record) {
+		{"neither source nor target", func(p *Sheet, _ *answers) {
 			none(&p.Sides[0])
 			none(&p.Sides[1])
 			p.Sides[1].Min = ptr(1)
@@ -130,22 +128,27 @@ func TestPlacement(t *testing.T) {
 	seen := map[string]bool{}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			w, record := placed()
-			test.change(w.Placement, record)
-			r := Judge(w, nil, record, checkup.Gate{})
+			sheet, given := placed()
+			test.change(sheet, given)
+			r := judgeSheet(t, sheet, given)
 			cause := ""
 			var verdicts []checkup.Verdict
-			for i := range r.Placement.Sides {
-				v, why := judgeSide(r.Placement, &r.Placement.Sides[i])
-				verdicts = append(verdicts, v)
-				if v != checkup.Pass && cause == "" {
-					cause = why.String()
+			for i, u := range r.Units {
+				if u.Name != string(Sides[i]) || (u.Cause == nil) != (u.Verdict == checkup.Pass) || len(u.Values) != 2 {
+					t.Errorf("unit %+v", u)
+				}
+				verdicts = append(verdicts, u.Verdict)
+				if u.Cause != nil && cause == "" {
+					cause = u.Cause.String()
 				}
 			}
 			if r.Verdict != test.verdict || cause != test.cause || !cmp.Equal(verdicts, []checkup.Verdict{test.source, test.target}) {
 				t.Errorf("got %s, %v, %q\nwant %s, [%s %s], %q", r.Verdict, verdicts, cause, test.verdict, test.source, test.target, test.cause)
 			}
-			c := r.Placement.Condition
+			if len(r.Conditions) != 1 {
+				t.Fatalf("conditions %+v, want 1", r.Conditions)
+			}
+			c := r.Conditions[0]
 			if got := fmt.Sprintf("%s %s %s %s", c.Type, c.Status, c.Reason, c.Message); got != test.condition {
 				t.Errorf("condition %q, want %q", got, test.condition)
 			}
@@ -170,40 +173,69 @@ func TestPlacement(t *testing.T) {
 // TestPlacementWithoutSides: where the diagnostics are disabled nothing is wrong,
 // and where there is nothing else, nothing was measured.
 func TestPlacementWithoutSides(t *testing.T) {
-	w, _ := placed()
-	w.Placement.Sides, w.Placement.Mode = nil, checkup.DiagnosticsDisabled
-	r := Judge(w, nil, nil, checkup.Gate{})
-	if r.Verdict != checkup.RunPass || r.Counts.Expected != 0 || r.Placement.Condition != nil || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "disabled by plan") {
+	sheet, _ := placed()
+	sheet.Sides, sheet.Mode = nil, checkup.DiagnosticsDisabled
+	r := judgeSheet(t, sheet, nil)
+	if r.Verdict != checkup.RunPass || r.Counts.Expected != 0 || r.Conditions != nil || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "plan disables the network diagnostics") {
 		t.Errorf("disabled: %+v", r)
 	}
-	w.Placement.Mode = checkup.DiagnosticsAll
-	if r := Judge(w, nil, nil, checkup.Gate{}); r.Verdict != checkup.RunInconclusive || r.Placement.Condition != nil {
+	sheet.Mode = checkup.DiagnosticsAll
+	if r := judgeSheet(t, sheet, nil); r.Verdict != checkup.RunInconclusive || r.Conditions != nil {
 		t.Errorf("nothing: %+v", r)
 	}
-	w, _ = placed()
-	if r := Judge(w, nil, nil, checkup.Gate{}); r.Verdict != checkup.RunInconclusive || r.Counts.Unmeasured != 2 {
+	sheet, _ = placed()
+	if r := judgeSheet(t, sheet, nil); r.Verdict != checkup.RunInconclusive || r.Counts.Unmeasured != 2 {
 		t.Errorf("no record: %+v", r.Counts)
+	}
+	if c := sheet.Predicted(); c == nil || c.Status != "True" {
+		t.Errorf("predicted %+v, want True", c)
+	}
+	if r := Judge(&checkup.Worksheet{Details: []byte("{")}, nil, nil, checkup.Gate{}); r.Verdict != checkup.RunInconclusive || r.Cause == nil {
+		t.Errorf("unreadable: %+v", r)
 	}
 }
 
-func TestScore(t *testing.T) {
-	pairs := checkup.CheckReport{Name: "mesh", Verdict: checkup.RunPass, Counts: checkup.Counts{Expected: 3, Pass: 3}}
-	w, record := placed()
-	where := Judge(w, nil, record, checkup.Gate{})
-	w.Placement.Sides, w.Placement.Mode = nil, checkup.DiagnosticsDisabled
-	disabled := Judge(w, nil, nil, checkup.Gate{})
-	for _, test := range []struct {
-		checks []checkup.CheckReport
-		want   string
-	}{
-		{nil, "no pair was to be measured"},
-		{[]checkup.CheckReport{where}, "2 of 2 placements passed, 0 failed, 0 unmeasured"},
-		{[]checkup.CheckReport{where, pairs}, "3 of 3 pairs passed, 0 failed, 0 unmeasured; 2 of 2 placements passed, 0 failed, 0 unmeasured"},
-		{[]checkup.CheckReport{disabled}, "nothing was to be placed"},
-		{[]checkup.CheckReport{disabled, pairs}, "3 of 3 pairs passed, 0 failed, 0 unmeasured"},
-	} {
-		if got := score(&checkup.Report{Checks: test.checks}); got != test.want {
-			t.Errorf("got %q, want %q", got, test.want)
+// TestBlocks: what the block of a dry run says, line by line.
+func TestBlocks(t *testing.T) {
+	sheet, given := placed()
+	none(&sheet.Sides[0])
+	sheet.Sides[0].Min = ptr(1)
+	sheet.Sides[1].Unknown = []string{"resources: no right to list pods"}
+	r := judgeSheet(t, sheet, given)
+	var got []string
+	var add func(indent string, items []checkup.Item)
+	add = func(indent string, items []checkup.Item) {
+		for _, i := range items {
+			got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s", i.Verdict, i.Name, i.Text)))
+			got[len(got)-1] = indent + got[len(got)-1]
+			add(indent+"  ", i.Items)
 		}
+	}
+	for _, b := range r.Blocks {
+		if b.List == nil {
+			got = append(got, b.Title+": "+b.Note)
+			continue
+		}
+		add("", b.List.Items)
+	}
+	want := []string{
+		"Placement: from plan; mode All; 3 nodes examined",
+		"fail source 0 of 3 nodes eligible, at least 1 demanded",
+		"  schedule: 0 of 3 nodes can take a source, and the plan demands 1",
+		"  no node takes the pods of the Deployment",
+		"  not on worker-1, worker-2, worker-3: has no label node-role.kubernetes.io/infra",
+		"  contradiction: node-role.kubernetes.io/infra is only on nodes with the taint dedicated=db:NoSchedule, which is not tolerated",
+		"  the API server admits the pod",
+		"  warning: would violate PodSecurity",
+		"  changed at admission: priority 1000000000",
+		"unmeasured target 3 of 3 nodes eligible",
+		"  setup: some predicates could not be evaluated: resources: no right to list pods",
+		"  the DaemonSet has a pod on worker-1, worker-2, worker-3",
+		"  evicted later from worker-3: taint drain=soon:NoExecute is tolerated for 60s",
+		"  unknown: resources: no right to list pods",
+		"  the API server admits the pod",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("blocks (-want +got):\n%s", diff)
 	}
 }

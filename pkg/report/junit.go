@@ -155,28 +155,9 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 		}
 		suite.add(one)
 	}
-	if c.Placement != nil {
-		for i := range c.Placement.Sides {
-			v, cause := judgeSide(c.Placement, &c.Placement.Sides[i])
-			single(string(c.Placement.Sides[i].Side), v, &cause)
-		}
-		return suite
-	}
-	if len(c.Connections) > 0 {
-		for _, connection := range c.Connections {
-			single(connection.Name, connection.Verdict, connection.Cause)
-		}
-		return suite
-	}
-
-	if len(c.VMs) > 0 {
-		for i := range c.VMs {
-			v := &c.VMs[i]
-			source, target := vmName(v.Source, "", v.Network), vmName(v.Target, "", v.Network)
-			for _, f := range v.Families {
-				single(fmt.Sprintf("%s -> %s over %s %s", source, target, v.Network, f.Family), f.Verdict, f.Cause)
-				single(fmt.Sprintf("%s -> %s over %s %s", target, source, v.Network, f.Family), f.Back, f.BackCause)
-			}
+	if c.Complete {
+		for i := range c.Units {
+			single(c.Units[i].Name, c.Units[i].Verdict, c.Units[i].Cause)
 		}
 		return suite
 	}
@@ -186,13 +167,13 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 		family    checkup.IPFamily
 		size      int
 	}
-	of := func(p checkup.PairResult) way { return way{p.Transport, p.Family, p.Size} }
-	failed, unmeasured := map[way][]checkup.PairResult{}, map[way][]checkup.PairResult{}
-	for _, p := range c.Failed {
-		failed[of(p)] = append(failed[of(p)], p)
+	key := func(p checkup.Unit) way { return way{p.Transport, p.Family, p.Size} }
+	failed, unmeasured := map[way][]checkup.Unit{}, map[way][]checkup.Unit{}
+	for _, p := range of(c, checkup.Fail) {
+		failed[key(p)] = append(failed[key(p)], p)
 	}
-	for _, p := range c.Unmeasured {
-		unmeasured[of(p)] = append(unmeasured[of(p)], p)
+	for _, p := range of(c, checkup.Unmeasured) {
+		unmeasured[key(p)] = append(unmeasured[key(p)], p)
 	}
 	for _, row := range c.Delays {
 		k := way{row.Transport, row.Family, row.Size}
@@ -213,7 +194,7 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 }
 
 // junitPairs lists the first pairs, a line each.
-func junitPairs(pairs []checkup.PairResult) string {
+func junitPairs(pairs []checkup.Unit) string {
 	const most = 50
 	var b strings.Builder
 	for i, p := range pairs {

@@ -43,13 +43,6 @@ func Log(w io.Writer, r *checkup.Report) error {
 		for _, n := range c.Notes {
 			p.command("warning", "%s: %s", c.Name, n)
 		}
-		if c.Placement != nil {
-			for k := range c.Placement.Sides {
-				if v, cause := judgeSide(c.Placement, &c.Placement.Sides[k]); v == checkup.Unmeasured {
-					p.command("warning", "%s: unmeasured: %s: %s", c.Name, c.Placement.Sides[k].Side, cause)
-				}
-			}
-		}
 		unmeasured := unmeasuredLines(c)
 		for k, s := range unmeasured {
 			if k == logLines {
@@ -77,15 +70,8 @@ func Log(w io.Writer, r *checkup.Report) error {
 // unmeasuredLines say what was not measured and why, those of one cause together.
 func unmeasuredLines(c *checkup.CheckReport) []string {
 	var lines []string
-	if len(c.VMs) == 0 {
-		for _, g := range unmeasuredGroups(c.Unmeasured) {
-			lines = append(lines, g.String())
-		}
-	}
-	for i := range c.VMs {
-		for _, s := range vmCauses(&c.VMs[i], checkup.Unmeasured) {
-			lines = append(lines, vmWay(&c.VMs[i])+": "+s)
-		}
+	for _, g := range unmeasuredGroups(of(c, checkup.Unmeasured)) {
+		lines = append(lines, g.String())
 	}
 	return lines
 }

@@ -46,12 +46,7 @@ func OpenMetrics(w io.Writer, r *checkup.Report) error {
 	return nil
 }
 
-// The names of the reference.
-const (
-	checkCount     = "pod_network_connectivity_check_count"
-	connectLatency = "pod_network_connectivity_check_tcp_connect_latency_gauge"
-	resolveLatency = "pod_network_connectivity_check_dns_resolve_latency_gauge"
-)
+const checkCount = "pod_network_connectivity_check_count"
 
 // metrics are families by name.
 type metrics map[string]*family
@@ -149,10 +144,7 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport) {
 	for _, v := range checkup.RunVerdicts {
 		m.add("checkplan_check_verdict", "Whether the check has this verdict.", truth(c.Verdict == v), of("kind", string(c.Kind), "verdict", string(v))...)
 	}
-	counted, help := "checkplan_pairs", "Expected pairs by verdict."
-	if c.Placement != nil {
-		counted, help = "checkplan_placements", "Sides of a placement by verdict."
-	}
+	counted, help := "checkplan_units", "Expected units by verdict."
 	for _, v := range []struct {
 		verdict checkup.Verdict
 		n       int
@@ -162,24 +154,11 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport) {
 	for _, f := range c.Findings {
 		m.add("checkplan_findings", "Findings by the kind of their cause.", 1, of("cause", string(f.Cause))...)
 	}
-	if c.Placement == nil {
-		m.add("checkplan_measurements", "Measurements that were made.", float64(c.Sent), of()...)
-	}
+	m.add("checkplan_measurements", "Measurements that were made.", float64(c.Sent), of()...)
 	if v := c.Coverage; v != nil {
 		m.add("checkplan_coverage_ratio", "Share of the possible source-target pairs that were measured.", float64(v.Measured)/float64(max(1, v.Possible)), of()...)
 	}
-	if len(c.VMs) == 0 { // whose delays are told pair by pair
-		m.delays(c.Delays, of)
-	}
-	for i := range c.Connections {
-		m.connection(r, c, &c.Connections[i])
-	}
-	for i := range c.VMs {
-		m.vms(&c.VMs[i], of)
-	}
-	if c.Placement != nil {
-		m.placement(c.Placement, of)
-	}
+	m.delays(c.Delays, of)
 }
 
 func (m metrics) delays(rows []checkup.DelayRow, of func(...string) []string) {
@@ -197,97 +176,6 @@ func (m metrics) delays(rows []checkup.DelayRow, of func(...string) []string) {
 			}{{"0", d.Delay.Min}, {"0.5", d.Delay.P50}, {"0.9", d.Delay.P90}, {"0.95", d.Delay.P95}, {"0.99", d.Delay.P99}, {"1", d.Delay.Max}} {
 				m.add("checkplan_delay_seconds", "Quantiles of the round-trip delays, or of the delays of the stage, of all pairs.", float64(q.micros)/1e6, row("quantile", q.quantile)...)
 			}
-		}
-	}
-}
-
-func (m metrics) vms(v *checkup.VMReport, of func(...string) []string) {
-	for i := range v.Families {
-		f := &v.Families[i]
-		labels := func(more ...string) []string {
-			return append(of("network", v.Network.String(), "source", v.Source, "target", v.Target, "source_node", v.SourceNode, "target_node", v.TargetNode, "family", string(f.Family)), more...)
-		}
-		for _, is := range checkup.Verdicts {
-			m.top("checkplan_vm_verdict", "Whether a pair of VMs has this verdict, measured from the source.", truth(f.Verdict == is), labels("verdict", string(is))...)
-			m.top("checkplan_vm_back_verdict", "Whether connectivity from the target VM to the source VM has this verdict.", truth(f.Back == is), labels("verdict", string(is))...)
-		}
-		m.add("checkplan_vm_measurements", "Echo requests that the source VM sent.", float64(f.Sent), labels()...)
-		if f.Sent > 0 {
-			m.top("checkplan_vm_loss_ratio", "Share of the source VM's echo requests that were not answered.", float64(f.Sent-f.Received)/float64(f.Sent), labels()...)
-			m.add("checkplan_vm_duplicates", "Answers beyond the first to one echo request.", float64(f.Duplicates), labels()...)
-		}
-		if d := f.Delay; d != nil {
-			for _, s := range []struct {
-				name   string
-				micros int64
-			}{{"min", d.Min}, {"mean", d.Mean}, {"p50", d.P50}, {"p90", d.P90}, {"p95", d.P95}, {"p99", d.P99}, {"max", d.Max}, {"stddev", d.StdDev}, {"jitter", d.Jitter}} {
-				m.top("checkplan_vm_delay_seconds", "Round-trip delay between a pair of VMs, by statistic.", float64(s.micros)/1e6, labels("statistic", s.name)...)
-			}
-		}
-	}
-}
-
-func (m metrics) connection(r *checkup.Report, c *checkup.CheckReport, k *checkup.ConnectionReport) {
-	// As the reference has them: name resolution is told apart only where there
-	// was one.
-	resolved := ""
-	if k.Delays[checkup.StageResolve] != nil {
-		resolved = "success"
-	}
-	unresolved, refused := k.Failures[checkup.StageResolve], k.Failures[checkup.StageConnect]
-	for _, v := range []struct {
-		connect, resolve string
-		n                int
-	}{{"success", resolved, k.Sent - unresolved - refused}, {"failure", resolved, refused}, {"", "failure", unresolved}} {
-		if v.n > 0 {
-			m.add(checkCount, "Report status of pod network connectivity checks over time.", float64(v.n),
-				"component", r.Namespace, "checkName", k.Name, "targetEndpoint", k.Address, "tcpConnect", v.connect, "dnsResolve", v.resolve)
-		}
-	}
-	for _, v := range []struct {
-		name, help string
-		stage      checkup.Stage
-	}{
-		{connectLatency, "Report latency of TCP connect to target endpoint over time.", checkup.StageConnect},
-		{resolveLatency, "Report latency of DNS resolve of target endpoint over time.", checkup.StageResolve},
-	} {
-		if d := k.Delays[v.stage]; d != nil {
-			m.top(v.name, v.help, float64(d.P50)*1000, "component", r.Namespace, "checkName", k.Name, "targetEndpoint", k.Address)
-		}
-	}
-	of := func(labels ...string) []string {
-		return append([]string{"plan", r.Plan, "check", c.Name, "source", k.Source, "target", k.Target, "address", k.Address}, labels...)
-	}
-	for _, v := range checkup.Verdicts {
-		m.top("checkplan_connection_verdict", "Whether the connection has this verdict.", truth(k.Verdict == v), of("verdict", string(v))...)
-	}
-	measurements := func(n int, stage checkup.Stage) {
-		m.add("checkplan_connection_measurements", "Measurements of the connection by the stage that failed; empty: none did.", float64(n), of("stage", string(stage))...)
-	}
-	measurements(k.Received, "")
-	for s, n := range k.Failures {
-		measurements(n, s)
-	}
-	m.add("checkplan_outages", "Outages of the connection.", float64(len(k.Outages)), of()...)
-	if o := longest(k.Outages); o != nil {
-		m.top("checkplan_longest_outage_seconds", "How long the longest outage of the connection lasted, as far as it was seen.", o.Duration().Seconds(), of()...)
-	}
-}
-
-func (m metrics) placement(p *checkup.PlacementReport, of func(...string) []string) {
-	for i := range p.Sides {
-		s := &p.Sides[i]
-		for _, e := range []bool{true, false} {
-			n := len(s.Eligible)
-			if !e {
-				n = max(0, p.Nodes-n)
-			}
-			m.add("checkplan_placement_nodes", "Nodes that a pod of the side can land on, and that it cannot.", float64(n), of("side", string(s.Side), "eligible", strconv.FormatBool(e))...)
-		}
-	}
-	if k := p.Condition; k != nil {
-		for _, status := range []string{"True", "False", "Unknown"} {
-			m.add("checkplan_condition", "Whether the condition would have this status.", truth(k.Status == status), of("type", k.Type, "status", status)...)
 		}
 	}
 }

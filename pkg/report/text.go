@@ -128,7 +128,7 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 		p.line("  not measured: %s", clean(c.Cause.String()))
 	}
 	counts := fmt.Sprintf("%s expected: %d pass, %d fail, %d unmeasured", count(c.Counts.Expected, unitOf(c)), c.Counts.Pass, c.Counts.Fail, c.Counts.Unmeasured)
-	if c.Placement == nil {
+	if c.Sent > 0 {
 		counts += fmt.Sprintf("; %s made", count(c.Sent, "measurement"))
 	}
 	p.line("  %s", counts)
@@ -146,29 +146,44 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 		p.line("  note: %s", clean(n))
 	}
 	p.findings(c.Findings, unitOf(c))
-	p.placement(c.Placement)
-	p.connections(c.Connections)
-	p.vms(c.VMs)
-	if len(c.Connections)+len(c.VMs) == 0 {
-		p.failed(c.Failed)
-	}
-	if len(c.VMs) == 0 { // which say why themselves
-		p.unmeasured(c.Unmeasured)
+	p.blocks(c.Blocks)
+	if !c.BlocksListUnits {
+		p.failed(of(c, checkup.Fail))
+		p.unmeasured(of(c, checkup.Unmeasured))
 	}
 	p.matrix(c.Matrix)
-	if len(c.VMs) == 0 { // which are no sample, and have their delays
-		p.coverage(c.Coverage, len(c.Connections) == 0)
-		p.delays(c.Delays)
-	}
+	p.coverage(c.Coverage, !c.Complete)
+	p.delays(c.Delays)
 	if len(c.Agents) > 0 {
-		tellers := "agents"
-		if len(c.VMs) > 0 {
-			tellers = "guests"
-		}
-		p.heading(fmt.Sprintf("What the %s say of themselves", tellers))
+		p.heading(fmt.Sprintf("What the %ss say of themselves", or(c.Reporter, "agent")))
 		p.list(len(c.Agents), "note", func(i int) string {
 			return clean(c.Agents[i].Source + " " + c.Agents[i].Note)
 		})
+	}
+}
+
+func (p *printer) blocks(blocks []checkup.Block) {
+	for _, b := range blocks {
+		if b.Title != "" {
+			p.heading(b.Title)
+		}
+		if b.Note != "" {
+			p.line("    %s", clean(b.Note))
+		}
+		if b.List != nil {
+			p.items("    ", b.List.Items)
+		}
+	}
+}
+
+func (p *printer) items(indent string, items []checkup.Item) {
+	for _, i := range items {
+		text := strings.TrimSpace(i.Name + " " + i.Text)
+		if i.Verdict != "" {
+			text = string(i.Verdict) + " " + text
+		}
+		p.line("%s%s", indent, clean(text))
+		p.items(indent+"  ", i.Items)
 	}
 }
 
@@ -215,18 +230,6 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 	}
 }
 
-// kind is the cause of a finding and its subject, as alternatives name theirs.
-func kind(f checkup.Finding) string {
-	s := string(f.Cause)
-	if f.Subject != "" {
-		s += " " + f.Subject
-	}
-	if n := (narrow{f.Family, f.Transport, f.FromSize}).String(); n != "" {
-		s += " (" + n + ")"
-	}
-	return s
-}
-
 // alike is what messages have in common that differ in their numbers only.
 func alike(message string) string {
 	return strings.Map(func(r rune) rune {
@@ -239,7 +242,7 @@ func alike(message string) string {
 
 // failed prints the failed pairs, those of one source and target with one cause
 // in one line.
-func (p *printer) failed(pairs []checkup.PairResult) {
+func (p *printer) failed(pairs []checkup.Unit) {
 	if len(pairs) == 0 {
 		return
 	}
@@ -267,11 +270,11 @@ func (p *printer) failed(pairs []checkup.PairResult) {
 		k := key{r.Source, r.Target, r.Cause.Stage, alike(r.Cause.Message)}
 		g := groups[k]
 		if g == nil {
-			g = &group{key: k, cause: r.Cause, families: map[way][]string{}}
+			g = &group{key: k, cause: *r.Cause, families: map[way][]string{}}
 			groups[k] = g
 			order = append(order, g)
 		}
-		g.differ = g.differ || g.cause != r.Cause
+		g.differ = g.differ || g.cause != *r.Cause
 		w := way{r.Transport, r.Size, r.Direction}
 		if g.families[w] == nil {
 			g.ways = append(g.ways, w)
@@ -319,17 +322,9 @@ func (g unmeasuredGroup) String() string {
 	return s
 }
 
-// some names up to three, or says how many there are.
-func some(names []string, noun string) string {
-	if len(names) <= 3 {
-		return strings.Join(names, ", ")
-	}
-	return count(len(names), noun)
-}
-
 // unmeasuredGroups puts together the pairs that one source or one target of one
 // cause accounts for, the largest group first.
-func unmeasuredGroups(pairs []checkup.PairResult) []unmeasuredGroup {
+func unmeasuredGroups(pairs []checkup.Unit) []unmeasuredGroup {
 	type key struct {
 		stage checkup.Stage
 		alike string
@@ -347,12 +342,12 @@ func unmeasuredGroups(pairs []checkup.PairResult) []unmeasuredGroup {
 		}
 		g := groups[k]
 		if g == nil {
-			g = &unmeasuredGroup{cause: r.Cause}
+			g = &unmeasuredGroup{cause: *r.Cause}
 			groups[k], seen[k] = g, map[string]bool{}
 			order = append(order, g)
 		}
 		g.pairs++
-		g.differ = g.differ || g.cause != r.Cause
+		g.differ = g.differ || g.cause != *r.Cause
 		if s := "from " + r.Source; !seen[k][s] {
 			seen[k][s] = true
 			g.sources = append(g.sources, r.Source)
@@ -370,7 +365,7 @@ func unmeasuredGroups(pairs []checkup.PairResult) []unmeasuredGroup {
 	return list
 }
 
-func (p *printer) unmeasured(pairs []checkup.PairResult) {
+func (p *printer) unmeasured(pairs []checkup.Unit) {
 	if len(pairs) == 0 {
 		return
 	}

@@ -14,11 +14,10 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
-	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Names of the scheduler's plugins, as checkup.NodeReason.Predicate has them
+// Names of the scheduler's plugins, as NodeReason.Predicate has them
 // (pkg/scheduler/framework/plugins/names in Kubernetes).
 const (
 	NodeUnschedulable = "NodeUnschedulable"
@@ -51,7 +50,7 @@ const (
 
 // Reason is why a node does not take a pod.
 type Reason struct {
-	checkup.NodeReason
+	NodeReason
 	// Key is what it is about: of NodeAffinity the key of the nodeSelector, or
 	// empty for the affinity; of TaintToleration the taint; of NodePorts the port;
 	// of NodeResourcesFit the resource; of PodTopologySpread the topology key.
@@ -64,8 +63,8 @@ type Reason struct {
 
 // Fit returns every reason why a pod would not be scheduled to a node; nil if it
 // would, as far as the snapshot tells. For many nodes, see Demands and Place.
-func Fit(pod *corev1.Pod, n *cluster.Node) []checkup.NodeReason {
-	var reasons []checkup.NodeReason
+func Fit(pod *corev1.Pod, n *cluster.Node) []NodeReason {
+	var reasons []NodeReason
 	for _, r := range NewDemands(pod).Reasons(n) {
 		reasons = append(reasons, r.NodeReason)
 	}
@@ -153,7 +152,7 @@ func NewDemands(pod *corev1.Pod) *Demands {
 		value := spec.NodeSelector[key]
 		at := d.add(demand{predicate: NodeAffinity, met: fmt.Sprintf("has the label %s=%s", key, value), label: &corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}})
 		says := func(format string, args ...any) Reason {
-			return Reason{NodeReason: checkup.NodeReason{Predicate: NodeAffinity, Scheduler: saysAffinity, Message: fmt.Sprintf(format, args...)}, Key: key, missed: at}
+			return Reason{NodeReason: NodeReason{Predicate: NodeAffinity, Scheduler: saysAffinity, Message: fmt.Sprintf(format, args...)}, Key: key, missed: at}
 		}
 		l := labelDemand{key, value, says("no label %s, want %s (nodeSelector)", key, value), says("label %s is not %s (nodeSelector)", key, value)}
 		if value == "" {
@@ -183,7 +182,7 @@ func NewDemands(pod *corev1.Pod) *Demands {
 		}
 		at := d.add(demand{predicate: PodTopologySpread, met: "has the label " + c.TopologyKey, label: &corev1.NodeSelectorRequirement{Key: c.TopologyKey, Operator: corev1.NodeSelectorOpExists}})
 		d.spread = append(d.spread, labelDemand{key: c.TopologyKey, missing: Reason{
-			NodeReason: checkup.NodeReason{Predicate: PodTopologySpread, Scheduler: saysTopologyKey, Message: fmt.Sprintf("no label %s (topologySpreadConstraints)", c.TopologyKey)},
+			NodeReason: NodeReason{Predicate: PodTopologySpread, Scheduler: saysTopologyKey, Message: fmt.Sprintf("no label %s (topologySpreadConstraints)", c.TopologyKey)},
 			Key:        c.TopologyKey, missed: at,
 		}})
 	}
@@ -270,10 +269,10 @@ func (d *Demands) Reasons(n *cluster.Node) []Reason {
 		reasons = append(reasons, affinity)
 	}
 	if n.Unschedulable && !d.toleratesCordon {
-		reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{Predicate: NodeUnschedulable, Scheduler: saysUnschedulable, Message: "cordoned (spec.unschedulable)"}, missed: d.cordon})
+		reasons = append(reasons, Reason{NodeReason: NodeReason{Predicate: NodeUnschedulable, Scheduler: saysUnschedulable, Message: "cordoned (spec.unschedulable)"}, missed: d.cordon})
 	}
 	if d.nodeName != "" && d.nodeName != n.Name {
-		reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{Predicate: NodeName, Scheduler: saysNodeName, Message: "the pod is for node " + d.nodeName}, missed: d.name})
+		reasons = append(reasons, Reason{NodeReason: NodeReason{Predicate: NodeName, Scheduler: saysNodeName, Message: "the pod is for node " + d.nodeName}, missed: d.name})
 	}
 	for i := range n.Taints {
 		if t := &n.Taints[i]; keepsAway(t) && !tolerates(d.tolerations, t) {
@@ -292,7 +291,7 @@ func (d *Demands) Reasons(n *cluster.Node) []Reason {
 	}
 	for _, p := range d.ports {
 		if slices.ContainsFunc(n.HostPorts, func(taken cluster.HostPort) bool { return conflict(p.HostPort, taken) }) {
-			reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{Predicate: NodePorts, Scheduler: saysPorts, Message: fmt.Sprintf("host port %s is taken", portText(p.HostPort))}, Key: portText(p.HostPort), missed: p.demand})
+			reasons = append(reasons, Reason{NodeReason: NodeReason{Predicate: NodePorts, Scheduler: saysPorts, Message: fmt.Sprintf("host port %s is taken", portText(p.HostPort))}, Key: portText(p.HostPort), missed: p.demand})
 		}
 	}
 	reasons = d.resources(n, reasons)
@@ -336,7 +335,7 @@ func (d *Demands) matches(n *cluster.Node) (Reason, bool) {
 	key := says + string(missed)
 	r, ok := d.byMisses[key]
 	if !ok {
-		r = Reason{NodeReason: checkup.NodeReason{Predicate: NodeAffinity, Scheduler: says, Message: d.missText(missed)}, missed: demands}
+		r = Reason{NodeReason: NodeReason{Predicate: NodeAffinity, Scheduler: says, Message: d.missText(missed)}, missed: demands}
 		d.byMisses[key] = r
 	}
 	return r, false
@@ -379,7 +378,7 @@ func (d *Demands) taintReason(t *corev1.Taint, ready corev1.ConditionStatus) Rea
 		case t.Key == corev1.TaintNodeUnreachable && ready == corev1.ConditionUnknown:
 			note = ": the node's kubelet does not answer"
 		}
-		r = Reason{NodeReason: checkup.NodeReason{Predicate: TaintToleration, Scheduler: saysTaint, Message: fmt.Sprintf("taint %s is not tolerated%s", t.ToString(), note)}, Key: t.ToString(), missed: d.taint}
+		r = Reason{NodeReason: NodeReason{Predicate: TaintToleration, Scheduler: saysTaint, Message: fmt.Sprintf("taint %s is not tolerated%s", t.ToString(), note)}, Key: t.ToString(), missed: d.taint}
 		d.byTaint[key] = r
 	}
 	return r
@@ -397,7 +396,7 @@ func (d *Demands) resources(n *cluster.Node, reasons []Reason) []Reason {
 		if missing <= 0 {
 			return
 		}
-		r := Reason{NodeReason: checkup.NodeReason{Predicate: NodeResourcesFit, Scheduler: says}, Key: string(name), missed: demand, short: missing}
+		r := Reason{NodeReason: NodeReason{Predicate: NodeResourcesFit, Scheduler: says}, Key: string(name), missed: demand, short: missing}
 		switch {
 		case name == corev1.ResourcePods:
 			r.Message = fmt.Sprintf("has %d pods, and takes %d", used, takes)

@@ -30,7 +30,7 @@ type Landing struct {
 // PodGroup is pods of one role that share their reasons, by their nodes.
 type PodGroup struct {
 	Role checkup.Role `json:"role"` // as their label checkplan.dev/role tells
-	checkup.NodeGroup
+	NodeGroup
 }
 
 // Land predicts what becomes of pods that each are bound by their affinity to
@@ -64,7 +64,7 @@ func Land(pods []*corev1.Pod, nodes []cluster.Node) Landing {
 		}
 		i, ok := index[name]
 		if !ok || len(d.pinned) != 1 {
-			add(pending, pod, name, []Reason{{NodeReason: checkup.NodeReason{Predicate: NodeAffinity, Scheduler: saysPinned, Message: fmt.Sprintf("there is no node %q", name)}}})
+			add(pending, pod, name, []Reason{{NodeReason: NodeReason{Predicate: NodeAffinity, Scheduler: saysPinned, Message: fmt.Sprintf("there is no node %q", name)}}})
 			continue
 		}
 		n := room[name]

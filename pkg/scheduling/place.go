@@ -10,20 +10,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
 // Outcome is where a pod could land. Its fields are those of a
-// checkup.PlacementSide.
+// a dry run.
 type Outcome struct {
 	// Eligible nodes, in the order of the nodes.
 	Eligible []string
 	// Rejected nodes by their reasons, the largest group first.
-	Rejected []checkup.NodeGroup
+	Rejected []NodeGroup
 	// Later are eligible nodes that the pod would be evicted from again, by a
 	// NoExecute taint that it tolerates for a time.
-	Later []checkup.NodeGroup
+	Later []NodeGroup
 	// Contradictions say why no node is eligible: demands that no node meets, and
 	// demands that no node meets together. Empty if there are eligible nodes.
 	Contradictions []string
@@ -69,7 +68,7 @@ func (d *Demands) later(n *cluster.Node) (Reason, bool) {
 	if taint == nil {
 		return Reason{}, false
 	}
-	return Reason{NodeReason: checkup.NodeReason{
+	return Reason{NodeReason: NodeReason{
 		Predicate: TaintToleration, Message: fmt.Sprintf("evicted after %ds by taint %s", seconds, taint.ToString()),
 	}}, true
 }
@@ -149,17 +148,17 @@ func (g *groups) add(node string, reasons []Reason) {
 }
 
 // sorted returns the groups, the largest first.
-func (g *groups) sorted() []checkup.NodeGroup {
-	var all []checkup.NodeGroup
+func (g *groups) sorted() []NodeGroup {
+	var all []NodeGroup
 	for _, x := range g.all {
-		group := checkup.NodeGroup{Nodes: x.nodes}
+		group := NodeGroup{Nodes: x.nodes}
 		for _, r := range x.reasons {
 			group.Reasons = append(group.Reasons, r.NodeReason)
 		}
 		all = append(all, group)
 	}
-	slices.SortStableFunc(all, func(a, b checkup.NodeGroup) int {
-		return cmp.Or(cmp.Compare(len(b.Nodes), len(a.Nodes)), slices.CompareFunc(a.Reasons, b.Reasons, func(a, b checkup.NodeReason) int { return cmp.Compare(a.Message, b.Message) }))
+	slices.SortStableFunc(all, func(a, b NodeGroup) int {
+		return cmp.Or(cmp.Compare(len(b.Nodes), len(a.Nodes)), slices.CompareFunc(a.Reasons, b.Reasons, func(a, b NodeReason) int { return cmp.Compare(a.Message, b.Message) }))
 	})
 	return all
 }
@@ -174,4 +173,24 @@ func some(names []string) string {
 		return "nodes " + strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%d nodes (%s and %d more)", len(names), strings.Join(names[:few], ", "), len(names)-few)
+}
+
+// NodeGroup is nodes that share their reasons.
+type NodeGroup struct {
+	// Reasons are one line each, every one of them true of each node.
+	Reasons []NodeReason `json:"reasons"`
+	Nodes   []string     `json:"nodes"`
+}
+
+// NodeReason is one reason why a node does not take a pod.
+type NodeReason struct {
+	// Predicate is the name of the scheduler's plugin that rejects: NodeAffinity,
+	// TaintToleration, NodeUnschedulable, NodeResourcesFit, NodePorts,
+	// PodTopologySpread, NodeName.
+	Predicate string `json:"predicate"`
+	// Scheduler is what the scheduler would write to the pod's condition PodScheduled,
+	// such as "Insufficient cpu".
+	Scheduler string `json:"scheduler"`
+	// Message says it in full: which key, which taint, how much is missing.
+	Message string `json:"message"`
 }

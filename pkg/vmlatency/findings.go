@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package report
+package vmlatency
 
 import (
 	"fmt"
@@ -8,18 +8,21 @@ import (
 	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/localise"
 )
 
-// blameNetworks explains the failed pairs of a worksheet with Guests, network by
-// network; doc.go has the rules. Each failed pair is explained by one finding.
-func (j *judge) blameNetworks(outcomes []outcome) []checkup.Finding {
-	b := &blamer{w: j.w, outcomes: outcomes}
-	for _, n := range j.vmNetworks(outcomes) {
+// findings explain the failed pairs, network by network; doc.go has the rules. Each
+// failed pair is explained by one finding.
+func (v *vms) findings(j *judge.Judgement) []checkup.Finding {
+	var found []*localise.Found
+	for _, n := range v.networks(localise.NewEvidence(j)) {
 		for _, d := range []damage{severed, lossy, late} {
-			n.blame(b, d)
+			n.blame(d)
 		}
+		found = append(found, n.found...)
 	}
-	return b.list()
+	return localise.List(found)
 }
 
 // damage is what a failed pair of VMs suffers from.
@@ -31,13 +34,13 @@ const (
 	late                      // a delay or its variation is over a limit
 )
 
-func damageOf(o *outcome) damage {
+func damageOf(o *judge.Outcome) damage {
 	switch {
-	case o.verdict != checkup.Fail:
+	case o.Verdict != checkup.Fail:
 		return 0
-	case o.failure != lost:
+	case o.Failure != judge.Lost:
 		return late
-	case o.received == 0:
+	case o.Received == 0:
 		return severed
 	default:
 		return lossy
@@ -46,10 +49,11 @@ func damageOf(o *outcome) damage {
 
 // vmNetwork is what was measured over one network.
 type vmNetwork struct {
-	j        *judge
-	outcomes []outcome
-	name     string
-	links    []*vmLink
+	*vms
+	*localise.Evidence
+	ref   string
+	links []*vmLink
+	found []*localise.Found
 }
 
 // vmLink is two nodes, or one twice, and the measured pairs between VMs on them,
@@ -69,23 +73,20 @@ func (l *vmLink) other(node string) string {
 	return l.a
 }
 
-// vmNetworks lists the networks over which something was measured, in the order of
-// the worksheet.
-func (j *judge) vmNetworks(outcomes []outcome) []*vmNetwork {
+// networks lists those over which something was measured, in the order of the
+// worksheet.
+func (v *vms) networks(e *localise.Evidence) []*vmNetwork {
 	var networks []*vmNetwork
-	for i := range outcomes {
-		p := outcomes[i].pair
-		if outcomes[i].verdict == checkup.Unmeasured {
-			continue
-		}
-		name := j.network(p).String()
-		k := slices.IndexFunc(networks, func(n *vmNetwork) bool { return n.name == name })
+	for _, i := range e.Measured {
+		p := e.Outcomes[i].Pair
+		ref := v.network(p).String()
+		k := slices.IndexFunc(networks, func(n *vmNetwork) bool { return n.ref == ref })
 		if k < 0 {
 			k = len(networks)
-			networks = append(networks, &vmNetwork{j: j, outcomes: outcomes, name: name})
+			networks = append(networks, &vmNetwork{vms: v, Evidence: e, ref: ref})
 		}
 		n := networks[k]
-		a, b := n.node(p.Source), n.node(p.Target)
+		a, b := n.place(p.Source), n.place(p.Target)
 		k = slices.IndexFunc(n.links, func(l *vmLink) bool { return l.a == a && l.b == b || l.a == b && l.b == a })
 		if k < 0 {
 			k = len(n.links)
@@ -96,18 +97,16 @@ func (j *judge) vmNetworks(outcomes []outcome) []*vmNetwork {
 	return networks
 }
 
-// node of a VM: where it ran, or else its name.
-func (n *vmNetwork) node(vm int) string {
-	return or(n.j.nodeOf(vm), n.j.vmName(vm))
-}
+// place of a VM: the node where it ran, or else its name.
+func (n *vmNetwork) place(vm int) string { return judge.Or(n.node(vm), n.vms.name(vm)) }
 
 func (n *vmNetwork) failing(pairs []int, d damage) []int {
-	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return damageOf(&n.outcomes[i]) != d })
+	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return damageOf(&n.Outcomes[i]) != d })
 }
 
 // blame explains what suffers from one damage: all of the network, nodes between
 // which and all others it is so, and what is left pair by pair.
-func (n *vmNetwork) blame(b *blamer, d damage) {
+func (n *vmNetwork) blame(d damage) {
 	var left []*vmLink
 	for _, l := range n.links {
 		if len(n.failing(l.pairs, d)) > 0 {
@@ -121,7 +120,7 @@ func (n *vmNetwork) blame(b *blamer, d damage) {
 		return !slices.ContainsFunc(n.links, func(l *vmLink) bool { return l.touches(node) && !slices.Contains(bad, l) })
 	}
 	if all && len(left) > 1 && len(common(left)) != 1 {
-		n.add(b, d, checkup.Finding{Cause: checkup.CauseNetwork, Subject: n.name}, left)
+		n.add(d, checkup.Finding{Cause: checkup.CauseNetwork, Subject: n.ref}, left)
 		return
 	}
 	for {
@@ -138,22 +137,22 @@ func (n *vmNetwork) blame(b *blamer, d damage) {
 		}
 		f := checkup.Finding{Cause: checkup.CauseNode, Subject: node}
 		if all {
-			f.Alternatives = []string{fmt.Sprintf("%s %s", checkup.CauseNetwork, n.name)}
+			f.Alternatives = []string{fmt.Sprintf("%s %s", checkup.CauseNetwork, n.ref)}
 		}
-		n.add(b, d, f, touching(left, node))
+		n.add(d, f, touching(left, node))
 		left = slices.DeleteFunc(left, func(l *vmLink) bool { return l.touches(node) })
 	}
 	for _, l := range left {
 		f := checkup.Finding{Cause: checkup.CausePair, Subject: l.a + " -> " + l.b}
 		if len(n.links) == 1 {
-			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseNetwork, n.name))
+			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseNetwork, n.ref))
 		}
 		for _, x := range slices.Compact([]string{l.a, l.b}) {
 			if whole(x) && len(touching(n.links, x)) == 1 {
 				f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseNode, x))
 			}
 		}
-		n.add(b, d, f, []*vmLink{l})
+		n.add(d, f, []*vmLink{l})
 	}
 }
 
@@ -168,7 +167,7 @@ func common(links []*vmLink) []string {
 }
 
 // add makes a finding of what fails on some links.
-func (n *vmNetwork) add(b *blamer, d damage, f checkup.Finding, links []*vmLink) {
+func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 	var pairs []int
 	for _, l := range links {
 		pairs = append(pairs, l.pairs...)
@@ -179,7 +178,7 @@ func (n *vmNetwork) add(b *blamer, d damage, f checkup.Finding, links []*vmLink)
 	// A family of which nothing fails, in whatever way, narrows the finding.
 	alone := len(families) == 1 && slices.ContainsFunc(others, func(family checkup.IPFamily) bool {
 		return !slices.ContainsFunc(pairs, func(i int) bool {
-			return n.outcomes[i].pair.Family == family && n.outcomes[i].verdict == checkup.Fail
+			return n.Outcomes[i].Pair.Family == family && n.Outcomes[i].Verdict == checkup.Fail
 		})
 	})
 	said := make([]string, len(families))
@@ -193,7 +192,7 @@ func (n *vmNetwork) add(b *blamer, d damage, f checkup.Finding, links []*vmLink)
 	}
 	// The pairs of the same families: connectivity is asked for both ways, limits
 	// from the source only.
-	same := slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return !slices.Contains(families, n.outcomes[i].pair.Family) })
+	same := slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return !slices.Contains(families, n.Outcomes[i].Pair.Family) })
 	from, to, oneWay := "", "", false
 	if d == severed && len(links) == 1 {
 		from, to, oneWay = n.oneWay(failing, same)
@@ -209,9 +208,9 @@ func (n *vmNetwork) add(b *blamer, d damage, f checkup.Finding, links []*vmLink)
 				others = append(others, l.other(f.Subject))
 			}
 		}
-		where = fmt.Sprintf("between %s and each of %s", f.Subject, some(others, "other node"))
+		where = fmt.Sprintf("between %s and each of %s", f.Subject, judge.Some(others, "other node"))
 		if len(others) < len(links) {
-			where = fmt.Sprintf("on %s, and between it and %s", f.Subject, some(others, "other node"))
+			where = fmt.Sprintf("on %s, and between it and %s", f.Subject, judge.Some(others, "other node"))
 		}
 	case oneWay:
 		where = fmt.Sprintf("from %s to %s", from, to)
@@ -220,14 +219,14 @@ func (n *vmNetwork) add(b *blamer, d damage, f checkup.Finding, links []*vmLink)
 	default:
 		where = fmt.Sprintf("between %s and %s", links[0].a, links[0].b)
 	}
-	f.Message = fmt.Sprintf("%s over %s %s, %s", n.effect(d, failing), n.name, where, of)
+	f.Message = fmt.Sprintf("%s over %s %s, %s", n.effect(d, failing), n.ref, where, of)
 	switch {
 	case d == severed && oneWay:
 		f.Message += ", not the other way round"
 	case d == severed && len(failing) == len(same):
 		f.Message += ", both ways"
 	case d == late:
-		f.Message += ": " + n.outcomes[failing[0]].cause.Message
+		f.Message += ": " + n.Outcomes[failing[0]].Cause.Message
 	}
 	f.For = n.evidence(failing)
 	if d == severed {
@@ -239,30 +238,30 @@ func (n *vmNetwork) add(b *blamer, d damage, f checkup.Finding, links []*vmLink)
 	if rest := len(n.links) - len(links); rest > 0 {
 		pass := 0
 		for _, l := range n.links {
-			if !slices.Contains(links, l) && !slices.ContainsFunc(l.pairs, func(i int) bool { return n.outcomes[i].verdict == checkup.Fail }) {
+			if !slices.Contains(links, l) && !slices.ContainsFunc(l.pairs, func(i int) bool { return n.Outcomes[i].Verdict == checkup.Fail }) {
 				pass++
 			}
 		}
-		f.For = append(f.For, fmt.Sprintf("%d of %s of nodes over %s pass", pass, count(rest, "other pair"), n.name))
+		f.For = append(f.For, fmt.Sprintf("%d of %s of nodes over %s pass", pass, judge.Count(rest, "other pair"), n.ref))
 	}
-	b.found = append(b.found, &blamed{Finding: f, pairs: failing})
+	n.found = append(n.found, &localise.Found{Finding: f, Pairs: failing})
 }
 
 // families of some pairs, in the order of IPFamilies.
 func (n *vmNetwork) families(pairs []int) []checkup.IPFamily {
 	return slices.DeleteFunc(slices.Clone(checkup.IPFamilies), func(family checkup.IPFamily) bool {
-		return !slices.ContainsFunc(pairs, func(i int) bool { return n.outcomes[i].pair.Family == family })
+		return !slices.ContainsFunc(pairs, func(i int) bool { return n.Outcomes[i].Pair.Family == family })
 	})
 }
 
 // oneWay reports whether what fails between two nodes begins on one of them, and
 // what begins on the other passes.
 func (n *vmNetwork) oneWay(failing, same []int) (from, to string, is bool) {
-	p := n.outcomes[failing[0]].pair
-	from, to = n.node(p.Source), n.node(p.Target)
+	p := n.Outcomes[failing[0]].Pair
+	from, to = n.place(p.Source), n.place(p.Target)
 	back := 0
 	for _, i := range same {
-		there := n.node(n.outcomes[i].pair.Source) == from
+		there := n.place(n.Outcomes[i].Pair.Source) == from
 		if there != slices.Contains(failing, i) {
 			return "", "", false
 		}
@@ -281,10 +280,10 @@ func (n *vmNetwork) effect(d damage, failing []int) string {
 	case lossy:
 		sent, received := 0, 0
 		for _, i := range failing {
-			sent += n.outcomes[i].sent
-			received += n.outcomes[i].received
+			sent += n.Outcomes[i].Sent
+			received += n.Outcomes[i].Received
 		}
-		return fmt.Sprintf("%s of the echo requests lost", percent(sent-received, sent))
+		return fmt.Sprintf("%s of the echo requests lost", judge.Percent(sent-received, sent))
 	default:
 		return "too slow"
 	}
@@ -300,12 +299,12 @@ func (n *vmNetwork) evidence(failing []int) []string {
 	var order []key
 	families := map[key][]string{}
 	for _, i := range failing {
-		o := &n.outcomes[i]
-		k := key{n.j.way(o.pair), o.cause.Message}
+		o := &n.Outcomes[i]
+		k := key{n.way(o.Pair), o.Cause.Message}
 		if families[k] == nil {
 			order = append(order, k)
 		}
-		families[k] = append(families[k], string(o.pair.Family))
+		families[k] = append(families[k], string(o.Pair.Family))
 	}
 	var lines []string
 	for i, k := range order {
@@ -321,13 +320,13 @@ func (n *vmNetwork) evidence(failing []int) []string {
 // hints say where to look when nothing comes through.
 func (n *vmNetwork) hints(f checkup.Finding, links []*vmLink, oneWay bool, from string) []string {
 	if oneWay {
-		return []string{fmt.Sprintf("the other way round echo requests are answered: as by a filter on what %s begins, or by an outage that began while it was measured", from)}
+		return []string{fmt.Sprintf("echo requests in the other direction are answered: look for a filter on connections from %s, or an outage that began during the measurement", from)}
 	}
 	if f.Family == checkup.IPv6 {
-		return []string{"IPv6 finds its neighbours by multicast (RFC 4861), IPv4 by broadcast: see whether something between the VMs filters multicast"}
+		return []string{"IPv6 finds its neighbours by multicast (RFC 4861), IPv4 by broadcast: check whether something between the VMs filters multicast"}
 	}
 	between := slices.ContainsFunc(links, func(l *vmLink) bool { return l.a != l.b })
-	vm := vmAt(n.j.w.Sources, n.outcomes[links[0].pairs[0]].pair.Source)
+	vm := n.vm(n.Outcomes[links[0].pairs[0]].Pair.Source)
 	if !between || vm == nil || f.Family != "" || vm.NetworkType != "bridge" && vm.NetworkType != "cnv-bridge" {
 		return nil
 	}
@@ -338,7 +337,7 @@ func (n *vmNetwork) hints(f checkup.Finding, links []*vmLink, oneWay bool, from 
 	case checkup.CauseNetwork:
 		where = "on each node"
 	}
-	return []string{fmt.Sprintf("the %s plugin makes a bridge that is missing, without an uplink: see whether %s has one %s", vm.NetworkType, or(vm.Bridge, "the bridge"), where)}
+	return []string{fmt.Sprintf("the %s plugin creates a missing bridge without an uplink: check that %s has one %s", vm.NetworkType, judge.Or(vm.Bridge, "the bridge"), where)}
 }
 
 // against names what passes although it is cut off.
@@ -346,15 +345,15 @@ func (n *vmNetwork) against(pairs []int) []string {
 	var lines []string
 	more := 0
 	for _, i := range pairs {
-		o := &n.outcomes[i]
-		if o.verdict != checkup.Pass {
+		o := &n.Outcomes[i]
+		if o.Verdict != checkup.Pass {
 			continue
 		}
 		if len(lines) == evidenceLines {
 			more++
 			continue
 		}
-		lines = append(lines, fmt.Sprintf("%s %s passes", n.j.way(o.pair), o.pair.Family))
+		lines = append(lines, fmt.Sprintf("%s %s passes", n.way(o.Pair), o.Pair.Family))
 	}
 	if more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more", more))

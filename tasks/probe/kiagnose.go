@@ -23,6 +23,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/guest"
+	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/report"
@@ -123,11 +124,11 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 	}
 	if err != nil {
 		cause := checkup.Cause{Stage: checkup.StageSetup, Message: strings.Join(strings.Fields(err.Error()), " ")}
-		result = report.NotMeasured(latency, checkup.KindVMLatency, cause)
+		result = judge.NotMeasured(latency, checkup.KindVMLatency, cause)
 	}
 
 	now := time.Now()
-	r := report.Join(plan, report.Run{Namespace: t.Namespace, Name: t.PodName, UID: t.RunUID, Started: started.UTC(), Finished: now.UTC()}, []checkup.CheckReport{result}, nil)
+	r := judge.Join(plan, judge.Run{Namespace: t.Namespace, Name: t.PodName, UID: t.RunUID, Started: started.UTC(), Finished: now.UTC()}, []checkup.CheckReport{result}, nil)
 	if err := report.Text(t.Stdout, &r, report.TextOptions{Width: 100}); err != nil {
 		return err
 	}
@@ -230,7 +231,7 @@ func measure(ctx context.Context, t *task.Task, plan *checkup.Plan) (checkup.Che
 	if err := guests.Measure(ctx, w, roster, &got, nil); err != nil {
 		t.Logf("warning: %v", err) // which is the cause of every pair, too
 	}
-	result := report.Judge(w, roster, &got.record, plan.Gate)
+	result := kind.Kinds[w.Kind].Judge(w, roster, &got.record, plan.Gate)
 	if result.Verdict != checkup.RunPass {
 		evidence(ctx, t, guests)
 	}
