@@ -39,8 +39,8 @@ func attributesOf(w *checkup.Worksheet) []Attribute {
 }
 
 // DelayRows summarises delays and losses by transport, family and size, of the
-// measured pairs that are wanted; nil wants all.
-func (j *Judgement) DelayRows(wanted func(checkup.Pair) bool) []checkup.DelayRow {
+// measured pairs.
+func (j *Judgement) DelayRows() []checkup.DelayRow {
 	rows := make([]checkup.DelayRow, 0, len(j.Attributes))
 	for _, a := range j.Attributes {
 		rows = append(rows, checkup.DelayRow{Transport: a.Transport, Family: a.Family, Size: a.Size})
@@ -48,7 +48,7 @@ func (j *Judgement) DelayRows(wanted func(checkup.Pair) bool) []checkup.DelayRow
 	rtts := make([][][]int64, len(j.Attributes))
 	for i := range j.Outcomes {
 		o := &j.Outcomes[i]
-		if o.Verdict == checkup.Unmeasured || wanted != nil && !wanted(o.Pair) {
+		if o.Verdict == checkup.Unmeasured {
 			continue
 		}
 		row := &rows[o.Attribute]

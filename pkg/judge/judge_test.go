@@ -24,7 +24,7 @@ func check(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 	j := Pairs(w, roster, record, Rules{})
 	r := j.Report(gate)
 	r.Units = j.Troubled()
-	r.Delays, r.Matrix = j.DelayRows(nil), j.Matrix()
+	r.Delays, r.Matrix = j.DelayRows(), j.Matrix()
 	return r
 }
 

@@ -16,7 +16,7 @@ func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 	j := judge.Pairs(w, roster, record, judge.Rules{})
 	r := j.Report(gate)
 	r.Units = j.Troubled()
-	r.Delays = j.DelayRows(nil)
+	r.Delays = j.DelayRows()
 	r.Matrix = j.Matrix()
 	r.Findings = localise.Cover(localise.NewEvidence(j))
 	return r

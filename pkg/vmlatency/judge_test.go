@@ -3,9 +3,7 @@
 package vmlatency
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -15,7 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge/judgetest"
 )
+
+func ptr[T any](v T) *T { return &v }
 
 // guests is a simulated cluster of VMs, in pairs, on networks with a fault.
 type guests struct {
@@ -28,11 +29,11 @@ type guests struct {
 	delay func(from, to int, family checkup.IPFamily) time.Duration
 }
 
-// vmPair is a pair of VMs: two nodes and a network. Nodes that the plan does not name
+// vmLine is a pair of VMs to be: two nodes and a network. Nodes that the plan does not name
 // begin with "?".
-type vmPair struct{ source, target, network string }
+type vmLine struct{ source, target, network string }
 
-func newGuests(seed uint64, links ...vmPair) *guests {
+func newGuests(seed uint64, links ...vmLine) *guests {
 	g := &guests{
 		rng: rand.New(rand.NewPCG(seed, 31)), roster: &checkup.Roster{},
 		w: &checkup.Worksheet{
@@ -51,16 +52,19 @@ func newGuests(seed uint64, links ...vmPair) *guests {
 		for k, node := range []string{l.source, l.target} {
 			ref := checkup.NetworkRef{Namespace: "default", Name: l.network}
 			e := checkup.Endpoint{Node: node, Label: node, VM: &checkup.VM{
-				Network: ref, NetworkType: "bridge", Bridge: l.network, Binding: checkup.BindingBridge, Target: k == 1,
+				Name: node, Network: ref, NetworkType: "bridge", Bridge: l.network, Binding: checkup.BindingBridge, Target: k == 1,
 			}}
 			if strings.HasPrefix(node, "?") {
 				e.Node, e.Label = "", []string{"source", "target"}[k]
+				e.VM.Name = e.Label
 			}
 			if len(networks) > 1 {
 				e.Label += " on " + ref.String()
 			}
 			if labels[e.Label]++; labels[e.Label] > 1 {
-				e.Label = fmt.Sprintf("%s (%d)", e.Label, labels[e.Label])
+				number := fmt.Sprintf(" (%d)", labels[e.Label])
+				e.Label += number
+				e.VM.Name += number
 			}
 			g.w.Sources, g.w.Targets = append(g.w.Sources, e), append(g.w.Targets, e)
 			g.roster.Targets = append(g.roster.Targets, checkup.RosterEntry{
@@ -83,7 +87,7 @@ func (g *guests) measure() *checkup.Record {
 	for s := range g.w.Assignments {
 		source := checkup.Source{Source: s, Pod: g.roster.Targets[s].Pod, End: &checkup.AgentEnd{}}
 		for _, f := range g.w.IPFamilies {
-			for _, name := range controlNames {
+			for _, name := range judgetest.Controls {
 				source.Controls = append(source.Controls, checkup.Control{Family: f, Name: name, OK: true})
 			}
 		}
@@ -123,76 +127,10 @@ func (g *guests) judge() checkup.CheckReport {
 	return Judge(g.w, g.roster, g.measure(), checkup.Gate{})
 }
 
-// guestScenarios are reports of VMs for testdata.
-func guestScenarios(run Run) map[string]checkup.Report {
-	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"vms": {VMLatency: &checkup.VMLatency{}}}}
-	one := []vmPair{{"node01", "node02", "br10"}}
-	judged := func(links []vmPair, change func(*guests), record func(*checkup.Record), leftovers ...string) checkup.Report {
-		g := newGuests(5, links...)
-		if change != nil {
-			change(g)
-		}
-		r := g.measure()
-		if record != nil {
-			record(r)
-		}
-		return Join(plan, run, []checkup.CheckReport{Judge(g.w, g.roster, r, plan.Gate)}, leftovers)
-	}
-	lossy := func(g *guests) {
-		g.drop = func(_, _ int, _ checkup.IPFamily, answer bool) float64 { return .2 * when(!answer) }
-	}
-	return map[string]checkup.Report{
-		"vms-pass": judged(one, nil, nil),
-		"vms-cut": judged(one, func(g *guests) {
-			g.drop = func(int, int, checkup.IPFamily, bool) float64 { return 1 }
-		}, nil),
-		"vms-slow": judged(one, func(g *guests) {
-			g.w.Expect.Latency.Max = ptr(checkup.Duration(200 * time.Millisecond))
-			g.delay = func(int, int, checkup.IPFamily) time.Duration { return 200 * time.Millisecond }
-		}, nil),
-		"vms-lossy": judged(one, lossy, nil),
-		"vms-loss": judged(one, func(g *guests) {
-			lossy(g)
-			g.w.Expect.Loss.Max = ptr(checkup.Percent(5))
-		}, nil),
-		// The scheduler chooses the nodes, and IPv6 gets through one way only.
-		"vms-oneway": judged([]vmPair{{"?node01", "?node02", "br10"}}, func(g *guests) {
-			g.drop = func(from, _ int, family checkup.IPFamily, answer bool) float64 {
-				return when(from == 0 && family == checkup.IPv6 && !answer)
-			}
-		}, nil),
-		// A node without a way out on one network, one without the other's bridge, VMs
-		// that do not come up, a run that is stopped, VMs that stay.
-		"vms-several": judged([]vmPair{
-			{"node01", "node02", "br10"}, {"node01", "node03", "br10"}, {"node02", "node03", "br10"}, {"node02", "node02", "br10"},
-			{"node01", "node02", "br20"}, {"node01", "node03", "br20"}, {"node02", "node03", "br20"}, {"node02", "node02", "br20"},
-		}, func(g *guests) {
-			g.drop = func(from, to int, _ checkup.IPFamily, _ bool) float64 {
-				return when(g.on(from, "node03", "br10") || g.on(to, "node03", "br10"))
-			}
-			missing := &checkup.Cause{Stage: checkup.StageSetup, Message: "node03 has no bridge br20, which NetworkAttachmentDefinition default/br20 names"}
-			for _, vm := range []int{10, 11, 12, 13} {
-				for _, list := range [][]checkup.Endpoint{g.w.Sources, g.w.Targets} {
-					list[vm].Cause = missing
-				}
-				g.roster.Targets[vm] = checkup.RosterEntry{Cause: missing}
-			}
-			g.roster.Targets[14] = checkup.RosterEntry{Cause: &checkup.Cause{Stage: checkup.StageStart, Message: "the guest did not answer on its console within 2m0s"}}
-		}, func(r *checkup.Record) {
-			r.Observations = slices.DeleteFunc(r.Observations, func(o checkup.Observation) bool { return o.Source == 8 && o.Family == checkup.IPv6 || o.Source >= 10 })
-			r.Sources[8].End, r.Sources[8].Cause = nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the console was lost, and not found again within 30s"}
-			for s := 10; s < len(r.Sources); s++ {
-				r.Sources[s] = checkup.Source{Source: s, Cause: &checkup.Cause{Stage: checkup.StageStart, Message: "its VM or that of its pair did not start"}}
-			}
-			r.Sources[1].End.SelfDoubt.SchedulingDelayMax = 70_000
-		}, "VirtualMachineInstance/vms-guest-abc", "Pod/virt-launcher-vms-guest-abc"),
-	}
-}
-
 // oneVM is a worksheet of one pair of VMs in one family and what was recorded. Each
 // case of the table below changes something about it.
 func oneVM() (*guests, *checkup.Record) {
-	g := newGuests(1, vmPair{"node01", "node02", "br10"})
+	g := newGuests(1, vmLine{"node01", "node02", "br10"})
 	g.w.IPFamilies = g.w.IPFamilies[:1]
 	return g, g.measure()
 }
@@ -212,25 +150,25 @@ func TestJudgeVM(t *testing.T) {
 	}{
 		{"all answered", func(*guests, *checkup.Record) {}, "pass", "pass", "", false},
 
-		// Limits, in the words of the reference.
+		// Limits.
 		{"too slow", func(g *guests, r *checkup.Record) {
 			g.w.Expect.Latency.Max = ptr(checkup.Duration(200 * time.Millisecond))
 			r.Observations[0].RTTs[7] = 412_345
-		}, `fail echo: actual max latency "412.345ms" is greater than desired "200ms"`, "pass", "", false},
+		}, "fail echo: max 412.345ms, limit 200ms", "pass", "", false},
 		{"several limits", func(g *guests, r *checkup.Record) {
 			g.w.Expect.Latency.P50 = ptr(checkup.Duration(time.Microsecond))
 			g.w.Expect.Jitter.Max = ptr(checkup.Duration(2 * time.Microsecond))
 			for i := range r.Observations[0].RTTs {
 				r.Observations[0].RTTs[i] = int64(10 * (1 + i%2))
 			}
-		}, `fail echo: actual p50 latency "10µs" is greater than desired "1µs"; actual jitter "10µs" is greater than desired "2µs"`, "pass", "", false},
+		}, "fail echo: p50 10µs, limit 1µs; jitter 10µs, limit 2µs", "pass", "", false},
 		{"at the limit", func(g *guests, r *checkup.Record) {
 			g.w.Expect.Latency.Max = ptr(checkup.Duration(time.Duration(slices.Max(r.Observations[0].RTTs)) * time.Microsecond))
 		}, "pass", "pass", "", false},
 		{"nothing came through", func(_ *guests, r *checkup.Record) {
 			lose(&r.Observations[0], 25)
 			lose(&r.Observations[1], 5)
-		}, "fail echo: no connectivity - 100% packet loss (no answer within 5s)", "fail echo: no connectivity - 100% packet loss (no answer within 5s)", "", true},
+		}, "fail echo: no answer within 5s", "fail echo: no answer within 5s", "", true},
 		{"part lost without a limit", func(_ *guests, r *checkup.Record) { lose(&r.Observations[0], 5) }, "pass", "pass",
 			"node01 to node02 over default/br10, IPv4: 5 of 25 echo requests were not answered (20%); the plan sets no limit", false},
 		{"part lost within the limit", func(g *guests, r *checkup.Record) {
@@ -260,7 +198,7 @@ func TestJudgeVM(t *testing.T) {
 		}, "unmeasured start: VM node01: no boot", "unmeasured start: VM node01: no boot", "", true},
 		{"the target did not come up, and so the source was not waited for", func(g *guests, r *checkup.Record) {
 			g.roster.Targets[1].Cause = &checkup.Cause{Stage: checkup.StageStart, Message: "no boot"}
-			g.roster.Targets[0].Cause = &checkup.Cause{Stage: checkup.StageStart, Message: "not waited for, because of VM node02: no boot"}
+			g.roster.Targets[0].Cause = &checkup.Cause{Stage: checkup.StageStart, Reason: checkup.ReasonOtherVM, Message: "not waited for, because of VM node02: no boot"}
 		}, "unmeasured start: VM node02: no boot", "unmeasured start: VM node02: no boot", "", true},
 		{"neither came up", func(g *guests, r *checkup.Record) {
 			g.roster.Targets[0].Cause = &checkup.Cause{Stage: checkup.StageStart, Message: "no boot"}
@@ -270,7 +208,7 @@ func TestJudgeVM(t *testing.T) {
 		{"an unused address answers", func(_ *guests, r *checkup.Record) {
 			r.Sources[0].Controls[1] = checkup.Control{Family: checkup.IPv4, Name: "closed", Message: "10.37.0.6 answered"}
 		}, `unmeasured control: the guest got its control pair "closed" wrong (10.37.0.6 answered), so it is not trusted`, "pass", "", true},
-		{"a control pair is missing", func(_ *guests, r *checkup.Record) { r.Sources[1].Controls = nil }, "pass", `unmeasured control: the guest told no control pair "self", so it is not trusted`, "", false},
+		{"a control pair is missing", func(_ *guests, r *checkup.Record) { r.Sources[1].Controls = nil }, "pass", `unmeasured control: the guest reported no control pair "self", so it is not trusted`, "", false},
 		{"fewer than ordered", func(_ *guests, r *checkup.Record) {
 			o := &r.Observations[0]
 			o.Sent, o.Received, o.RTTs = 24, 24, o.RTTs[1:]
@@ -289,42 +227,42 @@ func TestJudgeVM(t *testing.T) {
 			g, record := oneVM()
 			test.change(g, record)
 			r := Judge(g.w, g.roster, record, checkup.Gate{})
-			if len(r.VMs) != 1 || len(r.VMs[0].Families) != 1 {
-				t.Fatalf("want one pair of one family: %+v", r.VMs)
+			if len(r.Units) != 2 || !r.Complete {
+				t.Fatalf("want one pair of one family, both ways: %+v", r.Units)
 			}
-			f := r.VMs[0].Families[0]
+			there, back := r.Units[0], r.Units[1]
 			said := func(v checkup.Verdict, cause *checkup.Cause) string {
 				if cause == nil {
 					return string(v)
 				}
 				return string(v) + " " + cause.String()
 			}
-			if got := said(f.Verdict, f.Cause); got != test.there {
+			if got := said(there.Verdict, there.Cause); got != test.there {
 				t.Errorf("there: %s\n want: %s", got, test.there)
 			}
-			if got := said(f.Back, f.BackCause); got != test.back {
+			if got := said(back.Verdict, back.Cause); got != test.back {
 				t.Errorf("back: %s\nwant: %s", got, test.back)
 			}
 			if got := strings.Join(r.Notes, "; "); got != test.note {
 				t.Errorf("notes: %s\n want: %s", got, test.note)
 			}
-			if (f.Delay == nil) != test.unreported {
-				t.Errorf("delay %+v", f.Delay)
+			if (there.Delay == nil) != test.unreported || back.Delay != nil {
+				t.Errorf("delay %+v, back %+v", there.Delay, back.Delay)
 			}
 			if r.Counts.Expected != 2 || r.Counts.Pass+r.Counts.Fail+r.Counts.Unmeasured != 2 {
 				t.Errorf("counts do not add up to the two expected pairs: %+v", r.Counts)
 			}
-			if r.Coverage.FailingUpperBound != nil || r.Matrix != nil {
+			if r.Coverage != nil || r.Matrix != nil {
 				t.Error("VMs are no sample and no mesh")
 			}
 		})
 	}
 }
 
-// TestVMReport checks the numbers of a pair against those that were recorded, and
-// that connectivity from the target is not among the delays.
-func TestVMReport(t *testing.T) {
-	g := newGuests(1, vmPair{"?node07", "?node03", "br10"})
+// TestVMUnits checks the numbers of a pair against those that were recorded, and
+// that connectivity from the target has no delay.
+func TestVMUnits(t *testing.T) {
+	g := newGuests(1, vmLine{"?node07", "?node03", "br10"})
 	g.w.IPFamilies = g.w.IPFamilies[:1]
 	record := g.measure()
 	o := &record.Observations[0]
@@ -335,19 +273,24 @@ func TestVMReport(t *testing.T) {
 	record.Observations[1].RTTs = []int64{1, 1, 1, 1, 90_000}
 	got := Judge(g.w, g.roster, record, checkup.Gate{})
 	delay := &checkup.Delay{Min: 1000, Mean: 13_000, P50: 13_000, P90: 23_000, P95: 24_000, P99: 25_000, Max: 25_000, StdDev: 7211, Jitter: 1000}
-	want := []checkup.VMReport{{
-		Network: checkup.NetworkRef{Namespace: "default", Name: "br10"}, Source: "source", Target: "target", SourceNode: "node07", TargetNode: "node03",
-		Families: []checkup.VMFamilyReport{{
-			Family: checkup.IPv4, Verdict: checkup.Pass, Back: checkup.Pass, Sent: 25, Received: 25, Duplicates: 2, Reordered: 1,
-			Delay: delay, Duration: checkup.Duration(5 * time.Second),
-		}},
-	}}
-	if diff := cmp.Diff(want, got.VMs); diff != "" {
-		t.Errorf("VMs (-want +got):\n%s", diff)
+	labels := func(way, source, target string) map[string]string {
+		return map[string]string{"network": "default/br10", "way": way, "source_node": source, "target_node": target}
 	}
-	rows := []checkup.DelayRow{{Transport: checkup.ICMP, Family: checkup.IPv4, Size: checkup.VMEchoSize, Pairs: 1, Sent: 25, Received: 25, Duplicates: 2, Reordered: 1, Delay: delay}}
-	if diff := cmp.Diff(rows, got.Delays); diff != "" {
-		t.Errorf("delays (-want +got):\n%s", diff)
+	want := []checkup.Unit{{
+		Name: "source -> target over default/br10 IPv4", Source: "source", Target: "target", Labels: labels("there", "node07", "node03"),
+		Family: checkup.IPv4, Transport: checkup.ICMP, Size: checkup.VMEchoSize, Verdict: checkup.Pass,
+		Sent: 25, Received: 25, Duplicates: 2, Reordered: 1, Delay: delay,
+		Values: []checkup.Value{{Name: "measurement_duration", Value: 5_000_000, Measure: checkup.MeasureMicroseconds}},
+	}, {
+		Name: "target -> source over default/br10 IPv4", Source: "target", Target: "source", Labels: labels("back", "node03", "node07"),
+		Family: checkup.IPv4, Transport: checkup.ICMP, Size: checkup.VMEchoSize, Verdict: checkup.Pass,
+		Sent: checkup.VMConnectivityCount, Received: checkup.VMConnectivityCount,
+	}}
+	if diff := cmp.Diff(want, got.Units); diff != "" {
+		t.Errorf("units (-want +got):\n%s", diff)
+	}
+	if want := []string{"source (node07) to target (node03) over default/br10: IPv4 min/avg/max 1ms/13ms/25ms"}; !slices.Equal(got.Said, want) {
+		t.Errorf("said %q, want %q", got.Said, want)
 	}
 	if want := 25 + checkup.VMConnectivityCount; got.Sent != want {
 		t.Errorf("%d measurements, want %d", got.Sent, want)
@@ -356,31 +299,33 @@ func TestVMReport(t *testing.T) {
 
 // TestBlameNetworks checks what faults of networks are told as.
 func TestBlameNetworks(t *testing.T) {
-	mesh := []vmPair{{"a", "b", "n"}, {"a", "c", "n"}, {"b", "c", "n"}}
+	mesh := []vmLine{{"a", "b", "n"}, {"a", "c", "n"}, {"b", "c", "n"}}
 	always := func(int, int, checkup.IPFamily, bool) float64 { return 1 }
 	tests := []struct {
 		name   string
-		links  []vmPair
+		links  []vmLine
 		change func(*guests)
 		want   []string // cause, subject, message, alternatives
 	}{
 		{"nothing fails", mesh, func(*guests) {}, nil},
-		{"the one pair", []vmPair{{"a", "b", "n"}}, func(g *guests) { g.drop = always },
+		{"the one pair", []vmLine{{"a", "b", "n"}}, func(g *guests) { g.drop = always },
 			[]string{"pair a -> b: no connectivity over default/n between a and b, IPv4 and IPv6, both ways [network default/n; node a; node b]"}},
-		{"the one pair, on one node", []vmPair{{"a", "a", "n"}}, func(g *guests) { g.drop = always },
+		{"the one pair, on one node", []vmLine{{"a", "a", "n"}}, func(g *guests) { g.drop = always },
 			[]string{"pair a -> a: no connectivity over default/n between two VMs on a, IPv4 and IPv6, both ways [network default/n; node a]"}},
-		{"one family", []vmPair{{"a", "b", "n"}}, func(g *guests) {
-			g.drop = func(_, _ int, f checkup.IPFamily, _ bool) float64 { return when(f == checkup.IPv6) }
+		{"one family", []vmLine{{"a", "b", "n"}}, func(g *guests) {
+			g.drop = func(_, _ int, f checkup.IPFamily, _ bool) float64 { return judgetest.When(f == checkup.IPv6) }
 		}, []string{"pair a -> b (IPv6 only): no connectivity over default/n between a and b, IPv6 only, both ways [network default/n; node a; node b]"}},
-		{"one family, of one", []vmPair{{"a", "b", "n"}}, func(g *guests) { g.w.IPFamilies, g.drop = checkup.IPFamilies[:1], always },
+		{"one family, of one", []vmLine{{"a", "b", "n"}}, func(g *guests) { g.w.IPFamilies, g.drop = checkup.IPFamilies[:1], always },
 			[]string{"pair a -> b: no connectivity over default/n between a and b, IPv4, both ways [network default/n; node a; node b]"}},
-		{"one way", []vmPair{{"a", "b", "n"}}, func(g *guests) {
-			g.drop = func(from, _ int, _ checkup.IPFamily, answer bool) float64 { return when(from == 1 && !answer) }
+		{"one way", []vmLine{{"a", "b", "n"}}, func(g *guests) {
+			g.drop = func(from, _ int, _ checkup.IPFamily, answer bool) float64 {
+				return judgetest.When(from == 1 && !answer)
+			}
 		}, []string{"pair a -> b: no connectivity over default/n from b to a, IPv4 and IPv6, not the other way round [network default/n; node a; node b]"}},
-		{"another network is no evidence", []vmPair{{"a", "b", "n"}, {"a", "b", "m"}}, func(g *guests) {
-			g.drop = func(from, _ int, _ checkup.IPFamily, _ bool) float64 { return when(from < 2) }
+		{"another network is no evidence", []vmLine{{"a", "b", "n"}, {"a", "b", "m"}}, func(g *guests) {
+			g.drop = func(from, _ int, _ checkup.IPFamily, _ bool) float64 { return judgetest.When(from < 2) }
 		}, []string{"pair a -> b: no connectivity over default/n between a and b, IPv4 and IPv6, both ways [network default/n; node a; node b]"}},
-		{"two networks", []vmPair{{"a", "b", "n"}, {"a", "b", "m"}}, func(g *guests) { g.drop = always }, []string{
+		{"two networks", []vmLine{{"a", "b", "n"}, {"a", "b", "m"}}, func(g *guests) { g.drop = always }, []string{
 			"pair a -> b: no connectivity over default/n between a and b, IPv4 and IPv6, both ways [network default/n; node a; node b]",
 			"pair a -> b: no connectivity over default/m between a and b, IPv4 and IPv6, both ways [network default/m; node a; node b]",
 		}},
@@ -388,34 +333,34 @@ func TestBlameNetworks(t *testing.T) {
 			[]string{"network default/n: no connectivity over default/n between all 3 pairs of nodes, IPv4 and IPv6, both ways []"}},
 		{"a node", mesh, func(g *guests) {
 			g.drop = func(from, to int, _ checkup.IPFamily, _ bool) float64 {
-				return when(g.on(from, "c", "n") || g.on(to, "c", "n"))
+				return judgetest.When(g.on(from, "c", "n") || g.on(to, "c", "n"))
 			}
 		}, []string{"node c: no connectivity over default/n between c and each of a, b, IPv4 and IPv6, both ways []"}},
-		{"a node that all have in common", []vmPair{{"a", "b", "n"}, {"c", "a", "n"}}, func(g *guests) { g.drop = always },
+		{"a node that all have in common", []vmLine{{"a", "b", "n"}, {"c", "a", "n"}}, func(g *guests) { g.drop = always },
 			[]string{"node a: no connectivity over default/n between a and each of b, c, IPv4 and IPv6, both ways [network default/n]"}},
-		{"a node, and on it", []vmPair{{"a", "b", "n"}, {"a", "a", "n"}, {"b", "b", "n"}}, func(g *guests) {
-			g.drop = func(from, _ int, _ checkup.IPFamily, _ bool) float64 { return when(from < 4) }
+		{"a node, and on it", []vmLine{{"a", "b", "n"}, {"a", "a", "n"}, {"b", "b", "n"}}, func(g *guests) {
+			g.drop = func(from, _ int, _ checkup.IPFamily, _ bool) float64 { return judgetest.When(from < 4) }
 		}, []string{"node a: no connectivity over default/n on a, and between it and b, IPv4 and IPv6, both ways []"}},
 		{"one pair of three", mesh, func(g *guests) {
-			g.drop = func(from, _ int, _ checkup.IPFamily, _ bool) float64 { return when(from < 2) }
+			g.drop = func(from, _ int, _ checkup.IPFamily, _ bool) float64 { return judgetest.When(from < 2) }
 		}, []string{"pair a -> b: no connectivity over default/n between a and b, IPv4 and IPv6, both ways []"}},
-		{"one pair of two", []vmPair{{"a", "b", "n"}, {"c", "b", "n"}}, func(g *guests) {
-			g.drop = func(from, _ int, _ checkup.IPFamily, _ bool) float64 { return when(from < 2) }
+		{"one pair of two", []vmLine{{"a", "b", "n"}, {"c", "b", "n"}}, func(g *guests) {
+			g.drop = func(from, _ int, _ checkup.IPFamily, _ bool) float64 { return judgetest.When(from < 2) }
 		}, []string{"pair a -> b: no connectivity over default/n between a and b, IPv4 and IPv6, both ways [node a]"}},
-		{"a pair twice, of which one fails", []vmPair{{"a", "b", "n"}, {"b", "a", "n"}}, func(g *guests) {
-			g.drop = func(from, _ int, _ checkup.IPFamily, _ bool) float64 { return when(from < 2) }
+		{"a pair twice, of which one fails", []vmLine{{"a", "b", "n"}, {"b", "a", "n"}}, func(g *guests) {
+			g.drop = func(from, _ int, _ checkup.IPFamily, _ bool) float64 { return judgetest.When(from < 2) }
 		}, []string{"pair a -> b: no connectivity over default/n between a and b, IPv4 and IPv6 [network default/n; node a; node b]"}},
-		{"loss and delay", []vmPair{{"a", "b", "n"}, {"a", "c", "n"}}, func(g *guests) {
+		{"loss and delay", []vmLine{{"a", "b", "n"}, {"a", "c", "n"}}, func(g *guests) {
 			g.w.Expect.Loss.Max = ptr(checkup.Percent(0))
 			g.w.Expect.Latency.P50 = ptr(checkup.Duration(20 * time.Millisecond))
 			g.drop = func(from, _ int, f checkup.IPFamily, _ bool) float64 {
-				return .5 * when(from == 0 && f == checkup.IPv4)
+				return .5 * judgetest.When(from == 0 && f == checkup.IPv4)
 			}
 			g.delay = func(from, _ int, _ checkup.IPFamily) time.Duration {
-				return 20 * time.Millisecond * time.Duration(when(from == 2))
+				return 20 * time.Millisecond * time.Duration(judgetest.When(from == 2))
 			}
 		}, []string{
-			`pair a -> c: too slow over default/n between a and c, IPv4 and IPv6: actual p50 latency "20.663ms" is greater than desired "20ms" [node c]`,
+			`pair a -> c: too slow over default/n between a and c, IPv4 and IPv6: p50 20.663ms, limit 20ms [node c]`,
 			"pair a -> b (IPv4 only): 52% of the echo requests lost over default/n between a and b, IPv4 only [node b]",
 		}},
 	}
@@ -427,7 +372,7 @@ func TestBlameNetworks(t *testing.T) {
 			var got []string
 			explained := 0
 			for _, f := range r.Findings {
-				got = append(got, fmt.Sprintf("%s: %s [%s]", kind(f), f.Message, strings.Join(f.Alternatives, "; ")))
+				got = append(got, fmt.Sprintf("%s: %s [%s]", judgetest.Kind(f), f.Message, strings.Join(f.Alternatives, "; ")))
 				explained += f.Explains
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
@@ -443,11 +388,11 @@ func TestBlameNetworks(t *testing.T) {
 // TestVMsHold checks what must hold for any record of VMs, and for worksheets that
 // no Expand makes.
 func TestVMsHold(t *testing.T) {
-	for seed := range iterations(300, 20_000) {
+	for seed := range judgetest.Iterations(300, 20_000) {
 		rng := rand.New(rand.NewPCG(seed, 32))
-		links := make([]vmPair, 1+rng.IntN(8))
+		links := make([]vmLine, 1+rng.IntN(8))
 		for i := range links {
-			links[i] = vmPair{string(rune('a' + rng.IntN(4))), string(rune('a' + rng.IntN(4))), string(rune('m' + rng.IntN(2)))}
+			links[i] = vmLine{string(rune('a' + rng.IntN(4))), string(rune('a' + rng.IntN(4))), string(rune('m' + rng.IntN(2)))}
 			if rng.IntN(4) == 0 {
 				links[i].source, links[i].target = "?"+links[i].source, "?"+links[i].target
 			}
@@ -458,36 +403,38 @@ func TestVMsHold(t *testing.T) {
 		g.w.Expect.Latency.Max = []*checkup.Duration{nil, ptr(checkup.Duration(5 * time.Millisecond))}[rng.IntN(2)]
 		bad, chance := rng.IntN(2*len(links)), []float64{0, .1, 1}[rng.IntN(3)]
 		g.drop = func(from, _ int, f checkup.IPFamily, _ bool) float64 {
-			return chance * when(from == bad || f == checkup.IPv6 && seed%3 == 0)
+			return chance * judgetest.When(from == bad || f == checkup.IPv6 && seed%3 == 0)
 		}
 		g.delay = func(from, _ int, _ checkup.IPFamily) time.Duration {
-			return 10 * time.Millisecond * time.Duration(when(from == (bad+2)%len(g.w.Sources)))
+			return 10 * time.Millisecond * time.Duration(judgetest.When(from == (bad+2)%len(g.w.Sources)))
 		}
 		record := g.measure()
 		spoil(rng, g, record)
 		r := Judge(g.w, g.roster, record, checkup.Gate{})
 
-		told := map[checkup.Pair]int{}
+		reported := map[checkup.Pair]int{}
 		for _, o := range record.Observations {
-			told[o.Pair]++
+			reported[o.Pair]++
 		}
-		for i := range r.VMs {
-			v := &r.VMs[i]
-			for _, f := range v.Families {
-				there := checkup.Pair{Source: 2 * i, Target: 2*i + 1, Family: f.Family, Transport: checkup.ICMP, Size: checkup.VMEchoSize}
-				back := there
-				back.Source, back.Target = there.Target, there.Source
-				for p, verdict := range map[checkup.Pair]checkup.Verdict{there: f.Verdict, back: f.Back} {
-					if verdict == checkup.Pass && (told[p] == 0 || len(record.Sources) <= p.Source || g.roster.Targets[2*i].Cause != nil || g.roster.Targets[2*i+1].Cause != nil) {
-						t.Fatalf("seed %d: %+v passes, and was not measured", seed, p)
-					}
-				}
-				if f.Verdict == checkup.Pass && (f.Sent != 25 || f.Received == 0 || f.Delay == nil) {
-					t.Fatalf("seed %d: passes with %+v", seed, f)
-				}
-				if f.Verdict == checkup.Unmeasured && (f.Sent != 0 || f.Delay != nil || f.Cause == nil) {
-					t.Fatalf("seed %d: unmeasured with %+v", seed, f)
-				}
+		index := map[string]int{}
+		for i := range g.w.Sources {
+			index[g.w.Sources[i].Label] = i
+		}
+		for _, u := range r.Units {
+			source, target := index[u.Source], index[u.Target]
+			p := checkup.Pair{Source: source, Target: target, Family: u.Family, Transport: checkup.ICMP, Size: checkup.VMEchoSize}
+			if u.Verdict == checkup.Pass && (reported[p] == 0 || len(record.Sources) <= source || g.roster.Targets[source].Cause != nil || g.roster.Targets[target].Cause != nil) {
+				t.Fatalf("seed %d: %+v passes, and was not measured", seed, p)
+			}
+			there := u.Labels["way"] == "there"
+			if there != (source%2 == 0) {
+				t.Fatalf("seed %d: way of %+v", seed, u)
+			}
+			if there && u.Verdict == checkup.Pass && (u.Sent != 25 || u.Received == 0 || u.Delay == nil) {
+				t.Fatalf("seed %d: passes with %+v", seed, u)
+			}
+			if u.Verdict == checkup.Unmeasured && (u.Sent != 0 || u.Delay != nil || u.Cause == nil) {
+				t.Fatalf("seed %d: unmeasured with %+v", seed, u)
 			}
 		}
 		explained := 0
@@ -511,7 +458,7 @@ func TestVMsHold(t *testing.T) {
 		if diff := cmp.Diff(r, Judge(g.w, g.roster, &shuffled, checkup.Gate{})); diff != "" {
 			t.Fatalf("seed %d: the order of observations matters:\n%s", seed, diff)
 		}
-		printAll(t, r, true)
+		consistent(t, r, true)
 
 		// Worksheets that are wrong: no panic, and nothing passes that is not there.
 		switch rng.IntN(5) {
@@ -526,7 +473,7 @@ func TestVMsHold(t *testing.T) {
 		case 4:
 			g.w.Probes, g.roster = nil, nil
 		}
-		printAll(t, Judge(g.w, g.roster, record, checkup.Gate{}), false)
+		consistent(t, Judge(g.w, g.roster, record, checkup.Gate{}), false)
 	}
 }
 
@@ -559,29 +506,44 @@ func spoil(rng *rand.Rand, g *guests, r *checkup.Record) {
 	}
 }
 
-// printAll prints a report in every way, and reads it back if it is of a worksheet
-// that is right.
-func printAll(t *testing.T, check checkup.CheckReport, right bool) {
+// consistent checks that the units of a report are those that it counts, each with a
+// name of its own if the worksheet is right, and that the block has a line for each
+// pair of VMs.
+func consistent(t *testing.T, r checkup.CheckReport, right bool) {
 	t.Helper()
-	r := Join(&checkup.Plan{Name: "p"}, Run{}, []checkup.CheckReport{check}, nil)
-	for ext, print := range printers {
-		if err := print(io.Discard, &r); err != nil {
-			t.Fatalf("%s: %v", ext, err)
+	var counts checkup.Counts
+	names := map[string]bool{}
+	for _, u := range r.Units {
+		counts.Expected++
+		switch u.Verdict {
+		case checkup.Pass:
+			counts.Pass++
+		case checkup.Fail:
+			counts.Fail++
+		case checkup.Unmeasured:
+			counts.Unmeasured++
 		}
+		if right && names[u.Name] {
+			t.Fatalf("duplicate unit %q", u.Name)
+		}
+		names[u.Name] = true
 	}
-	if n := resultsSize(Results(&r, "")); n > resultsBudget {
-		t.Fatalf("results take %d bytes", n)
+	if counts != r.Counts {
+		t.Fatalf("units %+v, counts %+v", counts, r.Counts)
 	}
-	var metrics strings.Builder
-	if err := OpenMetrics(&metrics, &r); err != nil {
-		t.Fatal(err)
+	if right && (len(r.Blocks) != 1 || r.Blocks[0].List == nil || len(r.Blocks[0].List.Items) == 0) {
+		t.Fatalf("blocks %+v", r.Blocks)
 	}
-	parse(t, metrics.String())
-	var saved bytes.Buffer
-	if err := JSON(&saved, &r); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Read(&saved); right && err != nil {
-		t.Fatal(err)
+	for _, b := range r.Blocks {
+		for _, item := range b.List.Items {
+			if item.Table == nil {
+				continue
+			}
+			for _, row := range item.Table.Rows {
+				if len(row) != len(item.Table.Columns) {
+					t.Fatalf("%d cells for %d columns", len(row), len(item.Table.Columns))
+				}
+			}
+		}
 	}
 }
