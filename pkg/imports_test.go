@@ -20,38 +20,42 @@ const module = "github.com/checkplan/checkplan/"
 // packages meet at pkg/checkup and never import one another; where one does, the
 // comment says why. A package that is not listed may not exist.
 var arrows = map[string][]string{
-	"schema":           {},
-	"pkg":              {},
-	"pkg/checkup":      {},
-	"pkg/load":         {"schema", "pkg/checkup", "pkg/kiagnose"}, // a kiagnose checkup's ConfigMap is a plan, too
-	"pkg/probe":        {"pkg/checkup"},
-	"pkg/cluster":      {"pkg/checkup"},
-	"pkg/scheduling":   {"pkg/checkup", "pkg/cluster"},
-	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster", "pkg/scheduling"}, // kinds admit nodes by the scheduler's predicates
-	"pkg/controlplane": {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
-	"pkg/placement":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
-	"pkg/vmlatency":    {"pkg/checkup", "pkg/cluster", "pkg/scheduling"},
-	"pkg/kind":         {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
-	"pkg/report":       {"pkg/checkup"},
-	"pkg/tekton":       {"pkg/checkup", "pkg/kind"}, // asks each kind for its rights
-	"pkg/record":       {"pkg/checkup"},
-	"pkg/fleet":        {"pkg/checkup", "pkg/scheduling"}, // tolerations in Kubernetes' types
-	"pkg/console":      {"pkg/checkup"},
-	"pkg/guest":        {"pkg/checkup", "pkg/console", "pkg/fleet"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
-	"pkg/kiagnose":     {"pkg/checkup"},
-	"pkg/connectivity": {"pkg/checkup"},
-	"pkg/run":          {"pkg/checkup", "pkg/record"}, // follows a run by what it records
+	"schema":         {},
+	"pkg":            {},
+	"pkg/checkup":    {},
+	"pkg/load":       {"schema", "pkg/checkup", "pkg/kiagnose"}, // a kiagnose checkup's ConfigMap is a plan, too
+	"pkg/probe":      {"pkg/checkup"},
+	"pkg/cluster":    {"pkg/checkup"},
+	"pkg/scheduling": {"pkg/checkup", "pkg/cluster"},
+	"pkg/judge":      {"pkg/checkup"},
+	"pkg/localise":   {"pkg/checkup", "pkg/judge"}, // explains what was judged
+	// A kind admits nodes by the scheduler's predicates, and judges its own checks.
+	"pkg/podmesh":         {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/localise", "pkg/scheduling"},
+	"pkg/controlplane":    {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/localise", "pkg/scheduling"},
+	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/scheduling"},
+	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/localise", "pkg/scheduling"},
+	"pkg/judge/judgetest": {"pkg/checkup"},                                                                                                         // simulates what tests of judging measure
+	"pkg/kind":            {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/controlplane", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
+	"pkg/report":          {"pkg/checkup", "pkg/judge"},
+	"pkg/tekton":          {"pkg/checkup", "pkg/kind"}, // asks each kind for its rights
+	"pkg/record":          {"pkg/checkup"},
+	"pkg/fleet":           {"pkg/checkup", "pkg/scheduling"}, // tolerations in Kubernetes' types
+	"pkg/console":         {"pkg/checkup"},
+	"pkg/guest":           {"pkg/checkup", "pkg/console", "pkg/fleet"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
+	"pkg/kiagnose":        {"pkg/checkup"},
+	"pkg/connectivity":    {"pkg/checkup"},
+	"pkg/run":             {"pkg/checkup", "pkg/record"}, // follows a run by what it records
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":               {"pkg/checkup", "pkg/console", "pkg/probe"},
 	"tasks/setup":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/record"},
-	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/placement", "pkg/record", "pkg/report"},
+	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/judge", "pkg/kind", "pkg/record", "pkg/report"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/guest", "pkg/record"},
 	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/kiagnose", "pkg/record", "pkg/report"},
-	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/record", "pkg/report"},
+	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/judge", "pkg/kind", "pkg/record"},
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/load", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/load", "pkg/placement", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.
@@ -62,7 +66,7 @@ var bans = []struct {
 	reason   string
 }{
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/load"}, "cuelang.org/go", "pkg/load is the only reader of CUE, and no task image links it"},
-	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/report"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
+	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/report", "pkg/judge", "pkg/localise"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/tekton", "pkg/run"}, "github.com/tektoncd/", "Tekton's structs appear in pkg/tekton and pkg/run only"},
 	{[]string{"pkg/checkup"}, nil, "golang.org/x/", "the nouns need the standard library only"},
 	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},
