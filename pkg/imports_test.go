@@ -20,41 +20,43 @@ const module = "github.com/checkplan/checkplan/"
 // packages meet at pkg/checkup and never import one another; where one does, the
 // comment says why. A package that is not listed may not exist.
 var arrows = map[string][]string{
-	"schema":           {},
-	"pkg":              {},
-	"pkg/checkup":      {},
-	"pkg/load":         {"schema", "pkg/checkup", "pkg/kiagnose", "pkg/kinds"}, // a kiagnose checkup's ConfigMap is a plan, too
-	"pkg/probe":        {"pkg/checkup"},
-	"pkg/cluster":      {"pkg/checkup"},
-	"pkg/scheduling":   {"pkg/checkup", "pkg/cluster"},
-	"pkg/cost":         {"pkg/checkup"},
-	"pkg/kind":         {"pkg/checkup", "pkg/cluster"},
-	"pkg/podmesh":      {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/kind", "pkg/scheduling"},         // kinds admit nodes by the scheduler's predicates
-	"pkg/controlplane": {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kind", "pkg/scheduling"}, // asks for the rights of its objects
-	"pkg/placement":    {"pkg/checkup", "pkg/cluster", "pkg/kind", "pkg/scheduling"},
-	"pkg/vmlatency":    {"pkg/checkup", "pkg/cluster", "pkg/kind", "pkg/scheduling"},
-	"pkg/kinds":        {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
-	"pkg/report":       {"pkg/checkup"},
-	"pkg/print":        {"pkg/checkup"},
-	"pkg/tekton":       {"pkg/checkup", "pkg/kinds"}, // asks each kind for its rights
-	"pkg/record":       {"pkg/checkup"},
-	"pkg/fleet":        {"pkg/checkup", "pkg/scheduling"}, // tolerations in Kubernetes' types
-	"pkg/console":      {"pkg/checkup"},
-	"pkg/guest":        {"pkg/checkup", "pkg/console", "pkg/fleet"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
-	"pkg/kiagnose":     {"pkg/checkup", "pkg/vmlatency"},
-	"pkg/connectivity": {"pkg/checkup"},
-	"pkg/run":          {"pkg/checkup", "pkg/kinds", "pkg/record"}, // follows a run by what it records
+	"schema":              {},
+	"pkg":                 {},
+	"pkg/checkup":         {},
+	"pkg/load":            {"schema", "pkg/checkup", "pkg/kiagnose", "pkg/kinds"}, // a kiagnose checkup's ConfigMap is a plan, too
+	"pkg/probe":           {"pkg/checkup"},
+	"pkg/cluster":         {"pkg/checkup"},
+	"pkg/scheduling":      {"pkg/checkup", "pkg/cluster"},
+	"pkg/cost":            {"pkg/checkup"},
+	"pkg/kind":            {"pkg/checkup", "pkg/cluster"},
+	"pkg/podmesh":         {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},         // kinds admit nodes by the scheduler's predicates
+	"pkg/controlplane":    {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"}, // asks for the rights of its objects
+	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/scheduling"},
+	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},
+	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
+	"pkg/judge":           {"pkg/checkup"},
+	"pkg/judge/judgetest": {"pkg/checkup"},              // simulates what tests of judging measure
+	"pkg/localise":        {"pkg/checkup", "pkg/judge"}, // explains what was judged
+	"pkg/print":           {"pkg/checkup"},
+	"pkg/tekton":          {"pkg/checkup", "pkg/kinds"}, // asks each kind for its rights
+	"pkg/record":          {"pkg/checkup"},
+	"pkg/fleet":           {"pkg/checkup", "pkg/scheduling"}, // tolerations in Kubernetes' types
+	"pkg/console":         {"pkg/checkup"},
+	"pkg/guest":           {"pkg/checkup", "pkg/console", "pkg/fleet"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
+	"pkg/kiagnose":        {"pkg/checkup", "pkg/vmlatency"},
+	"pkg/connectivity":    {"pkg/checkup"},
+	"pkg/run":             {"pkg/checkup", "pkg/kinds", "pkg/record"}, // follows a run by what it records
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":               {"pkg/console", "pkg/probe"},
 	"tasks/setup":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/record"},
-	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kinds", "pkg/placement", "pkg/record", "pkg/report", "pkg/vmlatency"},
+	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/judge", "pkg/kinds", "pkg/print", "pkg/record", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
-	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/record", "pkg/report"},
-	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/kinds", "pkg/record", "pkg/report"},
+	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/print", "pkg/record"},
+	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/judge", "pkg/kinds", "pkg/record"},
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kinds", "pkg/load", "pkg/record", "pkg/report", "pkg/run", "pkg/scheduling", "pkg/tekton"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.
@@ -65,7 +67,7 @@ var bans = []struct {
 	reason   string
 }{
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/load"}, "cuelang.org/go", "pkg/load is the only reader of CUE, and no task image links it"},
-	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/print", "pkg/report"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
+	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/judge", "pkg/localise", "pkg/print", "pkg/cost"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/tekton", "pkg/run"}, "github.com/tektoncd/", "Tekton's structs appear in pkg/tekton and pkg/run only"},
 	{[]string{"pkg/checkup"}, nil, "golang.org/x/", "the nouns need the standard library only"},
 	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},

@@ -17,8 +17,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/cost"
 	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/kinds"
-	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/scheduling"
 	"github.com/checkplan/checkplan/pkg/tekton"
@@ -96,6 +96,7 @@ type explanation struct {
 
 type checkExplained struct {
 	cost.Cost
+	kind.Explanation
 	Round    int      `json:"round"`
 	Rounds   int      `json:"rounds"`
 	Degree   int      `json:"degree"`
@@ -103,67 +104,10 @@ type checkExplained struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// Landing is what becomes of the check's pods; nil if it has none.
 	Landing *scheduling.Landing `json:"landing,omitempty"`
-	// Connections of a check of components; nil for others.
-	Connections *connections `json:"connections,omitempty"`
-	// Guests of a check of VMs; nil for others.
-	Guests *guests `json:"guests,omitempty"`
-	// Placement of a dry run; nil for others. The condition is what it would be if
-	// the API server admits the pods, which explain does not ask.
-	Placement *checkup.PlacementReport `json:"placement,omitempty"`
-}
-
-// connections is what a check of components connects.
-type connections struct {
-	Sheet checkup.ConnectionSheet `json:"sheet"`
-	// Count is how often each pair is measured, every Interval.
-	Count    int              `json:"count"`
-	Interval checkup.Duration `json:"interval"`
-	// Sources and Targets with how many pairs each has.
-	Sources []sourceExplained `json:"sources"`
-	Targets []targetExplained `json:"targets"`
-	// Pairs of components.
-	Pairs []componentPairs `json:"pairs"`
-	// Unmeasured is how many pairs will stay unmeasured, as it is known already
-	// that their source or target is not there.
-	Unmeasured int `json:"unmeasured"`
-	// Secrets with client certificates that agents mount, if they are there.
-	Secrets []string `json:"secrets,omitempty"`
-}
-
-// guests is what a check of VMs starts.
-type guests struct {
-	Sheet checkup.GuestSheet `json:"sheet"`
-	// Image that the VMs boot from: the plan's, or checkplan's own.
-	Image string `json:"image"`
-	// Count is how often each pair is measured from its source, every Interval.
-	Count    int              `json:"count"`
-	Interval checkup.Duration `json:"interval"`
-	// VMs, two by two, those that cannot be started with the cause. Addresses and
-	// MACs are examples: each run has its own.
-	VMs []checkup.Endpoint `json:"vms"`
-	// Unmeasured is how many pairs will stay unmeasured, as it is known already
-	// that their VMs cannot be started.
-	Unmeasured int `json:"unmeasured"`
-	// Kiagnose is the ConfigMap to which the outcome is written, too; nil is none.
-	Kiagnose *checkup.ConfigMapRef `json:"kiagnose,omitempty"`
-}
-
-type sourceExplained struct {
-	checkup.Endpoint
-	Pairs int `json:"pairs"`
-}
-
-type targetExplained struct {
-	checkup.Endpoint
-	Pairs int `json:"pairs"`
-	// Cause says why its pairs will stay unmeasured; nil if it can be probed.
-	Cause *checkup.Cause `json:"unmeasured,omitempty"`
-}
-
-type componentPairs struct {
-	From  string `json:"from"`
-	To    string `json:"to"`
-	Pairs int    `json:"pairs"`
+	// Worksheet is what a run would freeze before it measures, and Roster where the
+	// targets are that exist already.
+	Worksheet *checkup.Worksheet `json:"worksheet"`
+	Roster    *checkup.Roster    `json:"roster"`
 }
 
 type accountRights struct {
@@ -272,8 +216,10 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 		if err != nil {
 			return nil, err
 		}
-		if c.Guests != nil && !slices.Contains(x.Images, c.Guests.Image) {
-			x.Images = append(x.Images, c.Guests.Image)
+		for _, image := range c.Explanation.Images {
+			if !slices.Contains(x.Images, image) {
+				x.Images = append(x.Images, image)
+			}
 		}
 		x.Checks = append(x.Checks, *c)
 	}
@@ -290,7 +236,7 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 	return x, nil
 }
 
-// explainCheck explains what the worksheet of a check has, whatever its kind.
+// explainCheck explains one check: what its kind shows, and what its worksheet costs.
 func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, namespace string, options tekton.Options) (*checkExplained, error) {
 	image := tekton.AgentImage(options)
 	k, err := kinds.Of(plan, name)
@@ -301,21 +247,13 @@ func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, n
 	if err != nil {
 		return nil, err
 	}
-	c := &checkExplained{Cost: cost.Of(w, plan, image), Round: w.Round, Rounds: w.Rounds, Degree: w.Degree, Seed: w.Seed, Warnings: warnings}
-	if w.Connections != nil {
-		c.Connections = explainConnections(w, k.Roster(plan, w, snapshot))
+	c := &checkExplained{
+		Cost: cost.Of(w, plan, image), Round: w.Round, Rounds: w.Rounds, Degree: w.Degree, Seed: w.Seed, Warnings: warnings,
+		Worksheet: w, Roster: k.Roster(plan, w, snapshot),
 	}
-	if w.Guests != nil {
-		c.Guests = explainGuests(w, kinds.Outcome(plan.Checks[name]), tekton.GuestImage(options))
-	}
-	if w.Placement != nil {
-		c.Placement = &checkup.PlacementReport{PlacementSheet: *w.Placement}
-		assumed := *c.Placement
-		for _, side := range assumed.Sides {
-			assumed.Admissions = append(assumed.Admissions, checkup.Admission{Side: side.Side, Allowed: true})
-		}
-		c.Placement.Condition = report.Condition(&assumed)
-	}
+	c.Explanation = k.Explain(kind.Explained{
+		Spec: plan.Checks[name].Spec, Worksheet: w, Roster: c.Roster, Cost: c.Cost, GuestImage: tekton.GuestImage(options),
+	})
 	agents, responders, err := fleet.Pods(w, namespace, image)
 	if err != nil {
 		return nil, fmt.Errorf("check %q: %w", name, err)
@@ -325,65 +263,4 @@ func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, n
 		c.Landing = &landing
 	}
 	return c, nil
-}
-
-func explainGuests(w *checkup.Worksheet, outcome *checkup.ConfigMapRef, image string) *guests {
-	x := &guests{Sheet: *w.Guests, Image: cmp.Or(w.Guests.Guest.Image, image), VMs: w.Sources, Kiagnose: outcome}
-	if len(w.Probes) > 0 {
-		x.Count, x.Interval = w.Probes[0].Count, w.Probes[0].Interval
-	}
-	for pair := range w.Pairs() {
-		if w.Sources[pair.Source].Cause != nil || w.Targets[pair.Target].Cause != nil {
-			x.Unmeasured++
-		}
-	}
-	return x
-}
-
-func explainConnections(w *checkup.Worksheet, roster *checkup.Roster) *connections {
-	x := &connections{Sheet: *w.Connections}
-	if len(w.Probes) > 0 {
-		x.Count, x.Interval = w.Probes[0].Count, w.Probes[0].Interval
-	}
-	targets := make([]targetExplained, len(w.Targets))
-	for t, e := range w.Targets {
-		targets[t].Endpoint = e
-		if t < len(roster.Targets) {
-			targets[t].Cause = roster.Targets[t].Cause
-		}
-	}
-	for s, assigned := range w.Assignments {
-		source := sourceExplained{Endpoint: w.Sources[s]}
-		for _, t := range assigned {
-			n := w.PairsPerAssignment(t)
-			source.Pairs += n
-			targets[t].Pairs += n
-			if targets[t].Cause != nil || w.Sources[s].Cause != nil {
-				x.Unmeasured += n
-			}
-			x.add(w.Sources[s].Component, w.Targets[t].Component, n)
-		}
-		x.Sources = append(x.Sources, source)
-		for _, secret := range w.Sources[s].ClientCertificates {
-			if !slices.Contains(x.Secrets, secret) {
-				x.Secrets = append(x.Secrets, secret)
-			}
-		}
-	}
-	x.Targets = targets
-	slices.Sort(x.Secrets)
-	slices.SortFunc(x.Pairs, func(a, b componentPairs) int {
-		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
-	})
-	return x
-}
-
-// add counts pairs of two components.
-func (x *connections) add(from, to string, pairs int) {
-	i := slices.IndexFunc(x.Pairs, func(p componentPairs) bool { return p.From == from && p.To == to })
-	if i < 0 {
-		i = len(x.Pairs)
-		x.Pairs = append(x.Pairs, componentPairs{From: from, To: to})
-	}
-	x.Pairs[i].Pairs += pairs
 }

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/resource"
-
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/scheduling"
@@ -25,7 +23,6 @@ import (
 const (
 	columns  = 80
 	manyRows = 20 // of a table
-	manyText = 5  // in a sentence
 )
 
 // page prints lines, and between them blocks.
@@ -58,11 +55,16 @@ func (p *page) show(lines int, blocks []checkup.Block) {
 
 // field prints a name and, beside it, its text.
 func (p *page) field(name, format string, args ...any) {
+	p.item(checkup.Item{Name: name, Text: fmt.Sprintf(format, args...)})
+}
+
+// item prints a field.
+func (p *page) item(item checkup.Item) {
 	if n := len(p.blocks); n == 0 || p.blocks[n-1].List == nil {
 		p.blocks = append(p.blocks, checkup.Block{List: &checkup.List{}})
 	}
 	list := p.blocks[len(p.blocks)-1].List
-	list.Items = append(list.Items, checkup.Item{Name: name, Text: fmt.Sprintf(format, args...)})
+	list.Items = append(list.Items, item)
 }
 
 // table prints rows, the first of which is the head, of things of which few are
@@ -80,14 +82,6 @@ func (p *page) table(noun string, rows [][]string) {
 		t.Rows = append(t.Rows, cells)
 	}
 	p.blocks = append(p.blocks, checkup.Block{Table: t})
-}
-
-// some names the first few of many.
-func some(names []string) string {
-	if len(names) <= manyText {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:manyText], ", "), len(names)-manyText)
 }
 
 // print shows the explanation.
@@ -128,35 +122,25 @@ func (x *explanation) print(w io.Writer) error {
 
 func (p *page) check(c *checkExplained) {
 	p.line("\ncheck %s (%s)", c.Check, c.Kind)
-	switch {
-	case c.Placement != nil:
-		p.placement(c.Placement)
-	case c.Connections != nil:
-		p.connections(c)
-	case c.Guests != nil:
-		p.guests(c)
-	default:
-		p.field("sample", "round %d of %d, degree %d, seed %d", c.Round, c.Rounds, c.Degree, c.Seed)
-		p.field("pairs", "%d", c.Pairs)
+	for _, item := range c.Fields {
+		p.item(item)
+	}
+	if c.Packets > 0 {
 		p.field("packets", "%d, about %s both ways", c.Packets, print.Bytes(float64(c.Bytes)))
 	}
 	if c.Agents+c.Responders > 0 {
 		p.field("peak rate", "%d packets/s from a node, %d packets/s to a node", c.PeakSent, c.PeakReceived)
-		p.field("duration", "about %s of probing, at most %s with setup", c.ExpectedProbe, c.Longest)
 		p.field("pods", "%d agents and %d responders, at most %d on a node", c.Agents, c.Responders, c.PodsPerNode)
 	}
+	if c.Agents+c.Responders+c.VMs > 0 {
+		p.field("duration", "about %s of probing, at most %s with setup", c.ExpectedProbe, c.Longest)
+	}
 	p.landing(c.Landing)
-	p.widened(c.Connections)
 	for _, warning := range c.Warnings {
 		p.field("warning", "%s", warning)
 	}
-	if c.Connections != nil {
-		p.pairs(c.Connections)
-	}
-	switch {
-	case c.Guests != nil:
-		p.vms(c)
-	case c.Placement == nil:
+	p.blocks = append(p.blocks, c.Blocks...)
+	if c.Agents+c.Responders > 0 {
 		p.nodes(c)
 	}
 	rows := [][]string{{"OBJECTS", "ROLE", "COUNT", "LEFT BEHIND", "UNTIL"}}
@@ -197,10 +181,10 @@ func (p *page) landing(l *scheduling.Landing) {
 		p.field("scheduled", "%d of them; %d would stay pending", l.Scheduled, pending)
 	}
 	for _, g := range l.Pending {
-		p.field("pending", "%s of %s: %s", checkup.Count(len(g.Nodes), string(g.Role)), some(g.Nodes), because(g.Reasons))
+		p.field("pending", "%s of %s: %s", checkup.Count(len(g.Nodes), string(g.Role)), checkup.Some(g.Nodes), because(g.Reasons))
 	}
 	for _, g := range l.Later {
-		p.field("evicted", "%s of %s: %s", checkup.Count(len(g.Nodes), string(g.Role)), some(g.Nodes), because(g.Reasons))
+		p.field("evicted", "%s of %s: %s", checkup.Count(len(g.Nodes), string(g.Role)), checkup.Some(g.Nodes), because(g.Reasons))
 	}
 	for _, u := range l.Unknown {
 		p.field("unknown", "%s", u)
@@ -208,7 +192,7 @@ func (p *page) landing(l *scheduling.Landing) {
 }
 
 // because joins the messages of reasons.
-func because(reasons []checkup.NodeReason) string {
+func because(reasons []scheduling.NodeReason) string {
 	messages := make([]string, len(reasons))
 	for i, r := range reasons {
 		messages[i] = r.Message
@@ -216,205 +200,10 @@ func because(reasons []checkup.NodeReason) string {
 	return strings.Join(messages, "; ")
 }
 
-// connections says how pairs of components are measured.
-func (p *page) connections(c *checkExplained) {
-	x := c.Connections
-	p.field("pairs", "%d, from %s to %s", c.Pairs, checkup.Count(len(x.Sources), "source"), checkup.Count(len(x.Targets), "target"))
-	if x.Sheet.For > 0 {
-		p.field("measured", "each every %s for %s: %d times", x.Interval, x.Sheet.For, x.Count)
-	} else {
-		p.field("measured", "each %d times, every %s", x.Count, x.Interval)
-	}
-	d := x.Sheet.Deadlines
-	p.field("deadlines", "resolve %s, connect %s, handshake %s, response %s", d.Resolve, d.Connect, d.Handshake, d.Response)
-	p.field("connections", "%d, about %s both ways", c.Packets, print.Bytes(float64(c.Bytes)))
-	if x.Unmeasured > 0 {
-		p.field("unmeasured", "%s already now:", checkup.Count(x.Unmeasured, "pair"))
-		for _, s := range x.Sources {
-			if s.Cause != nil {
-				p.field("", "from %s: %s", s.Name(), s.Cause.Message)
-			}
-		}
-		for _, t := range x.Targets {
-			if t.Cause != nil {
-				p.field("", "to %s: %s", t.Name(), t.Cause.Message)
-			}
-		}
-	}
-}
-
-// widened says what a check has beyond the rights and the pod security that all
-// checks have, and what it writes beyond their objects.
-func (p *page) widened(x *connections) {
-	if x == nil {
-		return
-	}
-	var host []string
-	for _, s := range x.Sources {
-		if s.HostNetwork && s.Pairs > 0 && s.Node != "" {
-			host = append(host, s.Name())
-		}
-	}
-	if len(host) > 0 {
-		p.field("widened", "%s in the host's network, where the components are that they stand for: %s. The namespace of the run must admit that (pod security level privileged)", checkup.Count(len(host), "agent"), some(host))
-	}
-	if len(x.Secrets) > 0 {
-		p.field("secrets", "client certificates that agents mount, where they are there: %s", some(x.Secrets))
-	}
-	checks := x.Sheet.Checks
-	switch {
-	case !checks.Write:
-		p.field("objects", "no PodNetworkConnectivityCheck is written (connectivityChecks.write)")
-	case checks.InstallCRD:
-		p.field("objects", "one PodNetworkConnectivityCheck per pair, kept for %s when the pair is gone; their CustomResourceDefinition is installed if there is none", checks.Retention)
-	default:
-		p.field("objects", "one PodNetworkConnectivityCheck per pair, kept for %s when the pair is gone, if the cluster has their CustomResourceDefinition", checks.Retention)
-	}
-}
-
-// pairs prints who probes whom.
-func (p *page) pairs(x *connections) {
-	rows := [][]string{{"FROM", "TO", "PAIRS"}}
-	for _, pair := range x.Pairs {
-		rows = append(rows, []string{cmp.Or(pair.From, "-"), cmp.Or(pair.To, "-"), fmt.Sprint(pair.Pairs)})
-	}
-	p.table("pair of components", rows)
-	rows = [][]string{{"SOURCE", "NODE", "NETWORK", "PAIRS"}}
-	for _, s := range x.Sources {
-		network := "pod"
-		if s.HostNetwork {
-			network = "host"
-		}
-		rows = append(rows, []string{s.Name(), cmp.Or(s.Node, "none"), network, fmt.Sprint(s.Pairs)})
-	}
-	p.table("source", rows)
-	rows = [][]string{{"TARGET", "PAIRS", "ADDRESS"}}
-	for _, t := range x.Targets {
-		rows = append(rows, []string{t.Name(), fmt.Sprint(t.Pairs), peerText(t.Peer)})
-	}
-	p.table("target", rows)
-}
-
-// peerText is how a target is spoken to.
-func peerText(peer *checkup.Peer) string {
-	if peer == nil {
-		return "none"
-	}
-	text := fmt.Sprintf("%s %s%s", peer.Transport, peer.Address(), peer.Path)
-	if n := len(peer.Backends); n > 0 {
-		text += ", " + checkup.Count(n, "endpoint") + " behind it"
-	}
-	return text
-}
-
-// guests says which VMs are started, and how they are measured.
-func (p *page) guests(c *checkExplained) {
-	x := c.Guests
-	p.field("pairs", "%d, of %s", c.Pairs, checkup.Count(len(x.VMs), "VM"))
-	back, _ := checkup.VMConnectivity(x.Count, x.Interval)
-	p.field("measured", "each from its source %d times, every %s; back from its target %d times", x.Count, x.Interval, back)
-	p.field("packets", "%d, about %s both ways", c.Packets, print.Bytes(float64(c.Bytes)))
-	if c.VMs == 0 {
-		p.field("VMs", "none can be started")
-	} else {
-		memory := c.GuestMemory
-		if q, err := resource.ParseQuantity(c.GuestMemory); err == nil {
-			q.Mul(int64(c.VMs))
-			memory += " each, " + q.String() + " in all, and what KubeVirt adds"
-		}
-		guest := "checkplan's own guest, which needs no login"
-		if login := x.Sheet.Guest.Login; login != nil {
-			guest = "logged in to on its console as " + login.User
-		}
-		p.field("VMs", "%d with a memory of %s; %s", c.VMs, memory, guest)
-		if c.Preflights > 0 {
-			p.field("before", "%s on the networks of the VMs, to see that they can be attached", checkup.Count(c.Preflights, "short pod"))
-		}
-		p.field("duration", "about %s of probing, at most %s with setup", c.ExpectedProbe, c.Longest)
-	}
-	var seen []checkup.NetworkRef
-	for _, e := range x.VMs {
-		if vm := e.VM; !slices.Contains(seen, vm.Network) {
-			seen = append(seen, vm.Network)
-			p.field("network", "%s%s", vm.Network, networkText(vm))
-		}
-	}
-	if c.VMs > 0 {
-		p.field("addresses", "those below are examples: each run has its own, of no range that is known of the cluster or the network")
-	}
-	if x.Unmeasured > 0 {
-		p.field("unmeasured", "%s already now:", checkup.Count(x.Unmeasured, "pair"))
-		p.causes(x.VMs)
-	}
-	if x.Kiagnose != nil {
-		where := x.Kiagnose.Name
-		if x.Kiagnose.Namespace != "" {
-			where = x.Kiagnose.Namespace + "/" + where
-		}
-		p.field("outcome", "written to ConfigMap %s, too, in kiagnose's keys", where)
-	}
-}
-
-// causes says which pairs of VMs cannot be started and why.
-func (p *page) causes(vms []checkup.Endpoint) {
-	pairs := map[string][]string{}
-	var causes []string
-	for i := 0; i+1 < len(vms); i += 2 {
-		if cause := vms[i].Cause; cause != nil {
-			if pairs[cause.Message] == nil {
-				causes = append(causes, cause.Message)
-			}
-			pairs[cause.Message] = append(pairs[cause.Message], vms[i].Name()+" to "+vms[i+1].Name())
-		}
-	}
-	for _, cause := range causes[:min(len(causes), manyRows)] {
-		p.field("", "%s: %s", some(pairs[cause]), cause)
-	}
-	if more := len(causes) - manyRows; more > 0 {
-		p.field("", "and for %d more sets of reasons (all of them: --output json)", more)
-	}
-}
-
-// networkText says how VMs are plugged into a network.
-func networkText(vm *checkup.VM) string {
-	if vm.NetworkType == "" {
-		return ""
-	}
-	text := ": type " + vm.NetworkType
-	if vm.Bridge != "" {
-		text += ", bridge " + vm.Bridge
-	}
-	text += ", VMs bound by " + string(vm.Binding)
-	if vm.Resource != "" {
-		text += ", each takes one " + vm.Resource
-	}
-	return text
-}
-
-// vms prints what is started where.
-func (p *page) vms(c *checkExplained) {
-	rows := [][]string{{"VM", "NODE", "MAC", "ADDRESSES"}}
-	for _, e := range c.Guests.VMs {
-		if e.Cause != nil {
-			continue
-		}
-		var addresses []string
-		for _, family := range checkup.IPFamilies {
-			if a, ok := e.VM.Addresses[family]; ok {
-				addresses = append(addresses, a)
-			}
-		}
-		rows = append(rows, []string{e.Name(), cmp.Or(e.Node, "any"), e.VM.MAC, strings.Join(addresses, " ")})
-	}
-	if len(rows) > 1 {
-		p.table("VM", rows)
-	}
-}
-
 // tokenless names what has no token of the API server.
 func (x *explanation) tokenless() string {
-	pods := slices.ContainsFunc(x.Checks, func(c checkExplained) bool { return c.Guests == nil })
-	vms := slices.ContainsFunc(x.Checks, func(c checkExplained) bool { return c.Guests != nil })
+	vms := slices.ContainsFunc(x.Checks, func(c checkExplained) bool { return c.VMs > 0 })
+	pods := slices.ContainsFunc(x.Checks, func(c checkExplained) bool { return c.VMs == 0 })
 	switch {
 	case pods && vms:
 		return "agents, responders and VMs"
@@ -422,61 +211,6 @@ func (x *explanation) tokenless() string {
 		return "VMs, and pods on their networks,"
 	}
 	return "agents and responders"
-}
-
-// placement says where the pods of a network diagnostics would land.
-func (p *page) placement(r *checkup.PlacementReport) {
-	mode := cmp.Or(string(r.Mode), `"", which means All`)
-	if r.Mode == checkup.DiagnosticsDisabled {
-		mode += ": nothing is placed"
-	}
-	p.field("mode", "%s, from %s", mode, r.Origin)
-	for _, side := range r.Sides {
-		p.side(side, r.Nodes)
-	}
-	if c := r.Condition; c != nil {
-		text := fmt.Sprintf("%s would be %s, reason %s", c.Type, c.Status, c.Reason)
-		if c.Message != "" {
-			text += " (" + c.Message + ")"
-		}
-		if c.Status == "True" {
-			text += ", if the API server admits the pods: a run asks it"
-		}
-		p.field("condition", "%s", text)
-	}
-}
-
-func (p *page) side(s checkup.PlacementSide, nodes int) {
-	what := "a " + s.Workload
-	n := len(s.Eligible)
-	switch {
-	case n == 0 && s.Workload == "DaemonSet":
-		p.field(string(s.Side), "%s: no pod, as none of %s is eligible", what, checkup.Count(nodes, "node"))
-	case n == 0:
-		p.field(string(s.Side), "%s of one replica: its pod stays pending, as none of %s is eligible", what, checkup.Count(nodes, "node"))
-	case s.Workload == "DaemonSet":
-		p.field(string(s.Side), "%s: a pod on each of %d of %s: %s", what, n, checkup.Count(nodes, "node"), some(s.Eligible))
-	default:
-		p.field(string(s.Side), "%s of one replica: its pod lands on one of %d of %s: %s", what, n, checkup.Count(nodes, "node"), some(s.Eligible))
-	}
-	if s.Min != nil {
-		p.field("", "the plan demands at least %s", checkup.Count(*s.Min, "eligible node"))
-	}
-	for _, g := range s.Rejected[:min(len(s.Rejected), manyRows)] {
-		p.field("", "not on %s: %s", some(g.Nodes), because(g.Reasons))
-	}
-	if more := len(s.Rejected) - manyRows; more > 0 {
-		p.field("", "and for %d more sets of reasons (all of them: --output json)", more)
-	}
-	for _, g := range s.Later {
-		p.field("", "evicted from %s: %s", some(g.Nodes), because(g.Reasons))
-	}
-	for _, c := range s.Contradictions {
-		p.field("", "contradiction: %s", c)
-	}
-	for _, u := range s.Unknown {
-		p.field("", "unknown: %s", u)
-	}
 }
 
 // grant is the verbs of one account on one resource.

@@ -173,6 +173,11 @@ type Source struct {
 	// Cause says why pairs of this source without an observation have none; nil
 	// when the agent came to its end.
 	Cause *Cause `json:"cause,omitempty"`
+	// Unrequested is the number of pairs that the source reported and was not asked
+	// for, and Conflicts are the pairs that it reported twice, and differently: what
+	// the record does not hold of them.
+	Unrequested int    `json:"unrequested,omitempty"`
+	Conflicts   []Pair `json:"conflicts,omitempty"`
 }
 
 // Record is all that was measured for one worksheet.
@@ -189,6 +194,4 @@ type Record struct {
 	Counted []int `json:"counted,omitempty"`
 	// Facts that the probe task found out itself.
 	Facts []Fact `json:"facts,omitempty"`
-	// Admissions of the dry run's pods.
-	Admissions []Admission `json:"admissions,omitempty"`
 }

@@ -395,3 +395,11 @@ func (p *Plan) CheckNames() []string {
 	}
 	return order
 }
+
+// TopologySpreadConstraint is corev1.TopologySpreadConstraint. It counts the pods of
+// the workload itself.
+type TopologySpreadConstraint struct {
+	MaxSkew           int    `json:"maxSkew"`
+	TopologyKey       string `json:"topologyKey"`
+	WhenUnsatisfiable string `json:"whenUnsatisfiable"` // DoNotSchedule or ScheduleAnyway
+}

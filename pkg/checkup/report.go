@@ -102,19 +102,9 @@ type CheckReport struct {
 	// worksheet.
 	Delays   []DelayRow `json:"delays,omitempty"`
 	Findings []Finding  `json:"findings,omitempty"`
-	// Failed and Unmeasured pairs, in the order of the worksheet.
-	Failed     []PairResult `json:"failed,omitempty"`
-	Unmeasured []PairResult `json:"unmeasured,omitempty"`
 	// Matrix is the source-by-target summary from which the heat map is drawn; nil
 	// where there are more than MatrixMax sources or targets, and for VMs.
 	Matrix *Matrix `json:"matrix,omitempty"`
-	// Connections has one entry for each pair that was told as Results, in the
-	// order of the worksheet.
-	Connections []ConnectionReport `json:"connections,omitempty"`
-	// VMs has one entry for each pair of VMs, in the order of the worksheet.
-	VMs []VMReport `json:"vms,omitempty"`
-	// Placement is the outcome of a placement dry run; nil for other kinds.
-	Placement *PlacementReport `json:"placement,omitempty"`
 	// Notes are what setup warned of, and losses that broke no limit between VMs, one
 	// line each.
 	Notes []string `json:"notes,omitempty"`
@@ -186,45 +176,6 @@ type Delay struct {
 	// StdDev is the population standard deviation, as ping's mdev; 0 also in reports
 	// that were made before it was worked out.
 	StdDev int64 `json:"stdDev,omitempty"`
-}
-
-// PairResult is one pair that did not pass, by name.
-type PairResult struct {
-	Source    string    `json:"source"`
-	Target    string    `json:"target"`
-	Family    IPFamily  `json:"family"`
-	Transport Transport `json:"transport"`
-	Size      int       `json:"size"`
-	Verdict   Verdict   `json:"verdict"`
-	// Cause tells stage and message: what failed, or why it was not measured.
-	Cause Cause `json:"cause"`
-	// Sent, Received and Delay as measured; zero and nil for unmeasured pairs.
-	Sent     int    `json:"sent,omitempty"`
-	Received int    `json:"received,omitempty"`
-	Delay    *Delay `json:"delay,omitempty"`
-	// Direction in which packets were lost, where the responder's own count tells.
-	Direction Direction `json:"direction,omitempty"`
-}
-
-// ConnectionReport is what is known of one pair that was told as Results.
-type ConnectionReport struct {
-	// Name of its PodNetworkConnectivityCheck.
-	Name    string  `json:"name"`
-	Source  string  `json:"source"`
-	Target  string  `json:"target"`
-	Address string  `json:"address"` // host:port
-	Verdict Verdict `json:"verdict"`
-	// Sent measurements, Received those that passed every stage.
-	Sent     int `json:"sent"`
-	Received int `json:"received"`
-	// Failures counts the others by the stage that failed.
-	Failures map[Stage]int `json:"failures,omitempty"`
-	// Delays of the stages that were passed.
-	Delays map[Stage]*Delay `json:"delays,omitempty"`
-	// Outages, oldest first.
-	Outages []Outage `json:"outages,omitempty"`
-	// Cause why it failed or was not measured; nil for one that passed.
-	Cause *Cause `json:"cause,omitempty"`
 }
 
 // Direction of a loss on a round trip.
@@ -307,4 +258,12 @@ type Matrix struct {
 type AgentNote struct {
 	Source string `json:"source"`
 	Note   string `json:"note"`
+}
+
+// Condition is metav1.Condition without its times.
+type Condition struct {
+	Type    string `json:"type"`
+	Status  string `json:"status"` // True, False or Unknown
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }

@@ -54,6 +54,22 @@ type Unit struct {
 	Values []Value `json:"values,omitempty"`
 }
 
+// Names of labels and values of units that more than one package reads.
+const (
+	UnitAddress    = "address"     // of the target, as host:port
+	UnitNetwork    = "network"     // a NetworkAttachmentDefinition, as namespace/name
+	UnitSourceNode = "source_node" // where the source ran; absent if it did not
+	UnitTargetNode = "target_node" // where the target ran; absent if it did not
+	UnitWay        = "way"         // WayThere or WayBack
+	UnitDuration   = "measurement_duration"
+)
+
+// Ways between two sides of which one is the first: from it, and to it.
+const (
+	WayThere = "there"
+	WayBack  = "back"
+)
+
 // Limit names something that a plan limits.
 type Limit string
 
@@ -78,6 +94,9 @@ type Breach struct {
 	Measured float64 `json:"measured"`
 	Max      float64 `json:"max,omitempty"`
 	Measure  Measure `json:"measure"`
+	// Cause is the failure behind a broken limit on answers, loss or outages; nil for
+	// other limits.
+	Cause *Cause `json:"cause,omitempty"`
 }
 
 // Measure is the unit of measure of a number.

@@ -83,6 +83,9 @@ type GuestSheet struct {
 
 // VM is a virtual machine that is started for an endpoint.
 type VM struct {
+	// Name of the VM among those of its network: its node if the plan names one, else
+	// its side of the pair. A second one of the same node or side has a number.
+	Name    string     `json:"name,omitempty"`
 	Network NetworkRef `json:"network"`
 	// NetworkType is the CNI type of the network's first plugin, such as bridge;
 	// empty where its config does not tell.
@@ -134,39 +137,4 @@ func (w *Worksheet) ExpectOf(p Pair) Expect {
 
 func (w *Worksheet) connectivityOnly(p Pair) bool {
 	return p.Source >= 0 && p.Source < len(w.Sources) && w.Sources[p.Source].VM != nil && w.Sources[p.Source].VM.Target
-}
-
-// VMReport is what is known of one pair of VMs.
-type VMReport struct {
-	Network NetworkRef `json:"network"`
-	// Source and Target name the endpoints.
-	Source string `json:"source"`
-	Target string `json:"target"`
-	// SourceNode and TargetNode are where the VMs really ran; empty where they did
-	// not.
-	SourceNode string `json:"sourceNode,omitempty"`
-	TargetNode string `json:"targetNode,omitempty"`
-	// Families in the order of the worksheet.
-	Families []VMFamilyReport `json:"families"`
-}
-
-// VMFamilyReport is one IP family of a pair of VMs.
-type VMFamilyReport struct {
-	Family IPFamily `json:"family"`
-	// Verdict of the source's pair, with its Cause; nil for one that passed. Limits
-	// are of this pair only.
-	Verdict Verdict `json:"verdict"`
-	Cause   *Cause  `json:"cause,omitempty"`
-	// Back is the verdict of connectivity from target to source, with its cause.
-	Back      Verdict `json:"back"`
-	BackCause *Cause  `json:"backCause,omitempty"`
-	// As measured from the source; zero and nil where nothing was.
-	Sent       int     `json:"sent"`
-	Received   int     `json:"received"`
-	Duplicates int     `json:"duplicates,omitempty"`
-	Reordered  int     `json:"reordered,omitempty"`
-	Loss       Percent `json:"loss"`
-	Delay      *Delay  `json:"delay,omitempty"`
-	// Duration of the measurement: Sent times the interval.
-	Duration Duration `json:"duration,omitempty"`
 }

@@ -2,7 +2,10 @@
 
 package checkup
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Count prints a number with its noun, in the plural where it is: "1 pair",
 // "2 pairs".
@@ -11,4 +14,13 @@ func Count(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Some names the first five of many things: "a, b, c, d, e and 3 more".
+func Some(names []string) string {
+	const most = 5
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// Worksheet is the frozen list of expected pairs of a check, written before
-// anything is measured. It is compact: pairs are spelled out by Pairs.
+// Worksheet is the frozen list of expected pairs and other units of a check, written
+// before anything is measured. It is compact: pairs are spelled out by Pairs.
 type Worksheet struct {
 	Plan  string `json:"plan"`
 	Check string `json:"check"`
@@ -49,9 +49,6 @@ type Worksheet struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// Connections is set where targets have Peers; nil elsewhere.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
-	// Placement is set where the check is a dry run of a placement, which has no
-	// pairs; nil elsewhere.
-	Placement *PlacementSheet `json:"placement,omitempty"`
 	// Guests is set where sources and targets are VMs; nil elsewhere.
 	Guests *GuestSheet `json:"guests,omitempty"`
 }
@@ -263,10 +260,10 @@ func (w *Worksheet) Probe(t Transport) (Probe, bool) {
 
 // Measurable reports whether it is worth while to probe: false if it is known of
 // every expected pair already why it cannot be measured. Pairs of which each
-// measurement is told, and dry runs, are worth while in any case: their probing
-// writes down what is not known, too.
+// measurement is reported, and units that are not pairs, are worth while in any case:
+// their probing records what is not known, too.
 func (w *Worksheet) Measurable(r *Roster) bool {
-	if w.Connections != nil || w.Placement != nil {
+	if w.Connections != nil || len(w.Units) > 0 {
 		return true
 	}
 	known := false

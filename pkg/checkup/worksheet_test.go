@@ -19,15 +19,15 @@ func TestMeasurable(t *testing.T) {
 		r    Roster
 		want bool
 	}{
-		"all up":                  {mesh, Roster{Targets: []RosterEntry{up, up}}, true},
-		"one target down":         {mesh, Roster{Targets: []RosterEntry{up, down}}, true},
-		"all targets down":        {mesh, Roster{Targets: []RosterEntry{down, down}}, false},
-		"nothing expected":        {&Worksheet{}, Roster{}, true},
-		"VMs up":                  {vms(nil, nil), Roster{Targets: []RosterEntry{up, up}}, true},
-		"a VM down":               {vms(nil, nil), Roster{Targets: []RosterEntry{up, down}}, false},
-		"a node missing":          {vms(nil, cause), Roster{Targets: []RosterEntry{up, up}}, false},
-		"measurements are told":   {&Worksheet{Connections: &ConnectionSheet{}, Sources: make([]Endpoint, 1), Targets: make([]Endpoint, 1), Assignments: [][]int{{0}}}, Roster{Targets: []RosterEntry{down}}, true},
-		"a dry run of placements": {&Worksheet{Placement: &PlacementSheet{}}, Roster{}, true},
+		"all up":                   {mesh, Roster{Targets: []RosterEntry{up, up}}, true},
+		"one target down":          {mesh, Roster{Targets: []RosterEntry{up, down}}, true},
+		"all targets down":         {mesh, Roster{Targets: []RosterEntry{down, down}}, false},
+		"nothing expected":         {&Worksheet{}, Roster{}, true},
+		"VMs up":                   {vms(nil, nil), Roster{Targets: []RosterEntry{up, up}}, true},
+		"a VM down":                {vms(nil, nil), Roster{Targets: []RosterEntry{up, down}}, false},
+		"a node missing":           {vms(nil, cause), Roster{Targets: []RosterEntry{up, up}}, false},
+		"measurements are told":    {&Worksheet{Connections: &ConnectionSheet{}, Sources: make([]Endpoint, 1), Targets: make([]Endpoint, 1), Assignments: [][]int{{0}}}, Roster{Targets: []RosterEntry{down}}, true},
+		"units that are not pairs": {&Worksheet{Units: []string{"source"}}, Roster{}, true},
 	} {
 		if got := tt.w.Measurable(&tt.r); got != tt.want {
 			t.Errorf("%s: %v, want %v", name, got, tt.want)

@@ -223,7 +223,7 @@ type NetworkConfig struct {
 
 // NetworkDiagnostics is config.openshift.io/v1 NetworkDiagnostics.
 type NetworkDiagnostics struct {
-	Mode checkup.DiagnosticsMode `json:"mode,omitempty"`
+	Mode DiagnosticsMode `json:"mode,omitempty"`
 	// SourcePlacement and TargetPlacement; nil if the object does not set them.
 	SourcePlacement *DiagnosticsPlacement `json:"sourcePlacement,omitempty"`
 	TargetPlacement *DiagnosticsPlacement `json:"targetPlacement,omitempty"`
@@ -547,8 +547,8 @@ func (s *Snapshot) problems() []error {
 		}
 	}
 	if s.NetworkConfig != nil && s.NetworkConfig.Diagnostics != nil {
-		if mode := s.NetworkConfig.Diagnostics.Mode; !slices.Contains(checkup.DiagnosticsModes, mode) {
-			add("networkConfig.diagnostics.mode: %q is not one of %q", mode, checkup.DiagnosticsModes)
+		if mode := s.NetworkConfig.Diagnostics.Mode; !slices.Contains(DiagnosticsModes, mode) {
+			add("networkConfig.diagnostics.mode: %q is not one of %q", mode, DiagnosticsModes)
 		}
 	}
 	networks := map[checkup.NetworkRef]int{}
@@ -636,3 +636,15 @@ func compareHostPorts(a, b HostPort) int {
 func compareRounds(a, b RecordedRound) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Plan, b.Plan), cmp.Compare(a.Check, b.Check), cmp.Compare(a.Round, b.Round))
 }
+
+// DiagnosticsMode is NetworkDiagnosticsMode of config.openshift.io/v1.
+type DiagnosticsMode string
+
+const (
+	DiagnosticsNoOpinion DiagnosticsMode = ""         // the platform's choice: All
+	DiagnosticsAll       DiagnosticsMode = "All"      // all diagnostics
+	DiagnosticsDisabled  DiagnosticsMode = "Disabled" // none: nothing is placed
+)
+
+// DiagnosticsModes lists every DiagnosticsMode.
+var DiagnosticsModes = []DiagnosticsMode{DiagnosticsNoOpinion, DiagnosticsAll, DiagnosticsDisabled}

@@ -19,7 +19,8 @@ const Name checkup.Kind = "controlPlane"
 // Kind probes connections between components of the control plane.
 var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
-	Survey: Survey, Expand: Expand, Roster: Roster, Rights: allRights, Nodes: true,
+	Survey: Survey, Expand: Expand, Roster: Roster, Rights: allRights,
+	Explain: Explain, Judge: Judge, Nodes: true,
 	HostNetwork: hostNetwork,
 }
 

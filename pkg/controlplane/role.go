@@ -68,17 +68,23 @@ func (x *expansion) facet(to string) *facet {
 	}
 	f.targets = nil
 	unseen := map[string]*target{}
+	reasons := map[string][]string{} // by label
 	for _, t := range kept {
-		if have := unseen[t.Label]; t.Peer == nil && have != nil { // one for all that is missing of one name
-			if !strings.Contains(have.Cause.Message, t.Cause.Message) {
-				have.Cause.Message += "; " + t.Cause.Message
-			}
+		if t.Peer != nil {
+			f.targets = append(f.targets, t)
 			continue
 		}
-		if t.Peer == nil {
-			unseen[t.Label] = t
+		// One for all that is missing of one name, with each reason once.
+		if !slices.Contains(reasons[t.Label], t.Cause.Message) {
+			reasons[t.Label] = append(reasons[t.Label], t.Cause.Message)
 		}
-		f.targets = append(f.targets, t)
+		if unseen[t.Label] == nil {
+			unseen[t.Label] = t
+			f.targets = append(f.targets, t)
+		}
+	}
+	for label, t := range unseen {
+		t.Cause.Message = strings.Join(reasons[label], "; ")
 	}
 	for _, t := range f.targets {
 		if t.Peer == nil {

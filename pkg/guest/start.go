@@ -93,7 +93,10 @@ func (s *starting) excuse() {
 	for vm := range s.roster.Targets {
 		other := s.roster.Targets[peer(vm)].Cause
 		if entry := &s.roster.Targets[vm]; entry.Cause == nil && entry.Pod == "" && other != nil {
-			entry.Cause = &checkup.Cause{Stage: other.Stage, Message: fmt.Sprintf("not waited for, because of VM %s: %s", s.w.Sources[peer(vm)].Name(), other.Message)}
+			entry.Cause = &checkup.Cause{
+				Stage: other.Stage, Reason: checkup.ReasonOtherVM,
+				Message: fmt.Sprintf("not waited for, because of VM %s: %s", s.w.Sources[peer(vm)].Name(), other.Message),
+			}
 		}
 	}
 }

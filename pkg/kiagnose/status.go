@@ -5,6 +5,7 @@ package kiagnose
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,8 +74,10 @@ func (o Outcome) Status() map[string]string {
 		status[KeyStartTimestamp] = timestamp(o.Started)
 	}
 	var sources, targets []string
-	for _, vm := range o.Report.VMs {
-		sources, targets = add(sources, vm.SourceNode), add(targets, vm.TargetNode)
+	for i := range o.Report.Units {
+		if u := &o.Report.Units[i]; there(u) {
+			sources, targets = add(sources, u.Labels[checkup.UnitSourceNode]), add(targets, u.Labels[checkup.UnitTargetNode])
+		}
 	}
 	if len(sources) > 0 {
 		status[KeySourceNode] = strings.Join(sources, ",")
@@ -85,6 +88,9 @@ func (o Outcome) Status() map[string]string {
 	o.numbers(status)
 	return status
 }
+
+// there reports whether a unit is from the first to the second VM of a pair.
+func there(u *checkup.Unit) bool { return u.Labels[checkup.UnitWay] == checkup.WayThere }
 
 func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
@@ -98,27 +104,30 @@ func add(list []string, s string) []string {
 // numbers adds the keys of what was measured.
 func (o Outcome) numbers(status map[string]string) {
 	var sent, received, duplicates int64
-	var duration checkup.Duration
+	var micros float64     // the longest measurement
 	var all *checkup.Delay // Mean is the sum over all answers
-	for _, vm := range o.Report.VMs {
-		for _, f := range vm.Families {
-			if f.Verdict == checkup.Unmeasured || f.Sent == 0 {
-				continue
-			}
-			sent, received, duplicates = sent+int64(f.Sent), received+int64(f.Received), duplicates+int64(f.Duplicates)
-			duration = max(duration, f.Duration)
-			d := f.Delay
-			if d == nil {
-				continue
-			}
-			if all == nil {
-				all = &checkup.Delay{Min: d.Min}
-			}
-			all.Mean += d.Mean * int64(f.Received)
-			all.Min = min(all.Min, d.Min)
-			all.P50, all.P90, all.P95, all.P99 = max(all.P50, d.P50), max(all.P90, d.P90), max(all.P95, d.P95), max(all.P99, d.P99)
-			all.Max, all.StdDev = max(all.Max, d.Max), max(all.StdDev, d.StdDev)
+	for i := range o.Report.Units {
+		u := &o.Report.Units[i]
+		if !there(u) || u.Verdict == checkup.Unmeasured || u.Sent == 0 {
+			continue
 		}
+		sent, received, duplicates = sent+int64(u.Sent), received+int64(u.Received), duplicates+int64(u.Duplicates)
+		for _, v := range u.Values {
+			if v.Name == checkup.UnitDuration {
+				micros = max(micros, v.Value)
+			}
+		}
+		d := u.Delay
+		if d == nil {
+			continue
+		}
+		if all == nil {
+			all = &checkup.Delay{Min: d.Min}
+		}
+		all.Mean += d.Mean * int64(u.Received)
+		all.Min = min(all.Min, d.Min)
+		all.P50, all.P90, all.P95, all.P99 = max(all.P50, d.P50), max(all.P90, d.P90), max(all.P95, d.P95), max(all.P99, d.P99)
+		all.Max, all.StdDev = max(all.Max, d.Max), max(all.StdDev, d.StdDev)
 	}
 	number := func(key string, n int64) { status[key] = strconv.FormatInt(n, 10) }
 	if sent > 0 {
@@ -127,7 +136,7 @@ func (o Outcome) numbers(status map[string]string) {
 		number(KeyDuplicates, duplicates)
 		status[KeyLoss] = strconv.FormatFloat(100*float64(sent-received)/float64(sent), 'f', -1, 64)
 		// Whole seconds, as kiagnose has them.
-		seconds := max(1, int64(time.Duration(duration).Round(time.Second)/time.Second))
+		seconds := max(1, int64(math.Round(micros/1e6)))
 		number(KeyDuration, seconds)
 		number(KeyDurations, seconds)
 	}
@@ -146,23 +155,17 @@ func (o Outcome) numbers(status map[string]string) {
 }
 
 // reasons why the outcome is no success, each with the part of the checkup before
-// it; none for a success. The words are pkg/report's, which are kiagnose's where it
-// has some.
+// it; none for a success.
 func (o Outcome) reasons() []string {
 	var reasons []string
 	if o.Report.Verdict != checkup.RunPass {
 		if o.Report.Cause != nil {
-			reasons = add(reasons, phrase(o.Report.Cause))
+			reasons = add(reasons, part(o.Report.Cause.Stage)+oneLine(o.Report.Cause.Message))
 		}
-		for _, vm := range o.Report.VMs {
-			for _, reason := range reasonsOf(vm, len(o.Report.VMs) > 1) {
+		pairs := pairsOf(o.Report.Units)
+		for _, p := range pairs {
+			for _, reason := range p.reasons(len(pairs) > 1) {
 				reasons = add(reasons, reason)
-			}
-		}
-		// Whatever a report has no VMs for.
-		for _, pair := range slices.Concat(o.Report.Failed, o.Report.Unmeasured) {
-			if len(reasons) == 0 {
-				reasons = append(reasons, phrase(&pair.Cause))
 			}
 		}
 		if len(reasons) == 0 {
@@ -175,38 +178,72 @@ func (o Outcome) reasons() []string {
 	return reasons
 }
 
-// reason is why some families of a pair of VMs did not pass.
-type reason struct {
-	text     string
-	families []checkup.IPFamily
+// pair is the units of two VMs on one network.
+type pair struct {
+	source, target, network string
+	families                []checkup.IPFamily
+	units                   []*checkup.Unit
 }
 
-// reasonsOf are the reasons of one pair of VMs, each once, with the families that
-// it is true of, unless those are all, and the VMs, if there are several pairs.
-func reasonsOf(vm checkup.VMReport, several bool) []string {
+// pairsOf are the pairs of VMs of units, in their order.
+func pairsOf(units []checkup.Unit) []*pair {
+	var pairs []*pair
+	for i := range units {
+		u := &units[i]
+		source, target, network := u.Source, u.Target, u.Labels[checkup.UnitNetwork]
+		if u.Labels[checkup.UnitWay] == checkup.WayBack {
+			source, target = target, source
+		}
+		k := slices.IndexFunc(pairs, func(p *pair) bool {
+			return p.source == source && p.target == target && p.network == network
+		})
+		if k < 0 {
+			k, pairs = len(pairs), append(pairs, &pair{source: source, target: target, network: network})
+		}
+		p := pairs[k]
+		p.units = append(p.units, u)
+		if !slices.Contains(p.families, u.Family) {
+			p.families = append(p.families, u.Family)
+		}
+	}
+	return pairs
+}
+
+// reasons of one pair of VMs, each once, with the families that it is true of, unless
+// those are all, and the VMs, if there are several pairs.
+func (p *pair) reasons(several bool) []string {
+	type reason struct {
+		text     string
+		families []checkup.IPFamily
+	}
 	var found []reason
-	tell := func(family checkup.IPFamily, text string) {
+	causes := map[checkup.IPFamily]*checkup.Cause{} // from source to target
+	for _, u := range p.units {
+		if u.Verdict == checkup.Pass || u.Cause == nil {
+			continue
+		}
+		text := phrase(u)
+		if u.Labels[checkup.UnitWay] != checkup.WayBack {
+			causes[u.Family] = u.Cause
+		} else {
+			// What keeps both ways from being measured is a reason once.
+			if first := causes[u.Family]; first != nil && *first == *u.Cause {
+				continue
+			}
+			text += " (from target to source)"
+		}
 		i := slices.IndexFunc(found, func(r reason) bool { return r.text == text })
 		if i < 0 {
 			found, i = append(found, reason{text: text}), len(found)
 		}
-		if !slices.Contains(found[i].families, family) {
-			found[i].families = append(found[i].families, family)
-		}
-	}
-	for _, f := range vm.Families {
-		if f.Verdict != checkup.Pass && f.Cause != nil {
-			tell(f.Family, phrase(f.Cause))
-		}
-		// What keeps both ways from being measured is told once.
-		if back := f.BackCause; f.Back != checkup.Pass && back != nil && (f.Verdict == checkup.Pass || f.Cause == nil || *back != *f.Cause) {
-			tell(f.Family, phrase(back)+" (from target to source)")
+		if !slices.Contains(found[i].families, u.Family) {
+			found[i].families = append(found[i].families, u.Family)
 		}
 	}
 	lines := make([]string, len(found))
 	for i, r := range found {
 		lines[i] = r.text
-		if len(r.families) < len(vm.Families) {
+		if len(r.families) < len(p.families) {
 			words := make([]string, len(r.families))
 			for j, f := range r.families {
 				words[j] = string(f)
@@ -214,20 +251,50 @@ func reasonsOf(vm checkup.VMReport, several bool) []string {
 			lines[i] += " over " + strings.Join(words, " and ")
 		}
 		if several {
-			lines[i] += fmt.Sprintf(" (%s to %s)", vm.Source, vm.Target)
+			lines[i] += fmt.Sprintf(" (%s to %s)", p.source, p.target)
 		}
 	}
 	return lines
 }
 
-// phrase is a cause with the part of the checkup that it stopped.
-func phrase(c *checkup.Cause) string {
-	part := "run"
-	switch c.Stage {
-	case checkup.StageSetup, checkup.StageSchedule, checkup.StageStart:
-		part = "setup"
+// phrase is why a unit did not pass, with the part of the checkup that it stopped.
+func phrase(u *checkup.Unit) string {
+	var broken []string
+	for _, b := range u.Breaches {
+		broken = append(broken, words(u, b))
 	}
-	return part + ": " + oneLine(c.Message)
+	return part(u.Cause.Stage) + oneLine(cmp.Or(strings.Join(broken, "; "), u.Cause.Message))
+}
+
+// words of a broken limit: those of kiagnose's VM latency checkup, if it has some.
+func words(u *checkup.Unit, b checkup.Breach) string {
+	last := ""
+	if b.Cause != nil {
+		last = b.Cause.Message
+	}
+	delay := func(us float64) string { return time.Duration(math.Round(us * float64(time.Microsecond))).String() }
+	limit := checkup.Duration(math.Round(b.Max * float64(time.Microsecond)))
+	switch b.Limit {
+	case checkup.LimitAnswer:
+		return fmt.Sprintf("no connectivity - 100%% packet loss (%s)", last)
+	case checkup.LimitLoss:
+		return fmt.Sprintf("%d of %d lost (%s), limit %s; last: %s",
+			u.Sent-u.Received, u.Sent, checkup.Percent(b.Measured), checkup.Percent(b.Max), last)
+	case checkup.LimitJitter:
+		return fmt.Sprintf("actual jitter %q is greater than desired %q", delay(b.Measured), limit)
+	case checkup.LimitP50, checkup.LimitP90, checkup.LimitP95, checkup.LimitP99, checkup.LimitMax:
+		return fmt.Sprintf("actual %s latency %q is greater than desired %q", b.Limit, delay(b.Measured), limit)
+	}
+	return u.Cause.Message // no other limit holds for VMs
+}
+
+// part of the checkup that a stage belongs to, before its reason.
+func part(s checkup.Stage) string {
+	switch s {
+	case checkup.StageSetup, checkup.StageSchedule, checkup.StageStart:
+		return "setup: "
+	}
+	return "run: "
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -37,6 +37,16 @@ type Kind struct {
 	// Rights that a check needs beyond those that every run needs, and to list the
 	// nodes; nil if it needs none.
 	Rights func(checkup.Check) []checkup.Right
+	// Ask finds out what the worksheet's Units need without an agent: one fact for each
+	// unit that it asked about. nil for kinds without such units.
+	Ask func(ctx context.Context, c kubernetes.Interface, namespace string, w *checkup.Worksheet) []checkup.Fact
+	// Summarize says what setup worked out for the worksheet's Units, one line each; nil
+	// for kinds without such units.
+	Summarize func(*checkup.Worksheet) []string
+	// Judge is pure: it works out the report of the check.
+	Judge func(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport
+	// Explain is pure: it shows what a run of the check will do, beside its cost.
+	Explain func(Explained) Explanation
 	// Nodes says that Expand cannot work without the nodes.
 	Nodes bool
 

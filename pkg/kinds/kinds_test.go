@@ -41,7 +41,7 @@ func TestEveryKindIsKnown(t *testing.T) {
 			t.Errorf("%s: %v", want.Name, err)
 			continue
 		}
-		if k.Name != want.Name || k.Survey == nil || k.Expand == nil || k.Roster == nil || len(k.Rules) == 0 || len(spec.Params()) == 0 {
+		if k.Name != want.Name || k.Survey == nil || k.Expand == nil || k.Roster == nil || k.Judge == nil || len(k.Rules) == 0 || len(spec.Params()) == 0 {
 			t.Errorf("%s: %+v lacks something", want.Name, k)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/controlplane"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
@@ -166,7 +167,7 @@ func TestProblems(t *testing.T) {
 			c.For, c.Interval = duration(time.Minute), checkup.Duration(500*time.Millisecond)
 		}), []string{"checks", "third", "controlPlane", "interval"}},
 		{"watch-length", third(func(c *controlplane.Spec) { c.For = duration(20 * time.Hour) }), []string{"checks", "third", "controlPlane", "for"}},
-		{"disabled-placement", fourth(func(c *placement.Spec) { c.Mode = checkup.DiagnosticsDisabled }), []string{"checks", "fourth", "placement"}},
+		{"disabled-placement", fourth(func(c *placement.Spec) { c.Mode = cluster.DiagnosticsDisabled }), []string{"checks", "fourth", "placement"}},
 		{"network-config", fourth(func(c *placement.Spec) { c.NetworkConfig = true }), []string{"checks", "fourth", "placement", "networkConfig"}},
 		{"no-network", sixth(func(v *vmlatency.Spec) { v.Networks = nil }), vms("networks")},
 		{"network-twice", sixth(func(v *vmlatency.Spec) { v.Networks = append(v.Networks, v.Networks[0]) }), vms("networks", "[2]")},

@@ -29,23 +29,35 @@ const patience = time.Minute
 
 // Ask has the API server decide on the pod of each side, in the namespace, in a
 // dry run: admission speaks (pod security, quota, limits, priority, webhooks),
-// and nothing is stored. It returns one Admission for each side of the sheet, in
-// its order; where the API server was not asked or did not decide, that says so
-// as its Cause. It needs the verb create on pods in the namespace.
-func Ask(ctx context.Context, c kubernetes.Interface, namespace string, sheet *checkup.PlacementSheet) []checkup.Admission {
-	var all []checkup.Admission
-	for _, side := range sheet.Sides {
-		all = append(all, ask(ctx, c, namespace, side))
+// and nothing is stored. It returns one Fact for each side of the worksheet, in its
+// order, whose Content is an Admission; if the API server was not asked or did not
+// decide, its Cause says why. It needs the verb create on pods in the namespace.
+func Ask(ctx context.Context, c kubernetes.Interface, namespace string, w *checkup.Worksheet) []checkup.Fact {
+	var facts []checkup.Fact
+	sheet, err := SheetOf(w)
+	if err != nil {
+		for _, unit := range w.Units {
+			facts = append(facts, checkup.Fact{Unit: unit, Cause: undecided("%v", err)})
+		}
+		return facts
 	}
-	return all
+	for _, side := range sheet.Sides {
+		f := checkup.Fact{Unit: string(side.Side)}
+		var a Admission
+		if a, f.Cause = ask(ctx, c, namespace, side); f.Cause == nil {
+			if f.Content, err = json.Marshal(a); err != nil {
+				f.Cause = undecided("cannot write the API server's answer: %v", err)
+			}
+		}
+		facts = append(facts, f)
+	}
+	return facts
 }
 
-func ask(ctx context.Context, c kubernetes.Interface, namespace string, side checkup.PlacementSide) checkup.Admission {
-	a := checkup.Admission{Side: side.Side}
+func ask(ctx context.Context, c kubernetes.Interface, namespace string, side Side) (a Admission, cause *checkup.Cause) {
 	var pod corev1.Pod
 	if err := json.Unmarshal(side.Pod, &pod); err != nil {
-		a.Cause = undecided("the worksheet holds no pod of this side: %v", err)
-		return a
+		return a, undecided("the worksheet holds no pod of this side: %v", err)
 	}
 	pod.Namespace = namespace
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -58,13 +70,13 @@ func ask(ctx context.Context, c kubernetes.Interface, namespace string, side che
 	case denied(err):
 		a.Message = err.Error()
 	case noRight(err):
-		a.Cause = undecided("missing the verb create on pods in namespace %s (a Role), which a dry run needs too: %v", namespace, err)
+		cause = undecided("missing the verb create on pods in namespace %s (a Role), which a dry run needs too: %v", namespace, err)
 	case apierrors.IsAlreadyExists(err):
-		a.Cause = undecided("there is a pod with the name of the dry run's already, so the API server did not decide: %v", err)
+		cause = undecided("a pod with the name of the dry run's exists already, so the API server did not decide: %v", err)
 	default:
-		a.Cause = undecided("the API server did not decide on the pod: %v", err)
+		cause = undecided("the API server did not decide on the pod: %v", err)
 	}
-	return a
+	return a, cause
 }
 
 func undecided(format string, args ...any) *checkup.Cause {

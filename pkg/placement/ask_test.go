@@ -29,15 +29,16 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
 // sheetOf is a sheet of these placements.
-func sheetOf(t *testing.T, source, target PodPlacement) *checkup.PlacementSheet {
+func sheetOf(t *testing.T, source, target PodPlacement) *Sheet {
 	t.Helper()
-	sheet := &checkup.PlacementSheet{Origin: "plan", Mode: checkup.DiagnosticsAll}
-	for _, side := range checkup.PlacementSides {
+	sheet := &Sheet{Origin: "plan", Mode: cluster.DiagnosticsAll}
+	for _, side := range Sides {
 		p := source
-		if side == checkup.SideTarget {
+		if side == SideTarget {
 			p = target
 		}
 		pod, err := podOf("plan", "check", side, p, nil)
@@ -48,7 +49,7 @@ func sheetOf(t *testing.T, source, target PodPlacement) *checkup.PlacementSheet 
 		if err != nil {
 			t.Fatal(err)
 		}
-		sheet.Sides = append(sheet.Sides, checkup.PlacementSide{Side: side, Workload: workloads[side].kind, Pod: raw})
+		sheet.Sides = append(sheet.Sides, Side{Side: side, Workload: workloads[side].kind, Pod: raw})
 	}
 	return sheet
 }
@@ -84,6 +85,58 @@ func apiServer(t *testing.T, answer func(w http.ResponseWriter, r *http.Request,
 	return client
 }
 
+// asked is what the API server answered about one side.
+type asked struct {
+	Side SideName
+	Admission
+	Cause *checkup.Cause
+}
+
+// fact is the answer as the probe task records it.
+func (a asked) fact() checkup.Fact {
+	f := checkup.Fact{Unit: string(a.Side), Cause: a.Cause}
+	if a.Cause == nil {
+		b, err := json.Marshal(a.Admission)
+		if err != nil {
+			panic(err) // plain structs of strings always encode
+		}
+		f.Content = b
+	}
+	return f
+}
+
+// askSides asks about the sides of a sheet.
+func askSides(ctx context.Context, t *testing.T, c kubernetes.Interface, sheet *Sheet) []asked {
+	t.Helper()
+	w := &checkup.Worksheet{}
+	if err := sheet.Put(w); err != nil {
+		t.Fatal(err)
+	}
+	var all []asked
+	for _, f := range Ask(ctx, c, "checks", w) {
+		a := asked{Side: SideName(f.Unit), Cause: f.Cause}
+		if (f.Content == nil) != (f.Cause != nil) {
+			t.Fatalf("%s: content %s and cause %v: want one of them", f.Unit, f.Content, f.Cause)
+		}
+		if f.Content != nil {
+			if err := json.Unmarshal(f.Content, &a.Admission); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// TestAskUnreadable: a side of a worksheet without details is not asked about, and
+// its fact says so.
+func TestAskUnreadable(t *testing.T) {
+	facts := Ask(t.Context(), fake.NewClientset(), "checks", &checkup.Worksheet{Units: []string{"source"}})
+	if len(facts) != 1 || facts[0].Unit != "source" || facts[0].Cause == nil || !strings.Contains(facts[0].Cause.Message, "no details") {
+		t.Errorf("%+v", facts)
+	}
+}
+
 // TestAskIsDry: each pod is posted once, to be created with dryRun=All, in the
 // run's namespace, by a name of its own.
 func TestAskIsDry(t *testing.T) {
@@ -97,11 +150,11 @@ func TestAskIsDry(t *testing.T) {
 		pod.Spec.PriorityClassName, pod.Spec.Priority = "usual", new(int32(5))
 		return http.StatusCreated, pod
 	})
-	got := Ask(t.Context(), client, "checks", sheetOf(t, SourceDefaults(), TargetDefaults()))
+	got := askSides(t.Context(), t, client, sheetOf(t, SourceDefaults(), TargetDefaults()))
 	changed := []string{"priority 5, by the class usual, which was not asked for"}
-	want := []checkup.Admission{
-		{Side: "source", Allowed: true, Warnings: []string{"first of network-check-source", "second"}, Changed: changed},
-		{Side: "target", Allowed: true, Warnings: []string{"first of network-check-target", "second"}, Changed: changed},
+	want := []asked{
+		{Side: "source", Admission: Admission{Allowed: true, Warnings: []string{"first of network-check-source", "second"}, Changed: changed}},
+		{Side: "target", Admission: Admission{Allowed: true, Warnings: []string{"first of network-check-target", "second"}, Changed: changed}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("admissions (-want +got):\n%s", diff)
@@ -118,8 +171,8 @@ func TestAskIsDry(t *testing.T) {
 // TestAskWithoutHTTP: a clientset that speaks no HTTP is asked for a dry run too.
 func TestAskWithoutHTTP(t *testing.T) {
 	client := fake.NewClientset()
-	got := Ask(t.Context(), client, "checks", sheetOf(t, SourceDefaults(), TargetDefaults()))
-	want := []checkup.Admission{{Side: "source", Allowed: true}, {Side: "target", Allowed: true}}
+	got := askSides(t.Context(), t, client, sheetOf(t, SourceDefaults(), TargetDefaults()))
+	want := []asked{{Side: "source", Admission: Admission{Allowed: true}}, {Side: "target", Admission: Admission{Allowed: true}}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("admissions (-want +got):\n%s", diff)
 	}
@@ -137,7 +190,7 @@ func TestAskWithoutHTTP(t *testing.T) {
 // TestAskNothing: without sides there is nothing to ask.
 func TestAskNothing(t *testing.T) {
 	client := fake.NewClientset()
-	if got := Ask(t.Context(), client, "checks", &checkup.PlacementSheet{Mode: checkup.DiagnosticsDisabled}); got != nil || len(client.Actions()) > 0 {
+	if got := askSides(t.Context(), t, client, &Sheet{Mode: cluster.DiagnosticsDisabled}); got != nil || len(client.Actions()) > 0 {
 		t.Errorf("%+v, and requests %v", got, client.Actions())
 	}
 }
@@ -166,7 +219,7 @@ func TestAskAnswers(t *testing.T) {
 		"authorization":            {err: authorization, cause: `missing the verb create on pods in namespace checks (a Role), which a dry run needs too: ` + authorization.Error()},
 		"not logged in":            {err: apierrors.NewUnauthorized("Unauthorized"), cause: "the API server did not decide on the pod: Unauthorized"},
 		"no namespace":             {err: apierrors.NewNotFound(corev1.Resource("namespaces"), "checks"), cause: `the API server did not decide on the pod: namespaces "checks" not found`},
-		"a pod of that name":       {err: apierrors.NewAlreadyExists(pods, "p"), cause: `there is a pod with the name of the dry run's already, so the API server did not decide: pods "p" already exists`},
+		"a pod of that name":       {err: apierrors.NewAlreadyExists(pods, "p"), cause: `a pod with the name of the dry run's exists already, so the API server did not decide: pods "p" already exists`},
 		"webhook without dry run":  {err: apierrors.NewBadRequest(`admission webhook "side.example.com" does not support dry run`), cause: `the API server did not decide on the pod: admission webhook "side.example.com" does not support dry run`},
 		"webhook that is away":     {err: apierrors.NewInternalError(errorText(`failed calling webhook "away.example.com": connection refused`)), cause: `the API server did not decide on the pod: Internal error occurred: failed calling webhook "away.example.com": connection refused`},
 		"API server that is going": {err: apierrors.NewServiceUnavailable("shutting down"), cause: "the API server did not decide on the pod: shutting down"},
@@ -176,12 +229,12 @@ func TestAskAnswers(t *testing.T) {
 				status := tt.err.Status()
 				return int(status.Code), &status
 			})
-			want := checkup.Admission{Message: tt.message}
+			want := asked{Admission: Admission{Message: tt.message}}
 			if tt.cause != "" {
 				want.Cause = &checkup.Cause{Stage: checkup.StageCollect, Message: tt.cause}
 			}
 			sheet := sheetOf(t, SourceDefaults(), TargetDefaults())
-			got := Ask(t.Context(), client, "checks", sheet)
+			got := askSides(t.Context(), t, client, sheet)
 			if len(got) != len(sheet.Sides) {
 				t.Fatalf("%d answers", len(got))
 			}
@@ -210,14 +263,14 @@ func TestAskAway(t *testing.T) {
 	stop()
 	sheet := sheetOf(t, SourceDefaults(), TargetDefaults())
 	for words, ctx := range map[string]context.Context{"connection refused": t.Context(), "context canceled": stopped} {
-		for _, a := range Ask(ctx, client, "checks", sheet) {
+		for _, a := range askSides(ctx, t, client, sheet) {
 			if a.Allowed || a.Message != "" || a.Cause == nil || !strings.Contains(a.Cause.Message, words) {
 				t.Errorf("%+v (%v), want no decision and %q as its cause", a, a.Cause, words)
 			}
 		}
 	}
 	sheet.Sides[0].Pod = json.RawMessage(`"none"`)
-	if a := Ask(t.Context(), fake.NewClientset(), "checks", sheet)[0]; a.Allowed || a.Cause == nil || !strings.Contains(a.Cause.Message, "holds no pod") {
+	if a := askSides(t.Context(), t, fake.NewClientset(), sheet)[0]; a.Allowed || a.Cause == nil || !strings.Contains(a.Cause.Message, "holds no pod") {
 		t.Errorf("%+v, want no decision on what is no pod", a)
 	}
 }
@@ -236,7 +289,7 @@ func TestAskSilent(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := time.Now()
-		all := Ask(t.Context(), client, "checks", sheetOf(t, SourceDefaults(), TargetDefaults()))
+		all := askSides(t.Context(), t, client, sheetOf(t, SourceDefaults(), TargetDefaults()))
 		for _, a := range all {
 			if a.Allowed || a.Cause == nil || !strings.Contains(a.Cause.Message, "context deadline exceeded") {
 				t.Errorf("%+v (%v), want no decision", a, a.Cause)
@@ -260,7 +313,7 @@ func TestChanges(t *testing.T) {
 		Resources:         checkup.Resources{Requests: map[string]string{"cpu": "0.5", "memory": "1Gi"}},
 		HostPorts:         []int{80},
 	}
-	asked, err := podOf("plan", "check", checkup.SideSource, source, nil)
+	asked, err := podOf("plan", "check", SideSource, source, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

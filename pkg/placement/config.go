@@ -41,12 +41,12 @@ func readDiagnostics(object map[string]any) (d *cluster.NetworkDiagnostics, unkn
 	diagnostics := r.object(spec["networkDiagnostics"], at, "mode", "sourcePlacement", "targetPlacement")
 	if diagnostics != nil {
 		d = &cluster.NetworkDiagnostics{
-			Mode:            checkup.DiagnosticsMode(r.text(diagnostics["mode"], at.Child("mode"))),
+			Mode:            cluster.DiagnosticsMode(r.text(diagnostics["mode"], at.Child("mode"))),
 			SourcePlacement: r.placement(diagnostics["sourcePlacement"], at.Child("sourcePlacement")),
 			TargetPlacement: r.placement(diagnostics["targetPlacement"], at.Child("targetPlacement")),
 		}
-		if !slices.Contains(checkup.DiagnosticsModes, d.Mode) {
-			r.problems = append(r.problems, field.NotSupported(at.Child("mode"), d.Mode, checkup.DiagnosticsModes))
+		if !slices.Contains(cluster.DiagnosticsModes, d.Mode) {
+			r.problems = append(r.problems, field.NotSupported(at.Child("mode"), d.Mode, cluster.DiagnosticsModes))
 		}
 	}
 	if err := r.problems.ToAggregate(); err != nil {
@@ -178,10 +178,10 @@ func (r *reader) toleration(v any, at *field.Path) checkup.Toleration {
 type request struct {
 	// origin is "plan", or the object that decided.
 	origin string
-	mode   checkup.DiagnosticsMode // All or Disabled
-	sides  map[checkup.PlacementSideName]PodPlacement
+	mode   cluster.DiagnosticsMode // All or Disabled
+	sides  map[SideName]PodPlacement
 	// at is where the sides' fields are, for errors.
-	at map[checkup.PlacementSideName]*field.Path
+	at map[SideName]*field.Path
 	// notes are what its reader should know of how it came about.
 	notes []string
 }
@@ -197,10 +197,10 @@ func requestOf(c *Spec, s *cluster.Snapshot) (*request, error) {
 		return clusterRequest(s)
 	}
 	r := newRequest(originPlan, c.Mode, nil)
-	if c.Mode == checkup.DiagnosticsDisabled && (c.SourcePlacement != nil || c.TargetPlacement != nil) {
+	if c.Mode == cluster.DiagnosticsDisabled && (c.SourcePlacement != nil || c.TargetPlacement != nil) {
 		return nil, errDisabledPlacement
 	}
-	for side, given := range map[checkup.PlacementSideName]*PodPlacement{checkup.SideSource: c.SourcePlacement, checkup.SideTarget: c.TargetPlacement} {
+	for side, given := range map[SideName]*PodPlacement{SideSource: c.SourcePlacement, SideTarget: c.TargetPlacement} {
 		if given == nil {
 			continue
 		}
@@ -213,25 +213,25 @@ func requestOf(c *Spec, s *cluster.Snapshot) (*request, error) {
 	return r, nil
 }
 
-func defaults(side checkup.PlacementSideName) PodPlacement {
-	if side == checkup.SideSource {
+func defaults(side SideName) PodPlacement {
+	if side == SideSource {
 		return SourceDefaults()
 	}
 	return TargetDefaults()
 }
 
 // newRequest places both sides by their defaults.
-func newRequest(origin string, mode checkup.DiagnosticsMode, at *field.Path) *request {
-	if mode == checkup.DiagnosticsNoOpinion {
-		mode = checkup.DiagnosticsAll
+func newRequest(origin string, mode cluster.DiagnosticsMode, at *field.Path) *request {
+	if mode == cluster.DiagnosticsNoOpinion {
+		mode = cluster.DiagnosticsAll
 	}
 	return &request{
 		origin: origin, mode: mode,
-		sides: map[checkup.PlacementSideName]PodPlacement{
-			checkup.SideSource: SourceDefaults(), checkup.SideTarget: TargetDefaults(),
+		sides: map[SideName]PodPlacement{
+			SideSource: SourceDefaults(), SideTarget: TargetDefaults(),
 		},
-		at: map[checkup.PlacementSideName]*field.Path{
-			checkup.SideSource: at.Child("sourcePlacement"), checkup.SideTarget: at.Child("targetPlacement"),
+		at: map[SideName]*field.Path{
+			SideSource: at.Child("sourcePlacement"), SideTarget: at.Child("targetPlacement"),
 		},
 	}
 }
@@ -251,22 +251,22 @@ func clusterRequest(s *cluster.Snapshot) (*request, error) {
 			return nil, fmt.Errorf("networkConfig: %s leaves %s empty, and whether disableNetworkDiagnostics of %s disables the diagnostics then was not to be seen: %s", configObject, at, operatorObject, cause)
 		}
 		if flag := s.NetworkConfig.DisableNetworkDiagnostics; flag != nil && *flag {
-			r := newRequest(operatorObject, checkup.DiagnosticsDisabled, at)
+			r := newRequest(operatorObject, cluster.DiagnosticsDisabled, at)
 			r.notes = append(r.notes, fmt.Sprintf("disabled by spec.disableNetworkDiagnostics of %s, as %s of %s is empty", operatorObject, at, configObject))
 			return r, nil
 		}
-		r := newRequest(configObject, checkup.DiagnosticsNoOpinion, at)
+		r := newRequest(configObject, cluster.DiagnosticsNoOpinion, at)
 		r.notes = append(r.notes, fmt.Sprintf("%s of %s is empty: placed by the defaults", at, configObject))
 		return r, nil
 	}
-	if d.Mode == checkup.DiagnosticsDisabled && (d.SourcePlacement != nil || d.TargetPlacement != nil) {
+	if d.Mode == cluster.DiagnosticsDisabled && (d.SourcePlacement != nil || d.TargetPlacement != nil) {
 		return nil, fmt.Errorf("%s: %s: %w", configObject, at, errDisabledPlacement)
 	}
 	r := newRequest(configObject, d.Mode, at)
-	if flag := s.NetworkConfig.DisableNetworkDiagnostics; flag != nil && *flag && d.Mode != checkup.DiagnosticsDisabled {
+	if flag := s.NetworkConfig.DisableNetworkDiagnostics; flag != nil && *flag && d.Mode != cluster.DiagnosticsDisabled {
 		r.notes = append(r.notes, fmt.Sprintf("spec.disableNetworkDiagnostics of %s has no effect, as %s of %s takes precedence", operatorObject, at, configObject))
 	}
-	for side, given := range map[checkup.PlacementSideName]*cluster.DiagnosticsPlacement{checkup.SideSource: d.SourcePlacement, checkup.SideTarget: d.TargetPlacement} {
+	for side, given := range map[SideName]*cluster.DiagnosticsPlacement{SideSource: d.SourcePlacement, SideTarget: d.TargetPlacement} {
 		if given == nil {
 			continue
 		}
@@ -288,7 +288,7 @@ func deeplyEmpty(d *cluster.NetworkDiagnostics) bool {
 	empty := func(p *cluster.DiagnosticsPlacement) bool {
 		return p == nil || len(p.NodeSelector) == 0 && p.Tolerations == nil
 	}
-	return d == nil || d.Mode == checkup.DiagnosticsNoOpinion && empty(d.SourcePlacement) && empty(d.TargetPlacement)
+	return d == nil || d.Mode == cluster.DiagnosticsNoOpinion && empty(d.SourcePlacement) && empty(d.TargetPlacement)
 }
 
 // unseen returns why something could not be looked at, or "".

@@ -42,7 +42,7 @@ func TestReadDiagnostics(t *testing.T) {
 				"sourcePlacement":{"nodeSelector":{"kubernetes.io/os":"linux","node-role.kubernetes.io/infra":""}},
 				"targetPlacement":{"nodeSelector":{"kubernetes.io/os":"linux"},"tolerations":[{"operator":"Exists"}]}}}}`,
 			want: &cluster.NetworkDiagnostics{
-				Mode:            checkup.DiagnosticsAll,
+				Mode:            cluster.DiagnosticsAll,
 				SourcePlacement: &cluster.DiagnosticsPlacement{NodeSelector: map[string]string{"kubernetes.io/os": "linux", "node-role.kubernetes.io/infra": ""}},
 				TargetPlacement: &cluster.DiagnosticsPlacement{NodeSelector: map[string]string{"kubernetes.io/os": "linux"}, Tolerations: []checkup.Toleration{{Operator: "Exists"}}},
 			},
@@ -60,7 +60,7 @@ func TestReadDiagnostics(t *testing.T) {
 		},
 		"fields of a later version": {
 			object: `{"spec":{"networkDiagnostics":{"mode":"All","interval":"1m","sourcePlacement":{"affinity":{}},"targetPlacement":{"tolerations":[{"operator":"Exists","until":"noon"}]}}}}`,
-			want: &cluster.NetworkDiagnostics{Mode: checkup.DiagnosticsAll, SourcePlacement: &cluster.DiagnosticsPlacement{},
+			want: &cluster.NetworkDiagnostics{Mode: cluster.DiagnosticsAll, SourcePlacement: &cluster.DiagnosticsPlacement{},
 				TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{{Operator: "Exists"}}}},
 			unknown: []string{"spec.networkDiagnostics.interval", "spec.networkDiagnostics.sourcePlacement.affinity", "spec.networkDiagnostics.targetPlacement.tolerations[0].until"},
 		},
@@ -211,7 +211,7 @@ func TestRequest(t *testing.T) {
 		config  *cluster.NetworkConfig
 		unseen  string
 		origin  string
-		mode    checkup.DiagnosticsMode
+		mode    cluster.DiagnosticsMode
 		source  PodPlacement
 		target  PodPlacement
 		notes   []string
@@ -325,7 +325,7 @@ func TestRequest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := &request{origin: tt.origin, mode: tt.mode, notes: tt.notes, sides: map[checkup.PlacementSideName]PodPlacement{checkup.SideSource: tt.source, checkup.SideTarget: tt.target}}
+			want := &request{origin: tt.origin, mode: tt.mode, notes: tt.notes, sides: map[SideName]PodPlacement{SideSource: tt.source, SideTarget: tt.target}}
 			at := r.at
 			r.at = nil
 			if diff := cmp.Diff(want, r, cmp.AllowUnexported(request{}), cmp.Comparer(func(a, b *field.Path) bool { return a.String() == b.String() })); diff != "" {
@@ -335,7 +335,7 @@ func TestRequest(t *testing.T) {
 			if tt.check.NetworkConfig {
 				path = "spec.networkDiagnostics.targetPlacement"
 			}
-			if got := at[checkup.SideTarget].String(); got != path {
+			if got := at[SideTarget].String(); got != path {
 				t.Errorf("targets are told of at %s, want %s", got, path)
 			}
 		})

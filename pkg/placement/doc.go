@@ -4,7 +4,7 @@
 // OpenShift's network diagnostics, or of anything placed in the same way, would
 // land. It starts nothing.
 //
-//	cluster --Survey--> cluster.Snapshot --Expand (pure)--> checkup.PlacementSheet --Ask--> []checkup.Admission
+//	cluster --Survey--> cluster.Snapshot --Expand (pure)--> Sheet --Ask--> []Admission
 //
 // There are two sides. Sources are a Deployment of one replica: its pod lands on
 // one of the eligible nodes, and without any it stays Pending. Targets are a

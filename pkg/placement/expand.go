@@ -19,8 +19,8 @@ import (
 )
 
 // Expand works out where the pods of a placement check would land on a cluster
-// as the snapshot has it. It is pure. The worksheet has no pairs; its Placement
-// holds the outcome. Warnings are one line each.
+// as the snapshot has it. It is pure. The worksheet has no pairs; its Details
+// are a Sheet. Warnings are one line each.
 //
 // An error says that the placement cannot be worked out, and tells everything
 // that is wrong with it at once. That no node takes a pod is no error.
@@ -43,8 +43,8 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	if byName := func(a, b cluster.Node) int { return cmp.Compare(a.Name, b.Name) }; !slices.IsSortedFunc(nodes, byName) {
 		nodes = slices.SortedFunc(slices.Values(nodes), byName)
 	}
-	sheet := &checkup.PlacementSheet{Origin: r.origin, Mode: r.mode, Nodes: len(s.Nodes)}
-	w := &checkup.Worksheet{Plan: p.Name, Check: check, Kind: Name, Timeouts: c.Timeouts, Placement: sheet}
+	sheet := &Sheet{Origin: r.origin, Mode: r.mode, Nodes: len(s.Nodes)}
+	w := &checkup.Worksheet{Plan: p.Name, Check: check, Kind: Name, Timeouts: c.Timeouts}
 	warnings := r.notes
 	for _, u := range s.Unseen {
 		if c.NetworkConfig && strings.HasPrefix(u.What, "network.") {
@@ -52,19 +52,17 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		}
 	}
 	var problems []error
-	least := map[checkup.PlacementSideName]*int{checkup.SideSource: c.Expect.MinSources, checkup.SideTarget: c.Expect.MinTargets}
-	if r.mode == checkup.DiagnosticsDisabled {
-		for _, side := range checkup.PlacementSides {
+	least := map[SideName]*int{SideSource: c.Expect.MinSources, SideTarget: c.Expect.MinTargets}
+	placed := Sides
+	if r.mode == cluster.DiagnosticsDisabled {
+		placed = nil
+		for _, side := range Sides {
 			if n := least[side]; n != nil && *n > 0 {
-				problems = append(problems, fmt.Errorf("%s: the plan demands %s that can take one, but %s disables the diagnostics: nothing is placed, and the demand cannot be looked at", side, plural(*n, "node"), r.origin))
+				problems = append(problems, fmt.Errorf("%s: the plan demands %s that can take one, but %s disables the diagnostics: nothing is placed, and the demand cannot be evaluated", side, plural(*n, "node"), r.origin))
 			}
 		}
-		if len(problems) > 0 {
-			return fail(errors.Join(problems...))
-		}
-		return w, warnings, nil
 	}
-	for _, name := range checkup.PlacementSides {
+	for _, name := range placed {
 		pod, err := podOf(p.Name, check, name, r.sides[name], r.at[name])
 		if err != nil {
 			if r.origin != originPlan {
@@ -85,19 +83,22 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	if len(problems) > 0 {
 		return fail(errors.Join(problems...))
 	}
+	if err := sheet.Put(w); err != nil {
+		return fail(err)
+	}
 	return w, warnings, nil
 }
 
 // place predicts where a pod of one side would land. notRequested says why it is
 // not known what is requested on the nodes, or is empty. The remarks are what the
 // side's reader should know beyond it, one line each.
-func place(name checkup.PlacementSideName, pod *corev1.Pod, nodes []cluster.Node, notRequested string) (side checkup.PlacementSide, remarks []string, err error) {
+func place(name SideName, pod *corev1.Pod, nodes []cluster.Node, notRequested string) (side Side, remarks []string, err error) {
 	raw, err := json.Marshal(pod)
 	if err != nil {
 		return side, nil, fmt.Errorf("%s: write the pod: %w", name, err)
 	}
 	o := scheduling.Place(pod, nodes)
-	side = checkup.PlacementSide{
+	side = Side{
 		Side: name, Workload: workloads[name].kind, Pod: raw,
 		Eligible: o.Eligible, Rejected: o.Rejected, Later: o.Later,
 		Contradictions: o.Contradictions, Unknown: o.Unknown,
@@ -123,10 +124,10 @@ func place(name checkup.PlacementSideName, pod *corev1.Pod, nodes []cluster.Node
 
 // roomOnly counts nodes that are rejected for want of resources or ports alone:
 // those on which preemption could help.
-func roomOnly(rejected []checkup.NodeGroup) int {
+func roomOnly(rejected []scheduling.NodeGroup) int {
 	n := 0
 	for _, group := range rejected {
-		if !slices.ContainsFunc(group.Reasons, func(r checkup.NodeReason) bool {
+		if !slices.ContainsFunc(group.Reasons, func(r scheduling.NodeReason) bool {
 			return r.Predicate != scheduling.NodeResourcesFit && r.Predicate != scheduling.NodePorts
 		}) {
 			n += len(group.Nodes)

@@ -145,14 +145,14 @@ func TestWorksheet(t *testing.T) {
 func TestDisabled(t *testing.T) {
 	c := &Spec{NetworkConfig: true, Expect: Expect{MinTargets: new(0)}}
 	s := openshift()
-	s.NetworkConfig = &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: checkup.DiagnosticsDisabled}}
+	s.NetworkConfig = &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: cluster.DiagnosticsDisabled}}
 	w, warnings, err := Expand(planOf(c), "placement", s)
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(warnings, err)
 	}
-	want := &checkup.PlacementSheet{Origin: "network.config.openshift.io/cluster", Mode: checkup.DiagnosticsDisabled, Nodes: len(s.Nodes)}
-	if diff := cmp.Diff(want, w.Placement); diff != "" {
-		t.Errorf("sheet (-want +got):\n%s", diff)
+	want := &Sheet{Origin: "network.config.openshift.io/cluster", Mode: cluster.DiagnosticsDisabled, Nodes: len(s.Nodes)}
+	if got, err := SheetOf(w); err != nil || !cmp.Equal(want, got) || w.Units != nil {
+		t.Errorf("units %q, error %v, sheet (-want +got):\n%s", w.Units, err, cmp.Diff(want, got))
 	}
 	if n := w.CountPairs(); n != 0 {
 		t.Errorf("the worksheet has %d pairs", n)
@@ -227,7 +227,11 @@ func TestWarnings(t *testing.T) {
 			if diff := cmp.Diff(tt.want, warnings); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
-			for _, side := range w.Placement.Sides {
+			sheet, err := SheetOf(w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, side := range sheet.Sides {
 				if told := len(side.Unknown) > 0; told != (unseen(s, requestedResources) != "" && len(side.Eligible) > 0) {
 					t.Errorf("%s: unknown is %q", side.Side, side.Unknown)
 				}
@@ -372,13 +376,20 @@ func randomPlacement(random *rand.Rand) *PodPlacement {
 	return p
 }
 
-func sides(t *testing.T, source, target *PodPlacement, s *cluster.Snapshot) []checkup.PlacementSide {
+func sides(t *testing.T, source, target *PodPlacement, s *cluster.Snapshot) []Side {
 	t.Helper()
 	w, _, err := Expand(planOf(&Spec{SourcePlacement: source, TargetPlacement: target}), "placement", s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w.Placement.Sides
+	sheet, err := SheetOf(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if units := []string{"source", "target"}; !slices.Equal(w.Units, units) {
+		t.Errorf("units %q, want %q", w.Units, units)
+	}
+	return sheet.Sides
 }
 
 // TestProperties holds for every cluster and placement.

@@ -30,15 +30,15 @@ const (
 )
 
 // workloads are the names of the two, as OpenShift has them, and their kinds.
-var workloads = map[checkup.PlacementSideName]struct{ name, kind string }{
-	checkup.SideSource: {"network-check-source", "Deployment"},
-	checkup.SideTarget: {"network-check-target", "DaemonSet"},
+var workloads = map[SideName]struct{ name, kind string }{
+	SideSource: {"network-check-source", "Deployment"},
+	SideTarget: {"network-check-target", "DaemonSet"},
 }
 
 // podOf is a pod of one side's workload as its controller would create it. The
 // errors say what of the placement the API server would refuse, or what makes no
 // sense, each with its path under at.
-func podOf(plan, check string, side checkup.PlacementSideName, p PodPlacement, at *field.Path) (*corev1.Pod, error) {
+func podOf(plan, check string, side SideName, p PodPlacement, at *field.Path) (*corev1.Pod, error) {
 	var b builder
 	yes, no := true, false
 	labels := map[string]string{

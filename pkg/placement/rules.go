@@ -4,6 +4,7 @@ package placement
 
 import (
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
@@ -40,21 +41,21 @@ func parts(c *Spec) kind.Parts {
 // disabledPlacement is the rule of config.openshift.io/v1 Network, in its words,
 // and what follows of it for our own demands.
 func disabledPlacement(c *Spec, report kind.Reporter) {
-	if c.Mode == checkup.DiagnosticsDisabled && (c.SourcePlacement != nil || c.TargetPlacement != nil) {
+	if c.Mode == cluster.DiagnosticsDisabled && (c.SourcePlacement != nil || c.TargetPlacement != nil) {
 		report(nil, "cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled")
 	}
 	for _, demand := range []struct {
 		name string
 		min  *int
 	}{{"minSources", c.Expect.MinSources}, {"minTargets", c.Expect.MinTargets}} {
-		if c.Mode == checkup.DiagnosticsDisabled && demand.min != nil {
+		if c.Mode == cluster.DiagnosticsDisabled && demand.min != nil {
 			report([]string{"expect", demand.name}, "%d: mode Disabled places nothing: remove the demand", *demand.min)
 		}
 	}
 }
 
 func networkConfig(c *Spec, report kind.Reporter) {
-	if c.NetworkConfig && (c.Mode != checkup.DiagnosticsNoOpinion || c.SourcePlacement != nil || c.TargetPlacement != nil) {
+	if c.NetworkConfig && (c.Mode != cluster.DiagnosticsNoOpinion || c.SourcePlacement != nil || c.TargetPlacement != nil) {
 		report([]string{"networkConfig"}, "mode and placements come from the cluster's network.config.openshift.io: remove them from the plan")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
@@ -15,7 +16,7 @@ import (
 // network.config.openshift.io, spec.networkDiagnostics.
 type Spec struct {
 	// Mode switches the diagnostics.
-	Mode checkup.DiagnosticsMode `json:"mode"`
+	Mode cluster.DiagnosticsMode `json:"mode"`
 	// NetworkConfig takes mode and placements from the cluster's own object
 	// network.config.openshift.io/cluster instead of from the plan.
 	NetworkConfig bool `json:"networkConfig"`
@@ -67,7 +68,7 @@ type Expect struct {
 // Params lists the tunables of the check.
 func (c *Spec) Params() []checkup.Param {
 	return []checkup.Param{
-		checkup.EnumParam("mode", "Mode of the network diagnostics; empty is the platform's choice, which is All", &c.Mode, checkup.DiagnosticsModes),
+		checkup.EnumParam("mode", "Mode of the network diagnostics; empty is the platform's choice, which is All", &c.Mode, cluster.DiagnosticsModes),
 		kind.BoolParam("networkConfig", "Whether mode and placements are those of the cluster's network.config.openshift.io", &c.NetworkConfig),
 	}
 }

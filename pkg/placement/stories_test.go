@@ -11,7 +11,6 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/load"
 	"github.com/checkplan/checkplan/pkg/placement"
-	"github.com/checkplan/checkplan/pkg/report"
 )
 
 // TestStories: the three user stories of the document, by the plans that are
@@ -76,7 +75,10 @@ func TestStories(t *testing.T) {
 			if err != nil || len(warnings) > 0 {
 				t.Fatalf("warnings %q, error %v", warnings, err)
 			}
-			sheet := w.Placement
+			sheet, err := placement.SheetOf(w)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if diff := cmp.Diff(map[string][]string{"source": tt.sources, "target": tt.targets}, map[string][]string{
 				string(sheet.Sides[0].Side): sheet.Sides[0].Eligible, string(sheet.Sides[1].Side): sheet.Sides[1].Eligible,
 			}); diff != "" {
@@ -87,13 +89,13 @@ func TestStories(t *testing.T) {
 			}
 			record := &checkup.Record{}
 			for _, side := range sheet.Sides {
-				record.Admissions = append(record.Admissions, checkup.Admission{Side: side.Side, Allowed: true})
+				record.Facts = append(record.Facts, placement.Admitted(side.Side))
 			}
-			got := report.Judge(w, placement.Roster(plan, w, s), record, plan.Gate)
+			got := placement.Judge(w, placement.Roster(plan, w, s), record, plan.Gate)
 			if got.Verdict != tt.verdict {
 				t.Errorf("verdict %s, want %s: %+v", got.Verdict, tt.verdict, got)
 			}
-			if diff := cmp.Diff(tt.condition, got.Placement.Condition); diff != "" {
+			if diff := cmp.Diff([]checkup.Condition{*tt.condition}, got.Conditions); diff != "" {
 				t.Errorf("condition (-want +got):\n%s", diff)
 			}
 		})

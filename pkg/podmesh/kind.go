@@ -14,7 +14,8 @@ const Name checkup.Kind = "podMesh"
 // Kind measures a sample of the paths between pods of different nodes.
 var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
-	Survey: Survey, Expand: expandDue, Roster: rosterOf, Rights: Rights, Nodes: true,
+	Survey: Survey, Expand: expandDue, Roster: rosterOf, Rights: Rights,
+	Explain: Explain, Judge: Judge, Nodes: true,
 }
 
 // expandDue expands the round that is due.

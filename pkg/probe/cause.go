@@ -53,6 +53,9 @@ func localTrouble(err error) error {
 func (s *sample) fail(stage checkup.Stage, err error, timeout time.Duration) {
 	s.timedOut = isTimeout(err)
 	s.cause = &checkup.Cause{Stage: stage, Message: words(err, timeout)}
+	if errors.Is(err, silentInHandshake) {
+		s.cause.Reason = checkup.ReasonSilent
+	}
 }
 
 // words returns the message for an error of the network.

@@ -50,7 +50,9 @@ var tlsCases = []struct {
 	}, silentPeer), passed: through(checkup.StageHandshake)},
 	{name: "refused", failure: cause(checkup.StageConnect, "connection refused")},
 	{name: "silent", peer: silentPeer, short: checkup.StageHandshake, passed: through(checkup.StageConnect),
-		failure: cause(checkup.StageHandshake, "accepted the connection and then said nothing for 300ms")},
+		failure: &checkup.Cause{
+			Stage: checkup.StageHandshake, Reason: checkup.ReasonSilent, Message: "accepted the connection and then said nothing for 300ms",
+		}},
 	{name: "half a record", peer: func(c net.Conn) { c.Write([]byte{22, 3, 3, 0, 100, 2}); silentPeer(c) }, short: checkup.StageHandshake, passed: through(checkup.StageConnect),
 		failure: cause(checkup.StageHandshake, "began the TLS handshake, but did not end it within 300ms")},
 	{name: "closed in the handshake", peer: func(c net.Conn) { c.(*net.TCPConn).CloseWrite(); silentPeer(c) }, passed: through(checkup.StageConnect),

@@ -25,7 +25,7 @@ type line struct {
 	Observation *checkup.Observation `json:"observation,omitempty"`
 	Counted     *counted             `json:"counted,omitempty"`
 	Results     []checkup.Result     `json:"results,omitempty"`
-	Admission   *checkup.Admission   `json:"admission,omitempty"`
+	Fact        *checkup.Fact        `json:"fact,omitempty"`
 }
 
 // counted is what the responder of a target told, read to its end.
@@ -66,9 +66,9 @@ func (w *Writer) Source(s checkup.Source) { w.add(line{Source: &s}) }
 // 14 bytes of a chunk.
 func (w *Writer) Results(results []checkup.Result) { w.add(line{Results: results}) }
 
-// Admission appends what the API server said of a pod of a dry run. A later one of
-// the same side replaces an earlier one.
-func (w *Writer) Admission(a checkup.Admission) { w.add(line{Admission: &a}) }
+// Fact appends what was found out about a unit without an agent. A later one about
+// the same unit replaces an earlier one.
+func (w *Writer) Fact(f checkup.Fact) { w.add(line{Fact: &f}) }
 
 // Receptions appends what the responder of a target counted, nothing included.
 func (w *Writer) Receptions(target int, received []checkup.Reception) {
@@ -116,13 +116,13 @@ func (w *Writer) Flush(ctx context.Context) error {
 }
 
 // LoadRecord reads the record of a check: sources and counted targets by their
-// index, results by pair and time, admissions by side, observations and receptions
+// index, results by pair and time, facts by unit, observations and receptions
 // as they were appended. The error of a record that was never written satisfies
 // apierrors.IsNotFound.
 func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, error) {
 	k := observations(check)
 	sources := map[int]checkup.Source{}
-	admissions := map[checkup.PlacementSideName]checkup.Admission{}
+	facts := map[string]checkup.Fact{} // by unit
 	r := &checkup.Record{}
 	take := func(b []byte) error {
 		var l line
@@ -139,8 +139,8 @@ func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, 
 			r.Receptions = append(r.Receptions, l.Counted.Receptions...)
 		case l.Results != nil:
 			r.Results = append(r.Results, l.Results...)
-		case l.Admission != nil:
-			admissions[l.Admission.Side] = *l.Admission
+		case l.Fact != nil:
+			facts[l.Fact.Unit] = *l.Fact
 		}
 		return nil
 	}
@@ -168,10 +168,10 @@ func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, 
 	slices.SortFunc(r.Sources, func(a, b checkup.Source) int { return a.Source - b.Source })
 	slices.Sort(r.Counted)
 	slices.SortStableFunc(r.Results, compareResults)
-	for _, a := range admissions {
-		r.Admissions = append(r.Admissions, a)
+	for _, f := range facts {
+		r.Facts = append(r.Facts, f)
 	}
-	slices.SortFunc(r.Admissions, func(a, b checkup.Admission) int { return cmp.Compare(a.Side, b.Side) })
+	slices.SortFunc(r.Facts, func(a, b checkup.Fact) int { return cmp.Compare(a.Unit, b.Unit) })
 	return r, nil
 }
 

@@ -3,6 +3,7 @@
 package record
 
 import (
+	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -133,15 +134,15 @@ func TestResultsAfterFailedFlush(t *testing.T) {
 	}
 }
 
-// TestAdmissions: one of each side, the last that was told.
-func TestAdmissions(t *testing.T) {
+// TestFacts: one about each unit, the last that was recorded.
+func TestFacts(t *testing.T) {
 	s, _ := newStore()
 	w := s.Writer("where")
-	first := checkup.Admission{Side: checkup.SideTarget, Allowed: true}
-	source := checkup.Admission{Side: checkup.SideSource, Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "not asked"}}
-	target := checkup.Admission{Side: checkup.SideTarget, Message: "exceeded quota", Warnings: []string{"w"}, Changed: []string{"priority"}}
-	for _, a := range []checkup.Admission{first, source, target} {
-		w.Admission(a)
+	first := checkup.Fact{Unit: "target", Content: json.RawMessage(`{"allowed":true}`)}
+	source := checkup.Fact{Unit: "source", Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "not asked"}}
+	target := checkup.Fact{Unit: "target", Content: json.RawMessage(`{"message":"exceeded quota","warnings":["w"],"changed":["priority"]}`)}
+	for _, f := range []checkup.Fact{first, source, target} {
+		w.Fact(f)
 	}
 	if err := w.Flush(t.Context()); err != nil {
 		t.Fatal(err)
@@ -150,7 +151,7 @@ func TestAdmissions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]checkup.Admission{source, target}, got.Admissions); diff != "" {
+	if diff := cmp.Diff([]checkup.Fact{source, target}, got.Facts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

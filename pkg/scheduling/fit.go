@@ -14,11 +14,10 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
-	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Names of the scheduler's plugins, the values of checkup.NodeReason.Predicate
+// Names of the scheduler's plugins, the values of NodeReason.Predicate
 // (pkg/scheduler/framework/plugins/names in Kubernetes).
 const (
 	NodeUnschedulable = "NodeUnschedulable"
@@ -53,7 +52,7 @@ const (
 
 // Reason is why a node does not take a pod.
 type Reason struct {
-	checkup.NodeReason
+	NodeReason
 	// Key is, for NodeAffinity, the key of the nodeSelector, or empty for the affinity; for TaintToleration the
 	// taint; for NodePorts the port; for NodeResourcesFit the resource; for PodTopologySpread the topology key.
 	Key string
@@ -65,8 +64,8 @@ type Reason struct {
 
 // Fit returns all reasons why a pod would not be scheduled to a node; nil if the snapshot contains none. For many
 // nodes, see Demands and Place.
-func Fit(pod *corev1.Pod, n *cluster.Node) []checkup.NodeReason {
-	var reasons []checkup.NodeReason
+func Fit(pod *corev1.Pod, n *cluster.Node) []NodeReason {
+	var reasons []NodeReason
 	for _, r := range NewDemands(pod).Reasons(n) {
 		reasons = append(reasons, r.NodeReason)
 	}
@@ -160,7 +159,7 @@ func NewDemands(pod *corev1.Pod) *Demands {
 			},
 		})
 		says := func(format string, args ...any) Reason {
-			return Reason{NodeReason: checkup.NodeReason{
+			return Reason{NodeReason: NodeReason{
 				Predicate: NodeAffinity, Scheduler: saysAffinity, Message: fmt.Sprintf(format, args...),
 			}, Key: key, missed: at}
 		}
@@ -206,7 +205,7 @@ func NewDemands(pod *corev1.Pod) *Demands {
 			label: &corev1.NodeSelectorRequirement{Key: c.TopologyKey, Operator: corev1.NodeSelectorOpExists},
 		})
 		d.spread = append(d.spread, labelDemand{key: c.TopologyKey, missing: Reason{
-			NodeReason: checkup.NodeReason{
+			NodeReason: NodeReason{
 				Predicate: PodTopologySpread, Scheduler: saysTopologyKey,
 				Message: fmt.Sprintf("no label %s (topologySpreadConstraints)", c.TopologyKey),
 			},
@@ -297,12 +296,12 @@ func (d *Demands) Reasons(n *cluster.Node) []Reason {
 		reasons = append(reasons, affinity)
 	}
 	if n.Unschedulable && !d.toleratesCordon {
-		reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{
+		reasons = append(reasons, Reason{NodeReason: NodeReason{
 			Predicate: NodeUnschedulable, Scheduler: saysUnschedulable, Message: "cordoned (spec.unschedulable)",
 		}, missed: d.cordon})
 	}
 	if d.nodeName != "" && d.nodeName != n.Name {
-		reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{
+		reasons = append(reasons, Reason{NodeReason: NodeReason{
 			Predicate: NodeName, Scheduler: saysNodeName, Message: "the pod requires node " + d.nodeName,
 		}, missed: d.name})
 	}
@@ -323,7 +322,7 @@ func (d *Demands) Reasons(n *cluster.Node) []Reason {
 	}
 	for _, p := range d.ports {
 		if slices.ContainsFunc(n.HostPorts, func(used cluster.HostPort) bool { return conflict(p.HostPort, used) }) {
-			reasons = append(reasons, Reason{NodeReason: checkup.NodeReason{
+			reasons = append(reasons, Reason{NodeReason: NodeReason{
 				Predicate: NodePorts, Scheduler: saysPorts,
 				Message: fmt.Sprintf("host port %s is in use", portText(p.HostPort)),
 			}, Key: portText(p.HostPort), missed: p.demand})
@@ -370,7 +369,7 @@ func (d *Demands) matches(n *cluster.Node) (Reason, bool) {
 	key := says + string(missed)
 	r, ok := d.byMisses[key]
 	if !ok {
-		r = Reason{NodeReason: checkup.NodeReason{
+		r = Reason{NodeReason: NodeReason{
 			Predicate: NodeAffinity, Scheduler: says, Message: d.missText(missed),
 		}, missed: demands}
 		d.byMisses[key] = r
@@ -417,7 +416,7 @@ func (d *Demands) taintReason(t *corev1.Taint, ready corev1.ConditionStatus) Rea
 		case t.Key == corev1.TaintNodeUnreachable && ready == corev1.ConditionUnknown:
 			note = ": the node's kubelet does not answer"
 		}
-		r = Reason{NodeReason: checkup.NodeReason{
+		r = Reason{NodeReason: NodeReason{
 			Predicate: TaintToleration, Scheduler: saysTaint,
 			Message: fmt.Sprintf("taint %s is not tolerated%s", t.ToString(), note),
 		}, Key: t.ToString(), missed: d.taint}
@@ -439,7 +438,7 @@ func (d *Demands) resources(n *cluster.Node, reasons []Reason) []Reason {
 			return
 		}
 		r := Reason{
-			NodeReason: checkup.NodeReason{Predicate: NodeResourcesFit, Scheduler: says},
+			NodeReason: NodeReason{Predicate: NodeResourcesFit, Scheduler: says},
 			Key:        string(name), missed: demand, short: missing,
 		}
 		text := func(amount int64) string { return amountText(name, amount) }

@@ -29,7 +29,7 @@ type Landing struct {
 // PodGroup is a group of pods of one role with the same reasons, listed by their nodes.
 type PodGroup struct {
 	Role checkup.Role `json:"role"` // the value of their label checkplan.dev/role
-	checkup.NodeGroup
+	NodeGroup
 }
 
 // Land predicts the scheduling of pods that are each bound to one node by an affinity on its name, as fixtures are.
@@ -62,7 +62,7 @@ func Land(pods []*corev1.Pod, nodes []cluster.Node) Landing {
 		}
 		i, ok := index[name]
 		if !ok || len(d.pinned) != 1 {
-			add(pending, pod, name, []Reason{{NodeReason: checkup.NodeReason{
+			add(pending, pod, name, []Reason{{NodeReason: NodeReason{
 				Predicate: NodeAffinity, Scheduler: saysPinned, Message: fmt.Sprintf("node %q does not exist", name),
 			}}})
 			continue

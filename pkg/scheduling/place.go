@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
@@ -19,10 +18,10 @@ type Outcome struct {
 	// Eligible nodes, in the order of the nodes.
 	Eligible []string
 	// Rejected nodes by their reasons, the largest group first.
-	Rejected []checkup.NodeGroup
+	Rejected []NodeGroup
 	// Later are eligible nodes from which the pod would be evicted later, by a NoExecute taint that it tolerates for
 	// a limited time.
-	Later []checkup.NodeGroup
+	Later []NodeGroup
 	// Contradictions explain why no node is eligible: demands that no node meets, and combinations of demands that
 	// no node meets. Empty if a node is eligible.
 	Contradictions []string
@@ -66,7 +65,7 @@ func (d *Demands) later(n *cluster.Node) (Reason, bool) {
 	if taint == nil {
 		return Reason{}, false
 	}
-	return Reason{NodeReason: checkup.NodeReason{
+	return Reason{NodeReason: NodeReason{
 		Predicate: TaintToleration, Message: fmt.Sprintf("evicted after %ds by taint %s", seconds, taint.ToString()),
 	}}, true
 }
@@ -145,17 +144,17 @@ func (g *groups) add(node string, reasons []Reason) {
 }
 
 // sorted returns the groups, the largest first.
-func (g *groups) sorted() []checkup.NodeGroup {
-	var all []checkup.NodeGroup
+func (g *groups) sorted() []NodeGroup {
+	var all []NodeGroup
 	for _, x := range g.all {
-		group := checkup.NodeGroup{Nodes: x.nodes}
+		group := NodeGroup{Nodes: x.nodes}
 		for _, r := range x.reasons {
 			group.Reasons = append(group.Reasons, r.NodeReason)
 		}
 		all = append(all, group)
 	}
-	slices.SortStableFunc(all, func(a, b checkup.NodeGroup) int {
-		byMessage := func(a, b checkup.NodeReason) int { return cmp.Compare(a.Message, b.Message) }
+	slices.SortStableFunc(all, func(a, b NodeGroup) int {
+		byMessage := func(a, b NodeReason) int { return cmp.Compare(a.Message, b.Message) }
 		return cmp.Or(cmp.Compare(len(b.Nodes), len(a.Nodes)), slices.CompareFunc(a.Reasons, b.Reasons, byMessage))
 	})
 	return all
@@ -171,4 +170,24 @@ func some(names []string) string {
 		return "nodes " + strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%d nodes (%s and %d more)", len(names), strings.Join(names[:few], ", "), len(names)-few)
+}
+
+// NodeGroup is nodes that share their reasons.
+type NodeGroup struct {
+	// Reasons are one line each, every one of them true of each node.
+	Reasons []NodeReason `json:"reasons"`
+	Nodes   []string     `json:"nodes"`
+}
+
+// NodeReason is one reason why a node does not take a pod.
+type NodeReason struct {
+	// Predicate is the name of the scheduler's plugin that rejects: NodeAffinity,
+	// TaintToleration, NodeUnschedulable, NodeResourcesFit, NodePorts,
+	// PodTopologySpread, NodeName.
+	Predicate string `json:"predicate"`
+	// Scheduler is what the scheduler would write to the pod's condition PodScheduled,
+	// such as "Insufficient cpu".
+	Scheduler string `json:"scheduler"`
+	// Message says it in full: which key, which taint, how much is missing.
+	Message string `json:"message"`
 }

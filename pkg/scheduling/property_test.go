@@ -18,7 +18,6 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
-	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
@@ -114,7 +113,7 @@ func TestPlaceProperties(t *testing.T) {
 			return fmt.Sprintf("seed %d: pod %s\nnodes %s\noutcome %+v", seed, data, all, o)
 		}
 
-		rejected := map[string][]checkup.NodeReason{}
+		rejected := map[string][]NodeReason{}
 		for _, g := range o.Rejected {
 			for _, name := range g.Nodes {
 				if rejected[name] != nil {

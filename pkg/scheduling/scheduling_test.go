@@ -275,21 +275,21 @@ func TestPlace(t *testing.T) {
 	}
 	pod := podOf(requests("cpu", "2"), toleration(corev1.Toleration{Key: "broken", Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(60)), Effect: corev1.TaintEffectNoExecute}),
 		toleration(corev1.Toleration{Key: "worse", Operator: corev1.TolerationOpExists, TolerationSeconds: new(int64(-5)), Effect: corev1.TaintEffectNoExecute}))
-	reason := func(predicate, scheduler, message string) checkup.NodeReason {
-		return checkup.NodeReason{Predicate: predicate, Scheduler: scheduler, Message: message}
+	reason := func(predicate, scheduler, message string) NodeReason {
+		return NodeReason{Predicate: predicate, Scheduler: scheduler, Message: message}
 	}
 	want := Outcome{
 		Eligible: []string{"a", "d", "f", "g"},
-		Rejected: []checkup.NodeGroup{
-			{Nodes: []string{"b", "c"}, Reasons: []checkup.NodeReason{
+		Rejected: []NodeGroup{
+			{Nodes: []string{"b", "c"}, Reasons: []NodeReason{
 				reason("NodeResourcesFit", "Too many pods", "can take no more pods"),
 				reason("NodeResourcesFit", "Insufficient cpu", "short of 1 to 1500m cpu: requests 2"),
 			}},
-			{Nodes: []string{"e"}, Reasons: []checkup.NodeReason{reason("TaintToleration", "node(s) had untolerated taint(s)", "taint dedicated=db:NoSchedule is not tolerated")}},
+			{Nodes: []string{"e"}, Reasons: []NodeReason{reason("TaintToleration", "node(s) had untolerated taint(s)", "taint dedicated=db:NoSchedule is not tolerated")}},
 		},
-		Later: []checkup.NodeGroup{
-			{Nodes: []string{"d"}, Reasons: []checkup.NodeReason{reason("TaintToleration", "", "evicted after 0s by taint worse:NoExecute")}},
-			{Nodes: []string{"g"}, Reasons: []checkup.NodeReason{reason("TaintToleration", "", "evicted after 300s by taint node.kubernetes.io/not-ready:NoExecute")}},
+		Later: []NodeGroup{
+			{Nodes: []string{"d"}, Reasons: []NodeReason{reason("TaintToleration", "", "evicted after 0s by taint worse:NoExecute")}},
+			{Nodes: []string{"g"}, Reasons: []NodeReason{reason("TaintToleration", "", "evicted after 300s by taint node.kubernetes.io/not-ready:NoExecute")}},
 		},
 		Unknown: []string{"NodeResourcesFit: the snapshot has no resource requests of node f"},
 	}
@@ -374,7 +374,7 @@ func TestLand(t *testing.T) {
 		pod(checkup.RoleAgent, "e", cpu), pod(checkup.RoleAgent, "gone"), podOf(),
 	}, nodes)
 	group := func(role checkup.Role, predicate, says, message string, nodes ...string) PodGroup {
-		return PodGroup{role, checkup.NodeGroup{Nodes: nodes, Reasons: []checkup.NodeReason{{Predicate: predicate, Scheduler: says, Message: message}}}}
+		return PodGroup{role, NodeGroup{Nodes: nodes, Reasons: []NodeReason{{Predicate: predicate, Scheduler: says, Message: message}}}}
 	}
 	want := Landing{
 		Scheduled: 5,

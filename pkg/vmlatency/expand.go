@@ -145,7 +145,7 @@ func endpoints(v *Spec, s *cluster.Snapshot, a *allocator, n attachment, name st
 	}
 	vm := func(node, side string, nth byte) checkup.Endpoint {
 		e := checkup.Endpoint{Node: node, Label: cmp.Or(node, side), Cause: cause, VM: &checkup.VM{
-			Network: n.ref, NetworkType: n.kind, Bridge: n.bridge, Resource: n.resource, Binding: n.binding,
+			Name: cmp.Or(node, side), Network: n.ref, NetworkType: n.kind, Bridge: n.bridge, Resource: n.resource, Binding: n.binding,
 			MAC: a.mac(name, side), Addresses: map[checkup.IPFamily]string{}, Unused: map[checkup.IPFamily]string{},
 			Target: nth == hostTarget,
 		}}
@@ -160,7 +160,9 @@ func endpoints(v *Spec, s *cluster.Snapshot, a *allocator, n attachment, name st
 			e.Label += " on " + n.ref.String()
 		}
 		if labels[e.Label]++; labels[e.Label] > 1 {
-			e.Label += fmt.Sprintf(" (%d)", labels[e.Label])
+			number := fmt.Sprintf(" (%d)", labels[e.Label])
+			e.Label += number
+			e.VM.Name += number
 		}
 		return e
 	}

@@ -102,16 +102,16 @@ func TestExpand(t *testing.T) {
 	if len(warnings) > 0 {
 		t.Errorf("warnings %q", warnings)
 	}
-	vm := func(mac, v4, v6 string, target bool) *checkup.VM {
+	vm := func(name, mac, v4, v6 string, target bool) *checkup.VM {
 		return &checkup.VM{
-			Network: br10, NetworkType: "bridge", Bridge: "br10", Resource: "bridge.network.kubevirt.io/br10", Binding: checkup.BindingBridge, MAC: mac, Target: target,
+			Name: name, Network: br10, NetworkType: "bridge", Bridge: "br10", Resource: "bridge.network.kubevirt.io/br10", Binding: checkup.BindingBridge, MAC: mac, Target: target,
 			Addresses: map[checkup.IPFamily]string{checkup.IPv4: v4, checkup.IPv6: v6},
 			Unused:    map[checkup.IPFamily]string{checkup.IPv4: "10.159.54.78/29", checkup.IPv6: "fd3d:9b35:1676:9676::6/64"},
 		}
 	}
 	endpoints := []checkup.Endpoint{
-		{Label: "source", VM: vm("02:5c:d9:d6:ec:36", "10.159.54.73/29", "fd3d:9b35:1676:9676::1/64", false)},
-		{Label: "target", VM: vm("02:5d:54:68:c2:38", "10.159.54.74/29", "fd3d:9b35:1676:9676::2/64", true)},
+		{Label: "source", VM: vm("source", "02:5c:d9:d6:ec:36", "10.159.54.73/29", "fd3d:9b35:1676:9676::1/64", false)},
+		{Label: "target", VM: vm("target", "02:5d:54:68:c2:38", "10.159.54.74/29", "fd3d:9b35:1676:9676::2/64", true)},
 	}
 	want := &checkup.Worksheet{
 		Plan: "vm-latency", Check: "vms", Kind: Name, Rounds: 1, Degree: 1, Possible: 2,
@@ -162,6 +162,9 @@ func TestLabels(t *testing.T) {
 			var labels []string
 			for i, e := range w.Sources {
 				labels = append(labels, e.Name())
+				if want := strings.Replace(e.Name(), " on "+e.VM.Network.String(), "", 1); e.VM.Name != want {
+					t.Errorf("VM %d is named %q, want %q", i, e.VM.Name, want)
+				}
 				if i%2 == 1 != e.VM.Target || w.Assignments[i][0] != i^1 {
 					t.Errorf("VM %d: target %v, assigned to %v", i, e.VM.Target, w.Assignments[i])
 				}

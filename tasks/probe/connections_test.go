@@ -229,12 +229,14 @@ func TestDryRun(t *testing.T) {
 		return true, create.Object, nil
 	})
 	tk := &task.Task{Kubernetes: client, Namespace: "ns", RunName: "run", RunUID: "uid-1", PodName: "probe-pod", PodUID: "uid-3", Check: "where", Stdout: io.Discard}
-	side := func(name checkup.PlacementSideName) checkup.PlacementSide {
-		return checkup.PlacementSide{Side: name, Pod: json.RawMessage(`{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"x-","labels":{"side":"` + string(name) + `"}}}`)}
+	side := func(name placement.SideName) placement.Side {
+		return placement.Side{Side: name, Pod: json.RawMessage(`{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"x-","labels":{"side":"` + string(name) + `"}}}`)}
 	}
-	w := &checkup.Worksheet{Plan: "day-2", Check: "where", Kind: placement.Name, Placement: &checkup.PlacementSheet{
-		Sides: []checkup.PlacementSide{side(checkup.SideSource), side(checkup.SideTarget)},
-	}}
+	w := &checkup.Worksheet{Plan: "day-2", Check: "where", Kind: placement.Name}
+	sheet := placement.Sheet{Sides: []placement.Side{side(placement.SideSource), side(placement.SideTarget)}}
+	if err := sheet.Put(w); err != nil {
+		t.Fatal(err)
+	}
 	if err := probe(t.Context(), tk, tk.Fleet("day-2"), w, &checkup.Roster{}); err != nil {
 		t.Fatal(err)
 	}
@@ -242,8 +244,16 @@ func TestDryRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Admissions) != 2 || r.Admissions[0].Allowed || !strings.Contains(r.Admissions[0].Message, "PodSecurity") || !r.Admissions[1].Allowed {
-		t.Errorf("admissions %+v, want the source refused with the words of admission, and the target allowed", r.Admissions)
+	answers := map[string]placement.Admission{}
+	for _, f := range r.Facts {
+		var a placement.Admission
+		if err := json.Unmarshal(f.Content, &a); err != nil {
+			t.Fatalf("fact %+v: %v", f, err)
+		}
+		answers[f.Unit] = a
+	}
+	if s := answers["source"]; len(r.Facts) != 2 || s.Allowed || !strings.Contains(s.Message, "PodSecurity") || !answers["target"].Allowed {
+		t.Errorf("answers %+v, want the source refused with the words of admission, and the target allowed", answers)
 	}
 	for _, a := range client.Actions() {
 		if a.GetResource().Resource == "pods" && a.GetVerb() != "create" {

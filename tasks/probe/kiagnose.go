@@ -23,10 +23,10 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/guest"
+	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/print"
-	"github.com/checkplan/checkplan/pkg/report"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -125,11 +125,11 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 	}
 	if err != nil {
 		cause := checkup.Cause{Stage: checkup.StageSetup, Message: strings.Join(strings.Fields(err.Error()), " ")}
-		result = report.NotMeasured(latency, vmlatency.Name, cause)
+		result = judge.NotMeasured(latency, vmlatency.Name, cause)
 	}
 
 	now := time.Now()
-	r := report.Join(plan, report.Run{Namespace: t.Namespace, Name: t.PodName, UID: t.RunUID, Started: started.UTC(), Finished: now.UTC()}, []checkup.CheckReport{result}, nil)
+	r := judge.Join(plan, judge.Run{Namespace: t.Namespace, Name: t.PodName, UID: t.RunUID, Started: started.UTC(), Finished: now.UTC()}, []checkup.CheckReport{result}, nil)
 	if err := print.Text(t.Stdout, &r, print.TextOptions{Width: 100}); err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func measure(ctx context.Context, t *task.Task, plan *checkup.Plan) (checkup.Che
 	if err := guests.Measure(ctx, w, roster, &got, nil); err != nil {
 		t.Logf("warning: %v", err) // which is the cause of every pair, too
 	}
-	result := report.Judge(w, roster, &got.record, plan.Gate)
+	result := vmlatency.Judge(w, roster, &got.record, plan.Gate)
 	if result.Verdict != checkup.RunPass {
 		evidence(ctx, t, guests)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/fleet"
-	"github.com/checkplan/checkplan/pkg/placement"
+	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -57,9 +57,9 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 	if book != nil {
 		to = append(to, book)
 	}
-	if w.Placement != nil {
-		for _, a := range placement.Ask(ctx, t.Kubernetes, t.Namespace, w.Placement) {
-			writer.Admission(a)
+	if k, _ := kinds.Named(w.Kind); k.Ask != nil {
+		for _, f := range k.Ask(ctx, t.Kubernetes, t.Namespace, w) {
+			writer.Fact(f)
 		}
 	}
 

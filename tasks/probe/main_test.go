@@ -143,8 +143,8 @@ func reported(t *testing.T, tk *task.Task, why string) {
 	if r.Verdict != checkup.RunInconclusive || r.Counts.Unmeasured != 1 {
 		t.Errorf("%s %+v, want inconclusive and one unmeasured pair", r.Verdict, r.Counts)
 	}
-	for _, p := range r.Checks[0].Unmeasured {
-		if !strings.Contains(p.Cause.Message, why) {
+	for _, p := range r.Checks[0].Units {
+		if p.Verdict != checkup.Unmeasured || !strings.Contains(p.Cause.Message, why) {
 			t.Errorf("cause %s, want %q", p.Cause, why)
 		}
 	}

@@ -168,8 +168,8 @@ func TestSetupWithoutKubeVirt(t *testing.T) {
 	if r.Verdict != checkup.RunInconclusive || r.Counts.Unmeasured != r.Counts.Expected {
 		t.Errorf("%s %+v, want nothing measured", r.Verdict, r.Counts)
 	}
-	for _, p := range r.Checks[0].Unmeasured {
-		if !strings.Contains(p.Cause.Message, "KubeVirt") {
+	for _, p := range r.Checks[0].Units {
+		if p.Verdict != checkup.Unmeasured || !strings.Contains(p.Cause.Message, "KubeVirt") {
 			t.Errorf("cause %s, want that there is no KubeVirt", p.Cause)
 		}
 	}

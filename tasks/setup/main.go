@@ -135,11 +135,8 @@ func objects(ctx context.Context, t *task.Task, w *checkup.Worksheet) error {
 // summary says what will be done.
 func summary(w *checkup.Worksheet) []string {
 	var lines []string
-	if sheet := w.Placement; sheet != nil {
-		lines = append(lines, fmt.Sprintf("dry run by %s of %d workloads on %d nodes", sheet.Origin, len(sheet.Sides), sheet.Nodes))
-		for _, side := range sheet.Sides {
-			lines = append(lines, fmt.Sprintf("%s (%s): %d nodes are eligible, %d are not", side.Side, side.Workload, len(side.Eligible), sheet.Nodes-len(side.Eligible)))
-		}
+	if k, _ := kinds.Named(w.Kind); k.Summarize != nil {
+		lines = append(lines, k.Summarize(w)...)
 	}
 	if len(w.Sources) == 0 {
 		return lines

@@ -276,7 +276,7 @@ func TestSetupOfPlacement(t *testing.T) {
 	if err := tk.Store("day-2").Load(t.Context(), record.Worksheet("where"), &frozen); err != nil {
 		t.Fatal(err)
 	}
-	if sheet := frozen.Worksheet.Placement; sheet == nil || len(sheet.Sides) != 2 || len(sheet.Sides[0].Eligible) != 2 {
+	if sheet, err := placement.SheetOf(&frozen.Worksheet); err != nil || len(frozen.Worksheet.Units) != 2 || len(sheet.Sides) != 2 || len(sheet.Sides[0].Eligible) != 2 {
 		t.Error("want two sides, each of which may land on both nodes")
 	}
 	if !strings.Contains(log.String(), "source (Deployment): 2 nodes are eligible, 0 are not") {

@@ -354,10 +354,10 @@ func found(t *testing.T, r *checkup.Report, cause checkup.FindingCause, subject 
 // that lasts makes the object say that its target is not reachable.
 func outages(t *testing.T, r *checkup.Report) []connectivityCheck {
 	t.Helper()
-	failed := map[string]checkup.ConnectionReport{}
-	for _, c := range r.Checks[0].Connections {
+	failed := map[string]checkup.Unit{}
+	for _, c := range r.Checks[0].Units {
 		if c.Verdict == checkup.Fail {
-			failed[c.Name] = c
+			failed[c.Object] = c
 		}
 	}
 	if len(failed) == 0 || len(failed) != r.Counts.Fail {

@@ -38,6 +38,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	clusterpkg "github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/placement"
+	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
 // How many placements TestPlacementScheduler compares: states of the cluster, times
@@ -558,10 +559,10 @@ func (g *placementGenerator) affinity() json.RawMessage {
 // predicted is what the snapshot says of one side of a check.
 type predicted struct {
 	name     string // of the pod or DaemonSet
-	side     checkup.PlacementSide
+	side     placement.Side
 	asked    placement.PodPlacement
 	eligible []string
-	rejected map[string][]checkup.NodeReason // by node
+	rejected map[string][]scheduling.NodeReason // by node
 }
 
 // wave compares one wave.
@@ -587,12 +588,16 @@ func (f *placementField) wave(t *testing.T, random *rand.Rand, name string, seen
 		if err != nil {
 			t.Fatalf("%s: %v", check, err)
 		}
-		asked := map[checkup.PlacementSideName]placement.PodPlacement{
-			checkup.SideSource: *plan.Checks[check].Spec.(*placement.Spec).SourcePlacement,
-			checkup.SideTarget: *plan.Checks[check].Spec.(*placement.Spec).TargetPlacement,
+		asked := map[placement.SideName]placement.PodPlacement{
+			placement.SideSource: *plan.Checks[check].Spec.(*placement.Spec).SourcePlacement,
+			placement.SideTarget: *plan.Checks[check].Spec.(*placement.Spec).TargetPlacement,
 		}
-		for _, side := range w.Placement.Sides {
-			p := predicted{name: check + "-" + string(side.Side), side: side, asked: asked[side.Side], eligible: side.Eligible, rejected: map[string][]checkup.NodeReason{}}
+		sheet, err := placement.SheetOf(w)
+		if err != nil {
+			t.Fatalf("%s: %v", check, err)
+		}
+		for _, side := range sheet.Sides {
+			p := predicted{name: check + "-" + string(side.Side), side: side, asked: asked[side.Side], eligible: side.Eligible, rejected: map[string][]scheduling.NodeReason{}}
 			for _, group := range side.Rejected {
 				for _, n := range group.Nodes {
 					p.rejected[n] = group.Reasons
@@ -648,7 +653,7 @@ func (p *placementTally) add(of predicted) {
 		}
 	}
 	switch {
-	case of.side.Side == checkup.SideTarget:
+	case of.side.Side == placement.SideTarget:
 		if len(of.eligible) > 0 {
 			p.daemons++
 			if controlled > 0 {
@@ -763,7 +768,7 @@ func (p predicted) strange() string {
 
 // first returns what the scheduler tells of a node: what the first plugin says
 // that rejects it, which for resources may be several things.
-func first(reasons []checkup.NodeReason) []string {
+func first(reasons []scheduling.NodeReason) []string {
 	if len(reasons) == 0 {
 		return nil
 	}
@@ -970,11 +975,17 @@ func TestPlacementAdmission(t *testing.T) {
 			if tt.config != nil {
 				client = kubernetes.NewForConfigOrDie(tt.config)
 			}
-			all := placement.Ask(t.Context(), client, tt.namespace, w.Placement)
-			if len(all) != 2 || all[0].Side != checkup.SideSource || all[1].Side != checkup.SideTarget {
+			all := placement.Ask(t.Context(), client, tt.namespace, w)
+			if len(all) != 2 || all[0].Unit != string(placement.SideSource) || all[1].Unit != string(placement.SideTarget) {
 				t.Fatalf("want one answer for each side: %+v", all)
 			}
-			a := all[0]
+			cause := all[0].Cause
+			var a placement.Admission
+			if cause == nil {
+				if err := json.Unmarshal(all[0].Content, &a); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if a.Allowed != tt.allowed {
 				t.Errorf("allowed is %v, want %v", a.Allowed, tt.allowed)
 			}
@@ -988,10 +999,10 @@ func TestPlacementAdmission(t *testing.T) {
 				t.Errorf("what admission changed (-want +got):\n%s", diff)
 			}
 			switch {
-			case (tt.cause == "") != (a.Cause == nil):
-				t.Errorf("cause is %v, want %q", a.Cause, tt.cause)
-			case a.Cause != nil && !strings.Contains(a.Cause.Message, tt.cause):
-				t.Errorf("cause %q, want %q in it", a.Cause, tt.cause)
+			case (tt.cause == "") != (cause == nil):
+				t.Errorf("cause is %v, want %q", cause, tt.cause)
+			case cause != nil && !strings.Contains(cause.Message, tt.cause):
+				t.Errorf("cause %q, want %q in it", cause, tt.cause)
 			}
 		})
 	}
@@ -1043,43 +1054,68 @@ func TestPlacementNetworkConfig(t *testing.T) {
 	sandbox(t, "kubectl", "wait", "--for=condition=Established", "crd/networks.config.openshift.io", "crd/networks.operator.openshift.io", "--timeout=30s")
 	for _, tt := range []struct {
 		name, config, operator string
-		mode                   checkup.DiagnosticsMode
+		mode                   cluster.DiagnosticsMode
 		source                 []string // eligible nodes
 		reason                 string   // of the condition
 	}{
 		{
 			name:     "the configuration",
 			config:   `{networkDiagnostics: {mode: All, sourcePlacement: {nodeSelector: {kubernetes.io/hostname: worker-2}}}}`,
-			operator: `{disableNetworkDiagnostics: true}`, mode: checkup.DiagnosticsAll, source: []string{"worker-2"}, reason: "AsExpected",
+			operator: `{disableNetworkDiagnostics: true}`, mode: cluster.DiagnosticsAll, source: []string{"worker-2"}, reason: "AsExpected",
 		},
 		{
 			name:     "nobody matches",
 			config:   `{networkDiagnostics: {sourcePlacement: {nodeSelector: {example.test/none: ""}}}}`,
-			operator: `{}`, mode: checkup.DiagnosticsAll, reason: "NoSources",
+			operator: `{}`, mode: cluster.DiagnosticsAll, reason: "NoSources",
 		},
-		{name: "the legacy flag", config: `{}`, operator: `{disableNetworkDiagnostics: true}`, mode: checkup.DiagnosticsDisabled},
+		{name: "the legacy flag", config: `{}`, operator: `{disableNetworkDiagnostics: true}`, mode: cluster.DiagnosticsDisabled},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			kubectlApply(t, fmt.Sprintf("apiVersion: config.openshift.io/v1\nkind: Network\nmetadata: {name: cluster}\nspec: %s\n---\napiVersion: operator.openshift.io/v1\nkind: Network\nmetadata: {name: cluster}\nspec: %s\n", tt.config, tt.operator))
 			r := runPlan(t, "configured", 0)
-			p := r.Checks[0].Placement
-			if p == nil || p.Mode != tt.mode {
-				t.Fatalf("want mode %s:\n%s", tt.mode, describe(t, r))
+			c := r.Checks[0]
+			mode := string(tt.mode)
+			if tt.mode == cluster.DiagnosticsNoOpinion {
+				mode = "not set, which is All"
+			}
+			if len(c.Blocks) == 0 || !strings.Contains(c.Blocks[0].Note, "; mode "+mode+";") {
+				t.Fatalf("want mode %s:\n%s", mode, describe(t, r))
 			}
 			reason := ""
-			if p.Condition != nil {
-				reason = p.Condition.Reason
+			for _, k := range c.Conditions {
+				reason += k.Reason
 			}
 			if reason != tt.reason {
-				t.Errorf("condition %+v, want reason %q:\n%s", p.Condition, tt.reason, describe(t, r))
+				t.Errorf("conditions %+v, want reason %q:\n%s", c.Conditions, tt.reason, describe(t, r))
 			}
-			for _, side := range p.Sides {
-				if side.Side == checkup.SideSource && !slices.Equal(side.Eligible, tt.source) {
-					t.Errorf("sources on %q, want %q:\n%s", side.Eligible, tt.source, describe(t, r))
+			for _, u := range c.Units {
+				if u.Name != string(placement.SideSource) {
+					continue
+				}
+				i := slices.IndexFunc(u.Values, func(v checkup.Value) bool { return v.Name == "eligible_nodes" })
+				if i < 0 || u.Values[i].Value != float64(len(tt.source)) {
+					t.Errorf("values %+v, want %d eligible nodes:\n%s", u.Values, len(tt.source), describe(t, r))
 				}
 			}
-			if (len(p.Sides) == 0) != (tt.mode == checkup.DiagnosticsDisabled) {
-				t.Errorf("%d sides in mode %s", len(p.Sides), tt.mode)
+			lands := ""
+			for _, b := range c.Blocks {
+				if b.List == nil {
+					continue
+				}
+				for _, side := range b.List.Items {
+					if side.Name == string(placement.SideSource) {
+						for _, line := range side.Items {
+							lands += line.Text + "\n"
+						}
+					}
+				}
+			}
+			if want := "lands on " + strings.Join(tt.source, ", "); len(tt.source) == 1 && !strings.Contains(lands, want) ||
+				len(tt.source) > 1 && !strings.Contains(lands, "lands on one of "+strings.Join(tt.source, ", ")) {
+				t.Errorf("sources: %s\nwant them on %q:\n%s", lands, tt.source, describe(t, r))
+			}
+			if (len(c.Units) == 0) != (tt.mode == cluster.DiagnosticsDisabled) {
+				t.Errorf("%d sides in mode %s", len(c.Units), tt.mode)
 			}
 		})
 	}

@@ -190,8 +190,10 @@ func (r vmRun) caused(t *testing.T, words ...string) {
 		if c.Cause != nil {
 			causes = append(causes, c.Cause.String())
 		}
-		for _, p := range slices.Concat(c.Unmeasured, c.Failed) {
-			causes = append(causes, p.Cause.String())
+		for _, u := range c.Units {
+			if u.Cause != nil {
+				causes = append(causes, u.Cause.String())
+			}
 		}
 	}
 	slices.Sort(causes)
@@ -211,18 +213,36 @@ func (r vmRun) noVM(t *testing.T) {
 	}
 }
 
+// waysOf are the units of the pairs of VMs of a check that go one way.
+func waysOf(c checkup.CheckReport, way string) []checkup.Unit {
+	return slices.DeleteFunc(slices.Clone(c.Units), func(u checkup.Unit) bool { return u.Labels[checkup.UnitWay] != way })
+}
+
+// durationOf is how long a unit was measured.
+func durationOf(u checkup.Unit) time.Duration {
+	for _, v := range u.Values {
+		if v.Name == checkup.UnitDuration {
+			return time.Duration(v.Value * float64(time.Microsecond))
+		}
+	}
+	return 0
+}
+
 // onePair checks the only pair of VMs of a run that passed: where the VMs ran, by
 // report and by KubeVirt, how much was sent, and that the delays can be.
-func (r vmRun) onePair(t *testing.T, sent int, interval time.Duration, families ...checkup.IPFamily) checkup.VMReport {
+func (r vmRun) onePair(t *testing.T, sent int, interval time.Duration, families ...checkup.IPFamily) checkup.Unit {
 	t.Helper()
 	if r.report.Verdict != checkup.RunPass || len(findings(r.report)) > 0 {
 		t.Errorf("want a pass:\n%s", describe(t, r.report))
 	}
-	if len(r.report.Checks) != 1 || len(r.report.Checks[0].VMs) != 1 {
-		t.Fatalf("want one pair of VMs: %+v", r.report.Checks)
+	if len(r.report.Checks) != 1 || len(r.report.Checks[0].Units) != 2*len(families) {
+		t.Fatalf("want one pair of VMs, both ways in %q: %+v", families, r.report.Checks)
 	}
-	pair := r.report.Checks[0].VMs[0]
-	nodes := []string{pair.SourceNode, pair.TargetNode}
+	there, back := waysOf(r.report.Checks[0], checkup.WayThere), waysOf(r.report.Checks[0], checkup.WayBack)
+	if len(there) != len(families) || len(back) != len(families) {
+		t.Fatalf("there %+v, back %+v, want %q", there, back, families)
+	}
+	nodes := []string{there[0].Labels[checkup.UnitSourceNode], there[0].Labels[checkup.UnitTargetNode]}
 	var ran []string
 	for _, v := range r.vms {
 		ran = append(ran, v.node)
@@ -232,23 +252,23 @@ func (r vmRun) onePair(t *testing.T, sent int, interval time.Duration, families 
 	if !slices.Equal(nodes, ran) || !slices.Equal(ran, []string{"node01", "node02"}) {
 		t.Errorf("the report says that the VMs ran on %q, KubeVirt on %q: want node01 and node02", nodes, ran)
 	}
-	if len(pair.Families) != len(families) {
-		t.Fatalf("families %+v, want %q", pair.Families, families)
-	}
-	for i, f := range pair.Families {
-		if f.Family != families[i] || f.Verdict != checkup.Pass || f.Back != checkup.Pass || f.Cause != nil || f.BackCause != nil {
-			t.Errorf("%s: want a pass both ways: %+v", families[i], f)
+	for i, f := range there {
+		if f.Family != families[i] || f.Verdict != checkup.Pass || f.Cause != nil {
+			t.Errorf("%s: want a pass there: %+v", families[i], f)
 		}
-		if f.Sent != sent || f.Received != sent || f.Loss != 0 || f.Duplicates != 0 || f.Duration != checkup.Duration(time.Duration(sent)*interval) {
-			t.Errorf("%s: sent %d, received %d, lost %s, %d twice, for %s; want %d in %s and none lost", f.Family, f.Sent, f.Received, f.Loss, f.Duplicates, f.Duration, sent, time.Duration(sent)*interval)
+		if b := back[i]; b.Family != families[i] || b.Verdict != checkup.Pass || b.Cause != nil || b.Source != f.Target || b.Target != f.Source {
+			t.Errorf("%s: want a pass back: %+v", families[i], b)
+		}
+		if took := time.Duration(sent) * interval; f.Sent != sent || f.Received != sent || f.Duplicates != 0 || durationOf(f) != took {
+			t.Errorf("%s: sent %d, received %d, %d twice, for %s; want %d in %s and none lost", f.Family, f.Sent, f.Received, f.Duplicates, durationOf(f), sent, took)
 		}
 		sane(t, f)
 	}
-	return pair
+	return there[0]
 }
 
 // sane checks that the delays of a family can be.
-func sane(t *testing.T, f checkup.VMFamilyReport) {
+func sane(t *testing.T, f checkup.Unit) {
 	t.Helper()
 	d := f.Delay
 	if d == nil {
@@ -329,8 +349,8 @@ func TestVMLatency(t *testing.T) {
 	}
 	r := runVMs(t, "nodes", 0)
 	pair := r.onePair(t, 50, 100*time.Millisecond, checkup.IPv4, checkup.IPv6)
-	if pair.SourceNode != "node01" || pair.TargetNode != "node02" || pair.Network != (checkup.NetworkRef{Namespace: "default", Name: "br10"}) {
-		t.Errorf("measured %s -> %s over %s", pair.SourceNode, pair.TargetNode, pair.Network)
+	if l := pair.Labels; l[checkup.UnitSourceNode] != "node01" || l[checkup.UnitTargetNode] != "node02" || l[checkup.UnitNetwork] != "default/br10" {
+		t.Errorf("measured %v", l)
 	}
 	got, want := r.report.Checks[0], explained.Checks[0]
 	if got.Counts.Expected != want.Pairs || want.Pairs != 4 {
@@ -349,7 +369,7 @@ func TestVMLatency(t *testing.T) {
 // Show 2: what is wrong with the second network is told; the pods' network is
 // not touched.
 func TestVMFaults(t *testing.T) {
-	over := regexp.MustCompile(`actual max latency "([^"]+)" is greater than desired "200ms"`)
+	over := regexp.MustCompile(`^max ([^,]+), limit 200ms$`)
 	t.Run("delay", func(t *testing.T) {
 		fault(t, "delay", "--by", "400ms", "--network", "br10", "--from", "node01", "--to", "node02")
 		pods := start(t, "run", plans, "--plan", "ring", "--output", "json")
@@ -360,8 +380,8 @@ func TestVMFaults(t *testing.T) {
 		if r.report.Verdict != checkup.RunFail {
 			t.Errorf("400 ms against 200 ms is %s", r.report.Verdict)
 		}
-		for _, f := range r.report.Checks[0].VMs[0].Families {
-			if f.Verdict != checkup.Fail || f.Cause == nil || f.Received != f.Sent {
+		for _, f := range waysOf(r.report.Checks[0], checkup.WayThere) {
+			if f.Verdict != checkup.Fail || f.Cause == nil || f.Received != f.Sent || len(f.Breaches) != 1 || f.Breaches[0].Limit != checkup.LimitMax {
 				t.Errorf("want a slow pair without loss: %+v", f)
 				continue
 			}
@@ -391,10 +411,13 @@ func TestVMFaults(t *testing.T) {
 		const p, n = 0.2, 4 * 150
 		sent, received := 0, 0
 		for _, c := range r.report.Checks {
-			for _, f := range c.VMs[0].Families {
+			for _, f := range waysOf(c, checkup.WayThere) {
 				sent, received = sent+f.Sent, received+f.Received
-				if want := 100 * float64(f.Sent-f.Received) / float64(f.Sent); math.Abs(float64(f.Loss)-want) > 0.05 {
-					t.Errorf("%s: %d of %d came, and the loss is %s", f.Family, f.Received, f.Sent, f.Loss)
+				want := 100 * float64(f.Sent-f.Received) / float64(f.Sent)
+				for _, b := range f.Breaches {
+					if b.Limit != checkup.LimitLoss || math.Abs(b.Measured-want) > 0.05 {
+						t.Errorf("%s: %d of %d came, and the breach is %+v", f.Family, f.Received, f.Sent, b)
+					}
 				}
 			}
 		}
@@ -618,7 +641,7 @@ func TestVMDisturbed(t *testing.T) {
 			}
 		})
 		inconclusive(t, r.report, "unmeasured")
-		if f := r.report.Checks[0].VMs[0].Families[0]; f.Verdict != checkup.Unmeasured || f.Cause == nil {
+		if f := waysOf(r.report.Checks[0], checkup.WayThere)[0]; f.Verdict != checkup.Unmeasured || f.Cause == nil {
 			t.Errorf("the source was deleted: %+v", f)
 		}
 	})
@@ -682,10 +705,10 @@ func TestVMNodeLost(t *testing.T) {
 	if r.report.Counts.Fail != 0 || r.report.Verdict != checkup.RunInconclusive {
 		t.Errorf("a node that is lost is not a broken network:\n%s", describe(t, r.report))
 	}
-	for _, pair := range r.report.Checks[0].VMs {
-		f := pair.Families[0]
-		if want := map[string]checkup.Verdict{lost: checkup.Unmeasured, other: checkup.Pass}[pair.SourceNode]; f.Verdict != want {
-			t.Errorf("from %s: %s, want %s: %+v", pair.SourceNode, f.Verdict, want, f)
+	for _, f := range waysOf(r.report.Checks[0], checkup.WayThere) {
+		node := f.Labels[checkup.UnitSourceNode]
+		if want := map[string]checkup.Verdict{lost: checkup.Unmeasured, other: checkup.Pass}[node]; f.Verdict != want {
+			t.Errorf("from %s: %s, want %s: %+v", node, f.Verdict, want, f)
 		}
 	}
 	sandbox(t, "fault", "clear")

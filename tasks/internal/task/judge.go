@@ -12,15 +12,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/record"
-	"github.com/checkplan/checkplan/pkg/report"
 )
 
 // Report judges all that the run left behind. What cannot be read is not
 // measured, and an error beside the report, which is complete all the same.
 // Leftovers are still to be filled in.
 func (t *Task) Report(ctx context.Context, plan *checkup.Plan, now time.Time) (*checkup.Report, error) {
-	run := report.Run{Namespace: t.Namespace, Name: t.RunName, UID: t.RunUID, Finished: now}
+	run := judge.Run{Namespace: t.Namespace, Name: t.RunName, UID: t.RunUID, Finished: now}
 	var (
 		checks   []checkup.CheckReport
 		problems []error
@@ -35,22 +36,26 @@ func (t *Task) Report(ctx context.Context, plan *checkup.Plan, now time.Time) (*
 		}
 		checks = append(checks, c)
 	}
-	r := report.Join(plan, run, checks, nil)
+	r := judge.Join(plan, run, checks, nil)
 	return &r, errors.Join(problems...)
 }
 
 // judge judges one check.
 func (t *Task) judge(ctx context.Context, plan *checkup.Plan, check string) (checkup.CheckReport, time.Time, error) {
 	store := t.Store(plan.Name)
-	kind := plan.Checks[check].Kind()
+	of := plan.Checks[check].Kind()
 	var frozen record.Frozen
 	switch err := store.Load(ctx, record.Worksheet(check), &frozen); {
 	case apierrors.IsNotFound(err):
-		return report.NotMeasured(check, kind, t.why(ctx, store, check, "setup", checkup.StageSetup)), time.Time{}, nil
+		return judge.NotMeasured(check, of, t.why(ctx, store, check, "setup", checkup.StageSetup)), time.Time{}, nil
 	case err != nil:
-		return report.NotMeasured(check, kind, checkup.Cause{Stage: checkup.StageCollect, Message: err.Error()}), time.Time{}, err
+		return judge.NotMeasured(check, of, checkup.Cause{Stage: checkup.StageCollect, Message: err.Error()}), time.Time{}, err
 	}
 	w := &frozen.Worksheet
+	k, err := kinds.Of(plan, check)
+	if err != nil {
+		return judge.NotMeasured(check, of, checkup.Cause{Stage: checkup.StageSetup, Message: err.Error()}), time.Time{}, err
+	}
 
 	var problems []error
 	roster := &checkup.Roster{}
@@ -78,10 +83,10 @@ func (t *Task) judge(ctx context.Context, plan *checkup.Plan, check string) (che
 		}
 		fill(measured, w, cause)
 	}
-	if w.Placement != nil && len(measured.Admissions) < len(w.Placement.Sides) {
-		ask(measured, w.Placement, t.why(ctx, store, check, "probe", checkup.StageCollect))
+	if len(measured.Facts) < len(w.Units) {
+		excuse(measured, w, t.why(ctx, store, check, "probe", checkup.StageCollect))
 	}
-	return report.Judge(w, roster, measured, plan.Gate), frozen.Started, errors.Join(problems...)
+	return k.Judge(w, roster, measured, plan.Gate), frozen.Started, errors.Join(problems...)
 }
 
 // why says why a phase of a check did not do its work: in its own words if it
@@ -117,12 +122,11 @@ func fill(r *checkup.Record, w *checkup.Worksheet, cause checkup.Cause) {
 	}
 }
 
-// ask gives every side of a dry run that nobody asked the API server about a
-// cause.
-func ask(r *checkup.Record, sheet *checkup.PlacementSheet, cause checkup.Cause) {
-	for _, side := range sheet.Sides {
-		if !slices.ContainsFunc(r.Admissions, func(a checkup.Admission) bool { return a.Side == side.Side }) {
-			r.Admissions = append(r.Admissions, checkup.Admission{Side: side.Side, Cause: &cause})
+// excuse gives every unit without a fact a cause.
+func excuse(r *checkup.Record, w *checkup.Worksheet, cause checkup.Cause) {
+	for _, unit := range w.Units {
+		if !slices.ContainsFunc(r.Facts, func(f checkup.Fact) bool { return f.Unit == unit }) {
+			r.Facts = append(r.Facts, checkup.Fact{Unit: unit, Cause: &cause})
 		}
 	}
 }

@@ -20,7 +20,6 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/placement"
-	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/record"
 )
 
@@ -260,8 +259,8 @@ func TestReport(t *testing.T) {
 			if (c.Cause == nil) != (tt.cause == "") || c.Cause != nil && !strings.Contains(c.Cause.String(), tt.cause) {
 				t.Errorf("cause %v, want %q", c.Cause, tt.cause)
 			}
-			for _, p := range c.Unmeasured {
-				if !strings.Contains(p.Cause.Message, tt.pair) {
+			for _, p := range c.Units {
+				if p.Verdict == checkup.Unmeasured && !strings.Contains(p.Cause.Message, tt.pair) {
 					t.Errorf("%s -> %s: %s, want %q", p.Source, p.Target, p.Cause, tt.pair)
 				}
 			}
@@ -277,17 +276,19 @@ func TestReport(t *testing.T) {
 func TestNobodyAsked(t *testing.T) {
 	tk := &Task{Kubernetes: fake.NewClientset(), Namespace: "ns", RunName: "run", RunUID: "uid-1", Outcomes: map[string]Outcome{"probe-where": {"Failed", "TaskRunTimeout"}}, Stdout: io.Discard}
 	store := tk.Store("day-2")
-	side := func(name checkup.PlacementSideName) checkup.PlacementSide {
-		return checkup.PlacementSide{Side: name, Pod: json.RawMessage(`{}`), Eligible: []string{"n0"}}
+	side := func(name placement.SideName) placement.Side {
+		return placement.Side{Side: name, Pod: json.RawMessage(`{}`), Eligible: []string{"n0"}}
 	}
-	if err := store.Save(t.Context(), record.Worksheet("where"), record.Frozen{Worksheet: checkup.Worksheet{
-		Plan: "day-2", Check: "where", Kind: "placement",
-		Placement: &checkup.PlacementSheet{Nodes: 1, Sides: []checkup.PlacementSide{side(checkup.SideSource), side(checkup.SideTarget)}},
-	}}); err != nil {
+	sheet := placement.Sheet{Nodes: 1, Sides: []placement.Side{side(placement.SideSource), side(placement.SideTarget)}}
+	frozen := record.Frozen{Worksheet: checkup.Worksheet{Plan: "day-2", Check: "where", Kind: placement.Name}}
+	if err := sheet.Put(&frozen.Worksheet); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(t.Context(), record.Worksheet("where"), frozen); err != nil {
 		t.Fatal(err)
 	}
 	w := store.Writer("where")
-	w.Admission(checkup.Admission{Side: checkup.SideTarget, Allowed: true})
+	w.Fact(checkup.Fact{Unit: "target", Content: json.RawMessage(`{"allowed":true}`)})
 	if err := w.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -299,10 +300,10 @@ func TestNobodyAsked(t *testing.T) {
 	if want := (checkup.Counts{Expected: 2, Pass: 1, Unmeasured: 1}); r.Counts != want {
 		t.Errorf("counts %+v, want %+v", r.Counts, want)
 	}
-	asked := r.Checks[0].Placement.Admissions
-	i := slices.IndexFunc(asked, func(a checkup.Admission) bool { return a.Side == checkup.SideSource })
-	if i < 0 || asked[i].Cause == nil || !strings.Contains(asked[i].Cause.Message, "task probe-where failed (TaskRunTimeout)") {
-		t.Errorf("admissions %+v, want the source's with what became of the task", asked)
+	units := r.Checks[0].Units
+	i := slices.IndexFunc(units, func(u checkup.Unit) bool { return u.Name == "source" })
+	if i < 0 || units[i].Cause == nil || !strings.Contains(units[i].Cause.Message, "task probe-where failed (TaskRunTimeout)") {
+		t.Errorf("units %+v, want the source with what became of the task", units)
 	}
 }
 

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package judge
+
+import (
+	"fmt"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// direction in which an observed udp pair lost packets, by what the target's
+// responder counted. A responder whose count is not known, or is older than the
+// answers, gives no direction; nor does one whose count includes spoiled requests,
+// unless it is all or nothing.
+func (j *Judgement) direction(at int) checkup.Direction {
+	seen := j.evidence.observed[at]
+	if seen.Transport != checkup.UDP || !j.evidence.counted[seen.Target] {
+		return checkup.DirectionUnknown
+	}
+	arrived, made := j.evidence.reception[at], seen.Sent+seen.Spoiled
+	switch {
+	case arrived < seen.Received:
+		return checkup.DirectionUnknown
+	case arrived == 0:
+		return checkup.DirectionForward
+	case arrived >= made:
+		return checkup.DirectionReturn
+	case seen.Spoiled > 0:
+		return checkup.DirectionUnknown
+	case arrived == seen.Received:
+		return checkup.DirectionForward
+	default:
+		return checkup.DirectionBoth
+	}
+}
+
+// dropped says that a udp pair's loss may come from the responder: all that it
+// lost did not arrive there, and the responder's socket dropped as many requests
+// or more because it was full. Then nothing is known of the network; nor if the
+// target must be unreachable and nothing seems to have arrived.
+func (j *Judgement) dropped(at int, o *Outcome) *checkup.Cause {
+	e := j.evidence
+	seen, n := e.observed[at], e.full[side{o.Pair.Target, o.Pair.Family}]
+	suspect := o.Failure == Lost || o.Verdict == checkup.Pass && j.Worksheet.Expect.Unreachable
+	missing := seen.Sent + seen.Spoiled - e.reception[at]
+	if !suspect || o.Pair.Transport != checkup.UDP || !e.counted[o.Pair.Target] ||
+		seen.Sent-seen.Received > missing || missing > n {
+		return nil
+	}
+	return &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf(
+		"%d of %d requests did not arrive, but the responder's socket had no room for %d", missing, seen.Sent+seen.Spoiled, n)}
+}
+
+// carry applies the direction of the udp pairs of one source and target to the
+// other transports of the same family, if all of those fail as well: one loss is
+// then the simpler explanation.
+func carry(pairs []Outcome) {
+	for _, family := range checkup.IPFamilies {
+		directions, all := map[checkup.Direction]bool{}, true
+		for i := range pairs {
+			if o := &pairs[i]; o.Pair.Family == family && o.Verdict != checkup.Unmeasured {
+				all = all && o.Failure == Lost
+				if o.Direction != checkup.DirectionUnknown {
+					directions[o.Direction] = true
+				}
+			}
+		}
+		common := checkup.DirectionUnknown
+		for d := range directions {
+			common = d
+		}
+		if len(directions) > 1 {
+			common = checkup.DirectionBoth
+		}
+		for i := range pairs {
+			if o := &pairs[i]; o.Pair.Family == family && o.Failure == Lost {
+				o.Carried = o.Direction
+				if o.Carried == checkup.DirectionUnknown && all {
+					o.Carried = common
+				}
+			}
+		}
+	}
+}

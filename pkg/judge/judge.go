@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package judge
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Rules are what differs between the kinds of check. The zero value is that of
+// pods, measured by agents.
+type Rules struct {
+	// Reporter is who measures, in the singular: "agent" (also if empty), "guest".
+	Reporter string
+	// Absent says what keeps a pair from being measured, by worksheet and roster; nil
+	// looks for the pair's target on the roster.
+	Absent func(checkup.Pair) *checkup.Cause
+}
+
+// Failure is the way in which a pair failed. The zero value is none.
+type Failure uint8
+
+const (
+	Lost    Failure = iota + 1 // nothing, or less than the limit allows, was answered
+	Slow                       // a delay or its variation was over a limit
+	Reached                    // something came through that must not
+)
+
+// Outcome is what is known of one expected pair.
+type Outcome struct {
+	Pair checkup.Pair
+	// Attribute is the index of family, transport and size in Judgement.Attributes.
+	Attribute int
+	Verdict   checkup.Verdict
+	// Cause is set unless the pair passed; Breaches are the limits that it broke.
+	Cause    checkup.Cause
+	Breaches []checkup.Breach
+	Failure  Failure
+	// As observed; zero if unmeasured.
+	Sent, Received, Duplicates, Reordered int
+	// RTTs are in microseconds, in the order of sending.
+	RTTs []int64
+	// Direction in which packets of this pair were lost, by the target's count.
+	Direction checkup.Direction
+	// Carried is Direction, or that of the udp pairs of the same source and target.
+	Carried checkup.Direction
+	// Broken says that the worksheet has no such source or target.
+	Broken bool
+	// Folded is what the pair's Results add up to, if they are credible, whatever the
+	// verdict; nil for pairs without Results.
+	Folded *Folded
+}
+
+// Why is the cause of an outcome that did not pass; nil of one that did.
+func (o *Outcome) Why() *checkup.Cause {
+	if o.Verdict == checkup.Pass {
+		return nil
+	}
+	cause := o.Cause
+	cause.Message = Or(cause.Message, "no reason was given")
+	return &cause
+}
+
+// Judgement is every expected pair of a worksheet with its outcome.
+type Judgement struct {
+	Worksheet *checkup.Worksheet
+	// Outcomes in the order of Worksheet.Pairs.
+	Outcomes []Outcome
+	// Attributes are what pairs of one source and target differ in.
+	Attributes []Attribute
+
+	rules    Rules
+	roster   *checkup.Roster
+	evidence *evidence
+}
+
+// Pairs judges every expected pair of a worksheet; doc.go has the rules. It is pure,
+// does not depend on the order of the record's observations and receptions, and
+// does not keep or change the record. A nil roster or record means that nothing
+// was set up or collected: every pair is unmeasured.
+func Pairs(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, rules Rules) *Judgement {
+	rules.Reporter = Or(rules.Reporter, "agent")
+	j := &Judgement{Worksheet: w, Attributes: attributesOf(w), rules: rules, roster: roster, evidence: collect(w, record)}
+	j.Outcomes = make([]Outcome, len(j.evidence.pairs))
+	for from, end := range j.evidence.assignments() {
+		for i := from; i < end; i++ {
+			o := &j.Outcomes[i]
+			o.Pair, o.Attribute = j.evidence.pairs[i], i-from
+			if t := o.Pair.Target; t >= 0 && t < len(w.Targets) && w.Targets[t].Peer != nil {
+				o.Attribute = slices.Index(j.Attributes, Attribute{o.Pair.Family, o.Pair.Transport, o.Pair.Size})
+			}
+			j.judge(i, o)
+		}
+		carry(j.Outcomes[from:end])
+	}
+	return j
+}
+
+// Report is what every kind of check reports: counts, verdict, coverage, and what
+// setup and the agents noted. The gate's MaxUnmeasured decides between pass and
+// inconclusive.
+func (j *Judgement) Report(gate checkup.Gate) checkup.CheckReport {
+	w := j.Worksheet
+	r := checkup.CheckReport{
+		Name: w.Check, Kind: w.Kind, Noun: "pair", Reporter: j.rules.Reporter, Notes: slices.Clone(w.Warnings),
+	}
+	for i := range j.Outcomes {
+		if seen := j.evidence.observed[i]; seen != nil {
+			r.Sent += made(seen)
+		}
+		r.Counts = Sum(r.Counts, Counted(j.Outcomes[i].Verdict))
+	}
+	r.Verdict = Verdict(r.Counts, gate.MaxUnmeasured)
+	r.Coverage = j.coverage()
+	r.Agents = j.agentNotes()
+	return r
+}
+
+// Find returns the outcome of a pair; nil if the worksheet does not expect it.
+func (j *Judgement) Find(p checkup.Pair) *Outcome {
+	if at, ok := j.evidence.position(p); ok {
+		return &j.Outcomes[at]
+	}
+	return nil
+}
+
+// Assignments yields the outcomes of each source and target that the worksheet
+// assigns, in its order.
+func (j *Judgement) Assignments(yield func([]Outcome) bool) {
+	for from, end := range j.evidence.assignments() {
+		if from < end && !yield(j.Outcomes[from:end]) {
+			return
+		}
+	}
+}
+
+// judge works out the outcome of one expected pair.
+func (j *Judgement) judge(at int, o *Outcome) {
+	if cause := j.unmeasured(at, o); cause != nil {
+		o.Verdict, o.Cause = checkup.Unmeasured, *cause
+		return
+	}
+	j.expect(at, o)
+	if cause := j.dropped(at, o); cause != nil {
+		o.Verdict, o.Failure, o.Breaches, o.Cause = checkup.Unmeasured, 0, nil, *cause
+	}
+	if o.Verdict == checkup.Pass && o.Folded != nil {
+		if cause := j.incomplete(at); cause != nil {
+			o.Verdict, o.Cause = checkup.Unmeasured, *cause
+		}
+	}
+	if o.Verdict == checkup.Unmeasured {
+		o.Sent, o.Received, o.Duplicates, o.Reordered, o.RTTs = 0, 0, 0, 0, nil
+	} else if o.Failure == Lost {
+		o.Direction = j.direction(at)
+	}
+}
+
+// unmeasured says why nothing credible is known of a pair; nil if something is.
+func (j *Judgement) unmeasured(at int, o *Outcome) *checkup.Cause {
+	p := o.Pair
+	if p.Source >= len(j.Worksheet.Sources) || p.Target < 0 || p.Target >= len(j.Worksheet.Targets) {
+		o.Broken = true
+		return &checkup.Cause{
+			Stage: checkup.StageSetup, Message: "the worksheet assigns a pair whose source or target it does not have",
+		}
+	}
+	if cause := j.absent(p); cause != nil {
+		return cause
+	}
+	s, seen := &j.evidence.sources[p.Source], j.evidence.observed[at]
+	untrusted := func(stage checkup.Stage, reason checkup.Reason, format string, args ...any) *checkup.Cause {
+		return &checkup.Cause{
+			Stage: stage, Reason: reason, Message: "the " + j.rules.Reporter + " " + fmt.Sprintf(format, args...),
+		}
+	}
+	for _, c := range s.controls {
+		if (c.Family == p.Family || p.Family == checkup.AnyIPFamily) && !c.OK {
+			return untrusted(checkup.StageControl, "", "got its control pair %q wrong (%s), so it is not trusted",
+				c.Name, Or(c.Message, "it gave no details"))
+		}
+	}
+	if seen == nil && !j.evidence.conflict[at] {
+		return j.silent(s)
+	}
+	if n := s.unrequested(); n > 0 {
+		return untrusted(checkup.StageCollect, checkup.ReasonUnrequested, "reported %s, so it is not trusted",
+			Count(n, "unrequested pair"))
+	}
+	if j.evidence.conflict[at] {
+		return untrusted(checkup.StageCollect, checkup.ReasonConflict, "reported this pair twice, with different results")
+	}
+	if seen.Unmeasured != nil {
+		return seen.Unmeasured
+	}
+	family := p.Family
+	if family == checkup.AnyIPFamily && len(s.controls) > 0 {
+		// Whichever was controlled; all of those are right, as was checked above.
+		family = s.controls[0].Family
+		for _, f := range checkup.IPFamilies {
+			if s.uncontrolled(f) == "" {
+				family = f
+			}
+		}
+	}
+	if missing := s.uncontrolled(family); missing != "" {
+		return untrusted(checkup.StageControl, "", "reported no control pair %q, so it is not trusted", missing)
+	}
+	return nil
+}
+
+// silent says why there is no observation of a pair of the source.
+func (j *Judgement) silent(s *source) *checkup.Cause {
+	cause := &checkup.Cause{Stage: checkup.StageCollect}
+	switch {
+	case s.cause != nil:
+		return s.cause
+	case !s.recorded:
+		cause.Message = "nothing was recorded of the source"
+	case len(s.ends) == 0:
+		cause.Message = fmt.Sprintf("the %s did not finish", j.rules.Reporter)
+	default:
+		cause.Message = fmt.Sprintf("the %s exited without reporting this pair", j.rules.Reporter)
+	}
+	return cause
+}
+
+// absent says why the target could not be measured.
+func (j *Judgement) absent(p checkup.Pair) *checkup.Cause {
+	if j.rules.Absent != nil {
+		return j.rules.Absent(p)
+	}
+	if j.roster == nil || p.Target >= len(j.roster.Targets) {
+		return &checkup.Cause{Stage: checkup.StageSetup, Message: "the target is not on the roster"}
+	}
+	entry := j.roster.Targets[p.Target]
+	if entry.Cause != nil {
+		return entry.Cause
+	}
+	if j.Worksheet.Targets[p.Target].Peer == nil && entry.Addresses[p.Family] == "" {
+		return &checkup.Cause{Stage: checkup.StageSetup, Message: fmt.Sprintf(
+			"the target has no %s address; if no pod of this cluster has one, remove it from the plan's ipFamilies", p.Family)}
+	}
+	return nil
+}

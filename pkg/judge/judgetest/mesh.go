@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package judgetest simulates what tests of judging and localising measure: a mesh of
+// nodes and a control plane, each with faults. It judges nothing itself.
+package judgetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Iterations are the seeds of a property's loop: few, or with CHECKPLAN_LONG set
+// many.
+func Iterations(few, many uint64) uint64 {
+	if os.Getenv("CHECKPLAN_LONG") != "" {
+		return many
+	}
+	return few
+}
+
+// Packet is one packet of a simulated network, on its way from one node to
+// another. Answers carry the size of their requests.
+type Packet struct {
+	From, To  int
+	Family    checkup.IPFamily
+	Transport checkup.Transport
+	Size      int
+	Answer    bool
+}
+
+// Mesh is a simulated cluster whose nodes are sources and targets, with a
+// fault. A measurement is a request and an answer.
+type Mesh struct {
+	Worksheet *checkup.Worksheet
+	Roster    *checkup.Roster
+	rng       *rand.Rand
+	// Drop is the probability with which the fault drops a packet, Delay what it adds
+	// to its way; nil means no fault.
+	Drop  func(Packet) float64
+	Delay func(Packet) time.Duration
+	// Repair lets tcp and http repair a loss, once, after a second.
+	Repair bool
+	// Tally says that responders counted, and that the count was collected.
+	Tally bool
+}
+
+// NewMesh is a mesh of so many nodes in so many zones, of which each is source of
+// and target of degree others; 0 means all others.
+func NewMesh(seed uint64, nodes, degree, zones int, probes []checkup.TransportProbe) *Mesh {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	w := &checkup.Worksheet{
+		Plan: "p", Check: "mesh", Kind: "podMesh", Seed: seed, Rounds: 1, Degree: degree,
+		Possible: nodes * (nodes - 1), IPFamilies: checkup.IPFamilies, Probes: probes,
+	}
+	roster := &checkup.Roster{}
+	for i := range nodes {
+		e := checkup.Endpoint{Node: fmt.Sprintf("worker-%d", i+1)}
+		if zones > 0 {
+			e.Zone = fmt.Sprintf("zone-%c", 'a'+i%zones)
+		}
+		w.Sources, w.Targets = append(w.Sources, e), append(w.Targets, e)
+		roster.Targets = append(roster.Targets, checkup.RosterEntry{
+			Pod:       "ns/" + e.Node,
+			Addresses: map[checkup.IPFamily]string{checkup.IPv4: "10.0.0.1", checkup.IPv6: "fd00::1"},
+		})
+	}
+	offsets := rng.Perm(max(nodes-1, 0))
+	if degree > 0 && degree < len(offsets) {
+		offsets = offsets[:degree]
+	}
+	for i := range nodes {
+		var targets []int
+		for _, o := range offsets {
+			targets = append(targets, (i+o+1)%nodes)
+		}
+		slices.Sort(targets)
+		w.Assignments = append(w.Assignments, targets)
+	}
+	return &Mesh{Worksheet: w, Roster: roster, rng: rng, Tally: true}
+}
+
+// FourTransports are small probes of every transport.
+func FourTransports() []checkup.TransportProbe {
+	return []checkup.TransportProbe{
+		{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 5}},
+		{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64, 1400}, Count: 20}},
+		{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{56, 1400}, Count: 5}},
+		{Transport: checkup.HTTP, Probe: checkup.Probe{Sizes: []int{0, 4000}, Count: 3}},
+	}
+}
+
+// DefaultProbes are those of the schema's defaults.
+func DefaultProbes() []checkup.TransportProbe {
+	return []checkup.TransportProbe{
+		{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 5}},
+		{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64, 1400}, Count: 20}},
+		{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{56}, Count: 5}},
+		{Transport: checkup.HTTP, Probe: checkup.Probe{Sizes: []int{0}, Count: 3}},
+	}
+}
+
+// Measure runs every source to its end.
+func (n *Mesh) Measure() *checkup.Record {
+	r := &checkup.Record{}
+	for s := range n.Worksheet.Assignments {
+		source := checkup.Source{Source: s, Pod: fmt.Sprintf("ns/agent-%d", s), End: &checkup.AgentEnd{}}
+		for _, f := range n.Worksheet.IPFamilies {
+			for _, name := range Controls {
+				source.Controls = append(source.Controls, checkup.Control{Family: f, Name: name, OK: true})
+			}
+		}
+		for p := range n.Worksheet.PairsOf(s) {
+			o := n.pair(p, r)
+			r.Observations = append(r.Observations, o)
+			source.End.Observations++
+		}
+		r.Sources = append(r.Sources, source)
+	}
+	if n.Tally {
+		for t := range n.Worksheet.Targets {
+			r.Counted = append(r.Counted, t)
+		}
+	}
+	return r
+}
+
+func (n *Mesh) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
+	o := checkup.Observation{Pair: p}
+	probe, _ := n.Worksheet.Probe(p.Transport)
+	arrived := 0
+	for range probe.Count {
+		o.Sent++
+		request := Packet{p.Source, p.Target, p.Family, p.Transport, p.Size, false}
+		answer := Packet{p.Target, p.Source, p.Family, p.Transport, p.Size, true}
+		rtt := time.Duration(100+n.rng.IntN(200)) * time.Microsecond
+		through := func() bool {
+			if n.dropped(request) {
+				return false
+			}
+			arrived++
+			return !n.dropped(answer)
+		}
+		if !through() {
+			if !n.Repair || datagram(p.Transport) || !through() {
+				continue
+			}
+			rtt += time.Second
+		}
+		o.Received++
+		if n.Delay != nil {
+			rtt += n.Delay(request) + n.Delay(answer)
+		}
+		o.RTTs = append(o.RTTs, rtt.Microseconds())
+	}
+	if o.Received < o.Sent {
+		o.Failure = &checkup.Cause{Stage: checkup.StageConnect, Message: "timed out"}
+		if datagram(p.Transport) {
+			o.Failure.Stage = checkup.StageEcho
+		}
+	}
+	if n.Tally && p.Transport == checkup.UDP && arrived > 0 {
+		r.Receptions = append(r.Receptions, checkup.Reception{Pair: p, Packets: arrived})
+	}
+	return o
+}
+
+func (n *Mesh) dropped(p Packet) bool {
+	if n.Drop == nil {
+		return false
+	}
+	chance := n.Drop(p)
+	return chance >= 1 || chance > 0 && n.rng.Float64() < chance
+}
+
+// datagram reports whether a transport shows each lost packet; TCP repairs losses.
+func datagram(t checkup.Transport) bool { return t == checkup.UDP || t == checkup.ICMP }
+
+// RandomMesh is a mesh of a random size, sample and fault, with loss that
+// is judged.
+func RandomMesh(seed uint64) *Mesh {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	n := NewMesh(seed, rng.IntN(9), rng.IntN(4), rng.IntN(4), FourTransports())
+	n.Worksheet.Expect.Loss.Max = new(checkup.Percent(1))
+	n.Worksheet.Expect.Unreachable = rng.IntN(4) == 0
+	bad, chance := rng.IntN(9), rng.Float64()
+	n.Drop = func(p Packet) float64 {
+		if p.To == bad || rng.IntN(50) == 0 {
+			return chance
+		}
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package judge
+
+import (
+	"fmt"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Notes are worth reading when an agent's timers were this late, in microseconds.
+const (
+	lateP99 = 1_000
+	lateMax = 50_000
+)
+
+// agentNotes is what the agents reported of themselves, and what is wrong with it.
+func (j *Judgement) agentNotes() []checkup.AgentNote {
+	var notes []checkup.AgentNote
+	for i, s := range j.evidence.sources {
+		add := func(format string, args ...any) {
+			notes = append(notes, checkup.AgentNote{Source: Name(j.Worksheet.Sources, i), Note: fmt.Sprintf(format, args...)})
+		}
+		for _, c := range s.controls {
+			if !c.OK {
+				add("control pair %q (%s) wrong: %s", c.Name, c.Family, Or(c.Message, "it gave no details"))
+			}
+		}
+		if n := s.unrequested(); n > 0 {
+			add("reported %s", Count(n, "unrequested pair"))
+		}
+		if s.conflicts > 0 {
+			add("reported %s twice, with different results", Count(s.conflicts, "pair"))
+		}
+		for _, end := range s.ends {
+			// What the collector left out cannot be compared with what the agent counted.
+			whole := s.discarded+s.conflicts == 0
+			if whole && end.Observations != s.observed {
+				add("says that it reported %s; %d arrived", Count(end.Observations, "pair"), s.observed)
+			}
+			if whole && end.Results != s.results {
+				add("says that it reported %s; %d arrived", Count(end.Results, "measurement"), s.results)
+			}
+			if d := end.SelfDoubt; d.SchedulingDelayP99 >= lateP99 || d.SchedulingDelayMax >= lateMax {
+				add("was held up: its timers were up to %s late (p99 %s)",
+					Micros(d.SchedulingDelayMax), Micros(d.SchedulingDelayP99))
+			}
+			if t := end.SelfDoubt.ThrottledMicros; t != nil && *t > 0 {
+				add("was throttled for %s by its CPU limit", Micros(*t))
+			}
+		}
+	}
+	if n := j.evidence.strays; n > 0 {
+		notes = append(notes, checkup.AgentNote{
+			Source: "unknown", Note: Count(n, "observation") + " of sources that the worksheet does not have",
+		})
+	}
+	if n := j.evidence.strayResults; n > 0 {
+		notes = append(notes, checkup.AgentNote{
+			Source: "unknown", Note: Count(n, "measurement") + " of sources that the worksheet does not have",
+		})
+	}
+	return notes
+}

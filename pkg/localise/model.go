@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package localise
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+)
+
+// The most findings that are listed; the last one sums up the rest.
+const maxFindings = 20
+
+// Evidence is the measured outcomes of a check, by source and target. Its methods
+// name an outcome by its index in Outcomes. Unmeasured outcomes are evidence neither
+// for nor against a cause.
+type Evidence struct {
+	Worksheet  *checkup.Worksheet
+	Attributes []judge.Attribute
+	// Outcomes of every expected pair, measured or not.
+	Outcomes []judge.Outcome
+	// Measured lists the measured ones in the worksheet's order, From and To those of
+	// each source and of each target.
+	Measured []int
+	From, To [][]int
+}
+
+// NewEvidence indexes the outcomes of a judgement.
+func NewEvidence(j *judge.Judgement) *Evidence {
+	w := j.Worksheet
+	e := &Evidence{
+		Worksheet: w, Attributes: j.Attributes, Outcomes: j.Outcomes,
+		From: make([][]int, len(w.Sources)), To: make([][]int, len(w.Targets)),
+	}
+	for i := range e.Outcomes {
+		o := &e.Outcomes[i]
+		if o.Verdict == checkup.Unmeasured {
+			continue
+		}
+		e.Measured = append(e.Measured, i)
+		e.From[o.Pair.Source] = append(e.From[o.Pair.Source], i)
+		e.To[o.Pair.Target] = append(e.To[o.Pair.Target], i)
+	}
+	return e
+}
+
+// Source and Target of an outcome.
+func (e *Evidence) Source(i int) checkup.Endpoint {
+	return e.Worksheet.Sources[e.Outcomes[i].Pair.Source]
+}
+
+// Target of an outcome.
+func (e *Evidence) Target(i int) checkup.Endpoint {
+	return e.Worksheet.Targets[e.Outcomes[i].Pair.Target]
+}
+
+// Fails reports whether an outcome failed.
+func (e *Evidence) Fails(i int) bool { return e.Outcomes[i].Verdict == checkup.Fail }
+
+// Failed are those of the outcomes that failed.
+func (e *Evidence) Failed(of []int) []int {
+	return slices.DeleteFunc(slices.Clone(of), func(i int) bool { return !e.Fails(i) })
+}
+
+// AllFail reports whether there are outcomes, and each of them failed.
+func (e *Evidence) AllFail(of []int) bool { return len(of) > 0 && len(e.Failed(of)) == len(of) }
+
+// Ends counts the sources and targets of outcomes.
+func (e *Evidence) Ends(of []int) (sources, targets int) {
+	s, t := map[int]bool{}, map[int]bool{}
+	for _, i := range of {
+		s[e.Outcomes[i].Pair.Source], t[e.Outcomes[i].Pair.Target] = true, true
+	}
+	return len(s), len(t)
+}
+
+// SourceNames of outcomes, each once, in the order of the outcomes.
+func (e *Evidence) SourceNames(of []int) []string {
+	return each(of, func(i int) string { return e.Source(i).Name() })
+}
+
+// TargetNames of outcomes, each once, in the order of the outcomes.
+func (e *Evidence) TargetNames(of []int) []string {
+	return each(of, func(i int) string { return e.Target(i).Name() })
+}
+
+// SourceNodes of outcomes, each once, in the order of the outcomes.
+func (e *Evidence) SourceNodes(of []int) []string {
+	return each(of, func(i int) string { return e.Source(i).Node })
+}
+
+func each(of []int, name func(int) string) []string {
+	var names []string
+	for _, i := range of {
+		if n := name(i); !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// Found is a finding with the failed outcomes that it explains.
+type Found struct {
+	checkup.Finding
+	Pairs []int
+	// Describe fills in what List needs only of findings that it lists, such as
+	// evidence that is costly to put into words; nil if Finding has everything.
+	Describe func(*checkup.Finding)
+}
+
+func (f *Found) describe() checkup.Finding {
+	if f.Describe != nil {
+		f.Describe(&f.Finding)
+	}
+	return f.Finding
+}
+
+// List counts what each finding explains, and what no other does. It puts first what
+// explains most, and sums up what is too much to list.
+func List(found []*Found) []checkup.Finding {
+	times := map[int]int{}
+	for _, f := range found {
+		for _, i := range f.Pairs {
+			times[i]++
+		}
+	}
+	for _, f := range found {
+		f.Explains, f.OnlyThis = len(f.Pairs), 0
+		for _, i := range f.Pairs {
+			if times[i] == 1 {
+				f.OnlyThis++
+			}
+		}
+	}
+	found = slices.Clone(found)
+	slices.SortStableFunc(found, func(a, b *Found) int { return cmp.Compare(b.Explains, a.Explains) })
+	listed := found
+	if len(listed) > maxFindings {
+		listed = listed[:maxFindings-1]
+	}
+	var list []checkup.Finding
+	for _, f := range listed {
+		list = append(list, f.describe())
+	}
+	if rest := found[len(listed):]; len(rest) > 0 {
+		list = append(list, further(rest))
+	}
+	return list
+}
+
+// further sums up the findings that are not listed.
+func further(rest []*Found) checkup.Finding {
+	first := rest[0].describe()
+	f := checkup.Finding{Cause: first.Cause, Subject: judge.Count(len(rest), "more finding")}
+	explained := map[int]bool{}
+	for _, r := range rest {
+		if r.Cause != f.Cause {
+			f.Cause = checkup.CauseNetwork
+		}
+		f.OnlyThis += r.OnlyThis
+		for _, i := range r.Pairs {
+			explained[i] = true
+		}
+	}
+	f.Explains = len(explained)
+	f.Message = fmt.Sprintf("%s, the first of them: %s", f.Subject, first.Message)
+	return f
+}

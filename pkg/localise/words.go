@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package localise
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+)
+
+// maxAlternatives are listed of each finding.
+const maxAlternatives = 6
+
+// found is the finding of a cause that explains also some slow pairs.
+func (c *candidate) found(also []int) *Found {
+	cause, subject, rest := c.name()
+	f := &Found{
+		Finding: checkup.Finding{
+			Cause: cause, Subject: subject, Family: rest.family, Transport: rest.transport, FromSize: rest.fromSize,
+		},
+		Describe: func(f *checkup.Finding) { c.describe(f, len(also)) },
+	}
+	for _, i := range c.explained {
+		f.Pairs = append(f.Pairs, c.l.all[i].at)
+	}
+	f.Pairs = append(f.Pairs, also...)
+	return f
+}
+
+// describe puts a cause into words. It explains also so many slow pairs.
+func (c *candidate) describe(f *checkup.Finding, also int) {
+	cause, subject, rest := c.name()
+	f.Message = c.phrase(cause, subject)
+	if s := rest.String(); s != "" {
+		f.Message += ", " + s
+	}
+	f.Message += ": " + c.effect()
+	f.For = c.evidence(also)
+	f.Against = c.contradictions()
+	for i, d := range c.alternatives {
+		if i == maxAlternatives {
+			f.Alternatives = append(f.Alternatives, fmt.Sprintf("and %d more", len(c.alternatives)-i))
+			break
+		}
+		f.Alternatives = append(f.Alternatives, d.String())
+	}
+}
+
+// name of a cause. One that is narrowed, but is everywhere, goes by an attribute.
+func (c *candidate) name() (checkup.FindingCause, string, narrow) {
+	rest := c.narrow
+	if c.cause != checkup.CauseNetwork || rest.degree() == 0 {
+		return c.cause, c.subject, rest
+	}
+	switch {
+	case rest.fromSize > 0:
+		size := strconv.Itoa(rest.fromSize)
+		rest.fromSize = 0
+		return checkup.CauseSize, size, rest
+	case rest.transport != "":
+		rest.transport = ""
+		return checkup.CauseTransport, string(c.transport), rest
+	default:
+		return checkup.CauseFamily, string(c.family), narrow{}
+	}
+}
+
+// String is "<cause> <subject> (<narrowed to>)".
+func (c *candidate) String() string {
+	cause, subject, rest := c.name()
+	s := string(cause)
+	if subject != "" {
+		s += " " + subject
+	}
+	if n := rest.String(); n != "" {
+		s += " (" + n + ")"
+	}
+	return s
+}
+
+// phrase says where, for people.
+func (c *candidate) phrase(cause checkup.FindingCause, subject string) string {
+	switch cause {
+	case checkup.CauseNodeIngress:
+		return "into the pods of " + subject
+	case checkup.CauseNodeEgress:
+		return "out of the pods of " + subject
+	case checkup.CauseNode:
+		return "into and out of the pods of " + subject
+	case checkup.CausePair:
+		return "from " + strings.Replace(subject, " -> ", " to ", 1)
+	case checkup.CauseZones:
+		return "from zone " + strings.Replace(subject, " -> ", " to ", 1)
+	case checkup.CauseSource:
+		return "everything that source " + subject + " measures"
+	case checkup.CauseTarget:
+		return "target " + subject
+	case checkup.CauseSize:
+		return "payloads of " + subject + " bytes and more"
+	case checkup.CauseNetwork:
+		return "the whole network"
+	default:
+		return subject + " everywhere"
+	}
+}
+
+// effect says what happens there.
+func (c *candidate) effect() string {
+	switch {
+	case c.l.class == judge.Reached:
+		return "gets through, and must not"
+	case c.l.class == judge.Slow:
+		there, elsewhere := c.medians()
+		s := "too slow, median round trip " + judge.Micros(there)
+		if elsewhere > 0 {
+			s += ", elsewhere " + judge.Micros(elsewhere)
+		}
+		return s
+	case c.share >= 1 && c.flows:
+		return "no new flow gets through"
+	case c.share >= 1:
+		return "nothing gets through"
+	default:
+		return fmt.Sprintf("about %.0f%% of the measurements are lost", 100*c.share)
+	}
+}
+
+// medians of the pairs' median delays, of those explained and of those that pass
+// outside the scope; 0 where there are none.
+func (c *candidate) medians() (there, elsewhere int64) {
+	explained, inside := map[int32]bool{}, map[int32]bool{}
+	for _, i := range c.explained {
+		explained[i] = true
+	}
+	for _, i := range c.passing {
+		inside[i] = true
+	}
+	var of, others []int64
+	for i := range c.l.all {
+		m := &c.l.all[i]
+		if len(m.RTTs) == 0 {
+			continue
+		}
+		switch median := judge.Quantile(slices.Sorted(slices.Values(m.RTTs)), 0.5); {
+		case explained[int32(i)]:
+			of = append(of, median)
+		case !m.fail && !inside[int32(i)]:
+			others = append(others, median)
+		}
+	}
+	slices.Sort(of)
+	slices.Sort(others)
+	return judge.Quantile(of, 0.5), judge.Quantile(others, 0.5)
+}
+
+// evidence for the cause, a line each.
+func (c *candidate) evidence(also int) []string {
+	var lines []string
+	s := fmt.Sprintf("%d of %s %s fail", len(c.explained), judge.Count(c.scope, "measured pair"), c.where())
+	in := map[int32]bool{}
+	for _, i := range c.explained {
+		in[i] = true
+	}
+	for _, i := range c.passing {
+		in[i] = true
+	}
+	pass, others := 0, 0
+	for i := range c.l.all {
+		if !in[int32(i)] {
+			others++
+			if c.l.all[i].Verdict == checkup.Pass {
+				pass++
+			}
+		}
+	}
+	if others > 0 {
+		s += fmt.Sprintf("; %d of %d pairs elsewhere pass", pass, others)
+	}
+	lines = append(lines, s)
+
+	var forward, back, both int
+	for _, i := range c.explained {
+		switch c.l.all[i].Direction {
+		case checkup.DirectionForward:
+			forward++
+		case checkup.DirectionReturn:
+			back++
+		case checkup.DirectionBoth:
+			both++
+		}
+	}
+	if n := forward + back + both; n > 0 {
+		var parts []string
+		for _, p := range []struct {
+			n    int
+			what string
+		}{{forward, "requests did not arrive in %d"}, {back, "answers did not come back in %d"}, {both, "both were lost in %d"}} {
+			if p.n > 0 {
+				parts = append(parts, fmt.Sprintf(p.what, p.n))
+			}
+		}
+		lines = append(lines, fmt.Sprintf("by the target's own count of udp requests: %s of %s", strings.Join(parts, ", "), judge.Count(n, "pair")))
+	}
+	if c.flows {
+		pass, all := 0, 0
+		for _, i := range c.back {
+			if m := &c.l.all[i]; c.admits(c.l.attributes[m.Attribute]) {
+				all++
+				if !m.fail {
+					pass++
+				}
+			}
+		}
+		if pass > 0 {
+			s := fmt.Sprintf("%d of %s the other way round pass", pass, judge.Count(all, "pair"))
+			if c.l.class == judge.Lost {
+				s += ": their answers get through, so only new flows are concerned, as by a policy"
+			}
+			lines = append(lines, s)
+		}
+	}
+	if n := c.passed(); n > 0 && c.byChance() {
+		lines = append(lines, fmt.Sprintf("%d of the %d pass: expected by chance, because only a part of the packets is lost", n, c.scope))
+	}
+	if also > 0 {
+		lines = append(lines, fmt.Sprintf("%s of the same place too slow, as where TCP repairs a loss", are(also, "pair")))
+	}
+	return lines
+}
+
+// passed is how many pairs of the scope pass.
+func (c *candidate) passed() int {
+	n := 0
+	for _, i := range c.passing {
+		if c.l.all[i].Verdict == checkup.Pass {
+			n++
+		}
+	}
+	return n
+}
+
+// are prints a number of things with its verb.
+func are(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun + " is"
+	}
+	return fmt.Sprintf("%d %ss are", n, noun)
+}
+
+// where names the pairs of the scope.
+func (c *candidate) where() string {
+	cause, subject, rest := c.name()
+	var s string
+	both := !c.flows && len(c.back) > 0
+	switch cause {
+	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CauseNode:
+		switch {
+		case both || cause == checkup.CauseNode:
+			s = "into or out of " + subject
+		case cause == checkup.CauseNodeIngress:
+			s = "into " + subject
+		default:
+			s = "out of " + subject
+		}
+	case checkup.CausePair, checkup.CauseZones:
+		from, to, _ := strings.Cut(subject, " -> ")
+		s = fmt.Sprintf("from %s to %s", from, to)
+		if both {
+			s = fmt.Sprintf("between %s and %s", from, to)
+		}
+	case checkup.CauseSource:
+		s = "out of " + subject
+	case checkup.CauseTarget:
+		s = "into " + subject
+	case checkup.CauseSize:
+		s = "of " + subject + " bytes and more"
+	case checkup.CauseNetwork:
+		s = "in all"
+	default:
+		s = "of " + subject
+	}
+	if n := rest.String(); n != "" {
+		s += " (" + n + ")"
+	}
+	return s
+}
+
+// contradictions name what passes although the cause would have it fail.
+func (c *candidate) contradictions() []string {
+	if c.byChance() {
+		return nil
+	}
+	var names []string
+	n := 0
+	for _, i := range c.passing {
+		m := &c.l.all[i]
+		if m.Verdict != checkup.Pass {
+			continue
+		}
+		if n++; n > 3 {
+			continue
+		}
+		names = append(names, fmt.Sprintf("%s -> %s %s %s %dB", judge.Name(c.l.w.Sources, m.Pair.Source), judge.Name(c.l.w.Targets, m.Pair.Target), m.Pair.Transport, m.Pair.Family, m.Pair.Size))
+	}
+	if n == 0 {
+		return nil
+	}
+	s := strings.Join(names, ", ")
+	if more := n - len(names); more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	return []string{fmt.Sprintf("%d of %s %s pass: %s", n, judge.Count(c.scope, "measured pair"), c.where(), s)}
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podmesh
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/checkplan/checkplan/pkg/kind"
+)
+
+// Explain shows which sample a run will measure.
+func Explain(e kind.Explained) kind.Explanation {
+	w := e.Worksheet
+	var x kind.Explanation
+	x.Field("sample", fmt.Sprintf("round %d of %d, degree %d, seed %d", w.Round, w.Rounds, w.Degree, w.Seed))
+	x.Field("pairs", strconv.Itoa(e.Cost.Pairs))
+	return x
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podmesh
+
+import (
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/localise"
+)
+
+// Judge works out the report of a mesh. Its units are the pairs that failed or were
+// not measured: a mesh of 5,000 nodes has too many pairs to list all of them.
+//
+// It is pure. A nil roster or record means that nothing was set up or collected.
+func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport {
+	j := judge.Pairs(w, roster, record, judge.Rules{})
+	r := j.Report(gate)
+	r.Units = j.Troubled()
+	r.Delays = j.DelayRows()
+	r.Matrix = j.Matrix()
+	r.Findings = localise.Cover(localise.NewEvidence(j))
+	return r
+}
