@@ -119,10 +119,7 @@ func some(names []string) string {
 
 // plural counts things: "1 node", "2 nodes".
 func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
+	return checkup.Count(n, thing)
 }
 
 // print shows the explanation.

@@ -105,3 +105,11 @@ const maxSubdomain = 253
 
 // dnsSubdomain is a DNS subdomain as RFC 1123 allows it, in lower case.
 var dnsSubdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+// Count is a number with its noun, in the plural unless it is one: "1 node", "2 nodes".
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -28,7 +28,11 @@ func parts(c *Spec) kind.Parts {
 		if pods == nil {
 			continue
 		}
-		nodes := checkup.Placement{NodeSelector: pods.NodeSelector, Tolerations: pods.Tolerations, Affinity: pods.Affinity}
+		nodes := checkup.Placement{
+			NodeSelector: pods.NodeSelector,
+			Tolerations:  pods.Tolerations,
+			Affinity:     pods.Affinity,
+		}
 		p.Placements = append(p.Placements, kind.At(nodes, side.name))
 		p.Spreads = append(p.Spreads, kind.At(pods.TopologySpreadConstraints, side.name, "topologySpreadConstraints"))
 		p.Names = append(p.Names, kind.At(pods.PriorityClassName, side.name, "priorityClassName"))
@@ -41,7 +45,10 @@ func parts(c *Spec) kind.Parts {
 // and what follows of it for our own demands.
 func disabledPlacement(c *Spec, report kind.Reporter) {
 	if c.Mode == checkup.DiagnosticsDisabled && (c.SourcePlacement != nil || c.TargetPlacement != nil) {
-		report(nil, "cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled")
+		report(
+			nil,
+			"cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled",
+		)
 	}
 	for _, demand := range []struct {
 		name string
@@ -54,7 +61,11 @@ func disabledPlacement(c *Spec, report kind.Reporter) {
 }
 
 func networkConfig(c *Spec, report kind.Reporter) {
-	if c.NetworkConfig && (c.Mode != checkup.DiagnosticsNoOpinion || c.SourcePlacement != nil || c.TargetPlacement != nil) {
-		report([]string{"networkConfig"}, "mode and placements come from the cluster's network.config.openshift.io: remove them from the plan")
+	if c.NetworkConfig &&
+		(c.Mode != checkup.DiagnosticsNoOpinion || c.SourcePlacement != nil || c.TargetPlacement != nil) {
+		report(
+			[]string{"networkConfig"},
+			"mode and placements come from the cluster's network.config.openshift.io: remove them from the plan",
+		)
 	}
 }

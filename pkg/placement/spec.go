@@ -67,8 +67,17 @@ type Expect struct {
 // Params lists the tunables of the check.
 func (c *Spec) Params() []checkup.Param {
 	return []checkup.Param{
-		checkup.EnumParam("mode", "Mode of the network diagnostics; empty is the platform's choice, which is All", &c.Mode, checkup.DiagnosticsModes),
-		kind.BoolParam("networkConfig", "Whether mode and placements are those of the cluster's network.config.openshift.io", &c.NetworkConfig),
+		checkup.EnumParam(
+			"mode",
+			"Mode of the network diagnostics; empty is the platform's choice, which is All",
+			&c.Mode,
+			checkup.DiagnosticsModes,
+		),
+		kind.BoolParam(
+			"networkConfig",
+			"Whether mode and placements are those of the cluster's network.config.openshift.io",
+			&c.NetworkConfig,
+		),
 	}
 }
 

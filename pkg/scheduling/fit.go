@@ -62,16 +62,6 @@ type Reason struct {
 	want   string // how much of it is requested
 }
 
-// Fit returns every reason why a pod would not be scheduled to a node; nil if it
-// would, as far as the snapshot tells. For many nodes, see Demands and Place.
-func Fit(pod *corev1.Pod, n *cluster.Node) []checkup.NodeReason {
-	var reasons []checkup.NodeReason
-	for _, r := range NewDemands(pod).Reasons(n) {
-		reasons = append(reasons, r.NodeReason)
-	}
-	return reasons
-}
-
 // Demands are what a pod demands of a node, worked out once for many nodes. They
 // are not safe for concurrent use.
 type Demands struct {

@@ -30,7 +30,7 @@
 //     network out before VMs are started on it.
 //   - GUEST_IMAGE is the image that VMs boot from whose check names none.
 //   - SETTING is "name=value", one of the plan's params; all of them are given,
-//     those that nobody set with the plan's own value. checkup.Plan.Apply reads
+//     those that nobody set with the plan's own value. kinds.Apply reads
 //     them. The value may be empty.
 //   - TASK is "NAME=STATUS/REASON", one for each setup and probe task, such as
 //     "setup-mesh=Succeeded/Succeeded", "probe-mesh=Failed/TaskRunTimeout" or
