@@ -30,7 +30,11 @@ type Param struct {
 func (p *Plan) Params() []Param {
 	params := []Param{
 		EnumParam("gate", "Verdict that the run must have to succeed", &p.Gate.Require, Requirements),
-		TextParam("max-unmeasured", "Share of expected pairs that may stay unmeasured before a run without failures is inconclusive, from 0% to 100%", &p.Gate.MaxUnmeasured),
+		TextParam(
+			"max-unmeasured",
+			"Share of expected pairs that may stay unmeasured before a run without failures is inconclusive, from 0% to 100%",
+			&p.Gate.MaxUnmeasured,
+		),
 		EnumParam("teardown", "When the pods that the run makes are removed", &p.Teardown, Teardowns),
 	}
 	for _, name := range p.CheckNames() {
@@ -71,14 +75,19 @@ func EnumParam[T ~string](name, description string, field *T, allowed []T) Param
 		words[i] = cmp.Or(string(v), "empty")
 	}
 	list := strings.Join(words, ", ")
-	return Param{Name: name, Description: description + ": " + list, Default: string(*field), Write: func(value string) error {
-		v := T(strings.TrimSpace(value))
-		if !slices.Contains(allowed, v) {
-			return fmt.Errorf("%q: want one of %s", value, list)
-		}
-		*field = v
-		return nil
-	}}
+	return Param{
+		Name:        name,
+		Description: description + ": " + list,
+		Default:     string(*field),
+		Write: func(value string) error {
+			v := T(strings.TrimSpace(value))
+			if !slices.Contains(allowed, v) {
+				return fmt.Errorf("%q: want one of %s", value, list)
+			}
+			*field = v
+			return nil
+		},
+	}
 }
 
 // Textual is a value that reads itself: Percent, Duration.

@@ -324,9 +324,6 @@ type Order struct {
 	// Connections is set where each measurement is to be told as a Result; nil
 	// where pairs are told as Observations.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
-	// Unreachable is Expect.Unreachable: nothing may be retried or waited for
-	// longer because of it; it is told only so that logs read right.
-	Unreachable bool `json:"unreachable,omitempty"`
 }
 
 // OrderTarget is a target with the addresses that the agent must probe.

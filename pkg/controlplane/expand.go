@@ -4,8 +4,6 @@ package controlplane
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/kind"
 )
 
 // Expand works out the worksheet of a controlPlane check for a cluster as the
@@ -100,7 +99,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*expansion, err
 		return nil, err
 	}
 	x := &expansion{
-		layout: layoutOf(c, preset), check: c, s: s, seed: derivedSeed(p.Name, check),
+		layout: layoutOf(c, preset), check: c, s: s, seed: kind.Seed(p.Name, check),
 		nodes: map[string]*cluster.Node{}, addresses: map[netip.Addr]string{},
 		facets: map[string]*facet{}, stands: map[string][]*source{}, pods: map[string]*source{}, balancers: map[string]*target{},
 	}
@@ -183,7 +182,7 @@ func (x *expansion) assign() ([]*source, []*target, error) {
 				}
 				if results > checkup.MaxResults {
 					return nil, nil, fmt.Errorf("pairs x measurements of each (%d) are more than the %d results that a check may keep; %s to %s alone are %s and %s: lengthen interval, shorten for, lower maxNodes, or name fewer pairs",
-						x.check.Measurements(), checkup.MaxResults, pair.From, pair.To, plural(len(from), "source"), plural(len(to.targets), "target"))
+						x.check.Measurements(), checkup.MaxResults, pair.From, pair.To, checkup.Count(len(from), "source"), checkup.Count(len(to.targets), "target"))
 				}
 				measurable = measurable || s.Node != "" && t.Peer != nil
 			}
@@ -344,27 +343,12 @@ func (x *expansion) warnOfRate() {
 	}
 }
 
-// derivedSeed chooses among nodes, the same ones from run to run. It has 53 bits,
-// so that every reader of JSON keeps it as it is.
-func derivedSeed(plan, check string) uint64 {
-	sum := sha256.Sum256([]byte(plan + "\x00" + check))
-	return binary.BigEndian.Uint64(sum[:]) >> 11
-}
-
-// plural counts things: "1 node", "2 nodes".
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
 // isOrAre begins a sentence about things: "1 node is", "2 nodes are".
 func isOrAre(n int, thing string) string {
 	if n == 1 {
-		return plural(n, thing) + " is"
+		return checkup.Count(n, thing) + " is"
 	}
-	return plural(n, thing) + " are"
+	return checkup.Count(n, thing) + " are"
 }
 
 // some names the first few of many.

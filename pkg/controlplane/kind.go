@@ -47,7 +47,9 @@ func hostNetwork(ctx context.Context, client kubernetes.Interface, spec checkup.
 	}
 	// API servers are visible as pods: kubeadm's by their label, OpenShift's by its
 	// API. Whoever may not look sees none.
-	pods, err := client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "component=kube-apiserver", Limit: 1})
+	pods, err := client.CoreV1().
+		Pods(metav1.NamespaceSystem).
+		List(ctx, metav1.ListOptions{LabelSelector: "component=kube-apiserver", Limit: 1})
 	if err == nil && len(pods.Items) > 0 {
 		return true
 	}

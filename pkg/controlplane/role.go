@@ -685,7 +685,7 @@ func (x *expansion) choose(nodes []cluster.Node, as string) []cluster.Node {
 		chosen[i] = all[i].node
 	}
 	slices.SortFunc(chosen, byName)
-	x.warn("node: %d of %s are %s, chosen by a hash of their names, because of maxNodes", len(chosen), plural(len(nodes), "node"), as)
+	x.warn("node: %d of %s are %s, chosen by a hash of their names, because of maxNodes", len(chosen), checkup.Count(len(nodes), "node"), as)
 	return chosen
 }
 
@@ -851,7 +851,7 @@ func (x *expansion) nodeSources(name string) []*source {
 	}
 	var why []string
 	for _, reason := range slices.Sorted(maps.Keys(left)) {
-		why = append(why, fmt.Sprintf("%s: %s", plural(left[reason], "node"), reason))
+		why = append(why, fmt.Sprintf("%s: %s", checkup.Count(left[reason], "node"), reason))
 	}
 	var sources []*source
 	for _, n := range x.choose(admitted, "sources") {
@@ -863,13 +863,13 @@ func (x *expansion) nodeSources(name string) []*source {
 	if len(sources) == 0 {
 		cause := "the cluster has no nodes"
 		if len(why) > 0 {
-			cause = fmt.Sprintf("none of %s takes an ordinary pod (%s)", plural(len(x.s.Nodes), "node"), strings.Join(why, "; "))
+			cause = fmt.Sprintf("none of %s takes an ordinary pod (%s)", checkup.Count(len(x.s.Nodes), "node"), strings.Join(why, "; "))
 		}
 		x.warn("%s: %s: there is none to probe from, and its pairs are unmeasured", name, cause)
 		return []*source{absentSource(name, name, cause)}
 	}
 	if len(why) > 0 {
-		x.warn("%s: %d of %s can be sources; left out: %s", name, len(admitted), plural(len(x.s.Nodes), "node"), strings.Join(why, "; "))
+		x.warn("%s: %d of %s can be sources; left out: %s", name, len(admitted), checkup.Count(len(x.s.Nodes), "node"), strings.Join(why, "; "))
 	}
 	return sources
 }

@@ -45,7 +45,10 @@ func parts(c *Spec) kind.Parts {
 		}
 		if service := role.Service; service != nil {
 			p.Names = append(p.Names, kind.At(service.Name, "roles", name, "service", "name"))
-			p.NeededNamespaces = append(p.NeededNamespaces, kind.At(service.Namespace, "roles", name, "service", "namespace"))
+			p.NeededNamespaces = append(
+				p.NeededNamespaces,
+				kind.At(service.Namespace, "roles", name, "service", "namespace"),
+			)
 		}
 		p.Names = append(p.Names, kind.At(role.ClientCertificate, "roles", name, "clientCertificate"))
 	}
@@ -79,7 +82,8 @@ func durations(c *Spec, report kind.Reporter) {
 // probeTimeout compares the time that one pair takes when every stage of its
 // last measurement takes all of its deadline with the timeout.
 func probeTimeout(c *Spec, report kind.Reporter) {
-	if c.Timeouts.Probe <= 0 || c.Interval <= 0 || c.Interval > checkup.MaxTimeout || c.Probe.Deadlines.Sum() > 4*checkup.MaxTimeout {
+	if c.Timeouts.Probe <= 0 || c.Interval <= 0 || c.Interval > checkup.MaxTimeout ||
+		c.Probe.Deadlines.Sum() > 4*checkup.MaxTimeout {
 		return
 	}
 	need := c.Probe.Deadlines.Sum()
@@ -87,7 +91,12 @@ func probeTimeout(c *Spec, report kind.Reporter) {
 		need += checkup.Duration(min(c.Probe.Count, checkup.MaxCount)-1) * c.Interval
 	}
 	if have := c.Timeouts.Probe / 4 * 3; need > have {
-		report([]string{"timeouts", "probe"}, "agents have three quarters of it, %s, which is less than the %s that a pair takes that answers at no stage", have, need)
+		report(
+			[]string{"timeouts", "probe"},
+			"agents have three quarters of it, %s, which is less than the %s that a pair takes that answers at no stage",
+			have,
+			need,
+		)
 	}
 }
 
@@ -118,7 +127,11 @@ func roleWhere(c *Spec, report kind.Reporter) {
 		case n > 1:
 			report(path, "want one of pods, service and hosts to say where its instances are, have %d", n)
 		case n == 0 && !refines:
-			report(path, "want one of pods, service and hosts to say where its instances are; only a role of a preset (%s) does without", presetNames())
+			report(
+				path,
+				"want one of pods, service and hosts to say where its instances are; only a role of a preset (%s) does without",
+				presetNames(),
+			)
 		}
 	})
 }
@@ -130,7 +143,11 @@ func roleHost(c *Spec, report kind.Reporter) {
 			n, portErr := strconv.Atoi(port)
 			switch at := append(slices.Clone(path), "hosts", kind.Index(i)); {
 			case err != nil || portErr != nil || host == "" || n < 1 || n > 65535 || strings.ContainsAny(host, " /"):
-				report(at, "%q: want host:port, an IPv6 address in brackets, such as etcd.example.com:2379 or [2001:db8::1]:2379", h)
+				report(
+					at,
+					"%q: want host:port, an IPv6 address in brackets, such as etcd.example.com:2379 or [2001:db8::1]:2379",
+					h,
+				)
 			case slices.Contains(r.Hosts[:i], h):
 				report(at, "duplicate: %q", h)
 			}
@@ -178,12 +195,14 @@ func pairRole(c *Spec, report kind.Reporter) {
 		switch {
 		case !known(p.From):
 			report(from, "no role %q; there are %s", p.From, names)
-		case own && len(role.Hosts) > 0, !own && (p.From == checkup.ComponentLoadBalancerIn || p.From == checkup.ComponentLoadBalancerOut):
+		case own && len(role.Hosts) > 0,
+			!own && (p.From == checkup.ComponentLoadBalancerIn || p.From == checkup.ComponentLoadBalancerOut):
 			report(from, "role %q has hosts and no pods: no agent can probe from it", p.From)
 		}
 		name, facet, _ := strings.Cut(p.To, ".")
 		role, own = c.Roles[name]
-		service := own && role.Service != nil || presetComponents[name] && (!own || role.Pods == nil && len(role.Hosts) == 0)
+		service := own && role.Service != nil ||
+			presetComponents[name] && (!own || role.Pods == nil && len(role.Hosts) == 0)
 		switch {
 		case !known(name):
 			report(to, "no role %q; there are %s", name, names)
@@ -224,6 +243,13 @@ func watchLength(c *Spec, report kind.Reporter) {
 		return
 	}
 	if n := c.Measurements(); n > checkup.MaxWatch {
-		report([]string{"for"}, "%s at intervals of %s are %d measurements of each pair, and each is kept: at most %d", *c.For, c.Interval, n, checkup.MaxWatch)
+		report(
+			[]string{"for"},
+			"%s at intervals of %s are %d measurements of each pair, and each is kept: at most %d",
+			*c.For,
+			c.Interval,
+			n,
+			checkup.MaxWatch,
+		)
 	}
 }

@@ -239,7 +239,6 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 			IPFamilies:  w.IPFamilies,
 			Deadline:    w.AgentDeadline(),
 			Connections: w.Connections,
-			Unreachable: w.Expect.Unreachable,
 		}
 		for _, t := range targets {
 			entry := roster.Targets[t]

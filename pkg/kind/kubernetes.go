@@ -109,10 +109,17 @@ func toleration(p Parts, r Reporter) {
 			}
 			refused(validation.IsValidLabelValue(t.Value), join(at, "value"), fmt.Sprintf("taint value %q", t.Value), r)
 			if t.TolerationSeconds != nil && t.Effect != string(corev1.TaintEffectNoExecute) {
-				r(join(at, "tolerationSeconds"), "only taints of effect NoExecute are tolerated for a time: want effect NoExecute")
+				r(
+					join(at, "tolerationSeconds"),
+					"only taints of effect NoExecute are tolerated for a time: want effect NoExecute",
+				)
 			}
 			if t.TolerationSeconds != nil && *t.TolerationSeconds < 0 {
-				r(join(at, "tolerationSeconds"), "%d is less than 0, which Kubernetes would take for 0: no time at all", *t.TolerationSeconds)
+				r(
+					join(at, "tolerationSeconds"),
+					"%d is less than 0, which Kubernetes would take for 0: no time at all",
+					*t.TolerationSeconds,
+				)
 			}
 		}
 	}
@@ -139,11 +146,18 @@ func affinity(p Parts, r Reporter) {
 		}
 		for i, term := range required.NodeSelectorTerms {
 			if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
-				r(join(at, "nodeSelectorTerms", Index(i)), "an empty term matches no node: want matchExpressions or matchFields")
+				r(
+					join(at, "nodeSelectorTerms", Index(i)),
+					"an empty term matches no node: want matchExpressions or matchFields",
+				)
 			}
 			for j, f := range term.MatchFields {
-				if f.Key != metav1.ObjectNameField || len(f.Values) != 1 || f.Operator != corev1.NodeSelectorOpIn && f.Operator != corev1.NodeSelectorOpNotIn {
-					r(join(at, "nodeSelectorTerms", Index(i), "matchFields", Index(j)), "Kubernetes knows the field metadata.name only, with operator In or NotIn and one value")
+				if f.Key != metav1.ObjectNameField || len(f.Values) != 1 ||
+					f.Operator != corev1.NodeSelectorOpIn && f.Operator != corev1.NodeSelectorOpNotIn {
+					r(
+						join(at, "nodeSelectorTerms", Index(i), "matchFields", Index(j)),
+						"Kubernetes knows the field metadata.name only, with operator In or NotIn and one value",
+					)
 				}
 			}
 		}
@@ -180,18 +194,33 @@ func podSelector(p Parts, r Reporter) {
 				Key: e.Key, Operator: metav1.LabelSelectorOperator(e.Operator), Values: e.Values,
 			})
 		}
-		fields(metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, nil).ToAggregate(), at, r)
+		fields(
+			metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, nil).
+				ToAggregate(),
+			at,
+			r,
+		)
 	}
 }
 
 func podNamespace(p Parts, r Reporter) {
 	for _, namespace := range p.Namespaces {
 		if namespace.Value != "" {
-			refused(validation.IsDNS1123Label(namespace.Value), namespace.Path, fmt.Sprintf("namespace %q", namespace.Value), r)
+			refused(
+				validation.IsDNS1123Label(namespace.Value),
+				namespace.Path,
+				fmt.Sprintf("namespace %q", namespace.Value),
+				r,
+			)
 		}
 	}
 	for _, namespace := range p.NeededNamespaces {
-		refused(validation.IsDNS1123Label(namespace.Value), namespace.Path, fmt.Sprintf("namespace %q", namespace.Value), r)
+		refused(
+			validation.IsDNS1123Label(namespace.Value),
+			namespace.Path,
+			fmt.Sprintf("namespace %q", namespace.Value),
+			r,
+		)
 	}
 }
 
@@ -210,8 +239,15 @@ func resources(p Parts, r Reporter) {
 		parse := func(set map[string]string, name string, take func(string, resource.Quantity)) {
 			for _, key := range slices.Sorted(maps.Keys(set)) {
 				refused(validation.IsQualifiedName(key), join(at, name, key), fmt.Sprintf("resource %q", key), r)
-				if native := []string{"cpu", "memory", "ephemeral-storage"}; !strings.Contains(key, "/") && !slices.Contains(native, key) && !strings.HasPrefix(key, corev1.ResourceHugePagesPrefix) {
-					r(join(at, name, key), "resource %q: want %s, or a name with a domain before a slash", key, strings.Join(native, ", "))
+				if native := []string{"cpu", "memory", "ephemeral-storage"}; !strings.Contains(key, "/") &&
+					!slices.Contains(native, key) &&
+					!strings.HasPrefix(key, corev1.ResourceHugePagesPrefix) {
+					r(
+						join(at, name, key),
+						"resource %q: want %s, or a name with a domain before a slash",
+						key,
+						strings.Join(native, ", "),
+					)
 				}
 				q, err := resource.ParseQuantity(set[key])
 				if err != nil {
@@ -224,7 +260,13 @@ func resources(p Parts, r Reporter) {
 		parse(given.Limits, "limits", func(key string, q resource.Quantity) { limits[key] = q })
 		parse(given.Requests, "requests", func(key string, q resource.Quantity) {
 			if limit, ok := limits[key]; ok && q.Cmp(limit) > 0 {
-				r(join(at, "requests", key), "%s is more than limits.%s, %s", given.Requests[key], key, given.Limits[key])
+				r(
+					join(at, "requests", key),
+					"%s is more than limits.%s, %s",
+					given.Requests[key],
+					key,
+					given.Limits[key],
+				)
 			}
 		})
 	}
@@ -261,7 +303,9 @@ func fields(err error, path []string, r Reporter) {
 		}
 		at := slices.Clone(path)
 		if fe.Field != "" && fe.Field != "<nil>" {
-			at = append(at, strings.FieldsFunc(strings.ReplaceAll(fe.Field, "[", ".["), func(c rune) bool { return c == '.' })...)
+			at = append(
+				at,
+				strings.FieldsFunc(strings.ReplaceAll(fe.Field, "[", ".["), func(c rune) bool { return c == '.' })...)
 		}
 		r(at, "%s", strings.Join(strings.Fields(fe.ErrorBody()), " "))
 	}

@@ -37,36 +37,53 @@ func LatencyParams(l *checkup.LatencyLimits, what string) []checkup.Param {
 	}{
 		{"p50", &l.P50}, {"p90", &l.P90}, {"p95", &l.P95}, {"p99", &l.P99}, {"max", &l.Max},
 	} {
-		params = append(params, LimitParam("latency."+p.name, "Highest "+what+" delay of a pair, "+p.name+", such as 5ms; empty: no limit", p.limit))
+		params = append(
+			params,
+			LimitParam(
+				"latency."+p.name,
+				"Highest "+what+" delay of a pair, "+p.name+", such as 5ms; empty: no limit",
+				p.limit,
+			),
+		)
 	}
 	return params
 }
 
 // IntParam is a whole number of at least least.
 func IntParam(name, description string, field *int, least int) checkup.Param {
-	return checkup.Param{Name: name, Description: description, Default: strconv.Itoa(*field), Write: func(value string) error {
-		v, err := strconv.Atoi(strings.TrimSpace(value))
-		if err != nil || v < least {
-			return fmt.Errorf("%q: want a whole number of at least %d", value, least)
-		}
-		*field = v
-		return nil
-	}}
+	return checkup.Param{
+		Name:        name,
+		Description: description,
+		Default:     strconv.Itoa(*field),
+		Write: func(value string) error {
+			v, err := strconv.Atoi(strings.TrimSpace(value))
+			if err != nil || v < least {
+				return fmt.Errorf("%q: want a whole number of at least %d", value, least)
+			}
+			*field = v
+			return nil
+		},
+	}
 }
 
 // BoolParam is true or false.
 func BoolParam(name, description string, field *bool) checkup.Param {
-	return checkup.Param{Name: name, Description: description + ": true or false", Default: strconv.FormatBool(*field), Write: func(value string) error {
-		switch strings.TrimSpace(value) {
-		case "true":
-			*field = true
-		case "false":
-			*field = false
-		default:
-			return fmt.Errorf("%q: want true or false", value)
-		}
-		return nil
-	}}
+	return checkup.Param{
+		Name:        name,
+		Description: description + ": true or false",
+		Default:     strconv.FormatBool(*field),
+		Write: func(value string) error {
+			switch strings.TrimSpace(value) {
+			case "true":
+				*field = true
+			case "false":
+				*field = false
+			default:
+				return fmt.Errorf("%q: want true or false", value)
+			}
+			return nil
+		},
+	}
 }
 
 // DurationParam is a duration of more than 0.

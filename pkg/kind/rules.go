@@ -67,7 +67,11 @@ func DNSLabel(name string, path []string, report Reporter) bool {
 	if dnsLabel.MatchString(name) {
 		return true
 	}
-	report(path, "name %q is not a DNS label: want lower-case letters, digits and hyphens, with no hyphen at either end", name)
+	report(
+		path,
+		"name %q is not a DNS label: want lower-case letters, digits and hyphens, with no hyphen at either end",
+		name,
+	)
 	return false
 }
 
@@ -117,7 +121,14 @@ func LatencyOrder(limits checkup.LatencyLimits, report Reporter) {
 			continue
 		}
 		if lower != nil && *lower.Limit > *l.Limit {
-			report([]string{"expect", "latency", l.Name}, "%s limit %s is below the %s limit %s", l.Name, *l.Limit, lower.Name, *lower.Limit)
+			report(
+				[]string{"expect", "latency", l.Name},
+				"%s limit %s is below the %s limit %s",
+				l.Name,
+				*l.Limit,
+				lower.Name,
+				*lower.Limit,
+			)
 		}
 		lower = &l
 	}
@@ -126,6 +137,10 @@ func LatencyOrder(limits checkup.LatencyLimits, report Reporter) {
 // LossAll reports a limit on loss, expect.loss.max, that limits nothing.
 func LossAll(limit checkup.LossLimit, report Reporter) {
 	if max := limit.Max; max != nil && *max >= 100 {
-		report([]string{"expect", "loss", "max"}, "%s is no limit: a pair without any answer fails in any case; want less than 100%%", *max)
+		report(
+			[]string{"expect", "loss", "max"},
+			"%s is no limit: a pair without any answer fails in any case; want less than 100%%",
+			*max,
+		)
 	}
 }

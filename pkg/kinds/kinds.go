@@ -143,7 +143,12 @@ func HostNetwork(ctx context.Context, client kubernetes.Interface, p *checkup.Pl
 // Prepare surveys the cluster and works out what one check of the plan is to
 // measure there: its worksheet, with the warnings, and the roster with those targets
 // that exist already. It creates nothing.
-func Prepare(ctx context.Context, r cluster.Reader, p *checkup.Plan, check string) (*checkup.Worksheet, *checkup.Roster, error) {
+func Prepare(
+	ctx context.Context,
+	r cluster.Reader,
+	p *checkup.Plan,
+	check string,
+) (*checkup.Worksheet, *checkup.Roster, error) {
 	k, err := Of(p, check)
 	if err != nil {
 		return nil, nil, err

@@ -69,8 +69,12 @@ func TestSurvey(t *testing.T) {
 	}
 	plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"web": pods("web"), "db": pods("db")}}
 	client := fake.NewClientset(
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
-		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Labels: map[string]string{"app": "web"}}, Spec: corev1.PodSpec{NodeName: "gone"}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Labels: map[string]string{"app": "web"}},
+			Spec:       corev1.PodSpec{NodeName: "gone"},
+		},
 	)
 	r := cluster.Reader{Kubernetes: client, Namespace: "checks"}
 	selectors := func(checks ...string) []string {
@@ -98,7 +102,8 @@ func TestSurvey(t *testing.T) {
 	if diff := cmp.Diff([]string{"app=web"}, selectors("web")); diff != "" {
 		t.Errorf("one check (-want +got):\n%s", diff)
 	}
-	if _, err := Survey(t.Context(), r, plan, "other"); err == nil || !strings.Contains(err.Error(), `plan p has no check "other"`) {
+	if _, err := Survey(t.Context(), r, plan, "other"); err == nil ||
+		!strings.Contains(err.Error(), `plan p has no check "other"`) {
 		t.Errorf("no such check: %v", err)
 	}
 
@@ -116,10 +121,17 @@ func TestSurvey(t *testing.T) {
 // TestNodesUnseen: a check of VMs is worked out without the right to list nodes,
 // one of another kind is not, nor one of VMs where another trouble hides them.
 func TestNodesUnseen(t *testing.T) {
-	plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"vms": {Spec: &vmlatency.Spec{}}, "mesh": {Spec: &podmesh.Spec{}}}}
+	plan := &checkup.Plan{
+		Name:   "p",
+		Checks: map[string]checkup.Check{"vms": {Spec: &vmlatency.Spec{}}, "mesh": {Spec: &podmesh.Spec{}}},
+	}
 	client := fake.NewClientset()
 	failure := error(apierrors.NewForbidden(corev1.Resource("nodes"), "", errors.New("user cannot")))
-	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, failure })
+	client.PrependReactor(
+		"list",
+		"nodes",
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, failure },
+	)
 	r := cluster.Reader{Kubernetes: client, Namespace: "checks", Run: "uid"}
 	const want = "list nodes: missing the verb list on nodes in the whole cluster (a ClusterRole): nodes is forbidden: user cannot"
 	s, err := Survey(t.Context(), r, plan, "vms")
@@ -144,7 +156,10 @@ func TestRights(t *testing.T) {
 		podmesh.Name: {Spec: &podmesh.Spec{}}, controlplane.Name: {Spec: &controlplane.Spec{}},
 		placement.Name: {Spec: &placement.Spec{}}, vmlatency.Name: {Spec: &vmlatency.Spec{}},
 	} {
-		has := slices.ContainsFunc(Rights(check), func(r checkup.Right) bool { return r.Resource == "nodes" && r.Verb == "list" })
+		has := slices.ContainsFunc(
+			Rights(check),
+			func(r checkup.Right) bool { return r.Resource == "nodes" && r.Verb == "list" },
+		)
 		k, _ := Named(kind)
 		if has != (kind != vmlatency.Name) || has != k.Nodes {
 			t.Errorf("%s: the right to list nodes: %v", kind, has)
@@ -157,17 +172,31 @@ func TestRights(t *testing.T) {
 
 func TestPodMeshRoster(t *testing.T) {
 	plan := &checkup.Plan{Checks: map[string]checkup.Check{"mesh": {Spec: &podmesh.Spec{
-		Targets: podmesh.Targets{Pods: &podmesh.PodTargets{Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Port: 8080}},
+		Targets: podmesh.Targets{
+			Pods: &podmesh.PodTargets{
+				Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+				Port:     8080,
+			},
+		},
 	}}}}
 	w := &checkup.Worksheet{Check: "mesh", Targets: []checkup.Endpoint{
 		{Node: "n0", Pod: "shop/both"}, {Node: "n1", Pod: "shop/none"}, {Node: "n2"},
 	}}
 	s := &cluster.Snapshot{Selections: []cluster.Selection{{Selector: "app=web", Pods: []cluster.Pod{
-		{Name: "shop/both", Node: "n0", IPs: []string{"198.18.0.1", "fd00::1"}, Ready: true}, {Name: "shop/none", Node: "n1"},
+		{
+			Name:  "shop/both",
+			Node:  "n0",
+			IPs:   []string{"198.18.0.1", "fd00::1"},
+			Ready: true,
+		}, {Name: "shop/none", Node: "n1"},
 	}}}}
 	ports := map[checkup.Transport]int{checkup.TCP: 8080, checkup.HTTP: 8080}
 	want := &checkup.Roster{Targets: []checkup.RosterEntry{
-		{Pod: "shop/both", Ports: ports, Addresses: map[checkup.IPFamily]string{checkup.IPv4: "198.18.0.1", checkup.IPv6: "fd00::1"}},
+		{
+			Pod:       "shop/both",
+			Ports:     ports,
+			Addresses: map[checkup.IPFamily]string{checkup.IPv4: "198.18.0.1", checkup.IPv6: "fd00::1"},
+		},
 		{Pod: "shop/none", Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "the pod has no address yet"}},
 		{},
 	}}

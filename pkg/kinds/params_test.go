@@ -22,7 +22,12 @@ func meshPlan() *checkup.Plan {
 	one := checkup.Percent(1)
 	probes := map[checkup.Transport]checkup.Probe{}
 	for _, t := range checkup.Transports {
-		probes[t] = checkup.Probe{Sizes: []int{64}, Count: 5, Interval: checkup.Duration(10 * time.Millisecond), Timeout: checkup.Duration(time.Second)}
+		probes[t] = checkup.Probe{
+			Sizes:    []int{64},
+			Count:    5,
+			Interval: checkup.Duration(10 * time.Millisecond),
+			Timeout:  checkup.Duration(time.Second),
+		}
 	}
 	http := probes[checkup.HTTP]
 	http.Path = "/healthz"
@@ -117,7 +122,11 @@ func TestApply(t *testing.T) {
 	}{
 		{"nothing", nil, nil},
 		{"good", []string{"mesh.degree=3", "gate=Nothing"}, nil},
-		{"each by itself", []string{"mesh.degree", "gate=Nope", "x=1"}, []string{"want name=value", "parameter gate", `no parameter "x"`}},
+		{
+			"each by itself",
+			[]string{"mesh.degree", "gate=Nope", "x=1"},
+			[]string{"want name=value", "parameter gate", `no parameter "x"`},
+		},
 		{"contradiction", []string{"mesh.latency.p50=5ms", "mesh.latency.p99=1ms"}, []string{"p99"}},
 	}
 	for _, tt := range tests {
@@ -168,8 +177,14 @@ func TestUnreachableHasNoLimits(t *testing.T) {
 // Watching comes on top of the timeouts, for the run and for the agent.
 func TestWatchingIsBesideTimeouts(t *testing.T) {
 	hour := checkup.Duration(time.Hour)
-	c := &controlplane.Spec{For: &hour, Interval: checkup.Duration(time.Second), Probe: controlplane.ConnectionProbe{Count: 5}, Timeouts: checkup.Timeouts{Setup: 1, Probe: checkup.Duration(4 * time.Minute)}}
-	if got := (checkup.Check{Spec: c}).PhaseTimeouts(); got.Setup != 1 || got.Probe != checkup.Duration(64*time.Minute) {
+	c := &controlplane.Spec{
+		For:      &hour,
+		Interval: checkup.Duration(time.Second),
+		Probe:    controlplane.ConnectionProbe{Count: 5},
+		Timeouts: checkup.Timeouts{Setup: 1, Probe: checkup.Duration(4 * time.Minute)},
+	}
+	if got := (checkup.Check{Spec: c}).PhaseTimeouts(); got.Setup != 1 ||
+		got.Probe != checkup.Duration(64*time.Minute) {
 		t.Errorf("%+v", got)
 	}
 	if got := c.Measurements(); got != 3600 {
@@ -180,11 +195,13 @@ func TestWatchingIsBesideTimeouts(t *testing.T) {
 		t.Errorf("the agent has %s", got)
 	}
 	v := &vmlatency.Spec{Duration: hour, Timeouts: c.Timeouts}
-	if got := (checkup.Check{Spec: v}).PhaseTimeouts(); got.Setup != 1 || got.Probe != checkup.Duration(64*time.Minute) {
+	if got := (checkup.Check{Spec: v}).PhaseTimeouts(); got.Setup != 1 ||
+		got.Probe != checkup.Duration(64*time.Minute) {
 		t.Errorf("VMs: %+v", got)
 	}
 	w = &checkup.Worksheet{Timeouts: c.Timeouts, Guests: &checkup.GuestSheet{Duration: hour}}
-	if got := w.AgentDeadline(); got != checkup.Duration(63*time.Minute) || w.ProbeTimeout() != checkup.Duration(64*time.Minute) {
+	if got := w.AgentDeadline(); got != checkup.Duration(63*time.Minute) ||
+		w.ProbeTimeout() != checkup.Duration(64*time.Minute) {
 		t.Errorf("guests have %s of %s", got, w.ProbeTimeout())
 	}
 	c.For = nil
@@ -199,20 +216,48 @@ func TestWatchingIsBesideTimeouts(t *testing.T) {
 // Every kind has params, whose names tell its check, and which can be set.
 func TestParamsOfEveryKind(t *testing.T) {
 	set := map[checkup.Kind][]string{
-		podmesh.Name:      {"degree=3"},
-		controlplane.Name: {"preset=generic", "for=10m0s", "for=", "interval=2s", "count=7", "loss.max=5%", "outage.max=30s", "latency.p99=5ms"},
-		placement.Name:    {"mode=All", "mode=", "networkConfig=true"},
-		vmlatency.Name:    {"duration=10s", "interval=100ms", "loss.max=5%", "loss.max=", "latency.max=200ms", "latency.p50=5ms", "jitter.max=1ms", "jitter.max="},
+		podmesh.Name: {"degree=3"},
+		controlplane.Name: {
+			"preset=generic",
+			"for=10m0s",
+			"for=",
+			"interval=2s",
+			"count=7",
+			"loss.max=5%",
+			"outage.max=30s",
+			"latency.p99=5ms",
+		},
+		placement.Name: {"mode=All", "mode=", "networkConfig=true"},
+		vmlatency.Name: {
+			"duration=10s",
+			"interval=100ms",
+			"loss.max=5%",
+			"loss.max=",
+			"latency.max=200ms",
+			"latency.p50=5ms",
+			"jitter.max=1ms",
+			"jitter.max=",
+		},
 	}
 	refused := map[checkup.Kind][]string{
 		podmesh.Name:      {"degree=-1"},
 		controlplane.Name: {"preset=k3s", "for=0s", "interval=", "interval=0s", "count=0", "count=1001"},
 		placement.Name:    {"mode=Some", "networkConfig=yes"},
-		vmlatency.Name:    {"duration=", "duration=0s", "duration=-1s", "interval=0", "loss.max=101%", "latency.max=-1ms", "jitter.max=x"},
+		vmlatency.Name: {
+			"duration=",
+			"duration=0s",
+			"duration=-1s",
+			"interval=0",
+			"loss.max=101%",
+			"latency.max=-1ms",
+			"jitter.max=x",
+		},
 	}
 	for _, kind := range Names() {
 		checks := map[checkup.Kind]checkup.Check{
-			podmesh.Name: {Spec: &podmesh.Spec{}}, controlplane.Name: {Spec: &controlplane.Spec{Interval: 1}}, placement.Name: {Spec: &placement.Spec{}},
+			podmesh.Name: {
+				Spec: &podmesh.Spec{},
+			}, controlplane.Name: {Spec: &controlplane.Spec{Interval: 1}}, placement.Name: {Spec: &placement.Spec{}},
 			vmlatency.Name: {Spec: &vmlatency.Spec{Duration: 1, Interval: 1}},
 		}
 		c, ok := checks[kind]

@@ -38,7 +38,12 @@ func planName(p *checkup.Plan, report kind.Reporter) {
 		report(nil, "the plan has no name")
 	case !kind.DNSLabel(p.Name, nil, report):
 	case len(p.Name) > checkup.MaxPlanName:
-		report(nil, "name has %d characters; at most %d leave room for the names of its runs", len(p.Name), checkup.MaxPlanName)
+		report(
+			nil,
+			"name has %d characters; at most %d leave room for the names of its runs",
+			len(p.Name),
+			checkup.MaxPlanName,
+		)
 	}
 }
 
@@ -50,7 +55,12 @@ func planSize(p *checkup.Plan, report kind.Reporter) {
 	}
 	size := len(b) + bytes.Count(b, []byte("$"))*len(`u0024`)
 	if size > checkup.MaxPlanSize {
-		report(nil, "the plan has %d bytes as JSON; at most %d fit what Linux passes to a task: split it", size, checkup.MaxPlanSize)
+		report(
+			nil,
+			"the plan has %d bytes as JSON; at most %d fit what Linux passes to a task: split it",
+			size,
+			checkup.MaxPlanSize,
+		)
 	} else if copies := len(p.Checks) + 1; size*copies > maxPipelineSize {
 		report(nil, "the plan has %d bytes as JSON, and its Pipeline holds it %d times, once per check and once at the end; at most %d bytes fit: split it", size, copies, maxPipelineSize)
 	}
@@ -67,7 +77,12 @@ func checkName(p *checkup.Plan, report kind.Reporter) {
 		switch {
 		case !kind.DNSLabel(name, []string{"checks", name}, report):
 		case len(name) > checkup.MaxCheckName:
-			report([]string{"checks", name}, "name has %d characters; at most %d leave room for the names of its tasks", len(name), checkup.MaxCheckName)
+			report(
+				[]string{"checks", name},
+				"name has %d characters; at most %d leave room for the names of its tasks",
+				len(name),
+				checkup.MaxCheckName,
+			)
 		}
 	}
 }
@@ -113,7 +128,12 @@ func afterSelf(p *checkup.Plan, report kind.Reporter) {
 func afterUnknown(p *checkup.Plan, report kind.Reporter) {
 	eachAfter(p, func(_ string, _ int, after string, path []string) {
 		if _, ok := p.Checks[after]; !ok {
-			report(path, "no check %q in this plan; it has %s", after, strings.Join(slices.Sorted(maps.Keys(p.Checks)), ", "))
+			report(
+				path,
+				"no check %q in this plan; it has %s",
+				after,
+				strings.Join(slices.Sorted(maps.Keys(p.Checks)), ", "),
+			)
 		}
 	})
 }
@@ -137,7 +157,11 @@ func afterCycle(p *checkup.Plan, report kind.Reporter) {
 			if cycle := trail[i:]; len(cycle) > 1 {
 				first := slices.Index(cycle, slices.Min(cycle))
 				cycle = slices.Concat(cycle[first:], cycle[:first], cycle[first:first+1])
-				report([]string{"checks", cycle[0], "after"}, "checks come after one another in a circle: %s", strings.Join(cycle, " after "))
+				report(
+					[]string{"checks", cycle[0], "after"},
+					"checks come after one another in a circle: %s",
+					strings.Join(cycle, " after "),
+				)
 			}
 			return
 		}

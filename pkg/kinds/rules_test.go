@@ -28,8 +28,18 @@ func good() *checkup.Plan {
 			"first": {Spec: &podmesh.Spec{
 				Sample: podmesh.Sample{Degree: 10, Budget: 1000},
 				Probes: map[checkup.Transport]checkup.Probe{
-					checkup.TCP: {Sizes: []int{0}, Count: 5, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second)},
-					checkup.UDP: {Sizes: []int{64, 1400}, Count: 5, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second)},
+					checkup.TCP: {
+						Sizes:    []int{0},
+						Count:    5,
+						Interval: checkup.Duration(time.Second),
+						Timeout:  checkup.Duration(time.Second),
+					},
+					checkup.UDP: {
+						Sizes:    []int{64, 1400},
+						Count:    5,
+						Interval: checkup.Duration(time.Second),
+						Timeout:  checkup.Duration(time.Second),
+					},
 				},
 				Expect: checkup.Expect{
 					Loss: checkup.LossLimit{Max: &loss}, Jitter: checkup.MaxDuration{Max: duration(time.Millisecond)},
@@ -39,33 +49,72 @@ func good() *checkup.Plan {
 				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
 			}},
 			"second": {After: []string{"first"}, Spec: &podmesh.Spec{
-				Sample:   podmesh.Sample{Degree: 0, Budget: 2},
-				Targets:  podmesh.Targets{Pods: &podmesh.PodTargets{Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}},
-				Probes:   map[checkup.Transport]checkup.Probe{checkup.HTTP: {Sizes: []int{0}, Count: 1, Interval: 1, Timeout: 1, Path: "/"}},
+				Sample: podmesh.Sample{Degree: 0, Budget: 2},
+				Targets: podmesh.Targets{
+					Pods: &podmesh.PodTargets{
+						Port:     80,
+						Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+					},
+				},
+				Probes: map[checkup.Transport]checkup.Probe{
+					checkup.HTTP: {Sizes: []int{0}, Count: 1, Interval: 1, Timeout: 1, Path: "/"},
+				},
 				Expect:   checkup.Expect{Unreachable: true},
 				Limits:   checkup.Limits{PacketsPerSecond: 1, Concurrency: 1},
 				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
 			}},
 			"third": {Spec: &controlplane.Spec{
 				Preset: controlplane.PresetKubeadm, MaxNodes: 1,
-				Roles: map[string]controlplane.ComponentRole{"etcd": {TLS: true, ClientCertificate: "etcd-client"}, "out": {Hosts: []string{"a:1"}, TLS: true}},
-				Pairs: []controlplane.ComponentPair{{From: "kube-apiserver", To: "out"}, {From: "kube-apiserver", To: "aggregated-apiserver.service"}},
-				Probe: controlplane.ConnectionProbe{Count: 5, Deadlines: checkup.StageDeadlines{Resolve: checkup.Duration(time.Second), Connect: checkup.Duration(time.Second), Handshake: checkup.Duration(time.Second), Response: checkup.Duration(time.Second)}},
-				For:   duration(time.Minute), Interval: checkup.Duration(time.Second),
+				Roles: map[string]controlplane.ComponentRole{
+					"etcd": {TLS: true, ClientCertificate: "etcd-client"},
+					"out":  {Hosts: []string{"a:1"}, TLS: true},
+				},
+				Pairs: []controlplane.ComponentPair{
+					{From: "kube-apiserver", To: "out"},
+					{From: "kube-apiserver", To: "aggregated-apiserver.service"},
+				},
+				Probe: controlplane.ConnectionProbe{
+					Count: 5,
+					Deadlines: checkup.StageDeadlines{
+						Resolve:   checkup.Duration(time.Second),
+						Connect:   checkup.Duration(time.Second),
+						Handshake: checkup.Duration(time.Second),
+						Response:  checkup.Duration(time.Second),
+					},
+				},
+				For: duration(time.Minute), Interval: checkup.Duration(time.Second),
 				ConnectivityChecks: checkup.ConnectivityChecks{StaleAfter: checkup.Duration(time.Minute)},
 				Limits:             checkup.Limits{PacketsPerSecond: 1, Concurrency: 1},
-				Timeouts:           checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
+				Timeouts: checkup.Timeouts{
+					Setup: checkup.Duration(time.Minute),
+					Probe: checkup.Duration(time.Minute),
+				},
 			}},
 			"fourth": {Spec: &placement.Spec{
 				SourcePlacement: new(placement.SourceDefaults()),
-				Timeouts:        checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
+				Timeouts: checkup.Timeouts{
+					Setup: checkup.Duration(time.Minute),
+					Probe: checkup.Duration(time.Minute),
+				},
 			}},
 			"sixth": {Spec: &vmlatency.Spec{
-				Networks:   []checkup.NetworkRef{{Namespace: "default", Name: "br10"}, {Name: "br10"}},
-				Pairs:      []checkup.NodePair{{Source: "a", Target: "b"}, {Source: "b", Target: "a"}, {Source: "a", Target: "a"}},
+				Networks: []checkup.NetworkRef{{Namespace: "default", Name: "br10"}, {Name: "br10"}},
+				Pairs: []checkup.NodePair{
+					{Source: "a", Target: "b"},
+					{Source: "b", Target: "a"},
+					{Source: "a", Target: "a"},
+				},
 				IPFamilies: checkup.IPFamilies, Duration: checkup.Duration(time.Second), Interval: checkup.Duration(time.Millisecond),
-				Guest:    checkup.Guest{Memory: "128Mi", Image: "quay.io/x/y:z", Login: &checkup.GuestLogin{User: "root", Password: "pass word"}},
-				Expect:   vmlatency.Expect{Loss: checkup.LossLimit{Max: &loss}, Jitter: checkup.MaxDuration{Max: duration(time.Millisecond)}, Latency: checkup.LatencyLimits{P50: duration(time.Millisecond), Max: duration(time.Second)}},
+				Guest: checkup.Guest{
+					Memory: "128Mi",
+					Image:  "quay.io/x/y:z",
+					Login:  &checkup.GuestLogin{User: "root", Password: "pass word"},
+				},
+				Expect: vmlatency.Expect{
+					Loss:    checkup.LossLimit{Max: &loss},
+					Jitter:  checkup.MaxDuration{Max: duration(time.Millisecond)},
+					Latency: checkup.LatencyLimits{P50: duration(time.Millisecond), Max: duration(time.Second)},
+				},
 				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
 				Kiagnose: &checkup.ConfigMapRef{Namespace: "kiagnose", Name: "config"},
 			}},
@@ -126,19 +175,55 @@ func TestProblems(t *testing.T) {
 			p.Checks["second"] = c
 		}, []string{"checks", "second", "after", "[1]"}},
 		{"after-cycle", after("second"), []string{"checks", "first", "after"}},
-		{"durations", first(probe(checkup.TCP, func(p *checkup.Probe) { p.Interval = 0 })), []string{"checks", "first", "podMesh", "probes", "tcp", "interval"}},
-		{"families-twice", first(func(m *podmesh.Spec) { m.IPFamilies = []checkup.IPFamily{checkup.IPv4, checkup.IPv4} }), []string{"checks", "first", "podMesh", "ipFamilies", "[1]"}},
+		{
+			"durations",
+			first(probe(checkup.TCP, func(p *checkup.Probe) { p.Interval = 0 })),
+			[]string{"checks", "first", "podMesh", "probes", "tcp", "interval"},
+		},
+		{
+			"families-twice",
+			first(func(m *podmesh.Spec) { m.IPFamilies = []checkup.IPFamily{checkup.IPv4, checkup.IPv4} }),
+			[]string{"checks", "first", "podMesh", "ipFamilies", "[1]"},
+		},
 		{"no-probe", first(func(m *podmesh.Spec) { m.Probes = nil }), []string{"checks", "first", "podMesh", "probes"}},
-		{"no-size", first(probe(checkup.TCP, func(p *checkup.Probe) { p.Sizes = nil })), []string{"checks", "first", "podMesh", "probes", "tcp", "sizes"}},
-		{"size-twice", first(probe(checkup.UDP, func(p *checkup.Probe) { p.Sizes = []int{64, 64} })), []string{"checks", "first", "podMesh", "probes", "udp", "sizes", "[1]"}},
-		{"size-limit", first(probe(checkup.UDP, func(p *checkup.Probe) { p.Sizes = []int{checkup.MinUDPSize - 1} })), []string{"checks", "first", "podMesh", "probes", "udp", "sizes", "[0]"}},
-		{"path", second(probe(checkup.HTTP, func(p *checkup.Probe) { p.Path = "/a b" })), []string{"checks", "second", "podMesh", "probes", "http", "path"}},
+		{
+			"no-size",
+			first(probe(checkup.TCP, func(p *checkup.Probe) { p.Sizes = nil })),
+			[]string{"checks", "first", "podMesh", "probes", "tcp", "sizes"},
+		},
+		{
+			"size-twice",
+			first(probe(checkup.UDP, func(p *checkup.Probe) { p.Sizes = []int{64, 64} })),
+			[]string{"checks", "first", "podMesh", "probes", "udp", "sizes", "[1]"},
+		},
+		{
+			"size-limit",
+			first(probe(checkup.UDP, func(p *checkup.Probe) { p.Sizes = []int{checkup.MinUDPSize - 1} })),
+			[]string{"checks", "first", "podMesh", "probes", "udp", "sizes", "[0]"},
+		},
+		{
+			"path",
+			second(probe(checkup.HTTP, func(p *checkup.Probe) { p.Path = "/a b" })),
+			[]string{"checks", "second", "podMesh", "probes", "http", "path"},
+		},
 		{"pods-udp", second(func(m *podmesh.Spec) {
 			m.Probes[checkup.UDP] = checkup.Probe{Sizes: []int{64}, Count: 1, Interval: 1, Timeout: 1}
 		}), []string{"checks", "second", "podMesh", "probes", "udp"}},
-		{"pods-size", second(probe(checkup.HTTP, func(p *checkup.Probe) { p.Sizes = []int{1} })), []string{"checks", "second", "podMesh", "probes", "http", "sizes", "[0]"}},
-		{"latency-order", first(func(m *podmesh.Spec) { *m.Expect.Latency.P99 = 1 }), []string{"checks", "first", "podMesh", "expect", "latency", "p99"}},
-		{"loss-all", first(func(m *podmesh.Spec) { m.Expect.Loss.Max = &all }), []string{"checks", "first", "podMesh", "expect", "loss", "max"}},
+		{
+			"pods-size",
+			second(probe(checkup.HTTP, func(p *checkup.Probe) { p.Sizes = []int{1} })),
+			[]string{"checks", "second", "podMesh", "probes", "http", "sizes", "[0]"},
+		},
+		{
+			"latency-order",
+			first(func(m *podmesh.Spec) { *m.Expect.Latency.P99 = 1 }),
+			[]string{"checks", "first", "podMesh", "expect", "latency", "p99"},
+		},
+		{
+			"loss-all",
+			first(func(m *podmesh.Spec) { m.Expect.Loss.Max = &all }),
+			[]string{"checks", "first", "podMesh", "expect", "loss", "max"},
+		},
 		{"jitter-one", first(func(m *podmesh.Spec) {
 			probe(checkup.TCP, func(p *checkup.Probe) { p.Count = 1 })(m)
 			probe(checkup.UDP, func(p *checkup.Probe) { p.Count = 1 })(m)
@@ -148,31 +233,79 @@ func TestProblems(t *testing.T) {
 			*m.Expect.Jitter.Max = 1
 			probe(checkup.HTTP, func(p *checkup.Probe) { p.Count = 2 })(m)
 		}), []string{"checks", "second", "podMesh", "expect", "jitter", "max"}},
-		{"budget", first(func(m *podmesh.Spec) { m.Sample.Budget = 329 }), []string{"checks", "first", "podMesh", "sample", "budget"}},
-		{"probe-timeout", first(func(m *podmesh.Spec) { m.Timeouts.Probe = checkup.Duration(4999 * time.Millisecond) }), []string{"checks", "first", "podMesh", "timeouts", "probe"}},
+		{
+			"budget",
+			first(func(m *podmesh.Spec) { m.Sample.Budget = 329 }),
+			[]string{"checks", "first", "podMesh", "sample", "budget"},
+		},
+		{
+			"probe-timeout",
+			first(func(m *podmesh.Spec) { m.Timeouts.Probe = checkup.Duration(4999 * time.Millisecond) }),
+			[]string{"checks", "first", "podMesh", "timeouts", "probe"},
+		},
 		{"one-kind", func(p *checkup.Plan) {
 			c := p.Checks["first"]
 			c.Others = []checkup.Kind{controlplane.Name}
 			p.Checks["first"] = c
 		}, []string{"checks", "first"}},
-		{"role-name", third(func(c *controlplane.Spec) { c.Roles["A.b"] = controlplane.ComponentRole{Hosts: []string{"a:1"}} }), []string{"checks", "third", "controlPlane", "roles", "A.b"}},
-		{"role-where", third(func(c *controlplane.Spec) { c.Roles["nowhere"] = controlplane.ComponentRole{} }), []string{"checks", "third", "controlPlane", "roles", "nowhere"}},
+		{
+			"role-name",
+			third(func(c *controlplane.Spec) { c.Roles["A.b"] = controlplane.ComponentRole{Hosts: []string{"a:1"}} }),
+			[]string{"checks", "third", "controlPlane", "roles", "A.b"},
+		},
+		{
+			"role-where",
+			third(func(c *controlplane.Spec) { c.Roles["nowhere"] = controlplane.ComponentRole{} }),
+			[]string{"checks", "third", "controlPlane", "roles", "nowhere"},
+		},
 		{"role-host", third(func(c *controlplane.Spec) {
 			c.Roles["out"] = controlplane.ComponentRole{Hosts: []string{"a:1", "a"}, TLS: true}
 		}), []string{"checks", "third", "controlPlane", "roles", "out", "hosts", "[1]"}},
-		{"role-tls", third(func(c *controlplane.Spec) { c.Roles["etcd"] = controlplane.ComponentRole{Path: "/health"} }), []string{"checks", "third", "controlPlane", "roles", "etcd", "path"}},
-		{"pair-role", third(func(c *controlplane.Spec) { c.Pairs[0].To = "etcdd" }), []string{"checks", "third", "controlPlane", "pairs", "[0]", "to"}},
-		{"pair-twice", third(func(c *controlplane.Spec) { c.Pairs = append(c.Pairs, c.Pairs[0]) }), []string{"checks", "third", "controlPlane", "pairs", "[2]"}},
+		{
+			"role-tls",
+			third(func(c *controlplane.Spec) { c.Roles["etcd"] = controlplane.ComponentRole{Path: "/health"} }),
+			[]string{"checks", "third", "controlPlane", "roles", "etcd", "path"},
+		},
+		{
+			"pair-role",
+			third(func(c *controlplane.Spec) { c.Pairs[0].To = "etcdd" }),
+			[]string{"checks", "third", "controlPlane", "pairs", "[0]", "to"},
+		},
+		{
+			"pair-twice",
+			third(func(c *controlplane.Spec) { c.Pairs = append(c.Pairs, c.Pairs[0]) }),
+			[]string{"checks", "third", "controlPlane", "pairs", "[2]"},
+		},
 		{"watch-interval", third(func(c *controlplane.Spec) {
 			c.For, c.Interval = duration(time.Minute), checkup.Duration(500*time.Millisecond)
 		}), []string{"checks", "third", "controlPlane", "interval"}},
-		{"watch-length", third(func(c *controlplane.Spec) { c.For = duration(20 * time.Hour) }), []string{"checks", "third", "controlPlane", "for"}},
-		{"disabled-placement", fourth(func(c *placement.Spec) { c.Mode = cluster.DiagnosticsDisabled }), []string{"checks", "fourth", "placement"}},
-		{"network-config", fourth(func(c *placement.Spec) { c.NetworkConfig = true }), []string{"checks", "fourth", "placement", "networkConfig"}},
+		{
+			"watch-length",
+			third(func(c *controlplane.Spec) { c.For = duration(20 * time.Hour) }),
+			[]string{"checks", "third", "controlPlane", "for"},
+		},
+		{
+			"disabled-placement",
+			fourth(func(c *placement.Spec) { c.Mode = cluster.DiagnosticsDisabled }),
+			[]string{"checks", "fourth", "placement"},
+		},
+		{
+			"network-config",
+			fourth(func(c *placement.Spec) { c.NetworkConfig = true }),
+			[]string{"checks", "fourth", "placement", "networkConfig"},
+		},
 		{"no-network", sixth(func(v *vmlatency.Spec) { v.Networks = nil }), vms("networks")},
-		{"network-twice", sixth(func(v *vmlatency.Spec) { v.Networks = append(v.Networks, v.Networks[0]) }), vms("networks", "[2]")},
+		{
+			"network-twice",
+			sixth(func(v *vmlatency.Spec) { v.Networks = append(v.Networks, v.Networks[0]) }),
+			vms("networks", "[2]"),
+		},
 		{"no-family", sixth(func(v *vmlatency.Spec) { v.IPFamilies = nil }), vms("ipFamilies")},
-		{"families-twice", sixth(func(v *vmlatency.Spec) { v.IPFamilies = []checkup.IPFamily{checkup.IPv6, checkup.IPv6} }), vms("ipFamilies", "[1]")},
+		{
+			"families-twice",
+			sixth(func(v *vmlatency.Spec) { v.IPFamilies = []checkup.IPFamily{checkup.IPv6, checkup.IPv6} }),
+			vms("ipFamilies", "[1]"),
+		},
 		{"node-pair", sixth(func(v *vmlatency.Spec) { v.Pairs[1].Target = "" }), vms("pairs", "[1]")},
 		{"node-pair", sixth(func(v *vmlatency.Spec) { v.Pairs[1] = checkup.NodePair{} }), vms("pairs", "[1]")},
 		{"node-pair", sixth(func(v *vmlatency.Spec) { v.Pairs[2] = v.Pairs[0] }), vms("pairs", "[2]")},
@@ -182,27 +315,59 @@ func TestProblems(t *testing.T) {
 			}
 		}), vms("networks")},
 		{"measurements", sixth(func(v *vmlatency.Spec) { v.Interval = v.Duration + 1 }), vms("interval")},
-		{"measurements", sixth(func(v *vmlatency.Spec) { v.Interval = checkup.Duration(time.Millisecond) - 1 }), vms("interval")},
+		{
+			"measurements",
+			sixth(func(v *vmlatency.Spec) { v.Interval = checkup.Duration(time.Millisecond) - 1 }),
+			vms("interval"),
+		},
 		{"durations", sixth(func(v *vmlatency.Spec) { v.Duration = -1 }), vms("duration")},
 		{"durations", sixth(func(v *vmlatency.Spec) { v.Duration = 1<<63 - 1 }), vms("duration")},
 		{"durations", sixth(func(v *vmlatency.Spec) { v.Interval = 0 }), vms("interval")},
 		{"durations", sixth(func(v *vmlatency.Spec) { *v.Expect.Latency.P50 = 0 }), vms("expect", "latency", "p50")},
 		{"durations", sixth(func(v *vmlatency.Spec) { *v.Expect.Jitter.Max = 0 }), vms("expect", "jitter", "max")},
 		{"durations", sixth(func(v *vmlatency.Spec) { v.Timeouts.Setup = 0 }), vms("timeouts", "setup")},
-		{"latency-order", sixth(func(v *vmlatency.Spec) { *v.Expect.Latency.Max = 1 }), vms("expect", "latency", "max")},
+		{
+			"latency-order",
+			sixth(func(v *vmlatency.Spec) { *v.Expect.Latency.Max = 1 }),
+			vms("expect", "latency", "max"),
+		},
 		{"loss-all", sixth(func(v *vmlatency.Spec) { v.Expect.Loss.Max = &all }), vms("expect", "loss", "max")},
 		{"jitter-one", sixth(func(v *vmlatency.Spec) { v.Interval = v.Duration }), vms("expect", "jitter", "max")},
-		{"probe-timeout", sixth(func(v *vmlatency.Spec) { v.Timeouts.Probe = checkup.Duration(20 * time.Second) }), vms("timeouts", "probe")},
+		{
+			"probe-timeout",
+			sixth(func(v *vmlatency.Spec) { v.Timeouts.Probe = checkup.Duration(20 * time.Second) }),
+			vms("timeouts", "probe"),
+		},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Image = "" }), vms("guest", "login")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Login = nil }), vms("guest")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Login.User = "" }), vms("guest")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Image = "a b" }), vms("guest", "image")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Login.Password = "a\n" }), vms("guest", "login")},
-		{"node-selector", first(func(m *podmesh.Spec) { m.Sources.Placement.NodeSelector = map[string]string{"a b": ""} }), []string{"checks", "first", "podMesh", "sources", "placement", "nodeSelector", "a b"}},
-		{"toleration", first(func(m *podmesh.Spec) { m.Targets.Placement.Tolerations = []checkup.Toleration{{}} }), []string{"checks", "first", "podMesh", "targets", "placement", "tolerations", "[0]"}},
-		{"affinity", first(func(m *podmesh.Spec) { m.Targets.Placement.Affinity = json.RawMessage(`[]`) }), []string{"checks", "first", "podMesh", "targets", "placement", "affinity"}},
-		{"pod-selector", second(func(m *podmesh.Spec) { m.Targets.Pods.Selector = checkup.LabelSelector{} }), []string{"checks", "second", "podMesh", "targets", "pods", "selector"}},
-		{"pod-namespace", second(func(m *podmesh.Spec) { m.Targets.Pods.Namespace = "A" }), []string{"checks", "second", "podMesh", "targets", "pods", "namespace"}},
+		{
+			"node-selector",
+			first(func(m *podmesh.Spec) { m.Sources.Placement.NodeSelector = map[string]string{"a b": ""} }),
+			[]string{"checks", "first", "podMesh", "sources", "placement", "nodeSelector", "a b"},
+		},
+		{
+			"toleration",
+			first(func(m *podmesh.Spec) { m.Targets.Placement.Tolerations = []checkup.Toleration{{}} }),
+			[]string{"checks", "first", "podMesh", "targets", "placement", "tolerations", "[0]"},
+		},
+		{
+			"affinity",
+			first(func(m *podmesh.Spec) { m.Targets.Placement.Affinity = json.RawMessage(`[]`) }),
+			[]string{"checks", "first", "podMesh", "targets", "placement", "affinity"},
+		},
+		{
+			"pod-selector",
+			second(func(m *podmesh.Spec) { m.Targets.Pods.Selector = checkup.LabelSelector{} }),
+			[]string{"checks", "second", "podMesh", "targets", "pods", "selector"},
+		},
+		{
+			"pod-namespace",
+			second(func(m *podmesh.Spec) { m.Targets.Pods.Namespace = "A" }),
+			[]string{"checks", "second", "podMesh", "targets", "pods", "namespace"},
+		},
 		{"pod-namespace", third(func(c *controlplane.Spec) {
 			c.Roles["own"] = controlplane.ComponentRole{Service: &controlplane.ComponentService{Name: "s"}}
 		}), []string{"checks", "third", "controlPlane", "roles", "own", "service", "namespace"}},
@@ -212,7 +377,11 @@ func TestProblems(t *testing.T) {
 		{"topology-key", fourth(func(c *placement.Spec) {
 			c.SourcePlacement.TopologySpreadConstraints = []checkup.TopologySpreadConstraint{{TopologyKey: "a b"}}
 		}), []string{"checks", "fourth", "placement", "sourcePlacement", "topologySpreadConstraints", "[0]", "topologyKey"}},
-		{"resources", fourth(func(c *placement.Spec) { c.SourcePlacement.Resources.Requests = map[string]string{"cpu": "x"} }), []string{"checks", "fourth", "placement", "sourcePlacement", "resources", "requests", "cpu"}},
+		{
+			"resources",
+			fourth(func(c *placement.Spec) { c.SourcePlacement.Resources.Requests = map[string]string{"cpu": "x"} }),
+			[]string{"checks", "fourth", "placement", "sourcePlacement", "resources", "requests", "cpu"},
+		},
 		{"guest-memory", sixth(func(v *vmlatency.Spec) { v.Guest.Memory = "1Mi" }), vms("guest", "memory")},
 		{"kiagnose-twice", func(p *checkup.Plan) {
 			again := *p.Checks["sixth"].Spec.(*vmlatency.Spec)

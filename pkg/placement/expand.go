@@ -58,7 +58,7 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		placed = nil
 		for _, side := range Sides {
 			if n := least[side]; n != nil && *n > 0 {
-				problems = append(problems, fmt.Errorf("%s: the plan demands %s that can take one, but %s disables the diagnostics: nothing is placed, and the demand cannot be evaluated", side, plural(*n, "node"), r.origin))
+				problems = append(problems, fmt.Errorf("%s: the plan demands %s that can take one, but %s disables the diagnostics: nothing is placed, and the demand cannot be evaluated", side, checkup.Count(*n, "node"), r.origin))
 			}
 		}
 	}
@@ -116,7 +116,7 @@ func place(name SideName, pod *corev1.Pod, nodes []cluster.Node, notRequested st
 	}
 	if side.Workload == "Deployment" && len(side.Eligible) > 1 {
 		for _, idle := range idleDemands(pod, nodes) {
-			remark("its one pod lands on any of %s; %s leaves out no node", plural(len(side.Eligible), "node"), idle)
+			remark("its one pod lands on any of %s; %s leaves out no node", checkup.Count(len(side.Eligible), "node"), idle)
 		}
 	}
 	return side, remarks, nil
@@ -160,18 +160,10 @@ func idleDemands(pod *corev1.Pod, nodes []cluster.Node) []string {
 	return idle
 }
 
-// plural counts things: "1 node", "2 nodes".
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
 // hasOrHave says of things that they have something: "1 node has", "2 nodes have".
 func hasOrHave(n int, thing string) string {
 	if n == 1 {
-		return plural(n, thing) + " has"
+		return checkup.Count(n, thing) + " has"
 	}
-	return plural(n, thing) + " have"
+	return checkup.Count(n, thing) + " have"
 }

@@ -29,7 +29,11 @@ func parts(c *Spec) kind.Parts {
 		if pods == nil {
 			continue
 		}
-		nodes := checkup.Placement{NodeSelector: pods.NodeSelector, Tolerations: pods.Tolerations, Affinity: pods.Affinity}
+		nodes := checkup.Placement{
+			NodeSelector: pods.NodeSelector,
+			Tolerations:  pods.Tolerations,
+			Affinity:     pods.Affinity,
+		}
 		p.Placements = append(p.Placements, kind.At(nodes, side.name))
 		p.Spreads = append(p.Spreads, kind.At(pods.TopologySpreadConstraints, side.name, "topologySpreadConstraints"))
 		p.Names = append(p.Names, kind.At(pods.PriorityClassName, side.name, "priorityClassName"))

@@ -100,17 +100,9 @@ func selectiveFirst(nodes []cluster.Node, selector map[string]string) []string {
 func (a admission) String() string {
 	parts := make([]string, len(a.excluded))
 	for i, e := range a.excluded {
-		parts[i] = plural(len(e.nodes), "node") + " " + e.what
+		parts[i] = checkup.Count(len(e.nodes), "node") + " " + e.what
 	}
 	return strings.Join(parts, "; ")
-}
-
-// plural counts things: "1 node", "2 nodes".
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // some names the first few of many.

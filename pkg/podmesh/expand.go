@@ -4,8 +4,6 @@ package podmesh
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,6 +16,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/cost"
+	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
@@ -95,7 +94,7 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 		IPFamilies: families, Probes: probes(mesh.Probes),
 		Expect: mesh.Expect, Limits: mesh.Limits, Resources: mesh.Resources, Timeouts: mesh.Timeouts,
 	}
-	w.Seed = derivedSeed(p.Name, check)
+	w.Seed = kind.Seed(p.Name, check)
 	if mesh.Sample.Seed != nil {
 		w.Seed = *mesh.Sample.Seed
 	}
@@ -103,12 +102,12 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	budget := mesh.Sample.Budget / perAssignment
 	if budget == 0 {
 		return fail(fmt.Errorf("sample.budget: %s is not enough for one source and one target, which are %d pairs (families x transports x sizes): raise it, or measure less of each",
-			plural(mesh.Sample.Budget, "pair"), perAssignment))
+			checkup.Count(mesh.Sample.Budget, "pair"), perAssignment))
 	}
 	sampled := sample(w.Seed, round, mesh.Sample.Degree, budget, w.Sources, w.Targets)
 	if sampled.possible == 0 {
 		return fail(fmt.Errorf("node %s is the only source and the only target, and a mesh needs two nodes: admit more of the %s by sources.placement or targets.placement",
-			w.Sources[0].Node, plural(len(s.Nodes), "node")))
+			w.Sources[0].Node, checkup.Count(len(s.Nodes), "node")))
 	}
 	w.Assignments, w.Degree, w.Possible = sampled.assignments, sampled.degree, sampled.possible
 	w.Round, w.Rounds = sampled.round, sampled.rounds
@@ -183,7 +182,7 @@ func (e *expansion) place(side string, nodes []cluster.Node, p checkup.Placement
 		return a, fmt.Errorf("no node can be a %s: %v", side, a)
 	}
 	if len(a.excluded) > 0 {
-		e.warn(NodesLeftOut, "%d of %s can be a %s; left out: %v", len(a.nodes), plural(len(nodes), "node"), side, a)
+		e.warn(NodesLeftOut, "%d of %s can be a %s; left out: %v", len(a.nodes), checkup.Count(len(nodes), "node"), side, a)
 	}
 	return a, nil
 }
@@ -246,10 +245,10 @@ func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 		}
 	}
 	if len(e.targets) == 0 {
-		return fmt.Errorf("targets.pods: none of the %s with the labels %s in %s is on a node that targets.placement admits: %v", plural(len(all), "pod"), want.Selector, where, a)
+		return fmt.Errorf("targets.pods: none of the %s with the labels %s in %s is on a node that targets.placement admits: %v", checkup.Count(len(all), "pod"), want.Selector, where, a)
 	}
 	if left := len(all) - len(e.targets); left > 0 {
-		e.warn(NodesLeftOut, "%d of %s can be a target; the others are on nodes that are left out: %v", len(e.targets), plural(len(all), "pod"), a)
+		e.warn(NodesLeftOut, "%d of %s can be a target; the others are on nodes that are left out: %v", len(e.targets), checkup.Count(len(all), "pod"), a)
 	}
 	if len(notReady) > 0 {
 		e.warn(PodsNotReady, "%s not ready, and will be unmeasured: %s", isOrAre(len(notReady), "target"), some(notReady))
@@ -333,19 +332,12 @@ func probes(plan map[checkup.Transport]checkup.Probe) []checkup.TransportProbe {
 	return probes
 }
 
-// derivedSeed is the seed of a check that has none. It has 53 bits, so that
-// every reader of JSON keeps it as it is.
-func derivedSeed(plan, check string) uint64 {
-	sum := sha256.Sum256([]byte(plan + "\x00" + check))
-	return binary.BigEndian.Uint64(sum[:]) >> 11
-}
-
 // warnOfSample says where the sample is less than the plan asks for.
 func (e *expansion) warnOfSample(plan Sample, s sampling, w *checkup.Worksheet, perAssignment int) {
 	full := s.possible * perAssignment
-	who := fmt.Sprintf("%s and %s", plural(len(w.Sources), "source"), plural(len(w.Targets), "target"))
+	who := fmt.Sprintf("%s and %s", checkup.Count(len(w.Sources), "source"), checkup.Count(len(w.Targets), "target"))
 	if slices.EqualFunc(w.Sources, w.Targets, func(a, b checkup.Endpoint) bool { return a.Node == b.Node && b.Pod == "" }) {
-		who = plural(len(w.Sources), "node")
+		who = checkup.Count(len(w.Sources), "node")
 	}
 	switch {
 	case s.degree == 0 && s.rounds > 1:
@@ -402,7 +394,7 @@ func (e *expansion) warnOfNodes(w *checkup.Worksheet, s *cluster.Snapshot) {
 // isOrAre begins a sentence about things: "1 node is", "2 nodes are".
 func isOrAre(n int, thing string) string {
 	if n == 1 {
-		return plural(n, thing) + " is"
+		return checkup.Count(n, thing) + " is"
 	}
-	return plural(n, thing) + " are"
+	return checkup.Count(n, thing) + " are"
 }

@@ -128,7 +128,10 @@ func path(m *Spec, report kind.Reporter) {
 
 func podsUDP(m *Spec, report kind.Reporter) {
 	if _, ok := m.Probes[checkup.UDP]; ok && m.Targets.Pods != nil {
-		report([]string{"probes", string(checkup.UDP)}, "targets.pods are existing pods, and those do not answer udp as our responder does: want tcp, icmp or http")
+		report(
+			[]string{"probes", string(checkup.UDP)},
+			"targets.pods are existing pods, and those do not answer udp as our responder does: want tcp, icmp or http",
+		)
 	}
 }
 
@@ -138,7 +141,11 @@ func podsSize(m *Spec, report kind.Reporter) {
 	}
 	eachSize(m, func(t checkup.Transport, _, size int, path []string) {
 		if (t == checkup.TCP || t == checkup.HTTP) && size != 0 {
-			report(path, "%d bytes: targets.pods are existing pods, and those do not answer with as many bytes as they are asked for: want 0", size)
+			report(
+				path,
+				"%d bytes: targets.pods are existing pods, and those do not answer with as many bytes as they are asked for: want 0",
+				size,
+			)
 		}
 	})
 }
@@ -153,7 +160,10 @@ func jitterOne(m *Spec, report kind.Reporter) {
 		}
 	}
 	if len(m.Probes) > 0 {
-		report([]string{"expect", "jitter", "max"}, "no probe has a count above 1, and jitter is a difference between two delays")
+		report(
+			[]string{"expect", "jitter", "max"},
+			"no probe has a count above 1, and jitter is a difference between two delays",
+		)
 	}
 }
 
@@ -199,7 +209,14 @@ func budget(m *Spec, report kind.Reporter) {
 		if m.Sample.Degree == 0 {
 			what = "two nodes are"
 		}
-		report([]string{"sample", "budget"}, "%d is less than the smallest sample: %s %d pairs, with %d per source and target", m.Sample.Budget, what, need, pairs)
+		report(
+			[]string{"sample", "budget"},
+			"%d is less than the smallest sample: %s %d pairs, with %d per source and target",
+			m.Sample.Budget,
+			what,
+			need,
+			pairs,
+		)
 	}
 }
 
@@ -213,13 +230,23 @@ func probeTimeout(m *Spec, report kind.Reporter) {
 	}
 	for _, t := range checkup.Transports {
 		p, ok := m.Probes[t]
-		if !ok || len(p.Sizes) == 0 || p.Count < 1 || p.Interval <= 0 || p.Timeout <= 0 || p.Interval > checkup.MaxTimeout || p.Timeout > checkup.MaxTimeout {
+		if !ok || len(p.Sizes) == 0 || p.Count < 1 || p.Interval <= 0 || p.Timeout <= 0 ||
+			p.Interval > checkup.MaxTimeout ||
+			p.Timeout > checkup.MaxTimeout {
 			continue
 		}
 		need := time.Duration(min(p.Count, checkup.MaxCount)-1)*time.Duration(p.Interval) + time.Duration(p.Timeout)
 		if need > timeout {
-			report([]string{"timeouts", "probe"}, "%s is less than the %s that one pair of %s takes when its last answer is lost: %d intervals of %s and a timeout of %s",
-				m.Timeouts.Probe, need, t, p.Count-1, p.Interval, p.Timeout)
+			report(
+				[]string{"timeouts", "probe"},
+				"%s is less than the %s that one pair of %s takes when its last answer is lost: %d intervals of %s and a timeout of %s",
+				m.Timeouts.Probe,
+				need,
+				t,
+				p.Count-1,
+				p.Interval,
+				p.Timeout,
+			)
 		}
 	}
 	k := max(m.Sample.Degree, 1)
@@ -227,7 +254,13 @@ func probeTimeout(m *Spec, report kind.Reporter) {
 		k = 1
 	}
 	if need := float64(k) * float64(measurements) / float64(m.Limits.PacketsPerSecond); need > timeout.Seconds() {
-		report([]string{"timeouts", "probe"}, "%s is less than the %.0fs that an agent takes for %d measurements at limits.packetsPerSecond %d",
-			m.Timeouts.Probe, need, k*measurements, m.Limits.PacketsPerSecond)
+		report(
+			[]string{"timeouts", "probe"},
+			"%s is less than the %.0fs that an agent takes for %d measurements at limits.packetsPerSecond %d",
+			m.Timeouts.Probe,
+			need,
+			k*measurements,
+			m.Limits.PacketsPerSecond,
+		)
 	}
 }

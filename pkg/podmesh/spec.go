@@ -82,10 +82,24 @@ type Sample struct {
 // Params lists the tunables of the check.
 func (m *Spec) Params() []checkup.Param {
 	params := []checkup.Param{
-		kind.IntParam("degree", "How often each node is source and target of a pair, at the least; 0 measures the full mesh", &m.Sample.Degree, 0),
-		kind.BoolParam("rotate", "Whether each run takes the next round of the sample, so that successive runs add up to the full mesh", &m.Sample.Rotate),
+		kind.IntParam(
+			"degree",
+			"How often each node is source and target of a pair, at the least; 0 measures the full mesh",
+			&m.Sample.Degree,
+			0,
+		),
+		kind.BoolParam(
+			"rotate",
+			"Whether each run takes the next round of the sample, so that successive runs add up to the full mesh",
+			&m.Sample.Rotate,
+		),
 		kind.IntParam("round", "First round of the sample, counted from 0", &m.Sample.Round, 0),
-		kind.IntParam("budget", "Most pairs (source, target, transport, family, size) that a run may measure", &m.Sample.Budget, 1),
+		kind.IntParam(
+			"budget",
+			"Most pairs (source, target, transport, family, size) that a run may measure",
+			&m.Sample.Budget,
+			1,
+		),
 	}
 	for _, t := range Transports {
 		if _, ok := m.Probes[t]; ok {
@@ -95,9 +109,23 @@ func (m *Spec) Params() []checkup.Param {
 	if m.Expect.Unreachable {
 		return params
 	}
-	params = append(params, kind.LimitParam("loss.max", "Highest loss of a pair, from 0% to 100%; empty: only a pair without any answer fails", &m.Expect.Loss.Max))
+	params = append(
+		params,
+		kind.LimitParam(
+			"loss.max",
+			"Highest loss of a pair, from 0% to 100%; empty: only a pair without any answer fails",
+			&m.Expect.Loss.Max,
+		),
+	)
 	params = append(params, kind.LatencyParams(&m.Expect.Latency, "round-trip")...)
-	return append(params, kind.LimitParam("jitter.max", "Highest mean difference of consecutive round-trip delays of a pair, such as 1ms; empty: no limit", &m.Expect.Jitter.Max))
+	return append(
+		params,
+		kind.LimitParam(
+			"jitter.max",
+			"Highest mean difference of consecutive round-trip delays of a pair, such as 1ms; empty: no limit",
+			&m.Expect.Jitter.Max,
+		),
+	)
 }
 
 func (m *Spec) countParam(t checkup.Transport) checkup.Param {

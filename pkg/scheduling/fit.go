@@ -62,16 +62,6 @@ type Reason struct {
 	want   string // requested amount of it
 }
 
-// Fit returns all reasons why a pod would not be scheduled to a node; nil if the snapshot contains none. For many
-// nodes, see Demands and Place.
-func Fit(pod *corev1.Pod, n *cluster.Node) []NodeReason {
-	var reasons []NodeReason
-	for _, r := range NewDemands(pod).Reasons(n) {
-		reasons = append(reasons, r.NodeReason)
-	}
-	return reasons
-}
-
 // Demands are the demands of a pod on a node, computed once for many nodes. They are not safe for concurrent use.
 type Demands struct {
 	all             []demand

@@ -138,7 +138,7 @@ func TestPlaceProperties(t *testing.T) {
 			cordoned := n.Unschedulable && !tolerates(tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 			want := map[string]bool{NodeAffinity: !matches || err != nil, TaintToleration: untolerated, NodeResourcesFit: !cpu || !pods, NodePorts: !port, NodeUnschedulable: cordoned}
 			got := map[string]bool{NodeAffinity: false, TaintToleration: false, NodeResourcesFit: false, NodePorts: false, NodeUnschedulable: false}
-			fit := Fit(pod, n)
+			fit := NewDemands(pod).Reasons(n)
 			for _, reason := range fit {
 				got[reason.Predicate] = true
 			}

@@ -240,7 +240,7 @@ func TestFit(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var got []string
 			last := -1
-			for _, r := range Fit(test.pod, &test.node) {
+			for _, r := range NewDemands(test.pod).Reasons(&test.node) {
 				got = append(got, fmt.Sprintf("%s: %s: %s", r.Predicate, r.Scheduler, r.Message))
 				reported[r.Predicate] = true
 				if at := slices.Index(Predicates, r.Predicate); at >= last {

@@ -22,15 +22,15 @@
 //   - who is RUN_NAME and RUN_UID, those of the PipelineRun; NAMESPACE, POD_NAME
 //     and POD_UID, those of the step's pod, from the downward API. HOME is set in
 //     every step, to the only writable directory beside /tekton/results.
-//   - PLAN is the plan as JSON, as checkup.Plan reads it. Every dollar sign in it is
+//   - PLAN is the plan as JSON, as kinds.Decode reads it. Every dollar sign in it is
 //     written \u0024, because Tekton, Kubernetes and Flux each expand a notation
 //     that starts with one.
 //   - AGENT_IMAGE is the image of agents and responders, and of the preflight pods
 //     of VMs.
 //   - GUEST_IMAGE is the image of VMs whose check names no image.
 //   - SETTING is "name=value", one of the plan's params. Every param is passed, with
-//     the plan's value where nobody set another. checkup.Plan.Apply reads them. The
-//     value may be empty.
+//     the plan's value where nobody set another. kinds.Apply reads them. The value
+//     may be empty.
 //   - TASK is "NAME=STATUS/REASON", one for each setup and probe task, such as
 //     "setup-mesh=Succeeded/Succeeded", "probe-mesh=Failed/TaskRunTimeout" or
 //     "probe-mesh=None/" for one that never started. STATUS is Succeeded, Failed

@@ -40,7 +40,11 @@ func parts(v *Spec) kind.Parts {
 		p.Namespaces = append(p.Namespaces, kind.At(n.Namespace, "networks", kind.Index(i), "namespace"))
 	}
 	for i, pair := range v.Pairs {
-		p.Names = append(p.Names, kind.At(pair.Source, "pairs", kind.Index(i), "source"), kind.At(pair.Target, "pairs", kind.Index(i), "target"))
+		p.Names = append(
+			p.Names,
+			kind.At(pair.Source, "pairs", kind.Index(i), "source"),
+			kind.At(pair.Target, "pairs", kind.Index(i), "target"),
+		)
 	}
 	if c := v.Kiagnose; c != nil {
 		p.Names = append(p.Names, kind.At(c.Name, "kiagnose", "name"))
@@ -95,7 +99,14 @@ func nodePair(v *Spec, report kind.Reporter) {
 
 func tooManyVMs(v *Spec, report kind.Reporter) {
 	if n := 2 * len(v.Networks) * max(1, len(v.Pairs)); n > MaxVMs {
-		report([]string{"networks"}, "%d networks and %d pairs of nodes are %d VMs at once: at most %d; make several checks, one after the other", len(v.Networks), max(1, len(v.Pairs)), n, MaxVMs)
+		report(
+			[]string{"networks"},
+			"%d networks and %d pairs of nodes are %d VMs at once: at most %d; make several checks, one after the other",
+			len(v.Networks),
+			max(1, len(v.Pairs)),
+			n,
+			MaxVMs,
+		)
 	}
 }
 
@@ -107,14 +118,24 @@ func measurements(v *Spec, report kind.Reporter) {
 	case v.Interval > v.Duration:
 		report([]string{"interval"}, "%s is longer than duration, %s", v.Interval, v.Duration)
 	case n > checkup.MaxCount:
-		report([]string{"interval"}, "%s for %s are %d measurements of each pair, and every delay is kept: at most %d; want an interval of %s or more",
-			v.Interval, v.Duration, n, checkup.MaxCount, LeastInterval(v.Duration))
+		report(
+			[]string{"interval"},
+			"%s for %s are %d measurements of each pair, and every delay is kept: at most %d; want an interval of %s or more",
+			v.Interval,
+			v.Duration,
+			n,
+			checkup.MaxCount,
+			LeastInterval(v.Duration),
+		)
 	}
 }
 
 func jitterOne(v *Spec, report kind.Reporter) {
 	if v.Expect.Jitter.Max != nil && v.Duration == v.Interval {
-		report([]string{"expect", "jitter", "max"}, "a pair is sent one echo request, and jitter is a difference between two delays")
+		report(
+			[]string{"expect", "jitter", "max"},
+			"a pair is sent one echo request, and jitter is a difference between two delays",
+		)
 	}
 }
 
@@ -129,8 +150,14 @@ func probeTimeout(v *Spec, report kind.Reporter) {
 	count, interval := checkup.VMConnectivity(v.Measurements(), v.Interval)
 	need := checkup.Duration(count-1)*interval + 3*checkup.VMEchoTimeout
 	if have := v.Timeouts.Probe / 4 * 3; need > have {
-		report([]string{"timeouts", "probe"}, "guests have three quarters of it beside duration, %s, which is less than the %s that they take where nothing answers: three times %s, and the intervals between %d requests",
-			have, need, checkup.VMEchoTimeout, checkup.VMConnectivityCount)
+		report(
+			[]string{"timeouts", "probe"},
+			"guests have three quarters of it beside duration, %s, which is less than the %s that they take where nothing answers: three times %s, and the intervals between %d requests",
+			have,
+			need,
+			checkup.VMEchoTimeout,
+			checkup.VMConnectivityCount,
+		)
 	}
 }
 
@@ -143,7 +170,11 @@ func kiagnoseTwice(p *checkup.Plan, report kind.Reporter) {
 			continue
 		}
 		if other, ok := first[*v.Kiagnose]; ok {
-			report([]string{"checks", name, string(Name), "kiagnose"}, "check %s writes its outcome to the same ConfigMap", other)
+			report(
+				[]string{"checks", name, string(Name), "kiagnose"},
+				"check %s writes its outcome to the same ConfigMap",
+				other,
+			)
 			continue
 		}
 		first[*v.Kiagnose] = name
@@ -155,7 +186,11 @@ func guestLogin(v *Spec, report kind.Reporter) {
 	case v.Guest.Image == "" && login != nil:
 		report([]string{"guest", "login"}, "has no meaning without guest.image: checkplan's own guest needs no login")
 	case v.Guest.Image != "" && (login == nil || login.User == ""):
-		report([]string{"guest"}, "guest.image %q is measured from its serial console, which needs a login: want guest.login with user and password", v.Guest.Image)
+		report(
+			[]string{"guest"},
+			"guest.image %q is measured from its serial console, which needs a login: want guest.login with user and password",
+			v.Guest.Image,
+		)
 	case strings.ContainsFunc(v.Guest.Image, unicode.IsSpace):
 		report([]string{"guest", "image"}, "%q: want the reference of an image, without a space", v.Guest.Image)
 	case login != nil && strings.ContainsFunc(login.User+login.Password, unicode.IsControl):

@@ -58,10 +58,21 @@ func (v *Spec) Params() []checkup.Param {
 	params := []checkup.Param{
 		kind.DurationParam("duration", "How long each pair of VMs is measured, such as 5s", &v.Duration),
 		kind.DurationParam("interval", "Time between two echo requests, such as 200ms", &v.Interval),
-		kind.LimitParam("loss.max", "Highest loss of a pair, from 0% to 100%; empty: only a pair without any answer fails", &v.Expect.Loss.Max),
+		kind.LimitParam(
+			"loss.max",
+			"Highest loss of a pair, from 0% to 100%; empty: only a pair without any answer fails",
+			&v.Expect.Loss.Max,
+		),
 	}
 	params = append(params, kind.LatencyParams(&v.Expect.Latency, "round-trip")...)
-	return append(params, kind.LimitParam("jitter.max", "Highest mean difference of consecutive round-trip delays of a pair, such as 1ms; empty: no limit", &v.Expect.Jitter.Max))
+	return append(
+		params,
+		kind.LimitParam(
+			"jitter.max",
+			"Highest mean difference of consecutive round-trip delays of a pair, such as 1ms; empty: no limit",
+			&v.Expect.Jitter.Max,
+		),
+	)
 }
 
 // Kind is Name.

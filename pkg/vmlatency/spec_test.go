@@ -25,7 +25,8 @@ func TestCountOfVMs(t *testing.T) {
 		if v.Measurements() > checkup.MaxCount || time.Duration(least)%time.Millisecond != 0 {
 			t.Errorf("%s every %s are %d", duration, least, v.Measurements())
 		}
-		if v.Interval = least - checkup.Duration(time.Millisecond); v.Interval > 0 && v.Measurements() <= checkup.MaxCount {
+		if v.Interval = least - checkup.Duration(time.Millisecond); v.Interval > 0 &&
+			v.Measurements() <= checkup.MaxCount {
 			t.Errorf("%s every %s would do, too", duration, v.Interval)
 		}
 	}
