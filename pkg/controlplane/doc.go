@@ -132,4 +132,44 @@
 // the pods of a Service without a selector, which are not known, as sources; and
 // the endpoints of a Service of type ExternalName, which is probed by its name.
 // Where nothing at all can be measured, Expand fails.
+//
+// # How a control plane is judged
+//
+// Each pair is one connection, measured by Results: pkg/judge has the rules. Each
+// connection is a unit, with the name of its PodNetworkConnectivityCheck.
+//
+// Failures are explained from the widest cause to the narrowest (see findings); every
+// failed pair gets at least one. pkg/localise says why this is a procedure of its own:
+//
+//  1. Nothing passes at all, from several sources to several targets: network.
+//  2. A target that fails from every source that measured it, in an overlapping
+//     time: target. With one source only it cannot be told from the way, unless the
+//     connection was accepted: then the target causes what does not come over it.
+//     Several addresses of one pod, or names of one address, are one finding. Last
+//     of all, so is a target that fails from more sources than not, if they are on
+//     more than one node; what passes speaks against it.
+//  3. A source from which everything else fails: source; all the sources of a node
+//     that has several: nodeEgress. Its pairs say nothing about targets then.
+//  4. A Service's address, of which the endpoints behind it were measured too. If
+//     all of these failed in an overlapping time, the address is explained by what
+//     explains them. If some did, so too, as long as it does not fail more often
+//     than by chance, if each connection leads to one of them (its failures have a
+//     probability of 1% or more). Else the way there is to blame: service;
+//     the ways from one node to several addresses, if they fail together, are one.
+//     An outage counts by its failures; what has more of them decides.
+//  5. What is left: pair. Sources of one node to one target are one finding, and so
+//     are all pairs from one node to another if they all fail.
+//
+// Outages overlap if they share a moment, give or take one interval between
+// measurements. Pairs that fail because they are slow have no time: whether the
+// endpoints are slow too decides. Where a source did not measure the endpoints
+// behind an address, what others measured is used, and the finding says so;
+// endpoints that nobody measured are evidence neither for nor against. What this
+// cannot do:
+//
+//   - Tell the service rules of a node from anything else on its way to a Service's
+//     address that is not on the way to the endpoints.
+//   - Tell one source that connects to one target from that target, if no
+//     connection stands.
+//   - Tell two components that fail at one time from what both depend on.
 package controlplane

@@ -1,4 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package judge
+// Package judge turns what was measured into verdicts. It is pure: no clock, no
+// cluster, no random choice; the same worksheet, roster and record give the same
+// report, in whatever order the observations came. It knows no kind of check: each
+// kind calls Pairs with its Rules, and adds its units, findings and blocks to the
+// Report. pkg/localise explains the failures.
+//
+//	Pairs   worksheet + roster + record   -> Judgement: an Outcome for each pair
+//	Report  Judgement + gate              -> checkup.CheckReport
+//	Join    plan + run + check reports    -> checkup.Report
+//
+// # How a pair is judged
+//
+// The expected pairs of the worksheet are walked, never the observations. For
+// each pair, the first of these rules that holds decides:
+//
+//  1. The roster has no such target, says why the target cannot be measured, or
+//     has no address of the family although the target has no Peer: unmeasured.
+//     (A kind may have another rule here: Rules.Absent.)
+//  2. A control pair of the source and family was wrong: unmeasured. An agent that
+//     cannot reach itself, or reaches a closed port, is not trusted with any other
+//     result, good or bad. For a pair of any family, every family that was
+//     controlled counts.
+//  3. There is no observation: unmeasured, with the source's cause, if it has one.
+//  4. The agent reported pairs that it was not asked for (ReasonUnrequested), or
+//     reported this pair twice and differently (ReasonConflict): unmeasured. Two
+//     equal reports count once. What the collector left out of the record counts
+//     too (Source.Unrequested, Source.Conflicts).
+//  5. The agent reports the pair as unmeasured: unmeasured.
+//  6. The agent did not report both control pairs of the family (of one family, for
+//     a pair of any): unmeasured.
+//  7. The numbers contradict each other or the order; the failure is one of the
+//     agent's own (no socket); some measurements were spoiled and, although the
+//     agent repeats those, less than half of what was ordered remains; or none was
+//     made: unmeasured.
+//  8. An expectation is broken: fail. Nothing received fails by default; then
+//     loss, delay percentiles and jitter are compared with their limits, and each
+//     one that is broken is a Breach. If the target must be unreachable, any answer,
+//     any connection and any request that its responder counted fails instead; a
+//     refused connection does not, because only the refusal came back. But a loss
+//     that the responder's own full socket explains does not fail a udp pair, and
+//     does not show that the target is unreachable: unmeasured.
+//  9. Fewer good measurements were made than ordered: unmeasured. They may fail a
+//     pair, but too few do not pass it. How many were spoiled and repeated does
+//     not matter.
+//  10. Else: pass.
+//
+// # Pairs with Results
+//
+// Each Result is one measurement. Those of a pair are sorted by their times, equal
+// ones counted once, and folded into an observation: sent is how many are
+// measurements, received how many of them passed every stage, the delays are those
+// of the TCP connect, and outages are those of checkup.Outages. A result that is
+// unmeasured, or fails at a stage of the agent's own, is spoiled. The rules above
+// hold, and these beside them:
+//
+//   - Two different results of one time (ReasonConflict), a delay of a stage that was
+//     not passed, or none of the connect in one that failed at no stage: unmeasured
+//     (rule 7).
+//   - An outage longer than the worksheet's MaxOutage fails the pair (rule 8). An
+//     outage lasts from the first failure to the first success after it, and one
+//     that was not over, to its last failure.
+//   - If the agent counts more results than arrived, or reports the pair as
+//     unmeasured beside its results, the pair does not pass: it is unmeasured if it
+//     does not fail (rule 9).
+//
+// The unit of a pair has what was reported of it even if it is unmeasured because it
+// is not enough; not if it is not credible. In DelayRows of a stage, sent is how many
+// measurements reached the stage, received how many passed it; the delays may be
+// fewer, because an agent that was held up reports none.
+//
+// # Numbers
+//
+// Percentiles are nearest-rank: the p-th is the smallest measured delay that at
+// least p percent of the answered measurements did not exceed. It is always a
+// delay that was measured; with fewer than 100 answers the 99th is the largest.
+// Unanswered measurements count as loss, not as delay. Jitter is the mean
+// absolute difference of consecutive delays of a pair, in the order of sending.
+//
+// A check fails if a unit failed. Else it is inconclusive if nothing was measured
+// (also if nothing was expected), if more of the expected units are unmeasured
+// than the gate allows, or if it has no worksheet. A run has the worst verdict of
+// its checks, and is inconclusive without any.
+//
+// A (source, target) pair counts as measured in the Coverage if all its pairs were,
+// or if one failed. The bound on the share of failing ones inverts the
+// hypergeometric distribution (see failingUpperBound): it holds for samples drawn at
+// random without replacement. The ring sample is that for a fault which does not
+// depend on the ring's order.
 package judge

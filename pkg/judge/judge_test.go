@@ -143,6 +143,23 @@ func TestJudgePair(t *testing.T) {
 			alien.Target = 7
 			o.record.Observations = append(o.record.Observations, alien)
 		}, checkup.Unmeasured, "collect: the agent reported 1 unrequested pair, so it is not trusted"},
+		{"unrequested pairs that the collector left out", func(o *one) { o.record.Sources[0].Unrequested = 2 }, checkup.Unmeasured, "collect: the agent reported 2 unrequested pairs, so it is not trusted"},
+		{"unrequested pairs, and a wrong control", func(o *one) {
+			o.record.Sources[0].Unrequested = 2
+			o.record.Sources[0].Controls[0] = checkup.Control{Family: checkup.IPv4, Name: "self", Message: "refused"}
+		}, checkup.Unmeasured, `control: the agent got its control pair "self" wrong (refused), so it is not trusted`},
+		{"a conflict that the collector left out", func(o *one) {
+			o.record.Sources[0].Conflicts = []checkup.Pair{o.observation.Pair}
+		}, checkup.Unmeasured, "collect: the agent reported this pair twice, with different results"},
+		{"a conflict that the collector left out, with all of its reports", func(o *one) {
+			o.record.Sources[0].Conflicts = []checkup.Pair{o.observation.Pair}
+			o.record.Observations = nil
+		}, checkup.Unmeasured, "collect: the agent reported this pair twice, with different results"},
+		{"a conflict of another pair", func(o *one) {
+			other := o.observation.Pair
+			other.Target = 7
+			o.record.Sources[0].Conflicts = []checkup.Pair{other}
+		}, checkup.Pass, ""},
 		{"a source that is not on the worksheet", func(o *one) {
 			stray := *o.observation
 			stray.Source = -1
@@ -327,6 +344,60 @@ func TestJoin(t *testing.T) {
 				t.Errorf("got %s, passed %t, checks %v, summary\n%s\nwant %s, passed %t, checks %q, summary\n%s", r.Verdict, r.Passed, order, r.Summary, test.want, test.passed, test.order, test.summary)
 			}
 		})
+	}
+}
+
+// TestDistrust: what a source is not trusted for has a reason that code can read, and
+// a note.
+func TestDistrust(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*one)
+		reason checkup.Reason
+		note   string
+	}{
+		{"unrequested, in the record", func(o *one) {
+			alien := *o.observation
+			alien.Target = 7
+			o.record.Observations = append(o.record.Observations, alien)
+			o.record.Sources[0].End.Observations = 2
+		}, checkup.ReasonUnrequested, "reported 1 unrequested pair"},
+		{"unrequested, left out", func(o *one) { o.record.Sources[0].Unrequested = 3 }, checkup.ReasonUnrequested, "reported 3 unrequested pairs"},
+		{"conflict, left out", func(o *one) {
+			o.record.Sources[0].Conflicts = []checkup.Pair{o.observation.Pair}
+			o.record.Sources[0].End.Observations = 2
+		}, checkup.ReasonConflict, "reported 1 pair twice, with different results"},
+	} {
+		o := newOne()
+		test.change(o)
+		r := check(&o.w, o.roster, o.record, checkup.Gate{})
+		if len(r.Units) != 1 || r.Units[0].Cause.Reason != test.reason {
+			t.Errorf("%s: units %+v, want reason %s", test.name, r.Units, test.reason)
+		}
+		if len(r.Agents) != 1 || r.Agents[0].Note != test.note {
+			t.Errorf("%s: notes %+v, want %q", test.name, r.Agents, test.note)
+		}
+	}
+}
+
+// TestBreaches: each broken limit is a breach with its numbers.
+func TestBreaches(t *testing.T) {
+	o := newOne()
+	o.received(2, &checkup.Cause{Stage: checkup.StageEcho, Message: "timed out"})
+	o.w.Expect.Loss.Max = ptr(checkup.Percent(25))
+	o.w.Expect.Latency.Max = ptr(checkup.Duration(1500))
+	o.w.Expect.Jitter.Max = ptr(checkup.Duration(time.Microsecond))
+	want := []checkup.Breach{
+		{Limit: checkup.LimitLoss, Measured: 50, Max: 25, Measure: checkup.MeasurePercent, Cause: o.observation.Failure},
+		{Limit: checkup.LimitMax, Measured: 200, Max: 1.5, Measure: checkup.MeasureMicroseconds},
+		{Limit: checkup.LimitJitter, Measured: 100, Max: 1, Measure: checkup.MeasureMicroseconds},
+	}
+	u := check(&o.w, o.roster, o.record, checkup.Gate{}).Units[0]
+	if diff := cmp.Diff(want, u.Breaches); diff != "" {
+		t.Errorf("breaches (-want +got):\n%s", diff)
+	}
+	if want := "2 of 4 lost (50%), limit 25%; last: timed out; max 200µs, limit 1.5µs; jitter 100µs, limit 1µs"; u.Cause.Message != want {
+		t.Errorf("message %q, want %q", u.Cause.Message, want)
 	}
 }
 

@@ -4,7 +4,8 @@
 // OpenShift's network diagnostics, or of anything placed in the same way, would
 // land. It starts nothing.
 //
-//	cluster --Survey--> cluster.Snapshot --Expand (pure)--> Sheet --Ask--> []Admission
+//	cluster --Survey--> cluster.Snapshot --Expand (pure)--> Sheet --Ask--> []checkup.Fact
+//	facts   --Judge (pure)--> checkup.CheckReport
 //
 // There are two sides. Sources are a Deployment of one replica: its pod lands on
 // one of the eligible nodes, and without any it stays Pending. Targets are a
@@ -64,11 +65,38 @@
 // validation refuses is not allowed, with the API server's message. Where there
 // was no decision (no right to create pods, no such namespace, an API server or a
 // webhook that does not answer, a webhook that knows no dry run), that is the
-// Admission's Cause, and the side is not measured. Admission.Changed tells what
-// admission did to the pod that bears on where it lands, beyond the prediction:
+// Fact's Cause, and the side is not measured. Admission.Changed says what
+// admission did to the pod that affects where it lands, beyond the prediction:
 // not the tolerations that every pod gets for nodes that are not ready or
 // unreachable, with which the prediction reckons.
 //
 // The image is a stand-in, which nothing pulls; a policy on images judges it all
 // the same.
+//
+// # How a placement is judged
+//
+// A dry run counts its sides, not pairs. Of each, the first of these that holds
+// decides:
+//
+//  1. The plan demands more nodes than are eligible: fail.
+//  2. The API server was not asked whether it admits the pod, did not decide, or
+//     gave two different answers: unmeasured.
+//  3. The plan demands a node, and the pod is not admitted: fail.
+//  4. Some predicates could not be evaluated: unmeasured.
+//  5. Else: pass.
+//
+// So nothing fails that the plan does not demand. Without a side, because the
+// diagnostics are disabled, the check passes.
+//
+// The condition NetworkDiagnosticsAvailable is as the enhancement "configurable
+// network diagnostics pod placement" of OpenShift has it. It is False with
+// NoSources if no node is eligible for the source, or its pod is not admitted: then
+// there is no source pod. That there is no target does not make it False by
+// itself, "since that may be intended", and the platform's endpoints are verified
+// all the same; it is False with NoTargets only if the plan demands a target, and
+// no node is eligible for one or its pod is not admitted. Fewer targets than
+// demanded, but some, fail the check and leave the condition True: "No targets
+// available" would be wrong. Where rules 2 or 4 hold of a side that matters, it is
+// Unknown with NotEvaluated, which the operator does not have. Disabled diagnostics
+// have none.
 package placement

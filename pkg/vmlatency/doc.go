@@ -44,4 +44,36 @@
 // once do not share any, and keep clear of what is known of the ranges of pods,
 // Services, nodes, and of every range that the network's own config names. MAC
 // addresses are unicast and locally administered, from the same hash.
+//
+// # How a pair of VMs is judged
+//
+// The rules of pkg/judge hold, with the guest in the place of the agent, and these
+// beside them:
+//
+//   - Both VMs must run, or what kept either from it is the pair's cause (rule 1).
+//   - From the target VM only connectivity is measured: one answer is enough there, and
+//     limits do not hold (rule 8).
+//   - A loss that breaks no limit does not fail a pair, and is a note.
+//
+// Each pair of VMs has two units for each family: there and back. kiagnose's words for
+// what failed are made by pkg/kiagnose, from the units' breaches.
+//
+// # How failures are explained
+//
+// Each network is looked at by itself, and of what fails on it each damage by itself:
+// nothing comes back; more is lost than the limit allows; it is too slow. Every failed
+// pair gets one finding (see findings):
+//
+//  1. All pairs of nodes that were measured suffer from it, there are several, and not
+//     just one node is common to them: network, by its name.
+//  2. All pairs of a node that were measured suffer from it, and there are several:
+//     node. If no pair of other nodes was measured, the network is its alternative.
+//  3. What is left: pair. The network and the two nodes are its alternatives where
+//     nothing else that was measured tells them apart.
+//
+// A finding is narrowed to a family if no pair of the other one fails there. That echo
+// requests from one of two nodes are answered, and from the other are not, is reported
+// as one way: both are round trips, so the path itself is open both ways. What this
+// cannot do: tell a network from a node by a single pair of nodes, or a fault of one
+// direction from one that began between the two measurements.
 package vmlatency
