@@ -35,9 +35,10 @@ var arrows = map[string][]string{
 	"pkg/report":       {"pkg/checkup"},
 	"pkg/tekton":       {"pkg/checkup", "pkg/kind"}, // asks each kind for its rights
 	"pkg/record":       {"pkg/checkup"},
-	"pkg/fleet":        {"pkg/checkup", "pkg/scheduling"}, // tolerations in Kubernetes' types
+	"pkg/ingest":       {"pkg/checkup"},
+	"pkg/fleet":        {"pkg/checkup", "pkg/ingest", "pkg/scheduling"}, // tolerations and the security context in Kubernetes' types
 	"pkg/console":      {"pkg/checkup"},
-	"pkg/guest":        {"pkg/checkup", "pkg/console", "pkg/fleet"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
+	"pkg/guest":        {"pkg/checkup", "pkg/console", "pkg/fleet", "pkg/ingest"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
 	"pkg/kiagnose":     {"pkg/checkup"},
 	"pkg/connectivity": {"pkg/checkup"},
 	"pkg/run":          {"pkg/checkup", "pkg/record"}, // follows a run by what it records
@@ -45,7 +46,7 @@ var arrows = map[string][]string{
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":               {"pkg/checkup", "pkg/console", "pkg/probe"},
 	"tasks/setup":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/record"},
-	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/kind", "pkg/placement", "pkg/record", "pkg/report"},
+	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kind", "pkg/placement", "pkg/record", "pkg/report"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/guest", "pkg/record"},
 	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/kiagnose", "pkg/record", "pkg/report"},
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/record", "pkg/report"},
@@ -62,7 +63,7 @@ var bans = []struct {
 	reason   string
 }{
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/load"}, "cuelang.org/go", "pkg/load is the only reader of CUE, and no task image links it"},
-	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/report"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
+	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/ingest", "pkg/report"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/tekton", "pkg/run"}, "github.com/tektoncd/", "Tekton's structs appear in pkg/tekton and pkg/run only"},
 	{[]string{"pkg/checkup"}, nil, "golang.org/x/", "the nouns need the standard library only"},
 	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},

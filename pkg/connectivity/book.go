@@ -82,7 +82,7 @@ type Options struct {
 	Logf func(format string, args ...any)
 }
 
-// Book keeps one object for each pair of a worksheet. It is a fleet.Sink. Its
+// Book keeps one object for each pair of a worksheet. It is an ingest.Sink. Its
 // methods may be called from several goroutines, but Run and Close one after the
 // other.
 type Book struct {

@@ -29,7 +29,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// sink gathers what agents told.
+// sink keeps what agents reported.
 type sink struct {
 	mu           sync.Mutex // guards following
 	observations map[checkup.Pair]int
@@ -206,7 +206,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 		some    bool // some observations came in
 	}{
 		{name: "none of its targets is up", roster: func(r *checkup.Roster) { r.Targets[2].Cause, r.Targets[3].Cause = setupCause("x"), setupCause("x") },
-			stage: checkup.StageSetup, message: "none of its targets came up"},
+			stage: checkup.StageSetup, message: "none of its targets is ready"},
 		{name: "not scheduled", prepare: func(c *cluster) { c.becomes["n1"] = unschedulable("0/4 nodes are available") },
 			stage: checkup.StageSchedule, message: "not scheduled: 0/4 nodes are available"},
 		{name: "no image", prepare: func(c *cluster) { c.becomes["n1"] = waiting("ImagePullBackOff", "not found") },
@@ -223,7 +223,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 		{name: "ended without its end", prepare: func(c *cluster) { c.becomes["n1"] = ended(0, "Completed", "") }, log: say(half),
 			stage: checkup.StageCollect, message: "exit code 0", some: true},
 		{name: "lost an observation", log: say(lost),
-			stage: checkup.StageCollect, message: "told of 4 observations, but not all", some: true},
+			stage: checkup.StageCollect, message: "the agent reported 4 observations, but its log has not all", some: true},
 		{name: "deleted half-way", prepare: gone, delete: true, log: func(ctx context.Context, n int) (io.ReadCloser, error) { return hanging(ctx, half), nil },
 			stage: checkup.StageCollect, message: "pod was deleted", some: true},
 		{name: "kubelet stopped half-way", objects: []runtime.Object{deadNode},
@@ -360,7 +360,7 @@ func TestBrokenStream(t *testing.T) {
 		if n := len(s.sources[0].Controls); n != 2 {
 			t.Fatalf("broken at %d: %d controls, want 2", at, n)
 		}
-		if strings.Contains(log.String(), "made no sense") {
+		if strings.Contains(log.String(), "ignored: not a valid message") {
 			t.Fatalf("broken at %d: half a line counts as garbage:\n%s", at, log)
 		}
 	}
@@ -370,8 +370,8 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("http2: client connection lost") }
 
-// TestGarbage: what is no message, or of a pair that nobody asked for, is counted
-// and told, and does no harm.
+// TestGarbage: what is no message is counted and logged; a pair that nobody requested
+// is noted about the source that reported it; neither does any harm to others.
 func TestGarbage(t *testing.T) {
 	w := worksheet(3)
 	f, log := newFleet(t, newCluster())
@@ -388,8 +388,16 @@ func TestGarbage(t *testing.T) {
 	if len(s.observations) != w.CountPairs() || s.sources[0].Cause != nil {
 		t.Errorf("%d observations, cause %v; want %d, none", len(s.observations), s.sources[0].Cause, w.CountPairs())
 	}
-	if !strings.Contains(log.String(), "source n0: 3 lines of its agent's log made no sense") {
-		t.Error("the log does not say how much made no sense")
+	if source := s.sources[0]; source.Unrequested != 2 {
+		t.Errorf("source %+v, want 2 unrequested pairs", source)
+	}
+	for _, want := range []string{
+		"source n0: 1 line of its agent's log ignored: not a valid message",
+		"source n0 reported 2 unrequested pairs: none of its pairs is trusted",
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say %q", want)
+		}
 	}
 }
 

@@ -3,7 +3,6 @@
 package fleet
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/ingest"
 )
 
 // StartResponders starts a responder for every target of the worksheet that is
@@ -217,12 +217,12 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 	return nil
 }
 
-// Receptions reads from the responders' logs what arrived at each, and calls
-// told for each that could be read to its end, one call at a time. A responder
-// that cannot be read only costs the knowledge of the direction of a loss.
-func (f *Fleet) Receptions(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, told func(target int, received []checkup.Reception)) {
+// Receptions reads from the responders' logs what each received, and calls received
+// for each log that could be read to its end, one call at a time. A responder whose log
+// cannot be read only costs the knowledge of the direction of a loss.
+func (f *Fleet) Receptions(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, received func(target int, of []checkup.Reception)) {
 	targets := responders(w, roster)
-	var mu sync.Mutex // serialises told
+	var mu sync.Mutex // serialises received
 	errs := all(len(targets), func(i int) error {
 		t := targets[i]
 		name := checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[t].Name())
@@ -231,29 +231,21 @@ func (f *Fleet) Receptions(ctx context.Context, w *checkup.Worksheet, roster *ch
 			return fmt.Errorf("responder %s: %w", w.Targets[t].Name(), err)
 		}
 		defer log.Close()
-		last := map[checkup.Pair]int{}
-		var received []checkup.Reception
-		_, err = lines(bufio.NewReader(log), func(m checkup.Message) bool {
-			if m.Reception == nil || m.Reception.Target != t || m.Reception.Packets < 0 {
-				return false
-			}
-			if at, ok := last[m.Reception.Pair]; ok {
-				received[at] = *m.Reception
-				return true
-			}
-			last[m.Reception.Pair] = len(received)
-			received = append(received, *m.Reception)
-			return true
-		})
+		receptions := ingest.NewReceptions(w, t)
+		garbage, err := ingest.Lines(log, receptions.Take)
 		if err != nil {
 			return fmt.Errorf("responder %s: %w", w.Targets[t].Name(), err)
 		}
+		if garbage > 0 {
+			f.logf("::warning::target %s: %s of its responder's log ignored: not a count of an expected pair",
+				w.Targets[t].Name(), count(garbage, "line"))
+		}
 		mu.Lock()
 		defer mu.Unlock()
-		told(t, received)
+		received(t, receptions.All())
 		return nil
 	})
 	if err := errors.Join(errs...); err != nil {
-		f.logf("::warning::what some responders received is not known: %s", OneLine(err.Error()))
+		f.logf("::warning::cannot read what some responders received: %s", OneLine(err.Error()))
 	}
 }

@@ -137,8 +137,8 @@ func TestResults(t *testing.T) {
 		{name: "at once", log: opens(join(whole)), results: 3, progress: 6},
 		{name: "from its beginning again", log: opens(join(head), join(whole)), results: 3, progress: 6},
 		{name: "rotated, and nothing lost", log: opens(join(head), join(whole[3:])), results: 3, progress: 6},
-		{name: "rotated, and a line lost", log: opens(join(head), join(whole[4:])), results: 3, without: 1, progress: 4, cause: "told of 6 results, but only 4 of them were in its log"},
-		{name: "rotated before anybody read it", log: opens(last), results: 0, progress: 0, cause: "told of 6 results, but only 0 of them were in its log"},
+		{name: "rotated, and a line lost", log: opens(join(head), join(whole[4:])), results: 3, without: 1, progress: 4, cause: "the agent reported 6 results, but its log has only 4 of them"},
+		{name: "rotated before anybody read it", log: opens(last), results: 0, progress: 0, cause: "the agent reported 6 results, but its log has only 0 of them"},
 		{name: "every line twice", log: opens(join(slices.Concat(whole[:2], whole[2:3], whole[2:4], whole[3:]))), results: 3, progress: 6},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -165,8 +165,8 @@ func TestResults(t *testing.T) {
 			if source.End == nil || (source.Cause != nil) != (tt.cause != "") || source.Cause != nil && !strings.Contains(source.Cause.Message, tt.cause) {
 				t.Errorf("source %+v, want its end, and cause %q", source, tt.cause)
 			}
-			if strings.Contains(log.String(), "made no sense") {
-				t.Error("something made no sense")
+			if strings.Contains(log.String(), "ignored: not a valid message") || len(source.Conflicts) != 0 {
+				t.Error("something was ignored or contradicted itself")
 			}
 		})
 	}
@@ -217,8 +217,11 @@ func TestResultsThatMakeNoSense(t *testing.T) {
 	if diff := cmp.Diff(want(w, 0, 3), s.results); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
-	if !strings.Contains(log.String(), "source kube-apiserver-n0: 1 lines of its agent's log made no sense") {
-		t.Error("the log does not say that something made no sense")
+	if s.sources[0].Unrequested != 1 {
+		t.Errorf("source %+v, want 1 unrequested pair", s.sources[0])
+	}
+	if !strings.Contains(log.String(), "source kube-apiserver-n0: 1 line of its agent's log ignored: not a valid message") {
+		t.Error("the log does not say that something was ignored")
 	}
 
 	mesh := worksheet(3) // which is told by observations
@@ -365,7 +368,7 @@ func testDismissed(t *testing.T) {
 	if diff := cmp.Diff(want(w, talks, 2), s.results); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
-	for source, message := range []string{"stopped before the agent came to its end", "stopped before the agent started"} {
+	for source, message := range []string{"stopped before the agent ended", "stopped before the agent started"} {
 		if cause := s.sources[source].Cause; cause == nil || !strings.Contains(cause.Message, message) {
 			t.Errorf("source %d: cause %v, want %q", source, cause, message)
 		}

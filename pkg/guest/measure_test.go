@@ -203,7 +203,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
 				x.guests["n1"].run = func(o checkup.Order) []line { return well(o)[:6] } // one observation, and no end
 			},
-			source: "the VM did not say that it came to its end", observations: 3,
+			source: "the VM did not report its end", observations: 3,
 		}, {
 			name: "a guest that tells of more than came",
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
@@ -213,7 +213,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 					return append([]line{{Message: checkup.Message{Observation: &checkup.Observation{Pair: checkup.Pair{Source: 2, Target: 3}}}}}, lines...)
 				}
 			},
-			source: "told of 7 observations, but not all of them came in", observations: 4,
+			source: "the VM reported 7 observations, but not all of them arrived", observations: 4,
 		},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
@@ -303,7 +303,7 @@ func testMeasureStopped(t *testing.T) {
 	if err := x.Measure(ctx, w, roster, to, nil); err != nil {
 		t.Fatal(err)
 	}
-	if c := to.sources[0].Cause; c == nil || c.Message != "the probe task was stopped before the VM came to its end" {
+	if c := to.sources[0].Cause; c == nil || c.Message != "the probe task was stopped before the VM ended" {
 		t.Errorf("cause %v, want that it was stopped", c)
 	}
 	if to.sources[1].Cause != nil || len(to.observations) != 2 || roster.Targets[1].Cause != nil {
@@ -320,7 +320,7 @@ func testMeasureDenied(t *testing.T) {
 		g.dial = refused
 	}
 	to := &sink{}
-	if err := x.Measure(t.Context(), w, roster, to, nil); err == nil || !strings.Contains(err.Error(), "no console of 2 VMs could be had") || !strings.Contains(err.Error(), "no right to the console") {
+	if err := x.Measure(t.Context(), w, roster, to, nil); err == nil || !strings.Contains(err.Error(), "cannot connect to any console of 2 VMs") || !strings.Contains(err.Error(), "no right to the console") {
 		t.Errorf("%v, want that there is no right", err)
 	}
 	if len(to.sources) != 2 || to.sources[0].Cause == nil {

@@ -143,7 +143,7 @@ func TestJudgeConnection(t *testing.T) {
 				alien.Target = 1
 				c.record.Results = append(c.record.Results, alien)
 			}
-		}, checkup.Unmeasured, "collect: the agent told 1 pair that it was not asked for, so it is not trusted"},
+		}, checkup.Unmeasured, "collect: the agent reported 1 unrequested pair, so it is not trusted"},
 		{"told twice, differently", func(c *connection) {
 			again := c.record.Results[3]
 			again.Failure, again.Delays = refused, checkup.StageDelays{}

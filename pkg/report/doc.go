@@ -25,8 +25,9 @@
 //     with any other result, good or bad. For a pair of any family, that is
 //     every family that was controlled.
 //  3. There is no observation: unmeasured, with the source's cause, if it has one.
-//  4. The agent told of pairs that it was not asked for, or told this pair twice
-//     and differently: unmeasured. (Told twice the same is told once.)
+//  4. The agent reported unrequested pairs, or reported this pair twice with
+//     different results: unmeasured. (The same report twice is one report.) Package
+//     ingest finds both, and the record of the source has them.
 //  5. The agent says that the pair is unmeasured: so it is.
 //  6. The agent did not tell both control pairs of the family (of one family, for
 //     a pair of any): unmeasured.

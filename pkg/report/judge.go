@@ -295,7 +295,7 @@ func (o *outcome) why() *checkup.Cause {
 	if o.verdict == checkup.Pass {
 		return nil
 	}
-	return &checkup.Cause{Stage: o.cause.Stage, Message: or(o.cause.Message, "no reason was given")}
+	return &checkup.Cause{Stage: o.cause.Stage, Reason: o.cause.Reason, Message: or(o.cause.Message, "no reason was given")}
 }
 
 // judge holds the arguments of Judge, indexed.
@@ -371,6 +371,12 @@ func newJudge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Reco
 		}
 		if s.End != nil {
 			known.ends = append(known.ends, s.End)
+		}
+		known.alien += s.Unrequested
+		for _, p := range s.Conflicts {
+			if at, ok := j.position(p); ok && p.Source == s.Source {
+				j.conflict[at] = true
+			}
 		}
 	}
 	for i := range record.Observations {
@@ -498,10 +504,12 @@ func (j *judge) unmeasured(at int, o *outcome) *checkup.Cause {
 		}
 	}
 	if s.alien > 0 {
-		return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf("the %s told %s that it was not asked for, so it is not trusted", j.teller(), count(s.alien, "pair"))}
+		return &checkup.Cause{Stage: checkup.StageCollect, Reason: checkup.ReasonUnrequested,
+			Message: fmt.Sprintf("the %s reported %s, so it is not trusted", j.teller(), count(s.alien, "unrequested pair"))}
 	}
 	if j.conflict[at] {
-		return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf("the %s told different results for the one pair", j.teller())}
+		return &checkup.Cause{Stage: checkup.StageCollect, Reason: checkup.ReasonConflict,
+			Message: fmt.Sprintf("the %s reported this pair twice, with different results", j.teller())}
 	}
 	if seen.Unmeasured != nil {
 		return seen.Unmeasured
@@ -832,7 +840,7 @@ func (j *judge) agentNotes() []checkup.AgentNote {
 			}
 		}
 		if s.alien > 0 {
-			add("told %s that it was not asked for", count(s.alien, "pair"))
+			add("reported %s", count(s.alien, "unrequested pair"))
 		}
 		for _, end := range s.ends {
 			if end.Observations != s.told {

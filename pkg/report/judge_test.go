@@ -122,12 +122,21 @@ func TestJudgePair(t *testing.T) {
 			again := *o.observation
 			again.RTTs = []int64{1, 2, 3, 4}
 			o.record.Observations = append(o.record.Observations, again)
-		}, checkup.Unmeasured, "collect: the agent told different results for the one pair"},
-		{"tells of a pair that it was not asked for", func(o *one) {
+		}, checkup.Unmeasured, "collect: the agent reported this pair twice, with different results"},
+		{"a conflict was recorded", func(o *one) {
+			o.record.Sources[0].Conflicts = []checkup.Pair{o.observation.Pair}
+		}, checkup.Unmeasured, "collect: the agent reported this pair twice, with different results"},
+		{"a conflict of another source was recorded", func(o *one) {
+			o.record.Sources = append(o.record.Sources, checkup.Source{Source: 1, Conflicts: []checkup.Pair{o.observation.Pair}})
+		}, checkup.Pass, ""},
+		{"an unrequested pair was recorded", func(o *one) {
+			o.record.Sources[0].Unrequested = 2
+		}, checkup.Unmeasured, "collect: the agent reported 2 unrequested pairs, so it is not trusted"},
+		{"reports an unrequested pair", func(o *one) {
 			alien := *o.observation
 			alien.Target = 7
 			o.record.Observations = append(o.record.Observations, alien)
-		}, checkup.Unmeasured, "collect: the agent told 1 pair that it was not asked for, so it is not trusted"},
+		}, checkup.Unmeasured, "collect: the agent reported 1 unrequested pair, so it is not trusted"},
 		{"a source that is not there tells", func(o *one) {
 			stray := *o.observation
 			stray.Source = -1

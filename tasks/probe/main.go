@@ -18,6 +18,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/ingest"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
@@ -147,7 +148,7 @@ func openBook(ctx context.Context, t *task.Task, w *checkup.Worksheet) (*connect
 }
 
 // sinks hands to each what comes in.
-type sinks []fleet.Sink
+type sinks []ingest.Sink
 
 func (s sinks) Observation(o checkup.Observation) {
 	for _, to := range s {
