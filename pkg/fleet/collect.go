@@ -103,7 +103,7 @@ func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
 	silence := time.AfterFunc(stall, cancel)
 	defer silence.Stop()
 	opened, left := time.Now(), false
-	log, err := m.openLog(stream, a.name, a.logFrom(follow))
+	log, err := m.Log(stream, a.name, a.logFrom(follow))
 	a.set(func() { a.mute = m.mute(err) })
 	m.consider()
 	if err != nil {

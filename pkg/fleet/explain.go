@@ -44,14 +44,18 @@ func stuck(pod *corev1.Pod) bool {
 		return true
 	}
 	waiting := containerState(pod).Waiting
-	return waiting != nil && slices.Contains(stuckReasons, waiting.Reason)
+	return waiting != nil && Stuck(waiting.Reason)
 }
 
-// stuckReasons are the kubelet's reasons of a waiting container that it repeats
-// to no end (kubernetes/pkg/kubelet/images/types.go and container/sync_result.go).
+// Stuck reports whether a kubelet repeats the reason of a waiting container without
+// end.
+func Stuck(reason string) bool { return slices.Contains(stuckReasons, reason) }
+
+// stuckReasons are from kubernetes/pkg/kubelet/images/types.go and
+// container/sync_result.go.
 var stuckReasons = []string{
 	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
-	"CreateContainerConfigError", "CreateContainerError", "RunContainerError",
+	"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
 }
 
 // explain says why a pod that should run does not, or did not come to its end,
@@ -85,7 +89,7 @@ func explain(pod *corev1.Pod, event string) checkup.Cause {
 		return cause(checkup.StageSchedule, "not scheduled", scheduled.Message, event)
 	case pod.Spec.NodeName == "" && scheduled.Status != corev1.ConditionTrue:
 		return cause(checkup.StageSchedule, "the scheduler did not look at the pod", event)
-	case state.Waiting != nil && slices.Contains(stuckReasons, state.Waiting.Reason):
+	case state.Waiting != nil && Stuck(state.Waiting.Reason):
 		w := state.Waiting
 		return cause(checkup.StageStart, w.Reason, w.Message, event)
 	case state.Running != nil && !ready(pod):

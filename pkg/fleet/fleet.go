@@ -118,8 +118,8 @@ func (f *Fleet) patience() time.Duration { return cmp.Or(f.Patience, 30*time.Sec
 
 func (f *Fleet) retry() time.Duration { return cmp.Or(f.Retry, time.Second) }
 
-// openLog is OpenLog or its default.
-func (f *Fleet) openLog(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
+// Log opens the log of a pod of the namespace: it is OpenLog or its default.
+func (f *Fleet) Log(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
 	if f.OpenLog != nil {
 		return f.OpenLog(ctx, pod, options)
 	}

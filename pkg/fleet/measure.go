@@ -76,13 +76,13 @@ func (f *Fleet) Measure(ctx context.Context, w *checkup.Worksheet, roster *check
 	f.logf("starting %d agents", len(m.agents))
 	starting, cancel := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
 	defer cancel()
-	errs := all(len(pods), func(i int) error {
+	errs := Each(len(pods), func(i int) error {
 		if err := f.writeOrder(starting, orders[i]); err != nil {
 			return err
 		}
 		return f.advise(f.create(starting, pods[i]), pods[i])
 	})
-	if err := everyOne(errs); err != nil && ctx.Err() == nil {
+	if err := EveryOne(errs); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("none of %d agents could be created: %w", len(pods), err)
 	}
 	for i, a := range m.agents {
@@ -279,7 +279,7 @@ func (m *measuring) dismiss(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(m.Farewell, (grace+2)*time.Second))
 	defer cancel()
 	Sleep(ctx, m.retry()) // logs that waited for their turn are being opened
-	all(len(m.agents), func(i int) error {
+	Each(len(m.agents), func(i int) error {
 		if _, waited := m.agents[i].stuck(); !waited {
 			return nil
 		}

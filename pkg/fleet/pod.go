@@ -25,8 +25,6 @@ const (
 )
 
 const (
-	// user is the UID and GID of distroless and ko images' nonroot.
-	user = 65532
 	// grace is how long a fixture has to end by itself, in seconds: enough for a
 	// responder to say what it counted.
 	grace = 5
@@ -160,8 +158,7 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 	}
 	meta.Labels[checkup.LabelPlan] = f.Plan
 	meta.Labels[checkup.LabelManagedBy] = checkup.ManagedBy
-	yes, no := true, false
-	return &corev1.Pod{
+	pod := &corev1.Pod{
 		ObjectMeta: meta,
 		Spec: corev1.PodSpec{
 			// Not nodeName: so that the scheduler looks at the pod and says why not.
@@ -172,14 +169,6 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			ActiveDeadlineSeconds:         new(max(1, int64(life/time.Second))),
 			TerminationGracePeriodSeconds: new(int64(grace)),
-			AutomountServiceAccountToken:  &no,
-			EnableServiceLinks:            &no,
-			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot:   &yes,
-				RunAsUser:      new(int64(user)),
-				RunAsGroup:     new(int64(user)),
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			},
 			Containers: []corev1.Container{{
 				Name:            string(role),
 				Image:           f.Image,
@@ -188,16 +177,11 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 				Resources:       corev1.ResourceRequirements{Requests: requests, Limits: limits},
 				// The end of its log becomes the message in its status when it fails.
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: &no,
-					ReadOnlyRootFilesystem:   &yes,
-					RunAsNonRoot:             &yes,
-					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-					SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-				},
 			}},
 		},
-	}, nil
+	}
+	scheduling.Restrict(&pod.Spec)
+	return pod, nil
 }
 
 // NodeTerm selects a node by its name, whatever its labels say.

@@ -77,8 +77,8 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 			return nil, fmt.Errorf("preflight pod for %s: %w", w.Sources[vm].Name(), err)
 		}
 	}
-	errs := all(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
-	if err := everyOne(errs); err != nil && ctx.Err() == nil {
+	errs := Each(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
+	if err := EveryOne(errs); err != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("none of %d preflight pods could be created: %w", len(pods), err)
 	}
 	defer f.dismiss(ctx, w.Check)
@@ -119,7 +119,7 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 func (f *Fleet) dismiss(ctx context.Context, check string) {
 	found, err := f.list(ctx, f.Labels(check, checkup.RolePreflight).String())
 	if err == nil {
-		err = errors.Join(all(len(found), func(i int) error {
+		err = errors.Join(Each(len(found), func(i int) error {
 			return f.remove(ctx, found[i], metav1.DeleteOptions{
 				Preconditions: &metav1.Preconditions{UID: &found[i].UID}, GracePeriodSeconds: new(int64(0)), // they have said all
 			})

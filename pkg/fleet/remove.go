@@ -94,7 +94,7 @@ func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 			return nil, nil
 		}
 		orders := f.deletions(found, asked)
-		errs := all(len(found), func(i int) error {
+		errs := Each(len(found), func(i int) error {
 			if orders[i] == nil {
 				return nil
 			}
@@ -175,7 +175,7 @@ func (f *Fleet) Sweep(ctx context.Context) (int, error) {
 			}
 		}
 	}
-	errs := all(len(stale), func(i int) error {
+	errs := Each(len(stale), func(i int) error {
 		return f.remove(ctx, stale[i], metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &stale[i].UID}})
 	})
 	n := 0
@@ -237,7 +237,7 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 	}
 	warnings := f.Warnings(ctx, "Pod")
 	kept := make([]Evidence, len(wrong))
-	all(len(wrong), func(i int) error {
+	Each(len(wrong), func(i int) error {
 		pod := wrong[i]
 		pod.ManagedFields = nil
 		kept[i] = Evidence{
@@ -249,7 +249,7 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // its kubelet may not answer
 		defer cancel()
-		log, err := f.openLog(ctx, pod.Name, &corev1.PodLogOptions{})
+		log, err := f.Log(ctx, pod.Name, &corev1.PodLogOptions{})
 		if err != nil {
 			kept[i].Log = OneLine("cannot be read: " + err.Error())
 			return nil

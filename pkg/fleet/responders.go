@@ -49,8 +49,8 @@ func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roste
 	if len(pods) > 0 {
 		f.logf("starting %d responders", len(pods))
 	}
-	errs := all(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
-	if err := everyOne(errs); err != nil && ctx.Err() == nil {
+	errs := Each(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
+	if err := EveryOne(errs); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("none of %d responders could be created: %w", len(pods), err)
 	}
 	waiting := map[string]int{} // by the pod's name, the target
@@ -160,7 +160,7 @@ func (f *Fleet) awaitReady(ctx context.Context, w *checkup.Worksheet, roster *ch
 // more gets a Cause in the roster.
 func (f *Fleet) TakeOver(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster) error {
 	targets := responders(w, roster)
-	errs := all(len(targets), func(i int) error {
+	errs := Each(len(targets), func(i int) error {
 		return f.own(ctx, checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[targets[i]].Name()))
 	})
 	for i, t := range targets {
@@ -223,10 +223,10 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 func (f *Fleet) Receptions(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, received func(target int, of []checkup.Reception)) {
 	targets := responders(w, roster)
 	var mu sync.Mutex // serialises received
-	errs := all(len(targets), func(i int) error {
+	errs := Each(len(targets), func(i int) error {
 		t := targets[i]
 		name := checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[t].Name())
-		log, err := f.openLog(ctx, name, &corev1.PodLogOptions{})
+		log, err := f.Log(ctx, name, &corev1.PodLogOptions{})
 		if err != nil {
 			return fmt.Errorf("responder %s: %w", w.Targets[t].Name(), err)
 		}

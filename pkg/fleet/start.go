@@ -26,9 +26,9 @@ import (
 // tries is how often a request that failed for a passing reason is made.
 const tries = 5
 
-// all calls do for each index below n, at most `concurrency` at a time, and
-// returns its errors by index.
-func all(n int, do func(i int) error) []error {
+// Each calls do for each index below n, at most `concurrency` at a time, and returns
+// its errors by index.
+func Each(n int, do func(i int) error) []error {
 	errs := make([]error, n)
 	var group errgroup.Group
 	group.SetLimit(concurrency)
@@ -42,10 +42,9 @@ func all(n int, do func(i int) error) []error {
 	return errs
 }
 
-// everyOne returns the first error if none of several attempts succeeded: what
-// is refused to all is not a fact about one node. It is nil if there were no
-// attempts.
-func everyOne(errs []error) error {
+// EveryOne returns the first error if none of several attempts succeeded: what is
+// refused to all is not a fact about one node. It is nil if there were no attempts.
+func EveryOne(errs []error) error {
 	for _, err := range errs {
 		if err == nil {
 			return nil

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -270,9 +269,7 @@ func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, err
 	}
 	slices.SortStableFunc(events.Items, func(a, b corev1.Event) int { return fleet.EventTime(a).Compare(fleet.EventTime(b)) })
 	kept := make([]Evidence, len(vmis))
-	var group errgroup.Group
-	group.SetLimit(concurrency)
-	for i := range vmis {
+	fleet.Each(len(vmis), func(i int) error {
 		vmi := &vmis[i]
 		vmi.ManagedFields = nil
 		e := &kept[i]
@@ -290,12 +287,9 @@ func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, err
 			}
 		}
 		e.Events = e.Events[max(0, len(e.Events)-evidenceEvents):]
-		group.Go(func() error {
-			e.Logs = g.logs(ctx, e.Pod)
-			return nil
-		})
-	}
-	_ = group.Wait() // what cannot be read is left out
+		e.Logs = g.logs(ctx, e.Pod)
+		return nil // what cannot be read is left out
+	})
 	return kept, nil
 }
 
@@ -308,7 +302,7 @@ func (g *Guests) logs(ctx context.Context, pod *corev1.Pod) map[string]string {
 	defer cancel()
 	logs := map[string]string{}
 	for _, container := range evidenceContainers {
-		log, err := g.openLog(ctx, pod.Name, container)
+		log, err := g.Fleet.Log(ctx, pod.Name, &corev1.PodLogOptions{Container: container})
 		if err != nil {
 			logs[container] = fleet.OneLine("cannot be read: " + err.Error())
 			continue
@@ -317,12 +311,4 @@ func (g *Guests) logs(ctx context.Context, pod *corev1.Pod) map[string]string {
 		log.Close()
 	}
 	return logs
-}
-
-func (g *Guests) openLog(ctx context.Context, pod, container string) (io.ReadCloser, error) {
-	options := &corev1.PodLogOptions{Container: container}
-	if g.Fleet.OpenLog != nil {
-		return g.Fleet.OpenLog(ctx, pod, options)
-	}
-	return g.Fleet.Client.CoreV1().Pods(g.Fleet.Namespace).GetLogs(pod, options).Stream(ctx)
 }

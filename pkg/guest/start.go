@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -155,28 +154,19 @@ func (s *starting) create(ctx context.Context) error {
 		return err
 	}
 	s.logf("starting %d VMs", len(vmis))
-	errs := make([]error, len(vmis))
-	var group errgroup.Group
-	group.SetLimit(concurrency)
-	for i, vmi := range vmis {
-		vmi.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
-		group.Go(func() error {
-			errs[i] = s.createVMI(ctx, vmi)
-			return nil
-		})
-	}
-	_ = group.Wait() // the errors are in errs
-	none := true
+	errs := fleet.Each(len(vmis), func(i int) error {
+		vmis[i].OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
+		return s.createVMI(ctx, vmis[i])
+	})
 	for i, err := range errs {
 		if err != nil {
 			s.cause(indexes[i], setupCause("it was not created: %s", fleet.OneLine(err.Error())))
 			continue
 		}
-		none = false
 		s.vms = append(s.vms, &vm{index: indexes[i], name: vmis[i].Name, created: time.Now()})
 	}
-	if none {
-		return fmt.Errorf("none of %d VMs could be created: %w", len(vmis), errs[0])
+	if err := fleet.EveryOne(errs); err != nil {
+		return fmt.Errorf("none of %d VMs could be created: %w", len(vmis), err)
 	}
 	return nil
 }

@@ -61,13 +61,6 @@ func (g *Guests) see(ctx context.Context, check string) (*sight, error) {
 	return s, nil
 }
 
-// stuckReasons are the kubelet's reasons of a waiting container that it repeats to no
-// end.
-var stuckReasons = []string{
-	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
-	"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
-}
-
 // trouble is what keeps a VM from coming up.
 type trouble struct {
 	message string // empty while nothing does
@@ -110,7 +103,7 @@ func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM, 
 		}
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if waiting := c.State.Waiting; waiting != nil && slices.Contains(stuckReasons, waiting.Reason) {
+		if waiting := c.State.Waiting; waiting != nil && fleet.Stuck(waiting.Reason) {
 			return say(patience, "container %s of its pod on node %s does not start: %s: %s", c.Name, pod.Spec.NodeName, waiting.Reason, waiting.Message)
 		}
 	}
