@@ -196,7 +196,7 @@ func TestOwnGuestErrors(t *testing.T) {
 		{name: "is taken by another client", do: measure, guest: func(l *line) *Server {
 			l.cut = 1 // nothing but the newline before the first frame
 			return server(messages(1), time.Second)
-		}, want: []string{"taken away 12 times", "newest client"}},
+		}, want: []string{"closed 12 times", "newest client"}},
 		{name: "loses its node", do: measure, guest: func(l *line) *Server {
 			l.cut = 100
 			l.refuse = func(n int) error {
@@ -208,12 +208,12 @@ func TestOwnGuestErrors(t *testing.T) {
 			return server(messages(1), time.Second)
 		}, want: []string{"no console after 1 lost connections and 11 failed attempts", "connection refused"}},
 		{name: "falls silent", do: measure, guest: func(l *line) *Server { return nil },
-			want: []string{"taken away 12 times", "silent for 16s"}},
+			want: []string{"closed 12 times", "silent for 16s"}},
 		{name: "its agent fails", do: measure, guest: func(l *line) *Server {
 			return &Server{State: func() State { return State{} }, Run: func(context.Context, io.Reader, io.Writer) error { return errors.New("the order is not valid") }}
 		}, want: []string{"the guest's agent: the order is not valid"}},
 		{name: "never ends", do: measure, guest: func(l *line) *Server { return server(messages(3), time.Hour) },
-			want: []string{"did not come to the end of its order within 11m0s"}},
+			want: []string{"did not finish its order within 11m0s"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestMeasureRestart(t *testing.T) {
 				}()
 			}
 		})
-		if err == nil || !strings.Contains(err.Error(), "started anew while it measured") || told != 3 {
+		if err == nil || !strings.Contains(err.Error(), "restarted while it measured") || told != 3 {
 			t.Errorf("%d messages, %v", told, err)
 		}
 	})

@@ -236,7 +236,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 			stage: checkup.StageCollect, message: "its node is not ready: Kubelet stopped posting node status.", some: true},
 		{name: "kubelet does not take it up", objects: []runtime.Object{deadNode}, prepare: func(c *cluster) {
 			c.becomes["n1"] = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}
-		}, stage: checkup.StageStart, message: "did not take up the pod; its node is not ready: Kubelet stopped posting node status."},
+		}, stage: checkup.StageStart, message: "has not accepted the pod; its node is not ready: Kubelet stopped posting node status."},
 		{name: "log hangs", log: func(ctx context.Context, n int) (io.ReadCloser, error) { return hanging(ctx, half), nil },
 			stage: checkup.StageCollect, message: "could not be read to its end; its log was silent for 50ms", some: true},
 		{name: "log of somebody else", prepare: func(c *cluster) { c.becomes["n1"] = ended(0, "Completed", "") }, log: say(bytes.ReplaceAll(speech(w, 2), []byte(`"end"`), []byte(`"fin"`))),

@@ -21,10 +21,10 @@ import (
 
 // StartResponders starts a responder for every target of the worksheet that is
 // a fixture and has a source, waits until they are ready, for at most the
-// worksheet's setup timeout, and fills in the roster: one entry per target, those
-// of what exists already as the caller made them. A responder that is not ready
-// in time is a Cause in its entry (stage setup). It gives up before the timeout
-// when nothing but Patience is left to hope for.
+// worksheet's setup timeout, and fills in the roster: one entry per target. Entries of
+// targets that existed before are left as the caller made them. A responder that is not
+// ready in time is a Cause in its entry (stage setup). It gives up before the timeout
+// when all that are not ready have been stuck for as long as Patience.
 //
 // progress, if not nil, is called whenever the number of ready responders changes.
 func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, progress func(ready, of int)) error {
@@ -101,13 +101,13 @@ func setupCause(message string) *checkup.Cause {
 	return &checkup.Cause{Stage: checkup.StageSetup, Message: message}
 }
 
-// awaitReady watches until each waiting responder is ready, and then in the
-// roster, or is over, or ctx ends. It returns those that are not ready in their
-// last state, or nil for those that are gone.
+// awaitReady watches until each waiting responder is ready, and then in the roster, or
+// has ended, or ctx ends. It returns the last state of those that are not ready, nil for
+// those that were deleted.
 func (f *Fleet) awaitReady(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, waiting map[string]int, of int, progress func(ready, of int)) (map[string]*corev1.Pod, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	left := map[string]*corev1.Pod{} // not ready, in the last state seen
+	left := map[string]*corev1.Pod{} // not ready, in their last state
 	for name := range waiting {
 		left[name] = nil
 	}
@@ -155,9 +155,9 @@ func (f *Fleet) awaitReady(ctx context.Context, w *checkup.Worksheet, roster *ch
 	return left, err
 }
 
-// TakeOver makes the responders of a check the property of this task's pod, so
-// that they go when it goes, and no longer with setup's. A responder that is no
-// more gets a Cause in the roster.
+// TakeOver makes this task's pod the owner of the responders of a check: they are
+// deleted with this pod, and no longer with setup's. A responder that was deleted gets a
+// Cause in the roster.
 func (f *Fleet) TakeOver(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster) error {
 	targets := responders(w, roster)
 	errs := Each(len(targets), func(i int) error {
@@ -187,9 +187,9 @@ func responders(w *checkup.Worksheet, roster *checkup.Roster) []int {
 	return targets
 }
 
-// Lost looks again at the responders after probing and gives those that did not
-// live to see it a Cause in the roster: what was not answered by a dead
-// responder is no fact about the network.
+// Lost reads the state of the responders after probing and gives those that ended
+// before a Cause in the roster: an answer that is missing because the responder ended is
+// no fact about the network.
 func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster) error {
 	alive := responders(w, roster)
 	if len(alive) == 0 {
@@ -197,7 +197,7 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 	}
 	list, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: f.Labels(w.Check, checkup.RoleResponder).String()})
 	if err != nil {
-		return fmt.Errorf("look after the responders: %w", err)
+		return fmt.Errorf("read the state of the responders: %w", err)
 	}
 	pods := map[string]*corev1.Pod{}
 	for i, pod := range list.Items {

@@ -90,7 +90,7 @@ func (m *measuring) absent(vm int) *checkup.Cause {
 		return cause
 	}
 	if cause := m.roster.Targets[peer(vm)].Cause; cause != nil {
-		return &checkup.Cause{Stage: cause.Stage, Message: fmt.Sprintf("VM %s: %s", m.w.Sources[peer(vm)].Name(), cause.Message)}
+		return &checkup.Cause{Stage: cause.Stage, Reason: checkup.ReasonOtherVM, Message: fmt.Sprintf("VM %s: %s", m.w.Sources[peer(vm)].Name(), cause.Message)}
 	}
 	return nil
 }
@@ -224,6 +224,7 @@ func (m *measuring) why(s, other *speaker, seen *sight, stopped bool) *checkup.C
 	case s.err != nil:
 		cause.Message = "lost while measuring: " + oneLine(s.err)
 	case other.err != nil && s.reported.Observed() == 0:
+		cause.Reason = checkup.ReasonOtherVM
 		cause.Message = fmt.Sprintf("VM %s: %s", m.w.Sources[other.vm].Name(), m.why(other, s, seen, stopped).Message)
 	case s.reported.End() == nil:
 		cause.Message = "the VM did not report its end"

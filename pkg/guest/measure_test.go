@@ -19,7 +19,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/fleet"
 )
 
-// sink keeps what it is told.
+// sink keeps what VMs reported.
 type sink struct {
 	mu           sync.Mutex
 	observations []checkup.Observation
@@ -33,7 +33,7 @@ func (s *sink) Observation(o checkup.Observation) {
 	s.observations = append(s.observations, o)
 }
 
-func (s *sink) Results([]checkup.Result) { panic("VMs tell observations") }
+func (s *sink) Results([]checkup.Result) { panic("VMs report observations") }
 
 func (s *sink) Source(source checkup.Source) {
 	s.mu.Lock()
@@ -130,7 +130,7 @@ func testMeasure(t *testing.T) {
 		}
 		for _, c := range s.Controls {
 			if !c.OK {
-				t.Errorf("VM %d: control %+v: it was told neither its own addresses nor unused ones", vm, c)
+				t.Errorf("VM %d: control %+v: its order has neither its own addresses nor unused ones", vm, c)
 			}
 		}
 	}
@@ -151,7 +151,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 		observations                               int // of the pair
 	}{
 		{
-			name: "the target did not come up",
+			name: "the target did not start",
 			prepare: func(_ *testing.T, _ *world, _ *checkup.Worksheet, roster *checkup.Roster) {
 				roster.Targets[1] = checkup.RosterEntry{Cause: setupCause("no bridge")}
 			},
@@ -184,8 +184,8 @@ func TestMeasureGoesWrong(t *testing.T) {
 				}
 				x.warn(t, "Pod", "virt-launcher-n2", "NodeNotReady", "Node is not ready")
 			},
-			source: "VM n2: lost while measuring: it is not ready any more on node n2: NodeNotReady: Node is not ready",
-			target: "lost while measuring: it is not ready any more on node n2: NodeNotReady: Node is not ready",
+			source: "VM n2: lost while measuring: it is no longer ready on node n2: NodeNotReady: Node is not ready",
+			target: "lost while measuring: it is no longer ready on node n2: NodeNotReady: Node is not ready",
 		}, {
 			name: "the target dies while the source measures",
 			prepare: func(t *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
@@ -205,7 +205,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 			},
 			source: "the VM did not report its end", observations: 3,
 		}, {
-			name: "a guest that tells of more than came",
+			name: "a guest that reports more than arrived",
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
 				x.guests["n1"].run = func(o checkup.Order) []line {
 					lines := well(o)
@@ -249,14 +249,13 @@ func TestMeasureGoesWrong(t *testing.T) {
 				}
 			}
 			if to.twice {
-				t.Error("a source was told twice")
+				t.Error("a source was reported twice")
 			}
 		})
 	}
 }
 
-// TestMeasureLoss: a target that is there although it did not answer is no reason to
-// doubt a loss.
+// TestMeasureLoss: a loss counts if its target still runs although it did not answer.
 func TestMeasureLoss(t *testing.T) { synctest.Test(t, testMeasureLoss) }
 
 func testMeasureLoss(t *testing.T) {
@@ -273,7 +272,8 @@ func testMeasureLoss(t *testing.T) {
 	}
 }
 
-// TestLostConsole: a console that is taken away comes back, and nothing is lost.
+// TestLostConsole: a console that was disconnected is connected again, and nothing is
+// lost.
 func TestLostConsole(t *testing.T) { synctest.Test(t, testLostConsole) }
 
 func testLostConsole(t *testing.T) {
@@ -291,7 +291,7 @@ func testLostConsole(t *testing.T) {
 	}
 }
 
-// TestMeasureStopped: what was told until then stays, and the rest says why.
+// TestMeasureStopped: what was reported until then is kept, and the rest says why.
 func TestMeasureStopped(t *testing.T) { synctest.Test(t, testMeasureStopped) }
 
 func testMeasureStopped(t *testing.T) {
@@ -307,7 +307,7 @@ func testMeasureStopped(t *testing.T) {
 		t.Errorf("cause %v, want that it was stopped", c)
 	}
 	if to.sources[1].Cause != nil || len(to.observations) != 2 || roster.Targets[1].Cause != nil {
-		t.Errorf("%+v, %d observations; want what the target told", to.sources[1], len(to.observations))
+		t.Errorf("%+v, %d observations; want what the target reported", to.sources[1], len(to.observations))
 	}
 }
 
