@@ -295,12 +295,12 @@ func TestLogin(t *testing.T) {
 				if err := g.Ready(ctx); err != nil {
 					t.Fatalf("%v\n%s", err, plain(transcript.String()))
 				}
-				var told []checkup.Message
-				if err := g.Measure(ctx, loginOrder(100*time.Millisecond), func(m checkup.Message) { told = append(told, m) }); err != nil {
+				var reported []checkup.Message
+				if err := g.Measure(ctx, loginOrder(100*time.Millisecond), func(m checkup.Message) { reported = append(reported, m) }); err != nil {
 					t.Fatalf("%v\n%s", err, plain(transcript.String()))
 				}
-				if diff := cmp.Diff(loginMessages(tt.version), told); diff != "" {
-					t.Errorf("(-want +told):\n%s\n%s", diff, plain(transcript.String()))
+				if diff := cmp.Diff(loginMessages(tt.version), reported); diff != "" {
+					t.Errorf("(-want +reported):\n%s\n%s", diff, plain(transcript.String()))
 				}
 			})
 		}

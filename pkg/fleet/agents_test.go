@@ -35,7 +35,7 @@ type sink struct {
 	observations map[checkup.Pair]int
 	results      map[checkup.Pair][]checkup.Result
 	sources      map[int]checkup.Source
-	told         chan checkup.Pair // not nil: the pair of each observation and result is sent there, too
+	reported     chan checkup.Pair // not nil: the pair of each observation and result is sent there, too
 }
 
 func newSink() *sink {
@@ -46,8 +46,8 @@ func (s *sink) Observation(o checkup.Observation) {
 	s.mu.Lock()
 	s.observations[o.Pair]++
 	s.mu.Unlock()
-	if s.told != nil {
-		s.told <- o.Pair
+	if s.reported != nil {
+		s.reported <- o.Pair
 	}
 }
 
@@ -57,9 +57,9 @@ func (s *sink) Results(results []checkup.Result) {
 		s.results[r.Pair] = append(s.results[r.Pair], r)
 	}
 	s.mu.Unlock()
-	if s.told != nil {
+	if s.reported != nil {
 		for _, r := range results {
-			s.told <- r.Pair
+			s.reported <- r.Pair
 		}
 	}
 }
@@ -70,7 +70,7 @@ func (s *sink) Source(source checkup.Source) {
 	s.sources[source.Source] = source
 }
 
-// speech is the whole log of an agent that came to its end.
+// speech is the whole log of an agent that ended.
 func speech(w *checkup.Worksheet, source int) []byte {
 	var b bytes.Buffer
 	say := func(m checkup.Message) {
@@ -95,7 +95,7 @@ func speech(w *checkup.Worksheet, source int) []byte {
 type logs struct {
 	w *checkup.Worksheet
 	// of opens the n-th time, counted from 0; nil, or nil for a source, means that
-	// the agent came to its end.
+	// the agent ended.
 	of map[int]func(ctx context.Context, n int) (io.ReadCloser, error)
 
 	mu     sync.Mutex // guards following
@@ -147,7 +147,7 @@ func TestMeasure(t *testing.T) {
 	}
 	for p := range w.Pairs() {
 		if s.observations[p] != 1 {
-			t.Errorf("pair %v was told %d times, want once", p, s.observations[p])
+			t.Errorf("pair %v was reported %d times, want once", p, s.observations[p])
 		}
 	}
 	for i := range w.Sources {
@@ -169,7 +169,7 @@ func TestMeasure(t *testing.T) {
 }
 
 // TestMeasureGoesWrong: each way in which an agent can go wrong is a cause of its
-// source and of no other, with the stage at which it stopped; and what it told
+// source and of no other, with the stage at which it stopped; and what it reported
 // before stays.
 func TestMeasureGoesWrong(t *testing.T) {
 	w := worksheet(4)
@@ -257,7 +257,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 			f.OpenLog = func(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
 				r, err := l.open(ctx, pod, options)
 				if tt.delete && pod == checkup.ObjectName("run-uid", "mesh", checkup.RoleAgent, "n1") {
-					// Once what it told was read.
+					// Once what it reported was read.
 					return &hook{ReadCloser: r, after: len(half), do: func() {
 						<-c.watched
 						c.CoreV1().Pods("ns").Delete(context.Background(), pod, metav1.DeleteOptions{})
@@ -277,7 +277,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 				source, ok := s.sources[i]
 				switch {
 				case !ok:
-					t.Errorf("nobody told of source %d", i)
+					t.Errorf("no report of source %d", i)
 				case i != bad && source.Cause != nil:
 					t.Errorf("source %d: %v, want no cause", i, source.Cause)
 				case i == bad && (source.Cause == nil || source.Cause.Stage != tt.stage || !strings.Contains(source.Cause.Message, tt.message)):
@@ -354,7 +354,7 @@ func TestBrokenStream(t *testing.T) {
 		}
 		for p := range w.Pairs() {
 			if s.observations[p] != 1 {
-				t.Fatalf("broken at %d: pair %v was told %d times", at, p, s.observations[p])
+				t.Fatalf("broken at %d: pair %v was reported %d times", at, p, s.observations[p])
 			}
 		}
 		if n := len(s.sources[0].Controls); n != 2 {
@@ -402,7 +402,7 @@ func TestGarbage(t *testing.T) {
 }
 
 // TestMeasureStopped: when the task is stopped, what was measured stays, and every
-// source is told of.
+// source is reported.
 func TestMeasureStopped(t *testing.T) { synctest.Test(t, testMeasureStopped) }
 
 func testMeasureStopped(t *testing.T) {
@@ -415,9 +415,9 @@ func testMeasureStopped(t *testing.T) {
 	}}).open
 	ctx, cancel := context.WithCancel(t.Context())
 	s := newSink()
-	s.told = make(chan checkup.Pair)
+	s.reported = make(chan checkup.Pair)
 	go func() {
-		for p := range s.told {
+		for p := range s.reported {
 			if p.Source == 1 {
 				cancel()
 			}
@@ -426,9 +426,9 @@ func testMeasureStopped(t *testing.T) {
 	if err := f.Measure(ctx, w, rosterOf(w), s, nil); err != nil {
 		t.Fatal(err)
 	}
-	close(s.told)
+	close(s.reported)
 	if len(s.sources) != 3 {
-		t.Errorf("%d sources were told of, want 3", len(s.sources))
+		t.Errorf("%d sources were reported, want 3", len(s.sources))
 	}
 	if cause := s.sources[1].Cause; cause == nil || cause.Stage != checkup.StageCollect || !strings.Contains(cause.Message, "task was stopped") {
 		t.Errorf("cause %v, want that the task was stopped", cause)
@@ -466,7 +466,7 @@ func TestMeasureDeniedForAMoment(t *testing.T) {
 	open := (&logs{w: w}).open
 	f.OpenLog = func(ctx context.Context, pod string, o *corev1.PodLogOptions) (io.ReadCloser, error) {
 		select {
-		case <-again: // nothing is told before
+		case <-again: // nothing is reported before
 			return open(ctx, pod, o)
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -478,7 +478,7 @@ func TestMeasureDeniedForAMoment(t *testing.T) {
 	}
 	for _, source := range sink.sources {
 		if source.End == nil {
-			t.Errorf("source %d did not come to its end: %v", source.Source, source.Cause)
+			t.Errorf("source %d did not end: %v", source.Source, source.Cause)
 		}
 	}
 	if len(sink.sources) != 3 {
@@ -532,12 +532,12 @@ func testManyAgents(t *testing.T) {
 	}
 	f.OpenLog = l.open
 	s := newSink()
-	s.told = make(chan checkup.Pair)
+	s.reported = make(chan checkup.Pair)
 	want := 2 * streams * 4
 	done := make(chan int)
 	go func() {
 		n := 0
-		for range s.told {
+		for range s.reported {
 			if n++; n == want {
 				cancel() // the others would hang to the end
 			}
@@ -547,7 +547,7 @@ func testManyAgents(t *testing.T) {
 	if err := f.Measure(ctx, w, rosterOf(w), s, nil); err != nil {
 		t.Fatal(err)
 	}
-	close(s.told)
+	close(s.reported)
 	if n := <-done; n != want {
 		t.Errorf("%d observations, want %d", n, want)
 	}

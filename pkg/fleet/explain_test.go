@@ -55,8 +55,8 @@ func TestExplain(t *testing.T) {
 		})
 	}
 	for _, reason := range stuckReasons {
-		c := explain(&corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: waiting(reason, "told why")}, "")
-		if want := (checkup.Cause{Stage: checkup.StageStart, Message: reason + ": told why"}); c != want {
+		c := explain(&corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: waiting(reason, "the reason")}, "")
+		if want := (checkup.Cause{Stage: checkup.StageStart, Message: reason + ": the reason"}); c != want {
 			t.Errorf("%s: %v, want %v", reason, c, want)
 		}
 	}

@@ -120,7 +120,7 @@ func TestStartResponders(t *testing.T) {
 	}
 }
 
-// TestStartRespondersEvent: what only an event tells is in the cause.
+// TestStartRespondersEvent: what only an event reports is in the cause.
 func TestStartRespondersEvent(t *testing.T) {
 	w := worksheet(3)
 	name := checkup.ObjectName("run-uid", "mesh", checkup.RoleResponder, "n1")

@@ -194,7 +194,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 						x.vmi(t, "n2", func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.Status.Phase = kubevirtv1.Succeeded })
 						x.guests["n2"].dial = gone
 						x.hangUp("n2")
-					}}}, told(o, 9999)...)
+					}}}, reported(o, 9999)...)
 				}
 			},
 			source: "", target: "lost while measuring: it ended on node n2", rosterTarget: "lost while measuring: it ended on node n2", observations: 4,
@@ -260,7 +260,7 @@ func TestMeasureLoss(t *testing.T) { synctest.Test(t, testMeasureLoss) }
 
 func testMeasureLoss(t *testing.T) {
 	x, w, roster := started(t, 1)
-	x.guests["n1"].run = func(o checkup.Order) []line { return told(o, 9999) }
+	x.guests["n1"].run = func(o checkup.Order) []line { return reported(o, 9999) }
 	to := &sink{}
 	if err := x.Measure(t.Context(), w, roster, to, nil); err != nil {
 		t.Fatal(err)

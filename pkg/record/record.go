@@ -71,7 +71,7 @@ type Key struct {
 	Role checkup.Role
 	// Check is empty for what concerns the whole run.
 	Check string
-	// Part tells values of one role apart; often empty.
+	// Part distinguishes values of one role; often empty.
 	Part string
 }
 

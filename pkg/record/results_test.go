@@ -133,7 +133,7 @@ func TestResultsAfterFailedFlush(t *testing.T) {
 	}
 }
 
-// TestAdmissions: one of each side, the last that was told.
+// TestAdmissions: one of each side, the last that was reported.
 func TestAdmissions(t *testing.T) {
 	s, _ := newStore()
 	w := s.Writer("where")
