@@ -96,7 +96,8 @@ func (a *agent) cause(trouble, event, node string) *checkup.Cause {
 	case a.cut:
 		c.Message = "the probe task was stopped before the agent ended"
 	case end != nil && a.reported.Results() < end.Results:
-		c.Message = fmt.Sprintf("the agent reported %d results, but its log has only %d of them", end.Results, a.reported.Results())
+		c.Message = fmt.Sprintf("the agent reported %d results, but its log has only %d of them",
+			end.Results, a.reported.Results())
 	case end != nil:
 		c.Message = fmt.Sprintf("the agent reported %d observations, but its log has not all of them", end.Observations)
 	case gone && !started(pod):

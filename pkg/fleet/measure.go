@@ -36,7 +36,9 @@ type Progress struct {
 // When ctx is done earlier, Measure asks the agents to end, receives for a short while
 // (Farewell) what they still have to report, calls the sink with every source as it is
 // then, and returns nil: what was measured by then is kept.
-func (f *Fleet) Measure(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, sink ingest.Sink, progress func(Progress)) error {
+func (f *Fleet) Measure(
+	ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, sink ingest.Sink, progress func(Progress),
+) error {
 	// It outlives ctx, for what agents report while they end.
 	deadline, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(w.ProbeTimeout()))
 	defer cancel()
@@ -257,7 +259,8 @@ func (m *measuring) conclude(ctx context.Context, trouble []string) {
 // LogDistrust logs why a source, an agent or a VM, is not trusted, if it is not.
 func (f *Fleet) LogDistrust(what, name string, s checkup.Source) {
 	if s.Unrequested > 0 {
-		f.logf("::warning::%s %s reported %s: none of its pairs is trusted", what, name, count(s.Unrequested, "unrequested pair"))
+		f.logf("::warning::%s %s reported %s: none of its pairs is trusted",
+			what, name, count(s.Unrequested, "unrequested pair"))
 	}
 	if len(s.Conflicts) > 0 {
 		f.logf("::warning::%s %s reported %s twice with different results", what, name, count(len(s.Conflicts), "pair"))
@@ -284,7 +287,8 @@ func (m *measuring) dismiss(ctx context.Context) {
 			return nil
 		}
 		period := int64(grace)
-		return m.Client.CoreV1().Pods(m.Namespace).Delete(ctx, m.agents[i].name, metav1.DeleteOptions{GracePeriodSeconds: &period})
+		options := metav1.DeleteOptions{GracePeriodSeconds: &period}
+		return m.Client.CoreV1().Pods(m.Namespace).Delete(ctx, m.agents[i].name, options)
 	})
 	<-ctx.Done()
 }

@@ -47,7 +47,8 @@ func (r *Receptions) All() []checkup.Reception {
 
 // expects reports whether a pair is expected, and one of the target.
 func (r *Receptions) expects(p checkup.Pair) bool {
-	if p.Target != r.target || p.Source < 0 || p.Source >= len(r.w.Assignments) || !slices.Contains(r.w.Assignments[p.Source], p.Target) {
+	if p.Target != r.target || p.Source < 0 || p.Source >= len(r.w.Assignments) ||
+		!slices.Contains(r.w.Assignments[p.Source], p.Target) {
 		return false
 	}
 	for expected := range r.w.PairsBetween(p.Source, p.Target) {
