@@ -40,9 +40,10 @@ var arrows = map[string][]string{
 	"pkg/print":           {"pkg/checkup"},
 	"pkg/tekton":          {"pkg/checkup", "pkg/kinds"}, // asks each kind for its rights
 	"pkg/record":          {"pkg/checkup"},
-	"pkg/fleet":           {"pkg/checkup", "pkg/scheduling"}, // tolerations in Kubernetes' types
+	"pkg/ingest":          {"pkg/checkup"},
+	"pkg/fleet":           {"pkg/checkup", "pkg/ingest", "pkg/scheduling"}, // tolerations and the security context in Kubernetes' types
 	"pkg/console":         {"pkg/checkup"},
-	"pkg/guest":           {"pkg/checkup", "pkg/console", "pkg/fleet"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
+	"pkg/guest":           {"pkg/checkup", "pkg/console", "pkg/fleet", "pkg/ingest"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
 	"pkg/kiagnose":        {"pkg/checkup", "pkg/vmlatency"},
 	"pkg/connectivity":    {"pkg/checkup"},
 	"pkg/run":             {"pkg/checkup", "pkg/kinds", "pkg/record"}, // follows a run by what it records
@@ -50,7 +51,7 @@ var arrows = map[string][]string{
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":               {"pkg/console", "pkg/probe"},
 	"tasks/setup":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/record"},
-	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/kiagnose", "pkg/judge", "pkg/kinds", "pkg/print", "pkg/record", "pkg/vmlatency"},
+	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
 	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/print", "pkg/record"},
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/judge", "pkg/kinds", "pkg/record"},
@@ -67,7 +68,7 @@ var bans = []struct {
 	reason   string
 }{
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/load"}, "cuelang.org/go", "pkg/load is the only reader of CUE, and no task image links it"},
-	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/judge", "pkg/localise", "pkg/print", "pkg/cost"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
+	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/ingest", "pkg/judge", "pkg/localise", "pkg/print", "pkg/cost"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/tekton", "pkg/run"}, "github.com/tektoncd/", "Tekton's structs appear in pkg/tekton and pkg/run only"},
 	{[]string{"pkg/checkup"}, nil, "golang.org/x/", "the nouns need the standard library only"},
 	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},

@@ -173,11 +173,12 @@ type Source struct {
 	// Cause says why pairs of this source without an observation have none; nil
 	// when the agent came to its end.
 	Cause *Cause `json:"cause,omitempty"`
-	// Unrequested is the number of pairs that the source reported and was not asked
-	// for, and Conflicts are the pairs that it reported twice, and differently: what
-	// the record does not hold of them.
-	Unrequested int    `json:"unrequested,omitempty"`
-	Conflicts   []Pair `json:"conflicts,omitempty"`
+	// Unrequested is the number of distinct pairs that the source reported and was
+	// not asked to measure, those of other sources included; counted up to a limit.
+	Unrequested int `json:"unrequested,omitempty"`
+	// Conflicts are the source's own pairs that it reported twice and differently,
+	// sorted. A report that was repeated is none.
+	Conflicts []Pair `json:"conflicts,omitempty"`
 }
 
 // Record is all that was measured for one worksheet.

@@ -77,7 +77,7 @@ type Options struct {
 	Logf func(format string, args ...any)
 }
 
-// Book writes one object for each pair of a worksheet. It is a fleet.Sink. Its methods may be called concurrently, but
+// Book writes one object for each pair of a worksheet. It is a ingest.Sink. Its methods may be called concurrently, but
 // Close only after Run.
 type Book struct {
 	objects   dynamic.ResourceInterface

@@ -14,18 +14,18 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Guest is one VM, spoken to over its serial console. One method is called at a
-// time, but for Close.
+// Guest is one VM with its serial console. Only one method may be called at a time,
+// except Close.
 type Guest struct {
 	// Dial connects to the console. It is called again when the connection is lost,
 	// and when it fails, unless its error wraps ErrGone.
 	Dial func(context.Context) (io.ReadWriteCloser, error)
 	// Login of a guest that is not checkplan's own; nil for checkplan's own.
 	Login *checkup.GuestLogin
-	// Transcript takes all that the console says; nil is nobody.
+	// Transcript receives all output of the console; nil discards it.
 	Transcript io.Writer
-	// Logf takes what people may want to know while they wait, such as a connection
-	// that was lost; nil is nobody.
+	// Logf receives what people may want to know while they wait, such as a connection
+	// that was lost; nil discards it.
 	Logf func(format string, args ...any)
 
 	mu     sync.Mutex // guards following
@@ -39,29 +39,29 @@ type Guest struct {
 	times *timing
 }
 
-// ErrGone is wrapped by errors of Dial after which there is no sense in trying
-// again.
+// ErrGone is wrapped by errors of Dial after which a retry cannot succeed.
 var ErrGone = errors.New("there is no such console")
 
 const (
 	// maxLosses is how many connections may be lost or refused one after the other
-	// without a word from the guest. With the waits between them it is half a minute.
+	// before the guest sends anything. With the waits between them that takes half a
+	// minute.
 	maxLosses = 12
 	// firstWait and maxWait are the times to wait before a new connection: each is
 	// twice the one before it.
 	firstWait = 50 * time.Millisecond
 	maxWait   = 5 * time.Second
-	// pollEvery is how long a guest may be silent until it is asked again, and
+	// pollEvery is how long a guest may be silent until the request is sent again, and
 	// deadAfter how long until its connection is given up.
 	pollEvery = 2 * time.Second
 	deadAfter = 15 * time.Second
-	// writeTimeout is how long the console may take to take a line.
+	// writeTimeout is how long writing a line to the console may take.
 	writeTimeout = 10 * time.Second
 )
 
-// Ready waits until the guest can measure: until checkplan's own guest says so, or
-// until the other is logged in and has a ping. The error says at which step it
-// stopped, and what the console showed last.
+// Ready waits until the guest can measure: until checkplan's own guest reports that it
+// can, or until the other guest is logged in and has a ping. The error says at which
+// step it stopped, and what the console showed last.
 func (g *Guest) Ready(ctx context.Context) error {
 	talk := g.ownReady
 	if g.Login != nil {
@@ -74,17 +74,17 @@ func (g *Guest) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Measure has the guest carry out an order of icmp probes, and tells the same
-// messages as an agent in a pod would, in their order, each once. A connection
-// that is lost is made anew, and the measurement goes on.
+// Measure makes the guest carry out an order of icmp probes, and calls report with the
+// messages that an agent in a pod would write, in their order, each once. When the
+// connection is lost, Measure connects again, and the measurement goes on.
 //
 // Errors are of the guest or its console; what the network did is in the messages.
-func (g *Guest) Measure(ctx context.Context, order checkup.Order, tell func(checkup.Message)) error {
+func (g *Guest) Measure(ctx context.Context, order checkup.Order, report func(checkup.Message)) error {
 	measure := g.ownMeasure
 	if g.Login != nil {
 		measure = g.loginMeasure
 	}
-	if err := measure(ctx, order, tell); err != nil {
+	if err := measure(ctx, order, report); err != nil {
 		return fmt.Errorf("%w%s", err, g.lastWords())
 	}
 	return nil
@@ -120,11 +120,11 @@ func (g *Guest) lastWords() string {
 // errLost is wrapped by the errors of a connection that was lost.
 var errLost = errors.New("the connection to the console was lost")
 
-// persist calls talk with a connection, anew with another one each time it was
-// lost, until it returns anything but errLost, or until too many were lost one
-// after the other without a word from the guest: talk calls heard for each word.
-// Where the guest is still booting, twice as many may be lost, and dialing may fail
-// as often as it likes.
+// persist calls talk with a connection, and again with a new one each time the
+// connection was lost, until talk returns anything but errLost, or until too many were
+// lost one after the other before the guest sent anything: talk calls heard whenever
+// the guest sends something. While the guest is booting, twice as many connections may
+// be lost, and any number of attempts to connect may fail.
 func (g *Guest) persist(ctx context.Context, booting bool, talk func(ctx context.Context, c *connection, heard func()) error) error {
 	losses, failures, wait, limit := 0, 0, firstWait, maxLosses
 	if booting {
@@ -142,7 +142,7 @@ func (g *Guest) persist(ctx context.Context, booting bool, talk func(ctx context
 			return nil
 		case ctx.Err() != nil:
 			if dialed {
-				return err // it says what was waited for
+				return err // it says what talk waited for
 			}
 			return fmt.Errorf("connect to the console: %w", err)
 		case dialed && !errors.Is(err, errLost):
@@ -158,9 +158,10 @@ func (g *Guest) persist(ctx context.Context, booting bool, talk func(ctx context
 		}
 		switch {
 		case losses >= limit && failures == 0:
-			return fmt.Errorf("the console was taken away %d times without a word from the guest: KubeVirt gives a console to its newest client, so another one (such as virtctl console) may be on it: the last time: %w", losses, err)
+			return fmt.Errorf("the console was closed %d times before the guest sent anything: KubeVirt gives a console to its newest client, "+
+				"so another client (such as virtctl console) may be using it; the last error: %w", losses, err)
 		case losses+failures >= limit && !booting, losses >= limit:
-			return fmt.Errorf("no console after %d lost connections and %d failed attempts to connect: the last: %w", losses, failures, err)
+			return fmt.Errorf("no console after %d lost connections and %d failed attempts to connect; the last error: %w", losses, failures, err)
 		}
 		if sleep(ctx, wait) != nil {
 			return fmt.Errorf("connect to the console: %w", err)
@@ -169,7 +170,7 @@ func (g *Guest) persist(ctx context.Context, booting bool, talk func(ctx context
 	}
 }
 
-// connect returns the connection there is, or makes one.
+// connect returns the open connection, or opens one.
 func (g *Guest) connect(ctx context.Context) (*connection, error) {
 	g.mu.Lock()
 	c, closed := g.conn, g.closed
@@ -199,7 +200,7 @@ func (g *Guest) connect(ctx context.Context) (*connection, error) {
 	return c, nil
 }
 
-// hangUp forgets a connection.
+// hangUp closes a connection.
 func (g *Guest) hangUp(c *connection) {
 	_ = c.close() // it is lost already
 	g.mu.Lock()
@@ -209,7 +210,7 @@ func (g *Guest) hangUp(c *connection) {
 	}
 }
 
-// note takes note of what the console says.
+// note keeps what the console sent.
 func (g *Guest) note(b []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -222,7 +223,7 @@ func (g *Guest) note(b []byte) {
 // connection to a console.
 type connection struct {
 	rw io.ReadWriteCloser
-	// chunks are what came; closed when the connection is lost, with the reason in
+	// chunks are what arrived; closed when the connection is lost, with the reason in
 	// err.
 	chunks chan []byte
 	err    error
@@ -258,8 +259,8 @@ func (c *connection) receive(note func([]byte)) {
 // lost is the error of a connection whose chunks have ended.
 func (c *connection) lost() error { return fmt.Errorf("%w: %w", errLost, c.err) }
 
-// send writes a line. One that the console does not take in time, or before ctx
-// ends, is the end of the connection; in the latter case the error is ctx's cause.
+// send writes a line. If the console does not accept it in time, or before ctx ends,
+// the connection is closed; in the latter case the error is ctx's cause.
 func (c *connection) send(ctx context.Context, line []byte) error {
 	writing, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -292,7 +293,7 @@ func (c *connection) close() error {
 	return err
 }
 
-// sleep waits, or for the end of ctx, whose cause it returns.
+// sleep waits for d, or until ctx ends, whose cause it returns.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -12,27 +12,27 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// State is what checkplan's own guest says of itself.
+// State is what checkplan's own guest reports about itself.
 type State struct {
 	// Version of the agent, and release of the kernel.
 	Version string `json:"version"`
 	Kernel  string `json:"kernel,omitempty"`
 	// Uptime in milliseconds since the kernel was started.
 	Uptime int64 `json:"uptime,omitempty"`
-	// Problems for which the guest cannot measure, one line each.
+	// Problems that keep the guest from measuring, one line each.
 	Problems []string `json:"problems,omitempty"`
 }
 
-// request is what the host says.
+// request is what the host sends.
 type request struct {
 	ID string `json:"id"`
 	// Order is a checkup.Order; empty asks for the state.
 	Order json.RawMessage `json:"order,omitempty"`
-	// From is the number of the first message that is to be told.
+	// From is the number of the first message to send.
 	From int `json:"from,omitempty"`
 }
 
-// reply is what the guest says: exactly one of State, Message and Status.
+// reply is what the guest sends: exactly one of State, Message and Status.
 type reply struct {
 	ID      string           `json:"id"`
 	State   *State           `json:"state,omitempty"`
@@ -43,14 +43,14 @@ type reply struct {
 
 // status of an order.
 type status struct {
-	// Messages is how many there are so far.
+	// Messages is the number of messages so far.
 	Messages int `json:"messages"`
 	// Done says that there will be no more.
 	Done bool `json:"done,omitempty"`
 	// Error of the guest's agent; it is done then.
 	Error string `json:"error,omitempty"`
-	// Unknown says that messages of an order were asked for that the guest does not
-	// have: it was started anew since.
+	// Unknown says that the guest does not know the order whose messages were
+	// requested: it restarted since.
 	Unknown bool `json:"unknown,omitempty"`
 }
 
@@ -60,7 +60,7 @@ const (
 	replyMark   = "checkplan! "
 )
 
-// frame makes a frame. The newline before it ends whatever else is on the line.
+// frame encodes a frame. The newline before it ends whatever else is on the line.
 func frame(mark string, value any) ([]byte, error) {
 	content, err := json.Marshal(value)
 	if err != nil {
@@ -81,14 +81,14 @@ func unframe(mark string, line []byte, value any) bool {
 	return err == nil && len(sum) == 8 && crc32.ChecksumIEEE(content) == uint32(want) && json.Unmarshal(content, value) == nil
 }
 
-// maxLine bounds a line: no frame is nearly as long.
+// maxLine is the longest line, in bytes: frames are much shorter.
 const maxLine = 1 << 20
 
-// splitter cuts what comes into lines, without their ends.
+// splitter cuts input into lines, without their ends.
 type splitter struct{ partial []byte }
 
-// feed takes what came and calls line for each line that is complete. The line is
-// valid until line returns.
+// feed adds input and calls line for each complete line. The line is valid until line
+// returns.
 func (s *splitter) feed(b []byte, line func([]byte)) {
 	for {
 		head, tail, ended := bytes.Cut(b, []byte("\n"))

@@ -13,8 +13,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Parameters of the kernel's command line. The kernel takes names with a dot for
-// those of modules, and leaves them alone.
+// Parameters of the kernel's command line. The kernel treats names with a dot as
+// parameters of modules, and ignores them.
 const (
 	paramMAC      = "checkplan.mac"
 	paramAddress  = "checkplan.address"
@@ -29,13 +29,13 @@ func KernelArgs(vm checkup.VM, deadline time.Duration) string {
 		// ttyAMA0.
 		"console=ttyAMA0", "console=ttyS0",
 		"quiet",
-		// A kernel that panics starts anew at once.
+		// A kernel that panics restarts at once.
 		"panic=-1",
-		// Without KVM on a busy node, the timer is late when the kernel looks whether it
-		// works, and the clock is doubted in the middle of a measurement.
+		// Without KVM on a busy node, the timer is late when the kernel tests it, and the
+		// kernel distrusts the clock in the middle of a measurement.
 		"no_timer_check", "tsc=reliable",
-		// What takes time at the start and is of no use to a guest that runs one program
-		// of ours.
+		// Features that delay the start and are useless to a guest that runs one trusted
+		// program.
 		"nokaslr", "mitigations=off", "cryptomgr.notests",
 		fmt.Sprintf("%s=%s", paramMAC, vm.MAC),
 	}
@@ -47,7 +47,7 @@ func KernelArgs(vm checkup.VM, deadline time.Duration) string {
 	return strings.Join(append(args, fmt.Sprintf("%s=%d", paramDeadline, int64(deadline/time.Second))), " ")
 }
 
-// GuestConfig is what KernelArgs tells a guest.
+// GuestConfig is the configuration of a guest in KernelArgs.
 type GuestConfig struct {
 	MAC       net.HardwareAddr
 	Addresses []netip.Prefix

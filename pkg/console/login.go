@@ -11,7 +11,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// prompt is what a guest waits for.
+// prompt is the input that a guest waits for.
 type prompt int
 
 const (
@@ -30,7 +30,8 @@ func promptOf(text string) prompt {
 		return noPrompt
 	case strings.HasSuffix(lower, "login:") && !strings.HasSuffix(lower, "last login:"), strings.HasSuffix(lower, "username:"):
 		return loginPrompt
-	// Its word is translated, its colon is not; and no shell's prompt ends with one.
+	// The word "password" is translated, its colon is not; and no shell's prompt ends
+	// with a colon.
 	case strings.HasSuffix(line, ":"), strings.HasSuffix(line, "："):
 		return passwordPrompt
 	}
@@ -40,8 +41,8 @@ func promptOf(text string) prompt {
 // isPrompt reports whether a text ends with a prompt.
 func isPrompt(text string) bool { return promptOf(text) != noPrompt }
 
-// attach brings the console to a shell: it wakes the guest, logs in where that is
-// asked for, and makes the shell one that can be spoken to.
+// attach gets a shell on the console: it wakes the guest, logs in if the guest asks for
+// that, and prepares the shell.
 func (s *shell) attach(ctx context.Context, login checkup.GuestLogin, t timing) error {
 	refused := 0
 	for try := 0; ; try++ {
@@ -69,7 +70,7 @@ func (s *shell) attach(ctx context.Context, login checkup.GuestLogin, t timing) 
 		switch asked {
 		case loginPrompt:
 			if refused == len(t.refusals) {
-				return fmt.Errorf("the guest refused to let user %q in, %d times: %s", login.User, refused+1, saidLast(text))
+				return fmt.Errorf("the guest refused the login of user %q %d times: %s", login.User, refused+1, saidLast(text))
 			}
 			if err := sleep(ctx, t.refusals[refused]); err != nil {
 				return err
@@ -83,8 +84,8 @@ func (s *shell) attach(ctx context.Context, login checkup.GuestLogin, t timing) 
 	}
 }
 
-// logIn answers a login prompt, and returns the prompt that comes then: that of a
-// login again, if it was refused.
+// logIn answers a login prompt, and returns the prompt that follows: a login prompt
+// again, if the login was refused.
 func (s *shell) logIn(ctx context.Context, login checkup.GuestLogin, t timing) (prompt, string, error) {
 	s.step = fmt.Sprintf("waiting for the password prompt of user %q", login.User)
 	if err := s.send(ctx, login.User); err != nil {
@@ -103,8 +104,8 @@ func (s *shell) logIn(ctx context.Context, login checkup.GuestLogin, t timing) (
 	return promptOf(text), text, err
 }
 
-// prepare makes what seems to be a shell one that speaks English and shows a prompt
-// that is known, and reports whether it is a shell.
+// prepare switches what seems to be a shell to English and to a known prompt, and
+// reports whether it is a shell.
 func (s *shell) prepare(ctx context.Context, t timing) (bool, error) {
 	s.step = "waiting for the shell to answer"
 	_, _, err := s.run(ctx, t.wake, `unset PROMPT_COMMAND LANGUAGE; PS1='checkplan# ' PS2= LC_ALL=C PATH="$PATH:/usr/sbin:/usr/bin:/sbin:/bin"; export LC_ALL PATH; stty -echo 2>/dev/null`)
@@ -114,7 +115,7 @@ func (s *shell) prepare(ctx context.Context, t timing) (bool, error) {
 	return err == nil, err
 }
 
-// saidLast are the lines of a text that are not empty, on one line.
+// saidLast returns the last lines of a text that are not empty, on one line.
 func saidLast(text string) string {
 	t := tail{[]byte(text)}
 	return t.lines()
@@ -125,7 +126,7 @@ func (g *Guest) loginReady(ctx context.Context, c *connection, heard func()) err
 	s, err := g.loggedIn(ctx, c)
 	if err != nil {
 		if ctx.Err() != nil {
-			return fmt.Errorf("no shell on the guest's console, it stopped at %s: %w", s.step, err)
+			return fmt.Errorf("no shell on the guest's console: %s: %w", s.step, err)
 		}
 		return err
 	}

@@ -295,12 +295,12 @@ func TestLogin(t *testing.T) {
 				if err := g.Ready(ctx); err != nil {
 					t.Fatalf("%v\n%s", err, plain(transcript.String()))
 				}
-				var told []checkup.Message
-				if err := g.Measure(ctx, loginOrder(100*time.Millisecond), func(m checkup.Message) { told = append(told, m) }); err != nil {
+				var reported []checkup.Message
+				if err := g.Measure(ctx, loginOrder(100*time.Millisecond), func(m checkup.Message) { reported = append(reported, m) }); err != nil {
 					t.Fatalf("%v\n%s", err, plain(transcript.String()))
 				}
-				if diff := cmp.Diff(loginMessages(tt.version), told); diff != "" {
-					t.Errorf("(-want +told):\n%s\n%s", diff, plain(transcript.String()))
+				if diff := cmp.Diff(loginMessages(tt.version), reported); diff != "" {
+					t.Errorf("(-want +reported):\n%s\n%s", diff, plain(transcript.String()))
 				}
 			})
 		}
@@ -314,9 +314,9 @@ func TestLoginErrors(t *testing.T) {
 		guest guestOf
 		want  []string
 	}{
-		{"wrong password", guestOf{password: "other", ping: "busybox"}, []string{`refused to let user "fedora" in, 3 times`, "Login incorrect", "guest login:"}},
+		{"wrong password", guestOf{password: "other", ping: "busybox"}, []string{`refused the login of user "fedora" 3 times`, "Login incorrect", "guest login:"}},
 		{"no ping", guestOf{password: "secret", ps1: "$ "}, []string{"the guest has no ping"}},
-		{"no shell", guestOf{password: "secret", motd: "Enter your token: "}, []string{`it stopped at waiting for`, "deadline exceeded", "Enter your token:"}},
+		{"no shell", guestOf{password: "secret", motd: "Enter your token: "}, []string{`no shell on the guest's console: waiting for`, "deadline exceeded", "Enter your token:"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -352,12 +352,12 @@ func TestLoginSilent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err := g.Ready(ctx)
-	if err == nil || !strings.Contains(err.Error(), "it stopped at waiting for a login prompt or a shell: context deadline exceeded, after 1s; the console showed nothing") {
+	if err == nil || !strings.Contains(err.Error(), "no shell on the guest's console: waiting for a login prompt or a shell: context deadline exceeded, after 1s; the console showed nothing") {
 		t.Error(err)
 	}
 }
 
-// Of a line that the console did not take before the time was over, that is told,
+// Of a line that the console did not accept before the deadline, that is reported,
 // and not that the connection was closed for it.
 func TestSendOutOfTime(t *testing.T) {
 	ours, theirs := net.Pipe() // from which nobody reads
@@ -376,9 +376,9 @@ func TestSendOutOfTime(t *testing.T) {
 func TestLoginOrders(t *testing.T) {
 	good := loginOrder(time.Second)
 	for name, spoil := range map[string]func(*checkup.Order){
-		"measures icmp alone": func(o *checkup.Order) { o.Probes[0].Transport = checkup.UDP },
-		"of the guest's own":  func(o *checkup.Order) { o.Own = nil },
-		"which is none":       func(o *checkup.Order) { o.Targets[0].Addresses[checkup.IPv4] = "10.0.0.1; reboot" },
+		"measures only icmp":                         func(o *checkup.Order) { o.Probes[0].Transport = checkup.UDP },
+		"the order has no IPv4 address of the guest": func(o *checkup.Order) { o.Own = nil },
+		"has an invalid address":                     func(o *checkup.Order) { o.Targets[0].Addresses[checkup.IPv4] = "10.0.0.1; reboot" },
 	} {
 		o := good
 		o.Probes = slices.Clone(o.Probes)

@@ -20,15 +20,16 @@ import (
 type pings struct {
 	g     *Guest
 	order checkup.Order
-	tell  func(checkup.Message)
+	// report is called with each message.
+	report func(checkup.Message)
 	// id of the files, in directory; empty before there is one.
 	id, directory string
 	version       string
-	// jobs are told in this order, once each: told is how many were.
-	jobs    []*job
-	started bool // the start is told
-	told    int
-	// deadline is when what is not measured is told as unmeasured.
+	// jobs are reported in this order, once each: reported is how many were.
+	jobs     []*job
+	started  bool // the start was reported
+	reported int
+	// deadline is when what is not measured is reported as unmeasured.
 	deadline time.Time
 }
 
@@ -37,7 +38,7 @@ type job struct {
 	address string
 	count   int
 	timeout time.Duration
-	// command is found out once per family.
+	// command is chosen once per family.
 	command string
 	output  string
 	done    bool
@@ -46,22 +47,22 @@ type job struct {
 }
 
 const (
-	// controlCount is how often addresses are asked whose outcome is known, and
-	// controlTimeout how long their answers are waited for.
+	// controlCount is the number of echo requests to an address whose outcome is known,
+	// and controlTimeout how long their answers are waited for.
 	controlCount   = 3
 	controlTimeout = 2 * time.Second
-	// tries are how often something is asked for that may be damaged on the way.
+	// tries is how often output is read that may be damaged on the way.
 	tries = 3
 )
 
 // loginMeasure carries out an order by the guest's own ping.
-func (g *Guest) loginMeasure(ctx context.Context, order checkup.Order, tell func(checkup.Message)) error {
-	p := &pings{g: g, order: order, tell: tell, id: rand.Text()}
+func (g *Guest) loginMeasure(ctx context.Context, order checkup.Order, report func(checkup.Message)) error {
+	p := &pings{g: g, order: order, report: report, id: rand.Text()}
 	if err := p.plan(); err != nil {
 		return err
 	}
 	limit := time.Duration(order.Deadline) + graceOfGuest
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest did not come to the end of its order within %s", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest did not finish its order within %s", limit))
 	defer cancel()
 	p.deadline = time.Now().Add(time.Duration(order.Deadline))
 	return g.persist(ctx, false, p.carryOut)
@@ -70,12 +71,12 @@ func (g *Guest) loginMeasure(ctx context.Context, order checkup.Order, tell func
 // plan makes the jobs of the order: control pairs, then pairs.
 func (p *pings) plan() error {
 	if len(p.order.Probes) != 1 || p.order.Probes[0].Transport != checkup.ICMP || len(p.order.Probes[0].Sizes) != 1 {
-		return errors.New("the guest's own ping measures icmp alone, of one size")
+		return errors.New("the guest's own ping measures only icmp, of one size")
 	}
 	probe := p.order.Probes[0]
 	for _, f := range p.order.IPFamilies {
 		if !isAddress(p.order.Own[f]) || !isAddress(p.order.Unused[f]) {
-			return fmt.Errorf("the order has no %s address of the guest's own, or none that nobody has", f)
+			return fmt.Errorf("the order has no %s address of the guest, or no unused one", f)
 		}
 	}
 	control := func(family checkup.IPFamily, name, address string, right func(pinged) bool) {
@@ -83,7 +84,7 @@ func (p *pings) plan() error {
 			_, unreachable := out.hasNoWay()
 			said := fmt.Sprintf("%s: %d of %d answered", address, len(out.replies), out.sent)
 			if !out.summary {
-				said = fmt.Sprintf("%s: ping did not come to its end; %s", address, out.said())
+				said = fmt.Sprintf("%s: ping did not finish; %s", address, out.said())
 			}
 			return checkup.Message{Control: &checkup.Control{Family: family, Name: name, Message: said,
 				OK: (out.summary || unreachable) && right(out)}}
@@ -100,7 +101,7 @@ func (p *pings) plan() error {
 				continue
 			}
 			if !isAddress(address) {
-				return fmt.Errorf("the order's target has the address %q, which is none", address)
+				return fmt.Errorf("the order's target has an invalid address %q", address)
 			}
 			pair := checkup.Pair{Source: p.order.Source, Target: t.Target, Family: f, Transport: checkup.ICMP, Size: probe.Sizes[0]}
 			p.jobs = append(p.jobs, &job{address: address, count: probe.Count, timeout: time.Duration(probe.Timeout), finish: func(out pinged) checkup.Message {
@@ -139,7 +140,7 @@ func (p *pings) carryOut(ctx context.Context, c *connection, heard func()) error
 	}
 	if !p.started {
 		p.started = true
-		p.tell(checkup.Message{Start: &checkup.AgentStart{Source: p.order.Source, Version: p.version, Pairs: len(p.jobs) - 2*len(p.order.IPFamilies)}})
+		p.report(checkup.Message{Start: &checkup.AgentStart{Source: p.order.Source, Version: p.version, Pairs: len(p.jobs) - 2*len(p.order.IPFamilies)}})
 	}
 	for _, f := range p.order.IPFamilies {
 		if err := p.choose(f, run); err != nil {
@@ -151,7 +152,7 @@ func (p *pings) carryOut(ctx context.Context, c *connection, heard func()) error
 		if err != nil {
 			return err
 		}
-		// A kernel message may stand before it, or within it.
+		// A kernel message may be before it, or in the middle of it.
 		for line := range strings.Lines(output) {
 			if line = strings.TrimSpace(line); strings.HasPrefix(line, "/") && strings.HasSuffix(line, "/checkplan-"+p.id) && !strings.Contains(line, "'") {
 				p.directory = line
@@ -173,17 +174,17 @@ func (p *pings) carryOut(ctx context.Context, c *connection, heard func()) error
 	return p.gather(ctx, run)
 }
 
-// gather waits for the pings, and tells what they wrote.
+// gather waits for the pings, and reports what they wrote.
 func (p *pings) gather(ctx context.Context, run func(time.Duration, string, ...any) (string, int, error)) error {
 	t := p.g.timing()
-	for p.told < len(p.jobs) {
+	for p.reported < len(p.jobs) {
 		late := time.Now().After(p.deadline)
 		output, code, err := run(t.command, `cd '%s' && for i in r*; do [ -s "$i" ] && echo "$i"; done; [ -d '%s' ]`, p.directory, p.directory)
 		if err != nil {
 			return err
 		}
 		if code != 0 {
-			return errors.New("the guest was started anew while it measured: its files are gone")
+			return errors.New("the guest restarted while it measured: its files are gone")
 		}
 		ended := strings.Fields(output)
 		for i, j := range p.jobs {
@@ -194,27 +195,27 @@ func (p *pings) gather(ctx context.Context, run func(time.Duration, string, ...a
 				return err
 			}
 		}
-		for p.told < len(p.jobs) && (p.jobs[p.told].done || late) {
-			j := p.jobs[p.told]
-			p.told++
+		for p.reported < len(p.jobs) && (p.jobs[p.reported].done || late) {
+			j := p.jobs[p.reported]
+			p.reported++
 			out := parsePing(j.output)
 			if !j.done {
-				out.errors = []string{"the guest's time was over before it ended"}
+				out.errors = []string{"ping did not finish before the guest's deadline"}
 			}
-			p.tell(j.finish(out))
+			p.report(j.finish(out))
 		}
-		if p.told < len(p.jobs) {
+		if p.reported < len(p.jobs) {
 			if err := sleep(ctx, t.poll); err != nil {
 				return err
 			}
 		}
 	}
-	p.tell(checkup.Message{End: &checkup.AgentEnd{Observations: len(p.jobs) - 2*len(p.order.IPFamilies)}})
+	p.report(checkup.Message{End: &checkup.AgentEnd{Observations: len(p.jobs) - 2*len(p.order.IPFamilies)}})
 	return nil
 }
 
-// fetch reads what a ping wrote, again if it seems to be damaged: a kernel message
-// may stand within it.
+// fetch reads what a ping wrote, again if it seems to be damaged: a kernel message may
+// be in the middle of it.
 func (p *pings) fetch(i int, j *job, run func(time.Duration, string, ...any) (string, int, error)) error {
 	for try := range tries {
 		output, _, err := run(p.g.timing().command, "cat '%s/o%d'", p.directory, i)
@@ -225,14 +226,14 @@ func (p *pings) fetch(i int, j *job, run func(time.Duration, string, ...any) (st
 		if out := parsePing(output); out.summary && out.consistent(j.count) == nil {
 			break
 		} else if !out.summary && try > 0 {
-			break // it was not there the second time either
+			break // the second reading has no summary either
 		}
 	}
 	j.done = true
 	return nil
 }
 
-// versionOf is how a ping calls itself.
+// versionOf is the version of a ping, in its own words.
 func versionOf(output string) string {
 	for line := range strings.Lines(output) {
 		line = strings.TrimSpace(line)
@@ -243,10 +244,10 @@ func versionOf(output string) string {
 	return "unknown ping"
 }
 
-// choose finds out how the guest's ping is called for a family, at an interval
-// that it takes: it measures the first job of the family, the guest's own address.
-// Of iputils, users other than root get no intervals below 200 ms, and of older
-// BusyBoxes nobody gets parts of a second.
+// choose finds out how to call the guest's ping for a family, with an interval that it
+// accepts: it measures the first job of the family, the guest's own address. The ping
+// of iputils refuses intervals below 200 ms to users other than root, and older
+// BusyBoxes refuse fractions of a second.
 func (p *pings) choose(family checkup.IPFamily, run func(time.Duration, string, ...any) (string, int, error)) error {
 	var jobs []*job
 	for _, j := range p.jobs {
@@ -291,11 +292,11 @@ search:
 		}
 	}
 	if interval != wanted {
-		p.g.logf("the guest's ping takes no interval of %s: it measures every %s, and so for longer", wanted, interval)
+		p.g.logf("the guest's ping refuses an interval of %s: measuring every %s instead, which takes longer", wanted, interval)
 	}
 	for _, j := range jobs {
-		// A count that does not fit the deadline is cut: fewer measurements are told as
-		// what they are.
+		// A count that does not fit the deadline is reduced: the report says how many
+		// measurements were made.
 		if room := time.Until(p.deadline) - j.timeout; j.count > controlCount && time.Duration(j.count)*interval > room {
 			j.count = max(1, int(room/interval))
 		}
@@ -304,7 +305,7 @@ search:
 	return nil
 }
 
-// seconds writes a duration as ping wants it: as few digits as there are.
+// seconds writes a duration as ping reads it, without trailing zeros.
 func seconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // ask sends a request, again whenever the guest has been silent for a while, and
-// calls hear with each reply until it says that it is done, or returns an error.
-// The request is made anew each time.
+// calls hear with each reply until hear is done or returns an error. request is called
+// for each request that is sent.
 func ask(ctx context.Context, c *connection, request func() request, hear func(reply) (done, again bool, err error)) error {
 	send := func() error {
 		line, err := frame(requestMark, request())
@@ -73,7 +73,7 @@ func ask(ctx context.Context, c *connection, request func() request, hear func(r
 	}
 }
 
-// ownReady waits until checkplan's own guest tells its state.
+// ownReady waits until checkplan's own guest reports its state.
 func (g *Guest) ownReady(ctx context.Context, c *connection, heard func()) error {
 	err := ask(ctx, c, func() request { return request{ID: "state"} }, func(r reply) (bool, bool, error) {
 		heard()
@@ -93,20 +93,20 @@ func (g *Guest) ownReady(ctx context.Context, c *connection, heard func()) error
 }
 
 // ownMeasure has checkplan's own guest carry out an order.
-func (g *Guest) ownMeasure(ctx context.Context, order checkup.Order, tell func(checkup.Message)) error {
+func (g *Guest) ownMeasure(ctx context.Context, order checkup.Order, report func(checkup.Message)) error {
 	content, err := json.Marshal(order)
 	if err != nil {
 		return fmt.Errorf("encode the order: %w", err)
 	}
 	id := rand.Text()
-	next := 0 // the number of the first message that has not been told
+	next := 0 // the number of the first message that has not been reported
 	limit := time.Duration(order.Deadline) + graceOfGuest
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest did not come to the end of its order within %s", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest did not finish its order within %s", limit))
 	defer cancel()
 	return g.persist(ctx, false, func(ctx context.Context, c *connection, heard func()) error {
 		return ask(ctx, c, func() request { return request{ID: id, Order: content, From: next} }, func(r reply) (done, again bool, err error) {
 			if r.State != nil && r.ID == "" && next > 0 {
-				return false, true, nil // it was started anew, and will say that it does not know the order
+				return false, true, nil // it was restarted, and will report that it does not know the order
 			}
 			if r.ID != id {
 				return false, false, nil
@@ -115,10 +115,10 @@ func (g *Guest) ownMeasure(ctx context.Context, order checkup.Order, tell func(c
 			switch {
 			case r.Message != nil && r.Number == next:
 				next++
-				tell(*r.Message)
+				report(*r.Message)
 			case r.Status == nil:
 			case r.Status.Unknown:
-				return false, false, errors.New("the guest was started anew while it measured")
+				return false, false, errors.New("the guest restarted while it measured")
 			case r.Status.Messages > next:
 				return false, true, nil // some were damaged on the way
 			case r.Status.Error != "":

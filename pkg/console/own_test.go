@@ -23,7 +23,7 @@ import (
 // order is what these tests measure; the guests here do not read it.
 var order = checkup.Order{Source: 3, Deadline: checkup.Duration(10 * time.Minute)}
 
-// messages of an order: as an agent tells them.
+// messages of an order: as an agent reports them.
 func messages(pairs int) []checkup.Message {
 	ms := []checkup.Message{
 		{Start: &checkup.AgentStart{Source: 3, Version: "v1", Pairs: pairs}},
@@ -39,7 +39,7 @@ func messages(pairs int) []checkup.Message {
 	return append(ms, checkup.Message{End: &checkup.AgentEnd{Observations: pairs}})
 }
 
-// server tells messages, one each so often.
+// server reports messages, one each so often.
 func server(ms []checkup.Message, every time.Duration) *Server {
 	return &Server{
 		State: func() State { return State{Version: "v1", Kernel: "6.1.0", Uptime: 2500} },
@@ -82,12 +82,12 @@ func TestReadyAndMeasure(t *testing.T) {
 		if err := g.Ready(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		var told []checkup.Message
-		if err := g.Measure(t.Context(), order, func(m checkup.Message) { told = append(told, m) }); err != nil {
+		var reported []checkup.Message
+		if err := g.Measure(t.Context(), order, func(m checkup.Message) { reported = append(reported, m) }); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(messages(3), told); diff != "" {
-			t.Errorf("(-want +told):\n%s", diff)
+		if diff := cmp.Diff(messages(3), reported); diff != "" {
+			t.Errorf("(-want +reported):\n%s", diff)
 		}
 		if l.dials != 1 {
 			t.Errorf("%d connections, want 1", l.dials)
@@ -98,7 +98,7 @@ func TestReadyAndMeasure(t *testing.T) {
 	})
 }
 
-// Whatever happens to the line, each message is told once, in its order.
+// Whatever happens to the line, each message is reported once, in its order.
 func TestMeasureOverPoorLines(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -143,12 +143,12 @@ func measureAll(t *testing.T, l *line) {
 	if err := g.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var told []checkup.Message
-	if err := g.Measure(t.Context(), order, func(m checkup.Message) { told = append(told, m) }); err != nil {
+	var reported []checkup.Message
+	if err := g.Measure(t.Context(), order, func(m checkup.Message) { reported = append(reported, m) }); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(messages(20), told); diff != "" {
-		t.Errorf("(-want +told):\n%s", diff)
+	if diff := cmp.Diff(messages(20), reported); diff != "" {
+		t.Errorf("(-want +reported):\n%s", diff)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestOwnGuestErrors(t *testing.T) {
 		{name: "is taken by another client", do: measure, guest: func(l *line) *Server {
 			l.cut = 1 // nothing but the newline before the first frame
 			return server(messages(1), time.Second)
-		}, want: []string{"taken away 12 times", "newest client"}},
+		}, want: []string{"closed 12 times", "newest client"}},
 		{name: "loses its node", do: measure, guest: func(l *line) *Server {
 			l.cut = 100
 			l.refuse = func(n int) error {
@@ -208,12 +208,12 @@ func TestOwnGuestErrors(t *testing.T) {
 			return server(messages(1), time.Second)
 		}, want: []string{"no console after 1 lost connections and 11 failed attempts", "connection refused"}},
 		{name: "falls silent", do: measure, guest: func(l *line) *Server { return nil },
-			want: []string{"taken away 12 times", "silent for 16s"}},
+			want: []string{"closed 12 times", "silent for 16s"}},
 		{name: "its agent fails", do: measure, guest: func(l *line) *Server {
 			return &Server{State: func() State { return State{} }, Run: func(context.Context, io.Reader, io.Writer) error { return errors.New("the order is not valid") }}
 		}, want: []string{"the guest's agent: the order is not valid"}},
 		{name: "never ends", do: measure, guest: func(l *line) *Server { return server(messages(3), time.Hour) },
-			want: []string{"did not come to the end of its order within 11m0s"}},
+			want: []string{"did not finish its order within 11m0s"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -254,7 +254,7 @@ func measure(ctx context.Context, g *Guest) error {
 	return g.Measure(ctx, order, func(checkup.Message) {})
 }
 
-// A guest that was started anew has lost the order, and what it told.
+// A guest that was started anew has lost the order, and what it reported.
 func TestMeasureRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLine()
@@ -263,9 +263,9 @@ func TestMeasureRestart(t *testing.T) {
 		go first.Serve(ctx, l.guest)
 		g := &Guest{Dial: l.dial}
 		defer g.Close()
-		told := 0
+		reported := 0
 		err := g.Measure(t.Context(), order, func(checkup.Message) {
-			if told++; told == 3 {
+			if reported++; reported == 3 {
 				crash()
 				l.guest.typed <- []byte("\n") // ends the first server's read
 				go func() {
@@ -274,8 +274,8 @@ func TestMeasureRestart(t *testing.T) {
 				}()
 			}
 		})
-		if err == nil || !strings.Contains(err.Error(), "started anew while it measured") || told != 3 {
-			t.Errorf("%d messages, %v", told, err)
+		if err == nil || !strings.Contains(err.Error(), "restarted while it measured") || reported != 3 {
+			t.Errorf("%d messages, %v", reported, err)
 		}
 	})
 }

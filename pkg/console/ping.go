@@ -14,10 +14,10 @@ import (
 
 // pinged is what a ping wrote.
 type pinged struct {
-	// replies in the order in which they came, without duplicates.
+	// replies in the order in which they arrived, without duplicates.
 	replies    []pingReply
 	duplicates int
-	// summary says that the ping came to its end, which tells sent and received.
+	// summary says that the ping finished and wrote sent and received.
 	summary        bool
 	sent, received int
 	// errors are the lines that are neither replies nor summary nor header.
@@ -37,7 +37,7 @@ type pingReply struct {
 //	5 packets transmitted, 4 received, +1 duplicates, 20% packet loss, time 4005ms
 //	5 packets transmitted, 4 packets received, 1 duplicates, 20% packet loss
 //
-// in whatever language: a guest may not have the one that it is told to speak.
+// in any language: a guest may not have the language that the shell requested.
 func parsePing(text string) pinged {
 	var p pinged
 	seen := map[int]bool{}
@@ -68,7 +68,7 @@ func parsePing(text string) pinged {
 	return p
 }
 
-// maxErrorLine is how much of an error is told.
+// maxErrorLine is how much of an error is kept, in bytes.
 const maxErrorLine = 200
 
 // maxSeq is the highest sequence number of an echo request.
@@ -135,25 +135,25 @@ func leadingNumber(s string) (int, bool) {
 	return int(n), err == nil
 }
 
-// consistent is an error if the lines of the replies and the summary disagree: then
-// some of them were damaged on the way, or are not what they seem.
+// consistent returns an error if the lines of the replies and the summary disagree: some
+// of them were damaged, or are not what they seem.
 func (p pinged) consistent(ordered int) error {
 	switch {
 	case p.sent > ordered:
-		return fmt.Errorf("ping says that it sent %d echo requests, of %d ordered", p.sent, ordered)
+		return fmt.Errorf("ping reports %d echo requests sent, of %d ordered", p.sent, ordered)
 	case p.received > p.sent:
-		return fmt.Errorf("ping says that it sent %d echo requests and received %d answers", p.sent, p.received)
+		return fmt.Errorf("ping reports %d echo requests sent and %d answers received", p.sent, p.received)
 	case p.received != len(p.replies):
-		return fmt.Errorf("ping says that it received %d answers, but shows %d", p.received, len(p.replies))
+		return fmt.Errorf("ping reports %d answers received, but lists %d", p.received, len(p.replies))
 	}
 	return nil
 }
 
-// noWay are words of a ping whose kernel has no way to the target, which it says
-// before any packet, some without a summary.
+// noWay are messages of a ping whose kernel has no route to the target. The kernel
+// reports that before any packet is sent, and some pings then write no summary.
 var noWay = []string{"network is unreachable", "network unreachable", "no route to host", "host is unreachable", "host unreachable"}
 
-// hasNoWay is the line that says so.
+// hasNoWay returns the line with such a message, if there is one.
 func (p pinged) hasNoWay() (string, bool) {
 	i := slices.IndexFunc(p.errors, func(line string) bool {
 		return slices.ContainsFunc(noWay, func(words string) bool { return strings.Contains(strings.ToLower(line), words) })
@@ -164,16 +164,16 @@ func (p pinged) hasNoWay() (string, bool) {
 	return p.errors[i], true
 }
 
-// said is the last error, for people.
+// said returns the last error, for people.
 func (p pinged) said() string {
 	if len(p.errors) == 0 {
-		return "it said nothing"
+		return "it wrote nothing"
 	}
-	return "it said: " + p.errors[len(p.errors)-1]
+	return "it wrote: " + p.errors[len(p.errors)-1]
 }
 
-// observation of a pair, by what a ping wrote that was told to send so many echo
-// requests.
+// observation of a pair, from the output of a ping that was to send as many echo
+// requests as were ordered.
 func (p pinged) observation(pair checkup.Pair, ordered int, timeout time.Duration) checkup.Observation {
 	o := checkup.Observation{Pair: pair}
 	unmeasured := func(stage checkup.Stage, format string, args ...any) checkup.Observation {

@@ -43,10 +43,10 @@ func TestObservation(t *testing.T) {
 		"iputils-s20121221-duplicates":               {3, checkup.Observation{Sent: 3, Received: 3, Duplicates: 2, RTTs: []int64{345, 1234000, 12300}}},
 		"iputils-s20161105-host-unreachable":         {4, checkup.Observation{Sent: 4, Failure: connect("From 10.77.0.1 icmp_seq=1 Destination Host Unreachable")}},
 		"iputils-s20161105-ipv6-address-unreachable": {2, checkup.Observation{Sent: 2, Failure: connect("From fd77::1: icmp_seq=2 Destination unreachable: Address unreachable")}},
-		"iputils-20180629-interval":                  {3, unmeasured(checkup.StageSocket, "the guest's ping did not measure; it said: ping: cannot flood; minimal interval allowed for user is 200ms")},
+		"iputils-20180629-interval":                  {3, unmeasured(checkup.StageSocket, "the guest's ping did not measure; it wrote: ping: cannot flood; minimal interval allowed for user is 200ms")},
 		"iputils-20210202-german":                    {3, checkup.Observation{Sent: 3, Received: 2, RTTs: []int64{388, 412}, Failure: timedOut}},
 		"iputils-reordered":                          {3, checkup.Observation{Sent: 3, Received: 3, Reordered: 1, RTTs: []int64{201000, 500, 700}}},
-		"iputils-damaged":                            {3, unmeasured(checkup.StageCollect, "the guest's ping cannot be trusted: ping says that it received 3 answers, but shows 2")},
+		"iputils-damaged":                            {3, unmeasured(checkup.StageCollect, "the guest's ping cannot be trusted: ping reports 3 answers received, but lists 2")},
 		"iputils-slow":                               {2, checkup.Observation{Sent: 2, Received: 1, RTTs: []int64{4999000}, Failure: timedOut}},
 		"busybox-1.35-ipv4":                          {5, checkup.Observation{Sent: 5, Received: 5, RTTs: []int64{37, 49, 66, 61, 48}}},
 		"busybox-1.35-ipv6":                          {5, checkup.Observation{Sent: 5, Received: 5, RTTs: []int64{49, 65, 58, 388, 62}}},
@@ -56,8 +56,8 @@ func TestObservation(t *testing.T) {
 		"busybox-1.35-network-unreachable":           {3, checkup.Observation{Sent: 3, Failure: connect("ping: sendto: Network is unreachable")}},
 		"busybox-1.35-ipv6-network-unreachable":      {3, checkup.Observation{Sent: 3, Failure: connect("ping: sendto: Network is unreachable")}},
 		"busybox-1.31-duplicates":                    {2, checkup.Observation{Sent: 2, Received: 2, Duplicates: 1, RTTs: []int64{345, 401}}},
-		"busybox-1.31-permission":                    {2, unmeasured(checkup.StageSocket, "the guest's ping did not measure; it said: ping: permission denied (are you root?)")},
-		"busybox-stopped":                            {2, unmeasured(checkup.StageCollect, "the guest's ping stopped before its end; it said: ping: sendto: Network is unreachable")},
+		"busybox-1.31-permission":                    {2, unmeasured(checkup.StageSocket, "the guest's ping did not measure; it wrote: ping: permission denied (are you root?)")},
+		"busybox-stopped":                            {2, unmeasured(checkup.StageCollect, "the guest's ping stopped before its end; it wrote: ping: sendto: Network is unreachable")},
 		"inetutils-2.4":                              {2, checkup.Observation{Sent: 2, Received: 2, RTTs: []int64{318, 291}}},
 	}
 	for name, tt := range tests {

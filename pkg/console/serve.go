@@ -17,7 +17,7 @@ import (
 
 // Server is the guest's side of the protocol.
 type Server struct {
-	// State tells the guest's state.
+	// State returns the guest's state.
 	State func() State
 	// Run carries out the order that it reads as JSON, writing checkup.Messages to
 	// out, one line and one Write each. Errors are of the guest itself, never of the
@@ -26,10 +26,10 @@ type Server struct {
 
 	mu      sync.Mutex // guards following
 	running *execution // the last order; nil before the first
-	// next is the number of the first message of it that has not been told.
+	// next is the number of its first message that has not been sent.
 	next    int
-	replies []reply       // to be told before messages
-	news    chan struct{} // has room for one: there is something to tell
+	replies []reply       // to be sent before messages
+	news    chan struct{} // holds one token when there is something to send
 }
 
 // execution of an order.
@@ -48,7 +48,7 @@ func (s *Server) Serve(ctx context.Context, rw io.ReadWriter) error {
 	s.news = make(chan struct{}, 1)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s.tell(reply{State: new(s.State())})
+	s.reply(reply{State: new(s.State())})
 	go func() { cancel(s.read(ctx, rw)) }()
 	go func() { cancel(s.write(ctx, rw)) }()
 	<-ctx.Done()
@@ -79,7 +79,7 @@ func (s *Server) read(ctx context.Context, r io.Reader) error {
 // take does what a request asks.
 func (s *Server) take(ctx context.Context, q request) {
 	if len(q.Order) == 0 {
-		s.tell(reply{ID: q.ID, State: new(s.State())})
+		s.reply(reply{ID: q.ID, State: new(s.State())})
 		return
 	}
 	s.mu.Lock()
@@ -129,11 +129,11 @@ func (w messageWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// maxReplies bounds what is kept for a line to which nobody listens.
+// maxReplies is how many replies are kept while no client is connected.
 const maxReplies = 16
 
-// tell queues a reply.
-func (s *Server) tell(r reply) {
+// reply queues a reply.
+func (s *Server) reply(r reply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue(r)
@@ -146,8 +146,8 @@ func (s *Server) queue(r reply) {
 	s.wake()
 }
 
-// queueStatus queues the status of the running order, which is filled in when it
-// is told.
+// queueStatus queues the status of the running order, which is filled in when it is
+// sent.
 func (s *Server) queueStatus() {
 	s.replies = slices.DeleteFunc(s.replies, func(r reply) bool { return r.Status != nil })
 	s.queue(reply{ID: s.running.id, Status: &status{}})
@@ -160,12 +160,12 @@ func (s *Server) wake() {
 	}
 }
 
-// write tells what there is to tell.
+// write sends replies and messages.
 func (s *Server) write(ctx context.Context, w io.Writer) error {
 	for {
 		r, ok := s.pop()
 		if ctx.Err() != nil {
-			return nil // what became of the order is not what the network did
+			return nil // messages of an order that was stopped are not about the network
 		}
 		if !ok {
 			select {
@@ -182,13 +182,12 @@ func (s *Server) write(ctx context.Context, w io.Writer) error {
 		if n, err := w.Write(line); err != nil {
 			return fmt.Errorf("write to the console: %w", err)
 		} else if n < len(line) {
-			return errors.New("write to the console: it takes no more")
+			return errors.New("write to the console: short write")
 		}
 	}
 }
 
-// pop takes the next thing to tell: the states, then the messages, then the
-// status.
+// pop takes the next thing to send: the states, then the messages, then the status.
 func (s *Server) pop() (reply, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,7 @@ type shell struct {
 	// earlier one is not taken for an answer to a later.
 	id    string
 	count int
-	// step is what is being waited for, for errors.
+	// step is what the shell waits for, for errors.
 	step string
 }
 
@@ -26,9 +26,9 @@ func newShell(c *connection) *shell { return &shell{c: c, id: rand.Text()[:8]} }
 
 // timing of dialogs with a guest; tests shorten it.
 type timing struct {
-	// wake is how long a guest is waited for until it is woken again.
+	// wake is how long to wait for a guest until it is woken again.
 	wake time.Duration
-	// quiet is how long nothing must come for a prompt to be one.
+	// quiet is how long nothing must follow a prompt for it to be one.
 	quiet time.Duration
 	// prompt is how long a guest that was logging in may take for its next prompt.
 	prompt time.Duration
@@ -46,9 +46,9 @@ var defaultTiming = timing{
 	refusals: []time.Duration{10 * time.Second, 20 * time.Second}, command: 15 * time.Second, poll: time.Second,
 }
 
-// until reads until match says that what came since is what was waited for, and
-// nothing more came for the time quiet. It returns what came, as plain text. ok is
-// false if it did not come in time.
+// until reads until match accepts what was read, and nothing more arrives for the time
+// quiet. It returns what was read, as plain text. ok is false if that did not happen in
+// time.
 func (s *shell) until(ctx context.Context, patience, quiet time.Duration, match func(string) bool) (text string, ok bool, err error) {
 	var raw []byte
 	patient := time.NewTimer(patience)
@@ -84,7 +84,7 @@ func (s *shell) until(ctx context.Context, patience, quiet time.Duration, match 
 	}
 }
 
-// maxOutput bounds what a guest can make us keep.
+// maxOutput is how much output of a guest is kept, in bytes.
 const maxOutput = 1 << 20
 
 // send writes a line to the guest.
@@ -99,13 +99,13 @@ const (
 	interrupt = "\x03"
 )
 
-// run runs a command and returns what it wrote, and its exit code. A shell that
-// does not answer in time is a lost one.
+// run runs a command and returns its output and its exit code. A shell that does not
+// answer in time is lost.
 func (s *shell) run(ctx context.Context, patience time.Duration, command string) (output string, code int, err error) {
 	s.count++
 	mark := fmt.Sprintf("-%s-%d-", s.id, s.count)
-	// What is typed has quotes within the marks, and what comes out does not: an
-	// echo cannot be taken for it.
+	// What is typed has quotes within the marks, and the output does not: an echo
+	// cannot be mistaken for it.
 	begin, end := "checkplan"+mark+"begin\n", "checkplan"+mark+"end:"
 	if err := s.send(ctx, fmt.Sprintf("echo 'check'plan%sbegin; %s; echo 'check'plan%send:$?:", mark, command, mark)); err != nil {
 		return "", 0, err
@@ -132,7 +132,7 @@ func (s *shell) run(ctx context.Context, patience time.Duration, command string)
 	output, digits, _ := cut(text)
 	code, err = strconv.Atoi(digits)
 	if err != nil {
-		return "", 0, fmt.Errorf("%w: the guest's shell told the exit code %q", errLost, digits)
+		return "", 0, fmt.Errorf("%w: the guest's shell returned the exit code %q", errLost, digits)
 	}
 	return output, code, nil
 }

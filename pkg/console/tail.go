@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// tail keeps the last of what a console said.
+// tail keeps the end of a console's output.
 type tail struct{ last []byte }
 
 // maxTail is how much is kept, tailLines and tailWidth how much of it is shown.
@@ -25,7 +25,7 @@ func (t *tail) add(b []byte) {
 	}
 }
 
-// lines are the last lines that are not empty, quoted, on one line; empty if there
+// lines returns the last lines that are not empty, quoted, on one line; empty if there
 // is none.
 func (t *tail) lines() string {
 	var lines []string
@@ -40,9 +40,9 @@ func (t *tail) lines() string {
 	return strings.Join(lines[max(0, len(lines)-tailLines):], ", ")
 }
 
-// plain is a text without what terminals take for commands: escape sequences (ECMA-48,
-// CSI and OSC among them), and control characters but newlines and tabs. It holds
-// valid UTF-8.
+// plain returns a text without terminal commands: without escape sequences (ECMA-48,
+// CSI and OSC among them), and without control characters except newlines and tabs. The
+// result is valid UTF-8.
 func plain(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); {
@@ -85,7 +85,7 @@ func skipEscape(s string, i int) int {
 					i++
 				}
 				return i + 1
-			case '\n': // none that anybody meant
+			case '\n': // not meant as a sequence
 				return i
 			}
 		}

@@ -29,13 +29,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// sink gathers what agents told.
+// sink keeps what agents reported.
 type sink struct {
 	mu           sync.Mutex // guards following
 	observations map[checkup.Pair]int
 	results      map[checkup.Pair][]checkup.Result
 	sources      map[int]checkup.Source
-	told         chan checkup.Pair // not nil: the pair of each observation and result is sent there, too
+	reported     chan checkup.Pair // not nil: the pair of each observation and result is sent there, too
 }
 
 func newSink() *sink {
@@ -46,8 +46,8 @@ func (s *sink) Observation(o checkup.Observation) {
 	s.mu.Lock()
 	s.observations[o.Pair]++
 	s.mu.Unlock()
-	if s.told != nil {
-		s.told <- o.Pair
+	if s.reported != nil {
+		s.reported <- o.Pair
 	}
 }
 
@@ -57,9 +57,9 @@ func (s *sink) Results(results []checkup.Result) {
 		s.results[r.Pair] = append(s.results[r.Pair], r)
 	}
 	s.mu.Unlock()
-	if s.told != nil {
+	if s.reported != nil {
 		for _, r := range results {
-			s.told <- r.Pair
+			s.reported <- r.Pair
 		}
 	}
 }
@@ -70,7 +70,7 @@ func (s *sink) Source(source checkup.Source) {
 	s.sources[source.Source] = source
 }
 
-// speech is the whole log of an agent that came to its end.
+// speech is the whole log of an agent that ended.
 func speech(w *checkup.Worksheet, source int) []byte {
 	var b bytes.Buffer
 	say := func(m checkup.Message) {
@@ -95,7 +95,7 @@ func speech(w *checkup.Worksheet, source int) []byte {
 type logs struct {
 	w *checkup.Worksheet
 	// of opens the n-th time, counted from 0; nil, or nil for a source, means that
-	// the agent came to its end.
+	// the agent ended.
 	of map[int]func(ctx context.Context, n int) (io.ReadCloser, error)
 
 	mu     sync.Mutex // guards following
@@ -147,7 +147,7 @@ func TestMeasure(t *testing.T) {
 	}
 	for p := range w.Pairs() {
 		if s.observations[p] != 1 {
-			t.Errorf("pair %v was told %d times, want once", p, s.observations[p])
+			t.Errorf("pair %v was reported %d times, want once", p, s.observations[p])
 		}
 	}
 	for i := range w.Sources {
@@ -169,7 +169,7 @@ func TestMeasure(t *testing.T) {
 }
 
 // TestMeasureGoesWrong: each way in which an agent can go wrong is a cause of its
-// source and of no other, with the stage at which it stopped; and what it told
+// source and of no other, with the stage at which it stopped; and what it reported
 // before stays.
 func TestMeasureGoesWrong(t *testing.T) {
 	w := worksheet(4)
@@ -206,7 +206,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 		some    bool // some observations came in
 	}{
 		{name: "none of its targets is up", roster: func(r *checkup.Roster) { r.Targets[2].Cause, r.Targets[3].Cause = setupCause("x"), setupCause("x") },
-			stage: checkup.StageSetup, message: "none of its targets came up"},
+			stage: checkup.StageSetup, message: "none of its targets is ready"},
 		{name: "not scheduled", prepare: func(c *cluster) { c.becomes["n1"] = unschedulable("0/4 nodes are available") },
 			stage: checkup.StageSchedule, message: "not scheduled: 0/4 nodes are available"},
 		{name: "no image", prepare: func(c *cluster) { c.becomes["n1"] = waiting("ImagePullBackOff", "not found") },
@@ -223,7 +223,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 		{name: "ended without its end", prepare: func(c *cluster) { c.becomes["n1"] = ended(0, "Completed", "") }, log: say(half),
 			stage: checkup.StageCollect, message: "exit code 0", some: true},
 		{name: "lost an observation", log: say(lost),
-			stage: checkup.StageCollect, message: "told of 4 observations, but not all", some: true},
+			stage: checkup.StageCollect, message: "the agent reported 4 observations, but its log has not all", some: true},
 		{name: "deleted half-way", prepare: gone, delete: true, log: func(ctx context.Context, n int) (io.ReadCloser, error) { return hanging(ctx, half), nil },
 			stage: checkup.StageCollect, message: "pod was deleted", some: true},
 		{name: "kubelet stopped half-way", objects: []runtime.Object{deadNode},
@@ -236,7 +236,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 			stage: checkup.StageCollect, message: "its node is not ready: Kubelet stopped posting node status.", some: true},
 		{name: "kubelet does not take it up", objects: []runtime.Object{deadNode}, prepare: func(c *cluster) {
 			c.becomes["n1"] = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}
-		}, stage: checkup.StageStart, message: "did not take up the pod; its node is not ready: Kubelet stopped posting node status."},
+		}, stage: checkup.StageStart, message: "has not accepted the pod; its node is not ready: Kubelet stopped posting node status."},
 		{name: "log hangs", log: func(ctx context.Context, n int) (io.ReadCloser, error) { return hanging(ctx, half), nil },
 			stage: checkup.StageCollect, message: "could not be read to its end; its log was silent for 50ms", some: true},
 		{name: "log of somebody else", prepare: func(c *cluster) { c.becomes["n1"] = ended(0, "Completed", "") }, log: say(bytes.ReplaceAll(speech(w, 2), []byte(`"end"`), []byte(`"fin"`))),
@@ -257,7 +257,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 			f.OpenLog = func(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
 				r, err := l.open(ctx, pod, options)
 				if tt.delete && pod == checkup.ObjectName("run-uid", "mesh", checkup.RoleAgent, "n1") {
-					// Once what it told was read.
+					// Once what it reported was read.
 					return &hook{ReadCloser: r, after: len(half), do: func() {
 						<-c.watched
 						c.CoreV1().Pods("ns").Delete(context.Background(), pod, metav1.DeleteOptions{})
@@ -277,7 +277,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 				source, ok := s.sources[i]
 				switch {
 				case !ok:
-					t.Errorf("nobody told of source %d", i)
+					t.Errorf("no report of source %d", i)
 				case i != bad && source.Cause != nil:
 					t.Errorf("source %d: %v, want no cause", i, source.Cause)
 				case i == bad && (source.Cause == nil || source.Cause.Stage != tt.stage || !strings.Contains(source.Cause.Message, tt.message)):
@@ -354,13 +354,13 @@ func TestBrokenStream(t *testing.T) {
 		}
 		for p := range w.Pairs() {
 			if s.observations[p] != 1 {
-				t.Fatalf("broken at %d: pair %v was told %d times", at, p, s.observations[p])
+				t.Fatalf("broken at %d: pair %v was reported %d times", at, p, s.observations[p])
 			}
 		}
 		if n := len(s.sources[0].Controls); n != 2 {
 			t.Fatalf("broken at %d: %d controls, want 2", at, n)
 		}
-		if strings.Contains(log.String(), "made no sense") {
+		if strings.Contains(log.String(), "ignored: not a valid message") {
 			t.Fatalf("broken at %d: half a line counts as garbage:\n%s", at, log)
 		}
 	}
@@ -370,8 +370,8 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("http2: client connection lost") }
 
-// TestGarbage: what is no message, or of a pair that nobody asked for, is counted
-// and told, and does no harm.
+// TestGarbage: what is no message is counted and logged; a pair that nobody requested
+// is noted about the source that reported it; neither does any harm to others.
 func TestGarbage(t *testing.T) {
 	w := worksheet(3)
 	f, log := newFleet(t, newCluster())
@@ -388,13 +388,21 @@ func TestGarbage(t *testing.T) {
 	if len(s.observations) != w.CountPairs() || s.sources[0].Cause != nil {
 		t.Errorf("%d observations, cause %v; want %d, none", len(s.observations), s.sources[0].Cause, w.CountPairs())
 	}
-	if !strings.Contains(log.String(), "source n0: 3 lines of its agent's log made no sense") {
-		t.Error("the log does not say how much made no sense")
+	if source := s.sources[0]; source.Unrequested != 2 {
+		t.Errorf("source %+v, want 2 unrequested pairs", source)
+	}
+	for _, want := range []string{
+		"source n0: 1 line of its agent's log ignored: not a valid message",
+		"source n0 reported 2 unrequested pairs: none of its pairs is trusted",
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say %q", want)
+		}
 	}
 }
 
 // TestMeasureStopped: when the task is stopped, what was measured stays, and every
-// source is told of.
+// source is reported.
 func TestMeasureStopped(t *testing.T) { synctest.Test(t, testMeasureStopped) }
 
 func testMeasureStopped(t *testing.T) {
@@ -407,9 +415,9 @@ func testMeasureStopped(t *testing.T) {
 	}}).open
 	ctx, cancel := context.WithCancel(t.Context())
 	s := newSink()
-	s.told = make(chan checkup.Pair)
+	s.reported = make(chan checkup.Pair)
 	go func() {
-		for p := range s.told {
+		for p := range s.reported {
 			if p.Source == 1 {
 				cancel()
 			}
@@ -418,9 +426,9 @@ func testMeasureStopped(t *testing.T) {
 	if err := f.Measure(ctx, w, rosterOf(w), s, nil); err != nil {
 		t.Fatal(err)
 	}
-	close(s.told)
+	close(s.reported)
 	if len(s.sources) != 3 {
-		t.Errorf("%d sources were told of, want 3", len(s.sources))
+		t.Errorf("%d sources were reported, want 3", len(s.sources))
 	}
 	if cause := s.sources[1].Cause; cause == nil || cause.Stage != checkup.StageCollect || !strings.Contains(cause.Message, "task was stopped") {
 		t.Errorf("cause %v, want that the task was stopped", cause)
@@ -458,7 +466,7 @@ func TestMeasureDeniedForAMoment(t *testing.T) {
 	open := (&logs{w: w}).open
 	f.OpenLog = func(ctx context.Context, pod string, o *corev1.PodLogOptions) (io.ReadCloser, error) {
 		select {
-		case <-again: // nothing is told before
+		case <-again: // nothing is reported before
 			return open(ctx, pod, o)
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -470,7 +478,7 @@ func TestMeasureDeniedForAMoment(t *testing.T) {
 	}
 	for _, source := range sink.sources {
 		if source.End == nil {
-			t.Errorf("source %d did not come to its end: %v", source.Source, source.Cause)
+			t.Errorf("source %d did not end: %v", source.Source, source.Cause)
 		}
 	}
 	if len(sink.sources) != 3 {
@@ -524,12 +532,12 @@ func testManyAgents(t *testing.T) {
 	}
 	f.OpenLog = l.open
 	s := newSink()
-	s.told = make(chan checkup.Pair)
+	s.reported = make(chan checkup.Pair)
 	want := 2 * streams * 4
 	done := make(chan int)
 	go func() {
 		n := 0
-		for range s.told {
+		for range s.reported {
 			if n++; n == want {
 				cancel() // the others would hang to the end
 			}
@@ -539,7 +547,7 @@ func testManyAgents(t *testing.T) {
 	if err := f.Measure(ctx, w, rosterOf(w), s, nil); err != nil {
 		t.Fatal(err)
 	}
-	close(s.told)
+	close(s.reported)
 	if n := <-done; n != want {
 		t.Errorf("%d observations, want %d", n, want)
 	}

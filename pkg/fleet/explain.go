@@ -32,31 +32,34 @@ func started(pod *corev1.Pod) bool {
 	return state.Running != nil || state.Terminated != nil
 }
 
-// ignored reports whether the pod is on a node whose kubelet has not taken it up,
-// which it does within a second if it runs at all.
+// ignored reports whether the kubelet of the pod's node has not accepted the pod, which
+// takes a running kubelet a second at most.
 func ignored(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.Status.StartTime == nil && pod.Status.Phase == corev1.PodPending && len(pod.Status.ContainerStatuses) == 0
 }
 
-// stuck reports whether the pod is in a state that lasts as a rule.
+// stuck reports whether the pod is in a state that usually lasts.
 func stuck(pod *corev1.Pod) bool {
 	if condition(pod, corev1.PodScheduled).Reason == corev1.PodReasonUnschedulable || ignored(pod) {
 		return true
 	}
 	waiting := containerState(pod).Waiting
-	return waiting != nil && slices.Contains(stuckReasons, waiting.Reason)
+	return waiting != nil && Stuck(waiting.Reason)
 }
 
-// stuckReasons are the kubelet's reasons of a waiting container that it repeats
-// to no end (kubernetes/pkg/kubelet/images/types.go and container/sync_result.go).
+// Stuck reports whether a kubelet repeats the reason of a waiting container without
+// end.
+func Stuck(reason string) bool { return slices.Contains(stuckReasons, reason) }
+
+// stuckReasons are from kubernetes/pkg/kubelet/images/types.go and
+// container/sync_result.go.
 var stuckReasons = []string{
 	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
-	"CreateContainerConfigError", "CreateContainerError", "RunContainerError",
+	"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
 }
 
-// explain says why a pod that should run does not, or did not come to its end,
-// in the words of whoever decided so. event is the last warning about the pod,
-// or empty.
+// explain says why a pod does not run, or did not end, with the message of the
+// component that decided so. event is the last warning about the pod, or empty.
 func explain(pod *corev1.Pod, event string) checkup.Cause {
 	state := containerState(pod)
 	scheduled := condition(pod, corev1.PodScheduled)
@@ -84,8 +87,8 @@ func explain(pod *corev1.Pod, event string) checkup.Cause {
 	case scheduled.Status == corev1.ConditionFalse:
 		return cause(checkup.StageSchedule, "not scheduled", scheduled.Message, event)
 	case pod.Spec.NodeName == "" && scheduled.Status != corev1.ConditionTrue:
-		return cause(checkup.StageSchedule, "the scheduler did not look at the pod", event)
-	case state.Waiting != nil && slices.Contains(stuckReasons, state.Waiting.Reason):
+		return cause(checkup.StageSchedule, "the scheduler has not considered the pod", event)
+	case state.Waiting != nil && Stuck(state.Waiting.Reason):
 		w := state.Waiting
 		return cause(checkup.StageStart, w.Reason, w.Message, event)
 	case state.Running != nil && !ready(pod):
@@ -95,7 +98,7 @@ func explain(pod *corev1.Pod, event string) checkup.Cause {
 	case state.Waiting != nil:
 		return cause(checkup.StageStart, "the container was not started by the deadline ("+cmp.Or(state.Waiting.Reason, "waiting")+")", state.Waiting.Message, event)
 	default:
-		return cause(checkup.StageStart, "the kubelet of the node did not take up the pod", event)
+		return cause(checkup.StageStart, "the kubelet of the node has not accepted the pod", event)
 	}
 }
 
@@ -126,7 +129,7 @@ func containerState(pod *corev1.Pod) corev1.ContainerState {
 	return pod.Status.ContainerStatuses[0].State
 }
 
-// OneLine makes a message of Kubernetes one line of at most 500 bytes.
+// OneLine returns a message of Kubernetes as one line of at most 500 bytes.
 func OneLine(s string) string {
 	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "?")
 	const most = 500
@@ -137,12 +140,12 @@ func OneLine(s string) string {
 }
 
 // Warnings returns the last warning event about each object of that kind in the
-// namespace, by the object's name. They only add to a message, so that a failure to
-// read them is told in the log and forgotten.
+// namespace, by the object's name. They only add to a message: a failure to read them
+// is logged and ignored.
 func (f *Fleet) Warnings(ctx context.Context, kind string) map[string]string {
 	list, err := f.Client.CoreV1().Events(f.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.kind=" + kind})
 	if err != nil {
-		f.logf("::warning::cannot read events, which may say more about what did not start: %v", err)
+		f.logf("::warning::cannot read events, which may explain what did not start: %v", err)
 		return nil
 	}
 	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return EventTime(a).Compare(EventTime(b)) })
@@ -153,8 +156,7 @@ func (f *Fleet) Warnings(ctx context.Context, kind string) map[string]string {
 	return last
 }
 
-// EventTime is when the event was seen last; sources of events fill in different
-// fields.
+// EventTime is when the event occurred last; sources of events set different fields.
 func EventTime(e corev1.Event) time.Time {
 	switch {
 	case e.Series != nil:

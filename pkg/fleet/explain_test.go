@@ -31,8 +31,8 @@ func TestExplain(t *testing.T) {
 	}{
 		{"unschedulable", "", unschedulable("0/4 nodes are available: 1 node(s) had untolerated taint(s)."), "", "schedule: not scheduled: 0/4 nodes are available: 1 node(s) had untolerated taint(s).", true},
 		{"unschedulable, event says the same", "", unschedulable("no node."), "no node.", "schedule: not scheduled: no node.", true},
-		{"not looked at", "", corev1.PodStatus{Phase: corev1.PodPending}, "", "schedule: the scheduler did not look at the pod", false},
-		{"kubelet away", "n1", corev1.PodStatus{Phase: corev1.PodPending}, "", "start: the kubelet of the node did not take up the pod", true},
+		{"not considered", "", corev1.PodStatus{Phase: corev1.PodPending}, "", "schedule: the scheduler has not considered the pod", false},
+		{"kubelet away", "n1", corev1.PodStatus{Phase: corev1.PodPending}, "", "start: the kubelet of the node has not accepted the pod", true},
 		{"image", "n1", waiting("ImagePullBackOff", `Back-off pulling image "a:b"`), "Failed: not found", `start: ImagePullBackOff: Back-off pulling image "a:b": Failed: not found`, true},
 		{"sandbox", "n1", waiting("ContainerCreating", ""), "FailedCreatePodSandBox: plugin type=\"bridge\" failed", "start: the container was not started by the deadline (ContainerCreating): FailedCreatePodSandBox: plugin type=\"bridge\" failed", false},
 		{"not ready", "n1", notReady, "Unhealthy: Readiness probe failed: timeout", "start: the container runs but is not ready: Unhealthy: Readiness probe failed: timeout", false},
@@ -55,8 +55,8 @@ func TestExplain(t *testing.T) {
 		})
 	}
 	for _, reason := range stuckReasons {
-		c := explain(&corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: waiting(reason, "told why")}, "")
-		if want := (checkup.Cause{Stage: checkup.StageStart, Message: reason + ": told why"}); c != want {
+		c := explain(&corev1.Pod{Spec: corev1.PodSpec{NodeName: "n1"}, Status: waiting(reason, "the reason")}, "")
+		if want := (checkup.Cause{Stage: checkup.StageStart, Message: reason + ": the reason"}); c != want {
 			t.Errorf("%s: %v, want %v", reason, c, want)
 		}
 	}

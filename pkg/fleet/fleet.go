@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fleet runs pods that are pinned to nodes: responders, which answer,
-// and agents, which measure. It starts them, waits for them, reads what they
-// say through the API server, and removes them.
+// and agents, which measure. It starts them, waits for them, reads their logs through
+// the API server (package ingest understands them), and removes them.
 //
-// What the cluster does to one of the pods is data: a Cause with the words of
-// whoever stopped it (scheduler, kubelet, admission, eviction). An error is
+// What the cluster does to one of the pods is data: a Cause with the message of the
+// component that stopped it (scheduler, kubelet, admission, eviction). An error is
 // returned only for what concerns them all: a missing right, an API server that
-// is gone, an admission that takes none of the pods.
+// does not answer, an admission that refuses all pods.
 //
-// Pods and ConfigMaps are named by checkup.ObjectName, so that a retry finds
-// what an earlier try made and goes on with it. Each is owned by the pod of the
-// task that uses it, has an end of its own (activeDeadlineSeconds), and carries
-// AnnotationExpires for the sweep of a later run.
+// Pods and ConfigMaps are named by checkup.ObjectName: a retry finds what an earlier
+// try created and continues with it. Each is owned by the pod of the task that uses
+// it, ends by itself (activeDeadlineSeconds), and carries AnnotationExpires for the
+// sweep of a later run.
 package fleet
 
 import (
@@ -33,23 +33,23 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// AnnotationExpires is on every fixture: the time, RFC 3339, after which no run
-// needs it any more and Sweep removes it.
+// AnnotationExpires is on every fixture: the time, RFC 3339, after which no run needs
+// it and Sweep removes it.
 const AnnotationExpires = "checkplan.dev/expires"
 
 // LabelPair is on the two VMs of a pair, and on their preflight pods: the number of
 // the pair in its worksheet.
 const LabelPair = "checkplan.dev/pair"
 
-// expiry is how long after its pod's own end a fixture is still left to its run,
-// which may be reading logs.
+// expiry is how long a fixture is kept after its pod's own end: its run may be reading
+// logs.
 const expiry = 10 * time.Minute
 
 // concurrency of requests to the API server. With the client's QPS of Config it
-// makes 1000 pods in about 10 s.
+// creates 1000 pods in about 10 s.
 const concurrency = 16
 
-// Fleet is the fixtures of one run, as one of its tasks sees them.
+// Fleet is the fixtures of one run, for one of its tasks.
 type Fleet struct {
 	Client    kubernetes.Interface
 	Namespace string
@@ -62,7 +62,7 @@ type Fleet struct {
 	Owner string
 	// OwnerUID is its UID.
 	OwnerUID types.UID
-	// Logf prints a line for whoever reads the task's log; nil means nobody does.
+	// Logf prints a line to the task's log; nil discards it.
 	Logf func(format string, args ...any)
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
@@ -71,24 +71,24 @@ type Fleet struct {
 	OpenLog func(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error)
 
 	// Patience is how long to wait when every pod that is still waited for is in a
-	// state from which pods seldom recover: unschedulable, an image that cannot be
-	// pulled, a kubelet that does not take the pod up or does not give its log.
-	// Scheduler and kubelets go on trying, so that this is a guess; 0 means 30 s:
+	// state from which pods rarely recover: unschedulable, an image that cannot be
+	// pulled, a kubelet that does not accept the pod or does not return its log.
+	// Scheduler and kubelets keep trying, so any value is a guess; 0 means 30 s:
 	// three tries of a kubelet to pull an image, a kubelet's restart.
 	Patience time.Duration
-	// Stall is how long the log of an agent may be silent until it is opened anew,
-	// because the connection may be dead, and how long one that is not silent is
+	// Stall is how long the log of an agent may be silent until it is opened again,
+	// because the connection may be dead, and how long a log that is not silent is
 	// read while others wait for their turn; 0 means 30 s.
 	Stall time.Duration
-	// Farewell is how long agents may take to say what they still have when
+	// Farewell is how long agents may take to report what they still have when
 	// measuring is stopped from outside; 0 means 7 s: their grace period, and a
-	// moment before and after it.
+	// second before and after it.
 	Farewell time.Duration
-	// Retry is the pause before a failed request is repeated, and between two
-	// looks at what is being deleted; 0 means 1 s.
+	// Retry is the pause before a failed request is repeated, and how often the state
+	// of what is being deleted is read; 0 means 1 s.
 	Retry time.Duration
-	// Force is how long after its grace period a pod may stay until it is taken
-	// out of the API without its kubelet's word; 0 means 15 s.
+	// Force is how long a pod may outlive its grace period until it is deleted without
+	// waiting for its kubelet; 0 means 15 s.
 	Force time.Duration
 }
 
@@ -118,16 +118,15 @@ func (f *Fleet) patience() time.Duration { return cmp.Or(f.Patience, 30*time.Sec
 
 func (f *Fleet) retry() time.Duration { return cmp.Or(f.Retry, time.Second) }
 
-// openLog is OpenLog or its default.
-func (f *Fleet) openLog(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
+// Log opens the log of a pod of the namespace: it is OpenLog or its default.
+func (f *Fleet) Log(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
 	if f.OpenLog != nil {
 		return f.OpenLog(ctx, pod, options)
 	}
 	return f.Client.CoreV1().Pods(f.Namespace).GetLogs(pod, options).Stream(ctx)
 }
 
-// Labels select the fixtures of a check and role; an empty one leaves its label
-// out.
+// Labels select the fixtures of a check and role; an empty check or role selects any.
 func (f *Fleet) Labels(check string, role checkup.Role) labels.Set {
 	set := labels.Set{checkup.LabelRun: f.RunUID}
 	if check != "" {
@@ -139,8 +138,8 @@ func (f *Fleet) Labels(check string, role checkup.Role) labels.Set {
 	return set
 }
 
-// roles are those of the fixtures that a fleet removes: every one but VMs, whose
-// pods and ConfigMaps are pkg/guest's.
+// roles are the roles of the fixtures that a fleet removes: all except VMs, whose pods
+// and ConfigMaps pkg/guest removes.
 func roles() []string {
 	var roles []string
 	for _, role := range checkup.FixtureRoles {
@@ -156,9 +155,9 @@ func (f *Fleet) fixtures() string {
 	return fmt.Sprintf("%s=%s,%s in (%s)", checkup.LabelRun, f.RunUID, checkup.LabelRole, strings.Join(roles(), ","))
 }
 
-// Owners is the ownerReferences of what this task uses; nil where there is no pod
-// that owns. blockOwnerDeletion is left false: it would need a right on the owner's
-// finalizers, and nothing has to wait for a fixture.
+// Owners returns the ownerReferences of what this task uses; nil if no pod owns it.
+// blockOwnerDeletion is false: it would need a right on the owner's finalizers, and
+// nothing has to wait for a fixture.
 func (f *Fleet) Owners() []metav1.OwnerReference {
 	if f.Owner == "" || f.OwnerUID == "" {
 		return nil
@@ -166,7 +165,7 @@ func (f *Fleet) Owners() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: f.Owner, UID: f.OwnerUID}}
 }
 
-// Sleep waits for d or the end of ctx, and says whether there is time left.
+// Sleep waits for d or the end of ctx, and reports whether ctx goes on.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

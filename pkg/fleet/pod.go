@@ -25,10 +25,8 @@ const (
 )
 
 const (
-	// user is the UID and GID of distroless and ko images' nonroot.
-	user = 65532
 	// grace is how long a fixture has to end by itself, in seconds: enough for a
-	// responder to say what it counted.
+	// responder to report what it counted.
 	grace = 5
 
 	agentBinary = "/ko-app/agent"
@@ -39,11 +37,11 @@ const (
 	certificateDir = orderDir + "/certificates"
 )
 
-// Pods returns every pod that a run makes for a worksheet if all comes up that it
-// waits for: agents by the index of their source, responders by that of their
-// target, nil where there is none. They are as they will be but for what only a
-// run knows: their owner, their time of expiry, and the hash in their names. It
-// is pure; the error is that of a resource that is no quantity.
+// Pods returns every pod that a run creates for a worksheet if everything starts that
+// it waits for: agents by the index of their source, responders by that of their
+// target, nil where there is none. They are complete except for what only a run knows:
+// their owner, their time of expiry, and the hash in their names. Pods is pure. The
+// error is about a resource that is not a quantity.
 func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*corev1.Pod, err error) {
 	f := &Fleet{Namespace: namespace, Plan: w.Plan, Image: image, Now: func() time.Time { return time.Time{} }}
 	agents, responders = make([]*corev1.Pod, len(w.Sources)), make([]*corev1.Pod, len(w.Targets))
@@ -72,8 +70,8 @@ func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*
 	return agents, responders, nil
 }
 
-// responder is the pod that answers on a target's node. It lasts until the
-// agents of its check are surely over, and then ends by itself.
+// responder returns the pod that answers on a target's node. It runs until the agents
+// of its check have certainly ended, and then ends by itself.
 func (f *Fleet) responder(w *checkup.Worksheet, target int) (*corev1.Pod, error) {
 	life := time.Duration(w.Timeouts.Setup) + time.Duration(w.ProbeTimeout()) + expiry
 	pod, err := f.pod(w, checkup.RoleResponder, w.Targets[target], life)
@@ -94,8 +92,8 @@ func (f *Fleet) responder(w *checkup.Worksheet, target int) (*corev1.Pod, error)
 	return pod, nil
 }
 
-// agent is the pod that measures from a source's node. Its order is in the
-// ConfigMap of its name.
+// agent returns the pod that measures from a source's node. Its order is in the
+// ConfigMap of the same name.
 func (f *Fleet) agent(w *checkup.Worksheet, source int) (*corev1.Pod, error) {
 	e := w.Sources[source]
 	pod, err := f.pod(w, checkup.RoleAgent, e, time.Duration(w.ProbeTimeout())+time.Minute)
@@ -130,7 +128,7 @@ func (f *Fleet) agent(w *checkup.Worksheet, source int) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// orderOf is the ConfigMap that tells an agent what to do.
+// orderOf returns the ConfigMap with an agent's order.
 func orderOf(agent *corev1.Pod, order checkup.Order) (*corev1.ConfigMap, error) {
 	raw, err := json.Marshal(order)
 	if err != nil {
@@ -139,7 +137,7 @@ func orderOf(agent *corev1.Pod, order checkup.Order) (*corev1.ConfigMap, error) 
 	return &corev1.ConfigMap{ObjectMeta: *agent.ObjectMeta.DeepCopy(), Data: map[string]string{orderFile: string(raw)}}, nil
 }
 
-// pod is what responders and agents have in common.
+// pod returns what responders and agents have in common.
 func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint, life time.Duration) (*corev1.Pod, error) {
 	requests, err := quantities(w.Resources.Requests)
 	if err != nil {
@@ -160,11 +158,11 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 	}
 	meta.Labels[checkup.LabelPlan] = f.Plan
 	meta.Labels[checkup.LabelManagedBy] = checkup.ManagedBy
-	yes, no := true, false
-	return &corev1.Pod{
+	pod := &corev1.Pod{
 		ObjectMeta: meta,
 		Spec: corev1.PodSpec{
-			// Not nodeName: so that the scheduler looks at the pod and says why not.
+			// Not nodeName: the scheduler is to consider the pod and to report why it does
+			// not fit.
 			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{NodeTerm(e.Node)}},
 			}},
@@ -172,14 +170,6 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 			RestartPolicy:                 corev1.RestartPolicyNever,
 			ActiveDeadlineSeconds:         new(max(1, int64(life/time.Second))),
 			TerminationGracePeriodSeconds: new(int64(grace)),
-			AutomountServiceAccountToken:  &no,
-			EnableServiceLinks:            &no,
-			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot:   &yes,
-				RunAsUser:      new(int64(user)),
-				RunAsGroup:     new(int64(user)),
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			},
 			Containers: []corev1.Container{{
 				Name:            string(role),
 				Image:           f.Image,
@@ -188,16 +178,11 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 				Resources:       corev1.ResourceRequirements{Requests: requests, Limits: limits},
 				// The end of its log becomes the message in its status when it fails.
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: &no,
-					ReadOnlyRootFilesystem:   &yes,
-					RunAsNonRoot:             &yes,
-					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-					SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-				},
 			}},
 		},
-	}, nil
+	}
+	scheduling.Restrict(&pod.Spec)
+	return pod, nil
 }
 
 // NodeTerm selects a node by its name, whatever its labels say.
@@ -220,11 +205,10 @@ func quantities(of map[string]string) (corev1.ResourceList, error) {
 	return list, nil
 }
 
-// Orders returns what each source of the worksheet is told to do, without those
-// that have nothing to do, or no node to do it on: a target that is not up is in
-// no order. An agent may take three quarters of the check's probe timeout, and the
-// time for which it is to watch; the rest is for starting it and for reading what
-// it says.
+// Orders returns the order of each source of the worksheet, except of sources that have
+// nothing to measure or no node: a target that is not ready is in no order. An agent may
+// take three quarters of the check's probe timeout, and the time for which it is to
+// watch; the rest is for starting it and for reading its log.
 func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 	var orders []checkup.Order
 	for source, targets := range w.Assignments {
@@ -265,7 +249,7 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 	return orders
 }
 
-// entry is the roster entry of a responder that is ready.
+// entry returns the roster entry of a responder that is ready.
 func entry(pod *corev1.Pod) checkup.RosterEntry {
 	e := checkup.RosterEntry{
 		Pod:       pod.Namespace + "/" + pod.Name,
@@ -275,7 +259,7 @@ func entry(pod *corev1.Pod) checkup.RosterEntry {
 	for _, ip := range pod.Status.PodIPs {
 		a, err := netip.ParseAddr(ip.IP)
 		switch {
-		case err != nil: // the API server admits no other; such an address cannot be probed
+		case err != nil: // the API server admits only valid ones; such an address cannot be probed
 		case a.Is4():
 			e.Addresses[checkup.IPv4] = ip.IP
 		default:

@@ -236,7 +236,7 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// TestOrdersOfConnections: what exists already is told by its Peer; what was not
+// TestOrdersOfConnections: what exists already is described by its Peer; what was not
 // to be seen, and sources that are nowhere, have no part.
 func TestOrdersOfConnections(t *testing.T) {
 	w := connections(2)
@@ -252,7 +252,7 @@ func TestOrdersOfConnections(t *testing.T) {
 		t.Errorf("targets (-want +got):\n%s", diff)
 	}
 	if o.Connections != w.Connections {
-		t.Error("the order does not say that each measurement is to be told")
+		t.Error("the order does not say that each measurement is to be reported")
 	}
 	if watched := time.Duration(w.Connections.For); time.Duration(o.Deadline) <= watched || o.Deadline >= w.ProbeTimeout() {
 		t.Errorf("deadline %s, want more than %s and less than %s", o.Deadline, watched, w.ProbeTimeout())

@@ -20,50 +20,49 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Multus' annotations: what a pod is to be attached to, and what it is attached to
+// Multus' annotations: the networks of a pod as they are requested, and as they are
 // (Network Plumbing Working Group, de-facto standard 1.3).
 const (
 	annotationNetworks      = "k8s.v1.cni.cncf.io/networks"
 	annotationNetworkStatus = "k8s.v1.cni.cncf.io/network-status"
 )
 
-// bridgeResource is what the names of the resources begin with by which KubeVirt's
-// bridge-marker tells which bridges a node has.
+// bridgeResource is the prefix of the resources by which KubeVirt's bridge-marker
+// reports the bridges of a node.
 const bridgeResource = "bridge.network.kubevirt.io/"
 
-// allByAffinity matches the scheduler's words where it has ruled out every node by the
-// pod's node affinity or selector.
+// allByAffinity matches the scheduler's message when the pod's node affinity or selector
+// excludes every node.
 var allByAffinity = regexp.MustCompile(`^0/\d+ nodes are available: (\d+ node\(s\) didn't (satisfy plugin\(s\) \[NodeAffinity\]|match Pod's node affinity/selector)(, |\.?$))+$`)
 
-// SchedulerWords is what the scheduler said of nodes, without what it said of
-// preemption, which is of no use to pods that came last.
+// SchedulerWords returns the part of the scheduler's message about nodes, without the
+// part about preemption, which does not help pods of the lowest priority.
 func SchedulerWords(message string) string {
 	words, _, _ := strings.Cut(OneLine(message), ". ")
 	return strings.TrimSuffix(words, ".")
 }
 
-// labelSchedulable is on nodes whose virt-handler takes VMs. KubeVirt selects it
+// labelSchedulable is on nodes whose virt-handler accepts VMs. KubeVirt selects it
 // for every VM.
 const labelSchedulable = "kubevirt.io/schedulable"
 
-// preflightPatience is how long the scheduler or a network plugin may go on
-// refusing a preflight pod. Both try again by themselves, for what passes.
+// preflightPatience is how long the scheduler or a network plugin may refuse a
+// preflight pod. Both retry by themselves, in case the reason is temporary.
 const preflightPatience = 5 * time.Second
 
 // Attachment is what a preflight pod found out.
 type Attachment struct {
-	// Node that the pod ran on; empty if it came to none.
+	// Node that the pod ran on; empty if it was not scheduled.
 	Node string
 	// Cause why a VM cannot be attached there; nil means that it can.
 	Cause *checkup.Cause
 }
 
-// Preflight attaches a short pod to the network of each of the VMs, in the place
-// in which the VM is to be, and tells by the VM's index how that went: a bridge or
-// a plugin that a node lacks is told in a second or two, in the words of whoever
-// said so, where a VM would never start. It waits for at most the worksheet's setup
-// timeout. The pods are asked to go when that is known: a run that is stopped later
-// has nothing that would take them along.
+// Preflight attaches a short pod to the network of each of the VMs, where the VM is to
+// run, and returns by the VM's index how that went: if a node lacks a bridge or a
+// plugin, scheduler or kubelet report that in a second or two, and the VM would never
+// start. It waits for at most the worksheet's setup timeout. The pods are deleted when
+// the result is known: nothing deletes them when the run is stopped later.
 func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) (map[int]Attachment, error) {
 	if len(vms) == 0 {
 		return nil, nil
@@ -77,8 +76,8 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 			return nil, fmt.Errorf("preflight pod for %s: %w", w.Sources[vm].Name(), err)
 		}
 	}
-	errs := all(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
-	if err := everyOne(errs); err != nil && ctx.Err() == nil {
+	errs := Each(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
+	if err := EveryOne(errs); err != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("none of %d preflight pods could be created: %w", len(pods), err)
 	}
 	defer f.dismiss(ctx, w.Check)
@@ -93,7 +92,7 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 	for len(p.waiting) > 0 {
 		list, err := f.Client.CoreV1().Pods(f.Namespace).List(deadline, metav1.ListOptions{LabelSelector: f.Labels(w.Check, checkup.RolePreflight).String()})
 		if err != nil && ctx.Err() == nil && !Passing(err) && deadline.Err() == nil {
-			return nil, fmt.Errorf("look after preflight pods: %w", err)
+			return nil, fmt.Errorf("read the state of preflight pods: %w", err)
 		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("wait for preflight pods: %w", context.Cause(ctx))
@@ -115,18 +114,18 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 }
 
 // dismiss deletes the preflight pods of a check, and does not wait until they are
-// gone. What it cannot delete is left to Remove.
+// gone. Remove deletes what dismiss could not.
 func (f *Fleet) dismiss(ctx context.Context, check string) {
 	found, err := f.list(ctx, f.Labels(check, checkup.RolePreflight).String())
 	if err == nil {
-		err = errors.Join(all(len(found), func(i int) error {
+		err = errors.Join(Each(len(found), func(i int) error {
 			return f.remove(ctx, found[i], metav1.DeleteOptions{
-				Preconditions: &metav1.Preconditions{UID: &found[i].UID}, GracePeriodSeconds: new(int64(0)), // they have said all
+				Preconditions: &metav1.Preconditions{UID: &found[i].UID}, GracePeriodSeconds: new(int64(0)), // they have reported everything
 			})
 		})...)
 	}
 	if err != nil && ctx.Err() == nil {
-		f.logf("::warning::preflight pods are left to the teardown: %v", err)
+		f.logf("::warning::cannot delete preflight pods, which teardown will retry: %v", err)
 	}
 }
 
@@ -135,13 +134,13 @@ type preflight struct {
 	*Fleet
 	w       *checkup.Worksheet
 	found   map[int]Attachment
-	waiting map[string]int       // VMs that nothing was found out about, by their pod
-	since   map[string]time.Time // since when a pod is refused, by its name
+	waiting map[string]int       // VMs without a result, by their pod
+	since   map[string]time.Time // since when a pod has been refused, by its name
 	pods    map[string]*corev1.Pod
 }
 
-// look finds out what there is to find out now; over says that there is no time to
-// look again.
+// look notes which VMs have a result now; over says that there is no time to look
+// again.
 func (p *preflight) look(ctx context.Context, over bool) {
 	var warnings map[string]string
 	for name := range p.waiting {
@@ -159,7 +158,7 @@ func (p *preflight) look(ctx context.Context, over bool) {
 		}
 		switch {
 		case pod == nil && over:
-			found.Cause = setupCause("the API server did not tell of its preflight pod")
+			found.Cause = setupCause("the API server reported nothing about its preflight pod")
 		case pod == nil:
 			found.Cause = setupCause("its preflight pod was deleted before it ended")
 		case pod.Status.Phase == corev1.PodSucceeded:
@@ -178,7 +177,7 @@ func (p *preflight) look(ctx context.Context, over bool) {
 	}
 }
 
-// refused reports whether a pod has been refused for so long that it will stay so.
+// refused reports whether a pod has been refused for too long.
 func (p *preflight) refused(pod *corev1.Pod, event string) bool {
 	patience := min(preflightPatience, p.patience())
 	_, refused := NetworkFailed(pod, event)
@@ -198,20 +197,20 @@ func (p *preflight) refused(pod *corev1.Pod, event string) bool {
 }
 
 // NetworkFailed reports whether the last warning about a pod is that a plugin failed
-// to set up its network, and whether that is its word on the network. A plugin that did
-// not get an answer itself has not refused: that passes.
+// to set up its network, and whether the plugin refused the network. A plugin that got
+// no answer itself did not refuse: that may pass.
 func NetworkFailed(pod *corev1.Pod, event string) (failed, refused bool) {
 	failed = strings.HasPrefix(event, "FailedCreatePodSandBox") && pod.Status.Phase == corev1.PodPending &&
 		condition(pod, corev1.PodReadyToStartContainers).Status != corev1.ConditionTrue
 	return failed, failed && !slices.ContainsFunc(passingWords, func(w string) bool { return strings.Contains(strings.ToLower(event), w) })
 }
 
-// passingWords are in what plugins say when somebody whom they asked was away. The
-// last is the node authorizer's word on a pod that it has not yet heard of, where
-// Multus asks with the kubelet's identity.
+// passingWords are in the messages of plugins when a server did not answer them. The
+// last is the node authorizer's message about a pod that it does not know yet, when
+// Multus uses the kubelet's identity.
 var passingWords = []string{"timeout", "timed out", "deadline exceeded", "connection refused", "connection reset", "no route to host", "unexpected eof", "etcdserver", "no relationship found"}
 
-// cause says why a pod did not come to its end.
+// cause says why a pod did not end.
 func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event string) *checkup.Cause {
 	scheduled := condition(pod, corev1.PodScheduled)
 	words := SchedulerWords(scheduled.Message)
@@ -221,13 +220,13 @@ func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event string) *ch
 		return setupCause(fmt.Sprintf("node %s cannot attach a VM to %s: %s", pod.Spec.NodeName, NetworkWords(e.VM), PluginWords(event)))
 	case scheduled.Status != corev1.ConditionFalse: // below
 	case e.Node == "":
-		return setupCause(fmt.Sprintf("no node takes a VM on %s: %s", NetworkWords(e.VM), words))
+		return setupCause(fmt.Sprintf("no node accepts a VM on %s: %s", NetworkWords(e.VM), words))
 	case allByAffinity.MatchString(words):
-		return setupCause(fmt.Sprintf("there is no node %q that takes VMs (no such name, or not labelled %s=true): %s", e.Node, labelSchedulable, words))
+		return setupCause(fmt.Sprintf("no node %q accepts VMs (no such node, or no label %s=true): %s", e.Node, labelSchedulable, words))
 	case e.VM.Bridge != "" && strings.HasPrefix(e.VM.Resource, bridgeResource) && strings.Contains(words, "Insufficient "+e.VM.Resource):
 		return setupCause(fmt.Sprintf("node %s has no bridge %s: %s", e.Node, e.VM.Bridge, words))
 	default:
-		return setupCause(fmt.Sprintf("node %s takes no VM on %s: %s", e.Node, NetworkWords(e.VM), words))
+		return setupCause(fmt.Sprintf("node %s accepts no VM on %s: %s", e.Node, NetworkWords(e.VM), words))
 	}
 	where := ""
 	if pod.Spec.NodeName != "" {
@@ -250,19 +249,19 @@ func (p *preflight) attached(pod *corev1.Pod, e checkup.Endpoint) *checkup.Cause
 			return nil
 		}
 	}
-	message := fmt.Sprintf("node %s did not attach a pod to %s: Multus does not act there", pod.Spec.NodeName, NetworkWords(e.VM))
+	message := fmt.Sprintf("node %s did not attach a pod to %s: Multus is not active there", pod.Spec.NodeName, NetworkWords(e.VM))
 	switch {
 	case status == "":
 		message += " (the pod has no annotation " + annotationNetworkStatus + ")"
 	case err != nil:
-		message += fmt.Sprintf(" (the pod's annotation %s makes no sense: %v)", annotationNetworkStatus, err)
+		message += fmt.Sprintf(" (the pod's annotation %s is invalid: %v)", annotationNetworkStatus, err)
 	default:
 		message += fmt.Sprintf(" (the pod's annotation %s does not name %s)", annotationNetworkStatus, name)
 	}
 	return setupCause(message)
 }
 
-// NetworkWords names the network of a VM, and its bridge, for people.
+// NetworkWords returns the network of a VM, and its bridge, for people.
 func NetworkWords(vm *checkup.VM) string {
 	words := "network " + vm.Network.String()
 	if vm.Bridge != "" {
@@ -271,7 +270,7 @@ func NetworkWords(vm *checkup.VM) string {
 	return words
 }
 
-// networkName is the network of a VM with its namespace.
+// networkName returns the network of a VM with its namespace.
 func (f *Fleet) networkName(vm *checkup.VM) string {
 	if vm.Network.Namespace == "" {
 		return f.Namespace + "/" + vm.Network.Name
@@ -279,8 +278,8 @@ func (f *Fleet) networkName(vm *checkup.VM) string {
 	return vm.Network.String()
 }
 
-// PluginWords is what a network plugin said, of the kubelet's event about it:
-// behind the last of the wrappings that name pods and containers by their IDs.
+// PluginWords returns the message of a network plugin from the kubelet's event about it:
+// what follows the last of the prefixes that name pods and containers by their IDs.
 func PluginWords(event string) string {
 	for _, wrapping := range []string{"failed (add): ", "desc = "} {
 		if i := strings.LastIndex(event, wrapping); i >= 0 {
@@ -301,7 +300,7 @@ func (f *Fleet) preflight(w *checkup.Worksheet, vm int) (*corev1.Pod, error) {
 	pod.Annotations[annotationNetworks] = f.networkName(e.VM)
 	pod.Spec.NodeSelector = map[string]string{labelSchedulable: "true"}
 	pod.Spec.Affinity = f.BesideVM(w, vm, checkup.RolePreflight)
-	pod.Spec.Tolerations = nil // as the VM
+	pod.Spec.Tolerations = nil // the VM has none
 	c := &pod.Spec.Containers[0]
 	c.Args = []string{"version"}
 	if c.Resources.Requests == nil {
@@ -321,8 +320,8 @@ func (f *Fleet) preflight(w *checkup.Worksheet, vm int) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// BesideVM is where a VM, or its preflight pod, is to be: on its node, or else on
-// another one than the other of its pair, of that role.
+// BesideVM returns where a VM, or its preflight pod, is to run: on its node, or, if it
+// has none, not on the node of the other one of its pair, of that role.
 func (f *Fleet) BesideVM(w *checkup.Worksheet, vm int, role checkup.Role) *corev1.Affinity {
 	if node := w.Sources[vm].Node; node != "" {
 		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{

@@ -99,12 +99,12 @@ func TestPreflightGoesWrong(t *testing.T) {
 		want    string
 	}{
 		{"no node", func(pod *corev1.Pod) { pod.Status = unschedulable("0/2 nodes are available: 2 node(s) didn't match") }, nil,
-			"no node takes a VM on network br10 (bridge br10): 0/2 nodes are available"},
-		{"nothing happens", func(pod *corev1.Pod) {}, nil, "its preflight pod did not start: the scheduler did not look at the pod"},
+			"no node accepts a VM on network br10 (bridge br10): 0/2 nodes are available"},
+		{"nothing happens", func(pod *corev1.Pod) {}, nil, "its preflight pod did not start: the scheduler has not considered the pod"},
 		{"no sense", func(pod *corev1.Pod) {
 			attached(pod)
 			pod.Annotations[annotationNetworkStatus] = "["
-		}, nil, "makes no sense"},
+		}, nil, "is invalid"},
 		{"not created", attached, func(c *cluster) {
 			c.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 				if strings.Contains(a.(k8stesting.CreateAction).GetObject().(*corev1.Pod).Name, checkup.ObjectName("run-uid", "vms", checkup.RolePreflight, "target")) {
@@ -156,13 +156,13 @@ func TestPreflightNames(t *testing.T) {
 	const preemption = " no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
 	for _, tt := range []struct{ message, want string }{
 		{"0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity]." + preemption,
-			`there is no node "n1" that takes VMs (no such name, or not labelled kubevirt.io/schedulable=true): 0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity]`},
+			`no node "n1" accepts VMs (no such node, or no label kubevirt.io/schedulable=true): 0/3 nodes are available: 3 node(s) didn't satisfy plugin(s) [NodeAffinity]`},
 		{"0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]." + preemption,
-			`there is no node "n1" that takes VMs (no such name, or not labelled kubevirt.io/schedulable=true): 0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]`},
+			`no node "n1" accepts VMs (no such node, or no label kubevirt.io/schedulable=true): 0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]`},
 		{"0/3 nodes are available: 1 Insufficient bridge.network.kubevirt.io/br10, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]." + preemption,
 			"node n1 has no bridge br10: 0/3 nodes are available: 1 Insufficient bridge.network.kubevirt.io/br10, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]"},
 		{"0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]." + preemption,
-			"node n1 takes no VM on network br10 (bridge br10): 0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]"},
+			"node n1 accepts no VM on network br10 (bridge br10): 0/3 nodes are available: 1 node(s) were unschedulable, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]"},
 	} {
 		f, _ := newFleet(t, vmCluster(func(pod *corev1.Pod) { pod.Status = unschedulable(tt.message) }))
 		found, err := f.Preflight(t.Context(), vms(), []int{0})

@@ -25,8 +25,8 @@ type fixture struct {
 	kind string // "pod" or "configmap"
 	metav1.ObjectMeta
 	node string // of a pod
-	// idle says that a pod is of no use without a word of its kubelet: a preflight pod
-	// that has started no container, whose network its kubelet tries on and on to set up.
+	// idle marks a preflight pod that has started no container. It is deleted without
+	// waiting for its kubelet, which keeps trying to set up its network.
 	idle bool
 }
 
@@ -56,7 +56,7 @@ func (f *Fleet) list(ctx context.Context, selector string) ([]fixture, error) {
 	return found, nil
 }
 
-// Left names the fixtures of the run that are there, as kind/name.
+// Left returns the names of the fixtures of the run that still exist, as kind/name.
 func (f *Fleet) Left(ctx context.Context) ([]string, error) {
 	found, err := f.list(ctx, f.fixtures())
 	names := make([]string, len(found))
@@ -69,12 +69,11 @@ func (f *Fleet) Left(ctx context.Context) ([]string, error) {
 // Remove deletes every fixture of the run and waits until they are gone, or ctx
 // is done. It returns the names of what is left, as kind/name.
 //
-// A pod whose kubelet does not answer would be Terminating for as long as its
-// node is away. What is still there a while after its grace period (Force) is
-// therefore taken out of the API without the kubelet's word; the kubelet ends
-// its containers when it comes back and finds that the pod is no more. That is
-// told by the time, not by the node's condition: it needs no right on nodes, and
-// holds for a kubelet that hangs on a node that is Ready, too.
+// A pod whose kubelet does not answer would be Terminating for as long as its node is
+// away. A pod that still exists some time after its grace period (Force) is therefore
+// force-deleted; the kubelet ends its containers when it comes back and finds that the
+// pod was deleted. The time decides that, not the node's condition: this needs no right
+// on nodes, and also works for a kubelet that hangs on a node that is Ready.
 func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 	asked := map[types.UID]time.Time{}
 	var problems error
@@ -94,7 +93,7 @@ func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 			return nil, nil
 		}
 		orders := f.deletions(found, asked)
-		errs := all(len(found), func(i int) error {
+		errs := Each(len(found), func(i int) error {
 			if orders[i] == nil {
 				return nil
 			}
@@ -115,8 +114,8 @@ func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 	}
 }
 
-// deletions says for each fixture how it is to be deleted now: nil if it was
-// already asked to go and has time left. asked holds since when, by UID.
+// deletions says for each fixture how it is to be deleted now: nil if its deletion was
+// requested before and it has time left. asked holds since when, by UID.
 func (f *Fleet) deletions(found []fixture, asked map[types.UID]time.Time) []*metav1.DeleteOptions {
 	now := f.now()
 	options := make([]*metav1.DeleteOptions, len(found))
@@ -130,7 +129,7 @@ func (f *Fleet) deletions(found []fixture, asked map[types.UID]time.Time) []*met
 			if x.kind != "pod" || now.Sub(since) <= grace*time.Second+cmp.Or(f.Force, 15*time.Second) {
 				continue
 			}
-			f.logf("::warning::%s on node %s did not end: taken out of the API; the node's kubelet ends its containers when it answers again", x, x.node)
+			f.logf("::warning::%s on node %s did not end: force-deleted; the node's kubelet ends its containers when it answers again", x, x.node)
 			period = 0
 		}
 		asked[x.UID] = now
@@ -142,8 +141,8 @@ func (f *Fleet) deletions(found []fixture, asked map[types.UID]time.Time) []*met
 	return options
 }
 
-// remove deletes one fixture; it is no error if it is gone, or another one of
-// its name is there now.
+// remove deletes one fixture. It is no error if the fixture is gone, or if its name now
+// belongs to another object.
 func (f *Fleet) remove(ctx context.Context, x fixture, options metav1.DeleteOptions) error {
 	var err error
 	if x.kind == "pod" {
@@ -157,10 +156,10 @@ func (f *Fleet) remove(ctx context.Context, x fixture, options metav1.DeleteOpti
 	return nil
 }
 
-// Sweep deletes the fixtures of other runs of the plan that no run needs any
-// more: those whose AnnotationExpires has passed, which is some time after their
-// own end. It neither waits nor asks for the runs, which would need a right on
-// them. It returns how many it deleted.
+// Sweep deletes the fixtures of other runs of the plan that no run needs any longer:
+// those whose AnnotationExpires has passed, which is some time after their own end. It
+// does not wait, and does not read the runs, which would need a right to. It returns how
+// many it deleted.
 func (f *Fleet) Sweep(ctx context.Context) (int, error) {
 	var stale []fixture
 	for _, role := range roles() {
@@ -175,7 +174,7 @@ func (f *Fleet) Sweep(ctx context.Context) (int, error) {
 			}
 		}
 	}
-	errs := all(len(stale), func(i int) error {
+	errs := Each(len(stale), func(i int) error {
 		return f.remove(ctx, stale[i], metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &stale[i].UID}})
 	})
 	n := 0
@@ -202,15 +201,16 @@ type Evidence struct {
 }
 
 const (
-	// evidencePods is of how many pods evidence is kept: enough to see a pattern.
+	// evidencePods is the number of pods of which evidence is kept: enough to see a
+	// pattern.
 	evidencePods = 20
 	// evidenceLog is how much of a log is kept, from its end, in bytes.
 	evidenceLog = 64 << 10
 )
 
-// Evidence gathers what there is to see of the fixture pods of the run that went
-// wrong, of at most 20 of them: responders that are not ready, others that did
-// not succeed. What cannot be read is left out: the manifest is always there.
+// Evidence reads what is known of the fixture pods of the run that went wrong, of at
+// most 20 of them: responders that are not ready, others that did not succeed. What
+// cannot be read is left out, except the manifest.
 func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 	list, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: f.fixtures()})
 	if err != nil {
@@ -232,12 +232,12 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 	}
 	slices.SortFunc(wrong, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 	if n := len(wrong); n > evidencePods {
-		f.logf("evidence is kept of the first %d of %d pods that went wrong", evidencePods, n)
+		f.logf("keeping evidence of the first %d of %d pods that went wrong", evidencePods, n)
 		wrong = wrong[:evidencePods]
 	}
 	warnings := f.Warnings(ctx, "Pod")
 	kept := make([]Evidence, len(wrong))
-	all(len(wrong), func(i int) error {
+	Each(len(wrong), func(i int) error {
 		pod := wrong[i]
 		pod.ManagedFields = nil
 		kept[i] = Evidence{
@@ -249,7 +249,7 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // its kubelet may not answer
 		defer cancel()
-		log, err := f.openLog(ctx, pod.Name, &corev1.PodLogOptions{})
+		log, err := f.Log(ctx, pod.Name, &corev1.PodLogOptions{})
 		if err != nil {
 			kept[i].Log = OneLine("cannot be read: " + err.Error())
 			return nil
@@ -261,7 +261,7 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 	return kept, nil
 }
 
-// Tail returns the last n bytes that the reader gives before it ends or fails.
+// Tail returns the last n bytes of the reader, until it ends or fails.
 func Tail(r io.Reader, n int) string {
 	var end []byte
 	buf := make([]byte, n)

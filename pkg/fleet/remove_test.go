@@ -164,7 +164,7 @@ func TestRemoveFails(t *testing.T) {
 		f.Now = func() time.Time { clock = clock.Add(time.Minute); return clock }
 		left, err := f.Remove(ctx)
 		if err != nil {
-			t.Errorf("%v, want no error: what is left is told", err)
+			t.Errorf("%v, want no error: what is left is returned", err)
 		}
 		if diff := cmp.Diff([]string{"pod/agent", "pod/responder"}, left); diff != "" {
 			t.Errorf("left (-want +got):\n%s", diff)

@@ -3,7 +3,6 @@
 package fleet
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -17,14 +16,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/ingest"
 )
 
 // StartResponders starts a responder for every target of the worksheet that is
 // a fixture and has a source, waits until they are ready, for at most the
-// worksheet's setup timeout, and fills in the roster: one entry per target, those
-// of what exists already as the caller made them. A responder that is not ready
-// in time is a Cause in its entry (stage setup). It gives up before the timeout
-// when nothing but Patience is left to hope for.
+// worksheet's setup timeout, and fills in the roster: one entry per target. Entries of
+// targets that existed before are left as the caller made them. A responder that is not
+// ready in time is a Cause in its entry (stage setup). It gives up before the timeout
+// when all that are not ready have been stuck for as long as Patience.
 //
 // progress, if not nil, is called whenever the number of ready responders changes.
 func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, progress func(ready, of int)) error {
@@ -49,8 +49,8 @@ func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roste
 	if len(pods) > 0 {
 		f.logf("starting %d responders", len(pods))
 	}
-	errs := all(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
-	if err := everyOne(errs); err != nil && ctx.Err() == nil {
+	errs := Each(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
+	if err := EveryOne(errs); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("none of %d responders could be created: %w", len(pods), err)
 	}
 	waiting := map[string]int{} // by the pod's name, the target
@@ -101,13 +101,13 @@ func setupCause(message string) *checkup.Cause {
 	return &checkup.Cause{Stage: checkup.StageSetup, Message: message}
 }
 
-// awaitReady watches until each waiting responder is ready, and then in the
-// roster, or is over, or ctx ends. It returns those that are not ready in their
-// last state, or nil for those that are gone.
+// awaitReady watches until each waiting responder is ready, and then in the roster, or
+// has ended, or ctx ends. It returns the last state of those that are not ready, nil for
+// those that were deleted.
 func (f *Fleet) awaitReady(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, waiting map[string]int, of int, progress func(ready, of int)) (map[string]*corev1.Pod, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	left := map[string]*corev1.Pod{} // not ready, in the last state seen
+	left := map[string]*corev1.Pod{} // not ready, in their last state
 	for name := range waiting {
 		left[name] = nil
 	}
@@ -155,12 +155,12 @@ func (f *Fleet) awaitReady(ctx context.Context, w *checkup.Worksheet, roster *ch
 	return left, err
 }
 
-// TakeOver makes the responders of a check the property of this task's pod, so
-// that they go when it goes, and no longer with setup's. A responder that is no
-// more gets a Cause in the roster.
+// TakeOver makes this task's pod the owner of the responders of a check: they are
+// deleted with this pod, and no longer with setup's. A responder that was deleted gets a
+// Cause in the roster.
 func (f *Fleet) TakeOver(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster) error {
 	targets := responders(w, roster)
-	errs := all(len(targets), func(i int) error {
+	errs := Each(len(targets), func(i int) error {
 		return f.own(ctx, checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[targets[i]].Name()))
 	})
 	for i, t := range targets {
@@ -187,9 +187,9 @@ func responders(w *checkup.Worksheet, roster *checkup.Roster) []int {
 	return targets
 }
 
-// Lost looks again at the responders after probing and gives those that did not
-// live to see it a Cause in the roster: what was not answered by a dead
-// responder is no fact about the network.
+// Lost reads the state of the responders after probing and gives those that ended
+// before a Cause in the roster: an answer that is missing because the responder ended is
+// no fact about the network.
 func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster) error {
 	alive := responders(w, roster)
 	if len(alive) == 0 {
@@ -197,7 +197,7 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 	}
 	list, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: f.Labels(w.Check, checkup.RoleResponder).String()})
 	if err != nil {
-		return fmt.Errorf("look after the responders: %w", err)
+		return fmt.Errorf("read the state of the responders: %w", err)
 	}
 	pods := map[string]*corev1.Pod{}
 	for i, pod := range list.Items {
@@ -217,43 +217,35 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 	return nil
 }
 
-// Receptions reads from the responders' logs what arrived at each, and calls
-// told for each that could be read to its end, one call at a time. A responder
-// that cannot be read only costs the knowledge of the direction of a loss.
-func (f *Fleet) Receptions(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, told func(target int, received []checkup.Reception)) {
+// Receptions reads from the responders' logs what each received, and calls received
+// for each log that could be read to its end, one call at a time. A responder whose log
+// cannot be read only costs the knowledge of the direction of a loss.
+func (f *Fleet) Receptions(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, received func(target int, of []checkup.Reception)) {
 	targets := responders(w, roster)
-	var mu sync.Mutex // serialises told
-	errs := all(len(targets), func(i int) error {
+	var mu sync.Mutex // serialises received
+	errs := Each(len(targets), func(i int) error {
 		t := targets[i]
 		name := checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[t].Name())
-		log, err := f.openLog(ctx, name, &corev1.PodLogOptions{})
+		log, err := f.Log(ctx, name, &corev1.PodLogOptions{})
 		if err != nil {
 			return fmt.Errorf("responder %s: %w", w.Targets[t].Name(), err)
 		}
 		defer log.Close()
-		last := map[checkup.Pair]int{}
-		var received []checkup.Reception
-		_, err = lines(bufio.NewReader(log), func(m checkup.Message) bool {
-			if m.Reception == nil || m.Reception.Target != t || m.Reception.Packets < 0 {
-				return false
-			}
-			if at, ok := last[m.Reception.Pair]; ok {
-				received[at] = *m.Reception
-				return true
-			}
-			last[m.Reception.Pair] = len(received)
-			received = append(received, *m.Reception)
-			return true
-		})
+		receptions := ingest.NewReceptions(w, t)
+		garbage, err := ingest.Lines(log, receptions.Take)
 		if err != nil {
 			return fmt.Errorf("responder %s: %w", w.Targets[t].Name(), err)
 		}
+		if garbage > 0 {
+			f.logf("::warning::target %s: %s of its responder's log ignored: not a count of an expected pair",
+				w.Targets[t].Name(), count(garbage, "line"))
+		}
 		mu.Lock()
 		defer mu.Unlock()
-		told(t, received)
+		received(t, receptions.All())
 		return nil
 	})
 	if err := errors.Join(errs...); err != nil {
-		f.logf("::warning::what some responders received is not known: %s", OneLine(err.Error()))
+		f.logf("::warning::cannot read what some responders received: %s", OneLine(err.Error()))
 	}
 }

@@ -66,7 +66,7 @@ func TestStartResponders(t *testing.T) {
 		}, map[string]string{"n0": "unauthorized", "n1": "unauthorized", "n2": "unauthorized", "n3": "unauthorized"}, ""},
 		{"one on a dead node", func(c *cluster) {
 			c.becomes["n2"] = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}
-		}, map[string]string{"n2": "the kubelet of the node did not take up the pod; its node is no more"}, ""},
+		}, map[string]string{"n2": "the kubelet of the node has not accepted the pod; its node was deleted"}, ""},
 		{"one without an address", func(c *cluster) {
 			s := running(0)
 			s.PodIPs = nil
@@ -120,7 +120,7 @@ func TestStartResponders(t *testing.T) {
 	}
 }
 
-// TestStartRespondersEvent: what only an event tells is in the cause.
+// TestStartRespondersEvent: what only an event reports is in the cause.
 func TestStartRespondersEvent(t *testing.T) {
 	w := worksheet(3)
 	name := checkup.ObjectName("run-uid", "mesh", checkup.RoleResponder, "n1")
@@ -219,7 +219,7 @@ func TestNotOurs(t *testing.T) {
 	if err := f.StartResponders(t.Context(), w, roster, nil); err != nil {
 		t.Fatal(err)
 	}
-	if cause := roster.Targets[1].Cause; cause == nil || !strings.Contains(cause.Message, "not of this run; delete it") {
+	if cause := roster.Targets[1].Cause; cause == nil || !strings.Contains(cause.Message, "belongs to another run; delete it") {
 		t.Errorf("cause %v, want that somebody else has the name", cause)
 	}
 }

@@ -62,8 +62,8 @@ func seen() *checkup.Roster {
 	return &checkup.Roster{Targets: []checkup.RosterEntry{{}, {}, {Cause: setupCause("no etcd member was seen")}}}
 }
 
-// told is what a source measured: n times each of its pairs that can be measured.
-func told(w *checkup.Worksheet, source, n int) [][]checkup.Result {
+// reported is what a source measured: n times each of its pairs that can be measured.
+func reported(w *checkup.Worksheet, source, n int) [][]checkup.Result {
 	var rounds [][]checkup.Result
 	for i := range n {
 		var round []checkup.Result
@@ -77,8 +77,8 @@ func told(w *checkup.Worksheet, source, n int) [][]checkup.Result {
 	return rounds
 }
 
-// watchLog is the log of an agent that told so many rounds, line by line, and
-// then came to its end.
+// watchLog is the log of an agent that reported so many rounds, line by line, and
+// then ended.
 func watchLog(w *checkup.Worksheet, source, rounds int) [][]byte {
 	var lines [][]byte
 	say := func(m checkup.Message) {
@@ -91,7 +91,7 @@ func watchLog(w *checkup.Worksheet, source, rounds int) [][]byte {
 	say(checkup.Message{Start: &checkup.AgentStart{Source: source, Version: "v1", Pairs: 2}})
 	say(checkup.Message{Control: &checkup.Control{Family: checkup.IPv4, Name: "self", OK: true}})
 	results := 0
-	for _, round := range told(w, source, rounds) {
+	for _, round := range reported(w, source, rounds) {
 		say(checkup.Message{Results: round})
 		results += len(round)
 	}
@@ -104,7 +104,7 @@ func join(lines [][]byte) []byte { return bytes.Join(lines, nil) }
 // want is what a sink gets of a source that is read to its end.
 func want(w *checkup.Worksheet, source, rounds int) map[checkup.Pair][]checkup.Result {
 	all := map[checkup.Pair][]checkup.Result{}
-	for _, round := range told(w, source, rounds) {
+	for _, round := range reported(w, source, rounds) {
 		for _, r := range round {
 			all[r.Pair] = append(all[r.Pair], r)
 		}
@@ -137,8 +137,8 @@ func TestResults(t *testing.T) {
 		{name: "at once", log: opens(join(whole)), results: 3, progress: 6},
 		{name: "from its beginning again", log: opens(join(head), join(whole)), results: 3, progress: 6},
 		{name: "rotated, and nothing lost", log: opens(join(head), join(whole[3:])), results: 3, progress: 6},
-		{name: "rotated, and a line lost", log: opens(join(head), join(whole[4:])), results: 3, without: 1, progress: 4, cause: "told of 6 results, but only 4 of them were in its log"},
-		{name: "rotated before anybody read it", log: opens(last), results: 0, progress: 0, cause: "told of 6 results, but only 0 of them were in its log"},
+		{name: "rotated, and a line lost", log: opens(join(head), join(whole[4:])), results: 3, without: 1, progress: 4, cause: "the agent reported 6 results, but its log has only 4 of them"},
+		{name: "rotated before anybody read it", log: opens(last), results: 0, progress: 0, cause: "the agent reported 6 results, but its log has only 0 of them"},
 		{name: "every line twice", log: opens(join(slices.Concat(whole[:2], whole[2:3], whole[2:4], whole[3:]))), results: 3, progress: 6},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -165,15 +165,15 @@ func TestResults(t *testing.T) {
 			if source.End == nil || (source.Cause != nil) != (tt.cause != "") || source.Cause != nil && !strings.Contains(source.Cause.Message, tt.cause) {
 				t.Errorf("source %+v, want its end, and cause %q", source, tt.cause)
 			}
-			if strings.Contains(log.String(), "made no sense") {
-				t.Error("something made no sense")
+			if strings.Contains(log.String(), "ignored: not a valid message") || len(source.Conflicts) != 0 {
+				t.Error("something was ignored or contradicted itself")
 			}
 		})
 	}
 
 	t.Run("a pair of which nothing can be measured", func(t *testing.T) {
 		f, _ := newFleet(t, newCluster())
-		other := checkup.Message{Results: []checkup.Result{told(w, 0, 1)[0][1]}}
+		other := checkup.Message{Results: []checkup.Result{reported(w, 0, 1)[0][1]}}
 		line, err := json.Marshal(other)
 		if err != nil {
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func TestResults(t *testing.T) {
 // time, are counted and passed over; the others of their line are taken.
 func TestResultsThatMakeNoSense(t *testing.T) {
 	w := connections(1)
-	first := told(w, 0, 1)[0]
+	first := reported(w, 0, 1)[0]
 	foreign, timeless := first[0], first[0]
 	foreign.Target, timeless.At = 99, time.Time{}
 	line, err := json.Marshal(checkup.Message{Results: []checkup.Result{foreign, first[0], timeless}})
@@ -217,11 +217,14 @@ func TestResultsThatMakeNoSense(t *testing.T) {
 	if diff := cmp.Diff(want(w, 0, 3), s.results); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
-	if !strings.Contains(log.String(), "source kube-apiserver-n0: 1 lines of its agent's log made no sense") {
-		t.Error("the log does not say that something made no sense")
+	if s.sources[0].Unrequested != 1 {
+		t.Errorf("source %+v, want 1 unrequested pair", s.sources[0])
+	}
+	if !strings.Contains(log.String(), "source kube-apiserver-n0: 1 line of its agent's log ignored: not a valid message") {
+		t.Error("the log does not say that something was ignored")
 	}
 
-	mesh := worksheet(3) // which is told by observations
+	mesh := worksheet(3) // which is reported by observations
 	b, err := json.Marshal(checkup.Message{Results: []checkup.Result{{Pair: slices.Collect(mesh.PairsOf(0))[0], At: began}}})
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +239,7 @@ func TestResultsThatMakeNoSense(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(s.results) != 0 {
-		t.Errorf("results %v of a check whose pairs are told by observations, want none", s.results)
+		t.Errorf("results %v of a check whose pairs are reported by observations, want none", s.results)
 	}
 }
 
@@ -352,20 +355,20 @@ func testDismissed(t *testing.T) {
 		},
 	}}).open
 	s := newSink()
-	s.told = make(chan checkup.Pair)
+	s.reported = make(chan checkup.Pair)
 	go func() {
-		for range s.told {
+		for range s.reported {
 			cancel()
 		}
 	}()
 	if err := f.Measure(ctx, w, seen(), s, nil); err != nil {
 		t.Fatal(err)
 	}
-	close(s.told)
+	close(s.reported)
 	if diff := cmp.Diff(want(w, talks, 2), s.results); diff != "" {
 		t.Errorf("results (-want +got):\n%s", diff)
 	}
-	for source, message := range []string{"stopped before the agent came to its end", "stopped before the agent started"} {
+	for source, message := range []string{"stopped before the agent ended", "stopped before the agent started"} {
 		if cause := s.sources[source].Cause; cause == nil || !strings.Contains(cause.Message, message) {
 			t.Errorf("source %d: cause %v, want %q", source, cause, message)
 		}

@@ -26,9 +26,9 @@ import (
 // tries is how often a request that failed for a passing reason is made.
 const tries = 5
 
-// all calls do for each index below n, at most `concurrency` at a time, and
-// returns its errors by index.
-func all(n int, do func(i int) error) []error {
+// Each calls do for each index below n, at most `concurrency` at a time, and returns
+// its errors by index.
+func Each(n int, do func(i int) error) []error {
 	errs := make([]error, n)
 	var group errgroup.Group
 	group.SetLimit(concurrency)
@@ -42,10 +42,9 @@ func all(n int, do func(i int) error) []error {
 	return errs
 }
 
-// everyOne returns the first error if none of several attempts succeeded: what
-// is refused to all is not a fact about one node. It is nil if there were no
-// attempts.
-func everyOne(errs []error) error {
+// EveryOne returns the first error if none of several attempts succeeded: what is
+// refused to all is not a fact about one node. It is nil if there were no attempts.
+func EveryOne(errs []error) error {
 	for _, err := range errs {
 		if err == nil {
 			return nil
@@ -57,9 +56,9 @@ func everyOne(errs []error) error {
 	return errs[0]
 }
 
-// create makes the pod, or goes on with the one that an earlier try of the task
-// made: its owner becomes this task's pod. One that is being deleted is waited
-// for, and one that has failed is replaced.
+// create creates the pod, or adopts the one that an earlier try of the task created:
+// this task's pod becomes its owner. If a pod of that name is being deleted, create
+// waits; if it has failed, create replaces it.
 func (f *Fleet) create(ctx context.Context, pod *corev1.Pod) error {
 	pods := f.Client.CoreV1().Pods(f.Namespace)
 	for try := 1; ; {
@@ -68,11 +67,11 @@ func (f *Fleet) create(ctx context.Context, pod *corev1.Pod) error {
 			var old *corev1.Pod
 			old, err = pods.Get(ctx, pod.Name, metav1.GetOptions{})
 			switch {
-			case apierrors.IsNotFound(err): // it went between the two requests
+			case apierrors.IsNotFound(err): // it was deleted between the two requests
 				continue
 			case err != nil:
 			case old.Labels[checkup.LabelRun] != f.RunUID:
-				return fmt.Errorf("create pod %s: there is one of that name which is not of this run; delete it", pod.Name)
+				return fmt.Errorf("create pod %s: a pod of that name belongs to another run; delete it", pod.Name)
 			case old.DeletionTimestamp == nil && old.Status.Phase != corev1.PodFailed:
 				if old.Labels[checkup.LabelRole] == string(checkup.RolePreflight) { // over in a moment
 					return nil
@@ -100,7 +99,7 @@ func (f *Fleet) create(ctx context.Context, pod *corev1.Pod) error {
 	}
 }
 
-// Passing reports whether an error of the API server may not come again: it did
+// Passing reports whether an error of the API server may be temporary: the server did
 // not decide about the request itself.
 func Passing(err error) bool {
 	var status apierrors.APIStatus
@@ -125,16 +124,16 @@ func (f *Fleet) own(ctx context.Context, pod string) error {
 	return nil
 }
 
-// watch calls seen with every state of every pod that the labels select, and
-// with gone when it is deleted, one call at a time, until ctx ends; then it
-// returns nil. It lists and watches again as long as it takes when the API
-// server is away. An error means that there is no right to.
+// watch calls seen with every state of every pod that the labels select, and with gone
+// when it is deleted, one call at a time, until ctx ends; then it returns nil. It keeps
+// trying to list and watch when the API server does not answer. An error means that
+// there is no right to watch.
 func (f *Fleet) watch(ctx context.Context, of labels.Set, seen func(pod *corev1.Pod, gone bool)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var (
-		worked atomic.Bool               // there was a watch
-		since  atomic.Pointer[time.Time] // the first denial after the last one
+		worked atomic.Bool               // a watch was opened
+		since  atomic.Pointer[time.Time] // the first denial after that
 	)
 	pods := f.Client.CoreV1().Pods(f.Namespace)
 	list := &cache.ListWatch{
@@ -188,9 +187,9 @@ func (f *Fleet) watch(ctx context.Context, of labels.Set, seen func(pod *corev1.
 	return nil
 }
 
-// deniedFor is how long a watch that has worked may be denied until that is taken
-// at its word: an API server that has just started denies everything for a second
-// or two, until it has read its roles.
+// deniedFor is how long a watch that has worked may be denied until the denial counts:
+// an API server that has just started denies everything for a second or two, until it
+// has read its roles.
 const deniedFor = 15 * time.Second
 
 // deniedError is the cause with which a watch without a right to it is ended.

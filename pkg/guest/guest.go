@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package guest runs the VMs of a check on KubeVirt: it starts them on their
-// networks, waits until they answer on their consoles, has them measure, keeps
+// networks, waits until they answer on their consoles, makes them measure, keeps
 // evidence of what went wrong, and removes them.
 //
-// As with the pods of pkg/fleet, what the cluster does to one VM is data, a Cause in
-// the words of whoever stopped it, and an error is what concerns them all.
+// As with the pods of pkg/fleet, what the cluster does to one VM is data: a Cause with
+// the message of the component that stopped it. An error is returned for what concerns
+// them all.
 //
-// VMs are named by checkup.ObjectName. Nothing of a VM is ever changed, because that
-// would need a right that is otherwise of no use: the VMs of a check are owned by one
-// ConfigMap, the anchor, and that is owned by the pod of the task that uses them.
-// checkplan's own guest ends by itself, too, and AnnotationExpires is for the sweep
-// of a later run.
+// VMs are named by checkup.ObjectName. A VM is never changed, because that would need
+// one more right: the VMs of a check are owned by one ConfigMap, the anchor, and the
+// anchor is owned by the pod of the task that uses them. checkplan's own guest also
+// ends by itself, and a later run sweeps what is past its AnnotationExpires.
 package guest
 
 import (
@@ -38,8 +38,8 @@ const concurrency = 16
 
 // Guests is the VMs of one run, as one of its tasks sees them.
 type Guests struct {
-	// Fleet says whose they are: client, namespace, plan, run, owner, clock and log.
-	// Its preflight pods go before them.
+	// Fleet has client, namespace, plan, run, owner, clock and log. Its preflight pods
+	// are started before the VMs.
 	Fleet *fleet.Fleet
 	VMs   kvcorev1.KubevirtV1Interface
 	// Image of checkplan's own guest. Needed to start VMs only.
@@ -47,14 +47,13 @@ type Guests struct {
 	// Console connects to the console of a VM of the namespace.
 	Console func(ctx context.Context, name string) (io.ReadWriteCloser, error)
 
-	// Poll is the time between two looks at VMs that are waited for; 0 means 1 s.
+	// Poll is how often the state of VMs is read while they are waited for; 0 means 1 s.
 	Poll time.Duration
-	// Patience is how long a VM may be in a state from which VMs seldom recover; 0
+	// Patience is how long a VM may be in a state from which VMs rarely recover; 0
 	// means 20 s.
 	Patience time.Duration
-	// Force is how long after its grace period the pod of a VM that is being deleted
-	// may stay until it is taken out of the API without its kubelet's word; 0 means
-	// 15 s.
+	// Force is how long the pod of a VM may outlive its grace period until it is deleted
+	// without waiting for its kubelet; 0 means 15 s.
 	Force time.Duration
 
 	mu          sync.Mutex // guards following
@@ -85,11 +84,11 @@ func (g *Guests) nameOf(w *checkup.Worksheet, vm int) string {
 	return checkup.ObjectName(g.Fleet.RunUID, w.Check, checkup.RoleGuest, w.Sources[vm].Name())
 }
 
-// deniedFor is how long a console may be denied until that is taken at its word: an
-// API server that has just started denies everything for a second or two.
+// deniedFor is how long a console may be denied until the denial counts: an API server
+// that has just started denies everything for a second or two.
 const deniedFor = 15 * time.Second
 
-// console is how a VM of the worksheet is spoken to.
+// console returns the console of a VM of the worksheet.
 func (g *Guests) console(w *checkup.Worksheet, vm int) *console.Guest {
 	name := g.nameOf(w, vm)
 	var denied time.Time
@@ -116,7 +115,7 @@ func (g *Guests) console(w *checkup.Worksheet, vm int) *console.Guest {
 	}
 }
 
-// statusCode is that of an HTTP response that is an error; 0 of other errors.
+// statusCode is the HTTP status of an error; 0 if it has none.
 func statusCode(err error) int {
 	var async *kvcorev1.AsyncSubresourceError
 	if errors.As(err, &async) {
@@ -134,7 +133,7 @@ func setupCause(format string, args ...any) *checkup.Cause {
 	return &checkup.Cause{Stage: checkup.StageSetup, Message: fmt.Sprintf(format, args...)}
 }
 
-// peer is the other VM of a pair.
+// peer is the index of the other VM of a pair.
 func peer(vm int) int { return vm ^ 1 }
 
 // condition returns the condition of that type, or one without status.

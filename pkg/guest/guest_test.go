@@ -68,10 +68,10 @@ type guest struct {
 	boot string                       // what its console says first
 	mute bool                         // it never answers
 	dial func() error                 // asked before each connection; nil lets them pass
-	run  func(o checkup.Order) []line // what it tells of an order; nil is that all is well
+	run  func(o checkup.Order) []line // what it reports of an order; nil is that all is well
 }
 
-// line is what a guest tells, after doing something.
+// line is what a guest reports, after doing something.
 type line struct {
 	do func()
 	checkup.Message
@@ -278,11 +278,11 @@ func (g *guest) serve(rw io.ReadWriter) {
 			if err := json.NewDecoder(in).Decode(&o); err != nil {
 				return err
 			}
-			tell := g.run
-			if tell == nil {
-				tell = well
+			report := g.run
+			if report == nil {
+				report = well
 			}
-			for _, l := range tell(o) {
+			for _, l := range report(o) {
 				if l.do != nil {
 					l.do()
 					continue
@@ -301,11 +301,11 @@ func (g *guest) serve(rw io.ReadWriter) {
 	_ = server.Serve(context.Background(), rw)
 }
 
-// well is what a guest tells of which all is well.
-func well(o checkup.Order) []line { return told(o, 0) }
+// well is what a guest reports of which all is well.
+func well(o checkup.Order) []line { return reported(o, 0) }
 
-// told is what a guest tells that loses so many answers of each pair.
-func told(o checkup.Order, lost int) []line {
+// reported is what a guest reports that loses so many answers of each pair.
+func reported(o checkup.Order, lost int) []line {
 	lines := []line{{Message: checkup.Message{Start: &checkup.AgentStart{Source: o.Source, Version: "test", Pairs: len(o.IPFamilies)}}}}
 	for _, f := range o.IPFamilies {
 		for _, name := range []string{"self", "closed"} {

@@ -6,33 +6,33 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/console"
 	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/ingest"
 )
 
-// answerTime is how long a VM that did not answer all is asked on its console whether
-// it is there.
+// answerTime is how long Measure waits for the console of a VM that did not answer
+// everything, to find out whether the VM still runs.
 const answerTime = 10 * time.Second
 
-// Measure has the VMs of the worksheet measure, all pairs at once: first the target
-// whether it reaches the source, then the source for the whole duration. What they
-// tell goes to the sink as it comes, and each source once when nothing more will come
-// from it. It takes at most the worksheet's probe timeout. progress, if not nil, is
-// called with every change, one call at a time.
+// Measure makes the VMs of the worksheet measure, all pairs at once: first the target
+// whether it reaches the source, then the source for the whole duration. It hands
+// what they report to the sink as it arrives, and each source once when nothing more
+// will arrive from it. It takes at most the worksheet's probe timeout. progress, if
+// not nil, is called with every change, one call at a time.
 //
-// A VM that did not answer because it was not there any more gets a Cause in the
-// roster: that is no fact about the network. When ctx is done earlier, Measure tells
-// the sink of every source as it is then, and returns nil. An error means that there
-// is no right to any console.
-func (g *Guests) Measure(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, sink fleet.Sink, progress func(fleet.Progress)) error {
+// A VM that did not answer because it no longer ran gets a Cause in the roster: that
+// is no fact about the network. When ctx is done earlier, Measure calls the sink with
+// every source as it is then, and returns nil. An error means that there is no right
+// to any console.
+func (g *Guests) Measure(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, sink ingest.Sink, progress func(fleet.Progress)) error {
 	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
 	defer cancel()
-	m := &measuring{Guests: g, w: w, roster: roster, sink: sink, told: progress, until: time.Now().Add(time.Duration(w.AgentDeadline()))}
+	m := &measuring{Guests: g, w: w, roster: roster, sink: sink, changed: progress, until: time.Now().Add(time.Duration(w.AgentDeadline()))}
 	m.progress.Pairs = w.CountPairs()
 	var sources []int // of pairs that can be measured
 	for source := 0; source+1 < len(w.Sources); source += 2 {
@@ -54,7 +54,7 @@ func (g *Guests) Measure(ctx context.Context, w *checkup.Worksheet, roster *chec
 	}
 	wg.Wait()
 	if len(m.denied) > 0 && len(m.denied) == 2*len(sources) {
-		return fmt.Errorf("no console of %d VMs could be had: %w", len(m.denied), m.denied[0])
+		return fmt.Errorf("cannot connect to any console of %d VMs: %w", len(m.denied), m.denied[0])
 	}
 	return nil
 }
@@ -64,33 +64,33 @@ type measuring struct {
 	*Guests
 	w      *checkup.Worksheet
 	roster *checkup.Roster // each pair's goroutine uses its own entries
-	sink   fleet.Sink
-	until  time.Time // when VMs must have told all
+	sink   ingest.Sink
+	until  time.Time // when VMs must have reported everything
 
-	mu       sync.Mutex // guards following, and serialises told
+	mu       sync.Mutex // guards following, and serialises changed
 	progress fleet.Progress
-	told     func(fleet.Progress)
+	changed  func(fleet.Progress)
 	denied   []error // of consoles that there is no right to
 }
 
-// advance changes the progress and tells of it.
+// advance changes the progress and reports it.
 func (m *measuring) advance(change func(*fleet.Progress)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change(&m.progress)
-	if m.told != nil {
-		m.told(m.progress)
+	if m.changed != nil {
+		m.changed(m.progress)
 	}
 }
 
-// absent says why nothing can be measured from a VM: it, or the other of its pair, is
-// not up. nil if both are.
+// absent says why nothing can be measured from a VM: it, or the other of its pair, does
+// not run. nil if both run.
 func (m *measuring) absent(vm int) *checkup.Cause {
 	if cause := m.roster.Targets[vm].Cause; cause != nil {
 		return cause
 	}
 	if cause := m.roster.Targets[peer(vm)].Cause; cause != nil {
-		return &checkup.Cause{Stage: cause.Stage, Message: fmt.Sprintf("VM %s: %s", m.w.Sources[peer(vm)].Name(), cause.Message)}
+		return &checkup.Cause{Stage: cause.Stage, Reason: checkup.ReasonOtherVM, Message: fmt.Sprintf("VM %s: %s", m.w.Sources[peer(vm)].Name(), cause.Message)}
 	}
 	return nil
 }
@@ -98,13 +98,10 @@ func (m *measuring) absent(vm int) *checkup.Cause {
 // speaker is a VM that measures.
 type speaker struct {
 	*console.Guest
-	vm     int
-	name   string
-	source checkup.Source
-	// pairs of the VM, and whether an observation came in.
-	pairs    map[checkup.Pair]bool
-	measured int
-	lossy    bool  // not all was answered
+	vm       int
+	name     string
+	reported *ingest.Source
+	lossy    bool  // not everything was answered
 	err      error // of its console
 }
 
@@ -113,11 +110,7 @@ func (m *measuring) pair(ctx, deadline context.Context, source int) {
 	var speakers [2]*speaker
 	var wg sync.WaitGroup
 	for i, vm := range []int{source, peer(source)} {
-		s := &speaker{Guest: m.console(m.w, vm), vm: vm, name: m.nameOf(m.w, vm), pairs: map[checkup.Pair]bool{}}
-		s.source = checkup.Source{Source: vm, Pod: m.roster.Targets[vm].Pod}
-		for p := range m.w.PairsOf(vm) {
-			s.pairs[p] = false
-		}
+		s := &speaker{Guest: m.console(m.w, vm), vm: vm, name: m.nameOf(m.w, vm), reported: ingest.NewSource(m.w, vm)}
 		defer s.Close()
 		speakers[i] = s
 		wg.Go(func() {
@@ -136,7 +129,7 @@ func (m *measuring) pair(ctx, deadline context.Context, source int) {
 	m.conclude(ctx, from, to)
 }
 
-// order is what a VM is told to do. A target leaves the source its time.
+// order is what a VM is to measure. A target leaves the source its time.
 func (m *measuring) order(s *speaker) checkup.Order {
 	w, vm := m.w, m.w.Sources[s.vm].VM
 	left := time.Until(m.until)
@@ -164,38 +157,20 @@ func (m *measuring) order(s *speaker) checkup.Order {
 	return order
 }
 
-// take takes one message of a VM. What makes no sense is passed over: the console has
-// made sure that it came over as it was said.
+// take takes one message of a VM. The console has made sure that it arrived undamaged.
 func (m *measuring) take(s *speaker, message checkup.Message) {
-	switch {
-	case message.Control != nil:
-		same := func(c checkup.Control) bool {
-			return c.Family == message.Control.Family && c.Name == message.Control.Name
-		}
-		if i := slices.IndexFunc(s.source.Controls, same); i >= 0 {
-			s.source.Controls[i] = *message.Control
-			return
-		}
-		s.source.Controls = append(s.source.Controls, *message.Control)
-	case message.Observation != nil:
-		o := message.Observation
-		if known, expected := s.pairs[o.Pair]; !expected || known {
-			return
-		}
-		s.pairs[o.Pair] = true
-		s.measured++
+	fresh, _ := s.reported.Take(message)
+	fresh.To(m.sink)
+	if o := fresh.Observation; o != nil {
 		s.lossy = s.lossy || o.Unmeasured == nil && o.Received < o.Sent
-		m.sink.Observation(*o)
 		m.advance(func(p *fleet.Progress) { p.Measured++ })
-	case message.End != nil:
-		s.source.End = message.End
 	}
 }
 
-// conclude tells what became of the two VMs of a pair.
+// conclude calls the sink with what became of the two VMs of a pair.
 func (m *measuring) conclude(ctx context.Context, from, to *speaker) {
 	stopped := ctx.Err() != nil
-	// The deadline is over for measuring, not for finding out what went wrong.
+	// The deadline of measuring is over, but not the time to find out what went wrong.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*answerTime)
 	defer cancel()
 	for s, other := range map[*speaker]*speaker{from: to, to: from} {
@@ -209,7 +184,7 @@ func (m *measuring) conclude(ctx context.Context, from, to *speaker) {
 	if (from.err != nil || to.err != nil) && !stopped {
 		var err error
 		if seen, err = m.see(after, m.w.Check); err != nil {
-			m.logf("::warning::why VMs were lost is not known: %v", err)
+			m.logf("::warning::cannot find out why VMs were lost: %v", err)
 		}
 	}
 	for s, other := range map[*speaker]*speaker{from: to, to: from} {
@@ -222,35 +197,39 @@ func (m *measuring) conclude(ctx context.Context, from, to *speaker) {
 		if s == from {
 			other = to
 		}
-		if s.source.End == nil || s.measured < s.source.End.Observations || m.roster.Targets[s.vm].Cause != nil {
-			s.source.Cause = m.why(s, other, seen, stopped)
+		source := s.reported.Report()
+		source.Pod = m.roster.Targets[s.vm].Pod
+		if !s.reported.Complete() || m.roster.Targets[s.vm].Cause != nil {
+			source.Cause = m.why(s, other, seen, stopped)
 			if statusCode(s.err) == http.StatusForbidden {
 				m.mu.Lock()
 				m.denied = append(m.denied, s.err)
 				m.mu.Unlock()
 			}
-			m.logf("::warning::VM %s: %s", m.w.Sources[s.vm].Name(), s.source.Cause.Message)
+			m.logf("::warning::VM %s: %s", m.w.Sources[s.vm].Name(), source.Cause.Message)
 		}
-		m.sink.Source(s.source)
+		m.Fleet.LogDistrust("VM", m.w.Sources[s.vm].Name(), source)
+		m.sink.Source(source)
 	}
 }
 
-// why says why a VM did not come to its end, or is not there any more.
+// why says why a VM did not report everything, or no longer runs.
 func (m *measuring) why(s, other *speaker, seen *sight, stopped bool) *checkup.Cause {
 	cause := &checkup.Cause{Stage: checkup.StageCollect}
 	switch lost := seen.lost(s.name); {
 	case stopped:
-		cause.Message = "the probe task was stopped before the VM came to its end"
+		cause.Message = "the probe task was stopped before the VM ended"
 	case s.err != nil && lost != "":
 		cause.Message = "lost while measuring: " + lost
 	case s.err != nil:
 		cause.Message = "lost while measuring: " + oneLine(s.err)
-	case other.err != nil && s.measured == 0:
+	case other.err != nil && s.reported.Observed() == 0:
+		cause.Reason = checkup.ReasonOtherVM
 		cause.Message = fmt.Sprintf("VM %s: %s", m.w.Sources[other.vm].Name(), m.why(other, s, seen, stopped).Message)
-	case s.source.End == nil:
-		cause.Message = "the VM did not say that it came to its end"
+	case s.reported.End() == nil:
+		cause.Message = "the VM did not report its end"
 	default:
-		cause.Message = fmt.Sprintf("the VM told of %d observations, but not all of them came in", s.source.End.Observations)
+		cause.Message = fmt.Sprintf("the VM reported %d observations, but not all of them arrived", s.reported.End().Observations)
 	}
 	return cause
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/fleet"
 )
 
-// sink keeps what it is told.
+// sink keeps what VMs reported.
 type sink struct {
 	mu           sync.Mutex
 	observations []checkup.Observation
@@ -33,7 +33,7 @@ func (s *sink) Observation(o checkup.Observation) {
 	s.observations = append(s.observations, o)
 }
 
-func (s *sink) Results([]checkup.Result) { panic("VMs tell observations") }
+func (s *sink) Results([]checkup.Result) { panic("VMs report observations") }
 
 func (s *sink) Source(source checkup.Source) {
 	s.mu.Lock()
@@ -130,7 +130,7 @@ func testMeasure(t *testing.T) {
 		}
 		for _, c := range s.Controls {
 			if !c.OK {
-				t.Errorf("VM %d: control %+v: it was told neither its own addresses nor unused ones", vm, c)
+				t.Errorf("VM %d: control %+v: its order has neither its own addresses nor unused ones", vm, c)
 			}
 		}
 	}
@@ -151,7 +151,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 		observations                               int // of the pair
 	}{
 		{
-			name: "the target did not come up",
+			name: "the target did not start",
 			prepare: func(_ *testing.T, _ *world, _ *checkup.Worksheet, roster *checkup.Roster) {
 				roster.Targets[1] = checkup.RosterEntry{Cause: setupCause("no bridge")}
 			},
@@ -184,8 +184,8 @@ func TestMeasureGoesWrong(t *testing.T) {
 				}
 				x.warn(t, "Pod", "virt-launcher-n2", "NodeNotReady", "Node is not ready")
 			},
-			source: "VM n2: lost while measuring: it is not ready any more on node n2: NodeNotReady: Node is not ready",
-			target: "lost while measuring: it is not ready any more on node n2: NodeNotReady: Node is not ready",
+			source: "VM n2: lost while measuring: it is no longer ready on node n2: NodeNotReady: Node is not ready",
+			target: "lost while measuring: it is no longer ready on node n2: NodeNotReady: Node is not ready",
 		}, {
 			name: "the target dies while the source measures",
 			prepare: func(t *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
@@ -194,7 +194,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 						x.vmi(t, "n2", func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.Status.Phase = kubevirtv1.Succeeded })
 						x.guests["n2"].dial = gone
 						x.hangUp("n2")
-					}}}, told(o, 9999)...)
+					}}}, reported(o, 9999)...)
 				}
 			},
 			source: "", target: "lost while measuring: it ended on node n2", rosterTarget: "lost while measuring: it ended on node n2", observations: 4,
@@ -203,9 +203,9 @@ func TestMeasureGoesWrong(t *testing.T) {
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
 				x.guests["n1"].run = func(o checkup.Order) []line { return well(o)[:6] } // one observation, and no end
 			},
-			source: "the VM did not say that it came to its end", observations: 3,
+			source: "the VM did not report its end", observations: 3,
 		}, {
-			name: "a guest that tells of more than came",
+			name: "a guest that reports more than arrived",
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
 				x.guests["n1"].run = func(o checkup.Order) []line {
 					lines := well(o)
@@ -213,7 +213,7 @@ func TestMeasureGoesWrong(t *testing.T) {
 					return append([]line{{Message: checkup.Message{Observation: &checkup.Observation{Pair: checkup.Pair{Source: 2, Target: 3}}}}}, lines...)
 				}
 			},
-			source: "told of 7 observations, but not all of them came in", observations: 4,
+			source: "the VM reported 7 observations, but not all of them arrived", observations: 4,
 		},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
@@ -249,19 +249,18 @@ func TestMeasureGoesWrong(t *testing.T) {
 				}
 			}
 			if to.twice {
-				t.Error("a source was told twice")
+				t.Error("a source was reported twice")
 			}
 		})
 	}
 }
 
-// TestMeasureLoss: a target that is there although it did not answer is no reason to
-// doubt a loss.
+// TestMeasureLoss: a loss counts if its target still runs although it did not answer.
 func TestMeasureLoss(t *testing.T) { synctest.Test(t, testMeasureLoss) }
 
 func testMeasureLoss(t *testing.T) {
 	x, w, roster := started(t, 1)
-	x.guests["n1"].run = func(o checkup.Order) []line { return told(o, 9999) }
+	x.guests["n1"].run = func(o checkup.Order) []line { return reported(o, 9999) }
 	to := &sink{}
 	if err := x.Measure(t.Context(), w, roster, to, nil); err != nil {
 		t.Fatal(err)
@@ -273,7 +272,8 @@ func testMeasureLoss(t *testing.T) {
 	}
 }
 
-// TestLostConsole: a console that is taken away comes back, and nothing is lost.
+// TestLostConsole: a console that was disconnected is connected again, and nothing is
+// lost.
 func TestLostConsole(t *testing.T) { synctest.Test(t, testLostConsole) }
 
 func testLostConsole(t *testing.T) {
@@ -291,7 +291,7 @@ func testLostConsole(t *testing.T) {
 	}
 }
 
-// TestMeasureStopped: what was told until then stays, and the rest says why.
+// TestMeasureStopped: what was reported until then is kept, and the rest says why.
 func TestMeasureStopped(t *testing.T) { synctest.Test(t, testMeasureStopped) }
 
 func testMeasureStopped(t *testing.T) {
@@ -303,11 +303,11 @@ func testMeasureStopped(t *testing.T) {
 	if err := x.Measure(ctx, w, roster, to, nil); err != nil {
 		t.Fatal(err)
 	}
-	if c := to.sources[0].Cause; c == nil || c.Message != "the probe task was stopped before the VM came to its end" {
+	if c := to.sources[0].Cause; c == nil || c.Message != "the probe task was stopped before the VM ended" {
 		t.Errorf("cause %v, want that it was stopped", c)
 	}
 	if to.sources[1].Cause != nil || len(to.observations) != 2 || roster.Targets[1].Cause != nil {
-		t.Errorf("%+v, %d observations; want what the target told", to.sources[1], len(to.observations))
+		t.Errorf("%+v, %d observations; want what the target reported", to.sources[1], len(to.observations))
 	}
 }
 
@@ -320,7 +320,7 @@ func testMeasureDenied(t *testing.T) {
 		g.dial = refused
 	}
 	to := &sink{}
-	if err := x.Measure(t.Context(), w, roster, to, nil); err == nil || !strings.Contains(err.Error(), "no console of 2 VMs could be had") || !strings.Contains(err.Error(), "no right to the console") {
+	if err := x.Measure(t.Context(), w, roster, to, nil); err == nil || !strings.Contains(err.Error(), "cannot connect to any console of 2 VMs") || !strings.Contains(err.Error(), "no right to the console") {
 		t.Errorf("%v, want that there is no right", err)
 	}
 	if len(to.sources) != 2 || to.sources[0].Cause == nil {

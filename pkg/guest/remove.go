@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -23,14 +22,14 @@ import (
 	"github.com/checkplan/checkplan/pkg/fleet"
 )
 
-// all is what there is of VMs: they, their pods, and what owns them.
+// all is everything of the VMs: VMs, pods, and anchors, which own them.
 type all struct {
 	vmis    []kubevirtv1.VirtualMachineInstance
 	pods    []corev1.Pod
 	anchors []corev1.ConfigMap
 }
 
-// names of all that is there, as kind/name, VMs first.
+// names of everything, as kind/name, VMs first.
 func (a *all) names() []string {
 	var names []string
 	for _, vmi := range a.vmis {
@@ -68,7 +67,7 @@ func (g *Guests) list(ctx context.Context, selector string) (*all, error) {
 	return found, nil
 }
 
-// Left names what is left of the VMs of the run, as kind/name.
+// Left returns the names of what is left of the VMs of the run, as kind/name.
 func (g *Guests) Left(ctx context.Context) ([]string, error) {
 	found, err := g.list(ctx, g.Fleet.Labels("", checkup.RoleGuest).String())
 	if err != nil {
@@ -80,9 +79,9 @@ func (g *Guests) Left(ctx context.Context) ([]string, error) {
 // Remove deletes every VM of the run and waits until they and their pods are gone, or
 // ctx is done. It returns the names of what is left, as kind/name.
 //
-// A pod whose kubelet does not answer is taken out of the API a while after its grace
-// period (Force), and KubeVirt lets go of its VM then; kubelet and virt-handler end
-// what still runs when they come back.
+// A pod whose kubelet does not answer is force-deleted some time after its grace
+// period (Force), and KubeVirt then removes its VM; kubelet and virt-handler end what
+// still runs when they come back.
 func (g *Guests) Remove(ctx context.Context) (left []string, err error) {
 	asked := map[types.UID]time.Time{}
 	for {
@@ -104,8 +103,8 @@ func (g *Guests) Remove(ctx context.Context) (left []string, err error) {
 	}
 }
 
-// removeOnce asks what was found to go, where it was not asked before. Pods go with
-// their VMs, the anchors when there are no VMs to be owned.
+// removeOnce deletes what was found, unless it was deleted before. Pods go with their
+// VMs, and anchors when no VM is left that they own.
 func (g *Guests) removeOnce(ctx context.Context, found *all, asked map[types.UID]time.Time) error {
 	var group errgroup.Group
 	group.SetLimit(concurrency)
@@ -132,7 +131,7 @@ func (g *Guests) removeOnce(ctx context.Context, found *all, asked map[types.UID
 			continue
 		}
 		if now.Sub(since) > time.Duration(deletionGrace(pod))*time.Second+cmp.Or(g.Force, 15*time.Second) {
-			g.logf("::warning::pod/%s of a VM on node %s did not end: taken out of the API; the node's kubelet ends its containers when it answers again", pod.Name, pod.Spec.NodeName)
+			g.logf("::warning::pod/%s of a VM on node %s did not end: force-deleted; the node's kubelet ends its containers when it answers again", pod.Name, pod.Spec.NodeName)
 			asked[pod.UID] = now
 			group.Go(func() error {
 				return g.deletePod(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
@@ -172,8 +171,8 @@ func (g *Guests) deleteAnchor(ctx context.Context, cm *corev1.ConfigMap) error {
 	return deletion(g.Fleet.Client.CoreV1().ConfigMaps(g.Fleet.Namespace).Delete(ctx, cm.Name, options), "configmap/"+cm.Name)
 }
 
-// deletion is the error of a deletion. It is none if the object is gone, or another
-// one of its name is there now.
+// deletion returns the error of a deletion: nil if the object is gone, or if its name
+// now belongs to another object.
 func deletion(err error, what string) error {
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
@@ -181,7 +180,7 @@ func deletion(err error, what string) error {
 	return fmt.Errorf("delete %s: %w", what, err)
 }
 
-// Sweep deletes the VMs of other runs of the plan that no run needs any more, as
+// Sweep deletes the VMs of other runs of the plan that no run needs any longer, as
 // fleet.Sweep does with pods. It returns how many it deleted.
 func (g *Guests) Sweep(ctx context.Context) (int, error) {
 	selector := g.Fleet.Labels("", checkup.RoleGuest)
@@ -233,7 +232,7 @@ type Evidence struct {
 }
 
 const (
-	// evidenceVMs is of how many VMs evidence is kept.
+	// evidenceVMs is the number of VMs of which evidence is kept.
 	evidenceVMs = 20
 	// evidenceLog is how much of a log is kept, from its end, in bytes.
 	evidenceLog = 64 << 10
@@ -241,12 +240,11 @@ const (
 	evidenceEvents = 50
 )
 
-// The containers of a VM's pod that have something to say.
+// evidenceContainers are the containers of a VM's pod whose logs are kept.
 var evidenceContainers = []string{"compute", "guest-console-log"}
 
-// Evidence gathers what there is to see of the VMs of the checks, of at most 20 of
-// them, whether or not they look well. What cannot be read is left out: the manifest
-// is always there.
+// Evidence reads what is known of the VMs of the checks, of at most 20 of them, whether
+// or not they look well. What cannot be read is left out, except the manifest.
 func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, error) {
 	found, err := g.list(ctx, g.Fleet.Labels("", checkup.RoleGuest).String())
 	if err != nil {
@@ -260,7 +258,7 @@ func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, err
 	}
 	slices.SortFunc(vmis, func(a, b kubevirtv1.VirtualMachineInstance) int { return strings.Compare(a.Name, b.Name) })
 	if n := len(vmis); n > evidenceVMs {
-		g.logf("evidence is kept of the first %d of %d VMs", evidenceVMs, n)
+		g.logf("keeping evidence of the first %d of %d VMs", evidenceVMs, n)
 		vmis = vmis[:evidenceVMs]
 	}
 	events, err := g.Fleet.Client.CoreV1().Events(g.Fleet.Namespace).List(ctx, metav1.ListOptions{})
@@ -270,9 +268,7 @@ func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, err
 	}
 	slices.SortStableFunc(events.Items, func(a, b corev1.Event) int { return fleet.EventTime(a).Compare(fleet.EventTime(b)) })
 	kept := make([]Evidence, len(vmis))
-	var group errgroup.Group
-	group.SetLimit(concurrency)
-	for i := range vmis {
+	fleet.Each(len(vmis), func(i int) error {
 		vmi := &vmis[i]
 		vmi.ManagedFields = nil
 		e := &kept[i]
@@ -290,16 +286,13 @@ func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, err
 			}
 		}
 		e.Events = e.Events[max(0, len(e.Events)-evidenceEvents):]
-		group.Go(func() error {
-			e.Logs = g.logs(ctx, e.Pod)
-			return nil
-		})
-	}
-	_ = group.Wait() // what cannot be read is left out
+		e.Logs = g.logs(ctx, e.Pod)
+		return nil // what cannot be read is left out
+	})
 	return kept, nil
 }
 
-// logs are the ends of the logs of a VM's pod; nil if it has none.
+// logs returns the ends of the logs of a VM's pod; nil if it has none.
 func (g *Guests) logs(ctx context.Context, pod *corev1.Pod) map[string]string {
 	if pod == nil || pod.Spec.NodeName == "" {
 		return nil
@@ -308,7 +301,7 @@ func (g *Guests) logs(ctx context.Context, pod *corev1.Pod) map[string]string {
 	defer cancel()
 	logs := map[string]string{}
 	for _, container := range evidenceContainers {
-		log, err := g.openLog(ctx, pod.Name, container)
+		log, err := g.Fleet.Log(ctx, pod.Name, &corev1.PodLogOptions{Container: container})
 		if err != nil {
 			logs[container] = fleet.OneLine("cannot be read: " + err.Error())
 			continue
@@ -317,12 +310,4 @@ func (g *Guests) logs(ctx context.Context, pod *corev1.Pod) map[string]string {
 		log.Close()
 	}
 	return logs
-}
-
-func (g *Guests) openLog(ctx context.Context, pod, container string) (io.ReadCloser, error) {
-	options := &corev1.PodLogOptions{Container: container}
-	if g.Fleet.OpenLog != nil {
-		return g.Fleet.OpenLog(ctx, pod, options)
-	}
-	return g.Fleet.Client.CoreV1().Pods(g.Fleet.Namespace).GetLogs(pod, options).Stream(ctx)
 }

@@ -149,7 +149,7 @@ func testRemoveFromLostNode(t *testing.T) {
 		t.Fatalf("left %v, %v; want nothing", left, err)
 	}
 	if forced < 30*time.Second || forced > 32*time.Second {
-		t.Errorf("its pod was taken out of the API after %s, want its grace period of 30 s and a moment", forced)
+		t.Errorf("its pod was force-deleted after %s, want its grace period of 30 s and a moment", forced)
 	}
 	if !strings.Contains(x.log.String(), "::warning::pod/launcher of a VM on node n1 did not end") {
 		t.Errorf("log %s, want a warning", &x.log)

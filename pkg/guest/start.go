@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,9 +23,9 @@ import (
 
 // Start starts the VMs of the worksheet and waits until each answers on its console,
 // for at most the worksheet's setup timeout. It fills in the roster, one entry per
-// VM; what did not come up has a Cause there (stage setup). Before a VM is created, a
-// preflight pod makes sure that its network can be had. Each pair goes on by itself:
-// one that lacks a VM is not waited for.
+// VM; a VM that did not start has a Cause there (stage setup). Before a VM is created,
+// a preflight pod attaches to its network. Pairs do not wait for each other, and a VM
+// is not waited for if the other of its pair failed.
 //
 // progress, if not nil, is called whenever the number of VMs that answer changes.
 func (g *Guests) Start(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, progress func(ready, of int)) error {
@@ -66,7 +65,7 @@ type starting struct {
 	w      *checkup.Worksheet
 	roster *checkup.Roster
 	vms    []*vm // that were created
-	// tried is where the preflight pods of VMs without a node have run.
+	// tried are the nodes on which the preflight pods of VMs without a node ran.
 	tried map[int]string
 }
 
@@ -77,8 +76,8 @@ type vm struct {
 	created time.Time
 	booting func()    // ends the wait for its console; nil before there is one
 	ready   bool      // it answers
-	phase   string    // as last seen
-	trouble string    // what keeps it from coming up, as last seen
+	phase   string    // at the last look
+	trouble string    // what keeps it from starting, at the last look
 	since   time.Time // since when there is trouble
 }
 
@@ -88,7 +87,7 @@ func (s *starting) cause(vm int, cause *checkup.Cause) {
 	s.excuse()
 }
 
-// excuse gives each VM whose pair lacks the other one a cause, unless it is up.
+// excuse gives a cause to each VM that has not started and whose other VM failed.
 func (s *starting) excuse() {
 	for vm := range s.roster.Targets {
 		other := s.roster.Targets[peer(vm)].Cause
@@ -101,8 +100,8 @@ func (s *starting) excuse() {
 	}
 }
 
-// preflight finds out whether the networks can be had. SR-IOV devices are left to
-// the VMs: a pod that takes one unbinds it from its driver.
+// preflight finds out whether pods can be attached to the networks. SR-IOV devices are
+// left to the VMs: a pod that takes one unbinds it from its driver.
 func (s *starting) preflight(ctx context.Context) error {
 	var vms []int
 	for vm, e := range s.w.Sources {
@@ -130,7 +129,7 @@ func (s *starting) preflight(ctx context.Context) error {
 	return nil
 }
 
-// create creates the anchor and the VMs that nothing speaks against.
+// create creates the anchor and the VMs that have no cause.
 func (s *starting) create(ctx context.Context) error {
 	var vmis []*kubevirtv1.VirtualMachineInstance
 	var indexes []int
@@ -143,7 +142,7 @@ func (s *starting) create(ctx context.Context) error {
 			return fmt.Errorf("VM %s: %w", s.w.Sources[i].Name(), err)
 		}
 		if node := s.tried[i]; node != "" {
-			// Where its network is known to be had, rather than anywhere.
+			// Preferably where its network is known to work.
 			vmi.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
 				Weight: 100, Preference: fleet.NodeTerm(node),
 			}}}
@@ -158,28 +157,19 @@ func (s *starting) create(ctx context.Context) error {
 		return err
 	}
 	s.logf("starting %d VMs", len(vmis))
-	errs := make([]error, len(vmis))
-	var group errgroup.Group
-	group.SetLimit(concurrency)
-	for i, vmi := range vmis {
-		vmi.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
-		group.Go(func() error {
-			errs[i] = s.createVMI(ctx, vmi)
-			return nil
-		})
-	}
-	_ = group.Wait() // the errors are in errs
-	none := true
+	errs := fleet.Each(len(vmis), func(i int) error {
+		vmis[i].OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
+		return s.createVMI(ctx, vmis[i])
+	})
 	for i, err := range errs {
 		if err != nil {
 			s.cause(indexes[i], setupCause("it was not created: %s", fleet.OneLine(err.Error())))
 			continue
 		}
-		none = false
 		s.vms = append(s.vms, &vm{index: indexes[i], name: vmis[i].Name, created: time.Now()})
 	}
-	if none {
-		return fmt.Errorf("none of %d VMs could be created: %w", len(vmis), errs[0])
+	if err := fleet.EveryOne(errs); err != nil {
+		return fmt.Errorf("none of %d VMs could be created: %w", len(vmis), err)
 	}
 	return nil
 }
@@ -187,8 +177,8 @@ func (s *starting) create(ctx context.Context) error {
 // tries is how often a request that failed for a passing reason is made.
 const tries = 5
 
-// createVMI makes a VM, or goes on with the one that an earlier try of the task made.
-// One that has ended is replaced.
+// createVMI creates a VM, or adopts the one that an earlier try of the task created. A
+// VM that has ended is replaced.
 func (g *Guests) createVMI(ctx context.Context, vmi *kubevirtv1.VirtualMachineInstance) error {
 	for try := 1; ; {
 		_, err := g.vmis().Create(ctx, vmi, metav1.CreateOptions{})
@@ -196,11 +186,11 @@ func (g *Guests) createVMI(ctx context.Context, vmi *kubevirtv1.VirtualMachineIn
 			var old *kubevirtv1.VirtualMachineInstance
 			old, err = g.vmis().Get(ctx, vmi.Name, metav1.GetOptions{})
 			switch {
-			case apierrors.IsNotFound(err): // it went between the two requests
+			case apierrors.IsNotFound(err): // it was deleted between the two requests
 				continue
 			case err != nil:
 			case old.Labels[checkup.LabelRun] != g.Fleet.RunUID:
-				return fmt.Errorf("create VM %s: there is one of that name which is not of this run; delete it", vmi.Name)
+				return fmt.Errorf("create VM %s: a VM of that name belongs to another run; delete it", vmi.Name)
 			case old.DeletionTimestamp == nil && !old.IsFinal():
 				return nil
 			default:
@@ -226,7 +216,7 @@ func (g *Guests) createVMI(ctx context.Context, vmi *kubevirtv1.VirtualMachineIn
 }
 
 // writeAnchor makes this task's pod the owner of the ConfigMap that owns the VMs of
-// the check, and makes it if it is not there.
+// the check, and creates the ConfigMap if it does not exist.
 func (g *Guests) writeAnchor(ctx context.Context, w *checkup.Worksheet) (*corev1.ConfigMap, error) {
 	anchor := g.anchor(w)
 	client := g.Fleet.Client.CoreV1().ConfigMaps(g.Fleet.Namespace)
@@ -245,8 +235,8 @@ func (g *Guests) writeAnchor(ctx context.Context, w *checkup.Worksheet) (*corev1
 	}
 }
 
-// TakeOver makes the VMs of a check the property of this task's pod, so that they go
-// when it goes, and no longer with setup's.
+// TakeOver makes this task's pod the owner of the VMs of a check: they are deleted with
+// this pod, and no longer with setup's.
 func (g *Guests) TakeOver(ctx context.Context, w *checkup.Worksheet) error {
 	for _, e := range w.Sources {
 		if e.Cause == nil { // there may be VMs
@@ -257,17 +247,17 @@ func (g *Guests) TakeOver(ctx context.Context, w *checkup.Worksheet) error {
 	return nil
 }
 
-// booted is the end of the wait for a console.
+// booted is how the wait for a console ended.
 type booted struct {
 	*vm
 	err error
 }
 
-// await looks at the VMs from time to time until each is up or has a cause.
+// await looks at the VMs from time to time until each has started or has a cause.
 func (s *starting) await(ctx, deadline context.Context, progress func(ready, of int)) error {
 	consoles := make(chan booted)
 	pending := 0 // consoles that are waited for
-	tell := func() {
+	report := func() {
 		if progress != nil {
 			n := 0
 			for _, v := range s.vms {
@@ -290,7 +280,7 @@ func (s *starting) await(ctx, deadline context.Context, progress func(ready, of 
 			consoles <- booted{v, err}
 		}()
 	}
-	defer func() { // nothing goes on behind the caller's back
+	defer func() { // no goroutine outlives the call
 		for _, v := range s.vms {
 			if v.booting != nil {
 				v.booting()
@@ -300,7 +290,7 @@ func (s *starting) await(ctx, deadline context.Context, progress func(ready, of 
 			<-consoles
 		}
 	}()
-	tell()
+	report()
 	tick := time.NewTicker(s.poll())
 	defer tick.Stop()
 	for {
@@ -319,13 +309,13 @@ func (s *starting) await(ctx, deadline context.Context, progress func(ready, of 
 		case b := <-consoles:
 			pending--
 			s.take(b, deadline.Err() != nil)
-			tell()
+			report()
 		case <-tick.C:
 		}
 	}
 }
 
-// waits reports whether there is a VM that is neither up nor given up.
+// waits reports whether a VM has neither started nor been given up.
 func (s *starting) waits() bool {
 	for _, v := range s.vms {
 		if !v.ready && s.roster.Targets[v.index].Cause == nil {
@@ -335,7 +325,7 @@ func (s *starting) waits() bool {
 	return false
 }
 
-// take takes the word of a console. over says that the time is over.
+// take notes how the wait for a console ended. over says that the time is over.
 func (s *starting) take(b booted, over bool) {
 	switch {
 	case s.roster.Targets[b.index].Cause != nil: // given up before
@@ -347,13 +337,13 @@ func (s *starting) take(b booted, over bool) {
 	case over:
 		s.late(b.vm, oneLine(b.err))
 	default:
-		s.cause(b.index, setupCause("the guest did not come up: %s", oneLine(b.err)))
+		s.cause(b.index, setupCause("the guest did not start: %s", oneLine(b.err)))
 	}
 }
 
 // late gives a VM up because the time is over.
 func (s *starting) late(v *vm, why string) {
-	s.roster.Targets[v.index].Cause = setupCause("it did not come up within %s: %s", s.w.Timeouts.Setup, why)
+	s.roster.Targets[v.index].Cause = setupCause("it did not start within %s: %s", s.w.Timeouts.Setup, why)
 }
 
 // giveUp gives up each VM that is still waited for: the time is over.
@@ -369,8 +359,8 @@ func (s *starting) giveUp(consoles <-chan booted, pending *int) {
 	s.excuse()
 }
 
-// look looks at all VMs that are waited for, gives up those that will not come up,
-// and begins to listen to those that run.
+// look reads the state of all VMs that are waited for, gives up those that will not
+// start, and connects to the consoles of those that run.
 func (s *starting) look(ctx context.Context, boot func(*vm)) error {
 	seen, err := s.see(ctx, s.w.Check)
 	if err != nil {
@@ -391,7 +381,7 @@ func (s *starting) look(ctx context.Context, boot func(*vm)) error {
 		}
 		vmi := seen.vmis[v.name]
 		if vmi == nil || vmi.DeletionTimestamp != nil {
-			s.stop(v, "it was deleted before the guest came up")
+			s.stop(v, "it was deleted before the guest started")
 			continue
 		}
 		v.phase = string(vmi.Status.Phase)
@@ -442,8 +432,8 @@ func addresses(of map[checkup.IPFamily]string) map[checkup.IPFamily]string {
 	return plain
 }
 
-// oneLine is an error in one line. The end of it counts, where the last words of a
-// console are.
+// oneLine is an error in one line. Beginning and end are kept: the last lines of a
+// console are at the end.
 func oneLine(err error) string {
 	const most = 700
 	s := strings.ToValidUTF8(strings.Join(strings.Fields(err.Error()), " "), "?")

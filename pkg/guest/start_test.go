@@ -92,7 +92,7 @@ func TestStartAnywhere(t *testing.T) {
 	}
 }
 
-// TestStartReplaces: a VM of an earlier try that has ended is made anew, and one of
+// TestStartReplaces: a VM of an earlier try that has ended is replaced, and one of
 // another run is left alone.
 func TestStartReplaces(t *testing.T) {
 	w := worksheet(t, 1)
@@ -114,7 +114,7 @@ func TestStartReplaces(t *testing.T) {
 	if err := x.Start(t.Context(), w, roster, nil); err != nil {
 		t.Fatal(err)
 	}
-	if c := roster.Targets[1].Cause; c == nil || !strings.Contains(c.Message, "not of this run") {
+	if c := roster.Targets[1].Cause; c == nil || !strings.Contains(c.Message, "belongs to another run") {
 		t.Errorf("cause %v, want that the name is taken", c)
 	}
 	vmi, err := x.vmis().Get(t.Context(), x.nameOf(w, 0), metav1.GetOptions{})
@@ -159,7 +159,7 @@ func TestStartGoesWrong(t *testing.T) {
 					pod.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available: 1 Insufficient bridge.network.kubevirt.io/br10."}}}
 				}
 			},
-			want: []string{"node n1 takes no VM on network default/net (bridge br10): 0/3 nodes are available: 1 Insufficient bridge.network.kubevirt.io/br10"}, created: 2,
+			want: []string{"node n1 accepts no VM on network default/net (bridge br10): 0/3 nodes are available: 1 Insufficient bridge.network.kubevirt.io/br10"}, created: 2,
 		}, {
 			name: "no bridge, says the plugin",
 			prepare: func(t *testing.T, x *world, w *checkup.Worksheet) {
@@ -169,13 +169,13 @@ func TestStartGoesWrong(t *testing.T) {
 			},
 			want: []string{"node n1 cannot attach a VM to network default/net (bridge br10)", ": [ns/pod/uid:net]: error adding container", "failed to find bridge br10"}, created: 2,
 		}, {
-			name: "Multus does not act",
+			name: "Multus is not active",
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet) {
 				x.preflight["n1"] = func(pod *corev1.Pod) {
 					delete(pod.Annotations, "k8s.v1.cni.cncf.io/network-status")
 				}
 			},
-			want: []string{"node n1 did not attach a pod", "Multus does not act there", "has no annotation"}, created: 2,
+			want: []string{"node n1 did not attach a pod", "Multus is not active there", "has no annotation"}, created: 2,
 		}, {
 			name: "Multus attaches something else",
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet) {
@@ -193,7 +193,7 @@ func TestStartGoesWrong(t *testing.T) {
 			},
 			want: []string{"its preflight pod failed on node n1", "Evicted", "disk pressure"}, created: 2,
 		}, {
-			name: "the preflight pod's image cannot be had",
+			name: "the preflight pod's image cannot be pulled",
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet) {
 				x.preflight["n1"] = func(pod *corev1.Pod) {
 					pod.Status = corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "not found"}}}}}
@@ -205,7 +205,7 @@ func TestStartGoesWrong(t *testing.T) {
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet) {
 				x.preflight["n1"] = func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodPending }
 			},
-			want: []string{"its preflight pod did not start on node n1: the kubelet of the node did not take up the pod"}, created: 2,
+			want: []string{"its preflight pod did not start on node n1: the kubelet of the node has not accepted the pod"}, created: 2,
 		}, {
 			name: "admission takes no such VM",
 			prepare: func(_ *testing.T, x *world, w *checkup.Worksheet) {
@@ -223,7 +223,7 @@ func TestStartGoesWrong(t *testing.T) {
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet) {
 				x.becomes["n1"] = synchronized(`violates PodSecurity "restricted:latest": runAsNonRoot`)
 			},
-			want: []string{"KubeVirt made no pod for it", `violates PodSecurity "restricted:latest"`}, created: 4,
+			want: []string{"KubeVirt created no pod for it", `violates PodSecurity "restricted:latest"`}, created: 4,
 		}, {
 			name: "the network's definition is deleted in the middle",
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet) {
@@ -241,7 +241,7 @@ func TestStartGoesWrong(t *testing.T) {
 			},
 			want: []string{"its pod is not scheduled", "Insufficient devices.kubevirt.io/kvm"}, created: 4,
 		}, {
-			name: "the guest's image cannot be had",
+			name: "the guest's image cannot be pulled",
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet) {
 				x.becomes["n1"] = pending
 				x.launcher["n1"] = func(pod *corev1.Pod) {
@@ -262,7 +262,7 @@ func TestStartGoesWrong(t *testing.T) {
 				x.becomes["n1"], x.launcher["n1"] = pending, func(*corev1.Pod) {}
 				x.warn(t, "Pod", "virt-launcher-n1", "FailedCreatePodSandBox", `error waiting for pod: Get "https://198.18.0.2:6443/": context deadline exceeded`)
 			},
-			want: []string{"it did not come up within 1m40s: node n1 cannot attach it to network default/net (bridge br10)", "context deadline exceeded"}, created: 4, slow: true,
+			want: []string{"it did not start within 1m40s: node n1 cannot attach it to network default/net (bridge br10)", "context deadline exceeded"}, created: 4, slow: true,
 		}, {
 			name: "virt-handler cannot start it",
 			prepare: func(t *testing.T, x *world, w *checkup.Worksheet) {
@@ -292,21 +292,21 @@ func TestStartGoesWrong(t *testing.T) {
 					return nil
 				}
 			},
-			want: []string{"it was deleted before the guest came up"}, created: 3,
+			want: []string{"it was deleted before the guest started"}, created: 3,
 		}, {
 			name: "the guest never boots",
 			prepare: func(_ *testing.T, x *world, w *checkup.Worksheet) {
 				w.Timeouts.Setup = checkup.Duration(300 * time.Millisecond)
 				x.guests["n1"].mute, x.guests["n1"].boot = true, "Kernel panic - not syncing: No working init found\r\n"
 			},
-			want: []string{"it did not come up within 300ms", "Kernel panic - not syncing: No working init found"}, created: 4, slow: true,
+			want: []string{"it did not start within 300ms", "Kernel panic - not syncing: No working init found"}, created: 4, slow: true,
 		}, {
 			name: "nothing happens",
 			prepare: func(_ *testing.T, x *world, w *checkup.Worksheet) {
 				w.Timeouts.Setup = checkup.Duration(300 * time.Millisecond)
 				x.becomes["n1"] = pending
 			},
-			want: []string{"it did not come up within 300ms: its phase is Scheduling"}, created: 4, slow: true,
+			want: []string{"it did not start within 300ms: its phase is Scheduling"}, created: 4, slow: true,
 		},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
@@ -360,10 +360,10 @@ func TestStartFails(t *testing.T) {
 		want    string
 	}{
 		{"preflight pods", func(x *world, _ *checkup.Worksheet) { refuse(x.kube, "create", "pods") }, "none of 2 preflight pods could be created"},
-		{"look at preflight pods", func(x *world, _ *checkup.Worksheet) { refuse(x.kube, "list", "pods") }, "look after preflight pods"},
+		{"look at preflight pods", func(x *world, _ *checkup.Worksheet) { refuse(x.kube, "list", "pods") }, "read the state of preflight pods"},
 		{"anchor", func(x *world, _ *checkup.Worksheet) { refuse(x.kube, "update", "configmaps") }, "write the owner of the VMs"},
 		{"VMs", func(x *world, _ *checkup.Worksheet) { refuse(x.virt, "create", "virtualmachineinstances") }, "none of 2 VMs could be created"},
-		{"look at VMs", func(x *world, _ *checkup.Worksheet) { refuse(x.virt, "list", "virtualmachineinstances") }, "look after the VMs"},
+		{"look at VMs", func(x *world, _ *checkup.Worksheet) { refuse(x.virt, "list", "virtualmachineinstances") }, "read the state of the VMs"},
 		{"memory", func(_ *world, w *checkup.Worksheet) { w.Guests.Guest.Memory = "much" }, "VM n1: guest.memory"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Transcript is the end of what the console of a VM said to one task.
+// Transcript is the end of what one task received from the console of a VM.
 type Transcript struct {
 	// Name of the VM's object, and VM the name that people call it.
 	Name string `json:"name"`
@@ -38,7 +38,7 @@ func (t *transcript) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.end = append(t.end, b...)
-	if len(t.end) > 2*t.most { // now and then, not each time
+	if len(t.end) > 2*t.most { // rarely, not each time
 		t.end = slices.Clone(t.end[len(t.end)-t.most:])
 	}
 	return len(b), nil
@@ -50,7 +50,7 @@ func (t *transcript) text() string {
 	return strings.ToValidUTF8(string(t.end[max(0, len(t.end)-t.most):]), "?")
 }
 
-// transcript is that of a VM of the worksheet.
+// transcript returns the transcript of a VM of the worksheet.
 func (g *Guests) transcript(w *checkup.Worksheet, vm int) *transcript {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -64,8 +64,8 @@ func (g *Guests) transcript(w *checkup.Worksheet, vm int) *transcript {
 	return g.transcripts[name]
 }
 
-// Transcripts are the ends of what consoles have said since the task began, of those
-// that have said anything.
+// Transcripts returns what consoles have sent since the task began, without those that
+// sent nothing.
 func (g *Guests) Transcripts() []Transcript {
 	g.mu.Lock()
 	defer g.mu.Unlock()

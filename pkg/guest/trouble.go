@@ -18,22 +18,22 @@ import (
 	"github.com/checkplan/checkplan/pkg/fleet"
 )
 
-// sight is what the API server says of the VMs of a check at one time.
+// sight is the state of the VMs of a check, as the API server has it at one time.
 type sight struct {
 	vmis map[string]*kubevirtv1.VirtualMachineInstance // by name
-	// pods of the VMs, by the VM's UID; only where a VM does not run.
+	// pods of the VMs, by the VM's UID; read only if a VM does not run.
 	pods map[string]*corev1.Pod
 	// The last warning about a VM or a pod, by name.
 	vmiWarnings, podWarnings map[string]string
 }
 
-// see looks at the VMs of a check and, if one does not run, at what there is to know
-// of why.
+// see reads the state of the VMs of a check and, if one does not run, what explains
+// it.
 func (g *Guests) see(ctx context.Context, check string) (*sight, error) {
 	selector := metav1.ListOptions{LabelSelector: g.Fleet.Labels(check, checkup.RoleGuest).String()}
 	list, err := g.vmis().List(ctx, selector)
 	if err != nil {
-		return nil, fmt.Errorf("look after the VMs: %w", err)
+		return nil, fmt.Errorf("read the state of the VMs: %w", err)
 	}
 	s := &sight{vmis: map[string]*kubevirtv1.VirtualMachineInstance{}, pods: map[string]*corev1.Pod{}}
 	fine := true
@@ -47,7 +47,7 @@ func (g *Guests) see(ctx context.Context, check string) (*sight, error) {
 	}
 	pods, err := g.Fleet.Client.CoreV1().Pods(g.Fleet.Namespace).List(ctx, selector)
 	if err != nil {
-		return nil, fmt.Errorf("look after the VMs' pods: %w", err)
+		return nil, fmt.Errorf("read the state of the VMs' pods: %w", err)
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
@@ -61,39 +61,32 @@ func (g *Guests) see(ctx context.Context, check string) (*sight, error) {
 	return s, nil
 }
 
-// stuckReasons are the kubelet's reasons of a waiting container that it repeats to no
-// end.
-var stuckReasons = []string{
-	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
-	"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
-}
-
-// trouble is what keeps a VM from coming up.
+// trouble is what keeps a VM from starting.
 type trouble struct {
-	message string // empty while nothing does
-	// patience is how long it is to be seen until there is nothing to hope for;
-	// negative is as long as there is time.
+	message string // empty if nothing does
+	// patience is how long the trouble may last until the VM is given up; negative
+	// means until the deadline.
 	patience time.Duration
 }
 
 const (
 	// networkPatience is how long plugins may refuse the network of a VM's pod: a
-	// kubelet asks again every 10 to 15 s, and a preflight pod has had the network.
+	// kubelet asks again every 10 to 15 s, and a preflight pod got the network.
 	networkPatience = 45 * time.Second
-	// handlerPatience is how long a VM may stay with a virt-handler that has warned of
-	// it: it tries again, too.
+	// handlerPatience is how long a virt-handler that has warned about a VM may take: it
+	// tries again, too.
 	handlerPatience = 45 * time.Second
 )
 
-// trouble says what keeps a VM from coming up. patience is that with what has no
-// other.
+// trouble says what keeps a VM from starting. patience is for trouble that has no
+// patience of its own.
 func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM, patience time.Duration) trouble {
 	say := func(patience time.Duration, format string, args ...any) trouble {
 		return trouble{fleet.OneLine(fmt.Sprintf(format, args...)), patience}
 	}
 	pod := s.pods[string(vmi.UID)]
 	if pod == nil {
-		// virt-controller's own words on why it made no pod.
+		// virt-controller's message about why it created no pod.
 		c := condition(vmi, kubevirtv1.VirtualMachineInstanceSynchronized)
 		switch {
 		case c.Status != corev1.ConditionFalse:
@@ -101,7 +94,7 @@ func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM, 
 		case strings.Contains(c.Message, "violates PodSecurity"):
 			patience = 0
 		}
-		return say(patience, "KubeVirt made no pod for it: %s", c.Message)
+		return say(patience, "KubeVirt created no pod for it: %s", c.Message)
 	}
 	event := s.podWarnings[pod.Name]
 	for _, c := range pod.Status.Conditions {
@@ -110,7 +103,7 @@ func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM, 
 		}
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
-		if waiting := c.State.Waiting; waiting != nil && slices.Contains(stuckReasons, waiting.Reason) {
+		if waiting := c.State.Waiting; waiting != nil && fleet.Stuck(waiting.Reason) {
 			return say(patience, "container %s of its pod on node %s does not start: %s: %s", c.Name, pod.Spec.NodeName, waiting.Reason, waiting.Message)
 		}
 	}
@@ -126,7 +119,7 @@ func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM, 
 	return trouble{}
 }
 
-// ended says what became of a VM that has ended.
+// ended says how a VM ended.
 func (s *sight) ended(vmi *kubevirtv1.VirtualMachineInstance) string {
 	message := "it ended"
 	if vmi.Status.Phase == kubevirtv1.Failed {
@@ -162,8 +155,8 @@ func (s *sight) ended(vmi *kubevirtv1.VirtualMachineInstance) string {
 	return fleet.OneLine(message)
 }
 
-// lost says why a VM that was up is not any more, or "" if nothing is known against
-// it. Of a nil sight nothing is known.
+// lost says why a VM that ran no longer runs, or "" if nothing is known. Nothing is
+// known of a nil sight.
 func (s *sight) lost(name string) string {
 	if s == nil {
 		return ""
@@ -176,7 +169,7 @@ func (s *sight) lost(name string) string {
 		return s.ended(vmi)
 	}
 	if c := condition(vmi, kubevirtv1.VirtualMachineInstanceReady); c.Status == corev1.ConditionFalse {
-		message := "it is not ready any more"
+		message := "it is no longer ready"
 		if pod := s.pods[string(vmi.UID)]; pod != nil && pod.Spec.NodeName != "" {
 			message += fmt.Sprintf(" on node %s: %s", pod.Spec.NodeName, cmp.Or(s.podWarnings[pod.Name], c.Message))
 		}

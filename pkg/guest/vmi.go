@@ -26,11 +26,11 @@ const (
 	// Where the image of checkplan's own guest has its files.
 	kernelPath = "/boot/vmlinuz"
 	initrdPath = "/boot/initrd"
-	// grace is how long another guest has to shut down, in seconds. Our own has
-	// nothing to lose.
+	// grace is how long another guest has to shut down, in seconds. Our own guest
+	// has no data to save.
 	grace = 5
-	// expiry is how long after its own end a VM is still left to its run, which may be
-	// gathering evidence.
+	// expiry is how long a VM is kept after its own end: its run may be reading
+	// evidence.
 	expiry = 10 * time.Minute
 )
 
@@ -39,8 +39,8 @@ func life(w *checkup.Worksheet) time.Duration {
 	return time.Duration(w.Timeouts.Setup) + time.Duration(w.ProbeTimeout()) + expiry
 }
 
-// VMI is the manifest of a VM of the worksheet, without its owner. It is pure but
-// for the clock; the error is that of a memory that is no quantity.
+// VMI returns the manifest of a VM of the worksheet, without its owner. It is pure
+// except for the clock. The error is about a memory that is not a quantity.
 func (g *Guests) VMI(w *checkup.Worksheet, vm int) (*kubevirtv1.VirtualMachineInstance, error) {
 	e := w.Sources[vm]
 	memory, err := resource.ParseQuantity(w.Guests.Guest.Memory)
@@ -104,7 +104,7 @@ func (g *Guests) VMI(w *checkup.Worksheet, vm int) (*kubevirtv1.VirtualMachineIn
 	return vmi, nil
 }
 
-// meta is that of a VM and of the anchor, but for their names.
+// meta is the metadata of a VM and of the anchor, without their names.
 func (g *Guests) meta(w *checkup.Worksheet) metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{
 		Namespace:   g.Fleet.Namespace,
@@ -131,8 +131,8 @@ func binding(b checkup.InterfaceBinding) kubevirtv1.InterfaceBindingMethod {
 	return kubevirtv1.InterfaceBindingMethod{Bridge: &kubevirtv1.InterfaceBridge{}}
 }
 
-// cloudInit is what cloud-init is told in another guest: the addresses of its
-// interface (network configuration version 2), and the login.
+// cloudInit is the input of cloud-init in another guest: the addresses of its interface
+// (network configuration version 2), and the login.
 func cloudInit(w *checkup.Worksheet, vm *checkup.VM) (*kubevirtv1.CloudInitNoCloudSource, error) {
 	addresses := slices.Sorted(maps.Values(vm.Addresses))
 	networkData, err := yaml.Marshal(map[string]any{

@@ -129,7 +129,7 @@ func TestVMIDiffers(t *testing.T) {
 	}
 	w.Guests.Guest.Memory = "much"
 	if _, err := (&Guests{Fleet: &fleet.Fleet{}}).VMI(w, 0); err == nil || !strings.Contains(err.Error(), `guest.memory: "much" is not a quantity`) {
-		t.Errorf("%v, want that the memory makes no sense", err)
+		t.Errorf("%v, want that the memory is invalid", err)
 	}
 	if !slices.Equal(w.Assignments[0], []int{1}) {
 		t.Errorf("assignments %v", w.Assignments)

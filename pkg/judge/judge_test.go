@@ -138,6 +138,9 @@ func TestJudgePair(t *testing.T) {
 			again.RTTs = []int64{1, 2, 3, 4}
 			o.record.Observations = append(o.record.Observations, again)
 		}, checkup.Unmeasured, "collect: the agent reported this pair twice, with different results"},
+		{"a conflict of another source was recorded", func(o *one) {
+			o.record.Sources = append(o.record.Sources, checkup.Source{Source: 1, Conflicts: []checkup.Pair{o.observation.Pair}})
+		}, checkup.Pass, ""},
 		{"an unrequested pair", func(o *one) {
 			alien := *o.observation
 			alien.Target = 7

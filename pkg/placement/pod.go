@@ -23,8 +23,6 @@ const (
 	// image stands in for that of the diagnostics: nothing pulls it, but policies
 	// on images see it.
 	image = "ghcr.io/checkplan/checkplan/agent:dry-run"
-	// user is the UID of distroless and ko images' nonroot.
-	user = 65532
 	// appLabel names a workload; topology spread counts its pods by it.
 	appLabel = "app.kubernetes.io/name"
 )
@@ -40,7 +38,6 @@ var workloads = map[SideName]struct{ name, kind string }{
 // sense, each with its path under at.
 func podOf(plan, check string, side SideName, p PodPlacement, at *field.Path) (*corev1.Pod, error) {
 	var b builder
-	yes, no := true, false
 	labels := map[string]string{
 		appLabel:               workloads[side].name,
 		checkup.LabelPlan:      plan,
@@ -66,35 +63,21 @@ func podOf(plan, check string, side SideName, p PodPlacement, at *field.Path) (*
 			Labels: labels,
 		},
 		Spec: corev1.PodSpec{
-			NodeSelector:                 b.nodeSelector(p.NodeSelector, at.Child("nodeSelector")),
-			Tolerations:                  b.tolerations(p.Tolerations, at.Child("tolerations")),
-			Affinity:                     b.affinity(p.Affinity, at.Child("affinity")),
-			TopologySpreadConstraints:    b.spread(p.TopologySpreadConstraints, labels, at.Child("topologySpreadConstraints")),
-			PriorityClassName:            b.priorityClass(p.PriorityClassName, at.Child("priorityClassName")),
-			AutomountServiceAccountToken: &no,
-			EnableServiceLinks:           &no,
-			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot:   &yes,
-				RunAsUser:      new(int64(user)),
-				RunAsGroup:     new(int64(user)),
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			},
+			NodeSelector:              b.nodeSelector(p.NodeSelector, at.Child("nodeSelector")),
+			Tolerations:               b.tolerations(p.Tolerations, at.Child("tolerations")),
+			Affinity:                  b.affinity(p.Affinity, at.Child("affinity")),
+			TopologySpreadConstraints: b.spread(p.TopologySpreadConstraints, labels, at.Child("topologySpreadConstraints")),
+			PriorityClassName:         b.priorityClass(p.PriorityClassName, at.Child("priorityClassName")),
 			Containers: []corev1.Container{{
 				Name:            string(side),
 				Image:           image,
 				ImagePullPolicy: corev1.PullIfNotPresent,
 				Ports:           b.hostPorts(p.HostPorts, at.Child("hostPorts")),
 				Resources:       corev1.ResourceRequirements{Requests: requests, Limits: limits},
-				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: &no,
-					ReadOnlyRootFilesystem:   &yes,
-					RunAsNonRoot:             &yes,
-					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-					SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-				},
 			}},
 		},
 	}
+	scheduling.Restrict(&pod.Spec)
 	if workloads[side].kind == "DaemonSet" {
 		pod = scheduling.DaemonSetPod(pod)
 	}

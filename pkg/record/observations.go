@@ -28,7 +28,7 @@ type line struct {
 	Fact        *checkup.Fact        `json:"fact,omitempty"`
 }
 
-// counted is what the responder of a target told, read to its end.
+// counted is what the responder of a target counted, read to its end.
 type counted struct {
 	Target     int                 `json:"target"`
 	Receptions []checkup.Reception `json:"receptions,omitempty"`
@@ -44,9 +44,9 @@ type Writer struct {
 	pending bytes.Buffer // lines since the last Flush
 
 	flushing sync.Mutex // guards following
-	newest   []byte     // raw bytes of the newest chunk, which is written anew by each Flush
+	newest   []byte     // raw bytes of the newest chunk, which each Flush writes again
 	chunk    int        // its number
-	written  bool       // there is a chunk in the cluster
+	written  bool       // everything of newest is in the cluster
 }
 
 // Writer begins the record of a check. The first Flush overwrites the record of
@@ -58,11 +58,11 @@ func (s *Store) Writer(check string) *Writer {
 // Observation appends what was measured for one pair.
 func (w *Writer) Observation(o checkup.Observation) { w.add(line{Observation: &o}) }
 
-// Source appends what became of one source. A later one for the same source
-// replaces an earlier one.
+// Source appends what became of one source. A later value of the same source replaces an
+// earlier one.
 func (w *Writer) Source(s checkup.Source) { w.add(line{Source: &s}) }
 
-// Results appends measurements of pairs that are told one by one. Each takes about
+// Results appends measurements of pairs that are reported one by one. Each takes about
 // 14 bytes of a chunk.
 func (w *Writer) Results(results []checkup.Result) { w.add(line{Results: results}) }
 
@@ -70,7 +70,7 @@ func (w *Writer) Results(results []checkup.Result) { w.add(line{Results: results
 // the same unit replaces an earlier one.
 func (w *Writer) Fact(f checkup.Fact) { w.add(line{Fact: &f}) }
 
-// Receptions appends what the responder of a target counted, nothing included.
+// Receptions appends what the responder of a target counted, also if that is nothing.
 func (w *Writer) Receptions(target int, received []checkup.Reception) {
 	w.add(line{Counted: &counted{target, received}})
 }
@@ -86,9 +86,9 @@ func (w *Writer) add(l line) {
 	w.pending.WriteByte('\n')
 }
 
-// Flush writes what was appended since the last one: only the newest chunk, and
-// those behind it that it grew into, and so costs the same however much was
-// written before. After an error, the next Flush writes what this one could not.
+// Flush writes what was appended since the last Flush: only the newest chunk, and the
+// chunks after it that it grew into. Its cost does not depend on what was written
+// before. After an error, the next Flush writes what this one could not.
 func (w *Writer) Flush(ctx context.Context) error {
 	w.flushing.Lock()
 	defer w.flushing.Unlock()
@@ -144,7 +144,7 @@ func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, 
 		}
 		return nil
 	}
-	var rest []byte // the beginning of a line that the next chunk goes on with
+	var rest []byte // the beginning of a line that the next chunk continues
 	err := s.each(ctx, k, func(_ *corev1.ConfigMap, part []byte) error {
 		part = append(rest, part...)
 		end := bytes.LastIndexByte(part, '\n') + 1
@@ -157,7 +157,7 @@ func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, 
 		return nil
 	})
 	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("load %s: the last line has no end", k)
+		err = fmt.Errorf("load %s: the last line is incomplete", k)
 	}
 	if err != nil {
 		return nil, err

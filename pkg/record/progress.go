@@ -12,9 +12,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Progress is how far a check is, for whoever follows a run. It is kept as JSON
-// in data["progress"] of one ConfigMap per check, written at most every few
-// seconds.
+// Progress is how far a check is, for people who follow a run. It is JSON in
+// data["progress"] of one ConfigMap per check, written at most every few seconds.
 type Progress struct {
 	// Phase is "setup" while responders or VMs start and "probe" while agents or VMs
 	// measure.
@@ -23,10 +22,10 @@ type Progress struct {
 	// in probe.
 	Ready int `json:"ready"`
 	Pods  int `json:"pods"`
-	// Measured of Pairs: pairs of which an observation came in; both 0 in setup.
+	// Measured of Pairs: pairs whose observation arrived; both 0 in setup.
 	Measured int `json:"measured"`
 	Pairs    int `json:"pairs"`
-	// Results of Expected: measurements that came in of pairs that are told one by
+	// Results of Expected: measurements that arrived of pairs that are reported one by
 	// one; both 0 for others.
 	Results  int `json:"results,omitempty"`
 	Expected int `json:"expected,omitempty"`
@@ -71,8 +70,8 @@ func (s *Store) SaveProgress(ctx context.Context, check string, p Progress) erro
 	return s.write(ctx, cm)
 }
 
-// LoadProgress reads the progress of a check. The error of a check that has not
-// begun satisfies apierrors.IsNotFound.
+// LoadProgress reads the progress of a check. If the check has not begun, the error
+// satisfies apierrors.IsNotFound.
 func (s *Store) LoadProgress(ctx context.Context, check string) (Progress, error) {
 	var p Progress
 	cm, err := s.ConfigMaps.Get(ctx, s.name(progress(check), 0), metav1.GetOptions{})

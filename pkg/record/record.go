@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package record keeps the values of a run in ConfigMaps: frozen worksheets,
-// observations as they come, evidence, and reports.
+// observations as they arrive, evidence, and reports.
 //
 // A value is a stream of bytes (JSON, or a line of JSON for each thing that was
-// appended), cut into chunks. Each chunk is a gzip member of its own in
-// binaryData["json.gz"] of one ConfigMap, so that gzip's own checksum finds a
-// chunk that is corrupt and a person can read one:
+// appended), cut into chunks. Each chunk is a separate gzip member in
+// binaryData["json.gz"] of one ConfigMap: gzip's checksum detects a corrupt chunk, and
+// people can read one:
 //
 //	kubectl get configmap NAME -o go-template='{{index .binaryData "json.gz"}}' | base64 -d | zcat
 //
-// data["chunk"] counts chunks from 0, and data["more"] is "true" in each but the
-// last. Chunks are written last to first, so that a chunk 0 always begins
-// something that can be read to its end. Names are checkup.ObjectName's: a retry
-// overwrites what an earlier try wrote.
+// data["chunk"] counts chunks from 0, and data["more"] is "true" in each but the last.
+// Chunks are written last to first: if chunk 0 exists, the whole value can be read.
+// Names are checkup.ObjectName's: a retry overwrites what an earlier try wrote.
 package record
 
 import (
@@ -37,8 +36,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// LabelRunName holds the name of the PipelineRun on reports, so that a report
-// is found by it. Tekton allows at most 63 characters, as labels do.
+// LabelRunName is on reports and has the name of the PipelineRun, by which a report is
+// found. Tekton allows at most 63 characters, as labels do.
 const LabelRunName = "checkplan.dev/run-name"
 
 const (
@@ -48,12 +47,12 @@ const (
 	digestKey = "sha256"  // data, of a whole value in its chunk 0
 )
 
-// chunkBytes is the compressed size at which a new chunk begins. The compressor
-// holds back up to about 100 KiB more, and a ConfigMap's limit is 1 MiB.
+// chunkBytes is the compressed size at which a new chunk begins. The compressor buffers
+// up to about 100 KiB more, and a ConfigMap's limit is 1 MiB.
 const chunkBytes = 512 << 10
 
-// appendedBytes is the same of what is appended to while a check goes on, whose
-// newest chunk is written anew every two seconds.
+// appendedBytes is chunkBytes for values that grow while a check runs: their newest
+// chunk is written again every two seconds.
 const appendedBytes = 128 << 10
 
 // Store saves and loads the values of one run.
@@ -72,7 +71,7 @@ type Key struct {
 	Role checkup.Role
 	// Check is empty for what concerns the whole run.
 	Check string
-	// Part tells values of one role apart; often empty.
+	// Part distinguishes values of one role; often empty.
 	Part string
 }
 
@@ -99,8 +98,8 @@ type Frozen struct {
 // Worksheet is the key of a check's Frozen value.
 func Worksheet(check string) Key { return Key{Role: checkup.RoleWorksheet, Check: check} }
 
-// Roster is the key of a check's checkup.Roster as probe found it at its end,
-// which names responders that were lost since the worksheet was frozen.
+// Roster is the key of a check's checkup.Roster at the end of probe, which names
+// responders that were lost since the worksheet was frozen.
 func Roster(check string) Key { return Key{Role: checkup.RoleRecord, Check: check, Part: "roster"} }
 
 // Evidence is the key of what teardown keeps of fixtures that went wrong.
@@ -109,7 +108,7 @@ func Evidence() Key { return Key{Role: checkup.RoleEvidence} }
 // EvidenceVMs is the key of what teardown keeps of VMs of checks that did not pass.
 func EvidenceVMs() Key { return Key{Role: checkup.RoleEvidence, Part: "vms"} }
 
-// Consoles is the key of what the consoles of a check's VMs said in a phase.
+// Consoles is the key of the output of the consoles of a check's VMs in a phase.
 func Consoles(check, phase string) Key {
 	return Key{Role: checkup.RoleEvidence, Check: check, Part: "consoles-" + phase}
 }
@@ -146,16 +145,16 @@ func digestOf(raw []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Load reads a value that Save wrote. The error of a value that was never
-// written satisfies apierrors.IsNotFound; the one of a value of which a part is
-// missing or corrupt does not, and names the ConfigMap.
+// Load reads a value that Save wrote. If the value was never written, the error
+// satisfies apierrors.IsNotFound; if a part of it is missing or corrupt, the error names
+// the ConfigMap and does not.
 func (s *Store) Load(ctx context.Context, k Key, value any) error {
 	raw, first, err := s.get(ctx, k)
 	if err != nil {
 		return err
 	}
 	if digestOf(raw) != first.Data[digestKey] {
-		return fmt.Errorf("load %s: ConfigMap %s and its further chunks do not belong together: sha256 of the whole differs", k, first.Name)
+		return fmt.Errorf("load %s: the chunks of ConfigMap %s do not belong together: their sha256 differs", k, first.Name)
 	}
 	if err := json.Unmarshal(raw, value); err != nil {
 		return fmt.Errorf("load %s: ConfigMap %s: %w", k, first.Name, err)
@@ -163,8 +162,8 @@ func (s *Store) Load(ctx context.Context, k Key, value any) error {
 	return nil
 }
 
-// put writes chunks first, first+1, ... in the opposite order. adorn, if not
-// nil, adds to each ConfigMap.
+// put writes chunks first, first+1, ... in the opposite order. adorn, if not nil,
+// completes each ConfigMap.
 func (s *Store) put(ctx context.Context, k Key, first int, chunks []chunk, adorn func(*corev1.ConfigMap, int)) error {
 	for i := len(chunks) - 1; i >= 0; i-- {
 		cm := s.configMap(k, first+i)
@@ -219,7 +218,7 @@ func (s *Store) configMap(k Key, chunk int) *corev1.ConfigMap {
 	return cm
 }
 
-// get reads the stream of all chunks, and chunk 0 as it is.
+// get reads the stream of all chunks, and returns the ConfigMap of chunk 0, too.
 func (s *Store) get(ctx context.Context, k Key) (raw []byte, first *corev1.ConfigMap, err error) {
 	err = s.each(ctx, k, func(cm *corev1.ConfigMap, part []byte) error {
 		if first == nil {
@@ -231,7 +230,7 @@ func (s *Store) get(ctx context.Context, k Key) (raw []byte, first *corev1.Confi
 	return raw, first, err
 }
 
-// each reads chunk by chunk, with what each holds of the stream.
+// each reads chunk by chunk, and calls got with the part of the stream in each.
 func (s *Store) each(ctx context.Context, k Key, got func(*corev1.ConfigMap, []byte) error) error {
 	for i := 0; ; i++ {
 		cm, err := s.ConfigMaps.Get(ctx, s.name(k, i), metav1.GetOptions{})

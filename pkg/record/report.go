@@ -29,10 +29,10 @@ var reportKey = Key{Role: checkup.RoleReport}
 // result `report` of the PipelineRun names.
 func (s *Store) ReportName() string { return s.name(reportKey, 0) }
 
-// SaveReport writes the report, and then deletes the oldest reports of the plan
-// so that keep of them stay; keep below 1 keeps all. Its ConfigMaps carry the
-// round of each check that has one (checkup.AnnotationRound) for the next run to
-// rotate from; the first also shows verdict and summary as plain text.
+// SaveReport writes the report, and then deletes the oldest reports of the plan until
+// keep are left; keep below 1 keeps all. Its ConfigMaps have the round of each check
+// that has one (checkup.AnnotationRound), from which the next run continues; the first
+// also has verdict and summary as plain text.
 func (s *Store) SaveReport(ctx context.Context, r *checkup.Report, keep int) error {
 	raw, digest, err := encode(reportKey, r)
 	if err != nil {
@@ -58,8 +58,8 @@ func (s *Store) SaveReport(ctx context.Context, r *checkup.Report, keep int) err
 	return s.prune(ctx, keep)
 }
 
-// prune deletes the ConfigMaps of all but the newest reports of the plan; this
-// run's counts as the newest.
+// prune deletes the ConfigMaps of all but the newest reports of the plan; the report of
+// this run counts as the newest.
 func (s *Store) prune(ctx context.Context, keep int) error {
 	runs, err := listReports(ctx, s.ConfigMaps, labels.Set{checkup.LabelPlan: s.Plan})
 	if err != nil {
@@ -80,9 +80,9 @@ func (s *Store) prune(ctx context.Context, keep int) error {
 	return nil
 }
 
-// FindReport reads the report of a run, by the PipelineRun's name or UID; of
-// several runs of one name, the newest. The error says so if there is none, and
-// then satisfies apierrors.IsNotFound.
+// FindReport reads the report of a run, by the PipelineRun's name or UID; of several
+// runs of one name, the newest. If there is none, the error satisfies
+// apierrors.IsNotFound.
 func FindReport(ctx context.Context, configMaps corev1client.ConfigMapInterface, run string) (*checkup.Report, error) {
 	for _, label := range []string{LabelRunName, checkup.LabelRun} {
 		runs, err := listReports(ctx, configMaps, labels.Set{label: run})

@@ -111,7 +111,7 @@ func (o *objects) status(name string) string {
 	return o.applied[name+"/status"]
 }
 
-// newWatch is a probe task whose only agent runs, and says what the log says.
+// newWatch is a probe task whose only agent runs, and writes the log.
 func newWatch(t *testing.T, o *objects, log func(ctx context.Context, deleted <-chan struct{}) io.ReadCloser) (*task.Task, *fleet.Fleet) {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
@@ -138,7 +138,7 @@ func newWatch(t *testing.T, o *objects, log func(ctx context.Context, deleted <-
 }
 
 // TestStoppedWatch: when a watch is stopped half-way, every result that the agent
-// has told, on its way out too, is in the record and in the pair's object.
+// reported, also while it ended, is in the record and in the pair's object.
 func TestStoppedWatch(t *testing.T) {
 	w, roster := connections()
 	o := newObjects(nil)
@@ -171,7 +171,7 @@ func TestStoppedWatch(t *testing.T) {
 	if status := <-live; !strings.Contains(status, `"True"`) {
 		t.Errorf("while the watch goes on the object says %s, want that its target is reachable", status)
 	}
-	if err := <-done; err == nil || err.Error() != "stopped before all was measured: terminated" {
+	if err := <-done; err == nil || err.Error() != "stopped before everything was measured: terminated" {
 		t.Errorf("%v, want that it was stopped", err)
 	}
 	r, err := tk.Store("").LoadRecord(t.Context(), "api")
@@ -214,7 +214,7 @@ func TestObjectsRefused(t *testing.T) {
 	}
 }
 
-// TestDryRun: the API server's word on the pods of a dry run is in the record, and
+// TestDryRun: the API server's answer about the pods of a dry run is in the record, and
 // nothing is started.
 func TestDryRun(t *testing.T) {
 	client := fake.NewClientset()

@@ -24,8 +24,8 @@ import (
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
-// TestProbeOfVMs: what VMs tell on their consoles is recorded, and they are the
-// task's own then.
+// TestProbeOfVMs: what VMs report on their consoles is recorded, and the task's pod is
+// then the owner of the VMs.
 func TestProbeOfVMs(t *testing.T) {
 	client, virt := fake.NewClientset(), kubevirtfake.NewSimpleClientset()
 	var log strings.Builder
@@ -87,7 +87,7 @@ func TestProbeOfVMs(t *testing.T) {
 	}
 }
 
-// answerAll tells of an order that all was answered.
+// answerAll reports that every request of an order was answered.
 func answerAll(_ context.Context, in io.Reader, out io.Writer) error {
 	var o checkup.Order
 	if err := json.NewDecoder(in).Decode(&o); err != nil {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Probe measures one check of a run, by what its worksheet has: it takes over the
-// responders or VMs that setup made, asks the API server about pods of a dry run,
-// starts the agents or speaks to the VMs, and keeps what they tell as it comes, in the record and in the pairs'
-// objects, so that a run that is stopped half-way keeps what it has. It succeeds
-// whatever the network did.
+// responders or VMs that setup started, asks the API server about pods of a dry run,
+// starts the agents or connects to the VMs, and writes what they report as it arrives,
+// in the record and in the pairs' objects: a run that is stopped keeps what was measured.
+// It succeeds whatever the network did.
 package main
 
 import (
@@ -18,6 +18,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/ingest"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
@@ -33,7 +34,7 @@ func main() {
 func run(ctx context.Context, t *task.Task) error {
 	var frozen record.Frozen
 	if err := t.Store("").Load(ctx, record.Worksheet(t.Check), &frozen); err != nil {
-		return fmt.Errorf("nothing tells what to measure: %w", err)
+		return fmt.Errorf("cannot measure without a worksheet: %w", err)
 	}
 	err := probe(ctx, t, t.Fleet(frozen.Worksheet.Plan), &frozen.Worksheet, &frozen.Roster)
 	return t.Explain(ctx, "probe", checkup.StageCollect, frozen.Worksheet.Plan, err)
@@ -63,26 +64,26 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 		}
 	}
 
-	// What comes in is written as long as something may come in, which is a little
-	// longer than ctx goes on.
+	// What arrives is written as long as something may arrive, which is a little after
+	// the end of ctx.
 	live, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var wg sync.WaitGroup
 	if book != nil {
 		wg.Go(func() { book.Run(live) })
 	}
-	tell := task.NewTeller(t, store)
-	tell.Also = func(ctx context.Context) {
+	progress := task.NewProgressWriter(t, store)
+	progress.Also = func(ctx context.Context) {
 		if err := writer.Flush(ctx); err != nil && ctx.Err() == nil {
-			t.Logf("::warning::will be tried again: %v", err)
+			t.Logf("::warning::cannot write the record, will retry: %v", err)
 		}
 	}
-	stop := tell.Start(live)
+	stop := progress.Start(live)
 	err := measure(ctx, w, roster, to, func(p fleet.Progress) {
-		tell.Set(record.Progress{Phase: "probe", Ready: p.Started, Pods: p.Agents, Measured: p.Measured, Pairs: p.Pairs, Results: p.Results, Expected: p.Expected, VMs: w.Guests != nil})
+		progress.Set(record.Progress{Phase: "probe", Ready: p.Started, Pods: p.Agents, Measured: p.Measured, Pairs: p.Pairs, Results: p.Results, Expected: p.Expected, VMs: w.Guests != nil})
 	})
 	if ctx.Err() != nil {
-		end() // a request that hangs must not take the time of those that keep what there is
+		end() // a request that hangs must not delay writing the record
 	}
 	stop()
 	end()
@@ -93,7 +94,7 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 		f.Receptions(reading, w, roster, writer.Receptions)
 		done()
 	}
-	// Whatever ended the measuring, what came in is kept: on time of its own.
+	// Whatever ended the measuring, what arrived is written, with a timeout of its own.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
 	defer cancel()
 	var unwritten error
@@ -109,14 +110,14 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 	wg.Wait()
 
 	if err == nil && ctx.Err() != nil {
-		err = fmt.Errorf("stopped before all was measured: %w", context.Cause(ctx))
+		err = fmt.Errorf("stopped before everything was measured: %w", context.Cause(ctx))
 	}
 	for _, kept := range []struct {
 		what string
 		err  error
 	}{
-		{"what was measured could not be kept", lost},
-		{"what became of the targets could not be kept", saved},
+		{"cannot write the record", lost},
+		{"cannot write the roster", saved},
 		{"objects of pairs are not up to date", errors.Join(trouble, unwritten)},
 	} {
 		if kept.err != nil {
@@ -126,12 +127,12 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 	return err
 }
 
-// keepTime is the time for keeping what was measured. With what agents say on
-// their way out it is over before the 30 s that Kubernetes gives a pod to end.
+// keepTime is the time for writing what was measured. With the time that agents take to
+// end, it is shorter than the 30 s that Kubernetes gives a pod to end.
 const keepTime = 20 * time.Second
 
-// openBook opens the objects of the worksheet's pairs, if there are to be any. An
-// error costs them, not the measuring.
+// openBook opens the objects of the worksheet's pairs; nil if there are to be none.
+// Without them, after an error, pairs are measured all the same.
 func openBook(ctx context.Context, t *task.Task, w *checkup.Worksheet) (*connectivity.Book, error) {
 	if !w.Connections.Writes() {
 		return nil, nil
@@ -140,14 +141,14 @@ func openBook(ctx context.Context, t *task.Task, w *checkup.Worksheet) (*connect
 		Dynamic: t.Dynamic, Kubernetes: t.Kubernetes, Namespace: t.Namespace, RunUID: t.RunUID, Worksheet: w, Logf: t.Logf,
 	})
 	if err != nil {
-		t.Logf("::warning::measuring goes on without the pairs' objects: %v", err)
+		t.Logf("::warning::measuring without the pairs' objects: %v", err)
 		return nil, err
 	}
 	return book, nil
 }
 
-// sinks hands to each what comes in.
-type sinks []fleet.Sink
+// sinks hands everything to each of several sinks.
+type sinks []ingest.Sink
 
 func (s sinks) Observation(o checkup.Observation) {
 	for _, to := range s {

@@ -95,7 +95,7 @@ func TestProbe(t *testing.T) {
 func TestProbeWithoutWorksheet(t *testing.T) {
 	tk, _ := newTask(t, 0)
 	tk.Check = "other"
-	if err := run(t.Context(), tk); err == nil || !strings.Contains(err.Error(), "nothing tells what to measure: load worksheet of check other") {
+	if err := run(t.Context(), tk); err == nil || !strings.Contains(err.Error(), "cannot measure without a worksheet: load worksheet of check other") {
 		t.Errorf("%v, want that there is no worksheet", err)
 	}
 }
@@ -123,7 +123,7 @@ func TestProbeStopped(t *testing.T) {
 		cancel(errors.New("terminated"))
 		return false, nil, nil
 	})
-	if err := run(ctx, tk); err == nil || !strings.Contains(err.Error(), "stopped before all was measured: terminated") {
+	if err := run(ctx, tk); err == nil || !strings.Contains(err.Error(), "stopped before everything was measured: terminated") {
 		t.Errorf("%v, want that it was stopped", err)
 	}
 	if _, err := store.List(t.Context(), metav1.ListOptions{}); err != nil {

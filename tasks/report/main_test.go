@@ -268,7 +268,7 @@ func TestTeardownBroke(t *testing.T) {
 	if err := run(t.Context(), tk); !errors.Is(err, task.ErrSaid) {
 		t.Errorf("%v, want failure", err)
 	}
-	if !strings.Contains(log.String(), "::error::teardown did not come to its end") {
+	if !strings.Contains(log.String(), "::error::teardown did not finish") {
 		t.Errorf("log:\n%s", log)
 	}
 }
@@ -309,8 +309,8 @@ func TestKiagnose(t *testing.T) {
 		log    string
 		err    error
 	}{
-		{"setup did not come to its end", nil, "", false, map[string]string{
-			kiagnose.KeySucceeded: "false", kiagnose.KeyFailureReason: "setup: task setup-latency did not come to its end", kiagnose.KeyMinLatency: "",
+		{"setup did not finish", nil, "", false, map[string]string{
+			kiagnose.KeySucceeded: "false", kiagnose.KeyFailureReason: "setup: task setup-latency did not finish", kiagnose.KeyMinLatency: "",
 			"spec.timeout": "5m", kiagnose.KeyStartTimestamp: "2026-01-01T00:00:00Z",
 		}, "the outcome is in ConfigMap team/checkup", task.ErrSaid},
 		{"a prerequisite is not met", &unmet, "", false, map[string]string{

@@ -70,14 +70,14 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	}
 
 	store := t.Store(plan.Name)
-	tell := task.NewTeller(t, store)
-	stop := tell.Start(ctx)
+	progress := task.NewProgressWriter(t, store)
+	stop := progress.Start(ctx)
 	start := fleet.StartResponders
 	if w.Guests != nil {
 		start = guests.Start
 	}
 	err = start(ctx, w, roster, func(ready, of int) {
-		tell.Set(record.Progress{Phase: "setup", Ready: ready, Pods: of, VMs: w.Guests != nil})
+		progress.Set(record.Progress{Phase: "setup", Ready: ready, Pods: of, VMs: w.Guests != nil})
 	})
 	stop()
 	if ctx.Err() == nil {

@@ -24,8 +24,8 @@ func (t *Task) Guests(plan string) *guest.Guests {
 	return &guest.Guests{Fleet: t.Fleet(plan), VMs: t.KubeVirt, Image: t.GuestImage, Console: t.Console}
 }
 
-// HasGuests reports whether a run of the plan may start VMs. KubeVirt's API is left
-// alone where it does not.
+// HasGuests reports whether a run of the plan may start VMs. KubeVirt's API is not used
+// if it does not.
 func HasGuests(plan *checkup.Plan) bool {
 	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool { return StartsGuests(plan.Checks[name]) })
 }
@@ -51,7 +51,7 @@ func (t *Task) Remove(ctx context.Context, plan *checkup.Plan) (left []string, e
 	return append(vms, left...), errors.Join(problem, err)
 }
 
-// Left names the fixtures of the run that are there, as kind/name.
+// Left returns the names of the fixtures of the run that still exist, as kind/name.
 func (t *Task) Left(ctx context.Context, plan *checkup.Plan) ([]string, error) {
 	left, err := t.Fleet(plan.Name).Left(ctx)
 	if !HasGuests(plan) {
@@ -61,21 +61,21 @@ func (t *Task) Left(ctx context.Context, plan *checkup.Plan) ([]string, error) {
 	return append(vms, left...), errors.Join(problem, err)
 }
 
-// KeepTranscripts keeps what consoles said in a phase of the check. It is no part of
-// the work: an error is told and forgotten.
+// KeepTranscripts records the output of the consoles in a phase of the check. Transcripts
+// are informational: an error is logged and ignored.
 func (t *Task) KeepTranscripts(ctx context.Context, store *record.Store, g *guest.Guests, phase string) {
 	transcripts := g.Transcripts()
 	if len(transcripts) == 0 {
 		return
 	}
 	if err := store.Save(ctx, record.Consoles(t.Check, phase), transcripts); err != nil {
-		t.Logf("::warning::what the consoles said is not kept: %v", err)
+		t.Logf("::warning::cannot record the output of the consoles: %v", err)
 	}
 }
 
-// consoles connects to consoles of VMs through the API server. KubeVirt's client
-// knows no context, so that a connection that nobody waits for any more is closed
-// when it comes.
+// consoles connects to consoles of VMs through the API server. KubeVirt's client does
+// not support contexts: a connection that is no longer waited for is closed when it is
+// established.
 func consoles(config *rest.Config, namespace string) func(context.Context, string) (io.ReadWriteCloser, error) {
 	type dialed struct {
 		conn io.ReadWriteCloser

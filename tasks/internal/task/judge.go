@@ -61,7 +61,7 @@ func (t *Task) judge(ctx context.Context, plan *checkup.Plan, check string) (che
 	roster := &checkup.Roster{}
 	switch err := store.Load(ctx, record.Roster(check), roster); {
 	case err == nil:
-	case apierrors.IsNotFound(err): // probe did not come to its end
+	case apierrors.IsNotFound(err): // probe did not finish
 		roster = &frozen.Roster
 	default:
 		problems = append(problems, err)
@@ -89,8 +89,8 @@ func (t *Task) judge(ctx context.Context, plan *checkup.Plan, check string) (che
 	return k.Judge(w, roster, measured, plan.Gate), frozen.Started, errors.Join(problems...)
 }
 
-// why says why a phase of a check did not do its work: in its own words if it
-// left any, else what Tekton says of its task.
+// why says why a phase of a check failed: the error that the phase recorded, or else how
+// Tekton says that its task ended.
 func (t *Task) why(ctx context.Context, store *record.Store, check, phase string, stage checkup.Stage) checkup.Cause {
 	var cause checkup.Cause
 	if store.Load(ctx, failure(check, phase), &cause) == nil {
@@ -101,15 +101,15 @@ func (t *Task) why(ctx context.Context, store *record.Store, check, phase string
 	message := fmt.Sprintf("task %s %s", name, outcome)
 	switch {
 	case !ok:
-		message = fmt.Sprintf("task %s did not come to its end", name)
+		message = fmt.Sprintf("task %s did not finish", name)
 	case outcome.Status == "None":
 		message += ": the run was stopped, or a task before it failed"
 	}
 	return checkup.Cause{Stage: stage, Message: message}
 }
 
-// fill gives every source of which nothing was recorded a cause, and lets no
-// source without an end pass for one that had nothing to say.
+// fill gives a cause to every source of which nothing was recorded: such a source did
+// not report that it had nothing to measure.
 func fill(r *checkup.Record, w *checkup.Worksheet, cause checkup.Cause) {
 	known := map[int]bool{}
 	for _, s := range r.Sources {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package task is what the steps of a run's tasks have in common: who they are,
-// what they are told, and how they end.
+// Package task is what the steps of a run's tasks have in common: identity, input, and
+// exit.
 //
-// A step is told by flags, by its environment (RUN_NAME, RUN_UID, NAMESPACE,
-// POD_NAME, POD_UID, and where it needs them PLAN, AGENT_IMAGE and GUEST_IMAGE), and by
+// The input of a step is flags, its environment (RUN_NAME, RUN_UID, NAMESPACE,
+// POD_NAME, POD_UID, and where it needs them PLAN, AGENT_IMAGE and GUEST_IMAGE), and
 // settings of the plan as "name=value" arguments. It prints to standard output,
-// which is the log that the dashboard shows, and exits 0 or, when the tool
-// failed, 1 with one line that begins with "::error::".
+// which is the log that the dashboard shows, and exits with 0 or, when the tool
+// failed, with 1 and one line that begins with "::error::".
 package task
 
 import (
@@ -41,8 +41,8 @@ type Task struct {
 	Kubernetes kubernetes.Interface
 	Metadata   metadata.Interface
 	Dynamic    dynamic.Interface
-	// KubeVirt's API, which may not be there, and how the console of a VM of the
-	// namespace is connected to.
+	// KubeVirt's API, which may not be installed, and the function that connects to the
+	// console of a VM of the namespace.
 	KubeVirt   kvcorev1.KubevirtV1Interface
 	Console    func(ctx context.Context, name string) (io.ReadWriteCloser, error)
 	Namespace  string
@@ -52,7 +52,7 @@ type Task struct {
 	PodUID     string
 	AgentImage string
 	GuestImage string
-	// PlanJSON is the plan as it was compiled, Settings what to change in it.
+	// PlanJSON is the plan as it was compiled, Settings the changes to it.
 	PlanJSON string
 	Settings []string
 
@@ -73,8 +73,7 @@ type Task struct {
 	logging sync.Mutex // serialises writes of Logf to Stdout
 }
 
-// Outcome is what became of a task, as Tekton's $(tasks.NAME.status) and .reason
-// tell it.
+// Outcome is how a task ended: Tekton's $(tasks.NAME.status) and .reason.
 type Outcome struct {
 	Status string // Succeeded, Failed or None
 	Reason string
@@ -92,7 +91,7 @@ func (o Outcome) String() string {
 	return what
 }
 
-// ErrSaid makes Main return 1 without a word: the log has said why.
+// ErrSaid makes Main return 1 without printing the error: the log says why.
 var ErrSaid = errors.New("the log says why")
 
 // Main runs a step and returns its exit code. SIGTERM ends the context that run
@@ -118,8 +117,8 @@ func Main(run func(context.Context, *Task) error) int {
 	return 0
 }
 
-// New reads arguments and environment. The error tells everything that is
-// missing or wrong at once.
+// New reads arguments and environment. The error names everything that is missing or
+// wrong at once.
 func New(args []string, getenv func(string) string, stdout io.Writer) (*Task, error) {
 	t := &Task{
 		Namespace: getenv("NAMESPACE"), RunName: getenv("RUN_NAME"), RunUID: getenv("RUN_UID"),
@@ -160,7 +159,7 @@ func New(args []string, getenv func(string) string, stdout io.Writer) (*Task, er
 	return t, errors.Join(problems...)
 }
 
-// Connect makes the clients from the pod's service account.
+// Connect creates the clients from the pod's service account.
 func (t *Task) Connect() error {
 	config, err := rest.InClusterConfig()
 	if err != nil {
@@ -216,12 +215,12 @@ func (t *Task) compiled() (*checkup.Plan, error) {
 	return plan, nil
 }
 
-// Store is where the values of the run are kept.
+// Store returns the store of the run's values.
 func (t *Task) Store(plan string) *record.Store {
 	return &record.Store{ConfigMaps: t.Kubernetes.CoreV1().ConfigMaps(t.Namespace), Plan: plan, Run: t.RunName, RunUID: t.RunUID}
 }
 
-// Fleet is the fixtures of the run.
+// Fleet returns the fixtures of the run.
 func (t *Task) Fleet(plan string) *fleet.Fleet {
 	return &fleet.Fleet{
 		Client: t.Kubernetes, Namespace: t.Namespace, Plan: plan, RunUID: t.RunUID,
@@ -243,7 +242,7 @@ func (t *Task) TeardownTrouble() error {
 	}
 	b, err := os.ReadFile(t.TeardownExitCode)
 	if err != nil {
-		return fmt.Errorf("teardown did not come to its end: %w", err)
+		return fmt.Errorf("teardown did not finish: %w", err)
 	}
 	if code := strings.TrimSpace(string(b)); code != "0" {
 		return fmt.Errorf("teardown ended with exit code %s: its log says why", code)
@@ -251,13 +250,13 @@ func (t *Task) TeardownTrouble() error {
 	return nil
 }
 
-// failure is the key of the Cause for which a phase of a check failed.
+// failure is the key of the Cause of a failed phase of a check.
 func failure(check string, phase string) record.Key {
 	return record.Key{Role: checkup.RoleRecord, Check: check, Part: phase + "-failure"}
 }
 
-// Explain keeps why a phase ("setup", "probe") of the check failed, for the
-// report to say so, and returns err. A nil err is nothing to keep.
+// Explain records why a phase ("setup", "probe") of the check failed, for the report, and
+// returns err. A nil err is not recorded.
 func (t *Task) Explain(ctx context.Context, phase string, stage checkup.Stage, plan string, err error) error {
 	if err == nil {
 		return nil
@@ -266,7 +265,7 @@ func (t *Task) Explain(ctx context.Context, phase string, stage checkup.Stage, p
 	defer cancel()
 	cause := checkup.Cause{Stage: stage, Message: strings.Join(strings.Fields(err.Error()), " ")}
 	if saving := t.Store(plan).Save(ctx, failure(t.Check, phase), cause); saving != nil {
-		t.Logf("::warning::the report will not say why: %v", saving)
+		t.Logf("::warning::cannot record the error, which the report will lack: %v", saving)
 	}
 	return err
 }

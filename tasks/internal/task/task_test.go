@@ -117,7 +117,7 @@ func TestRemoves(t *testing.T) {
 func TestTeardownTrouble(t *testing.T) {
 	dir := t.TempDir()
 	for _, tt := range []struct{ content, want string }{
-		{"0", ""}, {"0\n", ""}, {"1", "exit code 1"}, {"", "exit code"}, {"absent", "did not come to its end"},
+		{"0", ""}, {"0\n", ""}, {"1", "exit code 1"}, {"", "exit code"}, {"absent", "did not finish"},
 	} {
 		path := filepath.Join(dir, "code")
 		os.Remove(path)
@@ -199,7 +199,7 @@ func TestReport(t *testing.T) {
 				task.Explain(t.Context(), "setup", checkup.StageSetup, "day-2", errors.New("no node\nmatches"))
 			},
 			verdict: checkup.RunInconclusive, cause: "setup: no node matches"},
-		{name: "nobody told", verdict: checkup.RunInconclusive, cause: "setup: task setup-mesh did not come to its end"},
+		{name: "nothing recorded", verdict: checkup.RunInconclusive, cause: "setup: task setup-mesh did not finish"},
 		{name: "probe did not run", prepare: func(t *testing.T, _ *Task, s *record.Store) { freeze(t, s) }, outcomes: map[string]Outcome{"probe-mesh": {"None", "None"}},
 			verdict: checkup.RunInconclusive, counts: checkup.Counts{Expected: 2, Unmeasured: 2}, pair: "task probe-mesh did not run"},
 		{name: "probe was stopped half-way", prepare: func(t *testing.T, _ *Task, s *record.Store) { freeze(t, s); measure(t, s, 1) }, outcomes: map[string]Outcome{"probe-mesh": {"Failed", "TaskRunTimeout"}},

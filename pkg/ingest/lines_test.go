@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package fleet
+package ingest
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -34,14 +33,14 @@ func TestLines(t *testing.T) {
 		{"unknown field", `{"other":{}}` + "\n", 0, 1},
 		{"two fields", `{"start":{},"end":{}}` + "\n", 0, 1},
 		{"cut in its last line", startLine + endLine[:20], 1, 0},
-		{"last line without an end", startLine + strings.TrimSuffix(endLine, "\n"), 1, 0},
-		{"too long a line", startLine + `{"start":{"version":"` + strings.Repeat("x", maxLine) + `"}}` + "\n" + endLine, 2, 1},
-		{"a line longer than any buffer", `{"start":{"version":"` + strings.Repeat("x", maxLine/2) + `"}}` + "\n", 1, 0},
+		{"last line without a line end", startLine + strings.TrimSuffix(endLine, "\n"), 1, 0},
+		{"too long a line", startLine + `{"start":{"version":"` + strings.Repeat("x", MaxLine) + `"}}` + "\n" + endLine, 2, 1},
+		{"a line longer than any buffer", `{"start":{"version":"` + strings.Repeat("x", MaxLine/2) + `"}}` + "\n", 1, 0},
 		{"refused", `{"reception":{"s":9,"t":9,"f":"IPv4","p":"udp","z":1,"packets":1}}` + "\n", 1, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := 0
-			garbage, err := lines(bufio.NewReader(strings.NewReader(tt.in)), func(m checkup.Message) bool {
+			garbage, err := Lines(strings.NewReader(tt.in), func(m checkup.Message) bool {
 				n++
 				return m.Reception == nil
 			})
@@ -52,18 +51,36 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// TestEndlessGarbage: a log that holds anything but messages is not read to its end.
+func TestEndlessGarbage(t *testing.T) {
+	garbage, err := Lines(endless{}, func(checkup.Message) bool { return true })
+	if garbage != MaxGarbage+1 || !errors.Is(err, ErrGarbage) {
+		t.Errorf("%d lines of garbage, %v; want %d and ErrGarbage", garbage, err, MaxGarbage+1)
+	}
+}
+
+// endless is a log of empty lines.
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = '\n'
+	}
+	return len(b), nil
+}
+
 func TestLinesBrokenReader(t *testing.T) {
 	broken := errors.New("connection reset")
 	r := io.MultiReader(strings.NewReader(startLine+endLine[:10]), iotest.ErrReader(broken))
 	n := 0
-	garbage, err := lines(bufio.NewReader(r), func(checkup.Message) bool { n++; return true })
+	garbage, err := Lines(r, func(checkup.Message) bool { n++; return true })
 	if n != 1 || garbage != 0 || !errors.Is(err, broken) {
 		t.Errorf("%d messages, %d garbage, %v; want 1, 0, the reader's error", n, garbage, err)
 	}
 }
 
-// FuzzLines: whatever a log holds, no line is taken twice or lost, and what is
-// taken is one message.
+// FuzzLines: whatever a log holds, no line is read twice or lost, and what is passed on
+// is one message.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte(startLine + endLine))
 	f.Add([]byte(startLine + "x\n" + endLine[:30]))
@@ -71,14 +88,14 @@ func FuzzLines(f *testing.F) {
 	f.Add([]byte("\n\n\x00\xff\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		taken := 0
-		garbage, err := lines(bufio.NewReaderSize(bytes.NewReader(in), 16), func(m checkup.Message) bool {
+		garbage, err := Lines(bytes.NewReader(in), func(m checkup.Message) bool {
 			taken++
 			b, err := json.Marshal(m)
 			if err != nil {
-				t.Fatalf("a message that cannot be written: %v", err)
+				t.Fatalf("a message that cannot be encoded: %v", err)
 			}
 			if _, ok := message(b); !ok {
-				t.Fatalf("%s was taken but is not one message", b)
+				t.Fatalf("%s was passed on but is not one message", b)
 			}
 			return true
 		})
@@ -86,7 +103,7 @@ func FuzzLines(f *testing.F) {
 			t.Fatal(err)
 		}
 		if lines := bytes.Count(in, []byte("\n")); taken+garbage != lines {
-			t.Fatalf("%d taken + %d garbage, of %d lines", taken, garbage, lines)
+			t.Fatalf("%d messages + %d garbage, of %d lines", taken, garbage, lines)
 		}
 	})
 }

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/ingest"
+)
+
+// Progress is how far Measure is.
+type Progress struct {
+	Started, Agents int // agents that have started, of how many
+	Measured, Pairs int // pairs whose observation arrived, of how many in the worksheet
+	// Results that arrived, of how many that the agents are to report; both 0 where
+	// pairs are reported as observations.
+	Results, Expected int
+}
+
+// Measure starts an agent for every source of the worksheet that has something to
+// measure, and reads what it reports until all agents have ended, for at most the
+// worksheet's probe timeout, watching included. Whatever stops an agent is a Cause of
+// its source. progress, if not nil, is called with every change, one call at a time.
+//
+// When ctx is done earlier, Measure asks the agents to end, receives for a short while
+// (Farewell) what they still have to report, calls the sink with every source as it is
+// then, and returns nil: what was measured by then is kept.
+func (f *Fleet) Measure(
+	ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, sink ingest.Sink, progress func(Progress),
+) error {
+	// It outlives ctx, for what agents report while they end.
+	deadline, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(w.ProbeTimeout()))
+	defer cancel()
+	m := &measuring{
+		Fleet: f, w: w, sink: sink, changed: progress, stopping: ctx.Done(), slots: make(chan struct{}, streams),
+	}
+	m.progress.Pairs = w.CountPairs()
+
+	var pods []*corev1.Pod
+	var orders []*corev1.ConfigMap
+	busy := map[int]bool{}
+	for _, order := range Orders(w, roster) {
+		pod, err := f.agent(w, order.Source)
+		var cm *corev1.ConfigMap
+		if err == nil {
+			cm, err = orderOf(pod, order)
+		}
+		if err != nil {
+			return fmt.Errorf("agent for %s: %w", w.Sources[order.Source].Name(), err)
+		}
+		pods, orders = append(pods, pod), append(orders, cm)
+		m.agents = append(m.agents, newAgent(w, order, pod))
+		busy[order.Source] = true
+	}
+	for s := range w.Assignments {
+		if !busy[s] {
+			sink.Source(checkup.Source{Source: s, Cause: idle(w, s)})
+		}
+	}
+	if len(m.agents) == 0 {
+		return nil
+	}
+	m.progress.Agents = len(m.agents)
+	for _, a := range m.agents {
+		m.progress.Expected += a.expected
+	}
+	f.logf("starting %d agents", len(m.agents))
+	starting, cancel := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
+	defer cancel()
+	errs := Each(len(pods), func(i int) error {
+		if err := f.writeOrder(starting, orders[i]); err != nil {
+			return err
+		}
+		return f.advise(f.create(starting, pods[i]), pods[i])
+	})
+	if err := EveryOne(errs); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("none of %d agents could be created: %w", len(pods), err)
+	}
+	for i, a := range m.agents {
+		a.refused = errs[i]
+	}
+	return m.run(ctx, deadline)
+}
+
+// idle says why a source has no agent; nil if it has nothing to measure.
+func idle(w *checkup.Worksheet, source int) *checkup.Cause {
+	switch {
+	case len(w.Assignments[source]) == 0:
+		return nil
+	case w.Sources[source].Node != "":
+		return setupCause("no agent was started: none of its targets is ready")
+	case w.Sources[source].Cause != nil:
+		return w.Sources[source].Cause
+	}
+	return &checkup.Cause{Stage: checkup.StageSchedule, Message: "source is not scheduled: it runs on no node"}
+}
+
+// advise adds to an error what to do about it, where admission refused a pod because
+// it is on the host network.
+func (f *Fleet) advise(err error, pod *corev1.Pod) error {
+	if !pod.Spec.HostNetwork || !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "violates PodSecurity") {
+		return err
+	}
+	return fmt.Errorf("%w; the agent must be on the host network, as its component is: "+
+		"allow it by kubectl label --overwrite namespace %s %s=privileged", err, f.Namespace, checkup.LabelPodSecurity)
+}
+
+// writeOrder creates the ConfigMap of an agent's order, or overwrites the one of
+// an earlier try.
+func (f *Fleet) writeOrder(ctx context.Context, cm *corev1.ConfigMap) error {
+	for try := 1; ; try++ {
+		_, err := f.Client.CoreV1().ConfigMaps(f.Namespace).Create(ctx, cm, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			_, err = f.Client.CoreV1().ConfigMaps(f.Namespace).Update(ctx, cm, metav1.UpdateOptions{})
+		}
+		if err == nil {
+			return nil
+		}
+		again := Passing(err) || apierrors.IsNotFound(err) // it was deleted between the two requests
+		if try == tries || !again || !Sleep(ctx, f.retry()) {
+			return fmt.Errorf("write the order of agent %s: %w", cm.Name, err)
+		}
+	}
+}
+
+// measuring is one run of Measure.
+type measuring struct {
+	*Fleet
+	w        *checkup.Worksheet
+	sink     ingest.Sink
+	agents   []*agent
+	stopping <-chan struct{} // closed when the task is stopped from outside
+	slots    chan struct{}   // one for each open stream
+	waiting  atomic.Int32    // agents that wait for a slot
+
+	mu       sync.Mutex // guards progress, and serialises changed
+	progress Progress
+	changed  func(Progress)
+
+	giving   sync.Mutex  // guards following
+	giveUp   func()      // ends the waiting
+	hopeless *time.Timer // runs while all agents that are waited for are stuck
+}
+
+// run reads the logs of all agents while one watch follows their pods.
+func (m *measuring) run(ctx, deadline context.Context) error {
+	watching, stop := context.WithCancel(deadline)
+	defer stop()
+	m.giveUp = stop
+	byName := map[string]*agent{}
+	for _, a := range m.agents {
+		byName[a.name] = a
+		a.done = a.refused != nil
+	}
+	watched := make(chan error, 1)
+	go func() {
+		watched <- m.watch(watching, m.Labels(m.w.Check, checkup.RoleAgent), func(pod *corev1.Pod, gone bool) {
+			a := byName[pod.Name]
+			if a == nil {
+				return
+			}
+			a.mu.Lock()
+			a.pod, a.gone = pod, gone
+			first := !a.started && started(pod)
+			a.started = a.started || first
+			a.mu.Unlock()
+			if first {
+				m.advance(func(p *Progress) { p.Started++ })
+			}
+			m.consider()
+			select {
+			case a.changed <- struct{}{}:
+			default:
+			}
+		})
+		stop() // without the watch no state changes
+	}()
+
+	var wg sync.WaitGroup
+	trouble := make([]string, len(m.agents)) // with reading its log, by agent
+	for i, a := range m.agents {
+		wg.Go(func() {
+			if a.refused == nil {
+				trouble[i] = m.collect(watching, a)
+				a.cut = ctx.Err() != nil
+				a.set(func() { a.done = true })
+				m.consider()
+			}
+		})
+	}
+	dismissed := make(chan struct{})
+	go func() {
+		defer close(dismissed)
+		select {
+		case <-ctx.Done():
+			m.dismiss(watching)
+			stop()
+		case <-watching.Done():
+		}
+	}()
+	wg.Wait()
+	stop()
+	<-dismissed
+	err := <-watched
+	if m.hopeless != nil {
+		m.hopeless.Stop()
+	}
+	if err != nil {
+		return err
+	}
+	m.conclude(ctx, trouble)
+	return nil
+}
+
+// conclude calls the sink with what became of each source. trouble is what went wrong
+// with reading its log, by agent.
+func (m *measuring) conclude(ctx context.Context, trouble []string) {
+	var warnings map[string]string
+	nodes := map[string]string{}
+	// The deadline of the pods is over, but not the time to find out why they ended.
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	for i, a := range m.agents {
+		s := a.reported.Report()
+		s.Pod = m.Namespace + "/" + a.name
+		if a.refused != nil {
+			s.Pod = ""
+		}
+		if a.missed() {
+			if warnings == nil && ctx.Err() == nil {
+				warnings = m.Warnings(after, "Pod")
+			}
+			if _, ok := nodes[a.node]; !ok && ctx.Err() == nil {
+				nodes[a.node] = m.nodeTrouble(after, a.node)
+			}
+			s.Cause = a.cause(trouble[i], warnings[a.name], nodes[a.node])
+			m.logf("::warning::source %s: %s", m.w.Sources[a.source].Name(), s.Cause)
+		}
+		if a.garbage > 0 {
+			m.logf("::warning::source %s: %s of its agent's log ignored: not a valid message",
+				m.w.Sources[a.source].Name(), count(a.garbage, "line"))
+		}
+		m.LogDistrust("source", m.w.Sources[a.source].Name(), s)
+		m.sink.Source(s)
+	}
+}
+
+// LogDistrust logs why a source, an agent or a VM, is not trusted, if it is not.
+func (f *Fleet) LogDistrust(what, name string, s checkup.Source) {
+	if s.Unrequested > 0 {
+		f.logf("::warning::%s %s reported %s: none of its pairs is trusted",
+			what, name, count(s.Unrequested, "unrequested pair"))
+	}
+	if len(s.Conflicts) > 0 {
+		f.logf("::warning::%s %s reported %s twice with different results", what, name, count(len(s.Conflicts), "pair"))
+	}
+}
+
+// count writes a number with its noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// dismiss asks the agents that are still waited for to end, and gives them a while to
+// report what they have: without it, what they measured since their last report would
+// be lost. It returns when the while or ctx is over.
+func (m *measuring) dismiss(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(m.Farewell, (grace+2)*time.Second))
+	defer cancel()
+	Sleep(ctx, m.retry()) // logs that waited for their turn are being opened
+	Each(len(m.agents), func(i int) error {
+		if _, waited := m.agents[i].stuck(); !waited {
+			return nil
+		}
+		period := int64(grace)
+		options := metav1.DeleteOptions{GracePeriodSeconds: &period}
+		return m.Client.CoreV1().Pods(m.Namespace).Delete(ctx, m.agents[i].name, options)
+	})
+	<-ctx.Done()
+}
+
+// consider starts the time of Patience when all agents that are still waited for
+// are stuck, and stops it when one is not any more.
+func (m *measuring) consider() {
+	m.giving.Lock()
+	defer m.giving.Unlock()
+	for _, a := range m.agents {
+		if stuck, waited := a.stuck(); waited && !stuck {
+			if m.hopeless != nil {
+				m.hopeless.Stop()
+				m.hopeless = nil
+			}
+			return
+		}
+	}
+	if m.hopeless == nil {
+		m.hopeless = time.AfterFunc(m.patience(), m.giveUp)
+	}
+}
+
+// advance changes the progress and reports it.
+func (m *measuring) advance(change func(*Progress)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(&m.progress)
+	if m.changed != nil {
+		m.changed(m.progress)
+	}
+}

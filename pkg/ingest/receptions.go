@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingest
+
+import (
+	"slices"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// Receptions is what the responder of one target has counted. It is not safe for use
+// by several goroutines at once.
+type Receptions struct {
+	w        *checkup.Worksheet
+	target   int
+	received map[checkup.Pair]checkup.Reception
+}
+
+// NewReceptions returns what the responder of a target has counted before it reported
+// anything.
+func NewReceptions(w *checkup.Worksheet, target int) *Receptions {
+	return &Receptions{w: w, target: target, received: map[checkup.Pair]checkup.Reception{}}
+}
+
+// Take takes one message of the responder, and reports whether it counts: whether it
+// is a reception of an expected pair of the responder's target. Counts only grow, so
+// that the highest of a pair is the latest.
+func (r *Receptions) Take(m checkup.Message) bool {
+	if m.Reception == nil || m.Reception.Packets < 0 || m.Reception.Dropped < 0 || !r.expects(m.Reception.Pair) {
+		return false
+	}
+	reported, known := *m.Reception, r.received[m.Reception.Pair]
+	reported.Packets, reported.Dropped = max(reported.Packets, known.Packets), max(reported.Dropped, known.Dropped)
+	r.received[reported.Pair] = reported
+	return true
+}
+
+// All returns the receptions in the order of their pairs.
+func (r *Receptions) All() []checkup.Reception {
+	all := make([]checkup.Reception, 0, len(r.received))
+	for _, reception := range r.received {
+		all = append(all, reception)
+	}
+	slices.SortFunc(all, func(a, b checkup.Reception) int { return comparePairs(a.Pair, b.Pair) })
+	return all
+}
+
+// expects reports whether a pair is expected, and one of the target.
+func (r *Receptions) expects(p checkup.Pair) bool {
+	if p.Target != r.target || p.Source < 0 || p.Source >= len(r.w.Assignments) ||
+		!slices.Contains(r.w.Assignments[p.Source], p.Target) {
+		return false
+	}
+	for expected := range r.w.PairsBetween(p.Source, p.Target) {
+		if expected == p {
+			return true
+		}
+	}
+	return false
+}
