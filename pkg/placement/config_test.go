@@ -252,22 +252,22 @@ func TestRequest(t *testing.T) {
 			config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{}}}, DisableNetworkDiagnostics: new(true)},
 			origin: configObject, mode: "All", source: source,
 			target: checkup.PodPlacement{NodeSelector: map[string]string{linux: "linux"}, Tolerations: []checkup.Toleration{}},
-			notes:  []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, as spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
+			notes:  []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, because spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
 		},
 		"nothing in the cluster": {
 			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{},
 			origin: configObject, mode: "All", source: source, target: target,
-			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: placed by the defaults"},
+			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: the defaults apply"},
 		},
 		"the legacy flag, false": {
 			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{DisableNetworkDiagnostics: new(false)},
 			origin: configObject, mode: "All", source: source, target: target,
-			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: placed by the defaults"},
+			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: the defaults apply"},
 		},
 		"the legacy flag": {
 			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{DisableNetworkDiagnostics: new(true)},
 			origin: operatorObject, mode: "Disabled", source: source, target: target,
-			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, as spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
+			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, because spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
 		},
 		"the legacy flag, and what is deeply empty": {
 			check: checkup.PlacementCheck{NetworkConfig: true},
@@ -278,12 +278,12 @@ func TestRequest(t *testing.T) {
 				DisableNetworkDiagnostics: new(true),
 			},
 			origin: operatorObject, mode: "Disabled", source: source, target: target,
-			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, as spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
+			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, because spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
 		},
 		"the legacy flag, and a mode": {
 			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}, DisableNetworkDiagnostics: new(true)},
 			origin: configObject, mode: "All", source: source, target: target,
-			notes: []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, as spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
+			notes: []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, because spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
 		},
 		"disabled by the cluster": {
 			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "Disabled"}, DisableNetworkDiagnostics: new(true)},
@@ -299,7 +299,7 @@ func TestRequest(t *testing.T) {
 		},
 		"a snapshot for another plan": {
 			check:   checkup.PlacementCheck{NetworkConfig: true},
-			problem: "networkConfig: the snapshot does not tell of network.config.openshift.io/cluster: it was recorded for another plan, so record it again",
+			problem: "networkConfig: the snapshot does not contain network.config.openshift.io/cluster, because it was recorded for another plan: record it again",
 		},
 		"the legacy flag is not to be seen, and decides": {
 			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{}, unseen: operatorObject,
