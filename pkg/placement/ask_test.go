@@ -297,7 +297,7 @@ func TestChanges(t *testing.T) {
 			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1}}
 		}, want: []string{"affinity changed", "topology spread constraints changed"}},
 		"priority":       {change: func(s *corev1.PodSpec) { s.Priority = new(int32(7)) }, want: []string{"priority 7 from the class asked"}},
-		"other priority": {change: func(s *corev1.PodSpec) { s.PriorityClassName, s.Priority = "other", new(int32(7)) }, want: []string{"priority 7 from the class other, which was not asked for"}},
+		"other priority": {change: func(s *corev1.PodSpec) { s.PriorityClassName, s.Priority = "other", new(int32(7)) }, want: []string{"priority 7 from the class other, which was not requested"}},
 		"who decides": {change: func(s *corev1.PodSpec) {
 			s.SchedulerName = "bin-packer"
 			s.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}

@@ -295,7 +295,7 @@ func TestRequest(t *testing.T) {
 		},
 		"the cluster's object is not to be seen": {
 			check: checkup.PlacementCheck{NetworkConfig: true}, unseen: configObject,
-			problem: "networkConfig: the placements are those of network.config.openshift.io/cluster, which was not to be seen: missing a right; or else give them in the plan",
+			problem: "networkConfig: cannot read the placements from network.config.openshift.io/cluster: missing a right; or set them in the plan",
 		},
 		"a snapshot for another plan": {
 			check:   checkup.PlacementCheck{NetworkConfig: true},
@@ -303,7 +303,7 @@ func TestRequest(t *testing.T) {
 		},
 		"the legacy flag is not to be seen, and decides": {
 			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{}, unseen: operatorObject,
-			problem: "networkConfig: network.config.openshift.io/cluster leaves spec.networkDiagnostics empty, and whether disableNetworkDiagnostics of network.operator.openshift.io/cluster disables the diagnostics then was not to be seen: missing a right",
+			problem: "networkConfig: network.config.openshift.io/cluster leaves spec.networkDiagnostics empty, and cannot read whether disableNetworkDiagnostics of network.operator.openshift.io/cluster disables the diagnostics: missing a right",
 		},
 		"the legacy flag is not to be seen, and does not matter": {
 			check: checkup.PlacementCheck{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}}, unseen: operatorObject,
