@@ -151,7 +151,7 @@ func decide(preset Preset, s *cluster.Snapshot) (Preset, error) {
 	if _, unseen, err := lookedAt(s, whatPlatform); err != nil {
 		return "", err
 	} else if unseen != "" {
-		return "", fmt.Errorf("preset auto: it could not be seen what the control plane is set up by, so say it (kubeadm, openshift or generic): %s", unseen)
+		return "", fmt.Errorf("preset auto: cannot detect the platform of the control plane: set preset to kubeadm, openshift or generic: %s", unseen)
 	}
 	switch s.Platform {
 	case cluster.OpenShift:
@@ -243,7 +243,7 @@ func (l layout) needsPods(name string) bool {
 
 // Things that are looked at, in the words of Snapshot.Seen and Unseen.
 const (
-	whatPlatform       = "what the control plane is set up by"
+	whatPlatform       = "the platform of the control plane"
 	whatAPIServices    = "apiservices"
 	whatKubeadmConfig  = "configmap kube-system/kubeadm-config"
 	whatClusterInfo    = "configmap kube-public/cluster-info"

@@ -64,7 +64,7 @@ func (x *expansion) facet(to string) *facet {
 		}
 	}
 	if len(kept) == 0 {
-		kept = []*target{missing(role, f.targets[0].Label, fmt.Sprintf("none of its addresses is of the families of the plan, %s", familyList(x.check.IPFamilies)))}
+		kept = []*target{missing(role, f.targets[0].Label, fmt.Sprintf("none of its addresses is of the plan's families %s", familyList(x.check.IPFamilies)))}
 	}
 	f.targets = nil
 	unseen := map[string]*target{}
@@ -117,7 +117,7 @@ func (x *expansion) target(name, label string, a at) *target {
 	}
 	family, isAddress := cluster.FamilyOf(a.host)
 	if isAddress && strings.Contains(a.host, "/") || a.host == "" {
-		return missing(name, label, fmt.Sprintf("%q is no address", a.host))
+		return missing(name, label, fmt.Sprintf("%q is not an address", a.host))
 	}
 	t.Peer = &checkup.Peer{Host: a.host, Port: a.port, Family: family, Transport: checkup.TCP}
 	if r.TLS && !a.plain {
@@ -293,7 +293,7 @@ func (x *expansion) instanceTargets(name string) []*target {
 		for _, h := range r.Hosts {
 			host, port, err := hostPort(h, 0)
 			if err != nil || port == 0 {
-				x.problem(fmt.Errorf("roles.%s.hosts: %q is no host with a port", name, h))
+				x.problem(fmt.Errorf("roles.%s.hosts: %q is not host:port", name, h))
 				continue
 			}
 			targets = append(targets, x.outside(name, name, host, port))
@@ -324,7 +324,7 @@ func (x *expansion) instanceTargets(name string) []*target {
 	case checkup.ComponentLoadBalancerOut:
 		return x.balancerTargets(name, cluster.External, "load-balancer-api-external")
 	}
-	x.problem(fmt.Errorf("no role %q", name))
+	x.problem(fmt.Errorf("unknown role %q", name))
 	return nil
 }
 
@@ -401,11 +401,11 @@ func (x *expansion) endpointTargets(name string) []*target {
 			continue
 		}
 		if v.ExternalName != "" {
-			cause := fmt.Sprintf("service %s/%s stands for %s and has no endpoints", v.namespace, v.name, v.ExternalName)
+			cause := fmt.Sprintf("service %s/%s refers to %s and has no endpoints", v.namespace, v.name, v.ExternalName)
 			if x.chosen {
 				targets = append(targets, missing(name, v.endpoint, cause))
 			} else {
-				x.warn("%s: %s: it is probed by that name only", name, cause)
+				x.warn("%s: %s: only that name is probed", name, cause)
 			}
 			continue
 		}
@@ -437,7 +437,7 @@ func (x *expansion) endpointTargets(name string) []*target {
 				}
 			}
 			if !some {
-				targets = append(targets, missing(name, v.endpoint, fmt.Sprintf("service %s/%s has no endpoints behind its port %d", v.namespace, v.name, p.Port)))
+				targets = append(targets, missing(name, v.endpoint, fmt.Sprintf("service %s/%s has no endpoints for its port %d", v.namespace, v.name, p.Port)))
 			}
 		}
 		for _, cause := range causes {
@@ -460,7 +460,7 @@ func (x *expansion) withUnlisted(name string, targets []*target) []*target {
 	}
 	found, cause := x.components(name)
 	if len(found) == 0 {
-		x.warn("%s: %s: only those that are endpoints of their Service are known", name, cause)
+		x.warn("%s: %s: only the endpoints of its Service are known", name, cause)
 		return targets
 	}
 	for _, c := range found {
@@ -497,7 +497,7 @@ func (x *expansion) serviceTargets(name string) []*target {
 				targets = append(targets, x.target(name, v.cluster, at{host: v.ExternalName, port: port}))
 			}
 			if len(ports) == 0 {
-				targets = append(targets, missing(name, v.cluster, fmt.Sprintf("service %s/%s has no port: say which by port", v.namespace, v.name)))
+				targets = append(targets, missing(name, v.cluster, fmt.Sprintf("service %s/%s has no port: set port", v.namespace, v.name)))
 			}
 			continue
 		}
@@ -548,9 +548,9 @@ func (x *expansion) hostTargets(name string) []*target {
 		for _, c := range found {
 			switch instances := x.listening(name, c); {
 			case !c.HostNetwork:
-				cause = "its pods are not in the network of their nodes, whose addresses do not lead to them"
+				cause = "its pods are not on the host network: unreachable by node address"
 			case x.nodes[c.Node] == nil || len(instances) == 0:
-				cause = "its pods are on no node"
+				cause = "its pods are not scheduled"
 			default:
 				for _, a := range instances {
 					all = append(all, at{port: a.port, node: c.Node, pod: c.Name, plain: a.plain})
@@ -578,7 +578,7 @@ func (x *expansion) hostTargets(name string) []*target {
 		base := label + "-" + a.node
 		addresses := x.nodes[a.node].InternalIPs
 		if len(addresses) == 0 && known[base] == nil {
-			known[base] = missing(name, base, "its node tells no internal address")
+			known[base] = missing(name, base, "its node has no internal address")
 			known[base].Node, known[base].Pod = a.node, a.pod
 			targets = append(targets, known[base])
 		}
@@ -594,7 +594,7 @@ func (x *expansion) hostTargets(name string) []*target {
 		}
 	}
 	if len(targets) == 0 {
-		return []*target{missing(name, label, cmp.Or(cause, "it has no instances on nodes"))}
+		return []*target{missing(name, label, cmp.Or(cause, "none of its instances runs on a node"))}
 	}
 	return targets
 }
@@ -624,7 +624,7 @@ func (x *expansion) etcdTargets(name string) []*target {
 			}
 		}
 		if unseen != "" && len(targets) == 0 {
-			x.warn("etcd: members outside of the cluster are not known: %s", unseen)
+			x.warn("etcd: cannot read the members outside the cluster: %s", unseen)
 		}
 	}
 	switch {
@@ -635,7 +635,7 @@ func (x *expansion) etcdTargets(name string) []*target {
 		}
 		return append(targets, found...)
 	default:
-		return []*target{missing(name, label, "nothing of etcd is to be seen in a cluster of the preset generic: say where it is by roles.etcd")}
+		return []*target{missing(name, label, "etcd is not visible with the preset generic: set roles.etcd")}
 	}
 }
 
@@ -645,7 +645,7 @@ func (x *expansion) nodeTargets(name string) []*target {
 	for _, n := range x.choose(x.s.Nodes, "targets") {
 		label := "node-" + n.Name
 		if len(n.InternalIPs) == 0 {
-			t := missing(name, label, "the node tells no internal address")
+			t := missing(name, label, "the node has no internal address")
 			t.Node = n.Name
 			targets = append(targets, t)
 		}
@@ -733,9 +733,9 @@ func (x *expansion) balancerTargets(name string, side cluster.Side, label string
 	case len(causes) > 0:
 		return []*target{missing(name, label, strings.Join(causes, "; "))}
 	case x.chosen:
-		return []*target{missing(name, label, "nothing names one that is not an API server itself")}
+		return []*target{missing(name, label, "no object names a load balancer: all addresses are API servers")}
 	}
-	x.warn("no load balancer is known that is not an API server itself: none is probed")
+	x.warn("no load balancer found besides the API servers: none is probed")
 	return nil
 }
 
@@ -754,12 +754,12 @@ func (x *expansion) sourcesOf(name string) []*source {
 				x.pods[c.Name] = s
 			}
 			if s.Node == "" {
-				x.warn("%s: pod %s is on no node: there is none to probe from, and its pairs are unmeasured", name, c.Name)
+				x.warn("%s: pod %s is not scheduled: its pairs are unmeasured", name, c.Name)
 			}
 			sources = append(sources, s)
 		}
 		if len(found) == 0 {
-			x.warn("%s: %s: there is none to probe from, and its pairs are unmeasured", name, cause)
+			x.warn("%s: %s: no source: its pairs are unmeasured", name, cause)
 			sources = append(sources, absentSource(name, label, cause))
 		}
 	}
@@ -774,9 +774,9 @@ func (x *expansion) sourcesOf(name string) []*source {
 			case v.Service == nil:
 				add(nil, v.source, v.cause)
 			case v.Selector == "" && x.chosen && len(services) == 1:
-				add(nil, v.source, fmt.Sprintf("service %s/%s has no selector, so that its pods are not known", v.namespace, v.name))
+				add(nil, v.source, fmt.Sprintf("service %s/%s has no selector: its pods are unknown", v.namespace, v.name))
 			case v.Selector == "":
-				x.warn("%s: service %s/%s has no selector, so that its pods are not known: it is probed, but not probed from", name, v.namespace, v.name)
+				x.warn("%s: service %s/%s has no selector: its pods are unknown, it is a target but not a source", name, v.namespace, v.name)
 			default:
 				found, cause := x.selected(v.namespace, v.Selector)
 				add(found, v.source, cause)
@@ -788,7 +788,7 @@ func (x *expansion) sourcesOf(name string) []*source {
 	case name == checkup.ComponentNode && !r.own:
 		sources = x.nodeSources(name)
 	default:
-		add(nil, name, fmt.Sprintf("nothing of it is to be seen in a cluster of the preset %s", x.preset))
+		add(nil, name, fmt.Sprintf("it is not visible with the preset %s", x.preset))
 	}
 	x.stands[name] = sources
 	return sources
@@ -804,7 +804,7 @@ func (x *expansion) standIn(name, component string, c cluster.Component) *source
 		families: familiesOf(c.IPs),
 	}
 	if x.nodes[c.Node] == nil {
-		s.Node, s.Cause = "", &checkup.Cause{Stage: checkup.StageSetup, Message: "its pod is on no node"}
+		s.Node, s.Cause = "", &checkup.Cause{Stage: checkup.StageSetup, Message: "its pod is not scheduled"}
 	}
 	if c.Annotations[mirror] == "" && c.Labels[appsv1.StatefulSetPodNameLabel] == "" {
 		s.fleeting, s.Label = true, component
@@ -863,9 +863,9 @@ func (x *expansion) nodeSources(name string) []*source {
 	if len(sources) == 0 {
 		cause := "the cluster has no nodes"
 		if len(why) > 0 {
-			cause = fmt.Sprintf("none of %s takes an ordinary pod (%s)", checkup.Count(len(x.s.Nodes), "node"), strings.Join(why, "; "))
+			cause = fmt.Sprintf("none of %s would take an ordinary pod (%s)", checkup.Count(len(x.s.Nodes), "node"), strings.Join(why, "; "))
 		}
-		x.warn("%s: %s: there is none to probe from, and its pairs are unmeasured", name, cause)
+		x.warn("%s: %s: no source: its pairs are unmeasured", name, cause)
 		return []*source{absentSource(name, name, cause)}
 	}
 	if len(why) > 0 {

@@ -194,7 +194,7 @@ func pairRole(c *Spec, report kind.Reporter) {
 		role, own := c.Roles[p.From]
 		switch {
 		case !known(p.From):
-			report(from, "no role %q; there are %s", p.From, names)
+			report(from, "unknown role %q; there are %s", p.From, names)
 		case own && len(role.Hosts) > 0,
 			!own && (p.From == checkup.ComponentLoadBalancerIn || p.From == checkup.ComponentLoadBalancerOut):
 			report(from, "role %q has hosts and no pods: no agent can probe from it", p.From)
@@ -205,7 +205,7 @@ func pairRole(c *Spec, report kind.Reporter) {
 			presetComponents[name] && (!own || role.Pods == nil && len(role.Hosts) == 0)
 		switch {
 		case !known(name):
-			report(to, "no role %q; there are %s", name, names)
+			report(to, "unknown role %q; there are %s", name, names)
 		case facet == "service" && !service:
 			report(to, "role %q has no Service", name)
 		case facet == "host" && own && len(role.Hosts) > 0:

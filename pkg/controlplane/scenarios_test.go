@@ -346,12 +346,12 @@ maxNodes: is 0, want 1 or more
 probe.count: is 0, want 1 or more
 interval: is 0s, want more than 0s
 ipFamilies: "IPv5" is none of ["IPv4" "IPv6"]`},
-		{"a role that there is not", planOf(pairs("kube-apiserver > nothing")), known, `check "api": no role "nothing"`},
+		{"a role that there is not", planOf(pairs("kube-apiserver > nothing")), known, `check "api": unknown role "nothing"`},
 		{"a host that is none", planOf(withRole("db", ComponentRole{Hosts: []string{"db", ":5432"}}), pairs("kube-apiserver > db")), known,
-			`check "api": roles.db.hosts: "db" is no host with a port
-roles.db.hosts: ":5432" is no host with a port`},
+			`check "api": roles.db.hosts: "db" is not host:port
+roles.db.hosts: ":5432" is not host:port`},
 		{"a selector that selects everything", planOf(withRole("all", ComponentRole{Pods: &ComponentPods{Namespace: "kube-system", Port: 1}}), pairs("all > etcd", "all > kube-apiserver")), known,
-			`check "api": roles.all.pods.selector: is empty, which would select every pod: say which labels the pods have`},
+			`check "api": roles.all.pods.selector: is empty and would select every pod: set the labels of the pods`},
 		{"a snapshot for another plan", planOf(preset(PresetKubeadm)), &cluster.Snapshot{Nodes: known.Nodes},
 			`check "api": the snapshot does not tell of apiservices: it was recorded for another plan, so record it again
 the snapshot does not tell of pods with the labels component=kube-apiserver,tier=control-plane in namespace kube-system: it was recorded for another plan, so record it again
@@ -360,19 +360,19 @@ the snapshot does not tell of pods with the labels component=etcd,tier=control-p
 the snapshot does not tell of service default/kubernetes: it was recorded for another plan, so record it again
 the snapshot does not tell of configmap kube-public/cluster-info: it was recorded for another plan, so record it again`},
 		{"a snapshot for another plan, and a preset that is to be found out", planOf(), &cluster.Snapshot{Nodes: known.Nodes},
-			`check "api": the snapshot does not tell of what the control plane is set up by: it was recorded for another plan, so record it again`},
+			`check "api": the snapshot does not tell of the platform of the control plane: it was recorded for another plan, so record it again`},
 		{"a preset that could not be found out", planOf(), changed(kubeadm("cp 192.0.2.11"), unseen(whatPlatform, "missing the verb list on pods in namespace kube-system (a Role)")),
-			`check "api": preset auto: it could not be seen what the control plane is set up by, so say it (kubeadm, openshift or generic): missing the verb list on pods in namespace kube-system (a Role)`},
+			`check "api": preset auto: cannot detect the platform of the control plane: set preset to kubeadm, openshift or generic: missing the verb list on pods in namespace kube-system (a Role)`},
 		{"nothing to probe from", planOf(pairs("kube-apiserver > etcd")), changed(kubeadm("cp 192.0.2.11"), withoutPods("kube-apiserver")),
-			`check "api": nothing can be measured (preset kubeadm): kube-apiserver: there are no pods with the labels component=kube-apiserver,tier=control-plane in namespace kube-system: there is none to probe from, and its pairs are unmeasured`},
+			`check "api": nothing can be measured (preset kubeadm): kube-apiserver: there are no pods with the labels component=kube-apiserver,tier=control-plane in namespace kube-system: no source: its pairs are unmeasured`},
 		{"nothing to probe", planOf(pairs("kube-apiserver > etcd")), changed(kubeadm("cp 192.0.2.11"), withoutPods("etcd")),
 			`check "api": nothing can be measured (preset kubeadm): etcd-server: there are no pods with the labels component=etcd,tier=control-plane in namespace kube-system: its pairs are unmeasured`},
 		{"no node takes a pod", planOf(preset(PresetGeneric), pairs("node > kube-apiserver")), changed(managed(2), func(s *cluster.Snapshot) {
 			s.Nodes[0].Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 			s.Nodes[1].Labels["kubernetes.io/os"] = "windows"
-		}), `check "api": nothing can be measured (preset generic): node: none of 2 nodes takes an ordinary pod (1 node: label kubernetes.io/os is not linux (nodeSelector); 1 node: taint dedicated:NoSchedule is not tolerated): there is none to probe from, and its pairs are unmeasured`},
+		}), `check "api": nothing can be measured (preset generic): node: none of 2 nodes would take an ordinary pod (1 node: label kubernetes.io/os is not linux (nodeSelector); 1 node: taint dedicated:NoSchedule is not tolerated): no source: its pairs are unmeasured`},
 		{"no nodes", planOf(preset(PresetGeneric), pairs("node > node")), &cluster.Snapshot{},
-			`check "api": nothing can be measured (preset generic): node: the cluster has no nodes: its pairs are unmeasured; node: the cluster has no nodes: there is none to probe from, and its pairs are unmeasured`},
+			`check "api": nothing can be measured (preset generic): node: the cluster has no nodes: its pairs are unmeasured; node: the cluster has no nodes: no source: its pairs are unmeasured`},
 		{"more than can be kept", planOf(func(c *Spec) { c.MaxNodes = 10_000 }, pairs("node > node")), managed(10_000),
 			`check "api": pairs x measurements of each (5) are more than the 1000000 results that a check may keep; node to node alone are 10000 sources and 10000 targets: lengthen interval, shorten for, lower maxNodes, or name fewer pairs`},
 	}

@@ -130,7 +130,7 @@ func (v *survey) once(what string, look func() error) {
 	}
 }
 
-// platform finds out what the control plane is set up by. OpenShift's is
+// platform finds out the platform of the control plane. OpenShift's is
 // recognised by its API, unless it runs outside of the cluster, where nothing of
 // it is to be seen; kubeadm's by its static pods, or its configuration.
 func (v *survey) platform(ctx context.Context) error {
@@ -190,7 +190,7 @@ func (v *survey) servesInfrastructures() (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("ask whether the API server has %s: %w", infrastructures.GroupVersion(), err)
+		return false, fmt.Errorf("discover the API %s: %w", infrastructures.GroupVersion(), err)
 	}
 	return slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == infrastructures.Resource }), nil
 }
@@ -375,7 +375,7 @@ func urlHostPort(address string, otherwise int) (string, int, error) {
 		return "", 0, err
 	}
 	if u.Scheme == "" || u.Host == "" {
-		return "", 0, fmt.Errorf("%q is no URL", address)
+		return "", 0, fmt.Errorf("%q is not a URL", address)
 	}
 	return hostPort(u.Host, otherwise)
 }
@@ -385,13 +385,13 @@ func hostPort(address string, otherwise int) (string, int, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		if host = strings.Trim(address, "[]"); host == "" || strings.ContainsAny(host, "/ []") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
-			return "", 0, fmt.Errorf("%q is no host with a port", address)
+			return "", 0, fmt.Errorf("%q is not host:port", address)
 		}
 		return host, otherwise, nil
 	}
 	n, err := strconv.Atoi(port)
 	if err != nil || n < 1 || n > 65535 || host == "" || strings.ContainsAny(host, "/ []") {
-		return "", 0, fmt.Errorf("%q is no host with a port", address)
+		return "", 0, fmt.Errorf("%q is not host:port", address)
 	}
 	return host, n, nil
 }

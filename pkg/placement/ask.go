@@ -23,8 +23,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// patience is how long one answer is waited for: what kube-apiserver gives a
-// request by default (--request-timeout), its webhooks included.
+// patience is the timeout of one request: kube-apiserver's default for a request with its webhooks (--request-timeout).
 const patience = time.Minute
 
 // Ask has the API server decide on the pod of each side, in the namespace, in a
@@ -57,7 +56,7 @@ func Ask(ctx context.Context, c kubernetes.Interface, namespace string, w *check
 func ask(ctx context.Context, c kubernetes.Interface, namespace string, side Side) (a Admission, cause *checkup.Cause) {
 	var pod corev1.Pod
 	if err := json.Unmarshal(side.Pod, &pod); err != nil {
-		return a, undecided("the worksheet holds no pod of this side: %v", err)
+		return a, undecided("cannot read the pod of this side in the worksheet: %v", err)
 	}
 	pod.Namespace = namespace
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -70,9 +69,9 @@ func ask(ctx context.Context, c kubernetes.Interface, namespace string, side Sid
 	case denied(err):
 		a.Message = err.Error()
 	case noRight(err):
-		cause = undecided("missing the verb create on pods in namespace %s (a Role), which a dry run needs too: %v", namespace, err)
+		cause = undecided("missing the verb create on pods in namespace %s (a Role), which a dry run also needs: %v", namespace, err)
 	case apierrors.IsAlreadyExists(err):
-		cause = undecided("a pod with the name of the dry run's exists already, so the API server did not decide: %v", err)
+		cause = undecided("a pod with the name of the dry run's pod already exists, and the API server did not decide: %v", err)
 	default:
 		cause = undecided("the API server did not decide on the pod: %v", err)
 	}
@@ -83,13 +82,13 @@ func undecided(format string, args ...any) *checkup.Cause {
 	return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf(format, args...)}
 }
 
-// dryRun creates the pod with dryRun=All. It returns the pod as it would be, and
-// the warnings that came with the answer, whatever that was.
+// dryRun creates the pod with dryRun=All. It returns the pod as it would be stored, and the warnings of the answer, also
+// with an error.
 func dryRun(ctx context.Context, c kubernetes.Interface, pod *corev1.Pod) (*corev1.Pod, []string, error) {
 	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	pods := c.CoreV1()
-	// A request of its own, as only that hands over its own warnings. A clientset
-	// that speaks no HTTP has no REST client, and no warnings either.
+	// A separate request, because only that returns its own warnings. A fake clientset without HTTP has no REST client
+	// and no warnings.
 	client, ok := pods.RESTClient().(*rest.RESTClient)
 	if !ok || client == nil {
 		admitted, err := pods.Pods(pod.Namespace).Create(ctx, pod, options)
@@ -104,19 +103,19 @@ func dryRun(ctx context.Context, c kubernetes.Interface, pod *corev1.Pod) (*core
 	return admitted, heard, err
 }
 
-// warnings are those of one answer, each once.
+// warnings are the warnings of one answer, without duplicates.
 type warnings []string
 
-// HandleWarningHeaderWithContext is of rest.WarningHandlerWithContext. 299 is
-// the only code that Kubernetes uses, for a "miscellaneous persistent warning".
+// HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext. 299 is the only code that Kubernetes uses,
+// for a "miscellaneous persistent warning".
 func (w *warnings) HandleWarningHeaderWithContext(_ context.Context, code int, _ string, text string) {
 	if code == 299 && text != "" && !slices.Contains(*w, text) {
 		*w = append(*w, text)
 	}
 }
 
-// denied reports whether the error is a decision against the pod: a 4xx of
-// admission or validation, and not of anything that comes before.
+// denied reports whether the error is a decision against the pod: a 4xx of admission or validation, not of an earlier
+// step.
 func denied(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -124,7 +123,7 @@ func denied(err error) bool {
 	}
 	switch s := status.Status(); {
 	case strings.HasPrefix(s.Message, "admission webhook ") && strings.Contains(s.Message, " denied the request"):
-		return true // with whatever code and reason the webhook likes
+		return true // webhooks may use any code and reason
 	case s.Reason == metav1.StatusReasonForbidden:
 		return !noRight(err)
 	default:
@@ -132,10 +131,9 @@ func denied(err error) bool {
 	}
 }
 
-// noRight reports whether the API server refused the request before it looked at
-// the pod: authorization does not know the name of what is to be created, and
-// what refuses by admission says it (NewForbidden in k8s.io/apiserver,
-// pkg/admission and pkg/endpoints/handlers/responsewriters).
+// noRight reports whether authorization rejected the request. Its error does not contain the pod's name, which
+// authorization does not know; an error of admission contains it (NewForbidden in k8s.io/apiserver, pkg/admission and
+// pkg/endpoints/handlers/responsewriters).
 func noRight(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Reason != metav1.StatusReasonForbidden {
@@ -145,8 +143,7 @@ func noRight(err error) bool {
 	return details != nil && details.Kind == "pods" && details.Name == ""
 }
 
-// changes tells what admission made of the pod, as far as that bears on where it
-// lands and is not predicted; one line each.
+// changes lists the changes of admission to the pod that affect its scheduling and are not part of the prediction.
 func changes(asked, admitted *corev1.Pod) []string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -169,16 +166,15 @@ func changes(asked, admitted *corev1.Pod) []string {
 		add("topology spread constraints changed")
 	}
 	if class := admitted.Spec.PriorityClassName; class != "" && admitted.Spec.Priority != nil {
-		// The class alone says nothing of the priority; and an asked one is only
-		// now known to exist.
+		// The class does not contain the priority, and only now is it known that a requested class exists.
 		if class == asked.Spec.PriorityClassName {
-			add("priority %d, by the class %s", *admitted.Spec.Priority, class)
+			add("priority %d from the class %s", *admitted.Spec.Priority, class)
 		} else {
-			add("priority %d, by the class %s, which was not asked for", *admitted.Spec.Priority, class)
+			add("priority %d from the class %s, which was not requested", *admitted.Spec.Priority, class)
 		}
 	}
 	if name := admitted.Spec.SchedulerName; name != "" && name != corev1.DefaultSchedulerName {
-		add("scheduler %s decides, of which the prediction knows nothing", name)
+		add("scheduler %s decides: the prediction does not apply to it", name)
 	}
 	if admitted.Spec.RuntimeClassName != nil && asked.Spec.RuntimeClassName == nil {
 		add("runtime class %s added", *admitted.Spec.RuntimeClassName)
@@ -187,13 +183,13 @@ func changes(asked, admitted *corev1.Pod) []string {
 		lines = append(lines, differences("overhead ", nil, quantities(admitted.Spec.Overhead), " ")...)
 	}
 	for _, gate := range admitted.Spec.SchedulingGates {
-		add("scheduling gate %s added: the pod waits until that is removed", gate.Name)
+		add("scheduling gate %s added: the pod waits until it is removed", gate.Name)
 	}
 	lines = append(lines, containerChanges(asked, admitted)...)
 	return lines
 }
 
-// containerChanges tells of the containers' resources and host ports.
+// containerChanges lists the changes of the containers' resources and host ports.
 func containerChanges(asked, admitted *corev1.Pod) []string {
 	var lines []string
 	before := map[string]corev1.Container{}
@@ -218,8 +214,7 @@ func containerChanges(asked, admitted *corev1.Pod) []string {
 	return lines
 }
 
-// differences tells which entries one map has more than another, which it has
-// less, and which it has otherwise, by key.
+// differences lists the added, removed and changed entries of a map, by key.
 func differences(what string, before, after map[string]string, joint string) []string {
 	all := maps.Clone(after)
 	if all == nil {
@@ -242,7 +237,7 @@ func differences(what string, before, after map[string]string, joint string) []s
 	return lines
 }
 
-// quantities spells each quantity as Kubernetes does.
+// quantities formats each quantity as Kubernetes does.
 func quantities(list corev1.ResourceList) map[string]string {
 	all := map[string]string{}
 	for name, q := range list {
@@ -251,9 +246,8 @@ func quantities(list corev1.ResourceList) map[string]string {
 	return all
 }
 
-// reckoned reports whether a toleration is one of those that the admission plugin
-// DefaultTolerationSeconds gives to every pod by default, and with which
-// pkg/scheduling reckons.
+// reckoned reports whether a toleration is one that the admission plugin DefaultTolerationSeconds adds to every pod by
+// default, and that pkg/scheduling already includes.
 func reckoned(t corev1.Toleration) bool {
 	return (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable) &&
 		t.Operator == corev1.TolerationOpExists && t.Effect == corev1.TaintEffectNoExecute &&
@@ -262,7 +256,7 @@ func reckoned(t corev1.Toleration) bool {
 
 func same(a, b corev1.Toleration) bool { return equality.Semantic.DeepEqual(a, b) }
 
-// tolerationString spells a toleration like the taints that it is for:
+// tolerationString formats a toleration like the taints that it tolerates:
 // "dedicated=infra:NoSchedule", "node.kubernetes.io/not-ready:NoExecute for 300s",
 // "of everything".
 func tolerationString(t corev1.Toleration) string {

@@ -151,7 +151,7 @@ func TestAskIsDry(t *testing.T) {
 		return http.StatusCreated, pod
 	})
 	got := askSides(t.Context(), t, client, sheetOf(t, SourceDefaults(), TargetDefaults()))
-	changed := []string{"priority 5, by the class usual, which was not asked for"}
+	changed := []string{"priority 5 from the class usual, which was not requested"}
 	want := []asked{
 		{Side: "source", Admission: Admission{Allowed: true, Warnings: []string{"first of network-check-source", "second"}, Changed: changed}},
 		{Side: "target", Admission: Admission{Allowed: true, Warnings: []string{"first of network-check-target", "second"}, Changed: changed}},
@@ -216,10 +216,10 @@ func TestAskAnswers(t *testing.T) {
 		"webhook, forbidden":       {err: denial(403, metav1.StatusReasonForbidden), message: `admission webhook "policy.example.com" denied the request: image not signed`},
 		"webhook, bad request":     {err: denial(400, ""), message: `admission webhook "policy.example.com" denied the request: image not signed`},
 		"webhook, whatever":        {err: denial(418, "Teapot"), message: `admission webhook "policy.example.com" denied the request: image not signed`},
-		"authorization":            {err: authorization, cause: `missing the verb create on pods in namespace checks (a Role), which a dry run needs too: ` + authorization.Error()},
+		"authorization":            {err: authorization, cause: `missing the verb create on pods in namespace checks (a Role), which a dry run also needs: ` + authorization.Error()},
 		"not logged in":            {err: apierrors.NewUnauthorized("Unauthorized"), cause: "the API server did not decide on the pod: Unauthorized"},
 		"no namespace":             {err: apierrors.NewNotFound(corev1.Resource("namespaces"), "checks"), cause: `the API server did not decide on the pod: namespaces "checks" not found`},
-		"a pod of that name":       {err: apierrors.NewAlreadyExists(pods, "p"), cause: `a pod with the name of the dry run's exists already, so the API server did not decide: pods "p" already exists`},
+		"a pod of that name":       {err: apierrors.NewAlreadyExists(pods, "p"), cause: `a pod with the name of the dry run's pod already exists, and the API server did not decide: pods "p" already exists`},
 		"webhook without dry run":  {err: apierrors.NewBadRequest(`admission webhook "side.example.com" does not support dry run`), cause: `the API server did not decide on the pod: admission webhook "side.example.com" does not support dry run`},
 		"webhook that is away":     {err: apierrors.NewInternalError(errorText(`failed calling webhook "away.example.com": connection refused`)), cause: `the API server did not decide on the pod: Internal error occurred: failed calling webhook "away.example.com": connection refused`},
 		"API server that is going": {err: apierrors.NewServiceUnavailable("shutting down"), cause: "the API server did not decide on the pod: shutting down"},
@@ -349,12 +349,12 @@ func TestChanges(t *testing.T) {
 			s.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}
 			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1}}
 		}, want: []string{"affinity changed", "topology spread constraints changed"}},
-		"priority":       {change: func(s *corev1.PodSpec) { s.Priority = new(int32(7)) }, want: []string{"priority 7, by the class asked"}},
-		"other priority": {change: func(s *corev1.PodSpec) { s.PriorityClassName, s.Priority = "other", new(int32(7)) }, want: []string{"priority 7, by the class other, which was not asked for"}},
+		"priority":       {change: func(s *corev1.PodSpec) { s.Priority = new(int32(7)) }, want: []string{"priority 7 from the class asked"}},
+		"other priority": {change: func(s *corev1.PodSpec) { s.PriorityClassName, s.Priority = "other", new(int32(7)) }, want: []string{"priority 7 from the class other, which was not requested"}},
 		"who decides": {change: func(s *corev1.PodSpec) {
 			s.SchedulerName = "bin-packer"
 			s.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
-		}, want: []string{"scheduler bin-packer decides, of which the prediction knows nothing", "scheduling gate example.com/wait added: the pod waits until that is removed"}},
+		}, want: []string{"scheduler bin-packer decides: the prediction does not apply to it", "scheduling gate example.com/wait added: the pod waits until it is removed"}},
 		"runtime class": {change: func(s *corev1.PodSpec) {
 			s.RuntimeClassName = new("gvisor")
 			s.Overhead = corev1.ResourceList{"cpu": resource.MustParse("50m")}

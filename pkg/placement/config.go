@@ -15,8 +15,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Where placements come from: the plan, or the cluster's own objects, both named
-// cluster.
+// Sources of placements: the plan, or the cluster's two objects, both named cluster.
 const (
 	originPlan     = "plan"
 	objectName     = "cluster"
@@ -29,11 +28,9 @@ var (
 	operators = schema.GroupVersionResource{Group: "operator.openshift.io", Version: "v1", Resource: "networks"}
 )
 
-// readDiagnostics takes spec.networkDiagnostics out of a
-// network.config.openshift.io, as the dynamic client decodes it; nil where it is
-// not set. Fields that are not known here are listed by their paths. The error
-// tells everything that has another type than config.openshift.io/v1 gives it,
-// with its path. What the values mean is not looked at.
+// readDiagnostics reads spec.networkDiagnostics of a network.config.openshift.io, as decoded by the dynamic client; nil
+// if it is not set. Unknown fields are listed by their paths. The error lists all fields with a wrong type, with their
+// paths. Values are not checked.
 func readDiagnostics(object map[string]any) (d *cluster.NetworkDiagnostics, unknown []string, err error) {
 	var r reader
 	spec := r.object(object["spec"], field.NewPath("spec"))
@@ -55,8 +52,7 @@ func readDiagnostics(object map[string]any) (d *cluster.NetworkDiagnostics, unkn
 	return d, r.unknown, nil
 }
 
-// readLegacyFlag takes spec.disableNetworkDiagnostics out of a
-// network.operator.openshift.io; nil where it is not set.
+// readLegacyFlag reads spec.disableNetworkDiagnostics of a network.operator.openshift.io; nil if it is not set.
 func readLegacyFlag(object map[string]any) (*bool, error) {
 	var r reader
 	spec := r.object(object["spec"], field.NewPath("spec"))
@@ -67,8 +63,8 @@ func readLegacyFlag(object map[string]any) (*bool, error) {
 	return flag, nil
 }
 
-// reader takes decoded JSON apart, and notes what is not as it should be. A null
-// is as a field that is not there: what Go writes where nothing was given.
+// reader reads decoded JSON and records fields of a wrong type. A null counts as a missing field: Go encodes an unset
+// field as null.
 type reader struct {
 	problems field.ErrorList
 	unknown  []string
@@ -78,7 +74,7 @@ func (r *reader) wrong(at *field.Path, v any, want string) {
 	r.problems = append(r.problems, field.TypeInvalid(at, v, "must be "+want))
 }
 
-// object returns nil where there is none. Without known fields, all are known.
+// object returns nil for a missing object. Without known fields, all fields are known.
 func (r *reader) object(v any, at *field.Path, known ...string) map[string]any {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -116,7 +112,7 @@ func (r *reader) boolean(v any, at *field.Path) *bool {
 	return &b
 }
 
-// integer takes what Kubernetes decodes a whole number to.
+// integer accepts the types to which Kubernetes decodes a whole number.
 func (r *reader) integer(v any, at *field.Path) *int64 {
 	n, ok := v.(int64)
 	if !ok {
@@ -173,25 +169,22 @@ func (r *reader) toleration(v any, at *field.Path) checkup.Toleration {
 	}
 }
 
-// request is what a check asks to be placed: its own placements or the cluster's,
-// with the defaults filled in.
+// request holds the placements of a check: its own or the cluster's, with defaults.
 type request struct {
-	// origin is "plan", or the object that decided.
+	// origin is "plan", or the cluster's object.
 	origin string
 	mode   cluster.DiagnosticsMode // All or Disabled
 	sides  map[SideName]PodPlacement
-	// at is where the sides' fields are, for errors.
+	// at holds the paths of the sides' fields, for errors.
 	at map[SideName]*field.Path
-	// notes are what its reader should know of how it came about.
+	// notes explain how the request was derived.
 	notes []string
 }
 
-// errDisabledPlacement is the rule of config.openshift.io/v1 Network, in its
-// words.
+// errDisabledPlacement is the rule of config.openshift.io/v1 Network, with its message.
 var errDisabledPlacement = errors.New("cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled")
 
-// requestOf works out what the check asks for. See the package's comment for the
-// rules.
+// requestOf returns the request of a check. The package comment has the rules.
 func requestOf(c *Spec, s *cluster.Snapshot) (*request, error) {
 	if c.NetworkConfig {
 		return clusterRequest(s)
@@ -220,7 +213,7 @@ func defaults(side SideName) PodPlacement {
 	return TargetDefaults()
 }
 
-// newRequest places both sides by their defaults.
+// newRequest returns a request with the defaults for both sides.
 func newRequest(origin string, mode cluster.DiagnosticsMode, at *field.Path) *request {
 	if mode == cluster.DiagnosticsNoOpinion {
 		mode = cluster.DiagnosticsAll
@@ -236,27 +229,27 @@ func newRequest(origin string, mode cluster.DiagnosticsMode, at *field.Path) *re
 	}
 }
 
-// clusterRequest takes the request from the cluster's own objects.
+// clusterRequest returns the request from the cluster's objects.
 func clusterRequest(s *cluster.Snapshot) (*request, error) {
 	if s.NetworkConfig == nil {
 		if cause := unseen(s, configObject); cause != "" {
-			return nil, fmt.Errorf("networkConfig: the placements are those of %s, which was not to be seen: %s; or else give them in the plan", configObject, cause)
+			return nil, fmt.Errorf("networkConfig: cannot read the placements from %s: %s; or set them in the plan", configObject, cause)
 		}
-		return nil, fmt.Errorf("networkConfig: the snapshot does not tell of %s: it was recorded for another plan, so record it again", configObject)
+		return nil, fmt.Errorf("networkConfig: the snapshot does not contain %s, because it was recorded for another plan: record it again", configObject)
 	}
 	at := field.NewPath("spec", "networkDiagnostics")
 	d := s.NetworkConfig.Diagnostics
 	if deeplyEmpty(d) {
 		if cause := unseen(s, operatorObject); cause != "" {
-			return nil, fmt.Errorf("networkConfig: %s leaves %s empty, and whether disableNetworkDiagnostics of %s disables the diagnostics then was not to be seen: %s", configObject, at, operatorObject, cause)
+			return nil, fmt.Errorf("networkConfig: %s leaves %s empty, and cannot read whether disableNetworkDiagnostics of %s disables the diagnostics: %s", configObject, at, operatorObject, cause)
 		}
 		if flag := s.NetworkConfig.DisableNetworkDiagnostics; flag != nil && *flag {
 			r := newRequest(operatorObject, cluster.DiagnosticsDisabled, at)
-			r.notes = append(r.notes, fmt.Sprintf("disabled by spec.disableNetworkDiagnostics of %s, as %s of %s is empty", operatorObject, at, configObject))
+			r.notes = append(r.notes, fmt.Sprintf("disabled by spec.disableNetworkDiagnostics of %s, because %s of %s is empty", operatorObject, at, configObject))
 			return r, nil
 		}
 		r := newRequest(configObject, cluster.DiagnosticsNoOpinion, at)
-		r.notes = append(r.notes, fmt.Sprintf("%s of %s is empty: placed by the defaults", at, configObject))
+		r.notes = append(r.notes, fmt.Sprintf("%s of %s is empty: the defaults apply", at, configObject))
 		return r, nil
 	}
 	if d.Mode == cluster.DiagnosticsDisabled && (d.SourcePlacement != nil || d.TargetPlacement != nil) {
@@ -264,7 +257,7 @@ func clusterRequest(s *cluster.Snapshot) (*request, error) {
 	}
 	r := newRequest(configObject, d.Mode, at)
 	if flag := s.NetworkConfig.DisableNetworkDiagnostics; flag != nil && *flag && d.Mode != cluster.DiagnosticsDisabled {
-		r.notes = append(r.notes, fmt.Sprintf("spec.disableNetworkDiagnostics of %s has no effect, as %s of %s takes precedence", operatorObject, at, configObject))
+		r.notes = append(r.notes, fmt.Sprintf("spec.disableNetworkDiagnostics of %s has no effect, because %s of %s takes precedence", operatorObject, at, configObject))
 	}
 	for side, given := range map[SideName]*cluster.DiagnosticsPlacement{SideSource: d.SourcePlacement, SideTarget: d.TargetPlacement} {
 		if given == nil {
@@ -282,8 +275,8 @@ func clusterRequest(s *cluster.Snapshot) (*request, error) {
 	return r, nil
 }
 
-// deeplyEmpty reports whether nothing at all is asked for. An empty selector asks
-// for nothing; an empty list of tolerations does, that nothing be tolerated.
+// deeplyEmpty reports whether no field is set. An empty selector counts as unset; an empty list of tolerations does not:
+// it tolerates nothing.
 func deeplyEmpty(d *cluster.NetworkDiagnostics) bool {
 	empty := func(p *cluster.DiagnosticsPlacement) bool {
 		return p == nil || len(p.NodeSelector) == 0 && p.Tolerations == nil
@@ -291,7 +284,7 @@ func deeplyEmpty(d *cluster.NetworkDiagnostics) bool {
 	return d == nil || d.Mode == cluster.DiagnosticsNoOpinion && empty(d.SourcePlacement) && empty(d.TargetPlacement)
 }
 
-// unseen returns why something could not be looked at, or "".
+// unseen returns the reason why something could not be read, or "".
 func unseen(s *cluster.Snapshot, what string) string {
 	for _, u := range s.Unseen {
 		if u.What == what {

@@ -252,22 +252,22 @@ func TestRequest(t *testing.T) {
 			config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{}}}, DisableNetworkDiagnostics: new(true)},
 			origin: configObject, mode: "All", source: source,
 			target: PodPlacement{NodeSelector: map[string]string{linux: "linux"}, Tolerations: []checkup.Toleration{}},
-			notes:  []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, as spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
+			notes:  []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, because spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
 		},
 		"nothing in the cluster": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{},
 			origin: configObject, mode: "All", source: source, target: target,
-			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: placed by the defaults"},
+			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: the defaults apply"},
 		},
 		"the legacy flag, false": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{DisableNetworkDiagnostics: new(false)},
 			origin: configObject, mode: "All", source: source, target: target,
-			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: placed by the defaults"},
+			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: the defaults apply"},
 		},
 		"the legacy flag": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{DisableNetworkDiagnostics: new(true)},
 			origin: operatorObject, mode: "Disabled", source: source, target: target,
-			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, as spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
+			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, because spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
 		},
 		"the legacy flag, and what is deeply empty": {
 			check: Spec{NetworkConfig: true},
@@ -278,12 +278,12 @@ func TestRequest(t *testing.T) {
 				DisableNetworkDiagnostics: new(true),
 			},
 			origin: operatorObject, mode: "Disabled", source: source, target: target,
-			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, as spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
+			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, because spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
 		},
 		"the legacy flag, and a mode": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}, DisableNetworkDiagnostics: new(true)},
 			origin: configObject, mode: "All", source: source, target: target,
-			notes: []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, as spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
+			notes: []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, because spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
 		},
 		"disabled by the cluster": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "Disabled"}, DisableNetworkDiagnostics: new(true)},
@@ -295,15 +295,15 @@ func TestRequest(t *testing.T) {
 		},
 		"the cluster's object is not to be seen": {
 			check: Spec{NetworkConfig: true}, unseen: configObject,
-			problem: "networkConfig: the placements are those of network.config.openshift.io/cluster, which was not to be seen: missing a right; or else give them in the plan",
+			problem: "networkConfig: cannot read the placements from network.config.openshift.io/cluster: missing a right; or set them in the plan",
 		},
 		"a snapshot for another plan": {
 			check:   Spec{NetworkConfig: true},
-			problem: "networkConfig: the snapshot does not tell of network.config.openshift.io/cluster: it was recorded for another plan, so record it again",
+			problem: "networkConfig: the snapshot does not contain network.config.openshift.io/cluster, because it was recorded for another plan: record it again",
 		},
 		"the legacy flag is not to be seen, and decides": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{}, unseen: operatorObject,
-			problem: "networkConfig: network.config.openshift.io/cluster leaves spec.networkDiagnostics empty, and whether disableNetworkDiagnostics of network.operator.openshift.io/cluster disables the diagnostics then was not to be seen: missing a right",
+			problem: "networkConfig: network.config.openshift.io/cluster leaves spec.networkDiagnostics empty, and cannot read whether disableNetworkDiagnostics of network.operator.openshift.io/cluster disables the diagnostics: missing a right",
 		},
 		"the legacy flag is not to be seen, and does not matter": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}}, unseen: operatorObject,

@@ -1,63 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package placement is the kind placement: a dry run of where the pods of
-// OpenShift's network diagnostics, or of anything placed in the same way, would
-// land. It starts nothing.
+// Package placement is the kind placement: a dry run of which nodes would take the pods of OpenShift's network diagnostics,
+// or of anything that is placed in the same way. It starts nothing.
 //
 //	cluster --Survey--> cluster.Snapshot --Expand (pure)--> Sheet --Ask--> []checkup.Fact
 //	facts   --Judge (pure)--> checkup.CheckReport
 //
-// There are two sides. Sources are a Deployment of one replica: its pod lands on
-// one of the eligible nodes, and without any it stays Pending. Targets are a
-// DaemonSet: there is a pod on each eligible node. Their names, fields and
-// defaults are those of network.config.openshift.io, spec.networkDiagnostics
-// (OpenShift's enhancement "configurable network diagnostics pod placement").
+// There are two sides. Sources are a Deployment of one replica: its pod runs on one of the eligible nodes; without any it
+// stays Pending. Targets are a DaemonSet: a pod runs on each eligible node. Their names, fields and defaults are those of
+// network.config.openshift.io, spec.networkDiagnostics (OpenShift's enhancement "configurable network diagnostics pod
+// placement").
 //
-// # What decides
+// # Rules
 //
-// Mode "" is All. In mode Disabled nothing is placed, and there are no sides; to
-// give placements with it is an error, in the words of the API's own rule.
+// Mode "" is All. In mode Disabled nothing is placed, and there are no sides; placements with this mode are an error, with
+// the message of the API's own rule.
 //
-// A placement that is not given is the default one: nodes of Linux, no toleration
-// for sources, every toleration for targets. In one that is given, each field
-// that is left out has its default:
+// An unset placement is the default: Linux nodes, no toleration for sources, every toleration for targets. In a given
+// placement, each unset field has its default:
 //
-//   - nodeSelector. An empty one counts as left out, in the plan and in the
-//     cluster's object. (OpenShift's operator takes an empty selector literally:
-//     "nodeSelector: {}" drops the default kubernetes.io/os: linux, and counts as
-//     a setting by which disableNetworkDiagnostics loses its effect. That is a
-//     fault, and not done here.)
-//   - tolerations. An empty list is not left out: it tolerates nothing. In the
-//     cluster's object that is told by presence; null is as left out. In a plan
-//     the schema has filled in the default where the field is left out, so that
-//     here a list is what it is, nil or not.
+//   - nodeSelector. An empty one counts as unset, in the plan and in the
+//     cluster's object. (OpenShift's operator uses an empty selector literally:
+//     "nodeSelector: {}" removes the default kubernetes.io/os: linux, and counts as
+//     a setting, with which disableNetworkDiagnostics has no effect. That is a
+//     bug, and not copied here.)
+//   - tolerations. An empty list is not unset: it tolerates nothing. In the
+//     cluster's object, a missing field and null are unset. In a plan the schema
+//     has already set the default of a missing field: a list is used as it is, nil
+//     or not.
 //
-// With networkConfig: true mode and placements are those of the cluster's
-// network.config.openshift.io/cluster. It takes precedence over the legacy flag
-// spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, unless
-// spec.networkDiagnostics is missing or empty all the way down: then the flag,
-// if it is true, disables. Where the object is not to be seen, or the flag is
-// not where it decides, Expand says so and guesses nothing. An operator's object
-// that is not there disables nothing. An object with a field of another type
-// than the API gives it is an error with the field's path; values that the API
-// server would refuse in a pod are errors of Expand, all at once, each with its
-// path.
+// With networkConfig: true, mode and placements are those of the cluster's network.config.openshift.io/cluster. It takes
+// precedence over the legacy flag spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, unless
+// spec.networkDiagnostics is missing or completely empty: then the flag, if true, disables the diagnostics. If the object
+// cannot be read, or the flag cannot be read and is needed, Expand returns an error. A missing operator's object disables
+// nothing. A field of a wrong type is an error with the field's path. Values that the API server would reject in a pod are
+// errors of Expand, all together, each with its path.
 //
-// # What is predicted
+// # Prediction
 //
-// Which nodes take the pod, and every reason of every other node, is predicted
-// by pkg/scheduling, whose comment says which of the scheduler's predicates are
-// covered. The pod of a DaemonSet has the tolerations that its controller adds.
-// The pods are made as typed objects and meet restricted pod security, but for
-// host ports if the placement has any. What the nodes have left needs the right
-// to list all pods of the cluster; without it, PlacementSide.Unknown tells the
-// predicates that could not be evaluated.
+// pkg/scheduling predicts which nodes take the pod, and all reasons of every other node; its comment lists the covered
+// predicates. The pod of a DaemonSet has the tolerations that its controller adds. The pods meet restricted pod security,
+// except for host ports. The free resources of nodes need the right to list all pods of the cluster; without it,
+// PlacementSide.Unknown lists the predicates that could not be evaluated.
 //
-// Not predicted are preemption (a pod of high priority may evict others to make
-// room; Expand's warnings tell on how many nodes that could be) and what
-// admission changes in the pod.
+// Not predicted are preemption (a pod of high priority may evict others; Expand warns on how many nodes that is possible)
+// and changes of the pod by admission.
 //
-// # What the API server says
+// # Decision of the API server
 //
 // Ask has the API server create each side's pod with dryRun=All: authentication,
 // authorization, mutating and validating admission run as for a real pod, and

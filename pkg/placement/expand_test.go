@@ -190,8 +190,8 @@ func TestWarnings(t *testing.T) {
 				}
 			},
 			want: []string{
-				"source: what pods request on the nodes was not to be seen: missing the verb list on pods",
-				"target: what pods request on the nodes was not to be seen: missing the verb list on pods",
+				"source: resource requests of the pods on the nodes was not to be seen: missing the verb list on pods",
+				"target: resource requests of the pods on the nodes was not to be seen: missing the verb list on pods",
 			},
 		},
 		"what is requested does not matter": {

@@ -20,22 +20,20 @@ import (
 )
 
 const (
-	// image stands in for that of the diagnostics: nothing pulls it, but policies
-	// on images see it.
+	// image replaces that of the diagnostics: it is never pulled, but image policies check it.
 	image = "ghcr.io/checkplan/checkplan/agent:dry-run"
 	// appLabel names a workload; topology spread counts its pods by it.
 	appLabel = "app.kubernetes.io/name"
 )
 
-// workloads are the names of the two, as OpenShift has them, and their kinds.
+// workloads are the names and kinds of both workloads, as in OpenShift.
 var workloads = map[SideName]struct{ name, kind string }{
 	SideSource: {"network-check-source", "Deployment"},
 	SideTarget: {"network-check-target", "DaemonSet"},
 }
 
-// podOf is a pod of one side's workload as its controller would create it. The
-// errors say what of the placement the API server would refuse, or what makes no
-// sense, each with its path under at.
+// podOf returns a pod of one side's workload as its controller would create it. The errors list the fields of the
+// placement that the API server would reject or that are invalid, each with its path under at.
 func podOf(plan, check string, side SideName, p PodPlacement, at *field.Path) (*corev1.Pod, error) {
 	var b builder
 	labels := map[string]string{
@@ -46,8 +44,8 @@ func podOf(plan, check string, side SideName, p PodPlacement, at *field.Path) (*
 	}
 	requests := b.quantities(p.Resources.Requests, at.Child("resources", "requests"))
 	limits := b.quantities(p.Resources.Limits, at.Child("resources", "limits"))
-	// As the API server does, so that a dry run does not read as a change by
-	// admission (SetDefaults_Pod in k8s.io/kubernetes pkg/apis/core/v1).
+	// The API server's defaults, because a dry run must not report them as changes by admission (SetDefaults_Pod in
+	// k8s.io/kubernetes pkg/apis/core/v1).
 	for name, limit := range limits {
 		if _, ok := requests[name]; !ok {
 			if requests == nil {
@@ -84,13 +82,13 @@ func podOf(plan, check string, side SideName, p PodPlacement, at *field.Path) (*
 	return pod, errors.Join(b.problems...)
 }
 
-// builder makes the parts of a pod and notes what is wrong with them.
+// builder builds the parts of a pod and records their problems.
 type builder struct {
 	problems []error
 }
 
 func (b *builder) add(problems ...*field.Error) {
-	// Those of a map come in no order.
+	// Problems of a map have no order.
 	slices.SortStableFunc(problems, func(x, y *field.Error) int { return strings.Compare(x.Error(), y.Error()) })
 	for _, p := range problems {
 		b.problems = append(b.problems, p)
@@ -106,9 +104,8 @@ func (b *builder) nodeSelector(selector map[string]string, at *field.Path) map[s
 	return selector
 }
 
-// tolerations demands what the API server demands of a pod's
-// (ValidateTolerations in k8s.io/kubernetes pkg/apis/core/validation), and that
-// TolerationSeconds is not negative, which the API server takes for 0.
+// tolerations applies the API server's rules for tolerations (ValidateTolerations in k8s.io/kubernetes
+// pkg/apis/core/validation), and rejects negative TolerationSeconds, which the API server treats as 0.
 func (b *builder) tolerations(of []checkup.Toleration, at *field.Path) []corev1.Toleration {
 	for i, t := range of {
 		at := at.Index(i)

@@ -7,8 +7,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Rights are those that a check of this kind needs beyond the ones that every
-// run needs, and beyond listing nodes, which pkg/kinds has.
+// Rights returns the rights that a check of this kind needs in addition to those of every run, and to listing nodes, which
+// pkg/kind adds.
 func Rights(c checkup.Check) []checkup.Right {
 	spec, ok := c.Spec.(*Spec)
 	if !ok {
@@ -17,11 +17,11 @@ func Rights(c checkup.Check) []checkup.Right {
 	rights := []checkup.Right{
 		{
 			Phase: checkup.PhaseSetup, Scope: checkup.ScopeCluster, Resource: "pods", Verb: "list",
-			Why: "pkg/placement Survey: what is requested on the nodes, and which of their ports are taken",
+			Why: "pkg/placement Survey: resource requests and used host ports on the nodes",
 		},
 		{
 			Phase: checkup.PhaseProbe, Scope: checkup.ScopeRun, Resource: "pods", Verb: "create",
-			Why: "pkg/placement Ask: dry runs, by which nothing is created",
+			Why: "pkg/placement Ask: dry runs, which create nothing",
 		},
 	}
 	if spec.NetworkConfig {
@@ -38,7 +38,7 @@ func Rights(c checkup.Check) []checkup.Right {
 	return rights
 }
 
-// Roster is empty: nothing is started, and nothing reached.
+// Roster is empty: the check starts nothing and connects to nothing.
 func Roster(*checkup.Plan, *checkup.Worksheet, *cluster.Snapshot) *checkup.Roster {
 	return &checkup.Roster{}
 }

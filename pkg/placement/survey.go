@@ -15,15 +15,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// requestedResources is what Snapshot.Unseen calls what Reader.Requests reads.
-const requestedResources = "what pods request on the nodes"
+// requestedResources is the Unseen.What of Reader.Requests.
+const requestedResources = "resource requests of the pods on the nodes"
 
-// Survey adds to a snapshot that has the nodes what Expand needs for the
-// placement checks of a plan: what is requested on the nodes, and, where a check
-// takes its placements from the cluster, its network.config.openshift.io and
-// network.operator.openshift.io. What there is no right or no API to look at is
-// noted as unseen; an object that is malformed, and an API server that does not
-// answer, are errors.
+// Survey adds to a snapshot with nodes what Expand needs for the placement checks of a plan: the resource requests on the
+// nodes and, for a check with networkConfig, the cluster's network.config.openshift.io and
+// network.operator.openshift.io. Objects that cannot be read because a right or an API is missing are recorded as unseen;
+// a malformed object, or an API server that does not answer, is an error.
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.Snapshot) error {
 	var asked, networkConfig bool
 	for _, c := range p.Checks {
@@ -48,8 +46,7 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 	return errors.Join(problems...)
 }
 
-// surveyNetworkConfig reads both objects, the second also where the first could
-// not be read.
+// surveyNetworkConfig reads both objects, the second one even if the first could not be read.
 func surveyNetworkConfig(ctx context.Context, r cluster.Reader, s *cluster.Snapshot) error {
 	if r.Dynamic == nil {
 		return fmt.Errorf("read %s: no dynamic client", configObject)
@@ -63,7 +60,7 @@ func surveyNetworkConfig(ctx context.Context, r cluster.Reader, s *cluster.Snaps
 		config.Diagnostics, unknown, err = readDiagnostics(object)
 		problems = append(problems, err)
 		for _, path := range unknown {
-			s.AddUnseen(configObject+": "+path, errors.New("no field that is known here: it is not taken into account"))
+			s.AddUnseen(configObject+": "+path, errors.New("unknown field: ignored"))
 		}
 	}
 	legacy, legacySeen, err := get(ctx, r, s, operators, operatorObject)
@@ -81,9 +78,8 @@ func surveyNetworkConfig(ctx context.Context, r cluster.Reader, s *cluster.Snaps
 	return nil
 }
 
-// get reads one of the two objects. One that is not there, or not to be seen, is
-// noted as unseen, but for an operator's object that is not there: it disables
-// nothing then.
+// get reads one of the two objects. An object that is missing or may not be read is recorded as unseen, except a missing
+// operator's object, which disables nothing.
 func get(ctx context.Context, r cluster.Reader, s *cluster.Snapshot, resource schema.GroupVersionResource, what string) (object map[string]any, seen bool, err error) {
 	o, err := r.Dynamic.Resource(resource).Get(ctx, objectName, metav1.GetOptions{})
 	switch {
@@ -93,9 +89,9 @@ func get(ctx context.Context, r cluster.Reader, s *cluster.Snapshot, resource sc
 		s.AddUnseen(what, cluster.MissingRight(err, "read "+what, "get", resource.GroupResource().String(), ""))
 	case apierrors.IsNotFound(err) && resource == operators:
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
-		s.AddUnseen(what, fmt.Errorf("the cluster has no API %s, as only OpenShift has it", resource.GroupVersion()))
+		s.AddUnseen(what, fmt.Errorf("the cluster does not serve %s: only OpenShift does", resource.GroupVersion()))
 	case apierrors.IsNotFound(err):
-		s.AddUnseen(what, errors.New("there is no such object"))
+		s.AddUnseen(what, errors.New("the object does not exist"))
 	default:
 		return nil, false, fmt.Errorf("read %s: %w", what, err)
 	}

@@ -64,7 +64,7 @@ func TestSurvey(t *testing.T) {
 		Diagnostics:               &cluster.NetworkDiagnostics{Mode: "All", TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{}}},
 		DisableNetworkDiagnostics: new(true),
 	}
-	later := cluster.Unseen{What: "network.config.openshift.io/cluster: spec.networkDiagnostics.later", Cause: "no field that is known here: it is not taken into account"}
+	later := cluster.Unseen{What: "network.config.openshift.io/cluster: spec.networkDiagnostics.later", Cause: "unknown field: ignored"}
 
 	for name, tt := range map[string]struct {
 		plan      *checkup.Plan
@@ -81,7 +81,7 @@ func TestSurvey(t *testing.T) {
 		"what is requested":         {plan: planOf(&Spec{}), noDynamic: true, requested: true},
 		"no right to list pods": {
 			plan: planOf(&Spec{}), pods: apierrors.NewForbidden(corev1.Resource("pods"), "", errorText("no right")), noDynamic: true,
-			unseen: []cluster.Unseen{{What: "what pods request on the nodes", Cause: "list the pods of all namespaces: missing the verb list on pods in the whole cluster (a ClusterRole): pods is forbidden: no right"}},
+			unseen: []cluster.Unseen{{What: "resource requests of the pods on the nodes", Cause: "list the pods of all namespaces: missing the verb list on pods in the whole cluster (a ClusterRole): pods is forbidden: no right"}},
 		},
 		"the cluster's objects": {
 			plan: planOf(&Spec{NetworkConfig: true}), objects: []runtime.Object{config, operator}, requested: true,
@@ -93,11 +93,11 @@ func TestSurvey(t *testing.T) {
 		},
 		"no such object": {
 			plan: planOf(&Spec{NetworkConfig: true}), requested: true,
-			unseen: []cluster.Unseen{{What: "network.config.openshift.io/cluster", Cause: "there is no such object"}},
+			unseen: []cluster.Unseen{{What: "network.config.openshift.io/cluster", Cause: "the object does not exist"}},
 		},
 		"not OpenShift": {
 			plan: planOf(&Spec{NetworkConfig: true}), failing: map[string]error{configs.Group: gone, operators.Group: gone}, requested: true,
-			unseen: []cluster.Unseen{{What: "network.config.openshift.io/cluster", Cause: "the cluster has no API config.openshift.io/v1, as only OpenShift has it"}},
+			unseen: []cluster.Unseen{{What: "network.config.openshift.io/cluster", Cause: "the cluster does not serve config.openshift.io/v1: only OpenShift does"}},
 		},
 		"no right to see the objects": {
 			plan: planOf(&Spec{NetworkConfig: true}), failing: map[string]error{configs.Group: refused(configs.Group), operators.Group: refused(operators.Group)}, requested: true,

@@ -17,23 +17,22 @@ import (
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
-// admission is what a placement makes of the nodes of a cluster.
+// admission lists the nodes of a cluster that match a placement, and the others with their reasons.
 type admission struct {
 	nodes    []cluster.Node // admitted, in the snapshot's order
 	excluded []exclusion
 }
 
-// exclusion is one reason why nodes are left out.
+// exclusion is one reason why nodes are excluded.
 type exclusion struct {
 	what  string // continues "3 nodes ..."; of one node, "1 node ..."
 	nodes []string
 }
 
-// admit decides for each node whether a pod with the placement's nodeSelector
-// and affinity and with these tolerations could be scheduled to it, by labels,
-// name and taints. What else the scheduler asks is left out: a node that is full
-// is an expected one that is not measured. Of several reasons the first of
-// nodeSelector, affinity and tolerations is told.
+// admit decides for each node, by labels, name and taints, whether a pod with the placement's nodeSelector and affinity
+// and with these tolerations could be scheduled to it. The other predicates of the scheduler are ignored: a full node is
+// expected, and its pairs are unmeasured. Of several reasons, the first of nodeSelector, affinity and tolerations is
+// reported.
 func admit(nodes []cluster.Node, p checkup.Placement, tolerations []checkup.Toleration, at *field.Path) (admission, error) {
 	affinity, err := scheduling.Affinity(p.Affinity, at.Child("affinity"))
 	if err != nil {
@@ -79,8 +78,8 @@ func admit(nodes []cluster.Node, p checkup.Placement, tolerations []checkup.Tole
 	return a, nil
 }
 
-// selectiveFirst returns the keys of a node selector, those that match the
-// fewest nodes first: a key that matches nothing is then the one that is told.
+// selectiveFirst returns the keys of a node selector, those that match the fewest nodes first: a key that matches no node
+// is then the reported one.
 func selectiveFirst(nodes []cluster.Node, selector map[string]string) []string {
 	matches := map[string]int{}
 	for key, value := range selector {
@@ -95,8 +94,7 @@ func selectiveFirst(nodes []cluster.Node, selector map[string]string) []string {
 	})
 }
 
-// String says how many nodes are left out, and why: "2 nodes with taint ...;
-// 1 node without label ...".
+// String returns how many nodes are excluded, and why: "2 nodes with taint ...; 1 node without label ...".
 func (a admission) String() string {
 	parts := make([]string, len(a.excluded))
 	for i, e := range a.excluded {

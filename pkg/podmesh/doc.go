@@ -1,34 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podmesh is the kind podMesh: which nodes a check measures from and
-// to, and which of the possible pairs one run takes.
+// Package podmesh is the kind podMesh: it decides from and to which nodes a check measures, and which of the possible
+// pairs one run measures.
 //
 //	cluster  --Survey-->  cluster.Snapshot  --Expand(plan, check, round)-->  checkup.Worksheet
 //
-// Survey is the only part that reads a cluster. What it fills in is a plain
-// value that can be kept in a file, and Expand is a pure function of it: what
-// `planner explain` shows for a snapshot is what a run on that cluster does.
+// Only Survey reads a cluster. The snapshot is a plain value that can be saved to a file, and Expand is a pure function of
+// it: `planner explain` shows for a snapshot what a run on that cluster does.
 //
 // # Nodes
 //
-// A node is a source, or gets a responder, where a pod with the placement's
-// nodeSelector, affinity and tolerations could be scheduled, as Kubernetes' own
-// predicates decide. Fixture pods are treated as the pods of a DaemonSet are:
-// to the placement's tolerations come those for a node that is not ready,
-// unreachable, under pressure or cordoned. So a node that breaks stays an
-// expected source and target, and its pairs are unmeasured, instead of falling
-// silently out of the mesh; scheduling.FixtureTolerations tells the two places in
-// which this differs from a DaemonSet.
+// A node is a source, or gets a responder, if a pod with the placement's nodeSelector, affinity and tolerations could be
+// scheduled to it, by Kubernetes' own predicates. Fixture pods are treated like the pods of a DaemonSet: they also tolerate
+// a node that is not ready, unreachable, under pressure or cordoned. Therefore a broken node stays an expected source and
+// target, and its pairs are unmeasured, instead of silently leaving the mesh; scheduling.FixtureTolerations describes the
+// two differences from a DaemonSet.
 //
-// Where the targets are pods that exist already, they are the pods that the
-// selector matches, on nodes that the targets' placement admits, and pods that
-// are not on a node yet. A pod that is not ready, or has no address, is an
-// expected target as well.
+// Targets that are existing pods are the pods that match the selector and run on nodes that match the targets' placement,
+// and pods that are not scheduled yet. A pod that is not ready or has no address is also an expected target.
 //
 // # Sample
 //
-// See sample.go for the construction and its guarantees. A source never probes
-// a target on its own node, because no network between nodes is on that path;
-// the one exception is a check of existing pods with one source only, where the
-// pods of that node would otherwise have none.
+// See sample.go for the construction and its guarantees. A source never probes a target on its own node, because that path
+// does not use the network between nodes. The only exception is a check of existing pods with a single source: the pods on
+// that node would otherwise have no source.
 package podmesh

@@ -297,7 +297,7 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 		}, {
 			name: "a pod selector that selects everything", plan: meshPlan(webPods, func(m *Spec) { m.Targets.Pods.Selector = checkup.LabelSelector{} }),
 			snapshot: snapshotOf(three()...),
-			err:      `check "mesh": targets.pods.selector: is empty, which would select every pod: say which labels the pods have`,
+			err:      `check "mesh": targets.pods.selector: is empty and would select every pod: set the labels of the pods`,
 		}, {
 			name: "probing that is too long", plan: meshPlan(func(m *Spec) {
 				m.Limits.PacketsPerSecond, m.Timeouts.Probe = 1, checkup.Duration(5*time.Second)

@@ -9,10 +9,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Roster says where the existing pods among a worksheet's targets can be
-// reached, as the snapshot has them: one entry per target. Entries of fixtures
-// are empty, for whoever starts them. A pod that is not ready does not count as
-// there: what does not answer then says nothing about the network.
+// Roster returns the addresses of the existing pods among a worksheet's targets, from the snapshot: one entry per target.
+// Entries of fixtures are empty; setup sets them. A pod that is not ready counts as missing, because its silence would say
+// nothing about the network.
 func Roster(mesh *Spec, w *checkup.Worksheet, s *cluster.Snapshot) checkup.Roster {
 	roster := checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
 	if mesh.Targets.Pods == nil {
@@ -34,7 +33,7 @@ func Roster(mesh *Spec, w *checkup.Worksheet, s *cluster.Snapshot) checkup.Roste
 	return roster
 }
 
-// entryOf is the entry of one existing pod.
+// entryOf returns the entry of one existing pod.
 func entryOf(name string, pod cluster.Pod, found bool, port int) checkup.RosterEntry {
 	entry := checkup.RosterEntry{Pod: name}
 	missing := func(message string) checkup.RosterEntry {
@@ -45,14 +44,14 @@ func entryOf(name string, pod cluster.Pod, found bool, port int) checkup.RosterE
 	case !found:
 		return missing("the pod was not found")
 	case pod.Node == "":
-		return missing("the pod is on no known node")
+		return missing("the pod is not scheduled to a known node")
 	case len(pod.IPs) == 0:
 		return missing("the pod has no address yet")
 	case !pod.Ready:
 		return missing("the pod is not ready")
 	}
 	entry.Addresses = map[checkup.IPFamily]string{}
-	for _, ip := range slices.Backward(pod.IPs) { // of several, the first counts
+	for _, ip := range slices.Backward(pod.IPs) { // the first address of each family is used
 		if family, ok := cluster.FamilyOf(ip); ok {
 			entry.Addresses[family] = ip
 		}

@@ -31,7 +31,7 @@ func TestRoster(t *testing.T) {
 		return &checkup.Cause{Stage: checkup.StageSetup, Message: message}
 	}
 	want := []checkup.RosterEntry{
-		{Pod: "shop/waiting", Cause: cause("the pod is on no known node")},
+		{Pod: "shop/waiting", Cause: cause("the pod is not scheduled to a known node")},
 		{Pod: "shop/dual", Addresses: map[checkup.IPFamily]string{checkup.IPv4: "10.0.0.1", checkup.IPv6: "fd00::1"}, Ports: ports},
 		{Pod: "shop/single", Addresses: map[checkup.IPFamily]string{checkup.IPv4: "10.0.0.3"}, Ports: ports},
 		{Pod: "shop/starting", Cause: cause("the pod has no address yet")},

@@ -9,11 +9,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// The sample is built on a ring. Sources and targets are each put in an order
-// by seeded hash, the nodes that are on both sides first and in the same order.
-// Let the larger side have L elements, the smaller one m. For each offset o
-// from 0 to m-1, element l of the larger side meets element (l+o) mod m of the
-// smaller one. So
+// The sample is built on a ring. Sources and targets are each sorted by seeded hash; nodes that are on both sides come
+// first, in the same order. Let the larger side have L elements, the smaller one m. For each offset o from 0 to m-1,
+// element l of the larger side is paired with element (l+o) mod m of the smaller one. Therefore
 //
 //   - every possible pair lies on exactly one offset;
 //   - on one offset every element of the larger side has one pair, every
@@ -21,31 +19,28 @@ import (
 //   - where a node has at most one target, all pairs of a node with itself lie
 //     on offset 0.
 //
-// The other offsets are permuted by seed and cut into blocks of k, one block a
-// round; the last block is filled up from the first. What is possible on offset
-// 0 (the nodes that are on one side only) is spread evenly over the rounds. A
-// round so has these properties, which sample_test.go checks:
+// The other offsets are permuted by seed and split into blocks of k, one block per round; the last block is filled up from
+// the first. The possible pairs on offset 0 (of nodes that are on one side only) are spread evenly over the rounds. A
+// round has these properties, which sample_test.go checks:
 //
 //   - every source has at least min(k, its possible targets) targets, every
 //     target at least min(k, its possible sources) sources; where sources and
 //     targets are the same nodes, exactly k;
-//   - successive rounds have no pair in common, but for the filling of the last;
+//   - successive rounds have no pair in common, except for the filling of the last;
 //   - the rounds of a cycle, ceil((n-1)/k) of them for n nodes, are together the
 //     full mesh;
-//   - the order in which nodes are given plays no part.
+//   - the order in which nodes are given does not matter.
 //
-// Where targets are existing pods, several on a node, pairs of a node with
-// itself lie on many offsets. These stay in the cycle, which then has
-// ceil(m/k) rounds, and whoever is short of k in a round because of them gets
-// another pair from the far side of the cycle. All properties hold, but that
-// these few pairs repeat.
+// If targets are existing pods, with several on a node, pairs of a node with itself lie on many offsets. These offsets stay
+// in the cycle, which then has ceil(m/k) rounds. An element with fewer than k pairs in a round gets another pair from the
+// far side of the cycle. All properties hold, except that these few pairs repeat.
 
-// sampling is what one round takes of the possible pairs.
+// sampling holds the pairs of one round.
 type sampling struct {
 	// assignments holds for each source the indexes of its targets, ascending.
 	assignments [][]int
-	// degree is k, or in a full mesh the lowest degree of any source or target
-	// that is in a pair; 0 where the budget is not enough for a degree of 1.
+	// degree is k, or in a full mesh the lowest degree of any source or target that is in a pair; 0 if the budget is
+	// not enough for a degree of 1.
 	degree        int
 	round, rounds int
 	possible      int
@@ -54,11 +49,9 @@ type sampling struct {
 	zonePairs, zonePairsHit int
 }
 
-// sample chooses the pairs of a round. Endpoints are sources, one per node, and
-// targets; degree 0 is the full mesh; budget is the most assignments, at least
-// 1. The degree is lowered until the costliest round of the cycle fits the
-// budget. If that is not so for a degree of 1, each round takes just as many
-// pairs of the cycle as fit, and the cycle gets as long as it needs.
+// sample selects the pairs of a round. sources has one endpoint per node; degree 0 is the full mesh; budget is the maximum
+// number of assignments, at least 1. The degree is lowered until the most expensive round of the cycle fits the budget. If
+// even a degree of 1 does not fit, each round has as many pairs of the cycle as fit, and the cycle gets longer.
 func sample(seed uint64, round, degree, budget int, sources, targets []checkup.Endpoint) sampling {
 	r := newRing(seed, sources, targets)
 	s := sampling{assignments: make([][]int, len(sources)), rounds: 1, possible: r.possible}
@@ -123,8 +116,7 @@ type ring struct {
 	sources, targets []checkup.Endpoint
 	// sourceAt and targetAt are the indexes of sources and targets by position.
 	sourceAt, targetAt []int
-	// large and small are the sizes of the two sides; targetsLarge tells which is
-	// which.
+	// large and small are the sizes of the two sides; targetsLarge reports that targets are the larger one.
 	large, small int
 	targetsLarge bool
 	// sameNode allows pairs of a node with itself.
@@ -133,7 +125,7 @@ type ring struct {
 	self []int
 	// offsets of the cycle in the order in which they are taken.
 	offsets []int
-	// spread says that offset 0 is not among them, but spread over the rounds.
+	// spread reports that offset 0 is not in offsets, but spread over the rounds.
 	spread bool
 	// possible is the number of possible pairs.
 	possible int
@@ -229,7 +221,7 @@ func (r *ring) pair(position, offset int) (source, target int, ok bool) {
 	return source, target, r.pairable(source, target)
 }
 
-// pairable says whether source and target may be a pair.
+// pairable reports whether source and target may be a pair.
 func (r *ring) pairable(source, target int) bool {
 	return r.sameNode || r.sources[source].Node != r.targets[target].Node
 }
@@ -242,10 +234,9 @@ func (r *ring) rounds(k int) int {
 	return ceilDiv(len(r.offsets), k)
 }
 
-// cost is the number of pairs of the costliest round of a cycle with degree k.
-// It is exact where no pairs have to be filled in, else an upper bound: a block
-// lacks as many pairs as nodes meet themselves in it, and filling in gives each
-// of them at most one pair for the source and one for the target.
+// cost is the number of pairs of the most expensive round of a cycle with degree k. It is exact if no pairs are filled in,
+// otherwise an upper bound: a block lacks one pair for each node that is paired with itself, and filling adds for each at
+// most one pair for the source and one for the target.
 func (r *ring) cost(k int) int {
 	if k == len(r.offsets) {
 		return r.possible
@@ -262,8 +253,7 @@ func (r *ring) cost(k int) int {
 	return min(cost, r.possible)
 }
 
-// block adds the pairs of a round: its block of offsets, and its share of what
-// is spread over the rounds.
+// block adds the pairs of a round: its block of offsets, and its share of the pairs that are spread over the rounds.
 func (r *ring) block(k, round int, add func(source, target int)) {
 	for i := range k {
 		offset := r.offsets[(round*k+i)%len(r.offsets)]
@@ -287,11 +277,11 @@ func (r *ring) block(k, round int, add func(source, target int)) {
 	}
 }
 
-// fill adds pairs for the sources and targets that lack some of their degree,
-// because they met their own node in the block.
+// fill adds pairs for sources and targets that have fewer pairs than the degree, because they were paired with their own
+// node in the block.
 func (r *ring) fill(k, round int, assignments [][]int) {
 	if r.spread || r.possible == len(r.sources)*len(r.targets) {
-		return // nobody met their own node in a block
+		return // no node is paired with itself in a block
 	}
 	inDegree := make([]int, len(r.targets))
 	for _, targets := range assignments {
@@ -310,7 +300,7 @@ func (r *ring) fill(k, round int, assignments [][]int) {
 		inDegree[t]++
 		return true
 	}
-	// Who has fewer than k possible pairs gets to the end of the cycle.
+	// For elements with fewer than k possible pairs, the search ends at the end of the cycle.
 	lacks := func(large bool, position int) int {
 		if large == r.targetsLarge {
 			return k - inDegree[r.targetAt[position]]
@@ -338,8 +328,7 @@ func (r *ring) fill(k, round int, assignments [][]int) {
 	}
 }
 
-// stretch adds n pairs of the cycle from the given one on, or as many as there
-// are.
+// stretch adds n pairs of the cycle from the given one on, or fewer at its end.
 func (r *ring) stretch(from, n int, add func(source, target int)) {
 	offsets := r.offsets
 	if r.spread {
@@ -364,10 +353,8 @@ func (r *ring) stretch(from, n int, add func(source, target int)) {
 	}
 }
 
-// hitZones gives one more pair to each ordered zone pair that has a possible
-// pair and none in the sample, as far as the budget allows. Endpoints without a
-// zone play no part. Where there are more zone pairs than the budget has
-// assignments, none is added.
+// hitZones adds a pair for each ordered zone pair that has a possible pair but none in the sample, as far as the budget
+// allows. Endpoints without a zone are skipped. If there are more zone pairs than the budget, none is added.
 func (s *sampling) hitZones(r *ring, budget int) {
 	type zone struct {
 		name             string
@@ -455,8 +442,7 @@ func (s *sampling) hitZones(r *ring, budget int) {
 	}
 }
 
-// anyPair returns a possible pair of these sources and targets, starting to
-// look at a place that the number gives.
+// anyPair returns a possible pair of these sources and targets. The search starts at a position derived from start.
 func (r *ring) anyPair(start uint64, sources, targets []int) (source, target int, ok bool) {
 	for i := range sources {
 		source := sources[(start%uint64(len(sources))+uint64(i))%uint64(len(sources))]
@@ -470,9 +456,8 @@ func (r *ring) anyPair(start uint64, sources, targets []int) (source, target int
 	return 0, 0, false
 }
 
-// hashString and hashInts order by seed. They are our own (FNV-1a and the
-// finalizer of splitmix64) because a sample must be the same for every version
-// of Go: it is built again from its seed to check a report.
+// hashString and hashInts are hashes with a seed. They do not use a library (but FNV-1a and the finalizer of splitmix64),
+// because a sample must be the same with every version of Go: it is rebuilt from its seed to check a report.
 func hashString(seed uint64, s string) uint64 {
 	h := 14695981039346656037 ^ finalize(seed)
 	for i := range len(s) {

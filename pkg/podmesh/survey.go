@@ -11,11 +11,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Survey adds to a snapshot what Expand needs for the podMesh checks of a plan:
-// the existing pods that are targets, and the rounds that reports tell. It needs
-// the verb list on pods, in the namespaces of targets.pods, and, where a sample
-// rotates, on configmaps in the run's namespace. What it cannot read is an
-// error: a cluster that was not looked at is not an empty one.
+// Survey adds to a snapshot what Expand needs for the podMesh checks of a plan: the existing pods that are targets, and
+// the rounds that reports record. It needs the verb list on pods in the namespaces of targets.pods and, if a sample
+// rotates, on configmaps in the run's namespace. A failed request is an error: an unread cluster must not look empty.
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.Snapshot) error {
 	var problems []error
 	problem := func(err error) {
@@ -53,7 +51,7 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 	return errors.Join(problems...)
 }
 
-// selectionOf returns the selection, still without pods, of a check's targets.
+// selectionOf returns the selection of a check's targets, without pods.
 func selectionOf(t PodTargets) (cluster.Selection, error) {
 	selector, err := cluster.Selector(t.Selector)
 	if err != nil {

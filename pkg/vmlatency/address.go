@@ -14,8 +14,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// blocks are where IPv4 prefixes of pairs are taken from, in this order: the
-// private ranges of RFC 1918, and that of RFC 2544 for tests of networks.
+// blocks are the ranges of the pairs' IPv4 prefixes, in this order: the private ranges of RFC 1918, and that of RFC 2544
+// for network tests.
 var blocks = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"),
 	netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("198.18.0.0/15"),
@@ -31,23 +31,23 @@ const (
 // pairBits is the length of a pair's IPv4 prefix; that of IPv6 is 64.
 const pairBits = 29
 
-// attempts at a prefix that is free, before a block counts as full.
+// attempts is the number of tried prefixes after which a block counts as full.
 const attempts = 256
 
-// allocator gives pairs prefixes, and VMs MAC addresses, that nobody else has.
+// allocator assigns unique prefixes to pairs and unique MAC addresses to VMs.
 type allocator struct {
 	run, check string
-	// taken ranges: the cluster's, the networks', and those given out before.
+	// taken ranges: the cluster's, the networks', and those assigned before.
 	taken []netip.Prefix
 	macs  []string
 }
 
-// hash is the same for the same run, check and parts, and for others another.
+// hash returns a hash of the run, the check and the parts.
 func (a *allocator) hash(parts ...string) [sha256.Size]byte {
 	return sha256.Sum256([]byte(strings.Join(append([]string{a.run, a.check}, parts...), "\x00")))
 }
 
-// prefix returns the prefix of a pair in a family. An error says that none is left.
+// prefix returns the prefix of a pair in a family; an error if none is left.
 func (a *allocator) prefix(pair string, family checkup.IPFamily) (netip.Prefix, error) {
 	if family == checkup.IPv6 {
 		for i := range attempts {
@@ -58,7 +58,7 @@ func (a *allocator) prefix(pair string, family checkup.IPFamily) (netip.Prefix, 
 				return p, nil
 			}
 		}
-		return netip.Prefix{}, fmt.Errorf("no IPv6 range is left for the guests: the cluster and the network's config name all of fd00::/8")
+		return netip.Prefix{}, fmt.Errorf("no free IPv6 range for the guests: the cluster and the network's config use all of fd00::/8")
 	}
 	for _, block := range blocks {
 		base := binary.BigEndian.Uint32(block.Addr().AsSlice())
@@ -71,10 +71,10 @@ func (a *allocator) prefix(pair string, family checkup.IPFamily) (netip.Prefix, 
 			}
 		}
 	}
-	return netip.Prefix{}, fmt.Errorf("no IPv4 range is left for the guests: the cluster and the network's config name all of %s", strings.Trim(fmt.Sprint(blocks), "[]"))
+	return netip.Prefix{}, fmt.Errorf("no free IPv4 range for the guests: the cluster and the network's config use all of %s", strings.Trim(fmt.Sprint(blocks), "[]"))
 }
 
-// take reports whether a prefix is free, and takes it.
+// take reserves a prefix and reports whether it was free.
 func (a *allocator) take(p netip.Prefix) bool {
 	if slices.ContainsFunc(a.taken, p.Overlaps) {
 		return false
@@ -95,7 +95,7 @@ func (a *allocator) mac(pair, vm string) string {
 	}
 }
 
-// host returns an address of a prefix, as one of its network.
+// host returns an address of a prefix, with the length of the prefix.
 func host(p netip.Prefix, n byte) netip.Prefix {
 	b := p.Addr().AsSlice()
 	b[len(b)-1] += n

@@ -1,40 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vmlatency is the kind vmLatency: which VMs a check starts on which
-// networks and nodes, with which addresses, and what must be so beforehand.
+// Package vmlatency is the kind vmLatency: it decides which VMs a check starts, on which networks and nodes and with which
+// addresses, and checks the prerequisites.
 //
 //	cluster  --Survey-->  cluster.Snapshot  --Expand(plan, check)-->  checkup.Worksheet
 //
-// Survey is the only part that reads a cluster, by the verbs that Rights states
-// and by what every user may ask. Expand is a pure function of what it found.
+// Only Survey reads a cluster, with the verbs of Rights and those that every user has. Expand is a pure function of the
+// snapshot.
 //
 // # Prerequisites
 //
-// Each of these has a reason of its own, told before anything is started. A pair
-// of VMs for which one does not hold is on the worksheet with all of its reasons,
-// as the Cause of both VMs; nothing is started for it, and it is unmeasured.
+// Each missing prerequisite is reported with its own reason before anything is started. If one is missing for a pair of
+// VMs, the pair is on the worksheet with all reasons, as the Cause of both VMs; nothing is started for it, and it is
+// unmeasured.
 //
 //	KubeVirt   installed (kubevirt.io/v1 has VirtualMachineInstances), deployed and available
 //	Multus     installed (API k8s.cni.cncf.io/v1)
-//	network    the NetworkAttachmentDefinition is there, may be read, and its config is
+//	network    the NetworkAttachmentDefinition exists, may be read, and its config is
 //	           a CNI configuration or a list of them
 //	node       exists; is not cordoned, is ready, has no taint that VMs do not tolerate; has the
 //	           label kubevirt.io/schedulable=true; has devices.kubevirt.io/tun and, unless
 //	           KubeVirt may emulate, kvm and vhost-net; has the resource that the network's
 //	           annotation k8s.v1.cni.cncf.io/resourceName names
-//	bridge     where nodes tell their bridges as resources (KubeVirt's bridge-marker, OVS CNI's
-//	           marker), that of the network is among them
-//	two nodes  where the plan names none: two nodes for which all this holds
+//	bridge     if nodes announce their bridges as resources (KubeVirt's bridge-marker, OVS CNI's
+//	           marker): the node has the network's bridge
+//	two nodes  if the plan names no nodes: two nodes with all of this
 //
-// Nodes are looked at where there is the right to list them, which no plan gives
-// to a check of this kind: then, and for what no survey can see, a pod that is
-// attached to the network on each node tells before a VM is started (package
-// guest).
+// Nodes are checked only with the right to list them, which no plan grants to a check of this kind. Without it, and for
+// everything that a survey cannot check, a preflight pod that is attached to the network on each node is started before
+// the VMs (package guest).
 //
 // # Networks
 //
-// The interface of a VM is bound by SR-IOV where the network's config has a plugin
-// of type sriov, in a list too, and by a bridge else.
+// The interface of a VM is bound by SR-IOV if the network's config has a plugin of type sriov (also in a list), otherwise
+// by a bridge.
 //
 // # Addresses
 //

@@ -202,28 +202,28 @@ func TestPrerequisites(t *testing.T) {
 	}{
 		{"all is well", "n1>n2", nil, ""},
 		{"all is well, any nodes", "", nil, ""},
-		{"no KubeVirt", "n1>n2", changes{kubeVirt(cluster.KubeVirt{}), without("n1", deviceTun)}, "KubeVirt is not installed: the cluster has no API kubevirt.io/v1"},
-		{"an operator alone", "n1>n2", changes{kubeVirt(cluster.KubeVirt{Message: "its operator is there, but no KubeVirt object"})}, "KubeVirt is not installed: its operator is there, but no KubeVirt object"},
+		{"no KubeVirt", "n1>n2", changes{kubeVirt(cluster.KubeVirt{}), without("n1", deviceTun)}, "KubeVirt is not installed: the cluster does not serve kubevirt.io/v1"},
+		{"an operator alone", "n1>n2", changes{kubeVirt(cluster.KubeVirt{Message: "its operator is installed, but there is no KubeVirt object"})}, "KubeVirt is not installed: its operator is installed, but there is no KubeVirt object"},
 		{
 			"KubeVirt not ready", "n1>n2", changes{kubeVirt(cluster.KubeVirt{Served: true, Object: "kubevirt/kubevirt", Phase: "Deploying", Message: "Available is False: DeploymentInProgress"})},
 			"KubeVirt kubevirt/kubevirt is not ready: phase Deploying: Available is False: DeploymentInProgress",
 		},
-		{"KubeVirt just made", "n1>n2", changes{kubeVirt(cluster.KubeVirt{Object: "kubevirt/kubevirt"})}, "KubeVirt kubevirt/kubevirt is not ready: phase not told yet"},
+		{"KubeVirt just made", "n1>n2", changes{kubeVirt(cluster.KubeVirt{Object: "kubevirt/kubevirt"})}, "KubeVirt kubevirt/kubevirt is not ready: phase not reported yet"},
 		{"KubeVirt does not serve VMs", "n1>n2", changes{kubeVirt(cluster.KubeVirt{Object: "kubevirt/kubevirt", Ready: true})}, "KubeVirt kubevirt/kubevirt is not ready: the cluster serves no VirtualMachineInstances"},
 		{"KubeVirt unread", "n1>n2", changes{kubeVirt(cluster.KubeVirt{Served: true, Unread: "no right"})}, ""},
-		{"KubeVirt unread and not served", "n1>n2", changes{kubeVirt(cluster.KubeVirt{Unread: "no right"})}, "KubeVirt is not ready: the cluster serves no VirtualMachineInstances, and why is not known: no right"},
-		{"no Multus", "n1>n2", changes{func(s *cluster.Snapshot) { s.Multus, s.Networks = false, nil }}, "Multus is not installed: the cluster has no API k8s.cni.cncf.io/v1 of NetworkAttachmentDefinitions"},
+		{"KubeVirt unread and not served", "n1>n2", changes{kubeVirt(cluster.KubeVirt{Unread: "no right"})}, "KubeVirt is not ready: the cluster serves no VirtualMachineInstances; cannot read the cause: no right"},
+		{"no Multus", "n1>n2", changes{func(s *cluster.Snapshot) { s.Multus, s.Networks = false, nil }}, "Multus is not installed: the cluster does not serve k8s.cni.cncf.io/v1 (NetworkAttachmentDefinitions)"},
 		{
 			"neither", "n1>n2", changes{kubeVirt(cluster.KubeVirt{}), func(s *cluster.Snapshot) { s.Multus, s.Networks = false, nil }},
-			"KubeVirt is not installed: the cluster has no API kubevirt.io/v1; Multus is not installed: the cluster has no API k8s.cni.cncf.io/v1 of NetworkAttachmentDefinitions",
+			"KubeVirt is not installed: the cluster does not serve kubevirt.io/v1; Multus is not installed: the cluster does not serve k8s.cni.cncf.io/v1 (NetworkAttachmentDefinitions)",
 		},
 		{
 			"no such network", "n1>n2", changes{func(s *cluster.Snapshot) {
-				s.Networks[0] = cluster.Network{NetworkRef: br10, Unread: "there is no NetworkAttachmentDefinition br10 in namespace default"}
+				s.Networks[0] = cluster.Network{NetworkRef: br10, Unread: "NetworkAttachmentDefinition br10 does not exist in namespace default"}
 			}},
-			"there is no NetworkAttachmentDefinition br10 in namespace default",
+			"NetworkAttachmentDefinition br10 does not exist in namespace default",
 		},
-		{"broken config", "n1>n2", changes{config(`{"type": bridge}`, "")}, "network default/br10 cannot be used: its config is no JSON: invalid character 'b' looking for beginning of value"},
+		{"broken config", "n1>n2", changes{config(`{"type": bridge}`, "")}, "network default/br10 cannot be used: its config is not JSON: invalid character 'b' looking for beginning of value"},
 		{"no such node", "n1>n9", nil, "node n9 does not exist"},
 		{"neither node", "n8>n9", nil, "node n8 does not exist; node n9 does not exist"},
 		{"one node for both", "n9>n9", nil, "node n9 does not exist"},
@@ -239,9 +239,9 @@ func TestPrerequisites(t *testing.T) {
 			n.Ready = corev1.ConditionFalse
 			n.Taints = []corev1.Taint{{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
 		})}, "node n1 takes no VM: taint node.kubernetes.io/not-ready:NoSchedule is not tolerated: the node is not ready"},
-		{"full", "n1>n2", changes{change("n1", func(n *cluster.Node) { n.Allocatable[corev1.ResourcePods] = resource.MustParse("0") })}, "node n1 is full: has 0 pods, and takes 0"},
-		{"without virt-handler", "n1>n2", changes{change("n1", func(n *cluster.Node) { n.Labels = nil })}, "node n1 takes no VM: it has no label kubevirt.io/schedulable, so KubeVirt's virt-handler is not there"},
-		{"virt-handler not ready", "n1>n2", changes{change("n1", func(n *cluster.Node) { n.Labels[labelSchedulable] = "false" })}, "node n1 takes no VM: label kubevirt.io/schedulable=false, so KubeVirt's virt-handler there is not ready"},
+		{"full", "n1>n2", changes{change("n1", func(n *cluster.Node) { n.Allocatable[corev1.ResourcePods] = resource.MustParse("0") })}, "node n1 is full: has 0 of at most 0 pods"},
+		{"without virt-handler", "n1>n2", changes{change("n1", func(n *cluster.Node) { n.Labels = nil })}, "node n1 takes no VM: label kubevirt.io/schedulable is missing: KubeVirt's virt-handler does not run there"},
+		{"virt-handler not ready", "n1>n2", changes{change("n1", func(n *cluster.Node) { n.Labels[labelSchedulable] = "false" })}, "node n1 takes no VM: label kubevirt.io/schedulable=false: KubeVirt's virt-handler is not ready there"},
 		{"no device", "n1>n2", changes{without("n1", deviceKVM), without("n2", deviceTun)}, "node n1 takes no VM: it has no devices.kubevirt.io/kvm; node n2 takes no VM: it has no devices.kubevirt.io/tun"},
 		{"a device that is not healthy", "n1>n2", changes{change("n1", func(n *cluster.Node) { n.Allocatable[deviceVhost] = resource.MustParse("0") })}, "node n1 takes no VM: it has no devices.kubevirt.io/vhost-net"},
 		{"no device, emulated", "n1>n2", changes{without("n1", deviceKVM), without("n1", deviceVhost), func(s *cluster.Snapshot) { s.KubeVirt.Emulation = true }}, ""},
@@ -250,12 +250,12 @@ func TestPrerequisites(t *testing.T) {
 			"no such bridge", "n1>n2", changes{config(kindBridge, ""), change("n1", func(n *cluster.Node) {
 				n.Allocatable["bridge.network.kubevirt.io/br99"] = resource.MustParse("1k")
 			})},
-			"node n2 has no bridge br99, which network default/br10 is on (it does not offer bridge.network.kubevirt.io/br99)",
+			"node n2 has no bridge br99 for network default/br10 (no resource bridge.network.kubevirt.io/br99)",
 		},
 		{
 			"no such bridge anywhere, as the network says", "n1>n2",
 			changes{config(kindBridge, "bridge.network.kubevirt.io/br99"), without("n1", "bridge.network.kubevirt.io/br10"), without("n2", "bridge.network.kubevirt.io/br10"), without("n3", "bridge.network.kubevirt.io/br10")},
-			"node n1 has no bridge br99, which network default/br10 is on (it does not offer bridge.network.kubevirt.io/br99); node n2 has no bridge br99, which network default/br10 is on (it does not offer bridge.network.kubevirt.io/br99)",
+			"node n1 has no bridge br99 for network default/br10 (no resource bridge.network.kubevirt.io/br99); node n2 has no bridge br99 for network default/br10 (no resource bridge.network.kubevirt.io/br99)",
 		},
 		{
 			"bridges that nobody tells", "n1>n2",
@@ -264,24 +264,24 @@ func TestPrerequisites(t *testing.T) {
 		{"another plugin's bridges", "n1>n2", changes{config(`{"type": "ovs", "bridge": "br99"}`, "")}, ""},
 		{
 			"a bridge of Open vSwitch", "n1>n2", changes{config(`{"type": "ovs", "bridge": "br99"}`, "ovs-cni.network.kubevirt.io/br99")},
-			"node n1 has no bridge br99, which network default/br10 is on (it does not offer ovs-cni.network.kubevirt.io/br99); node n2 has no bridge br99, which network default/br10 is on (it does not offer ovs-cni.network.kubevirt.io/br99)",
+			"node n1 has no bridge br99 for network default/br10 (no resource ovs-cni.network.kubevirt.io/br99); node n2 has no bridge br99 for network default/br10 (no resource ovs-cni.network.kubevirt.io/br99)",
 		},
 		{"SR-IOV", "n1>n2", changes{config(sriov, "example.com/nic"), func(s *cluster.Snapshot) {
 			s.Nodes[0], s.Nodes[1] = node("n1", "example.com/nic"), node("n2", "example.com/nic")
 		}}, ""},
 		{
 			"SR-IOV without devices", "n1>n2", changes{config(sriov, "example.com/nic"), func(s *cluster.Snapshot) { s.Nodes[0] = node("n1", "example.com/nic") }},
-			"node n2 has no example.com/nic, which network default/br10 asks for",
+			"node n2 has no example.com/nic, which network default/br10 requires",
 		},
 		{
 			"SR-IOV without a resource", "n1>n2", changes{config(sriov, "")},
-			"network default/br10 is of type sriov, but has no annotation k8s.v1.cni.cncf.io/resourceName, so that VMs would be given no device",
+			"network default/br10 is of type sriov, but has no annotation k8s.v1.cni.cncf.io/resourceName: VMs would get no device",
 		},
 		{
 			"one node for VMs", "", changes{change("n1", func(n *cluster.Node) { n.Unschedulable = true }), without("n3", "bridge.network.kubevirt.io/br10")},
-			"a pair needs two nodes, and 1 of 3 take a VM on network default/br10: node n1 is cordoned (spec.unschedulable), node n3 has no bridge br10, which network default/br10 is on (it does not offer bridge.network.kubevirt.io/br10)",
+			"a pair needs two nodes, but only 1 of 3 can take a VM on network default/br10: node n1 is cordoned (spec.unschedulable), node n3 has no bridge br10 for network default/br10 (no resource bridge.network.kubevirt.io/br10)",
 		},
-		{"one node in all", "", changes{func(s *cluster.Snapshot) { s.Nodes = s.Nodes[:1] }}, "a pair needs two nodes, and 1 of 1 take a VM on network default/br10"},
+		{"one node in all", "", changes{func(s *cluster.Snapshot) { s.Nodes = s.Nodes[:1] }}, "a pair needs two nodes, but only 1 of 1 can take a VM on network default/br10"},
 		{
 			"many nodes without", "", changes{func(s *cluster.Snapshot) {
 				s.Nodes = nil
@@ -291,7 +291,7 @@ func TestPrerequisites(t *testing.T) {
 					s.Nodes = append(s.Nodes, n)
 				}
 			}},
-			"a pair needs two nodes, and 0 of 8 take a VM on network default/br10: node m0 is not ready, node m1 is not ready, node m2 is not ready, node m3 is not ready, node m4 is not ready, and 3 more",
+			"a pair needs two nodes, but only 0 of 8 can take a VM on network default/br10: node m0 is not ready, node m1 is not ready, node m2 is not ready, node m3 is not ready, node m4 is not ready, and 3 more",
 		},
 		{"nodes that could not be looked at", "n8>n9", changes{func(s *cluster.Snapshot) { s.Nodes = nil; s.AddUnseen(cluster.Nodes, fmt.Errorf("no right")) }}, ""},
 		{"any nodes, which could not be looked at", "", changes{func(s *cluster.Snapshot) { s.Nodes = nil; s.AddUnseen(cluster.Nodes, fmt.Errorf("no right")) }}, ""},
@@ -300,12 +300,12 @@ func TestPrerequisites(t *testing.T) {
 				kubeVirt(cluster.KubeVirt{Served: true, Object: "kubevirt/kubevirt", Phase: "Deploying"}),
 				change("n1", func(n *cluster.Node) { n.Unschedulable, n.Ready = true, corev1.ConditionFalse }), config(`{}`, ""),
 			},
-			"KubeVirt kubevirt/kubevirt is not ready: phase Deploying; network default/br10 cannot be used: its config names no plugin: it has neither type nor plugins; node n1 is cordoned (spec.unschedulable); node n1 is not ready; node n9 does not exist",
+			"KubeVirt kubevirt/kubevirt is not ready: phase Deploying; network default/br10 cannot be used: its config has neither type nor plugins; node n1 is cordoned (spec.unschedulable); node n1 is not ready; node n9 does not exist",
 		},
 		{"no range left", "n1>n2", changes{func(s *cluster.Snapshot) {
 			s.Ranges = append(s.Ranges, blocks...)
 			s.Ranges = append(s.Ranges, netip.MustParsePrefix("fd00::/8"))
-		}}, "no IPv4 range is left for the guests: the cluster and the network's config name all of 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 198.18.0.0/15; no IPv6 range is left for the guests: the cluster and the network's config name all of fd00::/8"},
+		}}, "no free IPv4 range for the guests: the cluster and the network's config use all of 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 198.18.0.0/15; no free IPv6 range for the guests: the cluster and the network's config use all of fd00::/8"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := vmCheck()

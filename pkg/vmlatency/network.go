@@ -12,26 +12,25 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// network is what a NetworkAttachmentDefinition says of how VMs are plugged in.
+// network is the decoded config of a NetworkAttachmentDefinition.
 type network struct {
-	// kind is the type of the first plugin; empty where the config is on the nodes.
+	// kind is the type of the first plugin; empty if the config is on the nodes.
 	kind string
-	// bridge that the first plugin plugs into; empty for others.
+	// bridge that the first plugin attaches to; empty for other plugins.
 	bridge  string
 	binding checkup.InterfaceBinding
-	// ranges that the config names, of addresses that it gives out or routes.
+	// ranges of addresses that the config assigns or routes.
 	ranges []netip.Prefix
 }
 
-// plugin is the part of a CNI network configuration that is of interest here.
+// plugin is the part of a CNI network configuration that is used here.
 type plugin struct {
 	Type   string `json:"type"`
 	Bridge string `json:"bridge"`
 }
 
-// parseNetwork reads spec.config of a NetworkAttachmentDefinition: a CNI network
-// configuration, or a list of them (containernetworking/cni, SPEC.md, section 1).
-// An empty one says nothing.
+// parseNetwork decodes spec.config of a NetworkAttachmentDefinition: a CNI network configuration or configuration list
+// (containernetworking/cni, SPEC.md, section 1). An empty config gives the zero value with a bridge binding.
 func parseNetwork(config string) (network, error) {
 	n := network{binding: checkup.BindingBridge}
 	if strings.TrimSpace(config) == "" {
@@ -39,28 +38,28 @@ func parseNetwork(config string) (network, error) {
 	}
 	var raw any
 	if err := json.Unmarshal([]byte(config), &raw); err != nil {
-		return n, fmt.Errorf("its config is no JSON: %w", err)
+		return n, fmt.Errorf("its config is not JSON: %w", err)
 	}
 	var list struct {
 		plugin
 		Plugins []plugin `json:"plugins"`
 	}
 	if err := json.Unmarshal([]byte(config), &list); err != nil {
-		return n, fmt.Errorf("its config is no CNI configuration: %w", err)
+		return n, fmt.Errorf("its config is not a CNI configuration: %w", err)
 	}
 	plugins := list.Plugins
 	if plugins == nil {
 		plugins = []plugin{list.plugin}
 	}
 	if len(plugins) == 0 {
-		return n, errors.New("its config is a list without a plugin")
+		return n, errors.New("its config is a list without plugins")
 	}
 	for i, p := range plugins {
 		switch {
 		case p.Type == "" && list.Plugins == nil:
-			return n, errors.New("its config names no plugin: it has neither type nor plugins")
+			return n, errors.New("its config has neither type nor plugins")
 		case p.Type == "":
-			return n, fmt.Errorf("its config has no type in plugins[%d]", i)
+			return n, fmt.Errorf("its config has no type at plugins[%d]", i)
 		case p.Type == "sriov":
 			n.binding = checkup.BindingSRIOV
 		}
@@ -70,9 +69,8 @@ func parseNetwork(config string) (network, error) {
 	return n, nil
 }
 
-// rangesIn appends every CIDR in a decoded JSON value, whatever the IPAM plugin
-// calls its fields: subnet, range, addresses, subnets with commas between,
-// "first-last/length". Default routes are none.
+// rangesIn appends every CIDR in a decoded JSON value, in any field of the IPAM plugin: subnet, range, addresses, subnets
+// separated by commas, "first-last/length". Default routes are skipped.
 func rangesIn(v any, ranges []netip.Prefix) []netip.Prefix {
 	switch v := v.(type) {
 	case map[string]any:

@@ -37,13 +37,13 @@ func TestParseNetwork(t *testing.T) {
 			name: "whereabouts, static and OVN", binding: checkup.BindingBridge, kind: "ovn-k8s-cni-overlay", ranges: "10.100.0.0/24 10.5.0.0/28 10.6.0.0/24 2001:db8::/64 10.7.0.0/24",
 			config: `{"type": "ovn-k8s-cni-overlay", "subnets": "10.100.0.0/24, 2001:db8::/64", "ipam": {"range": "10.5.0.1-10.5.0.9/28", "ipRanges": [{"range": "10.6.0.0/24"}], "addresses": [{"address": "10.7.0.5/24"}]}}`,
 		},
-		{name: "no JSON", config: `{"type": bridge}`, err: "its config is no JSON: invalid character 'b' looking for beginning of value"},
-		{name: "something behind it", config: `{} {}`, err: "its config is no JSON: invalid character '{' after top-level value"},
-		{name: "another JSON", config: `["bridge"]`, err: "its config is no CNI configuration: json: cannot unmarshal array into Go value of type struct"},
-		{name: "another type", config: `{"type": 3}`, err: "its config is no CNI configuration: json: cannot unmarshal number into Go struct field"},
-		{name: "no plugin", config: `{"name": "x"}`, err: "its config names no plugin: it has neither type nor plugins"},
-		{name: "an empty list", config: `{"plugins": []}`, err: "its config is a list without a plugin"},
-		{name: "no type in a list", config: `{"plugins": [{"type": "bridge"}, {}]}`, err: "its config has no type in plugins[1]"},
+		{name: "no JSON", config: `{"type": bridge}`, err: "its config is not JSON: invalid character 'b' looking for beginning of value"},
+		{name: "something behind it", config: `{} {}`, err: "its config is not JSON: invalid character '{' after top-level value"},
+		{name: "another JSON", config: `["bridge"]`, err: "its config is not a CNI configuration: json: cannot unmarshal array into Go value of type struct"},
+		{name: "another type", config: `{"type": 3}`, err: "its config is not a CNI configuration: json: cannot unmarshal number into Go struct field"},
+		{name: "no plugin", config: `{"name": "x"}`, err: "its config has neither type nor plugins"},
+		{name: "an empty list", config: `{"plugins": []}`, err: "its config is a list without plugins"},
+		{name: "no type in a list", config: `{"plugins": [{"type": "bridge"}, {}]}`, err: "its config has no type at plugins[1]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n, err := parseNetwork(tt.config)

@@ -17,8 +17,8 @@ import (
 
 const (
 	labelZone = corev1.LabelTopologyZone
-	// labelSchedulable is kept by KubeVirt's virt-handler on the nodes that take VMs
-	// (kubevirt.io/api core/v1 NodeSchedulable).
+	// labelSchedulable is the label that KubeVirt's virt-handler sets on the nodes that take VMs (kubevirt.io/api
+	// core/v1 NodeSchedulable).
 	labelSchedulable = "kubevirt.io/schedulable"
 
 	// Devices that virt-launcher pods request (kubevirt v1.7,
@@ -28,39 +28,36 @@ const (
 	deviceVhost = "devices.kubevirt.io/vhost-net"
 )
 
-// markers are the prefixes of the resources by which nodes tell their bridges, by
-// the type of the networks that plug into those: of kubevirt/bridge-marker, and of
-// kubevirt/ovs-cni.
+// markers are the prefixes of the resources that announce the bridges of nodes, by the type of network: those of
+// kubevirt/bridge-marker and of kubevirt/ovs-cni.
 var markers = map[string]string{
 	"bridge":     "bridge.network.kubevirt.io/",
 	"cnv-bridge": "bridge.network.kubevirt.io/",
 	"ovs":        "ovs-cni.network.kubevirt.io/",
 }
 
-// cordonTaint is what a cordoned node has beside spec.unschedulable.
+// cordonTaint is the taint of a cordoned node, in addition to spec.unschedulable.
 const cordonTaint = corev1.TaintNodeUnschedulable + ":" + string(corev1.TaintEffectNoSchedule)
 
-// maxNodesNamed is how many nodes are named with their reasons where none of a
-// plan's are.
+// maxNodesNamed limits the nodes that are listed with their reasons if the plan names no nodes.
 const maxNodesNamed = 5
 
-// attachment is how VMs are plugged into a network of a cluster.
+// attachment is how VMs are attached to a network of a cluster.
 type attachment struct {
 	network
 	ref      checkup.NetworkRef
 	resource string
-	// marker is the resource of nodes that have the bridge; empty where nodes do not
-	// tell their bridges.
+	// marker is the resource of nodes that have the bridge; empty if nodes do not announce their bridges.
 	marker string
-	// needs are the devices that a VM needs of its node.
+	// needs are the devices that a VM needs on its node.
 	needs []string
-	// ready says that KubeVirt has labelled the nodes.
+	// ready reports that KubeVirt has labelled the nodes.
 	ready bool
-	// reasons why no VM can be started at all, each one line.
+	// reasons why no VM can be started, one line each.
 	reasons []string
 }
 
-// attach tells how VMs are plugged into a network, or why they cannot be.
+// attach returns how VMs are attached to a network, or the reasons why they cannot be.
 func attach(s *cluster.Snapshot, ref checkup.NetworkRef) attachment {
 	n := attachment{ref: ref, network: network{binding: checkup.BindingBridge}, needs: []string{deviceTun}}
 	if !s.KubeVirt.Emulation {
@@ -71,7 +68,7 @@ func attach(s *cluster.Snapshot, ref checkup.NetworkRef) attachment {
 	}
 	n.ready = len(n.reasons) == 0
 	if !s.Multus {
-		n.reasons = append(n.reasons, "Multus is not installed: the cluster has no API k8s.cni.cncf.io/v1 of NetworkAttachmentDefinitions")
+		n.reasons = append(n.reasons, "Multus is not installed: the cluster does not serve k8s.cni.cncf.io/v1 (NetworkAttachmentDefinitions)")
 		return n
 	}
 	object := s.Network(ref)
@@ -86,7 +83,7 @@ func attach(s *cluster.Snapshot, ref checkup.NetworkRef) attachment {
 		return n
 	}
 	if n.binding == checkup.BindingSRIOV && n.resource == "" {
-		n.reasons = append(n.reasons, fmt.Sprintf("network %s is of type sriov, but has no annotation k8s.v1.cni.cncf.io/resourceName, so that VMs would be given no device", ref))
+		n.reasons = append(n.reasons, fmt.Sprintf("network %s is of type sriov, but has no annotation k8s.v1.cni.cncf.io/resourceName: VMs would get no device", ref))
 	}
 	if prefix := markers[n.kind]; prefix != "" && n.bridge != "" {
 		told := func(node cluster.Node) bool {
@@ -104,27 +101,26 @@ func attach(s *cluster.Snapshot, ref checkup.NetworkRef) attachment {
 	return n
 }
 
-// kubeVirtReason says why no VM can be started on any network; empty if one can.
+// kubeVirtReason returns the reason why KubeVirt cannot start any VM; empty if it can.
 func kubeVirtReason(k *cluster.KubeVirt) string {
 	switch {
 	case k.Unread != "" && k.Served:
-		return "" // not known, and told as a warning
+		return "" // unknown: reported as a warning
 	case k.Unread != "":
-		return "KubeVirt is not ready: the cluster serves no VirtualMachineInstances, and why is not known: " + k.Unread
+		return "KubeVirt is not ready: the cluster serves no VirtualMachineInstances; cannot read the cause: " + k.Unread
 	case k.Object == "" && k.Message == "":
-		return "KubeVirt is not installed: the cluster has no API kubevirt.io/v1"
+		return "KubeVirt is not installed: the cluster does not serve kubevirt.io/v1"
 	case k.Object == "":
 		return "KubeVirt is not installed: " + k.Message
 	case !k.Ready:
-		return strings.TrimSuffix(fmt.Sprintf("KubeVirt %s is not ready: phase %s: %s", k.Object, cmp.Or(k.Phase, "not told yet"), k.Message), ": ")
+		return strings.TrimSuffix(fmt.Sprintf("KubeVirt %s is not ready: phase %s: %s", k.Object, cmp.Or(k.Phase, "not reported yet"), k.Message), ": ")
 	case !k.Served:
 		return fmt.Sprintf("KubeVirt %s is not ready: the cluster serves no VirtualMachineInstances", k.Object)
 	}
 	return ""
 }
 
-// pairReasons says why the nodes of a pair do not take its VMs, a reason each; nil
-// if they do, as far as the snapshot tells.
+// pairReasons returns the reasons why the nodes of a pair do not take its VMs; nil if the snapshot contains none.
 func (n *attachment) pairReasons(s *cluster.Snapshot, pair checkup.NodePair) []string {
 	if pair.Source == "" {
 		return n.anyReasons(s)
@@ -142,7 +138,7 @@ func (n *attachment) pairReasons(s *cluster.Snapshot, pair checkup.NodePair) []s
 	return reasons
 }
 
-// anyReasons says why there are no two nodes.
+// anyReasons returns the reason why there are no two nodes that take a VM; nil if there are.
 func (n *attachment) anyReasons(s *cluster.Snapshot) []string {
 	takes := 0
 	var named []string
@@ -156,7 +152,7 @@ func (n *attachment) anyReasons(s *cluster.Snapshot) []string {
 	if takes >= 2 {
 		return nil
 	}
-	reason := fmt.Sprintf("a pair needs two nodes, and %d of %d take a VM on network %s", takes, len(s.Nodes), n.ref)
+	reason := fmt.Sprintf("a pair needs two nodes, but only %d of %d can take a VM on network %s", takes, len(s.Nodes), n.ref)
 	if more := len(named) - maxNodesNamed; more > 0 {
 		named = append(named[:maxNodesNamed], fmt.Sprintf("and %d more", more))
 	}
@@ -166,7 +162,7 @@ func (n *attachment) anyReasons(s *cluster.Snapshot) []string {
 	return []string{reason}
 }
 
-// nodeReasons says why a node does not take a VM, a reason each.
+// nodeReasons returns the reasons why a node does not take a VM.
 func (n *attachment) nodeReasons(node *cluster.Node) []string {
 	var reasons []string
 	add := func(format string, args ...any) {
@@ -178,7 +174,7 @@ func (n *attachment) nodeReasons(node *cluster.Node) []string {
 		case scheduling.NodeUnschedulable:
 			add("is cordoned (spec.unschedulable)")
 		case scheduling.TaintToleration:
-			if r.Key == cordonTaint { // told already
+			if r.Key == cordonTaint { // already reported
 				continue
 			}
 			tainted = true
@@ -193,9 +189,9 @@ func (n *attachment) nodeReasons(node *cluster.Node) []string {
 	if n.ready {
 		switch value, ok := node.Labels[labelSchedulable]; {
 		case !ok:
-			add("takes no VM: it has no label %s, so KubeVirt's virt-handler is not there", labelSchedulable)
+			add("takes no VM: label %s is missing: KubeVirt's virt-handler does not run there", labelSchedulable)
 		case value != "true":
-			add("takes no VM: label %s=%s, so KubeVirt's virt-handler there is not ready", labelSchedulable, value)
+			add("takes no VM: label %s=%s: KubeVirt's virt-handler is not ready there", labelSchedulable, value)
 		default:
 			for _, device := range n.needs {
 				if !has(node, device) {
@@ -205,15 +201,15 @@ func (n *attachment) nodeReasons(node *cluster.Node) []string {
 		}
 	}
 	if n.marker != "" && !has(node, n.marker) {
-		add("has no bridge %s, which network %s is on (it does not offer %s)", n.bridge, n.ref, n.marker)
+		add("has no bridge %s for network %s (no resource %s)", n.bridge, n.ref, n.marker)
 	}
 	if n.resource != "" && n.resource != n.marker && !has(node, n.resource) {
-		add("has no %s, which network %s asks for", n.resource, n.ref)
+		add("has no %s, which network %s requires", n.resource, n.ref)
 	}
 	return reasons
 }
 
-// has reports whether a node has something of a resource for pods.
+// has reports whether a node has any allocatable amount of a resource.
 func has(node *cluster.Node, resource string) bool {
 	quantity, ok := node.Allocatable[corev1.ResourceName(resource)]
 	return ok && quantity.Sign() > 0

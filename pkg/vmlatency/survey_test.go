@@ -77,7 +77,7 @@ func TestSurvey(t *testing.T) {
 		Multus:   true,
 		Networks: []cluster.Network{
 			{NetworkRef: br10, Config: `{"type": "bridge", "bridge": "br10"}`},
-			{NetworkRef: checkup.NetworkRef{Name: "own"}, Unread: "there is no NetworkAttachmentDefinition own in namespace checks"},
+			{NetworkRef: checkup.NetworkRef{Name: "own"}, Unread: "NetworkAttachmentDefinition own does not exist in namespace checks"},
 		},
 		Ranges: []netip.Prefix{netip.MustParsePrefix("10.240.0.0/12")},
 	}

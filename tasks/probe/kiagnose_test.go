@@ -280,7 +280,7 @@ func TestCheckup(t *testing.T) {
 		},
 		{
 			name: "a prerequisite is not met", data: spec("spec.param.networkAttachmentDefinitionName", "br99"), env: byConfigMap,
-			want: map[string]string{kiagnose.KeySucceeded: "false", kiagnose.KeyFailureReason: "setup: there is no NetworkAttachmentDefinition br99 in namespace default", kiagnose.KeySourceNode: ""},
+			want: map[string]string{kiagnose.KeySucceeded: "false", kiagnose.KeyFailureReason: "setup: NetworkAttachmentDefinition br99 does not exist in namespace default", kiagnose.KeySourceNode: ""},
 		},
 		{
 			name: "an image that cannot be told", data: spec(), env: byConfigMap,

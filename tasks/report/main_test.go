@@ -279,7 +279,7 @@ func TestKiagnose(t *testing.T) {
 	const plan = `{"name":"day-2","gate":{"require":"Pass","maxUnmeasured":"0%"},"teardown":"Always","retention":{"reports":2},"checks":{"latency":{"vmLatency":{
 		"networks":[{"namespace":"default","name":"br10"}],"ipFamilies":["IPv4"],"duration":"5s","interval":"200ms","guest":{"memory":"128Mi"},
 		"timeouts":{"setup":"1m","probe":"1m"},"kiagnose":{"namespace":"team","name":"checkup"}}}}}`
-	cause := &checkup.Cause{Stage: checkup.StageSetup, Message: "there is no NetworkAttachmentDefinition default/br10"}
+	cause := &checkup.Cause{Stage: checkup.StageSetup, Message: "NetworkAttachmentDefinition default/br10 does not exist"}
 	vm := func(target bool) checkup.Endpoint {
 		return checkup.Endpoint{Label: map[bool]string{true: "target", false: "source"}[target], VM: &checkup.VM{Target: target}}
 	}
@@ -314,7 +314,7 @@ func TestKiagnose(t *testing.T) {
 			"spec.timeout": "5m", kiagnose.KeyStartTimestamp: "2026-01-01T00:00:00Z",
 		}, "the outcome is in ConfigMap team/checkup", task.ErrSaid},
 		{"a prerequisite is not met", &unmet, "", false, map[string]string{
-			kiagnose.KeySucceeded: "false", kiagnose.KeyFailureReason: "setup: there is no NetworkAttachmentDefinition default/br10", kiagnose.KeySourceNode: "", kiagnose.KeyDuration: "",
+			kiagnose.KeySucceeded: "false", kiagnose.KeyFailureReason: "setup: NetworkAttachmentDefinition default/br10 does not exist", kiagnose.KeySourceNode: "", kiagnose.KeyDuration: "",
 		}, "", task.ErrSaid},
 		{"measured", &measured, "", false, map[string]string{
 			kiagnose.KeySucceeded: "true", kiagnose.KeyFailureReason: "", kiagnose.KeyMinLatency: "1000000", kiagnose.KeyAvgLatency: "1000000", kiagnose.KeyMaxLatency: "1000000",
