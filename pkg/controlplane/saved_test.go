@@ -18,7 +18,7 @@ func TestSaved(t *testing.T) {
 	run := judge.Run{
 		Namespace: "checks", Name: "day-2-run-1767323045", UID: "6d1c1f0e", Started: start, Finished: start.Add(62 * time.Second),
 	}
-	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"api": {ControlPlane: &checkup.ControlPlane{}}}}
+	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"api": {Spec: &Spec{}}}}
 	api := func(nodes, count int, change func(*judgetest.Plane)) *judgetest.Plane {
 		p := judgetest.NewPlane(7, nodes, count)
 		p.Worksheet.Expect.Loss.Max = ptr(checkup.Percent(20))

@@ -23,7 +23,7 @@ var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // mesh is a worksheet of three sources that measure two targets each.
 func mesh() *checkup.Worksheet {
 	return &checkup.Worksheet{
-		Check: "mesh", Kind: checkup.KindPodMesh,
+		Check: "mesh", Kind: "podMesh",
 		Sources:     []checkup.Endpoint{{Node: "n0"}, {Node: "n1"}, {Node: "n2"}},
 		Targets:     []checkup.Endpoint{{Node: "n0"}, {Node: "n1"}, {Node: "n2"}},
 		Assignments: [][]int{{1, 2}, {0, 2}, {0, 1}},
@@ -36,7 +36,7 @@ func mesh() *checkup.Worksheet {
 func connections() *checkup.Worksheet {
 	peer := &checkup.Peer{Host: "192.0.2.1", Port: 2379, Family: checkup.IPv4, Transport: checkup.TLS}
 	return &checkup.Worksheet{
-		Check: "api", Kind: checkup.KindControlPlane,
+		Check: "api", Kind: "controlPlane",
 		Sources:     []checkup.Endpoint{{Node: "n0"}, {Node: "n1"}},
 		Targets:     []checkup.Endpoint{{Label: "etcd", Peer: peer}},
 		Assignments: [][]int{{0}, {0}},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/judge/judgetest"
 )
@@ -17,7 +18,7 @@ func TestSaved(t *testing.T) {
 	run := judge.Run{
 		Namespace: "checks", Name: "day-2-run-1767323045", UID: "6d1c1f0e", Started: start, Finished: start.Add(62 * time.Second),
 	}
-	plan := &checkup.Plan{Name: "where", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"where": {Placement: &checkup.PlacementCheck{}}}}
+	plan := &checkup.Plan{Name: "where", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"where": {Spec: &Spec{}}}}
 	judged := func(change func(*Sheet, *answers)) checkup.Report {
 		sheet, given := placed()
 		change(sheet, given)
@@ -34,7 +35,7 @@ func TestSaved(t *testing.T) {
 			r.Admissions[1] = asked{Side: SideSource, Cause: &checkup.Cause{Stage: checkup.StageCollect, Message: "the API server did not answer within 10s"}}
 		}),
 		"placement-disabled": judged(func(s *Sheet, r *answers) {
-			*s = Sheet{Origin: "network.config.openshift.io/cluster", Mode: checkup.DiagnosticsDisabled, Nodes: 3}
+			*s = Sheet{Origin: "network.config.openshift.io/cluster", Mode: cluster.DiagnosticsDisabled, Nodes: 3}
 			r.Admissions = nil
 		}),
 	})

@@ -18,7 +18,7 @@ func TestSaved(t *testing.T) {
 	run := judge.Run{
 		Namespace: "checks", Name: "day-2-run-1767323045", UID: "6d1c1f0e", Started: start, Finished: start.Add(62 * time.Second),
 	}
-	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass, MaxUnmeasured: 5}, Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{}}}}
+	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass, MaxUnmeasured: 5}, Checks: map[string]checkup.Check{"mesh": {Spec: &Spec{}}}}
 	mesh := func(nodes, degree int, change func(*judgetest.Mesh)) *judgetest.Mesh {
 		n := judgetest.NewMesh(7, nodes, degree, 3, judgetest.FourTransports())
 		n.Worksheet.Expect.Loss.Max = new(checkup.Percent(1))
@@ -72,6 +72,6 @@ func TestSaved(t *testing.T) {
 			r.Sources[2].Controls[0].Message = "timed out after 1s"
 			r.Sources[3].End.SelfDoubt = checkup.SelfDoubt{SchedulingDelayMax: 81_000, SchedulingDelayP99: 12_000, ThrottledMicros: new(int64(230_000))}
 		}),
-		"setup": judge.Join(plan, run, []checkup.CheckReport{judge.NotMeasured("mesh", checkup.KindPodMesh, checkup.Cause{Stage: checkup.StageSetup, Message: "no node matches nodeSelector role=probe"})}, []string{"Pod/mesh-responder-abc"}),
+		"setup": judge.Join(plan, run, []checkup.CheckReport{judge.NotMeasured("mesh", Name, checkup.Cause{Stage: checkup.StageSetup, Message: "no node matches nodeSelector role=probe"})}, []string{"Pod/mesh-responder-abc"}),
 	})
 }

@@ -18,7 +18,7 @@ func TestSaved(t *testing.T) {
 	run := judge.Run{
 		Namespace: "checks", Name: "day-2-run-1767323045", UID: "6d1c1f0e", Started: start, Finished: start.Add(62 * time.Second),
 	}
-	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"vms": {VMLatency: &checkup.VMLatency{}}}}
+	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"vms": {Spec: &Spec{}}}}
 	one := []vmLine{{"node01", "node02", "br10"}}
 	judged := func(links []vmLine, change func(*guests), record func(*checkup.Record), leftovers ...string) checkup.Report {
 		g := newGuests(5, links...)

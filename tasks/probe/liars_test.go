@@ -24,7 +24,9 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/console"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -53,7 +55,7 @@ func outcomes(t *testing.T, tk *task.Task, plan *checkup.Plan) map[string]string
 		t.Fatal(err)
 	}
 	got := map[string]string{}
-	for _, p := range slices.Concat(r.Checks[0].Failed, r.Checks[0].Unmeasured) {
+	for _, p := range r.Checks[0].Units {
 		got[p.Source+" to "+p.Target] = strings.TrimRight(fmt.Sprintf("%s %s %s %s", p.Verdict, p.Cause.Stage, p.Cause.Reason, p.Direction), " ")
 	}
 	return got
@@ -65,7 +67,7 @@ func outcomes(t *testing.T, tk *task.Task, plan *checkup.Plan) map[string]string
 func TestLyingAgents(t *testing.T) {
 	second := checkup.Duration(time.Second)
 	frozen := record.Frozen{Worksheet: checkup.Worksheet{
-		Plan: "day-2", Check: "mesh", Kind: checkup.KindPodMesh, Assignments: [][]int{{1, 2}, {0, 2}, {0, 1}},
+		Plan: "day-2", Check: "mesh", Kind: podmesh.Name, Assignments: [][]int{{1, 2}, {0, 2}, {0, 1}},
 		IPFamilies: []checkup.IPFamily{checkup.IPv4},
 		Probes:     []checkup.TransportProbe{{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64}, Count: 5}}},
 		Timeouts:   checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
@@ -139,7 +141,7 @@ func TestLyingAgents(t *testing.T) {
 	if diff := cmp.Diff([]distrust{{}, {Unrequested: 3}, {Conflicts: []checkup.Pair{echo(2, 1, 0).Observation.Pair}}}, got); diff != "" {
 		t.Errorf("distrust of the sources (-want +got):\n%s", diff)
 	}
-	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"mesh": {PodMesh: &checkup.PodMesh{}}}}
+	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"mesh": {Spec: &podmesh.Spec{}}}}
 	if diff := cmp.Diff(map[string]string{
 		"n0 to n2": "fail echo  " + string(checkup.DirectionForward),
 		"n1 to n0": "unmeasured collect " + string(checkup.ReasonUnrequested),
@@ -155,7 +157,7 @@ func TestLyingAgents(t *testing.T) {
 func TestLyingGuests(t *testing.T) {
 	second := checkup.Duration(time.Second)
 	frozen := record.Frozen{Worksheet: checkup.Worksheet{
-		Plan: "day-2", Check: "vms", Kind: checkup.KindVMLatency, Assignments: [][]int{{1}, {0}, {3}, {2}},
+		Plan: "day-2", Check: "vms", Kind: vmlatency.Name, Assignments: [][]int{{1}, {0}, {3}, {2}},
 		IPFamilies: []checkup.IPFamily{checkup.IPv4},
 		Probes:     []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{56}, Count: 25, Interval: second / 5}}},
 		Timeouts:   checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
@@ -190,7 +192,7 @@ func TestLyingGuests(t *testing.T) {
 	if err := run(t.Context(), tk); err != nil {
 		t.Fatal(err)
 	}
-	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"vms": {VMLatency: &checkup.VMLatency{}}}}
+	plan := &checkup.Plan{Name: "day-2", Checks: map[string]checkup.Check{"vms": {Spec: &vmlatency.Spec{}}}}
 	if diff := cmp.Diff(map[string]string{
 		"n0 to n1": "unmeasured collect " + string(checkup.ReasonUnrequested),
 		"n3 to n2": "unmeasured collect " + string(checkup.ReasonConflict),

@@ -1054,28 +1054,28 @@ func TestPlacementNetworkConfig(t *testing.T) {
 	sandbox(t, "kubectl", "wait", "--for=condition=Established", "crd/networks.config.openshift.io", "crd/networks.operator.openshift.io", "--timeout=30s")
 	for _, tt := range []struct {
 		name, config, operator string
-		mode                   cluster.DiagnosticsMode
+		mode                   string
 		source                 []string // eligible nodes
 		reason                 string   // of the condition
 	}{
 		{
 			name:     "the configuration",
 			config:   `{networkDiagnostics: {mode: All, sourcePlacement: {nodeSelector: {kubernetes.io/hostname: worker-2}}}}`,
-			operator: `{disableNetworkDiagnostics: true}`, mode: cluster.DiagnosticsAll, source: []string{"worker-2"}, reason: "AsExpected",
+			operator: `{disableNetworkDiagnostics: true}`, mode: "All", source: []string{"worker-2"}, reason: "AsExpected",
 		},
 		{
 			name:     "nobody matches",
 			config:   `{networkDiagnostics: {sourcePlacement: {nodeSelector: {example.test/none: ""}}}}`,
-			operator: `{}`, mode: cluster.DiagnosticsAll, reason: "NoSources",
+			operator: `{}`, mode: "All", reason: "NoSources",
 		},
-		{name: "the legacy flag", config: `{}`, operator: `{disableNetworkDiagnostics: true}`, mode: cluster.DiagnosticsDisabled},
+		{name: "the legacy flag", config: `{}`, operator: `{disableNetworkDiagnostics: true}`, mode: "Disabled"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			kubectlApply(t, fmt.Sprintf("apiVersion: config.openshift.io/v1\nkind: Network\nmetadata: {name: cluster}\nspec: %s\n---\napiVersion: operator.openshift.io/v1\nkind: Network\nmetadata: {name: cluster}\nspec: %s\n", tt.config, tt.operator))
 			r := runPlan(t, "configured", 0)
 			c := r.Checks[0]
 			mode := string(tt.mode)
-			if tt.mode == cluster.DiagnosticsNoOpinion {
+			if tt.mode == "" {
 				mode = "not set, which is All"
 			}
 			if len(c.Blocks) == 0 || !strings.Contains(c.Blocks[0].Note, "; mode "+mode+";") {
@@ -1114,7 +1114,7 @@ func TestPlacementNetworkConfig(t *testing.T) {
 				len(tt.source) > 1 && !strings.Contains(lands, "lands on one of "+strings.Join(tt.source, ", ")) {
 				t.Errorf("sources: %s\nwant them on %q:\n%s", lands, tt.source, describe(t, r))
 			}
-			if (len(c.Units) == 0) != (tt.mode == cluster.DiagnosticsDisabled) {
+			if (len(c.Units) == 0) != (tt.mode == "Disabled") {
 				t.Errorf("%d sides in mode %s", len(c.Units), tt.mode)
 			}
 		})

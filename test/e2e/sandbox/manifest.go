@@ -155,12 +155,21 @@ func tektonObjects(config fs.FS) ([]*unstructured.Unstructured, error) {
 	}
 	for _, o := range objects {
 		if o.GetKind() == "ConfigMap" && o.GetName() == "feature-flags" {
-			if err := unstructured.SetNestedField(o.Object, "true", "data", "set-security-context"); err != nil {
-				return nil, fmt.Errorf("set Tekton's feature flags: %w", err)
+			for flag, value := range featureFlags {
+				if err := unstructured.SetNestedField(o.Object, value, "data", flag); err != nil {
+					return nil, fmt.Errorf("set Tekton's feature flags: %w", err)
+				}
 			}
 		}
 	}
 	return objects, onControlPlane(objects)
+}
+
+// featureFlags are those of Tekton that differ from its release. No sidecar is injected into pods here, so steps need not
+// wait until the kubelet has told them, by a file, that every container is ready: that takes one to two seconds.
+var featureFlags = map[string]string{
+	"set-security-context":                          "true",
+	"running-in-environment-with-injected-sidecars": "false",
 }
 
 // release makes the replacements of Tekton's release pipeline (tekton/publish.yaml).
