@@ -44,6 +44,7 @@ func Explain(e kind.Explained) kind.Explanation {
 		x.Field("addresses", "those below are examples: each run has its own, from ranges that neither the cluster nor the network is known to use")
 	}
 	if n, causes := unmeasurable(w); n > 0 {
+		x.Unmeasured = n
 		x.Field("unmeasured", fmt.Sprintf("%s will not be measured:", checkup.Count(n, "pair")), causes...)
 	}
 	if spec, ok := e.Spec.(*Spec); ok && spec.Kiagnose != nil {
