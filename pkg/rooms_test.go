@@ -30,7 +30,7 @@ var rooms = []struct {
 		"pkg/localise/doc.go": "why kinds explain failures by procedures of their own",
 	}},
 	// "placement" alone is where pods may run: a field of other kinds, too.
-	{"pkg/placement/", regexp.MustCompile(`pkg/placement|placement\.(Kind|Name|Spec|Sheet|Side|Judge|Expand)|"placement"[^,)`+"`"+`]|CausePlacement`), map[string]string{
+	{"pkg/placement/", regexp.MustCompile(`pkg/placement|placement\.(Kind|Name|Spec|Sheet|Side|Judge|Expand)|"placement"[^,)` + "`" + `]|CausePlacement`), map[string]string{
 		"pkg/kinds/kinds.go":    "the map of kinds",
 		"pkg/checkup/report.go": "the cause of its findings",
 	}},
