@@ -952,7 +952,7 @@ func TestPlacementAdmission(t *testing.T) {
 		"a quota that is used up":      {namespace: full, message: "exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0"},
 		"defaults of a limit range":    {namespace: limited, allowed: true, changed: []string{"request cpu 100m added", "request memory 64Mi added", "limit memory 64Mi added"}},
 		"more than a limit range lets": {namespace: limited, change: func(p *placement.PodPlacement) { p.Resources.Limits = map[string]string{"memory": "2Gi"} }, message: "maximum memory usage per Container is 1Gi, but limit is 2Gi"},
-		"a priority class":             {namespace: restricted, change: func(p *placement.PodPlacement) { p.PriorityClassName = class.Name }, allowed: true, changed: []string{"priority 1234, by the class placement-e2e"}},
+		"a priority class":             {namespace: restricted, change: func(p *placement.PodPlacement) { p.PriorityClassName = class.Name }, allowed: true, changed: []string{"priority 1234 from the class placement-e2e"}},
 		"no such priority class":       {namespace: restricted, change: func(p *placement.PodPlacement) { p.PriorityClassName = "openshift-user-critical" }, message: "no PriorityClass with name openshift-user-critical was found"},
 		"more requested than limited": {namespace: restricted, change: func(p *placement.PodPlacement) {
 			p.Resources.Requests, p.Resources.Limits = map[string]string{"cpu": "2"}, map[string]string{"cpu": "1"}
