@@ -217,8 +217,8 @@ func hosts(pods []corev1.Pod, port int) []string {
 	return all
 }
 
-// goals returns the pairs of the seven goals of the document, as source pods and targets. The first goal is a property of
-// all pairs.
+// goals returns the pairs of the seven goals of the document, as source pods and targets. The first goal is a property
+// of all pairs.
 func (top topology) goals() map[string]struct {
 	from []corev1.Pod
 	to   []string
@@ -238,7 +238,8 @@ func (top topology) goals() map[string]struct {
 	}
 }
 
-// TestControlPlane: every pair of the seven goals has an object, and all are reachable. What explain predicts is what runs.
+// TestControlPlane: every pair of the seven goals has an object, and all are reachable. What explain predicts is what
+// runs.
 func TestControlPlane(t *testing.T) {
 	controlPlane(t)
 	forgetChecks(t)
@@ -291,8 +292,8 @@ func TestControlPlane(t *testing.T) {
 	nothingLeft(t)
 }
 
-// faultID adds a fault and returns its ID, and the messages of the sandbox, which contain times. The fault is cleared when
-// the test ends.
+// faultID adds a fault and returns its ID, and the messages of the sandbox, which contain times. The fault is cleared
+// when the test ends.
 func faultID(t *testing.T, args ...string) (id, times string) {
 	t.Helper()
 	c := sandboxCommand(append([]string{"fault", "add"}, args...)...)
@@ -347,8 +348,8 @@ func found(t *testing.T, r *checkup.Report, cause checkup.FindingCause, subject 
 	}
 }
 
-// outages returns the objects of the failed pairs, and checks that each has an outage. An outage that has not ended makes
-// the object's Reachable False.
+// outages returns the objects of the failed pairs, and checks that each has an outage. An outage that has not ended
+// makes the object's Reachable False.
 func outages(t *testing.T, r *checkup.Report) []connectivityCheck {
 	t.Helper()
 	failed := map[string]checkup.Unit{}
@@ -432,8 +433,8 @@ func TestControlPlaneFaults(t *testing.T) {
 		clearFault(t, id)
 		restored(t)
 	})
-	// An API server without service rules does not reach the webhooks that Tekton's next task needs: the rules are restored
-	// before the watch ends.
+	// An API server without service rules does not reach the webhooks that Tekton's next task needs: the rules are
+	// restored before the watch ends.
 	t.Run("the service rules of one node", func(t *testing.T) {
 		forgetChecks(t)
 		node := second.Spec.NodeName
@@ -466,8 +467,8 @@ func TestControlPlaneFaults(t *testing.T) {
 		if !strings.Contains(describe(t, r), "said nothing") {
 			t.Errorf("the report does not contain \"said nothing\":\n%s", describe(t, r))
 		}
-		// A service refuses connections while its other endpoint is not ready either, which happens for a second on a busy
-		// machine.
+		// A service refuses connections while its other endpoint is not ready either, which happens for a second on a
+		// busy machine.
 		own := 0
 		for _, c := range unreachable {
 			if c.Spec.TargetEndpoint == net.JoinHostPort(victim.Status.PodIP, "8443") {

@@ -2,8 +2,8 @@
 
 //go:build e2e
 
-// Package e2e runs the built planner against the sandbox: real Kubernetes, real Tekton, real packets, with faults injected
-// between nodes. `make e2e` starts the sandbox, loads the images and runs the tests.
+// Package e2e runs the built planner against the sandbox: real Kubernetes, real Tekton, real packets, with faults
+// injected between nodes. `make e2e` starts the sandbox, loads the images and runs the tests.
 package e2e
 
 import (
@@ -50,8 +50,8 @@ func cluster(t *testing.T) *run.Cluster {
 	return c
 }
 
-// stateDir returns the directory of the sandbox that the tests run on, which contains the kubeconfig. Other sandboxes may
-// run on the same machine.
+// stateDir returns the directory of the sandbox that the tests run on, which contains the kubeconfig. Other sandboxes
+// may run on the same machine.
 func stateDir() string { return filepath.Dir(os.Getenv("KUBECONFIG")) }
 
 // sandboxCommand returns a subcommand of the sandbox that the tests run on.
@@ -243,8 +243,8 @@ func findings(r *checkup.Report) []checkup.Finding {
 	return all
 }
 
-// nothingLeft waits until no fixture of these runs exists, or of any run if none is given: the garbage collector deletes
-// the fixtures of a cancelled run within seconds. Parallel tests give their runs.
+// nothingLeft waits until no fixture of these runs exists, or of any run if none is given: the garbage collector
+// deletes the fixtures of a cancelled run within seconds. Parallel tests pass the UIDs of their runs.
 func nothingLeft(t *testing.T, runUIDs ...string) {
 	t.Helper()
 	if len(runUIDs) == 0 {
