@@ -81,7 +81,7 @@ func (b *blamer) everything() bool {
 	}
 	b.add(checkup.Finding{
 		Cause: checkup.CauseNetwork, Message: "every connection: " + b.effect(all),
-		For: b.evidence(fmt.Sprintf("%d of %s fail", len(all), judge.Count(len(all), "measured pair")), all),
+		For: b.evidence(fmt.Sprintf("%d of %s fail", len(all), checkup.Count(len(all), "measured pair")), all),
 	}, all, nil)
 	return true
 }
@@ -213,7 +213,7 @@ func (b *blamer) components(targets []int) {
 		f := checkup.Finding{
 			Cause: checkup.CauseTarget, Subject: target.Name(),
 			Message: fmt.Sprintf("%s, %s: %s", target.Name(), b.where(target, addresses), b.effect(pairs)),
-			For:     b.evidence(fmt.Sprintf("%d of %s to it fail, from %s", b.count(all), judge.Count(len(all), "measured pair"), judge.Some(b.SourceNames(b.Failed(all)), "source")), pairs),
+			For:     b.evidence(fmt.Sprintf("%d of %s to it fail, from %s", b.count(all), checkup.Count(len(all), "measured pair"), judge.Some(b.SourceNames(b.Failed(all)), "source")), pairs),
 		}
 		if nodes := b.SourceNodes(pairs); len(nodes) == 1 && nodes[0] != "" {
 			// From one node alone the way to the target looks like the target.
@@ -302,7 +302,7 @@ func (b *blamer) sources() {
 			}
 		}
 		f.Message += ": " + b.effect(pairs)
-		first := fmt.Sprintf("%d of %s from it fail", b.count(pairs), judge.Count(len(pairs), "measured pair"))
+		first := fmt.Sprintf("%d of %s from it fail", b.count(pairs), checkup.Count(len(pairs), "measured pair"))
 		if len(elsewhere) > 0 {
 			first += fmt.Sprintf("; %d of %d from other sources to the same targets pass", len(elsewhere)-b.count(elsewhere), len(elsewhere))
 		} else {
@@ -389,7 +389,7 @@ func (b *blamer) pair(i int, between map[link][]int) {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseTarget, target.Name()))
 		}
 	}
-	first := fmt.Sprintf("%d of %s between them fail", b.count(scope), judge.Count(len(scope), "measured pair"))
+	first := fmt.Sprintf("%d of %s between them fail", b.count(scope), checkup.Count(len(scope), "measured pair"))
 	others := slices.DeleteFunc(slices.Clone(to), func(k int) bool { return slices.Contains(scope, k) })
 	if len(others) > 0 {
 		first += fmt.Sprintf("; %d of %d from elsewhere to the same target pass", len(others)-b.count(others), len(others))

@@ -283,7 +283,7 @@ func (b *blamer) rules(node string, list []toService, pairs []int) {
 		Cause: checkup.CauseService, Subject: fmt.Sprintf("%d addresses from %s", len(list), node),
 		Message: fmt.Sprintf("the way to services from %s, as by its service rules: %s; to %s, while endpoints behind them answered", node, b.effect(pairs), judge.Some(addresses, "address")),
 	}
-	first := fmt.Sprintf("%d of %s to them from %s fail", len(pairs), judge.Count(len(here), "measured pair"), node)
+	first := fmt.Sprintf("%d of %s to them from %s fail", len(pairs), checkup.Count(len(here), "measured pair"), node)
 	if len(elsewhere) > 0 {
 		first += fmt.Sprintf("; %d of %d from other nodes pass", len(elsewhere)-b.count(elsewhere), len(elsewhere))
 	}
@@ -321,7 +321,7 @@ func (b *blamer) way(target int, ways []way) {
 		Message: fmt.Sprintf("the way to %s (%s) from %s, as by its service rules: %s, while %s", e.Name(), e.Peer.Address(), from, b.effect(pairs), b.answered(p)),
 	}
 	here, elsewhere := b.same(pairs, b.good(b.To[target]))
-	first := fmt.Sprintf("%d of %s to it from %s fail", len(pairs), judge.Count(len(here), "measured pair"), from)
+	first := fmt.Sprintf("%d of %s to it from %s fail", len(pairs), checkup.Count(len(here), "measured pair"), from)
 	if len(elsewhere) > 0 {
 		first += fmt.Sprintf("; %d of %d from other nodes pass", len(elsewhere)-b.count(elsewhere), len(elsewhere))
 	}
@@ -355,7 +355,7 @@ func (b *blamer) same(some, all []int) (same, others []int) {
 // while it did not.
 func (b *blamer) answered(p shares) string {
 	yes := len(b.TargetNames(p.answered))
-	return fmt.Sprintf("%d of %s behind it answered", yes, judge.Count(yes+len(b.TargetNames(p.behind))+p.unknown, "endpoint"))
+	return fmt.Sprintf("%d of %s behind it answered", yes, checkup.Count(yes+len(b.TargetNames(p.behind))+p.unknown, "endpoint"))
 }
 
 // endpoints says which, and when.

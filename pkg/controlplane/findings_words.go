@@ -28,7 +28,7 @@ func (b *blamer) passing(pairs []int) []string {
 	if more := len(names) - 3; more > 0 {
 		s += fmt.Sprintf(" and %d more", more)
 	}
-	return []string{fmt.Sprintf("%d of %s pass: %s", len(names), judge.Count(len(pairs), "measured pair"), s)}
+	return []string{fmt.Sprintf("%d of %s pass: %s", len(names), checkup.Count(len(pairs), "measured pair"), s)}
 }
 
 // where a component is.

@@ -67,7 +67,7 @@ func said(units []checkup.Unit) []string {
 	if n == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s that passed had outages, the longest of %s", judge.Count(n, "pair"), judge.Lasted(*judge.Longest(all)))}
+	return []string{fmt.Sprintf("%s that passed had outages, the longest of %s", checkup.Count(n, "pair"), judge.Lasted(*judge.Longest(all)))}
 }
 
 // blocks list the connections that failed or had an outage, the worst first, then
@@ -150,7 +150,7 @@ func item(u *checkup.Unit) checkup.Item {
 	if u.Cause != nil {
 		line(u.Cause.String())
 	}
-	s := fmt.Sprintf("%d of %s passed", u.Received, judge.Count(u.Sent, "measurement"))
+	s := fmt.Sprintf("%d of %s passed", u.Received, checkup.Count(u.Sent, "measurement"))
 	if failed := failures(u); failed != "" {
 		s += "; failed: " + failed
 	}
@@ -160,7 +160,7 @@ func item(u *checkup.Unit) checkup.Item {
 	line(s)
 	for i, o := range u.Outages {
 		if i == outageLines {
-			line(fmt.Sprintf("... and %s", judge.Count(len(u.Outages)-i, "more outage")))
+			line(fmt.Sprintf("... and %s", checkup.Count(len(u.Outages)-i, "more outage")))
 			break
 		}
 		line(fmt.Sprintf("outage %s, %s, %d failed", judge.During(o), judge.Lasted(o), o.Failures))
@@ -216,7 +216,7 @@ func notMeasured(units []*checkup.Unit) *checkup.List {
 	slices.SortStableFunc(groups, func(a, b *group) int { return cmp.Compare(b.n, a.n) })
 	list := &checkup.List{Noun: "line"}
 	for _, g := range groups {
-		list.Items = append(list.Items, checkup.Item{Text: fmt.Sprintf("%s from %s to %s: %s", judge.Count(g.n, "pair"),
+		list.Items = append(list.Items, checkup.Item{Text: fmt.Sprintf("%s from %s to %s: %s", checkup.Count(g.n, "pair"),
 			judge.Some(g.sources, "source"), judge.Some(g.targets, "target"), g.cause)})
 	}
 	return list
