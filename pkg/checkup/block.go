@@ -7,11 +7,11 @@ import (
 	"fmt"
 )
 
-// Block is a part of a report, or of an explanation, that a kind of check adds to
-// what all kinds have. A printer renders it without knowing the kind. One of Table,
-// List, Grid and Note is set.
+// Block is a part of a report or of an explanation that a kind of check adds to the
+// parts that all kinds have. Printers render it without knowing the kind. One of
+// Table, List, Grid and Note is set.
 type Block struct {
-	// Title is a heading; empty for none.
+	// Title is the heading; empty means no heading.
 	Title string  `json:"title,omitempty"`
 	Table *Table  `json:"table,omitempty"`
 	List  *List   `json:"list,omitempty"`
@@ -19,31 +19,31 @@ type Block struct {
 	Note  string  `json:"note,omitempty"`
 }
 
-// Table is rows of cells, one for each column.
+// Table is a list of rows. A row has one cell per column.
 type Table struct {
-	// Noun is what a row is, in the singular, for "and 3 more pairs".
+	// Noun names a row, in the singular. Printers use it in "and 3 more pairs".
 	Noun    string   `json:"noun,omitempty"`
 	Columns []Column `json:"columns"`
 	Rows    [][]Cell `json:"rows"`
 }
 
-// Column is the head of a column. Measure says what its numbers are; it is empty
-// for columns of text.
+// Column is the head of a column. Measure is the unit of measure of its numbers; it
+// is empty for columns of text.
 type Column struct {
 	Name    string  `json:"name"`
 	Measure Measure `json:"measure,omitempty"`
 }
 
-// Cell is a text, a number, or nothing: in JSON a string, a number, or null.
+// Cell is a text, a number, or empty. In JSON it is a string, a number, or null.
 type Cell struct {
 	Text   string
 	Number *float64
 }
 
-// Text is a cell of text, empty if s is.
+// Text returns a cell with the text s. The cell is empty if s is empty.
 func Text(s string) Cell { return Cell{Text: s} }
 
-// Number is a cell of a number, in the measure of its column.
+// Number returns a cell with the number n, in the unit of measure of its column.
 func Number[T ~int | ~int64 | ~float64](n T) Cell { return Cell{Number: new(float64(n))} }
 
 // MarshalJSON writes a string, a number, or null for an empty cell.
@@ -76,21 +76,22 @@ func (c *Cell) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// List is lines, each with what belongs to it.
+// List is a list of lines, each with optional sub-items and an optional table.
 type List struct {
-	// Noun is what an item is, in the singular, for "and 3 more pairs".
+	// Noun names an item, in the singular. Printers use it in "and 3 more pairs".
 	Noun  string `json:"noun,omitempty"`
 	Items []Item `json:"items"`
 }
 
 // Item is one line of a list.
 type Item struct {
-	// Name stands before the text, such as a field's name; empty for none.
+	// Name is printed before the text, for example the name of a field. Empty means
+	// no name.
 	Name string `json:"name,omitempty"`
-	// Verdict stands before the text, coloured; empty for none.
+	// Verdict is printed before the text, in color. Empty means no verdict.
 	Verdict Verdict `json:"verdict,omitempty"`
 	Text    string  `json:"text,omitempty"`
-	// Items are indented below the line, and then Table.
+	// Items are printed below the line, indented. Table follows them.
 	Items []Item `json:"items,omitempty"`
 	Table *Table `json:"table,omitempty"`
 }

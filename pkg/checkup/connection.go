@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Result is one measurement of a pair of which each is told: one connection, at
-// one time.
+// Result is one measurement of a pair whose measurements are reported one by one:
+// one connection, at one time.
 type Result struct {
 	Pair
-	// At is when it began, by the clock of the source's node.
+	// At is the start of the measurement, by the clock of the source's node.
 	At time.Time `json:"at"`
-	// Delays of the stages that were passed. They belong to the connection that was
-	// used, never to another that was tried beside it.
+	// Delays of the stages that passed. They belong to the connection that was used,
+	// not to other connections that were tried in parallel.
 	Delays StageDelays `json:"d"`
-	// Failure is the stage that was not passed, and why; nil if all were.
+	// Failure is the stage that failed, and why; nil if all stages passed.
 	Failure *Cause `json:"failure,omitempty"`
-	// Unmeasured says that the source's own trouble spoiled the measurement: it
-	// says nothing about the target.
+	// Unmeasured is set if a fault of the source itself spoiled the measurement. The
+	// result then says nothing about the target.
 	Unmeasured *Cause `json:"unmeasured,omitempty"`
 }
 
-// StageDelays are in microseconds, at least 1; 0 means that the stage was not
-// passed, that there was none, or that a hold-up of the agent spoiled its delay,
-// which is never so of Connect.
+// StageDelays are the delays of the stages of a connection, in microseconds, at least
+// 1. 0 means that the stage did not pass, that the connection has no such stage, or
+// that a delay of the agent itself spoiled the value. A spoiled Connect is never 0.
 type StageDelays struct {
 	Resolve   int64 `json:"r,omitempty"`
 	Connect   int64 `json:"c,omitempty"`
@@ -33,7 +33,7 @@ type StageDelays struct {
 	Response  int64 `json:"w,omitempty"`
 }
 
-// Of returns the delay of a stage, 0 for stages that are none of a connection's.
+// Of returns the delay of a stage; 0 for stages that a connection does not have.
 func (d StageDelays) Of(s Stage) int64 {
 	switch s {
 	case StageResolve:
@@ -51,22 +51,21 @@ func (d StageDelays) Of(s Stage) int64 {
 // ConnectionStages lists the stages of a connection in their order.
 var ConnectionStages = []Stage{StageResolve, StageConnect, StageHandshake, StageResponse}
 
-// Outage is a time in which a target could not be reached: from the start of the
-// first measurement that failed to the start of the first one after it that
-// did not.
+// Outage is a period in which a target was unreachable: from the start of the first
+// failed measurement to the start of the next measurement that passed.
 type Outage struct {
 	Start time.Time `json:"start"`
-	// End is zero while the outage lasts, and where measuring ended before it did.
+	// End is zero if the outage had not ended when the last measurement was made.
 	End time.Time `json:"end,omitzero"`
-	// Last is the start of the last measurement that failed in it.
+	// Last is the start of the last failed measurement in the outage.
 	Last time.Time `json:"last"`
-	// Failures is how many measurements failed in it.
+	// Failures is the number of failed measurements in the outage.
 	Failures int `json:"failures"`
 	// Cause of the first failure.
 	Cause Cause `json:"cause"`
 }
 
-// Duration is how long the outage lasted, as far as it was seen.
+// Duration is the time from Start to End, or to Last if End is zero.
 func (o Outage) Duration() time.Duration {
 	if o.End.IsZero() {
 		return o.Last.Sub(o.Start)
@@ -74,7 +73,7 @@ func (o Outage) Duration() time.Duration {
 	return o.End.Sub(o.Start)
 }
 
-// Overlaps reports whether two outages share a moment, give or take the slack.
+// Overlaps reports whether two outages overlap, or are at most slack apart.
 func (o Outage) Overlaps(other Outage, slack time.Duration) bool {
 	end := func(o Outage) time.Time {
 		if o.End.IsZero() {
@@ -86,7 +85,7 @@ func (o Outage) Overlaps(other Outage, slack time.Duration) bool {
 }
 
 // Outages finds the outages of one pair in its results, oldest first. The
-// results may be in any order; unmeasured ones say nothing.
+// results may be in any order. Unmeasured results are ignored.
 func Outages(results []Result) []Outage {
 	sorted := slices.SortedStableFunc(slices.Values(results), func(a, b Result) int { return a.At.Compare(b.At) })
 	var outages []Outage

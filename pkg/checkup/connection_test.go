@@ -14,7 +14,7 @@ import (
 
 var second0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// at is a result n seconds after second0: '.' passed, 'x' failed, '?' unmeasured.
+// at returns a result n seconds after second0: '.' passed, 'x' failed, '?' unmeasured.
 func at(n int, what rune) Result {
 	r := Result{At: second0.Add(time.Duration(n) * time.Second)}
 	switch what {
@@ -40,7 +40,7 @@ func TestOutages(t *testing.T) {
 	type outage struct{ start, end, last, failures int }
 	for _, test := range []struct {
 		results string
-		want    []outage // end -1 is none
+		want    []outage // end -1: the outage has no end
 	}{
 		{"", nil},
 		{"...", nil},
@@ -48,7 +48,7 @@ func TestOutages(t *testing.T) {
 		{"x", []outage{{0, -1, 0, 1}}},
 		{"..xxx..", []outage{{2, 5, 4, 3}}},
 		{"x.x.x", []outage{{0, 1, 0, 1}, {2, 3, 2, 1}, {4, -1, 4, 1}}},
-		{".x??x?.", []outage{{1, 6, 4, 2}}}, // what was not measured neither ends nor lengthens it
+		{".x??x?.", []outage{{1, 6, 4, 2}}}, // unmeasured results neither end nor lengthen an outage
 		{".x   .", []outage{{1, 5, 1, 1}}},
 	} {
 		var got []outage
@@ -60,7 +60,7 @@ func TestOutages(t *testing.T) {
 			}
 			got = append(got, outage{s(o.Start), end, s(o.Last), o.Failures})
 			if o.Cause.Message != fmt.Sprint(s(o.Start)) {
-				t.Errorf("%q: the cause is that of %s", test.results, o.Cause.Message)
+				t.Errorf("%q: got the cause of result %s", test.results, o.Cause.Message)
 			}
 		}
 		if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(outage{})); diff != "" {
@@ -69,8 +69,8 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-// Results in any order give the same outages, which do not overlap, and hold
-// every failure.
+// TestOutagesOfAnyOrder: results in any order give the same outages. The outages do
+// not overlap, and contain every failure.
 func TestOutagesOfAnyOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -88,7 +88,7 @@ func TestOutagesOfAnyOrder(t *testing.T) {
 		for i, o := range want {
 			failures += o.Failures
 			if i > 0 && (want[i-1].End.IsZero() || o.Start.Before(want[i-1].End)) {
-				t.Fatalf("%q: outage %d begins before the one before it ends", b.String(), i)
+				t.Fatalf("%q: outage %d starts before outage %d ends", b.String(), i, i-1)
 			}
 		}
 		if want := strings.Count(b.String(), "x"); failures != want {
@@ -108,7 +108,7 @@ func TestOverlaps(t *testing.T) {
 		{"xx......", "....xx..", 0, false},
 		{"xx......", "...xx...", time.Second, true},
 		{"xx......", "....xx..", time.Second, false},
-		{"xxxxxxxx", "...x....", 0, true}, // one without an end
+		{"xxxxxxxx", "...x....", 0, true}, // the first outage has no end
 	} {
 		a, b := outage(test.a), outage(test.b)
 		if a.Overlaps(b, test.slack) != test.want || b.Overlaps(a, test.slack) != test.want {
@@ -117,16 +117,24 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
-// No two pairs share a name, which is a DNS subdomain and tells both ends; what
-// is no name, or too long, has a hash at its end.
+// TestConnectivityName: no two pairs share a name. A name is a DNS subdomain that
+// contains source and target. If that is too long or not a valid name, it ends with a
+// hash.
 func TestConnectivityName(t *testing.T) {
 	target := func(label string, port int) Endpoint { return Endpoint{Label: label, Peer: &Peer{Port: port}} }
 	long := strings.Repeat("a", 63) + "." + strings.Repeat("b", 63) + "." + strings.Repeat("c", 63)
-	sources := []Endpoint{{Label: "kube-apiserver-a"}, {Label: "kube-apiserver-10.0.0.1"}, {Label: "kube-apiserver-a.example.com"}, {Label: "kube-apiserver-a.example.org"}, {Label: long}, {Label: "a"}, {Label: "a-to-b"}, {Label: "a-to"}}
+	sources := []Endpoint{
+		{Label: "kube-apiserver-a"}, {Label: "kube-apiserver-10.0.0.1"},
+		{Label: "kube-apiserver-a.example.com"}, {Label: "kube-apiserver-a.example.org"},
+		{Label: long}, {Label: "a"}, {Label: "a-to-b"}, {Label: "a-to"},
+	}
 	targets := []Endpoint{
-		target("etcd-server-a", 2379), target("etcd-server-a", 2380), target("etcd-server-10.0.0.1", 2379), target("etcd-server-10.0.0.2", 2379),
-		target("etcd-server-2001:db8::1", 2379), target("etcd-server-2001-db8--1", 2379), target("Etcd", 1), target("etcd", 1), target("a-.b", 1), target("a..b", 1),
-		target(long, 2379), target(long+"d", 2379), target("x_y", 1), target("b-to-c", 1), target("c", 1), target("to-c", 1), target("x-y", 1), {Label: "no-peer"},
+		target("etcd-server-a", 2379), target("etcd-server-a", 2380),
+		target("etcd-server-10.0.0.1", 2379), target("etcd-server-10.0.0.2", 2379),
+		target("etcd-server-2001:db8::1", 2379), target("etcd-server-2001-db8--1", 2379),
+		target("Etcd", 1), target("etcd", 1), target("a-.b", 1), target("a..b", 1),
+		target(long, 2379), target(long+"d", 2379), target("x_y", 1), target("b-to-c", 1),
+		target("c", 1), target("to-c", 1), target("x-y", 1), {Label: "no-peer"},
 	}
 	seen := map[string]string{}
 	for _, s := range sources {
@@ -137,7 +145,7 @@ func TestConnectivityName(t *testing.T) {
 			}
 			who := fmt.Sprintf("%s %s %v", s.Label, tgt.Label, tgt.Peer)
 			if other, ok := seen[name]; ok {
-				t.Errorf("%s and %s are both %s", who, other, name)
+				t.Errorf("%s and %s share the name %s", who, other, name)
 			}
 			seen[name] = who
 			if ConnectivityName(s, tgt) != name {

@@ -2,9 +2,9 @@
 
 package checkup
 
-// Names of roles that the presets know. Aggregated API servers together are one
-// role; ComponentNode has one instance per node: as source a pod in the pod network,
-// as target the kubelet.
+// Names of the component roles in the presets. All aggregated API servers together
+// are one role. ComponentNode has one instance per node: as source it is a pod in the
+// pod network, as target it is the kubelet.
 const (
 	ComponentKubeAPIServer       = "kube-apiserver"
 	ComponentAggregatedAPIServer = "aggregated-apiserver"
@@ -22,22 +22,22 @@ type StageDeadlines struct {
 	Response  Duration `json:"response"`
 }
 
-// Sum is how long one measurement may take.
+// Sum is the longest time that one measurement may take.
 func (d StageDeadlines) Sum() Duration { return d.Resolve + d.Connect + d.Handshake + d.Response }
 
-// ConnectivityChecks says what becomes of the pairs' objects of OpenShift's kind
-// PodNetworkConnectivityCheck (controlplane.operator.openshift.io/v1alpha1), in
-// the run's namespace.
+// ConnectivityChecks configures the PodNetworkConnectivityCheck objects
+// (controlplane.operator.openshift.io/v1alpha1, a kind of OpenShift) of the pairs. They
+// are in the run's namespace.
 type ConnectivityChecks struct {
-	// Write says whether they are written at all.
+	// Write enables writing of the objects.
 	Write bool `json:"write"`
 	// InstallCRD allows setup to create their CustomResourceDefinition if the
-	// cluster has none. Without it, and without the CRD, none are written.
+	// cluster has none. If it is false and the CRD is missing, no objects are written.
 	InstallCRD bool `json:"installCRD"`
-	// Retention is how long the object of a pair that is not expected any more
-	// stays after its last result.
+	// Retention is how long the object of a pair is kept after its last result, once
+	// the pair is no longer expected.
 	Retention Duration `json:"retention"`
-	// StaleAfter is the age of the last result from which on an object says that
-	// it is unknown whether its target is reachable.
+	// StaleAfter is the age of the last result at which the object's condition
+	// Reachable becomes Unknown.
 	StaleAfter Duration `json:"staleAfter"`
 }

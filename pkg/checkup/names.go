@@ -10,50 +10,50 @@ import (
 	"strings"
 )
 
-// Labels on every object that a run makes. Values are valid label values by
-// the limits on plan and check names.
+// Labels on every object that a run creates. The limits on plan and check names make
+// their values valid label values.
 const (
-	// LabelPlan holds the plan's name. It is on Pipelines too, and so on runs,
-	// TaskRuns and their pods, to which Tekton copies it.
+	// LabelPlan holds the plan's name. Pipelines have it too. Tekton copies it to
+	// PipelineRuns, TaskRuns and their pods.
 	LabelPlan = "checkplan.dev/plan"
 	// LabelCheck holds the check's name.
 	LabelCheck = "checkplan.dev/check"
 	// LabelRun holds the UID of the PipelineRun.
 	LabelRun = "checkplan.dev/run"
-	// LabelRole holds what the object is for: a Role.
+	// LabelRole holds the object's Role.
 	LabelRole = "checkplan.dev/role"
-	// LabelRound holds the round that a report's check measured, on report
-	// objects: "<LabelRound>.<check>" as annotation.
+	// AnnotationRound is the prefix of an annotation on report objects. The annotation
+	// AnnotationRound + "<check>" holds the round that the check measured.
 	AnnotationRound = "round.checkplan.dev/"
-	// LabelManagedBy is Kubernetes' own recommended label; its value is ManagedBy.
+	// LabelManagedBy is a recommended label of Kubernetes; its value is ManagedBy.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	ManagedBy      = "checkplan"
-	// LabelPodSecurity is Kubernetes' own label by which a namespace says which pod
-	// security standard is enforced in it.
+	// LabelPodSecurity is the label of a namespace that names the Pod Security Standard
+	// which Kubernetes enforces in it.
 	LabelPodSecurity = "pod-security.kubernetes.io/enforce"
 )
 
-// Role is what an object of a run is for.
+// Role is the purpose of an object of a run.
 type Role string
 
 const (
 	RoleResponder Role = "responder" // pod; fixture
 	RoleAgent     Role = "agent"     // pod and its ConfigMap; fixture
-	RolePreflight Role = "preflight" // pod that is attached to a network before VMs are; fixture
+	RolePreflight Role = "preflight" // pod that tests a network before VMs are attached to it; fixture
 	RoleGuest     Role = "guest"     // VM, its pod, and the ConfigMap that owns the VMs; fixture
 	RoleWorksheet Role = "worksheet" // ConfigMap: worksheet and roster; belongs to the PipelineRun
 	RoleRecord    Role = "record"    // ConfigMaps: observations; belong to the PipelineRun
 	RoleReport    Role = "report"    // ConfigMaps: the report; kept for the plan's history
-	RoleEvidence  Role = "evidence"  // ConfigMaps: logs and manifests of what went wrong; belong to the PipelineRun
+	RoleEvidence  Role = "evidence"  // ConfigMaps: logs and manifests of failed pods and VMs; belong to the PipelineRun
 )
 
 // FixtureRoles are the roles of objects that teardown removes.
 var FixtureRoles = []Role{RoleResponder, RoleAgent, RolePreflight, RoleGuest}
 
-// ObjectName names an object of a run: the same for the same arguments, so that
-// a retry finds what an earlier try made. It is a DNS label of at most 63
-// characters: "<check>-<role>-<hash of run UID and part>". part tells objects
-// of one role apart (a node's name, a chunk's number) and may be empty.
+// ObjectName returns the name of an object of a run. The same arguments give the same
+// name; a retry thus finds the objects of an earlier try. The name is a DNS label of
+// at most 63 characters: "<check>-<role>-<hash of all arguments>". part distinguishes
+// the objects of one role (a node's name, a chunk's number) and may be empty.
 func ObjectName(runUID, check string, role Role, part string) string {
 	sum := sha256.Sum256([]byte(runUID + "\x00" + check + "\x00" + string(role) + "\x00" + part))
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:12])
@@ -64,13 +64,12 @@ func ObjectName(runUID, check string, role Role, part string) string {
 	return name
 }
 
-// ConnectivityName names the PodNetworkConnectivityCheck of a pair: a DNS
-// subdomain "<source>-to-<target>-<port>", as OpenShift's are but for the port,
-// without which two ports of one target would share an object. It depends on the
-// two endpoints only, so that it stays the same from run to run; where it does
-// not say everything (a label that is no DNS name, is too long, or has "-to-" in
-// it), a hash of all
-// that tells the pair apart stands at its end.
+// ConnectivityName returns the name of the PodNetworkConnectivityCheck of a pair: a
+// DNS subdomain "<source>-to-<target>-<port>". OpenShift's names have no port; with
+// it, two ports of one target have an object each. The name depends on the two
+// endpoints only and stays the same from run to run. It ends with a hash of all that
+// identifies the pair if it would be invalid, too long or ambiguous (a label that
+// contains "-to-").
 func ConnectivityName(source, target Endpoint) string {
 	raw := source.Name() + "-to-" + target.Name()
 	if target.Peer != nil {
@@ -100,8 +99,8 @@ func ConnectivityName(source, target Endpoint) string {
 	return name + "-" + hash
 }
 
-// maxSubdomain is the longest DNS subdomain that Kubernetes takes as a name.
+// maxSubdomain is the longest DNS subdomain that Kubernetes accepts as a name.
 const maxSubdomain = 253
 
-// dnsSubdomain is a DNS subdomain as RFC 1123 allows it, in lower case.
+// dnsSubdomain matches DNS subdomains (RFC 1123) in lower case.
 var dnsSubdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)

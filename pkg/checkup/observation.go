@@ -2,14 +2,14 @@
 
 package checkup
 
-// Cause is why something was not measured, or failed: the stage at which it
-// stopped and what was seen there.
+// Cause says why something failed or was not measured: the stage at which it stopped,
+// and what happened there.
 type Cause struct {
 	Stage Stage `json:"stage"`
-	// Reason is what code decides by; empty where nothing depends on it.
+	// Reason is for decisions in code; empty if no code depends on it.
 	Reason Reason `json:"reason,omitempty"`
-	// Message is one line for people, without the names of source and target. No code
-	// decides by it.
+	// Message is one line for people, without the names of source and target. Code
+	// must not read it.
 	Message string `json:"message"`
 }
 
@@ -20,109 +20,113 @@ func (c Cause) String() string { return string(c.Stage) + ": " + c.Message }
 type Stage string
 
 const (
-	StageSetup     Stage = "setup"     // the target's fixture or pod was not there
+	StageSetup     Stage = "setup"     // the target's fixture or pod was missing or not ready
 	StageSchedule  Stage = "schedule"  // the agent's pod was not scheduled
 	StageStart     Stage = "start"     // the agent's pod did not start (image, sandbox, crash)
-	StageControl   Stage = "control"   // the agent got a control pair wrong: it is not trusted
-	StageCollect   Stage = "collect"   // the agent's answers did not arrive, or not all of them
-	StageSelf      Stage = "self"      // the agent's own delay spoiled the samples
-	StageSocket    Stage = "socket"    // the local socket could not be had (a fault of the source, not of the path)
+	StageControl   Stage = "control"   // a control pair of the agent had the wrong outcome: the agent is not trusted
+	StageCollect   Stage = "collect"   // the agent's report did not arrive, or is incomplete
+	StageSelf      Stage = "self"      // a delay of the agent itself spoiled the samples
+	StageSocket    Stage = "socket"    // the agent could not open its socket (a fault of the source, not of the path)
 	StageResolve   Stage = "resolve"   // the target's DNS name has no address
 	StageConnect   Stage = "connect"   // no connection: refused, timed out, no route
-	StageHandshake Stage = "handshake" // connected, but no TLS handshake: silent, closed, refused
-	StageEcho      Stage = "echo"      // connected, or sent, but no or a wrong answer
-	StageResponse  Stage = "response"  // no HTTP response, or one that is not a success
+	StageHandshake Stage = "handshake" // connected, but the TLS handshake failed: silent, closed, refused
+	StageEcho      Stage = "echo"      // connected, or sent, but no answer or a wrong one
+	StageResponse  Stage = "response"  // no HTTP response, or an unsuccessful one
 )
 
 // Stages lists every Stage in the order of a measurement.
-var Stages = []Stage{StageSetup, StageSchedule, StageStart, StageControl, StageCollect, StageSelf, StageSocket, StageResolve, StageConnect, StageHandshake, StageEcho, StageResponse}
+var Stages = []Stage{
+	StageSetup, StageSchedule, StageStart, StageControl, StageCollect, StageSelf,
+	StageSocket, StageResolve, StageConnect, StageHandshake, StageEcho, StageResponse,
+}
 
 // Reason is a typed reason of a Cause.
 type Reason string
 
 const (
 	ReasonSilent      Reason = "Silent"      // the peer accepted the connection and sent nothing
-	ReasonOtherVM     Reason = "OtherVM"     // what the cause is about happened to the other VM of the pair
-	ReasonUnrequested Reason = "Unrequested" // the source reported pairs that it was not asked to measure
-	ReasonConflict    Reason = "Conflict"    // the source reported one pair twice, and differently
+	ReasonOtherVM     Reason = "OtherVM"     // the cause concerns the other VM of the pair
+	ReasonUnrequested Reason = "Unrequested" // the source reported unrequested pairs
+	ReasonConflict    Reason = "Conflict"    // the source reported one pair twice, with different values
 )
 
-// Observation is what a source measured for one pair. What the network did is
-// told in numbers and in Failure; Unmeasured is set when no measurement could
-// be made, and then the numbers mean nothing.
+// Observation is the measurement of one pair by its source. The numbers and Failure
+// describe what the network did. If Unmeasured is set, no measurement could be made,
+// and the numbers mean nothing.
 type Observation struct {
 	Pair
-	// Sent is how many measurements were made and count, Received how many of them
-	// were answered in time (first answers only). Spoiled measurements are repeated
-	// and so Sent is the probe's Count, unless the agent was held up all the time or
-	// its time was over: then it is less.
+	// Sent is the number of valid measurements, Received the number of those that were
+	// answered in time (first answers only). Spoiled measurements are repeated; Sent is
+	// thus the probe's Count. It is less if too many measurements were spoiled or the
+	// agent's deadline passed.
 	Sent     int `json:"sent,omitempty"`
 	Received int `json:"received,omitempty"`
-	// Duplicates are answers to a measurement that was answered before (RFC
-	// 5560); Reordered are answers that came after the answer of a later one (RFC
-	// 4737 type-P-reordered).
+	// Duplicates counts further answers to an answered measurement (RFC 5560).
+	// Reordered counts answers that arrived after the answer to a later measurement
+	// (RFC 4737 type-P-reordered).
 	Duplicates int `json:"duplicates,omitempty"`
 	Reordered  int `json:"reordered,omitempty"`
-	// Spoiled measurements were made as well, but thrown away and are not counted
-	// in Sent or Received, because the agent itself was held up while it made them,
-	// or its socket had no room for their answers. They may be more than the probe's Count.
+	// Spoiled is the number of discarded measurements: the agent itself was delayed
+	// while it made them, or its socket buffer had no room for the answers. Sent and
+	// Received do not include them. It may be larger than the probe's Count.
 	Spoiled int `json:"spoiled,omitempty"`
 	// RTTs are the round-trip delays of the answered measurements in
 	// microseconds, in the order in which they were sent.
 	RTTs []int64 `json:"rtts,omitempty"`
-	// Kernel says that all RTTs were taken with kernel timestamps and hold no time
-	// of the agent's, nor, for udp, of the responder's (RFC 5357, section 4.2.1). It
-	// is never true of http and of tcp with a size.
+	// Kernel says that all RTTs come from kernel timestamps. They then exclude the time
+	// that the agent spent and, for udp, the time that the responder spent (RFC 5357,
+	// section 4.2.1). It is never true for http, nor for tcp with a size.
 	Kernel bool `json:"kernel,omitempty"`
-	// Stages holds the delays of each stage, in microseconds, of pairs that were
-	// told as Results: made by Judge, not told by agents. RTTs are then those of the
-	// TCP connect.
+	// Stages holds the delays of each stage, in microseconds, for pairs that were
+	// reported as Results. Judge computes it; agents do not report it. RTTs are then the
+	// delays of the TCP connect.
 	Stages map[Stage][]int64 `json:"-"`
-	// Outages likewise, oldest first.
+	// Outages, oldest first. Judge computes them like Stages.
 	Outages []Outage `json:"-"`
-	// Failure tells how an unanswered measurement failed: the last of those that
-	// the network explained (refused, no route, a wrong answer, ...), or, if it
-	// explained none, the last. Hosts and routers limit the rate of their ICMP
-	// errors (RFC 1812, section 4.3.2.8), so that of the packets of one rejected
-	// pair most seem to be lost without a word. nil if all were answered.
+	// Failure says how an unanswered measurement failed; nil if all were answered. Of
+	// several, it is the last one with an error from the network (refused, no route, a
+	// wrong answer, ...), otherwise the last one. The reason: hosts and routers limit
+	// the rate of their ICMP errors (RFC 1812, section 4.3.2.8), therefore most packets
+	// of a rejected pair are lost without an error.
 	Failure *Cause `json:"failure,omitempty"`
-	// Unmeasured says why there is no measurement; nil means there is one.
+	// Unmeasured says why the pair was not measured; nil if it was measured.
 	Unmeasured *Cause `json:"unmeasured,omitempty"`
 }
 
-// Reception is what a responder received of one source's measurements. With it
-// a lost request can be told from a lost answer.
+// Reception counts the requests of one pair that a responder received. It
+// distinguishes a lost request from a lost answer.
 type Reception struct {
 	Pair
 	// Packets is the number of distinct requests of the pair that arrived.
 	Packets int `json:"packets"`
-	// Dropped is how many requests of the pair's family, of whatever pairs, had
-	// reached the responder when this was told, but were dropped because its socket
-	// had no room: the responder was too busy, and the network lost none of them.
-	// The highest number that is told of a target and family is the last.
+	// Dropped is the number of requests of the pair's family, from all pairs, that
+	// reached the responder up to this report and were dropped because its socket
+	// buffer had no room. The responder was too busy; the network did not lose them.
+	// The number only grows: the highest number of a target and family is the last.
 	Dropped int `json:"dropped,omitempty"`
 }
 
-// Control is an agent's measurement of a pair whose outcome is known: its own
-// responder (must answer) and a closed port (must not).
+// Control is an agent's measurement of a pair with a known outcome: its own responder,
+// which must answer, or a closed port, which must not.
 type Control struct {
 	Family IPFamily `json:"family"`
 	// Name is "self" or "closed".
 	Name string `json:"name"`
-	// OK says that the outcome was the known one.
+	// OK says that the outcome was the expected one.
 	OK bool `json:"ok"`
-	// Message tells what was seen, in one line.
+	// Message describes the outcome, in one line.
 	Message string `json:"message,omitempty"`
 }
 
-// SelfDoubt is what an agent measured of itself.
+// SelfDoubt holds the delays that an agent measured of itself. Such delays can spoil
+// its measurements.
 type SelfDoubt struct {
-	// SchedulingDelayMax and P99, in microseconds: how late a timer of the agent
-	// woke while it was probing.
+	// SchedulingDelayMax and SchedulingDelayP99 say how late a timer of the agent fired
+	// while it was probing, in microseconds.
 	SchedulingDelayMax int64 `json:"schedulingDelayMax"`
 	SchedulingDelayP99 int64 `json:"schedulingDelayP99"`
-	// ThrottledMicros is the time in microseconds for which the cgroup was
-	// throttled while the agent was probing; nil if the cgroup does not tell.
+	// ThrottledMicros is the time in microseconds for which the cgroup was throttled
+	// while the agent was probing; nil if the cgroup has no such statistic.
 	ThrottledMicros *int64 `json:"throttledMicros,omitempty"`
 }
 
@@ -131,68 +135,70 @@ type SelfDoubt struct {
 type Message struct {
 	// Start is the agent's first line.
 	Start *AgentStart `json:"start,omitempty"`
-	// Observation of one pair. Each pair of the order is told exactly once.
+	// Observation of one pair. The agent reports each pair of its order exactly once.
 	Observation *Observation `json:"observation,omitempty"`
-	// Results of pairs that are told measurement by measurement; within one pair in
-	// the order of their times.
+	// Results of pairs whose measurements are reported one by one. The results of one
+	// pair are in the order of their times.
 	Results []Result `json:"results,omitempty"`
-	// Control of one control pair. They are told before any observation.
+	// Control of one control pair. The agent reports all of them before any observation.
 	Control *Control `json:"control,omitempty"`
-	// Reception is told by responders. A later line for the same pair replaces an
+	// Reception is reported by responders. A later line for the same pair replaces an
 	// earlier one.
 	Reception *Reception `json:"reception,omitempty"`
-	// End is the last line of an agent that came to its end. Without it the
-	// answers are not complete.
+	// End is the last line of an agent. If it is missing, the agent's report is
+	// incomplete.
 	End *AgentEnd `json:"end,omitempty"`
 }
 
-// AgentStart says who speaks.
+// AgentStart identifies the agent.
 type AgentStart struct {
 	Source  int    `json:"source"`
 	Version string `json:"version"`
-	// Pairs is how many observations will follow, or of how many pairs results.
+	// Pairs is the number of pairs that the agent will report.
 	Pairs int `json:"pairs"`
 }
 
-// AgentEnd says that the agent told all that it had.
+// AgentEnd says that the agent's report is complete.
 type AgentEnd struct {
 	Observations int `json:"observations"`
-	// Results is how many results it told.
+	// Results is the number of results that the agent reported, and Observations the
+	// number of observations.
 	Results   int       `json:"results,omitempty"`
 	SelfDoubt SelfDoubt `json:"selfDoubt"`
 }
 
-// Source is what became of one source of the worksheet.
+// Source is the outcome of one source of the worksheet.
 type Source struct {
 	Source int `json:"source"`
-	// Pod of the agent, namespace/name; empty if it was never made.
+	// Pod of the agent, namespace/name; empty if it was not created.
 	Pod      string    `json:"pod,omitempty"`
 	Controls []Control `json:"controls,omitempty"`
-	// End is nil if the agent did not come to its end.
+	// End is nil if the agent's report is incomplete.
 	End *AgentEnd `json:"end,omitempty"`
-	// Cause says why pairs of this source without an observation have none; nil
-	// when the agent came to its end.
+	// Cause says why pairs of this source have no observation; nil if the agent's report
+	// is complete.
 	Cause *Cause `json:"cause,omitempty"`
-	// Unrequested is the number of distinct pairs that the source reported and was
-	// not asked to measure, those of other sources included; counted up to a limit.
+	// Unrequested is the number of distinct pairs that the source reported and that its
+	// order does not contain, pairs of other sources included. It is counted up to a
+	// limit.
 	Unrequested int `json:"unrequested,omitempty"`
-	// Conflicts are the source's own pairs that it reported twice and differently,
-	// sorted. A report that was repeated is none.
+	// Conflicts are the source's own pairs that it reported twice with different values,
+	// sorted. Two equal reports are no conflict.
 	Conflicts []Pair `json:"conflicts,omitempty"`
 }
 
-// Record is all that was measured for one worksheet.
+// Record holds all measurements of one worksheet.
 type Record struct {
 	Sources      []Source      `json:"sources"`
 	Observations []Observation `json:"observations"`
-	// Results of pairs that are told measurement by measurement; Judge makes their
+	// Results of pairs whose measurements are reported one by one. Judge computes their
 	// observations.
 	Results    []Result    `json:"results,omitempty"`
 	Receptions []Reception `json:"receptions,omitempty"`
-	// Counted are the indexes of the targets whose responder's log was read after
-	// its sources had ended. A pair of a counted target without a Reception is one
-	// of which nothing arrived; of other targets nothing is known.
+	// Counted are the indexes of the targets whose responder's log was read after all
+	// their sources had ended. If a pair of a counted target has no Reception, none of
+	// its requests arrived. For other targets this is unknown.
 	Counted []int `json:"counted,omitempty"`
-	// Facts that the probe task found out itself.
+	// Facts that the probe task determined itself, without agents.
 	Facts []Fact `json:"facts,omitempty"`
 }

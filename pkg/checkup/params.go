@@ -9,24 +9,23 @@ import (
 	"strings"
 )
 
-// Param is a tunable of a plan: a Pipeline param in the dashboard's form, and a
-// name for `planner run --set`. Values are strings because the form has text
-// inputs only.
+// Param is a parameter of a plan. It is a Pipeline param in the dashboard's form, and a
+// name for `planner run --set`. Values are strings because the form has text inputs
+// only.
 type Param struct {
-	// Name is a word for what concerns the whole plan ("gate"), or
-	// "<check>.<field>" ("mesh.degree", "mesh.udp.count").
+	// Name is one word for parameters of the whole plan ("gate"), and
+	// "<check>.<field>" for those of a check ("mesh.degree", "mesh.udp.count").
 	Name string
-	// Description says what it is, with unit and allowed values.
+	// Description says what the parameter does, with unit and allowed values.
 	Description string
-	// Default is the plan's own value; "" is no limit for a threshold.
+	// Default is the value in the plan; for a threshold, "" means no limit.
 	Default string
-	// Write parses a value and writes it into the plan. After an error the plan is as it
-	// was.
+	// Write parses a value and writes it into the plan. On error the plan is unchanged.
 	Write func(value string) error
 }
 
-// Params lists the tunables of the plan: those of the whole plan first, then
-// check by check in the order of CheckNames.
+// Params lists the parameters of the plan: first those of the whole plan, then those of
+// each check, in the order of CheckNames.
 func (p *Plan) Params() []Param {
 	params := []Param{
 		EnumParam("gate", "Verdict that the run must have to succeed", &p.Gate.Require, Requirements),
@@ -50,8 +49,8 @@ func (p *Plan) Params() []Param {
 	return params
 }
 
-// Set changes one tunable by the name that Params gives it. An error says which
-// names or values there are; the plan is then as it was.
+// Set changes the parameter with the given name, as Params lists it. The error lists
+// the valid names or values. On error the plan is unchanged.
 func (p *Plan) Set(name, value string) error {
 	params := p.Params()
 	i := slices.IndexFunc(params, func(param Param) bool { return param.Name == name })
@@ -68,7 +67,8 @@ func (p *Plan) Set(name, value string) error {
 	return nil
 }
 
-// EnumParam is a tunable that is one of the allowed words, of which one may be empty.
+// EnumParam returns a parameter whose value is one of the allowed words. One of the
+// words may be empty.
 func EnumParam[T ~string](name, description string, field *T, allowed []T) Param {
 	words := make([]string, len(allowed))
 	for i, v := range allowed {
@@ -90,14 +90,14 @@ func EnumParam[T ~string](name, description string, field *T, allowed []T) Param
 	}
 }
 
-// Textual is a value that reads itself: Percent, Duration.
+// Textual is a value that parses itself: Percent, Duration.
 type Textual[T any] interface {
 	*T
 	UnmarshalText([]byte) error
 	String() string
 }
 
-// TextParam is a tunable that reads itself.
+// TextParam returns a parameter whose value parses itself.
 func TextParam[T any, P Textual[T]](name, description string, field P) Param {
 	return Param{Name: name, Description: description, Default: field.String(), Write: func(value string) error {
 		var v T

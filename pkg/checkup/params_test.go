@@ -47,7 +47,7 @@ func TestPairsAgreeWithTheirCount(t *testing.T) {
 	seen := map[Pair]bool{}
 	for p := range w.Pairs() {
 		if seen[p] {
-			t.Errorf("pair %v twice", p)
+			t.Errorf("duplicate pair %v", p)
 		}
 		seen[p] = true
 	}
@@ -60,16 +60,21 @@ func TestPairsAgreeWithTheirCount(t *testing.T) {
 	}
 }
 
-// A target with a Peer stands for one pair, of the peer's family and transport.
+// TestPairsOfPeers: a target with a Peer has one pair, of the peer's family and
+// transport.
 func TestPairsOfPeers(t *testing.T) {
 	w := &Worksheet{
-		Sources:     []Endpoint{{Node: "a"}, {Node: "b"}},
-		Targets:     []Endpoint{{Peer: &Peer{Family: IPv6, Transport: TLS}}, {Peer: &Peer{Transport: TCP}}, {Component: "etcd"}},
+		Sources: []Endpoint{{Node: "a"}, {Node: "b"}},
+		Targets: []Endpoint{
+			{Peer: &Peer{Family: IPv6, Transport: TLS}}, {Peer: &Peer{Transport: TCP}}, {Component: "etcd"},
+		},
 		Assignments: [][]int{{0, 1}, {1, 2}},
 		IPFamilies:  []IPFamily{IPv4},
 		Probes:      []TransportProbe{{TLS, Probe{Sizes: []int{0}, Count: 5}}},
 	}
-	want := []Pair{{0, 0, IPv6, TLS, 0}, {0, 1, AnyIPFamily, TCP, 0}, {1, 1, AnyIPFamily, TCP, 0}, {1, 2, IPv4, TLS, 0}}
+	want := []Pair{
+		{0, 0, IPv6, TLS, 0}, {0, 1, AnyIPFamily, TCP, 0}, {1, 1, AnyIPFamily, TCP, 0}, {1, 2, IPv4, TLS, 0},
+	}
 	if diff := cmp.Diff(want, slices.Collect(w.Pairs())); diff != "" {
 		t.Error(diff)
 	}
@@ -106,7 +111,7 @@ func TestRequirementAdmits(t *testing.T) {
 				want = want || a == v
 			}
 			if r == "" {
-				want = v == RunPass // what is not set is the strictest
+				want = v == RunPass // an unset Requirement is the strictest
 			}
 			if got := r.Admits(v); got != want {
 				t.Errorf("%q admits %q: %v, want %v", r, v, got, want)

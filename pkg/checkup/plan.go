@@ -17,55 +17,55 @@ import (
 // APIVersion is the API group and version of plans and reports in YAML and JSON.
 const APIVersion = "checkplan.dev/v1alpha1"
 
-// Plan is a named set of checks. Defaults are already filled in: they are the
-// CUE schema's, and pkg/load is the only place that reads a user's file.
+// Plan is a named set of checks. Its defaults are filled in: they come from the CUE
+// schema, and only pkg/load reads a user's file.
 type Plan struct {
 	// Name is a DNS label of at most MaxPlanName characters.
 	Name string `json:"name"`
-	// Description says what the plan is for, in one line or more.
+	// Description is free text about the plan, in one or more lines.
 	Description string `json:"description,omitempty"`
-	// Gate says which verdicts make the PipelineRun fail.
+	// Gate decides which verdicts make the PipelineRun fail.
 	Gate Gate `json:"gate"`
-	// Teardown says when the fixtures of a run are removed.
+	// Teardown decides when the fixtures of a run are removed.
 	Teardown Teardown `json:"teardown"`
-	// Retention bounds what stays in the cluster after a run.
+	// Retention limits what is kept in the cluster after a run.
 	Retention Retention `json:"retention"`
 	// Checks are keyed by name, a DNS label of at most MaxCheckName characters.
 	Checks map[string]Check `json:"checks"`
 }
 
-// MaxPlanName is the longest plan name. The dashboard names a run
-// "<pipeline>-run-<milliseconds>" (18 more characters), and Kubernetes label
-// values end at 63.
+// MaxPlanName is the longest plan name, in characters. The dashboard names a run
+// "<pipeline>-run-<milliseconds>" (18 more characters), and Kubernetes label values
+// have at most 63.
 const MaxPlanName = 45
 
-// MaxCheckName is the longest check name: with "setup-" before it, it is a
-// Tekton pipeline task name, and those with the plan's name make TaskRun and
-// pod names that Tekton shortens from 63.
+// MaxCheckName is the longest check name, in characters. "setup-<check>" is the name of
+// a pipeline task. Tekton makes the names of TaskRuns and pods from it and the plan's
+// name, and shortens names of more than 63 characters.
 const MaxCheckName = 20
 
 // Gate decides whether a finished run counts as succeeded.
 type Gate struct {
-	// Require is what the run's verdict must be for the PipelineRun to succeed.
+	// Require is the verdict that the run needs for the PipelineRun to succeed.
 	Require Requirement `json:"require"`
-	// MaxUnmeasured is the share of expected pairs that may be unmeasured before
-	// a run without failures is inconclusive instead of pass.
+	// MaxUnmeasured is the largest share of expected pairs that may be unmeasured. A run
+	// without failures that exceeds it is inconclusive.
 	MaxUnmeasured Percent `json:"maxUnmeasured"`
 }
 
-// Requirement is the gate's demand on the verdict of a run.
+// Requirement says which verdicts of a run pass the gate.
 type Requirement string
 
 const (
-	RequirePass      Requirement = "Pass"      // only verdict pass succeeds (the default)
-	RequireNoFailure Requirement = "NoFailure" // pass and inconclusive succeed
-	RequireNothing   Requirement = "Nothing"   // informational: the run succeeds whatever the network did
+	RequirePass      Requirement = "Pass"      // only pass (the default)
+	RequireNoFailure Requirement = "NoFailure" // pass and inconclusive
+	RequireNothing   Requirement = "Nothing"   // every verdict: the run is for information only
 )
 
 // Requirements lists every Requirement, strictest first.
 var Requirements = []Requirement{RequirePass, RequireNoFailure, RequireNothing}
 
-// Admits reports whether a run of the given verdict succeeds.
+// Admits reports whether a run with the given verdict passes the gate.
 func (r Requirement) Admits(v RunVerdict) bool {
 	switch r {
 	case RequireNothing:
@@ -77,55 +77,57 @@ func (r Requirement) Admits(v RunVerdict) bool {
 	}
 }
 
-// Teardown says when the fixtures of a run are removed.
+// Teardown decides when the fixtures of a run are removed.
 type Teardown string
 
 const (
 	TeardownAlways Teardown = "Always" // after every run (the default)
 	TeardownOnPass Teardown = "OnPass" // kept for debugging unless the verdict is pass
-	TeardownNever  Teardown = "Never"  // kept always; they end by themselves at their active deadline
+	TeardownNever  Teardown = "Never"  // always kept; they end at their active deadline
 )
 
 // Teardowns lists every Teardown.
 var Teardowns = []Teardown{TeardownAlways, TeardownOnPass, TeardownNever}
 
-// Retention bounds what stays in the cluster.
+// Retention limits what is kept in the cluster after a run.
 type Retention struct {
-	// Reports is how many reports of the plan are kept, newest first; at least 1.
+	// Reports is the number of reports of the plan that are kept, at least 1. The oldest
+	// are deleted first.
 	Reports int `json:"reports"`
 }
 
-// Check is one question of one kind.
+// Check is one check of a plan, of one kind.
 type Check struct {
-	// After names the checks whose probing must be over before this one sets up.
+	// After names the checks whose probing must end before this check's setup starts.
 	After []string
-	// Spec has the parameters of the check's kind; nil in a plan that sets no kind.
+	// Spec holds the parameters of the check's kind; nil if the plan sets no kind.
 	Spec Spec
-	// Others are further kinds that a plan sets in this check, beside that of Spec. A
-	// plan without problems has none.
+	// Others are the further kinds that an invalid plan sets in this check, besides the
+	// kind of Spec. It is empty in a valid plan.
 	Others []Kind
 }
 
-// Kind is the name of a kind of check: the field of a check in CUE and JSON.
+// Kind is the name of a kind of check. It is the name of the check's field in CUE and
+// JSON.
 type Kind string
 
-// Spec is the parameters of one kind of check. Its JSON is the value of the check's
-// field.
+// Spec holds the parameters of a check of one kind. Its JSON is the value of the
+// check's field.
 type Spec interface {
-	// Kind that the parameters are of.
+	// Kind returns the kind that the parameters belong to.
 	Kind() Kind
-	// Params lists the tunables of the check, with names that begin behind the
-	// check's own. Setting one writes into the Spec, which is why a Spec is a pointer.
+	// Params lists the parameters of the check, with names without the check's name.
+	// Param.Write changes the Spec; a Spec is therefore a pointer.
 	Params() []Param
-	// PhaseTimeouts are how long setup and probing of the check may take, all
-	// included.
+	// PhaseTimeouts returns the longest times that setup and probing of the check may
+	// take in all.
 	PhaseTimeouts() Timeouts
-	// Fixtures are the roles of the pods and VMs that a run of the check may start.
+	// Fixtures returns the roles of the pods and VMs that a run of the check may start.
 	Fixtures() []Role
 }
 
 // MarshalJSON writes {"after": [...], "<kind>": {...}}. pkg/kinds reads it, because
-// that takes the map of kinds.
+// reading needs the map of kinds.
 func (c Check) MarshalJSON() ([]byte, error) {
 	fields := [][]byte{}
 	add := func(name string, value any) error {
@@ -150,12 +152,12 @@ func (c Check) MarshalJSON() ([]byte, error) {
 	return slices.Concat([]byte{'{'}, bytes.Join(fields, []byte{','}), []byte{'}'}), nil
 }
 
-// UnmarshalJSON always fails: only pkg/kinds knows the kinds that a check may be of.
+// UnmarshalJSON always fails: only pkg/kinds knows all kinds.
 func (c *Check) UnmarshalJSON([]byte) error {
-	return errors.New("a check is decoded by pkg/kinds")
+	return errors.New("decode check: use pkg/kinds, which knows all kinds")
 }
 
-// Kind returns the kind of the check, or "" when none is set.
+// Kind returns the kind of the check, or "" if none is set.
 func (c Check) Kind() Kind {
 	if c.Spec == nil {
 		return ""
@@ -163,8 +165,8 @@ func (c Check) Kind() Kind {
 	return c.Spec.Kind()
 }
 
-// PhaseTimeouts are how long setup and probing of the check may take, all
-// included; zero when no kind is set.
+// PhaseTimeouts returns the longest times that setup and probing of the check may take
+// in all; zero if no kind is set.
 func (c Check) PhaseTimeouts() Timeouts {
 	if c.Spec == nil {
 		return Timeouts{}
@@ -172,8 +174,8 @@ func (c Check) PhaseTimeouts() Timeouts {
 	return c.Spec.PhaseTimeouts()
 }
 
-// Fixtures are the roles of the pods and VMs that a run of the check may start; none
-// when no kind is set.
+// Fixtures returns the roles of the pods and VMs that a run of the check may start; nil
+// if no kind is set.
 func (c Check) Fixtures() []Role {
 	if c.Spec == nil {
 		return nil
@@ -181,7 +183,7 @@ func (c Check) Fixtures() []Role {
 	return c.Spec.Fixtures()
 }
 
-// LabelSelector is Kubernetes' metav1.LabelSelector in its own JSON spelling.
+// LabelSelector is metav1.LabelSelector of Kubernetes, with the same JSON.
 type LabelSelector struct {
 	MatchLabels      map[string]string     `json:"matchLabels,omitempty"`
 	MatchExpressions []SelectorRequirement `json:"matchExpressions,omitempty"`
@@ -194,17 +196,17 @@ type SelectorRequirement struct {
 	Values   []string `json:"values,omitempty"`
 }
 
-// Placement admits nodes, as the fields of the same names of a pod's spec do.
+// Placement selects nodes like the fields of the same names in a pod's spec.
 type Placement struct {
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	Tolerations  []Toleration      `json:"tolerations,omitempty"`
-	// Affinity is a corev1.NodeAffinity; only what is required during scheduling
-	// decides. Empty means none. It is kept as JSON because this package does not
-	// import Kubernetes' types.
+	// Affinity is a corev1.NodeAffinity; empty means none. Only
+	// requiredDuringSchedulingIgnoredDuringExecution is used. It is JSON because this
+	// package does not import the types of Kubernetes.
 	Affinity json.RawMessage `json:"affinity,omitempty"`
 }
 
-// Toleration is corev1.Toleration in its own JSON spelling.
+// Toleration is corev1.Toleration, with the same JSON.
 type Toleration struct {
 	Key               string `json:"key,omitempty"`
 	Operator          string `json:"operator,omitempty"` // Exists or Equal; empty is Equal
@@ -215,26 +217,26 @@ type Toleration struct {
 
 // Probe is how one transport is measured.
 type Probe struct {
-	// Sizes are payload sizes in bytes; each is a pair of its own. For tcp, the
-	// bytes sent and echoed after the connect (0: the connect alone). For udp and
-	// icmp, the bytes behind the UDP or ICMP header. For http, the bytes of the
-	// response body that the responder is asked for (0: whatever Path gives).
+	// Sizes are payload sizes in bytes; each size is a separate pair. For tcp, it is the
+	// number of bytes sent and echoed after the connect (0: only the connect). For udp
+	// and icmp, the number of bytes after the UDP or ICMP header. For http, the size of
+	// the response body that is requested (0: the response of Path).
 	Sizes []int `json:"sizes"`
 	// Count is how many times each pair is measured: connects, datagrams, echo
 	// requests, requests.
 	Count int `json:"count"`
 	// Interval between the starts of two measurements of one pair.
 	Interval Duration `json:"interval"`
-	// Timeout of each measurement, after which it is lost.
+	// Timeout of each measurement. Without an answer by then, it counts as lost.
 	Timeout Duration `json:"timeout"`
-	// Path of an http GET; other transports have none.
+	// Path of an http GET; empty for other transports.
 	Path string `json:"path,omitempty"`
 }
 
 // Expect is what a pair must achieve. A nil limit is not checked.
 type Expect struct {
-	// Unreachable turns the expectation round: a pair passes if nothing at all
-	// came through, and fails if anything did. It excludes the other limits.
+	// Unreachable inverts the expectation: a pair passes if nothing came through, and
+	// fails if anything did. It excludes the other limits.
 	Unreachable bool `json:"unreachable"`
 	// Loss limits the share of measurements without an answer (RFC 7680, here of
 	// round trips, as RFC 2681).
@@ -246,13 +248,13 @@ type Expect struct {
 	Jitter MaxDuration `json:"jitter"`
 }
 
-// LossLimit is an upper limit on loss; nil Max means loss is not judged, beyond
-// the rule that a pair through which nothing came fails.
+// LossLimit is an upper limit on loss. If Max is nil, only a pair without any answer
+// fails.
 type LossLimit struct {
 	Max *Percent `json:"max,omitempty"`
 }
 
-// MaxDuration is an upper limit, or none when Max is nil.
+// MaxDuration is an upper limit; nil Max means no limit.
 type MaxDuration struct {
 	Max *Duration `json:"max,omitempty"`
 }
@@ -273,19 +275,20 @@ type LatencyLimit struct {
 	Limit    *Duration
 }
 
-// Ordered returns the limits from the lowest quantile to the highest, the unset
-// ones with a nil Limit.
+// Ordered returns all limits from the lowest quantile to the highest. The Limit of an
+// unset one is nil.
 func (l LatencyLimits) Ordered() []LatencyLimit {
 	return []LatencyLimit{
 		{"p50", 0.50, l.P50}, {"p90", 0.90, l.P90}, {"p95", 0.95, l.P95}, {"p99", 0.99, l.P99}, {"max", 1, l.Max},
 	}
 }
 
-// Limits bound what one agent does to its node and to the network.
+// Limits bound the load of one agent on its node and on the network.
 type Limits struct {
-	// PacketsPerSecond is the most measurements that one agent starts per second.
+	// PacketsPerSecond is the largest number of measurements that one agent starts per
+	// second.
 	PacketsPerSecond int `json:"packetsPerSecond"`
-	// Concurrency is the most pairs that one agent measures at once.
+	// Concurrency is the largest number of pairs that one agent measures at once.
 	Concurrency int `json:"concurrency"`
 	// StartJitter is the longest random wait before an agent's first packet.
 	StartJitter Duration `json:"startJitter"`
@@ -299,14 +302,14 @@ type Resources struct {
 
 // Timeouts of the phases of a check.
 type Timeouts struct {
-	// Setup is how long the fixtures may take to be ready; what is not ready by
-	// then is unmeasured.
+	// Setup is how long the fixtures may take to become ready. Pairs with a fixture that
+	// is not ready by then are unmeasured.
 	Setup Duration `json:"setup"`
-	// Probe is how long all agents together may take.
+	// Probe is the longest time for all agents together.
 	Probe Duration `json:"probe"`
 }
 
-// Transport is what a pair is measured with.
+// Transport is the protocol by which a pair is measured.
 type Transport string
 
 const (
@@ -314,8 +317,7 @@ const (
 	UDP  Transport = "udp"
 	ICMP Transport = "icmp"
 	HTTP Transport = "http"
-	// TLS is a TCP connection with a TLS handshake on it and, where it has a path,
-	// a GET.
+	// TLS is a TCP connection with a TLS handshake and, if the peer has a path, a GET.
 	TLS Transport = "tls"
 )
 
@@ -329,23 +331,23 @@ type IPFamily string
 const (
 	IPv4 IPFamily = "IPv4"
 	IPv6 IPFamily = "IPv6"
-	// AnyIPFamily is the family of a pair whose target is a DNS name: whichever
-	// family connects first.
+	// AnyIPFamily is the family of a pair whose target is a DNS name. The family that
+	// connects first is used.
 	AnyIPFamily IPFamily = ""
 )
 
-// IPFamilies lists both families, not AnyIPFamily, in the order in which they
-// are measured.
+// IPFamilies lists both families, without AnyIPFamily, in the order in which they are
+// measured.
 var IPFamilies = []IPFamily{IPv4, IPv6}
 
-// Duration is a time.Duration that reads and writes itself as Kubernetes'
-// metav1.Duration does: "5ms", "1m30s".
+// Duration is a time.Duration. Its text form is that of metav1.Duration of Kubernetes:
+// "5ms", "1m30s".
 type Duration time.Duration
 
 // MarshalText writes the duration as time.Duration prints it.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// UnmarshalText reads what time.ParseDuration reads.
+// UnmarshalText parses a duration as time.ParseDuration does.
 func (d *Duration) UnmarshalText(b []byte) error {
 	v, err := time.ParseDuration(string(b))
 	if err != nil {
@@ -358,13 +360,13 @@ func (d *Duration) UnmarshalText(b []byte) error {
 // String prints the duration as time.Duration does.
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// Percent is a share written "1%" or "0.5%"; its value is in percent.
+// Percent is a share in percent. Its text form is "1%" or "0.5%".
 type Percent float64
 
 // MarshalText writes "1%".
 func (p Percent) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads "1%" or "0.5%", from 0% to 100%.
+// UnmarshalText parses "1%" or "0.5%", from 0% to 100%.
 func (p *Percent) UnmarshalText(b []byte) error {
 	number, ok := strings.CutSuffix(string(b), "%")
 	v, err := strconv.ParseFloat(number, 64)
@@ -378,8 +380,8 @@ func (p *Percent) UnmarshalText(b []byte) error {
 // String prints "1%" or "0.5%".
 func (p Percent) String() string { return strconv.FormatFloat(float64(p), 'f', -1, 64) + "%" }
 
-// CheckNames returns the names of the plan's checks, each behind the ones that
-// it comes after, else in alphabetical order. Names in a cycle come last.
+// CheckNames returns the names of the plan's checks. A check comes after the checks in
+// its After; otherwise the order is alphabetical. Names in a cycle come last.
 func (p *Plan) CheckNames() []string {
 	left := slices.Sorted(maps.Keys(p.Checks))
 	var order []string
@@ -396,8 +398,8 @@ func (p *Plan) CheckNames() []string {
 	return order
 }
 
-// TopologySpreadConstraint is corev1.TopologySpreadConstraint. It counts the pods of
-// the workload itself.
+// TopologySpreadConstraint is corev1.TopologySpreadConstraint without a selector: it
+// counts the pods of the workload itself.
 type TopologySpreadConstraint struct {
 	MaxSkew           int    `json:"maxSkew"`
 	TopologyKey       string `json:"topologyKey"`

@@ -4,13 +4,13 @@ package checkup
 
 import "time"
 
-// Verdict of a pair. The zero value is not a verdict: a pair that nobody judged
-// does not read as passed.
+// Verdict of a unit. The zero value is not a verdict: a unit that was not judged must
+// not read as passed.
 type Verdict string
 
 const (
-	Pass       Verdict = "pass"       // measured, and every expectation held
-	Fail       Verdict = "fail"       // measured, and an expectation did not hold
+	Pass       Verdict = "pass"       // measured, and every expectation was met
+	Fail       Verdict = "fail"       // measured, and an expectation was not met
 	Unmeasured Verdict = "unmeasured" // expected, but not measured; the cause says why
 )
 
@@ -23,7 +23,7 @@ type RunVerdict string
 const (
 	RunPass         RunVerdict = "pass"
 	RunFail         RunVerdict = "fail"
-	RunInconclusive RunVerdict = "inconclusive" // no failure seen, but too much was not measured
+	RunInconclusive RunVerdict = "inconclusive" // no failure, but too many units were not measured
 )
 
 // RunVerdicts lists every RunVerdict, worst first.
@@ -32,7 +32,7 @@ var RunVerdicts = []RunVerdict{RunFail, RunInconclusive, RunPass}
 // ReportKind is the kind of a report in YAML and JSON.
 const ReportKind = "Report"
 
-// Report is the outcome of a run: one value, several printers.
+// Report is the outcome of a run. Several printers print this one value.
 type Report struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -45,9 +45,9 @@ type Report struct {
 	Finished time.Time `json:"finished,omitzero"`
 
 	Verdict RunVerdict `json:"verdict"`
-	// Summary is one line.
+	// Summary is one line for people.
 	Summary string `json:"summary"`
-	// Gate of the plan, and whether this verdict passes it.
+	// Gate of the plan. Passed says that the verdict passes it.
 	Gate   Gate   `json:"gate"`
 	Passed bool   `json:"passed"`
 	Counts Counts `json:"counts"`
@@ -57,7 +57,7 @@ type Report struct {
 	Leftovers []string `json:"leftovers,omitempty"`
 }
 
-// Counts of pairs by verdict. Expected is their sum.
+// Counts of units by verdict. Expected is their sum.
 type Counts struct {
 	Expected   int `json:"expected"`
 	Pass       int `json:"pass"`
@@ -70,75 +70,76 @@ type CheckReport struct {
 	Name    string     `json:"name"`
 	Kind    Kind       `json:"kind"`
 	Verdict RunVerdict `json:"verdict"`
-	// Cause says why the check as a whole was not measured (its setup failed, or
-	// never ran); nil otherwise.
+	// Cause says why the check as a whole was not measured (its setup failed or did not
+	// run); nil otherwise.
 	Cause  *Cause `json:"cause,omitempty"`
 	Counts Counts `json:"counts"`
-	// Noun is what the check counts, in the singular: "pair", "placement".
+	// Noun names a unit of the check, in the singular: "pair", "placement".
 	Noun string `json:"noun,omitempty"`
-	// Units that failed or were not measured, in the order of the worksheet; all
-	// units if Complete.
+	// Units that failed or were not measured, in the order of the worksheet. If Complete
+	// is set, units that passed are listed too.
 	Units []Unit `json:"units,omitempty"`
-	// Complete says that Units lists the units that passed, too.
+	// Complete says that Units lists all units.
 	Complete bool `json:"complete,omitempty"`
-	// Conditions in the form of Kubernetes' API, such as the one that an operator
-	// would set.
+	// Conditions in the form of the Kubernetes API, as an operator would set them.
 	Conditions []Condition `json:"conditions,omitempty"`
-	// Blocks are what the check's kind shows beyond this, in the order in which they
-	// are printed.
+	// Blocks are further parts of the report, which the check's kind adds. They are in
+	// the order in which they are printed.
 	Blocks []Block `json:"blocks,omitempty"`
-	// BlocksListUnits says that Blocks name each unit that did not pass, with its
-	// cause: printers of text do not list them again.
+	// BlocksListUnits says that Blocks name each unit that did not pass, with its cause.
+	// Printers of text then do not list these units again.
 	BlocksListUnits bool `json:"blocksListUnits,omitempty"`
-	// Said is what the kind adds to the summary of the run, a clause each.
+	// Said are the clauses that the kind adds to the summary of the run.
 	Said []string `json:"said,omitempty"`
-	// Reporter is who measured, in the singular: "agent" (also if empty), "guest".
+	// Reporter names what measured, in the singular: "agent" (also if empty), "guest".
 	Reporter string `json:"reporter,omitempty"`
-	// Sent is the number of measurements that were made for all pairs: what the
-	// plan's explain calls packets.
+	// Sent is the number of measurements that were made for all pairs. planner explain
+	// calls them packets.
 	Sent     int       `json:"sent"`
 	Coverage *Coverage `json:"coverage,omitempty"`
-	// Delays holds one row per transport, family and size, in the order of the
-	// worksheet.
+	// Delays has one row per transport, family and size, in the order of the worksheet.
 	Delays   []DelayRow `json:"delays,omitempty"`
 	Findings []Finding  `json:"findings,omitempty"`
-	// Matrix is the source-by-target summary from which the heat map is drawn; nil
-	// where there are more than MatrixMax sources or targets, and for VMs.
+	// Matrix is the source-by-target summary for the heat map; nil for VMs, and if there
+	// are more than MatrixMax sources or targets.
 	Matrix *Matrix `json:"matrix,omitempty"`
-	// Notes are what setup warned of, and losses that broke no limit between VMs, one
-	// line each.
+	// Notes are warnings of setup, and losses between VMs that broke no limit, one line
+	// each.
 	Notes []string `json:"notes,omitempty"`
-	// Agents tells what each source said of itself, for those that said something
-	// worth reading: a wrong control pair, a late timer, throttling.
+	// Agents are notes about single agents: a wrong control pair, a late timer,
+	// throttling. Agents without such an event have no note.
 	Agents []AgentNote `json:"agents,omitempty"`
 }
 
-// Coverage says how much of what could be measured was measured, so that anyone
-// can check it again from worksheet and observations.
+// Coverage says how many of the possible pairs were measured. It can be recomputed from
+// worksheet and observations.
 type Coverage struct {
-	// Measured of Possible ordered (source, target) pairs. One counts as measured
-	// if each of its expected pairs (family, transport, size) was, or if one of
-	// them failed; Partial counts those of which some were measured, none failed,
-	// and some were not measured.
+	// Measured is the number of measured ordered (source, target) pairs, of Possible. A
+	// (source, target) pair counts as measured if all its expected pairs (family,
+	// transport, size) were measured, or if one of them failed. Partial counts those of
+	// which some were measured, some were not, and none failed.
 	Measured int `json:"measured"`
 	Partial  int `json:"partial,omitempty"`
 	Possible int `json:"possible"`
-	// Round of Rounds, both counted from 0 in Round, and the Seed.
+	// Round of the sample, counted from 0; Rounds is the number of rounds. Seed of the
+	// sample.
 	Round  int    `json:"round"`
 	Rounds int    `json:"rounds"`
 	Seed   uint64 `json:"seed"`
-	// Out- and in-degree actually measured, lowest and highest of any node.
+	// Lowest and highest measured out-degree of all sources, and in-degree of all
+	// targets.
 	OutDegreeMin int `json:"outDegreeMin"`
 	OutDegreeMax int `json:"outDegreeMax"`
 	InDegreeMin  int `json:"inDegreeMin"`
 	InDegreeMax  int `json:"inDegreeMax"`
-	// ZonePairs hit of possible ordered zone pairs; both 0 where nodes have no zone.
+	// ZonePairsHit is the number of measured ordered zone pairs, of ZonePairsPossible.
+	// Both are 0 if nodes have no zone.
 	ZonePairsHit      int `json:"zonePairsHit"`
 	ZonePairsPossible int `json:"zonePairsPossible"`
-	// FailingUpperBound is the one-sided 95% upper confidence bound on the share
-	// of the possible (source, target) pairs that fail, if the measured ones were
-	// a random sample of them without replacement: from 0 to 1, and nil where
-	// nothing was measured, or nothing was sampled.
+	// FailingUpperBound is the one-sided 95% upper confidence bound on the share of the
+	// possible (source, target) pairs that fail, from 0 to 1. It assumes that the
+	// measured ones are a random sample without replacement. It is nil if nothing was
+	// measured or sampled.
 	FailingUpperBound *float64 `json:"failingUpperBound,omitempty"`
 }
 
@@ -146,9 +147,9 @@ type Coverage struct {
 // transport, family and size. Percentiles are in microseconds.
 type DelayRow struct {
 	Transport Transport `json:"transport"`
-	// Stage of which the delays are, of pairs that were told as Results, whose Sent
-	// is how many measurements came to that stage; empty for others, whose delays
-	// are round trips.
+	// Stage that the delays belong to, for pairs that were reported as Results. Sent is
+	// then the number of measurements that reached the stage. Empty for other pairs,
+	// whose delays are round trips.
 	Stage      Stage    `json:"stage,omitempty"`
 	Family     IPFamily `json:"family"`
 	Size       int      `json:"size"`
@@ -173,8 +174,8 @@ type Delay struct {
 	P99    int64 `json:"p99"`
 	Max    int64 `json:"max"`
 	Jitter int64 `json:"jitter"`
-	// StdDev is the population standard deviation, as ping's mdev; 0 also in reports
-	// that were made before it was worked out.
+	// StdDev is the population standard deviation, as ping's mdev. Older reports do not
+	// have it; there it is 0.
 	StdDev int64 `json:"stdDev,omitempty"`
 }
 
@@ -182,39 +183,39 @@ type Delay struct {
 type Direction string
 
 const (
-	DirectionUnknown Direction = ""        // nobody counted at the target
+	DirectionUnknown Direction = ""        // the target did not count requests
 	DirectionForward Direction = "forward" // requests did not arrive at the target
-	DirectionReturn  Direction = "return"  // requests arrived, answers did not come back
-	DirectionBoth    Direction = "both"    // some of each
+	DirectionReturn  Direction = "return"  // requests arrived, answers did not
+	DirectionBoth    Direction = "both"    // both kinds of loss
 )
 
 // Finding is one cause that explains several failed pairs.
 type Finding struct {
 	// Cause is the kind of explanation.
 	Cause FindingCause `json:"cause"`
-	// Subject is what the cause is about: a node, "a -> b", a zone pair, a
-	// family, a transport, a size in bytes, a NetworkAttachmentDefinition; empty for
-	// the whole network of pods.
+	// Subject is the thing that the cause concerns: a node, "a -> b", a zone pair, a
+	// family, a transport, a size in bytes, a NetworkAttachmentDefinition. Empty means
+	// the whole pod network.
 	Subject string `json:"subject"`
-	// Family, Transport and FromSize narrow the cause to one family, one
-	// transport, or payloads of that many bytes and more; at most one of them is
-	// set. Empty and 0 mean that it is not narrowed.
+	// Family, Transport and FromSize narrow the cause to one family, one transport, or
+	// payloads of at least that many bytes. At most one of them is set. Empty and 0 mean
+	// no restriction.
 	Family    IPFamily  `json:"family,omitempty"`
 	Transport Transport `json:"transport,omitempty"`
 	FromSize  int       `json:"fromSize,omitempty"`
 	// Message is one line for people.
 	Message string `json:"message"`
-	// Explains is the number of failed pairs that this finding explains, OnlyThis
-	// how many of them no other finding explains.
+	// Explains is the number of failed pairs that this finding explains. OnlyThis is the
+	// number of those that no other finding explains.
 	Explains int `json:"explains"`
 	OnlyThis int `json:"onlyThis"`
-	// For and Against are the evidence, a line each: Against names what passed
-	// although the finding would have it fail.
+	// For and Against are the evidence, one line each. Against names pairs that passed
+	// although the finding predicts that they fail.
 	For     []string `json:"for,omitempty"`
 	Against []string `json:"against,omitempty"`
-	// Alternatives are other causes that explain the same pairs as well: what
-	// this sample cannot tell apart. Each is "<cause> <subject>", and behind it in
-	// brackets what narrows it.
+	// Alternatives are other causes that explain the same pairs equally well: this
+	// sample cannot distinguish them. The form is "<cause> <subject>", with a
+	// restriction in parentheses after it.
 	Alternatives []string `json:"alternatives,omitempty"`
 }
 
@@ -222,9 +223,9 @@ type Finding struct {
 type FindingCause string
 
 const (
-	CauseNodeIngress FindingCause = "nodeIngress" // what goes to one node's pods
-	CauseNodeEgress  FindingCause = "nodeEgress"  // what comes from one node's pods
-	CauseNode        FindingCause = "node"        // one node, both ways
+	CauseNodeIngress FindingCause = "nodeIngress" // traffic to the pods of one node
+	CauseNodeEgress  FindingCause = "nodeEgress"  // traffic from the pods of one node
+	CauseNode        FindingCause = "node"        // one node, both directions
 	CausePair        FindingCause = "pair"        // one ordered pair of nodes
 	CauseZones       FindingCause = "zones"       // one ordered pair of zones
 	CauseFamily      FindingCause = "family"      // one IP family
@@ -232,29 +233,32 @@ const (
 	CauseSize        FindingCause = "size"        // payloads from one size up
 	CauseSource      FindingCause = "source"      // the source itself
 	CauseTarget      FindingCause = "target"      // the target itself
-	CauseNetwork     FindingCause = "network"     // everything: no narrower cause explains it
-	CauseService     FindingCause = "service"     // the way to a Service's address, not the endpoints behind it
-	CausePlacement   FindingCause = "placement"   // too few nodes that take a pod, or pods that are not admitted
+	CauseNetwork     FindingCause = "network"     // the whole network: no narrower cause explains it
+	CauseService     FindingCause = "service"     // the routing to a Service's address, not the endpoints behind it
+	CausePlacement   FindingCause = "placement"   // too few eligible nodes, or pods that are not admitted
 )
 
 // FindingCauses lists every FindingCause.
-var FindingCauses = []FindingCause{CauseNodeIngress, CauseNodeEgress, CauseNode, CausePair, CauseZones, CauseFamily, CauseTransport, CauseSize, CauseSource, CauseTarget, CauseNetwork, CauseService, CausePlacement}
+var FindingCauses = []FindingCause{
+	CauseNodeIngress, CauseNodeEgress, CauseNode, CausePair, CauseZones, CauseFamily, CauseTransport, CauseSize,
+	CauseSource, CauseTarget, CauseNetwork, CauseService, CausePlacement,
+}
 
-// MatrixMax is the most sources, and the most targets, for which a report holds
-// a Matrix: nobody reads a larger one, and its size grows with the square.
+// MatrixMax is the largest number of sources, and of targets, for which a report has a
+// Matrix. Nobody reads a larger one, and its size grows with the square.
 const MatrixMax = 100
 
 // Matrix is the source-by-target summary of a check.
 type Matrix struct {
 	Sources []string `json:"sources"`
 	Targets []string `json:"targets"`
-	// Cells holds one row per source, one character per target: '.' passed,
-	// 'x' all failed, '/' some failed, '?' unmeasured, ' ' not in the sample. The
-	// worst of the pairs of the cell counts, fail before unmeasured.
+	// Cells has one row per source, with one character per target: '.' passed, 'x' all
+	// failed, '/' some failed, '?' unmeasured, ' ' not in the sample. The worst pair of
+	// the cell decides; fail is worse than unmeasured.
 	Cells []string `json:"cells"`
 }
 
-// AgentNote is what one agent said of itself.
+// AgentNote is a note about the agent of one source.
 type AgentNote struct {
 	Source string `json:"source"`
 	Note   string `json:"note"`

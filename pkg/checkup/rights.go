@@ -2,13 +2,13 @@
 
 package checkup
 
-// Phase is a part of a run with a task and a ServiceAccount of its own.
+// Phase is a part of a run. Each phase has its own task and ServiceAccount.
 type Phase string
 
 const (
-	PhaseSetup    Phase = "setup"    // surveys, writes the worksheet, makes the fixtures
-	PhaseProbe    Phase = "probe"    // starts the agents and collects what they measured
-	PhaseConclude Phase = "conclude" // tears down and reports; runs always
+	PhaseSetup    Phase = "setup"    // surveys the cluster, writes the worksheet, creates the fixtures
+	PhaseProbe    Phase = "probe"    // starts the agents and collects their reports
+	PhaseConclude Phase = "conclude" // removes the fixtures and writes the report; always runs
 )
 
 // Phases lists every Phase in the order in which they run.
@@ -21,22 +21,22 @@ type Right struct {
 	Scope Scope `json:"scope"`
 	// Namespace is set when Scope is ScopeNamespace.
 	Namespace string `json:"namespace,omitempty"`
-	// Group of the resource; empty is Kubernetes' core group.
+	// Group of the resource; empty means the core group of Kubernetes.
 	Group string `json:"group,omitempty"`
-	// Resource, with a subresource behind a slash.
+	// Resource, for a subresource as resource/subresource.
 	Resource string `json:"resource"`
 	// Names of the objects that the verb is used on; empty means any.
 	Names []string `json:"names,omitempty"`
 	Verb  string   `json:"verb"`
-	// Why says which code needs it.
+	// Why says what the code needs the right for.
 	Why string `json:"why"`
 }
 
-// Scope is where a right holds.
+// Scope is the scope of a right.
 type Scope string
 
 const (
 	ScopeRun       Scope = "run"       // the namespace of the run
-	ScopeCluster   Scope = "cluster"   // everywhere: for what has no namespace
-	ScopeNamespace Scope = "namespace" // another namespace than the run's, by name
+	ScopeCluster   Scope = "cluster"   // the whole cluster: for resources without a namespace
+	ScopeNamespace Scope = "namespace" // a named namespace other than the run's
 )

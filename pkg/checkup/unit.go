@@ -11,26 +11,27 @@ type Unit struct {
 	// Name is unique among the units of the check, and stays the same from run to
 	// run.
 	Name string `json:"name"`
-	// Source and Target say where the unit can be drawn; empty where it cannot.
+	// Source and Target are the unit's row and column in a matrix; empty if the unit has
+	// none.
 	Source string `json:"source,omitempty"`
 	Target string `json:"target,omitempty"`
-	// Family, Transport and Size of the packets that measure the unit; zero where
-	// none do.
+	// Family, Transport and Size of the packets that measure the unit; zero if no
+	// packets do.
 	Family    IPFamily  `json:"family,omitempty"`
 	Transport Transport `json:"transport,omitempty"`
 	Size      int       `json:"size,omitempty"`
 	// Labels are further facts about the unit by name, such as "address", "network"
 	// or "source_node". Names are valid as Prometheus label names.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Object is the name of the PodNetworkConnectivityCheck that keeps the unit's
-	// history; empty if there is none.
+	// Object is the name of the PodNetworkConnectivityCheck that holds the unit's
+	// history; empty if none was written.
 	Object string `json:"object,omitempty"`
 
 	Verdict Verdict `json:"verdict"`
 	// Cause says why the unit failed or was not measured; nil for one that passed.
 	Cause *Cause `json:"cause,omitempty"`
-	// Breaches are the limits that a failed unit broke; empty where it failed for
-	// another reason.
+	// Breaches are the limits that a failed unit broke; empty if it failed for another
+	// reason.
 	Breaches []Breach `json:"breaches,omitempty"`
 
 	// Sent and Received measurements, Duplicates and Reordered answers, as in
@@ -42,7 +43,7 @@ type Unit struct {
 	// Delay is the round-trip delay; nil if nothing was answered, or if delays are
 	// reported by stage.
 	Delay *Delay `json:"delay,omitempty"`
-	// Direction in which packets were lost, where the target counted them.
+	// Direction in which packets were lost, if the target counted them.
 	Direction Direction `json:"direction,omitempty"`
 	// Failures counts the measurements that failed by stage, Delays has the delay
 	// of each stage that passed, and Outages is oldest first. They are empty for
@@ -64,13 +65,13 @@ const (
 	UnitDuration   = "measurement_duration"
 )
 
-// Ways between two sides of which one is the first: from it, and to it.
+// Ways between the first and the second side of a pair.
 const (
-	WayThere = "there"
-	WayBack  = "back"
+	WayThere = "there" // from the first side to the second
+	WayBack  = "back"  // from the second side to the first
 )
 
-// Limit names something that a plan limits.
+// Limit names a limit of a plan.
 type Limit string
 
 const (
@@ -89,8 +90,8 @@ const (
 // Breach is one limit that a unit broke.
 type Breach struct {
 	Limit Limit `json:"limit"`
-	// Measured and Max are in Measure; Max is 0 for LimitAnswer and
-	// LimitUnreachable, which have none.
+	// Measured and Max are in Measure. Max is 0 for LimitAnswer and LimitUnreachable,
+	// which have no number.
 	Measured float64 `json:"measured"`
 	Max      float64 `json:"max,omitempty"`
 	Measure  Measure `json:"measure"`
@@ -121,12 +122,12 @@ type Value struct {
 	Measure Measure `json:"measure"`
 }
 
-// Fact is something that the probe task found out for a check without an agent. Its
-// content belongs to the check's kind.
+// Fact is a result that the probe task determined itself, without an agent. The check's
+// kind defines its content.
 type Fact struct {
 	// Unit names the unit of the worksheet that the fact is about.
 	Unit string `json:"unit"`
-	// Content is the kind's own JSON. It is null where Cause says why there is none.
+	// Content is JSON of the kind; null if there is no result. Cause then says why.
 	Content json.RawMessage `json:"content,omitempty"`
 	Cause   *Cause          `json:"cause,omitempty"`
 }

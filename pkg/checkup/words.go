@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Count prints a number with its noun, in the plural where it is: "1 pair",
+// Count prints a number with its noun, in the plural unless it is 1: "1 pair",
 // "2 pairs".
 func Count(n int, noun string) string {
 	if n == 1 {
@@ -16,7 +16,8 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Some names the first five of many things: "a, b, c, d, e and 3 more".
+// Some prints at most five names, and how many more there are: "a, b, c, d, e and 3
+// more".
 func Some(names []string) string {
 	const most = 5
 	if len(names) <= most {

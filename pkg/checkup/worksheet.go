@@ -9,31 +9,30 @@ import (
 	"strconv"
 )
 
-// Worksheet is the frozen list of expected pairs and other units of a check, written
-// before anything is measured. It is compact: pairs are spelled out by Pairs.
+// Worksheet is the list of expected pairs and other units of a check. It is written
+// before anything is measured, and does not change after that. It is compact: Pairs
+// enumerates the pairs.
 type Worksheet struct {
 	Plan  string `json:"plan"`
 	Check string `json:"check"`
 	Kind  Kind   `json:"kind"`
-	// Seed and Round of the sample, and Rounds, the number of rounds after which
-	// every possible pair was measured.
+	// Seed and Round of the sample. Rounds is the number of rounds that together measure
+	// every possible pair.
 	Seed   uint64 `json:"seed"`
 	Round  int    `json:"round"`
 	Rounds int    `json:"rounds"`
-	// Degree that was sampled; lower than the plan's where the budget or the
-	// number of nodes made it so.
+	// Degree of the sample. It is lower than the plan's if the budget or the number of
+	// nodes limits it.
 	Degree int `json:"degree"`
-	// Possible is the number of ordered (source, target) pairs that the full mesh
-	// would have.
+	// Possible is the number of ordered (source, target) pairs of the full mesh.
 	Possible int `json:"possible"`
-	// Sources and Targets, each sorted by node and name. A pair names them by
-	// index.
+	// Sources and Targets, each sorted by node and name. A pair refers to them by index.
 	Sources []Endpoint `json:"sources"`
 	Targets []Endpoint `json:"targets"`
-	// Assignments holds for each source, by its index, the indexes of its targets
-	// in ascending order.
+	// Assignments has the indexes of the targets of each source, in ascending order, by
+	// the index of the source.
 	Assignments [][]int `json:"assignments"`
-	// IPFamilies, Probes: every assignment is measured in each of them.
+	// IPFamilies and Probes: every assignment is measured in each family with each probe.
 	IPFamilies []IPFamily       `json:"ipFamilies"`
 	Probes     []TransportProbe `json:"probes"`
 	Expect     Expect           `json:"expect"`
@@ -42,76 +41,76 @@ type Worksheet struct {
 	Timeouts   Timeouts         `json:"timeouts"`
 	// Units are the names of the expected units that are not pairs.
 	Units []string `json:"units,omitempty"`
-	// Details are what the check's kind needs to know when it asks and judges, as JSON
-	// of its own; null for kinds of which the rest of the worksheet says everything.
+	// Details is JSON of the check's kind, with what it needs beyond the other fields to
+	// measure and judge; null for kinds that need nothing more.
 	Details json.RawMessage `json:"details,omitempty"`
 	// Warnings of the expansion, one line each.
 	Warnings []string `json:"warnings,omitempty"`
-	// Connections is set where targets have Peers; nil elsewhere.
+	// Connections is set if targets have Peers; nil otherwise.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
-	// Guests is set where sources and targets are VMs; nil elsewhere.
+	// Guests is set if sources and targets are VMs; nil otherwise.
 	Guests *GuestSheet `json:"guests,omitempty"`
 }
 
-// ConnectionSheet is what a worksheet says of pairs of which each measurement is
-// told by itself, as a Result.
+// ConnectionSheet is the part of a worksheet for pairs whose measurements are reported
+// one by one, as Results.
 type ConnectionSheet struct {
-	// For is how long pairs are watched; 0 means one round. Either way a pair is
-	// measured as often as its probe counts.
+	// For is how long pairs are watched; 0 means one round. In both cases a pair is
+	// measured Probe.Count times.
 	For       Duration       `json:"for,omitempty"`
 	Deadlines StageDeadlines `json:"deadlines"`
-	// MaxOutage is the limit on outages; nil is none.
+	// MaxOutage is the limit on outages; nil means no limit.
 	MaxOutage *Duration `json:"maxOutage,omitempty"`
-	// Checks says what becomes of the pairs' PodNetworkConnectivityChecks.
+	// Checks configures the PodNetworkConnectivityChecks of the pairs.
 	Checks ConnectivityChecks `json:"checks"`
-	// Unwritten says why none are written although Checks.Write says so; empty
-	// where they are. Setup finds out.
+	// Unwritten says why no objects are written although Checks.Write is set; empty if
+	// they are written. Setup sets it.
 	Unwritten string `json:"unwritten,omitempty"`
 }
 
-// Writes reports whether the pairs' objects are written; nil writes none.
+// Writes reports whether the pairs' objects are written; false for a nil sheet.
 func (c *ConnectionSheet) Writes() bool { return c != nil && c.Checks.Write && c.Unwritten == "" }
 
-// TransportProbe is a Probe with its transport. Worksheets hold them in the
-// order of Transports.
+// TransportProbe is a Probe with its transport. Worksheets list them in the order of
+// Transports.
 type TransportProbe struct {
 	Transport Transport `json:"transport"`
 	Probe
 }
 
-// Endpoint is a source or a target: a pod, ours or an existing one.
+// Endpoint is a source or a target: a fixture, an existing pod, a component of the
+// control plane, or a VM.
 type Endpoint struct {
-	// Node that the pod is on, or is to be pinned to.
+	// Node that the pod runs on, or will be pinned to.
 	Node string `json:"node"`
 	// Zone of the node (label topology.kubernetes.io/zone), or empty.
 	Zone string `json:"zone,omitempty"`
 	// Pod names an existing pod, as namespace/name. Empty means a fixture.
 	Pod string `json:"pod,omitempty"`
-	// Tolerations that the fixture needs to stand on its node.
+	// Tolerations that the fixture needs to run on its node.
 	Tolerations []Toleration `json:"tolerations,omitempty"`
-	// Label names what has a name of its own; unique among the sources, and among
-	// the targets, of a worksheet. For a component it is made as the names of
-	// OpenShift's connectivity checks are ("etcd-server-<node>").
+	// Label is the name of the endpoint; empty means that Pod or Node names it. It is
+	// unique among the sources, and among the targets, of a worksheet. For a component it
+	// has the form of the names of OpenShift's connectivity checks
+	// ("etcd-server-<node>").
 	Label string `json:"label,omitempty"`
 	// Component names the role of a component of the control plane; empty for others.
 	Component string `json:"component,omitempty"`
-	// HostNetwork says that a source stands in its node's network.
+	// HostNetwork says that a source uses its node's network.
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 	// ClientCertificates are the Secrets that the agent of a source needs.
 	ClientCertificates []string `json:"clientCertificates,omitempty"`
-	// Peer of a target that exists already and whose address the survey told; nil
-	// for others.
+	// Peer of an existing target whose address the survey found; nil for others.
 	Peer *Peer `json:"peer,omitempty"`
-	// VM that is started for it; nil for others. Its node may be empty: then it is
-	// any but the other VM's of its pair.
+	// VM that is started for the endpoint; nil for others. If Node is empty, the VM may
+	// run on any node except the node of the other VM of its pair.
 	VM *VM `json:"vm,omitempty"`
-	// Cause says why a target without a Peer cannot be measured, why a source
-	// without a node has no agent, or why a VM is not started, as the survey saw it;
-	// nil for others.
+	// Cause says why a target without a Peer cannot be measured, why a source without a
+	// node has no agent, or why a VM is not started; nil for others. The survey sets it.
 	Cause *Cause `json:"cause,omitempty"`
 }
 
-// Peer is how a target that exists already is spoken to.
+// Peer is the address of an existing target, and how the agent connects to it.
 type Peer struct {
 	// Host is an IP address or a DNS name.
 	Host string `json:"host"`
@@ -124,21 +123,20 @@ type Peer struct {
 	ServerName        string `json:"serverName,omitempty"`
 	Path              string `json:"path,omitempty"`
 	ClientCertificate string `json:"clientCertificate,omitempty"`
-	// Backends are the indexes of the targets that are endpoints behind this one,
-	// which is a Service's address; empty for others.
+	// Backends are the indexes of the targets that are endpoints of this Service address;
+	// empty for targets that are not a Service address.
 	Backends []int `json:"backends,omitempty"`
 }
 
-// IsFixture reports whether a target is a responder of ours, which has to be
-// started.
+// IsFixture reports whether a target is a responder that setup must start.
 func (e Endpoint) IsFixture() bool {
 	return e.Pod == "" && e.Peer == nil && e.Component == "" && e.VM == nil
 }
 
-// Address is "host:port", an IPv6 address in brackets.
+// Address returns "host:port", with an IPv6 address in brackets.
 func (p Peer) Address() string { return net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) }
 
-// Name returns the label, or the pod, or else the node: what people call it.
+// Name returns the label, or the pod if there is no label, or else the node.
 func (e Endpoint) Name() string {
 	if e.Label != "" {
 		return e.Label
@@ -149,8 +147,8 @@ func (e Endpoint) Name() string {
 	return e.Node
 }
 
-// Pair is the unit that is measured: one source, one target, one transport, one
-// IP family, one payload size. Source and Target are indexes in the worksheet.
+// Pair is the unit that an agent measures: one source, one target, one transport, one
+// IP family, one payload size in bytes. Source and Target are indexes in the worksheet.
 type Pair struct {
 	Source    int       `json:"s"`
 	Target    int       `json:"t"`
@@ -159,8 +157,8 @@ type Pair struct {
 	Size      int       `json:"z"`
 }
 
-// Pairs yields every expected pair, source by source, target by target, family,
-// transport, size: always in the same order.
+// Pairs yields every expected pair, always in the same order: by source, target, family,
+// transport and size.
 func (w *Worksheet) Pairs() iter.Seq[Pair] {
 	return func(yield func(Pair) bool) {
 		for s := range w.Assignments {
@@ -186,9 +184,8 @@ func (w *Worksheet) PairsOf(source int) iter.Seq[Pair] {
 	}
 }
 
-// PairsBetween yields the pairs that one assignment stands for: those of every
-// family and probe, or, of a target with a Peer, the one of its family and
-// transport.
+// PairsBetween yields the pairs of one assignment: one for every family, probe and size,
+// or, for a target with a Peer, the one of its family and transport.
 func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
 	return func(yield func(Pair) bool) {
 		if target >= 0 && target < len(w.Targets) && w.Targets[target].Peer != nil {
@@ -208,7 +205,7 @@ func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
 	}
 }
 
-// PairsPerAssignment is how many pairs one assignment of a target stands for.
+// PairsPerAssignment is the number of pairs of one assignment of a target.
 func (w *Worksheet) PairsPerAssignment(target int) int {
 	n := 0
 	for range w.PairsBetween(0, target) {
@@ -236,8 +233,8 @@ func (w *Worksheet) CountPairs() int {
 	return n
 }
 
-// ProbeTimeout is how long probing may take, watching and the measurement between
-// VMs included.
+// ProbeTimeout is the longest time for probing, including watching and the measurement
+// between VMs.
 func (w *Worksheet) ProbeTimeout() Duration {
 	switch {
 	case w.Connections != nil:
@@ -248,7 +245,7 @@ func (w *Worksheet) ProbeTimeout() Duration {
 	return w.Timeouts.Probe
 }
 
-// Probe returns how a transport is measured, and whether it is at all.
+// Probe returns how a transport is measured; false if it is not measured.
 func (w *Worksheet) Probe(t Transport) (Probe, bool) {
 	for _, p := range w.Probes {
 		if p.Transport == t {
@@ -258,10 +255,10 @@ func (w *Worksheet) Probe(t Transport) (Probe, bool) {
 	return Probe{}, false
 }
 
-// Measurable reports whether it is worth while to probe: false if it is known of
-// every expected pair already why it cannot be measured. Pairs of which each
-// measurement is reported, and units that are not pairs, are worth while in any case:
-// their probing records what is not known, too.
+// Measurable reports whether probing is useful: false if every expected pair already has
+// a cause that prevents its measurement. It is always true for pairs whose measurements
+// are reported one by one, and for units that are not pairs: their probing also records
+// what could not be determined.
 func (w *Worksheet) Measurable(r *Roster) bool {
 	if w.Connections != nil || len(w.Units) > 0 {
 		return true
@@ -279,50 +276,49 @@ func (w *Worksheet) Measurable(r *Roster) bool {
 	return !known
 }
 
-// Roster says where the targets of a worksheet can be reached, after the
-// fixtures were started: one entry per target, by index.
+// Roster has the addresses of the targets of a worksheet, after the fixtures were
+// started: one entry per target, by index.
 type Roster struct {
 	Targets []RosterEntry `json:"targets"`
 }
 
-// RosterEntry is one target as it was when the worksheet was frozen.
+// RosterEntry is one target, in the state in which setup left it.
 type RosterEntry struct {
-	// Pod is namespace/name of the responder or existing pod, or of the VM; empty if
-	// none came up.
+	// Pod is namespace/name of the responder, existing pod or VM; empty if it did not
+	// start.
 	Pod string `json:"pod,omitempty"`
-	// Node that a VM runs on; empty for others, which are on their endpoint's node.
+	// Node that a VM runs on; empty for others, which run on their endpoint's node.
 	Node string `json:"node,omitempty"`
-	// Addresses by family. A family that is missing cannot be measured.
+	// Addresses by family. A missing family cannot be measured.
 	Addresses map[IPFamily]string `json:"addresses,omitempty"`
 	// Ports by transport (tcp, udp, http).
 	Ports map[Transport]int `json:"ports,omitempty"`
-	// Cause says why the target cannot be measured at all; empty means it can.
+	// Cause says why the target cannot be measured; nil if it can.
 	Cause *Cause `json:"cause,omitempty"`
 }
 
-// Order is what one agent is told to do: one source's share of a worksheet with
-// the addresses of its targets. It is the agent's whole input.
+// Order is the input of one agent: the pairs of one source of a worksheet, with the
+// addresses of its targets. The agent has no other input.
 type Order struct {
 	// Source is the index of the source in the worksheet.
 	Source int `json:"source"`
-	// Seed of the agent's own random choices (start jitter, order of pairs).
+	// Seed of the agent's random choices (start jitter, order of pairs).
 	Seed    uint64           `json:"seed"`
 	Limits  Limits           `json:"limits"`
 	Probes  []TransportProbe `json:"probes"`
 	Targets []OrderTarget    `json:"targets"`
-	// Families whose control pairs must be measured.
+	// IPFamilies are the families whose control pairs must be measured.
 	IPFamilies []IPFamily `json:"ipFamilies"`
-	// Own are the source's own addresses, of each of IPFamilies, where the source is
-	// a VM: its control pairs are measured by icmp, to Own (self) and to Unused
-	// (closed), an address of the same prefix that nobody has. Both are empty for
-	// pods.
+	// Own are the addresses of a source that is a VM, by family. Its control pairs are
+	// measured by icmp, to Own (self) and to Unused (closed), an address of the same
+	// prefix that no VM has. Both are empty for pods.
 	Own    map[IPFamily]string `json:"own,omitempty"`
 	Unused map[IPFamily]string `json:"unused,omitempty"`
-	// Deadline is how long the agent may run, from its start; what is not
-	// measured by then is told as unmeasured.
+	// Deadline is how long the agent may run, from its start. It reports pairs that it
+	// has not measured by then as unmeasured.
 	Deadline Duration `json:"deadline"`
-	// Connections is set where each measurement is to be told as a Result; nil
-	// where pairs are told as Observations.
+	// Connections is set if the agent must report each measurement as a Result; nil if
+	// it reports pairs as Observations.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
 }
 
@@ -331,8 +327,8 @@ type OrderTarget struct {
 	Target    int                 `json:"target"`
 	Addresses map[IPFamily]string `json:"addresses"`
 	Ports     map[Transport]int   `json:"ports"`
-	// Peer says how a target that existed before is spoken to; nil for others.
-	// Addresses and Ports say nothing then.
+	// Peer is set for an existing target; nil for others. Addresses and Ports are ignored
+	// if it is set.
 	Peer *Peer `json:"peer,omitempty"`
 }
 
@@ -356,9 +352,9 @@ func (w *Worksheet) CountPackets() int {
 	return n
 }
 
-// AgentDeadline is how long an agent may run, from its start: three quarters of
-// the probe timeout, so that it has said what it has before nobody listens, and
-// the time for which it is to watch.
+// AgentDeadline is how long an agent may run, from its start: three quarters of the
+// probe timeout, plus the time for which it watches. The remaining quarter is for
+// collecting its report.
 func (w *Worksheet) AgentDeadline() Duration {
 	return w.Timeouts.Probe/4*3 + w.ProbeTimeout() - w.Timeouts.Probe
 }

@@ -95,7 +95,7 @@ func TestRealGuests(t *testing.T) {
 		args := KernelArgs(v, time.Minute)
 		q := start(t, dir, 5, kernel, initrd, args, "-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,romfile=,mac=02:ff:00:00:00:01")
 		err := q.guest.Ready(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "no interface with the MAC address 02:77:00:00:00:05, but eth0 (02:ff:00:00:00:01)") {
+		if err == nil || !strings.Contains(err.Error(), "no interface with the MAC address 02:77:00:00:00:05; it has eth0 (02:ff:00:00:00:01)") {
 			t.Errorf("%v", err)
 		}
 	})

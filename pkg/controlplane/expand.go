@@ -19,16 +19,16 @@ import (
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
-// Expand works out the worksheet of a controlPlane check for a cluster as the
-// snapshot has it, with warnings, one line each. It is pure: the same plan and
-// snapshot give the same worksheet.
+// Expand returns the worksheet of a controlPlane check for the cluster of the
+// snapshot, and warnings, one line each. It is pure: the same plan and snapshot
+// give the same worksheet.
 //
-// What a role of the pairs should have, but does not show, is on the worksheet,
-// too: as a target without a Peer, as a source without a Node. Their pairs are
-// expected, and will be unmeasured.
+// What the pairs need and the snapshot does not have is on the worksheet, too: as a
+// target without a Peer, as a source without a Node. Their pairs are expected, and
+// will be unmeasured.
 //
-// An error says that nothing can be measured, or that plan and snapshot do not go
-// together, and tells every reason at once.
+// An error says that nothing can be measured, or that plan and snapshot do not
+// match. It has every reason.
 func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
 	x, err := expand(p, check, s)
 	if err != nil {
@@ -37,7 +37,7 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	return x.worksheet, x.warnings, nil
 }
 
-// expansion is what Expand gathers on its way.
+// expansion is the state of Expand.
 type expansion struct {
 	layout
 	check *Spec
@@ -46,8 +46,8 @@ type expansion struct {
 
 	nodes     map[string]*cluster.Node // by name
 	addresses map[netip.Addr]string    // names of nodes, by their internal addresses
-	facets    map[string]*facet        // by ComponentPair.To, those that were asked for
-	stands    map[string][]*source     // sources by role, those that were asked for
+	facets    map[string]*facet        // by ComponentPair.To, those computed so far
+	stands    map[string][]*source     // sources by role, those computed so far
 	pods      map[string]*source       // by the pod that they stand for
 	balancers map[string]*target       // load balancers, by host:port
 
@@ -56,7 +56,7 @@ type expansion struct {
 	problems  []error
 }
 
-// facet is what a pair's To stands for.
+// facet is the targets of a pair's To.
 type facet struct {
 	targets []*target
 	// families that an instance has addresses of, by target.instance.
@@ -78,8 +78,8 @@ type target struct {
 // source is a source of the worksheet to be.
 type source struct {
 	checkup.Endpoint
-	// fleeting says that the name of its pod is another one after each rollout, so
-	// that its label is that of a place: further ones there are numbered.
+	// fleeting says that the name of its pod changes with each rollout: its label
+	// names its node instead, and further ones on the node are numbered.
 	fleeting bool
 	families []checkup.IPFamily
 	targets  map[*target]bool
@@ -99,9 +99,16 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*expansion, err
 		return nil, err
 	}
 	x := &expansion{
-		layout: layoutOf(c, preset), check: c, s: s, seed: kind.Seed(p.Name, check),
-		nodes: map[string]*cluster.Node{}, addresses: map[netip.Addr]string{},
-		facets: map[string]*facet{}, stands: map[string][]*source{}, pods: map[string]*source{}, balancers: map[string]*target{},
+		layout:    layoutOf(c, preset),
+		check:     c,
+		s:         s,
+		seed:      kind.Seed(p.Name, check),
+		nodes:     map[string]*cluster.Node{},
+		addresses: map[netip.Addr]string{},
+		facets:    map[string]*facet{},
+		stands:    map[string][]*source{},
+		pods:      map[string]*source{},
+		balancers: map[string]*target{},
 	}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
@@ -122,26 +129,26 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*expansion, err
 	return x, nil
 }
 
-// usable reports what Expand cannot work with, though a plan that was loaded
-// never has it.
+// usable reports values with which Expand cannot work. A plan that was loaded has
+// none.
 func usable(c *Spec) error {
 	var problems []error
 	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if !slices.Contains(Presets, c.Preset) {
-		add("preset: %q is none of %q", c.Preset, Presets)
+		add("preset: %q: want one of %q", c.Preset, Presets)
 	}
 	if c.MaxNodes < 1 {
-		add("maxNodes: is %d, want 1 or more", c.MaxNodes)
+		add("maxNodes: %d: want 1 or more", c.MaxNodes)
 	}
 	if c.Measurements() < 1 {
-		add("probe.count: is %d, want 1 or more", c.Probe.Count)
+		add("probe.count: %d: want 1 or more", c.Probe.Count)
 	}
 	if c.Interval <= 0 {
-		add("interval: is %s, want more than 0s", c.Interval)
+		add("interval: %s: want more than 0s", c.Interval)
 	}
 	for _, f := range c.IPFamilies {
 		if !slices.Contains(checkup.IPFamilies, f) {
-			add("ipFamilies: %q is none of %q", f, checkup.IPFamilies)
+			add("ipFamilies: %q: want one of %q", f, checkup.IPFamilies)
 		}
 	}
 	return errors.Join(problems...)
@@ -153,8 +160,8 @@ func (x *expansion) warn(format string, args ...any) {
 	}
 }
 
-// assign gives each source the targets that the pairs say, and returns the
-// sources and targets that have some.
+// assign gives each source the targets of its pairs, and returns the sources and
+// targets that have pairs.
 func (x *expansion) assign() ([]*source, []*target, error) {
 	var sources []*source
 	var targets []*target
@@ -181,15 +188,22 @@ func (x *expansion) assign() ([]*source, []*target, error) {
 					results += x.check.Measurements()
 				}
 				if results > checkup.MaxResults {
-					return nil, nil, fmt.Errorf("pairs x measurements of each (%d) are more than the %d results that a check may keep; %s to %s alone are %s and %s: lengthen interval, shorten for, lower maxNodes, or name fewer pairs",
-						x.check.Measurements(), checkup.MaxResults, pair.From, pair.To, checkup.Count(len(from), "source"), checkup.Count(len(to.targets), "target"))
+					return nil, nil, fmt.Errorf(
+						"pairs x measurements of each (%d) are more than the %d results that a check may keep; %s to %s has %s and %s: lengthen interval, shorten for, lower maxNodes, or name fewer pairs",
+						x.check.Measurements(),
+						checkup.MaxResults,
+						pair.From,
+						pair.To,
+						checkup.Count(len(from), "source"),
+						checkup.Count(len(to.targets), "target"),
+					)
 				}
 				measurable = measurable || s.Node != "" && t.Peer != nil
 			}
 		}
 	}
 	if !measurable && len(x.problems) == 0 {
-		reasons := "none of its pairs has anything on both sides"
+		reasons := "no pair has a source and a target"
 		if len(x.warnings) > 0 {
 			reasons = strings.Join(x.warnings, "; ")
 		}
@@ -198,14 +212,17 @@ func (x *expansion) assign() ([]*source, []*target, error) {
 	return sources, targets, nil
 }
 
-// reaches says whether a source is to probe a target: it is, unless it has no
-// address of the target's family, and there is one of the same instance of a
-// family that it has.
+// reaches reports whether a source probes a target: it does, unless it has no
+// address of the target's family and the same instance has an address of one of the
+// source's families.
 func (s *source) reaches(t *target, f *facet) bool {
 	if t.Peer == nil || t.Peer.Family == checkup.AnyIPFamily || slices.Contains(s.families, t.Peer.Family) {
 		return true
 	}
-	return !slices.ContainsFunc(f.families[t.instance], func(f checkup.IPFamily) bool { return slices.Contains(s.families, f) })
+	return !slices.ContainsFunc(
+		f.families[t.instance],
+		func(f checkup.IPFamily) bool { return slices.Contains(s.families, f) },
+	)
 }
 
 // write makes the worksheet.
@@ -213,13 +230,29 @@ func (x *expansion) write(p *checkup.Plan, check string, sources []*source, targ
 	c := x.check
 	labelTargets(targets)
 	labelSources(sources)
-	slices.SortFunc(targets, func(a, b *target) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Label, b.Label)) })
-	slices.SortFunc(sources, func(a, b *source) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Label, b.Label)) })
+	slices.SortFunc(
+		targets,
+		func(a, b *target) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Label, b.Label)) },
+	)
+	slices.SortFunc(
+		sources,
+		func(a, b *source) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Label, b.Label)) },
+	)
 	w := &checkup.Worksheet{
-		Plan: p.Name, Check: check, Kind: Name, Seed: x.seed, Rounds: 1,
-		Expect: checkup.Expect{Loss: c.Expect.Loss, Latency: c.Expect.Latency},
-		Limits: c.Limits, Resources: c.Resources, Timeouts: c.Timeouts,
-		Connections: &checkup.ConnectionSheet{Deadlines: c.Probe.Deadlines, MaxOutage: c.Expect.Outage.Max, Checks: c.ConnectivityChecks},
+		Plan:      p.Name,
+		Check:     check,
+		Kind:      Name,
+		Seed:      x.seed,
+		Rounds:    1,
+		Expect:    checkup.Expect{Loss: c.Expect.Loss, Latency: c.Expect.Latency},
+		Limits:    c.Limits,
+		Resources: c.Resources,
+		Timeouts:  c.Timeouts,
+		Connections: &checkup.ConnectionSheet{
+			Deadlines: c.Probe.Deadlines,
+			MaxOutage: c.Expect.Outage.Max,
+			Checks:    c.ConnectivityChecks,
+		},
 	}
 	if c.For != nil {
 		w.Connections.For = *c.For
@@ -287,12 +320,16 @@ func (x *expansion) zone(node string) string {
 	return ""
 }
 
-// nodeFamilies are the families of the nodes' internal addresses, those of the
-// plan if there are any, and IPv4 where nothing tells.
+// nodeFamilies are the families of the nodes' internal addresses that the plan
+// probes; IPv4 if there are none.
 func (x *expansion) nodeFamilies() []checkup.IPFamily {
 	var families []checkup.IPFamily
 	for _, f := range checkup.IPFamilies {
-		if slices.ContainsFunc(x.s.Nodes, func(n cluster.Node) bool { return slices.Contains(familiesOf(n.InternalIPs), f) }) && x.wants(f) {
+		if slices.ContainsFunc(
+			x.s.Nodes,
+			func(n cluster.Node) bool { return slices.Contains(familiesOf(n.InternalIPs), f) },
+		) &&
+			x.wants(f) {
 			families = append(families, f)
 		}
 	}
@@ -302,7 +339,7 @@ func (x *expansion) nodeFamilies() []checkup.IPFamily {
 	return families
 }
 
-// wants says whether the plan probes a family. A DNS name has any.
+// wants reports whether the plan probes a family. A DNS name has any family.
 func (x *expansion) wants(f checkup.IPFamily) bool {
 	return f == checkup.AnyIPFamily || len(x.check.IPFamilies) == 0 || slices.Contains(x.check.IPFamilies, f)
 }
@@ -318,7 +355,7 @@ func familiesOf(addresses []string) []checkup.IPFamily {
 	return families
 }
 
-// warnOfNodes says which nodes of sources and targets are not ready.
+// warnOfNodes warns of nodes of sources and targets that are not ready.
 func (x *expansion) warnOfNodes() {
 	var notReady []string
 	for _, e := range slices.Concat(x.worksheet.Sources, x.worksheet.Targets) {
@@ -332,14 +369,19 @@ func (x *expansion) warnOfNodes() {
 	}
 }
 
-// warnOfRate says where an agent has more to do than it may.
+// warnOfRate warns if an agent needs a higher rate than limits.packetsPerSecond.
 func (x *expansion) warnOfRate() {
 	w := x.worksheet
 	limit := w.Limits.PacketsPerSecond
 	needed := int(time.Duration(w.Degree) * time.Second / time.Duration(x.check.Interval))
 	if limit > 0 && needed > limit {
-		x.warn("an agent has up to %d pairs to measure each %s, which are %d measurements a second, but limits.packetsPerSecond allows %d: they will be late; raise it or interval, or lower maxNodes",
-			w.Degree, x.check.Interval, needed, limit)
+		x.warn(
+			"an agent measures up to %d pairs every %s, %d measurements a second, but limits.packetsPerSecond allows %d: they will be late: raise it or interval, or lower maxNodes",
+			w.Degree,
+			x.check.Interval,
+			needed,
+			limit,
+		)
 	}
 }
 

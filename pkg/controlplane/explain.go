@@ -17,7 +17,15 @@ func Explain(e kind.Explained) kind.Explanation {
 	w, c := e.Worksheet, e.Worksheet.Connections
 	sources, targets := pairsOf(w)
 	var x kind.Explanation
-	x.Field("pairs", fmt.Sprintf("%d, from %s to %s", e.Cost.Pairs, checkup.Count(len(w.Sources), "source"), checkup.Count(len(w.Targets), "target")))
+	x.Field(
+		"pairs",
+		fmt.Sprintf(
+			"%d, from %s to %s",
+			e.Cost.Pairs,
+			checkup.Count(len(w.Sources), "source"),
+			checkup.Count(len(w.Targets), "target"),
+		),
+	)
 	if len(w.Probes) > 0 {
 		p := w.Probes[0]
 		if c.For > 0 {
@@ -27,7 +35,10 @@ func Explain(e kind.Explained) kind.Explanation {
 		}
 	}
 	d := c.Deadlines
-	x.Field("deadlines", fmt.Sprintf("resolve %s, connect %s, handshake %s, response %s", d.Resolve, d.Connect, d.Handshake, d.Response))
+	x.Field(
+		"deadlines",
+		fmt.Sprintf("resolve %s, connect %s, handshake %s, response %s", d.Resolve, d.Connect, d.Handshake, d.Response),
+	)
 	if n, causes := unmeasurable(w, e.Roster); n > 0 {
 		x.Unmeasured = n
 		x.Field("unmeasured", fmt.Sprintf("%s will not be measured:", checkup.Count(n, "pair")), causes...)
@@ -79,7 +90,7 @@ func unmeasurable(w *checkup.Worksheet, roster *checkup.Roster) (pairs int, caus
 }
 
 // widened adds what the check needs beyond the rights and the pod security of all
-// checks, and the objects that it writes. pairs counts those of each source.
+// checks, and the objects that it writes. pairs has the number of pairs per source.
 func widened(x *kind.Explanation, w *checkup.Worksheet, pairs []int) {
 	var host, secrets []string
 	for i, s := range w.Sources {
@@ -139,7 +150,10 @@ func tables(w *checkup.Worksheet, sources, targets []int) []checkup.Block {
 	}
 	between := table("pair of roles", "FROM", "TO", "PAIRS")
 	for _, k := range order {
-		between.Rows = append(between.Rows, []checkup.Cell{checkup.Text(k.from), checkup.Text(k.to), checkup.Number(counts[k])})
+		between.Rows = append(
+			between.Rows,
+			[]checkup.Cell{checkup.Text(k.from), checkup.Text(k.to), checkup.Number(counts[k])},
+		)
 	}
 	from := table("source", "SOURCE", "NODE", "NETWORK", "PAIRS")
 	for i, s := range w.Sources {
@@ -147,16 +161,22 @@ func tables(w *checkup.Worksheet, sources, targets []int) []checkup.Block {
 		if s.HostNetwork {
 			network = "host"
 		}
-		from.Rows = append(from.Rows, []checkup.Cell{checkup.Text(s.Name()), checkup.Text(s.Node), checkup.Text(network), checkup.Number(sources[i])})
+		from.Rows = append(
+			from.Rows,
+			[]checkup.Cell{checkup.Text(s.Name()), checkup.Text(s.Node), checkup.Text(network), checkup.Number(sources[i])},
+		)
 	}
 	to := table("target", "TARGET", "PAIRS", "ADDRESS")
 	for i, t := range w.Targets {
-		to.Rows = append(to.Rows, []checkup.Cell{checkup.Text(t.Name()), checkup.Number(targets[i]), checkup.Text(address(t.Peer))})
+		to.Rows = append(
+			to.Rows,
+			[]checkup.Cell{checkup.Text(t.Name()), checkup.Number(targets[i]), checkup.Text(address(t.Peer))},
+		)
 	}
 	return []checkup.Block{{Table: between}, {Table: from}, {Table: to}}
 }
 
-// address says where and how a target is measured; empty if it has no address.
+// address is the address and transport of a target; empty if it has no address.
 func address(peer *checkup.Peer) string {
 	if peer == nil {
 		return ""

@@ -81,14 +81,14 @@ func (b *blamer) everything() bool {
 	}
 	b.add(checkup.Finding{
 		Cause: checkup.CauseNetwork, Message: "every connection: " + b.effect(all),
-		For: b.evidence(fmt.Sprintf("%d of %s fail", len(all), judge.Count(len(all), "measured pair")), all),
+		For: b.evidence(fmt.Sprintf("%d of %s fail", len(all), checkup.Count(len(all), "measured pair")), all),
 	}, all, nil)
 	return true
 }
 
-// together reports whether the failures of the pairs can be one: there is an
-// outage of the first with which one of each other overlaps. Pairs that fail
-// without an outage, because they are slow, are out of time's reach.
+// together reports whether the failures of the pairs can be one: some outage of the
+// first pair overlaps with an outage of each other. Pairs that fail without an
+// outage, because they are slow, are not compared.
 func (b *blamer) together(pairs []int) bool {
 	var lists [][]checkup.Outage
 	for _, i := range pairs {
@@ -110,10 +110,14 @@ func (b *blamer) outages(i int) []checkup.Outage {
 	return nil
 }
 
-// overlapping are the outages of a list, oldest first, that share a moment with
-// another one, give or take an interval.
+// overlapping are the outages of a list, oldest first, that overlap with another
+// one, with a tolerance of one interval.
 func (b *blamer) overlapping(list []checkup.Outage, with checkup.Outage) []checkup.Outage {
-	from, _ := slices.BinarySearchFunc(list, with.Start.Add(-b.slack), func(o checkup.Outage, at time.Time) int { return end(o).Compare(at) })
+	from, _ := slices.BinarySearchFunc(
+		list,
+		with.Start.Add(-b.slack),
+		func(o checkup.Outage, at time.Time) int { return end(o).Compare(at) },
+	)
 	to := from
 	for to < len(list) && list[to].Overlaps(with, b.slack) {
 		to++
@@ -121,7 +125,7 @@ func (b *blamer) overlapping(list []checkup.Outage, with checkup.Outage) []check
 	return list[from:to]
 }
 
-// end of an outage, or when it was last seen.
+// end of an outage; its last failure if it has not ended.
 func end(o checkup.Outage) time.Time {
 	if o.End.IsZero() {
 		return o.Last
@@ -129,8 +133,8 @@ func end(o checkup.Outage) time.Time {
 	return o.End
 }
 
-// common lists the targets, not Services' addresses, that fail from every source,
-// of which there are several.
+// common lists the targets, without Services' addresses, that fail from every one of
+// several sources.
 func (b *blamer) common() []int {
 	var targets []int
 	for t, pairs := range b.To {
@@ -141,9 +145,9 @@ func (b *blamer) common() []int {
 	return targets
 }
 
-// remaining lists those that fail from every source that is not to blame itself.
-// If it is only one, the failure must be one that a path does not make: that a
-// connection stands, and nothing or nonsense comes over it.
+// remaining lists the targets that fail from every source that is not to blame
+// itself. If that is only one source, the failure must be one that a path does not
+// cause: the connection is accepted, but the response is missing or invalid.
 func (b *blamer) remaining() []int {
 	var targets []int
 	for t, pairs := range b.To {
@@ -161,8 +165,8 @@ func (b *blamer) remaining() []int {
 	return targets
 }
 
-// mostly lists those that fail from more sources than not, of more than one node,
-// in an overlapping time: a short outage is not seen by all.
+// mostly lists the targets that fail from most sources, of more than one node, at an
+// overlapping time: not every source measures during a short outage.
 func (b *blamer) mostly() []int {
 	var targets []int
 	for t, pairs := range b.To {
@@ -183,8 +187,8 @@ func (b *blamer) good(pairs []int) []int {
 // stage at which a failed pair fails.
 func (b *blamer) stage(i int) checkup.Stage { return b.Outcomes[i].Cause.Stage }
 
-// components blames targets. Those that are addresses of one pod, or names of one
-// address, are one.
+// components blames targets. Addresses of one pod, and names of one address, are one
+// target.
 func (b *blamer) components(targets []int) {
 	same := func(t, u checkup.Endpoint) bool {
 		return t.Pod != "" && t.Pod == u.Pod || t.Peer != nil && u.Peer != nil && t.Peer.Address() == u.Peer.Address()
@@ -211,16 +215,25 @@ func (b *blamer) components(targets []int) {
 		target := b.Worksheet.Targets[group[0]]
 		sources, _ := b.Ends(pairs)
 		f := checkup.Finding{
-			Cause: checkup.CauseTarget, Subject: target.Name(),
+			Cause:   checkup.CauseTarget,
+			Subject: target.Name(),
 			Message: fmt.Sprintf("%s, %s: %s", target.Name(), b.where(target, addresses), b.effect(pairs)),
-			For:     b.evidence(fmt.Sprintf("%d of %s to it fail, from %s", b.count(all), judge.Count(len(all), "measured pair"), judge.Some(b.SourceNames(b.Failed(all)), "source")), pairs),
+			For: b.evidence(
+				fmt.Sprintf(
+					"%d of %s to it fail, from %s",
+					b.count(all),
+					checkup.Count(len(all), "measured pair"),
+					judge.Some(b.SourceNames(b.Failed(all)), "source"),
+				),
+				pairs,
+			),
 		}
 		if nodes := b.SourceNodes(pairs); len(nodes) == 1 && nodes[0] != "" {
-			// From one node alone the way to the target looks like the target.
+			// From one node alone the path cannot be distinguished from the target.
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s -> %s", checkup.CausePair, nodes[0], target.Name()))
 		}
 		if sources > 1 && b.connected(pairs) {
-			f.For = append(f.For, "it accepts connections, so the way to it is open")
+			f.For = append(f.For, "it accepts connections: the path to it is open")
 			f.Alternatives = nil
 		}
 		if against := b.passing(pairs); against != nil {
@@ -245,8 +258,8 @@ func (b *blamer) connected(pairs []int) bool {
 	})
 }
 
-// sources blames those from which everything fails but what fails from everywhere,
-// and their node, if it has several and all of them do.
+// sources blames the sources from which everything fails that is not explained yet,
+// and their node, if it has several and all of them fail.
 func (b *blamer) sources() {
 	fails := func(s int) bool {
 		var left []int
@@ -274,21 +287,24 @@ func (b *blamer) sources() {
 		}
 		e := b.Worksheet.Sources[s]
 		group, pairs := []int{s}, b.From[s]
-		f := checkup.Finding{Cause: checkup.CauseSource, Subject: e.Name(), Message: "everything that " + e.Name()}
+		f := checkup.Finding{Cause: checkup.CauseSource, Subject: e.Name(), Message: "all targets of " + e.Name()}
 		if e.Node != "" && e.Node != e.Name() {
 			f.Message += " on node " + e.Node
 		}
-		f.Message += " connects to"
 		if of := on[e.Node]; e.Node != "" && len(of) > 1 && !slices.ContainsFunc(of, func(s int) bool { return !b.bad[s] }) {
 			if of[0] != s {
-				continue // told with the first
+				continue // reported with the first
 			}
 			group, pairs = of, nil
 			for _, s := range of {
 				pairs = append(pairs, b.From[s]...)
 			}
 			f.Cause, f.Subject = checkup.CauseNodeEgress, e.Node
-			f.Message = fmt.Sprintf("out of node %s, from %s", e.Node, judge.Some(b.SourceNames(pairs), "source"))
+			f.Message = fmt.Sprintf(
+				"all connections out of node %s, from %s",
+				e.Node,
+				judge.Some(b.SourceNames(pairs), "source"),
+			)
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseNode, e.Node))
 		} else if e.Node != "" {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseNodeEgress, e.Node))
@@ -302,11 +318,15 @@ func (b *blamer) sources() {
 			}
 		}
 		f.Message += ": " + b.effect(pairs)
-		first := fmt.Sprintf("%d of %s from it fail", b.count(pairs), judge.Count(len(pairs), "measured pair"))
+		first := fmt.Sprintf("%d of %s from it fail", b.count(pairs), checkup.Count(len(pairs), "measured pair"))
 		if len(elsewhere) > 0 {
-			first += fmt.Sprintf("; %d of %d from other sources to the same targets pass", len(elsewhere)-b.count(elsewhere), len(elsewhere))
+			first += fmt.Sprintf(
+				"; %d of %d from other sources to the same targets pass",
+				len(elsewhere)-b.count(elsewhere),
+				len(elsewhere),
+			)
 		} else {
-			f.Alternatives = append(f.Alternatives, "each of its targets, which nothing else measures")
+			f.Alternatives = append(f.Alternatives, "each of its targets: no other source measures them")
 		}
 		f.For = b.evidence(first, pairs)
 		b.add(f, pairs, nil)
@@ -316,8 +336,8 @@ func (b *blamer) sources() {
 // count of the pairs that fail.
 func (b *blamer) count(pairs []int) int { return len(b.Failed(pairs)) }
 
-// rest explains what is left, pair by pair. Services' addresses come last: they may
-// be due to an endpoint's pair.
+// rest explains the remaining pairs one by one. Services' addresses come last: an
+// endpoint's pair may explain them.
 func (b *blamer) rest() {
 	var order, services []int
 	between := map[link][]int{}
@@ -356,8 +376,8 @@ func (b *blamer) rest() {
 // link is an ordered pair of nodes.
 type link struct{ from, to string }
 
-// pair explains a failed pair: with all between the two nodes, if all of these
-// fail, or else with those of the sources of its node to its target.
+// pair explains a failed pair: with all pairs between the two nodes, if all of them
+// fail, else with the pairs from its node to its target.
 func (b *blamer) pair(i int, between map[link][]int) {
 	f := checkup.Finding{Cause: checkup.CausePair}
 	source, target := b.Source(i), b.Target(i)
@@ -385,11 +405,11 @@ func (b *blamer) pair(i int, between map[link][]int) {
 		}
 		f.Message += ": " + b.effect(pairs)
 		if _, elsewhere := b.same(pairs, b.good(to)); len(elsewhere) == 0 {
-			// Nobody else measured it, or those who did are to blame themselves.
+			// No other source measured it, or those that did are to blame themselves.
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseTarget, target.Name()))
 		}
 	}
-	first := fmt.Sprintf("%d of %s between them fail", b.count(scope), judge.Count(len(scope), "measured pair"))
+	first := fmt.Sprintf("%d of %s between them fail", b.count(scope), checkup.Count(len(scope), "measured pair"))
 	others := slices.DeleteFunc(slices.Clone(to), func(k int) bool { return slices.Contains(scope, k) })
 	if len(others) > 0 {
 		first += fmt.Sprintf("; %d of %d from elsewhere to the same target pass", len(others)-b.count(others), len(others))
@@ -397,21 +417,30 @@ func (b *blamer) pair(i int, between map[link][]int) {
 	f.For = b.evidence(first, pairs)
 	if target.Peer != nil && len(target.Peer.Backends) > 0 {
 		if p := b.weigh(i); p.component > p.path {
-			f.For = append(f.For, fmt.Sprintf("of the endpoints behind it %s failed in an overlapping time", judge.Some(b.TargetNames(p.behind), "target")))
+			f.For = append(
+				f.For,
+				fmt.Sprintf(
+					"endpoints behind it that failed at an overlapping time: %s",
+					judge.Some(b.TargetNames(p.behind), "target"),
+				),
+			)
 		} else {
-			f.For = append(f.For, "nothing is known of the endpoints behind it at that time")
+			f.For = append(f.For, "no data about the endpoints behind it at that time")
 		}
 	}
 	f.Against = b.passing(scope)
 	b.add(f, pairs, nil)
 }
 
-// between returns the pairs from one node to another if all fail, in an overlapping
-// time, and several targets are still to be explained; else nil.
+// between returns the pairs from one node to another if all fail at an overlapping
+// time and several targets are not explained yet; else nil.
 func (b *blamer) between(pairs []int) []int {
 	link := link{b.Source(pairs[0]).Node, b.Target(pairs[0]).Node}
 	left := slices.DeleteFunc(slices.Clone(pairs), func(k int) bool { return b.explained[k] })
-	if _, targets := b.Ends(left); targets < 2 || link.from == "" || link.to == "" || link.from == link.to || !b.AllFail(pairs) || !b.together(pairs) {
+	if _, targets := b.Ends(
+		left,
+	); targets < 2 || link.from == "" || link.to == "" || link.from == link.to || !b.AllFail(pairs) ||
+		!b.together(pairs) {
 		return nil
 	}
 	return pairs

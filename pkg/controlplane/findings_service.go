@@ -13,9 +13,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/judge"
 )
 
-// behind is the measured pairs to the endpoints behind a target: those of the
-// source, or where it measured none, those of others that are not to blame
-// themselves.
+// behind returns the measured pairs to the endpoints behind a target: those of the
+// source or, if it measured none, those of other sources that are not to blame.
 func (b *blamer) behind(source, target int) (pairs []int, others bool) {
 	peer := b.Worksheet.Targets[target].Peer
 	if peer == nil {
@@ -41,27 +40,27 @@ func (b *blamer) behind(source, target int) (pairs []int, others bool) {
 	return of, len(of) > 0
 }
 
-// service reports whether a target is a Service's address behind which something
-// was measured. Of others nothing tells the way from the end of it.
+// service reports whether a target is a Service's address with measured endpoints.
+// Without these, the path and the endpoints cannot be distinguished.
 func (b *blamer) service(target int) bool {
 	pairs, _ := b.behind(-1, target)
 	return len(pairs) > 0
 }
 
-// shares says of the failed measurements of a pair to a Service's address how many
-// the endpoints account for, and how many the way there.
+// shares counts, of the failed measurements of a pair to a Service's address, those
+// that the endpoints explain (component) and those that the path explains.
 type shares struct {
 	component, path int
-	// behind are the pairs to endpoints that failed with it, answered those that
-	// did not, by the longest outage that is the way's, or else the longest.
+	// behind are the pairs to endpoints that failed during outage, answered those
+	// that did not. outage is the longest that the path explains, else the longest.
 	behind, answered []int
 	outage           checkup.Outage
 	slow             bool // it is slow, and has no outage
 	others           bool // endpoints were measured from other sources
-	unknown          int  // endpoints of which nothing is known
+	unknown          int  // endpoints without data
 }
 
-// weigh looks at a failed pair to a Service's address, outage by outage.
+// weigh evaluates a failed pair to a Service's address, outage by outage.
 func (b *blamer) weigh(i int) shares {
 	o := &b.Outcomes[i]
 	pairs, others := b.behind(o.Pair.Source, o.Pair.Target)
@@ -91,12 +90,12 @@ func (b *blamer) weigh(i int) shares {
 		}
 		return p
 	}
-	var blamed bool // p tells of an outage that is the way's
+	var blamed bool // p has an outage that the path explains
 	type window struct {
 		from, to time.Time
 		chance   float64
 	}
-	likely := map[window]bool{} // the same for each outage of one time
+	likely := map[window]bool{} // cached: outages often share a window
 	for _, outage := range b.outages(i) {
 		var behind, answered []int
 		var during window
@@ -120,7 +119,7 @@ func (b *blamer) weigh(i int) shares {
 			if _, known := likely[during]; !known {
 				likely[during] = b.likely(i, during.from, during.to, during.chance)
 			}
-			path = !likely[during] // else as often as it leads to one of those that fail
+			path = !likely[during] // if likely, the failed endpoints explain the outage
 		}
 		switch {
 		case path:
@@ -136,19 +135,23 @@ func (b *blamer) weigh(i int) shares {
 	return p
 }
 
-// answers reports whether a pair was measured during an outage of another, give
-// or take an interval. That it did not fail then is known already.
+// answers reports whether a pair was measured during an outage of another, with a
+// tolerance of one interval. The caller knows that it did not fail then.
 func (b *blamer) answers(i int, during checkup.Outage) bool {
 	return len(b.results(i, during.Start, end(during))) > 0
 }
 
-// results of a pair from one time to another, give or take an interval.
+// results of a pair from one time to another, with a tolerance of one interval.
 func (b *blamer) results(i int, from, to time.Time) []*checkup.Result {
 	t := b.Outcomes[i].Folded
 	if t == nil {
 		return nil
 	}
-	first, _ := slices.BinarySearchFunc(t.Results, from.Add(-b.slack), func(r *checkup.Result, at time.Time) int { return r.At.Compare(at) })
+	first, _ := slices.BinarySearchFunc(
+		t.Results,
+		from.Add(-b.slack),
+		func(r *checkup.Result, at time.Time) int { return r.At.Compare(at) },
+	)
 	behind, _ := slices.BinarySearchFunc(t.Results, to.Add(b.slack), func(r *checkup.Result, at time.Time) int {
 		if r.At.After(at) {
 			return 1
@@ -158,13 +161,13 @@ func (b *blamer) results(i int, from, to time.Time) []*checkup.Result {
 	return t.Results[first:behind]
 }
 
-// byChance is how likely, at the least, the failures of an address must be if each
-// measurement went to one of its endpoints by chance, for these to account for
-// them. kube-proxy spreads connections so.
+// byChance is the least probability of an address's failures with which its failed
+// endpoints explain them, if each measurement went to a random endpoint. kube-proxy
+// selects endpoints at random.
 const byChance = 0.01
 
-// likely reports whether a pair may fail as often as it does from one time to
-// another, if each measurement has this chance to fail.
+// likely reports whether the failures of a pair from one time to another are
+// probable (byChance), if each measurement fails with this probability.
 func (b *blamer) likely(i int, from, to time.Time, chance float64) bool {
 	results, failed := b.results(i, from, to), 0
 	for _, r := range results {
@@ -184,8 +187,8 @@ func atLeast(n, x int, chance float64) float64 {
 	return sum
 }
 
-// accounted reports whether a failed pair leads to a Service's address whose
-// endpoints, blamed already, account for it.
+// accounted reports whether a failed pair is to a Service's address and findings on
+// its endpoints explain it.
 func (b *blamer) accounted(i int) bool {
 	if !b.Fails(i) || !b.service(b.Outcomes[i].Pair.Target) {
 		return false
@@ -194,8 +197,8 @@ func (b *blamer) accounted(i int) bool {
 	return p.component > p.path && slices.ContainsFunc(p.behind, func(k int) bool { return b.explained[k] })
 }
 
-// services looks at the failed pairs to Services' addresses: those that endpoints
-// account for go to the findings of these, the others are the way's.
+// services explains the failed pairs to Services' addresses: by the findings on
+// their endpoints, else by the path.
 func (b *blamer) services() {
 	var nodes []string
 	from := map[string][]toService{} // by node
@@ -211,15 +214,15 @@ func (b *blamer) services() {
 			p := b.weigh(i)
 			switch {
 			case p.component == 0 && p.path == 0:
-				// Nothing is known of the endpoints at that time.
+				// No data about the endpoints at that time.
 			case p.component > p.path:
 				b.through(i, p)
 			default:
 				ways = append(ways, way{i, p})
 			}
 		}
-		// One finding if it fails so from every node, else one for each node, which
-		// may have the same trouble with others.
+		// One finding if the path fails from every node, else one for each node, whose
+		// paths to other Services may fail too.
 		every := b.good(b.To[t])
 		if len(b.SourceNodes(every)) > 1 && len(ways) == len(every) {
 			b.way(t, ways)
@@ -260,8 +263,7 @@ func (b *blamer) services() {
 	}
 }
 
-// toService is the failed pairs to one Service's address that the way there is to
-// blame for.
+// toService is the failed pairs to one Service's address that the path explains.
 type toService struct {
 	target int
 	ways   []way
@@ -280,10 +282,16 @@ func (b *blamer) rules(node string, list []toService, pairs []int) {
 		here, elsewhere = append(here, same...), append(elsewhere, others...)
 	}
 	f := checkup.Finding{
-		Cause: checkup.CauseService, Subject: fmt.Sprintf("%d addresses from %s", len(list), node),
-		Message: fmt.Sprintf("the way to services from %s, as by its service rules: %s; to %s, while endpoints behind them answered", node, b.effect(pairs), judge.Some(addresses, "address")),
+		Cause:   checkup.CauseService,
+		Subject: fmt.Sprintf("%d addresses from %s", len(list), node),
+		Message: fmt.Sprintf(
+			"the path to services from %s, such as its service rules: %s; to %s, while endpoints behind them answered",
+			node,
+			b.effect(pairs),
+			judge.Some(addresses, "address"),
+		),
 	}
-	first := fmt.Sprintf("%d of %s to them from %s fail", len(pairs), judge.Count(len(here), "measured pair"), node)
+	first := fmt.Sprintf("%d of %s to them from %s fail", len(pairs), checkup.Count(len(here), "measured pair"), node)
 	if len(elsewhere) > 0 {
 		first += fmt.Sprintf("; %d of %d from other nodes pass", len(elsewhere)-b.count(elsewhere), len(elsewhere))
 	}
@@ -291,20 +299,20 @@ func (b *blamer) rules(node string, list []toService, pairs []int) {
 	b.add(f, pairs, nil)
 }
 
-// worst of some ways is the one with most to say.
+// worst is the way with most failed measurements.
 func worst(ways []way) shares {
 	return slices.MaxFunc(ways, func(a, c way) int {
 		return cmp.Or(cmp.Compare(a.path, c.path), cmp.Compare(c.pair, a.pair))
 	}).shares
 }
 
-// way is a failed pair to a Service's address that the way there is to blame for.
+// way is a failed pair to a Service's address that the path explains.
 type way struct {
 	pair int
 	shares
 }
 
-// way blames the way to a Service's address for some pairs.
+// way blames the path to a Service's address for some pairs.
 func (b *blamer) way(target int, ways []way) {
 	pairs := make([]int, len(ways))
 	for k := range ways {
@@ -315,30 +323,48 @@ func (b *blamer) way(target int, ways []way) {
 	if nodes := b.SourceNodes(pairs); len(nodes) == 1 {
 		from = cmp.Or(nodes[0], b.SourceNames(pairs)[0])
 	}
-	p := worst(ways) // speaks for all
+	p := worst(ways) // shown for all
 	f := checkup.Finding{
-		Cause: checkup.CauseService, Subject: e.Name() + " from " + from,
-		Message: fmt.Sprintf("the way to %s (%s) from %s, as by its service rules: %s, while %s", e.Name(), e.Peer.Address(), from, b.effect(pairs), b.answered(p)),
+		Cause:   checkup.CauseService,
+		Subject: e.Name() + " from " + from,
+		Message: fmt.Sprintf(
+			"the path to %s (%s) from %s, such as its service rules: %s, while %s",
+			e.Name(),
+			e.Peer.Address(),
+			from,
+			b.effect(pairs),
+			b.answered(p),
+		),
 	}
 	here, elsewhere := b.same(pairs, b.good(b.To[target]))
-	first := fmt.Sprintf("%d of %s to it from %s fail", len(pairs), judge.Count(len(here), "measured pair"), from)
+	first := fmt.Sprintf("%d of %s to it from %s fail", len(pairs), checkup.Count(len(here), "measured pair"), from)
 	if len(elsewhere) > 0 {
 		first += fmt.Sprintf("; %d of %d from other nodes pass", len(elsewhere)-b.count(elsewhere), len(elsewhere))
 	}
 	f.For = append(b.evidence(first, pairs), b.endpoints(p))
 	if dead := b.TargetNames(p.behind); len(dead) > 0 {
-		f.Against = append(f.Against, fmt.Sprintf("of the endpoints behind it %s failed in an overlapping time", judge.Some(dead, "target")))
+		f.Against = append(
+			f.Against,
+			fmt.Sprintf("endpoints behind it that failed at an overlapping time: %s", judge.Some(dead, "target")),
+		)
 		for _, t := range dead {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseTarget, t))
 		}
 	}
 	if p.component > 0 {
-		f.Against = append(f.Against, fmt.Sprintf("%d of its %d failed measurements were while its endpoints failed too", p.component, p.component+p.path))
+		f.Against = append(
+			f.Against,
+			fmt.Sprintf(
+				"%d of its %d failed measurements overlap with failures of its endpoints",
+				p.component,
+				p.component+p.path,
+			),
+		)
 	}
 	b.add(f, pairs, nil)
 }
 
-// same splits pairs into those from a node of one of some pairs, and others.
+// same splits pairs into those from the nodes of some pairs, and others.
 func (b *blamer) same(some, all []int) (same, others []int) {
 	nodes := b.SourceNodes(some)
 	for _, i := range all {
@@ -355,10 +381,14 @@ func (b *blamer) same(some, all []int) (same, others []int) {
 // while it did not.
 func (b *blamer) answered(p shares) string {
 	yes := len(b.TargetNames(p.answered))
-	return fmt.Sprintf("%d of %s behind it answered", yes, judge.Count(yes+len(b.TargetNames(p.behind))+p.unknown, "endpoint"))
+	return fmt.Sprintf(
+		"%d of %s behind it answered",
+		yes,
+		checkup.Count(yes+len(b.TargetNames(p.behind))+p.unknown, "endpoint"),
+	)
 }
 
-// endpoints says which, and when.
+// endpoints says which endpoints answered, and when.
 func (b *blamer) endpoints(p shares) string {
 	when := judge.During(p.outage)
 	if p.slow {
@@ -366,7 +396,7 @@ func (b *blamer) endpoints(p shares) string {
 	}
 	s := fmt.Sprintf("%s, %s: %s", when, b.answered(p), judge.Some(b.TargetNames(p.answered), "endpoint"))
 	if p.unknown > 0 {
-		s += fmt.Sprintf("; of %d nothing is known", p.unknown)
+		s += fmt.Sprintf("; no data about %d", p.unknown)
 	}
 	if p.others {
 		s += "; they were measured from other sources"
@@ -374,8 +404,8 @@ func (b *blamer) endpoints(p shares) string {
 	return s
 }
 
-// through gives a pair to a Service's address to the findings that blame the
-// endpoints which fail with it; if there is none, it stays.
+// through adds a pair to a Service's address to the findings on the endpoints that
+// fail with it; without such a finding it remains unexplained.
 func (b *blamer) through(i int, p shares) {
 	o := &b.Outcomes[i]
 	given := map[*blamed]bool{}
@@ -386,12 +416,18 @@ func (b *blamer) through(i int, p shares) {
 			}
 			given[f] = true
 			b.give(f, i)
-			what := "all of its endpoints failed in an overlapping time"
+			what := "all of its endpoints failed at an overlapping time"
 			if len(p.answered) > 0 {
 				dead, all := len(b.TargetNames(p.behind)), len(b.TargetNames(slices.Concat(p.behind, p.answered)))
-				what = fmt.Sprintf("in %d of %d measurements, as chance has it: %d of its %d endpoints failed", o.Sent-o.Received, o.Sent, dead, all)
+				what = fmt.Sprintf(
+					"in %d of %d measurements, as random balancing predicts: %d of its %d endpoints failed",
+					o.Sent-o.Received,
+					o.Sent,
+					dead,
+					all,
+				)
 			}
-			line := fmt.Sprintf("so does the address %s from %s: %s", b.Target(i).Name(), b.Source(i).Name(), what)
+			line := fmt.Sprintf("the address %s from %s fails too: %s", b.Target(i).Name(), b.Source(i).Name(), what)
 			if p.others {
 				line += " (measured from other sources)"
 			}

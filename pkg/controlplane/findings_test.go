@@ -48,7 +48,7 @@ func TestBlame(t *testing.T) {
 		}, []string{"target etcd-server-cp-2"}, "accepts connections and sends nothing (accepted the connection and then said nothing for 10s)"},
 		{"a component that is not ready", func(*judgetest.Plane) fault {
 			return fault{end: func(t int, _ time.Duration) *checkup.Cause { return judgetest.Because(t == etcd, judgetest.NotReady) }}
-		}, []string{"target etcd-server-cp-2"}, "gives no good response"},
+		}, []string{"target etcd-server-cp-2"}, "sends no valid response"},
 		{"a component with an outage", func(*judgetest.Plane) fault {
 			return fault{end: func(t int, after time.Duration) *checkup.Cause {
 				return judgetest.Because(t == etcd && some(after), judgetest.Refused)
@@ -76,7 +76,7 @@ func TestBlame(t *testing.T) {
 			return fault{way: func(s, t int, _ time.Duration) *checkup.Cause {
 				return judgetest.Because(on(second, s) && t == p.KubeService(), judgetest.TimedOut)
 			}}
-		}, []string{"service kubernetes-default-service-cluster from cp-2"}, "as by its service rules: no connection (timed out after 10s), while 2 of 2 endpoints behind it answered"},
+		}, []string{"service kubernetes-default-service-cluster from cp-2"}, "such as its service rules: no connection (timed out after 10s), while 2 of 2 endpoints behind it answered"},
 		{"the service rules of one node for a time", func(p *judgetest.Plane) fault {
 			return fault{way: func(s, t int, after time.Duration) *checkup.Cause {
 				return judgetest.Because(on(second, s) && t == p.KubeService() && some(after), judgetest.TimedOut)
@@ -101,7 +101,7 @@ func TestBlame(t *testing.T) {
 			return fault{way: func(s, _ int, _ time.Duration) *checkup.Cause {
 				return judgetest.Because(s == judgetest.KubeAPIServer, judgetest.TimedOut)
 			}}
-		}, []string{"source kube-apiserver-cp-1"}, "everything that kube-apiserver-cp-1 on node cp-1 connects to"},
+		}, []string{"source kube-apiserver-cp-1"}, "all targets of kube-apiserver-cp-1 on node cp-1"},
 		{"every source of one node", func(p *judgetest.Plane) fault {
 			return fault{way: func(s, _ int, _ time.Duration) *checkup.Cause { return judgetest.Because(on(0, s), judgetest.TimedOut) }}
 		}, []string{"nodeEgress cp-1"}, ""},
@@ -132,7 +132,7 @@ func TestBlame(t *testing.T) {
 			return fault{end: func(t int, _ time.Duration) *checkup.Cause {
 				return judgetest.Because(t == p.Balancer(), judgetest.NoAddress)
 			}}
-		}, []string{"target load-balancer-api-external"}, "its name is not resolved (no such host)"},
+		}, []string{"target load-balancer-api-external"}, "its name does not resolve (no such host)"},
 		{"everything", func(p *judgetest.Plane) fault {
 			return fault{way: func(int, int, time.Duration) *checkup.Cause { return judgetest.TimedOut }}
 		}, []string{"network"}, "every connection: no connection (timed out after 10s)"},
@@ -243,7 +243,7 @@ func TestBlameEvidence(t *testing.T) {
 	if len(r.Findings) != 1 || r.Findings[0].Cause != checkup.CauseService {
 		t.Fatalf("want the one Service; got%s", judgetest.Show(r.Findings))
 	}
-	want := "2 of 3 endpoints behind it answered: kubernetes-apiserver-endpoint-cp-1, kubernetes-apiserver-endpoint-cp-2; of 1 nothing is known; they were measured from other sources"
+	want := "2 of 3 endpoints behind it answered: kubernetes-apiserver-endpoint-cp-1, kubernetes-apiserver-endpoint-cp-2; no data about 1; they were measured from other sources"
 	if all := strings.Join(r.Findings[0].For, "\n"); !strings.Contains(all, want) {
 		t.Errorf("want %q in\n%s", want, all)
 	}
@@ -255,8 +255,8 @@ func TestBlameEvidence(t *testing.T) {
 	r = Judge(p.Worksheet, p.Roster, record, checkup.Gate{})
 	if len(r.Findings) != 1 || judgetest.Kind(r.Findings[0]) != "pair aggregated-cp-1 -> kubernetes-default-service-cluster" {
 		t.Errorf("want no more than the pair; got%s", judgetest.Show(r.Findings))
-	} else if all := strings.Join(r.Findings[0].For, "\n"); !strings.Contains(all, "nothing is known of the endpoints behind it") {
-		t.Errorf("does not say that nothing is known of the endpoints:%s", judgetest.Show(r.Findings))
+	} else if all := strings.Join(r.Findings[0].For, "\n"); !strings.Contains(all, "no data about the endpoints behind it") {
+		t.Errorf("does not say that it has no data about the endpoints:%s", judgetest.Show(r.Findings))
 	}
 }
 

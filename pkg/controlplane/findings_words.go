@@ -28,10 +28,10 @@ func (b *blamer) passing(pairs []int) []string {
 	if more := len(names) - 3; more > 0 {
 		s += fmt.Sprintf(" and %d more", more)
 	}
-	return []string{fmt.Sprintf("%d of %s pass: %s", len(names), judge.Count(len(pairs), "measured pair"), s)}
+	return []string{fmt.Sprintf("%d of %s pass: %s", len(names), checkup.Count(len(pairs), "measured pair"), s)}
 }
 
-// where a component is.
+// where describes a component: role, node and addresses.
 func (b *blamer) where(e checkup.Endpoint, addresses []string) string {
 	var s []string
 	if e.Component != "" {
@@ -49,7 +49,7 @@ func (b *blamer) where(e checkup.Endpoint, addresses []string) string {
 	return strings.Join(s, " ")
 }
 
-// effect says what happens to failing pairs: what most of them say.
+// effect describes how pairs fail: the most frequent cause.
 func (b *blamer) effect(pairs []int) string {
 	var causes []checkup.Cause
 	var slowest int
@@ -86,26 +86,26 @@ func (b *blamer) effect(pairs []int) string {
 	}
 }
 
-// act says what a target does that fails at a stage.
+// act describes a target that fails at a stage.
 func act(c checkup.Cause) string {
 	switch c.Stage {
 	case checkup.StageResolve:
-		return "its name is not resolved (" + c.Message + ")"
+		return "its name does not resolve (" + c.Message + ")"
 	case checkup.StageConnect:
 		return "no connection (" + c.Message + ")"
 	case checkup.StageHandshake:
 		if c.Reason == checkup.ReasonSilent {
 			return "accepts connections and sends nothing (" + c.Message + ")"
 		}
-		return "accepts connections, but makes no TLS handshake (" + c.Message + ")"
+		return "accepts connections, but the TLS handshake fails (" + c.Message + ")"
 	case checkup.StageResponse:
-		return "accepts connections, but gives no good response (" + c.Message + ")"
+		return "accepts connections, but sends no valid response (" + c.Message + ")"
 	default:
 		return c.String()
 	}
 }
 
-// evidence begins with a line on the pairs, and tells the longest outage of them.
+// evidence is a first line on the pairs, and a line on their longest outage.
 func (b *blamer) evidence(first string, pairs []int) []string {
 	lines := []string{first}
 	var most *checkup.Outage
@@ -131,7 +131,7 @@ func (b *blamer) evidence(first string, pairs []int) []string {
 	return lines
 }
 
-// list puts what explains most first, and sums up what is too much to list.
+// list sorts the findings by the pairs that they explain, and sums up those past the limit.
 func (b *blamer) list() []checkup.Finding {
 	found := make([]*localise.Found, len(b.found))
 	for i, f := range b.found {

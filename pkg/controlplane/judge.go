@@ -12,11 +12,16 @@ import (
 	"github.com/checkplan/checkplan/pkg/judge"
 )
 
-// Judge works out the report of a control plane. Each connection is a unit, also
-// those that passed.
+// Judge returns the report of a control plane check. Each connection is a unit,
+// also those that passed.
 //
 // It is pure. A nil roster or record means that nothing was set up or collected.
-func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport {
+func Judge(
+	w *checkup.Worksheet,
+	roster *checkup.Roster,
+	record *checkup.Record,
+	gate checkup.Gate,
+) checkup.CheckReport {
 	j := judge.Pairs(w, roster, record, judge.Rules{})
 	r := j.Report(gate)
 	if c := w.Connections; c != nil && c.Unwritten != "" {
@@ -53,8 +58,8 @@ func units(j *judge.Judgement) []checkup.Unit {
 	return list
 }
 
-// said is how many connections passed although they had outages, as a clause; nil if
-// none did.
+// said counts the connections that passed although they had outages, as a clause;
+// nil if there are none.
 func said(units []checkup.Unit) []string {
 	n := 0
 	var all []checkup.Outage
@@ -67,7 +72,13 @@ func said(units []checkup.Unit) []string {
 	if n == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s that passed had outages, the longest of %s", judge.Count(n, "pair"), judge.Lasted(*judge.Longest(all)))}
+	return []string{
+		fmt.Sprintf(
+			"%s that passed had outages, the longest of %s",
+			checkup.Count(n, "pair"),
+			judge.Lasted(*judge.Longest(all)),
+		),
+	}
 }
 
 // blocks list the connections that failed or had an outage, the worst first, then
@@ -111,7 +122,10 @@ func blocks(units []checkup.Unit) []checkup.Block {
 	}
 	all = append(all, checkup.Block{Title: title, Note: note})
 	if len(unmeasured) > 0 {
-		all = append(all, checkup.Block{Title: fmt.Sprintf("Unmeasured connections (%d)", len(unmeasured)), List: notMeasured(unmeasured)})
+		all = append(
+			all,
+			checkup.Block{Title: fmt.Sprintf("Unmeasured connections (%d)", len(unmeasured)), List: notMeasured(unmeasured)},
+		)
 	}
 	return all
 }
@@ -150,7 +164,7 @@ func item(u *checkup.Unit) checkup.Item {
 	if u.Cause != nil {
 		line(u.Cause.String())
 	}
-	s := fmt.Sprintf("%d of %s passed", u.Received, judge.Count(u.Sent, "measurement"))
+	s := fmt.Sprintf("%d of %s passed", u.Received, checkup.Count(u.Sent, "measurement"))
 	if failed := failures(u); failed != "" {
 		s += "; failed: " + failed
 	}
@@ -160,7 +174,7 @@ func item(u *checkup.Unit) checkup.Item {
 	line(s)
 	for i, o := range u.Outages {
 		if i == outageLines {
-			line(fmt.Sprintf("... and %s", judge.Count(len(u.Outages)-i, "more outage")))
+			line(fmt.Sprintf("... and %s", checkup.Count(len(u.Outages)-i, "more outage")))
 			break
 		}
 		line(fmt.Sprintf("outage %s, %s, %d failed", judge.During(o), judge.Lasted(o), o.Failures))
@@ -179,9 +193,8 @@ func failures(u *checkup.Unit) string {
 	return strings.Join(parts, ", ")
 }
 
-// notMeasured lists connections by what kept them from being measured: those with
-// one cause and one target if it is the setup's, else with one source. The largest
-// group is first.
+// notMeasured lists unmeasured connections in groups: by cause and target if setup
+// failed, else by cause and source. The largest group is first.
 func notMeasured(units []*checkup.Unit) *checkup.List {
 	type key struct {
 		cause checkup.Cause
@@ -216,7 +229,7 @@ func notMeasured(units []*checkup.Unit) *checkup.List {
 	slices.SortStableFunc(groups, func(a, b *group) int { return cmp.Compare(b.n, a.n) })
 	list := &checkup.List{Noun: "line"}
 	for _, g := range groups {
-		list.Items = append(list.Items, checkup.Item{Text: fmt.Sprintf("%s from %s to %s: %s", judge.Count(g.n, "pair"),
+		list.Items = append(list.Items, checkup.Item{Text: fmt.Sprintf("%s from %s to %s: %s", checkup.Count(g.n, "pair"),
 			judge.Some(g.sources, "source"), judge.Some(g.targets, "target"), g.cause)})
 	}
 	return list

@@ -24,8 +24,7 @@ var Kind = kind.Kind{
 	HostNetwork: hostNetwork,
 }
 
-// allRights are those of the survey, and those of the objects to which outcomes are
-// written.
+// allRights are the rights of the survey, and those to write outcomes to objects.
 func allRights(check checkup.Check) []checkup.Right {
 	c, ok := check.Spec.(*Spec)
 	if !ok {
@@ -34,9 +33,8 @@ func allRights(check checkup.Check) []checkup.Right {
 	return append(Rights(check), connectivity.Rights(c.ConnectivityChecks)...)
 }
 
-// hostNetwork reports whether agents will run in their nodes' networks. Where the
-// cluster's own shape decides, it is that of kubeadm or OpenShift that has components
-// there.
+// hostNetwork reports whether agents will run on the host network. With the preset
+// auto, they do if the cluster is one of kubeadm or OpenShift.
 func hostNetwork(ctx context.Context, client kubernetes.Interface, spec checkup.Spec) bool {
 	c, ok := spec.(*Spec)
 	switch {

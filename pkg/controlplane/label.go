@@ -14,12 +14,11 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// labelTargets makes the labels of targets unique, and with them the names of
-// their pairs' objects. Of those of one label the addresses of IPv6 beside ones of
-// IPv4 get their family behind it, those at several ports their port; and those
-// that are still alike, such as two pods on one node, are numbered from the second
-// on, by the names of the pods: unlike an address, a number stays when pods are
-// replaced.
+// labelTargets makes the labels of targets unique, and with them the names of their
+// pairs' objects. If targets share a label, IPv6 addresses beside IPv4 ones get the
+// suffix -ipv6, and those with different ports the port. Those that are still equal,
+// such as two pods on one node, are numbered from the second on, in the order of the
+// pods' names: unlike an address, a number stays when pods are replaced.
 func labelTargets(targets []*target) {
 	for _, differs := range []func(*target) string{
 		func(t *target) string {
@@ -60,8 +59,8 @@ func labelTargets(targets []*target) {
 	slices.SortFunc(targets, func(a, b *target) int {
 		return cmp.Or(cmp.Compare(a.Label, b.Label), cmp.Compare(identity(a), identity(b)))
 	})
-	// The name of a pair's object ends in the port: it must not read as the label of
-	// a target without one.
+	// The name of a pair's object ends in the port: it must not equal the label of a
+	// target without one.
 	name := func(t *target, label string) string {
 		if t.Peer == nil {
 			return "\x00" + label
@@ -84,8 +83,8 @@ func labelTargets(targets []*target) {
 }
 
 // labelSources makes the labels of sources unique. Those of pods in several
-// namespaces get the namespace before them; those of several pods of one component
-// on one node are numbered, by the names of the pods, from the second on.
+// namespaces get the namespace as a prefix; several pods of one component on one
+// node are numbered from the second on, in the order of their names.
 func labelSources(sources []*source) {
 	byLabel := map[string][]*source{}
 	for _, s := range sources {
@@ -105,7 +104,12 @@ func labelSources(sources []*source) {
 		}
 	}
 	slices.SortFunc(sources, func(a, b *source) int {
-		return cmp.Or(cmp.Compare(a.Label, b.Label), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Component, b.Component))
+		return cmp.Or(
+			cmp.Compare(a.Label, b.Label),
+			cmp.Compare(a.Pod, b.Pod),
+			cmp.Compare(a.Node, b.Node),
+			cmp.Compare(a.Component, b.Component),
+		)
 	})
 	taken := map[string]bool{}
 	last, number := "", 0
@@ -123,8 +127,8 @@ func labelSources(sources []*source) {
 	}
 }
 
-// untaken returns the label, or one with a hash of who has it behind it that is
-// not taken.
+// untaken returns the label if it is free, else the label with a hash of the
+// identity as a suffix.
 func untaken(label, identity string, taken func(string) bool) string {
 	free := label
 	for try := 0; taken(free); try++ {

@@ -12,7 +12,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Ports on which components listen where neither they nor the cluster tell.
+// Default ports of components, if neither they nor the cluster name one.
 const (
 	apiServerPort = 6443  // kubeadm's and OpenShift's; https://kubernetes.io/docs/reference/networking/ports-and-protocols/
 	etcdPort      = 2379  // etcd's client port
@@ -20,44 +20,43 @@ const (
 	httpsPort     = 443   // of a URL without one, and of an APIService's Service (apiregistration.k8s.io/v1 ServiceReference)
 )
 
-// Annotations by which kubeadm's static pods tell where they listen, and the one
-// by which a kubelet marks what it shows of a static pod.
+// Annotations in which kubeadm's static pods advertise their addresses, and the one
+// with which a kubelet marks the mirror pod of a static pod.
 const (
 	advertisedEtcd      = "kubeadm.kubernetes.io/etcd.advertise-client-urls"
 	advertisedAPIServer = "kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint"
 	mirror              = "kubernetes.io/config.mirror"
 )
 
-// annotations are those that are kept of a component's pod.
+// annotations of a component's pod that the snapshot keeps.
 var annotations = []string{advertisedEtcd, advertisedAPIServer, mirror}
 
-// What a pair's To asks of a role: its instances, the addresses of its Service,
-// or those of the nodes that its instances are on.
+// Parts of a role that a pair's To may name: its instances, the addresses of its
+// Service, or those of the nodes that its instances run on.
 const (
 	facetInstances = ""
 	facetService   = "service"
 	facetHost      = "host"
 )
 
-// layout is what a check probes once its preset is decided: which roles there
-// are, and which pairs of them.
+// layout is what a check with a decided preset probes: the roles, and their pairs.
 type layout struct {
 	preset Preset // never auto
 	roles  map[string]role
 	pairs  []ComponentPair
-	// chosen says that the pairs are the plan's and not the preset's: then a role
-	// that the cluster does not have is not just a cluster without it.
+	// chosen says that the plan names the pairs, not the preset: then a role that the
+	// cluster does not have is a target or source that is missing.
 	chosen bool
 }
 
 // role is a component of the control plane.
 type role struct {
 	ComponentRole
-	// own says that the plan says where the role's instances are.
+	// own says that the plan selects the role's instances.
 	own bool
 }
 
-// layoutOf works out the layout of a check whose preset is decided.
+// layoutOf returns the layout of a check with a decided preset.
 func layoutOf(c *Spec, preset Preset) layout {
 	l := layout{preset: preset, roles: map[string]role{}, pairs: c.Pairs, chosen: len(c.Pairs) > 0}
 	for name, r := range presetRoles(preset) {
@@ -78,8 +77,8 @@ func layoutOf(c *Spec, preset Preset) layout {
 	return l
 }
 
-// presetRoles are the roles of a preset. Those of which neither pods nor a
-// Service are given are found by other means.
+// presetRoles are the roles of a preset. Those without pods and Service are found by
+// other means.
 func presetRoles(preset Preset) map[string]ComponentRole {
 	pods := func(namespace string, port int, labels ...string) *ComponentPods {
 		match := map[string]string{}
@@ -109,7 +108,7 @@ func presetRoles(preset Preset) map[string]ComponentRole {
 	}
 }
 
-// presetPairs are the pairs of a preset, in the order in which they are told.
+// presetPairs are the pairs of a preset, in the order of the report.
 func presetPairs(preset Preset) []ComponentPair {
 	const (
 		api        = checkup.ComponentKubeAPIServer
@@ -131,7 +130,7 @@ func presetPairs(preset Preset) []ComponentPair {
 		{From: aggregated, To: api + host},
 		{From: aggregated, To: api},
 		{From: aggregated, To: checkup.ComponentEtcd},
-		{From: api, To: api}, // that what fails at the Service's address can be told from what is behind it
+		{From: api, To: api}, // separates failures of the Service's address from those of its endpoints
 		{From: api, To: api + service},
 		{From: aggregated, To: api + service},
 		{From: api, To: checkup.ComponentLoadBalancerIn},
@@ -142,8 +141,8 @@ func presetPairs(preset Preset) []ComponentPair {
 	}
 }
 
-// decide says which preset a check has on a cluster: its own, or, where that is
-// auto, the one that the cluster shows.
+// decide returns the preset of a check: its own or, for auto, the one that the
+// snapshot shows.
 func decide(preset Preset, s *cluster.Snapshot) (Preset, error) {
 	if preset != PresetAuto {
 		return preset, nil
@@ -151,7 +150,10 @@ func decide(preset Preset, s *cluster.Snapshot) (Preset, error) {
 	if _, unseen, err := lookedAt(s, whatPlatform); err != nil {
 		return "", err
 	} else if unseen != "" {
-		return "", fmt.Errorf("preset auto: cannot detect the platform of the control plane: set preset to kubeadm, openshift or generic: %s", unseen)
+		return "", fmt.Errorf(
+			"preset auto: cannot detect the platform of the control plane: set preset to kubeadm, openshift or generic: %s",
+			unseen,
+		)
 	}
 	switch s.Platform {
 	case cluster.OpenShift:
@@ -162,23 +164,23 @@ func decide(preset Preset, s *cluster.Snapshot) (Preset, error) {
 	return PresetGeneric, nil
 }
 
-// lookups is what a survey looks at for a layout.
+// lookups is what a survey reads for a layout.
 type lookups struct {
 	pods []podLookup
-	// services by namespace/name, and whether their pods are looked at, too.
+	// services by namespace/name, and whether their pods are read, too.
 	services map[string]bool
-	// aggregated says that every APIService is looked at that has a Service, and
-	// aggregatedPods that their pods are.
+	// aggregated says that every APIService that has a Service is read, and
+	// aggregatedPods that their pods are read.
 	aggregated, aggregatedPods bool
-	// Objects that tell of load balancers and of etcd.
+	// Objects that name load balancers and etcd members.
 	kubeadmConfig, clusterInfo, infrastructure bool
 }
 
 // podLookup is a list of pods by labels.
 type podLookup struct{ namespace, selector string }
 
-// lookups works out what has to be looked at, so that a survey, and the rights
-// to it, are no wider than the pairs need.
+// lookups returns what a survey must read: it reads, and needs rights to, no more
+// than the pairs need.
 func (l layout) lookups() (lookups, error) {
 	look := lookups{services: map[string]bool{}}
 	service := func(namespace, name string, pods bool) {
@@ -217,7 +219,7 @@ func (l layout) lookups() (lookups, error) {
 	return look, nil
 }
 
-// used are the names of the roles that the pairs name, in their order.
+// used are the names of the roles that the pairs name, sorted.
 func (l layout) used() []string {
 	names := map[string]bool{}
 	for _, p := range l.pairs {
@@ -227,21 +229,20 @@ func (l layout) used() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// stoodOn says whether it matters where the instances of a role stand: as
-// sources, or as those whose nodes are probed.
+// stoodOn reports whether the nodes of a role's instances matter: because they are
+// sources, or because their nodes are probed.
 func (l layout) stoodOn(name string) bool {
 	return slices.ContainsFunc(l.pairs, func(p ComponentPair) bool {
 		return p.From == name || p.To == name+"."+facetHost
 	})
 }
 
-// needsPods says whether anything but the Service of a role is probed or stood
-// on.
+// needsPods reports whether anything but the Service of a role is probed or a source.
 func (l layout) needsPods(name string) bool {
 	return l.stoodOn(name) || slices.ContainsFunc(l.pairs, func(p ComponentPair) bool { return p.To == name })
 }
 
-// Things that are looked at, in the words of Snapshot.Seen and Unseen.
+// What the survey reads, as Snapshot.Seen and Unseen name it.
 const (
 	whatPlatform       = "the platform of the control plane"
 	whatAPIServices    = "apiservices"
@@ -256,8 +257,8 @@ func whatPods(namespace, selector string) string {
 	return "pods with the labels " + selector + " in namespace " + namespace
 }
 
-// lookedAt says whether the snapshot tells of something. If it could not be
-// seen, it says why. The error says that nothing tried.
+// lookedAt reports whether the survey read something. unseen says why it could not.
+// It is an error if the survey did not try.
 func lookedAt(s *cluster.Snapshot, what string) (seen bool, unseen string, err error) {
 	for _, u := range s.Unseen {
 		if u.What == what {
@@ -267,5 +268,8 @@ func lookedAt(s *cluster.Snapshot, what string) (seen bool, unseen string, err e
 	if slices.Contains(s.Seen, what) {
 		return true, "", nil
 	}
-	return false, "", fmt.Errorf("the snapshot does not tell of %s: it was recorded for another plan, so record it again", what)
+	return false, "", fmt.Errorf(
+		"the snapshot has no data about %s: it was recorded for another plan: record it again",
+		what,
+	)
 }

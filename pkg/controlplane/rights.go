@@ -11,10 +11,10 @@ import (
 )
 
 // Rights are the verbs that Survey uses for a check, all of them in the phase
-// setup: those of the check's preset or, where that is auto, of every preset that
-// it may come to. Which namespaces aggregated API servers are in is not known
-// before the survey, so that what is read of them has to be readable everywhere;
-// then it is not asked for in single namespaces, too.
+// setup: those of the check's preset or, if that is auto, of every preset.
+// The namespaces of aggregated API servers are not known before the survey: the
+// rights to read them are for the whole cluster, and then not repeated for single
+// namespaces.
 func Rights(check checkup.Check) []checkup.Right {
 	c, ok := check.Spec.(*Spec)
 	if !ok {
@@ -30,7 +30,7 @@ func Rights(check checkup.Check) []checkup.Right {
 	for _, preset := range presets {
 		look, err := layoutOf(c, preset).lookups()
 		if err != nil {
-			continue // a selector that makes no sense, which Survey tells
+			continue // an invalid selector, which Survey reports
 		}
 		for _, l := range look.pods {
 			namespaces[l.namespace] = true
@@ -66,7 +66,7 @@ func Rights(check checkup.Check) []checkup.Right {
 		slicesWhy   = "the endpoints of components' Services"
 	)
 	if all.aggregated {
-		add("", apiServices.Group, apiServices.Resource, "list", "which aggregated API servers there are")
+		add("", apiServices.Group, apiServices.Resource, "list", "the aggregated API servers")
 		add("", "", "services", "get", servicesWhy)
 		add("", "discovery.k8s.io", "endpointslices", "list", slicesWhy)
 	}
@@ -74,7 +74,14 @@ func Rights(check checkup.Check) []checkup.Right {
 		add("", "", "pods", "list", podsWhy)
 	}
 	if all.infrastructure {
-		add("", infrastructures.Group, infrastructures.Resource, "get", "whether this is OpenShift, and its load balancers", "cluster")
+		add(
+			"",
+			infrastructures.Group,
+			infrastructures.Resource,
+			"get",
+			"whether this is OpenShift, and its load balancers",
+			"cluster",
+		)
 	}
 	if !all.aggregatedPods {
 		for _, namespace := range slices.Sorted(maps.Keys(namespaces)) {
@@ -93,10 +100,10 @@ func Rights(check checkup.Check) []checkup.Right {
 		}
 	}
 	if all.kubeadmConfig {
-		add("kube-system", "", "configmaps", "get", "the load balancer and the etcd members that kubeadm knows", "kubeadm-config")
+		add("kube-system", "", "configmaps", "get", "kubeadm's load balancer and external etcd members", "kubeadm-config")
 	}
 	if all.clusterInfo {
-		add("kube-public", "", "configmaps", "get", "the load balancer that joining nodes are told of", "cluster-info")
+		add("kube-public", "", "configmaps", "get", "the load balancer that joining nodes use", "cluster-info")
 	}
 	return rights
 }

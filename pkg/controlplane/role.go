@@ -23,7 +23,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
-// at is where one instance of a role is spoken to.
+// at is the address of one instance of a role.
 type at struct {
 	host string
 	port int
@@ -33,7 +33,7 @@ type at struct {
 	plain bool
 }
 
-// facet returns what a pair's To stands for.
+// facet returns the targets of a pair's To.
 func (x *expansion) facet(to string) *facet {
 	if f, ok := x.facets[to]; ok {
 		return f
@@ -52,8 +52,8 @@ func (x *expansion) facet(to string) *facet {
 	if len(f.targets) == 0 {
 		return f
 	}
-	// An instance whose address is of a family that is not probed is not expected;
-	// that there is none of a family that is, is told.
+	// An address of a family that is not probed is not expected. A warning names the
+	// instances that have no address of a probed family.
 	var kept []*target
 	for _, t := range f.targets {
 		if t.Peer == nil {
@@ -64,7 +64,13 @@ func (x *expansion) facet(to string) *facet {
 		}
 	}
 	if len(kept) == 0 {
-		kept = []*target{missing(role, f.targets[0].Label, fmt.Sprintf("none of its addresses is of the plan's families %s", familyList(x.check.IPFamilies)))}
+		kept = []*target{
+			missing(
+				role,
+				f.targets[0].Label,
+				fmt.Sprintf("no address of the plan's IP families %s", familyList(x.check.IPFamilies)),
+			),
+		}
 	}
 	f.targets = nil
 	unseen := map[string]*target{}
@@ -74,7 +80,7 @@ func (x *expansion) facet(to string) *facet {
 			f.targets = append(f.targets, t)
 			continue
 		}
-		// One for all that is missing of one name, with each reason once.
+		// One target per label for all that is missing, with each reason once.
 		if !slices.Contains(reasons[t.Label], t.Cause.Message) {
 			reasons[t.Label] = append(reasons[t.Label], t.Cause.Message)
 		}
@@ -102,9 +108,15 @@ func familyList(families []checkup.IPFamily) string {
 	return strings.Join(words, ", ")
 }
 
-// missing is a target that is expected and was not seen.
+// missing is a target that is expected and was not found.
 func missing(role, label, cause string) *target {
-	return &target{Endpoint: checkup.Endpoint{Component: role, Label: label, Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: cause}}}
+	return &target{
+		Endpoint: checkup.Endpoint{
+			Component: role,
+			Label:     label,
+			Cause:     &checkup.Cause{Stage: checkup.StageSetup, Message: cause},
+		},
+	}
 }
 
 // target is an instance of a role as a target.
@@ -127,7 +139,7 @@ func (x *expansion) target(name, label string, a at) *target {
 	return t
 }
 
-// lookedAt is as the function is; what nothing looked at is a problem.
+// lookedAt calls the function lookedAt; what the survey did not read is a problem.
 func (x *expansion) lookedAt(what string) (seen bool, unseen string) {
 	seen, unseen, err := lookedAt(x.s, what)
 	if err != nil {
@@ -136,15 +148,15 @@ func (x *expansion) lookedAt(what string) (seen bool, unseen string) {
 	return seen, unseen
 }
 
-// problem notes what makes the worksheet impossible, once.
+// problem records, once, why no worksheet can be made.
 func (x *expansion) problem(err error) {
 	if !slices.ContainsFunc(x.problems, func(have error) bool { return have.Error() == err.Error() }) {
 		x.problems = append(x.problems, err)
 	}
 }
 
-// components are the pods of a role that is given by pods. Without any, the
-// cause says why.
+// components are the pods of a role that selects pods. The cause says why there
+// are none.
 func (x *expansion) components(name string) (found []cluster.Component, cause string) {
 	where := x.roles[name].Pods
 	selector, err := cluster.Selector(where.Selector)
@@ -155,8 +167,8 @@ func (x *expansion) components(name string) (found []cluster.Component, cause st
 	return x.selected(where.Namespace, selector)
 }
 
-// selected are the pods in a namespace with the labels of a selector. Without any,
-// the cause says why.
+// selected are the pods in a namespace that match a selector. The cause says why
+// there are none.
 func (x *expansion) selected(namespace, selector string) (found []cluster.Component, cause string) {
 	what := whatPods(namespace, selector)
 	if _, unseen := x.lookedAt(what); unseen != "" {
@@ -168,13 +180,13 @@ func (x *expansion) selected(namespace, selector string) (found []cluster.Compon
 		return nil, err.Error()
 	}
 	if len(found) == 0 {
-		cause = "there are no " + what
+		cause = "no " + what
 	}
 	return found, cause
 }
 
-// selected are the components of a snapshot in a namespace with the labels of a
-// selector, by name.
+// selected are the components of a snapshot in a namespace that match a selector,
+// sorted by name.
 func selected(s *cluster.Snapshot, namespace, selector string) ([]cluster.Component, error) {
 	parsed, err := labels.Parse(selector)
 	if err != nil {
@@ -192,11 +204,11 @@ func selected(s *cluster.Snapshot, namespace, selector string) ([]cluster.Compon
 
 // served is a Service of a role.
 type served struct {
-	*cluster.Service // nil where it is not there, or was not seen
+	*cluster.Service // nil if it does not exist or could not be read
 	namespace, name  string
-	// ports of it that matter; none means each.
+	// ports of it to probe; empty means all.
 	ports []int
-	// base of the labels of its sources, endpoints and addresses.
+	// prefixes of the labels of its sources, endpoints and addresses.
 	source, endpoint, cluster string
 	// first says that the first address has no number in its label.
 	first bool
@@ -213,13 +225,19 @@ func (x *expansion) servicesOf(name string) []served {
 		case unseen != "":
 			v.cause = unseen
 		case seen && v.Service == nil:
-			v.cause = "there is no " + whatService(v.namespace, v.name)
+			v.cause = whatService(v.namespace, v.name) + " not found"
 		}
 		all = append(all, v)
 	}
 	switch {
 	case r.Service != nil:
-		v := served{namespace: r.Service.Namespace, name: r.Service.Name, source: name, endpoint: name, cluster: name + "-service-cluster"}
+		v := served{
+			namespace: r.Service.Namespace,
+			name:      r.Service.Name,
+			source:    name,
+			endpoint:  name,
+			cluster:   name + "-service-cluster",
+		}
 		if r.Service.Port != 0 {
 			v.ports = []int{r.Service.Port}
 		}
@@ -244,24 +262,34 @@ func (x *expansion) servicesOf(name string) []served {
 		}
 		slices.SortFunc(keys, func(a, b [2]string) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
 		for _, key := range keys {
-			// OpenShift's aggregated API servers are all behind a Service "api", and named
-			// after its namespace.
+			// OpenShift's aggregated API servers each have a Service "api": their labels
+			// have the name of its namespace.
 			base, first := key[1], false
 			if base == "api" {
 				base, first = key[0], true
 			}
 			slices.Sort(ports[key])
-			add(served{namespace: key[0], name: key[1], ports: ports[key], source: base, endpoint: base + "-endpoint", cluster: base + "-service-cluster", first: first})
+			add(
+				served{
+					namespace: key[0],
+					name:      key[1],
+					ports:     ports[key],
+					source:    base,
+					endpoint:  base + "-endpoint",
+					cluster:   base + "-service-cluster",
+					first:     first,
+				},
+			)
 		}
 		if len(keys) == 0 && !x.chosen {
-			x.warn("no APIService has a Service: there is no aggregated API server to probe")
+			x.warn("no APIService has a Service: no aggregated API server to probe")
 		}
 	}
 	return all
 }
 
-// usedPorts are the ports of a Service that matter. The causes tell of what is
-// asked for and not there.
+// usedPorts are the ports of a Service to probe. The causes name the ports that
+// the plan or an APIService names and the Service does not have.
 func (v served) usedPorts() (used []cluster.ServicePort, causes []string) {
 	for _, p := range v.Ports {
 		if len(v.ports) == 0 || slices.Contains(v.ports, p.Port) {
@@ -279,7 +307,7 @@ func (v served) usedPorts() (used []cluster.ServicePort, causes []string) {
 	return used, causes
 }
 
-// key names the port of a Service that has a name, of a role.
+// key identifies a port of a role's Service in one family.
 func (v served) key(role, port string, family checkup.IPFamily) string {
 	return strings.Join([]string{role, v.namespace + "/" + v.name, port, string(family)}, " ")
 }
@@ -328,8 +356,8 @@ func (x *expansion) instanceTargets(name string) []*target {
 	return nil
 }
 
-// outside is an instance that is known by its address only, and is expected at it
-// whatever else is at its node.
+// outside is an instance that is known only by its address. It is an instance of
+// its own even if others run on its node.
 func (x *expansion) outside(name, label, host string, port int) *target {
 	t := x.target(name, label+"-"+dashed(host), at{host: host, port: port, node: x.nodeOf(host)})
 	t.instance = fmt.Sprintf("%s %d", host, port)
@@ -358,9 +386,9 @@ func (x *expansion) podTargets(name, label string) []*target {
 	return targets
 }
 
-// listening says where a pod of a role is spoken to: where it says itself, or at
-// its addresses and the port of the role. A member of the control plane of a
-// preset is spoken to at one address, that of the family that it uses itself.
+// listening returns the addresses at which a pod of a role is probed: those that it
+// advertises, or its own addresses with the port of the role. A pod of a preset's
+// role is probed at one address, of the family that it uses itself.
 func (x *expansion) listening(name string, c cluster.Component) []at {
 	r := x.roles[name]
 	var all []at
@@ -373,7 +401,11 @@ func (x *expansion) listening(name string, c cluster.Component) []at {
 				add(host, port, strings.HasPrefix(strings.TrimSpace(u), "http:"))
 			}
 		}
-		if host, port, err := hostPort(c.Annotations[advertisedAPIServer], apiServerPort); err == nil && name == checkup.ComponentKubeAPIServer {
+		if host, port, err := hostPort(
+			c.Annotations[advertisedAPIServer],
+			apiServerPort,
+		); err == nil &&
+			name == checkup.ComponentKubeAPIServer {
 			add(host, port, false)
 		}
 		ips := c.IPs
@@ -437,7 +469,14 @@ func (x *expansion) endpointTargets(name string) []*target {
 				}
 			}
 			if !some {
-				targets = append(targets, missing(name, v.endpoint, fmt.Sprintf("service %s/%s has no endpoints for its port %d", v.namespace, v.name, p.Port)))
+				targets = append(
+					targets,
+					missing(
+						name,
+						v.endpoint,
+						fmt.Sprintf("service %s/%s has no endpoints for its port %d", v.namespace, v.name, p.Port),
+					),
+				)
 			}
 		}
 		for _, cause := range causes {
@@ -445,14 +484,20 @@ func (x *expansion) endpointTargets(name string) []*target {
 		}
 		if len(notReady) > 0 {
 			slices.Sort(notReady)
-			x.warn("service %s/%s: %s not ready, and will probably fail: %s", v.namespace, v.name, isOrAre(len(notReady), "endpoint"), some(notReady))
+			x.warn(
+				"service %s/%s: %s not ready, and will probably fail: %s",
+				v.namespace,
+				v.name,
+				isOrAre(len(notReady), "endpoint"),
+				some(notReady),
+			)
 		}
 	}
 	return targets
 }
 
-// withUnlisted adds the API servers whose pods are there but which are not among
-// the endpoints of their Service: one that is down takes itself off.
+// withUnlisted adds the API servers that have a pod but are not among the endpoints
+// of their Service: an API server that goes down removes its endpoint.
 func (x *expansion) withUnlisted(name string, targets []*target) []*target {
 	r := x.roles[name]
 	if r.Pods == nil {
@@ -465,7 +510,10 @@ func (x *expansion) withUnlisted(name string, targets []*target) []*target {
 	}
 	for _, c := range found {
 		for _, a := range x.listening(name, c) {
-			i := slices.IndexFunc(targets, func(t *target) bool { return t.Peer != nil && t.Peer.Host == a.host && t.Peer.Port == a.port })
+			i := slices.IndexFunc(
+				targets,
+				func(t *target) bool { return t.Peer != nil && t.Peer.Host == a.host && t.Peer.Port == a.port },
+			)
 			if i < 0 {
 				targets = append(targets, x.target(name, "kubernetes-apiserver-endpoint-"+cmp.Or(a.node, dashed(a.host)), a))
 			} else if targets[i].Pod == "" {
@@ -486,7 +534,7 @@ func (x *expansion) serviceTargets(name string) []*target {
 			continue
 		}
 		used, causes := v.usedPorts()
-		if v.ExternalName != "" { // its ports mean nothing, those that are asked for count
+		if v.ExternalName != "" { // its own ports have no effect: use those that are configured
 			ports := slices.Clone(v.ports)
 			for _, p := range v.Ports {
 				if len(v.ports) == 0 {
@@ -497,7 +545,10 @@ func (x *expansion) serviceTargets(name string) []*target {
 				targets = append(targets, x.target(name, v.cluster, at{host: v.ExternalName, port: port}))
 			}
 			if len(ports) == 0 {
-				targets = append(targets, missing(name, v.cluster, fmt.Sprintf("service %s/%s has no port: set port", v.namespace, v.name)))
+				targets = append(
+					targets,
+					missing(name, v.cluster, fmt.Sprintf("service %s/%s has no port: set port", v.namespace, v.name)),
+				)
 			}
 			continue
 		}
@@ -505,7 +556,10 @@ func (x *expansion) serviceTargets(name string) []*target {
 			targets = append(targets, missing(name, v.cluster, cause))
 		}
 		if len(v.ClusterIPs) == 0 {
-			targets = append(targets, missing(name, v.cluster, fmt.Sprintf("service %s/%s has no cluster IP", v.namespace, v.name)))
+			targets = append(
+				targets,
+				missing(name, v.cluster, fmt.Sprintf("service %s/%s has no cluster IP", v.namespace, v.name)),
+			)
 			continue
 		}
 		for i, ip := range v.ClusterIPs {
@@ -529,8 +583,8 @@ func (x *expansion) serviceTargets(name string) []*target {
 	return targets
 }
 
-// hostTargets are the nodes that instances of a role stand in the network of, at
-// each of their addresses.
+// hostTargets are the nodes on whose host network instances of a role run, at each
+// of the nodes' addresses.
 func (x *expansion) hostTargets(name string) []*target {
 	r := x.roles[name]
 	label := name + "-host"
@@ -564,9 +618,12 @@ func (x *expansion) hostTargets(name string) []*target {
 			continue
 		}
 		if node := x.nodeOf(t.Peer.Host); node != "" { // in its node's network
-			all = append(all, at{port: t.Peer.Port, node: node, pod: t.Pod, plain: x.roles[name].TLS && t.Peer.Transport == checkup.TCP})
+			all = append(
+				all,
+				at{port: t.Peer.Port, node: node, pod: t.Pod, plain: x.roles[name].TLS && t.Peer.Transport == checkup.TCP},
+			)
 		} else {
-			cause = cmp.Or(cause, "none of its addresses is that of a node")
+			cause = cmp.Or(cause, "none of its addresses is a node's")
 		}
 	}
 	slices.SortFunc(all, func(a, b at) int {
@@ -599,7 +656,7 @@ func (x *expansion) hostTargets(name string) []*target {
 	return targets
 }
 
-// facetOf returns the instances of a role, for what follows from them.
+// facetOf returns the instances of a role, without their warnings.
 func (x *expansion) facetOf(name string) *facet {
 	if f, ok := x.facets[name]; ok {
 		return f
@@ -610,8 +667,7 @@ func (x *expansion) facetOf(name string) *facet {
 	return f
 }
 
-// etcdTargets are the members of etcd: static pods, and those outside of the
-// cluster.
+// etcdTargets are the members of etcd: static pods, and those outside the cluster.
 func (x *expansion) etcdTargets(name string) []*target {
 	const label = "etcd-server"
 	r := x.roles[name]
@@ -631,7 +687,7 @@ func (x *expansion) etcdTargets(name string) []*target {
 	case r.Pods != nil:
 		found := x.podTargets(name, label)
 		if len(targets) > 0 && len(found) == 1 && found[0].Peer == nil && found[0].Pod == "" {
-			return targets // it is outside altogether
+			return targets // all members run outside the cluster
 		}
 		return append(targets, found...)
 	default:
@@ -650,7 +706,10 @@ func (x *expansion) nodeTargets(name string) []*target {
 			targets = append(targets, t)
 		}
 		for _, ip := range n.InternalIPs {
-			targets = append(targets, x.target(name, label, at{host: ip, port: cmp.Or(n.KubeletPort, kubeletPort), node: n.Name}))
+			targets = append(
+				targets,
+				x.target(name, label, at{host: ip, port: cmp.Or(n.KubeletPort, kubeletPort), node: n.Name}),
+			)
 		}
 	}
 	if len(targets) == 0 {
@@ -659,8 +718,8 @@ func (x *expansion) nodeTargets(name string) []*target {
 	return targets
 }
 
-// choose takes as many nodes as the plan allows: always the same ones, as long as
-// they are there.
+// choose selects at most maxNodes nodes by a hash of their names, so the selection
+// changes only when nodes do.
 func (x *expansion) choose(nodes []cluster.Node, as string) []cluster.Node {
 	byName := func(a, b cluster.Node) int { return cmp.Compare(a.Name, b.Name) }
 	if len(nodes) <= x.check.MaxNodes {
@@ -685,12 +744,17 @@ func (x *expansion) choose(nodes []cluster.Node, as string) []cluster.Node {
 		chosen[i] = all[i].node
 	}
 	slices.SortFunc(chosen, byName)
-	x.warn("node: %d of %s are %s, chosen by a hash of their names, because of maxNodes", len(chosen), checkup.Count(len(nodes), "node"), as)
+	x.warn(
+		"node: %d of %s are %s, chosen by a hash of their names, because of maxNodes",
+		len(chosen),
+		checkup.Count(len(nodes), "node"),
+		as,
+	)
 	return chosen
 }
 
-// balancerTargets are the load balancers of a side. What is an API server itself
-// is none: kubeadm names one where there is no load balancer.
+// balancerTargets are the load balancers of a side. The address of an API server
+// is not one: kubeadm names an API server if the cluster has no load balancer.
 func (x *expansion) balancerTargets(name string, side cluster.Side, label string) []*target {
 	var origins []string
 	if x.preset != PresetOpenShift {
@@ -739,7 +803,7 @@ func (x *expansion) balancerTargets(name string, side cluster.Side, label string
 	return nil
 }
 
-// sourcesOf are the sources of a role: its pods that are on nodes.
+// sourcesOf are the sources of a role: an agent for each of its pods.
 func (x *expansion) sourcesOf(name string) []*source {
 	if s, ok := x.stands[name]; ok {
 		return s
@@ -776,7 +840,12 @@ func (x *expansion) sourcesOf(name string) []*source {
 			case v.Selector == "" && x.chosen && len(services) == 1:
 				add(nil, v.source, fmt.Sprintf("service %s/%s has no selector: its pods are unknown", v.namespace, v.name))
 			case v.Selector == "":
-				x.warn("%s: service %s/%s has no selector: its pods are unknown, it is a target but not a source", name, v.namespace, v.name)
+				x.warn(
+					"%s: service %s/%s has no selector: its pods are unknown: it is a target but not a source",
+					name,
+					v.namespace,
+					v.name,
+				)
 			default:
 				found, cause := x.selected(v.namespace, v.Selector)
 				add(found, v.source, cause)
@@ -794,13 +863,19 @@ func (x *expansion) sourcesOf(name string) []*source {
 	return sources
 }
 
-// standIn is an agent that stands where a component's pod stands. It has the name
-// of the pod where that stays the same, as that of a static pod and of one of a
-// StatefulSet does; else that of the component on its node, so that a rollout does
-// not make other pairs of it.
+// standIn is an agent on the node and in the network of a component's pod. Its label
+// is the name of the pod if that is stable (a static pod, a pod of a StatefulSet),
+// else the component and its node: a rollout must not change the pairs.
 func (x *expansion) standIn(name, component string, c cluster.Component) *source {
 	s := &source{
-		Endpoint: checkup.Endpoint{Node: c.Node, Pod: c.Name, Component: name, Label: podName(c.Name), HostNetwork: c.HostNetwork, Tolerations: tolerations(c)},
+		Endpoint: checkup.Endpoint{
+			Node:        c.Node,
+			Pod:         c.Name,
+			Component:   name,
+			Label:       podName(c.Name),
+			HostNetwork: c.HostNetwork,
+			Tolerations: tolerations(c),
+		},
 		families: familiesOf(c.IPs),
 	}
 	if x.nodes[c.Node] == nil {
@@ -815,14 +890,20 @@ func (x *expansion) standIn(name, component string, c cluster.Component) *source
 	return s
 }
 
-// absentSource is a source that is expected and was not seen.
+// absentSource is a source that is expected and was not found.
 func absentSource(name, label, cause string) *source {
-	return &source{Endpoint: checkup.Endpoint{Component: name, Label: label, Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: cause}}}
+	return &source{
+		Endpoint: checkup.Endpoint{
+			Component: name,
+			Label:     label,
+			Cause:     &checkup.Cause{Stage: checkup.StageSetup, Message: cause},
+		},
+	}
 }
 
-// tolerations of an agent that stands in for a pod: the pod's, and those for a
-// node that has broken since the pod was put there. A static pod is there
-// whatever the taints of its node.
+// tolerations of an agent that stands in for a pod: the pod's, and those for a node
+// that broke after the pod was scheduled. A static pod runs whatever the taints of
+// its node.
 func tolerations(c cluster.Component) []checkup.Toleration {
 	if c.Annotations[mirror] != "" {
 		return []checkup.Toleration{{Operator: string(corev1.TolerationOpExists)}}
@@ -830,8 +911,8 @@ func tolerations(c cluster.Component) []checkup.Toleration {
 	return scheduling.FixtureTolerations(c.Tolerations)
 }
 
-// nodeSources are agents in the pod network, on as many nodes as the plan allows
-// of those that take an ordinary pod.
+// nodeSources are agents in the pod network, on at most maxNodes of the nodes that
+// accept an ordinary pod.
 func (x *expansion) nodeSources(name string) []*source {
 	tolerated := scheduling.FixtureTolerations(nil)
 	demands := scheduling.NewDemands(&corev1.Pod{Spec: corev1.PodSpec{
@@ -841,7 +922,8 @@ func (x *expansion) nodeSources(name string) []*source {
 	left := map[string]int{} // by reason
 	for i := range x.s.Nodes {
 		reasons := slices.DeleteFunc(demands.Reasons(&x.s.Nodes[i]), func(r scheduling.Reason) bool {
-			return r.Predicate != scheduling.NodeAffinity && r.Predicate != scheduling.TaintToleration // a node that is full is still one
+			return r.Predicate != scheduling.NodeAffinity &&
+				r.Predicate != scheduling.TaintToleration // a full node can still be a source
 		})
 		if len(reasons) == 0 {
 			admitted = append(admitted, x.s.Nodes[i])
@@ -863,13 +945,23 @@ func (x *expansion) nodeSources(name string) []*source {
 	if len(sources) == 0 {
 		cause := "the cluster has no nodes"
 		if len(why) > 0 {
-			cause = fmt.Sprintf("none of %s would take an ordinary pod (%s)", checkup.Count(len(x.s.Nodes), "node"), strings.Join(why, "; "))
+			cause = fmt.Sprintf(
+				"none of %s accepts an ordinary pod (%s)",
+				checkup.Count(len(x.s.Nodes), "node"),
+				strings.Join(why, "; "),
+			)
 		}
 		x.warn("%s: %s: no source: its pairs are unmeasured", name, cause)
 		return []*source{absentSource(name, name, cause)}
 	}
 	if len(why) > 0 {
-		x.warn("%s: %d of %s can be sources; left out: %s", name, len(admitted), checkup.Count(len(x.s.Nodes), "node"), strings.Join(why, "; "))
+		x.warn(
+			"%s: %d of %s can be sources; left out: %s",
+			name,
+			len(admitted),
+			checkup.Count(len(x.s.Nodes), "node"),
+			strings.Join(why, "; "),
+		)
 	}
 	return sources
 }

@@ -34,7 +34,7 @@ func rules() []kind.Rule {
 	}, kind.KubernetesRules(parts)...)
 }
 
-// parts are what Kubernetes' own rules are about.
+// parts are the fields to which Kubernetes' own rules apply.
 func parts(c *Spec) kind.Parts {
 	p := kind.Parts{Resources: []kind.Part[checkup.Resources]{kind.At(c.Resources, "resources")}}
 	for _, name := range slices.Sorted(maps.Keys(c.Roles)) {
@@ -79,8 +79,8 @@ func durations(c *Spec, report kind.Reporter) {
 	kind.Timeouts(c.Timeouts, report)
 }
 
-// probeTimeout compares the time that one pair takes when every stage of its
-// last measurement takes all of its deadline with the timeout.
+// probeTimeout compares the timeout with the time that one pair takes if every stage
+// of its last measurement takes its whole deadline.
 func probeTimeout(c *Spec, report kind.Reporter) {
 	if c.Timeouts.Probe <= 0 || c.Interval <= 0 || c.Interval > checkup.MaxTimeout ||
 		c.Probe.Deadlines.Sum() > 4*checkup.MaxTimeout {
@@ -93,7 +93,7 @@ func probeTimeout(c *Spec, report kind.Reporter) {
 	if have := c.Timeouts.Probe / 4 * 3; need > have {
 		report(
 			[]string{"timeouts", "probe"},
-			"agents have three quarters of it, %s, which is less than the %s that a pair takes that answers at no stage",
+			"agents have three quarters of it, %s: less than the %s that a pair takes if every stage times out",
 			have,
 			need,
 		)
@@ -110,7 +110,7 @@ func eachRole(c *Spec, yield func(name string, r ComponentRole, path []string)) 
 func roleName(c *Spec, report kind.Reporter) {
 	eachRole(c, func(name string, _ ComponentRole, path []string) {
 		if kind.DNSLabel(name, path, report) && len(name) > 63 {
-			report(path, "name has %d characters, and a DNS label at most 63", len(name))
+			report(path, "name has %d characters: a DNS label has at most 63", len(name))
 		}
 	})
 }
@@ -125,11 +125,11 @@ func roleWhere(c *Spec, report kind.Reporter) {
 		}
 		switch _, refines := presetComponents[name]; {
 		case n > 1:
-			report(path, "want one of pods, service and hosts to say where its instances are, have %d", n)
+			report(path, "want only one of pods, service and hosts, have %d", n)
 		case n == 0 && !refines:
 			report(
 				path,
-				"want one of pods, service and hosts to say where its instances are; only a role of a preset (%s) does without",
+				"want one of pods, service and hosts: only a role of a preset (%s) needs none",
 				presetNames(),
 			)
 		}
@@ -145,7 +145,7 @@ func roleHost(c *Spec, report kind.Reporter) {
 			case err != nil || portErr != nil || host == "" || n < 1 || n > 65535 || strings.ContainsAny(host, " /"):
 				report(
 					at,
-					"%q: want host:port, an IPv6 address in brackets, such as etcd.example.com:2379 or [2001:db8::1]:2379",
+					"%q: want host:port, with an IPv6 address in brackets, such as etcd.example.com:2379 or [2001:db8::1]:2379",
 					h,
 				)
 			case slices.Contains(r.Hosts[:i], h):
@@ -159,7 +159,7 @@ func roleTLS(c *Spec, report kind.Reporter) {
 	eachRole(c, func(_ string, r ComponentRole, path []string) {
 		for _, field := range []struct{ name, value string }{{"serverName", r.ServerName}, {"path", r.Path}, {"clientCertificate", r.ClientCertificate}} {
 			if field.value != "" && !r.TLS {
-				report(append(slices.Clone(path), field.name), "has no meaning where tls is false")
+				report(append(slices.Clone(path), field.name), "has no effect: tls is false")
 			}
 		}
 		if r.Path != "" && !strings.HasPrefix(r.Path, "/") {
@@ -168,11 +168,15 @@ func roleTLS(c *Spec, report kind.Reporter) {
 	})
 }
 
-// presetComponents are the roles that a preset may bring, and whether each has a
+// presetComponents are the roles that a preset may have, and whether each has a
 // Service.
 var presetComponents = map[string]bool{
-	checkup.ComponentKubeAPIServer: true, checkup.ComponentAggregatedAPIServer: true, checkup.ComponentEtcd: false, checkup.ComponentNode: false,
-	checkup.ComponentLoadBalancerIn: false, checkup.ComponentLoadBalancerOut: false,
+	checkup.ComponentKubeAPIServer:       true,
+	checkup.ComponentAggregatedAPIServer: true,
+	checkup.ComponentEtcd:                false,
+	checkup.ComponentNode:                false,
+	checkup.ComponentLoadBalancerIn:      false,
+	checkup.ComponentLoadBalancerOut:     false,
 }
 
 func presetNames() string { return strings.Join(slices.Sorted(maps.Keys(presetComponents)), ", ") }
@@ -194,7 +198,7 @@ func pairRole(c *Spec, report kind.Reporter) {
 		role, own := c.Roles[p.From]
 		switch {
 		case !known(p.From):
-			report(from, "unknown role %q; there are %s", p.From, names)
+			report(from, "unknown role %q: want one of %s", p.From, names)
 		case own && len(role.Hosts) > 0,
 			!own && (p.From == checkup.ComponentLoadBalancerIn || p.From == checkup.ComponentLoadBalancerOut):
 			report(from, "role %q has hosts and no pods: no agent can probe from it", p.From)
@@ -205,15 +209,15 @@ func pairRole(c *Spec, report kind.Reporter) {
 			presetComponents[name] && (!own || role.Pods == nil && len(role.Hosts) == 0)
 		switch {
 		case !known(name):
-			report(to, "unknown role %q; there are %s", name, names)
+			report(to, "unknown role %q: want one of %s", name, names)
 		case facet == "service" && !service:
 			report(to, "role %q has no Service", name)
 		case facet == "host" && own && len(role.Hosts) > 0:
-			report(to, "role %q has hosts already, and no pods on nodes", name)
+			report(to, "role %q has hosts: it has no pods on nodes", name)
 		case facet != "" && facet != "service" && facet != "host":
-			report(to, "%q: want the name of a role, alone or with .service or .host behind it", p.To)
+			report(to, "%q: want <role>, <role>.service or <role>.host", p.To)
 		case strings.HasSuffix(p.To, "."):
-			report(to, "%q: want the name of a role, alone or with .service or .host behind it", p.To)
+			report(to, "%q: want <role>, <role>.service or <role>.host", p.To)
 		}
 	}
 }
@@ -232,7 +236,7 @@ func watchInterval(c *Spec, report kind.Reporter) {
 	}
 	switch least := checkup.Duration(time.Second); {
 	case c.Interval > 0 && c.Interval < least:
-		report([]string{"interval"}, "%s: a pair is watched once a second at the most", c.Interval)
+		report([]string{"interval"}, "%s: want at least 1s where for is set", c.Interval)
 	case c.Interval > *c.For:
 		report([]string{"interval"}, "%s is longer than for, %s", c.Interval, *c.For)
 	}
@@ -245,7 +249,7 @@ func watchLength(c *Spec, report kind.Reporter) {
 	if n := c.Measurements(); n > checkup.MaxWatch {
 		report(
 			[]string{"for"},
-			"%s at intervals of %s are %d measurements of each pair, and each is kept: at most %d",
+			"%s at intervals of %s are %d measurements of each pair: want at most %d",
 			*c.For,
 			c.Interval,
 			n,

@@ -341,11 +341,11 @@ func TestExpandErrors(t *testing.T) {
 		{"no such check", &checkup.Plan{Name: "other"}, known, `check "api": plan other has no controlPlane check of that name`},
 		{"what a loaded plan never has", planOf(func(c *Spec) {
 			c.Preset, c.MaxNodes, c.Interval, c.Probe.Count, c.IPFamilies = "k8s", 0, 0, 0, []checkup.IPFamily{"IPv5"}
-		}), known, `check "api": preset: "k8s" is none of ["auto" "kubeadm" "openshift" "generic"]
-maxNodes: is 0, want 1 or more
-probe.count: is 0, want 1 or more
-interval: is 0s, want more than 0s
-ipFamilies: "IPv5" is none of ["IPv4" "IPv6"]`},
+		}), known, `check "api": preset: "k8s": want one of ["auto" "kubeadm" "openshift" "generic"]
+maxNodes: 0: want 1 or more
+probe.count: 0: want 1 or more
+interval: 0s: want more than 0s
+ipFamilies: "IPv5": want one of ["IPv4" "IPv6"]`},
 		{"a role that there is not", planOf(pairs("kube-apiserver > nothing")), known, `check "api": unknown role "nothing"`},
 		{"a host that is none", planOf(withRole("db", ComponentRole{Hosts: []string{"db", ":5432"}}), pairs("kube-apiserver > db")), known,
 			`check "api": roles.db.hosts: "db" is not host:port
@@ -353,28 +353,28 @@ roles.db.hosts: ":5432" is not host:port`},
 		{"a selector that selects everything", planOf(withRole("all", ComponentRole{Pods: &ComponentPods{Namespace: "kube-system", Port: 1}}), pairs("all > etcd", "all > kube-apiserver")), known,
 			`check "api": roles.all.pods.selector: is empty and would select every pod: set the labels of the pods`},
 		{"a snapshot for another plan", planOf(preset(PresetKubeadm)), &cluster.Snapshot{Nodes: known.Nodes},
-			`check "api": the snapshot does not tell of apiservices: it was recorded for another plan, so record it again
-the snapshot does not tell of pods with the labels component=kube-apiserver,tier=control-plane in namespace kube-system: it was recorded for another plan, so record it again
-the snapshot does not tell of configmap kube-system/kubeadm-config: it was recorded for another plan, so record it again
-the snapshot does not tell of pods with the labels component=etcd,tier=control-plane in namespace kube-system: it was recorded for another plan, so record it again
-the snapshot does not tell of service default/kubernetes: it was recorded for another plan, so record it again
-the snapshot does not tell of configmap kube-public/cluster-info: it was recorded for another plan, so record it again`},
+			`check "api": the snapshot has no data about apiservices: it was recorded for another plan: record it again
+the snapshot has no data about pods with the labels component=kube-apiserver,tier=control-plane in namespace kube-system: it was recorded for another plan: record it again
+the snapshot has no data about configmap kube-system/kubeadm-config: it was recorded for another plan: record it again
+the snapshot has no data about pods with the labels component=etcd,tier=control-plane in namespace kube-system: it was recorded for another plan: record it again
+the snapshot has no data about service default/kubernetes: it was recorded for another plan: record it again
+the snapshot has no data about configmap kube-public/cluster-info: it was recorded for another plan: record it again`},
 		{"a snapshot for another plan, and a preset that is to be found out", planOf(), &cluster.Snapshot{Nodes: known.Nodes},
-			`check "api": the snapshot does not tell of the platform of the control plane: it was recorded for another plan, so record it again`},
+			`check "api": the snapshot has no data about the platform of the control plane: it was recorded for another plan: record it again`},
 		{"a preset that could not be found out", planOf(), changed(kubeadm("cp 192.0.2.11"), unseen(whatPlatform, "missing the verb list on pods in namespace kube-system (a Role)")),
 			`check "api": preset auto: cannot detect the platform of the control plane: set preset to kubeadm, openshift or generic: missing the verb list on pods in namespace kube-system (a Role)`},
 		{"nothing to probe from", planOf(pairs("kube-apiserver > etcd")), changed(kubeadm("cp 192.0.2.11"), withoutPods("kube-apiserver")),
-			`check "api": nothing can be measured (preset kubeadm): kube-apiserver: there are no pods with the labels component=kube-apiserver,tier=control-plane in namespace kube-system: no source: its pairs are unmeasured`},
+			`check "api": nothing can be measured (preset kubeadm): kube-apiserver: no pods with the labels component=kube-apiserver,tier=control-plane in namespace kube-system: no source: its pairs are unmeasured`},
 		{"nothing to probe", planOf(pairs("kube-apiserver > etcd")), changed(kubeadm("cp 192.0.2.11"), withoutPods("etcd")),
-			`check "api": nothing can be measured (preset kubeadm): etcd-server: there are no pods with the labels component=etcd,tier=control-plane in namespace kube-system: its pairs are unmeasured`},
+			`check "api": nothing can be measured (preset kubeadm): etcd-server: no pods with the labels component=etcd,tier=control-plane in namespace kube-system: its pairs are unmeasured`},
 		{"no node takes a pod", planOf(preset(PresetGeneric), pairs("node > kube-apiserver")), changed(managed(2), func(s *cluster.Snapshot) {
 			s.Nodes[0].Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectNoSchedule}}
 			s.Nodes[1].Labels["kubernetes.io/os"] = "windows"
-		}), `check "api": nothing can be measured (preset generic): node: none of 2 nodes would take an ordinary pod (1 node: label kubernetes.io/os is not linux (nodeSelector); 1 node: taint dedicated:NoSchedule is not tolerated): no source: its pairs are unmeasured`},
+		}), `check "api": nothing can be measured (preset generic): node: none of 2 nodes accepts an ordinary pod (1 node: label kubernetes.io/os is not linux (nodeSelector); 1 node: taint dedicated:NoSchedule is not tolerated): no source: its pairs are unmeasured`},
 		{"no nodes", planOf(preset(PresetGeneric), pairs("node > node")), &cluster.Snapshot{},
 			`check "api": nothing can be measured (preset generic): node: the cluster has no nodes: its pairs are unmeasured; node: the cluster has no nodes: no source: its pairs are unmeasured`},
 		{"more than can be kept", planOf(func(c *Spec) { c.MaxNodes = 10_000 }, pairs("node > node")), managed(10_000),
-			`check "api": pairs x measurements of each (5) are more than the 1000000 results that a check may keep; node to node alone are 10000 sources and 10000 targets: lengthen interval, shorten for, lower maxNodes, or name fewer pairs`},
+			`check "api": pairs x measurements of each (5) are more than the 1000000 results that a check may keep; node to node has 10000 sources and 10000 targets: lengthen interval, shorten for, lower maxNodes, or name fewer pairs`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -398,7 +398,7 @@ func TestRoster(t *testing.T) {
 	want := &checkup.Roster{Targets: []checkup.RosterEntry{
 		{Pod: "a/b"},
 		{Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "there is none"}},
-		{Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "the worksheet does not say where it is"}},
+		{Cause: &checkup.Cause{Stage: checkup.StageSetup, Message: "the worksheet has no address for it"}},
 	}}
 	if diff := cmp.Diff(want, Roster(nil, w, nil)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

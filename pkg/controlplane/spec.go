@@ -7,16 +7,16 @@ import (
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
-// Spec says which connections between components of the control plane, and from them
-// to what they depend on, are probed.
+// Spec selects the connections to probe between components of the control plane, and
+// from them to their dependencies.
 type Spec struct {
-	// Preset says which roles there are and which pairs of them are probed.
+	// Preset selects the roles and the pairs of them.
 	Preset Preset `json:"preset"`
-	// Roles by name, beside those of the preset. One of the same name replaces the
-	// preset's, or, where it does not say where its instances are, refines it: TLS,
-	// ServerName, Path and ClientCertificate are then for the preset's instances.
+	// Roles by name, in addition to those of the preset. A role with a preset's name
+	// replaces the preset's role or, without pods, Service and hosts, refines it: TLS,
+	// ServerName, Path and ClientCertificate then apply to the preset's instances.
 	Roles map[string]ComponentRole `json:"roles,omitempty"`
-	// Pairs of roles. Empty means those of the preset; else it takes their place.
+	// Pairs of roles. Empty means those of the preset.
 	Pairs []ComponentPair `json:"pairs,omitempty"`
 	// IPFamilies to probe. Empty means every family that a target has an address of.
 	IPFamilies []checkup.IPFamily `json:"ipFamilies,omitempty"`
@@ -29,13 +29,13 @@ type Spec struct {
 	// Interval between the starts of two measurements of one pair.
 	Interval checkup.Duration `json:"interval"`
 	Expect   ConnectionExpect `json:"expect"`
-	// ConnectivityChecks says what becomes of the PodNetworkConnectivityCheck
-	// objects of the pairs.
+	// ConnectivityChecks configures the PodNetworkConnectivityCheck objects of the
+	// pairs.
 	ConnectivityChecks checkup.ConnectivityChecks `json:"connectivityChecks"`
 	Limits             checkup.Limits             `json:"limits"`
 	// Resources of every agent pod.
 	Resources checkup.Resources `json:"resources"`
-	// Timeouts of the phases. That of probing is beside For.
+	// Timeouts of the phases. That of probing is added to For.
 	Timeouts checkup.Timeouts `json:"timeouts"`
 }
 
@@ -43,7 +43,7 @@ type Spec struct {
 type Preset string
 
 const (
-	PresetAuto      Preset = "auto"      // openshift or kubeadm, whichever the cluster shows, else generic
+	PresetAuto      Preset = "auto"      // openshift or kubeadm if detected, else generic
 	PresetKubeadm   Preset = "kubeadm"   // API servers and etcd members as static pods with kubeadm's labels
 	PresetOpenShift Preset = "openshift" // OpenShift's operators and Infrastructure
 	PresetGeneric   Preset = "generic"   // a control plane of which only the API is visible
@@ -52,18 +52,18 @@ const (
 // Presets lists every Preset.
 var Presets = []Preset{PresetAuto, PresetKubeadm, PresetOpenShift, PresetGeneric}
 
-// ComponentRole is a component of the control plane: where its instances are, and how
-// they are spoken to. At most one of Pods, Service and Hosts is set; none only
-// in one that refines a preset's.
+// ComponentRole is a component of the control plane: its instances, and how they are
+// probed. At most one of Pods, Service and Hosts is set; none only in a role that
+// refines a preset's.
 type ComponentRole struct {
-	// Pods that are instances; they can be sources, too.
+	// Pods are instances; they can be sources, too.
 	Pods *ComponentPods `json:"pods,omitempty"`
-	// Service whose endpoints are instances; where these are pods, they can be
-	// sources, too.
+	// Service whose endpoints are instances; endpoints that are pods can be sources,
+	// too.
 	Service *ComponentService `json:"service,omitempty"`
 	// Hosts are addresses or DNS names with a port, "10.0.0.5:2379"; never sources.
 	Hosts []string `json:"hosts,omitempty"`
-	// TLS says whether instances speak TLS; else only a TCP connection is made.
+	// TLS says that instances speak TLS; else only a TCP connection is made.
 	TLS bool `json:"tls"`
 	// ServerName for TLS' server name indication. Empty means the host.
 	ServerName string `json:"serverName,omitempty"`
@@ -74,7 +74,7 @@ type ComponentRole struct {
 	ClientCertificate string `json:"clientCertificate,omitempty"`
 }
 
-// ComponentPods chooses the pods of a role.
+// ComponentPods selects the pods of a role.
 type ComponentPods struct {
 	Namespace string                `json:"namespace"`
 	Selector  checkup.LabelSelector `json:"selector"`
@@ -96,14 +96,14 @@ type ComponentPair struct {
 	From string `json:"from"`
 	// To is the name of a role for its instances; "<role>.service" for the cluster
 	// IPs of its Service; "<role>.host" for the addresses of the nodes that its
-	// instances are on.
+	// instances run on.
 	To string `json:"to"`
 }
 
 // ConnectionProbe is how a connection is measured: name resolution, TCP connect,
 // TLS handshake, GET, each a stage with a deadline of its own.
 type ConnectionProbe struct {
-	// Count is how many measurements of each pair are made where there is no For.
+	// Count is how many measurements of each pair are made if For is nil.
 	Count int `json:"count"`
 	// Deadlines of the stages, each from the end of the one before it.
 	Deadlines checkup.StageDeadlines `json:"deadlines"`
@@ -111,7 +111,7 @@ type ConnectionProbe struct {
 
 // ConnectionExpect is what a pair must achieve. A nil limit is not checked.
 type ConnectionExpect struct {
-	// Loss limits the share of measurements that failed, at whatever stage.
+	// Loss limits the share of measurements that failed, at any stage.
 	Loss checkup.LossLimit `json:"loss"`
 	// Latency limits percentiles of the time that the TCP connect took.
 	Latency checkup.LatencyLimits `json:"latency"`

@@ -34,13 +34,12 @@ var (
 )
 
 // Survey adds to a snapshot what Expand needs for the controlPlane checks of a
-// plan: components' pods, Services with what is behind them, APIServices, load
-// balancers. It reads what the pairs of the checks need and no more; Rights says
-// by which verbs.
+// plan: components' pods, Services with their endpoints, APIServices, load
+// balancers. It reads only what the pairs of the checks need; Rights lists the
+// verbs.
 //
-// What there is no right to look at, or what makes no sense, goes to the
-// snapshot's Unseen, for Expand to make something of. Any other failure to look
-// is an error.
+// What it has no right to read, or cannot parse, goes to the snapshot's Unseen,
+// which Expand evaluates. Any other failure to read is an error.
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.Snapshot) error {
 	v := survey{Reader: r, s: s}
 	for _, name := range p.CheckNames() {
@@ -56,21 +55,21 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 	return errors.Join(v.problems...)
 }
 
-// survey is what Survey gathers on its way.
+// survey is the state of Survey.
 type survey struct {
 	cluster.Reader
 	s *cluster.Snapshot
-	// kubeadm says that there is a configuration of kubeadm's.
+	// kubeadm says that kubeadm's configuration exists.
 	kubeadm  bool
 	problems []error
 }
 
-// check looks at what one check needs.
+// check reads what one check needs.
 func (v *survey) check(ctx context.Context, c *Spec) error {
 	if c.Preset == PresetAuto {
 		v.once(whatPlatform, func() error { return v.platform(ctx) })
 		if _, unseen, err := lookedAt(v.s, whatPlatform); err != nil || unseen != "" {
-			return nil // it failed, which is told, or Expand tells
+			return nil // a failure is in problems; Expand reports what is unseen
 		}
 	}
 	preset, err := decide(c.Preset, v.s)
@@ -106,14 +105,14 @@ func (v *survey) check(ctx context.Context, c *Spec) error {
 	return nil
 }
 
-// errUnseen is the error of what was looked at and could not be made out, such as
-// an object that makes no sense.
+// errUnseen is the error of an object that was read and could not be understood,
+// such as malformed YAML.
 type errUnseen struct{ error }
 
 func (e errUnseen) Unwrap() error { return e.error }
 
-// once looks at something, if nothing has yet. What is not there counts as seen;
-// what may not be read, or cannot be made out, as unseen.
+// once reads something, unless it was read before. What does not exist counts as
+// seen; what is forbidden, or cannot be understood, as unseen.
 func (v *survey) once(what string, look func() error) {
 	if _, _, err := lookedAt(v.s, what); err == nil {
 		return
@@ -126,13 +125,13 @@ func (v *survey) once(what string, look func() error) {
 		v.s.AddUnseen(what, err)
 	default:
 		v.problems = append(v.problems, err)
-		v.s.AddUnseen(what, err) // so that it is not tried again
+		v.s.AddUnseen(what, err) // do not read it again
 	}
 }
 
-// platform finds out the platform of the control plane. OpenShift's is
-// recognised by its API, unless it runs outside of the cluster, where nothing of
-// it is to be seen; kubeadm's by its static pods, or its configuration.
+// platform detects the platform of the control plane. OpenShift is recognised by
+// its API, unless its control plane runs outside the cluster, where it is not
+// visible; kubeadm by its static pods or its configuration.
 func (v *survey) platform(ctx context.Context) error {
 	openshift, err := v.servesInfrastructures()
 	if err != nil {
@@ -142,7 +141,11 @@ func (v *survey) platform(ctx context.Context) error {
 		object, err := v.cluster(ctx)
 		switch {
 		case err == nil:
-			if topology, _, _ := unstructured.NestedString(object.Object, "status", "controlPlaneTopology"); topology != "External" {
+			if topology, _, _ := unstructured.NestedString(
+				object.Object,
+				"status",
+				"controlPlaneTopology",
+			); topology != "External" {
 				v.s.Platform = cluster.OpenShift
 			}
 			return nil
@@ -183,7 +186,7 @@ func (v *survey) platform(ctx context.Context) error {
 	return nil
 }
 
-// servesInfrastructures asks the API server whether it has OpenShift's API.
+// servesInfrastructures reports whether the API server serves OpenShift's API.
 func (v *survey) servesInfrastructures() (bool, error) {
 	resources, err := v.Kubernetes.Discovery().ServerResourcesForGroupVersion(infrastructures.GroupVersion().String())
 	if apierrors.IsNotFound(err) {
@@ -192,10 +195,13 @@ func (v *survey) servesInfrastructures() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("discover the API %s: %w", infrastructures.GroupVersion(), err)
 	}
-	return slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == infrastructures.Resource }), nil
+	return slices.ContainsFunc(
+		resources.APIResources,
+		func(r metav1.APIResource) bool { return r.Name == infrastructures.Resource },
+	), nil
 }
 
-// cluster reads OpenShift's Infrastructure, of which there is one.
+// cluster reads OpenShift's only Infrastructure object.
 func (v *survey) cluster(ctx context.Context) (*unstructured.Unstructured, error) {
 	if v.Dynamic == nil {
 		return nil, fmt.Errorf("read %s: no dynamic client", whatInfrastructure)
@@ -220,7 +226,7 @@ func (v *survey) pods(ctx context.Context, l podLookup) {
 	})
 }
 
-// service adds a Service and, if they matter, its pods.
+// service adds a Service and, if pods is true, its pods.
 func (v *survey) service(ctx context.Context, namespace, name string, pods bool) {
 	v.once(whatService(namespace, name), func() error {
 		service, err := v.Service(ctx, namespace, name)
@@ -274,8 +280,8 @@ func (v *survey) apiServices(ctx context.Context) error {
 	return nil
 }
 
-// kubeadmConfig adds what kubeadm's ClusterConfiguration tells: the load balancer
-// that kubelets use, and etcd members that are no static pods.
+// kubeadmConfig adds what kubeadm's ClusterConfiguration names: the load balancer
+// that kubelets use, and external etcd members.
 func (v *survey) kubeadmConfig(ctx context.Context) error {
 	data, err := v.ConfigMap(ctx, "kube-system", "kubeadm-config")
 	if err != nil {
@@ -335,7 +341,7 @@ func (v *survey) clusterInfo(ctx context.Context) error {
 	return nil
 }
 
-// infrastructure adds the load balancers that OpenShift's Infrastructure tells.
+// infrastructure adds the load balancers that OpenShift's Infrastructure names.
 func (v *survey) infrastructure(ctx context.Context) error {
 	if served, err := v.servesInfrastructures(); err != nil || !served {
 		return err
@@ -384,7 +390,11 @@ func urlHostPort(address string, otherwise int) (string, int, error) {
 func hostPort(address string, otherwise int) (string, int, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		if host = strings.Trim(address, "[]"); host == "" || strings.ContainsAny(host, "/ []") || strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		if host = strings.Trim(
+			address,
+			"[]",
+		); host == "" || strings.ContainsAny(host, "/ []") ||
+			strings.Contains(host, ":") && net.ParseIP(host) == nil {
 			return "", 0, fmt.Errorf("%q is not host:port", address)
 		}
 		return host, otherwise, nil

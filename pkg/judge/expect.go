@@ -159,7 +159,7 @@ func (j *Judgement) through(seen *checkup.Observation) (int, string) {
 	}
 	if at, ok := j.evidence.position(seen.Pair); ok && j.evidence.reception[at] > 0 {
 		n := j.evidence.reception[at]
-		return n, fmt.Sprintf("%s arrived at the target", Count(n, "request"))
+		return n, fmt.Sprintf("%s arrived at the target", checkup.Count(n, "request"))
 	}
 	return 0, ""
 }

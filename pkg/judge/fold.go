@@ -174,7 +174,7 @@ func (j *Judgement) incomplete(at int) *checkup.Cause {
 	for _, end := range s.ends {
 		if end.Results > s.results {
 			return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf(
-				"the agent reported %s, of which %d arrived", Count(end.Results, "measurement"), s.results)}
+				"the agent reported %s, of which %d arrived", checkup.Count(end.Results, "measurement"), s.results)}
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@
 package judge
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -99,7 +100,7 @@ func summary(r *checkup.Report) string {
 		if len(check.Findings) > 0 {
 			s := check.Findings[0].Message
 			if findings > 1 {
-				s += fmt.Sprintf(" (and %s)", Count(findings-1, "more finding"))
+				s += fmt.Sprintf(" (and %s)", checkup.Count(findings-1, "more finding"))
 			}
 			clauses = append(clauses, s)
 			break
@@ -109,7 +110,7 @@ func summary(r *checkup.Report) string {
 		clauses = append(clauses, check.Said...)
 	}
 	if len(r.Leftovers) > 0 {
-		clauses = append(clauses, Count(len(r.Leftovers), "object")+" left behind")
+		clauses = append(clauses, checkup.Count(len(r.Leftovers), "object")+" left behind")
 	}
 	return fmt.Sprintf("%s: %s", r.Verdict, strings.Join(clauses, "; "))
 }
@@ -120,7 +121,7 @@ func score(r *checkup.Report) string {
 	nothing := "pair"
 	for i := range r.Checks {
 		c := &r.Checks[i]
-		noun := Or(c.Noun, "pair")
+		noun := cmp.Or(c.Noun, "pair")
 		if c.Counts.Expected > 0 {
 			counts[noun] = Sum(counts[noun], c.Counts)
 		} else if noun != "pair" {
@@ -130,7 +131,7 @@ func score(r *checkup.Report) string {
 	var clauses []string
 	for _, noun := range slices.Sorted(maps.Keys(counts)) {
 		c := counts[noun]
-		clauses = append(clauses, fmt.Sprintf("%d of %s passed, %d failed, %d unmeasured", c.Pass, Count(c.Expected, noun), c.Fail, c.Unmeasured))
+		clauses = append(clauses, fmt.Sprintf("%d of %s passed, %d failed, %d unmeasured", c.Pass, checkup.Count(c.Expected, noun), c.Fail, c.Unmeasured))
 	}
 	if len(clauses) == 0 {
 		return fmt.Sprintf("no %s was to be measured", nothing)

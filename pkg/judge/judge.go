@@ -3,6 +3,7 @@
 package judge
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -59,7 +60,7 @@ func (o *Outcome) Why() *checkup.Cause {
 		return nil
 	}
 	cause := o.Cause
-	cause.Message = Or(cause.Message, "no reason was given")
+	cause.Message = cmp.Or(cause.Message, "no reason was given")
 	return &cause
 }
 
@@ -81,7 +82,7 @@ type Judgement struct {
 // does not keep or change the record. A nil roster or record means that nothing
 // was set up or collected: every pair is unmeasured.
 func Pairs(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, rules Rules) *Judgement {
-	rules.Reporter = Or(rules.Reporter, "agent")
+	rules.Reporter = cmp.Or(rules.Reporter, "agent")
 	j := &Judgement{Worksheet: w, Attributes: attributesOf(w), rules: rules, roster: roster, evidence: collect(w, record)}
 	j.Outcomes = make([]Outcome, len(j.evidence.pairs))
 	for from, end := range j.evidence.assignments() {
@@ -179,7 +180,7 @@ func (j *Judgement) unmeasured(at int, o *Outcome) *checkup.Cause {
 	for _, c := range s.controls {
 		if (c.Family == p.Family || p.Family == checkup.AnyIPFamily) && !c.OK {
 			return untrusted(checkup.StageControl, "", "got its control pair %q wrong (%s), so it is not trusted",
-				c.Name, Or(c.Message, "it gave no details"))
+				c.Name, cmp.Or(c.Message, "it gave no details"))
 		}
 	}
 	if seen == nil && !j.evidence.conflict[at] {
@@ -187,7 +188,7 @@ func (j *Judgement) unmeasured(at int, o *Outcome) *checkup.Cause {
 	}
 	if n := s.unrequested(); n > 0 {
 		return untrusted(checkup.StageCollect, checkup.ReasonUnrequested, "reported %s, so it is not trusted",
-			Count(n, "unrequested pair"))
+			checkup.Count(n, "unrequested pair"))
 	}
 	if j.evidence.conflict[at] {
 		return untrusted(checkup.StageCollect, checkup.ReasonConflict, "reported this pair twice, with different results")

@@ -3,6 +3,7 @@
 package judge
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -23,23 +24,23 @@ func (j *Judgement) agentNotes() []checkup.AgentNote {
 		}
 		for _, c := range s.controls {
 			if !c.OK {
-				add("control pair %q (%s) wrong: %s", c.Name, c.Family, Or(c.Message, "it gave no details"))
+				add("control pair %q (%s) wrong: %s", c.Name, c.Family, cmp.Or(c.Message, "it gave no details"))
 			}
 		}
 		if n := s.unrequested(); n > 0 {
-			add("reported %s", Count(n, "unrequested pair"))
+			add("reported %s", checkup.Count(n, "unrequested pair"))
 		}
 		if s.conflicts > 0 {
-			add("reported %s twice, with different results", Count(s.conflicts, "pair"))
+			add("reported %s twice, with different results", checkup.Count(s.conflicts, "pair"))
 		}
 		for _, end := range s.ends {
 			// What the collector left out cannot be compared with what the agent counted.
 			whole := s.discarded+s.conflicts == 0
 			if whole && end.Observations != s.observed {
-				add("says that it reported %s; %d arrived", Count(end.Observations, "pair"), s.observed)
+				add("says that it reported %s; %d arrived", checkup.Count(end.Observations, "pair"), s.observed)
 			}
 			if whole && end.Results != s.results {
-				add("says that it reported %s; %d arrived", Count(end.Results, "measurement"), s.results)
+				add("says that it reported %s; %d arrived", checkup.Count(end.Results, "measurement"), s.results)
 			}
 			if d := end.SelfDoubt; d.SchedulingDelayP99 >= lateP99 || d.SchedulingDelayMax >= lateMax {
 				add("was held up: its timers were up to %s late (p99 %s)",
@@ -52,12 +53,12 @@ func (j *Judgement) agentNotes() []checkup.AgentNote {
 	}
 	if n := j.evidence.strays; n > 0 {
 		notes = append(notes, checkup.AgentNote{
-			Source: "unknown", Note: Count(n, "observation") + " of sources that the worksheet does not have",
+			Source: "unknown", Note: checkup.Count(n, "observation") + " of sources that the worksheet does not have",
 		})
 	}
 	if n := j.evidence.strayResults; n > 0 {
 		notes = append(notes, checkup.AgentNote{
-			Source: "unknown", Note: Count(n, "measurement") + " of sources that the worksheet does not have",
+			Source: "unknown", Note: checkup.Count(n, "measurement") + " of sources that the worksheet does not have",
 		})
 	}
 	return notes

@@ -67,28 +67,12 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z
 // Micros prints microseconds as a duration.
 func Micros(us int64) string { return (time.Duration(us) * time.Microsecond).String() }
 
-// Count prints a number with its noun, in the plural unless it is 1.
-func Count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // Some names up to three things, or says how many there are.
 func Some(names []string, noun string) string {
 	if len(names) <= 3 {
 		return strings.Join(names, ", ")
 	}
-	return Count(len(names), noun)
-}
-
-// Or returns s, or the alternative if s is empty.
-func Or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
+	return checkup.Count(len(names), noun)
 }
 
 // Name of an endpoint; an index that the worksheet does not have prints as "#5".

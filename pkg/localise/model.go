@@ -154,7 +154,7 @@ func List(found []*Found) []checkup.Finding {
 // further sums up the findings that are not listed.
 func further(rest []*Found) checkup.Finding {
 	first := rest[0].describe()
-	f := checkup.Finding{Cause: first.Cause, Subject: judge.Count(len(rest), "more finding")}
+	f := checkup.Finding{Cause: first.Cause, Subject: checkup.Count(len(rest), "more finding")}
 	explained := map[int]bool{}
 	for _, r := range rest {
 		if r.Cause != f.Cause {

@@ -160,7 +160,7 @@ func (c *candidate) medians() (there, elsewhere int64) {
 // evidence for the cause, a line each.
 func (c *candidate) evidence(also int) []string {
 	var lines []string
-	s := fmt.Sprintf("%d of %s %s fail", len(c.explained), judge.Count(c.scope, "measured pair"), c.where())
+	s := fmt.Sprintf("%d of %s %s fail", len(c.explained), checkup.Count(c.scope, "measured pair"), c.where())
 	in := map[int32]bool{}
 	for _, i := range c.explained {
 		in[i] = true
@@ -203,7 +203,7 @@ func (c *candidate) evidence(also int) []string {
 				parts = append(parts, fmt.Sprintf(p.what, p.n))
 			}
 		}
-		lines = append(lines, fmt.Sprintf("by the target's own count of udp requests: %s of %s", strings.Join(parts, ", "), judge.Count(n, "pair")))
+		lines = append(lines, fmt.Sprintf("by the target's own count of udp requests: %s of %s", strings.Join(parts, ", "), checkup.Count(n, "pair")))
 	}
 	if c.flows {
 		pass, all := 0, 0
@@ -216,7 +216,7 @@ func (c *candidate) evidence(also int) []string {
 			}
 		}
 		if pass > 0 {
-			s := fmt.Sprintf("%d of %s the other way round pass", pass, judge.Count(all, "pair"))
+			s := fmt.Sprintf("%d of %s the other way round pass", pass, checkup.Count(all, "pair"))
 			if c.l.class == judge.Lost {
 				s += ": their answers get through, so only new flows are concerned, as by a policy"
 			}
@@ -313,5 +313,5 @@ func (c *candidate) contradictions() []string {
 	if more := n - len(names); more > 0 {
 		s += fmt.Sprintf(" and %d more", more)
 	}
-	return []string{fmt.Sprintf("%d of %s %s pass: %s", n, judge.Count(c.scope, "measured pair"), c.where(), s)}
+	return []string{fmt.Sprintf("%d of %s %s pass: %s", n, checkup.Count(c.scope, "measured pair"), c.where(), s)}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
-	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
@@ -24,7 +23,7 @@ func (d *trial) blocks() []checkup.Block {
 	}
 	blocks := []checkup.Block{{
 		Title: "Placement",
-		Note:  fmt.Sprintf("from %s; mode %s; %s examined", cmp.Or(d.Origin, "nowhere"), mode, judge.Count(d.Nodes, "node")),
+		Note:  fmt.Sprintf("from %s; mode %s; %s examined", cmp.Or(d.Origin, "nowhere"), mode, checkup.Count(d.Nodes, "node")),
 	}}
 	list := &checkup.List{Noun: "side"}
 	for i := range d.Sides {
@@ -42,7 +41,7 @@ func (d *trial) item(s *Side) checkup.Item {
 	v, cause := d.judge(s)
 	it := checkup.Item{
 		Name: string(s.Side), Verdict: v,
-		Text: fmt.Sprintf("%d of %s eligible", len(s.Eligible), judge.Count(d.Nodes, "node")),
+		Text: fmt.Sprintf("%d of %s eligible", len(s.Eligible), checkup.Count(d.Nodes, "node")),
 	}
 	if s.Min != nil {
 		it.Text += fmt.Sprintf(", at least %d demanded", *s.Min)
@@ -73,7 +72,7 @@ func (d *trial) item(s *Side) checkup.Item {
 		case a.Allowed:
 			line("the API server admits the pod")
 		default:
-			line("the API server does not admit the pod: %s", judge.Or(a.Message, "it gave no reason"))
+			line("the API server does not admit the pod: %s", cmp.Or(a.Message, "it gave no reason"))
 		}
 		for _, w := range d.answers[s.Side][i].Warnings {
 			line("warning: %s", w)
@@ -112,7 +111,7 @@ func several(nodes []string) string {
 func reasons(g scheduling.NodeGroup) []string {
 	var list []string
 	for _, r := range g.Reasons {
-		list = append(list, judge.Or(r.Message, r.Scheduler))
+		list = append(list, cmp.Or(r.Message, r.Scheduler))
 	}
 	return list
 }

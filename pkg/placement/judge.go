@@ -3,6 +3,7 @@
 package placement
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -101,14 +102,14 @@ func (d *trial) judge(s *Side) (checkup.Verdict, *checkup.Cause) {
 	}
 	if s.Min != nil && len(s.Eligible) < *s.Min {
 		return checkup.Fail, because(checkup.StageSchedule, "%d of %s can take a %s, and the plan demands %d",
-			len(s.Eligible), judge.Count(d.Nodes, "node"), s.Side, *s.Min)
+			len(s.Eligible), checkup.Count(d.Nodes, "node"), s.Side, *s.Min)
 	}
 	a, cause := d.admission(s.Side)
 	switch {
 	case cause != nil:
 		return checkup.Unmeasured, cause
 	case s.Min != nil && *s.Min > 0 && !a.Allowed:
-		return checkup.Fail, because(checkup.StageSchedule, "the API server does not admit the pod: %s", judge.Or(a.Message, "it gave no reason"))
+		return checkup.Fail, because(checkup.StageSchedule, "the API server does not admit the pod: %s", cmp.Or(a.Message, "it gave no reason"))
 	case len(s.Unknown) > 0:
 		return checkup.Unmeasured, because(checkup.StageSetup, "some predicates could not be evaluated: %s", strings.Join(s.Unknown, "; "))
 	}
@@ -216,13 +217,13 @@ func finding(s *Side, cause checkup.Cause) checkup.Finding {
 	}
 	for _, g := range s.Rejected {
 		f.For = append(f.For, fmt.Sprintf("%s (%s): %s",
-			judge.Count(len(g.Nodes), "node"), judge.Some(g.Nodes, "node"), strings.Join(reasons(g), "; ")))
+			checkup.Count(len(g.Nodes), "node"), judge.Some(g.Nodes, "node"), strings.Join(reasons(g), "; ")))
 	}
 	for _, c := range s.Contradictions {
 		f.For = append(f.For, "contradiction: "+c)
 	}
 	if n := len(s.Eligible); n > 0 {
-		f.Against = append(f.Against, fmt.Sprintf("%s can take one: %s", judge.Count(n, "node"), judge.Some(s.Eligible, "node")))
+		f.Against = append(f.Against, fmt.Sprintf("%s can take one: %s", checkup.Count(n, "node"), judge.Some(s.Eligible, "node")))
 	}
 	return f
 }

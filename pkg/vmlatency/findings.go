@@ -3,6 +3,7 @@
 package vmlatency
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -98,7 +99,7 @@ func (v *vms) networks(e *localise.Evidence) []*vmNetwork {
 }
 
 // place of a VM: the node where it ran, or else its name.
-func (n *vmNetwork) place(vm int) string { return judge.Or(n.node(vm), n.vms.name(vm)) }
+func (n *vmNetwork) place(vm int) string { return cmp.Or(n.node(vm), n.vms.name(vm)) }
 
 func (n *vmNetwork) failing(pairs []int, d damage) []int {
 	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return damageOf(&n.Outcomes[i]) != d })
@@ -242,7 +243,7 @@ func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 				pass++
 			}
 		}
-		f.For = append(f.For, fmt.Sprintf("%d of %s of nodes over %s pass", pass, judge.Count(rest, "other pair"), n.ref))
+		f.For = append(f.For, fmt.Sprintf("%d of %s of nodes over %s pass", pass, checkup.Count(rest, "other pair"), n.ref))
 	}
 	n.found = append(n.found, &localise.Found{Finding: f, Pairs: failing})
 }
@@ -337,7 +338,7 @@ func (n *vmNetwork) hints(f checkup.Finding, links []*vmLink, oneWay bool, from 
 	case checkup.CauseNetwork:
 		where = "on each node"
 	}
-	return []string{fmt.Sprintf("the %s plugin creates a missing bridge without an uplink: check that %s has one %s", vm.NetworkType, judge.Or(vm.Bridge, "the bridge"), where)}
+	return []string{fmt.Sprintf("the %s plugin creates a missing bridge without an uplink: check that %s has one %s", vm.NetworkType, cmp.Or(vm.Bridge, "the bridge"), where)}
 }
 
 // against names what passes although it is cut off.

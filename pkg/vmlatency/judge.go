@@ -157,7 +157,7 @@ func (v *vms) pairs(j *judge.Judgement) []*vmPair {
 		key := [2]int{min(p.Source, p.Target), max(p.Source, p.Target)}
 		pair := at[key]
 		if pair == nil {
-			network := judge.Or(v.network(p).String(), "no network")
+			network := cmp.Or(v.network(p).String(), "no network")
 			pair = &vmPair{source: v.name(p.Source), target: v.name(p.Target), network: network}
 			at[key], pairs = pair, append(pairs, pair)
 		}
@@ -379,7 +379,7 @@ func said(pairs []*vmPair) []string {
 	case first == "":
 		return nil
 	case more > 0:
-		first += fmt.Sprintf(" (and %s of VMs)", judge.Count(more, "more pair"))
+		first += fmt.Sprintf(" (and %s of VMs)", checkup.Count(more, "more pair"))
 	}
 	return []string{first}
 }

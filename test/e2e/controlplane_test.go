@@ -29,9 +29,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/record"
 )
 
-// Runs of control-plane plans stand in a namespace of their own, which admits
-// pods in their node's network. The Secret is etcd's client certificate, as
-// kubeadm makes one for the API server.
+// Runs of control-plane plans have a namespace of their own, which admits pods on the host network. The Secret contains
+// etcd's client certificate, like the one that kubeadm creates for the API server.
 const (
 	hostNamespace = "checkplan-host"
 	etcdSecret    = "etcd-client"
@@ -40,12 +39,12 @@ const (
 // aggregated is the sandbox's aggregated API server.
 var aggregated = struct{ namespace, name string }{"sandbox-aggregated", "aggregated"}
 
-// controlPlane prepares the namespace. There must be two API servers.
+// controlPlane prepares the namespace. The sandbox must have two API servers.
 func controlPlane(t *testing.T) {
 	t.Helper()
 	c := cluster(t)
 	if pods := componentPods(t, "kube-apiserver"); len(pods) < 2 {
-		t.Fatalf("%d API servers: want a sandbox with --control-planes 2 --with aggregated", len(pods))
+		t.Fatalf("%d API servers, want 2: start the sandbox with --control-planes 2 --with aggregated", len(pods))
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hostNamespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}}}
 	if _, err := c.Kube.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -80,7 +79,7 @@ func runHost(t *testing.T, plan string, wantCode int, args ...string) *checkup.R
 	return runPlan(t, plan, wantCode, append([]string{"--namespace", hostNamespace}, args...)...)
 }
 
-// connectivityCheck is what the tests read of a PodNetworkConnectivityCheck.
+// connectivityCheck has the fields of a PodNetworkConnectivityCheck that the tests read.
 type connectivityCheck struct {
 	Metadata metav1.ObjectMeta `json:"metadata"`
 	Spec     struct {
@@ -125,11 +124,11 @@ func (c connectivityCheck) String() string {
 	return fmt.Sprintf("%s (%s -> %s)", c.Metadata.Name, c.Spec.SourcePod, c.Spec.TargetEndpoint)
 }
 
-// connectivityChecks reads all of them.
+// connectivityChecks lists all PodNetworkConnectivityChecks of the namespace.
 func connectivityChecks(t *testing.T) []connectivityCheck {
 	t.Helper()
 	var list struct{ Items []connectivityCheck }
-	eventually(t, 30*time.Second, func() error { // an API server may just be going
+	eventually(t, 30*time.Second, func() error { // an API server may be stopping
 		raw, err := cluster(t).Kube.Discovery().RESTClient().Get().
 			AbsPath("/apis/controlplane.operator.openshift.io/v1alpha1/namespaces/" + hostNamespace + "/podnetworkconnectivitychecks").DoRaw(t.Context())
 		if err != nil {
@@ -140,7 +139,7 @@ func connectivityChecks(t *testing.T) []connectivityCheck {
 	return list.Items
 }
 
-// check is the one of a source pod and a target.
+// check returns the PodNetworkConnectivityCheck of a source pod and a target.
 func check(t *testing.T, sourcePod, target string) connectivityCheck {
 	t.Helper()
 	for _, c := range connectivityChecks(t) {
@@ -152,7 +151,7 @@ func check(t *testing.T, sourcePod, target string) connectivityCheck {
 	return connectivityCheck{}
 }
 
-// forgetChecks deletes what earlier tests left.
+// forgetChecks deletes the PodNetworkConnectivityChecks of earlier tests.
 func forgetChecks(t *testing.T) {
 	t.Helper()
 	err := cluster(t).Kube.Discovery().RESTClient().Delete().
@@ -162,7 +161,7 @@ func forgetChecks(t *testing.T) {
 	}
 }
 
-// topology is the control plane as the cluster has it, by other ways than ours.
+// topology is the control plane, read without the code under test.
 type topology struct {
 	apiservers, aggregated, etcds []corev1.Pod
 	apiEndpoints, apiService      []string // host:port
@@ -218,8 +217,8 @@ func hosts(pods []corev1.Pod, port int) []string {
 	return all
 }
 
-// goals are the pairs that the document's seven goals ask for (the first is a
-// property of all): source pods, and targets.
+// goals returns the pairs of the seven goals of the document, as source pods and targets. The first goal is a property
+// of all pairs.
 func (top topology) goals() map[string]struct {
 	from []corev1.Pod
 	to   []string
@@ -239,14 +238,14 @@ func (top topology) goals() map[string]struct {
 	}
 }
 
-// TestControlPlane: every pair of the seven goals has an object, and all are
-// reachable; what explain says is what ran.
+// TestControlPlane: every pair of the seven goals has an object, and all are reachable. What explain predicts is what
+// runs.
 func TestControlPlane(t *testing.T) {
 	controlPlane(t)
 	forgetChecks(t)
 	explain := start(t, "explain", plans, "--plan", "api", "--namespace", hostNamespace, "--output", "json")
 	if code := explain.wait(t); code != 0 {
-		t.Fatalf("explain exits with %d: %s", code, explain.stderr.String())
+		t.Fatalf("explain: exit code %d, want 0: %s", code, explain.stderr.String())
 	}
 	var explained struct {
 		Checks []struct{ cost.Cost } `json:"checks"`
@@ -259,7 +258,7 @@ func TestControlPlane(t *testing.T) {
 		t.Errorf("want pass:\n%s", describe(t, r))
 	}
 	if got, want := r.Counts.Expected, explained.Checks[0].Pairs; got != want || r.Checks[0].Sent != explained.Checks[0].Packets {
-		t.Errorf("explain says %d pairs and %d measurements, %d and %d were made", want, explained.Checks[0].Packets, got, r.Checks[0].Sent)
+		t.Errorf("explain predicts %d pairs and %d measurements; %d and %d were made", want, explained.Checks[0].Packets, got, r.Checks[0].Sent)
 	}
 	checks := connectivityChecks(t)
 	if len(checks) != r.Counts.Expected {
@@ -293,8 +292,8 @@ func TestControlPlane(t *testing.T) {
 	nothingLeft(t)
 }
 
-// faultID adds a fault and returns its id, and what it says of times; it is
-// cleared when the test ends.
+// faultID adds a fault and returns its ID, and the messages of the sandbox, which contain times. The fault is cleared
+// when the test ends.
 func faultID(t *testing.T, args ...string) (id, times string) {
 	t.Helper()
 	c := sandboxCommand(append([]string{"fault", "add"}, args...)...)
@@ -309,7 +308,7 @@ func faultID(t *testing.T, args ...string) (id, times string) {
 	return id, stderr.String()
 }
 
-// clearFault clears one fault, if it is still there, and returns what is said.
+// clearFault clears one fault, if it still exists, and returns the messages of the sandbox.
 func clearFault(t *testing.T, id string) string {
 	t.Helper()
 	for line := range strings.Lines(sandbox(t, "fault", "list")) {
@@ -320,20 +319,19 @@ func clearFault(t *testing.T, id string) string {
 	return ""
 }
 
-// since reads the time behind "<what> since" that the sandbox prints.
+// since parses the time that follows "<what> since" in the messages of the sandbox.
 func since(t *testing.T, said, what string) time.Time {
 	t.Helper()
 	_, rest, ok := strings.Cut(said, what+" since ")
 	words := strings.Fields(rest + " none")
 	at, err := time.Parse(time.RFC3339Nano, strings.Trim(words[0], ",."))
 	if !ok || err != nil {
-		t.Fatalf("no time of %q in %q: %v", what, said, err)
+		t.Fatalf("no time after \"%s since\" in %q: %v", what, said, err)
 	}
 	return at
 }
 
-// broken runs the plan under a fault, which must fail, and returns its report and
-// the objects that are not reachable.
+// broken runs the plan under a fault, checks that it fails, and returns its report and the objects of the failed pairs.
 func broken(t *testing.T, cause checkup.FindingCause, subject string) (*checkup.Report, []connectivityCheck) {
 	t.Helper()
 	r := runHost(t, "api", 3)
@@ -341,7 +339,7 @@ func broken(t *testing.T, cause checkup.FindingCause, subject string) (*checkup.
 	return r, outages(t, r)
 }
 
-// found checks the first finding.
+// found checks that the run failed, and checks the first finding.
 func found(t *testing.T, r *checkup.Report, cause checkup.FindingCause, subject string) {
 	t.Helper()
 	all := findings(r)
@@ -350,8 +348,8 @@ func found(t *testing.T, r *checkup.Report, cause checkup.FindingCause, subject 
 	}
 }
 
-// outages are the objects of the pairs that failed, each with its outage; one
-// that lasts makes the object say that its target is not reachable.
+// outages returns the objects of the failed pairs, and checks that each has an outage. An outage that has not ended
+// makes the object's Reachable False.
 func outages(t *testing.T, r *checkup.Report) []connectivityCheck {
 	t.Helper()
 	failed := map[string]checkup.Unit{}
@@ -361,21 +359,21 @@ func outages(t *testing.T, r *checkup.Report) []connectivityCheck {
 		}
 	}
 	if len(failed) == 0 || len(failed) != r.Counts.Fail {
-		t.Errorf("%d of the connections failed, %d pairs", len(failed), r.Counts.Fail)
+		t.Errorf("%d connections failed, but %d pairs", len(failed), r.Counts.Fail)
 	}
 	var objects []connectivityCheck
 	for _, c := range connectivityChecks(t) {
 		connection, fails := failed[c.Metadata.Name]
 		if !fails {
 			if c.reachable() != "True" || len(c.Status.Outages) > 0 {
-				t.Errorf("%s passed, and its object is Reachable %s with %d outages", c, c.reachable(), len(c.Status.Outages))
+				t.Errorf("%s passed, but its object is Reachable %s with %d outages", c, c.reachable(), len(c.Status.Outages))
 			}
 			continue
 		}
 		objects = append(objects, c)
-		told := c.Status.Outages
-		if len(told) == 0 || len(told) != len(connection.Outages) || len(c.Status.Failures) == 0 || len(told[0].StartLogs) == 0 {
-			t.Errorf("%s: %d failures and outages %+v, the report has %+v", c, len(c.Status.Failures), told, connection.Outages)
+		outages := c.Status.Outages
+		if len(outages) == 0 || len(outages) != len(connection.Outages) || len(c.Status.Failures) == 0 || len(outages[0].StartLogs) == 0 {
+			t.Errorf("%s: %d failures and outages %+v; the report has %+v", c, len(c.Status.Failures), outages, connection.Outages)
 			continue
 		}
 		last := connection.Outages[len(connection.Outages)-1]
@@ -384,7 +382,7 @@ func outages(t *testing.T, r *checkup.Report) []connectivityCheck {
 		}
 	}
 	if len(objects) != len(failed) {
-		t.Errorf("%d of %d pairs that failed have an object", len(objects), len(failed))
+		t.Errorf("%d of %d failed pairs have an object", len(objects), len(failed))
 	}
 	nothingLeft(t)
 	return objects
@@ -393,14 +391,14 @@ func outages(t *testing.T, r *checkup.Report) []connectivityCheck {
 func TestControlPlaneFaults(t *testing.T) {
 	controlPlane(t)
 	top := lookAround(t)
-	// What else the cluster needs runs beside the first: the second is broken.
+	// The cluster needs what runs beside the first one, so the faults are on the second.
 	first, second := top.apiservers[0], top.apiservers[1]
 	restored := func(t *testing.T) {
 		t.Helper()
 		r := runHost(t, "api", 0)
 		for _, c := range connectivityChecks(t) {
 			if c.reachable() != "True" {
-				t.Errorf("%s is %s after the fault is gone:\n%s", c, c.reachable(), describe(t, r))
+				t.Errorf("%s is Reachable %s after the fault was cleared, want True:\n%s", c, c.reachable(), describe(t, r))
 			}
 			for _, o := range c.Status.Outages {
 				if o.End == nil || len(o.EndLogs) == 0 {
@@ -415,7 +413,7 @@ func TestControlPlaneFaults(t *testing.T) {
 		_, unreachable := broken(t, checkup.CausePair, second.Spec.NodeName)
 		for _, c := range unreachable {
 			if c.Spec.SourcePod != second.Name || c.Spec.TargetEndpoint != net.JoinHostPort(first.Status.HostIP, "2379") {
-				t.Errorf("%s is not the pair that is cut", c)
+				t.Errorf("%s is unreachable, but is not the pair that is cut", c)
 			}
 		}
 		clearFault(t, id)
@@ -435,8 +433,8 @@ func TestControlPlaneFaults(t *testing.T) {
 		clearFault(t, id)
 		restored(t)
 	})
-	// An API server without service rules does not reach the webhooks that Tekton's
-	// next task needs: the rules are there again before the watch is over.
+	// An API server without service rules does not reach the webhooks that Tekton's next task needs: the rules are
+	// restored before the watch ends.
 	t.Run("the service rules of one node", func(t *testing.T) {
 		forgetChecks(t)
 		node := second.Spec.NodeName
@@ -454,10 +452,10 @@ func TestControlPlaneFaults(t *testing.T) {
 		services := slices.Concat(top.apiService, top.aggService)
 		for _, c := range outages(t, r) {
 			if !slices.Contains(services, c.Spec.TargetEndpoint) {
-				t.Errorf("%s is no service address", c)
+				t.Errorf("%s is unreachable, but is not a service address", c)
 			}
 			if c.reachable() != "True" {
-				t.Errorf("%s is %s although the rules are there again", c, c.reachable())
+				t.Errorf("%s is Reachable %s after the rules were restored, want True", c, c.reachable())
 			}
 		}
 	})
@@ -467,10 +465,10 @@ func TestControlPlaneFaults(t *testing.T) {
 		id, _ := faultID(t, "silence", victim.Namespace+"/"+victim.Name, "--node", victim.Spec.NodeName)
 		r, unreachable := broken(t, checkup.CauseTarget, victim.Spec.NodeName)
 		if !strings.Contains(describe(t, r), "said nothing") {
-			t.Errorf("the report does not say that it is silent:\n%s", describe(t, r))
+			t.Errorf("the report does not contain \"said nothing\":\n%s", describe(t, r))
 		}
-		// A service is refused while its other endpoint, too, is not ready, which a
-		// machine in a hurry makes of it for a second.
+		// A service refuses connections while its other endpoint is not ready either, which happens for a second on a
+		// busy machine.
 		own := 0
 		for _, c := range unreachable {
 			if c.Spec.TargetEndpoint == net.JoinHostPort(victim.Status.PodIP, "8443") {
@@ -479,7 +477,7 @@ func TestControlPlaneFaults(t *testing.T) {
 			service := slices.Contains(top.aggService, c.Spec.TargetEndpoint)
 			for _, f := range c.Status.Failures {
 				if !strings.Contains(f.Message, "said nothing") && !(service && strings.Contains(f.Message, "connection refused")) {
-					t.Errorf("%s fails with %q", c, f.Message)
+					t.Errorf("%s fails with %q, want \"said nothing\"", c, f.Message)
 				}
 			}
 		}
@@ -491,8 +489,8 @@ func TestControlPlaneFaults(t *testing.T) {
 	})
 }
 
-// A watch over an API server restart records one outage per affected pair, whose
-// start and end are within two seconds of what was done.
+// A watch during the restart of an API server records one outage per affected pair. Its start and end are within two
+// seconds of the real times.
 func TestWatchOverRestart(t *testing.T) {
 	controlPlane(t)
 	forgetChecks(t)
@@ -510,7 +508,7 @@ func TestWatchOverRestart(t *testing.T) {
 	code := c.wait(t)
 	r := reportOf(t, c)
 	if code != 3 {
-		t.Errorf("exit code %d, want 3: an API server was away:\n%s", code, describe(t, r))
+		t.Errorf("exit code %d, want 3 because an API server was down:\n%s", code, describe(t, r))
 	}
 	t.Logf("down since %s, up since %s, ready since %s", down.Format(time.StampMilli), up.Format(time.StampMilli), ready.Format(time.StampMilli))
 	affected := 0
@@ -521,19 +519,19 @@ func TestWatchOverRestart(t *testing.T) {
 		}
 		affected++
 		if len(c.Status.Outages) != 1 || c.Status.Outages[0].End == nil {
-			t.Errorf("%s: want one outage with an end: %+v", c, c.Status.Outages)
+			t.Errorf("%s: want one outage that ended: %+v", c, c.Status.Outages)
 			continue
 		}
 		o := c.Status.Outages[0]
 		if d := o.Start.Sub(down).Abs(); d > slack {
-			t.Errorf("%s: the outage starts at %s, which is %s off", c, o.Start.Format(time.StampMilli), d)
+			t.Errorf("%s: the outage starts at %s, which differs by %s", c, o.Start.Format(time.StampMilli), d)
 		}
-		// It listens when it is up, and answers until it is ready.
+		// An API server accepts connections when it is up, and answers requests by the time it is ready.
 		if o.End.Before(up.Add(-slack)) || o.End.After(ready.Add(slack)) {
-			t.Errorf("%s: the outage ends at %s", c, o.End.Format(time.StampMilli))
+			t.Errorf("%s: the outage ends at %s, want a time from up to ready", c, o.End.Format(time.StampMilli))
 		}
 		if c.reachable() != "True" {
-			t.Errorf("%s is %s at the end", c, c.reachable())
+			t.Errorf("%s is Reachable %s at the end, want True", c, c.reachable())
 		}
 	}
 	if affected == 0 {
@@ -542,7 +540,7 @@ func TestWatchOverRestart(t *testing.T) {
 	nothingLeft(t)
 }
 
-// watching waits until agents probe and objects are written.
+// watching waits until an object has a successful result.
 func watching(t *testing.T) {
 	t.Helper()
 	eventually(t, 2*time.Minute, func() error {
@@ -559,17 +557,16 @@ func watching(t *testing.T) {
 	})
 }
 
-// Killing the run half-way loses no observation that was made: what agents had
-// told is in the record, and in the objects.
+// A run that is killed half-way loses no observation: what the agents had reported is in the record and in the objects.
 func TestKilledWatchLosesNothing(t *testing.T) {
 	controlPlane(t)
 	forgetChecks(t)
 	c := start(t, "run", plans, "--plan", "api-watch", "--namespace", hostNamespace)
 	name := c.started(t)
 	watching(t)
-	told := followAgents(t, string(pipelineRun(t, name).UID))
+	reported := followAgents(t, string(pipelineRun(t, name).UID))
 	time.Sleep(5 * time.Second) // results come in
-	results := told()
+	results := reported()
 	cancel(t, name, pipelinev1.PipelineRunSpecStatusCancelled)
 	if code := c.wait(t); code != 1 {
 		t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
@@ -593,7 +590,7 @@ func TestKilledWatchLosesNothing(t *testing.T) {
 			}
 		}
 		if missing > 0 || len(results) == 0 {
-			return fmt.Errorf("%d of %d results that were told before the kill are not in the record of %d", missing, len(results), len(kept.Results))
+			return fmt.Errorf("%d of %d results that were reported before the kill are not in the record, which has %d", missing, len(results), len(kept.Results))
 		}
 		return nil
 	})
@@ -606,12 +603,12 @@ func TestKilledWatchLosesNothing(t *testing.T) {
 		newest[c.Metadata.Name] = c.Status.Successes[0].Time
 	}
 	if len(newest) == 0 {
-		t.Error("no object was written")
+		t.Error("no object was created")
 	}
 	nothingLeft(t)
 }
 
-// forgetful is the file of plans with a retention of nothing.
+// forgetful returns the file of plans with a retention of 0s.
 func forgetful(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile(plans)
@@ -621,7 +618,7 @@ func forgetful(t *testing.T) string {
 	const install = "connectivityChecks: installCRD: true\n"
 	changed := strings.Replace(string(b), install, install+"\tconnectivityChecks: retention: \"0s\"\n", 1)
 	if changed == string(b) {
-		t.Fatalf("%s has no %q", plans, install)
+		t.Fatalf("%s does not contain %q", plans, install)
 	}
 	file := filepath.Join(t.TempDir(), "plans.cue")
 	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
@@ -630,8 +627,7 @@ func forgetful(t *testing.T) string {
 	return file
 }
 
-// followAgents reads what the agents of a run tell, until the returned function
-// is called.
+// followAgents reads what the agents of a run report, until the returned function is called.
 func followAgents(t *testing.T, runUID string) func() []checkup.Result {
 	t.Helper()
 	c := cluster(t)
@@ -654,7 +650,7 @@ func followAgents(t *testing.T, runUID string) func() []checkup.Result {
 		wg.Go(func() {
 			log, err := c.Kube.CoreV1().Pods(hostNamespace).GetLogs(pod.Name, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 			if err != nil {
-				return // an agent that is not up yet has told nothing
+				return // an agent that has not started has reported nothing
 			}
 			defer log.Close()
 			lines := json.NewDecoder(log)
@@ -678,8 +674,7 @@ func followAgents(t *testing.T, runUID string) func() []checkup.Result {
 	}
 }
 
-// The object of an endpoint that is no more stays, with its history, until its
-// retention is over.
+// The object of a removed endpoint stays, with its history, until its retention ends.
 func TestRemovedEndpoint(t *testing.T) {
 	controlPlane(t)
 	forgetChecks(t)
@@ -716,14 +711,14 @@ func TestRemovedEndpoint(t *testing.T) {
 		for _, source := range before.apiservers {
 			c := check(t, source.Name, target)
 			if len(c.Status.Successes) == 0 {
-				t.Errorf("%s lost its history:\n%s", c, describe(t, r))
+				t.Errorf("%s has lost its history:\n%s", c, describe(t, r))
 			}
 		}
 	}
 	runFile(t, forgetful(t), "api", 0, "--namespace", hostNamespace)
 	for _, c := range connectivityChecks(t) {
 		if slices.Contains(gone, c.Spec.TargetEndpoint) {
-			t.Errorf("%s is there although its retention is over", c)
+			t.Errorf("%s still exists after its retention", c)
 		}
 	}
 	nothingLeft(t)

@@ -2,9 +2,8 @@
 
 //go:build e2e
 
-// Package e2e runs the built planner against the sandbox: real Kubernetes, real
-// Tekton, real packets, with faults injected between nodes. `make e2e` brings the
-// sandbox up, loads the images and runs it.
+// Package e2e runs the built planner against the sandbox: real Kubernetes, real Tekton, real packets, with faults
+// injected between nodes. `make e2e` starts the sandbox, loads the images and runs the tests.
 package e2e
 
 import (
@@ -41,7 +40,7 @@ const (
 	plans      = "testdata/plans.cue"
 )
 
-// cluster is the sandbox, by the kubeconfig that `make e2e` sets.
+// cluster connects to the sandbox by the kubeconfig that `make e2e` sets.
 func cluster(t *testing.T) *run.Cluster {
 	t.Helper()
 	c, err := run.Connect(run.Access{})
@@ -51,16 +50,16 @@ func cluster(t *testing.T) *run.Cluster {
 	return c
 }
 
-// stateDir is the directory of the sandbox that the tests run on: the kubeconfig is in it. Other sandboxes may run on
-// the same machine.
+// stateDir returns the directory of the sandbox that the tests run on, which contains the kubeconfig. Other sandboxes
+// may run on the same machine.
 func stateDir() string { return filepath.Dir(os.Getenv("KUBECONFIG")) }
 
-// sandboxCommand is a verb of the sandbox that the tests run on.
+// sandboxCommand returns a subcommand of the sandbox that the tests run on.
 func sandboxCommand(args ...string) *exec.Cmd {
 	return exec.Command(sandboxBin, append([]string{"--state", stateDir()}, args...)...)
 }
 
-// sandbox runs a verb of the sandbox.
+// sandbox runs a subcommand of the sandbox and returns its output.
 func sandbox(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := sandboxCommand(args...).CombinedOutput()
@@ -70,20 +69,20 @@ func sandbox(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// fault breaks something until the test ends.
+// fault adds a fault to the sandbox until the test ends.
 func fault(t *testing.T, args ...string) {
 	t.Helper()
 	t.Cleanup(func() { sandbox(t, "fault", "clear") })
 	sandbox(t, append([]string{"fault", "add"}, args...)...)
 }
 
-// command is a planner that has been started.
+// command is a started planner.
 type command struct {
 	*exec.Cmd
 	stdout, stderr buffer
 }
 
-// buffer can be read while the command still writes.
+// buffer can be read while the command writes to it.
 type buffer struct {
 	mu    sync.Mutex
 	bytes []byte // guarded by mu
@@ -147,7 +146,7 @@ func runFile(t *testing.T, file, plan string, wantCode int, args ...string) *che
 	t.Helper()
 	c := start(t, append([]string{"run", file, "--plan", plan, "--output", "json"}, args...)...)
 	if code := c.wait(t); code != wantCode {
-		t.Errorf("planner run --plan %s exits with %d, want %d\n%s\n%s", plan, code, wantCode, c.stderr.String(), text(t, c.stdout.Bytes()))
+		t.Errorf("planner run --plan %s: exit code %d, want %d\n%s\n%s", plan, code, wantCode, c.stderr.String(), text(t, c.stdout.Bytes()))
 	}
 	return reportOf(t, c)
 }
@@ -161,7 +160,7 @@ func reportOf(t *testing.T, c *command) *checkup.Report {
 	return r
 }
 
-// text is a JSON report as people read it.
+// text returns a JSON report as text; data itself if it is not a report.
 func text(t *testing.T, data []byte) string {
 	r, err := print.Read(bytes.NewReader(data))
 	if err != nil {
@@ -183,7 +182,7 @@ func describe(t *testing.T, r *checkup.Report) string {
 	return b.String()
 }
 
-// pipelineRun reads the run itself, in whichever of the tests' namespaces it is.
+// pipelineRun reads a PipelineRun from any of the tests' namespaces.
 func pipelineRun(t *testing.T, name string) *pipelinev1.PipelineRun {
 	t.Helper()
 	c := cluster(t)
@@ -211,13 +210,12 @@ func result(r *pipelinev1.PipelineRun, name string) string {
 	return ""
 }
 
-// checkResults compares the PipelineRun's status with the report: whatever the
-// verdict, they must be there.
+// checkResults compares the PipelineRun's status with the report. The results must exist whatever the verdict.
 func checkResults(t *testing.T, r *checkup.Report) {
 	t.Helper()
 	pr := pipelineRun(t, r.Run)
 	if pr.IsSuccessful() != r.Passed {
-		t.Errorf("PipelineRun %s: succeeded is %v, the report's gate says %v: %+v", r.Run, pr.IsSuccessful(), r.Passed, pr.Status.Conditions)
+		t.Errorf("PipelineRun %s: succeeded is %v, but passed in the report is %v: %+v", r.Run, pr.IsSuccessful(), r.Passed, pr.Status.Conditions)
 	}
 	want := map[string]string{
 		"verdict": string(r.Verdict), "summary": r.Summary,
@@ -230,10 +228,10 @@ func checkResults(t *testing.T, r *checkup.Report) {
 		}
 	}
 	if result(pr, "report") == "" {
-		t.Errorf("PipelineRun %s does not say where its report is", r.Run)
+		t.Errorf("result report of PipelineRun %s is empty, want the place of the report", r.Run)
 	}
 	if (result(pr, "findings") == "") != (len(findings(r)) == 0) {
-		t.Errorf("result findings is %q, the report has %d", result(pr, "findings"), len(findings(r)))
+		t.Errorf("result findings is %q, but the report has %d findings", result(pr, "findings"), len(findings(r)))
 	}
 }
 
@@ -245,8 +243,8 @@ func findings(r *checkup.Report) []checkup.Finding {
 	return all
 }
 
-// nothingLeft waits until no fixture of these runs exists, or of any run if none is named: the garbage collector deletes
-// within seconds what a cancelled run leaves. Parallel tests name their runs.
+// nothingLeft waits until no fixture of these runs exists, or of any run if none is given: the garbage collector
+// deletes the fixtures of a cancelled run within seconds. Parallel tests pass the UIDs of their runs.
 func nothingLeft(t *testing.T, runUIDs ...string) {
 	t.Helper()
 	if len(runUIDs) == 0 {
@@ -257,8 +255,8 @@ func nothingLeft(t *testing.T, runUIDs ...string) {
 	}
 }
 
-// remains is an error that names the fixtures that there are, of one run or, for
-// "", of any: pods, ConfigMaps, VMs and their pods.
+// remains returns an error with the fixtures that exist, of one run or, for "", of any run: pods, ConfigMaps, VMs and
+// their pods.
 func remains(t *testing.T, runUID string) error {
 	t.Helper()
 	c := cluster(t)
@@ -274,7 +272,7 @@ func remains(t *testing.T, runUID string) error {
 	list := func(resource schema.GroupVersionResource, selector string) error {
 		objects, err := c.Metadata.Resource(resource).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
 		if apierrors.IsNotFound(err) {
-			return nil // no KubeVirt
+			return nil // KubeVirt is not installed
 		}
 		if err != nil {
 			return err
@@ -289,7 +287,7 @@ func remains(t *testing.T, runUID string) error {
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
 	err := errors.Join(list(pods, selector), list(corev1.SchemeGroupVersion.WithResource("configmaps"), selector), list(vmiResource, selector))
 	if runUID == "" {
-		// The VMs' pods by KubeVirt's own label, should ours be missing.
+		// The VMs' pods by KubeVirt's own label, in case ours is missing.
 		err = errors.Join(err, list(pods, "kubevirt.io=virt-launcher"))
 	}
 	if err == nil && len(left) > 0 {
@@ -298,7 +296,7 @@ func remains(t *testing.T, runUID string) error {
 	return err
 }
 
-// eventually polls until f is content or the time is over.
+// eventually calls f until it returns nil. The test fails if it still returns an error at the end of the time.
 func eventually(t *testing.T, within time.Duration, f func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -316,8 +314,7 @@ func eventually(t *testing.T, within time.Duration, f func() error) {
 	}
 }
 
-// The explanation, then two clean runs: what is explained is what runs, both
-// pass, and together they are the full mesh.
+// Explains and runs a plan twice: both runs pass, measure what explain predicted, and together measure the full mesh.
 func TestCleanNetwork(t *testing.T) {
 	type explanation struct {
 		Checks []struct {
@@ -329,7 +326,7 @@ func TestCleanNetwork(t *testing.T) {
 	for i := range 2 {
 		explain := start(t, "explain", plans, "--plan", "ring", "--output", "json")
 		if code := explain.wait(t); code != 0 {
-			t.Fatalf("explain exits with %d: %s", code, explain.stderr.String())
+			t.Fatalf("explain: exit code %d, want 0: %s", code, explain.stderr.String())
 		}
 		var explained explanation
 		if err := json.Unmarshal(explain.stdout.Bytes(), &explained); err != nil {
@@ -339,7 +336,7 @@ func TestCleanNetwork(t *testing.T) {
 		name := c.started(t)
 		pods := watchPods(t, string(pipelineRun(t, name).UID))
 		if code := c.wait(t); code != 0 {
-			t.Fatalf("run %d exits with %d: %s\n%s", i, code, c.stderr.String(), text(t, c.stdout.Bytes()))
+			t.Fatalf("run %d: exit code %d, want 0: %s\n%s", i, code, c.stderr.String(), text(t, c.stdout.Bytes()))
 		}
 		r := reportOf(t, c)
 		if r.Verdict != checkup.RunPass || len(findings(r)) > 0 {
@@ -348,16 +345,16 @@ func TestCleanNetwork(t *testing.T) {
 		checkResults(t, r)
 		got, want := r.Checks[0], explained.Checks[0]
 		if got.Counts.Expected != want.Pairs || got.Counts.Pass != want.Pairs {
-			t.Errorf("explain says %d pairs, %d were expected and %d passed", want.Pairs, got.Counts.Expected, got.Counts.Pass)
+			t.Errorf("explain predicts %d pairs; %d were expected and %d passed", want.Pairs, got.Counts.Expected, got.Counts.Pass)
 		}
 		if got.Sent != want.Packets {
-			t.Errorf("explain says %d packets, %d were sent", want.Packets, got.Sent)
+			t.Errorf("explain predicts %d packets; %d were sent", want.Packets, got.Sent)
 		}
 		if ran := pods(); len(ran) != want.Agents+want.Responders {
-			t.Errorf("explain says %d agents and %d responders, there ran %q", want.Agents, want.Responders, ran)
+			t.Errorf("explain predicts %d agents and %d responders; these pods ran: %q", want.Agents, want.Responders, ran)
 		}
 		if got.Coverage.Round != want.Round || got.Coverage.Rounds != 2 || want.Rounds != 2 {
-			t.Errorf("round %d of %d, explain says %d of %d, want 2 rounds", got.Coverage.Round, got.Coverage.Rounds, want.Round, want.Rounds)
+			t.Errorf("round %d of %d; explain predicts %d of %d, want 2 rounds", got.Coverage.Round, got.Coverage.Rounds, want.Round, want.Rounds)
 		}
 		for s, row := range got.Matrix.Cells {
 			for target, cell := range row {
@@ -378,7 +375,7 @@ func TestCleanNetwork(t *testing.T) {
 	nothingLeft(t)
 }
 
-// watchPods collects the names of the fixture pods of a run as they come and go.
+// watchPods collects the names of the fixture pods of a run, until the returned function is called.
 func watchPods(t *testing.T, runUID string) (names func() []string) {
 	t.Helper()
 	c := cluster(t)
@@ -406,7 +403,7 @@ func watchPods(t *testing.T, runUID string) (names func() []string) {
 	return func() []string { cancel(); return <-done }
 }
 
-// Each fault, alone, fails the run with the finding that names it.
+// Each fault alone fails the run, and the first finding names it.
 func TestFaults(t *testing.T) {
 	type want struct {
 		cause   checkup.FindingCause
@@ -435,7 +432,7 @@ func TestFaults(t *testing.T) {
 			}
 			all := findings(r)
 			if len(all) == 0 || all[0].Cause != tt.want.cause || !strings.Contains(all[0].Subject, tt.want.subject) {
-				t.Errorf("first finding should be %s of %s:\n%s", tt.want.cause, tt.want.subject, describe(t, r))
+				t.Errorf("want the first finding to be %s of %s:\n%s", tt.want.cause, tt.want.subject, describe(t, r))
 			}
 			checkResults(t, r)
 			nothingLeft(t)
@@ -443,20 +440,20 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// inconclusive checks that some pairs were not measured, that none of these is
-// told as passed, and that a cause is given which has the words.
+// inconclusive checks that the run is inconclusive with unmeasured and without failed pairs, that it does not pass its
+// gate, and that the report contains the words.
 func inconclusive(t *testing.T, r *checkup.Report, words string) {
 	t.Helper()
 	if r.Verdict != checkup.RunInconclusive || r.Passed || r.Counts.Unmeasured == 0 || r.Counts.Fail != 0 {
 		t.Errorf("verdict %s, want inconclusive without failures:\n%s", r.Verdict, describe(t, r))
 	}
 	if !strings.Contains(describe(t, r), words) {
-		t.Errorf("the report does not say %q:\n%s", words, describe(t, r))
+		t.Errorf("the report does not contain %q:\n%s", words, describe(t, r))
 	}
 	checkResults(t, r)
 }
 
-// An agent that is killed leaves its pairs unmeasured.
+// The pairs of a killed agent are unmeasured.
 func TestKilledAgent(t *testing.T) {
 	t.Parallel()
 	c := start(t, "run", plans, "--plan", "slow", "--output", "json")
@@ -475,7 +472,7 @@ func TestKilledAgent(t *testing.T) {
 	nothingLeft(t, uid)
 }
 
-// agents are the processes of a run's agents that probe.
+// agents returns the processes of a run's agents that probe.
 func agents(t *testing.T, runUID string) []int {
 	t.Helper()
 	pods, err := cluster(t).Kube.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{
@@ -489,7 +486,7 @@ func agents(t *testing.T, runUID string) []int {
 	})
 }
 
-// processesOf are the processes in pods of this sandbox with such a command line and such mounts, on whichever node: its
+// processesOf returns the processes in pods of this sandbox with such a command line and such mounts, on any node: its
 // nodes are namespaces of this machine.
 func processesOf(t *testing.T, is func(words []string, mounts string) bool) []int {
 	t.Helper()
@@ -497,18 +494,18 @@ func processesOf(t *testing.T, is func(words []string, mounts string) bool) []in
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Each container has a mount of a file in its pod's directory, which is below the sandbox's.
+	// Each container mounts a file of its pod's directory, which is in the sandbox's directory.
 	inSandbox := "/" + filepath.Base(stateDir()) + "/nodes/"
 	var pids []int
 	for _, path := range paths {
 		cmdline, err := os.ReadFile(path)
 		var pid int
 		if _, scanErr := fmt.Sscanf(path, "/proc/%d/cmdline", &pid); err != nil || scanErr != nil {
-			continue // it has ended meanwhile
+			continue // the process has ended
 		}
 		mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the process has ended
 		}
 		if strings.Contains(string(mounts), inSandbox) && is(strings.Split(string(cmdline), "\x00"), string(mounts)) {
 			pids = append(pids, pid)
@@ -517,16 +514,16 @@ func processesOf(t *testing.T, is func(words []string, mounts string) bool) []in
 	return pids
 }
 
-// A node whose kubelet stopped cannot be measured, and that is what is said.
+// The pairs of a node with a stopped kubelet are unmeasured, and the report names the node.
 func TestStoppedKubelet(t *testing.T) {
 	fault(t, "stop", "kubelet", "--node", "worker-2")
-	notReady(t, "worker-2") // else a task's own pod may be sent there
+	notReady(t, "worker-2") // otherwise a task's own pod may be scheduled there
 	r := runPlan(t, "full", 1)
 	inconclusive(t, r, "worker-2")
 	nothingLeft(t)
 }
 
-// A node that stops while it is probed: what was measured before is kept.
+// A kubelet stops while its node is probed: what was measured before is kept.
 func TestKubeletStopsDuringTheRun(t *testing.T) {
 	c := start(t, "run", plans, "--plan", "slow", "--output", "json")
 	name := c.started(t)
@@ -537,7 +534,7 @@ func TestKubeletStopsDuringTheRun(t *testing.T) {
 		}
 		return nil
 	})
-	// Not the node on which the task that collects stands.
+	// Not the node on which the collecting task runs.
 	probing := taskPod(t, name, "probe-mesh").Spec.NodeName
 	stopped := "worker-3"
 	if probing == stopped {
@@ -556,7 +553,7 @@ func TestKubeletStopsDuringTheRun(t *testing.T) {
 	nothingLeft(t)
 }
 
-// taskPod is the pod of one task of a run.
+// taskPod returns the pod of one task of a run.
 func taskPod(t *testing.T, run, task string) corev1.Pod {
 	t.Helper()
 	c := cluster(t)
@@ -568,7 +565,7 @@ func taskPod(t *testing.T, run, task string) corev1.Pod {
 	return pods.Items[0]
 }
 
-// notReady waits until the control plane has noticed.
+// notReady waits until the API server reports that the node is not ready.
 func notReady(t *testing.T, node string) {
 	t.Helper()
 	c := cluster(t)
@@ -586,7 +583,7 @@ func notReady(t *testing.T, node string) {
 	})
 }
 
-// However a run is cancelled, no fixture is left.
+// No fixture is left, in whatever way a run is cancelled.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	probing := func(t *testing.T, uid string) error {
@@ -607,7 +604,7 @@ func TestCancel(t *testing.T) {
 			t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
 		}
 		if !strings.Contains(c.stderr.String(), "its teardown still runs") {
-			t.Errorf("it does not say that teardown still runs: %s", c.stderr.String())
+			t.Errorf("stderr does not report that teardown still runs: %s", c.stderr.String())
 		}
 		inconclusive(t, reportOf(t, c), "unmeasured")
 		nothingLeft(t, uid)
@@ -623,7 +620,7 @@ func TestCancel(t *testing.T) {
 			}
 			eventually(t, 10*time.Second, func() error {
 				if !strings.Contains(c.stderr.String(), "interrupted") {
-					return errors.New("the first Ctrl-C is not told")
+					return errors.New("the first Ctrl-C is not reported yet")
 				}
 				return nil
 			})
@@ -632,7 +629,7 @@ func TestCancel(t *testing.T) {
 			t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
 		}
 		if !strings.Contains(c.stderr.String(), "left before the end") {
-			t.Errorf("it does not say what remains: %s", c.stderr.String())
+			t.Errorf("stderr does not list the pods that are left: %s", c.stderr.String())
 		}
 		nothingLeft(t, uid)
 	})
@@ -659,7 +656,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// fixturesOf is content once the run has a fixture.
+// fixturesOf returns nil if the run has a fixture.
 func fixturesOf(t *testing.T, uid string) error {
 	c := cluster(t)
 	left, err := c.Remaining(t.Context(), uid)
@@ -679,7 +676,7 @@ func cancel(t *testing.T, name string, status pipelinev1.PipelineRunSpecStatus) 
 	}
 }
 
-// A run whose time is over is torn down and reported all the same.
+// A run that exceeds its timeout is still torn down and reported.
 func TestRunTimesOut(t *testing.T) {
 	t.Parallel()
 	r := runPlan(t, "slow", 1, "--set", "mesh.udp.count=600", "--timeout", "11m")
@@ -699,12 +696,12 @@ func TestTwoRunsAtOnce(t *testing.T) {
 	}
 	first, second := reportOf(t, a).RunUID, reportOf(t, b).RunUID
 	if first == second {
-		t.Error("both reports are of one run")
+		t.Error("both reports are of the same run")
 	}
 	nothingLeft(t, first, second)
 }
 
-// Checks run one after the other, and the report holds both.
+// Checks run one after the other, and the report contains both.
 func TestChain(t *testing.T) {
 	t.Parallel()
 	r := runPlan(t, "chain", 0)
@@ -715,34 +712,34 @@ func TestChain(t *testing.T) {
 	nothingLeft(t, r.RunUID)
 }
 
-// Pods that exist already are probed without a responder, on the port they have.
+// Existing pods are probed without a responder, on their own port.
 func TestExistingPods(t *testing.T) {
 	t.Parallel()
 	r := runPlan(t, "existing", 0)
 	if r.Counts.Pass == 0 || r.Counts.Pass != r.Counts.Expected {
-		t.Errorf("the cluster's DNS should answer every worker:\n%s", describe(t, r))
+		t.Errorf("want the cluster's DNS to answer every worker:\n%s", describe(t, r))
 	}
 	for _, target := range r.Checks[0].Matrix.Targets {
 		if !strings.HasPrefix(target, "kube-system/") {
-			t.Errorf("target %s is no pod of kube-system", target)
+			t.Errorf("target %s is not a pod of kube-system", target)
 		}
 	}
 	nothingLeft(t, r.RunUID)
 }
 
-// Pairs that must be cut off fail while they are not, and pass once they are.
+// Pairs that must be unreachable fail without a fault, and pass when a fault drops all packets.
 func TestUnreachable(t *testing.T) {
 	if r := runPlan(t, "isolated", 3); r.Counts.Fail != r.Counts.Expected {
-		t.Errorf("all pairs are open and must fail:\n%s", describe(t, r))
+		t.Errorf("all pairs are reachable: want every pair to fail:\n%s", describe(t, r))
 	}
 	fault(t, "drop")
 	if r := runPlan(t, "isolated", 0); r.Counts.Pass != r.Counts.Expected {
-		t.Errorf("all pairs are cut off and must pass:\n%s", describe(t, r))
+		t.Errorf("all pairs are cut off: want every pair to pass:\n%s", describe(t, r))
 	}
 	nothingLeft(t)
 }
 
-// The report of an earlier run reads the same from the cluster, and from a file.
+// The report of an earlier run is the same from the cluster as from a file.
 func TestReportAgain(t *testing.T) {
 	t.Parallel()
 	c := start(t, "run", plans, "--plan", "ring", "--output", "json")
@@ -762,11 +759,11 @@ func TestReportAgain(t *testing.T) {
 	}
 	gone := start(t, "report", "no-such-run")
 	if code := gone.wait(t); code != 1 || !strings.Contains(gone.stderr.String(), "no-such-run") {
-		t.Errorf("a run that never was: %d, %s", code, gone.stderr.String())
+		t.Errorf("a run that does not exist: exit code %d, want 1 and its name: %s", code, gone.stderr.String())
 	}
 }
 
-// What cannot be measured is said, with the reason that Kubernetes gives.
+// What cannot be measured is reported with the reason that Kubernetes gives.
 func TestBadDays(t *testing.T) {
 	t.Run("no node matches", func(t *testing.T) {
 		r := runPlan(t, "nowhere", 1)
@@ -783,14 +780,14 @@ func TestBadDays(t *testing.T) {
 			t.Errorf("exit code %d, want 1", code)
 		}
 		if !strings.Contains(c.stderr.String(), "ImagePull") {
-			t.Errorf("it does not name the image pull: %s", c.stderr.String())
+			t.Errorf("stderr does not name the image pull: %s", c.stderr.String())
 		}
 	})
 	t.Run("informational gate", func(t *testing.T) {
 		fault(t, "drop", "--family", "ipv6")
 		r := runPlan(t, "ring", 0, "--set", "gate=Nothing")
 		if r.Verdict != checkup.RunFail || !r.Passed {
-			t.Errorf("want a verdict of fail that passes the gate:\n%s", describe(t, r))
+			t.Errorf("want the verdict fail, and a passed gate:\n%s", describe(t, r))
 		}
 		checkResults(t, r)
 	})

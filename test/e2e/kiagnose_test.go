@@ -27,10 +27,10 @@ import (
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 )
 
-// kiagnoseNamespace is that of kiagnose's document.
+// kiagnoseNamespace is the namespace in kiagnose's document.
 const kiagnoseNamespace = "kiagnose"
 
-// kiagnoseUser makes the namespace of a kiagnose user. It stays.
+// kiagnoseUser creates the namespace of a kiagnose user. It is never deleted.
 func kiagnoseUser(t *testing.T) {
 	t.Helper()
 	_, err := cluster(t).Kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kiagnoseNamespace}}, metav1.CreateOptions{})
@@ -39,7 +39,7 @@ func kiagnoseUser(t *testing.T) {
 	}
 }
 
-// checkupData is the data of a checkup's ConfigMap.
+// checkupData reads the data of a checkup's ConfigMap.
 func checkupData(t *testing.T, name string) map[string]string {
 	t.Helper()
 	cm, err := cluster(t).Kube.CoreV1().ConfigMaps(kiagnoseNamespace).Get(t.Context(), name, metav1.GetOptions{})
@@ -49,8 +49,7 @@ func checkupData(t *testing.T, name string) map[string]string {
 	return cm.Data
 }
 
-// checkup makes the ConfigMap of a checkup for as long as the test runs, and
-// returns a file with it.
+// checkupFile returns a file with the ConfigMap of a checkup. The file is deleted when the test ends.
 func checkupFile(t *testing.T, name string, params map[string]string) string {
 	t.Helper()
 	data := map[string]string{kiagnose.KeyTimeout: "3m"}
@@ -69,7 +68,7 @@ func checkupFile(t *testing.T, name string, params map[string]string) string {
 	return file
 }
 
-// bridge10 are the parameters of a checkup over br10 from node01 to another node.
+// bridge10 returns the parameters of a checkup over br10 from node01 to another node.
 func bridge10(target string) map[string]string {
 	return map[string]string{
 		kiagnose.ParamNetworkNamespace: "default", kiagnose.ParamNetworkName: "br10",
@@ -86,19 +85,18 @@ func runCheckup(t *testing.T, file string, wantCode int) vmRun {
 	return r
 }
 
-// outcome checks the keys that every checkup has when it is over, in a ConfigMap
-// whose data was spec before.
+// outcome checks the keys that every finished checkup has, in a ConfigMap that had the data spec before.
 func outcome(t *testing.T, data, spec map[string]string) (succeeded bool, reason string) {
 	t.Helper()
 	for key, value := range spec {
 		if got, ok := data[key]; !ok || got != value {
-			t.Errorf("%s is %q, was %q", key, got, value)
+			t.Errorf("%s is %q, want %q as before", key, got, value)
 		}
 	}
 	started, errStarted := time.Parse(time.RFC3339, data[kiagnose.KeyStartTimestamp])
 	completed, errCompleted := time.Parse(time.RFC3339, data[kiagnose.KeyCompletionTimestamp])
 	if err := errors.Join(errStarted, errCompleted); err != nil || completed.Before(started) || time.Since(started) > time.Hour {
-		t.Errorf("from %s to %s: %v", started, completed, err)
+		t.Errorf("start %s, completion %s, %v: want both in order and within the last hour", started, completed, err)
 	}
 	succeeded, err := strconv.ParseBool(data[kiagnose.KeySucceeded])
 	if err != nil {
@@ -106,12 +104,12 @@ func outcome(t *testing.T, data, spec map[string]string) (succeeded bool, reason
 	}
 	reason, ok := data[kiagnose.KeyFailureReason]
 	if !ok || succeeded != (reason == "") {
-		t.Errorf("succeeded is %q, and the reason %q", data[kiagnose.KeySucceeded], reason)
+		t.Errorf("succeeded is %q, but the reason is %q", data[kiagnose.KeySucceeded], reason)
 	}
 	return succeeded, reason
 }
 
-// measured checks the keys of a measurement from node01 to node02.
+// measuredKeys checks the keys of a measurement from node01 to node02.
 func measuredKeys(t *testing.T, data map[string]string, seconds int) {
 	t.Helper()
 	number := func(key string) int64 {
@@ -123,37 +121,36 @@ func measuredKeys(t *testing.T, data map[string]string, seconds int) {
 	}
 	least, mean, most := number(kiagnose.KeyMinLatency), number(kiagnose.KeyAvgLatency), number(kiagnose.KeyMaxLatency)
 	if least <= 0 || least > mean || mean > most || most > int64(time.Minute) {
-		t.Errorf("latency from %d to %d, %d on average", least, most, mean)
+		t.Errorf("latency: min %d, max %d, average %d: want them above 0, in order, and at most a minute", least, most, mean)
 	}
-	// As the document spells it, and as kiagnose writes it.
+	// The document's spelling, and the key that kiagnose writes.
 	for _, key := range []string{"status.results.measurementDurationSec", "status.result.measurementDurationSec"} {
 		if data[key] != strconv.Itoa(seconds) {
 			t.Errorf("%s is %q, want %d", key, data[key], seconds)
 		}
 	}
 	if data[kiagnose.KeySourceNode] != "node01" || data[kiagnose.KeyTargetNode] != "node02" {
-		t.Errorf("from %q to %q", data[kiagnose.KeySourceNode], data[kiagnose.KeyTargetNode])
+		t.Errorf("source node %q, target node %q: want node01 and node02", data[kiagnose.KeySourceNode], data[kiagnose.KeyTargetNode])
 	}
 }
 
-// unmeasuredKeys checks that nothing is said of what was not measured.
+// unmeasuredKeys checks that there is no key of a measurement.
 func unmeasuredKeys(t *testing.T, data map[string]string) {
 	t.Helper()
 	for key, value := range data {
 		if strings.HasPrefix(key, "status.result") {
-			t.Errorf("%s is %q, and nothing was measured", key, value)
+			t.Errorf("%s is %q, but nothing was measured", key, value)
 		}
 	}
 }
 
-// Show 4: the document's example, as it stands there, Job and all. It takes five
-// minutes, in which somebody changes the ConfigMap.
+// Show 4: the document's unchanged example, with its Job. It takes five minutes, during which another client changes
+// the ConfigMap.
 func TestVMKiagnoseExample(t *testing.T) {
 	t.Parallel()
 	kiagnoseUser(t)
 	const file, name = "testdata/kiagnose-example.yaml", "kubevirt-latency-checkup-config"
-	// The user's ConfigMap is there. Kubernetes takes no numbers in one, which the
-	// document forgot.
+	// The user's ConfigMap already exists. The document's has numbers as values, which Kubernetes does not accept.
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -167,14 +164,14 @@ func TestVMKiagnoseExample(t *testing.T) {
 	eventually(t, 2*time.Minute, func() error {
 		cm, err := maps10.Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && cm.Data[kiagnose.KeyStartTimestamp] == "" {
-			err = fmt.Errorf("no start: %v", cm.Data)
+			err = fmt.Errorf("no start timestamp: %v", cm.Data)
 		}
 		return err
 	})
 	spec := checkupData(t, name)
 	maps.DeleteFunc(spec, func(key, _ string) bool { return strings.HasPrefix(key, kiagnose.StatusPrefix) })
 	if spec["spec.param.sample_duration_seconds"] != "300" || spec["spec.param.network_attachment_definition_name"] != "br10" {
-		t.Errorf("the ConfigMap is not the document's: %v", spec)
+		t.Errorf("the ConfigMap is not the document's ConfigMap: %v", spec)
 	}
 	spec["note"] = "somebody was here"
 	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -193,27 +190,27 @@ func TestVMKiagnoseExample(t *testing.T) {
 	t.Logf("%s", describe(t, r.report))
 	checkResults(t, r.report)
 	if err := remains(t, r.report.RunUID); err != nil {
-		t.Errorf("the run is over: %v", err)
+		t.Errorf("after the run: %v", err)
 	}
 	if ran := seen(r.report.RunUID); len(ran) != 2 {
-		t.Errorf("%d VMs ran: %+v", len(ran), ran)
+		t.Errorf("%d VMs ran, want 2: %+v", len(ran), ran)
 	}
 	data := checkupData(t, name)
 	t.Logf("%v", data)
 	succeeded, reason := outcome(t, data, spec)
 	measuredKeys(t, data, 300)
-	// Emulated guests on a busy machine may take longer than the 50 ms, now and then.
+	// An answer of an emulated guest on a busy machine may take longer than 50 ms.
 	over := regexp.MustCompile(`^(,?run: actual max latency "[0-9.]+(ms|s)" is greater than desired "50ms"( over IPv[46])?)+$`)
 	if most, err := strconv.ParseInt(data[kiagnose.KeyMaxLatency], 10, 64); err != nil || succeeded != (most <= (50*time.Millisecond).Nanoseconds()) || !succeeded && !over.MatchString(reason) {
-		t.Errorf("at most %s ns against 50 ms, and succeeded is %t, for the reason %q", data[kiagnose.KeyMaxLatency], succeeded, reason)
+		t.Errorf("max latency %s ns with a limit of 50 ms, but succeeded is %t, reason %q", data[kiagnose.KeyMaxLatency], succeeded, reason)
 	}
 	if (code == 0) != succeeded {
-		t.Errorf("exit code %d: %s", code, r.stderr.String())
+		t.Errorf("exit code %d, but succeeded is %t: %s", code, succeeded, r.stderr.String())
 	}
 }
 
-// cutCheckup is a checkup over a network that is cut, by today's names, in a
-// ConfigMap in which an earlier one told something else.
+// cutCheckup runs a checkup over a network that is cut, with the current parameter names, in a ConfigMap that has the
+// results of an earlier, successful one.
 func cutCheckup(t *testing.T) {
 	t.Helper()
 	kiagnoseUser(t)
@@ -227,7 +224,7 @@ func cutCheckup(t *testing.T) {
 		`{"data":{"status.succeeded":"true","status.failureReason":"","status.startTimestamp":"2020-01-01T00:00:00Z","status.completionTimestamp":"2020-01-01T00:00:00Z","status.result.minLatencyNanoSec":"1","status.result.maxLatencyNanoSec":"1","status.result.avgLatencyNanoSec":"1"}}`)
 	r := runCheckup(t, file, 3)
 	if r.report.Verdict != checkup.RunFail || r.report.Counts.Fail != r.report.Counts.Expected {
-		t.Errorf("every pair must fail:\n%s", describe(t, r.report))
+		t.Errorf("want every pair to fail:\n%s", describe(t, r.report))
 	}
 	for _, f := range waysOf(r.report.Checks[0], checkup.WayThere) {
 		if f.Received != 0 || f.Sent == 0 || f.Delay != nil {
@@ -236,11 +233,11 @@ func cutCheckup(t *testing.T) {
 	}
 	data := checkupData(t, name)
 	if succeeded, reason := outcome(t, data, nil); succeeded || !strings.HasPrefix(reason, "run: no connectivity - 100% packet loss") {
-		t.Errorf("reason %q", reason)
+		t.Errorf("succeeded is %t, reason %q, want no connectivity", succeeded, reason)
 	}
 	for _, key := range []string{kiagnose.KeyMinLatency, kiagnose.KeyAvgLatency, kiagnose.KeyMaxLatency} {
 		if value, ok := data[key]; ok {
-			t.Errorf("%s is %q, and nothing came", key, value)
+			t.Errorf("%s is %q, but nothing was received", key, value)
 		}
 	}
 }
@@ -250,7 +247,7 @@ func forgetCheckup(t *testing.T, name string) {
 	sandbox(t, "kubectl", "delete", "configmap", "--namespace", kiagnoseNamespace, "--ignore-not-found", name)
 }
 
-// Show 3: what cannot be is told before there is any VM, and the log says how soon.
+// Show 3: a checkup that is impossible fails before any VM is created. The log has the time that it takes.
 func TestVMKiagnoseWrong(t *testing.T) {
 	t.Parallel()
 	kiagnoseUser(t)
@@ -277,17 +274,17 @@ func TestVMKiagnoseWrong(t *testing.T) {
 			succeeded, reason := outcome(t, data, nil)
 			for _, w := range tt.words {
 				if succeeded || !strings.Contains(reason, w) {
-					t.Errorf("succeeded is %t, and the reason does not say %q: %s", succeeded, w, reason)
+					t.Errorf("succeeded is %t, want a failure with %q in the reason: %s", succeeded, w, reason)
 				}
 			}
 			unmeasuredKeys(t, data)
 			runs = append(runs, r.uid)
 			r.noVM(t)
 			completed, _ := time.Parse(time.RFC3339, data[kiagnose.KeyCompletionTimestamp])
-			t.Logf("told after %s: %s", completed.Sub(r.started).Round(time.Second), reason)
+			t.Logf("reported after %s: %s", completed.Sub(r.started).Round(time.Second), reason)
 		})
 	}
-	// What is wrong in itself is refused before anything is done.
+	// Invalid parameters are rejected before anything is created.
 	for name, change := range map[string][2]string{
 		"only one node":         {kiagnose.ParamTargetNode, ""},
 		"negative duration":     {kiagnose.ParamSampleDuration, "-5"},
@@ -299,17 +296,17 @@ func TestVMKiagnoseWrong(t *testing.T) {
 			params[change[0]] = change[1]
 			c := start(t, "run", checkupFile(t, "wrong", params), "--namespace", kiagnoseNamespace)
 			if code := c.wait(t); code != 2 || !strings.Contains(c.stderr.String(), change[0]) {
-				t.Errorf("exit code %d, want 2 and %s to be named: %s", code, change[0], c.stderr.String())
+				t.Errorf("exit code %d, want 2 and a message that names %s: %s", code, change[0], c.stderr.String())
 			}
 			if _, err := cluster(t).Kube.CoreV1().ConfigMaps(kiagnoseNamespace).Get(t.Context(), "wrong", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-				t.Errorf("the ConfigMap was made: %v", err)
+				t.Errorf("the ConfigMap was created: %v", err)
 			}
 		})
 	}
 	nothingLeft(t, runs...)
 }
 
-// The probe's image by itself, as a Job with the variables of the document.
+// The probe image alone, as a Job with the environment variables of the document.
 func TestVMKiagnoseJob(t *testing.T) {
 	t.Parallel()
 	kiagnoseUser(t)
@@ -324,7 +321,7 @@ func TestVMKiagnoseJob(t *testing.T) {
 			})
 			seen := watchVMs(t)
 			began := time.Now()
-			// The document's ConfigMap of results, which kiagnose had made before.
+			// The document's ConfigMap for results, which kiagnose would have created before.
 			sandbox(t, "kubectl", "create", "configmap", "--namespace", kiagnoseNamespace, tt.name)
 			kubectlApply(t, jobManifest(t, tt.name, map[string]string{
 				"NETWORK_ATTACHMENT_DEFINITION_NAMESPACE": "default", "NETWORK_ATTACHMENT_DEFINITION_NAME": "br10",
@@ -334,12 +331,12 @@ func TestVMKiagnoseJob(t *testing.T) {
 			log := sandbox(t, "kubectl", "logs", "--namespace", kiagnoseNamespace, "job/"+tt.name)
 			t.Logf("after %s:\n%s", time.Since(began).Round(time.Second), log)
 			if want := map[bool]batchv1.JobConditionType{true: batchv1.JobComplete, false: batchv1.JobFailed}[tt.succeeds]; finished != want {
-				t.Errorf("the Job is %s, want %s", finished, want)
+				t.Errorf("the Job's condition is %s, want %s", finished, want)
 			}
 			data := checkupData(t, tt.name)
 			succeeded, reason := outcome(t, data, nil)
 			if succeeded != tt.succeeds || !tt.succeeds && !strings.Contains(reason, tt.target) {
-				t.Errorf("succeeded is %t, reason %q", succeeded, reason)
+				t.Errorf("succeeded is %t, want %t; reason %q", succeeded, tt.succeeds, reason)
 			}
 			if tt.succeeds {
 				measuredKeys(t, data, 3)
@@ -352,16 +349,16 @@ func TestVMKiagnoseJob(t *testing.T) {
 			}
 			uid := string(pods.Items[0].UID)
 			if ran := seen(uid); tt.succeeds != (len(ran) == 2) || !tt.succeeds && len(ran) > 0 {
-				t.Errorf("VMs: %+v", ran)
+				t.Errorf("these VMs ran: %+v, want 2 if the checkup succeeds, otherwise none", ran)
 			}
 			if err := remains(t, uid); err != nil {
-				t.Errorf("the Job is over: %v", err)
+				t.Errorf("after the Job: %v", err)
 			}
 		})
 	}
 }
 
-// jobFinished waits for the end of a Job.
+// jobFinished waits for the end of a Job and returns its condition: Complete or Failed.
 func jobFinished(t *testing.T, name string) (how batchv1.JobConditionType) {
 	t.Helper()
 	eventually(t, 3*time.Minute, func() error {
@@ -375,13 +372,13 @@ func jobFinished(t *testing.T, name string) (how batchv1.JobConditionType) {
 				return nil
 			}
 		}
-		return errors.New("the Job is not over")
+		return errors.New("the Job has not finished")
 	})
 	return how
 }
 
-// jobManifest is the manifest in docs/kiagnose.md, its Job by another name and with
-// the document's variables.
+// jobManifest returns the manifest of docs/kiagnose.md. Its Job has another name, and the variables of kiagnose's
+// document.
 func jobManifest(t *testing.T, name string, variables map[string]string) string {
 	t.Helper()
 	doc, err := os.ReadFile("../../docs/kiagnose.md")
@@ -393,7 +390,7 @@ func jobManifest(t *testing.T, name string, variables map[string]string) string 
 	manifest, _, ended := strings.Cut(manifest, "```\n")
 	rights, job, isJob := strings.Cut(manifest, "---\napiVersion: batch/v1\nkind: Job\n")
 	if !ok || !found || !ended || !isJob {
-		t.Fatal("docs/kiagnose.md has no manifest of a Job")
+		t.Fatal("docs/kiagnose.md does not contain the manifest of a Job")
 	}
 	named := strings.NewReplacer("metadata:\n  name: vm-latency\n", "metadata:\n  name: "+name+"\n", "value: vm-latency\n", "value: "+name+"\n",
 		"name: CONFIGMAP_N", "name: RESULT_CONFIGMAP_N").Replace(job)
@@ -403,7 +400,7 @@ func jobManifest(t *testing.T, name string, variables map[string]string) string 
 	}
 	with := strings.Replace(named, "        env:\n", env, 1)
 	if named == job || with == named {
-		t.Fatalf("the manifest of docs/kiagnose.md is not as this test knows it:\n%s", manifest)
+		t.Fatalf("the manifest of docs/kiagnose.md has changed: adapt this test to it:\n%s", manifest)
 	}
 	return rights + "---\napiVersion: batch/v1\nkind: Job\n" + with
 }

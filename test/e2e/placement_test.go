@@ -49,11 +49,10 @@ const (
 	placementChecks = 3
 )
 
-// fillerPort is taken on every node by a pod that is there before.
+// fillerPort is in use on every node, by the state's filler pod.
 const fillerPort = 9001
 
-// schedulerReasons are all that the scheduler says of nodes in these tests, in
-// the words of Kubernetes 1.35, by the plugin that says it.
+// schedulerReasons are the messages of the scheduler about nodes in these tests, as in Kubernetes 1.35, by plugin.
 var schedulerReasons = []struct {
 	plugin  string
 	reasons []string
@@ -66,21 +65,19 @@ var schedulerReasons = []struct {
 	{"PodTopologySpread", []string{"node(s) didn't match pod topology spread constraints (missing required label)"}},
 }
 
-// TestPlacementScheduler compares what pkg/placement says of random placements
-// with what the sandbox's scheduler and DaemonSet controller make of them.
+// TestPlacementScheduler compares what pkg/placement predicts for random placements with what the sandbox's scheduler
+// and DaemonSet controller do.
 //
-// Beside the sandbox's own nodes there are some of which only the objects exist:
-// for the scheduler they are nodes as all others, but their resources can be
-// chosen, and no kubelet has work with the pods. In each state of the cluster
-// each node but the control plane's has random labels, taints and may be
-// cordoned, and a pod that takes some of its resources and a port. Then come
-// waves of placements, none of which can be in another's way: at most one in a
-// wave requests resources that are there, and host ports are all different or
-// taken before. Of each the snapshot tells, before any of them exists:
+// Beside the sandbox's own nodes, some nodes exist only as objects: the scheduler treats them like all others, but the
+// test chooses their resources, and no kubelet runs their pods. In each state of the cluster, each node except those of
+// the control plane has random labels and taints, may be cordoned, and has a pod that uses some of its resources and a
+// port. Waves of placements follow. The placements of a wave cannot affect each other: at most one in a wave requests
+// resources that a node has, and host ports are all different or already in use. Before a wave exists, the snapshot
+// predicts for each placement:
 //
-//   - the nodes that a DaemonSet's pods are scheduled to;
-//   - whether a single pod is scheduled, and if so to one of which nodes; and if
-//     not, how many nodes there are of each reason that the scheduler gives.
+//   - the nodes to which a DaemonSet's pods are scheduled;
+//   - whether a single pod is scheduled, and to one of which nodes; if it is not, how many nodes have each reason that
+//     the scheduler gives.
 func TestPlacementScheduler(t *testing.T) {
 	f := newPlacementField(t, "placement-scheduler")
 	var seen placementTally
@@ -99,11 +96,11 @@ func TestPlacementScheduler(t *testing.T) {
 	}
 	for _, plugin := range schedulerReasons {
 		if seen.predicates[plugin.plugin] == 0 {
-			t.Errorf("no node was ever rejected by %s: the placements do not test it", plugin.plugin)
+			t.Errorf("no node was rejected by %s: the placements do not test it", plugin.plugin)
 		}
 	}
 	if seen.scheduled == 0 || seen.pending == 0 || seen.daemons == 0 || seen.partly == 0 {
-		t.Errorf("not every outcome was there: %s", &seen)
+		t.Errorf("not every outcome occurred: %s", &seen)
 	}
 }
 
@@ -119,16 +116,15 @@ func (p *placementTally) String() string {
 		p.placements, p.nodes, p.scheduled, p.pending, p.daemons, p.partly, p.predicates)
 }
 
-// placementField is a cluster on which pods are placed.
+// placementField is a cluster in which pods are placed.
 type placementField struct {
 	client    kubernetes.Interface
 	namespace string
-	// movable are the nodes that the test may change: all but the control plane's.
+	// movable are the nodes that the test may change: all except those of the control plane.
 	movable []string
 }
 
-// newPlacementField makes a namespace and nodes without a kubelet, and takes all
-// of it away again when the test ends.
+// newPlacementField creates a namespace and nodes without a kubelet. It deletes them when the test ends.
 func newPlacementField(t *testing.T, namespace string) *placementField {
 	t.Helper()
 	f := &placementField{client: kubernetes.NewForConfigOrDie(placementConfig(t)), namespace: namespace}
@@ -154,13 +150,13 @@ func newPlacementField(t *testing.T, namespace string) *placementField {
 		{"hollow-1", "4", "8Gi", "110"},
 		{"hollow-2", "8", "2Gi", "110"},
 		{"hollow-3", "4", "4Gi", "110"},
-		{"hollow-4", "64", "64Gi", "1"}, // the filler is the only pod that it takes
+		{"hollow-4", "64", "64Gi", "1"}, // has room for the filler only
 	})
 	t.Cleanup(func() { f.removePods(t, "") })
 	return f
 }
 
-// placementConfig is the sandbox, without a limit on requests.
+// placementConfig returns the client configuration of the sandbox, without a rate limit.
 func placementConfig(t *testing.T) *rest.Config {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
@@ -171,8 +167,7 @@ func placementConfig(t *testing.T) *rest.Config {
 	return config
 }
 
-// placementNamespace makes a namespace that lasts as long as the test, and waits
-// until pods can be created there.
+// placementNamespace creates a namespace, deletes it when the test ends, and waits until pods can be created in it.
 func placementNamespace(t *testing.T, c kubernetes.Interface, name string, labels map[string]string) {
 	t.Helper()
 	_, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
@@ -192,8 +187,8 @@ func placementNamespace(t *testing.T, c kubernetes.Interface, name string, label
 
 type hollowNode struct{ name, cpu, memory, pods string }
 
-// hollowNodes makes nodes of which only the objects exist, and keeps up what a
-// kubelet would: their leases, without which they would not be ready for long.
+// hollowNodes creates nodes that exist only as objects, and renews their leases as a kubelet would: without that, they
+// would soon not be ready.
 func (f *placementField) hollowNodes(t *testing.T, nodes []hollowNode) {
 	t.Helper()
 	leases := f.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
@@ -269,7 +264,7 @@ func (f *placementField) hollowNodes(t *testing.T, nodes []hollowNode) {
 			}
 		}
 	})
-	// They begin with the taint of a node that is not ready.
+	// A new node has the taint of a node that is not ready.
 	eventually(t, time.Minute, func() error {
 		for _, h := range nodes {
 			n, err := f.client.CoreV1().Nodes().Get(t.Context(), h.name, metav1.GetOptions{})
@@ -284,7 +279,7 @@ func (f *placementField) hollowNodes(t *testing.T, nodes []hollowNode) {
 	})
 }
 
-// change changes a node.
+// change updates a node.
 func (f *placementField) change(t *testing.T, name string, change func(*corev1.Node)) {
 	t.Helper()
 	ctx := context.Background() // cleanup changes nodes too
@@ -298,11 +293,11 @@ func (f *placementField) change(t *testing.T, name string, change func(*corev1.N
 		return err
 	})
 	if err != nil {
-		t.Errorf("change node %s: %v", name, err)
+		t.Errorf("update node %s: %v", name, err)
 	}
 }
 
-// The labels and taints of the test, and the values that they have.
+// The labels and taints of the test, and their values.
 const labelPrefix = "placement.e2e/"
 
 var (
@@ -316,11 +311,10 @@ var (
 	effects     = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute, corev1.TaintEffectPreferNoSchedule}
 )
 
-// unschedulable is the taint that a controller gives to a node that is cordoned;
-// the test gives it at once.
+// unschedulable is the taint that a controller adds to a cordoned node. The test adds it at once.
 var unschedulable = corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
 
-// clearNode takes away what the test has given to a node.
+// clearNode removes the labels and taints of the test from a node, and uncordons it.
 func clearNode(n *corev1.Node) {
 	maps.DeleteFunc(n.Labels, func(key, _ string) bool { return strings.HasPrefix(key, labelPrefix) })
 	n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool {
@@ -329,8 +323,8 @@ func clearNode(n *corev1.Node) {
 	n.Spec.Unschedulable = false
 }
 
-// enter brings the cluster into a random state. When it returns, the scheduler
-// has seen it: it has put a pod on each node that asks for the state's own label.
+// enter brings the cluster into a random state. When it returns, the scheduler has observed the state: on each node it
+// has scheduled a pod that selects the state's own label.
 func (f *placementField) enter(t *testing.T, random *rand.Rand, state int) {
 	t.Helper()
 	f.removePods(t, "")
@@ -401,8 +395,7 @@ func (f *placementField) enter(t *testing.T, random *rand.Rand, state int) {
 	})
 }
 
-// removePods deletes DaemonSets and pods with a label, or all, and waits until
-// they are gone.
+// removePods deletes the DaemonSets and pods that match a selector, or all for "", and waits until they do not exist.
 func (f *placementField) removePods(t *testing.T, selector string) {
 	t.Helper()
 	ctx := context.Background()
@@ -444,16 +437,15 @@ func (f *placementField) createPods(t *testing.T, pods []*corev1.Pod) {
 
 func pick[T any](random *rand.Rand, from []T) T { return from[random.IntN(len(from))] }
 
-// placementGenerator makes the placements of a wave.
+// placementGenerator generates the placements of a wave.
 type placementGenerator struct {
 	*rand.Rand
 	nodes []string
-	port  int  // the next one that nothing else takes
-	asked bool // one of the wave requests resources already
+	port  int  // the last host port that was given to a placement
+	asked bool // a placement of the wave already requests resources
 }
 
-// requested are requests about the size of what nodes have left, or zero, or
-// more than any has.
+// requested are requests of about the free resources of the nodes, of zero, and of more than any node has.
 var requested = map[string][]string{
 	"cpu":    {"0", "100m", "500m", "1", "1500m", "2", "3", "4", "8", "500"},
 	"memory": {"0", "512Mi", "1Gi", "2Gi", "3Gi", "4Gi", "6Gi", "8Gi", "4000Gi"},
@@ -556,7 +548,7 @@ func (g *placementGenerator) affinity() json.RawMessage {
 	return raw
 }
 
-// predicted is what the snapshot says of one side of a check.
+// predicted is what the snapshot predicts for one side of a check.
 type predicted struct {
 	name     string // of the pod or DaemonSet
 	side     placement.Side
@@ -565,7 +557,7 @@ type predicted struct {
 	rejected map[string][]scheduling.NodeReason // by node
 }
 
-// wave compares one wave.
+// wave creates and compares one wave.
 func (f *placementField) wave(t *testing.T, random *rand.Rand, name string, seen *placementTally) {
 	t.Helper()
 	g := &placementGenerator{Rand: random, nodes: f.movable, port: fillerPort}
@@ -613,8 +605,7 @@ func (f *placementField) wave(t *testing.T, random *rand.Rand, name string, seen
 			t.Logf("wave %s, nodes:\n%s", name, nodes)
 		}
 	})
-	// A transient difference is one in time: the scheduler may not have seen yet
-	// that the last wave's pods are gone.
+	// A difference may be transient: the scheduler may not have observed yet that the last wave's pods were deleted.
 	var differences []string
 	deadline := time.Now().Add(20 * time.Second)
 	for {
@@ -667,7 +658,7 @@ func (p *placementTally) add(of predicted) {
 	}
 }
 
-// create makes what was predicted.
+// create creates the pods and DaemonSets of the predictions.
 func (f *placementField) create(t *testing.T, all []predicted) {
 	t.Helper()
 	var group errgroup.Group
@@ -699,7 +690,7 @@ func (f *placementField) create(t *testing.T, all []predicted) {
 	}
 }
 
-// compare tells what is otherwise than predicted, and what is not decided yet.
+// compare returns what differs from the prediction, and what is not decided yet.
 func (f *placementField) compare(t *testing.T, all []predicted) []string {
 	t.Helper()
 	pods, err := f.client.CoreV1().Pods(f.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "placement"})
@@ -727,7 +718,7 @@ func (f *placementField) compare(t *testing.T, all []predicted) []string {
 		}
 		if p.side.Workload == "Deployment" {
 			if len(of[p.name]) != 1 {
-				add(p, "there are %d pods, want 1", len(of[p.name]))
+				add(p, "%d pods exist, want 1", len(of[p.name]))
 			} else if message := p.single(&of[p.name][0]); message != "" {
 				add(p, "%s", message)
 			}
@@ -735,7 +726,7 @@ func (f *placementField) compare(t *testing.T, all []predicted) []string {
 		}
 		i := slices.IndexFunc(daemons.Items, func(d appsv1.DaemonSet) bool { return d.Name == p.name })
 		if i < 0 {
-			add(p, "the DaemonSet is gone")
+			add(p, "the DaemonSet does not exist")
 			continue
 		}
 		d := daemons.Items[i]
@@ -748,7 +739,7 @@ func (f *placementField) compare(t *testing.T, all []predicted) []string {
 	return differences
 }
 
-// strange tells of a reason that the scheduler never gives.
+// strange returns an error message if a reason is not one that the scheduler gives, or "".
 func (p predicted) strange() string {
 	for node, reasons := range p.rejected {
 		for _, r := range reasons {
@@ -759,43 +750,43 @@ func (p predicted) strange() string {
 				return known.plugin == r.Predicate
 			})
 			if i < 0 || !slices.Contains(schedulerReasons[i].reasons, r.Scheduler) {
-				return fmt.Sprintf("node %s is said to be rejected by %s with %q, which the scheduler does not say", node, r.Predicate, r.Scheduler)
+				return fmt.Sprintf("node %s is predicted to be rejected by %s with %q, which is not a message of the scheduler", node, r.Predicate, r.Scheduler)
 			}
 		}
 	}
 	return ""
 }
 
-// first returns what the scheduler tells of a node: what the first plugin says
-// that rejects it, which for resources may be several things.
+// first returns what the scheduler reports about a node: the reason of the first plugin that rejects it. For resources
+// there may be several reasons.
 func first(reasons []scheduling.NodeReason) []string {
 	if len(reasons) == 0 {
 		return nil
 	}
-	told := []string{reasons[0].Scheduler}
+	reported := []string{reasons[0].Scheduler}
 	for _, r := range reasons[1:] {
 		if r.Predicate == "NodeResourcesFit" && r.Predicate == reasons[0].Predicate {
-			told = append(told, r.Scheduler)
+			reported = append(reported, r.Scheduler)
 		}
 	}
-	slices.Sort(told)
-	return told
+	slices.Sort(reported)
+	return reported
 }
 
-// single compares a pod of its own.
+// single compares a single pod with the prediction. It returns the difference, or "".
 func (p predicted) single(pod *corev1.Pod) string {
 	if node := pod.Spec.NodeName; node != "" {
 		if !slices.Contains(p.eligible, node) {
-			return fmt.Sprintf("the pod is on %s; predicted was one of %q, and of %s %v", node, p.eligible, node, p.rejected[node])
+			return fmt.Sprintf("the pod is on %s; predicted: one of %q, and %s rejected: %v", node, p.eligible, node, p.rejected[node])
 		}
 		return ""
 	}
-	told, message, decided := toldReasons(pod)
+	reported, message, decided := reportedReasons(pod)
 	if !decided {
-		return "the scheduler has not looked at the pod"
+		return "the scheduler has not considered the pod"
 	}
 	if len(p.eligible) > 0 {
-		return fmt.Sprintf("the pod is pending (%s); predicted was one of %q", message, p.eligible)
+		return fmt.Sprintf("the pod is pending (%s); predicted: one of %q", message, p.eligible)
 	}
 	want := map[string]int{}
 	for _, reasons := range p.rejected {
@@ -803,14 +794,14 @@ func (p predicted) single(pod *corev1.Pod) string {
 			want[reason]++
 		}
 	}
-	if diff := gocmp.Diff(want, told); diff != "" {
-		return fmt.Sprintf("the scheduler gives other reasons (-predicted +told):\n%s%s", diff, message)
+	if diff := gocmp.Diff(want, reported); diff != "" {
+		return fmt.Sprintf("the scheduler reports other reasons (-predicted +reported):\n%s%s", diff, message)
 	}
 	return ""
 }
 
-// daemonSet compares the pods of a DaemonSet, one for each node that its
-// controller takes.
+// daemonSet compares the pods of a DaemonSet with the prediction: one pod for each node for which its controller
+// creates one. It returns the difference, or "".
 func (p predicted) daemonSet(pods []corev1.Pod) string {
 	var on []string
 	for _, pod := range pods {
@@ -819,26 +810,26 @@ func (p predicted) daemonSet(pods []corev1.Pod) string {
 			on = append(on, pod.Spec.NodeName)
 			continue
 		}
-		told, message, decided := toldReasons(&pod)
+		reported, message, decided := reportedReasons(&pod)
 		if !decided {
-			return "the scheduler has not looked at the pod for " + node
+			return "the scheduler has not considered the pod for " + node
 		}
-		// What the scheduler says of the nodes that the pod is not for.
-		maps.DeleteFunc(told, func(reason string, _ int) bool {
+		// Ignore the reason for the nodes that the pod is not for.
+		maps.DeleteFunc(reported, func(reason string, _ int) bool {
 			return strings.HasPrefix(reason, "node(s) didn't satisfy plugin(s)")
 		})
-		if diff := gocmp.Diff(first(p.rejected[node]), slices.Sorted(maps.Keys(told))); diff != "" {
-			return fmt.Sprintf("of %s the scheduler gives other reasons (-predicted +told):\n%s%s", node, diff, message)
+		if diff := gocmp.Diff(first(p.rejected[node]), slices.Sorted(maps.Keys(reported))); diff != "" {
+			return fmt.Sprintf("the scheduler reports other reasons for node %s (-predicted +reported):\n%s%s", node, diff, message)
 		}
 	}
 	slices.Sort(on)
 	if diff := gocmp.Diff(p.eligible, on); diff != "" {
-		return fmt.Sprintf("the DaemonSet's pods are elsewhere (-predicted +scheduled):\n%s", diff)
+		return fmt.Sprintf("the DaemonSet's pods are on other nodes (-predicted +scheduled):\n%s", diff)
 	}
 	return ""
 }
 
-// pinnedTo is the node that the DaemonSet controller made a pod for.
+// pinnedTo returns the node for which the DaemonSet controller created a pod.
 func pinnedTo(pod *corev1.Pod) string {
 	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
@@ -852,12 +843,12 @@ func pinnedTo(pod *corev1.Pod) string {
 	return ""
 }
 
-var toldReason = regexp.MustCompile(`^(\d+) (.+)$`)
+var reportedReason = regexp.MustCompile(`^(\d+) (.+)$`)
 
-// toldReasons takes the condition PodScheduled of a pending pod apart: "0/9 nodes
-// are available: 3 Insufficient cpu, 6 node(s) had untolerated taint(s). no new
-// claims to deallocate, preemption: ...". What comes behind is of no node.
-func toldReasons(pod *corev1.Pod) (reasons map[string]int, message string, decided bool) {
+// reportedReasons parses the condition PodScheduled of a pending pod: "0/9 nodes are available: 3 Insufficient cpu, 6
+// node(s) had untolerated taint(s). no new claims to deallocate, preemption: ...". What follows the first sentence is
+// not about nodes.
+func reportedReasons(pod *corev1.Pod) (reasons map[string]int, message string, decided bool) {
 	for _, c := range pod.Status.Conditions {
 		if c.Type != corev1.PodScheduled || c.Status != corev1.ConditionFalse {
 			continue
@@ -866,7 +857,7 @@ func toldReasons(pod *corev1.Pod) (reasons map[string]int, message string, decid
 		list, _, _ = strings.Cut(list, ". ")
 		reasons = map[string]int{}
 		for part := range strings.SplitSeq(strings.TrimSuffix(strings.TrimSpace(list), "."), ", ") {
-			m := toldReason.FindStringSubmatch(part)
+			m := reportedReason.FindStringSubmatch(part)
 			if m == nil {
 				reasons[part]++
 				continue
@@ -879,8 +870,8 @@ func toldReasons(pod *corev1.Pod) (reasons map[string]int, message string, decid
 	return nil, "", false
 }
 
-// TestPlacementAdmission asks the sandbox's API server of pods in a dry run:
-// pod security, quota, limits and priority speak, and nothing is created.
+// TestPlacementAdmission creates pods in a dry run on the sandbox's API server: pod security, quota, limits and
+// priority decide, and nothing is created.
 func TestPlacementAdmission(t *testing.T) {
 	t.Parallel()
 	config := placementConfig(t)
@@ -913,7 +904,7 @@ func TestPlacementAdmission(t *testing.T) {
 	eventually(t, 30*time.Second, func() error {
 		q, err := c.CoreV1().ResourceQuotas(full).Get(t.Context(), "none", metav1.GetOptions{})
 		if err == nil && len(q.Status.Hard) == 0 {
-			err = errors.New("the quota is not yet in force")
+			err = errors.New("the quota is not in effect yet")
 		}
 		return err
 	})
@@ -941,7 +932,7 @@ func TestPlacementAdmission(t *testing.T) {
 		namespace string
 		change    func(*placement.PodPlacement)
 		allowed   bool
-		message   string // is part of it
+		message   string // part of it
 		warning   string
 		changed   []string
 		cause     string
@@ -952,7 +943,7 @@ func TestPlacementAdmission(t *testing.T) {
 		"a quota that is used up":      {namespace: full, message: "exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0"},
 		"defaults of a limit range":    {namespace: limited, allowed: true, changed: []string{"request cpu 100m added", "request memory 64Mi added", "limit memory 64Mi added"}},
 		"more than a limit range lets": {namespace: limited, change: func(p *placement.PodPlacement) { p.Resources.Limits = map[string]string{"memory": "2Gi"} }, message: "maximum memory usage per Container is 1Gi, but limit is 2Gi"},
-		"a priority class":             {namespace: restricted, change: func(p *placement.PodPlacement) { p.PriorityClassName = class.Name }, allowed: true, changed: []string{"priority 1234, by the class placement-e2e"}},
+		"a priority class":             {namespace: restricted, change: func(p *placement.PodPlacement) { p.PriorityClassName = class.Name }, allowed: true, changed: []string{"priority 1234 from the class placement-e2e"}},
 		"no such priority class":       {namespace: restricted, change: func(p *placement.PodPlacement) { p.PriorityClassName = "openshift-user-critical" }, message: "no PriorityClass with name openshift-user-critical was found"},
 		"more requested than limited": {namespace: restricted, change: func(p *placement.PodPlacement) {
 			p.Resources.Requests, p.Resources.Limits = map[string]string{"cpu": "2"}, map[string]string{"cpu": "1"}
@@ -990,19 +981,19 @@ func TestPlacementAdmission(t *testing.T) {
 				t.Errorf("allowed is %v, want %v", a.Allowed, tt.allowed)
 			}
 			if (tt.message == "") != (a.Message == "") || !strings.Contains(a.Message, tt.message) {
-				t.Errorf("message %q, want %q in it", a.Message, tt.message)
+				t.Errorf("message %q, want one that contains %q", a.Message, tt.message)
 			}
 			if warnings := strings.Join(a.Warnings, "\n"); (tt.warning == "") != (warnings == "") || !strings.Contains(warnings, tt.warning) {
-				t.Errorf("warnings %q, want %q in them", warnings, tt.warning)
+				t.Errorf("warnings %q, want one that contains %q", warnings, tt.warning)
 			}
 			if diff := gocmp.Diff(tt.changed, a.Changed); diff != "" {
-				t.Errorf("what admission changed (-want +got):\n%s", diff)
+				t.Errorf("changes by admission (-want +got):\n%s", diff)
 			}
 			switch {
 			case (tt.cause == "") != (cause == nil):
 				t.Errorf("cause is %v, want %q", cause, tt.cause)
 			case cause != nil && !strings.Contains(cause.Message, tt.cause):
-				t.Errorf("cause %q, want %q in it", cause, tt.cause)
+				t.Errorf("cause %q, want one that contains %q", cause, tt.cause)
 			}
 		})
 	}
@@ -1017,8 +1008,7 @@ func TestPlacementAdmission(t *testing.T) {
 	}
 }
 
-// networkCRDs are OpenShift's two kinds of configuration, as far as a dry run
-// reads them.
+// networkCRDs are the CRDs of OpenShift's two kinds of configuration that a dry run reads.
 const networkCRDs = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -1039,13 +1029,12 @@ spec:
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
 `
 
-// The cluster's own configuration takes the place of the plan's, with the legacy
-// flag's precedence.
+// The cluster's configuration is used instead of the plan's, with the precedence of the legacy flag.
 func TestPlacementNetworkConfig(t *testing.T) {
 	t.Parallel()
 	absent := runPlan(t, "configured", 1)
 	if absent.Verdict != checkup.RunInconclusive || !strings.Contains(describe(t, absent), "network.config.openshift.io") {
-		t.Errorf("without the API, want inconclusive and its name:\n%s", describe(t, absent))
+		t.Errorf("want inconclusive without the API, and its name:\n%s", describe(t, absent))
 	}
 	kubectlApply(t, networkCRDs)
 	t.Cleanup(func() {
@@ -1112,10 +1101,10 @@ func TestPlacementNetworkConfig(t *testing.T) {
 			}
 			if want := "lands on " + strings.Join(tt.source, ", "); len(tt.source) == 1 && !strings.Contains(lands, want) ||
 				len(tt.source) > 1 && !strings.Contains(lands, "lands on one of "+strings.Join(tt.source, ", ")) {
-				t.Errorf("sources: %s\nwant them on %q:\n%s", lands, tt.source, describe(t, r))
+				t.Errorf("sources: %s\nwant sources on %q:\n%s", lands, tt.source, describe(t, r))
 			}
 			if (len(c.Units) == 0) != (tt.mode == "Disabled") {
-				t.Errorf("%d sides in mode %s", len(c.Units), tt.mode)
+				t.Errorf("%d sides in mode %s, want none only in mode Disabled", len(c.Units), tt.mode)
 			}
 		})
 	}

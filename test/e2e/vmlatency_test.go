@@ -42,11 +42,10 @@ import (
 	"github.com/checkplan/checkplan/pkg/cost"
 )
 
-// The tests on VMs run on a sandbox of their own: `sandbox up --worker-names
-// node01,node02 --with multus,kubevirt`.
+// The tests of VMs run on a sandbox of their own: `sandbox up --worker-names node01,node02 --with multus,kubevirt`.
 const vms = "testdata/vms.cue"
 
-// silentImage is made by silentDisk.
+// silentImage is created by silentDisk.
 const silentImage = "ghcr.io/checkplan/checkplan/silent:v1"
 
 var (
@@ -54,8 +53,7 @@ var (
 	nadResource = schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"}
 )
 
-// vm is what was seen of one VirtualMachineInstance; times are zero for what it
-// did not come to.
+// vm is what was observed of one VirtualMachineInstance. The time of what did not happen is zero.
 type vm struct {
 	namespace, name, node string
 	labels                map[string]string
@@ -64,9 +62,8 @@ type vm struct {
 	phases                map[kubevirtv1.VirtualMachineInstancePhase]time.Time
 }
 
-// watchVMs sees every VirtualMachineInstance of the cluster that comes or goes,
-// however short it lives, until the returned function is called. That one returns
-// those of one run, or all for "".
+// watchVMs watches every VirtualMachineInstance that is created or deleted in the cluster, until the returned function
+// is called. That function returns the VMs of one run, or all for "".
 func watchVMs(t *testing.T) (seen func(runUID string) []vm) {
 	t.Helper()
 	vmis := cluster(t).Dynamic.Resource(vmiResource)
@@ -118,7 +115,7 @@ func watchVMs(t *testing.T) (seen func(runUID string) []vm) {
 		}
 	}()
 	return func(runUID string) []vm {
-		time.Sleep(time.Second) // for the last events to come
+		time.Sleep(time.Second) // for the last events
 		cancel()
 		<-done
 		var of []vm
@@ -140,9 +137,8 @@ type vmRun struct {
 	vms     []vm
 }
 
-// runVMs runs a plan to its end with its VMs watched, and checks what holds for
-// every run: its exit code, its results, that every VM that ran was the run's,
-// and that nothing of it is left.
+// runVMs runs a plan to its end and watches its VMs. It checks what is true of every run: the exit code, the results,
+// and that nothing is left.
 func runVMs(t *testing.T, plan string, wantCode int, args ...string) vmRun {
 	t.Helper()
 	seen := watchVMs(t)
@@ -151,11 +147,11 @@ func runVMs(t *testing.T, plan string, wantCode int, args ...string) vmRun {
 	return r
 }
 
-// end waits for the end of a run that was started.
+// end waits for the end of a started run, and checks it as runVMs describes.
 func (r *vmRun) end(t *testing.T, wantCode int, seen func(string) []vm) {
 	t.Helper()
 	if code := r.wait(t); code != wantCode {
-		t.Errorf("%s exits with %d, want %d\n%s\n%s", strings.Join(r.Args, " "), code, wantCode, r.stderr.String(), text(t, r.stdout.Bytes()))
+		t.Errorf("%s: exit code %d, want %d\n%s\n%s", strings.Join(r.Args, " "), code, wantCode, r.stderr.String(), text(t, r.stdout.Bytes()))
 	}
 	r.report = reportOf(t, r.command)
 	r.uid = r.report.RunUID
@@ -164,25 +160,25 @@ func (r *vmRun) end(t *testing.T, wantCode int, seen func(string) []vm) {
 	if len(r.report.Leftovers) > 0 {
 		t.Errorf("left behind: %q", r.report.Leftovers)
 	}
-	// Everything is gone when the run is over, not some time after it.
+	// Everything is deleted when the run ends, not some time later.
 	if err := remains(t, r.uid); err != nil {
-		t.Errorf("the run is over: %v", err)
+		t.Errorf("after the run: %v", err)
 	}
 	r.vms = seen(r.uid)
 }
 
-// unmeasuredBecause checks that every pair of a run is unmeasured, that no VM was
-// ever there, and that the report has all of the words in one cause.
+// unmeasuredBecause checks that every pair of a run is unmeasured, and that one cause of the report contains all of the
+// words.
 func (r vmRun) unmeasuredBecause(t *testing.T, words ...string) {
 	t.Helper()
 	inconclusive(t, r.report, words[0])
 	if c := r.report.Counts; c.Pass != 0 {
-		t.Errorf("%d pairs passed", c.Pass)
+		t.Errorf("%d pairs passed, want none", c.Pass)
 	}
 	r.caused(t, words...)
 }
 
-// caused checks that one cause of the report has all of the words.
+// caused checks that one cause of the report contains all of the words.
 func (r vmRun) caused(t *testing.T, words ...string) {
 	t.Helper()
 	var causes []string
@@ -201,11 +197,11 @@ func (r vmRun) caused(t *testing.T, words ...string) {
 	if !slices.ContainsFunc(causes, func(cause string) bool {
 		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(cause, w) })
 	}) {
-		t.Errorf("no cause says all of %q:\n%s", words, strings.Join(causes, "\n"))
+		t.Errorf("no cause contains all of %q:\n%s", words, strings.Join(causes, "\n"))
 	}
 }
 
-// noVM checks that no VM was there at any time.
+// noVM checks that no VM was created.
 func (r vmRun) noVM(t *testing.T) {
 	t.Helper()
 	if len(r.vms) > 0 {
@@ -213,12 +209,12 @@ func (r vmRun) noVM(t *testing.T) {
 	}
 }
 
-// waysOf are the units of the pairs of VMs of a check that go one way.
+// waysOf returns the units of a check of VMs that have this direction.
 func waysOf(c checkup.CheckReport, way string) []checkup.Unit {
 	return slices.DeleteFunc(slices.Clone(c.Units), func(u checkup.Unit) bool { return u.Labels[checkup.UnitWay] != way })
 }
 
-// durationOf is how long a unit was measured.
+// durationOf returns how long a unit was measured; 0 if it was not.
 func durationOf(u checkup.Unit) time.Duration {
 	for _, v := range u.Values {
 		if v.Name == checkup.UnitDuration {
@@ -228,8 +224,8 @@ func durationOf(u checkup.Unit) time.Duration {
 	return 0
 }
 
-// onePair checks the only pair of VMs of a run that passed: where the VMs ran, by
-// report and by KubeVirt, how much was sent, and that the delays can be.
+// onePair checks that a run passed with one pair of VMs: on which nodes the VMs ran, by the report and by KubeVirt, how
+// much was sent, and that the delays are plausible. It returns the first unit from source to target.
 func (r vmRun) onePair(t *testing.T, sent int, interval time.Duration, families ...checkup.IPFamily) checkup.Unit {
 	t.Helper()
 	if r.report.Verdict != checkup.RunPass || len(findings(r.report)) > 0 {
@@ -250,7 +246,7 @@ func (r vmRun) onePair(t *testing.T, sent int, interval time.Duration, families 
 	slices.Sort(ran)
 	slices.Sort(nodes)
 	if !slices.Equal(nodes, ran) || !slices.Equal(ran, []string{"node01", "node02"}) {
-		t.Errorf("the report says that the VMs ran on %q, KubeVirt on %q: want node01 and node02", nodes, ran)
+		t.Errorf("by the report the VMs ran on %q, by KubeVirt on %q: want node01 and node02", nodes, ran)
 	}
 	for i, f := range there {
 		if f.Family != families[i] || f.Verdict != checkup.Pass || f.Cause != nil {
@@ -260,14 +256,14 @@ func (r vmRun) onePair(t *testing.T, sent int, interval time.Duration, families 
 			t.Errorf("%s: want a pass back: %+v", families[i], b)
 		}
 		if took := time.Duration(sent) * interval; f.Sent != sent || f.Received != sent || f.Duplicates != 0 || durationOf(f) != took {
-			t.Errorf("%s: sent %d, received %d, %d twice, for %s; want %d in %s and none lost", f.Family, f.Sent, f.Received, f.Duplicates, durationOf(f), sent, took)
+			t.Errorf("%s: sent %d, received %d, %d duplicates, in %s; want %d in %s, and none lost", f.Family, f.Sent, f.Received, f.Duplicates, durationOf(f), sent, took)
 		}
 		sane(t, f)
 	}
 	return there[0]
 }
 
-// sane checks that the delays of a family can be.
+// sane checks that the delays of a unit are plausible.
 func sane(t *testing.T, f checkup.Unit) {
 	t.Helper()
 	d := f.Delay
@@ -278,13 +274,13 @@ func sane(t *testing.T, f checkup.Unit) {
 	if d.Min <= 0 || d.Min > d.P50 || d.P50 > d.P90 || d.P90 > d.P95 || d.P95 > d.P99 || d.P99 > d.Max || d.Mean < d.Min || d.Mean > d.Max {
 		t.Errorf("%s: delays are out of order: %+v", f.Family, *d)
 	}
-	// Of values between min and max the standard deviation is at most half the range.
+	// The standard deviation of values between min and max is at most half the range.
 	if d.StdDev <= 0 || d.StdDev > (d.Max-d.Min)/2+1 || d.Jitter <= 0 {
 		t.Errorf("%s: standard deviation %d, jitter %d of delays from %d to %d", f.Family, d.StdDev, d.Jitter, d.Min, d.Max)
 	}
 }
 
-// phases tells how long a run took for what.
+// phases logs how long the phases of a run took.
 func (r vmRun) phases(t *testing.T, title string) {
 	t.Helper()
 	pr := pipelineRun(t, r.report.Run)
@@ -326,20 +322,19 @@ func (r vmRun) phases(t *testing.T, title string) {
 		line(step+" starts", steps[step][0])
 		line(step+" ends", steps[step][1])
 	}
-	line("VMs told to go", latest(func(v vm) time.Time { return v.deleting }))
+	line("VMs deleted", latest(func(v vm) time.Time { return v.deleting }))
 	line("VMs gone", latest(func(v vm) time.Time { return v.gone }))
 	if done := pr.Status.CompletionTime; done != nil {
-		line("run over", done.Time)
+		line("run ended", done.Time)
 	}
 	t.Log(b.String())
 }
 
-// Show 1: two VMs on a bridge network between two nodes, both families; what is
-// explained is what runs.
+// Show 1: two VMs on a bridge network between two nodes, with both families. What explain predicts is what runs.
 func TestVMLatency(t *testing.T) {
 	explain := start(t, "explain", vms, "--plan", "nodes", "--output", "json")
 	if code := explain.wait(t); code != 0 {
-		t.Fatalf("explain exits with %d: %s", code, explain.stderr.String())
+		t.Fatalf("explain: exit code %d, want 0: %s", code, explain.stderr.String())
 	}
 	var explained struct {
 		Checks []cost.Cost `json:"checks"`
@@ -350,24 +345,23 @@ func TestVMLatency(t *testing.T) {
 	r := runVMs(t, "nodes", 0)
 	pair := r.onePair(t, 50, 100*time.Millisecond, checkup.IPv4, checkup.IPv6)
 	if l := pair.Labels; l[checkup.UnitSourceNode] != "node01" || l[checkup.UnitTargetNode] != "node02" || l[checkup.UnitNetwork] != "default/br10" {
-		t.Errorf("measured %v", l)
+		t.Errorf("measured %v, want node01 to node02 on default/br10", l)
 	}
 	got, want := r.report.Checks[0], explained.Checks[0]
 	if got.Counts.Expected != want.Pairs || want.Pairs != 4 {
-		t.Errorf("explain says %d pairs, %d were expected: want 4, two families both ways", want.Pairs, got.Counts.Expected)
+		t.Errorf("explain predicts %d pairs; %d were expected: want 4, two families in both directions", want.Pairs, got.Counts.Expected)
 	}
 	if got.Sent != want.Packets || want.Packets != 2*(50+checkup.VMConnectivityCount) {
-		t.Errorf("explain says %d packets, %d were sent", want.Packets, got.Sent)
+		t.Errorf("explain predicts %d packets; %d were sent", want.Packets, got.Sent)
 	}
 	if want.VMs != len(r.vms) || want.VMs != 2 {
-		t.Errorf("explain says %d VMs, there ran %d: want 2", want.VMs, len(r.vms))
+		t.Errorf("explain predicts %d VMs; %d ran: want 2", want.VMs, len(r.vms))
 	}
 	r.phases(t, "own guest")
 	nothingLeft(t)
 }
 
-// Show 2: what is wrong with the second network is told; the pods' network is
-// not touched.
+// Show 2: faults of the second network are reported. The pod network is not affected.
 func TestVMFaults(t *testing.T) {
 	over := regexp.MustCompile(`^max ([^,]+), limit 200ms$`)
 	t.Run("delay", func(t *testing.T) {
@@ -375,10 +369,10 @@ func TestVMFaults(t *testing.T) {
 		pods := start(t, "run", plans, "--plan", "ring", "--output", "json")
 		r := runVMs(t, "limited", 3)
 		if code := pods.wait(t); code != 0 {
-			t.Errorf("the pods' network is touched: exit code %d: %s\n%s", code, pods.stderr.String(), text(t, pods.stdout.Bytes()))
+			t.Errorf("the pod network is affected: exit code %d, want 0: %s\n%s", code, pods.stderr.String(), text(t, pods.stdout.Bytes()))
 		}
 		if r.report.Verdict != checkup.RunFail {
-			t.Errorf("400 ms against 200 ms is %s", r.report.Verdict)
+			t.Errorf("verdict %s of 400 ms with a limit of 200 ms, want fail", r.report.Verdict)
 		}
 		for _, f := range waysOf(r.report.Checks[0], checkup.WayThere) {
 			if f.Verdict != checkup.Fail || f.Cause == nil || f.Received != f.Sent || len(f.Breaches) != 1 || f.Breaches[0].Limit != checkup.LimitMax {
@@ -392,20 +386,20 @@ func TestVMFaults(t *testing.T) {
 			}
 			actual, err := time.ParseDuration(m[1])
 			if err != nil || actual.Microseconds() != f.Delay.Max {
-				t.Errorf("cause %q, but the longest delay is %d µs, %v", f.Cause.Message, f.Delay.Max, err)
+				t.Errorf("cause %q, but the maximum delay is %d µs, %v", f.Cause.Message, f.Delay.Max, err)
 			}
 			if f.Delay.Min < 400_000 || f.Delay.Min > 600_000 {
-				t.Errorf("%s: 400 ms read as %d µs at least", f.Family, f.Delay.Min)
+				t.Errorf("%s: minimum %d µs of a delay of 400 ms, want 400 to 600 ms", f.Family, f.Delay.Min)
 			}
 			sane(t, f)
 		}
 	})
 	t.Run("loss", func(t *testing.T) {
 		fault(t, "loss", "--percent", "20", "--network", "br10", "--from", "node01", "--to", "node02")
-		// One check has no limit, the other one of 5%.
+		// One check has no limit, the other has a limit of 5%.
 		r := runVMs(t, "lossy", 3)
 		if got := fmt.Sprintf("%s %s %s", r.report.Verdict, r.report.Checks[0].Verdict, r.report.Checks[1].Verdict); got != "fail pass fail" {
-			t.Errorf("the run, the check without a limit and the one with a limit: %s", got)
+			t.Errorf("verdicts of the run, the check without a limit and the check with a limit: %s, want fail pass fail", got)
 		}
 		r.caused(t, "limit 5%")
 		const p, n = 0.2, 4 * 150
@@ -416,15 +410,15 @@ func TestVMFaults(t *testing.T) {
 				want := 100 * float64(f.Sent-f.Received) / float64(f.Sent)
 				for _, b := range f.Breaches {
 					if b.Limit != checkup.LimitLoss || math.Abs(b.Measured-want) > 0.05 {
-						t.Errorf("%s: %d of %d came, and the breach is %+v", f.Family, f.Received, f.Sent, b)
+						t.Errorf("%s: %d of %d received, but the breach is %+v", f.Family, f.Received, f.Sent, b)
 					}
 				}
 			}
 		}
-		// Five standard deviations: wrong once in two million runs.
+		// Five standard deviations: exceeded by chance once in two million runs.
 		lost := float64(sent-received) / float64(sent)
 		if bound := 5 * math.Sqrt(p*(1-p)/n); sent != n || math.Abs(lost-p) > bound {
-			t.Errorf("20%% loss reads as %.1f%% of %d, want %d and within %.1f%%", 100*lost, sent, n, 100*bound)
+			t.Errorf("measured %.1f%% of %d for a loss of 20%%, want %d, and 20%% to within %.1f%%", 100*lost, sent, n, 100*bound)
 		}
 	})
 	t.Run("cut", func(t *testing.T) {
@@ -434,8 +428,7 @@ func TestVMFaults(t *testing.T) {
 	nothingLeft(t)
 }
 
-// Where there is neither KubeVirt nor Multus, that is what is told. It runs on the
-// sandbox of the tests that need neither.
+// Without KubeVirt and Multus, the report names what is missing. It runs on the sandbox of the tests that need neither.
 func TestNoKubeVirt(t *testing.T) {
 	t.Parallel()
 	r := runFile(t, vms, "anywhere", 1)
@@ -443,7 +436,7 @@ func TestNoKubeVirt(t *testing.T) {
 	nothingLeft(t, r.RunUID)
 }
 
-// What can be measured is, beside what cannot, which is told with its name.
+// What can be measured is measured. The report names what cannot.
 func TestVMPrerequisites(t *testing.T) {
 	t.Parallel()
 	r := runVMs(t, "wanting", 1)
@@ -452,12 +445,12 @@ func TestVMPrerequisites(t *testing.T) {
 	r.caused(t, "no-such-network")
 	r.caused(t, "broken")
 	if r.report.Counts.Pass != 2 || len(r.vms) != 2 {
-		t.Errorf("%d pairs passed with %d VMs, want 2 with the 2 of the pair that can be measured:\n%s", r.report.Counts.Pass, len(r.vms), describe(t, r.report))
+		t.Errorf("%d pairs passed with %d VMs, want 2 pairs with 2 VMs: those that can be measured:\n%s", r.report.Counts.Pass, len(r.vms), describe(t, r.report))
 	}
 	nothingLeft(t, r.uid)
 }
 
-// A run that may not read another namespace's network says which right it wants.
+// A run that may not read the network of another namespace reports the missing right.
 func TestVMForbiddenNetwork(t *testing.T) {
 	t.Parallel()
 	c := cluster(t)
@@ -470,8 +463,7 @@ func TestVMForbiddenNetwork(t *testing.T) {
 	if compiled := start(t, "compile", vms, "-o", dir); compiled.wait(t) != 0 {
 		t.Fatal(compiled.stderr.String())
 	}
-	// What an administrator of the run's namespace alone would do: everything is
-	// applied but what is another namespace's.
+	// What an administrator of only the run's namespace can do: apply everything except objects of another namespace.
 	var own []string
 	var sample string
 	if err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
@@ -507,7 +499,7 @@ func TestVMForbiddenNetwork(t *testing.T) {
 	seen := watchVMs(t)
 	eventually(t, 2*time.Minute, func() error {
 		if !pipelineRun(t, name).IsDone() {
-			return errors.New("the run is not over")
+			return errors.New("the run has not finished")
 		}
 		return nil
 	})
@@ -520,8 +512,7 @@ func TestVMForbiddenNetwork(t *testing.T) {
 	nothingLeft(t, r.report.RunUID)
 }
 
-// bridgeNetwork is a NetworkAttachmentDefinition of the bridge br10, by another
-// name.
+// bridgeNetwork returns a NetworkAttachmentDefinition of the bridge br10 with another name.
 func bridgeNetwork(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
@@ -530,8 +521,7 @@ func bridgeNetwork(name string) *unstructured.Unstructured {
 	}}
 }
 
-// However a run is cancelled while its VMs boot, neither they nor their pods are
-// there a minute later.
+// In whatever way a run is cancelled, its VMs and their pods are deleted within a minute.
 func TestVMCancel(t *testing.T) {
 	cancelled := map[string]func(t *testing.T, c *command, run string){
 		"Ctrl-C": func(t *testing.T, c *command, _ string) {
@@ -544,7 +534,7 @@ func TestVMCancel(t *testing.T) {
 	for _, how := range []string{"Ctrl-C", "Cancelled"} {
 		for _, when := range []string{"boot", "measuring"} {
 			if how == "Ctrl-C" && when == "measuring" {
-				continue // teardown runs as ever
+				continue // teardown runs as without a cancellation
 			}
 			t.Run(how+" during "+when, func(t *testing.T) {
 				c := start(t, "run", vms, "--plan", "long", "--output", "json")
@@ -562,7 +552,7 @@ func TestVMCancel(t *testing.T) {
 				}
 				if how == "Ctrl-C" {
 					if r := reportOf(t, c); r.Verdict != checkup.RunInconclusive || r.Passed || r.Counts.Pass+r.Counts.Fail > 0 {
-						t.Errorf("want inconclusive:\n%s", describe(t, r))
+						t.Errorf("want inconclusive, without measured pairs:\n%s", describe(t, r))
 					}
 				}
 			})
@@ -570,11 +560,11 @@ func TestVMCancel(t *testing.T) {
 	}
 }
 
-// vmsExist is content once a run has n VMs in a phase, or for "" in any.
+// vmsExist returns nil if a run has at least n VMs in a phase, or for "" in any.
 func vmsExist(t *testing.T, runUID string, n int, phase kubevirtv1.VirtualMachineInstancePhase) error {
 	t.Helper()
 	if found := vmsIn(t, runUID, phase); len(found) < n {
-		return fmt.Errorf("%d VMs %s of run %s", len(found), phase, runUID)
+		return fmt.Errorf("%d VMs in phase %q of run %s", len(found), phase, runUID)
 	}
 	return nil
 }
@@ -591,8 +581,7 @@ func vmsIn(t *testing.T, runUID string, phase kubevirtv1.VirtualMachineInstanceP
 	})
 }
 
-// measuring waits until the VMs of a run are being measured, and some more, so
-// that the first answers are there.
+// measuring waits until the VMs of a run have been measured for some seconds, so that there are first answers.
 func measuring(t *testing.T, run, runUID string) {
 	t.Helper()
 	eventually(t, 2*time.Minute, func() error {
@@ -611,11 +600,11 @@ func measuring(t *testing.T, run, runUID string) {
 				}
 			}
 		}
-		return errors.New("nothing is being measured")
+		return errors.New("nothing is measured yet")
 	})
 }
 
-// What happens to a run while it measures.
+// Disturbances of a run while it measures.
 func TestVMDisturbed(t *testing.T) {
 	// disturb starts a plan and does something to it while it measures.
 	disturb := func(t *testing.T, plan string, wantCode int, do func(t *testing.T, run, uid string)) vmRun {
@@ -642,7 +631,7 @@ func TestVMDisturbed(t *testing.T) {
 		})
 		inconclusive(t, r.report, "unmeasured")
 		if f := waysOf(r.report.Checks[0], checkup.WayThere)[0]; f.Verdict != checkup.Unmeasured || f.Cause == nil {
-			t.Errorf("the source was deleted: %+v", f)
+			t.Errorf("the source was deleted: want unmeasured with a cause: %+v", f)
 		}
 	})
 	t.Run("console taken and network deleted", func(t *testing.T) {
@@ -651,8 +640,8 @@ func TestVMDisturbed(t *testing.T) {
 		if _, err := doomed.Create(t.Context(), bridgeNetwork("doomed"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { doomed.Delete(context.Background(), "doomed", metav1.DeleteOptions{}) }) // if it is still there
-		// What is attached stays attached.
+		t.Cleanup(func() { doomed.Delete(context.Background(), "doomed", metav1.DeleteOptions{}) }) // if it still exists
+		// A deleted network does not detach running VMs.
 		r := disturb(t, "doomed", 0, func(t *testing.T, _, uid string) {
 			for _, u := range vmsIn(t, uid, kubevirtv1.Running) {
 				console(t, u.GetNamespace(), u.GetName(), 2*time.Second)
@@ -662,7 +651,7 @@ func TestVMDisturbed(t *testing.T) {
 			}
 		})
 		r.onePair(t, 100, 200*time.Millisecond, checkup.IPv4)
-		// And from the beginning there is none.
+		// The next run has no network from its start.
 		r = runVMs(t, "doomed", 1)
 		r.unmeasuredBecause(t, "doomed")
 		r.noVM(t)
@@ -670,7 +659,7 @@ func TestVMDisturbed(t *testing.T) {
 	nothingLeft(t)
 }
 
-// console takes a VM's serial console for a while, as `virtctl console` does.
+// console connects to a VM's serial console for a while, as `virtctl console` does.
 func console(t *testing.T, namespace, name string, hold time.Duration) {
 	t.Helper()
 	stream, err := kvcorev1.AsyncSubresourceHelper(placementConfig(t), "virtualmachineinstances", namespace, name, "console", url.Values{})
@@ -683,19 +672,18 @@ func console(t *testing.T, namespace, name string, hold time.Duration) {
 	time.Sleep(hold)
 }
 
-// A node that is lost while it is measured: its pairs have a cause, and nothing is
-// left once it is back.
+// A node is lost while it is measured: its pairs are unmeasured, and nothing is left after the node is back.
 func TestVMNodeLost(t *testing.T) {
 	c := start(t, "run", vms, "--plan", "both", "--output", "json")
 	name := c.started(t)
 	uid := string(pipelineRun(t, name).UID)
 	measuring(t, name, uid)
-	// Not the node on which the task that collects stands.
+	// Not the node on which the collecting task runs.
 	lost, other := "node01", "node02"
 	if taskPod(t, name, "probe-vms").Spec.NodeName == lost {
 		lost, other = other, lost
 	}
-	// Neither its kubelet nor its virt-handler is heard of any more.
+	// Its kubelet and its virt-handler no longer reach the API server.
 	fault(t, "drop", "--node", lost, "--src", "any", "--dst", "any")
 	if code := c.wait(t); code != 1 {
 		t.Errorf("exit code %d, want 1: %s", code, c.stderr.String())
@@ -713,7 +701,7 @@ func TestVMNodeLost(t *testing.T) {
 	}
 	sandbox(t, "fault", "clear")
 	nothingLeft(t)
-	// Nor does the guest run on where nobody sees it.
+	// No guest continues to run without its VM object.
 	eventually(t, 90*time.Second, func() error {
 		if pids := processesOf(t, func(words []string, _ string) bool { return strings.Contains(words[0], "qemu-system") }); len(pids) > 0 {
 			return fmt.Errorf("guests still run, as processes %d", pids)
@@ -722,8 +710,7 @@ func TestVMNodeLost(t *testing.T) {
 	})
 }
 
-// A general-purpose system instead of our own guest: logged in to, and measured
-// with its own ping.
+// A general-purpose system instead of our own guest: it is logged in to, and measured with its own ping.
 func TestVMGeneralGuest(t *testing.T) {
 	t.Parallel()
 	r := runVMs(t, "general", 0)
@@ -731,7 +718,7 @@ func TestVMGeneralGuest(t *testing.T) {
 	r.phases(t, "general-purpose guest")
 }
 
-// Guests that cannot measure say why.
+// The report gives the reason why a guest cannot measure.
 func TestVMBadGuests(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -753,15 +740,14 @@ func TestVMBadGuests(t *testing.T) {
 	}
 }
 
-// silentDisk is an archive, as `docker save` writes them, of an image with a disk
-// on which there is nothing.
+// silentDisk returns the file of an image archive, in the format of `docker save`, with an empty disk.
 func silentDisk(t *testing.T) string {
 	t.Helper()
 	archive := func(files map[string][]byte) []byte {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
 		for _, name := range slices.Sorted(maps.Keys(files)) {
-			// 107 is who the launcher runs as.
+			// The launcher runs as user 107.
 			if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name])), Uid: 107, Gid: 107}); err != nil {
 				t.Fatal(err)
 			}
@@ -787,8 +773,8 @@ func silentDisk(t *testing.T) string {
 	return file
 }
 
-// Two runs of one plan at once, on one network: neither hears the other. The plan
-// names no nodes, and the VMs are on different ones.
+// Two runs of one plan at the same time on one network do not disturb each other. The plan names no nodes, and the VMs
+// of each run are on different nodes.
 func TestVMTwoRunsAtOnce(t *testing.T) {
 	t.Parallel()
 	seen := watchVMs(t)
@@ -805,7 +791,7 @@ func TestVMTwoRunsAtOnce(t *testing.T) {
 		r.report = reportOf(t, r.command)
 		checkResults(t, r.report)
 		if err := remains(t, r.report.RunUID); err != nil {
-			t.Errorf("the run is over: %v", err)
+			t.Errorf("after the run: %v", err)
 		}
 	}
 	all := seen("")
@@ -815,6 +801,6 @@ func TestVMTwoRunsAtOnce(t *testing.T) {
 		r.onePair(t, 10, 200*time.Millisecond, checkup.IPv4)
 	}
 	if runs[0].report.RunUID == runs[1].report.RunUID {
-		t.Error("both reports are of one run")
+		t.Error("both reports are of the same run")
 	}
 }
