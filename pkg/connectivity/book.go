@@ -114,8 +114,8 @@ type pair struct {
 	cause   *checkup.Cause // of the pair
 	unheard bool           // the condition is Unknown
 
-	state metav1.ConditionStatus // of the condition, after the newest result
-	told  []span                 // outages for which events were recorded
+	state    metav1.ConditionStatus // of the condition, after the newest result
+	recorded []span                 // outages for which events were recorded
 
 	there   bool      // the object exists, and its labels and spec are right
 	urgent  bool      // does not wait for steadyEvery
@@ -252,7 +252,7 @@ func (b *Book) remember(p *pair, object *unstructured.Unstructured) {
 	p.state = reachable(&status).Status
 	p.known = begun(&status)
 	for _, o := range status.Outages {
-		p.told = append(p.told, span{o.Start.Time, o.End.Time})
+		p.recorded = append(p.recorded, span{o.Start.Time, o.End.Time})
 	}
 	if p.there {
 		p.changes, p.urgent = 0, false
@@ -403,21 +403,21 @@ func (b *Book) announce(p *pair, now time.Time) {
 	outages := p.status().Outages
 	for _, o := range slices.Backward(outages) {
 		// An outage that starts earlier because of a late result is the same outage.
-		i := slices.IndexFunc(p.told, func(t span) bool {
+		i := slices.IndexFunc(p.recorded, func(t span) bool {
 			return t.start.Equal(o.Start.Time) || t.start.After(o.Start.Time) && (o.End.IsZero() || t.start.Before(o.End.Time))
 		})
 		if i < 0 {
-			p.told = append(p.told, span{start: o.Start.Time})
-			i = len(p.told) - 1
+			p.recorded = append(p.recorded, span{start: o.Start.Time})
+			i = len(p.recorded) - 1
 			b.events.add(now, p.id.detected(o))
 		}
-		if t := &p.told[i]; t.end.IsZero() && !o.End.IsZero() {
+		if t := &p.recorded[i]; t.end.IsZero() && !o.End.IsZero() {
 			t.end = o.End.Time
 			b.events.add(now, p.id.restored(o))
 		}
 	}
-	if n := len(p.told) - 2*maxOutages; n > 0 {
-		p.told = slices.Delete(p.told, 0, n)
+	if n := len(p.recorded) - 2*maxOutages; n > 0 {
+		p.recorded = slices.Delete(p.recorded, 0, n)
 	}
 }
 

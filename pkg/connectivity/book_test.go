@@ -229,8 +229,8 @@ func TestAPIServerAway(t *testing.T) {
 				if len(writes) != len(allNames) {
 					t.Errorf("%d writes for %d objects: %q", len(writes), len(allNames), writes)
 				}
-				if told, want := s.told(t), 2*3*len(allNames); len(told) != want {
-					t.Errorf("%d events, want %d: %q", len(told), want, told)
+				if recorded, want := s.recorded(t), 2*3*len(allNames); len(recorded) != want {
+					t.Errorf("%d events, want %d: %q", len(recorded), want, recorded)
 				}
 				log := b.log.take()
 				log = slices.DeleteFunc(log, func(l string) bool { return strings.HasPrefix(l, "create event ") })
@@ -598,7 +598,7 @@ func TestRetryOfTheTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
 		var results []checkup.Result
-		tell := func(b *opened, n int) {
+		send := func(b *opened, n int) {
 			for range n {
 				r := good
 				if len(results)%30 > 20 {
@@ -610,11 +610,11 @@ func TestRetryOfTheTask(t *testing.T) {
 			}
 		}
 		b := s.book(t, worksheet())
-		tell(b, 100)
+		send(b, 100)
 		b.stop() // killed: nothing more is written
 		b = s.book(t, worksheet())
 		b.Results(results)
-		tell(b, 50)
+		send(b, 50)
 		if err := b.close(t); err != nil {
 			t.Fatal(err)
 		}
@@ -631,8 +631,8 @@ func TestRetryOfTheTask(t *testing.T) {
 				events++
 			}
 		}
-		if told := s.told(t); len(told) != events {
-			t.Errorf("got %d events for %d outages: %q", len(told), len(outages), told)
+		if recorded := s.recorded(t); len(recorded) != events {
+			t.Errorf("got %d events for %d outages: %q", len(recorded), len(outages), recorded)
 		}
 	})
 }

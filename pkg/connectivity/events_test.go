@@ -43,7 +43,7 @@ func TestEvents(t *testing.T) {
 			"Warning ConnectivityOutageDetected a: Connectivity outage detected: etcd-server-a: failed to establish a TCP connection to 10.0.0.1:2379: connection refused",
 			"Warning ConnectivityOutageDetected b: Connectivity outage detected: etcd-server-b: failed to establish a TCP connection to 10.0.0.2:2379: connection refused",
 		}
-		if diff := cmp.Diff(want, s.told(t)); diff != "" {
+		if diff := cmp.Diff(want, s.recorded(t)); diff != "" {
 			t.Errorf("events (-want +got):\n%s", diff)
 		}
 
@@ -88,17 +88,17 @@ func TestEvents(t *testing.T) {
 		if err := b.close(t); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, s.told(t)); diff != "" {
+		if diff := cmp.Diff(want, s.recorded(t)); diff != "" {
 			t.Errorf("events after another run (-want +got):\n%s", diff)
 		}
 		b = s.book(t, worksheet())
 		time.Sleep(time.Second)
 		b.Results(all(good)[:1])
 		synctest.Wait()
-		if told := s.told(t); len(told) != len(want)+1 || !slices.ContainsFunc(told, func(e string) bool {
+		if recorded := s.recorded(t); len(recorded) != len(want)+1 || !slices.ContainsFunc(recorded, func(e string) bool {
 			return strings.HasPrefix(e, "Normal ConnectivityRestored a: Connectivity restored after ")
 		}) {
-			t.Errorf("end of an outage of an earlier run: got events %q", told)
+			t.Errorf("end of an outage of an earlier run: got events %q", recorded)
 		}
 		creates := 0
 		for _, a := range s.events.Actions() {
@@ -132,8 +132,8 @@ func TestEventsOfLateResults(t *testing.T) {
 			}
 		}
 		for _, step := range []struct {
-			seconds []int
-			told    int
+			seconds  []int
+			recorded int
 		}{
 			{[]int{1, -5, -6, -9, 10}, 2},
 			{[]int{7}, 4},  // splits it in two outages
@@ -141,8 +141,8 @@ func TestEventsOfLateResults(t *testing.T) {
 		} {
 			at(step.seconds...)
 			synctest.Wait()
-			if told := s.told(t); len(told) != step.told {
-				t.Errorf("after %v: %d events, want %d: %q", step.seconds, len(told), step.told, told)
+			if recorded := s.recorded(t); len(recorded) != step.recorded {
+				t.Errorf("after %v: %d events, want %d: %q", step.seconds, len(recorded), step.recorded, recorded)
 			}
 		}
 		status := s.status(t, nameAA)
@@ -192,7 +192,7 @@ func TestEventLimits(t *testing.T) {
 			t.Errorf("got events %q above the limit, want none", got)
 		}
 		r.send(t.Context(), after(1819.9))
-		if got := s.told(t); len(got) != 0 {
+		if got := s.recorded(t); len(got) != 0 {
 			t.Errorf("got events %q too early, want none", got)
 		}
 		r.send(t.Context(), after(1820))
@@ -201,7 +201,7 @@ func TestEventLimits(t *testing.T) {
 			"Warning ConnectivityOutageDetected b: it happened",
 			"Warning ConnectivityRestored a: it happened",
 		}
-		if diff := cmp.Diff(want, s.told(t)); diff != "" {
+		if diff := cmp.Diff(want, s.recorded(t)); diff != "" {
 			t.Errorf("summaries (-want +got):\n%s", diff)
 		}
 		list, err := s.events.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
@@ -222,19 +222,19 @@ func TestEventLimits(t *testing.T) {
 	t.Run("never more", func(t *testing.T) {
 		eachSeed(t, 20, func(t *testing.T, random *rand.Rand) {
 			r := recorder()
-			var told []time.Time
+			var recorded []time.Time
 			at := start
 			for range 3000 {
 				at = at.Add(time.Duration(random.Int64N(int64(2200 * time.Millisecond))))
 				r.add(at, one(at, "a", EventOutageDetected))
 				for range collect(r) {
-					told = append(told, at)
+					recorded = append(recorded, at)
 				}
 			}
 			within := func(d time.Duration) (most int) {
-				for i := range told {
+				for i := range recorded {
 					n := 0
-					for n < len(told)-i && told[i+n].Sub(told[i]) < d {
+					for n < len(recorded)-i && recorded[i+n].Sub(recorded[i]) < d {
 						n++
 					}
 					most = max(most, n)
@@ -276,16 +276,16 @@ func TestEventLimits(t *testing.T) {
 				b.Results(all(good))
 				time.Sleep(time.Second)
 			}
-			if told := s.told(t); len(told) != 30 {
-				t.Errorf("%d events", len(told))
+			if recorded := s.recorded(t); len(recorded) != 30 {
+				t.Errorf("%d events", len(recorded))
 			}
 			if err := b.close(t); err != nil {
 				t.Fatal(err)
 			}
-			told := s.told(t)
-			lines := strings.Count(strings.Join(told, "\n"), "\n") + 1
-			if len(told) != 34 || lines != 40 { // of two nodes, began and ended
-				t.Errorf("%d events with %d lines: %q", len(told), lines, told)
+			recorded := s.recorded(t)
+			lines := strings.Count(strings.Join(recorded, "\n"), "\n") + 1
+			if len(recorded) != 34 || lines != 40 { // of two nodes, began and ended
+				t.Errorf("%d events with %d lines: %q", len(recorded), lines, recorded)
 			}
 		})
 	})
@@ -319,8 +319,8 @@ func TestEventTrouble(t *testing.T) {
 		b.Results(all(bad))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if told := s.told(t); len(told) != len(allNames) {
-			t.Errorf("events: %q", told)
+		if recorded := s.recorded(t); len(recorded) != len(allNames) {
+			t.Errorf("events: %q", recorded)
 		}
 		outage := s.status(t, nameAA).Outages[0]
 		id := identify(worksheet().Sources[0], worksheet().Targets[0])
@@ -328,8 +328,8 @@ func TestEventTrouble(t *testing.T) {
 		if !b.events.send(t.Context(), time.Now()) {
 			t.Error("an event that already exists is still waiting")
 		}
-		if told := s.told(t); len(told) != len(allNames) {
-			t.Errorf("events: %q", told)
+		if recorded := s.recorded(t); len(recorded) != len(allNames) {
+			t.Errorf("events: %q", recorded)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {

@@ -234,8 +234,8 @@ func (s *server) reachable(t *testing.T, name string) string {
 	return string(c.Status) + " " + c.Reason
 }
 
-// told returns "TYPE REASON NODE: MESSAGE" of every event, sorted.
-func (s *server) told(t *testing.T) []string {
+// recorded returns "TYPE REASON NODE: MESSAGE" of every event, sorted.
+func (s *server) recorded(t *testing.T) []string {
 	t.Helper()
 	list, err := s.events.CoreV1().Events(corev1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
 	if err != nil {

@@ -80,7 +80,7 @@ func (a Agent) Run(ctx context.Context) error {
 
 		certificates: &certificates{files: a.Certificates},
 	}
-	before, told := throttled(a.Root)
+	before, reported := throttled(a.Root)
 	watching, stop := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() { session.Watch.Run(watching) })
@@ -92,7 +92,7 @@ func (a Agent) Run(ctx context.Context) error {
 	}
 	longest, p99 := session.Watch.delay()
 	end.SelfDoubt.SchedulingDelayMax, end.SelfDoubt.SchedulingDelayP99 = longest.Microseconds(), p99.Microseconds()
-	if after, ok := throttled(a.Root); ok && told {
+	if after, ok := throttled(a.Root); ok && reported {
 		micros := (after - before).Microseconds()
 		end.SelfDoubt.ThrottledMicros = &micros
 	}
@@ -127,7 +127,7 @@ func (a Agent) measure(outer context.Context, session *Session, lines *lineWrite
 		}
 		close(controlled)
 	}
-	tell := func(os []checkup.Observation) error {
+	report := func(os []checkup.Observation) error {
 		for _, o := range os {
 			<-controlled
 			if err := lines.write(checkup.Message{Observation: &o}); err != nil {
@@ -138,7 +138,7 @@ func (a Agent) measure(outer context.Context, session *Session, lines *lineWrite
 		return nil
 	}
 	pairs, uncertified := certified(pairs, session)
-	if err := tell(append(impossible, uncertified...)); err != nil {
+	if err := report(append(impossible, uncertified...)); err != nil {
 		return end, err
 	}
 	shuffled := slices.Clone(pairs)
@@ -148,7 +148,7 @@ func (a Agent) measure(outer context.Context, session *Session, lines *lineWrite
 			return connection(ctx, m, session)
 		}}
 		unknown, err := r.run(ctx, shuffled)
-		end.Results = r.told
+		end.Results = r.reported
 		if err != nil || outer.Err() != nil {
 			return end, err
 		}
@@ -156,7 +156,7 @@ func (a Agent) measure(outer context.Context, session *Session, lines *lineWrite
 		for _, m := range unknown {
 			cut = append(cut, cutShort(m))
 		}
-		return end, tell(cut)
+		return end, report(cut)
 	}
 	for _, m := range shuffled {
 		if outer.Err() != nil {

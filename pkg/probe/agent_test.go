@@ -151,20 +151,20 @@ func TestAgentReportsEveryPairOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		ms := messages(t, out.Bytes())
-		told := map[checkup.Pair]int{}
+		reported := map[checkup.Pair]int{}
 		for _, m := range ms {
 			if m.Observation != nil {
-				told[m.Observation.Pair]++
+				reported[m.Observation.Pair]++
 			}
 		}
 		expected, _ := measurements(order)
 		for _, m := range expected {
-			if told[m.Pair] != 1 {
-				t.Errorf("pair %+v: got %d reports, want 1", m.Pair, told[m.Pair])
+			if reported[m.Pair] != 1 {
+				t.Errorf("pair %+v: got %d reports, want 1", m.Pair, reported[m.Pair])
 			}
 		}
-		if len(told) != len(expected) || ms[0].Start.Pairs != len(expected) || ms[len(ms)-1].End.Observations != len(expected) {
-			t.Errorf("got %d reported pairs, %d in start, %d in end, want %d", len(told), ms[0].Start.Pairs, ms[len(ms)-1].End.Observations, len(expected))
+		if len(reported) != len(expected) || ms[0].Start.Pairs != len(expected) || ms[len(ms)-1].End.Observations != len(expected) {
+			t.Errorf("got %d reported pairs, %d in start, %d in end, want %d", len(reported), ms[0].Start.Pairs, ms[len(ms)-1].End.Observations, len(expected))
 		}
 	})
 }
@@ -295,25 +295,25 @@ func TestStoppedAgentReportsNoEnd(t *testing.T) {
 		writer.Close()
 		ran <- err
 	}()
-	told := 0
+	reported := 0
 	for lines := bufio.NewScanner(reader); lines.Scan(); {
 		for _, m := range messages(t, lines.Bytes()) {
 			switch {
 			case m.End != nil:
 				t.Error("got an end, want none")
 			case m.Observation != nil:
-				told++
+				reported++
 				if m.Observation.Unmeasured != nil || m.Observation.Transport != checkup.TCP {
 					t.Errorf("got observation %+v, want none", m.Observation)
 				}
-				if told == 2 {
+				if reported == 2 {
 					stop()
 				}
 			}
 		}
 	}
-	if err := <-ran; err != nil || told != 2 {
-		t.Errorf("Run = %v after %d pairs, want nil after 2", err, told)
+	if err := <-ran; err != nil || reported != 2 {
+		t.Errorf("Run = %v after %d pairs, want nil after 2", err, reported)
 	}
 }
 

@@ -14,10 +14,10 @@ func TestThrottled(t *testing.T) {
 		v1 = "nr_periods 3\nnr_throttled 1\nthrottled_time 2500000\n"
 	)
 	for _, test := range []struct {
-		name  string
-		files map[string]string
-		want  time.Duration
-		told  bool
+		name     string
+		files    map[string]string
+		want     time.Duration
+		reported bool
 	}{
 		{"version 2 in a cgroup namespace", map[string]string{
 			"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.stat": v2}, 1500 * time.Microsecond, true},
@@ -44,8 +44,8 @@ func TestThrottled(t *testing.T) {
 			for name, content := range test.files {
 				root[name] = &fstest.MapFile{Data: []byte(content)}
 			}
-			if got, told := throttled(root); got != test.want || told != test.told {
-				t.Errorf("throttled = %v, %v, want %v, %v", got, told, test.want, test.told)
+			if got, reported := throttled(root); got != test.want || reported != test.reported {
+				t.Errorf("throttled = %v, %v, want %v, %v", got, reported, test.want, test.reported)
 			}
 		})
 	}

@@ -96,7 +96,7 @@ func race(ctx context.Context, addresses []netip.AddrPort, dial func(context.Con
 // whyNone combines the errors of several addresses. Local errors have priority over errors of the network, except that
 // this host lacks the family of some addresses, if others remain.
 func whyNone(errs []error) error {
-	var told []error
+	var reported []error
 	for _, err := range errs {
 		lacksFamily := errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.EADDRNOTAVAIL)
 		switch {
@@ -104,16 +104,16 @@ func whyNone(errs []error) error {
 		case isLocal(err):
 			return err
 		default:
-			told = append(told, err)
+			reported = append(reported, err)
 		}
 	}
-	switch len(told) {
+	switch len(reported) {
 	case 0:
 		return errs[0]
 	case 1:
-		return told[0]
+		return reported[0]
 	}
-	return errors.Join(told...)
+	return errors.Join(reported...)
 }
 
 // dial connects to an address.

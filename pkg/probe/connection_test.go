@@ -258,9 +258,9 @@ func TestRace(t *testing.T) {
 		name  string
 		tries []try
 		// winner by its number from 0, and the duration of its own dial; without one, the error.
-		winner int
-		took   time.Duration
-		told   string
+		winner   int
+		took     time.Duration
+		reported string
 		// began is when each address was tried; addresses that were not tried are left out.
 		began []time.Duration
 	}{
@@ -308,8 +308,8 @@ func TestRace(t *testing.T) {
 					}
 					return
 				}
-				if got.err == nil || words(got.err, 5*time.Second) != test.told {
-					t.Errorf("error %v, want %q", got.err, test.told)
+				if got.err == nil || words(got.err, 5*time.Second) != test.reported {
+					t.Errorf("error %v, want %q", got.err, test.reported)
 				}
 			})
 		})

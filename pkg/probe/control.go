@@ -49,11 +49,11 @@ type control struct {
 func (c control) pod(ctx, outer context.Context, lines *lineWriter) error {
 	for _, f := range c.order.IPFamilies {
 		for _, measure := range []func(context.Context, checkup.IPFamily) checkup.Control{c.self, c.closed} {
-			told := measure(ctx, f)
+			reported := measure(ctx, f)
 			if outer.Err() != nil {
 				return nil
 			}
-			if err := lines.write(checkup.Message{Control: &told}); err != nil {
+			if err := lines.write(checkup.Message{Control: &reported}); err != nil {
 				return err
 			}
 		}
@@ -83,11 +83,11 @@ func (c control) vm(ctx, outer context.Context, lines *lineWriter) error {
 		g.Go(measure)
 	}
 	g.Wait()
-	for _, told := range controls {
+	for _, reported := range controls {
 		if outer.Err() != nil {
 			return nil
 		}
-		if err := lines.write(checkup.Message{Control: &told}); err != nil {
+		if err := lines.write(checkup.Message{Control: &reported}); err != nil {
 			return err
 		}
 	}

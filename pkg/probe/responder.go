@@ -368,10 +368,10 @@ type receptions struct {
 }
 
 type reception struct {
-	nonce   uint64
-	seen    []uint64 // a bit per sequence number
-	packets int
-	told    bool
+	nonce    uint64
+	seen     []uint64 // a bit per sequence number
+	packets  int
+	reported bool
 }
 
 // count records a request. Another nonce means that the agent was restarted: the count starts again.
@@ -406,7 +406,7 @@ func (r *receptions) count(p packet) {
 	if of.seen[word]&bit == 0 {
 		of.seen[word] |= bit
 		of.packets++
-		of.told = false
+		of.reported = false
 	}
 }
 
@@ -424,7 +424,7 @@ func (r *receptions) drop(family checkup.IPFamily, n int) {
 	r.dropped[family] = n
 	for pair, of := range r.pairs {
 		if pair.Family == family {
-			of.told = false
+			of.reported = false
 			return
 		}
 	}
@@ -445,8 +445,8 @@ func (r *receptions) changed() []checkup.Message {
 	defer r.mu.Unlock()
 	var ms []checkup.Message
 	for pair, of := range r.pairs {
-		if !of.told {
-			of.told = true
+		if !of.reported {
+			of.reported = true
 			ms = append(ms, checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: of.packets, Dropped: r.dropped[pair.Family]}})
 		}
 	}

@@ -179,7 +179,7 @@ func TestResponderReportsResidence(t *testing.T) {
 
 // lateAnswer sends a request to a responder that starts to serve a while after its arrival. It returns the reported
 // residence and its bounds.
-func lateAnswer(t *testing.T, family checkup.IPFamily) (told, least, most time.Duration) {
+func lateAnswer(t *testing.T, family checkup.IPFamily) (reported, least, most time.Duration) {
 	t.Helper()
 	r, err := Listen(t.Context(), anyPort(family), anyPort(family))
 	if err != nil {
@@ -235,7 +235,7 @@ func lateAnswer(t *testing.T, family checkup.IPFamily) (told, least, most time.D
 
 func TestReceptionsCountDistinctRequests(t *testing.T) {
 	a, b := pairOf(checkup.UDP, checkup.IPv4, 100), pairOf(checkup.UDP, checkup.IPv6, 100)
-	told := func(pair checkup.Pair, packets int) checkup.Message {
+	reported := func(pair checkup.Pair, packets int) checkup.Message {
 		return checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: packets}}
 	}
 	var r receptions
@@ -245,10 +245,10 @@ func TestReceptionsCountDistinctRequests(t *testing.T) {
 		want    []checkup.Message
 	}{
 		{"nothing", nil, nil},
-		{"duplicates count once", []packet{{pair: a}, {pair: a}, {pair: a, sequence: maxTries*checkup.MaxCount - 1}, {pair: b}}, []checkup.Message{told(a, 2), told(b, 1)}},
+		{"duplicates count once", []packet{{pair: a}, {pair: a}, {pair: a, sequence: maxTries*checkup.MaxCount - 1}, {pair: b}}, []checkup.Message{reported(a, 2), reported(b, 1)}},
 		{"no change, no line", []packet{{pair: a}}, nil},
-		{"only what changed", []packet{{pair: a, sequence: 5}}, []checkup.Message{told(a, 3)}},
-		{"a restarted agent", []packet{{pair: a, nonce: 1}}, []checkup.Message{told(a, 1)}},
+		{"only what changed", []packet{{pair: a, sequence: 5}}, []checkup.Message{reported(a, 3)}},
+		{"a restarted agent", []packet{{pair: a, nonce: 1}}, []checkup.Message{reported(a, 1)}},
 		{"no such sequence number", []packet{{pair: a, nonce: 1, sequence: maxTries * checkup.MaxCount}}, nil},
 	} {
 		for _, p := range step.packets {

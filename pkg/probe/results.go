@@ -41,7 +41,7 @@ type results struct {
 
 	mu       sync.Mutex // guards following, and sequences
 	inHand   []checkup.Result
-	told     int // number of reported results, including inHand
+	reported int // number of reported results, including inHand
 	underWay int
 }
 
@@ -96,7 +96,7 @@ func (r *results) run(ctx context.Context, ms []Measurement) ([]Measurement, err
 			running = false
 		}
 		if err == nil {
-			err = r.tell()
+			err = r.report()
 		}
 		if err != nil {
 			cancel()
@@ -196,7 +196,7 @@ func (r *results) settle(of *sequence, p *place, result checkup.Result, known bo
 			continue
 		}
 		r.inHand = append(r.inHand, next.result)
-		r.told++
+		r.reported++
 		if of.take(next.result) {
 			select {
 			case r.news <- struct{}{}:
@@ -217,8 +217,8 @@ func (of *sequence) take(result checkup.Result) bool {
 	return news
 }
 
-// tell reports the results in inHand. Only run calls it: the lines stay in order.
-func (r *results) tell() error {
+// report writes the results in inHand. Only run calls it: the lines stay in order.
+func (r *results) report() error {
 	r.mu.Lock()
 	rs := r.inHand
 	r.inHand = nil

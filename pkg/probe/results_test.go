@@ -36,16 +36,16 @@ func pairsOf(n, count int, interval time.Duration) []Measurement {
 	return ms
 }
 
-// toldOf decodes the reported results, by target.
-func toldOf(t *testing.T, lines []byte) map[int][]checkup.Result {
+// reportedOf decodes the reported results, by target.
+func reportedOf(t *testing.T, lines []byte) map[int][]checkup.Result {
 	t.Helper()
-	told := map[int][]checkup.Result{}
+	reported := map[int][]checkup.Result{}
 	for _, m := range messages(t, lines) {
 		for _, r := range m.Results {
-			told[r.Target] = append(told[r.Target], r)
+			reported[r.Target] = append(reported[r.Target], r)
 		}
 	}
-	return told
+	return reported
 }
 
 // With any durations of measurements and any end of the context: results of a pair are reported in order, no known result
@@ -83,9 +83,9 @@ func TestResultsAreReportedInOrderAndNoneIsLost(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				told := toldOf(t, out.Bytes())
+				reported := reportedOf(t, out.Bytes())
 				n := 0
-				for target, results := range told {
+				for target, results := range reported {
 					n += len(results)
 					if !slices.IsSortedFunc(results, func(a, b checkup.Result) int { return max(-1, a.At.Compare(b.At)*2-1) }) {
 						t.Errorf("target %d: results are out of order or duplicate: %v", target, results)
@@ -99,16 +99,16 @@ func TestResultsAreReportedInOrderAndNoneIsLost(t *testing.T) {
 						t.Errorf("target %d: got %d results, want %d", target, len(results), count)
 					}
 				}
-				if r.told != n {
-					t.Errorf("got %d reported results, but a count of %d", n, r.told)
+				if r.reported != n {
+					t.Errorf("got %d reported results, but a count of %d", n, r.reported)
 				}
 				for target, missing := range known {
 					if missing != 0 {
 						t.Errorf("target %d: %d known results were not reported", target, missing)
 					}
 				}
-				if len(unknown)+len(told) != pairs {
-					t.Errorf("got %d reported and %d unknown pairs, want %d together", len(told), len(unknown), pairs)
+				if len(unknown)+len(reported) != pairs {
+					t.Errorf("got %d reported and %d unknown pairs, want %d together", len(reported), len(unknown), pairs)
 				}
 			})
 		})
@@ -127,7 +127,7 @@ func TestMeasurementsStartOnTime(t *testing.T) {
 		if _, err := r.run(t.Context(), pairsOf(2, 10, time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		for target, results := range toldOf(t, out.Bytes()) {
+		for target, results := range reportedOf(t, out.Bytes()) {
 			for i, result := range results {
 				// The pairs are spread over the interval.
 				want := start.Add(time.Duration(i)*time.Second + time.Duration(target)*time.Second/2)
@@ -188,7 +188,7 @@ func TestMeasurementsThatCannotStart(t *testing.T) {
 					t.Fatal(err)
 				}
 				var got []string
-				for _, result := range toldOf(t, out.Bytes())[test.pairs-1] {
+				for _, result := range reportedOf(t, out.Bytes())[test.pairs-1] {
 					why := ""
 					if u := result.Unmeasured; u != nil {
 						if why = u.Message; u.Stage != checkup.StageSelf {
@@ -215,7 +215,7 @@ func TestChangesAreReportedAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		seen []int
-		// told is after how many batch intervals each result was reported at the latest, rounded down; one measurement
+		// reported is after how many batch intervals each result was reported at the latest, rounded down; one measurement
 		// is made in each interval, at its middle.
 		atOnce []bool
 	}{
@@ -228,11 +228,11 @@ func TestChangesAreReportedAtOnce(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				start := time.Now()
-				var told []bool
+				var reported []bool
 				writer := writerFunc(func(b []byte) (int, error) {
 					for _, m := range messages(t, b) {
 						for _, r := range m.Results {
-							told = append(told, r.At.Equal(time.Now()))
+							reported = append(reported, r.At.Equal(time.Now()))
 						}
 					}
 					return len(b), nil
@@ -253,7 +253,7 @@ func TestChangesAreReportedAtOnce(t *testing.T) {
 				if _, err := r.run(t.Context(), pairsOf(1, len(test.seen), batchInterval-time.Millisecond)); err != nil {
 					t.Fatal(err)
 				}
-				if diff := cmp.Diff(test.atOnce, told[:len(told)-1]); diff != "" && !slices.Equal(test.atOnce[:len(test.atOnce)-1], told[:len(told)-1]) {
+				if diff := cmp.Diff(test.atOnce, reported[:len(reported)-1]); diff != "" && !slices.Equal(test.atOnce[:len(test.atOnce)-1], reported[:len(reported)-1]) {
 					t.Errorf("reported at once, except for the last one (-want +got):\n%s", diff)
 				}
 				if took := time.Since(start); took >= time.Duration(len(test.seen))*batchInterval {
@@ -285,7 +285,7 @@ func TestResultsFitTheContainerLog(t *testing.T) {
 			r.inHand = append(r.inHand, result)
 		}
 		want := slices.Clone(r.inHand)
-		if err := r.tell(); err != nil {
+		if err := r.report(); err != nil {
 			t.Fatal(err)
 		}
 		var got []checkup.Result
@@ -510,15 +510,15 @@ func TestDeadlineOfConnections(t *testing.T) {
 	if err := (Agent{Order: order, Out: &out, Root: noCgroup}).Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	told := toldOf(t, out.Bytes())
+	reported := reportedOf(t, out.Bytes())
 	ms := messages(t, out.Bytes())
 	end := ms[len(ms)-1].End
 	want := cutShort(Measurement{Pair: checkup.Pair{Source: 5, Target: 1, Family: checkup.IPv4, Transport: checkup.TCP}})
 	if diff := cmp.Diff(&want, ms[len(ms)-2].Observation); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if end == nil || end.Observations != 1 || end.Results != len(told[0]) || len(told[0]) == 0 || len(told) != 1 {
-		t.Errorf("end %+v after results of %v, %d of them", end, slices.Collect(maps.Keys(told)), len(told[0]))
+	if end == nil || end.Observations != 1 || end.Results != len(reported[0]) || len(reported[0]) == 0 || len(reported) != 1 {
+		t.Errorf("end %+v after results of %v, %d of them", end, slices.Collect(maps.Keys(reported)), len(reported[0]))
 	}
 }
 

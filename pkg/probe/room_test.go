@@ -44,8 +44,8 @@ UdpLite: 0 0 0 0 0 0 90 0 0
 		{"both", 10, checkup.IPv4, root, 7},
 		{"fewer drops here than wrong checksums everywhere", 2, checkup.IPv4, root, 0},
 		{"both, IPv6", 10, checkup.IPv6, root, 5},
-		{"not told", 10, checkup.IPv4, fstest.MapFS{}, 10},
-		{"not told, IPv6", 10, checkup.IPv6, fstest.MapFS{}, 10},
+		{"not reported", 10, checkup.IPv4, fstest.MapFS{}, 10},
+		{"not reported, IPv6", 10, checkup.IPv6, fstest.MapFS{}, 10},
 		{"cut off", 10, checkup.IPv4, cut, 10},
 		{"cut off, IPv6", 10, checkup.IPv6, cut, 10},
 	} {
@@ -178,7 +178,7 @@ func TestResponderReportsDrops(t *testing.T) {
 
 func TestReceptionsReportDrops(t *testing.T) {
 	a, b := pairOf(checkup.UDP, checkup.IPv4, 100), pairOf(checkup.UDP, checkup.IPv6, 100)
-	told := func(pair checkup.Pair, packets, dropped int) checkup.Message {
+	reported := func(pair checkup.Pair, packets, dropped int) checkup.Message {
 		return checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: packets, Dropped: dropped}}
 	}
 	var r receptions
@@ -188,9 +188,9 @@ func TestReceptionsReportDrops(t *testing.T) {
 		want []checkup.Message
 	}{
 		{"no pair yet", func() { r.drop(checkup.IPv4, 1) }, nil},
-		{"with the next", func() { r.count(packet{pair: a}); r.count(packet{pair: b}) }, []checkup.Message{told(a, 1, 1), told(b, 1, 0)}},
+		{"with the next", func() { r.count(packet{pair: a}); r.count(packet{pair: b}) }, []checkup.Message{reported(a, 1, 1), reported(b, 1, 0)}},
 		{"no more, no line", func() { r.drop(checkup.IPv4, 1) }, nil},
-		{"more, and nothing else", func() { r.drop(checkup.IPv4, 3) }, []checkup.Message{told(a, 1, 3)}},
+		{"more, and nothing else", func() { r.drop(checkup.IPv4, 3) }, []checkup.Message{reported(a, 1, 3)}},
 		{"fewer", func() { r.drop(checkup.IPv4, 2) }, nil},
 	} {
 		step.do()

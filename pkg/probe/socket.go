@@ -154,13 +154,13 @@ func (s *socket) close() { s.file.Close() }
 // drain calls handle for the available events.
 func (s *socket) drain(fd int, handle func(event)) {
 	for {
-		told := false
+		reported := false
 		for _, flags := range [...]int{unix.MSG_ERRQUEUE, 0} {
 			n, oobn, _, _, err := unix.Recvmsg(fd, s.buf, s.oob, flags|unix.MSG_DONTWAIT)
 			if err == unix.EAGAIN {
 				continue
 			}
-			told = true
+			reported = true
 			if err != nil {
 				continue // the error queue reports the same, with the packet
 			}
@@ -168,7 +168,7 @@ func (s *socket) drain(fd int, handle func(event)) {
 			s.readControl(&e, s.oob[:oobn])
 			handle(e)
 		}
-		if !told {
+		if !reported {
 			return
 		}
 	}
