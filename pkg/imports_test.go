@@ -28,12 +28,13 @@ var arrows = map[string][]string{
 	"pkg/cluster":         {"pkg/checkup"},
 	"pkg/scheduling":      {"pkg/checkup", "pkg/cluster"},
 	"pkg/cost":            {"pkg/checkup"},
-	"pkg/kind":            {"pkg/checkup", "pkg/cluster"},
+	"pkg/kind":            {"pkg/checkup", "pkg/cluster", "pkg/cost"},
 	"pkg/podmesh":         {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},         // kinds admit nodes by the scheduler's predicates
 	"pkg/controlplane":    {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"}, // asks for the rights of its objects
 	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/scheduling"},
 	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},
 	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
+	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                            // a kind for tests
 	"pkg/judge":           {"pkg/checkup"},
 	"pkg/judge/judgetest": {"pkg/checkup"},              // simulates what tests of judging measure
 	"pkg/localise":        {"pkg/checkup", "pkg/judge"}, // explains what was judged
@@ -57,7 +58,7 @@ var arrows = map[string][]string{
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/judge", "pkg/kinds", "pkg/record"},
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/tekton"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.

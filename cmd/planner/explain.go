@@ -70,8 +70,8 @@ Without it that is told as unknown.`,
 	}
 	addAccess(cmd, &o.access)
 	addCompileOptions(cmd, &o.compile)
-	planFlag(cmd, &o.plan)
-	setFlag(cmd, &o.settings)
+	planFlag(env, cmd, &o.plan)
+	setFlag(env, cmd, &o.settings)
 	cmd.Flags().StringVar(&o.snapshot, "snapshot", "", "read the cluster from this file, which --record wrote, instead of asking one")
 	cmd.Flags().StringVar(&o.record, "record", "", "write what was read of the cluster into this file, without the changes of --what-if")
 	cmd.Flags().StringArrayVar(&o.whatIf, "what-if", nil, "a change of the cluster to reckon with; may be repeated")

@@ -130,10 +130,12 @@ func (p *page) check(c *checkExplained) {
 	}
 	if c.Agents+c.Responders > 0 {
 		p.field("peak rate", "%d packets/s from a node, %d packets/s to a node", c.PeakSent, c.PeakReceived)
-		p.field("pods", "%d agents and %d responders, at most %d on a node", c.Agents, c.Responders, c.PodsPerNode)
 	}
 	if c.Agents+c.Responders+c.VMs > 0 {
 		p.field("duration", "about %s of probing, at most %s with setup", c.ExpectedProbe, c.Longest)
+	}
+	if c.Agents+c.Responders > 0 {
+		p.field("pods", "%d agents and %d responders, at most %d on a node", c.Agents, c.Responders, c.PodsPerNode)
 	}
 	p.landing(c.Landing)
 	for _, warning := range c.Warnings {

@@ -140,8 +140,23 @@ func addCompileOptions(cmd *cobra.Command, o *tekton.Options) {
 }
 
 // planFlag adds the flag that selects one of several plans.
-func planFlag(cmd *cobra.Command, name *string) {
+func planFlag(env *environment, cmd *cobra.Command, name *string) {
 	cmd.Flags().StringVar(name, "plan", "", "name of the plan, if the files hold several plans")
+	completePlans(env, cmd, "plan", func(p *checkup.Plan) []string { return []string{p.Name} })
+}
+
+// completePlans completes the values of a flag from the plans that the command line
+// names.
+func completePlans(env *environment, cmd *cobra.Command, flag string, values func(*checkup.Plan) []string) {
+	complete := func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		var all []string
+		for _, p := range load.Read(env.dir, args).Plans {
+			all = append(all, values(p)...)
+		}
+		return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+	// The only error is a missing flag, and the caller added it.
+	_ = cmd.RegisterFlagCompletionFunc(flag, complete)
 }
 
 // load reads plans and prints warnings. When it returns an error, it has printed what
@@ -182,9 +197,16 @@ func (e *environment) onePlan(args []string, name string) (*checkup.Plan, *load.
 }
 
 // setFlag collects --set name=value.
-func setFlag(cmd *cobra.Command, settings *[]string) {
+func setFlag(env *environment, cmd *cobra.Command, settings *[]string) {
 	cmd.Flags().StringArrayVar(settings, "set", nil,
 		"set a tunable of the plan for this run, as name=value (mesh.degree=3, gate=Nothing); can be repeated")
+	completePlans(env, cmd, "set", func(p *checkup.Plan) []string {
+		var names []string
+		for _, param := range p.Params() {
+			names = append(names, param.Name+"=")
+		}
+		return names
+	})
 }
 
 // enum is a flag with a list of allowed values, which completion offers.

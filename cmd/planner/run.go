@@ -58,8 +58,8 @@ plan expects.`,
 	}
 	addAccess(cmd, &o.access)
 	addCompileOptions(cmd, &o.compile)
-	planFlag(cmd, &o.plan)
-	setFlag(cmd, &o.settings)
+	planFlag(env, cmd, &o.plan)
+	setFlag(env, cmd, &o.settings)
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0,
 		"time limit of the whole run, teardown included; 0: the sum of the plan's timeouts")
 	cmd.Flags().BoolVar(&o.keep, "keep", false,

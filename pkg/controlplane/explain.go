@@ -40,6 +40,7 @@ func Explain(e kind.Explained) kind.Explanation {
 		fmt.Sprintf("resolve %s, connect %s, handshake %s, response %s", d.Resolve, d.Connect, d.Handshake, d.Response),
 	)
 	if n, causes := unmeasurable(w, e.Roster); n > 0 {
+		x.Unmeasured = n
 		x.Field("unmeasured", fmt.Sprintf("%s will not be measured:", checkup.Count(n, "pair")), causes...)
 	}
 	widened(&x, w, sources)

@@ -24,6 +24,11 @@ type Explanation struct {
 	Fields []checkup.Item `json:"fields"`
 	// Blocks are printed below the fields.
 	Blocks []checkup.Block `json:"blocks,omitempty"`
+	// Unmeasured is the number of pairs that a run would not measure, because their
+	// source or target is missing.
+	Unmeasured int `json:"unmeasured,omitempty"`
+	// Conditions as they would be after the run.
+	Conditions []checkup.Condition `json:"conditions,omitempty"`
 	// Images that the check needs and not every run.
 	Images []string `json:"images,omitempty"`
 }

@@ -270,7 +270,7 @@ func TestAskAway(t *testing.T) {
 		}
 	}
 	sheet.Sides[0].Pod = json.RawMessage(`"none"`)
-	if a := askSides(t.Context(), t, fake.NewClientset(), sheet)[0]; a.Allowed || a.Cause == nil || !strings.Contains(a.Cause.Message, "holds no pod") {
+	if a := askSides(t.Context(), t, fake.NewClientset(), sheet)[0]; a.Allowed || a.Cause == nil || !strings.Contains(a.Cause.Message, "cannot read the pod of this side") {
 		t.Errorf("%+v, want no decision on what is no pod", a)
 	}
 }

@@ -32,6 +32,7 @@ func Explain(e kind.Explained) kind.Explanation {
 		x.Field(string(s.Side), destination(s, sheet.Nodes), details(s)...)
 	}
 	if c := sheet.Predicted(); c != nil {
+		x.Conditions = []checkup.Condition{*c}
 		text := fmt.Sprintf("%s would be %s, reason %s", c.Type, c.Status, c.Reason)
 		if c.Message != "" {
 			text += " (" + c.Message + ")"

@@ -56,6 +56,7 @@ func Explain(e kind.Explained) kind.Explanation {
 		)
 	}
 	if n, causes := unmeasurable(w); n > 0 {
+		x.Unmeasured = n
 		x.Field("unmeasured", fmt.Sprintf("%s will not be measured:", checkup.Count(n, "pair")), causes...)
 	}
 	if spec, ok := e.Spec.(*Spec); ok && spec.Kiagnose != nil {

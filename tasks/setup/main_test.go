@@ -56,12 +56,19 @@ func planOf(t *testing.T, checks map[string]checkup.Check) string {
 	return string(b)
 }
 
+// node is a Ready node without labels.
+func node(name string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	n.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110")}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	return n
+}
+
 func newTask(t *testing.T, nodes ...string) (*task.Task, *fake.Clientset, *strings.Builder) {
 	client := fake.NewClientset()
 	for _, n := range nodes {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n, Labels: map[string]string{"kubernetes.io/os": "linux"}}}
-		node.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110")}
-		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		node := node(n)
+		node.Labels = map[string]string{"kubernetes.io/os": "linux"}
 		if err := client.Tracker().Add(node); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pkg_test
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// rooms are the kinds of check: the package of each, what its name looks like in code
+// and comments, and the production files outside the package that contain it, each
+// with the reason. A new file is either a mistake or needs a reason here.
+var rooms = []struct {
+	room  string
+	name  *regexp.Regexp
+	files map[string]string
+}{
+	{"pkg/podmesh/", regexp.MustCompile(`\b[pP]odMesh|pkg/podmesh|podmesh\.`), map[string]string{
+		"pkg/kinds/kinds.go": "the map of kinds",
+		"pkg/kind/kind.go":   "an example of a name",
+	}},
+	{"pkg/controlplane/", regexp.MustCompile(`\bcontrolPlane\b|pkg/controlplane|controlplane\.[A-Z]`), map[string]string{
+		"pkg/kinds/kinds.go":  "the map of kinds",
+		"pkg/localise/doc.go": "why kinds explain failures by procedures of their own",
+	}},
+	// "placement" alone is where pods may run: a field of other kinds, too.
+	{"pkg/placement/", regexp.MustCompile(`pkg/placement|placement\.(Kind|Name|Spec|Sheet|Side|Judge|Expand)|"placement"[^,)` + "`" + `]|CausePlacement`), map[string]string{
+		"pkg/kinds/kinds.go":    "the map of kinds",
+		"pkg/checkup/report.go": "the cause of its findings",
+	}},
+	{"pkg/vmlatency/", regexp.MustCompile(`\b[vV][mM]Latency|pkg/vmlatency|vmlatency\.`), map[string]string{
+		"pkg/kinds/kinds.go":      "the map of kinds",
+		"pkg/localise/doc.go":     "why kinds explain failures by procedures of their own",
+		"pkg/kiagnose/params.go":  "a kiagnose checkup is a check of this kind",
+		"tasks/probe/kiagnose.go": "the probe image as a plain Job runs one check of this kind",
+	}},
+}
+
+// TestRooms: who knows a kind by its name.
+func TestRooms(t *testing.T) {
+	out, err := exec.Command("git", "-C", "..", "ls-files", "pkg", "tasks", "cmd").Output()
+	if err != nil {
+		t.Fatalf("git ls-files: %v", err)
+	}
+	for _, r := range rooms {
+		found := map[string]bool{}
+		for file := range strings.FieldsSeq(string(out)) {
+			if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, r.room) || strings.Contains(file, "test/") {
+				continue
+			}
+			content, err := os.ReadFile("../" + file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range bytes.Lines(content) {
+				if r.name.Match(line) {
+					found[file] = true
+					if r.files[file] == "" {
+						t.Errorf("%s knows %s: %s", file, r.room, bytes.TrimSpace(line))
+					}
+				}
+			}
+		}
+		for _, file := range slices.Sorted(maps.Keys(r.files)) {
+			if !found[file] {
+				t.Errorf("%s does not know %s: remove it from the list", file, r.room)
+			}
+		}
+	}
+}
