@@ -26,11 +26,11 @@ import (
 // patience is the timeout of one request: kube-apiserver's default for a request with its webhooks (--request-timeout).
 const patience = time.Minute
 
-// Ask has the API server decide on the pod of each side, in the namespace, in a
-// dry run: admission speaks (pod security, quota, limits, priority, webhooks),
-// and nothing is stored. It returns one Fact for each side of the worksheet, in its
-// order, whose Content is an Admission; if the API server was not asked or did not
-// decide, its Cause says why. It needs the verb create on pods in the namespace.
+// Ask creates the pod of each side in the namespace as a dry run: admission decides
+// (pod security, quota, limits, priority, webhooks), and nothing is stored. It
+// returns one Fact for each side of the worksheet, in its order, whose Content is an
+// Admission; if the API server was not asked or did not decide, its Cause says why.
+// It needs the verb create on pods in the namespace.
 func Ask(ctx context.Context, c kubernetes.Interface, namespace string, w *checkup.Worksheet) []checkup.Fact {
 	var facts []checkup.Fact
 	sheet, err := SheetOf(w)
@@ -69,9 +69,16 @@ func ask(ctx context.Context, c kubernetes.Interface, namespace string, side Sid
 	case denied(err):
 		a.Message = err.Error()
 	case noRight(err):
-		cause = undecided("missing the verb create on pods in namespace %s (a Role), which a dry run also needs: %v", namespace, err)
+		cause = undecided(
+			"missing the verb create on pods in namespace %s (a Role), which a dry run also needs: %v",
+			namespace,
+			err,
+		)
 	case apierrors.IsAlreadyExists(err):
-		cause = undecided("a pod with the name of the dry run's pod already exists, and the API server did not decide: %v", err)
+		cause = undecided(
+			"a pod with the name of the dry run's pod already exists, and the API server did not decide: %v",
+			err,
+		)
 	default:
 		cause = undecided("the API server did not decide on the pod: %v", err)
 	}
@@ -149,7 +156,8 @@ func changes(asked, admitted *corev1.Pod) []string {
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 
 	for _, t := range admitted.Spec.Tolerations {
-		if !reckoned(t) && !slices.ContainsFunc(asked.Spec.Tolerations, func(have corev1.Toleration) bool { return same(have, t) }) {
+		if !reckoned(t) &&
+			!slices.ContainsFunc(asked.Spec.Tolerations, func(have corev1.Toleration) bool { return same(have, t) }) {
 			add("toleration %s added", tolerationString(t))
 		}
 	}
@@ -201,7 +209,9 @@ func containerChanges(asked, admitted *corev1.Pod) []string {
 		if !known {
 			lines = append(lines, fmt.Sprintf("container %s added", c.Name))
 		}
-		lines = append(lines, differences("request ", quantities(old.Resources.Requests), quantities(c.Resources.Requests), " ")...)
+		lines = append(
+			lines,
+			differences("request ", quantities(old.Resources.Requests), quantities(c.Resources.Requests), " ")...)
 		lines = append(lines, differences("limit ", quantities(old.Resources.Limits), quantities(c.Resources.Limits), " ")...)
 		for _, port := range c.Ports {
 			if port.HostPort != 0 && !slices.ContainsFunc(old.Ports, func(p corev1.ContainerPort) bool {

@@ -15,7 +15,7 @@ import (
 // namesShown is the most nodes that a line names.
 const namesShown = 8
 
-// blocks show where the placements come from, and each side.
+// blocks show the origin of the placements, and each side.
 func (d *trial) blocks() []checkup.Block {
 	mode := string(d.Mode)
 	if d.Mode == cluster.DiagnosticsNoOpinion {
@@ -35,8 +35,7 @@ func (d *trial) blocks() []checkup.Block {
 	return blocks
 }
 
-// item is a side with its cause, where its pods land, and what the API server
-// answered.
+// item is a side with its cause, the nodes of its pods, and the API server's answer.
 func (d *trial) item(s *Side) checkup.Item {
 	v, cause := d.judge(s)
 	it := checkup.Item{
@@ -84,7 +83,7 @@ func (d *trial) item(s *Side) checkup.Item {
 	return it
 }
 
-// lands says where the pods of a side land.
+// lands says on which nodes the pods of a side run.
 func lands(s *Side) string {
 	workload := cmp.Or(s.Workload, "workload")
 	switch {
@@ -99,7 +98,7 @@ func lands(s *Side) string {
 	}
 }
 
-// several names nodes, or the first of them and how many more there are.
+// several names nodes, or the first of them and the number of the others.
 func several(nodes []string) string {
 	if len(nodes) <= namesShown {
 		return strings.Join(nodes, ", ")

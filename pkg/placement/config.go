@@ -182,7 +182,9 @@ type request struct {
 }
 
 // errDisabledPlacement is the rule of config.openshift.io/v1 Network, with its message.
-var errDisabledPlacement = errors.New("cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled")
+var errDisabledPlacement = errors.New(
+	"cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled",
+)
 
 // requestOf returns the request of a check. The package comment has the rules.
 func requestOf(c *Spec, s *cluster.Snapshot) (*request, error) {
@@ -233,19 +235,40 @@ func newRequest(origin string, mode cluster.DiagnosticsMode, at *field.Path) *re
 func clusterRequest(s *cluster.Snapshot) (*request, error) {
 	if s.NetworkConfig == nil {
 		if cause := unseen(s, configObject); cause != "" {
-			return nil, fmt.Errorf("networkConfig: cannot read the placements from %s: %s; or set them in the plan", configObject, cause)
+			return nil, fmt.Errorf(
+				"networkConfig: cannot read the placements from %s: %s; or set them in the plan",
+				configObject,
+				cause,
+			)
 		}
-		return nil, fmt.Errorf("networkConfig: the snapshot does not contain %s, because it was recorded for another plan: record it again", configObject)
+		return nil, fmt.Errorf(
+			"networkConfig: the snapshot does not contain %s, because it was recorded for another plan: record it again",
+			configObject,
+		)
 	}
 	at := field.NewPath("spec", "networkDiagnostics")
 	d := s.NetworkConfig.Diagnostics
 	if deeplyEmpty(d) {
 		if cause := unseen(s, operatorObject); cause != "" {
-			return nil, fmt.Errorf("networkConfig: %s leaves %s empty, and cannot read whether disableNetworkDiagnostics of %s disables the diagnostics: %s", configObject, at, operatorObject, cause)
+			return nil, fmt.Errorf(
+				"networkConfig: %s leaves %s empty, and cannot read whether disableNetworkDiagnostics of %s disables the diagnostics: %s",
+				configObject,
+				at,
+				operatorObject,
+				cause,
+			)
 		}
 		if flag := s.NetworkConfig.DisableNetworkDiagnostics; flag != nil && *flag {
 			r := newRequest(operatorObject, cluster.DiagnosticsDisabled, at)
-			r.notes = append(r.notes, fmt.Sprintf("disabled by spec.disableNetworkDiagnostics of %s, because %s of %s is empty", operatorObject, at, configObject))
+			r.notes = append(
+				r.notes,
+				fmt.Sprintf(
+					"disabled by spec.disableNetworkDiagnostics of %s, because %s of %s is empty",
+					operatorObject,
+					at,
+					configObject,
+				),
+			)
 			return r, nil
 		}
 		r := newRequest(configObject, cluster.DiagnosticsNoOpinion, at)
@@ -257,7 +280,15 @@ func clusterRequest(s *cluster.Snapshot) (*request, error) {
 	}
 	r := newRequest(configObject, d.Mode, at)
 	if flag := s.NetworkConfig.DisableNetworkDiagnostics; flag != nil && *flag && d.Mode != cluster.DiagnosticsDisabled {
-		r.notes = append(r.notes, fmt.Sprintf("spec.disableNetworkDiagnostics of %s has no effect, because %s of %s takes precedence", operatorObject, at, configObject))
+		r.notes = append(
+			r.notes,
+			fmt.Sprintf(
+				"spec.disableNetworkDiagnostics of %s has no effect, because %s of %s takes precedence",
+				operatorObject,
+				at,
+				configObject,
+			),
+		)
 	}
 	for side, given := range map[SideName]*cluster.DiagnosticsPlacement{SideSource: d.SourcePlacement, SideTarget: d.TargetPlacement} {
 		if given == nil {

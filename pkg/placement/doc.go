@@ -50,22 +50,21 @@
 //
 // Ask has the API server create each side's pod with dryRun=All: authentication,
 // authorization, mutating and validating admission run as for a real pod, and
-// nothing is stored, nor counted against a quota. A pod that admission or
-// validation refuses is not allowed, with the API server's message. Where there
-// was no decision (no right to create pods, no such namespace, an API server or a
-// webhook that does not answer, a webhook that knows no dry run), that is the
+// nothing is stored or counted against a quota. A pod that admission or
+// validation rejects is not allowed, with the API server's message. If the API server
+// did not decide (no right to create pods, no such namespace, an API server or a
+// webhook that does not answer, a webhook that does not support dry runs), that is the
 // Fact's Cause, and the side is not measured. Admission.Changed says what
 // admission did to the pod that affects where it lands, beyond the prediction:
 // not the tolerations that every pod gets for nodes that are not ready or
-// unreachable, with which the prediction reckons.
+// unreachable, which the prediction includes.
 //
-// The image is a stand-in, which nothing pulls; a policy on images judges it all
-// the same.
+// The image is a placeholder that is never pulled, but image policies check it.
 //
 // # How a placement is judged
 //
-// A dry run counts its sides, not pairs. Of each, the first of these that holds
-// decides:
+// The units of a dry run are its sides, not pairs. For each side, the first rule that
+// applies decides:
 //
 //  1. The plan demands more nodes than are eligible: fail.
 //  2. The API server was not asked whether it admits the pod, did not decide, or
@@ -74,18 +73,17 @@
 //  4. Some predicates could not be evaluated: unmeasured.
 //  5. Else: pass.
 //
-// So nothing fails that the plan does not demand. Without a side, because the
-// diagnostics are disabled, the check passes.
+// Therefore nothing fails that the plan does not demand. If the diagnostics are
+// disabled, there are no sides, and the check passes.
 //
 // The condition NetworkDiagnosticsAvailable is as the enhancement "configurable
 // network diagnostics pod placement" of OpenShift has it. It is False with
 // NoSources if no node is eligible for the source, or its pod is not admitted: then
-// there is no source pod. That there is no target does not make it False by
-// itself, "since that may be intended", and the platform's endpoints are verified
-// all the same; it is False with NoTargets only if the plan demands a target, and
-// no node is eligible for one or its pod is not admitted. Fewer targets than
-// demanded, but some, fail the check and leave the condition True: "No targets
-// available" would be wrong. Where rules 2 or 4 hold of a side that matters, it is
-// Unknown with NotEvaluated, which the operator does not have. Disabled diagnostics
-// have none.
+// no source pod runs. Without targets it is not False by itself, "since that may be
+// intended", and the platform's endpoints are still verified; it is False with
+// NoTargets only if the plan demands a target, and no node is eligible for one or its
+// pod is not admitted. If some targets run, but fewer than demanded, the check fails
+// and the condition stays True: "No targets available" would be wrong. If rules 2 or 4
+// apply to a side that matters, it is Unknown with NotEvaluated, a reason that the
+// operator does not have. Disabled diagnostics do not have the condition.
 package placement

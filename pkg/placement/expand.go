@@ -18,12 +18,12 @@ import (
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
-// Expand works out where the pods of a placement check would land on a cluster
-// as the snapshot has it. It is pure. The worksheet has no pairs; its Details
-// are a Sheet. Warnings are one line each.
+// Expand predicts on which nodes of the snapshot's cluster the pods of a placement
+// check would run. It is pure. The worksheet has no pairs; its Details are a Sheet.
+// Warnings are one line each.
 //
-// An error says that the placement cannot be worked out, and tells everything
-// that is wrong with it at once. That no node takes a pod is no error.
+// An error says that the placement is invalid, and has every reason. It is not an
+// error if no node takes a pod.
 func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
 	fail := func(err error) (*checkup.Worksheet, []string, error) {
 		return nil, nil, fmt.Errorf("check %q: %w", check, err)
@@ -58,7 +58,15 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		placed = nil
 		for _, side := range Sides {
 			if n := least[side]; n != nil && *n > 0 {
-				problems = append(problems, fmt.Errorf("%s: the plan demands %s that can take one, but %s disables the diagnostics: nothing is placed, and the demand cannot be evaluated", side, checkup.Count(*n, "node"), r.origin))
+				problems = append(
+					problems,
+					fmt.Errorf(
+						"%s: the plan demands %s that can take one, but %s disables the diagnostics: nothing is placed, and the demand cannot be evaluated",
+						side,
+						checkup.Count(*n, "node"),
+						r.origin,
+					),
+				)
 			}
 		}
 	}
@@ -89,10 +97,15 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	return w, warnings, nil
 }
 
-// place predicts where a pod of one side would land. notRequested says why it is
-// not known what is requested on the nodes, or is empty. The remarks are what the
-// side's reader should know beyond it, one line each.
-func place(name SideName, pod *corev1.Pod, nodes []cluster.Node, notRequested string) (side Side, remarks []string, err error) {
+// place predicts on which nodes a pod of one side would run. notRequested says why
+// the resource requests on the nodes are unknown; empty if they are known. remarks
+// are warnings about the side, one line each.
+func place(
+	name SideName,
+	pod *corev1.Pod,
+	nodes []cluster.Node,
+	notRequested string,
+) (side Side, remarks []string, err error) {
 	raw, err := json.Marshal(pod)
 	if err != nil {
 		return side, nil, fmt.Errorf("%s: write the pod: %w", name, err)
@@ -107,23 +120,27 @@ func place(name SideName, pod *corev1.Pod, nodes []cluster.Node, notRequested st
 		remarks = append(remarks, fmt.Sprintf("%s: %s", name, fmt.Sprintf(format, args...)))
 	}
 	if notRequested != "" && len(side.Unknown) > 0 {
-		remark("%s was not to be seen: %s", requestedResources, notRequested)
+		remark("cannot read %s: %s", requestedResources, notRequested)
 	}
 	if class := pod.Spec.PriorityClassName; class != "" {
 		if n := roomOnly(side.Rejected); n > 0 {
-			remark("%s no room for the pod as it is; pods of a lower priority than %s gives would be evicted for it, which is not reckoned with", hasOrHave(n, "node"), class)
+			remark(
+				"%s no room for the pod: it would evict pods of a lower priority than that of %s, which the prediction ignores",
+				hasOrHave(n, "node"),
+				class,
+			)
 		}
 	}
 	if side.Workload == "Deployment" && len(side.Eligible) > 1 {
 		for _, idle := range idleDemands(pod, nodes) {
-			remark("its one pod lands on any of %s; %s leaves out no node", checkup.Count(len(side.Eligible), "node"), idle)
+			remark("its pod can run on any of %s: %s excludes no node", checkup.Count(len(side.Eligible), "node"), idle)
 		}
 	}
 	return side, remarks, nil
 }
 
-// roomOnly counts nodes that are rejected for want of resources or ports alone:
-// those on which preemption could help.
+// roomOnly counts nodes that are rejected only for lack of resources or ports: those
+// on which preemption could help.
 func roomOnly(rejected []scheduling.NodeGroup) int {
 	n := 0
 	for _, group := range rejected {
@@ -136,14 +153,17 @@ func roomOnly(rejected []scheduling.NodeGroup) int {
 	return n
 }
 
-// idleDemands names the pod's demands on labels that every node meets, but for
-// the default one, which is not of the user's making.
+// idleDemands names the pod's demands on labels that every node meets, without the
+// default one, which the user did not set.
 func idleDemands(pod *corev1.Pod, nodes []cluster.Node) []string {
 	met := func(spec corev1.PodSpec) bool {
 		spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 		demands := scheduling.NewDemands(&corev1.Pod{Spec: spec})
 		return !slices.ContainsFunc(nodes, func(n cluster.Node) bool {
-			return slices.ContainsFunc(demands.Reasons(&n), func(r scheduling.Reason) bool { return r.Predicate == scheduling.NodeAffinity })
+			return slices.ContainsFunc(
+				demands.Reasons(&n),
+				func(r scheduling.Reason) bool { return r.Predicate == scheduling.NodeAffinity },
+			)
 		})
 	}
 	var idle []string
@@ -160,7 +180,7 @@ func idleDemands(pod *corev1.Pod, nodes []cluster.Node) []string {
 	return idle
 }
 
-// hasOrHave says of things that they have something: "1 node has", "2 nodes have".
+// hasOrHave begins a sentence about things: "1 node has", "2 nodes have".
 func hasOrHave(n int, thing string) string {
 	if n == 1 {
 		return checkup.Count(n, thing) + " has"

@@ -123,7 +123,7 @@ func TestWorksheet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"source: 2 nodes have no room for the pod as it is; pods of a lower priority than openshift-user-critical gives would be evicted for it, which is not reckoned with"}
+	want := []string{"source: 2 nodes have no room for the pod: it would evict pods of a lower priority than that of openshift-user-critical, which the prediction ignores"}
 	if diff := cmp.Diff(want, warnings); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
@@ -180,9 +180,9 @@ func TestWarnings(t *testing.T) {
 					s.Nodes[i].Labels["all"] = "alike"
 				}
 			},
-			want: []string{"source: its one pod lands on any of 4 nodes; nodeSelector all=alike leaves out no node", "source: its one pod lands on any of 4 nodes; affinity leaves out no node"},
+			want: []string{"source: its pod can run on any of 4 nodes: nodeSelector all=alike excludes no node", "source: its pod can run on any of 4 nodes: affinity excludes no node"},
 		},
-		"what is requested was not to be seen": {
+		"resource requests cannot be read": {
 			change: func(s *cluster.Snapshot) {
 				s.AddUnseen(requestedResources, errorText("missing the verb list on pods"))
 				for i := range s.Nodes {
@@ -190,8 +190,8 @@ func TestWarnings(t *testing.T) {
 				}
 			},
 			want: []string{
-				"source: resource requests of the pods on the nodes was not to be seen: missing the verb list on pods",
-				"target: resource requests of the pods on the nodes was not to be seen: missing the verb list on pods",
+				"source: cannot read resource requests of the pods on the nodes: missing the verb list on pods",
+				"target: cannot read resource requests of the pods on the nodes: missing the verb list on pods",
 			},
 		},
 		"what is requested does not matter": {

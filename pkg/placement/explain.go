@@ -13,8 +13,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
-// Explain shows where the pods would land, and the condition if the API server admits
-// them, which only a run asks.
+// Explain shows on which nodes the pods would run, and the condition if the API server
+// admits them, which only a run asks.
 func Explain(e kind.Explained) kind.Explanation {
 	var x kind.Explanation
 	sheet, err := SheetOf(e.Worksheet)
@@ -56,12 +56,18 @@ func destination(s *Side, nodes int) string {
 	case s.Workload == "DaemonSet":
 		return fmt.Sprintf("a DaemonSet: a pod on each of %d of %s: %s", n, of, checkup.Some(s.Eligible))
 	default:
-		return fmt.Sprintf("a %s of one replica: its pod lands on one of %d of %s: %s", s.Workload, n, of, checkup.Some(s.Eligible))
+		return fmt.Sprintf(
+			"a %s of one replica: its pod lands on one of %d of %s: %s",
+			s.Workload,
+			n,
+			of,
+			checkup.Some(s.Eligible),
+		)
 	}
 }
 
 // details are the plan's demand, the rejected nodes with their reasons, and what is
-// contradictory or unknown.
+// contradictory or unknown, one line each.
 func details(s *Side) []checkup.Item {
 	var items []checkup.Item
 	add := func(format string, args ...any) {

@@ -18,10 +18,10 @@ import (
 // noun is what the check counts.
 const noun = "placement"
 
-// Judge works out the report of a dry run; doc.go has the rules. Its units are the
-// sides. If the diagnostics are disabled there is none, and the check passes.
+// Judge returns the report of a dry run; doc.go has the rules. Its units are the
+// sides. If the diagnostics are disabled it has no units, and the check passes.
 //
-// It is pure. It does not look at the roster; a nil record has no facts.
+// It is pure. It does not use the roster; a nil record has no facts.
 func Judge(w *checkup.Worksheet, _ *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport {
 	sheet, err := SheetOf(w)
 	if err != nil {
@@ -52,13 +52,13 @@ func Judge(w *checkup.Worksheet, _ *checkup.Roster, record *checkup.Record, gate
 	return r
 }
 
-// trial is a sheet with what the API server answered about its sides.
+// trial is a sheet with the API server's answers about its sides.
 type trial struct {
 	*Sheet
 	answers map[SideName][]answer
 }
 
-// answer of the API server about a side, or why there is none.
+// answer of the API server about a side, or why it is missing.
 type answer struct {
 	Admission
 	cause *checkup.Cause
@@ -74,7 +74,7 @@ func answersOf(record *checkup.Record) map[SideName][]answer {
 		a := answer{cause: fact.Cause}
 		if a.cause == nil {
 			if err := json.Unmarshal(fact.Content, &a.Admission); err != nil {
-				a = answer{cause: undecided("cannot read what was recorded of the API server's answer: %v", err)}
+				a = answer{cause: undecided("cannot read the recorded answer of the API server: %v", err)}
 			}
 		}
 		answers[SideName(fact.Unit)] = append(answers[SideName(fact.Unit)], a)
@@ -111,16 +111,23 @@ func (d *trial) judge(s *Side) (checkup.Verdict, *checkup.Cause) {
 	case s.Min != nil && *s.Min > 0 && !a.Allowed:
 		return checkup.Fail, because(checkup.StageSchedule, "the API server does not admit the pod: %s", cmp.Or(a.Message, "it gave no reason"))
 	case len(s.Unknown) > 0:
-		return checkup.Unmeasured, because(checkup.StageSetup, "some predicates could not be evaluated: %s", strings.Join(s.Unknown, "; "))
+		return checkup.Unmeasured, because(
+			checkup.StageSetup,
+			"some predicates could not be evaluated: %s",
+			strings.Join(s.Unknown, "; "),
+		)
 	}
 	return checkup.Pass, nil
 }
 
-// admission is the API server's decision on the pod of a side, or why there is no
-// credible one.
+// admission is the API server's decision on the pod of a side, or why a credible one
+// is missing.
 func (d *trial) admission(side SideName) (*Admission, *checkup.Cause) {
 	var decided *answer
-	cause := &checkup.Cause{Stage: checkup.StageCollect, Message: "nothing was recorded of whether the API server admits the pod"}
+	cause := &checkup.Cause{
+		Stage:   checkup.StageCollect,
+		Message: "the task recorded no answer of the API server about the pod",
+	}
 	for i := range d.answers[side] {
 		switch a := &d.answers[side][i]; {
 		case a.cause != nil:
@@ -139,7 +146,7 @@ func (d *trial) admission(side SideName) (*Admission, *checkup.Cause) {
 	return nil, cause
 }
 
-// The condition that says whether there is a network diagnostics, with its
+// The condition that reports whether network diagnostics are available, with its
 // reasons and messages, as OpenShift's network operator sets it.
 const (
 	availableType     = "NetworkDiagnosticsAvailable"
@@ -148,7 +155,7 @@ const (
 	reasonNoTargets   = "NoTargets"
 	messageNoSources  = "No source pods available"
 	messageNoTargets  = "No targets available"
-	reasonNotComplete = "NotEvaluated" // ours: the operator has none for what it does not know
+	reasonNotComplete = "NotEvaluated" // ours: the operator has no reason for an unknown status
 )
 
 // Predicted is the condition NetworkDiagnosticsAvailable as it would be if the API
@@ -161,8 +168,8 @@ func (s *Sheet) Predicted() *checkup.Condition {
 	return d.condition()
 }
 
-// condition works out NetworkDiagnosticsAvailable, as doc.go says; nil if it is
-// disabled or has no source.
+// condition is NetworkDiagnosticsAvailable, as doc.go says; nil if the diagnostics
+// are disabled or have no source.
 func (d *trial) condition() *checkup.Condition {
 	of := func(name SideName) *Side {
 		i := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Side == name })
@@ -171,7 +178,7 @@ func (d *trial) condition() *checkup.Condition {
 		}
 		return &d.Sides[i]
 	}
-	// none says that there is no pod of a side, or why that is not known.
+	// none reports that a side has no pod, or why that is unknown.
 	none := func(s *Side) (bool, *checkup.Cause) {
 		if len(s.Eligible) == 0 {
 			return true, nil

@@ -81,12 +81,12 @@ func TestPlacement(t *testing.T) {
 		{"as expected", func(*Sheet, *answers) {}, checkup.RunPass, checkup.Pass, checkup.Pass, "", expected},
 		{"no source", func(p *Sheet, _ *answers) { none(&p.Sides[0]) }, checkup.RunPass, checkup.Pass, checkup.Pass, "", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
 		{"no source, and one is demanded", func(p *Sheet, _ *answers) { none(&p.Sides[0]); p.Sides[0].Min = ptr(1) },
-			checkup.RunFail, checkup.Fail, checkup.Pass, "schedule: 0 of 3 nodes can take a source, and the plan demands 1", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
+			checkup.RunFail, checkup.Fail, checkup.Pass, "schedule: 0 of 3 nodes can take a source: the plan demands 1", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
 		{"no source, demanded, and not asked", func(p *Sheet, r *answers) {
 			none(&p.Sides[0])
 			p.Sides[0].Min = ptr(1)
 			r.Admissions = r.Admissions[:1]
-		}, checkup.RunFail, checkup.Fail, checkup.Pass, "schedule: 0 of 3 nodes can take a source, and the plan demands 1", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
+		}, checkup.RunFail, checkup.Fail, checkup.Pass, "schedule: 0 of 3 nodes can take a source: the plan demands 1", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
 		{"source not admitted", func(_ *Sheet, r *answers) {
 			r.Admissions[1] = asked{Side: SideSource, Admission: Admission{Message: "exceeded quota"}}
 		}, checkup.RunPass, checkup.Pass, checkup.Pass, "", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
@@ -99,7 +99,7 @@ func TestPlacement(t *testing.T) {
 			r.Admissions[1] = asked{Side: SideSource, Admission: Admission{Message: "exceeded quota"}}
 		}, checkup.RunPass, checkup.Pass, checkup.Pass, "", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
 		{"source not asked", func(_ *Sheet, r *answers) { r.Admissions = r.Admissions[:1] },
-			checkup.RunInconclusive, checkup.Unmeasured, checkup.Pass, "collect: nothing was recorded of whether the API server admits the pod", "NetworkDiagnosticsAvailable Unknown NotEvaluated nothing was recorded of whether the API server admits the pod"},
+			checkup.RunInconclusive, checkup.Unmeasured, checkup.Pass, "collect: the task recorded no answer of the API server about the pod", "NetworkDiagnosticsAvailable Unknown NotEvaluated the task recorded no answer of the API server about the pod"},
 		{"asked twice, differently", func(_ *Sheet, r *answers) {
 			r.Admissions = append(r.Admissions, asked{Side: SideSource, Admission: Admission{Message: "no"}})
 		}, checkup.RunInconclusive, checkup.Unmeasured, checkup.Pass, "collect: the API server gave two different answers", "NetworkDiagnosticsAvailable Unknown NotEvaluated the API server gave two different answers"},
@@ -111,20 +111,20 @@ func TestPlacement(t *testing.T) {
 		}, checkup.RunInconclusive, checkup.Unmeasured, checkup.Pass, "setup: some predicates could not be evaluated: resources", "NetworkDiagnosticsAvailable Unknown NotEvaluated resources"},
 		{"no target", func(p *Sheet, _ *answers) { none(&p.Sides[1]) }, checkup.RunPass, checkup.Pass, checkup.Pass, "", expected},
 		{"no target, and one is demanded", func(p *Sheet, _ *answers) { none(&p.Sides[1]); p.Sides[1].Min = ptr(1) },
-			checkup.RunFail, checkup.Pass, checkup.Fail, "schedule: 0 of 3 nodes can take a target, and the plan demands 1", "NetworkDiagnosticsAvailable False NoTargets No targets available"},
+			checkup.RunFail, checkup.Pass, checkup.Fail, "schedule: 0 of 3 nodes can take a target: the plan demands 1", "NetworkDiagnosticsAvailable False NoTargets No targets available"},
 		{"fewer targets than demanded", func(p *Sheet, _ *answers) { p.Sides[1].Min = ptr(4) },
-			checkup.RunFail, checkup.Pass, checkup.Fail, "schedule: 3 of 3 nodes can take a target, and the plan demands 4", expected},
+			checkup.RunFail, checkup.Pass, checkup.Fail, "schedule: 3 of 3 nodes can take a target: the plan demands 4", expected},
 		{"target not asked", func(p *Sheet, r *answers) { r.Admissions = r.Admissions[1:] },
-			checkup.RunInconclusive, checkup.Pass, checkup.Unmeasured, "collect: nothing was recorded of whether the API server admits the pod", expected},
+			checkup.RunInconclusive, checkup.Pass, checkup.Unmeasured, "collect: the task recorded no answer of the API server about the pod", expected},
 		{"target demanded, and not asked", func(p *Sheet, r *answers) {
 			p.Sides[1].Min = ptr(1)
 			r.Admissions = r.Admissions[1:]
-		}, checkup.RunInconclusive, checkup.Pass, checkup.Unmeasured, "collect: nothing was recorded of whether the API server admits the pod", "NetworkDiagnosticsAvailable Unknown NotEvaluated nothing was recorded of whether the API server admits the pod"},
+		}, checkup.RunInconclusive, checkup.Pass, checkup.Unmeasured, "collect: the task recorded no answer of the API server about the pod", "NetworkDiagnosticsAvailable Unknown NotEvaluated the task recorded no answer of the API server about the pod"},
 		{"neither source nor target", func(p *Sheet, _ *answers) {
 			none(&p.Sides[0])
 			none(&p.Sides[1])
 			p.Sides[1].Min = ptr(1)
-		}, checkup.RunFail, checkup.Pass, checkup.Fail, "schedule: 0 of 3 nodes can take a target, and the plan demands 1", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
+		}, checkup.RunFail, checkup.Pass, checkup.Fail, "schedule: 0 of 3 nodes can take a target: the plan demands 1", "NetworkDiagnosticsAvailable False NoSources No source pods available"},
 	}
 	seen := map[string]bool{}
 	for _, test := range tests {
@@ -222,7 +222,7 @@ func TestBlocks(t *testing.T) {
 	want := []string{
 		"Placement: from plan; mode All; 3 nodes examined",
 		"fail source 0 of 3 nodes eligible, at least 1 demanded",
-		"  schedule: 0 of 3 nodes can take a source, and the plan demands 1",
+		"  schedule: 0 of 3 nodes can take a source: the plan demands 1",
 		"  no node takes the pods of the Deployment",
 		"  not on worker-1, worker-2, worker-3: has no label node-role.kubernetes.io/infra",
 		"  contradiction: node-role.kubernetes.io/infra is only on nodes with the taint dedicated=db:NoSchedule, which is not tolerated",

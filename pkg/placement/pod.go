@@ -112,7 +112,11 @@ func (b *builder) tolerations(of []checkup.Toleration, at *field.Path) []corev1.
 		if t.Key != "" {
 			b.add(metav1validation.ValidateLabelName(t.Key, at.Child("key"))...)
 		} else if t.Operator != string(corev1.TolerationOpExists) {
-			b.invalid(at.Child("operator"), t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
+			b.invalid(
+				at.Child("operator"),
+				t.Operator,
+				"operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
+			)
 		}
 		switch t.Operator {
 		case "", string(corev1.TolerationOpEqual):
@@ -153,7 +157,11 @@ func (b *builder) affinity(raw []byte, at *field.Path) *corev1.Affinity {
 	return &corev1.Affinity{NodeAffinity: affinity}
 }
 
-func (b *builder) spread(of []checkup.TopologySpreadConstraint, labels map[string]string, at *field.Path) []corev1.TopologySpreadConstraint {
+func (b *builder) spread(
+	of []checkup.TopologySpreadConstraint,
+	labels map[string]string,
+	at *field.Path,
+) []corev1.TopologySpreadConstraint {
 	var all []corev1.TopologySpreadConstraint
 	for i, c := range of {
 		at := at.Index(i)
@@ -196,7 +204,10 @@ func (b *builder) hostPorts(ports []int, at *field.Path) []corev1.ContainerPort 
 			b.add(field.Duplicate(at.Index(i), port))
 			continue
 		}
-		all = append(all, corev1.ContainerPort{ContainerPort: int32(port), HostPort: int32(port), Protocol: corev1.ProtocolTCP})
+		all = append(
+			all,
+			corev1.ContainerPort{ContainerPort: int32(port), HostPort: int32(port), Protocol: corev1.ProtocolTCP},
+		)
 	}
 	return all
 }

@@ -18,7 +18,7 @@ func rules() []kind.Rule {
 	}, kind.KubernetesRules(parts)...)
 }
 
-// parts are what Kubernetes' own rules are about.
+// parts are the fields to which Kubernetes' own rules apply.
 func parts(c *Spec) kind.Parts {
 	var p kind.Parts
 	for _, side := range []struct {
@@ -42,11 +42,14 @@ func parts(c *Spec) kind.Parts {
 	return p
 }
 
-// disabledPlacement is the rule of config.openshift.io/v1 Network, in its words,
-// and what follows of it for our own demands.
+// disabledPlacement is the rule of config.openshift.io/v1 Network, with its message,
+// and the same for the plan's demands.
 func disabledPlacement(c *Spec, report kind.Reporter) {
 	if c.Mode == cluster.DiagnosticsDisabled && (c.SourcePlacement != nil || c.TargetPlacement != nil) {
-		report(nil, "cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled")
+		report(
+			nil,
+			"cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled",
+		)
 	}
 	for _, demand := range []struct {
 		name string
@@ -59,7 +62,11 @@ func disabledPlacement(c *Spec, report kind.Reporter) {
 }
 
 func networkConfig(c *Spec, report kind.Reporter) {
-	if c.NetworkConfig && (c.Mode != cluster.DiagnosticsNoOpinion || c.SourcePlacement != nil || c.TargetPlacement != nil) {
-		report([]string{"networkConfig"}, "mode and placements come from the cluster's network.config.openshift.io: remove them from the plan")
+	if c.NetworkConfig &&
+		(c.Mode != cluster.DiagnosticsNoOpinion || c.SourcePlacement != nil || c.TargetPlacement != nil) {
+		report(
+			[]string{"networkConfig"},
+			"mode and placements come from the cluster's network.config.openshift.io: remove them from the plan",
+		)
 	}
 }

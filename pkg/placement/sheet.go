@@ -12,13 +12,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
-// Sheet is a dry run as it was worked out from a snapshot: the Details of the
-// worksheet, whose Units are the names of the sides.
+// Sheet is the prediction of a dry run from a snapshot: the Details of the worksheet,
+// whose Units are the names of the sides.
 type Sheet struct {
-	// Origin says where the placements come from: "plan", or the object's name.
+	// Origin of the placements: "plan", or the object's name.
 	Origin string                  `json:"origin"`
 	Mode   cluster.DiagnosticsMode `json:"mode"`
-	// Sides are source and target; none if Mode is Disabled.
+	// Sides are source and target; empty if Mode is Disabled.
 	Sides []Side `json:"sides,omitempty"`
 	// Nodes is how many nodes were examined.
 	Nodes int `json:"nodes"`
@@ -31,7 +31,7 @@ type Side struct {
 	Workload string `json:"workload"`
 	// Pod that would be created, as JSON of a corev1.Pod.
 	Pod json.RawMessage `json:"pod"`
-	// Min is the fewest eligible nodes that the plan demands; nil is no demand.
+	// Min is the least number of eligible nodes that the plan demands; nil: no demand.
 	Min *int `json:"min,omitempty"`
 	// Eligible nodes, sorted. The Deployment's pod lands on one of them, the
 	// DaemonSet has one on each.
@@ -58,13 +58,13 @@ const (
 // Sides lists both.
 var Sides = []SideName{SideSource, SideTarget}
 
-// Admission is what the API server answered when it was asked to create a pod in a
-// dry run (dryRun=All): the Content of a Fact, whose Unit is the side.
+// Admission is the API server's answer to the creation of a pod as a dry run
+// (dryRun=All): the Content of a Fact, whose Unit is the side.
 type Admission struct {
 	Allowed bool `json:"allowed"`
-	// Message says why not, or is empty.
+	// Message says why the pod is not allowed; empty if it is.
 	Message string `json:"message,omitempty"`
-	// Warnings that came with the answer.
+	// Warnings of the answer.
 	Warnings []string `json:"warnings,omitempty"`
 	// Changed lists what admission changed in the pod that affects where it lands:
 	// tolerations, priority, node selector; one line each.
@@ -102,7 +102,9 @@ func Summarize(w *checkup.Worksheet) []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
-	lines := []string{fmt.Sprintf("dry run by %s of %d workloads on %d nodes", sheet.Origin, len(sheet.Sides), sheet.Nodes)}
+	lines := []string{
+		fmt.Sprintf("dry run by %s of %d workloads on %d nodes", sheet.Origin, len(sheet.Sides), sheet.Nodes),
+	}
 	for _, side := range sheet.Sides {
 		lines = append(lines, fmt.Sprintf("%s (%s): %d nodes are eligible, %d are not",
 			side.Side, side.Workload, len(side.Eligible), sheet.Nodes-len(side.Eligible)))

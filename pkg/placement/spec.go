@@ -10,10 +10,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
-// Spec is a dry run of where the pods of a network diagnostics would
-// land: sources, a Deployment of one replica, and targets, a DaemonSet. It
-// starts nothing. Fields, defaults and rules are those of
-// network.config.openshift.io, spec.networkDiagnostics.
+// Spec is a dry run of the placement of network diagnostics: sources, a Deployment of
+// one replica, and targets, a DaemonSet. It starts nothing. Fields, defaults and rules
+// are those of network.config.openshift.io, spec.networkDiagnostics.
 type Spec struct {
 	// Mode switches the diagnostics.
 	Mode cluster.DiagnosticsMode `json:"mode"`
@@ -46,21 +45,21 @@ type PodPlacement struct {
 // linux is the default node selector of both placements.
 func linux() map[string]string { return map[string]string{"kubernetes.io/os": "linux"} }
 
-// SourceDefaults is the placement of sources where none is given: Linux nodes,
+// SourceDefaults is the placement of sources if the plan has none: Linux nodes,
 // no toleration.
 func SourceDefaults() PodPlacement { return PodPlacement{NodeSelector: linux()} }
 
-// TargetDefaults is the placement of targets where none is given: Linux nodes,
+// TargetDefaults is the placement of targets if the plan has none: Linux nodes,
 // whatever their taints.
 func TargetDefaults() PodPlacement {
 	return PodPlacement{NodeSelector: linux(), Tolerations: []checkup.Toleration{{Operator: "Exists"}}}
 }
 
-// Expect turns the dry run into a demand. A nil number is none: the
-// outcome is reported, and fails nothing.
+// Expect is what the plan demands of the dry run. nil is no demand: the outcome is
+// reported, and fails nothing.
 type Expect struct {
-	// MinSources and MinTargets are the fewest nodes that must be able to take a
-	// source, and a target.
+	// MinSources and MinTargets are the least numbers of nodes that must be able to
+	// take a source, and a target.
 	MinSources *int `json:"minSources,omitempty"`
 	MinTargets *int `json:"minTargets,omitempty"`
 }
@@ -68,8 +67,17 @@ type Expect struct {
 // Params lists the tunables of the check.
 func (c *Spec) Params() []checkup.Param {
 	return []checkup.Param{
-		checkup.EnumParam("mode", "Mode of the network diagnostics; empty is the platform's choice, which is All", &c.Mode, cluster.DiagnosticsModes),
-		kind.BoolParam("networkConfig", "Whether mode and placements are those of the cluster's network.config.openshift.io", &c.NetworkConfig),
+		checkup.EnumParam(
+			"mode",
+			"Mode of the network diagnostics; empty is the platform's choice, which is All",
+			&c.Mode,
+			cluster.DiagnosticsModes,
+		),
+		kind.BoolParam(
+			"networkConfig",
+			"Whether mode and placements are those of the cluster's network.config.openshift.io",
+			&c.NetworkConfig,
+		),
 	}
 }
 
@@ -79,5 +87,5 @@ func (c *Spec) Kind() checkup.Kind { return Name }
 // PhaseTimeouts are those of the plan.
 func (c *Spec) PhaseTimeouts() checkup.Timeouts { return c.Timeouts }
 
-// Fixtures are none: a dry run starts nothing.
+// Fixtures is empty: a dry run starts nothing.
 func (c *Spec) Fixtures() []checkup.Role { return nil }

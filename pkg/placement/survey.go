@@ -80,7 +80,13 @@ func surveyNetworkConfig(ctx context.Context, r cluster.Reader, s *cluster.Snaps
 
 // get reads one of the two objects. An object that is missing or may not be read is recorded as unseen, except a missing
 // operator's object, which disables nothing.
-func get(ctx context.Context, r cluster.Reader, s *cluster.Snapshot, resource schema.GroupVersionResource, what string) (object map[string]any, seen bool, err error) {
+func get(
+	ctx context.Context,
+	r cluster.Reader,
+	s *cluster.Snapshot,
+	resource schema.GroupVersionResource,
+	what string,
+) (object map[string]any, seen bool, err error) {
 	o, err := r.Dynamic.Resource(resource).Get(ctx, objectName, metav1.GetOptions{})
 	switch {
 	case err == nil:

@@ -33,19 +33,34 @@ type exclusion struct {
 // and with these tolerations could be scheduled to it. The other predicates of the scheduler are ignored: a full node is
 // expected, and its pairs are unmeasured. Of several reasons, the first of nodeSelector, affinity and tolerations is
 // reported.
-func admit(nodes []cluster.Node, p checkup.Placement, tolerations []checkup.Toleration, at *field.Path) (admission, error) {
+func admit(
+	nodes []cluster.Node,
+	p checkup.Placement,
+	tolerations []checkup.Toleration,
+	at *field.Path,
+) (admission, error) {
 	affinity, err := scheduling.Affinity(p.Affinity, at.Child("affinity"))
 	if err != nil {
 		return admission{}, err
 	}
 	demands := scheduling.NewDemands(&corev1.Pod{Spec: corev1.PodSpec{
-		NodeSelector: p.NodeSelector, Affinity: &corev1.Affinity{NodeAffinity: affinity}, Tolerations: scheduling.Tolerations(tolerations),
+		NodeSelector: p.NodeSelector,
+		Affinity:     &corev1.Affinity{NodeAffinity: affinity},
+		Tolerations:  scheduling.Tolerations(tolerations),
 	}})
 	keys := selectiveFirst(nodes, p.NodeSelector)
 	what := func(r scheduling.Reason) (order int, what string) {
 		switch {
 		case r.Predicate == scheduling.NodeAffinity && r.Key != "":
-			return slices.Index(keys, r.Key), fmt.Sprintf("without label %s=%s (%s)", r.Key, p.NodeSelector[r.Key], at.Child("nodeSelector"))
+			return slices.Index(
+					keys,
+					r.Key,
+				), fmt.Sprintf(
+					"without label %s=%s (%s)",
+					r.Key,
+					p.NodeSelector[r.Key],
+					at.Child("nodeSelector"),
+				)
 		case r.Predicate == scheduling.NodeAffinity:
 			return len(keys), fmt.Sprintf("not matched by the affinity (%s)", at.Child("affinity"))
 		case r.Predicate == scheduling.TaintToleration:

@@ -20,8 +20,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
-// Warning is something about a worksheet that its user should know before a
-// run: it measures less than the plan asks for, or probably will.
+// Warning says before a run that the worksheet measures, or probably will measure,
+// less than the plan asks for.
 type Warning struct {
 	Reason Reason `json:"reason"`
 	// Message is one line.
@@ -37,7 +37,7 @@ type Reason string
 const (
 	NodesLeftOut  Reason = "NodesLeftOut"  // nodes that a placement does not admit
 	NodesNotReady Reason = "NodesNotReady" // nodes that take part although they are not ready
-	NodesFull     Reason = "NodesFull"     // nodes that do not take as many pods as the check puts there
+	NodesFull     Reason = "NodesFull"     // nodes with too few free pod slots
 	PodsNotReady  Reason = "PodsNotReady"  // existing pods that are targets although they are not ready
 	FamilyMissing Reason = "FamilyMissing" // an IP family of the plan that the cluster does not seem to have
 	FullMesh      Reason = "FullMesh"      // a degree that is more than the full mesh
@@ -48,14 +48,25 @@ const (
 )
 
 // Reasons lists every Reason.
-var Reasons = []Reason{NodesLeftOut, NodesNotReady, NodesFull, PodsNotReady, FamilyMissing, FullMesh, DegreeLowered, SampleCut, ZonesMissed, ProbeTooLong}
+var Reasons = []Reason{
+	NodesLeftOut,
+	NodesNotReady,
+	NodesFull,
+	PodsNotReady,
+	FamilyMissing,
+	FullMesh,
+	DegreeLowered,
+	SampleCut,
+	ZonesMissed,
+	ProbeTooLong,
+}
 
-// Expand works out the worksheet of a podMesh check for a cluster as the
-// snapshot has it. It is pure: the same plan, snapshot and round give the same
-// worksheet. The round counts from 0 and is taken modulo the number of rounds.
+// Expand returns the worksheet of a podMesh check for the cluster of the snapshot. It
+// is pure: the same plan, snapshot and round give the same worksheet. The round counts
+// from 0 and is taken modulo the number of rounds.
 //
-// An error says that there is nothing to measure, or that plan and snapshot do
-// not go together, and tells every reason at once.
+// An error says that nothing can be measured, or that plan and snapshot do not match.
+// It has every reason.
 func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*checkup.Worksheet, []Warning, error) {
 	fail := func(err error) (*checkup.Worksheet, []Warning, error) {
 		return nil, nil, fmt.Errorf("check %q: %w", check, err)
@@ -101,13 +112,23 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	perAssignment := w.PairsPerAssignment(0)
 	budget := mesh.Sample.Budget / perAssignment
 	if budget == 0 {
-		return fail(fmt.Errorf("sample.budget: %s is not enough for one source and one target, which are %d pairs (families x transports x sizes): raise it, or measure less of each",
-			checkup.Count(mesh.Sample.Budget, "pair"), perAssignment))
+		return fail(
+			fmt.Errorf(
+				"sample.budget: %s is not enough for one source and one target, which are %d pairs (families x transports x sizes): raise it, or measure less of each",
+				checkup.Count(mesh.Sample.Budget, "pair"),
+				perAssignment,
+			),
+		)
 	}
 	sampled := sample(w.Seed, round, mesh.Sample.Degree, budget, w.Sources, w.Targets)
 	if sampled.possible == 0 {
-		return fail(fmt.Errorf("node %s is the only source and the only target, and a mesh needs two nodes: admit more of the %s by sources.placement or targets.placement",
-			w.Sources[0].Node, checkup.Count(len(s.Nodes), "node")))
+		return fail(
+			fmt.Errorf(
+				"node %s is the only source and the only target, but a mesh needs two nodes: admit more of the %s by sources.placement or targets.placement",
+				w.Sources[0].Node,
+				checkup.Count(len(s.Nodes), "node"),
+			),
+		)
 	}
 	w.Assignments, w.Degree, w.Possible = sampled.assignments, sampled.degree, sampled.possible
 	w.Round, w.Rounds = sampled.round, sampled.rounds
@@ -115,8 +136,13 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	e.warnOfSample(mesh.Sample, sampled, w, perAssignment)
 	e.warnOfNodes(w, s)
 	if expected := cost.ExpectedProbe(w); expected > w.AgentDeadline() {
-		e.warn(ProbeTooLong, "probing takes about %v, but agents have %v of timeouts.probe (%v): what is not measured by then is unmeasured; raise it or limits.packetsPerSecond, or measure less",
-			time.Duration(expected).Round(time.Second), w.AgentDeadline(), w.Timeouts.Probe)
+		e.warn(
+			ProbeTooLong,
+			"probing takes about %v, but agents have %v of timeouts.probe (%v): later pairs are unmeasured: raise it or limits.packetsPerSecond, or measure less",
+			time.Duration(expected).Round(time.Second),
+			w.AgentDeadline(),
+			w.Timeouts.Probe,
+		)
 	}
 	slices.SortStableFunc(e.warnings, func(a, b Warning) int {
 		return cmp.Compare(slices.Index(Reasons, a.Reason), slices.Index(Reasons, b.Reason))
@@ -124,8 +150,8 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	return w, e.warnings, nil
 }
 
-// usable reports what Expand cannot work with, though a plan that was loaded
-// never has it.
+// usable reports values with which Expand cannot work. A plan that was loaded has
+// none.
 func usable(mesh *Spec, round int) error {
 	var problems []error
 	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
@@ -139,21 +165,21 @@ func usable(mesh *Spec, round int) error {
 		add("sample.budget: is %d, want 1 or more", mesh.Sample.Budget)
 	}
 	if len(mesh.Probes) == 0 {
-		add("probes: there is none")
+		add("probes: empty: want at least one")
 	}
 	for _, t := range slices.Sorted(maps.Keys(mesh.Probes)) {
 		switch {
 		case !slices.Contains(checkup.Transports, t):
 			add("probes.%s: no such transport", t)
 		case len(mesh.Probes[t].Sizes) == 0:
-			add("probes.%s.sizes: there is none", t)
+			add("probes.%s.sizes: empty: want at least one", t)
 		case t == checkup.UDP && mesh.Targets.Pods != nil:
-			add("probes.udp: existing pods (targets.pods) have nothing that answers it")
+			add("probes.udp: existing pods (targets.pods) do not answer it")
 		}
 	}
 	for _, f := range mesh.IPFamilies {
 		if !slices.Contains(checkup.IPFamilies, f) {
-			add("ipFamilies: %q is none of IPv4, IPv6", f)
+			add("ipFamilies: %q: want IPv4 or IPv6", f)
 		}
 	}
 	return errors.Join(problems...)
@@ -162,7 +188,7 @@ func usable(mesh *Spec, round int) error {
 // expansion is what Expand gathers on its way.
 type expansion struct {
 	sources, targets []checkup.Endpoint
-	// pods that are targets; nil where the targets are fixtures.
+	// pods that are targets; nil if the targets are fixtures.
 	pods     []cluster.Pod
 	warnings []Warning
 }
@@ -172,7 +198,12 @@ func (e *expansion) warn(reason Reason, format string, args ...any) {
 }
 
 // place admits nodes to one side of the mesh.
-func (e *expansion) place(side string, nodes []cluster.Node, p checkup.Placement, tolerations []checkup.Toleration) (admission, error) {
+func (e *expansion) place(
+	side string,
+	nodes []cluster.Node,
+	p checkup.Placement,
+	tolerations []checkup.Toleration,
+) (admission, error) {
 	at := field.NewPath(side + "s").Child("placement")
 	a, err := admit(nodes, p, tolerations, at)
 	if err != nil {
@@ -196,8 +227,8 @@ func (e *expansion) placeSources(mesh *Spec, s *cluster.Snapshot) error {
 	return err
 }
 
-// placeTargets puts a responder on every node that the targets' placement
-// admits, or takes the existing pods there.
+// placeTargets puts a responder on every node that the targets' placement admits, or
+// selects the existing pods there.
 func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 	p := mesh.Targets.Placement
 	tolerations := scheduling.FixtureTolerations(p.Tolerations)
@@ -217,11 +248,19 @@ func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 	}
 	selected, ok := s.Selection(want.Namespace, want.Selector)
 	if !ok {
-		return fmt.Errorf("targets.pods: the snapshot does not tell which pods in %s have the labels %s: it was recorded for another plan, so record it again", where, want.Selector)
+		return fmt.Errorf(
+			"targets.pods: the snapshot does not list which pods in %s have the labels %s: it was recorded for another plan: record it again",
+			where,
+			want.Selector,
+		)
 	}
 	all := selected.Pods
 	if len(all) == 0 {
-		return fmt.Errorf("targets.pods: no pod in %s has the labels %s: see kubectl get pods --show-labels", where, want.Selector)
+		return fmt.Errorf(
+			"targets.pods: no pod in %s has the labels %s: see kubectl get pods --show-labels",
+			where,
+			want.Selector,
+		)
 	}
 	at := field.NewPath("targets").Child("placement")
 	a, err := admit(s.Nodes, p, tolerations, at)
@@ -245,10 +284,22 @@ func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 		}
 	}
 	if len(e.targets) == 0 {
-		return fmt.Errorf("targets.pods: none of the %s with the labels %s in %s is on a node that targets.placement admits: %v", checkup.Count(len(all), "pod"), want.Selector, where, a)
+		return fmt.Errorf(
+			"targets.pods: none of the %s with the labels %s in %s is on a node that targets.placement admits: %v",
+			checkup.Count(len(all), "pod"),
+			want.Selector,
+			where,
+			a,
+		)
 	}
 	if left := len(all) - len(e.targets); left > 0 {
-		e.warn(NodesLeftOut, "%d of %s can be a target; the others are on nodes that are left out: %v", len(e.targets), checkup.Count(len(all), "pod"), a)
+		e.warn(
+			NodesLeftOut,
+			"%d of %s can be a target; the others are on nodes that are left out: %v",
+			len(e.targets),
+			checkup.Count(len(all), "pod"),
+			a,
+		)
 	}
 	if len(notReady) > 0 {
 		e.warn(PodsNotReady, "%s not ready, and will be unmeasured: %s", isOrAre(len(notReady), "target"), some(notReady))
@@ -269,9 +320,9 @@ func fixtures(nodes []cluster.Node, tolerations []checkup.Toleration) []checkup.
 	return endpoints
 }
 
-// families returns the plan's IP families, or else those that the cluster
-// shows: of the target pods' addresses, if there are any, else of the pod CIDRs
-// of the nodes that take part, else of their internal addresses.
+// families returns the plan's IP families. If it has none, they are those of the
+// target pods' addresses, else of the pod CIDRs of the nodes that take part, else of
+// their internal addresses.
 func (e *expansion) families(plan []checkup.IPFamily, s *cluster.Snapshot) ([]checkup.IPFamily, error) {
 	takesPart := map[string]bool{}
 	for _, endpoint := range slices.Concat(e.sources, e.targets) {
@@ -309,18 +360,24 @@ func (e *expansion) families(plan []checkup.IPFamily, s *cluster.Snapshot) ([]ch
 		case slices.Contains(plan, f):
 			families = append(families, f)
 			if len(shown) > 0 && !slices.Contains(shown, f) {
-				e.warn(FamilyMissing, "the plan measures %s, which the cluster's pods do not seem to have: its pairs will be unmeasured", f)
+				e.warn(
+					FamilyMissing,
+					"the plan measures %s, but the cluster's pods seem to have no such addresses: its pairs will be unmeasured",
+					f,
+				)
 			}
 		}
 	}
 	if len(families) == 0 {
-		return nil, errors.New("ipFamilies: neither pod CIDRs nor internal addresses of the nodes tell the IP families of their pods: say which to measure")
+		return nil, errors.New(
+			"ipFamilies: pod CIDRs and internal addresses of the nodes do not show the IP families of their pods: set ipFamilies",
+		)
 	}
 	return families, nil
 }
 
-// probes returns the plan's probes in the order of Transports, with ascending
-// sizes, each once.
+// probes returns the plan's probes in the order of Transports, with ascending sizes
+// without duplicates.
 func probes(plan map[checkup.Transport]checkup.Probe) []checkup.TransportProbe {
 	var probes []checkup.TransportProbe
 	for _, t := range checkup.Transports {
@@ -332,32 +389,63 @@ func probes(plan map[checkup.Transport]checkup.Probe) []checkup.TransportProbe {
 	return probes
 }
 
-// warnOfSample says where the sample is less than the plan asks for.
+// warnOfSample warns if the sample is less than the plan asks for.
 func (e *expansion) warnOfSample(plan Sample, s sampling, w *checkup.Worksheet, perAssignment int) {
 	full := s.possible * perAssignment
 	who := fmt.Sprintf("%s and %s", checkup.Count(len(w.Sources), "source"), checkup.Count(len(w.Targets), "target"))
-	if slices.EqualFunc(w.Sources, w.Targets, func(a, b checkup.Endpoint) bool { return a.Node == b.Node && b.Pod == "" }) {
+	if slices.EqualFunc(
+		w.Sources,
+		w.Targets,
+		func(a, b checkup.Endpoint) bool { return a.Node == b.Node && b.Pod == "" },
+	) {
 		who = checkup.Count(len(w.Sources), "node")
 	}
 	switch {
 	case s.degree == 0 && s.rounds > 1:
-		e.warn(SampleCut, "sample.budget of %d is not enough for a degree of 1 with %s: a run measures %d of %d pairs, so that not every node is measured; the full mesh takes %d runs that rotate",
-			plan.Budget, who, w.CountPairs(), full, s.rounds)
+		e.warn(
+			SampleCut,
+			"sample.budget of %d is not enough for a degree of 1 with %s: a run measures %d of %d pairs, and not every node; the full mesh takes %d runs that rotate",
+			plan.Budget,
+			who,
+			w.CountPairs(),
+			full,
+			s.rounds,
+		)
 	case plan.Degree == 0 && s.rounds > 1:
-		e.warn(DegreeLowered, "sample.budget of %d is not enough for the full mesh of %s, which is %d pairs: the degree is %d, and the full mesh takes %d runs that rotate",
-			plan.Budget, who, full, s.degree, s.rounds)
+		e.warn(
+			DegreeLowered,
+			"sample.budget of %d is not enough for the full mesh of %s, which is %d pairs: the degree is %d, and the full mesh takes %d runs that rotate",
+			plan.Budget,
+			who,
+			full,
+			s.degree,
+			s.rounds,
+		)
 	case plan.Degree > s.degree && s.rounds > 1:
-		e.warn(DegreeLowered, "sample.budget of %d is not enough for a degree of %d with %s: the degree is %d, and the full mesh takes %d runs that rotate",
-			plan.Budget, plan.Degree, who, s.degree, s.rounds)
+		e.warn(
+			DegreeLowered,
+			"sample.budget of %d is not enough for a degree of %d with %s: the degree is %d, and the full mesh takes %d runs that rotate",
+			plan.Budget,
+			plan.Degree,
+			who,
+			s.degree,
+			s.rounds,
+		)
 	case s.rounds == 1 && plan.Degree > s.degree:
 		e.warn(FullMesh, "%s but degree %d: full mesh", who, plan.Degree)
 	}
 	if missed := s.zonePairs - s.zonePairsHit; missed > 0 {
-		e.warn(ZonesMissed, "%d of %d ordered zone pairs have no pair in the sample, because sample.budget of %d does not allow more", missed, s.zonePairs, plan.Budget)
+		e.warn(
+			ZonesMissed,
+			"%d of %d ordered zone pairs have no pair in the sample, because sample.budget of %d does not allow more",
+			missed,
+			s.zonePairs,
+			plan.Budget,
+		)
 	}
 }
 
-// warnOfNodes says which nodes will probably stay unmeasured.
+// warnOfNodes warns of nodes that will probably be unmeasured.
 func (e *expansion) warnOfNodes(w *checkup.Worksheet, s *cluster.Snapshot) {
 	pods := map[string]int64{}
 	for i, source := range w.Sources {
@@ -384,10 +472,15 @@ func (e *expansion) warnOfNodes(w *checkup.Worksheet, s *cluster.Snapshot) {
 		}
 	}
 	if len(notReady) > 0 {
-		e.warn(NodesNotReady, "%s not ready, and will probably fail or be unmeasured: %s", isOrAre(len(notReady), "node"), some(notReady))
+		e.warn(
+			NodesNotReady,
+			"%s not ready, and will probably fail or be unmeasured: %s",
+			isOrAre(len(notReady), "node"),
+			some(notReady),
+		)
 	}
 	if len(full) > 0 {
-		e.warn(NodesFull, "%s not able to take the pods of the check: %s", isOrAre(len(full), "node"), some(full))
+		e.warn(NodesFull, "%s too full for the pods of the check: %s", isOrAre(len(full), "node"), some(full))
 	}
 }
 

@@ -202,7 +202,7 @@ no node can be a target: 2 nodes without label zebra=yes (targets.placement.node
 no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets.placement.nodeSelector)`,
 		}, {
 			name: "one node", plan: meshPlan(), snapshot: snapshotOf(linuxNode("a")),
-			err: `check "mesh": node a is the only source and the only target, and a mesh needs two nodes: admit more of the 1 node by sources.placement or targets.placement`,
+			err: `check "mesh": node a is the only source and the only target, but a mesh needs two nodes: admit more of the 1 node by sources.placement or targets.placement`,
 		}, {
 			name: "no node", plan: meshPlan(), snapshot: snapshotOf(), err: `check "mesh": the cluster has no nodes`,
 		}, {
@@ -226,7 +226,7 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 		}, {
 			name: "not even a degree of 1", plan: meshPlan(func(m *Spec) { m.Sample.Budget = 5 }), snapshot: snapshotOf(three()...),
 			want:     "a b c > a b c, IPv4 IPv6, degree 0, round 0 of 3",
-			warnings: []string{"SampleCut: sample.budget of 5 is not enough for a degree of 1 with 3 nodes: a run measures 4 of 12 pairs, so that not every node is measured; the full mesh takes 3 runs that rotate"},
+			warnings: []string{"SampleCut: sample.budget of 5 is not enough for a degree of 1 with 3 nodes: a run measures 4 of 12 pairs, and not every node; the full mesh takes 3 runs that rotate"},
 		}, {
 			name: "budget below one source and target", plan: meshPlan(func(m *Spec) { m.Sample.Budget = 1 }), snapshot: snapshotOf(three()...),
 			err: `check "mesh": sample.budget: 1 pair is not enough for one source and one target, which are 2 pairs (families x transports x sizes): raise it, or measure less of each`,
@@ -253,15 +253,15 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			name: "families of the plan", plan: meshPlan(func(m *Spec) { m.IPFamilies = []checkup.IPFamily{"IPv6", "IPv4"} }),
 			snapshot: snapshotOf(linuxNode("a", func(n *cluster.Node) { n.PodCIDRs = []string{"10.0.0.0/24"} }), linuxNode("b", func(n *cluster.Node) { n.PodCIDRs = nil })),
 			want:     "a b > a b, IPv4 IPv6, degree 1, round 0 of 1",
-			warnings: []string{"FamilyMissing: the plan measures IPv6, which the cluster's pods do not seem to have: its pairs will be unmeasured"},
+			warnings: []string{"FamilyMissing: the plan measures IPv6, but the cluster's pods seem to have no such addresses: its pairs will be unmeasured"},
 		}, {
 			name: "no family to be seen", plan: meshPlan(),
 			snapshot: snapshotOf(linuxNode("a", func(n *cluster.Node) { n.PodCIDRs, n.InternalIPs = nil, nil }), linuxNode("b", func(n *cluster.Node) { n.PodCIDRs, n.InternalIPs = nil, []string{"host.example"} })),
-			err:      `check "mesh": ipFamilies: neither pod CIDRs nor internal addresses of the nodes tell the IP families of their pods: say which to measure`,
+			err:      `check "mesh": ipFamilies: pod CIDRs and internal addresses of the nodes do not show the IP families of their pods: set ipFamilies`,
 		}, {
 			name: "a node that takes one pod", plan: meshPlan(), snapshot: snapshotOf(three(func(n *cluster.Node) { n.Allocatable = podLimit("1") })...),
 			want:     "a b c > a b c, IPv4 IPv6, degree 1, round 0 of 2",
-			warnings: []string{"NodesFull: 1 node is not able to take the pods of the check: c"},
+			warnings: []string{"NodesFull: 1 node is too full for the pods of the check: c"},
 		}, {
 			name: "existing pods", plan: meshPlan(webPods), snapshot: withPods(snapshotOf(three()...), readyPod("one", "a"), readyPod("three", "c"), readyPod("two", "a")),
 			want: "a b c > shop/one shop/two shop/three, IPv4, degree 1, round 0 of 3",
@@ -287,7 +287,7 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			err: `check "mesh": targets.pods: no pod in namespace shop has the labels app=web: see kubectl get pods --show-labels`,
 		}, {
 			name: "a snapshot for another plan", plan: meshPlan(webPods), snapshot: snapshotOf(three()...),
-			err: `check "mesh": targets.pods: the snapshot does not tell which pods in namespace shop have the labels app=web: it was recorded for another plan, so record it again`,
+			err: `check "mesh": targets.pods: the snapshot does not list which pods in namespace shop have the labels app=web: it was recorded for another plan: record it again`,
 		}, {
 			name: "a pod selector that Kubernetes would refuse", plan: meshPlan(webPods, func(m *Spec) {
 				m.Targets.Pods.Selector.MatchExpressions = []checkup.SelectorRequirement{{Key: "app", Operator: "Like", Values: []string{"w"}}}
@@ -304,7 +304,7 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			}),
 			snapshot: snapshotOf(three()...),
 			want:     "a b c > a b c, IPv4 IPv6, degree 1, round 0 of 2",
-			warnings: []string{"ProbeTooLong: probing takes about 11s, but agents have 3.75s of timeouts.probe (5s): what is not measured by then is unmeasured; raise it or limits.packetsPerSecond, or measure less"},
+			warnings: []string{"ProbeTooLong: probing takes about 11s, but agents have 3.75s of timeouts.probe (5s): later pairs are unmeasured: raise it or limits.packetsPerSecond, or measure less"},
 		}, {
 			name: "a plan that was never loaded", plan: meshPlan(webPods, func(m *Spec) {
 				m.Sample = Sample{Degree: -1}
@@ -315,9 +315,9 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			err: `check "mesh": sample.degree: is -1, want 0 or more
 sample.budget: is 0, want 1 or more
 probes.sctp: no such transport
-probes.tcp.sizes: there is none
-probes.udp: existing pods (targets.pods) have nothing that answers it
-ipFamilies: "IPv5" is none of IPv4, IPv6`,
+probes.tcp.sizes: empty: want at least one
+probes.udp: existing pods (targets.pods) do not answer it
+ipFamilies: "IPv5": want IPv4 or IPv6`,
 		},
 	}
 	warned := map[Reason]bool{}

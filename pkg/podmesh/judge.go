@@ -8,11 +8,16 @@ import (
 	"github.com/checkplan/checkplan/pkg/localise"
 )
 
-// Judge works out the report of a mesh. Its units are the pairs that failed or were
+// Judge returns the report of a mesh. Its units are the pairs that failed or were
 // not measured: a mesh of 5,000 nodes has too many pairs to list all of them.
 //
 // It is pure. A nil roster or record means that nothing was set up or collected.
-func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport {
+func Judge(
+	w *checkup.Worksheet,
+	roster *checkup.Roster,
+	record *checkup.Record,
+	gate checkup.Gate,
+) checkup.CheckReport {
 	j := judge.Pairs(w, roster, record, judge.Rules{})
 	r := j.Report(gate)
 	r.Units = j.Troubled()

@@ -34,7 +34,7 @@ func rules() []kind.Rule {
 	}, kind.KubernetesRules(parts)...)
 }
 
-// parts are what Kubernetes' own rules are about.
+// parts are the fields to which Kubernetes' own rules apply.
 func parts(m *Spec) kind.Parts {
 	p := kind.Parts{
 		Placements: []kind.Part[checkup.Placement]{
@@ -77,7 +77,7 @@ func noProbe(m *Spec, report kind.Reporter) {
 func noSize(m *Spec, report kind.Reporter) {
 	for _, t := range checkup.Transports {
 		if p, ok := m.Probes[t]; ok && len(p.Sizes) == 0 {
-			report([]string{"probes", string(t), "sizes"}, "no size, and so nothing to measure: want at least one")
+			report([]string{"probes", string(t), "sizes"}, "no size: want at least one")
 		}
 	}
 }
@@ -130,7 +130,7 @@ func podsUDP(m *Spec, report kind.Reporter) {
 	if _, ok := m.Probes[checkup.UDP]; ok && m.Targets.Pods != nil {
 		report(
 			[]string{"probes", string(checkup.UDP)},
-			"targets.pods are existing pods, and those do not answer udp as our responder does: want tcp, icmp or http",
+			"existing pods (targets.pods) do not answer checkplan's udp probes: want tcp, icmp or http",
 		)
 	}
 }
@@ -143,7 +143,7 @@ func podsSize(m *Spec, report kind.Reporter) {
 		if (t == checkup.TCP || t == checkup.HTTP) && size != 0 {
 			report(
 				path,
-				"%d bytes: targets.pods are existing pods, and those do not answer with as many bytes as they are asked for: want 0",
+				"%d bytes: existing pods (targets.pods) do not answer with the requested number of bytes: want 0",
 				size,
 			)
 		}
@@ -162,7 +162,7 @@ func jitterOne(m *Spec, report kind.Reporter) {
 	if len(m.Probes) > 0 {
 		report(
 			[]string{"expect", "jitter", "max"},
-			"no probe has a count above 1, and jitter is a difference between two delays",
+			"jitter is a difference between two delays: want a probe with a count above 1",
 		)
 	}
 }
@@ -171,7 +171,7 @@ func unreachableLimits(m *Spec, report kind.Reporter) {
 	if !m.Expect.Unreachable {
 		return
 	}
-	const message = "%s is a limit on answers, and expect.unreachable wants none"
+	const message = "%s limits answers, but expect.unreachable wants no answer"
 	if max := m.Expect.Loss.Max; max != nil {
 		report([]string{"expect", "loss", "max"}, message, *max)
 	}
@@ -185,8 +185,8 @@ func unreachableLimits(m *Spec, report kind.Reporter) {
 	}
 }
 
-// perAssignment is the least number of pairs and of measurements that one source
-// and one target stand for: in one IP family, where the plan names none.
+// perAssignment is the least number of pairs and of measurements for one source and
+// one target: in one IP family, if the plan names none.
 func (m *Spec) perAssignment() (pairs, measurements int) {
 	for _, p := range m.Probes {
 		pairs += len(p.Sizes)
@@ -201,8 +201,7 @@ func budget(m *Spec, report kind.Reporter) {
 	if m.Sample.Degree < 0 || pairs == 0 || m.Targets.Pods != nil {
 		return
 	}
-	// The smallest cluster in which every node can have that many partners has one
-	// node more.
+	// The smallest cluster in which every node can have k partners has k+1 nodes.
 	k := max(m.Sample.Degree, 1)
 	if need := (k + 1) * k * pairs; need > m.Sample.Budget {
 		what := fmt.Sprintf("%d nodes with %d partners each are", k+1, k)
@@ -220,8 +219,8 @@ func budget(m *Spec, report kind.Reporter) {
 	}
 }
 
-// probeTimeout compares the time that a source needs at the least, with its
-// smallest number of targets and no waiting for what is lost, with the timeout.
+// probeTimeout compares the timeout with the least time that a source needs: with its
+// smallest number of targets, and without waits for lost answers.
 func probeTimeout(m *Spec, report kind.Reporter) {
 	_, measurements := m.perAssignment()
 	timeout := time.Duration(m.Timeouts.Probe)
@@ -239,7 +238,7 @@ func probeTimeout(m *Spec, report kind.Reporter) {
 		if need > timeout {
 			report(
 				[]string{"timeouts", "probe"},
-				"%s is less than the %s that one pair of %s takes when its last answer is lost: %d intervals of %s and a timeout of %s",
+				"%s is less than the %s that one pair of %s takes if its last answer is lost: %d intervals of %s and a timeout of %s",
 				m.Timeouts.Probe,
 				need,
 				t,

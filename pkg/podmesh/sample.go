@@ -200,8 +200,15 @@ func order(seed uint64, endpoints []checkup.Endpoint, other map[string]bool) []i
 		}
 	}
 	slices.SortFunc(keys, func(a, b key) int {
-		return cmp.Or(cmp.Compare(a.alone, b.alone), cmp.Compare(a.node, b.node),
-			cmp.Compare(endpoints[a.index].Node, endpoints[b.index].Node), cmp.Compare(endpoints[a.index].Pod, endpoints[b.index].Pod))
+		return cmp.Or(
+			cmp.Compare(a.alone, b.alone),
+			cmp.Compare(a.node, b.node),
+			cmp.Compare(
+				endpoints[a.index].Node,
+				endpoints[b.index].Node,
+			),
+			cmp.Compare(endpoints[a.index].Pod, endpoints[b.index].Pod),
+		)
 	})
 	indexes := make([]int, len(keys))
 	for p, k := range keys {

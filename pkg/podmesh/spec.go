@@ -7,10 +7,10 @@ import (
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
-// Transports are those that a mesh is measured with.
+// Transports that a mesh can be measured with.
 var Transports = []checkup.Transport{checkup.TCP, checkup.UDP, checkup.ICMP, checkup.HTTP}
 
-// Spec says which sample of the ordered node pairs is measured, pod to pod.
+// Spec selects the sample of the ordered node pairs that is measured, pod to pod.
 type Spec struct {
 	Sources Sources `json:"sources"`
 	Targets Targets `json:"targets"`
@@ -32,7 +32,7 @@ func (m *Spec) Kind() checkup.Kind { return Name }
 // PhaseTimeouts are those of the plan.
 func (m *Spec) PhaseTimeouts() checkup.Timeouts { return m.Timeouts }
 
-// Fixtures are agents, and responders where targets are not existing pods.
+// Fixtures are agents, and responders unless targets are existing pods.
 func (m *Spec) Fixtures() []checkup.Role {
 	if m.Targets.Pods != nil {
 		return []checkup.Role{checkup.RoleAgent}
@@ -40,20 +40,20 @@ func (m *Spec) Fixtures() []checkup.Role {
 	return []checkup.Role{checkup.RoleResponder, checkup.RoleAgent}
 }
 
-// Sources says where agents run: one on every node that the placement admits.
+// Sources are agents: one on every node that the placement admits.
 type Sources struct {
 	Placement checkup.Placement `json:"placement"`
 }
 
-// Targets says what is probed: either a responder on every node that the
-// placement admits, or, when Pods is set, pods that exist already.
+// Targets are a responder on every node that the placement admits or, if Pods is set,
+// existing pods.
 type Targets struct {
 	Placement checkup.Placement `json:"placement"`
 	Pods      *PodTargets       `json:"pods,omitempty"`
 }
 
-// PodTargets chooses existing pods. They are probed by tcp, http and icmp only:
-// a udp probe needs our responder to answer.
+// PodTargets selects existing pods. They are probed by tcp, http and icmp only: only
+// checkplan's responder answers a udp probe.
 type PodTargets struct {
 	// Namespace of the pods. Empty means the run's own.
 	Namespace string                `json:"namespace,omitempty"`
@@ -64,18 +64,18 @@ type PodTargets struct {
 
 // Sample says how many of the possible pairs a run measures.
 type Sample struct {
-	// Degree is how often each node is source and how often it is target, at the
-	// least. 0 means the full mesh.
+	// Degree is how often each node is at least source, and how often target. 0 means
+	// the full mesh.
 	Degree int `json:"degree"`
 	// Rotate makes each run take the next round; else every run takes Round.
 	Rotate bool `json:"rotate"`
 	// Round is the first round, counted from 0.
 	Round int `json:"round"`
-	// Seed orders the nodes on the ring. nil means that it is derived from the
-	// names of plan and check, and so stays the same from run to run.
+	// Seed orders the nodes on the ring. nil means that it is derived from the names of
+	// plan and check: it is the same in every run.
 	Seed *uint64 `json:"seed,omitempty"`
-	// Budget is the most pairs (source, target, transport, family, size) that a
-	// run may measure. The degree is lowered until the sample fits.
+	// Budget is the maximum number of pairs (source, target, transport, family, size)
+	// that a run measures. The degree is lowered until the sample fits.
 	Budget int `json:"budget"`
 }
 

@@ -58,20 +58,28 @@ func (a *allocator) prefix(pair string, family checkup.IPFamily) (netip.Prefix, 
 				return p, nil
 			}
 		}
-		return netip.Prefix{}, fmt.Errorf("no free IPv6 range for the guests: the cluster and the network's config use all of fd00::/8")
+		return netip.Prefix{}, fmt.Errorf(
+			"no free IPv6 range for the guests: the cluster and the network's config use all of fd00::/8",
+		)
 	}
 	for _, block := range blocks {
 		base := binary.BigEndian.Uint32(block.Addr().AsSlice())
 		for i := range attempts {
 			h := a.hash("prefix", pair, block.String(), fmt.Sprint(i))
 			nth := binary.BigEndian.Uint32(h[:]) >> (block.Bits() + 32 - pairBits)
-			p := netip.PrefixFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, base|nth<<(32-pairBits)))), pairBits)
+			p := netip.PrefixFrom(
+				netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, base|nth<<(32-pairBits)))),
+				pairBits,
+			)
 			if a.take(p) {
 				return p, nil
 			}
 		}
 	}
-	return netip.Prefix{}, fmt.Errorf("no free IPv4 range for the guests: the cluster and the network's config use all of %s", strings.Trim(fmt.Sprint(blocks), "[]"))
+	return netip.Prefix{}, fmt.Errorf(
+		"no free IPv4 range for the guests: the cluster and the network's config use all of %s",
+		strings.Trim(fmt.Sprint(blocks), "[]"),
+	)
 }
 
 // take reserves a prefix and reports whether it was free.

@@ -37,42 +37,42 @@
 //
 // # Addresses
 //
-// Guests are given their addresses by the check, of ranges that are its own: of
-// each pair a /29 of a private IPv4 range, and a /64 of a unique local IPv6 prefix
-// (RFC 4193). They come from a hash of run, check and pair, so that two runs at
-// once do not share any, and keep clear of what is known of the ranges of pods,
-// Services, nodes, and of every range that the network's own config names. MAC
-// addresses are unicast and locally administered, from the same hash.
+// The check assigns the guests' addresses: to each pair a /29 of a private IPv4 range,
+// and a /64 of a unique local IPv6 prefix (RFC 4193). They come from a hash of run,
+// check and pair: two runs at once do not share addresses. They do not overlap with
+// the known ranges of pods, Services and nodes, nor with any range that the network's
+// config names. MAC addresses are unicast and locally administered, from the same
+// hash.
 //
 // # How a pair of VMs is judged
 //
-// The rules of pkg/judge hold, with the guest in the place of the agent, and these
-// beside them:
+// The rules of pkg/judge apply, with the guest in the place of the agent, and these in
+// addition:
 //
-//   - Both VMs must run, or what kept either from it is the pair's cause (rule 1).
-//   - From the target VM only connectivity is measured: one answer is enough there, and
-//     limits do not hold (rule 8).
+//   - Both VMs must run; else the reason why one does not is the pair's cause (rule 1).
+//   - From the target VM only connectivity is measured: one answer is enough, and
+//     limits do not apply (rule 8).
 //   - A loss that breaks no limit does not fail a pair, and is a note.
 //
-// Each pair of VMs has two units for each family: there and back. kiagnose's words for
-// what failed are made by pkg/kiagnose, from the units' breaches.
+// Each pair of VMs has two units for each family: there and back. pkg/kiagnose writes
+// kiagnose's messages for failures, from the units' breaches.
 //
 // # How failures are explained
 //
-// Each network is looked at by itself, and of what fails on it each damage by itself:
-// nothing comes back; more is lost than the limit allows; it is too slow. Every failed
-// pair gets one finding (see findings):
+// Each network is evaluated separately, and on it each kind of damage: no answer; more
+// loss than the limit allows; too slow. Every failed pair gets one finding (see
+// findings):
 //
-//  1. All pairs of nodes that were measured suffer from it, there are several, and not
-//     just one node is common to them: network, by its name.
-//  2. All pairs of a node that were measured suffer from it, and there are several:
-//     node. If no pair of other nodes was measured, the network is its alternative.
-//  3. What is left: pair. The network and the two nodes are its alternatives where
-//     nothing else that was measured tells them apart.
+//  1. All of several measured pairs of nodes have the damage, and no single node is in
+//     all of them: network, by its name.
+//  2. All of several measured pairs of a node have the damage: node. If no pair of
+//     other nodes was measured, the network is its alternative.
+//  3. The remaining pairs: pair. The network and the two nodes are its alternatives if
+//     no other measured pair excludes them.
 //
-// A finding is narrowed to a family if no pair of the other one fails there. That echo
-// requests from one of two nodes are answered, and from the other are not, is reported
-// as one way: both are round trips, so the path itself is open both ways. What this
-// cannot do: tell a network from a node by a single pair of nodes, or a fault of one
-// direction from one that began between the two measurements.
+// A finding names a family if no pair of the other family fails there. If echo requests
+// from one of two nodes are answered, and from the other are not, it is reported as one
+// way: both are round trips, so the path itself is open both ways. What this cannot
+// distinguish: a network and a node with a single pair of nodes; a fault of one
+// direction and one that began between the two measurements.
 package vmlatency

@@ -14,17 +14,16 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// limits of a guest: a pair needs no more than its interval, so that they bound
-// nothing that a plan can ask for.
+// limits of a guest: above what any plan can need, because a pair needs no more than
+// its interval.
 var limits = checkup.Limits{PacketsPerSecond: 1000, Concurrency: 16}
 
-// Expand works out the worksheet of a vmLatency check for a cluster as the
-// snapshot has it, with warnings, one line each. It is pure: the same plan and
-// snapshot give the same worksheet. A pair whose VMs cannot be started is on it
-// with every reason, as the Cause of both.
+// Expand returns the worksheet of a vmLatency check for the cluster of the snapshot,
+// and warnings, one line each. It is pure: the same plan and snapshot give the same
+// worksheet. A pair whose VMs cannot be started is on it with every reason, as the
+// Cause of both.
 //
-// An error says that plan and snapshot do not go together, and tells every reason
-// at once.
+// An error says that plan and snapshot do not match. It has every reason.
 func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
 	w, warnings, err := expand(p, check, s)
 	if err != nil {
@@ -41,7 +40,10 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	if err := usable(v, s); err != nil {
 		return nil, nil, err
 	}
-	families := slices.DeleteFunc(slices.Clone(checkup.IPFamilies), func(f checkup.IPFamily) bool { return !slices.Contains(v.IPFamilies, f) })
+	families := slices.DeleteFunc(
+		slices.Clone(checkup.IPFamilies),
+		func(f checkup.IPFamily) bool { return !slices.Contains(v.IPFamilies, f) },
+	)
 	w := &checkup.Worksheet{
 		Plan: p.Name, Check: check, Kind: Name, Rounds: 1,
 		IPFamilies: families,
@@ -55,7 +57,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	var warnings []string
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	if k := s.KubeVirt; k.Served && k.Unread != "" {
-		warn("whether KubeVirt is ready is not known: %s", k.Unread)
+		warn("cannot read whether KubeVirt is ready: %s", k.Unread)
 	}
 
 	pairs := v.Pairs
@@ -64,7 +66,11 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	}
 	for _, pair := range pairs {
 		if pair.Source != "" && pair.Source == pair.Target {
-			warn("both VMs of the pair %s to %s are on one node: the network between nodes is not measured", pair.Source, pair.Target)
+			warn(
+				"both VMs of the pair %s to %s are on one node: the network between nodes is not measured",
+				pair.Source,
+				pair.Target,
+			)
 		}
 	}
 	a := &allocator{run: s.Run, check: p.Name + "/" + check, taken: taken(s)}
@@ -74,7 +80,10 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		networks = append(networks, n)
 		a.taken = append(a.taken, n.ranges...)
 		if s.Multus && len(n.reasons) == 0 && n.kind == "" {
-			warn("network %s has no config of its own, it is in a file on the nodes: VMs are plugged in by a bridge, and nothing is known of it beforehand", ref)
+			warn(
+				"network %s has no config: it is in a file on the nodes: VMs are bound by a bridge, and the config is not checked before the run",
+				ref,
+			)
 		}
 	}
 	labels := map[string]int{}
@@ -90,27 +99,33 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	return w, warnings, nil
 }
 
-// usable tells what stands in the way of any worksheet.
+// usable reports why no worksheet can be made.
 func usable(v *Spec, s *cluster.Snapshot) error {
 	var problems []error
 	if len(v.Networks) == 0 {
-		problems = append(problems, errors.New("networks: there is none"))
+		problems = append(problems, errors.New("networks: empty: want at least one"))
 	}
 	if len(v.IPFamilies) == 0 {
-		problems = append(problems, errors.New("ipFamilies: there is none"))
+		problems = append(problems, errors.New("ipFamilies: empty: want at least one"))
 	}
 	if v.Measurements() < 1 {
-		problems = append(problems, fmt.Errorf("a duration of %s and an interval of %s are no measurement", v.Duration, v.Interval))
+		problems = append(
+			problems,
+			fmt.Errorf("duration %s, interval %s: no measurement", v.Duration, v.Interval),
+		)
 	}
 	for _, ref := range v.Networks {
 		if s.KubeVirt == nil || s.Multus && s.Network(ref) == nil {
-			problems = append(problems, fmt.Errorf("the snapshot was taken without a look at KubeVirt and network %s: record it again with this plan", ref))
+			problems = append(
+				problems,
+				fmt.Errorf("the snapshot has no data about KubeVirt and network %s: record it again with this plan", ref),
+			)
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// taken are the ranges in which the cluster has addresses, as far as is known.
+// taken are the known address ranges of the cluster.
 func taken(s *cluster.Snapshot) []netip.Prefix {
 	ranges := slices.Clone(s.Ranges)
 	for _, n := range s.Nodes {
@@ -123,9 +138,18 @@ func taken(s *cluster.Snapshot) []netip.Prefix {
 	return ranges
 }
 
-// endpoints are the two VMs of a pair on a network. The name is the pair's own
-// within the check.
-func endpoints(v *Spec, s *cluster.Snapshot, a *allocator, n attachment, name string, pair checkup.NodePair, families []checkup.IPFamily, labels map[string]int) []checkup.Endpoint {
+// endpoints are the two VMs of a pair on a network. The name of the pair is unique in
+// the check.
+func endpoints(
+	v *Spec,
+	s *cluster.Snapshot,
+	a *allocator,
+	n attachment,
+	name string,
+	pair checkup.NodePair,
+	families []checkup.IPFamily,
+	labels map[string]int,
+) []checkup.Endpoint {
 	reasons := slices.Clone(n.reasons)
 	if !s.NodesUnseen() {
 		reasons = append(reasons, n.pairReasons(s, pair)...)
@@ -145,9 +169,19 @@ func endpoints(v *Spec, s *cluster.Snapshot, a *allocator, n attachment, name st
 	}
 	vm := func(node, side string, nth byte) checkup.Endpoint {
 		e := checkup.Endpoint{Node: node, Label: cmp.Or(node, side), Cause: cause, VM: &checkup.VM{
-			Name: cmp.Or(node, side), Network: n.ref, NetworkType: n.kind, Bridge: n.bridge, Resource: n.resource, Binding: n.binding,
-			MAC: a.mac(name, side), Addresses: map[checkup.IPFamily]string{}, Unused: map[checkup.IPFamily]string{},
-			Target: nth == hostTarget,
+			Name: cmp.Or(
+				node,
+				side,
+			),
+			Network:     n.ref,
+			NetworkType: n.kind,
+			Bridge:      n.bridge,
+			Resource:    n.resource,
+			Binding:     n.binding,
+			MAC:         a.mac(name, side),
+			Addresses:   map[checkup.IPFamily]string{},
+			Unused:      map[checkup.IPFamily]string{},
+			Target:      nth == hostTarget,
 		}}
 		for family, p := range prefixes {
 			e.VM.Addresses[family] = host(p, nth).String()

@@ -353,8 +353,8 @@ func TestWarnings(t *testing.T) {
 	}{
 		"none":                     {func(*cluster.Snapshot) {}, "n1>n2", nil},
 		"both VMs on one node":     {func(*cluster.Snapshot) {}, "n1>n1", []string{"both VMs of the pair n1 to n1 are on one node: the network between nodes is not measured"}},
-		"KubeVirt unread":          {func(s *cluster.Snapshot) { s.KubeVirt = &cluster.KubeVirt{Served: true, Unread: "no right"} }, "n1>n2", []string{"whether KubeVirt is ready is not known: no right"}},
-		"a network without config": {config("", ""), "n1>n2", []string{"network default/br10 has no config of its own, it is in a file on the nodes: VMs are plugged in by a bridge, and nothing is known of it beforehand"}},
+		"KubeVirt unread":          {func(s *cluster.Snapshot) { s.KubeVirt = &cluster.KubeVirt{Served: true, Unread: "no right"} }, "n1>n2", []string{"cannot read whether KubeVirt is ready: no right"}},
+		"a network without config": {config("", ""), "n1>n2", []string{"network default/br10 has no config: it is in a file on the nodes: VMs are bound by a bridge, and the config is not checked before the run"}},
 		"a network that is broken": {config("{}", ""), "n1>n2", nil},
 	} {
 		if _, got := expanded(t, vmCheck(nodes(tt.pairs)), vmCluster(tt.change)); !slices.Equal(got, tt.want) {
@@ -370,11 +370,11 @@ func TestExpandRefuses(t *testing.T) {
 		want string
 	}{
 		"another kind":       {nil, vmCluster(), `check "vms": plan p has no vmLatency check of that name`},
-		"nothing to measure": {&Spec{}, vmCluster(), "check \"vms\": networks: there is none\nipFamilies: there is none\na duration of 0s and an interval of 0s are no measurement"},
+		"nothing to measure": {&Spec{}, vmCluster(), "check \"vms\": networks: empty: want at least one\nipFamilies: empty: want at least one\nduration 0s, interval 0s: no measurement"},
 		"a snapshot for another plan": {vmCheck(), vmCluster(func(s *cluster.Snapshot) { s.KubeVirt = nil }),
-			`check "vms": the snapshot was taken without a look at KubeVirt and network default/br10: record it again with this plan`},
+			`check "vms": the snapshot has no data about KubeVirt and network default/br10: record it again with this plan`},
 		"a snapshot for another network": {vmCheck(), vmCluster(func(s *cluster.Snapshot) { s.Networks = nil }),
-			`check "vms": the snapshot was taken without a look at KubeVirt and network default/br10: record it again with this plan`},
+			`check "vms": the snapshot has no data about KubeVirt and network default/br10: record it again with this plan`},
 	} {
 		plan := &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"vms": {}}}
 		if tt.plan != nil {

@@ -23,14 +23,23 @@ func Explain(e kind.Explained) kind.Explanation {
 	if len(w.Probes) > 0 {
 		p := w.Probes[0]
 		back, _ := checkup.VMConnectivity(p.Count, p.Interval)
-		x.Field("measured", fmt.Sprintf("each from its source %d times, every %s; back from its target %d times", p.Count, p.Interval, back))
+		x.Field(
+			"measured",
+			fmt.Sprintf("each from its source %d times, every %s; back from its target %d times", p.Count, p.Interval, back),
+		)
 	}
 	if c.VMs == 0 {
 		x.Field("VMs", "none can start")
 	} else {
 		x.Field("VMs", describe(c.VMs, guest))
 		if c.Preflights > 0 {
-			x.Field("before", fmt.Sprintf("%s on the networks of the VMs, to test that they can be attached", checkup.Count(c.Preflights, "short pod")))
+			x.Field(
+				"before",
+				fmt.Sprintf(
+					"%s on the networks of the VMs, to test that they can be attached",
+					checkup.Count(c.Preflights, "short pod"),
+				),
+			)
 		}
 	}
 	var seen []checkup.NetworkRef
@@ -41,7 +50,10 @@ func Explain(e kind.Explained) kind.Explanation {
 		}
 	}
 	if c.VMs > 0 {
-		x.Field("addresses", "those below are examples: each run has its own, from ranges that neither the cluster nor the network is known to use")
+		x.Field(
+			"addresses",
+			"examples: each run has its own, from ranges that the survey did not find in the cluster or the network",
+		)
 	}
 	if n, causes := unmeasurable(w); n > 0 {
 		x.Unmeasured = n
@@ -60,7 +72,7 @@ func Explain(e kind.Explained) kind.Explanation {
 	return x
 }
 
-// describe says how many VMs start, with what memory, and how they are logged in to.
+// describe says how many VMs start, their memory, and how the task logs in to them.
 func describe(n int, guest checkup.Guest) string {
 	memory := guest.Memory
 	if q, err := resource.ParseQuantity(guest.Memory); err == nil {
@@ -74,8 +86,7 @@ func describe(n int, guest checkup.Guest) string {
 	return fmt.Sprintf("%d with a memory of %s; %s", n, memory, login)
 }
 
-// plugged says how VMs are attached to their network; empty where its config does not
-// say.
+// plugged says how VMs are attached to their network; empty if its config is unknown.
 func plugged(vm *checkup.VM) string {
 	if vm.NetworkType == "" {
 		return ""
@@ -91,8 +102,8 @@ func plugged(vm *checkup.VM) string {
 	return text
 }
 
-// unmeasurable counts the pairs whose VMs cannot start, and lists why, with the pairs
-// of VMs of one cause together.
+// unmeasurable counts the pairs whose VMs cannot start, and lists the causes, each
+// with its pairs of VMs.
 func unmeasurable(w *checkup.Worksheet) (pairs int, causes []checkup.Item) {
 	for pair := range w.Pairs() {
 		if w.Sources[pair.Source].Cause != nil || w.Targets[pair.Target].Cause != nil {
@@ -117,7 +128,10 @@ func unmeasurable(w *checkup.Worksheet) (pairs int, causes []checkup.Item) {
 
 // table shows the VMs that start.
 func table(w *checkup.Worksheet) *checkup.Table {
-	t := &checkup.Table{Noun: "VM", Columns: []checkup.Column{{Name: "VM"}, {Name: "NODE"}, {Name: "MAC"}, {Name: "ADDRESSES"}}}
+	t := &checkup.Table{
+		Noun:    "VM",
+		Columns: []checkup.Column{{Name: "VM"}, {Name: "NODE"}, {Name: "MAC"}, {Name: "ADDRESSES"}},
+	}
 	for _, s := range w.Sources {
 		if s.Cause != nil {
 			continue
@@ -129,7 +143,12 @@ func table(w *checkup.Worksheet) *checkup.Table {
 			}
 		}
 		t.Rows = append(t.Rows, []checkup.Cell{
-			checkup.Text(s.Name()), checkup.Text(cmp.Or(s.Node, "any")), checkup.Text(s.VM.MAC), checkup.Text(strings.Join(addresses, " ")),
+			checkup.Text(
+				s.Name(),
+			),
+			checkup.Text(cmp.Or(s.Node, "any")),
+			checkup.Text(s.VM.MAC),
+			checkup.Text(strings.Join(addresses, " ")),
 		})
 	}
 	return t

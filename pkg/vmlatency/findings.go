@@ -26,12 +26,12 @@ func (v *vms) findings(j *judge.Judgement) []checkup.Finding {
 	return localise.List(found)
 }
 
-// damage is what a failed pair of VMs suffers from.
+// damage is the kind of failure of a pair of VMs.
 type damage uint8
 
 const (
-	severed damage = iota + 1 // nothing comes back
-	lossy                     // less than the limit allows
+	severed damage = iota + 1 // no answer
+	lossy                     // more loss than the limit allows
 	late                      // a delay or its variation is over a limit
 )
 
@@ -48,7 +48,7 @@ func damageOf(o *judge.Outcome) damage {
 	}
 }
 
-// vmNetwork is what was measured over one network.
+// vmNetwork is the measurements over one network.
 type vmNetwork struct {
 	*vms
 	*localise.Evidence
@@ -74,8 +74,7 @@ func (l *vmLink) other(node string) string {
 	return l.a
 }
 
-// networks lists those over which something was measured, in the order of the
-// worksheet.
+// networks lists the networks with measurements, in the order of the worksheet.
 func (v *vms) networks(e *localise.Evidence) []*vmNetwork {
 	var networks []*vmNetwork
 	for _, i := range e.Measured {
@@ -105,8 +104,8 @@ func (n *vmNetwork) failing(pairs []int, d damage) []int {
 	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return damageOf(&n.Outcomes[i]) != d })
 }
 
-// blame explains what suffers from one damage: all of the network, nodes between
-// which and all others it is so, and what is left pair by pair.
+// blame explains one damage: by the network, by nodes all of whose pairs have it, and
+// the remaining pairs one by one.
 func (n *vmNetwork) blame(d damage) {
 	var left []*vmLink
 	for _, l := range n.links {
@@ -116,7 +115,7 @@ func (n *vmNetwork) blame(d damage) {
 	}
 	bad := slices.Clone(left)
 	all := len(bad) == len(n.links)
-	// whole reports whether everything that was measured to and from a node is bad.
+	// whole reports whether all measured pairs of a node are bad.
 	whole := func(node string) bool {
 		return !slices.ContainsFunc(n.links, func(l *vmLink) bool { return l.touches(node) && !slices.Contains(bad, l) })
 	}
@@ -167,7 +166,7 @@ func common(links []*vmLink) []string {
 	return slices.DeleteFunc(nodes, func(x string) bool { return len(touching(links, x)) < len(links) })
 }
 
-// add makes a finding of what fails on some links.
+// add makes a finding of the failures on some links.
 func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 	var pairs []int
 	for _, l := range links {
@@ -176,7 +175,7 @@ func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 	slices.Sort(pairs)
 	failing := n.failing(pairs, d)
 	families, others := n.families(failing), n.families(pairs)
-	// A family of which nothing fails, in whatever way, narrows the finding.
+	// If one family does not fail at all, the finding names the other.
 	alone := len(families) == 1 && slices.ContainsFunc(others, func(family checkup.IPFamily) bool {
 		return !slices.ContainsFunc(pairs, func(i int) bool {
 			return n.Outcomes[i].Pair.Family == family && n.Outcomes[i].Verdict == checkup.Fail
@@ -191,9 +190,12 @@ func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 		f.Family = families[0]
 		of += " only"
 	}
-	// The pairs of the same families: connectivity is asked for both ways, limits
-	// from the source only.
-	same := slices.DeleteFunc(slices.Clone(pairs), func(i int) bool { return !slices.Contains(families, n.Outcomes[i].Pair.Family) })
+	// The pairs of the same families: connectivity is measured both ways, limits
+	// apply from the source only.
+	same := slices.DeleteFunc(
+		slices.Clone(pairs),
+		func(i int) bool { return !slices.Contains(families, n.Outcomes[i].Pair.Family) },
+	)
 	from, to, oneWay := "", "", false
 	if d == severed && len(links) == 1 {
 		from, to, oneWay = n.oneWay(failing, same)
@@ -239,7 +241,8 @@ func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 	if rest := len(n.links) - len(links); rest > 0 {
 		pass := 0
 		for _, l := range n.links {
-			if !slices.Contains(links, l) && !slices.ContainsFunc(l.pairs, func(i int) bool { return n.Outcomes[i].Verdict == checkup.Fail }) {
+			if !slices.Contains(links, l) &&
+				!slices.ContainsFunc(l.pairs, func(i int) bool { return n.Outcomes[i].Verdict == checkup.Fail }) {
 				pass++
 			}
 		}
@@ -255,8 +258,8 @@ func (n *vmNetwork) families(pairs []int) []checkup.IPFamily {
 	})
 }
 
-// oneWay reports whether what fails between two nodes begins on one of them, and
-// what begins on the other passes.
+// oneWay reports whether the pairs from one of two nodes fail and those from the other
+// pass.
 func (n *vmNetwork) oneWay(failing, same []int) (from, to string, is bool) {
 	p := n.Outcomes[failing[0]].Pair
 	from, to = n.place(p.Source), n.place(p.Target)
@@ -273,7 +276,7 @@ func (n *vmNetwork) oneWay(failing, same []int) (from, to string, is bool) {
 	return from, to, from != to && back > 0
 }
 
-// effect says what happens, for people.
+// effect describes the damage in a finding's message.
 func (n *vmNetwork) effect(d damage, failing []int) string {
 	switch d {
 	case severed:
@@ -293,8 +296,7 @@ func (n *vmNetwork) effect(d damage, failing []int) string {
 // evidenceLines is how many lines of evidence name pairs.
 const evidenceLines = 6
 
-// evidence are the causes of failed pairs, those of one source, target and cause in
-// one line.
+// evidence are the causes of failed pairs, one line for each source, target and cause.
 func (n *vmNetwork) evidence(failing []int) []string {
 	type key struct{ way, message string }
 	var order []key
@@ -318,13 +320,20 @@ func (n *vmNetwork) evidence(failing []int) []string {
 	return lines
 }
 
-// hints say where to look when nothing comes through.
+// hints name likely causes if nothing is answered.
 func (n *vmNetwork) hints(f checkup.Finding, links []*vmLink, oneWay bool, from string) []string {
 	if oneWay {
-		return []string{fmt.Sprintf("echo requests in the other direction are answered: look for a filter on connections from %s, or an outage that began during the measurement", from)}
+		return []string{
+			fmt.Sprintf(
+				"echo requests in the other direction are answered: look for a filter on connections from %s, or an outage that began during the measurement",
+				from,
+			),
+		}
 	}
 	if f.Family == checkup.IPv6 {
-		return []string{"IPv6 finds its neighbours by multicast (RFC 4861), IPv4 by broadcast: check whether something between the VMs filters multicast"}
+		return []string{
+			"IPv6 finds its neighbours by multicast (RFC 4861), IPv4 by broadcast: check whether something between the VMs filters multicast",
+		}
 	}
 	between := slices.ContainsFunc(links, func(l *vmLink) bool { return l.a != l.b })
 	vm := n.vm(n.Outcomes[links[0].pairs[0]].Pair.Source)
@@ -341,7 +350,7 @@ func (n *vmNetwork) hints(f checkup.Finding, links []*vmLink, oneWay bool, from 
 	return []string{fmt.Sprintf("the %s plugin creates a missing bridge without an uplink: check that %s has one %s", vm.NetworkType, cmp.Or(vm.Bridge, "the bridge"), where)}
 }
 
-// against names what passes although it is cut off.
+// against names pairs that pass although the finding says that they are cut off.
 func (n *vmNetwork) against(pairs []int) []string {
 	var lines []string
 	more := 0

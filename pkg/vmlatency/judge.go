@@ -12,11 +12,16 @@ import (
 	"github.com/checkplan/checkplan/pkg/judge"
 )
 
-// Judge works out the report of a check of VMs. Each pair of VMs has two units for
+// Judge returns the report of a vmLatency check. Each pair of VMs has two units for
 // each family: there and back.
 //
 // It is pure. A nil roster or record means that nothing was set up or collected.
-func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport {
+func Judge(
+	w *checkup.Worksheet,
+	roster *checkup.Roster,
+	record *checkup.Record,
+	gate checkup.Gate,
+) checkup.CheckReport {
 	v := &vms{w: w, roster: roster}
 	j := judge.Pairs(w, roster, record, judge.Rules{Reporter: "guest", Absent: v.absent})
 	r := j.Report(gate)
@@ -33,14 +38,14 @@ func Judge(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 	return r
 }
 
-// vms is what worksheet and roster say about the VMs of a check. A VM is an index in
-// the worksheet's sources, which are its targets, too.
+// vms has the VMs of a check from worksheet and roster. A VM is an index in the
+// worksheet's sources, which are also its targets.
 type vms struct {
 	w      *checkup.Worksheet
 	roster *checkup.Roster
 }
 
-// vm at an index; nil if there is none.
+// vm at an index; nil if the worksheet has none.
 func (v *vms) vm(i int) *checkup.VM {
 	if i < 0 || i >= len(v.w.Sources) {
 		return nil
@@ -61,10 +66,10 @@ func (v *vms) absent(p checkup.Pair) *checkup.Cause {
 	var causes [2]*checkup.Cause
 	for i, vm := range vms {
 		if vm >= len(v.w.Sources) || vm >= len(v.w.Targets) {
-			return &checkup.Cause{Stage: checkup.StageSetup, Message: "the worksheet has no such VM"}
+			return &checkup.Cause{Stage: checkup.StageSetup, Message: "the worksheet does not have this VM"}
 		}
 		if cause := v.w.Sources[vm].Cause; cause != nil {
-			return cause // of both, and it names what it is about
+			return cause // the same for both VMs, and it names its object
 		}
 		switch entry := v.entry(vm); {
 		case entry == nil:
@@ -90,7 +95,7 @@ func (v *vms) absent(p checkup.Pair) *checkup.Cause {
 	}
 }
 
-// entry of a VM on the roster; nil if there is none.
+// entry of a VM on the roster; nil if it has none.
 func (v *vms) entry(vm int) *checkup.RosterEntry {
 	if v.roster == nil || vm < 0 || vm >= len(v.roster.Targets) {
 		return nil
@@ -106,7 +111,7 @@ func (v *vms) node(vm int) string {
 	return ""
 }
 
-// network that a pair of VMs is on.
+// network of a pair of VMs.
 func (v *vms) network(p checkup.Pair) checkup.NetworkRef {
 	if vm := v.vm(p.Source); vm != nil {
 		return vm.Network
@@ -114,7 +119,7 @@ func (v *vms) network(p checkup.Pair) checkup.NetworkRef {
 	return checkup.NetworkRef{}
 }
 
-// short is the name of a VM beside its network. It stays the same from run to run.
+// short is the name of a VM on its network. It is the same in every run.
 func (v *vms) short(i int) string {
 	if vm := v.vm(i); vm != nil && vm.Name != "" {
 		return vm.Name
@@ -138,8 +143,8 @@ func (v *vms) way(p checkup.Pair) string { return v.name(p.Source) + " -> " + v.
 type vmPair struct {
 	// source and target are the names of the VMs
 	source, target, network string
-	// units there and back of each family, by turns; a way that the worksheet does not
-	// expect has none
+	// units there and back of each family, alternating; a way that the worksheet does
+	// not expect has none
 	units []checkup.Unit
 }
 
@@ -185,7 +190,7 @@ func (v *vms) unit(j *judge.Judgement, o *judge.Outcome) checkup.Unit {
 		}
 	}
 	if v.back(p) {
-		// One answer is enough here: limits, and so delays, are of the other way.
+		// One answer is enough here: limits and delays belong to the other way.
 		u.Labels[checkup.UnitWay], u.Delay = checkup.WayBack, nil
 		return u
 	}
@@ -198,8 +203,7 @@ func (v *vms) unit(j *judge.Judgement, o *judge.Outcome) checkup.Unit {
 	return u
 }
 
-// lossNotes are of each pair that lost a part of its echo requests, and did not fail
-// for it.
+// lossNotes names each pair that lost echo requests and did not fail for it.
 func (v *vms) lossNotes(j *judge.Judgement) []string {
 	var notes []string
 	for i := range j.Outcomes {
@@ -217,8 +221,19 @@ func (v *vms) lossNotes(j *judge.Judgement) []string {
 			}
 			limit = "the limit is " + most.String()
 		}
-		notes = append(notes, fmt.Sprintf("%s to %s over %s, %s: %d of %d echo requests were not answered (%s); %s",
-			v.name(o.Pair.Source), v.name(o.Pair.Target), v.network(o.Pair), o.Pair.Family, o.Sent-o.Received, o.Sent, loss, limit))
+		notes = append(notes, fmt.Sprintf(
+			"%s to %s over %s, %s: %d of %d echo requests were not answered (%s); %s",
+			v.name(
+				o.Pair.Source,
+			),
+			v.name(o.Pair.Target),
+			v.network(o.Pair),
+			o.Pair.Family,
+			o.Sent-o.Received,
+			o.Sent,
+			loss,
+			limit,
+		))
 	}
 	return notes
 }
@@ -237,8 +252,8 @@ func (p *vmPair) worst() checkup.Verdict {
 	return worst
 }
 
-// causes say why a pair did not pass with a verdict, a line for each cause: alone if
-// it is that of every unit, else with the units that it is of.
+// causes say why a pair has a verdict, a line for each cause: alone if every unit has
+// it, else with its units.
 func (p *vmPair) causes(verdict checkup.Verdict) []string {
 	var causes []string
 	of := map[string][]string{}
@@ -266,8 +281,8 @@ func (p *vmPair) causes(verdict checkup.Verdict) []string {
 	return lines
 }
 
-// listing has the pairs of VMs, the worst first, each with why it did not pass and a
-// table of its families.
+// listing has the pairs of VMs, the worst first, each with the causes of its verdict
+// and a table of its families.
 func listing(pairs []*vmPair) []checkup.Block {
 	if len(pairs) == 0 {
 		return nil
@@ -325,7 +340,7 @@ func (p *vmPair) table() *checkup.Table {
 	return t
 }
 
-// numbers fills the cells of what a unit measured.
+// numbers fills the cells with a unit's measurements.
 func numbers(row []checkup.Cell, u *checkup.Unit) {
 	if u.Sent > 0 {
 		row[0] = checkup.Number(u.Sent)
@@ -339,7 +354,7 @@ func numbers(row []checkup.Cell, u *checkup.Unit) {
 	}
 }
 
-// unit of a family and way; nil if there is none.
+// unit of a family and way; nil if the pair has none.
 func (p *vmPair) unit(family checkup.IPFamily, way string) *checkup.Unit {
 	for i := range p.units {
 		if u := &p.units[i]; u.Family == family && u.Labels[checkup.UnitWay] == way {
@@ -349,8 +364,8 @@ func (p *vmPair) unit(family checkup.IPFamily, way string) *checkup.Unit {
 	return nil
 }
 
-// said are the delays of the first pair of VMs that has some, and how many more
-// there are, as a clause; nil if there is none.
+// said are the delays of the first pair of VMs that has some, and the number of other
+// such pairs, as a clause; nil if no pair has delays.
 func said(pairs []*vmPair) []string {
 	first, more := "", 0
 	for _, p := range pairs {

@@ -68,7 +68,10 @@ func attach(s *cluster.Snapshot, ref checkup.NetworkRef) attachment {
 	}
 	n.ready = len(n.reasons) == 0
 	if !s.Multus {
-		n.reasons = append(n.reasons, "Multus is not installed: the cluster does not serve k8s.cni.cncf.io/v1 (NetworkAttachmentDefinitions)")
+		n.reasons = append(
+			n.reasons,
+			"Multus is not installed: the cluster does not serve k8s.cni.cncf.io/v1 (NetworkAttachmentDefinitions)",
+		)
 		return n
 	}
 	object := s.Network(ref)
@@ -83,7 +86,13 @@ func attach(s *cluster.Snapshot, ref checkup.NetworkRef) attachment {
 		return n
 	}
 	if n.binding == checkup.BindingSRIOV && n.resource == "" {
-		n.reasons = append(n.reasons, fmt.Sprintf("network %s is of type sriov, but has no annotation k8s.v1.cni.cncf.io/resourceName: VMs would get no device", ref))
+		n.reasons = append(
+			n.reasons,
+			fmt.Sprintf(
+				"network %s is of type sriov, but has no annotation k8s.v1.cni.cncf.io/resourceName: VMs would get no device",
+				ref,
+			),
+		)
 	}
 	if prefix := markers[n.kind]; prefix != "" && n.bridge != "" {
 		told := func(node cluster.Node) bool {
@@ -113,7 +122,10 @@ func kubeVirtReason(k *cluster.KubeVirt) string {
 	case k.Object == "":
 		return "KubeVirt is not installed: " + k.Message
 	case !k.Ready:
-		return strings.TrimSuffix(fmt.Sprintf("KubeVirt %s is not ready: phase %s: %s", k.Object, cmp.Or(k.Phase, "not reported yet"), k.Message), ": ")
+		return strings.TrimSuffix(
+			fmt.Sprintf("KubeVirt %s is not ready: phase %s: %s", k.Object, cmp.Or(k.Phase, "not reported yet"), k.Message),
+			": ",
+		)
 	case !k.Served:
 		return fmt.Sprintf("KubeVirt %s is not ready: the cluster serves no VirtualMachineInstances", k.Object)
 	}
@@ -152,7 +164,12 @@ func (n *attachment) anyReasons(s *cluster.Snapshot) []string {
 	if takes >= 2 {
 		return nil
 	}
-	reason := fmt.Sprintf("a pair needs two nodes, but only %d of %d can take a VM on network %s", takes, len(s.Nodes), n.ref)
+	reason := fmt.Sprintf(
+		"a pair needs two nodes, but only %d of %d can take a VM on network %s",
+		takes,
+		len(s.Nodes),
+		n.ref,
+	)
 	if more := len(named) - maxNodesNamed; more > 0 {
 		named = append(named[:maxNodesNamed], fmt.Sprintf("and %d more", more))
 	}

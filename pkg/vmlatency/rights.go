@@ -30,8 +30,12 @@ func Rights(c checkup.Check) []checkup.Right {
 	var rights []checkup.Right
 	for _, n := range v.Networks {
 		rights = append(rights, inNamespace(n.Namespace, checkup.Right{
-			Phase: setup, Group: "k8s.cni.cncf.io", Resource: "network-attachment-definitions", Names: []string{n.Name}, Verb: "get",
-			Why: "pkg/vmlatency Survey: how VMs are attached to the network",
+			Phase:    setup,
+			Group:    "k8s.cni.cncf.io",
+			Resource: "network-attachment-definitions",
+			Names:    []string{n.Name},
+			Verb:     "get",
+			Why:      "pkg/vmlatency Survey: how VMs are attached to the network",
 		}))
 	}
 	for _, r := range []checkup.Right{

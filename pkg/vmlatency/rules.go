@@ -32,7 +32,7 @@ func rules() []kind.Rule {
 	}, kind.KubernetesRules(parts))
 }
 
-// parts are what Kubernetes' own rules are about.
+// parts are the fields to which Kubernetes' own rules apply.
 func parts(v *Spec) kind.Parts {
 	p := kind.Parts{Memories: []kind.Part[string]{kind.At(v.Guest.Memory, "guest", "memory")}}
 	for i, n := range v.Networks {
@@ -80,7 +80,7 @@ func networkTwice(v *Spec, report kind.Reporter) {
 
 func noFamily(v *Spec, report kind.Reporter) {
 	if len(v.IPFamilies) == 0 {
-		report([]string{"ipFamilies"}, "no IP family, and so nothing to measure: want IPv4, IPv6 or both")
+		report([]string{"ipFamilies"}, "no IP family: want IPv4, IPv6 or both")
 	}
 }
 
@@ -101,7 +101,7 @@ func tooManyVMs(v *Spec, report kind.Reporter) {
 	if n := 2 * len(v.Networks) * max(1, len(v.Pairs)); n > MaxVMs {
 		report(
 			[]string{"networks"},
-			"%d networks and %d pairs of nodes are %d VMs at once: at most %d; make several checks, one after the other",
+			"%d networks and %d pairs of nodes are %d VMs at once: want at most %d: split the check, and run the parts one after the other",
 			len(v.Networks),
 			max(1, len(v.Pairs)),
 			n,
@@ -120,7 +120,7 @@ func measurements(v *Spec, report kind.Reporter) {
 	case n > checkup.MaxCount:
 		report(
 			[]string{"interval"},
-			"%s for %s are %d measurements of each pair, and every delay is kept: at most %d; want an interval of %s or more",
+			"%s for %s are %d measurements of each pair: want at most %d: an interval of %s or more",
 			v.Interval,
 			v.Duration,
 			n,
@@ -134,15 +134,15 @@ func jitterOne(v *Spec, report kind.Reporter) {
 	if v.Expect.Jitter.Max != nil && v.Duration == v.Interval {
 		report(
 			[]string{"expect", "jitter", "max"},
-			"a pair is sent one echo request, and jitter is a difference between two delays",
+			"jitter is a difference between two delays, but a pair sends one echo request",
 		)
 	}
 }
 
-// probeTimeout compares what comes before and after the measurement itself with the
-// timeout, of which guests have three quarters: connectivity back, and the answers
-// that are waited for of that, of the control that must have none, and of the last
-// request.
+// probeTimeout compares the timeout, of which guests have three quarters, with the
+// time that they need in addition to the duration: the measurement of connectivity
+// back, and the waits for its answers, for the control that must have no answer, and
+// for the last answer.
 func probeTimeout(v *Spec, report kind.Reporter) {
 	if v.Timeouts.Probe <= 0 || v.Duration <= 0 || v.Interval <= 0 {
 		return
@@ -152,7 +152,7 @@ func probeTimeout(v *Spec, report kind.Reporter) {
 	if have := v.Timeouts.Probe / 4 * 3; need > have {
 		report(
 			[]string{"timeouts", "probe"},
-			"guests have three quarters of it beside duration, %s, which is less than the %s that they take where nothing answers: three times %s, and the intervals between %d requests",
+			"guests have three quarters of it in addition to duration, %s: less than the %s that they take if nothing answers: three times %s, and the intervals between %d requests",
 			have,
 			need,
 			checkup.VMEchoTimeout,
@@ -161,7 +161,7 @@ func probeTimeout(v *Spec, report kind.Reporter) {
 	}
 }
 
-// kiagnoseTwice keeps checks from overwriting one another's outcome.
+// kiagnoseTwice rejects checks that overwrite one another's outcome.
 func kiagnoseTwice(p *checkup.Plan, report kind.Reporter) {
 	first := map[checkup.ConfigMapRef]string{}
 	for _, name := range p.CheckNames() {
@@ -194,6 +194,6 @@ func guestLogin(v *Spec, report kind.Reporter) {
 	case strings.ContainsFunc(v.Guest.Image, unicode.IsSpace):
 		report([]string{"guest", "image"}, "%q: want the reference of an image, without a space", v.Guest.Image)
 	case login != nil && strings.ContainsFunc(login.User+login.Password, unicode.IsControl):
-		report([]string{"guest", "login"}, "has a control character, which a console would take for a key")
+		report([]string{"guest", "login"}, "has a control character, which a console would read as a key")
 	}
 }

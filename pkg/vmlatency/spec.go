@@ -12,16 +12,16 @@ import (
 // MaxVMs is the most VMs of one check.
 const MaxVMs = 100
 
-// Spec says between which pairs of VMs of KubeVirt, which the check starts on
-// secondary networks, connectivity and round-trip delay are measured.
+// Spec selects the pairs of KubeVirt's VMs that the check starts on secondary networks
+// to measure connectivity and round-trip delay.
 type Spec struct {
 	// Networks to measure over, each with VMs of its own; at least one.
 	Networks []checkup.NetworkRef `json:"networks"`
 	// Pairs of nodes, each measured over every network. Empty means one pair of
 	// VMs on any two different nodes.
 	Pairs []checkup.NodePair `json:"pairs,omitempty"`
-	// IPFamilies to measure; at least one. The addresses are the check's own, so
-	// that they do not depend on the cluster's.
+	// IPFamilies to measure; at least one. The check assigns the addresses: the
+	// families do not depend on the cluster's.
 	IPFamilies []checkup.IPFamily `json:"ipFamilies"`
 	// Duration of the measurement of each pair.
 	Duration checkup.Duration `json:"duration"`
@@ -29,7 +29,7 @@ type Spec struct {
 	Interval checkup.Duration `json:"interval"`
 	Guest    checkup.Guest    `json:"guest"`
 	Expect   Expect           `json:"expect"`
-	// Timeouts; Duration comes on top of Probe.
+	// Timeouts of the phases; Duration is added to Probe.
 	Timeouts checkup.Timeouts `json:"timeouts"`
 	// Kiagnose is the ConfigMap to which the outcome is written in the keys of
 	// kiagnose's checkups; nil means none.
@@ -85,13 +85,13 @@ func (v *Spec) PhaseTimeouts() checkup.Timeouts {
 	return t
 }
 
-// Fixtures are the VMs, and the pods that try out whether they can be scheduled.
+// Fixtures are the VMs, and the pods that test whether VMs can be scheduled.
 func (v *Spec) Fixtures() []checkup.Role {
 	return []checkup.Role{checkup.RolePreflight, checkup.RoleGuest}
 }
 
 // LeastInterval is the shortest interval, in whole milliseconds, at which a pair
-// can be measured for so long.
+// can be measured for a duration.
 func LeastInterval(duration checkup.Duration) checkup.Duration {
 	const step = checkup.MaxCount * checkup.Duration(time.Millisecond)
 	return max(1, (duration+step-1)/step) * checkup.Duration(time.Millisecond)
