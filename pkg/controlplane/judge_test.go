@@ -69,7 +69,7 @@ func TestJudgeConnection(t *testing.T) {
 			c.Roster.Targets[judgetest.EtcdTarget].Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "no etcd member is visible"}
 			c.record.Results = nil
 		}, checkup.Unmeasured, "setup: no etcd member is visible"},
-		{"no record", func(c *connection) { c.record = nil }, checkup.Unmeasured, "collect: nothing was recorded of the source"},
+		{"no record", func(c *connection) { c.record = nil }, checkup.Unmeasured, "collect: the record has no data of the source"},
 		{"no results", func(c *connection) { c.record.Results = nil }, checkup.Unmeasured, "collect: the agent exited without reporting this pair"},
 		{"the agent could not measure it", func(c *connection) {
 			c.record.Results = nil
@@ -102,11 +102,11 @@ func TestJudgeConnection(t *testing.T) {
 			c.fail(judgetest.Refused, 0, 1, 2, 3, 4)
 			c.record.Observations = []checkup.Observation{{Pair: c.record.Results[0].Pair, Unmeasured: spoilt}}
 		}, checkup.Fail, "connect: connection refused"},
-		{"passed without a connect", func(c *connection) { c.record.Results[2].Delays = checkup.StageDelays{} }, checkup.Unmeasured, "collect: the measurement of 2026-01-02T03:04:07.000Z does not add up: its delays are not those of the stages that it passed"},
+		{"passed without a connect", func(c *connection) { c.record.Results[2].Delays = checkup.StageDelays{} }, checkup.Unmeasured, "collect: the measurement of 2026-01-02T03:04:07.000Z contradicts itself: its delays do not match the stages that it passed"},
 		{"failed at a stage that it passed", func(c *connection) {
 			c.record.Results[2].Failure = judgetest.Refused
-		}, checkup.Unmeasured, "collect: the measurement of 2026-01-02T03:04:07.000Z does not add up: its delays are not those of the stages that it passed"},
-		{"a negative delay", func(c *connection) { c.record.Results[2].Delays.Handshake = -1 }, checkup.Unmeasured, "collect: the measurement of 2026-01-02T03:04:07.000Z does not add up: its delays are not those of the stages that it passed"},
+		}, checkup.Unmeasured, "collect: the measurement of 2026-01-02T03:04:07.000Z contradicts itself: its delays do not match the stages that it passed"},
+		{"a negative delay", func(c *connection) { c.record.Results[2].Delays.Handshake = -1 }, checkup.Unmeasured, "collect: the measurement of 2026-01-02T03:04:07.000Z contradicts itself: its delays do not match the stages that it passed"},
 		{"more than ordered", func(c *connection) {
 			more := c.record.Results[4]
 			more.At = more.At.Add(time.Second)
@@ -121,7 +121,7 @@ func TestJudgeConnection(t *testing.T) {
 			c.record.Results = c.record.Results[:4]
 			c.record.Sources[0].End = nil
 		}, checkup.Fail, "connect: connection refused"},
-		{"fewer than the agent counts", func(c *connection) { c.record.Sources[0].End.Results = 6 }, checkup.Unmeasured, "collect: the agent reported 6 measurements, of which 5 arrived"},
+		{"fewer than the agent counts", func(c *connection) { c.record.Sources[0].End.Results = 6 }, checkup.Unmeasured, "collect: the agent reported 6 measurements; 5 arrived"},
 		{"fewer than the agent counts, and failed", func(c *connection) {
 			c.record.Sources[0].End.Results = 6
 			c.fail(judgetest.Silent, 0, 1, 2, 3, 4)

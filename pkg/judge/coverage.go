@@ -8,7 +8,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// coverage says how much of what could be measured was.
+// coverage counts how many of the possible pairs were measured.
 func (j *Judgement) coverage() *checkup.Coverage {
 	w := j.Worksheet
 	c := &checkup.Coverage{Possible: w.Possible, Round: w.Round, Rounds: w.Rounds, Seed: w.Seed}
@@ -47,7 +47,7 @@ func (j *Judgement) coverage() *checkup.Coverage {
 	c.OutDegreeMin, c.OutDegreeMax = bounds(out)
 	c.InDegreeMin, c.InDegreeMax = bounds(in)
 	c.ZonePairsHit, c.ZonePairsPossible = len(hit), zonePairs(w)
-	// What is assigned is possible, whatever the worksheet says.
+	// An assigned pair is possible, even if the worksheet's number is too low.
 	c.Possible = max(c.Possible, assigned)
 	if c.Measured > 0 {
 		bound := failingUpperBound(c.Possible, c.Measured, failing)
@@ -56,8 +56,8 @@ func (j *Judgement) coverage() *checkup.Coverage {
 	return c
 }
 
-// zonePairs counts the ordered zone pairs between which there is a source and a
-// target on different nodes.
+// zonePairs counts the ordered zone pairs that have a source and a target on different
+// nodes.
 func zonePairs(w *checkup.Worksheet) int {
 	nodes := func(of []checkup.Endpoint) map[string]map[string]bool {
 		by := map[string]map[string]bool{}
@@ -109,16 +109,16 @@ const alpha = 0.05
 // share of failing pairs among possible, when of measured ones, drawn at random
 // without replacement, failing failed. It inverts the hypergeometric test, as
 // Clopper and Pearson invert the binomial one: the bound is the largest number K
-// of failing pairs for which seeing so few of them still has a probability of
-// 5%. Where nothing failed and possible is much larger than measured
-// it comes to the rule of three, 3/measured.
+// of failing pairs for which so few failures in the sample still have a probability of
+// 5%. If nothing failed and possible is much larger than measured, it is about
+// 3/measured (the rule of three).
 //
-// The distribution function falls with K, so K is found by bisection.
+// The distribution function decreases with K; bisection finds K.
 func failingUpperBound(possible, measured, failing int) float64 {
-	low, high := failing, possible-measured+failing // low holds, high may
+	low, high := failing, possible-measured+failing // low is known to be possible, high may be
 	for low < high {
 		k := low + (high-low+1)/2
-		if atMost(possible, k, measured, failing) >= alpha*(1-1e-7) { // a hair for rounding
+		if atMost(possible, k, measured, failing) >= alpha*(1-1e-7) { // a tolerance for rounding
 			low = k
 		} else {
 			high = k - 1
@@ -128,13 +128,13 @@ func failingUpperBound(possible, measured, failing int) float64 {
 }
 
 // atMost is the hypergeometric probability of drawing at most x marked ones in n
-// draws from N of which K are marked. From the mean up it only says "more than
-// alpha", which is all that its caller asks: there it is above 1/4.
+// draws from N of which K are marked. From the mean up it returns 1 instead of the exact
+// value, which is above 1/4 there: its caller only compares it with alpha.
 func atMost(N, K, n, x int) float64 {
 	if float64(x) >= float64(n)*float64(K)/float64(N) {
 		return 1
 	}
-	// Below the mean the terms fall from x down, so that the sum ends early.
+	// Below the mean the terms decrease from x down, therefore the sum ends early.
 	term := math.Exp(LogChoose(K, x) + LogChoose(N-K, n-x) - LogChoose(N, n))
 	sum := term
 	for i := x; i > 0 && term > sum*1e-17 && sum <= alpha; i-- {
@@ -144,7 +144,7 @@ func atMost(N, K, n, x int) float64 {
 	return sum
 }
 
-// LogChoose is the logarithm of the binomial coefficient; minus infinity where it is 0.
+// LogChoose is the logarithm of the binomial coefficient; minus infinity if that is 0.
 func LogChoose(n, k int) float64 {
 	if k < 0 || k > n {
 		return math.Inf(-1)

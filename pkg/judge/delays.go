@@ -9,15 +9,16 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Attribute is what pairs of one source and target differ in.
+// Attribute is the family, transport and size by which the pairs of one source and target
+// differ.
 type Attribute struct {
 	Family    checkup.IPFamily
 	Transport checkup.Transport
 	Size      int
 }
 
-// attributesOf lists every family, transport and size of the worksheet, in its
-// order, and behind them those that only targets with a Peer have.
+// attributesOf lists every family, transport and size of the worksheet, in its order,
+// followed by those that only targets with a Peer have.
 func attributesOf(w *checkup.Worksheet) []Attribute {
 	var all []Attribute
 	for _, f := range w.IPFamilies {
@@ -67,9 +68,9 @@ func (j *Judgement) DelayRows() []checkup.DelayRow {
 }
 
 // StageRows summarises the delays of each stage of pairs with Results, by transport
-// and family. Sent is how many measurements reached the stage, Received how many
-// passed it. There is a row of the TCP connect for every transport and family, and
-// one for any other stage that a pair reached.
+// and family. Sent is the number of measurements that reached the stage, Received the
+// number that passed it. Every transport and family has a row for the TCP connect, and
+// one for each other stage that a pair reached.
 func (j *Judgement) StageRows() []checkup.DelayRow {
 	var rows []checkup.DelayRow
 	for k, a := range j.Attributes {
@@ -102,7 +103,7 @@ func (j *Judgement) StageRows() []checkup.DelayRow {
 	return rows
 }
 
-// DelayOf is the distribution of the delays of some pairs; nil if there are none.
+// DelayOf returns the distribution of the delays of several pairs; nil without delays.
 func DelayOf(pairs [][]int64) *checkup.Delay {
 	all := slices.Concat(pairs...)
 	if len(all) == 0 {
@@ -141,9 +142,9 @@ func jitter(rtts []int64) int64 {
 	return 0
 }
 
-// Quantile is the nearest-rank quantile of sorted values: the smallest of them
-// such that at least the share q are not above it. It is always a value that
-// was measured, and the largest one where there are too few to tell.
+// Quantile is the nearest-rank quantile of sorted values: the smallest value that at
+// least the share q of the values do not exceed. It is always a measured value; with too
+// few values it is the largest one. It is 0 without values.
 func Quantile(sorted []int64, q float64) int64 {
 	if len(sorted) == 0 {
 		return 0

@@ -8,10 +8,10 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// direction in which an observed udp pair lost packets, by what the target's
-// responder counted. A responder whose count is not known, or is older than the
-// answers, gives no direction; nor does one whose count includes spoiled requests,
-// unless it is all or nothing.
+// direction returns the direction in which an observed udp pair lost packets, by the
+// count of the target's responder. It is unknown if the count is unknown or older than
+// the answers, and also if the count includes spoiled requests, unless all or no requests
+// arrived.
 func (j *Judgement) direction(at int) checkup.Direction {
 	seen := j.evidence.observed[at]
 	if seen.Transport != checkup.UDP || !j.evidence.counted[seen.Target] {
@@ -34,10 +34,10 @@ func (j *Judgement) direction(at int) checkup.Direction {
 	}
 }
 
-// dropped says that a udp pair's loss may come from the responder: all that it
-// lost did not arrive there, and the responder's socket dropped as many requests
-// or more because it was full. Then nothing is known of the network; nor if the
-// target must be unreachable and nothing seems to have arrived.
+// dropped returns a cause if the responder itself may have caused a udp pair's loss: all
+// lost requests did not arrive, and the responder's full socket dropped at least that
+// many. The network may then be fine. The same holds for a target that must be
+// unreachable and seems to have received nothing.
 func (j *Judgement) dropped(at int, o *Outcome) *checkup.Cause {
 	e := j.evidence
 	seen, n := e.observed[at], e.full[side{o.Pair.Target, o.Pair.Family}]
@@ -51,9 +51,9 @@ func (j *Judgement) dropped(at int, o *Outcome) *checkup.Cause {
 		"%d of %d requests did not arrive, but the responder's socket had no room for %d", missing, seen.Sent+seen.Spoiled, n)}
 }
 
-// carry applies the direction of the udp pairs of one source and target to the
-// other transports of the same family, if all of those fail as well: one loss is
-// then the simpler explanation.
+// carry applies the direction of the udp pairs of one source and target to the other
+// transports of the same family, if all of them fail: one common loss is then the simpler
+// explanation.
 func carry(pairs []Outcome) {
 	for _, family := range checkup.IPFamilies {
 		directions, all := map[checkup.Direction]bool{}, true

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package judge turns what was measured into verdicts. It is pure: no clock, no
+// Package judge turns measurements into verdicts. It is pure: no clock, no
 // cluster, no random choice; the same worksheet, roster and record give the same
-// report, in whatever order the observations came. It knows no kind of check: each
+// report, in any order of the observations. It knows no kind of check: each
 // kind calls Pairs with its Rules, and adds its units, findings and blocks to the
 // Report. pkg/localise explains the failures.
 //
@@ -23,16 +23,16 @@
 //     result, good or bad. For a pair of any family, every family that was
 //     controlled counts.
 //  3. There is no observation: unmeasured, with the source's cause, if it has one.
-//  4. The agent reported pairs that it was not asked for (ReasonUnrequested), or
-//     reported this pair twice and differently (ReasonConflict): unmeasured. Two
-//     equal reports count once. What the collector left out of the record counts
-//     too (Source.Unrequested, Source.Conflicts).
+//  4. The agent reported unrequested pairs (ReasonUnrequested), or reported this pair
+//     twice with different values (ReasonConflict): unmeasured. Two equal reports count
+//     once. Reports that the collector left out of the record count too
+//     (Source.Unrequested, Source.Conflicts).
 //  5. The agent reports the pair as unmeasured: unmeasured.
 //  6. The agent did not report both control pairs of the family (of one family, for
 //     a pair of any): unmeasured.
 //  7. The numbers contradict each other or the order; the failure is one of the
 //     agent's own (no socket); some measurements were spoiled and, although the
-//     agent repeats those, less than half of what was ordered remains; or none was
+//     agent repeats those, less than half of the ordered number remains; or none was
 //     made: unmeasured.
 //  8. An expectation is broken: fail. Nothing received fails by default; then
 //     loss, delay percentiles and jitter are compared with their limits, and each
@@ -41,34 +41,33 @@
 //     refused connection does not, because only the refusal came back. But a loss
 //     that the responder's own full socket explains does not fail a udp pair, and
 //     does not show that the target is unreachable: unmeasured.
-//  9. Fewer good measurements were made than ordered: unmeasured. They may fail a
-//     pair, but too few do not pass it. How many were spoiled and repeated does
-//     not matter.
+//  9. Fewer good measurements were made than ordered: unmeasured. Too few may fail a
+//     pair, but do not pass it. The number of spoiled and repeated ones does not matter.
 //  10. Else: pass.
 //
 // # Pairs with Results
 //
 // Each Result is one measurement. Those of a pair are sorted by their times, equal
-// ones counted once, and folded into an observation: sent is how many are
-// measurements, received how many of them passed every stage, the delays are those
+// ones counted once, and folded into an observation: sent is the number of
+// measurements, received the number of them that passed every stage, the delays are those
 // of the TCP connect, and outages are those of checkup.Outages. A result that is
-// unmeasured, or fails at a stage of the agent's own, is spoiled. The rules above
-// hold, and these beside them:
+// unmeasured, or fails at a stage of the agent itself, is spoiled. The rules above
+// apply, and these:
 //
 //   - Two different results of one time (ReasonConflict), a delay of a stage that was
 //     not passed, or none of the connect in one that failed at no stage: unmeasured
 //     (rule 7).
 //   - An outage longer than the worksheet's MaxOutage fails the pair (rule 8). An
-//     outage lasts from the first failure to the first success after it, and one
-//     that was not over, to its last failure.
+//     outage lasts from the first failure to the next success, or to its last failure if
+//     no success follows.
 //   - If the agent counts more results than arrived, or reports the pair as
 //     unmeasured beside its results, the pair does not pass: it is unmeasured if it
 //     does not fail (rule 9).
 //
-// The unit of a pair has what was reported of it even if it is unmeasured because it
-// is not enough; not if it is not credible. In DelayRows of a stage, sent is how many
-// measurements reached the stage, received how many passed it; the delays may be
-// fewer, because an agent that was held up reports none.
+// The unit of a pair has the reported values even if the pair is unmeasured because they
+// are too few; it has none if they are not credible. In DelayRows of a stage, sent is the
+// number of measurements that reached the stage, received the number that passed it. The
+// delays may be fewer, because a delayed agent reports none.
 //
 // # Numbers
 //
@@ -78,7 +77,7 @@
 // Unanswered measurements count as loss, not as delay. Jitter is the mean
 // absolute difference of consecutive delays of a pair, in the order of sending.
 //
-// A check fails if a unit failed. Else it is inconclusive if nothing was measured
+// A check fails if a unit failed. Otherwise it is inconclusive if nothing was measured
 // (also if nothing was expected), if more of the expected units are unmeasured
 // than the gate allows, or if it has no worksheet. A run has the worst verdict of
 // its checks, and is inconclusive without any.
@@ -86,6 +85,6 @@
 // A (source, target) pair counts as measured in the Coverage if all its pairs were,
 // or if one failed. The bound on the share of failing ones inverts the
 // hypergeometric distribution (see failingUpperBound): it holds for samples drawn at
-// random without replacement. The ring sample is that for a fault which does not
+// random without replacement. The ring sample is such a sample for a fault that does not
 // depend on the ring's order.
 package judge

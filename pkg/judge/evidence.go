@@ -14,10 +14,10 @@ import (
 type evidence struct {
 	w       *checkup.Worksheet
 	sources []source
-	// pairs that are expected, in the worksheet's order
+	// pairs are the expected pairs, in the worksheet's order
 	pairs []checkup.Pair
-	// spans are where the pairs of each assignment begin, with the end after them;
-	// first is where the assignments of each source begin in spans
+	// spans are the start indexes of the assignments in pairs, followed by the end of the
+	// last one; first are the start indexes of the sources in spans
 	spans []int
 	first []int
 	// by position in pairs
@@ -25,9 +25,9 @@ type evidence struct {
 	conflict  map[int]bool
 	folded    map[int]*Folded
 	reception map[int]int
-	// counted targets are those whose responder's count is known
+	// counted has the targets whose responder's count is known
 	counted map[int]bool
-	// full is how many requests the responder of a target dropped, by family
+	// full is the number of requests that the responder of a target dropped, by family
 	full map[side]int
 	// strays are observations and results that name no source of the worksheet
 	strays, strayResults int
@@ -39,7 +39,7 @@ type side struct {
 	family checkup.IPFamily
 }
 
-// source is what is known of one source of the worksheet.
+// source is the record of one source of the worksheet.
 type source struct {
 	recorded bool
 	cause    *checkup.Cause
@@ -47,13 +47,13 @@ type source struct {
 	controls []checkup.Control
 	observed int // observations
 	results  int // results, each counted once
-	alien    int // pairs in the record that the worksheet does not expect of it
+	alien    int // pairs in the record that the worksheet does not assign to it
 	// discarded are the unrequested pairs, and conflicts the conflicting reports,
 	// that the collector left out of the record
 	discarded, conflicts int
 }
 
-// unrequested is the number of pairs that the source reported and was not asked for.
+// unrequested is the number of unrequested pairs that the source reported.
 func (s *source) unrequested() int { return s.alien + s.discarded }
 
 // controlNames are the control pairs that an agent must report for each family.
@@ -145,16 +145,16 @@ func (e *evidence) observation(o *checkup.Observation) {
 		e.observed[at] = o
 	case !reflect.DeepEqual(e.observed[at], o):
 		e.conflict[at] = true
-		if made(o) > made(e.observed[at]) { // whichever came first
+		if made(o) > made(e.observed[at]) { // the result must not depend on their order
 			e.observed[at] = o
 		}
 	}
 }
 
-// made is how many measurements were made, credible or not.
+// made is the number of measurements that were made, credible or not.
 func made(o *checkup.Observation) int { return max(0, o.Sent) + max(0, o.Spoiled) }
 
-// assignments yields where the pairs of each assignment begin and end.
+// assignments yields the start and end of each assignment in pairs.
 func (e *evidence) assignments() iter.Seq2[int, int] {
 	return func(yield func(int, int) bool) {
 		for span, end := range e.spans[1:] {

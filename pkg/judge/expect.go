@@ -69,8 +69,8 @@ func (j *Judgement) expect(at int, o *Outcome) {
 	}
 }
 
-// limits fails the outcome for each limit that the observation breaks. The first
-// one decides in which way it failed, and at which stage.
+// limits fails the outcome for each limit that the observation breaks. The first broken
+// limit decides its Failure and stage.
 func (j *Judgement) limits(seen *checkup.Observation, o *Outcome) {
 	fail := func(f Failure, stage checkup.Stage, b checkup.Breach, message string) {
 		o.Breaches = append(o.Breaches, b)
@@ -144,8 +144,8 @@ func delayed(l checkup.Limit, measured time.Duration, limit checkup.Duration) ch
 	}
 }
 
-// through says what came through to, or back from, a target that must be
-// unreachable, and how often; 0 if nothing did.
+// through returns how many packets or connections got through to or from a target that
+// must be unreachable, with a description; 0 if none did.
 func (j *Judgement) through(seen *checkup.Observation) (int, string) {
 	if seen.Received > 0 {
 		return seen.Received, fmt.Sprintf("%d of %d were answered", seen.Received, seen.Sent)
@@ -155,7 +155,7 @@ func (j *Judgement) through(seen *checkup.Observation) (int, string) {
 	}
 	stream := seen.Transport == checkup.TCP || seen.Transport == checkup.HTTP
 	if f := seen.Failure; f != nil && stream && (f.Stage == checkup.StageEcho || f.Stage == checkup.StageResponse) {
-		return 1, "it was connected to: " + f.Message
+		return 1, "it accepted a connection: " + f.Message
 	}
 	if at, ok := j.evidence.position(seen.Pair); ok && j.evidence.reception[at] > 0 {
 		n := j.evidence.reception[at]
@@ -164,16 +164,16 @@ func (j *Judgement) through(seen *checkup.Observation) (int, string) {
 	return 0, ""
 }
 
-// ofNetwork reports whether a failure at the stage is one of the path; at the
-// other stages it is one of ours.
+// ofNetwork reports whether a failure at the stage is a failure of the network path. At
+// other stages it is a failure of checkplan itself.
 func ofNetwork(s checkup.Stage) bool { return slices.Contains(networkStages, s) }
 
-// networkStages are the stages at which a failure is one of the path.
+// networkStages are the stages at which a failure is a failure of the network path.
 var networkStages = []checkup.Stage{
 	checkup.StageResolve, checkup.StageConnect, checkup.StageHandshake, checkup.StageEcho, checkup.StageResponse,
 }
 
-// answerStage is the stage at which a pair's delay is taken.
+// answerStage is the stage whose delay is the pair's delay.
 func answerStage(p checkup.Pair) checkup.Stage {
 	switch {
 	case p.Transport == checkup.HTTP:

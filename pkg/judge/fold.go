@@ -11,23 +11,23 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Folded is what the Results of one pair add up to.
+// Folded is the sum of the Results of one pair.
 type Folded struct {
 	checkup.Observation
-	// Results that are measurements, each once, in the order of their times.
+	// Results without spoiled and repeated ones, in the order of their times.
 	Results []*checkup.Result
-	// Failures counts those that failed by the stage that failed.
+	// Failures counts the failed results by the stage that failed.
 	Failures map[checkup.Stage]int
-	// passed counts the others by each stage that they passed. A stage that was passed
-	// may have no delay, if the agent was held up; if none of the pair's results has
-	// one, the pair has no such stage.
+	// passed counts the results by each stage that they passed. A passed stage may have
+	// no delay, if the agent was delayed. If no result of the pair has a delay of the
+	// stage, the pair has no such stage.
 	passed map[checkup.Stage]int
-	// spoiled is why the last of the discarded ones was discarded
+	// spoiled says why the last discarded result was discarded
 	spoiled checkup.Cause
 	// wrong says why the results are not credible; nil if they are
 	wrong *checkup.Cause
-	// unmeasured is what the agent reported of the pair as a whole, beside its results;
-	// nil if it reported nothing
+	// unmeasured is the cause that the agent reported for the pair as a whole, besides
+	// its results; nil if it reported none
 	unmeasured *checkup.Cause
 }
 
@@ -62,8 +62,8 @@ func (e *evidence) fold(results []checkup.Result) {
 	}
 }
 
-// once sorts results of one pair by their times, and drops repetitions. It
-// reports whether two of one time differ.
+// once sorts results of one pair by their times, and drops repetitions. It reports
+// whether two results of the same time differ.
 func once(results []*checkup.Result) (each []*checkup.Result, differ bool) {
 	slices.SortFunc(results, func(a, b *checkup.Result) int { return a.At.Compare(b.At) })
 	for _, r := range results {
@@ -72,7 +72,7 @@ func once(results []*checkup.Result) (each []*checkup.Result, differ bool) {
 			continue
 		}
 		a, b := *each[len(each)-1], *r
-		a.At, b.At = time.Time{}, time.Time{} // equal, if in two time zones
+		a.At, b.At = time.Time{}, time.Time{} // equal times may be in different time zones
 		differ = differ || !reflect.DeepEqual(a, b)
 	}
 	return each, differ
@@ -97,7 +97,7 @@ func fold(p checkup.Pair, results []*checkup.Result) *Folded {
 		}
 		if contradicts(r) && t.wrong == nil {
 			t.wrong = distrusted(fmt.Sprintf(
-				"the measurement of %s does not add up: its delays are not those of the stages that it passed", stamp(r.At)))
+				"the measurement of %s contradicts itself: its delays do not match the stages that it passed", stamp(r.At)))
 		}
 		t.Results = append(t.Results, r)
 		utc := *r
@@ -149,8 +149,8 @@ func spoiled(r *checkup.Result) *checkup.Cause {
 	return r.Unmeasured
 }
 
-// contradicts reports whether the delays of a measurement are not those of the
-// stages before the one that failed.
+// contradicts reports whether a measurement has delays of stages that it did not pass, or
+// no delay of a connect that it passed.
 func contradicts(r *checkup.Result) bool {
 	failed := len(checkup.ConnectionStages)
 	if r.Failure != nil {
@@ -164,8 +164,7 @@ func contradicts(r *checkup.Result) bool {
 	return r.Failure == nil && r.Delays.Connect == 0
 }
 
-// incomplete says why the results of a pair are not enough to pass; nil if they
-// are.
+// incomplete says why the results of a pair are too few to pass; nil if they are not.
 func (j *Judgement) incomplete(at int) *checkup.Cause {
 	if why := j.evidence.folded[at].unmeasured; why != nil {
 		return why
@@ -174,7 +173,7 @@ func (j *Judgement) incomplete(at int) *checkup.Cause {
 	for _, end := range s.ends {
 		if end.Results > s.results {
 			return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf(
-				"the agent reported %s, of which %d arrived", checkup.Count(end.Results, "measurement"), s.results)}
+				"the agent reported %s; %d arrived", checkup.Count(end.Results, "measurement"), s.results)}
 		}
 	}
 	return nil

@@ -13,13 +13,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// NotMeasured is the report of a check that has no worksheet, because its setup
-// failed or never ran. Its expected units are unknown, so it is inconclusive.
+// NotMeasured returns the report of a check without a worksheet, because its setup
+// failed or did not run. It is inconclusive: its expected units are unknown.
 func NotMeasured(name string, kind checkup.Kind, cause checkup.Cause) checkup.CheckReport {
 	return checkup.CheckReport{Name: name, Kind: kind, Verdict: checkup.RunInconclusive, Cause: &cause}
 }
 
-// Run says which run a report is of. Every field may be empty.
+// Run identifies the run of a report. Every field may be empty.
 type Run struct {
 	Namespace string
 	Name      string // of the PipelineRun
@@ -28,10 +28,9 @@ type Run struct {
 	Finished  time.Time
 }
 
-// Join makes the report of a run from those of its checks. A check of the plan
-// without a report is taken as NotMeasured. Leftovers are fixtures that teardown
-// could not remove, as kind/name; they do not change the verdict, which is about
-// the network.
+// Join makes the report of a run from the reports of its checks. A check of the plan
+// without a report counts as NotMeasured. Leftovers are fixtures that teardown could not
+// remove, as kind/name; they do not change the verdict, which concerns the network only.
 func Join(plan *checkup.Plan, run Run, checks []checkup.CheckReport, leftovers []string) checkup.Report {
 	r := checkup.Report{
 		APIVersion: checkup.APIVersion, Kind: checkup.ReportKind,
@@ -115,7 +114,7 @@ func summary(r *checkup.Report) string {
 	return fmt.Sprintf("%s: %s", r.Verdict, strings.Join(clauses, "; "))
 }
 
-// score says how many units of each noun passed, or that nothing was expected.
+// score prints how many units of each noun passed, or that none was expected.
 func score(r *checkup.Report) string {
 	counts := map[string]checkup.Counts{}
 	nothing := "pair"
@@ -134,7 +133,7 @@ func score(r *checkup.Report) string {
 		clauses = append(clauses, fmt.Sprintf("%d of %s passed, %d failed, %d unmeasured", c.Pass, checkup.Count(c.Expected, noun), c.Fail, c.Unmeasured))
 	}
 	if len(clauses) == 0 {
-		return fmt.Sprintf("no %s was to be measured", nothing)
+		return fmt.Sprintf("no %s was expected", nothing)
 	}
 	return strings.Join(clauses, "; ")
 }

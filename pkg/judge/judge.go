@@ -10,26 +10,26 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Rules are what differs between the kinds of check. The zero value is that of
-// pods, measured by agents.
+// Rules are the rules that differ between kinds of check. The zero value is for pods that
+// are measured by agents.
 type Rules struct {
-	// Reporter is who measures, in the singular: "agent" (also if empty), "guest".
+	// Reporter names what measures, in the singular: "agent" (also if empty), "guest".
 	Reporter string
-	// Absent says what keeps a pair from being measured, by worksheet and roster; nil
-	// looks for the pair's target on the roster.
+	// Absent returns the cause in worksheet or roster that prevents the measurement of a
+	// pair. If Absent is nil, only the roster's entry of the target is read.
 	Absent func(checkup.Pair) *checkup.Cause
 }
 
-// Failure is the way in which a pair failed. The zero value is none.
+// Failure is the way in which a pair failed. The zero value means that it did not fail.
 type Failure uint8
 
 const (
-	Lost    Failure = iota + 1 // nothing, or less than the limit allows, was answered
-	Slow                       // a delay or its variation was over a limit
-	Reached                    // something came through that must not
+	Lost    Failure = iota + 1 // no answer, or more loss than the limit allows
+	Slow                       // a delay or its variation exceeded a limit
+	Reached                    // the target must be unreachable, and was reached
 )
 
-// Outcome is what is known of one expected pair.
+// Outcome is the verdict and the measurement of one expected pair.
 type Outcome struct {
 	Pair checkup.Pair
 	// Attribute is the index of family, transport and size in Judgement.Attributes.
@@ -39,22 +39,23 @@ type Outcome struct {
 	Cause    checkup.Cause
 	Breaches []checkup.Breach
 	Failure  Failure
-	// As observed; zero if unmeasured.
+	// Numbers of the observation; zero if unmeasured.
 	Sent, Received, Duplicates, Reordered int
 	// RTTs are in microseconds, in the order of sending.
 	RTTs []int64
 	// Direction in which packets of this pair were lost, by the target's count.
 	Direction checkup.Direction
-	// Carried is Direction, or that of the udp pairs of the same source and target.
+	// Carried is Direction, or the direction of the udp pairs of the same source and
+	// target.
 	Carried checkup.Direction
 	// Broken says that the worksheet has no such source or target.
 	Broken bool
-	// Folded is what the pair's Results add up to, if they are credible, whatever the
-	// verdict; nil for pairs without Results.
+	// Folded is the sum of the pair's Results, if they are credible, for every verdict;
+	// nil for pairs without Results.
 	Folded *Folded
 }
 
-// Why is the cause of an outcome that did not pass; nil of one that did.
+// Why returns the cause of an outcome that did not pass; nil if it passed.
 func (o *Outcome) Why() *checkup.Cause {
 	if o.Verdict == checkup.Pass {
 		return nil
@@ -64,12 +65,12 @@ func (o *Outcome) Why() *checkup.Cause {
 	return &cause
 }
 
-// Judgement is every expected pair of a worksheet with its outcome.
+// Judgement holds every expected pair of a worksheet with its outcome.
 type Judgement struct {
 	Worksheet *checkup.Worksheet
 	// Outcomes in the order of Worksheet.Pairs.
 	Outcomes []Outcome
-	// Attributes are what pairs of one source and target differ in.
+	// Attributes are the families, transports and sizes of the pairs.
 	Attributes []Attribute
 
 	rules    Rules
@@ -99,8 +100,8 @@ func Pairs(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 	return j
 }
 
-// Report is what every kind of check reports: counts, verdict, coverage, and what
-// setup and the agents noted. The gate's MaxUnmeasured decides between pass and
+// Report returns the parts of a report that all kinds have: counts, verdict, coverage,
+// and the notes of setup and agents. The gate's MaxUnmeasured decides between pass and
 // inconclusive.
 func (j *Judgement) Report(gate checkup.Gate) checkup.CheckReport {
 	w := j.Worksheet
@@ -127,8 +128,7 @@ func (j *Judgement) Find(p checkup.Pair) *Outcome {
 	return nil
 }
 
-// Assignments yields the outcomes of each source and target that the worksheet
-// assigns, in its order.
+// Assignments yields the outcomes of each assignment of the worksheet, in its order.
 func (j *Judgement) Assignments(yield func([]Outcome) bool) {
 	for from, end := range j.evidence.assignments() {
 		if from < end && !yield(j.Outcomes[from:end]) {
@@ -137,7 +137,7 @@ func (j *Judgement) Assignments(yield func([]Outcome) bool) {
 	}
 }
 
-// judge works out the outcome of one expected pair.
+// judge determines the outcome of one expected pair.
 func (j *Judgement) judge(at int, o *Outcome) {
 	if cause := j.unmeasured(at, o); cause != nil {
 		o.Verdict, o.Cause = checkup.Unmeasured, *cause
@@ -159,13 +159,13 @@ func (j *Judgement) judge(at int, o *Outcome) {
 	}
 }
 
-// unmeasured says why nothing credible is known of a pair; nil if something is.
+// unmeasured says why a pair has no credible observation; nil if it has one.
 func (j *Judgement) unmeasured(at int, o *Outcome) *checkup.Cause {
 	p := o.Pair
 	if p.Source >= len(j.Worksheet.Sources) || p.Target < 0 || p.Target >= len(j.Worksheet.Targets) {
 		o.Broken = true
 		return &checkup.Cause{
-			Stage: checkup.StageSetup, Message: "the worksheet assigns a pair whose source or target it does not have",
+			Stage: checkup.StageSetup, Message: "invalid worksheet: the pair's source or target does not exist",
 		}
 	}
 	if cause := j.absent(p); cause != nil {
@@ -198,7 +198,7 @@ func (j *Judgement) unmeasured(at int, o *Outcome) *checkup.Cause {
 	}
 	family := p.Family
 	if family == checkup.AnyIPFamily && len(s.controls) > 0 {
-		// Whichever was controlled; all of those are right, as was checked above.
+		// Any family with control pairs; the loop above found all of them right.
 		family = s.controls[0].Family
 		for _, f := range checkup.IPFamilies {
 			if s.uncontrolled(f) == "" {
@@ -219,7 +219,7 @@ func (j *Judgement) silent(s *source) *checkup.Cause {
 	case s.cause != nil:
 		return s.cause
 	case !s.recorded:
-		cause.Message = "nothing was recorded of the source"
+		cause.Message = "the record has no data of the source"
 	case len(s.ends) == 0:
 		cause.Message = fmt.Sprintf("the %s did not finish", j.rules.Reporter)
 	default:

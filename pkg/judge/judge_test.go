@@ -105,8 +105,8 @@ func TestJudgePair(t *testing.T) {
 		{"target did not start", func(o *one) {
 			o.roster.Targets[0].Cause = &checkup.Cause{Stage: checkup.StageStart, Message: "image cannot be pulled"}
 		}, checkup.Unmeasured, "start: image cannot be pulled"},
-		{"no record", func(o *one) { o.record = nil }, checkup.Unmeasured, "collect: nothing was recorded of the source"},
-		{"source not in the record", func(o *one) { *o.record = checkup.Record{} }, checkup.Unmeasured, "collect: nothing was recorded of the source"},
+		{"no record", func(o *one) { o.record = nil }, checkup.Unmeasured, "collect: the record has no data of the source"},
+		{"source not in the record", func(o *one) { *o.record = checkup.Record{} }, checkup.Unmeasured, "collect: the record has no data of the source"},
 		{"source has a cause", func(o *one) {
 			o.record.Observations = nil
 			o.record.Sources = []checkup.Source{{Cause: &checkup.Cause{Stage: checkup.StageSchedule, Message: "0/3 nodes are available"}}}
@@ -234,7 +234,7 @@ func TestJudgePair(t *testing.T) {
 			o.w.Expect.Unreachable = true
 			o.transport(checkup.HTTP, 0)
 			o.received(0, &checkup.Cause{Stage: checkup.StageResponse, Message: "503"})
-		}, checkup.Fail, "response: must be unreachable, but it was connected to: 503"},
+		}, checkup.Fail, "response: must be unreachable, but it accepted a connection: 503"},
 		{"unreachable, too few were made", func(o *one) {
 			o.w.Expect.Unreachable = true
 			o.observation.Sent = 1
@@ -244,7 +244,7 @@ func TestJudgePair(t *testing.T) {
 		{"unreachable, no address", func(o *one) { o.w.Expect.Unreachable = true; o.roster.Targets[0].Addresses = nil }, checkup.Unmeasured, "setup: the target has no IPv4 address; if no pod of this cluster has one, remove it from the plan's ipFamilies"},
 
 		// Worksheets that no Expand makes.
-		{"no such target", func(o *one) { o.w.Assignments = [][]int{{1}} }, checkup.Unmeasured, "setup: the worksheet assigns a pair whose source or target it does not have"},
+		{"no such target", func(o *one) { o.w.Assignments = [][]int{{1}} }, checkup.Unmeasured, "setup: invalid worksheet: the pair's source or target does not exist"},
 	}
 	seen := map[checkup.Verdict]bool{}
 	for _, test := range tests {
@@ -332,7 +332,7 @@ func TestJoin(t *testing.T) {
 		{"a verdict that nobody knows", plan, []checkup.CheckReport{check("a", "", pass), check("b", checkup.RunPass, pass)}, nil,
 			checkup.RunInconclusive, true, "b a", "inconclusive: 4 of 4 pairs passed, 0 failed, 0 unmeasured"},
 		{"no checks", &checkup.Plan{Name: "p"}, nil, nil,
-			checkup.RunInconclusive, false, "", "inconclusive: no pair was to be measured"},
+			checkup.RunInconclusive, false, "", "inconclusive: no pair was expected"},
 		{"something is left", plan, []checkup.CheckReport{check("a", checkup.RunPass, pass), check("b", checkup.RunPass, pass)}, []string{"Pod/x"},
 			checkup.RunPass, true, "b a", "pass: 4 of 4 pairs passed, 0 failed, 0 unmeasured; 1 object left behind"},
 	}
@@ -414,11 +414,11 @@ func TestScore(t *testing.T) {
 		checks []checkup.CheckReport
 		want   string
 	}{
-		{nil, "no pair was to be measured"},
-		{[]checkup.CheckReport{check("", 0)}, "no pair was to be measured"},
+		{nil, "no pair was expected"},
+		{[]checkup.CheckReport{check("", 0)}, "no pair was expected"},
 		{[]checkup.CheckReport{where}, "2 of 2 placements passed, 0 failed, 0 unmeasured"},
 		{[]checkup.CheckReport{where, pairs}, "3 of 3 pairs passed, 0 failed, 0 unmeasured; 2 of 2 placements passed, 0 failed, 0 unmeasured"},
-		{[]checkup.CheckReport{disabled}, "no placement was to be measured"},
+		{[]checkup.CheckReport{disabled}, "no placement was expected"},
 		{[]checkup.CheckReport{disabled, pairs}, "3 of 3 pairs passed, 0 failed, 0 unmeasured"},
 	} {
 		if got := score(&checkup.Report{Checks: test.checks}); got != test.want {

@@ -6,7 +6,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Matrix is the source-by-target summary, or nil if it would be too large.
+// Matrix returns the source-by-target summary; nil if it is empty or too large.
 func (j *Judgement) Matrix() *checkup.Matrix {
 	w := j.Worksheet
 	if len(w.Sources) == 0 || len(w.Targets) == 0 ||

@@ -9,13 +9,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Notes are worth reading when an agent's timers were this late, in microseconds.
+// An agent whose timers were this late gets a note, in microseconds.
 const (
 	lateP99 = 1_000
 	lateMax = 50_000
 )
 
-// agentNotes is what the agents reported of themselves, and what is wrong with it.
+// agentNotes returns notes about agents that were delayed, or whose reports are wrong.
 func (j *Judgement) agentNotes() []checkup.AgentNote {
 	var notes []checkup.AgentNote
 	for i, s := range j.evidence.sources {
@@ -34,7 +34,7 @@ func (j *Judgement) agentNotes() []checkup.AgentNote {
 			add("reported %s twice, with different results", checkup.Count(s.conflicts, "pair"))
 		}
 		for _, end := range s.ends {
-			// What the collector left out cannot be compared with what the agent counted.
+			// If the collector left out reports, the agent's count cannot be compared.
 			whole := s.discarded+s.conflicts == 0
 			if whole && end.Observations != s.observed {
 				add("says that it reported %s; %d arrived", checkup.Count(end.Observations, "pair"), s.observed)
@@ -53,12 +53,12 @@ func (j *Judgement) agentNotes() []checkup.AgentNote {
 	}
 	if n := j.evidence.strays; n > 0 {
 		notes = append(notes, checkup.AgentNote{
-			Source: "unknown", Note: checkup.Count(n, "observation") + " of sources that the worksheet does not have",
+			Source: "unknown", Note: checkup.Count(n, "observation") + " of sources that are not in the worksheet",
 		})
 	}
 	if n := j.evidence.strayResults; n > 0 {
 		notes = append(notes, checkup.AgentNote{
-			Source: "unknown", Note: checkup.Count(n, "measurement") + " of sources that the worksheet does not have",
+			Source: "unknown", Note: checkup.Count(n, "measurement") + " of sources that are not in the worksheet",
 		})
 	}
 	return notes

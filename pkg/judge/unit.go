@@ -11,7 +11,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Unit is the unit of one expected pair.
+// Unit returns the unit of one expected pair.
 func (j *Judgement) Unit(o *Outcome) checkup.Unit {
 	p := o.Pair
 	u := checkup.Unit{
@@ -36,7 +36,7 @@ func (j *Judgement) Unit(o *Outcome) checkup.Unit {
 	return u
 }
 
-// Troubled are the units of the pairs that failed or were not measured, in the
+// Troubled returns the units of the pairs that failed or were not measured, in the
 // worksheet's order.
 func (j *Judgement) Troubled() []checkup.Unit {
 	var units []checkup.Unit
@@ -48,7 +48,7 @@ func (j *Judgement) Troubled() []checkup.Unit {
 	return units
 }
 
-// Counted is the count of a single verdict.
+// Counted returns the counts of a single verdict.
 func Counted(v checkup.Verdict) checkup.Counts {
 	switch v {
 	case checkup.Pass:
@@ -67,15 +67,15 @@ func Sum(a, b checkup.Counts) checkup.Counts {
 	}
 }
 
-// Verdict of a check with these counts.
+// Verdict returns the verdict of a check with these counts.
 func Verdict(c checkup.Counts, maxUnmeasured checkup.Percent) checkup.RunVerdict {
 	switch measured := c.Pass + c.Fail; {
 	case c.Fail > 0:
 		return checkup.RunFail
 	case measured == 0:
 		return checkup.RunInconclusive
-	// A small tolerance, because 1 of 20 must be within "5%" in binary too. A maximum
-	// that is not a number admits nothing.
+	// The tolerance makes 1 of 20 fit "5%" in binary, too. If the maximum is NaN, nothing
+	// may be unmeasured.
 	case !(100*float64(c.Unmeasured)/float64(c.Expected) <= float64(maxUnmeasured)+1e-9):
 		return checkup.RunInconclusive
 	default:

@@ -11,8 +11,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// words are those of a broken limit. Of LimitUnreachable the observation does not
-// say enough: through has its words.
+// words describes a broken limit. LimitUnreachable is not supported: through describes
+// it.
 func words(seen *checkup.Observation, b checkup.Breach) string {
 	limit := checkup.Duration(math.Round(b.Max * float64(time.Microsecond)))
 	switch b.Limit {
@@ -33,7 +33,7 @@ func words(seen *checkup.Observation, b checkup.Breach) string {
 	}
 }
 
-// Longest outage; nil if there is none.
+// Longest returns the longest outage; nil without outages.
 func Longest(outages []checkup.Outage) *checkup.Outage {
 	var most *checkup.Outage
 	for i := range outages {
@@ -44,7 +44,7 @@ func Longest(outages []checkup.Outage) *checkup.Outage {
 	return most
 }
 
-// During says from when to when an outage lasted.
+// During prints the start and the end of an outage.
 func During(o checkup.Outage) string {
 	if o.End.IsZero() {
 		return fmt.Sprintf("from %s, not over at %s", stamp(o.Start), stamp(o.Last))
@@ -52,7 +52,7 @@ func During(o checkup.Outage) string {
 	return fmt.Sprintf("from %s to %s", stamp(o.Start), stamp(o.End))
 }
 
-// Lasted says how long an outage lasted.
+// Lasted prints how long an outage lasted.
 func Lasted(o checkup.Outage) string {
 	s := o.Duration().Round(time.Millisecond).String()
 	if o.End.IsZero() {
@@ -67,7 +67,7 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z
 // Micros prints microseconds as a duration.
 func Micros(us int64) string { return (time.Duration(us) * time.Microsecond).String() }
 
-// Some names up to three things, or says how many there are.
+// Some prints up to three names; of more it prints the number, with the noun.
 func Some(names []string, noun string) string {
 	if len(names) <= 3 {
 		return strings.Join(names, ", ")
@@ -75,7 +75,7 @@ func Some(names []string, noun string) string {
 	return checkup.Count(len(names), noun)
 }
 
-// Name of an endpoint; an index that the worksheet does not have prints as "#5".
+// Name returns the name of an endpoint; "#5" for an index 5 that does not exist.
 func Name(of []checkup.Endpoint, i int) string {
 	if i < 0 || i >= len(of) {
 		return fmt.Sprintf("#%d", i)

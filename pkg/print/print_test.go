@@ -77,7 +77,7 @@ func run(checks ...checkup.CheckReport) checkup.Report {
 func nothing() checkup.Report {
 	return checkup.Report{
 		APIVersion: checkup.APIVersion, Kind: checkup.ReportKind, Plan: "empty",
-		Verdict: checkup.RunInconclusive, Summary: "inconclusive: no pair was to be measured", Checks: []checkup.CheckReport{},
+		Verdict: checkup.RunInconclusive, Summary: "inconclusive: no pair was expected", Checks: []checkup.CheckReport{},
 	}
 }
 
@@ -732,5 +732,5 @@ func ExampleText() {
 	//   0 pairs expected: 0 pass, 0 fail, 0 unmeasured
 	//
 	// gate: not passed (at most 0% unmeasured)
-	// inconclusive: no pair was to be measured
+	// inconclusive: no pair was expected
 }

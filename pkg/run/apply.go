@@ -29,8 +29,8 @@ type target struct {
 	namespaced bool
 }
 
-// targetOf names the resource of an object. A plan compiles to these kinds and
-// no others, so that no discovery is needed.
+// targetOf names the resource of an object. A plan compiles to these kinds only,
+// therefore no discovery is needed.
 func targetOf(object runtime.Object) (target, error) {
 	switch object.(type) {
 	case *corev1.ServiceAccount:
@@ -48,12 +48,11 @@ func targetOf(object runtime.Object) (target, error) {
 	case *pipelinev1.Pipeline:
 		return target{pipelinev1.SchemeGroupVersion.WithResource("pipelines"), true}, nil
 	}
-	return target{}, fmt.Errorf("apply %T: a plan compiles to no such object", object)
+	return target{}, fmt.Errorf("apply %T: unsupported kind of object", object)
 }
 
-// Apply brings the objects to the cluster by server-side apply, in their order.
-// What a user has added to them stays; what a user has changed in them is taken
-// back.
+// Apply applies the objects by server-side apply, in their order. Fields that a user
+// added are kept; fields that a user changed are reset.
 func (c *Cluster) Apply(ctx context.Context, objects []runtime.Object) error {
 	for _, object := range objects {
 		if err := c.apply(ctx, object); err != nil {
@@ -92,11 +91,12 @@ func (c *Cluster) apply(ctx context.Context, object runtime.Object) error {
 	return nil
 }
 
-// hint says what the user can do about an error of the API server.
+// hint returns what the user can do about an error of the API server.
 func hint(err error) string {
 	switch {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "attempting to grant RBAC permissions not currently held"):
-		return "; Kubernetes lets nobody give away rights that they do not hold: let a cluster administrator apply the RBAC objects once (planner compile -o DIR)"
+		return "; Kubernetes does not let you grant rights that you do not have: " +
+			"ask a cluster administrator to apply the RBAC objects once (planner compile -o DIR)"
 	case apierrors.IsForbidden(err):
 		return "; ask a cluster administrator for this right"
 	case strings.Contains(err.Error(), "failed calling webhook"):
@@ -114,8 +114,8 @@ func (c *Cluster) Start(ctx context.Context, run *pipelinev1.PipelineRun) (*pipe
 	return created, nil
 }
 
-// Cancel asks Tekton to stop the run's tasks and still run its finally task, so
-// that teardown happens.
+// Cancel asks Tekton to stop the run's tasks and still run its finally task, which
+// removes the fixtures.
 func (c *Cluster) Cancel(ctx context.Context, name string) error {
 	patch := []byte(`{"spec":{"status":"` + pipelinev1.PipelineRunSpecStatusCancelledRunFinally + `"}}`)
 	_, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})

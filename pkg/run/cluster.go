@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Cluster is a cluster as one user sees it, in one namespace.
+// Cluster has the clients of one user for one namespace of a cluster.
 type Cluster struct {
 	Kube      kubernetes.Interface
 	Tekton    versioned.Interface
@@ -26,9 +26,9 @@ type Cluster struct {
 	Server string
 }
 
-// Access says which cluster, as kubectl's flags of the same names do. The zero
-// value is the current context of the ordinary kubeconfig, or, inside a pod, the
-// pod's own service account.
+// Access selects the cluster, like kubectl's flags of the same names. The zero value
+// selects the current context of the default kubeconfig or, inside a pod, the pod's
+// service account.
 type Access struct {
 	Kubeconfig string
 	Context    string
@@ -39,8 +39,8 @@ type Access struct {
 var ErrNoCluster = errors.New("no cluster: neither --kubeconfig, $KUBECONFIG nor ~/.kube/config names one, and this is not a pod; " +
 	"set KUBECONFIG to a kubeconfig file")
 
-// Connect reads the kubeconfig. It does not yet speak to the cluster: Preflight
-// does.
+// Connect reads the kubeconfig and makes the clients. It sends no request to the
+// cluster.
 func Connect(access Access) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = access.Kubeconfig
@@ -66,8 +66,8 @@ func newCluster(config *rest.Config, namespace string) (*Cluster, error) {
 	config.UserAgent = "checkplan-planner"
 	// client-go's defaults (5 per second) make an apply of 20 objects take seconds.
 	config.QPS, config.Burst = 50, 100
-	// Warnings of the API server (deprecations, pod security audits) are for the
-	// author of the objects, which is us, and would tear the progress line.
+	// Warnings of the API server (deprecations, pod security audits) are for the author
+	// of the objects, not for the user, and would break the progress line.
 	config.WarningHandler = rest.NoWarnings{}
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -88,7 +88,7 @@ func newCluster(config *rest.Config, namespace string) (*Cluster, error) {
 	return &Cluster{Kube: kube, Tekton: tekton, Dynamic: dyn, Metadata: meta, Namespace: namespace, Server: config.Host}, nil
 }
 
-// reach says whether the API server answers.
+// reach returns an error if the API server does not answer.
 func (c *Cluster) reach(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package run takes a compiled plan to a cluster: it connects, asks beforehand
-// what would stand in the way (Preflight), applies the objects by server-side
-// apply (Apply), creates the PipelineRun (Start), follows it (Follow), cancels
-// it so that its finally task still runs (Cancel), and says what is left
-// (Remaining). It judges nothing: the report is the one that the run itself
-// wrote.
+// Package run runs a compiled plan on a cluster: it connects, checks for obstacles
+// (Preflight), applies the objects by server-side apply (Apply), creates the PipelineRun
+// (Start), follows it (Follow), cancels it with its finally task (Cancel), and lists the
+// fixtures that are left (Remaining). It does not judge: the run itself writes the report.
 package run

@@ -22,9 +22,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/record"
 )
 
-// Progress is where a run stands.
+// Progress is the state of an unfinished run.
 type Progress struct {
-	// Tasks of the run that exist, in the order in which they were made.
+	// Tasks of the run that exist, in the order in which they were created.
 	Tasks []TaskProgress
 	// Lost is the time for which the API server has not answered; 0 if it does.
 	Lost time.Duration
@@ -36,7 +36,7 @@ type TaskProgress struct {
 	Done bool
 	// Failed says that the task is done and did not succeed.
 	Failed bool
-	// Told is how far the task says that its check is; empty if it says nothing.
+	// Told is the progress that the task recorded; empty if it recorded none.
 	Told string
 	// Reason and Message of the task's condition, as Tekton puts them.
 	Reason, Message string
@@ -45,20 +45,21 @@ type TaskProgress struct {
 // Follower follows a run to its end.
 type Follower struct {
 	Cluster *Cluster
-	// Interval between two looks. 0 means one second.
+	// Interval between two polls. 0 means one second.
 	Interval time.Duration
-	// Patience is how long the API server may fail to answer before Follow gives
-	// up; the run goes on without us. 0 means two minutes.
+	// Patience is how long the API server may fail to answer before Follow returns an
+	// error. The run continues. 0 means two minutes.
 	Patience time.Duration
-	// Report is called at every look; nil means nobody wants to know.
+	// Report is called after every poll; nil means that it is not called.
 	Report func(Progress)
 }
 
-// deniedFor is how long following may be denied until that is taken at its word.
+// deniedFor is how long 403s are tolerated: an API server that has just started denies
+// every request.
 const deniedFor = 15 * time.Second
 
-// Follow returns the run once it is done, whatever its outcome. The error says
-// that following failed, not that the run did; the run may still go on then.
+// Follow returns the run when it is done, with any outcome. An error means that following
+// failed, not that the run failed. The run may still continue.
 func (f *Follower) Follow(ctx context.Context, name string) (*pipelinev1.PipelineRun, error) {
 	interval := cmp.Or(f.Interval, time.Second)
 	patience := cmp.Or(f.Patience, 2*time.Minute)
@@ -77,14 +78,15 @@ func (f *Follower) Follow(ctx context.Context, name string) (*pipelinev1.Pipelin
 				return run, nil
 			}
 		case apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("follow PipelineRun %s: somebody deleted it: %w", name, err)
-		// An API server that has just started denies everything for a second or two.
+			return nil, fmt.Errorf("follow PipelineRun %s: it was deleted: %w", name, err)
+		// An API server that has just started denies every request for a second or two.
 		case apierrors.IsForbidden(err) && time.Since(answered) > deniedFor:
 			return nil, fmt.Errorf("follow PipelineRun %s: %w%s", name, err, hint(err))
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("follow PipelineRun %s: %w", name, context.Cause(ctx))
 		case time.Since(answered) > patience:
-			return nil, fmt.Errorf("follow PipelineRun %s: the API server has not answered for %s, and the run may still go on: %w", name, patience, err)
+			return nil, fmt.Errorf("follow PipelineRun %s: the API server has not answered for %s; the run may still continue: %w",
+				name, patience, err)
 		case f.Report != nil:
 			f.Report(Progress{Lost: time.Since(answered)})
 		}
@@ -96,7 +98,7 @@ func (f *Follower) Follow(ctx context.Context, name string) (*pipelinev1.Pipelin
 	}
 }
 
-// look reads the run, its tasks and the progress of its checks once.
+// look reads the run, its tasks, and the progress of its checks.
 func (c *Cluster) look(ctx context.Context, name string) (*pipelinev1.PipelineRun, Progress, error) {
 	run, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -117,8 +119,8 @@ func (c *Cluster) look(ctx context.Context, name string) (*pipelinev1.PipelineRu
 		if condition != nil {
 			p.Reason, p.Message = condition.Reason, condition.Message
 		}
-		// setup-<check> and probe-<check> write the progress of their check; it is
-		// the unfinished one that is writing now.
+		// setup-<check> and probe-<check> write the progress of their check. The
+		// unfinished one of them wrote it last.
 		if _, check, ok := strings.Cut(p.Name, "-"); ok && !p.Done {
 			if told, err := store.LoadProgress(ctx, check); err == nil && strings.HasPrefix(p.Name, told.Phase) {
 				p.Told = told.String()
@@ -129,7 +131,7 @@ func (c *Cluster) look(ctx context.Context, name string) (*pipelinev1.PipelineRu
 	return run, progress, nil
 }
 
-// Remaining names the fixtures of a run that are still there, as kind/name.
+// Remaining returns the fixtures of a run that still exist, as kind/name.
 func (c *Cluster) Remaining(ctx context.Context, runUID string) ([]string, error) {
 	fixtures, err := labels.NewRequirement(checkup.LabelRole, selection.In, fixtureRoles())
 	if err != nil {
@@ -140,7 +142,7 @@ func (c *Cluster) Remaining(ctx context.Context, runUID string) ([]string, error
 	for _, resource := range []string{"pods", "configmaps"} {
 		list, err := c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource(resource)).Namespace(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
-			return nil, fmt.Errorf("list what is left of run %s: %w%s", runUID, err, hint(err))
+			return nil, fmt.Errorf("list the remaining objects of run %s: %w%s", runUID, err, hint(err))
 		}
 		for _, item := range list.Items {
 			left = append(left, strings.TrimSuffix(resource, "s")+"/"+item.Name)
@@ -157,8 +159,8 @@ func fixtureRoles() []string {
 	return roles
 }
 
-// RemoveCommand is what a user types to remove what is left of a run. VMs go with
-// the ConfigMap that they belong to.
+// RemoveCommand returns the command that removes the remaining objects of a run. VMs are
+// deleted with the ConfigMap that owns them.
 func (c *Cluster) RemoveCommand(runUID string) string {
 	return fmt.Sprintf("kubectl -n %s delete pod,configmap -l '%s=%s,%s in (%s)'",
 		c.Namespace, checkup.LabelRun, runUID, checkup.LabelRole, strings.Join(fixtureRoles(), ","))

@@ -21,16 +21,16 @@ import (
 	"github.com/checkplan/checkplan/pkg/kinds"
 )
 
-// OldestTekton is the oldest Tekton Pipelines that a plan runs on: from 1.10 on
-// results of a failed finally task reach the PipelineRun, and 1.12 is the oldest
-// long-term release after that (tektoncd/pipeline releases.md).
+// OldestTekton is the oldest supported release of Tekton Pipelines. Since 1.10 the
+// PipelineRun has the results of a failed finally task; 1.12 is the first long-term
+// release after that (tektoncd/pipeline releases.md).
 const OldestTekton = "1.12.0"
 
-// tektonNamespace is where Tekton's own installation manifests put it.
+// tektonNamespace is the namespace in Tekton's installation manifests.
 const tektonNamespace = "tekton-pipelines"
 
-// Preflight asks the cluster whether the objects of a plan can be applied and run,
-// and returns every obstacle at once. It changes nothing.
+// Preflight checks whether the cluster can apply and run the objects of a plan. The error
+// lists all obstacles. It changes nothing.
 func (c *Cluster) Preflight(ctx context.Context, plan *checkup.Plan, objects []runtime.Object) error {
 	if err := c.reach(ctx); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (c *Cluster) checkTekton(ctx context.Context) error {
 		return fmt.Errorf("ask %s for the API tekton.dev/v1: %w", c.Server, err)
 	}
 	// Tekton lets every authenticated user read this ConfigMap (config/101-podsecurity,
-	// tekton-pipelines-info); an installation elsewhere keeps its version to itself.
+	// tekton-pipelines-info); an installation in another namespace has no readable version.
 	info, err := c.Kube.CoreV1().ConfigMaps(tektonNamespace).Get(ctx, "pipelines-info", metav1.GetOptions{})
 	if err != nil {
 		return nil
@@ -81,9 +81,9 @@ func (c *Cluster) checkNamespace(ctx context.Context, plan *checkup.Plan) error 
 	namespace, err := c.Kube.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("namespace %s does not exist; make it (kubectl create namespace %s) or choose another with --namespace", c.Namespace, c.Namespace)
+		return fmt.Errorf("namespace %s does not exist; create it (kubectl create namespace %s) or choose another with --namespace", c.Namespace, c.Namespace)
 	case apierrors.IsForbidden(err):
-		return nil // whoever may not read the namespace may still work in it
+		return nil // a user without the right to read the namespace may still have rights in it
 	case err != nil:
 		return fmt.Errorf("read namespace %s: %w", c.Namespace, err)
 	}
@@ -103,9 +103,9 @@ func (c *Cluster) checkNamespace(ctx context.Context, plan *checkup.Plan) error 
 	return obstacles.ErrorOrNil()
 }
 
-// checkRights asks for the verbs that Apply and Start use, and for those by which
-// planner creates the ConfigMaps to which outcomes are written. A cluster that does
-// not answer the question is asked again by Apply itself.
+// checkRights reviews the rights for the verbs of Apply and Start, and for creating the
+// ConfigMaps to which outcomes are written. If a review fails, it is ignored: Apply
+// itself then reports the missing right.
 func (c *Cluster) checkRights(ctx context.Context, plan *checkup.Plan, objects []runtime.Object) error {
 	type right struct{ verb, group, resource, namespace, name string }
 	var wanted []right

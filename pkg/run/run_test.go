@@ -161,7 +161,7 @@ func TestPreflight(t *testing.T) {
 			},
 			want: []string{
 				"no Tekton Pipelines at https://api.test: the API tekton.dev/v1 is not served; install",
-				"namespace ns does not exist; make it (kubectl create namespace ns)",
+				"namespace ns does not exist; create it (kubectl create namespace ns)",
 				"missing right: create clusterroles.rbac.authorization.k8s.io at cluster scope",
 				"missing right: patch clusterroles.rbac.authorization.k8s.io at cluster scope",
 				"missing right: create pipelineruns.tekton.dev in namespace ns",
@@ -307,7 +307,7 @@ func TestApplyErrorsSayWhatToDo(t *testing.T) {
 		wants []string
 	}{
 		{"no right", forbidden("user may not"), []string{"apply serviceaccounts p-setup", "ask a cluster administrator for this right"}},
-		{"escalation", forbidden("attempting to grant RBAC permissions not currently held: ..."), []string{"Kubernetes lets nobody give away rights"}},
+		{"escalation", forbidden("attempting to grant RBAC permissions not currently held: ..."), []string{"Kubernetes does not let you grant rights"}},
 		{"webhook", errors.New(`Internal error occurred: failed calling webhook "x"`), []string{"Tekton's webhook does not answer"}},
 		{"else", errors.New("boom"), []string{"boom"}},
 	}
@@ -376,7 +376,7 @@ func TestFollowEndsWithoutTheRun(t *testing.T) {
 	t.Run("deleted", func(t *testing.T) {
 		cluster, _ := fakeCluster(t)
 		_, err := (&Follower{Cluster: cluster}).Follow(t.Context(), "gone")
-		if err == nil || !strings.Contains(err.Error(), "follow PipelineRun gone: somebody deleted it") {
+		if err == nil || !strings.Contains(err.Error(), "follow PipelineRun gone: it was deleted") {
 			t.Error(err)
 		}
 	})
@@ -392,7 +392,7 @@ func TestFollowEndsWithoutTheRun(t *testing.T) {
 			}
 		}}
 		_, err := follower.Follow(t.Context(), "p-1")
-		if err == nil || !strings.Contains(err.Error(), "has not answered for 20ms, and the run may still go on: connection refused") {
+		if err == nil || !strings.Contains(err.Error(), "has not answered for 20ms; the run may still continue: connection refused") {
 			t.Error(err)
 		}
 		if lost == 0 {

@@ -188,7 +188,7 @@ func TestJudgeVM(t *testing.T) {
 
 		// Not measured.
 		{"no roster", func(g *guests, _ *checkup.Record) { g.roster = nil }, "unmeasured setup: the VM is not on the roster", "unmeasured setup: the VM is not on the roster", "", true},
-		{"no record", func(_ *guests, r *checkup.Record) { *r = checkup.Record{} }, "unmeasured collect: nothing was recorded of the source", "unmeasured collect: nothing was recorded of the source", "", true},
+		{"no record", func(_ *guests, r *checkup.Record) { *r = checkup.Record{} }, "unmeasured collect: the record has no data of the source", "unmeasured collect: the record has no data of the source", "", true},
 		{"a prerequisite is missing", func(g *guests, _ *checkup.Record) {
 			g.w.Sources[0].Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "no node node01"}
 			g.w.Targets[0].Cause = g.w.Sources[0].Cause

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Report judges the run from its worksheets and records, keeps the report, writes
-// the Tekton results and the ConfigMaps of kiagnose checkups, and retires objects
-// of pairs that nobody expects any more. It fails if the plan's gate does not admit
-// the verdict, if fixtures are left behind, or if something could not be read or
-// kept; the results are there in any case.
+// Report judges the run from its worksheets and records. It stores the report, writes the
+// Tekton results and the ConfigMaps of kiagnose checkups, and retires objects of pairs
+// that are no longer expected. It fails if the verdict does not pass the plan's gate, if
+// fixtures are left, or if something could not be read or stored. It always writes the
+// results.
 package main
 
 import (
@@ -28,9 +28,9 @@ import (
 func main() { os.Exit(task.Main(run)) }
 
 func run(ctx context.Context, t *task.Task) error {
-	// First placeholders: a result that is missing fails a run that went well, and
-	// one that says "inconclusive" is never wrong.
-	nothing := &checkup.Report{Verdict: checkup.RunInconclusive, Summary: "inconclusive: the report step did not come to its end"}
+	// Placeholders come first: a missing result would fail a successful run, and
+	// "inconclusive" is never wrong.
+	nothing := &checkup.Report{Verdict: checkup.RunInconclusive, Summary: "inconclusive: the report step did not finish"}
 	if err := writeResults(t.Results, print.Results(nothing, "")); err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func run(ctx context.Context, t *task.Task) error {
 	where := ""
 	store := t.Store(plan.Name)
 	if err := store.SaveReport(ctx, r, plan.Retention.Reports); err != nil {
-		problems = append(problems, fmt.Errorf("keep the report: %w", err))
+		problems = append(problems, fmt.Errorf("store the report: %w", err))
 	} else {
 		where = t.Namespace + "/" + store.ReportName()
 	}
@@ -73,9 +73,9 @@ func run(ctx context.Context, t *task.Task) error {
 	return nil
 }
 
-// tell writes the outcome of each check that has a kiagnose checkup's ConfigMap into
-// that. removed is what went wrong at teardown, or nil. It takes time of its own,
-// because this is all that such a user looks at.
+// tell writes the outcome of each check of a kiagnose checkup into the checkup's
+// ConfigMap. removed is the error of teardown, or nil. It has a timeout of its own,
+// because users of kiagnose read the ConfigMap only.
 func tell(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Report, removed error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTime)
 	defer cancel()
@@ -98,12 +98,12 @@ func tell(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Repo
 	return errors.Join(problems...)
 }
 
-// tellTime is what the ConfigMaps may take of the step's time.
+// tellTime is the longest time for writing the ConfigMaps.
 const tellTime = 20 * time.Second
 
-// retire looks through the objects of pairs that earlier runs of the plan, and this
-// one, have written: what was last seen too long ago says so, and what was expected
-// too long ago goes.
+// retire updates the objects of pairs that this and earlier runs of the plan wrote: an
+// object without a recent result becomes Unknown, and an object whose pair is no longer
+// expected is deleted after its retention.
 func retire(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
@@ -120,20 +120,20 @@ func retire(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 			Dynamic: t.Dynamic, Namespace: t.Namespace, Worksheet: &frozen.Worksheet, Started: frozen.Started,
 		})
 		if err != nil {
-			problems = append(problems, fmt.Errorf("check %s: look through the objects of its pairs: %w", check, err))
+			problems = append(problems, fmt.Errorf("check %s: retire objects of pairs: %w", check, err))
 		}
 		if n > 0 {
-			t.Logf("check %s: %d objects of pairs that are no more were deleted: their retention is over", check, n)
+			t.Logf("check %s: deleted %d objects of pairs that are no longer expected: their retention is over", check, n)
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// retireTime is what the objects of pairs may take of the step's time.
+// retireTime is the longest time for retiring objects of pairs.
 const retireTime = 30 * time.Second
 
-// writeResults writes one file for each result, each at once: whoever reads it
-// finds the old content or the new.
+// writeResults writes one file for each result. Each write is atomic: a reader finds the
+// old or the new content.
 func writeResults(dir string, results map[string]string) error {
 	var problems []error
 	for name, value := range results {

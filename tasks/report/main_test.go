@@ -195,7 +195,7 @@ func TestNotKept(t *testing.T) {
 	if err := run(t.Context(), tk); !errors.Is(err, task.ErrSaid) {
 		t.Errorf("%v, want failure", err)
 	}
-	if !strings.Contains(log.String(), "::error::keep the report: ") {
+	if !strings.Contains(log.String(), "::error::store the report: ") {
 		t.Errorf("log:\n%s", log)
 	}
 	if v, where := result(t, tk, "verdict"), result(t, tk, "report"); v != "pass" || where != "" {
@@ -227,7 +227,7 @@ func TestRetire(t *testing.T) {
 		{name: "none could be written", sheet: &checkup.ConnectionSheet{Unwritten: "no CRD", Checks: checkup.ConnectivityChecks{Write: true}}, left: 1},
 		{name: "retention is over", sheet: &checkup.ConnectionSheet{Checks: checkup.ConnectivityChecks{Write: true}}},
 		{name: "the API server is away", sheet: &checkup.ConnectionSheet{Checks: checkup.ConnectivityChecks{Write: true}}, left: 1,
-			broken: errors.New("no route to host"), err: "::error::check mesh: look through the objects of its pairs: "},
+			broken: errors.New("no route to host"), err: "::error::check mesh: retire objects of pairs: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tk, _, log := newTask(t, true, planOf(checkup.RequireNothing, checkup.TeardownAlways))

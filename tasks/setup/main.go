@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Setup prepares one check of a run: it surveys the cluster, works out the
-// worksheet, starts the responders or VMs that it asks for, waits for them, and freezes
-// worksheet and roster. What the cluster did to one of them is in the roster; setup
-// fails only if it could not do its work.
+// Setup prepares one check of a run: it surveys the cluster, makes the worksheet, starts
+// its responders or VMs, waits for them, and writes worksheet and roster. A fixture that
+// does not start has its cause in the roster; setup fails only if setup itself cannot
+// continue.
 package main
 
 import (
@@ -38,7 +38,7 @@ func run(ctx context.Context, t *task.Task) error {
 
 func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	started := time.Now()
-	// First what is never wrong: without the result no run comes to its end.
+	// The default comes first: without the result the run cannot continue.
 	if err := measurable(t, true); err != nil {
 		return err
 	}
@@ -105,18 +105,18 @@ func measurable(t *task.Task, is bool) error {
 	return nil
 }
 
-// sweep removes what earlier runs left behind, which is no part of the work.
+// sweep removes fixtures of earlier runs. Its errors do not fail setup.
 func sweep(ctx context.Context, t *task.Task, sweep func(context.Context) (int, error)) {
 	switch n, err := sweep(ctx); {
 	case err != nil:
-		t.Logf("::warning::what earlier runs left behind could not be removed: %v", err)
+		t.Logf("::warning::cannot remove objects of earlier runs: %v", err)
 	case n > 0:
-		t.Logf("removed %d objects that earlier runs left behind", n)
+		t.Logf("removed %d objects of earlier runs", n)
 	}
 }
 
-// objects sees to it that the pairs' objects can be written, where they are to be,
-// and writes down why if they cannot: that costs the objects, not the check.
+// objects prepares writing of the pairs' objects, if the plan enables it. If that fails,
+// it records why in the worksheet, and the check continues without the objects.
 func objects(ctx context.Context, t *task.Task, w *checkup.Worksheet) error {
 	c := w.Connections
 	if !c.Writes() {
@@ -126,13 +126,13 @@ func objects(ctx context.Context, t *task.Task, w *checkup.Worksheet) error {
 	if err != nil {
 		return err
 	}
-	if c.Unwritten = unwritten; unwritten != "" { // which the report tells, too
+	if c.Unwritten = unwritten; unwritten != "" { // the report contains it, too
 		t.Logf("::warning::no %s will be written: %s", connectivity.Kind, unwritten)
 	}
 	return nil
 }
 
-// summary says what will be done.
+// summary describes what will be measured, in one line.
 func summary(w *checkup.Worksheet) []string {
 	var lines []string
 	if k, _ := kinds.Named(w.Kind); k.Summarize != nil {

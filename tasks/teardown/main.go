@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Teardown keeps evidence of the fixtures that went wrong, and of the VMs of checks
-// that did not pass, and removes all of them, if the plan says so. It fails if some are left. Nothing stops it short
-// of its own deadline: not SIGTERM, after which Tekton leaves it 30 s.
+// Teardown records evidence of failed fixtures, and of the VMs of checks that did not
+// pass. It then removes all fixtures, if the plan says so. It fails if some are left. Only
+// its own deadline stops it; it ignores SIGTERM, after which Tekton waits 30 s.
 package main
 
 import (
@@ -34,7 +34,7 @@ func run(ctx context.Context, t *task.Task) error {
 
 	evidence, err := f.Evidence(ctx)
 	if err == nil && len(evidence) > 0 {
-		t.Logf("::group::%d pods went wrong", len(evidence))
+		t.Logf("::group::%d pods failed", len(evidence))
 		for _, e := range evidence {
 			t.Logf("pod %s on node %s: %s %s", e.Pod, e.Node, e.Problem, e.Warning)
 		}
@@ -42,7 +42,7 @@ func run(ctx context.Context, t *task.Task) error {
 		err = t.Store(plan.Name).Save(ctx, record.Evidence(), evidence)
 	}
 	if err != nil {
-		t.Logf("::warning::there will be no evidence of what went wrong: %v", err)
+		t.Logf("::warning::cannot record evidence of the failed pods: %v", err)
 	}
 
 	removes := plan.Teardown == checkup.TeardownAlways || plan.Teardown == ""
@@ -55,7 +55,7 @@ func run(ctx context.Context, t *task.Task) error {
 			keepVMs(ctx, t, plan, r)
 		}
 		if !removes && !task.Removes(plan.Teardown, r.Verdict) {
-			t.Logf("fixtures are kept: teardown is %s and the verdict %s; pods end by themselves", plan.Teardown, r.Verdict)
+			t.Logf("fixtures are kept: teardown is %s and the verdict %s; pods end at their deadline", plan.Teardown, r.Verdict)
 			if vms {
 				t.Logf("VMs of checkplan's own guest end by themselves, too; others by kubectl -n %s delete virtualmachineinstances -l %s=%s", t.Namespace, checkup.LabelRun, t.RunUID)
 			}
@@ -72,7 +72,7 @@ func run(ctx context.Context, t *task.Task) error {
 	return err
 }
 
-// keepVMs keeps evidence of the VMs of the checks that did not pass.
+// keepVMs records evidence of the VMs of the checks that did not pass.
 func keepVMs(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Report) {
 	var checks []string
 	for _, c := range r.Checks {
@@ -87,13 +87,13 @@ func keepVMs(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.R
 	defer cancel()
 	evidence, err := t.Guests(plan.Name).Evidence(ctx, checks)
 	if err == nil && len(evidence) > 0 {
-		t.Logf("evidence is kept of %d VMs of checks that did not pass", len(evidence))
+		t.Logf("recorded evidence of %d VMs of checks that did not pass", len(evidence))
 		err = t.Store(plan.Name).Save(ctx, record.EvidenceVMs(), evidence)
 	}
 	if err != nil {
-		t.Logf("::warning::there will be no evidence of the VMs: %v", err)
+		t.Logf("::warning::cannot record evidence of the VMs: %v", err)
 	}
 }
 
-// evidenceTime is what evidence of VMs may take of the step's time.
+// evidenceTime is the longest time for recording evidence of VMs.
 const evidenceTime = 30 * time.Second

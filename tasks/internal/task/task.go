@@ -183,8 +183,8 @@ func (t *Task) Connect() error {
 }
 
 // Plan returns the plan with the settings applied. When these are bad, it is
-// returned beside the error, as it was compiled: teardown and report have to do
-// something sensible all the same. It is nil if there is no plan at all.
+// returned as it was compiled, with the error: teardown and report can still use it. It
+// is nil if there is no plan.
 func (t *Task) Plan() (*checkup.Plan, error) {
 	plan, err := t.compiled()
 	if err != nil {
