@@ -101,7 +101,7 @@ func (d *trial) judge(s *Side) (checkup.Verdict, *checkup.Cause) {
 		return &checkup.Cause{Stage: stage, Message: fmt.Sprintf(format, args...)}
 	}
 	if s.Min != nil && len(s.Eligible) < *s.Min {
-		return checkup.Fail, because(checkup.StageSchedule, "%d of %s can take a %s, and the plan demands %d",
+		return checkup.Fail, because(checkup.StageSchedule, "%d of %s can take a %s: the plan demands %d",
 			len(s.Eligible), checkup.Count(d.Nodes, "node"), s.Side, *s.Min)
 	}
 	a, cause := d.admission(s.Side)
