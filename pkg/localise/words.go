@@ -235,7 +235,8 @@ func (c *candidate) evidence(also int) []string {
 			"%d of the %d pass: expected by chance, because only a part of the packets is lost", n, c.scope))
 	}
 	if also > 0 {
-		lines = append(lines, fmt.Sprintf("%s of the same place too slow, as expected when TCP repairs a loss", are(also, "pair")))
+		lines = append(lines, fmt.Sprintf(
+			"%s of the same place too slow, as expected when TCP repairs a loss", are(also, "pair")))
 	}
 	return lines
 }
