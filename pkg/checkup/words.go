@@ -25,3 +25,13 @@ func Some(names []string) string {
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
+
+// SomeOf prints at most three names; of more it prints only the number, with the noun:
+// "a, b, c", "4 nodes".
+func SomeOf(names []string, noun string) string {
+	const most = 3
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return Count(len(names), noun)
+}

@@ -365,7 +365,7 @@ func (x *expansion) warnOfNodes() {
 	}
 	slices.Sort(notReady)
 	if notReady = slices.Compact(notReady); len(notReady) > 0 {
-		x.warn("%s not ready, and will probably fail or be unmeasured: %s", isOrAre(len(notReady), "node"), some(notReady))
+		x.warn("%s not ready, and will probably fail or be unmeasured: %s", isOrAre(len(notReady), "node"), checkup.Some(notReady))
 	}
 }
 
@@ -391,13 +391,4 @@ func isOrAre(n int, thing string) string {
 		return checkup.Count(n, thing) + " is"
 	}
 	return checkup.Count(n, thing) + " are"
-}
-
-// some names the first few of many.
-func some(names []string) string {
-	const few = 5
-	if len(names) <= few {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
 }

@@ -223,7 +223,7 @@ func (b *blamer) components(targets []int) {
 					"%d of %s to it fail, from %s",
 					b.count(all),
 					checkup.Count(len(all), "measured pair"),
-					judge.Some(b.SourceNames(b.Failed(all)), "source"),
+					checkup.SomeOf(b.SourceNames(b.Failed(all)), "source"),
 				),
 				pairs,
 			),
@@ -303,7 +303,7 @@ func (b *blamer) sources() {
 			f.Message = fmt.Sprintf(
 				"all connections out of node %s, from %s",
 				e.Node,
-				judge.Some(b.SourceNames(pairs), "source"),
+				checkup.SomeOf(b.SourceNames(pairs), "source"),
 			)
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseNode, e.Node))
 		} else if e.Node != "" {
@@ -421,7 +421,7 @@ func (b *blamer) pair(i int, between map[link][]int) {
 				f.For,
 				fmt.Sprintf(
 					"endpoints behind it that failed at an overlapping time: %s",
-					judge.Some(b.TargetNames(p.behind), "target"),
+					checkup.SomeOf(b.TargetNames(p.behind), "target"),
 				),
 			)
 		} else {

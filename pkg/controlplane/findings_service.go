@@ -288,7 +288,7 @@ func (b *blamer) rules(node string, list []toService, pairs []int) {
 			"the path to services from %s, such as its service rules: %s; to %s, while endpoints behind them answered",
 			node,
 			b.effect(pairs),
-			judge.Some(addresses, "address"),
+			checkup.SomeOf(addresses, "address"),
 		),
 	}
 	first := fmt.Sprintf("%d of %s to them from %s fail", len(pairs), checkup.Count(len(here), "measured pair"), node)
@@ -345,7 +345,7 @@ func (b *blamer) way(target int, ways []way) {
 	if dead := b.TargetNames(p.behind); len(dead) > 0 {
 		f.Against = append(
 			f.Against,
-			fmt.Sprintf("endpoints behind it that failed at an overlapping time: %s", judge.Some(dead, "target")),
+			fmt.Sprintf("endpoints behind it that failed at an overlapping time: %s", checkup.SomeOf(dead, "target")),
 		)
 		for _, t := range dead {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseTarget, t))
@@ -394,7 +394,7 @@ func (b *blamer) endpoints(p shares) string {
 	if p.slow {
 		when = "at that time"
 	}
-	s := fmt.Sprintf("%s, %s: %s", when, b.answered(p), judge.Some(b.TargetNames(p.answered), "endpoint"))
+	s := fmt.Sprintf("%s, %s: %s", when, b.answered(p), checkup.SomeOf(b.TargetNames(p.answered), "endpoint"))
 	if p.unknown > 0 {
 		s += fmt.Sprintf("; no data about %d", p.unknown)
 	}

@@ -230,7 +230,7 @@ func notMeasured(units []*checkup.Unit) *checkup.List {
 	list := &checkup.List{Noun: "line"}
 	for _, g := range groups {
 		list.Items = append(list.Items, checkup.Item{Text: fmt.Sprintf("%s from %s to %s: %s", checkup.Count(g.n, "pair"),
-			judge.Some(g.sources, "source"), judge.Some(g.targets, "target"), g.cause)})
+			checkup.SomeOf(g.sources, "source"), checkup.SomeOf(g.targets, "target"), g.cause)})
 	}
 	return list
 }

@@ -489,7 +489,7 @@ func (x *expansion) endpointTargets(name string) []*target {
 				v.namespace,
 				v.name,
 				isOrAre(len(notReady), "endpoint"),
-				some(notReady),
+				checkup.Some(notReady),
 			)
 		}
 	}

@@ -249,7 +249,7 @@ func (m *measuring) conclude(ctx context.Context, trouble []string) {
 		}
 		if a.garbage > 0 {
 			m.logf("::warning::source %s: %s of its agent's log ignored: not a valid message",
-				m.w.Sources[a.source].Name(), count(a.garbage, "line"))
+				m.w.Sources[a.source].Name(), checkup.Count(a.garbage, "line"))
 		}
 		m.LogDistrust("source", m.w.Sources[a.source].Name(), s)
 		m.sink.Source(s)
@@ -260,19 +260,11 @@ func (m *measuring) conclude(ctx context.Context, trouble []string) {
 func (f *Fleet) LogDistrust(what, name string, s checkup.Source) {
 	if s.Unrequested > 0 {
 		f.logf("::warning::%s %s reported %s: none of its pairs is trusted",
-			what, name, count(s.Unrequested, "unrequested pair"))
+			what, name, checkup.Count(s.Unrequested, "unrequested pair"))
 	}
 	if len(s.Conflicts) > 0 {
-		f.logf("::warning::%s %s reported %s twice with different results", what, name, count(len(s.Conflicts), "pair"))
+		f.logf("::warning::%s %s reported %s twice with different results", what, name, checkup.Count(len(s.Conflicts), "pair"))
 	}
-}
-
-// count writes a number with its noun.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // dismiss asks the agents that are still waited for to end, and gives them a while to

@@ -238,7 +238,7 @@ func (f *Fleet) Receptions(ctx context.Context, w *checkup.Worksheet, roster *ch
 		}
 		if garbage > 0 {
 			f.logf("::warning::target %s: %s of its responder's log ignored: not a count of an expected pair",
-				w.Targets[t].Name(), count(garbage, "line"))
+				w.Targets[t].Name(), checkup.Count(garbage, "line"))
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -5,7 +5,6 @@ package judge
 import (
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -66,14 +65,6 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z
 
 // Micros prints microseconds as a duration.
 func Micros(us int64) string { return (time.Duration(us) * time.Microsecond).String() }
-
-// Some prints up to three names; of more it prints the number, with the noun.
-func Some(names []string, noun string) string {
-	if len(names) <= 3 {
-		return strings.Join(names, ", ")
-	}
-	return checkup.Count(len(names), noun)
-}
 
 // Name returns the name of an endpoint; "#5" for an index 5 that does not exist.
 func Name(of []checkup.Endpoint, i int) string {

@@ -17,8 +17,8 @@ type Explained struct {
 	GuestImage string
 }
 
-// Explanation is what a kind shows of a check before it runs, beside its Cost. All of
-// it is in the Worksheet, too: texts may name a few of many.
+// Explanation is what a kind shows of a check before it runs, beside its Cost. Texts
+// may name only some of many: the Worksheet has all.
 type Explanation struct {
 	// Fields are names with texts. They are printed with the fields of all checks.
 	Fields []checkup.Item `json:"fields"`

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kind says what a kind of check is, and has what kinds share: constructors
-// of tunables, and rules. It knows no concrete kind: pkg/kinds has the map of them.
+// Package kind defines what a kind of check is, and has what kinds share: constructors
+// of parameters, and rules. It imports no concrete kind: pkg/kinds lists them.
 package kind
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Kind is everything that is a kind's. Fields that may be nil say so.
+// Kind is one kind of check. A field may be nil only where its comment says so.
 type Kind struct {
 	// Name is the field of a check in CUE and JSON, such as "podMesh".
 	Name checkup.Kind
@@ -34,16 +34,16 @@ type Kind struct {
 	// Roster is pure: it has one entry per target, in which those that exist already
 	// are filled in.
 	Roster func(p *checkup.Plan, w *checkup.Worksheet, s *cluster.Snapshot) *checkup.Roster
-	// Rights that a check needs beyond those that every run needs, and to list the
-	// nodes; nil if it needs none.
+	// Rights that a check needs in addition to those of every run and to list nodes; nil
+	// if it needs none.
 	Rights func(checkup.Check) []checkup.Right
-	// Ask finds out what the worksheet's Units need without an agent: one fact for each
-	// unit that it asked about. nil for kinds without such units.
+	// Ask reads from the API server what the worksheet's Units need without an agent: one
+	// fact for each unit. nil for kinds without such units.
 	Ask func(ctx context.Context, c kubernetes.Interface, namespace string, w *checkup.Worksheet) []checkup.Fact
-	// Summarize says what setup worked out for the worksheet's Units, one line each; nil
+	// Summarize describes what setup computed for the worksheet's Units, one line each; nil
 	// for kinds without such units.
 	Summarize func(*checkup.Worksheet) []string
-	// Judge is pure: it works out the report of the check.
+	// Judge is pure: it computes the report of the check.
 	Judge func(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport
 	// Explain is pure: it shows what a run of the check will do, beside its cost.
 	Explain func(Explained) Explanation
@@ -54,7 +54,7 @@ type Kind struct {
 	// which the namespace's pod security must admit. It may ask the cluster. nil means
 	// that none do.
 	HostNetwork func(context.Context, kubernetes.Interface, checkup.Spec) bool
-	// Outcome is the ConfigMap of the user's own to which the outcome of a check is
+	// Outcome is the user's ConfigMap to which the outcome of a check is
 	// written; nil, and a nil result, mean none.
 	Outcome func(checkup.Spec) *checkup.ConfigMapRef
 }

@@ -22,8 +22,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Parts are what the parameters of a check have that is Kubernetes', each with its
-// path in them.
+// Parts are the Kubernetes values in the parameters of a check, each with its path.
 type Parts struct {
 	Placements []Part[checkup.Placement]
 	Spreads    []Part[[]checkup.TopologySpreadConstraint]
@@ -47,8 +46,8 @@ type Part[T any] struct {
 // At is a part at a path.
 func At[T any](value T, path ...string) Part[T] { return Part[T]{value, path} }
 
-// KubernetesRules are the rules that Kubernetes' own libraries decide, about the
-// parts that the parameters of a kind have.
+// KubernetesRules are the rules that Kubernetes' own libraries check, for the parts
+// of the parameters of a kind.
 func KubernetesRules[S checkup.Spec](parts func(S) Parts) []Rule {
 	rule := func(name string, check func(Parts, Reporter)) Rule {
 		return RuleOf(name, func(s S, report Reporter) { check(parts(s), report) })
@@ -66,7 +65,7 @@ func KubernetesRules[S checkup.Spec](parts func(S) Parts) []Rule {
 	}
 }
 
-// join is a path with more elements behind it.
+// join appends elements to a copy of a path.
 func join(path []string, more ...string) []string { return slices.Concat(path, more) }
 
 // refused reports what Kubernetes' validation of one string says, without its
@@ -93,7 +92,7 @@ func nodeSelector(p Parts, r Reporter) {
 }
 
 // toleration follows ValidateTolerations of Kubernetes' pkg/apis/core/validation,
-// which no library holds. Operators and effects are the schema's to check.
+// which no library exports. The schema checks operators and effects.
 func toleration(p Parts, r Reporter) {
 	for _, placement := range p.Placements {
 		for i, t := range placement.Value.Tolerations {
@@ -272,7 +271,7 @@ func resources(p Parts, r Reporter) {
 	}
 }
 
-// leastGuestMemory is less than any kernel with an initial ram disk boots in.
+// leastGuestMemory is below what any kernel with an initial RAM disk needs to boot.
 var leastGuestMemory = resource.MustParse("32Mi")
 
 func guestMemory(p Parts, r Reporter) {

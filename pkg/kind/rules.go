@@ -11,8 +11,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Problem is something that makes no sense in a plan although each of its
-// fields is right by itself.
+// Problem is a broken rule of a plan whose fields each match the schema.
 type Problem struct {
 	// Rule is the name of the rule that the plan breaks.
 	Rule string
@@ -61,8 +60,8 @@ func Index(i int) string { return fmt.Sprintf("[%d]", i) }
 // demands it.
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 
-// DNSLabel reports a name that is no DNS label, and whether it is one. It does not
-// look at its length.
+// DNSLabel reports whether a name is a DNS label, and a problem if it is not. It does not
+// check the length.
 func DNSLabel(name string, path []string, report Reporter) bool {
 	if dnsLabel.MatchString(name) {
 		return true
@@ -88,13 +87,13 @@ func Duration(d, least checkup.Duration, report Reporter, path ...string) {
 	}
 }
 
-// Timeouts reports phases without a sensible timeout.
+// Timeouts reports phases without a valid timeout.
 func Timeouts(t checkup.Timeouts, report Reporter) {
 	Duration(t.Setup, 1, report, "timeouts", "setup")
 	Duration(t.Probe, 1, report, "timeouts", "probe")
 }
 
-// LatencyDurations reports limits in expect.latency that are no sensible durations.
+// LatencyDurations reports limits in expect.latency that are not valid durations.
 func LatencyDurations(limits checkup.LatencyLimits, report Reporter) {
 	for _, l := range limits.Ordered() {
 		if l.Limit != nil {
@@ -103,7 +102,7 @@ func LatencyDurations(limits checkup.LatencyLimits, report Reporter) {
 	}
 }
 
-// FamiliesTwice reports IP families that ipFamilies has twice.
+// FamiliesTwice reports IP families that are duplicates in ipFamilies.
 func FamiliesTwice(families []checkup.IPFamily, report Reporter) {
 	for i, f := range families {
 		if slices.Contains(families[:i], f) {
@@ -134,7 +133,7 @@ func LatencyOrder(limits checkup.LatencyLimits, report Reporter) {
 	}
 }
 
-// LossAll reports a limit on loss, expect.loss.max, that limits nothing.
+// LossAll reports a limit on loss, expect.loss.max, that no pair can exceed.
 func LossAll(limit checkup.LossLimit, report Reporter) {
 	if max := limit.Max; max != nil && *max >= 100 {
 		report(

@@ -7,8 +7,8 @@ import (
 	"encoding/binary"
 )
 
-// Seed is that of the random choices of a check that has none of its own: the same
-// from run to run. It has 53 bits, because every reader of JSON keeps those.
+// Seed is the seed of the random choices of a check whose plan sets none. It is the
+// same in every run. It has 53 bits: JSON readers that use float64 keep them.
 func Seed(plan, check string) uint64 {
 	sum := sha256.Sum256([]byte(plan + "\x00" + check))
 	return binary.BigEndian.Uint64(sum[:]) >> 11

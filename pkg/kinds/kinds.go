@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kinds is the one place that knows which kinds of check there are: a new
-// kind is one more line in All. It has what goes over all kinds of a plan.
+// Package kinds lists all kinds of check: a new kind is one more line in All. It has
+// the functions that work on all kinds of a plan.
 package kinds
 
 import (
@@ -63,7 +63,7 @@ func Of(p *checkup.Plan, check string) (kind.Kind, error) {
 	return k, nil
 }
 
-// Rights are those that a check needs beyond the ones that every run does.
+// Rights are the rights that a check needs in addition to those of every run.
 func Rights(c checkup.Check) []checkup.Right {
 	k, _ := Named(c.Kind())
 	var rights []checkup.Right
@@ -80,8 +80,8 @@ func Rights(c checkup.Check) []checkup.Right {
 }
 
 // Survey reads what the named checks of a plan need of a cluster, or all of its
-// checks if none is named. Each kind is asked once. What it cannot read is an
-// error, all of it at once, unless every kind that asked goes on without it.
+// checks if none is named. Each kind is called once. The error has
+// everything that could not be read, unless every kind works without it.
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, checks ...string) (*cluster.Snapshot, error) {
 	if len(checks) == 0 {
 		checks = p.CheckNames()
@@ -118,7 +118,7 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, checks ...st
 	return s, nil
 }
 
-// Outcome is the ConfigMap of the user's own to which the outcome of a check is
+// Outcome is the user's ConfigMap to which the outcome of a check is
 // written; nil means none.
 func Outcome(c checkup.Check) *checkup.ConfigMapRef {
 	k, ok := Named(c.Kind())
@@ -140,9 +140,9 @@ func HostNetwork(ctx context.Context, client kubernetes.Interface, p *checkup.Pl
 	return ""
 }
 
-// Prepare surveys the cluster and works out what one check of the plan is to
-// measure there: its worksheet, with the warnings, and the roster with those targets
-// that exist already. It creates nothing.
+// Prepare surveys the cluster and computes what one check of the plan measures there:
+// its worksheet, with the warnings, and the roster with the targets that already exist.
+// It creates nothing.
 func Prepare(
 	ctx context.Context,
 	r cluster.Reader,

@@ -15,11 +15,11 @@ import (
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
-// Decode reads a plan from JSON as checkup.Plan writes it. Fields that are not known
-// are ignored: they may be of a newer program.
+// Decode reads a plan from JSON as checkup.Plan writes it. Unknown fields are
+// ignored: a newer program may have written them.
 func Decode(b []byte) (*checkup.Plan, error) { return decode(b, false) }
 
-// DecodeStrict reads a plan as Decode does, and refuses fields that are not known.
+// DecodeStrict reads a plan as Decode does, and returns an error for unknown fields.
 func DecodeStrict(b []byte) (*checkup.Plan, error) { return decode(b, true) }
 
 func decode(b []byte, strict bool) (*checkup.Plan, error) {
@@ -86,9 +86,8 @@ func unmarshal(b []byte, to any, strict bool) error {
 }
 
 // Problems returns every rule that the plan breaks, in the order of the rules and,
-// within one, of the names of the checks; nil if the plan is good. It is for plans
-// whose shape is right already, as those that pkg/load returns, or that Set has
-// changed.
+// within one, of the names of the checks; nil if it breaks none. The plan
+// must match the schema, as plans from pkg/load do, also after Set has changed them.
 func Problems(p *checkup.Plan) []kind.Problem {
 	var found []kind.Problem
 	names := slices.Sorted(maps.Keys(p.Checks))
@@ -141,9 +140,8 @@ func RuleNames() []string {
 	return names
 }
 
-// Apply sets every "name=value" in turn and then asks Problems whether the plan
-// still makes sense. The error has everything that is wrong, a line each; the plan
-// is then of no use.
+// Apply sets each "name=value" in order and then checks the plan with Problems. The
+// error has everything that is wrong, one line each; the plan must then not be used.
 func Apply(p *checkup.Plan, settings []string) error {
 	var errs []error
 	for _, s := range settings {

@@ -13,12 +13,12 @@ import (
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
-// maxPipelineSize is the most bytes that all copies of a plan in its Pipeline may
-// have: etcd takes objects of 1.5 MiB, and the status of a PipelineRun holds the
+// maxPipelineSize is the limit, in bytes, on all copies of a plan in its Pipeline
+// together: etcd accepts objects of at most 1.5 MiB, and the status of a PipelineRun holds the
 // Pipeline with everything in it.
 const maxPipelineSize = 1 << 20
 
-// planRules are those of every plan.
+// planRules are the rules for every plan.
 var planRules = []kind.Rule{
 	{Name: "plan-name", Plan: planName},
 	{Name: "plan-size", Plan: planSize},
@@ -62,7 +62,14 @@ func planSize(p *checkup.Plan, report kind.Reporter) {
 			checkup.MaxPlanSize,
 		)
 	} else if copies := len(p.Checks) + 1; size*copies > maxPipelineSize {
-		report(nil, "the plan has %d bytes as JSON, and its Pipeline holds it %d times, once per check and once at the end; at most %d bytes fit: split it", size, copies, maxPipelineSize)
+		report(
+			nil,
+			"the plan has %d bytes as JSON, and its Pipeline holds it %d times, once per check and once at the end; "+
+				"at most %d bytes fit: split it",
+			size,
+			copies,
+			maxPipelineSize,
+		)
 	}
 }
 
@@ -94,7 +101,7 @@ func noKind(p *checkup.Plan, report kind.Reporter) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.Checks)) {
 		if p.Checks[name].Kind() == "" {
-			report([]string{"checks", name}, "no kind of check: want one of %s", strings.Join(kinds, ", "))
+			report([]string{"checks", name}, "no kind: want one of %s", strings.Join(kinds, ", "))
 		}
 	}
 }
@@ -103,7 +110,7 @@ func oneKind(p *checkup.Plan, report kind.Reporter) {
 	for _, name := range slices.Sorted(maps.Keys(p.Checks)) {
 		if c := p.Checks[name]; len(c.Others) > 0 {
 			kinds := append([]checkup.Kind{c.Kind()}, c.Others...)
-			report([]string{"checks", name}, "a check has one kind, this one has %q: make a check of each", kinds)
+			report([]string{"checks", name}, "kinds %q: want one kind per check: split the check", kinds)
 		}
 	}
 }
@@ -120,7 +127,7 @@ func eachAfter(p *checkup.Plan, yield func(name string, i int, after string, pat
 func afterSelf(p *checkup.Plan, report kind.Reporter) {
 	eachAfter(p, func(name string, _ int, after string, path []string) {
 		if after == name {
-			report(path, "check %q comes after itself", name)
+			report(path, "check %q has itself in after: remove it", name)
 		}
 	})
 }
@@ -141,13 +148,13 @@ func afterUnknown(p *checkup.Plan, report kind.Reporter) {
 func afterTwice(p *checkup.Plan, report kind.Reporter) {
 	eachAfter(p, func(name string, i int, after string, path []string) {
 		if slices.Contains(p.Checks[name].After[:i], after) {
-			report(path, "check %q is named twice", after)
+			report(path, "duplicate: %s", after)
 		}
 	})
 }
 
-// afterCycle reports each cycle of more than one check once, at the check of it
-// whose name comes first.
+// afterCycle reports each cycle of two or more checks once, at the check whose name
+// is the first in alphabetical order.
 func afterCycle(p *checkup.Plan, report kind.Reporter) {
 	done := map[string]bool{}
 	var trail []string
@@ -159,7 +166,7 @@ func afterCycle(p *checkup.Plan, report kind.Reporter) {
 				cycle = slices.Concat(cycle[first:], cycle[:first], cycle[first:first+1])
 				report(
 					[]string{"checks", cycle[0], "after"},
-					"checks come after one another in a circle: %s",
+					"cycle of checks: %s",
 					strings.Join(cycle, " after "),
 				)
 			}

@@ -24,12 +24,13 @@ import (
 // ConfigMap is.
 const kiagnoseCheck = "latency"
 
-// kiagnoseKinds are what a kiagnose user has beside the ConfigMap, which run a
-// checkup by kiagnose itself and say nothing about it.
-var kiagnoseKinds = []string{"Job", "Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+// kiagnoseKinds are the objects with which kiagnose itself runs a checkup. They have
+// no parameters of the checkup.
+var kiagnoseKinds = []string{"Job", "Namespace", "ServiceAccount", "Role", "RoleBinding",
+	"ClusterRole", "ClusterRoleBinding"}
 
 // configMaps loads the documents that are ConfigMaps of kiagnose checkups, and
-// returns the others. Beside such a ConfigMap, what runs it by kiagnose is skipped.
+// returns the others. If there is such a ConfigMap, kiagnoseKinds are ignored.
 func (l *loader) configMaps(abs string, docs []ast.Expr) []ast.Expr {
 	ours := slices.DeleteFunc(slices.Clone(docs), func(d ast.Expr) bool { return !isCheckup(d) })
 	if len(ours) == 0 {
@@ -42,8 +43,9 @@ func (l *loader) configMaps(abs string, docs []ast.Expr) []ast.Expr {
 		case slices.Contains(ours, d):
 			l.configMap(abs, d)
 		case slices.Contains(kiagnoseKinds, kind):
-			p := l.problem(d.Pos(), cue.Path{}, fmt.Sprintf("%s %s is not read: checkplan has its own way to run the checkup", kind, literal(at(d, "metadata", "name"))))
-			l.warn(abs, p)
+			message := fmt.Sprintf("%s %s is ignored: checkplan does not need it to run the checkup",
+				kind, literal(at(d, "metadata", "name")))
+			l.warn(abs, l.problem(d.Pos(), cue.Path{}, message))
 		default:
 			others = append(others, d)
 		}
@@ -82,7 +84,7 @@ func (l *loader) configMap(abs string, doc ast.Expr) {
 		f := at(doc, path...)
 		*id.to = literal(f)
 		if f == nil && id.field == "name" {
-			bad(nil, path, "missing: the name of the ConfigMap, in which the outcome is written")
+			bad(nil, path, "missing: the name of the ConfigMap to which the outcome is written")
 		}
 		if f == nil {
 			continue
@@ -94,8 +96,8 @@ func (l *loader) configMap(abs string, doc ast.Expr) {
 	}
 	label := []string{"metadata", "labels", kiagnose.LabelCheckupType}
 	if f := at(doc, label...); f != nil && literal(f) != kiagnose.CheckupType {
-		bad(f, label, "a checkup of type %q: want %s, which is the only one here", literal(f), kiagnose.CheckupType)
-		return // its parameters are others
+		bad(f, label, "unsupported checkup type %q: want %s", literal(f), kiagnose.CheckupType)
+		return // it has other parameters
 	}
 
 	data := map[string]string{}
@@ -110,7 +112,8 @@ func (l *loader) configMap(abs string, doc ast.Expr) {
 		case !ok:
 			bad(f, path, "want a string")
 		case !isString && !strings.HasPrefix(key, kiagnose.StatusPrefix):
-			l.warn(abs, l.noted(abs, doc, f, path, fmt.Sprintf("Kubernetes takes strings only: write %q", text)))
+			message := fmt.Sprintf("Kubernetes accepts only strings: write %q", text)
+			l.warn(abs, l.noted(abs, doc, f, path, message))
 		}
 		data[key], places[key] = text, f
 	}
@@ -134,7 +137,8 @@ func (l *loader) generated(abs string, doc ast.Expr, name string, check checkup.
 	if !l.schema.Exists() {
 		l.schema = schemaValue(l.ctx)
 	}
-	s := &source{name: name, file: abs, def: planDef, schema: l.schema, raw: func() cue.Value { return l.ctx.BuildExpr(doc) }}
+	raw := func() cue.Value { return l.ctx.BuildExpr(doc) }
+	s := &source{name: name, file: abs, def: planDef, schema: l.schema, raw: raw}
 	b, err := json.Marshal(map[string]any{"checks": map[string]any{kiagnoseCheck: check}})
 	if err != nil {
 		l.addFound(s, []finding{{message: fmt.Sprintf("making a plan: %v", err)}})
@@ -144,8 +148,8 @@ func (l *loader) generated(abs string, doc ast.Expr, name string, check checkup.
 	l.plan(s)
 }
 
-// planName is the name of a plan for an object: the object's own, where a plan can
-// have it.
+// planName is the name of a plan for an object: the object's name if it is a valid
+// plan name, else one with a hash.
 func planName(object string) string {
 	if len(object) <= checkup.MaxPlanName && !strings.Contains(object, ".") {
 		return object
@@ -156,8 +160,8 @@ func planName(object string) string {
 	return strings.Trim(name[:min(len(name), checkup.MaxPlanName-1-len(hash))], "-") + "-" + hash
 }
 
-// noted is a problem with a field of a document; with the document or what of it
-// is there, where there is no such field.
+// noted is a problem with a field of a document. Its position is that of the nearest
+// enclosing field if the field is missing.
 func (l *loader) noted(abs string, doc ast.Expr, f *ast.Field, path []string, message string) Problem {
 	pos := doc.Pos()
 	for i := 1; i < len(path); i++ {

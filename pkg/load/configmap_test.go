@@ -36,11 +36,11 @@ doc.yaml:12:3: warning: data."spec.param.network_attachment_definition_namespace
 doc.yaml:13:3: warning: data."spec.param.network_attachment_definition_name": is deprecated: write spec.param.networkAttachmentDefinitionName
 doc.yaml:14:3: warning: data."spec.param.source_node": is deprecated: write spec.param.sourceNode
 doc.yaml:15:3: warning: data."spec.param.target_node": is deprecated: write spec.param.targetNode
-doc.yaml:16:3: warning: data."spec.param.sample_duration_seconds": Kubernetes takes strings only: write "300"
+doc.yaml:16:3: warning: data."spec.param.sample_duration_seconds": Kubernetes accepts only strings: write "300"
 doc.yaml:16:3: warning: data."spec.param.sample_duration_seconds": is deprecated: write spec.param.sampleDurationSeconds
-doc.yaml:17:3: warning: data."spec.param.max_desired_latency_milliseconds": Kubernetes takes strings only: write "50"
+doc.yaml:17:3: warning: data."spec.param.max_desired_latency_milliseconds": Kubernetes accepts only strings: write "50"
 doc.yaml:17:3: warning: data."spec.param.max_desired_latency_milliseconds": is deprecated: write spec.param.maxDesiredLatencyMilliseconds
-doc.yaml:19:1: warning: Job latency-checkup1 is not read: checkplan has its own way to run the checkup
+doc.yaml:19:1: warning: Job latency-checkup1 is ignored: checkplan does not need it to run the checkup
 `
 	if diff := cmp.Diff(want, warnings.String()); diff != "" {
 		t.Error(diff)

@@ -15,8 +15,8 @@ import (
 )
 
 // diagnosis compares what a user wrote with the schema, field by field. CUE
-// itself says only whether they agree: where several fields are wrong it tells
-// of some of them, and of each in terms of the schema's own text.
+// itself reports only some of several wrong fields, and describes each in terms of
+// the schema's text.
 type diagnosis struct {
 	ctx   *cue.Context
 	found []finding
@@ -49,10 +49,10 @@ func (d *diagnosis) value(def, v cue.Value, path []cue.Selector) ast.Expr {
 			return nil
 		}
 		if !v.IsConcrete() {
-			// The schema's default is taken. A reference that only the schema would
-			// resolve is an error here, and none of the user's.
+			// The schema's default is taken. A reference that only the schema
+			// resolves is an error here, but not an error of the user.
 			if v.Err() == nil && def.Unify(v).Validate(cue.Concrete(true)) != nil {
-				d.report(path, valuePos(v), "%s is no value yet: want %s", text(v), phrase(def))
+				d.report(path, valuePos(v), "%s is not concrete: want %s", text(v), phrase(def))
 			}
 			return nil
 		}

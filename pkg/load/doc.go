@@ -3,7 +3,7 @@
 // Package load reads plans from CUE, YAML and JSON files. It is the only
 // importer of cuelang.org/go.
 //
-// Shape and defaults are the schema's, in CUE; rules that span fields are here,
-// in Go. Both find problems at the place where the user wrote what is wrong,
-// all of them at once.
+// The CUE schema checks the shape and sets defaults; the Go rules of pkg/kinds check
+// what spans fields. Load reports all problems at once, each at its position in the
+// user's file.
 package load

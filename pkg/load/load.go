@@ -37,12 +37,11 @@ const MaxFileSize = 8 << 20
 //
 // CUE is read by the ordinary rules of modules and registries, except that
 // github.com/checkplan/checkplan/schema is always the schema of this program
-// unless the plans are in that module itself. So nothing is asked of a network
-// for a plan that imports nothing else, and a plan needs no cue.mod.
+// unless the plans are in that module itself. A plan that imports
+// nothing else is read without network, and needs no cue.mod.
 //
-// Plans are returned in the order of paths, and by name within one. Either all
-// are good, or the result is every problem that was found and no plan. There may
-// be warnings either way.
+// Plans are returned in the order of paths, and by name within one. If
+// there are problems, no plan is returned. Warnings are returned in any case.
 func Plans(dir string, paths []string) (plans []*checkup.Plan, warnings, problems Problems) {
 	r := Read(dir, paths)
 	return r.Plans, r.Warnings, r.Problems
@@ -100,8 +99,8 @@ type loader struct {
 
 func (l *loader) add(p Problem) { l.problems = append(l.problems, p) }
 
-// load sorts paths into packages, files and manifests, and loads each where its
-// first path stands.
+// load sorts paths into packages, files and manifests, and loads each at
+// the position of its first path.
 func (l *loader) load(paths []string) {
 	var cueFiles []string // all of them, once the first was met
 	for _, p := range paths {
@@ -126,7 +125,7 @@ func (l *loader) load(paths []string) {
 		case slices.Contains(manifestExts, filepath.Ext(abs)):
 			l.loadManifests(abs)
 		default:
-			l.add(Problem{File: l.rel(abs), Message: "not a plan by its name: want .cue, .yaml, .yml or .json"})
+			l.add(Problem{File: l.rel(abs), Message: "unknown file extension: want .cue, .yaml, .yml or .json"})
 		}
 	}
 }
@@ -162,8 +161,8 @@ func (l *loader) loadDir(abs string) {
 	}
 }
 
-// read reads a file of a plan, and reports false, with the problem added, if it
-// cannot be one.
+// read reads a file of a plan, or adds a problem and returns false if the file
+// cannot be a plan.
 func (l *loader) read(abs string) ([]byte, bool) {
 	b, err := readFile(abs)
 	if err != nil {
@@ -232,7 +231,7 @@ func (l *loader) isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// reason is what went wrong with a file, without its name, which stands before.
+// reason is what went wrong with a file, without its name, which the caller prints first.
 func reason(err error) string {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {

@@ -29,8 +29,7 @@ const (
 	// moduleMajor is the module's path with its major version, as CUE's module
 	// files spell it; cue.mod/module.cue says the same.
 	moduleMajor = modulePath + "@v0"
-	// moduleVersion stands in for a version of the schema that was never
-	// published: the one in this program.
+	// moduleVersion is the version of the schema in this program. No registry has it.
 	moduleVersion = "v0.0.0"
 	// moduleFile is cue.mod/module.cue of the module that this program serves.
 	moduleFile = "module: \"" + moduleMajor + "\"\nlanguage: version: \"" + schemaLanguage + "\"\n"
@@ -38,10 +37,10 @@ const (
 	schemaLanguage = "v0.9.0"
 )
 
-// embedded is where the embedded module appears to be, seen from the absolute
-// directory dir. The CUE loader takes packages of other modules from the
-// operating system's files only, so they are laid over this directory, which
-// need not exist.
+// embedded is the virtual directory of the embedded module, for plans in the absolute
+// directory dir. The CUE loader reads packages of other modules only from the operating
+// system's files, so the overlay has the module's files in this directory, which need
+// not exist.
 func embedded(dir string) string {
 	return filepath.Join(filepath.VolumeName(dir)+string(filepath.Separator), "checkplan-planner-builtin")
 }
@@ -70,7 +69,7 @@ func schemaFiles() map[string][]byte {
 // from memory.
 type registry struct {
 	modconfig.Registry
-	root string // where the embedded module appears to be
+	root string // virtual directory of the embedded module
 }
 
 func (r registry) ModFile(ctx context.Context, m module.Version) (*modfile.File, error) {
@@ -94,8 +93,8 @@ func (r registry) ModuleVersions(ctx context.Context, mpath string) ([]string, e
 	return []string{moduleVersion}, nil
 }
 
-// moduleFS is the embedded module as a file system that says where it is on
-// disk, which the CUE loader asks of every module (module.OSRootFS).
+// moduleFS is the embedded module as a file system with a directory on disk, which the
+// CUE loader needs of every module (module.OSRootFS).
 type moduleFS struct{ root string }
 
 func (m moduleFS) OSRoot() string { return m.root }
@@ -125,8 +124,8 @@ func (m moduleFS) ReadDir(name string) ([]fs.DirEntry, error) {
 
 // config is how a package in the directory dir is loaded. overlay holds the
 // files that were read already, by absolute name. With open, the schema is
-// replaced by one that allows everything, so that what the user wrote can be
-// looked at by itself.
+// replaced by one that allows everything, to get what the user wrote without the
+// schema.
 func config(dir string, overlay map[string][]byte, open bool) *cueload.Config {
 	ours := embedded(dir)
 	cfg := &cueload.Config{
@@ -216,8 +215,8 @@ func ownSchema(dir string) string {
 }
 
 // dependencies gives the module files of a user's module, by name, with this
-// module added to the dependencies, where it is missing there. What cannot be
-// read is left to the CUE loader, which says why.
+// module added to the dependencies, if it is missing there. Files that
+// cannot be read are skipped: the CUE loader reports why.
 func dependencies(root string) map[string]cueload.Source {
 	for _, d := range []string{"pkg", "gen", "usr"} { // the user has a copy
 		if _, err := os.Stat(filepath.Join(root, "cue.mod", d, filepath.FromSlash(schemaPath))); err == nil {
@@ -237,7 +236,7 @@ func dependencies(root string) map[string]cueload.Source {
 	if src := depend(f, nil); src != nil {
 		out[name] = src
 	}
-	// Where there is a local-module.cue, dependencies are taken from it.
+	// If there is a local-module.cue, CUE reads dependencies from it.
 	localName := filepath.Join(root, "cue.mod", "local-module.cue")
 	if b, err := os.ReadFile(localName); err == nil {
 		if local, err := modfile.ParseLocal(b, localName, f); err == nil {
@@ -250,8 +249,8 @@ func dependencies(root string) map[string]cueload.Source {
 }
 
 // depend writes the module file f with this module among its dependencies; nil
-// if it is there already. base is the module.cue that belongs to f where f is a
-// local-module.cue.
+// if it is already there. base is the module.cue of f if f is a local-module.cue, else
+// nil.
 func depend(f, base *modfile.File) cueload.Source {
 	for name := range f.Deps {
 		if p, _, _ := strings.Cut(name, "@"); p == modulePath {

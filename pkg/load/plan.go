@@ -149,7 +149,8 @@ func countChecks(plan cue.Value) *finding {
 	if n <= maxChecks {
 		return nil
 	}
-	return &finding{path: checks.Selectors(), rule: "plan-size", message: fmt.Sprintf("%d checks: at most %d fit what Linux passes to a task: split the plan", n, maxChecks)}
+	message := fmt.Sprintf("%d checks: at most %d fit what Linux passes to a task: split the plan", n, maxChecks)
+	return &finding{path: checks.Selectors(), rule: "plan-size", message: message}
 }
 
 // source is something that should be a plan: a plan by itself, or one in a
@@ -164,8 +165,8 @@ type source struct {
 	namePath, specPath cue.Path
 	// value is what the user wrote, perhaps with the schema in it already.
 	value cue.Value
-	def   cue.Path // what of the schema it should be
-	// schema is the package that it is held against.
+	def   cue.Path // the definition in the schema that it must match
+	// schema is the package that it is compared with.
 	schema cue.Value
 	// raw is what the user wrote by itself.
 	raw func() cue.Value
@@ -184,8 +185,7 @@ func (l *loader) plan(s *source) {
 			d.value(schema.LookupPath(s.def), raw, nil)
 		}
 		found = append(d.found, l.uncovered(d.found, err, s.path)...)
-		// The rules are asked of what is left of the plan, so that all problems come
-		// at once.
+		// The rules check the valid rest of the plan, to report all problems at once.
 		rest := (&diagnosis{ctx: d.ctx}).value(schema.LookupPath(planDef), raw.LookupPath(s.specPath), nil)
 		if rest == nil {
 			l.addFound(s, found)
@@ -228,11 +228,12 @@ func (l *loader) plan(s *source) {
 	l.take(p, s)
 }
 
-// take adds a finished plan, unless there is one of its name.
+// take adds a decoded plan; a second plan of the same name is a problem.
 func (l *loader) take(p *checkup.Plan, s *source) {
 	if other, ok := l.sources[p.Name]; ok {
 		first := l.problem(valuePos(other.raw()), other.path, "")
-		l.addFound(s, []finding{{path: s.namePath.Selectors(), message: fmt.Sprintf("there is a plan %q already, at %s:%d", p.Name, first.File, first.Line)}})
+		message := fmt.Sprintf("duplicate plan %q: the first is at %s:%d", p.Name, first.File, first.Line)
+		l.addFound(s, []finding{{path: s.namePath.Selectors(), message: message}})
 		return
 	}
 	l.sources[p.Name] = s
@@ -329,7 +330,7 @@ func (l *loader) positions(e errors.Error) (user token.Pos, hint string) {
 	return user, hint
 }
 
-// message is what one of CUE's own errors says, without its path, on one line.
+// message is the text of one of CUE's own errors, without its path, on one line.
 func message(e errors.Error) string {
 	s := e.Error()
 	if path := strings.Join(e.Path(), "."); path != "" {

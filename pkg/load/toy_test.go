@@ -58,7 +58,7 @@ func TestKindWithItsOwnSchema(t *testing.T) {
 		"toy: answer: -1":           "plan.x.checks.x.toy.answer: -1 is less than 0",
 		"toy: anwser: 1":            "anwser",
 		"toi: {}":                   "toi",
-		"{toy: {}, placement: {}}":  `this one has ["placement" "toy"]`,
+		"{toy: {}, placement: {}}":  `kinds ["placement" "toy"]: want one kind per check`,
 		"{toy: {}, after: [\"y\"]}": `no check "y"`,
 	} {
 		if _, problems := load(check); !strings.Contains(problems.String(), want) {

@@ -17,14 +17,13 @@ const (
 	// narrowing a place to one family, transport or size, or an attribute to a
 	// second one
 	narrowCost = 0.25
-	// an exception: one node pair, or one transport, that does otherwise than the
-	// cause says; so a node of whose five peers one has no trouble is not named,
-	// but one of six is
+	// an exception: one node pair, or one transport, whose results differ from the rest
+	// of the scope. A node with 5 peers of which 1 passes is not named; one with 6 is.
 	exceptionCost = 3
-	// evidence, in nats, that chance accounts for, and that costs nothing
+	// evidence, in nats, that chance explains, and that costs nothing
 	chance = 3
-	// how much costlier an explanation of the same pairs may be and still be told
-	// as one that cannot be excluded
+	// how much more an explanation of the same pairs may cost to be listed as an
+	// alternative
 	alternativeCost = 0.3
 	// the share of its pairs that a cause of more than one node pair must see fail
 	minShare = 0.15
@@ -37,13 +36,13 @@ type candidate struct {
 	l *localiser
 	*place
 	narrow
-	// flows says that only new flows are concerned, as by a stateful policy: the
-	// answers of other flows go through. Else every packet is.
+	// flows: only new flows are affected, as by a stateful policy: the answers of other
+	// flows pass. If false, every packet is affected.
 	flows     bool
 	explained []int32 // failed pairs, in order
 	there     int     // of which by their requests
-	passing   []int32 // pairs that should fail, and do not
-	scope     int     // measured pairs that it concerns
+	passing   []int32 // pairs that should fail, but pass
+	scope     int     // measured pairs that it affects
 	share     float64 // of measurements that fail
 	links     int     // unordered node pairs among explained
 	ways      int     // ordered node pairs among explained
@@ -60,7 +59,7 @@ type candidate struct {
 // losses, and shows them as delays.
 func datagram(t checkup.Transport) bool { return t == checkup.UDP || t == checkup.ICMP }
 
-// tally is what a cell of the evidence sums up.
+// tally is the sum of the measurements in a cell of the evidence.
 type tally struct{ made, failed float64 }
 
 func (t *tally) add(m *measured) {
@@ -68,8 +67,8 @@ func (t *tally) add(m *measured) {
 	t.failed += m.failed
 }
 
-// against is the evidence, in nats, that the cell's share of failures is not the
-// one of the whole scope: the logarithm of the likelihood ratio.
+// against is the evidence, in nats, that the cell's share of failures differs
+// from that of the whole scope: the logarithm of the likelihood ratio.
 func (t tally) against(share float64) float64 {
 	if t.made == 0 {
 		return 0
@@ -85,8 +84,8 @@ func (t tally) against(share float64) float64 {
 	return t.made * nats
 }
 
-// assess works out what a cause explains and what it costs; nil if it explains
-// nothing.
+// assess computes what a cause explains and what it costs; nil if it explains nothing,
+// or less than minShare of its scope.
 func (l *localiser) assess(p *place, n narrow, flows bool) *candidate {
 	c := &candidate{l: l, place: p, narrow: n, flows: flows}
 	var scope []int32
@@ -127,7 +126,7 @@ func (l *localiser) assess(p *place, n narrow, flows bool) *candidate {
 	slices.Sort(c.explained)
 	c.scope = len(scope)
 
-	// A loss that is not total is judged by datagrams alone, where there are any.
+	// A loss that is not total is judged only by datagrams, if there are any.
 	counts := func(*measured) bool { return true }
 	total := all
 	if part := datagrams.failed / max(datagrams.made, 1); l.class == judge.Lost && part > 0 && part < dropShare {
@@ -159,10 +158,10 @@ func (l *localiser) assess(p *place, n narrow, flows bool) *candidate {
 	return c
 }
 
-// exceptions is the cost of what in the scope does otherwise than the rest of
-// it: by node pair, by whether requests or answers go through the place, by each
-// attribute, and for wide places by node. The first so many of the scope are
-// those whose requests do.
+// exceptions is the cost of the cells whose results differ from the rest of the scope:
+// by node pair, by whether requests or answers go through the place, by each attribute,
+// and for wide places by node. The requests of the first there pairs of the scope go
+// through the place.
 func (l *localiser) exceptions(c *candidate, scope []int32, there int, counts func(*measured) bool) float64 {
 	wide := c.cause == checkup.CauseNetwork || c.cause == checkup.CauseZones
 	var sources, targets []tally
@@ -206,8 +205,8 @@ func (l *localiser) exceptions(c *candidate, scope []int32, there int, counts fu
 	}
 	cells = slices.Concat(cells, sources, targets)
 
-	// Of many cells one is out of line by chance. But whether a pair is slow, or
-	// gets through, is not a matter of chance to begin with.
+	// Of many cells, one differs by chance. But whether a pair is slow, or passes a
+	// policy, does not depend on chance.
 	allowed := float64(chance)
 	if l.class == judge.Lost {
 		allowed += math.Log(float64(len(cells)))
@@ -220,7 +219,7 @@ func (l *localiser) exceptions(c *candidate, scope []int32, there int, counts fu
 	return cost
 }
 
-// weigh counts the node pairs and directions among what is explained.
+// weigh counts the node pairs and directions of the explained pairs.
 func (c *candidate) weigh() {
 	links, ways := map[[2]int32]bool{}, map[[2]int32]bool{}
 	var a, b int32 = -1, -1
@@ -241,7 +240,7 @@ func (c *candidate) weigh() {
 	c.links, c.ways = len(links), len(ways)
 }
 
-// weak reports whether there is too little to name more than a node pair.
+// weak reports whether the evidence is too little to name more than a node pair.
 func (c *candidate) weak() bool {
 	switch c.cause {
 	case checkup.CausePair:
@@ -253,12 +252,12 @@ func (c *candidate) weak() bool {
 	}
 }
 
-// byChance reports whether what passes in the scope is what chance lets pass: the
-// cause concerns a part of the packets, and nothing stands out.
+// byChance reports whether pairs of the scope pass by chance: the cause drops only some
+// of the packets, and no cell differs from the rest.
 func (c *candidate) byChance() bool { return c.share < dropShare && c.oddity == 0 }
 
-// rank orders causes that explain the same at the same cost: what is more
-// particular comes first.
+// rank orders causes that explain the same pairs at the same cost: the more specific
+// first.
 func (c *candidate) rank() int {
 	switch c.cause {
 	case checkup.CausePair:
@@ -306,7 +305,7 @@ func (c *candidate) compare(d *candidate) int {
 		cmp.Compare(c.cost, d.cost),
 		cmp.Compare(slices.Index(checkup.FindingCauses, c.cause), slices.Index(checkup.FindingCauses, d.cause)),
 		cmp.Compare(c.subject, d.subject),
-		// Where one transport alone has the large payloads, it is named, not they.
+		// If only one transport has the large payloads, the transport is named.
 		cmp.Compare(c.fromSize, d.fromSize),
 		cmp.Compare(c.transport, d.transport),
 		cmp.Compare(c.family, d.family),

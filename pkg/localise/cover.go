@@ -16,7 +16,7 @@ import (
 // that it newly explains comes first, until no pair is left.
 func Cover(e *Evidence) []checkup.Finding {
 	var found []*Found
-	done := make([]bool, len(e.Outcomes)) // slow pairs that a lossy cause accounts for
+	done := make([]bool, len(e.Outcomes)) // slow pairs that a lossy cause explains
 	for _, class := range []judge.Failure{judge.Lost, judge.Slow, judge.Reached} {
 		l := newLocaliser(e, class, done)
 		if l == nil {
@@ -86,7 +86,7 @@ func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
 		case class == judge.Lost:
 			m.made, m.failed = float64(o.Sent), float64(o.Sent-o.Received)
 		case o.Verdict == checkup.Fail && !m.fail:
-			continue // a pair through which nothing comes is neither slow nor fast
+			continue // a pair without answers is neither slow nor fast
 		case m.fail:
 			m.failed = 1
 		}
@@ -104,15 +104,15 @@ func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
 	return l
 }
 
-// propose makes every candidate that is worth a look: a place, narrowed only if
-// it does not fit as a whole, and by two attributes only if one does not do.
+// propose makes the candidates: each place, narrowed by one attribute only if the whole
+// place costs extra, and by two only if one attribute is not sufficient.
 func (l *localiser) propose() {
 	const fits = 1e-9
 	for _, p := range l.places() {
 		modes := []bool{false}
 		switch {
 		case len(p.back) > 0 && l.class == judge.Reached:
-			// What lets new flows through need not let anything else through.
+			// A policy that allows new flows need not allow other packets.
 			modes = []bool{true}
 		case len(p.back) > 0:
 			modes = append(modes, true)
@@ -201,8 +201,8 @@ func (l *localiser) cover() []*candidate {
 		case len(left) == 0:
 			heap.Pop(&q)
 		case len(left) < c.gain:
-			// What it newly explains only ever shrinks, so a candidate that is on
-			// top with its present count is the best.
+			// The number of newly explained pairs never grows, so a candidate that stays
+			// on top after its count is updated is the best.
 			c.gain = len(left)
 			heap.Fix(&q, 0)
 		default:
@@ -218,7 +218,7 @@ func (l *localiser) cover() []*candidate {
 	return prune(chosen)
 }
 
-// left is what a candidate explains and nothing chosen does.
+// left is the pairs that a candidate explains and no chosen one does.
 func (l *localiser) left(c *candidate) []int32 {
 	var left []int32
 	for _, i := range c.explained {
@@ -229,38 +229,39 @@ func (l *localiser) left(c *candidate) []int32 {
 	return left
 }
 
-// alternatives are the candidates that explain the same of what is left at about
-// the same cost.
+// alternatives are the candidates that explain the same uncovered pairs at about the
+// same cost.
 func (l *localiser) alternatives(c *candidate, left []int32) []*candidate {
 	var same []*candidate
 	for _, d := range l.of[left[0]] {
-		if d.place == c.place && d.narrow == c.narrow || d.cost > c.cost+alternativeCost+1e-9 || !slices.Equal(left, l.left(d)) {
+		if d.place == c.place && d.narrow == c.narrow || d.cost > c.cost+alternativeCost+1e-9 ||
+			!slices.Equal(left, l.left(d)) {
 			continue
 		}
 		same = append(same, d)
 	}
-	// Not the same place narrowed further, without need.
+	// Not the same place narrowed more than necessary.
 	all := append([]*candidate{c}, same...)
 	same = slices.DeleteFunc(same, func(d *candidate) bool {
-		return slices.ContainsFunc(all, func(e *candidate) bool { return e.place == d.place && e.narrow.wider(d.narrow) }) || c.excludes(d)
+		wider := func(e *candidate) bool { return e.place == d.place && e.narrow.wider(d.narrow) }
+		return slices.ContainsFunc(all, wider) || c.excludes(d)
 	})
 	slices.SortFunc(same, (*candidate).compare)
 	return slices.CompactFunc(same, func(d, e *candidate) bool { return d.place == e.place && d.narrow == e.narrow })
 }
 
-// sureOneWay is how many pairs must have lost packets in one and the same
-// direction only, of those that lost a part, for a loss in both to be excluded:
-// if both were as likely, this would be chance in 1 of 32 cases.
+// sureOneWay is how many pairs with partial loss must have lost packets in the same one
+// direction to exclude a loss in both: by chance alone, this happens in 1 of 32 cases.
 const sureOneWay = 5
 
-// excludes reports whether what speaks for c speaks against d: a node that loses
-// a part of the packets both ways would not lose them in one only.
+// excludes reports whether the evidence for c excludes d: a node that loses some packets
+// in both directions would not lose them in only one.
 func (c *candidate) excludes(d *candidate) bool {
 	return d.cause == checkup.CauseNode && (c.cause == checkup.CauseNodeIngress || c.cause == checkup.CauseNodeEgress) &&
 		c.share < dropShare && c.oneWay >= sureOneWay && c.bothWays == 0
 }
 
-// prune drops causes all of whose pairs others explain, the latest first.
+// prune drops causes all of whose pairs are explained by others, the latest first.
 func prune(chosen []*candidate) []*candidate {
 	times := map[int32]int{}
 	for _, c := range chosen {
@@ -282,8 +283,8 @@ func prune(chosen []*candidate) []*candidate {
 	return kept
 }
 
-// delays returns the slow pairs of a place that loses a part of the packets: TCP
-// repairs a loss by waiting, so the loss explains them too.
+// delays returns the slow pairs of a place that loses some of the packets: TCP
+// retransmits after a delay, so the loss explains them too.
 func (l *localiser) delays(c *candidate, done []bool) []int {
 	if c.share >= dropShare {
 		return nil

@@ -3,7 +3,7 @@
 // Package localise explains the failures of a check by causes. It is pure.
 //
 //	model.go   Evidence: the measured outcomes by source and target; Found and List:
-//	           findings, what each explains, and what no other does
+//	           findings, what each explains, and what no other explains
 //	places.go  where a cause may be, and what may narrow it
 //	assess.go  what a candidate explains, and what it costs
 //	cover.go   Cover: the cheapest causes that explain every failed pair
@@ -14,15 +14,15 @@
 // All kinds share Evidence and List. What they look for in the evidence differs,
 // because what they measure does:
 //
-//   - A mesh (Cover, here) has up to 500,000 pairs between things that are alike, with
-//     counts of lost packets, and no time. Its causes are places that many pairs have
-//     in common, so it is a weighted set cover with statistics.
-//   - A control plane (pkg/controlplane) has few components, each unlike the others,
-//     and each measurement has a time. Its causes are components, Services and ways
-//     that fail at one time, so they are tried from the widest to the narrowest.
+//   - A mesh (Cover, here) has up to 500,000 pairs of the same type, with counts of lost
+//     packets and without times. Its causes are places that many pairs share, so it is
+//     a weighted set cover with statistics.
+//   - A control plane (pkg/controlplane) has few components, each different, and each
+//     measurement has a time. Its causes are components, Services and paths that fail at
+//     the same time. They are tried from the widest to the narrowest.
 //   - VMs (pkg/vmlatency) are a few pairs of nodes on each network, and each network is
-//     judged by itself. Its causes are the network, a node or a pair of nodes, by which
-//     of the measured pairs suffer from one damage.
+//     judged separately. Its causes are the network, a node or a pair of nodes, depending
+//     on which of the measured pairs fail in the same way.
 //
 // # How Cover explains failures
 //
@@ -31,30 +31,30 @@
 // answers are. So "into X" and "out of X" fail the same pairs, and only the
 // targets' own count of what arrived can tell them apart: requests that did not
 // arrive were lost on the way there, requests that arrived unanswered on the way
-// back. Only udp pairs are counted; their direction holds for the other transports
-// of the same source, target and family if all of them fail too.
+// back. Targets count only udp pairs. The direction of a udp pair also applies to the
+// other transports of the same source, target and family if all of them fail too.
 //
 // A candidate is a place (network, zone pair, node in, out or both, node pair,
 // source, target), whole or narrowed to one or two of family, transport and
 // payloads from some size up. It explains the failed pairs whose lost packets may
-// have gone through it. It either concerns all packets, requests of some pairs
-// and answers of others, or only new flows, as a stateful policy does: then pairs
-// in the other direction are not concerned.
+// have gone through it. It affects either all packets (requests of some pairs
+// and answers of others) or only new flows, as a stateful policy does. Then it does not
+// affect pairs in the other direction.
 //
 // Its cost is 1, for being one more cause, plus a quarter for each narrowing, plus
-// what speaks against it: the scope's share of failed measurements should be
+// the evidence against it: the scope's share of failed measurements should be
 // the same everywhere in it, by node pair, direction, transport, family and size,
 // and for wide places by node. Each of these cells whose share differs, beyond
-// chance (by the likelihood ratio), costs up to three more causes. So a pair that
-// passes where everything should be dropped speaks against a drop, and one that
-// passes where a fifth is lost does not. Where a part is lost, datagrams alone are
-// counted if there are any, because TCP repairs losses.
+// chance (by the likelihood ratio), costs up to three more causes. A pair that passes
+// is evidence against a cause that drops everything, but not against one that drops a
+// fifth. For a partial loss only datagrams are counted, if there are any, because TCP
+// repairs losses.
 //
 // The cheapest candidate per newly explained pair is accepted, until every failed
 // pair is explained (a greedy weighted set cover, within a factor of ln n of the
-// fewest causes); what later ones made superfluous is dropped. Losses are
-// explained first; slow pairs of a place that loses packets belong to that; the
-// other slow pairs are explained by themselves, by the same rules, each pair
+// fewest causes); a candidate that later ones made superfluous is dropped. Losses are
+// explained first; a place that loses packets also explains its slow pairs; the
+// other slow pairs are explained separately, by the same rules, each pair
 // counting once.
 //
 // One failed node pair is never named as more than that: a node, zone, source or
@@ -63,14 +63,14 @@
 // Other candidates that explain the same pairs at about the same cost are listed as
 // Alternatives. What this cannot do:
 //
-//   - Delays have no direction: a delay into a node cannot be told from one out of
-//     it, and both are named as the node, with the two as alternatives.
-//   - Without udp pairs, or without the targets' counts, nor can drops.
-//   - A policy on new flows into a node cannot be told from a broken responder
+//   - Delays have no direction: a delay into a node cannot be distinguished from one
+//     out of it. Both are named as the node, with the two as alternatives.
+//   - Without udp pairs, or without the targets' counts, the same is true of drops.
+//   - A policy on new flows into a node cannot be distinguished from a broken responder
 //     there, nor one on new flows out of it from a broken agent.
 //   - A zone with a single node, or a transport with a single size, is the same as
 //     that node or size.
-//   - The shares are of measurements, which are taken as independent. A path that
+//   - The shares are of measurements, which are assumed to be independent. A path that
 //     fails for some source ports (one of several equal routes) is a loss.
-//   - Two faults of which one hides in the other are named as the larger one.
+//   - Of two faults of which one covers the other, only the larger one is named.
 package localise

@@ -47,7 +47,7 @@ func NewEvidence(j *judge.Judgement) *Evidence {
 	return e
 }
 
-// Source and Target of an outcome.
+// Source of an outcome.
 func (e *Evidence) Source(i int) checkup.Endpoint {
 	return e.Worksheet.Sources[e.Outcomes[i].Pair.Source]
 }
@@ -60,7 +60,7 @@ func (e *Evidence) Target(i int) checkup.Endpoint {
 // Fails reports whether an outcome failed.
 func (e *Evidence) Fails(i int) bool { return e.Outcomes[i].Verdict == checkup.Fail }
 
-// Failed are those of the outcomes that failed.
+// Failed returns the outcomes that failed.
 func (e *Evidence) Failed(of []int) []int {
 	return slices.DeleteFunc(slices.Clone(of), func(i int) bool { return !e.Fails(i) })
 }
@@ -106,8 +106,8 @@ func each(of []int, name func(int) string) []string {
 type Found struct {
 	checkup.Finding
 	Pairs []int
-	// Describe fills in what List needs only of findings that it lists, such as
-	// evidence that is costly to put into words; nil if Finding has everything.
+	// Describe fills in what only listed findings need, such as evidence that is costly
+	// to compute; nil if Finding is complete.
 	Describe func(*checkup.Finding)
 }
 
@@ -118,8 +118,8 @@ func (f *Found) describe() checkup.Finding {
 	return f.Finding
 }
 
-// List counts what each finding explains, and what no other does. It puts first what
-// explains most, and sums up what is too much to list.
+// List counts the pairs that each finding explains, and those that no other explains. The finding that
+// explains most is the first. Findings beyond maxFindings are summed up in one.
 func List(found []*Found) []checkup.Finding {
 	times := map[int]int{}
 	for _, f := range found {

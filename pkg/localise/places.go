@@ -30,7 +30,7 @@ func (n narrow) is(a judge.Attribute) bool {
 	return n.admits(a) && (n.fromSize == 0 || n.fromSize == a.Size)
 }
 
-// degree says by how many attributes n narrows.
+// degree is the number of attributes by which n narrows.
 func (n narrow) degree() int {
 	d := 0
 	for _, set := range []bool{n.family != "", n.transport != "", n.fromSize > 0} {
@@ -59,9 +59,10 @@ func (n narrow) String() string {
 	return strings.Join(s, ", ") + " only"
 }
 
-// wider reports whether n narrows less than o does, and in nothing else.
+// wider reports whether n narrows less than o, by the same attributes only.
 func (n narrow) wider(o narrow) bool {
-	return n != o && (n.family == "" || n.family == o.family) && (n.transport == "" || n.transport == o.transport) && n.fromSize <= o.fromSize
+	return n != o && (n.family == "" || n.family == o.family) &&
+		(n.transport == "" || n.transport == o.transport) && n.fromSize <= o.fromSize
 }
 
 // place is where a cause may be: the pairs whose requests go through it, and
@@ -84,7 +85,7 @@ func (p *place) explains(m *measured, back bool) bool {
 		}
 		return m.Carried != checkup.DirectionReturn
 	case checkup.CauseNode:
-		// Where nothing comes through either way, requests are lost already.
+		// If no answer arrived, the requests may have been lost.
 		return m.Received > 0 || m.Carried != checkup.DirectionReturn
 	default:
 		return true
@@ -103,7 +104,7 @@ func (l *localiser) narrowings() {
 	families, transports, sizes = distinct(families), distinct(transports), distinct(sizes)
 	l.values = slices.Concat(families, transports, sizes)
 	if len(sizes) > 0 {
-		sizes = sizes[1:] // from the smallest size up is everything
+		sizes = sizes[1:] // from the smallest size up is all sizes
 	}
 	for _, kind := range [][]narrow{families, transports, sizes} {
 		if len(kind) > 1 || len(kind) == 1 && kind[0].fromSize > 0 {

@@ -31,7 +31,8 @@ func (c *candidate) found(also []int) *Found {
 	return f
 }
 
-// describe puts a cause into words. It explains also so many slow pairs.
+// describe writes the texts of a finding. also is the number of slow pairs that it
+// explains in addition.
 func (c *candidate) describe(f *checkup.Finding, also int) {
 	cause, subject, rest := c.name()
 	f.Message = c.phrase(cause, subject)
@@ -50,7 +51,8 @@ func (c *candidate) describe(f *checkup.Finding, also int) {
 	}
 }
 
-// name of a cause. One that is narrowed, but is everywhere, goes by an attribute.
+// name returns the cause, its subject and what else narrows it. A narrowed cause on the
+// whole network is named by an attribute.
 func (c *candidate) name() (checkup.FindingCause, string, narrow) {
 	rest := c.narrow
 	if c.cause != checkup.CauseNetwork || rest.degree() == 0 {
@@ -82,7 +84,7 @@ func (c *candidate) String() string {
 	return s
 }
 
-// phrase says where, for people.
+// phrase is the place in words.
 func (c *candidate) phrase(cause checkup.FindingCause, subject string) string {
 	switch cause {
 	case checkup.CauseNodeIngress:
@@ -108,7 +110,7 @@ func (c *candidate) phrase(cause checkup.FindingCause, subject string) string {
 	}
 }
 
-// effect says what happens there.
+// effect is what happens at the place.
 func (c *candidate) effect() string {
 	switch {
 	case c.l.class == judge.Reached:
@@ -130,7 +132,7 @@ func (c *candidate) effect() string {
 }
 
 // medians of the pairs' median delays, of those explained and of those that pass
-// outside the scope; 0 where there are none.
+// outside the scope; 0 if there are none.
 func (c *candidate) medians() (there, elsewhere int64) {
 	explained, inside := map[int32]bool{}, map[int32]bool{}
 	for _, i := range c.explained {
@@ -157,7 +159,7 @@ func (c *candidate) medians() (there, elsewhere int64) {
 	return judge.Quantile(of, 0.5), judge.Quantile(others, 0.5)
 }
 
-// evidence for the cause, a line each.
+// evidence for the cause, one line each.
 func (c *candidate) evidence(also int) []string {
 	var lines []string
 	s := fmt.Sprintf("%d of %s %s fail", len(c.explained), checkup.Count(c.scope, "measured pair"), c.where())
@@ -198,12 +200,17 @@ func (c *candidate) evidence(also int) []string {
 		for _, p := range []struct {
 			n    int
 			what string
-		}{{forward, "requests did not arrive in %d"}, {back, "answers did not come back in %d"}, {both, "both were lost in %d"}} {
+		}{
+			{forward, "requests did not arrive in %d"},
+			{back, "answers did not come back in %d"},
+			{both, "both were lost in %d"},
+		} {
 			if p.n > 0 {
 				parts = append(parts, fmt.Sprintf(p.what, p.n))
 			}
 		}
-		lines = append(lines, fmt.Sprintf("by the target's own count of udp requests: %s of %s", strings.Join(parts, ", "), checkup.Count(n, "pair")))
+		lines = append(lines, fmt.Sprintf("by the target's own count of udp requests: %s of %s",
+			strings.Join(parts, ", "), checkup.Count(n, "pair")))
 	}
 	if c.flows {
 		pass, all := 0, 0
@@ -216,18 +223,20 @@ func (c *candidate) evidence(also int) []string {
 			}
 		}
 		if pass > 0 {
-			s := fmt.Sprintf("%d of %s the other way round pass", pass, checkup.Count(all, "pair"))
+			s := fmt.Sprintf("%d of %s in the other direction pass", pass, checkup.Count(all, "pair"))
 			if c.l.class == judge.Lost {
-				s += ": their answers get through, so only new flows are concerned, as by a policy"
+				s += ": their answers get through, so only new flows are dropped, as by a policy"
 			}
 			lines = append(lines, s)
 		}
 	}
 	if n := c.passed(); n > 0 && c.byChance() {
-		lines = append(lines, fmt.Sprintf("%d of the %d pass: expected by chance, because only a part of the packets is lost", n, c.scope))
+		lines = append(lines, fmt.Sprintf(
+			"%d of the %d pass: expected by chance, because only a part of the packets is lost", n, c.scope))
 	}
 	if also > 0 {
-		lines = append(lines, fmt.Sprintf("%s of the same place too slow, as where TCP repairs a loss", are(also, "pair")))
+		lines = append(lines, fmt.Sprintf(
+			"%s of the same place too slow, as expected when TCP repairs a loss", are(also, "pair")))
 	}
 	return lines
 }
@@ -289,7 +298,7 @@ func (c *candidate) where() string {
 	return s
 }
 
-// contradictions name what passes although the cause would have it fail.
+// contradictions name the pairs that pass although the cause predicts a failure.
 func (c *candidate) contradictions() []string {
 	if c.byChance() {
 		return nil
@@ -304,7 +313,9 @@ func (c *candidate) contradictions() []string {
 		if n++; n > 3 {
 			continue
 		}
-		names = append(names, fmt.Sprintf("%s -> %s %s %s %dB", judge.Name(c.l.w.Sources, m.Pair.Source), judge.Name(c.l.w.Targets, m.Pair.Target), m.Pair.Transport, m.Pair.Family, m.Pair.Size))
+		names = append(names, fmt.Sprintf("%s -> %s %s %s %dB",
+			judge.Name(c.l.w.Sources, m.Pair.Source), judge.Name(c.l.w.Targets, m.Pair.Target),
+			m.Pair.Transport, m.Pair.Family, m.Pair.Size))
 	}
 	if n == 0 {
 		return nil

@@ -224,13 +224,13 @@ func finding(s *Side, cause checkup.Cause) checkup.Finding {
 	}
 	for _, g := range s.Rejected {
 		f.For = append(f.For, fmt.Sprintf("%s (%s): %s",
-			checkup.Count(len(g.Nodes), "node"), judge.Some(g.Nodes, "node"), strings.Join(reasons(g), "; ")))
+			checkup.Count(len(g.Nodes), "node"), checkup.SomeOf(g.Nodes, "node"), strings.Join(reasons(g), "; ")))
 	}
 	for _, c := range s.Contradictions {
 		f.For = append(f.For, "contradiction: "+c)
 	}
 	if n := len(s.Eligible); n > 0 {
-		f.Against = append(f.Against, fmt.Sprintf("%s can take one: %s", checkup.Count(n, "node"), judge.Some(s.Eligible, "node")))
+		f.Against = append(f.Against, fmt.Sprintf("%s can take one: %s", checkup.Count(n, "node"), checkup.SomeOf(s.Eligible, "node")))
 	}
 	return f
 }

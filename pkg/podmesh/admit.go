@@ -117,12 +117,3 @@ func (a admission) String() string {
 	}
 	return strings.Join(parts, "; ")
 }
-
-// some names the first few of many.
-func some(names []string) string {
-	const few = 5
-	if len(names) <= few {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), len(names)-few)
-}

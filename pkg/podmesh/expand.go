@@ -302,7 +302,7 @@ func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 		)
 	}
 	if len(notReady) > 0 {
-		e.warn(PodsNotReady, "%s not ready, and will be unmeasured: %s", isOrAre(len(notReady), "target"), some(notReady))
+		e.warn(PodsNotReady, "%s not ready, and will be unmeasured: %s", isOrAre(len(notReady), "target"), checkup.Some(notReady))
 	}
 	slices.SortFunc(e.targets, func(x, y checkup.Endpoint) int {
 		return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Pod, y.Pod))
@@ -476,11 +476,11 @@ func (e *expansion) warnOfNodes(w *checkup.Worksheet, s *cluster.Snapshot) {
 			NodesNotReady,
 			"%s not ready, and will probably fail or be unmeasured: %s",
 			isOrAre(len(notReady), "node"),
-			some(notReady),
+			checkup.Some(notReady),
 		)
 	}
 	if len(full) > 0 {
-		e.warn(NodesFull, "%s too full for the pods of the check: %s", isOrAre(len(full), "node"), some(full))
+		e.warn(NodesFull, "%s too full for the pods of the check: %s", isOrAre(len(full), "node"), checkup.Some(full))
 	}
 }
 

@@ -378,23 +378,15 @@ type unmeasuredGroup struct {
 
 // String says how many, of what, and why.
 func (g unmeasuredGroup) String() string {
-	s := some(g.names, g.noun)
+	s := checkup.SomeOf(g.names, g.noun)
 	if len(g.names) == 0 {
-		s = fmt.Sprintf("%s from %s to %s", checkup.Count(g.units, g.noun), some(g.sources, "source"), some(g.targets, "target"))
+		s = fmt.Sprintf("%s from %s to %s", checkup.Count(g.units, g.noun), checkup.SomeOf(g.sources, "source"), checkup.SomeOf(g.targets, "target"))
 	}
 	s += ": " + why(g.cause)
 	if g.differ {
 		s += ", and the like"
 	}
 	return s
-}
-
-// some names up to three, or says how many there are.
-func some(names []string, noun string) string {
-	if len(names) <= 3 {
-		return strings.Join(names, ", ")
-	}
-	return checkup.Count(len(names), noun)
 }
 
 // unmeasuredGroups puts together the units that one source or one target of one

@@ -406,13 +406,13 @@ func TestRefused(t *testing.T) {
 		{"no check", func(p *checkup.Plan, _ *Options) { p.Checks = nil },
 			[]string{"plan small: checks: no check: want at least one"}},
 		{"no kind", func(p *checkup.Plan, _ *Options) { p.Checks["mesh"] = checkup.Check{} },
-			[]string{"plan small: checks.mesh: no kind of check"}},
+			[]string{"plan small: checks.mesh: no kind"}},
 		{"unknown after", func(p *checkup.Plan, _ *Options) { p.Checks["mesh"] = mesh("gone") },
 			[]string{`plan small: checks.mesh.after[0]: no check "gone" in this plan`}},
 		{"cycle", func(p *checkup.Plan, _ *Options) { p.Checks = map[string]checkup.Check{"a": mesh("b"), "b": mesh("a")} },
-			[]string{"checks come after one another in a circle: a after b after a"}},
+			[]string{"cycle of checks: a after b after a"}},
 		{"after itself", func(p *checkup.Plan, _ *Options) { p.Checks["mesh"] = mesh("mesh") },
-			[]string{`check "mesh" comes after itself`}},
+			[]string{`check "mesh" has itself in after: remove it`}},
 		{"timeouts", func(p *checkup.Plan, _ *Options) {
 			p.Checks["mesh"].Spec.(*podmesh.Spec).Timeouts = checkup.Timeouts{Setup: 0, Probe: 1<<63 - 1}
 		}, []string{

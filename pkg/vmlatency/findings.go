@@ -211,9 +211,9 @@ func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 				others = append(others, l.other(f.Subject))
 			}
 		}
-		where = fmt.Sprintf("between %s and each of %s", f.Subject, judge.Some(others, "other node"))
+		where = fmt.Sprintf("between %s and each of %s", f.Subject, checkup.SomeOf(others, "other node"))
 		if len(others) < len(links) {
-			where = fmt.Sprintf("on %s, and between it and %s", f.Subject, judge.Some(others, "other node"))
+			where = fmt.Sprintf("on %s, and between it and %s", f.Subject, checkup.SomeOf(others, "other node"))
 		}
 	case oneWay:
 		where = fmt.Sprintf("from %s to %s", from, to)
