@@ -42,15 +42,14 @@ func newExplain(env *environment) *cobra.Command {
 		Use:   "explain PATH...",
 		Short: "Show what a run of a plan will do, before it does it",
 		Long: `explain surveys the cluster, or reads a snapshot of one, and shows what a run of
-the plan would do: its pods per node and which of them would stay pending and
-why, its VMs with their networks and what they lack, images, service accounts
-with every verb, pairs, packets, bytes, peak rates, longest duration, what is
-widened, and the objects that are left behind. It changes nothing. The worksheet
-is worked out by the code that a run uses, so that what is shown is what will
-run.
+the plan would do: pods per node, pods that would stay pending and why, VMs with
+their networks and what these lack, images, service accounts with every verb,
+pairs, packets, bytes, peak rates, longest duration, what is widened, and the
+objects that are left behind. It changes nothing. It computes the worksheet with
+the code of a run.
 
-With --what-if it is worked out for a cluster in which something else is so, in
-the words of kubectl; several are applied one after the other:
+--what-if changes the cluster that explain assumes, in the words of kubectl.
+Several changes are applied in their order:
 
   --what-if "delete node worker-1"
   --what-if "delete node -l '!node-role.kubernetes.io/control-plane'"
@@ -58,9 +57,9 @@ the words of kubectl; several are applied one after the other:
   --what-if "label nodes worker-1 worker-2 pool=web zone-"
   --what-if "cordon worker-1"
 
-Whether a pod would be scheduled is worked out from what the nodes have and what
-the pods on them request; to see the latter takes the right to list all pods.
-Without it that is told as unknown.`,
+Whether a pod would be scheduled depends on the capacity of the nodes and the
+requests of their pods. Reading requests needs the right to list all pods.
+Without it, explain prints them as unknown.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := env.interruptible(cmd.Context())
@@ -72,9 +71,11 @@ Without it that is told as unknown.`,
 	addCompileOptions(cmd, &o.compile)
 	planFlag(env, cmd, &o.plan)
 	setFlag(env, cmd, &o.settings)
-	cmd.Flags().StringVar(&o.snapshot, "snapshot", "", "read the cluster from this file, which --record wrote, instead of asking one")
-	cmd.Flags().StringVar(&o.record, "record", "", "write what was read of the cluster into this file, without the changes of --what-if")
-	cmd.Flags().StringArrayVar(&o.whatIf, "what-if", nil, "a change of the cluster to reckon with; may be repeated")
+	cmd.Flags().StringVar(&o.snapshot, "snapshot", "",
+		"read the cluster from this file, which --record wrote, instead of from the API server")
+	cmd.Flags().StringVar(&o.record, "record", "",
+		"write what was read of the cluster to this file, without the changes of --what-if")
+	cmd.Flags().StringArrayVar(&o.whatIf, "what-if", nil, "a change of the cluster to assume; can be repeated")
 	enumVar(cmd, &o.output, "output", "text", "output format", "text", "json")
 	return cmd
 }
@@ -83,9 +84,9 @@ Without it that is told as unknown.`,
 type explanation struct {
 	Plan      string `json:"plan"`
 	Namespace string `json:"namespace"`
-	// WhatIf are the changes of the cluster that were reckoned with.
+	// WhatIf are the assumed changes of the cluster.
 	WhatIf []string `json:"whatIf,omitempty"`
-	// Unseen is what could not be looked at in the cluster.
+	// Unseen is what could not be read from the cluster.
 	Unseen     []cluster.Unseen  `json:"unseen,omitempty"`
 	Checks     []checkExplained  `json:"checks"`
 	Images     []string          `json:"images"`
@@ -102,10 +103,10 @@ type checkExplained struct {
 	Degree   int      `json:"degree"`
 	Seed     uint64   `json:"seed"`
 	Warnings []string `json:"warnings,omitempty"`
-	// Landing is what becomes of the check's pods; nil if it has none.
+	// Landing is which of the check's pods would be scheduled; nil if it has none.
 	Landing *scheduling.Landing `json:"landing,omitempty"`
-	// Worksheet is what a run would freeze before it measures, and Roster where the
-	// targets are that exist already.
+	// Worksheet is what a run would freeze before it measures, and Roster the targets
+	// that already exist.
 	Worksheet *checkup.Worksheet `json:"worksheet"`
 	Roster    *checkup.Roster    `json:"roster"`
 }
@@ -145,8 +146,7 @@ func (e *environment) explain(ctx context.Context, args []string, o explainOptio
 	return explained.print(e.stdout)
 }
 
-// survey reads the cluster, or the file that stands for it, and writes the file
-// that --record asks for.
+// survey reads the cluster, or the file of --snapshot, and writes the file of --record.
 func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explainOptions) (*cluster.Snapshot, error) {
 	if o.snapshot != "" {
 		data, err := os.ReadFile(dirOf(e, o.snapshot))
@@ -184,9 +184,9 @@ func (e *environment) survey(ctx context.Context, plan *checkup.Plan, o *explain
 	return snapshot, os.WriteFile(dirOf(e, o.record), data, 0o644)
 }
 
-// requests fills in what is requested on the nodes, if no kind has asked for it:
-// a run has no need of it, but whether its pods find room depends on it. Who has
-// no right to see that is told that it is not known.
+// requests reads what pods on the nodes request, if no kind has read it: a run does not
+// need it, but explain predicts the scheduling of pods. Without the right to list pods it
+// is recorded as unseen.
 func requests(ctx context.Context, r cluster.Reader, s *cluster.Snapshot) error {
 	surveyed := slices.ContainsFunc(s.Nodes, func(n cluster.Node) bool { return n.Requested != nil })
 	if surveyed || s.NodesUnseen() {
@@ -200,13 +200,15 @@ func requests(ctx context.Context, r cluster.Reader, s *cluster.Snapshot) error 
 	return err
 }
 
-// explain works everything out from values alone.
+// explain computes the explanation. It is pure: it reads no cluster.
 func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Options) (*explanation, error) {
 	compiled, err := tekton.Compile(plan, options)
 	if err != nil {
 		return nil, exit{exitUsage, err}
 	}
-	x := &explanation{Plan: plan.Name, Namespace: compiled.Pipeline.Namespace, Unseen: snapshot.Unseen, Parameters: map[string]string{}}
+	x := &explanation{
+		Plan: plan.Name, Namespace: compiled.Pipeline.Namespace, Unseen: snapshot.Unseen, Parameters: map[string]string{},
+	}
 	for _, param := range plan.Params() {
 		x.Parameters[param.Name] = param.Default
 	}
@@ -237,7 +239,8 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 }
 
 // explainCheck explains one check: what its kind shows, and what its worksheet costs.
-func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, namespace string, options tekton.Options) (*checkExplained, error) {
+func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, namespace string,
+	options tekton.Options) (*checkExplained, error) {
 	image := tekton.AgentImage(options)
 	k, err := kinds.Of(plan, name)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 
 // What explain prints follows these rules.
 //
-// Lines have at most 80 columns, but for words that are longer alone. What is
-// longer goes on below itself. Of many things few are named, and it is said how
-// many more there are: all of them are in --output json.
+// Lines have at most 80 columns; longer text is wrapped, and only a longer word exceeds
+// them. Long lists are cut, and end with the number of omitted rows: --output json has all
+// of them.
 
 const (
 	columns  = 80
@@ -67,8 +67,7 @@ func (p *page) item(item checkup.Item) {
 	list.Items = append(list.Items, item)
 }
 
-// table prints rows, the first of which is the head, of things of which few are
-// named.
+// table prints rows, the first of which is the head. The rest of a long table is cut.
 func (p *page) table(noun string, rows [][]string) {
 	t := &checkup.Table{Noun: noun}
 	for _, name := range rows[0] {
@@ -92,7 +91,7 @@ func (x *explanation) print(w io.Writer) error {
 		p.field("what if", "%s", change)
 	}
 	for _, u := range x.Unseen {
-		p.field("not seen", "%s: %s", u.What, u.Cause)
+		p.field("not visible", "%s: %s", u.What, u.Cause)
 	}
 	for i := range x.Checks {
 		p.check(&x.Checks[i])
@@ -156,7 +155,7 @@ func (p *page) check(c *checkExplained) {
 	p.table("object", rows)
 }
 
-// nodes prints what each node has of a check.
+// nodes prints the pods and packet rates of a check by node.
 func (p *page) nodes(c *checkExplained) {
 	rows := [][]string{{"NODE", "AGENTS", "RESPONDERS", "SENDS UP TO", "RECEIVES UP TO"}}
 	for _, n := range c.Nodes {
@@ -165,7 +164,7 @@ func (p *page) nodes(c *checkExplained) {
 	p.table("node", rows)
 }
 
-// landing says which pods would be scheduled.
+// landing prints which pods would be scheduled.
 func (p *page) landing(l *scheduling.Landing) {
 	if l == nil {
 		return

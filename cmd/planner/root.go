@@ -187,11 +187,12 @@ func (e *environment) onePlan(args []string, name string) (*checkup.Plan, *load.
 		return plans[0], files, nil
 	}
 	if name == "" {
-		return nil, nil, usage("%s hold %d plans; choose one with --plan: %s", strings.Join(args, " "), len(plans), strings.Join(names, ", "))
+		return nil, nil, usage("%s hold %d plans; choose one with --plan: %s",
+			strings.Join(args, " "), len(plans), strings.Join(names, ", "))
 	}
 	i := slices.Index(names, name)
 	if i < 0 {
-		return nil, nil, usage("no plan %q in %s; there is %s", name, strings.Join(args, " "), strings.Join(names, ", "))
+		return nil, nil, usage("no plan %q in %s; choose one of: %s", name, strings.Join(args, " "), strings.Join(names, ", "))
 	}
 	return plans[i], files, nil
 }

@@ -138,10 +138,11 @@ func homeOf(plan *checkup.Plan) string {
 	return ""
 }
 
-// ensureConfigMaps creates the ConfigMaps for outcomes of the plan's checks that the
-// cluster does not have, and says where the outcomes will be. files has the data of
-// those that are files.
-func (e *environment) ensureConfigMaps(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan, files map[checkup.ConfigMapRef]map[string]string, screen *screen) error {
+// ensureConfigMaps creates missing ConfigMaps for the outcomes of the plan's checks, and
+// prints where the outcomes will be. files has the data of ConfigMaps that were read from
+// files.
+func (e *environment) ensureConfigMaps(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan,
+	files map[checkup.ConfigMapRef]map[string]string, screen *screen) error {
 	for _, name := range plan.CheckNames() {
 		outcome := kinds.Outcome(plan.Checks[name])
 		cm, ok := kiagnose.Of(cluster.Kube, outcome, cluster.Namespace)

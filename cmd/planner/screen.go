@@ -92,8 +92,8 @@ func (s *screen) progress(p run.Progress) {
 		if task.Reason != "Running" {
 			word += " (" + task.Reason + ")"
 		}
-		if task.Told != "" {
-			word += ": " + task.Told
+		if task.Progress != "" {
+			word += ": " + task.Progress
 		}
 		words = append(words, word)
 	}

@@ -20,16 +20,17 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// ConfigMap is the one that a checkup tells its outcome in. Nothing but its status
-// keys is ever changed. Start and Write take the rights to get and to update it.
+// ConfigMap is the one that a checkup writes its outcome to. Start and Write change its
+// status keys only. They need the rights to get and to update it.
 type ConfigMap struct {
 	Client    kubernetes.Interface
 	Namespace string
 	Name      string
 }
 
-// Of is the ConfigMap to which the outcome of a check is written, in a run in the
-// given namespace; false if ref is nil: the check has none.
+// Of returns the ConfigMap that the outcome of a check is written to. namespace is that
+// of the run, and the default of ref. It returns false if ref is nil: the check has no
+// ConfigMap.
 func Of(client kubernetes.Interface, ref *checkup.ConfigMapRef, namespace string) (ConfigMap, bool) {
 	if ref == nil {
 		return ConfigMap{}, false
@@ -49,8 +50,8 @@ func (c ConfigMap) Read(ctx context.Context) (map[string]string, error) {
 	return cm.Data, nil
 }
 
-// Start says that a checkup has begun: the time of its start is the only status
-// key. What an earlier run has written goes.
+// Start records that a checkup started: it deletes the status keys of an earlier run, and
+// writes the time of the start as the only status key.
 func (c ConfigMap) Start(ctx context.Context, at time.Time) error {
 	return c.update(ctx, func(data map[string]string) {
 		deleteStatus(data)
@@ -58,12 +59,12 @@ func (c ConfigMap) Start(ctx context.Context, at time.Time) error {
 	})
 }
 
-// Write says how the checkup ended, in place of all that status keys said before.
-// The time of the start stays if Start has written it for this run.
+// Write records how the checkup ended. It replaces all status keys, but keeps the time of
+// the start if Start wrote it for this run.
 func (c ConfigMap) Write(ctx context.Context, o Outcome) error {
 	return c.update(ctx, func(data map[string]string) {
 		start, begun := data[KeyStartTimestamp]
-		// Start leaves no other status key, so that what has one is of an earlier run.
+		// Start deletes all other status keys: a time of completion is of an earlier run.
 		if _, ended := data[KeyCompletionTimestamp]; ended {
 			begun = false
 		}
@@ -75,8 +76,8 @@ func (c ConfigMap) Write(ctx context.Context, o Outcome) error {
 	})
 }
 
-// Ensure creates the ConfigMap with the data if it does not exist, and reports
-// whether it did.
+// Ensure creates the ConfigMap with the data if it does not exist. created is true if it
+// did.
 func (c ConfigMap) Ensure(ctx context.Context, data map[string]string) (created bool, err error) {
 	_, err = c.Read(ctx)
 	if !apierrors.IsNotFound(err) {
@@ -99,12 +100,12 @@ func deleteStatus(data map[string]string) {
 	maps.DeleteFunc(data, func(key, _ string) bool { return strings.HasPrefix(key, StatusPrefix) })
 }
 
-// patience is how often, and for how long, an update is tried again that somebody
-// else's came before: ten times within about 6 s.
+// patience is how often, and for how long, an update is tried again after a conflict: ten
+// times within about 6 s.
 var patience = wait.Backoff{Steps: 10, Duration: 50 * time.Millisecond, Factor: 1.5, Jitter: 0.2}
 
-// update changes the ConfigMap's data as it is at that moment: what somebody else
-// changes meanwhile stays.
+// update changes the newest data of the ConfigMap: after a conflict it reads the ConfigMap
+// again, because changes of others must not be lost.
 func (c ConfigMap) update(ctx context.Context, change func(map[string]string)) error {
 	client := c.Client.CoreV1().ConfigMaps(c.Namespace)
 	return retry.RetryOnConflict(patience, func() error {
@@ -123,16 +124,16 @@ func (c ConfigMap) update(ctx context.Context, change func(map[string]string)) e
 	})
 }
 
-// explain says what the user can do about an error.
+// explain adds to an error what the user can do about it.
 func (c ConfigMap) explain(what, verb string, err error) error {
 	hint := ""
 	switch {
 	case apierrors.IsNotFound(err):
-		hint = "; there is none, or no longer: create it, and run the checkup again"
+		hint = "; it does not exist: create it, and run the checkup again"
 	case apierrors.IsForbidden(err):
 		hint = fmt.Sprintf("; missing right: %s configmaps %s in namespace %s", verb, c.Name, c.Namespace)
 	case apierrors.IsInvalid(err):
-		hint = "; if it is immutable, nobody can write an outcome into it: create it anew"
+		hint = "; if it is immutable, delete it and create it again without immutable: true"
 	}
 	return fmt.Errorf("%s %s of the checkup: %w%s", what, c, err, hint)
 }

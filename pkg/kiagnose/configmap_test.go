@@ -39,7 +39,7 @@ func success() Outcome {
 	return outcome(checkup.RunPass, measured(checkup.IPv4, checkup.Pass, 25, flat(1000)))
 }
 
-// TestRunTwice: a second run clears what the first has written, and only that.
+// TestRunTwice: a second run deletes the status keys of the first, and nothing else.
 func TestRunTwice(t *testing.T) {
 	spec := least("mine", "x")
 	cm, _ := stored(maps.Clone(spec))
@@ -66,8 +66,8 @@ func TestRunTwice(t *testing.T) {
 	}
 }
 
-// TestStaleStart: where this run never said that it began, the time at which an
-// earlier one did is none of its own.
+// TestStaleStart: Write discards the start time of an earlier run if Start was not called
+// for this one.
 func TestStaleStart(t *testing.T) {
 	cm, _ := stored(least(KeyStartTimestamp, "2020-01-01T00:00:00Z", KeyCompletionTimestamp, "2020-01-01T00:00:00Z"))
 	o := success()
@@ -83,11 +83,11 @@ func TestStaleStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, ok := read(t, cm)[KeyStartTimestamp]; ok {
-		t.Errorf("start %q, and nobody knows when it was", got)
+		t.Errorf("start %q, want none: Start was not called", got)
 	}
 }
 
-// TestUserEdits: what a user changes between the reading and the writing survives.
+// TestUserEdits: what a user changes between get and update is kept.
 func TestUserEdits(t *testing.T) {
 	cm, client := stored(nil)
 	conflicts := 0
@@ -117,7 +117,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		err        error
 		want       string
 	}{
-		{"gone", "get", apierrors.NewNotFound(resource, "cm"), "read ConfigMap ns/cm of the checkup: configmaps \"cm\" not found; there is none, or no longer: create it"},
+		{"gone", "get", apierrors.NewNotFound(resource, "cm"), "read ConfigMap ns/cm of the checkup: configmaps \"cm\" not found; it does not exist: create it"},
 		{"may not read", "get", apierrors.NewForbidden(resource, "cm", nil), "missing right: get configmaps cm in namespace ns"},
 		{"may not write", "update", apierrors.NewForbidden(resource, "cm", nil), "update ConfigMap ns/cm of the checkup: configmaps \"cm\" is forbidden"},
 		{"gone before the update", "update", apierrors.NewNotFound(resource, "cm"), "create it, and run the checkup again"},
@@ -153,7 +153,7 @@ func TestEnsure(t *testing.T) {
 		t.Errorf("%v, %v", created, err)
 	}
 	if diff := cmp.Diff(old, read(t, filed)); diff != "" {
-		t.Errorf("not as its file has it: %s", diff)
+		t.Errorf("data differs from the file: %s", diff)
 	}
 	forbidden, client := stored(nil)
 	client.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -166,7 +166,7 @@ func TestEnsure(t *testing.T) {
 
 func TestOf(t *testing.T) {
 	if cm, ok := Of(nil, nil, "run"); ok {
-		t.Errorf("no check has ConfigMap %s", cm)
+		t.Errorf("got %s without a reference", cm)
 	}
 	for namespace, want := range map[string]string{"": "ConfigMap run/cm", "other": "ConfigMap other/cm"} {
 		cm, ok := Of(nil, &checkup.ConfigMapRef{Namespace: namespace, Name: "cm"}, "run")

@@ -17,7 +17,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
-// Keys of a checkup's ConfigMap by which it is told what to do.
+// Keys of a checkup's ConfigMap with its input.
 const (
 	SpecPrefix  = "spec."
 	KeyTimeout  = "spec.timeout"
@@ -34,8 +34,8 @@ const (
 	ParamMaxLatency       = "maxDesiredLatencyMilliseconds"
 )
 
-// param is a parameter: its name, and the spelling that kiagnose had before v0.3
-// and its document has. In capitals, that is the environment variable.
+// param is a parameter: its name, and its old spelling, of kiagnose's design document and
+// of releases before v0.3. The old spelling in capitals is the environment variable.
 type param struct{ name, old string }
 
 var params = []param{
@@ -47,7 +47,7 @@ var params = []param{
 	{ParamMaxLatency, "max_desired_latency_milliseconds"},
 }
 
-// Params are the names of all parameters.
+// Params returns the names of all parameters.
 func Params() []string {
 	names := make([]string, len(params))
 	for i, p := range params {
@@ -56,7 +56,7 @@ func Params() []string {
 	return names
 }
 
-// Variables are the environment variables of all parameters, in the order of Params.
+// Variables returns the environment variables of all parameters, in the order of Params.
 func Variables() []string {
 	names := make([]string, len(params))
 	for i, p := range params {
@@ -67,22 +67,22 @@ func Variables() []string {
 
 func (p param) variable() string { return strings.ToUpper(p.old) }
 
-// legacy are keys that kiagnose had until v0.2, and what does their work here.
+// legacy are keys that kiagnose had until v0.2, and why they are not needed here.
 var legacy = map[string]string{
 	"spec.image":        "the checkup has images of its own",
 	"spec.clusterRoles": "the checkup needs rights in namespaces only, and brings its own roles",
 	"spec.roles":        "the checkup brings its own roles",
 }
 
-// The label by which a ConfigMap says for which of kiagnose's checkups it is, and
-// its value for this one.
+// The label of a ConfigMap with the name of its kiagnose checkup, and the value of the
+// label for this checkup.
 const (
 	LabelCheckupType = "kiagnose/checkup-type"
 	CheckupType      = "kubevirt-vm-latency"
 )
 
-// Defaults of parameters that are not given, and of what has no parameter: those
-// of the plan's schema.
+// Defaults of parameters that are not given, and of fields of a plan that have no
+// parameter. They are those of the plan's schema.
 const (
 	defaultSample   = checkup.Duration(5 * time.Second)
 	defaultInterval = checkup.Duration(200 * time.Millisecond)
@@ -103,13 +103,11 @@ type Note struct {
 func (n Note) String() string { return n.Key + ": " + n.Message }
 
 // FromData reads the parameters of a checkup from the data of its ConfigMap.
-// Status keys are those of an earlier run, and say nothing. The check is nil if
-// there is any problem; all of them are returned at once, in the order of their
-// keys.
+// It ignores status keys, which are of an earlier run. The check is nil if there is any
+// problem; all problems are returned at once, in the order of their keys.
 //
-// spec.timeout is the time for starting the VMs and, beside the time of
-// measuring, for all the rest: the document's own example has 5m, and measures
-// for 300 s.
+// spec.timeout limits the start of the VMs, and, separately, everything after it except
+// the measuring itself: the example of kiagnose's document has 5m, and measures for 300 s.
 func FromData(data map[string]string) (check *vmlatency.Spec, warnings, problems []Note) {
 	r := reader{given: map[string]value{}}
 	for _, key := range slices.Sorted(maps.Keys(data)) {
@@ -142,9 +140,9 @@ func FromData(data map[string]string) (check *vmlatency.Spec, warnings, problems
 	return check, warnings, r.problems
 }
 
-// FromEnvironment reads the parameters of a checkup from the environment variables
-// of kiagnose's document. What the document has no variable for is as in a plan that
-// does not say it. The check is nil if there is any problem.
+// FromEnvironment reads the parameters of a checkup from the environment variables of
+// kiagnose's document. Fields without a variable have the defaults of a plan. The check is
+// nil if there is any problem.
 func FromEnvironment(getenv func(string) string) (check *vmlatency.Spec, problems []Note) {
 	r := reader{environment: true, given: map[string]value{}}
 	for _, p := range params {
@@ -159,8 +157,8 @@ func FromEnvironment(getenv func(string) string) (check *vmlatency.Spec, problem
 // value is the text of a parameter, and where it was given.
 type value struct{ key, text string }
 
-// reader makes a check of the parameters that were given, by name, and collects
-// what is wrong with them.
+// reader makes a check from the parameters that were given, by name, and collects their
+// problems.
 type reader struct {
 	environment bool // else a ConfigMap
 	given       map[string]value
@@ -171,8 +169,8 @@ func (r *reader) problem(key, format string, args ...any) {
 	r.problems = append(r.problems, Note{key, fmt.Sprintf(format, args...)})
 }
 
-// text of a parameter, and the key that problems with it are told of. Empty is the
-// same as not given.
+// text returns the text of a parameter, and the key that its problems name. Empty means
+// not given.
 func (r *reader) text(name string) (text, key string) {
 	v, ok := r.given[name]
 	switch {
@@ -197,8 +195,10 @@ func (r *reader) check() *vmlatency.Spec {
 		v.Timeouts = checkup.Timeouts{Setup: timeout, Probe: timeout}
 	}
 	v.Networks = []checkup.NetworkRef{{
-		Namespace: r.name(ParamNetworkNamespace, "the namespace of the NetworkAttachmentDefinition", true, validation.IsDNS1123Label),
-		Name:      r.name(ParamNetworkName, "the name of the NetworkAttachmentDefinition", true, validation.IsDNS1123Subdomain),
+		Namespace: r.name(ParamNetworkNamespace, "the namespace of the NetworkAttachmentDefinition", true,
+			validation.IsDNS1123Label),
+		Name: r.name(ParamNetworkName, "the name of the NetworkAttachmentDefinition", true,
+			validation.IsDNS1123Subdomain),
 	}}
 	pair := checkup.NodePair{
 		Source: r.name(ParamSourceNode, "the name of a node", false, validation.IsDNS1123Subdomain),
@@ -209,15 +209,17 @@ func (r *reader) check() *vmlatency.Spec {
 			given, missing = missing, given
 		}
 		_, key := r.text(given)
-		r.problem(key, "illegal source and target nodes combination: want %s too, or none of them, which means any two nodes", missing)
+		r.problem(key, "illegal source and target nodes combination: want %s too, or none of them, "+
+			"which means any two nodes", missing)
 	} else if pair.Source != "" {
 		v.Pairs = []checkup.NodePair{pair}
 	}
-	if seconds, ok := r.whole(ParamSampleDuration, "seconds", 1, int64(time.Duration(checkup.MaxTimeout)/time.Second)); ok {
+	most := time.Duration(checkup.MaxTimeout)
+	if seconds, ok := r.whole(ParamSampleDuration, "seconds", 1, int64(most/time.Second)); ok {
 		v.Duration = checkup.Duration(seconds) * checkup.Duration(time.Second)
 	}
 	v.Interval = max(defaultInterval, vmlatency.LeastInterval(v.Duration))
-	if ms, ok := r.whole(ParamMaxLatency, "milliseconds", 0, time.Duration(checkup.MaxTimeout).Milliseconds()); ok && ms > 0 {
+	if ms, ok := r.whole(ParamMaxLatency, "milliseconds", 0, most.Milliseconds()); ok && ms > 0 {
 		limit := checkup.Duration(ms) * checkup.Duration(time.Millisecond)
 		v.Expect.Latency.Max = &limit
 	}
@@ -241,7 +243,7 @@ func (r *reader) timeout(given value) checkup.Duration {
 	return checkup.Duration(d)
 }
 
-// name is a parameter that names an object.
+// name returns a parameter that names an object, or empty after a problem.
 func (r *reader) name(name, what string, required bool, validate func(string) []string) string {
 	text, key := r.text(name)
 	if text == "" {
@@ -259,7 +261,7 @@ func (r *reader) name(name, what string, required bool, validate func(string) []
 	return text
 }
 
-// whole is a parameter that is a whole number; false if it is not given, or wrong.
+// whole returns a parameter that is a whole number; false if it is not given, or invalid.
 func (r *reader) whole(name, unit string, least, most int64) (int64, bool) {
 	text, key := r.text(name)
 	if text == "" {
@@ -273,8 +275,7 @@ func (r *reader) whole(name, unit string, least, most int64) (int64, bool) {
 	return n, true
 }
 
-// unknown is the message about a key that nobody knows, with the one that was
-// probably meant.
+// unknown is the message about an unknown key, with the key that was probably meant.
 func unknown(key string) string {
 	best, bestDistance := "", max(2, len(key)/4)+1
 	known := append(slices.Sorted(maps.Keys(legacy)), KeyTimeout)
@@ -298,7 +299,7 @@ func unknown(key string) string {
 	return "unknown key; did you mean " + best + "?"
 }
 
-// distance is how many letters must be changed, added or dropped to make b of a.
+// distance is how many letters must be changed, added or removed to turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -319,9 +320,9 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Data are the keys of a ConfigMap with the parameters of a check; nil if they cannot
-// express all of them, as with several networks, a limit on loss, or a check of
-// another kind.
+// Data returns the keys of a ConfigMap with the parameters of a check. It returns nil if
+// the keys cannot express the check: several networks, a limit on loss, a check of another
+// kind.
 func Data(spec checkup.Spec) map[string]string {
 	check, ok := spec.(*vmlatency.Spec)
 	if !ok || len(check.Networks) != 1 || len(check.Pairs) > 1 {

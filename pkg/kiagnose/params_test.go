@@ -116,7 +116,7 @@ spec.roles: has no effect: the checkup brings its own roles
 			plan := &checkup.Plan{Name: "p", Gate: checkup.Gate{Require: checkup.RequirePass}, Retention: checkup.Retention{Reports: 1},
 				Checks: map[string]checkup.Check{"latency": {Spec: check}}}
 			if found := kinds.Problems(plan); len(found) > 0 {
-				t.Errorf("the plan would be refused: %v", found)
+				t.Errorf("the plan is invalid: %v", found)
 			}
 		})
 	}
@@ -155,7 +155,7 @@ target_node: unknown key; did you mean spec.param.targetNode?
 		t.Run(tt.name, func(t *testing.T) {
 			check, _, problems := FromData(tt.data)
 			if check != nil {
-				t.Errorf("a check beside problems: %+v", check)
+				t.Errorf("want no check beside problems, got %+v", check)
 			}
 			if diff := cmp.Diff(tt.want, lines(problems)); diff != "" {
 				t.Error(diff)
@@ -181,7 +181,7 @@ func TestFromEnvironment(t *testing.T) {
 	if diff := cmp.Diff(want, check); diff != "" {
 		t.Error(diff)
 	}
-	// A value is whole, whatever is in it.
+	// The value of a variable is never split.
 	t.Setenv("NETWORK_ATTACHMENT_DEFINITION_NAME", "a=b")
 	t.Setenv("NETWORK_ATTACHMENT_DEFINITION_NAMESPACE", "")
 	t.Setenv("SOURCE_NODE", "")
@@ -193,7 +193,7 @@ func TestFromEnvironment(t *testing.T) {
 	}
 }
 
-// Data is the inverse of FromData, or nothing.
+// Data is the inverse of FromData, or nil.
 func TestData(t *testing.T) {
 	for _, data := range []map[string]string{
 		least("spec.param.sampleDurationSeconds", "5"),
@@ -229,7 +229,7 @@ func TestData(t *testing.T) {
 		check, _, _ := FromData(least())
 		change(check)
 		if got := Data(check); got != nil {
-			t.Errorf("%s: %v, want nothing: it does not say all of the check", name, got)
+			t.Errorf("%s: %v, want nil: the keys cannot express the check", name, got)
 		}
 	}
 }
@@ -244,7 +244,7 @@ func FuzzFromData(f *testing.F) {
 		}
 		for _, n := range append(warnings, problems...) {
 			if n.Key != key1 && n.Key != key2 && !strings.HasPrefix(n.Key, SpecPrefix) {
-				t.Errorf("%v is about no key", n)
+				t.Errorf("%v has no key", n)
 			}
 		}
 	})

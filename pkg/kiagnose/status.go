@@ -14,7 +14,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Keys of a checkup's ConfigMap by which it tells its outcome.
+// Keys of a checkup's ConfigMap with its outcome.
 const (
 	StatusPrefix           = "status."
 	KeySucceeded           = "status.succeeded"
@@ -32,7 +32,7 @@ const (
 	KeyDuration  = "status.result.measurementDurationSec"
 	KeyDurations = "status.results.measurementDurationSec"
 
-	// Beyond kiagnose's.
+	// Keys that kiagnose does not have.
 	KeySent          = "status.result.packetsSent"
 	KeyReceived      = "status.result.packetsReceived"
 	KeyLoss          = "status.result.packetLossPercent"
@@ -48,21 +48,22 @@ const (
 var StatusKeys = []string{
 	KeySucceeded, KeyFailureReason, KeyStartTimestamp, KeyCompletionTimestamp,
 	KeyMinLatency, KeyAvgLatency, KeyMaxLatency, KeyDuration, KeyDurations, KeySourceNode, KeyTargetNode,
-	KeySent, KeyReceived, KeyLoss, KeyDuplicates, KeyP50Latency, KeyP90Latency, KeyP95Latency, KeyP99Latency, KeyStdDevLatency,
+	KeySent, KeyReceived, KeyLoss, KeyDuplicates,
+	KeyP50Latency, KeyP90Latency, KeyP95Latency, KeyP99Latency, KeyStdDevLatency,
 }
 
-// Outcome is what became of a check.
+// Outcome is how a check ended.
 type Outcome struct {
 	Report checkup.CheckReport
-	// Started is zero where nobody knows.
+	// Started is zero if it is unknown.
 	Started, Finished time.Time
-	// Teardown says what went wrong when the VMs were removed; empty: nothing.
+	// Teardown is the error of removing the VMs; empty if they were removed.
 	Teardown string
 }
 
-// Status are the status keys of the outcome. What was not measured has no key.
-// Numbers are over all pairs of VMs and families that were measured: the lowest
-// minimum, the mean of all answers, the highest of everything else.
+// Status returns the status keys of the outcome. What was not measured has no key. Numbers
+// are over all pairs of VMs and families that were measured: the lowest minimum, the mean
+// of all answers, and the highest value of every other statistic.
 func (o Outcome) Status() map[string]string {
 	reasons := o.reasons()
 	status := map[string]string{
@@ -75,8 +76,9 @@ func (o Outcome) Status() map[string]string {
 	}
 	var sources, targets []string
 	for i := range o.Report.Units {
-		if u := &o.Report.Units[i]; there(u) {
-			sources, targets = add(sources, u.Labels[checkup.UnitSourceNode]), add(targets, u.Labels[checkup.UnitTargetNode])
+		if u := &o.Report.Units[i]; isForward(u) {
+			sources = add(sources, u.Labels[checkup.UnitSourceNode])
+			targets = add(targets, u.Labels[checkup.UnitTargetNode])
 		}
 	}
 	if len(sources) > 0 {
@@ -89,8 +91,8 @@ func (o Outcome) Status() map[string]string {
 	return status
 }
 
-// there reports whether a unit is from the first to the second VM of a pair.
-func there(u *checkup.Unit) bool { return u.Labels[checkup.UnitWay] == checkup.WayThere }
+// isForward reports whether a unit is from the first to the second VM of a pair.
+func isForward(u *checkup.Unit) bool { return u.Labels[checkup.UnitWay] == checkup.WayThere }
 
 func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
@@ -108,10 +110,12 @@ func (o Outcome) numbers(status map[string]string) {
 	var all *checkup.Delay // Mean is the sum over all answers
 	for i := range o.Report.Units {
 		u := &o.Report.Units[i]
-		if !there(u) || u.Verdict == checkup.Unmeasured || u.Sent == 0 {
+		if !isForward(u) || u.Verdict == checkup.Unmeasured || u.Sent == 0 {
 			continue
 		}
-		sent, received, duplicates = sent+int64(u.Sent), received+int64(u.Received), duplicates+int64(u.Duplicates)
+		sent += int64(u.Sent)
+		received += int64(u.Received)
+		duplicates += int64(u.Duplicates)
 		for _, v := range u.Values {
 			if v.Name == checkup.UnitDuration {
 				micros = max(micros, v.Value)
@@ -126,7 +130,8 @@ func (o Outcome) numbers(status map[string]string) {
 		}
 		all.Mean += d.Mean * int64(u.Received)
 		all.Min = min(all.Min, d.Min)
-		all.P50, all.P90, all.P95, all.P99 = max(all.P50, d.P50), max(all.P90, d.P90), max(all.P95, d.P95), max(all.P99, d.P99)
+		all.P50, all.P90 = max(all.P50, d.P50), max(all.P90, d.P90)
+		all.P95, all.P99 = max(all.P95, d.P95), max(all.P99, d.P99)
 		all.Max, all.StdDev = max(all.Max, d.Max), max(all.StdDev, d.StdDev)
 	}
 	number := func(key string, n int64) { status[key] = strconv.FormatInt(n, 10) }
@@ -135,7 +140,7 @@ func (o Outcome) numbers(status map[string]string) {
 		number(KeyReceived, received)
 		number(KeyDuplicates, duplicates)
 		status[KeyLoss] = strconv.FormatFloat(100*float64(sent-received)/float64(sent), 'f', -1, 64)
-		// Whole seconds, as kiagnose has them.
+		// Whole seconds, as kiagnose writes them.
 		seconds := max(1, int64(math.Round(micros/1e6)))
 		number(KeyDuration, seconds)
 		number(KeyDurations, seconds)
@@ -154,8 +159,8 @@ func (o Outcome) numbers(status map[string]string) {
 	}
 }
 
-// reasons why the outcome is no success, each with the part of the checkup before
-// it; none for a success.
+// reasons returns why the checkup did not succeed; none if it did. Each begins with the
+// part of the checkup: setup, run or teardown.
 func (o Outcome) reasons() []string {
 	var reasons []string
 	if o.Report.Verdict != checkup.RunPass {
@@ -185,7 +190,7 @@ type pair struct {
 	units                   []*checkup.Unit
 }
 
-// pairsOf are the pairs of VMs of units, in their order.
+// pairsOf returns the pairs of VMs of units, in their order.
 func pairsOf(units []checkup.Unit) []*pair {
 	var pairs []*pair
 	for i := range units {
@@ -209,8 +214,8 @@ func pairsOf(units []checkup.Unit) []*pair {
 	return pairs
 }
 
-// reasons of one pair of VMs, each once, with the families that it is true of, unless
-// those are all, and the VMs, if there are several pairs.
+// reasons returns why units of one pair of VMs did not pass, each reason once. It has its
+// families unless those are all of the pair, and the VMs if there are several pairs.
 func (p *pair) reasons(several bool) []string {
 	type reason struct {
 		text     string
@@ -226,7 +231,7 @@ func (p *pair) reasons(several bool) []string {
 		if u.Labels[checkup.UnitWay] != checkup.WayBack {
 			causes[u.Family] = u.Cause
 		} else {
-			// What keeps both ways from being measured is a reason once.
+			// A cause of both directions is one reason.
 			if first := causes[u.Family]; first != nil && *first == *u.Cause {
 				continue
 			}
@@ -257,7 +262,7 @@ func (p *pair) reasons(several bool) []string {
 	return lines
 }
 
-// phrase is why a unit did not pass, with the part of the checkup that it stopped.
+// phrase is why a unit did not pass, after the part of the checkup that failed.
 func phrase(u *checkup.Unit) string {
 	var broken []string
 	for _, b := range u.Breaches {
@@ -266,7 +271,8 @@ func phrase(u *checkup.Unit) string {
 	return part(u.Cause.Stage) + oneLine(cmp.Or(strings.Join(broken, "; "), u.Cause.Message))
 }
 
-// words of a broken limit: those of kiagnose's VM latency checkup, if it has some.
+// words describes a broken limit in the words of kiagnose's VM latency checkup, if it has
+// that limit.
 func words(u *checkup.Unit, b checkup.Breach) string {
 	last := ""
 	if b.Cause != nil {
@@ -285,10 +291,10 @@ func words(u *checkup.Unit, b checkup.Breach) string {
 	case checkup.LimitP50, checkup.LimitP90, checkup.LimitP95, checkup.LimitP99, checkup.LimitMax:
 		return fmt.Sprintf("actual %s latency %q is greater than desired %q", b.Limit, delay(b.Measured), limit)
 	}
-	return u.Cause.Message // no other limit holds for VMs
+	return u.Cause.Message // VMs have no other limit
 }
 
-// part of the checkup that a stage belongs to, before its reason.
+// part is the part of the checkup that a stage belongs to, as the prefix of a reason.
 func part(s checkup.Stage) string {
 	switch s {
 	case checkup.StageSetup, checkup.StageSchedule, checkup.StageStart:

@@ -20,10 +20,10 @@ var (
 	ended = begun.Add(time.Minute)
 )
 
-// family is the two ways of a pair of VMs in one family.
+// family returns the units of both directions of a pair of VMs in one family.
 type family struct{ there, back checkup.Unit }
 
-// way is a unit of the pair from source to target.
+// way returns a unit of one direction of the pair.
 func way(f checkup.IPFamily, way string, verdict checkup.Verdict) checkup.Unit {
 	u := checkup.Unit{
 		Source: "source", Target: "target", Family: f, Verdict: verdict,
@@ -36,7 +36,7 @@ func way(f checkup.IPFamily, way string, verdict checkup.Verdict) checkup.Unit {
 	return u
 }
 
-// measured is a family that was measured for 5 s: 25 requests.
+// measured returns the units of a family that was measured for 5 s: 25 requests.
 func measured(f checkup.IPFamily, verdict checkup.Verdict, received int, delay *checkup.Delay) family {
 	u := way(f, checkup.WayThere, verdict)
 	u.Sent, u.Received, u.Duplicates, u.Delay = 25, received, 1, delay
@@ -46,14 +46,14 @@ func measured(f checkup.IPFamily, verdict checkup.Verdict, received int, delay *
 	return family{u, back}
 }
 
-// unmeasured is a family of which there is no number.
+// unmeasured returns the units of a family that was not measured.
 func unmeasured(f checkup.IPFamily, cause checkup.Cause) family {
 	u := family{way(f, checkup.WayThere, checkup.Unmeasured), way(f, checkup.WayBack, checkup.Unmeasured)}
 	u.there.Cause, u.back.Cause = &cause, &cause
 	return u
 }
 
-// flat is a distribution around a mean.
+// flat returns a distribution around a mean.
 func flat(mean int64) *checkup.Delay {
 	return &checkup.Delay{Min: mean - 10, Mean: mean, P50: mean + 1, P90: mean + 2, P95: mean + 3, P99: mean + 4, Max: mean + 5, StdDev: 6}
 }
@@ -86,7 +86,7 @@ func TestStatusOfSuccess(t *testing.T) {
 	}
 }
 
-// TestUnmeasuredHasNoKey: what was not measured is not told as 0.
+// TestUnmeasuredHasNoKey: a number that was not measured is omitted, not 0.
 func TestUnmeasuredHasNoKey(t *testing.T) {
 	never := checkup.Cause{Stage: checkup.StageSetup, Message: "node n9\ndoes not exist"}
 	o := outcome(checkup.RunInconclusive, unmeasured(checkup.IPv4, never), unmeasured(checkup.IPv6, never))
@@ -99,7 +99,7 @@ func TestUnmeasuredHasNoKey(t *testing.T) {
 	if diff := cmp.Diff(want, o.Status()); diff != "" {
 		t.Error(diff)
 	}
-	// No answer: there are requests and a loss, but no delay.
+	// No answer: requests and loss have keys, delays have none.
 	status := outcome(checkup.RunFail, measured(checkup.IPv4, checkup.Fail, 0, nil)).Status()
 	for key, is := range map[string]string{KeyLoss: "100", KeySent: "25", KeyReceived: "0", KeyDuration: "5"} {
 		if status[key] != is {
@@ -208,7 +208,7 @@ func TestDocs(t *testing.T) {
 	}
 	for _, word := range words {
 		if !strings.Contains(string(b), "`"+word+"`") {
-			t.Errorf("docs/kiagnose.md does not say `%s`", word)
+			t.Errorf("docs/kiagnose.md lacks `%s`", word)
 		}
 	}
 }

@@ -36,8 +36,8 @@ type TaskProgress struct {
 	Done bool
 	// Failed says that the task is done and did not succeed.
 	Failed bool
-	// Told is the progress that the task recorded; empty if it recorded none.
-	Told string
+	// Progress is the progress that the task recorded; empty if it recorded none.
+	Progress string
 	// Reason and Message of the task's condition, as Tekton puts them.
 	Reason, Message string
 }
@@ -122,8 +122,8 @@ func (c *Cluster) look(ctx context.Context, name string) (*pipelinev1.PipelineRu
 		// setup-<check> and probe-<check> write the progress of their check. The
 		// unfinished one of them wrote it last.
 		if _, check, ok := strings.Cut(p.Name, "-"); ok && !p.Done {
-			if told, err := store.LoadProgress(ctx, check); err == nil && strings.HasPrefix(p.Name, told.Phase) {
-				p.Told = told.String()
+			if recorded, err := store.LoadProgress(ctx, check); err == nil && strings.HasPrefix(p.Name, recorded.Phase) {
+				p.Progress = recorded.String()
 			}
 		}
 		progress.Tasks = append(progress.Tasks, p)

@@ -349,8 +349,8 @@ func TestFollow(t *testing.T) {
 	fake := tektonfake.NewSimpleClientset(pipelineRun(false), task)
 	cluster.Tekton = fake
 	store := record.Store{ConfigMaps: cluster.Kube.CoreV1().ConfigMaps("ns"), Plan: "p", Run: "p-1", RunUID: "u1"}
-	told := record.Progress{Phase: "probe", Ready: 1, Pods: 2, Measured: 3, Pairs: 4}
-	if err := store.SaveProgress(t.Context(), "mesh", told); err != nil {
+	recorded := record.Progress{Phase: "probe", Ready: 1, Pods: 2, Measured: 3, Pairs: 4}
+	if err := store.SaveProgress(t.Context(), "mesh", recorded); err != nil {
 		t.Fatal(err)
 	}
 	var seen []Progress
@@ -366,7 +366,7 @@ func TestFollow(t *testing.T) {
 	if err != nil || !finished.IsDone() {
 		t.Fatalf("%v, %v", finished, err)
 	}
-	want := Progress{Tasks: []TaskProgress{{Name: "probe-mesh", Reason: "Running", Told: told.String()}}}
+	want := Progress{Tasks: []TaskProgress{{Name: "probe-mesh", Reason: "Running", Progress: recorded.String()}}}
 	if diff := cmp.Diff(want, seen[0]); diff != "" {
 		t.Error(diff)
 	}
@@ -396,7 +396,7 @@ func TestFollowEndsWithoutTheRun(t *testing.T) {
 			t.Error(err)
 		}
 		if lost == 0 {
-			t.Error("nobody was told that the API server was away")
+			t.Error("want a report that the API server was away")
 		}
 	})
 	t.Run("left", func(t *testing.T) {

@@ -31,16 +31,15 @@ import (
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
-// Without Tekton, in a Job of its own, this image is a checkup as kiagnose runs one:
-// it is told by the environment or by a ConfigMap what to measure, does all phases
-// in one process, and writes the outcome into the ConfigMap. docs/kiagnose.md has
-// the manifest.
+// In a Job without Tekton, this image is a checkup as kiagnose runs one. It reads its
+// input from the environment or a ConfigMap, runs all phases in one process, and writes
+// the outcome to the ConfigMap. docs/kiagnose.md has the manifest.
 
 // latency is the name of the checkup's only check.
 const latency = "latency"
 
-// Variables that name the ConfigMap: as kiagnose has had them since v0.3, and, of
-// results alone, before.
+// configMapVariables are the variables with namespace and name of the ConfigMap. The first
+// pair, for results only, is of releases before v0.3, the second of v0.3 and later.
 var configMapVariables = [][2]string{
 	{"RESULT_CONFIGMAP_NAMESPACE", "RESULT_CONFIGMAP_NAME"},
 	{"CONFIGMAP_NAMESPACE", "CONFIGMAP_NAME"},
@@ -69,13 +68,13 @@ func checkupMain() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	t := &task.Task{
-		PodName: cmp.Or(os.Getenv("POD_NAME"), os.Getenv("HOSTNAME")), PodUID: os.Getenv("POD_UID"), Namespace: os.Getenv("NAMESPACE"),
-		AgentImage: os.Getenv("AGENT_IMAGE"), GuestImage: os.Getenv("GUEST_IMAGE"), Stdout: os.Stdout,
+		PodName: cmp.Or(os.Getenv("POD_NAME"), os.Getenv("HOSTNAME")), PodUID: os.Getenv("POD_UID"),
+		Namespace: os.Getenv("NAMESPACE"), AgentImage: os.Getenv("AGENT_IMAGE"), GuestImage: os.Getenv("GUEST_IMAGE"), Stdout: os.Stdout,
 	}
 	if t.Namespace == "" {
 		b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 		if err != nil {
-			t.Logf("error: which namespace this is: %v; set the environment variable NAMESPACE", err)
+			t.Logf("error: read the namespace of this pod: %v: set the environment variable NAMESPACE", err)
 			return 1
 		}
 		t.Namespace = strings.TrimSpace(string(b))
@@ -93,11 +92,11 @@ func checkupMain() int {
 	return 0
 }
 
-// runCheckup runs a checkup from its input to the end of its teardown, prints its
-// report and writes its ConfigMap. It fails if the checkup does.
+// runCheckup runs a checkup, from reading its input to its teardown. It prints the report
+// and writes the outcome to the ConfigMap. It returns an error if the checkup failed.
 func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) error {
 	started := time.Now()
-	var cm kiagnose.ConfigMap // Name is empty where there is none
+	var cm kiagnose.ConfigMap // Name is empty if the environment names no ConfigMap
 	for _, v := range configMapVariables {
 		if name := getenv(v[1]); name != "" && cm.Name == "" {
 			cm = kiagnose.ConfigMap{Client: t.Kubernetes, Namespace: cmp.Or(getenv(v[0]), t.Namespace), Name: name}
@@ -129,7 +128,10 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 	}
 
 	now := time.Now()
-	r := judge.Join(plan, judge.Run{Namespace: t.Namespace, Name: t.PodName, UID: t.RunUID, Started: started.UTC(), Finished: now.UTC()}, []checkup.CheckReport{result}, nil)
+	run := judge.Run{
+		Namespace: t.Namespace, Name: t.PodName, UID: t.RunUID, Started: started.UTC(), Finished: now.UTC(),
+	}
+	r := judge.Join(plan, run, []checkup.CheckReport{result}, nil)
 	if err := print.Text(t.Stdout, &r, print.TextOptions{Width: 100}); err != nil {
 		return err
 	}
@@ -152,9 +154,10 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 	return nil
 }
 
-// input reads what to measure: from the environment, if it has any parameter, and
-// else from the ConfigMap. The error tells everything that is wrong at once.
-func input(ctx context.Context, t *task.Task, getenv func(string) string, cm kiagnose.ConfigMap) (*vmlatency.Spec, error) {
+// input reads what to measure: from the environment if it has any parameter, else from the
+// ConfigMap. The error lists all problems at once.
+func input(ctx context.Context, t *task.Task, getenv func(string) string,
+	cm kiagnose.ConfigMap) (*vmlatency.Spec, error) {
 	var check *vmlatency.Spec
 	var warnings, problems []kiagnose.Note
 	if hasParams(getenv) || getenv("CONFIGMAP_NAME") == "" {
@@ -179,13 +182,15 @@ func input(ctx context.Context, t *task.Task, getenv func(string) string, cm kia
 	return check, nil
 }
 
-// self fills in who this is and which images to use, where the environment does not
-// say it, from the pod that this runs in.
+// self sets the UID of this pod and the images to use. What the environment does not
+// have, it takes from the pod.
 func self(ctx context.Context, t *task.Task) error {
 	if t.PodUID == "" || t.AgentImage == "" || t.GuestImage == "" {
 		pod, err := t.Kubernetes.CoreV1().Pods(t.Namespace).Get(ctx, t.PodName, metav1.GetOptions{})
 		if err != nil {
-			return fmt.Errorf("which pod this is: %w; set the environment variables POD_NAME and POD_UID, AGENT_IMAGE and GUEST_IMAGE", err)
+			// The message is a value of the ConfigMap (status.failureReason).
+			return fmt.Errorf("which pod this is: %w; set the environment variables POD_NAME and POD_UID, "+
+				"AGENT_IMAGE and GUEST_IMAGE", err)
 		}
 		t.PodUID = cmp.Or(t.PodUID, string(pod.UID))
 		for _, c := range pod.Spec.Containers {
@@ -193,15 +198,16 @@ func self(ctx context.Context, t *task.Task) error {
 			t.GuestImage = cmp.Or(t.GuestImage, sibling(c.Image, "guest"))
 		}
 		if t.AgentImage == "" || t.GuestImage == "" {
-			return fmt.Errorf("no container of pod %s has an image .../probe:TAG, beside which agent and guest would be: set the environment variables AGENT_IMAGE and GUEST_IMAGE", t.PodName)
+			return fmt.Errorf("no container of pod %s has an image .../probe:TAG, beside which agent and guest would be: "+
+				"set the environment variables AGENT_IMAGE and GUEST_IMAGE", t.PodName)
 		}
 	}
 	t.RunName, t.RunUID = t.PodName, t.PodUID
 	return nil
 }
 
-// sibling is the image of a name beside that of the probe task: of the same
-// repository and tag; empty if image is no such one, or has no tag.
+// sibling returns the image of that name in the repository of the probe image, with the
+// same tag. It returns empty if image is not a probe image, or has no tag.
 func sibling(image, name string) string {
 	image, _, _ = strings.Cut(image, "@")
 	repository, probe := path.Split(image)
@@ -212,25 +218,29 @@ func sibling(image, name string) string {
 	return repository + name + ":" + tag
 }
 
-// measure does everything between input and teardown. An error says that nothing
-// was measured.
+// measure runs all phases between input and teardown. After an error, nothing was
+// measured.
 func measure(ctx context.Context, t *task.Task, plan *checkup.Plan) (checkup.CheckReport, error) {
 	none := checkup.CheckReport{}
-	reader := cluster.Reader{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace, Run: t.RunUID}
-	surveying, done := context.WithTimeout(ctx, time.Duration(plan.Checks[latency].Spec.(*vmlatency.Spec).Timeouts.Setup))
+	reader := cluster.Reader{
+		Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace, Run: t.RunUID,
+	}
+	timeouts := plan.Checks[latency].Spec.(*vmlatency.Spec).Timeouts
+	surveying, done := context.WithTimeout(ctx, time.Duration(timeouts.Setup))
 	w, roster, err := kinds.Prepare(surveying, reader, plan, latency)
 	done()
 	if err != nil {
 		return none, err
 	}
 	guests := t.Guests(plan.Name)
-	if err := guests.Start(ctx, w, roster, func(ready, of int) { t.Logf("%d of %d VMs answer", ready, of) }); err != nil {
+	err = guests.Start(ctx, w, roster, func(ready, of int) { t.Logf("%d of %d VMs answer", ready, of) })
+	if err != nil {
 		evidence(ctx, t, guests)
 		return none, err
 	}
 	var got collected
 	if err := guests.Measure(ctx, w, roster, &got, nil); err != nil {
-		t.Logf("warning: %v", err) // which is the cause of every pair, too
+		t.Logf("warning: %v", err) // it is also the cause of every unmeasured pair
 	}
 	result := vmlatency.Judge(w, roster, &got.record, plan.Gate)
 	if result.Verdict != checkup.RunPass {
@@ -239,9 +249,9 @@ func measure(ctx context.Context, t *task.Task, plan *checkup.Plan) (checkup.Che
 	return result, nil
 }
 
-// collected is what came in of a measurement.
+// collected keeps what VMs report.
 type collected struct {
-	mu     sync.Mutex // guards following
+	mu     sync.Mutex // guards the field below
 	record checkup.Record
 }
 
@@ -263,17 +273,17 @@ func (c *collected) Source(s checkup.Source) {
 	c.record.Sources = append(c.record.Sources, s)
 }
 
-// evidence prints what there is to see of VMs that did not do well, for whoever
-// reads the log of the Job: nothing else keeps it.
+// evidence prints objects and consoles of VMs that failed to the log of the Job, because
+// nothing else keeps them after teardown.
 func evidence(ctx context.Context, t *task.Task, guests *guest.Guests) {
-	if ctx.Err() != nil { // there is no time left for it
+	if ctx.Err() != nil { // the Job is ending: teardown needs the time
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepTime)
 	defer cancel()
 	kept, err := guests.Evidence(ctx, []string{latency})
 	if err != nil {
-		t.Logf("warning: there is no evidence of the VMs: %v", err)
+		t.Logf("warning: cannot read evidence of the VMs: %v", err)
 	}
 	for _, e := range kept {
 		b, err := yaml.Marshal(e)
@@ -288,8 +298,8 @@ func evidence(ctx context.Context, t *task.Task, guests *guest.Guests) {
 	}
 }
 
-// remove removes what the checkup made, on time of its own, and says what went
-// wrong with that.
+// remove deletes what the checkup created, with a timeout of its own. It returns the error
+// as text, or empty.
 func remove(ctx context.Context, t *task.Task, plan *checkup.Plan) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
@@ -303,6 +313,6 @@ func remove(ctx context.Context, t *task.Task, plan *checkup.Plan) string {
 	return ""
 }
 
-// removeTime is the time for removing VMs. With keepTime, for telling so, it is
-// what the Job's manifest gives the pod to end.
+// removeTime is the longest time for removing VMs. With keepTime, for writing the outcome,
+// it is the terminationGracePeriodSeconds of the Job's manifest.
 const removeTime = 90 * time.Second

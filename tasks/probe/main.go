@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Probe measures one check of a run, by what its worksheet has: it takes over the
-// responders or VMs that setup started, asks the API server about pods of a dry run,
-// starts the agents or connects to the VMs, and writes what they report as it arrives,
-// in the record and in the pairs' objects: a run that is stopped keeps what was measured.
-// It succeeds whatever the network did.
+// Probe measures one check of a run, as its worksheet says. It takes over the responders
+// or VMs that setup started, sends the pods of a dry run to the API server, and starts the
+// agents or connects to the VMs. It writes what they report to the record and to the
+// pairs' objects as it arrives, because a run that is stopped must keep what was measured.
+// Failed pairs are no error.
 package main
 
 import (
@@ -64,8 +64,7 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 		}
 	}
 
-	// What arrives is written as long as something may arrive, which is a little after
-	// the end of ctx.
+	// Agents may report until shortly after the end of ctx. live ends when they do.
 	live, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	var wg sync.WaitGroup
@@ -80,7 +79,10 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 	}
 	stop := progress.Start(live)
 	err := measure(ctx, w, roster, to, func(p fleet.Progress) {
-		progress.Set(record.Progress{Phase: "probe", Ready: p.Started, Pods: p.Agents, Measured: p.Measured, Pairs: p.Pairs, Results: p.Results, Expected: p.Expected, VMs: w.Guests != nil})
+		progress.Set(record.Progress{
+			Phase: "probe", Ready: p.Started, Pods: p.Agents, Measured: p.Measured, Pairs: p.Pairs,
+			Results: p.Results, Expected: p.Expected, VMs: w.Guests != nil,
+		})
 	})
 	if ctx.Err() != nil {
 		end() // a request that hangs must not delay writing the record
@@ -94,7 +96,7 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 		f.Receptions(reading, w, roster, writer.Receptions)
 		done()
 	}
-	// Whatever ended the measuring, what arrived is written, with a timeout of its own.
+	// What arrived is always written, with a timeout of its own.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
 	defer cancel()
 	var unwritten error
@@ -127,12 +129,12 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 	return err
 }
 
-// keepTime is the time for writing what was measured. With the time that agents take to
-// end, it is shorter than the 30 s that Kubernetes gives a pod to end.
+// keepTime is the longest time for writing what was measured. It and the time that agents
+// take to end are together below 30 s, after which Kubernetes kills a pod.
 const keepTime = 20 * time.Second
 
-// openBook opens the objects of the worksheet's pairs; nil if there are to be none.
-// Without them, after an error, pairs are measured all the same.
+// openBook opens the objects of the worksheet's pairs. It returns nil if the plan writes
+// no objects, or after an error. Pairs are measured in either case.
 func openBook(ctx context.Context, t *task.Task, w *checkup.Worksheet) (*connectivity.Book, error) {
 	if !w.Connections.Writes() {
 		return nil, nil
@@ -147,7 +149,7 @@ func openBook(ctx context.Context, t *task.Task, w *checkup.Worksheet) (*connect
 	return book, nil
 }
 
-// sinks hands everything to each of several sinks.
+// sinks passes everything to each of several sinks.
 type sinks []ingest.Sink
 
 func (s sinks) Observation(o checkup.Observation) {

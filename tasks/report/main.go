@@ -58,7 +58,7 @@ func run(ctx context.Context, t *task.Task) error {
 		where = t.Namespace + "/" + store.ReportName()
 	}
 	problems = append(problems, writeResults(t.Results, print.Results(r, where)))
-	problems = append(problems, tell(ctx, t, plan, r, removed))
+	problems = append(problems, writeOutcomes(ctx, t, plan, r, removed))
 	problems = append(problems, retire(ctx, t, plan))
 	failed := errors.Join(problems...)
 	if failed != nil {
@@ -73,11 +73,11 @@ func run(ctx context.Context, t *task.Task) error {
 	return nil
 }
 
-// tell writes the outcome of each check of a kiagnose checkup into the checkup's
+// writeOutcomes writes the outcome of each check of a kiagnose checkup into the checkup's
 // ConfigMap. removed is the error of teardown, or nil. It has a timeout of its own,
 // because users of kiagnose read the ConfigMap only.
-func tell(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Report, removed error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTime)
+func writeOutcomes(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Report, removed error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTime)
 	defer cancel()
 	var problems []error
 	for _, c := range r.Checks {
@@ -98,8 +98,8 @@ func tell(ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Repo
 	return errors.Join(problems...)
 }
 
-// tellTime is the longest time for writing the ConfigMaps.
-const tellTime = 20 * time.Second
+// outcomeTime is the longest time for writing the ConfigMaps.
+const outcomeTime = 20 * time.Second
 
 // retire updates the objects of pairs that this and earlier runs of the plan wrote: an
 // object without a recent result becomes Unknown, and an object whose pair is no longer

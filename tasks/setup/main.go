@@ -54,7 +54,9 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 			sweep(ctx, t, guests.Sweep)
 		}
 	}
-	reader := cluster.Reader{Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace, Run: t.RunUID}
+	reader := cluster.Reader{
+		Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace, Run: t.RunUID,
+	}
 	w, roster, err := kinds.Prepare(ctx, reader, plan, t.Check)
 	if err != nil {
 		return err
@@ -86,7 +88,8 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	if err != nil {
 		return err
 	}
-	if err := store.Save(ctx, record.Worksheet(t.Check), record.Frozen{Started: started.UTC(), Worksheet: *w, Roster: *roster}); err != nil {
+	frozen := record.Frozen{Started: started.UTC(), Worksheet: *w, Roster: *roster}
+	if err := store.Save(ctx, record.Worksheet(t.Check), frozen); err != nil {
 		return fmt.Errorf("freeze the worksheet: %w", err)
 	}
 	t.Logf("worksheet and roster are frozen")

@@ -24,7 +24,7 @@ func run(ctx context.Context, t *task.Task) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.Timeout)
 	defer cancel()
 	plan, err := t.Plan()
-	if err != nil { // setup has said so, too: nothing is there to be kept
+	if err != nil { // setup failed with the same error: no fixture needs to be kept
 		t.Logf("::warning::%v", err)
 	}
 	if plan == nil {
@@ -57,7 +57,8 @@ func run(ctx context.Context, t *task.Task) error {
 		if !removes && !task.Removes(plan.Teardown, r.Verdict) {
 			t.Logf("fixtures are kept: teardown is %s and the verdict %s; pods end at their deadline", plan.Teardown, r.Verdict)
 			if vms {
-				t.Logf("VMs of checkplan's own guest end by themselves, too; others by kubectl -n %s delete virtualmachineinstances -l %s=%s", t.Namespace, checkup.LabelRun, t.RunUID)
+				t.Logf("VMs of checkplan's own guest end by themselves, too; "+
+					"others by kubectl -n %s delete virtualmachineinstances -l %s=%s", t.Namespace, checkup.LabelRun, t.RunUID)
 			}
 			return nil
 		}

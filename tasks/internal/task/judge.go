@@ -17,9 +17,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/record"
 )
 
-// Report judges all that the run left behind. What cannot be read is not
-// measured, and an error beside the report, which is complete all the same.
-// Leftovers are still to be filled in.
+// Report judges what the run recorded. What cannot be read is unmeasured in the report and
+// part of the error; the report is complete in either case. The caller sets Leftovers.
 func (t *Task) Report(ctx context.Context, plan *checkup.Plan, now time.Time) (*checkup.Report, error) {
 	run := judge.Run{Namespace: t.Namespace, Name: t.RunName, UID: t.RunUID, Finished: now}
 	var (
@@ -89,8 +88,8 @@ func (t *Task) judge(ctx context.Context, plan *checkup.Plan, check string) (che
 	return k.Judge(w, roster, measured, plan.Gate), frozen.Started, errors.Join(problems...)
 }
 
-// why says why a phase of a check failed: the error that the phase recorded, or else how
-// Tekton says that its task ended.
+// why is the cause of a failed phase of a check: the error that the phase recorded, else
+// the status that Tekton reports of its task.
 func (t *Task) why(ctx context.Context, store *record.Store, check, phase string, stage checkup.Stage) checkup.Cause {
 	var cause checkup.Cause
 	if store.Load(ctx, failure(check, phase), &cause) == nil {
@@ -108,8 +107,8 @@ func (t *Task) why(ctx context.Context, store *record.Store, check, phase string
 	return checkup.Cause{Stage: stage, Message: message}
 }
 
-// fill gives a cause to every source of which nothing was recorded: such a source did
-// not report that it had nothing to measure.
+// fill records the cause for every source without a record: such a source did not report
+// that it had nothing to measure.
 func fill(r *checkup.Record, w *checkup.Worksheet, cause checkup.Cause) {
 	known := map[int]bool{}
 	for _, s := range r.Sources {
@@ -122,7 +121,7 @@ func fill(r *checkup.Record, w *checkup.Worksheet, cause checkup.Cause) {
 	}
 }
 
-// excuse gives every unit without a fact a cause.
+// excuse records the cause for every unit without a fact.
 func excuse(r *checkup.Record, w *checkup.Worksheet, cause checkup.Cause) {
 	for _, unit := range w.Units {
 		if !slices.ContainsFunc(r.Facts, func(f checkup.Fact) bool { return f.Unit == unit }) {
