@@ -49,7 +49,11 @@ func (p *page) flush() {
 // show prints blocks, with at most so many rows of each table.
 func (p *page) show(lines int, blocks []checkup.Block) {
 	if p.err == nil {
-		p.err = print.Blocks(p.w, blocks, print.BlockOptions{Indent: 2, Width: columns, Lines: lines, Rest: "all of them: --output json"})
+		p.err = print.Blocks(
+			p.w,
+			blocks,
+			print.BlockOptions{Indent: 2, Width: columns, Lines: lines, Rest: "all of them: --output json"},
+		)
 	}
 }
 
@@ -159,7 +163,16 @@ func (p *page) check(c *checkExplained) {
 func (p *page) nodes(c *checkExplained) {
 	rows := [][]string{{"NODE", "AGENTS", "RESPONDERS", "SENDS UP TO", "RECEIVES UP TO"}}
 	for _, n := range c.Nodes {
-		rows = append(rows, []string{n.Node, fmt.Sprint(n.Agents), fmt.Sprint(n.Responders), fmt.Sprintf("%d/s", n.PeakSent), fmt.Sprintf("%d/s", n.PeakReceived)})
+		rows = append(
+			rows,
+			[]string{
+				n.Node,
+				fmt.Sprint(n.Agents),
+				fmt.Sprint(n.Responders),
+				fmt.Sprintf("%d/s", n.PeakSent),
+				fmt.Sprintf("%d/s", n.PeakReceived),
+			},
+		)
 	}
 	p.table("node", rows)
 }
@@ -182,10 +195,22 @@ func (p *page) landing(l *scheduling.Landing) {
 		p.field("scheduled", "%d of them; %d would stay pending", l.Scheduled, pending)
 	}
 	for _, g := range l.Pending {
-		p.field("pending", "%s of %s: %s", checkup.Count(len(g.Nodes), string(g.Role)), checkup.Some(g.Nodes), because(g.Reasons))
+		p.field(
+			"pending",
+			"%s of %s: %s",
+			checkup.Count(len(g.Nodes), string(g.Role)),
+			checkup.Some(g.Nodes),
+			because(g.Reasons),
+		)
 	}
 	for _, g := range l.Later {
-		p.field("evicted", "%s of %s: %s", checkup.Count(len(g.Nodes), string(g.Role)), checkup.Some(g.Nodes), because(g.Reasons))
+		p.field(
+			"evicted",
+			"%s of %s: %s",
+			checkup.Count(len(g.Nodes), string(g.Role)),
+			checkup.Some(g.Nodes),
+			because(g.Reasons),
+		)
 	}
 	for _, u := range l.Unknown {
 		p.field("unknown", "%s", u)

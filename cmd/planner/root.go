@@ -192,7 +192,12 @@ func (e *environment) onePlan(args []string, name string) (*checkup.Plan, *load.
 	}
 	i := slices.Index(names, name)
 	if i < 0 {
-		return nil, nil, usage("no plan %q in %s; choose one of: %s", name, strings.Join(args, " "), strings.Join(names, ", "))
+		return nil, nil, usage(
+			"no plan %q in %s; choose one of: %s",
+			name,
+			strings.Join(args, " "),
+			strings.Join(names, ", "),
+		)
 	}
 	return plans[i], files, nil
 }

@@ -251,7 +251,11 @@ func changeOf(verb string, changes []string) (func(Node) (Node, bool), error) {
 var cordoned = corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule}
 
 // effects lists the effects of taints.
-var effects = []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
+var effects = []corev1.TaintEffect{
+	corev1.TaintEffectNoSchedule,
+	corev1.TaintEffectPreferNoSchedule,
+	corev1.TaintEffectNoExecute,
+}
 
 // taintOf parses KEY=VALUE:EFFECT or KEY:EFFECT. A trailing - removes the taint; KEY- removes it with any effect.
 func taintOf(word string) (func(*Node) bool, error) {

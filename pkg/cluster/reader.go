@@ -197,7 +197,11 @@ func (r Reader) Pods(ctx context.Context, namespace, selector string) ([]Pod, er
 }
 
 // Components lists pods as Pods does, with the additional fields of Component. Only the named annotations are kept.
-func (r Reader) Components(ctx context.Context, namespace, selector string, annotations ...string) ([]Component, error) {
+func (r Reader) Components(
+	ctx context.Context,
+	namespace, selector string,
+	annotations ...string,
+) ([]Component, error) {
 	var components []Component
 	err := r.selectedPods(ctx, namespace, selector, func(p *corev1.Pod) {
 		c := Component{Pod: podOf(p), HostNetwork: p.Spec.HostNetwork, Labels: p.Labels}
@@ -236,7 +240,12 @@ func (r Reader) selectedPods(ctx context.Context, namespace, selector string, yi
 }
 
 // eachPod yields the pods that have not ended.
-func (r Reader) eachPod(ctx context.Context, namespace string, options metav1.ListOptions, yield func(*corev1.Pod)) error {
+func (r Reader) eachPod(
+	ctx context.Context,
+	namespace string,
+	options metav1.ListOptions,
+	yield func(*corev1.Pod),
+) error {
 	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return r.Kubernetes.CoreV1().Pods(namespace).List(ctx, options)
 	}
@@ -299,7 +308,13 @@ func (r Reader) Service(ctx context.Context, namespace, name string) (*Service, 
 		return nil
 	})
 	if err != nil {
-		return nil, MissingRight(err, fmt.Sprintf("list the endpoint slices of service %s/%s", namespace, name), "list", "endpointslices", namespace)
+		return nil, MissingRight(
+			err,
+			fmt.Sprintf("list the endpoint slices of service %s/%s", namespace, name),
+			"list",
+			"endpointslices",
+			namespace,
+		)
 	}
 	return s, nil
 }
@@ -317,7 +332,12 @@ func endpointsOf(slice *discoveryv1.EndpointSlice) []ServiceEndpoint {
 				if !ok {
 					continue
 				}
-				endpoint := ServiceEndpoint{Address: address, Family: family, Port: int(*p.Port), Ready: e.Conditions.Ready == nil || *e.Conditions.Ready}
+				endpoint := ServiceEndpoint{
+					Address: address,
+					Family:  family,
+					Port:    int(*p.Port),
+					Ready:   e.Conditions.Ready == nil || *e.Conditions.Ready,
+				}
 				if p.Name != nil {
 					endpoint.PortName = *p.Name
 				}
@@ -351,7 +371,9 @@ func (r Reader) Rounds(ctx context.Context, plan string) ([]RecordedRound, error
 	}
 	var rounds []RecordedRound
 	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return r.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(r.Namespace).List(ctx, options)
+		return r.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).
+			Namespace(r.Namespace).
+			List(ctx, options)
 	}
 	selector := labels.Set{checkup.LabelRole: string(checkup.RoleReport), checkup.LabelPlan: plan}.String()
 	err := pager.New(list).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
@@ -362,12 +384,21 @@ func (r Reader) Rounds(ctx context.Context, plan string) ([]RecordedRound, error
 			if !ok || err != nil || round < 0 {
 				continue
 			}
-			rounds = append(rounds, RecordedRound{Plan: plan, Check: check, Round: round, Created: object.CreationTimestamp.UTC()})
+			rounds = append(
+				rounds,
+				RecordedRound{Plan: plan, Check: check, Round: round, Created: object.CreationTimestamp.UTC()},
+			)
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, MissingRight(err, fmt.Sprintf("read the last round: list configmaps with labels %s in namespace %s", selector, r.Namespace), "list", "configmaps", r.Namespace)
+		return nil, MissingRight(
+			err,
+			fmt.Sprintf("read the last round: list configmaps with labels %s in namespace %s", selector, r.Namespace),
+			"list",
+			"configmaps",
+			r.Namespace,
+		)
 	}
 	// Each chunk of a report records its round.
 	slices.SortFunc(rounds, compareRounds)

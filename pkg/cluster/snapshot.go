@@ -624,7 +624,12 @@ func (s *Snapshot) Normalize() {
 	slices.SortFunc(s.Ranges, netip.Prefix.Compare)
 	s.Ranges = slices.Compact(s.Ranges)
 	slices.SortFunc(s.LoadBalancers, func(a, b LoadBalancer) int {
-		return cmp.Or(-cmp.Compare(a.Side, b.Side), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Origin, b.Origin))
+		return cmp.Or(
+			-cmp.Compare(a.Side, b.Side),
+			cmp.Compare(a.Host, b.Host),
+			cmp.Compare(a.Port, b.Port),
+			cmp.Compare(a.Origin, b.Origin),
+		)
 	})
 }
 
@@ -634,7 +639,12 @@ func compareHostPorts(a, b HostPort) int {
 
 // compareRounds orders recorded rounds from the oldest to the newest.
 func compareRounds(a, b RecordedRound) int {
-	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Plan, b.Plan), cmp.Compare(a.Check, b.Check), cmp.Compare(a.Round, b.Round))
+	return cmp.Or(
+		a.Created.Compare(b.Created),
+		cmp.Compare(a.Plan, b.Plan),
+		cmp.Compare(a.Check, b.Check),
+		cmp.Compare(a.Round, b.Round),
+	)
 }
 
 // DiagnosticsMode is NetworkDiagnosticsMode of config.openshift.io/v1.

@@ -24,7 +24,11 @@ import (
 
 var (
 	kubeVirts = schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "kubevirts"}
-	networks  = schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"}
+	networks  = schema.GroupVersionResource{
+		Group:    "k8s.cni.cncf.io",
+		Version:  "v1",
+		Resource: "network-attachment-definitions",
+	}
 )
 
 // networkResource is the annotation of a NetworkAttachmentDefinition that names the resource its pods need (Network
@@ -82,7 +86,13 @@ func (k *KubeVirt) fill(o unstructured.Unstructured) {
 	k.Object = o.GetNamespace() + "/" + o.GetName()
 	k.Version, _, _ = unstructured.NestedString(o.Object, "status", "observedKubeVirtVersion")
 	k.Phase, _, _ = unstructured.NestedString(o.Object, "status", "phase")
-	k.Emulation, _, _ = unstructured.NestedBool(o.Object, "spec", "configuration", "developerConfiguration", "useEmulation")
+	k.Emulation, _, _ = unstructured.NestedBool(
+		o.Object,
+		"spec",
+		"configuration",
+		"developerConfiguration",
+		"useEmulation",
+	)
 	available := false
 	var troubles []string
 	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")

@@ -197,7 +197,12 @@ func (b *Book) list(ctx context.Context) (map[string]*unstructured.Unstructured,
 }
 
 // eachObject lists objects in pages.
-func eachObject(ctx context.Context, objects dynamic.ResourceInterface, o metav1.ListOptions, each func(*unstructured.Unstructured) error) error {
+func eachObject(
+	ctx context.Context,
+	objects dynamic.ResourceInterface,
+	o metav1.ListOptions,
+	each func(*unstructured.Unstructured) error,
+) error {
 	p := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) })
 	return p.EachListItem(ctx, o, func(object runtime.Object) error { return each(object.(*unstructured.Unstructured)) })
 }

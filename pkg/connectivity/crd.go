@@ -28,7 +28,11 @@ var crdYAML []byte
 // crdName is the name of the CustomResourceDefinition.
 const crdName = "podnetworkconnectivitychecks." + Group
 
-var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+var crdResource = schema.GroupVersionResource{
+	Group:    "apiextensions.k8s.io",
+	Version:  "v1",
+	Resource: "customresourcedefinitions",
+}
 
 // establish is how long EnsureCRD waits until the API server serves a CRD. A healthy API server needs a second or two.
 const establish = 30 * time.Second
@@ -67,19 +71,29 @@ func EnsureCRD(ctx context.Context, client dynamic.Interface, install bool) (unw
 	}
 
 	if differences := crdDifferences(CRD(), live); len(differences) > 0 {
-		return fmt.Sprintf("the cluster's CustomResourceDefinition %s is not OpenShift's: %s", crdName, strings.Join(differences, "; ")), nil
+		return fmt.Sprintf(
+			"the cluster's CustomResourceDefinition %s is not OpenShift's: %s",
+			crdName,
+			strings.Join(differences, "; "),
+		), nil
 	}
 	var waiting string
-	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, establish, true, func(ctx context.Context) (bool, error) {
-		if waiting = notEstablished(live); waiting == "" {
-			return true, nil
-		}
-		next, err := crds.Get(ctx, crdName, metav1.GetOptions{})
-		if err == nil {
-			live = next
-		}
-		return false, nil
-	})
+	err = wait.PollUntilContextTimeout(
+		ctx,
+		200*time.Millisecond,
+		establish,
+		true,
+		func(ctx context.Context) (bool, error) {
+			if waiting = notEstablished(live); waiting == "" {
+				return true, nil
+			}
+			next, err := crds.Get(ctx, crdName, metav1.GetOptions{})
+			if err == nil {
+				live = next
+			}
+			return false, nil
+		},
+	)
 	switch {
 	case err == nil:
 		return "", nil

@@ -50,18 +50,29 @@ func (id identity) entries(r checkup.Result) []v1alpha1.LogEntry {
 		at = at.Add(delay)
 	}
 	if r.Delays.Resolve > 0 {
-		passed(v1alpha1.LogEntryReasonDNSResolve, fmt.Sprintf("resolved host name %s successfully", id.host), r.Delays.Resolve)
+		passed(
+			v1alpha1.LogEntryReasonDNSResolve,
+			fmt.Sprintf("resolved host name %s successfully", id.host),
+			r.Delays.Resolve,
+		)
 	}
 	// A successful connect took at least a microsecond.
 	if r.Delays.Connect > 0 || r.Failure == nil {
-		passed(v1alpha1.LogEntryReasonTCPConnect, fmt.Sprintf("tcp connection to %s succeeded", id.endpoint), r.Delays.Connect)
+		passed(
+			v1alpha1.LogEntryReasonTCPConnect,
+			fmt.Sprintf("tcp connection to %s succeeded", id.endpoint),
+			r.Delays.Connect,
+		)
 	}
 	if r.Failure == nil {
 		return entries
 	}
 	at = at.Add(time.Duration(r.Delays.Handshake) * time.Microsecond)
 	reason, message := id.failure(*r.Failure)
-	return append(entries, v1alpha1.LogEntry{Start: metav1.NewTime(at), Reason: reason, Message: id.label + ": " + message})
+	return append(
+		entries,
+		v1alpha1.LogEntry{Start: metav1.NewTime(at), Reason: reason, Message: id.label + ": " + message},
+	)
 }
 
 // failure returns reason and message of a failed stage.
@@ -73,7 +84,11 @@ func (id identity) failure(c checkup.Cause) (reason, message string) {
 	case checkup.StageResolve:
 		return v1alpha1.LogEntryReasonDNSError, fmt.Sprintf("failure looking up host %s: %s", id.host, c.Message)
 	case checkup.StageConnect:
-		return v1alpha1.LogEntryReasonTCPConnectError, fmt.Sprintf("failed to establish a TCP connection to %s: %s", id.endpoint, c.Message)
+		return v1alpha1.LogEntryReasonTCPConnectError, fmt.Sprintf(
+			"failed to establish a TCP connection to %s: %s",
+			id.endpoint,
+			c.Message,
+		)
 	case checkup.StageHandshake:
 		return ReasonTLSHandshakeError, fmt.Sprintf("failed to complete a TLS handshake with %s: %s", id.endpoint, c.Message)
 	case checkup.StageResponse:
@@ -120,7 +135,11 @@ func (h *history) add(r checkup.Result, hold time.Duration) (taken bool) {
 	if n := len(h.recent); n > 0 && r.At.Before(h.recent[n-1].At.Add(-hold)) {
 		h.settle(n)
 	}
-	i, known := slices.BinarySearchFunc(h.recent, r.At, func(r checkup.Result, at time.Time) int { return r.At.Compare(at) })
+	i, known := slices.BinarySearchFunc(
+		h.recent,
+		r.At,
+		func(r checkup.Result, at time.Time) int { return r.At.Compare(at) },
+	)
 	if known {
 		return false
 	}
@@ -214,7 +233,12 @@ func restored(o *v1alpha1.OutageEntry) string {
 }
 
 // setReachable sets the condition Reachable. Its transition time changes only with its status, and never backwards.
-func setReachable(s *v1alpha1.PodNetworkConnectivityCheckStatus, status metav1.ConditionStatus, reason, message string, at time.Time) {
+func setReachable(
+	s *v1alpha1.PodNetworkConnectivityCheckStatus,
+	status metav1.ConditionStatus,
+	reason, message string,
+	at time.Time,
+) {
 	c := v1alpha1.PodNetworkConnectivityCheckCondition{
 		Type: v1alpha1.Reachable, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(at),
 	}

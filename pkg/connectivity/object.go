@@ -143,7 +143,10 @@ func statusOf(object *unstructured.Unstructured) (v1alpha1.PodNetworkConnectivit
 // statusConfiguration returns the apply configuration of a status. It does not use the Go type, because metav1.Time
 // encodes whole seconds: an outage's start would differ from the time of its first failure, and durations would be
 // wrong. Readers of metav1.Time accept fractions, and the API's date-time (RFC 3339) allows them.
-func statusConfiguration(namespace, name string, s *v1alpha1.PodNetworkConnectivityCheckStatus) *unstructured.Unstructured {
+func statusConfiguration(
+	namespace, name string,
+	s *v1alpha1.PodNetworkConnectivityCheckStatus,
+) *unstructured.Unstructured {
 	status := map[string]any{}
 	put(status, "successes", logs(s.Successes))
 	put(status, "failures", logs(s.Failures))

@@ -79,7 +79,14 @@ func Retire(ctx context.Context, o RetireOptions) (deleted int, err error) {
 }
 
 // retire updates or deletes one object, if needed.
-func retire(ctx context.Context, objects dynamic.ResourceInterface, u *unstructured.Unstructured, expected bool, c checkup.ConnectivityChecks, started, now time.Time) (deleted bool, err error) {
+func retire(
+	ctx context.Context,
+	objects dynamic.ResourceInterface,
+	u *unstructured.Unstructured,
+	expected bool,
+	c checkup.ConnectivityChecks,
+	started, now time.Time,
+) (deleted bool, err error) {
 	status, err := statusOf(u)
 	if err != nil {
 		return false, err
@@ -114,7 +121,12 @@ func retire(ctx context.Context, objects dynamic.ResourceInterface, u *unstructu
 	h.unknown(ReasonNoRecentResult, message, now)
 	configuration := statusConfiguration(u.GetNamespace(), u.GetName(), &h.settled)
 	configuration.SetResourceVersion(u.GetResourceVersion()) // a precondition, as above
-	_, err = objects.ApplyStatus(ctx, u.GetName(), configuration, metav1.ApplyOptions{FieldManager: checkup.ManagedBy, Force: true})
+	_, err = objects.ApplyStatus(
+		ctx,
+		u.GetName(),
+		configuration,
+		metav1.ApplyOptions{FieldManager: checkup.ManagedBy, Force: true},
+	)
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return false, fmt.Errorf("write the status of %s %s: %w", Kind, u.GetName(), err)
 	}

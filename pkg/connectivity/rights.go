@@ -36,7 +36,13 @@ func Rights(c checkup.ConnectivityChecks) []checkup.Right {
 		crd("pkg/connectivity EnsureCRD: creates the missing definition", "create", "patch")
 	}
 	objects(checkup.PhaseProbe, Resource.Resource, "pkg/connectivity Open: reads the existing history", "list")
-	objects(checkup.PhaseProbe, Resource.Resource, "pkg/connectivity Book: writes an object for each pair", "create", "patch")
+	objects(
+		checkup.PhaseProbe,
+		Resource.Resource,
+		"pkg/connectivity Book: writes an object for each pair",
+		"create",
+		"patch",
+	)
 	objects(checkup.PhaseProbe, Resource.Resource+status, "pkg/connectivity Book: writes the results", "patch")
 	rights = append(rights, checkup.Right{
 		Phase: checkup.PhaseProbe, Scope: checkup.ScopeNamespace, Namespace: metav1.NamespaceDefault,

@@ -125,7 +125,11 @@ var errLost = errors.New("the connection to the console was lost")
 // lost one after the other before the guest sent anything: talk calls heard whenever
 // the guest sends something. While the guest is booting, twice as many connections may
 // be lost, and any number of attempts to connect may fail.
-func (g *Guest) persist(ctx context.Context, booting bool, talk func(ctx context.Context, c *connection, heard func()) error) error {
+func (g *Guest) persist(
+	ctx context.Context,
+	booting bool,
+	talk func(ctx context.Context, c *connection, heard func()) error,
+) error {
 	losses, failures, wait, limit := 0, 0, firstWait, maxLosses
 	if booting {
 		limit *= 2
@@ -158,10 +162,19 @@ func (g *Guest) persist(ctx context.Context, booting bool, talk func(ctx context
 		}
 		switch {
 		case losses >= limit && failures == 0:
-			return fmt.Errorf("the console was closed %d times before the guest sent anything: KubeVirt gives a console to its newest client, "+
-				"so another client (such as virtctl console) may be using it; the last error: %w", losses, err)
+			return fmt.Errorf(
+				"the console was closed %d times before the guest sent anything: KubeVirt gives a console to its newest client, "+
+					"so another client (such as virtctl console) may be using it; the last error: %w",
+				losses,
+				err,
+			)
 		case losses+failures >= limit && !booting, losses >= limit:
-			return fmt.Errorf("no console after %d lost connections and %d failed attempts to connect; the last error: %w", losses, failures, err)
+			return fmt.Errorf(
+				"no console after %d lost connections and %d failed attempts to connect; the last error: %w",
+				losses,
+				failures,
+				err,
+			)
 		}
 		if sleep(ctx, wait) != nil {
 			return fmt.Errorf("connect to the console: %w", err)

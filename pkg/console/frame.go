@@ -78,7 +78,8 @@ func unframe(mark string, line []byte, value any) bool {
 	}
 	sum, content, _ := bytes.Cut(line[at+len(mark):], []byte(" "))
 	want, err := strconv.ParseUint(string(sum), 16, 32)
-	return err == nil && len(sum) == 8 && crc32.ChecksumIEEE(content) == uint32(want) && json.Unmarshal(content, value) == nil
+	return err == nil && len(sum) == 8 && crc32.ChecksumIEEE(content) == uint32(want) &&
+		json.Unmarshal(content, value) == nil
 }
 
 // maxLine is the longest line, in bytes: frames are much shorter.

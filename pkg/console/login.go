@@ -28,7 +28,8 @@ func promptOf(text string) prompt {
 	switch {
 	case line == "":
 		return noPrompt
-	case strings.HasSuffix(lower, "login:") && !strings.HasSuffix(lower, "last login:"), strings.HasSuffix(lower, "username:"):
+	case strings.HasSuffix(lower, "login:") && !strings.HasSuffix(lower, "last login:"),
+		strings.HasSuffix(lower, "username:"):
 		return loginPrompt
 	// The word "password" is translated, its colon is not; and no shell's prompt ends
 	// with a colon.
@@ -108,7 +109,11 @@ func (s *shell) logIn(ctx context.Context, login checkup.GuestLogin, t timing) (
 // reports whether it is a shell.
 func (s *shell) prepare(ctx context.Context, t timing) (bool, error) {
 	s.step = "waiting for the shell to answer"
-	_, _, err := s.run(ctx, t.wake, `unset PROMPT_COMMAND LANGUAGE; PS1='checkplan# ' PS2= LC_ALL=C PATH="$PATH:/usr/sbin:/usr/bin:/sbin:/bin"; export LC_ALL PATH; stty -echo 2>/dev/null`)
+	_, _, err := s.run(
+		ctx,
+		t.wake,
+		`unset PROMPT_COMMAND LANGUAGE; PS1='checkplan# ' PS2= LC_ALL=C PATH="$PATH:/usr/sbin:/usr/bin:/sbin:/bin"; export LC_ALL PATH; stty -echo 2>/dev/null`,
+	)
 	if errors.Is(err, errLost) && s.c.alive() {
 		return false, nil // it may not be one
 	}

@@ -80,15 +80,18 @@ func (p *pings) plan() error {
 		}
 	}
 	control := func(family checkup.IPFamily, name, address string, right func(pinged) bool) {
-		p.jobs = append(p.jobs, &job{address: address, count: controlCount, timeout: controlTimeout, finish: func(out pinged) checkup.Message {
-			_, unreachable := out.hasNoWay()
-			said := fmt.Sprintf("%s: %d of %d answered", address, len(out.replies), out.sent)
-			if !out.summary {
-				said = fmt.Sprintf("%s: ping did not finish; %s", address, out.said())
-			}
-			return checkup.Message{Control: &checkup.Control{Family: family, Name: name, Message: said,
-				OK: (out.summary || unreachable) && right(out)}}
-		}})
+		p.jobs = append(
+			p.jobs,
+			&job{address: address, count: controlCount, timeout: controlTimeout, finish: func(out pinged) checkup.Message {
+				_, unreachable := out.hasNoWay()
+				said := fmt.Sprintf("%s: %d of %d answered", address, len(out.replies), out.sent)
+				if !out.summary {
+					said = fmt.Sprintf("%s: ping did not finish; %s", address, out.said())
+				}
+				return checkup.Message{Control: &checkup.Control{Family: family, Name: name, Message: said,
+					OK: (out.summary || unreachable) && right(out)}}
+			}},
+		)
 	}
 	for _, f := range p.order.IPFamilies {
 		control(f, "self", p.order.Own[f], func(out pinged) bool { return len(out.replies) == controlCount })
@@ -103,10 +106,24 @@ func (p *pings) plan() error {
 			if !isAddress(address) {
 				return fmt.Errorf("the order's target has an invalid address %q", address)
 			}
-			pair := checkup.Pair{Source: p.order.Source, Target: t.Target, Family: f, Transport: checkup.ICMP, Size: probe.Sizes[0]}
-			p.jobs = append(p.jobs, &job{address: address, count: probe.Count, timeout: time.Duration(probe.Timeout), finish: func(out pinged) checkup.Message {
-				return checkup.Message{Observation: new(out.observation(pair, probe.Count, time.Duration(probe.Timeout)))}
-			}})
+			pair := checkup.Pair{
+				Source:    p.order.Source,
+				Target:    t.Target,
+				Family:    f,
+				Transport: checkup.ICMP,
+				Size:      probe.Sizes[0],
+			}
+			p.jobs = append(
+				p.jobs,
+				&job{
+					address: address,
+					count:   probe.Count,
+					timeout: time.Duration(probe.Timeout),
+					finish: func(out pinged) checkup.Message {
+						return checkup.Message{Observation: new(out.observation(pair, probe.Count, time.Duration(probe.Timeout)))}
+					},
+				},
+			)
 		}
 	}
 	return nil
@@ -140,7 +157,15 @@ func (p *pings) carryOut(ctx context.Context, c *connection, heard func()) error
 	}
 	if !p.started {
 		p.started = true
-		p.report(checkup.Message{Start: &checkup.AgentStart{Source: p.order.Source, Version: p.version, Pairs: len(p.jobs) - 2*len(p.order.IPFamilies)}})
+		p.report(
+			checkup.Message{
+				Start: &checkup.AgentStart{
+					Source:  p.order.Source,
+					Version: p.version,
+					Pairs:   len(p.jobs) - 2*len(p.order.IPFamilies),
+				},
+			},
+		)
 	}
 	for _, f := range p.order.IPFamilies {
 		if err := p.choose(f, run); err != nil {
@@ -148,18 +173,27 @@ func (p *pings) carryOut(ctx context.Context, c *connection, heard func()) error
 		}
 	}
 	for try := 0; p.directory == ""; try++ {
-		output, _, err := run(t.command, `for d in "${TMPDIR:-/tmp}" /run /dev/shm /var/tmp "$HOME" .; do mkdir -p "$d/checkplan-%s" 2>/dev/null && cd "$d/checkplan-%s" && pwd && break; done`, p.id, p.id)
+		output, _, err := run(
+			t.command,
+			`for d in "${TMPDIR:-/tmp}" /run /dev/shm /var/tmp "$HOME" .; do mkdir -p "$d/checkplan-%s" 2>/dev/null && cd "$d/checkplan-%s" && pwd && break; done`,
+			p.id,
+			p.id,
+		)
 		if err != nil {
 			return err
 		}
 		// A kernel message may be before it, or in the middle of it.
 		for line := range strings.Lines(output) {
-			if line = strings.TrimSpace(line); strings.HasPrefix(line, "/") && strings.HasSuffix(line, "/checkplan-"+p.id) && !strings.Contains(line, "'") {
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, "/") && strings.HasSuffix(line, "/checkplan-"+p.id) &&
+				!strings.Contains(line, "'") {
 				p.directory = line
 			}
 		}
 		if p.directory == "" && try == tries-1 {
-			return fmt.Errorf("the guest has no directory to write to: tried ${TMPDIR:-/tmp}, /run, /dev/shm, /var/tmp and its home %s", saidLast(output))
+			return fmt.Errorf(
+				"the guest has no directory to write to: tried ${TMPDIR:-/tmp}, /run, /dev/shm, /var/tmp and its home %s",
+				saidLast(output),
+			)
 		}
 	}
 	// A job that was started is not started again.
@@ -179,7 +213,12 @@ func (p *pings) gather(ctx context.Context, run func(time.Duration, string, ...a
 	t := p.g.timing()
 	for p.reported < len(p.jobs) {
 		late := time.Now().After(p.deadline)
-		output, code, err := run(t.command, `cd '%s' && for i in r*; do [ -s "$i" ] && echo "$i"; done; [ -d '%s' ]`, p.directory, p.directory)
+		output, code, err := run(
+			t.command,
+			`cd '%s' && for i in r*; do [ -s "$i" ] && echo "$i"; done; [ -d '%s' ]`,
+			p.directory,
+			p.directory,
+		)
 		if err != nil {
 			return err
 		}
@@ -275,7 +314,15 @@ func (p *pings) choose(family checkup.IPFamily, run func(time.Duration, string, 
 	}
 	size := p.order.Probes[0].Sizes[0]
 	command := func(j *job, program string, interval time.Duration) string {
-		return fmt.Sprintf("%s -s %d -i %s -c %d -W %d %s", program, size, seconds(interval), j.count, int((j.timeout+time.Second-1)/time.Second), j.address)
+		return fmt.Sprintf(
+			"%s -s %d -i %s -c %d -W %d %s",
+			program,
+			size,
+			seconds(interval),
+			j.count,
+			int((j.timeout+time.Second-1)/time.Second),
+			j.address,
+		)
 	}
 	program, interval := programs[0], wanted
 search:
@@ -292,7 +339,11 @@ search:
 		}
 	}
 	if interval != wanted {
-		p.g.logf("the guest's ping refuses an interval of %s: measuring every %s instead, which takes longer", wanted, interval)
+		p.g.logf(
+			"the guest's ping refuses an interval of %s: measuring every %s instead, which takes longer",
+			wanted,
+			interval,
+		)
 	}
 	for _, j := range jobs {
 		// A count that does not fit the deadline is reduced: the report says how many

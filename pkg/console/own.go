@@ -17,7 +17,12 @@ import (
 // ask sends a request, again whenever the guest has been silent for a while, and
 // calls hear with each reply until hear is done or returns an error. request is called
 // for each request that is sent.
-func ask(ctx context.Context, c *connection, request func() request, hear func(reply) (done, again bool, err error)) error {
+func ask(
+	ctx context.Context,
+	c *connection,
+	request func() request,
+	hear func(reply) (done, again bool, err error),
+) error {
 	send := func() error {
 		line, err := frame(requestMark, request())
 		if err != nil {
@@ -104,30 +109,35 @@ func (g *Guest) ownMeasure(ctx context.Context, order checkup.Order, report func
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest did not finish its order within %s", limit))
 	defer cancel()
 	return g.persist(ctx, false, func(ctx context.Context, c *connection, heard func()) error {
-		return ask(ctx, c, func() request { return request{ID: id, Order: content, From: next} }, func(r reply) (done, again bool, err error) {
-			if r.State != nil && r.ID == "" && next > 0 {
-				return false, true, nil // it was restarted, and will report that it does not know the order
-			}
-			if r.ID != id {
+		return ask(
+			ctx,
+			c,
+			func() request { return request{ID: id, Order: content, From: next} },
+			func(r reply) (done, again bool, err error) {
+				if r.State != nil && r.ID == "" && next > 0 {
+					return false, true, nil // it was restarted, and will report that it does not know the order
+				}
+				if r.ID != id {
+					return false, false, nil
+				}
+				heard()
+				switch {
+				case r.Message != nil && r.Number == next:
+					next++
+					report(*r.Message)
+				case r.Status == nil:
+				case r.Status.Unknown:
+					return false, false, errors.New("the guest restarted while it measured")
+				case r.Status.Messages > next:
+					return false, true, nil // some were damaged on the way
+				case r.Status.Error != "":
+					return false, false, fmt.Errorf("the guest's agent: %s", r.Status.Error)
+				case r.Status.Done:
+					return true, false, nil
+				}
 				return false, false, nil
-			}
-			heard()
-			switch {
-			case r.Message != nil && r.Number == next:
-				next++
-				report(*r.Message)
-			case r.Status == nil:
-			case r.Status.Unknown:
-				return false, false, errors.New("the guest restarted while it measured")
-			case r.Status.Messages > next:
-				return false, true, nil // some were damaged on the way
-			case r.Status.Error != "":
-				return false, false, fmt.Errorf("the guest's agent: %s", r.Status.Error)
-			case r.Status.Done:
-				return true, false, nil
-			}
-			return false, false, nil
-		})
+			},
+		)
 	})
 }
 

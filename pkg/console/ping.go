@@ -57,7 +57,11 @@ func parsePing(text string) pinged {
 			continue
 		}
 		switch lower := strings.ToLower(line); {
-		case line == "", strings.HasPrefix(line, "---"), strings.HasPrefix(line, "PING "), strings.HasPrefix(lower, "rtt "), strings.HasPrefix(lower, "round-trip "):
+		case line == "",
+			strings.HasPrefix(line, "---"),
+			strings.HasPrefix(line, "PING "),
+			strings.HasPrefix(lower, "rtt "),
+			strings.HasPrefix(lower, "round-trip "):
 		default:
 			if len(line) > maxErrorLine {
 				line = strings.ToValidUTF8(line[:maxErrorLine], "") + "..."
@@ -151,7 +155,13 @@ func (p pinged) consistent(ordered int) error {
 
 // noWay are messages of a ping whose kernel has no route to the target. The kernel
 // reports that before any packet is sent, and some pings then write no summary.
-var noWay = []string{"network is unreachable", "network unreachable", "no route to host", "host is unreachable", "host unreachable"}
+var noWay = []string{
+	"network is unreachable",
+	"network unreachable",
+	"no route to host",
+	"host is unreachable",
+	"host unreachable",
+}
 
 // hasNoWay returns the line with such a message, if there is one.
 func (p pinged) hasNoWay() (string, bool) {
@@ -177,7 +187,10 @@ func (p pinged) said() string {
 func (p pinged) observation(pair checkup.Pair, ordered int, timeout time.Duration) checkup.Observation {
 	o := checkup.Observation{Pair: pair}
 	unmeasured := func(stage checkup.Stage, format string, args ...any) checkup.Observation {
-		return checkup.Observation{Pair: pair, Unmeasured: &checkup.Cause{Stage: stage, Message: fmt.Sprintf(format, args...)}}
+		return checkup.Observation{
+			Pair:       pair,
+			Unmeasured: &checkup.Cause{Stage: stage, Message: fmt.Sprintf(format, args...)},
+		}
 	}
 	why, unreachable := p.hasNoWay()
 	switch {

@@ -49,7 +49,11 @@ var defaultTiming = timing{
 // until reads until match accepts what was read, and nothing more arrives for the time
 // quiet. It returns what was read, as plain text. ok is false if that did not happen in
 // time.
-func (s *shell) until(ctx context.Context, patience, quiet time.Duration, match func(string) bool) (text string, ok bool, err error) {
+func (s *shell) until(
+	ctx context.Context,
+	patience, quiet time.Duration,
+	match func(string) bool,
+) (text string, ok bool, err error) {
 	var raw []byte
 	patient := time.NewTimer(patience)
 	defer patient.Stop()

@@ -365,7 +365,11 @@ func (x *expansion) warnOfNodes() {
 	}
 	slices.Sort(notReady)
 	if notReady = slices.Compact(notReady); len(notReady) > 0 {
-		x.warn("%s not ready, and will probably fail or be unmeasured: %s", isOrAre(len(notReady), "node"), checkup.Some(notReady))
+		x.warn(
+			"%s not ready, and will probably fail or be unmeasured: %s",
+			isOrAre(len(notReady), "node"),
+			checkup.Some(notReady),
+		)
 	}
 }
 

@@ -127,7 +127,10 @@ func Of(w *checkup.Worksheet, p *checkup.Plan, image string) Cost {
 	fixture := func(ends string) Object {
 		switch p.Teardown {
 		case checkup.TeardownOnPass:
-			return Object{LeftBehind: true, Until: "teardown if the verdict is pass; else " + ends + " and stay until the run is deleted"}
+			return Object{
+				LeftBehind: true,
+				Until:      "teardown if the verdict is pass; else " + ends + " and stay until the run is deleted",
+			}
 		case checkup.TeardownNever:
 			return Object{LeftBehind: true, Until: "the run is deleted; " + ends}
 		}
@@ -153,7 +156,16 @@ func Of(w *checkup.Worksheet, p *checkup.Plan, image string) Cost {
 	object(guests, "ConfigMap", checkup.RoleGuest, min(c.VMs, 1))
 	object(run, "ConfigMap", checkup.RoleWorksheet, 1)
 	object(run, "ConfigMap", checkup.RoleRecord, 1)
-	object(Object{AtLeast: true, LeftBehind: true, Until: fmt.Sprintf("%d newer reports of the plan exist", p.Retention.Reports)}, "ConfigMap", checkup.RoleReport, 1)
+	object(
+		Object{
+			AtLeast:    true,
+			LeftBehind: true,
+			Until:      fmt.Sprintf("%d newer reports of the plan exist", p.Retention.Reports),
+		},
+		"ConfigMap",
+		checkup.RoleReport,
+		1,
+	)
 	return c
 }
 
@@ -220,7 +232,10 @@ func nodes(w *checkup.Worksheet) []Node {
 			nodes[n].PeakReceived += min(w.Limits.PacketsPerSecond, packets)
 		}
 	}
-	nodes = slices.DeleteFunc(nodes, func(n Node) bool { return n.Node == "" || n.Agents+n.Responders+n.VMs+n.PeakReceived == 0 })
+	nodes = slices.DeleteFunc(
+		nodes,
+		func(n Node) bool { return n.Node == "" || n.Agents+n.Responders+n.VMs+n.PeakReceived == 0 },
+	)
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Node, b.Node) })
 	return nodes
 }

@@ -35,7 +35,8 @@ func started(pod *corev1.Pod) bool {
 // ignored reports whether the kubelet of the pod's node has not accepted the pod, which
 // takes a running kubelet a second at most.
 func ignored(pod *corev1.Pod) bool {
-	return pod.Spec.NodeName != "" && pod.Status.StartTime == nil && pod.Status.Phase == corev1.PodPending && len(pod.Status.ContainerStatuses) == 0
+	return pod.Spec.NodeName != "" && pod.Status.StartTime == nil && pod.Status.Phase == corev1.PodPending &&
+		len(pod.Status.ContainerStatuses) == 0
 }
 
 // stuck reports whether the pod is in a state that usually lasts.
@@ -96,7 +97,12 @@ func explain(pod *corev1.Pod, event string) checkup.Cause {
 	case state.Running != nil:
 		return cause(checkup.StageStart, "the container runs")
 	case state.Waiting != nil:
-		return cause(checkup.StageStart, "the container was not started by the deadline ("+cmp.Or(state.Waiting.Reason, "waiting")+")", state.Waiting.Message, event)
+		return cause(
+			checkup.StageStart,
+			"the container was not started by the deadline ("+cmp.Or(state.Waiting.Reason, "waiting")+")",
+			state.Waiting.Message,
+			event,
+		)
 	default:
 		return cause(checkup.StageStart, "the kubelet of the node has not accepted the pod", event)
 	}
@@ -143,7 +149,9 @@ func OneLine(s string) string {
 // namespace, by the object's name. They only add to a message: a failure to read them
 // is logged and ignored.
 func (f *Fleet) Warnings(ctx context.Context, kind string) map[string]string {
-	list, err := f.Client.CoreV1().Events(f.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.kind=" + kind})
+	list, err := f.Client.CoreV1().
+		Events(f.Namespace).
+		List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.kind=" + kind})
 	if err != nil {
 		f.logf("::warning::cannot read events, which may explain what did not start: %v", err)
 		return nil

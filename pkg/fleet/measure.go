@@ -263,7 +263,12 @@ func (f *Fleet) LogDistrust(what, name string, s checkup.Source) {
 			what, name, checkup.Count(s.Unrequested, "unrequested pair"))
 	}
 	if len(s.Conflicts) > 0 {
-		f.logf("::warning::%s %s reported %s twice with different results", what, name, checkup.Count(len(s.Conflicts), "pair"))
+		f.logf(
+			"::warning::%s %s reported %s twice with different results",
+			what,
+			name,
+			checkup.Count(len(s.Conflicts), "pair"),
+		)
 	}
 }
 

@@ -86,7 +86,9 @@ func (f *Fleet) responder(w *checkup.Worksheet, target int) (*corev1.Pod, error)
 		{Name: "http", ContainerPort: HTTPPort, Protocol: corev1.ProtocolTCP},
 	}
 	c.ReadinessProbe = &corev1.Probe{
-		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(HTTPPort)}},
+		ProbeHandler: corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(HTTPPort)},
+		},
 		PeriodSeconds: 1,
 	}
 	return pod, nil
@@ -108,7 +110,10 @@ func (f *Fleet) agent(w *checkup.Worksheet, source int) (*corev1.Pod, error) {
 	}}}
 	for i, secret := range e.ClientCertificates {
 		name, optional := fmt.Sprintf("certificate-%d", i), true
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: certificateDir + "/" + secret, ReadOnly: true})
+		c.VolumeMounts = append(
+			c.VolumeMounts,
+			corev1.VolumeMount{Name: name, MountPath: certificateDir + "/" + secret, ReadOnly: true},
+		)
 		// Optional: an agent without its certificate says so, a pod without it would
 		// not start.
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
@@ -134,11 +139,19 @@ func orderOf(agent *corev1.Pod, order checkup.Order) (*corev1.ConfigMap, error) 
 	if err != nil {
 		return nil, fmt.Errorf("encode its order: %w", err)
 	}
-	return &corev1.ConfigMap{ObjectMeta: *agent.ObjectMeta.DeepCopy(), Data: map[string]string{orderFile: string(raw)}}, nil
+	return &corev1.ConfigMap{
+		ObjectMeta: *agent.ObjectMeta.DeepCopy(),
+		Data:       map[string]string{orderFile: string(raw)},
+	}, nil
 }
 
 // pod returns what responders and agents have in common.
-func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint, life time.Duration) (*corev1.Pod, error) {
+func (f *Fleet) pod(
+	w *checkup.Worksheet,
+	role checkup.Role,
+	e checkup.Endpoint,
+	life time.Duration,
+) (*corev1.Pod, error) {
 	requests, err := quantities(w.Resources.Requests)
 	if err != nil {
 		return nil, fmt.Errorf("resources.requests: %w", err)
@@ -164,7 +177,9 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 			// Not nodeName: the scheduler is to consider the pod and to report why it does
 			// not fit.
 			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{NodeTerm(e.Node)}},
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{NodeTerm(e.Node)},
+				},
 			}},
 			Tolerations:                   scheduling.Tolerations(e.Tolerations), // complete, with the DaemonSet controller's
 			RestartPolicy:                 corev1.RestartPolicyNever,
@@ -187,7 +202,11 @@ func (f *Fleet) pod(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint,
 
 // NodeTerm selects a node by its name, whatever its labels say.
 func NodeTerm(node string) corev1.NodeSelectorTerm {
-	return corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}
+	return corev1.NodeSelectorTerm{
+		MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
+		},
+	}
 }
 
 func quantities(of map[string]string) (corev1.ResourceList, error) {

@@ -33,7 +33,9 @@ const bridgeResource = "bridge.network.kubevirt.io/"
 
 // allByAffinity matches the scheduler's message when the pod's node affinity or selector
 // excludes every node.
-var allByAffinity = regexp.MustCompile(`^0/\d+ nodes are available: (\d+ node\(s\) didn't (satisfy plugin\(s\) \[NodeAffinity\]|match Pod's node affinity/selector)(, |\.?$))+$`)
+var allByAffinity = regexp.MustCompile(
+	`^0/\d+ nodes are available: (\d+ node\(s\) didn't (satisfy plugin\(s\) \[NodeAffinity\]|match Pod's node affinity/selector)(, |\.?$))+$`,
+)
 
 // SchedulerWords returns the part of the scheduler's message about nodes, without the
 // part about preemption, which does not help pods of the lowest priority.
@@ -90,7 +92,9 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 		p.waiting[pods[i].Name] = vm
 	}
 	for len(p.waiting) > 0 {
-		list, err := f.Client.CoreV1().Pods(f.Namespace).List(deadline, metav1.ListOptions{LabelSelector: f.Labels(w.Check, checkup.RolePreflight).String()})
+		list, err := f.Client.CoreV1().
+			Pods(f.Namespace).
+			List(deadline, metav1.ListOptions{LabelSelector: f.Labels(w.Check, checkup.RolePreflight).String()})
 		if err != nil && ctx.Err() == nil && !Passing(err) && deadline.Err() == nil {
 			return nil, fmt.Errorf("read the state of preflight pods: %w", err)
 		}
@@ -120,7 +124,9 @@ func (f *Fleet) dismiss(ctx context.Context, check string) {
 	if err == nil {
 		err = errors.Join(Each(len(found), func(i int) error {
 			return f.remove(ctx, found[i], metav1.DeleteOptions{
-				Preconditions: &metav1.Preconditions{UID: &found[i].UID}, GracePeriodSeconds: new(int64(0)), // they have reported everything
+				Preconditions: &metav1.Preconditions{
+					UID: &found[i].UID,
+				}, GracePeriodSeconds: new(int64(0)), // they have reported everything
 			})
 		})...)
 	}
@@ -164,7 +170,9 @@ func (p *preflight) look(ctx context.Context, over bool) {
 		case pod.Status.Phase == corev1.PodSucceeded:
 			found.Cause = p.attached(pod, e)
 		case pod.Status.Phase == corev1.PodFailed:
-			found.Cause = setupCause(fmt.Sprintf("its preflight pod failed on node %s: %s", found.Node, explain(pod, warnings[name]).Message))
+			found.Cause = setupCause(
+				fmt.Sprintf("its preflight pod failed on node %s: %s", found.Node, explain(pod, warnings[name]).Message),
+			)
 		default:
 			if p.refused(pod, warnings[name]) || over {
 				found.Cause = p.cause(pod, e, warnings[name])
@@ -202,13 +210,24 @@ func (p *preflight) refused(pod *corev1.Pod, event string) bool {
 func NetworkFailed(pod *corev1.Pod, event string) (failed, refused bool) {
 	failed = strings.HasPrefix(event, "FailedCreatePodSandBox") && pod.Status.Phase == corev1.PodPending &&
 		condition(pod, corev1.PodReadyToStartContainers).Status != corev1.ConditionTrue
-	return failed, failed && !slices.ContainsFunc(passingWords, func(w string) bool { return strings.Contains(strings.ToLower(event), w) })
+	return failed, failed &&
+		!slices.ContainsFunc(passingWords, func(w string) bool { return strings.Contains(strings.ToLower(event), w) })
 }
 
 // passingWords are in the messages of plugins when a server did not answer them. The
 // last is the node authorizer's message about a pod that it does not know yet, when
 // Multus uses the kubelet's identity.
-var passingWords = []string{"timeout", "timed out", "deadline exceeded", "connection refused", "connection reset", "no route to host", "unexpected eof", "etcdserver", "no relationship found"}
+var passingWords = []string{
+	"timeout",
+	"timed out",
+	"deadline exceeded",
+	"connection refused",
+	"connection reset",
+	"no route to host",
+	"unexpected eof",
+	"etcdserver",
+	"no relationship found",
+}
 
 // cause says why a pod did not end.
 func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event string) *checkup.Cause {
@@ -217,12 +236,16 @@ func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event string) *ch
 	failed, _ := NetworkFailed(pod, event)
 	switch {
 	case scheduled.Status != corev1.ConditionFalse && failed:
-		return setupCause(fmt.Sprintf("node %s cannot attach a VM to %s: %s", pod.Spec.NodeName, NetworkWords(e.VM), PluginWords(event)))
+		return setupCause(
+			fmt.Sprintf("node %s cannot attach a VM to %s: %s", pod.Spec.NodeName, NetworkWords(e.VM), PluginWords(event)),
+		)
 	case scheduled.Status != corev1.ConditionFalse: // below
 	case e.Node == "":
 		return setupCause(fmt.Sprintf("no node accepts a VM on %s: %s", NetworkWords(e.VM), words))
 	case allByAffinity.MatchString(words):
-		return setupCause(fmt.Sprintf("no node %q accepts VMs (no such node, or no label %s=true): %s", e.Node, labelSchedulable, words))
+		return setupCause(
+			fmt.Sprintf("no node %q accepts VMs (no such node, or no label %s=true): %s", e.Node, labelSchedulable, words),
+		)
 	case e.VM.Bridge != "" && strings.HasPrefix(e.VM.Resource, bridgeResource) && strings.Contains(words, "Insufficient "+e.VM.Resource):
 		return setupCause(fmt.Sprintf("node %s has no bridge %s: %s", e.Node, e.VM.Bridge, words))
 	default:
@@ -249,7 +272,11 @@ func (p *preflight) attached(pod *corev1.Pod, e checkup.Endpoint) *checkup.Cause
 			return nil
 		}
 	}
-	message := fmt.Sprintf("node %s did not attach a pod to %s: Multus is not active there", pod.Spec.NodeName, NetworkWords(e.VM))
+	message := fmt.Sprintf(
+		"node %s did not attach a pod to %s: Multus is not active there",
+		pod.Spec.NodeName,
+		NetworkWords(e.VM),
+	)
 	switch {
 	case status == "":
 		message += " (the pod has no annotation " + annotationNetworkStatus + ")"
@@ -305,8 +332,14 @@ func (f *Fleet) preflight(w *checkup.Worksheet, vm int) (*corev1.Pod, error) {
 	c.Args = []string{"version"}
 	if c.Resources.Requests == nil {
 		c.Resources = corev1.ResourceRequirements{
-			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi")},
-			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+			Requests: corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse("10m"),
+				corev1.ResourceMemory: resource.MustParse("16Mi"),
+			},
+			Limits: corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse("100m"),
+				corev1.ResourceMemory: resource.MustParse("64Mi"),
+			},
 		}
 	}
 	if e.VM.Resource != "" {
@@ -325,7 +358,9 @@ func (f *Fleet) preflight(w *checkup.Worksheet, vm int) (*corev1.Pod, error) {
 func (f *Fleet) BesideVM(w *checkup.Worksheet, vm int, role checkup.Role) *corev1.Affinity {
 	if node := w.Sources[vm].Node; node != "" {
 		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{NodeTerm(node)}},
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{NodeTerm(node)},
+			},
 		}}
 	}
 	labels := f.Labels(w.Check, role)

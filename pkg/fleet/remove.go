@@ -45,7 +45,15 @@ func (f *Fleet) list(ctx context.Context, selector string) ([]fixture, error) {
 	}
 	var found []fixture
 	for _, p := range pods.Items {
-		found = append(found, fixture{"pod", p.ObjectMeta, p.Spec.NodeName, p.Labels[checkup.LabelRole] == string(checkup.RolePreflight) && !started(&p)})
+		found = append(
+			found,
+			fixture{
+				"pod",
+				p.ObjectMeta,
+				p.Spec.NodeName,
+				p.Labels[checkup.LabelRole] == string(checkup.RolePreflight) && !started(&p),
+			},
+		)
 	}
 	for _, c := range cms.Items {
 		found = append(found, fixture{"configmap", c.ObjectMeta, "", false})
@@ -129,7 +137,11 @@ func (f *Fleet) deletions(found []fixture, asked map[types.UID]time.Time) []*met
 			if x.kind != "pod" || now.Sub(since) <= grace*time.Second+cmp.Or(f.Force, 15*time.Second) {
 				continue
 			}
-			f.logf("::warning::%s on node %s did not end: force-deleted; the node's kubelet ends its containers when it answers again", x, x.node)
+			f.logf(
+				"::warning::%s on node %s did not end: force-deleted; the node's kubelet ends its containers when it answers again",
+				x,
+				x.node,
+			)
 			period = 0
 		}
 		asked[x.UID] = now

@@ -27,7 +27,12 @@ import (
 // when all that are not ready have been stuck for as long as Patience.
 //
 // progress, if not nil, is called whenever the number of ready responders changes.
-func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, progress func(ready, of int)) error {
+func (f *Fleet) StartResponders(
+	ctx context.Context,
+	w *checkup.Worksheet,
+	roster *checkup.Roster,
+	progress func(ready, of int),
+) error {
 	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.Timeouts.Setup))
 	defer cancel()
 	var pods []*corev1.Pod
@@ -37,7 +42,10 @@ func (f *Fleet) StartResponders(ctx context.Context, w *checkup.Worksheet, roste
 		case !w.Targets[t].IsFixture():
 			continue
 		case degree == 0:
-			roster.Targets[t].Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "no responder was started: the sample has no source for it"}
+			roster.Targets[t].Cause = &checkup.Cause{
+				Stage:   checkup.StageSetup,
+				Message: "no responder was started: the sample has no source for it",
+			}
 			continue
 		}
 		pod, err := f.responder(w, t)
@@ -104,7 +112,14 @@ func setupCause(message string) *checkup.Cause {
 // awaitReady watches until each waiting responder is ready, and then in the roster, or
 // has ended, or ctx ends. It returns the last state of those that are not ready, nil for
 // those that were deleted.
-func (f *Fleet) awaitReady(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, waiting map[string]int, of int, progress func(ready, of int)) (map[string]*corev1.Pod, error) {
+func (f *Fleet) awaitReady(
+	ctx context.Context,
+	w *checkup.Worksheet,
+	roster *checkup.Roster,
+	waiting map[string]int,
+	of int,
+	progress func(ready, of int),
+) (map[string]*corev1.Pod, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	left := map[string]*corev1.Pod{} // not ready, in their last state
@@ -195,7 +210,9 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 	if len(alive) == 0 {
 		return nil
 	}
-	list, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: f.Labels(w.Check, checkup.RoleResponder).String()})
+	list, err := f.Client.CoreV1().
+		Pods(f.Namespace).
+		List(ctx, metav1.ListOptions{LabelSelector: f.Labels(w.Check, checkup.RoleResponder).String()})
 	if err != nil {
 		return fmt.Errorf("read the state of the responders: %w", err)
 	}
@@ -220,7 +237,12 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 // Receptions reads from the responders' logs what each received, and calls received
 // for each log that could be read to its end, one call at a time. A responder whose log
 // cannot be read only costs the knowledge of the direction of a loss.
-func (f *Fleet) Receptions(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, received func(target int, of []checkup.Reception)) {
+func (f *Fleet) Receptions(
+	ctx context.Context,
+	w *checkup.Worksheet,
+	roster *checkup.Roster,
+	received func(target int, of []checkup.Reception),
+) {
 	targets := responders(w, roster)
 	var mu sync.Mutex // serialises received
 	errs := Each(len(targets), func(i int) error {

@@ -151,7 +151,12 @@ func (f *Fleet) watch(ctx context.Context, of labels.Set, seen func(pod *corev1.
 			return w, err
 		},
 	}
-	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(list, f.Client), &corev1.Pod{}, 0, cache.Indexers{})
+	informer := cache.NewSharedIndexInformer(
+		cache.ToListWatcherWithWatchListSemantics(list, f.Client),
+		&corev1.Pod{},
+		0,
+		cache.Indexers{},
+	)
 	err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
 		if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
 			return

@@ -137,7 +137,10 @@ func setupCause(format string, args ...any) *checkup.Cause {
 func peer(vm int) int { return vm ^ 1 }
 
 // condition returns the condition of that type, or one without status.
-func condition(vmi *kubevirtv1.VirtualMachineInstance, of kubevirtv1.VirtualMachineInstanceConditionType) kubevirtv1.VirtualMachineInstanceCondition {
+func condition(
+	vmi *kubevirtv1.VirtualMachineInstance,
+	of kubevirtv1.VirtualMachineInstanceConditionType,
+) kubevirtv1.VirtualMachineInstanceCondition {
 	for _, c := range vmi.Status.Conditions {
 		if c.Type == of {
 			return c

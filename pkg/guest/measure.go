@@ -29,10 +29,23 @@ const answerTime = 10 * time.Second
 // is no fact about the network. When ctx is done earlier, Measure calls the sink with
 // every source as it is then, and returns nil. An error means that there is no right
 // to any console.
-func (g *Guests) Measure(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, sink ingest.Sink, progress func(fleet.Progress)) error {
+func (g *Guests) Measure(
+	ctx context.Context,
+	w *checkup.Worksheet,
+	roster *checkup.Roster,
+	sink ingest.Sink,
+	progress func(fleet.Progress),
+) error {
 	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
 	defer cancel()
-	m := &measuring{Guests: g, w: w, roster: roster, sink: sink, changed: progress, until: time.Now().Add(time.Duration(w.AgentDeadline()))}
+	m := &measuring{
+		Guests:  g,
+		w:       w,
+		roster:  roster,
+		sink:    sink,
+		changed: progress,
+		until:   time.Now().Add(time.Duration(w.AgentDeadline())),
+	}
 	m.progress.Pairs = w.CountPairs()
 	var sources []int // of pairs that can be measured
 	for source := 0; source+1 < len(w.Sources); source += 2 {
@@ -90,7 +103,11 @@ func (m *measuring) absent(vm int) *checkup.Cause {
 		return cause
 	}
 	if cause := m.roster.Targets[peer(vm)].Cause; cause != nil {
-		return &checkup.Cause{Stage: cause.Stage, Reason: checkup.ReasonOtherVM, Message: fmt.Sprintf("VM %s: %s", m.w.Sources[peer(vm)].Name(), cause.Message)}
+		return &checkup.Cause{
+			Stage:   cause.Stage,
+			Reason:  checkup.ReasonOtherVM,
+			Message: fmt.Sprintf("VM %s: %s", m.w.Sources[peer(vm)].Name(), cause.Message),
+		}
 	}
 	return nil
 }
@@ -229,7 +246,10 @@ func (m *measuring) why(s, other *speaker, seen *sight, stopped bool) *checkup.C
 	case s.reported.End() == nil:
 		cause.Message = "the VM did not report its end"
 	default:
-		cause.Message = fmt.Sprintf("the VM reported %d observations, but not all of them arrived", s.reported.End().Observations)
+		cause.Message = fmt.Sprintf(
+			"the VM reported %d observations, but not all of them arrived",
+			s.reported.End().Observations,
+		)
 	}
 	return cause
 }

@@ -131,7 +131,11 @@ func (g *Guests) removeOnce(ctx context.Context, found *all, asked map[types.UID
 			continue
 		}
 		if now.Sub(since) > time.Duration(deletionGrace(pod))*time.Second+cmp.Or(g.Force, 15*time.Second) {
-			g.logf("::warning::pod/%s of a VM on node %s did not end: force-deleted; the node's kubelet ends its containers when it answers again", pod.Name, pod.Spec.NodeName)
+			g.logf(
+				"::warning::pod/%s of a VM on node %s did not end: force-deleted; the node's kubelet ends its containers when it answers again",
+				pod.Name,
+				pod.Spec.NodeName,
+			)
 			asked[pod.UID] = now
 			group.Go(func() error {
 				return g.deletePod(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
@@ -168,7 +172,10 @@ func (g *Guests) deletePod(ctx context.Context, pod *corev1.Pod, options metav1.
 
 func (g *Guests) deleteAnchor(ctx context.Context, cm *corev1.ConfigMap) error {
 	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID}}
-	return deletion(g.Fleet.Client.CoreV1().ConfigMaps(g.Fleet.Namespace).Delete(ctx, cm.Name, options), "configmap/"+cm.Name)
+	return deletion(
+		g.Fleet.Client.CoreV1().ConfigMaps(g.Fleet.Namespace).Delete(ctx, cm.Name, options),
+		"configmap/"+cm.Name,
+	)
 }
 
 // deletion returns the error of a deletion: nil if the object is gone, or if its name
@@ -266,13 +273,22 @@ func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, err
 		g.logf("::warning::cannot read events of the VMs: %v", err)
 		events = &corev1.EventList{}
 	}
-	slices.SortStableFunc(events.Items, func(a, b corev1.Event) int { return fleet.EventTime(a).Compare(fleet.EventTime(b)) })
+	slices.SortStableFunc(
+		events.Items,
+		func(a, b corev1.Event) int { return fleet.EventTime(a).Compare(fleet.EventTime(b)) },
+	)
 	kept := make([]Evidence, len(vmis))
 	fleet.Each(len(vmis), func(i int) error {
 		vmi := &vmis[i]
 		vmi.ManagedFields = nil
 		e := &kept[i]
-		*e = Evidence{VM: vmi.Name, Check: vmi.Labels[checkup.LabelCheck], Node: vmi.Status.NodeName, Phase: string(vmi.Status.Phase), Manifest: vmi}
+		*e = Evidence{
+			VM:       vmi.Name,
+			Check:    vmi.Labels[checkup.LabelCheck],
+			Node:     vmi.Status.NodeName,
+			Phase:    string(vmi.Status.Phase),
+			Manifest: vmi,
+		}
 		for j := range found.pods {
 			if found.pods[j].Labels[kubevirtv1.CreatedByLabel] == string(vmi.UID) {
 				e.Pod = &found.pods[j]
@@ -282,7 +298,17 @@ func (g *Guests) Evidence(ctx context.Context, checks []string) ([]Evidence, err
 		for _, event := range events.Items {
 			about := event.InvolvedObject
 			if about.Name == vmi.Name || e.Pod != nil && about.Name == e.Pod.Name {
-				e.Events = append(e.Events, fmt.Sprintf("%s %s %s: %s: %s", fleet.EventTime(event).UTC().Format(time.RFC3339), event.Type, about.Kind, event.Reason, fleet.OneLine(event.Message)))
+				e.Events = append(
+					e.Events,
+					fmt.Sprintf(
+						"%s %s %s: %s: %s",
+						fleet.EventTime(event).UTC().Format(time.RFC3339),
+						event.Type,
+						about.Kind,
+						event.Reason,
+						fleet.OneLine(event.Message),
+					),
+				)
 			}
 		}
 		e.Events = e.Events[max(0, len(e.Events)-evidenceEvents):]

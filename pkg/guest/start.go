@@ -28,7 +28,12 @@ import (
 // is not waited for if the other of its pair failed.
 //
 // progress, if not nil, is called whenever the number of VMs that answer changes.
-func (g *Guests) Start(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster, progress func(ready, of int)) error {
+func (g *Guests) Start(
+	ctx context.Context,
+	w *checkup.Worksheet,
+	roster *checkup.Roster,
+	progress func(ready, of int),
+) error {
 	deadline, cancel := context.WithTimeout(ctx, time.Duration(w.Timeouts.Setup))
 	defer cancel()
 	s := &starting{Guests: g, w: w, roster: roster, tried: map[int]string{}}
@@ -143,9 +148,11 @@ func (s *starting) create(ctx context.Context) error {
 		}
 		if node := s.tried[i]; node != "" {
 			// Preferably where its network is known to work.
-			vmi.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
-				Weight: 100, Preference: fleet.NodeTerm(node),
-			}}}
+			vmi.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{
+				PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{
+					Weight: 100, Preference: fleet.NodeTerm(node),
+				}},
+			}
 		}
 		vmis, indexes = append(vmis, vmi), append(indexes, i)
 	}
@@ -158,7 +165,9 @@ func (s *starting) create(ctx context.Context) error {
 	}
 	s.logf("starting %d VMs", len(vmis))
 	errs := fleet.Each(len(vmis), func(i int) error {
-		vmis[i].OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
+		vmis[i].OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID},
+		}
 		return s.createVMI(ctx, vmis[i])
 	})
 	for i, err := range errs {
@@ -333,7 +342,11 @@ func (s *starting) take(b booted, over bool) {
 		b.ready = true
 		s.roster.Targets[b.index].Pod = s.Fleet.Namespace + "/" + b.name
 		s.roster.Targets[b.index].Addresses = addresses(s.w.Sources[b.index].VM.Addresses)
-		s.logf("%s answers on its console, %s after it was created", s.w.Sources[b.index].Name(), time.Since(b.created).Round(100*time.Millisecond))
+		s.logf(
+			"%s answers on its console, %s after it was created",
+			s.w.Sources[b.index].Name(),
+			time.Since(b.created).Round(100*time.Millisecond),
+		)
 	case over:
 		s.late(b.vm, oneLine(b.err))
 	default:

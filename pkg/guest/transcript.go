@@ -59,7 +59,10 @@ func (g *Guests) transcript(w *checkup.Worksheet, vm int) *transcript {
 		g.transcripts = map[string]*transcript{}
 	}
 	if g.transcripts[name] == nil {
-		g.transcripts[name] = &transcript{vm: w.Sources[vm].Name(), most: min(transcriptMost, transcriptBytes/max(1, len(w.Sources)))}
+		g.transcripts[name] = &transcript{
+			vm:   w.Sources[vm].Name(),
+			most: min(transcriptMost, transcriptBytes/max(1, len(w.Sources))),
+		}
 	}
 	return g.transcripts[name]
 }

@@ -40,7 +40,8 @@ func (g *Guests) see(ctx context.Context, check string) (*sight, error) {
 	for i := range list.Items {
 		vmi := &list.Items[i]
 		s.vmis[vmi.Name] = vmi
-		fine = fine && vmi.IsRunning() && condition(vmi, kubevirtv1.VirtualMachineInstanceReady).Status != corev1.ConditionFalse
+		fine = fine && vmi.IsRunning() &&
+			condition(vmi, kubevirtv1.VirtualMachineInstanceReady).Status != corev1.ConditionFalse
 	}
 	if fine {
 		return s, nil
@@ -104,14 +105,27 @@ func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM, 
 	}
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if waiting := c.State.Waiting; waiting != nil && fleet.Stuck(waiting.Reason) {
-			return say(patience, "container %s of its pod on node %s does not start: %s: %s", c.Name, pod.Spec.NodeName, waiting.Reason, waiting.Message)
+			return say(
+				patience,
+				"container %s of its pod on node %s does not start: %s: %s",
+				c.Name,
+				pod.Spec.NodeName,
+				waiting.Reason,
+				waiting.Message,
+			)
 		}
 	}
 	if failed, refused := fleet.NetworkFailed(pod, event); failed {
 		if patience = max(patience, networkPatience); !refused {
 			patience = -1
 		}
-		return say(patience, "node %s cannot attach it to %s: %s", pod.Spec.NodeName, fleet.NetworkWords(vm), fleet.PluginWords(event))
+		return say(
+			patience,
+			"node %s cannot attach it to %s: %s",
+			pod.Spec.NodeName,
+			fleet.NetworkWords(vm),
+			fleet.PluginWords(event),
+		)
 	}
 	if warning := s.vmiWarnings[vmi.Name]; warning != "" && vmi.Status.Phase == kubevirtv1.Scheduled {
 		return say(max(patience, handlerPatience), "node %s does not start it: %s", vmi.Status.NodeName, warning)
@@ -141,7 +155,12 @@ func (s *sight) ended(vmi *kubevirtv1.VirtualMachineInstance) string {
 		}
 		for _, c := range pod.Status.ContainerStatuses {
 			if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-				why = append(why, strings.TrimSpace(fmt.Sprintf("container %s of its pod ended with exit code %d %s", c.Name, t.ExitCode, t.Message)))
+				why = append(
+					why,
+					strings.TrimSpace(
+						fmt.Sprintf("container %s of its pod ended with exit code %d %s", c.Name, t.ExitCode, t.Message),
+					),
+				)
 			}
 		}
 		why = append(why, s.podWarnings[pod.Name])

@@ -157,5 +157,8 @@ func cloudInit(w *checkup.Worksheet, vm *checkup.VM) (*kubevirtv1.CloudInitNoClo
 	if err != nil {
 		return nil, fmt.Errorf("encode the guest's user data: %w", err)
 	}
-	return &kubevirtv1.CloudInitNoCloudSource{UserData: "#cloud-config\n" + string(userData), NetworkData: string(networkData)}, nil
+	return &kubevirtv1.CloudInitNoCloudSource{
+		UserData:    "#cloud-config\n" + string(userData),
+		NetworkData: string(networkData),
+	}, nil
 }

@@ -48,7 +48,11 @@ func (j *Judgement) dropped(at int, o *Outcome) *checkup.Cause {
 		return nil
 	}
 	return &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf(
-		"%d of %d requests did not arrive, but the responder's socket had no room for %d", missing, seen.Sent+seen.Spoiled, n)}
+		"%d of %d requests did not arrive, but the responder's socket had no room for %d",
+		missing,
+		seen.Sent+seen.Spoiled,
+		n,
+	)}
 }
 
 // carry applies the direction of the udp pairs of one source and target to the other

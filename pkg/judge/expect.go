@@ -42,8 +42,15 @@ func (j *Judgement) expect(at int, o *Outcome) {
 	}
 	if seen.Spoiled > 0 && 2*seen.Sent < ordered {
 		if folded != nil {
-			unmeasured(folded.spoiled.Stage, "%d of %d measurements were discarded; %d of %d ordered remain; the last discarded: %s",
-				seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, ordered, folded.spoiled.Message)
+			unmeasured(
+				folded.spoiled.Stage,
+				"%d of %d measurements were discarded; %d of %d ordered remain; the last discarded: %s",
+				seen.Spoiled,
+				seen.Spoiled+seen.Sent,
+				seen.Sent,
+				ordered,
+				folded.spoiled.Message,
+			)
 			return
 		}
 		unmeasured(checkup.StageSelf, "the %s was held up in %d of %d measurements; %d of %d ordered remain",

@@ -130,7 +130,16 @@ func score(r *checkup.Report) string {
 	var clauses []string
 	for _, noun := range slices.Sorted(maps.Keys(counts)) {
 		c := counts[noun]
-		clauses = append(clauses, fmt.Sprintf("%d of %s passed, %d failed, %d unmeasured", c.Pass, checkup.Count(c.Expected, noun), c.Fail, c.Unmeasured))
+		clauses = append(
+			clauses,
+			fmt.Sprintf(
+				"%d of %s passed, %d failed, %d unmeasured",
+				c.Pass,
+				checkup.Count(c.Expected, noun),
+				c.Fail,
+				c.Unmeasured,
+			),
+		)
 	}
 	if len(clauses) == 0 {
 		return fmt.Sprintf("no %s was expected", nothing)

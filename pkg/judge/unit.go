@@ -20,7 +20,14 @@ func (j *Judgement) Unit(o *Outcome) checkup.Unit {
 		Verdict: o.Verdict, Cause: o.Why(), Breaches: slices.Clone(o.Breaches),
 		Sent: o.Sent, Received: o.Received, Duplicates: o.Duplicates, Reordered: o.Reordered, Direction: o.Direction,
 	}
-	u.Name = fmt.Sprintf("%s -> %s %s %s %dB", u.Source, u.Target, p.Transport, cmp.Or(string(p.Family), "any family"), p.Size)
+	u.Name = fmt.Sprintf(
+		"%s -> %s %s %s %dB",
+		u.Source,
+		u.Target,
+		p.Transport,
+		cmp.Or(string(p.Family), "any family"),
+		p.Size,
+	)
 	f := o.Folded
 	if f == nil {
 		u.Delay = DelayOf([][]int64{o.RTTs})

@@ -23,7 +23,12 @@ func (d *trial) blocks() []checkup.Block {
 	}
 	blocks := []checkup.Block{{
 		Title: "Placement",
-		Note:  fmt.Sprintf("from %s; mode %s; %s examined", cmp.Or(d.Origin, "nowhere"), mode, checkup.Count(d.Nodes, "node")),
+		Note: fmt.Sprintf(
+			"from %s; mode %s; %s examined",
+			cmp.Or(d.Origin, "nowhere"),
+			mode,
+			checkup.Count(d.Nodes, "node"),
+		),
 	}}
 	list := &checkup.List{Noun: "side"}
 	for i := range d.Sides {

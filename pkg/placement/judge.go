@@ -109,7 +109,11 @@ func (d *trial) judge(s *Side) (checkup.Verdict, *checkup.Cause) {
 	case cause != nil:
 		return checkup.Unmeasured, cause
 	case s.Min != nil && *s.Min > 0 && !a.Allowed:
-		return checkup.Fail, because(checkup.StageSchedule, "the API server does not admit the pod: %s", cmp.Or(a.Message, "it gave no reason"))
+		return checkup.Fail, because(
+			checkup.StageSchedule,
+			"the API server does not admit the pod: %s",
+			cmp.Or(a.Message, "it gave no reason"),
+		)
 	case len(s.Unknown) > 0:
 		return checkup.Unmeasured, because(
 			checkup.StageSetup,
@@ -230,7 +234,10 @@ func finding(s *Side, cause checkup.Cause) checkup.Finding {
 		f.For = append(f.For, "contradiction: "+c)
 	}
 	if n := len(s.Eligible); n > 0 {
-		f.Against = append(f.Against, fmt.Sprintf("%s can take one: %s", checkup.Count(n, "node"), checkup.SomeOf(s.Eligible, "node")))
+		f.Against = append(
+			f.Against,
+			fmt.Sprintf("%s can take one: %s", checkup.Count(n, "node"), checkup.SomeOf(s.Eligible, "node")),
+		)
 	}
 	return f
 }

@@ -302,7 +302,12 @@ func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 		)
 	}
 	if len(notReady) > 0 {
-		e.warn(PodsNotReady, "%s not ready, and will be unmeasured: %s", isOrAre(len(notReady), "target"), checkup.Some(notReady))
+		e.warn(
+			PodsNotReady,
+			"%s not ready, and will be unmeasured: %s",
+			isOrAre(len(notReady), "target"),
+			checkup.Some(notReady),
+		)
 	}
 	slices.SortFunc(e.targets, func(x, y checkup.Endpoint) int {
 		return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Pod, y.Pod))

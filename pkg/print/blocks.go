@@ -325,7 +325,15 @@ func (p *printer) grid(indent int, m *checkup.Matrix, noun string) {
 			p.line("%starget %*d is %s", spaces(indent), number, i+1, clean(t))
 		}
 	}
-	p.line("%s%s pass  %s every %s fails  %s some fail  %s unmeasured", spaces(indent), p.glyph('.'), p.glyph('x'), clean(noun), p.glyph('/'), p.glyph('?'))
+	p.line(
+		"%s%s pass  %s every %s fails  %s some fail  %s unmeasured",
+		spaces(indent),
+		p.glyph('.'),
+		p.glyph('x'),
+		clean(noun),
+		p.glyph('/'),
+		p.glyph('?'),
+	)
 }
 
 // glyph draws one cell of a grid.

@@ -43,7 +43,13 @@ func Read(from io.Reader) (*checkup.Report, error) {
 		return nil, fmt.Errorf("read report: not a JSON document: %w", err)
 	}
 	if head.APIVersion != checkup.APIVersion || head.Kind != checkup.ReportKind {
-		return nil, fmt.Errorf("read report: apiVersion %q, kind %q: want %q and %q", head.APIVersion, head.Kind, checkup.APIVersion, checkup.ReportKind)
+		return nil, fmt.Errorf(
+			"read report: apiVersion %q, kind %q: want %q and %q",
+			head.APIVersion,
+			head.Kind,
+			checkup.APIVersion,
+			checkup.ReportKind,
+		)
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
@@ -104,7 +110,14 @@ func valid(r *checkup.Report) error {
 
 func (v *validator) counts(path string, c checkup.Counts) {
 	if c.Pass < 0 || c.Fail < 0 || c.Unmeasured < 0 || c.Pass+c.Fail+c.Unmeasured != c.Expected {
-		v.wrong("%s: %d expected is not the sum of %d pass, %d fail, %d unmeasured", path, c.Expected, c.Pass, c.Fail, c.Unmeasured)
+		v.wrong(
+			"%s: %d expected is not the sum of %d pass, %d fail, %d unmeasured",
+			path,
+			c.Expected,
+			c.Pass,
+			c.Fail,
+			c.Unmeasured,
+		)
 	}
 }
 
@@ -141,11 +154,27 @@ func (v *validator) units(path string, c *checkup.CheckReport) {
 	}
 	switch {
 	case c.Complete && listed != c.Counts:
-		v.wrong("%s: lists %d passed, %d failed and %d unmeasured units, but counts %d, %d and %d", path, listed.Pass, listed.Fail, listed.Unmeasured, c.Counts.Pass, c.Counts.Fail, c.Counts.Unmeasured)
+		v.wrong(
+			"%s: lists %d passed, %d failed and %d unmeasured units, but counts %d, %d and %d",
+			path,
+			listed.Pass,
+			listed.Fail,
+			listed.Unmeasured,
+			c.Counts.Pass,
+			c.Counts.Fail,
+			c.Counts.Unmeasured,
+		)
 	case !c.Complete && listed.Pass > 0:
 		v.wrong("%s: lists %d units that passed, but is not complete", path, listed.Pass)
 	case listed.Fail != c.Counts.Fail || listed.Unmeasured != c.Counts.Unmeasured:
-		v.wrong("%s: lists %d failed and %d unmeasured units, but counts %d and %d", path, listed.Fail, listed.Unmeasured, c.Counts.Fail, c.Counts.Unmeasured)
+		v.wrong(
+			"%s: lists %d failed and %d unmeasured units, but counts %d and %d",
+			path,
+			listed.Fail,
+			listed.Unmeasured,
+			c.Counts.Fail,
+			c.Counts.Unmeasured,
+		)
 	}
 }
 

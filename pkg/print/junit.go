@@ -77,7 +77,13 @@ func JUnit(w io.Writer, r *checkup.Report) error {
 	if len(r.Checks) == 0 {
 		// A document without a test would read as passed.
 		suite := junitSuite{Name: clean(r.Plan)}
-		suite.add(junitCase{Name: "verdict", Class: clean(r.Plan), Error: &junitMessage{Message: clean(r.Summary), Type: string(checkup.RunInconclusive)}})
+		suite.add(
+			junitCase{
+				Name:  "verdict",
+				Class: clean(r.Plan),
+				Error: &junitMessage{Message: clean(r.Summary), Type: string(checkup.RunInconclusive)},
+			},
+		)
 		all.Suites, all.Tests, all.Errors = append(all.Suites, suite), suite.Tests, suite.Errors
 	}
 	if _, err := io.WriteString(w, xml.Header); err != nil {
@@ -120,7 +126,19 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 	class := clean(r.Plan + "." + c.Name)
 
 	verdict := junitCase{Name: "verdict", Class: class}
-	message := &junitMessage{Message: clean(fmt.Sprintf("%d of %d %ss passed, %d failed, %d unmeasured", c.Counts.Pass, c.Counts.Expected, noun, c.Counts.Fail, c.Counts.Unmeasured)), Type: clean(string(c.Verdict))}
+	message := &junitMessage{
+		Message: clean(
+			fmt.Sprintf(
+				"%d of %d %ss passed, %d failed, %d unmeasured",
+				c.Counts.Pass,
+				c.Counts.Expected,
+				noun,
+				c.Counts.Fail,
+				c.Counts.Unmeasured,
+			),
+		),
+		Type: clean(string(c.Verdict)),
+	}
 	if c.Cause != nil {
 		message.Message = clean("not measured: " + c.Cause.String())
 	}
@@ -176,9 +194,24 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 		}
 		switch {
 		case len(bad) > 0:
-			one.Failure = message(checkup.Fail, append(bad[:len(bad):len(bad)], not...), "%d of %d %ss failed, %d unmeasured", len(bad), total, noun, len(not))
+			one.Failure = message(
+				checkup.Fail,
+				append(bad[:len(bad):len(bad)], not...),
+				"%d of %d %ss failed, %d unmeasured",
+				len(bad),
+				total,
+				noun,
+				len(not),
+			)
 		case len(not) > 0 && c.Verdict == checkup.RunPass && row.Pairs > 0:
-			one.Skipped = message(checkup.Unmeasured, not, "%d of %d %ss unmeasured, which the gate admits", len(not), total, noun)
+			one.Skipped = message(
+				checkup.Unmeasured,
+				not,
+				"%d of %d %ss unmeasured, which the gate admits",
+				len(not),
+				total,
+				noun,
+			)
 		case len(not) > 0 || row.Pairs == 0:
 			one.Error = message(checkup.Unmeasured, not, "%d of %d %ss unmeasured", len(not), total, noun)
 		}

@@ -29,7 +29,14 @@ func Log(w io.Writer, r *checkup.Report) error {
 			p.command("warning", "%s was not measured: %s", c.Name, c.Cause)
 		}
 		for _, f := range c.Findings {
-			p.command("error", "%s: %s (%s, explains %s)", c.Name, f.Message, kind(f), checkup.Count(f.Explains, "failed "+nounOf(c)))
+			p.command(
+				"error",
+				"%s: %s (%s, explains %s)",
+				c.Name,
+				f.Message,
+				kind(f),
+				checkup.Count(f.Explains, "failed "+nounOf(c)),
+			)
 			for _, s := range f.Against {
 				p.command("error", "    but %s", s)
 			}
@@ -46,7 +53,13 @@ func Log(w io.Writer, r *checkup.Report) error {
 		groups := unmeasuredGroups(c)
 		for k, g := range groups {
 			if k == logLines {
-				p.command("warning", "%s: ... and %s of unmeasured %ss", c.Name, checkup.Count(len(groups)-k, "more group"), nounOf(c))
+				p.command(
+					"warning",
+					"%s: ... and %s of unmeasured %ss",
+					c.Name,
+					checkup.Count(len(groups)-k, "more group"),
+					nounOf(c),
+				)
 				break
 			}
 			p.command("warning", "%s: unmeasured: %s", c.Name, g)

@@ -150,7 +150,17 @@ func truth(holds bool) float64 {
 
 func (m metrics) run(r *checkup.Report) {
 	for _, v := range checkup.RunVerdicts {
-		m.add("checkplan_run_verdict", "Whether the run has this verdict.", truth(r.Verdict == v), "plan", r.Plan, "run", r.Run, "verdict", string(v))
+		m.add(
+			"checkplan_run_verdict",
+			"Whether the run has this verdict.",
+			truth(r.Verdict == v),
+			"plan",
+			r.Plan,
+			"run",
+			r.Run,
+			"verdict",
+			string(v),
+		)
 	}
 	m.add("checkplan_run_passed", "Whether the run passes the plan's gate.", truth(r.Passed), "plan", r.Plan, "run", r.Run)
 	for _, t := range []struct {
@@ -161,31 +171,55 @@ func (m metrics) run(r *checkup.Report) {
 			m.add(t.name, t.help, float64(t.time.UnixMilli())/1000, "plan", r.Plan, "run", r.Run)
 		}
 	}
-	m.add("checkplan_leftovers", "Objects that teardown could not remove.", float64(len(r.Leftovers)), "plan", r.Plan, "run", r.Run)
+	m.add(
+		"checkplan_leftovers",
+		"Objects that teardown could not remove.",
+		float64(len(r.Leftovers)),
+		"plan",
+		r.Plan,
+		"run",
+		r.Run,
+	)
 }
 
 func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []string) {
 	of := func(labels ...string) []string { return append([]string{"plan", r.Plan, "check", c.Name}, labels...) }
 	for _, v := range checkup.RunVerdicts {
-		m.add("checkplan_check_verdict", "Whether the check has this verdict.", truth(c.Verdict == v), of("kind", string(c.Kind), "verdict", string(v))...)
+		m.add(
+			"checkplan_check_verdict",
+			"Whether the check has this verdict.",
+			truth(c.Verdict == v),
+			of("kind", string(c.Kind), "verdict", string(v))...)
 	}
 	for _, v := range []struct {
 		verdict checkup.Verdict
 		n       int
 	}{{checkup.Pass, c.Counts.Pass}, {checkup.Fail, c.Counts.Fail}, {checkup.Unmeasured, c.Counts.Unmeasured}} {
-		m.add("checkplan_units", "Expected units by verdict; the noun is what the check counts.", float64(v.n), of("noun", nounOf(c), "verdict", string(v.verdict))...)
+		m.add(
+			"checkplan_units",
+			"Expected units by verdict; the noun is what the check counts.",
+			float64(v.n),
+			of("noun", nounOf(c), "verdict", string(v.verdict))...)
 	}
 	for _, f := range c.Findings {
 		m.add("checkplan_findings", "Findings by the kind of their cause.", 1, of("cause", string(f.Cause))...)
 	}
 	m.add("checkplan_measurements", "Measurements that were made.", float64(c.Sent), of()...)
 	if v := c.Coverage; v != nil {
-		m.add("checkplan_coverage_ratio", "Share of the possible source-target pairs that were measured.", float64(v.Measured)/float64(max(1, v.Possible)), of()...)
+		m.add(
+			"checkplan_coverage_ratio",
+			"Share of the possible source-target pairs that were measured.",
+			float64(v.Measured)/float64(max(1, v.Possible)),
+			of()...)
 	}
 	m.delays(c.Delays, of)
 	for _, k := range c.Conditions {
 		for _, status := range []string{"True", "False", "Unknown"} {
-			m.top("checkplan_condition", "Whether the condition has this status.", truth(k.Status == status), of("type", k.Type, "status", status)...)
+			m.top(
+				"checkplan_condition",
+				"Whether the condition has this status.",
+				truth(k.Status == status),
+				of("type", k.Type, "status", status)...)
 		}
 	}
 	for i := range c.Units {
@@ -204,7 +238,18 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []s
 }
 
 // unitLabels are the labels of units that no Unit.Labels may have.
-var unitLabels = []string{"plan", "check", "unit", "source", "target", "family", "verdict", "stage", "statistic", "name"}
+var unitLabels = []string{
+	"plan",
+	"check",
+	"unit",
+	"source",
+	"target",
+	"family",
+	"verdict",
+	"stage",
+	"statistic",
+	"name",
+}
 
 // labelsOf lists the names of all labels of the units that are written, sorted: all
 // samples of a name have the same labels.
@@ -226,17 +271,36 @@ func labelsOf(r *checkup.Report) []string {
 func (m metrics) delays(rows []checkup.DelayRow, of func(...string) []string) {
 	for _, d := range rows {
 		row := func(labels ...string) []string {
-			return append(of("transport", string(d.Transport), "family", string(d.Family), "size", strconv.Itoa(d.Size), "stage", string(d.Stage)), labels...)
+			return append(
+				of(
+					"transport",
+					string(d.Transport),
+					"family",
+					string(d.Family),
+					"size",
+					strconv.Itoa(d.Size),
+					"stage",
+					string(d.Stage),
+				),
+				labels...)
 		}
 		if d.Sent > 0 {
-			m.top("checkplan_loss_ratio", "Share of the measurements of all pairs that failed, at the stage if there is one.", float64(d.Sent-d.Received)/float64(d.Sent), row()...)
+			m.top(
+				"checkplan_loss_ratio",
+				"Share of the measurements of all pairs that failed, at the stage if there is one.",
+				float64(d.Sent-d.Received)/float64(d.Sent),
+				row()...)
 		}
 		if d.Delay != nil {
 			for _, q := range []struct {
 				quantile string
 				micros   int64
 			}{{"0", d.Delay.Min}, {"0.5", d.Delay.P50}, {"0.9", d.Delay.P90}, {"0.95", d.Delay.P95}, {"0.99", d.Delay.P99}, {"1", d.Delay.Max}} {
-				m.top("checkplan_delay_seconds", "Quantiles of the round-trip delays, or of the delays of the stage, of all pairs.", float64(q.micros)/1e6, row("quantile", q.quantile)...)
+				m.top(
+					"checkplan_delay_seconds",
+					"Quantiles of the round-trip delays, or of the delays of the stage, of all pairs.",
+					float64(q.micros)/1e6,
+					row("quantile", q.quantile)...)
 			}
 		}
 	}
@@ -246,11 +310,19 @@ func (m metrics) delays(rows []checkup.DelayRow, of func(...string) []string) {
 // measurements.
 func (m metrics) unit(u *checkup.Unit, sent bool, of func(...string) []string) {
 	for _, v := range checkup.Verdicts {
-		m.top("checkplan_unit_verdict", "Whether the unit has this verdict.", truth(u.Verdict == v), of("verdict", string(v))...)
+		m.top(
+			"checkplan_unit_verdict",
+			"Whether the unit has this verdict.",
+			truth(u.Verdict == v),
+			of("verdict", string(v))...)
 	}
 	if sent {
 		measurements := func(n int, stage checkup.Stage) {
-			m.add("checkplan_unit_measurements", "Measurements of the unit by the stage that failed; empty: none did.", float64(n), of("stage", string(stage))...)
+			m.add(
+				"checkplan_unit_measurements",
+				"Measurements of the unit by the stage that failed; empty: none did.",
+				float64(n),
+				of("stage", string(stage))...)
 		}
 		measurements(u.Received, "")
 		lost := u.Sent - u.Received
@@ -263,7 +335,11 @@ func (m metrics) unit(u *checkup.Unit, sent bool, of func(...string) []string) {
 		}
 	}
 	if u.Sent > 0 {
-		m.top("checkplan_unit_loss_ratio", "Share of the unit's measurements that failed.", float64(u.Sent-u.Received)/float64(u.Sent), of()...)
+		m.top(
+			"checkplan_unit_loss_ratio",
+			"Share of the unit's measurements that failed.",
+			float64(u.Sent-u.Received)/float64(u.Sent),
+			of()...)
 		m.add("checkplan_unit_duplicates", "Answers beyond the first to one measurement.", float64(u.Duplicates), of()...)
 	}
 	m.unitDelay(u.Delay, "", of)
@@ -274,7 +350,11 @@ func (m metrics) unit(u *checkup.Unit, sent bool, of func(...string) []string) {
 		m.add("checkplan_unit_outages", "Outages of the unit.", float64(len(u.Outages)), of()...)
 	}
 	for i := range u.Outages {
-		m.top("checkplan_unit_longest_outage_seconds", "How long the longest outage of the unit lasted, as far as it was measured.", u.Outages[i].Duration().Seconds(), of()...)
+		m.top(
+			"checkplan_unit_longest_outage_seconds",
+			"How long the longest outage of the unit lasted, as far as it was measured.",
+			u.Outages[i].Duration().Seconds(),
+			of()...)
 	}
 	for _, v := range u.Values {
 		value := v.Value
@@ -296,7 +376,11 @@ func (m metrics) unitDelay(d *checkup.Delay, stage checkup.Stage, of func(...str
 		name   string
 		micros int64
 	}{{"min", d.Min}, {"mean", d.Mean}, {"p50", d.P50}, {"p90", d.P90}, {"p95", d.P95}, {"p99", d.P99}, {"max", d.Max}, {"stddev", d.StdDev}, {"jitter", d.Jitter}} {
-		m.top("checkplan_unit_delay_seconds", "Delay of the unit by statistic: of the round trip, or of the stage.", float64(s.micros)/1e6, of("statistic", s.name, "stage", string(stage))...)
+		m.top(
+			"checkplan_unit_delay_seconds",
+			"Delay of the unit by statistic: of the round trip, or of the stage.",
+			float64(s.micros)/1e6,
+			of("statistic", s.name, "stage", string(stage))...)
 	}
 }
 
@@ -304,7 +388,9 @@ func (m metrics) unitDelay(d *checkup.Delay, stage checkup.Stage, of func(...str
 // resolution is counted apart only where there was one.
 func (m metrics) reference(r *checkup.Report, u *checkup.Unit) {
 	labels := func(more ...string) []string {
-		return append([]string{"component", r.Namespace, "checkName", u.Object, "targetEndpoint", u.Labels["address"]}, more...)
+		return append(
+			[]string{"component", r.Namespace, "checkName", u.Object, "targetEndpoint", u.Labels["address"]},
+			more...)
 	}
 	resolved := ""
 	if u.Delays[checkup.StageResolve] != nil {
@@ -316,7 +402,11 @@ func (m metrics) reference(r *checkup.Report, u *checkup.Unit) {
 		n                int
 	}{{"success", resolved, u.Sent - unresolved - refused}, {"failure", resolved, refused}, {"", "failure", unresolved}} {
 		if v.n > 0 {
-			m.add(checkCount, "Report status of pod network connectivity checks over time.", float64(v.n), labels("tcpConnect", v.connect, "dnsResolve", v.resolve)...)
+			m.add(
+				checkCount,
+				"Report status of pod network connectivity checks over time.",
+				float64(v.n),
+				labels("tcpConnect", v.connect, "dnsResolve", v.resolve)...)
 		}
 	}
 	for _, v := range []struct {

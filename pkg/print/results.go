@@ -24,7 +24,16 @@ const (
 )
 
 // ResultNames lists the results in the order in which they are declared.
-var ResultNames = []string{ResultVerdict, ResultSummary, ResultExpected, ResultPass, ResultFail, ResultUnmeasured, ResultFindings, ResultReport}
+var ResultNames = []string{
+	ResultVerdict,
+	ResultSummary,
+	ResultExpected,
+	ResultPass,
+	ResultFail,
+	ResultUnmeasured,
+	ResultFindings,
+	ResultReport,
+}
 
 // resultsBudget is how many bytes the results may take. All results of a step go
 // through its termination message as JSON. Tekton refuses to write more than

@@ -142,7 +142,13 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	if c.Cause != nil {
 		p.line("  not measured: %s", clean(c.Cause.String()))
 	}
-	counts := fmt.Sprintf("%s expected: %d pass, %d fail, %d unmeasured", checkup.Count(c.Counts.Expected, noun), c.Counts.Pass, c.Counts.Fail, c.Counts.Unmeasured)
+	counts := fmt.Sprintf(
+		"%s expected: %d pass, %d fail, %d unmeasured",
+		checkup.Count(c.Counts.Expected, noun),
+		c.Counts.Pass,
+		c.Counts.Fail,
+		c.Counts.Unmeasured,
+	)
 	if c.Sent > 0 {
 		counts += fmt.Sprintf("; %s made", checkup.Count(c.Sent, "measurement"))
 	}
@@ -154,7 +160,12 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 		case c.Counts.Pass+c.Counts.Fail == 0:
 			p.line("  inconclusive: no %s was measured", clean(noun))
 		default:
-			p.line("  inconclusive: %s of the %ss are unmeasured; the gate allows %s", share(c.Counts.Unmeasured, c.Counts.Expected), clean(noun), gate.MaxUnmeasured)
+			p.line(
+				"  inconclusive: %s of the %ss are unmeasured; the gate allows %s",
+				share(c.Counts.Unmeasured, c.Counts.Expected),
+				clean(noun),
+				gate.MaxUnmeasured,
+			)
 		}
 	}
 	for _, k := range c.Conditions {
@@ -380,7 +391,12 @@ type unmeasuredGroup struct {
 func (g unmeasuredGroup) String() string {
 	s := checkup.SomeOf(g.names, g.noun)
 	if len(g.names) == 0 {
-		s = fmt.Sprintf("%s from %s to %s", checkup.Count(g.units, g.noun), checkup.SomeOf(g.sources, "source"), checkup.SomeOf(g.targets, "target"))
+		s = fmt.Sprintf(
+			"%s from %s to %s",
+			checkup.Count(g.units, g.noun),
+			checkup.SomeOf(g.sources, "source"),
+			checkup.SomeOf(g.targets, "target"),
+		)
 	}
 	s += ": " + why(g.cause)
 	if g.differ {
@@ -469,7 +485,13 @@ func (p *printer) coverage(c *checkup.Coverage) {
 	if c.Partial > 0 {
 		partly = fmt.Sprintf(", %d more in part", c.Partial)
 	}
-	p.line("    %d of %d possible source-target pairs measured (%s)%s", c.Measured, c.Possible, share(c.Measured, c.Possible), partly)
+	p.line(
+		"    %d of %d possible source-target pairs measured (%s)%s",
+		c.Measured,
+		c.Possible,
+		share(c.Measured, c.Possible),
+		partly,
+	)
 	if c.Rounds > 1 || c.Seed != 0 {
 		round := fmt.Sprintf("round %d", c.Round)
 		if c.Rounds > 1 {
@@ -481,9 +503,17 @@ func (p *printer) coverage(c *checkup.Coverage) {
 	if c.ZonePairsPossible > 0 {
 		zones = fmt.Sprintf("; %d of %d zone pairs", c.ZonePairsHit, c.ZonePairsPossible)
 	}
-	p.line("    measured per source %s, per target %s%s", span(c.OutDegreeMin, c.OutDegreeMax), span(c.InDegreeMin, c.InDegreeMax), zones)
+	p.line(
+		"    measured per source %s, per target %s%s",
+		span(c.OutDegreeMin, c.OutDegreeMax),
+		span(c.InDegreeMin, c.InDegreeMax),
+		zones,
+	)
 	if c.FailingUpperBound != nil && c.Measured < c.Possible {
-		p.line("    with 95%% confidence at most %.3g%% of the possible source-target pairs fail, if the sample is random", 100**c.FailingUpperBound)
+		p.line(
+			"    with 95%% confidence at most %.3g%% of the possible source-target pairs fail, if the sample is random",
+			100**c.FailingUpperBound,
+		)
 	}
 }
 
@@ -510,7 +540,12 @@ func (p *printer) delays(rows []checkup.DelayRow) {
 		t.Columns = append(t.Columns, number("size", checkup.MeasureCount))
 		names = append(names, "jitter")
 	}
-	t.Columns = append(t.Columns, number("pairs", checkup.MeasureCount), number("sent", checkup.MeasureCount), number("loss", checkup.MeasurePercent))
+	t.Columns = append(
+		t.Columns,
+		number("pairs", checkup.MeasureCount),
+		number("sent", checkup.MeasureCount),
+		number("loss", checkup.MeasurePercent),
+	)
 	if !stages {
 		t.Columns = append(t.Columns, number("dup", checkup.MeasureCount), number("reord", checkup.MeasureCount))
 	}

@@ -100,7 +100,13 @@ func (a Agent) Run(ctx context.Context) error {
 }
 
 // measure measures control pairs and pairs within the deadline, and counts what it reports.
-func (a Agent) measure(outer context.Context, session *Session, lines *lineWriter, pairs []Measurement, impossible []checkup.Observation) (checkup.AgentEnd, error) {
+func (a Agent) measure(
+	outer context.Context,
+	session *Session,
+	lines *lineWriter,
+	pairs []Measurement,
+	impossible []checkup.Observation,
+) (checkup.AgentEnd, error) {
 	var end checkup.AgentEnd
 	ctx, cancel := context.WithTimeout(outer, time.Duration(a.Order.Deadline))
 	defer cancel()
@@ -144,9 +150,13 @@ func (a Agent) measure(outer context.Context, session *Session, lines *lineWrite
 	shuffled := slices.Clone(pairs)
 	random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 	if a.Order.Connections != nil {
-		r := results{lines: lines, limiter: session.Limiter, measure: func(ctx context.Context, m Measurement) (checkup.Result, bool) {
-			return connection(ctx, m, session)
-		}}
+		r := results{
+			lines:   lines,
+			limiter: session.Limiter,
+			measure: func(ctx context.Context, m Measurement) (checkup.Result, bool) {
+				return connection(ctx, m, session)
+			},
+		}
 		unknown, err := r.run(ctx, shuffled)
 		end.Results = r.reported
 		if err != nil || outer.Err() != nil {

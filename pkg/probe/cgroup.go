@@ -51,7 +51,11 @@ func cpuStats(own string) []string {
 			files = append(files, path.Join("sys/fs/cgroup", group, "cpu.stat"), "sys/fs/cgroup/cpu.stat")
 		case slices.Contains(strings.Split(controllers, ","), "cpu"):
 			for _, mount := range []string{"cpu", "cpu,cpuacct"} {
-				files = append(files, path.Join("sys/fs/cgroup", mount, group, "cpu.stat"), path.Join("sys/fs/cgroup", mount, "cpu.stat"))
+				files = append(
+					files,
+					path.Join("sys/fs/cgroup", mount, group, "cpu.stat"),
+					path.Join("sys/fs/cgroup", mount, "cpu.stat"),
+				)
 			}
 		}
 	}

@@ -51,7 +51,11 @@ type attempt struct {
 
 // race tries addresses in order until one connects. It tries the next address as soon as one failed, or attemptDelay
 // after the start of the attempt before (RFC 8305, section 5). It returns the first connection, or the error.
-func race(ctx context.Context, addresses []netip.AddrPort, dial func(context.Context, netip.AddrPort) (*net.TCPConn, error)) attempt {
+func race(
+	ctx context.Context,
+	addresses []netip.AddrPort,
+	dial func(context.Context, netip.AddrPort) (*net.TCPConn, error),
+) attempt {
 	ctx, cancel := context.WithCancel(ctx)
 	attempts := make(chan attempt)
 	running := 0

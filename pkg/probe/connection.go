@@ -62,10 +62,15 @@ func connection(ctx context.Context, m Measurement, s *Session) (r checkup.Resul
 		return r, known
 	}
 	var secure net.Conn
-	step, trouble = within(ctx, checkup.StageHandshake, m.Deadlines.Handshake, func(ctx context.Context) (_ time.Duration, err error) {
-		secure, err = handshake(ctx, conn, m.Peer, certificate)
-		return 0, err
-	})
+	step, trouble = within(
+		ctx,
+		checkup.StageHandshake,
+		m.Deadlines.Handshake,
+		func(ctx context.Context) (_ time.Duration, err error) {
+			secure, err = handshake(ctx, conn, m.Peer, certificate)
+			return 0, err
+		},
+	)
 	if !passed(step, trouble, &r.Delays.Handshake) {
 		return r, known
 	}
@@ -73,9 +78,14 @@ func connection(ctx context.Context, m Measurement, s *Session) (r checkup.Resul
 	if m.Peer.Path == "" {
 		return r, known
 	}
-	step, trouble = within(ctx, checkup.StageResponse, m.Deadlines.Response, func(ctx context.Context) (time.Duration, error) {
-		return ready(ctx, secure, m.Peer)
-	})
+	step, trouble = within(
+		ctx,
+		checkup.StageResponse,
+		m.Deadlines.Response,
+		func(ctx context.Context) (time.Duration, error) {
+			return ready(ctx, secure, m.Peer)
+		},
+	)
 	passed(step, trouble, &r.Delays.Response)
 	return r, known
 }
@@ -88,7 +98,12 @@ func isOver(ctx context.Context) bool {
 
 // within runs a stage within its deadline. The delay is the one that do returns or, if that is 0, the duration of do. An
 // error of the network is recorded in the sample; an error of the local socket is returned.
-func within(ctx context.Context, stage checkup.Stage, deadline checkup.Duration, do func(context.Context) (time.Duration, error)) (sample, error) {
+func within(
+	ctx context.Context,
+	stage checkup.Stage,
+	deadline checkup.Duration,
+	do func(context.Context) (time.Duration, error),
+) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(deadline))
 	defer cancel()
 	s := sample{start: time.Now()}
@@ -111,44 +126,49 @@ func within(ctx context.Context, stage checkup.Stage, deadline checkup.Duration,
 // order in which they are tried.
 func (s *Session) resolve(ctx context.Context, m Measurement) (sample, []netip.AddrPort, error) {
 	var addresses []netip.AddrPort
-	step, trouble := within(ctx, checkup.StageResolve, m.Deadlines.Resolve, func(ctx context.Context) (time.Duration, error) {
-		// A new resolver: with a shared one, concurrent lookups of a name would wait for each other.
-		var trouble atomic.Pointer[error] // both families are looked up at the same time
-		resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-			dial := s.dialDNS
-			if dial == nil {
-				dial = new(net.Dialer).DialContext
+	step, trouble := within(
+		ctx,
+		checkup.StageResolve,
+		m.Deadlines.Resolve,
+		func(ctx context.Context) (time.Duration, error) {
+			// A new resolver: with a shared one, concurrent lookups of a name would wait for each other.
+			var trouble atomic.Pointer[error] // both families are looked up at the same time
+			resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				dial := s.dialDNS
+				if dial == nil {
+					dial = new(net.Dialer).DialContext
+				}
+				conn, err := dial(ctx, network, address)
+				if isLocal(err) {
+					trouble.Store(&err) // net.DNSError does not contain it
+				}
+				return conn, err
+			}}
+			network := map[checkup.IPFamily]string{checkup.AnyIPFamily: "ip", checkup.IPv4: "ip4", checkup.IPv6: "ip6"}[m.Pair.Family]
+			found, err := resolver.LookupNetIP(ctx, network, m.Peer.Host)
+			var dns *net.DNSError
+			switch {
+			case err != nil && trouble.Load() != nil:
+				return 0, *trouble.Load()
+			case isTimeout(err) && ctx.Err() == nil:
+				return 0, errors.New("no DNS server answered")
+			case errors.As(err, &dns) && !isTimeout(err):
+				// The outer error names ports, which differ each time.
+				said, cause := dns.Err, strings.LastIndex(dns.Err, ": ")
+				if cause >= 0 {
+					said = "the DNS server: " + said[cause+2:]
+				}
+				return 0, errors.New(said)
 			}
-			conn, err := dial(ctx, network, address)
-			if isLocal(err) {
-				trouble.Store(&err) // net.DNSError does not contain it
+			for _, address := range alternate(found) {
+				addresses = append(addresses, netip.AddrPortFrom(address, uint16(m.Peer.Port)))
 			}
-			return conn, err
-		}}
-		network := map[checkup.IPFamily]string{checkup.AnyIPFamily: "ip", checkup.IPv4: "ip4", checkup.IPv6: "ip6"}[m.Pair.Family]
-		found, err := resolver.LookupNetIP(ctx, network, m.Peer.Host)
-		var dns *net.DNSError
-		switch {
-		case err != nil && trouble.Load() != nil:
-			return 0, *trouble.Load()
-		case isTimeout(err) && ctx.Err() == nil:
-			return 0, errors.New("no DNS server answered")
-		case errors.As(err, &dns) && !isTimeout(err):
-			// The outer error names ports, which differ each time.
-			said, cause := dns.Err, strings.LastIndex(dns.Err, ": ")
-			if cause >= 0 {
-				said = "the DNS server: " + said[cause+2:]
+			if err == nil && len(addresses) == 0 {
+				err = errors.New("no such host")
 			}
-			return 0, errors.New(said)
-		}
-		for _, address := range alternate(found) {
-			addresses = append(addresses, netip.AddrPortFrom(address, uint16(m.Peer.Port)))
-		}
-		if err == nil && len(addresses) == 0 {
-			err = errors.New("no such host")
-		}
-		return 0, err
-	})
+			return 0, err
+		},
+	)
 	return step, addresses, trouble
 }
 

@@ -95,7 +95,12 @@ func (c control) vm(ctx, outer context.Context, lines *lineWriter) error {
 }
 
 // address measures an address by icmp.
-func (c control) address(ctx context.Context, family checkup.IPFamily, name, address string, right func(checkup.Observation) bool) checkup.Control {
+func (c control) address(
+	ctx context.Context,
+	family checkup.IPFamily,
+	name, address string,
+	right func(checkup.Observation) bool,
+) checkup.Control {
 	result := checkup.Control{Family: family, Name: name}
 	addr, err := netip.ParseAddr(address)
 	if err != nil {
@@ -103,9 +108,19 @@ func (c control) address(ctx context.Context, family checkup.IPFamily, name, add
 		return result
 	}
 	o := c.funcs[checkup.ICMP](ctx, Measurement{
-		Pair:    checkup.Pair{Source: c.order.Source, Target: controlTarget, Family: family, Transport: checkup.ICMP, Size: checkup.VMEchoSize},
+		Pair: checkup.Pair{
+			Source:    c.order.Source,
+			Target:    controlTarget,
+			Family:    family,
+			Transport: checkup.ICMP,
+			Size:      checkup.VMEchoSize,
+		},
 		Address: netip.AddrPortFrom(addr, 0),
-		Probe:   checkup.Probe{Count: controlCount, Interval: checkup.Duration(controlInterval), Timeout: checkup.Duration(controlTimeout)},
+		Probe: checkup.Probe{
+			Count:    controlCount,
+			Interval: checkup.Duration(controlInterval),
+			Timeout:  checkup.Duration(controlTimeout),
+		},
 	}, c.session)
 	result.OK = o.Unmeasured == nil && right(o)
 	result.Message = fmt.Sprintf("%s: %s", addr, seen(o))
@@ -135,9 +150,16 @@ func (c control) self(ctx context.Context, family checkup.IPFamily) checkup.Cont
 			served.Go(func() error { return err })
 		}
 	}
-	result.OK, result.Message = c.measure(ctx, family, ports, checkup.Transports, "answered", func(o checkup.Observation) bool {
-		return o.Unmeasured == nil && o.Received > 0 && o.Received == o.Sent
-	})
+	result.OK, result.Message = c.measure(
+		ctx,
+		family,
+		ports,
+		checkup.Transports,
+		"answered",
+		func(o checkup.Observation) bool {
+			return o.Unmeasured == nil && o.Received > 0 && o.Received == o.Sent
+		},
+	)
 	stop()
 	if err := served.Wait(); err != nil {
 		result.OK, result.Message = false, fmt.Sprintf("the agent's own responder: %v", err)
@@ -155,16 +177,30 @@ func (c control) closed(ctx context.Context, family checkup.IPFamily) checkup.Co
 		return result
 	}
 	defer release()
-	result.OK, result.Message = c.measure(ctx, family, ports, []checkup.Transport{checkup.TCP, checkup.UDP, checkup.HTTP, checkup.TLS}, "refused", func(o checkup.Observation) bool {
-		return o.Unmeasured == nil && o.Received == 0 && o.Failure != nil &&
-			*o.Failure == checkup.Cause{Stage: checkup.StageConnect, Message: syscall.ECONNREFUSED.Error()}
-	})
+	result.OK, result.Message = c.measure(
+		ctx,
+		family,
+		ports,
+		[]checkup.Transport{checkup.TCP, checkup.UDP, checkup.HTTP, checkup.TLS},
+		"refused",
+		func(o checkup.Observation) bool {
+			return o.Unmeasured == nil && o.Received == 0 && o.Failure != nil &&
+				*o.Failure == checkup.Cause{Stage: checkup.StageConnect, Message: syscall.ECONNREFUSED.Error()}
+		},
+	)
 	return result
 }
 
 // measure measures each transport of the order, and always tcp. It reports whether all results are right, and describes
 // them.
-func (c control) measure(ctx context.Context, family checkup.IPFamily, ports map[checkup.Transport]int, transports []checkup.Transport, outcome string, right func(checkup.Observation) bool) (bool, string) {
+func (c control) measure(
+	ctx context.Context,
+	family checkup.IPFamily,
+	ports map[checkup.Transport]int,
+	transports []checkup.Transport,
+	outcome string,
+	right func(checkup.Observation) bool,
+) (bool, string) {
 	var good, bad, open []string
 	for _, t := range transports {
 		if !c.uses(t) {
@@ -183,7 +219,13 @@ func (c control) measure(ctx context.Context, family checkup.IPFamily, ports map
 				Timeout: checkup.Duration(controlTimeout), Path: "/healthz"},
 		}
 		if t == checkup.TLS {
-			m.Peer = &checkup.Peer{Host: loopback[family].String(), Port: ports[t], Family: family, Transport: t, Path: m.Probe.Path}
+			m.Peer = &checkup.Peer{
+				Host:      loopback[family].String(),
+				Port:      ports[t],
+				Family:    family,
+				Transport: t,
+				Path:      m.Probe.Path,
+			}
 			m.Deadlines = checkup.StageDeadlines{Connect: m.Probe.Timeout, Handshake: m.Probe.Timeout, Response: m.Probe.Timeout}
 		}
 		o := c.funcs[t](ctx, m, c.session)
@@ -206,7 +248,11 @@ func (c control) measure(ctx context.Context, family checkup.IPFamily, ports map
 
 // uses reports whether the order uses a transport; tcp is always used.
 func (c control) uses(t checkup.Transport) bool {
-	return t == checkup.TCP || slices.ContainsFunc(c.order.Probes, func(p checkup.TransportProbe) bool { return p.Transport == t && len(p.Sizes) > 0 })
+	return t == checkup.TCP ||
+		slices.ContainsFunc(
+			c.order.Probes,
+			func(p checkup.TransportProbe) bool { return p.Transport == t && len(p.Sizes) > 0 },
+		)
 }
 
 // seen describes an observation in a few words.

@@ -51,7 +51,10 @@ func icmp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 			sock, err := openSocket(address, protocol, icmpHeader+m.Pair.Size+1)
 			var call *os.SyscallError
 			if errors.As(err, &call) && call.Syscall == "socket" && errors.Is(err, syscall.EACCES) {
-				call.Err = fmt.Errorf("%w: ping sockets are forbidden to this group: set the pod's sysctl net.ipv4.ping_group_range to \"0 2147483647\"", call.Err)
+				call.Err = fmt.Errorf(
+					"%w: ping sockets are forbidden to this group: set the pod's sysctl net.ipv4.ping_group_range to \"0 2147483647\"",
+					call.Err,
+				)
 			}
 			return sock, err
 		},

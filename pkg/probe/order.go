@@ -68,9 +68,23 @@ func checkOrder(o checkup.Order) error {
 		at := fmt.Sprintf("probes[%d]", i)
 		least, most := sizeLimits(p.Transport)
 		must(Funcs[p.Transport] != nil, "%s.transport: %q is unknown", at, p.Transport)
-		must(!slices.ContainsFunc(o.Probes[:i], func(q checkup.TransportProbe) bool { return q.Transport == p.Transport }), "%s.transport: %q: duplicate", at, p.Transport)
-		must(o.Connections != nil || p.Transport != checkup.TLS, "%s.transport: tls needs connections, and targets with a peer", at)
-		must(o.Connections == nil || slices.Contains(peerTransports, p.Transport), "%s.transport: connections cannot be made by %s", at, p.Transport)
+		must(
+			!slices.ContainsFunc(o.Probes[:i], func(q checkup.TransportProbe) bool { return q.Transport == p.Transport }),
+			"%s.transport: %q: duplicate",
+			at,
+			p.Transport,
+		)
+		must(
+			o.Connections != nil || p.Transport != checkup.TLS,
+			"%s.transport: tls needs connections, and targets with a peer",
+			at,
+		)
+		must(
+			o.Connections == nil || slices.Contains(peerTransports, p.Transport),
+			"%s.transport: connections cannot be made by %s",
+			at,
+			p.Transport,
+		)
 		must(p.Count >= 1 && p.Count <= maxCount, "%s.count: must be from 1 to %d", at, maxCount)
 		must(p.Interval >= 0, "%s.interval: is negative", at)
 		must(p.Timeout > 0, "%s.timeout: must be more than 0", at)
@@ -108,15 +122,35 @@ func checkPeer(o checkup.Order, p checkup.Peer, must func(ok bool, format string
 	} else {
 		must(isName(p.Host), "host: %q is neither an IP address nor a DNS name", p.Host)
 	}
-	must(p.Family == checkup.AnyIPFamily || slices.Contains(checkup.IPFamilies, p.Family), "family: %q is unknown", p.Family)
+	must(
+		p.Family == checkup.AnyIPFamily || slices.Contains(checkup.IPFamilies, p.Family),
+		"family: %q is unknown",
+		p.Family,
+	)
 	must(p.Port >= 1 && p.Port <= 65535, "port: %d is not from 1 to 65535", p.Port)
 	must(slices.Contains(peerTransports, p.Transport), "transport: %q: must be tls or tcp", p.Transport)
-	must(slices.ContainsFunc(o.Probes, func(t checkup.TransportProbe) bool { return t.Transport == p.Transport }), "transport: %q has no probe", p.Transport)
-	must(p.ServerName == "" || isName(p.ServerName) || isAddress(p.ServerName), "serverName: %q is neither a DNS name nor an IP address", p.ServerName)
+	must(
+		slices.ContainsFunc(o.Probes, func(t checkup.TransportProbe) bool { return t.Transport == p.Transport }),
+		"transport: %q has no probe",
+		p.Transport,
+	)
+	must(
+		p.ServerName == "" || isName(p.ServerName) || isAddress(p.ServerName),
+		"serverName: %q is neither a DNS name nor an IP address",
+		p.ServerName,
+	)
 	_, err := url.ParseRequestURI(p.Path)
 	must(p.Path == "" || strings.HasPrefix(p.Path, "/") && err == nil, "path: %q is not the path of a URL", p.Path)
-	must(p.ClientCertificate == "" || isName(p.ClientCertificate), "clientCertificate: %q is not the name of a Secret", p.ClientCertificate)
-	must(p.Transport == checkup.TLS || p.ServerName+p.Path+p.ClientCertificate == "", "transport: %q does not use serverName, path and clientCertificate", p.Transport)
+	must(
+		p.ClientCertificate == "" || isName(p.ClientCertificate),
+		"clientCertificate: %q is not the name of a Secret",
+		p.ClientCertificate,
+	)
+	must(
+		p.Transport == checkup.TLS || p.ServerName+p.Path+p.ClientCertificate == "",
+		"transport: %q does not use serverName, path and clientCertificate",
+		p.Transport,
+	)
 }
 
 func isAddress(s string) bool {
@@ -195,7 +229,10 @@ func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Obser
 						impossible = append(impossible, unmeasured(m, checkup.StageSetup, "the target's address is not an IP address"))
 						continue
 					case port == 0 && p.Transport != checkup.ICMP:
-						impossible = append(impossible, unmeasured(m, checkup.StageSetup, fmt.Sprintf("the target has no %s port", p.Transport)))
+						impossible = append(
+							impossible,
+							unmeasured(m, checkup.StageSetup, fmt.Sprintf("the target has no %s port", p.Transport)),
+						)
 						continue
 					}
 					m.Address = netip.AddrPortFrom(addr.Unmap(), uint16(port))

@@ -116,7 +116,12 @@ var errCutShort = errors.New("cut short")
 
 // series makes the measurements of a tcp or http pair, each by a call of one, which returns only errors of the local
 // socket.
-func series(ctx context.Context, m Measurement, s *Session, one func(context.Context, Measurement) (sample, error)) checkup.Observation {
+func series(
+	ctx context.Context,
+	m Measurement,
+	s *Session,
+	one func(context.Context, Measurement) (sample, error),
+) checkup.Observation {
 	return repeat(ctx, m, s.Watch, func(n int) ([]sample, error) {
 		samples := make([]sample, n)
 		g, gctx := errgroup.WithContext(ctx)

@@ -447,7 +447,10 @@ func (r *receptions) changed() []checkup.Message {
 	for pair, of := range r.pairs {
 		if !of.reported {
 			of.reported = true
-			ms = append(ms, checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: of.packets, Dropped: r.dropped[pair.Family]}})
+			ms = append(
+				ms,
+				checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: of.packets, Dropped: r.dropped[pair.Family]}},
+			)
 		}
 	}
 	slices.SortFunc(ms, func(a, b checkup.Message) int {

@@ -115,7 +115,14 @@ func (r *results) run(ctx context.Context, ms []Measurement) ([]Measurement, err
 func share(pairs int) int { return max(1, min(maxOutstanding, maxUnderWay/pairs)) }
 
 // pair starts the measurements of one pair, each when it is due, whether or not earlier ones have ended.
-func (r *results) pair(ctx context.Context, measuring *sync.WaitGroup, m Measurement, of *sequence, first time.Time, share int) {
+func (r *results) pair(
+	ctx context.Context,
+	measuring *sync.WaitGroup,
+	m Measurement,
+	of *sequence,
+	first time.Time,
+	share int,
+) {
 	interval := time.Duration(m.Probe.Interval)
 	late := max(interval, maxLate)
 	for i := range m.Probe.Count {
@@ -125,7 +132,10 @@ func (r *results) pair(ctx context.Context, measuring *sync.WaitGroup, m Measure
 		}
 		var why string
 		if time.Since(due) > late {
-			why = fmt.Sprintf("not started within %v of its time: the agent was held up, or limits.packetsPerSecond is too low", late)
+			why = fmt.Sprintf(
+				"not started within %v of its time: the agent was held up, or limits.packetsPerSecond is too low",
+				late,
+			)
 		} else {
 			why = r.full(of, share)
 		}

@@ -55,7 +55,12 @@ var (
 
 // handshake makes a TLS handshake on a connection. It accepts any certificate: the question is whether the peer can be
 // reached, not its identity (as in OpenShift's checker).
-func handshake(ctx context.Context, conn net.Conn, p *checkup.Peer, certificate *cryptotls.Certificate) (*cryptotls.Conn, error) {
+func handshake(
+	ctx context.Context,
+	conn net.Conn,
+	p *checkup.Peer,
+	certificate *cryptotls.Certificate,
+) (*cryptotls.Conn, error) {
 	config := &cryptotls.Config{
 		InsecureSkipVerify: true,
 		ServerName:         serverName(p), // not sent if it is an IP address
@@ -173,7 +178,11 @@ func listenTLS(ctx context.Context, address string) (net.Listener, error) {
 		return nil, err
 	}
 	now := time.Now()
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotBefore:    now.Add(-time.Hour),
+		NotAfter:     now.Add(24 * time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return nil, err

@@ -213,7 +213,9 @@ func (s *Store) configMap(k Key, chunk int) *corev1.ConfigMap {
 		cm.Labels[checkup.LabelCheck] = k.Check
 	}
 	if k.Role != checkup.RoleReport {
-		cm.OwnerReferences = []metav1.OwnerReference{{APIVersion: "tekton.dev/v1", Kind: "PipelineRun", Name: s.Run, UID: types.UID(s.RunUID)}}
+		cm.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: "tekton.dev/v1", Kind: "PipelineRun", Name: s.Run, UID: types.UID(s.RunUID)},
+		}
 	}
 	return cm
 }

@@ -106,7 +106,11 @@ type storedReport struct {
 }
 
 // listReports lists reports, newest first.
-func listReports(ctx context.Context, configMaps corev1client.ConfigMapInterface, of labels.Set) ([]storedReport, error) {
+func listReports(
+	ctx context.Context,
+	configMaps corev1client.ConfigMapInterface,
+	of labels.Set,
+) ([]storedReport, error) {
 	selector := labels.Set{checkup.LabelRole: string(checkup.RoleReport)}
 	maps.Copy(selector, of)
 	if _, err := labels.ValidatedSelectorFromSet(selector); err != nil {

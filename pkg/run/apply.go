@@ -84,7 +84,13 @@ func (c *Cluster) apply(ctx context.Context, object runtime.Object) error {
 		client = c.Dynamic.Resource(target.resource).Namespace(namespace)
 	}
 	force := true
-	_, err = client.Patch(ctx, accessor.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: FieldManager, Force: &force})
+	_, err = client.Patch(
+		ctx,
+		accessor.GetName(),
+		types.ApplyPatchType,
+		body,
+		metav1.PatchOptions{FieldManager: FieldManager, Force: &force},
+	)
 	if err != nil {
 		return fmt.Errorf("apply %s %s: %w%s", target.resource.Resource, accessor.GetName(), err, hint(err))
 	}
@@ -107,7 +113,9 @@ func hint(err error) string {
 
 // Start creates the run.
 func (c *Cluster) Start(ctx context.Context, run *pipelinev1.PipelineRun) (*pipelinev1.PipelineRun, error) {
-	created, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).Create(ctx, run, metav1.CreateOptions{FieldManager: FieldManager})
+	created, err := c.Tekton.TektonV1().
+		PipelineRuns(c.Namespace).
+		Create(ctx, run, metav1.CreateOptions{FieldManager: FieldManager})
 	if err != nil {
 		return nil, fmt.Errorf("create a PipelineRun of %s: %w%s", run.Spec.PipelineRef.Name, err, hint(err))
 	}
@@ -118,7 +126,9 @@ func (c *Cluster) Start(ctx context.Context, run *pipelinev1.PipelineRun) (*pipe
 // removes the fixtures.
 func (c *Cluster) Cancel(ctx context.Context, name string) error {
 	patch := []byte(`{"spec":{"status":"` + pipelinev1.PipelineRunSpecStatusCancelledRunFinally + `"}}`)
-	_, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
+	_, err := c.Tekton.TektonV1().
+		PipelineRuns(c.Namespace).
+		Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: FieldManager})
 	if err != nil {
 		return fmt.Errorf("cancel PipelineRun %s: %w%s", name, err, hint(err))
 	}

@@ -36,8 +36,10 @@ type Access struct {
 }
 
 // ErrNoCluster says that no kubeconfig names a cluster.
-var ErrNoCluster = errors.New("no cluster: neither --kubeconfig, $KUBECONFIG nor ~/.kube/config names one, and this is not a pod; " +
-	"set KUBECONFIG to a kubeconfig file")
+var ErrNoCluster = errors.New(
+	"no cluster: neither --kubeconfig, $KUBECONFIG nor ~/.kube/config names one, and this is not a pod; " +
+		"set KUBECONFIG to a kubeconfig file",
+)
 
 // Connect reads the kubeconfig and makes the clients. It sends no request to the
 // cluster.
@@ -85,7 +87,14 @@ func newCluster(config *rest.Config, namespace string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a metadata client for %s: %w", config.Host, err)
 	}
-	return &Cluster{Kube: kube, Tekton: tekton, Dynamic: dyn, Metadata: meta, Namespace: namespace, Server: config.Host}, nil
+	return &Cluster{
+		Kube:      kube,
+		Tekton:    tekton,
+		Dynamic:   dyn,
+		Metadata:  meta,
+		Namespace: namespace,
+		Server:    config.Host,
+	}, nil
 }
 
 // reach returns an error if the API server does not answer.

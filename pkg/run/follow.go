@@ -85,8 +85,12 @@ func (f *Follower) Follow(ctx context.Context, name string) (*pipelinev1.Pipelin
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("follow PipelineRun %s: %w", name, context.Cause(ctx))
 		case time.Since(answered) > patience:
-			return nil, fmt.Errorf("follow PipelineRun %s: the API server has not answered for %s; the run may still continue: %w",
-				name, patience, err)
+			return nil, fmt.Errorf(
+				"follow PipelineRun %s: the API server has not answered for %s; the run may still continue: %w",
+				name,
+				patience,
+				err,
+			)
 		case f.Report != nil:
 			f.Report(Progress{Lost: time.Since(answered)})
 		}
@@ -104,7 +108,9 @@ func (c *Cluster) look(ctx context.Context, name string) (*pipelinev1.PipelineRu
 	if err != nil {
 		return nil, Progress{}, err
 	}
-	tasks, err := c.Tekton.TektonV1().TaskRuns(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.Set{"tekton.dev/pipelineRun": name}.String()})
+	tasks, err := c.Tekton.TektonV1().
+		TaskRuns(c.Namespace).
+		List(ctx, metav1.ListOptions{LabelSelector: labels.Set{"tekton.dev/pipelineRun": name}.String()})
 	if err != nil {
 		return nil, Progress{}, err
 	}
@@ -115,7 +121,12 @@ func (c *Cluster) look(ctx context.Context, name string) (*pipelinev1.PipelineRu
 	var progress Progress
 	for _, task := range tasks.Items {
 		condition := task.Status.GetCondition(apis.ConditionSucceeded)
-		p := TaskProgress{Name: task.Labels["tekton.dev/pipelineTask"], Done: task.IsDone(), Failed: task.IsFailure(), Reason: "Pending"}
+		p := TaskProgress{
+			Name:   task.Labels["tekton.dev/pipelineTask"],
+			Done:   task.IsDone(),
+			Failed: task.IsFailure(),
+			Reason: "Pending",
+		}
 		if condition != nil {
 			p.Reason, p.Message = condition.Reason, condition.Message
 		}
@@ -140,7 +151,9 @@ func (c *Cluster) Remaining(ctx context.Context, runUID string) ([]string, error
 	selector := labels.SelectorFromSet(labels.Set{checkup.LabelRun: runUID}).Add(*fixtures).String()
 	var left []string
 	for _, resource := range []string{"pods", "configmaps"} {
-		list, err := c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource(resource)).Namespace(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+		list, err := c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource(resource)).
+			Namespace(c.Namespace).
+			List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
 			return nil, fmt.Errorf("list the remaining objects of run %s: %w%s", runUID, err, hint(err))
 		}

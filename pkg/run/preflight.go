@@ -56,7 +56,11 @@ func listErrors(errs []error) string {
 func (c *Cluster) checkTekton(ctx context.Context) error {
 	_, err := c.Kube.Discovery().ServerResourcesForGroupVersion("tekton.dev/v1")
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("no Tekton Pipelines at %s: the API tekton.dev/v1 is not served; install Tekton Pipelines %s or newer", c.Server, OldestTekton)
+		return fmt.Errorf(
+			"no Tekton Pipelines at %s: the API tekton.dev/v1 is not served; install Tekton Pipelines %s or newer",
+			c.Server,
+			OldestTekton,
+		)
 	}
 	if err != nil {
 		return fmt.Errorf("ask %s for the API tekton.dev/v1: %w", c.Server, err)
@@ -72,7 +76,11 @@ func (c *Cluster) checkTekton(ctx context.Context) error {
 		return nil // a development build
 	}
 	if !have.AtLeast(version.MustParseGeneric(OldestTekton)) {
-		return fmt.Errorf("Tekton Pipelines %s is too old: its PipelineRuns drop the results of failed tasks; upgrade to %s or newer", info.Data["version"], OldestTekton)
+		return fmt.Errorf(
+			"Tekton Pipelines %s is too old: its PipelineRuns drop the results of failed tasks; upgrade to %s or newer",
+			info.Data["version"],
+			OldestTekton,
+		)
 	}
 	return nil
 }
@@ -81,7 +89,11 @@ func (c *Cluster) checkNamespace(ctx context.Context, plan *checkup.Plan) error 
 	namespace, err := c.Kube.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("namespace %s does not exist; create it (kubectl create namespace %s) or choose another with --namespace", c.Namespace, c.Namespace)
+		return fmt.Errorf(
+			"namespace %s does not exist; create it (kubectl create namespace %s) or choose another with --namespace",
+			c.Namespace,
+			c.Namespace,
+		)
 	case apierrors.IsForbidden(err):
 		return nil // a user without the right to read the namespace may still have rights in it
 	case err != nil:
@@ -90,14 +102,31 @@ func (c *Cluster) checkNamespace(ctx context.Context, plan *checkup.Plan) error 
 	enforced := namespace.Labels[checkup.LabelPodSecurity]
 	var obstacles *multierror.Error
 	if check := kinds.HostNetwork(ctx, c.Kube, plan); check != "" && (enforced == "baseline" || enforced == "restricted") {
-		obstacles = multierror.Append(obstacles, fmt.Errorf("namespace %s enforces %s pod security, which forbids that agents of check %s run in their nodes' networks, as the components do that they probe from; "+
-			"allow it (kubectl label --overwrite namespace %s %s=privileged) or choose another with --namespace", c.Namespace, enforced, check, c.Namespace, checkup.LabelPodSecurity))
+		obstacles = multierror.Append(
+			obstacles,
+			fmt.Errorf(
+				"namespace %s enforces %s pod security, which forbids that agents of check %s run in their nodes' networks, as the components do that they probe from; "+
+					"allow it (kubectl label --overwrite namespace %s %s=privileged) or choose another with --namespace",
+				c.Namespace,
+				enforced,
+				check,
+				c.Namespace,
+				checkup.LabelPodSecurity,
+			),
+		)
 	}
 	if enforced == "restricted" {
 		flags, err := c.Kube.CoreV1().ConfigMaps(tektonNamespace).Get(ctx, "feature-flags", metav1.GetOptions{})
 		if err == nil && flags.Data["set-security-context"] != "true" {
-			obstacles = multierror.Append(obstacles, fmt.Errorf("namespace %s enforces restricted pod security, and Tekton does not give its own containers a security context there; "+
-				"set set-security-context: \"true\" in ConfigMap %s/feature-flags", c.Namespace, tektonNamespace))
+			obstacles = multierror.Append(
+				obstacles,
+				fmt.Errorf(
+					"namespace %s enforces restricted pod security, and Tekton does not give its own containers a security context there; "+
+						"set set-security-context: \"true\" in ConfigMap %s/feature-flags",
+					c.Namespace,
+					tektonNamespace,
+				),
+			)
 		}
 	}
 	return obstacles.ErrorOrNil()
@@ -144,7 +173,9 @@ func (c *Cluster) checkRights(ctx context.Context, plan *checkup.Plan, objects [
 		}
 		namespace := cmp.Or(outcome.Namespace, c.Namespace)
 		want(right{"get", "", "configmaps", namespace, outcome.Name})
-		if _, err := c.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, outcome.Name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		if _, err := c.Kube.CoreV1().ConfigMaps(namespace).Get(ctx, outcome.Name, metav1.GetOptions{}); apierrors.IsNotFound(
+			err,
+		) {
 			want(right{"create", "", "configmaps", namespace, ""})
 		}
 	}
@@ -152,7 +183,13 @@ func (c *Cluster) checkRights(ctx context.Context, plan *checkup.Plan, objects [
 	var missing *multierror.Error
 	for _, r := range wanted {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: r.verb, Group: r.group, Resource: r.resource, Namespace: r.namespace, Name: r.name},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb:      r.verb,
+				Group:     r.group,
+				Resource:  r.resource,
+				Namespace: r.namespace,
+				Name:      r.name,
+			},
 		}}
 		answer, err := c.Kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err != nil || answer.Status.Allowed {
@@ -168,7 +205,10 @@ func (c *Cluster) checkRights(ctx context.Context, plan *checkup.Plan, objects [
 		if r.namespace != "" {
 			where = "in namespace " + r.namespace
 		}
-		missing = multierror.Append(missing, fmt.Errorf("missing right: %s %s %s; ask a cluster administrator for it", r.verb, resource, where))
+		missing = multierror.Append(
+			missing,
+			fmt.Errorf("missing right: %s %s %s; ask a cluster administrator for it", r.verb, resource, where),
+		)
 	}
 	return missing.ErrorOrNil()
 }

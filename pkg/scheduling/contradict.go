@@ -186,7 +186,8 @@ func exclude(a, b *corev1.NodeSelectorRequirement) bool {
 		return ok || err != nil // an invalid requirement excludes nothing
 	}
 	if a.Operator == corev1.NodeSelectorOpIn {
-		return len(a.Values) > 0 && !slices.ContainsFunc(a.Values, func(value string) bool { return meets(b, map[string]string{b.Key: value}) })
+		return len(a.Values) > 0 &&
+			!slices.ContainsFunc(a.Values, func(value string) bool { return meets(b, map[string]string{b.Key: value}) })
 	}
 	// Without In, only DoesNotExist excludes another demand: one that requires the label.
 	absent := func(r *corev1.NodeSelectorRequirement) bool { return r.Operator == corev1.NodeSelectorOpDoesNotExist }

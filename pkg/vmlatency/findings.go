@@ -347,7 +347,14 @@ func (n *vmNetwork) hints(f checkup.Finding, links []*vmLink, oneWay bool, from 
 	case checkup.CauseNetwork:
 		where = "on each node"
 	}
-	return []string{fmt.Sprintf("the %s plugin creates a missing bridge without an uplink: check that %s has one %s", vm.NetworkType, cmp.Or(vm.Bridge, "the bridge"), where)}
+	return []string{
+		fmt.Sprintf(
+			"the %s plugin creates a missing bridge without an uplink: check that %s has one %s",
+			vm.NetworkType,
+			cmp.Or(vm.Bridge, "the bridge"),
+			where,
+		),
+	}
 }
 
 // against names pairs that pass although the finding says that they are cut off.

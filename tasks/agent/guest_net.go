@@ -64,7 +64,11 @@ func (o *ownAddresses) set(i *net.Interface, addresses []netip.Prefix) error {
 	}
 	// Ignore routers, and do not wait for a random time before the detection of duplicate IPv6 addresses.
 	for _, name := range []string{"accept_ra", "router_solicitation_delay"} {
-		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", i.Name, name), []byte("0"), 0) // optional: without it, it only takes longer
+		_ = os.WriteFile(
+			filepath.Join("/proc/sys/net/ipv6/conf", i.Name, name),
+			[]byte("0"),
+			0,
+		) // optional: without it, it only takes longer
 	}
 	for _, a := range addresses {
 		if a.Addr().Is4() {
@@ -245,7 +249,12 @@ func (o *ownAddresses) watchARP() error {
 	}()
 	go func() {
 		defer close(o.asked)
-		to := &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: o.iface.Index, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
+		to := &unix.SockaddrLinklayer{
+			Protocol: protocol,
+			Ifindex:  o.iface.Index,
+			Halen:    6,
+			Addr:     [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+		}
 		const probes = 3
 		for range probes {
 			// A probe that cannot be sent counts as lost.

@@ -47,7 +47,9 @@ type usageError string
 
 func (e usageError) Error() string { return string(e) }
 
-const usage = usageError("usage: agent probe --order FILE | agent respond [--echo ADDRESS] [--http ADDRESS] | agent version")
+const usage = usageError(
+	"usage: agent probe --order FILE | agent respond [--echo ADDRESS] [--http ADDRESS] | agent version",
+)
 
 func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
 	if len(args) == 0 {

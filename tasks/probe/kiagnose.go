@@ -69,7 +69,9 @@ func checkupMain() int {
 	defer stop()
 	t := &task.Task{
 		PodName: cmp.Or(os.Getenv("POD_NAME"), os.Getenv("HOSTNAME")), PodUID: os.Getenv("POD_UID"),
-		Namespace: os.Getenv("NAMESPACE"), AgentImage: os.Getenv("AGENT_IMAGE"), GuestImage: os.Getenv("GUEST_IMAGE"), Stdout: os.Stdout,
+		Namespace: os.Getenv(
+			"NAMESPACE",
+		), AgentImage: os.Getenv("AGENT_IMAGE"), GuestImage: os.Getenv("GUEST_IMAGE"), Stdout: os.Stdout,
 	}
 	if t.Namespace == "" {
 		b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")

@@ -45,9 +45,13 @@ const (
 
 // Causes of failed connections.
 var (
-	Refused   = &checkup.Cause{Stage: checkup.StageConnect, Message: "connection refused"}
-	TimedOut  = &checkup.Cause{Stage: checkup.StageConnect, Message: "timed out after 10s"}
-	Silent    = &checkup.Cause{Stage: checkup.StageHandshake, Reason: checkup.ReasonSilent, Message: "accepted the connection and then said nothing for 10s"}
+	Refused  = &checkup.Cause{Stage: checkup.StageConnect, Message: "connection refused"}
+	TimedOut = &checkup.Cause{Stage: checkup.StageConnect, Message: "timed out after 10s"}
+	Silent   = &checkup.Cause{
+		Stage:   checkup.StageHandshake,
+		Reason:  checkup.ReasonSilent,
+		Message: "accepted the connection and then said nothing for 10s",
+	}
 	NotReady  = &checkup.Cause{Stage: checkup.StageResponse, Message: "HTTP status 500 Internal Server Error"}
 	NoAddress = &checkup.Cause{Stage: checkup.StageResolve, Message: "no such host"}
 )
@@ -59,7 +63,9 @@ func NewPlane(seed uint64, nodes, count int) *Plane {
 		Worksheet: &checkup.Worksheet{
 			Plan: "day-2", Check: "api", Kind: "controlPlane", Rounds: 1, IPFamilies: []checkup.IPFamily{checkup.IPv4},
 			Probes: []checkup.TransportProbe{{Transport: checkup.TLS, Probe: checkup.Probe{
-				Sizes: []int{0}, Count: count, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(10 * time.Second)}}},
+				Sizes: []int{
+					0,
+				}, Count: count, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(10 * time.Second)}}},
 			Connections: &checkup.ConnectionSheet{For: checkup.Duration(time.Duration(count) * time.Second)},
 		},
 	}
@@ -71,12 +77,25 @@ func NewPlane(seed uint64, nodes, count int) *Plane {
 	var kube, aggregate []int
 	for i := range nodes {
 		node := fmt.Sprintf("cp-%d", i+1)
-		p.Worksheet.Sources = append(p.Worksheet.Sources,
-			checkup.Endpoint{Node: node, Label: "kube-apiserver-" + node, Component: checkup.ComponentKubeAPIServer, HostNetwork: true},
-			checkup.Endpoint{Node: node, Label: "aggregated-" + node, Component: checkup.ComponentAggregatedAPIServer})
+		p.Worksheet.Sources = append(
+			p.Worksheet.Sources,
+			checkup.Endpoint{
+				Node:        node,
+				Label:       "kube-apiserver-" + node,
+				Component:   checkup.ComponentKubeAPIServer,
+				HostNetwork: true,
+			},
+			checkup.Endpoint{Node: node, Label: "aggregated-" + node, Component: checkup.ComponentAggregatedAPIServer},
+		)
 		kube, aggregate = append(kube, i*TargetsPerNode+KubeTarget), append(aggregate, i*TargetsPerNode+AggregatedTarget)
 		target(node, "etcd-server-"+node, checkup.ComponentEtcd, fmt.Sprintf("10.0.0.%d", i+1), 2379)
-		target(node, "kubernetes-apiserver-endpoint-"+node, checkup.ComponentKubeAPIServer, fmt.Sprintf("10.0.0.%d", i+1), 6443)
+		target(
+			node,
+			"kubernetes-apiserver-endpoint-"+node,
+			checkup.ComponentKubeAPIServer,
+			fmt.Sprintf("10.0.0.%d", i+1),
+			6443,
+		)
 		target(node, "aggregated-endpoint-"+node, checkup.ComponentAggregatedAPIServer, fmt.Sprintf("10.244.%d.7", i+1), 8443)
 	}
 	target("", "kubernetes-default-service-cluster", checkup.ComponentKubeAPIServer, "10.96.0.1", 443)
@@ -148,7 +167,8 @@ func (p *Plane) one(pair checkup.Pair, after time.Duration) checkup.Result {
 		ask(peer.Backends[p.Rand.IntN(len(peer.Backends))])
 	}
 	passed := func(s checkup.Stage) bool {
-		return r.Failure == nil || slices.Index(checkup.ConnectionStages, s) < slices.Index(checkup.ConnectionStages, r.Failure.Stage)
+		return r.Failure == nil ||
+			slices.Index(checkup.ConnectionStages, s) < slices.Index(checkup.ConnectionStages, r.Failure.Stage)
 	}
 	micros := func() int64 { return int64(200 + p.Rand.IntN(300)) }
 	if peer.Family == checkup.AnyIPFamily && passed(checkup.StageResolve) {

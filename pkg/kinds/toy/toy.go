@@ -112,7 +112,10 @@ func judged(w *checkup.Worksheet, _ *checkup.Roster, _ *checkup.Record, gate che
 		u := checkup.Unit{Name: node, Verdict: checkup.Pass}
 		value, ok := values[node]
 		if !ok {
-			u.Verdict, u.Cause = checkup.Fail, &checkup.Cause{Stage: checkup.StageSetup, Message: "the node does not have the label"}
+			u.Verdict, u.Cause = checkup.Fail, &checkup.Cause{
+				Stage:   checkup.StageSetup,
+				Message: "the node does not have the label",
+			}
 			r.Findings = append(r.Findings, checkup.Finding{
 				Cause: checkup.CauseNode, Subject: node, Message: fmt.Sprintf("node %s does not have the label", node), Explains: 1, OnlyThis: 1,
 			})

@@ -35,7 +35,10 @@ var imagePackage = regexp.MustCompile(`(?m)^Depends:.*?\b(linux-image-[0-9][^ ,]
 func download(kernel, cache string) (string, error) {
 	for _, program := range []string{"apt-cache", "apt-get", "dpkg-deb"} {
 		if _, err := exec.LookPath(program); err != nil {
-			return "", fmt.Errorf("cannot download the guest's kernel, a Debian package: this machine has no %s: use Debian", program)
+			return "", fmt.Errorf(
+				"cannot download the guest's kernel, a Debian package: this machine has no %s: use Debian",
+				program,
+			)
 		}
 	}
 	shown, err := output(os.Environ(), "apt-cache", "show", "--no-all-versions", kernel)

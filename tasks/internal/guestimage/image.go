@@ -100,7 +100,9 @@ func image(vmlinuz, initrd []byte) (v1.Image, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(
+		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
+	)
 	if err != nil {
 		return nil, err
 	}

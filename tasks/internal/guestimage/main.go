@@ -87,7 +87,13 @@ func run(out, tag, kernel string, push bool) error {
 			return fmt.Errorf("push %s: %w", reference, err)
 		}
 	}
-	fmt.Printf("%s: %s, kernel %d KiB, initramfs %d KiB\n", reference, filepath.Base(deb), len(vmlinuz)>>10, len(initrd)>>10)
+	fmt.Printf(
+		"%s: %s, kernel %d KiB, initramfs %d KiB\n",
+		reference,
+		filepath.Base(deb),
+		len(vmlinuz)>>10,
+		len(initrd)>>10,
+	)
 	return nil
 }
 

@@ -66,7 +66,10 @@ func build(ko string, args []string) error {
 func emptyBase(architectures ...string) (v1.ImageIndex, error) {
 	var index v1.ImageIndex = empty.Index
 	for _, arch := range architectures {
-		image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: arch, Config: v1.Config{User: "65532"}})
+		image, err := mutate.ConfigFile(
+			empty.Image,
+			&v1.ConfigFile{OS: "linux", Architecture: arch, Config: v1.Config{User: "65532"}},
+		)
 		if err != nil {
 			return nil, err
 		}

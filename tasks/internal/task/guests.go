@@ -84,7 +84,14 @@ func consoles(config *rest.Config, namespace string) func(context.Context, strin
 	return func(ctx context.Context, name string) (io.ReadWriteCloser, error) {
 		done := make(chan dialed, 1)
 		go func() {
-			stream, err := kvcorev1.AsyncSubresourceHelper(config, "virtualmachineinstances", namespace, name, "console", url.Values{})
+			stream, err := kvcorev1.AsyncSubresourceHelper(
+				config,
+				"virtualmachineinstances",
+				namespace,
+				name,
+				"console",
+				url.Values{},
+			)
 			if err != nil {
 				done <- dialed{err: fmt.Errorf("console of VM %s: %w", name, err)}
 				return

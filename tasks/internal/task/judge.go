@@ -48,7 +48,11 @@ func (t *Task) judge(ctx context.Context, plan *checkup.Plan, check string) (che
 	case apierrors.IsNotFound(err):
 		return judge.NotMeasured(check, of, t.why(ctx, store, check, "setup", checkup.StageSetup)), time.Time{}, nil
 	case err != nil:
-		return judge.NotMeasured(check, of, checkup.Cause{Stage: checkup.StageCollect, Message: err.Error()}), time.Time{}, err
+		return judge.NotMeasured(
+			check,
+			of,
+			checkup.Cause{Stage: checkup.StageCollect, Message: err.Error()},
+		), time.Time{}, err
 	}
 	w := &frozen.Worksheet
 	k, err := kinds.Of(plan, check)

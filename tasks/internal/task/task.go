@@ -104,7 +104,11 @@ func Main(run func(context.Context, *Task) error) int {
 		err = t.Connect()
 	}
 	if err == nil {
-		ctx, cancel := context.WithTimeoutCause(signals, t.Timeout, fmt.Errorf("the step's deadline of %s is over", t.Timeout))
+		ctx, cancel := context.WithTimeoutCause(
+			signals,
+			t.Timeout,
+			fmt.Errorf("the step's deadline of %s is over", t.Timeout),
+		)
 		defer cancel()
 		err = run(ctx, t)
 	}
@@ -153,7 +157,10 @@ func New(args []string, getenv func(string) string, stdout io.Writer) (*Task, er
 		{"NAMESPACE", t.Namespace}, {"RUN_NAME", t.RunName}, {"RUN_UID", t.RunUID}, {"POD_NAME", t.PodName}, {"POD_UID", t.PodUID},
 	} {
 		if v.value == "" {
-			problems = append(problems, fmt.Errorf("environment variable %s is not set: this is a step of a Tekton task, made by planner compile", v.name))
+			problems = append(
+				problems,
+				fmt.Errorf("environment variable %s is not set: this is a step of a Tekton task, made by planner compile", v.name),
+			)
 		}
 	}
 	return t, errors.Join(problems...)
@@ -217,7 +224,12 @@ func (t *Task) compiled() (*checkup.Plan, error) {
 
 // Store returns the store of the run's values.
 func (t *Task) Store(plan string) *record.Store {
-	return &record.Store{ConfigMaps: t.Kubernetes.CoreV1().ConfigMaps(t.Namespace), Plan: plan, Run: t.RunName, RunUID: t.RunUID}
+	return &record.Store{
+		ConfigMaps: t.Kubernetes.CoreV1().ConfigMaps(t.Namespace),
+		Plan:       plan,
+		Run:        t.RunName,
+		RunUID:     t.RunUID,
+	}
 }
 
 // Fleet returns the fixtures of the run.
