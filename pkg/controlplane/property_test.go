@@ -286,7 +286,7 @@ func problems(w *checkup.Worksheet) func(func(string) bool) {
 		labels := map[string]bool{}
 		for i, e := range endpoints {
 			if e.Label == "" || labels[e.Label] {
-				add("%s %q is there twice", what, e.Label)
+				add("duplicate %s %q", what, e.Label)
 			}
 			labels[e.Label] = true
 			if e.Component == "" {

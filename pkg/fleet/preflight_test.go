@@ -172,8 +172,8 @@ func TestPreflightNames(t *testing.T) {
 	}
 }
 
-// TestNetworkFailed: what a plugin has said once is not held against a pod whose
-// network is there by now, nor that nobody answered it.
+// TestNetworkFailed: an old error of a plugin does not fail a pod whose network works
+// now, nor does a missing answer.
 func TestNetworkFailed(t *testing.T) {
 	const prefix = "FailedCreatePodSandBox: "
 	for _, tt := range []struct {

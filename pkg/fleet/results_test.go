@@ -29,9 +29,8 @@ import (
 // began is when the agents of tests begin to measure.
 var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// connections is a worksheet of n components in their nodes' networks, each of
-// which probes two that exist already, three times a second apart, and one that
-// was not to be seen.
+// connections is a worksheet of n components in their nodes' networks. Each probes two
+// targets that exist, three times, one second apart, and one that is not visible.
 func connections(n int) *checkup.Worksheet {
 	second := checkup.Duration(time.Second)
 	probe := checkup.Probe{Sizes: []int{0}, Count: 3, Interval: second, Timeout: second}

@@ -307,7 +307,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// randomSnapshot and randomPlacement make what properties are held against.
+// randomSnapshot and randomPlacement make the inputs of the property tests.
 func randomSnapshot(random *rand.Rand) *cluster.Snapshot {
 	s := &cluster.Snapshot{}
 	for i := range 1 + random.IntN(12) {

@@ -39,7 +39,7 @@ func parse(t *testing.T, text string) map[string]float64 {
 			}
 			key := name + "{" + strings.Join(labels, ",") + "}"
 			if _, twice := samples[key]; twice {
-				t.Errorf("%s is there twice", key)
+				t.Errorf("duplicate: %s", key)
 			}
 			switch f.GetType() {
 			case dto.MetricType_GAUGE:

@@ -510,7 +510,7 @@ func TestChecksAtOnce(t *testing.T) {
 		for _, e := range w.Sources {
 			for _, text := range []string{e.VM.MAC, e.VM.Addresses[checkup.IPv4], e.VM.Addresses[checkup.IPv6]} {
 				if seen[text] {
-					t.Errorf("%s is there twice", text)
+					t.Errorf("duplicate: %s", text)
 				}
 				seen[text] = true
 			}

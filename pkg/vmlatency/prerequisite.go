@@ -95,7 +95,7 @@ func attach(s *cluster.Snapshot, ref checkup.NetworkRef) attachment {
 		)
 	}
 	if prefix := markers[n.kind]; prefix != "" && n.bridge != "" {
-		told := func(node cluster.Node) bool {
+		marked := func(node cluster.Node) bool {
 			for name := range node.Allocatable {
 				if strings.HasPrefix(string(name), prefix) {
 					return true
@@ -103,7 +103,7 @@ func attach(s *cluster.Snapshot, ref checkup.NetworkRef) attachment {
 			}
 			return false
 		}
-		if strings.HasPrefix(n.resource, prefix) || slices.ContainsFunc(s.Nodes, told) {
+		if strings.HasPrefix(n.resource, prefix) || slices.ContainsFunc(s.Nodes, marked) {
 			n.marker = prefix + n.bridge
 		}
 	}
