@@ -269,8 +269,14 @@ func (c *connection) receive(note func([]byte)) {
 	}
 }
 
-// lost is the error of a connection whose chunks have ended.
-func (c *connection) lost() error { return fmt.Errorf("%w: %w", errLost, c.err) }
+// lost is the error of a connection whose chunks have ended: ctx's cause if ctx is done,
+// because then send may have closed the connection.
+func (c *connection) lost(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w: %w", errLost, c.err)
+}
 
 // send writes a line. If the console does not accept it in time, or before ctx ends,
 // the connection is closed; in the latter case the error is ctx's cause.

@@ -373,6 +373,19 @@ func TestSendOutOfTime(t *testing.T) {
 	}
 }
 
+// A connection that is closed because the time is over is not reported as lost.
+func TestLostOutOfTime(t *testing.T) {
+	c := &connection{err: io.ErrClosedPipe}
+	if err := c.lost(t.Context()); !errors.Is(err, errLost) {
+		t.Errorf("%v, want that the connection was lost", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	if err := c.lost(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errLost) {
+		t.Errorf("%v, want that the deadline was exceeded", err)
+	}
+}
+
 func TestLoginOrders(t *testing.T) {
 	good := loginOrder(time.Second)
 	for name, spoil := range map[string]func(*checkup.Order){

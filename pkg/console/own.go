@@ -51,7 +51,7 @@ func ask(
 			poll.Reset(pollEvery)
 		case b, ok := <-c.chunks:
 			if !ok {
-				return c.lost()
+				return c.lost(ctx)
 			}
 			var done, again bool
 			var err error

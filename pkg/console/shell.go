@@ -70,7 +70,7 @@ func (s *shell) until(
 			return text, true, nil
 		case b, open := <-s.c.chunks:
 			if !open {
-				return text, false, s.c.lost()
+				return text, false, s.c.lost(ctx)
 			}
 			raw = append(raw, b...)
 			if n := len(raw) - maxOutput; n > 0 {
