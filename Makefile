@@ -111,6 +111,7 @@ e2e-ready: build $(SANDBOX) images ## install the Debian packages that e2e needs
 # servers and compare times, so they run first; .ci/run waits for the marker before it starts other clusters.
 TIMED        := ControlPlane|Watch|RemovedEndpoint
 TIMED_MARKER := bin/e2e-timed
+
 .PHONY: e2e-pods
 e2e-pods: e2e-ready ## that of them which needs no VMs
 	trap '$(SANDBOX) --state $(PODS) down' EXIT; \
