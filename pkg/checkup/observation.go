@@ -2,6 +2,8 @@
 
 package checkup
 
+import "time"
+
 // Cause says why something failed or was not measured: the stage at which it stopped,
 // and what happened there.
 type Cause struct {
@@ -77,6 +79,10 @@ type Observation struct {
 	// that the agent spent and, for udp, the time that the responder spent (RFC 5357,
 	// section 4.2.1). It is never true for http, nor for tcp with a size.
 	Kernel bool `json:"kernel,omitempty"`
+	// Flows are the measurements by source port, in the order of the first use of the port.
+	// Sent, Received and Spoiled include them. Empty for icmp, and for pairs that were
+	// reported as Results.
+	Flows []Flow `json:"flows,omitempty"`
 	// Stages holds the delays of each stage, in microseconds, for pairs that were
 	// reported as Results. Judge computes it; agents do not report it. RTTs are then the
 	// delays of the TCP connect.
@@ -91,6 +97,14 @@ type Observation struct {
 	Failure *Cause `json:"failure,omitempty"`
 	// Unmeasured says why the pair was not measured; nil if it was measured.
 	Unmeasured *Cause `json:"unmeasured,omitempty"`
+}
+
+// Flow is what was measured from one source port: parallel paths are chosen by ports
+// (RFC 2992).
+type Flow struct {
+	Port     int `json:"port"`
+	Sent     int `json:"sent"`
+	Received int `json:"received"`
 }
 
 // Reception counts the requests of one pair that a responder received. It
@@ -201,4 +215,14 @@ type Record struct {
 	Counted []int `json:"counted,omitempty"`
 	// Facts that the probe task determined itself, without agents.
 	Facts []Fact `json:"facts,omitempty"`
+	// Looks are the further looks that were made, in their order; empty if there was none.
+	Looks []Look `json:"looks,omitempty"`
+}
+
+// Look is a further look at some pairs of a worksheet: what was asked, when it began, and
+// what was measured.
+type Look struct {
+	Worksheet Worksheet `json:"worksheet"`
+	Started   time.Time `json:"started"`
+	Record    Record    `json:"record"`
 }

@@ -51,6 +51,9 @@ type Gate struct {
 	// MaxUnmeasured is the largest share of expected pairs that may be unmeasured. A run
 	// without failures that exceeds it is inconclusive.
 	MaxUnmeasured Percent `json:"maxUnmeasured"`
+	// Confirm says that only a failure that a further look confirms fails a run, for kinds
+	// of check that look again. Without it, the first look decides.
+	Confirm bool `json:"confirm"`
 }
 
 // Requirement says which verdicts of a run pass the gate.

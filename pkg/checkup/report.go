@@ -12,10 +12,13 @@ const (
 	Pass       Verdict = "pass"       // measured, and every expectation was met
 	Fail       Verdict = "fail"       // measured, and an expectation was not met
 	Unmeasured Verdict = "unmeasured" // expected, but not measured; the cause says why
+	// Undecided: measured, and the sample neither shows that a limit is exceeded nor is
+	// consistent with it. A pair that is not answered at all is never undecided.
+	Undecided Verdict = "undecided"
 )
 
 // Verdicts lists every Verdict.
-var Verdicts = []Verdict{Pass, Fail, Unmeasured}
+var Verdicts = []Verdict{Pass, Fail, Undecided, Unmeasured}
 
 // RunVerdict is the verdict of a check or a run.
 type RunVerdict string
@@ -62,6 +65,7 @@ type Counts struct {
 	Expected   int `json:"expected"`
 	Pass       int `json:"pass"`
 	Fail       int `json:"fail"`
+	Undecided  int `json:"undecided"`
 	Unmeasured int `json:"unmeasured"`
 }
 
@@ -179,6 +183,21 @@ type Delay struct {
 	StdDev int64 `json:"stdDev,omitempty"`
 }
 
+// Confirmation says what a further look found about something that failed or was
+// undecided in the look before.
+type Confirmation string
+
+const (
+	NotLookedAt  Confirmation = ""            // the kind does not look again, or there was no reason to
+	Confirmed    Confirmation = "confirmed"   // it failed again
+	Gone         Confirmation = "gone"        // it did not fail again
+	NotConfirmed Confirmation = "undecided"   // the further look did not decide it
+	NotMadeAgain Confirmation = "notMeasured" // it was not measured again: budget or time was over, or the agent was
+)
+
+// Confirmations lists every Confirmation.
+var Confirmations = []Confirmation{NotLookedAt, Confirmed, Gone, NotConfirmed, NotMadeAgain}
+
 // Direction of a loss on a round trip.
 type Direction string
 
@@ -205,6 +224,8 @@ type Finding struct {
 	FromSize  int       `json:"fromSize,omitempty"`
 	// Message is one line for people.
 	Message string `json:"message"`
+	// Confirmation says what a further look found.
+	Confirmation Confirmation `json:"confirmation,omitempty"`
 	// Explains is the number of failed pairs that this finding explains. OnlyThis is the
 	// number of those that no other finding explains.
 	Explains int `json:"explains"`

@@ -51,6 +51,10 @@ type Unit struct {
 	Failures map[Stage]int    `json:"failures,omitempty"`
 	Delays   map[Stage]*Delay `json:"delays,omitempty"`
 	Outages  []Outage         `json:"outages,omitempty"`
+	// Confirmation says what a further look found, and After how long after the first look
+	// it began. The numbers above are those of the look that decided the verdict.
+	Confirmation Confirmation `json:"confirmation,omitempty"`
+	After        Duration     `json:"after,omitempty"`
 	// Values are statistics that have no field above.
 	Values []Value `json:"values,omitempty"`
 }
@@ -85,6 +89,7 @@ const (
 	LimitJitter      Limit = "jitter"      // Expect.Jitter
 	LimitOutage      Limit = "outage"      // ConnectionSheet.MaxOutage
 	LimitUnreachable Limit = "unreachable" // Expect.Unreachable: nothing may come through
+	LimitFlow        Limit = "flow"        // each source port must be answered at least once
 )
 
 // Breach is one limit that a unit broke.

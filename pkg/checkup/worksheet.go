@@ -50,6 +50,22 @@ type Worksheet struct {
 	Connections *ConnectionSheet `json:"connections,omitempty"`
 	// Guests is set if sources and targets are VMs; nil otherwise.
 	Guests *GuestSheet `json:"guests,omitempty"`
+	// Look is 0 for the worksheet that setup writes. Further looks at some of its pairs are
+	// counted from 1; each has a worksheet of its own, with the same Sources and Targets.
+	Look int `json:"look,omitempty"`
+	// Again lists the pairs of a further look, in the order of Pairs. It is nil for the first
+	// look, whose pairs are those of Assignments, IPFamilies and Probes.
+	Again []Again `json:"again,omitempty"`
+}
+
+// Again is one pair of a further look.
+type Again struct {
+	Pair
+	// Count of measurements.
+	Count int `json:"n"`
+	// Ports are the source ports that must be used, the measurements evenly spread over
+	// them; empty if any will do.
+	Ports []int `json:"ports,omitempty"`
 }
 
 // ConnectionSheet is the part of a worksheet for pairs whose measurements are reported

@@ -40,6 +40,8 @@ type Measurement struct {
 	// Responder or a pod.
 	Peer      *checkup.Peer
 	Deadlines checkup.StageDeadlines
+	// Ports are the source ports that must be used, see checkup.Again; empty if any will do.
+	Ports []int
 }
 
 // Session is the state that the measurements of one agent share.
