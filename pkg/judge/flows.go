@@ -89,8 +89,8 @@ func unansweredPorts(seen *checkup.Observation, flows []checkup.Flow, others str
 	}
 }
 
-// living are the numbers of the measurements that are not of dead flows.
-func (o *Outcome) living() (sent, received int) {
+// Living are the numbers of the measurements that are not of dead flows.
+func (o *Outcome) Living() (sent, received int) {
 	sent = o.Sent
 	for _, f := range o.Dead {
 		sent -= f.Sent

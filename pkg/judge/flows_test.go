@@ -155,7 +155,7 @@ func TestDeadPath(t *testing.T) {
 		for i := range j.Outcomes {
 			o := &j.Outcomes[i]
 			dead += len(o.Dead)
-			if sent, received := o.living(); o.Received > 0 && o.Verdict == checkup.Fail && (o.Failure != FlowLost || sent-received > 5) {
+			if sent, received := o.Living(); o.Received > 0 && o.Verdict == checkup.Fail && (o.Failure != FlowLost || sent-received > 5) {
 				t.Errorf("seed %d: %s fails with class %d: %s", seed, j.Unit(o).Name, o.Failure, o.Cause)
 			}
 		}

@@ -57,7 +57,7 @@ func (j *Judgement) Tests(o *Outcome) iter.Seq[Test] {
 			return
 		}
 		if limit := expect.Loss.Max; limit != nil && !o.Excused {
-			sent, received := o.living()
+			sent, received := o.Living()
 			if !yield(Test{checkup.LimitLoss, sent - received, sent, float64(*limit) / 100}) {
 				return
 			}
