@@ -15,8 +15,8 @@ import (
 // a greedy weighted set cover: of all causes, the one of the lowest cost per pair
 // that it newly explains comes first, until no pair is left.
 func Cover(e *Evidence) []checkup.Finding {
-	var found []*Found
-	done := make([]bool, len(e.Outcomes)) // slow pairs that a lossy cause explains
+	done := make([]bool, len(e.Outcomes)) // pairs that dead paths explain, and slow ones that a lossy cause explains
+	found := paths(e, done)
 	for _, class := range []judge.Failure{judge.Lost, judge.Slow, judge.Reached} {
 		l := newLocaliser(e, class, done)
 		if l == nil {
@@ -84,7 +84,8 @@ func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
 		m := measured{Outcome: o, at: i, fail: failed(i), made: 1}
 		switch {
 		case class == judge.Lost:
-			m.made, m.failed = float64(o.Sent), float64(o.Sent-o.Received)
+			sent, received := o.Living()
+			m.made, m.failed = float64(sent), float64(sent-received)
 		case o.Verdict == checkup.Fail && !m.fail:
 			continue // a pair without answers is neither slow nor fast
 		case m.fail:
