@@ -107,16 +107,18 @@ type Flow struct {
 	Received int `json:"received"`
 }
 
-// Reception counts the requests of one pair that a responder received. It
+// Reception counts the requests of one pair that a responder received in one look. It
 // distinguishes a lost request from a lost answer.
 type Reception struct {
 	Pair
+	// Look of the worksheet whose agent sent the requests.
+	Look int `json:"look,omitempty"`
 	// Packets is the number of distinct requests of the pair that arrived.
 	Packets int `json:"packets"`
 	// Dropped is the number of requests of the pair's family, from all pairs, that
-	// reached the responder up to this report and were dropped because its socket
-	// buffer had no room. The responder was too busy; the network did not lose them.
-	// The number only grows: the highest number of a target and family is the last.
+	// reached the responder in this look up to this report and were dropped because its
+	// socket buffer had no room. The responder was too busy; the network did not lose
+	// them. The number only grows: the highest number of a target and family is the last.
 	Dropped int `json:"dropped,omitempty"`
 }
 

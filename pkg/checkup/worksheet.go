@@ -336,7 +336,15 @@ type Order struct {
 	// Connections is set if the agent must report each measurement as a Result; nil if
 	// it reports pairs as Observations.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
+	// Look is the worksheet's. Requests carry it, and responders count each look for itself.
+	Look int `json:"look,omitempty"`
+	// Again lists the pairs of a further look. In the first look it is nil: all pairs of
+	// Targets, their families, and Probes must be measured.
+	Again []Again `json:"again,omitempty"`
 }
+
+// MaxLook is the highest Look: it takes one byte of a request.
+const MaxLook = 255
 
 // OrderTarget is a target with the addresses that the agent must probe.
 type OrderTarget struct {
