@@ -506,6 +506,46 @@ func TestJudgeHolds(t *testing.T) {
 	}
 }
 
+// TestAgain: a further look is judged like a first one of the pairs that it lists: the others are not expected, and an
+// observation of one is unrequested.
+func TestAgain(t *testing.T) {
+	for seed := range judgetest.Iterations(10, 200) {
+		n := judgetest.RandomMesh(seed)
+		rng := rand.New(rand.NewPCG(seed, 4))
+		record := n.Measure()
+		whole := Pairs(n.Worksheet, n.Roster, record, Rules{})
+
+		further, again := *n.Worksheet, *record
+		further.Look, further.Again, again.Observations = 1, []checkup.Again{}, nil
+		for _, o := range record.Observations {
+			if rng.IntN(4) == 0 {
+				further.Again = append(further.Again, checkup.Again{Pair: o.Pair, Count: o.Sent})
+				again.Observations = append(again.Observations, o)
+			}
+		}
+		part := Pairs(&further, n.Roster, &again, Rules{})
+		if len(part.Outcomes) != len(further.Again) {
+			t.Fatalf("seed %d: %d outcomes of %d pairs", seed, len(part.Outcomes), len(further.Again))
+		}
+		for i, o := range part.Outcomes {
+			same := whole.Find(o.Pair)
+			if o.Pair != further.Again[i].Pair || part.Find(o.Pair) != &part.Outcomes[i] || o.Attribute != same.Attribute ||
+				o.Verdict == checkup.Unmeasured || o.Received != same.Received || o.Direction != same.Direction {
+				t.Fatalf("seed %d: in the further look\n%+v\nin the first\n%+v", seed, o, same)
+			}
+		}
+		if len(part.Outcomes) > 0 {
+			o := &part.Outcomes[rng.IntN(len(part.Outcomes))]
+			further.Again = slices.DeleteFunc(further.Again, func(a checkup.Again) bool { return a.Pair == o.Pair })
+			for _, u := range check(&further, n.Roster, &again, checkup.Gate{}).Units {
+				if u.Source == n.Worksheet.Sources[o.Pair.Source].Name() && u.Cause.Reason != checkup.ReasonUnrequested {
+					t.Fatalf("seed %d: the agent of %s reported a pair that is not looked at again, and is trusted", seed, u.Source)
+				}
+			}
+		}
+	}
+}
+
 func TestQuantile(t *testing.T) {
 	hundred := make([]int64, 100)
 	for i := range hundred {
