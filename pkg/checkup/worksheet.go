@@ -26,6 +26,9 @@ type Worksheet struct {
 	// Degree of the sample. It is lower than the plan's if the budget or the number of
 	// nodes limits it.
 	Degree int `json:"degree"`
+	// Budget is the maximum number of pairs of the sample, which also bounds a further look;
+	// 0 where pairs are not sampled.
+	Budget int `json:"budget,omitempty"`
 	// Possible is the number of ordered (source, target) pairs of the full mesh.
 	Possible int `json:"possible"`
 	// Sources and Targets, each sorted by node and name. A pair refers to them by index.
