@@ -2,8 +2,6 @@
 
 package checkup
 
-import "time"
-
 // Cause says why something failed or was not measured: the stage at which it stopped,
 // and what happened there.
 type Cause struct {
@@ -221,10 +219,11 @@ type Record struct {
 	Looks []Look `json:"looks,omitempty"`
 }
 
-// Look is a further look at some pairs of a worksheet: what was asked, when it began, and
-// what was measured.
+// Look is a further look at some pairs of a worksheet: what was asked, and what was
+// measured; nothing, if there was no time for it.
 type Look struct {
 	Worksheet Worksheet `json:"worksheet"`
-	Started   time.Time `json:"started"`
-	Record    Record    `json:"record"`
+	// After is how long after the first look it began.
+	After  Duration `json:"after"`
+	Record Record   `json:"record"`
 }
