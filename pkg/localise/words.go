@@ -42,9 +42,10 @@ func (c *candidate) describe(f *checkup.Finding, also int) {
 	f.Message += ": " + c.effect()
 	f.For = c.evidence(also)
 	f.Against = c.contradictions()
-	for i, d := range c.alternatives {
+	alternatives := c.l.alternatives(c)
+	for i, d := range alternatives {
 		if i == maxAlternatives {
-			f.Alternatives = append(f.Alternatives, fmt.Sprintf("and %d more", len(c.alternatives)-i))
+			f.Alternatives = append(f.Alternatives, fmt.Sprintf("and %d more", len(alternatives)-i))
 			break
 		}
 		f.Alternatives = append(f.Alternatives, d.String())
@@ -162,7 +163,7 @@ func (c *candidate) medians() (there, elsewhere int64) {
 // evidence for the cause, one line each.
 func (c *candidate) evidence(also int) []string {
 	var lines []string
-	s := fmt.Sprintf("%d of %s %s fail", len(c.explained), checkup.Count(c.scope, "measured pair"), c.where())
+	s := fmt.Sprintf("%d of %s %s fail", len(c.explained), checkup.Count(len(c.explained)+len(c.passing), "measured pair"), c.where())
 	in := map[int32]bool{}
 	for _, i := range c.explained {
 		in[i] = true
@@ -214,11 +215,13 @@ func (c *candidate) evidence(also int) []string {
 	}
 	if c.flows {
 		pass, all := 0, 0
-		for _, i := range c.back {
-			if m := &c.l.all[i]; c.admits(c.l.attributes[m.Attribute]) {
-				all++
-				if !m.fail {
-					pass++
+		for _, k := range c.back {
+			for i := c.l.ways[k].from; i < c.l.ways[k].end; i++ {
+				if m := &c.l.all[i]; c.admits[m.Attribute] {
+					all++
+					if !m.fail {
+						pass++
+					}
 				}
 			}
 		}
@@ -232,7 +235,7 @@ func (c *candidate) evidence(also int) []string {
 	}
 	if n := c.passed(); n > 0 && c.byChance() {
 		lines = append(lines, fmt.Sprintf(
-			"%d of the %d pass: expected by chance, because only a part of the packets is lost", n, c.scope))
+			"%d of the %d pass: expected by chance, because only a part of the packets is lost", n, len(c.explained)+len(c.passing)))
 	}
 	if also > 0 {
 		lines = append(lines, fmt.Sprintf(
@@ -324,5 +327,5 @@ func (c *candidate) contradictions() []string {
 	if more := n - len(names); more > 0 {
 		s += fmt.Sprintf(" and %d more", more)
 	}
-	return []string{fmt.Sprintf("%d of %s %s pass: %s", n, checkup.Count(c.scope, "measured pair"), c.where(), s)}
+	return []string{fmt.Sprintf("%d of %s %s pass: %s", n, checkup.Count(len(c.explained)+len(c.passing), "measured pair"), c.where(), s)}
 }
