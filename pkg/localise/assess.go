@@ -177,53 +177,65 @@ func (l *localiser) assess(p *place, n *narrowing, flows bool, order int32) *can
 // and for wide places by node. If only is set, datagrams alone count.
 func (l *localiser) exceptions(c *candidate, only bool) float64 {
 	wide := c.cause == checkup.CauseNetwork || c.cause == checkup.CauseZones || c.cause == checkup.CauseNodes
-	cells := append(l.cells[:0], tally{}, tally{}) // the first two are for requests and answers
 	ends := 0
-	if wide { // behind them, those of each node as source, and as target
+	if wide {
 		ends = len(l.nodes)
-		cells = slices.Grow(cells, 2*ends)[:2+2*ends]
+	}
+	// tallies fills in l.cells, without the ways that are exceptions: first the cells of
+	// requests and of answers, then those of each node as source and as target, then those of
+	// ways and of attributes.
+	const fixed = 2
+	tallies := func(exceptions []bool) {
+		cells := slices.Grow(l.cells[:0], fixed+2*ends)[:fixed+2*ends]
 		clear(cells)
-	}
-	clear(l.byAttribute)
-	last := int32(-1)
-	l.visit(c.place, &c.narrowing, c.flows, c.order, func(i int32, back bool) {
-		m := &l.all[i]
-		if only && !m.datagram {
-			return
-		}
-		if m.way != last {
-			cells, last = append(cells, tally{}), m.way
-		}
-		cells[len(cells)-1].add(m)
-		if back || c.cause == checkup.CauseNode && l.nodes[m.a] != c.subject {
-			cells[1].add(m)
-		} else {
-			cells[0].add(m)
-		}
-		l.byAttribute[m.Attribute].add(m)
-		if wide {
-			cells[2+m.a].add(m)
-			cells[2+ends+int(m.b)].add(m)
-		}
-	})
-	for _, value := range l.values {
-		var t tally
-		for i, is := range value.admits {
-			if is {
-				t.made += l.byAttribute[i].made
-				t.failed += l.byAttribute[i].failed
+		clear(l.byAttribute)
+		last, n := int32(-1), -1
+		l.visit(c.place, &c.narrowing, c.flows, c.order, func(i int32, back bool) {
+			m := &l.all[i]
+			if only && !m.datagram {
+				return
 			}
+			if m.way != last {
+				last = m.way
+				if n++; n >= len(exceptions) || !exceptions[n] {
+					cells = append(cells, tally{})
+				}
+			}
+			if n < len(exceptions) && exceptions[n] {
+				return
+			}
+			cells[len(cells)-1].add(m)
+			if back || c.cause == checkup.CauseNode && l.nodes[m.a] != c.subject {
+				cells[1].add(m)
+			} else {
+				cells[0].add(m)
+			}
+			l.byAttribute[m.Attribute].add(m)
+			if wide {
+				cells[fixed+int(m.a)].add(m)
+				cells[fixed+ends+int(m.b)].add(m)
+			}
+		})
+		for _, value := range l.values {
+			var t tally
+			for i, is := range value.admits {
+				if is {
+					t.made += l.byAttribute[i].made
+					t.failed += l.byAttribute[i].failed
+				}
+			}
+			cells = append(cells, t)
 		}
-		cells = append(cells, t)
+		l.cells = cells
 	}
-	l.cells = cells
+	tallies(nil)
 
 	// Of many cells, one differs by chance. But whether a pair is slow, or passes a
 	// policy, does not depend on chance.
 	allowed := float64(chance)
 	if l.class == judge.Lost {
 		n := 0
-		for _, t := range cells {
+		for _, t := range l.cells {
 			if t.made > 0 {
 				n++
 			}
@@ -232,7 +244,7 @@ func (l *localiser) exceptions(c *candidate, only bool) float64 {
 	}
 	against := func(share float64) float64 {
 		cost := 0.0
-		for _, t := range cells {
+		for _, t := range l.cells {
 			cost += min(exceptionCost, max(0, t.against(share)-allowed))
 		}
 		return cost
@@ -240,9 +252,17 @@ func (l *localiser) exceptions(c *candidate, only bool) float64 {
 	const sure = 1e-9
 	cost := against(min(max(c.share, sure), 1-sure))
 	if c.share > 0.5 && cost > 0 {
-		// Of a place that drops everything, the exceptions are the cells that pass, not
-		// the cells that fail.
-		cost = min(cost, against(1-sure))
+		// Of a place that drops everything, the exceptions are the ways that pass, not
+		// those that fail.
+		odd, n := make([]bool, 0, len(l.ways)), 0.0
+		for _, t := range l.cells[fixed+2*ends : len(l.cells)-len(l.values)] {
+			odd = append(odd, t.against(1-sure) > allowed+exceptionCost)
+			if odd[len(odd)-1] {
+				n++
+			}
+		}
+		tallies(odd)
+		cost = min(cost, n*exceptionCost+against(1-sure))
 	}
 	return cost
 }

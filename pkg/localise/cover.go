@@ -30,7 +30,7 @@ func Cover(e *Evidence) []checkup.Finding {
 			found = append(found, c.found(also))
 		}
 	}
-	return List(found)
+	return List(joinPairs(found))
 }
 
 // measured is one measured pair, as evidence.

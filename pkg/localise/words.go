@@ -94,6 +94,8 @@ func (c *candidate) phrase(cause checkup.FindingCause, subject string) string {
 		return "out of the pods of " + subject
 	case checkup.CauseNode:
 		return "into and out of the pods of " + subject
+	case checkup.CauseNodes:
+		return "between " + subject + " and all other nodes"
 	case checkup.CausePair:
 		return "from " + strings.Replace(subject, " -> ", " to ", 1)
 	case checkup.CauseZones:
@@ -185,6 +187,13 @@ func (c *candidate) evidence(also int) []string {
 	}
 	lines = append(lines, s)
 
+	if c.cause == checkup.CauseNodes {
+		s := "they fail together and only towards others"
+		if !strings.HasPrefix(c.subject, "zone ") {
+			s += ": what they share is not in the labels: rack, switch, host?"
+		}
+		lines = append(lines, s)
+	}
 	var forward, back, both int
 	for _, i := range c.explained {
 		switch c.l.all[i].Direction {
@@ -278,6 +287,8 @@ func (c *candidate) where() string {
 		default:
 			s = "out of " + subject
 		}
+	case checkup.CauseNodes:
+		s = "between them and others"
 	case checkup.CausePair, checkup.CauseZones:
 		from, to, _ := strings.Cut(subject, " -> ")
 		s = fmt.Sprintf("from %s to %s", from, to)
