@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -27,9 +28,14 @@ func main() {
 	cases := flag.String("cases", "", "cases, separated by commas; empty means all")
 	only := flag.String("noise", "", "noises, separated by commas; empty means all")
 	wrong := flag.Bool("v", false, "print each run whose verdict or findings are wrong")
+	cost := flag.Bool("cost", false, "print time and memory of judging instead, one run at a time")
 	flag.Parse()
 	settings, err := settingsOf(*nodes, *degrees, *cases, *only)
-	if err == nil {
+	switch {
+	case err != nil:
+	case *cost:
+		err = costs(settings, *seeds)
+	default:
 		err = table(settings, *seeds, *wrong)
 	}
 	if err != nil {
@@ -79,36 +85,42 @@ type cell struct {
 	most        int // findings in one run
 	ours        score
 	slowest     time.Duration
-	wrong       []string // runs with a wrong verdict or finding, one line each
+	baselines   []score           // of the algorithms
+	wrong       map[uint64]string // runs with a wrong verdict or finding, by seed
 }
 
 // table prints one row for each setting, as soon as it is measured, and before it the wrong runs if they are wanted.
 func table(settings []setting, seeds uint64, wrong bool) error {
-	fmt.Printf("| %-18s | %-5s | nodes | deg | runs  | right | find. | most | exact P / R | among P / R | slowest |\n", "case", "noise")
-	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|")
+	fmt.Printf("| %-18s | %-5s | nodes | deg | runs | right | finds |  most | ours P / R  | or among    |", "case", "noise")
+	for _, a := range algorithms {
+		fmt.Printf(" %-11s |", a.name)
+	}
+	fmt.Printf(" slowest |\n|---|---|---|---|---|---|---|---|---|---|%s---|\n", strings.Repeat("---|", len(algorithms)))
 	for _, s := range settings {
 		c, err := s.measure(seeds)
 		if err != nil {
 			return err
 		}
-		for _, line := range c.wrong {
-			if wrong {
-				fmt.Println(line)
+		if wrong {
+			for _, seed := range slices.Sorted(maps.Keys(c.wrong)) {
+				fmt.Printf("seed %d: %s\n", seed, c.wrong[seed])
 			}
 		}
-		fmt.Printf("| %-18s | %-5s | %5d | %3d | %5d | %5s | %5.1f | %4d | %4s / %4s | %4s / %4s | %7v |\n",
+		fmt.Printf("| %-18s | %-5s | %5d | %3d | %4d | %5s | %5.1f | %5d | %s | %s |",
 			s.scenario.name, s.noise.name, s.nodes, s.degree, c.runs, share(c.right, c.runs),
-			float64(c.ours.findings)/float64(c.runs), c.most,
-			c.ours.precision(c.ours.exact), c.ours.recall(c.ours.exact),
-			c.ours.precision(c.ours.among), c.ours.recall(c.ours.among), c.slowest.Round(time.Millisecond))
+			float64(c.ours.findings)/float64(c.runs), c.most, c.ours.both(c.ours.exact), c.ours.both(c.ours.among))
+		for _, b := range c.baselines {
+			fmt.Printf(" %s |", b.both(b.exact))
+		}
+		fmt.Printf(" %7v |\n", c.slowest.Round(time.Millisecond))
 	}
 	return nil
 }
 
 // measure makes the runs of a setting, on all cores.
-func (s setting) measure(seeds uint64) (cell, error) {
+func (s setting) measure(seeds uint64) (*cell, error) {
 	var mu sync.Mutex
-	var c cell
+	c := &cell{baselines: make([]score, len(algorithms)), wrong: map[uint64]string{}}
 	var problem error
 	next := make(chan uint64)
 	var workers sync.WaitGroup
@@ -134,26 +146,33 @@ func (s setting) measure(seeds uint64) (cell, error) {
 	return c, problem
 }
 
-func (c *cell) add(seed uint64, t trial) {
-	causes := t.network.fault.causes
+// add adds a run.
+func (c *cell) add(seed uint64, t *trial) {
 	want := checkup.RunFail
-	if len(causes) == 0 {
+	if len(t.causes) == 0 {
 		want = checkup.RunPass
 	}
 	c.runs++
 	if t.report.Verdict == want {
 		c.right++
 	}
-	graded := grade(causes, t.report.Findings)
+	found, unlisted := standing(t.report.Findings)
+	graded := grade(t.causes, found, unlisted)
 	c.ours.add(graded)
 	c.most = max(c.most, graded.findings)
 	c.slowest = max(c.slowest, t.took)
+	for i, b := range t.baselines {
+		c.baselines[i].add(grade(t.causes, b, 0))
+	}
 	if t.report.Verdict != want || graded.exact < max(graded.causes, graded.findings) {
 		var got []string
-		for _, f := range t.report.Findings {
-			got = append(got, name(f))
+		for _, g := range found {
+			got = append(got, g.name)
 		}
-		c.wrong = append(c.wrong, fmt.Sprintf("seed %d: %s, want %s\n    want %s\n    got  %s",
-			seed, t.report.Verdict, want, strings.Join(causes, "; "), strings.Join(got, "; ")))
+		if unlisted > 0 {
+			got = append(got, fmt.Sprintf("%d more", unlisted))
+		}
+		c.wrong[seed] = fmt.Sprintf("%s, want %s\n    want %s\n    got  %s",
+			t.report.Verdict, want, strings.Join(t.causes, "; "), strings.Join(got, "; "))
 	}
 }

@@ -21,11 +21,12 @@ type setting struct {
 
 // trial is one simulated run, judged.
 type trial struct {
-	network *network
-	record  *checkup.Record
-	report  checkup.CheckReport
+	causes []string
+	report checkup.CheckReport
 	// took is the time for judging and localising.
 	took time.Duration
+	// baselines are the findings of the algorithms.
+	baselines [][]guess
 }
 
 // simulate makes one run of a setting. The same setting and seed give the same run.
@@ -46,22 +47,24 @@ func (s setting) simulate(seed uint64) (*network, *checkup.Record, checkup.Gate,
 }
 
 // run makes one run of a setting and judges it.
-func (s setting) run(seed uint64) (trial, error) {
+func (s setting) run(seed uint64) (*trial, error) {
 	n, record, gate, err := s.simulate(seed)
 	if err != nil {
-		return trial{}, err
+		return nil, err
 	}
-	if again := lookAgain(n, record, gate); again != nil {
-		record.Looks = append(record.Looks, checkup.Look{Worksheet: *again, Record: *n.measure(again)})
+	t := &trial{causes: n.fault.causes}
+	o := observe(n.w, record)
+	for _, a := range algorithms {
+		t.baselines = append(t.baselines, a.find(o))
 	}
-	t := trial{network: n, record: record}
+	n.lookAgain(record, gate)
 	began := time.Now()
 	t.report = podmesh.Kind.Judge(n.w, n.roster, record, gate)
 	t.took = time.Since(began)
 	return t, nil
 }
 
-// lookAgain returns the worksheet of the further look; nil if there is nothing to look at.
-func lookAgain(*network, *checkup.Record, checkup.Gate) *checkup.Worksheet {
-	return nil // until kind.Kind has Again
+// lookAgain appends the further look to the record, if the kind wants one. It has the same fault and noise.
+func (n *network) lookAgain(*checkup.Record, checkup.Gate) {
+	// until kind.Kind has Again
 }

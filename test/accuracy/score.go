@@ -24,9 +24,13 @@ func (s *score) add(o score) {
 	s.among += o.among
 }
 
-// precision and recall of right findings; "-" where there are no findings or causes.
-func (s score) precision(right int) string { return share(right, s.findings) }
-func (s score) recall(right int) string    { return share(right, s.causes) }
+// both prints precision and recall for so many right findings; "-" where there are no findings, or no causes.
+func (s score) both(right int) string {
+	return fmt.Sprintf("%4s / %4s", share(right, s.findings), share(right, s.causes))
+}
+
+// f1 is the harmonic mean of exact precision and recall.
+func (s score) f1() float64 { return 2 * float64(s.exact) / float64(max(1, s.findings+s.causes)) }
 
 func share(part, of int) string {
 	if of == 0 {
@@ -35,22 +39,10 @@ func share(part, of int) string {
 	return fmt.Sprintf("%.2f", float64(part)/float64(of))
 }
 
-// grade grades findings. A finding that is gone in a further look is not counted. Of the findings that a report only
-// counts ("7 more findings"), as many as there are causes left are neither right nor wrong; the others are wrong.
-func grade(causes []string, findings []checkup.Finding) score {
-	var standing []checkup.Finding
-	unlisted := 0
-	for _, f := range findings {
-		var more int
-		_, err := fmt.Sscanf(f.Subject, "%d more finding", &more)
-		switch {
-		case err == nil:
-			unlisted += more
-		case f.Confirmation != checkup.Gone:
-			standing = append(standing, f)
-		}
-	}
-	s := score{findings: len(standing)}
+// grade grades findings against the causes. unlisted is the number of further findings that a report only counts: as many
+// of them as there are causes left are neither right nor wrong; the others are wrong.
+func grade(causes []string, found []guess, unlisted int) score {
+	s := score{findings: len(found)}
 	left := slices.Clone(causes)
 	take := func(cause string) bool {
 		i := slices.Index(left, cause)
@@ -59,13 +51,29 @@ func grade(causes []string, findings []checkup.Finding) score {
 		}
 		return i >= 0
 	}
-	standing = slices.DeleteFunc(standing, func(f checkup.Finding) bool { return take(name(f)) })
-	s.exact = s.findings - len(standing)
-	standing = slices.DeleteFunc(standing, func(f checkup.Finding) bool { return slices.ContainsFunc(f.Alternatives, take) })
-	s.among = s.findings - len(standing)
+	found = slices.DeleteFunc(slices.Clone(found), func(g guess) bool { return take(g.name) })
+	s.exact = s.findings - len(found)
+	found = slices.DeleteFunc(found, func(g guess) bool { return slices.ContainsFunc(g.or, take) })
+	s.among = s.findings - len(found)
 	excused := min(unlisted, len(left))
 	s.causes, s.findings = len(causes)-excused, s.findings+unlisted-excused
 	return s
+}
+
+// standing returns the listed findings of a report that are not gone in a further look, and the number of findings that
+// it only counts ("7 more findings").
+func standing(findings []checkup.Finding) (found []guess, unlisted int) {
+	for _, f := range findings {
+		var more int
+		_, err := fmt.Sscanf(f.Subject, "%d more finding", &more)
+		switch {
+		case err == nil:
+			unlisted += more
+		case f.Confirmation != checkup.Gone:
+			found = append(found, guess{name(f), f.Alternatives})
+		}
+	}
+	return found, unlisted
 }
 
 // name is a finding's cause in the form of Finding.Alternatives.
