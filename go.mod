@@ -33,6 +33,7 @@ require (
 	github.com/go-logfmt/logfmt v0.6.0 // indirect
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
 	github.com/openshift/custom-resource-status v1.1.2 // indirect
+	gonum.org/v1/gonum v0.17.0 // indirect
 	k8s.io/apiextensions-apiserver v0.35.7 // indirect
 	k8s.io/apiserver v0.35.7 // indirect
 	kubevirt.io/containerized-data-importer-api v1.63.1 // indirect

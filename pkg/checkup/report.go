@@ -80,8 +80,8 @@ type CheckReport struct {
 	Counts Counts `json:"counts"`
 	// Noun names a unit of the check, in the singular: "pair", "placement".
 	Noun string `json:"noun,omitempty"`
-	// Units that failed or were not measured, in the order of the worksheet. If Complete
-	// is set, units that passed are listed too.
+	// Units that failed, are undecided or were not measured, in the order of the worksheet.
+	// If Complete is set, units that passed are listed too.
 	Units []Unit `json:"units,omitempty"`
 	// Complete says that Units lists all units.
 	Complete bool `json:"complete,omitempty"`
@@ -120,7 +120,7 @@ type CheckReport struct {
 type Coverage struct {
 	// Measured is the number of measured ordered (source, target) pairs, of Possible. A
 	// (source, target) pair counts as measured if all its expected pairs (family,
-	// transport, size) were measured, or if one of them failed. Partial counts those of
+	// transport, size) were measured (undecided ones are), or if one of them failed. Partial counts those of
 	// which some were measured, some were not, and none failed.
 	Measured int `json:"measured"`
 	Partial  int `json:"partial,omitempty"`
@@ -274,8 +274,8 @@ type Matrix struct {
 	Sources []string `json:"sources"`
 	Targets []string `json:"targets"`
 	// Cells has one row per source, with one character per target: '.' passed, 'x' all
-	// failed, '/' some failed, '?' unmeasured, ' ' not in the sample. The worst pair of
-	// the cell decides; fail is worse than unmeasured.
+	// failed, '/' some failed, '?' unmeasured, '~' undecided, ' ' not in the sample. The
+	// worst pair of the cell decides, in this order: fail, unmeasured, undecided, pass.
 	Cells []string `json:"cells"`
 }
 

@@ -28,10 +28,11 @@ type Unit struct {
 	Object string `json:"object,omitempty"`
 
 	Verdict Verdict `json:"verdict"`
-	// Cause says why the unit failed or was not measured; nil for one that passed.
+	// Cause says why the unit failed, is undecided or was not measured; nil for one that
+	// passed.
 	Cause *Cause `json:"cause,omitempty"`
-	// Breaches are the limits that a failed unit broke; empty if it failed for another
-	// reason.
+	// Breaches are the limits that a failed unit broke, or that an undecided one may have
+	// broken; empty if it failed for another reason.
 	Breaches []Breach `json:"breaches,omitempty"`
 
 	// Sent and Received measurements, Duplicates and Reordered answers, as in
@@ -92,7 +93,7 @@ const (
 	LimitFlow        Limit = "flow"        // each source port must be answered at least once
 )
 
-// Breach is one limit that a unit broke.
+// Breach is one limit that a unit broke, or may have broken.
 type Breach struct {
 	Limit Limit `json:"limit"`
 	// Measured and Max are in Measure. Max is 0 for LimitAnswer and LimitUnreachable,

@@ -116,8 +116,15 @@ const (
 // InterfaceBindings lists every InterfaceBinding.
 var InterfaceBindings = []InterfaceBinding{BindingBridge, BindingSRIOV}
 
-// Measurements is the number of measurements of a pair that its source must make.
+// Measurements is the number of measurements of a pair that its source must make. In a
+// further look it is 0 for a pair that Again does not list.
 func (w *Worksheet) Measurements(p Pair) int {
+	if w.Again != nil {
+		if a := w.AgainOf(p); a != nil {
+			return a.Count
+		}
+		return 0
+	}
 	probe, _ := w.Probe(p.Transport)
 	if w.connectivityOnly(p) {
 		probe.Count, _ = VMConnectivity(probe.Count, probe.Interval)

@@ -3,9 +3,11 @@
 package checkup
 
 import (
+	"cmp"
 	"encoding/json"
 	"iter"
 	"net"
+	"slices"
 	"strconv"
 )
 
@@ -24,6 +26,9 @@ type Worksheet struct {
 	// Degree of the sample. It is lower than the plan's if the budget or the number of
 	// nodes limits it.
 	Degree int `json:"degree"`
+	// Budget is the maximum number of pairs of the sample, which also bounds a further look;
+	// 0 where pairs are not sampled.
+	Budget int `json:"budget,omitempty"`
 	// Possible is the number of ordered (source, target) pairs of the full mesh.
 	Possible int `json:"possible"`
 	// Sources and Targets, each sorted by node and name. A pair refers to them by index.
@@ -54,7 +59,8 @@ type Worksheet struct {
 	// counted from 1; each has a worksheet of its own, with the same Sources and Targets.
 	Look int `json:"look,omitempty"`
 	// Again lists the pairs of a further look, in the order of Pairs. It is nil for the first
-	// look, whose pairs are those of Assignments, IPFamilies and Probes.
+	// look, whose pairs are those of Assignments, IPFamilies and Probes. A listed pair that is
+	// not one of those is ignored.
 	Again []Again `json:"again,omitempty"`
 }
 
@@ -201,18 +207,25 @@ func (w *Worksheet) PairsOf(source int) iter.Seq[Pair] {
 }
 
 // PairsBetween yields the pairs of one assignment: one for every family, probe and size,
-// or, for a target with a Peer, the one of its family and transport.
+// or, for a target with a Peer, the one of its family and transport. In a further look it
+// yields only those that Again lists.
 func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
+	again := w.againBetween(source, target)
 	return func(yield func(Pair) bool) {
+		expected := func(p Pair) bool {
+			return w.Again == nil || slices.ContainsFunc(again, func(a Again) bool { return a.Pair == p })
+		}
 		if target >= 0 && target < len(w.Targets) && w.Targets[target].Peer != nil {
 			peer := w.Targets[target].Peer
-			yield(Pair{source, target, peer.Family, peer.Transport, 0})
+			if p := (Pair{source, target, peer.Family, peer.Transport, 0}); expected(p) {
+				yield(p)
+			}
 			return
 		}
 		for _, f := range w.IPFamilies {
 			for _, p := range w.Probes {
 				for _, z := range p.Sizes {
-					if !yield(Pair{source, target, f, p.Transport, z}) {
+					if p := (Pair{source, target, f, p.Transport, z}); expected(p) && !yield(p) {
 						return
 					}
 				}
@@ -221,7 +234,30 @@ func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
 	}
 }
 
-// PairsPerAssignment is the number of pairs of one assignment of a target.
+// againBetween returns the pairs of one assignment that Again lists.
+func (w *Worksheet) againBetween(source, target int) []Again {
+	find := func(target int) int {
+		at, _ := slices.BinarySearchFunc(w.Again, Pair{Source: source, Target: target}, func(a Again, p Pair) int {
+			return cmp.Or(cmp.Compare(a.Source, p.Source), cmp.Compare(a.Target, p.Target))
+		})
+		return at
+	}
+	from := find(target)
+	return w.Again[from:max(from, find(target+1))]
+}
+
+// AgainOf returns what a further look asks of a pair; nil if it does not ask for the pair,
+// and in the first look.
+func (w *Worksheet) AgainOf(p Pair) *Again {
+	of := w.againBetween(p.Source, p.Target)
+	if at := slices.IndexFunc(of, func(a Again) bool { return a.Pair == p }); at >= 0 {
+		return &of[at]
+	}
+	return nil
+}
+
+// PairsPerAssignment is the number of pairs of one assignment of a target in the first
+// look.
 func (w *Worksheet) PairsPerAssignment(target int) int {
 	n := 0
 	for range w.PairsBetween(0, target) {
@@ -232,6 +268,13 @@ func (w *Worksheet) PairsPerAssignment(target int) int {
 
 // CountPairs is the number of expected pairs.
 func (w *Worksheet) CountPairs() int {
+	if w.Again != nil {
+		n := 0
+		for range w.Pairs() {
+			n++
+		}
+		return n
+	}
 	per := map[int]int{} // by target; those without a Peer are alike
 	n := 0
 	for _, targets := range w.Assignments {
@@ -336,7 +379,15 @@ type Order struct {
 	// Connections is set if the agent must report each measurement as a Result; nil if
 	// it reports pairs as Observations.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
+	// Look is the worksheet's. Requests carry it, and responders count each look for itself.
+	Look int `json:"look,omitempty"`
+	// Again lists the pairs of a further look. In the first look it is nil: all pairs of
+	// Targets, their families, and Probes must be measured.
+	Again []Again `json:"again,omitempty"`
 }
+
+// MaxLook is the highest Look: it takes one byte of a request.
+const MaxLook = 255
 
 // OrderTarget is a target with the addresses that the agent must probe.
 type OrderTarget struct {

@@ -2,7 +2,11 @@
 
 package checkup
 
-import "testing"
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
 
 // TestMeasurable: probing is skipped only if every pair already has a cause that prevents
 // its measurement.
@@ -35,6 +39,61 @@ func TestMeasurable(t *testing.T) {
 	} {
 		if got := tt.w.Measurable(&tt.r); got != tt.want {
 			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+// TestAgain: a further look expects exactly the pairs that Again lists, in the order of Pairs and with
+// their own counts. A listed pair that the first look does not expect is ignored.
+func TestAgain(t *testing.T) {
+	first := Worksheet{
+		Sources: make([]Endpoint, 3), Targets: make([]Endpoint, 4), Assignments: [][]int{{1, 3}, {0, 2, 3}, {0}},
+		IPFamilies: IPFamilies, Probes: []TransportProbe{
+			{Transport: TCP, Probe: Probe{Sizes: []int{0}, Count: 5}},
+			{Transport: UDP, Probe: Probe{Sizes: []int{64, 1400}, Count: 20}},
+		},
+	}
+	first.Targets[3].Peer = &Peer{Family: IPv4, Transport: TLS}
+	all := slices.Collect(first.Pairs())
+	if n := first.CountPairs(); n != len(all) || n != 4*6+2 {
+		t.Fatalf("the first look expects %d pairs, counted %d", len(all), n)
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 100 {
+		further := first
+		further.Look, further.Again = 1, []Again{}
+		var want []Pair
+		packets := 0
+		for _, p := range all {
+			if rng.IntN(3) > 0 {
+				continue
+			}
+			want = append(want, p)
+			further.Again = append(further.Again, Again{Pair: p, Count: 7 + p.Source})
+			packets += 7 + p.Source
+			if rng.IntN(9) == 0 { // a size that is not on the worksheet
+				p.Size = 9999
+				further.Again = append(further.Again, Again{Pair: p, Count: 1})
+			}
+		}
+		got := slices.Collect(further.Pairs())
+		if !slices.Equal(got, want) || further.CountPairs() != len(want) || further.CountPackets() != packets {
+			t.Fatalf("again %v: pairs %v, counted %d, %d packets; want %v, %d packets",
+				further.Again, got, further.CountPairs(), further.CountPackets(), want, packets)
+		}
+		for _, p := range all {
+			if asked := further.AgainOf(p); (asked != nil) != slices.Contains(want, p) ||
+				(asked == nil) != (further.Measurements(p) == 0) {
+				t.Fatalf("again %v: %v is asked as %v, %d measurements", further.Again, p, asked, further.Measurements(p))
+			}
+		}
+		rng.Shuffle(len(further.Again), func(a, b int) { // hostile
+			further.Again[a], further.Again[b] = further.Again[b], further.Again[a]
+		})
+		for p := range further.Pairs() {
+			if !slices.Contains(want, p) {
+				t.Fatalf("again in disorder yields %v", p)
+			}
 		}
 	}
 }

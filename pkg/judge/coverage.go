@@ -23,7 +23,7 @@ func (j *Judgement) coverage() *checkup.Coverage {
 			switch o.Verdict {
 			case checkup.Fail:
 				fail++
-			case checkup.Pass:
+			case checkup.Pass, checkup.Undecided:
 				pass++
 			}
 		}

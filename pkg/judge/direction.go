@@ -41,9 +41,8 @@ func (j *Judgement) direction(at int) checkup.Direction {
 func (j *Judgement) dropped(at int, o *Outcome) *checkup.Cause {
 	e := j.evidence
 	seen, n := e.observed[at], e.full[side{o.Pair.Target, o.Pair.Family}]
-	suspect := o.Failure == Lost || o.Verdict == checkup.Pass && j.Worksheet.Expect.Unreachable
 	missing := seen.Sent + seen.Spoiled - e.reception[at]
-	if !suspect || o.Pair.Transport != checkup.UDP || !e.counted[o.Pair.Target] ||
+	if seen.Received == seen.Sent || o.Pair.Transport != checkup.UDP || !e.counted[o.Pair.Target] ||
 		seen.Sent-seen.Received > missing || missing > n {
 		return nil
 	}
@@ -64,7 +63,7 @@ func carry(pairs []Outcome) {
 		for i := range pairs {
 			if o := &pairs[i]; o.Pair.Family == family && o.Verdict != checkup.Unmeasured {
 				all = all && o.Failure == Lost
-				if o.Direction != checkup.DirectionUnknown {
+				if o.Failure == Lost && o.Direction != checkup.DirectionUnknown {
 					directions[o.Direction] = true
 				}
 			}

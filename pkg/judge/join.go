@@ -130,16 +130,12 @@ func score(r *checkup.Report) string {
 	var clauses []string
 	for _, noun := range slices.Sorted(maps.Keys(counts)) {
 		c := counts[noun]
-		clauses = append(
-			clauses,
-			fmt.Sprintf(
-				"%d of %s passed, %d failed, %d unmeasured",
-				c.Pass,
-				checkup.Count(c.Expected, noun),
-				c.Fail,
-				c.Unmeasured,
-			),
-		)
+		undecided := ""
+		if c.Undecided > 0 {
+			undecided = fmt.Sprintf("%d undecided, ", c.Undecided)
+		}
+		clauses = append(clauses, fmt.Sprintf("%d of %s passed, %d failed, %s%d unmeasured",
+			c.Pass, checkup.Count(c.Expected, noun), c.Fail, undecided, c.Unmeasured))
 	}
 	if len(clauses) == 0 {
 		return fmt.Sprintf("no %s was expected", nothing)

@@ -18,6 +18,9 @@ type Rules struct {
 	// Absent returns the cause in worksheet or roster that prevents the measurement of a
 	// pair. If Absent is nil, only the roster's entry of the target is read.
 	Absent func(checkup.Pair) *checkup.Cause
+	// LooksAgain says that the kind looks again at pairs that are undecided. A jitter above
+	// its limit is then undecided in the first look; there is no exact test of it.
+	LooksAgain bool
 }
 
 // Failure is the way in which a pair failed. The zero value means that it did not fail.
@@ -35,7 +38,8 @@ type Outcome struct {
 	// Attribute is the index of family, transport and size in Judgement.Attributes.
 	Attribute int
 	Verdict   checkup.Verdict
-	// Cause is set unless the pair passed; Breaches are the limits that it broke.
+	// Cause is set unless the pair passed. Breaches are the limits that a failed pair
+	// broke, and those that an undecided one may have broken.
 	Cause    checkup.Cause
 	Breaches []checkup.Breach
 	Failure  Failure
@@ -43,10 +47,13 @@ type Outcome struct {
 	Sent, Received, Duplicates, Reordered int
 	// RTTs are in microseconds, in the order of sending.
 	RTTs []int64
-	// Direction in which packets of this pair were lost, by the target's count.
+	// Excused says that the responder itself may have caused the loss of a measured pair.
+	Excused bool
+	// Direction in which packets of this pair were lost, by the target's count, whatever the
+	// verdict.
 	Direction checkup.Direction
-	// Carried is Direction, or the direction of the udp pairs of the same source and
-	// target.
+	// Carried is the Direction of a pair with Failure Lost, or the direction of the udp pairs
+	// of the same source and target.
 	Carried checkup.Direction
 	// Broken says that the worksheet has no such source or target.
 	Broken bool
@@ -90,10 +97,22 @@ func Pairs(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 		for i := from; i < end; i++ {
 			o := &j.Outcomes[i]
 			o.Pair, o.Attribute = j.evidence.pairs[i], i-from
-			if t := o.Pair.Target; t >= 0 && t < len(w.Targets) && w.Targets[t].Peer != nil {
+			if t := o.Pair.Target; w.Again != nil || t >= 0 && t < len(w.Targets) && w.Targets[t].Peer != nil {
 				o.Attribute = slices.Index(j.Attributes, Attribute{o.Pair.Family, o.Pair.Transport, o.Pair.Size})
 			}
-			j.judge(i, o)
+			if cause := j.unmeasured(i, o); cause != nil {
+				o.unmeasured(*cause)
+			} else {
+				j.credible(i, o)
+			}
+		}
+	}
+	level := j.level()
+	for from, end := range j.evidence.assignments() {
+		for i := from; i < end; i++ {
+			if o := &j.Outcomes[i]; o.Verdict != checkup.Unmeasured {
+				j.judge(i, o, level)
+			}
 		}
 		carry(j.Outcomes[from:end])
 	}
@@ -137,26 +156,36 @@ func (j *Judgement) Assignments(yield func([]Outcome) bool) {
 	}
 }
 
-// judge determines the outcome of one expected pair.
-func (j *Judgement) judge(at int, o *Outcome) {
-	if cause := j.unmeasured(at, o); cause != nil {
-		o.Verdict, o.Cause = checkup.Unmeasured, *cause
-		return
+// judge determines the outcome of one pair that has a credible observation. level is that of each test.
+func (j *Judgement) judge(at int, o *Outcome, level float64) {
+	j.limits(j.evidence.observed[at], o, level)
+	cause := j.dropped(at, o)
+	if cause != nil && !o.lossy() && !(j.Worksheet.Expect.Unreachable && o.Verdict == checkup.Pass) {
+		o.Excused, cause = true, nil
 	}
-	j.expect(at, o)
-	if cause := j.dropped(at, o); cause != nil {
-		o.Verdict, o.Failure, o.Breaches, o.Cause = checkup.Unmeasured, 0, nil, *cause
+	if cause == nil && o.Verdict != checkup.Fail {
+		cause = j.few(at, o)
 	}
-	if o.Verdict == checkup.Pass && o.Folded != nil {
-		if cause := j.incomplete(at); cause != nil {
-			o.Verdict, o.Cause = checkup.Unmeasured, *cause
-		}
+	if cause == nil && o.Verdict != checkup.Fail && o.Folded != nil {
+		cause = j.incomplete(at)
 	}
-	if o.Verdict == checkup.Unmeasured {
-		o.Sent, o.Received, o.Duplicates, o.Reordered, o.RTTs = 0, 0, 0, 0, nil
-	} else if o.Failure == Lost {
+	switch {
+	case cause != nil:
+		o.unmeasured(*cause)
+	case o.Received < o.Sent && !j.Worksheet.Expect.Unreachable:
 		o.Direction = j.direction(at)
 	}
+}
+
+// lossy reports whether an outcome fails or is undecided because of a loss.
+func (o *Outcome) lossy() bool {
+	return o.Failure == Lost ||
+		slices.ContainsFunc(o.Breaches, func(b checkup.Breach) bool { return b.Limit == checkup.LimitLoss })
+}
+
+// unmeasured makes an outcome unmeasured: its numbers do not count.
+func (o *Outcome) unmeasured(cause checkup.Cause) {
+	*o = Outcome{Pair: o.Pair, Attribute: o.Attribute, Verdict: checkup.Unmeasured, Cause: cause, Broken: o.Broken, Folded: o.Folded}
 }
 
 // unmeasured says why a pair has no credible observation; nil if it has one.

@@ -13,7 +13,7 @@ func (j *Judgement) Matrix() *checkup.Matrix {
 		len(w.Sources) > checkup.MatrixMax || len(w.Targets) > checkup.MatrixMax {
 		return nil
 	}
-	type cell struct{ pass, fail, unmeasured int }
+	type cell struct{ pass, fail, undecided, unmeasured int }
 	cells := make([][]cell, len(w.Sources))
 	for i := range cells {
 		cells[i] = make([]cell, len(w.Targets))
@@ -28,6 +28,8 @@ func (j *Judgement) Matrix() *checkup.Matrix {
 			c.pass++
 		case checkup.Fail:
 			c.fail++
+		case checkup.Undecided:
+			c.undecided++
 		default:
 			c.unmeasured++
 		}
@@ -41,12 +43,14 @@ func (j *Judgement) Matrix() *checkup.Matrix {
 		row := make([]byte, len(w.Targets))
 		for k, c := range cells[i] {
 			switch {
-			case c.fail > 0 && c.pass+c.unmeasured == 0:
+			case c.fail > 0 && c.pass+c.undecided+c.unmeasured == 0:
 				row[k] = 'x'
 			case c.fail > 0:
 				row[k] = '/'
 			case c.unmeasured > 0:
 				row[k] = '?'
+			case c.undecided > 0:
+				row[k] = '~'
 			case c.pass > 0:
 				row[k] = '.'
 			default:

@@ -43,8 +43,8 @@ func (j *Judgement) Unit(o *Outcome) checkup.Unit {
 	return u
 }
 
-// Troubled returns the units of the pairs that failed or were not measured, in the
-// worksheet's order.
+// Troubled returns the units of the pairs that failed, are undecided or were not measured,
+// in the worksheet's order.
 func (j *Judgement) Troubled() []checkup.Unit {
 	var units []checkup.Unit
 	for i := range j.Outcomes {
@@ -62,6 +62,8 @@ func Counted(v checkup.Verdict) checkup.Counts {
 		return checkup.Counts{Expected: 1, Pass: 1}
 	case checkup.Fail:
 		return checkup.Counts{Expected: 1, Fail: 1}
+	case checkup.Undecided:
+		return checkup.Counts{Expected: 1, Undecided: 1}
 	default:
 		return checkup.Counts{Expected: 1, Unmeasured: 1}
 	}
@@ -70,13 +72,14 @@ func Counted(v checkup.Verdict) checkup.Counts {
 // Sum adds counts.
 func Sum(a, b checkup.Counts) checkup.Counts {
 	return checkup.Counts{
-		Expected: a.Expected + b.Expected, Pass: a.Pass + b.Pass, Fail: a.Fail + b.Fail, Unmeasured: a.Unmeasured + b.Unmeasured,
+		Expected: a.Expected + b.Expected, Pass: a.Pass + b.Pass, Fail: a.Fail + b.Fail,
+		Undecided: a.Undecided + b.Undecided, Unmeasured: a.Unmeasured + b.Unmeasured,
 	}
 }
 
-// Verdict returns the verdict of a check with these counts.
+// Verdict returns the verdict of a check with these counts. Undecided units were measured, and do not fail it.
 func Verdict(c checkup.Counts, maxUnmeasured checkup.Percent) checkup.RunVerdict {
-	switch measured := c.Pass + c.Fail; {
+	switch measured := c.Pass + c.Fail + c.Undecided; {
 	case c.Fail > 0:
 		return checkup.RunFail
 	case measured == 0:

@@ -4,32 +4,62 @@ package judge
 
 import (
 	"fmt"
-	"math"
+	"slices"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// words describes a broken limit. LimitUnreachable is not supported: through describes
-// it.
-func words(seen *checkup.Observation, b checkup.Breach) string {
-	limit := checkup.Duration(math.Round(b.Max * float64(time.Microsecond)))
-	switch b.Limit {
-	case checkup.LimitAnswer:
-		return b.Cause.Message
-	case checkup.LimitLoss:
-		what := "lost"
+// beyond is the limit of a test that an observation breaks, or may break, in words. why says what a single pair's
+// measurements do not show; empty if they show that the limit is exceeded.
+func beyond(seen *checkup.Observation, t Test, expect checkup.Expect, why string) broken {
+	if why != "" {
+		why = ": " + why
+	}
+	if t.Limit == checkup.LimitLoss {
+		loss, failed, what := Percent(t.K, t.N), unanswered(seen), "lost"
 		if seen.Stages != nil {
 			what = "failed"
 		}
-		return fmt.Sprintf("%d of %d %s (%s), limit %s; last: %s", seen.Sent-seen.Received, seen.Sent, what,
-			checkup.Percent(b.Measured), checkup.Percent(b.Max), b.Cause.Message)
-	case checkup.LimitOutage:
-		o := Longest(seen.Outages)
-		return fmt.Sprintf("an outage of %s, limit %s, %s: %s", Lasted(*o), limit, During(*o), o.Cause.Message)
-	default:
-		return fmt.Sprintf("%s %s, limit %s", b.Limit, Micros(int64(b.Measured)), limit)
+		return broken{
+			checkup.Breach{
+				Limit: t.Limit, Measured: float64(loss), Max: float64(*expect.Loss.Max), Measure: checkup.MeasurePercent,
+				Cause: &failed,
+			},
+			Lost, failed.Stage,
+			fmt.Sprintf("%d of %d %s (%s), limit %s%s; last: %s", t.K, t.N, what, loss, *expect.Loss.Max, why, failed.Message),
+		}
 	}
+	limits := expect.Latency.Ordered()
+	l := limits[slices.IndexFunc(limits, func(l checkup.LatencyLimit) bool { return checkup.Limit(l.Name) == t.Limit })]
+	rtt := time.Duration(Quantile(slices.Sorted(slices.Values(seen.RTTs)), l.Quantile)) * time.Microsecond
+	return broken{
+		delayed(t.Limit, rtt, *l.Limit), Slow, answerStage(seen.Pair),
+		fmt.Sprintf("%s %s, limit %s, exceeded by %d of %d%s", t.Limit, rtt, l.Limit, t.K, t.N, why),
+	}
+}
+
+// tooLong is the limit on outages that an outage breaks, in words.
+func tooLong(o *checkup.Outage, limit checkup.Duration) broken {
+	b := delayed(checkup.LimitOutage, o.Duration(), limit)
+	b.Cause = &o.Cause
+	return broken{b, Lost, o.Cause.Stage, fmt.Sprintf("an outage of %s, limit %s, %s: %s", Lasted(*o), limit, During(*o), o.Cause.Message)}
+}
+
+// delayed is a breach of a limit on time.
+func delayed(l checkup.Limit, measured time.Duration, limit checkup.Duration) checkup.Breach {
+	micros := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+	return checkup.Breach{
+		Limit: l, Measured: micros(measured), Max: micros(time.Duration(limit)), Measure: checkup.MeasureMicroseconds,
+	}
+}
+
+// unanswered is how an unanswered measurement failed.
+func unanswered(seen *checkup.Observation) checkup.Cause {
+	if seen.Failure != nil {
+		return *seen.Failure
+	}
+	return checkup.Cause{Stage: answerStage(seen.Pair), Message: "no answer"}
 }
 
 // Longest returns the longest outage; nil without outages.

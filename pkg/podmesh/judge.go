@@ -18,7 +18,7 @@ func Judge(
 	record *checkup.Record,
 	gate checkup.Gate,
 ) checkup.CheckReport {
-	j := judge.Pairs(w, roster, record, judge.Rules{})
+	j := judge.Pairs(w, roster, record, judge.Rules{LooksAgain: true})
 	r := j.Report(gate)
 	r.Units = j.Troubled()
 	r.Delays = j.DelayRows()

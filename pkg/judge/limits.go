@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package judge
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/stats"
+)
+
+const (
+	// FalseAlarms is the highest probability that the tests of a check fail a unit although no limit is exceeded.
+	FalseAlarms = 1e-3
+	// Doubt is the probability from which on a sample passes a limit: a network that just keeps the limit gives a
+	// sample as bad or worse with more than this probability.
+	Doubt = 0.05
+)
+
+// Level is the level at which one look makes each of so many tests, of single pairs or of components. There are two
+// looks and two sorts of tests, and each gets a quarter of FalseAlarms.
+func Level(tests int) float64 { return FalseAlarms / 4 / float64(max(tests, 1)) }
+
+// Test is a sample and the limit that it is tested against: K of N measurements are beyond the limit, and a share P of
+// all may be. The K and N of several pairs may be added up.
+type Test struct {
+	Limit checkup.Limit
+	K, N  int
+	P     float64
+}
+
+// Verdict is Fail if the sample shows at this level that the limit is exceeded, Pass if it gives no reason for doubt,
+// and otherwise Undecided. It is never Unmeasured.
+func (t Test) Verdict(level float64) checkup.Verdict {
+	switch probability := stats.AtLeast(t.K, t.N, t.P); {
+	case probability <= level:
+		return checkup.Fail
+	case probability > Doubt:
+		return checkup.Pass
+	default:
+		return checkup.Undecided
+	}
+}
+
+// Tests yields what an outcome says about each limit on loss and on percentiles of the delay: nothing if it is
+// unmeasured or must be unreachable, and nothing about loss that the responder itself may have caused.
+func (j *Judgement) Tests(o *Outcome) iter.Seq[Test] {
+	return func(yield func(Test) bool) {
+		expect := j.Worksheet.ExpectOf(o.Pair)
+		if o.Sent == 0 || expect.Unreachable {
+			return
+		}
+		if limit := expect.Loss.Max; limit != nil && !o.Excused {
+			if !yield(Test{checkup.LimitLoss, o.Sent - o.Received, o.Sent, float64(*limit) / 100}) {
+				return
+			}
+		}
+		for _, l := range expect.Latency.Ordered() {
+			if l.Limit != nil && !yield(slower(o.RTTs, l)) {
+				return
+			}
+		}
+	}
+}
+
+// slower counts the delays above the limit of a percentile. The p-th percentile of all delays is above it only if more
+// than 1-p of them are (order statistics: David and Nagaraja, section 7.1).
+func slower(rtts []int64, l checkup.LatencyLimit) Test {
+	t := Test{Limit: checkup.Limit(l.Name), N: len(rtts), P: 1 - l.Quantile}
+	most := time.Duration(*l.Limit).Microseconds()
+	for _, rtt := range rtts {
+		if rtt > most {
+			t.K++
+		}
+	}
+	return t
+}
+
+// level is the level of the tests of single pairs that the look makes. A test against a share of 0 does not count: one
+// measurement beyond the limit is proof, and never a false alarm.
+func (j *Judgement) level() float64 {
+	n := 0
+	for i := range j.Outcomes {
+		for t := range j.Tests(&j.Outcomes[i]) {
+			if t.P > 0 {
+				n++
+			}
+		}
+	}
+	return Level(n)
+}
+
+// broken is a limit that an outcome breaks, or may break.
+type broken struct {
+	checkup.Breach
+	failure Failure
+	stage   checkup.Stage
+	message string
+}
+
+// limits compares a credible observation with the limits, each at the same level.
+func (j *Judgement) limits(seen *checkup.Observation, o *Outcome, level float64) {
+	o.Verdict = checkup.Pass
+	stage, expect := answerStage(seen.Pair), j.Worksheet.ExpectOf(o.Pair)
+	if expect.Unreachable {
+		if n, what := j.through(seen); n > 0 {
+			b := checkup.Breach{Limit: checkup.LimitUnreachable, Measured: float64(n), Measure: checkup.MeasureCount}
+			o.breaks(checkup.Fail, broken{b, Reached, stage, "must be unreachable, but " + what})
+		}
+		return
+	}
+	if seen.Received == 0 {
+		why := unanswered(seen)
+		b := checkup.Breach{Limit: checkup.LimitAnswer, Measure: checkup.MeasureCount, Cause: &why}
+		o.breaks(checkup.Fail, broken{b, Lost, why.Stage, why.Message})
+		return
+	}
+	var failed, doubted []broken
+	for t := range j.Tests(o) {
+		switch t.Verdict(level) {
+		case checkup.Fail:
+			failed = append(failed, beyond(seen, t, expect, ""))
+		case checkup.Undecided:
+			doubted = append(doubted, beyond(seen, t, expect, "too few measurements to decide"))
+		}
+	}
+	if c := j.Worksheet.Connections; c != nil && c.MaxOutage != nil {
+		if o := Longest(seen.Outages); o != nil && o.Duration() > time.Duration(*c.MaxOutage) {
+			failed = append(failed, tooLong(o, *c.MaxOutage))
+		}
+	}
+	if limit := expect.Jitter.Max; limit != nil {
+		if us := jitter(seen.RTTs); us > time.Duration(*limit).Microseconds() {
+			v := time.Duration(us) * time.Microsecond
+			b := broken{delayed(checkup.LimitJitter, v, *limit), Slow, stage, fmt.Sprintf("jitter %s, limit %s", v, limit)}
+			if j.rules.LooksAgain && j.Worksheet.Look == 0 {
+				b.message += ": not yet measured twice"
+				doubted = append(doubted, b)
+			} else {
+				failed = append(failed, b)
+			}
+		}
+	}
+	// Losses come first: the first broken limit decides the outcome's Failure and stage.
+	slices.SortStableFunc(failed, func(a, b broken) int { return cmp.Compare(a.failure, b.failure) })
+	switch {
+	case len(failed) > 0:
+		o.breaks(checkup.Fail, failed...)
+	case len(doubted) > 0:
+		o.breaks(checkup.Undecided, doubted...)
+	}
+}
+
+// breaks sets the verdict of an outcome that breaks limits, or may break them.
+func (o *Outcome) breaks(v checkup.Verdict, limits ...broken) {
+	first := limits[0]
+	o.Verdict, o.Breaches, o.Failure, o.Cause = v, nil, 0, checkup.Cause{Stage: first.stage}
+	if v == checkup.Fail {
+		o.Failure = first.failure
+	}
+	if first.Cause != nil {
+		o.Cause.Reason = first.Cause.Reason
+	}
+	var messages []string
+	for _, l := range limits {
+		o.Breaches = append(o.Breaches, l.Breach)
+		messages = append(messages, l.message)
+	}
+	o.Cause.Message = strings.Join(messages, "; ")
+}
+
+// FailTogether fails outcomes, by their indexes, of which no single one shows that the limit is exceeded, but all
+// together do. why describes the others, such as "with the other pairs into the pods of worker-2". Only outcomes that
+// passed or are undecided, and of which a measurement is beyond the limit, fail. It returns their number. Report counts
+// them if it is called later.
+func (j *Judgement) FailTogether(indexes []int, limit checkup.Limit, why string) int {
+	n := 0
+	for _, i := range indexes {
+		o := &j.Outcomes[i]
+		if o.Verdict != checkup.Pass && o.Verdict != checkup.Undecided {
+			continue
+		}
+		for t := range j.Tests(o) {
+			if t.Limit == limit && t.K > 0 {
+				o.breaks(checkup.Fail, beyond(j.evidence.observed[i], t, j.Worksheet.ExpectOf(o.Pair), why))
+				n++
+			}
+		}
+	}
+	for from, end := range j.evidence.assignments() {
+		carry(j.Outcomes[from:end])
+	}
+	return n
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stats has the exact binomial statistics of judging, localising and explaining. X is the number of
+// successes in n independent trials, each with probability p.
+package stats
+
+import "gonum.org/v1/gonum/mathext"
+
+// AtLeast is the probability that X is k or more: the regularised incomplete beta function I_p(k, n-k+1) (Abramowitz
+// and Stegun, Handbook of Mathematical Functions, 26.5.24). A p below 0, or one that is no number, counts as 0, one
+// above 1 as 1.
+func AtLeast(k, n int, p float64) float64 {
+	switch {
+	case k <= 0:
+		return 1
+	case k > n || !(p > 0):
+		return 0
+	case p >= 1:
+		return 1
+	}
+	return mathext.RegIncBeta(float64(k), float64(n-k+1), p)
+}
+
+// Upper is the one-sided upper confidence bound on p when X is k (Clopper and Pearson, Biometrika 26, 1934): the p at
+// which X is k or less with probability 1-confidence. It is 1 if k is n or more, and without trials.
+//
+// It is also the smallest p at which X exceeds k with probability confidence.
+func Upper(k, n int, confidence float64) float64 {
+	if k >= n {
+		return 1
+	}
+	// AtLeast increases with p. Bisection ends where no number is between the two.
+	low, high := 0.0, 1.0
+	for {
+		p := low + (high-low)/2
+		if p <= low || p >= high {
+			return high
+		}
+		if AtLeast(k+1, n, p) >= confidence {
+			high = p
+		} else {
+			low = p
+		}
+	}
+}
