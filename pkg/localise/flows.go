@@ -16,8 +16,8 @@ import (
 
 // paths explains the pairs of which some flows never get through (judge.FlowLost). Switches and hosts choose one of
 // several parallel paths by a hash of addresses and ports (RFC 2992): one dead path of eight is an eighth of all flows
-// through a place, each of them wholly dead, and no loss of the others. It sets done for pairs that fail otherwise and
-// that the dead paths explain too: connections, of which each is a flow of its own.
+// through a place, each of them wholly dead, and no loss of the others. It sets done for pairs whose losses the dead
+// paths explain too: connections, of which each is a flow of its own.
 //
 // The cause is the narrowest place that all dead flows go through, if it is more likely than the network, by more than the
 // number of places that could be so by chance. If there is none, the place whose share of dead flows differs most from
@@ -399,8 +399,8 @@ func example(e *Evidence, i int) string {
 		o.Pair.Transport, o.Pair.Family, o.Pair.Size, f.Port, f.Sent-f.Received, f.Sent)
 }
 
-// alike returns the pairs of a place that fail by losses which its share of dead flows explains, and sets done for them:
-// each flow of theirs lost all or nothing, and so many by chance. A connection is a flow of its own.
+// alike sets done for the pairs of a place whose losses its share of dead flows explains: each flow of theirs lost all or
+// nothing, and so many by chance. A connection is a flow of its own. It returns those of the pairs that fail.
 func alike(e *Evidence, where site, share float64, done []bool) []int {
 	var partly, wholly []int // that lost some and all of their flows
 	chances := map[int]float64{}
@@ -418,7 +418,7 @@ func alike(e *Evidence, where site, share float64, done []bool) []int {
 		pairs++
 		expected += math.Pow(share, float64(flows))
 		switch {
-		case o.Failure != judge.Lost || dead == 0:
+		case o.Failure != judge.Lost && o.Failure != 0 || dead == 0:
 		case dead == flows:
 			wholly = append(wholly, i)
 		default:
@@ -437,7 +437,19 @@ func alike(e *Evidence, where site, share float64, done []bool) []int {
 	for _, i := range also {
 		done[i] = true
 	}
-	return also
+	return e.Failed(also)
+}
+
+// alive is an outcome without the measurements of its dead flows: they say nothing about the loss of others. The
+// target's count does not say how many of them arrived.
+func alive(o *judge.Outcome) *judge.Outcome {
+	if len(o.Dead) == 0 {
+		return o
+	}
+	living := *o
+	living.Sent, living.Received = o.Living()
+	living.Counted, living.Arrived, living.Direction = false, 0, checkup.DirectionUnknown
+	return &living
 }
 
 // udpFlows counts the flows of a udp pair and those that are dead; none are if one lost only a part.
