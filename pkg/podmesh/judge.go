@@ -28,5 +28,6 @@ func Judge(
 	r.Delays = j.DelayRows()
 	r.Matrix = j.Matrix()
 	r.Findings, r.Background = explained.Findings(), explained.Background
+	judge.Confirm(&r, gate)
 	return r
 }
