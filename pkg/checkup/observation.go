@@ -2,8 +2,6 @@
 
 package checkup
 
-import "time"
-
 // Cause says why something failed or was not measured: the stage at which it stopped,
 // and what happened there.
 type Cause struct {
@@ -107,16 +105,18 @@ type Flow struct {
 	Received int `json:"received"`
 }
 
-// Reception counts the requests of one pair that a responder received. It
+// Reception counts the requests of one pair that a responder received in one look. It
 // distinguishes a lost request from a lost answer.
 type Reception struct {
 	Pair
+	// Look of the worksheet whose agent sent the requests.
+	Look int `json:"look,omitempty"`
 	// Packets is the number of distinct requests of the pair that arrived.
 	Packets int `json:"packets"`
 	// Dropped is the number of requests of the pair's family, from all pairs, that
-	// reached the responder up to this report and were dropped because its socket
-	// buffer had no room. The responder was too busy; the network did not lose them.
-	// The number only grows: the highest number of a target and family is the last.
+	// reached the responder in this look up to this report and were dropped because its
+	// socket buffer had no room. The responder was too busy; the network did not lose
+	// them. The number only grows: the highest number of a target and family is the last.
 	Dropped int `json:"dropped,omitempty"`
 }
 
@@ -219,10 +219,11 @@ type Record struct {
 	Looks []Look `json:"looks,omitempty"`
 }
 
-// Look is a further look at some pairs of a worksheet: what was asked, when it began, and
-// what was measured.
+// Look is a further look at some pairs of a worksheet: what was asked, and what was
+// measured; nothing, if there was no time for it.
 type Look struct {
 	Worksheet Worksheet `json:"worksheet"`
-	Started   time.Time `json:"started"`
-	Record    Record    `json:"record"`
+	// After is how long after the first look it began.
+	After  Duration `json:"after"`
+	Record Record   `json:"record"`
 }

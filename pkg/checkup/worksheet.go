@@ -26,6 +26,9 @@ type Worksheet struct {
 	// Degree of the sample. It is lower than the plan's if the budget or the number of
 	// nodes limits it.
 	Degree int `json:"degree"`
+	// Budget is the maximum number of pairs of the sample, which also bounds a further look;
+	// 0 where pairs are not sampled.
+	Budget int `json:"budget,omitempty"`
 	// Possible is the number of ordered (source, target) pairs of the full mesh.
 	Possible int `json:"possible"`
 	// Sources and Targets, each sorted by node and name. A pair refers to them by index.
@@ -376,7 +379,15 @@ type Order struct {
 	// Connections is set if the agent must report each measurement as a Result; nil if
 	// it reports pairs as Observations.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
+	// Look is the worksheet's. Requests carry it, and responders count each look for itself.
+	Look int `json:"look,omitempty"`
+	// Again lists the pairs of a further look. In the first look it is nil: all pairs of
+	// Targets, their families, and Probes must be measured.
+	Again []Again `json:"again,omitempty"`
 }
+
+// MaxLook is the highest Look: it takes one byte of a request.
+const MaxLook = 255
 
 // OrderTarget is a target with the addresses that the agent must probe.
 type OrderTarget struct {

@@ -161,7 +161,7 @@ func (f *Fleet) pod(
 		return nil, fmt.Errorf("resources.limits: %w", err)
 	}
 	meta := metav1.ObjectMeta{
-		Name:      checkup.ObjectName(f.RunUID, w.Check, role, e.Name()),
+		Name:      checkup.ObjectName(f.RunUID, w.Check, role, partOf(w, role, e)),
 		Namespace: f.Namespace,
 		Labels:    f.Labels(w.Check, role),
 		Annotations: map[string]string{
@@ -200,6 +200,15 @@ func (f *Fleet) pod(
 	return pod, nil
 }
 
+// partOf distinguishes the pods of one role: by their endpoint, and agents by the look,
+// because an agent is started for each. Responders are started once.
+func partOf(w *checkup.Worksheet, role checkup.Role, e checkup.Endpoint) string {
+	if role == checkup.RoleAgent && w.Look > 0 {
+		return fmt.Sprintf("%s/look-%d", e.Name(), w.Look)
+	}
+	return e.Name()
+}
+
 // NodeTerm selects a node by its name, whatever its labels say.
 func NodeTerm(node string) corev1.NodeSelectorTerm {
 	return corev1.NodeSelectorTerm{
@@ -231,7 +240,8 @@ func quantities(of map[string]string) (corev1.ResourceList, error) {
 func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 	var orders []checkup.Order
 	for source, targets := range w.Assignments {
-		if w.Sources[source].Node == "" {
+		again := againOf(w, source)
+		if w.Sources[source].Node == "" || w.Again != nil && again == nil {
 			continue
 		}
 		order := checkup.Order{
@@ -242,6 +252,8 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 			IPFamilies:  w.IPFamilies,
 			Deadline:    w.AgentDeadline(),
 			Connections: w.Connections,
+			Look:        w.Look,
+			Again:       again,
 		}
 		for _, t := range targets {
 			entry := roster.Targets[t]
@@ -266,6 +278,17 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 		}
 	}
 	return orders
+}
+
+// againOf returns what a further look asks of a source; nil in the first look.
+func againOf(w *checkup.Worksheet, source int) []checkup.Again {
+	var again []checkup.Again
+	for _, a := range w.Again {
+		if a.Source == source {
+			again = append(again, a)
+		}
+	}
+	return again
 }
 
 // entry returns the roster entry of a responder that is ready.

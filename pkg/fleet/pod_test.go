@@ -236,6 +236,41 @@ func TestOrders(t *testing.T) {
 	}
 }
 
+// TestOrdersOfAFurtherLook: only sources with pairs of the look have an order, whose agent is another
+// pod than the one of the first look. Responders are those of the first look.
+func TestOrdersOfAFurtherLook(t *testing.T) {
+	first := worksheet(4)
+	w := *first
+	pair := checkup.Pair{Source: 1, Target: 2, Family: checkup.IPv4, Transport: checkup.UDP, Size: 64}
+	w.Look, w.Again = 1, []checkup.Again{{Pair: pair, Count: 100, Ports: []int{40001}}}
+	orders := Orders(&w, rosterOf(&w))
+	if len(orders) != 1 || orders[0].Source != 1 || orders[0].Look != 1 {
+		t.Fatalf("orders %+v, want one for source 1", orders)
+	}
+	if diff := cmp.Diff(w.Again, orders[0].Again); diff != "" {
+		t.Errorf("pairs (-want +got):\n%s", diff)
+	}
+	f, _ := newFleet(t, newCluster())
+	names := map[string]bool{}
+	for _, w := range []*checkup.Worksheet{first, &w} {
+		agent, err := f.agent(w, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		responder, err := f.responder(w, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[agent.Name], names[responder.Name] = true, true
+		if agent.Labels[checkup.LabelRole] != string(checkup.RoleAgent) || agent.Labels[checkup.LabelCheck] != w.Check {
+			t.Errorf("labels %v, want those that teardown selects", agent.Labels)
+		}
+	}
+	if len(names) != 3 {
+		t.Errorf("%d names, want one of the responder and two of the agents: %v", len(names), names)
+	}
+}
+
 // TestOrdersOfConnections: what exists already is described by its Peer; what was not
 // to be seen, and sources that are nowhere, have no part.
 func TestOrdersOfConnections(t *testing.T) {

@@ -22,11 +22,15 @@ func NewReceptions(w *checkup.Worksheet, target int) *Receptions {
 	return &Receptions{w: w, target: target, received: map[checkup.Pair]checkup.Reception{}}
 }
 
-// Take takes one message of the responder, and reports whether it counts: whether it
-// is a reception of an expected pair of the responder's target. Counts only grow, so
-// that the highest of a pair is the latest.
+// Take takes one message of the responder, and reports whether it makes sense: whether it
+// is a reception of an expected pair of the responder's target, or of an earlier look,
+// which is ignored. Counts only grow, so that the highest of a pair is the latest.
 func (r *Receptions) Take(m checkup.Message) bool {
-	if m.Reception == nil || m.Reception.Packets < 0 || m.Reception.Dropped < 0 || !r.expects(m.Reception.Pair) {
+	if m.Reception != nil && m.Reception.Look >= 0 && m.Reception.Look < r.w.Look {
+		return true
+	}
+	if m.Reception == nil || m.Reception.Packets < 0 || m.Reception.Dropped < 0 || m.Reception.Look != r.w.Look ||
+		!r.expects(m.Reception.Pair) {
 		return false
 	}
 	reported, known := *m.Reception, r.received[m.Reception.Pair]

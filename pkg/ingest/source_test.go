@@ -344,6 +344,27 @@ func TestReceptions(t *testing.T) {
 	}
 }
 
+// TestReceptionsOfAFurtherLook: a responder counts each look for itself, and its log has all of
+// them.
+func TestReceptionsOfAFurtherLook(t *testing.T) {
+	w := mesh()
+	w.Look = 1
+	r := NewReceptions(w, 1)
+	for look, want := range []bool{true, true, false} {
+		m := checkup.Message{Reception: &checkup.Reception{Pair: pairOf(0, 1), Look: look, Packets: 9 - look, Dropped: 3 - look}}
+		if got := r.Take(m); got != want {
+			t.Errorf("look %d: makes sense: %t, want %t", look, got, want)
+		}
+	}
+	want := []checkup.Reception{{Pair: pairOf(0, 1), Look: 1, Packets: 8, Dropped: 2}}
+	if diff := cmp.Diff(want, r.All()); diff != "" {
+		t.Errorf("receptions (-want +got):\n%s", diff)
+	}
+	if NewReceptions(mesh(), 1).Take(checkup.Message{Reception: &want[0]}) {
+		t.Error("a count of a further look makes sense before there was one")
+	}
+}
+
 // BenchmarkSource reads the log of an agent with 100 pairs of 100 measurements each.
 func BenchmarkSource(b *testing.B) {
 	w := mesh()

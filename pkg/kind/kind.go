@@ -45,6 +45,9 @@ type Kind struct {
 	Summarize func(*checkup.Worksheet) []string
 	// Judge is pure: it computes the report of the check.
 	Judge func(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) checkup.CheckReport
+	// Again is pure: it returns the worksheet of a further look at some pairs, from what was
+	// measured so far; nil if there is nothing to look at. nil for kinds that look once.
+	Again func(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) *checkup.Worksheet
 	// Explain is pure: it shows what a run of the check will do, beside its cost.
 	Explain func(Explained) Explanation
 	// Nodes says that Expand cannot work without the nodes.

@@ -105,7 +105,7 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 		IPFamilies: families, Probes: probes(mesh.Probes),
 		Expect: mesh.Expect, Limits: mesh.Limits, Resources: mesh.Resources, Timeouts: mesh.Timeouts,
 	}
-	w.Seed = kind.Seed(p.Name, check)
+	w.Seed, w.Budget = kind.Seed(p.Name, check), mesh.Sample.Budget
 	if mesh.Sample.Seed != nil {
 		w.Seed = *mesh.Sample.Seed
 	}

@@ -15,7 +15,7 @@ const Name checkup.Kind = "podMesh"
 var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
 	Survey: Survey, Expand: expandDue, Roster: rosterOf, Rights: Rights,
-	Explain: Explain, Judge: Judge, Nodes: true,
+	Explain: Explain, Judge: Judge, Again: Again, Nodes: true,
 }
 
 // expandDue expands the round that is due.

@@ -4,8 +4,6 @@ package probe
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"io/fs"
@@ -70,10 +68,8 @@ func (a Agent) Run(ctx context.Context) error {
 		return fmt.Errorf("cannot open a socket: %w", err)
 	}
 	defer stamps.Close()
-	var nonce [8]byte
-	rand.Read(nonce[:])
 	session := &Session{
-		Nonce: binary.BigEndian.Uint64(nonce[:]),
+		Nonce: newNonce(a.Order.Look),
 		// The burst keeps the rate although timers wake up to 10 ms late.
 		Limiter: rate.NewLimiter(rate.Limit(a.Order.Limits.PacketsPerSecond), max(1, a.Order.Limits.PacketsPerSecond/100)),
 		Watch:   &Watch{},

@@ -94,6 +94,25 @@ func checkOrder(o checkup.Order) error {
 			must(z >= least && z <= most, "%s.sizes: %d is not from %d to %d", at, z, least, most)
 		}
 	}
+	must(o.Look >= 0 && o.Look <= checkup.MaxLook, "look: must be from 0 to %d", checkup.MaxLook)
+	must(o.Again == nil || o.Connections == nil, "again: cannot be combined with connections")
+	for i, a := range o.Again {
+		at := fmt.Sprintf("again[%d]", i)
+		least, most := sizeLimits(a.Transport)
+		must(a.Source == o.Source, "%s.s: is not %d, the source", at, o.Source)
+		must(slices.Contains(checkup.IPFamilies, a.Family), "%s.f: %q is unknown", at, a.Family)
+		must(
+			slices.ContainsFunc(o.Probes, func(p checkup.TransportProbe) bool { return p.Transport == a.Transport }),
+			"%s.p: %q has no probe",
+			at,
+			a.Transport,
+		)
+		must(a.Size >= least && a.Size <= most, "%s.z: %d is not from %d to %d", at, a.Size, least, most)
+		must(a.Count >= 1 && a.Count <= checkup.MaxCount, "%s.n: must be from 1 to %d", at, checkup.MaxCount)
+		for _, port := range a.Ports {
+			must(port >= 1 && port <= 65535, "%s.ports: %d is not from 1 to 65535", at, port)
+		}
+	}
 	for i, t := range o.Targets {
 		at := fmt.Sprintf("targets[%d]", i)
 		must(t.Target >= 0, "%s.target: is negative", at)
@@ -199,6 +218,30 @@ func familyOf(a netip.Addr) checkup.IPFamily {
 // measurements returns the pairs of an order, each with an address or a peer, in the order of Worksheet.PairsOf; and the
 // observations of pairs that cannot be measured because the target has no valid address or no port for the transport.
 func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Observation) {
+	add := func(t checkup.OrderTarget, m Measurement) {
+		address, ok := t.Addresses[m.Pair.Family]
+		if !ok {
+			return
+		}
+		port := t.Ports[m.Pair.Transport]
+		addr, err := netip.ParseAddr(address)
+		switch {
+		case err != nil:
+			impossible = append(impossible, unmeasured(m, checkup.StageSetup, "the target's address is not an IP address"))
+		case port == 0 && m.Pair.Transport != checkup.ICMP:
+			impossible = append(
+				impossible,
+				unmeasured(m, checkup.StageSetup, fmt.Sprintf("the target has no %s port", m.Pair.Transport)),
+			)
+		default:
+			m.Address = netip.AddrPortFrom(addr.Unmap(), uint16(port))
+			ms = append(ms, m)
+		}
+	}
+	if o.Again != nil {
+		again(o, add)
+		return ms, impossible
+	}
 	for _, t := range o.Targets {
 		if t.Peer != nil {
 			for _, p := range o.Probes {
@@ -212,34 +255,33 @@ func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Obser
 			continue
 		}
 		for _, f := range checkup.IPFamilies {
-			address, ok := t.Addresses[f]
-			if !ok {
-				continue
-			}
 			for _, p := range o.Probes {
 				for _, z := range p.Sizes {
-					m := Measurement{
+					add(t, Measurement{
 						Pair:  checkup.Pair{Source: o.Source, Target: t.Target, Family: f, Transport: p.Transport, Size: z},
 						Probe: p.Probe,
-					}
-					port := t.Ports[p.Transport]
-					addr, err := netip.ParseAddr(address)
-					switch {
-					case err != nil:
-						impossible = append(impossible, unmeasured(m, checkup.StageSetup, "the target's address is not an IP address"))
-						continue
-					case port == 0 && p.Transport != checkup.ICMP:
-						impossible = append(
-							impossible,
-							unmeasured(m, checkup.StageSetup, fmt.Sprintf("the target has no %s port", p.Transport)),
-						)
-						continue
-					}
-					m.Address = netip.AddrPortFrom(addr.Unmap(), uint16(port))
-					ms = append(ms, m)
+					})
 				}
 			}
 		}
 	}
 	return ms, impossible
+}
+
+// again calls add with the pairs of a further look whose targets are in the order: each has a count of its own, and may
+// have source ports.
+func again(o checkup.Order, add func(checkup.OrderTarget, Measurement)) {
+	targets := map[int]checkup.OrderTarget{}
+	for _, t := range o.Targets {
+		targets[t.Target] = t
+	}
+	probes := map[checkup.Transport]checkup.Probe{}
+	for _, p := range o.Probes {
+		probes[p.Transport] = p.Probe
+	}
+	for _, a := range o.Again {
+		probe := probes[a.Transport]
+		probe.Count = a.Count
+		add(targets[a.Target], Measurement{Pair: a.Pair, Probe: probe, Ports: a.Ports})
+	}
 }

@@ -211,6 +211,82 @@ func TestMeasurementsOfOrder(t *testing.T) {
 	}
 }
 
+// TestMeasurementsAgain: an order of a further look lists its pairs. Each has its own count and ports; what it does not
+// list is not measured.
+func TestMeasurementsAgain(t *testing.T) {
+	udp := checkup.TransportProbe{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64, 1400}, Count: 20, Timeout: patience}}
+	pair := func(target int, family checkup.IPFamily, size int) checkup.Pair {
+		return checkup.Pair{Source: 7, Target: target, Family: family, Transport: checkup.UDP, Size: size}
+	}
+	order := checkup.Order{
+		Source: 7, Look: 1, Deadline: checkup.Duration(time.Minute), Limits: checkup.Limits{PacketsPerSecond: 1, Concurrency: 1},
+		Probes: []checkup.TransportProbe{udp},
+		Targets: []checkup.OrderTarget{
+			{Target: 3, Addresses: map[checkup.IPFamily]string{checkup.IPv4: "10.0.0.3"}, Ports: map[checkup.Transport]int{checkup.UDP: 7007}},
+			{Target: 4, Addresses: map[checkup.IPFamily]string{checkup.IPv4: "10.0.0.4"}},
+		},
+		Again: []checkup.Again{
+			{Pair: pair(3, checkup.IPv4, 64), Count: 100},
+			{Pair: pair(3, checkup.IPv4, 1400), Count: 20, Ports: []int{40001, 40002}},
+			{Pair: pair(3, checkup.IPv6, 64), Count: 20}, // it has no such address
+			{Pair: pair(4, checkup.IPv4, 64), Count: 20},
+			{Pair: pair(5, checkup.IPv4, 64), Count: 20}, // it is not ready
+		},
+	}
+	b, err := json.Marshal(order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if order, err = ReadOrder(bytes.NewReader(b)); err != nil {
+		t.Fatal(err)
+	}
+	ms, impossible := measurements(order)
+	often, seldom := udp.Probe, udp.Probe
+	often.Count = 100
+	address := netip.MustParseAddrPort("10.0.0.3:7007")
+	want := []Measurement{
+		{Pair: pair(3, checkup.IPv4, 64), Address: address, Probe: often},
+		{Pair: pair(3, checkup.IPv4, 1400), Address: address, Probe: seldom, Ports: []int{40001, 40002}},
+	}
+	if diff := cmp.Diff(want, ms, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
+		t.Errorf("measurements (-want +got):\n%s", diff)
+	}
+	wantImpossible := []checkup.Observation{
+		{Pair: pair(4, checkup.IPv4, 64), Unmeasured: cause(checkup.StageSetup, "the target has no udp port")},
+	}
+	if diff := cmp.Diff(wantImpossible, impossible); diff != "" {
+		t.Errorf("impossible (-want +got):\n%s", diff)
+	}
+
+	order.Look = 256
+	order.Again = []checkup.Again{
+		{Pair: checkup.Pair{Source: 6, Family: "IPv5", Transport: checkup.TLS, Size: 1}, Count: 0, Ports: []int{0}},
+		{Pair: pair(3, checkup.IPv4, 31), Count: 1001, Ports: []int{65536}},
+	}
+	if b, err = json.Marshal(order); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ReadOrder(bytes.NewReader(b))
+	if err == nil {
+		t.Fatal("a bad order has no error")
+	}
+	if diff := cmp.Diff(strings.Split(strings.TrimSpace(`
+the order is not valid:
+look: must be from 0 to 255
+again[0].s: is not 7, the source
+again[0].f: "IPv5" is unknown
+again[0].p: "tls" has no probe
+again[0].z: 1 is not from 0 to 0
+again[0].n: must be from 1 to 1000
+again[0].ports: 0 is not from 1 to 65535
+again[1].z: 31 is not from 32 to 65507
+again[1].n: must be from 1 to 1000
+again[1].ports: 65536 is not from 1 to 65535
+`), "\n"), strings.Split(err.Error(), "\n")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func FuzzReadOrder(f *testing.F) {
 	good, err := json.Marshal(checkup.Order{
 		Source: 1, Seed: 1 << 63, Deadline: checkup.Duration(time.Minute),

@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -17,7 +18,7 @@ import (
 //	 4  kind      1 byte, 1 request or 2 answer
 //	 5  family    1 byte, '4' or '6'
 //	 6  size      2 bytes, of the whole payload
-//	 8  nonce     8 bytes, of the agent
+//	 8  nonce     8 bytes, of the agent; the first byte is the look
 //	16  sequence  4 bytes
 //	20  source    4 bytes
 //	24  target    4 bytes
@@ -48,6 +49,17 @@ type packet struct {
 	pair      checkup.Pair
 	residence time.Duration
 }
+
+// newNonce returns a random nonce of an agent that carries its look: responders count each look for itself.
+func newNonce(look int) uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	b[0] = byte(look)
+	return binary.BigEndian.Uint64(b[:])
+}
+
+// look returns the look of the agent that sent a request.
+func (p packet) look() int { return int(p.nonce >> 56) }
 
 // appendPacket appends the packet with its pair's size, but never shorter than its header.
 func appendPacket(b []byte, p packet) []byte {

@@ -358,13 +358,27 @@ const (
 	maxSeen       = 1 << 20
 )
 
-// receptions counts distinct requests by pair.
+// receptions counts distinct requests by pair and look.
 type receptions struct {
-	mu    sync.Mutex // guards following
-	pairs map[checkup.Pair]*reception
-	words int // of all pairs' seen
-	// dropped packets of all pairs of a family.
+	mu     sync.Mutex // guards following
+	pairs  map[counted]*reception
+	words  int // of all pairs' seen
+	newest int // look
+	// dropped packets of all pairs of a family, in all looks and by look.
 	dropped map[checkup.IPFamily]int
+	inLook  map[dropping]int
+}
+
+// counted is what is counted for itself.
+type counted struct {
+	checkup.Pair
+	look int
+}
+
+// dropping is a look at a family.
+type dropping struct {
+	family checkup.IPFamily
+	look   int
 }
 
 type reception struct {
@@ -381,19 +395,21 @@ func (r *receptions) count(p packet) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	of := r.pairs[p.pair]
+	key := counted{p.pair, p.look()}
+	r.newest = max(r.newest, key.look)
+	of := r.pairs[key]
 	if of == nil || of.nonce != p.nonce {
 		if of == nil && len(r.pairs) >= maxReceptions {
 			return
 		}
 		if r.pairs == nil {
-			r.pairs = map[checkup.Pair]*reception{}
+			r.pairs = map[counted]*reception{}
 		}
 		if of != nil {
 			r.words -= len(of.seen)
 		}
 		of = &reception{nonce: p.nonce}
-		r.pairs[p.pair] = of
+		r.pairs[key] = of
 	}
 	word, bit := int(p.sequence/64), uint64(1)<<(p.sequence%64)
 	if grow := word + 1 - len(of.seen); grow > 0 {
@@ -410,8 +426,8 @@ func (r *receptions) count(p packet) {
 	}
 }
 
-// drop records the number of dropped packets of a family so far. If it has increased, any one pair of the family is
-// reported again with the number.
+// drop records the number of dropped packets of a family so far, in all looks. The increase belongs to the newest look:
+// any one pair of that look and family is reported again with the number.
 func (r *receptions) drop(family checkup.IPFamily, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -419,11 +435,12 @@ func (r *receptions) drop(family checkup.IPFamily, n int) {
 		return
 	}
 	if r.dropped == nil {
-		r.dropped = map[checkup.IPFamily]int{}
+		r.dropped, r.inLook = map[checkup.IPFamily]int{}, map[dropping]int{}
 	}
+	r.inLook[dropping{family, r.newest}] += n - r.dropped[family]
 	r.dropped[family] = n
-	for pair, of := range r.pairs {
-		if pair.Family == family {
+	for key, of := range r.pairs {
+		if key.Family == family && key.look == r.newest {
 			of.reported = false
 			return
 		}
@@ -444,18 +461,17 @@ func (r *receptions) changed() []checkup.Message {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var ms []checkup.Message
-	for pair, of := range r.pairs {
+	for key, of := range r.pairs {
 		if !of.reported {
 			of.reported = true
-			ms = append(
-				ms,
-				checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: of.packets, Dropped: r.dropped[pair.Family]}},
-			)
+			ms = append(ms, checkup.Message{Reception: &checkup.Reception{
+				Pair: key.Pair, Look: key.look, Packets: of.packets, Dropped: r.inLook[dropping{key.Family, key.look}],
+			}})
 		}
 	}
 	slices.SortFunc(ms, func(a, b checkup.Message) int {
-		p, q := a.Reception.Pair, b.Reception.Pair
-		return cmp.Or(cmp.Compare(p.Source, q.Source), cmp.Compare(p.Target, q.Target),
+		p, q := a.Reception, b.Reception
+		return cmp.Or(cmp.Compare(p.Look, q.Look), cmp.Compare(p.Source, q.Source), cmp.Compare(p.Target, q.Target),
 			cmp.Compare(p.Family, q.Family), cmp.Compare(p.Size, q.Size))
 	})
 	return ms

@@ -249,6 +249,8 @@ func TestReceptionsCountDistinctRequests(t *testing.T) {
 		{"no change, no line", []packet{{pair: a}}, nil},
 		{"only what changed", []packet{{pair: a, sequence: 5}}, []checkup.Message{reported(a, 3)}},
 		{"a restarted agent", []packet{{pair: a, nonce: 1}}, []checkup.Message{reported(a, 1)}},
+		{"a further look, with a late packet of the first", []packet{{pair: a, nonce: newNonce(1)}, {pair: a, nonce: 1, sequence: 9}},
+			[]checkup.Message{reported(a, 2), {Reception: &checkup.Reception{Pair: a, Look: 1, Packets: 1}}}},
 		{"no such sequence number", []packet{{pair: a, nonce: 1, sequence: maxTries * checkup.MaxCount}}, nil},
 	} {
 		for _, p := range step.packets {
@@ -269,7 +271,7 @@ func TestReceptionsAreBounded(t *testing.T) {
 		t.Errorf("got %d pairs, want %d", len(r.pairs), maxReceptions)
 	}
 	r.count(packet{pair: checkup.Pair{Source: 0}, sequence: 1})
-	if got := r.pairs[checkup.Pair{Source: 0}].packets; got != 2 {
+	if got := r.pairs[counted{Pair: checkup.Pair{Source: 0}}].packets; got != 2 {
 		t.Errorf("known pair: got count %d, want it to continue", got)
 	}
 }

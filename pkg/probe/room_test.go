@@ -192,6 +192,8 @@ func TestReceptionsReportDrops(t *testing.T) {
 		{"no more, no line", func() { r.drop(checkup.IPv4, 1) }, nil},
 		{"more, and nothing else", func() { r.drop(checkup.IPv4, 3) }, []checkup.Message{reported(a, 1, 3)}},
 		{"fewer", func() { r.drop(checkup.IPv4, 2) }, nil},
+		{"a further look has its own", func() { r.count(packet{pair: a, nonce: 1 << 56}); r.drop(checkup.IPv4, 7) },
+			[]checkup.Message{{Reception: &checkup.Reception{Pair: a, Look: 1, Packets: 1, Dropped: 4}}}},
 	} {
 		step.do()
 		if diff := cmp.Diff(step.want, r.changed()); diff != "" {

@@ -12,12 +12,15 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// observations is the key of a check's checkup.Record, kept as lines.
-func observations(check string) Key { return Key{Role: checkup.RoleRecord, Check: check} }
+// observations is the key of a check's checkup.Record of a look, kept as lines.
+func observations(check string, n int) Key {
+	return Key{Role: checkup.RoleRecord, Check: check, Part: look(n)}
+}
 
 // line is one line of a record. Exactly one field is set.
 type line struct {
@@ -49,10 +52,28 @@ type Writer struct {
 	written  bool       // everything of newest is in the cluster
 }
 
-// Writer begins the record of a check. The first Flush overwrites the record of
-// an earlier try.
+// Writer begins the record of a check's first look. The first Flush overwrites the record
+// of an earlier try.
 func (s *Store) Writer(check string) *Writer {
-	return &Writer{store: s, key: observations(check)}
+	return &Writer{store: s, key: observations(check, 0)}
+}
+
+// BeginLook writes what a further look asks, and begins its record.
+func (s *Store) BeginLook(ctx context.Context, l *checkup.Look) (*Writer, error) {
+	check, n := l.Worksheet.Check, l.Worksheet.Look
+	w := &Writer{store: s, key: observations(check, n)}
+	// Before the worksheet: what an earlier try measured must not be read with this one.
+	if err := w.Flush(ctx); err != nil {
+		return w, err
+	}
+	asked := *l
+	asked.Record = checkup.Record{}
+	return w, s.Save(ctx, furtherWorksheet(check, n), asked)
+}
+
+// furtherWorksheet is the key of a checkup.Look without its Record.
+func furtherWorksheet(check string, n int) Key {
+	return Key{Role: checkup.RoleWorksheet, Check: check, Part: look(n)}
 }
 
 // Observation appends what was measured for one pair.
@@ -115,12 +136,36 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return nil
 }
 
-// LoadRecord reads the record of a check: sources and counted targets by their
-// index, results by pair and time, facts by unit, observations and receptions
-// as they were appended. The error of a record that was never written satisfies
-// apierrors.IsNotFound.
+// LoadRecord reads the record of a check with its further looks: sources and counted
+// targets by their index, results by pair and time, facts by unit, observations and
+// receptions as they were appended. The error of a record that was never written
+// satisfies apierrors.IsNotFound. After any other error, the returned record has what
+// could be read; nil is nothing.
 func (s *Store) LoadRecord(ctx context.Context, check string) (*checkup.Record, error) {
-	k := observations(check)
+	r, err := s.loadRecord(ctx, observations(check, 0))
+	if err != nil {
+		return nil, err
+	}
+	for n := 1; n <= checkup.MaxLook; n++ {
+		var l checkup.Look
+		err := s.Load(ctx, furtherWorksheet(check, n), &l)
+		if apierrors.IsNotFound(err) {
+			break
+		}
+		var measured *checkup.Record
+		if err == nil {
+			measured, err = s.loadRecord(ctx, observations(check, n))
+		}
+		if err != nil {
+			return r, err
+		}
+		l.Record = *measured
+		r.Looks = append(r.Looks, l)
+	}
+	return r, nil
+}
+
+func (s *Store) loadRecord(ctx context.Context, k Key) (*checkup.Record, error) {
 	sources := map[int]checkup.Source{}
 	facts := map[string]checkup.Fact{} // by unit
 	r := &checkup.Record{}

@@ -29,11 +29,14 @@ type Progress struct {
 	// one; both 0 for others.
 	Results  int `json:"results,omitempty"`
 	Expected int `json:"expected,omitempty"`
+	// Look is the worksheet's: 0 for the first look.
+	Look int `json:"look,omitempty"`
 	// VMs says that Pods counts VMs that answer on their consoles.
 	VMs bool `json:"vms,omitempty"`
 }
 
-// String reads "12 of 15 agents started, 300 of 1200 pairs measured", or
+// String reads "12 of 15 agents started, 300 of 1200 pairs measured", with "second look: "
+// before it in one, or
 // "... 300 of 1200 measurements made", or "2 of 2 VMs answer, 1 of 4 pairs measured".
 func (p Progress) String() string {
 	ready := fmt.Sprintf("%d of %d agents started", p.Ready, p.Pods)
@@ -48,6 +51,8 @@ func (p Progress) String() string {
 		return ready
 	case p.Expected > 0:
 		return fmt.Sprintf("%s, %d of %d measurements made", ready, p.Results, p.Expected)
+	case p.Look > 0:
+		return fmt.Sprintf("second look: %s, %d of %d pairs measured", ready, p.Measured, p.Pairs)
 	default:
 		return fmt.Sprintf("%s, %d of %d pairs measured", ready, p.Measured, p.Pairs)
 	}

@@ -91,12 +91,21 @@ func (k Key) String() string {
 type Frozen struct {
 	// Started is when setup began.
 	Started   time.Time         `json:"started"`
+	Gate      checkup.Gate      `json:"gate"`
 	Worksheet checkup.Worksheet `json:"worksheet"`
 	Roster    checkup.Roster    `json:"roster"`
 }
 
 // Worksheet is the key of a check's Frozen value.
 func Worksheet(check string) Key { return Key{Role: checkup.RoleWorksheet, Check: check} }
+
+// look distinguishes the values of a further look; empty for the first.
+func look(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return "look-" + strconv.Itoa(n)
+}
 
 // Roster is the key of a check's checkup.Roster at the end of probe, which names
 // responders that were lost since the worksheet was frozen.

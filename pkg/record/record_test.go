@@ -334,11 +334,11 @@ func TestConcurrentWriter(t *testing.T) {
 
 func TestRecordOfOtherBytes(t *testing.T) {
 	s, _ := newStore()
-	if err := s.put(t.Context(), observations("mesh"), 0, compress([]byte("{}\n}\n"), chunkBytes), nil); err != nil {
+	if err := s.put(t.Context(), observations("mesh", 0), 0, compress([]byte("{}\n}\n"), chunkBytes), nil); err != nil {
 		t.Fatal(err)
 	}
 	_, err := s.LoadRecord(t.Context(), "mesh")
-	if err == nil || !strings.Contains(err.Error(), "ConfigMap "+s.name(observations("mesh"), 0)) {
+	if err == nil || !strings.Contains(err.Error(), "ConfigMap "+s.name(observations("mesh", 0), 0)) {
 		t.Errorf("%v, want an error that names the ConfigMap", err)
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/controlplane"
 	"github.com/checkplan/checkplan/pkg/fleet"
 	"github.com/checkplan/checkplan/pkg/placement"
+	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -167,7 +168,7 @@ func TestStoppedWatch(t *testing.T) {
 		}
 	}()
 	done := make(chan error)
-	go func() { done <- probe(ctx, tk, f, w, roster) }()
+	go func() { done <- probe(ctx, tk, f, &record.Frozen{Worksheet: *w, Roster: *roster}) }()
 	if status := <-live; !strings.Contains(status, `"True"`) {
 		t.Errorf("while the watch goes on the object says %s, want that its target is reachable", status)
 	}
@@ -197,7 +198,7 @@ func TestObjectsRefused(t *testing.T) {
 	tk, f := newWatch(t, o, func(context.Context, <-chan struct{}) io.ReadCloser {
 		return io.NopCloser(strings.NewReader(line(t, checkup.Message{Results: []checkup.Result{result(0)}}) + line(t, checkup.Message{End: &checkup.AgentEnd{Results: 1}})))
 	})
-	if err := probe(t.Context(), tk, f, w, roster); err == nil || !strings.Contains(err.Error(), "objects of pairs are not up to date: ") || !strings.Contains(err.Error(), "no right") {
+	if err := probe(t.Context(), tk, f, &record.Frozen{Worksheet: *w, Roster: *roster}); err == nil || !strings.Contains(err.Error(), "objects of pairs are not up to date: ") || !strings.Contains(err.Error(), "no right") {
 		t.Errorf("%v, want that the objects could not be written", err)
 	}
 	r, err := tk.Store("").LoadRecord(t.Context(), "api")
@@ -209,7 +210,7 @@ func TestObjectsRefused(t *testing.T) {
 	}
 
 	w.Connections.Unwritten = "no CRD"
-	if err := probe(t.Context(), tk, f, w, roster); err != nil {
+	if err := probe(t.Context(), tk, f, &record.Frozen{Worksheet: *w, Roster: *roster}); err != nil {
 		t.Errorf("%v, want no error where setup found out that there are to be none", err)
 	}
 }
@@ -237,7 +238,7 @@ func TestDryRun(t *testing.T) {
 	if err := sheet.Put(w); err != nil {
 		t.Fatal(err)
 	}
-	if err := probe(t.Context(), tk, tk.Fleet("day-2"), w, &checkup.Roster{}); err != nil {
+	if err := probe(t.Context(), tk, tk.Fleet("day-2"), &record.Frozen{Worksheet: *w}); err != nil {
 		t.Fatal(err)
 	}
 	r, err := tk.Store("").LoadRecord(t.Context(), "where")

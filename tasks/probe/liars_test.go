@@ -125,7 +125,7 @@ func TestLyingAgents(t *testing.T) {
 		}
 		return io.NopCloser(strings.NewReader(log.String())), nil
 	}
-	if err := probe(t.Context(), tk, f, &frozen.Worksheet, &frozen.Roster); err != nil {
+	if err := probe(t.Context(), tk, f, &frozen); err != nil {
 		t.Fatal(err)
 	}
 

@@ -36,11 +36,13 @@ func run(ctx context.Context, t *task.Task) error {
 	if err := t.Store("").Load(ctx, record.Worksheet(t.Check), &frozen); err != nil {
 		return fmt.Errorf("cannot measure without a worksheet: %w", err)
 	}
-	err := probe(ctx, t, t.Fleet(frozen.Worksheet.Plan), &frozen.Worksheet, &frozen.Roster)
+	err := probe(ctx, t, t.Fleet(frozen.Worksheet.Plan), &frozen)
 	return t.Explain(ctx, "probe", checkup.StageCollect, frozen.Worksheet.Plan, err)
 }
 
-func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Worksheet, roster *checkup.Roster) error {
+func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Frozen) error {
+	began := time.Now()
+	w, roster := &frozen.Worksheet, &frozen.Roster
 	store := t.Store(w.Plan)
 	if err := f.TakeOver(ctx, w, roster); err != nil {
 		return err
@@ -53,15 +55,20 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 		measure = guests.Measure
 	}
 	writer := store.Writer(t.Check)
+	first := &kept{}
 	to := sinks{writer}
 	book, trouble := openBook(ctx, t, w)
 	if book != nil {
 		to = append(to, book)
 	}
-	if k, _ := kinds.Named(w.Kind); k.Ask != nil {
+	k, _ := kinds.Named(w.Kind)
+	if k.Ask != nil {
 		for _, f := range k.Ask(ctx, t.Kubernetes, t.Namespace, w) {
 			writer.Fact(f)
 		}
+	}
+	if k.Again != nil {
+		to = append(to, first)
 	}
 
 	// Agents may report until shortly after the end of ctx. live ends when they do.
@@ -71,30 +78,29 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 	if book != nil {
 		wg.Go(func() { book.Run(live) })
 	}
-	progress := task.NewProgressWriter(t, store)
-	progress.Also = func(ctx context.Context) {
-		if err := writer.Flush(ctx); err != nil && ctx.Err() == nil {
-			t.Logf("::warning::cannot write the record, will retry: %v", err)
+	err := watched(live, t, writer, w, func(progress func(fleet.Progress)) error {
+		err := measure(ctx, w, roster, to, progress)
+		if ctx.Err() != nil {
+			end() // a request that hangs must not delay writing the record
 		}
-	}
-	stop := progress.Start(live)
-	err := measure(ctx, w, roster, to, func(p fleet.Progress) {
-		progress.Set(record.Progress{
-			Phase: "probe", Ready: p.Started, Pods: p.Agents, Measured: p.Measured, Pairs: p.Pairs,
-			Results: p.Results, Expected: p.Expected, VMs: w.Guests != nil,
-		})
+		return err
 	})
-	if ctx.Err() != nil {
-		end() // a request that hangs must not delay writing the record
-	}
-	stop()
 	end()
 	wg.Wait()
 
 	if err == nil && ctx.Err() == nil {
 		reading, done := context.WithTimeout(ctx, keepTime)
-		f.Receptions(reading, w, roster, writer.Receptions)
+		f.Receptions(reading, w, roster, func(target int, received []checkup.Reception) {
+			writer.Receptions(target, received)
+			first.receptions(target, received)
+		})
 		done()
+	}
+	var second *record.Writer
+	if err == nil && ctx.Err() == nil && k.Again != nil {
+		second = lookAgain(ctx, t, f, writer, frozen, began, func() *checkup.Worksheet {
+			return k.Again(w, roster, &first.record, frozen.Gate)
+		})
 	}
 	// What arrived is always written, with a timeout of its own.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
@@ -104,6 +110,11 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 		wg.Go(func() { unwritten = book.Close(after) })
 	}
 	lost := writer.Flush(after)
+	if second != nil {
+		if err := second.Flush(after); err != nil {
+			t.Logf("::warning::second look: some pairs are not measured again: %v", err)
+		}
+	}
 	if gone := f.Lost(after, w, roster); gone != nil {
 		t.Logf("::warning::%v", gone)
 	}
@@ -127,6 +138,31 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Workshe
 		}
 	}
 	return err
+}
+
+// watched calls measure, and writes meanwhile, until live ends, how far it is and what was
+// appended to the record.
+func watched(
+	live context.Context,
+	t *task.Task,
+	writer *record.Writer,
+	w *checkup.Worksheet,
+	measure func(progress func(fleet.Progress)) error,
+) error {
+	progress := task.NewProgressWriter(t, t.Store(w.Plan))
+	progress.Also = func(ctx context.Context) {
+		if err := writer.Flush(ctx); err != nil && ctx.Err() == nil {
+			t.Logf("::warning::cannot write the record, will retry: %v", err)
+		}
+	}
+	stop := progress.Start(live)
+	defer stop()
+	return measure(func(p fleet.Progress) {
+		progress.Set(record.Progress{
+			Phase: "probe", Ready: p.Started, Pods: p.Agents, Measured: p.Measured, Pairs: p.Pairs,
+			Results: p.Results, Expected: p.Expected, Look: w.Look, VMs: w.Guests != nil,
+		})
+	})
 }
 
 // keepTime is the longest time for writing what was measured. It and the time that agents

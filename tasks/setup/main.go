@@ -88,7 +88,7 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	if err != nil {
 		return err
 	}
-	frozen := record.Frozen{Started: started.UTC(), Worksheet: *w, Roster: *roster}
+	frozen := record.Frozen{Started: started.UTC(), Gate: plan.Gate, Worksheet: *w, Roster: *roster}
 	if err := store.Save(ctx, record.Worksheet(t.Check), frozen); err != nil {
 		return fmt.Errorf("freeze the worksheet: %w", err)
 	}

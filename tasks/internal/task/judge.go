@@ -77,7 +77,9 @@ func (t *Task) judge(ctx context.Context, plan *checkup.Plan, check string) (che
 		measured = &checkup.Record{}
 	default:
 		problems = append(problems, err)
-		measured = &checkup.Record{}
+		if measured == nil { // else only a further look could not be read
+			measured = &checkup.Record{}
+		}
 	}
 	if len(measured.Sources) < len(w.Sources) {
 		cause := t.why(ctx, store, check, "probe", checkup.StageCollect)

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podmesh
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+)
+
+const (
+	// A second look has at most one of budgetShare pairs of the budget, but leastAgain are
+	// always allowed: a small mesh is looked at again as a whole if need be.
+	budgetShare = 10
+	leastAgain  = 1000
+	// A pair that was answered is measured oftener times as often as in the first look, but
+	// not more than mostCount times (or as often as in the first look, if that is more): its
+	// second sample must decide alone.
+	oftener   = 5
+	mostCount = 200
+	// A pair of which a source port was never answered is measured from flowsAgain ports,
+	// ofFlow times each: if one of eight paths is dead, 93% of such pairs hit it.
+	flowsAgain = 20
+	ofFlow     = 5
+	// Ports below those that Linux chooses by itself (ip_local_port_range) are free.
+	firstPort, lastPort = 20_000, 29_999
+)
+
+// Again returns the worksheet of the second look at a mesh: the pairs that the first look
+// did not decide and those that failed. Pairs without any answer are measured as often as
+// before, others oftener. It is nil if there is nothing to look at, if the gate does not
+// want failures to be confirmed, and after the second look.
+//
+// Of more pairs than mostAgain, undecided ones come first. But up to half of the look are
+// failed ones, spread over sources and targets. Again is pure: a seeded choice of the
+// worksheet selects the pairs.
+func Again(
+	w *checkup.Worksheet,
+	roster *checkup.Roster,
+	record *checkup.Record,
+	gate checkup.Gate,
+) *checkup.Worksheet {
+	if !gate.Confirm || w.Look > 0 {
+		return nil
+	}
+	j := judge.Pairs(w, roster, record, judging(gate))
+	var undecided, failed []checkup.Pair
+	for i := range j.Outcomes {
+		switch o := &j.Outcomes[i]; o.Verdict {
+		case checkup.Undecided:
+			undecided = append(undecided, o.Pair)
+		case checkup.Fail:
+			failed = append(failed, o.Pair)
+		}
+	}
+	random := rand.New(rand.NewPCG(w.Seed, uint64(w.Round)))
+	shuffle := func(pairs []checkup.Pair) {
+		random.Shuffle(len(pairs), func(a, b int) { pairs[a], pairs[b] = pairs[b], pairs[a] })
+	}
+	shuffle(undecided)
+	shuffle(failed)
+	spread(failed)
+
+	most, _ := mostAgain(w)
+	counts := map[checkup.Pair]int{}
+	take := func(pairs []checkup.Pair, upTo int) {
+		for _, p := range pairs {
+			if len(counts) >= upTo {
+				return
+			}
+			counts[p] = w.Measurements(p)
+			if o := j.Find(p); o != nil && o.Received > 0 {
+				counts[p] = countAgain(counts[p])
+			}
+		}
+	}
+	take(undecided, most-min(len(failed), most/2))
+	take(failed, most)
+	return furtherLook(w, counts, demandPorts(record, counts, random))
+}
+
+// mostAgain is the largest number of pairs of a second look at a mesh, and of their
+// measurements.
+func mostAgain(w *checkup.Worksheet) (pairs, packets int) {
+	pairs = min(w.CountPairs(), max(leastAgain, w.Budget/budgetShare))
+	var counts []int
+	for p := range w.Pairs() {
+		n := countAgain(w.Measurements(p))
+		if p.Transport != checkup.ICMP {
+			n = max(n, flowsAgain*ofFlow)
+		}
+		counts = append(counts, n)
+	}
+	slices.Sort(counts)
+	for _, n := range counts[len(counts)-pairs:] {
+		packets += n
+	}
+	return pairs, packets
+}
+
+// countAgain is how often the second look measures a pair that was answered in n
+// measurements of the first.
+func countAgain(n int) int { return max(n, min(oftener*n, mostCount)) }
+
+// spread sorts pairs such that every part of them from the beginning has as many sources
+// and targets as possible. It keeps the order of pairs that are alike.
+func spread(pairs []checkup.Pair) {
+	type ranked struct {
+		checkup.Pair
+		rank int
+	}
+	sources, targets := map[int]int{}, map[int]int{}
+	all := make([]ranked, len(pairs))
+	for i, p := range pairs {
+		all[i] = ranked{p, max(sources[p.Source], targets[p.Target])}
+		sources[p.Source]++
+		targets[p.Target]++
+	}
+	slices.SortStableFunc(all, func(a, b ranked) int { return cmp.Compare(a.rank, b.rank) })
+	for i, p := range all {
+		pairs[i] = p.Pair
+	}
+}
+
+// demandPorts selects source ports for the pairs of which one port was never answered
+// although another one was, and enough measurements for them. The ports are those of the
+// first look and some more: the agent of the second look has another address, so parallel
+// paths share out the old ports anew.
+func demandPorts(record *checkup.Record, counts map[checkup.Pair]int, random *rand.Rand) map[checkup.Pair][]int {
+	ports := map[checkup.Pair][]int{}
+	if record == nil {
+		return ports
+	}
+	more := make([]int, flowsAgain) // the same for all pairs
+	for i := range more {
+		more[i] = firstPort + random.IntN(lastPort-firstPort+1)
+	}
+	for i := range record.Observations {
+		o := &record.Observations[i]
+		if _, asked := counts[o.Pair]; !asked || o.Received == 0 ||
+			!slices.ContainsFunc(o.Flows, func(f checkup.Flow) bool { return f.Sent > 0 && f.Received == 0 }) {
+			continue
+		}
+		var all []int
+		for _, f := range o.Flows {
+			all = append(all, f.Port)
+		}
+		for _, port := range append(all, more...) {
+			if port >= 1 && port <= 65535 && !slices.Contains(ports[o.Pair], port) && len(ports[o.Pair]) < flowsAgain {
+				ports[o.Pair] = append(ports[o.Pair], port)
+			}
+		}
+		counts[o.Pair] = max(counts[o.Pair], flowsAgain*ofFlow)
+	}
+	return ports
+}
+
+// furtherLook returns the worksheet of the look after w at the given pairs; nil if there
+// are none.
+func furtherLook(w *checkup.Worksheet, counts map[checkup.Pair]int, ports map[checkup.Pair][]int) *checkup.Worksheet {
+	if len(counts) == 0 {
+		return nil
+	}
+	next := *w
+	next.Look++
+	next.Again, next.Warnings = nil, nil
+	next.Assignments = make([][]int, len(w.Assignments))
+	for p := range w.Pairs() {
+		count, asked := counts[p]
+		if !asked {
+			continue
+		}
+		next.Again = append(next.Again, checkup.Again{Pair: p, Count: count, Ports: ports[p]})
+		if !slices.Contains(next.Assignments[p.Source], p.Target) {
+			next.Assignments[p.Source] = append(next.Assignments[p.Source], p.Target)
+		}
+	}
+	return &next
+}
