@@ -30,7 +30,7 @@ are any.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			read, err := env.load([]string{plansPath})
+			read, err := env.load(cmd.Context(), []string{plansPath})
 			if err != nil {
 				return err
 			}

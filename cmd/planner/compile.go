@@ -26,7 +26,7 @@ With -o it writes files into a directory instead, with a sample PipelineRun in
 its folder samples. It needs no cluster.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			read, err := env.load(args)
+			read, err := env.load(cmd.Context(), args)
 			if err != nil {
 				return err
 			}

@@ -117,7 +117,7 @@ type accountRights struct {
 }
 
 func (e *environment) explain(ctx context.Context, args []string, o explainOptions) error {
-	plan, _, err := e.onePlan(args, o.plan)
+	plan, _, err := e.onePlan(ctx, args, o.plan)
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,7 @@ plan expects.`,
 }
 
 func (e *environment) run(ctx context.Context, args []string, o runOptions) error {
-	plan, files, err := e.onePlan(args, o.plan)
+	plan, files, err := e.onePlan(ctx, args, o.plan)
 	if err != nil {
 		return err
 	}
