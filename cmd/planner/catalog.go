@@ -57,7 +57,7 @@ are any.`,
 			return nil
 		},
 	}
-	addCompileOptions(cmd, &options)
+	addCompileOptions(env, cmd, &options)
 	cmd.Flags().StringVar(&plansPath, "plans", "./plans", "directory or file with the plans")
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail if the directory differs")
 	return cmd

@@ -63,7 +63,7 @@ its folder samples. It needs no cluster.`,
 			return err
 		},
 	}
-	addCompileOptions(cmd, &options)
+	addCompileOptions(env, cmd, &options)
 	cmd.Flags().StringVarP(&options.Namespace, "namespace", "n", tekton.DefaultNamespace,
 		"namespace of the objects; RBAC names it, so kubectl cannot change it")
 	cmd.Flags().StringVarP(&dir, "output-dir", "o", "", "directory to write to; if empty, standard output")

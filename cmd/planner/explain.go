@@ -68,7 +68,7 @@ Without it, explain prints them as unknown.`,
 		},
 	}
 	addAccess(cmd, &o.access)
-	addCompileOptions(cmd, &o.compile)
+	addCompileOptions(env, cmd, &o.compile)
 	planFlag(env, cmd, &o.plan)
 	setFlag(env, cmd, &o.settings)
 	cmd.Flags().StringVar(&o.snapshot, "snapshot", "",

@@ -131,13 +131,34 @@ func addAccess(cmd *cobra.Command, access *run.Access) {
 
 // addCompileOptions adds the flags that decide what a plan compiles to, except the
 // namespace.
-func addCompileOptions(cmd *cobra.Command, o *tekton.Options) {
+func addCompileOptions(env *environment, cmd *cobra.Command, o *tekton.Options) {
 	cmd.Flags().StringVar(&o.ImageRepository, "image-repository", tekton.DefaultImageRepository,
 		"repository that holds the task images setup, probe, teardown, report and agent")
 	cmd.Flags().StringVar(&o.ImageTag, "image-tag", version, "tag of the task images")
+	cmd.Flags().Var(digestsFile{env, o}, "image-digests",
+		"file with a reference REPOSITORY/NAME@sha256:HEX per image, as ko --image-refs writes it: pins the images")
 	enumVar(cmd, (*string)(&o.Tekton), "tekton", string(tekton.Profiles[len(tekton.Profiles)-1]),
 		"Tekton Pipelines release to compile for", words(tekton.Profiles)...)
 }
+
+// digestsFile is the value of --image-digests: setting it reads the file.
+type digestsFile struct {
+	env *environment
+	o   *tekton.Options
+}
+
+func (d digestsFile) Set(path string) error {
+	text, err := os.ReadFile(dirOf(d.env, path))
+	if err != nil {
+		return err
+	}
+	d.o.ImageDigests, err = tekton.ParseDigests(text)
+	return err
+}
+
+func (d digestsFile) String() string { return "" }
+
+func (d digestsFile) Type() string { return "file" }
 
 // planFlag adds the flag that selects one of several plans.
 func planFlag(env *environment, cmd *cobra.Command, name *string) {
