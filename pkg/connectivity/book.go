@@ -86,6 +86,7 @@ type Book struct {
 	objects   dynamic.ResourceInterface
 	namespace string
 	labels    map[string]string
+	ages      map[string]string // annotations
 	logf      func(string, ...any)
 	opened    time.Time
 	earliest  time.Time     // no result of this run can be older
@@ -148,6 +149,7 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 		objects:   o.Dynamic.Resource(Resource).Namespace(o.Namespace),
 		namespace: o.Namespace,
 		labels:    ownLabels(w.Plan, w.Check),
+		ages:      annotations(w.Connections.Checks),
 		logf:      o.Logf,
 		opened:    time.Now(),
 		wake:      make(chan struct{}, 1),
@@ -257,7 +259,7 @@ func (b *Book) expect(w *checkup.Worksheet, live map[string]*unstructured.Unstru
 // remember loads the history of an object.
 func (b *Book) remember(p *pair, object *unstructured.Unstructured) {
 	_, cert, _ := unstructured.NestedMap(object.Object, "spec", "tlsClientCert")
-	p.there = p.id.matches(object, b.labels) && cert == (p.id.cert != "")
+	p.there = p.id.matches(object, b.labels, b.ages) && cert == (p.id.cert != "")
 	status, err := statusOf(object)
 	if err != nil {
 		b.logf("cannot read the history of %s, which starts again: %v", p.id.name, err)
@@ -634,7 +636,7 @@ func (b *Book) put(ctx context.Context, j *job) (there bool, err error) {
 	for {
 		created := false
 		if !there {
-			if _, err := b.objects.Apply(ctx, id.name, id.object(b.namespace, b.labels), force); err != nil {
+			if _, err := b.objects.Apply(ctx, id.name, id.object(b.namespace, b.labels, b.ages), force); err != nil {
 				return false, fmt.Errorf("write %s %s: %w", Kind, id.name, err)
 			}
 			there, created = true, true
@@ -649,7 +651,7 @@ func (b *Book) put(ctx context.Context, j *job) (there bool, err error) {
 		case err != nil:
 			return there, fmt.Errorf("write the status of %s %s: %w", Kind, id.name, err)
 		default:
-			return id.matches(live, b.labels), nil
+			return id.matches(live, b.labels, b.ages), nil
 		}
 	}
 }

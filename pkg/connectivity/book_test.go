@@ -442,7 +442,7 @@ func TestOthers(t *testing.T) {
 			synctest.Wait()
 			other := metav1.ApplyOptions{FieldManager: "other", Force: true}
 			objects := s.Resource(Resource).Namespace(testNamespace)
-			changed := etcd.object(testNamespace, map[string]string{"team": "net", checkup.LabelCheck: "mine"})
+			changed := etcd.object(testNamespace, map[string]string{"team": "net", checkup.LabelCheck: "mine"}, nil)
 			changed.SetName(nameAB)
 			changed.Object["spec"].(map[string]any)["targetEndpoint"] = "10.9.9.9:2379"
 			if _, err := objects.Apply(t.Context(), nameAB, changed, other); err != nil {
@@ -477,7 +477,7 @@ func TestOthers(t *testing.T) {
 				nameAB: {checkup.LabelManagedBy: "another"},
 				nameAL: {},
 			} {
-				foreign := etcd.object(testNamespace, labels)
+				foreign := etcd.object(testNamespace, labels, nil)
 				foreign.SetName(name)
 				if _, err := objects.Apply(t.Context(), name, foreign, metav1.ApplyOptions{FieldManager: "other"}); err != nil {
 					t.Fatal(err)
@@ -548,7 +548,7 @@ func TestOthers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
 			objects := s.Resource(Resource).Namespace(testNamespace)
-			object := etcd.object(testNamespace, ownLabels("day-2", "api"))
+			object := etcd.object(testNamespace, ownLabels("day-2", "api"), nil)
 			object.SetName(nameAA)
 			if _, err := objects.Apply(t.Context(), nameAA, object, metav1.ApplyOptions{FieldManager: "checkplan"}); err != nil {
 				t.Fatal(err)
