@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 
@@ -100,6 +101,7 @@ func valid(r *checkup.Report) error {
 		}
 		for k, f := range c.Findings {
 			known(v, fmt.Sprintf("%s.findings[%d].cause", path, k), f.Cause, checkup.FindingCauses)
+			known(v, fmt.Sprintf("%s.findings[%d].confirmation", path, k), f.Confirmation, checkup.Confirmations)
 		}
 		if c.Matrix != nil {
 			v.grid(path+".matrix", c.Matrix)
@@ -123,9 +125,12 @@ func (v *validator) units(path string, c *checkup.CheckReport) {
 	for k := range c.Units {
 		u, at := &c.Units[k], fmt.Sprintf("%s.units[%d]", path, k)
 		known(v, at+".verdict", u.Verdict, checkup.Verdicts)
+		known(v, at+".confirmation", u.Confirmation, checkup.Confirmations)
 		switch u.Verdict {
 		case checkup.Pass:
-			listed.Pass++
+			if c.Complete || u.Confirmation != checkup.Gone {
+				listed.Pass++
+			}
 		case checkup.Fail:
 			listed.Fail++
 		case checkup.Undecided:
@@ -137,7 +142,7 @@ func (v *validator) units(path string, c *checkup.CheckReport) {
 			v.wrong("%s.name: duplicate %q", at, u.Name)
 		}
 		names[u.Name] = true
-		for name := range u.Labels {
+		for _, name := range slices.Sorted(maps.Keys(u.Labels)) {
 			if !labelName.MatchString(name) || slices.Contains(unitLabels, name) {
 				v.wrong("%s.labels: invalid name %q", at, name)
 			}
