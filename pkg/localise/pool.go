@@ -304,7 +304,7 @@ func (p *pool) assess(c *component) bool {
 	c.score = evidence.nats(c.test.P) - plainer*float64(c.narrowing.degree())
 	if c.score <= 0 {
 		// Each direction alone keeps the limit, but not a round trip.
-		c.score = -1 / test.nats(c.test.P)
+		c.score = -1 / (1 + test.nats(c.test.P))
 	}
 	return true
 }
@@ -327,6 +327,39 @@ func (p *pool) scan() {
 	}
 }
 
+// each calls do with what each pair says about a component: k of n measurements failed.
+func (p *pool) each(c *component, do func(i int32, k, n int)) {
+	counted, datagrams := p.sorts(c)
+	p.parts(c, func(i int32, back bool) {
+		m := &p.l.all[i]
+		switch {
+		case p.late != nil:
+			do(i, int(p.late[i]), len(m.RTTs))
+		case counted && !m.Counted, datagrams && !m.datagram, m.Excused:
+		case counted && back:
+			do(i, m.Arrived-m.Received, m.Arrived)
+		case counted:
+			do(i, m.Sent-m.Arrived, m.Sent)
+		default:
+			do(i, m.Sent-m.Received, m.Sent)
+		}
+	})
+}
+
+// sorts reports whether only counted packets say something about a component, or only
+// datagrams do.
+func (p *pool) sorts(c *component) (counted, datagrams bool) {
+	if p.late != nil {
+		return false, false
+	}
+	p.parts(c, func(i int32, _ bool) {
+		m := &p.l.all[i]
+		counted = counted || c.directed() && m.Counted
+		datagrams = datagrams || m.datagram
+	})
+	return counted, datagrams
+}
+
 // uneven is the evidence, in nats, that not all nodes of a wide component fail alike.
 func (p *pool) uneven(c *component) float64 {
 	if c.cause != checkup.CauseNetwork && c.cause != checkup.CauseZones {
@@ -335,16 +368,8 @@ func (p *pool) uneven(c *component) float64 {
 	n := len(p.l.nodes)
 	cells := make([]share, 2*n)
 	var all share
-	datagrams := false
-	p.parts(c, func(i int32, _ bool) { datagrams = datagrams || p.l.all[i].datagram })
-	p.parts(c, func(i int32, _ bool) {
+	p.each(c, func(i int32, k, made int) {
 		m := &p.l.all[i]
-		k, made := m.Sent-m.Received, m.Sent
-		if p.late != nil {
-			k, made = int(p.late[i]), len(m.RTTs)
-		} else if datagrams && !m.datagram {
-			return
-		}
 		all.add(k, made)
 		cells[m.a].add(k, made)
 		cells[n+int(m.b)].add(k, made)
@@ -357,6 +382,26 @@ func (p *pool) uneven(c *component) float64 {
 		nats += max(0, s.against(float64(all.k)/float64(all.n))-allowed)
 	}
 	return nats
+}
+
+// single reports whether only one node pair fails. It is never named as more than that.
+func (p *pool) single(c *component) bool {
+	if c.cause == checkup.CausePair {
+		return false
+	}
+	var a, b int32 = -1, -1
+	single := true
+	p.each(c, func(i int32, k, _ int) {
+		m := &p.l.all[i]
+		switch {
+		case k == 0:
+		case a < 0:
+			a, b = min(m.a, m.b), max(m.a, m.b)
+		default:
+			single = single && a == min(m.a, m.b) && b == max(m.a, m.b)
+		}
+	})
+	return single
 }
 
 // parts calls do with the pairs of a component of which a packet is not explained.
@@ -400,9 +445,10 @@ func (p *pool) next(suits func(*component) bool) *component {
 		}
 		best.fresh = true
 		if n := p.uneven(best); n > 0 {
-			if best.score -= n; best.score < 0 {
-				p.drop(best)
-			}
+			best.score -= n
+		}
+		if best.score < -1 || p.single(best) {
+			p.drop(best)
 		}
 	}
 }
@@ -426,24 +472,18 @@ func (p *pool) take(c *component) *Component {
 	if c.p <= p.level {
 		made.verdict = checkup.Fail
 	}
-	byWay := false
-	datagrams := false
-	p.parts(c, func(i int32, _ bool) {
-		m := &l.all[i]
-		byWay = byWay || c.directed() && m.Counted && p.late == nil
-		datagrams = datagrams || m.datagram && p.late == nil
-	})
+	counted, datagrams := p.sorts(c)
 	p.parts(c, func(i int32, back bool) {
 		m := &l.all[i]
 		switch {
-		case byWay && m.Counted && back:
+		case counted && m.Counted && back:
 			made.Parts = append(made.Parts, Part{m.at, Answers})
 			p.answers[i] = true
-		case byWay && m.Counted:
+		case counted && m.Counted:
 			made.Parts = append(made.Parts, Part{m.at, Requests})
 			p.requests[i] = true
 		default:
-			if !byWay && (m.datagram || !datagrams) {
+			if !counted && (m.datagram || !datagrams) {
 				made.Parts = append(made.Parts, Part{m.at, RoundTrips})
 			}
 			p.requests[i], p.answers[i] = true, true
@@ -482,7 +522,7 @@ func (p *pool) run() (failed, undecided []*Component) {
 		if c == nil {
 			break
 		}
-		failed = append(failed, p.take(c))
+		failed = append(failed, p.locate(c))
 	}
 	for len(undecided) < maxUndecided {
 		c := p.next(func(c *component) bool { return c.p <= doubt })
@@ -492,6 +532,31 @@ func (p *pool) run() (failed, undecided []*Component) {
 		undecided = append(undecided, p.take(c))
 	}
 	return failed, undecided
+}
+
+// locate takes a component that exceeds the limit. If another one, of some of its ways,
+// explains that better although it may not exceed the limit by itself, this one is named.
+func (p *pool) locate(c *component) *Component {
+	within := map[int32]bool{}
+	for _, list := range [][]int32{c.there, c.back} {
+		for _, w := range list {
+			within[w] = true
+		}
+	}
+	better := p.next(func(d *component) bool {
+		if d == c || d.p > doubt || d.score <= c.score {
+			return false
+		}
+		outside := func(w int32) bool { return !within[w] }
+		return !slices.ContainsFunc(d.there, outside) && !slices.ContainsFunc(d.back, outside)
+	})
+	if better == nil {
+		return p.take(c)
+	}
+	tested := p.take(c)
+	return &Component{
+		Test: tested.Test, Parts: tested.Parts, place: better.index, narrowing: *better.narrowing, verdict: tested.verdict,
+	}
 }
 
 // background is the share of measurements that fail although no cause explains them; nil if

@@ -9,7 +9,7 @@ import (
 )
 
 // judging are the rules of judging a mesh.
-func judging(gate checkup.Gate) judge.Rules { return judge.Rules{LooksAgain: gate.Confirm} }
+func judging(gate checkup.Gate) judge.Rules { return judge.Rules{Pools: true, LooksAgain: gate.Confirm} }
 
 // Judge returns the report of a mesh. Its units are the pairs that failed or were
 // not measured: a mesh of 5,000 nodes has too many pairs to list all of them.
@@ -28,5 +28,6 @@ func Judge(
 	r.Delays = j.DelayRows()
 	r.Matrix = j.Matrix()
 	r.Findings, r.Background = explained.Findings(), explained.Background
+	judge.Confirm(&r, gate)
 	return r
 }
