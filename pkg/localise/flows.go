@@ -429,7 +429,7 @@ func (d *deaths) found(e *Evidence, where site, done []bool) (f *Found, rest []p
 	return f, rest
 }
 
-// example names a dead flow such that it can be measured again.
+// example names a dead flow.
 func example(e *Evidence, i int) string {
 	o := &e.Outcomes[i]
 	f := o.Dead[0]
