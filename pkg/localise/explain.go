@@ -26,9 +26,9 @@ func (x *Explanation) Findings() []checkup.Finding { return List(joinPairs(x.Fou
 // Explain explains the failures of a mesh by the fewest causes; doc.go has the model. It
 // also tests all components, and fails the pairs of those that exceed a limit.
 func Explain(j *judge.Judgement) *Explanation {
-	x := &Explanation{}
 	e := NewEvidence(j)
-	done := make([]bool, len(e.Outcomes)) // pairs whose delays a lossy cause explains
+	done := make([]bool, len(e.Outcomes)) // pairs whose losses dead paths explain, or whose delays a lossy cause
+	x := &Explanation{Found: paths(e, done)}
 	tests := len(limits(e.Worksheet.Expect, judge.Lost)) + len(limits(e.Worksheet.Expect, judge.Slow))
 	for _, class := range []judge.Failure{judge.Lost, judge.Slow, judge.Reached} {
 		of := limits(e.Worksheet.Expect, class)
