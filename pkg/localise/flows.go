@@ -27,18 +27,9 @@ func paths(e *Evidence, done []bool) []*Found {
 	if !slices.ContainsFunc(e.Measured, func(i int) bool { return len(e.Outcomes[i].Dead) > 0 }) {
 		return nil
 	}
-	var through []passage
-	var dying int
-	for _, i := range e.Measured {
-		if p := newPassage(e, i); p.flows > 0 {
-			through = append(through, p)
-			if p.dead > 0 {
-				dying++
-			}
-		}
-	}
+	through := passages(e)
 	var found []*Found
-	for dying > 0 {
+	for slices.ContainsFunc(through, func(p passage) bool { return p.dead > 0 }) {
 		d := newDeaths(through)
 		where := d.shared()
 		switch {
@@ -50,10 +41,9 @@ func paths(e *Evidence, done []bool) []*Found {
 		if where == nil {
 			where = &site{kind: wholeNetwork}
 		}
-		f := d.found(e, *where, done)
-		dying -= len(f.inside)
-		through = f.rest
-		found = append(found, f.Found)
+		f, rest := d.found(e, *where, done)
+		through = rest
+		found = append(found, f)
 	}
 	return found
 }
@@ -153,42 +143,79 @@ func (s site) String() string {
 	}
 }
 
-// passage is a measured pair with its flows.
+// passage is what goes from one endpoint to another, and back: the flows of all its pairs, or of those whose dead flows
+// were dropped on the same way.
 type passage struct {
-	at          int // in the outcomes
+	pairs       []int // outcomes with dead flows
 	dead, flows int
+	// lost of sent are measurements that are not of dead flows.
+	lost, sent int
 	// scope are the places that its packets go through, requests or answers; suspects those of them that may have dropped
 	// the packets of its dead flows, by the target's count.
 	scope, suspects []site
 	link            [2]string // nodes, in alphabetical order
 }
 
-// newPassage returns a passage without flows for a pair that cannot show a dead one.
-func newPassage(e *Evidence, i int) passage {
-	o := &e.Outcomes[i]
-	p := passage{at: i, dead: len(o.Dead), flows: len(o.Flows)}
-	switch {
-	case p.dead == 0 && (o.Pair.Transport != checkup.UDP || o.Received == 0):
-		return passage{}
-	case p.flows == 0:
-		p.flows = min(checkup.UDPFlows, o.Sent)
+// passages sums up the measured pairs that can show dead flows.
+func passages(e *Evidence) []passage {
+	var all []passage
+	var of [3]int // passage of each direction, plus one; 0 if there is none
+	last := [2]int{-1, -1}
+	for _, i := range e.Measured {
+		o := &e.Outcomes[i]
+		flows := len(o.Flows)
+		switch {
+		case len(o.Dead) == 0 && (o.Pair.Transport != checkup.UDP || o.Received == 0):
+			continue
+		case flows == 0:
+			flows = min(checkup.UDPFlows, o.Sent)
+		}
+		if ends := [2]int{o.Pair.Source, o.Pair.Target}; ends != last {
+			last, of = ends, [3]int{}
+		}
+		from, to := e.Source(i), e.Target(i)
+		there, back := requestsOrAnswers(o)
+		which := 0
+		switch {
+		case !there:
+			which = 1
+		case !back:
+			which = 2
+		}
+		if of[which] == 0 {
+			p := passage{link: [2]string{min(from.Node, to.Node), max(from.Node, to.Node)}}
+			ways := [2][]site{sites(from, to), sites(to, from)}
+			p.scope = slices.Concat(ways[0], ways[1])
+			slices.SortFunc(p.scope, compareSites)
+			p.scope = slices.Compact(p.scope)
+			p.suspects = [][]site{p.scope, ways[1], ways[0]}[which]
+			all = append(all, p)
+			of[which] = len(all)
+		}
+		p := &all[of[which]-1]
+		p.flows += flows
+		sent, received := o.Living()
+		p.lost, p.sent = p.lost+sent-received, p.sent+sent
+		if len(o.Dead) > 0 {
+			p.dead += len(o.Dead)
+			p.pairs = append(p.pairs, i)
+		}
 	}
-	from, to := e.Source(i), e.Target(i)
-	p.link = [2]string{min(from.Node, to.Node), max(from.Node, to.Node)}
-	there, back := sites(from, to), sites(to, from)
-	p.scope = append(slices.Clone(there), back...)
-	slices.SortFunc(p.scope, compareSites)
-	p.scope = slices.Compact(p.scope)
-	switch {
-	case p.dead == 0:
-	case o.Direction == checkup.DirectionForward:
-		p.suspects = there
-	case o.Direction == checkup.DirectionReturn:
-		p.suspects = back
-	default:
-		p.suspects = p.scope
+	return all
+}
+
+// requestsOrAnswers says on which ways the packets of dead flows may have been dropped: not on one on which fewer packets
+// were lost, by the target's count, than a dead flow has.
+func requestsOrAnswers(o *judge.Outcome) (there, back bool) {
+	if !o.Counted {
+		return true, true
 	}
-	return p
+	fewest := math.MaxInt
+	for _, f := range o.Dead {
+		fewest = min(fewest, f.Sent)
+	}
+	there, back = o.Sent-o.Arrived >= fewest, o.Arrived-o.Received >= fewest
+	return there || !back, back || !there
 }
 
 // sites are the places that packets from one endpoint to another go through, besides the network.
@@ -208,18 +235,35 @@ func sites(from, to checkup.Endpoint) []site {
 
 // carries reports whether packets from one endpoint to another go through a place.
 func (s site) carries(from, to checkup.Endpoint) bool {
-	return s.kind == wholeNetwork || slices.Contains(sites(from, to), s)
+	a, b := from.Node, to.Node
+	if s.kind == oneWayZones || s.kind == bothWaysZones {
+		a, b = from.Zone, to.Zone
+	}
+	switch s.kind {
+	case nodeIn:
+		return b == s.a
+	case nodeOut:
+		return a == s.a
+	case nodeBoth:
+		return a == s.a || b == s.a
+	case oneWayPair, oneWayZones:
+		return a == s.a && b == s.b
+	case bothWaysPair, bothWaysZones:
+		return a == s.a && b == s.b || a == s.b && b == s.a
+	default:
+		return true
+	}
 }
 
 func compareSites(s, t site) int {
 	return cmp.Or(cmp.Compare(s.kind, t.kind), cmp.Compare(s.a, t.a), cmp.Compare(s.b, t.b))
 }
 
-// toll is what goes through a place: flows, dead ones, pairs with dead ones that it may have dropped, and their links.
+// toll is what goes through a place: flows, dead ones that it may have dropped, the passages with these, and their links.
 type toll struct {
-	flows, dead, pairs int
-	link               [2]string
-	links              bool // more than one
+	flows, dead, passages int
+	link                  [2]string
+	links                 bool // more than one
 }
 
 // deaths are the passages that no place explains yet, and what of them goes through each place.
@@ -234,6 +278,9 @@ func newDeaths(through []passage) *deaths {
 	for i := range through {
 		p := &through[i]
 		d.all.add(p, p.dead > 0)
+		if p.dead == 0 {
+			continue
+		}
 		for _, s := range p.suspects {
 			if d.at[s] == nil {
 				d.at[s] = &toll{}
@@ -244,7 +291,7 @@ func newDeaths(through []passage) *deaths {
 		p := &through[i]
 		for _, s := range p.scope {
 			if t := d.at[s]; t != nil {
-				t.add(p, slices.Contains(p.suspects, s))
+				t.add(p, p.dead > 0 && slices.Contains(p.suspects, s))
 			}
 		}
 	}
@@ -257,10 +304,10 @@ func (t *toll) add(p *passage, suspect bool) {
 	if !suspect {
 		return
 	}
-	if t.pairs > 0 && t.link != p.link {
+	if t.passages > 0 && t.link != p.link {
 		t.links = true
 	}
-	t.dead, t.pairs, t.link = t.dead+p.dead, t.pairs+1, p.link
+	t.dead, t.passages, t.link = t.dead+p.dead, t.passages+1, p.link
 }
 
 // named reports whether a place can be named: a link, or what several links share.
@@ -268,7 +315,7 @@ func (d *deaths) named(s site) bool { return s.isPair() || d.at[s].links }
 
 // explains reports whether a place may have dropped the packets of all dead flows.
 func (d *deaths) explains(s site) bool {
-	return d.at[s] != nil && d.at[s].pairs == d.all.pairs && d.named(s)
+	return d.at[s] != nil && d.at[s].passages == d.all.passages && d.named(s)
 }
 
 // shared is the narrowest place that explains all dead flows, in both directions if either one does; nil if only the
@@ -344,54 +391,45 @@ func likelihood(k, n int) float64 {
 	return sum
 }
 
-// explained is a finding, the passages with dead flows that it explains, and those that do not go through its place.
-type explained struct {
-	*Found
-	inside, rest []passage
-}
-
-// found is the finding about dead paths at a place.
-func (d *deaths) found(e *Evidence, where site, done []bool) explained {
-	x := explained{Found: &Found{Finding: checkup.Finding{Cause: checkup.CausePaths, Subject: where.subject()}}}
-	dead, flows, lost, sent := 0, 0, 0, 0
+// found is the finding about dead paths at a place. rest are the passages that it says nothing about.
+func (d *deaths) found(e *Evidence, where site, done []bool) (f *Found, rest []passage) {
+	f = &Found{Finding: checkup.Finding{Cause: checkup.CausePaths, Subject: where.subject()}}
+	var in passage
 	for _, p := range d.through {
 		of := p.scope
 		if p.dead > 0 {
 			of = p.suspects
 		}
 		if where.kind != wholeNetwork && !slices.Contains(of, where) {
-			x.rest = append(x.rest, p)
+			rest = append(rest, p)
 			continue
 		}
-		flows += p.flows
-		alive, received := e.Outcomes[p.at].Living()
-		lost, sent = lost+alive-received, sent+alive
-		if p.dead > 0 {
-			dead += p.dead
-			x.inside = append(x.inside, p)
-			x.Pairs = append(x.Pairs, p.at)
-		}
+		in.dead, in.flows = in.dead+p.dead, in.flows+p.flows
+		in.lost, in.sent = in.lost+p.lost, in.sent+p.sent
+		in.pairs = append(in.pairs, p.pairs...)
 	}
+	slices.Sort(in.pairs)
+	f.Pairs = in.pairs
 	others := "the others lose nothing"
-	if lost > 0 {
-		others = fmt.Sprintf("the others lose %s", judge.Percent(lost, sent))
+	if in.lost > 0 {
+		others = fmt.Sprintf("the others lose %s", judge.Percent(in.lost, in.sent))
 	}
 	get := "get"
-	if dead == 1 {
+	if in.dead == 1 {
 		get = "gets"
 	}
-	x.Message = fmt.Sprintf("%d of %s %s never %s through, %s: one of several parallel paths",
-		dead, checkup.Count(flows, "flow"), where, get, others)
-	x.For = []string{fmt.Sprintf("%s with such flows, for example %s", checkup.Count(len(x.inside), "pair"), example(e, x.inside[0].at))}
-	if also := alike(e, where, float64(dead)/float64(flows), done); len(also) > 0 {
-		x.Pairs = append(x.Pairs, also...)
-		x.For = append(x.For, fmt.Sprintf("%s of the same place lost only whole flows, about as many", checkup.Count(len(also), "further pair")))
+	f.Message = fmt.Sprintf("%d of %s %s never %s through, %s: one of several parallel paths",
+		in.dead, checkup.Count(in.flows, "flow"), where, get, others)
+	f.For = []string{fmt.Sprintf("%s with such flows, for example %s", checkup.Count(len(in.pairs), "pair"), example(e, in.pairs[0]))}
+	if also := alike(e, where, float64(in.dead)/float64(in.flows), done); len(also) > 0 {
+		f.Pairs = slices.Concat(f.Pairs, also)
+		f.For = append(f.For, fmt.Sprintf("%s of the same place lost only whole flows, about as many", checkup.Count(len(also), "further pair")))
 	}
-	x.Alternatives = d.alternatives(where)
-	return x
+	f.Alternatives = d.alternatives(where)
+	return f, rest
 }
 
-// example names a dead flow such that it can be measured again.
+// example names a dead flow.
 func example(e *Evidence, i int) string {
 	o := &e.Outcomes[i]
 	f := o.Dead[0]

@@ -49,7 +49,7 @@ func TestPaths(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			for _, noise := range []float64{0, 0.001} {
 				found, runs := 0, 0
-				for seed := range judgetest.Iterations(10, 100) {
+				for seed := range judgetest.Iterations(5, 100) {
 					n := judgetest.NewMesh(seed, test.nodes, 0, 3, test.probes)
 					n.Repair = true
 					n.Worksheet.Expect.Loss.Max = new(checkup.Percent(1))

@@ -4,6 +4,7 @@ package localise
 
 import (
 	"cmp"
+	"container/heap"
 	"math"
 	"slices"
 	"time"
@@ -19,9 +20,9 @@ const (
 	doubt = 0.01
 	// The most components that are left to a further look.
 	maxUndecided = 50
-	// What is added to the evidence for a component for each attribute that does not narrow
-	// it, in nats.
-	plainer = 2
+	// How much more evidence, in nats, there must be for a component for each attribute that
+	// narrows it: there are so many ways to narrow.
+	plainer = 3
 )
 
 // Component is a place with what the packets of all its pairs say about one limit.
@@ -34,7 +35,7 @@ type Component struct {
 
 	place     int // in localiser.places
 	narrowing narrowing
-	why       string
+	where     string // in words
 	verdict   checkup.Verdict
 }
 
@@ -127,7 +128,7 @@ func (s share) nats(p float64) float64 {
 
 // against is the evidence that another share than p fails.
 func (s share) against(p float64) float64 {
-	return tally{made: float64(s.n), failed: float64(s.k)}.against(min(max(p, 1e-4), 1-1e-9))
+	return tally{made: float64(s.n), failed: float64(s.k)}.against(min(max(p, least), 1-1e-9))
 }
 
 // shares are those of one attribute at a place.
@@ -143,11 +144,12 @@ type pool struct {
 	l     *localiser
 	limit limit
 	level float64
+	usual float64 // the share of packets that fail at most nodes, at most that of the limit
 	late  []int32 // by pair
 	// By pair, whether its requests, and its answers, are explained.
 	requests, answers []bool
-	by                []shares // by attribute, of one place
-	components        []*component
+	by                []shares       // by attribute, of one place
+	components        [][]*component // by place
 }
 
 // component is a Component that may be accepted.
@@ -157,8 +159,10 @@ type component struct {
 	narrowing *narrowing
 	test      judge.Test
 	p         float64 // of a sample as bad or worse, if the limit is just kept
-	score     float64 // evidence for it, in nats
+	score     float64 // evidence that more fail than usually, in nats
+	suspect   bool    // it may exceed the limit
 	fresh     bool
+	gone      bool // it was taken, or does not exceed the limit any more
 }
 
 // newPool prepares a limit's test of all components at the given level.
@@ -301,16 +305,39 @@ func (p *pool) assess(c *component) bool {
 		return false
 	}
 	c.p = stats.AtLeast(test.k, test.n, c.test.P)
-	c.score = evidence.nats(c.test.P) - plainer*float64(c.narrowing.degree())
-	if c.score <= 0 {
-		// Each direction alone keeps the limit, but not a round trip.
-		c.score = -1 / (1 + test.nats(c.test.P))
-	}
+	c.score = evidence.nats(p.usual) - plainer*float64(c.narrowing.degree())
+	c.suspect = c.p <= doubt || p.usual < c.test.P && stats.AtLeast(test.k, test.n, p.twice()) <= p.level
 	return true
 }
 
+// least is the lowest share of failures that is told from none.
+const least = 1e-4
+
+// setUsual computes p.usual: the median of all nodes.
+func (p *pool) setUsual() {
+	var all []float64
+	for _, at := range p.l.places {
+		if at.cause != checkup.CauseNode {
+			continue
+		}
+		p.sum(at)
+		if _, s := p.total(at, &p.l.whole); s.n > 0 {
+			all = append(all, float64(s.k)/float64(s.n))
+		}
+	}
+	slices.Sort(all)
+	if len(all) > 0 {
+		p.usual = all[len(all)/2]
+	}
+	p.usual = min(max(p.usual, least), max(p.limit.P, least))
+}
+
+// twice is the share of round trips that usually fail, if that of packets each way is p.usual.
+func (p *pool) twice() float64 { return min(2*p.usual, 1) }
+
 // scan finds the components of which more measurements fail than the limit allows.
 func (p *pool) scan() {
+	p.components = make([][]*component, len(p.l.places))
 	for i, at := range p.l.places {
 		if !p.l.pooled(at) {
 			continue
@@ -319,8 +346,8 @@ func (p *pool) scan() {
 		for _, list := range p.l.narrowingsOf(at) {
 			for k := range list {
 				c := &component{place: at, index: i, narrowing: &list[k]}
-				if p.assess(c) && (c.p <= doubt || c.p <= judge.Doubt && at.cause == checkup.CauseNetwork) {
-					p.components = append(p.components, c)
+				if p.assess(c) && c.suspect {
+					p.components[i] = append(p.components[i], c)
 				}
 			}
 		}
@@ -328,35 +355,33 @@ func (p *pool) scan() {
 }
 
 // each calls do with what each pair says about a component: k of n measurements failed.
-func (p *pool) each(c *component, do func(i int32, k, n int)) {
+func (p *pool) each(c *component, do func(i int32, of Packets, k, n int)) {
 	counted, datagrams := p.sorts(c)
-	p.parts(c, func(i int32, back bool) {
+	p.parts(c, counted, func(i int32, back bool) {
 		m := &p.l.all[i]
 		switch {
 		case p.late != nil:
-			do(i, int(p.late[i]), len(m.RTTs))
-		case counted && !m.Counted, datagrams && !m.datagram, m.Excused:
+			do(i, RoundTrips, int(p.late[i]), len(m.RTTs))
 		case counted && back:
-			do(i, m.Arrived-m.Received, m.Arrived)
+			do(i, Answers, m.Arrived-m.Received, m.Arrived)
 		case counted:
-			do(i, m.Sent-m.Arrived, m.Sent)
-		default:
-			do(i, m.Sent-m.Received, m.Sent)
+			do(i, Requests, m.Sent-m.Arrived, m.Sent)
+		case m.datagram || !datagrams:
+			do(i, RoundTrips, m.Sent-m.Received, m.Sent)
 		}
 	})
 }
 
-// sorts reports whether only counted packets say something about a component, or only
-// datagrams do.
+// sorts reports whether only packets that targets counted say something about a component, or
+// only datagrams do.
 func (p *pool) sorts(c *component) (counted, datagrams bool) {
 	if p.late != nil {
 		return false, false
 	}
-	p.parts(c, func(i int32, _ bool) {
-		m := &p.l.all[i]
-		counted = counted || c.directed() && m.Counted
-		datagrams = datagrams || m.datagram
-	})
+	if c.directed() {
+		p.parts(c, true, func(int32, bool) { counted = true })
+	}
+	p.parts(c, false, func(i int32, _ bool) { datagrams = datagrams || p.l.all[i].datagram })
 	return counted, datagrams
 }
 
@@ -368,7 +393,7 @@ func (p *pool) uneven(c *component) float64 {
 	n := len(p.l.nodes)
 	cells := make([]share, 2*n)
 	var all share
-	p.each(c, func(i int32, k, made int) {
+	p.each(c, func(i int32, _ Packets, k, made int) {
 		m := &p.l.all[i]
 		all.add(k, made)
 		cells[m.a].add(k, made)
@@ -391,7 +416,7 @@ func (p *pool) single(c *component) bool {
 	}
 	var a, b int32 = -1, -1
 	single := true
-	p.each(c, func(i int32, k, _ int) {
+	p.each(c, func(i int32, _ Packets, k, _ int) {
 		m := &p.l.all[i]
 		switch {
 		case k == 0:
@@ -404,12 +429,33 @@ func (p *pool) single(c *component) bool {
 	return single
 }
 
-// parts calls do with the pairs of a component of which a packet is not explained.
-func (p *pool) parts(c *component, do func(i int32, back bool)) {
+// parts calls do with the pairs of a component of which packets are not explained, if counted
+// is set those at the place, as far as targets counted, otherwise round trips.
+func (p *pool) parts(c *component, counted bool, do func(i int32, back bool)) {
 	for side, list := range [][]int32{c.there, c.back} {
 		for _, w := range list {
 			for i := p.l.ways[w].from; i < p.l.ways[w].end; i++ {
-				if c.narrowing.admits[p.l.all[i].Attribute] && !(p.requests[i] && p.answers[i]) {
+				m := &p.l.all[i]
+				if !c.narrowing.admits[m.Attribute] || m.Excused {
+					continue
+				}
+				switch {
+				case counted && side == 0 && m.Counted && !p.requests[i],
+					counted && side == 1 && m.Counted && !p.answers[i],
+					!counted && !p.requests[i] && !p.answers[i]:
+					do(i, side == 1)
+				}
+			}
+		}
+	}
+}
+
+// scope calls do with all pairs of a component.
+func (p *pool) scope(c *component, do func(i int32, back bool)) {
+	for side, list := range [][]int32{c.there, c.back} {
+		for _, w := range list {
+			for i := p.l.ways[w].from; i < p.l.ways[w].end; i++ {
+				if c.narrowing.admits[p.l.all[i].Attribute] {
 					do(i, side == 1)
 				}
 			}
@@ -424,33 +470,23 @@ func (p *pool) explained(pairs []int32) {
 	}
 }
 
-// next returns the component for which there is most evidence, of those for which suits
-// holds; nil if none is left. Components that share packets with one that was taken are
-// assessed again when they are the best.
-func (p *pool) next(suits func(*component) bool) *component {
-	for {
-		var best *component
-		for _, c := range p.components {
-			if suits(c) && (best == nil || c.before(best)) {
-				best = c
-			}
-		}
-		if best == nil || best.fresh {
-			return best
-		}
-		p.sum(best.place)
-		if !p.assess(best) {
-			p.drop(best)
-			continue
-		}
-		best.fresh = true
-		if n := p.uneven(best); n > 0 {
-			best.score -= n
-		}
-		if best.score < -1 || p.single(best) {
-			p.drop(best)
-		}
-	}
+// ranking is a heap of components, the one with most evidence on top. The evidence of one that
+// is not fresh is an upper bound: it had more packets.
+type ranking []*component
+
+func (r ranking) Len() int { return len(r) }
+
+func (r ranking) Swap(i, k int) { r[i], r[k] = r[k], r[i] }
+
+func (r ranking) Less(i, k int) bool { return r[i].before(r[k]) }
+
+func (r *ranking) Push(x any) { *r = append(*r, x.(*component)) }
+
+func (r *ranking) Pop() any {
+	last := len(*r) - 1
+	c := (*r)[last]
+	*r = (*r)[:last]
+	return c
 }
 
 func (c *component) before(d *component) bool {
@@ -461,8 +497,39 @@ func (c *component) before(d *component) bool {
 	) < 0
 }
 
-func (p *pool) drop(c *component) {
-	p.components = slices.DeleteFunc(p.components, func(d *component) bool { return c == d })
+// refresh assesses a component without the packets that were explained meanwhile. It reports
+// whether it still may exceed the limit.
+func (p *pool) refresh(c *component) bool {
+	if c.fresh {
+		return true
+	}
+	p.sum(c.place)
+	if !p.assess(c) || !c.suspect {
+		return false
+	}
+	c.score -= p.uneven(c)
+	c.fresh = true
+	return c.score > 0 && !p.single(c)
+}
+
+// next removes the component for which there is most evidence from the ranking; nil if none is
+// left. Components that share packets with one that was taken are assessed again when they are
+// on top. Those that do not suit any more go to rest.
+func (r *ranking) next(p *pool, suits func(*component) bool, rest *ranking) *component {
+	for len(*r) > 0 {
+		c := heap.Pop(r).(*component)
+		switch fresh := c.fresh; {
+		case !p.refresh(c):
+			c.gone = true
+		case !suits(c):
+			*rest = append(*rest, c)
+		case fresh:
+			return c
+		default:
+			heap.Push(r, c)
+		}
+	}
+	return nil
 }
 
 // take removes the packets of a component, and returns it.
@@ -472,35 +539,23 @@ func (p *pool) take(c *component) *Component {
 	if c.p <= p.level {
 		made.verdict = checkup.Fail
 	}
-	counted, datagrams := p.sorts(c)
-	p.parts(c, func(i int32, back bool) {
-		m := &l.all[i]
-		switch {
-		case counted && m.Counted && back:
-			made.Parts = append(made.Parts, Part{m.at, Answers})
-			p.answers[i] = true
-		case counted && m.Counted:
-			made.Parts = append(made.Parts, Part{m.at, Requests})
-			p.requests[i] = true
-		default:
-			if !counted && (m.datagram || !datagrams) {
-				made.Parts = append(made.Parts, Part{m.at, RoundTrips})
-			}
-			p.requests[i], p.answers[i] = true, true
-		}
+	p.each(c, func(i int32, of Packets, _, _ int) {
+		made.Parts = append(made.Parts, Part{l.all[i].at, of})
 	})
-	p.drop(c)
-	stale := map[*place]bool{}
+	counted, _ := p.sorts(c)
+	p.scope(c, func(i int32, back bool) {
+		one := counted && l.all[i].Counted
+		p.requests[i] = p.requests[i] || !one || !back
+		p.answers[i] = p.answers[i] || !one || back
+	})
+	c.gone = true
 	p.l.waysOf(c.place, func(w *way) {
 		for _, at := range w.places {
-			stale[at] = true
+			for _, d := range p.components[at.index] {
+				d.fresh = false
+			}
 		}
 	})
-	for _, d := range p.components {
-		if stale[d.place] {
-			d.fresh = false
-		}
-	}
 	return made
 }
 
@@ -516,16 +571,31 @@ func (l *localiser) waysOf(p *place, do func(*way)) {
 // evidence first, and then those that may exceed it. Each is tested without the packets of
 // those before it.
 func (p *pool) run() (failed, undecided []*Component) {
+	p.setUsual()
 	p.scan()
+	var exceed, doubted, nothing ranking
+	exceeds := func(c *component) bool { return c.p <= p.level }
+	for _, list := range p.components {
+		for _, c := range list {
+			if exceeds(c) {
+				exceed = append(exceed, c)
+			} else {
+				doubted = append(doubted, c)
+			}
+		}
+	}
+	heap.Init(&exceed)
 	for {
-		c := p.next(func(c *component) bool { return c.p <= p.level })
+		c := exceed.next(p, exceeds, &doubted)
 		if c == nil {
 			break
 		}
 		failed = append(failed, p.locate(c))
 	}
+	doubted = slices.DeleteFunc(doubted, func(c *component) bool { return c.gone })
+	heap.Init(&doubted)
 	for len(undecided) < maxUndecided {
-		c := p.next(func(c *component) bool { return c.p <= doubt })
+		c := doubted.next(p, func(*component) bool { return true }, &nothing)
 		if c == nil {
 			break
 		}
@@ -537,25 +607,30 @@ func (p *pool) run() (failed, undecided []*Component) {
 // locate takes a component that exceeds the limit. If another one, of some of its ways,
 // explains that better although it may not exceed the limit by itself, this one is named.
 func (p *pool) locate(c *component) *Component {
+	if c.cause == checkup.CauseNetwork || c.cause == checkup.CauseZones {
+		return p.take(c) // what explains it better is among the others
+	}
 	within := map[int32]bool{}
 	for _, list := range [][]int32{c.there, c.back} {
 		for _, w := range list {
 			within[w] = true
 		}
 	}
-	better := p.next(func(d *component) bool {
-		if d == c || d.p > doubt || d.score <= c.score {
-			return false
+	outside := func(w int32) bool { return !within[w] }
+	best := c
+	for _, at := range p.l.ways[slices.Concat(c.there, c.back)[0]].places {
+		if slices.ContainsFunc(at.there, outside) || slices.ContainsFunc(at.back, outside) {
+			continue
 		}
-		outside := func(w int32) bool { return !within[w] }
-		return !slices.ContainsFunc(d.there, outside) && !slices.ContainsFunc(d.back, outside)
-	})
-	if better == nil {
-		return p.take(c)
+		for _, d := range p.components[at.index] {
+			if !d.gone && d.score > best.score && p.refresh(d) && d.before(best) {
+				best = d
+			}
+		}
 	}
 	tested := p.take(c)
 	return &Component{
-		Test: tested.Test, Parts: tested.Parts, place: better.index, narrowing: *better.narrowing, verdict: tested.verdict,
+		Test: tested.Test, Parts: tested.Parts, place: best.index, narrowing: *best.narrowing, verdict: tested.verdict,
 	}
 }
 
