@@ -72,6 +72,9 @@ type Outcome struct {
 	// Folded is the sum of the pair's Results, if they are credible, for every verdict;
 	// nil for pairs without Results.
 	Folded *Folded
+	// Look is what a further look says; nil without one, and for pairs that gave no reason
+	// for it.
+	Look *Look
 }
 
 // Why returns the cause of an outcome that did not pass; nil if it passed.
@@ -95,8 +98,8 @@ type Judgement struct {
 	rules    Rules
 	roster   *checkup.Roster
 	evidence *evidence
-	// dead is the chance up to which a silent source port is dead.
-	dead float64
+	replaced int     // measurements of outcomes that a further look replaced
+	dead     float64 // the chance up to which a silent source port is dead
 }
 
 // Pairs judges every expected pair of a worksheet; doc.go has the rules. It is pure,
@@ -142,6 +145,7 @@ func (j *Judgement) Report(gate checkup.Gate) checkup.CheckReport {
 	r := checkup.CheckReport{
 		Name: w.Check, Kind: w.Kind, Noun: "pair", Reporter: j.rules.Reporter, Notes: slices.Clone(w.Warnings),
 	}
+	r.Sent = j.replaced
 	for i := range j.Outcomes {
 		if seen := j.evidence.observed[i]; seen != nil {
 			r.Sent += made(seen)
