@@ -99,6 +99,14 @@
 // number of measurements that reached the stage, received the number that passed it. The
 // delays may be fewer, because a delayed agent reports none.
 //
+// # Further looks
+//
+// A further look has the expected pairs that its worksheet lists (Worksheet.Again), and is
+// judged like the first, by its own measurements. Merge then replaces the outcomes that it
+// measured, and Confirm applies the gate: failures of which none could be measured again
+// make a check inconclusive. The first look only selects pairs, so the level of the second
+// holds for what it decides.
+//
 // # Numbers
 //
 // Percentiles are nearest-rank: the p-th is the smallest measured delay that at

@@ -98,8 +98,9 @@ type Judgement struct {
 	rules    Rules
 	roster   *checkup.Roster
 	evidence *evidence
-	replaced int     // measurements of outcomes that a further look replaced
-	dead     float64 // the chance up to which a silent source port is dead
+	replaced int // measurements of outcomes that a further look replaced
+	// dead is the chance up to which a silent source port is dead.
+	dead float64
 }
 
 // Pairs judges every expected pair of a worksheet; doc.go has the rules. It is pure,

@@ -135,12 +135,12 @@ func (n *Mesh) Measure() *checkup.Record {
 
 func (n *Mesh) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 	o := checkup.Observation{Pair: p}
-	probe, _ := n.Worksheet.Probe(p.Transport)
+	count := n.Worksheet.Measurements(p)
 	arrived := 0
 	var flows []checkup.Flow
-	for i := range probe.Count {
+	for i := range count {
 		o.Sent++
-		flow := n.flow(&flows, p.Transport, i, probe.Count)
+		flow := n.flow(&flows, p.Transport, i, count)
 		request := Packet{p.Source, p.Target, p.Family, p.Transport, p.Size, false, flow.Port}
 		answer := Packet{p.Target, p.Source, p.Family, p.Transport, p.Size, true, flow.Port}
 		rtt := time.Duration(100+n.rng.IntN(200)) * time.Microsecond
