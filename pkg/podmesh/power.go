@@ -64,8 +64,8 @@ type sight struct {
 	between, ingress, zones, network spot
 }
 
-// pair is the probability that a loss of requests from one source to one target is seen: by the pairs between them, each
-// alone, or by all together.
+// pair is the probability that a loss of requests from one source to one target is seen: by the pairs between them,
+// each alone, or by all together.
 func (s *sight) pair(p float64) float64 {
 	missed := 1.0
 	for _, one := range s.singles {
@@ -249,8 +249,8 @@ func limitsOf(e checkup.Expect) int {
 	return n
 }
 
-// narrowings is the number of ways in which pkg/localise narrows a place: by one or two of family, transport and payloads
-// from a size up, or not at all. Those that admit the same pairs count once.
+// narrowings is the number of ways in which pkg/localise narrows a place: by one or two of family, transport and
+// payloads from a size up, or not at all. Those that admit the same pairs count once.
 func narrowings(w *checkup.Worksheet) int {
 	type attribute struct {
 		family    checkup.IPFamily
@@ -276,7 +276,8 @@ func narrowings(w *checkup.Worksheet) int {
 	add := func(n attribute) {
 		admits := make([]byte, len(attributes))
 		for i, a := range attributes {
-			if (n.family == "" || n.family == a.family) && (n.transport == "" || n.transport == a.transport) && a.size >= n.size {
+			family, transport := n.family == "" || n.family == a.family, n.transport == "" || n.transport == a.transport
+			if family && transport && a.size >= n.size {
 				admits[i] = 1
 			}
 		}
@@ -324,14 +325,14 @@ func sees(w *checkup.Worksheet, rotate, confirm bool) []checkup.Item {
 		lines = append(lines, checkup.Item{Text: fmt.Sprintf(format, args...)})
 	}
 	sampled := countPlaces(w).total
+	part := share(float64(sampled) / float64(max(1, w.Possible)))
 	switch {
 	case sampled >= w.Possible:
 		line("a dead pair: always")
 	case rotate:
-		line("a dead pair: if sampled, %s of the pairs are, all after %s", share(float64(sampled)/float64(w.Possible)),
-			checkup.Count(w.Rounds, "run"))
+		line("a dead pair: if sampled, %s of the pairs are, all after %s", part, checkup.Count(w.Rounds, "run"))
 	default:
-		line("a dead pair: if sampled, %s of the pairs are, the same in every run", share(float64(sampled)/float64(w.Possible)))
+		line("a dead pair: if sampled, %s of the pairs are, the same in every run", part)
 	}
 	if w.Expect.Loss.Max == nil {
 		line("a partial loss: never, the plan has no limit (expect.loss.max)")
