@@ -59,6 +59,7 @@ var arrows = map[string][]string{
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/judge", "pkg/kinds", "pkg/record"},
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
+	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"}, // simulates runs, and has the real judge judge them
 	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/tekton"},
 }
 

@@ -21,6 +21,13 @@ const (
 // every round-trip delay, and must fit in one line of a pod's log.
 const MaxCount = 1000
 
+// UDPFlows is the largest number of source ports of a udp pair that may use any.
+const UDPFlows = 4
+
+// MaxFlows is the largest number of source ports of one pair that an observation lists. With
+// MaxCount delays it still fits in one line of a pod's log.
+const MaxFlows = 40
+
 // MaxTimeout is the longest duration in a plan.
 const MaxTimeout = Duration(24 * time.Hour)
 

@@ -78,8 +78,9 @@ type Observation struct {
 	// section 4.2.1). It is never true for http, nor for tcp with a size.
 	Kernel bool `json:"kernel,omitempty"`
 	// Flows are the measurements by source port, in the order of the first use of the port.
-	// Sent, Received and Spoiled include them. Empty for icmp, and for pairs that were
-	// reported as Results.
+	// They add up to Sent and Received: spoiled measurements are not among them. Empty for
+	// icmp, for pairs that were reported as Results, if more than MaxFlows ports were used,
+	// and, because it would add nothing, if all measurements or none were answered.
 	Flows []Flow `json:"flows,omitempty"`
 	// Stages holds the delays of each stage, in microseconds, for pairs that were
 	// reported as Results. Judge computes it; agents do not report it. RTTs are then the
@@ -103,6 +104,9 @@ type Flow struct {
 	Port     int `json:"port"`
 	Sent     int `json:"sent"`
 	Received int `json:"received"`
+	// Unmeasured says why the agent could not use the port, which was demanded by
+	// Again.Ports; nil if it could.
+	Unmeasured *Cause `json:"unmeasured,omitempty"`
 }
 
 // Reception counts the requests of one pair that a responder received in one look. It

@@ -81,7 +81,8 @@ type CheckReport struct {
 	// Noun names a unit of the check, in the singular: "pair", "placement".
 	Noun string `json:"noun,omitempty"`
 	// Units that failed, are undecided or were not measured, in the order of the worksheet.
-	// If Complete is set, units that passed are listed too.
+	// Units that failed in the first look and passed in the second (Gone) are listed, too. If
+	// Complete is set, all units that passed are.
 	Units []Unit `json:"units,omitempty"`
 	// Complete says that Units lists all units.
 	Complete bool `json:"complete,omitempty"`
@@ -104,6 +105,9 @@ type CheckReport struct {
 	// Delays has one row per transport, family and size, in the order of the worksheet.
 	Delays   []DelayRow `json:"delays,omitempty"`
 	Findings []Finding  `json:"findings,omitempty"`
+	// Background is what no finding explains, one for each limit that single measurements
+	// exceed.
+	Background []Background `json:"background,omitempty"`
 	// Matrix is the source-by-target summary for the heat map; nil for VMs, and if there
 	// are more than MatrixMax sources or targets.
 	Matrix *Matrix `json:"matrix,omitempty"`
@@ -183,6 +187,18 @@ type Delay struct {
 	StdDev int64 `json:"stdDev,omitempty"`
 }
 
+// Background is what exceeds a limit in single measurements, everywhere and without a cause
+// that stands out: Failed of Sent.
+type Background struct {
+	Limit  Limit `json:"limit"`
+	Failed int   `json:"failed"`
+	Sent   int   `json:"sent"`
+	// Rate is Failed of Sent, and Upper the one-sided 95% upper confidence bound on the rate
+	// of all measurements that might have been made (Clopper and Pearson).
+	Rate  Percent `json:"rate"`
+	Upper Percent `json:"upper"`
+}
+
 // Confirmation says what a further look found about something that failed or was
 // undecided in the look before.
 type Confirmation string
@@ -247,6 +263,7 @@ const (
 	CauseNodeIngress FindingCause = "nodeIngress" // traffic to the pods of one node
 	CauseNodeEgress  FindingCause = "nodeEgress"  // traffic from the pods of one node
 	CauseNode        FindingCause = "node"        // one node, both directions
+	CauseNodes       FindingCause = "nodes"       // several nodes together, both directions, but not among each other
 	CausePair        FindingCause = "pair"        // one ordered pair of nodes
 	CauseZones       FindingCause = "zones"       // one ordered pair of zones
 	CauseFamily      FindingCause = "family"      // one IP family
@@ -261,8 +278,8 @@ const (
 
 // FindingCauses lists every FindingCause.
 var FindingCauses = []FindingCause{
-	CauseNodeIngress, CauseNodeEgress, CauseNode, CausePair, CauseZones, CauseFamily, CauseTransport, CauseSize,
-	CauseSource, CauseTarget, CauseNetwork, CauseService, CausePlacement,
+	CauseNodeIngress, CauseNodeEgress, CauseNode, CauseNodes, CausePair, CauseZones, CauseFamily, CauseTransport,
+	CauseSize, CauseSource, CauseTarget, CauseNetwork, CauseService, CausePlacement,
 }
 
 // MatrixMax is the largest number of sources, and of targets, for which a report has a

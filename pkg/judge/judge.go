@@ -52,6 +52,10 @@ type Outcome struct {
 	RTTs []int64
 	// Excused says that the responder itself may have caused the loss of a measured pair.
 	Excused bool
+	// Arrived is the number of requests that arrived, by the target's own count. It is valid
+	// only if Counted is set: for udp pairs without spoiled measurements.
+	Arrived int
+	Counted bool
 	// Direction in which packets of this pair were lost, by the target's count, whatever the
 	// verdict.
 	Direction checkup.Direction
@@ -63,6 +67,9 @@ type Outcome struct {
 	// Folded is the sum of the pair's Results, if they are credible, for every verdict;
 	// nil for pairs without Results.
 	Folded *Folded
+	// Look is what a further look says; nil without one, and for pairs that gave no reason
+	// for it.
+	Look *Look
 }
 
 // Why returns the cause of an outcome that did not pass; nil if it passed.
@@ -86,6 +93,7 @@ type Judgement struct {
 	rules    Rules
 	roster   *checkup.Roster
 	evidence *evidence
+	replaced int // measurements of outcomes that a further look replaced
 }
 
 // Pairs judges every expected pair of a worksheet; doc.go has the rules. It is pure,
@@ -130,6 +138,7 @@ func (j *Judgement) Report(gate checkup.Gate) checkup.CheckReport {
 	r := checkup.CheckReport{
 		Name: w.Check, Kind: w.Kind, Noun: "pair", Reporter: j.rules.Reporter, Notes: slices.Clone(w.Warnings),
 	}
+	r.Sent = j.replaced
 	for i := range j.Outcomes {
 		if seen := j.evidence.observed[i]; seen != nil {
 			r.Sent += made(seen)
@@ -175,8 +184,14 @@ func (j *Judgement) judge(at int, o *Outcome, level float64) {
 	switch {
 	case cause != nil:
 		o.unmeasured(*cause)
-	case o.Received < o.Sent && !j.Worksheet.Expect.Unreachable:
-		o.Direction = j.direction(at)
+	case !j.Worksheet.Expect.Unreachable:
+		if seen := j.evidence.observed[at]; o.Pair.Transport == checkup.UDP && seen.Spoiled == 0 && j.evidence.counted[o.Pair.Target] {
+			o.Arrived = j.evidence.reception[at]
+			o.Counted = o.Received <= o.Arrived && o.Arrived <= o.Sent
+		}
+		if o.Received < o.Sent {
+			o.Direction = j.direction(at)
+		}
 	}
 }
 

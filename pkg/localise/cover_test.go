@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,8 +23,9 @@ func judged(n *judgetest.Mesh) checkup.CheckReport { return check(n, n.Measure()
 // check is the report of a mesh of which a record is known, with its findings.
 func check(n *judgetest.Mesh, record *checkup.Record) checkup.CheckReport {
 	j := judge.Pairs(n.Worksheet, n.Roster, record, judge.Rules{})
+	x := Explain(j)
 	r := j.Report(checkup.Gate{})
-	r.Findings = Cover(NewEvidence(j))
+	r.Findings = x.Findings()
 	return r
 }
 
@@ -119,6 +121,18 @@ func TestLocalise(t *testing.T) {
 			x := rng.IntN(len(n.Worksheet.Sources))
 			return fault{func(p judgetest.Packet) bool { return p.From == x || p.To == x }, "node " + node(x)}
 		},
+		checkup.CauseNodes: func(n *judgetest.Mesh, rng *rand.Rand) fault {
+			rack := map[int]bool{}
+			var names []string
+			for len(rack) < 3 {
+				if x := rng.IntN(len(n.Worksheet.Sources)); !rack[x] {
+					rack[x] = true
+					names = append(names, node(x))
+				}
+			}
+			slices.Sort(names)
+			return fault{func(p judgetest.Packet) bool { return rack[p.From] != rack[p.To] }, "nodes " + strings.Join(names, ", ")}
+		},
 		checkup.CausePair: func(n *judgetest.Mesh, rng *rand.Rand) fault {
 			// One that is in the sample.
 			a := rng.IntN(len(n.Worksheet.Sources))
@@ -163,6 +177,9 @@ func TestLocalise(t *testing.T) {
 		nodes := 4 + rng.IntN(10)
 		degree := []int{0, 2, 3, 5}[rng.IntN(4)]
 		n = judgetest.NewMesh(seed, nodes, degree, []int{0, 2, 3}[rng.IntN(3)], judgetest.FourTransports())
+		if cause == checkup.CauseNodes {
+			n = judgetest.NewMesh(seed, 8+rng.IntN(10), 0, 0, judgetest.FourTransports())
+		}
 		if cause == checkup.CauseZones {
 			n = judgetest.NewMesh(seed, 12+rng.IntN(6), 6, 3, judgetest.FourTransports())
 		}
@@ -339,7 +356,7 @@ func TestOneFailure(t *testing.T) {
 	for i := range record.Observations {
 		whole := record.Observations[i]
 		o := &record.Observations[i]
-		o.Received, o.RTTs, o.Failure = o.Received-1, o.RTTs[1:], &checkup.Cause{Stage: checkup.StageEcho, Message: "timed out"}
+		o.Received, o.RTTs, o.Failure = 0, nil, &checkup.Cause{Stage: checkup.StageEcho, Message: "timed out"}
 		r := check(n, record)
 		if len(r.Findings) != 1 || r.Findings[0].Cause != checkup.CausePair || r.Findings[0].Explains != 1 {
 			t.Fatalf("%v: %s", o.Pair, judgetest.Show(r.Findings))

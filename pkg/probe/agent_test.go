@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -378,6 +379,12 @@ func TestLinesFitTheContainerLog(t *testing.T) {
 	}
 	for range checkup.MaxCount {
 		o.RTTs = append(o.RTTs, (10 * time.Minute).Microseconds())
+	}
+	for range checkup.MaxFlows {
+		o.Flows = append(o.Flows, checkup.Flow{
+			Port: 65535, Sent: checkup.MaxCount, Received: checkup.MaxCount,
+			Unmeasured: cause(checkup.StageSocket, "connect: %v", syscall.EADDRNOTAVAIL),
+		})
 	}
 	line, err := json.Marshal(checkup.Message{Observation: &o})
 	if err != nil {

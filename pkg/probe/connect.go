@@ -23,6 +23,33 @@ const attemptDelay = 250 * time.Millisecond
 // connection, not of other attempts. Without a connection, the sample has a cause, or the error is one of the local
 // socket.
 func connect(ctx context.Context, addresses []netip.AddrPort, timeout time.Duration) (sample, *net.TCPConn, error) {
+	return connectBy(ctx, addresses, timeout, dial)
+}
+
+// connectFrom is connect to the address of a measurement, from its source port if it demands one. It records the source
+// port in the sample.
+func connectFrom(ctx context.Context, m Measurement) (sample, *net.TCPConn, error) {
+	from := 0
+	if len(m.Ports) > 0 {
+		from = m.Ports[0]
+	}
+	port := 0
+	dial := func(ctx context.Context, address netip.AddrPort) (conn *net.TCPConn, err error) {
+		conn, port, err = dialFrom(ctx, from, address)
+		return conn, err
+	}
+	s, conn, err := connectBy(ctx, []netip.AddrPort{m.Address}, time.Duration(m.Probe.Timeout), dial)
+	s.port = port
+	return s, conn, err
+}
+
+// connectBy is connect with a function that connects to one address.
+func connectBy(
+	ctx context.Context,
+	addresses []netip.AddrPort,
+	timeout time.Duration,
+	dial func(context.Context, netip.AddrPort) (*net.TCPConn, error),
+) (sample, *net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	s := sample{start: time.Now()}
@@ -128,6 +155,44 @@ func dial(ctx context.Context, address netip.AddrPort) (*net.TCPConn, error) {
 		return nil, err
 	}
 	return conn.(*net.TCPConn), nil
+}
+
+// dialFrom is dial from a source port, or from any if it is 0. It also returns the port that it used, 0 if that is
+// unknown: the kernel forgets the port of a connection that was refused.
+func dialFrom(ctx context.Context, from int, address netip.AddrPort) (*net.TCPConn, int, error) {
+	kept := -1 // a duplicate of the socket, which net closes if the connect fails
+	defer func() {
+		if kept >= 0 {
+			unix.Close(kept)
+		}
+	}()
+	d := net.Dialer{KeepAlive: -1, Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) {
+			if kept >= 0 {
+				unix.Close(kept)
+			}
+			kept, _ = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+			// Without it on both sockets, a demanded port must not be that of another connection, whatever its target.
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+		})
+	}}
+	if from != 0 {
+		d.LocalAddr = &net.TCPAddr{Port: from}
+	}
+	conn, err := d.DialContext(ctx, "tcp", address.String())
+	port := from
+	if kept >= 0 && from == 0 {
+		port = portOf(kept)
+	}
+	if err != nil {
+		return nil, port, err
+	}
+	tcp := conn.(*net.TCPConn)
+	if from != 0 {
+		// Closed by a reset: otherwise the next connection from this port would have to wait for a minute, in TIME-WAIT.
+		_ = tcp.SetLinger(0)
+	}
+	return tcp, port, nil
 }
 
 // synDelay returns the time from SYN to SYN-ACK as measured by the kernel. It returns 0 if that is unknown or if the SYN

@@ -18,8 +18,9 @@ import (
 // sockets.
 type datagrams struct {
 	m Measurement
-	// open creates a socket; it is called once per flow.
-	open  func() (*socket, error)
+	// open creates a socket with the source port, or any if it is 0; it is called once per flow. flows is the number of
+	// flows if the measurement demands no ports.
+	open  func(port int) (*socket, error)
 	flows int
 	// packet appends request number i, answer its expected answer.
 	packet func(b []byte, i int) []byte
@@ -38,6 +39,8 @@ type datagrams struct {
 // flow is one socket with the packets sent from it.
 type flow struct {
 	*socket
+	// port is the source port of udp; 0 for icmp.
+	port int
 	// sent are the numbers of the packets that left, in order.
 	sent []int
 	// uncounted reports that a send failed: the kernel's count of packets and ours may differ, and departures of this
@@ -108,18 +111,45 @@ func (d *datagrams) measure(ctx context.Context, s *Session) checkup.Observation
 			f.close()
 		}
 	}()
-	for range d.flows {
-		sock, err := d.open()
+	ports := d.m.Ports
+	if len(ports) == 0 {
+		ports = make([]int, d.flows)
+	}
+	var unbound []sample
+	for i, port := range ports {
+		var sock *socket
+		err := patiently(ctx, d.m, port, func() (err error) {
+			sock, err = d.open(port)
+			return err
+		})
 		switch {
+		case port != 0 && isTaken(err):
+			// The measurements of this port are not made: another port would say nothing about it.
+			for k := i; k < d.m.Probe.Count; k += len(ports) {
+				unbound = append(unbound, unusable(port, err))
+			}
+			continue
 		case isLocal(err):
 			return unmeasured(d.m, checkup.StageSocket, localTrouble(err).Error())
 		case err != nil:
 			// The kernel has no route to the target and reports that before any packet is sent.
 			return d.noWay(ctx, s, err)
 		}
-		c.flows = append(c.flows, &flow{socket: sock, highest: -1})
+		f := &flow{socket: sock, highest: -1}
+		if d.m.Pair.Transport == checkup.UDP {
+			_ = sock.raw.Control(func(fd uintptr) { f.port = portOf(int(fd)) }) // fails only when closed
+		}
+		c.flows = append(c.flows, f)
 	}
-	o := repeat(ctx, d.m, s.Watch, func(n int) ([]sample, error) { return c.round(ctx, s, n) })
+	o := repeat(ctx, d.m, s.Watch, func(n int) ([]sample, error) {
+		skipped := unbound
+		unbound = nil
+		if n == len(skipped) {
+			return skipped, nil
+		}
+		samples, err := c.round(ctx, s, n-len(skipped))
+		return append(samples, skipped...), err
+	})
 	if o.Unmeasured == nil {
 		o.Duplicates, o.Reordered = c.duplicates, c.reordered
 	}
@@ -238,6 +268,9 @@ func (c *conversation) run(ctx context.Context, s *Session, next int, events <-c
 // send sends packet i.
 func (c *conversation) send(i int, now time.Time) error {
 	f := c.flows[i%c.m.Probe.Count*len(c.flows)/c.m.Probe.Count]
+	if len(c.m.Ports) > 0 {
+		f = c.flows[i%len(c.flows)]
+	}
 	j := &c.journeys[i]
 	j.flow, j.sent = f, now
 	c.unsettled++
@@ -322,7 +355,7 @@ func (c *conversation) samples(first int) []sample {
 	samples := make([]sample, len(c.journeys)-first)
 	for i := range samples {
 		j, s := &c.journeys[first+i], &samples[i]
-		s.start, s.end = j.sent, j.sent.Add(timeout)
+		s.start, s.end, s.port = j.sent, j.sent.Add(timeout), j.flow.port
 		switch {
 		case !j.came.IsZero():
 			s.end = j.came

@@ -12,7 +12,6 @@ import (
 	"math"
 	"net"
 	nethttp "net/http"
-	"net/netip"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -33,7 +32,7 @@ func httpOnce(ctx context.Context, m Measurement) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	s, conn, err := connect(ctx, []netip.AddrPort{m.Address}, timeout)
+	s, conn, err := connectFrom(ctx, m)
 	if conn == nil {
 		return s, err
 	}

@@ -47,8 +47,8 @@ func icmp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	}
 	d := datagrams{
 		m: m,
-		open: func() (*socket, error) {
-			sock, err := openSocket(address, protocol, icmpHeader+m.Pair.Size+1)
+		open: func(int) (*socket, error) {
+			sock, err := openSocket(address, 0, protocol, icmpHeader+m.Pair.Size+1)
 			var call *os.SyscallError
 			if errors.As(err, &call) && call.Syscall == "socket" && errors.Is(err, syscall.EACCES) {
 				call.Err = fmt.Errorf(

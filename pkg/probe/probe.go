@@ -72,6 +72,10 @@ type sample struct {
 	cause *checkup.Cause
 	// timedOut reports that the cause is a timeout.
 	timedOut bool
+	// port is the source port; 0 if it is unknown or the protocol has none.
+	port int
+	// unusable says why the demanded source port could not be used: nothing was measured. nil if something was.
+	unusable *checkup.Cause
 	// noRoom reports that the agent's own socket dropped packets, perhaps the answer.
 	noRoom bool
 	// spoiled reports that the sample is discarded: because of noRoom, or because the agent was held up for the
@@ -117,13 +121,19 @@ func repeat(ctx context.Context, m Measurement, w *Watch, round func(n int) ([]s
 var errCutShort = errors.New("cut short")
 
 // series makes the measurements of a tcp or http pair, each by a call of one, which returns only errors of the local
-// socket.
+// socket. If the pair demands source ports, each measurement gets one of them in turn, as its only port, and waits for
+// the measurement before it that has the same one: two connections cannot share all of their addresses and ports.
 func series(
 	ctx context.Context,
 	m Measurement,
 	s *Session,
 	one func(context.Context, Measurement) (sample, error),
 ) checkup.Observation {
+	turns := make([]turn, len(m.Ports))
+	for i := range turns {
+		turns[i].mine = make(chan struct{}, 1)
+	}
+	made := 0
 	return repeat(ctx, m, s.Watch, func(n int) ([]sample, error) {
 		samples := make([]sample, n)
 		g, gctx := errgroup.WithContext(ctx)
@@ -137,9 +147,16 @@ func series(
 				return nil, errCutShort
 			}
 			next = time.Now().Add(time.Duration(m.Probe.Interval))
-			g.Go(func() error {
-				var err error
-				samples[i], err = one(gctx, m)
+			number := made
+			made++
+			g.Go(func() (err error) {
+				if len(m.Ports) == 0 {
+					samples[i], err = one(gctx, m)
+					return err
+				}
+				m, at := m, number%len(m.Ports)
+				m.Ports = m.Ports[at : at+1]
+				samples[i], err = turns[at].take(gctx, m, one)
 				return err
 			})
 		}
@@ -178,7 +195,12 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 	o := checkup.Observation{Pair: m.Pair, Kernel: true}
 	var longest time.Duration
 	unexplained := false // o.Failure is a timeout
+	var unusable *checkup.Cause
 	for _, s := range samples {
+		if s.unusable != nil {
+			unusable = s.unusable
+			continue
+		}
 		if s.spoiled {
 			o.Spoiled++
 			longest = max(longest, s.held)
@@ -196,8 +218,11 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 		o.Kernel = o.Kernel && s.kernel
 	}
 	o.Kernel = o.Kernel && o.Received > 0
+	o.Flows = flows(o, samples)
 	switch {
 	case o.Sent > 0:
+	case unusable != nil && o.Spoiled == 0:
+		o.Unmeasured, o.Flows = unusable, nil
 	case longest > 0:
 		o.Unmeasured = &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf(
 			"the agent was held up during all %d measurements, for up to %v", o.Spoiled, longest.Round(time.Millisecond))}

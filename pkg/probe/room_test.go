@@ -112,8 +112,8 @@ func TestFullSocketIsNotALostAnswer(t *testing.T) {
 		d := overUDP(m, 1)
 		d.flows = 1
 		open := d.open
-		d.open = func() (*socket, error) {
-			s, err := open()
+		d.open = func(port int) (*socket, error) {
+			s, err := open(port)
 			if err == nil {
 				s.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 8<<10) })
 				sockets <- s

@@ -44,13 +44,15 @@ const (
 	failure                    // an ICMP error arrived, or the local stack gave up
 )
 
-// openSocket opens a socket of the protocol (IPPROTO_UDP, IPPROTO_ICMP, ...) that sends to the address and receives
-// packets of up to size bytes.
-func openSocket(address netip.AddrPort, protocol, size int) (*socket, error) {
+// openSocket opens a socket of the protocol (IPPROTO_UDP, IPPROTO_ICMP, ...) that sends from the source port, or from any
+// if it is 0, to the address, and receives packets of up to size bytes.
+func openSocket(address netip.AddrPort, port, protocol, size int) (*socket, error) {
 	family, level, recverr := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR
+	var from unix.Sockaddr = &unix.SockaddrInet4{Port: port}
 	var to unix.Sockaddr = &unix.SockaddrInet4{Port: int(address.Port()), Addr: [4]byte(address.Addr().AsSlice()[:4])}
 	if address.Addr().Is6() {
 		family, level, recverr = unix.AF_INET6, unix.SOL_IPV6, unix.IPV6_RECVERR
+		from = &unix.SockaddrInet6{Port: port}
 		to = &unix.SockaddrInet6{Port: int(address.Port()), Addr: address.Addr().As16()}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
@@ -63,6 +65,12 @@ func openSocket(address netip.AddrPort, protocol, size int) (*socket, error) {
 	_ = unix.SetsockoptInt(fd, level, recverr, 1)
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, timestamping); err != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
+	}
+	if port != 0 {
+		if err := unix.Bind(fd, from); err != nil {
+			unix.Close(fd)
+			return nil, os.NewSyscallError("bind", err)
+		}
 	}
 	if err := unix.Connect(fd, to); err != nil {
 		unix.Close(fd)
@@ -79,6 +87,17 @@ func openSocket(address netip.AddrPort, protocol, size int) (*socket, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	return s, nil
+}
+
+// portOf returns the source port of a TCP or UDP socket; 0 if it has none.
+func portOf(fd int) int {
+	switch a, _ := unix.Getsockname(fd); a := a.(type) {
+	case *unix.SockaddrInet4:
+		return a.Port
+	case *unix.SockaddrInet6:
+		return a.Port
+	}
+	return 0
 }
 
 // timestamping requests software timestamps of received packets and, on the error queue, of sent packets; the latter with

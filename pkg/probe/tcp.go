@@ -7,7 +7,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"net/netip"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -23,7 +22,7 @@ func tcpOnce(ctx context.Context, m Measurement) (sample, error) {
 	timeout := time.Duration(m.Probe.Timeout)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	s, conn, err := connect(ctx, []netip.AddrPort{m.Address}, timeout)
+	s, conn, err := connectFrom(ctx, m)
 	if conn == nil {
 		return s, err
 	}

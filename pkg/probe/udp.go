@@ -10,9 +10,6 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// udpFlows is the maximum number of source ports of one udp pair.
-const udpFlows = 4
-
 // udp sends datagrams to a Responder and counts its answers. A size below checkup.MinUDPSize is not measured: the header
 // does not fit.
 func udp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
@@ -37,9 +34,11 @@ func overUDP(m Measurement, nonce uint64) datagrams {
 		}
 	}
 	return datagrams{
-		m:      m,
-		open:   func() (*socket, error) { return openSocket(m.Address, syscall.IPPROTO_UDP, m.Pair.Size+1) },
-		flows:  min(udpFlows, m.Probe.Count),
+		m: m,
+		open: func(port int) (*socket, error) {
+			return openSocket(m.Address, port, syscall.IPPROTO_UDP, m.Pair.Size+1)
+		},
+		flows:  min(checkup.UDPFlows, m.Probe.Count),
 		packet: build(request),
 		answer: build(answer),
 		residence: func(b []byte) time.Duration {

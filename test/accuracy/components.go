@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// observations are what the published algorithms work on: the first look's measurements, and the components that each
+// of them went through. The components are those that pkg/localise may name, except sources and targets (which are never
+// at fault here) and causes that are narrowed twice.
+type observations struct {
+	names []string      // of the components
+	of    [][]int32     // the observations that went through each component
+	list  []observation // each with its components
+}
+
+// observation is a number of packets that took the same way, and how many of them were lost or exceeded the limit on
+// delays.
+type observation struct {
+	made, bad  int
+	components []int32
+}
+
+// failed reports whether more than the plan's limit was lost or late.
+func (o *observation) failed() bool { return float64(o.bad)*100 > float64(o.made)*float64(maxLoss) }
+
+// guess is a component that an algorithm names, with those that the algorithm cannot distinguish from it.
+type guess struct {
+	name string
+	or   []string
+}
+
+// algorithms are the published algorithms that the table compares with.
+var algorithms = []struct {
+	name string
+	find func(*observations) []guess
+}{{"set cover", setCover}, {"007", votes}, {"Flock", flock}}
+
+// observe turns a record into observations. A udp pair without late packets is two of them, one for each direction, by
+// the target's count. Every other pair is one, in both directions: which of them lost a packet is unknown.
+func observe(w *checkup.Worksheet, record *checkup.Record) *observations {
+	b := builder{w: w, places: map[string]int32{}}
+	arrived := map[checkup.Pair]int{}
+	for _, r := range record.Receptions {
+		arrived[r.Pair] = r.Packets
+	}
+	for i := range record.Observations {
+		o := &record.Observations[i]
+		late := 0
+		for _, rtt := range o.RTTs {
+			if rtt > int64(maxP99/time.Microsecond) {
+				late++
+			}
+		}
+		p := o.Pair
+		switch n := arrived[p]; {
+		case p.Transport != checkup.UDP || late > 0:
+			b.add(o.Sent, o.Sent-o.Received+late, p, [2]int{p.Source, p.Target}, [2]int{p.Target, p.Source})
+		default:
+			b.add(o.Sent, o.Sent-n, p, [2]int{p.Source, p.Target})
+			b.add(n, n-o.Received, p, [2]int{p.Target, p.Source})
+		}
+	}
+	return &b.observations
+}
+
+// builder numbers components as they occur.
+type builder struct {
+	observations
+	w      *checkup.Worksheet
+	places map[string]int32 // the first component of each place
+}
+
+// variants are what a place may be narrowed to.
+var variants = []string{"", "IPv4", "IPv6", "tcp", "udp", "icmp", "payloads from 1400 bytes"}
+
+// add adds an observation of packets of a pair on one or two ways between nodes.
+func (b *builder) add(made, bad int, p checkup.Pair, ways ...[2]int) {
+	if made == 0 {
+		return
+	}
+	o := observation{made: made, bad: bad}
+	at := int32(len(b.list))
+	through := func(format string, args ...any) {
+		place := fmt.Sprintf(format, args...)
+		first, ok := b.places[place]
+		if !ok {
+			first = int32(len(b.names))
+			b.places[place] = first
+			for _, v := range variants {
+				b.names = append(b.names, componentName(place, v))
+				b.of = append(b.of, nil)
+			}
+		}
+		for i, v := range variants {
+			c := first + int32(i)
+			admits := v == "" || v == string(p.Family) || v == string(p.Transport) || i == len(variants)-1 && p.Size >= 1400
+			if on := b.of[c]; admits && (len(on) == 0 || on[len(on)-1] != at) { // once, if both ways lead through it
+				b.of[c] = append(on, at)
+				o.components = append(o.components, c)
+			}
+		}
+	}
+	through("network")
+	for _, way := range ways {
+		from, to := b.w.Sources[way[0]], b.w.Sources[way[1]]
+		through("node %s", to.Node) // before the directions: an algorithm that cannot tell names the first
+		through("node %s", from.Node)
+		through("nodeIngress %s", to.Node)
+		through("nodeEgress %s", from.Node)
+		through("pair %s -> %s", from.Node, to.Node)
+		through("zones %s -> %s", from.Zone, to.Zone)
+	}
+	b.list = append(b.list, o)
+}
+
+// componentName is a component in the form of checkup.Finding.Alternatives.
+func componentName(place, variant string) string {
+	switch {
+	case variant == "":
+		return place
+	case place != "network":
+		return place + " (" + variant + " only)"
+	case variant == "IPv4" || variant == "IPv6":
+		return "family " + variant
+	case variant == variants[len(variants)-1]:
+		return "size 1400"
+	default:
+		return "transport " + variant
+	}
+}
+
+// same returns the names of the other components that the same bad observations of a list went through, and as many
+// observations in all: no algorithm that works on observations can distinguish them.
+func (o *observations) same(c int32, bad []int32) []string {
+	if len(bad) == 0 {
+		return nil
+	}
+	count := map[int32]int{}
+	for _, i := range bad {
+		for _, d := range o.list[i].components {
+			count[d]++
+		}
+	}
+	var names []string
+	for _, d := range o.list[bad[0]].components {
+		if d != c && count[d] == len(bad) && len(o.of[d]) == len(o.of[c]) {
+			names = append(names, o.names[d])
+		}
+	}
+	return names
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command accuracy measures how right the verdicts and findings of a pod mesh are: it simulates networks with known
+// faults and noise, packet by packet, and has the real sampler, judge and localiser work on them. docs/accuracy.md
+// describes it and has its table.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+func main() {
+	nodes := flag.String("nodes", "12,50,200,1000", "numbers of nodes, separated by commas")
+	degrees := flag.String("degrees", "3,5,10", "degrees of the sample, separated by commas")
+	seeds := flag.Uint64("seeds", 50, "runs of each cell")
+	cases := flag.String("cases", "", "cases, separated by commas; empty means all")
+	only := flag.String("noise", "", "noises, separated by commas; empty means all")
+	wrong := flag.Bool("v", false, "print each run whose verdict or findings are wrong")
+	cost := flag.Bool("cost", false, "print time and memory of judging instead, one run at a time")
+	flag.Parse()
+	settings, err := settingsOf(*nodes, *degrees, *cases, *only)
+	switch {
+	case err != nil:
+	case *cost:
+		err = costs(settings, *seeds)
+	default:
+		err = table(settings, *seeds, *wrong)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "accuracy:", err)
+		os.Exit(1)
+	}
+}
+
+// settingsOf returns the cells of the table that the flags select.
+func settingsOf(nodes, degrees, cases, only string) ([]setting, error) {
+	numbers := func(list string) (numbers []int, err error) {
+		for s := range strings.SplitSeq(list, ",") {
+			n, e := strconv.Atoi(s)
+			numbers, err = append(numbers, n), errors.Join(err, e)
+		}
+		return numbers, err
+	}
+	sizes, err := numbers(nodes)
+	samples, err2 := numbers(degrees)
+	if err := errors.Join(err, err2); err != nil {
+		return nil, err
+	}
+	selected := func(list, name string) bool {
+		return list == "" || slices.Contains(strings.Split(list, ","), name)
+	}
+	var settings []setting
+	for _, c := range scenarios {
+		for _, n := range noises {
+			for _, size := range sizes {
+				for _, degree := range samples {
+					if selected(cases, c.name) && selected(only, n.name) {
+						settings = append(settings, setting{c, n, size, degree})
+					}
+				}
+			}
+		}
+	}
+	if len(settings) == 0 {
+		return nil, errors.New("no such case or noise")
+	}
+	return settings, nil
+}
+
+// cell is what was measured in one cell of the table.
+type cell struct {
+	runs, right int // runs, and those with the right verdict
+	most        int // findings in one run
+	ours        score
+	slowest     time.Duration
+	baselines   []score           // of the algorithms
+	wrong       map[uint64]string // runs with a wrong verdict or finding, by seed
+}
+
+// table prints one row for each setting, as soon as it is measured, and before it the wrong runs if they are wanted.
+func table(settings []setting, seeds uint64, wrong bool) error {
+	fmt.Printf("| %-18s | %-5s | nodes | deg | runs | right | finds |  most | ours P / R  | or among    |", "case", "noise")
+	for _, a := range algorithms {
+		fmt.Printf(" %-11s |", a.name)
+	}
+	fmt.Printf(" slowest |\n|---|---|---|---|---|---|---|---|---|---|%s---|\n", strings.Repeat("---|", len(algorithms)))
+	for _, s := range settings {
+		c, err := s.measure(seeds)
+		if err != nil {
+			return err
+		}
+		if wrong {
+			for _, seed := range slices.Sorted(maps.Keys(c.wrong)) {
+				fmt.Printf("seed %d: %s\n", seed, c.wrong[seed])
+			}
+		}
+		fmt.Printf("| %-18s | %-5s | %5d | %3d | %4d | %5s | %5.1f | %5d | %s | %s |",
+			s.scenario.name, s.noise.name, s.nodes, s.degree, c.runs, share(c.right, c.runs),
+			float64(c.ours.findings)/float64(c.runs), c.most, c.ours.both(c.ours.exact), c.ours.both(c.ours.among))
+		for _, b := range c.baselines {
+			fmt.Printf(" %s |", b.both(b.exact))
+		}
+		fmt.Printf(" %7v |\n", c.slowest.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// measure makes the runs of a setting, on all cores.
+func (s setting) measure(seeds uint64) (*cell, error) {
+	var mu sync.Mutex
+	c := &cell{baselines: make([]score, len(algorithms)), wrong: map[uint64]string{}}
+	var problem error
+	next := make(chan uint64)
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for seed := range next {
+				t, err := s.run(seed)
+				mu.Lock()
+				if err != nil {
+					problem = err
+				} else {
+					c.add(seed, t)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for seed := range seeds {
+		next <- seed
+	}
+	close(next)
+	workers.Wait()
+	return c, problem
+}
+
+// add adds a run.
+func (c *cell) add(seed uint64, t *trial) {
+	want := checkup.RunFail
+	if len(t.causes) == 0 {
+		want = checkup.RunPass
+	}
+	c.runs++
+	if t.report.Verdict == want {
+		c.right++
+	}
+	found, unlisted := standing(t.report.Findings)
+	graded := grade(t.causes, found, unlisted)
+	c.ours.add(graded)
+	c.most = max(c.most, graded.findings)
+	c.slowest = max(c.slowest, t.took)
+	for i, b := range t.baselines {
+		c.baselines[i].add(grade(t.causes, b, 0))
+	}
+	if t.report.Verdict != want || graded.exact < max(graded.causes, graded.findings) {
+		var got []string
+		for _, g := range found {
+			got = append(got, g.name)
+		}
+		if unlisted > 0 {
+			got = append(got, fmt.Sprintf("%d more", unlisted))
+		}
+		c.wrong[seed] = fmt.Sprintf("%s, want %s\n    want %s\n    got  %s",
+			t.report.Verdict, want, strings.Join(t.causes, "; "), strings.Join(got, "; "))
+	}
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/podmesh"
+)
+
+// setting is one cell of the table.
+type setting struct {
+	scenario scenario
+	noise    noise
+	nodes    int
+	degree   int
+}
+
+// trial is one simulated run, judged.
+type trial struct {
+	causes []string
+	report checkup.CheckReport
+	// took is the time for judging and localising.
+	took time.Duration
+	// baselines are the findings of the algorithms.
+	baselines [][]guess
+}
+
+// simulate makes one run of a setting. The same setting and seed give the same run.
+func (s setting) simulate(seed uint64) (*network, *checkup.Record, checkup.Gate, error) {
+	p := plan(s.degree, seed)
+	w, roster, err := expand(p, s.nodes)
+	if err != nil {
+		return nil, nil, p.Gate, err
+	}
+	h := fnv.New64a()
+	h.Write([]byte(s.scenario.name)) // the same fault with every noise
+	d := &draw{w: w, rng: rand.New(rand.NewPCG(seed, h.Sum64())), used: map[int]bool{}}
+	h.Write([]byte(s.noise.name))
+	n := &network{
+		w: w, roster: roster, noise: s.noise, fault: s.scenario.draw(d), rng: rand.New(rand.NewPCG(seed, h.Sum64())),
+	}
+	return n, n.measure(w), p.Gate, nil
+}
+
+// run makes one run of a setting and judges it.
+func (s setting) run(seed uint64) (*trial, error) {
+	n, record, gate, err := s.simulate(seed)
+	if err != nil {
+		return nil, err
+	}
+	t := &trial{causes: n.fault.causes}
+	o := observe(n.w, record)
+	for _, a := range algorithms {
+		t.baselines = append(t.baselines, a.find(o))
+	}
+	n.lookAgain(record, gate)
+	began := time.Now()
+	t.report = podmesh.Kind.Judge(n.w, n.roster, record, gate)
+	t.took = time.Since(began)
+	return t, nil
+}
+
+// lookAgain appends the further look to the record, if the kind wants one. It has the same fault and noise.
+func (n *network) lookAgain(*checkup.Record, checkup.Gate) {
+	// until kind.Kind has Again
+}
