@@ -17,7 +17,7 @@ import (
 const (
 	// Doubt about a component is less than judge.Doubt about a single pair: a cluster has
 	// thousands of components.
-	doubt = 0.01
+	Doubt = 0.01
 	// The most components that are left to a further look.
 	maxUndecided = 50
 	// What is added to the evidence for a component for each attribute that does not narrow
@@ -214,6 +214,16 @@ func (l *localiser) components() int {
 	return n
 }
 
+// Components is the number of components that a look tests if it measures all pairs of the
+// worksheet.
+func Components(w *checkup.Worksheet) int {
+	j := judge.Pairs(w, nil, nil, judge.Rules{})
+	for i := range j.Outcomes {
+		j.Outcomes[i].Verdict = checkup.Pass
+	}
+	return newLocaliser(NewEvidence(j), judge.Lost, make([]bool, len(j.Outcomes))).components()
+}
+
 // directed reports whether a place concerns one direction.
 func (p *place) directed() bool {
 	switch p.cause {
@@ -322,7 +332,7 @@ func (p *pool) scan() {
 		for _, list := range p.l.narrowingsOf(at) {
 			for k := range list {
 				c := &component{place: at, index: i, narrowing: &list[k]}
-				if p.assess(c) && c.p <= doubt {
+				if p.assess(c) && c.p <= Doubt {
 					p.components[i] = append(p.components[i], c)
 				}
 			}
@@ -461,7 +471,7 @@ func (p *pool) refresh(c *component) bool {
 		return true
 	}
 	p.sum(c.place)
-	if !p.assess(c) || c.p > doubt {
+	if !p.assess(c) || c.p > Doubt {
 		return false
 	}
 	c.score -= p.uneven(c)

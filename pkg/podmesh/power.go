@@ -3,13 +3,12 @@
 package podmesh
 
 import (
-	"cmp"
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/localise"
 	"github.com/checkplan/checkplan/pkg/stats"
 )
 
@@ -18,7 +17,7 @@ import (
 type Power struct {
 	// Loss is the share of the packets that are lost at the place. 100% is a dead place.
 	Loss checkup.Percent `json:"loss"`
-	// Pair: requests from one source to one target.
+	// Pair: packets from the pods of one node to those of another one, requests and answers.
 	Pair float64 `json:"pair"`
 	// NodeIngress: packets to the pods of one node, requests and answers.
 	NodeIngress float64 `json:"nodeIngress"`
@@ -45,7 +44,10 @@ func PowerOf(w *checkup.Worksheet, confirm bool) []Power {
 	if w.Expect.Unreachable {
 		return nil
 	}
-	s := sightOf(w, confirm)
+	return sightOf(w, confirm).power()
+}
+
+func (s *sight) power() []Power {
 	rows := make([]Power, len(powerLosses))
 	for i, loss := range powerLosses {
 		p := float64(loss) / 100
@@ -59,13 +61,13 @@ func roundTrip(p float64) float64 { return 1 - (1-p)*(1-p) }
 
 // sight is what a sample can see.
 type sight struct {
-	// singles are the pairs of one source and one target that show partial losses.
+	// singles are the pairs between two nodes that show partial losses.
 	singles                          []spot
 	between, ingress, zones, network spot
 }
 
-// pair is the probability that a loss of requests from one source to one target is seen: by the pairs between them,
-// each alone, or by all together.
+// pair is the probability that a loss from one node to another is seen: by the pairs between them, each alone, or by all
+// together.
 func (s *sight) pair(p float64) float64 {
 	missed := 1.0
 	for _, one := range s.singles {
@@ -129,7 +131,7 @@ func critical(n int, limit, level float64) int {
 func sightOf(w *checkup.Worksheet, confirm bool) *sight {
 	all, trips, ways := countsOf(w)
 	at, tests := countPlaces(w), limitsOf(w.Expect)
-	alone, together := judge.Level(at.total*len(all)*tests), judge.Level(at.components*tests)
+	alone, together := judge.Level(at.total*len(all)*tests), judge.Level(localise.Components(w)*tests)
 	most, _ := mostAgain(w)
 	// spotOf is the test of so many source-target pairs, each with the given counts.
 	spotOf := func(times int, counts []int, doubt, level float64) spot {
@@ -152,13 +154,15 @@ func sightOf(w *checkup.Worksheet, confirm bool) *sight {
 		return s
 	}
 	x := &sight{
-		between: spotOf(min(1, at.total), ways, componentDoubt, together),
-		ingress: spotOf(at.node, ways, componentDoubt, together),
-		zones:   spotOf(at.border, ways, componentDoubt, together),
-		network: spotOf(at.total, trips, judge.Doubt, together),
+		between: spotOf(at.link, ways, localise.Doubt, together),
+		ingress: spotOf(at.node, ways, localise.Doubt, together),
+		zones:   spotOf(at.border, ways, localise.Doubt, together),
+		network: spotOf(at.total, trips, localise.Doubt, together),
 	}
-	for _, n := range trips {
-		x.singles = append(x.singles, spotOf(min(1, at.total), []int{n}, judge.Doubt, alone))
+	for range at.link {
+		for _, n := range trips {
+			x.singles = append(x.singles, spotOf(1, []int{n}, judge.Doubt, alone))
+		}
 	}
 	return x
 }
@@ -189,16 +193,15 @@ func countsOf(w *checkup.Worksheet) (all, trips, ways []int) {
 // places are numbers of a sample.
 type places struct {
 	total  int // source-target pairs
+	link   int // the fewest from one node to another and back
 	node   int // the fewest that a target's node has, as target and as source
 	border int // the fewest between two zones, in both directions; 0 without zones
-	// components is the number of places that pkg/localise tests, each with its narrowings.
-	components int
 }
 
 func countPlaces(w *checkup.Worksheet) places {
 	var at places
 	in, of := map[string]int{}, map[string]int{}
-	zones, links := map[[2]string]int{}, map[[2]string]bool{}
+	links, zones := map[[2]string]int{}, map[[2]string]int{}
 	for s, targets := range w.Assignments {
 		for _, t := range targets {
 			a, b := w.Sources[s], w.Targets[t]
@@ -206,8 +209,8 @@ func countPlaces(w *checkup.Worksheet) places {
 			in[b.Node]++
 			of[a.Node]++
 			of[b.Node]++
-			links[[2]string{min(a.Node, b.Node), max(a.Node, b.Node)}] = true
-			if a.Zone != "" && b.Zone != "" {
+			links[[2]string{min(a.Node, b.Node), max(a.Node, b.Node)}]++
+			if a.Zone != "" && b.Zone != "" && a.Zone != b.Zone {
 				zones[[2]string{min(a.Zone, b.Zone), max(a.Zone, b.Zone)}]++
 			}
 		}
@@ -217,23 +220,17 @@ func countPlaces(w *checkup.Worksheet) places {
 			*n = of
 		}
 	}
+	for _, n := range links {
+		fewest(&at.link, n)
+	}
 	for node := range in {
 		fewest(&at.node, of[node])
 	}
-	wide := 1 + 3*len(of) // the network, and nodes: in, out, both
-	for z, n := range zones {
-		wide++
-		if z[0] != z[1] {
-			wide++
-			fewest(&at.border, n)
-		}
+	for _, n := range zones {
+		fewest(&at.border, n)
 	}
-	at.components = wide*narrowings(w) + 2*len(links)
 	return at
 }
-
-// componentDoubt is the probability up to which pkg/localise doubts a component.
-const componentDoubt = 0.01
 
 // limitsOf is the number of tests of each pair: the limits on loss and percentiles that chance may exceed.
 func limitsOf(e checkup.Expect) int {
@@ -247,54 +244,6 @@ func limitsOf(e checkup.Expect) int {
 		}
 	}
 	return n
-}
-
-// narrowings is the number of ways in which pkg/localise narrows a place: by one or two of family, transport and
-// payloads from a size up, or not at all. Those that admit the same pairs count once.
-func narrowings(w *checkup.Worksheet) int {
-	type attribute struct {
-		family    checkup.IPFamily
-		transport checkup.Transport
-		size      int
-	}
-	var attributes, single []attribute
-	for _, f := range w.IPFamilies {
-		single = append(single, attribute{family: f})
-		for _, p := range w.Probes {
-			for _, z := range p.Sizes {
-				attributes = append(attributes, attribute{f, p.Transport, z})
-			}
-		}
-	}
-	for _, p := range w.Probes {
-		single = append(single, attribute{transport: p.Transport})
-		for _, z := range p.Sizes {
-			single = append(single, attribute{size: z})
-		}
-	}
-	known := map[string]bool{}
-	add := func(n attribute) {
-		admits := make([]byte, len(attributes))
-		for i, a := range attributes {
-			family, transport := n.family == "" || n.family == a.family, n.transport == "" || n.transport == a.transport
-			if family && transport && a.size >= n.size {
-				admits[i] = 1
-			}
-		}
-		if slices.Contains(admits, 1) {
-			known[string(admits)] = true
-		}
-	}
-	add(attribute{})
-	for i, a := range single {
-		add(a)
-		for _, b := range single[i+1:] {
-			if (a.family == "" || b.family == "") && (a.transport == "" || b.transport == "") {
-				add(attribute{cmp.Or(a.family, b.family), cmp.Or(a.transport, b.transport), max(a.size, b.size)})
-			}
-		}
-	}
-	return len(known)
 }
 
 // powerTable shows the Power of a check.
@@ -319,7 +268,7 @@ func powerTable(rows []Power) *checkup.Table {
 }
 
 // sees describes what a run can see, one line each.
-func sees(w *checkup.Worksheet, rotate, confirm bool) []checkup.Item {
+func (s *sight) sees(w *checkup.Worksheet, rotate bool) []checkup.Item {
 	var lines []checkup.Item
 	line := func(format string, args ...any) {
 		lines = append(lines, checkup.Item{Text: fmt.Sprintf(format, args...)})
@@ -338,7 +287,6 @@ func sees(w *checkup.Worksheet, rotate, confirm bool) []checkup.Item {
 		line("a partial loss: never, the plan has no limit (expect.loss.max)")
 		return lines
 	}
-	s := sightOf(w, confirm)
 	line("a node that loses %s or more of what comes in: with 95%%", share(smallest(s.ingress.seen)))
 	line("a sampled pair that loses %s or more: with 95%%", share(smallest(s.pair)))
 	line("false alarm: at most 1 clean run in 1,000")

@@ -131,9 +131,8 @@ func (n *Mesh) Measure() *checkup.Record {
 
 func (n *Mesh) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 	o := checkup.Observation{Pair: p}
-	probe, _ := n.Worksheet.Probe(p.Transport)
 	arrived := 0
-	for range probe.Count {
+	for range n.Worksheet.Measurements(p) {
 		o.Sent++
 		request := Packet{p.Source, p.Target, p.Family, p.Transport, p.Size, false}
 		answer := Packet{p.Target, p.Source, p.Family, p.Transport, p.Size, true}
