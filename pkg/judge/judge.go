@@ -30,9 +30,10 @@ type Rules struct {
 type Failure uint8
 
 const (
-	Lost    Failure = iota + 1 // no answer, or more loss than the limit allows
-	Slow                       // a delay or its variation exceeded a limit
-	Reached                    // the target must be unreachable, and was reached
+	FlowLost Failure = iota + 1 // some source ports are never answered, and others are
+	Lost                        // no answer, or more loss than the limit allows
+	Slow                        // a delay or its variation exceeded a limit
+	Reached                     // the target must be unreachable, and was reached
 )
 
 // Outcome is the verdict and the measurement of one expected pair.
@@ -50,6 +51,10 @@ type Outcome struct {
 	Sent, Received, Duplicates, Reordered int
 	// RTTs are in microseconds, in the order of sending.
 	RTTs []int64
+	// Flows are the measurements by source port, if the agent listed them; see
+	// Observation.Flows. Dead are those of them that are never answered, although others are,
+	// beyond doubt: the pair fails with FlowLost.
+	Flows, Dead []checkup.Flow
 	// Excused says that the responder itself may have caused the loss of a measured pair.
 	Excused bool
 	// Arrived is the number of requests that arrived, by the target's own count. It is valid
@@ -94,6 +99,8 @@ type Judgement struct {
 	roster   *checkup.Roster
 	evidence *evidence
 	replaced int // measurements of outcomes that a further look replaced
+	// dead is the chance up to which a silent source port is dead.
+	dead float64
 }
 
 // Pairs judges every expected pair of a worksheet; doc.go has the rules. It is pure,
@@ -119,6 +126,7 @@ func Pairs(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 		}
 	}
 	level := j.level()
+	j.dead = j.deadFlow(level)
 	for from, end := range j.evidence.assignments() {
 		for i := from; i < end; i++ {
 			if o := &j.Outcomes[i]; o.Verdict != checkup.Unmeasured {
@@ -197,8 +205,9 @@ func (j *Judgement) judge(at int, o *Outcome, level float64) {
 
 // lossy reports whether an outcome fails or is undecided because of a loss.
 func (o *Outcome) lossy() bool {
-	return o.Failure == Lost ||
-		slices.ContainsFunc(o.Breaches, func(b checkup.Breach) bool { return b.Limit == checkup.LimitLoss })
+	return o.Failure == Lost || slices.ContainsFunc(o.Breaches, func(b checkup.Breach) bool {
+		return b.Limit == checkup.LimitLoss || b.Limit == checkup.LimitFlow
+	})
 }
 
 // unmeasured makes an outcome unmeasured: its numbers do not count.

@@ -5,6 +5,7 @@ package podmesh
 import (
 	"fmt"
 	"math"
+	"sort"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
@@ -39,7 +40,7 @@ const often = 0.95
 // It uses the statistics of pkg/judge. If a loss is partial, TCP repairs it, therefore only datagrams count if there
 // are any, and where packets are lost on their way to a place, only those that targets count (udp) if there are any.
 // Packets are lost independently. Places are those with the fewest packets: other nodes, pairs and zones see more. The
-// second look measures what the first one finds, within its limit of pairs, and has as many tests as the first.
+// second look measures what the first one finds, within its limit of pairs, and has as many tests as it may have.
 func PowerOf(w *checkup.Worksheet, confirm bool) []Power {
 	if w.Expect.Unreachable {
 		return nil
@@ -113,28 +114,28 @@ func smallest(seen func(p float64) float64) float64 {
 	return high
 }
 
-// critical is the smallest number of losses of n packets whose probability is at most level if the limit is just kept;
-// more than n if there is none.
-func critical(n int, limit, level float64) int {
-	low, high := 0, n+1
-	for low < high {
-		if k := (low + high) / 2; stats.AtLeast(k, n, limit) <= level {
-			high = k
-		} else {
-			low = k + 1
-		}
-	}
-	return low
-}
-
 // sightOf computes the tests of a worksheet.
 func sightOf(w *checkup.Worksheet, confirm bool) *sight {
 	all, trips, ways := countsOf(w)
 	at, tests := countPlaces(w), limitsOf(w.Expect)
-	alone, together := judge.Level(at.total*len(all)*tests), judge.Level(localise.Components(w)*tests)
 	most, _ := mostAgain(w)
+	// tested are the levels of the two looks, and what leads from the first to the second.
+	type tested struct {
+		first, second float64
+		suspect       func(t judge.Test) bool
+	}
+	pairs, components := at.total*len(all), localise.Components(w)
+	alone := tested{
+		judge.Level(pairs * tests), judge.Level(min(pairs, most) * tests),
+		func(t judge.Test) bool { return t.Verdict(0) != checkup.Pass },
+	}
+	together := tested{first: judge.Level(components * tests), second: judge.Level(min(components, localise.MaxUndecided))}
+	together.suspect = func(t judge.Test) bool { return localise.Suspect(t, together.first) }
+	// A wide place is what usually happens at a node, which then is no reason for suspicion.
+	wide := together
+	wide.suspect = func(t judge.Test) bool { return stats.AtLeast(t.K, t.N, t.P) <= localise.Doubt }
 	// spotOf is the test of so many source-target pairs, each with the given counts.
-	spotOf := func(times int, counts []int, doubt, level float64) spot {
+	spotOf := func(times int, counts []int, by tested) spot {
 		s := spot{absent: times == 0}
 		again := 0
 		for _, n := range counts {
@@ -145,23 +146,31 @@ func sightOf(w *checkup.Worksheet, confirm bool) *sight {
 		if w.Expect.Loss.Max == nil {
 			return s
 		}
-		limit := float64(*w.Expect.Loss.Max) / 100
-		s.fails = critical(s.first, limit, level)
+		// The fewest losses of n packets for which a test has a result; n+1 if it never has.
+		fewest := func(n int, is func(judge.Test) bool) int {
+			return sort.Search(n+1, func(k int) bool {
+				return is(judge.Test{Limit: checkup.LimitLoss, K: k, N: n, P: float64(*w.Expect.Loss.Max) / 100})
+			})
+		}
+		fails := func(level float64) func(judge.Test) bool {
+			return func(t judge.Test) bool { return t.Verdict(level) == checkup.Fail }
+		}
+		s.fails = fewest(s.first, fails(by.first))
 		if confirm {
 			s.second = int(min(1, float64(most)/float64(max(1, times*len(all)))) * float64(again))
-			s.suspect, s.confirms = min(s.fails, critical(s.first, limit, doubt)), critical(s.second, limit, level)
+			s.suspect, s.confirms = min(s.fails, fewest(s.first, by.suspect)), fewest(s.second, fails(by.second))
 		}
 		return s
 	}
 	x := &sight{
-		between: spotOf(at.link, ways, localise.Doubt, together),
-		ingress: spotOf(at.node, ways, localise.Doubt, together),
-		zones:   spotOf(at.border, ways, localise.Doubt, together),
-		network: spotOf(at.total, trips, localise.Doubt, together),
+		between: spotOf(at.link, ways, together),
+		ingress: spotOf(at.node, ways, together),
+		zones:   spotOf(at.border, ways, wide),
+		network: spotOf(at.total, trips, wide),
 	}
 	for range at.link {
 		for _, n := range trips {
-			x.singles = append(x.singles, spotOf(1, []int{n}, judge.Doubt, alone))
+			x.singles = append(x.singles, spotOf(1, []int{n}, alone))
 		}
 	}
 	return x
