@@ -5,7 +5,9 @@ package main
 import "math"
 
 // The parameters of flock: the probability with which a packet is lost on a way without a cause, the same with a cause,
-// of which there are several grades, and the logarithm of the odds of a component being a cause.
+// of which there are several grades, and the logarithm of the odds of a component being a cause. As in the paper, they are
+// calibrated: of 60 combinations, they have the highest F1 score, averaged over the cases and noises, at 50 nodes and
+// degree 10.
 var (
 	lostGood = 0.003
 	lostBad  = []float64{0.03, 0.2, 0.99}
@@ -21,8 +23,7 @@ var (
 // Adapted: the components are ours. The way of each packet is known, so that no sum over equal paths is needed. An
 // observation of both directions is one way through the components of both. The paper has one probability of a loss with
 // a cause, ours has three grades, of which the highest on a way applies: our causes lose from 1.5% to all packets, and a
-// wide one with one grade would hide the narrow ones. The parameters are calibrated, as in the paper: they have the
-// highest F1 score of a grid over the cases at 50 nodes.
+// wide one with one grade would hide the narrow ones. A cause may be dropped again: ours are nested.
 func flock(o *observations) []guess {
 	f := flocking{observations: o, level: make([]int, len(o.list)), at: make([][]int16, len(o.list))}
 	f.grades = len(lostBad) + 1

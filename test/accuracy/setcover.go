@@ -2,9 +2,9 @@
 
 package main
 
-// hitRatio is the share of the observations through a component that must have failed. Of 0.1, 0.2, ..., 1 it is the
-// one with the highest F1 score over the cases without noise, at 50 nodes.
-var hitRatio = 0.5
+// hitRatio is the share of the observations through a component that must have failed. Of 0.1, 0.2, ..., 0.9 it is the
+// one with the highest F1 score, averaged over the cases and noises, at 50 nodes and degree 10.
+const hitRatio = 0.8
 
 // setCover is SCORE, greedy set cover over risk groups: R. R. Kompella, J. Yates, A. Greenberg, A. C. Snoeren: "IP Fault
 // Localization Via Risk Modeling", NSDI 2005, and in the same form "Detection and Localization of Network Black Holes"
