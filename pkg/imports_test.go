@@ -35,7 +35,7 @@ var arrows = map[string][]string{
 	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},
 	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
 	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                            // a kind for tests
-	"pkg/judge":           {"pkg/checkup", "pkg/stats"}, // limits are judged by exact statistics
+	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                    // limits are judged by exact statistics
 	"pkg/stats":           {},
 	"pkg/judge/judgetest": {"pkg/checkup"},              // simulates what tests of judging measure
 	"pkg/localise":        {"pkg/checkup", "pkg/judge"}, // explains what was judged

@@ -247,6 +247,7 @@ const (
 	CauseNodeIngress FindingCause = "nodeIngress" // traffic to the pods of one node
 	CauseNodeEgress  FindingCause = "nodeEgress"  // traffic from the pods of one node
 	CauseNode        FindingCause = "node"        // one node, both directions
+	CauseNodes       FindingCause = "nodes"       // several nodes together, both directions, but not among each other
 	CausePair        FindingCause = "pair"        // one ordered pair of nodes
 	CauseZones       FindingCause = "zones"       // one ordered pair of zones
 	CauseFamily      FindingCause = "family"      // one IP family
@@ -261,8 +262,8 @@ const (
 
 // FindingCauses lists every FindingCause.
 var FindingCauses = []FindingCause{
-	CauseNodeIngress, CauseNodeEgress, CauseNode, CausePair, CauseZones, CauseFamily, CauseTransport, CauseSize,
-	CauseSource, CauseTarget, CauseNetwork, CauseService, CausePlacement,
+	CauseNodeIngress, CauseNodeEgress, CauseNode, CauseNodes, CausePair, CauseZones, CauseFamily, CauseTransport,
+	CauseSize, CauseSource, CauseTarget, CauseNetwork, CauseService, CausePlacement,
 }
 
 // MatrixMax is the largest number of sources, and of targets, for which a report has a

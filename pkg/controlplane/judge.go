@@ -81,7 +81,7 @@ func said(units []checkup.Unit) []string {
 	}
 }
 
-// blocks list the connections that failed or had an outage, the worst first, then
+// blocks list the connections that failed, are undecided or had an outage, the worst first, then
 // those that were not measured, by their causes, and count the verdicts.
 func blocks(units []checkup.Unit) []checkup.Block {
 	if len(units) == 0 {
@@ -94,7 +94,7 @@ func blocks(units []checkup.Unit) []checkup.Block {
 		u := &units[i]
 		counts = judge.Sum(counts, judge.Counted(u.Verdict))
 		switch {
-		case u.Verdict == checkup.Fail || len(u.Outages) > 0:
+		case u.Verdict == checkup.Fail || u.Verdict == checkup.Undecided || len(u.Outages) > 0:
 			shown = append(shown, u)
 		case u.Verdict == checkup.Unmeasured:
 			unmeasured = append(unmeasured, u)
@@ -112,7 +112,11 @@ func blocks(units []checkup.Unit) []checkup.Block {
 	if passedWith > 0 {
 		note += fmt.Sprintf(", %d of them with outages", passedWith)
 	}
-	note += fmt.Sprintf("; %d fail, %d unmeasured", counts.Fail, counts.Unmeasured)
+	note += fmt.Sprintf("; %d fail", counts.Fail)
+	if counts.Undecided > 0 {
+		note += fmt.Sprintf(", %d undecided", counts.Undecided)
+	}
+	note += fmt.Sprintf(", %d unmeasured", counts.Unmeasured)
 
 	title := fmt.Sprintf("Connections (%d)", len(units))
 	var all []checkup.Block
@@ -134,7 +138,7 @@ func blocks(units []checkup.Unit) []checkup.Block {
 // measurements that failed, then by their longest outage.
 func worstFirst(a, b *checkup.Unit) int {
 	rank := func(u *checkup.Unit) int {
-		return slices.Index([]checkup.Verdict{checkup.Fail, checkup.Unmeasured, checkup.Pass}, u.Verdict)
+		return slices.Index([]checkup.Verdict{checkup.Fail, checkup.Unmeasured, checkup.Undecided, checkup.Pass}, u.Verdict)
 	}
 	share := func(u *checkup.Unit) float64 {
 		if u.Sent == 0 {

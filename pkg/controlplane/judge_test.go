@@ -141,10 +141,23 @@ func TestJudgeConnection(t *testing.T) {
 		{"never connects", func(c *connection) { c.fail(judgetest.Refused, 0, 1, 2, 3, 4) }, checkup.Fail, "connect: connection refused"},
 		{"never sends anything", func(c *connection) { c.fail(judgetest.Silent, 0, 1, 2, 3, 4) }, checkup.Fail, "handshake: accepted the connection and then said nothing for 10s"},
 		{"failed in part, without a limit", func(c *connection) { c.fail(judgetest.Refused, 0, 1, 2, 3) }, checkup.Pass, ""},
-		{"failed in part, over the limit", func(c *connection) {
+		{"failed in part, as often happens by chance", func(c *connection) {
 			c.fail(judgetest.Refused, 1, 2)
 			c.Worksheet.Expect.Loss.Max = ptr(checkup.Percent(20))
-		}, checkup.Fail, "connect: 2 of 5 failed (40%), limit 20%; last: connection refused"},
+		}, checkup.Pass, ""},
+		{"failed in part, as seldom happens by chance", func(c *connection) {
+			c.fail(judgetest.Refused, 1, 2)
+			c.Worksheet.Expect.Loss.Max = ptr(checkup.Percent(5))
+		}, checkup.Undecided, "connect: 2 of 5 failed (40%), limit 5%: too few measurements to decide; last: connection refused"},
+		{"failed in part, over the limit", func(c *connection) {
+			c.fail(judgetest.Refused, 1, 2)
+			c.Worksheet.Expect.Loss.Max = ptr(checkup.Percent(0.1))
+		}, checkup.Fail, "connect: 2 of 5 failed (40%), limit 0.1%; last: connection refused"},
+		{"undecided, and fewer than the agent counts", func(c *connection) {
+			c.fail(judgetest.Refused, 1, 2)
+			c.Worksheet.Expect.Loss.Max = ptr(checkup.Percent(5))
+			c.record.Sources[0].End.Results = 6
+		}, checkup.Unmeasured, "collect: the agent reported 6 measurements; 5 arrived"},
 		{"too slow to connect", func(c *connection) { c.Worksheet.Expect.Latency.Max = ptr(checkup.Duration(100 * time.Microsecond)) }, checkup.Fail, "connect: max 300µs, limit 100µs"},
 		{"an outage as long as the limit", func(c *connection) {
 			c.fail(judgetest.Refused, 1, 2)
@@ -185,7 +198,7 @@ func TestJudgeConnection(t *testing.T) {
 			if got := r.Units[0].Verdict; got != test.want || cause != test.cause {
 				t.Errorf("got %s, %q\nwant %s, %q", got, cause, test.want, test.cause)
 			}
-			if (r.Counts != checkup.Counts{Expected: 1, Pass: r.Counts.Pass, Fail: r.Counts.Fail, Unmeasured: r.Counts.Unmeasured}) || len(r.Findings) != r.Counts.Fail {
+			if (r.Counts != checkup.Counts{Expected: 1, Pass: r.Counts.Pass, Fail: r.Counts.Fail, Undecided: r.Counts.Undecided, Unmeasured: r.Counts.Unmeasured}) || len(r.Findings) != r.Counts.Fail {
 				t.Errorf("%+v with %d findings", r.Counts, len(r.Findings))
 			}
 		})

@@ -21,7 +21,7 @@ func TestSaved(t *testing.T) {
 	plan := &checkup.Plan{Name: "day-2", Gate: checkup.Gate{Require: checkup.RequirePass}, Checks: map[string]checkup.Check{"api": {Spec: &Spec{}}}}
 	api := func(nodes, count int, change func(*judgetest.Plane)) *judgetest.Plane {
 		p := judgetest.NewPlane(7, nodes, count)
-		p.Worksheet.Expect.Loss.Max = ptr(checkup.Percent(20))
+		p.Worksheet.Expect.Loss.Max = ptr(checkup.Percent(10))
 		p.Worksheet.Connections.MaxOutage = ptr(checkup.Duration(30 * time.Second))
 		if change != nil {
 			change(p)

@@ -35,15 +35,38 @@
 //     agent repeats those, less than half of the ordered number remains; or none was
 //     made: unmeasured.
 //  8. An expectation is broken: fail. Nothing received fails by default; then
-//     loss, delay percentiles and jitter are compared with their limits, and each
-//     one that is broken is a Breach. If the target must be unreachable, any answer,
+//     loss, delay percentiles and jitter are compared with their limits (see below), and
+//     each one that is broken is a Breach. If the target must be unreachable, any answer,
 //     any connection and any request that its responder counted fails instead; a
 //     refused connection does not, because only the refusal came back. But a loss
 //     that the responder's own full socket explains does not fail a udp pair, and
-//     does not show that the target is unreachable: unmeasured.
+//     does not show that the target is unreachable: unmeasured. The same holds for an
+//     undecided loss.
 //  9. Fewer good measurements were made than ordered: unmeasured. Too few may fail a
 //     pair, but do not pass it. The number of spoiled and repeated ones does not matter.
-//  10. Else: pass.
+//  10. The sample neither shows that a limit is exceeded nor fits a network that keeps
+//     it: undecided, with a Breach for each such limit. It counts as measured, does not
+//     fail the check, and is no pass.
+//  11. Else: pass.
+//
+// # Limits
+//
+//  1. k of n measurements of a pair are beyond a limit: lost, or slower than the limit of
+//     the q-quantile of the delay. A share p may be: the limit on loss, or 1-q.
+//  2. P is the probability of k or more, exactly (binomial): above Doubt the pair passes,
+//     up to the level it fails, and between the two it is undecided. If p is 0, one
+//     measurement beyond the limit is proof.
+//  3. The level is FalseAlarms, divided by the number of tests of the look (Bonferroni). If
+//     the kind looks again, each look spends one half of it, on fresh data only; one half of
+//     that is for tests of what pairs show together (FailTogether).
+//  4. Hence at most one check in 1/FalseAlarms fails by its tests although all limits are
+//     kept, whatever its size. A pair without any answer fails beside that.
+//  5. Jitter has no exact test. What exceeds the limit fails, but if the kind looks again,
+//     only in the further look.
+//
+// Sources: Clopper and Pearson, Biometrika 26 (1934) for the binomial; David and Nagaraja,
+// Order Statistics (2003), section 7.1, for quantiles; Lan and DeMets, Biometrika 70 (1983),
+// for spending one level over several looks.
 //
 // # Pairs with Results
 //
@@ -77,7 +100,7 @@
 // Unanswered measurements count as loss, not as delay. Jitter is the mean
 // absolute difference of consecutive delays of a pair, in the order of sending.
 //
-// A check fails if a unit failed. Otherwise it is inconclusive if nothing was measured
+// A check fails if a unit failed; undecided units do not fail it. Otherwise it is inconclusive if nothing was measured
 // (also if nothing was expected), if more of the expected units are unmeasured
 // than the gate allows, or if it has no worksheet. A run has the worst verdict of
 // its checks, and is inconclusive without any.

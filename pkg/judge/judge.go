@@ -18,8 +18,9 @@ type Rules struct {
 	// Absent returns the cause in worksheet or roster that prevents the measurement of a
 	// pair. If Absent is nil, only the roster's entry of the target is read.
 	Absent func(checkup.Pair) *checkup.Cause
-	// LooksAgain says that the kind looks again at pairs that are undecided. A jitter above
-	// its limit is then undecided in the first look; there is no exact test of it.
+	// LooksAgain says that the kind tests components too, and looks again at pairs that are
+	// undecided. A jitter above its limit is then undecided in the first look; there is no
+	// exact test of it.
 	LooksAgain bool
 }
 

@@ -22,8 +22,8 @@ const (
 	Doubt = 0.05
 )
 
-// Level is the level at which one look makes each of so many tests, of single pairs or of components. There are two
-// looks and two sorts of tests, and each gets a quarter of FalseAlarms.
+// Level is the level at which one of two looks makes each of so many tests, of single pairs or of components. There are
+// two looks and two sorts of tests, and each gets a quarter of FalseAlarms.
 func Level(tests int) float64 { return FalseAlarms / 4 / float64(max(tests, 1)) }
 
 // Test is a sample and the limit that it is tested against: K of N measurements are beyond the limit, and a share P of
@@ -81,8 +81,9 @@ func slower(rtts []int64, l checkup.LatencyLimit) Test {
 	return t
 }
 
-// level is the level of the tests of single pairs that the look makes. A test against a share of 0 does not count: one
-// measurement beyond the limit is proof, and never a false alarm.
+// level is the level of the tests of single pairs that the look makes. A kind that does not look again has no other
+// tests, and spends all of FalseAlarms on them. A test against a share of 0 does not count: one measurement beyond the
+// limit is proof, and never a false alarm.
 func (j *Judgement) level() float64 {
 	n := 0
 	for i := range j.Outcomes {
@@ -91,6 +92,9 @@ func (j *Judgement) level() float64 {
 				n++
 			}
 		}
+	}
+	if !j.rules.LooksAgain {
+		return FalseAlarms / float64(max(n, 1))
 	}
 	return Level(n)
 }

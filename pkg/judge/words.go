@@ -33,10 +33,11 @@ func beyond(seen *checkup.Observation, t Test, expect checkup.Expect, why string
 	limits := expect.Latency.Ordered()
 	l := limits[slices.IndexFunc(limits, func(l checkup.LatencyLimit) bool { return checkup.Limit(l.Name) == t.Limit })]
 	rtt := time.Duration(Quantile(slices.Sorted(slices.Values(seen.RTTs)), l.Quantile)) * time.Microsecond
-	return broken{
-		delayed(t.Limit, rtt, *l.Limit), Slow, answerStage(seen.Pair),
-		fmt.Sprintf("%s %s, limit %s, exceeded by %d of %d%s", t.Limit, rtt, l.Limit, t.K, t.N, why),
+	message := fmt.Sprintf("%s %s, limit %s", t.Limit, rtt, l.Limit)
+	if t.P > 0 {
+		message += fmt.Sprintf(", exceeded by %d of %d", t.K, t.N)
 	}
+	return broken{delayed(t.Limit, rtt, *l.Limit), Slow, answerStage(seen.Pair), message + why}
 }
 
 // tooLong is the limit on outages that an outage breaks, in words.

@@ -35,24 +35,25 @@ const (
 type candidate struct {
 	l *localiser
 	*place
-	narrow
+	narrowing
 	// flows: only new flows are affected, as by a stateful policy: the answers of other
 	// flows pass. If false, every packet is affected.
-	flows     bool
-	explained []int32 // failed pairs, in order
-	there     int     // of which by their requests
-	passing   []int32 // pairs that should fail, but pass
-	scope     int     // measured pairs that it affects
-	share     float64 // of measurements that fail
-	links     int     // unordered node pairs among explained
-	ways      int     // ordered node pairs among explained
-	oneWay    int     // explained pairs whose direction is known to be one
-	bothWays  int     // explained pairs that lost packets in both directions
-	oddity    float64 // cost of its exceptions
-	cost      float64
+	flows    bool
+	gain     int     // failed pairs that it newly explains
+	requests int     // of which by their requests
+	measured int     // pairs that it affects and that no cause accepted before explains
+	share    float64 // of their measurements that fail
+	links    int     // unordered node pairs among those explained: 1, or 2 for more
+	ways     int     // ordered node pairs among those explained: 1, or 2 for more
+	oneWay   int     // explained pairs whose direction is known to be one
+	bothWays int     // explained pairs that lost packets in both directions
+	oddity   float64 // cost of its exceptions
+	cost     float64
 	// when it was accepted
-	gain         int
-	alternatives []*candidate
+	order     int32   // how many were accepted before
+	newly     []int32 // failed pairs that it newly explained
+	explained []int32 // failed pairs that it explains, in order
+	passing   []int32 // pairs that should fail, but do not
 }
 
 // datagram reports whether a transport shows each lost packet; TCP repairs
@@ -84,151 +85,58 @@ func (t tally) against(share float64) float64 {
 	return t.made * nats
 }
 
-// assess computes what a cause explains and what it costs; nil if it explains nothing,
-// or less than minShare of its scope.
-func (l *localiser) assess(p *place, n narrow, flows bool) *candidate {
-	c := &candidate{l: l, place: p, narrow: n, flows: flows}
-	var scope []int32
+// visit calls do with each pair that a cause affects and that none of the first order
+// accepted causes explains. A failed pair that lost its packets elsewhere is left out.
+func (l *localiser) visit(p *place, n *narrowing, flows bool, order int32, do func(i int32, back bool)) {
+	for side, list := range [][]int32{p.there, p.back} {
+		back := side == 1
+		if back && flows {
+			return
+		}
+		for _, k := range list {
+			for i := l.ways[k].from; i < l.ways[k].end; i++ {
+				m := &l.all[i]
+				if m.by >= order && n.admits[m.Attribute] && (!m.fail || p.explains(m, back)) {
+					do(i, back)
+				}
+			}
+		}
+	}
+}
+
+// assess computes what a cause newly explains and what it costs, without the pairs that the
+// first order accepted causes explain; nil if it explains nothing, or too little of its scope.
+func (l *localiser) assess(p *place, n *narrowing, flows bool, order int32) *candidate {
+	c := &candidate{l: l, place: p, narrowing: *n, flows: flows, order: order}
 	var datagrams, all tally
-	failing := 0
-	take := func(list []int32, back bool) {
-		for _, i := range list {
-			m := &l.all[i]
-			if !n.admits(l.attributes[m.Attribute]) {
-				continue
-			}
-			if m.fail {
-				if !p.explains(m, back) {
-					continue
-				}
-				c.explained = append(c.explained, i)
-				if !back {
-					c.there++
-				}
-			} else {
-				c.passing = append(c.passing, i)
-			}
-			scope = append(scope, i)
-			all.add(m)
-			if datagram(m.Pair.Transport) {
-				datagrams.add(m)
-			}
-		}
-	}
-	take(p.there, false)
-	there := len(scope)
-	if !flows {
-		take(p.back, true)
-	}
-	if len(c.explained) == 0 {
-		return nil
-	}
-	slices.Sort(c.explained)
-	c.scope = len(scope)
-
-	// A loss that is not total is judged only by datagrams, if there are any.
-	counts := func(*measured) bool { return true }
-	total := all
-	if part := datagrams.failed / max(datagrams.made, 1); l.class == judge.Lost && part > 0 && part < dropShare {
-		counts = func(m *measured) bool { return datagram(m.Pair.Transport) }
-		total = datagrams
-	}
-	c.share = total.failed / max(total.made, 1)
-	relevant := 0
-	for _, i := range scope {
-		if m := &l.all[i]; counts(m) {
-			relevant++
-			if m.fail {
-				failing++
-			}
-		}
-	}
-	c.oddity = l.exceptions(c, scope, there, counts)
-	c.cost = 1 + c.oddity
-	switch {
-	case p.cause == checkup.CauseNetwork && n.degree() > 0:
-		c.cost += narrowCost * float64(n.degree()-1)
-	default:
-		c.cost += narrowCost * float64(n.degree())
-	}
-	c.weigh()
-	if p.cause != checkup.CausePair && float64(failing) < minShare*float64(relevant) {
-		return nil
-	}
-	return c
-}
-
-// exceptions is the cost of the cells whose results differ from the rest of the scope:
-// by node pair, by whether requests or answers go through the place, by each attribute,
-// and for wide places by node. The requests of the first there pairs of the scope go
-// through the place.
-func (l *localiser) exceptions(c *candidate, scope []int32, there int, counts func(*measured) bool) float64 {
-	wide := c.cause == checkup.CauseNetwork || c.cause == checkup.CauseZones
-	var sources, targets []tally
-	if wide {
-		sources, targets = make([]tally, len(l.nodes)), make([]tally, len(l.nodes))
-	}
-	byAttribute := make([]tally, len(l.attributes))
-	cells := make([]tally, 2, 16) // the first two are for requests and answers
-	var a, b int32 = -1, -1
-	for k, i := range scope {
+	var pairs, failing [2]int // of streams and of datagrams
+	var a, b int32 = -1, -1   // the first node pair
+	l.visit(p, n, flows, order, func(i int32, back bool) {
 		m := &l.all[i]
-		if !counts(m) {
-			continue
+		c.measured++
+		all.add(m)
+		kind := 0
+		if m.datagram {
+			kind = 1
+			datagrams.add(m)
 		}
-		// Pairs of one source and target follow one another.
-		if m.a != a || m.b != b {
-			cells = append(cells, tally{})
-			a, b = m.a, m.b
+		pairs[kind]++
+		if !m.fail {
+			return
 		}
-		cells[len(cells)-1].add(m)
-		if k < there && (c.cause != checkup.CauseNode || l.nodes[m.a] == c.subject) {
-			cells[0].add(m)
-		} else {
-			cells[1].add(m)
+		failing[kind]++
+		c.gain++
+		if !back {
+			c.requests++
 		}
-		byAttribute[m.Attribute].add(m)
-		if wide {
-			sources[m.a].add(m)
-			targets[m.b].add(m)
-		}
-	}
-	for _, n := range l.values {
-		var t tally
-		for i, a := range l.attributes {
-			if n.is(a) {
-				t.made += byAttribute[i].made
-				t.failed += byAttribute[i].failed
-			}
-		}
-		cells = append(cells, t)
-	}
-	cells = slices.Concat(cells, sources, targets)
-
-	// Of many cells, one differs by chance. But whether a pair is slow, or passes a
-	// policy, does not depend on chance.
-	allowed := float64(chance)
-	if l.class == judge.Lost {
-		allowed += math.Log(float64(len(cells)))
-	}
-	share := min(max(c.share, 1e-9), 1-1e-9)
-	cost := 0.0
-	for _, t := range cells {
-		cost += min(exceptionCost, max(0, t.against(share)-allowed))
-	}
-	return cost
-}
-
-// weigh counts the node pairs and directions of the explained pairs.
-func (c *candidate) weigh() {
-	links, ways := map[[2]int32]bool{}, map[[2]int32]bool{}
-	var a, b int32 = -1, -1
-	for _, i := range c.explained {
-		m := &c.l.all[i]
-		if m.a != a || m.b != b { // pairs of one source and target follow one another
-			a, b = m.a, m.b
-			links[[2]int32{min(a, b), max(a, b)}] = true
-			ways[[2]int32{a, b}] = true
+		switch {
+		case a < 0:
+			a, b, c.links, c.ways = m.a, m.b, 1, 1
+		case m.a == a && m.b == b:
+		case m.a == b && m.b == a:
+			c.ways = 2
+		default:
+			c.links, c.ways = 2, 2
 		}
 		switch m.Carried {
 		case checkup.DirectionForward, checkup.DirectionReturn:
@@ -236,8 +144,127 @@ func (c *candidate) weigh() {
 		case checkup.DirectionBoth:
 			c.bothWays++
 		}
+	})
+	if c.gain == 0 {
+		return nil
 	}
-	c.links, c.ways = len(links), len(ways)
+	// A loss that is not total is judged only by datagrams, if there are any.
+	only := false
+	total, fail, relevant := all, failing[0]+failing[1], pairs[0]+pairs[1]
+	if part := datagrams.failed / max(datagrams.made, 1); l.class == judge.Lost && part > 0 && part < dropShare {
+		only, total, fail, relevant = true, datagrams, failing[1], pairs[1]
+	}
+	c.share = total.failed / max(total.made, 1)
+	if p.cause != checkup.CausePair && float64(fail) < minShare*float64(relevant) && !l.exceeds(total) {
+		return nil
+	}
+	c.oddity = l.exceptions(c, only)
+	c.cost = 1 + c.oddity
+	switch {
+	case p.cause == checkup.CauseNetwork && n.degree() > 0:
+		c.cost += narrowCost * float64(n.degree()-1)
+	default:
+		c.cost += narrowCost * float64(n.degree())
+	}
+	if p.cause == checkup.CauseNode && c.oneWay > c.bothWays {
+		c.cost += narrowCost // if one direction suffices, it is the one
+	}
+	return c
+}
+
+// exceptions is the cost of the cells whose results differ from the rest of the scope:
+// by node pair, by whether requests or answers go through the place, by each attribute,
+// and for wide places by node. If only is set, datagrams alone count.
+func (l *localiser) exceptions(c *candidate, only bool) float64 {
+	wide := c.cause == checkup.CauseNetwork || c.cause == checkup.CauseZones || c.cause == checkup.CauseNodes
+	ends := 0
+	if wide {
+		ends = len(l.nodes)
+	}
+	// tallies fills in l.cells, without the ways that are exceptions: first the cells of
+	// requests and of answers, then those of each node as source and as target, then those of
+	// ways and of attributes.
+	const fixed = 2
+	tallies := func(exceptions []bool) {
+		cells := slices.Grow(l.cells[:0], fixed+2*ends)[:fixed+2*ends]
+		clear(cells)
+		clear(l.byAttribute)
+		last, n := int32(-1), -1
+		l.visit(c.place, &c.narrowing, c.flows, c.order, func(i int32, back bool) {
+			m := &l.all[i]
+			if only && !m.datagram {
+				return
+			}
+			if m.way != last {
+				last = m.way
+				if n++; n >= len(exceptions) || !exceptions[n] {
+					cells = append(cells, tally{})
+				}
+			}
+			if n < len(exceptions) && exceptions[n] {
+				return
+			}
+			cells[len(cells)-1].add(m)
+			if back || c.cause == checkup.CauseNode && l.nodes[m.a] != c.subject {
+				cells[1].add(m)
+			} else {
+				cells[0].add(m)
+			}
+			l.byAttribute[m.Attribute].add(m)
+			if wide {
+				cells[fixed+int(m.a)].add(m)
+				cells[fixed+ends+int(m.b)].add(m)
+			}
+		})
+		for _, value := range l.values {
+			var t tally
+			for i, is := range value.admits {
+				if is {
+					t.made += l.byAttribute[i].made
+					t.failed += l.byAttribute[i].failed
+				}
+			}
+			cells = append(cells, t)
+		}
+		l.cells = cells
+	}
+	tallies(nil)
+
+	// Of many cells, one differs by chance. But whether a pair is slow, or passes a
+	// policy, does not depend on chance.
+	allowed := float64(chance)
+	if l.class == judge.Lost {
+		n := 0
+		for _, t := range l.cells {
+			if t.made > 0 {
+				n++
+			}
+		}
+		allowed += math.Log(float64(n))
+	}
+	against := func(share float64) float64 {
+		cost := 0.0
+		for _, t := range l.cells {
+			cost += min(exceptionCost, max(0, t.against(share)-allowed))
+		}
+		return cost
+	}
+	const sure = 1e-9
+	cost := against(min(max(c.share, sure), 1-sure))
+	if c.share > 0.5 && cost > 0 {
+		// Of a place that drops everything, the exceptions are the ways that pass, not
+		// those that fail.
+		odd, n := make([]bool, 0, len(l.ways)), 0.0
+		for _, t := range l.cells[fixed+2*ends : len(l.cells)-len(l.values)] {
+			odd = append(odd, t.against(1-sure) > allowed+exceptionCost)
+			if odd[len(odd)-1] {
+				n++
+			}
+		}
+		tallies(odd)
+		cost = min(cost, n*exceptionCost+against(1-sure))
+	}
+	return cost
 }
 
 // weak reports whether the evidence is too little to name more than a node pair.
@@ -271,7 +298,7 @@ func (c *candidate) rank() int {
 			return 10
 		}
 		return 12
-	case checkup.CauseNode:
+	case checkup.CauseNode, checkup.CauseNodes:
 		return 11
 	case checkup.CauseTarget:
 		if c.pod {
@@ -300,7 +327,7 @@ func (c *candidate) rank() int {
 func (c *candidate) compare(d *candidate) int {
 	return cmp.Or(
 		cmp.Compare(c.rank(), d.rank()),
-		cmp.Compare(d.there, c.there),
+		cmp.Compare(d.requests, c.requests),
 		cmp.Compare(c.degree(), d.degree()),
 		cmp.Compare(c.cost, d.cost),
 		cmp.Compare(slices.Index(checkup.FindingCauses, c.cause), slices.Index(checkup.FindingCauses, d.cause)),

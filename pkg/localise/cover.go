@@ -22,7 +22,7 @@ func Cover(e *Evidence) []checkup.Finding {
 		if l == nil {
 			continue
 		}
-		for _, c := range l.cover() {
+		for _, c := range l.cover(nil) {
 			var also []int
 			if class == judge.Lost {
 				also = l.delays(c, done)
@@ -30,7 +30,7 @@ func Cover(e *Evidence) []checkup.Finding {
 			found = append(found, c.found(also))
 		}
 	}
-	return List(found)
+	return List(joinPairs(found))
 }
 
 // measured is one measured pair, as evidence.
@@ -38,8 +38,25 @@ type measured struct {
 	*judge.Outcome
 	at           int     // in the outcomes
 	a, b         int32   // nodes of source and target
+	way          int32   // index of its way
+	by           int32   // order of the accepted cause that explains it; open if none does
 	fail         bool    // in the localiser's class
+	datagram     bool    // its transport shows each lost packet
+	requests     bool    // lost requests may have made it fail
+	answers      bool    // lost answers may have made it fail
 	made, failed float64 // measurements, and how many of them failed
+}
+
+// open is the order of a cause that was not accepted.
+const open = math.MaxInt32
+
+// way is a source and a target with their measured pairs.
+type way struct {
+	from, end      int32 // of its pairs
+	a, b           int32 // nodes of source and target
+	source, target int
+	left           int // failed pairs that no accepted cause explains
+	places         []*place
 }
 
 // localiser is the evidence of one class of failure, indexed.
@@ -47,16 +64,18 @@ type localiser struct {
 	w          *checkup.Worksheet
 	class      judge.Failure
 	attributes []judge.Attribute
-	values     []narrow // every family, transport and size
-	narrows    []narrow // by one attribute
-	narrows2   []narrow // by two
+	values     []narrowing // every family, transport and size
+	whole      narrowing
+	narrows    []narrowing // by one attribute
+	narrows2   []narrowing // by two
 	all        []measured
+	ways       []way
+	places     []*place
 	fails      int
 	nodes      []string
-	covered    []bool
-	candidates []*candidate
-	of         map[int32][]*candidate // by explained pair
-	key        map[string]int32       // node index by name
+	q          queue
+	// scratch space of exceptions
+	cells, byAttribute []tally
 }
 
 // newLocaliser returns nil if no pair failed in the class.
@@ -66,12 +85,16 @@ func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
 		return nil
 	}
 	w := e.Worksheet
-	l := &localiser{w: w, class: class, attributes: e.Attributes, of: map[int32][]*candidate{}, key: map[string]int32{}}
+	l := &localiser{
+		w: w, class: class, attributes: e.Attributes, byAttribute: make([]tally, len(e.Attributes)),
+		all: make([]measured, 0, len(e.Measured)),
+	}
+	keys := map[string]int32{}
 	node := func(name string) int32 {
-		i, ok := l.key[name]
+		i, ok := keys[name]
 		if !ok {
 			i = int32(len(l.nodes))
-			l.key[name] = i
+			keys[name] = i
 			l.nodes = append(l.nodes, name)
 		}
 		return i
@@ -81,164 +104,276 @@ func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
 		if done[i] {
 			continue
 		}
-		m := measured{Outcome: o, at: i, fail: failed(i), made: 1}
+		m := measured{Outcome: o, at: i, fail: failed(i), made: 1, by: open, datagram: datagram(o.Pair.Transport)}
 		switch {
 		case class == judge.Lost:
 			m.made, m.failed = float64(o.Sent), float64(o.Sent-o.Received)
-		case o.Verdict == checkup.Fail && !m.fail:
+		case o.Verdict != checkup.Pass && !m.fail:
 			continue // a pair without answers is neither slow nor fast
 		case m.fail:
 			m.failed = 1
 		}
-		m.a, m.b = node(w.Sources[o.Pair.Source].Node), node(w.Targets[o.Pair.Target].Node)
+		m.requests, m.answers = o.Carried != checkup.DirectionReturn, o.Carried != checkup.DirectionForward
+		if n := len(l.ways); n == 0 || l.ways[n-1].source != o.Pair.Source || l.ways[n-1].target != o.Pair.Target {
+			l.ways = append(l.ways, way{
+				from: int32(len(l.all)), source: o.Pair.Source, target: o.Pair.Target,
+				a: node(w.Sources[o.Pair.Source].Node), b: node(w.Targets[o.Pair.Target].Node),
+			})
+		}
+		m.way = int32(len(l.ways) - 1)
+		way := &l.ways[m.way]
+		m.a, m.b = way.a, way.b
 		if m.fail {
 			l.fails++
+			way.left++
 		}
 		l.all = append(l.all, m)
+		way.end = int32(len(l.all))
 	}
 	if l.fails == 0 {
 		return nil
 	}
-	l.covered = make([]bool, len(l.all))
 	l.narrowings()
+	l.listPlaces()
+	l.racks()
 	return l
 }
 
-// propose makes the candidates: each place, narrowed by one attribute only if the whole
-// place costs extra, and by two only if one attribute is not sufficient.
-func (l *localiser) propose() {
-	const fits = 1e-9
-	for _, p := range l.places() {
-		modes := []bool{false}
-		switch {
-		case len(p.back) > 0 && l.class == judge.Reached:
-			// A policy that allows new flows need not allow other packets.
-			modes = []bool{true}
-		case len(p.back) > 0:
-			modes = append(modes, true)
+// modes are whether a cause at the place may concern all packets (false) or new flows only.
+func (l *localiser) modes(p *place) []bool {
+	switch {
+	case len(p.back) == 0:
+		return []bool{false}
+	case l.class == judge.Reached:
+		// A policy that allows new flows need not allow other packets.
+		return []bool{true}
+	default:
+		return []bool{false, true}
+	}
+}
+
+// fits is the tolerance of sums of costs.
+const fits = 1e-9
+
+// propose finds the best cause at a place: narrowed by one attribute only if the whole place
+// costs extra, and by two only if one attribute is not sufficient.
+func (l *localiser) propose(p *place, order int32) {
+	p.best, p.floor, p.touched = nil, math.Inf(1), 0
+	try := func(n *narrowing, flows bool) *candidate {
+		c := l.assess(p, n, flows, order)
+		if c == nil {
+			return nil
 		}
-		narrowest := len(l.narrows) + len(l.narrows2)
-		if p.cause == checkup.CauseSource {
-			narrowest = 0
+		p.floor = min(p.floor, c.cost)
+		if !c.weak() && (p.best == nil || c.better(p.best)) {
+			p.best = c
 		}
-		for _, flows := range modes {
-			whole := l.assess(p, narrow{}, flows)
-			if whole == nil && p.cause == checkup.CausePair {
-				continue
+		return c
+	}
+	for _, flows := range l.modes(p) {
+		whole := try(&l.whole, flows)
+		if whole == nil && p.cause == checkup.CausePair || whole != nil && whole.cost < 1+fits ||
+			p.cause == checkup.CauseSource || p.cause == checkup.CauseNodes {
+			continue
+		}
+		done := false
+		for i := range l.narrows {
+			if c := try(&l.narrows[i], flows); c != nil {
+				done = done || whole != nil && c.gain == whole.gain && c.cost < 1+narrowCost+fits
 			}
-			l.add(whole)
-			if narrowest == 0 || whole != nil && whole.cost < 1+fits {
-				continue
-			}
-			done := false
-			for _, n := range l.narrows {
-				if c := l.assess(p, n, flows); c != nil {
-					l.add(c)
-					done = done || whole != nil && len(c.explained) == len(whole.explained) && c.cost < 1+narrowCost+fits
-				}
-			}
+		}
+		for i := range l.narrows2 {
 			if done {
-				continue
+				break
 			}
-			for _, n := range l.narrows2 {
-				l.add(l.assess(p, n, flows))
-			}
+			try(&l.narrows2[i], flows)
 		}
 	}
 }
 
-func (l *localiser) add(c *candidate) {
-	if c == nil {
-		return
+// perPair is the cost per newly explained pair, rounded, because equal sums added up in
+// another order may differ.
+func (c *candidate) perPair() float64 { return math.Round(1e9 * c.cost / float64(c.gain)) }
+
+// better reports whether c is to be accepted before d.
+func (c *candidate) better(d *candidate) bool {
+	if a, b := c.perPair(), d.perPair(); a != b {
+		return a < b
 	}
-	l.candidates = append(l.candidates, c)
-	for _, i := range c.explained {
-		l.of[i] = append(l.of[i], c)
-	}
+	return c.compare(d) < 0
 }
 
-// queue is a heap of candidates, the cheapest per newly explained pair on top.
-type queue []*candidate
+// queue is a heap of places, the one with the cheapest cause per newly explained pair on top.
+// The key of a place that is not fresh is a lower bound, so that a fresh one on top is the
+// best of all.
+type queue []*place
 
 func (q queue) Len() int { return len(q) }
 
-func (q queue) Swap(i, k int) { q[i], q[k] = q[k], q[i] }
-
-func (q queue) Less(i, k int) bool {
-	// Rounded, so that equal sums added up in another order are equal.
-	a, b := math.Round(1e9*q[i].cost/float64(q[i].gain)), math.Round(1e9*q[k].cost/float64(q[k].gain))
-	if a != b {
-		return a < b
-	}
-	return q[i].compare(q[k]) < 0
+func (q queue) Swap(i, k int) {
+	q[i], q[k] = q[k], q[i]
+	q[i].at, q[k].at = i, k
 }
 
-func (q *queue) Push(x any) { *q = append(*q, x.(*candidate)) }
+func (q queue) Less(i, k int) bool {
+	p, o := q[i], q[k]
+	switch {
+	case p.key != o.key:
+		return p.key < o.key
+	case p.fresh && o.fresh:
+		return p.best.compare(o.best) < 0
+	default:
+		return !p.fresh && o.fresh
+	}
+}
+
+func (q *queue) Push(x any) {
+	p := x.(*place)
+	p.at = len(*q)
+	*q = append(*q, p)
+}
 
 func (q *queue) Pop() any {
 	last := len(*q) - 1
-	c := (*q)[last]
+	p := (*q)[last]
+	p.at = -1
 	*q = (*q)[:last]
-	return c
+	return p
 }
 
-// cover chooses causes until every failed pair is explained.
-func (l *localiser) cover() []*candidate {
-	l.propose()
-	q := make(queue, 0, len(l.candidates))
-	for _, c := range l.candidates {
-		c.gain = len(c.explained)
-		if !c.weak() {
-			q = append(q, c)
+// bound makes the key of a place a lower bound of the cost per pair. Each way of which pairs
+// were explained may have been an exception, by itself and in the cells that it is in.
+func (p *place) bound() {
+	p.fresh = false
+	p.key = math.Floor(1e9 * max(1, p.floor-2*exceptionCost*float64(p.touched)) / float64(p.left))
+}
+
+// cover chooses causes until every failed pair is explained. Those of given are accepted
+// first.
+func (l *localiser) cover(given []*candidate) []*candidate {
+	l.q = l.q[:0]
+	for _, p := range l.places {
+		if p.left > 0 {
+			p.floor, p.touched = 1, 0
+			p.bound()
+			l.q = append(l.q, p)
+			p.at = len(l.q) - 1
 		}
 	}
-	heap.Init(&q)
+	heap.Init(&l.q)
 	var chosen []*candidate
-	for uncovered := l.fails; uncovered > 0 && len(q) > 0; {
-		c := q[0]
-		left := l.left(c)
+	accept := func(c *candidate) {
+		c.order = int32(len(chosen))
+		l.accept(c)
+		chosen = append(chosen, c)
+	}
+	for _, c := range given {
+		accept(c)
+	}
+	for len(l.q) > 0 {
+		p := l.q[0]
 		switch {
-		case len(left) == 0:
-			heap.Pop(&q)
-		case len(left) < c.gain:
-			// The number of newly explained pairs never grows, so a candidate that stays
-			// on top after its count is updated is the best.
-			c.gain = len(left)
-			heap.Fix(&q, 0)
+		case p.left == 0:
+			heap.Pop(&l.q)
+		case p.fresh:
+			accept(p.best)
 		default:
-			heap.Pop(&q)
-			c.alternatives = l.alternatives(c, left)
-			for _, i := range left {
-				l.covered[i] = true
+			if l.propose(p, int32(len(chosen))); p.best == nil {
+				heap.Pop(&l.q)
+				break
 			}
-			uncovered -= len(left)
-			chosen = append(chosen, c)
+			p.key, p.fresh = p.best.perPair(), true
+			heap.Fix(&l.q, 0)
 		}
+	}
+	for _, c := range chosen {
+		l.visit(c.place, &c.narrowing, c.flows, 0, func(i int32, _ bool) {
+			if l.all[i].fail {
+				c.explained = append(c.explained, i)
+			} else {
+				c.passing = append(c.passing, i)
+			}
+		})
+		// with those that l.accept added
+		c.explained = append(c.explained, c.newly...)
+		slices.Sort(c.explained)
+		c.explained = slices.Compact(c.explained)
 	}
 	return prune(chosen)
 }
 
-// left is the pairs that a candidate explains and no chosen one does.
-func (l *localiser) left(c *candidate) []int32 {
-	var left []int32
-	for _, i := range c.explained {
-		if !l.covered[i] {
-			left = append(left, i)
+// accept notes what a cause newly explains. A place that drops everything also explains
+// failures of which the direction is not known but only carried from other pairs: the pairs
+// fail in any case.
+func (l *localiser) accept(c *candidate) {
+	touched := map[int32]bool{}
+	take := func(i int32) {
+		m := &l.all[i]
+		m.by = c.order
+		c.newly = append(c.newly, i)
+		w := &l.ways[m.way]
+		w.left--
+		for _, p := range w.places {
+			p.left--
+		}
+		touched[m.way] = true
+	}
+	drops := l.class == judge.Lost && !c.flows && c.share >= dropShare
+	for side, list := range [][]int32{c.there, c.back} {
+		if side == 1 && c.flows {
+			break
+		}
+		for _, k := range list {
+			for i := l.ways[k].from; i < l.ways[k].end; i++ {
+				m := &l.all[i]
+				if m.fail && m.by == open && c.admits[m.Attribute] &&
+					(c.explains(m, side == 1) || drops && m.Direction == checkup.DirectionUnknown) {
+					take(i)
+				}
+			}
 		}
 	}
-	return left
+	slices.Sort(c.newly)
+	stale := map[*place]int{}
+	for k := range touched {
+		for _, p := range l.ways[k].places {
+			stale[p]++
+		}
+	}
+	for p, ways := range stale {
+		p.touched += ways
+		switch {
+		case p.left == 0 && p.at >= 0:
+			heap.Remove(&l.q, p.at)
+		case p.left == 0:
+		case p.at < 0:
+			p.bound()
+			heap.Push(&l.q, p)
+		default:
+			p.bound()
+			heap.Fix(&l.q, p.at)
+		}
+	}
 }
 
-// alternatives are the candidates that explain the same uncovered pairs at about the
-// same cost.
-func (l *localiser) alternatives(c *candidate, left []int32) []*candidate {
+// alternatives are the causes that explain the same pairs, which no cause accepted before
+// explained, at about the same cost.
+func (l *localiser) alternatives(c *candidate) []*candidate {
 	var same []*candidate
-	for _, d := range l.of[left[0]] {
-		if d.place == c.place && d.narrow == c.narrow || d.cost > c.cost+alternativeCost+1e-9 ||
-			!slices.Equal(left, l.left(d)) {
-			continue
+	for _, p := range l.ways[l.all[c.newly[0]].way].places {
+		for _, flows := range l.modes(p) {
+			for _, list := range [][]narrowing{{l.whole}, l.narrows, l.narrows2} {
+				for i := range list {
+					if p == c.place && list[i].narrow == c.narrow || (p.cause == checkup.CauseSource || p.cause == checkup.CauseNodes) && list[i].degree() > 0 {
+						continue
+					}
+					d := l.assess(p, &list[i], flows, c.order)
+					if d != nil && d.gain == len(c.newly) && d.cost <= c.cost+alternativeCost+fits && l.explains(d, c.newly) {
+						same = append(same, d)
+					}
+				}
+			}
 		}
-		same = append(same, d)
 	}
 	// Not the same place narrowed more than necessary.
 	all := append([]*candidate{c}, same...)
@@ -248,6 +383,16 @@ func (l *localiser) alternatives(c *candidate, left []int32) []*candidate {
 	})
 	slices.SortFunc(same, (*candidate).compare)
 	return slices.CompactFunc(same, func(d, e *candidate) bool { return d.place == e.place && d.narrow == e.narrow })
+}
+
+// explains reports whether a cause explains each of some failed pairs.
+func (l *localiser) explains(c *candidate, pairs []int32) bool {
+	rest := map[int32]bool{}
+	for _, i := range pairs {
+		rest[i] = true
+	}
+	l.visit(c.place, &c.narrowing, c.flows, c.order, func(i int32, _ bool) { delete(rest, i) })
+	return len(rest) == 0
 }
 
 // sureOneWay is how many pairs with partial loss must have lost packets in the same one

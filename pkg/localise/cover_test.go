@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,6 +120,18 @@ func TestLocalise(t *testing.T) {
 			x := rng.IntN(len(n.Worksheet.Sources))
 			return fault{func(p judgetest.Packet) bool { return p.From == x || p.To == x }, "node " + node(x)}
 		},
+		checkup.CauseNodes: func(n *judgetest.Mesh, rng *rand.Rand) fault {
+			rack := map[int]bool{}
+			var names []string
+			for len(rack) < 3 {
+				if x := rng.IntN(len(n.Worksheet.Sources)); !rack[x] {
+					rack[x] = true
+					names = append(names, node(x))
+				}
+			}
+			slices.Sort(names)
+			return fault{func(p judgetest.Packet) bool { return rack[p.From] != rack[p.To] }, "nodes " + strings.Join(names, ", ")}
+		},
 		checkup.CausePair: func(n *judgetest.Mesh, rng *rand.Rand) fault {
 			// One that is in the sample.
 			a := rng.IntN(len(n.Worksheet.Sources))
@@ -163,6 +176,9 @@ func TestLocalise(t *testing.T) {
 		nodes := 4 + rng.IntN(10)
 		degree := []int{0, 2, 3, 5}[rng.IntN(4)]
 		n = judgetest.NewMesh(seed, nodes, degree, []int{0, 2, 3}[rng.IntN(3)], judgetest.FourTransports())
+		if cause == checkup.CauseNodes {
+			n = judgetest.NewMesh(seed, 8+rng.IntN(10), 0, 0, judgetest.FourTransports())
+		}
 		if cause == checkup.CauseZones {
 			n = judgetest.NewMesh(seed, 12+rng.IntN(6), 6, 3, judgetest.FourTransports())
 		}

@@ -11,8 +11,12 @@ import (
 	"github.com/checkplan/checkplan/pkg/judge"
 )
 
-// The most findings that are listed; the last one sums up the rest.
-const maxFindings = 20
+const (
+	// The most findings that are listed; the last one sums up the rest. Nobody reads more.
+	maxFindings = 10
+	// The most single pairs of nodes that are findings of their own.
+	maxPairs = 3
+)
 
 // Evidence is the measured outcomes of a check, by source and target. Its methods
 // name an outcome by its index in Outcomes. Unmeasured outcomes are evidence neither
@@ -118,8 +122,9 @@ func (f *Found) describe() checkup.Finding {
 	return f.Finding
 }
 
-// List counts the pairs that each finding explains, and those that no other explains. The finding that
-// explains most is the first. Findings beyond maxFindings are summed up in one.
+// List counts the pairs that each finding explains, and those that no other explains. The
+// finding that explains most is the first, and those that are gone are the last. Findings
+// beyond maxFindings are summed up in one.
 func List(found []*Found) []checkup.Finding {
 	times := map[int]int{}
 	for _, f := range found {
@@ -136,7 +141,12 @@ func List(found []*Found) []checkup.Finding {
 		}
 	}
 	found = slices.Clone(found)
-	slices.SortStableFunc(found, func(a, b *Found) int { return cmp.Compare(b.Explains, a.Explains) })
+	slices.SortStableFunc(found, func(a, b *Found) int {
+		return cmp.Or(
+			compareBool(a.Confirmation == checkup.Gone, b.Confirmation == checkup.Gone),
+			cmp.Compare(b.Explains, a.Explains),
+		)
+	})
 	listed := found
 	if len(listed) > maxFindings {
 		listed = listed[:maxFindings-1]
@@ -149,6 +159,46 @@ func List(found []*Found) []checkup.Finding {
 		list = append(list, further(rest))
 	}
 	return list
+}
+
+// joinPairs makes one finding of those that are single pairs of nodes, if they are more than
+// maxPairs. Those that explain most are named.
+func joinPairs(found []*Found) []*Found {
+	single := func(f *Found) bool { return f.Cause == checkup.CausePair }
+	var pairs []*Found
+	for _, f := range found {
+		if single(f) {
+			pairs = append(pairs, f)
+		}
+	}
+	if len(pairs) <= maxPairs {
+		return found
+	}
+	slices.SortStableFunc(pairs, func(a, b *Found) int { return cmp.Compare(len(b.Pairs), len(a.Pairs)) })
+	joined := &Found{Finding: checkup.Finding{Cause: checkup.CausePair, Subject: fmt.Sprintf("%d pairs of nodes", len(pairs))}}
+	explained := map[int]bool{}
+	for _, f := range pairs {
+		for _, i := range f.Pairs {
+			if !explained[i] {
+				explained[i] = true
+				joined.Pairs = append(joined.Pairs, i)
+			}
+		}
+	}
+	joined.Describe = func(f *checkup.Finding) {
+		for i, p := range pairs {
+			one := p.describe()
+			if i == 0 {
+				f.Message = fmt.Sprintf("%s, worst: %s", f.Subject, one.Message)
+			}
+			if i == maxNames {
+				f.For = append(f.For, fmt.Sprintf("and %d more", len(pairs)-i))
+				break
+			}
+			f.For = append(f.For, one.Message)
+		}
+	}
+	return append(slices.DeleteFunc(slices.Clone(found), single), joined)
 }
 
 // further sums up the findings that are not listed.

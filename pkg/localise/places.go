@@ -65,14 +65,23 @@ func (n narrow) wider(o narrow) bool {
 		(n.transport == "" || n.transport == o.transport) && n.fromSize <= o.fromSize
 }
 
-// place is where a cause may be: the pairs whose requests go through it, and
-// those whose answers do.
+// place is where a cause may be: the ways whose requests go through it, and those whose
+// answers do. A way is a source and a target with all their pairs.
 type place struct {
 	cause   checkup.FindingCause
 	subject string
-	there   []int32 // requests; for node and network, either way
+	there   []int32 // requests; for nodes and network, either way
 	back    []int32 // answers
 	pod     bool    // a target that is an existing pod
+	nodes   []int32 // for CauseNodes
+	// In the queue of cover:
+	at      int        // position, -1 if it is not in the queue
+	key     float64    // cost per newly explained pair; at least that if not fresh
+	fresh   bool       // best is known, and nothing changed since
+	best    *candidate // of all narrowings
+	floor   float64    // the lowest cost of the last assessment
+	left    int        // failed pairs of its ways that no accepted cause explains
+	touched int        // ways of which pairs were explained since the last assessment
 }
 
 // explains reports whether a failed pair may be due to the place, by the
@@ -81,18 +90,19 @@ func (p *place) explains(m *measured, back bool) bool {
 	switch p.cause {
 	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CausePair, checkup.CauseZones:
 		if back {
-			return m.Carried != checkup.DirectionForward
+			return m.answers
 		}
-		return m.Carried != checkup.DirectionReturn
-	case checkup.CauseNode:
+		return m.requests
+	case checkup.CauseNode, checkup.CauseNodes:
 		// If no answer arrived, the requests may have been lost.
-		return m.Received > 0 || m.Carried != checkup.DirectionReturn
+		return m.Received > 0 || m.requests
 	default:
 		return true
 	}
 }
 
-// narrowings lists what a cause may be narrowed to.
+// narrowings lists what a cause may be narrowed to. Two that admit the same attributes are
+// one, under the more specific name: a transport rather than its sizes.
 func (l *localiser) narrowings() {
 	var families, transports, sizes []narrow
 	for _, a := range l.attributes {
@@ -102,23 +112,50 @@ func (l *localiser) narrowings() {
 	}
 	slices.SortFunc(sizes, func(a, b narrow) int { return cmp.Compare(a.fromSize, b.fromSize) })
 	families, transports, sizes = distinct(families), distinct(transports), distinct(sizes)
-	l.values = slices.Concat(families, transports, sizes)
-	if len(sizes) > 0 {
-		sizes = sizes[1:] // from the smallest size up is all sizes
-	}
-	for _, kind := range [][]narrow{families, transports, sizes} {
-		if len(kind) > 1 || len(kind) == 1 && kind[0].fromSize > 0 {
-			l.narrows = append(l.narrows, kind...)
+	for _, n := range slices.Concat(families, transports, sizes) {
+		value := narrowing{narrow: n}
+		for _, a := range l.attributes {
+			value.admits = append(value.admits, n.is(a))
 		}
+		l.values = append(l.values, value)
 	}
-	for i, a := range l.narrows {
-		for _, b := range l.narrows[i+1:] {
+	l.whole = l.narrowing(narrow{})
+	known := []narrowing{l.whole}
+	add := func(list []narrowing, n narrow) []narrowing {
+		made := l.narrowing(n)
+		if slices.ContainsFunc(known, func(k narrowing) bool { return slices.Equal(k.admits, made.admits) }) ||
+			!slices.Contains(made.admits, true) {
+			return list
+		}
+		known = append(known, made)
+		return append(list, made)
+	}
+	single := slices.Concat(families, transports, sizes)
+	for _, n := range single {
+		l.narrows = add(l.narrows, n)
+	}
+	for i, a := range single {
+		for _, b := range single[i+1:] {
 			both := narrow{cmp.Or(a.family, b.family), cmp.Or(a.transport, b.transport), max(a.fromSize, b.fromSize)}
 			if both.degree() == 2 {
-				l.narrows2 = append(l.narrows2, both)
+				l.narrows2 = add(l.narrows2, both)
 			}
 		}
 	}
+}
+
+// narrowing is a narrow with the attributes that it admits, by their index.
+type narrowing struct {
+	narrow
+	admits []bool
+}
+
+func (l *localiser) narrowing(n narrow) narrowing {
+	made := narrowing{narrow: n}
+	for _, a := range l.attributes {
+		made.admits = append(made.admits, n.admits(a))
+	}
+	return made
 }
 
 // distinct drops repetitions, keeping the order.
@@ -132,87 +169,99 @@ func distinct(of []narrow) []narrow {
 	return kept
 }
 
-// places lists every place that a failed pair went through, in a fixed order.
-func (l *localiser) places() []*place {
+// places lists every place that a measured pair went through, in a fixed order, and
+// notes at each way the places that it belongs to.
+func (l *localiser) listPlaces() {
 	n := len(l.nodes)
-	from, to := make([][]int32, n), make([][]int32, n)
-	sources, targets := make([][]int32, len(l.w.Sources)), make([][]int32, len(l.w.Targets))
 	type two struct{ a, b int32 }
 	type zones struct{ a, b string }
+	from, to := make([][]int32, n), make([][]int32, n)
+	sources, targets := make([][]int32, len(l.w.Sources)), make([][]int32, len(l.w.Targets))
 	byPair, byZones := map[two][]int32{}, map[zones][]int32{}
-	all := make([]int32, len(l.all))
-	for i := range l.all {
-		m, i := &l.all[i], int32(i)
+	all := make([]int32, len(l.ways))
+	for i := range l.ways {
+		w, i := &l.ways[i], int32(i)
 		all[i] = i
-		from[m.a], to[m.b] = append(from[m.a], i), append(to[m.b], i)
-		sources[m.Pair.Source], targets[m.Pair.Target] = append(sources[m.Pair.Source], i), append(targets[m.Pair.Target], i)
-		byPair[two{m.a, m.b}] = append(byPair[two{m.a, m.b}], i)
-		if za, zb := l.w.Sources[m.Pair.Source].Zone, l.w.Targets[m.Pair.Target].Zone; za != "" && zb != "" {
+		from[w.a], to[w.b] = append(from[w.a], i), append(to[w.b], i)
+		sources[w.source], targets[w.target] = append(sources[w.source], i), append(targets[w.target], i)
+		byPair[two{w.a, w.b}] = append(byPair[two{w.a, w.b}], i)
+		if za, zb := l.w.Sources[w.source].Zone, l.w.Targets[w.target].Zone; za != "" && zb != "" {
 			byZones[zones{za, zb}] = append(byZones[zones{za, zb}], i)
 		}
 	}
-	places := []*place{{cause: checkup.CauseNetwork, there: all}}
-	node, source, target := map[int32]bool{}, map[int]bool{}, map[int]bool{}
-	pair, zone := map[two]bool{}, map[zones]bool{}
+	l.add(&place{cause: checkup.CauseNetwork, there: all})
+	nodeSeen, sourceSeen, targetSeen := make([]bool, n), make([]bool, len(sources)), make([]bool, len(targets))
+	pairSeen, zoneSeen := map[two]bool{}, map[zones]bool{}
 	addNode := func(x int32) {
-		if node[x] {
+		if nodeSeen[x] {
 			return
 		}
-		node[x] = true
-		any := slices.Clone(from[x])
+		nodeSeen[x] = true
+		either := slices.Clone(from[x])
 		for _, i := range to[x] {
-			if l.all[i].a != x {
-				any = append(any, i)
+			if l.ways[i].a != x {
+				either = append(either, i)
 			}
 		}
-		slices.Sort(any)
-		places = append(places,
-			&place{cause: checkup.CauseNodeIngress, subject: l.nodes[x], there: to[x], back: from[x]},
-			&place{cause: checkup.CauseNodeEgress, subject: l.nodes[x], there: from[x], back: to[x]},
-			&place{cause: checkup.CauseNode, subject: l.nodes[x], there: any})
+		slices.Sort(either)
+		l.add(&place{cause: checkup.CauseNodeIngress, subject: l.nodes[x], there: to[x], back: from[x]})
+		l.add(&place{cause: checkup.CauseNodeEgress, subject: l.nodes[x], there: from[x], back: to[x]})
+		l.add(&place{cause: checkup.CauseNode, subject: l.nodes[x], there: either})
 	}
 	addPair := func(a, b int32) {
-		if pair[two{a, b}] {
+		if pairSeen[two{a, b}] {
 			return
 		}
-		pair[two{a, b}] = true
+		pairSeen[two{a, b}] = true
 		p := &place{cause: checkup.CausePair, subject: l.nodes[a] + " -> " + l.nodes[b], there: byPair[two{a, b}]}
 		if a != b {
 			p.back = byPair[two{b, a}]
 		}
-		places = append(places, p)
+		l.add(p)
 	}
 	addZones := func(a, b string) {
-		if zone[zones{a, b}] || a == "" || b == "" {
+		if zoneSeen[zones{a, b}] || a == "" || b == "" {
 			return
 		}
-		zone[zones{a, b}] = true
+		zoneSeen[zones{a, b}] = true
 		p := &place{cause: checkup.CauseZones, subject: a + " -> " + b, there: byZones[zones{a, b}]}
 		if a != b {
 			p.back = byZones[zones{b, a}]
 		}
-		places = append(places, p)
+		l.add(p)
 	}
-	for i := range l.all {
-		m := &l.all[i]
-		if !m.fail {
-			continue
-		}
-		addNode(m.a)
-		addNode(m.b)
-		addPair(m.a, m.b)
-		addPair(m.b, m.a)
-		s, t := l.w.Sources[m.Pair.Source], l.w.Targets[m.Pair.Target]
+	for i := range l.ways {
+		w := &l.ways[i]
+		addNode(w.a)
+		addNode(w.b)
+		addPair(w.a, w.b)
+		addPair(w.b, w.a)
+		s, t := l.w.Sources[w.source], l.w.Targets[w.target]
 		addZones(s.Zone, t.Zone)
 		addZones(t.Zone, s.Zone)
-		if k := m.Pair.Source; !source[k] {
-			source[k] = true
-			places = append(places, &place{cause: checkup.CauseSource, subject: s.Name(), there: sources[k]})
+		if k := w.source; !sourceSeen[k] {
+			sourceSeen[k] = true
+			l.add(&place{cause: checkup.CauseSource, subject: s.Name(), there: sources[k]})
 		}
-		if k := m.Pair.Target; !target[k] {
-			target[k] = true
-			places = append(places, &place{cause: checkup.CauseTarget, subject: t.Name(), there: targets[k], pod: t.Pod != ""})
+		if k := w.target; !targetSeen[k] {
+			targetSeen[k] = true
+			l.add(&place{cause: checkup.CauseTarget, subject: t.Name(), there: targets[k], pod: t.Pod != ""})
 		}
 	}
-	return places
+}
+
+// add adds a place, unless no pair of it failed in this look.
+func (l *localiser) add(p *place) {
+	p.at = -1
+	for _, list := range [][]int32{p.there, p.back} {
+		for _, i := range list {
+			p.left += l.ways[i].left
+		}
+	}
+	l.places = append(l.places, p)
+	for _, list := range [][]int32{p.there, p.back} {
+		for _, i := range list {
+			l.ways[i].places = append(l.ways[i].places, p)
+		}
+	}
 }

@@ -325,15 +325,12 @@ func (p *printer) grid(indent int, m *checkup.Matrix, noun string) {
 			p.line("%starget %*d is %s", spaces(indent), number, i+1, clean(t))
 		}
 	}
-	p.line(
-		"%s%s pass  %s every %s fails  %s some fail  %s unmeasured",
-		spaces(indent),
-		p.glyph('.'),
-		p.glyph('x'),
-		clean(noun),
-		p.glyph('/'),
-		p.glyph('?'),
-	)
+	legend := fmt.Sprintf("%s pass  %s every %s fails  %s some fail  %s unmeasured",
+		p.glyph('.'), p.glyph('x'), clean(noun), p.glyph('/'), p.glyph('?'))
+	if slices.ContainsFunc(m.Cells, func(row string) bool { return strings.Contains(row, "~") }) {
+		legend += fmt.Sprintf("  %s undecided", p.glyph('~'))
+	}
+	p.line("%s%s", spaces(indent), legend)
 }
 
 // glyph draws one cell of a grid.
@@ -354,7 +351,7 @@ func (p *printer) glyph(c rune) string {
 		return p.ansi("32", glyph)
 	case 'x', '/':
 		return p.ansi("31", glyph)
-	case '?':
+	case '?', '~':
 		return p.ansi("33", glyph)
 	default:
 		return clean(glyph)

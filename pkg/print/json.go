@@ -109,15 +109,10 @@ func valid(r *checkup.Report) error {
 }
 
 func (v *validator) counts(path string, c checkup.Counts) {
-	if c.Pass < 0 || c.Fail < 0 || c.Unmeasured < 0 || c.Pass+c.Fail+c.Unmeasured != c.Expected {
-		v.wrong(
-			"%s: %d expected is not the sum of %d pass, %d fail, %d unmeasured",
-			path,
-			c.Expected,
-			c.Pass,
-			c.Fail,
-			c.Unmeasured,
-		)
+	if c.Pass < 0 || c.Fail < 0 || c.Undecided < 0 || c.Unmeasured < 0 ||
+		c.Pass+c.Fail+c.Undecided+c.Unmeasured != c.Expected {
+		v.wrong("%s: %d expected is not the sum of %d pass, %d fail, %d undecided, %d unmeasured",
+			path, c.Expected, c.Pass, c.Fail, c.Undecided, c.Unmeasured)
 	}
 }
 
@@ -133,6 +128,8 @@ func (v *validator) units(path string, c *checkup.CheckReport) {
 			listed.Pass++
 		case checkup.Fail:
 			listed.Fail++
+		case checkup.Undecided:
+			listed.Undecided++
 		default:
 			listed.Unmeasured++
 		}
@@ -154,27 +151,14 @@ func (v *validator) units(path string, c *checkup.CheckReport) {
 	}
 	switch {
 	case c.Complete && listed != c.Counts:
-		v.wrong(
-			"%s: lists %d passed, %d failed and %d unmeasured units, but counts %d, %d and %d",
-			path,
-			listed.Pass,
-			listed.Fail,
-			listed.Unmeasured,
-			c.Counts.Pass,
-			c.Counts.Fail,
-			c.Counts.Unmeasured,
-		)
+		v.wrong("%s: lists %d passed, %d failed, %d undecided and %d unmeasured units, but counts %d, %d, %d and %d",
+			path, listed.Pass, listed.Fail, listed.Undecided, listed.Unmeasured,
+			c.Counts.Pass, c.Counts.Fail, c.Counts.Undecided, c.Counts.Unmeasured)
 	case !c.Complete && listed.Pass > 0:
 		v.wrong("%s: lists %d units that passed, but is not complete", path, listed.Pass)
-	case listed.Fail != c.Counts.Fail || listed.Unmeasured != c.Counts.Unmeasured:
-		v.wrong(
-			"%s: lists %d failed and %d unmeasured units, but counts %d and %d",
-			path,
-			listed.Fail,
-			listed.Unmeasured,
-			c.Counts.Fail,
-			c.Counts.Unmeasured,
-		)
+	case listed.Fail != c.Counts.Fail || listed.Undecided != c.Counts.Undecided || listed.Unmeasured != c.Counts.Unmeasured:
+		v.wrong("%s: lists %d failed, %d undecided and %d unmeasured units, but counts %d, %d and %d",
+			path, listed.Fail, listed.Undecided, listed.Unmeasured, c.Counts.Fail, c.Counts.Undecided, c.Counts.Unmeasured)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,7 +61,8 @@ type (
 //
 // A case with a failed unit is a failure. One with unmeasured units is never
 // passed: it is an error if the check does not pass because of them or none of
-// its units was measured, and skipped if the gate admits them.
+// its units was measured, and skipped if the gate admits them. One with undecided
+// units is skipped.
 func JUnit(w io.Writer, r *checkup.Report) error {
 	all := junitSuites{Name: clean(r.Plan)}
 	if !r.Started.IsZero() && !r.Finished.IsZero() {
@@ -120,23 +122,15 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 	for _, p := range []struct {
 		name string
 		n    int
-	}{{"expected", c.Counts.Expected}, {"pass", c.Counts.Pass}, {"fail", c.Counts.Fail}, {"unmeasured", c.Counts.Unmeasured}} {
+	}{{"expected", c.Counts.Expected}, {"pass", c.Counts.Pass}, {"fail", c.Counts.Fail}, {"undecided", c.Counts.Undecided}, {"unmeasured", c.Counts.Unmeasured}} {
 		suite.Properties = append(suite.Properties, junitProperty{p.name, fmt.Sprint(p.n)})
 	}
 	class := clean(r.Plan + "." + c.Name)
 
 	verdict := junitCase{Name: "verdict", Class: class}
 	message := &junitMessage{
-		Message: clean(
-			fmt.Sprintf(
-				"%d of %d %ss passed, %d failed, %d unmeasured",
-				c.Counts.Pass,
-				c.Counts.Expected,
-				noun,
-				c.Counts.Fail,
-				c.Counts.Unmeasured,
-			),
-		),
+		Message: clean(fmt.Sprintf("%d of %d %ss passed, %d failed, %s%d unmeasured",
+			c.Counts.Pass, c.Counts.Expected, noun, c.Counts.Fail, undecided(c.Counts.Undecided), c.Counts.Unmeasured)),
 		Type: clean(string(c.Verdict)),
 	}
 	if c.Cause != nil {
@@ -168,15 +162,12 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 		family    checkup.IPFamily
 		size      int
 	}
-	failed, unmeasured := map[packets][]*checkup.Unit{}, map[packets][]*checkup.Unit{}
+	units := map[checkup.Verdict]map[packets][]*checkup.Unit{checkup.Fail: {}, checkup.Undecided: {}, checkup.Unmeasured: {}}
 	for i := range c.Units {
 		u := &c.Units[i]
 		k := packets{u.Transport, u.Family, u.Size}
-		switch u.Verdict {
-		case checkup.Fail:
-			failed[k] = append(failed[k], u)
-		case checkup.Unmeasured:
-			unmeasured[k] = append(unmeasured[k], u)
+		if of := units[u.Verdict]; of != nil {
+			of[k] = append(of[k], u)
 		}
 	}
 	seen := map[packets]bool{}
@@ -187,7 +178,7 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 		}
 		seen[k] = true
 		one := junitCase{Name: clean(fmt.Sprintf("%s %s %dB", k.transport, k.family, k.size)), Class: class}
-		bad, not := failed[k], unmeasured[k]
+		bad, doubted, not := units[checkup.Fail][k], units[checkup.Undecided][k], units[checkup.Unmeasured][k]
 		total := row.Pairs + len(not)
 		message := func(v checkup.Verdict, units []*checkup.Unit, format string, args ...any) *junitMessage {
 			return &junitMessage{Message: clean(fmt.Sprintf(format, args...)), Type: string(v), Text: junitUnits(units, noun)}
@@ -196,11 +187,12 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 		case len(bad) > 0:
 			one.Failure = message(
 				checkup.Fail,
-				append(bad[:len(bad):len(bad)], not...),
-				"%d of %d %ss failed, %d unmeasured",
+				slices.Concat(bad, doubted, not),
+				"%d of %d %ss failed, %s%d unmeasured",
 				len(bad),
 				total,
 				noun,
+				undecided(len(doubted)),
 				len(not),
 			)
 		case len(not) > 0 && c.Verdict == checkup.RunPass && row.Pairs > 0:
@@ -214,6 +206,8 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 			)
 		case len(not) > 0 || row.Pairs == 0:
 			one.Error = message(checkup.Unmeasured, not, "%d of %d %ss unmeasured", len(not), total, noun)
+		case len(doubted) > 0:
+			one.Skipped = message(checkup.Undecided, doubted, "%d of %d %ss undecided", len(doubted), total, noun)
 		}
 		suite.add(one)
 	}
@@ -228,7 +222,7 @@ func junitUnit(c *checkup.CheckReport, u *checkup.Unit, class string) junitCase 
 	case u.Verdict == checkup.Pass:
 	case u.Verdict == checkup.Fail:
 		one.Failure = message
-	case c.Verdict == checkup.RunPass:
+	case u.Verdict == checkup.Undecided, c.Verdict == checkup.RunPass:
 		one.Skipped = message
 	default:
 		one.Error = message

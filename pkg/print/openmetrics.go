@@ -194,7 +194,7 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []s
 	for _, v := range []struct {
 		verdict checkup.Verdict
 		n       int
-	}{{checkup.Pass, c.Counts.Pass}, {checkup.Fail, c.Counts.Fail}, {checkup.Unmeasured, c.Counts.Unmeasured}} {
+	}{{checkup.Pass, c.Counts.Pass}, {checkup.Fail, c.Counts.Fail}, {checkup.Undecided, c.Counts.Undecided}, {checkup.Unmeasured, c.Counts.Unmeasured}} {
 		m.add(
 			"checkplan_units",
 			"Expected units by verdict; the noun is what the check counts.",

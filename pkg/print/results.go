@@ -18,6 +18,7 @@ const (
 	ResultExpected   = "expected"   // number of units: pairs, placements, ...
 	ResultPass       = "pass"       // number of units: pairs, placements, ...
 	ResultFail       = "fail"       // number of units: pairs, placements, ...
+	ResultUndecided  = "undecided"  // number of units: pairs, placements, ...
 	ResultUnmeasured = "unmeasured" // number of units: pairs, placements, ...
 	ResultFindings   = "findings"   // one line each, joined by "; "; empty if there is none
 	ResultReport     = "report"     // where the whole report is
@@ -30,6 +31,7 @@ var ResultNames = []string{
 	ResultExpected,
 	ResultPass,
 	ResultFail,
+	ResultUndecided,
 	ResultUnmeasured,
 	ResultFindings,
 	ResultReport,
@@ -66,6 +68,7 @@ func Results(r *checkup.Report, where string) map[string]string {
 		ResultExpected:   strconv.Itoa(r.Counts.Expected),
 		ResultPass:       strconv.Itoa(r.Counts.Pass),
 		ResultFail:       strconv.Itoa(r.Counts.Fail),
+		ResultUndecided:  strconv.Itoa(r.Counts.Undecided),
 		ResultUnmeasured: strconv.Itoa(r.Counts.Unmeasured),
 		ResultFindings:   "",
 		ResultReport:     cut(clean(where), placeBudget),

@@ -142,13 +142,8 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	if c.Cause != nil {
 		p.line("  not measured: %s", clean(c.Cause.String()))
 	}
-	counts := fmt.Sprintf(
-		"%s expected: %d pass, %d fail, %d unmeasured",
-		checkup.Count(c.Counts.Expected, noun),
-		c.Counts.Pass,
-		c.Counts.Fail,
-		c.Counts.Unmeasured,
-	)
+	counts := fmt.Sprintf("%s expected: %d pass, %d fail, %s%d unmeasured",
+		checkup.Count(c.Counts.Expected, noun), c.Counts.Pass, c.Counts.Fail, undecided(c.Counts.Undecided), c.Counts.Unmeasured)
 	if c.Sent > 0 {
 		counts += fmt.Sprintf("; %s made", checkup.Count(c.Sent, "measurement"))
 	}
@@ -157,7 +152,7 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 		switch {
 		case c.Counts.Expected == 0:
 			p.line("  inconclusive: no %s was expected", clean(noun))
-		case c.Counts.Pass+c.Counts.Fail == 0:
+		case c.Counts.Pass+c.Counts.Fail+c.Counts.Undecided == 0:
 			p.line("  inconclusive: no %s was measured", clean(noun))
 		default:
 			p.line(
@@ -177,7 +172,8 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	p.findings(c.Findings, noun)
 	p.blocks(2, c.Blocks)
 	if !c.BlocksListUnits {
-		p.failed(c)
+		p.measured(c, checkup.Fail, "Failed")
+		p.measured(c, checkup.Undecided, "Undecided")
 		p.unmeasured(c)
 	}
 	if m := c.Matrix; m != nil && len(m.Sources) > 0 && len(m.Targets) > 0 {
@@ -194,6 +190,14 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 		p.heading(2, fmt.Sprintf("What the %ss report about themselves", cmp.Or(c.Reporter, "agent")))
 		p.list(4, l)
 	}
+}
+
+// undecided prints the number of undecided units, with a comma; empty if there are none.
+func undecided(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d undecided, ", n)
 }
 
 // nounOf is what a check counts.
@@ -299,9 +303,9 @@ func way(u *checkup.Unit) string {
 	return u.Source + " -> " + u.Target
 }
 
-// failed prints the failed units, those of one source and target with one cause
-// in one line.
-func (p *printer) failed(c *checkup.CheckReport) {
+// measured prints the units with one verdict, those of one source and target with one
+// cause in one line.
+func (p *printer) measured(c *checkup.CheckReport, v checkup.Verdict, title string) {
 	type key struct {
 		way   string
 		stage checkup.Stage
@@ -321,13 +325,13 @@ func (p *printer) failed(c *checkup.CheckReport) {
 	}
 	groups := map[key]*group{}
 	var order []*group
-	failed := 0
+	n := 0
 	for i := range c.Units {
 		u := &c.Units[i]
-		if u.Verdict != checkup.Fail {
+		if u.Verdict != v {
 			continue
 		}
-		failed++
+		n++
 		cause := cause(u)
 		k := key{way(u), cause.Stage, alike(cause.Message)}
 		g := groups[k]
@@ -343,7 +347,7 @@ func (p *printer) failed(c *checkup.CheckReport) {
 		}
 		g.families[w] = append(g.families[w], string(u.Family))
 	}
-	if failed == 0 {
+	if n == 0 {
 		return
 	}
 	texts := make([]string, len(order))
@@ -374,7 +378,7 @@ func (p *printer) failed(c *checkup.CheckReport) {
 			texts[i] += "  [" + strings.Join(ways, ", ") + "]"
 		}
 	}
-	p.lines(fmt.Sprintf("Failed %ss (%d)", nounOf(c), failed), texts)
+	p.lines(fmt.Sprintf("%s %ss (%d)", title, nounOf(c), n), texts)
 }
 
 // unmeasuredGroup is the unmeasured units of one cause.

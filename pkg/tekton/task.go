@@ -44,6 +44,7 @@ var ConcludeResults = []Result{
 	{"expected", "Number of units (pairs, placements) that the plan expects"},
 	{"pass", "Number of units that were measured and met every expectation"},
 	{"fail", "Number of units that were measured and did not meet an expectation"},
+	{"undecided", "Number of units that were measured too seldom to decide whether they meet an expectation"},
 	{"unmeasured", "Number of expected units that were not measured"},
 	{"findings", "Causes that explain the failed units, in one line that ends with the number of further causes; empty " +
 		"if nothing failed"},

@@ -203,7 +203,7 @@ func (v *vms) unit(j *judge.Judgement, o *judge.Outcome) checkup.Unit {
 	return u
 }
 
-// lossNotes names each pair that lost echo requests and did not fail for it.
+// lossNotes names each pair that lost echo requests and did not fail for it, nor is undecided because of it.
 func (v *vms) lossNotes(j *judge.Judgement) []string {
 	var notes []string
 	for i := range j.Outcomes {
@@ -216,10 +216,12 @@ func (v *vms) lossNotes(j *judge.Judgement) []string {
 			limit = "connectivity needs one"
 		}
 		if most := v.w.ExpectOf(o.Pair).Loss.Max; most != nil {
-			if loss > *most {
+			if slices.ContainsFunc(o.Breaches, func(b checkup.Breach) bool { return b.Limit == checkup.LimitLoss }) {
 				continue // its cause
 			}
-			limit = "the limit is " + most.String()
+			if limit = "the limit is " + most.String(); loss > *most {
+				limit += ", which so few do not show to be exceeded"
+			}
 		}
 		notes = append(notes, fmt.Sprintf(
 			"%s to %s over %s, %s: %d of %d echo requests were not answered (%s); %s",
@@ -238,18 +240,17 @@ func (v *vms) lossNotes(j *judge.Judgement) []string {
 	return notes
 }
 
+// worstFirst orders verdicts.
+var worstFirst = []checkup.Verdict{checkup.Fail, checkup.Unmeasured, checkup.Undecided, checkup.Pass}
+
 // worst verdict of the units of a pair.
 func (p *vmPair) worst() checkup.Verdict {
-	worst := checkup.Pass
-	for i := range p.units {
-		switch v := p.units[i].Verdict; {
-		case v == checkup.Fail:
-			return checkup.Fail
-		case v != checkup.Pass:
-			worst = checkup.Unmeasured
+	for _, v := range worstFirst {
+		if slices.ContainsFunc(p.units, func(u checkup.Unit) bool { return u.Verdict == v }) {
+			return v
 		}
 	}
-	return worst
+	return checkup.Pass
 }
 
 // causes say why a pair has a verdict, a line for each cause: alone if every unit has
@@ -289,15 +290,12 @@ func listing(pairs []*vmPair) []checkup.Block {
 	}
 	shown := slices.Clone(pairs)
 	slices.SortStableFunc(shown, func(a, b *vmPair) int {
-		rank := func(p *vmPair) int {
-			return slices.Index([]checkup.Verdict{checkup.Fail, checkup.Unmeasured, checkup.Pass}, p.worst())
-		}
-		return cmp.Compare(rank(a), rank(b))
+		return cmp.Compare(slices.Index(worstFirst, a.worst()), slices.Index(worstFirst, b.worst()))
 	})
 	list := &checkup.List{Noun: "pair"}
 	for _, p := range shown {
 		item := checkup.Item{Verdict: p.worst(), Text: fmt.Sprintf("%s -> %s over %s", p.source, p.target, p.network)}
-		for _, verdict := range []checkup.Verdict{checkup.Fail, checkup.Unmeasured} {
+		for _, verdict := range worstFirst {
 			for _, s := range p.causes(verdict) {
 				item.Items = append(item.Items, checkup.Item{Text: s})
 			}
