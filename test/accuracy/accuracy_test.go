@@ -171,10 +171,12 @@ func TestGrade(t *testing.T) {
 		{"one cause twice", []string{"node a"}, []checkup.Finding{{Cause: checkup.CauseNode, Subject: "a"}, {Cause: checkup.CauseNode, Subject: "a"}}, score{1, 2, 1, 1}},
 		{"gone does not count", nil, []checkup.Finding{{Cause: checkup.CauseNode, Subject: "a", Confirmation: checkup.Gone}}, score{}},
 		{"not listed", []string{"node a", "node b"}, []checkup.Finding{{Cause: checkup.CauseNode, Subject: "a"}, {Cause: checkup.CauseNode, Subject: "3 more findings"}}, score{1, 3, 1, 1}},
+		{"nodes together", []string{"node a", "node b"}, []checkup.Finding{{Cause: checkup.CauseNodes, Subject: "b, a"}}, score{2, 2, 2, 2}},
+		{"pairs that are joined", []string{"pair a -> b", "node c"}, []checkup.Finding{{Cause: checkup.CausePair, Subject: "5 pairs of nodes"}}, score{1, 0, 0, 0}},
+		{"pairs that are joined, and none is broken", []string{"node c"}, []checkup.Finding{{Cause: checkup.CausePair, Subject: "5 pairs of nodes"}}, score{1, 1, 0, 0}},
 		{"a size is no number of findings", []string{"size 1400"}, []checkup.Finding{{Cause: checkup.CauseSize, Subject: "1400"}}, score{1, 1, 1, 1}},
 	} {
-		found, unlisted := standing(test.found)
-		if got := grade(test.causes, found, unlisted); got != test.want {
+		if got := grade(test.causes, standing(test.found)); got != test.want {
 			t.Errorf("%s: got %+v, want %+v", test.name, got, test.want)
 		}
 	}

@@ -28,10 +28,13 @@ type observation struct {
 // failed reports whether more than the plan's limit was lost or late.
 func (o *observation) failed() bool { return float64(o.bad)*100 > float64(o.made)*float64(maxLoss) }
 
-// guess is a component that an algorithm names, with those that the algorithm cannot distinguish from it.
+// guess is a cause that is named, with those that cannot be distinguished from it.
 type guess struct {
 	name string
 	or   []string
+	// more is the number of causes that are only counted, 0 for others; pairs says that all of them are single pairs.
+	more  int
+	pairs bool
 }
 
 // algorithms are the published algorithms that the table compares with.

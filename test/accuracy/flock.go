@@ -72,7 +72,7 @@ func flock(o *observations) []guess {
 						bad = append(bad, i)
 					}
 				}
-				found = append(found, guess{o.names[c.component], o.same(c.component, bad)})
+				found = append(found, guess{name: o.names[c.component], or: o.same(c.component, bad)})
 			}
 			return found
 		}

@@ -156,21 +156,18 @@ func (c *cell) add(seed uint64, t *trial) {
 	if t.report.Verdict == want {
 		c.right++
 	}
-	found, unlisted := standing(t.report.Findings)
-	graded := grade(t.causes, found, unlisted)
+	found := standing(t.report.Findings)
+	graded := grade(t.causes, found)
 	c.ours.add(graded)
 	c.most = max(c.most, graded.findings)
 	c.slowest = max(c.slowest, t.took)
 	for i, b := range t.baselines {
-		c.baselines[i].add(grade(t.causes, b, 0))
+		c.baselines[i].add(grade(t.causes, b))
 	}
 	if t.report.Verdict != want || graded.exact < max(graded.causes, graded.findings) {
 		var got []string
 		for _, g := range found {
 			got = append(got, g.name)
-		}
-		if unlisted > 0 {
-			got = append(got, fmt.Sprintf("%d more", unlisted))
 		}
 		c.wrong[seed] = fmt.Sprintf("%s, want %s\n    want %s\n    got  %s",
 			t.report.Verdict, want, strings.Join(t.causes, "; "), strings.Join(got, "; "))

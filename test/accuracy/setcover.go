@@ -55,6 +55,6 @@ func setCover(o *observations) []guess {
 				bad[c]--
 			}
 		}
-		found = append(found, guess{o.names[best], o.same(best, newly)})
+		found = append(found, guess{name: o.names[best], or: o.same(best, newly)})
 	}
 }

@@ -58,6 +58,6 @@ func votes(o *observations) []guess {
 				voters[c]--
 			}
 		}
-		found = append(found, guess{o.names[best], o.same(best, newly)})
+		found = append(found, guess{name: o.names[best], or: o.same(best, newly)})
 	}
 }
