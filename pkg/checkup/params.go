@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -33,6 +34,11 @@ func (p *Plan) Params() []Param {
 			"max-unmeasured",
 			"Share of expected pairs that may stay unmeasured before a run without failures is inconclusive, from 0% to 100%",
 			&p.Gate.MaxUnmeasured,
+		),
+		BoolParam(
+			"confirm",
+			"Whether a failure must be confirmed by a second look to fail the run, in checks that look again",
+			&p.Gate.Confirm,
 		),
 		EnumParam("teardown", "When the pods that the run makes are removed", &p.Teardown, Teardowns),
 	}
@@ -85,6 +91,26 @@ func EnumParam[T ~string](name, description string, field *T, allowed []T) Param
 				return fmt.Errorf("%q: want one of %s", value, list)
 			}
 			*field = v
+			return nil
+		},
+	}
+}
+
+// BoolParam returns a parameter that is true or false.
+func BoolParam(name, description string, field *bool) Param {
+	return Param{
+		Name:        name,
+		Description: description + ": true or false",
+		Default:     strconv.FormatBool(*field),
+		Write: func(value string) error {
+			switch strings.TrimSpace(value) {
+			case "true":
+				*field = true
+			case "false":
+				*field = false
+			default:
+				return fmt.Errorf("%q: want true or false", value)
+			}
 			return nil
 		},
 	}

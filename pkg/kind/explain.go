@@ -12,6 +12,7 @@ type Explained struct {
 	Spec      checkup.Spec
 	Worksheet *checkup.Worksheet
 	Roster    *checkup.Roster
+	Gate      checkup.Gate
 	Cost      cost.Cost
 	// GuestImage is what VMs boot if the plan names no image.
 	GuestImage string

@@ -66,26 +66,6 @@ func IntParam(name, description string, field *int, least int) checkup.Param {
 	}
 }
 
-// BoolParam is true or false.
-func BoolParam(name, description string, field *bool) checkup.Param {
-	return checkup.Param{
-		Name:        name,
-		Description: description + ": true or false",
-		Default:     strconv.FormatBool(*field),
-		Write: func(value string) error {
-			switch strings.TrimSpace(value) {
-			case "true":
-				*field = true
-			case "false":
-				*field = false
-			default:
-				return fmt.Errorf("%q: want true or false", value)
-			}
-			return nil
-		},
-	}
-}
-
 // DurationParam is a duration of more than 0.
 func DurationParam(name, description string, field *checkup.Duration) checkup.Param {
 	limit := field

@@ -54,6 +54,8 @@ func TestSet(t *testing.T) {
 		{"gate", "pass", "", "parameter gate: \"pass\": want one of Pass, NoFailure, Nothing"},
 		{"max-unmeasured", "2.5%", `"maxUnmeasured":"2.5%"`, ""},
 		{"max-unmeasured", "101%", "", `percentage "101%": want a number from 0 to 100`},
+		{"confirm", "true", `"confirm":true`, ""},
+		{"confirm", "1", "", "want true or false"},
 		{"max-unmeasured", "NaN%", "", `percentage "NaN%"`},
 		{"teardown", "Never", `"teardown":"Never"`, ""},
 		{"mesh.degree", "0", `"degree":0`, ""},

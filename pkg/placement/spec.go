@@ -7,7 +7,6 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
-	"github.com/checkplan/checkplan/pkg/kind"
 )
 
 // Spec is a dry run of the placement of network diagnostics: sources, a Deployment of
@@ -73,7 +72,7 @@ func (c *Spec) Params() []checkup.Param {
 			&c.Mode,
 			cluster.DiagnosticsModes,
 		),
-		kind.BoolParam(
+		checkup.BoolParam(
 			"networkConfig",
 			"Whether mode and placements are those of the cluster's network.config.openshift.io",
 			&c.NetworkConfig,

@@ -16,18 +16,25 @@ const (
 	// always allowed: a small mesh is looked at again as a whole if need be.
 	budgetShare = 10
 	leastAgain  = 1000
-	// An undecided pair is measured oftener times as often as in the first look, but not
-	// more than mostCount times (or as often as in the first look, if that is more).
+	// A pair that was answered is measured oftener times as often as in the first look, but
+	// not more than mostCount times (or as often as in the first look, if that is more): its
+	// second sample must decide alone.
 	oftener   = 5
 	mostCount = 200
+	// A pair of which a source port was never answered is measured from flowsAgain ports,
+	// ofFlow times each: if one of eight paths is dead, 93% of such pairs hit it.
+	flowsAgain = 20
+	ofFlow     = 5
+	// Ports below those that Linux chooses by itself (ip_local_port_range) are free.
+	firstPort, lastPort = 20_000, 29_999
 )
 
 // Again returns the worksheet of the second look at a mesh: the pairs that the first look
-// did not decide, oftener than before, and the pairs that failed, as often as before. It
-// is nil if there is nothing to look at, if the gate does not want failures to be
-// confirmed, and after the second look.
+// did not decide and those that failed. Pairs without any answer are measured as often as
+// before, others oftener. It is nil if there is nothing to look at, if the gate does not
+// want failures to be confirmed, and after the second look.
 //
-// Of more pairs than MostAgain, undecided ones come first. But up to half of the look are
+// Of more pairs than mostAgain, undecided ones come first. But up to half of the look are
 // failed ones, spread over sources and targets. Again is pure: a seeded choice of the
 // worksheet selects the pairs.
 func Again(
@@ -39,7 +46,7 @@ func Again(
 	if !gate.Confirm || w.Look > 0 {
 		return nil
 	}
-	j := judge.Pairs(w, roster, record, judge.Rules{})
+	j := judge.Pairs(w, roster, record, judging(gate))
 	var undecided, failed []checkup.Pair
 	for i := range j.Outcomes {
 		switch o := &j.Outcomes[i]; o.Verdict {
@@ -57,30 +64,45 @@ func Again(
 	shuffle(failed)
 	spread(failed)
 
-	most := MostAgain(w)
+	most, _ := mostAgain(w)
 	counts := map[checkup.Pair]int{}
-	take := func(pairs []checkup.Pair, upTo int, count func(int) int) {
+	take := func(pairs []checkup.Pair, upTo int) {
 		for _, p := range pairs {
 			if len(counts) >= upTo {
 				return
 			}
-			if _, known := counts[p]; !known {
-				counts[p] = count(w.Measurements(p))
+			counts[p] = w.Measurements(p)
+			if o := j.Find(p); o != nil && o.Received > 0 {
+				counts[p] = countAgain(counts[p])
 			}
 		}
 	}
-	take(undecided, most-min(len(failed), most/2), countAgain)
-	take(failed, most, func(n int) int { return n })
-	return furtherLook(w, counts, ports(record, counts))
+	take(undecided, most-min(len(failed), most/2))
+	take(failed, most)
+	return furtherLook(w, counts, demandPorts(record, counts, random))
 }
 
-// MostAgain is the largest number of pairs of a second look at a mesh.
-func MostAgain(w *checkup.Worksheet) int {
-	return min(w.CountPairs(), max(leastAgain, w.Budget/budgetShare))
-}
-
-// countAgain is how often the second look measures a pair that is not decided after n
+// mostAgain is the largest number of pairs of a second look at a mesh, and of their
 // measurements.
+func mostAgain(w *checkup.Worksheet) (pairs, packets int) {
+	pairs = min(w.CountPairs(), max(leastAgain, w.Budget/budgetShare))
+	var counts []int
+	for p := range w.Pairs() {
+		n := countAgain(w.Measurements(p))
+		if p.Transport != checkup.ICMP {
+			n = max(n, flowsAgain*ofFlow)
+		}
+		counts = append(counts, n)
+	}
+	slices.Sort(counts)
+	for _, n := range counts[len(counts)-pairs:] {
+		packets += n
+	}
+	return pairs, packets
+}
+
+// countAgain is how often the second look measures a pair that was answered in n
+// measurements of the first.
 func countAgain(n int) int { return max(n, min(oftener*n, mostCount)) }
 
 // spread sorts pairs such that every part of them from the beginning has as many sources
@@ -103,25 +125,35 @@ func spread(pairs []checkup.Pair) {
 	}
 }
 
-// ports returns the source ports of those pairs of which one was never answered although
-// another one was: they are measured again by the same ports.
-func ports(record *checkup.Record, of map[checkup.Pair]int) map[checkup.Pair][]int {
+// demandPorts selects source ports for the pairs of which one port was never answered
+// although another one was, and enough measurements for them. The ports are those of the
+// first look and some more: the agent of the second look has another address, so parallel
+// paths share out the old ports anew.
+func demandPorts(record *checkup.Record, counts map[checkup.Pair]int, random *rand.Rand) map[checkup.Pair][]int {
 	ports := map[checkup.Pair][]int{}
 	if record == nil {
 		return ports
 	}
+	more := make([]int, flowsAgain) // the same for all pairs
+	for i := range more {
+		more[i] = firstPort + random.IntN(lastPort-firstPort+1)
+	}
 	for i := range record.Observations {
 		o := &record.Observations[i]
-		if _, asked := of[o.Pair]; !asked || o.Received == 0 ||
+		if _, asked := counts[o.Pair]; !asked || o.Received == 0 ||
 			!slices.ContainsFunc(o.Flows, func(f checkup.Flow) bool { return f.Sent > 0 && f.Received == 0 }) {
 			continue
 		}
-		ports[o.Pair] = nil
+		var all []int
 		for _, f := range o.Flows {
-			if f.Port >= 1 && f.Port <= 65535 && !slices.Contains(ports[o.Pair], f.Port) {
-				ports[o.Pair] = append(ports[o.Pair], f.Port)
+			all = append(all, f.Port)
+		}
+		for _, port := range append(all, more...) {
+			if port >= 1 && port <= 65535 && !slices.Contains(ports[o.Pair], port) && len(ports[o.Pair]) < flowsAgain {
+				ports[o.Pair] = append(ports[o.Pair], port)
 			}
 		}
+		counts[o.Pair] = max(counts[o.Pair], flowsAgain*ofFlow)
 	}
 	return ports
 }

@@ -18,7 +18,7 @@ import (
 var confirms = checkup.Gate{Require: checkup.RequirePass, Confirm: true}
 
 // TestAgainOfRandomMeshes: a second look has pairs of the mesh that did not pass, each once and in the
-// order of the worksheet, at most MostAgain of them, and no other. It is the same for the same record,
+// order of the worksheet, at most mostAgain of them, and no other. It is the same for the same record,
 // in any order of its observations. A clean look, a third look, and a gate that does not confirm have
 // none.
 func TestAgainOfRandomMeshes(t *testing.T) {
@@ -27,7 +27,7 @@ func TestAgainOfRandomMeshes(t *testing.T) {
 		w, record := mesh.Worksheet, mesh.Measure()
 		further := Again(w, mesh.Roster, record, confirms)
 		doubtful := 0
-		j := judge.Pairs(w, mesh.Roster, record, judge.Rules{})
+		j := judge.Pairs(w, mesh.Roster, record, judging(confirms))
 		for i := range j.Outcomes {
 			if v := j.Outcomes[i].Verdict; v == checkup.Fail || v == checkup.Undecided {
 				doubtful++
@@ -43,13 +43,18 @@ func TestAgainOfRandomMeshes(t *testing.T) {
 			continue
 		}
 		pairs := slices.Collect(further.Pairs())
-		if further.Look != 1 || len(pairs) != min(doubtful, MostAgain(w)) || len(pairs) != len(further.Again) {
+		most, packets := mostAgain(w)
+		if further.CountPackets() > packets {
+			t.Fatalf("seed %d: %d packets, explained as at most %d", seed, further.CountPackets(), packets)
+		}
+		if further.Look != 1 || len(pairs) != min(doubtful, most) || len(pairs) != len(further.Again) {
 			t.Fatalf("seed %d: look %d with %d pairs, %d listed, of %d", seed, further.Look, len(pairs), len(further.Again), doubtful)
 		}
 		for i, a := range further.Again {
 			first := j.Find(a.Pair)
 			if a.Pair != pairs[i] || first == nil || first.Verdict == checkup.Pass || first.Verdict == checkup.Unmeasured ||
-				a.Count < w.Measurements(a.Pair) || a.Count > countAgain(w.Measurements(a.Pair)) {
+				a.Count < w.Measurements(a.Pair) || a.Count > countAgain(w.Measurements(a.Pair)) ||
+				(a.Count == w.Measurements(a.Pair)) != (first.Received == 0) {
 				t.Fatalf("seed %d: %+v, after %+v", seed, a, first)
 			}
 		}
@@ -77,7 +82,7 @@ func TestAgainIsBounded(t *testing.T) {
 	for _, tt := range []struct{ budget, want int }{{0, 1000}, {100, 1000}, {30_000, 3000}, {10_000_000, 6000}} {
 		w.Budget = tt.budget
 		further := Again(w, mesh.Roster, record, confirms)
-		if further == nil || len(further.Again) != tt.want || MostAgain(w) != tt.want {
+		if most, _ := mostAgain(w); further == nil || len(further.Again) != tt.want || most != tt.want {
 			t.Fatalf("budget %d: not %d pairs of %d", tt.budget, tt.want, w.CountPairs())
 		}
 		for name, n := range map[string]func(checkup.Again) int{
@@ -95,7 +100,7 @@ func TestAgainIsBounded(t *testing.T) {
 	}
 }
 
-// TestAgainCounts: an undecided pair is measured five times as often, up to 200.
+// TestAgainCounts: a pair that was answered is measured five times as often, up to 200.
 func TestAgainCounts(t *testing.T) {
 	for n, want := range map[int]int{1: 5, 5: 25, 20: 100, 40: 200, 100: 200, 200: 200, 1000: 1000} {
 		if got := countAgain(n); got != want {
@@ -105,33 +110,41 @@ func TestAgainCounts(t *testing.T) {
 }
 
 // TestAgainPorts: if one source port of a pair was never answered and another was, both are used
-// again. Ports do not matter where nothing was answered, or every port was.
+// again with others, 20 in all, each of them five times. Ports do not matter where nothing was
+// answered, or every port was.
 func TestAgainPorts(t *testing.T) {
 	mesh := judgetest.NewMesh(7, 3, 0, 0, []checkup.TransportProbe{
-		{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64}, Count: 20}},
+		{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64}, Count: 10}},
 	})
 	mesh.Drop = func(judgetest.Packet) float64 { return 1 }
 	record := mesh.Measure()
-	flows := [][]checkup.Flow{
-		{{Port: 4001, Sent: 10}, {Port: 4002, Sent: 10}},
-		{{Port: 4001, Sent: 10, Received: 9}, {Port: 4002, Sent: 10, Received: 1}},
-		{{Port: 4002, Sent: 10}, {Port: 4001, Sent: 10, Received: 10}},
-		{{Port: 0, Sent: 10}, {Port: 65536, Sent: 10, Received: 10}},
-	}
-	want := map[checkup.Pair][]int{}
-	for i, f := range flows {
+	mesh.Worksheet.Expect.Loss.Max = new(checkup.Percent(0))
+	for i, f := range [][]checkup.Flow{
+		{{Port: 4001, Sent: 5}, {Port: 4002, Sent: 5}},
+		{{Port: 4001, Sent: 5, Received: 4}, {Port: 4002, Sent: 5, Received: 1}},
+		{{Port: 4002, Sent: 5}, {Port: 4001, Sent: 5, Received: 5}},
+		{{Port: 0, Sent: 5}, {Port: 65536, Sent: 5, Received: 5}}, // hostile
+	} {
 		o := &record.Observations[i]
 		o.Flows, o.Received, o.RTTs = f, f[0].Received+f[1].Received, slices.Repeat([]int64{1}, f[0].Received+f[1].Received)
 	}
-	mesh.Worksheet.Expect.Loss.Max = new(checkup.Percent(0))
-	want[record.Observations[2].Pair] = []int{4002, 4001}
-	got := map[checkup.Pair][]int{}
-	for _, a := range Again(mesh.Worksheet, mesh.Roster, record, confirms).Again {
-		if a.Ports != nil {
-			got[a.Pair] = a.Ports
+	further := Again(mesh.Worksheet, mesh.Roster, record, confirms)
+	for i, want := range []struct {
+		first []int // of its ports
+		count int
+	}{{nil, 10}, {nil, 50}, {[]int{4002, 4001}, 100}, {[]int{}, 100}} {
+		a := further.AgainOf(record.Observations[i].Pair)
+		if a == nil || a.Count != want.count || (a.Ports == nil) != (want.first == nil) ||
+			a.Ports != nil && (len(a.Ports) != 20 || !slices.Equal(a.Ports[:len(want.first)], want.first)) {
+			t.Errorf("pair %d: again %+v, want %d measurements by ports that begin with %v", i, a, want.count, want.first)
+		}
+		for _, port := range a.Ports {
+			if port < 1 || port > 65535 {
+				t.Errorf("pair %d: port %d", i, port)
+			}
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("ports (-want +got):\n%s", diff)
+	if _, packets := mostAgain(mesh.Worksheet); further.CountPackets() > packets {
+		t.Errorf("%d packets, explained as at most %d", further.CountPackets(), packets)
 	}
 }

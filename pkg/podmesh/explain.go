@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
@@ -15,5 +16,10 @@ func Explain(e kind.Explained) kind.Explanation {
 	var x kind.Explanation
 	x.Field("sample", fmt.Sprintf("round %d of %d, degree %d, seed %d", w.Round, w.Rounds, w.Degree, w.Seed))
 	x.Field("pairs", strconv.Itoa(e.Cost.Pairs))
+	if e.Gate.Confirm {
+		pairs, packets := mostAgain(w)
+		x.Field("second look", fmt.Sprintf("at most %s, %s, within what is left of timeouts.probe (%s)",
+			checkup.Count(pairs, "pair"), checkup.Count(packets, "packet"), w.Timeouts.Probe))
+	}
 	return x
 }

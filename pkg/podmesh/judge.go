@@ -8,6 +8,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/localise"
 )
 
+// judging are the rules of judging a mesh.
+func judging(gate checkup.Gate) judge.Rules { return judge.Rules{LooksAgain: gate.Confirm} }
+
 // Judge returns the report of a mesh. Its units are the pairs that failed or were
 // not measured: a mesh of 5,000 nodes has too many pairs to list all of them.
 //
@@ -18,7 +21,7 @@ func Judge(
 	record *checkup.Record,
 	gate checkup.Gate,
 ) checkup.CheckReport {
-	j := judge.Pairs(w, roster, record, judge.Rules{LooksAgain: true})
+	j := judge.Pairs(w, roster, record, judging(gate))
 	r := j.Report(gate)
 	r.Units = j.Troubled()
 	r.Delays = j.DelayRows()

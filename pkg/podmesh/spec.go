@@ -88,7 +88,7 @@ func (m *Spec) Params() []checkup.Param {
 			&m.Sample.Degree,
 			0,
 		),
-		kind.BoolParam(
+		checkup.BoolParam(
 			"rotate",
 			"Whether each run takes the next round of the sample, so that successive runs add up to the full mesh",
 			&m.Sample.Rotate,

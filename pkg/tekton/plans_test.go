@@ -133,6 +133,7 @@ func randomPlan(r *rand.Rand) *checkup.Plan {
 	}
 	plan := planOf(label(checkup.MaxPlanName), text(), map[string]checkup.Check{})
 	plan.Gate.Require = checkup.Requirements[r.IntN(len(checkup.Requirements))]
+	plan.Gate.Confirm = r.IntN(2) == 0
 	plan.Gate.MaxUnmeasured = checkup.Percent(r.Float64() * 100)
 	plan.Teardown = checkup.Teardowns[r.IntN(len(checkup.Teardowns))]
 	var names []string

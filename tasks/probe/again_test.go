@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/podmesh"
+	agents "github.com/checkplan/checkplan/pkg/probe"
+	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/tasks/internal/task"
+)
+
+// lab is a check of two nodes, n0 and n1, whose agents and responders are real and run in this
+// process. The log of an agent is what it writes, of a responder what it has written so far.
+type lab struct {
+	task   *task.Task
+	fleet  *fleet.Fleet
+	frozen record.Frozen
+	log    *bytes.Buffer // of the task
+	// dead reports whether nothing from source to target gets through in a look; nil means that
+	// everything does.
+	dead func(look, source, target int) bool
+
+	mu      sync.Mutex // guards following
+	started map[string]int
+	orders  []checkup.Order
+}
+
+func newLab(t *testing.T) *lab {
+	second := checkup.Duration(time.Second)
+	client := fake.NewClientset()
+	client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		a.(k8stesting.CreateAction).GetObject().(*corev1.Pod).Status = corev1.PodStatus{
+			Phase:             corev1.PodRunning,
+			ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
+		}
+		return false, nil, nil
+	})
+	l := &lab{log: &bytes.Buffer{}, started: map[string]int{}}
+	l.task = &task.Task{Kubernetes: client, Namespace: "ns", RunName: "run", RunUID: "uid-1", PodName: "probe-pod", PodUID: "uid-3", Check: "mesh", Stdout: l.log}
+	l.frozen = record.Frozen{Gate: checkup.Gate{Require: checkup.RequirePass, Confirm: true}, Worksheet: checkup.Worksheet{
+		Plan: "day-2", Check: "mesh", Kind: podmesh.Name, Assignments: [][]int{{1}, {0}}, IPFamilies: []checkup.IPFamily{checkup.IPv4},
+		Probes: []checkup.TransportProbe{
+			{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 3, Timeout: second / 10}},
+			{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64}, Count: 5, Timeout: second / 10}},
+		},
+		Limits:   checkup.Limits{PacketsPerSecond: 10_000, Concurrency: 8},
+		Timeouts: checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},
+	}}
+	responders := map[string]*reports{}
+	for i := range 2 {
+		node := fmt.Sprintf("n%d", i)
+		r, err := agents.Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := checkup.ObjectName("uid-1", "mesh", checkup.RoleResponder, node)
+		responders[name] = &reports{}
+		ctx, stop := context.WithCancel(context.Background())
+		tick := time.NewTicker(5 * time.Millisecond)
+		served := make(chan error, 1)
+		go func() { served <- r.Serve(ctx, responders[name], tick.C) }()
+		t.Cleanup(func() { stop(); tick.Stop(); <-served })
+		l.frozen.Worksheet.Sources = append(l.frozen.Worksheet.Sources, checkup.Endpoint{Node: node})
+		l.frozen.Roster.Targets = append(l.frozen.Roster.Targets, checkup.RosterEntry{
+			Pod: "ns/" + name, Addresses: map[checkup.IPFamily]string{checkup.IPv4: "127.0.0.1"}, Ports: r.Ports(),
+		})
+		if err := client.Tracker().Add(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{
+				checkup.LabelRun: "uid-1", checkup.LabelCheck: "mesh", checkup.LabelRole: "responder",
+			}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.frozen.Worksheet.Targets = l.frozen.Worksheet.Sources
+	if err := l.task.Store("day-2").Save(t.Context(), record.Worksheet("mesh"), l.frozen); err != nil {
+		t.Fatal(err)
+	}
+	silent := blackHole(t)
+	l.fleet = l.task.Fleet("day-2")
+	l.fleet.Retry = time.Millisecond
+	l.fleet.OpenLog = func(ctx context.Context, pod string, _ *corev1.PodLogOptions) (io.ReadCloser, error) {
+		if r := responders[pod]; r != nil {
+			time.Sleep(20 * time.Millisecond) // until the next tick
+			return io.NopCloser(strings.NewReader(r.String())), nil
+		}
+		cm, err := client.CoreV1().ConfigMaps("ns").Get(ctx, pod, metav1.GetOptions{})
+		if err != nil {
+			return nil, err
+		}
+		order, err := agents.ReadOrder(strings.NewReader(cm.Data["order.json"]))
+		if err != nil {
+			return nil, err
+		}
+		l.mu.Lock()
+		l.started[pod]++
+		l.orders = append(l.orders, order)
+		l.mu.Unlock()
+		funcs := map[checkup.Transport]agents.Func{}
+		for transport, measure := range agents.Funcs {
+			funcs[transport] = func(ctx context.Context, m agents.Measurement, s *agents.Session) checkup.Observation {
+				control := m.Pair.Target < 0
+				if l.dead != nil && !control && l.dead(order.Look, m.Pair.Source, m.Pair.Target) {
+					m.Address = silent[transport]
+				}
+				return measure(ctx, m, s)
+			}
+		}
+		r, w := io.Pipe()
+		go func() {
+			w.CloseWithError(agents.Agent{Order: order, Out: w, Funcs: funcs}.Run(ctx))
+		}()
+		return r, nil
+	}
+	return l
+}
+
+// blackHole returns addresses where nothing answers.
+func blackHole(t *testing.T) map[checkup.Transport]netip.AddrPort {
+	udp, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { udp.Close() })
+	refused := netip.MustParseAddrPort(tcp.Addr().String())
+	tcp.Close()
+	return map[checkup.Transport]netip.AddrPort{
+		checkup.UDP: netip.MustParseAddrPort(udp.LocalAddr().String()), checkup.TCP: refused,
+	}
+}
+
+// reports is the log of a responder.
+type reports struct {
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+func (r *reports) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.Write(b)
+}
+
+func (r *reports) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.String()
+}
+
+// run measures, and returns the report and the record.
+func (l *lab) run(t *testing.T) (*checkup.Report, *checkup.Record) {
+	t.Helper()
+	if err := probe(t.Context(), l.task, l.fleet, &l.frozen); err != nil {
+		t.Fatal(err)
+	}
+	r, err := l.task.Store("").LoadRecord(t.Context(), "mesh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.report(t), r
+}
+
+func (l *lab) report(t *testing.T) *checkup.Report {
+	t.Helper()
+	plan := &checkup.Plan{Name: "day-2", Gate: l.frozen.Gate, Checks: map[string]checkup.Check{"mesh": {Spec: &podmesh.Spec{}}}}
+	report, err := l.task.Report(t.Context(), plan, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// TestCleanLook: a look without failures is the only one, and each agent is started once.
+func TestCleanLook(t *testing.T) {
+	l := newLab(t)
+	report, r := l.run(t)
+	if report.Verdict != checkup.RunPass || len(r.Looks) != 0 || len(l.orders) != 2 {
+		t.Errorf("%s, %d looks, %d agents; want a pass, none and 2:\n%s", report.Summary, len(r.Looks), len(l.orders), l.log)
+	}
+	if strings.Contains(l.log.String(), "second look") {
+		t.Errorf("the log is about a second look:\n%s", l.log)
+	}
+}
+
+// TestSecondLook: what fails in the first look is measured again by another agent, and nothing else
+// is. Responders are the same, but count each look for itself.
+func TestSecondLook(t *testing.T) {
+	l := newLab(t)
+	l.dead = func(look, source, _ int) bool { return look == 0 && source == 0 }
+	_, r := l.run(t)
+	if len(r.Observations) != 4 || len(r.Looks) != 1 {
+		t.Fatalf("%d pairs, %d looks; want 4 and 1:\n%s", len(r.Observations), len(r.Looks), l.log)
+	}
+	second := r.Looks[0]
+	if second.Worksheet.Look != 1 || second.After <= 0 || second.Worksheet.Timeouts.Probe >= l.frozen.Worksheet.Timeouts.Probe {
+		t.Errorf("look %d after %s, for %s", second.Worksheet.Look, second.After, second.Worksheet.Timeouts.Probe)
+	}
+	if len(second.Record.Observations) != 2 {
+		t.Fatalf("%d pairs measured again, want 2", len(second.Record.Observations))
+	}
+	for _, o := range second.Record.Observations {
+		if o.Source != 0 || o.Received != second.Worksheet.Measurements(o.Pair) {
+			t.Errorf("again %+v, want all answered to n0", o)
+		}
+	}
+	if got := second.Record.Receptions; len(got) != 1 || got[0].Packets != 5 || got[0].Look != 1 {
+		t.Errorf("receptions of the second look %+v, want one of 5 requests", got)
+	}
+	for name, n := range l.started {
+		if n != 1 {
+			t.Errorf("agent %s was started %d times", name, n)
+		}
+	}
+	if len(l.orders) != 3 {
+		t.Errorf("%d agents, want 3", len(l.orders))
+	}
+	for _, want := range []string{"second look: 2 pairs, for at most ", "second look: 1 of 1 agents started, 2 of 2 pairs measured"} {
+		if !strings.Contains(l.log.String(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, l.log)
+		}
+	}
+}
+
+// TestSecondLookRefused: agents that cannot be started again are no error of the task. The first look
+// stays.
+func TestSecondLookRefused(t *testing.T) {
+	l := newLab(t)
+	l.dead = func(_, source, _ int) bool { return source == 0 }
+	created := 0
+	l.task.Kubernetes.(*fake.Clientset).PrependReactor("create", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
+		if created++; created > 2 {
+			return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("exceeded quota"))
+		}
+		return false, nil, nil
+	})
+	report, r := l.run(t)
+	if len(r.Observations) != 4 || len(r.Looks) != 1 || len(r.Looks[0].Record.Observations) != 0 || report.Counts.Fail != 2 {
+		t.Errorf("%s; %d pairs, %+v; want the first look", report.Summary, len(r.Observations), r.Looks)
+	}
+	if want := "::warning::second look: 2 pairs not measured again: none of 1 agents could be created: "; !strings.Contains(l.log.String(), want) {
+		t.Errorf("the log lacks %q:\n%s", want, l.log)
+	}
+}
+
+// TestSecondLookWithoutTime: a first look that takes all of the probe timeout leaves nothing for a
+// second.
+func TestSecondLookWithoutTime(t *testing.T) {
+	l := newLab(t)
+	l.frozen.Worksheet.Timeouts.Probe = checkup.Duration(leastTime)
+	l.dead = func(_, source, _ int) bool { return source == 0 }
+	_, r := l.run(t)
+	if len(r.Looks) != 1 || len(r.Looks[0].Worksheet.Again) != 2 || len(r.Looks[0].Record.Sources) != 0 || len(l.orders) != 2 {
+		t.Errorf("%+v, want a look that was not made", r.Looks)
+	}
+	if want := "second look: 2 pairs not measured again: no time is left of timeouts.probe (10s)"; !strings.Contains(l.log.String(), want) {
+		t.Errorf("the log lacks %q:\n%s", want, l.log)
+	}
+}
+
+// TestStoppedSecondLook: a task that is stopped in the second look keeps the first.
+func TestStoppedSecondLook(t *testing.T) {
+	l := newLab(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	l.fleet.Farewell = time.Millisecond
+	l.dead = func(look, source, _ int) bool {
+		if look == 1 {
+			cancel(errors.New("terminated"))
+		}
+		return source == 0
+	}
+	if err := probe(ctx, l.task, l.fleet, &l.frozen); err == nil || !strings.Contains(err.Error(), "terminated") {
+		t.Errorf("%v, want that it was stopped", err)
+	}
+	r, err := l.task.Store("").LoadRecord(t.Context(), "mesh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := json.Marshal(r.Counted); len(r.Observations) != 4 || string(b) != "[0,1]" || len(r.Looks) != 1 {
+		t.Errorf("%d pairs, counted %s, %d looks; want all of the first look", len(r.Observations), b, len(r.Looks))
+	}
+}
