@@ -35,6 +35,11 @@ func (j *Judgement) credible(at int, o *Outcome) {
 			seen.Sent, seen.Spoiled, seen.Received, len(seen.RTTs), ordered)
 		return
 	}
+	if why := wrongFlows(seen, ordered); why != "" {
+		unmeasured(checkup.StageCollect, "the numbers do not add up: %s", why)
+		return
+	}
+	o.Flows = seen.Flows
 	if seen.Failure != nil && !ofNetwork(seen.Failure.Stage) {
 		o.unmeasured(*seen.Failure)
 		return
@@ -77,6 +82,8 @@ func (j *Judgement) few(at int, o *Outcome) *checkup.Cause {
 	case seen.Spoiled > 0:
 		return because(checkup.StageSelf, "the %s was held up in %d of %d measurements; %d of %d ordered remain, too few to pass",
 			j.rules.Reporter, seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, ordered)
+	case unused(seen) != nil:
+		return unused(seen)
 	default:
 		return because(checkup.StageCollect, "only %d of %d measurements were made: too few to pass", seen.Sent, ordered)
 	}

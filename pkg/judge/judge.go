@@ -28,9 +28,10 @@ type Rules struct {
 type Failure uint8
 
 const (
-	Lost    Failure = iota + 1 // no answer, or more loss than the limit allows
-	Slow                       // a delay or its variation exceeded a limit
-	Reached                    // the target must be unreachable, and was reached
+	FlowLost Failure = iota + 1 // some source ports are never answered, and others are
+	Lost                        // no answer, or more loss than the limit allows
+	Slow                        // a delay or its variation exceeded a limit
+	Reached                     // the target must be unreachable, and was reached
 )
 
 // Outcome is the verdict and the measurement of one expected pair.
@@ -48,6 +49,10 @@ type Outcome struct {
 	Sent, Received, Duplicates, Reordered int
 	// RTTs are in microseconds, in the order of sending.
 	RTTs []int64
+	// Flows are the measurements by source port, if the agent listed them; see
+	// Observation.Flows. Dead are those of them that are never answered, although others are,
+	// beyond doubt: the pair fails with FlowLost.
+	Flows, Dead []checkup.Flow
 	// Excused says that the responder itself may have caused the loss of a measured pair.
 	Excused bool
 	// Direction in which packets of this pair were lost, by the target's count, whatever the
@@ -180,8 +185,9 @@ func (j *Judgement) judge(at int, o *Outcome, level float64) {
 
 // lossy reports whether an outcome fails or is undecided because of a loss.
 func (o *Outcome) lossy() bool {
-	return o.Failure == Lost ||
-		slices.ContainsFunc(o.Breaches, func(b checkup.Breach) bool { return b.Limit == checkup.LimitLoss })
+	return o.Failure == Lost || slices.ContainsFunc(o.Breaches, func(b checkup.Breach) bool {
+		return b.Limit == checkup.LimitLoss || b.Limit == checkup.LimitFlow
+	})
 }
 
 // unmeasured makes an outcome unmeasured: its numbers do not count.

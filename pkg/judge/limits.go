@@ -48,7 +48,8 @@ func (t Test) Verdict(level float64) checkup.Verdict {
 }
 
 // Tests yields what an outcome says about each limit on loss and on percentiles of the delay: nothing if it is
-// unmeasured or must be unreachable, and nothing about loss that the responder itself may have caused.
+// unmeasured or must be unreachable, and nothing about loss that the responder itself may have caused. The measurements
+// of dead flows are not among them: they say nothing about the loss of the others.
 func (j *Judgement) Tests(o *Outcome) iter.Seq[Test] {
 	return func(yield func(Test) bool) {
 		expect := j.Worksheet.ExpectOf(o.Pair)
@@ -56,7 +57,8 @@ func (j *Judgement) Tests(o *Outcome) iter.Seq[Test] {
 			return
 		}
 		if limit := expect.Loss.Max; limit != nil && !o.Excused {
-			if !yield(Test{checkup.LimitLoss, o.Sent - o.Received, o.Sent, float64(*limit) / 100}) {
+			sent, received := o.Living()
+			if !yield(Test{checkup.LimitLoss, sent - received, sent, float64(*limit) / 100}) {
 				return
 			}
 		}
@@ -92,6 +94,7 @@ func (j *Judgement) level() float64 {
 				n++
 			}
 		}
+		n += flowTests(&j.Outcomes[i])
 	}
 	if !j.rules.LooksAgain {
 		return FalseAlarms / float64(max(n, 1))
@@ -124,7 +127,7 @@ func (j *Judgement) limits(seen *checkup.Observation, o *Outcome, level float64)
 		o.breaks(checkup.Fail, broken{b, Lost, why.Stage, why.Message})
 		return
 	}
-	var failed, doubted []broken
+	failed, doubted := deadFlows(seen, o, expect, level)
 	for t := range j.Tests(o) {
 		switch t.Verdict(level) {
 		case checkup.Fail:
@@ -150,7 +153,7 @@ func (j *Judgement) limits(seen *checkup.Observation, o *Outcome, level float64)
 			}
 		}
 	}
-	// Losses come first: the first broken limit decides the outcome's Failure and stage.
+	// Dead flows come first, and then losses: the first broken limit decides the outcome's Failure and stage.
 	slices.SortStableFunc(failed, func(a, b broken) int { return cmp.Compare(a.failure, b.failure) })
 	switch {
 	case len(failed) > 0:

@@ -105,7 +105,7 @@ func TestLevel(t *testing.T) {
 		{0, checkup.Pass, checkup.Pass},
 		{1, checkup.Pass, checkup.Pass},
 		{2, checkup.Undecided, checkup.Undecided},
-		{4, checkup.Fail, checkup.Undecided},
+		{5, checkup.Fail, checkup.Undecided},
 		{6, checkup.Fail, checkup.Fail},
 	} {
 		for nodes, want := range map[int]checkup.Verdict{2: test.small, 20: test.large} {

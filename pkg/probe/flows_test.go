@@ -179,6 +179,7 @@ func occupy(t *testing.T, transport checkup.Transport, family checkup.IPFamily, 
 
 // A peer that answers all source ports but one: that one is reported as the flow that is lost.
 func TestDeadFlow(t *testing.T) {
+	t.Parallel()
 	for _, ports := range [][]int{nil, freePorts(t, 4)} {
 		dead := 0
 		var mu sync.Mutex

@@ -31,6 +31,9 @@ type Packet struct {
 	Transport checkup.Transport
 	Size      int
 	Answer    bool
+	// Port is the source port of the request, and the destination port of the answer; 0 for
+	// icmp.
+	Port int
 }
 
 // Mesh is a simulated cluster whose nodes are sources and targets, with a
@@ -39,6 +42,7 @@ type Mesh struct {
 	Worksheet *checkup.Worksheet
 	Roster    *checkup.Roster
 	rng       *rand.Rand
+	ports     *rand.Rand
 	// Drop is the probability with which the fault drops a packet, Delay what it adds
 	// to its way; nil means no fault.
 	Drop  func(Packet) float64
@@ -81,7 +85,7 @@ func NewMesh(seed uint64, nodes, degree, zones int, probes []checkup.TransportPr
 		slices.Sort(targets)
 		w.Assignments = append(w.Assignments, targets)
 	}
-	return &Mesh{Worksheet: w, Roster: roster, rng: rng, Tally: true}
+	return &Mesh{Worksheet: w, Roster: roster, rng: rng, ports: rand.New(rand.NewPCG(seed, 3)), Tally: true}
 }
 
 // FourTransports are small probes of every transport.
@@ -133,10 +137,12 @@ func (n *Mesh) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 	o := checkup.Observation{Pair: p}
 	probe, _ := n.Worksheet.Probe(p.Transport)
 	arrived := 0
-	for range probe.Count {
+	var flows []checkup.Flow
+	for i := range probe.Count {
 		o.Sent++
-		request := Packet{p.Source, p.Target, p.Family, p.Transport, p.Size, false}
-		answer := Packet{p.Target, p.Source, p.Family, p.Transport, p.Size, true}
+		flow := n.flow(&flows, p.Transport, i, probe.Count)
+		request := Packet{p.Source, p.Target, p.Family, p.Transport, p.Size, false, flow.Port}
+		answer := Packet{p.Target, p.Source, p.Family, p.Transport, p.Size, true, flow.Port}
 		rtt := time.Duration(100+n.rng.IntN(200)) * time.Microsecond
 		through := func() bool {
 			if n.dropped(request) {
@@ -152,10 +158,14 @@ func (n *Mesh) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 			rtt += time.Second
 		}
 		o.Received++
+		flow.Received++
 		if n.Delay != nil {
 			rtt += n.Delay(request) + n.Delay(answer)
 		}
 		o.RTTs = append(o.RTTs, rtt.Microseconds())
+	}
+	if o.Received > 0 && o.Received < o.Sent && p.Transport != checkup.ICMP {
+		o.Flows = flows
 	}
 	if o.Received < o.Sent {
 		o.Failure = &checkup.Cause{Stage: checkup.StageConnect, Message: "timed out"}
@@ -167,6 +177,25 @@ func (n *Mesh) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 		r.Receptions = append(r.Receptions, checkup.Reception{Pair: p, Packets: arrived})
 	}
 	return o
+}
+
+// flow counts measurement i of count, and returns the flow that it is part of: a udp pair has four, in blocks, and each
+// connection has its own.
+func (n *Mesh) flow(flows *[]checkup.Flow, t checkup.Transport, i, count int) *checkup.Flow {
+	all := map[checkup.Transport]int{checkup.UDP: min(checkup.UDPFlows, count), checkup.ICMP: 1}[t]
+	if all == 0 {
+		all = count
+	}
+	if at := i * all / count; at == len(*flows) {
+		port := 0
+		if t != checkup.ICMP {
+			port = 32768 + n.ports.IntN(28000)
+		}
+		*flows = append(*flows, checkup.Flow{Port: port})
+	}
+	last := &(*flows)[len(*flows)-1]
+	last.Sent++
+	return last
 }
 
 func (n *Mesh) dropped(p Packet) bool {
