@@ -81,12 +81,12 @@ func settingsOf(nodes, degrees, cases, only string) ([]setting, error) {
 
 // cell is what was measured in one cell of the table.
 type cell struct {
-	runs, right int // runs, and those with the right verdict
-	most        int // findings in one run
-	ours        score
-	slowest     time.Duration
-	baselines   []score           // of the algorithms
-	wrong       map[uint64]string // runs with a wrong verdict or finding, by seed
+	runs, mistaken int // runs, and those with a wrong verdict
+	most           int // findings in one run
+	ours           score
+	slowest        time.Duration
+	baselines      []score           // of the algorithms
+	wrong          map[uint64]string // runs with a wrong verdict or finding, by seed
 }
 
 // table prints one row for each setting, as soon as it is measured, and before it the wrong runs if they are wanted. In
@@ -124,7 +124,7 @@ func table(settings []setting, seeds uint64, wrong bool) error {
 }
 
 func printHead() {
-	fmt.Printf("| %-18s | %-5s | nodes | deg | runs | right | finds |  most | ours P / R  | or among    |", "case", "noise")
+	fmt.Printf("| %-18s | %-5s | nodes | deg | runs | wrong | finds |  most | ours P / R  | or among    |", "case", "noise")
 	for _, a := range algorithms {
 		fmt.Printf(" %-11s |", a.name)
 	}
@@ -137,8 +137,8 @@ func (s setting) print(c *cell) {
 	if s.nodes == 0 {
 		size, degree = "all", "all"
 	}
-	fmt.Printf("| %-18s | %-5s | %5s | %3s | %4d | %5s | %5.1f | %5d | %s | %s |",
-		s.scenario.name, s.noise.name, size, degree, c.runs, share(c.right, c.runs),
+	fmt.Printf("| %-18s | %-5s | %5s | %3s | %4d | %5d | %5.1f | %5d | %s | %s |",
+		s.scenario.name, s.noise.name, size, degree, c.runs, c.mistaken,
 		float64(c.ours.findings)/float64(c.runs), c.most, c.ours.both(c.ours.exact), c.ours.both(c.ours.among))
 	for _, b := range c.baselines {
 		fmt.Printf(" %s |", b.both(b.exact))
@@ -152,7 +152,7 @@ func newCell() *cell {
 
 // join adds the runs of another cell, but not which of them were wrong.
 func (c *cell) join(o *cell) {
-	c.runs, c.right = c.runs+o.runs, c.right+o.right
+	c.runs, c.mistaken = c.runs+o.runs, c.mistaken+o.mistaken
 	c.most, c.slowest = max(c.most, o.most), max(c.slowest, o.slowest)
 	c.ours.add(o.ours)
 	for i := range c.baselines {
@@ -196,8 +196,8 @@ func (c *cell) add(seed uint64, t *trial) {
 		want = checkup.RunPass
 	}
 	c.runs++
-	if t.report.Verdict == want {
-		c.right++
+	if t.report.Verdict != want {
+		c.mistaken++
 	}
 	found := standing(t.report.Findings)
 	graded := grade(t.causes, found)
