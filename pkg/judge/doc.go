@@ -56,9 +56,9 @@
 //  2. P is the probability of k or more, exactly (binomial): above Doubt the pair passes,
 //     up to the level it fails, and between the two it is undecided. If p is 0, one
 //     measurement beyond the limit is proof.
-//  3. The level is FalseAlarms, divided by the number of tests of the look (Bonferroni). If
-//     the kind looks again, each look spends one half of it, on fresh data only; one half of
-//     that is for tests of what pairs show together (FailTogether).
+//  3. The level is FalseAlarms, divided by the number of tests of the look (Bonferroni). A
+//     kind that tests too what pairs show together (FailTogether) spends a quarter on each of
+//     the two in each of two looks, the second on fresh data only.
 //  4. Hence at most one check in 1/FalseAlarms fails by its tests although all limits are
 //     kept, whatever its size. A pair without any answer fails beside that.
 //  5. Jitter has no exact test. What exceeds the limit fails, but if the kind looks again,

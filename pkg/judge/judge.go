@@ -18,9 +18,11 @@ type Rules struct {
 	// Absent returns the cause in worksheet or roster that prevents the measurement of a
 	// pair. If Absent is nil, only the roster's entry of the target is read.
 	Absent func(checkup.Pair) *checkup.Cause
-	// LooksAgain says that the kind tests components too, and looks again at pairs that are
-	// undecided. A jitter above its limit is then undecided in the first look; there is no
-	// exact test of it.
+	// Pools says that the kind tests too what its pairs show together. The tests of single
+	// pairs in one look then get a quarter of FalseAlarms, as Level says; otherwise all of it.
+	Pools bool
+	// LooksAgain says that a further look follows. A jitter above its limit is then undecided
+	// in the first look; there is no exact test of it.
 	LooksAgain bool
 }
 

@@ -83,8 +83,8 @@ func slower(rtts []int64, l checkup.LatencyLimit) Test {
 	return t
 }
 
-// level is the level of the tests of single pairs that the look makes. A kind that does not look again has no other
-// tests, and spends all of FalseAlarms on them. A test against a share of 0 does not count: one measurement beyond the
+// level is the level of the tests of single pairs that the look makes. A kind without other tests spends all of
+// FalseAlarms on them. A test against a share of 0 does not count: one measurement beyond the
 // limit is proof, and never a false alarm.
 func (j *Judgement) level() float64 {
 	n := 0
@@ -96,7 +96,7 @@ func (j *Judgement) level() float64 {
 		}
 		n += flowTests(&j.Outcomes[i])
 	}
-	if !j.rules.LooksAgain {
+	if !j.rules.Pools {
 		return FalseAlarms / float64(max(n, 1))
 	}
 	return Level(n)

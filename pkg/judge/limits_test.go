@@ -79,7 +79,7 @@ func TestMoreIsWorse(t *testing.T) {
 			worst := 0
 			for bad := range o.Sent + 1 {
 				of(bad)
-				at := Pairs(n.Worksheet, n.Roster, record, Rules{LooksAgain: true}).Find(o.Pair)
+				at := Pairs(n.Worksheet, n.Roster, record, Rules{Pools: true}).Find(o.Pair)
 				v := slices.Index(order, at.Verdict)
 				if v < worst || o.Received == 0 && at.Verdict != checkup.Fail {
 					t.Fatalf("expected %+v: %s with %d %s of %d", *e, at.Verdict, bad, what, o.Sent)
@@ -116,7 +116,7 @@ func TestLevel(t *testing.T) {
 			record := n.Measure()
 			o := &record.Observations[0]
 			o.Received, o.RTTs = o.Sent-test.lost, o.RTTs[test.lost:]
-			if got := Pairs(n.Worksheet, n.Roster, record, Rules{LooksAgain: true}).Outcomes[0].Verdict; got != want {
+			if got := Pairs(n.Worksheet, n.Roster, record, Rules{Pools: true}).Outcomes[0].Verdict; got != want {
 				t.Errorf("%d of 20 lost in a mesh of %d nodes: %s, want %s", test.lost, nodes, got, want)
 			}
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // judging are the rules of judging a mesh.
-func judging(gate checkup.Gate) judge.Rules { return judge.Rules{LooksAgain: gate.Confirm} }
+func judging(gate checkup.Gate) judge.Rules { return judge.Rules{Pools: true, LooksAgain: gate.Confirm} }
 
 // Judge returns the report of a mesh. Its units are the pairs that failed or were
 // not measured: a mesh of 5,000 nodes has too many pairs to list all of them.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 
@@ -137,7 +138,7 @@ func (v *validator) units(path string, c *checkup.CheckReport) {
 			v.wrong("%s.name: duplicate %q", at, u.Name)
 		}
 		names[u.Name] = true
-		for name := range u.Labels {
+		for _, name := range slices.Sorted(maps.Keys(u.Labels)) {
 			if !labelName.MatchString(name) || slices.Contains(unitLabels, name) {
 				v.wrong("%s.labels: invalid name %q", at, name)
 			}
