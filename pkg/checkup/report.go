@@ -81,7 +81,8 @@ type CheckReport struct {
 	// Noun names a unit of the check, in the singular: "pair", "placement".
 	Noun string `json:"noun,omitempty"`
 	// Units that failed, are undecided or were not measured, in the order of the worksheet.
-	// If Complete is set, units that passed are listed too.
+	// Units that failed in the first look and passed in the second (Gone) are listed, too. If
+	// Complete is set, all units that passed are.
 	Units []Unit `json:"units,omitempty"`
 	// Complete says that Units lists all units.
 	Complete bool `json:"complete,omitempty"`

@@ -29,7 +29,7 @@ type Unit struct {
 
 	Verdict Verdict `json:"verdict"`
 	// Cause says why the unit failed, is undecided or was not measured; nil for one that
-	// passed.
+	// passed. Of one that is Gone, it says why the unit failed in the first look.
 	Cause *Cause `json:"cause,omitempty"`
 	// Breaches are the limits that a failed unit broke, or that an undecided one may have
 	// broken; empty if it failed for another reason.

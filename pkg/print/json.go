@@ -101,6 +101,7 @@ func valid(r *checkup.Report) error {
 		}
 		for k, f := range c.Findings {
 			known(v, fmt.Sprintf("%s.findings[%d].cause", path, k), f.Cause, checkup.FindingCauses)
+			known(v, fmt.Sprintf("%s.findings[%d].confirmation", path, k), f.Confirmation, checkup.Confirmations)
 		}
 		if c.Matrix != nil {
 			v.grid(path+".matrix", c.Matrix)
@@ -124,9 +125,12 @@ func (v *validator) units(path string, c *checkup.CheckReport) {
 	for k := range c.Units {
 		u, at := &c.Units[k], fmt.Sprintf("%s.units[%d]", path, k)
 		known(v, at+".verdict", u.Verdict, checkup.Verdicts)
+		known(v, at+".confirmation", u.Confirmation, checkup.Confirmations)
 		switch u.Verdict {
 		case checkup.Pass:
-			listed.Pass++
+			if c.Complete || u.Confirmation != checkup.Gone {
+				listed.Pass++
+			}
 		case checkup.Fail:
 			listed.Fail++
 		case checkup.Undecided:

@@ -59,7 +59,8 @@ type (
 // them all, else one for each transport, family and size: names that stay the same
 // from run to run.
 //
-// A case with a failed unit is a failure. One with unmeasured units is never
+// A case with a failed unit is a failure, or an error if the check is inconclusive because
+// no failure was confirmed. One with unmeasured units is never
 // passed: it is an error if the check does not pass because of them or none of
 // its units was measured, and skipped if the gate admits them. One with undecided
 // units is skipped.
@@ -125,6 +126,9 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 	}{{"expected", c.Counts.Expected}, {"pass", c.Counts.Pass}, {"fail", c.Counts.Fail}, {"undecided", c.Counts.Undecided}, {"unmeasured", c.Counts.Unmeasured}} {
 		suite.Properties = append(suite.Properties, junitProperty{p.name, fmt.Sprint(p.n)})
 	}
+	if found := secondLook(c); found != "" {
+		suite.Properties = append(suite.Properties, junitProperty{"secondLook", clean(found)})
+	}
 	class := clean(r.Plan + "." + c.Name)
 
 	verdict := junitCase{Name: "verdict", Class: class}
@@ -185,7 +189,7 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 		}
 		switch {
 		case len(bad) > 0:
-			one.Failure = message(
+			failed := message(
 				checkup.Fail,
 				slices.Concat(bad, doubted, not),
 				"%d of %d %ss failed, %s%d unmeasured",
@@ -195,6 +199,11 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 				undecided(len(doubted)),
 				len(not),
 			)
+			if unconfirmed(c) {
+				one.Error = failed
+			} else {
+				one.Failure = failed
+			}
 		case len(not) > 0 && c.Verdict == checkup.RunPass && row.Pairs > 0:
 			one.Skipped = message(
 				checkup.Unmeasured,
@@ -217,10 +226,10 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 // junitUnit is the case of one unit.
 func junitUnit(c *checkup.CheckReport, u *checkup.Unit, class string) junitCase {
 	one := junitCase{Name: clean(u.Name), Class: class}
-	message := &junitMessage{Type: clean(string(u.Verdict)), Message: clean(why(cause(u)))}
+	message := &junitMessage{Type: clean(string(u.Verdict)), Message: clean(cameBack(u))}
 	switch {
 	case u.Verdict == checkup.Pass:
-	case u.Verdict == checkup.Fail:
+	case u.Verdict == checkup.Fail && !unconfirmed(c):
 		one.Failure = message
 	case u.Verdict == checkup.Undecided, c.Verdict == checkup.RunPass:
 		one.Skipped = message
@@ -239,7 +248,7 @@ func junitUnits(units []*checkup.Unit, noun string) string {
 			fmt.Fprintf(&b, "... and %s\n", clean(checkup.Count(len(units)-most, "more "+noun)))
 			break
 		}
-		fmt.Fprintf(&b, "%s\n", clean(fmt.Sprintf("%s: %s: %s", u.Verdict, way(u), why(cause(u)))))
+		fmt.Fprintf(&b, "%s\n", clean(fmt.Sprintf("%s: %s: %s", u.Verdict, way(u), cameBack(u))))
 	}
 	return b.String()
 }

@@ -47,6 +47,9 @@ func Log(w io.Writer, r *checkup.Report) error {
 		if len(c.Findings) == 0 && c.Counts.Fail > 0 {
 			p.command("error", "%s: %s failed", c.Name, checkup.Count(c.Counts.Fail, nounOf(c)))
 		}
+		if found := secondLook(c); found != "" {
+			p.command("warning", "%s: second look: %s", c.Name, found)
+		}
 		if n := c.Counts.Undecided; n > 0 {
 			p.command("warning", "%s: %s undecided", c.Name, checkup.Count(n, nounOf(c)))
 		}

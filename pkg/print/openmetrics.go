@@ -201,6 +201,12 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []s
 			float64(v.n),
 			of("noun", nounOf(c), "verdict", string(v.verdict))...)
 	}
+	again, _ := lookedAgain(c)
+	for _, found := range checkup.Confirmations {
+		if n := again[found]; n > 0 {
+			m.add("checkplan_units_again", "Units of the second look by what it found.", float64(n), of("noun", nounOf(c), "confirmation", string(found))...)
+		}
+	}
 	for _, f := range c.Findings {
 		m.add("checkplan_findings", "Findings by the kind of their cause.", 1, of("cause", string(f.Cause))...)
 	}

@@ -41,7 +41,7 @@ var saved = []string{
 // scenarios are the saved reports, and those that are made here, by name of the file.
 func scenarios(t testing.TB) map[string]checkup.Report {
 	t.Helper()
-	all := map[string]checkup.Report{"nothing": nothing(), "each": each(), "toy": toy()}
+	all := map[string]checkup.Report{"nothing": nothing(), "each": each(), "toy": toy(), "again": again()}
 	for _, name := range saved {
 		f, err := os.Open(filepath.Join("testdata", name+".json"))
 		if err != nil {
@@ -67,6 +67,7 @@ func run(checks ...checkup.CheckReport) checkup.Report {
 		r.Counts.Expected += c.Counts.Expected
 		r.Counts.Pass += c.Counts.Pass
 		r.Counts.Fail += c.Counts.Fail
+		r.Counts.Undecided += c.Counts.Undecided
 		r.Counts.Unmeasured += c.Counts.Unmeasured
 	}
 	r.Summary = fmt.Sprintf("fail: %d of %d units passed, %d failed, %d unmeasured", r.Counts.Pass, r.Counts.Expected, r.Counts.Fail, r.Counts.Unmeasured)
@@ -99,6 +100,46 @@ func each() checkup.Report {
 		c.Findings = append(c.Findings, checkup.Finding{Cause: cause, Subject: "that", Message: "that: is so", Explains: 1, Against: []string{"1 of 2 pass"}, Alternatives: []string{"this", "and 3 more"}})
 	}
 	return run(c, checkup.CheckReport{Name: "other", Verdict: checkup.RunPass, Counts: checkup.Counts{Expected: 1, Pass: 1}})
+}
+
+// again is a report with second looks: of one that confirmed failures, of one that could
+// not be made, and of one in which all was gone.
+func again() checkup.Report {
+	noAnswer := &checkup.Cause{Stage: checkup.StageEcho, Message: "timed out after 1s"}
+	unit := func(target string, v checkup.Verdict, found checkup.Confirmation) checkup.Unit {
+		u := checkup.Unit{
+			Source: "worker-1", Target: target, Family: checkup.IPv4, Transport: checkup.UDP, Size: 64,
+			Verdict: v, Cause: noAnswer, Confirmation: found, After: checkup.Duration(12 * time.Second),
+		}
+		u.Name = fmt.Sprintf("%s -> %s udp IPv4 64B", u.Source, u.Target)
+		return u
+	}
+	check := func(name string, v checkup.RunVerdict, units ...checkup.Unit) checkup.CheckReport {
+		c := checkup.CheckReport{Name: name, Kind: "podMesh", Noun: "pair", Verdict: v, Units: units, Counts: checkup.Counts{Expected: 6}}
+		for _, u := range units {
+			switch u.Verdict {
+			case checkup.Fail:
+				c.Counts.Fail++
+			case checkup.Undecided:
+				c.Counts.Undecided++
+			}
+		}
+		c.Counts.Pass = c.Counts.Expected - c.Counts.Fail - c.Counts.Undecided
+		c.Delays = []checkup.DelayRow{{Transport: checkup.UDP, Family: checkup.IPv4, Size: 64, Pairs: 6, Sent: 120, Received: 60, Loss: 50}}
+		return c
+	}
+	mesh := check("mesh", checkup.RunFail,
+		unit("worker-2", checkup.Fail, checkup.Confirmed), unit("worker-3", checkup.Fail, checkup.NotMadeAgain),
+		unit("worker-4", checkup.Undecided, checkup.NotConfirmed), unit("worker-5", checkup.Pass, checkup.Gone))
+	mesh.Findings = []checkup.Finding{{
+		Cause: checkup.CauseNodeEgress, Subject: "worker-1", Message: "out of the pods of worker-1: 50% lost", Explains: 2, OnlyThis: 2,
+		Confirmation: checkup.Confirmed,
+	}}
+	return run(
+		mesh,
+		check("late", checkup.RunInconclusive, unit("worker-2", checkup.Fail, checkup.NotMadeAgain)),
+		check("blip", checkup.RunPass, unit("worker-2", checkup.Pass, checkup.Gone), unit("worker-3", checkup.Pass, checkup.Gone)),
+	)
 }
 
 // toy is of a kind that no printer knows: its blocks hold all that blocks can, and

@@ -148,12 +148,15 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 		counts += fmt.Sprintf("; %s made", checkup.Count(c.Sent, "measurement"))
 	}
 	p.line("  %s", clean(counts))
+	p.secondLook(c)
 	if c.Verdict == checkup.RunInconclusive && c.Cause == nil {
 		switch {
 		case c.Counts.Expected == 0:
 			p.line("  inconclusive: no %s was expected", clean(noun))
 		case c.Counts.Pass+c.Counts.Fail+c.Counts.Undecided == 0:
 			p.line("  inconclusive: no %s was measured", clean(noun))
+		case unconfirmed(c):
+			p.line("  inconclusive: no failed %s was measured again; the gate wants one confirmed", clean(noun))
 		default:
 			p.line(
 				"  inconclusive: %s of the %ss are unmeasured; the gate allows %s",
@@ -174,6 +177,7 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	if !c.BlocksListUnits {
 		p.measured(c, checkup.Fail, "Failed")
 		p.measured(c, checkup.Undecided, "Undecided")
+		p.measured(c, checkup.Pass, "Gone")
 		p.unmeasured(c)
 	}
 	if m := c.Matrix; m != nil && len(m.Sources) > 0 && len(m.Targets) > 0 {
@@ -233,6 +237,9 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 		explains := kind(f) + ", explains " + checkup.Count(f.Explains, "failed "+unit)
 		if f.OnlyThis < f.Explains {
 			explains += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
+		}
+		if found := confirmation(f.Confirmation, 0); found != "" && f.Confirmation != checkup.Gone {
+			explains += ", " + found
 		}
 		p.line("       %s", clean(explains))
 		for _, s := range f.For {
@@ -304,12 +311,13 @@ func way(u *checkup.Unit) string {
 }
 
 // measured prints the units with one verdict, those of one source and target with one
-// cause in one line.
+// cause in one line. Of those that passed, it prints those that failed before.
 func (p *printer) measured(c *checkup.CheckReport, v checkup.Verdict, title string) {
 	type key struct {
 		way   string
 		stage checkup.Stage
 		alike string
+		again checkup.Confirmation
 	}
 	type packets struct {
 		transport checkup.Transport
@@ -319,6 +327,7 @@ func (p *printer) measured(c *checkup.CheckReport, v checkup.Verdict, title stri
 	type group struct {
 		key
 		cause    checkup.Cause
+		after    checkup.Duration
 		differ   bool
 		packets  []packets
 		families map[packets][]string
@@ -328,15 +337,15 @@ func (p *printer) measured(c *checkup.CheckReport, v checkup.Verdict, title stri
 	n := 0
 	for i := range c.Units {
 		u := &c.Units[i]
-		if u.Verdict != v {
+		if u.Verdict != v || v == checkup.Pass && u.Confirmation != checkup.Gone {
 			continue
 		}
 		n++
 		cause := cause(u)
-		k := key{way(u), cause.Stage, alike(cause.Message)}
+		k := key{way(u), cause.Stage, alike(cause.Message), u.Confirmation}
 		g := groups[k]
 		if g == nil {
-			g = &group{key: k, cause: cause, families: map[packets][]string{}}
+			g = &group{key: k, cause: cause, after: u.After, families: map[packets][]string{}}
 			groups[k] = g
 			order = append(order, g)
 		}
@@ -373,6 +382,9 @@ func (p *printer) measured(c *checkup.CheckReport, v checkup.Verdict, title stri
 		texts[i] = g.way + "  " + why(g.cause)
 		if g.differ {
 			texts[i] += ", and the like"
+		}
+		if found := confirmation(g.again, g.after); found != "" {
+			texts[i] += ", " + found
 		}
 		if len(ways) > 0 {
 			texts[i] += "  [" + strings.Join(ways, ", ") + "]"

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package print
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// confirmation says in words what the further look found; empty if there was none.
+func confirmation(c checkup.Confirmation, after checkup.Duration) string {
+	switch c {
+	case checkup.NotLookedAt:
+		return ""
+	case checkup.Gone:
+		return fmt.Sprintf("gone after %s", after)
+	case checkup.NotConfirmed:
+		return "undecided again"
+	case checkup.NotMadeAgain:
+		return "not measured again"
+	default:
+		return string(c)
+	}
+}
+
+// lookedAgain counts what the further look found, and returns after which time it began.
+func lookedAgain(c *checkup.CheckReport) (counts map[checkup.Confirmation]int, after checkup.Duration) {
+	counts = map[checkup.Confirmation]int{}
+	for i := range c.Units {
+		if u := &c.Units[i]; u.Confirmation != checkup.NotLookedAt {
+			counts[u.Confirmation]++
+			after = max(after, u.After)
+		}
+	}
+	return counts, after
+}
+
+// secondLook says what the further look found: "3 pairs confirmed, 2 gone after 12s"; empty if there
+// was none.
+func secondLook(c *checkup.CheckReport) string {
+	counts, after := lookedAgain(c)
+	var found []string
+	for _, of := range checkup.Confirmations {
+		n := counts[of]
+		if n == 0 {
+			continue
+		}
+		number := fmt.Sprint(n)
+		if len(found) == 0 {
+			number = checkup.Count(n, nounOf(c))
+		}
+		found = append(found, number+" "+confirmation(of, after))
+	}
+	return strings.Join(found, ", ")
+}
+
+// secondLook prints what the further look found.
+func (p *printer) secondLook(c *checkup.CheckReport) {
+	if found := secondLook(c); found != "" {
+		p.line("  second look: %s", clean(found))
+	}
+}
+
+// unconfirmed reports whether a check is inconclusive because none of its failures was
+// measured again.
+func unconfirmed(c *checkup.CheckReport) bool {
+	return c.Verdict == checkup.RunInconclusive && c.Counts.Fail > 0
+}
+
+// cameBack prints a cause with what the further look found.
+func cameBack(u *checkup.Unit) string {
+	s := why(cause(u))
+	if found := confirmation(u.Confirmation, u.After); found != "" {
+		s += ", " + found
+	}
+	return s
+}
