@@ -105,6 +105,9 @@ type CheckReport struct {
 	// Delays has one row per transport, family and size, in the order of the worksheet.
 	Delays   []DelayRow `json:"delays,omitempty"`
 	Findings []Finding  `json:"findings,omitempty"`
+	// Background is what no finding explains, one for each limit that single measurements
+	// exceed.
+	Background []Background `json:"background,omitempty"`
 	// Matrix is the source-by-target summary for the heat map; nil for VMs, and if there
 	// are more than MatrixMax sources or targets.
 	Matrix *Matrix `json:"matrix,omitempty"`
@@ -182,6 +185,18 @@ type Delay struct {
 	// StdDev is the population standard deviation, as ping's mdev. Older reports do not
 	// have it; there it is 0.
 	StdDev int64 `json:"stdDev,omitempty"`
+}
+
+// Background is what exceeds a limit in single measurements, everywhere and without a cause
+// that stands out: Failed of Sent.
+type Background struct {
+	Limit  Limit `json:"limit"`
+	Failed int   `json:"failed"`
+	Sent   int   `json:"sent"`
+	// Rate is Failed of Sent, and Upper the one-sided 95% upper confidence bound on the rate
+	// of all measurements that might have been made (Clopper and Pearson).
+	Rate  Percent `json:"rate"`
+	Upper Percent `json:"upper"`
 }
 
 // Confirmation says what a further look found about something that failed or was

@@ -57,6 +57,10 @@ type Outcome struct {
 	Flows, Dead []checkup.Flow
 	// Excused says that the responder itself may have caused the loss of a measured pair.
 	Excused bool
+	// Arrived is the number of requests that arrived, by the target's own count. It is valid
+	// only if Counted is set: for udp pairs without spoiled measurements.
+	Arrived int
+	Counted bool
 	// Direction in which packets of this pair were lost, by the target's count, whatever the
 	// verdict.
 	Direction checkup.Direction
@@ -180,8 +184,14 @@ func (j *Judgement) judge(at int, o *Outcome, level float64) {
 	switch {
 	case cause != nil:
 		o.unmeasured(*cause)
-	case o.Received < o.Sent && !j.Worksheet.Expect.Unreachable:
-		o.Direction = j.direction(at)
+	case !j.Worksheet.Expect.Unreachable:
+		if seen := j.evidence.observed[at]; o.Pair.Transport == checkup.UDP && seen.Spoiled == 0 && j.evidence.counted[o.Pair.Target] {
+			o.Arrived = j.evidence.reception[at]
+			o.Counted = o.Received <= o.Arrived && o.Arrived <= o.Sent
+		}
+		if o.Received < o.Sent {
+			o.Direction = j.direction(at)
+		}
 	}
 }
 

@@ -48,12 +48,15 @@ type candidate struct {
 	oneWay   int     // explained pairs whose direction is known to be one
 	bothWays int     // explained pairs that lost packets in both directions
 	oddity   float64 // cost of its exceptions
+	drops    bool    // it drops everything, except at its exceptions
+	rare     bool    // too few pairs fail to suggest it
 	cost     float64
 	// when it was accepted
-	order     int32   // how many were accepted before
-	newly     []int32 // failed pairs that it newly explained
-	explained []int32 // failed pairs that it explains, in order
-	passing   []int32 // pairs that should fail, but do not
+	order     int32      // how many were accepted before
+	newly     []int32    // failed pairs that it newly explained
+	explained []int32    // failed pairs that it explains, in order
+	passing   []int32    // pairs that should fail, but do not
+	component *Component // that exceeds a limit, as a whole; nil if single pairs do
 }
 
 // datagram reports whether a transport shows each lost packet; TCP repairs
@@ -105,7 +108,7 @@ func (l *localiser) visit(p *place, n *narrowing, flows bool, order int32, do fu
 }
 
 // assess computes what a cause newly explains and what it costs, without the pairs that the
-// first order accepted causes explain; nil if it explains nothing, or too little of its scope.
+// first order accepted causes explain; nil if it explains nothing.
 func (l *localiser) assess(p *place, n *narrowing, flows bool, order int32) *candidate {
 	c := &candidate{l: l, place: p, narrowing: *n, flows: flows, order: order}
 	var datagrams, all tally
@@ -155,9 +158,7 @@ func (l *localiser) assess(p *place, n *narrowing, flows bool, order int32) *can
 		only, total, fail, relevant = true, datagrams, failing[1], pairs[1]
 	}
 	c.share = total.failed / max(total.made, 1)
-	if p.cause != checkup.CausePair && float64(fail) < minShare*float64(relevant) && !l.exceeds(total) {
-		return nil
-	}
+	c.rare = p.cause != checkup.CausePair && float64(fail) < minShare*float64(relevant)
 	c.oddity = l.exceptions(c, only)
 	c.cost = 1 + c.oddity
 	switch {
@@ -251,6 +252,7 @@ func (l *localiser) exceptions(c *candidate, only bool) float64 {
 	}
 	const sure = 1e-9
 	cost := against(min(max(c.share, sure), 1-sure))
+	c.drops = c.share >= dropShare
 	if c.share > 0.5 && cost > 0 {
 		// Of a place that drops everything, the exceptions are the ways that pass, not
 		// those that fail.
@@ -262,7 +264,9 @@ func (l *localiser) exceptions(c *candidate, only bool) float64 {
 			}
 		}
 		tallies(odd)
-		cost = min(cost, n*exceptionCost+against(1-sure))
+		if total := n*exceptionCost + against(1-sure); total < cost {
+			cost, c.drops = total, true
+		}
 	}
 	return cost
 }

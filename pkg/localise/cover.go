@@ -11,35 +11,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/judge"
 )
 
-// Cover explains the failed pairs by the fewest causes; doc.go has the model. It is
-// a greedy weighted set cover: of all causes, the one of the lowest cost per pair
-// that it newly explains comes first, until no pair is left.
-func Cover(e *Evidence) []checkup.Finding {
-	var found []*Found
-	done := make([]bool, len(e.Outcomes)) // slow pairs that a lossy cause explains
-	for _, class := range []judge.Failure{judge.Lost, judge.Slow, judge.Reached} {
-		l := newLocaliser(e, class, done)
-		if l == nil {
-			continue
-		}
-		for _, c := range l.cover(nil) {
-			var also []int
-			if class == judge.Lost {
-				also = l.delays(c, done)
-			}
-			found = append(found, c.found(also))
-		}
-	}
-	return List(joinPairs(found))
-}
-
 // measured is one measured pair, as evidence.
 type measured struct {
 	*judge.Outcome
 	at           int     // in the outcomes
 	a, b         int32   // nodes of source and target
 	way          int32   // index of its way
-	by           int32   // order of the accepted cause that explains it; open if none does
+	by           int32   // order of the accepted cause that explains it, open or silent
 	fail         bool    // in the localiser's class
 	datagram     bool    // its transport shows each lost packet
 	requests     bool    // lost requests may have made it fail
@@ -47,8 +25,12 @@ type measured struct {
 	made, failed float64 // measurements, and how many of them failed
 }
 
-// open is the order of a cause that was not accepted.
-const open = math.MaxInt32
+// What measured.by is if no accepted cause explains a pair: open for one that matters, silent
+// for one that is evidence neither for nor against a cause.
+const (
+	open   = math.MaxInt32
+	silent = -1
+)
 
 // way is a source and a target with their measured pairs.
 type way struct {
@@ -71,19 +53,14 @@ type localiser struct {
 	all        []measured
 	ways       []way
 	places     []*place
-	fails      int
 	nodes      []string
 	q          queue
 	// scratch space of exceptions
 	cells, byAttribute []tally
 }
 
-// newLocaliser returns nil if no pair failed in the class.
+// newLocaliser indexes the measured pairs, without those that are done.
 func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
-	failed := func(i int) bool { return e.Outcomes[i].Failure == class }
-	if !slices.ContainsFunc(e.Measured, failed) {
-		return nil
-	}
 	w := e.Worksheet
 	l := &localiser{
 		w: w, class: class, attributes: e.Attributes, byAttribute: make([]tally, len(e.Attributes)),
@@ -104,12 +81,12 @@ func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
 		if done[i] {
 			continue
 		}
-		m := measured{Outcome: o, at: i, fail: failed(i), made: 1, by: open, datagram: datagram(o.Pair.Transport)}
+		m := measured{Outcome: o, at: i, fail: o.Failure == class, made: 1, by: open, datagram: datagram(o.Pair.Transport)}
 		switch {
 		case class == judge.Lost:
 			m.made, m.failed = float64(o.Sent), float64(o.Sent-o.Received)
 		case o.Verdict != checkup.Pass && !m.fail:
-			continue // a pair without answers is neither slow nor fast
+			m.by = silent // a pair without answers is neither slow nor fast
 		case m.fail:
 			m.failed = 1
 		}
@@ -124,14 +101,10 @@ func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
 		way := &l.ways[m.way]
 		m.a, m.b = way.a, way.b
 		if m.fail {
-			l.fails++
 			way.left++
 		}
 		l.all = append(l.all, m)
 		way.end = int32(len(l.all))
-	}
-	if l.fails == 0 {
-		return nil
 	}
 	l.narrowings()
 	l.listPlaces()
@@ -161,7 +134,7 @@ func (l *localiser) propose(p *place, order int32) {
 	p.best, p.floor, p.touched = nil, math.Inf(1), 0
 	try := func(n *narrowing, flows bool) *candidate {
 		c := l.assess(p, n, flows, order)
-		if c == nil {
+		if c == nil || c.rare {
 			return nil
 		}
 		p.floor = min(p.floor, c.cost)
@@ -248,8 +221,8 @@ func (p *place) bound() {
 	p.key = math.Floor(1e9 * max(1, p.floor-2*exceptionCost*float64(p.touched)) / float64(p.left))
 }
 
-// cover chooses causes until every failed pair is explained. Those of given are accepted
-// first.
+// cover chooses causes until every failed pair is explained: a greedy weighted set cover.
+// Those of given are accepted first.
 func (l *localiser) cover(given []*candidate) []*candidate {
 	l.q = l.q[:0]
 	for _, p := range l.places {
@@ -267,8 +240,11 @@ func (l *localiser) cover(given []*candidate) []*candidate {
 		l.accept(c)
 		chosen = append(chosen, c)
 	}
-	for _, c := range given {
-		accept(c)
+	for _, known := range given {
+		if c := l.assess(known.place, &known.narrowing, known.flows, int32(len(chosen))); c != nil {
+			c.component = known.component
+			accept(c)
+		}
 	}
 	for len(l.q) > 0 {
 		p := l.q[0]
@@ -318,7 +294,7 @@ func (l *localiser) accept(c *candidate) {
 		}
 		touched[m.way] = true
 	}
-	drops := l.class == judge.Lost && !c.flows && c.share >= dropShare
+	drops := l.class == judge.Lost && !c.flows && c.drops
 	for side, list := range [][]int32{c.there, c.back} {
 		if side == 1 && c.flows {
 			break
@@ -368,7 +344,7 @@ func (l *localiser) alternatives(c *candidate) []*candidate {
 						continue
 					}
 					d := l.assess(p, &list[i], flows, c.order)
-					if d != nil && d.gain == len(c.newly) && d.cost <= c.cost+alternativeCost+fits && l.explains(d, c.newly) {
+					if d != nil && !d.rare && d.gain == len(c.newly) && d.cost <= c.cost+alternativeCost+fits && l.explains(d, c.newly) {
 						same = append(same, d)
 					}
 				}
@@ -426,20 +402,4 @@ func prune(chosen []*candidate) []*candidate {
 	}
 	slices.Reverse(kept)
 	return kept
-}
-
-// delays returns the slow pairs of a place that loses some of the packets: TCP
-// retransmits after a delay, so the loss explains them too.
-func (l *localiser) delays(c *candidate, done []bool) []int {
-	if c.share >= dropShare {
-		return nil
-	}
-	var also []int
-	for _, i := range c.passing {
-		if m := &l.all[i]; m.Failure == judge.Slow {
-			also = append(also, m.at)
-			done[m.at] = true
-		}
-	}
-	return also
 }

@@ -23,8 +23,9 @@ func judged(n *judgetest.Mesh) checkup.CheckReport { return check(n, n.Measure()
 // check is the report of a mesh of which a record is known, with its findings.
 func check(n *judgetest.Mesh, record *checkup.Record) checkup.CheckReport {
 	j := judge.Pairs(n.Worksheet, n.Roster, record, judge.Rules{})
+	x := Explain(j)
 	r := j.Report(checkup.Gate{})
-	r.Findings = Cover(NewEvidence(j))
+	r.Findings = x.Findings()
 	return r
 }
 
@@ -355,7 +356,7 @@ func TestOneFailure(t *testing.T) {
 	for i := range record.Observations {
 		whole := record.Observations[i]
 		o := &record.Observations[i]
-		o.Received, o.RTTs, o.Failure = o.Received-1, o.RTTs[1:], &checkup.Cause{Stage: checkup.StageEcho, Message: "timed out"}
+		o.Received, o.RTTs, o.Failure = 0, nil, &checkup.Cause{Stage: checkup.StageEcho, Message: "timed out"}
 		r := check(n, record)
 		if len(r.Findings) != 1 || r.Findings[0].Cause != checkup.CausePair || r.Findings[0].Explains != 1 {
 			t.Fatalf("%v: %s", o.Pair, judgetest.Show(r.Findings))

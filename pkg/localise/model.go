@@ -110,6 +110,8 @@ func each(of []int, name func(int) string) []string {
 type Found struct {
 	checkup.Finding
 	Pairs []int
+	// Component is set if the pairs fail only together; nil if they fail each.
+	Component *Component
 	// Describe fills in what only listed findings need, such as evidence that is costly
 	// to compute; nil if Finding is complete.
 	Describe func(*checkup.Finding)

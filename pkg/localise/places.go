@@ -74,6 +74,8 @@ type place struct {
 	back    []int32 // answers
 	pod     bool    // a target that is an existing pod
 	nodes   []int32 // for CauseNodes
+	index   int     // in localiser.places
+	mirror  bool    // another place has the same ways with requests and answers exchanged
 	// In the queue of cover:
 	at      int        // position, -1 if it is not in the queue
 	key     float64    // cost per newly explained pair; at least that if not fresh
@@ -215,7 +217,7 @@ func (l *localiser) listPlaces() {
 		pairSeen[two{a, b}] = true
 		p := &place{cause: checkup.CausePair, subject: l.nodes[a] + " -> " + l.nodes[b], there: byPair[two{a, b}]}
 		if a != b {
-			p.back = byPair[two{b, a}]
+			p.back, p.mirror = byPair[two{b, a}], pairSeen[two{b, a}]
 		}
 		l.add(p)
 	}
@@ -226,7 +228,7 @@ func (l *localiser) listPlaces() {
 		zoneSeen[zones{a, b}] = true
 		p := &place{cause: checkup.CauseZones, subject: a + " -> " + b, there: byZones[zones{a, b}]}
 		if a != b {
-			p.back = byZones[zones{b, a}]
+			p.back, p.mirror = byZones[zones{b, a}], zoneSeen[zones{b, a}]
 		}
 		l.add(p)
 	}
@@ -252,7 +254,7 @@ func (l *localiser) listPlaces() {
 
 // add adds a place, unless no pair of it failed in this look.
 func (l *localiser) add(p *place) {
-	p.at = -1
+	p.at, p.index = -1, len(l.places)
 	for _, list := range [][]int32{p.there, p.back} {
 		for _, i := range list {
 			p.left += l.ways[i].left

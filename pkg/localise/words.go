@@ -147,7 +147,7 @@ func (c *candidate) medians() (there, elsewhere int64) {
 	var of, others []int64
 	for i := range c.l.all {
 		m := &c.l.all[i]
-		if len(m.RTTs) == 0 {
+		if len(m.RTTs) == 0 || m.by == silent {
 			continue
 		}
 		switch median := judge.Quantile(slices.Sorted(slices.Values(m.RTTs)), 0.5); {
@@ -175,7 +175,7 @@ func (c *candidate) evidence(also int) []string {
 	}
 	pass, others := 0, 0
 	for i := range c.l.all {
-		if !in[int32(i)] {
+		if !in[int32(i)] && c.l.all[i].by != silent {
 			others++
 			if c.l.all[i].Verdict == checkup.Pass {
 				pass++

@@ -9,6 +9,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/localise"
 )
 
 const (
@@ -30,7 +31,8 @@ const (
 )
 
 // Again returns the worksheet of the second look at a mesh: the pairs that the first look
-// did not decide and those that failed. Pairs without any answer are measured as often as
+// did not decide, the pairs of components that it did not decide, and those that failed.
+// Pairs without any answer are measured as often as
 // before, others oftener. It is nil if there is nothing to look at, if the gate does not
 // want failures to be confirmed, and after the second look.
 //
@@ -47,7 +49,8 @@ func Again(
 		return nil
 	}
 	j := judge.Pairs(w, roster, record, judging(gate))
-	var undecided, failed []checkup.Pair
+	explained := localise.Explain(j)
+	var undecided, together, failed []checkup.Pair
 	for i := range j.Outcomes {
 		switch o := &j.Outcomes[i]; o.Verdict {
 		case checkup.Undecided:
@@ -56,11 +59,17 @@ func Again(
 			failed = append(failed, o.Pair)
 		}
 	}
+	for _, c := range explained.Undecided {
+		for _, part := range c.Parts {
+			together = append(together, j.Outcomes[part.At].Pair)
+		}
+	}
 	random := rand.New(rand.NewPCG(w.Seed, uint64(w.Round)))
 	shuffle := func(pairs []checkup.Pair) {
 		random.Shuffle(len(pairs), func(a, b int) { pairs[a], pairs[b] = pairs[b], pairs[a] })
 	}
 	shuffle(undecided)
+	shuffle(together)
 	shuffle(failed)
 	spread(failed)
 
@@ -77,7 +86,9 @@ func Again(
 			}
 		}
 	}
-	take(undecided, most-min(len(failed), most/2))
+	others := most - min(len(failed), most/2)
+	take(undecided, others)
+	take(together, others)
 	take(failed, most)
 	return furtherLook(w, counts, demandPorts(record, counts, random))
 }

@@ -18,8 +18,8 @@ func Explain(e kind.Explained) kind.Explanation {
 	x.Field("pairs", strconv.Itoa(e.Cost.Pairs))
 	if e.Gate.Confirm {
 		pairs, packets := mostAgain(w)
-		x.Field("second look", fmt.Sprintf("at most %s, %s, within what is left of timeouts.probe (%s)",
-			checkup.Count(pairs, "pair"), checkup.Count(packets, "packet"), w.Timeouts.Probe))
+		x.Field("second look", fmt.Sprintf("at most %s, %s, from %s, within what is left of timeouts.probe (%s)",
+			checkup.Count(pairs, "pair"), checkup.Count(packets, "packet"), checkup.Count(e.Cost.Agents, "agent"), w.Timeouts.Probe))
 	}
 	return x
 }

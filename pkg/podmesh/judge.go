@@ -22,10 +22,12 @@ func Judge(
 	gate checkup.Gate,
 ) checkup.CheckReport {
 	j := judge.Pairs(w, roster, record, judging(gate))
+	explained := localise.Explain(j)
 	r := j.Report(gate)
 	r.Units = j.Troubled()
 	r.Delays = j.DelayRows()
 	r.Matrix = j.Matrix()
-	r.Findings = localise.Cover(localise.NewEvidence(j))
+	r.Findings, r.Background = explained.Findings(), explained.Background
+	judge.Confirm(&r, gate)
 	return r
 }

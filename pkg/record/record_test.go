@@ -83,6 +83,60 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
+// TestLooks: what a further look asks and measures is kept beside the first look, in the order of the
+// looks. A look that was begun again has nothing of what was measured before.
+func TestLooks(t *testing.T) {
+	s, _ := newStore()
+	pair := checkup.Pair{Source: 1, Target: 2, Family: checkup.IPv4, Transport: checkup.UDP, Size: 64}
+	first := s.Writer("mesh")
+	first.Observation(checkup.Observation{Pair: pair, Sent: 5})
+	if err := first.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var want []checkup.Look
+	for n := 1; n <= 2; n++ {
+		l := checkup.Look{
+			After:     checkup.Duration(time.Duration(n) * time.Second),
+			Worksheet: checkup.Worksheet{Check: "mesh", Look: n, Again: []checkup.Again{{Pair: pair, Count: 25 * n}}},
+		}
+		for try := range 2 {
+			w, err := s.BeginLook(t.Context(), &l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if try == n-1 { // of the first look, this is not the last try
+				w.Observation(checkup.Observation{Pair: pair, Sent: 25 * n})
+				if err := w.Flush(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if n == 2 {
+			l.Record.Observations = []checkup.Observation{{Pair: pair, Sent: 50}}
+		}
+		want = append(want, l)
+	}
+	r, err := s.LoadRecord(t.Context(), "mesh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, r.Looks); diff != "" || len(r.Observations) != 1 || r.Observations[0].Sent != 5 {
+		t.Errorf("first look %+v, further looks (-want +got):\n%s", r.Observations, diff)
+	}
+
+	for _, cm := range list(t, s) {
+		if cm.Name == s.name(observations("mesh", 2), 0) {
+			if err := s.ConfigMaps.Delete(t.Context(), cm.Name, metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r, err = s.LoadRecord(t.Context(), "mesh")
+	if err == nil || r == nil || len(r.Observations) != 1 || len(r.Looks) != 1 {
+		t.Errorf("%+v, %v; want an error about the second further look, and the others", r, err)
+	}
+}
+
 func TestObjects(t *testing.T) {
 	s, _ := newStore()
 	if err := s.Save(t.Context(), Worksheet("mesh"), 1); err != nil {

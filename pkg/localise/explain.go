@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package localise
+
+import (
+	"slices"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+)
+
+// Explanation is what the failures of a mesh have in common.
+type Explanation struct {
+	// Found are all findings, in no order.
+	Found []*Found
+	// Undecided are components that may exceed a limit, most evidence first.
+	Undecided []*Component
+	// Background is what no finding explains, one for each limit that measurements exceed.
+	Background []checkup.Background
+}
+
+// Findings lists the findings for people: see List.
+func (x *Explanation) Findings() []checkup.Finding { return List(joinPairs(x.Found)) }
+
+// Explain explains the failures of a mesh by the fewest causes; doc.go has the model. It
+// also tests all components, and fails the pairs of those that exceed a limit.
+func Explain(j *judge.Judgement) *Explanation {
+	x := &Explanation{}
+	e := NewEvidence(j)
+	done := make([]bool, len(e.Outcomes)) // pairs whose delays a lossy cause explains
+	tests := len(limits(e.Worksheet.Expect, judge.Lost)) + len(limits(e.Worksheet.Expect, judge.Slow))
+	for _, class := range []judge.Failure{judge.Lost, judge.Slow, judge.Reached} {
+		of := limits(e.Worksheet.Expect, class)
+		failed := func(i int) bool { return e.Outcomes[i].Failure == class && !done[i] }
+		if len(of) == 0 && !slices.ContainsFunc(e.Measured, failed) || len(e.Measured) == 0 {
+			continue
+		}
+		l := newLocaliser(e, class, done)
+		chosen := l.cover(nil)
+		given := slices.DeleteFunc(slices.Clone(chosen), func(c *candidate) bool { return !c.drops || c.cause == checkup.CausePair })
+		level := judge.Level(tests * l.components())
+		var components []*Component
+		marked := 0
+		for _, limit := range of {
+			p := newPool(l, limit, level)
+			for _, c := range chosen {
+				if c.drops {
+					p.explained(c.explained)
+				}
+			}
+			exceed, undecided := p.run()
+			components = append(components, exceed...)
+			x.Undecided = append(x.Undecided, undecided...)
+			if b := p.background(); b != nil {
+				x.Background = append(x.Background, *b)
+			}
+			for _, c := range given {
+				marked += l.failDoubted(j, c, limit)
+			}
+		}
+		if len(components) > 0 || marked > 0 {
+			for _, c := range components {
+				l.fail(j, c)
+			}
+			l = newLocaliser(e, class, done)
+			chosen = l.cover(l.accepted(given, components))
+		}
+		for _, c := range chosen {
+			var also []int
+			if class == judge.Lost {
+				also = l.delays(c, done)
+			}
+			f := c.found(also)
+			f.Component = c.component
+			x.Found = append(x.Found, f)
+		}
+	}
+	return x
+}
+
+// accepted makes the candidates of causes that are known already, in their order, for an
+// index of the same pairs.
+func (l *localiser) accepted(given []*candidate, components []*Component) []*candidate {
+	var known []*candidate
+	for _, c := range given {
+		known = append(known, &candidate{l: l, place: l.places[c.index], narrowing: c.narrowing, flows: c.flows})
+	}
+	for _, c := range components {
+		known = append(known, &candidate{l: l, place: l.places[c.place], narrowing: c.narrowing, component: c})
+	}
+	return known
+}
+
+// fail fails the pairs of a component that lost a packet at its place, or were slow.
+func (l *localiser) fail(j *judge.Judgement, c *Component) {
+	at := l.places[c.place]
+	var pairs []int
+	l.visit(at, &c.narrowing, false, 0, func(i int32, back bool) {
+		m := &l.all[i]
+		switch {
+		case m.fail:
+		case c.Limit != checkup.LimitLoss, !at.directed() || !m.Counted,
+			back && m.Received < m.Arrived, !back && m.Arrived < m.Sent:
+			pairs = append(pairs, m.at)
+		}
+	})
+	whole := &candidate{l: l, place: at, narrowing: c.narrowing}
+	cause, subject, rest := whole.name()
+	c.why = "with the other pairs " + whole.phrase(cause, subject)
+	if s := rest.String(); s != "" {
+		c.why += ", " + s
+	}
+	j.FailTogether(pairs, c.Limit, c.why)
+}
+
+// failDoubted fails the undecided pairs of a cause that drops or delays everything. It
+// returns their number.
+func (l *localiser) failDoubted(j *judge.Judgement, c *candidate, of limit) int {
+	var pairs []int
+	l.visit(c.place, &c.narrowing, c.flows, 0, func(i int32, back bool) {
+		if m := &l.all[i]; m.Verdict == checkup.Undecided {
+			pairs = append(pairs, m.at)
+		}
+	})
+	if len(pairs) == 0 {
+		return 0
+	}
+	cause, subject, _ := c.name()
+	return j.FailTogether(pairs, of.Limit, "with the other pairs "+c.phrase(cause, subject))
+}
+
+// retransmission is the shortest time after which Linux sends a lost TCP segment again
+// (TCP_RTO_MIN in include/net/tcp.h).
+const retransmission = 200 * time.Millisecond
+
+// delays returns the slow pairs of a place that loses some of the packets: TCP
+// retransmits after a delay, so the loss explains them too. Other pairs with such delays
+// are no evidence of a cause of delays.
+func (l *localiser) delays(c *candidate, done []bool) []int {
+	if c.share >= dropShare {
+		return nil
+	}
+	var also []int
+	for _, i := range c.passing {
+		m := &l.all[i]
+		switch {
+		case m.Failure == judge.Slow:
+			also = append(also, m.at)
+			done[m.at] = true
+		case !m.datagram && slices.ContainsFunc(m.RTTs, func(rtt int64) bool { return rtt >= retransmission.Microseconds() }):
+			done[m.at] = true
+		}
+	}
+	return also
+}

@@ -1,0 +1,576 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package localise
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/stats"
+)
+
+const (
+	// Doubt about a component is less than judge.Doubt about a single pair: a cluster has
+	// thousands of components.
+	doubt = 0.01
+	// The most components that are left to a further look.
+	maxUndecided = 50
+	// What is added to the evidence for a component for each attribute that does not narrow
+	// it, in nats.
+	plainer = 2
+)
+
+// Component is a place with what the packets of all its pairs say about one limit.
+type Component struct {
+	// Test has the limit, and what was measured without the packets that other findings
+	// explain.
+	judge.Test
+	// Parts are the outcomes whose packets go through the place.
+	Parts []Part
+
+	place     int // in localiser.places
+	narrowing narrowing
+	why       string
+	verdict   checkup.Verdict
+}
+
+// Part is an outcome of a component.
+type Part struct {
+	// At is the index of the outcome.
+	At int
+	// Of says which of its packets go through the place.
+	Of Packets
+}
+
+// Packets are those of a pair that go through a place.
+type Packets uint8
+
+const (
+	RoundTrips Packets = iota // requests and answers; a loss of either counts once
+	Requests                  // by the target's count
+	Answers                   // by the target's count
+)
+
+// count adds the measurement of one pair to the test.
+func count(t judge.Test, o *judge.Outcome, of Packets, late int) judge.Test {
+	switch {
+	case t.Limit != checkup.LimitLoss:
+		t.K, t.N = t.K+late, t.N+len(o.RTTs)
+	case of == RoundTrips:
+		t.K, t.N = t.K+o.Sent-o.Received, t.N+o.Sent
+	case !o.Counted:
+	case of == Requests:
+		t.K, t.N = t.K+o.Sent-o.Arrived, t.N+o.Sent
+	default:
+		t.K, t.N = t.K+o.Arrived-o.Received, t.N+o.Arrived
+	}
+	return t
+}
+
+// limit is a limit on the packets of a class of failures.
+type limit struct {
+	judge.Test               // without measurements
+	late       time.Duration // delays above this count, for limits on the delay
+}
+
+// limits returns those of a class that components are tested against.
+func limits(e checkup.Expect, class judge.Failure) []limit {
+	var all []limit
+	switch {
+	case e.Unreachable:
+	case class == judge.Lost && e.Loss.Max != nil:
+		all = append(all, limit{Test: judge.Test{Limit: checkup.LimitLoss, P: float64(*e.Loss.Max) / 100}})
+	case class == judge.Slow:
+		for _, l := range e.Latency.Ordered() {
+			if l.Limit != nil {
+				all = append(all, limit{judge.Test{Limit: checkup.Limit(l.Name), P: 1 - l.Quantile}, time.Duration(*l.Limit)})
+			}
+		}
+	}
+	return all
+}
+
+// lateOf counts the delays of an outcome that are above the limit.
+func (l limit) lateOf(o *judge.Outcome) int {
+	if l.Limit == checkup.LimitLoss {
+		return 0
+	}
+	n := 0
+	for _, rtt := range o.RTTs {
+		if rtt > l.late.Microseconds() {
+			n++
+		}
+	}
+	return n
+}
+
+// share is K of N.
+type share struct{ k, n int }
+
+func (s *share) add(k, n int) {
+	s.k += k
+	s.n += n
+}
+
+// nats is the evidence that more than the share p fail: the logarithm of the likelihood
+// ratio; 0 if not more do.
+func (s share) nats(p float64) float64 {
+	if s.n == 0 || float64(s.k) <= p*float64(s.n) {
+		return 0
+	}
+	return s.against(p)
+}
+
+// against is the evidence that another share than p fails.
+func (s share) against(p float64) float64 {
+	return tally{made: float64(s.n), failed: float64(s.k)}.against(min(max(p, 1e-4), 1-1e-9))
+}
+
+// shares are those of one attribute at a place.
+type shares struct {
+	trips     share // round trips
+	datagrams share // round trips of datagrams
+	way       share // packets on the way through the place, as far as targets counted
+	packets   share // packets both ways, as far as targets counted
+}
+
+// pool tests the places of a localiser, with all their packets, against one limit.
+type pool struct {
+	l     *localiser
+	limit limit
+	level float64
+	late  []int32 // by pair
+	// By pair, whether its requests, and its answers, are explained.
+	requests, answers []bool
+	by                []shares // by attribute, of one place
+	components        []*component
+}
+
+// component is a Component that may be accepted.
+type component struct {
+	*place
+	index     int // of the place
+	narrowing *narrowing
+	test      judge.Test
+	p         float64 // of a sample as bad or worse, if the limit is just kept
+	score     float64 // evidence for it, in nats
+	fresh     bool
+}
+
+// newPool prepares a limit's test of all components at the given level.
+func newPool(l *localiser, of limit, level float64) *pool {
+	p := &pool{
+		l: l, limit: of, level: level, requests: make([]bool, len(l.all)), answers: make([]bool, len(l.all)),
+		by: make([]shares, len(l.attributes)),
+	}
+	if of.Limit != checkup.LimitLoss {
+		p.late = make([]int32, len(l.all))
+		for i := range l.all {
+			p.late[i] = int32(of.lateOf(l.all[i].Outcome))
+		}
+	}
+	return p
+}
+
+// pooled reports whether a place is tested as a component. Delays have no direction, and
+// sources and targets are the same packets as nodes.
+func (l *localiser) pooled(p *place) bool {
+	switch p.cause {
+	case checkup.CauseNetwork, checkup.CauseNode:
+		return true
+	case checkup.CausePair, checkup.CauseZones:
+		return l.class == judge.Lost || !p.mirror
+	case checkup.CauseNodeIngress, checkup.CauseNodeEgress:
+		return l.class == judge.Lost
+	default:
+		return false
+	}
+}
+
+// narrowingsOf lists how the component of a place is narrowed.
+func (l *localiser) narrowingsOf(p *place) [][]narrowing {
+	if p.cause == checkup.CausePair {
+		return [][]narrowing{{l.whole}}
+	}
+	return [][]narrowing{{l.whole}, l.narrows, l.narrows2}
+}
+
+// components is the number of components.
+func (l *localiser) components() int {
+	n := 0
+	for _, p := range l.places {
+		if l.pooled(p) {
+			for _, list := range l.narrowingsOf(p) {
+				n += len(list)
+			}
+		}
+	}
+	return n
+}
+
+// directed reports whether a place concerns one direction.
+func (p *place) directed() bool {
+	switch p.cause {
+	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CausePair, checkup.CauseZones:
+		return true
+	default:
+		return false
+	}
+}
+
+// sum fills in p.by for a place.
+func (p *pool) sum(at *place) {
+	clear(p.by)
+	l := p.l
+	for side, list := range [][]int32{at.there, at.back} {
+		for _, w := range list {
+			for i := l.ways[w].from; i < l.ways[w].end; i++ {
+				m := &l.all[i]
+				s := &p.by[m.Attribute]
+				if p.late != nil {
+					if !p.requests[i] {
+						s.trips.add(int(p.late[i]), len(m.RTTs))
+					}
+					continue
+				}
+				if m.Excused {
+					continue
+				}
+				if !p.requests[i] && !p.answers[i] {
+					s.trips.add(m.Sent-m.Received, m.Sent)
+					if m.datagram {
+						s.datagrams.add(m.Sent-m.Received, m.Sent)
+					}
+				}
+				if !m.Counted {
+					continue
+				}
+				if !p.requests[i] {
+					s.packets.add(m.Sent-m.Arrived, m.Sent)
+					if side == 0 {
+						s.way.add(m.Sent-m.Arrived, m.Sent)
+					}
+				}
+				if !p.answers[i] {
+					s.packets.add(m.Arrived-m.Received, m.Arrived)
+					if side == 1 {
+						s.way.add(m.Arrived-m.Received, m.Arrived)
+					}
+				}
+			}
+		}
+	}
+}
+
+// total adds up p.by for the attributes that are admitted: what is tested, and what the
+// evidence is computed from.
+func (p *pool) total(at *place, n *narrowing) (test, evidence share) {
+	var all shares
+	for i, s := range p.by {
+		if n.admits[i] {
+			all.trips.add(s.trips.k, s.trips.n)
+			all.datagrams.add(s.datagrams.k, s.datagrams.n)
+			all.way.add(s.way.k, s.way.n)
+			all.packets.add(s.packets.k, s.packets.n)
+		}
+	}
+	test = all.trips
+	if all.datagrams.n > 0 {
+		test = all.datagrams
+	}
+	switch {
+	case at.directed() && all.way.n > 0:
+		return all.way, all.way
+	case !at.directed() && all.packets.n > 0:
+		return test, all.packets
+	default:
+		return test, test
+	}
+}
+
+// assess computes a component from p.by; false if its share of failures is within the limit.
+func (p *pool) assess(c *component) bool {
+	test, evidence := p.total(c.place, c.narrowing)
+	c.test = p.limit.Test
+	c.test.K, c.test.N = test.k, test.n
+	if test.n == 0 || float64(test.k) <= c.test.P*float64(test.n) {
+		return false
+	}
+	c.p = stats.AtLeast(test.k, test.n, c.test.P)
+	c.score = evidence.nats(c.test.P) - plainer*float64(c.narrowing.degree())
+	if c.score <= 0 {
+		// Each direction alone keeps the limit, but not a round trip.
+		c.score = -1 / (1 + test.nats(c.test.P))
+	}
+	return true
+}
+
+// scan finds the components of which more measurements fail than the limit allows.
+func (p *pool) scan() {
+	for i, at := range p.l.places {
+		if !p.l.pooled(at) {
+			continue
+		}
+		p.sum(at)
+		for _, list := range p.l.narrowingsOf(at) {
+			for k := range list {
+				c := &component{place: at, index: i, narrowing: &list[k]}
+				if p.assess(c) && (c.p <= doubt || c.p <= judge.Doubt && at.cause == checkup.CauseNetwork) {
+					p.components = append(p.components, c)
+				}
+			}
+		}
+	}
+}
+
+// each calls do with what each pair says about a component: k of n measurements failed.
+func (p *pool) each(c *component, do func(i int32, k, n int)) {
+	counted, datagrams := p.sorts(c)
+	p.parts(c, func(i int32, back bool) {
+		m := &p.l.all[i]
+		switch {
+		case p.late != nil:
+			do(i, int(p.late[i]), len(m.RTTs))
+		case counted && !m.Counted, datagrams && !m.datagram, m.Excused:
+		case counted && back:
+			do(i, m.Arrived-m.Received, m.Arrived)
+		case counted:
+			do(i, m.Sent-m.Arrived, m.Sent)
+		default:
+			do(i, m.Sent-m.Received, m.Sent)
+		}
+	})
+}
+
+// sorts reports whether only counted packets say something about a component, or only
+// datagrams do.
+func (p *pool) sorts(c *component) (counted, datagrams bool) {
+	if p.late != nil {
+		return false, false
+	}
+	p.parts(c, func(i int32, _ bool) {
+		m := &p.l.all[i]
+		counted = counted || c.directed() && m.Counted
+		datagrams = datagrams || m.datagram
+	})
+	return counted, datagrams
+}
+
+// uneven is the evidence, in nats, that not all nodes of a wide component fail alike.
+func (p *pool) uneven(c *component) float64 {
+	if c.cause != checkup.CauseNetwork && c.cause != checkup.CauseZones {
+		return 0
+	}
+	n := len(p.l.nodes)
+	cells := make([]share, 2*n)
+	var all share
+	p.each(c, func(i int32, k, made int) {
+		m := &p.l.all[i]
+		all.add(k, made)
+		cells[m.a].add(k, made)
+		cells[n+int(m.b)].add(k, made)
+	})
+	if all.n == 0 {
+		return 0
+	}
+	nats, allowed := 0.0, chance+math.Log(float64(2*n))
+	for _, s := range cells {
+		nats += max(0, s.against(float64(all.k)/float64(all.n))-allowed)
+	}
+	return nats
+}
+
+// single reports whether only one node pair fails. It is never named as more than that.
+func (p *pool) single(c *component) bool {
+	if c.cause == checkup.CausePair {
+		return false
+	}
+	var a, b int32 = -1, -1
+	single := true
+	p.each(c, func(i int32, k, _ int) {
+		m := &p.l.all[i]
+		switch {
+		case k == 0:
+		case a < 0:
+			a, b = min(m.a, m.b), max(m.a, m.b)
+		default:
+			single = single && a == min(m.a, m.b) && b == max(m.a, m.b)
+		}
+	})
+	return single
+}
+
+// parts calls do with the pairs of a component of which a packet is not explained.
+func (p *pool) parts(c *component, do func(i int32, back bool)) {
+	for side, list := range [][]int32{c.there, c.back} {
+		for _, w := range list {
+			for i := p.l.ways[w].from; i < p.l.ways[w].end; i++ {
+				if c.narrowing.admits[p.l.all[i].Attribute] && !(p.requests[i] && p.answers[i]) {
+					do(i, side == 1)
+				}
+			}
+		}
+	}
+}
+
+// explained notes that the failures of pairs are explained by a cause.
+func (p *pool) explained(pairs []int32) {
+	for _, i := range pairs {
+		p.requests[i], p.answers[i] = true, true
+	}
+}
+
+// next returns the component for which there is most evidence, of those for which suits
+// holds; nil if none is left. Components that share packets with one that was taken are
+// assessed again when they are the best.
+func (p *pool) next(suits func(*component) bool) *component {
+	for {
+		var best *component
+		for _, c := range p.components {
+			if suits(c) && (best == nil || c.before(best)) {
+				best = c
+			}
+		}
+		if best == nil || best.fresh {
+			return best
+		}
+		p.sum(best.place)
+		if !p.assess(best) {
+			p.drop(best)
+			continue
+		}
+		best.fresh = true
+		if n := p.uneven(best); n > 0 {
+			best.score -= n
+		}
+		if best.score < -1 || p.single(best) {
+			p.drop(best)
+		}
+	}
+}
+
+func (c *component) before(d *component) bool {
+	return cmp.Or(
+		cmp.Compare(d.score, c.score),
+		cmp.Compare(c.narrowing.degree(), d.narrowing.degree()),
+		cmp.Compare(c.index, d.index),
+	) < 0
+}
+
+func (p *pool) drop(c *component) {
+	p.components = slices.DeleteFunc(p.components, func(d *component) bool { return c == d })
+}
+
+// take removes the packets of a component, and returns it.
+func (p *pool) take(c *component) *Component {
+	l := p.l
+	made := &Component{Test: c.test, place: c.index, narrowing: *c.narrowing, verdict: checkup.Undecided}
+	if c.p <= p.level {
+		made.verdict = checkup.Fail
+	}
+	counted, datagrams := p.sorts(c)
+	p.parts(c, func(i int32, back bool) {
+		m := &l.all[i]
+		switch {
+		case counted && m.Counted && back:
+			made.Parts = append(made.Parts, Part{m.at, Answers})
+			p.answers[i] = true
+		case counted && m.Counted:
+			made.Parts = append(made.Parts, Part{m.at, Requests})
+			p.requests[i] = true
+		default:
+			if !counted && (m.datagram || !datagrams) {
+				made.Parts = append(made.Parts, Part{m.at, RoundTrips})
+			}
+			p.requests[i], p.answers[i] = true, true
+		}
+	})
+	p.drop(c)
+	stale := map[*place]bool{}
+	p.l.waysOf(c.place, func(w *way) {
+		for _, at := range w.places {
+			stale[at] = true
+		}
+	})
+	for _, d := range p.components {
+		if stale[d.place] {
+			d.fresh = false
+		}
+	}
+	return made
+}
+
+func (l *localiser) waysOf(p *place, do func(*way)) {
+	for _, list := range [][]int32{p.there, p.back} {
+		for _, k := range list {
+			do(&l.ways[k])
+		}
+	}
+}
+
+// run tests all components: it returns those that exceed the limit, the one with most
+// evidence first, and then those that may exceed it. Each is tested without the packets of
+// those before it.
+func (p *pool) run() (failed, undecided []*Component) {
+	p.scan()
+	for {
+		c := p.next(func(c *component) bool { return c.p <= p.level })
+		if c == nil {
+			break
+		}
+		failed = append(failed, p.locate(c))
+	}
+	for len(undecided) < maxUndecided {
+		c := p.next(func(c *component) bool { return c.p <= doubt })
+		if c == nil {
+			break
+		}
+		undecided = append(undecided, p.take(c))
+	}
+	return failed, undecided
+}
+
+// locate takes a component that exceeds the limit. If another one, of some of its ways,
+// explains that better although it may not exceed the limit by itself, this one is named.
+func (p *pool) locate(c *component) *Component {
+	within := map[int32]bool{}
+	for _, list := range [][]int32{c.there, c.back} {
+		for _, w := range list {
+			within[w] = true
+		}
+	}
+	better := p.next(func(d *component) bool {
+		if d == c || d.p > doubt || d.score <= c.score {
+			return false
+		}
+		outside := func(w int32) bool { return !within[w] }
+		return !slices.ContainsFunc(d.there, outside) && !slices.ContainsFunc(d.back, outside)
+	})
+	if better == nil {
+		return p.take(c)
+	}
+	tested := p.take(c)
+	return &Component{
+		Test: tested.Test, Parts: tested.Parts, place: better.index, narrowing: *better.narrowing, verdict: tested.verdict,
+	}
+}
+
+// background is the share of measurements that fail although no cause explains them; nil if
+// none does.
+func (p *pool) background() *checkup.Background {
+	network := p.l.places[0]
+	p.sum(network)
+	test, _ := p.total(network, &p.l.whole)
+	if test.k == 0 {
+		return nil
+	}
+	return &checkup.Background{
+		Limit: p.limit.Limit, Failed: test.k, Sent: test.n,
+		Rate:  checkup.Percent(100 * float64(test.k) / float64(test.n)),
+		Upper: checkup.Percent(100 * stats.Upper(test.k, test.n, 0.95)),
+	}
+}
