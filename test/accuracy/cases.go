@@ -253,7 +253,7 @@ var scenarios = []scenario{
 	{"one of eight paths", func(d *draw) fault {
 		a, b := d.zones()
 		salt := d.rng.Uint64()
-		return losing(1, "zones "+a+" -> "+b, func(p packet) bool {
+		return losing(1, "paths "+a+" -> "+b, func(p packet) bool {
 			return d.zone(p.from) == a && d.zone(p.to) == b && pathOf(p, salt)%8 == 0
 		})
 	}},
