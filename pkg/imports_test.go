@@ -29,8 +29,8 @@ var arrows = map[string][]string{
 	"pkg/scheduling":      {"pkg/checkup", "pkg/cluster"},
 	"pkg/cost":            {"pkg/checkup"},
 	"pkg/kind":            {"pkg/checkup", "pkg/cluster", "pkg/cost"},
-	"pkg/podmesh":         {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},         // kinds admit nodes by the scheduler's predicates
-	"pkg/controlplane":    {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"}, // asks for the rights of its objects
+	"pkg/podmesh":         {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling", "pkg/stats"}, // kinds admit nodes by the scheduler's predicates
+	"pkg/controlplane":    {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},      // asks for the rights of its objects
 	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/scheduling"},
 	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},
 	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow

@@ -34,6 +34,7 @@ type explainOptions struct {
 	record   string
 	whatIf   []string
 	output   string
+	power    bool
 }
 
 func newExplain(env *environment) *cobra.Command {
@@ -44,9 +45,9 @@ func newExplain(env *environment) *cobra.Command {
 		Long: `explain surveys the cluster, or reads a snapshot of one, and shows what a run of
 the plan would do: pods per node, pods that would stay pending and why, VMs with
 their networks and what these lack, images, service accounts with every verb,
-pairs, packets, bytes, peak rates, longest duration, what is widened, and the
-objects that are left behind. It changes nothing. It computes the worksheet with
-the code of a run.
+pairs, packets, bytes, peak rates, longest duration, what is widened, the objects
+that are left behind, and which losses a mesh can see. It changes nothing. It
+computes the worksheet with the code of a run.
 
 --what-if changes the cluster that explain assumes, in the words of kubectl.
 Several changes are applied in their order:
@@ -76,6 +77,8 @@ Without it, explain prints them as unknown.`,
 	cmd.Flags().StringVar(&o.record, "record", "",
 		"write what was read of the cluster to this file, without the changes of --what-if")
 	cmd.Flags().StringArrayVar(&o.whatIf, "what-if", nil, "a change of the cluster to assume; can be repeated")
+	cmd.Flags().BoolVar(&o.power, "power", false,
+		"show the probability that a run sees a loss, by its size and by where packets are lost")
 	enumVar(cmd, &o.output, "output", "text", "output format", "text", "json")
 	return cmd
 }
@@ -143,7 +146,7 @@ func (e *environment) explain(ctx context.Context, args []string, o explainOptio
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(explained)
 	}
-	return explained.print(e.stdout)
+	return explained.print(e.stdout, o.power)
 }
 
 // survey reads the cluster, or the file of --snapshot, and writes the file of --record.

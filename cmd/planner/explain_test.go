@@ -101,7 +101,7 @@ func TestExplainLargeCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := x.print(&out); err != nil {
+	if err := x.print(&out, false); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(out.String(), "\n")
@@ -208,7 +208,7 @@ func BenchmarkExplain(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					if err := x.print(io.Discard); err != nil {
+					if err := x.print(io.Discard, true); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -87,8 +87,8 @@ func (p *page) table(noun string, rows [][]string) {
 	p.blocks = append(p.blocks, checkup.Block{Table: t})
 }
 
-// print shows the explanation.
-func (x *explanation) print(w io.Writer) error {
+// print shows the explanation, and on demand the power of its checks.
+func (x *explanation) print(w io.Writer, power bool) error {
 	p := &page{w: w}
 	p.line("plan %s in namespace %s, at most %s", x.Plan, x.Namespace, x.Longest)
 	for _, change := range x.WhatIf {
@@ -98,7 +98,7 @@ func (x *explanation) print(w io.Writer) error {
 		p.field("not visible", "%s: %s", u.What, u.Cause)
 	}
 	for i := range x.Checks {
-		p.check(&x.Checks[i])
+		p.check(&x.Checks[i], power)
 	}
 	for _, a := range x.Accounts {
 		p.line("\nSERVICE ACCOUNT %s", a.Account)
@@ -123,7 +123,7 @@ func (x *explanation) print(w io.Writer) error {
 	return p.err
 }
 
-func (p *page) check(c *checkExplained) {
+func (p *page) check(c *checkExplained, power bool) {
 	p.line("\ncheck %s (%s)", c.Check, c.Kind)
 	for _, item := range c.Fields {
 		p.item(item)
@@ -157,6 +157,11 @@ func (p *page) check(c *checkExplained) {
 		rows = append(rows, []string{o.Kind, string(o.Role), count, yesNo(o.LeftBehind), o.Until})
 	}
 	p.table("object", rows)
+	if power && c.Power != nil {
+		p.blocks = append(p.blocks, checkup.Block{
+			Title: "Probability that a run fails because of a loss, by where packets are lost", Table: c.Power,
+		})
+	}
 }
 
 // nodes prints the pods and packet rates of a check by node.

@@ -72,6 +72,9 @@ type Outcome struct {
 	// Folded is the sum of the pair's Results, if they are credible, for every verdict;
 	// nil for pairs without Results.
 	Folded *Folded
+	// Look is what a further look says; nil without one, and for pairs that gave no reason
+	// for it.
+	Look *Look
 }
 
 // Why returns the cause of an outcome that did not pass; nil if it passed.
@@ -95,6 +98,7 @@ type Judgement struct {
 	rules    Rules
 	roster   *checkup.Roster
 	evidence *evidence
+	replaced int // measurements of outcomes that a further look replaced
 }
 
 // Pairs judges every expected pair of a worksheet; doc.go has the rules. It is pure,
@@ -139,6 +143,7 @@ func (j *Judgement) Report(gate checkup.Gate) checkup.CheckReport {
 	r := checkup.CheckReport{
 		Name: w.Check, Kind: w.Kind, Noun: "pair", Reporter: j.rules.Reporter, Notes: slices.Clone(w.Warnings),
 	}
+	r.Sent = j.replaced
 	for i := range j.Outcomes {
 		if seen := j.evidence.observed[i]; seen != nil {
 			r.Sent += made(seen)
@@ -172,7 +177,7 @@ func (j *Judgement) Assignments(yield func([]Outcome) bool) {
 func (j *Judgement) judge(at int, o *Outcome, level float64) {
 	j.limits(j.evidence.observed[at], o, level)
 	cause := j.dropped(at, o)
-	if cause != nil && !o.lossy() && !(j.Worksheet.Expect.Unreachable && o.Verdict == checkup.Pass) {
+	if cause != nil && !o.lossy() && (o.Verdict != checkup.Pass || !j.Worksheet.Expect.Unreachable) {
 		o.Excused, cause = true, nil
 	}
 	if cause == nil && o.Verdict != checkup.Fail {

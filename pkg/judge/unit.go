@@ -28,6 +28,7 @@ func (j *Judgement) Unit(o *Outcome) checkup.Unit {
 		cmp.Or(string(p.Family), "any family"),
 		p.Size,
 	)
+	o.looked(&u)
 	f := o.Folded
 	if f == nil {
 		u.Delay = DelayOf([][]int64{o.RTTs})
@@ -44,11 +45,11 @@ func (j *Judgement) Unit(o *Outcome) checkup.Unit {
 }
 
 // Troubled returns the units of the pairs that failed, are undecided or were not measured,
-// in the worksheet's order.
+// or that a further look found gone, in the worksheet's order.
 func (j *Judgement) Troubled() []checkup.Unit {
 	var units []checkup.Unit
 	for i := range j.Outcomes {
-		if o := &j.Outcomes[i]; o.Verdict != checkup.Pass {
+		if o := &j.Outcomes[i]; o.Verdict != checkup.Pass || o.Confirmation() == checkup.Gone {
 			units = append(units, j.Unit(o))
 		}
 	}

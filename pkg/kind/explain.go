@@ -30,6 +30,9 @@ type Explanation struct {
 	Unmeasured int `json:"unmeasured,omitempty"`
 	// Conditions as they would be after the run.
 	Conditions []checkup.Condition `json:"conditions,omitempty"`
+	// Power is the table of what a run can see, which is printed on demand; nil for kinds
+	// that do not compute it.
+	Power *checkup.Table `json:"power,omitempty"`
 	// Images that the check needs and not every run.
 	Images []string `json:"images,omitempty"`
 }

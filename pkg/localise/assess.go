@@ -50,6 +50,7 @@ type candidate struct {
 	oddity   float64 // cost of its exceptions
 	drops    bool    // it drops everything, except at its exceptions
 	rare     bool    // too few pairs fail to suggest it
+	cut      bool    // it costs at least cost, which is too much
 	cost     float64
 	// when it was accepted
 	order     int32      // how many were accepted before
@@ -107,168 +108,283 @@ func (l *localiser) visit(p *place, n *narrowing, flows bool, order int32, do fu
 	}
 }
 
-// assess computes what a cause newly explains and what it costs, without the pairs that the
-// first order accepted causes explain; nil if it explains nothing.
-func (l *localiser) assess(p *place, n *narrowing, flows bool, order int32) *candidate {
-	c := &candidate{l: l, place: p, narrowing: *n, flows: flows, order: order}
-	var datagrams, all tally
-	var pairs, failing [2]int // of streams and of datagrams
-	var a, b int32 = -1, -1   // the first node pair
-	l.visit(p, n, flows, order, func(i int32, back bool) {
+// sums are those of the pairs of one attribute, or of several, at a place.
+type sums struct {
+	all, datagrams   tally
+	pairs, failing   [2]int // of streams and of datagrams
+	requests         int    // failing pairs whose requests go through the place
+	oneWay, bothWays int    // failing pairs by direction
+	a, b             int32  // nodes of the first failing pair, if ways is not 0
+	links, ways      int    // as in candidate
+}
+
+// fail adds a failed pair.
+func (s *sums) fail(m *measured, kind int, back bool) {
+	s.failing[kind]++
+	if !back {
+		s.requests++
+	}
+	switch m.Carried {
+	case checkup.DirectionForward, checkup.DirectionReturn:
+		s.oneWay++
+	case checkup.DirectionBoth:
+		s.bothWays++
+	}
+	s.way(m.a, m.b)
+}
+
+// way adds an ordered node pair.
+func (s *sums) way(a, b int32) {
+	switch {
+	case s.ways == 0:
+		s.a, s.b, s.links, s.ways = a, b, 1, 1
+	case s.a == a && s.b == b:
+	case s.a == b && s.b == a:
+		s.ways = 2
+	default:
+		s.links, s.ways = 2, 2
+	}
+}
+
+// add adds the pairs of another attribute.
+func (s *sums) add(o *sums) {
+	s.all.made += o.all.made
+	s.all.failed += o.all.failed
+	s.datagrams.made += o.datagrams.made
+	s.datagrams.failed += o.datagrams.failed
+	for k := range s.pairs {
+		s.pairs[k] += o.pairs[k]
+		s.failing[k] += o.failing[k]
+	}
+	s.requests += o.requests
+	s.oneWay += o.oneWay
+	s.bothWays += o.bothWays
+	if o.ways > 0 {
+		s.way(o.a, o.b)
+		s.links, s.ways = max(s.links, o.links), max(s.ways, o.ways)
+	}
+}
+
+// scope is a place, all packets or new flows only, and the pairs that the first order accepted
+// causes do not explain, summed up by attribute.
+type scope struct {
+	l *localiser
+	*place
+	flows bool
+	order int32
+	by    []sums
+}
+
+// scope sums up the pairs of a place.
+func (l *localiser) scope(p *place, flows bool, order int32) *scope {
+	s := &scope{l: l, place: p, flows: flows, order: order, by: l.by}
+	clear(s.by)
+	l.visit(p, &l.whole, flows, order, func(i int32, back bool) {
 		m := &l.all[i]
-		c.measured++
-		all.add(m)
+		t := &s.by[m.Attribute]
+		t.all.add(m)
 		kind := 0
 		if m.datagram {
 			kind = 1
-			datagrams.add(m)
+			t.datagrams.add(m)
 		}
-		pairs[kind]++
-		if !m.fail {
-			return
-		}
-		failing[kind]++
-		c.gain++
-		if !back {
-			c.requests++
-		}
-		switch {
-		case a < 0:
-			a, b, c.links, c.ways = m.a, m.b, 1, 1
-		case m.a == a && m.b == b:
-		case m.a == b && m.b == a:
-			c.ways = 2
-		default:
-			c.links, c.ways = 2, 2
-		}
-		switch m.Carried {
-		case checkup.DirectionForward, checkup.DirectionReturn:
-			c.oneWay++
-		case checkup.DirectionBoth:
-			c.bothWays++
+		t.pairs[kind]++
+		if m.fail {
+			t.fail(m, kind, back)
 		}
 	})
+	return s
+}
+
+// gain is the number of pairs that a cause newly explains.
+func (s *scope) gain(n *narrowing) int {
+	gain := 0
+	for i := range s.by {
+		if n.admits[i] {
+			gain += s.by[i].failing[0] + s.by[i].failing[1]
+		}
+	}
+	return gain
+}
+
+// assess computes what a cause newly explains and what it costs; nil if it explains nothing.
+// If it costs more than atMost per pair, its cost is only a lower bound, and cut is set.
+func (s *scope) assess(n *narrowing, atMost float64) *candidate {
+	l := s.l
+	var t sums
+	for i := range s.by {
+		if n.admits[i] {
+			t.add(&s.by[i])
+		}
+	}
+	c := &candidate{
+		l: l, place: s.place, narrowing: *n, flows: s.flows, order: s.order, gain: t.failing[0] + t.failing[1],
+		measured: t.pairs[0] + t.pairs[1], requests: t.requests, oneWay: t.oneWay, bothWays: t.bothWays,
+		links: t.links, ways: t.ways,
+	}
 	if c.gain == 0 {
 		return nil
 	}
 	// A loss that is not total is judged only by datagrams, if there are any.
 	only := false
-	total, fail, relevant := all, failing[0]+failing[1], pairs[0]+pairs[1]
-	if part := datagrams.failed / max(datagrams.made, 1); l.class == judge.Lost && part > 0 && part < dropShare {
-		only, total, fail, relevant = true, datagrams, failing[1], pairs[1]
+	total, fail, relevant := t.all, c.gain, c.measured
+	if part := t.datagrams.failed / max(t.datagrams.made, 1); l.class == judge.Lost && part > 0 && part < dropShare {
+		only, total, fail, relevant = true, t.datagrams, t.failing[1], t.pairs[1]
 	}
 	c.share = total.failed / max(total.made, 1)
-	c.rare = p.cause != checkup.CausePair && float64(fail) < minShare*float64(relevant)
-	c.oddity = l.exceptions(c, only)
-	c.cost = 1 + c.oddity
+	c.rare = s.cause != checkup.CausePair && float64(fail) < minShare*float64(relevant)
+	c.cost = 1
 	switch {
-	case p.cause == checkup.CauseNetwork && n.degree() > 0:
+	case s.cause == checkup.CauseNetwork && n.degree() > 0:
 		c.cost += narrowCost * float64(n.degree()-1)
 	default:
 		c.cost += narrowCost * float64(n.degree())
 	}
-	if p.cause == checkup.CauseNode && c.oneWay > c.bothWays {
+	if s.cause == checkup.CauseNode && c.oneWay > c.bothWays {
 		c.cost += narrowCost // if one direction suffices, it is the one
 	}
+	l.exceptions(c, only, atMost*float64(c.gain)-c.cost)
+	c.cost += c.oddity
 	return c
 }
 
-// exceptions is the cost of the cells whose results differ from the rest of the scope:
+// exceptions computes the cost of the cells whose results differ from the rest of the scope:
 // by node pair, by whether requests or answers go through the place, by each attribute,
-// and for wide places by node. If only is set, datagrams alone count.
-func (l *localiser) exceptions(c *candidate, only bool) float64 {
-	wide := c.cause == checkup.CauseNetwork || c.cause == checkup.CauseZones || c.cause == checkup.CauseNodes
-	ends := 0
+// and for wide places by node. If only is set, datagrams alone count. It stops when the cost is
+// higher than atMost.
+func (l *localiser) exceptions(c *candidate, only bool, atMost float64) {
+	if atMost < 0 {
+		c.cut = true
+		return
+	}
+	c.drops = c.share >= dropShare
+	wide := c.wide()
+	ways := len(c.there)
+	if !c.flows {
+		ways += len(c.back)
+	}
+	cells := 2 + ways + len(l.values) // 2 for requests and answers
 	if wide {
-		ends = len(l.nodes)
+		cells += 2 * len(l.nodes)
 	}
-	// tallies fills in l.cells, without the ways that are exceptions: first the cells of
-	// requests and of answers, then those of each node as source and as target, then those of
-	// ways and of attributes.
-	const fixed = 2
-	tallies := func(exceptions []bool) {
-		cells := slices.Grow(l.cells[:0], fixed+2*ends)[:fixed+2*ends]
-		clear(cells)
-		clear(l.byAttribute)
-		last, n := int32(-1), -1
-		l.visit(c.place, &c.narrowing, c.flows, c.order, func(i int32, back bool) {
-			m := &l.all[i]
-			if only && !m.datagram {
-				return
-			}
-			if m.way != last {
-				last = m.way
-				if n++; n >= len(exceptions) || !exceptions[n] {
-					cells = append(cells, tally{})
-				}
-			}
-			if n < len(exceptions) && exceptions[n] {
-				return
-			}
-			cells[len(cells)-1].add(m)
-			if back || c.cause == checkup.CauseNode && l.nodes[m.a] != c.subject {
-				cells[1].add(m)
-			} else {
-				cells[0].add(m)
-			}
-			l.byAttribute[m.Attribute].add(m)
-			if wide {
-				cells[fixed+int(m.a)].add(m)
-				cells[fixed+ends+int(m.b)].add(m)
-			}
-		})
-		for _, value := range l.values {
-			var t tally
-			for i, is := range value.admits {
-				if is {
-					t.made += l.byAttribute[i].made
-					t.failed += l.byAttribute[i].failed
-				}
-			}
-			cells = append(cells, t)
-		}
-		l.cells = cells
-	}
-	tallies(nil)
-
 	// Of many cells, one differs by chance. But whether a pair is slow, or passes a
 	// policy, does not depend on chance.
 	allowed := float64(chance)
 	if l.class == judge.Lost {
-		n := 0
-		for _, t := range l.cells {
-			if t.made > 0 {
-				n++
-			}
-		}
-		allowed += math.Log(float64(n))
-	}
-	against := func(share float64) float64 {
-		cost := 0.0
-		for _, t := range l.cells {
-			cost += min(exceptionCost, max(0, t.against(share)-allowed))
-		}
-		return cost
+		allowed += math.Log(float64(cells))
 	}
 	const sure = 1e-9
-	cost := against(min(max(c.share, sure), 1-sure))
-	c.drops = c.share >= dropShare
-	if c.share > 0.5 && cost > 0 {
-		// Of a place that drops everything, the exceptions are the ways that pass, not
-		// those that fail.
-		odd, n := make([]bool, 0, len(l.ways)), 0.0
-		for _, t := range l.cells[fixed+2*ends : len(l.cells)-len(l.values)] {
-			odd = append(odd, t.against(1-sure) > allowed+exceptionCost)
-			if odd[len(odd)-1] {
-				n++
-			}
+	share := min(max(c.share, sure), 1-sure)
+	price := func(t tally, share float64) float64 { return min(exceptionCost, max(0, t.against(share)-allowed)) }
+
+	// Of a place that drops everything, the exceptions are the ways that pass, not those that
+	// fail: dropping is the cost if it is such a place, and odd are its exceptions.
+	cost, dropping := 0.0, math.Inf(1)
+	if c.share > 0.5 {
+		dropping = 0
+	}
+	odd, k := l.odd[:0], -1
+	l.tally(c, only, wide, nil, func(t tally) bool {
+		k++
+		odd = append(odd, t.against(1-sure) > allowed+exceptionCost)
+		cost += price(t, share)
+		dropping += price(t, 1-sure)
+		return min(cost, dropping) <= atMost
+	})
+	l.odd = odd
+	if min(cost, dropping) > atMost {
+		c.cut, c.oddity = true, min(cost, dropping)
+		return
+	}
+	for _, t := range l.cells {
+		cost += price(t, share)
+	}
+	if cost > 0 && dropping < cost {
+		l.tally(c, only, wide, odd, func(tally) bool { return true })
+		for _, t := range l.cells {
+			dropping += price(t, 1-sure)
 		}
-		tallies(odd)
-		if total := n*exceptionCost + against(1-sure); total < cost {
-			cost, c.drops = total, true
+		if dropping < cost {
+			cost, c.drops = dropping, true
 		}
 	}
-	return cost
+	c.oddity = cost
+	c.cut = cost > atMost
+}
+
+// wide reports whether a place has so many nodes that some may be exceptions.
+func (p *place) wide() bool {
+	return p.cause == checkup.CauseNetwork || p.cause == checkup.CauseZones || p.cause == checkup.CauseNodes
+}
+
+// tally calls each with the tally of each way of a cause's scope, until it returns false, and
+// fills in l.cells with the others, without the ways that are odd.
+func (l *localiser) tally(c *candidate, only, wide bool, odd []bool, each func(tally) bool) {
+	ends := 0
+	if wide {
+		ends = len(l.nodes)
+	}
+	const fixed = 2
+	cells := slices.Grow(l.cells[:0], fixed+2*ends+len(l.values))[:fixed+2*ends]
+	clear(cells)
+	clear(l.byAttribute)
+	n := -1
+	for side, list := range [][]int32{c.there, c.back} {
+		back := side == 1
+		if back && c.flows {
+			break
+		}
+		for _, k := range list {
+			w := &l.ways[k]
+			var t tally
+			side := 0
+			if back || c.cause == checkup.CauseNode && l.nodes[w.a] != c.subject {
+				side = 1
+			}
+			n++
+			skip := n < len(odd) && odd[n]
+			for i := w.from; i < w.end; i++ {
+				m := &l.all[i]
+				if m.by < c.order || !c.admits[m.Attribute] || m.fail && !c.explains(m, back) || only && !m.datagram {
+					continue
+				}
+				t.add(m)
+				if !skip {
+					l.byAttribute[m.Attribute].add(m)
+				}
+			}
+			if t.made == 0 {
+				if !each(t) {
+					return
+				}
+				continue
+			}
+			if !skip {
+				cells[side].made += t.made
+				cells[side].failed += t.failed
+				if wide {
+					for _, at := range []int{fixed + int(w.a), fixed + ends + int(w.b)} {
+						cells[at].made += t.made
+						cells[at].failed += t.failed
+					}
+				}
+			}
+			if !each(t) {
+				return
+			}
+		}
+	}
+	for _, value := range l.values {
+		var t tally
+		for i, is := range value.admits {
+			if is {
+				t.made += l.byAttribute[i].made
+				t.failed += l.byAttribute[i].failed
+			}
+		}
+		cells = append(cells, t)
+	}
+	l.cells = cells
 }
 
 // weak reports whether the evidence is too little to name more than a node pair.

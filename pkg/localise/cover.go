@@ -55,15 +55,17 @@ type localiser struct {
 	places     []*place
 	nodes      []string
 	q          queue
-	// scratch space of exceptions
+	// scratch space of assessments
+	by                 []sums
 	cells, byAttribute []tally
+	odd                []bool
 }
 
 // newLocaliser indexes the measured pairs, without those that are done.
 func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
 	w := e.Worksheet
 	l := &localiser{
-		w: w, class: class, attributes: e.Attributes, byAttribute: make([]tally, len(e.Attributes)),
+		w: w, class: class, attributes: e.Attributes, byAttribute: make([]tally, len(e.Attributes)), by: make([]sums, len(e.Attributes)),
 		all: make([]measured, 0, len(e.Measured)),
 	}
 	keys := map[string]int32{}
@@ -128,30 +130,42 @@ func (l *localiser) modes(p *place) []bool {
 // fits is the tolerance of sums of costs.
 const fits = 1e-9
 
+// patience is how much more than the best known cause per pair another one may cost to be
+// assessed to the end.
+const patience = 4
+
 // propose finds the best cause at a place: narrowed by one attribute only if the whole place
-// costs extra, and by two only if one attribute is not sufficient.
-func (l *localiser) propose(p *place, order int32) {
-	p.best, p.floor, p.touched = nil, math.Inf(1), 0
-	try := func(n *narrowing, flows bool) *candidate {
-		c := l.assess(p, n, flows, order)
+// costs extra, and by two only if one attribute is not sufficient. It does not look for causes
+// that cost much more than atMost per pair; the place's key is then a lower bound.
+func (l *localiser) propose(p *place, order int32, atMost float64) {
+	p.best, p.floor, p.touched, p.last = nil, math.Inf(1), 0, p.left
+	least := math.Inf(1) // cost per pair of those that were not assessed to the end
+	var s *scope
+	try := func(n *narrowing) *candidate {
+		c := s.assess(n, patience*atMost)
 		if c == nil || c.rare {
 			return nil
 		}
 		p.floor = min(p.floor, c.cost)
-		if !c.weak() && (p.best == nil || c.better(p.best)) {
+		switch {
+		case c.weak():
+		case c.cut:
+			least = min(least, c.perPair())
+		case p.best == nil || c.better(p.best):
 			p.best = c
 		}
 		return c
 	}
 	for _, flows := range l.modes(p) {
-		whole := try(&l.whole, flows)
+		s = l.scope(p, flows, order)
+		whole := try(&l.whole)
 		if whole == nil && p.cause == checkup.CausePair || whole != nil && whole.cost < 1+fits ||
 			p.cause == checkup.CauseSource || p.cause == checkup.CauseNodes {
 			continue
 		}
 		done := false
 		for i := range l.narrows {
-			if c := try(&l.narrows[i], flows); c != nil {
+			if c := try(&l.narrows[i]); c != nil {
 				done = done || whole != nil && c.gain == whole.gain && c.cost < 1+narrowCost+fits
 			}
 		}
@@ -159,8 +173,15 @@ func (l *localiser) propose(p *place, order int32) {
 			if done {
 				break
 			}
-			try(&l.narrows2[i], flows)
+			try(&l.narrows2[i])
 		}
+	}
+	p.key, p.fresh = math.Inf(1), true
+	if p.best != nil {
+		p.key = p.best.perPair()
+	}
+	if least < p.key {
+		p.key, p.fresh = least, false
 	}
 }
 
@@ -193,10 +214,12 @@ func (q queue) Less(i, k int) bool {
 	switch {
 	case p.key != o.key:
 		return p.key < o.key
-	case p.fresh && o.fresh:
+	case p.fresh != o.fresh:
+		return o.fresh
+	case p.fresh && p.best != nil && o.best != nil:
 		return p.best.compare(o.best) < 0
 	default:
-		return !p.fresh && o.fresh
+		return p.index < o.index
 	}
 }
 
@@ -215,9 +238,14 @@ func (q *queue) Pop() any {
 }
 
 // bound makes the key of a place a lower bound of the cost per pair. Each way of which pairs
-// were explained may have been an exception, by itself and in the cells that it is in.
+// were explained may have been an exception, by itself and in the cells that it is in. A wide
+// place is assessed again only if a fifth of what it explained is explained otherwise: it has
+// many ways, and few of them matter.
 func (p *place) bound() {
 	p.fresh = false
+	if p.wide() && 5*p.left > 4*p.last && p.at >= 0 {
+		return
+	}
 	p.key = math.Floor(1e9 * max(1, p.floor-2*exceptionCost*float64(p.touched)) / float64(p.left))
 }
 
@@ -227,7 +255,7 @@ func (l *localiser) cover(given []*candidate) []*candidate {
 	l.q = l.q[:0]
 	for _, p := range l.places {
 		if p.left > 0 {
-			p.floor, p.touched = 1, 0
+			p.floor, p.touched, p.last = 1, 0, 0
 			p.bound()
 			l.q = append(l.q, p)
 			p.at = len(l.q) - 1
@@ -241,7 +269,7 @@ func (l *localiser) cover(given []*candidate) []*candidate {
 		chosen = append(chosen, c)
 	}
 	for _, known := range given {
-		if c := l.assess(known.place, &known.narrowing, known.flows, int32(len(chosen))); c != nil {
+		if c := l.scope(known.place, known.flows, int32(len(chosen))).assess(&known.narrowing, math.Inf(1)); c != nil {
 			c.component = known.component
 			accept(c)
 		}
@@ -251,14 +279,16 @@ func (l *localiser) cover(given []*candidate) []*candidate {
 		switch {
 		case p.left == 0:
 			heap.Pop(&l.q)
-		case p.fresh:
+		case p.fresh && p.best != nil:
 			accept(p.best)
+		case p.fresh:
+			heap.Pop(&l.q)
 		default:
-			if l.propose(p, int32(len(chosen))); p.best == nil {
-				heap.Pop(&l.q)
-				break
+			atMost := math.Inf(1)
+			for k := 1; k < min(3, len(l.q)); k++ {
+				atMost = min(atMost, l.q[k].key/1e9)
 			}
-			p.key, p.fresh = p.best.perPair(), true
+			l.propose(p, int32(len(chosen)), atMost)
 			heap.Fix(&l.q, 0)
 		}
 	}
@@ -338,13 +368,17 @@ func (l *localiser) alternatives(c *candidate) []*candidate {
 	var same []*candidate
 	for _, p := range l.ways[l.all[c.newly[0]].way].places {
 		for _, flows := range l.modes(p) {
+			s := l.scope(p, flows, c.order)
 			for _, list := range [][]narrowing{{l.whole}, l.narrows, l.narrows2} {
 				for i := range list {
 					if p == c.place && list[i].narrow == c.narrow || (p.cause == checkup.CauseSource || p.cause == checkup.CauseNodes) && list[i].degree() > 0 {
 						continue
 					}
-					d := l.assess(p, &list[i], flows, c.order)
-					if d != nil && !d.rare && d.gain == len(c.newly) && d.cost <= c.cost+alternativeCost+fits && l.explains(d, c.newly) {
+					if s.gain(&list[i]) != len(c.newly) {
+						continue
+					}
+					d := s.assess(&list[i], (c.cost+alternativeCost+fits)/float64(len(c.newly)))
+					if !d.rare && !d.cut && l.explains(d, c.newly) {
 						same = append(same, d)
 					}
 				}

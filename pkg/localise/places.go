@@ -83,6 +83,7 @@ type place struct {
 	best    *candidate // of all narrowings
 	floor   float64    // the lowest cost of the last assessment
 	left    int        // failed pairs of its ways that no accepted cause explains
+	last    int        // left when it was last assessed
 	touched int        // ways of which pairs were explained since the last assessment
 }
 

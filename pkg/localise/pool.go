@@ -4,6 +4,7 @@ package localise
 
 import (
 	"cmp"
+	"container/heap"
 	"math"
 	"slices"
 	"time"
@@ -146,8 +147,8 @@ type pool struct {
 	late  []int32 // by pair
 	// By pair, whether its requests, and its answers, are explained.
 	requests, answers []bool
-	by                []shares // by attribute, of one place
-	components        []*component
+	by                []shares       // by attribute, of one place
+	components        [][]*component // by place
 }
 
 // component is a Component that may be accepted.
@@ -159,6 +160,7 @@ type component struct {
 	p         float64 // of a sample as bad or worse, if the limit is just kept
 	score     float64 // evidence for it, in nats
 	fresh     bool
+	gone      bool // it was taken, or does not exceed the limit any more
 }
 
 // newPool prepares a limit's test of all components at the given level.
@@ -311,6 +313,7 @@ func (p *pool) assess(c *component) bool {
 
 // scan finds the components of which more measurements fail than the limit allows.
 func (p *pool) scan() {
+	p.components = make([][]*component, len(p.l.places))
 	for i, at := range p.l.places {
 		if !p.l.pooled(at) {
 			continue
@@ -319,8 +322,8 @@ func (p *pool) scan() {
 		for _, list := range p.l.narrowingsOf(at) {
 			for k := range list {
 				c := &component{place: at, index: i, narrowing: &list[k]}
-				if p.assess(c) && (c.p <= doubt || c.p <= judge.Doubt && at.cause == checkup.CauseNetwork) {
-					p.components = append(p.components, c)
+				if p.assess(c) && c.p <= doubt {
+					p.components[i] = append(p.components[i], c)
 				}
 			}
 		}
@@ -424,33 +427,23 @@ func (p *pool) explained(pairs []int32) {
 	}
 }
 
-// next returns the component for which there is most evidence, of those for which suits
-// holds; nil if none is left. Components that share packets with one that was taken are
-// assessed again when they are the best.
-func (p *pool) next(suits func(*component) bool) *component {
-	for {
-		var best *component
-		for _, c := range p.components {
-			if suits(c) && (best == nil || c.before(best)) {
-				best = c
-			}
-		}
-		if best == nil || best.fresh {
-			return best
-		}
-		p.sum(best.place)
-		if !p.assess(best) {
-			p.drop(best)
-			continue
-		}
-		best.fresh = true
-		if n := p.uneven(best); n > 0 {
-			best.score -= n
-		}
-		if best.score < -1 || p.single(best) {
-			p.drop(best)
-		}
-	}
+// ranking is a heap of components, the one with most evidence on top. The evidence of one that
+// is not fresh is an upper bound: it had more packets.
+type ranking []*component
+
+func (r ranking) Len() int { return len(r) }
+
+func (r ranking) Swap(i, k int) { r[i], r[k] = r[k], r[i] }
+
+func (r ranking) Less(i, k int) bool { return r[i].before(r[k]) }
+
+func (r *ranking) Push(x any) { *r = append(*r, x.(*component)) }
+
+func (r *ranking) Pop() any {
+	last := len(*r) - 1
+	c := (*r)[last]
+	*r = (*r)[:last]
+	return c
 }
 
 func (c *component) before(d *component) bool {
@@ -461,8 +454,39 @@ func (c *component) before(d *component) bool {
 	) < 0
 }
 
-func (p *pool) drop(c *component) {
-	p.components = slices.DeleteFunc(p.components, func(d *component) bool { return c == d })
+// refresh assesses a component without the packets that were explained meanwhile. It reports
+// whether it still may exceed the limit.
+func (p *pool) refresh(c *component) bool {
+	if c.fresh {
+		return true
+	}
+	p.sum(c.place)
+	if !p.assess(c) || c.p > doubt {
+		return false
+	}
+	c.score -= p.uneven(c)
+	c.fresh = true
+	return c.score >= -1 && !p.single(c)
+}
+
+// next removes the component for which there is most evidence from the ranking; nil if none is
+// left. Components that share packets with one that was taken are assessed again when they are
+// on top. Those that do not suit any more go to rest.
+func (r *ranking) next(p *pool, suits func(*component) bool, rest *ranking) *component {
+	for len(*r) > 0 {
+		c := heap.Pop(r).(*component)
+		switch fresh := c.fresh; {
+		case !p.refresh(c):
+			c.gone = true
+		case !suits(c):
+			*rest = append(*rest, c)
+		case fresh:
+			return c
+		default:
+			heap.Push(r, c)
+		}
+	}
+	return nil
 }
 
 // take removes the packets of a component, and returns it.
@@ -489,18 +513,14 @@ func (p *pool) take(c *component) *Component {
 			p.requests[i], p.answers[i] = true, true
 		}
 	})
-	p.drop(c)
-	stale := map[*place]bool{}
+	c.gone = true
 	p.l.waysOf(c.place, func(w *way) {
 		for _, at := range w.places {
-			stale[at] = true
+			for _, d := range p.components[at.index] {
+				d.fresh = false
+			}
 		}
 	})
-	for _, d := range p.components {
-		if stale[d.place] {
-			d.fresh = false
-		}
-	}
 	return made
 }
 
@@ -517,15 +537,29 @@ func (l *localiser) waysOf(p *place, do func(*way)) {
 // those before it.
 func (p *pool) run() (failed, undecided []*Component) {
 	p.scan()
+	var exceed, doubted, nothing ranking
+	exceeds := func(c *component) bool { return c.p <= p.level }
+	for _, list := range p.components {
+		for _, c := range list {
+			if exceeds(c) {
+				exceed = append(exceed, c)
+			} else {
+				doubted = append(doubted, c)
+			}
+		}
+	}
+	heap.Init(&exceed)
 	for {
-		c := p.next(func(c *component) bool { return c.p <= p.level })
+		c := exceed.next(p, exceeds, &doubted)
 		if c == nil {
 			break
 		}
 		failed = append(failed, p.locate(c))
 	}
+	doubted = slices.DeleteFunc(doubted, func(c *component) bool { return c.gone })
+	heap.Init(&doubted)
 	for len(undecided) < maxUndecided {
-		c := p.next(func(c *component) bool { return c.p <= doubt })
+		c := doubted.next(p, func(*component) bool { return true }, &nothing)
 		if c == nil {
 			break
 		}
@@ -537,25 +571,30 @@ func (p *pool) run() (failed, undecided []*Component) {
 // locate takes a component that exceeds the limit. If another one, of some of its ways,
 // explains that better although it may not exceed the limit by itself, this one is named.
 func (p *pool) locate(c *component) *Component {
+	if c.cause == checkup.CauseNetwork || c.cause == checkup.CauseZones {
+		return p.take(c) // what explains it better is among the others
+	}
 	within := map[int32]bool{}
 	for _, list := range [][]int32{c.there, c.back} {
 		for _, w := range list {
 			within[w] = true
 		}
 	}
-	better := p.next(func(d *component) bool {
-		if d == c || d.p > doubt || d.score <= c.score {
-			return false
+	outside := func(w int32) bool { return !within[w] }
+	best := c
+	for _, at := range p.l.ways[slices.Concat(c.there, c.back)[0]].places {
+		if slices.ContainsFunc(at.there, outside) || slices.ContainsFunc(at.back, outside) {
+			continue
 		}
-		outside := func(w int32) bool { return !within[w] }
-		return !slices.ContainsFunc(d.there, outside) && !slices.ContainsFunc(d.back, outside)
-	})
-	if better == nil {
-		return p.take(c)
+		for _, d := range p.components[at.index] {
+			if !d.gone && d.score > best.score && p.refresh(d) && d.before(best) {
+				best = d
+			}
+		}
 	}
 	tested := p.take(c)
 	return &Component{
-		Test: tested.Test, Parts: tested.Parts, place: better.index, narrowing: *better.narrowing, verdict: tested.verdict,
+		Test: tested.Test, Parts: tested.Parts, place: best.index, narrowing: *best.narrowing, verdict: tested.verdict,
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
-// Explain shows which sample a run will measure.
+// Explain shows which sample a run will measure, and what it can see.
 func Explain(e kind.Explained) kind.Explanation {
 	w := e.Worksheet
 	var x kind.Explanation
@@ -21,5 +21,11 @@ func Explain(e kind.Explained) kind.Explanation {
 		x.Field("second look", fmt.Sprintf("at most %s, %s, from %s, within what is left of timeouts.probe (%s)",
 			checkup.Count(pairs, "pair"), checkup.Count(packets, "packet"), checkup.Count(e.Cost.Agents, "agent"), w.Timeouts.Probe))
 	}
+	if w.Expect.Unreachable {
+		return x
+	}
+	mesh, ok := e.Spec.(*Spec)
+	x.Field("sees", "in one run:", sees(w, ok && mesh.Sample.Rotate, e.Gate.Confirm)...)
+	x.Power = powerTable(PowerOf(w, e.Gate.Confirm))
 	return x
 }

@@ -9,7 +9,9 @@ import (
 )
 
 // judging are the rules of judging a mesh.
-func judging(gate checkup.Gate) judge.Rules { return judge.Rules{Pools: true, LooksAgain: gate.Confirm} }
+func judging(gate checkup.Gate) judge.Rules {
+	return judge.Rules{Pools: true, LooksAgain: gate.Confirm}
+}
 
 // Judge returns the report of a mesh. Its units are the pairs that failed or were
 // not measured: a mesh of 5,000 nodes has too many pairs to list all of them.
@@ -23,6 +25,16 @@ func Judge(
 ) checkup.CheckReport {
 	j := judge.Pairs(w, roster, record, judging(gate))
 	explained := localise.Explain(j)
+	if record != nil {
+		for i := range record.Looks {
+			further := lookOf(w, roster, &record.Looks[i], gate)
+			j.Merge(further, record.Looks[i].After)
+			explained = localise.Explain(j)
+			for _, f := range explained.Found {
+				f.Confirmation = confirmation(j, f.Pairs)
+			}
+		}
+	}
 	r := j.Report(gate)
 	r.Units = j.Troubled()
 	r.Delays = j.DelayRows()
@@ -30,4 +42,31 @@ func Judge(
 	r.Findings, r.Background = explained.Findings(), explained.Background
 	judge.Confirm(&r, gate)
 	return r
+}
+
+// lookOf judges a further look at a mesh by its own measurements.
+func lookOf(w *checkup.Worksheet, roster *checkup.Roster, look *checkup.Look, gate checkup.Gate) *judge.Judgement {
+	next := *w
+	next.Look, next.Again = max(look.Worksheet.Look, 1), look.Worksheet.Again
+	if next.Again == nil {
+		next.Again = []checkup.Again{}
+	}
+	j := judge.Pairs(&next, roster, &look.Record, judging(gate))
+	localise.Explain(j)
+	return j
+}
+
+// confirmation is Confirmed if a further look confirmed any of the outcomes that a finding
+// explains, and NotMadeAgain if it measured none of them.
+func confirmation(j *judge.Judgement, explained []int) checkup.Confirmation {
+	found := checkup.NotLookedAt
+	for _, i := range explained {
+		switch c := j.Outcomes[i].Confirmation(); c {
+		case checkup.Confirmed:
+			return c
+		case checkup.NotMadeAgain:
+			found = c
+		}
+	}
+	return found
 }

@@ -214,7 +214,7 @@ func TestCleanLook(t *testing.T) {
 func TestSecondLook(t *testing.T) {
 	l := newLab(t)
 	l.dead = func(look, source, _ int) bool { return look == 0 && source == 0 }
-	_, r := l.run(t)
+	report, r := l.run(t)
 	if len(r.Observations) != 4 || len(r.Looks) != 1 {
 		t.Fatalf("%d pairs, %d looks; want 4 and 1:\n%s", len(r.Observations), len(r.Looks), l.log)
 	}
@@ -241,10 +241,51 @@ func TestSecondLook(t *testing.T) {
 	if len(l.orders) != 3 {
 		t.Errorf("%d agents, want 3", len(l.orders))
 	}
+	if report.Verdict != checkup.RunPass || !report.Passed || report.Counts.Pass != 4 || len(report.Checks[0].Findings) > 0 {
+		t.Errorf("%s, want that all passed", report.Summary)
+	}
+	if want := fmt.Sprintf("; 2 failures gone after %s", second.After); !strings.HasSuffix(report.Summary, want) {
+		t.Errorf("summary %q, want %q in the end", report.Summary, want)
+	}
+	for _, u := range report.Checks[0].Units {
+		if u.Verdict != checkup.Pass || u.Confirmation != checkup.Gone || u.After != second.After || u.Cause == nil || u.Received != u.Sent {
+			t.Errorf("unit %+v, want that it is gone, with the cause of the first look", u)
+		}
+	}
 	for _, want := range []string{"second look: 2 pairs, for at most ", "second look: 1 of 1 agents started, 2 of 2 pairs measured"} {
 		if !strings.Contains(l.log.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, l.log)
 		}
+	}
+}
+
+// TestConfirmed: what fails again fails the run, and what neither failed nor is doubtful is not
+// measured again.
+func TestConfirmed(t *testing.T) {
+	l := newLab(t)
+	l.dead = func(_, source, _ int) bool { return source == 0 }
+	report, r := l.run(t)
+	if report.Verdict != checkup.RunFail || report.Counts.Fail != 2 || len(r.Looks) != 1 || len(r.Looks[0].Record.Observations) != 2 {
+		t.Errorf("%s, want that 2 pairs failed twice", report.Summary)
+	}
+	units := report.Checks[0].Units
+	for _, u := range units {
+		if u.Source != "n0" || u.Verdict != checkup.Fail || u.Confirmation != checkup.Confirmed {
+			t.Errorf("unit %+v, want that its failure is confirmed", u)
+		}
+	}
+	if f := report.Checks[0].Findings; len(units) != 2 || len(f) != 1 || f[0].Confirmation != checkup.Confirmed {
+		t.Errorf("%d units, findings %+v, want 2 and one that is confirmed", len(units), f)
+	}
+}
+
+// TestNotConfirmedByTheGate: a gate that does not confirm decides by the first look.
+func TestNotConfirmedByTheGate(t *testing.T) {
+	l := newLab(t)
+	l.frozen.Gate.Confirm = false
+	l.dead = func(look, source, _ int) bool { return look == 0 && source == 0 }
+	if report, r := l.run(t); report.Verdict != checkup.RunFail || len(r.Looks) != 0 {
+		t.Errorf("%s, %d looks; want a failure and none", report.Summary, len(r.Looks))
 	}
 }
 
@@ -263,6 +304,9 @@ func TestSecondLookRefused(t *testing.T) {
 	report, r := l.run(t)
 	if len(r.Observations) != 4 || len(r.Looks) != 1 || len(r.Looks[0].Record.Observations) != 0 || report.Counts.Fail != 2 {
 		t.Errorf("%s; %d pairs, %+v; want the first look", report.Summary, len(r.Observations), r.Looks)
+	}
+	if want := "; no failure was measured again"; report.Verdict != checkup.RunInconclusive || !strings.Contains(report.Summary, want) {
+		t.Errorf("%s, want that it is inconclusive: %s", report.Summary, want)
 	}
 	if want := "::warning::second look: 2 pairs not measured again: none of 1 agents could be created: "; !strings.Contains(l.log.String(), want) {
 		t.Errorf("the log lacks %q:\n%s", want, l.log)

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package podmesh
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/judge/judgetest"
+)
+
+// TestPowerOfRandomMeshes: a probability is one, a larger loss is seen no less often, a dead place is always seen, and a
+// loss below the limit is no more often than FalseAlarms. Only zones may be absent.
+func TestPowerOfRandomMeshes(t *testing.T) {
+	for seed := range judgetest.Iterations(50, 1000) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		probes := judgetest.DefaultProbes()
+		rng.Shuffle(len(probes), func(a, b int) { probes[a], probes[b] = probes[b], probes[a] })
+		n := judgetest.NewMesh(seed, 2+rng.IntN(40), rng.IntN(12), rng.IntN(4), probes[:1+rng.IntN(4)])
+		limit := []checkup.Percent{0, 1, 5}[rng.IntN(3)]
+		n.Worksheet.Budget, n.Worksheet.Expect.Loss.Max = 1+rng.IntN(100_000), &limit
+		if rng.IntN(2) == 0 {
+			n.Worksheet.Expect.Latency.P99 = new(checkup.Duration(time.Millisecond))
+		}
+		confirm := rng.IntN(2) == 0
+		var last [4]float64
+		for i, row := range PowerOf(n.Worksheet, confirm) {
+			for k, seen := range [4]float64{row.Pair, row.NodeIngress, row.Zones, row.Network} {
+				absent := seen == -1 && k == 2
+				if !(seen >= 0 && seen <= 1) && !absent || i > 0 && seen < last[k]-1e-12 {
+					t.Fatalf("seed %d: %+v after %v", seed, row, last)
+				}
+				if !absent && row.Loss == 100 && seen != 1 {
+					t.Fatalf("seed %d: a dead place is not always seen: %+v", seed, row)
+				}
+				if below := k != 3 && row.Loss <= limit || k == 3 && 2*row.Loss <= limit; below && seen > judge.FalseAlarms {
+					t.Fatalf("seed %d: %s is seen although the limit is %s: %+v", seed, row.Loss, limit, row)
+				}
+				last[k] = seen
+			}
+		}
+		if lines := sees(n.Worksheet, false, confirm); len(lines) != 4 {
+			t.Fatalf("seed %d: %+v", seed, lines)
+		}
+	}
+}
+
+// TestPowerAgrees: a pair that loses packets fails as often as is computed, judged in the first look.
+func TestPowerAgrees(t *testing.T) {
+	const runs = 400
+	for _, loss := range []float64{0.15, 0.3, 0.45} {
+		failed, want := 0, 0.0
+		for seed := range uint64(runs) {
+			n := judgetest.NewMesh(seed, 4, 0, 0, judgetest.DefaultProbes()[1:2])
+			n.Worksheet.Expect.Loss.Max = new(checkup.Percent(1))
+			n.Drop = func(p judgetest.Packet) float64 {
+				return loss * judgetest.When(p.From == 0 && p.To == 1 && !p.Answer)
+			}
+			j := judge.Pairs(n.Worksheet, n.Roster, n.Measure(), judging(checkup.Gate{}))
+			for p := range n.Worksheet.PairsBetween(0, 1) {
+				if j.Find(p).Verdict == checkup.Fail {
+					failed++
+					break
+				}
+			}
+			missed := 1.0
+			for _, one := range sightOf(n.Worksheet, false).singles {
+				missed *= 1 - one.seen(loss)
+			}
+			want = 1 - missed
+		}
+		got, deviation := float64(failed)/runs, math.Sqrt(want*(1-want)/runs)
+		if math.Abs(got-want) > 4*deviation {
+			t.Errorf("a loss of %v fails %.3f of the runs, computed %.3f (standard deviation %.3f)", loss, got, want, deviation)
+		}
+	}
+}
+
+// TestSees: what a run can see, in words.
+func TestSees(t *testing.T) {
+	mesh := func(nodes, degree int, change func(*checkup.Worksheet)) *checkup.Worksheet {
+		w := judgetest.NewMesh(1, nodes, degree, 0, judgetest.DefaultProbes()).Worksheet
+		w.Budget, w.Rounds, w.Expect.Loss.Max = 100_000, 5, new(checkup.Percent(1))
+		if change != nil {
+			change(w)
+		}
+		return w
+	}
+	for _, test := range []struct {
+		name            string
+		w               *checkup.Worksheet
+		rotate, confirm bool
+		want            string
+	}{
+		{"the full mesh", mesh(4, 0, nil), false, true, `
+			a dead pair: always
+			a node that loses 3.8% or more of what comes in: with 95%
+			a sampled pair that loses 9.5% or more: with 95%
+			false alarm: at most 1 clean run in 1,000`},
+		{"a sample that rotates", mesh(50, 10, nil), true, true, `
+			a dead pair: if sampled, 20.5% of the pairs are, all after 5 runs
+			a node that loses 2.3% or more of what comes in: with 95%
+			a sampled pair that loses 9.5% or more: with 95%
+			false alarm: at most 1 clean run in 1,000`},
+		{"a fixed sample, one look", mesh(50, 10, nil), false, false, `
+			a dead pair: if sampled, 20.5% of the pairs are, the same in every run
+			a node that loses 3.4% or more of what comes in: with 95%
+			a sampled pair that loses 18.9% or more: with 95%
+			false alarm: at most 1 clean run in 1,000`},
+		{"no limit", mesh(4, 0, func(w *checkup.Worksheet) { w.Expect.Loss.Max = nil }), false, true, `
+			a dead pair: always
+			a partial loss: never, the plan has no limit (expect.loss.max)`},
+		{"nothing may be lost", mesh(4, 0, func(w *checkup.Worksheet) { w.Expect.Loss.Max = new(checkup.Percent(0)) }), false, false, `
+			a dead pair: always
+			a node that loses 0.7% or more of what comes in: with 95%
+			a sampled pair that loses 3.3% or more: with 95%
+			false alarm: at most 1 clean run in 1,000`},
+	} {
+		got := ""
+		for _, line := range sees(test.w, test.rotate, test.confirm) {
+			got += "\n\t\t\t" + line.Text
+		}
+		if strings.TrimSpace(got) != strings.TrimSpace(test.want) {
+			t.Errorf("%s:%s\nwant%s", test.name, got, test.want)
+		}
+	}
+	unreachable := mesh(4, 0, func(w *checkup.Worksheet) { w.Expect = checkup.Expect{Unreachable: true} })
+	if rows := PowerOf(unreachable, true); rows != nil {
+		t.Errorf("a plan that expects no answers sees losses: %+v", rows)
+	}
+}
