@@ -185,7 +185,9 @@ func TestGrade(t *testing.T) {
 
 // TestAlgorithms: the published algorithms find one dead node, zone boundary or family in a network without noise.
 func TestAlgorithms(t *testing.T) {
-	for _, name := range []string{"clean", "node in", "node out", "one pair", "zones one way", "IPv6 everywhere", "MTU everywhere"} {
+	for _, name := range []string{
+		"clean", "node in", "node out", "one pair", "zones one way", "IPv6 everywhere", "MTU everywhere",
+	} {
 		s := find(t, 12, 10, name, "none")
 		n, record, _, err := s.simulate(3)
 		if err != nil {

@@ -129,8 +129,8 @@ func into(share float64) func(*draw) fault {
 	}
 }
 
-// slow delays all packets of a node, half of the delay on each way. Delays have no direction, so it is named as the node
-// if it breaks the limit.
+// slow delays all packets of a node, half of the delay on each way. Delays have no direction, so it is named as the
+// node if it breaks the limit.
 func slow(delay time.Duration) func(*draw) fault {
 	return func(d *draw) fault {
 		x := d.node()

@@ -9,8 +9,8 @@ import (
 )
 
 // observations are what the published algorithms work on: the first look's measurements, and the components that each
-// of them went through. The components are those that pkg/localise may name, except sources and targets (which are never
-// at fault here) and causes that are narrowed twice.
+// of them went through. The components are those that pkg/localise may name, except sources and targets (which are
+// never at fault here) and causes that are narrowed twice.
 type observations struct {
 	names []string      // of the components
 	of    [][]int32     // the observations that went through each component

@@ -5,25 +5,25 @@ package main
 import "math"
 
 // The parameters of flock: the probability with which a packet is lost on a way without a cause, the same with a cause,
-// of which there are several grades, and the logarithm of the odds of a component being a cause. As in the paper, they are
-// calibrated: of 60 combinations, they have the highest F1 score, averaged over the cases and noises, at 50 nodes and
-// degree 10.
+// of which there are several grades, and the logarithm of the odds of a component being a cause. As in the paper, they
+// are calibrated: of 60 combinations, they have the highest F1 score, averaged over the cases and noises, at 50 nodes
+// and degree 10.
 var (
 	lostGood = 0.003
 	lostBad  = []float64{0.03, 0.2, 0.99}
 	prior    = -20.0
 )
 
-// flock is the inference of V. Harsh, T. Meng, K. Agrawal, P. B. Godfrey: "Flock: Accurate Network Fault Localization at
-// Scale", Proc. ACM Netw. (CoNEXT) 2023: the set of causes of maximum likelihood, found greedily. Of the sets that differ
-// from the present one in one component, the one of the highest likelihood is next, until none is better. The
+// flock is the inference of V. Harsh, T. Meng, K. Agrawal, P. B. Godfrey: "Flock: Accurate Network Fault Localization
+// at Scale", Proc. ACM Netw. (CoNEXT) 2023: the set of causes of maximum likelihood, found greedily. Of the sets that
+// differ from the present one in one component, the one of the highest likelihood is next, until none is better. The
 // likelihoods of all of them are updated together, from the observations that changed (the paper's joint likelihood
 // exploration).
 //
 // Adapted: the components are ours. The way of each packet is known, so that no sum over equal paths is needed. An
-// observation of both directions is one way through the components of both. The paper has one probability of a loss with
-// a cause, ours has three grades, of which the highest on a way applies: our causes lose from 1.5% to all packets, and a
-// wide one with one grade would hide the narrow ones. A cause may be dropped again: ours are nested.
+// observation of both directions is one way through the components of both. The paper has one probability of a loss
+// with a cause, ours has three grades, of which the highest on a way applies: our causes lose from 1.5% to all packets,
+// and a wide one with one grade would hide the narrow ones. A cause may be dropped again: ours are nested.
 func flock(o *observations) []guess {
 	f := flocking{observations: o, level: make([]int, len(o.list)), grades: len(lostBad) + 1}
 	f.at = make([]int16, len(o.list)*f.grades)

@@ -124,7 +124,8 @@ func table(settings []setting, seeds uint64, wrong bool) error {
 }
 
 func printHead() {
-	fmt.Printf("| %-18s | %-5s | nodes | deg | runs | wrong | finds |  most | ours P / R  | or among    |", "case", "noise")
+	fmt.Printf("| %-18s | %-5s | nodes | deg | runs | wrong | finds |  most |", "case", "noise")
+	fmt.Print(" ours P / R  | or among    |")
 	for _, a := range algorithms {
 		fmt.Printf(" %-11s |", a.name)
 	}

@@ -40,7 +40,9 @@ func plan(degree int, seed uint64) *checkup.Plan {
 			Loss:    checkup.LossLimit{Max: new(maxLoss)},
 			Latency: checkup.LatencyLimits{P99: new(checkup.Duration(maxP99))},
 		},
-		Limits:   checkup.Limits{PacketsPerSecond: 200, Concurrency: 16, StartJitter: checkup.Duration(500 * time.Millisecond)},
+		Limits: checkup.Limits{
+			PacketsPerSecond: 200, Concurrency: 16, StartJitter: checkup.Duration(500 * time.Millisecond),
+		},
 		Timeouts: checkup.Timeouts{Setup: checkup.Duration(2 * time.Minute), Probe: checkup.Duration(5 * time.Minute)},
 	}
 	return &checkup.Plan{
@@ -49,8 +51,8 @@ func plan(degree int, seed uint64) *checkup.Plan {
 	}
 }
 
-// expand returns the worksheet of a cluster of so many nodes in three zones, by the real sampler, and its roster. Source
-// and target i are node i.
+// expand returns the worksheet of a cluster of so many nodes in three zones, by the real sampler, and its roster.
+// Source and target i are node i.
 func expand(p *checkup.Plan, nodes int) (*checkup.Worksheet, *checkup.Roster, error) {
 	s := &cluster.Snapshot{}
 	roster := &checkup.Roster{}
@@ -92,7 +94,10 @@ type noise struct {
 }
 
 // noises lists every noise; the first is none.
-var noises = []noise{{name: "none"}, {"0.01%", 0.0001, false}, {"0.1%", 0.001, false}, {"0.5%", 0.005, false}, {"tail", 0, true}}
+var noises = []noise{
+	{name: "none"}, {name: "0.01%", loss: 0.0001}, {name: "0.1%", loss: 0.001}, {name: "0.5%", loss: 0.005},
+	{name: "tail", heavy: true},
+}
 
 // network is a simulated cluster with a fault and noise.
 type network struct {

@@ -39,8 +39,8 @@ func share(part, of int) string {
 	return fmt.Sprintf("%.2f", float64(part)/float64(of))
 }
 
-// grade grades findings against the causes. A finding that only counts ("7 more findings") excuses as many causes that are
-// not found: they are neither found nor missed. What it counts besides is wrong.
+// grade grades findings against the causes. A finding that only counts ("7 more findings") excuses as many causes that
+// are not found: they are neither found nor missed. What it counts besides is wrong.
 func grade(causes []string, found []guess) score {
 	s := score{}
 	left := slices.Clone(causes)

@@ -6,15 +6,16 @@ package main
 // one with the highest F1 score, averaged over the cases and noises, at 50 nodes and degree 10.
 const hitRatio = 0.8
 
-// setCover is SCORE, greedy set cover over risk groups: R. R. Kompella, J. Yates, A. Greenberg, A. C. Snoeren: "IP Fault
-// Localization Via Risk Modeling", NSDI 2005, and in the same form "Detection and Localization of Network Black Holes"
-// (MAX-COVERAGE), INFOCOM 2007, and Tomo, of A. Dhamdhere, R. Teixeira, C. Dovrolis, C. Diot: "NetDiagnoser", CoNEXT 2007.
+// setCover is SCORE, greedy set cover over risk groups: R. R. Kompella, J. Yates, A. Greenberg, A. C. Snoeren: "IP
+// Fault Localization Via Risk Modeling", NSDI 2005, and in the same form "Detection and Localization of Network Black
+// Holes" (MAX-COVERAGE), INFOCOM 2007, and Tomo, of A. Dhamdhere, R. Teixeira, C. Dovrolis, C. Diot: "NetDiagnoser",
+// CoNEXT 2007.
 //
 // Of the components with a hit ratio of at least a threshold, the one that covers most failed observations that are not
 // covered yet is a cause, until no failed observation is left that any of them covers.
 //
-// Adapted: the risk groups are our components; an observation failed if it lost more than the plan's limit. Of components
-// that cover as many, the one with fewer observations is taken: ours are nested, those of the paper are not.
+// Adapted: the risk groups are our components; an observation failed if it lost more than the plan's limit. Of
+// components that cover as many, the one with fewer observations is taken: ours are nested, those of the paper are not.
 func setCover(o *observations) []guess {
 	bad, covered := make([]int, len(o.names)), make([]bool, len(o.list))
 	for i := range o.list {
