@@ -48,7 +48,8 @@ dist/images.tar: bin/ko Makefile .ko.yaml go.mod go.sum $(wildcard $(shell git l
 
 .PHONY: release-images
 release-images: bin/ko ## build the multi-arch task images and push them to REPOSITORY, with the guest for this architecture
-	bin/ko $(KO_BUILD)
+	mkdir -p dist
+	bin/ko $(KO_BUILD) --image-refs dist/images.txt
 	go run ./tasks/internal/guestimage -tag $(GUEST) -push
 
 GUEST := $(REPOSITORY)/guest:$(VERSION)

@@ -271,6 +271,7 @@ const (
 	CauseSize        FindingCause = "size"        // payloads from one size up
 	CauseSource      FindingCause = "source"      // the source itself
 	CauseTarget      FindingCause = "target"      // the target itself
+	CausePaths       FindingCause = "paths"       // some flows only: one of several parallel paths
 	CauseNetwork     FindingCause = "network"     // the whole network: no narrower cause explains it
 	CauseService     FindingCause = "service"     // the routing to a Service's address, not the endpoints behind it
 	CausePlacement   FindingCause = "placement"   // too few eligible nodes, or pods that are not admitted
@@ -279,7 +280,7 @@ const (
 // FindingCauses lists every FindingCause.
 var FindingCauses = []FindingCause{
 	CauseNodeIngress, CauseNodeEgress, CauseNode, CauseNodes, CausePair, CauseZones, CauseFamily, CauseTransport,
-	CauseSize, CauseSource, CauseTarget, CauseNetwork, CauseService, CausePlacement,
+	CauseSize, CauseSource, CauseTarget, CausePaths, CauseNetwork, CauseService, CausePlacement,
 }
 
 // MatrixMax is the largest number of sources, and of targets, for which a report has a

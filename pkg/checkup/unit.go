@@ -96,8 +96,8 @@ const (
 // Breach is one limit that a unit broke, or may have broken.
 type Breach struct {
 	Limit Limit `json:"limit"`
-	// Measured and Max are in Measure. Max is 0 for LimitAnswer and LimitUnreachable,
-	// which have no number.
+	// Measured and Max are in Measure. Measured of LimitFlow is the number of source ports.
+	// Max is 0 for LimitAnswer, LimitFlow and LimitUnreachable, which have no number.
 	Measured float64 `json:"measured"`
 	Max      float64 `json:"max,omitempty"`
 	Measure  Measure `json:"measure"`

@@ -30,13 +30,13 @@
 //  5. The agent reports the pair as unmeasured: unmeasured.
 //  6. The agent did not report both control pairs of the family (of one family, for
 //     a pair of any): unmeasured.
-//  7. The numbers contradict each other or the order; the failure is one of the
+//  7. The numbers, also those by source port, contradict each other or the order; the failure is one of the
 //     agent's own (no socket); some measurements were spoiled and, although the
 //     agent repeats those, less than half of the ordered number remains; or none was
 //     made: unmeasured.
 //  8. An expectation is broken: fail. Nothing received fails by default; then
-//     loss, delay percentiles and jitter are compared with their limits (see below), and
-//     each one that is broken is a Breach. If the target must be unreachable, any answer,
+//     source ports, loss, delay percentiles and jitter are compared with their limits (see
+//     below), and each one that is broken is a Breach. If the target must be unreachable, any answer,
 //     any connection and any request that its responder counted fails instead; a
 //     refused connection does not, because only the refusal came back. But a loss
 //     that the responder's own full socket explains does not fail a udp pair, and
@@ -61,11 +61,18 @@
 //     the two in each of two looks, the second on fresh data only.
 //  4. Hence at most one check in 1/FalseAlarms fails by its tests although all limits are
 //     kept, whatever its size. A pair without any answer fails beside that.
-//  5. Jitter has no exact test. What exceeds the limit fails, but if the kind looks again,
+//  5. A source port of a pair is dead (LimitFlow) if none of at least minFlow measurements is
+//     answered, although other ports of the pair are, and if that is not likely when all
+//     ports lose alike: as much as the answered ones lost and one measurement more, or as
+//     much as the limit allows, 1% without one. The loss of the pair is then that of its
+//     other ports. That a few measurements of one port prove nothing does not help a path
+//     that is dead for many pairs: see deadFlow.
+//  6. Jitter has no exact test. What exceeds the limit fails, but if the kind looks again,
 //     only in the further look.
 //
 // Sources: Clopper and Pearson, Biometrika 26 (1934) for the binomial; David and Nagaraja,
-// Order Statistics (2003), section 7.1, for quantiles; Lan and DeMets, Biometrika 70 (1983),
+// Order Statistics (2003), section 7.1, for quantiles; Benjamini and Hochberg, Journal of the
+// Royal Statistical Society B 57 (1995), for dead flows of many pairs; Lan and DeMets, Biometrika 70 (1983),
 // for spending one level over several looks.
 //
 // # Pairs with Results
@@ -91,6 +98,14 @@
 // are too few; it has none if they are not credible. In DelayRows of a stage, sent is the
 // number of measurements that reached the stage, received the number that passed it. The
 // delays may be fewer, because a delayed agent reports none.
+//
+// # Further looks
+//
+// A further look has the expected pairs that its worksheet lists (Worksheet.Again), and is
+// judged like the first, by its own measurements. Merge then replaces the outcomes that it
+// measured, and Confirm applies the gate: failures of which none could be measured again
+// make a check inconclusive. The first look only selects pairs, so the level of the second
+// holds for what it decides.
 //
 // # Numbers
 //

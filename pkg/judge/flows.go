@@ -4,6 +4,7 @@ package judge
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -17,44 +18,82 @@ const (
 	usualLoss = 0.01
 )
 
-// deadFlows tests the source ports of an answered pair that are never answered. It sets the dead ones in the outcome, and
-// returns the limit that the pair then breaks, or may break.
-//
-// A dead flow is no loss of a quarter: each packet of a port takes the same one of several parallel paths (RFC 2992). The
-// test is whether a port without answers is likely if all ports lose alike: as much as the answered ports lost, with one
-// more loss for what so few measurements cannot show, or as much as the limit allows if that is more. Each port is a test
-// of its own, and the pair is one test of the level.
-func deadFlows(seen *checkup.Observation, o *Outcome, expect checkup.Expect, level float64) (failed, doubted []broken) {
-	var silent []checkup.Flow
-	answered, sent, received := 0, 0, 0 // of the others
-	for _, f := range seen.Flows {
+// silent are the source ports of an answered pair that may be dead: none of at least minFlow measurements was answered.
+type silent struct {
+	flows []checkup.Flow
+	// chances are the probabilities that each of them is silent if all ports lose alike: as much as the others lost, with
+	// one more loss for what so few measurements cannot show, or as much as the limit allows if that is more. They are
+	// multiplied by the number of ports, because each port is a test.
+	chances []float64
+	// others are the ports that were answered, with their measurements.
+	others, sent, received int
+}
+
+// silentFlows finds the silent ports of a measured pair.
+func (j *Judgement) silentFlows(o *Outcome) silent {
+	var s silent
+	for _, f := range o.Flows {
 		switch {
 		case f.Received > 0:
-			answered++
-			sent, received = sent+f.Sent, received+f.Received
+			s.others++
+			s.sent, s.received = s.sent+f.Sent, s.received+f.Received
 		case f.Sent >= minFlow:
-			silent = append(silent, f)
+			s.flows = append(s.flows, f)
 		}
 	}
-	if answered == 0 {
-		return nil, nil
+	expect := j.Worksheet.ExpectOf(o.Pair)
+	if s.others == 0 || expect.Unreachable {
+		return silent{}
 	}
-	p := float64(sent-received+1) / float64(sent+2)
+	loss := usualLoss
 	if limit := expect.Loss.Max; limit != nil {
-		p = max(p, float64(*limit)/100)
-	} else {
-		p = max(p, usualLoss)
+		loss = float64(*limit) / 100
 	}
+	loss = max(loss, float64(s.sent-s.received+1)/float64(s.sent+2))
+	for _, f := range s.flows {
+		s.chances = append(s.chances, stats.AtLeast(f.Sent, f.Sent, loss)*float64(len(s.flows)+s.others))
+	}
+	return s
+}
+
+// deadFlow is the chance up to which a silent port is dead, in a look that makes each test at this level. That is the
+// level for a port alone. But a dead path shows in many pairs, of which a few measurements from one port prove nothing
+// alone. So it is higher if at most a twentieth of so many pairs have a silent port by chance (the false discovery rate:
+// Benjamini and Hochberg, 1995), and so many would have one, anywhere, at most with the probability of the level.
+func (j *Judgement) deadFlow(level float64) float64 {
+	tests := 0
+	var chances []float64 // of each pair with silent ports, the lowest
+	for i := range j.Outcomes {
+		o := &j.Outcomes[i]
+		tests += flowTests(o)
+		if s := j.silentFlows(o); len(s.chances) > 0 {
+			chances = append(chances, slices.Min(s.chances))
+		}
+	}
+	slices.Sort(chances)
+	for i, chance := range slices.Backward(chances) {
+		if pairs := i + 1; chance <= Doubt*float64(pairs)/float64(tests) &&
+			stats.AtLeast(pairs, tests, chance)*float64(len(chances)) <= level {
+			return max(chance, level)
+		}
+	}
+	return level
+}
+
+// deadFlows sets the dead ports of an outcome, and returns the limit that the pair then breaks, or may break. A dead flow
+// is no loss of a quarter: each packet of a port takes the same one of several parallel paths (RFC 2992).
+func (j *Judgement) deadFlows(seen *checkup.Observation, o *Outcome) (failed, doubted []broken) {
+	s := j.silentFlows(o)
 	var doubtful []checkup.Flow
-	for _, f := range silent {
-		switch probability := stats.AtLeast(f.Sent, f.Sent, p) * float64(len(silent)+answered); {
-		case probability <= level:
+	for i, f := range s.flows {
+		switch {
+		case s.chances[i] <= j.dead:
 			o.Dead = append(o.Dead, f)
-		case probability <= Doubt:
+		case s.chances[i] <= Doubt:
 			doubtful = append(doubtful, f)
 		}
 	}
-	others := fmt.Sprintf("%d of %d from %s", received, sent, checkup.Count(answered, "other port"))
+	others := fmt.Sprintf("%d of %d from %s", s.received, s.sent, checkup.Count(s.others, "other port"))
 	if len(o.Dead) > 0 {
 		failed = append(failed, unansweredPorts(seen, o.Dead, others))
 	}

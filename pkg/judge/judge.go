@@ -99,6 +99,8 @@ type Judgement struct {
 	roster   *checkup.Roster
 	evidence *evidence
 	replaced int // measurements of outcomes that a further look replaced
+	// dead is the chance up to which a silent source port is dead.
+	dead float64
 }
 
 // Pairs judges every expected pair of a worksheet; doc.go has the rules. It is pure,
@@ -124,6 +126,7 @@ func Pairs(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 		}
 	}
 	level := j.level()
+	j.dead = j.deadFlow(level)
 	for from, end := range j.evidence.assignments() {
 		for i := from; i < end; i++ {
 			if o := &j.Outcomes[i]; o.Verdict != checkup.Unmeasured {

@@ -87,15 +87,16 @@ func slower(rtts []int64, l checkup.LatencyLimit) Test {
 // FalseAlarms on them. A test against a share of 0 does not count: one measurement beyond the
 // limit is proof, and never a false alarm.
 func (j *Judgement) level() float64 {
-	n := 0
+	n, flows := 0, 0
 	for i := range j.Outcomes {
 		for t := range j.Tests(&j.Outcomes[i]) {
 			if t.P > 0 {
 				n++
 			}
 		}
-		n += flowTests(&j.Outcomes[i])
+		flows += flowTests(&j.Outcomes[i])
 	}
+	n += flows + min(flows, 1) // see deadFlow
 	if !j.rules.Pools {
 		return FalseAlarms / float64(max(n, 1))
 	}
@@ -127,7 +128,7 @@ func (j *Judgement) limits(seen *checkup.Observation, o *Outcome, level float64)
 		o.breaks(checkup.Fail, broken{b, Lost, why.Stage, why.Message})
 		return
 	}
-	failed, doubted := deadFlows(seen, o, expect, level)
+	failed, doubted := j.deadFlows(seen, o)
 	for t := range j.Tests(o) {
 		switch t.Verdict(level) {
 		case checkup.Fail:

@@ -79,7 +79,7 @@ func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
 		return i
 	}
 	for _, i := range e.Measured {
-		o := &e.Outcomes[i]
+		o := alive(&e.Outcomes[i])
 		if done[i] {
 			continue
 		}

@@ -7,6 +7,7 @@
 //	places.go  where a cause may be, and what may narrow it
 //	assess.go  what a candidate explains, and what it costs
 //	cover.go   Cover: the cheapest causes that explain every failed pair
+//	flows.go   dead ones of several parallel paths, by the flows that never get through
 //	words.go   a cause in words
 //
 // # Why there are three procedures
@@ -60,6 +61,18 @@
 // One failed node pair is never named as more than that: a node, zone, source or
 // target needs two, and at least 15% of the pairs in its scope.
 //
+// # Flows
+//
+// Where packets take one of several parallel paths, a hash of addresses and ports chooses it
+// (RFC 2992), and one dead path is dead for some flows and not seen by the others. Pairs with
+// such flows (judge.FlowLost) are explained first, by the narrowest place that all dead flows
+// go through and that explains them better than the network does; of several such places,
+// the ones whose shares of dead flows stand out are named one by one. Connections of the same
+// place that are lost as often as flows are dead belong to it. What else these pairs lost is
+// explained as above, without the dead flows.
+//
+// # Limits
+//
 // Other candidates that explain the same pairs at about the same cost are listed as
 // Alternatives. What this cannot do:
 //
@@ -70,7 +83,8 @@
 //     there, nor one on new flows out of it from a broken agent.
 //   - A zone with a single node, or a transport with a single size, is the same as
 //     that node or size.
-//   - The shares are of measurements, which are assumed to be independent. A path that
-//     fails for some source ports (one of several equal routes) is a loss.
+//   - The shares are of measurements, which are assumed to be independent. A dead path of
+//     several parallel ones is found only where udp pairs are measured minFlow times from
+//     each source port (see pkg/judge); otherwise it is a loss.
 //   - Of two faults of which one covers the other, only the larger one is named.
 package localise

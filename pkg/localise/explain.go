@@ -26,9 +26,9 @@ func (x *Explanation) Findings() []checkup.Finding { return List(joinPairs(x.Fou
 // Explain explains the failures of a mesh by the fewest causes; doc.go has the model. It
 // also tests all components, and fails the pairs of those that exceed a limit.
 func Explain(j *judge.Judgement) *Explanation {
-	x := &Explanation{}
 	e := NewEvidence(j)
-	done := make([]bool, len(e.Outcomes)) // pairs whose delays a lossy cause explains
+	done := make([]bool, len(e.Outcomes)) // pairs whose losses dead paths explain, or whose delays a lossy cause
+	x := &Explanation{Found: paths(e, done)}
 	tests := len(limits(e.Worksheet.Expect, judge.Lost)) + len(limits(e.Worksheet.Expect, judge.Slow))
 	for _, class := range []judge.Failure{judge.Lost, judge.Slow, judge.Reached} {
 		of := limits(e.Worksheet.Expect, class)
@@ -51,7 +51,10 @@ func Explain(j *judge.Judgement) *Explanation {
 			}
 			exceed, undecided := p.run()
 			components = append(components, exceed...)
-			x.Undecided = append(x.Undecided, undecided...)
+			for _, c := range undecided {
+				c.where = (&candidate{l: l, place: l.places[c.place], narrowing: c.narrowing}).at()
+				x.Undecided = append(x.Undecided, c)
+			}
 			if b := p.background(); b != nil {
 				x.Background = append(x.Background, *b)
 			}
@@ -71,9 +74,7 @@ func Explain(j *judge.Judgement) *Explanation {
 			if class == judge.Lost {
 				also = l.delays(c, done)
 			}
-			f := c.found(also)
-			f.Component = c.component
-			x.Found = append(x.Found, f)
+			x.Found = append(x.Found, c.found(also))
 		}
 	}
 	return x
@@ -105,13 +106,18 @@ func (l *localiser) fail(j *judge.Judgement, c *Component) {
 			pairs = append(pairs, m.at)
 		}
 	})
-	whole := &candidate{l: l, place: at, narrowing: c.narrowing}
-	cause, subject, rest := whole.name()
-	c.why = "with the other pairs " + whole.phrase(cause, subject)
+	c.where = (&candidate{l: l, place: at, narrowing: c.narrowing}).at()
+	j.FailTogether(pairs, c.Limit, "with the other pairs "+c.where)
+}
+
+// at is the place in words.
+func (c *candidate) at() string {
+	cause, subject, rest := c.name()
+	where := c.phrase(cause, subject)
 	if s := rest.String(); s != "" {
-		c.why += ", " + s
+		where += ", " + s
 	}
-	j.FailTogether(pairs, c.Limit, c.why)
+	return where
 }
 
 // failDoubted fails the undecided pairs of a cause that drops or delays everything. It
@@ -126,8 +132,7 @@ func (l *localiser) failDoubted(j *judge.Judgement, c *candidate, of limit) int 
 	if len(pairs) == 0 {
 		return 0
 	}
-	cause, subject, _ := c.name()
-	return j.FailTogether(pairs, of.Limit, "with the other pairs "+c.phrase(cause, subject))
+	return j.FailTogether(pairs, of.Limit, "with the other pairs "+c.at())
 }
 
 // retransmission is the shortest time after which Linux sends a lost TCP segment again
@@ -143,14 +148,41 @@ func (l *localiser) delays(c *candidate, done []bool) []int {
 	}
 	var also []int
 	for _, i := range c.passing {
-		m := &l.all[i]
-		switch {
-		case m.Failure == judge.Slow:
-			also = append(also, m.at)
-			done[m.at] = true
-		case !m.datagram && slices.ContainsFunc(m.RTTs, func(rtt int64) bool { return rtt >= retransmission.Microseconds() }):
-			done[m.at] = true
+		switch o := l.all[i].Outcome; {
+		case o.Failure == judge.Slow:
+			also = append(also, l.all[i].at)
+			done[l.all[i].at] = true
+		case retransmitted(o):
+			done[l.all[i].at] = true
 		}
 	}
+	for _, i := range c.explained {
+		done[l.all[i].at] = done[l.all[i].at] || retransmitted(l.all[i].Outcome)
+	}
 	return also
+}
+
+// repaired adds to a finding the pairs that are slow in a further look because the cause loses
+// packets, as delays does in the first look.
+func (c *candidate) repaired(e *Evidence, f *Found, done []bool) {
+	if c.share >= dropShare {
+		return
+	}
+	for _, i := range slices.Concat(c.explained, c.passing) {
+		at := c.l.all[i].at
+		switch o := &e.Outcomes[at]; {
+		case done[at] || !retransmitted(o):
+		case o.Failure == judge.Slow && !slices.Contains(f.Pairs, at):
+			f.Pairs = append(f.Pairs, at)
+			done[at] = true
+		default:
+			done[at] = true
+		}
+	}
+}
+
+// retransmitted reports whether TCP may have sent a segment of a pair again.
+func retransmitted(o *judge.Outcome) bool {
+	late := func(rtt int64) bool { return rtt >= retransmission.Microseconds() }
+	return !datagram(o.Pair.Transport) && slices.ContainsFunc(o.RTTs, late)
 }

@@ -115,13 +115,21 @@ type Found struct {
 	// Describe fills in what only listed findings need, such as evidence that is costly
 	// to compute; nil if Finding is complete.
 	Describe func(*checkup.Finding)
+
+	cause *candidate // nil for other kinds than a mesh
 }
 
 func (f *Found) describe() checkup.Finding {
+	f.settle()
+	return f.Finding
+}
+
+// settle describes a finding, once.
+func (f *Found) settle() {
 	if f.Describe != nil {
 		f.Describe(&f.Finding)
+		f.Describe = nil
 	}
-	return f.Finding
 }
 
 // List counts the pairs that each finding explains, and those that no other explains. The

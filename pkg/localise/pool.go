@@ -20,9 +20,9 @@ const (
 	doubt = 0.01
 	// The most components that are left to a further look.
 	maxUndecided = 50
-	// What is added to the evidence for a component for each attribute that does not narrow
-	// it, in nats.
-	plainer = 2
+	// How much more evidence, in nats, there must be for a component for each attribute that
+	// narrows it: there are so many ways to narrow.
+	plainer = 3
 )
 
 // Component is a place with what the packets of all its pairs say about one limit.
@@ -35,7 +35,7 @@ type Component struct {
 
 	place     int // in localiser.places
 	narrowing narrowing
-	why       string
+	where     string // in words
 	verdict   checkup.Verdict
 }
 
@@ -128,7 +128,7 @@ func (s share) nats(p float64) float64 {
 
 // against is the evidence that another share than p fails.
 func (s share) against(p float64) float64 {
-	return tally{made: float64(s.n), failed: float64(s.k)}.against(min(max(p, 1e-4), 1-1e-9))
+	return tally{made: float64(s.n), failed: float64(s.k)}.against(min(max(p, least), 1-1e-9))
 }
 
 // shares are those of one attribute at a place.
@@ -144,6 +144,7 @@ type pool struct {
 	l     *localiser
 	limit limit
 	level float64
+	usual float64 // the share of packets that fail at most nodes, at most that of the limit
 	late  []int32 // by pair
 	// By pair, whether its requests, and its answers, are explained.
 	requests, answers []bool
@@ -158,7 +159,8 @@ type component struct {
 	narrowing *narrowing
 	test      judge.Test
 	p         float64 // of a sample as bad or worse, if the limit is just kept
-	score     float64 // evidence for it, in nats
+	score     float64 // evidence that more fail than usually, in nats
+	suspect   bool    // it may exceed the limit
 	fresh     bool
 	gone      bool // it was taken, or does not exceed the limit any more
 }
@@ -303,13 +305,35 @@ func (p *pool) assess(c *component) bool {
 		return false
 	}
 	c.p = stats.AtLeast(test.k, test.n, c.test.P)
-	c.score = evidence.nats(c.test.P) - plainer*float64(c.narrowing.degree())
-	if c.score <= 0 {
-		// Each direction alone keeps the limit, but not a round trip.
-		c.score = -1 / (1 + test.nats(c.test.P))
-	}
+	c.score = evidence.nats(p.usual) - plainer*float64(c.narrowing.degree())
+	c.suspect = c.p <= doubt || p.usual < c.test.P && stats.AtLeast(test.k, test.n, p.twice()) <= p.level
 	return true
 }
+
+// least is the lowest share of failures that is told from none.
+const least = 1e-4
+
+// setUsual computes p.usual: the median of all nodes.
+func (p *pool) setUsual() {
+	var all []float64
+	for _, at := range p.l.places {
+		if at.cause != checkup.CauseNode {
+			continue
+		}
+		p.sum(at)
+		if _, s := p.total(at, &p.l.whole); s.n > 0 {
+			all = append(all, float64(s.k)/float64(s.n))
+		}
+	}
+	slices.Sort(all)
+	if len(all) > 0 {
+		p.usual = all[len(all)/2]
+	}
+	p.usual = min(max(p.usual, least), max(p.limit.P, least))
+}
+
+// twice is the share of round trips that usually fail, if that of packets each way is p.usual.
+func (p *pool) twice() float64 { return min(2*p.usual, 1) }
 
 // scan finds the components of which more measurements fail than the limit allows.
 func (p *pool) scan() {
@@ -322,7 +346,7 @@ func (p *pool) scan() {
 		for _, list := range p.l.narrowingsOf(at) {
 			for k := range list {
 				c := &component{place: at, index: i, narrowing: &list[k]}
-				if p.assess(c) && c.p <= doubt {
+				if p.assess(c) && c.suspect {
 					p.components[i] = append(p.components[i], c)
 				}
 			}
@@ -331,35 +355,33 @@ func (p *pool) scan() {
 }
 
 // each calls do with what each pair says about a component: k of n measurements failed.
-func (p *pool) each(c *component, do func(i int32, k, n int)) {
+func (p *pool) each(c *component, do func(i int32, of Packets, k, n int)) {
 	counted, datagrams := p.sorts(c)
-	p.parts(c, func(i int32, back bool) {
+	p.parts(c, counted, func(i int32, back bool) {
 		m := &p.l.all[i]
 		switch {
 		case p.late != nil:
-			do(i, int(p.late[i]), len(m.RTTs))
-		case counted && !m.Counted, datagrams && !m.datagram, m.Excused:
+			do(i, RoundTrips, int(p.late[i]), len(m.RTTs))
 		case counted && back:
-			do(i, m.Arrived-m.Received, m.Arrived)
+			do(i, Answers, m.Arrived-m.Received, m.Arrived)
 		case counted:
-			do(i, m.Sent-m.Arrived, m.Sent)
-		default:
-			do(i, m.Sent-m.Received, m.Sent)
+			do(i, Requests, m.Sent-m.Arrived, m.Sent)
+		case m.datagram || !datagrams:
+			do(i, RoundTrips, m.Sent-m.Received, m.Sent)
 		}
 	})
 }
 
-// sorts reports whether only counted packets say something about a component, or only
-// datagrams do.
+// sorts reports whether only packets that targets counted say something about a component, or
+// only datagrams do.
 func (p *pool) sorts(c *component) (counted, datagrams bool) {
 	if p.late != nil {
 		return false, false
 	}
-	p.parts(c, func(i int32, _ bool) {
-		m := &p.l.all[i]
-		counted = counted || c.directed() && m.Counted
-		datagrams = datagrams || m.datagram
-	})
+	if c.directed() {
+		p.parts(c, true, func(int32, bool) { counted = true })
+	}
+	p.parts(c, false, func(i int32, _ bool) { datagrams = datagrams || p.l.all[i].datagram })
 	return counted, datagrams
 }
 
@@ -371,7 +393,7 @@ func (p *pool) uneven(c *component) float64 {
 	n := len(p.l.nodes)
 	cells := make([]share, 2*n)
 	var all share
-	p.each(c, func(i int32, k, made int) {
+	p.each(c, func(i int32, _ Packets, k, made int) {
 		m := &p.l.all[i]
 		all.add(k, made)
 		cells[m.a].add(k, made)
@@ -394,7 +416,7 @@ func (p *pool) single(c *component) bool {
 	}
 	var a, b int32 = -1, -1
 	single := true
-	p.each(c, func(i int32, k, _ int) {
+	p.each(c, func(i int32, _ Packets, k, _ int) {
 		m := &p.l.all[i]
 		switch {
 		case k == 0:
@@ -407,12 +429,33 @@ func (p *pool) single(c *component) bool {
 	return single
 }
 
-// parts calls do with the pairs of a component of which a packet is not explained.
-func (p *pool) parts(c *component, do func(i int32, back bool)) {
+// parts calls do with the pairs of a component of which packets are not explained, if counted
+// is set those at the place, as far as targets counted, otherwise round trips.
+func (p *pool) parts(c *component, counted bool, do func(i int32, back bool)) {
 	for side, list := range [][]int32{c.there, c.back} {
 		for _, w := range list {
 			for i := p.l.ways[w].from; i < p.l.ways[w].end; i++ {
-				if c.narrowing.admits[p.l.all[i].Attribute] && !(p.requests[i] && p.answers[i]) {
+				m := &p.l.all[i]
+				if !c.narrowing.admits[m.Attribute] || m.Excused {
+					continue
+				}
+				switch {
+				case counted && side == 0 && m.Counted && !p.requests[i],
+					counted && side == 1 && m.Counted && !p.answers[i],
+					!counted && !p.requests[i] && !p.answers[i]:
+					do(i, side == 1)
+				}
+			}
+		}
+	}
+}
+
+// scope calls do with all pairs of a component.
+func (p *pool) scope(c *component, do func(i int32, back bool)) {
+	for side, list := range [][]int32{c.there, c.back} {
+		for _, w := range list {
+			for i := p.l.ways[w].from; i < p.l.ways[w].end; i++ {
+				if c.narrowing.admits[p.l.all[i].Attribute] {
 					do(i, side == 1)
 				}
 			}
@@ -461,12 +504,12 @@ func (p *pool) refresh(c *component) bool {
 		return true
 	}
 	p.sum(c.place)
-	if !p.assess(c) || c.p > doubt {
+	if !p.assess(c) || !c.suspect {
 		return false
 	}
 	c.score -= p.uneven(c)
 	c.fresh = true
-	return c.score >= -1 && !p.single(c)
+	return c.score > 0 && !p.single(c)
 }
 
 // next removes the component for which there is most evidence from the ranking; nil if none is
@@ -496,22 +539,14 @@ func (p *pool) take(c *component) *Component {
 	if c.p <= p.level {
 		made.verdict = checkup.Fail
 	}
-	counted, datagrams := p.sorts(c)
-	p.parts(c, func(i int32, back bool) {
-		m := &l.all[i]
-		switch {
-		case counted && m.Counted && back:
-			made.Parts = append(made.Parts, Part{m.at, Answers})
-			p.answers[i] = true
-		case counted && m.Counted:
-			made.Parts = append(made.Parts, Part{m.at, Requests})
-			p.requests[i] = true
-		default:
-			if !counted && (m.datagram || !datagrams) {
-				made.Parts = append(made.Parts, Part{m.at, RoundTrips})
-			}
-			p.requests[i], p.answers[i] = true, true
-		}
+	p.each(c, func(i int32, of Packets, _, _ int) {
+		made.Parts = append(made.Parts, Part{l.all[i].at, of})
+	})
+	counted, _ := p.sorts(c)
+	p.scope(c, func(i int32, back bool) {
+		one := counted && l.all[i].Counted
+		p.requests[i] = p.requests[i] || !one || !back
+		p.answers[i] = p.answers[i] || !one || back
 	})
 	c.gone = true
 	p.l.waysOf(c.place, func(w *way) {
@@ -536,6 +571,7 @@ func (l *localiser) waysOf(p *place, do func(*way)) {
 // evidence first, and then those that may exceed it. Each is tested without the packets of
 // those before it.
 func (p *pool) run() (failed, undecided []*Component) {
+	p.setUsual()
 	p.scan()
 	var exceed, doubted, nothing ranking
 	exceeds := func(c *component) bool { return c.p <= p.level }

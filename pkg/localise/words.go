@@ -22,7 +22,9 @@ func (c *candidate) found(also []int) *Found {
 		Finding: checkup.Finding{
 			Cause: cause, Subject: subject, Family: rest.family, Transport: rest.transport, FromSize: rest.fromSize,
 		},
-		Describe: func(f *checkup.Finding) { c.describe(f, len(also)) },
+		Describe:  func(f *checkup.Finding) { c.describe(f, len(also)) },
+		Component: c.component,
+		cause:     c,
 	}
 	for _, i := range c.explained {
 		f.Pairs = append(f.Pairs, c.l.all[i].at)
@@ -34,12 +36,7 @@ func (c *candidate) found(also []int) *Found {
 // describe writes the texts of a finding. also is the number of slow pairs that it
 // explains in addition.
 func (c *candidate) describe(f *checkup.Finding, also int) {
-	cause, subject, rest := c.name()
-	f.Message = c.phrase(cause, subject)
-	if s := rest.String(); s != "" {
-		f.Message += ", " + s
-	}
-	f.Message += ": " + c.effect()
+	f.Message = c.at() + ": " + c.effect()
 	f.For = c.evidence(also)
 	f.Against = c.contradictions()
 	alternatives := c.l.alternatives(c)
@@ -130,8 +127,17 @@ func (c *candidate) effect() string {
 	case c.share >= 1:
 		return "nothing gets through"
 	default:
-		return fmt.Sprintf("about %.0f%% of the measurements are lost", 100*c.share)
+		return fmt.Sprintf("about %s of the measurements are lost", about(c.share))
 	}
+}
+
+// about prints a share in percent: two digits are enough.
+func about(share float64) string {
+	percent := 100 * share
+	if percent >= 10 {
+		return fmt.Sprintf("%.0f%%", percent)
+	}
+	return fmt.Sprintf("%.2g%%", percent)
 }
 
 // medians of the pairs' median delays, of those explained and of those that pass

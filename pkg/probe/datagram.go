@@ -267,10 +267,8 @@ func (c *conversation) run(ctx context.Context, s *Session, next int, events <-c
 
 // send sends packet i.
 func (c *conversation) send(i int, now time.Time) error {
-	f := c.flows[i%c.m.Probe.Count*len(c.flows)/c.m.Probe.Count]
-	if len(c.m.Ports) > 0 {
-		f = c.flows[i%len(c.flows)]
-	}
+	// In turn: a short outage hits all flows alike, and is not one dead flow.
+	f := c.flows[i%len(c.flows)]
 	j := &c.journeys[i]
 	j.flow, j.sent = f, now
 	c.unsettled++

@@ -30,8 +30,19 @@
 //   - tls: the stages of a connection, see below.
 //
 // Every tcp and http measurement uses a new connection and therefore another source port. The datagrams of a udp pair are
-// spread over up to udpFlows source ports, in consecutive blocks: ECMP then spreads them over paths. Reordering (RFC
-// 4737) is counted among the packets of one source port: packets of different flows may overtake one another by design.
+// sent from up to checkup.UDPFlows source ports in turn: ECMP spreads them over paths, and a short outage hits all ports
+// alike. Reordering (RFC 4737) is counted among the packets of one source port: packets of different flows may overtake
+// one another by design.
+//
+// If a part of a pair's measurements is not answered, the observation lists its source ports (Observation.Flows): a port
+// that is never answered beside others that always are is one of several parallel paths. A pair may demand source ports
+// (Measurement.Ports), in order to measure such a flow again. They are used in turn; connections from one port are made
+// one after another, and closed by a reset, because the port is otherwise not free for a minute. A port that another
+// socket of this host uses is tried again for as long as the pair takes. Then its share of the measurements is not made,
+// and its flow is unmeasured: another port would say nothing about it.
+//
+// A flow is the same only while the agent's address is the same: a hash of paths includes addresses.
+//
 // The kernel sets the don't-fragment bit: a path that silently drops large packets appears as loss.
 //
 // # Timestamps

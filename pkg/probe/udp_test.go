@@ -152,7 +152,7 @@ func TestUDPIsTimedByTheKernel(t *testing.T) {
 	})
 }
 
-func TestUDPUsesSeveralSourcePortsInBlocks(t *testing.T) {
+func TestUDPUsesSeveralSourcePortsInTurn(t *testing.T) {
 	var mu sync.Mutex
 	ports := map[netip.AddrPort][]uint32{}
 	m := Measurement{
@@ -169,12 +169,12 @@ func TestUDPUsesSeveralSourcePortsInBlocks(t *testing.T) {
 	udp(t.Context(), m, session())
 	mu.Lock()
 	defer mu.Unlock()
-	var blocks [][]uint32
+	var turns [][]uint32
 	for _, sequence := range ports {
-		blocks = append(blocks, sequence)
+		turns = append(turns, sequence)
 	}
-	slices.SortFunc(blocks, slices.Compare)
-	if diff := cmp.Diff([][]uint32{{0, 1, 2}, {3, 4}, {5, 6, 7}, {8, 9}}, blocks); diff != "" {
+	slices.SortFunc(turns, slices.Compare)
+	if diff := cmp.Diff([][]uint32{{0, 4, 8}, {1, 5, 9}, {2, 6}, {3, 7}}, turns); diff != "" {
 		t.Errorf("packets by source port (-want +got):\n%s", diff)
 	}
 }

@@ -412,28 +412,33 @@ func TestFaults(t *testing.T) {
 	}
 	tests := []struct {
 		name  string
+		plan  string
 		fault []string
 		want  want
 	}{
-		{"ingress of a node", []string{"drop", "--node", "worker-2", "--direction", "ingress"}, want{checkup.CauseNodeIngress, "worker-2"}},
-		{"egress of a node", []string{"drop", "--node", "worker-2", "--direction", "egress"}, want{checkup.CauseNodeEgress, "worker-2"}},
-		{"one ordered pair", []string{"drop", "--from", "worker-1", "--to", "worker-3"}, want{checkup.CausePair, "worker-1 -> worker-3"}},
-		{"UDP only", []string{"drop", "--protocol", "udp"}, want{checkup.CauseTransport, "udp"}},
-		{"IPv6 only", []string{"drop", "--family", "ipv6"}, want{checkup.CauseFamily, "IPv6"}},
-		{"MTU black hole", []string{"mtu", "--max-bytes", "1000"}, want{checkup.CauseSize, "1400"}},
-		{"20% loss of a node", []string{"loss", "--percent", "20", "--node", "worker-3"}, want{checkup.CauseNode, "worker-3"}},
-		{"30 ms delay against a 10 ms limit", []string{"delay", "--by", "30ms", "--node", "worker-1"}, want{checkup.CauseNode, "worker-1"}},
+		{"ingress of a node", "full", []string{"drop", "--node", "worker-2", "--direction", "ingress"}, want{checkup.CauseNodeIngress, "worker-2"}},
+		{"egress of a node", "full", []string{"drop", "--node", "worker-2", "--direction", "egress"}, want{checkup.CauseNodeEgress, "worker-2"}},
+		{"one ordered pair", "full", []string{"drop", "--from", "worker-1", "--to", "worker-3"}, want{checkup.CausePair, "worker-1 -> worker-3"}},
+		{"UDP only", "full", []string{"drop", "--protocol", "udp"}, want{checkup.CauseTransport, "udp"}},
+		{"IPv6 only", "full", []string{"drop", "--family", "ipv6"}, want{checkup.CauseFamily, "IPv6"}},
+		{"MTU black hole", "full", []string{"mtu", "--max-bytes", "1000"}, want{checkup.CauseSize, "1400"}},
+		{"20% loss of a node", "full", []string{"loss", "--percent", "20", "--node", "worker-3"}, want{checkup.CauseNode, "worker-3"}},
+		{"30 ms delay against a 10 ms limit", "full", []string{"delay", "--by", "30ms", "--node", "worker-1"}, want{checkup.CauseNode, "worker-1"}},
+		{"one of eight parallel paths", "flows", []string{"drop", "--flows", "1/8"}, want{checkup.CausePaths, ""}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			fault(t, tt.fault...)
-			r := runPlan(t, "full", 3)
+			r := runPlan(t, tt.plan, 3)
 			if r.Verdict != checkup.RunFail {
 				t.Fatalf("verdict %s, want fail:\n%s", r.Verdict, describe(t, r))
 			}
 			all := findings(r)
 			if len(all) == 0 || all[0].Cause != tt.want.cause || !strings.Contains(all[0].Subject, tt.want.subject) {
 				t.Errorf("want the first finding to be %s of %s:\n%s", tt.want.cause, tt.want.subject, describe(t, r))
+			}
+			if tt.want.cause == checkup.CausePaths && len(all) != 1 {
+				t.Errorf("want no other finding:\n%s", describe(t, r))
 			}
 			checkResults(t, r)
 			nothingLeft(t)
@@ -587,12 +592,6 @@ func notReady(t *testing.T, node string) {
 // No fixture is left, in whatever way a run is cancelled.
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	probing := func(t *testing.T, uid string) error {
-		if len(agents(t, uid)) == 0 {
-			return errors.New("no agent runs")
-		}
-		return nil
-	}
 	t.Run("Ctrl-C", func(t *testing.T) {
 		t.Parallel()
 		c := start(t, "run", plans, "--plan", "slow", "--output", "json")
@@ -655,6 +654,14 @@ func TestCancel(t *testing.T) {
 			})
 		}
 	}
+}
+
+// probing returns nil if an agent of the run is running.
+func probing(t *testing.T, uid string) error {
+	if len(agents(t, uid)) == 0 {
+		return errors.New("no agent runs")
+	}
+	return nil
 }
 
 // fixturesOf returns nil if the run has a fixture.

@@ -135,12 +135,12 @@ func (n *Mesh) Measure() *checkup.Record {
 
 func (n *Mesh) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 	o := checkup.Observation{Pair: p}
-	probe, _ := n.Worksheet.Probe(p.Transport)
+	count := n.Worksheet.Measurements(p)
 	arrived := 0
 	var flows []checkup.Flow
-	for i := range probe.Count {
+	for i := range count {
 		o.Sent++
-		flow := n.flow(&flows, p.Transport, i, probe.Count)
+		flow := n.flow(&flows, p.Transport, i, count)
 		request := Packet{p.Source, p.Target, p.Family, p.Transport, p.Size, false, flow.Port}
 		answer := Packet{p.Target, p.Source, p.Family, p.Transport, p.Size, true, flow.Port}
 		rtt := time.Duration(100+n.rng.IntN(200)) * time.Microsecond
@@ -179,23 +179,24 @@ func (n *Mesh) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 	return o
 }
 
-// flow counts measurement i of count, and returns the flow that it is part of: a udp pair has four, in blocks, and each
+// flow counts measurement i of count, and returns the flow that it is part of: a udp pair has four, in turn, and each
 // connection has its own.
 func (n *Mesh) flow(flows *[]checkup.Flow, t checkup.Transport, i, count int) *checkup.Flow {
 	all := map[checkup.Transport]int{checkup.UDP: min(checkup.UDPFlows, count), checkup.ICMP: 1}[t]
 	if all == 0 {
 		all = count
 	}
-	if at := i * all / count; at == len(*flows) {
+	at := i % all
+	if at == len(*flows) {
 		port := 0
 		if t != checkup.ICMP {
 			port = 32768 + n.ports.IntN(28000)
 		}
 		*flows = append(*flows, checkup.Flow{Port: port})
 	}
-	last := &(*flows)[len(*flows)-1]
-	last.Sent++
-	return last
+	f := &(*flows)[at]
+	f.Sent++
+	return f
 }
 
 func (n *Mesh) dropped(p Packet) bool {

@@ -60,6 +60,13 @@
 //	--dport 80, --sport 80    with this destination or source port, of TCP and UDP
 //	                          or of --protocol
 //
+//	--flows 1/8               of TCP and UDP, the flows in the first of eight buckets
+//
+// --flows is one dead path of several parallel ones: a flow is affected wholly, or not at
+// all. The kernel's symmetric hash of addresses, protocol and ports selects its bucket
+// (nftables' symhash): a flow and its answers are in the same one, on every node, until
+// the machine boots. ICMP has no flows and is not affected.
+//
 // Kind, place and packets combine freely. Common faults:
 //
 //	sandbox fault add drop --node w1                          node cut off
@@ -69,6 +76,7 @@
 //	sandbox fault add drop --protocol udp                     UDP dropped, everywhere
 //	sandbox fault add drop --protocol tcp --dport 8080        one port dropped
 //	sandbox fault add drop --family ipv6                      IPv6 dropped
+//	sandbox fault add drop --flows 1/8                        one of eight parallel paths is dead
 //	sandbox fault add drop --from c1 --to c2 --src hosts --dst hosts --protocol tcp --dport 2379
 //	                                                          c1's components cannot reach c2's etcd
 //	sandbox fault add drop --from c1 --to c2 --dst hosts --protocol tcp --dport 6443
@@ -99,9 +107,10 @@
 // A hook sees what the kernel forwards. That can differ from what is on the wire:
 //
 //   - With connection tracking (kube-proxy enables it) the kernel reassembles IP
-//     fragments before the hooks. mtu then checks the whole datagram, and ports
-//     match all of it. Without connection tracking, mtu checks each fragment, and
-//     ports match only the first one. In both cases the datagram is lost.
+//     fragments before the hooks. mtu then checks the whole datagram, and ports and
+//     flows match all of it. Without connection tracking, mtu checks each fragment,
+//     ports match only the first one, and the others are a flow of their own, without
+//     ports. In each case but the last the datagram is lost.
 //   - veth carries TCP as segments of up to 64 KiB (GSO), and mtu checks these: a
 //     TCP stream with a segment size below the limit can lose aggregates that a
 //     real link would carry. UDP and ICMP are exact. For exact TCP, turn off tso,

@@ -82,6 +82,8 @@ const (
 	maxMTU = 65535
 	// maxDelay exceeds the timeout of every probe. A longer delay would only fill queues.
 	maxDelay = time.Minute
+	// maxBuckets is the greatest number of buckets of flows.
+	maxBuckets = 256
 )
 
 // Fault is one fault of the network. The zero value is not valid. Its String is the command line
@@ -106,6 +108,10 @@ type Fault struct {
 	Protocol Protocol
 	SrcPort  uint16 // of TCP and UDP; 0: every port
 	DstPort  uint16 // of TCP and UDP; 0: every port
+
+	// Flows of Buckets: only flows of TCP and UDP that fall into the first Flows of so many buckets, by
+	// a hash of addresses, protocol and ports. At least one and not all; both 0: every packet.
+	Flows, Buckets int
 }
 
 // Usage is the text that explains the arguments of [Parse].
@@ -134,6 +140,9 @@ WHICH (default: all packets)
   --family ipv4|ipv6
   --protocol tcp|udp|icmp             icmp is ICMPv6 in IPv6
   --dport PORT, --sport PORT          of TCP and UDP
+  --flows K/N                         of TCP and UDP: the flows in the first K of N
+                                      buckets, by a hash of addresses and ports; a
+                                      flow and its answers are in the same bucket
 `
 
 // Parse reads the arguments of `fault add`, the kind first, for example `loss --percent 20 --node
@@ -237,6 +246,10 @@ func Parse(args []string) (Fault, error) {
 		f.Protocol = Protocol(s)
 		return oneOf(f.Protocol, TCP, UDP, ICMP)
 	})
+	given("flows", func(s string) (err error) {
+		f.Flows, f.Buckets, err = parseFlows(s)
+		return err
+	})
 	given("dport", port(&f.DstPort))
 	given("sport", port(&f.SrcPort))
 
@@ -271,6 +284,11 @@ func (f Fault) Validate() error {
 	}
 	if f.Delay != 0 && (f.Delay < time.Microsecond || f.Delay > maxDelay || f.Delay%time.Microsecond != 0) {
 		bad("delay of %v: want whole microseconds, up to %v", f.Delay, maxDelay)
+	}
+	if f.Flows != 0 || f.Buckets != 0 {
+		if err := validFlows(f.Flows, f.Buckets); err != nil {
+			bad("flows %d/%d: %w", f.Flows, f.Buckets, err)
+		}
 	}
 	for _, name := range []string{f.Node, f.From, f.To} {
 		if name != "" && !nodeName(name) {
@@ -358,6 +376,9 @@ func (f Fault) conflicts() []error {
 	if f.Protocol == ICMP && (f.SrcPort != 0 || f.DstPort != 0) {
 		bad("icmp has no ports")
 	}
+	if f.Protocol == ICMP && f.Buckets != 0 {
+		bad("icmp has no flows")
+	}
 	return problems
 }
 
@@ -394,6 +415,9 @@ func (f Fault) String() string {
 	}
 	if f.DstPort != 0 {
 		add("dport", strconv.Itoa(int(f.DstPort)))
+	}
+	if f.Buckets != 0 {
+		add("flows", fmt.Sprintf("%d/%d", f.Flows, f.Buckets))
 	}
 	return b.String()
 }
@@ -451,6 +475,29 @@ func parsePercent(s string) (int, error) {
 	}
 	return n, nil
 }
+
+// parseFlows converts 1/8 to 1 and 8. Without an error, they are valid; with one, they do not cause
+// another.
+func parseFlows(s string) (flows, buckets int, err error) {
+	k, n, _ := strings.Cut(s, "/")
+	flows, err = strconv.Atoi(k)
+	if err == nil {
+		buckets, err = strconv.Atoi(n)
+	}
+	if err != nil || validFlows(flows, buckets) != nil {
+		return 1, 2, errFlows
+	}
+	return flows, buckets, nil
+}
+
+func validFlows(flows, buckets int) error {
+	if flows < 1 || buckets <= flows || buckets > maxBuckets {
+		return errFlows
+	}
+	return nil
+}
+
+var errFlows = fmt.Errorf("want K/N, with K from 1 to N-1 and N up to %d", maxBuckets)
 
 var errPercent = errors.New("want a percentage with at most two decimals, 0.01 to 100")
 

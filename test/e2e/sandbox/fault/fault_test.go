@@ -60,6 +60,8 @@ var faults = []spec{
 		return p.protocol == TCP && p.sport == 6001 && p.dport == 5002
 	}},
 	{"drop_sport", "drop --sport 6002", func(p sent) bool { return p.sport == 6002 }},
+	// Which flows a hash selects is the matter of TestFlows.
+	{"drop_flows", "drop --flows 1/8 --dport 1", func(p sent) bool { return false }},
 	{"loss_certain", "loss --percent 100 --node w1 --direction egress", func(p sent) bool { return p.from == "w1" }},
 	{"loss_most", "loss --percent 99.99 --from w1 --to w2 --protocol udp --dport 1", func(p sent) bool { return false }},
 	{"mtu", "mtu --max-bytes 1300", func(p sent) bool { return p.bytes > 1300 }},
@@ -158,6 +160,7 @@ var networkFaults = []spec{
 		return p.from == "w2" && p.to == "w3" && p.protocol == UDP && p.dport == 5002
 	}},
 	{"network_drop_sport", "drop --network br10 --sport 6002", func(p sent) bool { return p.sport == 6002 }},
+	{"network_drop_flows", "drop --network br10 --node w2 --flows 1/8 --dport 1", func(p sent) bool { return false }},
 	{"network_loss_certain", "loss --percent 100 --node w1 --direction egress --network br10",
 		func(p sent) bool { return p.from == "w1" }},
 	{"network_loss", "loss --percent 20 --network br10 --protocol udp --dport 1", func(p sent) bool { return false }},
@@ -272,7 +275,7 @@ func TestFaultsAreComplete(t *testing.T) {
 	full := Fault{
 		Network: "n", Src: Hosts, Dst: Any, Percent: 1, MaxBytes: 68, Delay: 1,
 		Node: "n", Direction: Egress, From: "n", To: "n",
-		Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1,
+		Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1, Flows: 1, Buckets: 2,
 	}
 	for _, word := range append(strings.Fields(full.String()), "drop ", "loss ", "mtu ", "delay ") {
 		for name, text := range map[string]string{"doc.go": string(doc), "Usage": Usage} {
@@ -381,6 +384,8 @@ func TestParsePrints(t *testing.T) {
 		{"drop --src any --dst ::ffff:198.18.0.1", Fault{Kind: Drop, Src: Any, Dst: "198.18.0.1"}},
 		{"drop --dst FD00:0::1", Fault{Kind: Drop, Dst: "fd00::1"}},
 		{"mtu --max-bytes 1400", Fault{Kind: MTU, MaxBytes: 1400}},
+		{"drop --flows 1/8", Fault{Kind: Drop, Flows: 1, Buckets: 8}},
+		{"loss --percent 50 --flows 255/256 --dport 80", Fault{Kind: Loss, Percent: 5000, DstPort: 80, Flows: 255, Buckets: 256}},
 		{"delay --by 0.03s --sport 53", Fault{Kind: Delay, Delay: 30 * time.Millisecond, SrcPort: 53}},
 	} {
 		t.Run(c.args, func(t *testing.T) {
@@ -439,6 +444,13 @@ func TestParseRefuses(t *testing.T) {
 		{"drop --family ipv5", `fault drop: --family "ipv5": want one of ipv4, ipv6`},
 		{"drop --protocol sctp", `fault drop: --protocol "sctp": want one of tcp, udp, icmp`},
 		{"drop --protocol icmp --dport 3", "fault drop: icmp has no ports"},
+		{"drop --protocol icmp --flows 1/8", "fault drop: icmp has no flows"},
+		{"drop --flows 8", `fault drop: --flows "8": want K/N, with K from 1 to N-1 and N up to 256`},
+		{"drop --flows 0/8", `fault drop: --flows "0/8": want K/N, with K from 1 to N-1 and N up to 256`},
+		{"drop --flows 8/8", `fault drop: --flows "8/8": want K/N, with K from 1 to N-1 and N up to 256`},
+		{"drop --flows 1/257", `fault drop: --flows "1/257": want K/N, with K from 1 to N-1 and N up to 256`},
+		{"drop --flows 1/8/2 --node w1 --from w2 --to w3",
+			"fault drop: --flows \"1/8/2\": want K/N, with K from 1 to N-1 and N up to 256\n--node excludes --from and --to"},
 		{"drop --dport 0", `fault drop: --dport "0": want a port, 1 to 65535`},
 		{"drop --sport 65536", `fault drop: --sport "65536": want a port, 1 to 65535`},
 		{"delay --by x --family 4 --direction ingress --percent 3", "fault delay: " + strings.Join([]string{
@@ -473,6 +485,8 @@ func TestValidateRefuses(t *testing.T) {
 	}{
 		{Fault{}, "fault : unknown kind: want one of drop, loss, mtu, delay"},
 		{Fault{Kind: Loss, Percent: 10001}, "fault loss: loss of 10001 hundredths of a percent: want 1 to 10000"},
+		{Fault{Kind: Drop, Flows: 1}, "fault drop: flows 1/0: want K/N, with K from 1 to N-1 and N up to 256"},
+		{Fault{Kind: Drop, Buckets: 8}, "fault drop: flows 0/8: want K/N, with K from 1 to N-1 and N up to 256"},
 		{Fault{Kind: MTU, MaxBytes: 5}, "fault mtu: longest packet of 5 bytes: want 68 to 65535"},
 		{Fault{Kind: Delay, Delay: time.Hour}, "fault delay: delay of 1h0m0s: want whole microseconds, up to 1m0s"},
 		{Fault{Kind: Drop, Node: "a b"}, `fault drop: "a b" is not a node name`},

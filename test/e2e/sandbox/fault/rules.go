@@ -145,7 +145,7 @@ func compileNetwork(id string, nodes []Node, f Fault) ([]ruleset, error) {
 		judgement = []string{fmt.Sprintf("counter meta mark set meta mark or %#x", markOf(id))}
 	}
 	var rules []string
-	if f.Kind == Drop && f.Protocol == AnyProtocol && f.SrcPort == 0 && f.DstPort == 0 {
+	if f.Kind == Drop && f.Protocol == AnyProtocol && f.SrcPort == 0 && f.DstPort == 0 && f.Buckets == 0 {
 		frames := map[Family][]string{IPv4: {"ether type { ip, arp }"}, IPv6: {"ether type ip6"}}[f.Family]
 		for _, place := range places {
 			rules = append(rules, strings.Join(slices.Concat(place, frames, judgement), " "))
@@ -369,11 +369,11 @@ func rule(f Fault, family Family, src, dst []string, via Via) string {
 	return strings.Join(slices.Concat(words, matches(f, family), verdict(f, via)), " ")
 }
 
-// matches returns the expressions that match protocol and ports.
+// matches returns the expressions that match protocol, ports and flows.
 func matches(f Fault, family Family) []string {
 	var words []string
 	add := func(format string, a ...any) { words = append(words, fmt.Sprintf(format, a...)) }
-	ports := f.SrcPort != 0 || f.DstPort != 0
+	ports := f.SrcPort != 0 || f.DstPort != 0 || f.Buckets != 0
 	switch {
 	case f.Protocol == ICMP && family == IPv6:
 		add("meta l4proto icmpv6")
@@ -388,6 +388,11 @@ func matches(f Fault, family Family) []string {
 	}
 	if f.DstPort != 0 {
 		add("th dport %d", f.DstPort)
+	}
+	// The hash is symmetric and keyed once per boot: both directions of a flow have the same one, in
+	// every network namespace of this kernel.
+	if f.Buckets != 0 {
+		add("symhash mod %d < %d", f.Buckets, f.Flows)
 	}
 	return words
 }

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package localise
+
+import (
+	"slices"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+)
+
+// enough is how many pairs of a finding a further look must have measured for the others to
+// be gone with them.
+const enough = 20
+
+// LookAgain adds what a further look found, a while after the first look. It decides by the
+// measurements of the further look alone:
+//
+//   - A component of the first look is tested again with those of its pairs that were measured
+//     again. The number of these components is the number of tests, which gives their level.
+//     Its pairs have its fate: one that is confirmed, gone or undecided makes them so.
+//   - Other pairs are merged by judge.Merge, one by one.
+//   - A finding is confirmed if its component or one of its pairs is, and gone if all of its
+//     pairs that were measured again passed.
+//   - Pairs that failed only now, alone or with their component, are explained anew.
+//
+// It changes the outcomes of j.
+func (x *Explanation) LookAgain(j, further *judge.Judgement, after checkup.Duration) {
+	for _, f := range x.Found[:min(len(x.Found), 2*maxFindings)] {
+		f.settle() // in the words of the first look
+	}
+	again := map[checkup.Pair]int{}
+	for k := range further.Outcomes {
+		if o := &further.Outcomes[k]; o.Verdict != checkup.Unmeasured {
+			again[o.Pair] = k
+		}
+	}
+	components := slices.Clone(x.Undecided)
+	for _, f := range x.Found {
+		if f.Component != nil {
+			components = append(components, f.Component)
+		}
+	}
+	level := judge.Level(len(components))
+	for _, c := range components {
+		c.lookAgain(j, further, again, level)
+	}
+	failed := make([]bool, len(j.Outcomes)) // in the first look
+	for i := range j.Outcomes {
+		failed[i] = j.Outcomes[i].Verdict == checkup.Fail
+	}
+	// What the first look said of pairs whose component decides.
+	first := map[int]judge.Outcome{}
+	for _, f := range x.Found {
+		if f.Component != nil {
+			for _, i := range f.Pairs {
+				first[i] = j.Outcomes[i]
+			}
+		}
+	}
+	j.Merge(further, after)
+	fate := func(i int, v checkup.Verdict) {
+		o := &j.Outcomes[i]
+		before, known := first[i]
+		if !known {
+			before = *o
+		}
+		if v == o.Verdict && o.Look != nil {
+			return
+		}
+		if v == checkup.Fail {
+			look := o.Look
+			*o = before
+			o.Look = look
+		}
+		o.Look = &judge.Look{First: before.Verdict, FirstCause: before.Cause, Made: true, After: after}
+		if o.Verdict = v; v == checkup.Pass {
+			o.Failure, o.Breaches = 0, nil
+		}
+	}
+	for _, f := range x.Found {
+		measured := 0
+		for _, i := range f.Pairs {
+			if _, made := again[j.Outcomes[i].Pair]; made {
+				measured++
+			}
+		}
+		switch {
+		case f.Component != nil && f.Component.verdict != checkup.Unmeasured:
+			for _, i := range f.Pairs {
+				fate(i, f.Component.verdict)
+			}
+			f.Confirmation = map[checkup.Verdict]checkup.Confirmation{
+				checkup.Fail: checkup.Confirmed, checkup.Pass: checkup.Gone, checkup.Undecided: checkup.NotConfirmed,
+			}[f.Component.verdict]
+		default:
+			f.Confirmation = confirmation(j, f.Pairs)
+			if f.Confirmation == checkup.NotConfirmed && f.passes(j, further, again) {
+				f.Confirmation = checkup.Gone
+			}
+			if f.Confirmation == checkup.Gone && measured >= min(enough, len(f.Pairs)) {
+				for _, i := range f.Pairs {
+					if j.Outcomes[i].Verdict == checkup.Fail {
+						fate(i, checkup.Pass)
+					}
+				}
+			}
+		}
+		if f.Confirmation != checkup.Gone {
+			f.Pairs = slices.DeleteFunc(f.Pairs, func(i int) bool { return j.Outcomes[i].Verdict == checkup.Pass })
+		}
+	}
+	x.addNew(j, failed)
+}
+
+// passes reports whether the pairs of a finding, all together, give no reason for doubt in a
+// further look, although one of them does.
+func (f *Found) passes(j, further *judge.Judgement, again map[checkup.Pair]int) bool {
+	limits := slices.Concat(limits(j.Worksheet.Expect, judge.Lost), limits(j.Worksheet.Expect, judge.Slow))
+	for _, l := range limits {
+		t := l.Test
+		for _, i := range f.Pairs {
+			if k, made := again[j.Outcomes[i].Pair]; made {
+				o := &further.Outcomes[k]
+				t = count(t, o, RoundTrips, l.lateOf(o))
+			}
+		}
+		if t.Verdict(0) != checkup.Pass {
+			return false
+		}
+	}
+	return len(limits) > 0
+}
+
+// confirmation is what a further look found about some failed pairs.
+func confirmation(j *judge.Judgement, pairs []int) checkup.Confirmation {
+	found := checkup.NotMadeAgain
+	for _, i := range pairs {
+		switch c := j.Outcomes[i].Confirmation(); {
+		case c == checkup.Confirmed:
+			return c
+		case c == checkup.NotConfirmed, c == checkup.Gone && found != checkup.NotConfirmed:
+			found = c
+		}
+	}
+	return found
+}
+
+// lookAgain tests a component with what a further look measured of it. again has the indexes
+// of the further look's outcomes. If the component fails, so do its pairs.
+func (c *Component) lookAgain(j, further *judge.Judgement, again map[checkup.Pair]int, level float64) {
+	limits := slices.Concat(limits(j.Worksheet.Expect, judge.Lost), limits(j.Worksheet.Expect, judge.Slow))
+	of := limits[slices.IndexFunc(limits, func(l limit) bool { return l.Limit == c.Limit })]
+	t := of.Test
+	var beyond []int
+	for _, part := range c.Parts {
+		k, made := again[j.Outcomes[part.At].Pair]
+		if !made {
+			continue
+		}
+		o := &further.Outcomes[k]
+		before := t.K
+		t = count(t, o, part.Of, of.lateOf(o))
+		if t.K > before {
+			beyond = append(beyond, k)
+		}
+	}
+	if t.N == 0 {
+		c.verdict = checkup.Unmeasured
+		return
+	}
+	c.Test, c.verdict = t, t.Verdict(level)
+	if c.verdict == checkup.Fail {
+		further.FailTogether(beyond, c.Limit, "with the other pairs "+c.where)
+	}
+}
+
+// addNew explains the pairs that did not fail in the first look, but fail now.
+func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
+	e := NewEvidence(j)
+	done := make([]bool, len(e.Outcomes))
+	for _, class := range []judge.Failure{judge.Lost, judge.Slow} {
+		if class == judge.Slow {
+			for _, f := range x.Found {
+				if f.cause != nil && f.cause.l.class == judge.Lost && f.Confirmation != checkup.Gone {
+					f.cause.repaired(e, f, done)
+				}
+			}
+		}
+		isNew := func(i int) bool { return !before[i] && e.Outcomes[i].Failure == class && !done[i] }
+		if !slices.ContainsFunc(e.Measured, isNew) {
+			continue
+		}
+		l := newLocaliser(e, class, done)
+		var given []*candidate
+		known := len(x.Found)
+		for _, f := range x.Found {
+			if f.cause != nil && f.cause.l.class == class && f.Confirmation != checkup.Gone {
+				given = append(given, l.same(f.cause))
+			}
+		}
+		for _, c := range x.Undecided {
+			if c.verdict == checkup.Fail && (c.Limit == checkup.LimitLoss) == (class == judge.Lost) {
+				given = append(given, &candidate{l: l, place: l.places[c.place], narrowing: c.narrowing, component: c})
+			}
+		}
+		for _, c := range l.cover(slices.DeleteFunc(given, func(c *candidate) bool { return c == nil })) {
+			if !slices.ContainsFunc(c.newly, func(i int32) bool { return isNew(l.all[i].at) }) {
+				continue
+			}
+			if slices.ContainsFunc(x.Found[:known], func(f *Found) bool { return f.cause != nil && f.cause.same(c) }) {
+				continue
+			}
+			f := c.found(nil)
+			f.Confirmation = confirmation(j, f.Pairs)
+			x.Found = append(x.Found, f)
+		}
+	}
+}
+
+// same reports whether two candidates are the same cause.
+func (c *candidate) same(d *candidate) bool {
+	return c.cause == d.cause && c.subject == d.subject && c.narrow == d.narrow && c.flows == d.flows
+}
+
+// same finds the cause in another index; nil if it has no such place.
+func (l *localiser) same(c *candidate) *candidate {
+	for _, p := range l.places {
+		if p.cause == c.place.cause && p.subject == c.subject {
+			return &candidate{l: l, place: p, narrowing: c.narrowing, flows: c.flows, component: c.component}
+		}
+	}
+	return nil
+}
