@@ -28,11 +28,7 @@ func Judge(
 	if record != nil {
 		for i := range record.Looks {
 			further := lookOf(w, roster, &record.Looks[i], gate)
-			j.Merge(further, record.Looks[i].After)
-			explained = localise.Explain(j)
-			for _, f := range explained.Found {
-				f.Confirmation = confirmation(j, f.Pairs)
-			}
+			explained.LookAgain(j, further, record.Looks[i].After)
 		}
 	}
 	r := j.Report(gate)
@@ -51,22 +47,5 @@ func lookOf(w *checkup.Worksheet, roster *checkup.Roster, look *checkup.Look, ga
 	if next.Again == nil {
 		next.Again = []checkup.Again{}
 	}
-	j := judge.Pairs(&next, roster, &look.Record, judging(gate))
-	localise.Explain(j)
-	return j
-}
-
-// confirmation is Confirmed if a further look confirmed any of the outcomes that a finding
-// explains, and NotMadeAgain if it measured none of them.
-func confirmation(j *judge.Judgement, explained []int) checkup.Confirmation {
-	found := checkup.NotLookedAt
-	for _, i := range explained {
-		switch c := j.Outcomes[i].Confirmation(); c {
-		case checkup.Confirmed:
-			return c
-		case checkup.NotMadeAgain:
-			found = c
-		}
-	}
-	return found
+	return judge.Pairs(&next, roster, &look.Record, judging(gate))
 }
