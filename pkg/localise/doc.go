@@ -67,8 +67,8 @@
 // (RFC 2992), and one dead path is dead for some flows and not seen by the others. Pairs with
 // such flows (judge.FlowLost) are explained first, by the narrowest place that all dead flows
 // go through and that explains them better than the network does; of several such places,
-// the ones whose shares of dead flows stand out are named one by one. Connections of the same
-// place that are lost as often as flows are dead belong to it. What else these pairs lost is
+// the ones whose shares of dead flows stand out are named one by one. Connections, and
+// pairs of icmp, of the same place that are lost as often as flows are dead belong to it. What else these pairs lost is
 // explained as above, without the dead flows.
 //
 // # Limits
