@@ -178,6 +178,13 @@ update: build ## write golden files, catalog and formatting again
 bench: ## run the benchmarks, including those against cue vet and fping
 	go test -run '^$$' -bench . ./...
 
+# Clean networks have 1,000 runs, because a false alarm must be as rare.
+.PHONY: accuracy
+accuracy: ## simulate runs with known faults and noise, and print how right verdicts and findings are (hours)
+	go run ./test/accuracy
+	go run ./test/accuracy -cases clean -nodes 200 -degrees 10 -seeds 1000
+	go run ./test/accuracy -cost -nodes 1000 -degrees 10 -seeds 3
+
 .PHONY: clean
 clean: ## remove bin and dist (to stop the sandbox: make sandbox-down)
 	rm -rf bin dist

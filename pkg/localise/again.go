@@ -179,6 +179,23 @@ func (c *Component) lookAgain(j, further *judge.Judgement, again map[checkup.Pai
 func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
 	e := NewEvidence(j)
 	done := make([]bool, len(e.Outcomes))
+	flow := func(i int) bool { return !before[i] && e.Outcomes[i].Failure == judge.FlowLost }
+	if slices.ContainsFunc(e.Measured, flow) {
+		x.Found = slices.DeleteFunc(x.Found, func(f *Found) bool {
+			return f.Finding.Cause == checkup.CausePaths && f.Confirmation != checkup.Gone
+		})
+		for _, f := range paths(e, done) {
+			f.Confirmation = confirmation(j, f.Pairs)
+			x.Found = append(x.Found, f)
+		}
+	}
+	for _, f := range x.Found {
+		if f.Finding.Cause == checkup.CausePaths {
+			for _, i := range f.Pairs {
+				done[i] = true
+			}
+		}
+	}
 	for _, class := range []judge.Failure{judge.Lost, judge.Slow} {
 		if class == judge.Slow {
 			for _, f := range x.Found {

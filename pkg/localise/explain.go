@@ -3,6 +3,7 @@
 package localise
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -20,8 +21,28 @@ type Explanation struct {
 	Background []checkup.Background
 }
 
-// Findings lists the findings for people: see List.
-func (x *Explanation) Findings() []checkup.Finding { return List(joinPairs(x.Found)) }
+// Findings lists the findings for people, without those that are gone: see List.
+func (x *Explanation) Findings() []checkup.Finding {
+	return List(joinPairs(slices.DeleteFunc(slices.Clone(x.Found), (*Found).gone)))
+}
+
+// Gone lists the findings that are gone in a further look, one line each.
+func (x *Explanation) Gone(after checkup.Duration) []string {
+	var lines []string
+	for _, f := range x.Found {
+		switch {
+		case !f.gone():
+		case len(lines) == maxFindings:
+			return append(lines, "and more findings gone")
+		default:
+			f.settle()
+			lines = append(lines, fmt.Sprintf("gone after %s: %s (%s)", after, f.Message, checkup.Count(len(f.Pairs), "failed pair")))
+		}
+	}
+	return lines
+}
+
+func (f *Found) gone() bool { return f.Confirmation == checkup.Gone }
 
 // Explain explains the failures of a mesh by the fewest causes; doc.go has the model. It
 // also tests all components, and fails the pairs of those that exceed a limit.

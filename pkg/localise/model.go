@@ -133,8 +133,7 @@ func (f *Found) settle() {
 }
 
 // List counts the pairs that each finding explains, and those that no other explains. The
-// finding that explains most is the first, and those that are gone are the last. Findings
-// beyond maxFindings are summed up in one.
+// finding that explains most is the first. Findings beyond maxFindings are summed up in one.
 func List(found []*Found) []checkup.Finding {
 	times := map[int]int{}
 	for _, f := range found {
@@ -152,10 +151,7 @@ func List(found []*Found) []checkup.Finding {
 	}
 	found = slices.Clone(found)
 	slices.SortStableFunc(found, func(a, b *Found) int {
-		return cmp.Or(
-			compareBool(a.Confirmation == checkup.Gone, b.Confirmation == checkup.Gone),
-			cmp.Compare(b.Explains, a.Explains),
-		)
+		return cmp.Compare(b.Explains, a.Explains)
 	})
 	listed := found
 	if len(listed) > maxFindings {

@@ -25,10 +25,12 @@ func Judge(
 ) checkup.CheckReport {
 	j := judge.Pairs(w, roster, record, judging(gate))
 	explained := localise.Explain(j)
+	var gone []string
 	if record != nil {
 		for i := range record.Looks {
 			further := lookOf(w, roster, &record.Looks[i], gate)
 			explained.LookAgain(j, further, record.Looks[i].After)
+			gone = explained.Gone(record.Looks[i].After)
 		}
 	}
 	r := j.Report(gate)
@@ -36,6 +38,7 @@ func Judge(
 	r.Delays = j.DelayRows()
 	r.Matrix = j.Matrix()
 	r.Findings, r.Background = explained.Findings(), explained.Background
+	r.Notes = append(r.Notes, gone...)
 	judge.Confirm(&r, gate)
 	return r
 }

@@ -173,6 +173,9 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 		p.line("  note: %s", clean(n))
 	}
 	p.findings(c.Findings, noun)
+	for _, b := range c.Background {
+		p.line("  background: %s", clean(background(b)))
+	}
 	p.blocks(2, c.Blocks)
 	if !c.BlocksListUnits {
 		p.measured(c, checkup.Fail, "Failed")
@@ -252,6 +255,15 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 			p.line("       ? this sample cannot tell it from: %s", clean(strings.Join(f.Alternatives, "; ")))
 		}
 	}
+}
+
+// background is what no finding explains, in words.
+func background(b checkup.Background) string {
+	what := "packets lost"
+	if b.Limit != checkup.LimitLoss {
+		what = fmt.Sprintf("answers slower than the limit of %s", b.Limit)
+	}
+	return fmt.Sprintf("%.2g%% of %d %s everywhere, at most %.2g%%: no cause stands out", float64(b.Rate), b.Sent, what, float64(b.Upper))
 }
 
 // kind is the cause of a finding and its subject, as alternatives name theirs.
