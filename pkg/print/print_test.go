@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -598,8 +599,9 @@ func TestResults(t *testing.T) {
 			t.Errorf("no result %s", name)
 		}
 	}
-	chaos := scenarios(t)["chaos"]
-	if s := Results(&chaos, "x")["findings"]; !strings.Contains(s, " ... and ") || !strings.HasSuffix(s, " more") {
+	many := scenarios(t)["chaos"]
+	many.Checks[0].Findings = slices.Repeat(many.Checks[0].Findings, 30)
+	if s := Results(&many, "x")["findings"]; !strings.Contains(s, " ... and ") || !strings.HasSuffix(s, " more") {
 		t.Errorf("findings are cut without a mark: %s", s)
 	}
 }
