@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -594,6 +595,7 @@ func TestResults(t *testing.T) {
 		}
 	}
 	chaos := scenarios(t)["chaos"]
+	chaos.Checks[0].Findings = slices.Repeat(chaos.Checks[0].Findings, 50)
 	if s := Results(&chaos, "x")["findings"]; !strings.Contains(s, " ... and ") || !strings.HasSuffix(s, " more") {
 		t.Errorf("findings are cut without a mark: %s", s)
 	}
