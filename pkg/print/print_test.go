@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -495,7 +496,7 @@ counts: 1 expected is not the sum of 0 pass, 0 fail, 0 undecided, 0 unmeasured`}
 		{head + `"verdict": "pass", "counts": {}, "gate": {"maxUnmeasured": "0%"}, "checks": [{"verdict": "pass", "counts": {"expected": 1, "fail": 1}, "findings": [{"cause": "gremlins"}], "units": [{"verdict": "unmeasured"}, {"verdict": "fine"}], "matrix": {"sources": ["a"], "targets": ["b"], "cells": [".."]}}]}`,
 			`read report: checks[0].units[1].verdict: "fine" is none of [pass fail undecided unmeasured]
 checks[0]: lists 0 failed, 0 undecided and 2 unmeasured units, but counts 1, 0 and 0
-checks[0].findings[0].cause: "gremlins" is none of [nodeIngress nodeEgress node pair zones family transport size source target network service placement]
+checks[0].findings[0].cause: "gremlins" is none of [nodeIngress nodeEgress node nodes pair zones family transport size source target paths network service placement]
 checks[0].matrix.cells[0]: 2 cells for 1 targets`},
 		{check(`"units": [{"verdict": "pass"}]`), `read report: checks[0]: lists 1 units that passed, but is not complete`},
 		{check(`"complete": true, "units": [{"name": "a", "verdict": "pass"}, {"name": "a", "verdict": "pass"}]`), `read report: checks[0].units[1].name: duplicate "a"
@@ -593,8 +594,9 @@ func TestResults(t *testing.T) {
 			t.Errorf("no result %s", name)
 		}
 	}
-	chaos := scenarios(t)["chaos"]
-	if s := Results(&chaos, "x")["findings"]; !strings.Contains(s, " ... and ") || !strings.HasSuffix(s, " more") {
+	many := scenarios(t)["ingress"]
+	many.Checks[0].Findings = slices.Repeat(many.Checks[0].Findings, 40)
+	if s := Results(&many, "x")["findings"]; !strings.Contains(s, " ... and ") || !strings.HasSuffix(s, " more") {
 		t.Errorf("findings are cut without a mark: %s", s)
 	}
 }
