@@ -18,6 +18,7 @@ require (
 	golang.org/x/sys v0.47.0
 	golang.org/x/term v0.45.0
 	golang.org/x/time v0.14.0
+	gonum.org/v1/gonum v0.17.0
 	k8s.io/api v0.35.7
 	k8s.io/apimachinery v0.36.3
 	k8s.io/client-go v0.35.7
@@ -33,7 +34,6 @@ require (
 	github.com/go-logfmt/logfmt v0.6.0 // indirect
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
 	github.com/openshift/custom-resource-status v1.1.2 // indirect
-	gonum.org/v1/gonum v0.17.0 // indirect
 	k8s.io/apiextensions-apiserver v0.35.7 // indirect
 	k8s.io/apiserver v0.35.7 // indirect
 	kubevirt.io/containerized-data-importer-api v1.63.1 // indirect

@@ -180,7 +180,7 @@ func (j *Judgement) Assignments(yield func([]Outcome) bool) {
 func (j *Judgement) judge(at int, o *Outcome, level float64) {
 	j.limits(j.evidence.observed[at], o, level)
 	cause := j.dropped(at, o)
-	if cause != nil && !o.lossy() && !(j.Worksheet.Expect.Unreachable && o.Verdict == checkup.Pass) {
+	if cause != nil && !o.lossy() && (o.Verdict != checkup.Pass || !j.Worksheet.Expect.Unreachable) {
 		o.Excused, cause = true, nil
 	}
 	if cause == nil && o.Verdict != checkup.Fail {

@@ -17,9 +17,9 @@ import (
 const (
 	// Doubt about a component is less than judge.Doubt about a single pair: a cluster has
 	// thousands of components.
-	doubt = 0.01
-	// The most components that are left to a further look.
-	maxUndecided = 50
+	Doubt = 0.01
+	// MaxUndecided is the most components that are left to a further look.
+	MaxUndecided = 50
 	// How much more evidence, in nats, there must be for a component for each attribute that
 	// narrows it: there are so many ways to narrow.
 	plainer = 3
@@ -216,6 +216,16 @@ func (l *localiser) components() int {
 	return n
 }
 
+// Components is the number of components that a look tests if it measures all pairs of the
+// worksheet.
+func Components(w *checkup.Worksheet) int {
+	j := judge.Pairs(w, nil, nil, judge.Rules{})
+	for i := range j.Outcomes {
+		j.Outcomes[i].Verdict = checkup.Pass
+	}
+	return newLocaliser(NewEvidence(j), judge.Lost, make([]bool, len(j.Outcomes))).components()
+}
+
 // directed reports whether a place concerns one direction.
 func (p *place) directed() bool {
 	switch p.cause {
@@ -306,8 +316,19 @@ func (p *pool) assess(c *component) bool {
 	}
 	c.p = stats.AtLeast(test.k, test.n, c.test.P)
 	c.score = evidence.nats(p.usual) - plainer*float64(c.narrowing.degree())
-	c.suspect = c.p <= doubt || p.usual < c.test.P && stats.AtLeast(test.k, test.n, p.twice()) <= p.level
+	c.suspect = suspect(c.test, p.usual, p.level)
 	return true
+}
+
+// suspect reports whether a component that exceeds the limit is to be looked at again, at the
+// level of the first look. usual is the share of packets that fail elsewhere.
+func suspect(t judge.Test, usual, level float64) bool {
+	return stats.AtLeast(t.K, t.N, t.P) <= Doubt || usual < t.P && stats.AtLeast(t.K, t.N, min(2*usual, 1)) <= level
+}
+
+// Suspect reports whether a component is to be looked at again if nothing fails elsewhere.
+func Suspect(t judge.Test, level float64) bool {
+	return float64(t.K) > t.P*float64(t.N) && suspect(t, least, level)
 }
 
 // least is the lowest share of failures that is told from none.
@@ -331,9 +352,6 @@ func (p *pool) setUsual() {
 	}
 	p.usual = min(max(p.usual, least), max(p.limit.P, least))
 }
-
-// twice is the share of round trips that usually fail, if that of packets each way is p.usual.
-func (p *pool) twice() float64 { return min(2*p.usual, 1) }
 
 // scan finds the components of which more measurements fail than the limit allows.
 func (p *pool) scan() {
@@ -600,7 +618,7 @@ func (p *pool) run() (failed, undecided []*Component) {
 	}
 	doubted = slices.DeleteFunc(doubted, func(c *component) bool { return c.gone })
 	heap.Init(&doubted)
-	for len(undecided) < maxUndecided {
+	for len(undecided) < MaxUndecided {
 		c := doubted.next(p, func(*component) bool { return true }, &nothing)
 		if c == nil {
 			break

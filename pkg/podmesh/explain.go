@@ -25,7 +25,8 @@ func Explain(e kind.Explained) kind.Explanation {
 		return x
 	}
 	mesh, ok := e.Spec.(*Spec)
-	x.Field("sees", "in one run:", sees(w, ok && mesh.Sample.Rotate, e.Gate.Confirm)...)
-	x.Power = powerTable(PowerOf(w, e.Gate.Confirm))
+	sight := sightOf(w, e.Gate.Confirm)
+	x.Field("sees", "in one run:", sight.sees(w, ok && mesh.Sample.Rotate)...)
+	x.Power = powerTable(sight.power())
 	return x
 }

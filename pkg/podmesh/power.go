@@ -3,13 +3,13 @@
 package podmesh
 
 import (
-	"cmp"
 	"fmt"
 	"math"
-	"slices"
+	"sort"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/localise"
 	"github.com/checkplan/checkplan/pkg/stats"
 )
 
@@ -18,7 +18,7 @@ import (
 type Power struct {
 	// Loss is the share of the packets that are lost at the place. 100% is a dead place.
 	Loss checkup.Percent `json:"loss"`
-	// Pair: requests from one source to one target.
+	// Pair: packets from the pods of one node to those of another one, requests and answers.
 	Pair float64 `json:"pair"`
 	// NodeIngress: packets to the pods of one node, requests and answers.
 	NodeIngress float64 `json:"nodeIngress"`
@@ -40,12 +40,15 @@ const often = 0.95
 // It uses the statistics of pkg/judge. If a loss is partial, TCP repairs it, therefore only datagrams count if there
 // are any, and where packets are lost on their way to a place, only those that targets count (udp) if there are any.
 // Packets are lost independently. Places are those with the fewest packets: other nodes, pairs and zones see more. The
-// second look measures what the first one finds, within its limit of pairs, and has as many tests as the first.
+// second look measures what the first one finds, within its limit of pairs, and has as many tests as it may have.
 func PowerOf(w *checkup.Worksheet, confirm bool) []Power {
 	if w.Expect.Unreachable {
 		return nil
 	}
-	s := sightOf(w, confirm)
+	return sightOf(w, confirm).power()
+}
+
+func (s *sight) power() []Power {
 	rows := make([]Power, len(powerLosses))
 	for i, loss := range powerLosses {
 		p := float64(loss) / 100
@@ -59,13 +62,13 @@ func roundTrip(p float64) float64 { return 1 - (1-p)*(1-p) }
 
 // sight is what a sample can see.
 type sight struct {
-	// singles are the pairs of one source and one target that show partial losses.
+	// singles are the pairs between two nodes that show partial losses.
 	singles                          []spot
 	between, ingress, zones, network spot
 }
 
-// pair is the probability that a loss of requests from one source to one target is seen: by the pairs between them, each
-// alone, or by all together.
+// pair is the probability that a loss from one node to another is seen: by the pairs between them, each alone, or by all
+// together.
 func (s *sight) pair(p float64) float64 {
 	missed := 1.0
 	for _, one := range s.singles {
@@ -111,28 +114,28 @@ func smallest(seen func(p float64) float64) float64 {
 	return high
 }
 
-// critical is the smallest number of losses of n packets whose probability is at most level if the limit is just kept;
-// more than n if there is none.
-func critical(n int, limit, level float64) int {
-	low, high := 0, n+1
-	for low < high {
-		if k := (low + high) / 2; stats.AtLeast(k, n, limit) <= level {
-			high = k
-		} else {
-			low = k + 1
-		}
-	}
-	return low
-}
-
 // sightOf computes the tests of a worksheet.
 func sightOf(w *checkup.Worksheet, confirm bool) *sight {
 	all, trips, ways := countsOf(w)
 	at, tests := countPlaces(w), limitsOf(w.Expect)
-	alone, together := judge.Level(at.total*len(all)*tests), judge.Level(at.components*tests)
 	most, _ := mostAgain(w)
+	// tested are the levels of the two looks, and what leads from the first to the second.
+	type tested struct {
+		first, second float64
+		suspect       func(t judge.Test) bool
+	}
+	pairs, components := at.total*len(all), localise.Components(w)
+	alone := tested{
+		judge.Level(pairs * tests), judge.Level(min(pairs, most) * tests),
+		func(t judge.Test) bool { return t.Verdict(0) != checkup.Pass },
+	}
+	together := tested{first: judge.Level(components * tests), second: judge.Level(min(components, localise.MaxUndecided))}
+	together.suspect = func(t judge.Test) bool { return localise.Suspect(t, together.first) }
+	// A wide place is what usually happens at a node, which then is no reason for suspicion.
+	wide := together
+	wide.suspect = func(t judge.Test) bool { return stats.AtLeast(t.K, t.N, t.P) <= localise.Doubt }
 	// spotOf is the test of so many source-target pairs, each with the given counts.
-	spotOf := func(times int, counts []int, doubt, level float64) spot {
+	spotOf := func(times int, counts []int, by tested) spot {
 		s := spot{absent: times == 0}
 		again := 0
 		for _, n := range counts {
@@ -143,22 +146,32 @@ func sightOf(w *checkup.Worksheet, confirm bool) *sight {
 		if w.Expect.Loss.Max == nil {
 			return s
 		}
-		limit := float64(*w.Expect.Loss.Max) / 100
-		s.fails = critical(s.first, limit, level)
+		// The fewest losses of n packets for which a test has a result; n+1 if it never has.
+		fewest := func(n int, is func(judge.Test) bool) int {
+			return sort.Search(n+1, func(k int) bool {
+				return is(judge.Test{Limit: checkup.LimitLoss, K: k, N: n, P: float64(*w.Expect.Loss.Max) / 100})
+			})
+		}
+		fails := func(level float64) func(judge.Test) bool {
+			return func(t judge.Test) bool { return t.Verdict(level) == checkup.Fail }
+		}
+		s.fails = fewest(s.first, fails(by.first))
 		if confirm {
 			s.second = int(min(1, float64(most)/float64(max(1, times*len(all)))) * float64(again))
-			s.suspect, s.confirms = min(s.fails, critical(s.first, limit, doubt)), critical(s.second, limit, level)
+			s.suspect, s.confirms = min(s.fails, fewest(s.first, by.suspect)), fewest(s.second, fails(by.second))
 		}
 		return s
 	}
 	x := &sight{
-		between: spotOf(min(1, at.total), ways, componentDoubt, together),
-		ingress: spotOf(at.node, ways, componentDoubt, together),
-		zones:   spotOf(at.border, ways, componentDoubt, together),
-		network: spotOf(at.total, trips, judge.Doubt, together),
+		between: spotOf(at.link, ways, together),
+		ingress: spotOf(at.node, ways, together),
+		zones:   spotOf(at.border, ways, wide),
+		network: spotOf(at.total, trips, wide),
 	}
-	for _, n := range trips {
-		x.singles = append(x.singles, spotOf(min(1, at.total), []int{n}, judge.Doubt, alone))
+	for range at.link {
+		for _, n := range trips {
+			x.singles = append(x.singles, spotOf(1, []int{n}, alone))
+		}
 	}
 	return x
 }
@@ -189,16 +202,15 @@ func countsOf(w *checkup.Worksheet) (all, trips, ways []int) {
 // places are numbers of a sample.
 type places struct {
 	total  int // source-target pairs
+	link   int // the fewest from one node to another and back
 	node   int // the fewest that a target's node has, as target and as source
 	border int // the fewest between two zones, in both directions; 0 without zones
-	// components is the number of places that pkg/localise tests, each with its narrowings.
-	components int
 }
 
 func countPlaces(w *checkup.Worksheet) places {
 	var at places
 	in, of := map[string]int{}, map[string]int{}
-	zones, links := map[[2]string]int{}, map[[2]string]bool{}
+	links, zones := map[[2]string]int{}, map[[2]string]int{}
 	for s, targets := range w.Assignments {
 		for _, t := range targets {
 			a, b := w.Sources[s], w.Targets[t]
@@ -206,8 +218,8 @@ func countPlaces(w *checkup.Worksheet) places {
 			in[b.Node]++
 			of[a.Node]++
 			of[b.Node]++
-			links[[2]string{min(a.Node, b.Node), max(a.Node, b.Node)}] = true
-			if a.Zone != "" && b.Zone != "" {
+			links[[2]string{min(a.Node, b.Node), max(a.Node, b.Node)}]++
+			if a.Zone != "" && b.Zone != "" && a.Zone != b.Zone {
 				zones[[2]string{min(a.Zone, b.Zone), max(a.Zone, b.Zone)}]++
 			}
 		}
@@ -217,23 +229,17 @@ func countPlaces(w *checkup.Worksheet) places {
 			*n = of
 		}
 	}
+	for _, n := range links {
+		fewest(&at.link, n)
+	}
 	for node := range in {
 		fewest(&at.node, of[node])
 	}
-	wide := 1 + 3*len(of) // the network, and nodes: in, out, both
-	for z, n := range zones {
-		wide++
-		if z[0] != z[1] {
-			wide++
-			fewest(&at.border, n)
-		}
+	for _, n := range zones {
+		fewest(&at.border, n)
 	}
-	at.components = wide*narrowings(w) + 2*len(links)
 	return at
 }
-
-// componentDoubt is the probability up to which pkg/localise doubts a component.
-const componentDoubt = 0.01
 
 // limitsOf is the number of tests of each pair: the limits on loss and percentiles that chance may exceed.
 func limitsOf(e checkup.Expect) int {
@@ -247,53 +253,6 @@ func limitsOf(e checkup.Expect) int {
 		}
 	}
 	return n
-}
-
-// narrowings is the number of ways in which pkg/localise narrows a place: by one or two of family, transport and payloads
-// from a size up, or not at all. Those that admit the same pairs count once.
-func narrowings(w *checkup.Worksheet) int {
-	type attribute struct {
-		family    checkup.IPFamily
-		transport checkup.Transport
-		size      int
-	}
-	var attributes, single []attribute
-	for _, f := range w.IPFamilies {
-		single = append(single, attribute{family: f})
-		for _, p := range w.Probes {
-			for _, z := range p.Sizes {
-				attributes = append(attributes, attribute{f, p.Transport, z})
-			}
-		}
-	}
-	for _, p := range w.Probes {
-		single = append(single, attribute{transport: p.Transport})
-		for _, z := range p.Sizes {
-			single = append(single, attribute{size: z})
-		}
-	}
-	known := map[string]bool{}
-	add := func(n attribute) {
-		admits := make([]byte, len(attributes))
-		for i, a := range attributes {
-			if (n.family == "" || n.family == a.family) && (n.transport == "" || n.transport == a.transport) && a.size >= n.size {
-				admits[i] = 1
-			}
-		}
-		if slices.Contains(admits, 1) {
-			known[string(admits)] = true
-		}
-	}
-	add(attribute{})
-	for i, a := range single {
-		add(a)
-		for _, b := range single[i+1:] {
-			if (a.family == "" || b.family == "") && (a.transport == "" || b.transport == "") {
-				add(attribute{cmp.Or(a.family, b.family), cmp.Or(a.transport, b.transport), max(a.size, b.size)})
-			}
-		}
-	}
-	return len(known)
 }
 
 // powerTable shows the Power of a check.
@@ -318,26 +277,25 @@ func powerTable(rows []Power) *checkup.Table {
 }
 
 // sees describes what a run can see, one line each.
-func sees(w *checkup.Worksheet, rotate, confirm bool) []checkup.Item {
+func (s *sight) sees(w *checkup.Worksheet, rotate bool) []checkup.Item {
 	var lines []checkup.Item
 	line := func(format string, args ...any) {
 		lines = append(lines, checkup.Item{Text: fmt.Sprintf(format, args...)})
 	}
 	sampled := countPlaces(w).total
+	part := share(float64(sampled) / float64(max(1, w.Possible)))
 	switch {
 	case sampled >= w.Possible:
 		line("a dead pair: always")
 	case rotate:
-		line("a dead pair: if sampled, %s of the pairs are, all after %s", share(float64(sampled)/float64(w.Possible)),
-			checkup.Count(w.Rounds, "run"))
+		line("a dead pair: if sampled, %s of the pairs are, all after %s", part, checkup.Count(w.Rounds, "run"))
 	default:
-		line("a dead pair: if sampled, %s of the pairs are, the same in every run", share(float64(sampled)/float64(w.Possible)))
+		line("a dead pair: if sampled, %s of the pairs are, the same in every run", part)
 	}
 	if w.Expect.Loss.Max == nil {
 		line("a partial loss: never, the plan has no limit (expect.loss.max)")
 		return lines
 	}
-	s := sightOf(w, confirm)
 	line("a node that loses %s or more of what comes in: with 95%%", share(smallest(s.ingress.seen)))
 	line("a sampled pair that loses %s or more: with 95%%", share(smallest(s.pair)))
 	line("false alarm: at most 1 clean run in 1,000")
