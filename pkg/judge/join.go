@@ -93,11 +93,11 @@ func summary(r *checkup.Report) string {
 		if check.Cause != nil {
 			clauses = append(clauses, fmt.Sprintf("%s was not measured: %s", check.Name, check.Cause))
 		}
-		findings += len(check.Findings)
+		findings += len(lasting(check.Findings))
 	}
 	for _, check := range r.Checks {
-		if len(check.Findings) > 0 {
-			s := check.Findings[0].Message
+		if lasting := lasting(check.Findings); len(lasting) > 0 {
+			s := lasting[0].Message
 			if findings > 1 {
 				s += fmt.Sprintf(" (and %s)", checkup.Count(findings-1, "more finding"))
 			}
@@ -112,6 +112,11 @@ func summary(r *checkup.Report) string {
 		clauses = append(clauses, checkup.Count(len(r.Leftovers), "object")+" left behind")
 	}
 	return fmt.Sprintf("%s: %s", r.Verdict, strings.Join(clauses, "; "))
+}
+
+// lasting are the findings that a further look did not find gone.
+func lasting(findings []checkup.Finding) []checkup.Finding {
+	return slices.DeleteFunc(slices.Clone(findings), func(f checkup.Finding) bool { return f.Confirmation == checkup.Gone })
 }
 
 // score prints how many units of each noun passed, or that none was expected.

@@ -213,8 +213,10 @@ func TestBlip(t *testing.T) {
 			if diff := cmp.Diff(tt.said, r.Said); diff != "" {
 				t.Errorf("summary (-want +got):\n%s", diff)
 			}
-			if found := len(r.Findings) > 0; found != (r.Counts.Fail > 0) {
-				t.Errorf("%d findings of %d failed pairs", len(r.Findings), r.Counts.Fail)
+			for _, f := range r.Findings {
+				if (f.Confirmation == checkup.Gone) != (r.Counts.Fail == 0) {
+					t.Errorf("finding %+v of %d failed pairs", f, r.Counts.Fail)
+				}
 			}
 		})
 	}

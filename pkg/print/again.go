@@ -15,6 +15,9 @@ func confirmation(c checkup.Confirmation, after checkup.Duration) string {
 	case checkup.NotLookedAt:
 		return ""
 	case checkup.Gone:
+		if after == 0 {
+			return "gone"
+		}
 		return fmt.Sprintf("gone after %s", after)
 	case checkup.NotConfirmed:
 		return "undecided again"
@@ -67,6 +70,14 @@ func (p *printer) secondLook(c *checkup.CheckReport) {
 // measured again.
 func unconfirmed(c *checkup.CheckReport) bool {
 	return c.Verdict == checkup.RunInconclusive && c.Counts.Fail > 0
+}
+
+// said is the message of a finding; one that is gone begins with this.
+func said(f checkup.Finding) string {
+	if f.Confirmation == checkup.Gone {
+		return "gone: " + f.Message
+	}
+	return f.Message
 }
 
 // cameBack prints a cause with what the further look found.

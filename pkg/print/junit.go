@@ -142,7 +142,7 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 	}
 	var text []string
 	for _, f := range c.Findings {
-		text = append(text, clean(f.Message))
+		text = append(text, clean(said(f)))
 	}
 	message.Text = strings.Join(text, "\n")
 	switch c.Verdict {

@@ -5,6 +5,7 @@ package print
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -29,22 +30,26 @@ func Log(w io.Writer, r *checkup.Report) error {
 			p.command("warning", "%s was not measured: %s", c.Name, c.Cause)
 		}
 		for _, f := range c.Findings {
+			severity := "error"
+			if f.Confirmation == checkup.Gone {
+				severity = "warning"
+			}
 			p.command(
-				"error",
+				severity,
 				"%s: %s (%s, explains %s)",
 				c.Name,
-				f.Message,
+				said(f),
 				kind(f),
 				checkup.Count(f.Explains, "failed "+nounOf(c)),
 			)
 			for _, s := range f.Against {
-				p.command("error", "    but %s", s)
+				p.command(severity, "    but %s", s)
 			}
 			if len(f.Alternatives) > 0 {
-				p.command("error", "    or %s", strings.Join(f.Alternatives, "; "))
+				p.command(severity, "    or %s", strings.Join(f.Alternatives, "; "))
 			}
 		}
-		if len(c.Findings) == 0 && c.Counts.Fail > 0 {
+		if c.Counts.Fail > 0 && !slices.ContainsFunc(c.Findings, func(f checkup.Finding) bool { return f.Confirmation != checkup.Gone }) {
 			p.command("error", "%s: %s failed", c.Name, checkup.Count(c.Counts.Fail, nounOf(c)))
 		}
 		if found := secondLook(c); found != "" {

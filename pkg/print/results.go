@@ -92,7 +92,7 @@ func findingLines(r *checkup.Report, budget int) string {
 	var lines []string
 	for _, c := range r.Checks {
 		for _, f := range c.Findings {
-			line := fmt.Sprintf("%s: %s %s: %s", c.Name, f.Cause, f.Subject, f.Message)
+			line := fmt.Sprintf("%s: %s %s: %s", c.Name, f.Cause, f.Subject, said(f))
 			// An angle bracket takes six bytes in Tekton's JSON.
 			lines = append(lines, strings.TrimSpace(clean(strings.ReplaceAll(line, " -> ", " to "))))
 		}

@@ -236,12 +236,12 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 	}
 	p.heading(2, "Findings")
 	for i, f := range findings {
-		p.line("  %3d. %s", i+1, p.ansi("31", clean(f.Message)))
+		p.line("  %3d. %s", i+1, p.ansi("31", clean(said(f))))
 		explains := kind(f) + ", explains " + checkup.Count(f.Explains, "failed "+unit)
 		if f.OnlyThis < f.Explains {
 			explains += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
 		}
-		if found := confirmation(f.Confirmation, 0); found != "" && f.Confirmation != checkup.Gone {
+		if found := confirmation(f.Confirmation, 0); found != "" {
 			explains += ", " + found
 		}
 		p.line("       %s", clean(explains))
