@@ -30,7 +30,7 @@ are any.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			read, err := env.load([]string{plansPath})
+			read, err := env.load(cmd.Context(), []string{plansPath})
 			if err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ are any.`,
 			return nil
 		},
 	}
-	addCompileOptions(cmd, &options)
+	addCompileOptions(env, cmd, &options)
 	cmd.Flags().StringVar(&plansPath, "plans", "./plans", "directory or file with the plans")
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail if the directory differs")
 	return cmd

@@ -26,7 +26,7 @@ With -o it writes files into a directory instead, with a sample PipelineRun in
 its folder samples. It needs no cluster.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			read, err := env.load(args)
+			read, err := env.load(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -63,7 +63,7 @@ its folder samples. It needs no cluster.`,
 			return err
 		},
 	}
-	addCompileOptions(cmd, &options)
+	addCompileOptions(env, cmd, &options)
 	cmd.Flags().StringVarP(&options.Namespace, "namespace", "n", tekton.DefaultNamespace,
 		"namespace of the objects; RBAC names it, so kubectl cannot change it")
 	cmd.Flags().StringVarP(&dir, "output-dir", "o", "", "directory to write to; if empty, standard output")

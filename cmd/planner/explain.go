@@ -69,7 +69,7 @@ Without it, explain prints them as unknown.`,
 		},
 	}
 	addAccess(cmd, &o.access)
-	addCompileOptions(cmd, &o.compile)
+	addCompileOptions(env, cmd, &o.compile)
 	planFlag(env, cmd, &o.plan)
 	setFlag(env, cmd, &o.settings)
 	cmd.Flags().StringVar(&o.snapshot, "snapshot", "",
@@ -120,7 +120,7 @@ type accountRights struct {
 }
 
 func (e *environment) explain(ctx context.Context, args []string, o explainOptions) error {
-	plan, _, err := e.onePlan(args, o.plan)
+	plan, _, err := e.onePlan(ctx, args, o.plan)
 	if err != nil {
 		return err
 	}

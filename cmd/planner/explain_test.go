@@ -65,7 +65,7 @@ func planOf(tb testing.TB, yaml string) *checkup.Plan {
 	if err := os.WriteFile(path, []byte(yaml), 0o644); err != nil {
 		tb.Fatal(err)
 	}
-	plans, _, problems := load.Plans(".", []string{path})
+	plans, _, problems := load.Plans(tb.Context(), ".", []string{path})
 	if len(problems) > 0 || len(plans) != 1 {
 		tb.Fatalf("%d plans: %v", len(plans), problems)
 	}

@@ -131,13 +131,34 @@ func addAccess(cmd *cobra.Command, access *run.Access) {
 
 // addCompileOptions adds the flags that decide what a plan compiles to, except the
 // namespace.
-func addCompileOptions(cmd *cobra.Command, o *tekton.Options) {
+func addCompileOptions(env *environment, cmd *cobra.Command, o *tekton.Options) {
 	cmd.Flags().StringVar(&o.ImageRepository, "image-repository", tekton.DefaultImageRepository,
 		"repository that holds the task images setup, probe, teardown, report and agent")
 	cmd.Flags().StringVar(&o.ImageTag, "image-tag", version, "tag of the task images")
+	cmd.Flags().Var(digestsFile{env, o}, "image-digests",
+		"file with a reference REPOSITORY/NAME@sha256:HEX per image, as ko --image-refs writes it: pins the images")
 	enumVar(cmd, (*string)(&o.Tekton), "tekton", string(tekton.Profiles[len(tekton.Profiles)-1]),
 		"Tekton Pipelines release to compile for", words(tekton.Profiles)...)
 }
+
+// digestsFile is the value of --image-digests: setting it reads the file.
+type digestsFile struct {
+	env *environment
+	o   *tekton.Options
+}
+
+func (d digestsFile) Set(path string) error {
+	text, err := os.ReadFile(dirOf(d.env, path))
+	if err != nil {
+		return err
+	}
+	d.o.ImageDigests, err = tekton.ParseDigests(text)
+	return err
+}
+
+func (d digestsFile) String() string { return "" }
+
+func (d digestsFile) Type() string { return "file" }
 
 // planFlag adds the flag that selects one of several plans.
 func planFlag(env *environment, cmd *cobra.Command, name *string) {
@@ -148,9 +169,9 @@ func planFlag(env *environment, cmd *cobra.Command, name *string) {
 // completePlans completes the values of a flag from the plans that the command line
 // names.
 func completePlans(env *environment, cmd *cobra.Command, flag string, values func(*checkup.Plan) []string) {
-	complete := func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	complete := func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		var all []string
-		for _, p := range load.Read(env.dir, args).Plans {
+		for _, p := range load.Read(cmd.Context(), env.dir, args).Plans {
 			all = append(all, values(p)...)
 		}
 		return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
@@ -159,10 +180,24 @@ func completePlans(env *environment, cmd *cobra.Command, flag string, values fun
 	_ = cmd.RegisterFlagCompletionFunc(flag, complete)
 }
 
-// load reads plans and prints warnings. When it returns an error, it has printed what
-// is wrong with the plans.
-func (e *environment) load(paths []string) (*load.Result, error) {
-	files := load.Read(e.dir, paths)
+// read reads plans until the first interrupt.
+func (e *environment) read(ctx context.Context, paths []string) (*load.Result, error) {
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
+	files := load.Read(ctx, e.dir, paths)
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	return files, nil
+}
+
+// load reads plans and prints warnings. When it returns exitUsage, it has printed what is
+// wrong with the plans.
+func (e *environment) load(ctx context.Context, paths []string) (*load.Result, error) {
+	files, err := e.read(ctx, paths)
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range slices.Concat(files.Warnings, files.Problems) {
 		fmt.Fprintln(e.stderr, p)
 	}
@@ -173,8 +208,10 @@ func (e *environment) load(paths []string) (*load.Result, error) {
 }
 
 // onePlan loads the paths and picks a plan.
-func (e *environment) onePlan(args []string, name string) (*checkup.Plan, *load.Result, error) {
-	files, err := e.load(args)
+func (e *environment) onePlan(
+	ctx context.Context, args []string, name string,
+) (*checkup.Plan, *load.Result, error) {
+	files, err := e.load(ctx, args)
 	if err != nil {
 		return nil, nil, err
 	}

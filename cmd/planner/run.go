@@ -57,7 +57,7 @@ plan expects.`,
 		},
 	}
 	addAccess(cmd, &o.access)
-	addCompileOptions(cmd, &o.compile)
+	addCompileOptions(env, cmd, &o.compile)
 	planFlag(env, cmd, &o.plan)
 	setFlag(env, cmd, &o.settings)
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0,
@@ -69,7 +69,7 @@ plan expects.`,
 }
 
 func (e *environment) run(ctx context.Context, args []string, o runOptions) error {
-	plan, files, err := e.onePlan(args, o.plan)
+	plan, files, err := e.onePlan(ctx, args, o.plan)
 	if err != nil {
 		return err
 	}
@@ -128,10 +128,12 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 }
 
 // homeOf is the namespace that a plan belongs to: that of the ConfigMap of the kiagnose
-// checkup that it is; empty for any other plan.
+// checkup that it is; empty for any other plan, and for one in a namespace of Kubernetes,
+// which only -n selects.
 func homeOf(plan *checkup.Plan) string {
 	if names := plan.CheckNames(); len(names) == 1 {
-		if outcome := kinds.Outcome(plan.Checks[names[0]]); outcome != nil {
+		outcome := kinds.Outcome(plan.Checks[names[0]])
+		if outcome != nil && !strings.HasPrefix(outcome.Namespace, "kube-") {
 			return outcome.Namespace
 		}
 	}

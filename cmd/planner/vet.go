@@ -22,7 +22,7 @@ needs no cluster and no network. Exit codes: 0 valid; 2 invalid.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output == "text" {
-				read, err := env.load(args)
+				read, err := env.load(cmd.Context(), args)
 				if err != nil {
 					return err
 				}
@@ -31,14 +31,17 @@ needs no cluster and no network. Exit codes: 0 valid; 2 invalid.`,
 				}
 				return nil
 			}
-			_, warnings, problems := load.Plans(env.dir, args)
-			all := append(load.Problems{}, warnings...) // an empty list, not null
-			encoder := json.NewEncoder(env.stdout)
-			encoder.SetIndent("", "  ")
-			if err := encoder.Encode(append(all, problems...)); err != nil {
+			read, err := env.read(cmd.Context(), args)
+			if err != nil {
 				return err
 			}
-			if len(problems) > 0 {
+			all := append(load.Problems{}, read.Warnings...) // an empty list, not null
+			encoder := json.NewEncoder(env.stdout)
+			encoder.SetIndent("", "  ")
+			if err := encoder.Encode(append(all, read.Problems...)); err != nil {
+				return err
+			}
+			if len(read.Problems) > 0 {
 				return exit{code: exitUsage}
 			}
 			return nil

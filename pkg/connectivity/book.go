@@ -43,7 +43,8 @@ const (
 	batchSize    = 64
 	// writeTimeout limits one request: a request that hangs is retried.
 	writeTimeout = 10 * time.Second
-	// retryFirst doubles up to retryMost while the API server is unavailable; each retry writes one object. An object
+	// retryFirst doubles up to retryMost while the API server is unavailable; each retry writes one object, always
+	// another one. An object that fails while others are written waits for itself, from retryFirst to retryRefused. One
 	// that the API server rejects is retried after retryRefused.
 	retryFirst   = time.Second
 	retryMost    = 5 * time.Second
@@ -57,6 +58,8 @@ const (
 	refusedLines = 5
 	// idle is how often Run checks whether a write is due.
 	idle = time.Second
+	// clockSlack is how far the clocks of nodes may be apart.
+	clockSlack = time.Minute
 )
 
 // staleIntervals is the number of intervals without a result after which a pair is Unknown.
@@ -83,8 +86,10 @@ type Book struct {
 	objects   dynamic.ResourceInterface
 	namespace string
 	labels    map[string]string
+	ages      map[string]string // annotations
 	logf      func(string, ...any)
 	opened    time.Time
+	earliest  time.Time     // no result of this run can be older
 	steady    time.Duration // between steady writes of one object
 	stretched time.Duration // likewise, with any number of results
 	events    *recorder
@@ -100,6 +105,7 @@ type Book struct {
 	pause    time.Time     // no try before
 	refused  int           // number of rejected objects that were logged
 	sourceOf map[int][]*pair
+	wrong    map[int]time.Duration // what is added to the times of a source whose clock is wrong
 }
 
 // pair is the state of one pair in a Book.
@@ -121,8 +127,10 @@ type pair struct {
 	urgent  bool      // does not wait for steadyEvery
 	changes int       // unwritten results and other changes
 	written time.Time // time of the last write of the status
-	retry   time.Time // no write before: the last one was rejected
-	refused error
+	tried   time.Time // time of the last write, also of one that failed
+	failing time.Time // time of the first of the failed writes since written; zero if there is none
+	retry   time.Time // no write before: the last one failed
+	refused error     // nil if the API server did not reject the last write
 }
 
 // span is an outage for which events were recorded.
@@ -141,13 +149,17 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 		objects:   o.Dynamic.Resource(Resource).Namespace(o.Namespace),
 		namespace: o.Namespace,
 		labels:    ownLabels(w.Plan, w.Check),
+		ages:      annotations(w.Connections.Checks),
 		logf:      o.Logf,
 		opened:    time.Now(),
 		wake:      make(chan struct{}, 1),
 		byIndex:   map[[2]int]*pair{},
 		limiter:   rate.NewLimiter(writesPerSecond, writesBurst),
 		sourceOf:  map[int][]*pair{},
+		wrong:     map[int]time.Duration{},
 	}
+	// An earlier try of the task may have begun this long ago.
+	b.earliest = b.opened.Add(-time.Duration(w.ProbeTimeout()) - clockSlack)
 	if b.logf == nil {
 		b.logf = func(string, ...any) {}
 	}
@@ -247,12 +259,13 @@ func (b *Book) expect(w *checkup.Worksheet, live map[string]*unstructured.Unstru
 // remember loads the history of an object.
 func (b *Book) remember(p *pair, object *unstructured.Unstructured) {
 	_, cert, _ := unstructured.NestedMap(object.Object, "spec", "tlsClientCert")
-	p.there = p.id.matches(object, b.labels) && cert == (p.id.cert != "")
+	p.there = p.id.matches(object, b.labels, b.ages) && cert == (p.id.cert != "")
 	status, err := statusOf(object)
 	if err != nil {
 		b.logf("cannot read the history of %s, which starts again: %v", p.id.name, err)
 		return
 	}
+	upTo(b.opened, &status)
 	p.settled = status
 	p.state = reachable(&status).Status
 	p.known = begun(&status)
@@ -285,6 +298,7 @@ func (b *Book) Results(results []checkup.Result) {
 			p.cause = r.Unmeasured
 			continue
 		}
+		r.At = b.timeOf(r, now)
 		if !r.At.After(p.known) && r.At.Before(b.opened) {
 			p.heard = now
 			continue // an earlier try of this task recorded it
@@ -316,6 +330,26 @@ func (b *Book) Results(results []checkup.Result) {
 	if len(changed) > 0 {
 		b.nudge()
 	}
+}
+
+// timeOf returns the time of a result by this machine's clock, if that of its source is wrong: no result is older than the
+// run or from the future. b.mu is held.
+func (b *Book) timeOf(r checkup.Result, now time.Time) time.Time {
+	possible := func(t time.Time) bool { return !t.Before(b.earliest) && !t.After(now.Add(clockSlack)) }
+	if possible(r.At) {
+		delete(b.wrong, r.Source)
+		return r.At
+	}
+	by, known := b.wrong[r.Source]
+	if !known || !possible(r.At.Add(by)) {
+		by = now.Sub(r.At)
+		b.wrong[r.Source] = by
+		if !known {
+			b.logf("the clock of source %d is wrong by %v: its results get the time of their arrival",
+				r.Source, by.Round(time.Second))
+		}
+	}
+	return r.At.Add(by)
 }
 
 // Observation records that a source could not measure a pair.
@@ -492,14 +526,21 @@ func (b *Book) due(is func(*pair) bool) []*pair {
 			due = append(due, p)
 		}
 	}
+	last := func(p *pair) time.Time { // a write that failed does not keep others from being tried
+		if p.tried.After(p.written) {
+			return p.tried
+		}
+		return p.written
+	}
+	first := func(p *pair) bool { return p.urgent && p.failing.IsZero() }
 	slices.SortStableFunc(due, func(a, z *pair) int {
-		if a.urgent != z.urgent {
-			if a.urgent {
+		if first(a) != first(z) {
+			if first(a) {
 				return -1
 			}
 			return 1
 		}
-		return a.written.Compare(z.written)
+		return last(a).Compare(last(z))
 	})
 	return due
 }
@@ -541,18 +582,27 @@ func (b *Book) write(ctx context.Context, batch []*job) {
 	defer b.mu.Unlock()
 	now := time.Now()
 	var trouble error
-	written := false
+	written := slices.ContainsFunc(batch, func(j *job) bool { return j.err == nil })
 	for _, j := range batch {
 		p := j.p
-		p.there = j.there
+		p.there, p.tried = j.there, now
+		if j.err != nil && p.failing.IsZero() {
+			p.failing = now
+		}
 		switch {
 		case j.err == nil:
-			written = true
-			p.written, p.refused = now, nil
+			p.written, p.failing, p.refused = now, time.Time{}, nil
 			p.changes -= j.changes
-		case passing(j.err):
+		case passing(j.err) && !written:
 			p.urgent = true
 			trouble = j.err
+		case passing(j.err): // it is this object: the API server writes others
+			if p.refused == nil && b.refused < refusedLines {
+				b.logf("%v; other objects are written; retried", j.err)
+				b.refused++
+			}
+			p.urgent, p.refused = true, j.err
+			p.retry = now.Add(min(max(retryFirst, now.Sub(p.failing)), retryRefused))
 		default:
 			if p.refused == nil && b.refused < refusedLines {
 				b.logf("%v; retried every %s", j.err, retryRefused)
@@ -586,7 +636,7 @@ func (b *Book) put(ctx context.Context, j *job) (there bool, err error) {
 	for {
 		created := false
 		if !there {
-			if _, err := b.objects.Apply(ctx, id.name, id.object(b.namespace, b.labels), force); err != nil {
+			if _, err := b.objects.Apply(ctx, id.name, id.object(b.namespace, b.labels, b.ages), force); err != nil {
 				return false, fmt.Errorf("write %s %s: %w", Kind, id.name, err)
 			}
 			there, created = true, true
@@ -601,7 +651,7 @@ func (b *Book) put(ctx context.Context, j *job) (there bool, err error) {
 		case err != nil:
 			return there, fmt.Errorf("write the status of %s %s: %w", Kind, id.name, err)
 		default:
-			return id.matches(live, b.labels), nil
+			return id.matches(live, b.labels, b.ages), nil
 		}
 	}
 }
@@ -625,21 +675,26 @@ func (b *Book) Close(ctx context.Context) error {
 		if p.heard.IsZero() {
 			b.lose(p, now)
 		}
-		p.retry = time.Time{}
+		p.retry, p.refused = time.Time{}, nil
 	}
 	b.pause = time.Time{}
 	b.events.flush()
 	b.mu.Unlock()
 	for {
 		b.mu.Lock()
-		wait := time.Until(b.pause)
-		due := b.due(func(p *pair) bool { return p.changes > 0 && p.retry.IsZero() })
+		now := time.Now()
+		wait := b.pause.Sub(now)
+		left := b.due(func(p *pair) bool { return p.changes > 0 && !p.hopeless(now) })
+		ready := slices.DeleteFunc(slices.Clone(left), func(p *pair) bool { return now.Before(p.retry) })
 		var batch []*job
 		if wait <= 0 {
-			batch = b.take(due[:min(len(due), b.batch())])
+			batch = b.take(ready[:min(len(ready), b.batch())])
+			if len(batch) == 0 {
+				wait = idle
+			}
 		}
 		b.mu.Unlock()
-		if len(due) == 0 { // events last: the objects contain the same facts
+		if len(left) == 0 { // events last: the objects contain the same facts
 			if b.events.send(ctx, time.Now()) || b.events.forbidden() {
 				break
 			}
@@ -660,6 +715,16 @@ func (b *Book) Close(ctx context.Context) error {
 		}
 	}
 	return b.remains()
+}
+
+// hopeless reports whether Close need not try again to write the pair.
+func (p *pair) hopeless(now time.Time) bool {
+	return p.refused != nil && (!passing(p.refused) || apierrors.IsForbidden(p.refused) && now.Sub(p.failing) >= forbidden)
+}
+
+// CloseTime is how long Close may take to write all objects.
+func (b *Book) CloseTime() time.Duration {
+	return time.Duration(len(b.pairs)) * time.Second / writesPerSecond
 }
 
 // isForbidden reports whether writes have been forbidden for longer than during a startup.

@@ -442,7 +442,7 @@ func TestOthers(t *testing.T) {
 			synctest.Wait()
 			other := metav1.ApplyOptions{FieldManager: "other", Force: true}
 			objects := s.Resource(Resource).Namespace(testNamespace)
-			changed := etcd.object(testNamespace, map[string]string{"team": "net", checkup.LabelCheck: "mine"})
+			changed := etcd.object(testNamespace, map[string]string{"team": "net", checkup.LabelCheck: "mine"}, nil)
 			changed.SetName(nameAB)
 			changed.Object["spec"].(map[string]any)["targetEndpoint"] = "10.9.9.9:2379"
 			if _, err := objects.Apply(t.Context(), nameAB, changed, other); err != nil {
@@ -477,7 +477,7 @@ func TestOthers(t *testing.T) {
 				nameAB: {checkup.LabelManagedBy: "another"},
 				nameAL: {},
 			} {
-				foreign := etcd.object(testNamespace, labels)
+				foreign := etcd.object(testNamespace, labels, nil)
 				foreign.SetName(name)
 				if _, err := objects.Apply(t.Context(), name, foreign, metav1.ApplyOptions{FieldManager: "other"}); err != nil {
 					t.Fatal(err)
@@ -548,7 +548,7 @@ func TestOthers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(t)
 			objects := s.Resource(Resource).Namespace(testNamespace)
-			object := etcd.object(testNamespace, ownLabels("day-2", "api"))
+			object := etcd.object(testNamespace, ownLabels("day-2", "api"), nil)
 			object.SetName(nameAA)
 			if _, err := objects.Apply(t.Context(), nameAA, object, metav1.ApplyOptions{FieldManager: "checkplan"}); err != nil {
 				t.Fatal(err)
@@ -688,6 +688,112 @@ func TestRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// One object that cannot be written, for a reason that may pass, does not keep the others from being written.
+func TestOneObjectFails(t *testing.T) {
+	resource := Resource.GroupResource()
+	for name, failure := range map[string]error{
+		"quota":     apierrors.NewForbidden(resource, nameAA, errors.New("exceeded quota: objects")),
+		"forbidden": apierrors.NewForbidden(resource, nameAA, errors.New("no role")),
+		"internal":  apierrors.NewInternalError(errors.New("webhook: no endpoints available")),
+		"timeout":   context.DeadlineExceeded,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				s.refuse = func(_, _, _, name string) error {
+					if name == nameAA {
+						return failure
+					}
+					return nil
+				}
+				b := s.book(t, worksheet())
+				for i := range 300 { // five minutes; the condition changes every minute
+					r := good
+					if i/60%2 == 1 {
+						r = bad
+					}
+					b.Results(all(r))
+					time.Sleep(time.Second)
+					if want := s.reachable(t, nameAB); i%60 == 59 && want != s.reachable(t, nameBB) {
+						t.Errorf("after %d s: %s and %s differ", i, nameAB, nameBB)
+					}
+				}
+				for _, name := range allNames[1:] {
+					wantReachable(t, s, name, "True TCPConnectSuccess")
+				}
+				b.Results(all(bad))
+				err := b.close(t)
+				if err == nil || !strings.HasPrefix(err.Error(), "1 of 5 PodNetworkConnectivityChecks could not be written: ") {
+					t.Errorf("error %v", err)
+				}
+				for _, name := range allNames[1:] {
+					wantReachable(t, s, name, "False TCPConnectError")
+				}
+			})
+		})
+	}
+}
+
+// The results of a node whose clock is wrong get the time of their arrival: a clock that went back hides no outage, and
+// one that is ahead does not displace the results after it.
+func TestWrongClock(t *testing.T) {
+	for name, by := range map[string]time.Duration{"two hours behind": -2 * time.Hour, "years ahead": 73 * 365 * 24 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t)
+				first := s.book(t, worksheet())
+				send := func(b *opened, r checkup.Result, by time.Duration) {
+					for range 30 {
+						r := of(0, 0, r)
+						r.At = r.At.Add(by)
+						b.Results([]checkup.Result{r})
+						time.Sleep(time.Second)
+					}
+				}
+				send(first, good, 0)
+				if err := first.close(t); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Hour)
+
+				b := s.book(t, worksheet())
+				send(b, bad, by)
+				wantReachable(t, s, nameAA, "False TCPConnectError")
+				if log := b.log.take(); len(log) != 1 || !strings.Contains(log[0], "the clock of source 0 is wrong by ") {
+					t.Errorf("log: %q", log)
+				}
+				send(b, good, 0) // the clock is set right
+				wantReachable(t, s, nameAA, "True TCPConnectSuccess")
+				status := s.status(t, nameAA)
+				if last := newest(&status); last.After(time.Now()) || time.Since(last) > time.Minute {
+					t.Errorf("the newest result is from %v, now is %v", last, time.Now())
+				}
+				if len(status.Outages) != 1 || status.Outages[0].End.IsZero() {
+					t.Errorf("outages: %v, want one that has ended", status.Outages)
+				}
+				time.Sleep(11 * time.Minute)
+				wantReachable(t, s, nameAA, "Unknown NoRecentResult")
+			})
+		})
+	}
+}
+
+// A history that a clock from the future wrote ages like any other.
+func TestHistoryFromTheFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status := foldAll(identify(worksheet().Sources[0], worksheet().Targets[0]), checkup.Result{
+			At: time.Now().AddDate(73, 0, 0), Delays: good.Delays,
+		})
+		upTo(time.Now(), status)
+		if last := newest(status); last.After(time.Now()) {
+			t.Errorf("the newest entry is from %v", last)
+		}
+		if at := reachable(status).LastTransitionTime; at.After(time.Now()) {
+			t.Errorf("the condition is from %v", at)
+		}
+	})
 }
 
 func TestOpenErrors(t *testing.T) {

@@ -80,8 +80,10 @@
 // transition time is the start of the measurement that changed it. It is Unknown, which OpenShift's operators never set,
 // if there is no result for staleAfter or three intervals, whichever is longer (NoRecentResult; SourceNotReporting if
 // the source's agent did not start or was lost), or if the source reported that it cannot measure (NotMeasured). A pair
-// without any result in a run is Unknown at the end of the run. After a run, an object keeps the last state of that run
-// until the next one.
+// without any result in a run is Unknown at the end of the run. While nothing runs, nothing writes: an object keeps the
+// state of the last run. Readers therefore compare the time of the newest entry in successes and failures with the
+// annotation checkplan.dev/stale-after. The next run of any plan with such objects in the namespace sets what is too old
+// to Unknown, and deletes objects of pairs that no check expects after the time in checkplan.dev/retention.
 //
 // Times are written with fractions of a second, which metav1.Time would truncate.
 //

@@ -19,6 +19,8 @@ const (
 	maxLog        = 10 // successes, and failures
 	maxOutages    = 20
 	maxOutageLogs = 5 // startLogs, and endLogs
+	// maxRecent is the maximum number of results that are held back. Every write folds them again.
+	maxRecent = 128
 	// maxCause is the maximum length of a failure's message in bytes. An object holds up to 220 of them and must not
 	// exceed 1.5 MiB (etcd's limit).
 	maxCause = 1 << 10
@@ -145,7 +147,7 @@ func (h *history) add(r checkup.Result, hold time.Duration) (taken bool) {
 	}
 	h.recent = slices.Insert(h.recent, i, r)
 	from := h.recent[len(h.recent)-1].At.Add(-hold)
-	old := 0
+	old := max(0, len(h.recent)-maxRecent)
 	for h.recent[old].At.Before(from) {
 		old++
 	}
@@ -264,6 +266,33 @@ func reachable(s *v1alpha1.PodNetworkConnectivityCheckStatus) v1alpha1.PodNetwor
 		}
 	}
 	return v1alpha1.PodNetworkConnectivityCheckCondition{}
+}
+
+// upTo moves the times in a status that are later than now to now. A clock that was ahead wrote them; nothing would ever
+// be newer.
+func upTo(now time.Time, s *v1alpha1.PodNetworkConnectivityCheckStatus) {
+	limit := func(t *metav1.Time) {
+		if t.After(now) {
+			*t = metav1.NewTime(now)
+		}
+	}
+	logs := func(log []v1alpha1.LogEntry) {
+		for i := range log {
+			limit(&log[i].Start)
+		}
+	}
+	logs(s.Successes)
+	logs(s.Failures)
+	for i := range s.Outages {
+		o := &s.Outages[i]
+		limit(&o.Start)
+		limit(&o.End)
+		logs(o.StartLogs)
+		logs(o.EndLogs)
+	}
+	for i := range s.Conditions {
+		limit(&s.Conditions[i].LastTransitionTime)
+	}
 }
 
 // newest returns the time of the newest log entry; zero without entries.

@@ -414,3 +414,20 @@ func BenchmarkAdd(b *testing.B) {
 		i++
 	}
 }
+
+// However many results arrive within the time of a late one, few are held back.
+func TestHeldBack(t *testing.T) {
+	h := history{id: identify(worksheet().Sources[0], worksheet().Targets[0])}
+	begin := time.Now()
+	for i := range 4000 {
+		r := of(0, 0, good)
+		if i%2 == 1 {
+			r = of(0, 0, bad)
+		}
+		r.At = begin.Add(time.Duration(i) * time.Millisecond)
+		h.add(r, time.Minute)
+		if len(h.recent) > maxRecent {
+			t.Fatalf("%d results are held back, want at most %d", len(h.recent), maxRecent)
+		}
+	}
+}

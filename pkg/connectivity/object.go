@@ -65,16 +65,43 @@ func ownLabels(plan, check string) map[string]string {
 	}
 }
 
+// Annotations of an object: its check's staleAfter and retention, as Go durations. Runs of other checks age the object by
+// them.
+const (
+	annotationStaleAfter = "checkplan.dev/stale-after"
+	annotationRetention  = "checkplan.dev/retention"
+)
+
+func annotations(c checkup.ConnectivityChecks) map[string]string {
+	return map[string]string{
+		annotationStaleAfter: time.Duration(c.StaleAfter).String(),
+		annotationRetention:  time.Duration(c.Retention).String(),
+	}
+}
+
+// agesOf returns the annotated ages of an object; false if it does not have them.
+func agesOf(object *unstructured.Unstructured) (c checkup.ConnectivityChecks, ok bool) {
+	stale, err := time.ParseDuration(object.GetAnnotations()[annotationStaleAfter])
+	if err != nil || stale <= 0 {
+		return c, false
+	}
+	retention, err := time.ParseDuration(object.GetAnnotations()[annotationRetention])
+	if err != nil || retention < 0 {
+		return c, false
+	}
+	c.StaleAfter, c.Retention = checkup.Duration(stale), checkup.Duration(retention)
+	return c, true
+}
+
 // managed reports whether a check of ours wrote the object. An object of another check is taken over: a pair has one
 // history, whichever check measures it.
 func managed(object *unstructured.Unstructured) bool {
 	return object.GetLabels()[checkup.LabelManagedBy] == checkup.ManagedBy
 }
 
-// has reports whether an object has these labels.
-func has(object *unstructured.Unstructured, labels map[string]string) bool {
-	got := object.GetLabels()
-	for k, v := range labels {
+// has reports whether labels or annotations include the wanted ones.
+func has(got, want map[string]string) bool {
+	for k, v := range want {
 		if got[k] != v {
 			return false
 		}
@@ -105,9 +132,10 @@ func apply(namespace, name string) *unstructured.Unstructured {
 }
 
 // object returns a pair's object without its status. It has no owner, because its history must outlive the run.
-func (id identity) object(namespace string, labels map[string]string) *unstructured.Unstructured {
+func (id identity) object(namespace string, labels, annotations map[string]string) *unstructured.Unstructured {
 	u := apply(namespace, id.name)
 	u.SetLabels(labels)
+	u.SetAnnotations(annotations)
 	u.Object["spec"] = id.spec()
 	return u
 }
@@ -120,15 +148,15 @@ func (id identity) spec() map[string]any {
 	return spec
 }
 
-// matches reports whether an object in the cluster has the labels and the spec of a pair's object.
-func (id identity) matches(object *unstructured.Unstructured, labels map[string]string) bool {
+// matches reports whether an object in the cluster has the labels, annotations and spec of a pair's object.
+func (id identity) matches(object *unstructured.Unstructured, labels, annotations map[string]string) bool {
 	spec, _, _ := unstructured.NestedMap(object.Object, "spec")
 	for field, want := range id.spec() {
 		if !reflect.DeepEqual(spec[field], want) {
 			return false
 		}
 	}
-	return has(object, labels)
+	return has(object.GetLabels(), labels) && has(object.GetAnnotations(), annotations)
 }
 
 // statusOf reads the status of an object in the cluster.

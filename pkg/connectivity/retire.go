@@ -30,10 +30,11 @@ type RetireOptions struct {
 	Started time.Time
 }
 
-// Retire checks the objects of a check after a run. Objects of pairs that the worksheet does not expect become Unknown
-// if their last result is older than staleAfter, and are deleted if it is older than retention; an object without a
-// result is judged by its own age. Objects of expected pairs are never deleted. They become Unknown if their last result
-// was older than staleAfter when the run began and the run added none, for example because its probe task never ran.
+// Retire checks the objects of the namespace after a run. Objects of pairs that the worksheet does not expect become
+// Unknown if their last result is older than staleAfter, and are deleted if it is older than retention; an object without
+// a result is judged by its own age. Objects of expected pairs are never deleted. They become Unknown if their last
+// result was older than staleAfter when the run began and the run added none, for example because its probe task never
+// ran. Objects of other checks and plans age by their annotations: nothing else would age them until their next run.
 //
 // The error joins the errors of all objects that could not be read or written; the other objects are still processed.
 func Retire(ctx context.Context, o RetireOptions) (deleted int, err error) {
@@ -55,10 +56,18 @@ func Retire(ctx context.Context, o RetireOptions) (deleted int, err error) {
 		group    errgroup.Group
 	)
 	group.SetLimit(writesAtOnce)
-	own := metav1.ListOptions{LabelSelector: labels.SelectorFromSet(ownLabels(w.Plan, w.Check)).String()}
-	err = eachObject(ctx, objects, own, func(u *unstructured.Unstructured) error {
+	own := ownLabels(w.Plan, w.Check)
+	ours := labels.SelectorFromSet(labels.Set{checkup.LabelManagedBy: checkup.ManagedBy}).String()
+	err = eachObject(ctx, objects, metav1.ListOptions{LabelSelector: ours}, func(u *unstructured.Unstructured) error {
+		ages, ok := w.Connections.Checks, true
+		if !has(u.GetLabels(), own) {
+			ages, ok = agesOf(u)
+		}
+		if !ok {
+			return nil
+		}
 		group.Go(func() error {
-			gone, err := retire(ctx, objects, u, expected[u.GetName()], w.Connections.Checks, o.Started, now)
+			gone, err := retire(ctx, objects, u, expected[u.GetName()], ages, o.Started, now)
 			mu.Lock()
 			defer mu.Unlock()
 			if gone {

@@ -29,7 +29,7 @@ func TestRetire(t *testing.T) {
 		if err := b.close(t); err != nil {
 			t.Fatal(err)
 		}
-		foreign := etcd.object(testNamespace, ownLabels("other-plan", "api"))
+		foreign := etcd.object(testNamespace, ownLabels("other-plan", "api"), nil)
 		foreign.SetName("foreign")
 		foreign.Object["spec"].(map[string]any)["targetEndpoint"] = "10.0.0.2:9999"
 		if _, err := s.Resource(Resource).Namespace(testNamespace).Apply(t.Context(), "foreign", foreign, metav1.ApplyOptions{FieldManager: "other"}); err != nil {
@@ -96,6 +96,46 @@ func TestRetire(t *testing.T) {
 		time.Sleep(240 * time.Hour)
 		if n := retire(time.Now()); n != 0 {
 			t.Errorf("deleted %d", n)
+		}
+	})
+}
+
+// The objects of a plan that no longer runs age by their own annotations, in the next run of any plan.
+func TestRetireOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		old := worksheet()
+		old.Plan = "weekly"
+		old.Connections.Checks.StaleAfter = checkup.Duration(20 * time.Minute)
+		old.Connections.Checks.Retention = checkup.Duration(24 * time.Hour)
+		b := s.book(t, old)
+		b.Results(all(good))
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		w := worksheet()
+		w.Assignments = [][]int{{0}, {}}
+		for _, step := range []struct {
+			after   time.Duration
+			want    string
+			deleted int
+		}{
+			{15 * time.Minute, "True TCPConnectSuccess", 0},
+			{10 * time.Minute, "Unknown NoRecentResult", 0},
+			{22 * time.Hour, "Unknown NoRecentResult", 0},
+			{3 * time.Hour, "", 4},
+		} {
+			time.Sleep(step.after)
+			n, err := Retire(t.Context(), RetireOptions{Dynamic: s, Namespace: testNamespace, Worksheet: w, Started: time.Now()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n != step.deleted {
+				t.Errorf("after %v: deleted %d, want %d", step.after, n, step.deleted)
+			}
+			if step.want != "" {
+				wantReachable(t, s, nameAB, step.want)
+			}
 		}
 	})
 }

@@ -17,6 +17,10 @@ type pinged struct {
 	// replies in the order in which they arrived, without duplicates.
 	replies    []pingReply
 	duplicates int
+	// wrong are replies that ping counts as received and that are no answer of the target: from another address, or
+	// with other data than was sent. why is what ping wrote about the last one.
+	wrong int
+	why   string
 	// summary says that the ping finished and wrote sent and received.
 	summary        bool
 	sent, received int
@@ -34,6 +38,9 @@ type pingReply struct {
 //
 //	64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=0.045 ms (DUP!)     iputils (once icmp_req)
 //	64 bytes from 10.0.0.2: seq=0 ttl=64 time=0.045 ms                 BusyBox
+//	64 bytes from 10.0.0.9: icmp_seq=1 ttl=64 time=0.045 ms (DIFFERENT ADDRESS!)
+//	64 bytes from 10.0.0.2: icmp_seq=1 ttl=64 time=0.045 ms (BAD CHECKSUM!)      not counted as received
+//	wrong data byte #16 should be 0x10 but was 0x11                    after the reply
 //	5 packets transmitted, 4 received, +1 duplicates, 20% packet loss, time 4005ms
 //	5 packets transmitted, 4 packets received, 1 duplicates, 20% packet loss
 //
@@ -44,12 +51,25 @@ func parsePing(text string) pinged {
 	for line := range strings.Lines(plain(text)) {
 		line = strings.TrimSpace(line)
 		if reply, ok := parseReply(line); ok {
+			switch {
+			case strings.Contains(line, "(BAD CHECKSUM!)"):
+				p.why = "an answer had a bad checksum"
+				continue
+			case strings.Contains(line, "(DIFFERENT ADDRESS!)") && !strings.Contains(line, "(DUP!)"):
+				p.wrong, p.why = p.wrong+1, "an answer came from another address"
+				continue
+			}
 			if seen[reply.seq] || strings.Contains(line, "(DUP!)") {
 				p.duplicates++
 				continue
 			}
 			seen[reply.seq] = true
 			p.replies = append(p.replies, reply)
+			continue
+		}
+		if last := len(p.replies) - 1; last >= 0 && strings.HasPrefix(line, "wrong data byte #") {
+			p.replies = p.replies[:last]
+			p.wrong, p.why = p.wrong+1, "an answer had other data than its request"
 			continue
 		}
 		if sent, received, ok := parseSummary(line); ok {
@@ -147,8 +167,8 @@ func (p pinged) consistent(ordered int) error {
 		return fmt.Errorf("ping reports %d echo requests sent, of %d ordered", p.sent, ordered)
 	case p.received > p.sent:
 		return fmt.Errorf("ping reports %d echo requests sent and %d answers received", p.sent, p.received)
-	case p.received != len(p.replies):
-		return fmt.Errorf("ping reports %d answers received, but lists %d", p.received, len(p.replies))
+	case p.received != len(p.replies)+p.wrong:
+		return fmt.Errorf("ping reports %d answers received, but lists %d", p.received, len(p.replies)+p.wrong)
 	}
 	return nil
 }
@@ -222,6 +242,8 @@ func (p pinged) observation(pair checkup.Pair, ordered int, timeout time.Duratio
 	o.Received = len(o.RTTs)
 	switch {
 	case o.Received == o.Sent:
+	case p.why != "":
+		o.Failure = &checkup.Cause{Stage: checkup.StageEcho, Message: p.why}
 	case len(p.errors) > 0 && o.Received == 0 || unreachable:
 		o.Failure = &checkup.Cause{Stage: checkup.StageConnect, Message: p.errors[len(p.errors)-1]}
 		if unreachable {

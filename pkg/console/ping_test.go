@@ -23,6 +23,7 @@ func TestObservation(t *testing.T) {
 	connect := func(words string) *checkup.Cause {
 		return &checkup.Cause{Stage: checkup.StageConnect, Message: words}
 	}
+	echo := func(words string) *checkup.Cause { return &checkup.Cause{Stage: checkup.StageEcho, Message: words} }
 	unmeasured := func(stage checkup.Stage, words string) checkup.Observation {
 		return checkup.Observation{Unmeasured: &checkup.Cause{Stage: stage, Message: words}}
 	}
@@ -58,6 +59,8 @@ func TestObservation(t *testing.T) {
 		"busybox-1.31-duplicates":                    {2, checkup.Observation{Sent: 2, Received: 2, Duplicates: 1, RTTs: []int64{345, 401}}},
 		"busybox-1.31-permission":                    {2, unmeasured(checkup.StageSocket, "the guest's ping did not measure; it wrote: ping: permission denied (are you root?)")},
 		"busybox-stopped":                            {2, unmeasured(checkup.StageCollect, "the guest's ping stopped before its end; it wrote: ping: sendto: Network is unreachable")},
+		"iputils-different-address":                  {3, checkup.Observation{Sent: 3, Received: 1, RTTs: []int64{401}, Failure: echo("an answer came from another address")}},
+		"iputils-corrupted":                          {3, checkup.Observation{Sent: 3, Received: 1, RTTs: []int64{401}, Failure: echo("an answer had other data than its request")}},
 		"inetutils-2.4":                              {2, checkup.Observation{Sent: 2, Received: 2, RTTs: []int64{318, 291}}},
 	}
 	for name, tt := range tests {

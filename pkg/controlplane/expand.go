@@ -170,6 +170,9 @@ func (x *expansion) assign() ([]*source, []*target, error) {
 	for _, pair := range x.pairs {
 		to := x.facet(pair.To)
 		from := x.sourcesOf(pair.From)
+		if !x.chosen && pair.From == checkup.ComponentAggregatedAPIServer && pair.To == checkup.ComponentEtcd {
+			from = slices.DeleteFunc(slices.Clone(from), func(s *source) bool { return !usesEtcd(s.Pod) })
+		}
 		for _, s := range from {
 			for _, t := range to.targets {
 				if !s.reaches(t, to) {
@@ -210,6 +213,15 @@ func (x *expansion) assign() ([]*source, []*target, error) {
 		return nil, nil, fmt.Errorf("nothing can be measured (preset %s): %s", x.preset, reasons)
 	}
 	return sources, targets, nil
+}
+
+// usesEtcd reports whether the pod (namespace/name) of an aggregated API server connects to the cluster's etcd: those of
+// OpenShift do (https://github.com/openshift/cluster-openshift-apiserver-operator,
+// https://github.com/openshift/cluster-authentication-operator). Others, such as metrics-server, have no etcd or their
+// own.
+func usesEtcd(pod string) bool {
+	namespace, _, _ := strings.Cut(pod, "/")
+	return slices.Contains([]string{"openshift-apiserver", "openshift-oauth-apiserver"}, namespace)
 }
 
 // reaches reports whether a source probes a target: it does, unless it has no

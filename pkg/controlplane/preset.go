@@ -72,7 +72,7 @@ func layoutOf(c *Spec, preset Preset) layout {
 		l.roles[name] = role{ComponentRole: r}
 	}
 	if !l.chosen {
-		l.pairs = presetPairs(preset)
+		l.pairs = presetPairs(preset, c.For != nil)
 	}
 	return l
 }
@@ -108,8 +108,9 @@ func presetRoles(preset Preset) map[string]ComponentRole {
 	}
 }
 
-// presetPairs are the pairs of a preset, in the order of the report.
-func presetPairs(preset Preset) []ComponentPair {
+// presetPairs are the pairs of a preset, in the order of the report. A check that watches leaves the kubelets out: each
+// measurement is kept, and in a large cluster most of them would be of kubelets.
+func presetPairs(preset Preset, watches bool) []ComponentPair {
 	const (
 		api        = checkup.ComponentKubeAPIServer
 		aggregated = checkup.ComponentAggregatedAPIServer
@@ -123,7 +124,7 @@ func presetPairs(preset Preset) []ComponentPair {
 		}
 		return pairs
 	}
-	return []ComponentPair{
+	pairs := []ComponentPair{
 		{From: api, To: aggregated},
 		{From: api, To: aggregated + service},
 		{From: api, To: checkup.ComponentEtcd},
@@ -137,8 +138,11 @@ func presetPairs(preset Preset) []ComponentPair {
 		{From: api, To: checkup.ComponentLoadBalancerOut},
 		{From: aggregated, To: checkup.ComponentLoadBalancerIn},
 		{From: aggregated, To: checkup.ComponentLoadBalancerOut},
-		{From: api, To: checkup.ComponentNode},
 	}
+	if !watches {
+		pairs = append(pairs, ComponentPair{From: api, To: checkup.ComponentNode})
+	}
+	return pairs
 }
 
 // decide returns the preset of a check: its own or, for auto, the one that the

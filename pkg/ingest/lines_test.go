@@ -35,6 +35,7 @@ func TestLines(t *testing.T) {
 		{"cut in its last line", startLine + endLine[:20], 1, 0},
 		{"last line without a line end", startLine + strings.TrimSuffix(endLine, "\n"), 1, 0},
 		{"too long a line", startLine + `{"start":{"version":"` + strings.Repeat("x", MaxLine) + `"}}` + "\n" + endLine, 2, 1},
+		{"10,000 flows", startLine + `{"observation":{"flows":[` + strings.Repeat(`{"port":1,"sent":1,"received":1},`, 9_999) + `{}]}}` + "\n" + endLine, 2, 1},
 		{"a line longer than any buffer", `{"start":{"version":"` + strings.Repeat("x", MaxLine/2) + `"}}` + "\n", 1, 0},
 		{"refused", `{"reception":{"s":9,"t":9,"f":"IPv4","p":"udp","z":1,"packets":1}}` + "\n", 1, 1},
 	} {

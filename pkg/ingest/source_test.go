@@ -59,6 +59,13 @@ func observed(source, target, received int) checkup.Message {
 	return checkup.Message{Observation: &checkup.Observation{Pair: pairOf(source, target), Sent: 5, Received: received}}
 }
 
+// flows is an observation of a pair of source 0, by two source ports of which the second is not answered.
+func flows(answered, not int) checkup.Message {
+	m := observed(0, 1, 2)
+	m.Observation.Flows = []checkup.Flow{{Port: answered, Sent: 2, Received: 2}, {Port: not, Sent: 3}}
+	return m
+}
+
 // resultAt is the result of source 0 at a second, with a delay.
 func resultAt(second int, delay int64) checkup.Result {
 	return checkup.Result{
@@ -107,6 +114,9 @@ func TestSource(t *testing.T) {
 			name: "twice and differently", w: mesh(),
 			messages:     []checkup.Message{observed(0, 2, 5), observed(0, 1, 5), observed(0, 2, 4), observed(0, 1, 4), observed(0, 1, 5)},
 			observations: 2, want: checkup.Source{Conflicts: []checkup.Pair{pairOf(0, 1), pairOf(0, 2)}},
+		}, {
+			name: "twice, with different flows", w: mesh(), messages: []checkup.Message{flows(1, 2), flows(1, 2), flows(1, 3)},
+			observations: 1, want: checkup.Source{Conflicts: []checkup.Pair{pairOf(0, 1)}},
 		}, {
 			name: "pairs of others, and one that is nobody's", w: mesh(),
 			messages:     []checkup.Message{observed(1, 0, 5), observed(1, 0, 4), observed(0, 99, 5), observed(0, 1, 5), observed(-1, 0, 5)},

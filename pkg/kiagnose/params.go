@@ -32,6 +32,7 @@ const (
 	ParamTargetNode       = "targetNode"
 	ParamSampleDuration   = "sampleDurationSeconds"
 	ParamMaxLatency       = "maxDesiredLatencyMilliseconds"
+	ParamIPFamilies       = "ipFamilies" // not of kiagnose
 )
 
 // param is a parameter: its name, and its old spelling, of kiagnose's design document and
@@ -45,6 +46,7 @@ var params = []param{
 	{ParamTargetNode, "target_node"},
 	{ParamSampleDuration, "sample_duration_seconds"},
 	{ParamMaxLatency, "max_desired_latency_milliseconds"},
+	{ParamIPFamilies, "ip_families"},
 }
 
 // Params returns the names of all parameters.
@@ -69,9 +71,10 @@ func (p param) variable() string { return strings.ToUpper(p.old) }
 
 // legacy are keys that kiagnose had until v0.2, and why they are not needed here.
 var legacy = map[string]string{
-	"spec.image":        "the checkup has images of its own",
-	"spec.clusterRoles": "the checkup needs rights in namespaces only, and brings its own roles",
-	"spec.roles":        "the checkup brings its own roles",
+	"spec.image":              "the checkup has images of its own",
+	"spec.clusterRoles":       "the checkup needs rights in namespaces only, and brings its own roles",
+	"spec.roles":              "the checkup brings its own roles",
+	"spec.serviceAccountName": "the checkup brings its own service accounts",
 }
 
 // The label of a ConfigMap with the name of its kiagnose checkup, and the value of the
@@ -128,7 +131,11 @@ func FromData(data map[string]string) (check *vmlatency.Spec, warnings, problems
 		case legacy[key] != "":
 			warnings = append(warnings, Note{key, "has no effect: " + legacy[key]})
 		default:
-			r.problem(key, "%s", unknown(key))
+			if meant := similar(key); meant != "" {
+				r.problem(key, "unknown key; did you mean %s?", meant)
+			} else {
+				warnings = append(warnings, Note{key, "has no effect: it is no key of the checkup"})
+			}
 		}
 	}
 	if timeout, ok := data[KeyTimeout]; ok {
@@ -200,6 +207,9 @@ func (r *reader) check() *vmlatency.Spec {
 		Name: r.name(ParamNetworkName, "the name of the NetworkAttachmentDefinition", true,
 			validation.IsDNS1123Subdomain),
 	}}
+	if families := r.families(); len(families) > 0 {
+		v.IPFamilies = families
+	}
 	pair := checkup.NodePair{
 		Source: r.name(ParamSourceNode, "the name of a node", false, validation.IsDNS1123Subdomain),
 		Target: r.name(ParamTargetNode, "the name of a node", false, validation.IsDNS1123Subdomain),
@@ -222,6 +232,9 @@ func (r *reader) check() *vmlatency.Spec {
 	if ms, ok := r.whole(ParamMaxLatency, "milliseconds", 0, most.Milliseconds()); ok && ms > 0 {
 		limit := checkup.Duration(ms) * checkup.Duration(time.Millisecond)
 		v.Expect.Latency.Max = &limit
+	}
+	if given, ok := r.given[KeyTimeout]; ok && v.Timeouts.Probe > 0 && v.Timeouts.Probe < vmlatency.LeastProbe(v) {
+		r.problem(given.key, "%q: want at least %s, which guests need if nothing answers", given.text, vmlatency.LeastProbe(v))
 	}
 	slices.SortStableFunc(r.problems, func(a, b Note) int { return strings.Compare(a.Key, b.Key) })
 	if len(r.problems) > 0 {
@@ -261,6 +274,24 @@ func (r *reader) name(name, what string, required bool, validate func(string) []
 	return text
 }
 
+// families returns the IP families to measure, in the order of checkup.IPFamilies; nil if the parameter is not given.
+func (r *reader) families() []checkup.IPFamily {
+	text, key := r.text(ParamIPFamilies)
+	if text == "" {
+		return nil
+	}
+	given := map[checkup.IPFamily]bool{}
+	for _, word := range strings.Split(text, ",") {
+		f := checkup.IPFamily(strings.TrimSpace(word))
+		if !slices.Contains(checkup.IPFamilies, f) {
+			r.problem(key, "%q: want IPv4, IPv6, or both with a comma between them", text)
+			return nil
+		}
+		given[f] = true
+	}
+	return slices.DeleteFunc(slices.Clone(checkup.IPFamilies), func(f checkup.IPFamily) bool { return !given[f] })
+}
+
 // whole returns a parameter that is a whole number; false if it is not given, or invalid.
 func (r *reader) whole(name, unit string, least, most int64) (int64, bool) {
 	text, key := r.text(name)
@@ -275,8 +306,8 @@ func (r *reader) whole(name, unit string, least, most int64) (int64, bool) {
 	return n, true
 }
 
-// unknown is the message about an unknown key, with the key that was probably meant.
-func unknown(key string) string {
+// similar returns the key that was probably meant by an unknown one; empty if none is similar.
+func similar(key string) string {
 	best, bestDistance := "", max(2, len(key)/4)+1
 	known := append(slices.Sorted(maps.Keys(legacy)), KeyTimeout)
 	for _, p := range params {
@@ -289,14 +320,10 @@ func unknown(key string) string {
 	}
 	for _, p := range params {
 		if name := strings.TrimPrefix(key, SpecPrefix); name == p.name || name == p.old || best == ParamPrefix+p.old {
-			best = ParamPrefix + p.name
-			break
+			return ParamPrefix + p.name
 		}
 	}
-	if best == "" {
-		return "unknown key; known are " + KeyTimeout + " and " + ParamPrefix + "{" + strings.Join(Params(), ", ") + "}"
-	}
-	return "unknown key; did you mean " + best + "?"
+	return best
 }
 
 // distance is how many letters must be changed, added or removed to turn a into b.
@@ -337,6 +364,13 @@ func Data(spec checkup.Spec) map[string]string {
 	if len(check.Pairs) == 1 {
 		data[ParamPrefix+ParamSourceNode] = check.Pairs[0].Source
 		data[ParamPrefix+ParamTargetNode] = check.Pairs[0].Target
+	}
+	if !slices.Equal(check.IPFamilies, checkup.IPFamilies) {
+		words := make([]string, len(check.IPFamilies))
+		for i, f := range check.IPFamilies {
+			words[i] = string(f)
+		}
+		data[ParamPrefix+ParamIPFamilies] = strings.Join(words, ",")
 	}
 	if limit := check.Expect.Latency.Max; limit != nil {
 		data[ParamPrefix+ParamMaxLatency] = strconv.FormatInt(time.Duration(*limit).Milliseconds(), 10)

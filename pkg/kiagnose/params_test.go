@@ -63,6 +63,16 @@ func TestFromData(t *testing.T) {
 	}{
 		{"least", least(), want(nil), ""},
 		{"empty is not given", least("spec.param.sourceNode", "", "spec.param.targetNode", " ", "spec.param.sampleDurationSeconds", "", "spec.param.maxDesiredLatencyMilliseconds", ""), want(nil), ""},
+		{
+			"keys of others", least("note", "ask Kim", "spec.serviceAccountName", "sa", "spec.param.something", "1"), want(nil),
+			"note: has no effect: it is no key of the checkup\n" +
+				"spec.param.something: has no effect: it is no key of the checkup\n" +
+				"spec.serviceAccountName: has no effect: the checkup brings its own service accounts\n",
+		},
+		{
+			"one family", least("spec.param.ipFamilies", " IPv6 "),
+			want(func(v *vmlatency.Spec) { v.IPFamilies = []checkup.IPFamily{checkup.IPv6} }), "",
+		},
 		{"0 is no limit", least("spec.param.maxDesiredLatencyMilliseconds", "0"), want(nil), ""},
 		{"an earlier run's outcome", least("status.succeeded", "true", "status.result.minLatencyNanoSec", "0", "status.whatever", "x"), want(nil), ""},
 		{
@@ -143,9 +153,9 @@ spec.timeout: is missing: want a duration, such as 5m
 		{"half a second", least("spec.param.sampleDurationSeconds", "0.5"), `spec.param.sampleDurationSeconds: "0.5": want a whole number of seconds from 1 to 86400` + "\n"},
 		{"negative limit", least("spec.param.maxDesiredLatencyMilliseconds", "-1"), `spec.param.maxDesiredLatencyMilliseconds: "-1": want a whole number of milliseconds from 0 to 86400000` + "\n"},
 		{"a slash", least("spec.param.networkAttachmentDefinitionName", "ns/br10"), `spec.param.networkAttachmentDefinitionName: "ns/br10": want the name of the NetworkAttachmentDefinition: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character` + "\n"},
-		{"unknown keys", least("spec.param.sourceNod", "", "spec.param.SourceNode", "", "spec.param.source_nodes", "", "spec.Timeout", "", "target_node", "", "spec.param.", "", "something.else", ""), `something.else: unknown key; known are spec.timeout and spec.param.{networkAttachmentDefinitionNamespace, networkAttachmentDefinitionName, sourceNode, targetNode, sampleDurationSeconds, maxDesiredLatencyMilliseconds}
-spec.Timeout: unknown key; did you mean spec.timeout?
-spec.param.: unknown key; known are spec.timeout and spec.param.{networkAttachmentDefinitionNamespace, networkAttachmentDefinitionName, sourceNode, targetNode, sampleDurationSeconds, maxDesiredLatencyMilliseconds}
+		{"a family", least("spec.param.ipFamilies", "IPv4,v6"), `spec.param.ipFamilies: "IPv4,v6": want IPv4, IPv6, or both with a comma between them` + "\n"},
+		{"a short timeout", least("spec.timeout", "10s"), `spec.timeout: "10s": want at least 22s, which guests need if nothing answers` + "\n"},
+		{"unknown keys", least("spec.param.sourceNod", "", "spec.param.SourceNode", "", "spec.param.source_nodes", "", "spec.Timeout", "", "target_node", "", "spec.param.", "", "something.else", ""), `spec.Timeout: unknown key; did you mean spec.timeout?
 spec.param.SourceNode: unknown key; did you mean spec.param.sourceNode?
 spec.param.sourceNod: unknown key; did you mean spec.param.sourceNode?
 spec.param.source_nodes: unknown key; did you mean spec.param.sourceNode?
@@ -197,6 +207,7 @@ func TestFromEnvironment(t *testing.T) {
 func TestData(t *testing.T) {
 	for _, data := range []map[string]string{
 		least("spec.param.sampleDurationSeconds", "5"),
+		least("spec.param.sampleDurationSeconds", "5", "spec.param.ipFamilies", "IPv4"),
 		least("spec.timeout", "1m30s", "spec.param.sourceNode", "n1", "spec.param.targetNode", "n2", "spec.param.sampleDurationSeconds", "300", "spec.param.maxDesiredLatencyMilliseconds", "50"),
 	} {
 		check, _, problems := FromData(data)
@@ -220,7 +231,6 @@ func TestData(t *testing.T) {
 		"two pairs": func(v *vmlatency.Spec) {
 			v.Pairs = []checkup.NodePair{{Source: "a", Target: "b"}, {Source: "c", Target: "d"}}
 		},
-		"one family":   func(v *vmlatency.Spec) { v.IPFamilies = v.IPFamilies[:1] },
 		"half seconds": func(v *vmlatency.Spec) { v.Duration += checkup.Duration(500 * time.Millisecond) },
 		"microseconds": func(v *vmlatency.Spec) { v.Expect.Latency.Max = limit(1500 * time.Microsecond) },
 		"loss":         func(v *vmlatency.Spec) { p := checkup.Percent(1); v.Expect.Loss.Max = &p },

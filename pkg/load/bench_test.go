@@ -9,7 +9,7 @@ import "testing"
 func BenchmarkPlans(b *testing.B) {
 	b.Setenv("CUE_REGISTRY", "none")
 	for b.Loop() {
-		if _, _, problems := Plans("../..", []string{"plans/pod-mesh.cue"}); len(problems) > 0 {
+		if _, _, problems := Plans(b.Context(), "../..", []string{"plans/pod-mesh.cue"}); len(problems) > 0 {
 			b.Fatal(problems)
 		}
 	}

@@ -24,10 +24,10 @@ import (
 // ConfigMap is.
 const kiagnoseCheck = "latency"
 
-// kiagnoseKinds are the objects with which kiagnose itself runs a checkup. They have
-// no parameters of the checkup.
+// kiagnoseKinds are the objects with which kiagnose itself runs a checkup, and those that
+// people keep beside it. They have no parameters of the checkup.
 var kiagnoseKinds = []string{"Job", "Namespace", "ServiceAccount", "Role", "RoleBinding",
-	"ClusterRole", "ClusterRoleBinding"}
+	"ClusterRole", "ClusterRoleBinding", "NetworkAttachmentDefinition"}
 
 // configMaps loads the documents that are ConfigMaps of kiagnose checkups, and
 // returns the others. If there is such a ConfigMap, kiagnoseKinds are ignored.

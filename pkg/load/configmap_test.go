@@ -26,7 +26,7 @@ func TestKiagnoseWarnings(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "doc.yaml"), archive.Files[0].Data, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	plans, warnings, problems := Plans(dir, []string{"doc.yaml"})
+	plans, warnings, problems := Plans(t.Context(), dir, []string{"doc.yaml"})
 	if len(plans) != 1 || len(problems) > 0 {
 		t.Fatalf("%d plans, problems:\n%v", len(plans), problems)
 	}
@@ -62,7 +62,7 @@ func TestKiagnoseDefaults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	plans, _, problems := Plans(dir, []string{"plan.yaml", "checkup.yaml"})
+	plans, _, problems := Plans(t.Context(), dir, []string{"plan.yaml", "checkup.yaml"})
 	if len(plans) != 2 {
 		t.Fatalf("%d plans, problems:\n%v", len(plans), problems)
 	}
@@ -115,10 +115,10 @@ data:
 		"spec.param.network_attachment_definition_name":      "br10",
 		"spec.param.sample_duration_seconds":                 "300",
 	}}
-	if diff := cmp.Diff(want, Read(dir, []string{"checkup.yaml"}).ConfigMaps); diff != "" {
+	if diff := cmp.Diff(want, Read(t.Context(), dir, []string{"checkup.yaml"}).ConfigMaps); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := Read("../..", []string{"plans/smoke.cue"}).ConfigMaps; len(got) != 0 {
+	if got := Read(t.Context(), "../..", []string{"plans/smoke.cue"}).ConfigMaps; len(got) != 0 {
 		t.Errorf("a plan of CUE is no ConfigMap: %v", got)
 	}
 }

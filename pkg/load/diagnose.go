@@ -12,6 +12,8 @@ import (
 	"cuelang.org/go/cue/errors"
 	"cuelang.org/go/cue/format"
 	"cuelang.org/go/cue/token"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
 // diagnosis compares what a user wrote with the schema, field by field. CUE
@@ -20,10 +22,34 @@ import (
 type diagnosis struct {
 	ctx   *cue.Context
 	found []finding
+	more  int // problems beyond maxFound
 }
 
+// maxFound is the most problems of one plan that are listed.
+const maxFound = 100
+
 func (d *diagnosis) report(path []cue.Selector, pos token.Pos, format string, args ...any) {
+	if d.full() {
+		return
+	}
 	d.found = append(d.found, finding{path: slices.Clone(path), pos: pos, message: fmt.Sprintf(format, args...)})
+}
+
+// full counts a problem that is not listed, and reports whether there are too many to list it.
+func (d *diagnosis) full() bool {
+	if len(d.found) < maxFound {
+		return false
+	}
+	d.more++
+	return true
+}
+
+// all returns what was found, with the number of what is not listed.
+func (d *diagnosis) all() []finding {
+	if d.more == 0 {
+		return d.found
+	}
+	return append(d.found, finding{message: "and " + checkup.Count(d.more, "more problem") + ", not listed"})
 }
 
 // value reports what of v the schema def does not allow, and returns the rest;
@@ -88,7 +114,9 @@ func (d *diagnosis) fields(def, v cue.Value, path []cue.Selector) ast.Expr {
 		at := append(path, it.Selector())
 		sub, ok := lookup(def, it.Selector())
 		if !ok {
-			d.report(at, labelPos(it.Value()), "%s", unknownField(def, name))
+			if !d.full() { // the message takes long to make
+				d.report(at, labelPos(it.Value()), "%s", unknownField(def, name))
+			}
 			continue
 		}
 		if rest := d.value(sub, it.Value(), at); rest != nil {
@@ -150,6 +178,9 @@ func (d *diagnosis) mismatch(def, v cue.Value, path []cue.Selector) {
 func (l *loader) uncovered(found []finding, err error, base cue.Path) []finding {
 	var out []finding
 	for _, e := range errors.Errors(err) {
+		if len(found) >= maxFound || len(out) >= maxFound {
+			break
+		}
 		path := slices.DeleteFunc(pathOf(e.Path()).Selectors(), cue.Selector.IsDefinition)
 		if n := len(base.Selectors()); len(path) >= n && cue.MakePath(path[:n]...).String() == base.String() {
 			path = path[n:]

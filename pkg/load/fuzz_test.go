@@ -55,7 +55,7 @@ func fuzz(f *testing.F, ext string) {
 		if err := os.WriteFile(filepath.Join(dir, "plan"+ext), data, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		plans, _, problems := Plans(dir, []string{"plan" + ext})
+		plans, _, problems := Plans(t.Context(), dir, []string{"plan" + ext})
 		if (len(plans) == 0) == (len(problems) == 0) {
 			t.Errorf("%d plans and %d problems", len(plans), len(problems))
 		}

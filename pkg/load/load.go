@@ -4,6 +4,7 @@ package load
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"cuelang.org/go/cue"
@@ -42,8 +44,12 @@ const MaxFileSize = 8 << 20
 //
 // Plans are returned in the order of paths, and by name within one. If
 // there are problems, no plan is returned. Warnings are returned in any case.
-func Plans(dir string, paths []string) (plans []*checkup.Plan, warnings, problems Problems) {
-	r := Read(dir, paths)
+//
+// Plans returns when ctx ends or a bound is exceeded (see MaxTime and MaxMemory). CUE
+// cannot be interrupted: what it evaluates goes on in the background, and the process
+// should end.
+func Plans(ctx context.Context, dir string, paths []string) (plans []*checkup.Plan, warnings, problems Problems) {
+	r := Read(ctx, dir, paths)
 	return r.Plans, r.Warnings, r.Problems
 }
 
@@ -59,18 +65,23 @@ type Result struct {
 }
 
 // Read reads the paths as Plans does, and returns all that is in them.
-func Read(dir string, paths []string) *Result {
-	l, problems := load(dir, paths)
-	r := &Result{ConfigMaps: l.data, Warnings: l.warnings.tidy(), Problems: problems}
-	if len(problems) == 0 {
-		r.Plans = l.plans
-	}
-	return r
+func Read(ctx context.Context, dir string, paths []string) *Result {
+	var at atomic.Pointer[string]
+	done := make(chan *Result, 1)
+	go func() {
+		l, problems := load(dir, paths, &at)
+		r := &Result{ConfigMaps: l.data, Warnings: l.warnings.tidy(), Problems: problems}
+		if len(problems) == 0 {
+			r.Plans = l.plans
+		}
+		done <- r
+	}()
+	return await(ctx, done, &at, bounds{MaxTime, MaxMemory})
 }
 
-// load reads the paths.
-func load(dir string, paths []string) (*loader, Problems) {
-	l := &loader{ctx: cuecontext.New(), sources: map[string]*source{}, data: map[checkup.ConfigMapRef]map[string]string{}}
+// load reads the paths. It stores in at the name of the file or directory that it reads.
+func load(dir string, paths []string, at *atomic.Pointer[string]) (*loader, Problems) {
+	l := &loader{at: at, ctx: cuecontext.New(), sources: map[string]*source{}, data: map[checkup.ConfigMapRef]map[string]string{}}
 	var err error
 	if l.dir, err = filepath.Abs(dir); err != nil {
 		return l, Problems{{Message: fmt.Sprintf("finding the working directory: %v", err)}}
@@ -95,6 +106,20 @@ type loader struct {
 	warnings  Problems
 	// data of the ConfigMaps that are plans.
 	data map[checkup.ConfigMapRef]map[string]string
+	at   *atomic.Pointer[string]
+}
+
+// guarded calls read, which reads the file or directory abs. A panic of a parser that
+// read calls is a problem of abs.
+func (l *loader) guarded(abs string, read func()) {
+	name := l.rel(abs)
+	l.at.Store(&name)
+	defer func() {
+		if r := recover(); r != nil {
+			l.add(Problem{File: name, Message: fmt.Sprintf("cannot be parsed: the parser panicked: %s", oneLine(fmt.Sprint(r)))})
+		}
+	}()
+	read()
 }
 
 func (l *loader) add(p Problem) { l.problems = append(l.problems, p) }
@@ -120,10 +145,10 @@ func (l *loader) load(paths []string) {
 		case filepath.Ext(abs) == ".cue":
 			if !cueLoaded {
 				cueLoaded = true
-				l.loadCUE(filepath.Dir(abs), cueFiles, cueFiles)
+				l.guarded(abs, func() { l.loadCUE(filepath.Dir(abs), cueFiles, cueFiles) })
 			}
 		case slices.Contains(manifestExts, filepath.Ext(abs)):
-			l.loadManifests(abs)
+			l.guarded(abs, func() { l.loadManifests(abs) })
 		default:
 			l.add(Problem{File: l.rel(abs), Message: "unknown file extension: want .cue, .yaml, .yml or .json"})
 		}
@@ -151,10 +176,10 @@ func (l *loader) loadDir(abs string) {
 	}
 	switch {
 	case len(cueFiles) > 0:
-		l.loadCUE(abs, []string{"."}, cueFiles)
+		l.guarded(abs, func() { l.loadCUE(abs, []string{"."}, cueFiles) })
 	case len(manifests) > 0:
 		for _, m := range manifests {
-			l.loadManifests(m)
+			l.guarded(m, func() { l.loadManifests(m) })
 		}
 	default:
 		l.add(Problem{File: l.rel(abs), Message: "no plan in this directory: want a .cue, .yaml, .yml or .json file"})
@@ -192,17 +217,19 @@ func (l *loader) read(abs string) ([]byte, bool) {
 	return b, true
 }
 
+// readFile reads a regular file of at most MaxFileSize. To open another kind may block
+// for ever, or never come to an end.
 func readFile(abs string) ([]byte, error) {
+	if info, err := os.Stat(abs); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
 	f, err := os.Open(abs)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() && info.Mode()&fs.ModeNamedPipe == 0 {
-		return nil, errors.New("not a file")
-	}
 	b, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 	if err == nil && len(b) > MaxFileSize {
 		err = fmt.Errorf("larger than %d MiB: too large for a plan", MaxFileSize>>20)

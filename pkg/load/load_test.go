@@ -3,14 +3,19 @@
 package load
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
@@ -29,7 +34,7 @@ func TestBroken(t *testing.T) {
 	n := 0
 	total := eachArchive(t, "testdata/broken", "problems", func(t *testing.T, dir string, args []string) string {
 		n++
-		plans, _, problems := Plans(dir, args)
+		plans, _, problems := Plans(t.Context(), dir, args)
 		if len(problems) == 0 || plans != nil {
 			t.Errorf("got %d problems and %d plans", len(problems), len(plans))
 		}
@@ -71,7 +76,7 @@ func linesOf(t *testing.T, dir, name string) int {
 func TestGood(t *testing.T) {
 	offline(t)
 	eachArchive(t, "testdata/good", "plans.json", func(t *testing.T, dir string, args []string) string {
-		plans, _, problems := Plans(dir, args)
+		plans, _, problems := Plans(t.Context(), dir, args)
 		if len(problems) > 0 {
 			t.Fatalf("problems:\n%v", problems)
 		}
@@ -149,7 +154,7 @@ func eachArchive(t *testing.T, dir, golden string, got func(t *testing.T, dir st
 // after its file.
 func TestOwnPlans(t *testing.T) {
 	offline(t)
-	plans, _, problems := Plans("../..", []string{"plans"})
+	plans, _, problems := Plans(t.Context(), "../..", []string{"plans"})
 	if len(problems) > 0 {
 		t.Fatalf("problems:\n%v", problems)
 	}
@@ -164,7 +169,7 @@ func TestOwnPlans(t *testing.T) {
 	}
 }
 
-// A directory or file of another kind, or without a right, is told as such.
+// A directory or file of another kind, or one that cannot be parsed, is a problem of its name.
 func TestUnreadable(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, data []byte) {
@@ -189,7 +194,31 @@ func TestUnreadable(t *testing.T) {
 	if err := os.Symlink(os.DevNull, filepath.Join(dir, "null.yaml")); err != nil {
 		t.Fatal(err)
 	}
+	for _, d := range []string{"fifo", "module/cue.mod", "embed/cue.mod"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"fifo/plan.yaml", "module/cue.mod/module.cue", "fifo.yaml"} {
+		if err := syscall.Mkfifo(filepath.Join(dir, name), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("module/plan.cue", []byte("package p\n\nplan: {}\n"))
+	write("embed/cue.mod/module.cue", []byte("module: \"example.com/m@v0\"\nlanguage: version: \"v0.9.0\"\n"))
+	write("embed/plan.cue", []byte("@extern(embed)\n\npackage p\n\nplan: a: description: _ @embed(file=s.txt,type=text)\n"))
+	write("secret.txt", []byte("secret"))
+	if err := os.Symlink("../secret.txt", filepath.Join(dir, "embed/s.txt")); err != nil {
+		t.Fatal(err)
+	}
+	write("cr.yaml", []byte("a:\r - b\r#c\r - d\r"))
+	const panicked = "cr.yaml: cannot be parsed: the parser panicked: runtime error: index out of range [3] with length 2"
 	tests := []struct{ path, want string }{
+		{"fifo", "fifo/plan.yaml: not a regular file"},
+		{"fifo.yaml", "fifo.yaml: not a regular file"},
+		{"module", "module/cue.mod/module.cue: not a regular file"},
+		{"embed", "embed/plan.cue:1:1: @extern(embed) is not supported in plans: write the values in CUE"},
+		{"cr.yaml", panicked},
 		{"bytes.cue", "bytes.cue:3:11: not UTF-8: byte 0xff"},
 		{"bytes.yaml", "bytes.yaml:2:4: not UTF-8: byte 0xc3"},
 		{"zero.json", "zero.json:1:7: not text: byte 0x00"},
@@ -199,7 +228,7 @@ func TestUnreadable(t *testing.T) {
 		{"deep.json", "deep.json:1:10001: not JSON: invalid character '[' exceeded max depth"},
 		{"dir.yaml", "dir.yaml: no plan in this directory: want a .cue, .yaml, .yml or .json file"},
 		{"loop.cue", "loop.cue: too many levels of symbolic links"},
-		{"null.yaml", "null.yaml: not a file"},
+		{"null.yaml", "null.yaml: not a regular file"},
 		{"", "no plan: want a .cue, .yaml or .json file, or a directory of them"},
 	}
 	for _, test := range tests {
@@ -208,11 +237,60 @@ func TestUnreadable(t *testing.T) {
 			if test.path != "" {
 				paths = []string{test.path}
 			}
-			plans, _, problems := Plans(dir, paths)
+			plans, _, problems := Plans(t.Context(), dir, paths)
 			if len(plans) > 0 || len(problems) == 0 || problems[0].String() != test.want {
 				t.Errorf("%d plans, problems:\n%vwant\n%s", len(plans), problems, test.want)
 			}
 		})
+	}
+}
+
+// Reading ends at a bound of time or memory, and when the context ends, with the name of the
+// file that is being read.
+func TestBounds(t *testing.T) {
+	canceled, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("interrupted"))
+	unbounded := bounds{time.Hour, math.MaxUint64}
+	tests := []struct {
+		name string
+		ctx  context.Context
+		bounds
+		want string
+	}{
+		{"time", t.Context(), bounds{time.Millisecond, math.MaxUint64}, "plan.cue: takes longer than 1ms to evaluate; simplify it"},
+		{"memory", t.Context(), bounds{time.Hour, 1 << 20}, "plan.cue: takes more than 1 MiB of memory to evaluate; simplify it"},
+		{"context", canceled, unbounded, "plan.cue: stopped while reading this: interrupted"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var at atomic.Pointer[string]
+			at.Store(new("plan.cue"))
+			r := await(test.ctx, make(chan *Result), &at, test.bounds)
+			if len(r.Problems) != 1 || !strings.HasPrefix(r.Problems[0].String(), test.want) {
+				t.Errorf("problems:\n%vwant\n%s", r.Problems, test.want)
+			}
+		})
+	}
+}
+
+// Of thousands of problems of one plan the first are listed, and the rest is counted.
+func TestManyProblems(t *testing.T) {
+	dir := t.TempDir()
+	var b strings.Builder
+	b.WriteString("apiVersion: checkplan.dev/v1alpha1\nkind: Plan\nmetadata: {name: many}\nspec:\n")
+	for i := range 8000 {
+		fmt.Fprintf(&b, "  field%d: 1\n", i)
+	}
+	b.WriteString("  checks: {mesh: {podMesh: {probes: {tcp: {}}}}}\n")
+	if err := os.WriteFile(filepath.Join(dir, "plan.yaml"), []byte(b.String()), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	_, _, problems := Plans(t.Context(), dir, []string{"plan.yaml"})
+	if len(problems) != maxFound+1 {
+		t.Fatalf("%d problems, want %d and their sum", len(problems), maxFound)
+	}
+	if want := "and 7900 more problems, not listed"; !strings.Contains(problems.String(), want) {
+		t.Errorf("problems do not contain %q:\n%v", want, problems)
 	}
 }
 
@@ -232,7 +310,7 @@ func TestLarge(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		plans, _, problems := Plans(dir, []string{name})
+		plans, _, problems := Plans(t.Context(), dir, []string{name})
 		if len(plans) > 0 || len(problems) != 1 || !strings.Contains(problems[0].Message, "checks: at most 128 fit") {
 			t.Errorf("%s: %d plans, problems:\n%v", name, len(plans), problems)
 		}

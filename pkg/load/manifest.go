@@ -46,7 +46,7 @@ func (l *loader) loadManifests(abs string) {
 	if len(docs) == 0 {
 		l.add(Problem{File: l.rel(abs), Message: "empty file: want a plan"})
 	}
-	for _, d := range l.configMaps(abs, docs) {
+	for _, d := range l.configMaps(abs, items(docs)) {
 		l.manifest(abs, d)
 	}
 }
@@ -66,6 +66,22 @@ func documents(f *ast.File) []ast.Expr {
 		}
 	}
 	return []ast.Expr{&ast.StructLit{Elts: f.Decls}}
+}
+
+// items are the documents with each List (kubectl get -o yaml writes it) replaced by its items.
+func items(docs []ast.Expr) []ast.Expr {
+	var all []ast.Expr
+	for _, d := range docs {
+		field := at(d, "items")
+		if literal(at(d, "kind")) != "List" || field == nil {
+			all = append(all, d)
+			continue
+		}
+		if list, ok := field.Value.(*ast.ListLit); ok {
+			all = append(all, list.Elts...)
+		}
+	}
+	return all
 }
 
 // jsonProblem is an error of encoding/json with its place.

@@ -203,6 +203,9 @@ func moduleRoot(dir string) string {
 // that is the embedded one, because dir is not in this module.
 func ownSchema(dir string) string {
 	root := moduleRoot(dir)
+	if root == "" {
+		return ""
+	}
 	b, err := os.ReadFile(filepath.Join(root, "cue.mod", "module.cue"))
 	if err != nil {
 		return ""

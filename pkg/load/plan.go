@@ -4,12 +4,14 @@ package load
 
 import (
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/build"
 	"cuelang.org/go/cue/cuecontext"
 	"cuelang.org/go/cue/errors"
@@ -50,6 +52,9 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 		return
 	}
 
+	if !l.moduleFiles(dir) {
+		return
+	}
 	l.ownSchema = ownSchema(dir)
 	inst := cueload.Instances(args, config(dir, overlay, false))[0]
 	where := files[0]
@@ -58,6 +63,9 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 	}
 	if inst.Err != nil {
 		l.addErrors(inst.Err, where)
+		return
+	}
+	if l.embeds(inst) {
 		return
 	}
 	// What the user wrote, apart from the schema; built only if it is needed.
@@ -114,6 +122,48 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 			l.addErrors(e, where)
 		}
 	}
+}
+
+// moduleFiles adds a problem and returns false if a file of the module around dir cannot
+// be read.
+func (l *loader) moduleFiles(dir string) bool {
+	before := len(l.problems)
+	if root := moduleRoot(dir); root != "" {
+		for _, name := range []string{"module.cue", "local-module.cue"} {
+			file := filepath.Join(root, "cue.mod", name)
+			if _, err := readFile(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				l.add(Problem{File: l.rel(file), Message: reason(err)})
+			}
+		}
+	}
+	return len(l.problems) == before
+}
+
+// embeds adds a problem for each file of the instance and its imports that asks for
+// @embed, and reports whether there was one. Embedded files may be links to any file that
+// the user can read, and their content would be in the compiled Pipeline.
+func (l *loader) embeds(inst *build.Instance) bool {
+	before := len(l.problems)
+	seen := map[*build.Instance]bool{}
+	var visit func(*build.Instance)
+	visit = func(i *build.Instance) {
+		if seen[i] {
+			return
+		}
+		seen[i] = true
+		for _, f := range i.Files {
+			for _, d := range f.Decls {
+				if a, ok := d.(*ast.Attribute); ok && strings.HasPrefix(a.Text, "@extern(") {
+					l.add(l.problem(a.Pos(), cue.Path{}, a.Text+" is not supported in plans: write the values in CUE"))
+				}
+			}
+		}
+		for _, imp := range i.Imports {
+			visit(imp)
+		}
+	}
+	visit(inst)
+	return len(l.problems) > before
 }
 
 // maxChecks is the most checks of a plan that are looked at. The shortest check
@@ -184,7 +234,7 @@ func (l *loader) plan(s *source) {
 		if raw.Exists() {
 			d.value(schema.LookupPath(s.def), raw, nil)
 		}
-		found = append(d.found, l.uncovered(d.found, err, s.path)...)
+		found = append(d.all(), l.uncovered(d.found, err, s.path)...)
 		// The rules check the valid rest of the plan, to report all problems at once.
 		rest := (&diagnosis{ctx: d.ctx}).value(schema.LookupPath(planDef), raw.LookupPath(s.specPath), nil)
 		if rest == nil {

@@ -44,7 +44,7 @@ func TestKindWithItsOwnSchema(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "plan.cue"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		plans, _, problems := Plans(dir, []string{"plan.cue"})
+		plans, _, problems := Plans(t.Context(), dir, []string{"plan.cue"})
 		return plans, problems
 	}
 	plans, problems := load("toy: {}")

@@ -80,6 +80,16 @@
 // half of all, of which some measurement shows that two reach one another, are a place. They
 // are named by their zone if they are all of its nodes.
 //
+// # Flows
+//
+// Where packets take one of several parallel paths, a hash of addresses and ports chooses it
+// (RFC 2992), and one dead path is dead for some flows and not seen by the others. Pairs with
+// such flows (judge.FlowLost) are explained first, by the narrowest place that all dead flows
+// go through and that explains them better than the network does; of several such places,
+// the ones whose shares of dead flows stand out are named one by one. Connections, and
+// pairs of icmp, of the same place that are lost as often as flows are dead belong to it. What
+// else these pairs lost is explained as above, without the dead flows.
+//
 // # Components
 //
 // What no single pair shows, the pairs of a node show together. A component is a place, whole or
@@ -114,8 +124,9 @@
 //     there, nor one on new flows out of it from a broken agent.
 //   - A zone with a single node, or a transport with a single size, is the same as
 //     that node or size.
-//   - The shares are of measurements, which are assumed to be independent. If one of several
-//     parallel paths is dead, they are not: see flows.go.
+//   - The shares are of measurements, which are assumed to be independent. A dead path of
+//     several parallel ones is found only where udp pairs are measured minFlow times from
+//     each source port (see pkg/judge); otherwise it is a loss.
 //   - Of two faults of which one covers the other, only the larger one is named.
 //   - Two groups of nodes behind different dead uplinks are one group if no measurement
 //     shows that they do not reach one another.

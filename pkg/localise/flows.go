@@ -438,38 +438,34 @@ func example(e *Evidence, i int) string {
 }
 
 // alike sets done for the pairs of a place whose losses its share of dead flows explains: each flow of theirs lost all or
-// nothing, and so many by chance. A connection is a flow of its own. It returns those of the pairs that fail.
+// nothing, and so many by chance. It returns those of the pairs that fail.
 func alike(e *Evidence, where site, share float64, done []bool) []int {
-	var partly, wholly []int // that lost some and all of their flows
+	var partly []int // pairs that lost some of their flows
 	chances := map[int]float64{}
-	pairs, expected := 0, 0.0 // of the pairs, those that lose all flows
+	pairs := map[int]int{}    // by number of flows
+	wholly := map[int][]int{} // likewise, those that lost all of their flows
 	for _, i := range e.Measured {
 		o := &e.Outcomes[i]
 		from, to := e.Source(i), e.Target(i)
-		if o.Pair.Transport == checkup.ICMP || done[i] || !where.carries(from, to) && !where.carries(to, from) {
+		if done[i] || !where.carries(from, to) && !where.carries(to, from) {
 			continue
 		}
-		flows, dead := o.Sent, o.Sent-o.Received
-		if o.Pair.Transport == checkup.UDP {
-			flows, dead = udpFlows(o)
-		}
-		pairs++
-		expected += math.Pow(share, float64(flows))
+		flows, dead := flowsOf(o)
+		pairs[flows]++
 		switch {
 		case o.Failure != judge.Lost && o.Failure != 0 || dead == 0:
 		case dead == flows:
-			wholly = append(wholly, i)
+			wholly[flows] = append(wholly[flows], i)
 		default:
 			partly = append(partly, i)
 			chances[i] = stats.AtLeast(dead, flows, share)
 		}
 	}
-	if pairs == 0 {
-		return nil
-	}
-	also := slices.DeleteFunc(partly, func(i int) bool { return chances[i] <= judge.FalseAlarms/float64(pairs) })
-	if stats.AtLeast(len(wholly), pairs, expected/float64(pairs)) > judge.FalseAlarms {
-		also = append(also, wholly...)
+	also := slices.DeleteFunc(partly, func(i int) bool { return chances[i] <= judge.FalseAlarms/float64(len(e.Measured)) })
+	for flows, of := range wholly {
+		if stats.AtLeast(len(of), pairs[flows], math.Pow(share, float64(flows))) > judge.FalseAlarms {
+			also = append(also, of...)
+		}
 	}
 	slices.Sort(also)
 	for _, i := range also {
@@ -490,13 +486,21 @@ func alive(o *judge.Outcome) *judge.Outcome {
 	return &living
 }
 
-// udpFlows counts the flows of a udp pair and those that are dead; none are if one lost only a part.
-func udpFlows(o *judge.Outcome) (flows, dead int) {
-	switch n := min(checkup.UDPFlows, o.Sent); o.Received {
-	case 0:
-		return n, n
-	case o.Sent:
-		return n, 0
+// flowsOf counts the flows of a pair, and those of which everything was lost; none if one lost only a part. A connection is
+// a flow of its own. ICMP has no ports: all measurements of a pair are one flow.
+func flowsOf(o *judge.Outcome) (flows, dead int) {
+	switch {
+	case o.Pair.Transport == checkup.ICMP:
+		flows = 1
+	case o.Pair.Transport == checkup.UDP && len(o.Flows) > 0:
+		flows = len(o.Flows)
+	case o.Pair.Transport == checkup.UDP:
+		flows = min(checkup.UDPFlows, o.Sent)
+	default:
+		return o.Sent, o.Sent - o.Received
+	}
+	if o.Received == 0 {
+		return flows, flows
 	}
 	for _, f := range o.Flows {
 		switch f.Received {
@@ -504,8 +508,8 @@ func udpFlows(o *judge.Outcome) (flows, dead int) {
 			dead++
 		case f.Sent:
 		default:
-			return len(o.Flows), 0
+			return flows, 0
 		}
 	}
-	return len(o.Flows), dead
+	return flows, dead
 }

@@ -16,7 +16,7 @@ import (
 // TestStories: the three user stories of the document, by the plans that are
 // shipped for them, to the verdict.
 func TestStories(t *testing.T) {
-	plans, _, problems := load.Plans("../..", []string{"plans"})
+	plans, _, problems := load.Plans(t.Context(), "../..", []string{"plans"})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}

@@ -47,6 +47,12 @@ func TestSaved(t *testing.T) {
 		"loss": judged(mesh(3, 0, func(n *judgetest.Mesh) {
 			n.Drop = func(p judgetest.Packet) float64 { return .2 * judgetest.When(p.To == 1) }
 		}), nil),
+		"paths": judged(mesh(6, 0, func(n *judgetest.Mesh) {
+			n.Worksheet.Probes = n.Worksheet.Probes[:2]
+			n.Drop = func(p judgetest.Packet) float64 {
+				return judgetest.When(p.Port%8 == 0 && p.From%3+p.To%3 == 1)
+			}
+		}), nil),
 		"slow": judged(mesh(3, 0, func(n *judgetest.Mesh) {
 			n.Delay = func(p judgetest.Packet) time.Duration {
 				return time.Duration(judgetest.When(p.To == 1)) * 30 * time.Millisecond

@@ -55,6 +55,13 @@ const chunkBytes = 512 << 10
 // chunk is written again every two seconds.
 const appendedBytes = 128 << 10
 
+// Bounds on what is read: anyone who may write a ConfigMap may write one whose 1 MiB is a gigabyte of zeros when it is
+// decompressed. A chunk has at most chunkRaw bytes before compression, a value that is read as a whole valueRaw.
+const (
+	chunkRaw = 16 << 20
+	valueRaw = 1 << 30
+)
+
 // Store saves and loads the values of one run.
 type Store struct {
 	// ConfigMaps of the run's namespace. Saving needs create and update, loading
@@ -235,6 +242,9 @@ func (s *Store) get(ctx context.Context, k Key) (raw []byte, first *corev1.Confi
 		if first == nil {
 			first = cm
 		}
+		if len(raw)+len(part) > valueRaw {
+			return fmt.Errorf("the value is larger than %d MiB", valueRaw>>20)
+		}
 		raw = append(raw, part...)
 		return nil
 	})
@@ -277,7 +287,7 @@ func compress(raw []byte, size int) []chunk {
 		var buf bytes.Buffer
 		w := gzip.NewWriter(&buf)
 		n := 0
-		for n < len(raw) && buf.Len() < size {
+		for n < len(raw) && buf.Len() < size && n+32<<10 <= chunkRaw {
 			m, _ := w.Write(raw[n:min(n+32<<10, len(raw))]) // a bytes.Buffer does not fail
 			n += m
 		}
@@ -290,11 +300,15 @@ func compress(raw []byte, size int) []chunk {
 	}
 }
 
-// decompress reads one gzip member and checks its checksum.
+// decompress reads one gzip member of at most chunkRaw bytes and checks its checksum.
 func decompress(b []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(r)
+	raw, err := io.ReadAll(io.LimitReader(r, chunkRaw+1))
+	if err == nil && len(raw) > chunkRaw {
+		err = fmt.Errorf("more than %d MiB when decompressed", chunkRaw>>20)
+	}
+	return raw, err
 }

@@ -3,6 +3,8 @@
 package record
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -193,6 +195,16 @@ func TestLoadDamaged(t *testing.T) {
 		{"emptied chunk", func(ctx context.Context) error {
 			return change(ctx, s, second, func(cm *corev1.ConfigMap) { cm.BinaryData = nil })
 		}, []string{"ConfigMap " + second + " is corrupt"}, false},
+		{"gigabytes when decompressed", func(ctx context.Context) error {
+			var bomb bytes.Buffer
+			w := gzip.NewWriter(&bomb)
+			zeros := make([]byte, 1<<20)
+			for range chunkRaw>>20 + 1 {
+				w.Write(zeros)
+			}
+			w.Close()
+			return change(ctx, s, second, func(cm *corev1.ConfigMap) { cm.BinaryData[dataKey] = bomb.Bytes() })
+		}, []string{"ConfigMap " + second + " is corrupt", "more than 16 MiB when decompressed"}, false},
 		{"chunk of another value", func(ctx context.Context) error {
 			return change(ctx, s, second, func(cm *corev1.ConfigMap) {
 				cm.BinaryData[dataKey] = compress([]byte("x"), chunkBytes)[0].compressed
@@ -223,6 +235,19 @@ func TestLoadDamaged(t *testing.T) {
 				t.Errorf("IsNotFound(%v) = %v, want %v", err, !tt.notFound, tt.notFound)
 			}
 		})
+	}
+}
+
+// A chunk ends where it would be more than its reader takes, however small it is when compressed.
+func TestCompressible(t *testing.T) {
+	s, _ := newStore()
+	want := strings.Repeat("a", chunkRaw+1)
+	if err := s.Save(t.Context(), Worksheet("mesh"), want); err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := s.Load(t.Context(), Worksheet("mesh"), &got); err != nil || got != want {
+		t.Errorf("%d bytes (%v), want %d", len(got), err, len(want))
 	}
 }
 

@@ -4,6 +4,7 @@ package tekton
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -154,15 +155,24 @@ func (f Files) Drift(dir string) ([]string, error) {
 // Write writes f to the directory: it writes the files that differ, each whole or
 // not at all, and removes stale files.
 func (f Files) Write(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	// A symbolic link in the directory does not lead a file out of it.
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
 	for _, name := range slices.Sorted(maps.Keys(f)) {
-		file := filepath.Join(dir, filepath.FromSlash(name))
-		if have, err := os.ReadFile(file); err == nil && bytes.Equal(have, f[name]) {
+		file := filepath.FromSlash(name)
+		if have, err := root.ReadFile(file); err == nil && bytes.Equal(have, f[name]) {
 			continue
 		}
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		if err := root.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			return err
 		}
-		if err := replaceFile(file, f[name]); err != nil {
+		if err := replaceFile(root, file, f[name]); err != nil {
 			return err
 		}
 	}
@@ -171,29 +181,24 @@ func (f Files) Write(dir string) error {
 		return err
 	}
 	for _, name := range stale {
-		file := filepath.Join(dir, filepath.FromSlash(name))
-		if err := os.Remove(file); err != nil {
+		file := filepath.FromSlash(name)
+		if err := root.Remove(file); err != nil {
 			return err
 		}
-		_ = os.Remove(filepath.Dir(file)) // fails if the folder is not empty, as it should
+		_ = root.Remove(filepath.Dir(file)) // fails if the folder is not empty, as it should
 	}
 	return nil
 }
 
 // replaceFile writes a temporary file beside the old one and renames it: a reader
 // never sees half a file.
-func replaceFile(file string, data []byte) error {
-	temporary, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*")
-	if err != nil {
+func replaceFile(root *os.Root, file string, data []byte) error {
+	temporary := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+"-"+rand.Text())
+	defer root.Remove(temporary) // fails after the rename, as it should
+	if err := root.WriteFile(temporary, data, 0o644); err != nil {
 		return err
 	}
-	defer os.Remove(temporary.Name()) // fails after the rename, as it should
-	_, err = temporary.Write(data)
-	err = errors.Join(err, temporary.Chmod(0o644), temporary.Close())
-	if err != nil {
-		return fmt.Errorf("write %s: %w", file, err)
-	}
-	return os.Rename(temporary.Name(), file)
+	return root.Rename(temporary, file)
 }
 
 // stale are the generated files in the folders of a catalog that are not in f.

@@ -250,6 +250,34 @@ func TestDriftAndWrite(t *testing.T) {
 }
 
 // TestFiles: the files of a compiled plan hold the objects, and nothing else.
+// A symbolic link in the output directory does not lead a file out of it, and a file that
+// is a link is replaced.
+func TestWriteFollowsNoLinkOut(t *testing.T) {
+	outside, dir := t.TempDir(), t.TempDir()
+	victim := filepath.Join(outside, "victim")
+	if err := os.WriteFile(victim, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, filepath.Join(dir, "a.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Files{"a.yaml": []byte("ours")}).Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(dir, "task")); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Files{"task/b.yaml": []byte("ours")}).Write(dir); err == nil {
+		t.Error("a folder that is a link out of the directory was followed")
+	}
+	if text, err := os.ReadFile(victim); string(text) != "mine" {
+		t.Errorf("the file outside is %q (%v)", text, err)
+	}
+	if entries, err := os.ReadDir(outside); len(entries) != 1 {
+		t.Errorf("%d files outside (%v), want 1", len(entries), err)
+	}
+}
+
 func TestFiles(t *testing.T) {
 	o := compile(t, twoChecks(), testOptions)
 	files, err := o.Files()

@@ -41,6 +41,10 @@ type Options struct {
 	// ImageTag is the tag of all images. Without its leading "v", it is also the value
 	// of the label app.kubernetes.io/version. Empty means DefaultImageTag.
 	ImageTag string
+	// ImageDigests are the digests of the images by name ("setup", "probe", ...), as
+	// "sha256:<hex>". Empty means that images are named by tag only; else every image that
+	// the plan uses must be there. See ParseDigests.
+	ImageDigests map[string]string
 	// Tekton is the oldest Tekton release that the objects are for. Empty means
 	// the last of Profiles.
 	Tekton Profile
@@ -71,7 +75,7 @@ func (o *Objects) Applied() []runtime.Object {
 // options and of the plan, a line each.
 func Compile(plan *checkup.Plan, opts Options) (*Objects, error) {
 	opts = opts.withDefaults()
-	if err := errors.Join(opts.validate(), validatePlan(plan)); err != nil {
+	if err := errors.Join(opts.validate(), validatePlan(plan, opts)); err != nil {
 		return nil, err
 	}
 	planJSON, err := encodePlan(plan)
@@ -103,7 +107,7 @@ func encodePlan(plan *checkup.Plan) (string, error) {
 
 // validatePlan lists every rule that the plan breaks: those of all plans, and those
 // of Tekton and Kubernetes.
-func validatePlan(plan *checkup.Plan) error {
+func validatePlan(plan *checkup.Plan, opts Options) error {
 	var errs []error
 	bad := func(problem string) { errs = append(errs, fmt.Errorf("plan %s: %s", plan.Name, problem)) }
 	for _, problem := range kinds.Problems(plan) {
@@ -115,6 +119,11 @@ func validatePlan(plan *checkup.Plan) error {
 				bad(fmt.Sprintf("checks.%s: namespace %q: %s", name, namespace, strings.Join(msgs, "; ")))
 			}
 		}
+		if r := writesSystem(kinds.Rights(plan.Checks[name]), opts.Namespace); r != nil {
+			bad(fmt.Sprintf("checks.%s: would get the right to %s %s %s in namespace %s, which belongs to Kubernetes: "+
+				"use another namespace, or confirm it with -n %[5]s", name, r.Verb, r.Resource, strings.Join(r.Names, ", "),
+				r.Namespace))
+		}
 	}
 	for _, param := range plan.Params() {
 		if strings.Contains(param.Default, "$") {
@@ -123,6 +132,18 @@ func validatePlan(plan *checkup.Plan) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// writesSystem returns the first right to change something in a namespace of Kubernetes
+// itself, unless that is the run's namespace; nil if there is none.
+func writesSystem(rights []checkup.Right, runNamespace string) *checkup.Right {
+	for _, r := range rights {
+		reads := slices.Contains([]string{"get", "list", "watch"}, r.Verb)
+		if r.Scope == checkup.ScopeNamespace && strings.HasPrefix(r.Namespace, "kube-") && r.Namespace != runNamespace && !reads {
+			return &r
+		}
+	}
+	return nil
 }
 
 // tagPattern is the grammar of a tag in the OCI distribution specification,
@@ -158,6 +179,11 @@ func (o Options) validate() error {
 		errs = append(errs, fmt.Errorf("image tag %q: not valid as value of the label app.kubernetes.io/version: %s",
 			o.ImageTag, strings.Join(msgs, "; ")))
 	}
+	for _, name := range taskImages {
+		if len(o.ImageDigests) > 0 && o.ImageDigests[name] == "" {
+			errs = append(errs, fmt.Errorf("image digests: no digest of the image %s", name))
+		}
+	}
 	if !slices.Contains(Profiles, o.Tekton) {
 		errs = append(errs, fmt.Errorf("tekton profile %q: want one of %s", o.Tekton, joinProfiles()))
 	}
@@ -177,8 +203,11 @@ func (o Options) version() string {
 // responders is the last.
 func Images(opts Options) []string {
 	opts = opts.withDefaults()
-	return []string{opts.image("setup"), opts.image("probe"), opts.image("teardown"), opts.image("report"),
-		AgentImage(opts)}
+	images := make([]string, len(taskImages))
+	for i, name := range taskImages {
+		images[i] = opts.image(name)
+	}
+	return images
 }
 
 // AgentImage is the image of agents and responders.
@@ -189,8 +218,45 @@ func AgentImage(opts Options) string { return opts.withDefaults().image("agent")
 func GuestImage(opts Options) string { return opts.withDefaults().image("guest") }
 
 func (o Options) image(name string) string {
-	return o.ImageRepository + "/" + name + ":" + o.ImageTag
+	image := o.ImageRepository + "/" + name + ":" + o.ImageTag
+	if digest := o.ImageDigests[name]; digest != "" {
+		image += "@" + digest
+	}
+	return image
 }
+
+// taskImages are the names of the images that every plan uses.
+var taskImages = []string{"setup", "probe", "teardown", "report", "agent"}
+
+// ParseDigests reads references of images, one per line, as ko writes them with
+// --image-refs: REPOSITORY/NAME[:TAG]@sha256:HEX. It returns the digests by NAME, the last
+// element of the path. Empty lines are skipped. The error lists every wrong line.
+func ParseDigests(text []byte) (map[string]string, error) {
+	digests := map[string]string{}
+	var errs []error
+	for i, line := range strings.Split(string(text), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" {
+			continue
+		}
+		parts := digestPattern.FindStringSubmatch(line)
+		if parts == nil {
+			errs = append(errs, fmt.Errorf("line %d: want REPOSITORY/NAME@sha256:HEX, not %q", i+1, line))
+			continue
+		}
+		if have := digests[parts[1]]; have != "" && have != parts[2] {
+			errs = append(errs, fmt.Errorf("line %d: a second digest of the image %s", i+1, parts[1]))
+		}
+		digests[parts[1]] = parts[2]
+	}
+	if len(digests) == 0 && len(errs) == 0 {
+		errs = append(errs, errors.New("no image references in it"))
+	}
+	return digests, errors.Join(errs...)
+}
+
+var digestPattern = regexp.MustCompile(
+	`^(?:[a-zA-Z0-9][a-zA-Z0-9._:-]*/)+([a-z0-9]+(?:[._-]+[a-z0-9]+)*)(?::[\w.-]{1,128})?@(sha256:[0-9a-f]{64})$`)
 
 // meta is the metadata of a namespaced object. plan is empty for an object that
 // belongs to no plan.

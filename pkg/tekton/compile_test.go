@@ -26,6 +26,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/controlplane"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 // golden compares with a file in testdata, or writes it if UPDATE=1.
@@ -447,6 +448,12 @@ func TestRefused(t *testing.T) {
 			[]string{`image tag "v1 beta": want up to 128 letters`}},
 		{"image tag that is no label", func(_ *checkup.Plan, o *Options) { o.ImageTag = strings.Repeat("1", 100) },
 			[]string{"not valid as value of the label app.kubernetes.io/version: must be no more than 63"}},
+		{"digest that is missing", func(_ *checkup.Plan, o *Options) { o.ImageDigests = map[string]string{"setup": "sha256:0"} },
+			[]string{"image digests: no digest of the image probe"}},
+		{"write in a namespace of Kubernetes", func(p *checkup.Plan, _ *Options) {
+			p.Checks["vms"] = vmLatency()
+			p.Checks["vms"].Spec.(*vmlatency.Spec).Kiagnose = &checkup.ConfigMapRef{Namespace: "kube-system", Name: "coredns"}
+		}, []string{"checks.vms: would get the right to update configmaps coredns in namespace kube-system"}},
 		{"profile", func(_ *checkup.Plan, o *Options) { o.Tekton = "1.9" },
 			[]string{`tekton profile "1.9": want one of 1.12, 1.15`}},
 		{"everything at once", func(p *checkup.Plan, o *Options) { p.Name, p.Checks, o.Namespace = "A", nil, "B" },
@@ -465,6 +472,36 @@ func TestRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Images are pinned by the references that ko wrote.
+func TestImageDigests(t *testing.T) {
+	hex := strings.Repeat("0123456789abcdef", 4)
+	var refs strings.Builder
+	for _, name := range taskImages {
+		fmt.Fprintf(&refs, "registry.example.com:5000/team/%s@sha256:%s\n", name, hex)
+	}
+	digests, err := ParseDigests([]byte(refs.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := testOptions
+	opts.ImageDigests = digests
+	for _, image := range Images(opts) {
+		if !strings.HasSuffix(image, "@sha256:"+hex) {
+			t.Errorf("image %s is not pinned", image)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                               "no image references in it",
+		"setup:v1":                       `line 1: want REPOSITORY/NAME@sha256:HEX, not "setup:v1"`,
+		"\nr.io/setup@sha256:" + hex[1:]: "line 2: want REPOSITORY/NAME@sha256:HEX",
+		"r.io/a@sha256:" + hex + "\nr.io/a:v1@sha256:" + strings.Repeat("0", 64): "line 2: a second digest of the image a",
+	} {
+		if _, err := ParseDigests([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want %q", text, err, want)
+		}
 	}
 }
 

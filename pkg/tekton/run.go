@@ -23,7 +23,7 @@ import (
 // setting, a line each.
 func Run(plan *checkup.Plan, opts Options, settings []string, timeout time.Duration) (*pipelinev1.PipelineRun, error) {
 	opts = opts.withDefaults()
-	if err := errors.Join(opts.validate(), validatePlan(plan)); err != nil {
+	if err := errors.Join(opts.validate(), validatePlan(plan, opts)); err != nil {
 		return nil, err
 	}
 	run := sampleRun(plan, opts)

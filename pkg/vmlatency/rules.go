@@ -3,6 +3,8 @@
 package vmlatency
 
 import (
+	"time"
+
 	"slices"
 	"strings"
 	"unicode"
@@ -139,25 +141,23 @@ func jitterOne(v *Spec, report kind.Reporter) {
 	}
 }
 
-// probeTimeout compares the timeout, of which guests have three quarters, with the
-// time that they need in addition to the duration: the measurement of connectivity
-// back, and the waits for its answers, for the control that must have no answer, and
-// for the last answer.
+// LeastProbe is the shortest timeouts.probe, in whole seconds, with which a check can end: guests have three quarters of
+// it, in addition to the duration, for the measurement of connectivity back, and the waits for its answers, for the
+// control that must have no answer, and for the last answer.
+func LeastProbe(v *Spec) checkup.Duration {
+	count, interval := checkup.VMConnectivity(v.Measurements(), v.Interval)
+	need := checkup.Duration(count-1)*interval + 3*checkup.VMEchoTimeout
+	const second = checkup.Duration(time.Second)
+	return (need*4/3 + second - 1) / second * second
+}
+
 func probeTimeout(v *Spec, report kind.Reporter) {
 	if v.Timeouts.Probe <= 0 || v.Duration <= 0 || v.Interval <= 0 {
 		return
 	}
-	count, interval := checkup.VMConnectivity(v.Measurements(), v.Interval)
-	need := checkup.Duration(count-1)*interval + 3*checkup.VMEchoTimeout
-	if have := v.Timeouts.Probe / 4 * 3; need > have {
-		report(
-			[]string{"timeouts", "probe"},
-			"guests have three quarters of it in addition to duration, %s: less than the %s that they take if nothing answers: three times %s, and the intervals between %d requests",
-			have,
-			need,
-			checkup.VMEchoTimeout,
-			checkup.VMConnectivityCount,
-		)
+	if least := LeastProbe(v); v.Timeouts.Probe < least {
+		report([]string{"timeouts", "probe"}, "%s is too short: want at least %s, which guests need if nothing answers",
+			v.Timeouts.Probe, least)
 	}
 }
 

@@ -45,17 +45,9 @@ var configMapVariables = [][2]string{
 	{"CONFIGMAP_NAMESPACE", "CONFIGMAP_NAME"},
 }
 
-// isCheckup reports whether the environment is that of a checkup without Tekton.
+// isCheckup reports whether the environment is that of a checkup without Tekton, complete or not.
 func isCheckup(getenv func(string) string) bool {
-	if getenv("RUN_UID") != "" { // a step of a Tekton task
-		return false
-	}
-	for _, v := range configMapVariables {
-		if getenv(v[1]) != "" {
-			return true
-		}
-	}
-	return hasParams(getenv)
+	return getenv("RUN_UID") == "" // a step of a Tekton task has it
 }
 
 // hasParams reports whether the environment has any parameter of the checkup.
@@ -115,7 +107,7 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 	}
 	var result checkup.CheckReport
 	teardown := ""
-	check, err := input(ctx, t, getenv, cm)
+	check, err := input(ctx, t, getenv)
 	if err == nil {
 		err = self(ctx, t)
 	}
@@ -157,14 +149,14 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 }
 
 // input reads what to measure: from the environment if it has any parameter, else from the
-// ConfigMap. The error lists all problems at once.
-func input(ctx context.Context, t *task.Task, getenv func(string) string,
-	cm kiagnose.ConfigMap) (*vmlatency.Spec, error) {
+// ConfigMap of CONFIGMAP_NAME. The error lists all problems at once.
+func input(ctx context.Context, t *task.Task, getenv func(string) string) (*vmlatency.Spec, error) {
 	var check *vmlatency.Spec
 	var warnings, problems []kiagnose.Note
-	if hasParams(getenv) || getenv("CONFIGMAP_NAME") == "" {
+	if name := getenv("CONFIGMAP_NAME"); hasParams(getenv) || name == "" {
 		check, problems = kiagnose.FromEnvironment(getenv)
 	} else {
+		cm := kiagnose.ConfigMap{Client: t.Kubernetes, Namespace: cmp.Or(getenv("CONFIGMAP_NAMESPACE"), t.Namespace), Name: name}
 		data, err := cm.Read(ctx)
 		if err != nil {
 			return nil, err

@@ -217,7 +217,7 @@ func environment(pairs ...string) func(string) string {
 
 func spec(more ...string) map[string]string {
 	data := map[string]string{
-		"spec.timeout": "20s", "spec.param.networkAttachmentDefinitionNamespace": "default", "spec.param.networkAttachmentDefinitionName": "br10",
+		"spec.timeout": "30s", "spec.param.networkAttachmentDefinitionNamespace": "default", "spec.param.networkAttachmentDefinitionName": "br10",
 		"spec.param.sampleDurationSeconds": "1",
 	}
 	for i := 0; i < len(more); i += 2 {
@@ -241,7 +241,7 @@ func TestCheckup(t *testing.T) {
 	}{
 		{
 			name: "success", data: spec(kiagnose.KeyMinLatency, "an earlier run's"), env: byConfigMap, started: true,
-			want: map[string]string{kiagnose.KeySucceeded: "true", kiagnose.KeyFailureReason: "", kiagnose.KeyMinLatency: "1000000", kiagnose.KeyMaxLatency: "1000000", kiagnose.KeyDuration: "1", "spec.timeout": "20s"},
+			want: map[string]string{kiagnose.KeySucceeded: "true", kiagnose.KeyFailureReason: "", kiagnose.KeyMinLatency: "1000000", kiagnose.KeyMaxLatency: "1000000", kiagnose.KeyDuration: "1", "spec.timeout": "30s"},
 			log:  "status.result.avgLatencyNanoSec: 1000000",
 		},
 		{
@@ -288,7 +288,7 @@ func TestCheckup(t *testing.T) {
 			want:   map[string]string{kiagnose.KeyFailureReason: "setup: which pod this is: pods \"other\" not found; set the environment variables POD_NAME and POD_UID, AGENT_IMAGE and GUEST_IMAGE"},
 		},
 		{
-			name: "VMs that cannot be removed", data: spec("spec.timeout", "20s"), env: byConfigMap, started: true,
+			name: "VMs that cannot be removed", data: spec("spec.timeout", "30s"), env: byConfigMap, started: true,
 			change: func(v *virtual) {
 				v.virt.PrependReactor("delete", "virtualmachineinstances", func(k8stesting.Action) (bool, runtime.Object, error) {
 					return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "virtualmachineinstances"}, "", errors.New("no right"))
@@ -356,9 +356,31 @@ func TestCheckupStopped(t *testing.T) {
 	}
 }
 
-// TestNowhereToTell: without a ConfigMap, the outcome is printed; with one that is not
+// TestTwoConfigMaps: with the variables of both releases, the parameters are read from the ConfigMap of the new ones, and
+// the outcome is written to that of the old ones.
+func TestTwoConfigMaps(t *testing.T) {
+	v := newVirtual(t, spec())
+	configMaps := v.Kubernetes.CoreV1().ConfigMaps("kiagnose")
+	outcome := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "outcome"}}
+	if _, err := configMaps.Create(t.Context(), outcome, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	env := append([]string{"RESULT_CONFIGMAP_NAMESPACE", "kiagnose", "RESULT_CONFIGMAP_NAME", "outcome"}, byConfigMap...)
+	if err := runCheckup(t.Context(), v.Task, environment(env...)); err != nil {
+		t.Errorf("%v; log:\n%s", err, &v.log)
+	}
+	outcome, err := configMaps.Get(t.Context(), "outcome", metav1.GetOptions{})
+	if err != nil || outcome.Data[kiagnose.KeySucceeded] != "true" {
+		t.Errorf("outcome %v (%v)", outcome.Data, err)
+	}
+	if got, ok := v.data(t)[kiagnose.KeySucceeded]; ok {
+		t.Errorf("the ConfigMap with the parameters has an outcome, %q", got)
+	}
+}
+
+// TestOutcomeIsPrinted: without a ConfigMap, the outcome is printed; with one that is not
 // there, nothing is begun.
-func TestNowhereToTell(t *testing.T) {
+func TestOutcomeIsPrinted(t *testing.T) {
 	v := newVirtual(t, nil)
 	params := []string{"NETWORK_ATTACHMENT_DEFINITION_NAMESPACE", "default", "NETWORK_ATTACHMENT_DEFINITION_NAME", "br10", "SAMPLE_DURATION_SECONDS", "1"}
 	if err := runCheckup(t.Context(), v.Task, environment(params...)); err != nil || !strings.Contains(v.log.String(), "status.succeeded: true\n") {
@@ -379,13 +401,13 @@ func TestIsCheckup(t *testing.T) {
 		env  []string
 		want bool
 	}{
-		{nil, false},
+		{nil, true},
 		{[]string{"RUN_UID", "u", "CONFIGMAP_NAME", "cm"}, false},
 		{byConfigMap, true},
 		{[]string{"RESULT_CONFIGMAP_NAME", "cm"}, true},
 		{[]string{"TARGET_NODE", "n"}, true},
 		{[]string{"NETWORK_ATTACHMENT_DEFINITION_NAME", "br10"}, true},
-		{[]string{"CONFIGMAP_NAMESPACE", "ns"}, false},
+		{[]string{"CONFIGMAP_NAMESPACE", "ns"}, true},
 	} {
 		if got := isCheckup(environment(tt.env...)); got != tt.want {
 			t.Errorf("%v: %v", tt.env, got)

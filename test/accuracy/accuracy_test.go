@@ -43,22 +43,23 @@ func TestTable(t *testing.T) {
 		seeds         uint64
 		always        bool // every run has the right verdict and exactly the right findings
 	}{
-		{12, 5, "clean", "none", 2, true},
-		{12, 5, "clean", "0.1%", 6, true},
-		{50, 5, "clean", "0.1%", 3, true},
+		{12, 5, "clean", "none", 1, true},
+		{12, 5, "clean", "0.1%", 5, true},
+		{50, 5, "clean", "0.1%", 2, true},
 		{12, 5, "node in", "0.1%", 4, true},
-		{50, 10, "node in", "none", 1, true},
-		{50, 10, "node in", "0.1%", 2, true},
+		{50, 5, "node in", "none", 1, true},
+		{50, 5, "node in", "0.1%", 1, true},
 		{12, 5, "node out", "none", 2, true},
 		{12, 5, "node both", "0.1%", 2, true},
+		{12, 5, "blip", "none", 1, true},
 		{12, 5, "one pair", "0.1%", 2, false},
-		{12, 10, "zones both ways", "none", 2, false},
+		{12, 10, "zones both ways", "none", 1, false},
 		{12, 5, "udp into a node", "0.1%", 2, false},
 		{12, 5, "IPv6 at a node", "0.1%", 2, false},
 		{12, 5, "MTU everywhere", "0.1%", 2, false},
-		{50, 5, "20% into a node", "0.1%", 2, false},
-		{50, 10, "two faults", "none", 2, false},
-		{50, 10, "rack", "0.1%", 2, false},
+		{50, 5, "20% into a node", "0.1%", 1, false},
+		{50, 5, "two faults", "none", 2, false},
+		{50, 5, "rack", "0.1%", 1, false},
 	} {
 		s := find(t, row.nodes, row.degree, row.name, row.noise)
 		c, err := s.measure(row.seeds)
@@ -122,7 +123,7 @@ func TestMeasure(t *testing.T) {
 		for _, f := range o.Flows {
 			sent, received = sent+f.Sent, received+f.Received
 		}
-		if o.Transport == checkup.UDP && (len(o.Flows) != 4 || sent != 20 || received != o.Received) {
+		if len(o.Flows) > 0 && (sent != o.Sent || received != o.Received || o.Transport == checkup.UDP && len(o.Flows) != 4) {
 			t.Errorf("flows of %+v", o)
 		}
 	}
@@ -171,10 +172,12 @@ func TestGrade(t *testing.T) {
 		{"one cause twice", []string{"node a"}, []checkup.Finding{{Cause: checkup.CauseNode, Subject: "a"}, {Cause: checkup.CauseNode, Subject: "a"}}, score{1, 2, 1, 1}},
 		{"gone does not count", nil, []checkup.Finding{{Cause: checkup.CauseNode, Subject: "a", Confirmation: checkup.Gone}}, score{}},
 		{"not listed", []string{"node a", "node b"}, []checkup.Finding{{Cause: checkup.CauseNode, Subject: "a"}, {Cause: checkup.CauseNode, Subject: "3 more findings"}}, score{1, 3, 1, 1}},
+		{"nodes together", []string{"node a", "node b"}, []checkup.Finding{{Cause: checkup.CauseNodes, Subject: "b, a"}}, score{2, 2, 2, 2}},
+		{"pairs that are joined", []string{"pair a -> b", "node c"}, []checkup.Finding{{Cause: checkup.CausePair, Subject: "5 pairs of nodes"}}, score{1, 0, 0, 0}},
+		{"pairs that are joined, and none is broken", []string{"node c"}, []checkup.Finding{{Cause: checkup.CausePair, Subject: "5 pairs of nodes"}}, score{1, 1, 0, 0}},
 		{"a size is no number of findings", []string{"size 1400"}, []checkup.Finding{{Cause: checkup.CauseSize, Subject: "1400"}}, score{1, 1, 1, 1}},
 	} {
-		found, unlisted := standing(test.found)
-		if got := grade(test.causes, found, unlisted); got != test.want {
+		if got := grade(test.causes, standing(test.found)); got != test.want {
 			t.Errorf("%s: got %+v, want %+v", test.name, got, test.want)
 		}
 	}
@@ -182,7 +185,9 @@ func TestGrade(t *testing.T) {
 
 // TestAlgorithms: the published algorithms find one dead node, zone boundary or family in a network without noise.
 func TestAlgorithms(t *testing.T) {
-	for _, name := range []string{"clean", "node in", "node out", "one pair", "zones one way", "IPv6 everywhere", "MTU everywhere"} {
+	for _, name := range []string{
+		"clean", "node in", "node out", "one pair", "zones one way", "IPv6 everywhere", "MTU everywhere",
+	} {
 		s := find(t, 12, 10, name, "none")
 		n, record, _, err := s.simulate(3)
 		if err != nil {

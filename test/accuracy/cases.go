@@ -129,8 +129,8 @@ func into(share float64) func(*draw) fault {
 	}
 }
 
-// slow delays all packets of a node, half of the delay on each way. Delays have no direction, so it is named as the node
-// if it breaks the limit.
+// slow delays all packets of a node, half of the delay on each way. Delays have no direction, so it is named as the
+// node if it breaks the limit.
 func slow(delay time.Duration) func(*draw) fault {
 	return func(d *draw) fault {
 		x := d.node()
@@ -253,7 +253,7 @@ var scenarios = []scenario{
 	{"one of eight paths", func(d *draw) fault {
 		a, b := d.zones()
 		salt := d.rng.Uint64()
-		return losing(1, "zones "+a+" -> "+b, func(p packet) bool {
+		return losing(1, "paths "+a+" -> "+b, func(p packet) bool {
 			return d.zone(p.from) == a && d.zone(p.to) == b && pathOf(p, salt)%8 == 0
 		})
 	}},

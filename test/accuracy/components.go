@@ -3,15 +3,14 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
 // observations are what the published algorithms work on: the first look's measurements, and the components that each
-// of them went through. The components are those that pkg/localise may name, except sources and targets (which are never
-// at fault here) and causes that are narrowed twice.
+// of them went through. The components are those that pkg/localise may name, except sources and targets (which are
+// never at fault here) and causes that are narrowed twice.
 type observations struct {
 	names []string      // of the components
 	of    [][]int32     // the observations that went through each component
@@ -28,10 +27,13 @@ type observation struct {
 // failed reports whether more than the plan's limit was lost or late.
 func (o *observation) failed() bool { return float64(o.bad)*100 > float64(o.made)*float64(maxLoss) }
 
-// guess is a component that an algorithm names, with those that the algorithm cannot distinguish from it.
+// guess is a cause that is named, with those that cannot be distinguished from it.
 type guess struct {
 	name string
 	or   []string
+	// more is the number of causes that are only counted, 0 for others; pairs says that all of them are single pairs.
+	more  int
+	pairs bool
 }
 
 // algorithms are the published algorithms that the table compares with.
@@ -43,7 +45,7 @@ var algorithms = []struct {
 // observe turns a record into observations. A udp pair without late packets is two of them, one for each direction, by
 // the target's count. Every other pair is one, in both directions: which of them lost a packet is unknown.
 func observe(w *checkup.Worksheet, record *checkup.Record) *observations {
-	b := builder{w: w, places: map[string]int32{}}
+	b := builder{w: w, first: map[place]int32{}}
 	arrived := map[checkup.Pair]int{}
 	for _, r := range record.Receptions {
 		arrived[r.Pair] = r.Packets
@@ -71,8 +73,14 @@ func observe(w *checkup.Worksheet, record *checkup.Record) *observations {
 // builder numbers components as they occur.
 type builder struct {
 	observations
-	w      *checkup.Worksheet
-	places map[string]int32 // the first component of each place
+	w     *checkup.Worksheet
+	first map[place]int32 // the first component of each place
+}
+
+// place is where a cause may be: of one or two nodes or zones.
+type place struct {
+	cause checkup.FindingCause
+	a, b  string
 }
 
 // variants are what a place may be narrowed to.
@@ -85,14 +93,14 @@ func (b *builder) add(made, bad int, p checkup.Pair, ways ...[2]int) {
 	}
 	o := observation{made: made, bad: bad}
 	at := int32(len(b.list))
-	through := func(format string, args ...any) {
-		place := fmt.Sprintf(format, args...)
-		first, ok := b.places[place]
+	through := func(cause checkup.FindingCause, x, y string) {
+		key := place{cause, x, y}
+		first, ok := b.first[key]
 		if !ok {
 			first = int32(len(b.names))
-			b.places[place] = first
+			b.first[key] = first
 			for _, v := range variants {
-				b.names = append(b.names, componentName(place, v))
+				b.names = append(b.names, key.name(v))
 				b.of = append(b.of, nil)
 			}
 		}
@@ -105,25 +113,32 @@ func (b *builder) add(made, bad int, p checkup.Pair, ways ...[2]int) {
 			}
 		}
 	}
-	through("network")
+	through(checkup.CauseNetwork, "", "")
 	for _, way := range ways {
 		from, to := b.w.Sources[way[0]], b.w.Sources[way[1]]
-		through("node %s", to.Node) // before the directions: an algorithm that cannot tell names the first
-		through("node %s", from.Node)
-		through("nodeIngress %s", to.Node)
-		through("nodeEgress %s", from.Node)
-		through("pair %s -> %s", from.Node, to.Node)
-		through("zones %s -> %s", from.Zone, to.Zone)
+		through(checkup.CauseNode, to.Node, "") // before the directions: an algorithm that cannot tell names the first
+		through(checkup.CauseNode, from.Node, "")
+		through(checkup.CauseNodeIngress, to.Node, "")
+		through(checkup.CauseNodeEgress, from.Node, "")
+		through(checkup.CausePair, from.Node, to.Node)
+		through(checkup.CauseZones, from.Zone, to.Zone)
 	}
 	b.list = append(b.list, o)
 }
 
-// componentName is a component in the form of checkup.Finding.Alternatives.
-func componentName(place, variant string) string {
+// name is a component in the form of checkup.Finding.Alternatives.
+func (p place) name(variant string) string {
+	place := string(p.cause)
+	if p.a != "" {
+		place += " " + p.a
+	}
+	if p.b != "" {
+		place += " -> " + p.b
+	}
 	switch {
 	case variant == "":
 		return place
-	case place != "network":
+	case p.cause != checkup.CauseNetwork:
 		return place + " (" + variant + " only)"
 	case variant == "IPv4" || variant == "IPv6":
 		return "family " + variant

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,7 +40,9 @@ func plan(degree int, seed uint64) *checkup.Plan {
 			Loss:    checkup.LossLimit{Max: new(maxLoss)},
 			Latency: checkup.LatencyLimits{P99: new(checkup.Duration(maxP99))},
 		},
-		Limits:   checkup.Limits{PacketsPerSecond: 200, Concurrency: 16, StartJitter: checkup.Duration(500 * time.Millisecond)},
+		Limits: checkup.Limits{
+			PacketsPerSecond: 200, Concurrency: 16, StartJitter: checkup.Duration(500 * time.Millisecond),
+		},
 		Timeouts: checkup.Timeouts{Setup: checkup.Duration(2 * time.Minute), Probe: checkup.Duration(5 * time.Minute)},
 	}
 	return &checkup.Plan{
@@ -48,8 +51,8 @@ func plan(degree int, seed uint64) *checkup.Plan {
 	}
 }
 
-// expand returns the worksheet of a cluster of so many nodes in three zones, by the real sampler, and its roster. Source
-// and target i are node i.
+// expand returns the worksheet of a cluster of so many nodes in three zones, by the real sampler, and its roster.
+// Source and target i are node i.
 func expand(p *checkup.Plan, nodes int) (*checkup.Worksheet, *checkup.Roster, error) {
 	s := &cluster.Snapshot{}
 	roster := &checkup.Roster{}
@@ -91,7 +94,10 @@ type noise struct {
 }
 
 // noises lists every noise; the first is none.
-var noises = []noise{{name: "none"}, {"0.01%", 0.0001, false}, {"0.1%", 0.001, false}, {"0.5%", 0.005, false}, {"tail", 0, true}}
+var noises = []noise{
+	{name: "none"}, {name: "0.01%", loss: 0.0001}, {name: "0.1%", loss: 0.001}, {name: "0.5%", loss: 0.005},
+	{name: "tail", heavy: true},
+}
 
 // network is a simulated cluster with a fault and noise.
 type network struct {
@@ -105,10 +111,6 @@ type network struct {
 // measure simulates every packet of a look, and returns what agents and responders would report.
 func (n *network) measure(w *checkup.Worksheet) *checkup.Record {
 	r := &checkup.Record{}
-	again := map[int][]checkup.Again{}
-	for _, a := range w.Again {
-		again[a.Pair.Source] = append(again[a.Pair.Source], a)
-	}
 	for s := range w.Sources {
 		source := checkup.Source{Source: s, Pod: fmt.Sprintf("accuracy/agent-%d", s)}
 		if n.fault.silent[s] {
@@ -122,21 +124,12 @@ func (n *network) measure(w *checkup.Worksheet) *checkup.Record {
 				source.Controls = append(source.Controls, checkup.Control{Family: f, Name: name, OK: true})
 			}
 		}
-		one := func(p checkup.Pair, count int, ports []int) {
-			o, arrived := n.pair(w.Look, p, count, ports)
+		for p := range w.PairsOf(s) {
+			o, arrived := n.pair(w, p)
 			r.Observations = append(r.Observations, o)
 			source.End.Observations++
 			if p.Transport == checkup.UDP && arrived > 0 {
-				r.Receptions = append(r.Receptions, checkup.Reception{Pair: p, Packets: arrived})
-			}
-		}
-		if w.Look > 0 {
-			for _, a := range again[s] {
-				one(a.Pair, a.Count, a.Ports)
-			}
-		} else {
-			for p := range w.PairsOf(s) {
-				one(p, w.Measurements(p), nil)
+				r.Receptions = append(r.Receptions, checkup.Reception{Pair: p, Look: w.Look, Packets: arrived})
 			}
 		}
 		r.Sources = append(r.Sources, source)
@@ -151,48 +144,60 @@ func (n *network) measure(w *checkup.Worksheet) *checkup.Record {
 const udpPorts = 4
 
 // pair measures one pair, and counts the requests that arrived.
-func (n *network) pair(look int, p checkup.Pair, count int, ports []int) (checkup.Observation, int) {
-	o := checkup.Observation{Pair: p, Sent: count}
-	probe, _ := n.w.Probe(p.Transport)
+func (n *network) pair(w *checkup.Worksheet, p checkup.Pair) (checkup.Observation, int) {
+	count := w.Measurements(p)
+	probe, _ := w.Probe(p.Transport)
+	o := checkup.Observation{Pair: p, Sent: count, RTTs: make([]int64, 0, count)}
 	timeout, stage := time.Duration(probe.Timeout), checkup.StageEcho
 	if p.Transport == checkup.TCP {
 		stage = checkup.StageConnect
 	}
-	if p.Transport == checkup.UDP {
-		for len(ports) < min(udpPorts, count) {
-			ports = append(ports, n.port())
-		}
-		for _, port := range ports {
-			o.Flows = append(o.Flows, checkup.Flow{Port: port})
-		}
+	var demanded []int
+	if a := w.AgainOf(p); a != nil {
+		demanded = a.Ports
+	}
+	request := packet{
+		from: p.Source, to: p.Target, family: p.Family, transport: p.Transport, size: p.Size, look: w.Look,
 	}
 	arrived := 0
-	o.RTTs = make([]int64, 0, count)
 	for i := range count {
-		request := packet{
-			from: p.Source, to: p.Target, family: p.Family, transport: p.Transport, size: p.Size, look: look,
-		}
-		var flow *checkup.Flow
-		switch p.Transport {
-		case checkup.UDP:
-			flow = &o.Flows[i*len(o.Flows)/count] // in blocks
-			flow.Sent++
-			request.port = flow.Port
-		case checkup.TCP:
-			request.port = n.port() // each connect has its own
+		switch {
+		case len(demanded) > 0:
+			request.port = demanded[i%len(demanded)]
+		case p.Transport == checkup.UDP && i*udpPorts/count == (i-1)*udpPorts/count && i > 0:
+			// the same port, in blocks
+		case p.Transport != checkup.ICMP:
+			request.port = n.port()
 		}
 		rtt, came := n.exchange(request, timeout, &arrived)
-		if !came {
+		if came {
+			o.Received++
+			o.RTTs = append(o.RTTs, rtt.Microseconds())
+		} else {
 			o.Failure = &checkup.Cause{Stage: stage, Message: "timed out"}
-			continue
 		}
-		o.Received++
-		if flow != nil {
-			flow.Received++
+		if request.port != 0 {
+			o.Flows = flowOf(o.Flows, request.port, came)
 		}
-		o.RTTs = append(o.RTTs, rtt.Microseconds())
+	}
+	if o.Received == 0 || o.Received == o.Sent || len(o.Flows) > checkup.MaxFlows {
+		o.Flows = nil // as agents do
 	}
 	return o, arrived
+}
+
+// flowOf counts a measurement from a port.
+func flowOf(flows []checkup.Flow, port int, came bool) []checkup.Flow {
+	i := slices.IndexFunc(flows, func(f checkup.Flow) bool { return f.Port == port })
+	if i < 0 {
+		i = len(flows)
+		flows = append(flows, checkup.Flow{Port: port})
+	}
+	flows[i].Sent++
+	if came {
+		flows[i].Received++
+	}
+	return flows
 }
 
 // exchange sends one request, and returns the delay of its answer; false if none came in time. A TCP segment is sent

@@ -65,6 +65,10 @@ func (s setting) run(seed uint64) (*trial, error) {
 }
 
 // lookAgain appends the further look to the record, if the kind wants one. It has the same fault and noise.
-func (n *network) lookAgain(*checkup.Record, checkup.Gate) {
-	// until kind.Kind has Again
+func (n *network) lookAgain(record *checkup.Record, gate checkup.Gate) {
+	if again := podmesh.Kind.Again(n.w, n.roster, record, gate); again != nil {
+		record.Looks = append(record.Looks, checkup.Look{
+			Worksheet: *again, After: checkup.Duration(time.Minute), Record: *n.measure(again),
+		})
+	}
 }

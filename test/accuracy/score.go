@@ -39,10 +39,10 @@ func share(part, of int) string {
 	return fmt.Sprintf("%.2f", float64(part)/float64(of))
 }
 
-// grade grades findings against the causes. unlisted is the number of further findings that a report only counts: as many
-// of them as there are causes left are neither right nor wrong; the others are wrong.
-func grade(causes []string, found []guess, unlisted int) score {
-	s := score{findings: len(found)}
+// grade grades findings against the causes. A finding that only counts ("7 more findings") excuses as many causes that
+// are not found: they are neither found nor missed. What it counts besides is wrong.
+func grade(causes []string, found []guess) score {
+	s := score{}
 	left := slices.Clone(causes)
 	take := func(cause string) bool {
 		i := slices.Index(left, cause)
@@ -51,29 +51,62 @@ func grade(causes []string, found []guess, unlisted int) score {
 		}
 		return i >= 0
 	}
-	found = slices.DeleteFunc(slices.Clone(found), func(g guess) bool { return take(g.name) })
-	s.exact = s.findings - len(found)
-	found = slices.DeleteFunc(found, func(g guess) bool { return slices.ContainsFunc(g.or, take) })
-	s.among = s.findings - len(found)
-	excused := min(unlisted, len(left))
-	s.causes, s.findings = len(causes)-excused, s.findings+unlisted-excused
+	listed := slices.DeleteFunc(slices.Clone(found), func(g guess) bool { return g.more > 0 })
+	s.findings = len(listed)
+	listed = slices.DeleteFunc(listed, func(g guess) bool { return take(g.name) })
+	s.exact = s.findings - len(listed)
+	listed = slices.DeleteFunc(listed, func(g guess) bool { return slices.ContainsFunc(g.or, take) })
+	s.among = s.findings - len(listed)
+	for _, g := range found {
+		if g.more == 0 {
+			continue
+		}
+		excused := 0
+		left = slices.DeleteFunc(left, func(cause string) bool {
+			// Joined are single pairs, or findings of any cause.
+			hit := excused < g.more && (!g.pairs || strings.HasPrefix(cause, string(checkup.CausePair)+" "))
+			if hit {
+				excused++
+			}
+			return hit
+		})
+		s.causes -= excused
+		switch {
+		case !g.pairs:
+			s.findings += g.more - excused
+		case excused == 0:
+			s.findings++ // one line, however many pairs
+		}
+	}
+	s.causes += len(causes)
 	return s
 }
 
-// standing returns the listed findings of a report that are not gone in a further look, and the number of findings that
-// it only counts ("7 more findings").
-func standing(findings []checkup.Finding) (found []guess, unlisted int) {
+// standing returns the findings of a report that are not gone in a further look. Nodes that are named together are one
+// each.
+func standing(findings []checkup.Finding) []guess {
+	var found []guess
 	for _, f := range findings {
 		var more int
-		_, err := fmt.Sscanf(f.Subject, "%d more finding", &more)
+		scans := func(format string) bool {
+			_, err := fmt.Sscanf(f.Subject, format, &more)
+			return err == nil
+		}
 		switch {
-		case err == nil:
-			unlisted += more
-		case f.Confirmation != checkup.Gone:
-			found = append(found, guess{name(f), f.Alternatives})
+		case f.Confirmation == checkup.Gone:
+		case scans("%d more finding"):
+			found = append(found, guess{name: f.Subject, more: more})
+		case scans("%d pairs of nodes"):
+			found = append(found, guess{name: f.Subject, more: more, pairs: true})
+		case f.Cause == checkup.CauseNodes:
+			for node := range strings.SplitSeq(f.Subject, ", ") {
+				found = append(found, guess{name: "node " + node, or: f.Alternatives})
+			}
+		default:
+			found = append(found, guess{name: name(f), or: f.Alternatives})
 		}
 	}
-	return found, unlisted
+	return found
 }
 
 // name is a finding's cause in the form of Finding.Alternatives.

@@ -3,7 +3,7 @@
 package main
 
 // leastVotes is the share of all votes that a component must have, the paper's threshold.
-var leastVotes = 0.01
+const leastVotes = 0.01
 
 // votes is 007: B. Arzani, S. Ciraci, L. Chamon, Y. Zhu, H. Liu, J. Padhye, B. T. Loo, G. Outhred: "007: Democratically
 // Finding the Cause of Packet Drops", NSDI 2018, algorithm 1.
@@ -58,6 +58,6 @@ func votes(o *observations) []guess {
 				voters[c]--
 			}
 		}
-		found = append(found, guess{o.names[best], o.same(best, newly)})
+		found = append(found, guess{name: o.names[best], or: o.same(best, newly)})
 	}
 }

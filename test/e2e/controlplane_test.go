@@ -274,6 +274,9 @@ func TestControlPlane(t *testing.T) {
 			}
 		}
 	}
+	if r := runHost(t, "etcd", 0); r.Verdict != checkup.RunPass {
+		t.Errorf("want pass:\n%s", describe(t, r))
+	}
 	for name, goal := range lookAround(t).goals() {
 		for _, source := range goal.from {
 			for _, target := range goal.to {

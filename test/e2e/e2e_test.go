@@ -592,12 +592,6 @@ func notReady(t *testing.T, node string) {
 // No fixture is left, in whatever way a run is cancelled.
 func TestCancel(t *testing.T) {
 	t.Parallel()
-	probing := func(t *testing.T, uid string) error {
-		if len(agents(t, uid)) == 0 {
-			return errors.New("no agent runs")
-		}
-		return nil
-	}
 	t.Run("Ctrl-C", func(t *testing.T) {
 		t.Parallel()
 		c := start(t, "run", plans, "--plan", "slow", "--output", "json")
@@ -660,6 +654,14 @@ func TestCancel(t *testing.T) {
 			})
 		}
 	}
+}
+
+// probing returns nil if an agent of the run is running.
+func probing(t *testing.T, uid string) error {
+	if len(agents(t, uid)) == 0 {
+		return errors.New("no agent runs")
+	}
+	return nil
 }
 
 // fixturesOf returns nil if the run has a fixture.

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// A network that loses 0.3% of all packets passes, also if it is interrupted for two seconds: the second look finds
+// that gone. With the ingress of one node dead beside the noise, that is the only finding.
+func TestNoise(t *testing.T) {
+	fault(t, "loss", "--percent", "0.3")
+	c := start(t, "run", plans, "--plan", "noise", "--output", "json")
+	uid := string(pipelineRun(t, c.started(t)).UID)
+	eventually(t, 2*time.Minute, func() error { return probing(t, uid) })
+	time.Sleep(3 * time.Second) // control pairs come first
+	blip := strings.Fields(sandbox(t, "fault", "add", "drop"))[0]
+	time.Sleep(2 * time.Second)
+	sandbox(t, "fault", "clear", blip)
+	if code := c.wait(t); code != 0 {
+		t.Errorf("exit code %d, want 0: %s", code, c.stderr.String())
+	}
+	r := reportOf(t, c)
+	if r.Verdict != checkup.RunPass || len(findings(r)) > 0 {
+		t.Errorf("want pass without findings:\n%s", describe(t, r))
+	}
+	gone := 0
+	for _, u := range r.Checks[0].Units {
+		if u.Confirmation == checkup.Gone && u.Verdict == checkup.Pass {
+			gone++
+		}
+	}
+	if gone == 0 || !strings.Contains(describe(t, r), "gone") {
+		t.Errorf("want pairs that are gone:\n%s", describe(t, r))
+	}
+	checkResults(t, r)
+
+	r = runPlan(t, "noise", 0)
+	background := r.Checks[0].Background
+	if r.Verdict != checkup.RunPass || len(findings(r)) > 0 || len(background) != 1 || background[0].Failed == 0 {
+		t.Errorf("want pass, with the background loss:\n%s", describe(t, r))
+	}
+
+	fault(t, "drop", "--node", "worker-2", "--direction", "ingress")
+	r = runPlan(t, "noise", 3)
+	all := findings(r)
+	if len(all) != 1 || all[0].Cause != checkup.CauseNodeIngress || all[0].Subject != "worker-2" ||
+		all[0].Confirmation != checkup.Confirmed {
+		t.Errorf("want one finding, nodeIngress of worker-2, confirmed:\n%s", describe(t, r))
+	}
+	nothingLeft(t)
+}
