@@ -200,8 +200,11 @@ func (j *Judgement) FailTogether(indexes []int, limit checkup.Limit, why string)
 			}
 		}
 	}
-	for from, end := range j.evidence.assignments() {
-		carry(j.Outcomes[from:end])
+	spans := j.evidence.spans
+	for _, i := range indexes {
+		// The assignment of the outcome: no two spans begin at the same index, unless they are empty.
+		at, _ := slices.BinarySearch(spans, i+1)
+		carry(j.Outcomes[spans[at-1]:spans[at]])
 	}
 	return n
 }

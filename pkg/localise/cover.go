@@ -132,7 +132,7 @@ const fits = 1e-9
 
 // patience is how much more than the best known cause per pair another one may cost to be
 // assessed to the end.
-const patience = 4
+const patience = 2
 
 // propose finds the best cause at a place: narrowed by one attribute only if the whole place
 // costs extra, and by two only if one attribute is not sufficient. It does not look for causes
@@ -239,11 +239,11 @@ func (q *queue) Pop() any {
 
 // bound makes the key of a place a lower bound of the cost per pair. Each way of which pairs
 // were explained may have been an exception, by itself and in the cells that it is in. A wide
-// place is assessed again only if a fifth of what it explained is explained otherwise: it has
+// place is assessed again only if a third of what it explained is explained otherwise: it has
 // many ways, and few of them matter.
 func (p *place) bound() {
 	p.fresh = false
-	if p.wide() && 5*p.left > 4*p.last && p.at >= 0 {
+	if p.wide() && 3*p.left > 2*p.last && p.at >= 0 {
 		return
 	}
 	p.key = math.Floor(1e9 * max(1, p.floor-2*exceptionCost*float64(p.touched)) / float64(p.left))

@@ -2,20 +2,24 @@
 
 // Package localise explains the failures of a check by causes. It is pure.
 //
-//	model.go   Evidence: the measured outcomes by source and target; Found and List:
-//	           findings, what each explains, and what no other explains
-//	places.go  where a cause may be, and what may narrow it
-//	assess.go  what a candidate explains, and what it costs
-//	cover.go   Cover: the cheapest causes that explain every failed pair
-//	flows.go   dead ones of several parallel paths, by the flows that never get through
-//	words.go   a cause in words
+//	model.go    Evidence: the measured outcomes by source and target; Found and List:
+//	            findings, what each explains, and what no other explains
+//	places.go   where a cause may be, and what may narrow it
+//	rack.go     places that several nodes share
+//	assess.go   what a candidate explains, and what it costs
+//	cover.go    the cheapest causes that explain every failed pair
+//	pool.go     components: places that are tested with all their packets
+//	flows.go    parallel paths, of which one is dead
+//	explain.go  Explain: all of this for a mesh
+//	again.go    LookAgain: what a further look says about components and findings
+//	words.go    a cause in words
 //
 // # Why there are three procedures
 //
 // All kinds share Evidence and List. What they look for in the evidence differs,
 // because what they measure does:
 //
-//   - A mesh (Cover, here) has up to 500,000 pairs of the same type, with counts of lost
+//   - A mesh (Explain, here) has up to 500,000 pairs of the same type, with counts of lost
 //     packets and without times. Its causes are places that many pairs share, so it is
 //     a weighted set cover with statistics.
 //   - A control plane (pkg/controlplane) has few components, each different, and each
@@ -25,7 +29,7 @@
 //     judged separately. Its causes are the network, a node or a pair of nodes, depending
 //     on which of the measured pairs fail in the same way.
 //
-// # How Cover explains failures
+// # How failures are explained
 //
 // Each probe is a round trip. What is dropped on its way into node X makes the
 // pairs to X fail, whose requests are dropped, and also the pairs from X, whose
@@ -33,14 +37,16 @@
 // targets' own count of what arrived can tell them apart: requests that did not
 // arrive were lost on the way there, requests that arrived unanswered on the way
 // back. Targets count only udp pairs. The direction of a udp pair also applies to the
-// other transports of the same source, target and family if all of them fail too.
+// other transports of the same source, target and family if all of them fail too; but a
+// place that drops everything explains these others in any case.
 //
-// A candidate is a place (network, zone pair, node in, out or both, node pair,
+// A candidate is a place (network, zone pair, node in, out or both, several nodes, node pair,
 // source, target), whole or narrowed to one or two of family, transport and
 // payloads from some size up. It explains the failed pairs whose lost packets may
 // have gone through it. It affects either all packets (requests of some pairs
 // and answers of others) or only new flows, as a stateful policy does. Then it does not
-// affect pairs in the other direction.
+// affect pairs in the other direction. Of two narrowings that admit the same pairs, only the
+// more specific is a candidate: a transport rather than the sizes that only it has.
 //
 // Its cost is 1, for being one more cause, plus a quarter for each narrowing, plus
 // the evidence against it: the scope's share of failed measurements should be
@@ -48,18 +54,31 @@
 // and for wide places by node. Each of these cells whose share differs, beyond
 // chance (by the likelihood ratio), costs up to three more causes. A pair that passes
 // is evidence against a cause that drops everything, but not against one that drops a
-// fifth. For a partial loss only datagrams are counted, if there are any, because TCP
+// fifth. If almost everything is dropped, the ways that pass are the exceptions, not those
+// that fail. For a partial loss only datagrams are counted, if there are any, because TCP
 // repairs losses.
 //
 // The cheapest candidate per newly explained pair is accepted, until every failed
-// pair is explained (a greedy weighted set cover, within a factor of ln n of the
-// fewest causes); a candidate that later ones made superfluous is dropped. Losses are
+// pair is explained: a greedy weighted set cover, within a factor of ln n of the
+// fewest causes (Chvatal, Mathematics of Operations Research 4, 1979). After each, the others
+// are assessed again without the failures that it explains: these are neither evidence for
+// another cause nor against it. Only places that share ways with the accepted one change, and
+// they are assessed when they come to the top of the queue; until then a lower bound of their
+// cost holds their place. A candidate that later ones made superfluous is dropped. Losses are
 // explained first; a place that loses packets also explains its slow pairs; the
 // other slow pairs are explained separately, by the same rules, each pair
 // counting once.
 //
 // One failed node pair is never named as more than that: a node, zone, source or
 // target needs two, and at least 15% of the pairs in its scope.
+//
+// # Several nodes
+//
+// Nodes behind one dead uplink lose everything to and from others, and nothing among each
+// other. Links (node pairs) are then dead between two sides, and alive within them. Sides that
+// fit are found from two guesses, and improved node by node. At least three nodes, fewer than
+// half of all, of which some measurement shows that two reach one another, are a place. They
+// are named by their zone if they are all of its nodes.
 //
 // # Flows
 //
@@ -68,12 +87,34 @@
 // such flows (judge.FlowLost) are explained first, by the narrowest place that all dead flows
 // go through and that explains them better than the network does; of several such places,
 // the ones whose shares of dead flows stand out are named one by one. Connections, and
-// pairs of icmp, of the same place that are lost as often as flows are dead belong to it. What else these pairs lost is
-// explained as above, without the dead flows.
+// pairs of icmp, of the same place that are lost as often as flows are dead belong to it. What
+// else these pairs lost is explained as above, without the dead flows.
 //
-// # Limits
+// # Components
 //
-// Other candidates that explain the same pairs at about the same cost are listed as
+// What no single pair shows, the pairs of a node show together. A component is a place, whole or
+// narrowed, tested against a limit with all packets that went through it: those that
+// targets counted on the way into a node, and so on; otherwise round trips, of datagrams if there
+// are any. The test is that of single pairs (judge.Test), at the level of judge.Level by the
+// number of components. The dead pairs of accepted causes are left out.
+//
+// Of the components that exceed the limit, the one with most evidence is accepted: the
+// likelihood ratio of its share against the usual one (the median of all nodes, at most the
+// limit), less the evidence that its nodes do not fail alike, and less what narrowing costs.
+// This is what Flock does (Harsh, Meng, Agrawal, Godfrey, PACMNET 1, CoNEXT 2023), with the places
+// of above as components: one lost packet is no evidence that forces a cause. Then the others are
+// tested without its packets. The pairs of a component that lost a packet, or were slow,
+// fail. Then all failed pairs are explained again, by these components first.
+//
+// A component that does not exceed the limit at its level, but at 1%, or that loses clearly more
+// than is usual, is undecided: a further look measures it again. What is left in the end is
+// the background.
+//
+// # What is listed
+//
+// Findings are listed by the number of failed pairs that they explain, at most ten; the last one
+// counts the rest. More than three single node pairs are one finding. Other candidates that
+// explain the same pairs at about the same cost are listed as
 // Alternatives. What this cannot do:
 //
 //   - Delays have no direction: a delay into a node cannot be distinguished from one
@@ -87,4 +128,6 @@
 //     several parallel ones is found only where udp pairs are measured minFlow times from
 //     each source port (see pkg/judge); otherwise it is a loss.
 //   - Of two faults of which one covers the other, only the larger one is named.
+//   - Two groups of nodes behind different dead uplinks are one group if no measurement
+//     shows that they do not reach one another.
 package localise

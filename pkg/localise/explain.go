@@ -161,8 +161,8 @@ func (l *localiser) failDoubted(j *judge.Judgement, c *candidate, of limit) int 
 const retransmission = 200 * time.Millisecond
 
 // delays returns the slow pairs of a place that loses some of the packets: TCP
-// retransmits after a delay, so the loss explains them too. Other pairs with such delays
-// are no evidence of a cause of delays.
+// retransmits after a delay, so the loss explains them too. Other pairs that it may delay are
+// no evidence of a cause of delays.
 func (l *localiser) delays(c *candidate, done []bool) []int {
 	if c.share >= dropShare {
 		return nil
@@ -173,14 +173,24 @@ func (l *localiser) delays(c *candidate, done []bool) []int {
 		case o.Failure == judge.Slow:
 			also = append(also, l.all[i].at)
 			done[l.all[i].at] = true
-		case retransmitted(o):
+		case c.delaysTCP(o):
 			done[l.all[i].at] = true
 		}
 	}
 	for _, i := range c.explained {
-		done[l.all[i].at] = done[l.all[i].at] || retransmitted(l.all[i].Outcome)
+		done[l.all[i].at] = done[l.all[i].at] || c.delaysTCP(l.all[i].Outcome)
 	}
 	return also
+}
+
+// delaysTCP reports whether the loss of a cause may delay the pair, in this look or the next. The
+// loss of the whole network leaves no other pairs to compare with: there, only pairs that were
+// delayed so are.
+func (c *candidate) delaysTCP(o *judge.Outcome) bool {
+	if c.cause == checkup.CauseNetwork {
+		return retransmitted(o)
+	}
+	return !datagram(o.Pair.Transport)
 }
 
 // repaired adds to a finding the pairs that are slow in a further look because the cause loses
@@ -192,7 +202,7 @@ func (c *candidate) repaired(e *Evidence, f *Found, done []bool) {
 	for _, i := range slices.Concat(c.explained, c.passing) {
 		at := c.l.all[i].at
 		switch o := &e.Outcomes[at]; {
-		case done[at] || !retransmitted(o):
+		case done[at] || !c.delaysTCP(o):
 		case o.Failure == judge.Slow && !slices.Contains(f.Pairs, at):
 			f.Pairs = append(f.Pairs, at)
 			done[at] = true

@@ -522,7 +522,12 @@ func (p *pool) refresh(c *component) bool {
 		return true
 	}
 	p.sum(c.place)
-	if !p.assess(c) || !c.suspect {
+	if test, evidence := p.total(c.place, &p.l.whole); test.k+evidence.k == 0 {
+		for _, d := range p.components[c.index] {
+			d.gone = true
+		}
+	}
+	if c.gone || !p.assess(c) || !c.suspect {
 		return false
 	}
 	c.score -= p.uneven(c)
@@ -537,6 +542,7 @@ func (r *ranking) next(p *pool, suits func(*component) bool, rest *ranking) *com
 	for len(*r) > 0 {
 		c := heap.Pop(r).(*component)
 		switch fresh := c.fresh; {
+		case c.gone:
 		case !p.refresh(c):
 			c.gone = true
 		case !suits(c):

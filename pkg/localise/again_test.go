@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package localise
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/judge/judgetest"
+)
+
+// lossy is a mesh in which packets are lost everywhere, and more of them into one node.
+func lossy(seed uint64, everywhere, into float64) *judgetest.Mesh {
+	n := judgetest.NewMesh(seed, 20, 6, 3, judgetest.DefaultProbes())
+	n.Worksheet.Expect.Loss.Max = ptr(checkup.Percent(1))
+	n.Repair = true
+	n.Drop = func(p judgetest.Packet) float64 {
+		if p.To == 7 {
+			return into
+		}
+		return everywhere
+	}
+	return n
+}
+
+// TestComponents: a node whose pairs fail only together is named alone, and loss that is spread evenly
+// is background.
+func TestComponents(t *testing.T) {
+	for _, tt := range []struct {
+		name             string
+		everywhere, into float64
+		want             []string
+		background       bool
+	}{
+		{"clean", 0, 0, nil, false},
+		{"background", 0.001, 0.001, nil, true},
+		{"background just below the limit", 0.005, 0.005, nil, true},
+		{"5% into a node", 0, 0.05, []string{"nodeIngress worker-8"}, false},
+		{"5% into a node and background", 0.001, 0.05, []string{"nodeIngress worker-8"}, true},
+		{"a dead node and background", 0.001, 1, []string{"nodeIngress worker-8"}, true},
+		{"3% everywhere", 0.03, 0.03, []string{"network"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for seed := range judgetest.Iterations(5, 50) {
+				n := lossy(seed, tt.everywhere, tt.into)
+				j := judge.Pairs(n.Worksheet, n.Roster, n.Measure(), judge.Rules{Pools: true, LooksAgain: true})
+				x := Explain(j)
+				var got []string
+				for _, f := range x.Findings() {
+					got = append(got, judgetest.Kind(f))
+				}
+				if !slices.Equal(got, tt.want) || (len(x.Background) > 0) != tt.background {
+					t.Errorf("seed %d: want %v; got%s, background %+v", seed, tt.want, judgetest.Show(x.Findings()), x.Background)
+				}
+				if r := j.Report(checkup.Gate{}); (r.Counts.Fail > 0) != (len(tt.want) > 0) {
+					t.Errorf("seed %d: %+v, with findings %v", seed, r.Counts, got)
+				}
+			}
+		})
+	}
+}
+
+// TestLookAgain: a further look at all pairs decides what becomes of a finding and of its pairs.
+func TestLookAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		first, second float64 // into the node
+		pairs         int     // of each assignment that are measured again
+		want          checkup.Confirmation
+		fails         bool
+	}{
+		{"dead, dead", 1, 1, 8, checkup.Confirmed, true},
+		{"dead, gone", 1, 0, 8, checkup.Gone, false},
+		{"dead, not measured again", 1, 1, 0, checkup.NotMadeAgain, true},
+		{"some loss, again", 0.08, 0.08, 8, checkup.Confirmed, true},
+		{"some loss, gone", 0.08, 0, 8, checkup.Gone, false},
+		{"some loss, not measured again", 0.08, 0, 0, checkup.NotMadeAgain, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for seed := range judgetest.Iterations(3, 30) {
+				n := lossy(seed, 0, tt.first)
+				rules := judge.Rules{Pools: true, LooksAgain: true}
+				j := judge.Pairs(n.Worksheet, n.Roster, n.Measure(), rules)
+				x := Explain(j)
+				next := lossy(seed+100, 0, tt.second)
+				next.Worksheet = n.Worksheet
+				record := next.Measure()
+				if tt.pairs == 0 {
+					record = &checkup.Record{}
+				}
+				x.LookAgain(j, judge.Pairs(n.Worksheet, n.Roster, record, rules), checkup.Duration(12e9))
+				if len(x.Found) != 1 || x.Found[0].Confirmation != tt.want {
+					t.Fatalf("seed %d: want %q; got %d findings, %+v", seed, tt.want, len(x.Found), x.Found)
+				}
+				listed := len(x.Findings()) + len(x.Gone(0))
+				if r := j.Report(checkup.Gate{}); (r.Counts.Fail > 0) != tt.fails || listed != 1 {
+					t.Errorf("seed %d: %+v, %d listed", seed, r.Counts, listed)
+				}
+			}
+		})
+	}
+}
+
+// TestUndecidedComponent: loss that one look cannot tell from the limit is decided by the next.
+func TestUndecidedComponent(t *testing.T) {
+	decided := 0
+	for seed := range uint64(10) {
+		n := lossy(seed, 0, 0.02)
+		rules := judge.Rules{Pools: true, LooksAgain: true}
+		j := judge.Pairs(n.Worksheet, n.Roster, n.Measure(), rules)
+		x := Explain(j)
+		if len(x.Found) > 0 {
+			continue
+		}
+		more := lossy(seed+100, 0, 0.02)
+		more.Worksheet = ptr(*n.Worksheet)
+		more.Worksheet.Probes = slices.Clone(n.Worksheet.Probes)
+		for i := range more.Worksheet.Probes {
+			more.Worksheet.Probes[i].Count *= 5
+		}
+		x.LookAgain(j, judge.Pairs(more.Worksheet, n.Roster, more.Measure(), rules), checkup.Duration(12e9))
+		for _, f := range x.Findings() {
+			if f.Subject == "worker-8" && f.Confirmation == checkup.Confirmed && j.Report(checkup.Gate{}).Counts.Fail > 0 {
+				decided++
+			}
+		}
+	}
+	if decided < 5 {
+		t.Errorf("decided %d of 10 runs", decided)
+	}
+}
+
+// TestListed: of many single pairs there is one finding, and never more than ten findings.
+func TestListed(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		hit  func(judgetest.Packet) bool
+		want int
+		last string
+	}{
+		{"three pairs", func(p judgetest.Packet) bool { return p.From < 3 && p.To == p.From+10 }, 3, "pair worker-3 -> worker-13"},
+		{"five pairs", func(p judgetest.Packet) bool { return p.From < 5 && p.To == p.From+10 }, 1, "pair 5 pairs of nodes"},
+		{"twelve nodes", func(p judgetest.Packet) bool { return p.To%3 == 0 }, 10, "nodeIngress 3 more findings"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := judgetest.NewMesh(1, 36, 0, 0, judgetest.DefaultProbes())
+			n.Drop = func(p judgetest.Packet) float64 { return judgetest.When(tt.hit(p)) }
+			found := judged(n).Findings
+			if len(found) != tt.want || judgetest.Kind(found[len(found)-1]) != tt.last {
+				t.Errorf("want %d findings, the last %s; got%s", tt.want, tt.last, judgetest.Show(found))
+			}
+		})
+	}
+}
+
+// TestRack: nodes behind one dead uplink are one finding, by their zone if they are a zone.
+func TestRack(t *testing.T) {
+	for _, tt := range []struct {
+		zones int
+		rack  func(int) bool
+		want  string
+	}{
+		{0, func(i int) bool { return i < 4 }, "nodes worker-1, worker-2, worker-3, worker-4"},
+		{3, func(i int) bool { return i < 4 }, "nodes worker-1, worker-2, worker-3, worker-4"},
+		{3, func(i int) bool { return i%3 == 0 }, "nodes zone zone-a"},
+	} {
+		t.Run(fmt.Sprint(tt.zones, tt.want), func(t *testing.T) {
+			for seed := range judgetest.Iterations(5, 50) {
+				n := judgetest.NewMesh(seed, 15, 8, tt.zones, judgetest.DefaultProbes())
+				n.Drop = func(p judgetest.Packet) float64 { return judgetest.When(tt.rack(p.From) != tt.rack(p.To)) }
+				found := judged(n).Findings
+				if len(found) != 1 || judgetest.Kind(found[0]) != tt.want {
+					t.Errorf("seed %d: want %s; got%s", seed, tt.want, judgetest.Show(found))
+				}
+			}
+		})
+	}
+}
