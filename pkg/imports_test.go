@@ -37,8 +37,8 @@ var arrows = map[string][]string{
 	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                            // a kind for tests
 	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                    // limits are judged by exact statistics
 	"pkg/stats":           {},
-	"pkg/judge/judgetest": {"pkg/checkup"},              // simulates what tests of judging measure
-	"pkg/localise":        {"pkg/checkup", "pkg/judge"}, // explains what was judged
+	"pkg/judge/judgetest": {"pkg/checkup"},                           // simulates what tests of judging measure
+	"pkg/localise":        {"pkg/checkup", "pkg/judge", "pkg/stats"}, // explains what was judged
 	"pkg/print":           {"pkg/checkup"},
 	"pkg/tekton":          {"pkg/checkup", "pkg/kinds"}, // asks each kind for its rights
 	"pkg/record":          {"pkg/checkup"},
