@@ -159,6 +159,9 @@ func (c *Component) lookAgain(j, further *judge.Judgement, again map[checkup.Pai
 			continue
 		}
 		o := &further.Outcomes[k]
+		if len(o.Dead) > 0 {
+			continue // a dead path explains what it lost
+		}
 		before := t.K
 		t = count(t, o, part.Of, of.lateOf(o))
 		if t.K > before {
