@@ -239,11 +239,11 @@ func (q *queue) Pop() any {
 
 // bound makes the key of a place a lower bound of the cost per pair. Each way of which pairs
 // were explained may have been an exception, by itself and in the cells that it is in. A wide
-// place is assessed again only if a third of what it explained is explained otherwise: it has
+// place is assessed again only if half of what it explained is explained otherwise: it has
 // many ways, and few of them matter.
 func (p *place) bound() {
 	p.fresh = false
-	if p.wide() && 3*p.left > 2*p.last && p.at >= 0 {
+	if p.wide() && 2*p.left > p.last && p.at >= 0 {
 		return
 	}
 	p.key = math.Floor(1e9 * max(1, p.floor-2*exceptionCost*float64(p.touched)) / float64(p.left))
