@@ -305,7 +305,43 @@ func (l *localiser) cover(given []*candidate) []*candidate {
 		slices.Sort(c.explained)
 		c.explained = slices.Compact(c.explained)
 	}
-	return prune(chosen)
+	kept := prune(chosen)
+	l.oneDirection(kept)
+	return kept
+}
+
+// oneDirection replaces each node by one of its directions, if that explains all pairs that no
+// other cause explains.
+func (l *localiser) oneDirection(chosen []*candidate) {
+	if l.class != judge.Lost {
+		return
+	}
+	times := map[int32]int{}
+	for _, c := range chosen {
+		for _, i := range c.explained {
+			times[i]++
+		}
+	}
+	for _, c := range chosen {
+		if c.cause != checkup.CauseNode || c.oneWay <= c.bothWays {
+			continue
+		}
+		for _, p := range l.places[c.index-2 : c.index] { // its ingress and its egress: see listPlaces
+			may := map[int32]bool{}
+			var explained []int32
+			l.visit(p, &c.narrowing, false, 0, func(i int32, _ bool) {
+				if l.all[i].fail {
+					may[i] = true
+					explained = append(explained, i)
+				}
+			})
+			if !slices.ContainsFunc(c.explained, func(i int32) bool { return times[i] == 1 && !may[i] }) {
+				slices.Sort(explained)
+				c.place, c.explained = p, explained
+				break
+			}
+		}
+	}
 }
 
 // accept notes what a cause newly explains. A place that drops everything also explains
