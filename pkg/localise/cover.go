@@ -239,11 +239,11 @@ func (q *queue) Pop() any {
 
 // bound makes the key of a place a lower bound of the cost per pair. Each way of which pairs
 // were explained may have been an exception, by itself and in the cells that it is in. A wide
-// place is assessed again only if a third of what it explained is explained otherwise: it has
+// place is assessed again only if half of what it explained is explained otherwise: it has
 // many ways, and few of them matter.
 func (p *place) bound() {
 	p.fresh = false
-	if p.wide() && 3*p.left > 2*p.last && p.at >= 0 {
+	if p.wide() && 2*p.left > p.last && p.at >= 0 {
 		return
 	}
 	p.key = math.Floor(1e9 * max(1, p.floor-2*exceptionCost*float64(p.touched)) / float64(p.left))
@@ -305,7 +305,43 @@ func (l *localiser) cover(given []*candidate) []*candidate {
 		slices.Sort(c.explained)
 		c.explained = slices.Compact(c.explained)
 	}
-	return prune(chosen)
+	kept := prune(chosen)
+	l.oneDirection(kept)
+	return kept
+}
+
+// oneDirection replaces each node by one of its directions, if that explains all pairs that no
+// other cause explains.
+func (l *localiser) oneDirection(chosen []*candidate) {
+	if l.class != judge.Lost {
+		return
+	}
+	times := map[int32]int{}
+	for _, c := range chosen {
+		for _, i := range c.explained {
+			times[i]++
+		}
+	}
+	for _, c := range chosen {
+		if c.cause != checkup.CauseNode || c.oneWay <= c.bothWays {
+			continue
+		}
+		for _, p := range l.places[c.index-2 : c.index] { // its ingress and its egress: see listPlaces
+			may := map[int32]bool{}
+			var explained []int32
+			l.visit(p, &c.narrowing, false, 0, func(i int32, _ bool) {
+				if l.all[i].fail {
+					may[i] = true
+					explained = append(explained, i)
+				}
+			})
+			if !slices.ContainsFunc(c.explained, func(i int32) bool { return times[i] == 1 && !may[i] }) {
+				slices.Sort(explained)
+				c.place, c.explained = p, explained
+				break
+			}
+		}
+	}
 }
 
 // accept notes what a cause newly explains. A place that drops everything also explains
