@@ -258,7 +258,8 @@ func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, n
 		Worksheet: w, Roster: k.Roster(plan, w, snapshot),
 	}
 	c.Explanation = k.Explain(kind.Explained{
-		Spec: plan.Checks[name].Spec, Worksheet: w, Roster: c.Roster, Gate: plan.Gate, Cost: c.Cost, GuestImage: tekton.GuestImage(options),
+		Spec: plan.Checks[name].Spec, Worksheet: w, Roster: c.Roster,
+		Gate: plan.Gate, Cost: c.Cost, GuestImage: tekton.GuestImage(options),
 	})
 	agents, responders, err := fleet.Pods(w, namespace, image)
 	if err != nil {

@@ -95,8 +95,8 @@ func NodeOf(n *corev1.Node) Node {
 	return node
 }
 
-// Requests sets Requested and HostPorts of the snapshot's nodes from all pods of the cluster that are scheduled and have
-// not ended. It needs the verb list on pods in every namespace. With an error it sets nothing.
+// Requests sets Requested and HostPorts of the snapshot's nodes from all pods of the cluster that are scheduled and
+// have not ended. It needs the verb list on pods in every namespace. With an error it sets nothing.
 func (r Reader) Requests(ctx context.Context, s *Snapshot) error {
 	requested := map[string]map[corev1.ResourceName]int64{} // cpu in thousandths
 	ports := map[string][]HostPort{}
@@ -109,7 +109,8 @@ func (r Reader) Requests(ctx context.Context, s *Snapshot) error {
 			return
 		}
 		sum[corev1.ResourcePods]++
-		for name, quantity := range resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{UseStatusResources: true}) {
+		options := resourcehelper.PodResourcesOptions{UseStatusResources: true}
+		for name, quantity := range resourcehelper.PodRequests(p, options) {
 			if name == corev1.ResourceCPU {
 				sum[name] += quantity.MilliValue()
 			} else {
@@ -188,8 +189,8 @@ func Selector(s checkup.LabelSelector) (string, error) {
 	return parsed.String(), nil
 }
 
-// Pods lists the pods of a namespace (empty: the run's) that match a selector and have not ended. It needs the verb list
-// on pods there.
+// Pods lists the pods of a namespace (empty: the run's) that match a selector and have not ended. It needs the verb
+// list on pods there.
 func (r Reader) Pods(ctx context.Context, namespace, selector string) ([]Pod, error) {
 	var pods []Pod
 	err := r.selectedPods(ctx, namespace, selector, func(p *corev1.Pod) { pods = append(pods, podOf(p)) })
@@ -215,7 +216,8 @@ func (r Reader) Components(
 		}
 		for _, t := range p.Spec.Tolerations {
 			c.Tolerations = append(c.Tolerations, checkup.Toleration{
-				Key: t.Key, Operator: string(t.Operator), Value: t.Value, Effect: string(t.Effect), TolerationSeconds: t.TolerationSeconds,
+				Key: t.Key, Operator: string(t.Operator), Value: t.Value, Effect: string(t.Effect),
+				TolerationSeconds: t.TolerationSeconds,
 			})
 		}
 		components = append(components, c)

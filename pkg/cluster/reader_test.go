@@ -107,8 +107,8 @@ func requests(list corev1.ResourceList) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Requests = list }
 }
 
-// TestRequests: pods that have ended or are not scheduled are skipped; init containers, overhead and sidecars count as in
-// the scheduler.
+// TestRequests: pods that have ended or are not scheduled are skipped; init containers, overhead and sidecars count as
+// in the scheduler.
 func TestRequests(t *testing.T) {
 	quantities := func(pairs ...string) corev1.ResourceList {
 		list := corev1.ResourceList{}

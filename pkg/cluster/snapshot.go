@@ -324,7 +324,8 @@ func (s *Snapshot) Selection(namespace, selector string) (Selection, bool) {
 
 // Service returns the Service of that name, or nil.
 func (s *Snapshot) Service(namespace, name string) *Service {
-	if i := slices.IndexFunc(s.Services, func(x Service) bool { return x.Namespace == namespace && x.Name == name }); i >= 0 {
+	is := func(x Service) bool { return x.Namespace == namespace && x.Name == name }
+	if i := slices.IndexFunc(s.Services, is); i >= 0 {
 		return &s.Services[i]
 	}
 	return nil
@@ -368,8 +369,8 @@ func EncodeSnapshot(s *Snapshot) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// DecodeSnapshot decodes what EncodeSnapshot wrote. It is strict: the error lists every unknown, misspelled or duplicate
-// field and every invalid value.
+// DecodeSnapshot decodes what EncodeSnapshot wrote. It is strict: the error lists every unknown, misspelled or
+// duplicate field and every invalid value.
 func DecodeSnapshot(data []byte) (*Snapshot, error) {
 	const attempt = "read snapshot"
 	// Check the version first: unknown fields of another version are not the problem to report.

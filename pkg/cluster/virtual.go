@@ -35,8 +35,8 @@ var (
 // Plumbing Working Group, Multi-Network Specification, section 3.3).
 const networkResource = "k8s.v1.cni.cncf.io/resourceName"
 
-// served returns the resources of an API; false if the cluster does not serve it. Every authenticated user may read that
-// (ClusterRole system:discovery).
+// served returns the resources of an API; false if the cluster does not serve it. Every authenticated user may read
+// that (ClusterRole system:discovery).
 func (r Reader) served(api schema.GroupVersion) ([]metav1.APIResource, bool, error) {
 	list, err := r.Kubernetes.Discovery().ServerResourcesForGroupVersion(api.String())
 	switch {

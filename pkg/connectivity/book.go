@@ -332,8 +332,8 @@ func (b *Book) Results(results []checkup.Result) {
 	}
 }
 
-// timeOf returns the time of a result by this machine's clock, if that of its source is wrong: no result is older than the
-// run or from the future. b.mu is held.
+// timeOf returns the time of a result by this machine's clock, if that of its source is wrong: no result is older than
+// the run or from the future. b.mu is held.
 func (b *Book) timeOf(r checkup.Result, now time.Time) time.Time {
 	possible := func(t time.Time) bool { return !t.Before(b.earliest) && !t.After(now.Add(clockSlack)) }
 	if possible(r.At) {

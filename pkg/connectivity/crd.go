@@ -160,7 +160,8 @@ func crdVersion(crd *unstructured.Unstructured) map[string]any {
 	return nil
 }
 
-// compareSchemas reports the fields of ours that live lacks or has with another type, and other fields that it requires.
+// compareSchemas reports the fields of ours that live lacks or has with another type, and other fields that it
+// requires.
 func compareSchemas(path string, ours, live map[string]any, report func(string, ...any)) {
 	name := strings.TrimPrefix(path, ".")
 	if name == "" {

@@ -26,8 +26,8 @@ const (
 	maxCause = 1 << 10
 )
 
-// Reasons in addition to those of the API. The first is the one that OpenShift's operators set in the condition; the next
-// three are of stages that they do not check; the last three are of the condition Unknown, which they never set.
+// Reasons in addition to those of the API. The first is the one that OpenShift's operators set in the condition; the
+// next three are of stages that they do not check; the last three are of the condition Unknown, which they never set.
 const (
 	ReasonTCPConnectSuccess  = "TCPConnectSuccess"
 	ReasonTLSHandshakeError  = "TLSHandshakeError"
@@ -38,8 +38,8 @@ const (
 	ReasonNotMeasured        = "NotMeasured"        // the source reported that it could not measure
 )
 
-// entries returns the log entries of a result: the passed stages for which the API has a reason, and the failed one. The
-// time of an entry is the start of its stage; that of the first entry is the result's.
+// entries returns the log entries of a result: the passed stages for which the API has a reason, and the failed one.
+// The time of an entry is the start of its stage; that of the first entry is the result's.
 func (id identity) entries(r checkup.Result) []v1alpha1.LogEntry {
 	var entries []v1alpha1.LogEntry
 	at := r.At
@@ -99,8 +99,8 @@ func (id identity) failure(c checkup.Cause) (reason, message string) {
 	return ReasonConnectionError, fmt.Sprintf("failed to use a connection to %s: %s", id.endpoint, c)
 }
 
-// fold adds the next result of a pair to its status. Results come in the order of their measurement; unmeasured ones are
-// skipped.
+// fold adds the next result of a pair to its status. Results come in the order of their measurement; unmeasured ones
+// are skipped.
 func (id identity) fold(s *v1alpha1.PodNetworkConnectivityCheckStatus, r checkup.Result) {
 	if r.Unmeasured != nil {
 		return
@@ -268,8 +268,8 @@ func reachable(s *v1alpha1.PodNetworkConnectivityCheckStatus) v1alpha1.PodNetwor
 	return v1alpha1.PodNetworkConnectivityCheckCondition{}
 }
 
-// upTo moves the times in a status that are later than now to now. A clock that was ahead wrote them; nothing would ever
-// be newer.
+// upTo moves the times in a status that are later than now to now. A clock that was ahead wrote them; nothing would
+// ever be newer.
 func upTo(now time.Time, s *v1alpha1.PodNetworkConnectivityCheckStatus) {
 	limit := func(t *metav1.Time) {
 		if t.After(now) {
@@ -308,8 +308,8 @@ func newest(s *v1alpha1.PodNetworkConnectivityCheckStatus) time.Time {
 	return t
 }
 
-// begun returns the time of the newest result in the logs. Entries of later stages are ignored, because they start later
-// than their result.
+// begun returns the time of the newest result in the logs. Entries of later stages are ignored, because they start
+// later than their result.
 func begun(s *v1alpha1.PodNetworkConnectivityCheckStatus) time.Time {
 	var lookup, connect time.Time
 	for _, log := range [][]v1alpha1.LogEntry{s.Successes, s.Failures} {

@@ -65,8 +65,8 @@ func ownLabels(plan, check string) map[string]string {
 	}
 }
 
-// Annotations of an object: its check's staleAfter and retention, as Go durations. Runs of other checks age the object by
-// them.
+// Annotations of an object: its check's staleAfter and retention, as Go durations. Runs of other checks age the object
+// by them.
 const (
 	annotationStaleAfter = "checkplan.dev/stale-after"
 	annotationRetention  = "checkplan.dev/retention"

@@ -31,10 +31,11 @@ type RetireOptions struct {
 }
 
 // Retire checks the objects of the namespace after a run. Objects of pairs that the worksheet does not expect become
-// Unknown if their last result is older than staleAfter, and are deleted if it is older than retention; an object without
-// a result is judged by its own age. Objects of expected pairs are never deleted. They become Unknown if their last
-// result was older than staleAfter when the run began and the run added none, for example because its probe task never
-// ran. Objects of other checks and plans age by their annotations: nothing else would age them until their next run.
+// Unknown if their last result is older than staleAfter, and are deleted if it is older than retention; an object
+// without a result is judged by its own age. Objects of expected pairs are never deleted. They become Unknown if their
+// last result was older than staleAfter when the run began and the run added none, for example because its probe task
+// never ran. Objects of other checks and plans age by their annotations: nothing else would age them until their next
+// run.
 //
 // The error joins the errors of all objects that could not be read or written; the other objects are still processed.
 func Retire(ctx context.Context, o RetireOptions) (deleted int, err error) {
@@ -110,7 +111,8 @@ func retire(
 	} else if age >= time.Duration(c.Retention) {
 		// With preconditions: if a run wrote the object in the meantime, that run expects it.
 		uid, version := u.GetUID(), u.GetResourceVersion()
-		err := objects.Delete(ctx, u.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}})
+		unchanged := &metav1.Preconditions{UID: &uid, ResourceVersion: &version}
+		err := objects.Delete(ctx, u.GetName(), metav1.DeleteOptions{Preconditions: unchanged})
 		switch {
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 			return false, nil

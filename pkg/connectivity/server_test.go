@@ -32,8 +32,8 @@ import (
 const testNamespace = "checks"
 
 // server is a fake API server with what this package uses: server-side apply with field managers is apimachinery's. In
-// addition, a patch of the main resource does not change the status, a patch of the subresource changes only the status,
-// and objects have a UID, a creation time and a resourceVersion.
+// addition, a patch of the main resource does not change the status, a patch of the subresource changes only the
+// status, and objects have a UID, a creation time and a resourceVersion.
 type server struct {
 	*dynamicfake.FakeDynamicClient
 	events *fake.Clientset

@@ -215,8 +215,8 @@ func (x *expansion) assign() ([]*source, []*target, error) {
 	return sources, targets, nil
 }
 
-// usesEtcd reports whether the pod (namespace/name) of an aggregated API server connects to the cluster's etcd: those of
-// OpenShift do (https://github.com/openshift/cluster-openshift-apiserver-operator,
+// usesEtcd reports whether the pod (namespace/name) of an aggregated API server connects to the cluster's etcd: those
+// of OpenShift do (https://github.com/openshift/cluster-openshift-apiserver-operator,
 // https://github.com/openshift/cluster-authentication-operator). Others, such as metrics-server, have no etcd or their
 // own.
 func usesEtcd(pod string) bool {

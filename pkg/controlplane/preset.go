@@ -14,10 +14,12 @@ import (
 
 // Default ports of components, if neither they nor the cluster name one.
 const (
-	apiServerPort = 6443  // kubeadm's and OpenShift's; https://kubernetes.io/docs/reference/networking/ports-and-protocols/
+	// kubeadm's and OpenShift's; https://kubernetes.io/docs/reference/networking/ports-and-protocols/
+	apiServerPort = 6443
 	etcdPort      = 2379  // etcd's client port
 	kubeletPort   = 10250 // the kubelet's API
-	httpsPort     = 443   // of a URL without one, and of an APIService's Service (apiregistration.k8s.io/v1 ServiceReference)
+	// of a URL without one, and of an APIService's Service (apiregistration.k8s.io/v1 ServiceReference)
+	httpsPort = 443
 )
 
 // Annotations in which kubeadm's static pods advertise their addresses, and the one
@@ -119,7 +121,8 @@ func presetPairs(preset Preset, watches bool) []ComponentPair {
 	)
 	if preset == PresetGeneric {
 		var pairs []ComponentPair
-		for _, to := range []string{api, api + service, aggregated, aggregated + service, checkup.ComponentLoadBalancerIn, checkup.ComponentLoadBalancerOut} {
+		for _, to := range []string{api, api + service, aggregated, aggregated + service,
+			checkup.ComponentLoadBalancerIn, checkup.ComponentLoadBalancerOut} {
 			pairs = append(pairs, ComponentPair{From: checkup.ComponentNode, To: to})
 		}
 		return pairs

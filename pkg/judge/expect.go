@@ -12,7 +12,8 @@ import (
 // credible copies the numbers of an observation to its outcome, which is unmeasured if they are not credible.
 func (j *Judgement) credible(at int, o *Outcome) {
 	seen, folded := j.evidence.observed[at], j.evidence.folded[at]
-	o.Sent, o.Received, o.Duplicates, o.Reordered, o.RTTs = seen.Sent, seen.Received, seen.Duplicates, seen.Reordered, seen.RTTs
+	o.Sent, o.Received, o.RTTs = seen.Sent, seen.Received, seen.RTTs
+	o.Duplicates, o.Reordered = seen.Duplicates, seen.Reordered
 	unmeasured := func(stage checkup.Stage, format string, args ...any) {
 		o.unmeasured(checkup.Cause{Stage: stage, Message: fmt.Sprintf(format, args...)})
 	}
@@ -80,8 +81,15 @@ func (j *Judgement) few(at int, o *Outcome) *checkup.Cause {
 			"%d of %d measurements were discarded; %d of %d ordered remain, too few to pass; the last discarded: %s",
 			seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, ordered, folded.spoiled.Message)
 	case seen.Spoiled > 0:
-		return because(checkup.StageSelf, "the %s was held up in %d of %d measurements; %d of %d ordered remain, too few to pass",
-			j.rules.Reporter, seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, ordered)
+		return because(
+			checkup.StageSelf,
+			"the %s was held up in %d of %d measurements; %d of %d ordered remain, too few to pass",
+			j.rules.Reporter,
+			seen.Spoiled,
+			seen.Spoiled+seen.Sent,
+			seen.Sent,
+			ordered,
+		)
 	case unused(seen) != nil:
 		return unused(seen)
 	default:

@@ -58,8 +58,8 @@ func (j *Judgement) silentFlows(o *Outcome) silent {
 
 // deadFlow is the chance up to which a silent port is dead, in a look that makes each test at this level. That is the
 // level for a port alone. But a dead path shows in many pairs, of which a few measurements from one port prove nothing
-// alone. So it is higher if at most a twentieth of so many pairs have a silent port by chance (the false discovery rate:
-// Benjamini and Hochberg, 1995), and so many would have one, anywhere, at most with the probability of the level.
+// alone. So it is higher if at most a twentieth of so many pairs have a silent port by chance (the false discovery
+// rate: Benjamini and Hochberg, 1995), and so many would have one, anywhere, at most with the probability of the level.
 func (j *Judgement) deadFlow(level float64) float64 {
 	tests := 0
 	var chances []float64 // of each pair with silent ports, the lowest
@@ -80,8 +80,8 @@ func (j *Judgement) deadFlow(level float64) float64 {
 	return level
 }
 
-// deadFlows sets the dead ports of an outcome, and returns the limit that the pair then breaks, or may break. A dead flow
-// is no loss of a quarter: each packet of a port takes the same one of several parallel paths (RFC 2992).
+// deadFlows sets the dead ports of an outcome, and returns the limit that the pair then breaks, or may break. A dead
+// flow is no loss of a quarter: each packet of a port takes the same one of several parallel paths (RFC 2992).
 func (j *Judgement) deadFlows(seen *checkup.Observation, o *Outcome) (failed, doubted []broken) {
 	s := j.silentFlows(o)
 	var doubtful []checkup.Flow
@@ -103,7 +103,8 @@ func (j *Judgement) deadFlows(seen *checkup.Observation, o *Outcome) (failed, do
 	return failed, doubted
 }
 
-// unansweredPorts is the limit that these flows of an observation break, or may break. others says how the others differ.
+// unansweredPorts is the limit that these flows of an observation break, or may break. others says how the others
+// differ.
 func unansweredPorts(seen *checkup.Observation, flows []checkup.Flow, others string) broken {
 	const most = 4
 	why, sent := unanswered(seen), 0

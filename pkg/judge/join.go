@@ -116,7 +116,10 @@ func summary(r *checkup.Report) string {
 
 // lasting are the findings that a further look did not find gone.
 func lasting(findings []checkup.Finding) []checkup.Finding {
-	return slices.DeleteFunc(slices.Clone(findings), func(f checkup.Finding) bool { return f.Confirmation == checkup.Gone })
+	return slices.DeleteFunc(
+		slices.Clone(findings),
+		func(f checkup.Finding) bool { return f.Confirmation == checkup.Gone },
+	)
 }
 
 // score prints how many units of each noun passed, or that none was expected.

@@ -193,7 +193,8 @@ func (j *Judgement) judge(at int, o *Outcome, level float64) {
 	case cause != nil:
 		o.unmeasured(*cause)
 	case !j.Worksheet.Expect.Unreachable:
-		if seen := j.evidence.observed[at]; o.Pair.Transport == checkup.UDP && seen.Spoiled == 0 && j.evidence.counted[o.Pair.Target] {
+		if seen := j.evidence.observed[at]; o.Pair.Transport == checkup.UDP && seen.Spoiled == 0 &&
+			j.evidence.counted[o.Pair.Target] {
 			o.Arrived = j.evidence.reception[at]
 			o.Counted = o.Received <= o.Arrived && o.Arrived <= o.Sent
 		}
@@ -212,7 +213,14 @@ func (o *Outcome) lossy() bool {
 
 // unmeasured makes an outcome unmeasured: its numbers do not count.
 func (o *Outcome) unmeasured(cause checkup.Cause) {
-	*o = Outcome{Pair: o.Pair, Attribute: o.Attribute, Verdict: checkup.Unmeasured, Cause: cause, Broken: o.Broken, Folded: o.Folded}
+	*o = Outcome{
+		Pair:      o.Pair,
+		Attribute: o.Attribute,
+		Verdict:   checkup.Unmeasured,
+		Cause:     cause,
+		Broken:    o.Broken,
+		Folded:    o.Folded,
+	}
 }
 
 // unmeasured says why a pair has no credible observation; nil if it has one.

@@ -81,7 +81,12 @@ func Read(ctx context.Context, dir string, paths []string) *Result {
 
 // load reads the paths. It stores in at the name of the file or directory that it reads.
 func load(dir string, paths []string, at *atomic.Pointer[string]) (*loader, Problems) {
-	l := &loader{at: at, ctx: cuecontext.New(), sources: map[string]*source{}, data: map[checkup.ConfigMapRef]map[string]string{}}
+	l := &loader{
+		at:      at,
+		ctx:     cuecontext.New(),
+		sources: map[string]*source{},
+		data:    map[checkup.ConfigMapRef]map[string]string{},
+	}
 	var err error
 	if l.dir, err = filepath.Abs(dir); err != nil {
 		return l, Problems{{Message: fmt.Sprintf("finding the working directory: %v", err)}}

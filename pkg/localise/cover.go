@@ -65,7 +65,8 @@ type localiser struct {
 func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
 	w := e.Worksheet
 	l := &localiser{
-		w: w, class: class, attributes: e.Attributes, byAttribute: make([]tally, len(e.Attributes)), by: make([]sums, len(e.Attributes)),
+		w: w, class: class, attributes: e.Attributes, byAttribute: make([]tally, len(e.Attributes)),
+		by:  make([]sums, len(e.Attributes)),
 		all: make([]measured, 0, len(e.Measured)),
 	}
 	keys := map[string]int32{}
@@ -407,7 +408,8 @@ func (l *localiser) alternatives(c *candidate) []*candidate {
 			s := l.scope(p, flows, c.order)
 			for _, list := range [][]narrowing{{l.whole}, l.narrows, l.narrows2} {
 				for i := range list {
-					if p == c.place && list[i].narrow == c.narrow || (p.cause == checkup.CauseSource || p.cause == checkup.CauseNodes) && list[i].degree() > 0 {
+					if p == c.place && list[i].narrow == c.narrow ||
+						(p.cause == checkup.CauseSource || p.cause == checkup.CauseNodes) && list[i].degree() > 0 {
 						continue
 					}
 					if s.gain(&list[i]) != len(c.newly) {

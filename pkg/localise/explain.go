@@ -36,7 +36,10 @@ func (x *Explanation) Gone(after checkup.Duration) []string {
 			return append(lines, "and more findings gone")
 		default:
 			f.settle()
-			lines = append(lines, fmt.Sprintf("gone after %s: %s (%s)", after, f.Message, checkup.Count(len(f.Pairs), "failed pair")))
+			lines = append(
+				lines,
+				fmt.Sprintf("gone after %s: %s (%s)", after, f.Message, checkup.Count(len(f.Pairs), "failed pair")),
+			)
 		}
 	}
 	return lines
@@ -59,7 +62,10 @@ func Explain(j *judge.Judgement) *Explanation {
 		}
 		l := newLocaliser(e, class, done)
 		chosen := l.cover(nil)
-		given := slices.DeleteFunc(slices.Clone(chosen), func(c *candidate) bool { return !c.drops || c.cause == checkup.CausePair })
+		given := slices.DeleteFunc(
+			slices.Clone(chosen),
+			func(c *candidate) bool { return !c.drops || c.cause == checkup.CausePair },
+		)
 		level := judge.Level(tests * l.components())
 		var components []*Component
 		marked := 0

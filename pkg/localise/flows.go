@@ -19,10 +19,10 @@ import (
 // through a place, each of them wholly dead, and no loss of the others. It sets done for pairs whose losses the dead
 // paths explain too: connections, of which each is a flow of its own.
 //
-// The cause is the narrowest place that all dead flows go through, if it is more likely than the network, by more than the
-// number of places that could be so by chance. If there is none, the place whose share of dead flows differs most from
-// that of all others is named first, if chance does not explain the difference, and the rest is explained without it. What
-// remains is of the network. One link of two nodes is never named as more than that.
+// The cause is the narrowest place that all dead flows go through, if it is more likely than the network, by more than
+// the number of places that could be so by chance. If there is none, the place whose share of dead flows differs most
+// from that of all others is named first, if chance does not explain the difference, and the rest is explained without
+// it. What remains is of the network. One link of two nodes is never named as more than that.
 func paths(e *Evidence, done []bool) []*Found {
 	if !slices.ContainsFunc(e.Measured, func(i int) bool { return len(e.Outcomes[i].Dead) > 0 }) {
 		return nil
@@ -204,8 +204,8 @@ func passages(e *Evidence) []passage {
 	return all
 }
 
-// requestsOrAnswers says on which ways the packets of dead flows may have been dropped: not on one on which fewer packets
-// were lost, by the target's count, than a dead flow has.
+// requestsOrAnswers says on which ways the packets of dead flows may have been dropped: not on one on which fewer
+// packets were lost, by the target's count, than a dead flow has.
 func requestsOrAnswers(o *judge.Outcome) (there, back bool) {
 	if !o.Counted {
 		return true, true
@@ -228,7 +228,11 @@ func sites(from, to checkup.Endpoint) []site {
 		all = append(all, site{nodeBoth, to.Node, ""})
 	}
 	if from.Zone != "" && to.Zone != "" {
-		all = append(all, site{oneWayZones, from.Zone, to.Zone}, site{bothWaysZones, min(from.Zone, to.Zone), max(from.Zone, to.Zone)})
+		all = append(
+			all,
+			site{oneWayZones, from.Zone, to.Zone},
+			site{bothWaysZones, min(from.Zone, to.Zone), max(from.Zone, to.Zone)},
+		)
 	}
 	return all
 }
@@ -259,7 +263,8 @@ func compareSites(s, t site) int {
 	return cmp.Or(cmp.Compare(s.kind, t.kind), cmp.Compare(s.a, t.a), cmp.Compare(s.b, t.b))
 }
 
-// toll is what goes through a place: flows, dead ones that it may have dropped, the passages with these, and their links.
+// toll is what goes through a place: flows, dead ones that it may have dropped, the passages with these, and their
+// links.
 type toll struct {
 	flows, dead, passages int
 	link                  [2]string
@@ -344,7 +349,16 @@ func (d *deaths) beyondNetwork(s site) bool {
 // ratio is how much likelier the dead flows are if the place has another share of them than all others, as a logarithm.
 func (d *deaths) ratio(s site) float64 {
 	t := d.at[s]
-	return likelihood(t.dead, t.flows) + likelihood(d.all.dead-t.dead, d.all.flows-t.flows) - likelihood(d.all.dead, d.all.flows)
+	return likelihood(
+		t.dead,
+		t.flows,
+	) + likelihood(
+		d.all.dead-t.dead,
+		d.all.flows-t.flows,
+	) - likelihood(
+		d.all.dead,
+		d.all.flows,
+	)
 }
 
 // alternatives are the other places that this sample cannot tell from the one that is named: those that have the same
@@ -362,8 +376,8 @@ func (d *deaths) alternatives(where site) []string {
 	return all
 }
 
-// densest is the place in which the share of dead flows is higher than elsewhere, and differs most from it; nil if chance
-// explains every difference (likelihood ratios, at the level of judge.FalseAlarms over all places).
+// densest is the place in which the share of dead flows is higher than elsewhere, and differs most from it; nil if
+// chance explains every difference (likelihood ratios, at the level of judge.FalseAlarms over all places).
 func (d *deaths) densest() *site {
 	var densest *site
 	highest := math.Log(float64(len(d.at)) / judge.FalseAlarms)
@@ -420,10 +434,15 @@ func (d *deaths) found(e *Evidence, where site, done []bool) (f *Found, rest []p
 	}
 	f.Message = fmt.Sprintf("%d of %s %s never %s through, %s: one of several parallel paths",
 		in.dead, checkup.Count(in.flows, "flow"), where, get, others)
-	f.For = []string{fmt.Sprintf("%s with such flows, for example %s", checkup.Count(len(in.pairs), "pair"), example(e, in.pairs[0]))}
+	f.For = []string{
+		fmt.Sprintf("%s with such flows, for example %s", checkup.Count(len(in.pairs), "pair"), example(e, in.pairs[0])),
+	}
 	if also := alike(e, where, float64(in.dead)/float64(in.flows), done); len(also) > 0 {
 		f.Pairs = slices.Concat(f.Pairs, also)
-		f.For = append(f.For, fmt.Sprintf("%s of the same place lost only whole flows, about as many", checkup.Count(len(also), "further pair")))
+		f.For = append(
+			f.For,
+			fmt.Sprintf("%s of the same place lost only whole flows, about as many", checkup.Count(len(also), "further pair")),
+		)
 	}
 	f.Alternatives = d.alternatives(where)
 	return f, rest
@@ -437,8 +456,8 @@ func example(e *Evidence, i int) string {
 		o.Pair.Transport, o.Pair.Family, o.Pair.Size, f.Port, f.Sent-f.Received, f.Sent)
 }
 
-// alike sets done for the pairs of a place whose losses its share of dead flows explains: each flow of theirs lost all or
-// nothing, and so many by chance. It returns those of the pairs that fail.
+// alike sets done for the pairs of a place whose losses its share of dead flows explains: each flow of theirs lost all
+// or nothing, and so many by chance. It returns those of the pairs that fail.
 func alike(e *Evidence, where site, share float64, done []bool) []int {
 	var partly []int // pairs that lost some of their flows
 	chances := map[int]float64{}
@@ -486,8 +505,8 @@ func alive(o *judge.Outcome) *judge.Outcome {
 	return &living
 }
 
-// flowsOf counts the flows of a pair, and those of which everything was lost; none if one lost only a part. A connection is
-// a flow of its own. ICMP has no ports: all measurements of a pair are one flow.
+// flowsOf counts the flows of a pair, and those of which everything was lost; none if one lost only a part. A
+// connection is a flow of its own. ICMP has no ports: all measurements of a pair are one flow.
 func flowsOf(o *judge.Outcome) (flows, dead int) {
 	switch {
 	case o.Pair.Transport == checkup.ICMP:

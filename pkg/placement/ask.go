@@ -89,8 +89,8 @@ func undecided(format string, args ...any) *checkup.Cause {
 	return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf(format, args...)}
 }
 
-// dryRun creates the pod with dryRun=All. It returns the pod as it would be stored, and the warnings of the answer, also
-// with an error.
+// dryRun creates the pod with dryRun=All. It returns the pod as it would be stored, and the warnings of the answer,
+// also with an error.
 func dryRun(ctx context.Context, c kubernetes.Interface, pod *corev1.Pod) (*corev1.Pod, []string, error) {
 	options := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	pods := c.CoreV1()

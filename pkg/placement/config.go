@@ -290,7 +290,8 @@ func clusterRequest(s *cluster.Snapshot) (*request, error) {
 			),
 		)
 	}
-	for side, given := range map[SideName]*cluster.DiagnosticsPlacement{SideSource: d.SourcePlacement, SideTarget: d.TargetPlacement} {
+	placements := map[SideName]*cluster.DiagnosticsPlacement{SideSource: d.SourcePlacement, SideTarget: d.TargetPlacement}
+	for side, given := range placements {
 		if given == nil {
 			continue
 		}
@@ -306,8 +307,8 @@ func clusterRequest(s *cluster.Snapshot) (*request, error) {
 	return r, nil
 }
 
-// deeplyEmpty reports whether no field is set. An empty selector counts as unset; an empty list of tolerations does not:
-// it tolerates nothing.
+// deeplyEmpty reports whether no field is set. An empty selector counts as unset; an empty list of tolerations does
+// not: it tolerates nothing.
 func deeplyEmpty(d *cluster.NetworkDiagnostics) bool {
 	empty := func(p *cluster.DiagnosticsPlacement) bool {
 		return p == nil || len(p.NodeSelector) == 0 && p.Tolerations == nil

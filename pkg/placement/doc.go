@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package placement is the kind placement: a dry run of which nodes would take the pods of OpenShift's network diagnostics,
-// or of anything that is placed in the same way. It starts nothing.
+// Package placement is the kind placement: a dry run of which nodes would take the pods of OpenShift's network
+// diagnostics, or of anything that is placed in the same way. It starts nothing.
 //
 //	cluster --Survey--> cluster.Snapshot --Expand (pure)--> Sheet --Ask--> []checkup.Fact
 //	facts   --Judge (pure)--> checkup.CheckReport
 //
-// There are two sides. Sources are a Deployment of one replica: its pod runs on one of the eligible nodes; without any it
-// stays Pending. Targets are a DaemonSet: a pod runs on each eligible node. Their names, fields and defaults are those of
-// network.config.openshift.io, spec.networkDiagnostics (OpenShift's enhancement "configurable network diagnostics pod
-// placement").
+// There are two sides. Sources are a Deployment of one replica: its pod runs on one of the eligible nodes; without any
+// it stays Pending. Targets are a DaemonSet: a pod runs on each eligible node. Their names, fields and defaults are
+// those of network.config.openshift.io, spec.networkDiagnostics (OpenShift's enhancement "configurable network
+// diagnostics pod placement").
 //
 // # Rules
 //
-// Mode "" is All. In mode Disabled nothing is placed, and there are no sides; placements with this mode are an error, with
-// the message of the API's own rule.
+// Mode "" is All. In mode Disabled nothing is placed, and there are no sides; placements with this mode are an error,
+// with the message of the API's own rule.
 //
 // An unset placement is the default: Linux nodes, no toleration for sources, every toleration for targets. In a given
 // placement, each unset field has its default:
@@ -29,22 +29,22 @@
 //     has already set the default of a missing field: a list is used as it is, nil
 //     or not.
 //
-// With networkConfig: true, mode and placements are those of the cluster's network.config.openshift.io/cluster. It takes
-// precedence over the legacy flag spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, unless
-// spec.networkDiagnostics is missing or completely empty: then the flag, if true, disables the diagnostics. If the object
-// cannot be read, or the flag cannot be read and is needed, Expand returns an error. A missing operator's object disables
-// nothing. A field of a wrong type is an error with the field's path. Values that the API server would reject in a pod are
-// errors of Expand, all together, each with its path.
+// With networkConfig: true, mode and placements are those of the cluster's network.config.openshift.io/cluster. It
+// takes precedence over the legacy flag spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, unless
+// spec.networkDiagnostics is missing or completely empty: then the flag, if true, disables the diagnostics. If the
+// object cannot be read, or the flag cannot be read and is needed, Expand returns an error. A missing operator's object
+// disables nothing. A field of a wrong type is an error with the field's path. Values that the API server would reject
+// in a pod are errors of Expand, all together, each with its path.
 //
 // # Prediction
 //
 // pkg/scheduling predicts which nodes take the pod, and all reasons of every other node; its comment lists the covered
-// predicates. The pod of a DaemonSet has the tolerations that its controller adds. The pods meet restricted pod security,
-// except for host ports. The free resources of nodes need the right to list all pods of the cluster; without it,
-// PlacementSide.Unknown lists the predicates that could not be evaluated.
+// predicates. The pod of a DaemonSet has the tolerations that its controller adds. The pods meet restricted pod
+// security, except for host ports. The free resources of nodes need the right to list all pods of the cluster; without
+// it, PlacementSide.Unknown lists the predicates that could not be evaluated.
 //
-// Not predicted are preemption (a pod of high priority may evict others; Expand warns on how many nodes that is possible)
-// and changes of the pod by admission.
+// Not predicted are preemption (a pod of high priority may evict others; Expand warns on how many nodes that is
+// possible) and changes of the pod by admission.
 //
 // # Decision of the API server
 //

@@ -7,8 +7,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Rights returns the rights that a check of this kind needs in addition to those of every run, and to listing nodes, which
-// pkg/kind adds.
+// Rights returns the rights that a check of this kind needs in addition to those of every run, and to listing nodes,
+// which pkg/kind adds.
 func Rights(c checkup.Check) []checkup.Right {
 	spec, ok := c.Spec.(*Spec)
 	if !ok {

@@ -18,10 +18,10 @@ import (
 // requestedResources is the Unseen.What of Reader.Requests.
 const requestedResources = "resource requests of the pods on the nodes"
 
-// Survey adds to a snapshot with nodes what Expand needs for the placement checks of a plan: the resource requests on the
-// nodes and, for a check with networkConfig, the cluster's network.config.openshift.io and
-// network.operator.openshift.io. Objects that cannot be read because a right or an API is missing are recorded as unseen;
-// a malformed object, or an API server that does not answer, is an error.
+// Survey adds to a snapshot with nodes what Expand needs for the placement checks of a plan: the resource requests on
+// the nodes and, for a check with networkConfig, the cluster's network.config.openshift.io and
+// network.operator.openshift.io. Objects that cannot be read because a right or an API is missing are recorded as
+// unseen; a malformed object, or an API server that does not answer, is an error.
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.Snapshot) error {
 	var asked, networkConfig bool
 	for _, c := range p.Checks {
@@ -78,8 +78,8 @@ func surveyNetworkConfig(ctx context.Context, r cluster.Reader, s *cluster.Snaps
 	return nil
 }
 
-// get reads one of the two objects. An object that is missing or may not be read is recorded as unseen, except a missing
-// operator's object, which disables nothing.
+// get reads one of the two objects. An object that is missing or may not be read is recorded as unseen, except a
+// missing operator's object, which disables nothing.
 func get(
 	ctx context.Context,
 	r cluster.Reader,

@@ -30,8 +30,8 @@ type exclusion struct {
 }
 
 // admit decides for each node, by labels, name and taints, whether a pod with the placement's nodeSelector and affinity
-// and with these tolerations could be scheduled to it. The other predicates of the scheduler are ignored: a full node is
-// expected, and its pairs are unmeasured. Of several reasons, the first of nodeSelector, affinity and tolerations is
+// and with these tolerations could be scheduled to it. The other predicates of the scheduler are ignored: a full node
+// is expected, and its pairs are unmeasured. Of several reasons, the first of nodeSelector, affinity and tolerations is
 // reported.
 func admit(
 	nodes []cluster.Node,
@@ -93,8 +93,8 @@ func admit(
 	return a, nil
 }
 
-// selectiveFirst returns the keys of a node selector, those that match the fewest nodes first: a key that matches no node
-// is then the reported one.
+// selectiveFirst returns the keys of a node selector, those that match the fewest nodes first: a key that matches no
+// node is then the reported one.
 func selectiveFirst(nodes []cluster.Node, selector map[string]string) []string {
 	matches := map[string]int{}
 	for key, value := range selector {

@@ -19,10 +19,9 @@ import (
 // confirms is a gate that wants failures to be confirmed.
 var confirms = checkup.Gate{Require: checkup.RequirePass, Confirm: true}
 
-// TestAgainOfRandomMeshes: a second look has pairs that failed, are undecided, or are of an undecided
-// component, each once and in the order of the worksheet, at most mostAgain of them, and no other. It is the same for the same record,
-// in any order of its observations. A clean look, a third look, and a gate that does not confirm have
-// none.
+// TestAgainOfRandomMeshes: a second look has pairs that failed, are undecided, or are of an undecided component, each
+// once and in the order of the worksheet, at most mostAgain of them, and no other. It is the same for the same record,
+// in any order of its observations. A clean look, a third look, and a gate that does not confirm have none.
 func TestAgainOfRandomMeshes(t *testing.T) {
 	for seed := range judgetest.Iterations(200, 5000) {
 		mesh := judgetest.RandomMesh(seed)

@@ -67,8 +67,8 @@ type sight struct {
 	between, ingress, zones, network spot
 }
 
-// pair is the probability that a loss from one node to another is seen: by the pairs between them, each alone, or by all
-// together.
+// pair is the probability that a loss from one node to another is seen: by the pairs between them, each alone, or by
+// all together.
 func (s *sight) pair(p float64) float64 {
 	missed := 1.0
 	for _, one := range s.singles {

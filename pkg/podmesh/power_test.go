@@ -14,8 +14,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/judge/judgetest"
 )
 
-// TestPowerOfRandomMeshes: a probability is one, a larger loss is seen no less often, a dead place is always seen, and a
-// loss below the limit is no more often than FalseAlarms. Only zones may be absent.
+// TestPowerOfRandomMeshes: a probability is one, a larger loss is seen no less often, a dead place is always seen, and
+// a loss below the limit is no more often than FalseAlarms. Only zones may be absent.
 func TestPowerOfRandomMeshes(t *testing.T) {
 	for seed := range judgetest.Iterations(50, 1000) {
 		rng := rand.New(rand.NewPCG(seed, 5))

@@ -4,8 +4,8 @@ package podmesh
 
 import "github.com/checkplan/checkplan/pkg/checkup"
 
-// Rights returns the rights that a podMesh check needs in addition to those of every run: listing the existing pods that
-// are its targets.
+// Rights returns the rights that a podMesh check needs in addition to those of every run: listing the existing pods
+// that are its targets.
 func Rights(c checkup.Check) []checkup.Right {
 	mesh, ok := c.Spec.(*Spec)
 	if !ok || mesh.Targets.Pods == nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Roster returns the addresses of the existing pods among a worksheet's targets, from the snapshot: one entry per target.
-// Entries of fixtures are empty; setup sets them. A pod that is not ready counts as missing, because its silence would say
-// nothing about the network.
+// Roster returns the addresses of the existing pods among a worksheet's targets, from the snapshot: one entry per
+// target. Entries of fixtures are empty; setup sets them. A pod that is not ready counts as missing, because its
+// silence would say nothing about the network.
 func Roster(mesh *Spec, w *checkup.Worksheet, s *cluster.Snapshot) checkup.Roster {
 	roster := checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
 	if mesh.Targets.Pods == nil {

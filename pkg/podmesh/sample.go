@@ -19,9 +19,9 @@ import (
 //   - where a node has at most one target, all pairs of a node with itself lie
 //     on offset 0.
 //
-// The other offsets are permuted by seed and split into blocks of k, one block per round; the last block is filled up from
-// the first. The possible pairs on offset 0 (of nodes that are on one side only) are spread evenly over the rounds. A
-// round has these properties, which sample_test.go checks:
+// The other offsets are permuted by seed and split into blocks of k, one block per round; the last block is filled up
+// from the first. The possible pairs on offset 0 (of nodes that are on one side only) are spread evenly over the
+// rounds. A round has these properties, which sample_test.go checks:
 //
 //   - every source has at least min(k, its possible targets) targets, every
 //     target at least min(k, its possible sources) sources; where sources and
@@ -31,9 +31,9 @@ import (
 //     full mesh;
 //   - the order in which nodes are given does not matter.
 //
-// If targets are existing pods, with several on a node, pairs of a node with itself lie on many offsets. These offsets stay
-// in the cycle, which then has ceil(m/k) rounds. An element with fewer than k pairs in a round gets another pair from the
-// far side of the cycle. All properties hold, except that these few pairs repeat.
+// If targets are existing pods, with several on a node, pairs of a node with itself lie on many offsets. These offsets
+// stay in the cycle, which then has ceil(m/k) rounds. An element with fewer than k pairs in a round gets another pair
+// from the far side of the cycle. All properties hold, except that these few pairs repeat.
 
 // sampling holds the pairs of one round.
 type sampling struct {
@@ -49,9 +49,10 @@ type sampling struct {
 	zonePairs, zonePairsHit int
 }
 
-// sample selects the pairs of a round. sources has one endpoint per node; degree 0 is the full mesh; budget is the maximum
-// number of assignments, at least 1. The degree is lowered until the most expensive round of the cycle fits the budget. If
-// even a degree of 1 does not fit, each round has as many pairs of the cycle as fit, and the cycle gets longer.
+// sample selects the pairs of a round. sources has one endpoint per node; degree 0 is the full mesh; budget is the
+// maximum number of assignments, at least 1. The degree is lowered until the most expensive round of the cycle fits the
+// budget. If even a degree of 1 does not fit, each round has as many pairs of the cycle as fit, and the cycle gets
+// longer.
 func sample(seed uint64, round, degree, budget int, sources, targets []checkup.Endpoint) sampling {
 	r := newRing(seed, sources, targets)
 	s := sampling{assignments: make([][]int, len(sources)), rounds: 1, possible: r.possible}
@@ -241,9 +242,9 @@ func (r *ring) rounds(k int) int {
 	return ceilDiv(len(r.offsets), k)
 }
 
-// cost is the number of pairs of the most expensive round of a cycle with degree k. It is exact if no pairs are filled in,
-// otherwise an upper bound: a block lacks one pair for each node that is paired with itself, and filling adds for each at
-// most one pair for the source and one for the target.
+// cost is the number of pairs of the most expensive round of a cycle with degree k. It is exact if no pairs are filled
+// in, otherwise an upper bound: a block lacks one pair for each node that is paired with itself, and filling adds for
+// each at most one pair for the source and one for the target.
 func (r *ring) cost(k int) int {
 	if k == len(r.offsets) {
 		return r.possible
@@ -284,8 +285,8 @@ func (r *ring) block(k, round int, add func(source, target int)) {
 	}
 }
 
-// fill adds pairs for sources and targets that have fewer pairs than the degree, because they were paired with their own
-// node in the block.
+// fill adds pairs for sources and targets that have fewer pairs than the degree, because they were paired with their
+// own node in the block.
 func (r *ring) fill(k, round int, assignments [][]int) {
 	if r.spread || r.possible == len(r.sources)*len(r.targets) {
 		return // no node is paired with itself in a block
@@ -463,8 +464,9 @@ func (r *ring) anyPair(start uint64, sources, targets []int) (source, target int
 	return 0, 0, false
 }
 
-// hashString and hashInts are hashes with a seed. They do not use a library (but FNV-1a and the finalizer of splitmix64),
-// because a sample must be the same with every version of Go: it is rebuilt from its seed to check a report.
+// hashString and hashInts are hashes with a seed. They do not use a library (but FNV-1a and the finalizer of
+// splitmix64), because a sample must be the same with every version of Go: it is rebuilt from its seed to check a
+// report.
 func hashString(seed uint64, s string) uint64 {
 	h := 14695981039346656037 ^ finalize(seed)
 	for i := range len(s) {

@@ -161,7 +161,8 @@ func (v *validator) units(path string, c *checkup.CheckReport) {
 			c.Counts.Pass, c.Counts.Fail, c.Counts.Undecided, c.Counts.Unmeasured)
 	case !c.Complete && listed.Pass > 0:
 		v.wrong("%s: lists %d units that passed, but is not complete", path, listed.Pass)
-	case listed.Fail != c.Counts.Fail || listed.Undecided != c.Counts.Undecided || listed.Unmeasured != c.Counts.Unmeasured:
+	case listed.Fail != c.Counts.Fail || listed.Undecided != c.Counts.Undecided ||
+		listed.Unmeasured != c.Counts.Unmeasured:
 		v.wrong("%s: lists %d failed, %d undecided and %d unmeasured units, but counts %d, %d and %d",
 			path, listed.Fail, listed.Undecided, listed.Unmeasured, c.Counts.Fail, c.Counts.Undecided, c.Counts.Unmeasured)
 	}

@@ -166,7 +166,11 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 		family    checkup.IPFamily
 		size      int
 	}
-	units := map[checkup.Verdict]map[packets][]*checkup.Unit{checkup.Fail: {}, checkup.Undecided: {}, checkup.Unmeasured: {}}
+	units := map[checkup.Verdict]map[packets][]*checkup.Unit{
+		checkup.Fail:       {},
+		checkup.Undecided:  {},
+		checkup.Unmeasured: {},
+	}
 	for i := range c.Units {
 		u := &c.Units[i]
 		k := packets{u.Transport, u.Family, u.Size}

@@ -49,7 +49,8 @@ func Log(w io.Writer, r *checkup.Report) error {
 				p.command(severity, "    or %s", strings.Join(f.Alternatives, "; "))
 			}
 		}
-		if c.Counts.Fail > 0 && !slices.ContainsFunc(c.Findings, func(f checkup.Finding) bool { return f.Confirmation != checkup.Gone }) {
+		if c.Counts.Fail > 0 &&
+			!slices.ContainsFunc(c.Findings, func(f checkup.Finding) bool { return f.Confirmation != checkup.Gone }) {
 			p.command("error", "%s: %s failed", c.Name, checkup.Count(c.Counts.Fail, nounOf(c)))
 		}
 		if found := secondLook(c); found != "" {

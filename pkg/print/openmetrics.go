@@ -194,7 +194,8 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []s
 	for _, v := range []struct {
 		verdict checkup.Verdict
 		n       int
-	}{{checkup.Pass, c.Counts.Pass}, {checkup.Fail, c.Counts.Fail}, {checkup.Undecided, c.Counts.Undecided}, {checkup.Unmeasured, c.Counts.Unmeasured}} {
+	}{{checkup.Pass, c.Counts.Pass}, {checkup.Fail, c.Counts.Fail},
+		{checkup.Undecided, c.Counts.Undecided}, {checkup.Unmeasured, c.Counts.Unmeasured}} {
 		m.add(
 			"checkplan_units",
 			"Expected units by verdict; the noun is what the check counts.",
@@ -204,7 +205,11 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []s
 	again, _ := lookedAgain(c)
 	for _, found := range checkup.Confirmations {
 		if n := again[found]; n > 0 {
-			m.add("checkplan_units_again", "Units of the second look by what it found.", float64(n), of("noun", nounOf(c), "confirmation", string(found))...)
+			m.add(
+				"checkplan_units_again",
+				"Units of the second look by what it found.",
+				float64(n),
+				of("noun", nounOf(c), "confirmation", string(found))...)
 		}
 	}
 	for _, f := range c.Findings {

@@ -142,8 +142,17 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	if c.Cause != nil {
 		p.line("  not measured: %s", clean(c.Cause.String()))
 	}
-	counts := fmt.Sprintf("%s expected: %d pass, %d fail, %s%d unmeasured",
-		checkup.Count(c.Counts.Expected, noun), c.Counts.Pass, c.Counts.Fail, undecided(c.Counts.Undecided), c.Counts.Unmeasured)
+	counts := fmt.Sprintf(
+		"%s expected: %d pass, %d fail, %s%d unmeasured",
+		checkup.Count(
+			c.Counts.Expected,
+			noun,
+		),
+		c.Counts.Pass,
+		c.Counts.Fail,
+		undecided(c.Counts.Undecided),
+		c.Counts.Unmeasured,
+	)
 	if c.Sent > 0 {
 		counts += fmt.Sprintf("; %s made", checkup.Count(c.Sent, "measurement"))
 	}
@@ -263,7 +272,13 @@ func background(b checkup.Background) string {
 	if b.Limit != checkup.LimitLoss {
 		what = fmt.Sprintf("answers slower than the limit of %s", b.Limit)
 	}
-	return fmt.Sprintf("%.2g%% of %d %s everywhere, at most %.2g%%: no cause stands out", float64(b.Rate), b.Sent, what, float64(b.Upper))
+	return fmt.Sprintf(
+		"%.2g%% of %d %s everywhere, at most %.2g%%: no cause stands out",
+		float64(b.Rate),
+		b.Sent,
+		what,
+		float64(b.Upper),
+	)
 }
 
 // kind is the cause of a finding and its subject, as alternatives name theirs.

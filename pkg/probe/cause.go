@@ -18,8 +18,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// localErrnos are errors of connect and send that are caused by the agent's own host (no memory, no free file or port, no
-// such protocol), not by the path.
+// localErrnos are errors of connect and send that are caused by the agent's own host (no memory, no free file or port,
+// no such protocol), not by the path.
 var localErrnos = []syscall.Errno{
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS,
 	syscall.EADDRNOTAVAIL, syscall.EADDRINUSE,

@@ -12,8 +12,8 @@ import (
 )
 
 // throttled returns for how long the CPU bandwidth limit has throttled this process's cgroup so far; false if that is
-// unknown. root is the root of the file system. The formats are those of the kernel's cgroup-v2.rst (throttled_usec) and
-// sched-bwc.rst (version 1: throttled_time, in nanoseconds).
+// unknown. root is the root of the file system. The formats are those of the kernel's cgroup-v2.rst (throttled_usec)
+// and sched-bwc.rst (version 1: throttled_time, in nanoseconds).
 func throttled(root fs.FS) (time.Duration, bool) {
 	own, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
@@ -39,8 +39,8 @@ func throttled(root fs.FS) (time.Duration, bool) {
 	return 0, false
 }
 
-// cpuStats returns the files that may contain the CPU statistics of the cgroup in /proc/self/cgroup, the likeliest first.
-// A container's own cgroup is under that path or, in a cgroup namespace or with some runtimes, at the top.
+// cpuStats returns the files that may contain the CPU statistics of the cgroup in /proc/self/cgroup, the likeliest
+// first. A container's own cgroup is under that path or, in a cgroup namespace or with some runtimes, at the top.
 func cpuStats(own string) []string {
 	var files []string
 	for line := range strings.Lines(own) {

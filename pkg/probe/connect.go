@@ -15,13 +15,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// attemptDelay is how long an address may take before the next one is also tried (RFC 8305, section 5: Connection Attempt
-// Delay).
+// attemptDelay is how long an address may take before the next one is also tried (RFC 8305, section 5: Connection
+// Attempt Delay).
 const attemptDelay = 250 * time.Millisecond
 
-// connect connects to the address that answers first, from a new source port. The sample's delay is that of the returned
-// connection, not of other attempts. Without a connection, the sample has a cause, or the error is one of the local
-// socket.
+// connect connects to the address that answers first, from a new source port. The sample's delay is that of the
+// returned connection, not of other attempts. Without a connection, the sample has a cause, or the error is one of the
+// local socket.
 func connect(ctx context.Context, addresses []netip.AddrPort, timeout time.Duration) (sample, *net.TCPConn, error) {
 	return connectBy(ctx, addresses, timeout, dial)
 }
@@ -195,8 +195,8 @@ func dialFrom(ctx context.Context, from int, address netip.AddrPort) (*net.TCPCo
 	return tcp, port, nil
 }
 
-// synDelay returns the time from SYN to SYN-ACK as measured by the kernel. It returns 0 if that is unknown or if the SYN
-// was sent again: the duration of the connect is then more accurate.
+// synDelay returns the time from SYN to SYN-ACK as measured by the kernel. It returns 0 if that is unknown or if the
+// SYN was sent again: the duration of the connect is then more accurate.
 func synDelay(conn *net.TCPConn) time.Duration {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// connection makes one connection to a peer, stage by stage, each with its own deadline: name resolution (of a DNS name),
-// TCP connect and, with tls, a TLS handshake and, if there is a path, a GET. known is false if ctx ended first. The
-// caller sets the start time.
+// connection makes one connection to a peer, stage by stage, each with its own deadline: name resolution (of a DNS
+// name), TCP connect and, with tls, a TLS handshake and, if there is a path, a GET. known is false if ctx ended first.
+// The caller sets the start time.
 func connection(ctx context.Context, m Measurement, s *Session) (r checkup.Result, known bool) {
 	r.Pair = m.Pair
 	// passed records the result of a stage and reports whether the next stage can start.
@@ -90,14 +90,15 @@ func connection(ctx context.Context, m Measurement, s *Session) (r checkup.Resul
 	return r, known
 }
 
-// isOver reports whether a context has ended or its deadline has passed: operations with its deadline may end before it.
+// isOver reports whether a context has ended or its deadline has passed: operations with its deadline may end before
+// it.
 func isOver(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// within runs a stage within its deadline. The delay is the one that do returns or, if that is 0, the duration of do. An
-// error of the network is recorded in the sample; an error of the local socket is returned.
+// within runs a stage within its deadline. The delay is the one that do returns or, if that is 0, the duration of do.
+// An error of the network is recorded in the sample; an error of the local socket is returned.
 func within(
 	ctx context.Context,
 	stage checkup.Stage,

@@ -61,9 +61,9 @@ func (c control) pod(ctx, outer context.Context, lines *lineWriter) error {
 	return nil
 }
 
-// vm measures and reports the control pairs of a VM, all at the same time, unless outer ends. A VM has no responder: its
-// own address must answer, and an unused address must not. If the unused address answers, something else answers for
-// every address.
+// vm measures and reports the control pairs of a VM, all at the same time, unless outer ends. A VM has no responder:
+// its own address must answer, and an unused address must not. If the unused address answers, something else answers
+// for every address.
 func (c control) vm(ctx, outer context.Context, lines *lineWriter) error {
 	var all []func()
 	controls := make([]checkup.Control, 2*len(c.order.IPFamilies))

@@ -29,17 +29,17 @@
 //     the connect;
 //   - tls: the stages of a connection, see below.
 //
-// Every tcp and http measurement uses a new connection and therefore another source port. The datagrams of a udp pair are
-// sent from up to checkup.UDPFlows source ports in turn: ECMP spreads them over paths, and a short outage hits all ports
-// alike. Reordering (RFC 4737) is counted among the packets of one source port: packets of different flows may overtake
-// one another by design.
+// Every tcp and http measurement uses a new connection and therefore another source port. The datagrams of a udp pair
+// are sent from up to checkup.UDPFlows source ports in turn: ECMP spreads them over paths, and a short outage hits all
+// ports alike. Reordering (RFC 4737) is counted among the packets of one source port: packets of different flows may
+// overtake one another by design.
 //
-// If a part of a pair's measurements is not answered, the observation lists its source ports (Observation.Flows): a port
-// that is never answered beside others that always are is one of several parallel paths. A pair may demand source ports
-// (Measurement.Ports), in order to measure such a flow again. They are used in turn; connections from one port are made
-// one after another, and closed by a reset, because the port is otherwise not free for a minute. A port that another
-// socket of this host uses is tried again for as long as the pair takes. Then its share of the measurements is not made,
-// and its flow is unmeasured: another port would say nothing about it.
+// If a part of a pair's measurements is not answered, the observation lists its source ports (Observation.Flows): a
+// port that is never answered beside others that always are is one of several parallel paths. A pair may demand source
+// ports (Measurement.Ports), in order to measure such a flow again. They are used in turn; connections from one port
+// are made one after another, and closed by a reset, because the port is otherwise not free for a minute. A port that
+// another socket of this host uses is tried again for as long as the pair takes. Then its share of the measurements is
+// not made, and its flow is unmeasured: another port would say nothing about it.
 //
 // A flow is the same only while the agent's address is the same: a hash of paths includes addresses.
 //
@@ -47,15 +47,16 @@
 //
 // # Timestamps
 //
-// The kernel times the departure and arrival of datagrams (SO_TIMESTAMPING, software): a busy agent does not look like a
-// slow network. Without departure timestamps, only the arrival is timed by the kernel; without any, the agent times both.
+// The kernel times the departure and arrival of datagrams (SO_TIMESTAMPING, software): a busy agent does not look like
+// a slow network. Without departure timestamps, only the arrival is timed by the kernel; without any, the agent times
+// both.
 //
-// A busy responder does not look like a slow network either. Like a Session-Reflector of TWAMP (RFC 5357, section 4.2.1:
-// Receive Timestamp and Timestamp), it reports in each udp answer how long it kept the request: from the kernel's arrival
-// timestamp until just before the send, both by its own clock; clocks of two hosts are never compared. The agent
-// subtracts that time. An unknown time, or one longer than the delay, is ignored. The remaining delay includes the
-// kernel's work at both ends and the responder's send call. With tcp with a size and with http, the responder's time is
-// part of the delay.
+// A busy responder does not look like a slow network either. Like a Session-Reflector of TWAMP (RFC 5357, section
+// 4.2.1: Receive Timestamp and Timestamp), it reports in each udp answer how long it kept the request: from the
+// kernel's arrival timestamp until just before the send, both by its own clock; clocks of two hosts are never compared.
+// The agent subtracts that time. An unknown time, or one longer than the delay, is ignored. The remaining delay
+// includes the kernel's work at both ends and the responder's send call. With tcp with a size and with http, the
+// responder's time is part of the delay.
 //
 // Observation.Kernel is true only if the kernel timed both ends of every delay and, for udp, the residence time was
 // subtracted.
@@ -63,22 +64,22 @@
 // # Self-doubt
 //
 // Watch measures how late the agent's own timers wake. A measurement that the kernel did not time and during which the
-// agent was held up is spoiled: it is counted, but its result is discarded. Spoiled measurements are repeated until Count
-// of them are good, but at most maxTries times Count are made in total, and none after the order's deadline. A short
-// hold-up costs time and packets, but no pair.
+// agent was held up is spoiled: it is counted, but its result is discarded. Spoiled measurements are repeated until
+// Count of them are good, but at most maxTries times Count are made in total, and none after the order's deadline. A
+// short hold-up costs time and packets, but no pair.
 //
-// If a stage of a connection to a Peer timed out while the agent was held up, the measurement is unmeasured. The delay of
-// a stage that passed during a hold-up is left out (except that of a connect, which the kernel times): the peer was
+// If a stage of a connection to a Peer timed out while the agent was held up, the measurement is unmeasured. The delay
+// of a stage that passed during a hold-up is left out (except that of a connect, which the kernel times): the peer was
 // reached, however late the agent noticed. Nothing is repeated, because each measurement belongs to its time.
 //
-// Packets that the agent's own socket dropped because its buffer was full are not lost by the network: as many datagrams
-// without an answer are spoiled as their socket dropped. A responder reports how many requests its sockets dropped
-// (Reception.Dropped), if it received any.
+// Packets that the agent's own socket dropped because its buffer was full are not lost by the network: as many
+// datagrams without an answer are spoiled as their socket dropped. A responder reports how many requests its sockets
+// dropped (Reception.Dropped), if it received any.
 //
 // # Connections
 //
-// A connection to a Peer has stages. Each stage has its own deadline, from the end of the stage before, its own delay and
-// its own failures:
+// A connection to a Peer has stages. Each stage has its own deadline, from the end of the stage before, its own delay
+// and its own failures:
 //
 //   - resolve, only of a DNS name: both families, or the one of the pair, are
 //     looked up with /etc/hosts and /etc/resolv.conf, again for each measurement;
@@ -98,6 +99,6 @@
 // answers, but not that it is ready, which is the purpose of a path; a plan that only needs an answer sets no path.
 //
 // Measurements of a pair start when they are due, whether or not earlier ones have ended, but are reported in order. A
-// measurement that cannot start, because too many are open or the agent is late by more than an interval, is reported as
-// unmeasured. The first measurements of all pairs are spread over the interval, or over a second if that is shorter.
+// measurement that cannot start, because too many are open or the agent is late by more than an interval, is reported
+// as unmeasured. The first measurements of all pairs are spread over the interval, or over a second if that is shorter.
 package probe

@@ -12,10 +12,10 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// flows sums up samples by source port, in the order of the first use of a port. It returns nil if that would add nothing
-// (all measurements or none were answered, and every demanded port was used), if a port is unknown, or if there are more
-// than checkup.MaxFlows. So only pairs that lost a part have flows: with 500,000 pairs, four ports of each would double
-// the record.
+// flows sums up samples by source port, in the order of the first use of a port. It returns nil if that would add
+// nothing (all measurements or none were answered, and every demanded port was used), if a port is unknown, or if there
+// are more than checkup.MaxFlows. So only pairs that lost a part have flows: with 500,000 pairs, four ports of each
+// would double the record.
 func flows(o checkup.Observation, samples []sample) []checkup.Flow {
 	refused := slices.ContainsFunc(samples, func(s sample) bool { return s.unusable != nil })
 	if !refused && (o.Received == 0 || o.Received == o.Sent) {
@@ -52,8 +52,8 @@ func unusable(port int, err error) sample {
 	return sample{port: port, unusable: &checkup.Cause{Stage: checkup.StageSocket, Message: localTrouble(err).Error()}}
 }
 
-// isTaken reports whether an error of the local socket is about its source port: in use by another socket, also one that
-// is closed and waits for late packets (RFC 9293, section 3.6), or not allowed.
+// isTaken reports whether an error of the local socket is about its source port: in use by another socket, also one
+// that is closed and waits for late packets (RFC 9293, section 3.6), or not allowed.
 func isTaken(err error) bool {
 	return isLocal(err) && (errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EADDRNOTAVAIL) ||
 		errors.Is(err, syscall.EACCES))
@@ -98,7 +98,8 @@ const takenPause = 50 * time.Millisecond
 // patiently calls use, again and again while its source port is in use, for as long as a pair like m may take: then a
 // pair of this agent that uses the port is over. Port 0 is never in use.
 func patiently(ctx context.Context, m Measurement, port int, use func() error) error {
-	patience := time.Now().Add(time.Duration(m.Probe.Count)*time.Duration(m.Probe.Interval) + time.Duration(m.Probe.Timeout))
+	patience := time.Now().
+		Add(time.Duration(m.Probe.Count)*time.Duration(m.Probe.Interval) + time.Duration(m.Probe.Timeout))
 	for {
 		err := use()
 		if port == 0 || !isTaken(err) || errors.Is(err, syscall.EACCES) ||

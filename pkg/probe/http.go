@@ -18,8 +18,8 @@ import (
 )
 
 // http sends a GET request: for Probe.Path ("/" if empty) or, if the pair has a size, for that many bytes from a
-// Responder. It follows no redirects and uses no proxy; each request has a new connection. Only a status of 2xx with the
-// whole body is an answer.
+// Responder. It follows no redirects and uses no proxy; each request has a new connection. Only a status of 2xx with
+// the whole body is an answer.
 func http(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	return series(ctx, m, s, httpOnce)
 }
@@ -63,9 +63,9 @@ func newRequest(ctx context.Context, url string) (*nethttp.Request, error) {
 // maxHeader is the maximum length of a response's header.
 const maxHeader = 64 << 10
 
-// get sends a request on a connection and reads the whole response, until the request's context ends. The body must have
-// the given size if that is not 0. The delay is the time from sending the request to the first byte of the response, 0
-// without a response.
+// get sends a request on a connection and reads the whole response, until the request's context ends. The body must
+// have the given size if that is not 0. The delay is the time from sending the request to the first byte of the
+// response, 0 without a response.
 func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, error) {
 	stop := context.AfterFunc(request.Context(), func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

@@ -215,8 +215,9 @@ func familyOf(a netip.Addr) checkup.IPFamily {
 	return checkup.IPv6
 }
 
-// measurements returns the pairs of an order, each with an address or a peer, in the order of Worksheet.PairsOf; and the
-// observations of pairs that cannot be measured because the target has no valid address or no port for the transport.
+// measurements returns the pairs of an order, each with an address or a peer, in the order of Worksheet.PairsOf; and
+// the observations of pairs that cannot be measured because the target has no valid address or no port for the
+// transport.
 func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Observation) {
 	add := func(t checkup.OrderTarget, m Measurement) {
 		address, ok := t.Addresses[m.Pair.Family]

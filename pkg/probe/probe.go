@@ -84,8 +84,8 @@ type sample struct {
 	held    time.Duration
 }
 
-// maxTries limits the measurements of a pair with spoiled ones, as a multiple of its count: if the agent is held up again
-// and again, more tries would only take the time of other pairs.
+// maxTries limits the measurements of a pair with spoiled ones, as a multiple of its count: if the agent is held up
+// again and again, more tries would only take the time of other pairs.
 const maxTries = 5
 
 // repeatPause is how long to wait before spoiled measurements are repeated: the default period of CPU bandwidth control
@@ -93,8 +93,8 @@ const maxTries = 5
 const repeatPause = 100 * time.Millisecond
 
 // repeat calls round until Probe.Count measurements are not spoiled: first for all, then for the missing ones, up to
-// maxTries times the count in total. If ctx ends in between, the earlier measurements count. round makes n measurements;
-// it returns errCutShort if it did not complete them, or an error of the local socket.
+// maxTries times the count in total. If ctx ends in between, the earlier measurements count. round makes n
+// measurements; it returns errCutShort if it did not complete them, or an error of the local socket.
 func repeat(ctx context.Context, m Measurement, w *Watch, round func(n int) ([]sample, error)) checkup.Observation {
 	var samples []sample
 	for missing := m.Probe.Count; missing > 0 && len(samples) < maxTries*m.Probe.Count; {
@@ -188,9 +188,9 @@ func sleepUntil(ctx context.Context, t time.Time) error {
 	}
 }
 
-// tally makes an observation from the samples of a pair, in the order of sending. Of several failures it reports the last
-// one that the network explained, otherwise the last one: hosts limit the rate of their ICMP errors, and most packets of
-// a rejected pair seem to be lost without an error.
+// tally makes an observation from the samples of a pair, in the order of sending. Of several failures it reports the
+// last one that the network explained, otherwise the last one: hosts limit the rate of their ICMP errors, and most
+// packets of a rejected pair seem to be lost without an error.
 func tally(m Measurement, samples []sample) checkup.Observation {
 	o := checkup.Observation{Pair: m.Pair, Kernel: true}
 	var longest time.Duration

@@ -48,8 +48,8 @@ func reportedOf(t *testing.T, lines []byte) map[int][]checkup.Result {
 	return reported
 }
 
-// With any durations of measurements and any end of the context: results of a pair are reported in order, no known result
-// is missing and none is reported twice.
+// With any durations of measurements and any end of the context: results of a pair are reported in order, no known
+// result is missing and none is reported twice.
 func TestResultsAreReportedInOrderAndNoneIsLost(t *testing.T) {
 	for seed := range uint64(200) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -43,8 +43,8 @@ func drops(raw syscall.RawConn) int {
 	return int(info[memInfoDrops])
 }
 
-// noRoom returns how many of a UDP socket's drops were caused by a full buffer. A socket's drops also include packets with
-// a wrong checksum, which the network has damaged. The kernel counts those separately only for the whole network
+// noRoom returns how many of a UDP socket's drops were caused by a full buffer. A socket's drops also include packets
+// with a wrong checksum, which the network has damaged. The kernel counts those separately only for the whole network
 // namespace (the pod's): all of them are subtracted. root is the root of the file system.
 func noRoom(drops int, family checkup.IPFamily, root fs.FS) int {
 	if drops == 0 {

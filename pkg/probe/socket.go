@@ -44,8 +44,8 @@ const (
 	failure                    // an ICMP error arrived, or the local stack gave up
 )
 
-// openSocket opens a socket of the protocol (IPPROTO_UDP, IPPROTO_ICMP, ...) that sends from the source port, or from any
-// if it is 0, to the address, and receives packets of up to size bytes.
+// openSocket opens a socket of the protocol (IPPROTO_UDP, IPPROTO_ICMP, ...) that sends from the source port, or from
+// any if it is 0, to the address, and receives packets of up to size bytes.
 func openSocket(address netip.AddrPort, port, protocol, size int) (*socket, error) {
 	family, level, recverr := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR
 	var from unix.Sockaddr = &unix.SockaddrInet4{Port: port}
@@ -100,8 +100,8 @@ func portOf(fd int) int {
 	return 0
 }
 
-// timestamping requests software timestamps of received packets and, on the error queue, of sent packets; the latter with
-// the packet's number instead of its data.
+// timestamping requests software timestamps of received packets and, on the error queue, of sent packets; the latter
+// with the packet's number instead of its data.
 const timestamping = unix.SOF_TIMESTAMPING_SOFTWARE |
 	unix.SOF_TIMESTAMPING_RX_SOFTWARE | unix.SOF_TIMESTAMPING_TX_SOFTWARE |
 	unix.SOF_TIMESTAMPING_OPT_ID | unix.SOF_TIMESTAMPING_OPT_TSONLY

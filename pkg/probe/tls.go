@@ -20,8 +20,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// tls makes connections to a Peer and returns a summary, with the delays of the TCP connects. Pairs whose measurements are
-// reported one by one call connection directly.
+// tls makes connections to a Peer and returns a summary, with the delays of the TCP connects. Pairs whose measurements
+// are reported one by one call connection directly.
 func tls(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	if m.Peer == nil {
 		return unmeasured(m, checkup.StageSetup, "the target has no tls port")
@@ -70,7 +70,9 @@ func handshake(
 	}
 	if certificate != nil {
 		// Sent for any authority that the peer requests: its alert is more informative than a missing certificate.
-		config.GetClientCertificate = func(*cryptotls.CertificateRequestInfo) (*cryptotls.Certificate, error) { return certificate, nil }
+		config.GetClientCertificate = func(*cryptotls.CertificateRequestInfo) (*cryptotls.Certificate, error) {
+			return certificate, nil
+		}
 	}
 	listening := &listener{Conn: conn}
 	secure := cryptotls.Client(listening, config)
@@ -130,8 +132,8 @@ type keyPair struct {
 	certificate *cryptotls.Certificate
 }
 
-// of returns the current certificate of a Secret, because kubelets update mounted Secrets; nil if secret is empty. A nil
-// certificates has no Secrets.
+// of returns the current certificate of a Secret, because kubelets update mounted Secrets; nil if secret is empty. A
+// nil certificates has no Secrets.
 func (c *certificates) of(secret string) (*cryptotls.Certificate, error) {
 	if secret == "" {
 		return nil, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// udp sends datagrams to a Responder and counts its answers. A size below checkup.MinUDPSize is not measured: the header
-// does not fit.
+// udp sends datagrams to a Responder and counts its answers. A size below checkup.MinUDPSize is not measured: the
+// header does not fit.
 func udp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	if m.Pair.Size < checkup.MinUDPSize {
 		return unmeasured(m, checkup.StageSocket, "size is below the smallest udp payload")

@@ -88,8 +88,8 @@ func (w *Watch) woke(due, now time.Time) {
 	}
 }
 
-// held returns the longest hold-up that overlaps a period, including one that has not ended for Watch itself. A nil Watch
-// has none.
+// held returns the longest hold-up that overlaps a period, including one that has not ended for Watch itself. A nil
+// Watch has none.
 func (w *Watch) held(from, to time.Time) time.Duration {
 	if w == nil {
 		return 0
@@ -122,9 +122,9 @@ func (w *Watch) believe(samples []sample) int {
 	return believed
 }
 
-// spoils reports whether a hold-up spoils a sample, and how long it was. It spoils an answered sample that the kernel did
-// not time if it lasted at least spoiling or half of the delay, and a timeout if an answer in time may have been read too
-// late. Other failures were reported by the network and are not spoiled.
+// spoils reports whether a hold-up spoils a sample, and how long it was. It spoils an answered sample that the kernel
+// did not time if it lasted at least spoiling or half of the delay, and a timeout if an answer in time may have been
+// read too late. Other failures were reported by the network and are not spoiled.
 func (w *Watch) spoils(s sample) (time.Duration, bool) {
 	if s.cause == nil && s.kernel || s.cause != nil && !s.timedOut {
 		return 0, false

@@ -14,8 +14,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// blocks are the ranges of the pairs' IPv4 prefixes, in this order: the private ranges of RFC 1918, and that of RFC 2544
-// for network tests.
+// blocks are the ranges of the pairs' IPv4 prefixes, in this order: the private ranges of RFC 1918, and that of RFC
+// 2544 for network tests.
 var blocks = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"),
 	netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("198.18.0.0/15"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vmlatency is the kind vmLatency: it decides which VMs a check starts, on which networks and nodes and with which
-// addresses, and checks the prerequisites.
+// Package vmlatency is the kind vmLatency: it decides which VMs a check starts, on which networks and nodes and with
+// which addresses, and checks the prerequisites.
 //
 //	cluster  --Survey-->  cluster.Snapshot  --Expand(plan, check)-->  checkup.Worksheet
 //
@@ -32,8 +32,8 @@
 //
 // # Networks
 //
-// The interface of a VM is bound by SR-IOV if the network's config has a plugin of type sriov (also in a list), otherwise
-// by a bridge.
+// The interface of a VM is bound by SR-IOV if the network's config has a plugin of type sriov (also in a list),
+// otherwise by a bridge.
 //
 // # Addresses
 //

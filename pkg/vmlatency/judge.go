@@ -184,7 +184,8 @@ func (v *vms) unit(j *judge.Judgement, o *judge.Outcome) checkup.Unit {
 	u := j.Unit(o)
 	u.Name = fmt.Sprintf("%s -> %s over %s %s", v.short(p.Source), v.short(p.Target), v.network(p), p.Family)
 	u.Labels = map[string]string{checkup.UnitNetwork: v.network(p).String(), checkup.UnitWay: checkup.WayThere}
-	for label, node := range map[string]string{checkup.UnitSourceNode: v.node(p.Source), checkup.UnitTargetNode: v.node(p.Target)} {
+	nodes := map[string]string{checkup.UnitSourceNode: v.node(p.Source), checkup.UnitTargetNode: v.node(p.Target)}
+	for label, node := range nodes {
 		if node != "" {
 			u.Labels[label] = node
 		}

@@ -69,8 +69,8 @@ func parseNetwork(config string) (network, error) {
 	return n, nil
 }
 
-// rangesIn appends every CIDR in a decoded JSON value, in any field of the IPAM plugin: subnet, range, addresses, subnets
-// separated by commas, "first-last/length". Default routes are skipped.
+// rangesIn appends every CIDR in a decoded JSON value, in any field of the IPAM plugin: subnet, range, addresses,
+// subnets separated by commas, "first-last/length". Default routes are skipped.
 func rangesIn(v any, ranges []netip.Prefix) []netip.Prefix {
 	switch v := v.(type) {
 	case map[string]any:

@@ -85,8 +85,8 @@ func inNamespace(namespace string, r checkup.Right) checkup.Right {
 	return r
 }
 
-// Roster returns an entry for each VM. VMs that will not be started have their cause; the other entries are set when the
-// VMs run.
+// Roster returns an entry for each VM. VMs that will not be started have their cause; the other entries are set when
+// the VMs run.
 func Roster(_ *checkup.Plan, w *checkup.Worksheet, _ *cluster.Snapshot) *checkup.Roster {
 	roster := &checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
 	for i, e := range w.Targets {

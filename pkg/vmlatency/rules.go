@@ -141,8 +141,8 @@ func jitterOne(v *Spec, report kind.Reporter) {
 	}
 }
 
-// LeastProbe is the shortest timeouts.probe, in whole seconds, with which a check can end: guests have three quarters of
-// it, in addition to the duration, for the measurement of connectivity back, and the waits for its answers, for the
+// LeastProbe is the shortest timeouts.probe, in whole seconds, with which a check can end: guests have three quarters
+// of it, in addition to the duration, for the measurement of connectivity back, and the waits for its answers, for the
 // control that must have no answer, and for the last answer.
 func LeastProbe(v *Spec) checkup.Duration {
 	count, interval := checkup.VMConnectivity(v.Measurements(), v.Interval)

@@ -10,9 +10,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// Survey adds to a snapshot what Expand needs for the vmLatency checks of a plan: KubeVirt, Multus, the networks, and the
-// address ranges of the cluster. The snapshot records what does not exist and what may not be read; if the API server
-// does not answer, that is an error.
+// Survey adds to a snapshot what Expand needs for the vmLatency checks of a plan: KubeVirt, Multus, the networks, and
+// the address ranges of the cluster. The snapshot records what does not exist and what may not be read; if the API
+// server does not answer, that is an error.
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.Snapshot) error {
 	var refs []checkup.NetworkRef
 	asked := false

@@ -8,15 +8,15 @@
 //	agent respond [--echo ADDRESS] [--http ADDRESS]
 //	agent version
 //
-// It needs no API token, no capability, no writable file system, and at most 64Mi of memory (the default of GOMEMLIMIT is
-// 48MiB), with up to 1,000 peers even if none of them answers. For icmp its group must be in the sysctl
+// It needs no API token, no capability, no writable file system, and at most 64Mi of memory (the default of GOMEMLIMIT
+// is 48MiB), with up to 1,000 peers even if none of them answers. For icmp its group must be in the sysctl
 // net.ipv4.ping_group_range; that is a safe sysctl, which a pod under restricted pod security may set.
 //
 // # agent probe
 //
 // Executes the order in FILE: a checkup.Order as JSON. It waits for a random part of the order's start jitter, measures
-// two control pairs per IP family (its own responder, which must answer, and closed ports, which must refuse), then every
-// pair, shuffled by the order's seed.
+// two control pairs per IP family (its own responder, which must answer, and closed ports, which must refuse), then
+// every pair, shuffled by the order's seed.
 //
 // It writes checkup.Message values to standard output, one JSON object per line, each line shorter than 16 KiB:
 //
@@ -56,10 +56,11 @@
 // # In a VM
 //
 // As /init, the first process of a VM, the agent is the only program of checkplan's guest (tasks/internal/guestimage
-// builds its image). It reads its configuration from the kernel's command line (console.KernelArgs): it loads the modules
-// for the VM's devices, sets the addresses of the interface with the MAC, checks whether another machine uses them, and
-// executes orders that it receives over the serial console (pkg/console). At its deadline it powers the VM off. It reports
-// problems of the VM on the console; a guest with an address that another machine uses measures nothing.
+// builds its image). It reads its configuration from the kernel's command line (console.KernelArgs): it loads the
+// modules for the VM's devices, sets the addresses of the interface with the MAC, checks whether another machine uses
+// them, and executes orders that it receives over the serial console (pkg/console). At its deadline it powers the VM
+// off. It reports problems of the VM on the console; a guest with an address that another machine uses measures
+// nothing.
 //
 // # Exit codes
 //

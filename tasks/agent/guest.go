@@ -210,7 +210,8 @@ func (o *ownAddresses) settle(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	for deadline := time.Now().Add(settlePatience); o.ipv6 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	deadline := time.Now().Add(settlePatience)
+	for ; o.ipv6 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if _, tentative := o.flagged(flagTentative); !tentative || ctx.Err() != nil {
 			break
 		}

@@ -41,14 +41,19 @@ func lookAgain(
 	took := time.Since(began)
 	left := time.Duration(w.ProbeTimeout()) - took
 	further.Timeouts.Probe = checkup.Duration(max(left, 0))
-	writer, err := t.Store(w.Plan).BeginLook(ctx, &checkup.Look{Worksheet: *further, After: checkup.Duration(took.Round(100 * time.Millisecond))})
+	writer, err := t.Store(w.Plan).
+		BeginLook(ctx, &checkup.Look{Worksheet: *further, After: checkup.Duration(took.Round(100 * time.Millisecond))})
 	pairs := checkup.Count(further.CountPairs(), "pair")
 	switch {
 	case err != nil:
 		t.Logf("::warning::second look: %s not measured again: %v", pairs, err)
 		return nil
 	case left < leastTime:
-		t.Logf("::warning::second look: %s not measured again: no time is left of timeouts.probe (%s)", pairs, w.Timeouts.Probe)
+		t.Logf(
+			"::warning::second look: %s not measured again: no time is left of timeouts.probe (%s)",
+			pairs,
+			w.Timeouts.Probe,
+		)
 		return nil
 	}
 	t.Logf("second look: %s, for at most %s", pairs, left.Round(time.Second))

@@ -356,8 +356,8 @@ func TestCheckupStopped(t *testing.T) {
 	}
 }
 
-// TestTwoConfigMaps: with the variables of both releases, the parameters are read from the ConfigMap of the new ones, and
-// the outcome is written to that of the old ones.
+// TestTwoConfigMaps: with the variables of both releases, the parameters are read from the ConfigMap of the new ones,
+// and the outcome is written to that of the old ones.
 func TestTwoConfigMaps(t *testing.T) {
 	v := newVirtual(t, spec())
 	configMaps := v.Kubernetes.CoreV1().ConfigMaps("kiagnose")

@@ -24,8 +24,8 @@ var drivers = []string{"virtio_pci", "virtio_net", "ixgbevf", "iavf", "igbvf", "
 // needed are the drivers that a kernel must have.
 var needed = []string{"virtio_pci", "virtio_net"}
 
-// likeParent are drivers that are loaded together with another one, for the same devices; with modprobe, the other driver
-// requests them itself.
+// likeParent are drivers that are loaded together with another one, for the same devices; with modprobe, the other
+// driver requests them itself.
 var likeParent = map[string]string{"mlx4_en": "mlx4_core"}
 
 var imagePackage = regexp.MustCompile(`(?m)^Depends:.*?\b(linux-image-[0-9][^ ,]*)`)

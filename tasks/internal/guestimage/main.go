@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Guestimage builds the image of checkplan's guest: a Debian kernel, and an initramfs with the agent as the first process
-// and the modules for the network interfaces of KubeVirt's VMs.
+// Guestimage builds the image of checkplan's guest: a Debian kernel, and an initramfs with the agent as the first
+// process and the modules for the network interfaces of KubeVirt's VMs.
 //
 //	go run ./tasks/internal/guestimage -tag REFERENCE [-o FILE] [-push] [-kernel PACKAGE]
 //
 // It needs Debian or a derivative: it downloads the kernel with apt-get and keeps it in the user's cache directory. The
-// image has /boot/vmlinuz and /boot/initrd, for kernelBoot.container of a VirtualMachineInstance. The same agent and the
-// same kernel package give the same bytes.
+// image has /boot/vmlinuz and /boot/initrd, for kernelBoot.container of a VirtualMachineInstance. The same agent and
+// the same kernel package give the same bytes.
 //
 // The default is the cloud kernel, which boots fastest. It has drivers for the virtual functions of Mellanox and of
 // Intel's 82599 and X5x0. For those of Intel's X710 and E810 (iavf) and of Broadcom, use -kernel linux-image-amd64.
