@@ -29,5 +29,6 @@
 // # Limits
 //
 // What is kept of one source is bounded by its share of the worksheet and by the
-// constants MaxLine, MaxGarbage, MaxUnrequested and recent, whatever a log holds.
+// constants MaxLine, MaxGarbage, MaxUnrequested, MaxMessage and recent, whatever a log holds:
+// no more delays, source ports and results of a pair than were ordered and one more.
 package ingest

@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -21,6 +22,8 @@ const (
 	// them with what is reported again. A log is read again from a minute before its
 	// newest result, and most pairs are measured once a second.
 	recent = 128
+	// MaxMessage is how many bytes of a message for people are kept.
+	MaxMessage = 1 << 10
 )
 
 // controlNames are the names of control pairs.
@@ -164,6 +167,7 @@ func (s *Source) control(c checkup.Control) bool {
 	if !slices.Contains(controlNames, c.Name) || !slices.Contains(checkup.IPFamilies, c.Family) {
 		return false
 	}
+	c.Message = clip(c.Message)
 	same := func(known checkup.Control) bool { return known.Family == c.Family && known.Name == c.Name }
 	if i := slices.IndexFunc(s.controls, same); i < 0 {
 		s.controls = append(s.controls, c)
@@ -180,6 +184,7 @@ func (s *Source) observation(o *checkup.Observation) *checkup.Observation {
 	if p == nil {
 		return nil
 	}
+	p.bound(o)
 	hash := digest(s.hash, *o)
 	if p.observed {
 		if hash != p.observation {
@@ -192,12 +197,39 @@ func (s *Source) observation(o *checkup.Observation) *checkup.Observation {
 	return o
 }
 
+// bound cuts what is more than was ordered. One more than that is kept, so that it shows.
+func (p *pair) bound(o *checkup.Observation) {
+	o.RTTs = o.RTTs[:min(len(o.RTTs), p.count+1)]
+	o.Flows = o.Flows[:min(len(o.Flows), checkup.MaxFlows+1)]
+	clipCause(o.Failure)
+	clipCause(o.Unmeasured)
+	for i := range o.Flows {
+		clipCause(o.Flows[i].Unmeasured)
+	}
+}
+
+func clipCause(c *checkup.Cause) {
+	if c != nil {
+		c.Message = clip(c.Message)
+	}
+}
+
+// clip cuts a message to MaxMessage bytes.
+func clip(message string) string {
+	if len(message) <= MaxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:MaxMessage], "") + "..."
+}
+
 // takeResults returns those of the results that are new. sense is false if any of them
 // makes no sense.
 func (s *Source) takeResults(results []checkup.Result) (fresh []checkup.Result, sense bool) {
 	sense = true
 	for _, r := range results {
 		p := s.expected(r.Pair)
+		clipCause(r.Failure)
+		clipCause(r.Unmeasured)
 		switch {
 		case p == nil:
 		case !s.connections || r.At.IsZero():

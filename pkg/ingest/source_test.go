@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -197,6 +198,29 @@ func TestHostileSource(t *testing.T) {
 	}
 	if s.Results() != 4 || len(s.pairs) != 1 {
 		t.Errorf("%d results of %d pairs, want one more than the 3 that were ordered, of one", s.Results(), len(s.pairs))
+	}
+}
+
+// TestLongReports: what is longer than was ordered is cut, and shows.
+func TestLongReports(t *testing.T) {
+	w := mesh()
+	s := NewSource(w, 0)
+	long := checkup.Cause{Stage: checkup.StageEcho, Message: strings.Repeat("ä", 1<<16)}
+	m := observed(0, 1, 2)
+	ordered := w.Measurements(m.Observation.Pair)
+	m.Observation.RTTs = make([]int64, 10_000)
+	m.Observation.Flows = make([]checkup.Flow, 10_000)
+	m.Observation.Failure = &long
+	got, ok := s.Take(m)
+	if !ok || got.Observation == nil {
+		t.Fatalf("the observation is refused")
+	}
+	o := got.Observation
+	if len(o.RTTs) != ordered+1 || len(o.Flows) != checkup.MaxFlows+1 || len(o.Failure.Message) > MaxMessage+3 {
+		t.Errorf("%d delays, %d flows and a message of %d bytes are kept", len(o.RTTs), len(o.Flows), len(o.Failure.Message))
+	}
+	if !utf8.ValidString(o.Failure.Message) {
+		t.Error("the message is cut within a character")
 	}
 }
 

@@ -46,12 +46,32 @@ func (j *Judgement) dropped(at int, o *Outcome) *checkup.Cause {
 		seen.Sent-seen.Received > missing || missing > n {
 		return nil
 	}
+	// A responder cannot have dropped more than was sent to it: such a number excuses nothing.
+	if n > e.requests(side{o.Pair.Target, o.Pair.Family}) {
+		return nil
+	}
 	return &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf(
 		"%d of %d requests did not arrive, but the responder's socket had no room for %d",
 		missing,
 		seen.Sent+seen.Spoiled,
 		n,
 	)}
+}
+
+// mostTries is how often an agent makes each measurement at the most: spoiled ones are repeated (see pkg/probe).
+const mostTries = 5
+
+// requests is the largest number of udp requests that can have been sent to a target.
+func (e *evidence) requests(to side) int {
+	if e.most == nil {
+		e.most = map[side]int{}
+		for _, p := range e.pairs {
+			if p.Transport == checkup.UDP {
+				e.most[side{p.Target, p.Family}] += mostTries * e.w.Measurements(p)
+			}
+		}
+	}
+	return e.most[to]
 }
 
 // carry applies the direction of the udp pairs of one source and target to the other

@@ -29,6 +29,9 @@ type evidence struct {
 	counted map[int]bool
 	// full is the number of requests that the responder of a target dropped, by family
 	full map[side]int
+	// most is the largest number of udp requests that can have been sent to a target, by
+	// family; nil until it is asked for
+	most map[side]int
 	// strays are observations and results that name no source of the worksheet
 	strays, strayResults int
 }

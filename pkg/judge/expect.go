@@ -4,7 +4,9 @@ package judge
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -29,8 +31,8 @@ func (j *Judgement) credible(at int, o *Outcome) {
 		o.Folded = folded
 	}
 	if folded == nil && (seen.Sent < 0 || seen.Spoiled < 0 || seen.Received < 0 || seen.Received > seen.Sent ||
-		seen.Sent > ordered || len(seen.RTTs) != seen.Received ||
-		slices.ContainsFunc(seen.RTTs, func(rtt int64) bool { return rtt < 0 })) {
+		seen.Sent > ordered || len(seen.RTTs) != seen.Received || seen.Duplicates < 0 || seen.Reordered < 0 ||
+		slices.ContainsFunc(seen.RTTs, func(rtt int64) bool { return rtt < 0 || rtt > j.longest() })) {
 		unmeasured(checkup.StageCollect,
 			"the numbers do not add up: %d sent, %d spoiled and %d received with %d delays, of %d ordered",
 			seen.Sent, seen.Spoiled, seen.Received, len(seen.RTTs), ordered)
@@ -95,6 +97,14 @@ func (j *Judgement) few(at int, o *Outcome) *checkup.Cause {
 	default:
 		return because(checkup.StageCollect, "only %d of %d measurements were made: too few to pass", seen.Sent, ordered)
 	}
+}
+
+// longest is the longest delay that can be measured, in microseconds: the time of the whole probe task.
+func (j *Judgement) longest() int64 {
+	if t := j.Worksheet.ProbeTimeout(); t > 0 {
+		return time.Duration(t).Microseconds()
+	}
+	return math.MaxInt64
 }
 
 // through returns how many packets or connections got through to or from a target that

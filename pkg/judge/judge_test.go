@@ -170,6 +170,11 @@ func TestJudgePair(t *testing.T) {
 		}, checkup.Pass, ""},
 		{"more received than sent", func(o *one) { o.observation.Sent = 3 }, checkup.Unmeasured, "collect: the numbers do not add up: 3 sent, 0 spoiled and 4 received with 4 delays, of 4 ordered"},
 		{"more sent than ordered", func(o *one) { o.observation.Sent = 5 }, checkup.Unmeasured, "collect: the numbers do not add up: 5 sent, 0 spoiled and 4 received with 4 delays, of 4 ordered"},
+		{"negative duplicates", func(o *one) { o.observation.Duplicates = -5 }, checkup.Unmeasured, "collect: the numbers do not add up: 4 sent, 0 spoiled and 4 received with 4 delays, of 4 ordered"},
+		{"a delay longer than the probe task", func(o *one) {
+			o.w.Timeouts.Probe = checkup.Duration(time.Minute)
+			o.observation.RTTs[2] = 1<<63 - 1
+		}, checkup.Unmeasured, "collect: the numbers do not add up: 4 sent, 0 spoiled and 4 received with 4 delays, of 4 ordered"},
 		{"fewer delays than answers", func(o *one) { o.observation.RTTs = o.observation.RTTs[:3] }, checkup.Unmeasured, "collect: the numbers do not add up: 4 sent, 0 spoiled and 4 received with 3 delays, of 4 ordered"},
 		{"nothing sent", func(o *one) { *o.observation = checkup.Observation{Pair: o.observation.Pair} }, checkup.Unmeasured, "collect: no measurement was made"},
 		{"the zero observation of a failure", func(o *one) {
@@ -230,6 +235,7 @@ func TestJudgePair(t *testing.T) {
 		// A responder that dropped requests itself.
 		{"dropped by the responder", func(o *one) { o.received(2, timeout); o.w.Expect.Loss.Max = ptr(checkup.Percent(0)); o.dropped(2, 2) }, checkup.Unmeasured, "self: 2 of 4 requests did not arrive, but the responder's socket had no room for 2"},
 		{"perhaps dropped by the responder", func(o *one) { o.received(3, timeout); o.w.Expect.Loss.Max = ptr(checkup.Percent(1)); o.dropped(3, 1) }, checkup.Unmeasured, "self: 1 of 4 requests did not arrive, but the responder's socket had no room for 1"},
+		{"a responder that dropped more than can have been sent", func(o *one) { o.received(0, timeout); o.dropped(0, 1<<40) }, checkup.Fail, "echo: timed out"},
 		{"all dropped by the responder", func(o *one) { o.received(0, timeout); o.dropped(0, 9) }, checkup.Unmeasured, "self: 4 of 4 requests did not arrive, but the responder's socket had no room for 9"},
 		{"dropped by the responder, without a limit", func(o *one) { o.received(2, timeout); o.dropped(2, 2) }, checkup.Pass, ""},
 		{"more lost than the responder dropped", func(o *one) { o.received(0, timeout); o.dropped(0, 3) }, checkup.Fail, "echo: timed out"},

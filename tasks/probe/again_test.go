@@ -76,11 +76,12 @@ func newLab(t *testing.T) *lab {
 			t.Fatal(err)
 		}
 		name := checkup.ObjectName("uid-1", "mesh", checkup.RoleResponder, node)
-		responders[name] = &reports{}
+		counted := &reports{}
+		responders[name] = counted
 		ctx, stop := context.WithCancel(context.Background())
 		tick := time.NewTicker(5 * time.Millisecond)
 		served := make(chan error, 1)
-		go func() { served <- r.Serve(ctx, responders[name], tick.C) }()
+		go func() { served <- r.Serve(ctx, counted, tick.C) }()
 		t.Cleanup(func() { stop(); tick.Stop(); <-served })
 		l.frozen.Worksheet.Sources = append(l.frozen.Worksheet.Sources, checkup.Endpoint{Node: node})
 		l.frozen.Roster.Targets = append(l.frozen.Roster.Targets, checkup.RosterEntry{

@@ -103,8 +103,13 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 		})
 	}
 	// What arrived is always written, with a timeout of its own.
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
+	keep := keepTime
+	if book != nil && ctx.Err() == nil {
+		keep += book.CloseTime()
+	}
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), keep)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(keepTime, cancel) })() // the task is being stopped
 	var unwritten error
 	if book != nil {
 		wg.Go(func() { unwritten = book.Close(after) })
