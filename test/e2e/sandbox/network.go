@@ -63,6 +63,7 @@ func (c *cluster) makeL2Networks(ctx context.Context) error {
 			if c.hasLink(ctx, pid, network.uplink) {
 				continue
 			}
+			c.deleteStale(ctx, fabricPID, n.Name)
 			if err := c.ip(ctx, fabricPID, network.plugCommands(n, pid)); err != nil {
 				return fmt.Errorf("connect %s to network %s: %w", n.Name, network.name, err)
 			}

@@ -441,6 +441,7 @@ func (c *cluster) makeNodes(ctx context.Context) error {
 			return err
 		}
 		if !c.hasLink(ctx, pid, "eth0") {
+			c.deleteStale(ctx, fabricPID, n.Name)
 			if err := c.ip(ctx, fabricPID, linkCommands(n, pid)); err != nil {
 				return fmt.Errorf("connect node %s: %w", n.Name, err)
 			}
@@ -454,6 +455,14 @@ func (c *cluster) makeNodes(ctx context.Context) error {
 		return fmt.Errorf("set the addresses of the balancer: %w", err)
 	}
 	return c.writeState(c.state)
+}
+
+// deleteStale deletes a node's link in the namespace of a network: after the node's first process died, the kernel
+// deletes it too, but later.
+func (c *cluster) deleteStale(ctx context.Context, pid int, link string) {
+	if c.hasLink(ctx, pid, link) {
+		_ = c.ip(ctx, pid, "link delete "+link+"\n") // fails if the kernel deleted it meanwhile
+	}
 }
 
 func netNS(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
