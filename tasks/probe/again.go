@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -75,35 +74,4 @@ func lookAgain(
 		t.Logf("::warning::second look: %s not measured again: %v", pairs, err)
 	}
 	return writer
-}
-
-// kept is the record of the first look, from which the second follows. It is a sink.
-type kept struct {
-	mu     sync.Mutex // guards following
-	record checkup.Record
-}
-
-func (k *kept) Observation(o checkup.Observation) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.record.Observations = append(k.record.Observations, o)
-}
-
-func (k *kept) Results(r []checkup.Result) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.record.Results = append(k.record.Results, r...)
-}
-
-func (k *kept) Source(s checkup.Source) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.record.Sources = append(k.record.Sources, s)
-}
-
-func (k *kept) receptions(target int, received []checkup.Reception) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.record.Counted = append(k.record.Counted, target)
-	k.record.Receptions = append(k.record.Receptions, received...)
 }

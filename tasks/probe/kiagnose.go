@@ -13,7 +13,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -241,30 +240,6 @@ func measure(ctx context.Context, t *task.Task, plan *checkup.Plan) (checkup.Che
 		evidence(ctx, t, guests)
 	}
 	return result, nil
-}
-
-// collected keeps what VMs report.
-type collected struct {
-	mu     sync.Mutex // guards the field below
-	record checkup.Record
-}
-
-func (c *collected) Observation(o checkup.Observation) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.record.Observations = append(c.record.Observations, o)
-}
-
-func (c *collected) Results(r []checkup.Result) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.record.Results = append(c.record.Results, r...)
-}
-
-func (c *collected) Source(s checkup.Source) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.record.Sources = append(c.record.Sources, s)
 }
 
 // evidence prints objects and consoles of VMs that failed to the log of the Job, because

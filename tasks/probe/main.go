@@ -55,7 +55,7 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 		measure = guests.Measure
 	}
 	writer := store.Writer(t.Check)
-	first := &kept{}
+	first := &collected{}
 	to := sinks{writer}
 	book, trouble := openBook(ctx, t, w)
 	if book != nil {
@@ -209,4 +209,35 @@ func (s sinks) Source(source checkup.Source) {
 	for _, to := range s {
 		to.Source(source)
 	}
+}
+
+// collected keeps what agents or VMs report. It is a sink.
+type collected struct {
+	mu     sync.Mutex // guards following
+	record checkup.Record
+}
+
+func (c *collected) Observation(o checkup.Observation) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.record.Observations = append(c.record.Observations, o)
+}
+
+func (c *collected) Results(r []checkup.Result) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.record.Results = append(c.record.Results, r...)
+}
+
+func (c *collected) Source(s checkup.Source) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.record.Sources = append(c.record.Sources, s)
+}
+
+func (c *collected) receptions(target int, received []checkup.Reception) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.record.Counted = append(c.record.Counted, target)
+	c.record.Receptions = append(c.record.Receptions, received...)
 }
