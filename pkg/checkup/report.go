@@ -2,7 +2,11 @@
 
 package checkup
 
-import "time"
+import (
+	"fmt"
+	"strings"
+	"time"
+)
 
 // Verdict of a unit. The zero value is not a verdict: a unit that was not judged must
 // not read as passed.
@@ -254,6 +258,28 @@ type Finding struct {
 	// sample cannot distinguish them. The form is "<cause> <subject>", with a
 	// restriction in parentheses after it.
 	Alternatives []string `json:"alternatives,omitempty"`
+}
+
+// String is the cause with its subject and restrictions, in the form of Alternatives.
+func (f Finding) String() string {
+	s := string(f.Cause)
+	if f.Subject != "" {
+		s += " " + f.Subject
+	}
+	var only []string
+	if f.Family != "" {
+		only = append(only, string(f.Family))
+	}
+	if f.Transport != "" {
+		only = append(only, string(f.Transport))
+	}
+	if f.FromSize > 0 {
+		only = append(only, fmt.Sprintf("payloads from %d bytes", f.FromSize))
+	}
+	if len(only) > 0 {
+		s += " (" + strings.Join(only, ", ") + " only)"
+	}
+	return s
 }
 
 // FindingCause is a kind of explanation.

@@ -39,7 +39,7 @@ func Log(w io.Writer, r *checkup.Report) error {
 				"%s: %s (%s, explains %s)",
 				c.Name,
 				said(f),
-				kind(f),
+				f.String(),
 				checkup.Count(f.Explains, "failed "+nounOf(c)),
 			)
 			for _, s := range f.Against {

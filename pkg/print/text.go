@@ -246,7 +246,7 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 	p.heading(2, "Findings")
 	for i, f := range findings {
 		p.line("  %3d. %s", i+1, p.ansi("31", clean(said(f))))
-		explains := kind(f) + ", explains " + checkup.Count(f.Explains, "failed "+unit)
+		explains := f.String() + ", explains " + checkup.Count(f.Explains, "failed "+unit)
 		if f.OnlyThis < f.Explains {
 			explains += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
 		}
@@ -279,28 +279,6 @@ func background(b checkup.Background) string {
 		what,
 		float64(b.Upper),
 	)
-}
-
-// kind is the cause of a finding and its subject, as alternatives name theirs.
-func kind(f checkup.Finding) string {
-	s := string(f.Cause)
-	if f.Subject != "" {
-		s += " " + f.Subject
-	}
-	var only []string
-	if f.Family != "" {
-		only = append(only, string(f.Family))
-	}
-	if f.Transport != "" {
-		only = append(only, string(f.Transport))
-	}
-	if f.FromSize > 0 {
-		only = append(only, fmt.Sprintf("payloads from %d bytes", f.FromSize))
-	}
-	if len(only) > 0 {
-		s += " (" + strings.Join(only, ", ") + " only)"
-	}
-	return s
 }
 
 // alike is what messages have in common that differ in their numbers only.

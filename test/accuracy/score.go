@@ -103,27 +103,8 @@ func standing(findings []checkup.Finding) []guess {
 				found = append(found, guess{name: "node " + node, or: f.Alternatives})
 			}
 		default:
-			found = append(found, guess{name: name(f), or: f.Alternatives})
+			found = append(found, guess{name: f.String(), or: f.Alternatives})
 		}
 	}
 	return found
-}
-
-// name is a finding's cause in the form of Finding.Alternatives.
-func name(f checkup.Finding) string {
-	s := strings.TrimSpace(string(f.Cause) + " " + f.Subject)
-	var only []string
-	if f.Family != "" {
-		only = append(only, string(f.Family))
-	}
-	if f.Transport != "" {
-		only = append(only, string(f.Transport))
-	}
-	if f.FromSize > 0 {
-		only = append(only, fmt.Sprintf("payloads from %d bytes", f.FromSize))
-	}
-	if len(only) > 0 {
-		s += " (" + strings.Join(only, ", ") + " only)"
-	}
-	return s
 }
