@@ -11,8 +11,7 @@ import (
 )
 
 // Bounds on reading plans. A disjunction of structs or a comprehension of a few lines can
-// take hours and all memory, and CUE has no bounds of its own. The largest plan that
-// checkup.MaxPlanSize admits takes a few seconds and less than 400 MiB.
+// take hours and all memory, and CUE has no bounds of its own.
 const (
 	// MaxTime is the longest time for reading all paths.
 	MaxTime = 30 * time.Second
