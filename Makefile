@@ -121,8 +121,16 @@ e2e-pods: e2e-ready ## that of them which needs no VMs
 	export KUBECONFIG=$(PODS)/kubeconfig; failed=0; rm -f $(TIMED_MARKER); \
 	go test -tags e2e -count 1 -timeout 30m -run '$(TIMED)' -v ./test/e2e || failed=1; \
 	touch $(TIMED_MARKER); \
-	go test -tags e2e -count 1 -timeout 60m -skip '$(TIMED)|^TestVM' -v ./test/e2e || failed=1; \
+	go test -tags e2e -count 1 -timeout 60m -parallel 4 -skip '$(TIMED)|^TestVM|^TestSoak' -v ./test/e2e || failed=1; \
 	test $$failed = 0
+
+# Runs that e2e has no time for, about an hour: clean ones on a busy machine, and ones of which a part is killed.
+.PHONY: soak
+soak: e2e-ready ## 100 clean runs on a busy machine, and 200 with a part killed at a random moment
+	trap '$(SANDBOX) --state $(PODS) down' EXIT; \
+	$(SANDBOX) --state $(PODS) up; \
+	$(SANDBOX) --state $(PODS) load dist/images.tar; \
+	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 180m -run TestSoak -v ./test/e2e -clean 100 -killed 200
 
 .PHONY: e2e-vms-ready
 e2e-vms-ready: e2e-ready guest-image ## build what only the VMs' half needs: KubeVirt, Multus and the guest
@@ -173,6 +181,20 @@ update: build ## write golden files, catalog and formatting again
 	go tool cue fmt --files schema plans
 	UPDATE=1 go test ./...
 	bin/planner catalog catalog
+
+# FUZZTIME is the time of all targets together. An input that crashes one is a file in its testdata/fuzz: commit it.
+# Go's default of one minute for minimising each interesting input would leave no time for others.
+FUZZTIME := 600
+
+.PHONY: fuzz
+fuzz: ## run all fuzz targets, FUZZTIME seconds in all (default 600)
+	@targets=$$(git grep -n '^func Fuzz' -- '*_test.go' | sed -E 's|^(.*)/[^/]*_test.go:[0-9]+:func (Fuzz[A-Za-z0-9]*).*|\1 \2|'); \
+	each=$$(( $(FUZZTIME) / $$(wc -l <<< "$$targets") )); test $$each -ge 1 || each=1; failed=0; \
+	while read -r package target; do \
+		echo "== $$package $$target, $${each}s"; \
+		go -C $$package test -run '^$$' -fuzz "^$$target\$$" -fuzztime $${each}s -fuzzminimizetime 10x . || failed=1; \
+	done <<< "$$targets"; \
+	git status --short -- ':(glob)**/testdata/fuzz/**'; exit $$failed
 
 .PHONY: bench
 bench: ## run the benchmarks, including those against cue vet and fping

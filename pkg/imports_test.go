@@ -23,15 +23,18 @@ var arrows = map[string][]string{
 	"schema":              {},
 	"pkg":                 {},
 	"pkg/checkup":         {},
+	"pkg/checkup/hostile": {},                                                     // for tests
 	"pkg/load":            {"schema", "pkg/checkup", "pkg/kiagnose", "pkg/kinds"}, // a kiagnose checkup's ConfigMap is a plan, too
 	"pkg/probe":           {"pkg/checkup"},
-	"pkg/cluster":         {"pkg/checkup"},
+	"pkg/retry":           {},
+	"pkg/cluster":         {"pkg/checkup", "pkg/history", "pkg/retry"}, // reads rounds
 	"pkg/scheduling":      {"pkg/checkup", "pkg/cluster"},
 	"pkg/cost":            {"pkg/checkup"},
 	"pkg/kind":            {"pkg/checkup", "pkg/cluster", "pkg/cost"},
-	"pkg/podmesh":         {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling", "pkg/stats"}, // kinds admit nodes by the scheduler's predicates
-	"pkg/controlplane":    {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},      // asks for the rights of its objects
-	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/scheduling"},
+	"pkg/podmesh":         {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling", "pkg/stats"}, // kinds admit nodes by the scheduler's predicates
+	"pkg/controlplane":    {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/retry", "pkg/scheduling"},        // asks for the rights of its objects
+	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/retry", "pkg/scheduling"},
+	"pkg/history":         {"pkg/checkup", "pkg/stats"}, // what one run hands to the next
 	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},
 	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
 	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                            // a kind for tests
@@ -39,28 +42,30 @@ var arrows = map[string][]string{
 	"pkg/stats":           {},
 	"pkg/judge/judgetest": {"pkg/checkup"},                           // simulates what tests of judging measure
 	"pkg/localise":        {"pkg/checkup", "pkg/judge", "pkg/stats"}, // explains what was judged
-	"pkg/print":           {"pkg/checkup"},
+	"pkg/print":           {"pkg/checkup", "pkg/history"},
 	"pkg/tekton":          {"pkg/checkup", "pkg/kinds"}, // asks each kind for its rights
-	"pkg/record":          {"pkg/checkup"},
+	"pkg/record":          {"pkg/checkup", "pkg/history", "pkg/retry"},
 	"pkg/ingest":          {"pkg/checkup"},
-	"pkg/fleet":           {"pkg/checkup", "pkg/ingest", "pkg/scheduling"}, // tolerations and the security context in Kubernetes' types
+	"pkg/fleet":           {"pkg/checkup", "pkg/ingest", "pkg/retry", "pkg/scheduling"}, // tolerations and the security context in Kubernetes' types
 	"pkg/console":         {"pkg/checkup"},
-	"pkg/guest":           {"pkg/checkup", "pkg/console", "pkg/fleet", "pkg/ingest"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
-	"pkg/kiagnose":        {"pkg/checkup", "pkg/vmlatency"},
+	"pkg/guest":           {"pkg/checkup", "pkg/console", "pkg/fleet", "pkg/ingest", "pkg/retry"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
+	"pkg/kiagnose":        {"pkg/checkup", "pkg/retry", "pkg/vmlatency"},
 	"pkg/connectivity":    {"pkg/checkup"},
 	"pkg/run":             {"pkg/checkup", "pkg/kinds", "pkg/record"}, // follows a run by what it records
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":               {"pkg/console", "pkg/probe"},
-	"tasks/setup":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/record"},
-	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/vmlatency"},
+	"tasks/setup":               {"tasks/internal/task", "tasks/internal/start", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/record", "pkg/retry"},
+	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
-	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/print", "pkg/record"},
-	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/judge", "pkg/kinds", "pkg/record"},
+	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/print", "pkg/record", "pkg/retry"},
+	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record"},
+	"tasks/internal/flaky":      {},              // for tests
+	"tasks/internal/start":      {"pkg/checkup"}, // a mode of the image setup
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
 	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"}, // simulates runs, and has the real judge judge them
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/tekton"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.
@@ -71,7 +76,7 @@ var bans = []struct {
 	reason   string
 }{
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/load"}, "cuelang.org/go", "pkg/load is the only reader of CUE, and no task image links it"},
-	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/ingest", "pkg/judge", "pkg/localise", "pkg/print", "pkg/cost"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
+	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/ingest", "pkg/judge", "pkg/localise", "pkg/print", "pkg/cost", "pkg/history"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/tekton", "pkg/run"}, "github.com/tektoncd/", "Tekton's structs appear in pkg/tekton and pkg/run only"},
 	{[]string{"pkg/checkup"}, nil, "golang.org/x/", "the nouns need the standard library only"},
 	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},

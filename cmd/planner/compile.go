@@ -18,6 +18,7 @@ import (
 func newCompile(env *environment) *cobra.Command {
 	var options tekton.Options
 	var dir string
+	var policies bool
 	cmd := &cobra.Command{
 		Use:   "compile PATH...",
 		Short: "Compile plans into Tekton Pipelines",
@@ -42,7 +43,14 @@ its folder samples. It needs no cluster.`,
 					return err
 				}
 				maps.Copy(files, written)
-				for _, object := range compiled.Applied() { // plans share their Tasks
+				if policies {
+					of := tekton.Policies(plan, options)
+					if files["policies/"+plan.Name+".yaml"], err = tekton.Encode(of...); err != nil {
+						return err
+					}
+					objects = append(objects, of...)
+				}
+				for _, object := range compiled.Deployed() { // plans share their Tasks
 					if !slices.ContainsFunc(objects, func(o runtime.Object) bool { return reflect.DeepEqual(o, object) }) {
 						objects = append(objects, object)
 					}
@@ -66,6 +74,8 @@ its folder samples. It needs no cluster.`,
 	addCompileOptions(env, cmd, &options)
 	cmd.Flags().StringVarP(&options.Namespace, "namespace", "n", tekton.DefaultNamespace,
 		"namespace of the objects; RBAC names it, so kubectl cannot change it")
+	cmd.Flags().BoolVar(&policies, "policies", false,
+		"also write ValidatingAdmissionPolicies that hold the accounts to their pods; a cluster administrator applies them")
 	cmd.Flags().StringVarP(&dir, "output-dir", "o", "", "directory to write to; if empty, standard output")
 	return cmd
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/fleet"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/scheduling"
 	"github.com/checkplan/checkplan/pkg/tekton"
@@ -90,7 +90,10 @@ type explanation struct {
 	// WhatIf are the assumed changes of the cluster.
 	WhatIf []string `json:"whatIf,omitempty"`
 	// Unseen is what could not be read from the cluster.
-	Unseen     []cluster.Unseen  `json:"unseen,omitempty"`
+	Unseen []cluster.Unseen `json:"unseen,omitempty"`
+	// Schedule starts runs; nil if the plan has none. Keeps is how many of its finished runs are kept.
+	Schedule   *checkup.Schedule `json:"schedule,omitempty"`
+	Keeps      int               `json:"keeps,omitempty"`
 	Checks     []checkExplained  `json:"checks"`
 	Images     []string          `json:"images"`
 	Accounts   []accountRights   `json:"serviceAccounts"`
@@ -142,9 +145,7 @@ func (e *environment) explain(ctx context.Context, args []string, o explainOptio
 	}
 	explained.WhatIf = o.whatIf
 	if o.output == "json" {
-		encoder := json.NewEncoder(e.stdout)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(explained)
+		return print.Encode(e.stdout, explained)
 	}
 	return explained.print(e.stdout, o.power)
 }
@@ -236,6 +237,10 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 			x.Accounts = append(x.Accounts, accountRights{Account: account})
 		}
 		x.Accounts[i].Rights = append(x.Accounts[i].Rights, right)
+	}
+	if plan.Schedule != nil {
+		x.Schedule, x.Keeps = plan.Schedule, plan.Retention.Reports
+		x.Accounts = append(x.Accounts, accountRights{tekton.ScheduleAccount(plan), tekton.ScheduleRights(plan)})
 	}
 	x.Longest = checkup.Duration(tekton.Timeouts(plan).Pipeline.Duration)
 	return x, nil

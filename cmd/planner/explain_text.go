@@ -32,11 +32,11 @@ type page struct {
 	err    error           // the first one
 }
 
-// line prints a line as it is.
+// line prints a line, or as many as its format and texts have.
 func (p *page) line(format string, args ...any) {
 	p.flush()
 	if p.err == nil {
-		_, p.err = fmt.Fprintf(p.w, format+"\n", args...)
+		_, p.err = fmt.Fprintln(p.w, checkup.NoCommand(checkup.CleanLines(fmt.Sprintf(format, args...))))
 	}
 }
 
@@ -97,6 +97,7 @@ func (x *explanation) print(w io.Writer, power bool) error {
 	for _, u := range x.Unseen {
 		p.field("not visible", "%s: %s", u.What, u.Cause)
 	}
+	p.schedule(x)
 	for i := range x.Checks {
 		p.check(&x.Checks[i], power)
 	}
@@ -121,6 +122,31 @@ func (x *explanation) print(w io.Writer, power bool) error {
 	}
 	p.flush()
 	return p.err
+}
+
+// schedule shows when runs start by themselves, and what happens then.
+func (p *page) schedule(x *explanation) {
+	s := x.Schedule
+	if s == nil {
+		return
+	}
+	when := fmt.Sprintf("%q in %s", s.Cron, s.TimeZone)
+	if s.Jitter > 0 {
+		when += fmt.Sprintf(", up to %s later at random", s.Jitter)
+	}
+	when += fmt.Sprintf("; not started if more than %ds late", s.StartingDeadlineSeconds)
+	if s.Suspend {
+		when += "; suspended: no run starts"
+	}
+	p.field("schedule", "%s", when)
+	overlap := map[checkup.ConcurrencyPolicy]string{
+		checkup.ConcurrencyForbid:  "a run that is due while another one of the plan has not finished does not start",
+		checkup.ConcurrencyAllow:   "a run starts beside another one of the plan that has not finished",
+		checkup.ConcurrencyReplace: "a run cancels another one of the plan that has not finished",
+	}[s.ConcurrencyPolicy]
+	p.field("overlap", "%s", overlap)
+	p.field("kept", "the newest %s of the schedule; its account may create, list and delete every PipelineRun of the "+
+		"namespace, because RBAC cannot limit that to one plan", checkup.Count(x.Keeps, "finished run"))
 }
 
 func (p *page) check(c *checkExplained, power bool) {

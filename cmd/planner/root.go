@@ -77,7 +77,7 @@ func planner(ctx context.Context, env *environment, args []string) int {
 		if i == 0 {
 			line = "planner: " + line
 		}
-		fmt.Fprintln(env.stderr, line)
+		fmt.Fprintln(env.stderr, checkup.NoCommand(checkup.Clean(line)))
 	}
 	return code
 }
@@ -107,7 +107,8 @@ invalid plan; 3 the network does not do what the plan expects.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newVet(env), newCompile(env), newExplain(env), newRun(env), newReport(env), newCatalog(env),
+	root.AddCommand(newVet(env), newCompile(env), newExplain(env), newRun(env), newReport(env), newHistory(env),
+		newSchedule(env), newCatalog(env),
 		newVersion(env))
 	return root
 }
@@ -199,7 +200,7 @@ func (e *environment) load(ctx context.Context, paths []string) (*load.Result, e
 		return nil, err
 	}
 	for _, p := range slices.Concat(files.Warnings, files.Problems) {
-		fmt.Fprintln(e.stderr, p)
+		fmt.Fprintln(e.stderr, checkup.NoCommand(checkup.CleanLines(p.String())))
 	}
 	if len(files.Problems) == 0 {
 		return files, nil

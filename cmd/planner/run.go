@@ -33,6 +33,7 @@ type runOptions struct {
 	timeout  time.Duration
 	output   string
 	keep     bool
+	detach   bool
 }
 
 func newRun(env *environment) *cobra.Command {
@@ -64,6 +65,8 @@ plan expects.`,
 		"time limit of the whole run, teardown included; 0: the sum of the plan's timeouts")
 	cmd.Flags().BoolVar(&o.keep, "keep", false,
 		"keep the pods that the run creates, for debugging (same as --set teardown=Never)")
+	cmd.Flags().BoolVar(&o.detach, "detach", false,
+		"print the name of the PipelineRun and exit, while it goes on: planner report NAME prints its report")
 	outputFlag(cmd, &o.output)
 	return cmd
 }
@@ -114,6 +117,11 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 		return err
 	}
 	screen.say("started PipelineRun %s in namespace %s", started.Name, cluster.Namespace)
+	if o.detach {
+		screen.close()
+		_, err := fmt.Fprintln(e.stdout, started.Name)
+		return err
+	}
 
 	finished, last, err := e.follow(ctx, cluster, started, screen)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/run"
 )
 
@@ -39,7 +40,7 @@ func newScreen(out io.Writer, t terminal) *screen {
 func (s *screen) show(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	line := fmt.Sprintf(format, args...)
+	line := checkup.NoCommand(checkup.Clean(fmt.Sprintf(format, args...)))
 	if !s.terminal.is {
 		if line != s.line {
 			fmt.Fprintln(s.out, line)
@@ -60,7 +61,7 @@ func (s *screen) say(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wipe()
-	fmt.Fprintf(s.out, format+"\n", args...)
+	fmt.Fprintln(s.out, checkup.NoCommand(checkup.CleanLines(fmt.Sprintf(format, args...))))
 }
 
 // close erases the moving line.

@@ -3,12 +3,12 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/checkplan/checkplan/pkg/load"
+	"github.com/checkplan/checkplan/pkg/print"
 )
 
 func newVet(env *environment) *cobra.Command {
@@ -36,9 +36,7 @@ needs no cluster and no network. Exit codes: 0 valid; 2 invalid.`,
 				return err
 			}
 			all := append(load.Problems{}, read.Warnings...) // an empty list, not null
-			encoder := json.NewEncoder(env.stdout)
-			encoder.SetIndent("", "  ")
-			if err := encoder.Encode(append(all, read.Problems...)); err != nil {
+			if err := print.Encode(env.stdout, append(all, read.Problems...)); err != nil {
 				return err
 			}
 			if len(read.Problems) > 0 {

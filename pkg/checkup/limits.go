@@ -9,6 +9,9 @@ const (
 	// MinUDPSize is the smallest payload of a udp probe: the size of the header. The
 	// responder counts requests by this header, and writes its own delay into it.
 	MinUDPSize = 32
+	// MinWitnessSize is the smallest payload of a udp probe whose answer has room for the
+	// source address that the responder saw.
+	MinWitnessSize = 48
 	// MaxDatagramSize is the largest payload of a udp or icmp probe: an IPv4 packet of
 	// 65535 bytes without its headers (RFC 791, RFC 768, RFC 792).
 	MaxDatagramSize = 65535 - 20 - 8
@@ -20,6 +23,10 @@ const (
 // MaxCount is the largest number of measurements of one pair. An observation holds
 // every round-trip delay, and must fit in one line of a pod's log.
 const MaxCount = 1000
+
+// MaxEchoes is the largest number of echo requests of one pair of VMs: one a second for an hour. An observation with so
+// many delays is one line on a serial console, of about 30 KB.
+const MaxEchoes = 3600
 
 // UDPFlows is the largest number of source ports of a udp pair that may use any.
 const UDPFlows = 4

@@ -22,6 +22,8 @@ const (
 	LabelRun = "checkplan.dev/run"
 	// LabelRole holds the object's Role.
 	LabelRole = "checkplan.dev/role"
+	// LabelScheduled is "true" on PipelineRuns that the schedule of a plan started. Retention deletes them only.
+	LabelScheduled = "checkplan.dev/scheduled"
 	// AnnotationRound is the prefix of an annotation on report objects. The annotation
 	// AnnotationRound + "<check>" holds the round that the check measured.
 	AnnotationRound = "round.checkplan.dev/"
@@ -44,6 +46,7 @@ const (
 	RoleWorksheet Role = "worksheet" // ConfigMap: worksheet and roster; belongs to the PipelineRun
 	RoleRecord    Role = "record"    // ConfigMaps: observations; belong to the PipelineRun
 	RoleReport    Role = "report"    // ConfigMaps: the report; kept for the plan's history
+	RoleHistory   Role = "history"   // ConfigMaps: what the runs of a plan hand to the next
 	RoleEvidence  Role = "evidence"  // ConfigMaps: logs and manifests of failed pods and VMs; belong to the PipelineRun
 )
 

@@ -70,6 +70,13 @@ type Observation struct {
 	// while it made them, or its socket buffer had no room for the answers. Sent and
 	// Received do not include them. It may be larger than the probe's Count.
 	Spoiled int `json:"spoiled,omitempty"`
+	// Witnessed is the number of answered measurements of which the target reported the source
+	// address that it saw. Rewritten is the number of those with another address than the
+	// agent's own, and SeenAs the last such address; empty without one. All are 0 for icmp, for
+	// targets that are not responders, and if the order does not ask for them.
+	Witnessed int    `json:"witnessed,omitempty"`
+	Rewritten int    `json:"rewritten,omitempty"`
+	SeenAs    string `json:"seenAs,omitempty"`
 	// RTTs are the round-trip delays of the answered measurements in
 	// microseconds, in the order in which they were sent.
 	RTTs []int64 `json:"rtts,omitempty"`
@@ -122,6 +129,9 @@ type Reception struct {
 	// socket buffer had no room. The responder was too busy; the network did not lose
 	// them. The number only grows: the highest number of a target and family is the last.
 	Dropped int `json:"dropped,omitempty"`
+	// Incomplete says that the responder did not count some requests, of any pair: its memory
+	// for counts was full.
+	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 // Control is an agent's measurement of a pair with a known outcome: its own responder,
@@ -151,7 +161,7 @@ type SelfDoubt struct {
 // Message is one line of an agent's or responder's standard output, as JSON.
 // Exactly one field is set.
 type Message struct {
-	// Start is the agent's first line.
+	// Start is the first line of an agent and of a responder.
 	Start *AgentStart `json:"start,omitempty"`
 	// Observation of one pair. The agent reports each pair of its order exactly once.
 	Observation *Observation `json:"observation,omitempty"`
@@ -170,6 +180,7 @@ type Message struct {
 
 // AgentStart identifies the agent.
 type AgentStart struct {
+	// Source is -1 for a responder.
 	Source  int    `json:"source"`
 	Version string `json:"version"`
 	// Pairs is the number of pairs that the agent will report.

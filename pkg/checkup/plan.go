@@ -30,6 +30,8 @@ type Plan struct {
 	Teardown Teardown `json:"teardown"`
 	// Retention limits what is kept in the cluster after a run.
 	Retention Retention `json:"retention"`
+	// Schedule starts runs; nil if runs are started by hand only.
+	Schedule *Schedule `json:"schedule,omitempty"`
 	// Checks are keyed by name, a DNS label of at most MaxCheckName characters.
 	Checks map[string]Check `json:"checks"`
 }
@@ -95,7 +97,7 @@ var Teardowns = []Teardown{TeardownAlways, TeardownOnPass, TeardownNever}
 // Retention limits what is kept in the cluster after a run.
 type Retention struct {
 	// Reports is the number of reports of the plan that are kept, at least 1. The oldest
-	// are deleted first.
+	// are deleted first. Of the finished PipelineRuns that a schedule started, as many are kept.
 	Reports int `json:"reports"`
 }
 
@@ -249,7 +251,20 @@ type Expect struct {
 	// Jitter limits the mean absolute difference of consecutive round-trip
 	// delays (RFC 3393's IPDV, absolute mean as in RFC 5481 section 1).
 	Jitter MaxDuration `json:"jitter"`
+	// SourceAddress says whether packets must arrive with the source's own address. Empty
+	// means Any.
+	SourceAddress SourceAddress `json:"sourceAddress,omitempty"`
 }
+
+// SourceAddress is what a plan expects of the source address with which packets arrive.
+type SourceAddress string
+
+const (
+	// PreservedSource: the target sees the address that the source itself sees. Kubernetes'
+	// network model demands it between pods ("without NAT").
+	PreservedSource SourceAddress = "Preserved"
+	AnySource       SourceAddress = "Any"
+)
 
 // LossLimit is an upper limit on loss. If Max is nil, only a pair without any answer
 // fails.

@@ -62,6 +62,8 @@ type Report struct {
 	Checks []CheckReport `json:"checks"`
 	// Leftovers names the fixtures that teardown could not remove, as kind/name.
 	Leftovers []string `json:"leftovers,omitempty"`
+	// Notes are about the run as a whole, such as history that could not be read, one line each.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // Counts of units by verdict. Expected is their sum.
@@ -106,6 +108,8 @@ type CheckReport struct {
 	// calls them packets.
 	Sent     int       `json:"sent"`
 	Coverage *Coverage `json:"coverage,omitempty"`
+	// Cumulative is the coverage of this run and those before it; nil if the plan has no history of the check.
+	Cumulative *Cumulative `json:"cumulative,omitempty"`
 	// Delays has one row per transport, family and size, in the order of the worksheet.
 	Delays   []DelayRow `json:"delays,omitempty"`
 	Findings []Finding  `json:"findings,omitempty"`
@@ -152,6 +156,30 @@ type Coverage struct {
 	// possible (source, target) pairs that fail, from 0 to 1. It assumes that the
 	// measured ones are a random sample without replacement. It is nil if nothing was
 	// measured or sampled.
+	FailingUpperBound *float64 `json:"failingUpperBound,omitempty"`
+}
+
+// Cumulative says how many of the possible (source, target) pairs were measured by all runs of the plan together, each
+// by its last result. A node that left and came back, or changed its zone, begins again; the others go on.
+type Cumulative struct {
+	// Since is the start of the oldest run that a counted result is of, and Runs the number of runs that they are of.
+	// Since is zero if nothing was measured.
+	Since time.Time `json:"since,omitzero"`
+	Runs  int       `json:"runs"`
+	// Measured pairs of Possible; Failing is the number of those that failed when they were measured last.
+	Measured int `json:"measured"`
+	Possible int `json:"possible"`
+	Failing  int `json:"failing"`
+	// Oldest is the pair that was not measured for longest, as "a -> b", and OldestAt the end of the run that measured
+	// it. OldestAt is zero if no run did.
+	Oldest   string    `json:"oldest,omitempty"`
+	OldestAt time.Time `json:"oldestAt,omitzero"`
+	// RunsLeft is the number of further runs to full coverage if each adds as many pairs as the newest one; nil if that
+	// added none.
+	RunsLeft *int `json:"runsLeft,omitempty"`
+	// FailingUpperBound is the one-sided 95% upper confidence bound on the share of failing pairs, from 0 to 1 (Clopper
+	// and Pearson), if the measured pairs are a random sample and nothing changed since they were measured. It is exact
+	// if all pairs were measured, and nil if none was.
 	FailingUpperBound *float64 `json:"failingUpperBound,omitempty"`
 }
 
@@ -290,23 +318,31 @@ const (
 	CauseNodeEgress  FindingCause = "nodeEgress"  // traffic from the pods of one node
 	CauseNode        FindingCause = "node"        // one node, both directions
 	CauseNodes       FindingCause = "nodes"       // several nodes together, both directions, but not among each other
-	CausePair        FindingCause = "pair"        // one ordered pair of nodes
-	CauseZones       FindingCause = "zones"       // one ordered pair of zones
-	CauseFamily      FindingCause = "family"      // one IP family
-	CauseTransport   FindingCause = "transport"   // one transport
-	CauseSize        FindingCause = "size"        // payloads from one size up
-	CauseSource      FindingCause = "source"      // the source itself
-	CauseTarget      FindingCause = "target"      // the target itself
-	CausePaths       FindingCause = "paths"       // some flows only: one of several parallel paths
-	CauseNetwork     FindingCause = "network"     // the whole network: no narrower cause explains it
-	CauseService     FindingCause = "service"     // the routing to a Service's address, not the endpoints behind it
-	CausePlacement   FindingCause = "placement"   // too few eligible nodes, or pods that are not admitted
+	// Traffic from other nodes to the pods of nodes that share a label of sample.topology, and back.
+	CauseNodesIngress FindingCause = "nodesIngress"
+	CauseNodesEgress  FindingCause = "nodesEgress"
+	CausePair         FindingCause = "pair"      // one ordered pair of nodes
+	CauseZones        FindingCause = "zones"     // one ordered pair of zones
+	CauseFamily       FindingCause = "family"    // one IP family
+	CauseTransport    FindingCause = "transport" // one transport
+	CauseSize         FindingCause = "size"      // payloads from one size up
+	CauseSource       FindingCause = "source"    // the source itself
+	CauseTarget       FindingCause = "target"    // the target itself
+	CausePaths        FindingCause = "paths"     // some flows only: one of several parallel paths
+	CauseNetwork      FindingCause = "network"   // the whole network: no narrower cause explains it
+	// CauseSourceAddress: packets arrive with another source address than their source's. The
+	// subject is the node that rewrites them, or how they go.
+	CauseSourceAddress FindingCause = "sourceAddress"
+	CauseService       FindingCause = "service"   // the routing to a Service's address, not the endpoints behind it
+	CausePlacement     FindingCause = "placement" // too few eligible nodes, or pods that are not admitted
 )
 
 // FindingCauses lists every FindingCause.
 var FindingCauses = []FindingCause{
-	CauseNodeIngress, CauseNodeEgress, CauseNode, CauseNodes, CausePair, CauseZones, CauseFamily, CauseTransport,
-	CauseSize, CauseSource, CauseTarget, CausePaths, CauseNetwork, CauseService, CausePlacement,
+	CauseNodeIngress, CauseNodeEgress, CauseNode, CauseNodes, CauseNodesIngress, CauseNodesEgress, CausePair, CauseZones,
+	CauseFamily, CauseTransport, CauseSize, CauseSource, CauseTarget, CausePaths, CauseNetwork, CauseSourceAddress,
+	CauseService,
+	CausePlacement,
 }
 
 // MatrixMax is the largest number of sources, and of targets, for which a report has a

@@ -91,18 +91,21 @@ const (
 	LimitOutage      Limit = "outage"      // ConnectionSheet.MaxOutage
 	LimitUnreachable Limit = "unreachable" // Expect.Unreachable: nothing may come through
 	LimitFlow        Limit = "flow"        // each source port must be answered at least once
+	// LimitSourceAddress is Expect.SourceAddress: the target must see the source's own address.
+	LimitSourceAddress Limit = "sourceAddress"
 )
 
 // Breach is one limit that a unit broke, or may have broken.
 type Breach struct {
 	Limit Limit `json:"limit"`
-	// Measured and Max are in Measure. Measured of LimitFlow is the number of source ports.
-	// Max is 0 for LimitAnswer, LimitFlow and LimitUnreachable, which have no number.
+	// Measured and Max are in Measure. Measured of LimitFlow is the number of source ports, and
+	// that of LimitSourceAddress the number of measurements with another address. Max is 0 for
+	// LimitAnswer, LimitFlow, LimitUnreachable and LimitSourceAddress, which have no number.
 	Measured float64 `json:"measured"`
 	Max      float64 `json:"max,omitempty"`
 	Measure  Measure `json:"measure"`
-	// Cause is the failure behind a broken limit on answers, loss or outages; nil for
-	// other limits.
+	// Cause is the failure behind a broken limit on answers, loss or outages, and names the
+	// address that the target saw; nil for other limits.
 	Cause *Cause `json:"cause,omitempty"`
 }
 

@@ -107,6 +107,9 @@ type Endpoint struct {
 	Node string `json:"node"`
 	// Zone of the node (label topology.kubernetes.io/zone), or empty.
 	Zone string `json:"zone,omitempty"`
+	// Topology has the node's values of the labels that the plan names in sample.topology, without those that the node
+	// does not have; nil if it has none.
+	Topology map[string]string `json:"topology,omitempty"`
 	// Pod names an existing pod, as namespace/name. Empty means a fixture.
 	Pod string `json:"pod,omitempty"`
 	// Tolerations that the fixture needs to run on its node.
@@ -394,9 +397,23 @@ type OrderTarget struct {
 	Target    int                 `json:"target"`
 	Addresses map[IPFamily]string `json:"addresses"`
 	Ports     map[Transport]int   `json:"ports"`
+	// Witness says that the target is a responder, which reports the source address that it
+	// sees, and that the agent must compare this address with its own.
+	Witness bool `json:"witness,omitempty"`
 	// Peer is set for an existing target; nil for others. Addresses and Ports are ignored
 	// if it is set.
 	Peer *Peer `json:"peer,omitempty"`
+}
+
+// Witnesses reports whether a target must report the source address that it sees in a
+// measurement of the pair: the worksheet expects the address to be preserved, the target is
+// a responder, the source has an address of its own, and the answer has room for it.
+func (w *Worksheet) Witnesses(p Pair) bool {
+	if w.Expect.SourceAddress != PreservedSource || w.Expect.Unreachable ||
+		!w.Targets[p.Target].IsFixture() || w.Sources[p.Source].HostNetwork {
+		return false
+	}
+	return p.Transport == TCP || p.Transport == HTTP || p.Transport == UDP && p.Size >= MinWitnessSize
 }
 
 // InDegrees returns the number of sources of each target, by its index.

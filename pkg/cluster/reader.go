@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -24,9 +22,12 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
-// Reader reads a cluster. Lists are paged. An error names the request and the missing right, if it is one. It wraps the
+// Reader reads a cluster. Lists are paged. Each request is tried until the deadline of its context (package retry);
+// without a deadline, once. An error names the request and the missing right, if it is one. It wraps the
 // API server's error: apierrors.IsForbidden and IsNotFound work on it.
 type Reader struct {
 	Kubernetes kubernetes.Interface
@@ -45,7 +46,7 @@ type Reader struct {
 // missing rights together.
 func Survey(ctx context.Context, r Reader) (*Snapshot, error) {
 	s := &Snapshot{APIVersion: checkup.APIVersion, Kind: SnapshotKind, Run: r.Run}
-	version, err := r.Kubernetes.Discovery().ServerVersion()
+	version, err := retry.Read(ctx, r.Kubernetes.Discovery().ServerVersion)
 	switch {
 	case err == nil:
 		s.ServerVersion = version.GitVersion
@@ -55,7 +56,7 @@ func Survey(ctx context.Context, r Reader) (*Snapshot, error) {
 	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return r.Kubernetes.CoreV1().Nodes().List(ctx, options)
 	}
-	err = pager.New(list).EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+	err = Pager(list).EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
 		s.Nodes = append(s.Nodes, NodeOf(o.(*corev1.Node)))
 		return nil
 	})
@@ -63,6 +64,13 @@ func Survey(ctx context.Context, r Reader) (*Snapshot, error) {
 		return s, MissingRight(err, "list nodes", "list", "nodes", "")
 	}
 	return s, nil
+}
+
+// Pager returns a pager of a list, whose requests are tried until the deadline of their context.
+func Pager(list pager.ListPageFunc) *pager.ListPager {
+	return pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return retry.Read(ctx, func() (runtime.Object, error) { return list(ctx, options) })
+	})
 }
 
 // NodeOf converts a node to the snapshot's form.
@@ -251,7 +259,7 @@ func (r Reader) eachPod(
 	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return r.Kubernetes.CoreV1().Pods(namespace).List(ctx, options)
 	}
-	return pager.New(list).EachListItem(ctx, options, func(o runtime.Object) error {
+	return Pager(list).EachListItem(ctx, options, func(o runtime.Object) error {
 		if p := o.(*corev1.Pod); p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
 			yield(p)
 		}
@@ -275,7 +283,9 @@ func podOf(p *corev1.Pod) Pod {
 // Service reads a Service and its endpoints. It needs the verb get on services and list on endpointslices in its
 // namespace.
 func (r Reader) Service(ctx context.Context, namespace, name string) (*Service, error) {
-	object, err := r.Kubernetes.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+	object, err := retry.Read(ctx, func() (*corev1.Service, error) {
+		return r.Kubernetes.CoreV1().Services(namespace).Get(ctx, name, metav1.GetOptions{})
+	})
 	if err != nil {
 		return nil, MissingRight(err, fmt.Sprintf("read service %s/%s", namespace, name), "get", "services", namespace)
 	}
@@ -300,7 +310,7 @@ func (r Reader) Service(ctx context.Context, namespace, name string) (*Service, 
 	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return r.Kubernetes.DiscoveryV1().EndpointSlices(namespace).List(ctx, options)
 	}
-	err = pager.New(list).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
+	err = Pager(list).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
 		for _, e := range endpointsOf(o.(*discoveryv1.EndpointSlice)) {
 			// An endpoint that moves from one slice to another can be in both for a moment.
 			if !slices.Contains(s.Endpoints, e) {
@@ -358,39 +368,31 @@ func endpointsOf(slice *discoveryv1.EndpointSlice) []ServiceEndpoint {
 
 // ConfigMap reads the data of a ConfigMap. It needs the verb get on it.
 func (r Reader) ConfigMap(ctx context.Context, namespace, name string) (map[string]string, error) {
-	object, err := r.Kubernetes.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	object, err := retry.Read(ctx, func() (*corev1.ConfigMap, error) {
+		return r.Kubernetes.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	})
 	if err != nil {
 		return nil, MissingRight(err, fmt.Sprintf("read configmap %s/%s", namespace, name), "get", "configmaps", namespace)
 	}
 	return object.Data, nil
 }
 
-// Rounds reads the recorded rounds from the annotations of a plan's reports. An annotation whose value is not a number
-// from 0 is skipped. It needs the verb list on configmaps in the run's namespace.
-func (r Reader) Rounds(ctx context.Context, plan string) ([]RecordedRound, error) {
+// Rounds reads the recorded rounds from the annotations of a plan's reports. It needs the verb list on configmaps in
+// the run's namespace.
+func (r Reader) Rounds(ctx context.Context, plan string) ([]history.Round, error) {
 	if r.Metadata == nil {
 		return nil, errors.New("read the last round: no metadata client")
 	}
-	var rounds []RecordedRound
+	var rounds []history.Round
 	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return r.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).
 			Namespace(r.Namespace).
 			List(ctx, options)
 	}
 	selector := labels.Set{checkup.LabelRole: string(checkup.RoleReport), checkup.LabelPlan: plan}.String()
-	err := pager.New(list).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
+	err := Pager(list).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
 		object := o.(*metav1.PartialObjectMetadata)
-		for key, value := range object.Annotations {
-			check, ok := strings.CutPrefix(key, checkup.AnnotationRound)
-			round, err := strconv.Atoi(value)
-			if !ok || err != nil || round < 0 {
-				continue
-			}
-			rounds = append(
-				rounds,
-				RecordedRound{Plan: plan, Check: check, Round: round, Created: object.CreationTimestamp.UTC()},
-			)
-		}
+		rounds = append(rounds, history.RoundsOf(plan, object.Annotations, object.CreationTimestamp.Time)...)
 		return nil
 	})
 	if err != nil {
@@ -402,9 +404,7 @@ func (r Reader) Rounds(ctx context.Context, plan string) ([]RecordedRound, error
 			r.Namespace,
 		)
 	}
-	// Each chunk of a report records its round.
-	slices.SortFunc(rounds, compareRounds)
-	return slices.Compact(rounds), nil
+	return history.SortRounds(rounds), nil
 }
 
 // MissingRight wraps the error of a request. If the request was forbidden, the error names the missing right. An empty

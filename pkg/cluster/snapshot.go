@@ -12,12 +12,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
 )
 
 // SnapshotKind is the kind of a recorded snapshot; its apiVersion is
@@ -40,7 +40,7 @@ type Snapshot struct {
 	// up; a selection without pods matched none.
 	Selections []Selection `json:"selections,omitempty"`
 	// Rounds that the reports in the cluster record, oldest first. Empty if no check of the plan rotates.
-	Rounds []RecordedRound `json:"rounds,omitempty"`
+	Rounds []history.Round `json:"rounds,omitempty"`
 	// Components are pods of the control plane, by name.
 	Components []Component `json:"components,omitempty"`
 	// Services with their endpoints, by namespace and name.
@@ -219,6 +219,10 @@ type NetworkConfig struct {
 	// DisableNetworkDiagnostics is spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster. Nil if the
 	// object or the field does not exist.
 	DisableNetworkDiagnostics *bool `json:"disableNetworkDiagnostics,omitempty"`
+	// Source and Target are the pods' specs of the operator's Deployment and DaemonSet, without what does not decide
+	// where they land. Nil if the object does not exist or could not be read.
+	Source *corev1.PodSpec `json:"source,omitempty"`
+	Target *corev1.PodSpec `json:"target,omitempty"`
 }
 
 // NetworkDiagnostics is config.openshift.io/v1 NetworkDiagnostics.
@@ -232,7 +236,8 @@ type NetworkDiagnostics struct {
 // DiagnosticsPlacement is NetworkDiagnosticsSourcePlacement and
 // NetworkDiagnosticsTargetPlacement, which have the same fields.
 type DiagnosticsPlacement struct {
-	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// NodeSelector; nil if the object does not set it. An empty one is different: the operator sets it literally.
+	NodeSelector map[string]string `json:"nodeSelector,omitzero"`
 	// Tolerations; nil if the object does not set them. An empty list is different: it tolerates nothing.
 	Tolerations []checkup.Toleration `json:"tolerations,omitzero"`
 }
@@ -268,14 +273,6 @@ type Network struct {
 	Resource string `json:"resource,omitempty"`
 	// Unread is the reason why the object could not be read, for example that it does not exist; empty if it was read.
 	Unread string `json:"unread,omitempty"`
-}
-
-// RecordedRound is the round of a check that a report records.
-type RecordedRound struct {
-	Plan    string    `json:"plan"`
-	Check   string    `json:"check"`
-	Round   int       `json:"round"`
-	Created time.Time `json:"created"`
 }
 
 // Unseen is something that could not be read.
@@ -600,7 +597,7 @@ func (s *Snapshot) Normalize() {
 			forget(&sel.Pods[i].Node)
 		}
 	}
-	slices.SortFunc(s.Rounds, compareRounds)
+	s.Rounds = history.SortRounds(s.Rounds)
 	slices.Sort(s.Seen)
 	slices.SortFunc(s.Components, func(a, b Component) int { return byName(a.Pod, b.Pod) })
 	for i := range s.Components {
@@ -636,16 +633,6 @@ func (s *Snapshot) Normalize() {
 
 func compareHostPorts(a, b HostPort) int {
 	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.HostIP, b.HostIP))
-}
-
-// compareRounds orders recorded rounds from the oldest to the newest.
-func compareRounds(a, b RecordedRound) int {
-	return cmp.Or(
-		a.Created.Compare(b.Created),
-		cmp.Compare(a.Plan, b.Plan),
-		cmp.Compare(a.Check, b.Check),
-		cmp.Compare(a.Round, b.Round),
-	)
 }
 
 // DiagnosticsMode is NetworkDiagnosticsMode of config.openshift.io/v1.

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 var (
@@ -37,8 +38,10 @@ const networkResource = "k8s.v1.cni.cncf.io/resourceName"
 
 // served returns the resources of an API; false if the cluster does not serve it. Every authenticated user may read
 // that (ClusterRole system:discovery).
-func (r Reader) served(api schema.GroupVersion) ([]metav1.APIResource, bool, error) {
-	list, err := r.Kubernetes.Discovery().ServerResourcesForGroupVersion(api.String())
+func (r Reader) served(ctx context.Context, api schema.GroupVersion) ([]metav1.APIResource, bool, error) {
+	list, err := retry.Read(ctx, func() (*metav1.APIResourceList, error) {
+		return r.Kubernetes.Discovery().ServerResourcesForGroupVersion(api.String())
+	})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, false, nil
@@ -52,7 +55,7 @@ func (r Reader) served(api schema.GroupVersion) ([]metav1.APIResource, bool, err
 // KubeVirt grants to every authenticated user (ClusterRole kubevirt.io:default). If the right is missing, the result's
 // Unread names it.
 func (r Reader) KubeVirt(ctx context.Context) (*KubeVirt, error) {
-	resources, has, err := r.served(kubeVirts.GroupVersion())
+	resources, has, err := r.served(ctx, kubeVirts.GroupVersion())
 	if err != nil || !has {
 		return &KubeVirt{}, err
 	}
@@ -62,7 +65,9 @@ func (r Reader) KubeVirt(ctx context.Context) (*KubeVirt, error) {
 	if r.Dynamic == nil {
 		return nil, errors.New("list kubevirts: no dynamic client")
 	}
-	list, err := r.Dynamic.Resource(kubeVirts).List(ctx, metav1.ListOptions{})
+	list, err := retry.Read(ctx, func() (*unstructured.UnstructuredList, error) {
+		return r.Dynamic.Resource(kubeVirts).List(ctx, metav1.ListOptions{})
+	})
 	switch {
 	case apierrors.IsForbidden(err):
 		k.Unread = MissingRight(err, "list kubevirts", "list", kubeVirts.GroupResource().String(), "").Error()
@@ -121,8 +126,8 @@ func (k *KubeVirt) fill(o unstructured.Unstructured) {
 }
 
 // MultusServed reports whether the cluster serves the API of secondary networks.
-func (r Reader) MultusServed() (bool, error) {
-	_, has, err := r.served(networks.GroupVersion())
+func (r Reader) MultusServed(ctx context.Context) (bool, error) {
+	_, has, err := r.served(ctx, networks.GroupVersion())
 	return has, err
 }
 
@@ -135,7 +140,9 @@ func (r Reader) Network(ctx context.Context, ref checkup.NetworkRef) (Network, e
 	if r.Dynamic == nil {
 		return n, fmt.Errorf("%s: no dynamic client", attempt)
 	}
-	o, err := r.Dynamic.Resource(networks).Namespace(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	o, err := retry.Read(ctx, func() (*unstructured.Unstructured, error) {
+		return r.Dynamic.Resource(networks).Namespace(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	})
 	switch {
 	case apierrors.IsNotFound(err):
 		n.Unread = fmt.Sprintf("NetworkAttachmentDefinition %s does not exist in namespace %s", ref.Name, namespace)

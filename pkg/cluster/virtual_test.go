@@ -143,7 +143,7 @@ func TestKubeVirt(t *testing.T) {
 	if _, err := r.KubeVirt(t.Context()); fmt.Sprint(err) != "discover the API kubevirt.io/v1: connection refused" {
 		t.Errorf("no discovery: got error %v", err)
 	}
-	if _, err := r.MultusServed(); fmt.Sprint(err) != "discover the API k8s.cni.cncf.io/v1: connection refused" {
+	if _, err := r.MultusServed(t.Context()); fmt.Sprint(err) != "discover the API k8s.cni.cncf.io/v1: connection refused" {
 		t.Errorf("no discovery: got error %v", err)
 	}
 }
@@ -193,7 +193,7 @@ func TestNetwork(t *testing.T) {
 		if has {
 			apis = []string{"k8s.cni.cncf.io/v1 network-attachment-definitions"}
 		}
-		if got, err := virtualReader(t, apis, nil).MultusServed(); err != nil || got != has {
+		if got, err := virtualReader(t, apis, nil).MultusServed(t.Context()); err != nil || got != has {
 			t.Errorf("Multus is served: got %v (%v), want %v", got, err, has)
 		}
 	}

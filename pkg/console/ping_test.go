@@ -102,7 +102,7 @@ func FuzzPing(f *testing.F) {
 		f.Add(string(b), 5)
 	}
 	f.Fuzz(func(t *testing.T, text string, ordered int) {
-		ordered = min(max(1, ordered), checkup.MaxCount)
+		ordered = min(max(1, ordered), checkup.MaxEchoes)
 		o := parsePing(text).observation(checkup.Pair{}, ordered, 5*time.Second)
 		switch {
 		case o.Unmeasured != nil && o.Unmeasured.Message != "":

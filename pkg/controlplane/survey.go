@@ -20,11 +20,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/tools/pager"
 	"sigs.k8s.io/yaml"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // Resources that are read without types of their own.
@@ -133,7 +133,7 @@ func (v *survey) once(what string, look func() error) {
 // its API, unless its control plane runs outside the cluster, where it is not
 // visible; kubeadm by its static pods or its configuration.
 func (v *survey) platform(ctx context.Context) error {
-	openshift, err := v.servesInfrastructures()
+	openshift, err := v.servesInfrastructures(ctx)
 	if err != nil {
 		return err
 	}
@@ -187,8 +187,10 @@ func (v *survey) platform(ctx context.Context) error {
 }
 
 // servesInfrastructures reports whether the API server serves OpenShift's API.
-func (v *survey) servesInfrastructures() (bool, error) {
-	resources, err := v.Kubernetes.Discovery().ServerResourcesForGroupVersion(infrastructures.GroupVersion().String())
+func (v *survey) servesInfrastructures(ctx context.Context) (bool, error) {
+	resources, err := retry.Read(ctx, func() (*metav1.APIResourceList, error) {
+		return v.Kubernetes.Discovery().ServerResourcesForGroupVersion(infrastructures.GroupVersion().String())
+	})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -206,7 +208,9 @@ func (v *survey) cluster(ctx context.Context) (*unstructured.Unstructured, error
 	if v.Dynamic == nil {
 		return nil, fmt.Errorf("read %s: no dynamic client", whatInfrastructure)
 	}
-	object, err := v.Dynamic.Resource(infrastructures).Get(ctx, "cluster", metav1.GetOptions{})
+	object, err := retry.Read(ctx, func() (*unstructured.Unstructured, error) {
+		return v.Dynamic.Resource(infrastructures).Get(ctx, "cluster", metav1.GetOptions{})
+	})
 	if err != nil {
 		return nil, cluster.MissingRight(err, "read "+whatInfrastructure, "get", "infrastructures.config.openshift.io", "")
 	}
@@ -248,7 +252,7 @@ func (v *survey) apiServices(ctx context.Context) error {
 	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return v.Dynamic.Resource(apiServices).List(ctx, options)
 	}
-	err := pager.New(list).EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+	err := cluster.Pager(list).EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
 		object := o.(*unstructured.Unstructured)
 		text := func(fields ...string) string {
 			value, _, _ := unstructured.NestedString(object.Object, fields...)
@@ -343,7 +347,7 @@ func (v *survey) clusterInfo(ctx context.Context) error {
 
 // infrastructure adds the load balancers that OpenShift's Infrastructure names.
 func (v *survey) infrastructure(ctx context.Context) error {
-	if served, err := v.servesInfrastructures(); err != nil || !served {
+	if served, err := v.servesInfrastructures(ctx); err != nil || !served {
 		return err
 	}
 	object, err := v.cluster(ctx)

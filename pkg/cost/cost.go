@@ -166,6 +166,12 @@ func Of(w *checkup.Worksheet, p *checkup.Plan, image string) Cost {
 		checkup.RoleReport,
 		1,
 	)
+	object(
+		Object{AtLeast: true, LeftBehind: true, Until: "somebody deletes the plan's history, of at most 16 MiB"},
+		"ConfigMap",
+		checkup.RoleHistory,
+		3,
+	)
 	return c
 }
 

@@ -62,6 +62,7 @@ func TestCost(t *testing.T) {
 			{Kind: "ConfigMap", Role: checkup.RoleWorksheet, Count: 1, AtLeast: true, LeftBehind: true, Until: "the PipelineRun is deleted"},
 			{Kind: "ConfigMap", Role: checkup.RoleRecord, Count: 1, AtLeast: true, LeftBehind: true, Until: "the PipelineRun is deleted"},
 			{Kind: "ConfigMap", Role: checkup.RoleReport, Count: 1, AtLeast: true, LeftBehind: true, Until: "10 newer reports of the plan exist"},
+			{Kind: "ConfigMap", Role: checkup.RoleHistory, Count: 3, AtLeast: true, LeftBehind: true, Until: "somebody deletes the plan's history, of at most 16 MiB"},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -253,6 +254,7 @@ func TestCostOfVMs(t *testing.T) {
 			{Kind: "ConfigMap", Role: checkup.RoleWorksheet, Count: 1, AtLeast: true, LeftBehind: true, Until: "the PipelineRun is deleted"},
 			{Kind: "ConfigMap", Role: checkup.RoleRecord, Count: 1, AtLeast: true, LeftBehind: true, Until: "the PipelineRun is deleted"},
 			{Kind: "ConfigMap", Role: checkup.RoleReport, Count: 1, AtLeast: true, LeftBehind: true, Until: "10 newer reports of the plan exist"},
+			{Kind: "ConfigMap", Role: checkup.RoleHistory, Count: 3, AtLeast: true, LeftBehind: true, Until: "somebody deletes the plan's history, of at most 16 MiB"},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -281,7 +283,7 @@ func TestCostOfVMs(t *testing.T) {
 	for i := range none.Sources {
 		none.Sources[i].Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "no KubeVirt"}
 	}
-	if c := Of(none, &checkup.Plan{}, ""); c.VMs != 0 || c.Preflights != 0 || c.GuestMemory != "" || len(c.Objects) != 3 || c.Pairs != 12 {
+	if c := Of(none, &checkup.Plan{}, ""); c.VMs != 0 || c.Preflights != 0 || c.GuestMemory != "" || len(c.Objects) != 4 || c.Pairs != 12 {
 		t.Errorf("nothing can be started: %+v", c)
 	}
 }

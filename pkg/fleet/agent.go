@@ -3,13 +3,11 @@
 package fleet
 
 import (
-	"context"
 	"fmt"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/ingest"
@@ -19,8 +17,7 @@ import (
 type agent struct {
 	source  int
 	name    string // of its pod
-	node    string
-	refused error // why its pod was not created
+	refused error  // why its pod was not created
 	// reported is what arrived. Only the goroutine that reads the log uses it and the
 	// following.
 	reported *ingest.Source
@@ -41,7 +38,7 @@ type agent struct {
 
 func newAgent(w *checkup.Worksheet, order checkup.Order, pod *corev1.Pod) *agent {
 	a := &agent{
-		source: order.Source, name: pod.Name, node: w.Sources[order.Source].Node,
+		source: order.Source, name: pod.Name,
 		reported: ingest.NewSource(w, order.Source), changed: make(chan struct{}, 1),
 	}
 	if order.Connections == nil {
@@ -82,9 +79,8 @@ func (a *agent) state() (pod *corev1.Pod, gone bool) {
 func (a *agent) missed() bool { return !a.reported.Complete() || a.cut && a.settled < a.expected }
 
 // cause says why not everything arrived from an agent. trouble is what went wrong
-// with reading its log, event the last warning about its pod, node what is wrong
-// with its node, each empty if nothing.
-func (a *agent) cause(trouble, event, node string) *checkup.Cause {
+// with reading its log, event the last warning about its pod, each empty if nothing.
+func (a *agent) cause(trouble, event string) *checkup.Cause {
 	pod, gone := a.state()
 	end := a.reported.End()
 	c := checkup.Cause{Stage: checkup.StageCollect}
@@ -121,7 +117,9 @@ func (a *agent) cause(trouble, event, node string) *checkup.Cause {
 	if a.refused == nil {
 		c.Message = and(c.Message, trouble)
 	}
-	c.Message = and(c.Message, node)
+	if strings.HasPrefix(event, "NodeNotReady: ") && !strings.Contains(c.Message, event) {
+		c.Message = and(c.Message, event)
+	}
 	return &c
 }
 
@@ -131,21 +129,4 @@ func and(message, more string) string {
 		return message
 	}
 	return message + "; " + more
-}
-
-// nodeTrouble says what is wrong with a node, or "": it only adds to a message.
-func (f *Fleet) nodeTrouble(ctx context.Context, name string) string {
-	node, err := f.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return "its node was deleted"
-	case err != nil:
-		return ""
-	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			return OneLine("its node is not ready: " + c.Message)
-		}
-	}
-	return ""
 }

@@ -184,11 +184,10 @@ func TestMeasureGoesWrong(t *testing.T) {
 	gone := func(c *cluster) { // the pod is deleted as soon as its log is opened
 		c.becomes["n1"] = running(0)
 	}
-	deadNode := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n1"},
-		Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{
-			Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status.",
-		}}},
+	deadNode := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: "dead", Namespace: "ns"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: checkup.ObjectName("run-uid", "mesh", checkup.RoleAgent, "n1")},
+		Type:           corev1.EventTypeWarning, Reason: "NodeNotReady", Message: "Node is not ready",
 	}
 	evicted := ended(137, "Error", "")
 	evicted.Reason, evicted.Message = "Evicted", "The node was low on resource: memory."
@@ -233,10 +232,10 @@ func TestMeasureGoesWrong(t *testing.T) {
 				}
 				return nil, apierrors.NewInternalError(errors.New("dial tcp 198.18.0.2:10250: connect: connection refused"))
 			},
-			stage: checkup.StageCollect, message: "its node is not ready: Kubelet stopped posting node status.", some: true},
+			stage: checkup.StageCollect, message: "; NodeNotReady: Node is not ready", some: true},
 		{name: "kubelet does not take it up", objects: []runtime.Object{deadNode}, prepare: func(c *cluster) {
 			c.becomes["n1"] = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}
-		}, stage: checkup.StageStart, message: "has not accepted the pod; its node is not ready: Kubelet stopped posting node status."},
+		}, stage: checkup.StageStart, message: "has not accepted the pod: NodeNotReady: Node is not ready"},
 		{name: "log hangs", log: func(ctx context.Context, n int) (io.ReadCloser, error) { return hanging(ctx, half), nil },
 			stage: checkup.StageCollect, message: "could not be read to its end; its log was silent for 50ms", some: true},
 		{name: "log of somebody else", prepare: func(c *cluster) { c.becomes["n1"] = ended(0, "Completed", "") }, log: say(bytes.ReplaceAll(speech(w, 2), []byte(`"end"`), []byte(`"fin"`))),

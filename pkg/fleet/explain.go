@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -153,7 +154,9 @@ func (f *Fleet) Warnings(ctx context.Context, kind string) map[string]string {
 		Events(f.Namespace).
 		List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.kind=" + kind})
 	if err != nil {
-		f.logf("::warning::cannot read events, which may explain what did not start: %v", err)
+		if !f.Alone || !apierrors.IsForbidden(err) { // else the missing right was logged at the start
+			f.logf("::warning::cannot read events, which may explain what did not start: %v", err)
+		}
 		return nil
 	}
 	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return EventTime(a).Compare(EventTime(b)) })

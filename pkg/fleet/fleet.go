@@ -62,6 +62,9 @@ type Fleet struct {
 	Owner string
 	// OwnerUID is its UID.
 	OwnerUID types.UID
+	// Alone says that one process runs all phases: its pod owns the fixtures from the start, and it needs no
+	// ConfigMap, nor any right to them.
+	Alone bool
 	// Logf prints a line to the task's log; nil discards it.
 	Logf func(format string, args ...any)
 	// Now is the clock; nil means time.Now.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/ingest"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // Progress is how far Measure is.
@@ -48,18 +49,18 @@ func (f *Fleet) Measure(
 	m.progress.Pairs = w.CountPairs()
 
 	var pods []*corev1.Pod
-	var orders []*corev1.ConfigMap
+	var orders [][]*corev1.ConfigMap // by agent
 	busy := map[int]bool{}
 	for _, order := range Orders(w, roster) {
 		pod, err := f.agent(w, order.Source)
-		var cm *corev1.ConfigMap
+		var cms []*corev1.ConfigMap
 		if err == nil {
-			cm, err = orderOf(pod, order)
+			cms, err = ordersOf(pod, order)
 		}
 		if err != nil {
 			return fmt.Errorf("agent for %s: %w", w.Sources[order.Source].Name(), err)
 		}
-		pods, orders = append(pods, pod), append(orders, cm)
+		pods, orders = append(pods, pod), append(orders, cms)
 		m.agents = append(m.agents, newAgent(w, order, pod))
 		busy[order.Source] = true
 	}
@@ -79,8 +80,10 @@ func (f *Fleet) Measure(
 	starting, cancel := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
 	defer cancel()
 	errs := Each(len(pods), func(i int) error {
-		if err := f.writeOrder(starting, orders[i]); err != nil {
-			return err
+		for _, cm := range orders[i] {
+			if err := f.writeOrder(starting, cm); err != nil {
+				return err
+			}
 		}
 		return f.advise(f.create(starting, pods[i]), pods[i])
 	})
@@ -116,22 +119,24 @@ func (f *Fleet) advise(err error, pod *corev1.Pod) error {
 		"allow it by kubectl label --overwrite namespace %s %s=privileged", err, f.Namespace, checkup.LabelPodSecurity)
 }
 
-// writeOrder creates the ConfigMap of an agent's order, or overwrites the one of
-// an earlier try.
+// writeOrder creates a ConfigMap of an agent's order, or overwrites the one of an
+// earlier try.
 func (f *Fleet) writeOrder(ctx context.Context, cm *corev1.ConfigMap) error {
-	for try := 1; ; try++ {
-		_, err := f.Client.CoreV1().ConfigMaps(f.Namespace).Create(ctx, cm, metav1.CreateOptions{})
+	client := f.Client.CoreV1().ConfigMaps(f.Namespace)
+	err := retry.Until(ctx, func() error {
+		_, err := client.Create(ctx, cm, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			_, err = f.Client.CoreV1().ConfigMaps(f.Namespace).Update(ctx, cm, metav1.UpdateOptions{})
+			_, err = client.Update(ctx, cm, metav1.UpdateOptions{})
 		}
-		if err == nil {
-			return nil
+		if apierrors.IsNotFound(err) { // it was deleted between the two requests
+			_, err = client.Create(ctx, cm, metav1.CreateOptions{})
 		}
-		again := Passing(err) || apierrors.IsNotFound(err) // it was deleted between the two requests
-		if try == tries || !again || !Sleep(ctx, f.retry()) {
-			return fmt.Errorf("write the order of agent %s: %w", cm.Name, err)
-		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write the order of agent %s: %w", cm.Name, err)
 	}
+	return nil
 }
 
 // measuring is one run of Measure.
@@ -227,7 +232,6 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 // with reading its log, by agent.
 func (m *measuring) conclude(ctx context.Context, trouble []string) {
 	var warnings map[string]string
-	nodes := map[string]string{}
 	// The deadline of the pods is over, but not the time to find out why they ended.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -241,10 +245,7 @@ func (m *measuring) conclude(ctx context.Context, trouble []string) {
 			if warnings == nil && ctx.Err() == nil {
 				warnings = m.Warnings(after, "Pod")
 			}
-			if _, ok := nodes[a.node]; !ok && ctx.Err() == nil {
-				nodes[a.node] = m.nodeTrouble(after, a.node)
-			}
-			s.Cause = a.cause(trouble[i], warnings[a.name], nodes[a.node])
+			s.Cause = a.cause(trouble[i], warnings[a.name])
 			m.logf("::warning::source %s: %s", m.w.Sources[a.source].Name(), s.Cause)
 		}
 		if a.garbage > 0 {

@@ -3,6 +3,8 @@
 package fleet
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -20,8 +22,9 @@ import (
 
 // Ports of a responder.
 const (
-	EchoPort = 7007 // TCP and UDP echo
-	HTTPPort = 7080 // HTTP: /healthz, /bytes?n=
+	EchoPort   = 7007 // TCP and UDP echo
+	HTTPPort   = 7080 // HTTP: /healthz, /bytes?n=
+	HealthPort = 7081 // HTTP: /healthz for the kubelet, which measurements and their load do not reach
 )
 
 const (
@@ -32,6 +35,10 @@ const (
 	agentBinary = "/ko-app/agent"
 	orderDir    = "/etc/checkplan"
 	orderFile   = "order.json"
+	// An order above plainOrder bytes is compressed, and cut into parts of at most orderPart bytes: a ConfigMap has at
+	// most 1 MiB.
+	plainOrder = 64 << 10
+	orderPart  = 512 << 10
 	// certificateDir holds a directory for each client certificate of a source,
 	// named as its Secret. The kubelet makes room for a mount within a mount.
 	certificateDir = orderDir + "/certificates"
@@ -84,10 +91,11 @@ func (f *Fleet) responder(w *checkup.Worksheet, target int) (*corev1.Pod, error)
 		{Name: "echo-tcp", ContainerPort: EchoPort, Protocol: corev1.ProtocolTCP},
 		{Name: "echo-udp", ContainerPort: EchoPort, Protocol: corev1.ProtocolUDP},
 		{Name: "http", ContainerPort: HTTPPort, Protocol: corev1.ProtocolTCP},
+		{Name: "health", ContainerPort: HealthPort, Protocol: corev1.ProtocolTCP},
 	}
 	c.ReadinessProbe = &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{
-			HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(HTTPPort)},
+			HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(HealthPort)},
 		},
 		PeriodSeconds: 1,
 	}
@@ -133,16 +141,40 @@ func (f *Fleet) agent(w *checkup.Worksheet, source int) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// orderOf returns the ConfigMap with an agent's order.
-func orderOf(agent *corev1.Pod, order checkup.Order) (*corev1.ConfigMap, error) {
+// ordersOf returns the ConfigMaps with an agent's order. One has the agent's name, and further parts have a number,
+// too. If there is more than one, the agent's volume has all of them.
+func ordersOf(agent *corev1.Pod, order checkup.Order) ([]*corev1.ConfigMap, error) {
 	raw, err := json.Marshal(order)
 	if err != nil {
 		return nil, fmt.Errorf("encode its order: %w", err)
 	}
-	return &corev1.ConfigMap{
-		ObjectMeta: *agent.ObjectMeta.DeepCopy(),
-		Data:       map[string]string{orderFile: string(raw)},
-	}, nil
+	if len(raw) <= plainOrder {
+		return []*corev1.ConfigMap{{
+			ObjectMeta: *agent.ObjectMeta.DeepCopy(),
+			Data:       map[string]string{orderFile: string(raw)},
+		}}, nil
+	}
+	var compressed bytes.Buffer
+	w := gzip.NewWriter(&compressed)
+	_, _ = w.Write(raw) // a bytes.Buffer does not fail
+	w.Close()
+	var cms []*corev1.ConfigMap
+	var all corev1.ProjectedVolumeSource
+	for part := range slices.Chunk(compressed.Bytes(), orderPart) {
+		file, cm := orderFile+".gz", &corev1.ConfigMap{ObjectMeta: *agent.ObjectMeta.DeepCopy()}
+		if n := len(cms); n > 0 {
+			file, cm.Name = fmt.Sprintf("%s.%d", file, n), fmt.Sprintf("%s-%d", cm.Name, n)
+		}
+		cm.BinaryData = map[string][]byte{file: part}
+		cms = append(cms, cm)
+		all.Sources = append(all.Sources, corev1.VolumeProjection{
+			ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: cm.Name}},
+		})
+	}
+	if len(cms) > 1 {
+		agent.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Projected: &all}
+	}
+	return cms, nil
 }
 
 // pod returns what responders and agents have in common.
@@ -270,7 +302,10 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 				}
 			}
 			if entry.Cause == nil && len(addresses) > 0 {
-				order.Targets = append(order.Targets, checkup.OrderTarget{Target: t, Addresses: addresses, Ports: entry.Ports})
+				order.Targets = append(order.Targets, checkup.OrderTarget{
+					Target: t, Addresses: addresses, Ports: entry.Ports,
+					Witness: w.Witnesses(checkup.Pair{Source: source, Target: t, Transport: checkup.TCP}),
+				})
 			}
 		}
 		if len(order.Targets) > 0 {

@@ -5,7 +5,10 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/probe"
 )
 
 // golden compares with testdata/name, which UPDATE=1 writes anew.
@@ -63,20 +67,20 @@ func TestPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cm, err := orderOf(pod, Orders(w, rosterOf(w))[2])
+	cms, err := ordersOf(pod, Orders(w, rosterOf(w))[2])
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "agent.yaml", pod, cm)
+	golden(t, "agent.yaml", pod, cms[0])
 
 	c := connections(1)
 	if pod, err = f.agent(c, 0); err != nil {
 		t.Fatal(err)
 	}
-	if cm, err = orderOf(pod, Orders(c, seen())[0]); err != nil {
+	if cms, err = ordersOf(pod, Orders(c, seen())[0]); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "agent-hostnetwork.yaml", pod, cm)
+	golden(t, "agent-hostnetwork.yaml", pod, cms[0])
 }
 
 // TestPodsAreThoseOfARun: what Pods foretells is what a run makes.
@@ -179,12 +183,12 @@ func TestPodsAgreeOnNames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cm, err := orderOf(a, Orders(w, rosterOf(w))[i])
+			cms, err := ordersOf(a, Orders(w, rosterOf(w))[i])
 			if err != nil {
 				t.Fatal(err)
 			}
-			if cm.Name != a.Name {
-				t.Errorf("agent %s, order %s: want one name", a.Name, cm.Name)
+			if cms[0].Name != a.Name {
+				t.Errorf("agent %s, order %s: want one name", a.Name, cms[0].Name)
 			}
 			names[r.Name], names[a.Name] = true, true
 		}
@@ -320,6 +324,98 @@ func TestEntry(t *testing.T) {
 			}
 			if (e.Cause != nil) != (len(tt.want) == 0) {
 				t.Errorf("cause %v with addresses %v", e.Cause, tt.want)
+			}
+		})
+	}
+}
+
+// TestLargeOrders: no order makes a ConfigMap that the API server refuses, and the parts that an agent finds in its
+// directory are the order.
+func TestLargeOrders(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		targets int
+		again   bool // with source ports for every pair
+		parts   int
+	}{
+		{"of 10,000 targets", 10_000, false, 1},
+		{"of the second look at 20,000 pairs, with 20 ports each", 2_000, true, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(1, 1))
+			order := checkup.Order{
+				Limits: checkup.Limits{PacketsPerSecond: 1, Concurrency: 1}, Deadline: 1, IPFamilies: checkup.IPFamilies,
+				Probes: []checkup.TransportProbe{{Transport: checkup.UDP, Probe: checkup.Probe{
+					Sizes: []int{64, 256, 512, 1024, 1400}, Count: 100, Timeout: 1,
+				}}},
+			}
+			for i := range tt.targets {
+				order.Targets = append(order.Targets, checkup.OrderTarget{
+					Target: i, Ports: map[checkup.Transport]int{checkup.TCP: EchoPort, checkup.UDP: EchoPort, checkup.HTTP: HTTPPort},
+					Addresses: map[checkup.IPFamily]string{
+						checkup.IPv4: netip.AddrFrom4([4]byte{10, byte(random.IntN(256)), byte(i >> 8), byte(i)}).String(),
+						checkup.IPv6: fmt.Sprintf("fd00:%x:%x::%x", random.IntN(1<<16), random.IntN(1<<16), i),
+					},
+				})
+				for _, family := range checkup.IPFamilies {
+					for _, size := range order.Probes[0].Sizes {
+						if !tt.again {
+							continue
+						}
+						a := checkup.Again{Count: 100, Pair: checkup.Pair{Target: i, Family: family, Transport: checkup.UDP, Size: size}}
+						for range 20 {
+							a.Ports = append(a.Ports, 1+random.IntN(65535))
+						}
+						order.Again = append(order.Again, a)
+					}
+				}
+			}
+			f, _ := newFleet(t, newCluster())
+			pod, err := f.agent(worksheet(3), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cms, err := ordersOf(pod, order)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			mounted := map[string]bool{}
+			if projected := pod.Spec.Volumes[0].Projected; projected != nil {
+				for _, source := range projected.Sources {
+					mounted[source.ConfigMap.Name] = true
+				}
+			} else {
+				mounted[pod.Spec.Volumes[0].ConfigMap.Name] = true
+			}
+			for _, cm := range cms {
+				b, err := json.Marshal(cm)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(b) > 1<<20 {
+					t.Errorf("ConfigMap %s has %d bytes as JSON: more than 1 MiB", cm.Name, len(b))
+				}
+				if !mounted[cm.Name] {
+					t.Errorf("the agent does not mount ConfigMap %s", cm.Name)
+				}
+				for name, part := range cm.BinaryData {
+					if err := os.WriteFile(filepath.Join(dir, name), part, 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if len(cms) < tt.parts || tt.parts == 1 && len(cms) != 1 || len(mounted) != len(cms) {
+				t.Errorf("%d ConfigMaps, %d mounted, want at least %d", len(cms), len(mounted), tt.parts)
+			}
+			got, err := probe.ReadOrderFile(filepath.Join(dir, orderFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(got.Targets) != len(order.Targets) || !slices.EqualFunc(got.Again, order.Again, func(a, b checkup.Again) bool {
+				return a.Pair == b.Pair && slices.Equal(a.Ports, b.Ports)
+			}) {
+				t.Errorf("the agent reads %d targets and %d pairs, which differ from what was ordered", len(got.Targets), len(got.Again))
 			}
 		})
 	}

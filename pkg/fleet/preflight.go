@@ -14,10 +14,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // Multus' annotations: the networks of a pod as they are requested, and as they are
@@ -78,7 +80,7 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 			return nil, fmt.Errorf("preflight pod for %s: %w", w.Sources[vm].Name(), err)
 		}
 	}
-	errs := Each(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
+	errs := Each(len(pods), func(i int) error { return f.createPreflight(deadline, pods[i]) })
 	if err := EveryOne(errs); err != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("none of %d preflight pods could be created: %w", len(pods), err)
 	}
@@ -95,7 +97,7 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 		list, err := f.Client.CoreV1().
 			Pods(f.Namespace).
 			List(deadline, metav1.ListOptions{LabelSelector: f.Labels(w.Check, checkup.RolePreflight).String()})
-		if err != nil && ctx.Err() == nil && !Passing(err) && deadline.Err() == nil {
+		if err != nil && ctx.Err() == nil && !retry.Passing(err) && deadline.Err() == nil {
 			return nil, fmt.Errorf("read the state of preflight pods: %w", err)
 		}
 		if ctx.Err() != nil {
@@ -115,6 +117,26 @@ func (f *Fleet) Preflight(ctx context.Context, w *checkup.Worksheet, vms []int) 
 		}
 	}
 	return p.found, nil
+}
+
+// createPreflight creates a preflight pod. If admission forbids it, it is created again without requests and limits for
+// CPU and memory: a LimitRange may demand others, and then has defaults. They are not left out at once, because a quota
+// without a LimitRange demands them. If both are forbidden, the first error is returned.
+func (f *Fleet) createPreflight(ctx context.Context, pod *corev1.Pod) error {
+	err := f.create(ctx, pod)
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	bare := pod.DeepCopy()
+	own := bare.Spec.Containers[0].Resources
+	for _, list := range []corev1.ResourceList{own.Requests, own.Limits} {
+		delete(list, corev1.ResourceCPU)
+		delete(list, corev1.ResourceMemory)
+	}
+	if f.create(ctx, bare) == nil {
+		return nil
+	}
+	return err
 }
 
 // dismiss deletes the preflight pods of a check, and does not wait until they are

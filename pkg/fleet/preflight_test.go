@@ -89,6 +89,63 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
+// TestPreflightLimitRange: a LimitRange that refuses a preflight pod's own requests or limits does not stop it. Without
+// them, the LimitRange has defaults; only the network's resource is left. A namespace that refuses every pod is reported
+// with its first words.
+func TestPreflightLimitRange(t *testing.T) {
+	for name, tt := range map[string]struct {
+		refuses func(corev1.ResourceRequirements) string // empty: the pod is admitted
+		want    string
+	}{
+		"minimum": {func(r corev1.ResourceRequirements) string {
+			if memory, ok := r.Requests[corev1.ResourceMemory]; ok && memory.Value() < 100<<20 {
+				return "minimum memory usage per Container is 100Mi, but request is " + memory.String()
+			}
+			return ""
+		}, ""},
+		"ratio": {func(r corev1.ResourceRequirements) string {
+			if len(r.Limits) > 1 {
+				return "cpu max limit to request ratio per Container is 2, but provided ratio is 10.000000"
+			}
+			return ""
+		}, ""},
+		"everything": {func(r corev1.ResourceRequirements) string {
+			if len(r.Requests) > 1 {
+				return "no pod here"
+			}
+			return "failed quota: must specify memory"
+		}, "no pod here"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := vmCluster(attached)
+			c.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+				pod := a.(k8stesting.CreateAction).GetObject().(*corev1.Pod)
+				resources := pod.Spec.Containers[0].Resources
+				for _, list := range []corev1.ResourceList{resources.Requests, resources.Limits} {
+					if _, ok := list["bridge.network.kubevirt.io/br10"]; !ok {
+						t.Errorf("resources %+v lack the network's", resources)
+					}
+				}
+				if why := tt.refuses(resources); why != "" {
+					return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), pod.Name, errors.New(why))
+				}
+				return false, nil, nil
+			})
+			f, _ := newFleet(t, c)
+			found, err := f.Preflight(t.Context(), vms(), []int{0, 1})
+			if tt.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("%v, want %q", err, tt.want)
+				}
+				return
+			}
+			if err != nil || found[0] != (Attachment{Node: "n1"}) {
+				t.Errorf("%+v, %v; want it attached", found, err)
+			}
+		})
+	}
+}
+
 // TestPreflightGoesWrong: what the cluster does to the pod of a VM without a node,
 // which the VM on n1 does not suffer from.
 func TestPreflightGoesWrong(t *testing.T) {

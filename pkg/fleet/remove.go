@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // fixture is a pod or ConfigMap of a fleet.
@@ -32,16 +33,28 @@ type fixture struct {
 
 func (x fixture) String() string { return x.kind + "/" + x.Name }
 
+// pods lists pods of the namespace.
+func (f *Fleet) pods(ctx context.Context, options metav1.ListOptions) (*corev1.PodList, error) {
+	return retry.Get(ctx, func() (*corev1.PodList, error) {
+		return f.Client.CoreV1().Pods(f.Namespace).List(ctx, options)
+	})
+}
+
 // list returns the fixtures that the selector matches, pods first, each by name.
 func (f *Fleet) list(ctx context.Context, selector string) ([]fixture, error) {
 	options := metav1.ListOptions{LabelSelector: selector}
-	pods, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, options)
+	pods, err := f.pods(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("list fixtures: %w", err)
 	}
-	cms, err := f.Client.CoreV1().ConfigMaps(f.Namespace).List(ctx, options)
-	if err != nil {
-		return nil, fmt.Errorf("list fixtures: %w", err)
+	cms := &corev1.ConfigMapList{}
+	if !f.Alone {
+		cms, err = retry.Get(ctx, func() (*corev1.ConfigMapList, error) {
+			return f.Client.CoreV1().ConfigMaps(f.Namespace).List(ctx, options)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list fixtures: %w", err)
+		}
 	}
 	var found []fixture
 	for _, p := range pods.Items {
@@ -88,7 +101,7 @@ func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 	for {
 		found, err := f.list(ctx, f.fixtures())
 		if err != nil {
-			if ctx.Err() == nil && Passing(err) && Sleep(ctx, f.retry()) {
+			if ctx.Err() == nil && retry.Passing(err) && Sleep(ctx, f.retry()) {
 				continue
 			}
 			return left, errors.Join(problems, err)
@@ -224,7 +237,7 @@ const (
 // most 20 of them: responders that are not ready, others that did not succeed. What
 // cannot be read is left out, except the manifest.
 func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
-	list, err := f.Client.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: f.fixtures()})
+	list, err := f.pods(ctx, metav1.ListOptions{LabelSelector: f.fixtures()})
 	if err != nil {
 		return nil, fmt.Errorf("list fixtures: %w", err)
 	}

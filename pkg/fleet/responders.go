@@ -88,11 +88,7 @@ func (f *Fleet) StartResponders(
 			case pod == nil:
 				roster.Targets[t].Cause = setupCause("its responder was deleted before it was ready")
 			default:
-				message := "its responder is not ready: " + explain(pod, warnings[name]).Message
-				if ignored(pod) {
-					message = and(message, f.nodeTrouble(ctx, pod.Spec.NodeName))
-				}
-				roster.Targets[t].Cause = setupCause(message)
+				roster.Targets[t].Cause = setupCause("its responder is not ready: " + explain(pod, warnings[name]).Message)
 			}
 		}
 	}
@@ -210,9 +206,7 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 	if len(alive) == 0 {
 		return nil
 	}
-	list, err := f.Client.CoreV1().
-		Pods(f.Namespace).
-		List(ctx, metav1.ListOptions{LabelSelector: f.Labels(w.Check, checkup.RoleResponder).String()})
+	list, err := f.pods(ctx, metav1.ListOptions{LabelSelector: f.Labels(w.Check, checkup.RoleResponder).String()})
 	if err != nil {
 		return fmt.Errorf("read the state of the responders: %w", err)
 	}
@@ -235,8 +229,9 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 }
 
 // Receptions reads from the responders' logs what each received, and calls received
-// for each log that could be read to its end, one call at a time. A responder whose log
-// cannot be read only costs the knowledge of the direction of a loss.
+// for each log that is complete and could be read to its end, one call at a time. A responder
+// whose log cannot be read only costs the knowledge of the direction of a loss. Before, it
+// waits until the responders have reported the last requests: they report every second.
 func (f *Fleet) Receptions(
 	ctx context.Context,
 	w *checkup.Worksheet,
@@ -244,9 +239,11 @@ func (f *Fleet) Receptions(
 	received func(target int, of []checkup.Reception),
 ) {
 	targets := responders(w, roster)
+	if _, counted := w.Probe(checkup.UDP); counted && len(targets) > 0 {
+		Sleep(ctx, 2*f.retry())
+	}
 	var mu sync.Mutex // serialises received
-	errs := Each(len(targets), func(i int) error {
-		t := targets[i]
+	read := func(t int) error {
 		name := checkup.ObjectName(f.RunUID, w.Check, checkup.RoleResponder, w.Targets[t].Name())
 		log, err := f.Log(ctx, name, &corev1.PodLogOptions{})
 		if err != nil {
@@ -262,11 +259,29 @@ func (f *Fleet) Receptions(
 			f.logf("::warning::target %s: %s of its responder's log ignored: not a count of an expected pair",
 				w.Targets[t].Name(), checkup.Count(garbage, "line"))
 		}
+		if !receptions.Complete() {
+			return fmt.Errorf("responder %s: its log is not complete", w.Targets[t].Name())
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		received(t, receptions.All())
 		return nil
-	})
+	}
+	// One more try, after all others: a kubelet that is away fails each, and must not keep the time of the rest.
+	var errs []error
+	for try := 0; try < 2 && len(targets) > 0; try++ {
+		if try > 0 && !Sleep(ctx, f.retry()) {
+			break
+		}
+		errs = Each(len(targets), func(i int) error { return read(targets[i]) })
+		var failed []int
+		for i, err := range errs {
+			if err != nil {
+				failed = append(failed, targets[i])
+			}
+		}
+		targets = failed
+	}
 	if err := errors.Join(errs...); err != nil {
 		f.logf("::warning::cannot read what some responders received: %s", OneLine(err.Error()))
 	}

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // tries is how often a request that failed for a passing reason is made.
@@ -93,21 +94,10 @@ func (f *Fleet) create(ctx context.Context, pod *corev1.Pod) error {
 		if err == nil {
 			return nil
 		}
-		if try++; try > tries || !Passing(err) || !Sleep(ctx, f.retry()) {
+		if try++; try > tries || !retry.Passing(err) || !Sleep(ctx, f.retry()) {
 			return fmt.Errorf("create pod %s: %w", pod.Name, err)
 		}
 	}
-}
-
-// Passing reports whether an error of the API server may be temporary: the server did
-// not decide about the request itself.
-func Passing(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
-	}
-	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
 }
 
 // own makes this task's pod the only owner of a pod.
@@ -117,7 +107,10 @@ func (f *Fleet) own(ctx context.Context, pod string) error {
 		return fmt.Errorf("encode the owner of pod %s: %w", pod, err)
 	}
 	// A merge patch replaces the list as a whole, the earlier task's pod with it.
-	_, err = f.Client.CoreV1().Pods(f.Namespace).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
+	err = retry.Until(ctx, func() error {
+		_, err := f.Client.CoreV1().Pods(f.Namespace).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("make pod %s the owner of pod %s: %w", f.Owner, pod, err)
 	}
@@ -133,7 +126,7 @@ func (f *Fleet) watch(ctx context.Context, of labels.Set, seen func(pod *corev1.
 	defer cancel(nil)
 	var (
 		worked atomic.Bool               // a watch was opened
-		since  atomic.Pointer[time.Time] // the first denial after that
+		since  atomic.Pointer[time.Time] // the first denial after that, or ever; nil if there was none
 	)
 	pods := f.Client.CoreV1().Pods(f.Namespace)
 	list := &cache.ListWatch{
@@ -162,7 +155,12 @@ func (f *Fleet) watch(ctx context.Context, of labels.Set, seen func(pod *corev1.
 			return
 		}
 		since.CompareAndSwap(nil, new(time.Now()))
-		if first := since.Load(); !worked.Load() || first != nil && time.Since(*first) > deniedFor {
+		first := since.Load()
+		if first == nil {
+			return // the watch has just been opened
+		}
+		denied := time.Since(*first)
+		if worked.Load() && denied > deniedFor || !worked.Load() && retry.Final(err, denied) {
 			cancel(deniedError{err})
 		}
 	})

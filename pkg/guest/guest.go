@@ -10,8 +10,10 @@
 //
 // VMs are named by checkup.ObjectName. A VM is never changed, because that would need
 // one more right: the VMs of a check are owned by one ConfigMap, the anchor, and the
-// anchor is owned by the pod of the task that uses them. checkplan's own guest also
-// ends by itself, and a later run sweeps what is past its AnnotationExpires.
+// anchor is owned by the pod of the task that uses them. If one process runs all phases
+// (Fleet.Alone), its pod owns the VMs, and they are read by name: it needs the rights to
+// get, create and delete VMs, and to their consoles, and no other. checkplan's own guest
+// also ends by itself, and a later run sweeps what is past its AnnotationExpires.
 package guest
 
 import (
@@ -33,15 +35,15 @@ import (
 	"github.com/checkplan/checkplan/pkg/fleet"
 )
 
-// concurrency of requests to the API server.
-const concurrency = 16
-
 // Guests is the VMs of one run, as one of its tasks sees them.
 type Guests struct {
 	// Fleet has client, namespace, plan, run, owner, clock and log. Its preflight pods
 	// are started before the VMs.
 	Fleet *fleet.Fleet
 	VMs   kvcorev1.KubevirtV1Interface
+	// NoPods says that some right to pods is missing: there are no preflight pods, and the pods of VMs are not
+	// read.
+	NoPods bool
 	// Image of checkplan's own guest. Needed to start VMs only.
 	Image string
 	// Console connects to the console of a VM of the namespace.
@@ -58,6 +60,7 @@ type Guests struct {
 
 	mu          sync.Mutex // guards following
 	transcripts map[string]*transcript
+	mine        []string // names of the VMs that Start may have created
 }
 
 func (g *Guests) logf(format string, args ...any) {

@@ -25,8 +25,8 @@ const answerTime = 10 * time.Second
 // will arrive from it. It takes at most the worksheet's probe timeout. progress, if
 // not nil, is called with every change, one call at a time.
 //
-// A VM that did not answer because it no longer ran gets a Cause in the roster: that
-// is no fact about the network. When ctx is done earlier, Measure calls the sink with
+// A VM that did not answer because it no longer ran, or that was migrated, gets a Cause
+// in the roster: that is no fact about the network. When ctx is done earlier, Measure calls the sink with
 // every source as it is then, and returns nil. An error means that there is no right
 // to any console.
 func (g *Guests) Measure(
@@ -198,14 +198,14 @@ func (m *measuring) conclude(ctx context.Context, from, to *speaker) {
 		}
 	}
 	var seen *sight
-	if (from.err != nil || to.err != nil) && !stopped {
+	if !stopped {
 		var err error
 		if seen, err = m.see(after, m.w.Check); err != nil {
-			m.logf("::warning::cannot find out why VMs were lost: %v", err)
+			m.logf("::warning::cannot read whether VMs were lost or migrated: %v", err)
 		}
 	}
 	for s, other := range map[*speaker]*speaker{from: to, to: from} {
-		if s.err != nil && other.lossy && !stopped {
+		if !stopped && (s.err != nil && other.lossy || m.moved(s, seen) != "") {
 			m.roster.Targets[s.vm].Cause = m.why(s, other, seen, stopped)
 		}
 	}
@@ -230,12 +230,19 @@ func (m *measuring) conclude(ctx context.Context, from, to *speaker) {
 	}
 }
 
+// moved says how a VM left the node on which it started; empty if it did not.
+func (m *measuring) moved(s *speaker, seen *sight) string {
+	return seen.moved(s.name, m.roster.Targets[s.vm].Node)
+}
+
 // why says why a VM did not report everything, or no longer runs.
 func (m *measuring) why(s, other *speaker, seen *sight, stopped bool) *checkup.Cause {
 	cause := &checkup.Cause{Stage: checkup.StageCollect}
 	switch lost := seen.lost(s.name); {
 	case stopped:
 		cause.Message = "the probe task was stopped before the VM ended"
+	case m.moved(s, seen) != "":
+		cause.Message = m.moved(s, seen)
 	case s.err != nil && lost != "":
 		cause.Message = "lost while measuring: " + lost
 	case s.err != nil:

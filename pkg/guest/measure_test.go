@@ -13,10 +13,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
 // sink keeps what VMs reported.
@@ -199,6 +201,57 @@ func TestMeasureGoesWrong(t *testing.T) {
 			},
 			source: "", target: "lost while measuring: it ended on node n2", rosterTarget: "lost while measuring: it ended on node n2", observations: 4,
 		}, {
+			name: "the source is migrated, and everything is answered",
+			prepare: func(t *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
+				x.guests["n1"].run = func(o checkup.Order) []line {
+					return append([]line{{do: func() { x.vmi(t, "n1", migrate(true, false)) }}}, well(o)...)
+				}
+			},
+			source:       "KubeVirt migrated it from node n1 to node n9 during the check",
+			rosterSource: "KubeVirt migrated it from node n1 to node n9 during the check", observations: 4,
+		}, {
+			name: "the target is migrated, and its console is lost",
+			prepare: func(t *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
+				x.guests["n1"].run = func(o checkup.Order) []line {
+					return append([]line{{do: func() {
+						x.vmi(t, "n2", migrate(true, false))
+						x.guests["n2"].dial = gone
+						x.hangUp("n2")
+					}}}, reported(o, 9999)...)
+				}
+			},
+			target:       "KubeVirt migrated it from node n2 to node n9 during the check",
+			rosterTarget: "KubeVirt migrated it from node n2 to node n9 during the check", observations: 4,
+		}, {
+			name: "a migration that has not ended",
+			prepare: func(t *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
+				x.guests["n1"].run = func(o checkup.Order) []line {
+					return append([]line{{do: func() { x.vmi(t, "n2", migrate(false, false)) }}}, reported(o, 9999)...)
+				}
+			},
+			target:       "KubeVirt began to migrate it from node n2 to node n9 during the check",
+			rosterTarget: "KubeVirt began to migrate it from node n2 to node n9 during the check", observations: 4,
+		}, {
+			name: "a migration that failed",
+			prepare: func(t *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
+				x.guests["n1"].run = func(o checkup.Order) []line {
+					return append([]line{{do: func() { x.vmi(t, "n2", migrate(true, true)) }}}, reported(o, 9999)...)
+				}
+			},
+			target:       "KubeVirt failed to migrate it from node n2 to node n9 during the check",
+			rosterTarget: "KubeVirt failed to migrate it from node n2 to node n9 during the check", observations: 4,
+		}, {
+			name: "another node, without a migration that is known",
+			prepare: func(t *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
+				x.guests["n1"].run = func(o checkup.Order) []line {
+					return append([]line{{do: func() {
+						x.vmi(t, "n2", func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.Status.NodeName = "n9" })
+					}}}, reported(o, 9999)...)
+				}
+			},
+			target:       "it moved from node n2 to node n9 during the check",
+			rosterTarget: "it moved from node n2 to node n9 during the check", observations: 4,
+		}, {
 			name: "a guest that is not well",
 			prepare: func(_ *testing.T, x *world, _ *checkup.Worksheet, _ *checkup.Roster) {
 				x.guests["n1"].run = func(o checkup.Order) []line { return well(o)[:6] } // one observation, and no end
@@ -252,6 +305,43 @@ func TestMeasureGoesWrong(t *testing.T) {
 				t.Error("a source was reported twice")
 			}
 		})
+	}
+}
+
+// migrate gives a VM a migration to n9.
+func migrate(ended, failed bool) func(*kubevirtv1.VirtualMachineInstance) {
+	return func(vmi *kubevirtv1.VirtualMachineInstance) {
+		now := metav1.Now()
+		vmi.Status.MigrationState = &kubevirtv1.VirtualMachineInstanceMigrationState{
+			StartTimestamp: &now, SourceNode: vmi.Status.NodeName, TargetNode: "n9", Completed: ended, Failed: failed,
+		}
+		if ended && !failed {
+			vmi.Status.NodeName = "n9"
+		}
+	}
+}
+
+// TestMigrated: pairs of a VM that was migrated are unmeasured, whatever was lost.
+func TestMigrated(t *testing.T) { synctest.Test(t, testMigrated) }
+
+func testMigrated(t *testing.T) {
+	x, w, roster := started(t, 1)
+	x.guests["n1"].run = func(o checkup.Order) []line {
+		return append([]line{{do: func() { x.vmi(t, "n2", migrate(true, false)) }}}, reported(o, 9999)...)
+	}
+	to := &sink{}
+	if err := x.Measure(t.Context(), w, roster, to, nil); err != nil {
+		t.Fatal(err)
+	}
+	record := &checkup.Record{Observations: to.observations, Sources: []checkup.Source{to.sources[0], to.sources[1]}}
+	r := vmlatency.Judge(w, roster, record, checkup.Gate{Require: checkup.RequirePass})
+	if r.Counts.Fail > 0 || r.Counts.Unmeasured != r.Counts.Expected {
+		t.Errorf("%+v; want all unmeasured", r.Counts)
+	}
+	for _, u := range r.Units {
+		if u.Cause == nil || !strings.Contains(u.Cause.Message, "KubeVirt migrated it from node n2 to node n9") {
+			t.Errorf("%s to %s: %v", u.Source, u.Target, u.Cause)
+		}
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // all is everything of the VMs: VMs, pods, and anchors, which own them.
@@ -44,27 +44,77 @@ func (a *all) names() []string {
 	return names
 }
 
-// list lists what the selector matches.
+// list lists what the selector matches, as far as there may be any.
 func (g *Guests) list(ctx context.Context, selector string) (*all, error) {
-	options := metav1.ListOptions{LabelSelector: selector}
-	vmis, err := g.vmis().List(ctx, options)
-	if err != nil && !apierrors.IsNotFound(err) { // KubeVirt may have been removed
-		return nil, fmt.Errorf("list VMs: %w", err)
-	}
 	found := &all{}
-	if err == nil {
-		found.vmis = vmis.Items
+	var err error
+	if found.vmis, err = g.read(ctx, selector); err != nil {
+		return nil, err
 	}
-	pods, err := g.Fleet.Client.CoreV1().Pods(g.Fleet.Namespace).List(ctx, options)
-	if err != nil {
-		return nil, fmt.Errorf("list the VMs' pods: %w", err)
+	if found.pods, err = g.pods(ctx, selector); err != nil {
+		return nil, err
 	}
+	if g.Fleet.Alone {
+		return found, nil
+	}
+	options := metav1.ListOptions{LabelSelector: selector}
 	anchors, err := g.Fleet.Client.CoreV1().ConfigMaps(g.Fleet.Namespace).List(ctx, options)
 	if err != nil {
 		return nil, fmt.Errorf("list the VMs' owners: %w", err)
 	}
-	found.pods, found.anchors = pods.Items, anchors.Items
+	found.anchors = anchors.Items
 	return found, nil
+}
+
+// expect notes the names of VMs that are about to be created.
+func (g *Guests) expect(vmis []*kubevirtv1.VirtualMachineInstance) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, vmi := range vmis {
+		g.mine = append(g.mine, vmi.Name)
+	}
+}
+
+// read reads the VMs that the selector matches. If one process runs all phases, it reads those that it may have
+// created, by name. Without KubeVirt there are none.
+func (g *Guests) read(ctx context.Context, selector string) ([]kubevirtv1.VirtualMachineInstance, error) {
+	if !g.Fleet.Alone {
+		list, err := g.vmis().List(ctx, metav1.ListOptions{LabelSelector: selector})
+		switch {
+		case apierrors.IsNotFound(err): // KubeVirt was removed
+			return nil, nil
+		case err != nil:
+			return nil, fmt.Errorf("list VMs: %w", err)
+		}
+		return list.Items, nil
+	}
+	g.mu.Lock()
+	names := slices.Clone(g.mine)
+	g.mu.Unlock()
+	var found []kubevirtv1.VirtualMachineInstance
+	for _, name := range names {
+		vmi, err := g.vmis().Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return nil, fmt.Errorf("read VM %s: %w", name, err)
+		case vmi.Labels[checkup.LabelRun] == g.Fleet.RunUID:
+			found = append(found, *vmi)
+		}
+	}
+	return found, nil
+}
+
+// pods lists the VMs' pods that the selector matches; none without the right.
+func (g *Guests) pods(ctx context.Context, selector string) ([]corev1.Pod, error) {
+	if g.NoPods {
+		return nil, nil
+	}
+	list, err := g.Fleet.Client.CoreV1().Pods(g.Fleet.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, fmt.Errorf("list the VMs' pods: %w", err)
+	}
+	return list.Items, nil
 }
 
 // Left returns the names of what is left of the VMs of the run, as kind/name.
@@ -87,7 +137,9 @@ func (g *Guests) Remove(ctx context.Context) (left []string, err error) {
 	for {
 		found, err := g.list(ctx, g.Fleet.Labels("", checkup.RoleGuest).String())
 		if err != nil {
-			if ctx.Err() == nil && fleet.Passing(err) && fleet.Sleep(ctx, g.poll()) {
+			// A process that runs all phases has reviewed its rights: an API server that denies them has just started.
+			again := retry.Passing(err) || g.Fleet.Alone
+			if again && ctx.Err() == nil && fleet.Sleep(ctx, g.poll()) {
 				continue
 			}
 			return left, err
@@ -103,19 +155,22 @@ func (g *Guests) Remove(ctx context.Context) (left []string, err error) {
 	}
 }
 
-// removeOnce deletes what was found, unless it was deleted before. Pods go with their
-// VMs, and anchors when no VM is left that they own.
+// removeOnce deletes what was found, unless its deletion was requested before. Pods go with their VMs, and anchors when
+// no VM is left that they own. A request that failed is forgotten, and thus made again.
 func (g *Guests) removeOnce(ctx context.Context, found *all, asked map[types.UID]time.Time) error {
-	var group errgroup.Group
-	group.SetLimit(concurrency)
+	var uids []types.UID
+	var requests []func() error
 	now := time.Now()
+	request := func(uid types.UID, do func() error) {
+		asked[uid] = now
+		uids, requests = append(uids, uid), append(requests, do)
+	}
 	for i := range found.vmis {
 		vmi := &found.vmis[i]
 		if _, before := asked[vmi.UID]; before || vmi.DeletionTimestamp != nil {
 			continue
 		}
-		asked[vmi.UID] = now
-		group.Go(func() error { return g.deleteVMI(ctx, vmi) })
+		request(vmi.UID, func() error { return g.deleteVMI(ctx, vmi) })
 	}
 	for i := range found.pods {
 		pod := &found.pods[i]
@@ -123,11 +178,11 @@ func (g *Guests) removeOnce(ctx context.Context, found *all, asked map[types.UID
 		switch {
 		case pod.DeletionTimestamp == nil && len(found.vmis) > 0: // it goes with its VM
 			continue
-		case !before:
+		case !before && pod.DeletionTimestamp != nil:
 			asked[pod.UID] = now
-			if pod.DeletionTimestamp == nil {
-				group.Go(func() error { return g.deletePod(ctx, pod, metav1.DeleteOptions{}) })
-			}
+			continue
+		case !before:
+			request(pod.UID, func() error { return g.deletePod(ctx, pod, metav1.DeleteOptions{}) })
 			continue
 		}
 		if now.Sub(since) > time.Duration(deletionGrace(pod))*time.Second+cmp.Or(g.Force, 15*time.Second) {
@@ -136,18 +191,24 @@ func (g *Guests) removeOnce(ctx context.Context, found *all, asked map[types.UID
 				pod.Name,
 				pod.Spec.NodeName,
 			)
-			asked[pod.UID] = now
-			group.Go(func() error {
+			request(pod.UID, func() error {
 				return g.deletePod(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
 			})
 		}
 	}
 	if len(found.vmis) == 0 {
 		for i := range found.anchors {
-			group.Go(func() error { return g.deleteAnchor(ctx, &found.anchors[i]) })
+			anchor := &found.anchors[i]
+			request(anchor.UID, func() error { return g.deleteAnchor(ctx, anchor) })
 		}
 	}
-	return group.Wait()
+	errs := fleet.Each(len(requests), func(i int) error { return requests[i]() })
+	for i, err := range errs {
+		if err != nil {
+			delete(asked, uids[i])
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // deletionGrace is how long a pod that is being deleted has to end, in seconds.

@@ -4,6 +4,7 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -153,6 +154,66 @@ func testRemoveFromLostNode(t *testing.T) {
 	}
 	if !strings.Contains(x.log.String(), "::warning::pod/launcher of a VM on node n1 did not end") {
 		t.Errorf("log %s, want a warning", &x.log)
+	}
+}
+
+// TestRemoveAgain: a request to delete that fails once is made again.
+func TestRemoveAgain(t *testing.T) { synctest.Test(t, testRemoveAgain) }
+
+func testRemoveAgain(t *testing.T) {
+	x := leftovers(t)
+	failed := map[string]bool{}
+	once := func(a k8stesting.Action) (bool, runtime.Object, error) {
+		resource := a.GetResource().Resource
+		if failed[resource] {
+			return false, nil, nil
+		}
+		failed[resource] = true
+		return true, nil, apierrors.NewInternalError(errors.New("etcdserver: leader changed"))
+	}
+	x.virt.PrependReactor("delete", "*", once)
+	x.kube.PrependReactor("delete", "*", once)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if left, err := x.Remove(ctx); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v; want nothing", left, err)
+	}
+}
+
+// TestRemoveAlone: a process that runs all phases removes its VMs by name, without any other right, and waits for an API
+// server that denies everything while it starts.
+func TestRemoveAlone(t *testing.T) { synctest.Test(t, testRemoveAlone) }
+
+func testRemoveAlone(t *testing.T) {
+	w := worksheet(t, 1)
+	x := newWorld(t, w)
+	t.Cleanup(x.end)
+	x.Fleet.Alone, x.NoPods = true, true
+	deny := func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden("anything") }
+	x.kube.PrependReactor("*", "*", deny)
+	x.virt.PrependReactor("list", "*", deny)
+	roster := rosterOf(w)
+	if err := x.Start(t.Context(), w, roster, nil); err != nil || roster.Targets[0].Cause != nil {
+		t.Fatalf("%v, %v", err, roster.Targets[0].Cause)
+	}
+	vmi, err := x.vmis().Get(t.Context(), x.nameOf(w, 0), metav1.GetOptions{})
+	if err != nil || len(vmi.OwnerReferences) != 1 || vmi.OwnerReferences[0].UID != "uid-of-task-pod" {
+		t.Errorf("owners %+v, %v; want the pod", vmi.OwnerReferences, err)
+	}
+	began := time.Now()
+	x.virt.PrependReactor("get", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		if time.Since(began) < 5*time.Second {
+			return deny(a)
+		}
+		return false, nil, nil
+	})
+	if left, err := x.Remove(t.Context()); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v; want nothing", left, err)
+	}
+	for i := range w.Sources {
+		if _, err := x.vmis().Get(t.Context(), x.nameOf(w, i), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("VM %d: %v, want it gone", i, err)
+		}
 	}
 }
 

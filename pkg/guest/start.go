@@ -19,6 +19,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/console"
 	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // Start starts the VMs of the worksheet and waits until each answers on its console,
@@ -114,7 +115,7 @@ func (s *starting) preflight(ctx context.Context) error {
 			vms = append(vms, vm)
 		}
 	}
-	if len(vms) == 0 {
+	if len(vms) == 0 || s.NoPods {
 		return nil
 	}
 	s.logf("attaching %d preflight pods", len(vms))
@@ -134,7 +135,7 @@ func (s *starting) preflight(ctx context.Context) error {
 	return nil
 }
 
-// create creates the anchor and the VMs that have no cause.
+// create creates the VMs that have no cause, and before them the anchor.
 func (s *starting) create(ctx context.Context) error {
 	var vmis []*kubevirtv1.VirtualMachineInstance
 	var indexes []int
@@ -159,15 +160,18 @@ func (s *starting) create(ctx context.Context) error {
 	if len(vmis) == 0 {
 		return nil
 	}
-	owner, err := s.writeAnchor(ctx, s.w)
-	if err != nil {
-		return err
+	owners := s.Fleet.Owners()
+	if !s.Fleet.Alone {
+		anchor, err := s.writeAnchor(ctx, s.w)
+		if err != nil {
+			return err
+		}
+		owners = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: anchor.Name, UID: anchor.UID}}
 	}
+	s.expect(vmis)
 	s.logf("starting %d VMs", len(vmis))
 	errs := fleet.Each(len(vmis), func(i int) error {
-		vmis[i].OwnerReferences = []metav1.OwnerReference{
-			{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID},
-		}
+		vmis[i].OwnerReferences = owners
 		return s.createVMI(ctx, vmis[i])
 	})
 	for i, err := range errs {
@@ -218,7 +222,7 @@ func (g *Guests) createVMI(ctx context.Context, vmi *kubevirtv1.VirtualMachineIn
 		if err == nil {
 			return nil
 		}
-		if try++; try > tries || !fleet.Passing(err) || !fleet.Sleep(ctx, g.poll()) {
+		if try++; try > tries || !retry.Passing(err) || !fleet.Sleep(ctx, g.poll()) {
 			return fmt.Errorf("create VM %s: %w", vmi.Name, err)
 		}
 	}
@@ -237,7 +241,7 @@ func (g *Guests) writeAnchor(ctx context.Context, w *checkup.Worksheet) (*corev1
 		if err == nil {
 			return written, nil
 		}
-		again := fleet.Passing(err) || apierrors.IsAlreadyExists(err) // somebody was faster
+		again := retry.Passing(err) || apierrors.IsAlreadyExists(err) // somebody was faster
 		if try == tries || !again || !fleet.Sleep(ctx, g.poll()) {
 			return nil, fmt.Errorf("write the owner of the VMs, ConfigMap %s: %w", anchor.Name, err)
 		}
@@ -377,7 +381,7 @@ func (s *starting) giveUp(consoles <-chan booted, pending *int) {
 func (s *starting) look(ctx context.Context, boot func(*vm)) error {
 	seen, err := s.see(ctx, s.w.Check)
 	if err != nil {
-		if fleet.Passing(err) {
+		if retry.Passing(err) {
 			return nil
 		}
 		return err

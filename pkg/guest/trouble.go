@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -30,15 +29,15 @@ type sight struct {
 // see reads the state of the VMs of a check and, if one does not run, what explains
 // it.
 func (g *Guests) see(ctx context.Context, check string) (*sight, error) {
-	selector := metav1.ListOptions{LabelSelector: g.Fleet.Labels(check, checkup.RoleGuest).String()}
-	list, err := g.vmis().List(ctx, selector)
+	selector := g.Fleet.Labels(check, checkup.RoleGuest).String()
+	vmis, err := g.read(ctx, selector)
 	if err != nil {
 		return nil, fmt.Errorf("read the state of the VMs: %w", err)
 	}
 	s := &sight{vmis: map[string]*kubevirtv1.VirtualMachineInstance{}, pods: map[string]*corev1.Pod{}}
 	fine := true
-	for i := range list.Items {
-		vmi := &list.Items[i]
+	for i := range vmis {
+		vmi := &vmis[i]
 		s.vmis[vmi.Name] = vmi
 		fine = fine && vmi.IsRunning() &&
 			condition(vmi, kubevirtv1.VirtualMachineInstanceReady).Status != corev1.ConditionFalse
@@ -46,12 +45,12 @@ func (g *Guests) see(ctx context.Context, check string) (*sight, error) {
 	if fine {
 		return s, nil
 	}
-	pods, err := g.Fleet.Client.CoreV1().Pods(g.Fleet.Namespace).List(ctx, selector)
+	pods, err := g.pods(ctx, selector)
 	if err != nil {
-		return nil, fmt.Errorf("read the state of the VMs' pods: %w", err)
+		return nil, err
 	}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	for i := range pods {
+		pod := &pods[i]
 		uid := pod.Labels[kubevirtv1.CreatedByLabel]
 		if old := s.pods[uid]; old == nil || old.CreationTimestamp.Before(&pod.CreationTimestamp) {
 			s.pods[uid] = pod
@@ -172,6 +171,31 @@ func (s *sight) ended(vmi *kubevirtv1.VirtualMachineInstance) string {
 		}
 	}
 	return fleet.OneLine(message)
+}
+
+// moved says how a VM left the node on which it started, or that a migration was tried; empty if neither is known. A
+// migration holds up the VM, and ends on another path: what was measured meanwhile is no fact about the network.
+// Nothing is known of a nil sight.
+func (s *sight) moved(name, node string) string {
+	if s == nil || s.vmis[name] == nil {
+		return ""
+	}
+	now, m := s.vmis[name].Status.NodeName, s.vmis[name].Status.MigrationState
+	if m == nil || m.StartTimestamp == nil {
+		if now == node || now == "" || node == "" {
+			return ""
+		}
+		return fmt.Sprintf("it moved from node %s to node %s during the check", node, now)
+	}
+	verb := "migrated"
+	switch {
+	case m.Failed:
+		verb = "failed to migrate"
+	case !m.Completed:
+		verb = "began to migrate"
+	}
+	return fleet.OneLine(fmt.Sprintf("KubeVirt %s it from node %s to node %s during the check",
+		verb, cmp.Or(m.SourceNode, node), cmp.Or(m.TargetNode, "?")))
 }
 
 // lost says why a VM that ran no longer runs, or "" if nothing is known. Nothing is

@@ -14,6 +14,8 @@ type Receptions struct {
 	w        *checkup.Worksheet
 	target   int
 	received map[checkup.Pair]checkup.Reception
+	begun    bool // its first line arrived
+	partly   bool // it says that it did not count everything
 }
 
 // NewReceptions returns what the responder of a target has counted before it reported
@@ -22,15 +24,26 @@ func NewReceptions(w *checkup.Worksheet, target int) *Receptions {
 	return &Receptions{w: w, target: target, received: map[checkup.Pair]checkup.Reception{}}
 }
 
+// maxTries is how often an agent makes each measurement at the most: spoiled ones are repeated (see pkg/probe).
+const maxTries = 5
+
 // Take takes one message of the responder, and reports whether it makes sense: whether it
-// is a reception of an expected pair of the responder's target, or of an earlier look,
-// which is ignored. Counts only grow, so that the highest of a pair is the latest.
+// is its start, or a reception of an expected pair of the responder's target that can be, or
+// one of an earlier look, which is ignored. Counts only grow, so that the highest of a pair
+// is the latest.
 func (r *Receptions) Take(m checkup.Message) bool {
+	if m.Start != nil {
+		r.begun = r.begun || m.Start.Source == -1
+		return m.Start.Source == -1
+	}
+	if m.Reception != nil && m.Reception.Incomplete {
+		r.partly = true
+	}
 	if m.Reception != nil && m.Reception.Look >= 0 && m.Reception.Look < r.w.Look {
 		return true
 	}
 	if m.Reception == nil || m.Reception.Packets < 0 || m.Reception.Dropped < 0 || m.Reception.Look != r.w.Look ||
-		!r.expects(m.Reception.Pair) {
+		!r.expects(m.Reception.Pair) || m.Reception.Packets > maxTries*r.w.Measurements(m.Reception.Pair) {
 		return false
 	}
 	reported, known := *m.Reception, r.received[m.Reception.Pair]
@@ -38,6 +51,10 @@ func (r *Receptions) Take(m checkup.Message) bool {
 	r.received[reported.Pair] = reported
 	return true
 }
+
+// Complete reports whether the responder counted everything and its log was read from its
+// beginning: kubelets rotate logs, and the counts of some pairs are then gone.
+func (r *Receptions) Complete() bool { return r.begun && !r.partly }
 
 // All returns the receptions in the order of their pairs.
 func (r *Receptions) All() []checkup.Reception {

@@ -201,6 +201,7 @@ func (s *Source) observation(o *checkup.Observation) *checkup.Observation {
 func (p *pair) bound(o *checkup.Observation) {
 	o.RTTs = o.RTTs[:min(len(o.RTTs), p.count+1)]
 	o.Flows = o.Flows[:min(len(o.Flows), checkup.MaxFlows+1)]
+	o.SeenAs = clip(o.SeenAs)
 	clipCause(o.Failure)
 	clipCause(o.Unmeasured)
 	for i := range o.Flows {

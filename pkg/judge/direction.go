@@ -46,9 +46,13 @@ func (j *Judgement) dropped(at int, o *Outcome) *checkup.Cause {
 		seen.Sent-seen.Received > missing || missing > n {
 		return nil
 	}
-	// A responder cannot have dropped more than was sent to it: such a number excuses nothing.
-	if n > e.requests(side{o.Pair.Target, o.Pair.Family}) {
-		return nil
+	// A responder cannot have dropped more than was sent to it: such a number excuses no loss, and shows no silence.
+	if most := e.requests(side{o.Pair.Target, o.Pair.Family}); n > most {
+		if !j.Worksheet.Expect.Unreachable {
+			return nil
+		}
+		return &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf(
+			"the responder counted %d dropped requests, of at most %d that were sent to it: its count is not trusted", n, most)}
 	}
 	return &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf(
 		"%d of %d requests did not arrive, but the responder's socket had no room for %d",
@@ -61,14 +65,20 @@ func (j *Judgement) dropped(at int, o *Outcome) *checkup.Cause {
 // mostTries is how often an agent makes each measurement at the most: spoiled ones are repeated (see pkg/probe).
 const mostTries = 5
 
-// requests is the largest number of udp requests that can have been sent to a target.
+// requests is the largest number of udp requests that can have been sent to a target: those that agents made, or might
+// have made before they ended without a report.
 func (e *evidence) requests(to side) int {
 	if e.most == nil {
 		e.most = map[side]int{}
-		for _, p := range e.pairs {
-			if p.Transport == checkup.UDP {
-				e.most[side{p.Target, p.Family}] += mostTries * e.w.Measurements(p)
+		for at, p := range e.pairs {
+			if p.Transport != checkup.UDP {
+				continue
 			}
+			n := mostTries * e.w.Measurements(p)
+			if seen := e.observed[at]; seen != nil && seen.Unmeasured == nil {
+				n = min(n, max(0, seen.Sent)+min(n, max(0, seen.Spoiled)))
+			}
+			e.most[side{p.Target, p.Family}] += n
 		}
 	}
 	return e.most[to]
@@ -76,13 +86,19 @@ func (e *evidence) requests(to side) int {
 
 // carry applies the direction of the udp pairs of one source and target to the other
 // transports of the same family, if all of them fail: one common loss is then the simpler
-// explanation.
+// explanation. It is not if nothing of udp is answered, and something of the others is.
 func carry(pairs []Outcome) {
 	for _, family := range checkup.IPFamilies {
 		directions, all := map[checkup.Direction]bool{}, true
+		dead, answered := true, false
 		for i := range pairs {
 			if o := &pairs[i]; o.Pair.Family == family && o.Verdict != checkup.Unmeasured {
 				all = all && o.Failure == Lost
+				if o.Pair.Transport == checkup.UDP {
+					dead = dead && o.Received == 0
+				} else {
+					answered = answered || o.Received > 0
+				}
 				if o.Failure == Lost && o.Direction != checkup.DirectionUnknown {
 					directions[o.Direction] = true
 				}
@@ -98,7 +114,7 @@ func carry(pairs []Outcome) {
 		for i := range pairs {
 			if o := &pairs[i]; o.Pair.Family == family && o.Failure == Lost {
 				o.Carried = o.Direction
-				if o.Carried == checkup.DirectionUnknown && all {
+				if o.Carried == checkup.DirectionUnknown && all && (!dead || !answered) {
 					o.Carried = common
 				}
 			}

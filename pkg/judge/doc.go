@@ -30,7 +30,9 @@
 //  5. The agent reports the pair as unmeasured: unmeasured.
 //  6. The agent did not report both control pairs of the family (of one family, for
 //     a pair of any): unmeasured.
-//  7. The numbers, also those by source port, contradict each other or the order; the failure is one of the
+//  7. The numbers, also those by source port, contradict each other or the order, such as a delay above the
+//     timeout; the agent reports more answers of a udp pair than its target, whose count is complete, counted
+//     requests: one of the two is wrong, whichever; the failure is one of the
 //     agent's own (no socket); some measurements were spoiled and, although the
 //     agent repeats those, less than half of the ordered number remains; or none was
 //     made: unmeasured.
@@ -44,6 +46,8 @@
 //     undecided loss.
 //  9. Fewer good measurements were made than ordered: unmeasured. Too few may fail a
 //     pair, but do not pass it. The number of spoiled and repeated ones does not matter.
+//     Nor does a pair pass whose target should have reported the source address that it saw, and did not
+//     (Worksheet.Witnesses). A target that saw another address than the source's own fails the pair (rule 8).
 //  10. The sample neither shows that a limit is exceeded nor fits a network that keeps
 //     it: undecided, with a Breach for each such limit. It counts as measured, does not
 //     fail the check, and is no pass.

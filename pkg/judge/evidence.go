@@ -54,6 +54,8 @@ type source struct {
 	// discarded are the unrequested pairs, and conflicts the conflicting reports,
 	// that the collector left out of the record
 	discarded, conflicts int
+	// uncounted are the pairs with more answers than their targets counted requests
+	uncounted int
 }
 
 // unrequested is the number of unrequested pairs that the source reported.

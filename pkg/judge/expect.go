@@ -5,6 +5,7 @@ package judge
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -32,10 +33,25 @@ func (j *Judgement) credible(at int, o *Outcome) {
 	}
 	if folded == nil && (seen.Sent < 0 || seen.Spoiled < 0 || seen.Received < 0 || seen.Received > seen.Sent ||
 		seen.Sent > ordered || len(seen.RTTs) != seen.Received || seen.Duplicates < 0 || seen.Reordered < 0 ||
-		slices.ContainsFunc(seen.RTTs, func(rtt int64) bool { return rtt < 0 || rtt > j.longest() })) {
+		seen.Reordered > seen.Received || seen.Spoiled > mostTries*ordered) {
 		unmeasured(checkup.StageCollect,
 			"the numbers do not add up: %d sent, %d spoiled and %d received with %d delays, of %d ordered",
 			seen.Sent, seen.Spoiled, seen.Received, len(seen.RTTs), ordered)
+		return
+	}
+	if rtt, most := impossible(seen.RTTs, j.longest(o.Pair)), j.longest(o.Pair); folded == nil && rtt != nil {
+		unmeasured(checkup.StageCollect, "the numbers do not add up: a delay of %d µs, of at most %d", *rtt, most)
+		return
+	}
+	if arrived := j.evidence.reception[at]; o.Pair.Transport == checkup.UDP && j.evidence.counted[o.Pair.Target] &&
+		arrived < seen.Received {
+		j.evidence.sources[o.Pair.Source].uncounted++
+		unmeasured(checkup.StageCollect, "the %s reported %s, but its target counted %s: one of them is wrong",
+			j.rules.Reporter, checkup.Count(seen.Received, "answer"), checkup.Count(arrived, "request"))
+		return
+	}
+	if why := wrongWitness(seen); why != "" {
+		unmeasured(checkup.StageCollect, "the numbers do not add up: %s", why)
 		return
 	}
 	if why := wrongFlows(seen, ordered); why != "" {
@@ -43,6 +59,9 @@ func (j *Judgement) credible(at int, o *Outcome) {
 		return
 	}
 	o.Flows = seen.Flows
+	if j.Worksheet.Witnesses(o.Pair) {
+		o.SeenAs, o.Witnessed = seen.SeenAs, seen.Witnessed > 0
+	}
 	if seen.Failure != nil && !ofNetwork(seen.Failure.Stage) {
 		o.unmeasured(*seen.Failure)
 		return
@@ -60,13 +79,26 @@ func (j *Judgement) credible(at int, o *Outcome) {
 			)
 			return
 		}
-		unmeasured(checkup.StageSelf, "the %s was held up in %d of %d measurements; %d of %d ordered remain",
+		unmeasured(checkup.StageSelf, "the %s or its target was held up in %d of %d measurements; %d of %d ordered remain",
 			j.rules.Reporter, seen.Spoiled, seen.Spoiled+seen.Sent, seen.Sent, ordered)
 		return
 	}
 	if seen.Sent == 0 {
 		unmeasured(checkup.StageCollect, "no measurement was made")
 	}
+}
+
+// wrongWitness says why the source addresses of an observation cannot be; empty if they can.
+func wrongWitness(seen *checkup.Observation) string {
+	if seen.Rewritten < 0 || seen.Rewritten > seen.Witnessed || seen.Witnessed > seen.Received {
+		return fmt.Sprintf("the source address of %d answers, and another one of %d, of %d received",
+			seen.Witnessed, seen.Rewritten, seen.Received)
+	}
+	address, err := netip.ParseAddr(seen.SeenAs)
+	if (seen.Rewritten > 0) != (seen.SeenAs != "") || seen.SeenAs != "" && (err != nil || address.Zone() != "") {
+		return fmt.Sprintf("%d answers with another source address, which is no address", seen.Rewritten)
+	}
+	return ""
 }
 
 // few says that the measurements are too few to pass; nil if they are not.
@@ -85,7 +117,7 @@ func (j *Judgement) few(at int, o *Outcome) *checkup.Cause {
 	case seen.Spoiled > 0:
 		return because(
 			checkup.StageSelf,
-			"the %s was held up in %d of %d measurements; %d of %d ordered remain, too few to pass",
+			"the %s or its target was held up in %d of %d measurements; %d of %d ordered remain, too few to pass",
 			j.rules.Reporter,
 			seen.Spoiled,
 			seen.Spoiled+seen.Sent,
@@ -99,8 +131,21 @@ func (j *Judgement) few(at int, o *Outcome) *checkup.Cause {
 	}
 }
 
-// longest is the longest delay that can be measured, in microseconds: the time of the whole probe task.
-func (j *Judgement) longest() int64 {
+// impossible returns a delay that is not from 0 to the longest one; nil if all are.
+func impossible(rtts []int64, longest int64) *int64 {
+	at := slices.IndexFunc(rtts, func(rtt int64) bool { return rtt < 0 || rtt > longest })
+	if at < 0 {
+		return nil
+	}
+	return &rtts[at]
+}
+
+// longest is the longest delay of a pair that can be measured, in microseconds: its timeout if an agent measures it,
+// otherwise the time of the whole probe task.
+func (j *Judgement) longest(p checkup.Pair) int64 {
+	if probe, ok := j.Worksheet.Probe(p.Transport); ok && probe.Timeout > 0 && j.Worksheet.Guests == nil {
+		return time.Duration(probe.Timeout).Microseconds()
+	}
 	if t := j.Worksheet.ProbeTimeout(); t > 0 {
 		return time.Duration(t).Microseconds()
 	}

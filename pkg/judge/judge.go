@@ -30,10 +30,11 @@ type Rules struct {
 type Failure uint8
 
 const (
-	FlowLost Failure = iota + 1 // some source ports are never answered, and others are
-	Lost                        // no answer, or more loss than the limit allows
-	Slow                        // a delay or its variation exceeded a limit
-	Reached                     // the target must be unreachable, and was reached
+	FlowLost  Failure = iota + 1 // some source ports are never answered, and others are
+	Lost                         // no answer, or more loss than the limit allows
+	Slow                         // a delay or its variation exceeded a limit
+	Reached                      // the target must be unreachable, and was reached
+	Rewritten                    // the target saw another source address than the source's own
 )
 
 // Outcome is the verdict and the measurement of one expected pair.
@@ -55,6 +56,10 @@ type Outcome struct {
 	// Observation.Flows. Dead are those of them that are never answered, although others are,
 	// beyond doubt: the pair fails with FlowLost.
 	Flows, Dead []checkup.Flow
+	// SeenAs is the source address that the target saw if it was not the source's own; empty if it
+	// was, or if Witnessed is not set: then the target did not report it, or need not.
+	SeenAs    string
+	Witnessed bool
 	// Excused says that the responder itself may have caused the loss of a measured pair.
 	Excused bool
 	// Arrived is the number of requests that arrived, by the target's own count. It is valid
@@ -188,6 +193,10 @@ func (j *Judgement) judge(at int, o *Outcome, level float64) {
 	}
 	if cause == nil && o.Verdict != checkup.Fail && o.Folded != nil {
 		cause = j.incomplete(at)
+	}
+	if cause == nil && o.Verdict == checkup.Pass && !o.Witnessed && j.Worksheet.Witnesses(o.Pair) {
+		cause = &checkup.Cause{Stage: checkup.StageCollect, Message: "the target did not report the source address that it saw: " +
+			"its responder, or the agent, is of an older version, or does not answer on this connection"}
 	}
 	switch {
 	case cause != nil:

@@ -78,6 +78,12 @@ func (o *one) received(n int, failure *checkup.Cause) {
 	o.observation.Failure = failure
 }
 
+// witnessed makes the plan expect the source's own address, and the target report what it saw.
+func (o *one) witnessed(answers, rewritten int, as string) {
+	o.w.Expect.SourceAddress = checkup.PreservedSource
+	o.observation.Witnessed, o.observation.Rewritten, o.observation.SeenAs = answers, rewritten, as
+}
+
 // dropped makes the target's responder, whose count is known, tell that so many
 // requests arrived and so many, of all pairs, were dropped. What it says of the
 // pair itself is beside what it says of another.
@@ -174,7 +180,7 @@ func TestJudgePair(t *testing.T) {
 		{"a delay longer than the probe task", func(o *one) {
 			o.w.Timeouts.Probe = checkup.Duration(time.Minute)
 			o.observation.RTTs[2] = 1<<63 - 1
-		}, checkup.Unmeasured, "collect: the numbers do not add up: 4 sent, 0 spoiled and 4 received with 4 delays, of 4 ordered"},
+		}, checkup.Unmeasured, "collect: the numbers do not add up: a delay of 9223372036854775807 µs, of at most 60000000"},
 		{"fewer delays than answers", func(o *one) { o.observation.RTTs = o.observation.RTTs[:3] }, checkup.Unmeasured, "collect: the numbers do not add up: 4 sent, 0 spoiled and 4 received with 3 delays, of 4 ordered"},
 		{"nothing sent", func(o *one) { *o.observation = checkup.Observation{Pair: o.observation.Pair} }, checkup.Unmeasured, "collect: no measurement was made"},
 		{"the zero observation of a failure", func(o *one) {
@@ -185,9 +191,9 @@ func TestJudgePair(t *testing.T) {
 		{"spoiled in part, and repeated", func(o *one) { o.observation.Spoiled = 3 }, checkup.Pass, ""},
 		{"spoiled more often than ordered, and repeated", func(o *one) { o.observation.Spoiled = 16 }, checkup.Pass, ""},
 		{"spoiled, repeated, and none answered", func(o *one) { o.observation.Spoiled = 3; o.received(0, timeout) }, checkup.Fail, "echo: timed out"},
-		{"spoiled in part", func(o *one) { o.observation.Sent, o.observation.Spoiled = 2, 18; o.received(2, nil) }, checkup.Unmeasured, "self: the agent was held up in 18 of 20 measurements; 2 of 4 ordered remain, too few to pass"},
+		{"spoiled in part", func(o *one) { o.observation.Sent, o.observation.Spoiled = 2, 18; o.received(2, nil) }, checkup.Unmeasured, "self: the agent or its target was held up in 18 of 20 measurements; 2 of 4 ordered remain, too few to pass"},
 		{"spoiled in part, and none answered", func(o *one) { o.observation.Sent, o.observation.Spoiled = 2, 18; o.received(0, timeout) }, checkup.Fail, "echo: timed out"},
-		{"mostly spoiled", func(o *one) { o.observation.Sent, o.observation.Spoiled = 1, 3; o.received(0, timeout) }, checkup.Unmeasured, "self: the agent was held up in 3 of 4 measurements; 1 of 4 ordered remain"},
+		{"mostly spoiled", func(o *one) { o.observation.Sent, o.observation.Spoiled = 1, 3; o.received(0, timeout) }, checkup.Unmeasured, "self: the agent or its target was held up in 3 of 4 measurements; 1 of 4 ordered remain"},
 		{"no local socket", func(o *one) {
 			o.received(0, &checkup.Cause{Stage: checkup.StageSocket, Message: "too many open files"})
 		}, checkup.Unmeasured, "socket: too many open files"},
@@ -236,7 +242,18 @@ func TestJudgePair(t *testing.T) {
 		{"dropped by the responder", func(o *one) { o.received(2, timeout); o.w.Expect.Loss.Max = ptr(checkup.Percent(0)); o.dropped(2, 2) }, checkup.Unmeasured, "self: 2 of 4 requests did not arrive, but the responder's socket had no room for 2"},
 		{"perhaps dropped by the responder", func(o *one) { o.received(3, timeout); o.w.Expect.Loss.Max = ptr(checkup.Percent(1)); o.dropped(3, 1) }, checkup.Unmeasured, "self: 1 of 4 requests did not arrive, but the responder's socket had no room for 1"},
 		{"a responder that dropped more than can have been sent", func(o *one) { o.received(0, timeout); o.dropped(0, 1<<40) }, checkup.Fail, "echo: timed out"},
-		{"all dropped by the responder", func(o *one) { o.received(0, timeout); o.dropped(0, 9) }, checkup.Unmeasured, "self: 4 of 4 requests did not arrive, but the responder's socket had no room for 9"},
+		{"all dropped by the responder", func(o *one) { o.received(0, timeout); o.dropped(0, 4) }, checkup.Unmeasured, "self: 4 of 4 requests did not arrive, but the responder's socket had no room for 4"},
+		{"more dropped than was sent", func(o *one) { o.received(0, timeout); o.dropped(0, 5) }, checkup.Fail, "echo: timed out"},
+		{"more dropped than was sent, with spoiled ones", func(o *one) { o.received(0, timeout); o.observation.Spoiled = 1; o.dropped(0, 5) }, checkup.Unmeasured, "self: 5 of 5 requests did not arrive, but the responder's socket had no room for 5"},
+		{"answers without requests", func(o *one) { o.dropped(0, 0) }, checkup.Unmeasured, "collect: the agent reported 4 answers, but its target counted 0 requests: one of them is wrong"},
+		{"more answers than requests", func(o *one) { o.received(3, timeout); o.dropped(2, 0) }, checkup.Unmeasured, "collect: the agent reported 3 answers, but its target counted 2 requests: one of them is wrong"},
+		{"answers without requests, but the responder was not read to its end", func(o *one) { o.dropped(0, 0); o.record.Counted = nil }, checkup.Pass, ""},
+		{"answers of a connection, which targets do not count", func(o *one) { o.transport(checkup.TCP, 0); o.dropped(0, 0) }, checkup.Pass, ""},
+		{"repeated requests arrived too", func(o *one) { o.observation.Spoiled = 2; o.dropped(6, 0) }, checkup.Pass, ""},
+		{"a delay above its timeout", func(o *one) { o.w.Probes[0].Timeout = checkup.Duration(399 * time.Microsecond) }, checkup.Unmeasured, "collect: the numbers do not add up: a delay of 400 µs, of at most 399"},
+		{"a delay of its timeout", func(o *one) { o.w.Probes[0].Timeout = checkup.Duration(400 * time.Microsecond) }, checkup.Pass, ""},
+		{"more reordered than received", func(o *one) { o.observation.Reordered = 5 }, checkup.Unmeasured, "collect: the numbers do not add up: 4 sent, 0 spoiled and 4 received with 4 delays, of 4 ordered"},
+		{"more spoiled than tries", func(o *one) { o.observation.Spoiled = 21 }, checkup.Unmeasured, "collect: the numbers do not add up: 4 sent, 21 spoiled and 4 received with 4 delays, of 4 ordered"},
 		{"dropped by the responder, without a limit", func(o *one) { o.received(2, timeout); o.dropped(2, 2) }, checkup.Pass, ""},
 		{"more lost than the responder dropped", func(o *one) { o.received(0, timeout); o.dropped(0, 3) }, checkup.Fail, "echo: timed out"},
 		{"answers lost too", func(o *one) { o.received(0, timeout); o.dropped(1, 9) }, checkup.Fail, "echo: timed out"},
@@ -244,7 +261,24 @@ func TestJudgePair(t *testing.T) {
 		{"dropped, but the responder was not read to its end", func(o *one) { o.received(0, timeout); o.dropped(0, 9); o.record.Counted = nil }, checkup.Fail, "echo: timed out"},
 		{"dropped datagrams, and no connection", func(o *one) { o.transport(checkup.TCP, 0); o.received(0, timeout); o.dropped(0, 9) }, checkup.Fail, "echo: timed out"},
 		{"dropped, but too slow is what fails", func(o *one) { o.w.Expect.Latency.Max = ptr(checkup.Duration(0)); o.dropped(4, 9) }, checkup.Fail, "echo: max 400µs, limit 0s"},
-		{"unreachable, but the responder dropped", func(o *one) { o.w.Expect.Unreachable = true; o.received(0, timeout); o.dropped(0, 9) }, checkup.Unmeasured, "self: 4 of 4 requests did not arrive, but the responder's socket had no room for 9"},
+		{"unreachable, but the responder dropped", func(o *one) { o.w.Expect.Unreachable = true; o.received(0, timeout); o.dropped(0, 4) }, checkup.Unmeasured, "self: 4 of 4 requests did not arrive, but the responder's socket had no room for 4"},
+		{"unreachable, and more dropped than was sent", func(o *one) { o.w.Expect.Unreachable = true; o.received(0, timeout); o.dropped(0, 9) }, checkup.Unmeasured, "collect: the responder counted 9 dropped requests, of at most 4 that were sent to it: its count is not trusted"},
+
+		// The source address.
+		{"source address kept", func(o *one) { o.witnessed(4, 0, "") }, checkup.Pass, ""},
+		{"source address rewritten", func(o *one) { o.witnessed(4, 4, "10.1.2.3") }, checkup.Fail, "echo: the target saw the source address 10.1.2.3, not the agent's own, in 4 of 4"},
+		{"source address sometimes rewritten", func(o *one) { o.witnessed(4, 1, "fd00::7") }, checkup.Fail, "echo: the target saw the source address fd00::7, not the agent's own, in 1 of 4"},
+		{"source address unknown", func(o *one) { o.witnessed(0, 0, "") }, checkup.Unmeasured, "collect: the target did not report the source address that it saw: its responder, or the agent, is of an older version, or does not answer on this connection"},
+		{"source address unknown, and nothing answered", func(o *one) { o.witnessed(0, 0, ""); o.received(0, timeout) }, checkup.Fail, "echo: timed out"},
+		{"any source address", func(o *one) { o.witnessed(4, 4, "10.1.2.3"); o.w.Expect.SourceAddress = checkup.AnySource }, checkup.Pass, ""},
+		{"source address, of icmp", func(o *one) { o.witnessed(0, 0, ""); o.transport(checkup.ICMP, 64) }, checkup.Pass, ""},
+		{"source address, in a small packet", func(o *one) { o.witnessed(0, 0, ""); o.transport(checkup.UDP, 47) }, checkup.Pass, ""},
+		{"source address, of an existing pod", func(o *one) { o.witnessed(0, 0, ""); o.transport(checkup.TCP, 0); o.w.Targets[0].Pod = "ns/web" }, checkup.Pass, ""},
+		{"source address, of an agent on the host network", func(o *one) { o.witnessed(4, 4, "10.1.2.3"); o.w.Sources[0].HostNetwork = true }, checkup.Pass, ""},
+		{"source address that is none", func(o *one) { o.witnessed(4, 4, "\x1b[31m") }, checkup.Unmeasured, "collect: the numbers do not add up: 4 answers with another source address, which is no address"},
+		{"source address without a rewritten answer", func(o *one) { o.witnessed(4, 0, "10.1.2.3") }, checkup.Unmeasured, "collect: the numbers do not add up: 0 answers with another source address, which is no address"},
+		{"more witnessed than received", func(o *one) { o.witnessed(5, 0, "") }, checkup.Unmeasured, "collect: the numbers do not add up: the source address of 5 answers, and another one of 0, of 4 received"},
+		{"more rewritten than witnessed", func(o *one) { o.witnessed(3, 4, "10.1.2.3") }, checkup.Unmeasured, "collect: the numbers do not add up: the source address of 3 answers, and another one of 4, of 4 received"},
 
 		// The opposite expectation.
 		{"unreachable, nothing came through", func(o *one) { o.w.Expect.Unreachable = true; o.received(0, timeout) }, checkup.Pass, ""},

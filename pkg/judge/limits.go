@@ -154,6 +154,9 @@ func (j *Judgement) limits(seen *checkup.Observation, o *Outcome, level float64)
 			}
 		}
 	}
+	if o.SeenAs != "" {
+		failed = append(failed, rewritten(seen))
+	}
 	// Dead flows come first, and then losses: the first broken limit decides the outcome's Failure and stage.
 	slices.SortStableFunc(failed, func(a, b broken) int { return cmp.Compare(a.failure, b.failure) })
 	switch {

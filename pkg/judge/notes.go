@@ -33,6 +33,9 @@ func (j *Judgement) agentNotes() []checkup.AgentNote {
 		if s.conflicts > 0 {
 			add("reported %s twice, with different results", checkup.Count(s.conflicts, "pair"))
 		}
+		if s.uncounted > 0 {
+			add("reported more answers to %s than the targets counted requests", checkup.Count(s.uncounted, "pair"))
+		}
 		for _, end := range s.ends {
 			// If the collector left out reports, the agent's count cannot be compared.
 			whole := s.discarded+s.conflicts == 0

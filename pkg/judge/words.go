@@ -40,6 +40,18 @@ func beyond(seen *checkup.Observation, t Test, expect checkup.Expect, why string
 	return broken{delayed(t.Limit, rtt, *l.Limit), Slow, answerStage(seen.Pair), message + why}
 }
 
+// rewritten is the expected source address that an observation breaks, in words.
+func rewritten(seen *checkup.Observation) broken {
+	why := checkup.Cause{Stage: answerStage(seen.Pair), Message: "the target saw the source address " + seen.SeenAs}
+	return broken{
+		checkup.Breach{
+			Limit: checkup.LimitSourceAddress, Measured: float64(seen.Rewritten), Measure: checkup.MeasureCount, Cause: &why,
+		},
+		Rewritten, why.Stage,
+		fmt.Sprintf("%s, not the agent's own, in %d of %d", why.Message, seen.Rewritten, seen.Witnessed),
+	}
+}
+
 // tooLong is the limit on outages that an outage breaks, in words.
 func tooLong(o *checkup.Outage, limit checkup.Duration) broken {
 	b := delayed(checkup.LimitOutage, o.Duration(), limit)

@@ -15,9 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/retry"
+	conflict "k8s.io/client-go/util/retry"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // ConfigMap is the one that a checkup writes its outcome to. Start and Write change its
@@ -43,7 +44,9 @@ func (c ConfigMap) String() string { return "ConfigMap " + c.Namespace + "/" + c
 
 // Read returns the ConfigMap's data.
 func (c ConfigMap) Read(ctx context.Context) (map[string]string, error) {
-	cm, err := c.Client.CoreV1().ConfigMaps(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
+	cm, err := retry.Get(ctx, func() (*corev1.ConfigMap, error) {
+		return c.Client.CoreV1().ConfigMaps(c.Namespace).Get(ctx, c.Name, metav1.GetOptions{})
+	})
 	if err != nil {
 		return nil, c.explain("read", "get", err)
 	}
@@ -108,7 +111,7 @@ var patience = wait.Backoff{Steps: 10, Duration: 50 * time.Millisecond, Factor: 
 // again, because changes of others must not be lost.
 func (c ConfigMap) update(ctx context.Context, change func(map[string]string)) error {
 	client := c.Client.CoreV1().ConfigMaps(c.Namespace)
-	return retry.RetryOnConflict(patience, func() error {
+	once := func() error {
 		cm, err := client.Get(ctx, c.Name, metav1.GetOptions{})
 		if err != nil {
 			return c.explain("read", "get", err)
@@ -121,7 +124,8 @@ func (c ConfigMap) update(ctx context.Context, change func(map[string]string)) e
 			return c.explain("update", "update", err)
 		}
 		return nil
-	})
+	}
+	return retry.Until(ctx, func() error { return conflict.RetryOnConflict(patience, once) })
 }
 
 // explain adds to an error what the user can do about it.

@@ -79,7 +79,7 @@ func TestFromData(t *testing.T) {
 			"all, with space around", least("spec.param.sourceNode", " n1\n", "spec.param.targetNode", "n2", "spec.param.sampleDurationSeconds", " 201 ", "spec.param.maxDesiredLatencyMilliseconds", "50", "spec.timeout", "90s"),
 			want(func(v *vmlatency.Spec) {
 				v.Pairs = []checkup.NodePair{{Source: "n1", Target: "n2"}}
-				v.Duration, v.Interval = checkup.Duration(201*time.Second), checkup.Duration(201*time.Millisecond)
+				v.Duration, v.Interval = checkup.Duration(201*time.Second), checkup.Duration(200*time.Millisecond)
 				v.Expect.Latency.Max = limit(50 * time.Millisecond)
 				v.Timeouts = checkup.Timeouts{Setup: checkup.Duration(90 * time.Second), Probe: checkup.Duration(90 * time.Second)}
 			}), "",
@@ -240,6 +240,18 @@ func TestData(t *testing.T) {
 		change(check)
 		if got := Data(check); got != nil {
 			t.Errorf("%s: %v, want nil: the keys cannot express the check", name, got)
+		}
+	}
+}
+
+// TestInterval: an echo request at least every second, as ping sends them, for samples of up to an hour.
+func TestInterval(t *testing.T) {
+	for seconds, want := range map[string]time.Duration{
+		"5": 200 * time.Millisecond, "300": 200 * time.Millisecond, "3599": time.Second, "3600": time.Second, "86400": 24 * time.Second,
+	} {
+		check, _, problems := FromData(least("spec.param.sampleDurationSeconds", seconds))
+		if check == nil || time.Duration(check.Interval) != want {
+			t.Errorf("%s s: %+v, %v; want an interval of %s", seconds, check, problems, want)
 		}
 	}
 }

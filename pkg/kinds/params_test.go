@@ -66,6 +66,7 @@ func TestSet(t *testing.T) {
 		{"mesh.round", "3", `"round":3`, ""},
 		{"mesh.budget", "0", "", "want a whole number of at least 1"},
 		{"mesh.budget", "12", `"budget":12`, ""},
+		{"mesh.topology", "example.com/rack, host", `"topology":["example.com/rack","host"]`, ""},
 		{"mesh.udp.count", "50", `"count":50`, ""},
 		{"mesh.udp.count", "1001", "", "want at most 1000"},
 		{"mesh.tcp.count", "0", "", "at least 1"},

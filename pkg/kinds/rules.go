@@ -30,6 +30,7 @@ var planRules = []kind.Rule{
 	{Name: "after-unknown", Plan: afterUnknown},
 	{Name: "after-twice", Plan: afterTwice},
 	{Name: "after-cycle", Plan: afterCycle},
+	{Name: "schedule", Plan: schedule},
 }
 
 func planName(p *checkup.Plan, report kind.Reporter) {

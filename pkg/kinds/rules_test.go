@@ -23,7 +23,7 @@ import (
 func good() *checkup.Plan {
 	loss := checkup.Percent(1)
 	return &checkup.Plan{
-		Name: "good", Retention: checkup.Retention{Reports: 1},
+		Name: "good", Retention: checkup.Retention{Reports: 1}, Schedule: everyTenMinutes(),
 		Checks: map[string]checkup.Check{
 			"first": {Spec: &podmesh.Spec{
 				Sample: podmesh.Sample{Degree: 10, Budget: 1000},
@@ -124,6 +124,18 @@ func good() *checkup.Plan {
 
 func duration(d time.Duration) *checkup.Duration { return new(checkup.Duration(d)) }
 
+// everyTenMinutes is a schedule without problems.
+func everyTenMinutes() *checkup.Schedule {
+	return &checkup.Schedule{
+		Cron: "*/10 * * * *", TimeZone: "Europe/Berlin", ConcurrencyPolicy: checkup.ConcurrencyForbid,
+		StartingDeadlineSeconds: 300, Jitter: checkup.Duration(time.Minute),
+	}
+}
+
+func schedules(change func(*checkup.Schedule)) func(*checkup.Plan) {
+	return func(p *checkup.Plan) { change(p.Schedule) }
+}
+
 // Every rule has a case that breaks it and no other; pkg/load has a plan with
 // the exact message for each.
 func TestProblems(t *testing.T) {
@@ -175,6 +187,19 @@ func TestProblems(t *testing.T) {
 			p.Checks["second"] = c
 		}, []string{"checks", "second", "after", "[1]"}},
 		{"after-cycle", after("second"), []string{"checks", "first", "after"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "61 * * * *" }), []string{"schedule", "cron"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "* * * *" }), []string{"schedule", "cron"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "" }), []string{"schedule", "cron"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "TZ=UTC 0 * * * *" }), []string{"schedule", "cron"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "@every 1m" }), []string{"schedule", "cron"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "0 0 31 2 *" }), []string{"schedule", "cron"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "$(CRON) * * * *" }), []string{"schedule", "cron"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.TimeZone = "Mars/Olympus" }), []string{"schedule", "timeZone"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.TimeZone = "Local" }), []string{"schedule", "timeZone"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.Jitter = checkup.Duration(10 * time.Minute) }), []string{"schedule", "jitter"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.Jitter = -1 }), []string{"schedule", "jitter"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.StartingDeadlineSeconds = 9 }), []string{"schedule", "startingDeadlineSeconds"}},
+		{"schedule", schedules(func(s *checkup.Schedule) { s.ConcurrencyPolicy = "Maybe" }), []string{"schedule", "concurrencyPolicy"}},
 		{
 			"durations",
 			first(probe(checkup.TCP, func(p *checkup.Probe) { p.Interval = 0 })),
@@ -233,6 +258,11 @@ func TestProblems(t *testing.T) {
 			*m.Expect.Jitter.Max = 1
 			probe(checkup.HTTP, func(p *checkup.Probe) { p.Count = 2 })(m)
 		}), []string{"checks", "second", "podMesh", "expect", "jitter", "max"}},
+		{
+			"topology",
+			first(func(m *podmesh.Spec) { m.Sample.Topology = []string{"example.com/rack", "r/a/c/k"} }),
+			[]string{"checks", "first", "podMesh", "sample", "topology", "[1]"},
+		},
 		{
 			"budget",
 			first(func(m *podmesh.Spec) { m.Sample.Budget = 329 }),
@@ -317,7 +347,7 @@ func TestProblems(t *testing.T) {
 		{"measurements", sixth(func(v *vmlatency.Spec) { v.Interval = v.Duration + 1 }), vms("interval")},
 		{
 			"measurements",
-			sixth(func(v *vmlatency.Spec) { v.Interval = checkup.Duration(time.Millisecond) - 1 }),
+			sixth(func(v *vmlatency.Spec) { v.Interval = v.Duration / (checkup.MaxEchoes + 1) }),
 			vms("interval"),
 		},
 		{"durations", sixth(func(v *vmlatency.Spec) { v.Duration = -1 }), vms("duration")},

@@ -151,22 +151,17 @@ func confirmation(j *judge.Judgement, pairs []int) checkup.Confirmation {
 func (c *Component) lookAgain(j, further *judge.Judgement, again map[checkup.Pair]int, level float64) {
 	limits := slices.Concat(limits(j.Worksheet.Expect, judge.Lost), limits(j.Worksheet.Expect, judge.Slow))
 	of := limits[slices.IndexFunc(limits, func(l limit) bool { return l.Limit == c.Limit })]
-	t := of.Test
-	var beyond []int
-	for _, part := range c.Parts {
+	add := func(t judge.Test, part Part) (sum judge.Test, at int) {
 		k, made := again[j.Outcomes[part.At].Pair]
-		if !made {
-			continue
+		if !made || len(further.Outcomes[k].Dead) > 0 { // a dead path explains what it lost
+			return t, k
 		}
 		o := &further.Outcomes[k]
-		if len(o.Dead) > 0 {
-			continue // a dead path explains what it lost
-		}
-		before := t.K
-		t = count(t, o, part.Of, of.lateOf(o))
-		if t.K > before {
-			beyond = append(beyond, k)
-		}
+		return count(t, o, part.Of, of.lateOf(o)), k
+	}
+	t := of.Test
+	for _, part := range c.Parts {
+		t, _ = add(t, part)
 	}
 	if t.N == 0 {
 		c.verdict = checkup.Unmeasured
@@ -174,6 +169,12 @@ func (c *Component) lookAgain(j, further *judge.Judgement, again map[checkup.Pai
 	}
 	c.Test, c.verdict = t, t.Verdict(level)
 	if c.verdict == checkup.Fail {
+		var beyond []int
+		for _, part := range c.named {
+			if lost, k := add(of.Test, part); lost.K > 0 {
+				beyond = append(beyond, k)
+			}
+		}
 		further.FailTogether(beyond, c.Limit, "with the other pairs "+c.where)
 	}
 }
@@ -199,6 +200,10 @@ func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
 			}
 		}
 	}
+	for _, f := range rewritten(e, func(i int) bool { return !before[i] }) {
+		f.Confirmation = confirmation(j, f.Pairs)
+		x.Found = append(x.Found, f)
+	}
 	for _, class := range []judge.Failure{judge.Lost, judge.Slow} {
 		if class == judge.Slow {
 			for _, f := range x.Found {
@@ -221,7 +226,7 @@ func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
 		}
 		for _, c := range x.Undecided {
 			if c.verdict == checkup.Fail && (c.Limit == checkup.LimitLoss) == (class == judge.Lost) {
-				given = append(given, &candidate{l: l, place: l.places[c.place], narrowing: c.narrowing, component: c})
+				given = append(given, l.same(&candidate{place: c.place, narrowing: c.narrowing, component: c}))
 			}
 		}
 		for _, c := range l.cover(slices.DeleteFunc(given, func(c *candidate) bool { return c == nil })) {
@@ -245,10 +250,8 @@ func (c *candidate) same(d *candidate) bool {
 
 // same finds the cause in another index; nil if it has no such place.
 func (l *localiser) same(c *candidate) *candidate {
-	for _, p := range l.places {
-		if p.cause == c.place.cause && p.subject == c.subject {
-			return &candidate{l: l, place: p, narrowing: c.narrowing, flows: c.flows, component: c.component}
-		}
+	if p := l.find(c.place); p != nil {
+		return &candidate{l: l, place: p, narrowing: c.narrowing, flows: c.flows, component: c.component}
 	}
 	return nil
 }

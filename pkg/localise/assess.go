@@ -240,7 +240,7 @@ func (s *scope) assess(n *narrowing, atMost float64) *candidate {
 	default:
 		c.cost += narrowCost * float64(n.degree())
 	}
-	if s.cause == checkup.CauseNode && c.oneWay > c.bothWays {
+	if s.bothDirections() && c.oneWay > c.bothWays {
 		c.cost += narrowCost // if one direction suffices, it is the one
 	}
 	l.exceptions(c, only, atMost*float64(c.gain)-c.cost)
@@ -314,7 +314,17 @@ func (l *localiser) exceptions(c *candidate, only bool, atMost float64) {
 
 // wide reports whether a place has so many nodes that some may be exceptions.
 func (p *place) wide() bool {
-	return p.cause == checkup.CauseNetwork || p.cause == checkup.CauseZones || p.cause == checkup.CauseNodes
+	return p.cause == checkup.CauseNetwork || p.cause == checkup.CauseZones || len(p.nodes) > 0
+}
+
+// whole reports whether a place is never narrowed.
+func (p *place) whole() bool {
+	return p.cause == checkup.CauseSource || p.cause == checkup.CauseNodes && !p.label
+}
+
+// bothDirections reports whether the two directions of a place are places too.
+func (p *place) bothDirections() bool {
+	return p.cause == checkup.CauseNode || p.cause == checkup.CauseNodes && p.label
 }
 
 // tally calls each with the tally of each way of a cause's scope, until it returns false, and
@@ -338,7 +348,7 @@ func (l *localiser) tally(c *candidate, only, wide bool, odd []bool, each func(t
 			w := &l.ways[k]
 			var t tally
 			side := 0
-			if back || c.cause == checkup.CauseNode && l.nodes[w.a] != c.subject {
+			if back || c.cause == checkup.CauseNode && l.nodes[w.a] != c.subject || c.bothDirections() && c.label && !c.in[w.a] {
 				side = 1
 			}
 			n++
@@ -412,7 +422,7 @@ func (c *candidate) rank() int {
 			return 0
 		}
 		return 90
-	case checkup.CauseNodeIngress, checkup.CauseNodeEgress:
+	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CauseNodesIngress, checkup.CauseNodesEgress:
 		// Without a known direction they are no more likely than node.
 		if c.flows || c.oneWay > c.bothWays {
 			return 10

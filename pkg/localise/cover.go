@@ -111,6 +111,7 @@ func newLocaliser(e *Evidence, class judge.Failure, done []bool) *localiser {
 	}
 	l.narrowings()
 	l.listPlaces()
+	l.labelled()
 	l.racks()
 	return l
 }
@@ -161,7 +162,7 @@ func (l *localiser) propose(p *place, order int32, atMost float64) {
 		s = l.scope(p, flows, order)
 		whole := try(&l.whole)
 		if whole == nil && p.cause == checkup.CausePair || whole != nil && whole.cost < 1+fits ||
-			p.cause == checkup.CauseSource || p.cause == checkup.CauseNodes {
+			p.whole() {
 			continue
 		}
 		done := false
@@ -311,7 +312,7 @@ func (l *localiser) cover(given []*candidate) []*candidate {
 	return kept
 }
 
-// oneDirection replaces each node by one of its directions, if that explains all pairs that no
+// oneDirection replaces each node, and nodes of a label, by one of its directions, if that explains all pairs that no
 // other cause explains.
 func (l *localiser) oneDirection(chosen []*candidate) {
 	if l.class != judge.Lost {
@@ -324,10 +325,10 @@ func (l *localiser) oneDirection(chosen []*candidate) {
 		}
 	}
 	for _, c := range chosen {
-		if c.cause != checkup.CauseNode || c.oneWay <= c.bothWays {
+		if !c.bothDirections() || c.oneWay <= c.bothWays {
 			continue
 		}
-		for _, p := range l.places[c.index-2 : c.index] { // its ingress and its egress: see listPlaces
+		for _, p := range l.places[c.index-2 : c.index] { // its ingress and its egress: see listPlaces and labelled
 			may := map[int32]bool{}
 			var explained []int32
 			l.visit(p, &c.narrowing, false, 0, func(i int32, _ bool) {
@@ -409,7 +410,7 @@ func (l *localiser) alternatives(c *candidate) []*candidate {
 			for _, list := range [][]narrowing{{l.whole}, l.narrows, l.narrows2} {
 				for i := range list {
 					if p == c.place && list[i].narrow == c.narrow ||
-						(p.cause == checkup.CauseSource || p.cause == checkup.CauseNodes) && list[i].degree() > 0 {
+						p.whole() && list[i].degree() > 0 {
 						continue
 					}
 					if s.gain(&list[i]) != len(c.newly) {

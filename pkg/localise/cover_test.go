@@ -101,6 +101,58 @@ func TestThreeNodes(t *testing.T) {
 	}
 }
 
+// racks is the number of racks that inRacks puts nodes into.
+const racks = 3
+
+// inRacks labels the nodes of a mesh by their racks, in turn.
+func inRacks(n *judgetest.Mesh) {
+	for i := range n.Worksheet.Sources {
+		of := map[string]string{"example.com/rack": fmt.Sprintf("r%d", i%racks)}
+		n.Worksheet.Sources[i].Topology, n.Worksheet.Targets[i].Topology = of, of
+	}
+}
+
+// TestTopology breaks racks of which the plan names the label, and other places beside it.
+func TestTopology(t *testing.T) {
+	rack := func(i int) int { return i % racks }
+	into := func(p judgetest.Packet) bool { return rack(p.To) == 1 && rack(p.From) != 1 }
+	behind := func(p judgetest.Packet) bool { return (rack(p.To) == 1) != (rack(p.From) == 1) }
+	for _, test := range []struct {
+		name    string
+		drop    func(judgetest.Packet) float64
+		want    string
+		message string
+	}{
+		{"into a rack", func(p judgetest.Packet) float64 { return judgetest.When(into(p)) },
+			"nodesIngress rack r1", "into rack r1: nothing gets through"},
+		{"between a rack and the others", func(p judgetest.Packet) float64 { return judgetest.When(behind(p)) },
+			"nodes rack r1", "between rack r1 and all other nodes: nothing gets through"},
+		{"udp into a rack", func(p judgetest.Packet) float64 { return judgetest.When(into(p) && p.Transport == checkup.UDP) },
+			"nodesIngress rack r1 (udp only)", "into rack r1, udp only: nothing gets through"},
+		{"a twentieth of what goes into a rack", func(p judgetest.Packet) float64 { return .05 * judgetest.When(into(p)) },
+			"nodesIngress rack r1", ""},
+		{"into a node of a rack", func(p judgetest.Packet) float64 { return judgetest.When(p.To == 4) },
+			"nodeIngress worker-5", "into the pods of worker-5: nothing gets through"},
+		{"from one node to another", func(p judgetest.Packet) float64 { return judgetest.When(p.From == 3 && p.To == 4) },
+			"pair worker-4 -> worker-5", "from worker-4 to worker-5: nothing gets through"},
+		{"everywhere", func(judgetest.Packet) float64 { return 1 }, "network", "the whole network: nothing gets through"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for seed := range judgetest.Iterations(4, 40) {
+				n := judgetest.NewMesh(seed, 13, 0, 2, judgetest.FourTransports())
+				inRacks(n)
+				n.Worksheet.Expect.Loss.Max = new(checkup.Percent(1))
+				n.Drop = test.drop
+				r := judged(n)
+				if len(r.Findings) != 1 || judgetest.Kind(r.Findings[0]) != test.want ||
+					test.message != "" && r.Findings[0].Message != test.message {
+					t.Errorf("seed %d: want %s alone; got%s", seed, test.want, judgetest.Show(r.Findings))
+				}
+			}
+		})
+	}
+}
+
 // TestLocalise injects every cause into clusters of random size, sample and zones.
 func TestLocalise(t *testing.T) {
 	type fault struct {
@@ -132,6 +184,18 @@ func TestLocalise(t *testing.T) {
 			}
 			slices.Sort(names)
 			return fault{func(p judgetest.Packet) bool { return rack[p.From] != rack[p.To] }, "nodes " + strings.Join(names, ", ")}
+		},
+		checkup.CauseNodesIngress: func(_ *judgetest.Mesh, rng *rand.Rand) fault {
+			x := rng.IntN(racks)
+			return fault{
+				func(p judgetest.Packet) bool { return p.To%racks == x && p.From%racks != x }, fmt.Sprintf("nodesIngress rack r%d", x),
+			}
+		},
+		checkup.CauseNodesEgress: func(_ *judgetest.Mesh, rng *rand.Rand) fault {
+			x := rng.IntN(racks)
+			return fault{
+				func(p judgetest.Packet) bool { return p.From%racks == x && p.To%racks != x }, fmt.Sprintf("nodesEgress rack r%d", x),
+			}
 		},
 		checkup.CausePair: func(n *judgetest.Mesh, rng *rand.Rand) fault {
 			// One that is in the sample.
@@ -180,6 +244,10 @@ func TestLocalise(t *testing.T) {
 		if cause == checkup.CauseNodes {
 			n = judgetest.NewMesh(seed, 8+rng.IntN(10), 0, 0, judgetest.FourTransports())
 		}
+		if cause == checkup.CauseNodesIngress || cause == checkup.CauseNodesEgress {
+			n = judgetest.NewMesh(seed, 12+rng.IntN(6), 6, 2, judgetest.FourTransports())
+			inRacks(n)
+		}
 		if cause == checkup.CauseZones {
 			n = judgetest.NewMesh(seed, 12+rng.IntN(6), 6, 3, judgetest.FourTransports())
 		}
@@ -204,6 +272,8 @@ func TestLocalise(t *testing.T) {
 			continue // not of pairs between pods
 		case checkup.CausePaths:
 			continue // see TestPaths
+		case checkup.CauseSourceAddress:
+			continue // see TestRewritten
 		}
 		t.Run(string(cause), func(t *testing.T) {
 			inject, ok := causes[cause]

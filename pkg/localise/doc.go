@@ -40,8 +40,8 @@
 // other transports of the same source, target and family if all of them fail too; but a
 // place that drops everything explains these others in any case.
 //
-// A candidate is a place (network, zone pair, node in, out or both, several nodes, node pair,
-// source, target), whole or narrowed to one or two of family, transport and
+// A candidate is a place (network, zone pair, node in, out or both, several nodes, the same of a
+// label, node pair, source, target), whole or narrowed to one or two of family, transport and
 // payloads from some size up. It explains the failed pairs whose lost packets may
 // have gone through it. It affects either all packets (requests of some pairs
 // and answers of others) or only new flows, as a stateful policy does. Then it does not
@@ -80,6 +80,10 @@
 // half of all, of which some measurement shows that two reach one another, are a place. They
 // are named by their zone if they are all of its nodes.
 //
+// Nodes that share a value of a label that the plan names (Endpoint.Topology) are a place, whatever
+// fails there, and so is each of its directions: what goes to them from other nodes, or from them
+// to others. Parallel paths are not looked for there.
+//
 // # Flows
 //
 // Where packets take one of several parallel paths, a hash of addresses and ports chooses it
@@ -89,6 +93,13 @@
 // the ones whose shares of dead flows stand out are named one by one. Connections, and
 // pairs of icmp, of the same place that are lost as often as flows are dead belong to it. What
 // else these pairs lost is explained as above, without the dead flows.
+//
+// # Source addresses
+//
+// Pairs whose targets saw another source address (judge.Rewritten) are explained for themselves: address translation is
+// a rule of a node, and exact. The node through which most such pairs go out, or in, is the cause if most of its pairs
+// that were compared are rewritten; then the next one is looked for. If most pairs of all nodes are, it is the network.
+// Packets of such pairs arrived: they are no evidence for a loss.
 //
 // # Components
 //
@@ -100,7 +111,9 @@
 //
 // Of the components that exceed the limit, the one with most evidence is accepted: the
 // likelihood ratio of its share against the usual one (the median of all nodes, at most the
-// limit), less the evidence that its nodes do not fail alike, and less what narrowing costs.
+// limit), less the evidence that its nodes do not fail alike, and less what narrowing costs. Round
+// trips that no target counted are compared with the usual round trips. If a place within it has
+// more evidence, such as one direction of a node, that place is named, whatever exceeds the limit.
 // This is what Flock does (Harsh, Meng, Agrawal, Godfrey, PACMNET 1, CoNEXT 2023), with the places
 // of above as components: one lost packet is no evidence that forces a cause. Then the others are
 // tested without its packets. The pairs of a component that lost a packet, or were slow,

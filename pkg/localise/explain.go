@@ -79,7 +79,7 @@ func Explain(j *judge.Judgement) *Explanation {
 			exceed, undecided := p.run()
 			components = append(components, exceed...)
 			for _, c := range undecided {
-				c.where = (&candidate{l: l, place: l.places[c.place], narrowing: c.narrowing}).at()
+				c.where = (&candidate{l: l, place: c.place, narrowing: c.narrowing}).at()
 				x.Undecided = append(x.Undecided, c)
 			}
 			if b := p.background(); b != nil {
@@ -104,6 +104,7 @@ func Explain(j *judge.Judgement) *Explanation {
 			x.Found = append(x.Found, c.found(also))
 		}
 	}
+	x.Found = append(x.Found, rewritten(e, func(int) bool { return true })...)
 	return x
 }
 
@@ -112,17 +113,19 @@ func Explain(j *judge.Judgement) *Explanation {
 func (l *localiser) accepted(given []*candidate, components []*Component) []*candidate {
 	var known []*candidate
 	for _, c := range given {
-		known = append(known, &candidate{l: l, place: l.places[c.index], narrowing: c.narrowing, flows: c.flows})
+		if again := l.same(c); again != nil {
+			known = append(known, again)
+		}
 	}
 	for _, c := range components {
-		known = append(known, &candidate{l: l, place: l.places[c.place], narrowing: c.narrowing, component: c})
+		known = append(known, l.same(&candidate{place: c.place, narrowing: c.narrowing, component: c}))
 	}
 	return known
 }
 
 // fail fails the pairs of a component that lost a packet at its place, or were slow.
 func (l *localiser) fail(j *judge.Judgement, c *Component) {
-	at := l.places[c.place]
+	at := c.place
 	var pairs []int
 	l.visit(at, &c.narrowing, false, 0, func(i int32, back bool) {
 		m := &l.all[i]

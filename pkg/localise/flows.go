@@ -456,8 +456,8 @@ func example(e *Evidence, i int) string {
 		o.Pair.Transport, o.Pair.Family, o.Pair.Size, f.Port, f.Sent-f.Received, f.Sent)
 }
 
-// alike sets done for the pairs of a place whose losses its share of dead flows explains: each flow of theirs lost all
-// or nothing, and so many by chance. It returns those of the pairs that fail.
+// alike sets done for the pairs of a place whose losses its share of dead flows explains: so many flows of theirs lost
+// everything by chance, and the others lost no more than the limit allows. It returns those of the pairs that fail.
 func alike(e *Evidence, where site, share float64, done []bool) []int {
 	var partly []int // pairs that lost some of their flows
 	chances := map[int]float64{}
@@ -469,7 +469,7 @@ func alike(e *Evidence, where site, share float64, done []bool) []int {
 		if done[i] || !where.carries(from, to) && !where.carries(to, from) {
 			continue
 		}
-		flows, dead := flowsOf(o)
+		flows, dead, rest := flowsOf(o)
 		pairs[flows]++
 		switch {
 		case o.Failure != judge.Lost && o.Failure != 0 || dead == 0:
@@ -478,11 +478,15 @@ func alike(e *Evidence, where site, share float64, done []bool) []int {
 		default:
 			partly = append(partly, i)
 			chances[i] = stats.AtLeast(dead, flows, share)
+			for _, l := range limits(e.Worksheet.ExpectOf(o.Pair), judge.Lost) {
+				chances[i] = min(chances[i], stats.AtLeast(rest.k, rest.n, l.P))
+			}
 		}
 	}
-	also := slices.DeleteFunc(partly, func(i int) bool { return chances[i] <= judge.FalseAlarms/float64(len(e.Measured)) })
+	level := judge.FalseAlarms / float64(len(e.Measured))
+	also := slices.DeleteFunc(partly, func(i int) bool { return chances[i] <= level })
 	for flows, of := range wholly {
-		if stats.AtLeast(len(of), pairs[flows], math.Pow(share, float64(flows))) > judge.FalseAlarms {
+		if stats.AtLeast(len(of), pairs[flows], math.Pow(share, float64(flows))) > level {
 			also = append(also, of...)
 		}
 	}
@@ -505,9 +509,9 @@ func alive(o *judge.Outcome) *judge.Outcome {
 	return &living
 }
 
-// flowsOf counts the flows of a pair, and those of which everything was lost; none if one lost only a part. A
-// connection is a flow of its own. ICMP has no ports: all measurements of a pair are one flow.
-func flowsOf(o *judge.Outcome) (flows, dead int) {
+// flowsOf counts the flows of a pair, those of which everything was lost, and what the others lost. A connection is a
+// flow of its own. ICMP has no ports: all measurements of a pair are one flow.
+func flowsOf(o *judge.Outcome) (flows, dead int, rest share) {
 	switch {
 	case o.Pair.Transport == checkup.ICMP:
 		flows = 1
@@ -516,19 +520,17 @@ func flowsOf(o *judge.Outcome) (flows, dead int) {
 	case o.Pair.Transport == checkup.UDP:
 		flows = min(checkup.UDPFlows, o.Sent)
 	default:
-		return o.Sent, o.Sent - o.Received
+		return o.Sent, o.Sent - o.Received, share{}
 	}
 	if o.Received == 0 {
-		return flows, flows
+		return flows, flows, share{}
 	}
 	for _, f := range o.Flows {
-		switch f.Received {
-		case 0:
+		if f.Received == 0 {
 			dead++
-		case f.Sent:
-		default:
-			return flows, 0
+		} else {
+			rest.add(f.Sent-f.Received, f.Sent)
 		}
 	}
-	return flows, dead
+	return flows, dead, rest
 }

@@ -73,7 +73,9 @@ type place struct {
 	there   []int32 // requests; for nodes and network, either way
 	back    []int32 // answers
 	pod     bool    // a target that is an existing pod
-	nodes   []int32 // for CauseNodes
+	nodes   []int32 // that are several, in order
+	label   bool    // nodes share a label of Endpoint.Topology
+	in      []bool  // by node, whether it is one of nodes; set if label is
 	index   int     // in localiser.places
 	mirror  bool    // another place has the same ways with requests and answers exchanged
 	// In the queue of cover:
@@ -91,7 +93,8 @@ type place struct {
 // direction in which it lost packets.
 func (p *place) explains(m *measured, back bool) bool {
 	switch p.cause {
-	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CausePair, checkup.CauseZones:
+	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CauseNodesIngress, checkup.CauseNodesEgress,
+		checkup.CausePair, checkup.CauseZones:
 		if back {
 			return m.answers
 		}
@@ -251,6 +254,64 @@ func (l *localiser) listPlaces() {
 			l.add(&place{cause: checkup.CauseTarget, subject: t.Name(), there: targets[k], pod: t.Pod != ""})
 		}
 	}
+}
+
+// labelled adds the places of nodes that share a label of Endpoint.Topology: what goes to them from other nodes, what
+// goes from them to others, and both. The place of one node alone is known already.
+func (l *localiser) labelled() {
+	type domain struct{ key, value string }
+	to, from, in := map[domain][]int32{}, map[domain][]int32{}, map[domain][]bool{}
+	var order []domain
+	for i := range l.ways {
+		w := &l.ways[i]
+		a, b := l.w.Sources[w.source].Topology, l.w.Targets[w.target].Topology
+		add := func(of map[string]string, node int32, list map[domain][]int32) {
+			for key, value := range of {
+				d := domain{key, value}
+				if in[d] == nil {
+					in[d] = make([]bool, len(l.nodes))
+					order = append(order, d)
+				}
+				in[d][node] = true
+				if a[key] != b[key] {
+					list[d] = append(list[d], int32(i))
+				}
+			}
+		}
+		add(a, w.a, from)
+		add(b, w.b, to)
+	}
+	slices.SortFunc(order, func(c, d domain) int {
+		return cmp.Or(cmp.Compare(c.key, d.key), cmp.Compare(c.value, d.value))
+	})
+	for _, d := range order {
+		p := place{subject: d.key[strings.LastIndex(d.key, "/")+1:] + " " + d.value, label: true, in: in[d]}
+		for x, is := range p.in {
+			if is {
+				p.nodes = append(p.nodes, int32(x))
+			}
+		}
+		if len(p.nodes) < 2 || len(to[d])+len(from[d]) == 0 {
+			continue
+		}
+		in, out, both := p, p, p
+		in.cause, in.there, in.back = checkup.CauseNodesIngress, to[d], from[d]
+		out.cause, out.there, out.back = checkup.CauseNodesEgress, from[d], to[d]
+		both.cause, both.there = checkup.CauseNodes, slices.Sorted(slices.Values(slices.Concat(to[d], from[d])))
+		l.add(&in)
+		l.add(&out)
+		l.add(&both)
+	}
+}
+
+// find finds a place of another localiser; nil if there is none.
+func (l *localiser) find(of *place) *place {
+	for _, p := range l.places {
+		if p.cause == of.cause && p.subject == of.subject {
+			return p
+		}
+	}
+	return nil
 }
 
 // add adds a place, unless no pair of it failed in this look.

@@ -30,10 +30,11 @@ type Component struct {
 	// Test has the limit, and what was measured without the packets that other findings
 	// explain.
 	judge.Test
-	// Parts are the outcomes whose packets go through the place.
+	// Parts are the outcomes that are tested.
 	Parts []Part
 
-	place     int // in localiser.places
+	named     []Part // the outcomes of which packets go through the place
+	place     *place
 	narrowing narrowing
 	where     string // in words
 	verdict   checkup.Verdict
@@ -137,6 +138,7 @@ type shares struct {
 	datagrams share // round trips of datagrams
 	way       share // packets on the way through the place, as far as targets counted
 	packets   share // packets both ways, as far as targets counted
+	others    share // round trips of datagrams that no target counted
 }
 
 // pool tests the places of a localiser, with all their packets, against one limit.
@@ -144,7 +146,7 @@ type pool struct {
 	l     *localiser
 	limit limit
 	level float64
-	usual float64 // the share of packets that fail at most nodes, at most that of the limit
+	usual usual
 	late  []int32 // by pair
 	// By pair, whether its requests, and its answers, are explained.
 	requests, answers []bool
@@ -188,8 +190,10 @@ func (l *localiser) pooled(p *place) bool {
 		return true
 	case checkup.CausePair, checkup.CauseZones:
 		return l.class == judge.Lost || !p.mirror
-	case checkup.CauseNodeIngress, checkup.CauseNodeEgress:
+	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CauseNodesIngress, checkup.CauseNodesEgress:
 		return l.class == judge.Lost
+	case checkup.CauseNodes:
+		return p.label
 	default:
 		return false
 	}
@@ -229,7 +233,8 @@ func Components(w *checkup.Worksheet) int {
 // directed reports whether a place concerns one direction.
 func (p *place) directed() bool {
 	switch p.cause {
-	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CausePair, checkup.CauseZones:
+	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CauseNodesIngress, checkup.CauseNodesEgress,
+		checkup.CausePair, checkup.CauseZones:
 		return true
 	default:
 		return false
@@ -261,6 +266,9 @@ func (p *pool) sum(at *place) {
 					}
 				}
 				if !m.Counted {
+					if m.datagram && !p.requests[i] && !p.answers[i] {
+						s.others.add(m.Sent-m.Received, m.Sent)
+					}
 					continue
 				}
 				if !p.requests[i] {
@@ -280,9 +288,19 @@ func (p *pool) sum(at *place) {
 	}
 }
 
+// usual are the shares that fail at most nodes, at most that of the limit.
+type usual struct{ packets, trips float64 }
+
+// evidence is what the evidence of a component is computed from. Its trips are those of datagrams
+// that no target counted.
+type evidence struct{ packets, trips share }
+
+// nats is the evidence that more than usually fails: see share.nats.
+func (e evidence) nats(u usual) float64 { return e.packets.nats(u.packets) + e.trips.nats(u.trips) }
+
 // total adds up p.by for the attributes that are admitted: what is tested, and what the
 // evidence is computed from.
-func (p *pool) total(at *place, n *narrowing) (test, evidence share) {
+func (p *pool) total(at *place, n *narrowing) (test share, of evidence) {
 	var all shares
 	for i, s := range p.by {
 		if n.admits[i] {
@@ -290,6 +308,7 @@ func (p *pool) total(at *place, n *narrowing) (test, evidence share) {
 			all.datagrams.add(s.datagrams.k, s.datagrams.n)
 			all.way.add(s.way.k, s.way.n)
 			all.packets.add(s.packets.k, s.packets.n)
+			all.others.add(s.others.k, s.others.n)
 		}
 	}
 	test = all.trips
@@ -298,25 +317,25 @@ func (p *pool) total(at *place, n *narrowing) (test, evidence share) {
 	}
 	switch {
 	case at.directed() && all.way.n > 0:
-		return all.way, all.way
+		return all.way, evidence{all.way, all.others}
 	case !at.directed() && all.packets.n > 0:
-		return test, all.packets
+		return test, evidence{all.packets, all.others}
 	default:
-		return test, test
+		return test, evidence{trips: test}
 	}
 }
 
 // assess computes a component from p.by; false if its share of failures is within the limit.
 func (p *pool) assess(c *component) bool {
-	test, evidence := p.total(c.place, c.narrowing)
+	test, of := p.total(c.place, c.narrowing)
 	c.test = p.limit.Test
 	c.test.K, c.test.N = test.k, test.n
+	c.score = of.nats(p.usual) - plainer*float64(c.narrowing.degree())
 	if test.n == 0 || float64(test.k) <= c.test.P*float64(test.n) {
 		return false
 	}
 	c.p = stats.AtLeast(test.k, test.n, c.test.P)
-	c.score = evidence.nats(p.usual) - plainer*float64(c.narrowing.degree())
-	c.suspect = suspect(c.test, p.usual, p.level)
+	c.suspect = suspect(c.test, p.usual.packets, p.level)
 	return true
 }
 
@@ -334,23 +353,34 @@ func Suspect(t judge.Test, level float64) bool {
 // least is the lowest share of failures that is told from none.
 const least = 1e-4
 
-// setUsual computes p.usual: the median of all nodes.
+// setUsual computes p.usual: the medians of all nodes.
 func (p *pool) setUsual() {
-	var all []float64
+	var packets, trips []float64
 	for _, at := range p.l.places {
 		if at.cause != checkup.CauseNode {
 			continue
 		}
 		p.sum(at)
-		if _, s := p.total(at, &p.l.whole); s.n > 0 {
-			all = append(all, float64(s.k)/float64(s.n))
+		test, of := p.total(at, &p.l.whole)
+		if test.n > 0 {
+			trips = append(trips, float64(test.k)/float64(test.n))
+		}
+		if of.packets.n > 0 {
+			packets = append(packets, float64(of.packets.k)/float64(of.packets.n))
 		}
 	}
-	slices.Sort(all)
-	if len(all) > 0 {
-		p.usual = all[len(all)/2]
+	median := func(of []float64) float64 {
+		slices.Sort(of)
+		m := 0.0
+		if len(of) > 0 {
+			m = of[len(of)/2]
+		}
+		return min(max(m, least), max(p.limit.P, least))
 	}
-	p.usual = min(max(p.usual, least), max(p.limit.P, least))
+	p.usual.trips = median(trips)
+	if p.usual.packets = p.usual.trips; len(packets) > 0 {
+		p.usual.packets = median(packets)
+	}
 }
 
 // scan finds the components of which more measurements fail than the limit allows.
@@ -405,7 +435,7 @@ func (p *pool) sorts(c *component) (counted, datagrams bool) {
 
 // uneven is the evidence, in nats, that not all nodes of a wide component fail alike.
 func (p *pool) uneven(c *component) float64 {
-	if c.cause != checkup.CauseNetwork && c.cause != checkup.CauseZones {
+	if !c.wide() {
 		return 0
 	}
 	n := len(p.l.nodes)
@@ -522,7 +552,7 @@ func (p *pool) refresh(c *component) bool {
 		return true
 	}
 	p.sum(c.place)
-	if test, evidence := p.total(c.place, &p.l.whole); test.k+evidence.k == 0 {
+	if test, of := p.total(c.place, &p.l.whole); test.k+of.packets.k+of.trips.k == 0 {
 		for _, d := range p.components[c.index] {
 			d.gone = true
 		}
@@ -559,13 +589,12 @@ func (r *ranking) next(p *pool, suits func(*component) bool, rest *ranking) *com
 // take removes the packets of a component, and returns it.
 func (p *pool) take(c *component) *Component {
 	l := p.l
-	made := &Component{Test: c.test, place: c.index, narrowing: *c.narrowing, verdict: checkup.Undecided}
+	made := &Component{Test: c.test, place: c.place, narrowing: *c.narrowing, verdict: checkup.Undecided}
 	if c.p <= p.level {
 		made.verdict = checkup.Fail
 	}
-	p.each(c, func(i int32, of Packets, _, _ int) {
-		made.Parts = append(made.Parts, Part{l.all[i].at, of})
-	})
+	made.Parts = p.partsOf(c)
+	made.named = made.Parts
 	counted, _ := p.sorts(c)
 	p.scope(c, func(i int32, back bool) {
 		one := counted && l.all[i].Counted
@@ -581,6 +610,13 @@ func (p *pool) take(c *component) *Component {
 		}
 	})
 	return made
+}
+
+// partsOf lists the outcomes of which packets go through a component and are not explained.
+func (p *pool) partsOf(c *component) []Part {
+	var parts []Part
+	p.each(c, func(i int32, of Packets, _, _ int) { parts = append(parts, Part{p.l.all[i].at, of}) })
+	return parts
 }
 
 func (l *localiser) waysOf(p *place, do func(*way)) {
@@ -623,12 +659,12 @@ func (p *pool) run() (failed, undecided []*Component) {
 		if c == nil {
 			break
 		}
-		undecided = append(undecided, p.take(c))
+		undecided = append(undecided, p.locate(c))
 	}
 	return failed, undecided
 }
 
-// locate takes a component that exceeds the limit. If another one, of some of its ways,
+// locate takes a component that exceeds the limit, or may. If another one, of some of its ways,
 // explains that better although it may not exceed the limit by itself, this one is named.
 func (p *pool) locate(c *component) *Component {
 	if c.cause == checkup.CauseNetwork || c.cause == checkup.CauseZones {
@@ -643,19 +679,31 @@ func (p *pool) locate(c *component) *Component {
 	outside := func(w int32) bool { return !within[w] }
 	best := c
 	for _, at := range p.l.ways[slices.Concat(c.there, c.back)[0]].places {
-		if slices.ContainsFunc(at.there, outside) || slices.ContainsFunc(at.back, outside) {
+		if !p.l.pooled(at) || slices.ContainsFunc(at.there, outside) || slices.ContainsFunc(at.back, outside) {
 			continue
 		}
-		for _, d := range p.components[at.index] {
-			if !d.gone && d.score > best.score && p.refresh(d) && d.before(best) {
-				best = d
+		p.sum(at)
+		for _, list := range p.l.narrowingsOf(at) {
+			for k := range list {
+				d := &component{place: at, index: at.index, narrowing: &list[k]}
+				if p.assess(d); d.score > best.score {
+					d.score -= p.uneven(d)
+				}
+				if d.score > best.score && !p.single(d) {
+					best = d
+				}
 			}
 		}
 	}
-	tested := p.take(c)
-	return &Component{
-		Test: tested.Test, Parts: tested.Parts, place: best.index, narrowing: *best.narrowing, verdict: tested.verdict,
+	var named []Part
+	if best != c {
+		named = p.partsOf(best)
 	}
+	made := p.take(c)
+	if best != c {
+		made.place, made.narrowing, made.named = best.place, *best.narrowing, named
+	}
+	return made
 }
 
 // background is the share of measurements that fail although no cause explains them; nil if

@@ -159,6 +159,9 @@ func (g graph) sides(behind []bool) (sides []bool, wrong int) {
 // addRack adds the place of all ways between the nodes and others.
 func (l *localiser) addRack(nodes []int32) {
 	p := &place{cause: checkup.CauseNodes, nodes: nodes, subject: l.together(nodes)}
+	if slices.ContainsFunc(l.places, func(q *place) bool { return q.cause == p.cause && slices.Equal(q.nodes, nodes) }) {
+		return // its label names it
+	}
 	in := make([]bool, len(l.nodes))
 	for _, x := range nodes {
 		in[x] = true

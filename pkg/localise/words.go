@@ -93,6 +93,10 @@ func (c *candidate) phrase(cause checkup.FindingCause, subject string) string {
 		return "into and out of the pods of " + subject
 	case checkup.CauseNodes:
 		return "between " + subject + " and all other nodes"
+	case checkup.CauseNodesIngress:
+		return "into " + subject
+	case checkup.CauseNodesEgress:
+		return "out of " + subject
 	case checkup.CausePair:
 		return "from " + strings.Replace(subject, " -> ", " to ", 1)
 	case checkup.CauseZones:
@@ -195,7 +199,7 @@ func (c *candidate) evidence(also int) []string {
 
 	if c.cause == checkup.CauseNodes {
 		s := "they fail together and only towards others"
-		if !strings.HasPrefix(c.subject, "zone ") {
+		if !c.label && !strings.HasPrefix(c.subject, "zone ") {
 			s += ": what they share is not in the labels: rack, switch, host?"
 		}
 		lines = append(lines, s)
@@ -284,11 +288,12 @@ func (c *candidate) where() string {
 	var s string
 	both := !c.flows && len(c.back) > 0
 	switch cause {
-	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CauseNode:
+	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CauseNode,
+		checkup.CauseNodesIngress, checkup.CauseNodesEgress:
 		switch {
 		case both || cause == checkup.CauseNode:
 			s = "into or out of " + subject
-		case cause == checkup.CauseNodeIngress:
+		case cause == checkup.CauseNodeIngress, cause == checkup.CauseNodesIngress:
 			s = "into " + subject
 		default:
 			s = "out of " + subject

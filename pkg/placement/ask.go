@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // patience is the timeout of one request: kube-apiserver's default for a request with its webhooks (--request-timeout).
@@ -29,7 +31,7 @@ const patience = time.Minute
 // Ask creates the pod of each side in the namespace as a dry run: admission decides
 // (pod security, quota, limits, priority, webhooks), and nothing is stored. It
 // returns one Fact for each side of the worksheet, in its order, whose Content is an
-// Admission; if the API server was not asked or did not decide, its Cause says why.
+// Admission; if the API server was not asked or did not decide until the deadline of ctx, its Cause says why.
 // It needs the verb create on pods in the namespace.
 func Ask(ctx context.Context, c kubernetes.Interface, namespace string, w *checkup.Worksheet) []checkup.Fact {
 	var facts []checkup.Fact
@@ -40,16 +42,22 @@ func Ask(ctx context.Context, c kubernetes.Interface, namespace string, w *check
 		}
 		return facts
 	}
-	for _, side := range sheet.Sides {
-		f := checkup.Fact{Unit: string(side.Side)}
-		var a Admission
-		if a, f.Cause = ask(ctx, c, namespace, side); f.Cause == nil {
-			if f.Content, err = json.Marshal(a); err != nil {
-				f.Cause = undecided("cannot write the API server's answer: %v", err)
+	facts = make([]checkup.Fact, len(sheet.Sides))
+	var wg sync.WaitGroup // a side that is asked for again and again must not take the time of the other
+	for i, side := range sheet.Sides {
+		wg.Go(func() {
+			f := checkup.Fact{Unit: string(side.Side)}
+			var a Admission
+			if a, f.Cause = ask(ctx, c, namespace, side); f.Cause == nil {
+				var err error
+				if f.Content, err = json.Marshal(a); err != nil {
+					f.Cause = undecided("cannot write the API server's answer: %v", err)
+				}
 			}
-		}
-		facts = append(facts, f)
+			facts[i] = f
+		})
 	}
+	wg.Wait()
 	return facts
 }
 
@@ -59,15 +67,23 @@ func ask(ctx context.Context, c kubernetes.Interface, namespace string, side Sid
 		return a, undecided("cannot read the pod of this side in the worksheet: %v", err)
 	}
 	pod.Namespace = namespace
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	admitted, warnings, err := dryRun(ctx, c, &pod)
-	a.Warnings = warnings
+	err := retry.Until(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		admitted, warnings, err := dryRun(ctx, c, &pod)
+		a.Warnings = warnings
+		switch {
+		case err == nil:
+			a.Allowed, a.Changed = true, changes(&pod, admitted)
+		case denied(err): // a decision: it is not asked for again
+			a.Message = err.Error()
+		default:
+			return err
+		}
+		return nil
+	})
 	switch {
 	case err == nil:
-		a.Allowed, a.Changed = true, changes(&pod, admitted)
-	case denied(err):
-		a.Message = err.Error()
 	case noRight(err):
 		cause = undecided(
 			"missing the verb create on pods in namespace %s (a Role), which a dry run also needs: %v",

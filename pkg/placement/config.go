@@ -3,13 +3,16 @@
 package placement
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
@@ -272,6 +275,7 @@ func clusterRequest(s *cluster.Snapshot) (*request, error) {
 			return r, nil
 		}
 		r := newRequest(configObject, cluster.DiagnosticsNoOpinion, at)
+		r.asOperator(s.NetworkConfig)
 		r.notes = append(r.notes, fmt.Sprintf("%s of %s is empty: the defaults apply", at, configObject))
 		return r, nil
 	}
@@ -279,6 +283,9 @@ func clusterRequest(s *cluster.Snapshot) (*request, error) {
 		return nil, fmt.Errorf("%s: %s: %w", configObject, at, errDisabledPlacement)
 	}
 	r := newRequest(configObject, d.Mode, at)
+	if r.mode != cluster.DiagnosticsDisabled {
+		r.asOperator(s.NetworkConfig)
+	}
 	if flag := s.NetworkConfig.DisableNetworkDiagnostics; flag != nil && *flag && d.Mode != cluster.DiagnosticsDisabled {
 		r.notes = append(
 			r.notes,
@@ -291,27 +298,77 @@ func clusterRequest(s *cluster.Snapshot) (*request, error) {
 		)
 	}
 	placements := map[SideName]*cluster.DiagnosticsPlacement{SideSource: d.SourcePlacement, SideTarget: d.TargetPlacement}
-	for side, given := range placements {
+	for _, side := range Sides {
+		given := placements[side]
 		if given == nil {
 			continue
 		}
-		p := defaults(side)
-		if len(given.NodeSelector) > 0 {
+		p := r.sides[side]
+		if given.NodeSelector != nil {
 			p.NodeSelector = given.NodeSelector
+			if len(p.NodeSelector) == 0 {
+				r.notes = append(r.notes, fmt.Sprintf("%s: the operator sets the empty selector literally: the pods of %s are "+
+					"not restricted to Linux nodes", r.at[side].Child("nodeSelector"), workloads[side].name))
+			}
 		}
 		if given.Tolerations != nil {
 			p.Tolerations = given.Tolerations
+		}
+		for i, t := range given.Tolerations {
+			if t.TolerationSeconds != nil {
+				r.notes = append(r.notes, fmt.Sprintf("%s: the operator writes it as a string, which the API server may refuse",
+					r.at[side].Child("tolerations").Index(i).Child("tolerationSeconds")))
+			}
 		}
 		r.sides[side] = p
 	}
 	return r, nil
 }
 
-// deeplyEmpty reports whether no field is set. An empty selector counts as unset; an empty list of tolerations does
-// not: it tolerates nothing.
+// asOperator gives the sides what the operator's workloads have beyond nodeSelector and tolerations: that of the live
+// objects, or, where one is unknown, that of the operator's manifests (cluster-network-operator,
+// bindata/network-diagnostics).
+func (r *request) asOperator(c *cluster.NetworkConfig) {
+	for side, live := range map[SideName]*corev1.PodSpec{SideSource: c.Source, SideTarget: c.Target} {
+		p := r.sides[side]
+		if live == nil {
+			p.PriorityClassName = "openshift-user-critical"
+			p.Resources.Requests = map[string]string{"cpu": "10m", "memory": "40Mi"}
+			if side == SideTarget {
+				p.Resources.Requests["memory"] = "15Mi"
+				p.Affinity = []byte(noDPU)
+			}
+			r.sides[side] = p
+			continue
+		}
+		p.PriorityClassName = live.PriorityClassName
+		all := resourcehelper.PodRequests(&corev1.Pod{Spec: *live}, resourcehelper.PodResourcesOptions{})
+		p.Resources.Requests = words(all)
+		if live.Affinity != nil && live.Affinity.NodeAffinity != nil {
+			p.Affinity, _ = json.Marshal(live.Affinity.NodeAffinity) // it was decoded from JSON
+		}
+		r.sides[side] = p
+	}
+}
+
+// noDPU is the node affinity of the operator's targets: they do not run on DPUs and their hosts.
+const noDPU = `{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[` +
+	`{"key":"network.operator.openshift.io/dpu-host","operator":"DoesNotExist"},` +
+	`{"key":"network.operator.openshift.io/dpu","operator":"DoesNotExist"}]}]}}`
+
+// words are the quantities as text; nil for none.
+func words(list corev1.ResourceList) map[string]string {
+	if len(list) == 0 {
+		return nil
+	}
+	return quantities(list)
+}
+
+// deeplyEmpty reports whether no field is set. An empty selector and an empty list of tolerations are set, as for the
+// operator.
 func deeplyEmpty(d *cluster.NetworkDiagnostics) bool {
 	empty := func(p *cluster.DiagnosticsPlacement) bool {
-		return p == nil || len(p.NodeSelector) == 0 && p.Tolerations == nil
+		return p == nil || p.NodeSelector == nil && p.Tolerations == nil
 	}
 	return d == nil || d.Mode == cluster.DiagnosticsNoOpinion && empty(d.SourcePlacement) && empty(d.TargetPlacement)
 }

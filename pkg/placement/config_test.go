@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 
@@ -170,12 +172,6 @@ func FuzzReadDiagnostics(f *testing.F) {
 		if err != nil || len(unknown) > 0 {
 			t.Fatalf("read again: %v, unknown %v", err, unknown)
 		}
-		// An empty selector is as none.
-		for _, p := range placements(d) {
-			if len(p.NodeSelector) == 0 {
-				p.NodeSelector = nil
-			}
-		}
 		if diff := cmp.Diff(d, again); diff != "" {
 			t.Fatalf("read again (-first +second):\n%s", diff)
 		}
@@ -187,16 +183,6 @@ func FuzzReadDiagnostics(f *testing.F) {
 	})
 }
 
-func placements(d *cluster.NetworkDiagnostics) (all []*cluster.DiagnosticsPlacement) {
-	if d != nil && d.SourcePlacement != nil {
-		all = append(all, d.SourcePlacement)
-	}
-	if d != nil && d.TargetPlacement != nil {
-		all = append(all, d.TargetPlacement)
-	}
-	return all
-}
-
 // TestRequest tells what is placed, by the plan and by the cluster's objects,
 // their precedence included.
 func TestRequest(t *testing.T) {
@@ -204,6 +190,19 @@ func TestRequest(t *testing.T) {
 	everything := []checkup.Toleration{{Operator: "Exists"}}
 	source, target := SourceDefaults(), TargetDefaults()
 	onInfra := map[string]string{infra: ""}
+	// by is a side as the operator creates it: its manifests, with these fields.
+	by := func(side SideName, selector map[string]string, tolerations []checkup.Toleration) PodPlacement {
+		p := PodPlacement{NodeSelector: selector, Tolerations: tolerations, PriorityClassName: "openshift-user-critical"}
+		p.Resources.Requests = map[string]string{"cpu": "10m", "memory": "40Mi"}
+		if side == SideTarget {
+			p.Resources.Requests["memory"] = "15Mi"
+			p.Affinity = json.RawMessage(`{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[` +
+				`{"key":"network.operator.openshift.io/dpu-host","operator":"DoesNotExist"},{"key":"network.operator.openshift.io/dpu","operator":"DoesNotExist"}]}]}}`)
+		}
+		return p
+	}
+	onLinux := map[string]string{linux: "linux"}
+	theirSource, theirTarget := by(SideSource, onLinux, nil), by(SideTarget, onLinux, everything)
 	forbidden := func(s *cluster.Snapshot, what string) { s.AddUnseen(what, errorText("missing a right")) }
 
 	for name, tt := range map[string]struct {
@@ -235,7 +234,38 @@ func TestRequest(t *testing.T) {
 		"the cluster's": {
 			check:  Spec{NetworkConfig: true},
 			config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All", SourcePlacement: &cluster.DiagnosticsPlacement{NodeSelector: onInfra}}},
-			origin: configObject, mode: "All", source: PodPlacement{NodeSelector: onInfra}, target: target,
+			origin: configObject, mode: "All", source: by(SideSource, onInfra, nil), target: theirTarget,
+		},
+		"the operator's live workloads": {
+			check: Spec{NetworkConfig: true},
+			config: &cluster.NetworkConfig{
+				Diagnostics: &cluster.NetworkDiagnostics{Mode: "All", TargetPlacement: &cluster.DiagnosticsPlacement{NodeSelector: onInfra}},
+				Source:      &corev1.PodSpec{PriorityClassName: "later"},
+				Target: &corev1.PodSpec{
+					Containers: []corev1.Container{
+						{Name: "a", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("20m")}}},
+						{Name: "b", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("30m")}}},
+					},
+					Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+						NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "dpu", Operator: "DoesNotExist"}}}},
+					}}},
+				},
+			},
+			origin: configObject, mode: "All",
+			source: PodPlacement{NodeSelector: onLinux, PriorityClassName: "later"},
+			target: PodPlacement{
+				NodeSelector: onInfra, Tolerations: everything, Resources: checkup.Resources{Requests: map[string]string{"cpu": "50m"}},
+				Affinity: json.RawMessage(`{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"dpu","operator":"DoesNotExist"}]}]}}`),
+			},
+		},
+		"a toleration for a time": {
+			check: Spec{NetworkConfig: true},
+			config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{SourcePlacement: &cluster.DiagnosticsPlacement{
+				Tolerations: []checkup.Toleration{{Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(60))}},
+			}}},
+			origin: configObject, mode: "All", target: theirTarget,
+			source: by(SideSource, onLinux, []checkup.Toleration{{Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(60))}}),
+			notes:  []string{"spec.networkDiagnostics.sourcePlacement.tolerations[0].tolerationSeconds: the operator writes it as a string, which the API server may refuse"},
 		},
 		"what the cluster leaves out": {
 			check: Spec{NetworkConfig: true},
@@ -244,24 +274,25 @@ func TestRequest(t *testing.T) {
 				TargetPlacement: &cluster.DiagnosticsPlacement{NodeSelector: onInfra},
 			}},
 			origin: configObject, mode: "All",
-			source: PodPlacement{NodeSelector: map[string]string{linux: "linux"}, Tolerations: everything},
-			target: PodPlacement{NodeSelector: onInfra, Tolerations: everything},
+			source: by(SideSource, map[string]string{}, everything),
+			target: by(SideTarget, onInfra, everything),
+			notes:  []string{"spec.networkDiagnostics.sourcePlacement.nodeSelector: the operator sets the empty selector literally: the pods of network-check-source are not restricted to Linux nodes"},
 		},
 		"no toleration is not a left out one": {
 			check:  Spec{NetworkConfig: true},
 			config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{}}}, DisableNetworkDiagnostics: new(true)},
-			origin: configObject, mode: "All", source: source,
-			target: PodPlacement{NodeSelector: map[string]string{linux: "linux"}, Tolerations: []checkup.Toleration{}},
+			origin: configObject, mode: "All", source: theirSource,
+			target: by(SideTarget, onLinux, []checkup.Toleration{}),
 			notes:  []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, because spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
 		},
 		"nothing in the cluster": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{},
-			origin: configObject, mode: "All", source: source, target: target,
+			origin: configObject, mode: "All", source: theirSource, target: theirTarget,
 			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: the defaults apply"},
 		},
 		"the legacy flag, false": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{DisableNetworkDiagnostics: new(false)},
-			origin: configObject, mode: "All", source: source, target: target,
+			origin: configObject, mode: "All", source: theirSource, target: theirTarget,
 			notes: []string{"spec.networkDiagnostics of network.config.openshift.io/cluster is empty: the defaults apply"},
 		},
 		"the legacy flag": {
@@ -273,16 +304,28 @@ func TestRequest(t *testing.T) {
 			check: Spec{NetworkConfig: true},
 			config: &cluster.NetworkConfig{
 				Diagnostics: &cluster.NetworkDiagnostics{
-					SourcePlacement: &cluster.DiagnosticsPlacement{NodeSelector: map[string]string{}}, TargetPlacement: &cluster.DiagnosticsPlacement{},
+					SourcePlacement: &cluster.DiagnosticsPlacement{}, TargetPlacement: &cluster.DiagnosticsPlacement{},
 				},
 				DisableNetworkDiagnostics: new(true),
 			},
 			origin: operatorObject, mode: "Disabled", source: source, target: target,
 			notes: []string{"disabled by spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, because spec.networkDiagnostics of network.config.openshift.io/cluster is empty"},
 		},
+		"the legacy flag, and an empty selector": {
+			check: Spec{NetworkConfig: true},
+			config: &cluster.NetworkConfig{
+				Diagnostics:               &cluster.NetworkDiagnostics{TargetPlacement: &cluster.DiagnosticsPlacement{NodeSelector: map[string]string{}}},
+				DisableNetworkDiagnostics: new(true),
+			},
+			origin: configObject, mode: "All", source: theirSource, target: by(SideTarget, map[string]string{}, everything),
+			notes: []string{
+				"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, because spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence",
+				"spec.networkDiagnostics.targetPlacement.nodeSelector: the operator sets the empty selector literally: the pods of network-check-target are not restricted to Linux nodes",
+			},
+		},
 		"the legacy flag, and a mode": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}, DisableNetworkDiagnostics: new(true)},
-			origin: configObject, mode: "All", source: source, target: target,
+			origin: configObject, mode: "All", source: theirSource, target: theirTarget,
 			notes: []string{"spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster has no effect, because spec.networkDiagnostics of network.config.openshift.io/cluster takes precedence"},
 		},
 		"disabled by the cluster": {
@@ -307,7 +350,7 @@ func TestRequest(t *testing.T) {
 		},
 		"the legacy flag is not to be seen, and does not matter": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}}, unseen: operatorObject,
-			origin: configObject, mode: "All", source: source, target: target,
+			origin: configObject, mode: "All", source: theirSource, target: theirTarget,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -19,22 +19,23 @@
 // An unset placement is the default: Linux nodes, no toleration for sources, every toleration for targets. In a given
 // placement, each unset field has its default:
 //
-//   - nodeSelector. An empty one counts as unset, in the plan and in the
-//     cluster's object. (OpenShift's operator uses an empty selector literally:
-//     "nodeSelector: {}" removes the default kubernetes.io/os: linux, and counts as
-//     a setting, with which disableNetworkDiagnostics has no effect. That is a
-//     bug, and not copied here.)
+//   - nodeSelector. In a plan, an empty one counts as unset. In the cluster's
+//     object it is literal, as for OpenShift's operator: "nodeSelector: {}" removes
+//     the default kubernetes.io/os: linux, and counts as a setting, with which
+//     disableNetworkDiagnostics has no effect. Expand warns about it.
 //   - tolerations. An empty list is not unset: it tolerates nothing. In the
 //     cluster's object, a missing field and null are unset. In a plan the schema
 //     has already set the default of a missing field: a list is used as it is, nil
 //     or not.
 //
 // With networkConfig: true, mode and placements are those of the cluster's network.config.openshift.io/cluster. It
-// takes precedence over the legacy flag spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster, unless
-// spec.networkDiagnostics is missing or completely empty: then the flag, if true, disables the diagnostics. If the
-// object cannot be read, or the flag cannot be read and is needed, Expand returns an error. A missing operator's object
-// disables nothing. A field of a wrong type is an error with the field's path. Values that the API server would reject
-// in a pod are errors of Expand, all together, each with its path.
+// takes precedence over the legacy flag spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster,
+// unless spec.networkDiagnostics is missing or completely empty: then the flag, if true, disables the diagnostics.
+// If the object cannot be read, or the flag cannot be read and is needed, Expand returns an error. A missing
+// operator's object disables nothing. Node affinity, resource requests and priority class are those of the
+// operator's live Deployment and DaemonSet in openshift-network-diagnostics; if one does not exist or cannot be
+// read, those of the operator's manifests, with a warning. A field of a wrong type is an error with the field's
+// path. Values that the API server would reject in a pod are errors of Expand, all together, each with its path.
 //
 // # Prediction
 //
@@ -76,14 +77,11 @@
 // Therefore nothing fails that the plan does not demand. If the diagnostics are
 // disabled, there are no sides, and the check passes.
 //
-// The condition NetworkDiagnosticsAvailable is as the enhancement "configurable
-// network diagnostics pod placement" of OpenShift has it. It is False with
-// NoSources if no node is eligible for the source, or its pod is not admitted: then
-// no source pod runs. Without targets it is not False by itself, "since that may be
-// intended", and the platform's endpoints are still verified; it is False with
-// NoTargets only if the plan demands a target, and no node is eligible for one or its
-// pod is not admitted. If some targets run, but fewer than demanded, the check fails
-// and the condition stays True: "No targets available" would be wrong. If rules 2 or 4
-// apply to a side that matters, it is Unknown with NotEvaluated, a reason that the
-// operator does not have. Disabled diagnostics do not have the condition.
+// The condition NetworkDiagnosticsAvailable is as the enhancement "configurable network diagnostics pod placement"
+// of OpenShift has it. It is False with NoSources if no node is eligible for the source, or its pod is not admitted:
+// then no source pod runs. Without targets it is not False, "since that may be intended", and the platform's
+// endpoints are still verified. The operator does not know what a plan demands: if only minTargets is missed, the
+// check fails and the condition is True. If rules 2 or 4 apply to the source, it is Unknown with NotEvaluated, a
+// reason that the operator does not have. If the diagnostics are disabled, no source pod runs, and it is False with
+// NoSources.
 package placement

@@ -47,7 +47,9 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	w := &checkup.Worksheet{Plan: p.Name, Check: check, Kind: Name, Timeouts: c.Timeouts}
 	warnings := r.notes
 	for _, u := range s.Unseen {
-		if c.NetworkConfig && strings.HasPrefix(u.What, "network.") {
+		// The operator deletes its workloads with the diagnostics.
+		workload := strings.Contains(u.What, diagnosticsNamespace) && r.mode != cluster.DiagnosticsDisabled
+		if c.NetworkConfig && (strings.HasPrefix(u.What, "network.") || workload) {
 			warnings = append(warnings, u.What+": "+u.Cause)
 		}
 	}

@@ -156,14 +156,12 @@ const (
 	availableType     = "NetworkDiagnosticsAvailable"
 	reasonAsExpected  = "AsExpected"
 	reasonNoSources   = "NoSources"
-	reasonNoTargets   = "NoTargets"
 	messageNoSources  = "No source pods available"
-	messageNoTargets  = "No targets available"
 	reasonNotComplete = "NotEvaluated" // ours: the operator has no reason for an unknown status
 )
 
 // Predicted is the condition NetworkDiagnosticsAvailable as it would be if the API
-// server admitted every pod; nil if the diagnostics are disabled.
+// server admitted every pod; nil if there is no source although the diagnostics are enabled.
 func (s *Sheet) Predicted() *checkup.Condition {
 	d := &trial{Sheet: s, answers: map[SideName][]answer{}}
 	for i := range s.Sides {
@@ -172,50 +170,29 @@ func (s *Sheet) Predicted() *checkup.Condition {
 	return d.condition()
 }
 
-// condition is NetworkDiagnosticsAvailable, as doc.go says; nil if the diagnostics
-// are disabled or have no source.
+// condition is NetworkDiagnosticsAvailable, as doc.go says; nil if the diagnostics are enabled and have no source.
 func (d *trial) condition() *checkup.Condition {
-	of := func(name SideName) *Side {
-		i := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Side == name })
-		if i < 0 {
-			return nil
-		}
-		return &d.Sides[i]
-	}
-	// none reports that a side has no pod, or why that is unknown.
-	none := func(s *Side) (bool, *checkup.Cause) {
-		if len(s.Eligible) == 0 {
-			return true, nil
-		}
-		a, cause := d.admission(s.Side)
-		if cause != nil {
-			return false, cause
-		}
-		if a.Allowed && len(s.Unknown) > 0 {
-			return false, &checkup.Cause{Stage: checkup.StageSetup, Message: strings.Join(s.Unknown, "; ")}
-		}
-		return !a.Allowed, nil
-	}
 	is := func(status, reason, message string) *checkup.Condition {
 		return &checkup.Condition{Type: availableType, Status: status, Reason: reason, Message: message}
 	}
-	source, target := of(SideSource), of(SideTarget)
-	if d.Mode == cluster.DiagnosticsDisabled || source == nil {
-		return nil
-	}
-	switch gone, cause := none(source); {
-	case cause != nil:
-		return is("Unknown", reasonNotComplete, cause.Message)
-	case gone:
+	if d.Mode == cluster.DiagnosticsDisabled {
 		return is("False", reasonNoSources, messageNoSources)
 	}
-	if target != nil && target.Min != nil && *target.Min > 0 {
-		switch gone, cause := none(target); {
-		case cause != nil:
-			return is("Unknown", reasonNotComplete, cause.Message)
-		case gone:
-			return is("False", reasonNoTargets, messageNoTargets)
-		}
+	i := slices.IndexFunc(d.Sides, func(s Side) bool { return s.Side == SideSource })
+	if i < 0 {
+		return nil
+	}
+	source := &d.Sides[i]
+	if len(source.Eligible) == 0 {
+		return is("False", reasonNoSources, messageNoSources)
+	}
+	switch a, cause := d.admission(SideSource); {
+	case cause != nil:
+		return is("Unknown", reasonNotComplete, cause.Message)
+	case !a.Allowed:
+		return is("False", reasonNoSources, messageNoSources)
+	case len(source.Unknown) > 0:
+		return is("Unknown", reasonNotComplete, strings.Join(source.Unknown, "; "))
 	}
 	return is("True", reasonAsExpected, "")
 }

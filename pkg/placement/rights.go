@@ -25,13 +25,16 @@ func Rights(c checkup.Check) []checkup.Right {
 		},
 	}
 	if spec.NetworkConfig {
-		for _, resource := range []struct{ group, why string }{
-			{configs.Group, "pkg/placement Survey: mode and placements"},
-			{operators.Group, "pkg/placement Survey: disableNetworkDiagnostics"},
+		// By name, but in all namespaces: a Role needs its namespace, which the operator deletes with the diagnostics.
+		for _, object := range []struct{ group, resource, name, why string }{
+			{configs.Group, configs.Resource, objectName, "mode and placements"},
+			{operators.Group, operators.Resource, objectName, "disableNetworkDiagnostics"},
+			{"apps", "deployments", workloads[SideSource].name, "the operator's pods"},
+			{"apps", "daemonsets", workloads[SideTarget].name, "the operator's pods"},
 		} {
 			rights = append(rights, checkup.Right{
-				Phase: checkup.PhaseSetup, Scope: checkup.ScopeCluster, Group: resource.group, Resource: configs.Resource,
-				Names: []string{objectName}, Verb: "get", Why: resource.why,
+				Phase: checkup.PhaseSetup, Scope: checkup.ScopeCluster, Group: object.group, Resource: object.resource,
+				Names: []string{object.name}, Verb: "get", Why: "pkg/placement Survey: " + object.why,
 			})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -64,6 +65,15 @@ func TestSurvey(t *testing.T) {
 		Diagnostics:               &cluster.NetworkDiagnostics{Mode: "All", TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{}}},
 		DisableNetworkDiagnostics: new(true),
 	}
+	live := &cluster.NetworkConfig{
+		Diagnostics: all.Diagnostics, DisableNetworkDiagnostics: all.DisableNetworkDiagnostics,
+		Source: &corev1.PodSpec{PriorityClassName: "p", Containers: []corev1.Container{{Name: "c"}}},
+		Target: &corev1.PodSpec{},
+	}
+	absent := func(workload string) cluster.Unseen {
+		return cluster.Unseen{What: workload, Cause: "it does not exist: the operator's manifest is used instead"}
+	}
+	noSource, noTarget := absent("Deployment openshift-network-diagnostics/network-check-source"), absent("DaemonSet openshift-network-diagnostics/network-check-target")
 	later := cluster.Unseen{What: "network.config.openshift.io/cluster: spec.networkDiagnostics.later", Cause: "unknown field: ignored"}
 
 	for name, tt := range map[string]struct {
@@ -71,6 +81,7 @@ func TestSurvey(t *testing.T) {
 		pods      error // of listing pods
 		failing   map[string]error
 		objects   []runtime.Object
+		workloads []runtime.Object
 		noDynamic bool
 		requested bool
 		config    *cluster.NetworkConfig
@@ -85,11 +96,25 @@ func TestSurvey(t *testing.T) {
 		},
 		"the cluster's objects": {
 			plan: planOf(&Spec{NetworkConfig: true}), objects: []runtime.Object{config, operator}, requested: true,
-			config: all, unseen: []cluster.Unseen{later},
+			config: all, unseen: []cluster.Unseen{later, noSource, noTarget},
+		},
+		"the operator's workloads": {
+			plan: planOf(&Spec{NetworkConfig: true}), objects: []runtime.Object{config, operator}, requested: true,
+			workloads: []runtime.Object{
+				&appsv1.Deployment{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-network-diagnostics", Name: "network-check-source"},
+					Spec: appsv1.DeploymentSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+						PriorityClassName: "p", NodeSelector: map[string]string{"of": "an earlier configuration"},
+						Containers: []corev1.Container{{Name: "c", Image: "i"}},
+					}}},
+				},
+				&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-network-diagnostics", Name: "network-check-target"}},
+			},
+			config: live, unseen: []cluster.Unseen{later},
 		},
 		"no operator's object": {
 			plan: planOf(&Spec{NetworkConfig: true}), objects: []runtime.Object{config}, requested: true,
-			config: &cluster.NetworkConfig{Diagnostics: all.Diagnostics}, unseen: []cluster.Unseen{later},
+			config: &cluster.NetworkConfig{Diagnostics: all.Diagnostics}, unseen: []cluster.Unseen{later, noSource, noTarget},
 		},
 		"no such object": {
 			plan: planOf(&Spec{NetworkConfig: true}), requested: true,
@@ -124,7 +149,7 @@ func TestSurvey(t *testing.T) {
 		"no client": {plan: planOf(&Spec{NetworkConfig: true}), noDynamic: true, requested: true, err: []string{"read network.config.openshift.io/cluster: no dynamic client"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset(on("one", "a", corev1.PodRunning), on("done", "a", corev1.PodSucceeded))
+			client := fake.NewClientset(append(tt.workloads, on("one", "a", corev1.PodRunning), on("done", "a", corev1.PodSucceeded))...)
 			client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return tt.pods != nil, nil, tt.pods })
 			r := cluster.Reader{Kubernetes: client}
 			if !tt.noDynamic {
@@ -177,7 +202,8 @@ func TestRights(t *testing.T) {
 		"another kind":   {},
 		"the plan's own": {checkup.Check{Spec: &Spec{}}, own},
 		"the cluster's": {checkup.Check{Spec: &Spec{NetworkConfig: true}}, append(own,
-			"setup cluster get networks config.openshift.io cluster", "setup cluster get networks operator.openshift.io cluster")},
+			"setup cluster get networks config.openshift.io cluster", "setup cluster get networks operator.openshift.io cluster",
+			"setup cluster get deployments apps network-check-source", "setup cluster get daemonsets apps network-check-target")},
 	} {
 		if diff := cmp.Diff(tt.want, spelled(tt.check)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)

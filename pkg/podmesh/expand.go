@@ -44,6 +44,7 @@ const (
 	DegreeLowered Reason = "DegreeLowered" // a degree that the budget does not allow
 	SampleCut     Reason = "SampleCut"     // a budget that does not allow even a degree of 1
 	ZonesMissed   Reason = "ZonesMissed"   // zone pairs that the budget leaves without a pair
+	LabelMissing  Reason = "LabelMissing"  // a label of sample.topology that no node has
 	ProbeTooLong  Reason = "ProbeTooLong"  // probing that takes longer than its timeout
 )
 
@@ -58,6 +59,7 @@ var Reasons = []Reason{
 	DegreeLowered,
 	SampleCut,
 	ZonesMissed,
+	LabelMissing,
 	ProbeTooLong,
 }
 
@@ -135,6 +137,11 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 
 	e.warnOfSample(mesh.Sample, sampled, w, perAssignment)
 	e.warnOfNodes(w, s)
+	for _, key := range mesh.Sample.Topology {
+		if nodes, _ := countLabel(w, key); nodes == 0 {
+			e.warn(LabelMissing, "sample.topology: no node that takes part has the label %s", key)
+		}
+	}
 	if expected := cost.ExpectedProbe(w); expected > w.AgentDeadline() {
 		e.warn(
 			ProbeTooLong,
@@ -223,7 +230,7 @@ func (e *expansion) placeSources(mesh *Spec, s *cluster.Snapshot) error {
 	p := mesh.Sources.Placement
 	tolerations := scheduling.FixtureTolerations(p.Tolerations)
 	a, err := e.place("source", s.Nodes, p, tolerations)
-	e.sources = fixtures(a.nodes, tolerations)
+	e.sources = fixtures(a.nodes, mesh.Sample.Topology, tolerations)
 	return err
 }
 
@@ -234,10 +241,11 @@ func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 	tolerations := scheduling.FixtureTolerations(p.Tolerations)
 	if mesh.Targets.Pods == nil {
 		a, err := e.place("target", s.Nodes, p, tolerations)
-		e.targets = fixtures(a.nodes, tolerations)
+		e.targets = fixtures(a.nodes, mesh.Sample.Topology, tolerations)
 		return err
 	}
 
+	topology := mesh.Sample.Topology
 	want, err := selectionOf(*mesh.Targets.Pods)
 	if err != nil {
 		return err
@@ -267,18 +275,20 @@ func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 	if err != nil {
 		return err
 	}
-	zones := map[string]string{"": ""}
+	nodes := map[string]cluster.Node{"": {}}
 	for _, n := range a.nodes {
-		zones[n.Name] = n.Labels[corev1.LabelTopologyZone]
+		nodes[n.Name] = n
 	}
 	var notReady []string
 	for _, pod := range all {
-		zone, ok := zones[pod.Node]
+		n, ok := nodes[pod.Node]
 		if !ok {
 			continue
 		}
 		e.pods = append(e.pods, pod)
-		e.targets = append(e.targets, checkup.Endpoint{Node: pod.Node, Zone: zone, Pod: pod.Name})
+		e.targets = append(e.targets, checkup.Endpoint{
+			Node: pod.Node, Zone: n.Labels[corev1.LabelTopologyZone], Topology: topologyOf(n, topology), Pod: pod.Name,
+		})
 		if !pod.Ready || pod.Node == "" || len(pod.IPs) == 0 {
 			notReady = append(notReady, pod.Name)
 		}
@@ -316,13 +326,40 @@ func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 }
 
 // fixtures returns the endpoints of our own pods, one on each node.
-func fixtures(nodes []cluster.Node, tolerations []checkup.Toleration) []checkup.Endpoint {
+func fixtures(nodes []cluster.Node, topology []string, tolerations []checkup.Toleration) []checkup.Endpoint {
 	endpoints := make([]checkup.Endpoint, len(nodes))
 	for i, n := range nodes {
-		endpoints[i] = checkup.Endpoint{Node: n.Name, Zone: n.Labels[corev1.LabelTopologyZone], Tolerations: tolerations}
+		endpoints[i] = checkup.Endpoint{
+			Node: n.Name, Zone: n.Labels[corev1.LabelTopologyZone], Topology: topologyOf(n, topology), Tolerations: tolerations,
+		}
 	}
 	slices.SortFunc(endpoints, func(x, y checkup.Endpoint) int { return cmp.Compare(x.Node, y.Node) })
 	return endpoints
+}
+
+// topologyOf returns a node's values of the given labels, without empty ones; nil if it has none.
+func topologyOf(n cluster.Node, keys []string) map[string]string {
+	var of map[string]string
+	for _, key := range keys {
+		if value := n.Labels[key]; value != "" {
+			if of == nil {
+				of = map[string]string{}
+			}
+			of[key] = value
+		}
+	}
+	return of
+}
+
+// countLabel counts the nodes that take part and have a label, and its values.
+func countLabel(w *checkup.Worksheet, key string) (nodes, values int) {
+	of, all := map[string]bool{}, map[string]bool{}
+	for _, e := range slices.Concat(w.Sources, w.Targets) {
+		if value := e.Topology[key]; value != "" {
+			of[e.Node], all[value] = true, true
+		}
+	}
+	return len(of), len(all)
 }
 
 // families returns the plan's IP families. If it has none, they are those of the

@@ -19,6 +19,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/cost"
+	"github.com/checkplan/checkplan/pkg/history"
 )
 
 // meshPlan is a plan with one podMesh check, "mesh", as a loaded plan is: with
@@ -231,6 +232,11 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			name: "budget below one source and target", plan: meshPlan(func(m *Spec) { m.Sample.Budget = 1 }), snapshot: snapshotOf(three()...),
 			err: `check "mesh": sample.budget: 1 pair is not enough for one source and one target, which are 2 pairs (families x transports x sizes): raise it, or measure less of each`,
 		}, {
+			name: "labels of the topology", plan: meshPlan(func(m *Spec) { m.Sample.Topology = []string{"rack", "host"} }),
+			snapshot: snapshotOf(linuxNode("a", label("rack", "x")), linuxNode("b", label("rack", "y")), linuxNode("c")),
+			want:     "a b c > a b c, IPv4 IPv6, degree 1, round 0 of 2",
+			warnings: []string{"LabelMissing: sample.topology: no node that takes part has the label host"},
+		}, {
 			name: "zones beyond the budget", plan: meshPlan(func(m *Spec) { m.Sample.Budget = 8; m.IPFamilies = []checkup.IPFamily{"IPv4"} }),
 			snapshot: snapshotOf(
 				linuxNode("a", label(corev1.LabelTopologyZone, "x")), linuxNode("b", label(corev1.LabelTopologyZone, "y")),
@@ -393,7 +399,7 @@ func TestExpandWorksheet(t *testing.T) {
 		m.Probes[checkup.UDP] = checkup.Probe{Sizes: []int{1400, 64, 64}, Count: 20, Interval: checkup.Duration(20 * time.Millisecond), Timeout: checkup.Duration(time.Second)}
 		m.Expect.Loss.Max = new(checkup.Percent(1))
 	})
-	w, _, err := Expand(p, "mesh", s, NextRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
+	w, _, err := Expand(p, "mesh", s, dueRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -483,7 +489,7 @@ func TestExpandRounds(t *testing.T) {
 	union := map[[2]int]bool{}
 	var rounds []int
 	for run := range 4 {
-		w, _, err := Expand(p, "mesh", s, NextRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
+		w, _, err := Expand(p, "mesh", s, dueRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -493,7 +499,7 @@ func TestExpandRounds(t *testing.T) {
 				union[[2]int{source, target}] = true
 			}
 		}
-		s.Rounds = append(s.Rounds, cluster.RecordedRound{Plan: p.Name, Check: "mesh", Round: w.Round, Created: time.Unix(int64(run), 0)})
+		s.Rounds = append(s.Rounds, history.Round{Plan: p.Name, Check: "mesh", Round: w.Round, Created: time.Unix(int64(run), 0)})
 	}
 	if want := []int{2, 0, 1, 2}; !slices.Equal(rounds, want) {
 		t.Errorf("rounds %v, want %v", rounds, want)
@@ -550,7 +556,7 @@ func FuzzExpandSnapshot(f *testing.F) {
 			return
 		}
 		p := meshPlan()
-		w, _, err := Expand(p, "mesh", s, NextRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
+		w, _, err := Expand(p, "mesh", s, dueRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
 		if err == nil && w.CountPairs() == 0 {
 			t.Fatal("a worksheet without pairs, and no error")
 		}

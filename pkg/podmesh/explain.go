@@ -16,6 +16,13 @@ func Explain(e kind.Explained) kind.Explanation {
 	var x kind.Explanation
 	x.Field("sample", fmt.Sprintf("round %d of %d, degree %d, seed %d", w.Round, w.Rounds, w.Degree, w.Seed))
 	x.Field("pairs", strconv.Itoa(e.Cost.Pairs))
+	mesh, ok := e.Spec.(*Spec)
+	if ok {
+		for _, key := range mesh.Sample.Topology {
+			nodes, values := countLabel(w, key)
+			x.Field("topology", fmt.Sprintf("%s: %s, %s", key, checkup.Count(values, "value"), checkup.Count(nodes, "node")))
+		}
+	}
 	if e.Gate.Confirm {
 		pairs, packets := mostAgain(w)
 		x.Field("second look", fmt.Sprintf("at most %s, %s, from %s, within what is left of timeouts.probe (%s)",
@@ -24,7 +31,16 @@ func Explain(e kind.Explained) kind.Explanation {
 	if w.Expect.Unreachable {
 		return x
 	}
-	mesh, ok := e.Spec.(*Spec)
+	if w.Expect.SourceAddress == checkup.PreservedSource {
+		compared := 0
+		for p := range w.Pairs() {
+			if w.Witnesses(p) {
+				compared++
+			}
+		}
+		x.Field("addresses", fmt.Sprintf("the source address must be preserved, compared in %d of %s",
+			compared, checkup.Count(e.Cost.Pairs, "pair")))
+	}
 	sight := sightOf(w, e.Gate.Confirm)
 	x.Field("sees", "in one run:", sight.sees(w, ok && mesh.Sample.Rotate)...)
 	x.Power = powerTable(sight.power())

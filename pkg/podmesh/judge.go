@@ -39,8 +39,24 @@ func Judge(
 	r.Matrix = j.Matrix()
 	r.Findings, r.Background = explained.Findings(), explained.Background
 	r.Notes = append(r.Notes, gone...)
+	if note := uncompared(w); note != "" {
+		r.Notes = append(r.Notes, note)
+	}
 	judge.Confirm(&r, gate)
 	return r
+}
+
+// uncompared notes that no pair can show what the plan expects of source addresses; empty if some can.
+func uncompared(w *checkup.Worksheet) string {
+	if w.Expect.SourceAddress != checkup.PreservedSource || w.Expect.Unreachable {
+		return ""
+	}
+	for p := range w.Pairs() {
+		if p.Target >= 0 && p.Target < len(w.Targets) && p.Source < len(w.Sources) && w.Witnesses(p) {
+			return ""
+		}
+	}
+	return "source addresses were not compared: no target of these probes reports the one that it sees"
 }
 
 // lookOf judges a further look at a mesh by its own measurements.

@@ -5,6 +5,7 @@ package podmesh
 import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/kind"
 )
 
@@ -18,11 +19,20 @@ var Kind = kind.Kind{
 	Explain: Explain, Judge: Judge, Again: Again, Nodes: true,
 }
 
+// dueRound is the round for the next run of a check: the sample's own, or the next one if it rotates. Expand takes it
+// modulo the number of rounds, which only it knows.
+func dueRound(plan, check string, sample Sample, recorded []history.Round) int {
+	if !sample.Rotate {
+		return sample.Round
+	}
+	return history.NextRound(plan, check, sample.Round, recorded)
+}
+
 // expandDue expands the round that is due.
 func expandDue(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
 	round := 0
 	if mesh, ok := p.Checks[check].Spec.(*Spec); ok {
-		round = NextRound(p.Name, check, mesh.Sample, s.Rounds)
+		round = dueRound(p.Name, check, mesh.Sample, s.Rounds)
 	}
 	w, warnings, err := Expand(p, check, s, round)
 	lines := make([]string, len(warnings))

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
 )
@@ -29,6 +31,7 @@ func rules() []kind.Rule {
 		kind.RuleOf("loss-all", func(m *Spec, r kind.Reporter) { kind.LossAll(m.Expect.Loss, r) }),
 		kind.RuleOf("jitter-one", jitterOne),
 		kind.RuleOf("unreachable-limits", unreachableLimits),
+		kind.RuleOf("topology", topology),
 		kind.RuleOf("budget", budget),
 		kind.RuleOf("probe-timeout", probeTimeout),
 	}, kind.KubernetesRules(parts)...)
@@ -182,6 +185,18 @@ func unreachableLimits(m *Spec, report kind.Reporter) {
 	}
 	if max := m.Expect.Jitter.Max; max != nil {
 		report([]string{"expect", "jitter", "max"}, message, *max)
+	}
+}
+
+func topology(m *Spec, report kind.Reporter) {
+	for i, key := range m.Sample.Topology {
+		at := []string{"sample", "topology", kind.Index(i)}
+		if len(validation.IsQualifiedName(key)) > 0 {
+			report(at, "%q: want the key of a node label, such as topology.kubernetes.io/rack", key)
+		}
+		if slices.Contains(m.Sample.Topology[:i], key) {
+			report(at, "duplicate: %q", key)
+		}
 	}
 }
 

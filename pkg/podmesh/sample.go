@@ -180,7 +180,7 @@ func newRing(seed uint64, sources, targets []checkup.Endpoint) *ring {
 		}
 	}
 	slices.SortFunc(r.offsets, func(a, b int) int {
-		return cmp.Or(cmp.Compare(hashInts(seed, a), hashInts(seed, b)), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(checkup.HashInts(seed, a), checkup.HashInts(seed, b)), cmp.Compare(a, b))
 	})
 	return r
 }
@@ -195,7 +195,7 @@ func order(seed uint64, endpoints []checkup.Endpoint, other map[string]bool) []i
 	}
 	keys := make([]key, len(endpoints))
 	for i, e := range endpoints {
-		keys[i] = key{node: hashString(seed, e.Node), index: i}
+		keys[i] = key{node: checkup.HashString(seed, e.Node), index: i}
 		if !other[e.Node] {
 			keys[i].alone = 1
 		}
@@ -436,12 +436,12 @@ func (s *sampling) hitZones(r *ring, budget int) {
 	}
 	n := len(from) * len(to)
 	for i := 0; i < n && s.zonePairsHit < s.zonePairs && assigned < budget; i++ {
-		code := (int(hashInts(r.seed, s.round)%uint64(n)) + i) % n
+		code := (int(checkup.HashInts(r.seed, s.round)%uint64(n)) + i) % n
 		if hit[code] {
 			continue
 		}
 		zs, zt := from[code/len(to)], to[code%len(to)]
-		start := hashInts(r.seed, s.round, code)
+		start := checkup.HashInts(r.seed, s.round, code)
 		if source, target, ok := r.anyPair(start, zs.sources, zt.targets); ok {
 			s.add(source, target)
 			s.zonePairsHit++
@@ -462,33 +462,6 @@ func (r *ring) anyPair(start uint64, sources, targets []int) (source, target int
 		}
 	}
 	return 0, 0, false
-}
-
-// hashString and hashInts are hashes with a seed. They do not use a library (but FNV-1a and the finalizer of
-// splitmix64), because a sample must be the same with every version of Go: it is rebuilt from its seed to check a
-// report.
-func hashString(seed uint64, s string) uint64 {
-	h := 14695981039346656037 ^ finalize(seed)
-	for i := range len(s) {
-		h = (h ^ uint64(s[i])) * 1099511628211
-	}
-	return finalize(h)
-}
-
-func hashInts(seed uint64, numbers ...int) uint64 {
-	h := finalize(seed)
-	for _, n := range numbers {
-		h = finalize(h + 0x9e3779b97f4a7c15 + uint64(n))
-	}
-	return h
-}
-
-func finalize(x uint64) uint64 {
-	x ^= x >> 30
-	x *= 0xbf58476d1ce4e5b9
-	x ^= x >> 27
-	x *= 0x94d049bb133111eb
-	return x ^ x>>31
 }
 
 // mod is the remainder from 0 to m-1.

@@ -39,7 +39,7 @@ func (c mesh) endpoints() (sources, targets []checkup.Endpoint) {
 		}
 		more := 0
 		if c.podsSpread > 0 {
-			more = int(hashInts(c.seed, i) % uint64(c.podsSpread+1))
+			more = int(checkup.HashInts(c.seed, i) % uint64(c.podsSpread+1))
 		}
 		for p := range c.podsEach + more {
 			targets = append(targets, checkup.Endpoint{Node: node, Zone: zone(i), Pod: fmt.Sprintf("ns/%s-%d", node, p)})

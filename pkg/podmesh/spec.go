@@ -3,6 +3,8 @@
 package podmesh
 
 import (
+	"strings"
+
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
 )
@@ -77,6 +79,8 @@ type Sample struct {
 	// Budget is the maximum number of pairs (source, target, transport, family, size)
 	// that a run measures. The degree is lowered until the sample fits.
 	Budget int `json:"budget"`
+	// Topology are keys of node labels. Nodes with the same value share something that may fail, such as a rack.
+	Topology []string `json:"topology,omitempty"`
 }
 
 // Params lists the tunables of the check.
@@ -101,6 +105,15 @@ func (m *Spec) Params() []checkup.Param {
 			1,
 		),
 	}
+	params = append(params, checkup.Param{
+		Name:        "topology",
+		Description: "Keys of node labels, separated by commas, whose values name what nodes share: rack, switch, host",
+		Default:     strings.Join(m.Sample.Topology, ","),
+		Write: func(value string) error {
+			m.Sample.Topology = strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
+			return nil
+		},
+	})
 	for _, t := range Transports {
 		if _, ok := m.Probes[t]; ok {
 			params = append(params, m.countParam(t))

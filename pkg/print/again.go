@@ -62,7 +62,7 @@ func secondLook(c *checkup.CheckReport) string {
 // secondLook prints what the further look found.
 func (p *printer) secondLook(c *checkup.CheckReport) {
 	if found := secondLook(c); found != "" {
-		p.line("  second look: %s", clean(found))
+		p.line("  second look: %s", checkup.Clean(found))
 	}
 }
 

@@ -74,7 +74,7 @@ func (p *printer) blocks(indent int, blocks []checkup.Block) {
 
 func (p *printer) heading(indent int, s string) {
 	p.line("")
-	p.line("%s%s", spaces(indent), p.bold(clean(s)))
+	p.line("%s%s", spaces(indent), p.bold(checkup.Clean(s)))
 }
 
 // text prints words, wrapped, with as much more indentation below as hang says.
@@ -132,7 +132,7 @@ func (p *printer) items(indent int, items []checkup.Item, noun string) {
 			v := string(item.Verdict)
 			for k, line := range p.wrapped(v+" "+text, indent+2) {
 				if k == 0 {
-					p.line("%s%s%s", spaces(indent), p.verdict(v), strings.TrimPrefix(line, clean(v)))
+					p.line("%s%s%s", spaces(indent), p.verdict(v), strings.TrimPrefix(line, checkup.Clean(v)))
 				} else {
 					p.line("%s%s", spaces(indent+2), line)
 				}
@@ -148,7 +148,7 @@ func (p *printer) fields(indent int, items []checkup.Item) {
 	width := fieldColumns
 	for i := range items {
 		if items[i].Verdict == "" {
-			width = max(width, runes(clean(items[i].Name))+2)
+			width = max(width, runes(checkup.Clean(items[i].Name))+2)
 		}
 	}
 	for i := range items {
@@ -157,7 +157,7 @@ func (p *printer) fields(indent int, items []checkup.Item) {
 			p.items(indent, items[i:i+1], "")
 			continue
 		}
-		name := clean(item.Name)
+		name := checkup.Clean(item.Name)
 		for _, line := range p.wrapped(item.Text, indent+width) {
 			p.line("%s", strings.TrimRight(spaces(indent)+pad(name, width)+line, " "))
 			name = ""
@@ -185,7 +185,7 @@ func (p *printer) table(indent int, t *checkup.Table) {
 	rows := make([][]string, 1, n+1)
 	widths := make([]int, len(t.Columns))
 	for _, c := range t.Columns {
-		rows[0] = append(rows[0], clean(c.Name))
+		rows[0] = append(rows[0], checkup.Clean(c.Name))
 	}
 	for _, r := range t.Rows[:n] {
 		row := make([]string, len(t.Columns))
@@ -236,7 +236,7 @@ func cell(c checkup.Cell, m checkup.Measure) string {
 	case c.Number != nil:
 		return number(*c.Number, m)
 	case c.Text != "":
-		return clean(c.Text)
+		return checkup.Clean(c.Text)
 	default:
 		return "-"
 	}
@@ -294,7 +294,7 @@ func share(part, whole int) checkup.Percent {
 func (p *printer) grid(indent int, m *checkup.Matrix, noun string) {
 	wide := 0
 	for _, s := range m.Sources {
-		wide = max(wide, runes(clean(s)))
+		wide = max(wide, runes(checkup.Clean(s)))
 	}
 	number := len(strconv.Itoa(max(len(m.Targets), len(m.Sources))))
 	if need := indent + number + 1 + wide + 1 + (number+1)*len(m.Targets); need > p.o.Width {
@@ -312,7 +312,7 @@ func (p *printer) grid(indent int, m *checkup.Matrix, noun string) {
 		if same {
 			label = strconv.Itoa(i + 1)
 		}
-		line := fmt.Sprintf("%s%*s %s ", spaces(indent), number, label, pad(clean(s), wide))
+		line := fmt.Sprintf("%s%*s %s ", spaces(indent), number, label, pad(checkup.Clean(s), wide))
 		if i < len(m.Cells) {
 			for _, c := range m.Cells[i] {
 				line += spaces(number) + p.glyph(c)
@@ -322,11 +322,11 @@ func (p *printer) grid(indent int, m *checkup.Matrix, noun string) {
 	}
 	if !same {
 		for i, t := range m.Targets {
-			p.line("%starget %*d is %s", spaces(indent), number, i+1, clean(t))
+			p.line("%starget %*d is %s", spaces(indent), number, i+1, checkup.Clean(t))
 		}
 	}
 	legend := fmt.Sprintf("%s pass  %s every %s fails  %s some fail  %s unmeasured",
-		p.glyph('.'), p.glyph('x'), clean(noun), p.glyph('/'), p.glyph('?'))
+		p.glyph('.'), p.glyph('x'), checkup.Clean(noun), p.glyph('/'), p.glyph('?'))
 	if slices.ContainsFunc(m.Cells, func(row string) bool { return strings.Contains(row, "~") }) {
 		legend += fmt.Sprintf("  %s undecided", p.glyph('~'))
 	}
@@ -354,7 +354,7 @@ func (p *printer) glyph(c rune) string {
 	case '?', '~':
 		return p.ansi("33", glyph)
 	default:
-		return clean(glyph)
+		return checkup.Clean(glyph)
 	}
 }
 
@@ -362,11 +362,11 @@ func (p *printer) glyph(c rune) string {
 // wrapped.
 func (p *printer) wrapped(s string, indent int) []string {
 	if p.wrap <= 0 {
-		return []string{clean(s)}
+		return []string{checkup.Clean(s)}
 	}
 	lines := wrap(s, p.wrap-indent)
 	for i := range lines {
-		lines[i] = clean(lines[i])
+		lines[i] = checkup.Clean(lines[i])
 	}
 	return lines
 }

@@ -19,13 +19,23 @@ import (
 // same report. Its fields are those of checkup.Report; apiVersion and kind say
 // which version of them, and Read reads them back.
 func JSON(w io.Writer, r *checkup.Report) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(r); err != nil {
+	if err := Encode(w, r); err != nil {
 		return fmt.Errorf("write report as JSON: %w", err)
 	}
 	return nil
+}
+
+// Encode writes a value as one indented JSON document that prints (checkup.EscapeJSON).
+func Encode(w io.Writer, value any) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(value); err != nil {
+		return err
+	}
+	_, err := w.Write(checkup.EscapeJSON(b.Bytes()))
+	return err
 }
 
 // Read reads a report that JSON wrote. It refuses another apiVersion or kind,

@@ -65,7 +65,7 @@ type (
 // its units was measured, and skipped if the gate admits them. One with undecided
 // units is skipped.
 func JUnit(w io.Writer, r *checkup.Report) error {
-	all := junitSuites{Name: clean(r.Plan)}
+	all := junitSuites{Name: checkup.Clean(r.Plan)}
 	if !r.Started.IsZero() && !r.Finished.IsZero() {
 		all.Time = fmt.Sprintf("%.3f", r.Finished.Sub(r.Started).Seconds())
 	}
@@ -79,12 +79,12 @@ func JUnit(w io.Writer, r *checkup.Report) error {
 	}
 	if len(r.Checks) == 0 {
 		// A document without a test would read as passed.
-		suite := junitSuite{Name: clean(r.Plan)}
+		suite := junitSuite{Name: checkup.Clean(r.Plan)}
 		suite.add(
 			junitCase{
 				Name:  "verdict",
-				Class: clean(r.Plan),
-				Error: &junitMessage{Message: clean(r.Summary), Type: string(checkup.RunInconclusive)},
+				Class: checkup.Clean(r.Plan),
+				Error: &junitMessage{Message: checkup.Clean(r.Summary), Type: string(checkup.RunInconclusive)},
 			},
 		)
 		all.Suites, all.Tests, all.Errors = append(all.Suites, suite), suite.Tests, suite.Errors
@@ -116,7 +116,7 @@ func (s *junitSuite) add(c junitCase) {
 
 func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 	noun := nounOf(c)
-	suite := junitSuite{Name: clean(c.Name)}
+	suite := junitSuite{Name: checkup.Clean(c.Name)}
 	if !r.Started.IsZero() {
 		suite.Timestamp = r.Started.UTC().Format(time.RFC3339)
 	}
@@ -127,22 +127,22 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 		suite.Properties = append(suite.Properties, junitProperty{p.name, fmt.Sprint(p.n)})
 	}
 	if found := secondLook(c); found != "" {
-		suite.Properties = append(suite.Properties, junitProperty{"secondLook", clean(found)})
+		suite.Properties = append(suite.Properties, junitProperty{"secondLook", checkup.Clean(found)})
 	}
-	class := clean(r.Plan + "." + c.Name)
+	class := checkup.Clean(r.Plan + "." + c.Name)
 
 	verdict := junitCase{Name: "verdict", Class: class}
 	message := &junitMessage{
-		Message: clean(fmt.Sprintf("%d of %d %ss passed, %d failed, %s%d unmeasured",
+		Message: checkup.Clean(fmt.Sprintf("%d of %d %ss passed, %d failed, %s%d unmeasured",
 			c.Counts.Pass, c.Counts.Expected, noun, c.Counts.Fail, undecided(c.Counts.Undecided), c.Counts.Unmeasured)),
-		Type: clean(string(c.Verdict)),
+		Type: checkup.Clean(string(c.Verdict)),
 	}
 	if c.Cause != nil {
-		message.Message = clean("not measured: " + c.Cause.String())
+		message.Message = checkup.Clean("not measured: " + c.Cause.String())
 	}
 	var text []string
 	for _, f := range c.Findings {
-		text = append(text, clean(said(f)))
+		text = append(text, checkup.Clean(said(f)))
 	}
 	message.Text = strings.Join(text, "\n")
 	switch c.Verdict {
@@ -185,11 +185,13 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 			continue
 		}
 		seen[k] = true
-		one := junitCase{Name: clean(fmt.Sprintf("%s %s %dB", k.transport, k.family, k.size)), Class: class}
+		one := junitCase{Name: checkup.Clean(fmt.Sprintf("%s %s %dB", k.transport, k.family, k.size)), Class: class}
 		bad, doubted, not := units[checkup.Fail][k], units[checkup.Undecided][k], units[checkup.Unmeasured][k]
 		total := row.Pairs + len(not)
 		message := func(v checkup.Verdict, units []*checkup.Unit, format string, args ...any) *junitMessage {
-			return &junitMessage{Message: clean(fmt.Sprintf(format, args...)), Type: string(v), Text: junitUnits(units, noun)}
+			return &junitMessage{
+				Message: checkup.Clean(fmt.Sprintf(format, args...)), Type: string(v), Text: junitUnits(units, noun),
+			}
 		}
 		switch {
 		case len(bad) > 0:
@@ -229,8 +231,8 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 
 // junitUnit is the case of one unit.
 func junitUnit(c *checkup.CheckReport, u *checkup.Unit, class string) junitCase {
-	one := junitCase{Name: clean(u.Name), Class: class}
-	message := &junitMessage{Type: clean(string(u.Verdict)), Message: clean(cameBack(u))}
+	one := junitCase{Name: checkup.Clean(u.Name), Class: class}
+	message := &junitMessage{Type: checkup.Clean(string(u.Verdict)), Message: checkup.Clean(cameBack(u))}
 	switch {
 	case u.Verdict == checkup.Pass:
 	case u.Verdict == checkup.Fail && !unconfirmed(c):
@@ -249,10 +251,10 @@ func junitUnits(units []*checkup.Unit, noun string) string {
 	var b strings.Builder
 	for i, u := range units {
 		if i == most {
-			fmt.Fprintf(&b, "... and %s\n", clean(checkup.Count(len(units)-most, "more "+noun)))
+			fmt.Fprintf(&b, "... and %s\n", checkup.Clean(checkup.Count(len(units)-most, "more "+noun)))
 			break
 		}
-		fmt.Fprintf(&b, "%s\n", clean(fmt.Sprintf("%s: %s: %s", u.Verdict, way(u), cameBack(u))))
+		fmt.Fprintf(&b, "%s\n", checkup.Clean(fmt.Sprintf("%s: %s: %s", u.Verdict, way(u), cameBack(u))))
 	}
 	return b.String()
 }

@@ -23,9 +23,9 @@ func Log(w io.Writer, r *checkup.Report) error {
 	p := newPrinter(w, TextOptions{Width: 120, Lines: logLines})
 	for i := range r.Checks {
 		c := &r.Checks[i]
-		p.line("::group::%s: %s", clean(checkTitle(c)), clean(string(c.Verdict)))
+		p.command("group", "%s: %s", checkTitle(c), c.Verdict)
 		p.check(c, r.Gate)
-		p.line("::endgroup::")
+		p.command("endgroup", "")
 		if c.Cause != nil {
 			p.command("warning", "%s was not measured: %s", c.Name, c.Cause)
 		}
@@ -84,15 +84,15 @@ func Log(w io.Writer, r *checkup.Report) error {
 	case checkup.RunFail:
 		p.command("error", "%s", r.Summary)
 	case checkup.RunPass:
-		p.line("%s", clean(r.Summary))
+		p.line("%s", checkup.Clean(r.Summary))
 	default:
 		p.command("warning", "%s", r.Summary)
 	}
-	p.line("verdict: %s", clean(string(r.Verdict)))
+	p.line("verdict: %s", checkup.Clean(string(r.Verdict)))
 	return p.w.Flush()
 }
 
 // command writes a line that the dashboard colours.
 func (p *printer) command(name, format string, args ...any) {
-	p.line("::%s::%s", name, clean(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(p.w, "::%s::%s\n", name, checkup.Clean(fmt.Sprintf(format, args...)))
 }

@@ -96,7 +96,7 @@ func (m metrics) at(name, help string, labels []string) *sample {
 	}
 	var key strings.Builder
 	for i := 1; i < len(labels); i += 2 {
-		labels[i] = clean(labels[i])
+		labels[i] = checkup.Clean(labels[i])
 		key.WriteString(strconv.Quote(labels[i]))
 	}
 	s := f.samples[key.String()]

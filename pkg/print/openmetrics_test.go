@@ -66,7 +66,7 @@ func TestOpenMetrics(t *testing.T) {
 			}
 			for _, c := range r.Checks {
 				for v, want := range map[checkup.Verdict]int{checkup.Pass: c.Counts.Pass, checkup.Fail: c.Counts.Fail, checkup.Unmeasured: c.Counts.Unmeasured} {
-					key := fmt.Sprintf("checkplan_units{plan=%q,check=%q,noun=%q,verdict=%q}", r.Plan, clean(c.Name), nounOf(&c), v)
+					key := fmt.Sprintf("checkplan_units{plan=%q,check=%q,noun=%q,verdict=%q}", r.Plan, checkup.Clean(c.Name), nounOf(&c), v)
 					if got, ok := samples[key]; !ok || got != float64(want) {
 						t.Errorf("%s is %v, want %d", key, got, want)
 					}

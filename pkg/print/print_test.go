@@ -501,7 +501,7 @@ counts: 1 expected is not the sum of 0 pass, 0 fail, 0 undecided, 0 unmeasured`}
 		{head + `"verdict": "pass", "counts": {}, "gate": {"maxUnmeasured": "0%"}, "checks": [{"verdict": "pass", "counts": {"expected": 1, "fail": 1}, "findings": [{"cause": "gremlins"}], "units": [{"verdict": "unmeasured"}, {"verdict": "fine"}], "matrix": {"sources": ["a"], "targets": ["b"], "cells": [".."]}}]}`,
 			`read report: checks[0].units[1].verdict: "fine" is none of [pass fail undecided unmeasured]
 checks[0]: lists 0 failed, 0 undecided and 2 unmeasured units, but counts 1, 0 and 0
-checks[0].findings[0].cause: "gremlins" is none of [nodeIngress nodeEgress node nodes pair zones family transport size source target paths network service placement]
+checks[0].findings[0].cause: "gremlins" is none of [nodeIngress nodeEgress node nodes nodesIngress nodesEgress pair zones family transport size source target paths network sourceAddress service placement]
 checks[0].matrix.cells[0]: 2 cells for 1 targets`},
 		{check(`"units": [{"verdict": "pass"}]`), `read report: checks[0]: lists 1 units that passed, but is not complete`},
 		{check(`"complete": true, "units": [{"name": "a", "verdict": "pass"}, {"name": "a", "verdict": "pass"}]`), `read report: checks[0].units[1].name: duplicate "a"

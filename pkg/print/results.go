@@ -63,15 +63,15 @@ const (
 // value ends in a newline or holds control characters.
 func Results(r *checkup.Report, where string) map[string]string {
 	results := map[string]string{
-		ResultVerdict:    cut(clean(string(r.Verdict)), 32),
-		ResultSummary:    cut(clean(r.Summary), summaryBudget),
+		ResultVerdict:    cut(checkup.Clean(string(r.Verdict)), 32),
+		ResultSummary:    cut(checkup.Clean(r.Summary), summaryBudget),
 		ResultExpected:   strconv.Itoa(r.Counts.Expected),
 		ResultPass:       strconv.Itoa(r.Counts.Pass),
 		ResultFail:       strconv.Itoa(r.Counts.Fail),
 		ResultUndecided:  strconv.Itoa(r.Counts.Undecided),
 		ResultUnmeasured: strconv.Itoa(r.Counts.Unmeasured),
 		ResultFindings:   "",
-		ResultReport:     cut(clean(where), placeBudget),
+		ResultReport:     cut(checkup.Clean(where), placeBudget),
 	}
 	results[ResultFindings] = findingLines(r, resultsBudget-resultsSize(results))
 	return results
@@ -94,7 +94,7 @@ func findingLines(r *checkup.Report, budget int) string {
 		for _, f := range c.Findings {
 			line := fmt.Sprintf("%s: %s %s: %s", c.Name, f.Cause, f.Subject, said(f))
 			// An angle bracket takes six bytes in Tekton's JSON.
-			lines = append(lines, strings.TrimSpace(clean(strings.ReplaceAll(line, " -> ", " to "))))
+			lines = append(lines, strings.TrimSpace(checkup.Clean(strings.ReplaceAll(line, " -> ", " to "))))
 		}
 	}
 	for n := len(lines); n > 0; n-- {

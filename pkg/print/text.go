@@ -15,8 +15,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -44,7 +42,7 @@ func Text(w io.Writer, r *checkup.Report, o TextOptions) error {
 	if r.Namespace != "" {
 		title += " in namespace " + r.Namespace
 	}
-	p.line("%s", p.bold(clean(title)))
+	p.line("%s", p.bold(checkup.Clean(title)))
 	if !r.Started.IsZero() {
 		when := r.Started.UTC().Format("2006-01-02 15:04:05 UTC")
 		if !r.Finished.IsZero() {
@@ -54,19 +52,25 @@ func Text(w io.Writer, r *checkup.Report, o TextOptions) error {
 	}
 	for i := range r.Checks {
 		p.line("")
-		p.line("%s %s", p.bold(clean(checkTitle(&r.Checks[i]))+":"), p.verdict(string(r.Checks[i].Verdict)))
+		p.line("%s %s", p.bold(checkup.Clean(checkTitle(&r.Checks[i]))+":"), p.verdict(string(r.Checks[i].Verdict)))
 		p.check(&r.Checks[i], r.Gate)
 	}
 	if len(r.Leftovers) > 0 {
 		p.line("")
 		p.line("Left behind, because teardown could not remove it:")
 		for _, l := range r.Leftovers {
-			p.line("  %s", clean(l))
+			p.line("  %s", checkup.Clean(l))
+		}
+	}
+	if len(r.Notes) > 0 {
+		p.line("")
+		for _, n := range r.Notes {
+			p.line("note: %s", checkup.Clean(n))
 		}
 	}
 	p.line("")
-	p.line("%s", clean(gateLine(r)))
-	p.line("%s%s", p.verdict(string(r.Verdict)), clean(strings.TrimPrefix(r.Summary, string(r.Verdict))))
+	p.line("%s", checkup.Clean(gateLine(r)))
+	p.line("%s%s", p.verdict(string(r.Verdict)), checkup.Clean(strings.TrimPrefix(r.Summary, string(r.Verdict))))
 	return p.w.Flush()
 }
 
@@ -111,8 +115,9 @@ func newPrinter(w io.Writer, o TextOptions) *printer {
 	return &printer{w: bufio.NewWriter(w), o: o}
 }
 
+// line writes a line of cleaned parts, which is no command.
 func (p *printer) line(format string, args ...any) {
-	fmt.Fprintf(p.w, format+"\n", args...)
+	fmt.Fprintf(p.w, "%s\n", checkup.NoCommand(fmt.Sprintf(format, args...)))
 }
 
 func (p *printer) bold(s string) string { return p.ansi("1", s) }
@@ -132,7 +137,7 @@ func (p *printer) verdict(v string) string {
 	case string(checkup.RunFail):
 		return p.ansi("1;31", v)
 	default:
-		return p.ansi("33", clean(v))
+		return p.ansi("33", checkup.Clean(v))
 	}
 }
 
@@ -140,7 +145,7 @@ func (p *printer) verdict(v string) string {
 func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	noun := nounOf(c)
 	if c.Cause != nil {
-		p.line("  not measured: %s", clean(c.Cause.String()))
+		p.line("  not measured: %s", checkup.Clean(c.Cause.String()))
 	}
 	counts := fmt.Sprintf(
 		"%s expected: %d pass, %d fail, %s%d unmeasured",
@@ -156,34 +161,34 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	if c.Sent > 0 {
 		counts += fmt.Sprintf("; %s made", checkup.Count(c.Sent, "measurement"))
 	}
-	p.line("  %s", clean(counts))
+	p.line("  %s", checkup.Clean(counts))
 	p.secondLook(c)
 	if c.Verdict == checkup.RunInconclusive && c.Cause == nil {
 		switch {
 		case c.Counts.Expected == 0:
-			p.line("  inconclusive: no %s was expected", clean(noun))
+			p.line("  inconclusive: no %s was expected", checkup.Clean(noun))
 		case c.Counts.Pass+c.Counts.Fail+c.Counts.Undecided == 0:
-			p.line("  inconclusive: no %s was measured", clean(noun))
+			p.line("  inconclusive: no %s was measured", checkup.Clean(noun))
 		case unconfirmed(c):
-			p.line("  inconclusive: no failed %s was measured again; the gate wants one confirmed", clean(noun))
+			p.line("  inconclusive: no failed %s was measured again; the gate wants one confirmed", checkup.Clean(noun))
 		default:
 			p.line(
 				"  inconclusive: %s of the %ss are unmeasured; the gate allows %s",
 				share(c.Counts.Unmeasured, c.Counts.Expected),
-				clean(noun),
+				checkup.Clean(noun),
 				gate.MaxUnmeasured,
 			)
 		}
 	}
 	for _, k := range c.Conditions {
-		p.line("  condition: %s", clean(condition(k)))
+		p.line("  condition: %s", checkup.Clean(condition(k)))
 	}
 	for _, n := range c.Notes {
-		p.line("  note: %s", clean(n))
+		p.line("  note: %s", checkup.Clean(n))
 	}
 	p.findings(c.Findings, noun)
 	for _, b := range c.Background {
-		p.line("  background: %s", clean(background(b)))
+		p.line("  background: %s", checkup.Clean(background(b)))
 	}
 	p.blocks(2, c.Blocks)
 	if !c.BlocksListUnits {
@@ -197,6 +202,7 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 		p.grid(4, m, noun)
 	}
 	p.coverage(c.Coverage)
+	p.cumulative(c.Cumulative)
 	p.delays(c.Delays)
 	if len(c.Agents) > 0 {
 		l := &checkup.List{Noun: "note"}
@@ -245,7 +251,7 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 	}
 	p.heading(2, "Findings")
 	for i, f := range findings {
-		p.line("  %3d. %s", i+1, p.ansi("31", clean(said(f))))
+		p.line("  %3d. %s", i+1, p.ansi("31", checkup.Clean(said(f))))
 		explains := f.String() + ", explains " + checkup.Count(f.Explains, "failed "+unit)
 		if f.OnlyThis < f.Explains {
 			explains += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
@@ -253,15 +259,15 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 		if found := confirmation(f.Confirmation, 0); found != "" {
 			explains += ", " + found
 		}
-		p.line("       %s", clean(explains))
+		p.line("       %s", checkup.Clean(explains))
 		for _, s := range f.For {
-			p.line("       + %s", clean(s))
+			p.line("       + %s", checkup.Clean(s))
 		}
 		for _, s := range f.Against {
-			p.line("       - %s", clean(s))
+			p.line("       - %s", checkup.Clean(s))
 		}
 		if len(f.Alternatives) > 0 {
-			p.line("       ? this sample cannot tell it from: %s", clean(strings.Join(f.Alternatives, "; ")))
+			p.line("       ? this sample cannot tell it from: %s", checkup.Clean(strings.Join(f.Alternatives, "; ")))
 		}
 	}
 }
@@ -538,6 +544,37 @@ func (p *printer) coverage(c *checkup.Coverage) {
 	}
 }
 
+// cumulative prints what all runs of the plan have measured together.
+func (p *printer) cumulative(c *checkup.Cumulative) {
+	if c == nil {
+		return
+	}
+	if c.Measured == 0 {
+		p.line("    no pair was measured in any run of this plan")
+		return
+	}
+	p.line("    %s of the full mesh measured since %s, by %s: %d of %d pairs, %d of which failed when measured last",
+		share(c.Measured, c.Possible), stamp(c.Since), checkup.Count(c.Runs, "run"), c.Measured, c.Possible, c.Failing)
+	left := "the newest run added no pair"
+	if c.RunsLeft != nil {
+		left = checkup.Count(*c.RunsLeft, "run") + " left to the full mesh at this rate"
+	}
+	switch {
+	case c.Measured == c.Possible:
+		p.line("    not measured for longest: %s, since %s", checkup.Clean(c.Oldest), stamp(c.OldestAt))
+	case c.Oldest != "":
+		p.line("    %s; not measured yet: %s", left, checkup.Clean(c.Oldest))
+	default:
+		p.line("    %s", left)
+	}
+	if c.FailingUpperBound != nil && c.Measured < c.Possible {
+		p.line("    with 95%% confidence at most %.3g%% of the full mesh fails, if nothing changed since", 100**c.FailingUpperBound)
+	}
+}
+
+// stamp is a time in UTC, to the minute.
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
+
 func span(low, high int) string {
 	if low == high {
 		return fmt.Sprint(low)
@@ -599,19 +636,4 @@ func (p *printer) delays(rows []checkup.DelayRow) {
 	whole := *p
 	whole.o.Lines = -1
 	whole.table(4, t)
-}
-
-// clean makes one harmless line of a text that may hold anything: messages come
-// from pods.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == utf8.RuneError || !unicode.IsPrint(r) && !unicode.IsSpace(r):
-			return '\uFFFD'
-		case unicode.IsSpace(r):
-			return ' '
-		default:
-			return r
-		}
-	}, s)
 }

@@ -138,9 +138,17 @@ func fromNetwork(err error) bool {
 }
 
 // timeOut sets the cause of a sample that was not answered in time.
-func (s *sample) timeOut(stage checkup.Stage, timeout time.Duration) {
+func (s *sample) timeOut(timeout time.Duration) {
 	s.timedOut = true
-	s.cause = &checkup.Cause{Stage: stage, Message: timedOutWords(timeout)}
+	s.cause = &checkup.Cause{Stage: checkup.StageEcho, Message: timedOutWords(timeout)}
+}
+
+// late makes an answered sample one that was not answered in time, if its delay is above the timeout: the agent may
+// have read the answer late. 0 is no timeout.
+func (s *sample) late(timeout time.Duration) {
+	if s.cause == nil && timeout > 0 && s.rtt > timeout {
+		s.timeOut(timeout)
+	}
 }
 
 func timedOutWords(timeout time.Duration) string { return fmt.Sprintf("timed out after %v", timeout) }

@@ -40,6 +40,9 @@ func connectFrom(ctx context.Context, m Measurement) (sample, *net.TCPConn, erro
 	}
 	s, conn, err := connectBy(ctx, []netip.AddrPort{m.Address}, time.Duration(m.Probe.Timeout), dial)
 	s.port = port
+	if conn != nil {
+		s.own = addressOf(conn.LocalAddr())
+	}
 	return s, conn, err
 }
 
@@ -182,7 +185,7 @@ func dialFrom(ctx context.Context, from int, address netip.AddrPort) (*net.TCPCo
 	conn, err := d.DialContext(ctx, "tcp", address.String())
 	port := from
 	if kept >= 0 && from == 0 {
-		port = portOf(kept)
+		port = int(nameOf(kept).Port())
 	}
 	if err != nil {
 		return nil, port, err

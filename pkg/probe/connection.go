@@ -179,7 +179,7 @@ func ready(ctx context.Context, conn net.Conn, p *checkup.Peer) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	delay, err := get(conn, request, 0)
+	delay, _, err := get(conn, request, 0)
 	switch {
 	case err != nil && isTimeout(err) && delay == 0:
 		return 0, silentInResponse

@@ -131,7 +131,7 @@ func (c control) address(
 func (c control) self(ctx context.Context, family checkup.IPFamily) checkup.Control {
 	result := checkup.Control{Family: family, Name: "self"}
 	address := netip.AddrPortFrom(loopback[family], 0).String()
-	responder, err := Listen(ctx, address, address)
+	responder, err := Listen(ctx, address, address, "")
 	if err != nil {
 		result.Message = fmt.Sprintf("cannot start the agent's own responder: %v", err)
 		return result

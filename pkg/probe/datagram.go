@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"sync"
 	"syscall"
@@ -29,9 +30,9 @@ type datagrams struct {
 	// truncated.
 	number func(b []byte) (i int, ok bool)
 	quoted func(b []byte) (i int, ok bool)
-	// residence reads from an answer how long the peer kept the request, 0 if unknown, and clears that field. nil means
-	// that the peer's kernel answers at once.
-	residence func(b []byte) time.Duration
+	// added reads what the peer added to an answer, and clears it: how long it kept the request, 0 if unknown, and the
+	// source address that it saw, invalid if unknown. nil means that the peer's kernel answers at once.
+	added func(b []byte) (residence time.Duration, seen netip.Addr)
 }
 
 // The functions above have no side effects: receivers call them all at once.
@@ -39,8 +40,9 @@ type datagrams struct {
 // flow is one socket with the packets sent from it.
 type flow struct {
 	*socket
-	// port is the source port of udp; 0 for icmp.
+	// port is the source port of udp; 0 for icmp. own is the source address, invalid for icmp.
 	port int
+	own  netip.Addr
 	// sent are the numbers of the packets that left, in order.
 	sent []int
 	// uncounted reports that a send failed: the kernel's count of packets and ours may differ, and departures of this
@@ -61,9 +63,10 @@ type journey struct {
 	sent, departed time.Time // by the agent's clock, and by the kernel's
 	came, arrived  time.Time // likewise; came is zero without an answer
 	residence      time.Duration
-	err            error // of the send, or from ICMP
-	wrong          bool  // a wrong answer arrived
-	over           bool  // its round is over: an answer is now too late
+	seen           netip.Addr // the source address that the peer saw
+	err            error      // of the send, or from ICMP
+	wrong          bool       // a wrong answer arrived
+	over           bool       // its round is over: an answer is now too late
 }
 
 // settled reports that the result of the packet is final.
@@ -77,8 +80,9 @@ type heard struct {
 	// expected answer.
 	number int
 	right  bool
-	// residence that the answer reports.
+	// residence and seen are what the answer reports.
 	residence time.Duration
+	seen      netip.Addr
 }
 
 // understand decodes the data of an event.
@@ -90,8 +94,8 @@ func (d *datagrams) understand(f *flow, e event, scratch *[]byte) heard {
 	}
 	if i, ok := read(e.data); ok && i < maxTries*d.m.Probe.Count {
 		h.number = i
-		if e.kind == arrival && d.residence != nil {
-			h.residence = d.residence(e.data)
+		if e.kind == arrival && d.added != nil {
+			h.residence, h.seen = d.added(e.data)
 		}
 		*scratch = d.answer((*scratch)[:0], i)
 		h.right = e.kind == arrival && bytes.Equal(e.data, *scratch)
@@ -137,7 +141,10 @@ func (d *datagrams) measure(ctx context.Context, s *Session) checkup.Observation
 		}
 		f := &flow{socket: sock, highest: -1}
 		if d.m.Pair.Transport == checkup.UDP {
-			_ = sock.raw.Control(func(fd uintptr) { f.port = portOf(int(fd)) }) // fails only when closed
+			_ = sock.raw.Control(func(fd uintptr) { // fails only when closed
+				own := nameOf(int(fd))
+				f.port, f.own = int(own.Port()), own.Addr()
+			})
 		}
 		c.flows = append(c.flows, f)
 	}
@@ -336,6 +343,7 @@ func (c *conversation) hear(e heard) {
 			c.duplicates++
 		default:
 			j.came, j.arrived, j.residence, j.wrong = e.at, e.event.kernel, e.residence, false
+			j.seen = e.seen
 			if i < e.flow.highest {
 				c.reordered++
 			}
@@ -354,22 +362,21 @@ func (c *conversation) samples(first int) []sample {
 	for i := range samples {
 		j, s := &c.journeys[first+i], &samples[i]
 		s.start, s.end, s.port = j.sent, j.sent.Add(timeout), j.flow.port
+		s.own, s.seen = j.flow.own, j.seen
 		switch {
 		case !j.came.IsZero():
 			s.end = j.came
 			s.rtt, s.kernel = j.delay()
-			if c.residence != nil {
+			if c.added != nil {
 				s.rtt, s.kernel = lessResidence(s.rtt, s.kernel, j.residence)
 			}
-			if s.rtt > timeout {
-				s.timeOut(checkup.StageEcho, timeout)
-			}
+			s.late(timeout)
 		case j.err != nil:
 			s.fail(checkup.StageConnect, j.err, timeout)
 		case j.wrong, j.flow.strange:
 			s.fail(checkup.StageEcho, errWrongAnswer, timeout)
 		default:
-			s.timeOut(checkup.StageEcho, timeout)
+			s.timeOut(timeout)
 			if j.flow.excused < j.flow.noRoom {
 				j.flow.excused++
 				s.noRoom = true

@@ -56,7 +56,8 @@
 // kernel's arrival timestamp until just before the send, both by its own clock; clocks of two hosts are never compared.
 // The agent subtracts that time. An unknown time, or one longer than the delay, is ignored. The remaining delay
 // includes the kernel's work at both ends and the responder's send call. With tcp with a size and with http, the
-// responder's time is part of the delay.
+// responder's time is part of the delay; but it reports how long it kept the request, in milliseconds (witness.go), and
+// a long time spoils the measurement: see below.
 //
 // Observation.Kernel is true only if the kernel timed both ends of every delay and, for udp, the residence time was
 // subtracted.
@@ -64,9 +65,9 @@
 // # Self-doubt
 //
 // Watch measures how late the agent's own timers wake. A measurement that the kernel did not time and during which the
-// agent was held up is spoiled: it is counted, but its result is discarded. Spoiled measurements are repeated until
-// Count of them are good, but at most maxTries times Count are made in total, and none after the order's deadline. A
-// short hold-up costs time and packets, but no pair.
+// agent was held up, or for which a responder was, is spoiled: it is counted, but its result is discarded. Spoiled
+// measurements are repeated until Count of them are good, but at most maxTries times Count are made in total, and none
+// after the order's deadline. A short hold-up costs time and packets, but no pair.
 //
 // If a stage of a connection to a Peer timed out while the agent was held up, the measurement is unmeasured. The delay
 // of a stage that passed during a hold-up is left out (except that of a connect, which the kernel times): the peer was

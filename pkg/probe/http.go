@@ -37,7 +37,9 @@ func httpOnce(ctx context.Context, m Measurement) (sample, error) {
 		return s, err
 	}
 	defer conn.Close()
-	s.rtt, err = get(conn, request, m.Pair.Size)
+	var header nethttp.Header
+	s.rtt, header, err = get(conn, request, m.Pair.Size)
+	s.seen, s.residence = parseSeen(header.Get(sourceHeader)), parseHeld(header.Get(heldHeader))
 	s.kernel, s.end = false, time.Now()
 	var status statusError
 	switch {
@@ -65,13 +67,13 @@ const maxHeader = 64 << 10
 
 // get sends a request on a connection and reads the whole response, until the request's context ends. The body must
 // have the given size if that is not 0. The delay is the time from sending the request to the first byte of the
-// response, 0 without a response.
-func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, error) {
+// response, 0 without a response. The header is that of the response, nil without one.
+func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, nethttp.Header, error) {
 	stop := context.AfterFunc(request.Context(), func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var out bytes.Buffer
 	if err := request.Write(&out); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	// Before the write, not after: on a busy machine, the write may return after the answer has arrived.
 	sent := time.Now()
@@ -82,9 +84,9 @@ func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, erro
 	_, err := reader.Peek(1)
 	switch {
 	case err != nil && unsent != nil && !isAlert(err):
-		return 0, unsent
+		return 0, nil, unsent
 	case err != nil:
-		return 0, readable(err)
+		return 0, nil, readable(err)
 	}
 	delay := max(time.Since(sent), 1)
 	response, err := nethttp.ReadResponse(reader, request)
@@ -94,13 +96,13 @@ func get(conn net.Conn, request *nethttp.Request, size int) (time.Duration, erro
 	}
 	switch {
 	case err != nil && heard.err != nil:
-		return delay, readable(heard.err) // net/http may report the incomplete line instead
+		return delay, nil, readable(heard.err) // net/http may report the incomplete line instead
 	case err != nil || limited.N <= 0:
-		return delay, errNotHTTP
+		return delay, nil, errNotHTTP
 	}
 	defer response.Body.Close()
 	limited.N = math.MaxInt64
-	return delay, readBody(response, size)
+	return delay, response.Header, readBody(response, size)
 }
 
 // errNotHTTP replaces net/http's errors for an answer that it cannot parse, because they quote the answer.

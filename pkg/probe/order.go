@@ -3,12 +3,14 @@
 package probe
 
 import (
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 
@@ -30,6 +32,50 @@ func ReadOrder(r io.Reader) (checkup.Order, error) {
 		return checkup.Order{}, fmt.Errorf("the order is not valid:\n%w", err)
 	}
 	return o, nil
+}
+
+// maxOrder limits the size of an order, in bytes: many times what a budget of pairs can make.
+const maxOrder = 256 << 20
+
+// ReadOrderFile reads and checks the order in a file. If there is no such file, it is compressed: the parts are the
+// files of that name with .gz, .gz.1, .gz.2 and so on.
+func ReadOrderFile(name string) (checkup.Order, error) {
+	f, err := os.Open(name)
+	if err == nil {
+		defer f.Close()
+		order, err := ReadOrder(f)
+		return order, of(name, err)
+	}
+	var parts []io.Reader
+	for {
+		part := name + ".gz"
+		if n := len(parts); n > 0 {
+			part = fmt.Sprintf("%s.%d", part, n)
+		}
+		f, missing := os.Open(part)
+		if missing != nil {
+			break
+		}
+		defer f.Close()
+		parts = append(parts, f)
+	}
+	if len(parts) == 0 {
+		return checkup.Order{}, fmt.Errorf("cannot read the order: %w", err)
+	}
+	raw, err := gzip.NewReader(io.MultiReader(parts...))
+	if err != nil {
+		return checkup.Order{}, of(name+".gz", err)
+	}
+	order, err := ReadOrder(io.LimitReader(raw, maxOrder))
+	return order, of(name+".gz", err)
+}
+
+// of adds the name of a file to an error; nil without one.
+func of(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", name, err)
 }
 
 func checkOrder(o checkup.Order) error {
@@ -55,6 +101,9 @@ func checkOrder(o checkup.Order) error {
 		}
 	}
 	maxCount := checkup.MaxCount
+	if o.Own != nil { // of a guest
+		maxCount = checkup.MaxEchoes
+	}
 	if c := o.Connections; c != nil {
 		maxCount = checkup.MaxWatch
 		for _, d := range []struct {
@@ -260,7 +309,7 @@ func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Obser
 				for _, z := range p.Sizes {
 					add(t, Measurement{
 						Pair:  checkup.Pair{Source: o.Source, Target: t.Target, Family: f, Transport: p.Transport, Size: z},
-						Probe: p.Probe,
+						Probe: p.Probe, Witness: t.Witness,
 					})
 				}
 			}
@@ -283,6 +332,8 @@ func again(o checkup.Order, add func(checkup.OrderTarget, Measurement)) {
 	for _, a := range o.Again {
 		probe := probes[a.Transport]
 		probe.Count = a.Count
-		add(targets[a.Target], Measurement{Pair: a.Pair, Probe: probe, Ports: a.Ports})
+		add(targets[a.Target], Measurement{
+			Pair: a.Pair, Probe: probe, Ports: a.Ports, Witness: targets[a.Target].Witness,
+		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"net/netip"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -23,15 +24,20 @@ import (
 //	20  source    4 bytes
 //	24  target    4 bytes
 //	28  residence 4 bytes, in nanoseconds
+//	32  seen      16 bytes, an IPv6 address or an IPv4-mapped one; only if the size has room for it
 //
-// followed by padding up to its size. An answer is its request with the other kind and the residence time: how long the
-// responder kept it, 0 if unknown (or more than the 4.29 s that fit). A responder answers only requests: otherwise two
-// responders could be made to answer each other forever.
+// followed by padding up to its size. An answer is its request with the other kind, the residence time and the address
+// seen. The residence time is how long the responder kept the request, 0 if unknown (or more than the 4.29 s that fit).
+// The address is the source address of the request at the responder, all zeros if unknown: an older responder sends
+// back what it received. A responder answers only requests: otherwise two responders could be made to answer each other
+// forever.
 const (
 	headerSize      = checkup.MinUDPSize
 	packetMagic     = "ckp1"
 	kindOffset      = 4
 	residenceOffset = 28
+	seenOffset      = 32
+	seenEnd         = checkup.MinWitnessSize
 )
 
 type packetKind byte
@@ -73,7 +79,38 @@ func appendPacket(b []byte, p packet) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(int32(p.pair.Target)))
 	b = binary.BigEndian.AppendUint32(b, 0)
 	setResidence(b[start:], p.residence)
+	if p.pair.Size >= seenEnd {
+		b = append(b, make([]byte, seenEnd-seenOffset)...)
+	}
 	return appendFill(b, p.nonce+uint64(p.sequence), p.pair.Size-(len(b)-start))
+}
+
+// setSeen writes the source address of a request into its answer, if there is room. The field of a request is zero;
+// that of an older agent has padding, which it expects back.
+func setSeen(b []byte, a netip.Addr) {
+	if len(b) >= seenEnd && [seenEnd - seenOffset]byte(b[seenOffset:seenEnd]) == [seenEnd - seenOffset]byte{} {
+		address := a.As16()
+		copy(b[seenOffset:seenEnd], address[:])
+	}
+}
+
+// takeSeen reads the address that setSeen wrote, and clears it. It is invalid if there is none.
+func takeSeen(b []byte) netip.Addr {
+	if len(b) < seenEnd {
+		return netip.Addr{}
+	}
+	a := seenAddress([16]byte(b[seenOffset:seenEnd]))
+	clear(b[seenOffset:seenEnd])
+	return a
+}
+
+// seenAddress decodes an address that a responder saw; invalid if it saw none.
+func seenAddress(b [16]byte) netip.Addr {
+	a := netip.AddrFrom16(b).Unmap()
+	if a.IsUnspecified() {
+		return netip.Addr{}
+	}
+	return a
 }
 
 // setResidence writes the residence time into a packet.

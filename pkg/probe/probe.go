@@ -42,6 +42,8 @@ type Measurement struct {
 	Deadlines checkup.StageDeadlines
 	// Ports are the source ports that must be used, see checkup.Again; empty if any will do.
 	Ports []int
+	// Witness says that the target is a Responder, and must report the source address that it sees.
+	Witness bool
 }
 
 // Session is the state that the measurements of one agent share.
@@ -74,6 +76,11 @@ type sample struct {
 	timedOut bool
 	// port is the source port; 0 if it is unknown or the protocol has none.
 	port int
+	// residence is how long a Responder kept the request of a tcp or http sample, in whole milliseconds; 0 if unknown. A
+	// long one spoils the sample. It is not subtracted, as the exact one of udp is.
+	residence time.Duration
+	// own is the source address of the socket, and seen the one that the target saw; invalid if unknown.
+	own, seen netip.Addr
 	// unusable says why the demanded source port could not be used: nothing was measured. nil if something was.
 	unusable *checkup.Cause
 	// noRoom reports that the agent's own socket dropped packets, perhaps the answer.
@@ -110,6 +117,9 @@ func repeat(ctx context.Context, m Measurement, w *Watch, round func(n int) ([]s
 		}
 		if err != nil {
 			return unmeasured(m, checkup.StageSocket, localTrouble(err).Error())
+		}
+		for i := range more {
+			more[i].late(time.Duration(m.Probe.Timeout))
 		}
 		missing -= w.believe(more)
 		samples = append(samples, more...)
@@ -214,6 +224,13 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 			continue
 		}
 		o.Received++
+		if m.Witness && s.own.IsValid() && s.seen.IsValid() {
+			o.Witnessed++
+			if s.seen != s.own {
+				o.Rewritten++
+				o.SeenAs = s.seen.String()
+			}
+		}
 		o.RTTs = append(o.RTTs, s.rtt.Microseconds())
 		o.Kernel = o.Kernel && s.kernel
 	}
@@ -225,7 +242,7 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 		o.Unmeasured, o.Flows = unusable, nil
 	case longest > 0:
 		o.Unmeasured = &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf(
-			"the agent was held up during all %d measurements, for up to %v", o.Spoiled, longest.Round(time.Millisecond))}
+			"the agent or its target was held up during all %d measurements, for up to %v", o.Spoiled, longest.Round(time.Millisecond))}
 	default:
 		o.Unmeasured = &checkup.Cause{Stage: checkup.StageSelf, Message: fmt.Sprintf(
 			"the agent's socket buffer was full and dropped the answers to all %d measurements", o.Spoiled)}

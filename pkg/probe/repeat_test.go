@@ -42,7 +42,7 @@ func TestRepeatUntilEnoughAreGood(t *testing.T) {
 		{"one too many", strings.Repeat("s", 13) + "gg", 0, nil, []int{3, 3, 3, 3, 3}, checkup.Observation{Sent: 2, Received: 2, Spoiled: 13, RTTs: []int64{13, 14}}},
 		{"one good and no more", "g" + strings.Repeat("s", 14), 0, nil, []int{3, 2, 2, 2, 2, 2, 2}, checkup.Observation{Sent: 1, Received: 1, Spoiled: 14, RTTs: []int64{0}}},
 		{"all", strings.Repeat("s", 15), 0, nil, []int{3, 3, 3, 3, 3},
-			checkup.Observation{Spoiled: 15, Unmeasured: cause(checkup.StageSelf, "the agent was held up during all 15 measurements, for up to 1h0m0s")}},
+			checkup.Observation{Spoiled: 15, Unmeasured: cause(checkup.StageSelf, "the agent or its target was held up during all 15 measurements, for up to 1h0m0s")}},
 		{"time over before a repeat", "ssx", repeatPause / 2, nil, []int{3}, checkup.Observation{Sent: 1, Spoiled: 2, Failure: refused}},
 		{"time over in a repeat", "sgsgs", 0, map[int]error{2: errCutShort}, []int{3, 2}, checkup.Observation{Sent: 1, Received: 1, Spoiled: 2, RTTs: []int64{1}}},
 		{"time over at once", "", 0, map[int]error{1: errCutShort}, []int{3}, cutShort(Measurement{})},

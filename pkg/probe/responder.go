@@ -18,7 +18,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -27,40 +26,40 @@ import (
 
 // Default ports of a responder.
 const (
-	EchoPort = 7007 // TCP and UDP
-	HTTPPort = 7080
+	EchoPort   = 7007 // TCP and UDP
+	HTTPPort   = 7080
+	HealthPort = 7081 // HTTP, for the kubelet
 )
 
+// echoIdle and echoLife limit the idle time and the lifetime of a TCP echo connection.
 const (
-	// maxConnections is the maximum number of connections that are served at the same time, for each of TCP echo and
-	// HTTP and for each family; more wait to be accepted.
-	maxConnections = 256
-	// echoIdle and echoLife limit the idle time and the lifetime of a TCP echo connection.
 	echoIdle = 10 * time.Second
 	echoLife = time.Minute
 )
 
 // Responder answers measurements: TCP echo of any data, UDP echo of our own requests, and HTTP with /healthz and
-// /bytes?n=SIZE. It counts the distinct UDP requests of every pair.
+// /bytes?n=SIZE. It counts the distinct UDP requests of every pair, and reports the source addresses that it sees (see
+// witness.go). Each listener has a budget of connections of its own (see crowd).
 type Responder struct {
-	// One socket per IP family that both the address and the host have.
-	tcp, http  []net.Listener
-	udp        []*net.UDPConn
-	receptions receptions
+	// One socket per IP family that both the address and the host have. health serves the same pages as http.
+	tcp, http, health []net.Listener
+	udp               []*net.UDPConn
+	receptions        receptions
 }
 
 // Listen opens the sockets of a responder. Each address is host:port; an empty host means all addresses of both IP
-// families, port 0 any free port. TCP and UDP echo have the same host and, unless it is 0, the same port.
-func Listen(ctx context.Context, echoAddress, httpAddress string) (*Responder, error) {
+// families, port 0 any free port. TCP and UDP echo have the same host and, unless it is 0, the same port. Without a
+// health address there is no such listener.
+func Listen(ctx context.Context, echoAddress, httpAddress, healthAddress string) (*Responder, error) {
 	r := &Responder{}
-	if err := r.listen(ctx, echoAddress, httpAddress); err != nil {
+	if err := r.listen(ctx, echoAddress, httpAddress, healthAddress); err != nil {
 		r.close()
 		return nil, err
 	}
 	return r, nil
 }
 
-func (r *Responder) listen(ctx context.Context, echoAddress, httpAddress string) error {
+func (r *Responder) listen(ctx context.Context, echoAddress, httpAddress, healthAddress string) error {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	// One socket per family: Go guesses whether a socket for both serves IPv4, wrongly if the loopback is down, and the
@@ -72,6 +71,11 @@ func (r *Responder) listen(ctx context.Context, echoAddress, httpAddress string)
 		}
 		if _, err := listenStream(ctx, lc, "tcp"+digit, httpAddress, &r.http); err != nil {
 			return fmt.Errorf("cannot listen for HTTP: %w", err)
+		}
+		if healthAddress != "" {
+			if _, err := listenStream(ctx, lc, "tcp"+digit, healthAddress, &r.health); err != nil {
+				return fmt.Errorf("cannot listen for health checks: %w", err)
+			}
 		}
 		if !echo {
 			continue
@@ -107,7 +111,7 @@ func listenStream(ctx context.Context, lc net.ListenConfig, network, address str
 	case err != nil:
 		return false, err
 	}
-	*to = append(*to, l)
+	*to = append(*to, newCrowd(l))
 	return true, nil
 }
 
@@ -143,21 +147,22 @@ func (r *Responder) Ports() map[checkup.Transport]int {
 	}
 }
 
-// Serve answers until ctx ends, then closes the sockets and returns nil. On every tick, and once at the end, it writes
-// the receptions that changed, as Message lines. A nil tick means only at the end.
+// Serve answers until ctx ends, then closes the sockets and returns nil. It writes its start and, on every tick and
+// once at the end, the receptions that changed, as Message lines. A nil tick means only at the end.
 func (r *Responder) Serve(ctx context.Context, out io.Writer, tick <-chan time.Time) error {
 	g, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, func() { r.noteDrops(); r.close() })
 	defer stop()
 	lines := &lineWriter{w: out}
+	g.Go(func() error { return lines.write(checkup.Message{Start: &checkup.AgentStart{Source: -1}}) })
 	for _, conn := range r.udp {
 		g.Go(func() error { return unlessEnded(ctx, r.serveUDP(conn)) })
 	}
 	for _, l := range r.tcp {
-		g.Go(func() error { return unlessEnded(ctx, serveTCP(ctx, netutil.LimitListener(l, maxConnections))) })
+		g.Go(func() error { return unlessEnded(ctx, serveTCP(ctx, l)) })
 	}
-	for _, l := range r.http {
-		g.Go(func() error { return unlessEnded(ctx, serveHTTP(ctx, netutil.LimitListener(l, maxConnections))) })
+	for _, l := range slices.Concat(r.http, r.health) {
+		g.Go(func() error { return unlessEnded(ctx, serveHTTP(ctx, l)) })
 	}
 	g.Go(func() error {
 		for {
@@ -197,7 +202,7 @@ func unlessEnded(ctx context.Context, err error) error {
 }
 
 func (r *Responder) close() {
-	for _, l := range slices.Concat(r.tcp, r.http) {
+	for _, l := range slices.Concat(r.tcp, r.http, r.health) {
 		l.Close()
 	}
 	for _, conn := range r.udp {
@@ -223,6 +228,8 @@ func serveTCP(ctx context.Context, l net.Listener) error {
 			defer stop()
 			end := time.Now().Add(echoLife)
 			buf := make([]byte, 16<<10)
+			first := true
+			var echoes echoed
 			for {
 				deadline := time.Now().Add(echoIdle)
 				if deadline.After(end) {
@@ -230,10 +237,22 @@ func serveTCP(ctx context.Context, l net.Listener) error {
 				}
 				conn.SetDeadline(deadline)
 				n, err := conn.Read(buf)
-				if n > 0 {
-					if _, err := conn.Write(buf[:n]); err != nil {
+				data := buf[:n]
+				waited := waited(conn)
+				if first {
+					var unanswered error
+					if data, unanswered = echoes.answer(conn, data); unanswered != nil {
 						return
 					}
+					first = false
+				}
+				if len(data) > 0 {
+					if _, err := conn.Write(data); err != nil {
+						return
+					}
+				}
+				if echoes.add(conn, len(data), waited) != nil {
+					return
 				}
 				if err != nil {
 					return
@@ -258,6 +277,7 @@ func (r *Responder) serveUDP(conn *net.UDPConn) error {
 		r.receptions.count(p)
 		arrived, source := beside(oob[:oobn])
 		buf[kindOffset] = byte(answer)
+		setSeen(buf[:n], from.Addr())
 		setResidence(buf[:n], residence(arrived))
 		// An answer that cannot be sent is a lost answer: a result, not an error.
 		_, _, _ = conn.WriteMsgUDPAddrPort(buf[:n], source, from)
@@ -309,7 +329,18 @@ func serveHTTP(ctx context.Context, l net.Listener) error {
 	})
 	mux.HandleFunc("GET /bytes", serveBytes)
 	server := nethttp.Server{
-		Handler:           mux,
+		Handler: nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+			if from, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+				w.Header().Set(sourceHeader, from.Addr().Unmap().WithZone("").String())
+			}
+			if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok {
+				w.Header().Set(heldHeader, strconv.FormatInt(waited(conn).Milliseconds(), 10))
+			}
+			mux.ServeHTTP(w, r)
+		}),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, conn)
+		},
 		ReadHeaderTimeout: echoIdle,
 		WriteTimeout:      echoLife,
 		IdleTimeout:       echoIdle,
@@ -352,7 +383,7 @@ func serveBytes(w nethttp.ResponseWriter, r *nethttp.Request) {
 }
 
 // maxReceptions and maxSeen limit the memory of a responder to about 16 MiB: the number of pairs, and of the words that
-// record their requests. Requests beyond the limits are answered, but not counted.
+// record their requests. Requests beyond the limits are answered, but not counted, and the count says so.
 const (
 	maxReceptions = 50_000
 	maxSeen       = 1 << 20
@@ -362,8 +393,9 @@ const (
 type receptions struct {
 	mu     sync.Mutex // guards following
 	pairs  map[counted]*reception
-	words  int // of all pairs' seen
-	newest int // look
+	words  int  // of all pairs' seen
+	newest int  // look
+	partly bool // some requests are not counted
 	// dropped packets of all pairs of a family, in all looks and by look.
 	dropped map[checkup.IPFamily]int
 	inLook  map[dropping]int
@@ -400,6 +432,7 @@ func (r *receptions) count(p packet) {
 	of := r.pairs[key]
 	if of == nil || of.nonce != p.nonce {
 		if of == nil && len(r.pairs) >= maxReceptions {
+			r.skip()
 			return
 		}
 		if r.pairs == nil {
@@ -414,6 +447,7 @@ func (r *receptions) count(p packet) {
 	word, bit := int(p.sequence/64), uint64(1)<<(p.sequence%64)
 	if grow := word + 1 - len(of.seen); grow > 0 {
 		if r.words+grow > maxSeen {
+			r.skip()
 			return
 		}
 		r.words += grow
@@ -423,6 +457,18 @@ func (r *receptions) count(p packet) {
 		of.seen[word] |= bit
 		of.packets++
 		of.reported = false
+	}
+}
+
+// skip records that a request is not counted: any one pair is reported again.
+func (r *receptions) skip() {
+	if r.partly {
+		return
+	}
+	r.partly = true
+	for _, of := range r.pairs {
+		of.reported = false
+		return
 	}
 }
 
@@ -466,6 +512,7 @@ func (r *receptions) changed() []checkup.Message {
 			of.reported = true
 			ms = append(ms, checkup.Message{Reception: &checkup.Reception{
 				Pair: key.Pair, Look: key.look, Packets: of.packets, Dropped: r.inLook[dropping{key.Family, key.look}],
+				Incomplete: r.partly,
 			}})
 		}
 	}

@@ -47,16 +47,17 @@ func TestResponderAnswersEveryTransport(t *testing.T) {
 }
 
 func TestResponderListensInBothFamilies(t *testing.T) {
-	r, err := Listen(t.Context(), ":0", ":0")
+	r, err := Listen(t.Context(), ":0", ":0", ":0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.close()
-	if len(r.udp) != 2 || len(r.tcp) != 2 || len(r.http) != 2 {
-		t.Fatalf("%d UDP, %d TCP, %d HTTP sockets, want one of each per family", len(r.udp), len(r.tcp), len(r.http))
+	if len(r.udp) != 2 || len(r.tcp) != 2 || len(r.http) != 2 || len(r.health) != 2 {
+		t.Fatalf("%d UDP, %d TCP, %d HTTP, %d health sockets, want one of each per family",
+			len(r.udp), len(r.tcp), len(r.http), len(r.health))
 	}
 	for i, family := range checkup.IPFamilies {
-		for _, l := range []net.Listener{r.tcp[i], r.http[i]} {
+		for _, l := range []net.Listener{r.tcp[i], r.http[i], r.health[i]} {
 			conn, err := net.Dial("tcp", netip.AddrPortFrom(loopback[family], l.Addr().(*net.TCPAddr).AddrPort().Port()).String())
 			if err != nil {
 				t.Error(err)
@@ -78,14 +79,15 @@ func TestListenErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer takenUDP.Close()
-	for _, test := range []struct{ echo, http, want string }{
-		{taken.Addr().String(), "127.0.0.1:0", "cannot listen for TCP echo: "},
-		{"127.0.0.1:0", taken.Addr().String(), "cannot listen for HTTP: "},
-		{"nonsense", "127.0.0.1:0", "cannot listen for TCP echo: "},
-		{"127.0.0.1:0", "127.0.0.1", "cannot listen for HTTP: "},
-		{takenUDP.LocalAddr().String(), "127.0.0.1:0", "cannot listen for UDP echo: "},
+	for _, test := range []struct{ echo, http, health, want string }{
+		{taken.Addr().String(), "127.0.0.1:0", "", "cannot listen for TCP echo: "},
+		{"127.0.0.1:0", taken.Addr().String(), "", "cannot listen for HTTP: "},
+		{"127.0.0.1:0", "127.0.0.1:0", taken.Addr().String(), "cannot listen for health checks: "},
+		{"nonsense", "127.0.0.1:0", "", "cannot listen for TCP echo: "},
+		{"127.0.0.1:0", "127.0.0.1", "", "cannot listen for HTTP: "},
+		{takenUDP.LocalAddr().String(), "127.0.0.1:0", "", "cannot listen for UDP echo: "},
 	} {
-		if _, err := Listen(t.Context(), test.echo, test.http); err == nil || !strings.HasPrefix(err.Error(), test.want) {
+		if _, err := Listen(t.Context(), test.echo, test.http, test.health); err == nil || !strings.HasPrefix(err.Error(), test.want) {
 			t.Errorf("got error %v, want %s...", err, test.want)
 		}
 	}
@@ -181,7 +183,7 @@ func TestResponderReportsResidence(t *testing.T) {
 // residence and its bounds.
 func lateAnswer(t *testing.T, family checkup.IPFamily) (reported, least, most time.Duration) {
 	t.Helper()
-	r, err := Listen(t.Context(), anyPort(family), anyPort(family))
+	r, err := Listen(t.Context(), anyPort(family), anyPort(family), anyPort(family))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +305,7 @@ func TestReceptionsOfManyPacketsAreBounded(t *testing.T) {
 
 // Receptions are reported on a tick, and later ones at the end.
 func TestResponderReportsReceptions(t *testing.T) {
-	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0")
+	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,6 +337,9 @@ func TestResponderReportsReceptions(t *testing.T) {
 		}
 		return m
 	}
+	if diff := cmp.Diff(checkup.Message{Start: &checkup.AgentStart{Source: -1}}, next()); diff != "" {
+		t.Errorf("first (-want +got):\n%s", diff)
+	}
 	measure(3)
 	tick <- time.Time{}
 	if diff := cmp.Diff(checkup.Message{Reception: &checkup.Reception{Pair: pair, Packets: 3}}, next()); diff != "" {
@@ -356,7 +361,7 @@ func TestResponderReportsReceptions(t *testing.T) {
 
 // A responder ends although a connection is open.
 func TestResponderEndsWithConnectionsOpen(t *testing.T) {
-	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0")
+	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +387,7 @@ func TestResponderEndsWithConnectionsOpen(t *testing.T) {
 }
 
 func TestResponderReturnsWriteErrors(t *testing.T) {
-	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0")
+	r, err := Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0", "")
 	if err != nil {
 		t.Fatal(err)
 	}

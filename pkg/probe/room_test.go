@@ -130,7 +130,7 @@ func TestFullSocketIsNotALostAnswer(t *testing.T) {
 // A responder reports packets that its full socket buffer dropped.
 func TestResponderReportsDrops(t *testing.T) {
 	bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
-		r, err := Listen(t.Context(), anyPort(family), anyPort(family))
+		r, err := Listen(t.Context(), anyPort(family), anyPort(family), anyPort(family))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,10 +166,10 @@ func TestResponderReportsDrops(t *testing.T) {
 			t.Fatal(err)
 		}
 		ms := messages(t, out.Bytes())
-		if len(ms) != 1 || ms[0].Reception == nil {
-			t.Fatalf("got %s, want one reception", out.Bytes())
+		if len(ms) != 2 || ms[0].Start == nil || ms[1].Reception == nil {
+			t.Fatalf("got %s, want a start and one reception", out.Bytes())
 		}
-		got := ms[0].Reception
+		got := ms[1].Reception
 		if got.Pair != p.pair || got.Packets < 1 || got.Dropped < 3 || got.Packets+got.Dropped > int(p.sequence) {
 			t.Errorf("got %+v of %d requests, want at least 3 dropped", got, p.sequence)
 		}

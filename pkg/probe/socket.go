@@ -89,15 +89,15 @@ func openSocket(address netip.AddrPort, port, protocol, size int) (*socket, erro
 	return s, nil
 }
 
-// portOf returns the source port of a TCP or UDP socket; 0 if it has none.
-func portOf(fd int) int {
+// nameOf returns the source address and port of a TCP or UDP socket; the zero value if it has none.
+func nameOf(fd int) netip.AddrPort {
 	switch a, _ := unix.Getsockname(fd); a := a.(type) {
 	case *unix.SockaddrInet4:
-		return a.Port
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
 	case *unix.SockaddrInet6:
-		return a.Port
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port))
 	}
-	return 0
+	return netip.AddrPort{}
 }
 
 // timestamping requests software timestamps of received packets and, on the error queue, of sent packets; the latter

@@ -13,7 +13,8 @@ import (
 )
 
 // tcp connects and, if the pair has a size, sends that many bytes and reads
-// them back.
+// them back. A witness is asked for the source address first, and reports at the end how long it
+// kept the data: neither is part of the measurement.
 func tcp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 	return series(ctx, m, s, tcpOnce)
 }
@@ -27,18 +28,26 @@ func tcpOnce(ctx context.Context, m Measurement) (sample, error) {
 		return s, err
 	}
 	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if m.Witness {
+		err = s.ask(conn, m.Pair.Size)
+	}
 	if m.Pair.Size == 0 {
 		return s, nil
 	}
-	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
 	sent := time.Now()
-	err = echo(conn, m.Pair.Size)
+	s.start = sent
+	if err == nil {
+		err = echo(conn, m.Pair.Size)
+	}
 	s.end = time.Now()
 	s.rtt, s.kernel = s.end.Sub(sent), false
 	if err != nil {
 		s.fail(checkup.StageEcho, err, timeout)
 		conn.SetLinger(0) // discard data that the peer did not accept
+	} else if s.seen.IsValid() {
+		s.residence = hold(conn)
 	}
 	return s, nil
 }

@@ -4,6 +4,7 @@ package probe
 
 import (
 	"context"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -41,10 +42,10 @@ func overUDP(m Measurement, nonce uint64) datagrams {
 		flows:  min(checkup.UDPFlows, m.Probe.Count),
 		packet: build(request),
 		answer: build(answer),
-		residence: func(b []byte) time.Duration {
+		added: func(b []byte) (time.Duration, netip.Addr) {
 			p, _ := parsePacket(b)
 			setResidence(b, 0)
-			return p.residence
+			return p.residence, takeSeen(b)
 		},
 		number: number(answer),
 		quoted: number(request),

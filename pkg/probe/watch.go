@@ -43,16 +43,19 @@ type holdUp struct{ from, to time.Time }
 func (w *Watch) Run(ctx context.Context) {
 	timer := time.NewTimer(watchInterval)
 	defer timer.Stop()
+	// From the last time that the timer woke, not from now: a hold-up may be between the two.
+	last := time.Now()
 	for {
-		due := time.Now().Add(watchInterval)
+		due := last.Add(watchInterval)
 		w.set(due)
-		timer.Reset(watchInterval)
+		timer.Reset(time.Until(due))
 		select {
 		case <-ctx.Done():
 			w.set(time.Time{})
 			return
 		case <-timer.C:
-			w.woke(due, time.Now())
+			last = time.Now()
+			w.woke(due, last)
 		}
 	}
 }
@@ -122,14 +125,21 @@ func (w *Watch) believe(samples []sample) int {
 	return believed
 }
 
-// spoils reports whether a hold-up spoils a sample, and how long it was. It spoils an answered sample that the kernel
+// spoils reports whether a hold-up of the agent, or of the Responder that kept the request, spoils a sample, and how
+// long it was. It spoils an answered sample that the kernel
 // did not time if it lasted at least spoiling or half of the delay, and a timeout if an answer in time may have been
-// read too late. Other failures were reported by the network and are not spoiled.
+// read too late. A nil Watch spoils nothing. Other failures were reported by the network and are not spoiled.
 func (w *Watch) spoils(s sample) (time.Duration, bool) {
 	if s.cause == nil && s.kernel || s.cause != nil && !s.timedOut {
 		return 0, false
 	}
+	if w == nil {
+		return 0, false
+	}
 	held := w.held(s.start, s.end)
+	if s.residence >= heldUp {
+		held = max(held, s.residence)
+	}
 	if s.timedOut {
 		return held, held > 0 && held >= s.end.Sub(s.start)/2
 	}

@@ -34,6 +34,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // LabelRunName is on reports and has the name of the PipelineRun, by which a report is
@@ -65,7 +66,8 @@ const (
 // Store saves and loads the values of one run.
 type Store struct {
 	// ConfigMaps of the run's namespace. Saving needs create and update, loading
-	// get; SaveReport needs list and delete too.
+	// get; SaveReport needs list and delete too. Each request is tried until the deadline of its
+	// context (package retry); without a deadline, once.
 	ConfigMaps corev1client.ConfigMapInterface
 	// Plan's name, and name and UID of the PipelineRun. To load, RunUID is enough.
 	Plan   string
@@ -200,10 +202,13 @@ func (s *Store) put(ctx context.Context, k Key, first int, chunks []chunk, adorn
 
 // write creates the ConfigMap or overwrites the one of its name.
 func (s *Store) write(ctx context.Context, cm *corev1.ConfigMap) error {
-	_, err := s.ConfigMaps.Create(ctx, cm, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		_, err = s.ConfigMaps.Update(ctx, cm, metav1.UpdateOptions{})
-	}
+	err := retry.Until(ctx, func() error {
+		_, err := s.ConfigMaps.Create(ctx, cm, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			_, err = s.ConfigMaps.Update(ctx, cm, metav1.UpdateOptions{})
+		}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("write ConfigMap %s: %w", cm.Name, err)
 	}
@@ -254,7 +259,9 @@ func (s *Store) get(ctx context.Context, k Key) (raw []byte, first *corev1.Confi
 // each reads chunk by chunk, and calls got with the part of the stream in each.
 func (s *Store) each(ctx context.Context, k Key, got func(*corev1.ConfigMap, []byte) error) error {
 	for i := 0; ; i++ {
-		cm, err := s.ConfigMaps.Get(ctx, s.name(k, i), metav1.GetOptions{})
+		cm, err := retry.Get(ctx, func() (*corev1.ConfigMap, error) {
+			return s.ConfigMaps.Get(ctx, s.name(k, i), metav1.GetOptions{})
+		})
 		switch {
 		case apierrors.IsNotFound(err) && i > 0:
 			return fmt.Errorf("load %s: chunk %d is missing: no ConfigMap %s", k, i, s.name(k, i))

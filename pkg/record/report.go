@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +17,8 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
+	"github.com/checkplan/checkplan/pkg/retry"
 )
 
 // annotationFinished holds when the run of a report finished, RFC 3339.
@@ -31,7 +32,7 @@ func (s *Store) ReportName() string { return s.name(reportKey, 0) }
 
 // SaveReport writes the report, and then deletes the oldest reports of the plan until
 // keep are left; keep below 1 keeps all. Its ConfigMaps have the round of each check
-// that has one (checkup.AnnotationRound), from which the next run continues; the first
+// that has one (history.RoundAnnotations), from which the next run continues; the first
 // also has verdict and summary as plain text.
 func (s *Store) SaveReport(ctx context.Context, r *checkup.Report, keep int) error {
 	raw, digest, err := encode(reportKey, r)
@@ -41,11 +42,7 @@ func (s *Store) SaveReport(ctx context.Context, r *checkup.Report, keep int) err
 	err = s.put(ctx, reportKey, 0, compress(raw, chunkBytes), func(cm *corev1.ConfigMap, chunk int) {
 		cm.Labels[LabelRunName] = r.Run
 		cm.Annotations = map[string]string{annotationFinished: r.Finished.UTC().Format(time.RFC3339)}
-		for _, c := range r.Checks {
-			if c.Coverage != nil {
-				cm.Annotations[checkup.AnnotationRound+c.Name] = strconv.Itoa(c.Coverage.Round)
-			}
-		}
+		maps.Copy(cm.Annotations, history.RoundAnnotations(r))
 		if chunk == 0 {
 			cm.Data[digestKey] = digest
 			cm.Data["verdict"] = string(r.Verdict)
@@ -72,7 +69,8 @@ func (s *Store) prune(ctx context.Context, keep int) error {
 	}
 	for _, run := range runs[min(keep, len(runs)):] {
 		for _, name := range run.names {
-			if err := s.ConfigMaps.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			err := retry.Until(ctx, func() error { return s.ConfigMaps.Delete(ctx, name, metav1.DeleteOptions{}) })
+			if err != nil && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("delete ConfigMap %s of the old report of run %s: %w", name, run.run, err)
 			}
 		}
@@ -116,7 +114,9 @@ func listReports(
 	if _, err := labels.ValidatedSelectorFromSet(selector); err != nil {
 		return nil, nil // no label can have that value
 	}
-	list, err := configMaps.List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+	list, err := retry.Get(ctx, func() (*corev1.ConfigMapList, error) {
+		return configMaps.List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list reports: %w", err)
 	}

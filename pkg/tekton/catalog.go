@@ -24,8 +24,8 @@ import (
 // Files are the contents of files by slash-separated path.
 type Files map[string][]byte
 
-// Files are the objects as YAML: one file for the rights, one per Task and one for
-// the Pipeline, in one directory for kubectl apply -f; and the sample in the folder
+// Files are the objects as YAML: one file for the rights, one per Task, one for
+// the Pipeline and one for the schedule, in one directory for kubectl apply -f; and the sample in the folder
 // samples, which kubectl apply does not read. Files of several plans have different
 // names, except for those of Tasks, which are equal.
 func (o *Objects) Files() (Files, error) {
@@ -36,6 +36,9 @@ func (o *Objects) Files() (Files, error) {
 	}
 	for _, task := range o.Tasks {
 		groups["task-"+task.Name+".yaml"] = []runtime.Object{task}
+	}
+	if o.Schedule != nil {
+		groups["schedule-"+o.Pipeline.Name+".yaml"] = o.Schedule
 	}
 	files := Files{}
 	return files, files.encode(groups)
@@ -71,6 +74,9 @@ func Catalog(plans []*checkup.Plan, opts Options) (Files, error) {
 		dir := path.Join("pipeline", plan.Name)
 		groups[path.Join(dir, plan.Name+".yaml")] = []runtime.Object{o.Pipeline}
 		groups[path.Join(dir, "rbac.yaml")] = o.Rights
+		if o.Schedule != nil {
+			groups[path.Join(dir, "schedule.yaml")] = o.Schedule
+		}
 		groups[path.Join("samples", plan.Name+".yaml")] = []runtime.Object{o.Sample}
 		files[path.Join(dir, "README.md")] = pipelineReadme(plan, opts, o)
 		for _, task := range o.Tasks {

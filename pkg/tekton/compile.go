@@ -60,6 +60,8 @@ type Objects struct {
 	Pipeline *pipelinev1.Pipeline
 	// Sample is a PipelineRun to create, not to apply: it has a generateName.
 	Sample *pipelinev1.PipelineRun
+	// Schedule is a CronJob that starts runs, with its account and role; empty for a plan without a schedule.
+	Schedule []runtime.Object
 }
 
 // Applied lists the objects to apply, in order: rights, tasks, pipeline.
@@ -70,6 +72,9 @@ func (o *Objects) Applied() []runtime.Object {
 	}
 	return append(applied, o.Pipeline)
 }
+
+// Deployed lists the objects of Applied, and those of Schedule. A run by hand needs no schedule.
+func (o *Objects) Deployed() []runtime.Object { return append(o.Applied(), o.Schedule...) }
 
 // Compile turns a plan into Kubernetes objects. The error lists every problem of the
 // options and of the plan, a line each.
@@ -91,6 +96,12 @@ func Compile(plan *checkup.Plan, opts Options) (*Objects, error) {
 	if err := validateAll(append(o.Applied(), o.Sample)...); err != nil {
 		return nil, err
 	}
+	if o.Schedule, err = schedule(plan, o.Sample, opts); err != nil {
+		return nil, err
+	}
+	if err := validateAll(o.Schedule...); err != nil {
+		return nil, err
+	}
 	return o, nil
 }
 
@@ -102,7 +113,7 @@ func encodePlan(plan *checkup.Plan) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("plan %s: write as JSON: %w", plan.Name, err)
 	}
-	return strings.ReplaceAll(string(b), "$", `\u0024`), nil
+	return strings.ReplaceAll(string(checkup.EscapeJSON(b)), "$", `\u0024`), nil
 }
 
 // validatePlan lists every rule that the plan breaks: those of all plans, and those

@@ -49,6 +49,16 @@ func smallPlan() *checkup.Plan {
 	return planOf("small", "Is the pod network whole?", map[string]checkup.Check{"mesh": mesh()})
 }
 
+// scheduled has a schedule.
+func scheduled() *checkup.Plan {
+	p := planOf("scheduled", "Is the pod network whole, every ten minutes?", map[string]checkup.Check{"mesh": mesh()})
+	p.Schedule = &checkup.Schedule{
+		Cron: "*/10 * * * *", TimeZone: "Europe/Berlin", ConcurrencyPolicy: checkup.ConcurrencyForbid,
+		StartingDeadlineSeconds: 300, Jitter: checkup.Duration(30 * time.Second),
+	}
+	return p
+}
+
 func twoChecks() *checkup.Plan {
 	pods := mesh("wide")
 	pods.Spec.(*podmesh.Spec).Targets.Pods = &podmesh.PodTargets{Namespace: "shop", Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "cart"}}, Port: 8080}

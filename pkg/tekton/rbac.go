@@ -31,8 +31,6 @@ type common struct {
 // phaseRights is every verb that the mains in tasks/ use for all kinds. They have
 // no other right than these and those of the plan's kinds.
 var phaseRights = []common{
-	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeCluster, "nodes", "get",
-		"pkg/fleet StartResponders: the node of a responder that does not start"},
 	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "create", "pkg/fleet StartResponders"},
 	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "pods", "get",
 		"pkg/fleet StartResponders: a responder that an earlier try of the task created"},
@@ -52,8 +50,6 @@ var phaseRights = []common{
 	{checkup.RoleResponder, checkup.PhaseSetup, checkup.ScopeRun, "events", "list",
 		"pkg/fleet StartResponders: why a responder was not scheduled or not started"},
 
-	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeCluster, "nodes", "get",
-		"pkg/fleet Measure: the node of an agent that does not answer"},
 	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "create", "pkg/fleet Measure: start agents"},
 	{checkup.RoleAgent, checkup.PhaseProbe, checkup.ScopeRun, "pods", "get",
 		"pkg/fleet Measure: an agent that an earlier try of the task created"},
@@ -79,15 +75,15 @@ var phaseRights = []common{
 	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "pods", "delete", "pkg/fleet Remove"},
 	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "pods/log", "get",
 		"pkg/fleet Evidence: the logs of what went wrong"},
-	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "create", "pkg/record: write evidence and report"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "create", "pkg/record: write evidence, report and history"},
 	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "get",
-		"pkg/record: read worksheets and what was measured"},
+		"pkg/record: read worksheets, what was measured, and the plan's history"},
 	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "list",
-		"pkg/fleet Remove and Left; pkg/record: reports beyond the plan's retention"},
+		"pkg/fleet Remove and Left; pkg/record: reports beyond the plan's retention, old pieces of its history"},
 	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "update",
-		"pkg/record: write evidence and report again when the task is retried"},
+		"pkg/record: the index of the history; evidence and report again when the task is retried"},
 	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "delete",
-		"pkg/fleet Remove; pkg/record: reports beyond the plan's retention"},
+		"pkg/fleet Remove; pkg/record: reports beyond the plan's retention, old pieces of its history"},
 	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "events", "list",
 		"pkg/fleet Evidence: what happened to what went wrong"},
 }

@@ -136,7 +136,7 @@ func (p *page) line(format string, args ...any) {
 	p.text(format+"\n", args...)
 }
 
-func (p *page) bytes() []byte { return []byte(p.b.String()) }
+func (p *page) bytes() []byte { return []byte(checkup.CleanLines(p.b.String())) }
 
 func (p *page) table(columns ...string) {
 	p.text("\n| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat(" --- |", len(columns)))

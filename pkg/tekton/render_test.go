@@ -114,7 +114,7 @@ func TestRendered(t *testing.T) {
 		}
 	}
 	settings := []string{
-		"gate=Nothing", "max-unmeasured=0%", "confirm=false", "teardown=Always", "mesh.degree=3", "mesh.rotate=false", "mesh.round=0", "mesh.budget=100000", "mesh.tcp.count=5",
+		"gate=Nothing", "max-unmeasured=0%", "confirm=false", "teardown=Always", "mesh.degree=3", "mesh.rotate=false", "mesh.round=0", "mesh.budget=100000", "mesh.topology=", "mesh.tcp.count=5",
 		"mesh.loss.max=1%", "mesh.latency.p50=", "mesh.latency.p90=", "mesh.latency.p95=", "mesh.latency.p99=", "mesh.latency.max=", "mesh.jitter.max=",
 	}
 	who := func(more map[string]string) map[string]string {

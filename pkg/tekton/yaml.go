@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
 // Encode returns objects as one YAML stream: keys are sorted, fields that are always
@@ -42,7 +44,8 @@ func encode(object runtime.Object) ([]byte, error) {
 	}
 	delete(tree, "status")
 	dropEmpty(tree)
-	return yaml.Marshal(tree)
+	b, err = yaml.Marshal(tree)
+	return []byte(checkup.CleanLines(string(b))), err // YAML escapes control characters, but no others
 }
 
 // dropEmpty removes what Go's JSON writes for fields that are not set. It keeps empty

@@ -33,7 +33,9 @@
 // # Networks
 //
 // The interface of a VM is bound by SR-IOV if the network's config has a plugin of type sriov (also in a list),
-// otherwise by a bridge.
+// otherwise by a bridge. A network that may not carry the frames of such a VM (macvlan, ipvlan, macvtap, and types that
+// route) gives a warning, and a finding about it says so. A network of OVN-Kubernetes with subnets is not measured: it
+// drops packets from the addresses that a check assigns. Nor is a primary user-defined network.
 //
 // # Addresses
 //

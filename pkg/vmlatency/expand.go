@@ -79,6 +79,9 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		n := attach(s, ref)
 		networks = append(networks, n)
 		a.taken = append(a.taken, n.ranges...)
+		if why := doubt(n.kind, n.binding); why != "" && len(n.reasons) == 0 {
+			warn("network %s may lose everything between VMs although it works: %s", ref, why)
+		}
 		if s.Multus && len(n.reasons) == 0 && n.kind == "" {
 			warn(
 				"network %s has no config: it is in a file on the nodes: VMs are bound by a bridge, and the config is not checked before the run",

@@ -278,6 +278,17 @@ func TestPrerequisites(t *testing.T) {
 			"network default/br10 is of type sriov, but has no annotation k8s.v1.cni.cncf.io/resourceName: VMs would get no device",
 		},
 		{
+			"OVN-Kubernetes assigns the addresses", "n1>n2",
+			changes{config(`{"type": "ovn-k8s-cni-overlay", "topology": "layer2", "subnets": "10.100.200.0/24"}`, "")},
+			"network default/br10 cannot be measured: it has subnets, from which OVN-Kubernetes assigns the addresses: its port security drops packets from the addresses that a check assigns: measure a network without subnets",
+		},
+		{
+			"a primary user-defined network", "n1>n2",
+			changes{config(`{"type": "ovn-k8s-cni-overlay", "topology": "layer2", "role": "primary", "subnets": "10.100.0.0/16"}`, "")},
+			"network default/br10 cannot be measured: it is a primary user-defined network, to which VMs cannot be attached as to a secondary network: measure a network with the role secondary, without subnets",
+		},
+		{"OVN-Kubernetes without subnets", "n1>n2", changes{config(`{"type": "ovn-k8s-cni-overlay", "topology": "localnet"}`, "")}, ""},
+		{
 			"one node for VMs", "", changes{change("n1", func(n *cluster.Node) { n.Unschedulable = true }), without("n3", "bridge.network.kubevirt.io/br10")},
 			"a pair needs two nodes, but only 1 of 3 can take a VM on network default/br10: node n1 is cordoned (spec.unschedulable), node n3 has no bridge br10 for network default/br10 (no resource bridge.network.kubevirt.io/br10)",
 		},
@@ -355,6 +366,13 @@ func TestWarnings(t *testing.T) {
 		"both VMs on one node":     {func(*cluster.Snapshot) {}, "n1>n1", []string{"both VMs of the pair n1 to n1 are on one node: the network between nodes is not measured"}},
 		"KubeVirt unread":          {func(s *cluster.Snapshot) { s.KubeVirt = &cluster.KubeVirt{Served: true, Unread: "no right"} }, "n1>n2", []string{"cannot read whether KubeVirt is ready: no right"}},
 		"a network without config": {config("", ""), "n1>n2", []string{"network default/br10 has no config: it is in a file on the nodes: VMs are bound by a bridge, and the config is not checked before the run"}},
+		"macvlan": {config(`{"type": "macvlan", "master": "eth1"}`, ""), "n1>n2", []string{
+			"network default/br10 may lose everything between VMs although it works: type macvlan discards frames for other MAC addresses than that of its own interface, and a VM that is bound by a bridge has another",
+		}},
+		"layer 3": {config(`{"type": "ptp"}`, ""), "n1>n2", []string{
+			"network default/br10 may lose everything between VMs although it works: type ptp routes to the addresses that its IPAM assigned, and a check assigns other ones",
+		}},
+		"macvlan behind SR-IOV":    {config(`{"plugins": [{"type": "macvlan"}, {"type": "sriov"}]}`, "example.com/nic"), "n1>n2", nil},
 		"a network that is broken": {config("{}", ""), "n1>n2", nil},
 	} {
 		if _, got := expanded(t, vmCheck(nodes(tt.pairs)), vmCluster(tt.change)); !slices.Equal(got, tt.want) {

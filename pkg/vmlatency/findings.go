@@ -337,6 +337,11 @@ func (n *vmNetwork) hints(f checkup.Finding, links []*vmLink, oneWay bool, from 
 	}
 	between := slices.ContainsFunc(links, func(l *vmLink) bool { return l.a != l.b })
 	vm := n.vm(n.Outcomes[links[0].pairs[0]].Pair.Source)
+	if vm != nil {
+		if why := doubt(vm.NetworkType, vm.Binding); why != "" {
+			return []string{"this may not be the network's fault: " + why}
+		}
+	}
 	if !between || vm == nil || f.Family != "" || vm.NetworkType != "bridge" && vm.NetworkType != "cnv-bridge" {
 		return nil
 	}

@@ -557,3 +557,21 @@ func consistent(t *testing.T, r checkup.CheckReport, right bool) {
 		}
 	}
 }
+
+// TestDoubtfulBinding: a finding about a network that may not carry the frames of bound VMs says so.
+func TestDoubtfulBinding(t *testing.T) {
+	for kind, doubted := range map[string]bool{"bridge": false, "macvlan": true, "ipvlan": true, "macvtap": true, "ptp": true} {
+		g := newGuests(1, vmLine{"a", "b", "m"})
+		for i := range g.w.Sources {
+			g.w.Sources[i].VM.NetworkType = kind
+		}
+		g.drop = func(int, int, checkup.IPFamily, bool) float64 { return 1 }
+		r := Judge(g.w, g.roster, g.measure(), checkup.Gate{})
+		if len(r.Findings) != 1 {
+			t.Fatalf("%s: findings %+v", kind, r.Findings)
+		}
+		if said := strings.Contains(strings.Join(r.Findings[0].For, " "), "this may not be the network's fault: type "+kind); said != doubted {
+			t.Errorf("%s: %q", kind, r.Findings[0].For)
+		}
+	}
+}

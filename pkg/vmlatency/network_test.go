@@ -17,6 +17,7 @@ func TestParseNetwork(t *testing.T) {
 		kind, bridge string
 		binding      checkup.InterfaceBinding
 		ranges       string
+		unfit        bool
 		err          string
 	}{
 		{name: "none", binding: checkup.BindingBridge},
@@ -34,9 +35,13 @@ func TestParseNetwork(t *testing.T) {
 				"ranges": [[{"subnet": "10.2.0.0/24", "rangeStart": "10.2.0.10"}], [{"subnet": "fd00:1::/64"}]]}}`,
 		},
 		{
-			name: "whereabouts, static and OVN", binding: checkup.BindingBridge, kind: "ovn-k8s-cni-overlay", ranges: "10.100.0.0/24 10.5.0.0/28 10.6.0.0/24 2001:db8::/64 10.7.0.0/24",
+			name: "whereabouts, static and OVN", binding: checkup.BindingBridge, kind: "ovn-k8s-cni-overlay", unfit: true, ranges: "10.100.0.0/24 10.5.0.0/28 10.6.0.0/24 2001:db8::/64 10.7.0.0/24",
 			config: `{"type": "ovn-k8s-cni-overlay", "subnets": "10.100.0.0/24, 2001:db8::/64", "ipam": {"range": "10.5.0.1-10.5.0.9/28", "ipRanges": [{"range": "10.6.0.0/24"}], "addresses": [{"address": "10.7.0.5/24"}]}}`,
 		},
+		{name: "OVN without subnets", config: `{"type": "ovn-k8s-cni-overlay", "topology": "localnet", "subnets": ""}`, kind: "ovn-k8s-cni-overlay", binding: checkup.BindingBridge},
+		{name: "OVN, layer 3", config: `{"plugins": [{"type": "ovn-k8s-cni-overlay", "topology": "layer3", "subnets": "10.128.0.0/16/24"}]}`, kind: "ovn-k8s-cni-overlay", binding: checkup.BindingBridge, unfit: true},
+		{name: "a primary network", config: `{"type": "ovn-k8s-cni-overlay", "topology": "layer2", "role": "primary"}`, kind: "ovn-k8s-cni-overlay", binding: checkup.BindingBridge, unfit: true},
+		{name: "another plugin's subnets", config: `{"type": "bridge", "subnets": ["x"], "role": 3}`, kind: "bridge", binding: checkup.BindingBridge},
 		{name: "no JSON", config: `{"type": bridge}`, err: "its config is not JSON: invalid character 'b' looking for beginning of value"},
 		{name: "something behind it", config: `{} {}`, err: "its config is not JSON: invalid character '{' after top-level value"},
 		{name: "another JSON", config: `["bridge"]`, err: "its config is not a CNI configuration: json: cannot unmarshal array into Go value of type struct"},
@@ -59,7 +64,7 @@ func TestParseNetwork(t *testing.T) {
 			ranges, want := strings.Fields(strings.Trim(fmt.Sprint(n.ranges), "[]")), strings.Fields(tt.ranges)
 			slices.Sort(ranges)
 			slices.Sort(want)
-			if n.kind != tt.kind || n.bridge != tt.bridge || n.binding != tt.binding || !slices.Equal(ranges, want) {
+			if n.kind != tt.kind || n.bridge != tt.bridge || n.binding != tt.binding || (n.unfit != "") != tt.unfit || !slices.Equal(ranges, want) {
 				t.Errorf("%+v, want %+v", n, tt)
 			}
 		})

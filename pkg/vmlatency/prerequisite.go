@@ -85,6 +85,9 @@ func attach(s *cluster.Snapshot, ref checkup.NetworkRef) attachment {
 		n.reasons = append(n.reasons, fmt.Sprintf("network %s cannot be used: %v", ref, err))
 		return n
 	}
+	if n.unfit != "" {
+		n.reasons = append(n.reasons, fmt.Sprintf("network %s cannot be measured: %s", ref, n.unfit))
+	}
 	if n.binding == checkup.BindingSRIOV && n.resource == "" {
 		n.reasons = append(
 			n.reasons,

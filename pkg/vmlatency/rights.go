@@ -27,17 +27,7 @@ func Rights(c checkup.Check) []checkup.Right {
 		preflight = start + "preflight pods, which test the network before VMs are started on it"
 	)
 	setup, probe, conclude := checkup.PhaseSetup, checkup.PhaseProbe, checkup.PhaseConclude
-	var rights []checkup.Right
-	for _, n := range v.Networks {
-		rights = append(rights, inNamespace(n.Namespace, checkup.Right{
-			Phase:    setup,
-			Group:    "k8s.cni.cncf.io",
-			Resource: "network-attachment-definitions",
-			Names:    []string{n.Name},
-			Verb:     "get",
-			Why:      "pkg/vmlatency Survey: how VMs are attached to the network",
-		}))
-	}
+	rights := NetworkRights(v)
 	for _, r := range []checkup.Right{
 		{Phase: setup, Resource: "pods", Verb: "create", Why: preflight},
 		{Phase: setup, Resource: "pods", Verb: "get", Why: preflight},
@@ -49,7 +39,7 @@ func Rights(c checkup.Check) []checkup.Right {
 		{Phase: setup, Group: consoles, Resource: console, Verb: "get", Why: start + "wait until guests answer"},
 
 		{Phase: probe, Resource: "configmaps", Verb: "delete", Why: takeOver + "OwnerReferencesPermissionEnforcement requires it to change the owner of the ConfigMap that owns the VMs"},
-		{Phase: probe, Group: group, Resource: guests, Verb: "list", Why: measure + "finds deleted VMs"},
+		{Phase: probe, Group: group, Resource: guests, Verb: "list", Why: measure + "finds deleted and migrated VMs"},
 		{Phase: probe, Resource: "pods", Verb: "list", Why: measure + "reads the pods of deleted VMs"},
 		{Phase: probe, Resource: "events", Verb: "list", Why: measure + "why a VM was deleted"},
 		{Phase: probe, Group: consoles, Resource: console, Verb: "get", Why: measure + "sends orders and receives answers"},
@@ -72,6 +62,22 @@ func Rights(c checkup.Check) []checkup.Right {
 				}))
 			}
 		}
+	}
+	return rights
+}
+
+// NetworkRights returns the rights that a check needs to read its networks.
+func NetworkRights(v *Spec) []checkup.Right {
+	var rights []checkup.Right
+	for _, n := range v.Networks {
+		rights = append(rights, inNamespace(n.Namespace, checkup.Right{
+			Phase:    checkup.PhaseSetup,
+			Group:    "k8s.cni.cncf.io",
+			Resource: "network-attachment-definitions",
+			Names:    []string{n.Name},
+			Verb:     "get",
+			Why:      "pkg/vmlatency Survey: how VMs are attached to the network",
+		}))
 	}
 	return rights
 }

@@ -119,14 +119,14 @@ func measurements(v *Spec, report kind.Reporter) {
 	switch n := v.Measurements(); {
 	case v.Interval > v.Duration:
 		report([]string{"interval"}, "%s is longer than duration, %s", v.Interval, v.Duration)
-	case n > checkup.MaxCount:
+	case n > checkup.MaxEchoes:
 		report(
 			[]string{"interval"},
 			"%s for %s are %d measurements of each pair: want at most %d: an interval of %s or more",
 			v.Interval,
 			v.Duration,
 			n,
-			checkup.MaxCount,
+			checkup.MaxEchoes,
 			LeastInterval(v.Duration),
 		)
 	}

@@ -93,6 +93,6 @@ func (v *Spec) Fixtures() []checkup.Role {
 // LeastInterval is the shortest interval, in whole milliseconds, at which a pair
 // can be measured for a duration.
 func LeastInterval(duration checkup.Duration) checkup.Duration {
-	const step = checkup.MaxCount * checkup.Duration(time.Millisecond)
+	const step = checkup.MaxEchoes * checkup.Duration(time.Millisecond)
 	return max(1, (duration+step-1)/step) * checkup.Duration(time.Millisecond)
 }

@@ -22,11 +22,11 @@ func TestCountOfVMs(t *testing.T) {
 	for _, duration := range []time.Duration{1, time.Second, time.Second + 1, 1001 * time.Millisecond, 24 * time.Hour} {
 		least := LeastInterval(checkup.Duration(duration))
 		v := Spec{Duration: checkup.Duration(duration), Interval: least}
-		if v.Measurements() > checkup.MaxCount || time.Duration(least)%time.Millisecond != 0 {
+		if v.Measurements() > checkup.MaxEchoes || time.Duration(least)%time.Millisecond != 0 {
 			t.Errorf("%s every %s are %d", duration, least, v.Measurements())
 		}
 		if v.Interval = least - checkup.Duration(time.Millisecond); v.Interval > 0 &&
-			v.Measurements() <= checkup.MaxCount {
+			v.Measurements() <= checkup.MaxEchoes {
 			t.Errorf("%s every %s would do, too", duration, v.Interval)
 		}
 	}

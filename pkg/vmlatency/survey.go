@@ -35,7 +35,7 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 	if k, err := r.KubeVirt(ctx); problem(err) {
 		s.KubeVirt = k
 	}
-	served, err := r.MultusServed()
+	served, err := r.MultusServed(ctx)
 	if problem(err) && served {
 		s.Multus = true
 		for _, ref := range refs {

@@ -48,7 +48,7 @@ type usageError string
 func (e usageError) Error() string { return string(e) }
 
 const usage = usageError(
-	"usage: agent probe --order FILE | agent respond [--echo ADDRESS] [--http ADDRESS] | agent version",
+	"usage: agent probe --order FILE | agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] | agent version",
 )
 
 func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
@@ -70,10 +70,11 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
 	case "respond":
 		echo := flags.String("echo", fmt.Sprintf(":%d", probe.EchoPort), "`ADDRESS` for TCP and UDP echo")
 		http := flags.String("http", fmt.Sprintf(":%d", probe.HTTPPort), "`ADDRESS` for HTTP")
+		health := flags.String("health", fmt.Sprintf(":%d", probe.HealthPort), "`ADDRESS` for the kubelet's health checks")
 		if err := parse(flags, args[1:]); err != nil {
 			return err
 		}
-		return respond(ctx, stdout, *echo, *http)
+		return respond(ctx, stdout, *echo, *http, *health)
 	case "version":
 		_, err := fmt.Fprintln(stdout, version())
 		return err
@@ -95,14 +96,9 @@ func parse(flags *flag.FlagSet, args []string) error {
 }
 
 func runProbe(ctx context.Context, stdout, stderr io.Writer, file string) error {
-	f, err := os.Open(file)
+	order, err := probe.ReadOrderFile(file)
 	if err != nil {
-		return fmt.Errorf("cannot read the order: %w", err)
-	}
-	order, err := probe.ReadOrder(f)
-	f.Close()
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return err
 	}
 	err = probe.Agent{Order: order, Version: version(), Out: stdout}.Run(ctx)
 	if err == nil && ctx.Err() != nil {
@@ -111,8 +107,8 @@ func runProbe(ctx context.Context, stdout, stderr io.Writer, file string) error 
 	return err
 }
 
-func respond(ctx context.Context, stdout io.Writer, echo, http string) error {
-	responder, err := probe.Listen(ctx, echo, http)
+func respond(ctx context.Context, stdout io.Writer, echo, http, health string) error {
+	responder, err := probe.Listen(ctx, echo, http, health)
 	if err != nil {
 		return err
 	}

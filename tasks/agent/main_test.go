@@ -53,7 +53,7 @@ func TestExitCodes(t *testing.T) {
 	good := write("good.json", `{"deadline": "1m", "limits": {"packetsPerSecond": 1000, "concurrency": 1, "startJitter": "0s"},
 "probes": [{"transport": "tcp", "sizes": [0], "count": 1, "interval": "0s", "timeout": "1m"}],
 "targets": [{"target": 0, "addresses": {"IPv4": "127.0.0.1"}, "ports": {"tcp": 1}}]}`)
-	const usage = "agent: usage: agent probe --order FILE | agent respond [--echo ADDRESS] [--http ADDRESS] | agent version\n"
+	const usage = "agent: usage: agent probe --order FILE | agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] | agent version\n"
 	for _, test := range []struct {
 		args   []string
 		code   int

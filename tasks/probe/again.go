@@ -25,12 +25,14 @@ func lookAgain(
 	began time.Time, due func() *checkup.Worksheet,
 ) *record.Writer {
 	w := &frozen.Worksheet
+	soon, cancel := context.WithDeadline(ctx, began.Add(max(time.Duration(w.ProbeTimeout()), time.Since(began)+leastTime)))
+	defer cancel()
 	// A responder that ended must not be looked at again, and a task that is killed must
 	// keep the first look.
-	if err := f.Lost(ctx, w, &frozen.Roster); err != nil {
+	if err := f.Lost(soon, w, &frozen.Roster); err != nil {
 		t.Logf("::warning::%v", err)
 	}
-	if err := first.Flush(ctx); err != nil && ctx.Err() == nil {
+	if err := first.Flush(soon); err != nil && ctx.Err() == nil {
 		t.Logf("::warning::cannot write the record, will retry: %v", err)
 	}
 	further := due()
@@ -41,7 +43,7 @@ func lookAgain(
 	left := time.Duration(w.ProbeTimeout()) - took
 	further.Timeouts.Probe = checkup.Duration(max(left, 0))
 	writer, err := t.Store(w.Plan).
-		BeginLook(ctx, &checkup.Look{Worksheet: *further, After: checkup.Duration(took.Round(100 * time.Millisecond))})
+		BeginLook(soon, &checkup.Look{Worksheet: *further, After: checkup.Duration(took.Round(100 * time.Millisecond))})
 	pairs := checkup.Count(further.CountPairs(), "pair")
 	switch {
 	case err != nil:

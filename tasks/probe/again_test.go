@@ -71,7 +71,7 @@ func newLab(t *testing.T) *lab {
 	responders := map[string]*reports{}
 	for i := range 2 {
 		node := fmt.Sprintf("n%d", i)
-		r, err := agents.Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0")
+		r, err := agents.Listen(t.Context(), "127.0.0.1:0", "127.0.0.1:0", "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -95,7 +95,11 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 			cm = kiagnose.ConfigMap{Client: t.Kubernetes, Namespace: cmp.Or(getenv(v[0]), t.Namespace), Name: name}
 		}
 	}
+	check, pods, err := begin(ctx, t, getenv, cm)
 	if cm.Name != "" {
+		if errors.Is(err, errConfigMap) {
+			return err
+		}
 		if err := cm.Start(ctx, started); err != nil {
 			return err
 		}
@@ -106,14 +110,15 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 	}
 	var result checkup.CheckReport
 	teardown := ""
-	check, err := input(ctx, t, getenv)
 	if err == nil {
-		err = self(ctx, t)
+		err = self(ctx, t, pods)
 	}
 	if err == nil {
 		plan.Checks[latency] = checkup.Check{Spec: check}
-		result, err = measure(ctx, t, plan)
-		teardown = remove(ctx, t, plan)
+		guests := t.Guests(plan.Name)
+		guests.Fleet.Alone, guests.NoPods = true, !pods
+		result, err = measure(ctx, t, plan, guests)
+		teardown = remove(ctx, guests)
 	}
 	if err != nil {
 		cause := checkup.Cause{Stage: checkup.StageSetup, Message: strings.Join(strings.Fields(err.Error()), " ")}
@@ -147,16 +152,63 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 	return nil
 }
 
-// input reads what to measure: from the environment if it has any parameter, else from the
-// ConfigMap of CONFIGMAP_NAME. The error lists all problems at once.
-func input(ctx context.Context, t *task.Task, getenv func(string) string) (*vmlatency.Spec, error) {
+// begin reviews the rights and reads what to measure. pods reports whether all rights to pods are granted. The error
+// has every missing right. It wraps errConfigMap if one of them is a right to the ConfigMap for the outcome.
+func begin(
+	ctx context.Context, t *task.Task, getenv func(string) string, outcome kiagnose.ConfigMap,
+) (check *vmlatency.Spec, pods bool, err error) {
+	var from kiagnose.ConfigMap // Name is empty if the parameters are in the environment
+	if name := getenv("CONFIGMAP_NAME"); name != "" && !hasParams(getenv) {
+		from = kiagnose.ConfigMap{Client: t.Kubernetes, Namespace: cmp.Or(getenv("CONFIGMAP_NAMESPACE"), t.Namespace), Name: name}
+	}
+	missing, err := lacking(ctx, t, required(t.Namespace, from, outcome))
+	if err != nil {
+		return nil, false, err
+	}
+	var problem error
+	if !slices.ContainsFunc(missing, func(r checkup.Right) bool { return isRight(r, "get", from) }) {
+		if check, problem = input(ctx, t, getenv, from); check != nil {
+			more, err := lacking(ctx, t, vmlatency.NetworkRights(check))
+			if err != nil {
+				return nil, false, err
+			}
+			missing = append(missing, more...)
+		}
+	}
+	if len(missing) > 0 {
+		problem = errors.Join(problem, fmt.Errorf("missing rights of the service account of pod %s: %s; "+
+			"docs/kiagnose.md has the roles", t.PodName, words(missing)))
+	}
+	for _, r := range missing {
+		if isRight(r, "get", outcome) || isRight(r, "update", outcome) {
+			problem = fmt.Errorf("%w: %w", errConfigMap, problem)
+			break
+		}
+	}
+	if problem != nil {
+		return nil, false, problem
+	}
+	refused, err := lacking(ctx, t, optional(t.Namespace))
+	if err != nil {
+		return nil, false, err
+	}
+	for _, r := range refused {
+		t.Logf("warning: without the right to %s: %s", words([]checkup.Right{r}), r.Why)
+	}
+	return check, !slices.ContainsFunc(refused, func(r checkup.Right) bool { return r.Resource == "pods" }), nil
+}
+
+// input reads what to measure: from the ConfigMap if it has a name, else from the environment. The error lists all
+// problems at once.
+func input(
+	ctx context.Context, t *task.Task, getenv func(string) string, from kiagnose.ConfigMap,
+) (*vmlatency.Spec, error) {
 	var check *vmlatency.Spec
 	var warnings, problems []kiagnose.Note
-	if name := getenv("CONFIGMAP_NAME"); hasParams(getenv) || name == "" {
+	if from.Name == "" {
 		check, problems = kiagnose.FromEnvironment(getenv)
 	} else {
-		cm := kiagnose.ConfigMap{Client: t.Kubernetes, Namespace: cmp.Or(getenv("CONFIGMAP_NAMESPACE"), t.Namespace), Name: name}
-		data, err := cm.Read(ctx)
+		data, err := from.Read(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -175,10 +227,10 @@ func input(ctx context.Context, t *task.Task, getenv func(string) string) (*vmla
 	return check, nil
 }
 
-// self sets the UID of this pod and the images to use. What the environment does not
-// have, it takes from the pod.
-func self(ctx context.Context, t *task.Task) error {
-	if t.PodUID == "" || t.AgentImage == "" || t.GuestImage == "" {
+// self sets the UID of this pod and the images to use: that of agents only if pods can be started. What the environment
+// does not have, it takes from the pod.
+func self(ctx context.Context, t *task.Task, pods bool) error {
+	if t.PodUID == "" || t.GuestImage == "" || pods && t.AgentImage == "" {
 		pod, err := t.Kubernetes.CoreV1().Pods(t.Namespace).Get(ctx, t.PodName, metav1.GetOptions{})
 		if err != nil {
 			// The message is a value of the ConfigMap (status.failureReason).
@@ -213,7 +265,9 @@ func sibling(image, name string) string {
 
 // measure runs all phases between input and teardown. After an error, nothing was
 // measured.
-func measure(ctx context.Context, t *task.Task, plan *checkup.Plan) (checkup.CheckReport, error) {
+func measure(
+	ctx context.Context, t *task.Task, plan *checkup.Plan, guests *guest.Guests,
+) (checkup.CheckReport, error) {
 	none := checkup.CheckReport{}
 	reader := cluster.Reader{
 		Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace, Run: t.RunUID,
@@ -225,7 +279,9 @@ func measure(ctx context.Context, t *task.Task, plan *checkup.Plan) (checkup.Che
 	if err != nil {
 		return none, err
 	}
-	guests := t.Guests(plan.Name)
+	for _, warning := range w.Warnings {
+		t.Logf("warning: %s", warning)
+	}
 	err = guests.Start(ctx, w, roster, func(ready, of int) { t.Logf("%d of %d VMs answer", ready, of) })
 	if err != nil {
 		evidence(ctx, t, guests)
@@ -267,12 +323,15 @@ func evidence(ctx context.Context, t *task.Task, guests *guest.Guests) {
 	}
 }
 
-// remove deletes what the checkup created, with a timeout of its own. It returns the error
-// as text, or empty.
-func remove(ctx context.Context, t *task.Task, plan *checkup.Plan) string {
+// remove deletes the VMs and the preflight pods, with a timeout of its own. It returns the error as text, or empty.
+func remove(ctx context.Context, guests *guest.Guests) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
-	left, err := t.Remove(ctx, plan)
+	left, err := guests.Remove(ctx)
+	if !guests.NoPods {
+		pods, problem := guests.Fleet.Remove(ctx)
+		left, err = append(left, pods...), errors.Join(err, problem)
+	}
 	if len(left) > 0 {
 		err = errors.Join(fmt.Errorf("left behind: %s", strings.Join(left, " ")), err)
 	}

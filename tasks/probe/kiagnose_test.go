@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -85,6 +86,9 @@ func newVirtual(t *testing.T, data map[string]string) *virtual {
 			o.UID = types.UID("uid-of-" + o.Name)
 		}
 		return false, nil, nil
+	})
+	v.kube.PrependReactor("create", "selfsubjectaccessreviews", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, &authorizationv1.SelfSubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{Allowed: true}}, nil
 	})
 	v.virt.PrependReactor("create", "virtualmachineinstances", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		vmi := a.(k8stesting.CreateAction).GetObject().(*kubevirtv1.VirtualMachineInstance)
@@ -426,8 +430,8 @@ func TestSibling(t *testing.T) {
 	}
 }
 
-// TestManifest: the Job of the document has the rights of the kind, and no others but
-// those for its ConfigMaps and for looking after its pods; and it is a checkup.
+// TestManifest: the Job of the document has the rights that a checkup needs or uses, and no others; it has kiagnose's
+// label, as its ConfigMap has; and it is a checkup.
 func TestManifest(t *testing.T) {
 	b, err := os.ReadFile("../../docs/kiagnose.md")
 	if err != nil {
@@ -457,22 +461,12 @@ func TestManifest(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]bool{"kiagnose  pods list": true}
-	for _, verb := range []string{"create", "get", "list", "update", "delete"} {
-		want["kiagnose  configmaps "+verb] = true
-	}
+	want := map[string]bool{}
 	check, _, _ := kiagnose.FromData(spec())
-	for _, r := range vmlatency.Rights(checkup.Check{Spec: check}) {
-		namespace := "kiagnose"
-		if r.Scope == checkup.ScopeNamespace {
-			namespace = r.Namespace
-		} else if r.Scope != checkup.ScopeRun {
-			t.Errorf("right %+v is not in a namespace", r)
-		}
-		want[namespace+" "+r.Group+" "+r.Resource+" "+r.Verb] = true
+	cm := kiagnose.ConfigMap{Namespace: "kiagnose", Name: "vm-latency"}
+	for _, r := range slices.Concat(required("kiagnose", cm, cm), optional("kiagnose"), vmlatency.NetworkRights(check)) {
+		want[r.Namespace+" "+r.Group+" "+r.Resource+" "+r.Verb] = true
 	}
-	// setup sweeps what earlier runs of a plan left behind, which a Job does not; it
-	// deletes its own, with the same verb.
 	for right := range maps.Keys(want) {
 		if !have[right] {
 			t.Errorf("the document's roles lack %q", right)
@@ -482,6 +476,9 @@ func TestManifest(t *testing.T) {
 		if !want[right] {
 			t.Errorf("the document's roles have %q, which nothing needs", right)
 		}
+	}
+	if label := kiagnose.LabelCheckupType + ": " + kiagnose.CheckupType + "\n"; strings.Count(string(b), label) != 2 {
+		t.Errorf("the label of Job and ConfigMap, %q, is there %d times", label, strings.Count(string(b), label))
 	}
 	pod := job.Spec.Template.Spec
 	if len(pod.Containers) != 1 || sibling(pod.Containers[0].Image, "guest") == "" || *pod.TerminationGracePeriodSeconds < int64((removeTime+keepTime).Seconds()) {

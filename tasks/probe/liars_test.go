@@ -106,10 +106,16 @@ func TestLyingAgents(t *testing.T) {
 			t.Fatal(err)
 		}
 		logs[checkup.ObjectName("uid-1", "mesh", checkup.RoleAgent, node)] = messages
-		// Each responder also claims that n2 received what n0 sent to it.
-		logs[responder] = []checkup.Message{{Reception: &checkup.Reception{Pair: echo(0, 2, 0).Observation.Pair, Packets: 5}}}
+		// Each responder counts what arrives, and also claims that n2 received what n0 sent to it.
+		logs[responder] = []checkup.Message{{Start: &checkup.AgentStart{Source: -1}}}
+		for source := range 3 {
+			if i < 2 && source != i {
+				logs[responder] = append(logs[responder],
+					checkup.Message{Reception: &checkup.Reception{Pair: echo(source, i, 0).Observation.Pair, Packets: 5}},
+					checkup.Message{Reception: &checkup.Reception{Pair: echo(0, 2, 0).Observation.Pair, Packets: 5}})
+			}
+		}
 	}
-	delete(logs, checkup.ObjectName("uid-1", "mesh", checkup.RoleResponder, "n2")) // which received nothing
 	frozen.Worksheet.Targets = frozen.Worksheet.Sources
 
 	tk := &task.Task{Kubernetes: client, Namespace: "ns", RunName: "run", RunUID: "uid-1", PodName: "probe-pod", PodUID: "uid-3", Check: "mesh", Stdout: io.Discard}

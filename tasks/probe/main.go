@@ -63,9 +63,11 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 	}
 	k, _ := kinds.Named(w.Kind)
 	if k.Ask != nil {
-		for _, f := range k.Ask(ctx, t.Kubernetes, t.Namespace, w) {
+		asking, done := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
+		for _, f := range k.Ask(asking, t.Kubernetes, t.Namespace, w) {
 			writer.Fact(f)
 		}
+		done()
 	}
 	if k.Again != nil {
 		to = append(to, first)

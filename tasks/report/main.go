@@ -18,10 +18,12 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/retry"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -40,7 +42,7 @@ func run(ctx context.Context, t *task.Task) error {
 	}
 	removed := t.TeardownTrouble()
 	problems := []error{err, removed}
-	r, err := t.Report(ctx, plan, time.Now().UTC())
+	r, sheets, err := t.Judge(ctx, plan, time.Now().UTC())
 	problems = append(problems, err)
 	if task.Removes(plan.Teardown, r.Verdict) {
 		r.Leftovers, err = t.Left(ctx, plan)
@@ -52,6 +54,8 @@ func run(ctx context.Context, t *task.Task) error {
 	}
 	where := ""
 	store := t.Store(plan.Name)
+	entry := history.EntryOf(r, sheets)
+	cumulate(ctx, t, store, r, entry)
 	if err := store.SaveReport(ctx, r, plan.Retention.Reports); err != nil {
 		problems = append(problems, fmt.Errorf("store the report: %w", err))
 	} else {
@@ -60,6 +64,7 @@ func run(ctx context.Context, t *task.Task) error {
 	problems = append(problems, writeResults(t.Results, print.Results(r, where)))
 	problems = append(problems, writeOutcomes(ctx, t, plan, r, removed))
 	problems = append(problems, retire(ctx, t, plan))
+	remember(ctx, t, store, entry)
 	failed := errors.Join(problems...)
 	if failed != nil {
 		t.Logf("::error::%s", strings.Join(strings.Fields(failed.Error()), " "))
@@ -72,6 +77,38 @@ func run(ctx context.Context, t *task.Task) error {
 	}
 	return nil
 }
+
+// cumulate adds to the report what this run and those before it have covered together, and what of their history could
+// not be read. The verdict does not depend on it.
+func cumulate(ctx context.Context, t *task.Task, store *record.Store, r *checkup.Report, entry *history.Entry) {
+	ctx, cancel := context.WithTimeout(ctx, historyTime)
+	defer cancel()
+	before, err := record.LoadHistory(ctx, store.ConfigMaps, store.Plan)
+	if err != nil {
+		t.Logf("::warning::cannot read the history of the plan: %v", err)
+		r.Notes = append(r.Notes, fmt.Sprintf("earlier runs are not considered: %v", err))
+		return
+	}
+	r.Notes = append(r.Notes, before.NotesSince(r.Finished.Truncate(time.Second))...)
+	h := history.Merge(before, entry)
+	for i := range r.Checks {
+		if c := &r.Checks[i]; c.Coverage != nil {
+			c.Cumulative = h.Cumulative(c.Name, c.Coverage.Possible)
+		}
+	}
+}
+
+// remember adds the run to the history of its plan. It comes last: the report and the verdict stand without it.
+func remember(ctx context.Context, t *task.Task, store *record.Store, entry *history.Entry) {
+	ctx, cancel := context.WithTimeout(ctx, historyTime)
+	defer cancel()
+	if err := store.AddHistory(ctx, entry); err != nil {
+		t.Logf("::warning::the history of the plan lacks this run: %v", err)
+	}
+}
+
+// historyTime is the longest time for reading the history, and for adding a run to it.
+const historyTime = 40 * time.Second
 
 // writeOutcomes writes the outcome of each check of a kiagnose checkup into the checkup's
 // ConfigMap. removed is the error of teardown, or nil. It has a timeout of its own,
@@ -116,8 +153,13 @@ func retire(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 		if !frozen.Worksheet.Connections.Writes() {
 			continue
 		}
-		n, err := connectivity.Retire(ctx, connectivity.RetireOptions{
-			Dynamic: t.Dynamic, Namespace: t.Namespace, Worksheet: &frozen.Worksheet, Started: frozen.Started,
+		n := 0
+		err := retry.Until(ctx, func() error {
+			more, err := connectivity.Retire(ctx, connectivity.RetireOptions{
+				Dynamic: t.Dynamic, Namespace: t.Namespace, Worksheet: &frozen.Worksheet, Started: frozen.Started,
+			})
+			n += more
+			return err
 		})
 		if err != nil {
 			problems = append(problems, fmt.Errorf("check %s: retire objects of pairs: %w", check, err))

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -141,6 +142,72 @@ func TestGate(t *testing.T) {
 	}
 }
 
+// TestHistory: the run is in the history of its plan, and the report says what all runs have covered.
+func TestHistory(t *testing.T) {
+	tk, _, log := newTask(t, true, planOf(checkup.RequirePass, checkup.TeardownAlways))
+	if err := run(t.Context(), tk); err != nil {
+		t.Fatalf("%v; log:\n%s", err, log)
+	}
+	h, err := record.LoadHistory(t.Context(), tk.Store("").ConfigMaps, "day-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(h.Runs) != 1 || h.Runs[0].UID != "uid-1" || h.Runs[0].Checks[0].Pairs == nil || len(h.Digests) != 3 {
+		t.Errorf("history %+v, want the run with its pair, and three digests: of the check, n0 and n1", h)
+	}
+	kept, err := record.FindReport(t.Context(), tk.Store("").ConfigMaps, "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := kept.Checks[0].Cumulative; c == nil || c.Measured != 1 || c.Possible != 1 || c.Runs != 1 || c.Oldest != "n0 -> n1" {
+		t.Errorf("coverage of all runs %+v, want the pair", c)
+	}
+	if !strings.Contains(log.String(), "100% of the full mesh measured since 2026-01-02 03:04 UTC, by 1 run: 1 of 1 pairs") {
+		t.Errorf("log lacks the coverage of all runs:\n%s", log)
+	}
+}
+
+// TestHistoryIsNeverFatal: a corrupt history is set aside with a note in the report, a foreign one is left alone, and
+// the verdict stands.
+func TestHistoryIsNeverFatal(t *testing.T) {
+	ours := map[string]string{checkup.LabelRole: string(checkup.RoleHistory), checkup.LabelPlan: "day-2"}
+	for _, tt := range []struct {
+		name   string
+		labels map[string]string
+		note   string
+		runs   int
+	}{
+		{"corrupt", ours, "is not an index", 1},
+		{"foreign", nil, "rename or delete it", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tk, client, log := newTask(t, true, planOf(checkup.RequirePass, checkup.TeardownAlways))
+			if err := client.Tracker().Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+				Name: record.HistoryName("day-2"), Namespace: "ns", Labels: tt.labels,
+			}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := run(t.Context(), tk); err != nil {
+				t.Fatalf("%v; log:\n%s", err, log)
+			}
+			if got := result(t, tk, "verdict"); got != "pass" {
+				t.Errorf("verdict %q, want pass", got)
+			}
+			kept, err := record.FindReport(t.Context(), tk.Store("").ConfigMaps, "run")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(strings.Join(kept.Notes, "\n"), tt.note) {
+				t.Errorf("notes %q, want %q", kept.Notes, tt.note)
+			}
+			h, err := record.LoadHistory(t.Context(), tk.Store("").ConfigMaps, "day-2")
+			if tt.runs > 0 && (err != nil || len(h.Runs) != tt.runs) || tt.runs == 0 && err == nil {
+				t.Errorf("history %+v, %v; want %d runs", h, err, tt.runs)
+			}
+		})
+	}
+}
+
 // TestLeftovers: fixtures that are left fail a run that passed, and are named,
 // unless the plan keeps them.
 func TestLeftovers(t *testing.T) {
@@ -212,7 +279,7 @@ func TestRetire(t *testing.T) {
 		u.SetName(name)
 		u.SetNamespace("ns")
 		u.SetLabels(map[string]string{checkup.LabelManagedBy: checkup.ManagedBy, checkup.LabelPlan: "day-2", checkup.LabelCheck: "mesh"})
-		u.SetCreationTimestamp(metav1.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC))
+		u.SetCreationTimestamp(metav1.Date(1998, 1, 1, 0, 0, 0, 0, time.UTC)) // in the test below, it is 2000
 		return u
 	}
 	for _, tt := range []struct {
@@ -243,9 +310,11 @@ func TestRetire(t *testing.T) {
 			objects := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{connectivity.Resource: connectivity.Kind + "List"}, old("gone"))
 			objects.PrependReactor("delete", "*", func(k8stesting.Action) (bool, runtime.Object, error) { return tt.broken != nil, nil, tt.broken })
 			tk.Dynamic = objects
-			if err := run(t.Context(), tk); (err != nil) != (tt.err != "") {
-				t.Errorf("%v, want failure: %v; log:\n%s", err, tt.err != "", log)
-			}
+			synctest.Test(t, func(t *testing.T) { // trouble lasts for as long as retiring may take
+				if err := run(t.Context(), tk); (err != nil) != (tt.err != "") {
+					t.Errorf("%v, want failure: %v; log:\n%s", err, tt.err != "", log)
+				}
+			})
 			if !strings.Contains(log.String(), tt.err) {
 				t.Errorf("the log does not say %q:\n%s", tt.err, log)
 			}

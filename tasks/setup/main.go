@@ -4,9 +4,12 @@
 // its responders or VMs, waits for them, and writes worksheet and roster. A fixture that
 // does not start has its cause in the roster; setup fails only if setup itself cannot
 // continue.
+//
+// "setup start" is another program in the same image: it starts a run of a plan, for the Job of its schedule.
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -14,16 +17,25 @@ import (
 	"strconv"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/retry"
+	"github.com/checkplan/checkplan/tasks/internal/start"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
-func main() { os.Exit(task.Main(run)) }
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "start" {
+		os.Exit(start.Main())
+	}
+	os.Exit(task.Main(run))
+}
 
 func run(ctx context.Context, t *task.Task) error {
 	plan, err := t.Plan()
@@ -57,8 +69,19 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	reader := cluster.Reader{
 		Kubernetes: t.Kubernetes, Metadata: t.Metadata, Dynamic: t.Dynamic, Namespace: t.Namespace, Run: t.RunUID,
 	}
-	w, roster, err := kinds.Prepare(ctx, reader, plan, t.Check)
-	if err != nil {
+	var (
+		w      *checkup.Worksheet
+		roster *checkup.Roster
+		failed error
+	)
+	// An API server that has just started denies everything for a moment.
+	denied := retry.Until(ctx, func() error {
+		if w, roster, failed = kinds.Prepare(ctx, reader, plan, t.Check); apierrors.IsForbidden(failed) {
+			return failed
+		}
+		return nil
+	})
+	if err := cmp.Or(denied, failed); err != nil {
 		return err
 	}
 	if err := objects(ctx, t, w); err != nil {
@@ -74,11 +97,11 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	store := t.Store(plan.Name)
 	progress := task.NewProgressWriter(t, store)
 	stop := progress.Start(ctx)
-	start := fleet.StartResponders
+	fixtures := fleet.StartResponders
 	if w.Guests != nil {
-		start = guests.Start
+		fixtures = guests.Start
 	}
-	err = start(ctx, w, roster, func(ready, of int) {
+	err := fixtures(ctx, w, roster, func(ready, of int) {
 		progress.Set(record.Progress{Phase: "setup", Ready: ready, Pods: of, VMs: w.Guests != nil})
 	})
 	stop()
@@ -125,7 +148,9 @@ func objects(ctx context.Context, t *task.Task, w *checkup.Worksheet) error {
 	if !c.Writes() {
 		return nil
 	}
-	unwritten, err := connectivity.EnsureCRD(ctx, t.Dynamic, c.Checks.InstallCRD)
+	unwritten, err := retry.Get(ctx, func() (string, error) {
+		return connectivity.EnsureCRD(ctx, t.Dynamic, c.Checks.InstallCRD)
+	})
 	if err != nil {
 		return err
 	}

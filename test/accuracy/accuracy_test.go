@@ -52,6 +52,7 @@ func TestTable(t *testing.T) {
 		{12, 5, "node out", "none", 2, true},
 		{12, 5, "node both", "0.1%", 2, true},
 		{12, 5, "blip", "none", 1, true},
+		{12, 10, "1.5% into a node", "0.5%", 4, true}, // 2% into it, and 1.3% of what goes in or out
 		{12, 5, "one pair", "0.1%", 2, false},
 		{12, 10, "zones both ways", "none", 1, false},
 		{12, 5, "udp into a node", "0.1%", 2, false},
@@ -59,7 +60,9 @@ func TestTable(t *testing.T) {
 		{12, 5, "MTU everywhere", "0.1%", 2, false},
 		{50, 5, "20% into a node", "0.1%", 1, false},
 		{50, 5, "two faults", "none", 2, false},
+		{12, 10, "two faults", "0.1%", 5, true}, // from a node without udp to one that loses a fifth
 		{50, 5, "rack", "0.1%", 1, false},
+		{50, 10, "one of eight paths", "0.5%", 3, true}, // a pair has a dead flow, and one that lost a packet
 	} {
 		s := find(t, row.nodes, row.degree, row.name, row.noise)
 		c, err := s.measure(row.seeds)

@@ -31,6 +31,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cost"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/run"
 )
@@ -357,6 +358,9 @@ func TestCleanNetwork(t *testing.T) {
 		if got.Coverage.Round != want.Round || got.Coverage.Rounds != 2 || want.Rounds != 2 {
 			t.Errorf("round %d of %d; explain predicts %d of %d, want 2 rounds", got.Coverage.Round, got.Coverage.Rounds, want.Round, want.Rounds)
 		}
+		if c := got.Cumulative; c == nil || c.Possible != 6 || i == 1 && c.Measured != 6 {
+			t.Errorf("run %d: all runs together have covered %+v; want all 6 pairs after two rounds", i, c)
+		}
 		for s, row := range got.Matrix.Cells {
 			for target, cell := range row {
 				if cell != ' ' {
@@ -364,6 +368,19 @@ func TestCleanNetwork(t *testing.T) {
 				}
 			}
 		}
+	}
+	// A sandbox that is used again has older runs of the plan, too.
+	shown := start(t, "history", "ring", "--output", "json")
+	if code := shown.wait(t); code != 0 {
+		t.Fatalf("history: exit code %d, want 0: %s", code, shown.stderr.String())
+	}
+	var told history.Overview
+	if err := json.Unmarshal(shown.stdout.Bytes(), &told); err != nil {
+		t.Fatal(err)
+	}
+	if len(told.Runs) < 2 || len(told.Coverage) != 1 || told.Coverage[0].Measured != 6 || len(told.SetAside) > 0 {
+		t.Errorf("history has %d runs, coverage %+v, set aside %q; want both runs, all 6 pairs, nothing set aside",
+			len(told.Runs), told.Coverage, told.SetAside)
 	}
 	if len(measured) != 6 {
 		t.Errorf("two rounds of three workers measured %d ordered pairs, want all 6: %v", len(measured), measured)
@@ -424,6 +441,7 @@ func TestFaults(t *testing.T) {
 		{"MTU black hole", "full", []string{"mtu", "--max-bytes", "1000"}, want{checkup.CauseSize, "1400"}},
 		{"20% loss of a node", "full", []string{"loss", "--percent", "20", "--node", "worker-3"}, want{checkup.CauseNode, "worker-3"}},
 		{"30 ms delay against a 10 ms limit", "full", []string{"delay", "--by", "30ms", "--node", "worker-1"}, want{checkup.CauseNode, "worker-1"}},
+		{"source NAT of a node", "full", []string{"snat", "--node", "worker-2"}, want{checkup.CauseSourceAddress, "worker-2"}},
 		{"one of eight parallel paths", "flows", []string{"drop", "--flows", "1/8"}, want{checkup.CausePaths, ""}},
 	}
 	for _, tt := range tests {
@@ -437,7 +455,7 @@ func TestFaults(t *testing.T) {
 			if len(all) == 0 || all[0].Cause != tt.want.cause || !strings.Contains(all[0].Subject, tt.want.subject) {
 				t.Errorf("want the first finding to be %s of %s:\n%s", tt.want.cause, tt.want.subject, describe(t, r))
 			}
-			if tt.want.cause == checkup.CausePaths && len(all) != 1 {
+			if (tt.want.cause == checkup.CausePaths || tt.want.cause == checkup.CauseSourceAddress) && len(all) != 1 {
 				t.Errorf("want no other finding:\n%s", describe(t, r))
 			}
 			checkResults(t, r)
@@ -520,17 +538,9 @@ func processesOf(t *testing.T, is func(words []string, mounts string) bool) []in
 	return pids
 }
 
-// The pairs of a node with a stopped kubelet are unmeasured, and the report names the node.
+// A kubelet that stops while its node is probed costs nothing that was measured before. In the next run, the pairs of
+// that node are unmeasured, and the report names it.
 func TestStoppedKubelet(t *testing.T) {
-	fault(t, "stop", "kubelet", "--node", "worker-2")
-	notReady(t, "worker-2") // otherwise a task's own pod may be scheduled there
-	r := runPlan(t, "full", 1)
-	inconclusive(t, r, "worker-2")
-	nothingLeft(t)
-}
-
-// A kubelet stops while its node is probed: what was measured before is kept.
-func TestKubeletStopsDuringTheRun(t *testing.T) {
 	c := start(t, "run", plans, "--plan", "slow", "--output", "json")
 	name := c.started(t)
 	uid := string(pipelineRun(t, name).UID)
@@ -555,6 +565,9 @@ func TestKubeletStopsDuringTheRun(t *testing.T) {
 	if (r.Verdict == checkup.RunPass) != (r.Counts.Unmeasured == 0) || (code == 0) != (r.Verdict == checkup.RunPass) {
 		t.Errorf("exit code %d, verdict %s with %d pairs unmeasured:\n%s", code, r.Verdict, r.Counts.Unmeasured, describe(t, r))
 	}
+
+	notReady(t, stopped) // otherwise a task's own pod may be scheduled there
+	inconclusive(t, runPlan(t, "full", 1), stopped)
 	sandbox(t, "fault", "clear")
 	nothingLeft(t)
 }
@@ -739,16 +752,36 @@ func TestExistingPods(t *testing.T) {
 	nothingLeft(t, r.RunUID)
 }
 
-// Pairs that must be unreachable fail without a fault, and pass when a fault drops all packets.
+// Pairs that must be unreachable pass when a fault drops all packets. At the same time, a run whose gate is
+// informational fails, and passes its gate.
 func TestUnreachable(t *testing.T) {
-	if r := runPlan(t, "isolated", 3); r.Counts.Fail != r.Counts.Expected {
-		t.Errorf("all pairs are reachable: want every pair to fail:\n%s", describe(t, r))
-	}
 	fault(t, "drop")
+	informational := start(t, "run", plans, "--plan", "ring", "--set", "gate=Nothing", "--output", "json")
 	if r := runPlan(t, "isolated", 0); r.Counts.Pass != r.Counts.Expected {
 		t.Errorf("all pairs are cut off: want every pair to pass:\n%s", describe(t, r))
 	}
+	if code := informational.wait(t); code != 0 {
+		t.Errorf("exit code %d, want 0: %s", code, informational.stderr.String())
+	}
+	r := reportOf(t, informational)
+	if r.Verdict != checkup.RunFail || !r.Passed {
+		t.Errorf("want the verdict fail, and a passed gate:\n%s", describe(t, r))
+	}
+	checkResults(t, r)
 	nothingLeft(t)
+}
+
+// Every task's image cannot be pulled. No other run is active, because the runs of a namespace share the Tasks.
+func TestImageCannotBePulled(t *testing.T) {
+	c := start(t, "run", plans, "--plan", "ring", "--image-tag", "v0.0.0-none")
+	uid := string(pipelineRun(t, c.started(t)).UID)
+	if code := c.wait(t); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	if !strings.Contains(c.stderr.String(), "ImagePull") {
+		t.Errorf("stderr does not name the image pull: %s", c.stderr.String())
+	}
+	nothingLeft(t, uid)
 }
 
 // The report of an earlier run is the same from the cluster as from a file.
@@ -777,33 +810,31 @@ func TestReportAgain(t *testing.T) {
 
 // What cannot be measured is reported with the reason that Kubernetes gives.
 func TestBadDays(t *testing.T) {
+	t.Parallel()
 	t.Run("no node matches", func(t *testing.T) {
+		t.Parallel()
 		r := runPlan(t, "nowhere", 1)
 		if r.Verdict != checkup.RunInconclusive || !strings.Contains(describe(t, r), "example.test/none") {
 			t.Errorf("want inconclusive, with the selector that matches nothing:\n%s", describe(t, r))
 		}
+		nothingLeft(t, r.RunUID)
 	})
 	t.Run("unschedulable", func(t *testing.T) {
-		inconclusive(t, runPlan(t, "unschedulable", 1), "Insufficient memory")
+		t.Parallel()
+		r := runPlan(t, "unschedulable", 1)
+		inconclusive(t, r, "Insufficient memory")
+		nothingLeft(t, r.RunUID)
 	})
-	t.Run("image that cannot be pulled", func(t *testing.T) {
-		c := start(t, "run", plans, "--plan", "ring", "--image-tag", "v0.0.0-none")
-		if code := c.wait(t); code != 1 {
-			t.Errorf("exit code %d, want 1", code)
+	t.Run("reachable, and must not be", func(t *testing.T) {
+		t.Parallel()
+		r := runPlan(t, "isolated", 3)
+		if r.Counts.Fail != r.Counts.Expected {
+			t.Errorf("all pairs are reachable: want every pair to fail:\n%s", describe(t, r))
 		}
-		if !strings.Contains(c.stderr.String(), "ImagePull") {
-			t.Errorf("stderr does not name the image pull: %s", c.stderr.String())
-		}
-	})
-	t.Run("informational gate", func(t *testing.T) {
-		fault(t, "drop", "--family", "ipv6")
-		r := runPlan(t, "ring", 0, "--set", "gate=Nothing")
-		if r.Verdict != checkup.RunFail || !r.Passed {
-			t.Errorf("want the verdict fail, and a passed gate:\n%s", describe(t, r))
-		}
-		checkResults(t, r)
+		nothingLeft(t, r.RunUID)
 	})
 	t.Run("kept on request", func(t *testing.T) {
+		t.Parallel()
 		r := runPlan(t, "ring", 0, "--keep")
 		if err := fixturesOf(t, r.RunUID); err != nil {
 			t.Error(err)
@@ -813,6 +844,6 @@ func TestBadDays(t *testing.T) {
 		if out, err := remove.CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}
+		nothingLeft(t, r.RunUID)
 	})
-	nothingLeft(t)
 }

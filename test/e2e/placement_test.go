@@ -1037,8 +1037,11 @@ func TestPlacementNetworkConfig(t *testing.T) {
 		t.Errorf("want inconclusive without the API, and its name:\n%s", describe(t, absent))
 	}
 	kubectlApply(t, networkCRDs)
+	// The pods of the operator have this class, which OpenShift has.
+	kubectlApply(t, "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: openshift-user-critical}\nvalue: 1000000000\n")
 	t.Cleanup(func() {
 		sandbox(t, "kubectl", "delete", "crd", "networks.config.openshift.io", "networks.operator.openshift.io")
+		sandbox(t, "kubectl", "delete", "priorityclass", "openshift-user-critical")
 	})
 	sandbox(t, "kubectl", "wait", "--for=condition=Established", "crd/networks.config.openshift.io", "crd/networks.operator.openshift.io", "--timeout=30s")
 	for _, tt := range []struct {
@@ -1057,7 +1060,7 @@ func TestPlacementNetworkConfig(t *testing.T) {
 			config:   `{networkDiagnostics: {sourcePlacement: {nodeSelector: {example.test/none: ""}}}}`,
 			operator: `{}`, mode: "All", reason: "NoSources",
 		},
-		{name: "the legacy flag", config: `{}`, operator: `{disableNetworkDiagnostics: true}`, mode: "Disabled"},
+		{name: "the legacy flag", config: `{}`, operator: `{disableNetworkDiagnostics: true}`, mode: "Disabled", reason: "NoSources"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			kubectlApply(t, fmt.Sprintf("apiVersion: config.openshift.io/v1\nkind: Network\nmetadata: {name: cluster}\nspec: %s\n---\napiVersion: operator.openshift.io/v1\nkind: Network\nmetadata: {name: cluster}\nspec: %s\n", tt.config, tt.operator))

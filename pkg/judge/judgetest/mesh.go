@@ -47,6 +47,10 @@ type Mesh struct {
 	// to its way; nil means no fault.
 	Drop  func(Packet) float64
 	Delay func(Packet) time.Duration
+	// Seen is the source address that a target sees of a request if it is not the source's own,
+	// otherwise empty; nil means that all see the source's own. It matters if the worksheet
+	// expects the source's own address.
+	Seen func(Packet) string
 	// Repair lets tcp and http repair a loss, once, after a second.
 	Repair bool
 	// Tally says that responders counted, and that the count was collected.
@@ -159,6 +163,13 @@ func (n *Mesh) pair(p checkup.Pair, r *checkup.Record) checkup.Observation {
 		}
 		o.Received++
 		flow.Received++
+		if n.Worksheet.Witnesses(p) {
+			o.Witnessed++
+			if n.Seen != nil && n.Seen(request) != "" {
+				o.Rewritten++
+				o.SeenAs = n.Seen(request)
+			}
+		}
 		if n.Delay != nil {
 			rtt += n.Delay(request) + n.Delay(answer)
 		}

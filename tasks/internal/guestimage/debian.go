@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -98,8 +99,13 @@ func unpack(deb string) (vmlinuz []byte, modules []module, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	return unpackTar(bytes.NewReader(archive))
+}
+
+// unpackTar is unpack for the files of the package.
+func unpackTar(archive io.Reader) (vmlinuz []byte, modules []module, err error) {
 	files := map[string][]byte{} // modules by name
-	r := tar.NewReader(bytes.NewReader(archive))
+	r := tar.NewReader(archive)
 	for {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -152,11 +158,13 @@ func closure(modules []module, files map[string][]byte, name string) ([]module, 
 	if err != nil {
 		return nil, fmt.Errorf("module %s: %w", name, err)
 	}
+	others := maps.Clone(files)
+	delete(others, name) // modules that need one another cannot be loaded
 	for _, need := range m.needs {
-		if files[need] == nil {
-			return nil, fmt.Errorf("module %s: needs %s, which the package lacks", name, need)
+		if others[need] == nil {
+			return nil, fmt.Errorf("module %s: needs %s, which the package lacks, or which needs it", name, need)
 		}
-		if modules, err = closure(modules, files, need); err != nil {
+		if modules, err = closure(modules, others, need); err != nil {
 			return nil, err
 		}
 	}

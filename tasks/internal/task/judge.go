@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/record"
@@ -20,44 +21,60 @@ import (
 // Report judges what the run recorded. What cannot be read is unmeasured in the report and
 // part of the error; the report is complete in either case. The caller sets Leftovers.
 func (t *Task) Report(ctx context.Context, plan *checkup.Plan, now time.Time) (*checkup.Report, error) {
+	r, _, err := t.Judge(ctx, plan, now)
+	return r, err
+}
+
+// Judge is Report. It also returns what was measured, for the checks that were set up.
+func (t *Task) Judge(
+	ctx context.Context, plan *checkup.Plan, now time.Time,
+) (*checkup.Report, map[string]history.Sheet, error) {
 	run := judge.Run{Namespace: t.Namespace, Name: t.RunName, UID: t.RunUID, Finished: now}
 	var (
 		checks   []checkup.CheckReport
 		problems []error
 	)
+	sheets := map[string]history.Sheet{}
 	for _, name := range plan.CheckNames() {
-		c, started, err := t.judge(ctx, plan, name)
+		c, started, sheet, err := t.judge(ctx, plan, name)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("check %s: %w", name, err))
 		}
 		if !started.IsZero() && (run.Started.IsZero() || started.Before(run.Started)) {
 			run.Started = started
 		}
+		if sheet.Worksheet != nil {
+			sheets[name] = sheet
+		}
 		checks = append(checks, c)
 	}
 	r := judge.Join(plan, run, checks, nil)
-	return &r, errors.Join(problems...)
+	return &r, sheets, errors.Join(problems...)
 }
 
-// judge judges one check.
-func (t *Task) judge(ctx context.Context, plan *checkup.Plan, check string) (checkup.CheckReport, time.Time, error) {
+// judge judges one check. The sheet is empty if the check was not set up.
+func (t *Task) judge(
+	ctx context.Context, plan *checkup.Plan, check string,
+) (checkup.CheckReport, time.Time, history.Sheet, error) {
+	var none history.Sheet
 	store := t.Store(plan.Name)
 	of := plan.Checks[check].Kind()
 	var frozen record.Frozen
 	switch err := store.Load(ctx, record.Worksheet(check), &frozen); {
 	case apierrors.IsNotFound(err):
-		return judge.NotMeasured(check, of, t.why(ctx, store, check, "setup", checkup.StageSetup)), time.Time{}, nil
+		return judge.NotMeasured(check, of, t.why(ctx, store, check, "setup", checkup.StageSetup)), time.Time{}, none, nil
 	case err != nil:
 		return judge.NotMeasured(
 			check,
 			of,
 			checkup.Cause{Stage: checkup.StageCollect, Message: err.Error()},
-		), time.Time{}, err
+		), time.Time{}, none, err
 	}
 	w := &frozen.Worksheet
 	k, err := kinds.Of(plan, check)
 	if err != nil {
-		return judge.NotMeasured(check, of, checkup.Cause{Stage: checkup.StageSetup, Message: err.Error()}), time.Time{}, err
+		cause := checkup.Cause{Stage: checkup.StageSetup, Message: err.Error()}
+		return judge.NotMeasured(check, of, cause), time.Time{}, none, err
 	}
 
 	var problems []error
@@ -91,7 +108,8 @@ func (t *Task) judge(ctx context.Context, plan *checkup.Plan, check string) (che
 	if len(measured.Facts) < len(w.Units) {
 		excuse(measured, w, t.why(ctx, store, check, "probe", checkup.StageCollect))
 	}
-	return k.Judge(w, roster, measured, plan.Gate), frozen.Started, errors.Join(problems...)
+	sheet := history.Sheet{Worksheet: w, Record: measured}
+	return k.Judge(w, roster, measured, plan.Gate), frozen.Started, sheet, errors.Join(problems...)
 }
 
 // why is the cause of a failed phase of a check: the error that the phase recorded, else

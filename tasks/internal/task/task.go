@@ -113,7 +113,7 @@ func Main(run func(context.Context, *Task) error) int {
 		err = run(ctx, t)
 	}
 	if err != nil && !errors.Is(err, ErrSaid) {
-		fmt.Fprintf(os.Stdout, "::error::%s\n", strings.Join(strings.Fields(err.Error()), " "))
+		fmt.Fprintf(os.Stdout, "::error::%s\n", checkup.Clean(err.Error()))
 	}
 	if err != nil {
 		return 1
@@ -240,11 +240,21 @@ func (t *Task) Fleet(plan string) *fleet.Fleet {
 	}
 }
 
-// Logf prints one line. It may be called from several goroutines.
+// Logf prints one line, or as many as the format has. Only the format can make it a command to log viewers (::error::),
+// not an argument. It may be called from several goroutines.
 func (t *Task) Logf(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	switch {
+	case strings.HasPrefix(format, "::"):
+		text = checkup.Clean(text)
+	case strings.Contains(format, "\n"):
+		text = checkup.NoCommand(checkup.CleanLines(text))
+	default:
+		text = checkup.NoCommand(checkup.Clean(text))
+	}
 	t.logging.Lock()
 	defer t.logging.Unlock()
-	fmt.Fprintf(t.Stdout, format+"\n", args...)
+	fmt.Fprintln(t.Stdout, text)
 }
 
 // TeardownTrouble reports how the teardown step ended, if not well.

@@ -13,6 +13,7 @@
 //
 //	sandbox fault add drop                       packets are dropped
 //	sandbox fault add loss  --percent 20         20% of the packets are dropped, at random
+//	sandbox fault add snat  --node w1            packets of the pods of w1 arrive with an address of w1 as source address
 //	sandbox fault add mtu   --max-bytes 1400     IP packets longer than 1400 bytes are dropped, without an ICMP error
 //	sandbox fault add delay --by 30ms            packets arrive at least 30 ms later, in order
 //
@@ -98,7 +99,8 @@
 // source's node. In these hooks a packet to a Service already has the address of
 // its pod. A delay by netem acts on the source's node, because the qdisc of the
 // uplink is there. A delay by a queue acts on the destination's node. Overlapping
-// faults add up. Faults of an additional network act in the forward hook of the
+// faults add up. snat acts in the postrouting hook of its node, by connection
+// tracking: on the first packet of a flow, and thereby on the whole flow. Faults of an additional network act in the forward hook of the
 // network's bridge, which has its own namespace. A broadcast frame counts once for
 // each link that sends it.
 //

@@ -24,6 +24,7 @@ const (
 	Loss  Kind = "loss"  // it is dropped with a probability
 	MTU   Kind = "mtu"   // it is dropped if it is too long, without an ICMP error
 	Delay Kind = "delay" // it arrives later
+	SNAT  Kind = "snat"  // it arrives with the address of its node as source address
 )
 
 // Direction is which traffic of one node a fault affects.
@@ -119,6 +120,8 @@ const Usage = `drop  [WHERE] [WHICH]                 packets are dropped
 loss  --percent P [WHERE] [WHICH]     P percent of packets are dropped, at random (0.01 to 100)
 mtu   --max-bytes N [WHERE] [WHICH]   IP packets longer than N bytes are dropped (68 to 65535)
 delay --by D [WHERE] [WHICH]          packets arrive D later, one way (1us to 1m, for example 30ms)
+snat  --node NODE [WHICH]             packets of the pods of NODE to other nodes' pods arrive
+                                      with an address of NODE as source address
 
 WHERE (default: between the pods of all nodes)
   --node NODE                         to and from the pods of NODE
@@ -150,7 +153,7 @@ WHICH (default: all packets)
 // then.
 func Parse(args []string) (Fault, error) {
 	if len(args) == 0 {
-		return Fault{}, errors.New("missing kind of fault: want one of drop, loss, mtu, delay")
+		return Fault{}, errors.New("missing kind of fault: want one of drop, loss, mtu, delay, snat")
 	}
 	var (
 		f        Fault
@@ -323,7 +326,7 @@ func (f Fault) Validate() error {
 func (f Fault) conflicts() []error {
 	var problems []error
 	bad := func(format string, a ...any) { problems = append(problems, fmt.Errorf(format, a...)) }
-	if err := oneOf(f.Kind, Drop, Loss, MTU, Delay); err != nil {
+	if err := oneOf(f.Kind, Drop, Loss, MTU, Delay, SNAT); err != nil {
 		bad("unknown kind: %w", err)
 	} else {
 		for _, p := range []struct {
@@ -341,6 +344,14 @@ func (f Fault) conflicts() []error {
 			if !p.set && f.Kind == p.kind {
 				bad("%s needs %s", f.Kind, p.flag)
 			}
+		}
+	}
+	if f.Kind == SNAT {
+		if f.Node == "" {
+			bad("snat needs --node")
+		}
+		if f.Direction != Both || f.Src != Pods || f.Dst != Pods || f.Network != "" || f.Buckets != 0 {
+			bad("snat excludes --direction, --src, --dst, --network and --flows")
 		}
 	}
 	if f.Direction != Both && f.Node == "" {

@@ -277,7 +277,7 @@ func TestFaultsAreComplete(t *testing.T) {
 		Node: "n", Direction: Egress, From: "n", To: "n",
 		Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1, Flows: 1, Buckets: 2,
 	}
-	for _, word := range append(strings.Fields(full.String()), "drop ", "loss ", "mtu ", "delay ") {
+	for _, word := range append(strings.Fields(full.String()), "drop ", "loss ", "mtu ", "delay ", "snat ") {
 		for name, text := range map[string]string{"doc.go": string(doc), "Usage": Usage} {
 			if (strings.HasPrefix(word, "--") || strings.HasSuffix(word, " ")) && !strings.Contains(text, word) {
 				t.Errorf("%s does not explain %q", name, word)
@@ -299,6 +299,8 @@ func TestRules(t *testing.T) {
 	for _, c := range networkFaults {
 		cases[c.name] = c.args
 	}
+	// Packets of snat arrive: TestFaults of the module has a run with it.
+	cases["snat"], cases["snat_ipv4_tcp"] = "snat --node w1", "snat --node w2 --family ipv4 --protocol tcp"
 	var want []string
 	for name, args := range cases {
 		want = append(want, name+".nft")
@@ -406,8 +408,8 @@ func TestParsePrints(t *testing.T) {
 // Each mistake has its own message, and one error contains all of them.
 func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", "missing kind of fault: want one of drop, loss, mtu, delay"},
-		{"lose", "fault lose: unknown kind: want one of drop, loss, mtu, delay"},
+		{"", "missing kind of fault: want one of drop, loss, mtu, delay, snat"},
+		{"lose", "fault lose: unknown kind: want one of drop, loss, mtu, delay, snat"},
 		{"drop --bogus", "fault drop: flag provided but not defined: -bogus"},
 		{"drop w1", `fault drop: unexpected argument "w1"`},
 		{"drop --node", "fault drop: flag needs an argument: -node"},
@@ -422,6 +424,8 @@ func TestParseRefuses(t *testing.T) {
 		{"loss --percent -5", `fault loss: --percent "-5": want a percentage with at most two decimals, 0.01 to 100`},
 		{"loss --percent NaN", `fault loss: --percent "NaN": want a percentage with at most two decimals, 0.01 to 100`},
 		{"mtu", "fault mtu: mtu needs --max-bytes"},
+		{"snat", "fault snat: snat needs --node"},
+		{"snat --node w1 --direction egress", "fault snat: snat excludes --direction, --src, --dst, --network and --flows"},
 		{"mtu --max-bytes 67", `fault mtu: --max-bytes "67": want a number of bytes, 68 to 65535`},
 		{"mtu --max-bytes 65536", `fault mtu: --max-bytes "65536": want a number of bytes, 68 to 65535`},
 		{"delay", "fault delay: delay needs --by"},
@@ -483,7 +487,7 @@ func TestValidateRefuses(t *testing.T) {
 		fault Fault
 		want  string
 	}{
-		{Fault{}, "fault : unknown kind: want one of drop, loss, mtu, delay"},
+		{Fault{}, "fault : unknown kind: want one of drop, loss, mtu, delay, snat"},
 		{Fault{Kind: Loss, Percent: 10001}, "fault loss: loss of 10001 hundredths of a percent: want 1 to 10000"},
 		{Fault{Kind: Drop, Flows: 1}, "fault drop: flows 1/0: want K/N, with K from 1 to N-1 and N up to 256"},
 		{Fault{Kind: Drop, Buckets: 8}, "fault drop: flows 0/8: want K/N, with K from 1 to N-1 and N up to 256"},

@@ -63,7 +63,11 @@ func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 		return compileNetwork(id, nodes, f)
 	}
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return n.Ports != nil })
-	flows, err := flowsOf(nodes, f, via)
+	placed := f
+	if f.Kind == SNAT {
+		placed.Direction = Egress
+	}
+	flows, err := flowsOf(nodes, placed, via)
 	if err != nil {
 		return nil, err
 	}
@@ -78,10 +82,18 @@ func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 			if fl.hook == "output" && !f.Src.addr().IsValid() {
 				src = nil // the node may use any of its addresses, including that of its pods' bridge
 			}
+			act := verdict(f, via)
+			if f.Kind == SNAT {
+				own := prefixes(nodes, []side{{fl.at, true}}, Hosts, family)
+				if len(own) == 0 {
+					continue
+				}
+				fl.hook, act = "postrouting", []string{"counter snat " + map[Family]string{IPv4: "ip", IPv6: "ip6"}[family] + " to " + own[0]}
+			}
 			if rules[fl.at] == nil {
 				rules[fl.at] = map[string][]string{}
 			}
-			rules[fl.at][fl.hook] = append(rules[fl.at][fl.hook], rule(f, family, src, dst, via))
+			rules[fl.at][fl.hook] = append(rules[fl.at][fl.hook], rule(f, family, src, dst, act))
 			found = true
 		}
 	}
@@ -355,8 +367,8 @@ func prefixes(nodes []Node, which []side, e End, family Family) []string {
 	return all
 }
 
-// rule returns one line of nft: a match and a verdict. Without src, it matches any source.
-func rule(f Fault, family Family, src, dst []string, via Via) string {
+// rule returns one line of nft: a match and what to do. Without src, it matches any source.
+func rule(f Fault, family Family, src, dst, act []string) string {
 	ip := "ip"
 	if family == IPv6 {
 		ip = "ip6"
@@ -366,7 +378,7 @@ func rule(f Fault, family Family, src, dst []string, via Via) string {
 		words = append(words, ip, "saddr {", strings.Join(src, ", "), "}")
 	}
 	words = append(words, ip, "daddr {", strings.Join(dst, ", "), "}")
-	return strings.Join(slices.Concat(words, matches(f, family), verdict(f, via)), " ")
+	return strings.Join(slices.Concat(words, matches(f, family), act), " ")
 }
 
 // matches returns the expressions that match protocol, ports and flows.
@@ -441,13 +453,17 @@ func table(family, id string, f Fault, rules map[string][]string, via Via) strin
 	}
 	for i, hook := range slices.Sorted(maps.Keys(rules)) {
 		priority := -300
-		if hook == "output" {
+		kind := "filter"
+		switch hook {
+		case "output":
 			priority = -50
+		case "postrouting":
+			kind, priority = "nat", 100 // NF_IP_PRI_NAT_SRC, as kube-proxy's
 		}
 		if i > 0 {
 			b.WriteString("\n")
 		}
-		fmt.Fprintf(&b, "\tchain %s {\n\t\ttype filter hook %s priority %d; policy accept;\n", hook, hook, priority)
+		fmt.Fprintf(&b, "\tchain %s {\n\t\ttype %s hook %s priority %d; policy accept;\n", hook, kind, hook, priority)
 		for _, r := range rules[hook] {
 			b.WriteString("\t\t" + r + "\n")
 		}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package history
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// BenchmarkYear adds a run to the history of a year: 5,000 nodes, degree 10, two probes, a run every hour, one node in
+// a hundred of another name each week, and one pair in a thousand that fails. It reports the size of the whole history
+// in MiB, and the ConfigMaps and MiB that one more run writes.
+func BenchmarkYear(b *testing.B) {
+	const hours = 365 * 24
+	names, zones := nodes(5000), map[string]string{}
+	m := mesh{nodes: names, degree: 10, zone: zones, verdict: func(run int, from, to string) checkup.Verdict {
+		if checkup.HashString(uint64(run), from+to)%1000 == 0 {
+			return checkup.Fail
+		}
+		return checkup.Pass
+	}}
+	var h *History
+	for run := range hours {
+		if run%168 == 0 {
+			for i := range 50 {
+				names[(run/168*50+i)%len(names)] = fmt.Sprintf("node-%04d-%d", (run/168*50+i)%len(names), run)
+			}
+			for i, name := range names {
+				zones[name] = fmt.Sprintf("zone-%d", i%3)
+			}
+		}
+		// Only what is left at the end is made in full: the newest cycle of 500 runs, and the delays of the last ones.
+		if run < hours-520 {
+			at := start.Add(time.Duration(run) * time.Hour)
+			h = Merge(h, &Entry{Plan: "p", Run: Run{Name: fmt.Sprintf("p-run-%d", run), UID: fmt.Sprintf("uid-%032d", run),
+				Started: at, Finished: at.Add(time.Minute), Verdict: checkup.RunPass, Checks: []Check{{Name: "mesh"}}}})
+			continue
+		}
+		m.bare = run < hours-12
+		h = Merge(h, m.entry(run))
+	}
+	if c := h.Cumulative("mesh", 5000*4999); float64(c.Measured) < 0.95*float64(c.Possible) {
+		b.Fatalf("%d of %d pairs are covered", c.Measured, c.Possible)
+	}
+	old, err := Encode(h)
+	if err != nil {
+		b.Fatal(err)
+	}
+	whole := 0
+	known := map[string]bool{}
+	for _, p := range old {
+		whole += len(p.Data)
+		known[string(p.Data)] = true
+	}
+	r, sheets := m.sheet(hours)
+	b.ReportMetric(float64(whole)/(1<<20), "MiB")
+	for b.Loop() {
+		before, _ := Decode("p", old, start)
+		next := Merge(before, EntryOf(r, sheets))
+		next.Cumulative("mesh", 5000*4999)
+		parts, err := Encode(next)
+		if err != nil {
+			b.Fatal(err)
+		}
+		written, objects := 1, 0
+		for _, p := range parts {
+			if !known[string(p.Data)] {
+				written += len(p.Data)
+				objects += 1 + (len(p.Data)-1)/(768<<10)
+			}
+		}
+		b.ReportMetric(float64(written)/(1<<20), "MiB-written")
+		b.ReportMetric(float64(objects), "objects-written")
+		b.ReportMetric(float64(whole)/(1<<20), "MiB")
+	}
+}

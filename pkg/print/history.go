@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package print
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
+)
+
+// HistoryJSON writes an overview as one indented JSON document.
+func HistoryJSON(w io.Writer, o *history.Overview) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(o); err != nil {
+		return fmt.Errorf("write history as JSON: %w", err)
+	}
+	return nil
+}
+
+// History prints an overview for people. The newest runs are those that are printed if there are too many. Its error is
+// the writer's.
+func History(w io.Writer, h *history.Overview, o TextOptions) error {
+	p := newPrinter(w, o)
+	runs := append([]history.Run(nil), h.Runs...)
+	title := "Plan " + h.Plan + ": " + checkup.Count(len(runs), "run")
+	if n := len(runs); n > 0 {
+		title += fmt.Sprintf(" from %s to %s", stamp(runs[0].Started), stamp(runs[n-1].Started))
+	}
+	p.line("%s", p.bold(checkup.Clean(title)))
+	p.line("%s", tally(h))
+	p.historyRuns(h, runs)
+	p.historyFindings(h.Findings)
+	for i := range h.Coverage {
+		p.heading(0, "Coverage of check "+h.Coverage[i].Check)
+		p.cumulative(&h.Coverage[i].Cumulative)
+	}
+	if len(h.Trends) > 0 {
+		p.heading(0, "Median round trips, a character for each run")
+		for _, t := range h.Trends {
+			p.trend(t.Check+" "+t.Probe, t.P50, t.Typical)
+		}
+	}
+	p.historyPair(h.Pair)
+	if len(h.SetAside) > 0 {
+		p.heading(0, "Set aside")
+		for _, n := range h.SetAside {
+			p.line("  %s", checkup.Clean(n))
+		}
+	}
+	return p.w.Flush()
+}
+
+// tally counts runs by verdict, and what is missing.
+func tally(h *history.Overview) string {
+	counts := map[checkup.RunVerdict]int{}
+	for _, r := range h.Runs {
+		counts[r.Verdict]++
+	}
+	older := 0
+	for _, d := range h.Days {
+		counts[checkup.RunPass] += d.Pass
+		counts[checkup.RunFail] += d.Fail
+		counts[checkup.RunInconclusive] += d.Inconclusive
+		older += d.Pass + d.Fail + d.Inconclusive
+	}
+	s := fmt.Sprintf("%d pass, %d fail, %d inconclusive",
+		counts[checkup.RunPass], counts[checkup.RunFail], counts[checkup.RunInconclusive])
+	if older > 0 {
+		s += fmt.Sprintf(" (%s older than those that are listed)", checkup.Count(older, "run"))
+	}
+	missed := 0
+	for _, g := range h.Gaps {
+		missed += g.Missed
+	}
+	switch {
+	case missed > 0:
+		s += fmt.Sprintf("; %s without a run, in which %s did not report", checkup.Count(len(h.Gaps), "gap"),
+			checkup.Count(missed, "run"))
+	case h.Every > 0:
+		s += "; no gap"
+	}
+	if h.Every > 0 {
+		s += fmt.Sprintf("; usually a run every %s", time.Duration(h.Every).Round(time.Second))
+	}
+	return s
+}
+
+func (p *printer) historyRuns(h *history.Overview, runs []history.Run) {
+	if len(runs) == 0 {
+		return
+	}
+	p.heading(0, "Runs")
+	runs = newest(p, runs, "run")
+	for _, r := range runs {
+		p.gap(h.Gaps, func(g history.Gap) bool { return g.Before.Equal(r.Started) })
+		counts := r.Counts
+		line := fmt.Sprintf("%d pass, %d fail, %s%d unmeasured", counts.Pass, counts.Fail, undecided(counts.Undecided), counts.Unmeasured)
+		verdict := fmt.Sprintf("%-12s", r.Verdict)
+		p.line("  %s  %s  %s  %s", stamp(r.Started), strings.Replace(verdict, string(r.Verdict), p.verdict(string(r.Verdict)), 1),
+			checkup.Clean(r.Name), line)
+	}
+	last := runs[len(runs)-1].Started
+	p.gap(h.Gaps, func(g history.Gap) bool { return g.After.Equal(last) && g.Before.After(last) })
+}
+
+// newest returns the last of a list, as many as the options let print, and prints how many come before.
+func newest[T any](p *printer, all []T, noun string) []T {
+	n := len(all) - p.o.Lines
+	if p.o.Lines <= 0 || n <= 0 {
+		return all
+	}
+	p.line("  ... and %s before", checkup.Count(n, noun))
+	return all[n:]
+}
+
+func (p *printer) gap(gaps []history.Gap, here func(history.Gap) bool) {
+	if i := slices.IndexFunc(gaps, here); i >= 0 {
+		g := gaps[i]
+		p.line("  %s", p.ansi("33", fmt.Sprintf("gap: no report for %s, %s missing",
+			g.Before.Sub(g.After).Round(time.Second), checkup.Count(g.Missed, "run"))))
+	}
+}
+
+func (p *printer) historyFindings(findings []history.Finding) {
+	if len(findings) == 0 {
+		return
+	}
+	p.heading(0, "Findings")
+	findings = newest(p, findings, "finding")
+	for _, f := range findings {
+		p.line("  %s to %s, in %s: check %s: %s", stamp(f.First), stamp(f.Last), checkup.Count(f.Runs, "run"),
+			checkup.Clean(f.Check), checkup.Clean(f.Finding))
+		p.line("    %s", checkup.Clean(f.Message))
+	}
+}
+
+func (p *printer) historyPair(results []history.PairResult) {
+	if len(results) == 0 {
+		return
+	}
+	p.heading(0, "The pair")
+	results = newest(p, results, "run")
+	trends := map[string][]int64{}
+	var order []string
+	for i, r := range results {
+		var words []string
+		for _, result := range r.Results {
+			name := r.Check + " " + result.Probe
+			if trends[name] == nil {
+				trends[name] = make([]int64, len(results))
+				order = append(order, name)
+			}
+			trends[name][i] = result.P50
+			word := result.Probe + " " + string(result.Verdict)
+			if result.P50 > 0 {
+				word += fmt.Sprintf(" %s to %s", micros(result.P50), micros(result.Max))
+			}
+			if result.Loss > 0 {
+				word += fmt.Sprintf(", %d%% lost", result.Loss)
+			}
+			words = append(words, word)
+		}
+		p.line("  %s  %s  check %s: %s", stamp(r.At), checkup.Clean(r.Run), checkup.Clean(r.Check), checkup.Clean(strings.Join(words, "; ")))
+	}
+	for _, name := range order {
+		p.trend(name, trends[name], 0)
+	}
+}
+
+// Levels of a trend, lowest first.
+var (
+	blockLevels = []rune("▁▂▃▄▅▆▇█")
+	asciiLevels = []rune("_.-=+*#@")
+)
+
+// trendMax is the number of runs that a trend shows: the newest.
+const trendMax = 60
+
+// trend prints delays as a line of characters, with the range that they span. A run without a delay is a space.
+func (p *printer) trend(name string, values []int64, typical int64) {
+	values = values[max(0, len(values)-trendMax):]
+	levels := asciiLevels
+	if p.o.Unicode {
+		levels = blockLevels
+	}
+	known := slices.DeleteFunc(slices.Clone(values), func(v int64) bool { return v <= 0 })
+	if len(known) == 0 {
+		return
+	}
+	low, high := slices.Min(known), slices.Max(known)
+	line := make([]rune, len(values))
+	for i, v := range values {
+		switch {
+		case v <= 0:
+			line[i] = ' '
+		case high == low:
+			line[i] = levels[0]
+		default:
+			line[i] = levels[int(float64(v-low)/float64(high-low)*float64(len(levels)-1)+0.5)]
+		}
+	}
+	text := fmt.Sprintf("  %s  |%s|  %s to %s", checkup.Clean(name), string(line), micros(low), micros(high))
+	if typical > 0 {
+		text += ", usually " + micros(typical)
+	}
+	p.line("%s", text)
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package print
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+// TestCumulative: what all runs have covered, in words.
+func TestCumulative(t *testing.T) {
+	since := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		name string
+		c    *checkup.Cumulative
+		want []string
+	}{
+		{"no history", nil, nil},
+		{"nothing measured", &checkup.Cumulative{Possible: 90}, []string{"no pair was measured in any run of this plan"}},
+		{
+			"on the way",
+			&checkup.Cumulative{Since: since, Runs: 2, Measured: 30, Possible: 90, Failing: 1, Oldest: "a -> b", RunsLeft: new(4), FailingUpperBound: new(0.14895)},
+			[]string{
+				"33.333% of the full mesh measured since 2026-01-02 03:04 UTC, by 2 runs: 30 of 90 pairs, 1 of which failed when measured last",
+				"4 runs left to the full mesh at this rate; not measured yet: a -> b",
+				"with 95% confidence at most 14.9% of the full mesh fails, if nothing changed since",
+			},
+		},
+		{
+			"standing still",
+			&checkup.Cumulative{Since: since, Runs: 1, Measured: 30, Possible: 90, Oldest: "a -> b"},
+			[]string{
+				"33.333% of the full mesh measured since 2026-01-02 03:04 UTC, by 1 run: 30 of 90 pairs, 0 of which failed when measured last",
+				"the newest run added no pair; not measured yet: a -> b",
+			},
+		},
+		{
+			"complete",
+			&checkup.Cumulative{Since: since, Runs: 3, Measured: 90, Possible: 90, Oldest: "a -> b", OldestAt: since, RunsLeft: new(0), FailingUpperBound: new(0.0)},
+			[]string{
+				"100% of the full mesh measured since 2026-01-02 03:04 UTC, by 3 runs: 90 of 90 pairs, 0 of which failed when measured last",
+				"not measured for longest: a -> b, since 2026-01-02 03:04 UTC",
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var b strings.Builder
+			p := newPrinter(&b, TextOptions{})
+			p.cumulative(tt.c)
+			if err := p.w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for line := range strings.Lines(b.String()) {
+				got = append(got, strings.TrimSpace(line))
+			}
+			if strings.Join(got, "\n") != strings.Join(tt.want, "\n") {
+				t.Errorf("printed\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(tt.want, "\n"))
+			}
+		})
+	}
+}
+
+// TestTrend: the newest runs, lowest to highest, and a space where there is no delay.
+func TestTrend(t *testing.T) {
+	long := make([]int64, trendMax+5)
+	for i := range long {
+		long[i] = 100
+	}
+	for _, tt := range []struct {
+		name    string
+		values  []int64
+		unicode bool
+		want    string
+	}{
+		{"rising", []int64{100, 0, 450, 800}, true, "  p  |▁ ▅█|  100µs to 800µs\n"},
+		{"in ASCII", []int64{100, 0, 450, 800}, false, "  p  |_ +@|  100µs to 800µs\n"},
+		{"flat", []int64{100, 100}, true, "  p  |▁▁|  100µs to 100µs\n"},
+		{"nothing", []int64{0, 0}, true, ""},
+		{"too many", long, false, "  p  |" + strings.Repeat("_", trendMax) + "|  100µs to 100µs\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var b strings.Builder
+			p := newPrinter(&b, TextOptions{Unicode: tt.unicode})
+			p.trend("p", tt.values, 0)
+			if err := p.w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			if b.String() != tt.want {
+				t.Errorf("%q, want %q", b.String(), tt.want)
+			}
+		})
+	}
+}

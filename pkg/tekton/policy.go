@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tekton
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kinds"
+)
+
+// creators are the phases whose accounts may create or change pods.
+var creators = []checkup.Phase{checkup.PhaseSetup, checkup.PhaseProbe}
+
+// Policies are ValidatingAdmissionPolicies, with their bindings, that hold the accounts of a plan to what they are for.
+// Those of setup and probe may make pods of the agent's image only, pinned to a node, without a token, restricted: an
+// account that may create pods in a namespace of the pod security level privileged could otherwise become root on
+// nodes. That of the schedule may start and delete runs of this plan only, under the plan's accounts. RBAC cannot
+// express either. The policies are objects of the cluster, so only who administers it can apply them. Kubernetes has
+// them since 1.30.
+func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
+	opts = opts.withDefaults()
+	var objects []runtime.Object
+	for _, phase := range creators {
+		// The account for all phases may do what each may.
+		users := []string{AccountName(plan, phase)}
+		if phase == checkup.PhaseProbe {
+			users = append(users, plan.Name)
+		}
+		pods := admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+			Rule: admissionv1.Rule{
+				APIGroups: []string{corev1.GroupName}, APIVersions: []string{"v1"}, Resources: []string{"pods"},
+			},
+		}
+		objects = append(objects, policy(plan, opts, users, pods, validations(plan, opts, phase))...)
+	}
+	if plan.Schedule != nil {
+		runs := admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update, admissionv1.Delete},
+			Rule: admissionv1.Rule{
+				APIGroups: []string{"tekton.dev"}, APIVersions: []string{"*"}, Resources: []string{"pipelineruns"},
+			},
+		}
+		objects = append(objects, policy(plan, opts, []string{ScheduleAccount(plan)}, runs, runValidations(plan))...)
+	}
+	return objects
+}
+
+// policy is a policy for these accounts, and its binding. It has the name of the first account.
+func policy(
+	plan *checkup.Plan, opts Options, accounts []string, rule admissionv1.RuleWithOperations,
+	validations []admissionv1.Validation,
+) []runtime.Object {
+	name := "checkplan." + opts.Namespace + "." + accounts[0]
+	users := make([]string, len(accounts))
+	for i, account := range accounts {
+		users[i] = fmt.Sprintf("%q", "system:serviceaccount:"+opts.Namespace+":"+account)
+	}
+	typeMeta := func(kind string) metav1.TypeMeta {
+		return metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: kind}
+	}
+	meta := opts.meta(name, plan.Name)
+	meta.Namespace = ""
+	fail := admissionv1.Fail
+	return []runtime.Object{
+		&admissionv1.ValidatingAdmissionPolicy{
+			TypeMeta: typeMeta("ValidatingAdmissionPolicy"), ObjectMeta: meta,
+			Spec: admissionv1.ValidatingAdmissionPolicySpec{
+				FailurePolicy: &fail,
+				MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+					RuleWithOperations: rule,
+				}}},
+				MatchConditions: []admissionv1.MatchCondition{{
+					Name: "account", Expression: "request.userInfo.username in [" + strings.Join(users, ", ") + "]",
+				}},
+				Validations: validations,
+			},
+		},
+		&admissionv1.ValidatingAdmissionPolicyBinding{
+			TypeMeta: typeMeta("ValidatingAdmissionPolicyBinding"), ObjectMeta: meta,
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+			},
+		},
+	}
+}
+
+// runValidations are what a PipelineRun must be that the schedule's account creates, changes or deletes. Tekton itself
+// refuses a change of the spec of a run, but for spec.status.
+func runValidations(plan *checkup.Plan) []admissionv1.Validation {
+	var all []admissionv1.Validation
+	add := func(message, expression string) {
+		all = append(all, admissionv1.Validation{
+			Message:    fmt.Sprintf("plan %s: a run that the account of its schedule %s", plan.Name, message),
+			Expression: expression,
+		})
+	}
+	label := func(of, key, value string) string {
+		return fmt.Sprintf(`has(%s.metadata.labels) && %q in %[1]s.metadata.labels && %[1]s.metadata.labels[%[2]q] == %q`, of, key, value)
+	}
+	ofPlan := func(of string) string { return label(of, checkup.LabelPlan, plan.Name) }
+	scheduled := func(of string) string { return ofPlan(of) + " && " + label(of, checkup.LabelScheduled, "true") }
+	add("starts must be labelled as such", `request.operation != "CREATE" || (`+scheduled("object")+`)`)
+	add("deletes must be one that it started", `request.operation != "DELETE" || (`+scheduled("oldObject")+`)`)
+	add("cancels must be one of the plan", `request.operation != "UPDATE" || (`+ofPlan("oldObject")+`)`)
+	add("starts must be of the plan's Pipeline, with nothing of its own", fmt.Sprintf(
+		`request.operation != "CREATE" || has(object.spec.pipelineRef) && has(object.spec.pipelineRef.name) && `+
+			`object.spec.pipelineRef.name == %q && !has(object.spec.pipelineRef.resolver) && `+
+			`!has(object.spec.pipelineSpec) && (!has(object.spec.workspaces) || size(object.spec.workspaces) == 0)`, plan.Name))
+	var accounts []string
+	for _, phase := range checkup.Phases {
+		accounts = append(accounts, fmt.Sprintf("%q", AccountName(plan, phase)))
+	}
+	const harmless = `(!has(t.podTemplate) || (!has(t.podTemplate.hostNetwork) || !t.podTemplate.hostNetwork) && ` +
+		`(!has(t.podTemplate.volumes) || size(t.podTemplate.volumes) == 0))`
+	add("starts must have the plan's accounts, and no pod template that widens its pods",
+		`request.operation != "CREATE" || (!has(object.spec.taskRunTemplate) || [object.spec.taskRunTemplate].all(t, `+
+			`(!has(t.serviceAccountName) || t.serviceAccountName == "default") && `+harmless+`)) && `+
+			`(!has(object.spec.taskRunSpecs) || object.spec.taskRunSpecs.all(t, (!has(t.serviceAccountName) || `+
+			`t.serviceAccountName in [`+strings.Join(accounts, ", ")+`]) && `+harmless+`))`)
+	return all
+}
+
+// validations are what a pod of the phase must be. A dry run, with which a placement check asks about the pods of its
+// plan, creates nothing.
+func validations(plan *checkup.Plan, opts Options, phase checkup.Phase) []admissionv1.Validation {
+	var all []admissionv1.Validation
+	add := func(message, expression string) {
+		all = append(all, admissionv1.Validation{
+			Message:    fmt.Sprintf("plan %s: a pod of its account for %s must %s", plan.Name, phase, message),
+			Expression: fmt.Sprintf(`has(request.dryRun) && request.dryRun || request.operation != "CREATE" || (%s)`, expression),
+		})
+	}
+	add("have the agent's image in its only container", fmt.Sprintf(
+		`size(object.spec.containers) == 1 && object.spec.containers[0].image == %q && `+
+			`(!has(object.spec.initContainers) || size(object.spec.initContainers) == 0)`, AgentImage(opts)))
+	namespaces := `(!has(object.spec.hostPID) || !object.spec.hostPID) && (!has(object.spec.hostIPC) || !object.spec.hostIPC)`
+	if phase == checkup.PhaseProbe && hostNetwork(plan) {
+		add("not be in the host's namespaces of processes", namespaces)
+	} else {
+		add("not be in the host's namespaces",
+			`(!has(object.spec.hostNetwork) || !object.spec.hostNetwork) && `+namespaces)
+	}
+	const pinned = `has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity) && ` +
+		`has(object.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution) && ` +
+		`object.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.all(t, ` +
+		`has(t.matchFields) && t.matchFields.exists(f, f.key == "metadata.name" && f.operator == "In" && size(f.values) == 1))`
+	switch {
+	case startsVMs(plan): // its preflight pods may run where the VMs may
+		add("be pinned to a node, or be a preflight pod", fmt.Sprintf(
+			`has(object.metadata.labels) && %q in object.metadata.labels && object.metadata.labels[%q] == %q || (%s)`,
+			checkup.LabelRole, checkup.LabelRole, checkup.RolePreflight, pinned))
+	default:
+		add("be pinned to a node", pinned)
+	}
+	volume, words := `has(v.configMap)`, "ConfigMaps"
+	if phase == checkup.PhaseProbe && hostNetwork(plan) { // the client certificates of components
+		volume, words = `has(v.configMap) || has(v.secret)`, "ConfigMaps and Secrets"
+	}
+	add("have no API token, and volumes of "+words+" only",
+		`has(object.spec.automountServiceAccountToken) && !object.spec.automountServiceAccountToken && `+
+			`(!has(object.spec.volumes) || object.spec.volumes.all(v, `+volume+`))`)
+	add("be restricted: no root, no capabilities, no escalation, a read-only file system, the runtime's seccomp profile",
+		`has(object.spec.securityContext) && has(object.spec.securityContext.runAsNonRoot) && `+
+			`object.spec.securityContext.runAsNonRoot && has(object.spec.securityContext.seccompProfile) && `+
+			`object.spec.securityContext.seccompProfile.type == "RuntimeDefault" && `+
+			`object.spec.containers.all(c, has(c.securityContext) && `+
+			`(!has(c.securityContext.privileged) || !c.securityContext.privileged) && `+
+			`has(c.securityContext.runAsNonRoot) && c.securityContext.runAsNonRoot && `+
+			`(!has(c.securityContext.runAsUser) || c.securityContext.runAsUser != 0) && `+
+			`has(c.securityContext.allowPrivilegeEscalation) && !c.securityContext.allowPrivilegeEscalation && `+
+			`has(c.securityContext.readOnlyRootFilesystem) && c.securityContext.readOnlyRootFilesystem && `+
+			`has(c.securityContext.capabilities) && has(c.securityContext.capabilities.drop) && `+
+			`c.securityContext.capabilities.drop.exists(d, d == "ALL") && `+
+			`(!has(c.securityContext.capabilities.add) || size(c.securityContext.capabilities.add) == 0) && `+
+			`(!has(c.securityContext.seccompProfile) || c.securityContext.seccompProfile.type == "RuntimeDefault"))`)
+	add("end by itself", `object.spec.restartPolicy == "Never" && has(object.spec.activeDeadlineSeconds)`)
+	// The right to patch pods is for their owner. It must not change an image.
+	all = append(all, admissionv1.Validation{
+		Message:    fmt.Sprintf("plan %s: its account for %s may change the owner of a pod, but not what the pod runs", plan.Name, phase),
+		Expression: `request.operation != "UPDATE" || object.spec == oldObject.spec`,
+	})
+	return all
+}
+
+// hostNetwork reports whether agents of the plan may be in their nodes' networks.
+func hostNetwork(plan *checkup.Plan) bool {
+	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
+		k, _ := kinds.Named(plan.Checks[name].Kind())
+		return k.HostNetwork != nil
+	})
+}
+
+// startsVMs reports whether setup starts preflight pods of VMs.
+func startsVMs(plan *checkup.Plan) bool {
+	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
+		return slices.Contains(plan.Checks[name].Fixtures(), checkup.RolePreflight)
+	})
+}

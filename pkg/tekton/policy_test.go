@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tekton
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/tektoncd/pipeline/pkg/apis/pipeline/pod"
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/kinds"
+)
+
+// evaluate returns the first message of the policies that refuses a request; empty if none does.
+func evaluate(t *testing.T, policies []runtime.Object, user, operation string, dryRun bool, subject, old any) string {
+	t.Helper()
+	env, err := cel.NewEnv(cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType))
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := func(o any) map[string]any {
+		u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	vars := map[string]any{
+		"request": map[string]any{"operation": operation, "dryRun": dryRun, "userInfo": map[string]any{"username": user}},
+		"object":  object(subject), "oldObject": object(old),
+	}
+	holds := func(expression string) bool {
+		ast, issues := env.Compile(expression)
+		if issues.Err() != nil {
+			t.Fatalf("%s: %v", expression, issues.Err())
+		}
+		program, err := env.Program(ast)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, _, err := program.Eval(vars)
+		if err != nil {
+			t.Fatalf("%s: %v", expression, err)
+		}
+		return out.Value() == true
+	}
+	for _, o := range policies {
+		p, ok := o.(*admissionv1.ValidatingAdmissionPolicy)
+		if !ok || !holds(p.Spec.MatchConditions[0].Expression) {
+			continue
+		}
+		for _, v := range p.Spec.Validations {
+			if !holds(v.Expression) {
+				return v.Message
+			}
+		}
+	}
+	return ""
+}
+
+// fixtures are the pods that setup and probe create, made by the code that makes them in a run.
+func fixtures(t *testing.T, host bool) (responder, agent *corev1.Pod) {
+	t.Helper()
+	client := fake.NewClientset()
+	made := map[string]*corev1.Pod{}
+	client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		pod := a.(k8stesting.CreateAction).GetObject().(*corev1.Pod)
+		made[pod.Labels[checkup.LabelRole]] = pod.DeepCopy()
+		pod.Status.Phase = corev1.PodFailed
+		return false, nil, nil
+	})
+	minute := checkup.Duration(time.Minute)
+	w := &checkup.Worksheet{
+		Plan: "mesh", Check: "mesh", Sources: []checkup.Endpoint{{Node: "n0", HostNetwork: host}}, Targets: []checkup.Endpoint{{Node: "n1"}},
+		Assignments: [][]int{{0}}, IPFamilies: []checkup.IPFamily{checkup.IPv4},
+		Probes:   []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{56}, Count: 1}}},
+		Timeouts: checkup.Timeouts{Setup: minute, Probe: minute},
+	}
+	f := &fleet.Fleet{Client: client, Namespace: "ns", Plan: "mesh", RunUID: "uid", Image: AgentImage(Options{}), Owner: "p", OwnerUID: "u"}
+	roster := &checkup.Roster{Targets: make([]checkup.RosterEntry, 1)}
+	if err := f.StartResponders(t.Context(), w, roster, nil); err != nil {
+		t.Fatal(err)
+	}
+	roster.Targets[0] = checkup.RosterEntry{Pod: "ns/r", Addresses: map[checkup.IPFamily]string{checkup.IPv4: "10.0.0.1"}}
+	if err := f.Measure(t.Context(), w, roster, nowhere{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range made { // as the API server completes it
+		pod.Spec.SchedulerName, pod.Spec.ServiceAccountName = "default-scheduler", "default"
+	}
+	return made[string(checkup.RoleResponder)], made[string(checkup.RoleAgent)]
+}
+
+type nowhere struct{}
+
+func (nowhere) Observation(checkup.Observation) {}
+func (nowhere) Results([]checkup.Result)        {}
+func (nowhere) Source(checkup.Source)           {}
+
+// TestPolicies: each account may create the pods of its phase, and no pod that differs where it matters.
+func TestPolicies(t *testing.T) {
+	mesh, host := policyPlan("podMesh"), policyPlan("controlPlane")
+	responder, agent := fixtures(t, false)
+	_, hostAgent := fixtures(t, true)
+	const account = "system:serviceaccount:ns:"
+	yes, no := true, false
+	opts := Options{Namespace: "ns"}
+	for _, tt := range []struct {
+		name    string
+		plan    *checkup.Plan
+		user    string
+		pod     *corev1.Pod
+		change  func(*corev1.PodSpec)
+		allowed bool
+	}{
+		{name: "responder by setup", user: "p-setup", pod: responder, allowed: true},
+		{name: "agent by probe", user: "p-probe", pod: agent, allowed: true},
+		{name: "both by the account for all phases", user: "p", pod: responder, allowed: true},
+		{name: "agent on the host network", plan: host, user: "p-probe", pod: hostAgent, allowed: true},
+		{name: "responder on the host network", plan: host, user: "p-setup", pod: responder, change: func(s *corev1.PodSpec) { s.HostNetwork = true }},
+		{name: "agent of a mesh on the host network", user: "p-probe", pod: hostAgent},
+		{name: "anything by another account", user: "other", pod: agent, change: func(s *corev1.PodSpec) { s.HostPID = true }, allowed: true},
+		{name: "another image", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.Containers[0].Image = "evil" }},
+		{name: "a second container", user: "p", pod: agent, change: func(s *corev1.PodSpec) { s.Containers = append(s.Containers, s.Containers[0]) }},
+		{name: "an init container", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.InitContainers = s.Containers }},
+		{name: "the host's processes", plan: host, user: "p-probe", pod: hostAgent, change: func(s *corev1.PodSpec) { s.HostPID = true }},
+		{name: "any node", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.Affinity = nil }},
+		{name: "nodes by label", user: "p-setup", pod: responder, change: func(s *corev1.PodSpec) {
+			s.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0] = corev1.NodeSelectorTerm{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "a", Operator: corev1.NodeSelectorOpExists}},
+			}
+		}},
+		{name: "a token", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.AutomountServiceAccountToken = &yes }},
+		{name: "the default for tokens", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.AutomountServiceAccountToken = nil }},
+		{name: "a volume of the host", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) {
+			s.Volumes = append(s.Volumes, corev1.Volume{Name: "h", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
+		}},
+		{name: "a Secret", user: "p-probe", pod: agent, change: secretVolume},
+		{name: "the certificate of a component", plan: host, user: "p-probe", pod: hostAgent, change: secretVolume, allowed: true},
+		{name: "privileged", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.Containers[0].SecurityContext.Privileged = &yes }},
+		{name: "root", user: "p-setup", pod: responder, change: func(s *corev1.PodSpec) { s.Containers[0].SecurityContext.RunAsUser = new(int64(0)) }},
+		{name: "may be root", user: "p-setup", pod: responder, change: func(s *corev1.PodSpec) { s.SecurityContext.RunAsNonRoot = &no }},
+		{name: "a capability", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) {
+			s.Containers[0].SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
+		}},
+		{name: "no security context", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.Containers[0].SecurityContext = nil }},
+		{name: "for ever", user: "p-setup", pod: responder, change: func(s *corev1.PodSpec) { s.ActiveDeadlineSeconds = nil }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			plan := tt.plan
+			if plan == nil {
+				plan = mesh
+			}
+			policies := Policies(plan, opts)
+			pod := tt.pod.DeepCopy()
+			if tt.change != nil {
+				tt.change(&pod.Spec)
+			}
+			if refused := evaluate(t, policies, account+tt.user, "CREATE", false, pod, &corev1.Pod{}); (refused == "") != tt.allowed {
+				t.Errorf("refused %q, want allowed: %v", refused, tt.allowed)
+			}
+			if refused := evaluate(t, policies, account+tt.user, "CREATE", true, pod, &corev1.Pod{}); refused != "" {
+				t.Errorf("a dry run is refused: %s", refused)
+			}
+			owned := tt.pod.DeepCopy()
+			owned.OwnerReferences = nil
+			if refused := evaluate(t, policies, account+tt.user, "UPDATE", false, owned, tt.pod); refused != "" {
+				t.Errorf("another owner is refused: %s", refused)
+			}
+			owned.Spec.Containers[0].Image = "evil"
+			if refused := evaluate(t, policies, account+tt.user, "UPDATE", false, owned, tt.pod); (refused == "") != (tt.user == "other") {
+				t.Errorf("another image later: refused %q", refused)
+			}
+		})
+	}
+}
+
+// TestSchedulePolicy: the account of a schedule may start, cancel and delete runs as its Job does, and no others.
+func TestSchedulePolicy(t *testing.T) {
+	plan := policyPlan("podMesh")
+	plan.Schedule = &checkup.Schedule{Cron: "@hourly", TimeZone: "Etc/UTC", ConcurrencyPolicy: checkup.ConcurrencyReplace}
+	opts := Options{Namespace: "ns"}
+	due := sampleRun(plan, opts)
+	due.Labels[checkup.LabelScheduled] = "true" // as tasks/internal/start does
+	const account = "system:serviceaccount:ns:p-schedule"
+	for _, tt := range []struct {
+		name    string
+		change  func(*pipelinev1.PipelineRun)
+		creates bool // whether it may be created
+		deletes bool
+		updates bool
+	}{
+		{"its own", func(*pipelinev1.PipelineRun) {}, true, true, true},
+		{"started by hand", func(r *pipelinev1.PipelineRun) { delete(r.Labels, checkup.LabelScheduled) }, false, false, true},
+		{"of another plan", func(r *pipelinev1.PipelineRun) { r.Labels[checkup.LabelPlan] = "q" }, false, false, false},
+		{"without labels", func(r *pipelinev1.PipelineRun) { r.Labels = nil }, false, false, false},
+		{"of another Pipeline", func(r *pipelinev1.PipelineRun) { r.Spec.PipelineRef.Name = "q" }, false, true, true},
+		{"of a remote Pipeline", func(r *pipelinev1.PipelineRun) { r.Spec.PipelineRef.Resolver = "git" }, false, true, true},
+		{"with a Pipeline of its own", func(r *pipelinev1.PipelineRun) {
+			r.Spec.PipelineRef, r.Spec.PipelineSpec = nil, &pipelinev1.PipelineSpec{Tasks: []pipelinev1.PipelineTask{{Name: "evil"}}}
+		}, false, true, true},
+		{"under another account", func(r *pipelinev1.PipelineRun) { r.Spec.TaskRunSpecs[0].ServiceAccountName = "admin" }, false, true, true},
+		{"all under another account", func(r *pipelinev1.PipelineRun) { r.Spec.TaskRunTemplate.ServiceAccountName = "admin" }, false, true, true},
+		{"on the host network", func(r *pipelinev1.PipelineRun) {
+			r.Spec.TaskRunTemplate.PodTemplate = &pod.PodTemplate{HostNetwork: true}
+		}, false, true, true},
+		{"with a volume", func(r *pipelinev1.PipelineRun) {
+			r.Spec.TaskRunSpecs[0].PodTemplate = &pod.PodTemplate{Volumes: []corev1.Volume{{Name: "v"}}}
+		}, false, true, true},
+		{"with the cluster's default pod template", func(r *pipelinev1.PipelineRun) {
+			r.Spec.TaskRunTemplate.PodTemplate = &pod.PodTemplate{NodeSelector: map[string]string{"a": "b"}}
+		}, true, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			policies := Policies(plan, opts)
+			run := due.DeepCopy()
+			tt.change(run)
+			for operation, want := range map[string]bool{"CREATE": tt.creates, "UPDATE": tt.updates, "DELETE": tt.deletes} {
+				if refused := evaluate(t, policies, account, operation, false, run, run); (refused == "") != want {
+					t.Errorf("%s: refused %q, want allowed: %v", operation, refused, want)
+				}
+				if refused := evaluate(t, policies, account+"r", operation, false, run, run); refused != "" {
+					t.Errorf("%s by another account: refused %q", operation, refused)
+				}
+			}
+		})
+	}
+}
+
+func secretVolume(s *corev1.PodSpec) {
+	s.Volumes = append(s.Volumes, corev1.Volume{Name: "c", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "c"}}})
+}
+
+// policyPlan is a plan p with a check of that kind.
+func policyPlan(kind checkup.Kind) *checkup.Plan {
+	k, _ := kinds.Named(kind)
+	return &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"check": {Spec: k.New()}}}
+}

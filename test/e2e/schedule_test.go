@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/pkg/apis"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/run"
+)
+
+// A schedule starts runs: when a person triggers it, but not beside a run that has not finished, and by itself once it
+// is resumed, within the policies of its account. The history has both runs.
+func TestSchedule(t *testing.T) {
+	t.Parallel()
+	const plan = "scheduled"
+	dir := t.TempDir()
+	if c := start(t, "compile", "testdata/scheduled.cue", "--policies", "-o", dir); c.wait(t) != 0 {
+		t.Fatal(c.stderr.String())
+	}
+	// As planner run applies it, because runs beside this one have the same Tasks.
+	policies := filepath.Join(dir, "policies")
+	for _, files := range []string{dir, policies} {
+		sandbox(t, "kubectl", "apply", "--server-side", "--field-manager", run.FieldManager, "-f", files)
+	}
+	planner := func(args ...string) string {
+		t.Helper()
+		c := start(t, args...)
+		if code := c.wait(t); code != 0 {
+			t.Fatalf("planner %s: exit code %d: %s", strings.Join(args, " "), code, c.stderr.String())
+		}
+		return strings.TrimSpace(c.stdout.String())
+	}
+	t.Cleanup(func() {
+		sandbox(t, "kubectl", "delete", "-n", cluster(t).Namespace, "cronjob", plan)
+		sandbox(t, "kubectl", "delete", "-f", policies)
+	})
+	if list := planner("schedule", "list"); !strings.Contains(list, plan) || !strings.Contains(list, "* * * * *") {
+		t.Errorf("planner schedule list does not list the plan:\n%s", list)
+	}
+
+	triggered := planner("schedule", "trigger", plan)
+	eventually(t, time.Minute, func() error { return exists(t, triggered) })
+	time.Sleep(time.Second) // a Job has the second of its trigger in its name
+	refused := planner("schedule", "trigger", plan)
+	if log := logOfJob(t, refused); !strings.Contains(log, "is not started: run "+triggered) {
+		t.Errorf("a run beside another one must not start:\n%s", log)
+	}
+	if err := exists(t, refused); err == nil {
+		t.Errorf("run %s was started beside %s", refused, triggered)
+	}
+	passes(t, triggered)
+
+	planner("schedule", "resume", plan)
+	var own string
+	eventually(t, 2*time.Minute, func() error {
+		for _, name := range scheduledRuns(t, plan) {
+			if name != triggered {
+				own = name
+				return nil
+			}
+		}
+		return fmt.Errorf("the CronJob has started no run")
+	})
+	planner("schedule", "suspend", plan)
+	passes(t, own)
+	history := planner("history", plan)
+	for _, name := range []string{triggered, own} {
+		if !strings.Contains(history, name) {
+			t.Errorf("the history does not have run %s:\n%s", name, history)
+		}
+	}
+}
+
+// scheduledRuns returns the names of the runs that the schedule of a plan started.
+func scheduledRuns(t *testing.T, plan string) []string {
+	t.Helper()
+	c := cluster(t)
+	runs, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).List(t.Context(), metav1.ListOptions{
+		LabelSelector: fmt.Sprintf("%s=%s,%s=true", checkup.LabelPlan, plan, checkup.LabelScheduled)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, r := range runs.Items {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// exists returns an error if there is no PipelineRun of this name.
+func exists(t *testing.T, name string) error {
+	t.Helper()
+	c := cluster(t)
+	_, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return err
+}
+
+// passes waits until a run has succeeded, with the verdict pass.
+func passes(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, 3*time.Minute, func() error {
+		if pipelineRun(t, name).Status.GetCondition(apis.ConditionSucceeded).IsUnknown() {
+			return fmt.Errorf("run %s has not ended", name)
+		}
+		return nil
+	})
+	r := pipelineRun(t, name)
+	if verdict := result(r, "verdict"); !r.IsSuccessful() || verdict != string(checkup.RunPass) {
+		t.Errorf("run %s: verdict %q, want pass: %+v", name, verdict, r.Status.Conditions)
+	}
+	nothingLeft(t, string(r.UID))
+}
+
+// logOfJob waits until a Job has succeeded and returns the log of its pod.
+func logOfJob(t *testing.T, name string) string {
+	t.Helper()
+	c := cluster(t)
+	eventually(t, time.Minute, func() error {
+		job, err := c.Kube.BatchV1().Jobs(c.Namespace).Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil && job.Status.Succeeded == 0 {
+			err = fmt.Errorf("job %s has not succeeded: %+v", name, job.Status.Conditions)
+		}
+		return err
+	})
+	pods, err := c.Kube.CoreV1().Pods(c.Namespace).List(t.Context(), metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + name})
+	if err != nil || len(pods.Items) == 0 {
+		t.Fatalf("no pod of Job %s: %v", name, err)
+	}
+	log, err := c.Kube.CoreV1().Pods(c.Namespace).GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(log)
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"knative.dev/pkg/apis"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/print"
+)
+
+var (
+	cleanRuns  = flag.Int("clean", 0, "runs of TestSoakClean")
+	killedRuns = flag.Int("killed", 0, "runs of TestSoakKilled")
+)
+
+// atOnce is how many runs a soak test has at the same time.
+const atOnce = 6
+
+// soak calls run for each number below n, some at the same time.
+func soak(n int, run func(i int)) {
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range min(n, atOnce) {
+		wg.Go(func() {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				run(int(i))
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A clean network never fails, however busy the machine is. Pairs that were not measured are counted apart.
+func TestSoakClean(t *testing.T) {
+	if *cleanRuns == 0 {
+		t.Skip("-clean is 0")
+	}
+	busy := make(chan struct{})
+	defer close(busy)
+	for range runtime.NumCPU() {
+		go func() {
+			for {
+				select {
+				case <-busy:
+					return
+				default:
+				}
+			}
+		}()
+	}
+	var pass, fail, other, unmeasured, undecided atomic.Int64
+	soak(*cleanRuns, func(i int) {
+		plan := []string{"full", "ring", "noise"}[i%3]
+		c := start(t, "run", plans, "--plan", plan, "--output", "json")
+		_ = c.Wait()
+		r, err := readReport(c)
+		if err != nil {
+			t.Errorf("run %d of plan %s: %v\n%s", i, plan, err, c.stderr.String())
+			return
+		}
+		unmeasured.Add(int64(r.Counts.Unmeasured))
+		undecided.Add(int64(r.Counts.Undecided))
+		switch {
+		case r.Verdict == checkup.RunFail || r.Counts.Fail > 0:
+			fail.Add(1)
+			t.Errorf("run %d of plan %s fails on a clean network:\n%s", i, plan, describe(t, r))
+		case r.Verdict == checkup.RunPass:
+			pass.Add(1)
+		default:
+			other.Add(1)
+			t.Logf("run %d of plan %s is %s:\n%s", i, plan, r.Verdict, describe(t, r))
+		}
+	})
+	t.Logf("%d runs: %d pass, %d fail, %d other; %d pairs unmeasured, %d undecided",
+		*cleanRuns, pass.Load(), fail.Load(), other.Load(), unmeasured.Load(), undecided.Load())
+	nothingLeft(t)
+}
+
+// A run of which a part is killed at a random moment does not fail a clean network, and leaves nothing behind. Without
+// a teardown, because its pod was killed, pods end at their own deadline.
+func TestSoakKilled(t *testing.T) {
+	if *killedRuns == 0 {
+		t.Skip("-killed is 0")
+	}
+	type kill struct {
+		victim string
+		after  time.Duration
+	}
+	kills := make([]kill, *killedRuns+1)
+	for i := range kills {
+		victim := "task pod"
+		switch p := rand.IntN(100); {
+		case p < 3:
+			victim = "API server"
+		case p < 6:
+			victim = "controller"
+		case p < 30:
+			victim = "planner"
+		case p < 50:
+			victim = "fixture"
+		}
+		kills[i] = kill{victim: victim, after: time.Duration(rand.Int64N(int64(40 * time.Second)))}
+	}
+	var (
+		outage  sync.Mutex // one of the API server or the controller at a time
+		mu      sync.Mutex
+		results = map[string]int{}
+	)
+	soak(*killedRuns, func(i int) {
+		k := kills[i]
+		c := start(t, "run", plans, "--plan", "ring", "--output", "json")
+		ended := make(chan struct{})
+		go func() { _ = c.Wait(); close(ended) }()
+		select {
+		case <-time.After(k.after):
+		case <-ended:
+		}
+		switch k.victim {
+		case "planner":
+			_ = c.Process.Kill()
+		case "API server":
+			outage.Lock()
+			sandbox(t, "fault", "add", "restart", "kube-apiserver", "--node", "control-plane", "--for", "3s")
+			outage.Unlock()
+		case "controller":
+			outage.Lock()
+			killPod(t, "tekton-pipelines", "app.kubernetes.io/name=controller")
+			outage.Unlock()
+		case "fixture":
+			killPod(t, cluster(t).Namespace, checkup.LabelRun+","+checkup.LabelRole)
+		default:
+			killPod(t, cluster(t).Namespace, "tekton.dev/pipelineRun")
+		}
+		<-ended
+		r, err := readReport(c)
+		outcome := "no report"
+		if err == nil {
+			outcome = string(r.Verdict)
+			if r.Verdict == checkup.RunFail {
+				t.Errorf("run %d, %s killed after %s, fails on a clean network:\n%s", i, k.victim, k.after, describe(t, r))
+			}
+		}
+		mu.Lock()
+		results[k.victim+": "+outcome]++
+		mu.Unlock()
+	})
+	t.Logf("%d runs: %v", *killedRuns, results)
+
+	c := cluster(t)
+	eventually(t, 15*time.Minute, func() error {
+		runs, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, r := range runs.Items {
+			if r.Status.GetCondition(apis.ConditionSucceeded).IsUnknown() {
+				return fmt.Errorf("PipelineRun %s has not ended", r.Name)
+			}
+		}
+		return nil
+	})
+	eventually(t, 3*time.Minute, func() error { return beyondDesign(t) })
+	if err := remains(t, ""); err != nil {
+		t.Logf("left by design, each within its own deadline: %v", err)
+	}
+	eventually(t, 15*time.Minute, func() error { return running(t) })
+}
+
+// readReport returns the report that a planner which has ended printed.
+func readReport(c *command) (*checkup.Report, error) {
+	if len(c.stdout.Bytes()) == 0 {
+		return nil, fmt.Errorf("exit code %d without a report", c.ProcessState.ExitCode())
+	}
+	return print.Read(strings.NewReader(c.stdout.String()))
+}
+
+// killPod deletes one pod of these at once, as the loss of its node would.
+func killPod(t *testing.T, namespace, selector string) {
+	t.Helper()
+	pods, err := cluster(t).Kube.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		t.Logf("list pods %s: %v", selector, err)
+		return
+	}
+	var active []corev1.Pod
+	for _, p := range pods.Items {
+		if p.Status.Phase == corev1.PodRunning || p.Status.Phase == corev1.PodPending {
+			active = append(active, p)
+		}
+	}
+	if len(active) == 0 {
+		return
+	}
+	victim := active[rand.IntN(len(active))]
+	now := int64(0)
+	err = cluster(t).Kube.CoreV1().Pods(namespace).Delete(t.Context(), victim.Name,
+		metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &victim.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Logf("delete pod %s: %v", victim.Name, err)
+	}
+}
+
+// fixturePods returns the pods that runs made, of any run.
+func fixturePods(t *testing.T) ([]corev1.Pod, error) {
+	t.Helper()
+	roles := make([]string, len(checkup.FixtureRoles))
+	for i, role := range checkup.FixtureRoles {
+		roles[i] = string(role)
+	}
+	pods, err := cluster(t).Kube.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{
+		LabelSelector: fmt.Sprintf("%s in (%s)", checkup.LabelRole, strings.Join(roles, ","))})
+	if err != nil {
+		return nil, err
+	}
+	return pods.Items, nil
+}
+
+// beyondDesign returns an error if a pod is left that has no deadline of its own.
+func beyondDesign(t *testing.T) error {
+	t.Helper()
+	pods, err := fixturePods(t)
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
+		if p.Spec.ActiveDeadlineSeconds == nil {
+			return fmt.Errorf("pod %s is left, without a deadline", p.Name)
+		}
+	}
+	return nil
+}
+
+// running returns an error if a fixture still runs after its own deadline, or before it.
+func running(t *testing.T) error {
+	t.Helper()
+	pods, err := fixturePods(t)
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
+		if p.Status.Phase != corev1.PodRunning && p.Status.Phase != corev1.PodPending {
+			continue
+		}
+		ends := p.CreationTimestamp.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second)
+		if over := time.Since(ends); over > time.Minute {
+			t.Errorf("pod %s runs %s after its deadline of %d s", p.Name, over, *p.Spec.ActiveDeadlineSeconds)
+		}
+		return fmt.Errorf("pod %s runs until %s", p.Name, ends.Format(time.TimeOnly))
+	}
+	return nil
+}
