@@ -231,7 +231,7 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 // Receptions reads from the responders' logs what each received, and calls received
 // for each log that is complete and could be read to its end, one call at a time. A responder
 // whose log cannot be read only costs the knowledge of the direction of a loss. Before, it
-// waits until the responders have reported the last requests: they report every second.
+// waits until the responders have reported the last requests: they report every 200 ms.
 func (f *Fleet) Receptions(
 	ctx context.Context,
 	w *checkup.Worksheet,
@@ -240,7 +240,7 @@ func (f *Fleet) Receptions(
 ) {
 	targets := responders(w, roster)
 	if _, counted := w.Probe(checkup.UDP); counted && len(targets) > 0 {
-		Sleep(ctx, 2*f.retry())
+		Sleep(ctx, f.retry()/2)
 	}
 	var mu sync.Mutex // serialises received
 	read := func(t int) error {
