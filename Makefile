@@ -124,13 +124,14 @@ e2e-pods: e2e-ready ## that of them which needs no VMs
 	go test -tags e2e -count 1 -timeout 60m -parallel 4 -skip '$(TIMED)|^TestVM|^TestSoak' -v ./test/e2e || failed=1; \
 	test $$failed = 0
 
-# Runs that e2e has no time for, about an hour: clean ones on a busy machine, and ones of which a part is killed.
+# Runs that e2e has no time for, more than an hour: clean ones on a busy machine, ones of which a part is killed, and a
+# schedule with a fault and an outage of the API.
 .PHONY: soak
-soak: e2e-ready ## 100 clean runs on a busy machine, and 200 with a part killed at a random moment
+soak: e2e-ready ## 100 clean runs on a busy machine, 200 with a part killed at a random moment, 12 of a schedule
 	trap '$(SANDBOX) --state $(PODS) down' EXIT; \
 	$(SANDBOX) --state $(PODS) up; \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
-	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 180m -run TestSoak -v ./test/e2e -clean 100 -killed 200
+	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 180m -run TestSoak -v ./test/e2e -clean 100 -killed 200 -schedule
 
 .PHONY: e2e-vms-ready
 e2e-vms-ready: e2e-ready guest-image ## build what only the VMs' half needs: KubeVirt, Multus and the guest

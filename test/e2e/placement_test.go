@@ -242,7 +242,7 @@ func (f *placementField) hollowNodes(t *testing.T, nodes []hollowNode) {
 	ctx, stop := context.WithCancel(context.Background())
 	var renewing sync.WaitGroup
 	renewing.Go(func() {
-		tick := time.NewTicker(10 * time.Second)
+		tick := time.NewTicker(4 * time.Second) // as the kubelets of the sandbox, whose nodes have 18 s
 		defer tick.Stop()
 		for {
 			select {

@@ -5,10 +5,12 @@
 package e2e
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,12 +23,15 @@ import (
 	"knative.dev/pkg/apis"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/print"
+	"github.com/checkplan/checkplan/pkg/run"
 )
 
 var (
 	cleanRuns  = flag.Int("clean", 0, "runs of TestSoakClean")
 	killedRuns = flag.Int("killed", 0, "runs of TestSoakKilled")
+	schedule   = flag.Bool("schedule", false, "run TestSoakSchedule, a quarter of an hour")
 )
 
 // atOnce is how many runs a soak test has at the same time.
@@ -264,4 +269,84 @@ func running(t *testing.T) error {
 		return fmt.Errorf("pod %s runs until %s", p.Name, ends.Format(time.TimeOnly))
 	}
 	return nil
+}
+
+// A schedule of one minute: 12 runs are due. A node receives nothing in runs 5 to 7, and the API is away when run 9 is
+// due. The history shows exactly that.
+func TestSoakSchedule(t *testing.T) {
+	if !*schedule {
+		t.Skip("-schedule is false")
+	}
+	const plan, kept = "watched", 5
+	dir := t.TempDir()
+	if c := start(t, "compile", "testdata/watched.cue", "-o", dir); c.wait(t) != 0 {
+		t.Fatal(c.stderr.String())
+	}
+	sandbox(t, "kubectl", "apply", "--server-side", "--field-manager", run.FieldManager, "-f", dir)
+	t.Cleanup(func() { sandbox(t, "kubectl", "delete", "-n", cluster(t).Namespace, "cronjob", plan) })
+	overview := func() (o history.Overview) {
+		c := start(t, "history", plan, "--output", "json")
+		if c.wait(t) == 0 {
+			if err := json.Unmarshal(c.stdout.Bytes(), &o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return o
+	}
+	ended := func(n int) (o history.Overview) {
+		t.Helper()
+		eventually(t, 3*time.Minute, func() error {
+			if o = overview(); len(o.Runs) < n {
+				return fmt.Errorf("%d runs are in the history, want %d", len(o.Runs), n)
+			}
+			return nil
+		})
+		return o
+	}
+
+	var covered []int
+	cover := func(o history.Overview) { covered = append(covered, o.Coverage[0].Measured) }
+	for n := 1; n <= 4; n++ {
+		cover(ended(n))
+	}
+	sandbox(t, "fault", "add", "drop", "--node", "worker-2", "--direction", "ingress")
+	ended(7)
+	sandbox(t, "fault", "clear")
+	o := ended(8)
+	due := o.Runs[7].Started.Truncate(time.Minute).Add(time.Minute)
+	time.Sleep(time.Until(due.Add(-10 * time.Second)))
+	sandbox(t, "fault", "add", "restart", "kube-apiserver", "--node", "control-plane", "--for", "35s")
+	o = ended(11) // run 9 is missing
+	start(t, "schedule", "suspend", plan).wait(t)
+	cover(o)
+
+	var verdicts []checkup.RunVerdict
+	for _, r := range o.Runs {
+		verdicts = append(verdicts, r.Verdict)
+	}
+	pass, fail := checkup.RunPass, checkup.RunFail
+	want := []checkup.RunVerdict{pass, pass, pass, pass, fail, fail, fail, pass, pass, pass, pass}
+	if !slices.Equal(verdicts, want) {
+		t.Errorf("verdicts %v, want %v", verdicts, want)
+	}
+	if len(o.Gaps) != 1 || o.Gaps[0].Missed != 1 || !o.Gaps[0].After.Equal(o.Runs[7].Started) {
+		t.Errorf("gaps %+v, want one, of one run, after run 8", o.Gaps)
+	}
+	if len(o.Findings) == 0 {
+		t.Error("the history has no findings")
+	}
+	for _, f := range o.Findings {
+		if f.First.Before(o.Runs[4].Started) || f.Last.After(o.Runs[7].Started) {
+			t.Errorf("finding %+v, want it in runs 5 to 7 only", f)
+		}
+	}
+	if !slices.IsSorted(covered) || covered[0] >= o.Coverage[0].Possible || covered[len(covered)-1] != o.Coverage[0].Possible {
+		t.Errorf("cumulative coverage %v, want it to grow to the full mesh, %d pairs", covered, o.Coverage[0].Possible)
+	}
+	if runs := scheduledRuns(t, plan); len(runs) != kept {
+		t.Errorf("%d runs are in the cluster, want %d: %v", len(runs), kept, runs)
+	}
+	text := start(t, "history", plan)
+	text.wait(t)
+	t.Logf("coverage %v\n%s", covered, text.stdout.String())
 }
