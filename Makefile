@@ -198,8 +198,9 @@ fuzz: ## run all fuzz targets, FUZZTIME seconds in all (default 600)
 	git status --short -- ':(glob)**/testdata/fuzz/**'; exit $$failed
 
 .PHONY: bench
-bench: ## run the benchmarks, including those against cue vet and fping
+bench: ## run the benchmarks, including those against cue vet, fping and kube-proxy
 	go test -run '^$$' -bench . ./...
+	cd test/e2e/sandbox && go test -run '^$$' -bench . ./kubeproxy
 
 # Clean networks have 1,000 runs, because a false alarm must be as rare.
 .PHONY: accuracy
