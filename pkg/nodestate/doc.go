@@ -15,20 +15,21 @@
 //
 // What decides, with the code of kube-proxy 1.35 that this package follows (k8s.io/kubernetes 1.35.6):
 //
-//	which Services         not headless, not ExternalName, with a cluster IP of the family; none with the label
-//	                       service.kubernetes.io/service-proxy-name or service.kubernetes.io/headless: cmd/kube-proxy/app/server.go,
-//	                       pkg/proxy/util/utils.go ShouldSkipService
-//	which slices           addressType IPv4 or IPv6, with the label kubernetes.io/service-name, without the two labels above
-//	ports                  matched by name and protocol, never by target port: one Service port may have endpoints with
-//	                       different ports: pkg/proxy/endpointslicecache.go
-//	one address twice      the first of the slices in order of their names; a local one replaces one that is not
-//	families               independent: cluster IP, other addresses, source ranges, endpoints, health
-//	endpoints              ready; if there are none, serving and terminating; separately for the policies Cluster and Local
-//	hints                  of nodes, else of zones; only if every ready endpoint has one, and one matches; never for Local:
-//	                       pkg/proxy/topology.go
-//	external addresses     external IPs, load balancer IPs (not of ipMode Proxy), node ports: pkg/proxy/serviceport.go
-//	no endpoints           reject if no endpoint of the cluster is usable, drop if only the policy Local has none:
-//	                       pkg/proxy/nftables/proxier.go
+//	which Services      not headless, not ExternalName, with a cluster IP of the family; none with the label
+//	                    service.kubernetes.io/service-proxy-name or service.kubernetes.io/headless:
+//	                    cmd/kube-proxy/app/server.go, pkg/proxy/util/utils.go ShouldSkipService
+//	which slices        addressType IPv4 or IPv6, with the label kubernetes.io/service-name, without the two above
+//	ports               matched by name and protocol, never by target port: one Service port may have endpoints
+//	                    with different ports: pkg/proxy/endpointslicecache.go
+//	one address twice   the first of the slices in order of their names; a local one replaces one that is not
+//	families            independent: cluster IP, other addresses, source ranges, endpoints, health
+//	endpoints           ready; without any, serving and terminating; for the policies Cluster and Local separately
+//	hints               of nodes, else of zones; only if every ready endpoint has one, and one matches; never for
+//	                    Local: pkg/proxy/topology.go
+//	external addresses  external IPs, load balancer IPs (not of ipMode Proxy), node ports:
+//	                    pkg/proxy/serviceport.go
+//	no endpoints        reject if no endpoint of the cluster is usable, drop if only the policy Local has none:
+//	                    pkg/proxy/nftables/proxier.go
 //
 // A test in the sandbox's module (test/e2e/sandbox/kubeproxy) compares with kube-proxy's own code. docs/node-state.md
 // lists what differs, and why.

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Fleet is a large cluster for benchmarks: IPv4, three zones, one slice for each Service. Of ten Services, two have hints
-// of zones (PreferSameZone), one has node ports, one a load balancer with externalTrafficPolicy Local, one has
+// Fleet is a large cluster for benchmarks: IPv4, three zones, one slice for each Service. Of ten Services, two have
+// hints of zones (PreferSameZone), one has node ports, one a load balancer with externalTrafficPolicy Local, one has
 // internalTrafficPolicy Local, and five are plain.
 type Fleet struct {
 	Nodes    []*corev1.Node
@@ -117,9 +117,9 @@ const (
 	annotations = 10
 )
 
-// Day yields the events of a generated day, in the order of time. The events change the fleet. A pod is replaced in four
-// events of its slice, as by a rolling update: the new pod, not ready; it is ready; the old one is being deleted; it is
-// gone.
+// Day yields the events of a generated day, in the order of time. The events change the fleet. A pod is replaced in
+// four events of its slice, as by a rolling update: the new pod, not ready; it is ready; the old one is being deleted;
+// it is gone.
 func (f *Fleet) Day() iter.Seq[Event] {
 	type step struct {
 		second, service int

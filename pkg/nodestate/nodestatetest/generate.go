@@ -174,8 +174,8 @@ func (g generator) service(name string) corev1.Service {
 		s.Spec.Ports = append(s.Spec.Ports, p)
 	}
 	if g.chance(0.3) {
-		s.Spec.InternalTrafficPolicy = new(pick(g, corev1.ServiceInternalTrafficPolicyLocal, corev1.ServiceInternalTrafficPolicyLocal,
-			corev1.ServiceInternalTrafficPolicyCluster))
+		s.Spec.InternalTrafficPolicy = new(pick(g, corev1.ServiceInternalTrafficPolicyLocal,
+			corev1.ServiceInternalTrafficPolicyLocal, corev1.ServiceInternalTrafficPolicyCluster))
 	}
 	s.Spec.ExternalTrafficPolicy = pick(g, "", corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer && g.chance(0.8) || g.chance(0.05) {
@@ -184,7 +184,9 @@ func (g generator) service(name string) corev1.Service {
 	s.Spec.SessionAffinity = corev1.ServiceAffinityNone
 	if g.chance(0.2) {
 		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(pick(g, int32(1), 10800, 86400))}}
+		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(pick(g, int32(1), 10800, 86400))},
+		}
 	}
 	for g.chance(0.3) {
 		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, pick(g, "203.0.113.1", "203.0.113.02", "2001:db8:e::1", "2001:db8:e:0::2", "", " ", "none", "203.0.113.300"))
@@ -236,12 +238,12 @@ func (g generator) slice(name, service string, of *corev1.Service) discoveryv1.E
 	if of != nil { // mostly, the names are the Service's
 		for _, p := range of.Spec.Ports {
 			if g.chance(0.85) {
-				ports = append(ports, discoveryv1.EndpointPort{Name: new(p.Name), Protocol: new(p.Protocol), Port: new(pick(g, numbers...))})
+				ports = append(ports, g.port(p.Name, p.Protocol))
 			}
 		}
 	}
 	for g.chance(0.2) {
-		ports = append(ports, discoveryv1.EndpointPort{Name: new(pick(g, portNames...)), Protocol: new(pick(g, protocols...)), Port: new(pick(g, numbers...))})
+		ports = append(ports, g.port(pick(g, portNames...), pick(g, protocols...)))
 	}
 	if len(ports) > 0 && g.chance(0.06) {
 		p := &ports[g.IntN(len(ports))]
@@ -275,6 +277,11 @@ func (g generator) slice(name, service string, of *corev1.Service) discoveryv1.E
 	return s
 }
 
+// port is a slice's, with any number.
+func (g generator) port(name string, protocol corev1.Protocol) discoveryv1.EndpointPort {
+	return discoveryv1.EndpointPort{Name: &name, Protocol: &protocol, Port: new(pick(g, numbers...))}
+}
+
 func (g generator) endpoint(t discoveryv1.AddressType) discoveryv1.Endpoint {
 	var e discoveryv1.Endpoint
 	switch t {
@@ -294,7 +301,9 @@ func (g generator) endpoint(t discoveryv1.AddressType) discoveryv1.Endpoint {
 	if g.chance(0.9) {
 		e.NodeName = new(pick(g, nodeNames...))
 	}
-	e.Conditions = discoveryv1.EndpointConditions{Ready: g.condition(0.6), Serving: g.condition(0.7), Terminating: g.condition(0.3)}
+	e.Conditions = discoveryv1.EndpointConditions{
+		Ready: g.condition(0.6), Serving: g.condition(0.7), Terminating: g.condition(0.3),
+	}
 	if g.chance(0.15) {
 		e.Hints = g.hints(g.chance(0.7), g.chance(0.5))
 	}
