@@ -146,7 +146,8 @@ e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then rea
 	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel 3 -run '^TestVM' -v ./test/e2e
 
 # What the sandbox's own tests depend on. They run again when any of it changed: a pass is noted in the sandbox's cache.
-SANDBOX_INPUTS = { find test/e2e/sandbox -type f -print0 | sort -z | xargs -0 sha256sum; go version; uname -r; \
+# pkg/nodestate, which test/e2e/sandbox/kubeproxy compares with kube-proxy, is a link there.
+SANDBOX_INPUTS = { find test/e2e/sandbox pkg/nodestate -type f -print0 | sort -z | xargs -0 sha256sum; go version; uname -r; \
 	sha256sum $$(command -v containerd runc nft ip); } | sha256sum | cut -c -16
 
 .PHONY: e2e-sandbox
@@ -198,8 +199,9 @@ fuzz: ## run all fuzz targets, FUZZTIME seconds in all (default 600)
 	git status --short -- ':(glob)**/testdata/fuzz/**'; exit $$failed
 
 .PHONY: bench
-bench: ## run the benchmarks, including those against cue vet and fping
+bench: ## run the benchmarks, including those against cue vet, fping and kube-proxy
 	go test -run '^$$' -bench . ./...
+	cd test/e2e/sandbox && go test -run '^$$' -bench . ./kubeproxy
 
 # Clean networks have 1,000 runs, because a false alarm must be as rare.
 .PHONY: accuracy
