@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -26,7 +27,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/record"
 )
 
-// browser is a headless Chromium, asked over its debugging pipe:
+// browser is a headless Chromium that is asked over its debugging pipe:
 // https://chromedevtools.github.io/devtools-protocol/tot/.
 type browser struct {
 	t       *testing.T
@@ -149,11 +150,23 @@ func (b *browser) open(address string) {
 	b.t.Helper()
 	b.events = nil
 	b.call("Page.navigate", map[string]any{"url": address}, nil)
-	loaded := func() bool {
-		return slices.ContainsFunc(b.events, func(e event) bool { return e.Method == "Page.loadEventFired" })
-	}
-	for !loaded() {
+	b.loaded()
+	b.quiet(address)
+}
+
+// loaded waits until a page has loaded.
+func (b *browser) loaded() {
+	b.t.Helper()
+	for !slices.ContainsFunc(b.events, func(e event) bool { return e.Method == "Page.loadEventFired" }) {
 		b.next()
+	}
+}
+
+// quiet reports what is in the console, and requests for anything but the address; empty allows the one of the page.
+func (b *browser) quiet(address string) {
+	b.t.Helper()
+	if address == "" {
+		b.evaluate("location.href", &address)
 	}
 	b.evaluate("document.fonts.ready.then(() => 1)", nil) // the console has everything by now
 	for _, e := range b.events {
@@ -350,4 +363,38 @@ func (b *browser) whole(width int) map[string]any {
 	var height int
 	b.evaluate("document.documentElement.scrollHeight", &height)
 	return map[string]any{"x": 0, "y": 0, "width": width, "height": min(height, 6000), "scale": 1}
+}
+
+// TestRealBrowserServe walks from the list of plans to a plan, a run and a pair by clicking.
+func TestRealBrowserServe(t *testing.T) {
+	b := startBrowser(t)
+	s := newSite(t)
+	server := httptest.NewServer(s.Handler())
+	defer server.Close()
+	b.screen(1280, false)
+	b.open(server.URL + "/")
+	for _, step := range []struct{ name, click, want string }{
+		{"plans", "", "Plans in namespace checks"},
+		{"plan", `document.querySelector('a[href="/plans/day-2"]').click()`, "Findings over time"},
+		{"pair", `document.querySelector('[name=source]').value = "node-a"; document.querySelector('[name=target]').value = "node-b";
+			document.querySelector('button').click()`, "From node-a to node-b"},
+		{"run", `document.querySelector('a[href="/runs/uid-12"]').click()`, "into the pods of worker-2: nothing gets through"},
+	} {
+		if step.click != "" {
+			b.click(step.click)
+		}
+		if seen := b.text(); !strings.Contains(seen, step.want) {
+			t.Errorf("page %s does not show %q but %s", step.name, step.want, seen)
+		}
+		b.keep("serve-"+step.name+".png", "Page.captureScreenshot", map[string]any{"captureBeyondViewport": true, "clip": b.whole(1280)})
+	}
+}
+
+// click runs an expression that leaves the page, and waits for the next one.
+func (b *browser) click(expression string) {
+	b.t.Helper()
+	b.events = nil
+	b.evaluate(expression, nil)
+	b.loaded()
+	b.quiet("")
 }
