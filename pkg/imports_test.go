@@ -45,6 +45,7 @@ var arrows = map[string][]string{
 	"pkg/print":           {"pkg/checkup", "pkg/history"},
 	"pkg/tekton":          {"pkg/checkup", "pkg/kinds"}, // asks each kind for its rights
 	"pkg/record":          {"pkg/checkup", "pkg/history", "pkg/retry"},
+	"pkg/serve":           {"pkg/checkup", "pkg/history", "pkg/print", "pkg/record"}, // pages and metrics of what is recorded
 	"pkg/ingest":          {"pkg/checkup"},
 	"pkg/fleet":           {"pkg/checkup", "pkg/ingest", "pkg/retry", "pkg/scheduling"}, // tolerations and the security context in Kubernetes' types
 	"pkg/console":         {"pkg/checkup"},
@@ -69,7 +70,7 @@ var arrows = map[string][]string{
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
 	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"}, // simulates runs, and has the real judge judge them
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/tekton"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/serve", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.

@@ -3,10 +3,14 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/run"
 )
@@ -19,7 +23,9 @@ func newReport(env *environment) *cobra.Command {
 		Short: "Print the report of an earlier run",
 		Long: `report prints the stored report of a run: by the name or UID of its PipelineRun,
 from a file that "planner run --output json" wrote, or from standard input. Its
-exit code is that of the run: 0, 1 or 3.`,
+exit code is that of the run: 0, 1 or 3. With --output html it prints one file for
+a browser, a phone or paper, which needs nothing else: no script, no network. From
+the cluster, the plan's history is part of it.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage("%s: want one argument: the name of a PipelineRun, a file, or - for standard input", cmd.CommandPath())
@@ -33,7 +39,7 @@ exit code is that of the run: 0, 1 or 3.`,
 				if err != nil {
 					return err
 				}
-				return env.printReport(r, output)
+				return env.printReport(r, nil, output)
 			}
 			cluster, err := run.Connect(access)
 			if err != nil {
@@ -45,10 +51,26 @@ exit code is that of the run: 0, 1 or 3.`,
 			if err != nil {
 				return err
 			}
-			return env.printReport(r, output)
+			return env.printReport(r, env.past(ctx, cluster, r, output), output)
 		},
 	}
 	addAccess(cmd, &access)
 	outputFlag(cmd, &output)
 	return cmd
+}
+
+// past returns the history of a report's plan for a format that prints it, else nil. A history that cannot be read is a
+// warning.
+func (e *environment) past(ctx context.Context, cluster *run.Cluster, r *checkup.Report, output string) *history.Overview {
+	if output != "html" {
+		return nil
+	}
+	h, err := record.LoadHistory(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), r.Plan)
+	if err != nil {
+		fmt.Fprintln(e.stderr, checkup.NoCommand(checkup.Clean(fmt.Sprintf("warning: the report is without history: %v", err))))
+	}
+	if h == nil || len(h.Runs) == 0 {
+		return nil
+	}
+	return h.Overview(history.Filter{})
 }

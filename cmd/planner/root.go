@@ -108,7 +108,7 @@ invalid plan; 3 the network does not do what the plan expects.`,
 		return usage("%w; see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(newVet(env), newCompile(env), newExplain(env), newRun(env), newReport(env), newHistory(env),
-		newSchedule(env), newCatalog(env),
+		newSchedule(env), newServe(env), newCatalog(env),
 		newVersion(env))
 	return root
 }

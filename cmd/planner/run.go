@@ -16,6 +16,7 @@ import (
 	"knative.dev/pkg/apis"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/print"
@@ -132,7 +133,7 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 	if err != nil {
 		return fmt.Errorf("PipelineRun %s ended without a report: %w\n%s", finished.Name, err, whyEnded(finished, last))
 	}
-	return e.printReport(outcome, o.output)
+	return e.printReport(outcome, e.past(ctx, cluster, outcome, o.output), o.output)
 }
 
 // homeOf is the namespace that a plan belongs to: that of the ConfigMap of the kiagnose
@@ -249,12 +250,12 @@ func (e *environment) whatRemains(cluster *run.Cluster, started *pipelinev1.Pipe
 
 // outputFlag adds the flag with the format of a report.
 func outputFlag(cmd *cobra.Command, output *string) {
-	enumVar(cmd, output, "output", "text", "output format", "text", "json", "junit", "openmetrics")
+	enumVar(cmd, output, "output", "text", "output format", "text", "html", "json", "junit", "openmetrics")
 }
 
-// printReport prints a report in one of the formats of outputFlag. Its error is the
-// exit code of the report.
-func (e *environment) printReport(r *checkup.Report, output string) error {
+// printReport prints a report in one of the formats of outputFlag, as HTML with the history of its plan, if that is not
+// nil. Its error is the exit code of the report.
+func (e *environment) printReport(r *checkup.Report, past *history.Overview, output string) error {
 	var err error
 	switch output {
 	case "json":
@@ -263,6 +264,8 @@ func (e *environment) printReport(r *checkup.Report, output string) error {
 		err = print.JUnit(e.stdout, r)
 	case "openmetrics":
 		err = print.OpenMetrics(e.stdout, r)
+	case "html":
+		err = print.HTML(e.stdout, r, print.HTMLOptions{History: past})
 	default:
 		t := e.terminalOf(e.stdout)
 		err = print.Text(e.stdout, r, print.TextOptions{Width: t.width, Color: t.color})

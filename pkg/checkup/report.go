@@ -116,8 +116,7 @@ type CheckReport struct {
 	// Background is what no finding explains, one for each limit that single measurements
 	// exceed.
 	Background []Background `json:"background,omitempty"`
-	// Matrix is the source-by-target summary for the heat map; nil for VMs, and if there
-	// are more than MatrixMax sources or targets.
+	// Matrix is the source-by-target summary for the heat map; nil for VMs.
 	Matrix *Matrix `json:"matrix,omitempty"`
 	// Notes are warnings of setup, and losses between VMs that broke no limit, one line
 	// each.
@@ -345,14 +344,17 @@ var FindingCauses = []FindingCause{
 	CausePlacement,
 }
 
-// MatrixMax is the largest number of sources, and of targets, for which a report has a
-// Matrix. Nobody reads a larger one, and its size grows with the square.
+// MatrixMax is the largest number of rows, and of columns, of the Matrix of a check. Nobody reads a larger one, and its
+// size grows with the square.
 const MatrixMax = 100
 
 // Matrix is the source-by-target summary of a check.
 type Matrix struct {
 	Sources []string `json:"sources"`
 	Targets []string `json:"targets"`
+	// Group is the largest number of sources or targets that one row or column has; 0 means one each. In a matrix with a
+	// Group, Sources and Targets name what a row has: "zone-a: node-1 to node-9 (9)".
+	Group int `json:"group,omitempty"`
 	// Cells has one row per source, with one character per target: '.' passed, 'x' all
 	// failed, '/' some failed, '?' unmeasured, '~' undecided, ' ' not in the sample. The
 	// worst pair of the cell decides, in this order: fail, unmeasured, undecided, pass.

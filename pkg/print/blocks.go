@@ -298,7 +298,11 @@ func (p *printer) grid(indent int, m *checkup.Matrix, noun string) {
 	}
 	number := len(strconv.Itoa(max(len(m.Targets), len(m.Sources))))
 	if need := indent + number + 1 + wide + 1 + (number+1)*len(m.Targets); need > p.o.Width {
-		p.line("%sleft out: it needs %d columns, and there are %d", spaces(indent), need, p.o.Width)
+		rest := ""
+		if p.rest != "" {
+			rest = "; " + p.rest
+		}
+		p.line("%sleft out: it needs %d columns, and there are %d%s", spaces(indent), need, p.o.Width, rest)
 		return
 	}
 	same := slices.Equal(m.Sources, m.Targets)

@@ -30,11 +30,7 @@ func HistoryJSON(w io.Writer, o *history.Overview) error {
 func History(w io.Writer, h *history.Overview, o TextOptions) error {
 	p := newPrinter(w, o)
 	runs := append([]history.Run(nil), h.Runs...)
-	title := "Plan " + h.Plan + ": " + checkup.Count(len(runs), "run")
-	if n := len(runs); n > 0 {
-		title += fmt.Sprintf(" from %s to %s", stamp(runs[0].Started), stamp(runs[n-1].Started))
-	}
-	p.line("%s", p.bold(checkup.Clean(title)))
+	p.line("%s", p.bold(checkup.Clean(historyTitle(h))))
 	p.line("%s", tally(h))
 	p.historyRuns(h, runs)
 	p.historyFindings(h.Findings)
@@ -56,6 +52,15 @@ func History(w io.Writer, h *history.Overview, o TextOptions) error {
 		}
 	}
 	return p.w.Flush()
+}
+
+// historyTitle names the plan, and how many runs are listed.
+func historyTitle(h *history.Overview) string {
+	title := "Plan " + h.Plan + ": " + checkup.Count(len(h.Runs), "run")
+	if n := len(h.Runs); n > 0 {
+		title += fmt.Sprintf(" from %s to %s", stamp(h.Runs[0].Started), stamp(h.Runs[n-1].Started))
+	}
+	return title
 }
 
 // tally counts runs by verdict, and what is missing.

@@ -49,12 +49,38 @@ import (
 //	checkplan_longest_outage_seconds                checkplan_unit_longest_outage_seconds
 //	checkplan_placement_nodes                       checkplan_unit_value{name}
 func OpenMetrics(w io.Writer, r *checkup.Report) error {
-	m := metrics{}
-	m.run(r)
+	var m Metrics
+	m.Add(r)
+	return m.Write(w)
+}
+
+// Metrics are the metrics of several reports, each of another plan. The zero value is empty.
+type Metrics struct{ m metrics }
+
+// Add adds the metrics of a report. The report is not kept.
+func (x *Metrics) Add(r *checkup.Report) {
+	if x.m == nil {
+		x.m = metrics{}
+	}
+	x.m.run(r)
 	labels := labelsOf(r)
 	for i := range r.Checks {
-		m.check(r, &r.Checks[i], labels)
+		x.m.check(r, &r.Checks[i], labels)
 	}
+}
+
+// Readable adds whether the newest report of a plan could be read: metrics that are missing must not look like a plan
+// that is gone.
+func (x *Metrics) Readable(plan, run string, readable bool) {
+	if x.m == nil {
+		x.m = metrics{}
+	}
+	x.m.top("checkplan_report_readable", "Whether the newest report of the plan could be read.", truth(readable), "plan", plan, "run", run)
+}
+
+// Write writes all that was added, in the OpenMetrics text format. Its error is the writer's.
+func (x *Metrics) Write(w io.Writer) error {
+	m := x.m
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		if _, err := expfmt.MetricFamilyToOpenMetrics(w, m[name].proto(name)); err != nil {
 			return fmt.Errorf("write report as OpenMetrics: %w", err)
@@ -222,6 +248,21 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []s
 			"Share of the possible source-target pairs that were measured.",
 			float64(v.Measured)/float64(max(1, v.Possible)),
 			of()...)
+	}
+	if v := c.Cumulative; v != nil {
+		m.add(
+			"checkplan_cumulative_coverage_ratio",
+			"Share of the full mesh that all runs of the plan have measured.",
+			float64(v.Measured)/float64(max(1, v.Possible)),
+			of()...)
+		m.add("checkplan_cumulative_failing_pairs", "Pairs that failed when they were measured last.", float64(v.Failing), of()...)
+		if v.FailingUpperBound != nil {
+			m.add(
+				"checkplan_cumulative_failing_upper_bound_ratio",
+				"Upper bound of the share of failing pairs, with 95% confidence.",
+				*v.FailingUpperBound,
+				of()...)
+		}
 	}
 	m.delays(c.Delays, of)
 	for _, k := range c.Conditions {

@@ -211,11 +211,22 @@ func toy() checkup.Report {
 	})
 }
 
+// headless is HTML without its head, which is the same for all reports.
+func headless(w io.Writer, r *checkup.Report) error {
+	var b bytes.Buffer
+	if err := HTML(&b, r, HTMLOptions{}); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, strings.Replace(b.String(), string((*htmlPage)(nil).Head()), "", 1))
+	return err
+}
+
 var printers = map[string]func(io.Writer, *checkup.Report) error{
-	".txt": func(w io.Writer, r *checkup.Report) error { return Text(w, r, TextOptions{Width: 100}) },
-	".log": Log,
-	".xml": JUnit,
-	".om":  OpenMetrics,
+	".txt":  func(w io.Writer, r *checkup.Report) error { return Text(w, r, TextOptions{Width: 100}) },
+	".html": headless,
+	".log":  Log,
+	".xml":  JUnit,
+	".om":   OpenMetrics,
 }
 
 // TestGolden saves each scenario as testdata/<name>.json and prints that, read back,

@@ -35,19 +35,8 @@ type TextOptions struct {
 // Text prints the report for people. Its error is the writer's.
 func Text(w io.Writer, r *checkup.Report, o TextOptions) error {
 	p := newPrinter(w, o)
-	title := "Plan " + r.Plan
-	if r.Run != "" {
-		title += ", run " + r.Run
-	}
-	if r.Namespace != "" {
-		title += " in namespace " + r.Namespace
-	}
-	p.line("%s", p.bold(checkup.Clean(title)))
-	if !r.Started.IsZero() {
-		when := r.Started.UTC().Format("2006-01-02 15:04:05 UTC")
-		if !r.Finished.IsZero() {
-			when += ", took " + r.Finished.Sub(r.Started).Round(time.Millisecond).String()
-		}
+	p.line("%s", p.bold(checkup.Clean(runTitle(r))))
+	if when := runTime(r); when != "" {
 		p.line("%s", when)
 	}
 	for i := range r.Checks {
@@ -72,6 +61,30 @@ func Text(w io.Writer, r *checkup.Report, o TextOptions) error {
 	p.line("%s", checkup.Clean(gateLine(r)))
 	p.line("%s%s", p.verdict(string(r.Verdict)), checkup.Clean(strings.TrimPrefix(r.Summary, string(r.Verdict))))
 	return p.w.Flush()
+}
+
+// runTitle names plan, run and namespace.
+func runTitle(r *checkup.Report) string {
+	title := "Plan " + r.Plan
+	if r.Run != "" {
+		title += ", run " + r.Run
+	}
+	if r.Namespace != "" {
+		title += " in namespace " + r.Namespace
+	}
+	return title
+}
+
+// runTime says when the run started and how long it took; empty if nobody knows.
+func runTime(r *checkup.Report) string {
+	if r.Started.IsZero() {
+		return ""
+	}
+	when := r.Started.UTC().Format("2006-01-02 15:04:05 UTC")
+	if !r.Finished.IsZero() {
+		when += ", took " + r.Finished.Sub(r.Started).Round(time.Millisecond).String()
+	}
+	return when
 }
 
 // gateLine says whether the report passes the gate of its plan, and what that
@@ -141,8 +154,8 @@ func (p *printer) verdict(v string) string {
 	}
 }
 
-// check prints all of one check but its title.
-func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
+// head prints what comes before the findings of a check: counts, why it is inconclusive, conditions and notes.
+func (p *printer) head(c *checkup.CheckReport, gate checkup.Gate) {
 	noun := nounOf(c)
 	if c.Cause != nil {
 		p.line("  not measured: %s", checkup.Clean(c.Cause.String()))
@@ -186,6 +199,12 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	for _, n := range c.Notes {
 		p.line("  note: %s", checkup.Clean(n))
 	}
+}
+
+// check prints all of one check but its title.
+func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
+	noun := nounOf(c)
+	p.head(c, gate)
 	p.findings(c.Findings, noun)
 	for _, b := range c.Background {
 		p.line("  background: %s", checkup.Clean(background(b)))
@@ -199,19 +218,27 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	}
 	if m := c.Matrix; m != nil && len(m.Sources) > 0 && len(m.Targets) > 0 {
 		p.heading(2, "Source by target")
-		p.grid(4, m, noun)
+		whole := *p
+		whole.rest = "--output html draws it"
+		whole.grid(4, m, noun)
 	}
 	p.coverage(c.Coverage)
 	p.cumulative(c.Cumulative)
 	p.delays(c.Delays)
-	if len(c.Agents) > 0 {
-		l := &checkup.List{Noun: "note"}
-		for _, a := range c.Agents {
-			l.Items = append(l.Items, checkup.Item{Text: a.Source + " " + a.Note})
-		}
-		p.heading(2, fmt.Sprintf("What the %ss report about themselves", cmp.Or(c.Reporter, "agent")))
-		p.list(4, l)
+	p.agents(c)
+}
+
+// agents prints what agents report about themselves.
+func (p *printer) agents(c *checkup.CheckReport) {
+	if len(c.Agents) == 0 {
+		return
 	}
+	l := &checkup.List{Noun: "note"}
+	for _, a := range c.Agents {
+		l.Items = append(l.Items, checkup.Item{Text: a.Source + " " + a.Note})
+	}
+	p.heading(2, fmt.Sprintf("What the %ss report about themselves", cmp.Or(c.Reporter, "agent")))
+	p.list(4, l)
 }
 
 // undecided prints the number of undecided units, with a comma; empty if there are none.
@@ -252,14 +279,7 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 	p.heading(2, "Findings")
 	for i, f := range findings {
 		p.line("  %3d. %s", i+1, p.ansi("31", checkup.Clean(said(f))))
-		explains := f.String() + ", explains " + checkup.Count(f.Explains, "failed "+unit)
-		if f.OnlyThis < f.Explains {
-			explains += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
-		}
-		if found := confirmation(f.Confirmation, 0); found != "" {
-			explains += ", " + found
-		}
-		p.line("       %s", checkup.Clean(explains))
+		p.line("       %s", checkup.Clean(explains(f, unit)))
 		for _, s := range f.For {
 			p.line("       + %s", checkup.Clean(s))
 		}
@@ -267,9 +287,26 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 			p.line("       - %s", checkup.Clean(s))
 		}
 		if len(f.Alternatives) > 0 {
-			p.line("       ? this sample cannot tell it from: %s", checkup.Clean(strings.Join(f.Alternatives, "; ")))
+			p.line("       ? %s", checkup.Clean(alternatives(f)))
 		}
 	}
+}
+
+// explains is the cause of a finding, with the number of failed units that it explains.
+func explains(f checkup.Finding, unit string) string {
+	s := f.String() + ", explains " + checkup.Count(f.Explains, "failed "+unit)
+	if f.OnlyThis < f.Explains {
+		s += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
+	}
+	if found := confirmation(f.Confirmation, 0); found != "" {
+		s += ", " + found
+	}
+	return s
+}
+
+// alternatives are the causes that a finding cannot be told from, in words.
+func alternatives(f checkup.Finding) string {
+	return "this sample cannot tell it from: " + strings.Join(f.Alternatives, "; ")
 }
 
 // background is what no finding explains, in words.
@@ -586,6 +623,15 @@ func (p *printer) delays(rows []checkup.DelayRow) {
 	if len(rows) == 0 {
 		return
 	}
+	title, t := delayTable(rows)
+	p.heading(2, title)
+	whole := *p
+	whole.o.Lines = -1
+	whole.table(4, t)
+}
+
+// delayTable has the delays with their title.
+func delayTable(rows []checkup.DelayRow) (string, *checkup.Table) {
 	number := func(name string, m checkup.Measure) checkup.Column { return checkup.Column{Name: name, Measure: m} }
 	stages := slices.ContainsFunc(rows, func(r checkup.DelayRow) bool { return r.Stage != "" })
 	t := &checkup.Table{Columns: []checkup.Column{{Name: "transport"}, {Name: "family"}}}
@@ -632,8 +678,5 @@ func (p *printer) delays(rows []checkup.DelayRow) {
 		}
 		t.Rows = append(t.Rows, row)
 	}
-	p.heading(2, title)
-	whole := *p
-	whole.o.Lines = -1
-	whole.table(4, t)
+	return title, t
 }

@@ -17,6 +17,7 @@ package record
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -73,6 +74,8 @@ type Store struct {
 	Plan   string
 	Run    string
 	RunUID string
+	// most is the largest value that is read as a whole, in bytes; 0 means valueRaw.
+	most int
 }
 
 // Key names one value of a run.
@@ -243,12 +246,13 @@ func (s *Store) configMap(k Key, chunk int) *corev1.ConfigMap {
 
 // get reads the stream of all chunks, and returns the ConfigMap of chunk 0, too.
 func (s *Store) get(ctx context.Context, k Key) (raw []byte, first *corev1.ConfigMap, err error) {
+	most := cmp.Or(s.most, valueRaw)
 	err = s.each(ctx, k, func(cm *corev1.ConfigMap, part []byte) error {
 		if first == nil {
 			first = cm
 		}
-		if len(raw)+len(part) > valueRaw {
-			return fmt.Errorf("the value is larger than %d MiB", valueRaw>>20)
+		if len(raw)+len(part) > most {
+			return fmt.Errorf("the value is larger than %d MiB", most>>20)
 		}
 		raw = append(raw, part...)
 		return nil

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package print
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
+)
+
+type htmlHistory struct {
+	// Top says that the history is the page, not a part of it.
+	Top          bool
+	Title, Tally string
+	Strip        []htmlBox
+	Trends       []htmlTrendLine
+	Findings     *htmlTable
+	Sections     []htmlLines
+	// Form is the address that the form for a pair asks; empty for none.
+	Form, Source, Target string
+	Pair                 *htmlLines
+	Runs                 []htmlRun
+	MoreRuns             string
+}
+
+// htmlBox is one run, or a gap, of the strip.
+type htmlBox struct{ Class, Text, Title, URL string }
+
+type htmlTrendLine struct{ Name, Label, ViewBox, D, Dots, Typical string }
+
+type htmlRun struct {
+	Started, Verdict, Counts, Gap string
+	Link                          htmlLink
+}
+
+type htmlPlans struct {
+	Title string
+	Notes []string
+	Rows  []htmlPlan
+}
+
+type htmlPlan struct {
+	Plan, Run               htmlLink
+	Verdict, Ended, Summary string
+}
+
+func htmlHistoryOf(h *history.Overview, links Links) *htmlHistory {
+	v := &htmlHistory{Title: htmlClip(historyTitle(h)), Tally: htmlClip(tally(h))}
+	v.runs(h, links)
+	for i, t := range h.Trends {
+		if i == htmlTrends {
+			break
+		}
+		if line, ok := htmlTrendOf(t); ok {
+			v.Trends = append(v.Trends, line)
+		}
+	}
+	if len(h.Findings) > 0 {
+		t := &checkup.Table{Noun: "finding", Columns: []checkup.Column{
+			{Name: "finding"}, {Name: "first seen"}, {Name: "last seen"}, {Name: "runs", Measure: checkup.MeasureCount}, {Name: "check"},
+			{Name: "message of the newest run"},
+		}}
+		for _, f := range slices.Backward(h.Findings) {
+			t.Rows = append(t.Rows, []checkup.Cell{
+				checkup.Text(f.Finding), checkup.Text(stamp(f.First)), checkup.Text(stamp(f.Last)), checkup.Number(f.Runs),
+				checkup.Text(f.Check), checkup.Text(f.Message),
+			})
+		}
+		v.Findings = htmlTableOf("Findings over time", t)
+	}
+	for i := range h.Coverage {
+		v.Sections = append(v.Sections, htmlSection(func(p *printer) {
+			p.heading(0, "Coverage of check "+h.Coverage[i].Check)
+			p.cumulative(&h.Coverage[i].Cumulative)
+		}))
+	}
+	if len(h.SetAside) > 0 {
+		v.Sections = append(v.Sections, htmlLines{"Set aside", htmlClips(h.SetAside)})
+	}
+	return v
+}
+
+// runs fills the strip and the table of runs.
+func (v *htmlHistory) runs(h *history.Overview, links Links) {
+	boxes := map[checkup.RunVerdict]string{checkup.RunPass: "P", checkup.RunFail: "F", checkup.RunInconclusive: "I"}
+	from := max(0, len(h.Runs)-htmlStrip)
+	gap := func(here func(g history.Gap) bool) {
+		i := slices.IndexFunc(h.Gaps, here)
+		if i < 0 {
+			return
+		}
+		g := h.Gaps[i]
+		text := fmt.Sprintf("gap: no report for %s, %s missing", g.Before.Sub(g.After).Round(time.Second), checkup.Count(g.Missed, "run"))
+		v.Strip = append(v.Strip, htmlBox{"gap", fmt.Sprintf("%d missing", g.Missed), text, ""})
+		v.Runs = append(v.Runs, htmlRun{Started: "after " + stamp(g.After), Gap: text})
+	}
+	for i := from; i < len(h.Runs); i++ {
+		r := &h.Runs[i]
+		if i > from {
+			gap(func(g history.Gap) bool { return g.Before.Equal(r.Started) })
+		}
+		c := r.Counts
+		counts := fmt.Sprintf("%d pass, %d fail, %s%d unmeasured", c.Pass, c.Fail, undecided(c.Undecided), c.Unmeasured)
+		verdict := htmlVerdict(string(r.Verdict))
+		class, url := verdict, links.run(r.UID)
+		if boxes[r.Verdict] == "" {
+			class = string(checkup.RunInconclusive)
+		}
+		text := boxes[r.Verdict]
+		if text == "" {
+			text = "?"
+		}
+		v.Strip = append(v.Strip, htmlBox{class, text, htmlClip(stamp(r.Started) + " " + r.Name + ": " + verdict + ", " + counts), url})
+		v.Runs = append(v.Runs, htmlRun{
+			Started: stamp(r.Started), Verdict: verdict, Counts: counts, Link: htmlLink{htmlClip(r.Name), url},
+		})
+	}
+	if n := len(h.Runs); n > 0 {
+		last := h.Runs[n-1].Started
+		gap(func(g history.Gap) bool { return g.After.Equal(last) && g.Before.After(last) })
+	}
+	slices.Reverse(v.Runs)
+	if from > 0 {
+		v.MoreRuns = "... and " + checkup.Count(from, "older run")
+	}
+}
+
+// htmlTrendOf draws delays as a line, with breaks where a run has none; false if no run has one.
+func htmlTrendOf(t history.Trend) (htmlTrendLine, bool) {
+	values := t.P50[max(0, len(t.P50)-htmlTrend):]
+	low, high := int64(0), int64(0)
+	for _, v := range values {
+		if v > 0 && (low == 0 || v < low) {
+			low = v
+		}
+		high = max(high, v)
+	}
+	if high == 0 {
+		return htmlTrendLine{}, false
+	}
+	label := fmt.Sprintf("%s to %s in %s", micros(low), micros(high), checkup.Count(len(values), "run"))
+	bottom, top := low, high
+	if t.Typical > 0 {
+		label += ", usually " + micros(t.Typical)
+		bottom, top = min(bottom, t.Typical), max(top, t.Typical)
+	}
+	const height = 100
+	y := func(v int64) string {
+		if top == bottom {
+			return strconv.Itoa(height / 2)
+		}
+		return decimal(height - 5 - (height-10)*float64(v-bottom)/float64(top-bottom))
+	}
+	var d, dots strings.Builder
+	pen := "M"
+	for i, v := range values {
+		if v <= 0 {
+			pen = "M"
+			continue
+		}
+		fmt.Fprintf(&d, "%s%d %s", pen, i, y(v))
+		if pen == "M" && (i+1 == len(values) || values[i+1] <= 0) { // a line of one point is not drawn
+			fmt.Fprintf(&dots, "M%d %sh.01", i, y(v))
+		}
+		pen = "L"
+	}
+	line := htmlTrendLine{
+		Name: htmlClip(t.Check + " " + t.Probe), Label: label, D: d.String(), Dots: dots.String(),
+		ViewBox: fmt.Sprintf("-0.5 0 %d %d", max(1, len(values)), height),
+	}
+	if t.Typical > 0 {
+		line.Typical = fmt.Sprintf("M-0.5 %sH%d", y(t.Typical), len(values))
+	}
+	return line, true
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package serve
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/yaml"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/checkup/hostile"
+	"github.com/checkplan/checkplan/pkg/print"
+	"github.com/checkplan/checkplan/pkg/record"
+)
+
+const namespace = "checks"
+
+// metadata lists what the API server would answer to a request for metadata.
+type metadata struct {
+	maps corev1client.ConfigMapInterface
+}
+
+func (m metadata) List(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	list, err := m.maps.List(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	all := &metav1.PartialObjectMetadataList{}
+	for _, cm := range list.Items {
+		all.Items = append(all.Items, metav1.PartialObjectMetadata{ObjectMeta: cm.ObjectMeta})
+	}
+	return all, nil
+}
+
+// site is a server over a cluster that has the history of plan day-2 and two of its reports, with a clock.
+type site struct {
+	*Server
+	client *fake.Clientset
+	now    time.Time
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{client: fake.NewClientset(), now: time.Date(2026, 1, 1, 0, 13, 0, 0, time.UTC)}
+	maps := s.client.CoreV1().ConfigMaps(namespace)
+	text, err := os.ReadFile("../record/testdata/history.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stored corev1.ConfigMapList
+	if err := yaml.Unmarshal(text, &stored); err != nil {
+		t.Fatal(err)
+	}
+	for i := range stored.Items {
+		stored.Items[i].Namespace = namespace
+		if _, err := maps.Create(t.Context(), &stored.Items[i], metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Server = &Server{Namespace: namespace, ConfigMaps: maps, Metadata: metadata{maps}, Local: true, Now: func() time.Time { return s.now }}
+	s.save(t, reportOf(t, "pass"), "day-2", "day-2-run-11", "uid-11", s.now.Add(-2*time.Minute))
+	s.save(t, reportOf(t, "ingress"), "day-2", "day-2-run-12", "uid-12", s.now.Add(-time.Minute))
+	return s
+}
+
+func reportOf(t *testing.T, name string) *checkup.Report {
+	t.Helper()
+	f, err := os.Open("../print/testdata/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := print.Read(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (s *site) save(t *testing.T, r *checkup.Report, plan, run, uid string, finished time.Time) {
+	t.Helper()
+	r.Plan, r.Run, r.RunUID, r.Finished = plan, run, uid, finished
+	store := record.Store{ConfigMaps: s.ConfigMaps, Plan: plan, Run: run, RunUID: uid}
+	if err := store.SaveReport(t.Context(), r, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ask sends a request and returns status and body.
+func (s *site) ask(method, target string, change ...func(*http.Request)) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, "http://localhost:8080/", nil)
+	r.URL.Path, r.URL.RawQuery, _ = strings.Cut(target, "?")
+	for _, f := range change {
+		f(r)
+	}
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, r)
+	return w
+}
+
+// TestPages: what each page shows, and the status of what does not exist.
+func TestPages(t *testing.T) {
+	s := newSite(t)
+	for _, tt := range []struct {
+		target string
+		status int
+		want   []string
+	}{
+		{"/", 200, []string{"Plans in namespace checks", `href="/plans/day-2"`, `href="/runs/uid-12"`, "into the pods of worker-2: nothing gets through"}},
+		{"/plans/day-2", 200, []string{"Plan day-2: 12 runs", "nodeIngress node-d", "100% of the full mesh", "Median round trips", `action="/plans/day-2"`}},
+		{"/plans/day-2?source=node-a&target=node-b", 200, []string{"From node-a to node-b"}},
+		{"/plans/day-2?source=node-a&target=no-node", 200, []string{"no run that is remembered has measured this pair"}},
+		{"/plans/day-2?source=node-a", 400, []string{"want the names of a pair"}},
+		{"/plans/day-2?target=a&source=" + strings.Repeat("a", nameBytes+1), 400, []string{"want the names of a pair"}},
+		{"/runs/uid-12", 200, []string{"Plan day-2, run day-2-run-12", `href="/plans/day-2"`, "fail"}},
+		{"/runs/uid-11", 200, []string{"day-2-run-11", "pass"}},
+		{"/metrics", 200, []string{
+			`checkplan_run_verdict{plan="day-2",run="day-2-run-12",verdict="fail"} 1`, `checkplan_report_readable{plan="day-2",run="day-2-run-12"} 1`, "# EOF",
+		}},
+		{"/healthz", 200, []string{"ok"}},
+		{"/plans/other", 404, []string{"no run of this plan"}},
+		{"/plans/..%2f..%2fsecrets", 404, nil},
+		{"/plans/\x1b[31m::error::forged", 404, nil},
+		{"/runs/day-2-history", 404, []string{"no report of this run"}},
+		{"/runs/", 404, nil},
+		{"/favicon.ico", 404, nil},
+		{"/api/v1/secrets", 404, nil},
+	} {
+		t.Run(tt.target[:min(len(tt.target), 60)], func(t *testing.T) {
+			w := s.ask(http.MethodGet, tt.target)
+			if w.Code != tt.status {
+				t.Errorf("status %d, want %d: %s", w.Code, tt.status, w.Body)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(w.Body.String(), want) {
+					t.Errorf("does not have %q:\n%s", want, w.Body)
+				}
+			}
+			if w.Code != 200 && strings.Contains(w.Body.String(), "forged") {
+				t.Error("an error repeats what was requested")
+			}
+		})
+	}
+}
+
+// TestReadOnly: nothing but GET and HEAD is answered, and nothing but get and list of ConfigMaps is requested.
+func TestReadOnly(t *testing.T) {
+	s := newSite(t)
+	s.client.ClearActions()
+	for _, target := range []string{"/", "/plans/day-2", "/runs/uid-12", "/metrics", "/healthz", "/nothing"} {
+		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} {
+			if w := s.ask(method, target); w.Code != http.StatusMethodNotAllowed {
+				t.Errorf("%s %s: status %d", method, target, w.Code)
+			}
+		}
+		s.ask(http.MethodGet, target)
+		if w := s.ask(http.MethodHead, target); w.Code != 200 && target != "/nothing" {
+			t.Errorf("HEAD %s: status %d", target, w.Code)
+		}
+	}
+	for _, a := range s.client.Actions() {
+		if a.GetResource().Resource != "configmaps" || a.GetVerb() != "get" && a.GetVerb() != "list" {
+			t.Errorf("requests %s %s", a.GetVerb(), a.GetResource().Resource)
+		}
+	}
+}
+
+// TestHeaders: each answer, errors included, forbids scripts, frames and guesses of its type.
+func TestHeaders(t *testing.T) {
+	s := newSite(t)
+	for _, target := range []string{"/", "/plans/day-2", "/runs/uid-12", "/metrics", "/healthz", "/nothing"} {
+		h := s.ask(http.MethodGet, target).Header()
+		for name, want := range map[string]string{
+			"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
+			"Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "Content-Type": "; charset=utf-8",
+		} {
+			if !strings.Contains(h.Get(name), want) {
+				t.Errorf("%s: header %s is %q, want %q", target, name, h.Get(name), want)
+			}
+		}
+		if policy := h.Get("Content-Security-Policy"); strings.Contains(policy, "script") || strings.Contains(policy, "unsafe") ||
+			!strings.Contains(policy, "frame-ancestors 'none'") {
+			t.Errorf("%s: policy %q", target, policy)
+		}
+	}
+	server := s.HTTP()
+	if server.ReadHeaderTimeout == 0 || server.ReadTimeout == 0 || server.WriteTimeout == 0 || server.IdleTimeout == 0 || server.MaxHeaderBytes == 0 {
+		t.Errorf("the server has no limit on something: %+v", server)
+	}
+}
+
+// TestHost: on loopback, only names of loopback are answered.
+func TestHost(t *testing.T) {
+	s := newSite(t)
+	for host, ok := range map[string]bool{
+		"localhost": true, "LOCALHOST:8080": true, "127.0.0.1:8080": true, "127.0.0.1": true, "[::1]:8080": true, "[::1]": true, "127.1.2.3:1": true,
+		"attacker.example": false, "attacker.example:8080": false, "localhost.attacker.example": false, "10.0.0.1:8080": false, "": false,
+	} {
+		for _, local := range []bool{true, false} {
+			s.Local = local
+			w := s.ask(http.MethodGet, "/healthz", func(r *http.Request) { r.Host = host })
+			if want := ok || !local; (w.Code == http.StatusOK) != want {
+				t.Errorf("host %q, local %v: status %d", host, local, w.Code)
+			}
+		}
+	}
+}
+
+// TestHostile: names and texts of the cluster are harmless on every page.
+func TestHostile(t *testing.T) {
+	s := newSite(t)
+	r := reportOf(t, "toy")
+	hostile.Fill(r, true)
+	s.save(t, r, "toys", "toys-run-1", "uid-toys", s.now)
+	for _, target := range []string{"/", "/runs/uid-toys", "/metrics"} {
+		w := s.ask(http.MethodGet, target)
+		hostile.Check(t, target, w.Body.String())
+	}
+	if w := s.ask(http.MethodGet, "/plans/toys"); w.Code != 200 {
+		t.Errorf("a plan without a history: status %d", w.Code)
+	}
+}
+
+// TestUnreadable: a report that cannot be read is shown as such, on the list of plans and as a metric, and the others are
+// shown.
+func TestUnreadable(t *testing.T) {
+	s := newSite(t)
+	s.save(t, reportOf(t, "pass"), "broken", "broken-run-1", "uid-broken", s.now)
+	list, err := s.ConfigMaps.List(t.Context(), metav1.ListOptions{LabelSelector: checkup.LabelRun + "=uid-broken"})
+	if err != nil || len(list.Items) == 0 {
+		t.Fatal("no ConfigMap", err)
+	}
+	cm := &list.Items[0]
+	for k := range cm.BinaryData {
+		cm.BinaryData[k] = []byte("not gzip")
+	}
+	if _, err := s.ConfigMaps.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if body := s.ask(http.MethodGet, "/").Body.String(); !strings.Contains(body, "not read: load report") || !strings.Contains(body, "day-2-run-12") {
+		t.Errorf("the list is\n%s", body)
+	}
+	metrics := s.ask(http.MethodGet, "/metrics").Body.String()
+	for _, want := range []string{`checkplan_report_readable{plan="broken",run="broken-run-1"} 0`, `checkplan_report_readable{plan="day-2",run="day-2-run-12"} 1`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("the metrics do not have %s", want)
+		}
+	}
+	if w := s.ask(http.MethodGet, "/runs/uid-broken"); w.Code != http.StatusBadGateway {
+		t.Errorf("status %d", w.Code)
+	}
+}
+
+// TestCluster: an API server that refuses is an error, never an empty list.
+func TestCluster(t *testing.T) {
+	s := newSite(t)
+	s.client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, fmt.Errorf("forbidden by policy")
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	w := s.ask(http.MethodGet, "/metrics", func(r *http.Request) { *r = *r.WithContext(ctx) })
+	if w.Code < 500 || strings.Contains(w.Body.String(), "# EOF") {
+		t.Errorf("status %d: %s", w.Code, w.Body)
+	}
+}
+
+// TestFresh: within ten seconds a page comes from the cache, later from the cluster; what is kept is bounded.
+func TestFresh(t *testing.T) {
+	s := newSite(t)
+	before := s.ask(http.MethodGet, "/").Body.String()
+	s.client.ClearActions()
+	s.save(t, reportOf(t, "pass"), "later", "later-run-1", "uid-later", s.now)
+	s.client.ClearActions()
+	if s.ask(http.MethodGet, "/").Body.String() != before || len(s.client.Actions()) > 0 {
+		t.Error("a page of a moment ago was read again")
+	}
+	s.now = s.now.Add(fresh)
+	if !strings.Contains(s.ask(http.MethodGet, "/").Body.String(), "later-run-1") {
+		t.Error("a page is too old")
+	}
+	var c cache
+	for i := range 100 {
+		c.put(fmt.Sprint(i), make([]byte, 1<<20), s.now.Add(time.Duration(i)))
+		c.put(fmt.Sprint(i), make([]byte, 1<<20), s.now.Add(time.Duration(i)))
+	}
+	c.put("huge", make([]byte, cacheBytes), s.now.Add(time.Hour))
+	if c.size > cacheBytes || len(c.pages) > 32 {
+		t.Errorf("%d pages of %d bytes are kept", len(c.pages), c.size)
+	}
+	if _, ok := c.get("huge", s.now); ok {
+		t.Error("a page larger than all is kept")
+	}
+}
