@@ -50,7 +50,8 @@ var arrows = map[string][]string{
 	"pkg/console":         {"pkg/checkup"},
 	"pkg/guest":           {"pkg/checkup", "pkg/console", "pkg/fleet", "pkg/ingest", "pkg/retry"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
 	"pkg/kiagnose":        {"pkg/checkup", "pkg/retry", "pkg/vmlatency"},
-	"pkg/connectivity":    {"pkg/checkup"},
+	"pkg/crd":             {"pkg/checkup"},
+	"pkg/connectivity":    {"pkg/checkup", "pkg/crd"},
 	"pkg/run":             {"pkg/checkup", "pkg/kinds", "pkg/record"}, // follows a run by what it records
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
