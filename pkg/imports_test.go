@@ -43,7 +43,7 @@ var arrows = map[string][]string{
 	"pkg/judge/judgetest": {"pkg/checkup"},                           // simulates what tests of judging measure
 	"pkg/localise":        {"pkg/checkup", "pkg/judge", "pkg/stats"}, // explains what was judged
 	"pkg/print":           {"pkg/checkup", "pkg/history"},
-	"pkg/tekton":          {"pkg/checkup", "pkg/kinds"}, // asks each kind for its rights
+	"pkg/tekton":          {"pkg/checkup", "pkg/kinds", "pkg/networkhealth"}, // asks each kind, and the objects of the plan, for their rights
 	"pkg/record":          {"pkg/checkup", "pkg/history", "pkg/retry"},
 	"pkg/ingest":          {"pkg/checkup"},
 	"pkg/fleet":           {"pkg/checkup", "pkg/ingest", "pkg/retry", "pkg/scheduling"}, // tolerations and the security context in Kubernetes' types
@@ -52,14 +52,15 @@ var arrows = map[string][]string{
 	"pkg/kiagnose":        {"pkg/checkup", "pkg/retry", "pkg/vmlatency"},
 	"pkg/crd":             {"pkg/checkup"},
 	"pkg/connectivity":    {"pkg/checkup", "pkg/crd"},
-	"pkg/run":             {"pkg/checkup", "pkg/kinds", "pkg/record"}, // follows a run by what it records
+	"pkg/networkhealth":   {"pkg/checkup", "pkg/crd", "pkg/judge", "pkg/retry"}, // numbers as in reports
+	"pkg/run":             {"pkg/checkup", "pkg/kinds", "pkg/record"},           // follows a run by what it records
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":               {"pkg/console", "pkg/probe"},
-	"tasks/setup":               {"tasks/internal/task", "tasks/internal/start", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/record", "pkg/retry"},
+	"tasks/setup":               {"tasks/internal/task", "tasks/internal/start", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/record", "pkg/retry"},
 	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
-	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/print", "pkg/record", "pkg/retry"},
+	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/print", "pkg/record", "pkg/retry"},
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record"},
 	"tasks/internal/flaky":      {},              // for tests
 	"tasks/internal/start":      {"pkg/checkup"}, // a mode of the image setup
