@@ -301,6 +301,9 @@ func (c *check) window(run Run, source int, results []result) Window {
 			w.End = end
 		}
 	}
+	if w.Start.After(w.End) {
+		w.Start = w.End
+	}
 	return w
 }
 
