@@ -67,7 +67,7 @@ var arrows = map[string][]string{
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
 	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"}, // simulates runs, and has the real judge judge them
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/tekton"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/networkhealth", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/tekton"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.

@@ -110,8 +110,8 @@ func policy(
 // those of other plans, too, and none of other tools.
 func healthValidations(plan *checkup.Plan) []admissionv1.Validation {
 	own := func(of string) string {
-		return fmt.Sprintf(`has(%s.metadata.labels) && %q in %[1]s.metadata.labels && %[1]s.metadata.labels[%[2]q] == %q && `+
-			`%[1]s.spec.observer.name == %q`, of, checkup.LabelManagedBy, checkup.ManagedBy, networkhealth.ObserverName)
+		return fmt.Sprintf(`has(%[1]s.metadata.labels) && %[2]q in %[1]s.metadata.labels && `+
+			`%[1]s.metadata.labels[%[2]q] == %[3]q && %[1]s.spec.observer.name == %[4]q`, of, checkup.LabelManagedBy, checkup.ManagedBy, networkhealth.ObserverName)
 	}
 	return []admissionv1.Validation{{
 		Message: fmt.Sprintf("plan %s: its account for %s may write PodNetworkHealths of checkplan only",
