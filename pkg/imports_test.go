@@ -43,7 +43,7 @@ var arrows = map[string][]string{
 	"pkg/judge/judgetest": {"pkg/checkup"},                           // simulates what tests of judging measure
 	"pkg/localise":        {"pkg/checkup", "pkg/judge", "pkg/stats"}, // explains what was judged
 	"pkg/print":           {"pkg/checkup", "pkg/history"},
-	"pkg/tekton":          {"pkg/checkup", "pkg/kinds"}, // asks each kind for its rights
+	"pkg/tekton":          {"pkg/checkup", "pkg/kinds", "pkg/networkhealth"}, // asks each kind, and the objects of the plan, for their rights
 	"pkg/record":          {"pkg/checkup", "pkg/history", "pkg/retry"},
 	"pkg/serve":           {"pkg/checkup", "pkg/history", "pkg/print", "pkg/record"}, // pages and metrics of what is recorded
 	"pkg/ingest":          {"pkg/checkup"},
@@ -51,8 +51,10 @@ var arrows = map[string][]string{
 	"pkg/console":         {"pkg/checkup"},
 	"pkg/guest":           {"pkg/checkup", "pkg/console", "pkg/fleet", "pkg/ingest", "pkg/retry"}, // VMs on the terms of pods: sinks, labels, how a pod's trouble reads
 	"pkg/kiagnose":        {"pkg/checkup", "pkg/retry", "pkg/vmlatency"},
-	"pkg/connectivity":    {"pkg/checkup"},
-	"pkg/run":             {"pkg/checkup", "pkg/kinds", "pkg/record"}, // follows a run by what it records
+	"pkg/crd":             {"pkg/checkup"},
+	"pkg/connectivity":    {"pkg/checkup", "pkg/crd"},
+	"pkg/networkhealth":   {"pkg/checkup", "pkg/crd", "pkg/judge", "pkg/retry"}, // numbers as in reports
+	"pkg/run":             {"pkg/checkup", "pkg/kinds", "pkg/record"},           // follows a run by what it records
 
 	// The sandbox's module imports these two through a link, so they import nothing of this module.
 	"pkg/nodestate":               {},
@@ -60,17 +62,17 @@ var arrows = map[string][]string{
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":               {"pkg/console", "pkg/probe"},
-	"tasks/setup":               {"tasks/internal/task", "tasks/internal/start", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/record", "pkg/retry"},
+	"tasks/setup":               {"tasks/internal/task", "tasks/internal/start", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/record", "pkg/retry"},
 	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
-	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/print", "pkg/record", "pkg/retry"},
+	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/print", "pkg/record", "pkg/retry"},
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record"},
 	"tasks/internal/flaky":      {},              // for tests
 	"tasks/internal/start":      {"pkg/checkup"}, // a mode of the image setup
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
 	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"}, // simulates runs, and has the real judge judge them
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/serve", "pkg/tekton"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/serve", "pkg/tekton", "pkg/networkhealth"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.

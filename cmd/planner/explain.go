@@ -18,6 +18,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/fleet"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/networkhealth"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/run"
 	"github.com/checkplan/checkplan/pkg/scheduling"
@@ -92,13 +93,24 @@ type explanation struct {
 	// Unseen is what could not be read from the cluster.
 	Unseen []cluster.Unseen `json:"unseen,omitempty"`
 	// Schedule starts runs; nil if the plan has none. Keeps is how many of its finished runs are kept.
-	Schedule   *checkup.Schedule `json:"schedule,omitempty"`
-	Keeps      int               `json:"keeps,omitempty"`
-	Checks     []checkExplained  `json:"checks"`
-	Images     []string          `json:"images"`
-	Accounts   []accountRights   `json:"serviceAccounts"`
-	Longest    checkup.Duration  `json:"longest"`
-	Parameters map[string]string `json:"parameters"`
+	Schedule *checkup.Schedule `json:"schedule,omitempty"`
+	Keeps    int               `json:"keeps,omitempty"`
+	// PodNetworkHealth are the objects that a run writes; nil if the feature is off.
+	PodNetworkHealth *healthExplained  `json:"podNetworkHealth,omitempty"`
+	Checks           []checkExplained  `json:"checks"`
+	Images           []string          `json:"images"`
+	Accounts         []accountRights   `json:"serviceAccounts"`
+	Longest          checkup.Duration  `json:"longest"`
+	Parameters       map[string]string `json:"parameters"`
+}
+
+// healthExplained are the PodNetworkHealths of a plan.
+type healthExplained struct {
+	checkup.PodNetworkHealth
+	// Pairs is the number of (source, target) pairs of a run that may have an object, and Checks those that have such
+	// pairs.
+	Pairs  int      `json:"pairs"`
+	Checks []string `json:"checks"`
 }
 
 type checkExplained struct {
@@ -229,6 +241,7 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 		}
 		x.Checks = append(x.Checks, *c)
 	}
+	x.PodNetworkHealth = explainHealth(plan, x.Checks)
 	for _, right := range tekton.Rights(plan, options) {
 		account := tekton.AccountName(plan, right.Phase)
 		i := slices.IndexFunc(x.Accounts, func(a accountRights) bool { return a.Account == account })
@@ -244,6 +257,24 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 	}
 	x.Longest = checkup.Duration(tekton.Timeouts(plan).Pipeline.Duration)
 	return x, nil
+}
+
+// explainHealth explains the PodNetworkHealths of a plan; nil if it has none.
+func explainHealth(plan *checkup.Plan, checks []checkExplained) *healthExplained {
+	if plan.NetworkHealth() == nil {
+		return nil
+	}
+	h := &healthExplained{PodNetworkHealth: *plan.NetworkHealth()}
+	for _, c := range checks {
+		if !networkhealth.Reports(c.Worksheet) {
+			continue
+		}
+		h.Checks = append(h.Checks, c.Worksheet.Check)
+		for _, targets := range c.Worksheet.Assignments {
+			h.Pairs += len(targets)
+		}
+	}
+	return h
 }
 
 // explainCheck explains one check: what its kind shows, and what its worksheet costs.

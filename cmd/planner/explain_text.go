@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/networkhealth"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
@@ -98,6 +99,7 @@ func (x *explanation) print(w io.Writer, power bool) error {
 		p.field("not visible", "%s: %s", u.What, u.Cause)
 	}
 	p.schedule(x)
+	p.health(x)
 	for i := range x.Checks {
 		p.check(&x.Checks[i], power)
 	}
@@ -122,6 +124,27 @@ func (x *explanation) print(w io.Writer, power bool) error {
 	}
 	p.flush()
 	return p.err
+}
+
+// health shows which PodNetworkHealths a run writes.
+func (p *page) health(x *explanation) {
+	h := x.PodNetworkHealth
+	if h == nil {
+		return
+	}
+	if len(h.Checks) == 0 {
+		p.field("health", "alpha: no PodNetworkHealth: no check of this plan measures between pods")
+		return
+	}
+	p.field("health", "alpha: at most %s in namespace %s, for %s a run of %s, the worst first; Unknown after %s, "+
+		"deleted after %s; partial and best effort",
+		checkup.Count(h.MaxObjects, networkhealth.Kind), x.Namespace, checkup.Count(h.Pairs, "pair"),
+		strings.Join(h.Checks, ", "), h.StaleAfter, h.ExpireAfter)
+	crd := "is not created: without it, no objects are written (podNetworkHealth.installCRD)"
+	if h.InstallCRD {
+		crd = "is created by setup if the cluster lacks it; it stays after the run"
+	}
+	p.field("CRD", "%s %s", networkhealth.Resource.GroupResource(), crd)
 }
 
 // schedule shows when runs start by themselves, and what happens then.

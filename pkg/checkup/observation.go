@@ -2,6 +2,8 @@
 
 package checkup
 
+import "time"
+
 // Cause says why something failed or was not measured: the stage at which it stopped,
 // and what happened there.
 type Cause struct {
@@ -200,7 +202,14 @@ type AgentEnd struct {
 type Source struct {
 	Source int `json:"source"`
 	// Pod of the agent, namespace/name; empty if it was not created.
-	Pod      string    `json:"pod,omitempty"`
+	Pod string `json:"pod,omitempty"`
+	// UID and Addresses of the agent's pod; empty if unknown, and for VMs.
+	UID       string              `json:"uid,omitempty"`
+	Addresses map[IPFamily]string `json:"addresses,omitempty"`
+	// Began is when the task saw that the agent had started, and Ended when the task had received its report, by the
+	// clock of the task. Zero if it did not start, and for VMs.
+	Began    time.Time `json:"began,omitzero"`
+	Ended    time.Time `json:"ended,omitzero"`
 	Controls []Control `json:"controls,omitempty"`
 	// End is nil if the agent's report is incomplete.
 	End *AgentEnd `json:"end,omitempty"`

@@ -32,6 +32,10 @@ type Plan struct {
 	Retention Retention `json:"retention"`
 	// Schedule starts runs; nil if runs are started by hand only.
 	Schedule *Schedule `json:"schedule,omitempty"`
+	// Features are alpha features.
+	Features Features `json:"features,omitzero"`
+	// PodNetworkHealth configures the objects of the feature of that name; nil if it is off.
+	PodNetworkHealth *PodNetworkHealth `json:"podNetworkHealth,omitempty"`
 	// Checks are keyed by name, a DNS label of at most MaxCheckName characters.
 	Checks map[string]Check `json:"checks"`
 }

@@ -51,6 +51,9 @@ type Worksheet struct {
 	Details json.RawMessage `json:"details,omitempty"`
 	// Warnings of the expansion, one line each.
 	Warnings []string `json:"warnings,omitempty"`
+	// HealthUnwritten says why no PodNetworkHealth objects are written although the plan
+	// enables them; empty if they are written, or not enabled. Setup sets it.
+	HealthUnwritten string `json:"healthUnwritten,omitempty"`
 	// Connections is set if targets have Peers; nil otherwise.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
 	// Guests is set if sources and targets are VMs; nil otherwise.
@@ -349,6 +352,8 @@ type RosterEntry struct {
 	// Pod is namespace/name of the responder, existing pod or VM; empty if it did not
 	// start.
 	Pod string `json:"pod,omitempty"`
+	// UID of a pod; empty if unknown.
+	UID string `json:"uid,omitempty"`
 	// Node that a VM runs on; empty for others, which run on their endpoint's node.
 	Node string `json:"node,omitempty"`
 	// Addresses by family. A missing family cannot be measured.

@@ -268,7 +268,7 @@ func (r Reader) eachPod(
 }
 
 func podOf(p *corev1.Pod) Pod {
-	pod := Pod{Name: p.Namespace + "/" + p.Name, Node: p.Spec.NodeName}
+	pod := Pod{Name: p.Namespace + "/" + p.Name, UID: string(p.UID), Node: p.Spec.NodeName}
 	for _, ip := range p.Status.PodIPs {
 		pod.IPs = append(pod.IPs, ip.IP)
 	}

@@ -127,6 +127,8 @@ type Selection struct {
 // Pod is an existing pod.
 type Pod struct {
 	Name string `json:"name"` // namespace/name
+	// UID is empty in snapshots of older programs.
+	UID string `json:"uid,omitempty"`
 	// Node is empty if the pod is not scheduled, or if its node is not in the snapshot.
 	Node  string   `json:"node,omitempty"`
 	IPs   []string `json:"ips,omitempty"`

@@ -16,13 +16,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/pager"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/crd"
 )
 
 // How often objects are written.
@@ -34,15 +33,8 @@ const (
 	// steadyPerSecond limits such writes over all objects. If there are too many objects for steadyEvery, each is
 	// written less often: 10,000 objects every 400 s, which is within the default staleAfter.
 	steadyPerSecond = 25
-	// writesPerSecond and writesBurst limit all writes.
-	writesPerSecond = 50
-	writesBurst     = 100
-	// writesAtOnce is the number of concurrent requests, batchSize the number of writes after which the most urgent
-	// ones are selected again.
-	writesAtOnce = 8
-	batchSize    = 64
-	// writeTimeout limits one request: a request that hangs is retried.
-	writeTimeout = 10 * time.Second
+	// batchSize is the number of writes after which the most urgent ones are selected again.
+	batchSize = 64
 	// retryFirst doubles up to retryMost while the API server is unavailable; each retry writes one object, always
 	// another one. An object that fails while others are written waits for itself, from retryFirst to retryRefused. One
 	// that the API server rejects is retried after retryRefused.
@@ -154,7 +146,7 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 		opened:    time.Now(),
 		wake:      make(chan struct{}, 1),
 		byIndex:   map[[2]int]*pair{},
-		limiter:   rate.NewLimiter(writesPerSecond, writesBurst),
+		limiter:   rate.NewLimiter(crd.PerSecond, crd.Burst),
 		sourceOf:  map[int][]*pair{},
 		wrong:     map[int]time.Duration{},
 	}
@@ -184,7 +176,7 @@ func (b *Book) list(ctx context.Context) (map[string]*unstructured.Unstructured,
 	begin := time.Now()
 	err := wait.PollUntilContextTimeout(ctx, listEvery, listTimeout, true, func(ctx context.Context) (bool, error) {
 		clear(live)
-		err := eachObject(ctx, b.objects, metav1.ListOptions{}, func(u *unstructured.Unstructured) error {
+		err := crd.Each(ctx, b.objects, metav1.ListOptions{}, func(u *unstructured.Unstructured) error {
 			live[u.GetName()] = u
 			return nil
 		})
@@ -206,17 +198,6 @@ func (b *Book) list(ctx context.Context) (map[string]*unstructured.Unstructured,
 		return nil, fmt.Errorf("list %ss in namespace %s: %w", Kind, b.namespace, last)
 	}
 	return live, nil
-}
-
-// eachObject lists objects in pages.
-func eachObject(
-	ctx context.Context,
-	objects dynamic.ResourceInterface,
-	o metav1.ListOptions,
-	each func(*unstructured.Unstructured) error,
-) error {
-	p := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) })
-	return p.EachListItem(ctx, o, func(object runtime.Object) error { return each(object.(*unstructured.Unstructured)) })
 }
 
 // expect creates the pairs of the worksheet, with the history of their objects.
@@ -494,7 +475,7 @@ func (b *Book) step(ctx context.Context) time.Duration {
 	b.events.send(ctx, time.Now())
 	switch {
 	case n < len(due) && n < most: // wait for tokens
-		return time.Second * writesAtOnce / writesPerSecond
+		return time.Second * crd.AtOnce / crd.PerSecond
 	case n < len(due):
 		return 0
 	}
@@ -567,10 +548,10 @@ func (b *Book) take(pairs []*pair) []*job {
 // write writes a batch and records the results.
 func (b *Book) write(ctx context.Context, batch []*job) {
 	group := errgroup.Group{}
-	group.SetLimit(writesAtOnce)
+	group.SetLimit(crd.AtOnce)
 	for _, j := range batch {
 		group.Go(func() error {
-			one, cancel := context.WithTimeout(ctx, writeTimeout)
+			one, cancel := context.WithTimeout(ctx, crd.Timeout)
 			defer cancel()
 			j.there, j.err = b.put(one, j)
 			return nil // each job has its own error
@@ -724,7 +705,7 @@ func (p *pair) hopeless(now time.Time) bool {
 
 // CloseTime is how long Close may take to write all objects.
 func (b *Book) CloseTime() time.Duration {
-	return time.Duration(len(b.pairs)) * time.Second / writesPerSecond
+	return time.Duration(len(b.pairs)) * time.Second / crd.PerSecond
 }
 
 // isForbidden reports whether writes have been forbidden for longer than during a startup.

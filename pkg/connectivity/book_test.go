@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/crd"
 )
 
 // Bodies of results without a time.
@@ -869,11 +870,11 @@ func TestRate(t *testing.T) {
 
 		every(good)
 		most, sum := 0, 0
-		for range pairs/writesPerSecond + 1 {
+		for range pairs/crd.PerSecond + 1 {
 			n := second()
 			most, sum = max(most, n), sum+n
 		}
-		if most > writesBurst+writesPerSecond || sum != pairs {
+		if most > crd.Burst+crd.PerSecond || sum != pairs {
 			t.Errorf("first results: got up to %d writes per second, %d in total", most, sum)
 		}
 
@@ -894,7 +895,7 @@ func TestRate(t *testing.T) {
 				t.Errorf("a second after it changed, %s is still %q", changed, got)
 			}
 		}
-		if limit := pairs*(seconds/cycle+1) + 2*seconds/10; most > writesBurst+writesPerSecond || sum > limit {
+		if limit := pairs*(seconds/cycle+1) + 2*seconds/10; most > crd.Burst+crd.PerSecond || sum > limit {
 			t.Errorf("steady: got up to %d writes per second, %d in %d s, want at most %d", most, sum, seconds, limit)
 		}
 		for i := range pairs {

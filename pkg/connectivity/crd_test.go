@@ -18,11 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/crd"
 )
 
 // The CRD has the fields of OpenShift's Go types, with their types, and no others.
 func TestCRDIsTheAPI(t *testing.T) {
-	schema, _, _ := unstructured.NestedMap(crdVersion(CRD()), "schema", "openAPIV3Schema", "properties")
+	schema, _, _ := unstructured.NestedMap(definition.VersionOf(definition.Object()), "schema", "openAPIV3Schema", "properties")
 	var walk func(path string, typ reflect.Type, schema map[string]any)
 	walk = func(path string, typ reflect.Type, schema map[string]any) {
 		want := ""
@@ -70,7 +71,7 @@ func TestCRDIsTheAPI(t *testing.T) {
 		walk(name, typ, sub)
 	}
 
-	columns, _, _ := unstructured.NestedSlice(crdVersion(CRD()), "additionalPrinterColumns")
+	columns, _, _ := unstructured.NestedSlice(definition.VersionOf(definition.Object()), "additionalPrinterColumns")
 	var names []string
 	for _, c := range columns {
 		names = append(names, c.(map[string]any)["name"].(string))
@@ -80,10 +81,10 @@ func TestCRDIsTheAPI(t *testing.T) {
 	}
 }
 
-// crd is ours, changed, and served.
-func crd(t *testing.T, change func(spec, version map[string]any)) *unstructured.Unstructured {
+// definitionWith is ours, changed, and served.
+func definitionWith(t *testing.T, change func(spec, version map[string]any)) *unstructured.Unstructured {
 	t.Helper()
-	u := CRD()
+	u := definition.Object()
 	u.SetLabels(nil)
 	spec := u.Object["spec"].(map[string]any)
 	if change != nil {
@@ -112,7 +113,7 @@ func TestEnsureCRD(t *testing.T) {
 	forbid := func(what string) func(verb, resource, subresource, name string) error {
 		return func(verb, _, _, name string) error {
 			if verb == what {
-				return apierrors.NewForbidden(crdResource.GroupResource(), name, fmt.Errorf("User \"setup\" cannot %s it", verb))
+				return apierrors.NewForbidden(crd.Resource.GroupResource(), name, fmt.Errorf("User \"setup\" cannot %s it", verb))
 			}
 			return nil
 		}
@@ -126,35 +127,35 @@ func TestEnsureCRD(t *testing.T) {
 		wantErr string
 		writes  int
 	}{
-		{name: "there", live: crd(t, nil)},
-		{name: "exists, with installCRD", live: crd(t, nil), install: true},
-		{name: "exists, with more fields than we write", live: crd(t, func(_, version map[string]any) {
+		{name: "there", live: definitionWith(t, nil)},
+		{name: "exists, with installCRD", live: definitionWith(t, nil), install: true},
+		{name: "exists, with more fields than we write", live: definitionWith(t, func(_, version map[string]any) {
 			properties(version, "spec", "properties")["color"] = map[string]any{"type": "string"}
 		})},
-		{name: "exists, and accepts any fields", live: crd(t, func(_, version map[string]any) {
+		{name: "exists, and accepts any fields", live: definitionWith(t, func(_, version map[string]any) {
 			properties(version)["status"] = map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
 		})},
-		{name: "missing, not allowed", want: "the cluster has no CustomResourceDefinition " + crdName + ", and the plan does not allow creating it (connectivityChecks.installCRD)"},
+		{name: "missing, not allowed", want: "the cluster has no CustomResourceDefinition " + definition.Name + ", and the plan does not allow creating it (connectivityChecks.installCRD)"},
 		{name: "missing, allowed", install: true, writes: 1},
-		{name: "no right to get", refuse: forbid("get"), want: `no right to get the CustomResourceDefinition: customresourcedefinitions.apiextensions.k8s.io "` + crdName + `" is forbidden: User "setup" cannot get it`},
+		{name: "no right to get", refuse: forbid("get"), want: `no right to get the CustomResourceDefinition: customresourcedefinitions.apiextensions.k8s.io "` + definition.Name + `" is forbidden: User "setup" cannot get it`},
 		{name: "no right to create", install: true, refuse: forbid("patch"), want: "no right to create the CustomResourceDefinition: "},
-		{name: "API server away", refuse: func(string, string, string, string) error { return fmt.Errorf("connection refused") }, wantErr: "get CustomResourceDefinition " + crdName + ": connection refused"},
-		{name: "cluster-wide", live: crd(t, func(spec, _ map[string]any) { spec["scope"] = "Cluster" }), install: true,
-			want: `the cluster's CustomResourceDefinition ` + crdName + ` is not OpenShift's: spec.scope is "Cluster", not "Namespaced"`},
-		{name: "another kind", live: crd(t, func(spec, _ map[string]any) { in(spec, "names")["kind"] = "Check" }), want: `spec.names.kind is "Check", not "PodNetworkConnectivityCheck"`},
-		{name: "another version", live: crd(t, func(_, version map[string]any) { version["name"] = "v1" }), want: "version v1alpha1 is missing"},
-		{name: "not served", live: crd(t, func(_, version map[string]any) { version["served"] = false }), want: "version v1alpha1 is not served"},
-		{name: "no status subresource", live: crd(t, func(_, version map[string]any) { delete(version, "subresources") }), want: "version v1alpha1 has no subresource status"},
-		{name: "a field less, and another type", live: crd(t, func(_, version map[string]any) {
+		{name: "API server away", refuse: func(string, string, string, string) error { return fmt.Errorf("connection refused") }, wantErr: "get CustomResourceDefinition " + definition.Name + ": connection refused"},
+		{name: "cluster-wide", live: definitionWith(t, func(spec, _ map[string]any) { spec["scope"] = "Cluster" }), install: true,
+			want: `the cluster's CustomResourceDefinition ` + definition.Name + ` is not OpenShift's: spec.scope is "Cluster", not "Namespaced"`},
+		{name: "another kind", live: definitionWith(t, func(spec, _ map[string]any) { in(spec, "names")["kind"] = "Check" }), want: `spec.names.kind is "Check", not "PodNetworkConnectivityCheck"`},
+		{name: "another version", live: definitionWith(t, func(_, version map[string]any) { version["name"] = "v1" }), want: "version v1alpha1 is missing"},
+		{name: "not served", live: definitionWith(t, func(_, version map[string]any) { version["served"] = false }), want: "version v1alpha1 is not served"},
+		{name: "no status subresource", live: definitionWith(t, func(_, version map[string]any) { delete(version, "subresources") }), want: "version v1alpha1 has no subresource status"},
+		{name: "a field less, and another type", live: definitionWith(t, func(_, version map[string]any) {
 			delete(properties(version, "status", "properties", "outages", "items", "properties"), "endLogs")
 			properties(version, "spec", "properties", "targetEndpoint")["type"] = "integer"
 		}), want: "spec.targetEndpoint has the type integer, not string; status.outages[] lacks endLogs"},
-		{name: "a field that it requires", live: crd(t, func(_, version map[string]any) {
+		{name: "a field that it requires", live: definitionWith(t, func(_, version map[string]any) {
 			properties(version, "spec")["required"] = []any{"sourcePod", "sourceNode"}
 		}), want: "spec requires sourceNode"},
-		{name: "no schema at all", live: crd(t, func(_, version map[string]any) { delete(version, "schema") }), want: "the object has the type <nil>, not object"},
+		{name: "no schema at all", live: definitionWith(t, func(_, version map[string]any) { delete(version, "schema") }), want: "the object has the type <nil>, not object"},
 		{name: "never established", live: func() *unstructured.Unstructured {
-			u := crd(t, nil)
+			u := definitionWith(t, nil)
 			u.Object["status"] = conditions("NamesAccepted", "False", "the singular name is taken")
 			return u
 		}(), want: "is not served: NamesAccepted is False: the singular name is taken"},
@@ -164,7 +165,7 @@ func TestEnsureCRD(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newServer(t)
 				if test.live != nil {
-					if err := s.tracker.Create(crdResource, test.live.DeepCopy(), ""); err != nil {
+					if err := s.tracker.Create(crd.Resource, test.live.DeepCopy(), ""); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -194,12 +195,12 @@ func (s *server) establish(ctx context.Context, later time.Duration, do bool) {
 	case <-time.After(later):
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		object, err := s.tracker.Get(crdResource, "", crdName)
+		object, err := s.tracker.Get(crd.Resource, "", definition.Name)
 		if err != nil || !do {
 			return
 		}
 		object.(*unstructured.Unstructured).Object["status"] = conditions("Established", "True", "")
-		if err := s.tracker.Update(crdResource, object, ""); err != nil {
+		if err := s.tracker.Update(crd.Resource, object, ""); err != nil {
 			panic(err)
 		}
 	}
@@ -229,11 +230,11 @@ func TestRights(t *testing.T) {
 		"conclude run  delete podnetworkconnectivitychecks",
 		"conclude run  patch podnetworkconnectivitychecks/status",
 	}
-	look := []string{"setup cluster  get customresourcedefinitions " + crdName}
+	look := []string{"setup cluster  get customresourcedefinitions " + definition.Name}
 	if diff := cmp.Diff(append(look, common...), list(checkup.ConnectivityChecks{Write: true})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	install := []string{"setup cluster  create customresourcedefinitions " + crdName, "setup cluster  patch customresourcedefinitions " + crdName}
+	install := []string{"setup cluster  create customresourcedefinitions " + definition.Name, "setup cluster  patch customresourcedefinitions " + definition.Name}
 	if diff := cmp.Diff(append(append(look, install...), common...), list(checkup.ConnectivityChecks{Write: true, InstallCRD: true})); diff != "" {
 		t.Errorf("with InstallCRD (-want +got):\n%s", diff)
 	}

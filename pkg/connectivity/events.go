@@ -20,6 +20,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/crd"
 )
 
 // Reasons of events, OpenShift's.
@@ -178,7 +179,7 @@ func (r *recorder) send(ctx context.Context, now time.Time) bool {
 	sent := 0
 	var trouble error
 	for _, e := range waiting {
-		one, cancel := context.WithTimeout(ctx, writeTimeout)
+		one, cancel := context.WithTimeout(ctx, crd.Timeout)
 		_, err := r.events.Create(one, r.object(e), metav1.CreateOptions{FieldManager: checkup.ManagedBy})
 		cancel()
 		switch {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/crd"
 )
 
 // RetireOptions select the objects that Retire checks.
@@ -56,10 +57,10 @@ func Retire(ctx context.Context, o RetireOptions) (deleted int, err error) {
 		problems []error
 		group    errgroup.Group
 	)
-	group.SetLimit(writesAtOnce)
+	group.SetLimit(crd.AtOnce)
 	own := ownLabels(w.Plan, w.Check)
 	ours := labels.SelectorFromSet(labels.Set{checkup.LabelManagedBy: checkup.ManagedBy}).String()
-	err = eachObject(ctx, objects, metav1.ListOptions{LabelSelector: ours}, func(u *unstructured.Unstructured) error {
+	err = crd.Each(ctx, objects, metav1.ListOptions{LabelSelector: ours}, func(u *unstructured.Unstructured) error {
 		ages, ok := w.Connections.Checks, true
 		if !has(u.GetLabels(), own) {
 			ages, ok = agesOf(u)
@@ -109,17 +110,7 @@ func retire(
 	if expected {
 		age = started.Sub(last)
 	} else if age >= time.Duration(c.Retention) {
-		// With preconditions: if a run wrote the object in the meantime, that run expects it.
-		uid, version := u.GetUID(), u.GetResourceVersion()
-		unchanged := &metav1.Preconditions{UID: &uid, ResourceVersion: &version}
-		err := objects.Delete(ctx, u.GetName(), metav1.DeleteOptions{Preconditions: unchanged})
-		switch {
-		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-			return false, nil
-		case err != nil:
-			return false, fmt.Errorf("delete %s %s: %w", Kind, u.GetName(), err)
-		}
-		return true, nil
+		return crd.Delete(ctx, objects, u)
 	}
 	if age < time.Duration(c.StaleAfter) || reachable(&status).Status == metav1.ConditionUnknown {
 		return false, nil

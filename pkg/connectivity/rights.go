@@ -13,15 +13,7 @@ func Rights(c checkup.ConnectivityChecks) []checkup.Right {
 	if !c.Write {
 		return nil
 	}
-	var rights []checkup.Right
-	crd := func(why string, verbs ...string) {
-		for _, verb := range verbs {
-			rights = append(rights, checkup.Right{
-				Phase: checkup.PhaseSetup, Scope: checkup.ScopeCluster, Group: crdResource.Group, Resource: crdResource.Resource,
-				Names: []string{crdName}, Verb: verb, Why: why,
-			})
-		}
-	}
+	rights := definition.Rights("pkg/connectivity", Kind+"s", c.InstallCRD)
 	objects := func(phase checkup.Phase, resource, why string, verbs ...string) {
 		for _, verb := range verbs {
 			rights = append(rights, checkup.Right{
@@ -30,11 +22,6 @@ func Rights(c checkup.ConnectivityChecks) []checkup.Right {
 		}
 	}
 	const status = "/status"
-	crd("pkg/connectivity EnsureCRD: checks whether PodNetworkConnectivityChecks can be written", "get")
-	if c.InstallCRD {
-		// Server-side apply of a missing object needs both.
-		crd("pkg/connectivity EnsureCRD: creates the missing definition", "create", "patch")
-	}
 	objects(checkup.PhaseProbe, Resource.Resource, "pkg/connectivity Open: reads the existing history", "list")
 	objects(
 		checkup.PhaseProbe,

@@ -27,6 +27,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/crd"
 )
 
 const testNamespace = "checks"
@@ -51,7 +52,7 @@ type server struct {
 func newServer(t *testing.T) *server {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for kind, resource := range map[string]schema.GroupVersionResource{Kind: Resource, "CustomResourceDefinition": crdResource} {
+	for kind, resource := range map[string]schema.GroupVersionResource{Kind: Resource, "CustomResourceDefinition": crd.Resource} {
 		scheme.AddKnownTypeWithName(resource.GroupVersion().WithKind(kind), &unstructured.Unstructured{})
 		scheme.AddKnownTypeWithName(resource.GroupVersion().WithKind(kind+"List"), &unstructured.UnstructuredList{})
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -32,8 +33,10 @@ type agent struct {
 	pod     *corev1.Pod
 	gone    bool
 	started bool
-	mute    bool // its kubelet did not return its log the last time
-	done    bool // nobody waits for it any more
+	began   time.Time // when it was seen to have started
+	ended   time.Time // when nobody read its log any more
+	mute    bool      // its kubelet did not return its log the last time
+	done    bool      // nobody waits for it any more
 }
 
 func newAgent(w *checkup.Worksheet, order checkup.Order, pod *corev1.Pod) *agent {
@@ -72,6 +75,18 @@ func (a *agent) state() (pod *corev1.Pod, gone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.pod, a.gone
+}
+
+// identify says which pod the agent was, as the watch reported it last, and when it measured.
+func (a *agent) identify(s *checkup.Source) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pod != nil {
+		s.UID, s.Addresses = string(a.pod.UID), addressesOf(a.pod)
+	}
+	if a.started {
+		s.Began, s.Ended = a.began.UTC(), a.ended.UTC()
+	}
 }
 
 // missed reports whether less arrived than the agent reported, or whether it was

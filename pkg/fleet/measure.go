@@ -179,6 +179,9 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 			a.pod, a.gone = pod, gone
 			first := !a.started && started(pod)
 			a.started = a.started || first
+			if first {
+				a.began = time.Now()
+			}
 			a.mu.Unlock()
 			if first {
 				m.advance(func(p *Progress) { p.Started++ })
@@ -199,7 +202,7 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 			if a.refused == nil {
 				trouble[i] = m.collect(watching, a)
 				a.cut = ctx.Err() != nil
-				a.set(func() { a.done = true })
+				a.set(func() { a.done, a.ended = true, time.Now() })
 				m.consider()
 			}
 		})
@@ -238,6 +241,7 @@ func (m *measuring) conclude(ctx context.Context, trouble []string) {
 	for i, a := range m.agents {
 		s := a.reported.Report()
 		s.Pod = m.Namespace + "/" + a.name
+		a.identify(&s)
 		if a.refused != nil {
 			s.Pod = ""
 		}

@@ -330,21 +330,28 @@ func againOf(w *checkup.Worksheet, source int) []checkup.Again {
 func entry(pod *corev1.Pod) checkup.RosterEntry {
 	e := checkup.RosterEntry{
 		Pod:       pod.Namespace + "/" + pod.Name,
-		Addresses: map[checkup.IPFamily]string{},
+		UID:       string(pod.UID),
+		Addresses: addressesOf(pod),
 		Ports:     map[checkup.Transport]int{checkup.TCP: EchoPort, checkup.UDP: EchoPort, checkup.HTTP: HTTPPort},
-	}
-	for _, ip := range pod.Status.PodIPs {
-		a, err := netip.ParseAddr(ip.IP)
-		switch {
-		case err != nil: // the API server admits only valid ones; such an address cannot be probed
-		case a.Is4():
-			e.Addresses[checkup.IPv4] = ip.IP
-		default:
-			e.Addresses[checkup.IPv6] = ip.IP
-		}
 	}
 	if len(e.Addresses) == 0 {
 		e.Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "the responder is ready but has no IP address"}
 	}
 	return e
+}
+
+// addressesOf returns the addresses of a pod by family.
+func addressesOf(pod *corev1.Pod) map[checkup.IPFamily]string {
+	addresses := map[checkup.IPFamily]string{}
+	for _, ip := range pod.Status.PodIPs {
+		a, err := netip.ParseAddr(ip.IP)
+		switch {
+		case err != nil: // the API server admits only valid ones; such an address cannot be probed
+		case a.Is4():
+			addresses[checkup.IPv4] = ip.IP
+		default:
+			addresses[checkup.IPv6] = ip.IP
+		}
+	}
+	return addresses
 }

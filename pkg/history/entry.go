@@ -15,6 +15,7 @@ import (
 // Sheet is the worksheet of a check, with what was measured for it.
 type Sheet struct {
 	Worksheet *checkup.Worksheet
+	Roster    *checkup.Roster
 	Record    *checkup.Record
 }
 

@@ -111,7 +111,7 @@ func (m mesh) sheet(run int) (*checkup.Report, map[string]Sheet) {
 		Plan: "p", Run: fmt.Sprintf("p-run-%d", run), RunUID: fmt.Sprintf("uid-%d", run), Started: at,
 		Finished: at.Add(time.Minute), Verdict: c.Verdict, Counts: c.Counts, Checks: []checkup.CheckReport{c},
 	}
-	return r, map[string]Sheet{"mesh": {w, record}}
+	return r, map[string]Sheet{"mesh": {Worksheet: w, Record: record}}
 }
 
 func (m mesh) entry(run int) *Entry { return EntryOf(m.sheet(run)) }

@@ -31,6 +31,7 @@ var planRules = []kind.Rule{
 	{Name: "after-twice", Plan: afterTwice},
 	{Name: "after-cycle", Plan: afterCycle},
 	{Name: "schedule", Plan: schedule},
+	{Name: "network-health", Plan: networkHealth},
 }
 
 func planName(p *checkup.Plan, report kind.Reporter) {

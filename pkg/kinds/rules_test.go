@@ -132,6 +132,17 @@ func everyTenMinutes() *checkup.Schedule {
 	}
 }
 
+// health turns the feature on, and changes the plan.
+func health(change func(*checkup.Plan)) func(*checkup.Plan) {
+	return func(p *checkup.Plan) {
+		p.Features.PodNetworkHealth = true
+		p.PodNetworkHealth = &checkup.PodNetworkHealth{
+			MaxObjects: 500, StaleAfter: checkup.Duration(time.Hour), ExpireAfter: checkup.Duration(24 * time.Hour),
+		}
+		change(p)
+	}
+}
+
 func schedules(change func(*checkup.Schedule)) func(*checkup.Plan) {
 	return func(p *checkup.Plan) { change(p.Schedule) }
 }
@@ -187,6 +198,13 @@ func TestProblems(t *testing.T) {
 			p.Checks["second"] = c
 		}, []string{"checks", "second", "after", "[1]"}},
 		{"after-cycle", after("second"), []string{"checks", "first", "after"}},
+		{"network-health", health(func(p *checkup.Plan) { p.PodNetworkHealth = nil }), []string{"features", "PodNetworkHealth"}},
+		{"network-health", health(func(p *checkup.Plan) { p.Features.PodNetworkHealth = false }), []string{"podNetworkHealth"}},
+		{"network-health", health(func(p *checkup.Plan) { p.PodNetworkHealth.MaxObjects = 0 }), []string{"podNetworkHealth", "maxObjects"}},
+		{"network-health", health(func(p *checkup.Plan) { p.PodNetworkHealth.MaxObjects = 1001 }), []string{"podNetworkHealth", "maxObjects"}},
+		{"network-health", health(func(p *checkup.Plan) { p.PodNetworkHealth.StaleAfter = 0 }), []string{"podNetworkHealth", "staleAfter"}},
+		{"network-health", health(func(p *checkup.Plan) { p.PodNetworkHealth.ExpireAfter = 1 }), []string{"podNetworkHealth", "expireAfter"}},
+		{"network-health", health(func(p *checkup.Plan) { p.PodNetworkHealth.PodGoneGrace = -1 }), []string{"podNetworkHealth", "podGoneGrace"}},
 		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "61 * * * *" }), []string{"schedule", "cron"}},
 		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "* * * *" }), []string{"schedule", "cron"}},
 		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "" }), []string{"schedule", "cron"}},

@@ -35,7 +35,7 @@ func Roster(mesh *Spec, w *checkup.Worksheet, s *cluster.Snapshot) checkup.Roste
 
 // entryOf returns the entry of one existing pod.
 func entryOf(name string, pod cluster.Pod, found bool, port int) checkup.RosterEntry {
-	entry := checkup.RosterEntry{Pod: name}
+	entry := checkup.RosterEntry{Pod: name, UID: pod.UID} // no UID if not found
 	missing := func(message string) checkup.RosterEntry {
 		entry.Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: message}
 		return entry

@@ -59,6 +59,16 @@ func scheduled() *checkup.Plan {
 	return p
 }
 
+// healthy writes PodNetworkHealths.
+func healthy() *checkup.Plan {
+	p := planOf("healthy", "Which pods can talk?", map[string]checkup.Check{"mesh": mesh(), "api": controlPlane()})
+	p.Features.PodNetworkHealth = true
+	p.PodNetworkHealth = &checkup.PodNetworkHealth{
+		InstallCRD: true, MaxObjects: 500, StaleAfter: checkup.Duration(time.Hour), ExpireAfter: checkup.Duration(24 * time.Hour),
+	}
+	return p
+}
+
 func twoChecks() *checkup.Plan {
 	pods := mesh("wide")
 	pods.Spec.(*podmesh.Spec).Targets.Pods = &podmesh.PodTargets{Namespace: "shop", Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "cart"}}, Port: 8080}

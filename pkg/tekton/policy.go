@@ -14,6 +14,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/networkhealth"
 )
 
 // creators are the phases whose accounts may create or change pods.
@@ -22,9 +23,9 @@ var creators = []checkup.Phase{checkup.PhaseSetup, checkup.PhaseProbe}
 // Policies are ValidatingAdmissionPolicies, with their bindings, that hold the accounts of a plan to what they are for.
 // Those of setup and probe may make pods of the agent's image only, pinned to a node, without a token, restricted: an
 // account that may create pods in a namespace of the pod security level privileged could otherwise become root on
-// nodes. That of the schedule may start and delete runs of this plan only, under the plan's accounts. RBAC cannot
-// express either. The policies are objects of the cluster, so only who administers it can apply them. Kubernetes has
-// them since 1.30.
+// nodes. That of conclude may write PodNetworkHealths of checkplan only, if the plan has some. That of the schedule may
+// start and delete runs of this plan only, under the plan's accounts. RBAC cannot express any of this. The policies are
+// objects of the cluster, so only who administers it can apply them. Kubernetes has them since 1.30.
 func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 	opts = opts.withDefaults()
 	var objects []runtime.Object
@@ -41,6 +42,18 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 			},
 		}
 		objects = append(objects, policy(plan, opts, users, pods, validations(plan, opts, phase))...)
+	}
+	if plan.NetworkHealth() != nil {
+		health := admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update, admissionv1.Delete},
+			Rule: admissionv1.Rule{
+				APIGroups: []string{networkhealth.Group}, APIVersions: []string{"*"},
+				Resources: []string{networkhealth.Resource.Resource, networkhealth.Resource.Resource + "/status"},
+			},
+		}
+		// The account for all phases may do what each may.
+		users := []string{AccountName(plan, checkup.PhaseConclude), plan.Name}
+		objects = append(objects, policy(plan, opts, users, health, healthValidations(plan))...)
 	}
 	if plan.Schedule != nil {
 		runs := admissionv1.RuleWithOperations{
@@ -91,6 +104,21 @@ func policy(
 			},
 		},
 	}
+}
+
+// healthValidations are which PodNetworkHealths the account for conclude may write: those of checkplan, because it ages
+// those of other plans, too, and none of other tools.
+func healthValidations(plan *checkup.Plan) []admissionv1.Validation {
+	own := func(of string) string {
+		return fmt.Sprintf(`has(%[1]s.metadata.labels) && %[2]q in %[1]s.metadata.labels && `+
+			`%[1]s.metadata.labels[%[2]q] == %[3]q && %[1]s.spec.observer.name == %[4]q`, of, checkup.LabelManagedBy, checkup.ManagedBy, networkhealth.ObserverName)
+	}
+	return []admissionv1.Validation{{
+		Message: fmt.Sprintf("plan %s: its account for %s may write PodNetworkHealths of checkplan only",
+			plan.Name, checkup.PhaseConclude),
+		Expression: `(request.operation == "CREATE" || (` + own("oldObject") + `)) && ` +
+			`(request.operation == "DELETE" || (` + own("object") + `))`,
+	}}
 }
 
 // runValidations are what a PipelineRun must be that the schedule's account creates, changes or deletes. Tekton itself

@@ -11,6 +11,7 @@ import (
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -179,6 +180,50 @@ func TestPolicies(t *testing.T) {
 			owned.Spec.Containers[0].Image = "evil"
 			if refused := evaluate(t, policies, account+tt.user, "UPDATE", false, owned, tt.pod); (refused == "") != (tt.user == "other") {
 				t.Errorf("another image later: refused %q", refused)
+			}
+		})
+	}
+}
+
+// TestHealthPolicy: the account for conclude may write the PodNetworkHealths of checkplan, and of no other tool.
+func TestHealthPolicy(t *testing.T) {
+	object := func(managedBy, observer string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{
+			"metadata": map[string]any{"name": "x"}, "spec": map[string]any{"observer": map[string]any{"name": observer}},
+		}}
+		if managedBy != "" {
+			u.SetLabels(map[string]string{checkup.LabelManagedBy: managedBy})
+		}
+		return u
+	}
+	own := object("checkplan", "checkplan")
+	const account = "system:serviceaccount:ns:p-conclude"
+	plan := policyPlan("podMesh")
+	if n := len(Policies(plan, Options{Namespace: "ns"})); n != 4 {
+		t.Errorf("%d objects without the feature, want 4", n)
+	}
+	plan.Features, plan.PodNetworkHealth = healthy().Features, healthy().PodNetworkHealth
+	policies := Policies(plan, Options{Namespace: "ns"})
+	for name, tt := range map[string]struct {
+		user         string
+		object, from *unstructured.Unstructured
+		allowed      bool
+	}{
+		"own":               {account, own, own, true},
+		"of another tool":   {account, object("goldpinger", "goldpinger"), object("goldpinger", "goldpinger"), false},
+		"without labels":    {account, object("", "checkplan"), object("", "checkplan"), false},
+		"takes over":        {account, own, object("goldpinger", "goldpinger"), false},
+		"by other accounts": {"system:serviceaccount:ns:other", object("", "x"), object("", "x"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			none := &unstructured.Unstructured{Object: map[string]any{}}
+			for operation, pair := range map[string][2]*unstructured.Unstructured{
+				"CREATE": {tt.object, none}, "UPDATE": {tt.object, tt.from}, "DELETE": {none, tt.from},
+			} {
+				want := tt.allowed || name == "takes over" && operation == "CREATE"
+				if refused := evaluate(t, policies, tt.user, operation, false, pair[0], pair[1]); (refused == "") != want {
+					t.Errorf("%s: refused %q, want allowed: %v", operation, refused, want)
+				}
 			}
 		})
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/networkhealth"
 )
 
 // common is a right of a phase whatever the kinds of a plan's checks are.
@@ -113,6 +114,7 @@ func Rights(plan *checkup.Plan, opts Options) []checkup.Right {
 			all = append(all, r)
 		}
 	}
+	all = append(all, networkhealth.Rights(plan.NetworkHealth())...)
 	slices.SortStableFunc(all, func(a, b checkup.Right) int {
 		return cmp.Or(
 			cmp.Compare(slices.Index(checkup.Phases, a.Phase), slices.Index(checkup.Phases, b.Phase)),

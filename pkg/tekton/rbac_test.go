@@ -69,7 +69,7 @@ func granted(t *testing.T, o *Objects) []string {
 // TestGranted: each account has the rights that Rights lists for its phase, the
 // dashboard's account those of all phases, and nothing else.
 func TestGranted(t *testing.T) {
-	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks(), allKinds()} {
+	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks(), allKinds(), healthy()} {
 		t.Run(plan.Name, func(t *testing.T) {
 			want := map[string]bool{}
 			for _, r := range Rights(plan, testOptions) {
@@ -89,7 +89,7 @@ func TestGranted(t *testing.T) {
 // wildcard, and names are given only for verbs whose requests have a name.
 func TestEveryRightSaysWhy(t *testing.T) {
 	phases := map[checkup.Phase]bool{}
-	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks(), allKinds()} {
+	for _, plan := range []*checkup.Plan{smallPlan(), twoChecks(), allKinds(), healthy()} {
 		seen := map[string]bool{}
 		for _, r := range Rights(plan, testOptions) {
 			if !strings.HasPrefix(r.Why, "pkg/") && !strings.HasPrefix(r.Why, "tasks/") {
@@ -117,6 +117,37 @@ func TestEveryRightSaysWhy(t *testing.T) {
 		if !phases[phase] {
 			t.Errorf("phase %s has no right", phase)
 		}
+	}
+}
+
+// TestRightsOfHealth: PodNetworkHealths need rights of setup and conclude, only if the feature is on; to create their
+// definition, only if the plan allows it.
+func TestRightsOfHealth(t *testing.T) {
+	rights := func(p *checkup.Plan) (all []string) {
+		for _, r := range Rights(p, testOptions) {
+			if strings.HasPrefix(r.Resource, "podnetworkhealths") || slices.Contains(r.Names, "podnetworkhealths.networkhealth.checkplan.dev") {
+				all = append(all, strings.Join([]string{string(r.Phase), string(r.Scope), r.Verb, r.Resource}, " "))
+			}
+		}
+		return all
+	}
+	const definitions = "customresourcedefinitions"
+	objects := []string{
+		"conclude run list podnetworkhealths", "conclude run create podnetworkhealths", "conclude run patch podnetworkhealths",
+		"conclude run delete podnetworkhealths", "conclude run patch podnetworkhealths/status",
+	}
+	install := []string{"setup cluster get " + definitions, "setup cluster create " + definitions, "setup cluster patch " + definitions}
+	p := healthy()
+	if diff := cmp.Diff(append(install, objects...), rights(p)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	p.PodNetworkHealth.InstallCRD = false
+	if diff := cmp.Diff(append(install[:1:1], objects...), rights(p)); diff != "" {
+		t.Errorf("without installCRD (-want +got):\n%s", diff)
+	}
+	p.Features.PodNetworkHealth = false
+	if got := rights(p); got != nil {
+		t.Errorf("off: got %q", got)
 	}
 }
 

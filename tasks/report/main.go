@@ -21,6 +21,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/networkhealth"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/retry"
@@ -65,6 +66,7 @@ func run(ctx context.Context, t *task.Task) error {
 	problems = append(problems, writeOutcomes(ctx, t, plan, r, removed))
 	problems = append(problems, retire(ctx, t, plan))
 	remember(ctx, t, store, entry)
+	writeHealth(ctx, t, plan, r, sheets)
 	failed := errors.Join(problems...)
 	if failed != nil {
 		t.Logf("::error::%s", strings.Join(strings.Fields(failed.Error()), " "))
@@ -109,6 +111,42 @@ func remember(ctx context.Context, t *task.Task, store *record.Store, entry *his
 
 // historyTime is the longest time for reading the history, and for adding a run to it.
 const historyTime = 40 * time.Second
+
+// writeHealth updates the plan's PodNetworkHealths, if it enables them. They are best effort: the verdict stands without
+// them. If no check could write them, there is nothing to update.
+func writeHealth(
+	ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Report, sheets map[string]history.Sheet,
+) {
+	h := plan.NetworkHealth()
+	if h == nil {
+		return
+	}
+	in := networkhealth.Input{
+		Plan: plan.Name, Config: *h,
+		Run: networkhealth.Run{Name: r.Run, UID: r.RunUID, Started: r.Started, Finished: r.Finished},
+	}
+	for i := range r.Checks {
+		sheet, ok := sheets[r.Checks[i].Name]
+		if ok && networkhealth.Reports(sheet.Worksheet) && sheet.Worksheet.HealthUnwritten == "" {
+			in.Checks = append(in.Checks, networkhealth.Measured{
+				Report: &r.Checks[i], Worksheet: sheet.Worksheet, Roster: sheet.Roster, Record: sheet.Record,
+			})
+		}
+	}
+	if len(in.Checks) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, networkhealth.Deadline)
+	defer cancel()
+	changes, err := networkhealth.Sync(ctx, networkhealth.Options{Dynamic: t.Dynamic, Namespace: t.Namespace, Logf: t.Logf}, in)
+	if err != nil {
+		t.Logf("::warning::PodNetworkHealths are not up to date: %v", err)
+		return
+	}
+	t.Logf("%s of this plan, %s deleted, %s without one because of podNetworkHealth.maxObjects",
+		checkup.Count(changes.Objects, networkhealth.Kind), checkup.Count(len(changes.Delete), "object"),
+		checkup.Count(changes.Omitted, "pair"))
+}
 
 // writeOutcomes writes the outcome of each check of a kiagnose checkup into the checkup's
 // ConfigMap. removed is the error of teardown, or nil. It has a timeout of its own,

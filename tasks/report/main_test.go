@@ -25,6 +25,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
+	"github.com/checkplan/checkplan/pkg/networkhealth"
 	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/record"
@@ -325,6 +326,61 @@ func TestRetire(t *testing.T) {
 			}
 			if len(left.Items) != tt.left {
 				t.Errorf("%d objects are left, want %d", len(left.Items), tt.left)
+			}
+		})
+	}
+}
+
+// TestHealth: the pairs of a run have PodNetworkHealths if the plan enables them and setup could prepare them; the run
+// passes without them, too.
+func TestHealth(t *testing.T) {
+	on := strings.Replace(planOf(checkup.RequirePass, checkup.TeardownAlways), `"checks"`,
+		`"features":{"PodNetworkHealth":true},"podNetworkHealth":{"maxObjects":5,"staleAfter":"1h","expireAfter":"2h"},"checks"`, 1)
+	for _, tt := range []struct {
+		name, plan, unwritten string
+		broken                error
+		want                  []string // what is applied, by subresource
+		log                   string
+	}{
+		{name: "off", plan: planOf(checkup.RequirePass, checkup.TeardownAlways)},
+		{name: "on", plan: on, want: []string{"", "status"}, log: "1 PodNetworkHealth of this plan, 0 objects deleted, 0 pairs without one"},
+		{name: "setup could not install the CRD", plan: on, unwritten: "no right"},
+		{name: "the API server refuses", plan: on, broken: errors.New("no route to host"),
+			log: "::warning::PodNetworkHealths are not up to date: 1 of 1 changes of PodNetworkHealths could not be made: write PodNetworkHealth n0-to-n1-"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tk, _, log := newTask(t, true, tt.plan)
+			var frozen record.Frozen
+			store := tk.Store("day-2")
+			if err := store.Load(t.Context(), record.Worksheet("mesh"), &frozen); err != nil {
+				t.Fatal(err)
+			}
+			frozen.Worksheet.HealthUnwritten = tt.unwritten
+			if err := store.Save(t.Context(), record.Worksheet("mesh"), frozen); err != nil {
+				t.Fatal(err)
+			}
+			var applied []string
+			objects := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{networkhealth.Resource: networkhealth.Kind + "List"})
+			objects.PrependReactor("patch", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
+				if tt.broken == nil {
+					applied = append(applied, a.GetSubresource())
+				}
+				return true, &unstructured.Unstructured{}, tt.broken
+			})
+			tk.Dynamic = objects
+			synctest.Test(t, func(t *testing.T) {
+				if err := run(t.Context(), tk); err != nil {
+					t.Errorf("%v; log:\n%s", err, log)
+				}
+			})
+			if !slices.Equal(applied, tt.want) {
+				t.Errorf("applied %q, want %q; log:\n%s", applied, tt.want, log)
+			}
+			if !strings.Contains(log.String(), tt.log) {
+				t.Errorf("the log does not say %q:\n%s", tt.log, log)
+			}
+			if said := strings.Contains(log.String(), networkhealth.Kind); said != (tt.log != "") {
+				t.Errorf("log:\n%s", log)
 			}
 		})
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/networkhealth"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/retry"
 	"github.com/checkplan/checkplan/tasks/internal/start"
@@ -87,6 +88,7 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	if err := objects(ctx, t, w); err != nil {
 		return err
 	}
+	health(ctx, t, plan, w)
 	for _, warning := range w.Warnings {
 		t.Logf("::warning::%s", warning)
 	}
@@ -159,6 +161,29 @@ func objects(ctx context.Context, t *task.Task, w *checkup.Worksheet) error {
 	}
 	return nil
 }
+
+// health prepares writing of PodNetworkHealths, if the plan enables it. They are best effort: if that fails, the
+// worksheet says why, and the check continues without them.
+func health(ctx context.Context, t *task.Task, plan *checkup.Plan, w *checkup.Worksheet) {
+	h := plan.NetworkHealth()
+	if h == nil || !networkhealth.Reports(w) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthTime)
+	defer cancel()
+	unwritten, err := retry.Get(ctx, func() (string, error) {
+		return networkhealth.EnsureCRD(ctx, t.Dynamic, h.InstallCRD)
+	})
+	if err != nil {
+		unwritten = err.Error()
+	}
+	if w.HealthUnwritten = unwritten; unwritten != "" {
+		w.Warnings = append(w.Warnings, fmt.Sprintf("no %ss are written: %s", networkhealth.Kind, unwritten))
+	}
+}
+
+// healthTime is the longest time for installing a CustomResourceDefinition whose objects are best effort.
+const healthTime = time.Minute
 
 // summary describes what will be measured, in one line.
 func summary(w *checkup.Worksheet) []string {

@@ -270,6 +270,52 @@ func controlPlane() *controlplane.Spec {
 	}
 }
 
+// TestSetupOfHealth: what the worksheet says of PodNetworkHealths; without them, the check goes on.
+func TestSetupOfHealth(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		on   bool
+		want string
+	}{
+		{"off", false, ""},
+		{"no CRD, and none is to be made", true, "the cluster has no CustomResourceDefinition podnetworkhealths.networkhealth.checkplan.dev, " +
+			"and the plan does not allow creating it (podNetworkHealth.installCRD)"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tk, _, log := newTask(t, "n0", "n1")
+			p := checkup.Plan{}
+			if plan, err := tk.Plan(); err != nil {
+				t.Fatal(err)
+			} else {
+				p = *plan
+			}
+			if tt.on {
+				p.Features.PodNetworkHealth = true
+				p.PodNetworkHealth = &checkup.PodNetworkHealth{MaxObjects: 1, StaleAfter: 1, ExpireAfter: 1}
+			}
+			b, err := json.Marshal(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tk.PlanJSON = string(b)
+			tk.Dynamic = dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+			if err := run(t.Context(), tk); err != nil {
+				t.Fatal(err, log)
+			}
+			var frozen record.Frozen
+			if err := tk.Store("day-2").Load(t.Context(), record.Worksheet("mesh"), &frozen); err != nil {
+				t.Fatal(err)
+			}
+			if got := frozen.Worksheet.HealthUnwritten; got != tt.want {
+				t.Errorf("unwritten %q, want %q", got, tt.want)
+			}
+			if told := strings.Contains(log.String(), "::warning::no PodNetworkHealths are written: "+tt.want); told != (tt.want != "") {
+				t.Errorf("log %s", log)
+			}
+		})
+	}
+}
+
 // TestSetupOfPlacement: a dry run is worked out, and nothing is started.
 func TestSetupOfPlacement(t *testing.T) {
 	minute := checkup.Duration(time.Minute)

@@ -108,7 +108,7 @@ func (t *Task) judge(
 	if len(measured.Facts) < len(w.Units) {
 		excuse(measured, w, t.why(ctx, store, check, "probe", checkup.StageCollect))
 	}
-	sheet := history.Sheet{Worksheet: w, Record: measured}
+	sheet := history.Sheet{Worksheet: w, Roster: roster, Record: measured}
 	return k.Judge(w, roster, measured, plan.Gate), frozen.Started, sheet, errors.Join(problems...)
 }
 
