@@ -4,7 +4,9 @@
 // never judges: each printer needs the checkup.Report alone, so a saved report
 // prints as the live one did.
 //
-//	Text, Log, JSON, JUnit, OpenMetrics   print a checkup.Report
+//	Text, HTML, Log, JSON, JUnit, OpenMetrics   print a checkup.Report
+//	Metrics                               OpenMetrics of several reports
+//	History, HTMLHistory, HTMLPlans       print what runs have found over time
 //	Results                               its short form, for Tekton
 //	Read                                  reads back what JSON wrote
 //	Blocks                                prints tables, lists, grids and notes alone
