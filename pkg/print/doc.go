@@ -5,11 +5,12 @@
 // prints as the live one did.
 //
 //	Text, HTML, Log, JSON, JUnit, OpenMetrics   print a checkup.Report
-//	Metrics                               OpenMetrics of several reports
-//	History, HTMLHistory, HTMLPlans       print what runs have found over time
-//	Results                               its short form, for Tekton
-//	Read                                  reads back what JSON wrote
-//	Blocks                                prints tables, lists, grids and notes alone
+//	Metrics                                     OpenMetrics of several reports
+//	History, HistoryJSON, HTMLHistory           print what runs have found over time
+//	HTMLPlans                                   lists plans
+//	Results                                     short form of a report, for Tekton
+//	Read                                        reads back what JSON wrote
+//	Blocks                                      prints tables, lists, grids and notes alone
 //
 // Printers are pure: no clock, no cluster; the same report gives the same bytes.
 // Nothing that came from the cluster reaches the output with control characters
