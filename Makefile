@@ -50,6 +50,7 @@ dist/images.tar: bin/ko Makefile .ko.yaml go.mod go.sum $(wildcard $(shell git l
 release-images: bin/ko ## build the multi-arch task images and push them to REPOSITORY, with the guest for this architecture
 	mkdir -p dist
 	bin/ko $(KO_BUILD) --image-refs dist/images.txt
+	bin/ko build --base-import-paths --tags $(VERSION) ./cmd/planner
 	go run ./tasks/internal/guestimage -tag $(GUEST) -push
 
 GUEST := $(REPOSITORY)/guest:$(VERSION)
@@ -98,7 +99,7 @@ PODS := /var/lib/checkplan-e2e-pods
 VMS  := /var/lib/checkplan-e2e-vms
 
 .PHONY: e2e
-e2e: e2e-pods e2e-vms e2e-sandbox ## run the end-to-end tests, with injected faults, on two sandboxes
+e2e: e2e-pages e2e-pods e2e-vms e2e-sandbox ## run the end-to-end tests, with injected faults, on two sandboxes
 
 .PHONY: e2e-ready
 e2e-ready: build $(SANDBOX) images ## install the Debian packages that e2e needs, and build what its parts share
@@ -123,6 +124,21 @@ e2e-pods: e2e-ready ## that of them which needs no VMs
 	touch $(TIMED_MARKER); \
 	go test -tags e2e -count 1 -timeout 60m -parallel 4 -skip '$(TIMED)|^TestVM|^TestSoak' -v ./test/e2e || failed=1; \
 	test $$failed = 0
+
+# The tests keep screenshots in bin/ci/screenshots.
+.PHONY: e2e-pages
+e2e-pages: bin/promtool ## reports and planner serve in a real Chromium, and the alert rules by promtool
+	command -v chromium || { apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends chromium; }
+	bin/promtool test rules docs/serve/alerts_test.yaml
+	CHECKPLAN_BROWSER=required go test -tags e2e -count 1 -run RealBrowser -v ./pkg/serve
+
+# Debian's promtool, without the service of its package.
+bin/promtool:
+	mkdir -p bin/deb
+	cd bin/deb && { apt-get download --quiet prometheus || { apt-get update --quiet && apt-get download --quiet prometheus; }; }
+	dpkg-deb --fsys-tarfile bin/deb/prometheus_*.deb | tar -xO ./usr/bin/promtool > $@.part
+	chmod +x $@.part && mv $@.part $@
+	rm -r bin/deb
 
 # Runs that e2e has no time for, more than an hour: clean ones on a busy machine, ones of which a part is killed, and a
 # schedule with a fault and an outage of the API.
@@ -160,7 +176,7 @@ e2e-sandbox: e2e-ready ## the sandbox's own tests, if they have not passed with 
 verify: bin/golangci-lint build ## check format, lint, import arrows, plans and generated files
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	go vet ./...
-	go vet -tags e2e ./test/e2e ./pkg/console
+	go vet -tags e2e ./test/e2e ./pkg/console ./pkg/serve
 	go mod tidy -diff
 	@# This checkout has its own cache. In a shared cache, findings name files of the
 	@# checkout that wrote them, and exclusions by source line cannot read these files.

@@ -59,7 +59,7 @@ Exit codes: 0; 1 if there is no history, or it could not be read.`,
 	cmd.Flags().StringVar(&o.check, "check", "", "only this check")
 	cmd.Flags().StringVar(&o.pair, "pair", "", "also the results of one pair: the names of its source and target, as A,B")
 	cmd.Flags().BoolVar(&o.all, "all", false, "print all runs and findings, not the newest 20")
-	enumVar(cmd, &o.output, "output", "text", "output format", "text", "json")
+	enumVar(cmd, &o.output, "output", "text", "output format", "text", "html", "json")
 	return cmd
 }
 
@@ -93,8 +93,11 @@ func (e *environment) history(ctx context.Context, name string, o historyOptions
 	if o.pair != "" && len(view.Pair) == 0 {
 		fmt.Fprintf(e.stderr, "no run that is remembered has measured %s -> %s\n", filter.Source, filter.Target)
 	}
-	if o.output == "json" {
+	switch o.output {
+	case "json":
 		return print.HistoryJSON(e.stdout, view)
+	case "html":
+		return print.HTMLHistory(e.stdout, view, filter.Source, filter.Target, print.Links{})
 	}
 	t := e.terminalOf(e.stdout)
 	text := print.TextOptions{Width: t.width, Color: t.color, Unicode: t.is}

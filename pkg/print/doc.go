@@ -4,10 +4,13 @@
 // never judges: each printer needs the checkup.Report alone, so a saved report
 // prints as the live one did.
 //
-//	Text, Log, JSON, JUnit, OpenMetrics   print a checkup.Report
-//	Results                               its short form, for Tekton
-//	Read                                  reads back what JSON wrote
-//	Blocks                                prints tables, lists, grids and notes alone
+//	Text, HTML, Log, JSON, JUnit, OpenMetrics   print a checkup.Report
+//	Metrics                                     OpenMetrics of several reports
+//	History, HistoryJSON, HTMLHistory           print what runs have found over time
+//	HTMLPlans                                   lists plans
+//	Results                                     short form of a report, for Tekton
+//	Read                                        reads back what JSON wrote
+//	Blocks                                      prints tables, lists, grids and notes alone
 //
 // Printers are pure: no clock, no cluster; the same report gives the same bytes.
 // Nothing that came from the cluster reaches the output with control characters

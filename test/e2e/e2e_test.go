@@ -784,7 +784,7 @@ func TestImageCannotBePulled(t *testing.T) {
 	nothingLeft(t, uid)
 }
 
-// The report of an earlier run is the same from the cluster as from a file.
+// The report of an earlier run is the same from the cluster as from a file, and planner serve shows it.
 func TestReportAgain(t *testing.T) {
 	t.Parallel()
 	c := start(t, "run", plans, "--plan", "ring", "--output", "json")
@@ -806,6 +806,7 @@ func TestReportAgain(t *testing.T) {
 	if code := gone.wait(t); code != 1 || !strings.Contains(gone.stderr.String(), "no-such-run") {
 		t.Errorf("a run that does not exist: exit code %d, want 1 and its name: %s", code, gone.stderr.String())
 	}
+	served(t, reportOf(t, c))
 }
 
 // What cannot be measured is reported with the reason that Kubernetes gives.
