@@ -54,7 +54,7 @@ var arrows = map[string][]string{
 	"pkg/run":             {"pkg/checkup", "pkg/kinds", "pkg/record"}, // follows a run by what it records
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
-	"tasks/agent":               {"pkg/console", "pkg/probe"},
+	"tasks/agent":               {"pkg/checkup", "pkg/console", "pkg/probe"},
 	"tasks/setup":               {"tasks/internal/task", "tasks/internal/start", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/record", "pkg/retry"},
 	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
