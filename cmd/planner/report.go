@@ -3,10 +3,12 @@
 package main
 
 import (
+	"context"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/run"
 )
@@ -27,21 +29,7 @@ exit code is that of the run: 0, 1 or 3.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name := args[0]
-			if _, err := os.Stat(dirOf(env, name)); name == "-" || err == nil {
-				r, err := env.readReport(name)
-				if err != nil {
-					return err
-				}
-				return env.printReport(r, output)
-			}
-			cluster, err := run.Connect(access)
-			if err != nil {
-				return err
-			}
-			ctx, stop := env.interruptible(cmd.Context())
-			defer stop()
-			r, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), name)
+			r, err := env.findReport(cmd.Context(), args[0], access)
 			if err != nil {
 				return err
 			}
@@ -51,4 +39,18 @@ exit code is that of the run: 0, 1 or 3.`,
 	addAccess(cmd, &access)
 	outputFlag(cmd, &output)
 	return cmd
+}
+
+// findReport reads a report from a file, from standard input, or from the cluster by the name or UID of its PipelineRun.
+func (e *environment) findReport(ctx context.Context, name string, access run.Access) (*checkup.Report, error) {
+	if _, err := os.Stat(dirOf(e, name)); name == "-" || err == nil {
+		return e.readReport(name)
+	}
+	cluster, err := run.Connect(access)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
+	return record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), name)
 }
