@@ -53,7 +53,21 @@ func TestAsk(t *testing.T) {
 	}
 	address := func(name string) (ip string) {
 		eventually(t, time.Minute, func() error {
-			pod, err := c.Kube.CoreV1().Pods(namespace).Get(t.Context(), name, metav1.GetOptions{})
+			// A verdict that is no pass is news, of a first run too.
+	eventually(t, 30*time.Second, func() error {
+		events, err := c.Kube.CoreV1().Events(c.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=VerdictFail"})
+		if err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if e.InvolvedObject.Kind == "PipelineRun" && strings.HasPrefix(e.InvolvedObject.Name, "ask-") && e.Type == corev1.EventTypeWarning {
+				return nil
+			}
+		}
+		return fmt.Errorf("no event of the question that failed among %d", len(events.Items))
+	})
+
+	pod, err := c.Kube.CoreV1().Pods(namespace).Get(t.Context(), name, metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
