@@ -61,7 +61,7 @@ var arrows = map[string][]string{
 	"pkg/nodestate/nodestatetest": {}, // for tests
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
-	"tasks/agent":               {"pkg/console", "pkg/probe"},
+	"tasks/agent":               {"pkg/console", "pkg/probe", "pkg/checkup"},
 	"tasks/setup":               {"tasks/internal/task", "tasks/internal/start", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/record", "pkg/retry"},
 	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},

@@ -24,6 +24,7 @@ var rooms = []struct {
 	{"pkg/podmesh/", regexp.MustCompile(`\b[pP]odMesh|pkg/podmesh|podmesh\.`), map[string]string{
 		"pkg/kinds/kinds.go": "the map of kinds",
 		"pkg/kind/kind.go":   "an example of a name",
+		"cmd/planner/ask.go": "the plan of one question",
 	}},
 	{"pkg/controlplane/", regexp.MustCompile(`\bcontrolPlane\b|pkg/controlplane|controlplane\.[A-Z]`), map[string]string{
 		"pkg/kinds/kinds.go":  "the map of kinds",

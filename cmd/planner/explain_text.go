@@ -180,10 +180,10 @@ func (p *page) check(c *checkExplained, power bool) {
 	if c.Packets > 0 {
 		p.field("packets", "%d, about %s both ways", c.Packets, print.Bytes(float64(c.Bytes)))
 	}
-	if c.Agents+c.Responders > 0 {
+	if c.Agents+c.Inside+c.Responders > 0 {
 		p.field("peak rate", "%d packets/s from a node, %d packets/s to a node", c.PeakSent, c.PeakReceived)
 	}
-	if c.Agents+c.Responders+c.VMs > 0 {
+	if c.Agents+c.Inside+c.Responders+c.VMs > 0 {
 		p.field("duration", "about %s of probing, at most %s with setup", c.ExpectedProbe, c.Longest)
 	}
 	if c.Agents+c.Responders > 0 {
@@ -194,7 +194,7 @@ func (p *page) check(c *checkExplained, power bool) {
 		p.field("warning", "%s", warning)
 	}
 	p.blocks = append(p.blocks, c.Blocks...)
-	if c.Agents+c.Responders > 0 {
+	if c.Agents+c.Inside+c.Responders > 0 {
 		p.nodes(c)
 	}
 	rows := [][]string{{"OBJECTS", "ROLE", "COUNT", "LEFT BEHIND", "UNTIL"}}

@@ -33,25 +33,11 @@ the cluster, the plan's history is part of it.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name := args[0]
-			if _, err := os.Stat(dirOf(env, name)); name == "-" || err == nil {
-				r, err := env.readReport(name)
-				if err != nil {
-					return err
-				}
-				return env.printReport(r, nil, output)
-			}
-			cluster, err := run.Connect(access)
+			r, cluster, err := env.findReport(cmd.Context(), args[0], access)
 			if err != nil {
 				return err
 			}
-			ctx, stop := env.interruptible(cmd.Context())
-			defer stop()
-			r, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), name)
-			if err != nil {
-				return err
-			}
-			return env.printReport(r, env.past(ctx, cluster, r, output), output)
+			return env.printReport(r, env.past(cmd.Context(), cluster, r, output), output)
 		},
 	}
 	addAccess(cmd, &access)
@@ -59,10 +45,10 @@ the cluster, the plan's history is part of it.`,
 	return cmd
 }
 
-// past returns the history of a report's plan for a format that prints it, else nil. A history that cannot be read is a
-// warning.
+// past returns the history of a report's plan for a format that prints it, else nil, and nil without a cluster. A
+// history that cannot be read is a warning.
 func (e *environment) past(ctx context.Context, cluster *run.Cluster, r *checkup.Report, output string) *history.Overview {
-	if output != "html" {
+	if output != "html" || cluster == nil {
 		return nil
 	}
 	h, err := record.LoadHistory(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), r.Plan)
@@ -73,4 +59,23 @@ func (e *environment) past(ctx context.Context, cluster *run.Cluster, r *checkup
 		return nil
 	}
 	return h.Overview(history.Filter{})
+}
+
+// findReport reads a report from a file, from standard input, or from the cluster by the name or UID of its PipelineRun.
+// The cluster is nil if it was not asked.
+func (e *environment) findReport(
+	ctx context.Context, name string, access run.Access,
+) (*checkup.Report, *run.Cluster, error) {
+	if _, err := os.Stat(dirOf(e, name)); name == "-" || err == nil {
+		r, err := e.readReport(name)
+		return r, nil, err
+	}
+	cluster, err := run.Connect(access)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
+	r, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), name)
+	return r, cluster, err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"knative.dev/pkg/apis"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -98,42 +99,69 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 
 	screen := newScreen(e.stderr, e.terminalOf(e.stderr))
 	defer screen.close()
-	before, stop := e.interruptible(ctx)
-	started, err := func() (*pipelinev1.PipelineRun, error) {
-		screen.show("checking whether the plan can run on %s", cluster.Server)
-		if err := cluster.Preflight(before, plan, objects); err != nil {
-			return nil, err
-		}
-		if err := e.ensureConfigMaps(before, cluster, plan, files.ConfigMaps, screen); err != nil {
-			return nil, err
-		}
-		screen.show("applying %d objects", len(objects))
-		if err := cluster.Apply(before, objects); err != nil {
-			return nil, err
-		}
-		return cluster.Start(before, pipelineRun)
-	}()
-	stop()
+	if err := e.preflight(ctx, cluster, plan, objects, screen); err != nil {
+		return err
+	}
+	started, err := e.start(ctx, cluster, plan, files.ConfigMaps, objects, pipelineRun, screen)
 	if err != nil {
 		return err
 	}
-	screen.say("started PipelineRun %s in namespace %s", started.Name, cluster.Namespace)
 	if o.detach {
 		screen.close()
 		_, err := fmt.Fprintln(e.stdout, started.Name)
 		return err
 	}
 
-	finished, last, err := e.follow(ctx, cluster, started, screen)
+	outcome, err := e.finish(ctx, cluster, started, screen)
 	if err != nil {
 		return err
 	}
 	screen.close()
-	outcome, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), string(finished.UID))
-	if err != nil {
-		return fmt.Errorf("PipelineRun %s ended without a report: %w\n%s", finished.Name, err, whyEnded(finished, last))
-	}
 	return e.printReport(outcome, e.past(ctx, cluster, outcome, o.output), o.output)
+}
+
+// preflight checks whether a plan can run, unless it is interrupted.
+func (e *environment) preflight(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan, objects []runtime.Object,
+	screen *screen) error {
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
+	screen.show("checking whether the plan can run on %s", cluster.Server)
+	return cluster.Preflight(ctx, plan, objects)
+}
+
+// start applies the objects of a plan and creates its run, unless it is interrupted. files has the data of ConfigMaps
+// that were read from files.
+func (e *environment) start(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan,
+	files map[checkup.ConfigMapRef]map[string]string, objects []runtime.Object, pipelineRun *pipelinev1.PipelineRun,
+	screen *screen) (*pipelinev1.PipelineRun, error) {
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
+	if err := e.ensureConfigMaps(ctx, cluster, plan, files, screen); err != nil {
+		return nil, err
+	}
+	screen.show("applying %d objects", len(objects))
+	if err := cluster.Apply(ctx, objects); err != nil {
+		return nil, err
+	}
+	started, err := cluster.Start(ctx, pipelineRun)
+	if err == nil {
+		screen.say("started PipelineRun %s in namespace %s", started.Name, cluster.Namespace)
+	}
+	return started, err
+}
+
+// finish follows a run to its end, and returns its report.
+func (e *environment) finish(ctx context.Context, cluster *run.Cluster, started *pipelinev1.PipelineRun,
+	screen *screen) (*checkup.Report, error) {
+	finished, last, err := e.follow(ctx, cluster, started, screen)
+	if err != nil {
+		return nil, err
+	}
+	report, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), string(finished.UID))
+	if err != nil {
+		return nil, fmt.Errorf("PipelineRun %s ended without a report: %w\n%s", finished.Name, err, whyEnded(finished, last))
+	}
+	return report, nil
 }
 
 // homeOf is the namespace that a plan belongs to: that of the ConfigMap of the kiagnose

@@ -35,6 +35,14 @@ const UDPFlows = 4
 // MaxCount delays it still fits in one line of a pod's log.
 const MaxFlows = 40
 
+// MaxInside is the largest number of ephemeral containers of a pod that gets an agent: of all that it ever had, because
+// Kubernetes keeps them in its spec. Each has its order there, of at most MaxInsideOrder bytes as JSON. Together they
+// must leave room for the rest of the pod in etcd, whose default limit is 1.5 MiB.
+const (
+	MaxInside      = 30
+	MaxInsideOrder = 16 << 10
+)
+
 // MaxTimeout is the longest duration in a plan.
 const MaxTimeout = Duration(24 * time.Hour)
 

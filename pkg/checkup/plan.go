@@ -198,6 +198,9 @@ type LabelSelector struct {
 	MatchExpressions []SelectorRequirement `json:"matchExpressions,omitempty"`
 }
 
+// IsZero reports whether the selector sets nothing.
+func (s LabelSelector) IsZero() bool { return len(s.MatchLabels)+len(s.MatchExpressions) == 0 }
+
 // SelectorRequirement is metav1.LabelSelectorRequirement.
 type SelectorRequirement struct {
 	Key      string   `json:"key"`

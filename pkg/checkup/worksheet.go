@@ -124,6 +124,8 @@ type Endpoint struct {
 	Label string `json:"label,omitempty"`
 	// Component names the role of a component of the control plane; empty for others.
 	Component string `json:"component,omitempty"`
+	// Inside says that the agent of a source is an ephemeral container in Pod, which exists already.
+	Inside bool `json:"inside,omitempty"`
 	// HostNetwork says that a source uses its node's network.
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 	// ClientCertificates are the Secrets that the agent of a source needs.
@@ -134,7 +136,8 @@ type Endpoint struct {
 	// run on any node except the node of the other VM of its pair.
 	VM *VM `json:"vm,omitempty"`
 	// Cause says why a target without a Peer cannot be measured, why a source without a
-	// node has no agent, or why a VM is not started; nil for others. The survey sets it.
+	// node, or an existing pod, has no agent, or why a VM is not started; nil for others. The
+	// survey sets it.
 	Cause *Cause `json:"cause,omitempty"`
 }
 
@@ -419,6 +422,11 @@ func (w *Worksheet) Witnesses(p Pair) bool {
 		return false
 	}
 	return p.Transport == TCP || p.Transport == HTTP || p.Transport == UDP && p.Size >= MinWitnessSize
+}
+
+// Inside reports whether agents are ephemeral containers in existing pods: all are, or none.
+func (w *Worksheet) Inside() bool {
+	return slices.ContainsFunc(w.Sources, func(e Endpoint) bool { return e.Inside })
 }
 
 // InDegrees returns the number of sources of each target, by its index.

@@ -205,6 +205,26 @@ func (r Reader) Pods(ctx context.Context, namespace, selector string) ([]Pod, er
 	return pods, err
 }
 
+// Pod returns the pod of that name in a namespace (empty: the run's); nothing if it does not exist or has ended. It
+// needs the verb get on the pod.
+func (r Reader) Pod(ctx context.Context, namespace, name string) ([]Pod, error) {
+	if namespace == "" {
+		namespace = r.Namespace
+	}
+	p, err := retry.Read(ctx, func() (*corev1.Pod, error) {
+		return r.Kubernetes.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, MissingRight(err, fmt.Sprintf("read pod %s/%s", namespace, name), "get", "pods", namespace)
+	case p.DeletionTimestamp != nil || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+		return nil, nil
+	}
+	return []Pod{podOf(p)}, nil
+}
+
 // Components lists pods as Pods does, with the additional fields of Component. Only the named annotations are kept.
 func (r Reader) Components(
 	ctx context.Context,
@@ -213,7 +233,7 @@ func (r Reader) Components(
 ) ([]Component, error) {
 	var components []Component
 	err := r.selectedPods(ctx, namespace, selector, func(p *corev1.Pod) {
-		c := Component{Pod: podOf(p), HostNetwork: p.Spec.HostNetwork, Labels: p.Labels}
+		c := Component{Pod: podOf(p), Labels: p.Labels}
 		for _, key := range annotations {
 			if value, ok := p.Annotations[key]; ok {
 				if c.Annotations == nil {
@@ -268,7 +288,9 @@ func (r Reader) eachPod(
 }
 
 func podOf(p *corev1.Pod) Pod {
-	pod := Pod{Name: p.Namespace + "/" + p.Name, UID: string(p.UID), Node: p.Spec.NodeName}
+	pod := Pod{
+		Name: p.Namespace + "/" + p.Name, UID: string(p.UID), Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork,
+	}
 	for _, ip := range p.Status.PodIPs {
 		pod.IPs = append(pod.IPs, ip.IP)
 	}

@@ -172,8 +172,8 @@ func TestComponents(t *testing.T) {
 	r, client := readerOf(t, podOn("a", "etcd-a", component), leaving,
 		podOn("a", "ended", component, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), podOn("a", "other"))
 	want := []Component{{
-		Pod:         Pod{Name: "shop/etcd-a", Node: "a", IPs: []string{"192.0.2.1"}, Ready: true},
-		HostNetwork: true, Labels: labels,
+		Pod:         Pod{Name: "shop/etcd-a", Node: "a", IPs: []string{"192.0.2.1"}, Ready: true, HostNetwork: true},
+		Labels:      labels,
 		Annotations: map[string]string{"kubeadm.kubernetes.io/etcd.advertise-client-urls": "https://192.0.2.1:2379"},
 		Tolerations: []checkup.Toleration{{Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(3))}},
 	}}

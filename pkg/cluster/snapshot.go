@@ -114,15 +114,20 @@ type HostPort struct {
 	HostIP string `json:"hostIP,omitempty"`
 }
 
-// Selection holds the pods that a targets.pods of the plan matched. Namespace and Selector are as in the plan: an empty
+// Selection holds the pods that a sources.pods or targets.pods of the plan matched. Namespace and Selector are as in the plan: an empty
 // namespace is the run's.
 type Selection struct {
 	Namespace string `json:"namespace,omitempty"`
-	// Selector as for kubectl's --selector.
-	Selector string `json:"selector"`
+	// Selector as for kubectl's --selector; empty if Name is set.
+	Selector string `json:"selector,omitempty"`
+	// Name of the only pod; empty if Selector is set.
+	Name string `json:"name,omitempty"`
 	// Pods by namespace/name, without pods that have ended.
 	Pods []Pod `json:"pods,omitempty"`
 }
+
+// key is what a selection selects.
+func (s Selection) key() [3]string { return [3]string{s.Namespace, s.Selector, s.Name} }
 
 // Pod is an existing pod.
 type Pod struct {
@@ -133,12 +138,13 @@ type Pod struct {
 	Node  string   `json:"node,omitempty"`
 	IPs   []string `json:"ips,omitempty"`
 	Ready bool     `json:"ready,omitempty"`
+	// HostNetwork says that the pod uses its node's network.
+	HostNetwork bool `json:"hostNetwork,omitempty"`
 }
 
 // Component is a pod of the control plane.
 type Component struct {
 	Pod
-	HostNetwork bool `json:"hostNetwork,omitempty"`
 	// Labels of the pod.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Annotations with addresses of the component, such as kubeadm.kubernetes.io/etcd.advertise-client-urls; no others.
@@ -311,10 +317,10 @@ func (s *Snapshot) Node(name string) *Node {
 	return nil
 }
 
-// Selection returns a selection, and whether it was looked up.
-func (s *Snapshot) Selection(namespace, selector string) (Selection, bool) {
+// Selection returns a selection with its pods, and whether it was looked up.
+func (s *Snapshot) Selection(of Selection) (Selection, bool) {
 	for _, have := range s.Selections {
-		if have.Namespace == namespace && have.Selector == selector {
+		if have.key() == of.key() {
 			return have, true
 		}
 	}
@@ -488,13 +494,12 @@ func (s *Snapshot) problems() []error {
 	if s.Platform != "" && !slices.Contains(Platforms, s.Platform) {
 		add("platform: %q is not one of %q", s.Platform, Platforms)
 	}
-	selections := map[[2]string]int{}
+	selections := map[[3]string]int{}
 	for i, sel := range s.Selections {
-		key := [2]string{sel.Namespace, sel.Selector}
-		if first, ok := selections[key]; ok {
+		if first, ok := selections[sel.key()]; ok {
 			add("selections[%d]: namespace and selector: duplicate of selections[%d]", i, first)
 		}
-		selections[key] = i
+		selections[sel.key()] = i
 		pods := map[string]int{}
 		for j, p := range sel.Pods {
 			unique(fmt.Sprintf("selections[%d].pods", i), j, p.Name, pods)
@@ -591,7 +596,7 @@ func (s *Snapshot) Normalize() {
 	}
 	byName := func(a, b Pod) int { return cmp.Compare(a.Name, b.Name) }
 	slices.SortFunc(s.Selections, func(a, b Selection) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Selector, b.Selector))
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Selector, b.Selector), cmp.Compare(a.Name, b.Name))
 	})
 	for _, sel := range s.Selections {
 		slices.SortFunc(sel.Pods, byName)

@@ -101,8 +101,7 @@ func controlPlaneNode(name string, ips ...string) cluster.Node {
 // staticPod is a component as kubeadm makes it.
 func staticPod(component, node, ip string) cluster.Component {
 	c := cluster.Component{
-		Pod:         cluster.Pod{Name: "kube-system/" + component + "-" + node, Node: node, IPs: []string{ip}, Ready: true},
-		HostNetwork: true,
+		Pod:         cluster.Pod{Name: "kube-system/" + component + "-" + node, Node: node, IPs: []string{ip}, Ready: true, HostNetwork: true},
 		Labels:      map[string]string{"component": component, "tier": "control-plane"},
 		Annotations: map[string]string{mirror: "0123456789abcdef"},
 		Tolerations: []checkup.Toleration{{Operator: "Exists", Effect: "NoExecute"}},

@@ -21,10 +21,12 @@ type Cost struct {
 	Kind  checkup.Kind `json:"kind"`
 	// Image of every pod.
 	Image string `json:"image,omitempty"`
-	// Agents and Responders are pods: one agent for each source that has a target,
-	// one responder for each target that has a source and is not an existing pod.
+	// Agents and Responders are pods: one agent for each source that has a target
+	// and is not an existing pod, one responder for each target that has a source and is not an existing pod.
 	Agents     int `json:"agents"`
 	Responders int `json:"responders"`
+	// Inside is the number of agents that are ephemeral containers in existing pods. They are not in Agents.
+	Inside int `json:"inside,omitempty"`
 	// PodsPerNode is the highest number of these pods on one node.
 	PodsPerNode int `json:"podsPerNode"`
 	// VMs are started, each in a pod of KubeVirt's. Preflights are pods of Image that
@@ -78,7 +80,7 @@ type Node struct {
 
 // Object is a number of objects of one kind and role.
 type Object struct {
-	Kind string       `json:"kind"` // Pod, ConfigMap or VirtualMachineInstance
+	Kind string       `json:"kind"` // Pod, EphemeralContainer, ConfigMap or VirtualMachineInstance
 	Role checkup.Role `json:"role"`
 	// Count is their number, the minimum if AtLeast: a value that does not fit one
 	// object is cut into several, and its size is not known before the run.
@@ -105,8 +107,11 @@ func Of(w *checkup.Worksheet, p *checkup.Plan, image string) Cost {
 		c.PeakSent = max(c.PeakSent, n.PeakSent)
 		c.PeakReceived = max(c.PeakReceived, n.PeakReceived)
 	}
-	for _, e := range w.Sources {
-		if e.HostNetwork {
+	for s, e := range w.Sources {
+		if e.Inside && e.Node != "" && e.Cause == nil && s < len(w.Assignments) && len(w.Assignments[s]) > 0 {
+			c.Inside++
+		}
+		if e.HostNetwork && !e.Inside {
 			c.HostNetwork++
 		}
 		if e.VM != nil && e.Cause == nil {
@@ -150,6 +155,8 @@ func Of(w *checkup.Worksheet, p *checkup.Plan, image string) Cost {
 	object(pods, "Pod", checkup.RoleResponder, c.Responders)
 	object(pods, "Pod", checkup.RoleAgent, c.Agents)
 	object(pods, "ConfigMap", checkup.RoleAgent, c.Agents)
+	object(Object{LeftBehind: true, Until: "their pods are deleted; they end at their deadline"},
+		"EphemeralContainer", checkup.RoleAgent, c.Inside)
 	object(Object{Until: "setup has tested the networks"}, "Pod", checkup.RolePreflight, c.Preflights)
 	object(guests, "VirtualMachineInstance", checkup.RoleGuest, c.VMs)
 	object(guests, "Pod", checkup.RoleGuest, c.VMs)
@@ -220,6 +227,9 @@ func nodes(w *checkup.Worksheet) []Node {
 			continue
 		}
 		switch e := w.Sources[s]; {
+		case e.Inside && e.Cause != nil: // has no agent
+			continue
+		case e.Inside:
 		case e.VM == nil:
 			nodes[i].Agents++
 		case e.Cause != nil: // not started: sends nothing
@@ -240,7 +250,7 @@ func nodes(w *checkup.Worksheet) []Node {
 	}
 	nodes = slices.DeleteFunc(
 		nodes,
-		func(n Node) bool { return n.Node == "" || n.Agents+n.Responders+n.VMs+n.PeakReceived == 0 },
+		func(n Node) bool { return n.Node == "" || n.Agents+n.Responders+n.VMs+n.PeakSent+n.PeakReceived == 0 },
 	)
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Node, b.Node) })
 	return nodes

@@ -17,8 +17,9 @@ import (
 // agent is one agent and what is known of it.
 type agent struct {
 	source  int
-	name    string // of its pod
-	refused error  // why its pod was not created
+	name    string // of its pod; namespace/name if it is inside an existing one
+	inside  *inside
+	refused error // why its pod or container was not created
 	// reported is what arrived. Only the goroutine that reads the log uses it and the
 	// following.
 	reported *ingest.Source
@@ -39,9 +40,9 @@ type agent struct {
 	done    bool      // nobody waits for it any more
 }
 
-func newAgent(w *checkup.Worksheet, order checkup.Order, pod *corev1.Pod) *agent {
+func newAgent(w *checkup.Worksheet, order checkup.Order, name string) *agent {
 	a := &agent{
-		source: order.Source, name: pod.Name,
+		source: order.Source, name: name,
 		reported: ingest.NewSource(w, order.Source), changed: make(chan struct{}, 1),
 	}
 	if order.Connections == nil {
@@ -111,6 +112,10 @@ func (a *agent) cause(trouble, event string) *checkup.Cause {
 			end.Results, a.reported.Results())
 	case end != nil:
 		c.Message = fmt.Sprintf("the agent reported %d observations, but its log has not all of them", end.Observations)
+	case gone && a.inside != nil:
+		c.Message = "the source pod was deleted or replaced before its agent ended"
+	case a.inside != nil && pod != nil && pod.Status.Reason == reasonPodEnded:
+		c.Message = "the source pod ended before its agent did"
 	case gone && !started(pod):
 		c = checkup.Cause{Stage: checkup.StageStart, Message: "the agent's pod was deleted before it started"}
 	case gone:

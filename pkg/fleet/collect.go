@@ -137,6 +137,9 @@ func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
 // measured, by the same clock.
 func (a *agent) logFrom(follow bool) *corev1.PodLogOptions {
 	options := &corev1.PodLogOptions{Follow: follow}
+	if a.inside != nil {
+		options.Container = a.inside.container.Name
+	}
 	if newest := a.reported.Newest(); !newest.IsZero() {
 		options.SinceTime = new(metav1.NewTime(newest.Add(-clockSlack)))
 	}

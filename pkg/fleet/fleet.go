@@ -70,7 +70,7 @@ type Fleet struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 	// OpenLog opens the log of a pod of the namespace, as the options say; nil
-	// means through the API server.
+	// means through the API server. A pod of any namespace is namespace/name.
 	OpenLog func(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error)
 
 	// Patience is how long to wait when every pod that is still waited for is in a
@@ -121,12 +121,16 @@ func (f *Fleet) patience() time.Duration { return cmp.Or(f.Patience, 30*time.Sec
 
 func (f *Fleet) retry() time.Duration { return cmp.Or(f.Retry, time.Second) }
 
-// Log opens the log of a pod of the namespace: it is OpenLog or its default.
+// Log opens the log of a pod: it is OpenLog or its default.
 func (f *Fleet) Log(ctx context.Context, pod string, options *corev1.PodLogOptions) (io.ReadCloser, error) {
 	if f.OpenLog != nil {
 		return f.OpenLog(ctx, pod, options)
 	}
-	return f.Client.CoreV1().Pods(f.Namespace).GetLogs(pod, options).Stream(ctx)
+	namespace, name, other := strings.Cut(pod, "/")
+	if !other {
+		namespace, name = f.Namespace, pod
+	}
+	return f.Client.CoreV1().Pods(namespace).GetLogs(name, options).Stream(ctx)
 }
 
 // Labels select the fixtures of a check and role; an empty check or role selects any.

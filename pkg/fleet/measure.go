@@ -30,7 +30,7 @@ type Progress struct {
 }
 
 // Measure starts an agent for every source of the worksheet that has something to
-// measure, and reads what it reports until all agents have ended, for at most the
+// measure, in a pod of its own or inside the existing pod that is the source, and reads what it reports until all agents have ended, for at most the
 // worksheet's probe timeout, watching included. Whatever stops an agent is a Cause of
 // its source. progress, if not nil, is called with every change, one call at a time.
 //
@@ -48,20 +48,15 @@ func (f *Fleet) Measure(
 	}
 	m.progress.Pairs = w.CountPairs()
 
-	var pods []*corev1.Pod
-	var orders [][]*corev1.ConfigMap // by agent
+	var create []func(context.Context) error // by agent
 	busy := map[int]bool{}
 	for _, order := range Orders(w, roster) {
-		pod, err := f.agent(w, order.Source)
-		var cms []*corev1.ConfigMap
-		if err == nil {
-			cms, err = ordersOf(pod, order)
-		}
+		a, do, err := f.prepare(w, order)
 		if err != nil {
 			return fmt.Errorf("agent for %s: %w", w.Sources[order.Source].Name(), err)
 		}
-		pods, orders = append(pods, pod), append(orders, cms)
-		m.agents = append(m.agents, newAgent(w, order, pod))
+		create = append(create, do)
+		m.agents = append(m.agents, a)
 		busy[order.Source] = true
 	}
 	for s := range w.Assignments {
@@ -79,16 +74,10 @@ func (f *Fleet) Measure(
 	f.logf("starting %d agents", len(m.agents))
 	starting, cancel := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
 	defer cancel()
-	errs := Each(len(pods), func(i int) error {
-		for _, cm := range orders[i] {
-			if err := f.writeOrder(starting, cm); err != nil {
-				return err
-			}
-		}
-		return f.advise(f.create(starting, pods[i]), pods[i])
-	})
-	if err := EveryOne(errs); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("none of %d agents could be created: %w", len(pods), err)
+	errs := Each(len(create), func(i int) error { return create[i](starting) })
+	// That an existing pod has ended, or is another one now, is no error of the tool; a missing right is.
+	if err := EveryOne(errs); err != nil && ctx.Err() == nil && (!w.Inside() || apierrors.IsForbidden(err)) {
+		return fmt.Errorf("none of %d agents could be created: %w", len(create), err)
 	}
 	for i, a := range m.agents {
 		a.refused = errs[i]
@@ -96,11 +85,40 @@ func (f *Fleet) Measure(
 	return m.run(ctx, deadline)
 }
 
+// prepare returns the agent that carries out an order, and what creates it.
+func (f *Fleet) prepare(w *checkup.Worksheet, order checkup.Order) (*agent, func(context.Context) error, error) {
+	if w.Sources[order.Source].Inside {
+		a, err := f.agentInside(w, order)
+		if err != nil {
+			return nil, nil, err
+		}
+		return a, func(ctx context.Context) error { return f.insert(ctx, w, a) }, nil
+	}
+	pod, err := f.agent(w, order.Source)
+	if err != nil {
+		return nil, nil, err
+	}
+	cms, err := ordersOf(pod, order)
+	if err != nil {
+		return nil, nil, err
+	}
+	return newAgent(w, order, pod.Name), func(ctx context.Context) error {
+		for _, cm := range cms {
+			if err := f.writeOrder(ctx, cm); err != nil {
+				return err
+			}
+		}
+		return f.advise(f.create(ctx, pod), pod)
+	}, nil
+}
+
 // idle says why a source has no agent; nil if it has nothing to measure.
 func idle(w *checkup.Worksheet, source int) *checkup.Cause {
 	switch {
 	case len(w.Assignments[source]) == 0:
 		return nil
+	case w.Sources[source].Inside && w.Sources[source].Cause != nil:
+		return w.Sources[source].Cause
 	case w.Sources[source].Node != "":
 		return setupCause("no agent was started: none of its targets is ready")
 	case w.Sources[source].Cause != nil:
@@ -170,11 +188,7 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 	}
 	watched := make(chan error, 1)
 	go func() {
-		watched <- m.watch(watching, m.Labels(m.w.Check, checkup.RoleAgent), func(pod *corev1.Pod, gone bool) {
-			a := byName[pod.Name]
-			if a == nil {
-				return
-			}
+		seen := func(a *agent, pod *corev1.Pod, gone bool) {
 			a.mu.Lock()
 			a.pod, a.gone = pod, gone
 			first := !a.started && started(pod)
@@ -190,6 +204,16 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 			select {
 			case a.changed <- struct{}{}:
 			default:
+			}
+		}
+		if m.w.Inside() {
+			m.poll(watching, seen)
+			watched <- nil
+			return
+		}
+		watched <- m.watch(watching, m.Labels(m.w.Check, checkup.RoleAgent), func(pod *corev1.Pod, gone bool) {
+			if a := byName[pod.Name]; a != nil {
+				seen(a, pod, gone)
 			}
 		})
 		stop() // without the watch no state changes
@@ -241,12 +265,15 @@ func (m *measuring) conclude(ctx context.Context, trouble []string) {
 	for i, a := range m.agents {
 		s := a.reported.Report()
 		s.Pod = m.Namespace + "/" + a.name
+		if a.inside != nil {
+			s.Pod = a.name
+		}
 		a.identify(&s)
 		if a.refused != nil {
 			s.Pod = ""
 		}
 		if a.missed() {
-			if warnings == nil && ctx.Err() == nil {
+			if warnings == nil && ctx.Err() == nil && a.inside == nil {
 				warnings = m.Warnings(after, "Pod")
 			}
 			s.Cause = a.cause(trouble[i], warnings[a.name])
@@ -285,7 +312,7 @@ func (m *measuring) dismiss(ctx context.Context) {
 	defer cancel()
 	Sleep(ctx, m.retry()) // logs that waited for their turn are being opened
 	Each(len(m.agents), func(i int) error {
-		if _, waited := m.agents[i].stuck(); !waited {
+		if _, waited := m.agents[i].stuck(); !waited || m.agents[i].inside != nil { // the pod is not ours
 			return nil
 		}
 		period := int64(grace)

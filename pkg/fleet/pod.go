@@ -46,14 +46,14 @@ const (
 
 // Pods returns every pod that a run creates for a worksheet if everything starts that
 // it waits for: agents by the index of their source, responders by that of their
-// target, nil where there is none. They are complete except for what only a run knows:
+// target, nil where there is none, as for sources that are existing pods. They are complete except for what only a run knows:
 // their owner, their time of expiry, and the hash in their names. Pods is pure. The
 // error is about a resource that is not a quantity.
 func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*corev1.Pod, err error) {
 	f := &Fleet{Namespace: namespace, Plan: w.Plan, Image: image, Now: func() time.Time { return time.Time{} }}
 	agents, responders = make([]*corev1.Pod, len(w.Sources)), make([]*corev1.Pod, len(w.Targets))
 	for s, targets := range w.Assignments {
-		if len(targets) == 0 || w.Sources[s].Node == "" || w.Sources[s].VM != nil {
+		if len(targets) == 0 || w.Sources[s].Node == "" || w.Sources[s].VM != nil || w.Sources[s].Inside {
 			continue
 		}
 		if agents[s], err = f.agent(w, s); err != nil {
@@ -273,7 +273,8 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 	var orders []checkup.Order
 	for source, targets := range w.Assignments {
 		again := againOf(w, source)
-		if w.Sources[source].Node == "" || w.Again != nil && again == nil {
+		e := w.Sources[source]
+		if e.Node == "" || e.Inside && e.Cause != nil || w.Again != nil && again == nil {
 			continue
 		}
 		order := checkup.Order{

@@ -249,6 +249,8 @@ func TestProblems(t *testing.T) {
 			second(probe(checkup.HTTP, func(p *checkup.Probe) { p.Path = "/a b" })),
 			[]string{"checks", "second", "podMesh", "probes", "http", "path"},
 		},
+		{"pods-which", second(func(m *podmesh.Spec) { m.Targets.Pods.Name = "web-1" }),
+			[]string{"checks", "second", "podMesh", "targets", "pods", "selector"}},
 		{"pods-udp", second(func(m *podmesh.Spec) {
 			m.Probes[checkup.UDP] = checkup.Probe{Sizes: []int{64}, Count: 1, Interval: 1, Timeout: 1}
 		}), []string{"checks", "second", "podMesh", "probes", "udp"}},

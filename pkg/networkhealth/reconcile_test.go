@@ -457,13 +457,15 @@ func TestNames(t *testing.T) {
 // objects.
 func TestUnusable(t *testing.T) {
 	for name, change := range map[string]func(*Measured){
-		"not set up":         func(m *Measured) { m.Worksheet = nil },
-		"not judged":         func(m *Measured) { m.Report.Coverage = nil },
-		"other units":        func(m *Measured) { m.Report.Counts.Expected++ },
-		"unit of another":    func(m *Measured) { m.Report.Units = []checkup.Unit{{Source: "z", Target: "a"}} },
-		"of components":      func(m *Measured) { m.Worksheet.Connections = &checkup.ConnectionSheet{} },
-		"of VMs":             func(m *Measured) { m.Worksheet.Guests = &checkup.GuestSheet{} },
-		"hostile nodes":      func(m *Measured) { m.Worksheet.Sources[0].Node, m.Worksheet.Sources[1].Node = "a\x1b[31m", strings.Repeat("n", 254) },
+		"not set up":      func(m *Measured) { m.Worksheet = nil },
+		"not judged":      func(m *Measured) { m.Report.Coverage = nil },
+		"other units":     func(m *Measured) { m.Report.Counts.Expected++ },
+		"unit of another": func(m *Measured) { m.Report.Units = []checkup.Unit{{Source: "z", Target: "a"}} },
+		"of components":   func(m *Measured) { m.Worksheet.Connections = &checkup.ConnectionSheet{} },
+		"of VMs":          func(m *Measured) { m.Worksheet.Guests = &checkup.GuestSheet{} },
+		"hostile nodes": func(m *Measured) {
+			m.Worksheet.Sources[0].Node, m.Worksheet.Sources[1].Node = "a\x1b[31m", strings.Repeat("n", 254)
+		},
 		"pods without a UID": func(m *Measured) { m.Worksheet.Targets[0].Pod, m.Worksheet.Targets[1].Pod = "ns/a", "ns/b" },
 		"not on a node":      func(m *Measured) { m.Worksheet.Targets[0].Node, m.Worksheet.Targets[1].Node = "", "" },
 	} {

@@ -34,7 +34,7 @@ const (
 // did not decide, the pairs of components that it did not decide, and those that failed.
 // Pairs without any answer are measured as often as
 // before, others oftener. It is nil if there is nothing to look at, if the gate does not
-// want failures to be confirmed, and after the second look.
+// want failures to be confirmed, if agents are inside existing pods, and after the second look.
 //
 // Of more pairs than mostAgain, undecided ones come first. But up to half of the look are
 // failed ones, spread over sources and targets. Again is pure: a seeded choice of the
@@ -45,7 +45,7 @@ func Again(
 	record *checkup.Record,
 	gate checkup.Gate,
 ) *checkup.Worksheet {
-	if !gate.Confirm || w.Look > 0 {
+	if !gateOf(w, gate).Confirm || w.Look > 0 {
 		return nil
 	}
 	j := judge.Pairs(w, roster, record, judging(gate))

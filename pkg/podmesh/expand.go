@@ -38,7 +38,8 @@ const (
 	NodesLeftOut  Reason = "NodesLeftOut"  // nodes that a placement does not admit
 	NodesNotReady Reason = "NodesNotReady" // nodes that take part although they are not ready
 	NodesFull     Reason = "NodesFull"     // nodes with too few free pod slots
-	PodsNotReady  Reason = "PodsNotReady"  // existing pods that are targets although they are not ready
+	PodsNotReady  Reason = "PodsNotReady"  // existing pods that take part although they are not ready
+	PodsOnHost    Reason = "PodsOnHost"    // existing pods that are sources, and use their nodes' networks
 	FamilyMissing Reason = "FamilyMissing" // an IP family of the plan that the cluster does not seem to have
 	FullMesh      Reason = "FullMesh"      // a degree that is more than the full mesh
 	DegreeLowered Reason = "DegreeLowered" // a degree that the budget does not allow
@@ -54,6 +55,7 @@ var Reasons = []Reason{
 	NodesNotReady,
 	NodesFull,
 	PodsNotReady,
+	PodsOnHost,
 	FamilyMissing,
 	FullMesh,
 	DegreeLowered,
@@ -123,6 +125,10 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 		)
 	}
 	sampled := sample(w.Seed, round, mesh.Sample.Degree, budget, w.Sources, w.Targets)
+	if sampled.possible == 0 && w.Inside() {
+		return fail(fmt.Errorf("pod %s is the only source and the only target: admit more by sources.pods or targets.pods",
+			w.Sources[0].Name()))
+	}
 	if sampled.possible == 0 {
 		return fail(
 			fmt.Errorf(
@@ -225,9 +231,31 @@ func (e *expansion) place(
 	return a, nil
 }
 
-// placeSources puts an agent on every node that the sources' placement admits.
+// placeSources puts an agent on every node that the sources' placement admits, or selects the existing pods there.
 func (e *expansion) placeSources(mesh *Spec, s *cluster.Snapshot) error {
 	p := mesh.Sources.Placement
+	if mesh.Sources.Pods != nil {
+		// The pods are there already, whatever the taints of their nodes.
+		everything := []checkup.Toleration{{Operator: string(corev1.TolerationOpExists)}}
+		pods, endpoints, err := e.pick(existing{*mesh.Sources.Pods, "source"}, p, everything, mesh.Sample.Topology, s)
+		var host []string
+		for i, pod := range pods {
+			source := &endpoints[i]
+			source.Inside, source.HostNetwork = true, pod.HostNetwork
+			switch {
+			case pod.Node != "" && len(pod.IPs) == 0:
+				source.Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "the source pod has no address yet: it has not started"}
+			case pod.HostNetwork:
+				host = append(host, pod.Name)
+			}
+		}
+		if len(host) > 0 {
+			e.warn(PodsOnHost, "%s in the network of the node: that network is measured, and no NetworkPolicy selects the pod: %s",
+				isOrAre(len(host), "source"), checkup.Some(host))
+		}
+		e.sources = endpoints
+		return err
+	}
 	tolerations := scheduling.FixtureTolerations(p.Tolerations)
 	a, err := e.place("source", s.Nodes, p, tolerations)
 	e.sources = fixtures(a.nodes, mesh.Sample.Topology, tolerations)
@@ -245,73 +273,86 @@ func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 		return err
 	}
 
-	topology := mesh.Sample.Topology
-	want, err := selectionOf(*mesh.Targets.Pods)
+	var err error
+	e.pods, e.targets, err = e.pick(mesh.Targets.Pods.existing(), p, tolerations, mesh.Sample.Topology, s)
+	return err
+}
+
+// pick returns the existing pods of one side that are on nodes which the placement admits, or on none yet, and their
+// endpoints. Both are sorted by node and name.
+func (e *expansion) pick(
+	of existing, p checkup.Placement, tolerations []checkup.Toleration, topology []string, s *cluster.Snapshot,
+) ([]cluster.Pod, []checkup.Endpoint, error) {
+	want, err := of.selection()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	where := "namespace " + want.Namespace
 	if want.Namespace == "" {
 		where = "the run's namespace"
 	}
-	selected, ok := s.Selection(want.Namespace, want.Selector)
+	selected, ok := s.Selection(want)
+	choice := "the labels " + want.Selector
+	if want.Name != "" {
+		choice = "the name " + want.Name
+	}
 	if !ok {
-		return fmt.Errorf(
-			"targets.pods: the snapshot does not list which pods in %s have the labels %s: it was recorded for another plan: record it again",
+		return nil, nil, fmt.Errorf(
+			"%s: the snapshot does not list which pods in %s have %s: it was recorded for another plan: record it again",
+			of.field(),
 			where,
-			want.Selector,
+			choice,
 		)
 	}
 	all := selected.Pods
 	if len(all) == 0 {
-		return fmt.Errorf(
-			"targets.pods: no pod in %s has the labels %s: see kubectl get pods --show-labels",
-			where,
-			want.Selector,
-		)
+		return nil, nil, fmt.Errorf("%s: no pod in %s has %s: see kubectl get pods --show-labels", of.field(), where, choice)
 	}
-	at := field.NewPath("targets").Child("placement")
-	a, err := admit(s.Nodes, p, tolerations, at)
+	a, err := admit(s.Nodes, p, tolerations, field.NewPath(of.side+"s").Child("placement"))
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	nodes := map[string]cluster.Node{"": {}}
 	for _, n := range a.nodes {
 		nodes[n.Name] = n
 	}
+	var pods []cluster.Pod
 	var notReady []string
 	for _, pod := range all {
-		n, ok := nodes[pod.Node]
-		if !ok {
+		if _, ok := nodes[pod.Node]; !ok {
 			continue
 		}
-		e.pods = append(e.pods, pod)
-		e.targets = append(e.targets, checkup.Endpoint{
-			Node: pod.Node, Zone: n.Labels[corev1.LabelTopologyZone], Topology: topologyOf(n, topology), Pod: pod.Name,
-		})
+		pods = append(pods, pod)
 		if !pod.Ready || pod.Node == "" || len(pod.IPs) == 0 {
 			notReady = append(notReady, pod.Name)
 		}
 	}
-	if len(e.targets) == 0 {
-		return fmt.Errorf(
-			"targets.pods: none of the %s with the labels %s in %s is on a node that targets.placement admits: %v",
+	if len(pods) == 0 {
+		return nil, nil, fmt.Errorf(
+			"%s: none of the %s with %s in %s is on a node that %ss.placement admits: %v",
+			of.field(),
 			checkup.Count(len(all), "pod"),
-			want.Selector,
+			choice,
 			where,
+			of.side,
 			a,
 		)
 	}
-	if left := len(all) - len(e.targets); left > 0 {
+	if left := len(all) - len(pods); left > 0 {
 		e.warn(
 			NodesLeftOut,
-			"%d of %s can be a target; the others are on nodes that are left out: %v",
-			len(e.targets),
+			"%d of %s can be a %s; the others are on nodes that are left out: %v",
+			len(pods),
 			checkup.Count(len(all), "pod"),
+			of.side,
 			a,
 		)
 	}
-	if len(notReady) > 0 {
+	switch {
+	case len(notReady) == 0:
+	case of.side == "source":
+		e.warn(PodsNotReady, "%s not ready, and may be unmeasured: %s", isOrAre(len(notReady), "source"), checkup.Some(notReady))
+	default:
 		e.warn(
 			PodsNotReady,
 			"%s not ready, and will be unmeasured: %s",
@@ -319,10 +360,17 @@ func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 			checkup.Some(notReady),
 		)
 	}
-	slices.SortFunc(e.targets, func(x, y checkup.Endpoint) int {
-		return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Pod, y.Pod))
+	slices.SortFunc(pods, func(x, y cluster.Pod) int {
+		return cmp.Or(cmp.Compare(x.Node, y.Node), cmp.Compare(x.Name, y.Name))
 	})
-	return nil
+	endpoints := make([]checkup.Endpoint, len(pods))
+	for i, pod := range pods {
+		n := nodes[pod.Node]
+		endpoints[i] = checkup.Endpoint{
+			Node: pod.Node, Zone: n.Labels[corev1.LabelTopologyZone], Topology: topologyOf(n, topology), Pod: pod.Name,
+		}
+	}
+	return pods, endpoints, nil
 }
 
 // fixtures returns the endpoints of our own pods, one on each node.
@@ -438,7 +486,7 @@ func (e *expansion) warnOfSample(plan Sample, s sampling, w *checkup.Worksheet, 
 	if slices.EqualFunc(
 		w.Sources,
 		w.Targets,
-		func(a, b checkup.Endpoint) bool { return a.Node == b.Node && b.Pod == "" },
+		func(a, b checkup.Endpoint) bool { return a.Node == b.Node && a.Pod == "" && b.Pod == "" },
 	) {
 		who = checkup.Count(len(w.Sources), "node")
 	}
@@ -491,7 +539,11 @@ func (e *expansion) warnOfSample(plan Sample, s sampling, w *checkup.Worksheet, 
 func (e *expansion) warnOfNodes(w *checkup.Worksheet, s *cluster.Snapshot) {
 	pods := map[string]int64{}
 	for i, source := range w.Sources {
-		pods[source.Node] += int64(min(1, len(w.Assignments[i])))
+		if source.Inside {
+			pods[source.Node] += 0
+		} else {
+			pods[source.Node] += int64(min(1, len(w.Assignments[i])))
+		}
 	}
 	for i, degree := range w.InDegrees() {
 		if w.Targets[i].Pod == "" {

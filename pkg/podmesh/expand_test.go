@@ -87,6 +87,11 @@ func webPods(m *Spec) {
 	m.Targets.Pods = &PodTargets{Namespace: "shop", Port: 80, Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
 }
 
+// insideWebPods makes the sources existing pods with the label app=web.
+func insideWebPods(m *Spec) {
+	m.Sources.Pods = &PodSources{Namespace: "shop", Selector: checkup.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
+}
+
 func withPods(s *cluster.Snapshot, pods ...cluster.Pod) *cluster.Snapshot {
 	s.Selections = []cluster.Selection{{Namespace: "shop", Selector: "app=web", Pods: pods}}
 	return s
@@ -288,6 +293,39 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 		}, {
 			name: "existing pods on the only source", plan: meshPlan(webPods), snapshot: withPods(snapshotOf(linuxNode("a")), readyPod("one", "a")),
 			want: "a > shop/one, IPv4, degree 1, round 0 of 1",
+		}, {
+			name: "from inside existing pods, on tainted nodes too", plan: meshPlan(insideWebPods, func(m *Spec) { m.Sample.Degree = 0 }),
+			snapshot: withPods(snapshotOf(three(controlPlane)...), readyPod("one", "a"), readyPod("two", "c")),
+			want:     "shop/one shop/two > a b c, IPv4 IPv6, degree 2, round 0 of 1",
+		}, {
+			name: "from inside existing pods to existing pods, on the same node too", plan: meshPlan(insideWebPods, webPods, func(m *Spec) { m.Sample.Degree = 0 }),
+			snapshot: withPods(snapshotOf(three()...), readyPod("one", "a"), readyPod("two", "a")),
+			want:     "shop/one shop/two > shop/one shop/two, IPv4, degree 1, round 0 of 1",
+		}, {
+			name: "from inside a pod to itself", plan: meshPlan(insideWebPods, webPods), snapshot: withPods(snapshotOf(three()...), readyPod("one", "a")),
+			err: `check "mesh": pod shop/one is the only source and the only target: admit more by sources.pods or targets.pods`,
+		}, {
+			name: "from inside pods that have not started, or are on the host network", plan: meshPlan(insideWebPods),
+			snapshot: withPods(snapshotOf(three()...), cluster.Pod{Name: "shop/starting", Node: "a"},
+				cluster.Pod{Name: "shop/host", Node: "b", IPs: []string{"192.0.2.1"}, Ready: true, HostNetwork: true}),
+			want: "shop/starting shop/host > a b c, IPv4 IPv6, degree 1, round 0 of 2",
+			warnings: []string{
+				"PodsNotReady: 1 source is not ready, and may be unmeasured: shop/starting",
+				"PodsOnHost: 1 source is in the network of the node: that network is measured, and no NetworkPolicy selects the pod: shop/host",
+			},
+		}, {
+			name: "from inside a pod on a Windows node", plan: meshPlan(insideWebPods),
+			snapshot: withPods(snapshotOf(three(label("kubernetes.io/os", "windows"))...), readyPod("one", "c")),
+			err: `check "mesh": sources.pods: none of the 1 pod with the labels app=web in namespace shop is on a node that sources.placement admits: ` +
+				`1 node without label kubernetes.io/os=linux (sources.placement.nodeSelector)`,
+		}, {
+			name: "from inside a pod that does not exist", plan: meshPlan(func(m *Spec) { m.Sources.Pods = &PodSources{Namespace: "shop", Name: "gone"} }),
+			snapshot: func() *cluster.Snapshot {
+				s := snapshotOf(three()...)
+				s.Selections = []cluster.Selection{{Namespace: "shop", Name: "gone"}}
+				return s
+			}(),
+			err: `check "mesh": sources.pods: no pod in namespace shop has the name gone: see kubectl get pods --show-labels`,
 		}, {
 			name: "no such pod", plan: meshPlan(webPods), snapshot: withPods(snapshotOf(three()...)),
 			err: `check "mesh": targets.pods: no pod in namespace shop has the labels app=web: see kubectl get pods --show-labels`,

@@ -16,6 +16,7 @@ func Explain(e kind.Explained) kind.Explanation {
 	var x kind.Explanation
 	x.Field("sample", fmt.Sprintf("round %d of %d, degree %d, seed %d", w.Round, w.Rounds, w.Degree, w.Seed))
 	x.Field("pairs", strconv.Itoa(e.Cost.Pairs))
+	confirm := gateOf(w, e.Gate).Confirm
 	mesh, ok := e.Spec.(*Spec)
 	if ok {
 		for _, key := range mesh.Sample.Topology {
@@ -23,7 +24,12 @@ func Explain(e kind.Explained) kind.Explanation {
 			x.Field("topology", fmt.Sprintf("%s: %s, %s", key, checkup.Count(values, "value"), checkup.Count(nodes, "node")))
 		}
 	}
-	if e.Gate.Confirm {
+	if e.Cost.Inside > 0 {
+		x.Field("inside", fmt.Sprintf("%s in as many existing pods: Kubernetes keeps each until its pod is deleted, "+
+			"stopped; at most %d in a pod; failures are not measured again",
+			checkup.Count(e.Cost.Inside, "ephemeral container"), checkup.MaxInside))
+	}
+	if confirm {
 		pairs, packets := mostAgain(w)
 		x.Field("second look", fmt.Sprintf("at most %s, %s, from %s, within what is left of timeouts.probe (%s)",
 			checkup.Count(pairs, "pair"), checkup.Count(packets, "packet"), checkup.Count(e.Cost.Agents, "agent"), w.Timeouts.Probe))
@@ -41,7 +47,7 @@ func Explain(e kind.Explained) kind.Explanation {
 		x.Field("addresses", fmt.Sprintf("the source address must be preserved, compared in %d of %s",
 			compared, checkup.Count(e.Cost.Pairs, "pair")))
 	}
-	sight := sightOf(w, e.Gate.Confirm)
+	sight := sightOf(w, confirm)
 	x.Field("sees", "in one run:", sight.sees(w, ok && mesh.Sample.Rotate)...)
 	x.Power = powerTable(sight.power())
 	return x

@@ -8,6 +8,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/localise"
 )
 
+// gateOf is the gate of a mesh. Agents inside existing pods look once: Kubernetes keeps each of their containers in its
+// pod, and a second look would add another one.
+func gateOf(w *checkup.Worksheet, gate checkup.Gate) checkup.Gate {
+	gate.Confirm = gate.Confirm && !w.Inside()
+	return gate
+}
+
 // judging are the rules of judging a mesh.
 func judging(gate checkup.Gate) judge.Rules {
 	return judge.Rules{Pools: true, LooksAgain: gate.Confirm}
@@ -23,6 +30,7 @@ func Judge(
 	record *checkup.Record,
 	gate checkup.Gate,
 ) checkup.CheckReport {
+	gate = gateOf(w, gate)
 	j := judge.Pairs(w, roster, record, judging(gate))
 	explained := localise.Explain(j)
 	var gone []string

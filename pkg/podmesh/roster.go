@@ -18,8 +18,8 @@ func Roster(mesh *Spec, w *checkup.Worksheet, s *cluster.Snapshot) checkup.Roste
 		return roster
 	}
 	pods := map[string]cluster.Pod{}
-	if want, err := selectionOf(*mesh.Targets.Pods); err == nil {
-		selected, _ := s.Selection(want.Namespace, want.Selector)
+	if want, err := mesh.Targets.Pods.existing().selection(); err == nil {
+		selected, _ := s.Selection(want)
 		for _, pod := range selected.Pods {
 			pods[pod.Name] = pod
 		}

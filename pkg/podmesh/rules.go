@@ -25,6 +25,7 @@ func rules() []kind.Rule {
 		kind.RuleOf("size-twice", sizeTwice),
 		kind.RuleOf("size-limit", sizeLimit),
 		kind.RuleOf("path", path),
+		kind.RuleOf("pods-which", podsWhich),
 		kind.RuleOf("pods-udp", podsUDP),
 		kind.RuleOf("pods-size", podsSize),
 		kind.RuleOf("latency-order", func(m *Spec, r kind.Reporter) { kind.LatencyOrder(m.Expect.Latency, r) }),
@@ -46,9 +47,13 @@ func parts(m *Spec) kind.Parts {
 		},
 		Resources: []kind.Part[checkup.Resources]{kind.At(m.Resources, "resources")},
 	}
-	if pods := m.Targets.Pods; pods != nil {
-		p.Selectors = []kind.Part[checkup.LabelSelector]{kind.At(pods.Selector, "targets", "pods", "selector")}
-		p.Namespaces = []kind.Part[string]{kind.At(pods.Namespace, "targets", "pods", "namespace")}
+	for _, pods := range m.existing() {
+		side := pods.side + "s"
+		if pods.Name == "" {
+			p.Selectors = append(p.Selectors, kind.At(pods.Selector, side, "pods", "selector"))
+		}
+		p.Namespaces = append(p.Namespaces, kind.At(pods.Namespace, side, "pods", "namespace"))
+		p.Names = append(p.Names, kind.At(pods.Name, side, "pods", "name"))
 	}
 	return p
 }
@@ -126,6 +131,15 @@ func path(m *Spec, report kind.Reporter) {
 		report(at, "%q: want a path that begins with a slash", p.Path)
 	case strings.ContainsFunc(p.Path, func(r rune) bool { return r <= ' ' || r > '~' || r == '#' }):
 		report(at, "%q: want visible ASCII characters only, and no #; write others as %%20", p.Path)
+	}
+}
+
+// podsWhich wants existing pods to be chosen in one way; that they are chosen at all is a rule on selectors.
+func podsWhich(m *Spec, report kind.Reporter) {
+	for _, pods := range m.existing() {
+		if pods.Name != "" && !pods.Selector.IsZero() {
+			report([]string{pods.side + "s", "pods", "selector"}, "cannot be combined with name: want one of them")
+		}
 	}
 }
 

@@ -34,6 +34,9 @@ import (
 // If targets are existing pods, with several on a node, pairs of a node with itself lie on many offsets. These offsets
 // stay in the cycle, which then has ceil(m/k) rounds. An element with fewer than k pairs in a round gets another pair
 // from the far side of the cycle. All properties hold, except that these few pairs repeat.
+//
+// If sources are existing pods, the elements are pods, not nodes: two pods of a node are a possible pair, a pod with
+// itself is not.
 
 // sampling holds the pairs of one round.
 type sampling struct {
@@ -49,7 +52,7 @@ type sampling struct {
 	zonePairs, zonePairsHit int
 }
 
-// sample selects the pairs of a round. sources has one endpoint per node; degree 0 is the full mesh; budget is the
+// sample selects the pairs of a round. sources has one endpoint per node, or existing pods; degree 0 is the full mesh; budget is the
 // maximum number of assignments, at least 1. The degree is lowered until the most expensive round of the cycle fits the
 // budget. If even a degree of 1 does not fit, each round has as many pairs of the cycle as fit, and the cycle gets
 // longer.
@@ -137,7 +140,7 @@ func newRing(seed uint64, sources, targets []checkup.Endpoint) *ring {
 		seed: seed, sources: sources, targets: targets,
 		large: max(len(sources), len(targets)), small: min(len(sources), len(targets)),
 		targetsLarge: len(targets) > len(sources),
-		sameNode:     len(sources) == 1 && slices.ContainsFunc(targets, func(t checkup.Endpoint) bool { return t.Pod != "" }),
+		sameNode:     len(sources) == 1 && !sources[0].Inside && slices.ContainsFunc(targets, func(t checkup.Endpoint) bool { return t.Pod != "" }),
 		possible:     len(sources) * len(targets),
 	}
 	if r.small == 0 {
@@ -145,13 +148,13 @@ func newRing(seed uint64, sources, targets []checkup.Endpoint) *ring {
 	}
 	isSource, isTarget := map[string]bool{}, map[string]bool{}
 	for _, s := range sources {
-		isSource[s.Node] = true
+		isSource[element(s)] = true
 	}
 	for _, t := range targets {
-		isTarget[t.Node] = true
+		isTarget[r.counterpart(t)] = true
 	}
-	r.sourceAt = order(seed, sources, isTarget)
-	r.targetAt = order(seed, targets, isSource)
+	r.sourceAt = order(seed, sources, isTarget, element)
+	r.targetAt = order(seed, targets, isSource, r.counterpart)
 
 	// Pairs of a node with itself, by offset.
 	r.self = make([]int, r.small)
@@ -159,10 +162,10 @@ func newRing(seed uint64, sources, targets []checkup.Endpoint) *ring {
 	if !r.sameNode {
 		at := make(map[string]int, len(sources))
 		for p, i := range r.sourceAt {
-			at[sources[i].Node] = p
+			at[element(sources[i])] = p
 		}
 		for p, i := range r.targetAt {
-			if q, ok := at[targets[i].Node]; ok {
+			if q, ok := at[r.counterpart(targets[i])]; ok {
 				offset := p - q
 				if r.targetsLarge {
 					offset = q - p
@@ -185,9 +188,25 @@ func newRing(seed uint64, sources, targets []checkup.Endpoint) *ring {
 	return r
 }
 
-// order returns the indexes of endpoints in ring order: those on nodes of the
-// other side first, then by hash of the node; existing pods of a node by name.
-func order(seed uint64, endpoints []checkup.Endpoint, other map[string]bool) []int {
+// element is what a source is on the ring: a node or, if it is inside an existing pod, the pod.
+func element(source checkup.Endpoint) string {
+	if source.Inside {
+		return source.Pod
+	}
+	return source.Node
+}
+
+// counterpart is the element that a target would be as a source.
+func (r *ring) counterpart(target checkup.Endpoint) string {
+	if len(r.sources) > 0 && r.sources[0].Inside && target.Pod != "" {
+		return target.Pod
+	}
+	return target.Node
+}
+
+// order returns the indexes of endpoints in ring order: those whose element is on the
+// other side first, then by hash of the element; existing pods of a node by name.
+func order(seed uint64, endpoints []checkup.Endpoint, other map[string]bool, element func(checkup.Endpoint) string) []int {
 	type key struct {
 		alone int
 		node  uint64
@@ -195,8 +214,8 @@ func order(seed uint64, endpoints []checkup.Endpoint, other map[string]bool) []i
 	}
 	keys := make([]key, len(endpoints))
 	for i, e := range endpoints {
-		keys[i] = key{node: checkup.HashString(seed, e.Node), index: i}
-		if !other[e.Node] {
+		keys[i] = key{node: checkup.HashString(seed, element(e)), index: i}
+		if !other[element(e)] {
 			keys[i].alone = 1
 		}
 	}
@@ -231,7 +250,7 @@ func (r *ring) pair(position, offset int) (source, target int, ok bool) {
 
 // pairable reports whether source and target may be a pair.
 func (r *ring) pairable(source, target int) bool {
-	return r.sameNode || r.sources[source].Node != r.targets[target].Node
+	return r.sameNode || element(r.sources[source]) != r.counterpart(r.targets[target])
 }
 
 // rounds is the number of rounds of a cycle with degree k.
@@ -367,35 +386,35 @@ func (s *sampling) hitZones(r *ring, budget int) {
 	type zone struct {
 		name             string
 		sources, targets []int // by ring position
-		nodes            map[string]bool
+		elements         map[string]bool
 	}
 	byName := map[string]*zone{}
 	var zones []*zone
-	of := func(e checkup.Endpoint) *zone {
+	of := func(e checkup.Endpoint, element string) *zone {
 		z := byName[e.Zone]
 		if z == nil {
-			z = &zone{name: e.Zone, nodes: map[string]bool{}}
+			z = &zone{name: e.Zone, elements: map[string]bool{}}
 			byName[e.Zone] = z
 			zones = append(zones, z)
 		}
-		z.nodes[e.Node] = true
+		z.elements[element] = true
 		return z
 	}
 	for _, i := range r.sourceAt {
 		if e := r.sources[i]; e.Zone != "" {
-			z := of(e)
+			z := of(e, element(e))
 			z.sources = append(z.sources, i)
 		}
 	}
 	for _, i := range r.targetAt {
 		if e := r.targets[i]; e.Zone != "" {
-			z := of(e)
+			z := of(e, r.counterpart(e))
 			z.targets = append(z.targets, i)
 		}
 	}
 	slices.SortFunc(zones, func(a, b *zone) int { return cmp.Compare(a.name, b.name) })
 	var from, to []*zone
-	within := 0 // zones whose sources and targets are all on one node
+	within := 0 // zones whose sources and targets are all one element
 	for _, z := range zones {
 		if len(z.sources) > 0 {
 			from = append(from, z)
@@ -403,7 +422,7 @@ func (s *sampling) hitZones(r *ring, budget int) {
 		if len(z.targets) > 0 {
 			to = append(to, z)
 		}
-		if len(z.sources) > 0 && len(z.targets) > 0 && len(z.nodes) == 1 && !r.sameNode {
+		if len(z.sources) > 0 && len(z.targets) > 0 && len(z.elements) == 1 && !r.sameNode {
 			within++
 		}
 	}

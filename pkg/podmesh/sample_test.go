@@ -19,6 +19,7 @@ type mesh struct {
 	both, sources, targets int // nodes on both sides, on one side only
 	podsEach               int // existing pods on each target node; 0 means responders
 	podsSpread             int // the i-th target node has up to so many more
+	inside                 int // sources are so many existing pods on each source node, targets too if podsEach is set; 0 means fixtures
 	zones                  int // zones over which the nodes are spread; 0 means none
 	seed                   uint64
 	degree                 int
@@ -45,13 +46,21 @@ func (c mesh) endpoints() (sources, targets []checkup.Endpoint) {
 			targets = append(targets, checkup.Endpoint{Node: node, Zone: zone(i), Pod: fmt.Sprintf("ns/%s-%d", node, p)})
 		}
 	}
+	source := func(node string, i int) {
+		if c.inside == 0 {
+			sources = append(sources, checkup.Endpoint{Node: node, Zone: zone(i)})
+		}
+		for p := range c.inside {
+			sources = append(sources, checkup.Endpoint{Node: node, Zone: zone(i), Pod: fmt.Sprintf("ns/%s-%d", node, p), Inside: true})
+		}
+	}
 	for i := range c.both {
 		node := fmt.Sprintf("both-%d", i)
-		sources = append(sources, checkup.Endpoint{Node: node, Zone: zone(i)})
+		source(node, i)
 		target(node, i)
 	}
 	for i := range c.sources {
-		sources = append(sources, checkup.Endpoint{Node: fmt.Sprintf("source-%d", i), Zone: zone(c.both + i)})
+		source(fmt.Sprintf("source-%d", i), c.both+i)
 	}
 	for i := range c.targets {
 		target(fmt.Sprintf("target-%d", i), c.both+i)
@@ -64,6 +73,9 @@ func long() bool { return os.Getenv("CHECKPLAN_LONG") != "" }
 
 // pairable restates which pairs are possible, without the code under test.
 func pairable(sources []checkup.Endpoint, s, t checkup.Endpoint) bool {
+	if s.Inside {
+		return t.Pod != s.Pod && t.Pod != "" || t.Pod == "" && t.Node != s.Pod
+	}
 	return s.Node != t.Node || t.Pod != "" && len(sources) == 1
 }
 
@@ -99,7 +111,7 @@ func (c mesh) check(t *testing.T) {
 		t.Fatalf("%+v: rounds is %d", c, first.rounds)
 	}
 	k := first.degree
-	same := c.sources == 0 && c.targets == 0 && c.podsEach == 0
+	same := c.sources == 0 && c.targets == 0 && c.podsEach == 0 && c.inside == 0
 	n := c.both
 	if same && k > 0 && first.rounds != ceilDiv(n-1, k) {
 		t.Errorf("%+v: rounds is %d, want ceil((n-1)/k) = %d", c, first.rounds, ceilDiv(n-1, k))
@@ -214,6 +226,21 @@ func TestSampleGuarantees(t *testing.T) {
 			}
 		}
 	})
+	t.Run("from inside existing pods", func(t *testing.T) {
+		for both := range 4 {
+			for sources := range 3 {
+				for targets := range 3 {
+					for pods := range 4 {
+						for inside := 1; inside <= 3; inside++ {
+							for degree := range 5 {
+								mesh{both: both, sources: sources, targets: targets, podsEach: pods, inside: inside, degree: degree, seed: uint64(pods)}.check(t)
+							}
+						}
+					}
+				}
+			}
+		}
+	})
 	t.Run("existing pods and every budget", func(t *testing.T) {
 		for both := 2; both <= 4; both++ {
 			for sources := range 3 {
@@ -233,7 +260,7 @@ func TestSampleGuarantees(t *testing.T) {
 		}
 		for range clusters {
 			c := mesh{
-				both: r.IntN(20), sources: r.IntN(12), targets: r.IntN(12), podsEach: r.IntN(3), podsSpread: r.IntN(8),
+				both: r.IntN(20), sources: r.IntN(12), targets: r.IntN(12), podsEach: r.IntN(3), podsSpread: r.IntN(8), inside: r.IntN(3),
 				zones: r.IntN(6), seed: r.Uint64(), degree: r.IntN(15), budget: r.IntN(400),
 			}
 			c.check(t)

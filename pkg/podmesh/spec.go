@@ -34,17 +34,33 @@ func (m *Spec) Kind() checkup.Kind { return Name }
 // PhaseTimeouts are those of the plan.
 func (m *Spec) PhaseTimeouts() checkup.Timeouts { return m.Timeouts }
 
-// Fixtures are agents, and responders unless targets are existing pods.
+// Fixtures are agents, and responders unless targets are existing pods. An agent inside an existing pod is none, but
+// what reads responders needs the rights of a check with agents.
 func (m *Spec) Fixtures() []checkup.Role {
-	if m.Targets.Pods != nil {
+	switch {
+	case m.Targets.Pods != nil && m.Sources.Pods != nil:
+		return nil
+	case m.Targets.Pods != nil:
 		return []checkup.Role{checkup.RoleAgent}
 	}
 	return []checkup.Role{checkup.RoleResponder, checkup.RoleAgent}
 }
 
-// Sources are agents: one on every node that the placement admits.
+// Sources are agents: one on every node that the placement admits or, if Pods is set, one inside each of these existing
+// pods.
 type Sources struct {
 	Placement checkup.Placement `json:"placement"`
+	Pods      *PodSources       `json:"pods,omitempty"`
+}
+
+// PodSources selects existing pods, each of which gets an agent as an ephemeral container. Either Name or Selector is
+// set.
+type PodSources struct {
+	// Namespace of the pods. Empty means the run's own.
+	Namespace string `json:"namespace,omitempty"`
+	// Name of the only pod.
+	Name     string                `json:"name,omitempty"`
+	Selector checkup.LabelSelector `json:"selector,omitzero"`
 }
 
 // Targets are a responder on every node that the placement admits or, if Pods is set,
@@ -55,11 +71,13 @@ type Targets struct {
 }
 
 // PodTargets selects existing pods. They are probed by tcp, http and icmp only: only
-// checkplan's responder answers a udp probe.
+// checkplan's responder answers a udp probe. Either Name or Selector is set.
 type PodTargets struct {
 	// Namespace of the pods. Empty means the run's own.
-	Namespace string                `json:"namespace,omitempty"`
-	Selector  checkup.LabelSelector `json:"selector"`
+	Namespace string `json:"namespace,omitempty"`
+	// Name of the only pod.
+	Name     string                `json:"name,omitempty"`
+	Selector checkup.LabelSelector `json:"selector,omitzero"`
 	// Port for tcp and http.
 	Port int `json:"port"`
 }

@@ -129,6 +129,10 @@ func TestSurvey(t *testing.T) {
 	p := meshPlan(func(m *Spec) { m.Sample.Rotate = true })
 	p.Checks["web"] = meshPlan(webPods).Checks["mesh"]
 	p.Checks["web-again"] = meshPlan(webPods).Checks["mesh"]
+	p.Checks["inside"] = meshPlan(func(m *Spec) {
+		m.Sources.Pods = &PodSources{Namespace: "shop", Name: "one"}
+		m.Targets.Pods = &PodTargets{Namespace: "shop", Name: "done", Port: 80}
+	}).Checks["mesh"]
 	p.Checks["own"] = meshPlan(webPods, func(m *Spec) { m.Targets.Pods.Namespace = "" }).Checks["mesh"]
 
 	s, err := survey(t, c, p)

@@ -34,6 +34,12 @@ func ReadOrder(r io.Reader) (checkup.Order, error) {
 	return o, nil
 }
 
+// ReadOrderText reads and checks the order in a text, such as the value of the environment variable of that name.
+func ReadOrderText(name, text string) (checkup.Order, error) {
+	order, err := ReadOrder(strings.NewReader(text))
+	return order, of(name, err)
+}
+
 // maxOrder limits the size of an order, in bytes: many times what a budget of pairs can make.
 const maxOrder = 256 << 20
 

@@ -3,6 +3,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,10 +15,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
 // FieldManager owns the fields that Apply sets.
@@ -75,14 +79,7 @@ func (c *Cluster) apply(ctx context.Context, object runtime.Object) error {
 	if err != nil {
 		return fmt.Errorf("apply %s %s: %w", target.resource.Resource, accessor.GetName(), err)
 	}
-	var client dynamic.ResourceInterface = c.Dynamic.Resource(target.resource)
-	if target.namespaced {
-		namespace := accessor.GetNamespace()
-		if namespace == "" {
-			namespace = c.Namespace
-		}
-		client = c.Dynamic.Resource(target.resource).Namespace(namespace)
-	}
+	client := c.clientOf(target, accessor)
 	force := true
 	_, err = client.Patch(
 		ctx,
@@ -93,6 +90,55 @@ func (c *Cluster) apply(ctx context.Context, object runtime.Object) error {
 	)
 	if err != nil {
 		return fmt.Errorf("apply %s %s: %w%s", target.resource.Resource, accessor.GetName(), err, hint(err))
+	}
+	return nil
+}
+
+// clientOf is the client for an object.
+func (c *Cluster) clientOf(target target, object metav1.Object) dynamic.ResourceInterface {
+	if !target.namespaced {
+		return c.Dynamic.Resource(target.resource)
+	}
+	return c.Dynamic.Resource(target.resource).Namespace(cmp.Or(object.GetNamespace(), c.Namespace))
+}
+
+// Withdraw deletes the runs of a plan, its reports and history, and these of its objects. The error lists what could not
+// be deleted.
+func (c *Cluster) Withdraw(ctx context.Context, plan string, objects []runtime.Object) error {
+	var left []string
+	deleted := func(what string, err error) {
+		if err != nil && !apierrors.IsNotFound(err) {
+			left = append(left, fmt.Sprintf("%s (%v%s)", what, err, hint(err)))
+		}
+	}
+	ofPlan := metav1.ListOptions{LabelSelector: labels.Set{checkup.LabelPlan: plan}.String()}
+	runs, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).List(ctx, ofPlan)
+	deleted("PipelineRuns", err)
+	if err == nil {
+		for _, run := range runs.Items {
+			deleted("PipelineRun "+run.Name, c.Tekton.TektonV1().PipelineRuns(c.Namespace).Delete(ctx, run.Name, metav1.DeleteOptions{}))
+		}
+	}
+	maps, err := c.Kube.CoreV1().ConfigMaps(c.Namespace).List(ctx, ofPlan)
+	deleted("ConfigMaps", err)
+	if err == nil {
+		for _, cm := range maps.Items {
+			deleted("ConfigMap "+cm.Name, c.Kube.CoreV1().ConfigMaps(c.Namespace).Delete(ctx, cm.Name, metav1.DeleteOptions{}))
+		}
+	}
+	for _, object := range objects {
+		target, err := targetOf(object)
+		if err != nil {
+			return err
+		}
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			return fmt.Errorf("delete %T: %w", object, err)
+		}
+		deleted(target.resource.Resource+" "+accessor.GetName(), c.clientOf(target, accessor).Delete(ctx, accessor.GetName(), metav1.DeleteOptions{}))
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("cannot delete all of plan %s; left: %s", plan, strings.Join(left, "; "))
 	}
 	return nil
 }

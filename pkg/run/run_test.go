@@ -489,3 +489,46 @@ current-context: x
 		t.Errorf("--namespace: %+v, %v", cluster, err)
 	}
 }
+
+// TestWithdraw: what a plan's run left and the plan's objects are deleted, and nothing else; what cannot be is in the error.
+func TestWithdraw(t *testing.T) {
+	cluster, _ := fakeCluster(t)
+	of := map[string]string{checkup.LabelPlan: "p"}
+	for _, cm := range []*corev1.ConfigMap{
+		{ObjectMeta: metav1.ObjectMeta{Name: "p-report", Namespace: "ns", Labels: of}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "other", Namespace: "ns", Labels: map[string]string{checkup.LabelPlan: "q"}}},
+	} {
+		if _, err := cluster.Kube.CoreV1().ConfigMaps("ns").Create(t.Context(), cm, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := pipelineRun(true)
+	r.Labels = of
+	if _, err := cluster.Tekton.TektonV1().PipelineRuns("ns").Create(t.Context(), r, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var deleted []string
+	dyn := cluster.Dynamic.(*dynamicfake.FakeDynamicClient)
+	dyn.PrependReactor("delete", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		d := action.(clienttesting.DeleteAction)
+		deleted = append(deleted, fmt.Sprintf("%s %s/%s", d.GetResource().Resource, d.GetNamespace(), d.GetName()))
+		if d.GetResource().Resource == "roles" {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "roles"}, d.GetName(), errors.New("user may not"))
+		}
+		return true, nil, nil
+	})
+	err := cluster.Withdraw(t.Context(), "p", objects())
+	if err == nil || !strings.Contains(err.Error(), "cannot delete all of plan p; left: roles p-setup (") {
+		t.Errorf("error %v, want the role that is left", err)
+	}
+	if len(deleted) != len(objects()) {
+		t.Errorf("deleted %v, want each of the %d objects", deleted, len(objects()))
+	}
+	if runs, err := cluster.Tekton.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{LabelSelector: "checkplan.dev/plan=p"}); err != nil || len(runs.Items) != 0 {
+		t.Errorf("%d runs of the plan are left, %v", len(runs.Items), err)
+	}
+	maps, err := cluster.Kube.CoreV1().ConfigMaps("ns").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(maps.Items) != 1 || maps.Items[0].Name != "other" {
+		t.Errorf("ConfigMaps %v, %v; want only that of the other plan", maps.Items, err)
+	}
+}

@@ -23,9 +23,11 @@ var creators = []checkup.Phase{checkup.PhaseSetup, checkup.PhaseProbe}
 // Policies are ValidatingAdmissionPolicies, with their bindings, that hold the accounts of a plan to what they are for.
 // Those of setup and probe may make pods of the agent's image only, pinned to a node, without a token, restricted: an
 // account that may create pods in a namespace of the pod security level privileged could otherwise become root on
-// nodes. That of conclude may write PodNetworkHealths of checkplan only, if the plan has some. That of the schedule may
-// start and delete runs of this plan only, under the plan's accounts. RBAC cannot express any of this. The policies are
-// objects of the cluster, so only who administers it can apply them. Kubernetes has them since 1.30.
+// nodes. That of probe may add to existing pods ephemeral containers of that image only, restricted, and without the
+// pod's volumes, among which is its token. That of conclude may write PodNetworkHealths of checkplan only, if the plan
+// has some. That of the schedule may start and delete runs of this plan only, under the plan's accounts. RBAC cannot
+// express any of this. The policies are objects of the cluster, so only who administers it can apply them. Kubernetes
+// has them since 1.30.
 func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 	opts = opts.withDefaults()
 	var objects []runtime.Object
@@ -41,7 +43,17 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 				APIGroups: []string{corev1.GroupName}, APIVersions: []string{"v1"}, Resources: []string{"pods"},
 			},
 		}
-		objects = append(objects, policy(plan, opts, users, pods, validations(plan, opts, phase))...)
+		objects = append(objects, policy(plan, opts, users[0], users, pods, validations(plan, opts, phase))...)
+	}
+	if inside(plan) {
+		containers := admissionv1.RuleWithOperations{
+			Operations: []admissionv1.OperationType{admissionv1.Update},
+			Rule: admissionv1.Rule{
+				APIGroups: []string{corev1.GroupName}, APIVersions: []string{"v1"}, Resources: []string{"pods/ephemeralcontainers"},
+			},
+		}
+		users := []string{AccountName(plan, checkup.PhaseProbe), plan.Name}
+		objects = append(objects, policy(plan, opts, users[0]+"-inside", users, containers, insideValidations(plan, opts))...)
 	}
 	if plan.NetworkHealth() != nil {
 		health := admissionv1.RuleWithOperations{
@@ -53,7 +65,7 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 		}
 		// The account for all phases may do what each may.
 		users := []string{AccountName(plan, checkup.PhaseConclude), plan.Name}
-		objects = append(objects, policy(plan, opts, users, health, healthValidations(plan))...)
+		objects = append(objects, policy(plan, opts, users[0], users, health, healthValidations(plan))...)
 	}
 	if plan.Schedule != nil {
 		runs := admissionv1.RuleWithOperations{
@@ -62,17 +74,17 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 				APIGroups: []string{"tekton.dev"}, APIVersions: []string{"*"}, Resources: []string{"pipelineruns"},
 			},
 		}
-		objects = append(objects, policy(plan, opts, []string{ScheduleAccount(plan)}, runs, runValidations(plan))...)
+		objects = append(objects, policy(plan, opts, ScheduleAccount(plan), []string{ScheduleAccount(plan)}, runs, runValidations(plan))...)
 	}
 	return objects
 }
 
-// policy is a policy for these accounts, and its binding. It has the name of the first account.
+// policy is a policy for these accounts, and its binding.
 func policy(
-	plan *checkup.Plan, opts Options, accounts []string, rule admissionv1.RuleWithOperations,
+	plan *checkup.Plan, opts Options, name string, accounts []string, rule admissionv1.RuleWithOperations,
 	validations []admissionv1.Validation,
 ) []runtime.Object {
-	name := "checkplan." + opts.Namespace + "." + accounts[0]
+	name = "checkplan." + opts.Namespace + "." + name
 	users := make([]string, len(accounts))
 	for i, account := range accounts {
 		users[i] = fmt.Sprintf("%q", "system:serviceaccount:"+opts.Namespace+":"+account)
@@ -217,6 +229,44 @@ func validations(plan *checkup.Plan, opts Options, phase checkup.Phase) []admiss
 		Expression: `request.operation != "UPDATE" || object.spec == oldObject.spec`,
 	})
 	return all
+}
+
+// insideValidations are what an ephemeral container must be that the account of probe adds to an existing pod.
+func insideValidations(plan *checkup.Plan, opts Options) []admissionv1.Validation {
+	var all []admissionv1.Validation
+	add := func(message, expression string) {
+		all = append(all, admissionv1.Validation{
+			Message: fmt.Sprintf("plan %s: an ephemeral container of its account for probe must %s", plan.Name, message),
+			Expression: `!has(object.spec.ephemeralContainers) || object.spec.ephemeralContainers.all(c, ` +
+				`has(oldObject.spec.ephemeralContainers) && oldObject.spec.ephemeralContainers.exists(o, o.name == c.name) || (` +
+				expression + `))`,
+		})
+	}
+	add("have the agent's image", fmt.Sprintf(`c.image == %q`, AgentImage(opts)))
+	add("have no volume, and no environment of the pod's namespace",
+		`(!has(c.volumeMounts) || size(c.volumeMounts) == 0) && (!has(c.volumeDevices) || size(c.volumeDevices) == 0) && `+
+			`(!has(c.envFrom) || size(c.envFrom) == 0) && (!has(c.env) || c.env.all(e, !has(e.valueFrom)))`)
+	add("see its own processes only", `!has(c.targetContainerName) || c.targetContainerName == ""`)
+	add("be restricted: no root, no capabilities, no escalation, a read-only file system, the runtime's seccomp profile",
+		`has(c.securityContext) && (!has(c.securityContext.privileged) || !c.securityContext.privileged) && `+
+			`has(c.securityContext.runAsNonRoot) && c.securityContext.runAsNonRoot && `+
+			`has(c.securityContext.runAsUser) && c.securityContext.runAsUser != 0 && `+
+			`has(c.securityContext.allowPrivilegeEscalation) && !c.securityContext.allowPrivilegeEscalation && `+
+			`has(c.securityContext.readOnlyRootFilesystem) && c.securityContext.readOnlyRootFilesystem && `+
+			`has(c.securityContext.capabilities) && has(c.securityContext.capabilities.drop) && `+
+			`c.securityContext.capabilities.drop.exists(d, d == "ALL") && `+
+			`(!has(c.securityContext.capabilities.add) || size(c.securityContext.capabilities.add) == 0) && `+
+			`has(c.securityContext.seccompProfile) && c.securityContext.seccompProfile.type == "RuntimeDefault"`)
+	return all
+}
+
+// inside reports whether agents of the plan may run in existing pods.
+func inside(plan *checkup.Plan) bool {
+	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
+		return slices.ContainsFunc(kinds.Rights(plan.Checks[name]), func(r checkup.Right) bool {
+			return r.Resource == "pods/ephemeralcontainers"
+		})
+	})
 }
 
 // hostNetwork reports whether agents of the plan may be in their nodes' networks.

@@ -3,6 +3,10 @@
 package tekton
 
 import (
+	"context"
+	"io"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +15,7 @@ import (
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -19,6 +24,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/fleet"
 	"github.com/checkplan/checkplan/pkg/kinds"
+	"github.com/checkplan/checkplan/pkg/podmesh"
 )
 
 // evaluate returns the first message of the policies that refuses a request; empty if none does.
@@ -224,6 +230,89 @@ func TestHealthPolicy(t *testing.T) {
 				if refused := evaluate(t, policies, tt.user, operation, false, pair[0], pair[1]); (refused == "") != want {
 					t.Errorf("%s: refused %q, want allowed: %v", operation, refused, want)
 				}
+			}
+		})
+	}
+}
+
+// insidePod is an existing pod without and with the agent, as the code of a run adds it.
+func insidePod(t *testing.T) (without, with *corev1.Pod) {
+	t.Helper()
+	without = &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u"},
+		Spec: corev1.PodSpec{
+			NodeName: "n0", Containers: []corev1.Container{{Name: "web", Image: "web"}},
+			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debugger", Image: "busybox"}}},
+		},
+	}
+	client := fake.NewClientset(without.DeepCopy())
+	minute := checkup.Duration(time.Minute)
+	w := &checkup.Worksheet{
+		Plan: "mesh", Check: "mesh", Sources: []checkup.Endpoint{{Node: "n0", Pod: "shop/web", Inside: true}}, Targets: []checkup.Endpoint{{Node: "n1"}},
+		Assignments: [][]int{{0}}, IPFamilies: []checkup.IPFamily{checkup.IPv4}, Timeouts: checkup.Timeouts{Probe: minute},
+	}
+	roster := &checkup.Roster{Targets: []checkup.RosterEntry{{Addresses: map[checkup.IPFamily]string{checkup.IPv4: "10.0.0.1"}}}}
+	f := &fleet.Fleet{Client: client, Namespace: "ns", Plan: "mesh", RunUID: "uid", Image: AgentImage(Options{}),
+		OpenLog: func(context.Context, string, *corev1.PodLogOptions) (io.ReadCloser, error) {
+			return io.NopCloser(strings.NewReader("")), nil
+		}}
+	ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer stop()
+	f.Farewell = time.Millisecond
+	if err := f.Measure(ctx, w, roster, nowhere{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	with, err := client.CoreV1().Pods("shop").Get(t.Context(), "web", metav1.GetOptions{})
+	if err != nil || len(with.Spec.EphemeralContainers) != 2 {
+		t.Fatalf("%+v, %v; want two ephemeral containers", with.Spec.EphemeralContainers, err)
+	}
+	return without, with
+}
+
+// TestInsidePolicy: the account of probe may add the agent to an existing pod, and no container that differs where it
+// matters. What others added is not its business.
+func TestInsidePolicy(t *testing.T) {
+	plan := policyPlan("podMesh")
+	plan.Checks["check"].Spec.(*podmesh.Spec).Sources.Pods = &podmesh.PodSources{Namespace: "shop", Name: "web"}
+	without, with := insidePod(t)
+	inside := slices.DeleteFunc(Policies(plan, Options{Namespace: "ns"}), func(o runtime.Object) bool {
+		p, ok := o.(*admissionv1.ValidatingAdmissionPolicy)
+		return !ok || p.Spec.MatchConstraints.ResourceRules[0].Resources[0] != "pods/ephemeralcontainers"
+	})
+	if len(inside) != 1 {
+		t.Fatalf("%d policies for ephemeral containers, want 1", len(inside))
+	}
+	yes := true
+	for _, tt := range []struct {
+		name    string
+		user    string
+		change  func(*corev1.EphemeralContainer)
+		allowed bool
+	}{
+		{name: "the agent", user: "p-probe", change: func(*corev1.EphemeralContainer) {}, allowed: true},
+		{name: "anything by another account", user: "other", change: func(c *corev1.EphemeralContainer) { c.Image = "evil" }, allowed: true},
+		{name: "another image", user: "p-probe", change: func(c *corev1.EphemeralContainer) { c.Image = "evil" }},
+		{name: "another image by the account for all phases", user: "p", change: func(c *corev1.EphemeralContainer) { c.Image = "evil" }},
+		{name: "the pod's token", user: "p-probe", change: func(c *corev1.EphemeralContainer) { c.VolumeMounts = []corev1.VolumeMount{{Name: "token"}} }},
+		{name: "a Secret", user: "p-probe", change: func(c *corev1.EphemeralContainer) { c.EnvFrom = []corev1.EnvFromSource{{}} }},
+		{name: "one key of a Secret", user: "p-probe", change: func(c *corev1.EphemeralContainer) {
+			c.Env = append(c.Env, corev1.EnvVar{Name: "a", ValueFrom: &corev1.EnvVarSource{}})
+		}},
+		{name: "the processes of a container", user: "p-probe", change: func(c *corev1.EphemeralContainer) { c.TargetContainerName = "web" }},
+		{name: "privileged", user: "p-probe", change: func(c *corev1.EphemeralContainer) { c.SecurityContext.Privileged = &yes }},
+		{name: "root", user: "p-probe", change: func(c *corev1.EphemeralContainer) { c.SecurityContext.RunAsUser = new(int64(0)) }},
+		{name: "a capability", user: "p-probe", change: func(c *corev1.EphemeralContainer) {
+			c.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
+		}},
+		{name: "no security context", user: "p-probe", change: func(c *corev1.EphemeralContainer) { c.SecurityContext = nil }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			pod := with.DeepCopy()
+			added := slices.IndexFunc(pod.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return c.Name != "debugger" })
+			tt.change(&pod.Spec.EphemeralContainers[added])
+			refused := evaluate(t, inside, "system:serviceaccount:ns:"+tt.user, "UPDATE", false, pod, without)
+			if (refused == "") != tt.allowed {
+				t.Errorf("refused %q, want allowed: %v", refused, tt.allowed)
 			}
 		})
 	}

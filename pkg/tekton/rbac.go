@@ -85,6 +85,7 @@ var phaseRights = []common{
 		"pkg/record: the index of the history; evidence and report again when the task is retried"},
 	{"", checkup.PhaseConclude, checkup.ScopeRun, "configmaps", "delete",
 		"pkg/fleet Remove; pkg/record: reports beyond the plan's retention, old pieces of its history"},
+	{"", checkup.PhaseConclude, checkup.ScopeRun, "events", "create", "tasks/report: the plan's verdict has changed"},
 	{checkup.RoleAgent, checkup.PhaseConclude, checkup.ScopeRun, "events", "list",
 		"pkg/fleet Evidence: what happened to what went wrong"},
 }
@@ -105,6 +106,12 @@ func Rights(plan *checkup.Plan, opts Options) []checkup.Right {
 		if fixtures[r.fixture] {
 			all = append(all, checkup.Right{Phase: r.phase, Scope: r.scope, Resource: r.resource, Verb: r.verb, Why: r.why})
 		}
+	}
+	if plan.Schedule != nil {
+		all = append(all, checkup.Right{
+			Phase: checkup.PhaseConclude, Scope: checkup.ScopeRun, Group: "batch", Resource: "cronjobs", Names: []string{ScheduleName(plan)},
+			Verb: "get", Why: "tasks/report: an event is about an object of a UID",
+		})
 	}
 	for _, name := range plan.CheckNames() {
 		for _, r := range kinds.Rights(plan.Checks[name]) {

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/probe"
 )
 
@@ -48,7 +49,7 @@ type usageError string
 func (e usageError) Error() string { return string(e) }
 
 const usage = usageError(
-	"usage: agent probe --order FILE | agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] | agent version",
+	"usage: agent probe --order FILE | agent probe --order-env NAME | agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] | agent version",
 )
 
 func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
@@ -60,13 +61,18 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
 	switch args[0] {
 	case "probe":
 		order := flags.String("order", "", "`FILE` with the order, as JSON")
+		variable := flags.String("order-env", "", "`NAME` of the environment variable with the order, as JSON")
 		if err := parse(flags, args[1:]); err != nil {
 			return err
 		}
-		if *order == "" {
-			return usageError("probe: --order FILE is missing")
+		if (*order == "") == (*variable == "") {
+			return usageError("probe: want one of --order FILE and --order-env NAME")
 		}
-		return runProbe(ctx, stdout, stderr, *order)
+		read := func() (checkup.Order, error) { return probe.ReadOrderFile(*order) }
+		if *variable != "" {
+			read = func() (checkup.Order, error) { return probe.ReadOrderText(*variable, os.Getenv(*variable)) }
+		}
+		return runProbe(ctx, stdout, stderr, read)
 	case "respond":
 		echo := flags.String("echo", fmt.Sprintf(":%d", probe.EchoPort), "`ADDRESS` for TCP and UDP echo")
 		http := flags.String("http", fmt.Sprintf(":%d", probe.HTTPPort), "`ADDRESS` for HTTP")
@@ -95,11 +101,17 @@ func parse(flags *flag.FlagSet, args []string) error {
 	return nil
 }
 
-func runProbe(ctx context.Context, stdout, stderr io.Writer, file string) error {
-	order, err := probe.ReadOrderFile(file)
+// lastWords is how long an agent may take after its order's deadline to report and to end. Nobody deletes the container
+// of an agent in an existing pod.
+const lastWords = time.Minute
+
+func runProbe(ctx context.Context, stdout, stderr io.Writer, read func() (checkup.Order, error)) error {
+	order, err := read()
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(order.Deadline)+lastWords)
+	defer cancel()
 	err = probe.Agent{Order: order, Version: version(), Out: stdout}.Run(ctx)
 	if err == nil && ctx.Err() != nil {
 		fmt.Fprintln(stderr, "agent: stopped before the end")

@@ -53,7 +53,7 @@ func TestExitCodes(t *testing.T) {
 	good := write("good.json", `{"deadline": "1m", "limits": {"packetsPerSecond": 1000, "concurrency": 1, "startJitter": "0s"},
 "probes": [{"transport": "tcp", "sizes": [0], "count": 1, "interval": "0s", "timeout": "1m"}],
 "targets": [{"target": 0, "addresses": {"IPv4": "127.0.0.1"}, "ports": {"tcp": 1}}]}`)
-	const usage = "agent: usage: agent probe --order FILE | agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] | agent version\n"
+	const usage = "agent: usage: agent probe --order FILE | agent probe --order-env NAME | agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] | agent version\n"
 	for _, test := range []struct {
 		args   []string
 		code   int
@@ -61,22 +61,30 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{nil, 2, usage},
 		{[]string{"help"}, 2, usage},
-		{[]string{"probe"}, 2, "agent: probe: --order FILE is missing\n"},
+		{[]string{"probe"}, 2, "agent: probe: want one of --order FILE and --order-env NAME\n"},
 		{[]string{"probe", "--order", good, "more"}, 2, "agent: probe: unexpected argument \"more\"\n"},
 		{[]string{"probe", "--ordre", good}, 2, "agent: probe: flag provided but not defined: -ordre\n"},
 		{[]string{"probe", "--help"}, 0, "with the order, as JSON\n"},
 		{[]string{"probe", "--order", filepath.Join(dir, "none.json")}, 1, "agent: cannot read the order: open " + dir + "/none.json: no such file or directory\n"},
 		{[]string{"probe", "--order", empty}, 1, "empty.json: cannot read the order: EOF\n"},
 		{[]string{"probe", "--order", bad}, 1, "limits.packetsPerSecond: must be at least 1\nlimits.concurrency: must be at least 1\n"},
+		{[]string{"probe", "--order", good, "--order-env", "GOOD"}, 2, "want one of --order FILE and --order-env NAME\n"},
+		{[]string{"probe", "--order-env", "UNSET"}, 1, "agent: UNSET: cannot read the order: EOF\n"},
+		{[]string{"probe", "--order-env", "GOOD"}, 0, ""},
 		{[]string{"probe", "--order", good}, 0, ""}, // to a port that refuses: the network, not the tool
 		{[]string{"respond", "--echo", "nonsense"}, 1, "agent: cannot listen for TCP echo: listen tcp4: address nonsense: missing port in address\n"},
 		{[]string{"version"}, 0, ""},
 	} {
 		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
 			cmd := agent(t.Context(), test.args...)
+			order, err := os.ReadFile(good)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd.Env = append(cmd.Environ(), "GOOD="+string(order))
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
-			err := cmd.Run()
+			err = cmd.Run()
 			var exit *exec.ExitError
 			if err != nil && !errors.As(err, &exit) {
 				t.Fatal(err)

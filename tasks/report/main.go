@@ -56,7 +56,7 @@ func run(ctx context.Context, t *task.Task) error {
 	where := ""
 	store := t.Store(plan.Name)
 	entry := history.EntryOf(r, sheets)
-	cumulate(ctx, t, store, r, entry)
+	before := cumulate(ctx, t, store, r, entry)
 	if err := store.SaveReport(ctx, r, plan.Retention.Reports); err != nil {
 		problems = append(problems, fmt.Errorf("store the report: %w", err))
 	} else {
@@ -67,6 +67,9 @@ func run(ctx context.Context, t *task.Task) error {
 	problems = append(problems, retire(ctx, t, plan))
 	remember(ctx, t, store, entry)
 	writeHealth(ctx, t, plan, r, sheets)
+	if before != nil {
+		announce(ctx, t, plan, before.NewsOf(entry.Run, r.Summary, missed(plan)))
+	}
 	failed := errors.Join(problems...)
 	if failed != nil {
 		t.Logf("::error::%s", strings.Join(strings.Fields(failed.Error()), " "))
@@ -81,15 +84,17 @@ func run(ctx context.Context, t *task.Task) error {
 }
 
 // cumulate adds to the report what this run and those before it have covered together, and what of their history could
-// not be read. The verdict does not depend on it.
-func cumulate(ctx context.Context, t *task.Task, store *record.Store, r *checkup.Report, entry *history.Entry) {
+// not be read. The verdict does not depend on it. It returns the history before this run; nil if it could not be read.
+func cumulate(
+	ctx context.Context, t *task.Task, store *record.Store, r *checkup.Report, entry *history.Entry,
+) *history.History {
 	ctx, cancel := context.WithTimeout(ctx, historyTime)
 	defer cancel()
 	before, err := record.LoadHistory(ctx, store.ConfigMaps, store.Plan)
 	if err != nil {
 		t.Logf("::warning::cannot read the history of the plan: %v", err)
 		r.Notes = append(r.Notes, fmt.Sprintf("earlier runs are not considered: %v", err))
-		return
+		return nil
 	}
 	r.Notes = append(r.Notes, before.NotesSince(r.Finished.Truncate(time.Second))...)
 	h := history.Merge(before, entry)
@@ -98,6 +103,7 @@ func cumulate(ctx context.Context, t *task.Task, store *record.Store, r *checkup
 			c.Cumulative = h.Cumulative(c.Name, c.Coverage.Possible)
 		}
 	}
+	return before
 }
 
 // remember adds the run to the history of its plan. It comes last: the report and the verdict stand without it.

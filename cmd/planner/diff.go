@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/print"
+	"github.com/checkplan/checkplan/pkg/run"
+)
+
+func newDiff(env *environment) *cobra.Command {
+	var access run.Access
+	var output string
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "diff RUN|FILE|- RUN|FILE|-",
+		Short: "Print what changed from one run to another",
+		Long: `diff compares the reports of two runs: findings and units that are new or gone,
+delays and losses that grew, and what the two could not both see, because one of
+them did not measure it. A delay counts as slower if its median or 99th percentile
+is half as much again, and at least 200µs more; a loss, if it is 1% of the packets
+more. It is no statistical test.
+
+A run is the name or UID of its PipelineRun, a file that "planner run --output
+json" wrote, or - for standard input.
+
+Exit codes: 0, whatever changed; 1 if a report could not be read; 2 wrong usage.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 || args[0] == "-" && args[1] == "-" {
+				return usage("%s: want two runs, the earlier one first: each the name of a PipelineRun, a file, or (one of them) -",
+					cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var reports [2]*checkup.Report
+			for i, name := range args {
+				var err error
+				if reports[i], _, err = env.findReport(cmd.Context(), name, access); err != nil {
+					return err
+				}
+			}
+			d := checkup.Compare(reports[0], reports[1])
+			t := env.terminalOf(env.stdout)
+			text := print.TextOptions{Width: t.width, Color: t.color}
+			if all {
+				text.Lines = -1
+			}
+			var err error
+			if output == "json" {
+				err = print.Encode(env.stdout, d)
+			} else {
+				err = print.Diff(env.stdout, d, text)
+			}
+			if err != nil {
+				return fmt.Errorf("print the comparison: %w", err)
+			}
+			return nil
+		},
+	}
+	addAccess(cmd, &access)
+	cmd.Flags().BoolVar(&all, "all", false, "print all lines of each list, not the first 20")
+	enumVar(cmd, &output, "output", "text", "output format", "text", "json")
+	return cmd
+}
