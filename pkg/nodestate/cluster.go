@@ -70,9 +70,8 @@ type service struct {
 
 // object is a Service that a proxy serves.
 type object struct {
-	message ServiceEndpoints // without Families
-
-	ports    []Port // without actions and endpoints
+	message  ServiceEndpoints // without Families
+	ports    []Port           // without actions and endpoints
 	families [2]family
 }
 

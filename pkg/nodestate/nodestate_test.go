@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -303,6 +304,33 @@ slices:
 	cluster.DeleteService("ns", "b")
 	if len(cluster.services) != 0 || len(cluster.slices) != 0 {
 		t.Errorf("%d services and %d slices are left of an empty cluster", len(cluster.services), len(cluster.slices))
+	}
+}
+
+// TestManySlices: of many slices that name one address, the first in the order of names counts.
+func TestManySlices(t *testing.T) {
+	for _, first := range []string{"slice-00", "slice-49"} {
+		cluster, err := New(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cluster.SetService(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.96.0.1", Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}}}})
+		for i := range 50 {
+			name := fmt.Sprintf("slice-%02d", i)
+			cluster.SetSlice(&discoveryv1.EndpointSlice{
+				ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+				AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(8080))}},
+				Endpoints: []discoveryv1.Endpoint{
+					{Addresses: []string{"10.0.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(name == first), Serving: new(false)}},
+					{Addresses: []string{fmt.Sprintf("10.0.1.%d", i*37%50)}, Conditions: discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false)}},
+				},
+			})
+		}
+		want := map[string]Action{"slice-00": Forward, "slice-49": Reject}[first]
+		if got := cluster.State("node")[0].Families[0].Ports[0].Internal; got != want {
+			t.Errorf("%s of 50 slices has the endpoint ready: %s, want %s", first, got, want)
+		}
 	}
 }
 
