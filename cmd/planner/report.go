@@ -47,13 +47,16 @@ the cluster, the plan's history is part of it.`,
 
 // past returns the history of a report's plan for a format that prints it, else nil, and nil without a cluster. A
 // history that cannot be read is a warning.
-func (e *environment) past(ctx context.Context, cluster *run.Cluster, r *checkup.Report, output string) *history.Overview {
+func (e *environment) past(
+	ctx context.Context, cluster *run.Cluster, r *checkup.Report, output string,
+) *history.Overview {
 	if output != "html" || cluster == nil {
 		return nil
 	}
 	h, err := record.LoadHistory(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), r.Plan)
 	if err != nil {
-		fmt.Fprintln(e.stderr, checkup.NoCommand(checkup.Clean(fmt.Sprintf("warning: the report is without history: %v", err))))
+		warning := fmt.Sprintf("warning: the report is without history: %v", err)
+		fmt.Fprintln(e.stderr, checkup.NoCommand(checkup.Clean(warning)))
 	}
 	if h == nil || len(h.Runs) == 0 {
 		return nil

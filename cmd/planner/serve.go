@@ -63,12 +63,13 @@ func (e *environment) serve(ctx context.Context, access run.Access, listen strin
 	}
 	local := serve.Loopback(host)
 	if !local {
-		fmt.Fprintf(e.stderr, "warning: --listen %s: whoever reaches this address can read the reports; there is no login\n", listen)
+		fmt.Fprintf(e.stderr,
+			"warning: --listen %s: whoever reaches this address can read the reports; there is no login\n", listen)
 	}
+	metadata := cluster.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("configmaps"))
 	s := &serve.Server{
 		Namespace: cluster.Namespace, ConfigMaps: cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace),
-		Metadata: cluster.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(cluster.Namespace),
-		Local:    local, Now: time.Now,
+		Metadata: metadata.Namespace(cluster.Namespace), Local: local, Now: time.Now,
 	}
 	server := s.HTTP()
 	fmt.Fprintf(e.stderr, "serving the reports of namespace %s on http://%s/\n", cluster.Namespace, listener.Addr())

@@ -128,10 +128,14 @@ func newest[T any](p *printer, all []T, noun string) []T {
 
 func (p *printer) gap(gaps []history.Gap, here func(history.Gap) bool) {
 	if i := slices.IndexFunc(gaps, here); i >= 0 {
-		g := gaps[i]
-		p.line("  %s", p.ansi("33", fmt.Sprintf("gap: no report for %s, %s missing",
-			g.Before.Sub(g.After).Round(time.Second), checkup.Count(g.Missed, "run"))))
+		p.line("  %s", p.ansi("33", gapText(gaps[i])))
 	}
+}
+
+// gapText says how long there was no report, and how many runs are missing.
+func gapText(g history.Gap) string {
+	return fmt.Sprintf("gap: no report for %s, %s missing",
+		g.Before.Sub(g.After).Round(time.Second), checkup.Count(g.Missed, "run"))
 }
 
 func (p *printer) historyFindings(findings []history.Finding) {

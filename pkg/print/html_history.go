@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/history"
@@ -62,8 +61,8 @@ func htmlHistoryOf(h *history.Overview, links Links) *htmlHistory {
 	}
 	if len(h.Findings) > 0 {
 		t := &checkup.Table{Noun: "finding", Columns: []checkup.Column{
-			{Name: "finding"}, {Name: "first seen"}, {Name: "last seen"}, {Name: "runs", Measure: checkup.MeasureCount}, {Name: "check"},
-			{Name: "message of the newest run"},
+			{Name: "finding"}, {Name: "first seen"}, {Name: "last seen"}, {Name: "runs", Measure: checkup.MeasureCount},
+			{Name: "check"}, {Name: "message of the newest run"},
 		}}
 		for _, f := range slices.Backward(h.Findings) {
 			t.Rows = append(t.Rows, []checkup.Cell{
@@ -95,7 +94,7 @@ func (v *htmlHistory) runs(h *history.Overview, links Links) {
 			return
 		}
 		g := h.Gaps[i]
-		text := fmt.Sprintf("gap: no report for %s, %s missing", g.Before.Sub(g.After).Round(time.Second), checkup.Count(g.Missed, "run"))
+		text := gapText(g)
 		v.Strip = append(v.Strip, htmlBox{"gap", fmt.Sprintf("%d missing", g.Missed), text, ""})
 		v.Runs = append(v.Runs, htmlRun{Started: "after " + stamp(g.After), Gap: text})
 	}
@@ -115,7 +114,8 @@ func (v *htmlHistory) runs(h *history.Overview, links Links) {
 		if text == "" {
 			text = "?"
 		}
-		v.Strip = append(v.Strip, htmlBox{class, text, htmlClip(stamp(r.Started) + " " + r.Name + ": " + verdict + ", " + counts), url})
+		title := htmlClip(stamp(r.Started) + " " + r.Name + ": " + verdict + ", " + counts)
+		v.Strip = append(v.Strip, htmlBox{class, text, title, url})
 		v.Runs = append(v.Runs, htmlRun{
 			Started: stamp(r.Started), Verdict: verdict, Counts: counts, Link: htmlLink{htmlClip(r.Name), url},
 		})

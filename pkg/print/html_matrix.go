@@ -87,9 +87,10 @@ func htmlMatrixOf(m *checkup.Matrix, noun string) *htmlMatrix {
 	if counts[' '] > 0 {
 		v.Legend = append(v.Legend, htmlLegend{Text: "empty: not in the sample"})
 	}
-	v.Note = fmt.Sprintf("Rows are sources, columns are targets. Cells by what is worst in them: %s.", strings.Join(all, ", "))
+	v.Note = "Rows are sources, columns are targets. Cells by what is worst in them: " + strings.Join(all, ", ") + "."
 	if m.Group > 1 {
-		v.Note += fmt.Sprintf(" A row or column has up to %d neighbours, so a cell has up to %d pairs of them.", m.Group, m.Group*m.Group)
+		v.Note += fmt.Sprintf(" A row or column has up to %d neighbours, so a cell has up to %d pairs of them.",
+			m.Group, m.Group*m.Group)
 	}
 	v.Note = htmlClip(v.Note)
 	if columns <= htmlGrid && m.Group <= 1 {
@@ -135,7 +136,8 @@ func htmlCellOf(c rune) int {
 func (v *htmlMatrix) draw(m *checkup.Matrix) {
 	size := float64(max(v.Width, v.Height)) / 45
 	margin := 3.2 * size
-	v.ViewBox = fmt.Sprintf("%.2f %.2f %.2f %.2f", -margin, -1.8*size, float64(v.Width)+margin+size, float64(v.Height)+2.6*size)
+	v.ViewBox = fmt.Sprintf("%.2f %.2f %.2f %.2f",
+		-margin, -1.8*size, float64(v.Width)+margin+size, float64(v.Height)+2.6*size)
 	for i, row := range m.Cells {
 		counts := make([]string, 0, len(htmlCells))
 		band := htmlBand{}
@@ -234,7 +236,8 @@ func worst(m *checkup.Matrix) *htmlTable {
 		return cmp.Or(cmp.Compare(b.fail, a.fail), cmp.Compare(b.unmeasured, a.unmeasured))
 	})
 	t := &checkup.Table{Noun: "row or column", Columns: []checkup.Column{
-		{Name: "most failed cells"}, {Name: "failed", Measure: checkup.MeasureCount}, {Name: "unmeasured", Measure: checkup.MeasureCount},
+		{Name: "most failed cells"}, {Name: "failed", Measure: checkup.MeasureCount},
+		{Name: "unmeasured", Measure: checkup.MeasureCount},
 	}}
 	for _, l := range lines[:min(len(lines), worstRows)] {
 		t.Rows = append(t.Rows, []checkup.Cell{checkup.Text(l.name), checkup.Number(l.fail), checkup.Number(l.unmeasured)})

@@ -74,6 +74,9 @@ func (l *listing) newest(plan string) (record.StoredReport, bool) {
 	return l.reports[i], true
 }
 
+// writer writes a page.
+type writer func(ctx context.Context, b *bytes.Buffer, r *http.Request) error
+
 // HTTP returns the HTTP server of the handler, with limits on time and headers.
 func (s *Server) HTTP() *http.Server {
 	return &http.Server{
@@ -86,7 +89,7 @@ func (s *Server) HTTP() *http.Server {
 func (s *Server) Handler() http.Handler {
 	s.once.Do(func() { s.busy = make(chan struct{}, 1) })
 	mux := http.NewServeMux()
-	page := func(pattern string, write func(ctx context.Context, b *bytes.Buffer, r *http.Request) error) {
+	page := func(pattern string, write writer) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.page(w, r, write) })
 	}
 	page("GET /{$}", s.plans)
@@ -142,7 +145,7 @@ func missing(format string, args ...any) error {
 }
 
 // page answers with what write writes, or with that of a moment ago.
-func (s *Server) page(w http.ResponseWriter, r *http.Request, write func(context.Context, *bytes.Buffer, *http.Request) error) {
+func (s *Server) page(w http.ResponseWriter, r *http.Request, write writer) {
 	contentType := "text/html; charset=utf-8"
 	if r.URL.Path == "/metrics" {
 		contentType = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -172,9 +175,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, write func(context
 }
 
 // write makes a page while no other request makes one.
-func (s *Server) write(
-	ctx context.Context, key string, r *http.Request, write func(context.Context, *bytes.Buffer, *http.Request) error,
-) ([]byte, error) {
+func (s *Server) write(ctx context.Context, key string, r *http.Request, write writer) ([]byte, error) {
 	select {
 	case s.busy <- struct{}{}:
 		defer func() { <-s.busy }()
