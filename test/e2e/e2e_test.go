@@ -32,6 +32,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cost"
 	"github.com/checkplan/checkplan/pkg/history"
+	"github.com/checkplan/checkplan/pkg/networkhealth"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/run"
 )
@@ -750,6 +751,96 @@ func TestExistingPods(t *testing.T) {
 		}
 	}
 	nothingLeft(t, r.RunUID)
+}
+
+// podNetworkHealths lists the PodNetworkHealths of a plan.
+func podNetworkHealths(t *testing.T, plan string) map[string]networkhealth.Health {
+	t.Helper()
+	var list struct{ Items []networkhealth.Health }
+	raw, err := cluster(t).Kube.Discovery().RESTClient().Get().
+		AbsPath("/apis/"+networkhealth.Group+"/"+networkhealth.Version+"/namespaces/"+cluster(t).Namespace+"/podnetworkhealths").
+		Param("labelSelector", checkup.LabelPlan+"="+plan).DoRaw(t.Context())
+	if err == nil {
+		err = json.Unmarshal(raw, &list)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]networkhealth.Health{}
+	for _, h := range list.Items {
+		by[h.Name] = h
+	}
+	return by
+}
+
+// A plan with the feature installs the CRD. During a fault between two nodes, the objects of their pairs are
+// Unreachable, and after it the same objects are Reachable. kubectl selects them and explains them.
+func TestPodNetworkHealth(t *testing.T) {
+	between := func(h networkhealth.Health) bool {
+		nodes := []string{h.Spec.Source.Node, h.Spec.Target.Node}
+		return h.Spec.Observer.Check == "mesh" && slices.Contains(nodes, "worker-1") && slices.Contains(nodes, "worker-3")
+	}
+	fault(t, "drop", "--from", "worker-1", "--to", "worker-3")
+	r := runPlan(t, "health", 3)
+	during := podNetworkHealths(t, "health")
+	workloads, cut := 0, 0
+	for name, h := range during {
+		want := networkhealth.Reachable
+		if between(h) {
+			want, cut = networkhealth.Unreachable, cut+1
+		}
+		if h.Status == nil {
+			t.Errorf("%s has no status", name)
+			continue
+		}
+		if h.Spec.Observer.Check == "mesh" && h.Status.Reachability != want {
+			t.Errorf("during: %s is %s, want %s: %s", name, h.Status.Reachability, want, h.Status.Message)
+		}
+		if h.Spec.Target.Kind == networkhealth.Workload {
+			workloads++
+			if h.Spec.Target.Namespace != "kube-system" || h.Status.Target == nil || len(h.Status.Target.Addresses) == 0 {
+				t.Errorf("%s: target %+v, %+v", name, h.Spec.Target, h.Status.Target)
+			}
+		}
+		if s := h.Status; s.ObservedBy.Run != r.Run || s.Source == nil || s.Source.UID == "" || len(s.Source.Addresses) == 0 ||
+			s.LastObservationTime.Before(r.Started) || s.LastObservationTime.After(r.Finished) || s.Coverage.Extent != networkhealth.Partial {
+			t.Errorf("%s: status %+v", name, s)
+		}
+	}
+	pairs := 0 // between two nodes, each way
+	for _, c := range r.Checks {
+		pairs += c.Coverage.Measured
+	}
+	if cut != 2 || workloads == 0 || len(during) == 0 || len(during) < pairs {
+		t.Errorf("%d objects, %d of them cut off, %d of workloads, for %d measured pairs", len(during), cut, workloads, pairs)
+	}
+	unreachable := sandbox(t, "kubectl", "get", "podnetworkhealths", "--namespace", cluster(t).Namespace,
+		"--field-selector", "status.reachability=Unreachable")
+	t.Logf("kubectl get podnetworkhealths, during the fault:\n%s", unreachable)
+	if !strings.Contains(unreachable, "worker-1-to-worker-3-") || strings.Contains(unreachable, "worker-1-to-worker-2-") {
+		t.Errorf("want the pairs of worker-1 and worker-3 only")
+	}
+	explained := sandbox(t, "kubectl", "explain", "podnetworkhealths.status.coverage.extent")
+	if !strings.Contains(explained, "Always Partial") {
+		t.Errorf("kubectl explain:\n%s", explained)
+	}
+
+	sandbox(t, "fault", "clear")
+	r = runPlan(t, "health", 0)
+	after := podNetworkHealths(t, "health")
+	for name, h := range during {
+		now, ok := after[name]
+		switch {
+		case !ok || now.UID != h.UID:
+			t.Errorf("%s is another object after the fault", name)
+		case now.Status.Reachability != networkhealth.Reachable || now.Status.ObservedBy.Run != r.Run:
+			t.Errorf("after: %s is %s by run %s: %s", name, now.Status.Reachability, now.Status.ObservedBy.Run, now.Status.Message)
+		case now.Status.LastTransitionTime.Equal(h.Status.LastTransitionTime) != (h.Status.Reachability == networkhealth.Reachable):
+			t.Errorf("%s: changed at %s, before at %s", name, now.Status.LastTransitionTime, h.Status.LastTransitionTime)
+		}
+	}
+	t.Logf("after it:\n%s", sandbox(t, "kubectl", "get", "podnetworkhealths", "--namespace", cluster(t).Namespace))
+	nothingLeft(t)
 }
 
 // Pairs that must be unreachable pass when a fault drops all packets. At the same time, a run whose gate is
