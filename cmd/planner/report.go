@@ -41,7 +41,8 @@ exit code is that of the run: 0, 1 or 3.`,
 	return cmd
 }
 
-// findReport reads a report from a file, from standard input, or from the cluster by the name or UID of its PipelineRun.
+// findReport reads a report from a file, from standard input, or from the cluster by the name or UID of its
+// PipelineRun.
 func (e *environment) findReport(ctx context.Context, name string, access run.Access) (*checkup.Report, error) {
 	if _, err := os.Stat(dirOf(e, name)); name == "-" || err == nil {
 		return e.readReport(name)

@@ -24,9 +24,9 @@ var creators = []checkup.Phase{checkup.PhaseSetup, checkup.PhaseProbe}
 // account that may create pods in a namespace of the pod security level privileged could otherwise become root on
 // nodes. That of probe
 // may add to existing pods ephemeral containers of that image only, restricted, and without the pod's volumes, among
-// which is its token. That of the schedule may start and delete runs of this plan only, under the plan's accounts. RBAC cannot
-// express either. The policies are objects of the cluster, so only who administers it can apply them. Kubernetes has
-// them since 1.30.
+// which is its token. That of the schedule may start and delete runs of this plan only, under the plan's accounts. RBAC
+// cannot express either. The policies are objects of the cluster, so only who administers it can apply them. Kubernetes
+// has them since 1.30.
 func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 	opts = opts.withDefaults()
 	var objects []runtime.Object
@@ -61,7 +61,8 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 				APIGroups: []string{"tekton.dev"}, APIVersions: []string{"*"}, Resources: []string{"pipelineruns"},
 			},
 		}
-		objects = append(objects, policy(plan, opts, ScheduleAccount(plan), []string{ScheduleAccount(plan)}, runs, runValidations(plan))...)
+		account := ScheduleAccount(plan)
+		objects = append(objects, policy(plan, opts, account, []string{account}, runs, runValidations(plan))...)
 	}
 	return objects
 }
