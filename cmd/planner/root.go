@@ -107,8 +107,8 @@ invalid plan; 3 the network does not do what the plan expects.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newVet(env), newCompile(env), newExplain(env), newRun(env), newAsk(env), newReport(env), newDiff(env), newHistory(env),
-		newSchedule(env), newCatalog(env),
+	root.AddCommand(newVet(env), newCompile(env), newExplain(env), newRun(env), newAsk(env), newReport(env),
+		newDiff(env), newHistory(env), newSchedule(env), newCatalog(env),
 		newVersion(env))
 	return root
 }

@@ -84,8 +84,8 @@ func (p *printer) checkDiff(d *checkup.CheckDiff) {
 	for _, note := range d.Notes {
 		p.line("  note: %s", checkup.Clean(note))
 	}
-	changes := len(d.NewFindings) + len(d.GoneFindings) + len(d.New) + len(d.Gone) + len(d.Slower) + len(d.Unseen)
-	if len(d.Notes) == 0 && d.Before != "" && d.After != "" && changes == 0 {
+	changed := len(d.NewFindings) + len(d.GoneFindings) + len(d.New) + len(d.Gone) + len(d.Slower) + len(d.Unseen)
+	if len(d.Notes) == 0 && d.Before != "" && d.After != "" && changed == 0 {
 		p.line("  nothing is new, gone or slower")
 	}
 }
