@@ -61,14 +61,16 @@ Exit codes: 0 yes; 1 not known, or the tool or the cluster failed; 2 wrong usage
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return env.ask(cmd.Context(), args[0], args[1], o) },
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-			return completePods(cmd.Context(), o.access, len(args), begun), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+			return completePods(cmd.Context(), o.access, len(args), begun),
+				cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 		},
 	}
 	addAccess(cmd, &o.access)
 	addCompileOptions(env, cmd, &o.compile)
 	cmd.Flags().DurationVar(&o.timeout, "timeout", 0,
 		"time limit of the whole run, teardown included; 0: the sum of the plan's timeouts")
-	cmd.Flags().BoolVar(&o.keep, "keep", false, "keep the run and the plan's objects: planner report RUN prints the report")
+	cmd.Flags().BoolVar(&o.keep, "keep", false,
+		"keep the run and the plan's objects: planner report RUN prints the report")
 	enumVar(cmd, &o.output, "output", "text", "output format", "text", "json")
 	return cmd
 }
@@ -179,7 +181,8 @@ func (e *environment) ask(ctx context.Context, source, target string, o askOptio
 }
 
 // withdraw deletes what ask created, for at most withdrawTime. What is left costs no more than a warning.
-func (e *environment) withdraw(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan, o *tekton.Objects, screen *screen) {
+func (e *environment) withdraw(ctx context.Context, cluster *run.Cluster, plan *checkup.Plan, o *tekton.Objects,
+	screen *screen) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawTime)
 	defer cancel()
 	if err := cluster.Withdraw(ctx, plan.Name, append(o.Rights, o.Pipeline)); err != nil {
@@ -226,8 +229,8 @@ func findPods(ctx context.Context, cluster *run.Cluster, from, to podRef) (int, 
 	return 0, nil
 }
 
-// askPlan is the plan of one pair: 20 connects in a second, or echo requests without a port. Its name is its own: several
-// questions at once do not meet.
+// askPlan is the plan of one pair: 20 connects in a second, or echo requests without a port. Its name is its own:
+// several questions at once do not meet.
 func (e *environment) askPlan(ctx context.Context, from, to podRef) (*checkup.Plan, error) {
 	probe := `{tcp: {count: 20, interval: 50ms, timeout: 1s}}`
 	if to.port == 0 {
@@ -263,8 +266,8 @@ spec:
 	return plans[0], nil
 }
 
-// completePods completes an argument of ask: pods of the namespace of the run, or of the one that was begun; those of the
-// second argument with their TCP ports. Without a cluster there is nothing to complete.
+// completePods completes an argument of ask: pods of the namespace of the run, or of the one that was begun; those of
+// the second argument with their TCP ports. Without a cluster there is nothing to complete.
 func completePods(ctx context.Context, access run.Access, arg int, begun string) []string {
 	cluster, err := run.Connect(access)
 	if err != nil || arg > 1 {

@@ -94,8 +94,8 @@ type Seen struct {
 	AfterNames  []string `json:"afterNames,omitempty"`
 }
 
-// Limits of what counts as slower: half more, and more than a scheduler of a busy node delays a packet; and a percent of
-// the packets.
+// Limits of what counts as slower: half more, and more than a scheduler of a busy node delays a packet; and a percent
+// of the packets.
 const (
 	slowerRatio  = 1.5
 	slowerMicros = 200
@@ -146,7 +146,8 @@ func compareChecks(before, after *CheckReport) CheckDiff {
 	d.units(before, after)
 	for _, row := range after.Delays {
 		for _, was := range before.Delays {
-			if was.Transport == row.Transport && was.Stage == row.Stage && was.Family == row.Family && was.Size == row.Size && isSlower(was, row) {
+			same := was.Transport == row.Transport && was.Stage == row.Stage && was.Family == row.Family && was.Size == row.Size
+			if same && isSlower(was, row) {
 				d.Slower = append(d.Slower, Slower{was, row})
 			}
 		}
@@ -219,7 +220,9 @@ type sight struct {
 }
 
 func sightOf(c, other *CheckReport) *sight {
-	s := &sight{c: c, verdicts: map[string]Verdict{}, rows: map[string]int{}, columns: map[string]int{}, same: sameSample(c, other)}
+	s := &sight{
+		c: c, verdicts: map[string]Verdict{}, rows: map[string]int{}, columns: map[string]int{}, same: sameSample(c, other),
+	}
 	for _, u := range c.Units {
 		s.verdicts[u.Name] = u.Verdict
 	}

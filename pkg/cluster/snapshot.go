@@ -114,8 +114,8 @@ type HostPort struct {
 	HostIP string `json:"hostIP,omitempty"`
 }
 
-// Selection holds the pods that a sources.pods or targets.pods of the plan matched. Namespace and Selector are as in the plan: an empty
-// namespace is the run's.
+// Selection holds the pods that a sources.pods or targets.pods of the plan matched. Namespace and Selector are as in
+// the plan: an empty namespace is the run's.
 type Selection struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Selector as for kubectl's --selector; empty if Name is set.

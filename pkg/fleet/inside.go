@@ -18,9 +18,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
-// An agent inside an existing pod is an ephemeral container. It cannot mount a ConfigMap that the pod does not mount, so
-// its order is in its environment. Nobody can delete it: it ends at its deadline, and stays in the pod's spec. The pod
-// belongs to somebody else: it is never deleted, owned, or labelled.
+// An agent inside an existing pod is an ephemeral container. It cannot mount a ConfigMap that the pod does not mount,
+// so its order is in its environment. Nobody can delete it: it ends at its deadline, and stays in the pod's spec. The
+// pod belongs to somebody else: it is never deleted, owned, or labelled.
 
 // inside is the part of an agent that is an ephemeral container.
 type inside struct {
@@ -53,8 +53,9 @@ func (f *Fleet) agentInside(w *checkup.Worksheet, order checkup.Order) (*agent, 
 	scheduling.Restrict(&spec)
 	security := spec.Containers[0].SecurityContext
 	security.RunAsUser, security.RunAsGroup = spec.SecurityContext.RunAsUser, spec.SecurityContext.RunAsGroup
+	name := checkup.ObjectName(f.RunUID, w.Check, checkup.RoleAgent, partOf(w, checkup.RoleAgent, source))
 	a.inside = &inside{container: corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-		Name:                     checkup.ObjectName(f.RunUID, w.Check, checkup.RoleAgent, partOf(w, checkup.RoleAgent, source)),
+		Name:                     name,
 		Image:                    f.Image,
 		ImagePullPolicy:          corev1.PullIfNotPresent,
 		Command:                  []string{agentBinary},
@@ -71,8 +72,8 @@ func (f *Fleet) agentInside(w *checkup.Worksheet, order checkup.Order) (*agent, 
 	return a, nil
 }
 
-// insertion is the patch that adds an ephemeral container. The UID makes the API server refuse it for another pod of the
-// same name.
+// insertion is the patch that adds an ephemeral container. The UID makes the API server refuse it for another pod of
+// the same name.
 type insertion struct {
 	Metadata struct {
 		UID types.UID `json:"uid"`
@@ -140,12 +141,13 @@ func fit(pod *corev1.Pod, node, container string) error {
 	case over(pod):
 		return fmt.Errorf("source pod %s has ended (%s)", name, pod.Status.Phase)
 	case pod.Spec.NodeName != node:
-		return fmt.Errorf("source pod %s is another one now: it was on node %s, and is on node %s", name, node, pod.Spec.NodeName)
+		return fmt.Errorf("source pod %s is another one now: it was on node %s, and is on node %s",
+			name, node, pod.Spec.NodeName)
 	case pod.Spec.OS != nil && pod.Spec.OS.Name != corev1.Linux:
 		return fmt.Errorf("source pod %s is for %s: agents run on Linux only", name, pod.Spec.OS.Name)
 	case n >= checkup.MaxInside && !has(pod, container):
-		return fmt.Errorf("source pod %s has %d ephemeral containers already, which Kubernetes keeps until the pod is deleted: "+
-			"replace the pod, or measure from it less often", name, n)
+		return fmt.Errorf("source pod %s has %d ephemeral containers already, which Kubernetes keeps until the pod is "+
+			"deleted: replace the pod, or measure from it less often", name, n)
 	}
 	return nil
 }

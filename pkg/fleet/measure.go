@@ -30,9 +30,9 @@ type Progress struct {
 }
 
 // Measure starts an agent for every source of the worksheet that has something to
-// measure, in a pod of its own or inside the existing pod that is the source, and reads what it reports until all agents have ended, for at most the
-// worksheet's probe timeout, watching included. Whatever stops an agent is a Cause of
-// its source. progress, if not nil, is called with every change, one call at a time.
+// measure, in a pod of its own or inside the existing pod that is the source, and reads what it reports until all
+// agents have ended, for at most the worksheet's probe timeout, watching included. Whatever stops an agent is a Cause
+// of its source. progress, if not nil, is called with every change, one call at a time.
 //
 // When ctx is done earlier, Measure asks the agents to end, receives for a short while
 // (Farewell) what they still have to report, calls the sink with every source as it is

@@ -46,9 +46,9 @@ const (
 
 // Pods returns every pod that a run creates for a worksheet if everything starts that
 // it waits for: agents by the index of their source, responders by that of their
-// target, nil where there is none, as for sources that are existing pods. They are complete except for what only a run knows:
-// their owner, their time of expiry, and the hash in their names. Pods is pure. The
-// error is about a resource that is not a quantity.
+// target, nil where there is none, as for sources that are existing pods. They are complete except for what only a run
+// knows: their owner, their time of expiry, and the hash in their names. Pods is pure. The error is about a resource
+// that is not a quantity.
 func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*corev1.Pod, err error) {
 	f := &Fleet{Namespace: namespace, Plan: w.Plan, Image: image, Now: func() time.Time { return time.Time{} }}
 	agents, responders = make([]*corev1.Pod, len(w.Sources)), make([]*corev1.Pod, len(w.Targets))

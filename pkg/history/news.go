@@ -9,8 +9,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// News is something about a run that somebody should hear of once: its verdict is another one than that of the run before,
-// or runs before it are missing.
+// News is something about a run that somebody should hear of once: its verdict is another one than that of the run
+// before, or runs before it are missing.
 type News struct {
 	// Reason is the kind of news, as that of a Kubernetes Event.
 	Reason Reason
@@ -30,9 +30,9 @@ const (
 	RunsMissing         Reason = "RunsMissing"         // runs before this one did not report
 )
 
-// NewsOf returns what is new with a run, given the runs before it; the run itself may be among them. It is pure. A first
-// run is news unless it passes. A run that is like the one before is none. missed returns how many runs were due in a gap;
-// nil says that none are ever due, because the plan has no schedule.
+// NewsOf returns what is new with a run, given the runs before it; the run itself may be among them. It is pure. A
+// first run is news unless it passes. A run that is like the one before is none. missed returns how many runs were due
+// in a gap; nil says that none are ever due, because the plan has no schedule.
 func (h *History) NewsOf(run Run, summary string, missed func(Gap) int) []News {
 	var news []News
 	runs := make([]Run, 0, len(h.Runs)+1)
@@ -60,7 +60,8 @@ func (h *History) NewsOf(run Run, summary string, missed func(Gap) int) []News {
 			continue
 		}
 		if n := missed(g); n > 0 {
-			news = append(news, News{RunsMissing, fmt.Sprintf("%s missing before run %s: none started from %s to %s and reported",
+			const message = "%s missing before run %s: none started from %s to %s and reported"
+			news = append(news, News{RunsMissing, fmt.Sprintf(message,
 				checkup.Count(n, "run"), run.Name, g.After.UTC().Format(time.RFC3339), g.Before.UTC().Format(time.RFC3339)), true})
 		}
 	}

@@ -244,13 +244,15 @@ func (e *expansion) placeSources(mesh *Spec, s *cluster.Snapshot) error {
 			source.Inside, source.HostNetwork = true, pod.HostNetwork
 			switch {
 			case pod.Node != "" && len(pod.IPs) == 0:
-				source.Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: "the source pod has no address yet: it has not started"}
+				const message = "the source pod has no address yet: it has not started"
+				source.Cause = &checkup.Cause{Stage: checkup.StageSetup, Message: message}
 			case pod.HostNetwork:
 				host = append(host, pod.Name)
 			}
 		}
 		if len(host) > 0 {
-			e.warn(PodsOnHost, "%s in the network of the node: that network is measured, and no NetworkPolicy selects the pod: %s",
+			e.warn(PodsOnHost,
+				"%s in the network of the node: that network is measured, and no NetworkPolicy selects the pod: %s",
 				isOrAre(len(host), "source"), checkup.Some(host))
 		}
 		e.sources = endpoints
@@ -351,7 +353,12 @@ func (e *expansion) pick(
 	switch {
 	case len(notReady) == 0:
 	case of.side == "source":
-		e.warn(PodsNotReady, "%s not ready, and may be unmeasured: %s", isOrAre(len(notReady), "source"), checkup.Some(notReady))
+		e.warn(
+			PodsNotReady,
+			"%s not ready, and may be unmeasured: %s",
+			isOrAre(len(notReady), "source"),
+			checkup.Some(notReady),
+		)
 	default:
 		e.warn(
 			PodsNotReady,

@@ -4,9 +4,9 @@ package podmesh
 
 import "github.com/checkplan/checkplan/pkg/checkup"
 
-// Rights returns the rights that a podMesh check needs in addition to those of every run: reading the existing pods that
-// are its sources or targets, and running agents in those that are sources. They are in the pods' namespaces only and, if
-// the plan names a pod, for that pod only.
+// Rights returns the rights that a podMesh check needs in addition to those of every run: reading the existing pods
+// that are its sources or targets, and running agents in those that are sources. They are in the pods' namespaces only
+// and, if the plan names a pod, for that pod only.
 func Rights(c checkup.Check) []checkup.Right {
 	mesh, ok := c.Spec.(*Spec)
 	if !ok {

@@ -52,10 +52,10 @@ type sampling struct {
 	zonePairs, zonePairsHit int
 }
 
-// sample selects the pairs of a round. sources has one endpoint per node, or existing pods; degree 0 is the full mesh; budget is the
-// maximum number of assignments, at least 1. The degree is lowered until the most expensive round of the cycle fits the
-// budget. If even a degree of 1 does not fit, each round has as many pairs of the cycle as fit, and the cycle gets
-// longer.
+// sample selects the pairs of a round. sources has one endpoint per node, or existing pods; degree 0 is the full mesh;
+// budget is the maximum number of assignments, at least 1. The degree is lowered until the most expensive round of the
+// cycle fits the budget. If even a degree of 1 does not fit, each round has as many pairs of the cycle as fit, and the
+// cycle gets longer.
 func sample(seed uint64, round, degree, budget int, sources, targets []checkup.Endpoint) sampling {
 	r := newRing(seed, sources, targets)
 	s := sampling{assignments: make([][]int, len(sources)), rounds: 1, possible: r.possible}
@@ -140,8 +140,9 @@ func newRing(seed uint64, sources, targets []checkup.Endpoint) *ring {
 		seed: seed, sources: sources, targets: targets,
 		large: max(len(sources), len(targets)), small: min(len(sources), len(targets)),
 		targetsLarge: len(targets) > len(sources),
-		sameNode:     len(sources) == 1 && !sources[0].Inside && slices.ContainsFunc(targets, func(t checkup.Endpoint) bool { return t.Pod != "" }),
-		possible:     len(sources) * len(targets),
+		sameNode: len(sources) == 1 && !sources[0].Inside &&
+			slices.ContainsFunc(targets, func(t checkup.Endpoint) bool { return t.Pod != "" }),
+		possible: len(sources) * len(targets),
 	}
 	if r.small == 0 {
 		return r
@@ -206,7 +207,9 @@ func (r *ring) counterpart(target checkup.Endpoint) string {
 
 // order returns the indexes of endpoints in ring order: those whose element is on the
 // other side first, then by hash of the element; existing pods of a node by name.
-func order(seed uint64, endpoints []checkup.Endpoint, other map[string]bool, element func(checkup.Endpoint) string) []int {
+func order(
+	seed uint64, endpoints []checkup.Endpoint, other map[string]bool, element func(checkup.Endpoint) string,
+) []int {
 	type key struct {
 		alone int
 		node  uint64

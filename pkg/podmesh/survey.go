@@ -13,7 +13,8 @@ import (
 
 // Survey adds to a snapshot what Expand needs for the podMesh checks of a plan: the existing pods that are sources or
 // targets, and the rounds that reports record. It needs the verb list on pods in the namespaces of sources.pods and
-// targets.pods (get on a pod that is named) and, if a sample rotates, on configmaps in the run's namespace. A failed request is an error: an unread cluster must not look empty.
+// targets.pods (get on a pod that is named) and, if a sample rotates, on configmaps in the run's namespace. A failed
+// request is an error: an unread cluster must not look empty.
 func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.Snapshot) error {
 	var problems []error
 	problem := func(err error) {

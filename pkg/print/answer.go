@@ -72,7 +72,8 @@ func answers(c *checkup.CheckReport, from, to string) []string {
 			return u.Transport == row.Transport && u.Family == row.Family && u.Size == row.Size
 		})
 		if !troubled && row.Sent > 0 {
-			lines = append(lines, fmt.Sprintf("%s reaches %s: %s", from, how(row.Transport, row.Family), counts(row.Sent, row.Received, row.Delay)))
+			lines = append(lines, fmt.Sprintf("%s reaches %s: %s",
+				from, how(row.Transport, row.Family), counts(row.Sent, row.Received, row.Delay)))
 		}
 	}
 	return lines

@@ -72,7 +72,8 @@ func (p *printer) checkDiff(d *checkup.CheckDiff) {
 		p.line("  %s failed in both", checkup.Count(d.Still, noun))
 	}
 	if s := d.Seen; s != nil && s.Both+s.Before+s.After > 0 {
-		p.line("  measured (source, target) pairs: %d by both, %d by the first only, %d by the second only", s.Both, s.Before, s.After)
+		p.line("  measured (source, target) pairs: %d by both, %d by the first only, %d by the second only",
+			s.Both, s.Before, s.After)
 		if len(s.BeforeNames) > 0 {
 			p.line("    in the first only: %s", checkup.Clean(checkup.Some(s.BeforeNames)))
 		}
@@ -83,7 +84,8 @@ func (p *printer) checkDiff(d *checkup.CheckDiff) {
 	for _, note := range d.Notes {
 		p.line("  note: %s", checkup.Clean(note))
 	}
-	if len(d.Notes) == 0 && d.Before != "" && d.After != "" && len(d.NewFindings)+len(d.GoneFindings)+len(d.New)+len(d.Gone)+len(d.Slower)+len(d.Unseen) == 0 {
+	changed := len(d.NewFindings) + len(d.GoneFindings) + len(d.New) + len(d.Gone) + len(d.Slower) + len(d.Unseen)
+	if len(d.Notes) == 0 && d.Before != "" && d.After != "" && changed == 0 {
 		p.line("  nothing is new, gone or slower")
 	}
 }
@@ -123,7 +125,8 @@ func slowerLine(s checkup.Slower) string {
 	}
 	var parts []string
 	if a, b := s.Before.Delay, s.After.Delay; a != nil && b != nil {
-		parts = append(parts, fmt.Sprintf("p50 %s, was %s", micros(b.P50), micros(a.P50)), fmt.Sprintf("p99 %s, was %s", micros(b.P99), micros(a.P99)))
+		parts = append(parts, fmt.Sprintf("p50 %s, was %s", micros(b.P50), micros(a.P50)),
+			fmt.Sprintf("p99 %s, was %s", micros(b.P99), micros(a.P99)))
 	}
 	parts = append(parts, fmt.Sprintf("loss %s, was %s", row.Loss, s.Before.Loss))
 	return name + ": " + strings.Join(parts, "; ")

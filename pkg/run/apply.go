@@ -102,8 +102,8 @@ func (c *Cluster) clientOf(target target, object metav1.Object) dynamic.Resource
 	return c.Dynamic.Resource(target.resource).Namespace(cmp.Or(object.GetNamespace(), c.Namespace))
 }
 
-// Withdraw deletes the runs of a plan, its reports and history, and these of its objects. The error lists what could not
-// be deleted.
+// Withdraw deletes the runs of a plan, its reports and history, and these of its objects. The error lists what could
+// not be deleted.
 func (c *Cluster) Withdraw(ctx context.Context, plan string, objects []runtime.Object) error {
 	var left []string
 	deleted := func(what string, err error) {
@@ -112,11 +112,12 @@ func (c *Cluster) Withdraw(ctx context.Context, plan string, objects []runtime.O
 		}
 	}
 	ofPlan := metav1.ListOptions{LabelSelector: labels.Set{checkup.LabelPlan: plan}.String()}
-	runs, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).List(ctx, ofPlan)
+	all := c.Tekton.TektonV1().PipelineRuns(c.Namespace)
+	runs, err := all.List(ctx, ofPlan)
 	deleted("PipelineRuns", err)
 	if err == nil {
 		for _, run := range runs.Items {
-			deleted("PipelineRun "+run.Name, c.Tekton.TektonV1().PipelineRuns(c.Namespace).Delete(ctx, run.Name, metav1.DeleteOptions{}))
+			deleted("PipelineRun "+run.Name, all.Delete(ctx, run.Name, metav1.DeleteOptions{}))
 		}
 	}
 	maps, err := c.Kube.CoreV1().ConfigMaps(c.Namespace).List(ctx, ofPlan)
@@ -135,7 +136,8 @@ func (c *Cluster) Withdraw(ctx context.Context, plan string, objects []runtime.O
 		if err != nil {
 			return fmt.Errorf("delete %T: %w", object, err)
 		}
-		deleted(target.resource.Resource+" "+accessor.GetName(), c.clientOf(target, accessor).Delete(ctx, accessor.GetName(), metav1.DeleteOptions{}))
+		err = c.clientOf(target, accessor).Delete(ctx, accessor.GetName(), metav1.DeleteOptions{})
+		deleted(target.resource.Resource+" "+accessor.GetName(), err)
 	}
 	if len(left) > 0 {
 		return fmt.Errorf("cannot delete all of plan %s; left: %s", plan, strings.Join(left, "; "))

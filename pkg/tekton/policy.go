@@ -74,7 +74,8 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 				APIGroups: []string{"tekton.dev"}, APIVersions: []string{"*"}, Resources: []string{"pipelineruns"},
 			},
 		}
-		objects = append(objects, policy(plan, opts, ScheduleAccount(plan), []string{ScheduleAccount(plan)}, runs, runValidations(plan))...)
+		account := ScheduleAccount(plan)
+		objects = append(objects, policy(plan, opts, account, []string{account}, runs, runValidations(plan))...)
 	}
 	return objects
 }

@@ -109,8 +109,8 @@ func Rights(plan *checkup.Plan, opts Options) []checkup.Right {
 	}
 	if plan.Schedule != nil {
 		all = append(all, checkup.Right{
-			Phase: checkup.PhaseConclude, Scope: checkup.ScopeRun, Group: "batch", Resource: "cronjobs", Names: []string{ScheduleName(plan)},
-			Verb: "get", Why: "tasks/report: an event is about an object of a UID",
+			Phase: checkup.PhaseConclude, Scope: checkup.ScopeRun, Group: "batch", Resource: "cronjobs",
+			Names: []string{ScheduleName(plan)}, Verb: "get", Why: "tasks/report: an event is about an object of a UID",
 		})
 	}
 	for _, name := range plan.CheckNames() {

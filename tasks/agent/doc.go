@@ -16,9 +16,9 @@
 // # agent probe
 //
 // Executes the order in FILE, or in the environment variable NAME: a checkup.Order as JSON. An ephemeral container has
-// only its environment, and nobody can delete it: a minute after the order's deadline the agent ends in any case. It waits for a random part of the order's start jitter, measures
-// two control pairs per IP family (its own responder, which must answer, and closed ports, which must refuse), then
-// every pair, shuffled by the order's seed.
+// only its environment, and nobody can delete it: a minute after the order's deadline the agent ends in any case. It
+// waits for a random part of the order's start jitter, measures two control pairs per IP family (its own responder,
+// which must answer, and closed ports, which must refuse), then every pair, shuffled by the order's seed.
 //
 // It writes checkup.Message values to standard output, one JSON object per line, each line shorter than 16 KiB:
 //

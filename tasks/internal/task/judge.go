@@ -139,7 +139,9 @@ func fill(r *checkup.Record, w *checkup.Worksheet, cause checkup.Cause) {
 		known[s.Source] = true
 	}
 	for s := range w.Sources {
-		if !known[s] {
+		if own := w.Sources[s]; !known[s] && own.Inside && own.Cause != nil { // why nothing was probed
+			r.Sources = append(r.Sources, checkup.Source{Source: s, Cause: own.Cause})
+		} else if !known[s] {
 			r.Sources = append(r.Sources, checkup.Source{Source: s, Cause: &cause})
 		}
 	}
