@@ -187,6 +187,7 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 		p.line("  note: %s", checkup.Clean(n))
 	}
 	p.findings(c.Findings, noun)
+	p.compared(c)
 	for _, b := range c.Background {
 		p.line("  background: %s", checkup.Clean(background(b)))
 	}
@@ -252,7 +253,7 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 	p.heading(2, "Findings")
 	for i, f := range findings {
 		p.line("  %3d. %s", i+1, p.ansi("31", checkup.Clean(said(f))))
-		explains := f.String() + ", explains " + checkup.Count(f.Explains, "failed "+unit)
+		explains := f.String() + ", explains " + explains(f, unit)
 		if f.OnlyThis < f.Explains {
 			explains += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
 		}
@@ -269,6 +270,29 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 		if len(f.Alternatives) > 0 {
 			p.line("       ? this sample cannot tell it from: %s", checkup.Clean(strings.Join(f.Alternatives, "; ")))
 		}
+	}
+}
+
+// explains is what a finding explains: failed units, or with a change those that became worse.
+func explains(f checkup.Finding, unit string) string {
+	switch {
+	case f.Change == nil:
+		return checkup.Count(f.Explains, "failed "+unit)
+	case f.Change.Limit == checkup.LimitLoss:
+		return checkup.Count(f.Explains, unit) + " with losses"
+	default:
+		return checkup.Count(f.Explains, "slower "+unit)
+	}
+}
+
+// compared says with how many earlier runs the check was compared, unless a finding says it.
+func (p *printer) compared(c *checkup.CheckReport) {
+	switch k := c.Compared; {
+	case k == nil:
+	case k.Runs < k.Needed:
+		p.line("  compared with earlier runs: not yet, %d of %s are needed", k.Runs, checkup.Count(k.Needed, "run"))
+	case !slices.ContainsFunc(c.Findings, func(f checkup.Finding) bool { return f.Change != nil }):
+		p.line("  compared with the last %s: no regression", checkup.Count(k.Runs, "run"))
 	}
 }
 
