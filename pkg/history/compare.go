@@ -30,6 +30,8 @@ type Change struct {
 	// Usual is the median of the earlier runs, and Now the value of this one. Of a drift they are the values at both ends
 	// of the line through the days.
 	Usual, Now float64
+	// Least is the least value now that is a change, less what the history does not know of it.
+	Least float64
 	// Days is the time over which a drift grew; 0 for a step.
 	Days int
 }
@@ -135,12 +137,18 @@ func valueOf(l checkup.Limit, x float64) float64 {
 	return math.Exp(x - delayStep) // see delayOf
 }
 
-// counts reports whether a difference is as large as the plan demands.
-func counts(r checkup.Regression, l checkup.Limit, usual, now float64) bool {
+// least is the least value that is as much worse than the usual one as the plan demands.
+func least(r checkup.Regression, l checkup.Limit, usual float64) float64 {
 	if l == checkup.LimitLoss {
-		return now-usual >= float64(r.MinLoss)/100
+		return usual + float64(r.MinLoss)/100
 	}
-	return now >= r.MinFactor*usual && now-usual >= float64(time.Duration(r.MinDelay).Microseconds())
+	return max(r.MinFactor*usual, usual+float64(time.Duration(r.MinDelay).Microseconds()))
+}
+
+// half is the demand on a drift of a node that is at one end of another one: see withEnds.
+func half(r checkup.Regression) checkup.Regression {
+	r.MinFactor, r.MinDelay, r.MinLoss = math.Sqrt(r.MinFactor), r.MinDelay/2, r.MinLoss/2
+	return r
 }
 
 // row has the codes of one value of one group or pair, in each run; 0 where it was not measured. The last one is that
@@ -160,6 +168,8 @@ type rows struct {
 	all   []row
 	n     int // runs, with this one
 	index map[rowKey]int
+	// spread is the least spread of the rows of a family, and unit its usual worst score; see scores.
+	spread, unit [families]float64
 }
 
 type rowKey struct {
@@ -303,10 +313,9 @@ func (w *row) usual() float64 {
 	return valueOf(w.limit, scaleOf(w.limit).of[codes[(len(codes)-1)/2]])
 }
 
-// now is the value of this run; false if it was not measured.
-func (w *row) now() (float64, bool) {
-	code := w.codes[len(w.codes)-1]
-	return valueOf(w.limit, scaleOf(w.limit).of[code]), code > 0
+// now is the value of this run.
+func (w *row) now() float64 {
+	return valueOf(w.limit, scaleOf(w.limit).of[w.codes[len(w.codes)-1]])
 }
 
 // step compares this run with earlier ones, all values at once. The score of a run is its worst value of all groups and
@@ -346,13 +355,50 @@ func (c *Comparison) step(earlier []past, check string, now *Pairs, r checkup.Re
 	if allowed < 0 || last <= scores[of.n-2-allowed] {
 		return
 	}
-	for _, i := range flagged(scores[of.n-2-allowed]) {
+	most := scores[of.n-2-allowed]
+	var sure, likely []Change
+	for _, i := range flagged(most / 2) {
 		w := &of.all[i]
-		value, _ := w.now()
-		if usual := w.usual(); counts(r, w.limit, usual, value) {
-			c.Changes = append(c.Changes, Change{Key: w.Key, Limit: w.limit, Usual: usual, Now: value})
+		change := Change{Key: w.Key, Limit: w.limit, Usual: w.usual(), Now: w.now()}
+		above := most
+		if of.score(w, of.n-1) <= most {
+			above /= 2
+		}
+		change.Least = max(least(r, w.limit, change.Usual), valueOf(w.limit, w.center+above*of.scaled(w)))
+		switch {
+		case change.Now < change.Least:
+		case above == most:
+			sure = append(sure, change)
+		default:
+			likely = append(likely, change)
 		}
 	}
+	c.Changes = append(c.Changes, withEnds(sure, likely)...)
+	for i := range c.Changes {
+		c.Changes[i].Least *= 1 - 2*Accuracy
+	}
+}
+
+// withEnds adds to changes that are sure those that are likely, if they are of the same value of a node that is an end
+// of what is sure. What is sure decides whether there is an alarm; the others only show where, and need less evidence. A
+// high 90th percentile is no reason for it: one slow pair of a node is enough.
+func withEnds(sure, likely []Change) []Change {
+	type end struct {
+		name  string
+		limit checkup.Limit
+	}
+	ends := map[end]bool{}
+	for _, c := range sure {
+		if c.Group != Zones && c.Limit != checkup.LimitP90 {
+			ends[end{c.From, c.Limit}], ends[end{c.To, c.Limit}] = true, true
+		}
+	}
+	for _, c := range likely {
+		if (c.Group == Out || c.Group == In) && ends[end{c.From + c.To, c.Limit}] {
+			sure = append(sure, c)
+		}
+	}
+	return sure
 }
 
 // eligible reports whether a row of the group has enough earlier values to be tested.
@@ -369,6 +415,16 @@ func (of *rows) eligible(runs int, g Group) bool {
 
 // tested reports whether a row was measured in this run, and in enough earlier ones.
 func (w *row) tested(runs int) bool { return w.codes[len(w.codes)-1] > 0 && w.known > runs }
+
+// score of a row in a run.
+func (of *rows) score(w *row, run int) float64 {
+	return (scaleOf(w.limit).of[w.codes[run]] - w.center) / of.scaled(w)
+}
+
+// scaled is the distance from the center that makes a score of 1.
+func (of *rows) scaled(w *row) float64 {
+	return max(w.spread, of.spread[w.family], scaleOf(w.limit).step) * of.unit[w.family]
+}
 
 // leastWorst is the smallest usual worst value of a family: a family of few rows has no worst ones.
 const leastWorst = 3
@@ -392,9 +448,9 @@ func (of *rows) scores(runs int) ([]float64, func(float64) []int) {
 			usual[f] = all[(len(all)-1)/2]
 		}
 	}
-	score := func(w *row, run int) float64 {
-		s := scaleOf(w.limit)
-		return (s.of[w.codes[run]] - w.center) / max(w.spread, usual[w.family], s.step)
+	of.spread, of.unit = usual, [families]float64{}
+	for f := range of.unit {
+		of.unit[f] = 1
 	}
 	worst := make([][families]float64, of.n)
 	for i := range of.all {
@@ -404,30 +460,29 @@ func (of *rows) scores(runs int) ([]float64, func(float64) []int) {
 		}
 		for run, code := range w.codes {
 			if code > 0 {
-				worst[run][w.family] = max(worst[run][w.family], score(w, run))
+				worst[run][w.family] = max(worst[run][w.family], of.score(w, run))
 			}
 		}
 	}
-	var unit [families]float64
 	column := make([]float64, of.n)
 	for f := range families {
 		for run := range worst {
 			column[run] = worst[run][f]
 		}
 		slices.Sort(column)
-		unit[f] = max(leastWorst, column[(of.n-1)/2])
+		of.unit[f] = max(leastWorst, column[(of.n-1)/2])
 	}
 	scores := make([]float64, of.n)
 	for run := range worst {
 		for f, v := range worst[run] {
-			scores[run] = max(scores[run], v/unit[f])
+			scores[run] = max(scores[run], v/of.unit[f])
 		}
 	}
 	return scores, func(above float64) []int {
 		var flagged []int
 		for i := range of.all {
 			w := &of.all[i]
-			if w.tested(runs) && score(w, of.n-1)/unit[w.family] > above {
+			if w.tested(runs) && of.score(w, of.n-1) > above {
 				flagged = append(flagged, i)
 			}
 		}
@@ -499,6 +554,7 @@ func (c *Comparison) drift(days []past, check string, now *Pairs, at time.Time, 
 	}
 	when = append(when, 0)
 	tails := map[int][]float64{}
+	var sure, likely []Change
 	for i := range of.all {
 		w := &of.all[i]
 		if !w.tested(r.Runs) {
@@ -507,14 +563,21 @@ func (c *Comparison) drift(days []past, check string, now *Pairs, at time.Time, 
 		if tails[w.known] == nil {
 			tails[w.known] = stats.Ascending(w.known)
 		}
-		if tails[w.known][w.ascending(uint64(at.Unix()), uint64(i))] > DriftAlarms/float64(tests) {
+		probability := tails[w.known][w.ascending(uint64(at.Unix()), uint64(i))]
+		if probability > DriftAlarms {
 			continue
 		}
-		then, value, span := w.line(when)
-		if counts(r, w.limit, then, value) {
-			c.Changes = append(c.Changes, Change{Key: w.Key, Limit: w.limit, Usual: then, Now: value, Days: span})
+		change := Change{Key: w.Key, Limit: w.limit}
+		change.Usual, change.Now, change.Days = w.line(when)
+		change.Least = least(half(r), w.limit, change.Usual)
+		switch {
+		case probability <= DriftAlarms/float64(tests) && change.Now >= least(r, w.limit, change.Usual):
+			sure = append(sure, change)
+		case change.Now >= change.Least:
+			likely = append(likely, change)
 		}
 	}
+	c.Changes = append(c.Changes, withEnds(sure, likely)...)
 }
 
 // ascending counts the pairs of runs whose earlier value is the lower one. Codes are coarse: of two equal ones, a coin

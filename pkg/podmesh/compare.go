@@ -3,6 +3,7 @@
 package podmesh
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -41,17 +42,16 @@ func Compare(
 	if x.Runs < expect.Runs {
 		return
 	}
-	d := &differences{
-		Comparison: x, w: w, j: judge.Pairs(w, roster, record, judging(gate)), by: map[history.Key][]history.Change{},
-	}
-	for _, c := range x.Changes {
-		d.by[c.Key] = append(d.by[c.Key], c)
-	}
-	d.known = make([]bool, len(d.j.Outcomes))
 	var findings []checkup.Finding
-	for _, limit := range []checkup.Limit{checkup.LimitP50, checkup.LimitP90, checkup.LimitLoss} {
-		for _, drift := range []bool{false, true} {
-			findings = append(findings, d.explain(limit, drift)...)
+	if len(x.Changes) > 0 {
+		d := newDifferences(x, w, judge.Pairs(w, roster, record, judging(gate)))
+		for _, limits := range [][]checkup.Limit{{checkup.LimitP50, checkup.LimitP90}, {checkup.LimitLoss}} {
+			clear(d.known) // a pair may be slower, and lose more
+			for _, l := range limits {
+				for _, drift := range []bool{false, true} {
+					findings = append(findings, d.explain(l, drift)...)
+				}
+			}
 		}
 	}
 	r.Findings = append(r.Findings, findings...)
@@ -64,11 +64,24 @@ func Compare(
 // differences finds the pairs behind the changes of groups.
 type differences struct {
 	*history.Comparison
-	w  *checkup.Worksheet
-	j  *judge.Judgement
-	by map[history.Key][]history.Change
-	// known are the outcomes that a finding explains.
+	w *checkup.Worksheet
+	j *judge.Judgement
+	// of are the outcomes of each group and pair that can be compared; known are those that a finding explains already.
+	of    map[history.Key][]int
 	known []bool
+}
+
+func newDifferences(x *history.Comparison, w *checkup.Worksheet, j *judge.Judgement) *differences {
+	d := &differences{Comparison: x, w: w, j: j, of: map[history.Key][]int{}, known: make([]bool, len(j.Outcomes))}
+	for i := range j.Outcomes {
+		if o := &j.Outcomes[i]; o.Verdict != checkup.Unmeasured && o.Verdict != checkup.Fail {
+			pair, out, in, zones, all := d.keys(o.Pair)
+			for _, k := range []history.Key{pair, out, in, zones, all} {
+				d.of[k] = append(d.of[k], i)
+			}
+		}
+	}
+	return d
 }
 
 // keys are those of a pair and of its groups.
@@ -84,16 +97,25 @@ func (d *differences) keys(p checkup.Pair) (pair, out, in, zones, all history.Ke
 		with(history.Zones, s.Zone, t.Zone), with(history.All, "", "")
 }
 
-// value of an outcome, in the unit of a history.Change; false if nothing was answered.
-func value(o *judge.Outcome, l checkup.Limit) (float64, bool) {
+// value of outcomes together, in the unit of a history.Change; false if nothing was answered.
+func (d *differences) value(outcomes []int, l checkup.Limit) (float64, bool) {
+	sent, lost := 0, 0
+	var rtts []int64
+	for _, i := range outcomes {
+		o := &d.j.Outcomes[i]
+		sent += o.Sent
+		lost += o.Sent - o.Received
+		rtts = append(rtts, o.RTTs...)
+	}
 	if l == checkup.LimitLoss {
-		return float64(o.Sent-o.Received) / float64(max(o.Sent, 1)), o.Sent > 0
+		return float64(lost) / float64(max(sent, 1)), sent > 0
 	}
 	q := 0.5
 	if l == checkup.LimitP90 {
 		q = 0.9
 	}
-	return float64(judge.Quantile(slices.Sorted(slices.Values(o.RTTs)), q)), len(o.RTTs) > 0
+	slices.Sort(rtts)
+	return float64(judge.Quantile(rtts, q)), len(rtts) > 0
 }
 
 // usual is what a pair had before: by its own results or, if they are too few, by those of its source and its target,
@@ -112,29 +134,33 @@ func (d *differences) usual(p checkup.Pair, l checkup.Limit, drift bool) float64
 	return max(a, b)
 }
 
-// explain finds the pairs that are worse in one value, by a step or by a drift, and explains them. A pair of a group
-// that is worse is one of them if it is nearer to the value of the group now than to the usual one, on a logarithmic
-// scale.
+// explain finds the pairs that are worse in one value, by a step or by a drift, and explains them. Groups come in the
+// order of their changes: a group that is not worse without the pairs of those before it is no change. A pair of a group
+// is worse if it is nearer to the value of the group now than to the usual one, on a logarithmic scale.
 func (d *differences) explain(l checkup.Limit, drift bool) []checkup.Finding {
-	changed := make([]bool, len(d.j.Outcomes))
+	var changes []history.Change
 	days := 0
-	for i := range d.j.Outcomes {
-		o := &d.j.Outcomes[i]
-		v, ok := value(o, l)
-		if !ok || d.known[i] || o.Verdict == checkup.Unmeasured || o.Verdict == checkup.Fail {
+	for _, c := range d.Changes {
+		if c.Limit == l && c.Days > 0 == drift {
+			changes = append(changes, c)
+			days = max(days, c.Days)
+		}
+	}
+	slices.SortStableFunc(changes, func(a, b history.Change) int {
+		return cmp.Compare(b.Now*max(a.Usual, 1e-3), a.Now*max(b.Usual, 1e-3))
+	})
+	changed := make([]bool, len(d.j.Outcomes))
+	for _, c := range changes {
+		left := slices.DeleteFunc(slices.Clone(d.of[c.Key]), func(i int) bool { return d.known[i] })
+		now, ok := d.value(left, l)
+		if !ok || now < c.Least {
 			continue
 		}
-		pair, out, in, zones, all := d.keys(o.Pair)
-		for _, k := range []history.Key{pair, out, in, zones, all} {
-			for _, c := range d.by[k] {
-				if c.Limit != l || c.Days > 0 != drift {
-					continue
-				}
-				usual := d.usual(o.Pair, l, drift)
-				if l == checkup.LimitLoss && v > usual || l != checkup.LimitLoss && v >= usual*math.Sqrt(c.Now/c.Usual) {
-					changed[i], d.known[i] = true, true
-					days = max(days, c.Days)
-				}
+		for _, i := range left {
+			v, ok := d.value([]int{i}, l)
+			usual := d.usual(d.j.Outcomes[i].Pair, l, drift)
+			if ok && (l == checkup.LimitLoss && v > usual || l != checkup.LimitLoss && v >= usual*math.Sqrt(c.Now/c.Usual)) {
+				changed[i], d.known[i] = true, true
 			}
 		}
 	}
@@ -154,7 +180,7 @@ func (d *differences) explain(l checkup.Limit, drift bool) []checkup.Finding {
 		}
 		var usual, now []int64
 		for _, i := range outcomes {
-			v, _ := value(&d.j.Outcomes[i], l)
+			v, _ := d.value([]int{i}, l)
 			now = append(now, int64(v))
 			usual = append(usual, int64(d.usual(d.j.Outcomes[i].Pair, l, drift)))
 		}
