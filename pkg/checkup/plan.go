@@ -276,7 +276,7 @@ type Regression struct {
 // Bounds of Regression.Runs: with fewer runs, chance alone would be an alarm too often; the history does not keep the
 // values of more.
 const (
-	LeastRegressionRuns = 5
+	LeastRegressionRuns = 3
 	MostRegressionRuns  = 60
 	// The history knows delays to 5%: a smaller rise than a tenth cannot be seen.
 	LeastRegressionFactor = 1.1

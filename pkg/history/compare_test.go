@@ -135,3 +135,52 @@ func TestFalseAlarms(t *testing.T) {
 		})
 	}
 }
+
+// TestDriftIsFound: a node that becomes slower by 1% each day is found, with the number of days for each noise. Without
+// any change, drift is not found.
+func TestDriftIsFound(t *testing.T) {
+	const still = 70 // days without a change
+	for _, tt := range []struct {
+		noise, perDay float64
+		within        int // days; 0 is never
+	}{
+		{0.03, 1.01, 50},
+		{0.1, 1.01, 60},
+		{0.1, 1.03, 30},
+		{0.1, 1, 0},
+	} {
+		t.Run(fmt.Sprintf("noise %g, %g a day", tt.noise, tt.perDay), func(t *testing.T) {
+			var found []int
+			for seed := range long(3, 100) {
+				c := cluster{nodes: 20, noise: tt.noise / 2, every: 24 * time.Hour, slow: func(run, node int) float64 {
+					if node != 7 {
+						return 1
+					}
+					return math.Pow(tt.perDay, float64(max(0, run-still)))
+				}}
+				day := 0
+				c.simulate(uint64(seed), still+tt.within+20, demand, func(run int, x *Comparison) {
+					for _, change := range x.Changes {
+						if change.Days == 0 || day > 0 {
+							continue
+						}
+						if day = run - still; change.From+change.To != "n007" || day <= 0 {
+							t.Errorf("seed %d, day %d: %+v", seed, run-still, change)
+						}
+					}
+				})
+				if day > 0 {
+					found = append(found, day)
+				}
+			}
+			slices.Sort(found)
+			if tt.within == 0 {
+				return
+			}
+			if len(found) < long(3, 100) || found[len(found)/2] > tt.within {
+				t.Errorf("found after %v days, want within %d", found, tt.within)
+			}
+			t.Logf("found after %d to %d days, median %d", found[0], found[len(found)-1], found[len(found)/2])
+		})
+	}
+}
