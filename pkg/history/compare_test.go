@@ -184,3 +184,81 @@ func TestDriftIsFound(t *testing.T) {
 		})
 	}
 }
+
+// TestCompareKnowsNoOrder: a step is the same whatever the order of the earlier runs and of the nodes is, and whatever the
+// unit of the delays: that is what makes the test exact. A run that is compared is not changed.
+func TestCompareKnowsNoOrder(t *testing.T) {
+	for seed := range uint64(long(5, 50)) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		c := cluster{nodes: 2 + random.IntN(12), noise: 0.1}
+		c.slow = func(run, node int) float64 {
+			if run == 25 && node == 1 {
+				return 5
+			}
+			return 1
+		}
+		h := &History{}
+		for run := range 25 {
+			h.Runs = append(h.Runs, Run{N: run + 1, Finished: start, Checks: []Check{{Name: "mesh", Pairs: c.pairs(random, run)}}})
+		}
+		now := c.pairs(random, 25)
+		want := h.Compare("mesh", now, start, demand)
+		if len(want.Changes) == 0 {
+			t.Errorf("seed %d: a node that is five times slower was not found", seed)
+		}
+		shuffled := &History{Runs: slices.Clone(h.Runs)}
+		random.Shuffle(25, func(i, k int) { shuffled.Runs[i], shuffled.Runs[k] = shuffled.Runs[k], shuffled.Runs[i] })
+		if got := shuffled.Compare("mesh", now, start, demand); !slices.Equal(got.Changes, want.Changes) {
+			t.Errorf("seed %d: changes %+v in another order of runs, want %+v", seed, got.Changes, want.Changes)
+		}
+		if got := h.Compare("mesh", now, start, demand); !slices.Equal(got.Changes, want.Changes) {
+			t.Errorf("seed %d: a second comparison has other changes", seed)
+		}
+	}
+}
+
+// TestBefore: runs that are known to be worse are not compared with: the last ones, and those in succession.
+func TestBefore(t *testing.T) {
+	p := cluster{nodes: 2}.pairs(rand.New(rand.NewPCG(1, 1)), 0)
+	for _, tt := range []struct{ runs, want string }{
+		{"", ""},
+		{".....", "....."},
+		{"..x..", "..x.."},
+		{"..xx.", "..."},
+		{"...xx", "..."},
+		{"....x", "...."},
+		{"x.x.x", "x.x."},
+		{"xx.x.", ".x."},
+	} {
+		h := &History{}
+		for _, r := range tt.runs {
+			h.Runs = append(h.Runs, Run{Checks: []Check{{Name: "mesh", Pairs: p, Regressed: r == 'x'}}})
+		}
+		got := ""
+		for _, k := range h.before("mesh") {
+			if k.regressed {
+				got += "x"
+			} else {
+				got += "."
+			}
+		}
+		if got != tt.want {
+			t.Errorf("of %q, %q is compared with, want %q", tt.runs, got, tt.want)
+		}
+	}
+}
+
+// TestForeignGroups: values of groups that do not belong to the pairs are left out, and the pairs stay.
+func TestForeignGroups(t *testing.T) {
+	h := Merge(nil, mesh{nodes: nodes(4), degree: 1}.entry(0))
+	own := h.Runs[0].Checks[0].Pairs
+	own.groups = own.groups[:len(own.groups)-1]
+	parts, err := Encode(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _ := Decode("p", parts, start)
+	if p := got.Runs[0].Checks[0].Pairs; p == nil || p.groups != nil || p.detail == nil {
+		t.Errorf("pairs %+v, want them without values of groups", p)
+	}
+}

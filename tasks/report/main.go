@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +45,7 @@ func run(ctx context.Context, t *task.Task) error {
 	problems := []error{err, removed}
 	store := t.Store(plan.Name)
 	now := time.Now().UTC()
-	before, unread := earlier(ctx, store)
+	before, unread := earlier(ctx, store, t.RunUID)
 	r, sheets, err := t.Judge(ctx, plan, now, before)
 	problems = append(problems, err)
 	if task.Removes(plan.Teardown, r.Verdict) {
@@ -87,13 +88,14 @@ func run(ctx context.Context, t *task.Task) error {
 
 // earlier reads the history of the plan, without this run: a retried step compares as the first one did. It is nil if
 // it cannot be read.
-func earlier(ctx context.Context, store *record.Store) (*history.History, error) {
+func earlier(ctx context.Context, store *record.Store, uid string) (*history.History, error) {
 	ctx, cancel := context.WithTimeout(ctx, historyTime)
 	defer cancel()
 	h, err := record.LoadHistory(ctx, store.ConfigMaps, store.Plan)
 	if err != nil {
 		return nil, err
 	}
+	h.Runs = slices.DeleteFunc(h.Runs, func(r history.Run) bool { return r.UID == uid })
 	return h, nil
 }
 
