@@ -24,8 +24,8 @@ import (
 	kubevirtfake "kubevirt.io/client-go/kubevirt/fake"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
-	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/connectivity"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/print"
