@@ -380,8 +380,8 @@ func (c *Comparison) step(earlier []past, check string, now *Pairs, r checkup.Re
 }
 
 // withEnds adds to changes that are sure those that are likely, if they are of the same value of a node that is an end
-// of what is sure. What is sure decides whether there is an alarm; the others only show where, and need less evidence. A
-// high 90th percentile is no reason for it: one slow pair of a node is enough.
+// of what is sure. What is sure decides whether there is an alarm; the others only show where, and need less evidence.
+// A high 90th percentile is no reason for it: one slow pair of a node is enough.
 func withEnds(sure, likely []Change) []Change {
 	type end struct {
 		name  string
@@ -530,8 +530,8 @@ func (of *rows) find(k Key, l checkup.Limit) *row {
 	return &of.all[i]
 }
 
-// drift looks for a trend of each value over days, of which each has one run: Mann's test, exact, each at an equal share
-// of DriftAlarms. Runs of one day are too much alike to be compared with those of others one by one.
+// drift looks for a trend of each value over days, of which each has one run: Mann's test, exact, each at an equal
+// share of DriftAlarms. Runs of one day are too much alike to be compared with those of others one by one.
 func (c *Comparison) drift(days []past, check string, now *Pairs, at time.Time, r checkup.Regression) {
 	c.Days = len(days)
 	if now.groups == nil || c.Days < r.Runs {

@@ -15,8 +15,8 @@
 //   - Runs: the newest 4,096 to 4,352 one by one. Older ones are counts of their day, for 800 days.
 //   - Pairs: for each run, which (source, target) pairs it measured, and the verdict of each probe. They stay until
 //     newer runs measured all these pairs again, at least for 64 runs. So the last result of every pair is known.
-//   - Delays of single pairs: for each pair and probe the median, the longest and the loss, to 5%, for the newest 64 runs
-//     and for the last run of each of the 64 days before, each at most 4 MiB before compression.
+//   - Delays of single pairs: for each pair and probe the median, the longest and the loss, to 5%, for the newest 64
+//     runs and for the last run of each of the 64 days before, each at most 4 MiB before compression.
 //   - Values of groups: for each probe median, 90th percentile and loss of the check, of each node as source and as
 //     target, and of each ordered pair of zones, for the same runs, each at most 8 MiB before compression.
 //   - Digests: for each probe a sketch of all delays and the losses of the check, of each node as source and as target,
