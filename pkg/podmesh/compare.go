@@ -15,8 +15,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/localise"
 )
 
-// Compare adds to the report of a mesh what is worse than in earlier runs, as findings behind those of failures. If the plan wants it, a regression fails the check. It never
-// makes a verdict better.
+// Compare adds to the report of a mesh what is worse than in earlier runs, as findings behind those of failures. If the
+// plan wants it, a regression fails the check. It never makes a verdict better.
 //
 // It is pure. The history, which is nil if it could not be read, must not have the run.
 func Compare(
@@ -135,8 +135,8 @@ func (d *differences) usual(p checkup.Pair, l checkup.Limit, drift bool) float64
 }
 
 // explain finds the pairs that are worse in one value, by a step or by a drift, and explains them. Groups come in the
-// order of their changes: a group that is not worse without the pairs of those before it is no change. A pair of a group
-// is worse if it is nearer to the value of the group now than to the usual one, on a logarithmic scale.
+// order of their changes: a group that is not worse without the pairs of those before it is no change. A pair of a
+// group is worse if it is nearer to the value of the group now than to the usual one, on a logarithmic scale.
 func (d *differences) explain(l checkup.Limit, drift bool) []checkup.Finding {
 	var changes []history.Change
 	days := 0

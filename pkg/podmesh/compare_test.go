@@ -64,7 +64,8 @@ func (d *daily) run(run int) *checkup.CheckReport {
 	plan := &checkup.Plan{Name: "p", Gate: gate, Checks: map[string]checkup.Check{"mesh": {Spec: &Spec{}}}}
 	r := judge.Join(plan, judge.Run{Name: fmt.Sprint("r", run), UID: fmt.Sprint("u", run), Started: at, Finished: at},
 		[]checkup.CheckReport{c}, nil)
-	d.h = history.Merge(d.h, history.EntryOf(&r, map[string]history.Sheet{"mesh": {Worksheet: n.Worksheet, Record: record}}))
+	sheets := map[string]history.Sheet{"mesh": {Worksheet: n.Worksheet, Record: record}}
+	d.h = history.Merge(d.h, history.EntryOf(&r, sheets))
 	return &r.Checks[0]
 }
 
@@ -137,7 +138,8 @@ func TestCompare(t *testing.T) {
 			}
 			for run := 20; run < 23; run++ { // it is found again while it lasts
 				r := d.run(run)
-				if got := kindsOf(r.Findings); !strings.HasPrefix(got, tt.want) || strings.Contains(got, ",") || tt.want == "" && got != "" {
+				got := kindsOf(r.Findings)
+				if !strings.HasPrefix(got, tt.want) || strings.Contains(got, ",") || tt.want == "" && got != "" {
 					t.Errorf("run %d: findings %q, want %q%s", run, got, tt.want, judgetest.Show(r.Findings))
 				}
 				if r.Verdict != checkup.RunPass || r.Counts.Fail > 0 {
@@ -220,7 +222,8 @@ func TestCompareDrift(t *testing.T) {
 		}
 		f := r.Findings[i]
 		t.Logf("day %d of the drift: %s", run-25, f.Message)
-		if got := judgetest.Kind(f); got != "node worker-3" || !strings.Contains(f.Message, " days ago, growing slowly, median") {
+		const says = " days ago, growing slowly, median"
+		if got := judgetest.Kind(f); got != "node worker-3" || !strings.Contains(f.Message, says) {
 			t.Errorf("drift %q: %s; want node worker-3", got, f.Message)
 		}
 		return
@@ -228,8 +231,8 @@ func TestCompareDrift(t *testing.T) {
 	t.Error("the drift was not found in 110 days")
 }
 
-// TestCompareLarge: in 200 nodes, 30ms at one node are found as that node's in the first run, and each run before has no
-// finding.
+// TestCompareLarge: in 200 nodes, 30ms at one node are found as that node's in the first run, and each run before has
+// no finding.
 func TestCompareLarge(t *testing.T) {
 	d := &daily{nodes: 200, degree: 10, probes: twoProbes()[:1], every: time.Hour, expect: demand()}
 	d.change = func(run int, n *judgetest.Mesh) {
