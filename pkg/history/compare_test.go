@@ -109,8 +109,8 @@ func TestFalseAlarms(t *testing.T) {
 		{"default demands, heavy tails", cluster{noise: 0.2, heavy: true}, demand, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.c.nodes = long(40, 200)
-			runs, compared, alarms, begun, before := long(100, 10_000), 0, 0, 0, false
+			tt.c.nodes = long(30, 200)
+			runs, compared, alarms, begun, before := long(70, 10_000), 0, 0, 0, false
 			tt.c.simulate(5, runs, tt.r, func(_ int, x *Comparison) {
 				if x.Runs < 20 {
 					return
@@ -154,8 +154,8 @@ func TestDriftIsFound(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("noise %g, %g a day", tt.noise, tt.perDay), func(t *testing.T) {
 			var found []int
-			for seed := range long(3, 100) {
-				c := cluster{nodes: 20, noise: tt.noise / 2, every: 24 * time.Hour, slow: func(run, node int) float64 {
+			for seed := range long(1, 100) {
+				c := cluster{nodes: long(10, 20), noise: tt.noise / 2, every: 24 * time.Hour, slow: func(run, node int) float64 {
 					if node != 7 {
 						return 1
 					}
@@ -180,7 +180,7 @@ func TestDriftIsFound(t *testing.T) {
 			if tt.within == 0 {
 				return
 			}
-			if len(found) < long(3, 100) || found[len(found)/2] > tt.within {
+			if len(found) < long(1, 100) || found[len(found)/2] > tt.within {
 				t.Errorf("found after %v days, want within %d", found, tt.within)
 			}
 			t.Logf("found after %d to %d days, median %d", found[0], found[len(found)-1], found[len(found)/2])
