@@ -30,7 +30,7 @@ var arrows = map[string][]string{
 	"pkg/cluster":         {"pkg/checkup", "pkg/history", "pkg/retry"}, // reads rounds
 	"pkg/scheduling":      {"pkg/checkup", "pkg/cluster"},
 	"pkg/cost":            {"pkg/checkup"},
-	"pkg/kind":            {"pkg/checkup", "pkg/cluster", "pkg/cost"},
+	"pkg/kind":            {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history"},                                                                         // earlier runs are an input of judging
 	"pkg/podmesh":         {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling", "pkg/stats"}, // kinds admit nodes by the scheduler's predicates
 	"pkg/controlplane":    {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/retry", "pkg/scheduling"},        // asks for the rights of its objects
 	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/retry", "pkg/scheduling"},

@@ -42,22 +42,22 @@ type CheckDiff struct {
 	GoneFindings []Finding `json:"goneFindings,omitempty"`
 	// New failed in After and was measured in Before without failing, Gone the other way round. Still is the number of
 	// units that failed in both.
-	New   []Change `json:"new,omitempty"`
-	Gone  []Change `json:"gone,omitempty"`
+	New   []UnitDiff `json:"new,omitempty"`
+	Gone  []UnitDiff `json:"gone,omitempty"`
 	Still int      `json:"still"`
 	// Slower are the delays and losses that grew by the limits of slower.
 	Slower []Slower `json:"slower,omitempty"`
 	// Unseen are units that one run could not see: failed in one and not measured in the other, or measured in Before
 	// and unmeasured in After.
-	Unseen []Change `json:"unseen,omitempty"`
+	Unseen []UnitDiff `json:"unseen,omitempty"`
 	// Seen says how many (source, target) pairs both measured; nil if the reports do not list their pairs.
 	Seen *Seen `json:"seen,omitempty"`
 	// Notes limit what the comparison of the check means, one line each.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Change is one unit in two runs.
-type Change struct {
+// UnitDiff is one unit in two runs.
+type UnitDiff struct {
 	Unit   string  `json:"unit"`
 	Before Sighted `json:"before"`
 	After  Sighted `json:"after"`
@@ -190,7 +190,7 @@ func (d *CheckDiff) units(before, after *CheckReport) {
 			continue
 		}
 		listed[u.Name] = true
-		c := Change{Unit: u.Name, Cause: u.Cause}
+		c := UnitDiff{Unit: u.Name, Cause: u.Cause}
 		c.Before, c.After = was.of(&u), is.of(&u)
 		failed, fails := c.Before == Sighted(Fail), c.After == Sighted(Fail)
 		switch {
@@ -204,8 +204,8 @@ func (d *CheckDiff) units(before, after *CheckReport) {
 			d.Unseen = append(d.Unseen, c)
 		}
 	}
-	for _, list := range [][]Change{d.New, d.Gone, d.Unseen} {
-		slices.SortStableFunc(list, func(a, b Change) int { return cmp.Compare(a.Unit, b.Unit) })
+	for _, list := range [][]UnitDiff{d.New, d.Gone, d.Unseen} {
+		slices.SortStableFunc(list, func(a, b UnitDiff) int { return cmp.Compare(a.Unit, b.Unit) })
 	}
 }
 

@@ -75,7 +75,7 @@ func TestCompareUnits(t *testing.T) {
 		c := d.Checks[0]
 		for _, list := range []struct {
 			name string
-			of   []Change
+			of   []UnitDiff
 		}{{"new", c.New}, {"gone", c.Gone}, {"unseen", c.Unseen}} {
 			for _, change := range list.of {
 				got += fmt.Sprintf("%s %s: %s, %s", list.name, change.Unit, change.Before, change.After)
@@ -138,7 +138,7 @@ func TestCompareRandom(t *testing.T) {
 		}
 		return &Report{Plan: "p", Started: time.Unix(1, 0), Checks: []CheckReport{c}}
 	}
-	of := func(changes []Change) []string {
+	of := func(changes []UnitDiff) []string {
 		var names []string
 		for _, c := range changes {
 			names = append(names, c.Unit)

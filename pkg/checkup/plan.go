@@ -261,7 +261,34 @@ type Expect struct {
 	// SourceAddress says whether packets must arrive with the source's own address. Empty
 	// means Any.
 	SourceAddress SourceAddress `json:"sourceAddress,omitempty"`
+	// Regression compares with earlier runs of the plan; nil compares nothing.
+	Regression *Regression `json:"regression,omitempty"`
 }
+
+// Regression says when a run is worse than earlier runs of the plan. docs/regression.md has the tests.
+type Regression struct {
+	// Fail says that a regression fails the check. Otherwise it is only reported.
+	Fail bool `json:"fail"`
+	// Runs is the least number of earlier runs to compare with, from LeastRegressionRuns to MostRegressionRuns. A run
+	// without any change has a false alarm in at most one of Runs+1 cases.
+	Runs int `json:"runs"`
+	// MinFactor is the smallest rise of a delay that counts, as a multiple of the usual one. MinDelay is the smallest
+	// rise itself. Both must be reached.
+	MinFactor float64  `json:"minFactor"`
+	MinDelay  Duration `json:"minDelay"`
+	// MinLoss is the smallest rise of a loss that counts, in percentage points.
+	MinLoss Percent `json:"minLoss"`
+}
+
+// Bounds of Regression.Runs: with fewer runs, chance alone would be an alarm too often; the history does not keep the
+// values of more.
+const (
+	LeastRegressionRuns = 3
+	MostRegressionRuns  = 60
+	// The history knows delays to 5%: a smaller rise than a tenth cannot be seen.
+	LeastRegressionFactor = 1.1
+	MostRegressionFactor  = 1000.0
+)
 
 // SourceAddress is what a plan expects of the source address with which packets arrive.
 type SourceAddress string

@@ -113,6 +113,8 @@ type CheckReport struct {
 	// Delays has one row per transport, family and size, in the order of the worksheet.
 	Delays   []DelayRow `json:"delays,omitempty"`
 	Findings []Finding  `json:"findings,omitempty"`
+	// Compared says with how many earlier runs this one was compared; nil if the plan does not ask for it.
+	Compared *Compared `json:"compared,omitempty"`
 	// Background is what no finding explains, one for each limit that single measurements
 	// exceed.
 	Background []Background `json:"background,omitempty"`
@@ -273,7 +275,10 @@ type Finding struct {
 	Message string `json:"message"`
 	// Confirmation says what a further look found.
 	Confirmation Confirmation `json:"confirmation,omitempty"`
-	// Explains is the number of failed pairs that this finding explains. OnlyThis is the
+	// Change says how much worse the pairs are than in earlier runs; nil for a finding about failures. The pairs of a
+	// finding with a Change need not have failed, and no failed one is among them.
+	Change *Change `json:"change,omitempty"`
+	// Explains is the number of failed (with a Change: changed) pairs that this finding explains. OnlyThis is the
 	// number of those that no other finding explains.
 	Explains int `json:"explains"`
 	OnlyThis int `json:"onlyThis"`
@@ -285,6 +290,28 @@ type Finding struct {
 	// sample cannot distinguish them. The form is "<cause> <subject>", with a
 	// restriction in parentheses after it.
 	Alternatives []string `json:"alternatives,omitempty"`
+}
+
+// Compared is the comparison with earlier runs. The findings with a Change are its result.
+type Compared struct {
+	// Runs is the number of earlier runs, and Needed the least number of them: with fewer, nothing was compared.
+	Runs   int `json:"runs"`
+	Needed int `json:"needed"`
+}
+
+// Change is the difference to earlier runs of the plan.
+type Change struct {
+	// Limit is what became worse: LimitP50 (the median delay), LimitP90, or LimitLoss.
+	Limit Limit `json:"limit"`
+	// Usual and Now are medians over the pairs that the finding explains, in Measure: microseconds or percent. Usual is
+	// the value in earlier runs or, of a drift, that at its begin.
+	Usual   float64 `json:"usual"`
+	Now     float64 `json:"now"`
+	Measure Measure `json:"measure"`
+	// Runs is the number of earlier runs that were compared.
+	Runs int `json:"runs"`
+	// Days is the time over which the value grew, for a slow drift; 0 if this run differs from the runs before.
+	Days int `json:"days,omitempty"`
 }
 
 // String is the cause with its subject and restrictions, in the form of Alternatives.
@@ -305,6 +332,13 @@ func (f Finding) String() string {
 	}
 	if len(only) > 0 {
 		s += " (" + strings.Join(only, ", ") + " only)"
+	}
+	switch {
+	case f.Change == nil:
+	case f.Change.Limit == LimitLoss:
+		s += ", loses more than before"
+	default:
+		s += ", slower than before"
 	}
 	return s
 }

@@ -32,14 +32,16 @@ func BenchmarkYear(b *testing.B) {
 				zones[name] = fmt.Sprintf("zone-%d", i%3)
 			}
 		}
-		// Only what is left at the end is made in full: the newest cycle of 500 runs, and the delays of the last ones.
-		if run < hours-520 {
+		// Only what is left at the end is made in full: the newest cycle of 500 runs, and the delays of the newest 64 runs,
+		// and of one run of each of the days before.
+		daily := run%24 == 23 && run >= hours-keepPairs-24*keepDays
+		if run < hours-520 && !daily {
 			at := start.Add(time.Duration(run) * time.Hour)
 			h = Merge(h, &Entry{Plan: "p", Run: Run{Name: fmt.Sprintf("p-run-%d", run), UID: fmt.Sprintf("uid-%032d", run),
 				Started: at, Finished: at.Add(time.Minute), Verdict: checkup.RunPass, Checks: []Check{{Name: "mesh"}}}})
 			continue
 		}
-		m.bare = run < hours-12
+		m.bare = run < hours-keepPairs && !daily
 		h = Merge(h, m.entry(run))
 	}
 	if c := h.Cumulative("mesh", 5000*4999); float64(c.Measured) < 0.95*float64(c.Possible) {
@@ -76,4 +78,46 @@ func BenchmarkYear(b *testing.B) {
 		b.ReportMetric(float64(objects), "objects-written")
 		b.ReportMetric(float64(whole)/(1<<20), "MiB")
 	}
+}
+
+// BenchmarkCompare compares a run of 1,000 nodes, degree 10 and two probes with the 64 runs and the 64 days before it.
+// times-entry is its time divided by that of EntryOf for the same run.
+func BenchmarkCompare(b *testing.B) {
+	m := mesh{nodes: nodes(1000), degree: 10, zone: map[string]string{}, every: 8 * time.Hour}
+	for i, name := range m.nodes {
+		m.zone[name] = fmt.Sprintf("zone-%d", i%3)
+	}
+	var h *History
+	sample := m
+	entries := make([]*Entry, 4)
+	for i := range entries {
+		r, sheets := sample.sheet(0) // the same round each time
+		r.RunUID = fmt.Sprint(i)
+		entries[i] = EntryOf(r, sheets)
+	}
+	const runs = 64 + 64*3
+	for run := range runs {
+		e := *entries[run%len(entries)]
+		e.Run.UID, e.Run.Finished = fmt.Sprint("run-", run), start.Add(time.Duration(run)*m.every)
+		h = Merge(h, &e)
+	}
+	now := entries[0].Run.Checks[0].Pairs
+	at := start.Add(runs * m.every)
+	r, sheets := sample.sheet(0)
+	began := time.Now()
+	const entered = 3
+	for range entered {
+		EntryOf(r, sheets)
+	}
+	entry := time.Since(began) / entered
+	values := 0
+	for b.Loop() {
+		x := h.Compare("mesh", now, at, demand)
+		values = len(x.rows.all)*x.rows.n + len(x.daily.all)*x.daily.n
+		if x.Runs < demand.Runs || x.Days < demand.Runs {
+			b.Fatalf("compared with %d runs and %d days", x.Runs, x.Days)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed())/float64(b.N)/float64(entry), "times-entry")
+	b.ReportMetric(float64(values), "values")
 }

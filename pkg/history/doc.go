@@ -6,6 +6,7 @@
 //
 //	EntryOf  report + worksheets + records -> Entry     what one run adds
 //	Merge    History + Entry               -> History   in any order of two runs that end at once
+//	Compare  History + Pairs               -> what became worse: see compare.go
 //	Encode   History                       -> Parts     at most MaxBytes, gzip'd
 //	Decode   Parts                         -> History   what cannot be understood is left out, with a note
 //
@@ -14,8 +15,10 @@
 //   - Runs: the newest 4,096 to 4,352 one by one. Older ones are counts of their day, for 800 days.
 //   - Pairs: for each run, which (source, target) pairs it measured, and the verdict of each probe. They stay until
 //     newer runs measured all these pairs again, at least for 64 runs. So the last result of every pair is known.
-//   - Delays of single pairs: for each pair and probe the median, the longest and the loss, to 5%, for at most 64 runs
-//     and 4 MiB before compression.
+//   - Delays of single pairs: for each pair and probe the median, the longest and the loss, to 5%, for the newest 64
+//     runs and for the last run of each of the 64 days before, each at most 4 MiB before compression.
+//   - Values of groups: for each probe median, 90th percentile and loss of the check, of each node as source and as
+//     target, and of each ordered pair of zones, for the same runs, each at most 8 MiB before compression.
 //   - Digests: for each probe a sketch of all delays and the losses of the check, of each node as source and as target,
 //     and of each ordered pair of zones. They hold all runs. From 65,536 measurements on, counts are halved: newer
 //     measurements weigh more. A group that was not measured for 30 days is dropped.

@@ -46,6 +46,7 @@ type document struct {
 	State   *History  `json:"state,omitempty"`
 	Runs    *runsPart `json:"runs,omitempty"`
 	Details []detail  `json:"details,omitempty"`
+	Groups  []detail  `json:"groups,omitempty"`
 	Digests []Digest  `json:"digests,omitempty"`
 }
 
@@ -74,7 +75,7 @@ type pairsPart struct {
 	Verdicts []byte   `json:"v"`
 }
 
-// detail has the delays of the pairs of one check of one run.
+// detail has the delays of the pairs of one check of one run, or the values of their groups.
 type detail struct {
 	N      int    `json:"n"`
 	Check  string `json:"check"`
@@ -106,9 +107,9 @@ func (h *History) shrink() bool {
 	dropped := false
 	for i := range h.Runs {
 		for k, c := range h.Runs[i].Checks {
-			if c.Pairs != nil && c.Pairs.detail != nil {
+			if c.Pairs != nil && (c.Pairs.detail != nil || c.Pairs.groups != nil) {
 				bare := *c.Pairs
-				bare.detail, dropped = nil, true
+				bare.detail, bare.groups, dropped = nil, nil, true
 				h.Runs[i].Checks = slices.Clone(h.Runs[i].Checks)
 				h.Runs[i].Checks[k].Pairs = &bare
 			}
@@ -152,16 +153,23 @@ func encode(h *History) ([]Part, error) {
 	for runs := range chunksBy(h.Runs, func(r Run) int { return r.N / block }) {
 		problems = append(problems, add(document{Name: fmt.Sprintf("runs-%d", runs[0].N/block), Runs: encodeRuns(runs)}))
 	}
-	var details []detail
+	var details, groups []detail
 	for _, r := range h.Runs {
 		for _, c := range r.Checks {
 			if c.Pairs != nil && c.Pairs.detail != nil {
 				details = append(details, detail{r.N, c.Name, c.Pairs.detail})
 			}
+			if c.Pairs != nil && c.Pairs.groups != nil {
+				groups = append(groups, detail{r.N, c.Name, c.Pairs.groups})
+			}
 		}
 	}
-	for some := range chunksBy(details, func(d detail) int { return d.N / detailsPerPart }) {
-		problems = append(problems, add(document{Name: fmt.Sprintf("details-%d", some[0].N/detailsPerPart), Details: some}))
+	block := func(d detail) int { return d.N / detailsPerPart }
+	for some := range chunksBy(details, block) {
+		problems = append(problems, add(document{Name: fmt.Sprintf("details-%d", block(some[0])), Details: some}))
+	}
+	for some := range chunksBy(groups, block) {
+		problems = append(problems, add(document{Name: fmt.Sprintf("groups-%d", block(some[0])), Groups: some}))
 	}
 	i := 0
 	for some := range slices.Chunk(h.Digests, digestsPerPart) {
@@ -277,7 +285,7 @@ const (
 func Decode(plan string, parts []Part, now time.Time) (h *History, newer bool) {
 	h = &History{Plan: plan}
 	var notes []string
-	details := map[string][]byte{}
+	details, groups := map[string][]byte{}, map[string][]byte{}
 	for _, p := range parts {
 		d, err := decodePart(p.Data)
 		switch {
@@ -289,13 +297,13 @@ func Decode(plan string, parts []Part, now time.Time) (h *History, newer bool) {
 		case d.Name != p.Name:
 			err = fmt.Errorf("is part %q", d.Name)
 		default:
-			err = h.take(d, details)
+			err = h.take(d, details, groups)
 		}
 		if err != nil {
 			notes = append(notes, fmt.Sprintf("part %s of the history is set aside: %v", p.Name, err))
 		}
 	}
-	h.complete(details)
+	h.complete(details, groups)
 	for _, n := range notes {
 		h.Note(now, "%s", oneLine(n))
 	}
@@ -324,7 +332,7 @@ func decodePart(data []byte) (*document, error) {
 }
 
 // take adds the content of a part.
-func (h *History) take(d *document, details map[string][]byte) error {
+func (h *History) take(d *document, details, groups map[string][]byte) error {
 	if d.State != nil {
 		if len(d.State.Days) > maxDays || len(d.State.Findings) > maxFindings || len(d.State.SetAside) > maxSetAside {
 			return errors.New("has too many entries")
@@ -333,6 +341,9 @@ func (h *History) take(d *document, details map[string][]byte) error {
 	}
 	for _, x := range d.Details {
 		details[detailKey(x.N, x.Check)] = x.Detail
+	}
+	for _, x := range d.Groups {
+		groups[detailKey(x.N, x.Check)] = x.Detail
 	}
 	for i := range d.Digests {
 		if err := d.Digests[i].check(); err != nil {
@@ -403,8 +414,8 @@ func (p *runsPart) decode() ([]Run, error) {
 	return p.Runs, nil
 }
 
-// complete puts what was read into order, and gives pairs their delays.
-func (h *History) complete(details map[string][]byte) {
+// complete puts what was read into order, and gives pairs their delays, and their groups' values.
+func (h *History) complete(details, groups map[string][]byte) {
 	slices.SortStableFunc(h.Runs, func(a, b Run) int { return cmp.Compare(a.N, b.N) })
 	h.Runs = slices.CompactFunc(h.Runs, func(a, b Run) bool { return a.N == b.N })
 	slices.SortStableFunc(h.Digests, func(a, b Digest) int { return compareKeys(a.Key, b.Key) })
@@ -417,6 +428,10 @@ func (h *History) complete(details map[string][]byte) {
 			c.Pairs.detail = details[detailKey(h.Runs[i].N, c.Name)]
 			if c.Pairs.check() != nil {
 				c.Pairs.detail = nil // the delays are of other pairs
+			}
+			c.Pairs.groups = groups[detailKey(h.Runs[i].N, c.Name)]
+			if c.Pairs.check() != nil {
+				c.Pairs.groups = nil
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/DataDog/sketches-go/ddsketch"
 
@@ -41,14 +42,16 @@ func EntryOf(r *checkup.Report, sheets map[string]Sheet) *Entry {
 			})
 		}
 		for _, f := range c.Findings {
+			check.Regressed = check.Regressed || f.Change != nil && f.Change.Days == 0
 			e.Findings = append(e.Findings, Finding{
 				Check: c.Name, Finding: f.String(), Message: f.Message, First: r.Finished, Last: r.Finished, Runs: 1,
 			})
 		}
 		if sheet, ok := sheets[c.Name]; ok {
 			if m := measuredOf(c, sheet); m != nil {
-				check.Pairs = m.pairs()
-				e.Digests = append(e.Digests, m.digests(r)...)
+				digests := m.digests(r.Finished)
+				check.Pairs = m.pairs(digests)
+				e.Digests = append(e.Digests, digests...)
 			}
 		}
 		e.Run.Checks = append(e.Run.Checks, check)
@@ -57,6 +60,9 @@ func EntryOf(r *checkup.Report, sheets map[string]Sheet) *Entry {
 	slices.SortFunc(e.Digests, func(a, b Digest) int { return compareKeys(a.Key, b.Key) })
 	return e
 }
+
+// ProbeName is the name of family, transport and size of a pair in a history.
+func ProbeName(p checkup.Pair) string { return probeName(p.Transport, p.Family, p.Size) }
 
 func probeName(t checkup.Transport, f checkup.IPFamily, size int) string {
 	return fmt.Sprintf("%s %s %dB", t, cmp.Or(string(f), "any"), size)
@@ -188,8 +194,18 @@ func (m *measured) delays(record *checkup.Record) {
 	}
 }
 
-// pairs encodes the cells.
-func (m *measured) pairs() *Pairs {
+// PairsOf returns the results of the pairs of a check, as the history keeps them; nil if it does not keep them: then
+// the units of the report are not the pairs of the worksheet, or are too many.
+func PairsOf(c *checkup.CheckReport, sheet Sheet) *Pairs {
+	m := measuredOf(c, sheet)
+	if m == nil {
+		return nil
+	}
+	return m.pairs(m.digests(time.Time{}))
+}
+
+// pairs encodes the cells, and the values of the groups by their digests.
+func (m *measured) pairs(digests []Digest) *Pairs {
 	p := &Pairs{Seed: m.w.Seed}
 	for _, k := range m.probes {
 		p.Probes = append(p.Probes, probeName(k.transport, k.family, k.size))
@@ -221,6 +237,7 @@ func (m *measured) pairs() *Pairs {
 		}
 	}
 	p.rows, p.verdicts = encodeRows(rows, len(targets)), encodeVerdicts(verdicts)
+	p.groups = p.encodeGroups(m.check, digests)
 	return p
 }
 
@@ -241,7 +258,7 @@ func (c *cell) detail() []byte {
 func (c *cell) counts() bool { return c.verdict != codeNone && c.verdict != codeUnmeasured }
 
 // digests adds up the cells by group.
-func (m *measured) digests(r *checkup.Report) []Digest {
+func (m *measured) digests(at time.Time) []Digest {
 	type sum struct {
 		sent, lost int
 		sketch     *ddsketch.DDSketch
@@ -286,7 +303,7 @@ func (m *measured) digests(r *checkup.Report) []Digest {
 	digests := make([]Digest, 0, len(sums))
 	for k, s := range sums {
 		digests = append(digests, Digest{
-			Key: k, Last: r.Finished, Sent: float64(s.sent), Lost: float64(s.lost), Sketch: encodeSketch(s.sketch),
+			Key: k, Last: at, Sent: float64(s.sent), Lost: float64(s.lost), Sketch: encodeSketch(s.sketch),
 		})
 	}
 	return digests

@@ -22,8 +22,13 @@ const (
 	maxFindings = 500
 	// keepPairs is the number of newest runs whose pairs are kept although newer runs measured all of them again.
 	keepPairs = 64
-	// maxDetail is the size of the delays of single pairs that are kept, in bytes before compression.
+	// keepDays is the number of days before the newest keepPairs runs of which the last run keeps the delays of single
+	// pairs and the values of groups.
+	keepDays = 64
+	// maxDetail is the size of the delays of single pairs of the newest runs, and that of the days, and maxGroups that of
+	// the values of groups; in bytes before compression.
 	maxDetail = 4 << 20
+	maxGroups = 8 << 20
 	// maxSetAside is the number of notes about what was set aside.
 	maxSetAside = 20
 	// block is the number of runs of one part: old parts then stay the same from run to run.
@@ -67,6 +72,8 @@ type Check struct {
 	// Possible is the number of (source, target) pairs of the full mesh; 0 for checks without pairs.
 	Possible int     `json:"possible,omitempty"`
 	Delays   []Delay `json:"delays,omitempty"`
+	// Regressed says that the run had a finding of what became worse by a step since earlier runs.
+	Regressed bool `json:"regressed,omitempty"`
 	// Pairs has the results of the pairs; nil for checks without pairs, and if newer runs replaced all of them.
 	Pairs *Pairs `json:"pairs,omitempty"`
 }
@@ -133,7 +140,7 @@ func Merge(h *History, e *Entry) *History {
 
 // decay makes what is old smaller.
 func (h *History) decay() {
-	h.dropDetail()
+	h.dropOld()
 	newest := h.Runs[len(h.Runs)-1].N
 	if newest%block == 0 {
 		h.dropReplaced()
@@ -169,28 +176,43 @@ func countDay(days []Day, r Run) []Day {
 	return days
 }
 
-// dropDetail drops the delays of single pairs of all but the newest runs.
-func (h *History) dropDetail() {
-	size := 0
+// dropOld drops the delays of single pairs, and the values of groups, of all but the newest runs and the last run of
+// each day before.
+func (h *History) dropOld() {
+	sizes := map[bool]struct{ detail, groups int }{}
+	days := 0
 	for i := len(h.Runs) - 1; i >= 0; i-- {
 		r := &h.Runs[i]
 		old := len(h.Runs)-i > keepPairs
+		last := old && dayOf(r.Finished) != dayOf(h.Runs[i+1].Finished)
+		if last {
+			days++
+		}
 		for k := range r.Checks {
 			p := r.Checks[k].Pairs
-			if p == nil || p.detail == nil {
-				continue
-			}
-			size += len(p.detail)
-			if size <= maxDetail && !old {
+			if p == nil || p.detail == nil && p.groups == nil {
 				continue
 			}
 			bare := *p
-			bare.detail = nil
+			size := sizes[old]
+			size.detail += len(p.detail)
+			size.groups += len(p.groups)
+			sizes[old] = size
+			gone := old && (!last || days > keepDays)
+			if gone || size.detail > maxDetail {
+				bare.detail = nil
+			}
+			if gone || size.groups > maxGroups {
+				bare.groups = nil
+			}
 			r.Checks = slices.Clone(r.Checks)
 			r.Checks[k].Pairs = &bare
 		}
 	}
 }
+
+// dayOf is the number of the day of a time, in UTC.
+func dayOf(t time.Time) int64 { return t.Unix() / (24 * 60 * 60) }
 
 // dropReplaced drops the pairs of old runs of which newer runs measured every one again, or whose nodes left.
 func (h *History) dropReplaced() {
@@ -198,8 +220,8 @@ func (h *History) dropReplaced() {
 		n := h.newest(check)
 		for i := 0; i < len(h.Runs)-keepPairs; i++ {
 			k := slices.IndexFunc(h.Runs[i].Checks, func(c Check) bool { return c.Name == check })
-			if k < 0 || h.Runs[i].Checks[k].Pairs == nil || n.used[h.Runs[i].N] > 0 ||
-				n.keep[h.Runs[i].N] {
+			if k < 0 || h.Runs[i].Checks[k].Pairs == nil || h.Runs[i].Checks[k].Pairs.groups != nil ||
+				n.used[h.Runs[i].N] > 0 || n.keep[h.Runs[i].N] {
 				continue
 			}
 			h.Runs[i].Checks = slices.Clone(h.Runs[i].Checks)

@@ -41,6 +41,8 @@ type Pairs struct {
 	verdicts []byte
 	// detail: three bytes for each pair and probe: codes of median and longest delay, and of loss; nil once they are old.
 	detail []byte
+	// groups: the codes of a run of each group and probe, as in group.go; nil once they are old.
+	groups []byte
 }
 
 // Codes of verdicts.
@@ -297,6 +299,9 @@ func (p *Pairs) check() error {
 	}
 	if p.detail != nil && len(p.detail) != 3*cells {
 		return fmt.Errorf("delays have %d bytes, want %d", len(p.detail), 3*cells)
+	}
+	if want := perGroup * len(p.Probes) * p.countGroups(); p.groups != nil && len(p.groups) != want {
+		return fmt.Errorf("values of groups have %d bytes, want %d", len(p.groups), want)
 	}
 	return nil
 }

@@ -95,15 +95,12 @@ func summary(r *checkup.Report) string {
 		}
 		findings += len(lasting(check.Findings))
 	}
-	for _, check := range r.Checks {
-		if lasting := lasting(check.Findings); len(lasting) > 0 {
-			s := lasting[0].Message
-			if findings > 1 {
-				s += fmt.Sprintf(" (and %s)", checkup.Count(findings-1, "more finding"))
-			}
-			clauses = append(clauses, s)
-			break
+	if f := first(r.Checks); f != nil {
+		s := f.Message
+		if findings > 1 {
+			s += fmt.Sprintf(" (and %s)", checkup.Count(findings-1, "more finding"))
 		}
+		clauses = append(clauses, s)
 	}
 	for _, check := range r.Checks {
 		clauses = append(clauses, check.Said...)
@@ -112,6 +109,22 @@ func summary(r *checkup.Report) string {
 		clauses = append(clauses, checkup.Count(len(r.Leftovers), "object")+" left behind")
 	}
 	return fmt.Sprintf("%s: %s", r.Verdict, strings.Join(clauses, "; "))
+}
+
+// first returns the first lasting finding of all checks: one about failures, if there is one; nil without any.
+func first(checks []checkup.CheckReport) *checkup.Finding {
+	var changed *checkup.Finding
+	for _, check := range checks {
+		for _, f := range lasting(check.Findings) {
+			if f.Change == nil {
+				return &f
+			}
+			if changed == nil {
+				changed = &f
+			}
+		}
+	}
+	return changed
 }
 
 // lasting are the findings that a further look did not find gone.

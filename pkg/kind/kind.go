@@ -6,11 +6,13 @@ package kind
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/history"
 )
 
 // Kind is one kind of check. A field may be nil only where its comment says so.
@@ -48,6 +50,10 @@ type Kind struct {
 	// Again is pure: it returns the worksheet of a further look at some pairs, from what was
 	// measured so far; nil if there is nothing to look at. nil for kinds that look once.
 	Again func(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) *checkup.Worksheet
+	// Compare is pure: it adds to the report of a check what became worse since the earlier runs of the plan, if the plan
+	// asks for it. The run ended at the given time. nil for kinds that do not compare.
+	Compare func(before *history.History, at time.Time, w *checkup.Worksheet, roster *checkup.Roster,
+		record *checkup.Record, gate checkup.Gate, r *checkup.CheckReport)
 	// Explain is pure: it shows what a run of the check will do, beside its cost.
 	Explain func(Explained) Explanation
 	// Nodes says that Expand cannot work without the nodes.

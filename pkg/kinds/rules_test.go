@@ -279,6 +279,16 @@ func TestProblems(t *testing.T) {
 			probe(checkup.HTTP, func(p *checkup.Probe) { p.Count = 2 })(m)
 		}), []string{"checks", "second", "podMesh", "expect", "jitter", "max"}},
 		{
+			"regression",
+			first(func(m *podmesh.Spec) { m.Expect.Regression = &checkup.Regression{Runs: 61, MinFactor: 1.5} }),
+			[]string{"checks", "first", "podMesh", "expect", "regression", "runs"},
+		},
+		{
+			"regression",
+			first(func(m *podmesh.Spec) { m.Expect.Regression = &checkup.Regression{Runs: 20, MinFactor: 1} }),
+			[]string{"checks", "first", "podMesh", "expect", "regression", "minFactor"},
+		},
+		{
 			"topology",
 			first(func(m *podmesh.Spec) { m.Sample.Topology = []string{"example.com/rack", "r/a/c/k"} }),
 			[]string{"checks", "first", "podMesh", "sample", "topology", "[1]"},

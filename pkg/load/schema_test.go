@@ -126,6 +126,7 @@ func sameFields(t *testing.T, path string, def cue.Value, typ reflect.Type, exce
 	case kind == cue.StringKind && typ.Kind() == reflect.String,
 		kind == cue.StringKind && (typ == reflect.TypeFor[checkup.Duration]() || typ == reflect.TypeFor[checkup.Percent]()),
 		kind == cue.BoolKind && typ.Kind() == reflect.Bool,
+		kind == cue.NumberKind && typ.Kind() == reflect.Float64,
 		kind == cue.IntKind && (typ.Kind() == reflect.Int || typ.Kind() == reflect.Int64 || typ.Kind() == reflect.Uint64):
 	default:
 		t.Errorf("%s is %v in the schema and %v in Go", path, kind, typ)

@@ -55,6 +55,7 @@ type localiser struct {
 	places     []*place
 	nodes      []string
 	q          queue
+	changed    *changed // nil if what is explained are failures
 	// scratch space of assessments
 	by                 []sums
 	cells, byAttribute []tally

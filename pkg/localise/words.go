@@ -37,6 +37,9 @@ func (c *candidate) found(also []int) *Found {
 // explains in addition.
 func (c *candidate) describe(f *checkup.Finding, also int) {
 	f.Message = c.at() + ": " + c.effect()
+	if c.l.changed != nil {
+		f.Message = c.at() + ": " + c.l.changed.message(f.Change)
+	}
 	f.For = c.evidence(also)
 	f.Against = c.contradictions()
 	alternatives := c.l.alternatives(c)
@@ -175,7 +178,9 @@ func (c *candidate) medians() (there, elsewhere int64) {
 // evidence for the cause, one line each.
 func (c *candidate) evidence(also int) []string {
 	var lines []string
-	s := fmt.Sprintf("%d of %s %s fail", len(c.explained), checkup.Count(len(c.explained)+len(c.passing), "measured pair"), c.where())
+	fail, pass := c.l.verbs()
+	s := fmt.Sprintf("%d of %s %s %s",
+		len(c.explained), checkup.Count(len(c.explained)+len(c.passing), "measured pair"), c.where(), fail)
 	in := map[int32]bool{}
 	for _, i := range c.explained {
 		in[i] = true
@@ -183,17 +188,17 @@ func (c *candidate) evidence(also int) []string {
 	for _, i := range c.passing {
 		in[i] = true
 	}
-	pass, others := 0, 0
+	passing, others := 0, 0
 	for i := range c.l.all {
 		if !in[int32(i)] && c.l.all[i].by != silent {
 			others++
 			if c.l.all[i].Verdict == checkup.Pass {
-				pass++
+				passing++
 			}
 		}
 	}
 	if others > 0 {
-		s += fmt.Sprintf("; %d of %d pairs elsewhere pass", pass, others)
+		s += fmt.Sprintf("; %d of %d pairs elsewhere %s", passing, others, pass)
 	}
 	lines = append(lines, s)
 
@@ -233,19 +238,19 @@ func (c *candidate) evidence(also int) []string {
 			strings.Join(parts, ", "), checkup.Count(n, "pair")))
 	}
 	if c.flows {
-		pass, all := 0, 0
+		passing, all := 0, 0
 		for _, k := range c.back {
 			for i := c.l.ways[k].from; i < c.l.ways[k].end; i++ {
 				if m := &c.l.all[i]; c.admits[m.Attribute] {
 					all++
 					if !m.fail {
-						pass++
+						passing++
 					}
 				}
 			}
 		}
-		if pass > 0 {
-			s := fmt.Sprintf("%d of %s in the other direction pass", pass, checkup.Count(all, "pair"))
+		if passing > 0 {
+			s := fmt.Sprintf("%d of %s in the other direction %s", passing, checkup.Count(all, "pair"), pass)
 			if c.l.class == judge.Lost {
 				s += ": their answers get through, so only new flows are dropped, as by a policy"
 			}
@@ -254,7 +259,8 @@ func (c *candidate) evidence(also int) []string {
 	}
 	if n := c.passed(); n > 0 && c.byChance() {
 		lines = append(lines, fmt.Sprintf(
-			"%d of the %d pass: expected by chance, because only a part of the packets is lost", n, len(c.explained)+len(c.passing)))
+			"%d of the %d %s: expected by chance, because only a part of the packets is lost",
+			n, len(c.explained)+len(c.passing), pass))
 	}
 	if also > 0 {
 		lines = append(lines, fmt.Sprintf(
@@ -349,5 +355,7 @@ func (c *candidate) contradictions() []string {
 	if more := n - len(names); more > 0 {
 		s += fmt.Sprintf(" and %d more", more)
 	}
-	return []string{fmt.Sprintf("%d of %s %s pass: %s", n, checkup.Count(len(c.explained)+len(c.passing), "measured pair"), c.where(), s)}
+	_, pass := c.l.verbs()
+	return []string{fmt.Sprintf(
+		"%d of %s %s %s: %s", n, checkup.Count(len(c.explained)+len(c.passing), "measured pair"), c.where(), pass, s)}
 }

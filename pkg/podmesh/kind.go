@@ -16,7 +16,7 @@ const Name checkup.Kind = "podMesh"
 var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
 	Survey: Survey, Expand: expandDue, Roster: rosterOf, Rights: Rights,
-	Explain: Explain, Judge: Judge, Again: Again, Nodes: true,
+	Explain: Explain, Judge: Judge, Again: Again, Compare: Compare, Nodes: true,
 }
 
 // dueRound is the round for the next run of a check: the sample's own, or the next one if it rotates. Expand takes it

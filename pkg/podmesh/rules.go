@@ -32,6 +32,7 @@ func rules() []kind.Rule {
 		kind.RuleOf("loss-all", func(m *Spec, r kind.Reporter) { kind.LossAll(m.Expect.Loss, r) }),
 		kind.RuleOf("jitter-one", jitterOne),
 		kind.RuleOf("unreachable-limits", unreachableLimits),
+		kind.RuleOf("regression", regression),
 		kind.RuleOf("topology", topology),
 		kind.RuleOf("budget", budget),
 		kind.RuleOf("probe-timeout", probeTimeout),
@@ -200,6 +201,25 @@ func unreachableLimits(m *Spec, report kind.Reporter) {
 	if max := m.Expect.Jitter.Max; max != nil {
 		report([]string{"expect", "jitter", "max"}, message, *max)
 	}
+}
+
+func regression(m *Spec, report kind.Reporter) {
+	r := m.Expect.Regression
+	if r == nil {
+		return
+	}
+	at := func(field string) []string { return []string{"expect", "regression", field} }
+	if m.Expect.Unreachable {
+		report([]string{"expect", "regression"}, "compares answers, but expect.unreachable wants no answer")
+	}
+	if r.Runs < checkup.LeastRegressionRuns || r.Runs > checkup.MostRegressionRuns {
+		report(at("runs"), "%d: want from %d to %d", r.Runs, checkup.LeastRegressionRuns, checkup.MostRegressionRuns)
+	}
+	if !(r.MinFactor >= checkup.LeastRegressionFactor && r.MinFactor <= checkup.MostRegressionFactor) {
+		report(at("minFactor"), "%g: want from %g to %g", r.MinFactor,
+			checkup.LeastRegressionFactor, checkup.MostRegressionFactor)
+	}
+	kind.Duration(r.MinDelay, 0, report, at("minDelay")...)
 }
 
 func topology(m *Spec, report kind.Reporter) {

@@ -35,6 +35,16 @@ func TestSaved(t *testing.T) {
 		}
 		return judge.Join(plan, run, []checkup.CheckReport{Judge(n.Worksheet, n.Roster, record, plan.Gate)}, nil)
 	}
+	regression := func() checkup.Report {
+		d := &daily{nodes: 6, probes: judgetest.FourTransports()[:2], every: time.Hour, expect: demand()}
+		for i := range 20 {
+			d.run(i)
+		}
+		d.change = func(_ int, n *judgetest.Mesh) {
+			slower(n, 30*time.Millisecond, func(p judgetest.Packet) bool { return p.To == 1 })
+		}
+		return judge.Join(plan, run, []checkup.CheckReport{*d.run(20)}, nil)
+	}
 	judgetest.Saved(t, map[string]checkup.Report{
 		"pass":   judged(mesh(3, 0, nil), nil),
 		"sample": judged(mesh(40, 3, nil), nil),
@@ -58,6 +68,7 @@ func TestSaved(t *testing.T) {
 				return time.Duration(judgetest.When(p.To == 1)) * 30 * time.Millisecond
 			}
 		}), nil),
+		"regression": regression(),
 		"chaos": judged(mesh(30, 4, func(n *judgetest.Mesh) {
 			n.Worksheet.Probes = n.Worksheet.Probes[1:2]
 			n.Drop = func(p judgetest.Packet) float64 {

@@ -3,6 +3,8 @@
 package podmesh
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -149,6 +151,9 @@ func (m *Spec) Params() []checkup.Param {
 		),
 	)
 	params = append(params, kind.LatencyParams(&m.Expect.Latency, "round-trip")...)
+	if r := m.Expect.Regression; r != nil {
+		params = append(params, regressionParams(r)...)
+	}
 	return append(
 		params,
 		kind.LimitParam(
@@ -157,6 +162,44 @@ func (m *Spec) Params() []checkup.Param {
 			&m.Expect.Jitter.Max,
 		),
 	)
+}
+
+func regressionParams(r *checkup.Regression) []checkup.Param {
+	runs := kind.IntParam("regression.runs",
+		fmt.Sprintf("Least number of earlier runs to compare with, from %d to %d: at most one of runs+1 runs without a change "+
+			"has a false alarm", checkup.LeastRegressionRuns, checkup.MostRegressionRuns),
+		&r.Runs, checkup.LeastRegressionRuns)
+	parse := runs.Write
+	runs.Write = func(value string) error {
+		before := r.Runs
+		if err := parse(value); err != nil {
+			return err
+		}
+		if r.Runs > checkup.MostRegressionRuns {
+			r.Runs = before
+			return fmt.Errorf("%q: want at most %d", value, checkup.MostRegressionRuns)
+		}
+		return nil
+	}
+	factor := checkup.Param{
+		Name: "regression.factor",
+		Description: fmt.Sprintf("How many times slower than usual a delay must be to be a regression, from %g to %g",
+			checkup.LeastRegressionFactor, checkup.MostRegressionFactor),
+		Default: strconv.FormatFloat(r.MinFactor, 'f', -1, 64),
+		Write: func(value string) error {
+			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil || !(v >= checkup.LeastRegressionFactor && v <= checkup.MostRegressionFactor) {
+				return fmt.Errorf("%q: want a number from %g to %g", value,
+					checkup.LeastRegressionFactor, checkup.MostRegressionFactor)
+			}
+			r.MinFactor = v
+			return nil
+		},
+	}
+	return []checkup.Param{
+		checkup.BoolParam("regression.fail", "Whether a regression against earlier runs fails the check", &r.Fail),
+		runs, factor,
+	}
 }
 
 func (m *Spec) countParam(t checkup.Transport) checkup.Param {

@@ -99,7 +99,7 @@ func findingMessages(of []checkup.Finding) []string {
 }
 
 // changes are lines of changed units, with what each run knows if states is set.
-func changes(of []checkup.Change, states bool) []string {
+func changes(of []checkup.UnitDiff, states bool) []string {
 	var lines []string
 	for _, c := range of {
 		line := c.Unit

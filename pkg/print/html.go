@@ -352,6 +352,9 @@ func htmlCheckOf(c *checkup.CheckReport, gate checkup.Gate, id string) htmlCheck
 		}
 		v.Findings = append(v.Findings, found)
 	}
+	if s := compared(c); s != "" {
+		v.Background = append(v.Background, htmlClip(s))
+	}
 	for _, b := range c.Background {
 		v.Background = append(v.Background, htmlClip("background: "+background(b)))
 	}

@@ -31,7 +31,7 @@ func Log(w io.Writer, r *checkup.Report) error {
 		}
 		for _, f := range c.Findings {
 			severity := "error"
-			if f.Confirmation == checkup.Gone {
+			if f.Confirmation == checkup.Gone || f.Change != nil && c.Verdict != checkup.RunFail {
 				severity = "warning"
 			}
 			p.command(
@@ -40,7 +40,7 @@ func Log(w io.Writer, r *checkup.Report) error {
 				c.Name,
 				said(f),
 				f.String(),
-				checkup.Count(f.Explains, "failed "+nounOf(c)),
+				explains(f, nounOf(c)),
 			)
 			for _, s := range f.Against {
 				p.command(severity, "    but %s", s)
@@ -50,7 +50,9 @@ func Log(w io.Writer, r *checkup.Report) error {
 			}
 		}
 		if c.Counts.Fail > 0 &&
-			!slices.ContainsFunc(c.Findings, func(f checkup.Finding) bool { return f.Confirmation != checkup.Gone }) {
+			!slices.ContainsFunc(c.Findings, func(f checkup.Finding) bool {
+				return f.Confirmation != checkup.Gone && f.Change == nil
+			}) {
 			p.command("error", "%s: %s failed", c.Name, checkup.Count(c.Counts.Fail, nounOf(c)))
 		}
 		if found := secondLook(c); found != "" {

@@ -239,6 +239,11 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []s
 		}
 	}
 	for _, f := range c.Findings {
+		if f.Change != nil {
+			m.add("checkplan_regressions", "Findings of what is worse than in earlier runs, by the kind of their cause.", 1,
+				of("cause", string(f.Cause))...)
+			continue
+		}
 		m.add("checkplan_findings", "Findings by the kind of their cause.", 1, of("cause", string(f.Cause))...)
 	}
 	m.add("checkplan_measurements", "Measurements that were made.", float64(c.Sent), of()...)

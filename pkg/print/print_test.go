@@ -33,7 +33,7 @@ func iterations(few, many uint64) uint64 {
 // saved are the reports of testdata, by name of the file without ".json": of a mesh,
 // of connections, of VMs and of placements.
 var saved = []string{
-	"agents", "chaos", "ingress", "loss", "pass", "paths", "policy", "sample", "setup", "slow", "unreachable",
+	"agents", "chaos", "ingress", "loss", "pass", "paths", "policy", "regression", "sample", "setup", "slow", "unreachable",
 	"connections-endpoint", "connections-restart", "connections-service", "connections-silent", "connections-stopped",
 	"vms-cut", "vms-loss", "vms-lossy", "vms-oneway", "vms-pass", "vms-several", "vms-slow",
 	"placement-disabled", "placement-none", "placement-pass", "placement-unasked",

@@ -206,6 +206,7 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	noun := nounOf(c)
 	p.head(c, gate)
 	p.findings(c.Findings, noun)
+	p.compared(c)
 	for _, b := range c.Background {
 		p.line("  background: %s", checkup.Clean(background(b)))
 	}
@@ -292,9 +293,17 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 	}
 }
 
-// explains is the cause of a finding, with the number of failed units that it explains.
+// explains is the cause of a finding, with what it explains: failed units, or with a change those that became worse.
 func explains(f checkup.Finding, unit string) string {
-	s := f.String() + ", explains " + checkup.Count(f.Explains, "failed "+unit)
+	s := f.String() + ", explains "
+	switch {
+	case f.Change == nil:
+		s += checkup.Count(f.Explains, "failed "+unit)
+	case f.Change.Limit == checkup.LimitLoss:
+		s += checkup.Count(f.Explains, unit) + " with losses"
+	default:
+		s += checkup.Count(f.Explains, "slower "+unit)
+	}
 	if f.OnlyThis < f.Explains {
 		s += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
 	}
@@ -302,6 +311,27 @@ func explains(f checkup.Finding, unit string) string {
 		s += ", " + found
 	}
 	return s
+}
+
+// compared says with how many earlier runs the check was compared, unless a finding says it.
+func (p *printer) compared(c *checkup.CheckReport) {
+	if s := compared(c); s != "" {
+		p.line("  %s", s)
+	}
+}
+
+// compared is what a check was compared with, in words; empty if it was not, or if a finding says it.
+func compared(c *checkup.CheckReport) string {
+	switch k := c.Compared; {
+	case k == nil:
+		return ""
+	case k.Runs < k.Needed:
+		return fmt.Sprintf("compared with earlier runs: not yet, %d of %s are needed", k.Runs, checkup.Count(k.Needed, "run"))
+	case slices.ContainsFunc(c.Findings, func(f checkup.Finding) bool { return f.Change != nil }):
+		return ""
+	default:
+		return fmt.Sprintf("compared with the last %s: no regression", checkup.Count(k.Runs, "run"))
+	}
 }
 
 // alternatives are the causes that a finding cannot be told from, in words.

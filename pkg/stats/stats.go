@@ -43,3 +43,25 @@ func Upper(k, n int, confidence float64) float64 {
 		}
 	}
 }
+
+// Ascending returns, for each k from 0, the probability that at least k of the pairs of n values ascend: the earlier
+// value of the pair is the lower one. All orders of the values are equally likely, and no two are equal. It is the
+// exact distribution of Kendall's S and of Mann's test against trend (Mann, Econometrica 13, 1945; Kendall, Rank
+// Correlation Methods, 1970, chapter 5).
+func Ascending(n int) []float64 {
+	p := []float64{1}
+	// The i-th value has 0 to i-1 lower ones before it, each number equally likely and independent of the others.
+	for i := 2; i <= n; i++ {
+		next := make([]float64, len(p)+i-1)
+		for k, v := range p {
+			for lower := range i {
+				next[k+lower] += v / float64(i)
+			}
+		}
+		p = next
+	}
+	for k := len(p) - 2; k >= 0; k-- {
+		p[k] += p[k+1]
+	}
+	return p
+}

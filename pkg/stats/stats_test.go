@@ -100,3 +100,52 @@ func TestMonotone(t *testing.T) {
 		}
 	}
 }
+
+// TestAscending compares with all orders of a few values, and with published values of Kendall's S.
+func TestAscending(t *testing.T) {
+	for n := range 8 {
+		counts, all := make([]int, n*(n-1)/2+1), 0
+		var permute func(rest, order []int)
+		permute = func(rest, order []int) {
+			if len(rest) == 0 {
+				up := 0
+				for i, v := range order {
+					for _, later := range order[i+1:] {
+						if v < later {
+							up++
+						}
+					}
+				}
+				counts[up]++
+				all++
+				return
+			}
+			for i, v := range rest {
+				left := append(append([]int{}, rest[:i]...), rest[i+1:]...)
+				permute(left, append(order[:len(order):len(order)], v))
+			}
+		}
+		var values []int
+		for i := range n {
+			values = append(values, i)
+		}
+		permute(values, nil)
+		got := Ascending(n)
+		atLeast := 0
+		for k := len(counts) - 1; k >= 0; k-- {
+			atLeast += counts[k]
+			if want := float64(atLeast) / float64(all); math.Abs(got[k]-want) > 1e-12 {
+				t.Errorf("at least %d ascending pairs of %d values: %g, want %g", k, n, got[k], want)
+			}
+		}
+	}
+	// Kendall, Rank Correlation Methods, appendix table 1: n = 10, S = 2k - 45.
+	for _, tt := range []struct {
+		s    int
+		want string
+	}{{1, "0.5"}, {11, "0.19"}, {21, "0.036"}, {31, "0.0023"}} {
+		if got := fmt.Sprintf("%.2g", Ascending(10)[(tt.s+45)/2]); got != tt.want {
+			t.Errorf("S of 10 values is at least %d with probability %s, want %s", tt.s, got, tt.want)
+		}
+	}
+}

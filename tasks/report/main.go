@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,7 +44,10 @@ func run(ctx context.Context, t *task.Task) error {
 	}
 	removed := t.TeardownTrouble()
 	problems := []error{err, removed}
-	r, sheets, err := t.Judge(ctx, plan, time.Now().UTC())
+	store := t.Store(plan.Name)
+	now := time.Now().UTC()
+	before, unread := earlier(ctx, store, t.RunUID)
+	r, sheets, err := t.Judge(ctx, plan, now, before)
 	problems = append(problems, err)
 	if task.Removes(plan.Teardown, r.Verdict) {
 		r.Leftovers, err = t.Left(ctx, plan)
@@ -54,9 +58,13 @@ func run(ctx context.Context, t *task.Task) error {
 		problems = append(problems, err)
 	}
 	where := ""
-	store := t.Store(plan.Name)
 	entry := history.EntryOf(r, sheets)
-	before := cumulate(ctx, t, store, r, entry)
+	if unread != nil {
+		t.Logf("::warning::cannot read the history of the plan: %v", unread)
+		r.Notes = append(r.Notes, fmt.Sprintf("earlier runs are not considered: %v", unread))
+	} else {
+		cumulate(r, before, entry)
+	}
 	if err := store.SaveReport(ctx, r, plan.Retention.Reports); err != nil {
 		problems = append(problems, fmt.Errorf("store the report: %w", err))
 	} else {
@@ -83,19 +91,22 @@ func run(ctx context.Context, t *task.Task) error {
 	return nil
 }
 
-// cumulate adds to the report what this run and those before it have covered together, and what of their history could
-// not be read. The verdict does not depend on it. It returns the history before this run; nil if it could not be read.
-func cumulate(
-	ctx context.Context, t *task.Task, store *record.Store, r *checkup.Report, entry *history.Entry,
-) *history.History {
+// earlier reads the history of the plan, without this run: a retried step compares as the first one did. It is nil if
+// it cannot be read.
+func earlier(ctx context.Context, store *record.Store, uid string) (*history.History, error) {
 	ctx, cancel := context.WithTimeout(ctx, historyTime)
 	defer cancel()
-	before, err := record.LoadHistory(ctx, store.ConfigMaps, store.Plan)
+	h, err := record.LoadHistory(ctx, store.ConfigMaps, store.Plan)
 	if err != nil {
-		t.Logf("::warning::cannot read the history of the plan: %v", err)
-		r.Notes = append(r.Notes, fmt.Sprintf("earlier runs are not considered: %v", err))
-		return nil
+		return nil, err
 	}
+	h.Runs = slices.DeleteFunc(h.Runs, func(r history.Run) bool { return r.UID == uid })
+	return h, nil
+}
+
+// cumulate adds to the report what this run and those before it have covered together, and what of their history could
+// not be read. The verdict does not depend on it.
+func cumulate(r *checkup.Report, before *history.History, entry *history.Entry) {
 	r.Notes = append(r.Notes, before.NotesSince(r.Finished.Truncate(time.Second))...)
 	h := history.Merge(before, entry)
 	for i := range r.Checks {
@@ -103,7 +114,6 @@ func cumulate(
 			c.Cumulative = h.Cumulative(c.Name, c.Coverage.Possible)
 		}
 	}
-	return before
 }
 
 // remember adds the run to the history of its plan. It comes last: the report and the verdict stand without it.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/networkhealth"
 	"github.com/checkplan/checkplan/pkg/podmesh"
@@ -50,6 +52,7 @@ func newTask(t *testing.T, passed bool, plan string) (*task.Task, *fake.Clientse
 			Sources: []checkup.Endpoint{{Node: "n0"}}, Targets: []checkup.Endpoint{{Node: "n1"}}, Assignments: [][]int{{0}},
 			IPFamilies: []checkup.IPFamily{checkup.IPv4},
 			Probes:     []checkup.TransportProbe{{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 1}}},
+			Expect:     checkup.Expect{Regression: &checkup.Regression{Runs: 3, MinFactor: 2, Fail: true}},
 		},
 		Roster: checkup.Roster{Targets: []checkup.RosterEntry{{Pod: "ns/r", Addresses: map[checkup.IPFamily]string{checkup.IPv4: "198.18.0.1"}}}},
 	}
@@ -165,6 +168,51 @@ func TestHistory(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "100% of the full mesh measured since 2026-01-02 03:04 UTC, by 1 run: 1 of 1 pairs") {
 		t.Errorf("log lacks the coverage of all runs:\n%s", log)
+	}
+}
+
+// TestRegression: the run is compared with the history, fails as the plan demands, and is known to be worse from then
+// on. The step gives the same report when it is retried.
+func TestRegression(t *testing.T) {
+	tk, _, log := newTask(t, true, planOf(checkup.RequirePass, checkup.TeardownAlways))
+	store := tk.Store("day-2")
+	var frozen record.Frozen
+	if err := store.Load(t.Context(), record.Worksheet("mesh"), &frozen); err != nil {
+		t.Fatal(err)
+	}
+	pair := slices.Collect(frozen.Worksheet.Pairs())[0]
+	for i := range 3 {
+		earlier := checkup.Report{Plan: "day-2", RunUID: fmt.Sprint("earlier-", i), Finished: time.Unix(int64(i), 0).UTC(),
+			Verdict: checkup.RunPass, Checks: []checkup.CheckReport{{Name: "mesh", Verdict: checkup.RunPass,
+				Counts: checkup.Counts{Expected: 1, Pass: 1}, Coverage: &checkup.Coverage{Possible: 1}}}}
+		entry := history.EntryOf(&earlier, map[string]history.Sheet{"mesh": {
+			Worksheet: &frozen.Worksheet,
+			Record:    &checkup.Record{Observations: []checkup.Observation{{Pair: pair, Sent: 1, Received: 1, RTTs: []int64{10}}}},
+		}})
+		if err := store.AddHistory(t.Context(), entry); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for try := range 2 {
+		if err := run(t.Context(), tk); err == nil {
+			t.Errorf("try %d: the step succeeded, want a failed gate; log:\n%s", try, log)
+		}
+		r, err := record.FindReport(t.Context(), store.ConfigMaps, "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := r.Checks[0]
+		if r.Verdict != checkup.RunFail || len(c.Findings) != 1 || c.Findings[0].Change == nil || c.Compared == nil || c.Compared.Runs != 3 {
+			t.Errorf("try %d: verdict %s, findings %+v, compared %+v; want fail by one finding, with 3 runs",
+				try, r.Verdict, c.Findings, c.Compared)
+		}
+	}
+	h, err := record.LoadHistory(t.Context(), store.ConfigMaps, "day-2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(h.Runs) != 4 || !h.Runs[3].Checks[0].Regressed || !strings.Contains(h.Findings[0].Finding, "slower than before") {
+		t.Errorf("history %+v, want four runs, the last one worse", h)
 	}
 }
 

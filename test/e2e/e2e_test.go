@@ -465,6 +465,25 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// A node that becomes slower, within all limits, is a finding of the first run after it, and fails nothing.
+func TestRegression(t *testing.T) {
+	const before = 3
+	for range before {
+		if r := runPlan(t, "regression", 0); len(findings(r)) > 0 {
+			t.Fatalf("findings without a fault:\n%s", describe(t, r))
+		}
+	}
+	fault(t, "delay", "--by", "30ms", "--node", "worker-1")
+	r := runPlan(t, "regression", 0)
+	all := findings(r)
+	if len(all) != 1 || all[0].Cause != checkup.CauseNode || all[0].Subject != "worker-1" || all[0].Change == nil ||
+		all[0].Change.Now-all[0].Change.Usual < 15_000 || all[0].Change.Runs < before {
+		t.Errorf("want one finding, of worker-1, with at least 15ms more than in %d runs:\n%s", before, describe(t, r))
+	}
+	checkResults(t, r)
+	nothingLeft(t)
+}
+
 // inconclusive checks that the run is inconclusive with unmeasured and without failed pairs, that it does not pass its
 // gate, and that the report contains the words.
 func inconclusive(t *testing.T, r *checkup.Report, words string) {

@@ -237,3 +237,8 @@ func RandomMesh(seed uint64) *Mesh {
 	}
 	return n
 }
+
+// Reseed draws the noise of the next measurements anew; the sample stays.
+func (n *Mesh) Reseed(seed uint64) {
+	n.rng, n.ports = rand.New(rand.NewPCG(seed, 11)), rand.New(rand.NewPCG(seed, 12))
+}

@@ -21,13 +21,14 @@ import (
 // Report judges what the run recorded. What cannot be read is unmeasured in the report and
 // part of the error; the report is complete in either case. The caller sets Leftovers.
 func (t *Task) Report(ctx context.Context, plan *checkup.Plan, now time.Time) (*checkup.Report, error) {
-	r, _, err := t.Judge(ctx, plan, now)
+	r, _, err := t.Judge(ctx, plan, now, nil)
 	return r, err
 }
 
-// Judge is Report. It also returns what was measured, for the checks that were set up.
+// Judge is Report, and compares with the earlier runs of the plan; nil compares with none. It also returns what was
+// measured, for the checks that were set up.
 func (t *Task) Judge(
-	ctx context.Context, plan *checkup.Plan, now time.Time,
+	ctx context.Context, plan *checkup.Plan, now time.Time, before *history.History,
 ) (*checkup.Report, map[string]history.Sheet, error) {
 	run := judge.Run{Namespace: t.Namespace, Name: t.RunName, UID: t.RunUID, Finished: now}
 	var (
@@ -36,7 +37,7 @@ func (t *Task) Judge(
 	)
 	sheets := map[string]history.Sheet{}
 	for _, name := range plan.CheckNames() {
-		c, started, sheet, err := t.judge(ctx, plan, name)
+		c, started, sheet, err := t.judge(ctx, plan, name, now, before)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("check %s: %w", name, err))
 		}
@@ -54,7 +55,7 @@ func (t *Task) Judge(
 
 // judge judges one check. The sheet is empty if the check was not set up.
 func (t *Task) judge(
-	ctx context.Context, plan *checkup.Plan, check string,
+	ctx context.Context, plan *checkup.Plan, check string, now time.Time, before *history.History,
 ) (checkup.CheckReport, time.Time, history.Sheet, error) {
 	var none history.Sheet
 	store := t.Store(plan.Name)
@@ -109,7 +110,11 @@ func (t *Task) judge(
 		excuse(measured, w, t.why(ctx, store, check, "probe", checkup.StageCollect))
 	}
 	sheet := history.Sheet{Worksheet: w, Roster: roster, Record: measured}
-	return k.Judge(w, roster, measured, plan.Gate), frozen.Started, sheet, errors.Join(problems...)
+	c := k.Judge(w, roster, measured, plan.Gate)
+	if k.Compare != nil {
+		k.Compare(before, now, w, roster, measured, plan.Gate, &c)
+	}
+	return c, frozen.Started, sheet, errors.Join(problems...)
 }
 
 // why is the cause of a failed phase of a check: the error that the phase recorded, else
