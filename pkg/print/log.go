@@ -40,7 +40,7 @@ func Log(w io.Writer, r *checkup.Report) error {
 				c.Name,
 				said(f),
 				f.String(),
-				explains(f, nounOf(c)),
+				explained(f, nounOf(c)),
 			)
 			for _, s := range f.Against {
 				p.command(severity, "    but %s", s)

@@ -293,17 +293,9 @@ func (p *printer) findings(findings []checkup.Finding, unit string) {
 	}
 }
 
-// explains is the cause of a finding, with what it explains: failed units, or with a change those that became worse.
+// explains is the cause of a finding, with what it explains.
 func explains(f checkup.Finding, unit string) string {
-	s := f.String() + ", explains "
-	switch {
-	case f.Change == nil:
-		s += checkup.Count(f.Explains, "failed "+unit)
-	case f.Change.Limit == checkup.LimitLoss:
-		s += checkup.Count(f.Explains, unit) + " with losses"
-	default:
-		s += checkup.Count(f.Explains, "slower "+unit)
-	}
+	s := f.String() + ", explains " + explained(f, unit)
 	if f.OnlyThis < f.Explains {
 		s += fmt.Sprintf(", %d of which nothing else here explains", f.OnlyThis)
 	}
@@ -311,6 +303,18 @@ func explains(f checkup.Finding, unit string) string {
 		s += ", " + found
 	}
 	return s
+}
+
+// explained is what a finding explains: failed units, or with a change those that became worse.
+func explained(f checkup.Finding, unit string) string {
+	switch {
+	case f.Change == nil:
+		return checkup.Count(f.Explains, "failed "+unit)
+	case f.Change.Limit == checkup.LimitLoss:
+		return checkup.Count(f.Explains, unit) + " with losses"
+	default:
+		return checkup.Count(f.Explains, "slower "+unit)
+	}
 }
 
 // compared says with how many earlier runs the check was compared, unless a finding says it.
