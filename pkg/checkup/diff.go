@@ -44,7 +44,7 @@ type CheckDiff struct {
 	// units that failed in both.
 	New   []UnitDiff `json:"new,omitempty"`
 	Gone  []UnitDiff `json:"gone,omitempty"`
-	Still int      `json:"still"`
+	Still int        `json:"still"`
 	// Slower are the delays and losses that grew by the limits of slower.
 	Slower []Slower `json:"slower,omitempty"`
 	// Unseen are units that one run could not see: failed in one and not measured in the other, or measured in Before
