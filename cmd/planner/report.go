@@ -64,8 +64,8 @@ func (e *environment) past(
 	return h.Overview(history.Filter{})
 }
 
-// findReport reads a report from a file, from standard input, or from the cluster by the name or UID of its PipelineRun.
-// The cluster is nil if it was not asked.
+// findReport reads a report from a file, from standard input, or from the cluster by the name or UID of its
+// PipelineRun. The cluster is nil if it was not asked.
 func (e *environment) findReport(
 	ctx context.Context, name string, access run.Access,
 ) (*checkup.Report, *run.Cluster, error) {

@@ -37,7 +37,9 @@ func (l *localiser) verbs() (fail, pass string) {
 // failed are evidence neither for nor against a cause, because other findings are about them. It does not change the
 // judgement.
 func ExplainChange(j *judge.Judgement, d Difference) []checkup.Finding {
-	copied := judge.Judgement{Worksheet: j.Worksheet, Attributes: j.Attributes, Outcomes: make([]judge.Outcome, len(j.Outcomes))}
+	copied := judge.Judgement{
+		Worksheet: j.Worksheet, Attributes: j.Attributes, Outcomes: make([]judge.Outcome, len(j.Outcomes)),
+	}
 	done := make([]bool, len(j.Outcomes))
 	var all []int
 	for i, o := range j.Outcomes {

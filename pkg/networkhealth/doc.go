@@ -10,9 +10,9 @@
 //	Rights               the rights that all of this needs
 //
 //	$ kubectl get podnetworkhealths
-//	NAME                                SOURCE NODE   TARGET NODE   TARGET     REACHABILITY   LOSS   DELAY US   OBSERVED   COVERAGE
-//	worker-1-to-cart-0-5f2cq7mzle       worker-1      worker-2      cart-0     Unreachable    100%              12s        Partial
-//	worker-1-to-worker-3-h4ts2pk6dn     worker-1      worker-3                 Reachable      0%     241        12s        Partial
+//	NAME                  SOURCE NODE   TARGET NODE   TARGET   REACHABILITY   LOSS   DELAY US   OBSERVED   COVERAGE
+//	worker-1-to-cart-…    worker-1      worker-2      cart-0   Unreachable    100%              12s        Partial
+//	worker-1-to-worker-…  worker-1      worker-3               Reachable      0%     241        12s        Partial
 //
 // # Which pods
 //

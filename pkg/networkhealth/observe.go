@@ -327,7 +327,8 @@ func (c *check) status(in *Input, source, target int, before *Status) *Status {
 	if sent > 0 {
 		w := c.window(in.Run, source, results)
 		changed, st.LastObservationTime = w.End, w.End
-		st.StaleTime, st.ExpireTime = w.End.Add(time.Duration(in.Config.StaleAfter)), w.End.Add(time.Duration(in.Config.ExpireAfter))
+		st.StaleTime = w.End.Add(time.Duration(in.Config.StaleAfter))
+		st.ExpireTime = w.End.Add(time.Duration(in.Config.ExpireAfter))
 		st.Loss = &Loss{Window: w, Sent: int64(sent), Lost: int64(lost), Percent: judge.Percent(lost, sent).String()}
 		st.Latency, st.Probes = latencyOf(results, w), probesOf(results)
 		st.Source, st.Target = c.pod(source), c.targetPod(target)
@@ -463,7 +464,8 @@ func (c *check) pod(source int) *ObservedPod {
 
 func (c *check) targetPod(target int) *ObservedPod {
 	e := c.entry(target)
-	return observedPod(cmp.Or(e.Pod, c.Worksheet.Targets[target].Pod), e.UID, c.Worksheet.Targets[target].Node, e.Addresses)
+	t := c.Worksheet.Targets[target]
+	return observedPod(cmp.Or(e.Pod, t.Pod), e.UID, t.Node, e.Addresses)
 }
 
 func observedPod(pod, uid, node string, addresses map[checkup.IPFamily]string) *ObservedPod {

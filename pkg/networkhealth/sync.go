@@ -176,7 +176,7 @@ func (s *syncing) write(ctx context.Context, w *Write) error {
 			}); err != nil {
 				return fmt.Errorf("write %s %s: %w", Kind, w.Name, err)
 			}
-			exists, created = true, true
+			created = true
 		}
 		u := w.object()
 		u.Object["status"] = fields(w.Status)

@@ -128,8 +128,8 @@ func remember(ctx context.Context, t *task.Task, store *record.Store, entry *his
 // historyTime is the longest time for reading the history, and for adding a run to it.
 const historyTime = 40 * time.Second
 
-// writeHealth updates the plan's PodNetworkHealths, if it enables them. They are best effort: the verdict stands without
-// them. If no check could write them, there is nothing to update.
+// writeHealth updates the plan's PodNetworkHealths, if it enables them. They are best effort: the verdict stands
+// without them. If no check could write them, there is nothing to update.
 func writeHealth(
 	ctx context.Context, t *task.Task, plan *checkup.Plan, r *checkup.Report, sheets map[string]history.Sheet,
 ) {
@@ -154,7 +154,8 @@ func writeHealth(
 	}
 	ctx, cancel := context.WithTimeout(ctx, networkhealth.Deadline)
 	defer cancel()
-	changes, err := networkhealth.Sync(ctx, networkhealth.Options{Dynamic: t.Dynamic, Namespace: t.Namespace, Logf: t.Logf}, in)
+	options := networkhealth.Options{Dynamic: t.Dynamic, Namespace: t.Namespace, Logf: t.Logf}
+	changes, err := networkhealth.Sync(ctx, options, in)
 	if err != nil {
 		t.Logf("::warning::PodNetworkHealths are not up to date: %v", err)
 		return

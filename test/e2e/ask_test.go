@@ -53,20 +53,6 @@ func TestAsk(t *testing.T) {
 	}
 	address := func(name string) (ip string) {
 		eventually(t, time.Minute, func() error {
-			// A verdict that is no pass is news, of a first run too.
-			eventually(t, 30*time.Second, func() error {
-				events, err := c.Kube.CoreV1().Events(c.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=VerdictFail"})
-				if err != nil {
-					return err
-				}
-				for _, e := range events.Items {
-					if e.InvolvedObject.Kind == "PipelineRun" && strings.HasPrefix(e.InvolvedObject.Name, "ask-") && e.Type == corev1.EventTypeWarning {
-						return nil
-					}
-				}
-				return fmt.Errorf("no event of the question that failed among %d", len(events.Items))
-			})
-
 			pod, err := c.Kube.CoreV1().Pods(namespace).Get(t.Context(), name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -97,6 +83,20 @@ func TestAsk(t *testing.T) {
 	ask(0, "shop/web-1 reaches shop/db-0:7080 by tcp, IPv4: 20 of 20, p50 ")
 	fault(t, "drop", "--src", web, "--dst", db, "--protocol", "tcp", "--dport", "7080")
 	ask(3, "shop/web-1 does not reach shop/db-0:7080 by tcp, IPv4: 0 of 20; connect: ")
+
+	// A verdict that is no pass is news, of a first run too.
+	eventually(t, 30*time.Second, func() error {
+		events, err := c.Kube.CoreV1().Events(c.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=VerdictFail"})
+		if err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if e.InvolvedObject.Kind == "PipelineRun" && strings.HasPrefix(e.InvolvedObject.Name, "ask-") && e.Type == corev1.EventTypeWarning {
+				return nil
+			}
+		}
+		return fmt.Errorf("no event of the question that failed among %d", len(events.Items))
+	})
 
 	pod, err := c.Kube.CoreV1().Pods(namespace).Get(t.Context(), "web-1", metav1.GetOptions{})
 	if err != nil {

@@ -840,7 +840,7 @@ func TestPodNetworkHealth(t *testing.T) {
 		t.Errorf("want the pairs of worker-1 and worker-3 only")
 	}
 	explained := sandbox(t, "kubectl", "explain", "podnetworkhealths.status.coverage.extent")
-	if !strings.Contains(explained, "Always Partial") {
+	if !strings.Contains(explained, "always Partial") {
 		t.Errorf("kubectl explain:\n%s", explained)
 	}
 
