@@ -316,7 +316,7 @@ func TestSoakSchedule(t *testing.T) {
 	due := o.Runs[7].Started.Truncate(time.Minute).Add(time.Minute)
 	time.Sleep(time.Until(due.Add(-10 * time.Second)))
 	sandbox(t, "fault", "add", "restart", "kube-apiserver", "--node", "control-plane", "--for", "35s")
-	o = ended(11) // run 9 is missing
+	o = ended(11)
 	start(t, "schedule", "suspend", plan).wait(t)
 	cover(o)
 
@@ -329,8 +329,9 @@ func TestSoakSchedule(t *testing.T) {
 	if !slices.Equal(verdicts, want) {
 		t.Errorf("verdicts %v, want %v", verdicts, want)
 	}
-	if len(o.Gaps) != 1 || o.Gaps[0].Missed != 1 || !o.Gaps[0].After.Equal(o.Runs[7].Started) {
-		t.Errorf("gaps %+v, want one, of one run, after run 8", o.Gaps)
+	// The run after the outage may be late, and the one after that may not start beside it.
+	if len(o.Gaps) != 1 || o.Gaps[0].Missed > 2 || !o.Gaps[0].After.Equal(o.Runs[7].Started) || !o.Gaps[0].Before.Equal(o.Runs[8].Started) {
+		t.Errorf("gaps %+v, want one, of one or two runs, after run 8", o.Gaps)
 	}
 	if len(o.Findings) == 0 {
 		t.Error("the history has no findings")
