@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -779,6 +780,11 @@ func (b *testbed) connect(t *testing.T, all []connection, touches func(connectio
 				}
 				address := netip.AddrPortFrom(b.addr(c.to, c.toHost, c.family), c.dport).String()
 				conn, err := net.DialTimeout("tcp", address, timeout)
+				// A new link has its routes once the kernel has seen its carrier.
+				for try := 0; errors.Is(err, unix.EHOSTUNREACH) && !c.prevented(touches) && try < 50; try++ {
+					time.Sleep(100 * time.Millisecond)
+					conn, err = net.DialTimeout("tcp", address, timeout)
+				}
 				if err == nil {
 					conn.Close()
 				}
