@@ -34,23 +34,22 @@ bin/planner:
 $(SANDBOX):
 	cd test/e2e/sandbox && go build -o ../../../$@ .
 
-# ko's arguments for the five task images, by .ko.yaml.
-KO_BUILD := build --base-import-paths --tags $(VERSION) ./tasks/setup ./tasks/probe ./tasks/teardown ./tasks/report ./tasks/agent
+# ko's arguments for the five task images and planner's, by .ko.yaml.
+KO_BUILD := build --base-import-paths --tags $(VERSION) ./tasks/setup ./tasks/probe ./tasks/teardown ./tasks/report ./tasks/agent ./cmd/planner
 dist/images.tar release-images: export VERSION := $(VERSION)
 dist/images.tar release-images: export KO_DOCKER_REPO := $(REPOSITORY)
 
 .PHONY: images
-images: dist/images.tar ## build the task images for this machine into dist/images.tar, without any registry
+images: dist/images.tar ## build the images of the tasks and planner for this machine into dist/images.tar, without any registry
 
-dist/images.tar: bin/ko Makefile .ko.yaml go.mod go.sum $(wildcard $(shell git ls-files -co --exclude-standard pkg tasks schema))
+dist/images.tar: bin/ko Makefile .ko.yaml go.mod go.sum $(wildcard $(shell git ls-files -co --exclude-standard pkg tasks cmd schema))
 	mkdir -p dist
 	go run ./tasks/internal/images bin/ko $(KO_BUILD) --push=false --platform linux/$$(go env GOARCH) --sbom none --tarball dist/images.tar
 
 .PHONY: release-images
-release-images: bin/ko ## build the multi-arch task images and push them to REPOSITORY, with the guest for this architecture
+release-images: bin/ko ## build the multi-arch images and push them to REPOSITORY, with the guest for this architecture
 	mkdir -p dist
 	bin/ko $(KO_BUILD) --image-refs dist/images.txt
-	bin/ko build --base-import-paths --tags $(VERSION) ./cmd/planner
 	go run ./tasks/internal/guestimage -tag $(GUEST) -push
 
 GUEST := $(REPOSITORY)/guest:$(VERSION)
@@ -103,11 +102,11 @@ e2e: e2e-pages e2e-pods e2e-vms e2e-sandbox ## run the end-to-end tests, with in
 
 .PHONY: e2e-ready
 e2e-ready: build $(SANDBOX) images ## install the Debian packages that e2e needs, and build what its parts share
-	$(SANDBOX) preflight --install --with aggregated,multus,kubevirt
+	$(SANDBOX) preflight --install --with aggregated,resolvers,multus,kubevirt
 	command -v qemu-system-x86_64 || apt-get install --yes --quiet --no-install-recommends qemu-system-x86
 	@# Three sandboxes need more than the kernel's default of 128.
 	test $$(sysctl -n fs.inotify.max_user_instances) -ge 512 || sysctl -w fs.inotify.max_user_instances=512
-	$(SANDBOX) build --with aggregated
+	$(SANDBOX) build --with aggregated,resolvers
 
 # Two API servers and etcd members, and an aggregated API server, for the tests of the control plane. These restart API
 # servers and compare times, so they run first; .ci/run waits for the marker before it starts other clusters.
@@ -117,7 +116,7 @@ TIMED_MARKER := bin/e2e-timed
 .PHONY: e2e-pods
 e2e-pods: e2e-ready ## that of them which needs no VMs
 	trap '$(SANDBOX) --state $(PODS) down' EXIT; \
-	$(SANDBOX) --state $(PODS) up --control-planes 2 --with aggregated; \
+	$(SANDBOX) --state $(PODS) up --control-planes 2 --with aggregated,resolvers; \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
 	export KUBECONFIG=$(PODS)/kubeconfig; failed=0; rm -f $(TIMED_MARKER); \
 	go test -tags e2e -count 1 -timeout 30m -run '$(TIMED)' -v ./test/e2e || failed=1; \
@@ -127,9 +126,13 @@ e2e-pods: e2e-ready ## that of them which needs no VMs
 
 # The tests keep screenshots in bin/ci/screenshots.
 .PHONY: e2e-pages
-e2e-pages: bin/promtool ## reports and planner serve in a real Chromium, and the alert rules by promtool
+e2e-pages: bin/promtool build ## reports and planner serve in a real Chromium, alert rules and metrics by promtool
 	command -v chromium || { apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends chromium; }
 	bin/promtool test rules docs/serve/alerts_test.yaml
+	for r in pkg/print/testdata/*.json; do \
+		bin/planner report --output prometheus $$r > bin/metrics.prom || true; test -s bin/metrics.prom; \
+		bin/promtool check metrics < bin/metrics.prom || { echo "promtool refuses the metrics of $$r"; exit 1; }; \
+	done
 	CHECKPLAN_BROWSER=required go test -tags e2e -count 1 -run RealBrowser -v ./pkg/serve
 
 # Debian's promtool, without the service of its package.
@@ -162,8 +165,9 @@ e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then rea
 	KUBECONFIG=$(VMS)/kubeconfig go test -tags e2e -count 1 -timeout 60m -parallel 3 -run '^TestVM' -v ./test/e2e
 
 # What the sandbox's own tests depend on. They run again when any of it changed: a pass is noted in the sandbox's cache.
-# pkg/nodestate, which test/e2e/sandbox/kubeproxy compares with kube-proxy, is a link there.
-SANDBOX_INPUTS = { find test/e2e/sandbox pkg/nodestate -type f -print0 | sort -z | xargs -0 sha256sum; go version; uname -r; \
+# pkg/nodestate, which test/e2e/sandbox/kubeproxy compares with kube-proxy, is a link there; pkg/dataplane it calls as a
+# program.
+SANDBOX_INPUTS = { find test/e2e/sandbox pkg/nodestate pkg/dataplane test/dataplane -type f -print0 | sort -z | xargs -0 sha256sum; go version; uname -r; \
 	sha256sum $$(command -v containerd runc nft ip); } | sha256sum | cut -c -16
 
 .PHONY: e2e-sandbox

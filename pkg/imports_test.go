@@ -35,15 +35,18 @@ var arrows = map[string][]string{
 	"pkg/controlplane":    {"pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/retry", "pkg/scheduling"},        // asks for the rights of its objects
 	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/retry", "pkg/scheduling"},
 	"pkg/history":         {"pkg/checkup", "pkg/stats"}, // what one run hands to the next
-	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},
-	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/vmlatency"}, // the map of kinds: one more line, one more arrow
-	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                            // a kind for tests
-	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                    // limits are judged by exact statistics
+	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},
+	"pkg/services":        {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/scheduling"},                // expects what each node's state says
+	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/services", "pkg/vmlatency", "pkg/networkhealth"}, // the map of kinds: one more line, one more arrow
+	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                                                                 // a kind for tests
+	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                                                         // limits are judged by exact statistics
 	"pkg/stats":           {},
-	"pkg/judge/judgetest": {"pkg/checkup"},                           // simulates what tests of judging measure
-	"pkg/localise":        {"pkg/checkup", "pkg/judge", "pkg/stats"}, // explains what was judged
+	"pkg/judge/judgetest": {"pkg/checkup"},                                          // simulates what tests of judging measure
+	"pkg/localise":        {"pkg/checkup", "pkg/history", "pkg/judge", "pkg/stats"}, // explains what was judged
+	"pkg/bundle":          {},                                                       // Tekton bundles in registries
+	"pkg/ecosystem":       {},                                                       // for tests
 	"pkg/print":           {"pkg/checkup", "pkg/history"},
-	"pkg/tekton":          {"pkg/checkup", "pkg/kinds", "pkg/networkhealth"}, // asks each kind, and the objects of the plan, for their rights
+	"pkg/tekton":          {"pkg/checkup", "pkg/connectivity", "pkg/kinds", "pkg/networkhealth"}, // asks each kind, and the objects of the plan, for their rights and definitions
 	"pkg/record":          {"pkg/checkup", "pkg/history", "pkg/retry"},
 	"pkg/serve":           {"pkg/checkup", "pkg/history", "pkg/print", "pkg/record"}, // pages and metrics of what is recorded
 	"pkg/ingest":          {"pkg/checkup"},
@@ -60,19 +63,29 @@ var arrows = map[string][]string{
 	"pkg/nodestate":               {},
 	"pkg/nodestate/nodestatetest": {}, // for tests
 
+	// What agents read of a proxy's rules knows no Kubernetes; what the API says of it does.
+	"pkg/dataplane":           {},
+	"pkg/dataplane/rules":     {"pkg/dataplane"},
+	"pkg/dataplane/netfilter": {"pkg/dataplane", "pkg/dataplane/rules"},
+	"pkg/dataplane/nftables":  {"pkg/dataplane", "pkg/dataplane/netfilter", "pkg/dataplane/rules"},
+	"pkg/dataplane/iptables":  {"pkg/dataplane", "pkg/dataplane/netfilter", "pkg/dataplane/rules"},
+	"pkg/dataplane/detect":    {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/nftables"}, // the modes that it can read
+	"pkg/dataplane/want":      {"pkg/dataplane", "pkg/nodestate"},
+
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":               {"pkg/console", "pkg/probe", "pkg/checkup"},
-	"tasks/setup":               {"tasks/internal/task", "tasks/internal/start", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/record", "pkg/retry"},
+	"tasks/setup":               {"tasks/internal/task", "tasks/internal/start", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/cost", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/record", "pkg/retry"},
 	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
 	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/print", "pkg/record", "pkg/retry"},
-	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record"},
+	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record", "pkg/retry"},
 	"tasks/internal/flaky":      {},              // for tests
 	"tasks/internal/start":      {"pkg/checkup"}, // a mode of the image setup
 	"tasks/internal/images":     {},
 	"tasks/internal/guestimage": {},
-	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"}, // simulates runs, and has the real judge judge them
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/serve", "pkg/tekton", "pkg/networkhealth"},
+	"test/dataplane":            {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/netfilter", "pkg/dataplane/nftables", "pkg/dataplane/want", "pkg/nodestate", "pkg/nodestate/nodestatetest"}, // for the sandbox's tests, which run kube-proxy
+	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"},                                                                                                                          // simulates runs, and has the real judge judge them
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/nodestate", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/serve", "pkg/tekton", "pkg/networkhealth", "pkg/bundle"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.
@@ -83,7 +96,7 @@ var bans = []struct {
 	reason   string
 }{
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/load"}, "cuelang.org/go", "pkg/load is the only reader of CUE, and no task image links it"},
-	{[]string{"tasks/agent", "pkg/probe", "pkg/checkup", "pkg/ingest", "pkg/judge", "pkg/localise", "pkg/print", "pkg/cost", "pkg/history"}, nil, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
+	{[]string{"tasks/agent", "pkg/dataplane", "pkg/probe", "pkg/checkup", "pkg/ingest", "pkg/judge", "pkg/localise", "pkg/print", "pkg/cost", "pkg/history"}, []string{"pkg/dataplane/want"}, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/tekton", "pkg/run"}, "github.com/tektoncd/", "Tekton's structs appear in pkg/tekton and pkg/run only"},
 	{[]string{"pkg/checkup"}, nil, "golang.org/x/", "the nouns need the standard library only"},
 	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},

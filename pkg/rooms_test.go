@@ -35,6 +35,10 @@ var rooms = []struct {
 		"pkg/kinds/kinds.go":    "the map of kinds",
 		"pkg/checkup/report.go": "the cause of its findings",
 	}},
+	// "services" alone is the resource.
+	{"pkg/services/", regexp.MustCompile(`pkg/services|services\.[A-Z]`), map[string]string{
+		"pkg/kinds/kinds.go": "the map of kinds",
+	}},
 	{"pkg/vmlatency/", regexp.MustCompile(`\b[vV][mM]Latency|pkg/vmlatency|vmlatency\.`), map[string]string{
 		"pkg/kinds/kinds.go":      "the map of kinds",
 		"pkg/localise/doc.go":     "why kinds explain failures by procedures of their own",

@@ -28,11 +28,9 @@ import (
 
 // askOptions are the flags of ask.
 type askOptions struct {
-	access  run.Access
-	compile tekton.Options
-	timeout time.Duration
-	output  string
-	keep    bool
+	startOptions
+	output string
+	keep   bool
 }
 
 func newAsk(env *environment) *cobra.Command {
@@ -65,10 +63,7 @@ Exit codes: 0 yes; 1 not known, or the tool or the cluster failed; 2 wrong usage
 				cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 		},
 	}
-	addAccess(cmd, &o.access)
-	addCompileOptions(env, cmd, &o.compile)
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0,
-		"time limit of the whole run, teardown included; 0: the sum of the plan's timeouts")
+	addStartOptions(env, cmd, &o.startOptions)
 	cmd.Flags().BoolVar(&o.keep, "keep", false,
 		"keep the run and the plan's objects: planner report RUN prints the report")
 	enumVar(cmd, &o.output, "output", "text", "output format", "text", "json")
@@ -219,14 +214,23 @@ func findPods(ctx context.Context, cluster *run.Cluster, from, to podRef) (int, 
 	case pod == nil:
 		return 0, usage("no right to read the ports of pod %s/%s: want %s:PORT", to.namespace, to.name, to.name)
 	}
+	if ports := tcpPorts(pod); len(ports) > 0 {
+		return ports[0], nil
+	}
+	return 0, nil
+}
+
+// tcpPorts are the TCP ports that the containers of a pod declare, in their order.
+func tcpPorts(pod *corev1.Pod) []int {
+	var ports []int
 	for _, c := range pod.Spec.Containers {
 		for _, p := range c.Ports {
 			if p.Protocol == "" || p.Protocol == corev1.ProtocolTCP {
-				return int(p.ContainerPort), nil
+				ports = append(ports, int(p.ContainerPort))
 			}
 		}
 	}
-	return 0, nil
+	return ports
 }
 
 // askPlan is the plan of one pair: 20 connects in a second, or echo requests without a port. Its name is its own:
@@ -282,15 +286,14 @@ func completePods(ctx context.Context, access run.Access, arg int, begun string)
 	var names []string
 	pods, err := cluster.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err == nil {
-		for _, pod := range pods.Items {
-			name := prefix + pod.Name
+		for i := range pods.Items {
+			name := prefix + pods.Items[i].Name
 			names = append(names, name)
-			for _, c := range pod.Spec.Containers {
-				for _, p := range c.Ports {
-					if arg == 1 && (p.Protocol == "" || p.Protocol == corev1.ProtocolTCP) {
-						names = append(names, fmt.Sprintf("%s:%d", name, p.ContainerPort))
-					}
-				}
+			if arg == 0 { // the pod that asks
+				continue
+			}
+			for _, port := range tcpPorts(&pods.Items[i]) {
+				names = append(names, fmt.Sprintf("%s:%d", name, port))
 			}
 		}
 	}

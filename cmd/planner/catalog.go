@@ -3,26 +3,41 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 
+	"github.com/checkplan/checkplan/pkg/bundle"
+	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
 
 func newCatalog(env *environment) *cobra.Command {
 	var options tekton.Options
 	options.Namespace = tekton.DefaultNamespace
-	var plansPath string
+	var plansPath, reference string
 	var check bool
 	cmd := &cobra.Command{
 		Use:   "catalog DIR",
 		Short: "Write the Tekton catalog of plans into a directory",
 		Long: `catalog compiles plans, and writes them as a Tekton catalog: task/NAME/NAME.yaml,
-pipeline/NAME/NAME.yaml, a README with the params of each, samples and RBAC. With
---check it writes nothing, lists the files that differ, and exits with 1 if there
-are any.`,
+pipeline/NAME/NAME.yaml, a README with the params of each, samples and RBAC. It has
+kustomizations for kubectl apply -k, Flux and Argo CD. With --check it writes
+nothing, lists the files that differ, and exits with 1 if there are any.
+
+With --bundle REGISTRY/REPOSITORY:TAG it pushes a Tekton bundle with the Tasks and
+Pipelines, for Tekton's resolver bundles, and prints its reference by digest. The
+directory then has no Tasks and no Pipelines, but the accounts, the roles, and
+samples and schedules that use the bundle. The Pipelines find their Tasks in a
+second bundle, TAG-tasks. Credentials are those of docker login.
+
+With --resolver it writes Pipelines that find their Tasks by the resolver, and no
+Tasks; planner compile --help lists the resolvers.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage("%s: want one argument: the directory of the catalog", cmd.CommandPath())
@@ -30,10 +45,21 @@ are any.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if reference != "" && options.Tasks.Name != "" {
+				return usage("--bundle %s and --resolver %s: want one of them: Pipelines of a bundle find their Tasks in a bundle",
+					reference, options.Tasks)
+			}
 			read, err := env.load(cmd.Context(), []string{plansPath})
 			if err != nil {
 				return err
 			}
+			var push func() (string, error)
+			if reference != "" {
+				if push, err = env.bundle(cmd.Context(), read.Plans, reference, &options); err != nil {
+					return exit{exitUsage, err}
+				}
+			}
+			env.warnChangeable(options.Tasks)
 			files, err := tekton.Catalog(read.Plans, options)
 			if err != nil {
 				return exit{exitUsage, err}
@@ -50,6 +76,13 @@ are any.`,
 				}
 				return nil
 			}
+			if push != nil { // first: what is written names it
+				pinned, err := push()
+				if err != nil {
+					return err
+				}
+				fmt.Fprintln(env.stdout, pinned)
+			}
 			if err := files.Write(dir); err != nil {
 				return err
 			}
@@ -59,6 +92,71 @@ are any.`,
 	}
 	addCompileOptions(env, cmd, &options)
 	cmd.Flags().StringVar(&plansPath, "plans", "./plans", "directory or file with the plans")
+	resolverFlag(cmd, &options.Tasks, "where Pipelines find their Tasks; none are written")
+	cmd.Flags().StringVar(&reference, "bundle", "",
+		"push the Tasks and Pipelines to REGISTRY/REPOSITORY:TAG as a Tekton bundle; the directory refers to it by digest")
 	cmd.Flags().BoolVar(&check, "check", false, "write nothing; fail if the directory differs")
 	return cmd
+}
+
+// bundles reads and writes bundles.
+var bundles = bundle.Registry{UserAgent: "planner/" + version}
+
+// bundle makes the two bundles of plans, and lets the options refer to them: one of the Tasks, and one of the Tasks and
+// the Pipelines, which name the digest of the first. push writes both, and returns the reference of the second.
+func (e *environment) bundle(ctx context.Context, plans []*checkup.Plan, reference string, options *tekton.Options) (
+	push func() (string, error), err error) {
+	if _, err := bundle.ParseTag(reference); err != nil {
+		return nil, err
+	}
+	var tags [2]name.Tag
+	var images [2]v1.Image
+	for i, uses := range []*tekton.Resolver{&options.Tasks, &options.Pipelines} {
+		if tags[i], err = bundle.ParseTag(reference + []string{"-tasks", ""}[i]); err != nil {
+			return nil, err
+		}
+		if images[i], err = bundleImage(plans, *options); err != nil {
+			return nil, err
+		}
+		pinned, err := bundle.Pinned(tags[i], images[i])
+		if err != nil {
+			return nil, err
+		}
+		if *uses, err = tekton.ParseResolver(tekton.ResolverBundles + "=" + pinned); err != nil {
+			return nil, err
+		}
+	}
+	return func() (pinned string, err error) {
+		ctx, stop := e.interruptible(ctx)
+		defer stop()
+		for i := range tags {
+			if pinned, err = bundles.Push(ctx, tags[i], images[i]); err != nil {
+				return "", err
+			}
+		}
+		return pinned, nil
+	}, nil
+}
+
+// bundleImage is a bundle with the objects of tekton.Bundle.
+func bundleImage(plans []*checkup.Plan, options tekton.Options) (v1.Image, error) {
+	objects, err := tekton.Bundle(plans, options)
+	if err != nil {
+		return nil, err
+	}
+	var entries []bundle.Entry
+	for _, object := range objects {
+		m, err := meta.Accessor(object)
+		if err != nil {
+			return nil, err
+		}
+		text, err := tekton.Encode(object)
+		if err != nil {
+			return nil, err
+		}
+		kind := object.GetObjectKind().GroupVersionKind()
+		entries = append(entries, bundle.Entry{APIVersion: kind.GroupVersion().String(), Kind: strings.ToLower(kind.Kind),
+			Name: m.GetName(), Content: text})
+	}
+	return bundle.Image(entries)
 }

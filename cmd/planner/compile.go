@@ -4,7 +4,9 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -23,10 +25,21 @@ func newCompile(env *environment) *cobra.Command {
 		Use:   "compile PATH...",
 		Short: "Compile plans into Tekton Pipelines",
 		Long: `compile prints the Tasks, Pipelines and RBAC of plans, as YAML for kubectl apply.
-With -o it writes files into a directory instead, with a sample PipelineRun in
-its folder samples. It needs no cluster.`,
+With --output-dir it writes files into a directory instead, for kubectl apply -k,
+Flux and Argo CD, with a sample PipelineRun in its folder samples. It needs no
+cluster.
+
+With --resolver it writes no Tasks: the Pipelines find them by one of Tekton's
+remote resolvers, such as
+  bundles=REGISTRY/REPOSITORY:TAG@sha256:HEX[,secret=NAME]
+  cluster=NAMESPACE
+  git=URL,revision=REVISION[,path=DIR][,secret=NAME]
+  hub=CATALOG[,version=VERSION]
+where secret names a Secret in the namespace, and path a directory that planner
+catalog wrote.`,
 		Args: paths,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			env.warnChangeable(options.Tasks)
 			read, err := env.load(cmd.Context(), args)
 			if err != nil {
 				return err
@@ -57,6 +70,9 @@ its folder samples. It needs no cluster.`,
 				}
 			}
 			if dir != "" {
+				if err := files.Kustomize(); err != nil {
+					return err
+				}
 				if err := files.Write(dirOf(env, dir)); err != nil {
 					return err
 				}
@@ -71,13 +87,30 @@ its folder samples. It needs no cluster.`,
 			return err
 		},
 	}
+	fileFlag(cmd)
 	addCompileOptions(env, cmd, &options)
+	resolverFlag(cmd, &options.Tasks, "where Pipelines find their Tasks; none are written")
 	cmd.Flags().StringVarP(&options.Namespace, "namespace", "n", tekton.DefaultNamespace,
 		"namespace of the objects; RBAC names it, so kubectl cannot change it")
 	cmd.Flags().BoolVar(&policies, "policies", false,
 		"also write ValidatingAdmissionPolicies that hold the accounts to their pods; a cluster administrator applies them")
-	cmd.Flags().StringVarP(&dir, "output-dir", "o", "", "directory to write to; if empty, standard output")
+	cmd.Flags().StringVar(&dir, "output-dir", "", "directory to write to; if empty, standard output")
+	cmd.Flags().VarP(formerDir{}, "output", "o", "")
+	_ = cmd.Flags().MarkHidden("output") // it was added by the line above
 	return cmd
+}
+
+// formerDir is -o of compile, which was the directory before -o was the output format of all other verbs. Compile has
+// one format.
+type formerDir struct{}
+
+func (formerDir) String() string { return "" }
+func (formerDir) Type() string   { return "string" }
+func (formerDir) Set(v string) error {
+	if v == "yaml" {
+		return nil
+	}
+	return fmt.Errorf("compile prints yaml; to write files into a directory: --output-dir %s", v)
 }
 
 // dirOf returns the absolute form of a path from the command line.
@@ -86,4 +119,12 @@ func dirOf(env *environment, path string) string {
 		return path
 	}
 	return filepath.Join(env.dir, path)
+}
+
+// open opens a file, or standard input for "-".
+func (e *environment) open(path string) (io.ReadCloser, error) {
+	if path == "-" {
+		return io.NopCloser(e.stdin), nil
+	}
+	return os.Open(dirOf(e, path))
 }

@@ -13,45 +13,60 @@ import (
 )
 
 func newDiff(env *environment) *cobra.Command {
-	var access run.Access
-	var output string
+	var o previewOptions
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "diff RUN|FILE|- RUN|FILE|-",
-		Short: "Print what changed from one run to another",
-		Long: `diff compares the reports of two runs: findings and units that are new or gone,
-delays and losses that grew, and what the two could not both see, because one of
-them did not measure it. A delay counts as slower if its median or 99th percentile
-is half as much again, and at least 200µs more; a loss, if it is 1% of the packets
-more. It is no statistical test.
+		Use:   "diff PLAN | diff RUN|FILE|- RUN|FILE|-",
+		Short: "Print what applying a plan would change, or what changed from one run to another",
+		Long: `diff with one argument, the path of plans, prints what applying them would change:
+in words what is measured (pairs, packets, pods, rights, parameters, limits), then
+each object that would be created or changed, as the API server answers a dry run
+of server-side apply. It changes nothing. It needs the rights to read and to apply
+the objects. Objects that a plan no longer has are not listed.
+
+Exit codes with one argument, as kubectl diff: 0 no difference; 1 differences;
+2 an error.
+
+diff with two arguments compares the reports of two runs: findings and units that
+are new or gone, delays and losses that grew, and what the two could not both see,
+because one of them did not measure it. A delay counts as slower if its median or
+99th percentile is half as much again, and at least 200µs more; a loss, if it is
+1% of the packets more. It is no statistical test.
 
 A run is the name or UID of its PipelineRun, a file that "planner run --output
 json" wrote, or - for standard input.
 
-Exit codes: 0, whatever changed; 1 if a report could not be read; 2 wrong usage.`,
+Exit codes with two arguments: 0, whatever changed; 1 if a report could not be
+read; 2 wrong usage.`,
 		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && args[0] != "-" {
+				return nil
+			}
 			if len(args) != 2 || args[0] == "-" && args[1] == "-" {
-				return usage("%s: want two runs, the earlier one first: each the name of a PipelineRun, a file, or (one of them) -",
+				return usage("%s: want the path of a plan, or two runs, the earlier one first: each the name of a PipelineRun, a file, or (one of them) -",
 					cmd.CommandPath())
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return env.diffPlans(cmd.Context(), args, o)
+			}
 			var reports [2]*checkup.Report
 			for i, name := range args {
 				var err error
-				if reports[i], _, err = env.findReport(cmd.Context(), name, access); err != nil {
+				if reports[i], _, err = env.findReport(cmd.Context(), name, o.access); err != nil {
 					return err
 				}
 			}
 			d := checkup.Compare(reports[0], reports[1])
 			t := env.terminalOf(env.stdout)
-			text := print.TextOptions{Width: t.width, Color: t.color}
+			text := print.TextOptions{Width: t.width, Color: t.color, Rest: allInJSON}
 			if all {
 				text.Lines = -1
 			}
 			var err error
-			if output == "json" {
+			if o.output == "json" {
 				err = print.Encode(env.stdout, d)
 			} else {
 				err = print.Diff(env.stdout, d, text)
@@ -62,8 +77,14 @@ Exit codes: 0, whatever changed; 1 if a report could not be read; 2 wrong usage.
 			return nil
 		},
 	}
-	addAccess(cmd, &access)
-	cmd.Flags().BoolVar(&all, "all", false, "print all lines of each list, not the first 20")
-	enumVar(cmd, &output, "output", "text", "output format", "text", "json")
+	addAccess(cmd, &o.access)
+	cmd.ValidArgsFunction = completeNames(&o.access, 2, runNames)
+	addCompileOptions(env, cmd, &o.compile)
+	resolverFlag(cmd, &o.compile.Tasks, "with one argument: where Pipelines find their Tasks")
+	planFlag(env, cmd, &o.plan)
+	cmd.Flags().StringVar(&o.manager, "field-manager", run.FieldManager,
+		"with one argument: who would apply, such as kustomize-controller; fields of others are not removed")
+	cmd.Flags().BoolVar(&all, "all", false, "with two arguments: print all lines of each list, not the first 20")
+	enumVar(cmd, &o.output, "output", "text", "output format", "text", "json")
 	return cmd
 }

@@ -69,6 +69,7 @@ Without it, explain prints them as unknown.`,
 			return env.explain(ctx, args, o)
 		},
 	}
+	fileFlag(cmd)
 	addAccess(cmd, &o.access)
 	addCompileOptions(env, cmd, &o.compile)
 	planFlag(env, cmd, &o.plan)
@@ -95,6 +96,8 @@ type explanation struct {
 	// Schedule starts runs; nil if the plan has none. Keeps is how many of its finished runs are kept.
 	Schedule *checkup.Schedule `json:"schedule,omitempty"`
 	Keeps    int               `json:"keeps,omitempty"`
+	// Limits of the plan, with what a run would use; nil if it has none.
+	Limits []cost.Use `json:"limits,omitempty"`
 	// PodNetworkHealth are the objects that a run writes; nil if the feature is off.
 	PodNetworkHealth *healthExplained  `json:"podNetworkHealth,omitempty"`
 	Checks           []checkExplained  `json:"checks"`
@@ -241,6 +244,7 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 		}
 		x.Checks = append(x.Checks, *c)
 	}
+	x.Limits = cost.Uses(plan.Limits, costsOf(x.Checks)...)
 	x.PodNetworkHealth = explainHealth(plan, x.Checks)
 	for _, right := range tekton.Rights(plan, options) {
 		account := tekton.AccountName(plan, right.Phase)
@@ -259,19 +263,37 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 	return x, nil
 }
 
-// explainHealth explains the PodNetworkHealths of a plan; nil if it has none.
+func costsOf(checks []checkExplained) []cost.Cost {
+	costs := make([]cost.Cost, len(checks))
+	for i, c := range checks {
+		costs[i] = c.Cost
+	}
+	return costs
+}
+
+// explainHealth explains the PodNetworkHealths of a plan, and adds them to the objects of its checks; nil if it has
+// none.
 func explainHealth(plan *checkup.Plan, checks []checkExplained) *healthExplained {
 	if plan.NetworkHealth() == nil {
 		return nil
 	}
 	h := &healthExplained{PodNetworkHealth: *plan.NetworkHealth()}
-	for _, c := range checks {
+	for i := range checks {
+		c := &checks[i]
 		if !networkhealth.Reports(c.Worksheet) {
 			continue
 		}
-		h.Checks = append(h.Checks, c.Worksheet.Check)
+		pairs := 0
 		for _, targets := range c.Worksheet.Assignments {
-			h.Pairs += len(targets)
+			pairs += len(targets)
+		}
+		h.Checks = append(h.Checks, c.Worksheet.Check)
+		h.Pairs += pairs
+		if pairs > 0 {
+			c.Objects = append(c.Objects, cost.Object{
+				Kind: networkhealth.Kind, Count: min(pairs, h.MaxObjects), LeftBehind: true,
+				Until: fmt.Sprintf("%s after the observation, by the next run", h.ExpireAfter),
+			})
 		}
 	}
 	return h
@@ -285,13 +307,13 @@ func explainCheck(plan *checkup.Plan, name string, snapshot *cluster.Snapshot, n
 	if err != nil {
 		return nil, err
 	}
-	w, warnings, err := k.Expand(plan, name, snapshot)
+	w, roster, err := kinds.Expand(plan, name, snapshot)
 	if err != nil {
 		return nil, err
 	}
 	c := &checkExplained{
-		Cost: cost.Of(w, plan, image), Round: w.Round, Rounds: w.Rounds, Degree: w.Degree, Seed: w.Seed, Warnings: warnings,
-		Worksheet: w, Roster: k.Roster(plan, w, snapshot),
+		Cost: cost.Of(w, plan, image), Round: w.Round, Rounds: w.Rounds, Degree: w.Degree, Seed: w.Seed, Warnings: w.Warnings,
+		Worksheet: w, Roster: roster,
 	}
 	c.Explanation = k.Explain(kind.Explained{
 		Spec: plan.Checks[name].Spec, Worksheet: w, Roster: c.Roster,

@@ -18,12 +18,13 @@ import (
 // What explain prints follows these rules.
 //
 // Lines have at most 80 columns; longer text is wrapped, and only a longer word exceeds
-// them. Long lists are cut, and end with the number of omitted rows: --output json has all
-// of them.
+// them, outside of tables. Long lists are cut, and end with the number of omitted rows:
+// --output json has all of them.
 
 const (
-	columns  = 80
-	manyRows = 20 // of a table
+	columns   = 80
+	manyRows  = 20 // of a table
+	allInJSON = "all of them: --output json"
 )
 
 // page prints lines, and between them blocks.
@@ -53,7 +54,7 @@ func (p *page) show(lines int, blocks []checkup.Block) {
 		p.err = print.Blocks(
 			p.w,
 			blocks,
-			print.BlockOptions{Indent: 2, Width: columns, Lines: lines, Rest: "all of them: --output json"},
+			print.BlockOptions{Indent: 2, Width: columns, Lines: lines, Rest: allInJSON},
 		)
 	}
 }
@@ -72,13 +73,10 @@ func (p *page) item(item checkup.Item) {
 	list.Items = append(list.Items, item)
 }
 
-// table prints rows, the first of which is the head. The rest of a long table is cut.
-func (p *page) table(noun string, rows [][]string) {
-	t := &checkup.Table{Noun: noun}
-	for _, name := range rows[0] {
-		t.Columns = append(t.Columns, checkup.Column{Name: name})
-	}
-	for _, row := range rows[1:] {
+// table prints rows. The rest of a long table is cut.
+func (p *page) table(noun string, columns []checkup.Column, rows [][]string) {
+	t := &checkup.Table{Noun: noun, Columns: columns}
+	for _, row := range rows {
 		cells := make([]checkup.Cell, len(row))
 		for i, text := range row {
 			cells[i] = checkup.Text(text)
@@ -97,6 +95,9 @@ func (x *explanation) print(w io.Writer, power bool) error {
 	}
 	for _, u := range x.Unseen {
 		p.field("not visible", "%s: %s", u.What, u.Cause)
+	}
+	for _, use := range x.Limits {
+		p.field("limit", "%s", use)
 	}
 	p.schedule(x)
 	p.health(x)
@@ -197,15 +198,17 @@ func (p *page) check(c *checkExplained, power bool) {
 	if c.Agents+c.Inside+c.Responders > 0 {
 		p.nodes(c)
 	}
-	rows := [][]string{{"OBJECTS", "ROLE", "COUNT", "LEFT BEHIND", "UNTIL"}}
+	var rows [][]string
 	for _, o := range c.Objects {
 		count := fmt.Sprint(o.Count)
 		if o.AtLeast {
 			count += " or more"
 		}
-		rows = append(rows, []string{o.Kind, string(o.Role), count, yesNo(o.LeftBehind), o.Until})
+		rows = append(rows, []string{o.Kind, cmp.Or(string(o.Role), "-"), count, yesNo(o.LeftBehind), o.Until})
 	}
-	p.table("object", rows)
+	p.table("object", []checkup.Column{
+		{Name: "OBJECTS"}, {Name: "ROLE"}, {Name: "COUNT"}, {Name: "LEFT BEHIND"}, {Name: "UNTIL"},
+	}, rows)
 	if power && c.Power != nil {
 		p.blocks = append(p.blocks, checkup.Block{
 			Title: "Probability that a run fails because of a loss, by where packets are lost", Table: c.Power,
@@ -215,7 +218,7 @@ func (p *page) check(c *checkExplained, power bool) {
 
 // nodes prints the pods and packet rates of a check by node.
 func (p *page) nodes(c *checkExplained) {
-	rows := [][]string{{"NODE", "AGENTS", "RESPONDERS", "SENDS UP TO", "RECEIVES UP TO"}}
+	var rows [][]string
 	for _, n := range c.Nodes {
 		rows = append(
 			rows,
@@ -228,7 +231,10 @@ func (p *page) nodes(c *checkExplained) {
 			},
 		)
 	}
-	p.table("node", rows)
+	p.table("node", []checkup.Column{
+		{Name: "NODE"}, {Name: "AGENTS", Priority: 2}, {Name: "RESPONDERS", Priority: 1}, {Name: "SENDS UP TO"},
+		{Name: "RECEIVES UP TO"},
+	}, rows)
 }
 
 // landing prints which pods would be scheduled.

@@ -35,7 +35,7 @@ func newHistory(env *environment) *cobra.Command {
 		Use:   "history PLAN|FILE|-",
 		Short: "Print what the runs of a plan have found over time",
 		Long: `history prints the runs of a plan with their verdicts, the gaps between them, the
-findings over time, how much of the full mesh all runs together have measured, and
+findings over time, how many of the possible pairs all runs together measured, and
 the trend of the delays. The plan is named, not read: its history is in the
 namespace in which it runs.
 
@@ -54,6 +54,7 @@ Exit codes: 0; 1 if there is no history, or it could not be read.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return env.history(cmd.Context(), args[0], o) },
 	}
 	addAccess(cmd, &o.access)
+	cmd.ValidArgsFunction = completeNames(&o.access, 1, planNames)
 	cmd.Flags().StringVar(&o.since, "since", "",
 		"only runs that began since: a time before now (36h, 7d), a date (2026-01-31), or a time (RFC 3339)")
 	cmd.Flags().StringVar(&o.check, "check", "", "only this check")
@@ -100,7 +101,7 @@ func (e *environment) history(ctx context.Context, name string, o historyOptions
 		return print.HTMLHistory(e.stdout, view, filter.Source, filter.Target, print.Links{})
 	}
 	t := e.terminalOf(e.stdout)
-	text := print.TextOptions{Width: t.width, Color: t.color, Unicode: t.is}
+	text := print.TextOptions{Width: t.width, Color: t.color, Unicode: t.is, Rest: allInJSON}
 	if o.all {
 		text.Lines = -1
 	}
@@ -114,17 +115,12 @@ func (e *environment) history(ctx context.Context, name string, o historyOptions
 func (e *environment) readHistory(
 	ctx context.Context, name string, access run.Access,
 ) (h *history.History, live bool, err error) {
-	path := dirOf(e, name)
-	if _, err := os.Stat(path); name == "-" || err == nil {
-		from := e.stdin
-		if name != "-" {
-			f, err := os.Open(path)
-			if err != nil {
-				return nil, false, err
-			}
-			defer f.Close()
-			from = f
+	if _, err := os.Stat(dirOf(e, name)); name == "-" || err == nil {
+		from, err := e.open(name)
+		if err != nil {
+			return nil, false, err
 		}
+		defer from.Close()
 		text, err := io.ReadAll(from)
 		if err != nil {
 			return nil, false, fmt.Errorf("read %s: %w", name, err)

@@ -10,11 +10,14 @@
 //	2  wrong usage, or an invalid plan
 //	3  the network does not do what the plan expects (verdict fail)
 //
+// planner diff PLAN exits as kubectl diff does: 0 no difference, 1 differences, 2 an error.
+//
 // # Output
 //
 // Results go to standard output. Progress, problems and everything else go to
 // standard error: a pipe receives results only. Colour and a moving progress line
-// are for terminals only, and NO_COLOR turns colour off.
+// are for terminals only, and NO_COLOR turns colour off. No table is wider than the
+// terminal; elsewhere than $COLUMNS, or 80 columns.
 package main
 
 import (

@@ -6,8 +6,13 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"knative.dev/pkg/apis"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/history"
@@ -42,6 +47,7 @@ the cluster, the plan's history is part of it.`,
 	}
 	addAccess(cmd, &access)
 	outputFlag(cmd, &output)
+	cmd.ValidArgsFunction = completeNames(&access, 1, runNames)
 	return cmd
 }
 
@@ -80,5 +86,28 @@ func (e *environment) findReport(
 	ctx, stop := e.interruptible(ctx)
 	defer stop()
 	r, err := record.FindReport(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), name)
+	if apierrors.IsNotFound(err) {
+		err = whyNoReport(ctx, cluster, name)
+	}
 	return r, cluster, err
+}
+
+// whyNoReport is the error of a run that has no report: what its PipelineRun says about it.
+func whyNoReport(ctx context.Context, cluster *run.Cluster, name string) error {
+	one, err := cluster.Tekton.TektonV1().PipelineRuns(cluster.Namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("run %s: neither a report nor a PipelineRun in namespace %s; another namespace: -n; "+
+			"runs of a plan: planner history PLAN", name, cluster.Namespace)
+	case err != nil:
+		return fmt.Errorf("run %s has no report in namespace %s, and its PipelineRun cannot be read: %w",
+			name, cluster.Namespace, err)
+	case !one.IsDone():
+		return fmt.Errorf("run %s has no report yet: it was created %s ago, and has not ended",
+			name, duration.HumanDuration(time.Since(one.CreationTimestamp.Time)))
+	case one.Status.GetCondition(apis.ConditionSucceeded).IsTrue():
+		return fmt.Errorf("run %s has no report any more: it succeeded; spec.retention.reports of its plan, or somebody, "+
+			"deleted the report", name)
+	}
+	return fmt.Errorf("run %s ended without a report, or the report was deleted: %s", name, whyEnded(one, run.Progress{}))
 }

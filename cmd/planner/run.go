@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -28,14 +27,41 @@ import (
 
 // runOptions are the flags of run.
 type runOptions struct {
+	startOptions
 	plan     string
-	access   run.Access
-	compile  tekton.Options
 	settings []string
-	timeout  time.Duration
 	output   string
 	keep     bool
 	detach   bool
+	// from is where start finds the Pipeline.
+	from tekton.Resolver
+}
+
+// allSettings are the settings, and that of --keep.
+func (o runOptions) allSettings() []string {
+	if o.keep {
+		return append(o.settings, "teardown="+string(checkup.TeardownNever))
+	}
+	return o.settings
+}
+
+// startOptions are the flags of the verbs that start a run.
+type startOptions struct {
+	access  run.Access
+	compile tekton.Options
+	timeout time.Duration
+}
+
+func addStartOptions(env *environment, cmd *cobra.Command, o *startOptions) {
+	addAccess(cmd, &o.access)
+	addCompileOptions(env, cmd, &o.compile)
+	resolverFlag(cmd, &o.compile.Tasks, "where the Pipeline finds its Tasks; none are applied")
+	timeoutFlag(cmd, &o.timeout)
+}
+
+func timeoutFlag(cmd *cobra.Command, timeout *time.Duration) {
+	cmd.Flags().DurationVar(timeout, "timeout", 0,
+		"time limit of the whole run, teardown included; 0: the sum of the plan's timeouts")
 }
 
 func newRun(env *environment) *cobra.Command {
@@ -59,27 +85,28 @@ plan expects.`,
 			return env.run(cmd.Context(), args, o)
 		},
 	}
-	addAccess(cmd, &o.access)
-	addCompileOptions(env, cmd, &o.compile)
+	fileFlag(cmd)
+	addStartOptions(env, cmd, &o.startOptions)
 	planFlag(env, cmd, &o.plan)
+	addRunOptions(env, cmd, &o)
+	return cmd
+}
+
+// addRunOptions adds the flags of run that start has, too.
+func addRunOptions(env *environment, cmd *cobra.Command, o *runOptions) {
 	setFlag(env, cmd, &o.settings)
-	cmd.Flags().DurationVar(&o.timeout, "timeout", 0,
-		"time limit of the whole run, teardown included; 0: the sum of the plan's timeouts")
 	cmd.Flags().BoolVar(&o.keep, "keep", false,
 		"keep the pods that the run creates, for debugging (same as --set teardown=Never)")
 	cmd.Flags().BoolVar(&o.detach, "detach", false,
 		"print the name of the PipelineRun and exit, while it goes on: planner report NAME prints its report")
 	outputFlag(cmd, &o.output)
-	return cmd
 }
 
 func (e *environment) run(ctx context.Context, args []string, o runOptions) error {
+	e.warnChangeable(o.compile.Tasks)
 	plan, files, err := e.onePlan(ctx, args, o.plan)
 	if err != nil {
 		return err
-	}
-	if o.keep {
-		o.settings = append(o.settings, "teardown="+string(checkup.TeardownNever))
 	}
 	o.access.Namespace = cmp.Or(o.access.Namespace, homeOf(plan))
 	cluster, err := run.Connect(o.access)
@@ -92,7 +119,7 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 		return exit{exitUsage, err}
 	}
 	objects := compiled.Applied()
-	pipelineRun, err := tekton.Run(plan, o.compile, o.settings, o.timeout)
+	pipelineRun, err := tekton.Run(plan, o.compile, o.allSettings(), o.timeout)
 	if err != nil {
 		return exit{exitUsage, err}
 	}
@@ -106,12 +133,17 @@ func (e *environment) run(ctx context.Context, args []string, o runOptions) erro
 	if err != nil {
 		return err
 	}
+	return e.watch(ctx, cluster, started, screen, o)
+}
+
+// watch follows a run to its end and prints its report, or prints its name only if o says so.
+func (e *environment) watch(ctx context.Context, cluster *run.Cluster, started *pipelinev1.PipelineRun, screen *screen,
+	o runOptions) error {
 	if o.detach {
 		screen.close()
 		_, err := fmt.Fprintln(e.stdout, started.Name)
 		return err
 	}
-
 	outcome, err := e.finish(ctx, cluster, started, screen)
 	if err != nil {
 		return err
@@ -278,7 +310,8 @@ func (e *environment) whatRemains(cluster *run.Cluster, started *pipelinev1.Pipe
 
 // outputFlag adds the flag with the format of a report.
 func outputFlag(cmd *cobra.Command, output *string) {
-	enumVar(cmd, output, "output", "text", "output format", "text", "html", "json", "junit", "openmetrics")
+	enumVar(cmd, output, "output", "text", "output format", "text", "html", "json", "junit", "openmetrics",
+		"prometheus")
 }
 
 // printReport prints a report in one of the formats of outputFlag, as HTML with the history of its plan, if that is not
@@ -292,11 +325,13 @@ func (e *environment) printReport(r *checkup.Report, past *history.Overview, out
 		err = print.JUnit(e.stdout, r)
 	case "openmetrics":
 		err = print.OpenMetrics(e.stdout, r)
+	case "prometheus":
+		err = print.Prometheus(e.stdout, r)
 	case "html":
 		err = print.HTML(e.stdout, r, print.HTMLOptions{History: past})
 	default:
 		t := e.terminalOf(e.stdout)
-		err = print.Text(e.stdout, r, print.TextOptions{Width: t.width, Color: t.color})
+		err = print.Text(e.stdout, r, print.TextOptions{Width: t.width, Color: t.color, Rest: allInJSON})
 	}
 	if err != nil {
 		return fmt.Errorf("print the report of plan %s: %w", r.Plan, err)
@@ -322,15 +357,11 @@ var errNotAReport = errors.New("not a report")
 
 // readReport reads a report from a file, or from standard input for "-".
 func (e *environment) readReport(path string) (*checkup.Report, error) {
-	in := e.stdin
-	if path != "-" {
-		f, err := os.Open(dirOf(e, path))
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
+	in, err := e.open(path)
+	if err != nil {
+		return nil, err
 	}
+	defer in.Close()
 	r, err := print.Read(in)
 	if err != nil {
 		return nil, usage("%s: %w: %w", path, errNotAReport, err)

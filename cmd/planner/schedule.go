@@ -62,7 +62,9 @@ write schedule.suspend into the plan.`,
 				fmt.Fprintf(env.stderr, "no plan has a schedule in namespace %s\n", c.Namespace)
 				return nil
 			}
-			return print.Blocks(env.stdout, []checkup.Block{{Table: scheduleTable(schedules)}}, print.BlockOptions{Lines: -1})
+			return print.Blocks(env.stdout, []checkup.Block{{Table: scheduleTable(schedules)}}, print.BlockOptions{
+				Width: env.terminalOf(env.stdout).width, Lines: -1,
+			})
 		})
 	verb("suspend PLAN", "Stop the schedule of a plan; runs that have started go on", one,
 		func(ctx context.Context, c *run.Cluster, args []string) error { return c.Suspend(ctx, args[0], true) })
@@ -85,6 +87,7 @@ func scheduleTable(schedules []run.Schedule) *checkup.Table {
 	for _, name := range []string{"PLAN", "CRON", "TIME ZONE", "SUSPENDED", "LAST START"} {
 		t.Columns = append(t.Columns, checkup.Column{Name: name})
 	}
+	t.Columns[len(t.Columns)-1].Priority = 1
 	for _, s := range schedules {
 		last := "never"
 		if !s.Last.IsZero() {

@@ -100,6 +100,9 @@ func (s *screen) progress(p run.Progress) {
 	}
 	if len(words) == 0 {
 		words = []string{"waiting for Tekton"}
+		if strings.HasPrefix(p.Reason, "Resolving") {
+			words[0] += "'s remote resolver (" + p.Reason + ")"
+		}
 	}
 	s.show("%s", strings.Join(words, ", "))
 }

@@ -3,11 +3,15 @@
 package main
 
 import (
+	"io"
+	"log"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 )
@@ -24,12 +28,16 @@ func TestScripts(t *testing.T) {
 		UpdateScripts:       os.Getenv("UPDATE") != "",
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
-			// No cluster, no registry, and an empty home: the scripts work offline.
+			// No cluster, no CUE registry, and an empty home: the scripts work offline.
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("KUBECONFIG", filepath.Join(env.WorkDir, "no-kubeconfig"))
 			env.Setenv("CUE_REGISTRY", "none")
 			// With the race detector on, a process sleeps for a second before it exits.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
+			// A registry of its own, in memory.
+			server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+			env.Defer(server.Close)
+			env.Setenv("REGISTRY", strings.TrimPrefix(server.URL, "http://"))
 			root, err := filepath.Abs("../..")
 			env.Setenv("ROOT", root)
 			return err

@@ -17,10 +17,15 @@ func newVersion(env *environment) *cobra.Command {
 		Short: "Print the version of planner and of the plans that it reads",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, err := fmt.Fprintf(env.stdout, "planner %s (plans %s, %s)\n", version, checkup.APIVersion, runtime.Version())
+			_, err := fmt.Fprint(env.stdout, versionLine())
 			return err
 		},
 	}
+}
+
+// versionLine is what version and --version print.
+func versionLine() string {
+	return fmt.Sprintf("planner %s (plans %s, %s)\n", version, checkup.APIVersion, runtime.Version())
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {

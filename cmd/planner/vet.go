@@ -45,6 +45,7 @@ needs no cluster and no network. Exit codes: 0 valid; 2 invalid.`,
 			return nil
 		},
 	}
+	fileFlag(cmd)
 	enumVar(cmd, &output, "output", "text", "output format", "text", "json")
 	return cmd
 }

@@ -28,10 +28,12 @@ type Table struct {
 }
 
 // Column is the head of a column. Measure is the unit of measure of its numbers; it
-// is empty for columns of text.
+// is empty for columns of text. Where a table is too wide, the columns with the highest
+// Priority are left out first, as in Kubernetes' own tables; 0 keeps a column.
 type Column struct {
-	Name    string  `json:"name"`
-	Measure Measure `json:"measure,omitempty"`
+	Name     string  `json:"name"`
+	Measure  Measure `json:"measure,omitempty"`
+	Priority int     `json:"priority,omitempty"`
 }
 
 // Cell is a text, a number, or empty. In JSON it is a string, a number, or null.

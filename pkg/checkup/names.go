@@ -18,6 +18,11 @@ const (
 	LabelPlan = "checkplan.dev/plan"
 	// LabelCheck holds the check's name.
 	LabelCheck = "checkplan.dev/check"
+	// LabelVerdict holds the verdict on PipelineRuns, written by the report step: a RunVerdict, or VerdictError. The
+	// dashboard shows the first four labels of a run in its header, in the order of their names; the others follow a
+	// click (0.71, packages/components/src/components/LabelsWithOverflow). This one is the fourth, before LabelScheduled.
+	// It also copies all labels to a rerun, so setup removes it.
+	LabelVerdict = "checkplan.dev/run-verdict"
 	// LabelRun holds the UID of the PipelineRun.
 	LabelRun = "checkplan.dev/run"
 	// LabelRole holds the object's Role.

@@ -50,7 +50,18 @@ const (
 	ReasonOtherVM     Reason = "OtherVM"     // the cause concerns the other VM of the pair
 	ReasonUnrequested Reason = "Unrequested" // the source reported unrequested pairs
 	ReasonConflict    Reason = "Conflict"    // the source reported one pair twice, with different values
+	ReasonRefused     Reason = "Refused"     // the connection was refused: ECONNREFUSED
+	ReasonTimedOut    Reason = "TimedOut"    // nothing answered the connection attempt in time
+	ReasonNoRoute     Reason = "NoRoute"     // a host or router reported that it has no way: EHOSTUNREACH, ENETUNREACH
+	ReasonReached     Reason = "Reached"     // the target must not be reachable, and was
+	ReasonChanged     Reason = "Changed"     // what the pair expects changed while it was measured
 )
+
+// Reasons lists every Reason. A Cause without one has the empty string, which is not among them.
+var Reasons = []Reason{
+	ReasonSilent, ReasonOtherVM, ReasonUnrequested, ReasonConflict, ReasonRefused, ReasonTimedOut, ReasonNoRoute,
+	ReasonReached, ReasonChanged,
+}
 
 // Observation is the measurement of one pair by its source. The numbers and Failure
 // describe what the network did. If Unmeasured is set, no measurement could be made,

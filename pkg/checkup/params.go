@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Param is a parameter of a plan. It is a Pipeline param in the dashboard's form, and a
-// name for `planner run --set`. Values are strings because the form has text inputs
+// Param is a parameter of a plan. It is a name for `planner run --set` and, unless it is rare, a Pipeline param in the
+// dashboard's form. Values are strings because the form has text inputs
 // only.
 type Param struct {
 	// Name is one word for parameters of the whole plan ("gate"), and
@@ -21,15 +21,51 @@ type Param struct {
 	Description string
 	// Default is the value in the plan; for a threshold, "" means no limit.
 	Default string
+	// Rare is true for what few people change. The dashboard's form shows a text area per param, so the Pipeline has no
+	// param of its own for it: SettingsParam sets it.
+	Rare bool
 	// Write parses a value and writes it into the plan. On error the plan is unchanged.
 	Write func(value string) error
+}
+
+// SettingsParam is the Pipeline param that sets any others, rare ones included, as "name=value" separated by white space.
+// It is no parameter of a plan.
+const SettingsParam = "settings"
+
+// SplitSettings replaces a setting of SettingsParam by those that its value holds. A word without an equals sign
+// belongs to the value before it ("mesh.topology=rack, switch").
+func SplitSettings(settings []string) []string {
+	var each []string
+	for _, s := range settings {
+		value, ok := strings.CutPrefix(s, SettingsParam+"=")
+		if !ok {
+			each = append(each, s)
+			continue
+		}
+		for i, word := range strings.Fields(value) {
+			if i > 0 && !strings.Contains(word, "=") {
+				each[len(each)-1] += " " + word
+				continue
+			}
+			each = append(each, word)
+		}
+	}
+	return each
+}
+
+// AsRare marks params as rare.
+func AsRare(params ...Param) []Param {
+	for i := range params {
+		params[i].Rare = true
+	}
+	return params
 }
 
 // Params lists the parameters of the plan: first those of the whole plan, then those of
 // each check, in the order of CheckNames.
 func (p *Plan) Params() []Param {
-	params := []Param{
-		EnumParam("gate", "Verdict that the run must have to succeed", &p.Gate.Require, Requirements),
+	params := []Param{EnumParam("gate", "Verdict that the run must have to succeed", &p.Gate.Require, Requirements)}
+	params = append(params, AsRare(
 		TextParam(
 			"max-unmeasured",
 			"Share of expected pairs that may stay unmeasured before a run without failures is inconclusive, from 0% to 100%",
@@ -40,8 +76,8 @@ func (p *Plan) Params() []Param {
 			"Whether a failure must be confirmed by a second look to fail the run, in checks that look again",
 			&p.Gate.Confirm,
 		),
-		EnumParam("teardown", "When the pods that the run makes are removed", &p.Teardown, Teardowns),
-	}
+	)...)
+	params = append(params, EnumParam("teardown", "When the pods that the run makes are removed", &p.Teardown, Teardowns))
 	for _, name := range p.CheckNames() {
 		spec := p.Checks[name].Spec
 		if spec == nil {

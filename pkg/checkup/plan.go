@@ -30,6 +30,8 @@ type Plan struct {
 	Teardown Teardown `json:"teardown"`
 	// Retention limits what is kept in the cluster after a run.
 	Retention Retention `json:"retention"`
+	// Limits are what a run may use; nil if they are not limited.
+	Limits *PlanLimits `json:"limits,omitempty"`
 	// Schedule starts runs; nil if runs are started by hand only.
 	Schedule *Schedule `json:"schedule,omitempty"`
 	// Features are alpha features.

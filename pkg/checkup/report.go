@@ -33,6 +33,10 @@ const (
 	RunInconclusive RunVerdict = "inconclusive" // no failure, but too many units were not measured
 )
 
+// VerdictError is the value of LabelVerdict for a run that did not fail, but whose tool did: a task or step ended with
+// an error, so the network was not measured as planned. The report's own verdict of such a run is pass or inconclusive.
+const VerdictError = "error"
+
 // RunVerdicts lists every RunVerdict, worst first.
 var RunVerdicts = []RunVerdict{RunFail, RunInconclusive, RunPass}
 
@@ -356,6 +360,7 @@ const (
 	CauseNodesEgress  FindingCause = "nodesEgress"
 	CausePair         FindingCause = "pair"      // one ordered pair of nodes
 	CauseZones        FindingCause = "zones"     // one ordered pair of zones
+	CauseGroups       FindingCause = "groups"    // one ordered pair of values of a label of sample.topology
 	CauseFamily       FindingCause = "family"    // one IP family
 	CauseTransport    FindingCause = "transport" // one transport
 	CauseSize         FindingCause = "size"      // payloads from one size up
@@ -373,9 +378,8 @@ const (
 // FindingCauses lists every FindingCause.
 var FindingCauses = []FindingCause{
 	CauseNodeIngress, CauseNodeEgress, CauseNode, CauseNodes, CauseNodesIngress, CauseNodesEgress, CausePair, CauseZones,
-	CauseFamily, CauseTransport, CauseSize, CauseSource, CauseTarget, CausePaths, CauseNetwork, CauseSourceAddress,
-	CauseService,
-	CausePlacement,
+	CauseGroups, CauseFamily, CauseTransport, CauseSize, CauseSource, CauseTarget, CausePaths, CauseNetwork,
+	CauseSourceAddress, CauseService, CausePlacement,
 }
 
 // MatrixMax is the largest number of rows, and of columns, of the Matrix of a check. Nobody reads a larger one, and its

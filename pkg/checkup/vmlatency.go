@@ -126,7 +126,7 @@ func (w *Worksheet) Measurements(p Pair) int {
 		return 0
 	}
 	probe, _ := w.Probe(p.Transport)
-	if w.connectivityOnly(p) {
+	if w.ConnectivityOnly(p) {
 		probe.Count, _ = VMConnectivity(probe.Count, probe.Interval)
 	}
 	return probe.Count
@@ -135,12 +135,13 @@ func (w *Worksheet) Measurements(p Pair) int {
 // ExpectOf returns the expectation of a pair. It has no limits if only connectivity is
 // measured: then at least one answer is enough.
 func (w *Worksheet) ExpectOf(p Pair) Expect {
-	if w.connectivityOnly(p) {
+	if w.ConnectivityOnly(p) {
 		return Expect{}
 	}
 	return w.Expect
 }
 
-func (w *Worksheet) connectivityOnly(p Pair) bool {
+// ConnectivityOnly reports whether a pair is measured only for an answer: from the second VM of a pair to the first.
+func (w *Worksheet) ConnectivityOnly(p Pair) bool {
 	return p.Source >= 0 && p.Source < len(w.Sources) && w.Sources[p.Source].VM != nil && w.Sources[p.Source].VM.Target
 }

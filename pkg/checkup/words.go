@@ -16,6 +16,14 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// CountAre begins a sentence about things: "1 node is", "2 nodes are".
+func CountAre(n int, noun string) string {
+	if n == 1 {
+		return Count(n, noun) + " is"
+	}
+	return Count(n, noun) + " are"
+}
+
 // Some prints at most five names, and how many more there are: "a, b, c, d, e and 3
 // more".
 func Some(names []string) string {

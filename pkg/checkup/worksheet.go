@@ -54,7 +54,7 @@ type Worksheet struct {
 	// HealthUnwritten says why no PodNetworkHealth objects are written although the plan
 	// enables them; empty if they are written, or not enabled. Setup sets it.
 	HealthUnwritten string `json:"healthUnwritten,omitempty"`
-	// Connections is set if targets have Peers; nil otherwise.
+	// Connections is set if the measurements of targets with a Peer are reported one by one; nil otherwise.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
 	// Guests is set if sources and targets are VMs; nil otherwise.
 	Guests *GuestSheet `json:"guests,omitempty"`
@@ -130,7 +130,8 @@ type Endpoint struct {
 	HostNetwork bool `json:"hostNetwork,omitempty"`
 	// ClientCertificates are the Secrets that the agent of a source needs.
 	ClientCertificates []string `json:"clientCertificates,omitempty"`
-	// Peer of an existing target whose address the survey found; nil for others.
+	// Peer of an existing target whose address the survey found; nil for others. Without Connections it has an IP
+	// address and the transport TCP.
 	Peer *Peer `json:"peer,omitempty"`
 	// VM that is started for the endpoint; nil for others. If Node is empty, the VM may
 	// run on any node except the node of the other VM of its pair.
@@ -409,7 +410,7 @@ type OrderTarget struct {
 	// sees, and that the agent must compare this address with its own.
 	Witness bool `json:"witness,omitempty"`
 	// Peer is set for an existing target; nil for others. Addresses and Ports are ignored
-	// if it is set.
+	// if it is set. Without Connections it has an IP address and the transport TCP.
 	Peer *Peer `json:"peer,omitempty"`
 }
 

@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -361,6 +362,14 @@ func (s *Snapshot) remove(nodes map[string]bool) {
 		service := &s.Services[i]
 		service.Endpoints = slices.DeleteFunc(slices.Clone(service.Endpoints), func(e ServiceEndpoint) bool {
 			return nodes[e.Node] || addresses[e.Address]
+		})
+	}
+	s.EndpointSlices = slices.Clone(s.EndpointSlices)
+	for i := range s.EndpointSlices {
+		slice := &s.EndpointSlices[i]
+		slice.Endpoints = slices.DeleteFunc(slices.Clone(slice.Endpoints), func(e discoveryv1.Endpoint) bool {
+			return e.NodeName != nil && nodes[*e.NodeName] ||
+				slices.ContainsFunc(e.Addresses, func(a string) bool { return addresses[a] })
 		})
 	}
 }

@@ -353,6 +353,64 @@ func (r Reader) Service(ctx context.Context, namespace, name string) (*Service, 
 	return s, nil
 }
 
+// ServiceObjects adds to a snapshot the Services of a namespace that match a selector, and all EndpointSlices of the
+// namespace. An empty namespace is the whole cluster, an empty selector every Service. What the snapshot has already is
+// skipped. It needs the verb list on services and endpointslices there. With an error, the snapshot is unchanged.
+func (r Reader) ServiceObjects(ctx context.Context, s *Snapshot, namespace, selector string) error {
+	where := "in namespace " + namespace
+	if namespace == "" {
+		where = "in all namespaces"
+	}
+	type name struct{ namespace, name string }
+	known := map[name]bool{}
+	for i := range s.ServiceObjects {
+		known[name{s.ServiceObjects[i].Namespace, s.ServiceObjects[i].Name}] = true
+	}
+	var services []corev1.Service
+	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return r.Kubernetes.CoreV1().Services(namespace).List(ctx, options)
+	}
+	err := Pager(list).EachListItem(ctx, metav1.ListOptions{LabelSelector: selector}, func(o runtime.Object) error {
+		if object := o.(*corev1.Service); !known[name{object.Namespace, object.Name}] {
+			services = append(services, corev1.Service{
+				ObjectMeta: identity(object.ObjectMeta), Spec: object.Spec,
+				Status: corev1.ServiceStatus{LoadBalancer: object.Status.LoadBalancer},
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return MissingRight(err, "list the services "+where, "list", "services", namespace)
+	}
+	clear(known)
+	for i := range s.EndpointSlices {
+		known[name{s.EndpointSlices[i].Namespace, s.EndpointSlices[i].Name}] = true
+	}
+	var endpoints []discoveryv1.EndpointSlice
+	list = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return r.Kubernetes.DiscoveryV1().EndpointSlices(namespace).List(ctx, options)
+	}
+	err = Pager(list).EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+		if object := o.(*discoveryv1.EndpointSlice); !known[name{object.Namespace, object.Name}] {
+			kept := *object
+			kept.TypeMeta, kept.ObjectMeta = metav1.TypeMeta{}, identity(object.ObjectMeta)
+			endpoints = append(endpoints, kept)
+		}
+		return nil
+	})
+	if err != nil {
+		return MissingRight(err, "list the endpoint slices "+where, "list", "endpointslices", namespace)
+	}
+	s.ServiceObjects, s.EndpointSlices = append(s.ServiceObjects, services...), append(s.EndpointSlices, endpoints...)
+	return nil
+}
+
+// identity returns the part of an object's metadata that says which object it is, its labels, and the generation of its
+// content.
+func identity(m metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, Generation: m.Generation, Labels: m.Labels}
+}
+
 // endpointsOf returns the endpoints of a slice that have an IP address and a TCP port.
 func endpointsOf(slice *discoveryv1.EndpointSlice) []ServiceEndpoint {
 	var endpoints []ServiceEndpoint

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -45,6 +46,10 @@ type Snapshot struct {
 	Components []Component `json:"components,omitempty"`
 	// Services with their endpoints, by namespace and name.
 	Services []Service `json:"services,omitempty"`
+	// ServiceObjects and EndpointSlices are what node states are computed from (pkg/nodestate), by namespace and name,
+	// without all that neither a state nor a selector depends on. Empty if no kind requested them.
+	ServiceObjects []corev1.Service            `json:"serviceObjects,omitempty"`
+	EndpointSlices []discoveryv1.EndpointSlice `json:"endpointSlices,omitempty"`
 	// APIServices that are backed by a Service, by name.
 	APIServices []APIService `json:"apiServices,omitempty"`
 	// LoadBalancers in front of the API servers, by side and host.
@@ -531,6 +536,14 @@ func (s *Snapshot) problems() []error {
 			}
 		}
 	}
+	objects := map[string]int{}
+	for i := range s.ServiceObjects {
+		unique("serviceObjects", i, s.ServiceObjects[i].Namespace+"/"+s.ServiceObjects[i].Name, objects)
+	}
+	endpointSlices := map[string]int{}
+	for i := range s.EndpointSlices {
+		unique("endpointSlices", i, s.EndpointSlices[i].Namespace+"/"+s.EndpointSlices[i].Name, endpointSlices)
+	}
 	apis := map[string]int{}
 	for i, a := range s.APIServices {
 		at := fmt.Sprintf("apiServices[%d]", i)
@@ -622,6 +635,12 @@ func (s *Snapshot) Normalize() {
 				cmp.Compare(a.PortName, b.PortName), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Node, b.Node))
 		})
 	}
+	slices.SortFunc(s.ServiceObjects, func(a, b corev1.Service) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(s.EndpointSlices, func(a, b discoveryv1.EndpointSlice) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 	slices.SortFunc(s.APIServices, func(a, b APIService) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(s.Networks, func(a, b Network) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))

@@ -710,7 +710,7 @@ func TestOneObjectFails(t *testing.T) {
 					return nil
 				}
 				b := s.book(t, worksheet())
-				for i := range 300 { // five minutes; the condition changes every minute
+				for i := range 180 { // three minutes; the condition changes every minute
 					r := good
 					if i/60%2 == 1 {
 						r = bad

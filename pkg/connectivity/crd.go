@@ -20,6 +20,9 @@ var definition = crd.Definition{
 	Setting: "connectivityChecks.installCRD", Whose: "OpenShift's",
 }
 
+// CRD is the CustomResourceDefinition of PodNetworkConnectivityChecks, as YAML.
+func CRD() []byte { return crdYAML }
+
 // EnsureCRD makes sure that PodNetworkConnectivityChecks can be written, as crd.Definition.Ensure says.
 func EnsureCRD(ctx context.Context, client dynamic.Interface, install bool) (unwritten string, err error) {
 	return definition.Ensure(ctx, client, install)

@@ -379,7 +379,7 @@ func (x *expansion) warnOfNodes() {
 	if notReady = slices.Compact(notReady); len(notReady) > 0 {
 		x.warn(
 			"%s not ready, and will probably fail or be unmeasured: %s",
-			isOrAre(len(notReady), "node"),
+			checkup.CountAre(len(notReady), "node"),
 			checkup.Some(notReady),
 		)
 	}
@@ -399,12 +399,4 @@ func (x *expansion) warnOfRate() {
 			limit,
 		)
 	}
-}
-
-// isOrAre begins a sentence about things: "1 node is", "2 nodes are".
-func isOrAre(n int, thing string) string {
-	if n == 1 {
-		return checkup.Count(n, thing) + " is"
-	}
-	return checkup.Count(n, thing) + " are"
 }

@@ -141,10 +141,14 @@ func tables(w *checkup.Worksheet, sources, targets []int) []checkup.Block {
 	table := func(noun string, columns ...string) *checkup.Table {
 		t := &checkup.Table{Noun: noun}
 		for _, name := range columns {
-			t.Columns = append(t.Columns, checkup.Column{Name: name})
-			if name == "PAIRS" {
-				t.Columns[len(t.Columns)-1].Measure = checkup.MeasureCount
+			column := checkup.Column{Name: name}
+			switch name {
+			case "PAIRS":
+				column.Measure = checkup.MeasureCount
+			case "NODE":
+				column.Priority = 1 // names of sources have it
 			}
+			t.Columns = append(t.Columns, column)
 		}
 		return t
 	}

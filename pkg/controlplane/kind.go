@@ -30,8 +30,21 @@ func allRights(check checkup.Check) []checkup.Right {
 	if !ok {
 		return nil
 	}
-	return append(Rights(check), connectivity.Rights(c.ConnectivityChecks)...)
+	all := append(Rights(check), connectivity.Rights(c.ConnectivityChecks)...)
+	if c.Preset == PresetAuto || c.Preset == PresetOpenShift {
+		all = append(all, checkup.Right{
+			Phase: checkup.PhaseProbe, Scope: checkup.ScopeRun, Group: "security.openshift.io",
+			Resource: "securitycontextconstraints", Names: []string{hostNetworkSCC}, Verb: "use",
+			Why: "pkg/fleet Measure: OpenShift admits agents on the host network",
+		})
+	}
+	return all
 }
+
+// hostNetworkSCC is OpenShift's security context constraint for pods that are on the host network and restricted
+// otherwise (cluster-kube-apiserver-operator, bindata/bootkube/scc-manifests). Elsewhere the right to use it is without
+// effect.
+const hostNetworkSCC = "hostnetwork-v2"
 
 // hostNetwork reports whether agents will run on the host network. With the preset
 // auto, they do if the cluster is one of kubeadm or OpenShift.

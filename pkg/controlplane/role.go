@@ -488,7 +488,7 @@ func (x *expansion) endpointTargets(name string) []*target {
 				"service %s/%s: %s not ready, and will probably fail: %s",
 				v.namespace,
 				v.name,
-				isOrAre(len(notReady), "endpoint"),
+				checkup.CountAre(len(notReady), "endpoint"),
 				checkup.Some(notReady),
 			)
 		}

@@ -121,22 +121,26 @@ type ConnectionExpect struct {
 
 // Params lists the tunables of the check.
 func (c *Spec) Params() []checkup.Param {
-	params := []checkup.Param{
+	params := checkup.AsRare(
 		checkup.EnumParam("preset", "Roles and pairs to probe, where the plan names none", &c.Preset, Presets),
-		kind.LimitParam("for", "How long to keep probing, such as 30m; empty: one round", &c.For),
+	)
+	params = append(params, kind.LimitParam("for", "How long to keep probing, such as 30m; empty: one round", &c.For))
+	params = append(params, checkup.AsRare(
 		kind.DurationParam(
 			"interval",
 			"Time between two measurements of a pair, at least 1s where it is watched",
 			&c.Interval,
 		),
 		kind.CountParam("count", "How many measurements of each pair make one round", &c.Probe.Count),
+	)...)
+	params = append(params,
 		kind.LimitParam(
 			"loss.max",
 			"Highest share of measurements of a pair that may fail, from 0% to 100%; empty: only a pair that never connects fails",
 			&c.Expect.Loss.Max,
 		),
 		kind.LimitParam("outage.max", "Longest outage of a pair, such as 30s; empty: no limit", &c.Expect.Outage.Max),
-	}
+	)
 	return append(params, kind.LatencyParams(&c.Expect.Latency, "TCP connect")...)
 }
 

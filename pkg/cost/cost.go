@@ -80,7 +80,8 @@ type Node struct {
 
 // Object is a number of objects of one kind and role.
 type Object struct {
-	Kind string       `json:"kind"` // Pod, EphemeralContainer, ConfigMap or VirtualMachineInstance
+	Kind string `json:"kind"` // Pod, EphemeralContainer, ConfigMap, VirtualMachineInstance or PodNetworkHealth
+	// Role is that of the label; empty for objects without one.
 	Role checkup.Role `json:"role"`
 	// Count is their number, the minimum if AtLeast: a value that does not fit one
 	// object is cut into several, and its size is not known before the run.
@@ -291,6 +292,9 @@ func ExpectedProbe(w *checkup.Worksheet) checkup.Duration {
 			pair += p.Timeout
 		}
 		pairs := targets * len(p.Sizes) * len(w.IPFamilies)
+		if slices.ContainsFunc(w.Targets, func(e checkup.Endpoint) bool { return e.Peer != nil }) {
+			pairs = targets // each has one address
+		}
 		packets += pairs * p.Count
 		inTurn += checkup.Duration(pairs) * pair
 		longest = max(longest, pair)

@@ -35,6 +35,8 @@ const (
 	// insideMemory is the agent's memory limit in a pod whose own containers need the rest: Kubernetes admits no resources
 	// of an ephemeral container.
 	insideMemory = "24MiB"
+	// nonRoot is the UID of an agent in a pod whose user is root: that of distroless and Chainguard images, and of ours.
+	nonRoot = 65532
 	// reasonPodEnded is the reason of a pod's view (see view) whose own containers have ended.
 	reasonPodEnded = "SourcePodEnded"
 )
@@ -51,8 +53,6 @@ func (f *Fleet) agentInside(w *checkup.Worksheet, order checkup.Order) (*agent, 
 	value := strings.ReplaceAll(string(raw), "$", `\u0024`)
 	spec := corev1.PodSpec{Containers: []corev1.Container{{}}}
 	scheduling.Restrict(&spec)
-	security := spec.Containers[0].SecurityContext
-	security.RunAsUser, security.RunAsGroup = spec.SecurityContext.RunAsUser, spec.SecurityContext.RunAsGroup
 	name := checkup.ObjectName(f.RunUID, w.Check, checkup.RoleAgent, partOf(w, checkup.RoleAgent, source))
 	a.inside = &inside{container: corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
 		Name:                     name,
@@ -61,7 +61,7 @@ func (f *Fleet) agentInside(w *checkup.Worksheet, order checkup.Order) (*agent, 
 		Command:                  []string{agentBinary},
 		Args:                     []string{"probe", "--order-env", orderVariable},
 		Env:                      []corev1.EnvVar{{Name: orderVariable, Value: value}, {Name: "GOMEMLIMIT", Value: insideMemory}},
-		SecurityContext:          security,
+		SecurityContext:          spec.Containers[0].SecurityContext,
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}}}
 	if n := len(value); n > checkup.MaxInsideOrder {
@@ -106,7 +106,13 @@ func (f *Fleet) insert(ctx context.Context, w *checkup.Worksheet, a *agent) erro
 				return nil
 			}
 			var patch insertion
-			patch.Metadata.UID, patch.Spec.EphemeralContainers = pod.UID, []corev1.EphemeralContainer{a.inside.container}
+			container := a.inside.container
+			if of := pod.Spec.SecurityContext; of != nil && of.RunAsUser != nil && *of.RunAsUser == 0 {
+				// The container would be root like its pod, and the kubelet would not start it.
+				container.SecurityContext = container.SecurityContext.DeepCopy()
+				container.SecurityContext.RunAsUser = new(int64(nonRoot))
+			}
+			patch.Metadata.UID, patch.Spec.EphemeralContainers = pod.UID, []corev1.EphemeralContainer{container}
 			var raw []byte
 			if raw, err = json.Marshal(patch); err != nil {
 				return fmt.Errorf("encode the ephemeral container of %s: %w", a.name, err)

@@ -89,6 +89,11 @@ func insideFleet(t *testing.T, c *fake.Clientset, w *checkup.Worksheet) *Fleet {
 func TestMeasureInside(t *testing.T) {
 	w := insideSheet(3)
 	c := insideCluster(w, nil)
+	root := workload(w, 2)
+	root.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: new(int64(0))}
+	if err := c.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), root, root.Namespace); err != nil {
+		t.Fatal(err)
+	}
 	f := insideFleet(t, c, w)
 	s := newSink()
 	for try := range 2 { // a retry of the task finds the containers
@@ -116,9 +121,12 @@ func TestMeasureInside(t *testing.T) {
 		}
 		a := pod.Spec.EphemeralContainers[0]
 		sc := a.SecurityContext
-		if a.VolumeMounts != nil || a.EnvFrom != nil || a.Image != f.Image || !*sc.RunAsNonRoot || *sc.RunAsUser != 65532 || *sc.AllowPrivilegeEscalation ||
+		if a.VolumeMounts != nil || a.EnvFrom != nil || a.Image != f.Image || !*sc.RunAsNonRoot || *sc.AllowPrivilegeEscalation ||
 			!*sc.ReadOnlyRootFilesystem || sc.Capabilities.Drop[0] != "ALL" || sc.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 			t.Errorf("container %+v, want it restricted", a)
+		}
+		if i == 2 && (sc.RunAsUser == nil || *sc.RunAsUser != nonRoot) || i != 2 && sc.RunAsUser != nil {
+			t.Errorf("source %d: UID %v; want that of the image or the platform, except in a pod that is root", i, sc.RunAsUser)
 		}
 		var order checkup.Order
 		if err := json.Unmarshal([]byte(a.Env[0].Value), &order); err != nil || order.Source != i || len(order.Targets) != 2 {

@@ -130,7 +130,14 @@ func idle(w *checkup.Worksheet, source int) *checkup.Cause {
 // advise adds to an error what to do about it, where admission refused a pod because
 // it is on the host network.
 func (f *Fleet) advise(err error, pod *corev1.Pod) error {
-	if !pod.Spec.HostNetwork || !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "violates PodSecurity") {
+	if !pod.Spec.HostNetwork || !apierrors.IsForbidden(err) {
+		return err
+	}
+	if strings.Contains(err.Error(), "security context constraint") { // OpenShift's admission
+		return fmt.Errorf("%w; the agent must be on the host network, as its component is: compile the plan with preset "+
+			"openshift or auto, which grants its account for probe the use of hostnetwork-v2", err)
+	}
+	if !strings.Contains(err.Error(), "violates PodSecurity") {
 		return err
 	}
 	return fmt.Errorf("%w; the agent must be on the host network, as its component is: "+

@@ -444,6 +444,10 @@ func TestHostNetworkRefused(t *testing.T) {
 	if err := f.Measure(t.Context(), w, seen(), s, nil); err != nil {
 		t.Fatal(err)
 	}
+	scc := apierrors.NewForbidden(pods, "x", errors.New(`unable to validate against any security context constraint: [...]`))
+	if err := f.advise(scc, &corev1.Pod{Spec: corev1.PodSpec{HostNetwork: true}}); !strings.Contains(err.Error(), "preset openshift") {
+		t.Errorf("%v, want what to do on OpenShift", err)
+	}
 	cause := s.sources[0].Cause
 	if cause == nil || cause.Stage != checkup.StageStart || !strings.Contains(cause.Message, "host namespaces (hostNetwork=true)") || !strings.Contains(cause.Message, remedy) {
 		t.Errorf("cause %v, want the words of admission and %q", cause, remedy)

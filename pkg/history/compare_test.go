@@ -35,6 +35,8 @@ type cluster struct {
 	noise float64
 	heavy bool
 	every time.Duration
+	// degree is the number of targets of each node, of whose single pairs the values are kept; 0 keeps none.
+	degree int
 	// slow multiplies the delay of the groups of a node; nil is 1.
 	slow func(run, node int) float64
 }
@@ -43,10 +45,16 @@ func (c cluster) pairs(random *rand.Rand, run int) *Pairs {
 	n := c.nodes
 	p := &Pairs{Probes: []string{"tcp IPv4 0B", "udp IPv4 64B"}}
 	for i := range n {
-		p.Sources = append(p.Sources, Member{Name: fmt.Sprintf("n%03d", i), Zone: fmt.Sprintf("z%d", i%3)})
+		p.Sources = append(p.Sources, Member{Name: fmt.Sprintf("n%03d", i), Zone: string(rune('a' + i%3))})
 	}
 	p.Targets = p.Sources
-	p.rows = encodeRows(make([][]int, n), n)
+	targets := make([][]int, n)
+	for s := range targets {
+		for k := range c.degree {
+			targets[s] = append(targets[s], (s+k+1)%n)
+		}
+	}
+	p.rows = encodeRows(targets, n)
 	chance := func() float64 {
 		x := c.noise * random.NormFloat64()
 		if c.heavy && random.IntN(10) == 0 {
@@ -54,6 +62,7 @@ func (c cluster) pairs(random *rand.Rand, run int) *Pairs {
 		}
 		return x
 	}
+	delay := func(log float64) byte { return delayCode(int64(300 * math.Exp(log))) }
 	whole, node := chance(), make([]float64, n)
 	for i := range node {
 		node[i] = chance()
@@ -61,16 +70,25 @@ func (c cluster) pairs(random *rand.Rand, run int) *Pairs {
 			node[i] += math.Log(c.slow(run, i))
 		}
 	}
-	for _, g := range p.groupsOf() {
+	add := func(of float64) {
 		for range p.Probes {
-			us := math.Log(300) + whole + chance()
-			if g.Group == Out || g.Group == In {
-				at := 0
-				_, _ = fmt.Sscanf(g.From.Name+g.To.Name, "n%d", &at)
-				us += node[at]
-			}
-			p.groups = append(p.groups, delayCode(int64(math.Exp(us))), delayCode(int64(math.Exp(us+1+chance()))),
-				lossCode(max(0, chance()/100)))
+			median := whole + of + chance()
+			p.groups = append(p.groups, delay(median), delay(median+1+chance()), lossCode(max(0, chance()/100)))
+		}
+	}
+	add(0)
+	for range 2 { // as sources, and as targets
+		for _, of := range node {
+			add(of)
+		}
+	}
+	for range p.countGroups() - 1 - 2*n {
+		add(0)
+	}
+	for s, t := range p.each() {
+		for range p.Probes {
+			median := whole + (node[s]+node[t])/2 + chance()
+			p.detail = append(p.detail, delay(median), delay(median+1), byte(1+max(0, int(5*chance()))))
 		}
 	}
 	return p
@@ -105,12 +123,14 @@ func TestFalseAlarms(t *testing.T) {
 	}{
 		{"every difference counts", cluster{noise: 0.1}, every, false},
 		{"every difference counts, heavy tails", cluster{noise: 0.2, heavy: true}, every, false},
-		{"default demands, quiet", cluster{noise: 0.03}, demand, true},
-		{"default demands, heavy tails", cluster{noise: 0.2, heavy: true}, demand, false},
+		{"single pairs, every difference counts", cluster{noise: 0.1, degree: 10}, every, false},
+		{"single pairs, every difference counts, heavy tails", cluster{noise: 0.2, heavy: true, degree: 10}, every, false},
+		{"single pairs, default demands, quiet", cluster{noise: 0.03, degree: 10}, demand, true},
+		{"single pairs, default demands, heavy tails", cluster{noise: 0.2, heavy: true, degree: 10}, demand, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.c.nodes = long(30, 200)
-			runs, compared, alarms, begun, before := long(70, 10_000), 0, 0, 0, false
+			tt.c.nodes = long(20, 200)
+			runs, compared, alarms, begun, before := long(90, 10_000), 0, 0, 0, false
 			tt.c.simulate(5, runs, tt.r, func(_ int, x *Comparison) {
 				if x.Runs < 20 {
 					return
@@ -185,6 +205,39 @@ func TestDriftIsFound(t *testing.T) {
 			}
 			t.Logf("found after %d to %d days, median %d", found[0], found[len(found)-1], found[len(found)/2])
 		})
+	}
+}
+
+// TestMeasure: center and spread of a row are the lower median and the lower median distance from it.
+func TestMeasure(t *testing.T) {
+	lower := func(sorted []float64) float64 { return sorted[(len(sorted)-1)/2] }
+	random := rand.New(rand.NewPCG(1, 4))
+	for range long(2000, 100_000) {
+		w := row{limit: limits[random.IntN(perGroup)], codes: make([]byte, 1+random.IntN(keepPairs+1))}
+		of := scaleOf(w.limit).of
+		first, codes := random.IntN(256), 1+random.IntN(256)
+		var values []float64
+		for i := range w.codes {
+			if c := first + random.IntN(codes); c < 256 {
+				w.codes[i] = byte(c)
+			}
+			if w.codes[i] > 0 {
+				values = append(values, of[w.codes[i]])
+			}
+		}
+		if w.measure(); len(values) == 0 {
+			continue
+		}
+		slices.Sort(values)
+		center := lower(values)
+		for i := range values {
+			values[i] = math.Abs(values[i] - center)
+		}
+		slices.Sort(values)
+		if w.known != len(values) || w.center != center || w.spread != lower(values) {
+			t.Fatalf("codes %v: %d values, center %g, spread %g; want %d, %g, %g", w.codes, w.known, w.center, w.spread,
+				len(values), center, lower(values))
+		}
 	}
 }
 

@@ -3,6 +3,7 @@
 package history
 
 import (
+	"iter"
 	"math/bits"
 	"slices"
 	"time"
@@ -14,6 +15,8 @@ import (
 // newest holds the last result of every (source, target) pair of the current members.
 type newest struct {
 	measured, failing int
+	// expected is the number of pairs of the newest run, measured or not.
+	expected int
 	// used counts, by the number of the run, the pairs whose last result is of that run.
 	used map[int]int
 	// runs that used counts, oldest first, and the names of the pair that was measured first of all.
@@ -51,6 +54,9 @@ func (h *History) newest(check string) *newest {
 		n.keep[r.N] = len(sources)+len(targets) < before
 		verdicts := verdictReader{b: p.verdicts}
 		for s, t := range p.each() {
+			if first {
+				n.expected++
+			}
 			verdict := verdicts.worst(len(p.Probes))
 			a, b := from[s], to[t]
 			if a < 0 || b < 0 || verdict == codeUnmeasured {
@@ -112,28 +118,40 @@ func current(alive map[Member]int, members []Member) []int {
 // confidence of Cumulative.FailingUpperBound.
 const confidence = 0.95
 
-// Cumulative returns the coverage of a check by all runs together, with possible pairs in the full mesh; nil if no run
-// has pairs of it.
-func (h *History) Cumulative(check string, possible int) *checkup.Cumulative {
+// possible is the number of possible pairs in the newest run of the check.
+func (h *History) possible(check string) int {
+	for i := len(h.Runs) - 1; i >= 0; i-- {
+		if c := h.Runs[i].check(check); c != nil && c.Possible > 0 {
+			return c.Possible
+		}
+	}
+	return 0
+}
+
+// Cumulative returns the coverage of a check by all runs together; nil if no run has pairs of it.
+func (h *History) Cumulative(check string) *checkup.Cumulative {
 	n := h.newest(check)
 	if n.members == nil {
 		return nil
 	}
 	c := &checkup.Cumulative{
-		Runs: len(n.runs), Measured: n.measured, Possible: max(possible, n.measured), Failing: n.failing,
+		Runs: len(n.runs), Measured: n.measured, Possible: max(h.possible(check), n.measured), Failing: n.failing,
 	}
 	if n.measured == 0 {
 		return c
 	}
 	c.Since = n.runs[0].Started
-	bound := float64(n.failing) / float64(c.Possible)
-	if c.Measured < c.Possible {
-		bound = stats.Upper(n.failing, n.measured, confidence)
-		c.Oldest = n.missing()
-	} else {
+	sample := n.expected < c.Possible
+	switch {
+	case c.Measured == c.Possible:
 		c.Oldest, c.OldestAt = n.source+" -> "+n.target, n.runs[0].Finished
+		c.FailingUpperBound = new(float64(n.failing) / float64(c.Possible))
+	case sample:
+		c.FailingUpperBound = new(stats.Upper(n.failing, n.measured, confidence))
+		fallthrough
+	default:
+		c.Oldest = n.missing(sample)
 	}
-	c.FailingUpperBound = &bound
 	gained := 0
 	for _, word := range n.fresh {
 		gained += bits.OnesCount64(word)
@@ -147,8 +165,16 @@ func (h *History) Cumulative(check string, possible int) *checkup.Cumulative {
 	return c
 }
 
-// missing names a pair that was never measured.
-func (n *newest) missing() string {
+// missing names a pair that was never measured: one that the newest run expected or, of a sample, any.
+func (n *newest) missing(sample bool) string {
+	for s, t := range n.members.each() {
+		if bit := s*len(n.members.Targets) + t; n.seen[bit/64]&(1<<(bit%64)) == 0 {
+			return n.members.Sources[s].Name + " -> " + n.members.Targets[t].Name
+		}
+	}
+	if !sample {
+		return ""
+	}
 	for s, source := range n.members.Sources {
 		for t, target := range n.members.Targets {
 			bit := s*len(n.members.Targets) + t
@@ -165,10 +191,13 @@ type PairResult struct {
 	Run     string    `json:"run"`
 	At      time.Time `json:"at"`
 	Check   string    `json:"check"`
+	Source  string    `json:"source"`
+	Target  string    `json:"target"`
 	Results []Result  `json:"results"`
 }
 
-// Pair returns what the listed runs found out about a pair, by names of source and target, oldest first.
+// Pair returns what the listed runs found out about a pair, oldest first. Source and target are names, or those of the
+// nodes: then it may be several pairs.
 func (h *History) Pair(source, target string) []PairResult {
 	var all []PairResult
 	for i := range h.Runs {
@@ -176,10 +205,41 @@ func (h *History) Pair(source, target string) []PairResult {
 			if c.Pairs == nil {
 				continue
 			}
-			if results := c.Pairs.of(source, target); results != nil {
-				all = append(all, PairResult{h.Runs[i].Name, h.Runs[i].Finished, c.Name, results})
+			wanted := func(s, t *Member) bool { return s.is(source) && t.is(target) }
+			for ends, results := range c.Pairs.results(wanted) {
+				all = append(all, PairResult{
+					h.Runs[i].Name, h.Runs[i].Finished, c.Name, ends[0].Name, ends[1].Name, slices.Clone(results),
+				})
 			}
 		}
 	}
 	return all
+}
+
+// Measured is what one run found out about one pair. Nodes are those of source and target.
+type Measured struct {
+	Check, Source, SourceNode, Target, TargetNode string
+	// Results of the probes. They are overwritten by those of the next pair.
+	Results []Result
+}
+
+// Measured yields what a listed run, by its UID, found out about its pairs. A run that is not listed has none.
+func (h *History) Measured(uid string) iter.Seq[Measured] {
+	return func(yield func(Measured) bool) {
+		i := slices.IndexFunc(h.Runs, func(r Run) bool { return r.UID == uid })
+		if i < 0 {
+			return
+		}
+		for _, c := range h.Runs[i].Checks {
+			if c.Pairs == nil {
+				continue
+			}
+			for ends, results := range c.Pairs.results(func(_, _ *Member) bool { return true }) {
+				s, t := ends[0], ends[1]
+				if !yield(Measured{c.Name, s.Name, s.node(), t.Name, t.node(), results}) {
+					return
+				}
+			}
+		}
+	}
 }

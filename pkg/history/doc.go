@@ -6,7 +6,7 @@
 //
 //	EntryOf  report + worksheets + records -> Entry     what one run adds
 //	Merge    History + Entry               -> History   in any order of two runs that end at once
-//	Compare  History + Pairs               -> what became worse: see compare.go
+//	Compare  History + Pairs               -> what became worse: compare.go, rows.go, drift.go
 //	Encode   History                       -> Parts     at most MaxBytes, gzip'd
 //	Decode   Parts                         -> History   what cannot be understood is left out, with a note
 //

@@ -29,9 +29,6 @@ func EntryOf(r *checkup.Report, sheets map[string]Sheet) *Entry {
 	for i := range r.Checks {
 		c := &r.Checks[i]
 		check := Check{Name: c.Name, Verdict: c.Verdict, Counts: c.Counts}
-		if c.Coverage != nil {
-			check.Possible = c.Coverage.Possible
-		}
 		for _, row := range c.Delays {
 			if row.Delay == nil || row.Stage != "" && row.Stage != checkup.StageConnect {
 				continue
@@ -50,8 +47,11 @@ func EntryOf(r *checkup.Report, sheets map[string]Sheet) *Entry {
 		if sheet, ok := sheets[c.Name]; ok {
 			if m := measuredOf(c, sheet); m != nil {
 				digests := m.digests(r.Finished)
-				check.Pairs = m.pairs(digests)
+				check.Pairs, check.Possible = m.pairs(digests), m.w.Possible
 				e.Digests = append(e.Digests, digests...)
+				if len(check.Delays) == 0 {
+					check.Delays = delaysOf(digests)
+				}
 			}
 		}
 		e.Run.Checks = append(e.Run.Checks, check)
@@ -59,6 +59,20 @@ func EntryOf(r *checkup.Report, sheets map[string]Sheet) *Entry {
 	e.Findings = mergeFindings(nil, e.Findings)
 	slices.SortFunc(e.Digests, func(a, b Digest) int { return compareKeys(a.Key, b.Key) })
 	return e
+}
+
+// delaysOf returns the delays of all pairs by the digests of a run: some kinds' reports have them by pair only.
+func delaysOf(digests []Digest) []Delay {
+	var delays []Delay
+	for i := range digests {
+		if d := &digests[i]; d.Group == All {
+			delays = append(delays, Delay{
+				Probe: d.Probe, P50: d.Quantile(0.5), P99: d.Quantile(0.99), Sent: int(d.Sent), Lost: int(d.Lost),
+			})
+		}
+	}
+	slices.SortFunc(delays, func(a, b Delay) int { return cmp.Compare(a.Probe, b.Probe) })
+	return delays
 }
 
 // ProbeName is the name of family, transport and size of a pair in a history.
@@ -100,8 +114,8 @@ type measured struct {
 func measuredOf(c *checkup.CheckReport, sheet Sheet) *measured {
 	w := sheet.Worksheet
 	m := &measured{check: c.Name, w: w, indexOf: map[probe]int{}, first: make([]int, len(w.Assignments))}
-	if c.Coverage == nil || c.Counts.Expected == 0 || c.Counts.Expected != w.CountPairs() || w.Again != nil ||
-		len(w.Assignments) != len(w.Sources) {
+	if c.Counts.Expected == 0 || c.Counts.Expected != w.CountPairs() || w.Again != nil ||
+		len(w.Sources) == 0 || len(w.Assignments) != len(w.Sources) {
 		return nil
 	}
 	pairs := 0
@@ -168,14 +182,16 @@ func (m *measured) judged(c *checkup.CheckReport) bool {
 	return true
 }
 
-// delays takes what was measured. What is unmeasured by the report is not credible, and does not count.
+// delays takes what was measured. What is unmeasured by the report is not credible, and does not count. Where one
+// answer is enough, delays and losses are no measurement.
 func (m *measured) delays(record *checkup.Record) {
 	if record == nil {
 		return
 	}
 	for i := range record.Observations {
 		o := &record.Observations[i]
-		if at := m.cell(o.Pair); at != nil && at.sent == 0 && o.Unmeasured == nil && o.Received <= o.Sent && o.Received >= 0 {
+		if at := m.cell(o.Pair); at != nil && at.sent == 0 && !m.w.ConnectivityOnly(o.Pair) && o.Unmeasured == nil &&
+			o.Received <= o.Sent && o.Received >= 0 {
 			at.sent, at.lost, at.rtts = o.Sent, o.Sent-o.Received, o.RTTs
 		}
 	}

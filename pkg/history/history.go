@@ -69,7 +69,8 @@ type Check struct {
 	Name    string             `json:"name"`
 	Verdict checkup.RunVerdict `json:"verdict"`
 	Counts  checkup.Counts     `json:"counts"`
-	// Possible is the number of (source, target) pairs of the full mesh; 0 for checks without pairs.
+	// Possible is the number of (source, target) pairs that runs may measure, such as the full mesh; 0 for checks without
+	// pairs.
 	Possible int     `json:"possible,omitempty"`
 	Delays   []Delay `json:"delays,omitempty"`
 	// Regressed says that the run had a finding of what became worse by a step since earlier runs.

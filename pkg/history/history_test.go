@@ -146,7 +146,7 @@ func TestCoverageGrowsToTheFullMesh(t *testing.T) {
 		"90 of 90, 0 fail, by 3 runs, 0 left",
 	} {
 		h = Merge(h, m.entry(run))
-		c := h.Cumulative("mesh", 90)
+		c := h.Cumulative("mesh")
 		if got := coverage(c); got != want {
 			t.Errorf("run %d: %s, want %s", run, got, want)
 		}
@@ -157,7 +157,7 @@ func TestCoverageGrowsToTheFullMesh(t *testing.T) {
 			t.Errorf("run %d: oldest %q at %v, want one of run 2", run, c.Oldest, c.OldestAt)
 		}
 	}
-	if got := h.Cumulative("other", 90); got != nil {
+	if got := h.Cumulative("other"); got != nil {
 		t.Errorf("coverage %+v of an unknown check, want none", got)
 	}
 }
@@ -166,12 +166,12 @@ func TestCoverageGrowsToTheFullMesh(t *testing.T) {
 func TestBound(t *testing.T) {
 	m := mesh{nodes: nodes(10), degree: 3}
 	h := Merge(nil, m.entry(0))
-	c := h.Cumulative("mesh", 90)
+	c := h.Cumulative("mesh")
 	if want := 1 - math.Pow(0.05, 1.0/30); math.Abs(*c.FailingUpperBound-want) > 1e-9 {
 		t.Errorf("bound %g after 30 of 90 pairs passed, want %g", *c.FailingUpperBound, want)
 	}
 	h = Merge(Merge(h, m.entry(1)), m.entry(2))
-	if c := h.Cumulative("mesh", 90); *c.FailingUpperBound != 0 {
+	if c := h.Cumulative("mesh"); *c.FailingUpperBound != 0 {
 		t.Errorf("bound %g after all pairs passed, want 0", *c.FailingUpperBound)
 	}
 }
@@ -200,7 +200,7 @@ func TestMembership(t *testing.T) {
 			for run, m := range tt.runs {
 				h = Merge(h, m.entry(run))
 			}
-			if c := h.Cumulative("mesh", tt.possible); c.Measured != tt.want {
+			if c := h.Cumulative("mesh"); c.Measured != tt.want {
 				t.Errorf("%d pairs are measured, want %d", c.Measured, tt.want)
 			}
 		})
@@ -316,6 +316,20 @@ func TestPair(t *testing.T) {
 	if got := h.Pair("node-0001", "elsewhere"); got != nil {
 		t.Errorf("%+v for an unknown pair, want none", got)
 	}
+	pairs := 0
+	for got := range h.Measured(h.Runs[1].UID) {
+		pairs++
+		want := h.Pair(got.Source, got.Target)[1]
+		if got.Check != want.Check || !reflect.DeepEqual(got.Results, want.Results) || got.SourceNode != got.Source || got.TargetNode != got.Target {
+			t.Errorf("the run found out %+v, want %+v", got, want)
+		}
+	}
+	if pairs != 12 {
+		t.Errorf("the run measured %d pairs, want those of 4 nodes", pairs)
+	}
+	for got := range h.Measured("no run") {
+		t.Errorf("%+v of a run that is not listed", got)
+	}
 }
 
 // TestUnjudgedIsNotRemembered: a pair that the report does not judge must not be remembered as passed.
@@ -324,7 +338,6 @@ func TestUnjudgedIsNotRemembered(t *testing.T) {
 	for name, spoil := range map[string]func(*checkup.CheckReport){
 		"other units than pairs": func(c *checkup.CheckReport) { c.Counts.Expected-- },
 		"a unit of no pair":      func(c *checkup.CheckReport) { c.Units = []checkup.Unit{{Source: "x", Verdict: checkup.Fail}} },
-		"no coverage":            func(c *checkup.CheckReport) { c.Coverage = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, sheets := m.sheet(0)
@@ -386,10 +399,23 @@ func TestOpenGap(t *testing.T) {
 // TestDecay: runs beyond the limits become counts of their days, replaced pairs and old delays go, and coverage stays.
 func TestDecay(t *testing.T) {
 	m := mesh{nodes: nodes(6), degree: 1, every: 10 * time.Minute}
-	var h *History
 	total := maxRuns + 2*block + 3
-	for run := range total {
-		h = Merge(h, m.entry(run))
+	rounds := make([]*Entry, 5)
+	for round := range rounds {
+		rounds[round] = m.entry(round)
+	}
+	h := &History{Plan: "p"}
+	first := long(maxRuns, 0) // runs without pairs come before
+	for run := range first {
+		at := start.Add(time.Duration(run) * m.every)
+		h.Runs = append(h.Runs, Run{N: run + 1, UID: fmt.Sprint("uid-", run), Started: at, Finished: at.Add(time.Minute),
+			Verdict: checkup.RunPass, Checks: []Check{{Name: "mesh", Verdict: checkup.RunPass}}})
+	}
+	for run := first; run < total; run++ {
+		e := *rounds[run%len(rounds)]
+		e.Run.UID, e.Run.Started = fmt.Sprint("uid-", run), start.Add(time.Duration(run)*m.every)
+		e.Run.Finished = e.Run.Started.Add(time.Minute)
+		h = Merge(h, &e)
 	}
 	counted, withPairs, withDetail := len(h.Runs), 0, 0
 	for _, d := range h.Days {
@@ -410,7 +436,7 @@ func TestDecay(t *testing.T) {
 		t.Errorf("%d runs have pairs, %d delays of pairs; want at most %d and %d", withPairs, withDetail,
 			keepPairs+keepDays+block, keepPairs+keepDays)
 	}
-	if c := h.Cumulative("mesh", 30); c.Measured != 30 {
+	if c := h.Cumulative("mesh"); c.Measured != 30 {
 		t.Errorf("%d of 30 pairs are covered", c.Measured)
 	}
 }
@@ -510,7 +536,7 @@ func TestDecodeSetsAside(t *testing.T) {
 			if tt.states == "" && notes != "" || !strings.Contains(notes, tt.states) {
 				t.Errorf("notes %q, want %q", notes, tt.states)
 			}
-			if next := Merge(got, m.entry(2)); len(next.Runs) != tt.runs+1 || next.Cumulative("mesh", 20) == nil {
+			if next := Merge(got, m.entry(2)); len(next.Runs) != tt.runs+1 || next.Cumulative("mesh") == nil {
 				t.Error("the next run cannot be added")
 			}
 		})
@@ -535,7 +561,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string, content []byte) {
 		h, _ := Decode("p", []Part{{name, gzipped(content)}}, start)
 		h = Merge(h, e)
-		h.Cumulative("mesh", 20)
+		h.Cumulative("mesh")
 		h.Pair("node-0001", "node-0002")
 		Gaps(h.Runs)
 		if _, err := Encode(h); err != nil {

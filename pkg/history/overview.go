@@ -28,7 +28,7 @@ type Overview struct {
 	Gaps  []Gap            `json:"gaps,omitempty"`
 	// Findings that were seen since, by the time at which they were first seen.
 	Findings []Finding `json:"findings,omitempty"`
-	// Coverage of the full mesh by all runs, by check. It does not depend on Since.
+	// Coverage of the possible pairs by all runs, by check. It does not depend on Since.
 	Coverage []CheckCoverage `json:"coverage,omitempty"`
 	// Trends of the delays, by check and probe.
 	Trends []Trend `json:"trends,omitempty"`
@@ -104,7 +104,7 @@ func (h *History) Overview(f Filter) *Overview {
 		if f.Check != "" && check != f.Check {
 			continue
 		}
-		if c := h.Cumulative(check, h.possible(check)); c != nil {
+		if c := h.Cumulative(check); c != nil {
 			o.Coverage = append(o.Coverage, CheckCoverage{check, *c})
 		}
 		o.Trends = append(o.Trends, h.trends(check, o.Runs)...)
@@ -115,16 +115,6 @@ func (h *History) Overview(f Filter) *Overview {
 		})
 	}
 	return o
-}
-
-// possible is the size of the full mesh in the newest run of the check.
-func (h *History) possible(check string) int {
-	for i := len(h.Runs) - 1; i >= 0; i-- {
-		if c := h.Runs[i].check(check); c != nil && c.Possible > 0 {
-			return c.Possible
-		}
-	}
-	return 0
 }
 
 func (h *History) trends(check string, runs []Run) []Trend {

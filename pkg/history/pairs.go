@@ -306,36 +306,43 @@ func (p *Pairs) check() error {
 	return nil
 }
 
-// of returns the results of one pair by names; nil if the run did not expect it.
-func (p *Pairs) of(source, target string) []Result {
-	verdicts, i := verdictReader{b: p.verdicts}, 0
-	for s, t := range p.each() {
-		found := p.Sources[s].Name == source && p.Targets[t].Name == target
+// results yields the results of the pairs that are wanted, in their order. They are overwritten by those of the next
+// pair.
+func (p *Pairs) results(wanted func(source, target *Member) bool) iter.Seq2[[2]*Member, []Result] {
+	return func(yield func([2]*Member, []Result) bool) {
+		verdicts, i := verdictReader{b: p.verdicts}, 0
 		var results []Result
-		for k, probe := range p.Probes {
-			code := verdicts.next()
-			if !found || code == codeNone {
-				continue
-			}
-			r := Result{Probe: probe, Loss: -1}
-			for v, c := range verdictCodes {
-				if c == code {
-					r.Verdict = v
+		for s, t := range p.each() {
+			source, target := &p.Sources[s], &p.Targets[t]
+			found := wanted(source, target)
+			results = results[:0]
+			for k, probe := range p.Probes {
+				code := verdicts.next()
+				if !found || code == codeNone {
+					continue
 				}
+				r := Result{Probe: probe, Loss: -1}
+				for v, c := range verdictCodes {
+					if c == code {
+						r.Verdict = v
+					}
+				}
+				if p.detail != nil {
+					d := p.detail[3*(i+k):]
+					r.P50, r.Max, r.Loss = delayOf(d[0]), delayOf(d[1]), int(d[2])-1
+				}
+				results = append(results, r)
 			}
-			if p.detail != nil {
-				d := p.detail[3*(i+k):]
-				r.P50, r.Max, r.Loss = delayOf(d[0]), delayOf(d[1]), int(d[2])-1
+			if found && !yield([2]*Member{source, target}, results) {
+				return
 			}
-			results = append(results, r)
+			i += len(p.Probes)
 		}
-		if found {
-			return results
-		}
-		i += len(p.Probes)
 	}
-	return nil
 }
+
+// is reports whether a name is that of the member or of its node.
+func (m Member) is(name string) bool { return m.Name == name || m.node() == name }
 
 // Codes of delays are logarithms: neighbours differ by 10%, so that a delay is known to 5%.
 var delayStep = math.Log(1.1)

@@ -202,16 +202,24 @@ func (p *pair) bound(o *checkup.Observation) {
 	o.RTTs = o.RTTs[:min(len(o.RTTs), p.count+1)]
 	o.Flows = o.Flows[:min(len(o.Flows), checkup.MaxFlows+1)]
 	o.SeenAs = clip(o.SeenAs)
-	clipCause(o.Failure)
-	clipCause(o.Unmeasured)
+	boundCause(o.Failure)
+	boundCause(o.Unmeasured)
 	for i := range o.Flows {
-		clipCause(o.Flows[i].Unmeasured)
+		boundCause(o.Flows[i].Unmeasured)
 	}
 }
 
-func clipCause(c *checkup.Cause) {
-	if c != nil {
-		c.Message = clip(c.Message)
+// boundCause cuts the message of a cause. A stage or reason that nobody knows is no text that a source may choose.
+func boundCause(c *checkup.Cause) {
+	if c == nil {
+		return
+	}
+	c.Message = clip(c.Message)
+	if !slices.Contains(checkup.Stages, c.Stage) {
+		c.Stage = checkup.StageCollect
+	}
+	if !slices.Contains(checkup.Reasons, c.Reason) {
+		c.Reason = ""
 	}
 }
 
@@ -229,8 +237,8 @@ func (s *Source) takeResults(results []checkup.Result) (fresh []checkup.Result, 
 	sense = true
 	for _, r := range results {
 		p := s.expected(r.Pair)
-		clipCause(r.Failure)
-		clipCause(r.Unmeasured)
+		boundCause(r.Failure)
+		boundCause(r.Unmeasured)
 		switch {
 		case p == nil:
 		case !s.connections || r.At.IsZero():

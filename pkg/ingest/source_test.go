@@ -206,11 +206,12 @@ func TestLongReports(t *testing.T) {
 	w := mesh()
 	s := NewSource(w, 0)
 	long := checkup.Cause{Stage: checkup.StageEcho, Message: strings.Repeat("ä", 1<<16)}
+	forged := checkup.Cause{Stage: "owned\n::error::", Reason: "owned", Message: "x"}
 	m := observed(0, 1, 2)
 	ordered := w.Measurements(m.Observation.Pair)
 	m.Observation.RTTs = make([]int64, 10_000)
 	m.Observation.Flows = make([]checkup.Flow, 10_000)
-	m.Observation.Failure = &long
+	m.Observation.Failure, m.Observation.Unmeasured = &long, &forged
 	got, ok := s.Take(m)
 	if !ok || got.Observation == nil {
 		t.Fatalf("the observation is refused")
@@ -221,6 +222,9 @@ func TestLongReports(t *testing.T) {
 	}
 	if !utf8.ValidString(o.Failure.Message) {
 		t.Error("the message is cut within a character")
+	}
+	if want := (checkup.Cause{Stage: checkup.StageCollect, Message: "x"}); *o.Unmeasured != want {
+		t.Errorf("a cause that nobody knows is kept as %+v, want %+v", *o.Unmeasured, want)
 	}
 }
 

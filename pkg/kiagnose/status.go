@@ -173,6 +173,13 @@ func (o Outcome) reasons() []string {
 				reasons = add(reasons, reason)
 			}
 		}
+		if len(reasons) == 0 && o.Report.Verdict == checkup.RunFail { // then a regression fails it
+			for _, f := range o.Report.Findings {
+				if f.Change != nil {
+					reasons = add(reasons, "run: "+oneLine(f.Message))
+				}
+			}
+		}
 		if len(reasons) == 0 {
 			reasons = append(reasons, fmt.Sprintf("run: the verdict is %s", cmp.Or(o.Report.Verdict, "unknown")))
 		}

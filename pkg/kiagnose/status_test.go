@@ -176,6 +176,7 @@ func TestFailureReason(t *testing.T) {
 			"run: no connectivity - 100% packet loss (25 of 25) (source to target),run: no connectivity - 100% packet loss (25 of 25) (a on x to b on x)",
 		},
 		{"pairs without VMs", Outcome{Report: checkup.CheckReport{Verdict: checkup.RunFail, Units: []checkup.Unit{{Verdict: checkup.Unmeasured, Cause: &checkup.Cause{Stage: checkup.StageControl, Message: "not trusted"}}}}}, nil, "run: not trusted"},
+		{"slower than before", Outcome{Report: checkup.CheckReport{Verdict: checkup.RunFail, Findings: []checkup.Finding{{Message: "between a and b: 3 times slower", Change: &checkup.Change{}}}}}, nil, "run: between a and b: 3 times slower"},
 		{"no reason at all", Outcome{Report: checkup.CheckReport{Verdict: checkup.RunInconclusive}}, nil, "run: the verdict is inconclusive"},
 		{"nothing at all", Outcome{}, nil, "run: the verdict is unknown"},
 		{"leftovers", outcome(checkup.RunPass, measured(checkup.IPv4, checkup.Pass, 25, flat(1))), func(o *Outcome) { o.Teardown = "left behind: vmi/a\nvmi/b" }, "teardown: left behind: vmi/a vmi/b"},

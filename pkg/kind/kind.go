@@ -42,6 +42,9 @@ type Kind struct {
 	// Ask reads from the API server what the worksheet's Units need without an agent: one
 	// fact for each unit. nil for kinds without such units.
 	Ask func(ctx context.Context, c kubernetes.Interface, namespace string, w *checkup.Worksheet) []checkup.Fact
+	// AskAfter reads from the API server, after everything was measured, what judging must know of the cluster's state
+	// at that time. Its facts need not be about Units. nil for kinds that need nothing.
+	AskAfter func(ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet) []checkup.Fact
 	// Summarize describes what setup computed for the worksheet's Units, one line each; nil
 	// for kinds without such units.
 	Summarize func(*checkup.Worksheet) []string
@@ -52,8 +55,7 @@ type Kind struct {
 	Again func(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate) *checkup.Worksheet
 	// Compare is pure: it adds to the report of a check what became worse since the earlier runs of the plan, if the plan
 	// asks for it. The run ended at the given time. nil for kinds that do not compare.
-	Compare func(before *history.History, at time.Time, w *checkup.Worksheet, roster *checkup.Roster,
-		record *checkup.Record, gate checkup.Gate, r *checkup.CheckReport)
+	Compare func(before *history.History, at time.Time, sheet history.Sheet, gate checkup.Gate, r *checkup.CheckReport)
 	// Explain is pure: it shows what a run of the check will do, beside its cost.
 	Explain func(Explained) Explanation
 	// Nodes says that Expand cannot work without the nodes.

@@ -28,7 +28,8 @@ func CountParam(name, description string, field *int) checkup.Param {
 	return param
 }
 
-// LatencyParams are the limits on delay percentiles; what says which delay they are of, such as "round-trip".
+// LatencyParams are the limits on delay percentiles; what says which delay they are of, such as "round-trip". All but
+// that of p99 are rare.
 func LatencyParams(l *checkup.LatencyLimits, what string) []checkup.Param {
 	var params []checkup.Param
 	for _, p := range []struct {
@@ -37,16 +38,57 @@ func LatencyParams(l *checkup.LatencyLimits, what string) []checkup.Param {
 	}{
 		{"p50", &l.P50}, {"p90", &l.P90}, {"p95", &l.P95}, {"p99", &l.P99}, {"max", &l.Max},
 	} {
-		params = append(
-			params,
-			LimitParam(
-				"latency."+p.name,
-				"Highest "+what+" delay of a pair, "+p.name+", such as 5ms; empty: no limit",
-				p.limit,
-			),
+		param := LimitParam(
+			"latency."+p.name,
+			"Highest "+what+" delay of a pair, "+p.name+", such as 5ms; empty: no limit",
+			p.limit,
 		)
+		param.Rare = p.name != "p99"
+		params = append(params, param)
 	}
 	return params
+}
+
+// RegressionParams are those of a comparison with earlier runs; none if the plan wants none, which is nil.
+func RegressionParams(r *checkup.Regression) []checkup.Param {
+	if r == nil {
+		return nil
+	}
+	runs := IntParam("regression.runs",
+		fmt.Sprintf("Least number of earlier runs to compare with, from %d to %d: at most one of runs+1 runs without a change "+
+			"has a false alarm", checkup.LeastRegressionRuns, checkup.MostRegressionRuns),
+		&r.Runs, checkup.LeastRegressionRuns)
+	parse := runs.Write
+	runs.Write = func(value string) error {
+		before := r.Runs
+		if err := parse(value); err != nil {
+			return err
+		}
+		if r.Runs > checkup.MostRegressionRuns {
+			r.Runs = before
+			return fmt.Errorf("%q: want at most %d", value, checkup.MostRegressionRuns)
+		}
+		return nil
+	}
+	factor := checkup.Param{
+		Name: "regression.factor",
+		Description: fmt.Sprintf("How many times slower than usual a delay must be to be a regression, from %g to %g",
+			checkup.LeastRegressionFactor, checkup.MostRegressionFactor),
+		Default: strconv.FormatFloat(r.MinFactor, 'f', -1, 64),
+		Write: func(value string) error {
+			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil || !(v >= checkup.LeastRegressionFactor && v <= checkup.MostRegressionFactor) {
+				return fmt.Errorf("%q: want a number from %g to %g", value,
+					checkup.LeastRegressionFactor, checkup.MostRegressionFactor)
+			}
+			r.MinFactor = v
+			return nil
+		},
+	}
+	return []checkup.Param{
+		checkup.BoolParam("regression.fail", "Whether a regression against earlier runs fails the check", &r.Fail),
+		runs, factor,
+	}
 }
 
 // IntParam is a whole number of at least least.

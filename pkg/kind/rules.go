@@ -143,3 +143,19 @@ func LossAll(limit checkup.LossLimit, report Reporter) {
 		)
 	}
 }
+
+// Regression checks expect.regression of a kind that compares with earlier runs; nil has no problem.
+func Regression(r *checkup.Regression, report Reporter) {
+	if r == nil {
+		return
+	}
+	at := func(field string) []string { return []string{"expect", "regression", field} }
+	if r.Runs < checkup.LeastRegressionRuns || r.Runs > checkup.MostRegressionRuns {
+		report(at("runs"), "%d: want from %d to %d", r.Runs, checkup.LeastRegressionRuns, checkup.MostRegressionRuns)
+	}
+	if !(r.MinFactor >= checkup.LeastRegressionFactor && r.MinFactor <= checkup.MostRegressionFactor) {
+		report(at("minFactor"), "%g: want from %g to %g", r.MinFactor,
+			checkup.LeastRegressionFactor, checkup.MostRegressionFactor)
+	}
+	Duration(r.MinDelay, 0, report, at("minDelay")...)
+}

@@ -62,6 +62,11 @@ func sheet(kind checkup.Kind) (*checkup.Worksheet, *checkup.Roster) {
 	switch kind {
 	case "controlPlane":
 		w.Connections = &checkup.ConnectionSheet{}
+	case "services":
+		for i := range w.Targets {
+			w.Targets[i].Peer = &checkup.Peer{Host: "10.96.0.1", Port: 80 + i, Family: checkup.IPv4, Transport: checkup.TCP}
+		}
+		w.Details = []byte(`{"targets":[{"service":"a/b"},{"service":"a/c"}],"expected":["r","w"],"closed":"Exact"}`)
 	case "vmLatency":
 		for i := range w.Sources {
 			w.Sources[i].VM = &checkup.VM{Target: i == 1}

@@ -20,6 +20,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
@@ -28,6 +29,7 @@ var All = []kind.Kind{
 	podmesh.Kind,
 	controlplane.Kind,
 	placement.Kind,
+	services.Kind,
 	vmlatency.Kind,
 }
 
@@ -149,11 +151,16 @@ func Prepare(
 	p *checkup.Plan,
 	check string,
 ) (*checkup.Worksheet, *checkup.Roster, error) {
-	k, err := Of(p, check)
+	s, err := Survey(ctx, r, p, check)
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := Survey(ctx, r, p, check)
+	return Expand(p, check, s)
+}
+
+// Expand computes what Prepare does from a snapshot of the cluster.
+func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, *checkup.Roster, error) {
+	k, err := Of(p, check)
 	if err != nil {
 		return nil, nil, err
 	}

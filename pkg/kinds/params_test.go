@@ -14,6 +14,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/controlplane"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
@@ -125,6 +126,9 @@ func TestApply(t *testing.T) {
 	}{
 		{"nothing", nil, nil},
 		{"good", []string{"mesh.degree=3", "gate=Nothing"}, nil},
+		{"several in one", []string{"settings=mesh.degree=3  mesh.topology=rack, switch\ngate=Nothing"}, nil},
+		{"none in one", []string{"settings=", "settings= \n"}, nil},
+		{"words in one", []string{"settings=mesh.degree 3 x=1"}, []string{`setting "mesh.degree 3": want name=value`, `no parameter "x"`}},
 		{
 			"each by itself",
 			[]string{"mesh.degree", "gate=Nope", "x=1"},
@@ -231,6 +235,7 @@ func TestParamsOfEveryKind(t *testing.T) {
 			"latency.p99=5ms",
 		},
 		placement.Name: {"mode=All", "mode=", "networkConfig=true"},
+		services.Name:  {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "closed=Any", "loss.max=", "latency.p99=5ms"},
 		vmlatency.Name: {
 			"duration=10s",
 			"interval=100ms",
@@ -246,6 +251,7 @@ func TestParamsOfEveryKind(t *testing.T) {
 		podmesh.Name:      {"degree=-1"},
 		controlplane.Name: {"preset=k3s", "for=0s", "interval=", "interval=0s", "count=0", "count=1001"},
 		placement.Name:    {"mode=Some", "networkConfig=yes"},
+		services.Name:     {"degree=-1", "budget=0", "count=0", "closed=Never", "loss.max=101%"},
 		vmlatency.Name: {
 			"duration=",
 			"duration=0s",
@@ -261,6 +267,7 @@ func TestParamsOfEveryKind(t *testing.T) {
 			podmesh.Name: {
 				Spec: &podmesh.Spec{},
 			}, controlplane.Name: {Spec: &controlplane.Spec{Interval: 1}}, placement.Name: {Spec: &placement.Spec{}},
+			services.Name:  {Spec: &services.Spec{}},
 			vmlatency.Name: {Spec: &vmlatency.Spec{Duration: 1, Interval: 1}},
 		}
 		c, ok := checks[kind]

@@ -140,11 +140,12 @@ func RuleNames() []string {
 	return names
 }
 
-// Apply sets each "name=value" in order and then checks the plan with Problems. The
+// Apply sets each "name=value" in order and then checks the plan with Problems. A
+// setting named checkup.SettingsParam holds further ones, at its place in the order. The
 // error has everything that is wrong, one line each; the plan must then not be used.
 func Apply(p *checkup.Plan, settings []string) error {
 	var errs []error
-	for _, s := range settings {
+	for _, s := range checkup.SplitSettings(settings) {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok {
 			errs = append(errs, fmt.Errorf("setting %q: want name=value", s))

@@ -32,6 +32,7 @@ var planRules = []kind.Rule{
 	{Name: "after-cycle", Plan: afterCycle},
 	{Name: "schedule", Plan: schedule},
 	{Name: "network-health", Plan: networkHealth},
+	{Name: "limits", Plan: limits},
 }
 
 func planName(p *checkup.Plan, report kind.Reporter) {

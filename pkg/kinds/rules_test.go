@@ -16,6 +16,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/controlplane"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
@@ -97,6 +98,17 @@ func good() *checkup.Plan {
 					Probe: checkup.Duration(time.Minute),
 				},
 			}},
+			"svc": {Spec: &services.Spec{
+				Addresses: []services.Address{services.ClusterIP}, Sample: services.Sample{Budget: 10},
+				Services: services.Selection{Namespaces: []string{"shop"}},
+				Probe:    services.Probe{Count: 5, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second)},
+				Expect: services.Expect{
+					Loss: checkup.LossLimit{Max: &loss}, Closed: services.ClosedExact,
+					Latency: checkup.LatencyLimits{P50: duration(time.Millisecond), P99: duration(time.Second)},
+				},
+				Limits:   checkup.Limits{PacketsPerSecond: 100, Concurrency: 1},
+				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
+			}},
 			"sixth": {Spec: &vmlatency.Spec{
 				Networks: []checkup.NetworkRef{{Namespace: "default", Name: "br10"}, {Name: "br10"}},
 				Pairs: []checkup.NodePair{
@@ -165,9 +177,13 @@ func TestProblems(t *testing.T) {
 	fourth := func(change func(*placement.Spec)) func(*checkup.Plan) {
 		return func(p *checkup.Plan) { change(p.Checks["fourth"].Spec.(*placement.Spec)) }
 	}
+	fifth := func(change func(*services.Spec)) func(*checkup.Plan) {
+		return func(p *checkup.Plan) { change(p.Checks["svc"].Spec.(*services.Spec)) }
+	}
 	sixth := func(change func(*vmlatency.Spec)) func(*checkup.Plan) {
 		return func(p *checkup.Plan) { change(p.Checks["sixth"].Spec.(*vmlatency.Spec)) }
 	}
+	service := func(path ...string) []string { return append([]string{"checks", "svc", "services"}, path...) }
 	vms := func(path ...string) []string { return append([]string{"checks", "sixth", "vmLatency"}, path...) }
 	after := func(after ...string) func(*checkup.Plan) {
 		return func(p *checkup.Plan) {
@@ -205,6 +221,10 @@ func TestProblems(t *testing.T) {
 		{"network-health", health(func(p *checkup.Plan) { p.PodNetworkHealth.StaleAfter = 0 }), []string{"podNetworkHealth", "staleAfter"}},
 		{"network-health", health(func(p *checkup.Plan) { p.PodNetworkHealth.ExpireAfter = 1 }), []string{"podNetworkHealth", "expireAfter"}},
 		{"network-health", health(func(p *checkup.Plan) { p.PodNetworkHealth.PodGoneGrace = -1 }), []string{"podNetworkHealth", "podGoneGrace"}},
+		{"limits", func(p *checkup.Plan) { p.Limits = &checkup.PlanLimits{Pods: new(-1)} }, []string{"limits", "pods"}},
+		{"limits", func(p *checkup.Plan) { p.Limits = &checkup.PlanLimits{Packets: new(-1)} }, []string{"limits", "packets"}},
+		{"limits", func(p *checkup.Plan) { p.Limits = &checkup.PlanLimits{PrivilegedPods: new(-1)} }, []string{"limits", "privilegedPods"}},
+		{"limits", func(p *checkup.Plan) { p.Limits = &checkup.PlanLimits{Rights: []string{}} }, []string{"limits", "rights"}},
 		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "61 * * * *" }), []string{"schedule", "cron"}},
 		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "* * * *" }), []string{"schedule", "cron"}},
 		{"schedule", schedules(func(s *checkup.Schedule) { s.Cron = "" }), []string{"schedule", "cron"}},
@@ -398,6 +418,18 @@ func TestProblems(t *testing.T) {
 			sixth(func(v *vmlatency.Spec) { v.Timeouts.Probe = checkup.Duration(20 * time.Second) }),
 			vms("timeouts", "probe"),
 		},
+		{"durations", fifth(func(s *services.Spec) { s.Probe.Timeout = 0 }), service("probe", "timeout")},
+		{"families-twice", fifth(func(s *services.Spec) {
+			s.IPFamilies = []checkup.IPFamily{checkup.IPv4, checkup.IPv4}
+		}), service("ipFamilies", "[1]")},
+		{"namespace-twice", fifth(func(s *services.Spec) { s.Services.Namespaces = []string{"a", "a"} }), service("services", "namespaces", "[1]")},
+		{"addresses", fifth(func(s *services.Spec) { s.Addresses = nil }), service("addresses")},
+		{"addresses", fifth(func(s *services.Spec) { s.Addresses = append(s.Addresses, s.Addresses...) }), service("addresses", "[1]")},
+		{"latency-order", fifth(func(s *services.Spec) { *s.Expect.Latency.P99 = 1 }), service("expect", "latency", "p99")},
+		{"loss-all", fifth(func(s *services.Spec) { s.Expect.Loss.Max = &all }), service("expect", "loss", "max")},
+		{"probe-timeout", fifth(func(s *services.Spec) { s.Probe.Count = 50 }), service("timeouts", "probe")},
+		{"pod-namespace", fifth(func(s *services.Spec) { s.Services.Namespaces = []string{""} }), service("services", "namespaces", "[0]")},
+		{"toleration", fifth(func(s *services.Spec) { s.Placement.Tolerations = []checkup.Toleration{{}} }), service("placement", "tolerations", "[0]")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Image = "" }), vms("guest", "login")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Login = nil }), vms("guest")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Login.User = "" }), vms("guest")},

@@ -32,7 +32,7 @@ const (
 	// moduleVersion is the version of the schema in this program. No registry has it.
 	moduleVersion = "v0.0.0"
 	// moduleFile is cue.mod/module.cue of the module that this program serves.
-	moduleFile = "module: \"" + moduleMajor + "\"\nlanguage: version: \"" + schemaLanguage + "\"\n"
+	moduleFile = "module: \"" + moduleMajor + "\"\nlanguage: version: \"" + schemaLanguage + "\"\nsource: kind: \"git\"\n"
 	// schemaLanguage is the version of CUE that the schema is written in.
 	schemaLanguage = "v0.9.0"
 )
@@ -221,10 +221,8 @@ func ownSchema(dir string) string {
 // module added to the dependencies, if it is missing there. Files that
 // cannot be read are skipped: the CUE loader reports why.
 func dependencies(root string) map[string]cueload.Source {
-	for _, d := range []string{"pkg", "gen", "usr"} { // the user has a copy
-		if _, err := os.Stat(filepath.Join(root, "cue.mod", d, filepath.FromSlash(schemaPath))); err == nil {
-			return nil
-		}
+	if vendored(root) != "" {
+		return nil
 	}
 	name := filepath.Join(root, "cue.mod", "module.cue")
 	b, err := os.ReadFile(name)

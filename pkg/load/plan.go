@@ -55,6 +55,7 @@ func (l *loader) loadCUE(dir string, args, files []string) {
 	if !l.moduleFiles(dir) {
 		return
 	}
+	l.checkVendored(dir)
 	l.ownSchema = ownSchema(dir)
 	inst := cueload.Instances(args, config(dir, overlay, false))[0]
 	where := files[0]

@@ -23,12 +23,11 @@ const enough = 20
 //   - A finding is confirmed if its component or one of its pairs is, and gone if all of its
 //     pairs that were measured again passed.
 //   - Pairs that failed only now, alone or with their component, are explained anew.
+//   - Of a finding that is confirmed, causes that the further look rules out are dropped. The further look may measure
+//     pairs for that which j does not have (see Separating).
 //
 // It changes the outcomes of j.
 func (x *Explanation) LookAgain(j, further *judge.Judgement, after checkup.Duration) {
-	for _, f := range x.Found[:min(len(x.Found), 2*maxFindings)] {
-		f.settle() // in the words of the first look
-	}
 	again := map[checkup.Pair]int{}
 	for k := range further.Outcomes {
 		if o := &further.Outcomes[k]; o.Verdict != checkup.Unmeasured {
@@ -44,6 +43,10 @@ func (x *Explanation) LookAgain(j, further *judge.Judgement, after checkup.Durat
 	level := judge.Level(len(components))
 	for _, c := range components {
 		c.lookAgain(j, further, again, level)
+	}
+	x.reconsider(x.Found, j, further, again)
+	for _, f := range x.Found[:min(len(x.Found), 2*maxFindings)] {
+		f.settle() // in the words of the first look
 	}
 	failed := make([]bool, len(j.Outcomes)) // in the first look
 	for i := range j.Outcomes {
@@ -74,8 +77,11 @@ func (x *Explanation) LookAgain(j, further *judge.Judgement, after checkup.Durat
 			o.Look = look
 		}
 		o.Look = &judge.Look{First: before.Verdict, FirstCause: before.Cause, Made: true, After: after}
-		if o.Verdict = v; v == checkup.Pass {
+		switch o.Verdict = v; {
+		case v == checkup.Pass:
 			o.Failure, o.Breaches = 0, nil
+		case o.Cause.Message == "": // by itself, it passed
+			o.Cause = before.Cause
 		}
 	}
 	for _, f := range x.Found {
@@ -110,7 +116,9 @@ func (x *Explanation) LookAgain(j, further *judge.Judgement, after checkup.Durat
 			f.Pairs = slices.DeleteFunc(f.Pairs, func(i int) bool { return j.Outcomes[i].Verdict == checkup.Pass })
 		}
 	}
+	known := len(x.Found)
 	x.addNew(j, failed)
+	x.reconsider(x.Found[min(known, len(x.Found)):], j, further, again)
 }
 
 // passes reports whether the pairs of a finding, all together, give no reason for doubt in a

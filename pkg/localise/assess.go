@@ -42,22 +42,27 @@ type candidate struct {
 	gain     int     // failed pairs that it newly explains
 	requests int     // of which by their requests
 	measured int     // pairs that it affects and that no cause accepted before explains
-	share    float64 // of their measurements that fail
+	total    tally   // their measurements
+	only     bool    // of which datagrams alone count
+	share    float64 // of them that fails
 	links    int     // unordered node pairs among those explained: 1, or 2 for more
 	ways     int     // ordered node pairs among those explained: 1, or 2 for more
 	oneWay   int     // explained pairs whose direction is known to be one
 	bothWays int     // explained pairs that lost packets in both directions
+	allowed  float64 // evidence, in nats, that chance explains in one cell
 	oddity   float64 // cost of its exceptions
 	drops    bool    // it drops everything, except at its exceptions
 	rare     bool    // too few pairs fail to suggest it
 	cut      bool    // it costs at least cost, which is too much
 	cost     float64
 	// when it was accepted
-	order     int32      // how many were accepted before
-	newly     []int32    // failed pairs that it newly explained
-	explained []int32    // failed pairs that it explains, in order
-	passing   []int32    // pairs that should fail, but do not
-	component *Component // that exceeds a limit, as a whole; nil if single pairs do
+	order     int32        // how many were accepted before
+	newly     []int32      // failed pairs that it newly explained
+	explained []int32      // failed pairs that it explains, in order
+	passing   []int32      // pairs that should fail, but do not
+	component *Component   // that exceeds a limit, as a whole; nil if single pairs do
+	others    []*candidate // itself and its alternatives; nil if they are not computed yet: see rivals
+	ruledOut  []*candidate // alternatives that a further look ruled out
 }
 
 // datagram reports whether a transport shows each lost packet; TCP repairs
@@ -196,6 +201,26 @@ func (l *localiser) scope(p *place, flows bool, order int32) *scope {
 	return s
 }
 
+// admitted sums up the pairs of the attributes that a narrowing admits.
+func (s *scope) admitted(n *narrowing) sums {
+	var t sums
+	for i := range s.by {
+		if n.admits[i] {
+			t.add(&s.by[i])
+		}
+	}
+	return t
+}
+
+// total sums up their measurements; if only is set, those of datagrams.
+func (s *scope) total(n *narrowing, only bool) tally {
+	t := s.admitted(n)
+	if only {
+		return t.datagrams
+	}
+	return t.all
+}
+
 // gain is the number of pairs that a cause newly explains.
 func (s *scope) gain(n *narrowing) int {
 	gain := 0
@@ -210,13 +235,7 @@ func (s *scope) gain(n *narrowing) int {
 // assess computes what a cause newly explains and what it costs; nil if it explains nothing.
 // If it costs more than atMost per pair, its cost is only a lower bound, and cut is set.
 func (s *scope) assess(n *narrowing, atMost float64) *candidate {
-	l := s.l
-	var t sums
-	for i := range s.by {
-		if n.admits[i] {
-			t.add(&s.by[i])
-		}
-	}
+	l, t := s.l, s.admitted(n)
 	c := &candidate{
 		l: l, place: s.place, narrowing: *n, flows: s.flows, order: s.order, gain: t.failing[0] + t.failing[1],
 		measured: t.pairs[0] + t.pairs[1], requests: t.requests, oneWay: t.oneWay, bothWays: t.bothWays,
@@ -226,12 +245,12 @@ func (s *scope) assess(n *narrowing, atMost float64) *candidate {
 		return nil
 	}
 	// A loss that is not total is judged only by datagrams, if there are any.
-	only := false
-	total, fail, relevant := t.all, c.gain, c.measured
+	fail, relevant := c.gain, c.measured
+	c.total = t.all
 	if part := t.datagrams.failed / max(t.datagrams.made, 1); l.class == judge.Lost && part > 0 && part < dropShare {
-		only, total, fail, relevant = true, t.datagrams, t.failing[1], t.pairs[1]
+		c.only, c.total, fail, relevant = true, t.datagrams, t.failing[1], t.pairs[1]
 	}
-	c.share = total.failed / max(total.made, 1)
+	c.share = c.total.failed / max(c.total.made, 1)
 	c.rare = s.cause != checkup.CausePair && float64(fail) < minShare*float64(relevant)
 	c.cost = 1
 	switch {
@@ -243,16 +262,16 @@ func (s *scope) assess(n *narrowing, atMost float64) *candidate {
 	if s.bothDirections() && c.oneWay > c.bothWays {
 		c.cost += narrowCost // if one direction suffices, it is the one
 	}
-	l.exceptions(c, only, atMost*float64(c.gain)-c.cost)
+	l.exceptions(c, atMost*float64(c.gain)-c.cost)
 	c.cost += c.oddity
 	return c
 }
 
 // exceptions computes the cost of the cells whose results differ from the rest of the scope:
 // by node pair, by whether requests or answers go through the place, by each attribute,
-// and for wide places by node. If only is set, datagrams alone count. It stops when the cost is
+// and for wide places by node. If c.only is set, datagrams alone count. It stops when the cost is
 // higher than atMost.
-func (l *localiser) exceptions(c *candidate, only bool, atMost float64) {
+func (l *localiser) exceptions(c *candidate, atMost float64) {
 	if atMost < 0 {
 		c.cut = true
 		return
@@ -269,13 +288,13 @@ func (l *localiser) exceptions(c *candidate, only bool, atMost float64) {
 	}
 	// Of many cells, one differs by chance. But whether a pair is slow, or passes a
 	// policy, does not depend on chance.
-	allowed := float64(chance)
+	c.allowed = chance
 	if l.class == judge.Lost {
-		allowed += math.Log(float64(cells))
+		c.allowed += math.Log(float64(cells))
 	}
 	const sure = 1e-9
 	share := min(max(c.share, sure), 1-sure)
-	price := func(t tally, share float64) float64 { return min(exceptionCost, max(0, t.against(share)-allowed)) }
+	price := func(t tally, share float64) float64 { return min(exceptionCost, max(0, t.against(share)-c.allowed)) }
 
 	// Of a place that drops everything, the exceptions are the ways that pass, not those that
 	// fail: dropping is the cost if it is such a place, and odd are its exceptions.
@@ -284,9 +303,9 @@ func (l *localiser) exceptions(c *candidate, only bool, atMost float64) {
 		dropping = 0
 	}
 	odd, k := l.odd[:0], -1
-	l.tally(c, only, wide, nil, func(t tally) bool {
+	l.tally(c, wide, nil, func(t tally) bool {
 		k++
-		odd = append(odd, t.against(1-sure) > allowed+exceptionCost)
+		odd = append(odd, t.against(1-sure) > c.allowed+exceptionCost)
 		cost += price(t, share)
 		dropping += price(t, 1-sure)
 		return min(cost, dropping) <= atMost
@@ -300,7 +319,7 @@ func (l *localiser) exceptions(c *candidate, only bool, atMost float64) {
 		cost += price(t, share)
 	}
 	if cost > 0 && dropping < cost {
-		l.tally(c, only, wide, odd, func(tally) bool { return true })
+		l.tally(c, wide, odd, func(tally) bool { return true })
 		for _, t := range l.cells {
 			dropping += price(t, 1-sure)
 		}
@@ -314,7 +333,12 @@ func (l *localiser) exceptions(c *candidate, only bool, atMost float64) {
 
 // wide reports whether a place has so many nodes that some may be exceptions.
 func (p *place) wide() bool {
-	return p.cause == checkup.CauseNetwork || p.cause == checkup.CauseZones || len(p.nodes) > 0
+	return p.cause == checkup.CauseNetwork || p.betweenGroups() || len(p.nodes) > 0
+}
+
+// betweenGroups reports whether a place is what goes from one group of nodes to another.
+func (p *place) betweenGroups() bool {
+	return p.cause == checkup.CauseZones || p.cause == checkup.CauseGroups
 }
 
 // whole reports whether a place is never narrowed.
@@ -329,7 +353,7 @@ func (p *place) bothDirections() bool {
 
 // tally calls each with the tally of each way of a cause's scope, until it returns false, and
 // fills in l.cells with the others, without the ways that are odd.
-func (l *localiser) tally(c *candidate, only, wide bool, odd []bool, each func(tally) bool) {
+func (l *localiser) tally(c *candidate, wide bool, odd []bool, each func(tally) bool) {
 	ends := 0
 	if wide {
 		ends = len(l.nodes)
@@ -355,7 +379,7 @@ func (l *localiser) tally(c *candidate, only, wide bool, odd []bool, each func(t
 			skip := n < len(odd) && odd[n]
 			for i := w.from; i < w.end; i++ {
 				m := &l.all[i]
-				if m.by < c.order || !c.admits[m.Attribute] || m.fail && !c.explains(m, back) || only && !m.datagram {
+				if m.by < c.order || !c.admits[m.Attribute] || m.fail && !c.explains(m, back) || c.only && !m.datagram {
 					continue
 				}
 				t.add(m)
@@ -437,7 +461,7 @@ func (c *candidate) rank() int {
 		return 20
 	case checkup.CauseSource:
 		return 21
-	case checkup.CauseZones:
+	case checkup.CauseZones, checkup.CauseGroups:
 		return 30
 	default:
 		switch {

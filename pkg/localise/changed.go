@@ -3,6 +3,8 @@
 package localise
 
 import (
+	"slices"
+
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
 )
@@ -13,67 +15,64 @@ type Difference struct {
 	Class judge.Failure
 	// Changed says of each outcome whether it became worse.
 	Changed []bool
-	// Of sums up the change of some outcomes, by their indexes; Message puts it into words.
-	Of      func(outcomes []int) *checkup.Change
-	Message func(*checkup.Change) string
+	// Of sums up the change of some outcomes, by their indexes.
+	Of func(outcomes []int) *checkup.Change
 }
 
-// changed is the Difference that a localiser explains.
-type changed struct{ message func(*checkup.Change) string }
+// Verb of what became worse.
+func (d *Difference) Verb() string {
+	if d.Class == judge.Lost {
+		return "lose more"
+	}
+	return "are slower"
+}
 
 // verbs of what is explained and of what is not.
 func (l *localiser) verbs() (fail, pass string) {
 	switch {
-	case l.changed == nil:
+	case l.difference == nil:
 		return "fail", "pass"
 	case l.class == judge.Lost:
-		return "lose more", "do not"
+		return l.difference.Verb(), "do not"
 	default:
-		return "are slower", "are not"
+		return l.difference.Verb(), "are not"
 	}
 }
 
-// ExplainChange explains the outcomes that became worse by the fewest causes, as Explain explains failures. Those that
-// failed are evidence neither for nor against a cause, because other findings are about them. It does not change the
-// judgement.
-func ExplainChange(j *judge.Judgement, d Difference) []checkup.Finding {
-	copied := judge.Judgement{
-		Worksheet: j.Worksheet, Attributes: j.Attributes, Outcomes: make([]judge.Outcome, len(j.Outcomes)),
-	}
-	done := make([]bool, len(j.Outcomes))
-	var all []int
-	for i, o := range j.Outcomes {
-		copied.Outcomes[i] = o
-		c := &copied.Outcomes[i]
-		switch {
-		case o.Verdict == checkup.Unmeasured:
-			continue
-		case o.Verdict == checkup.Fail:
-			done[i] = true
-			continue
+// canCompare reports whether an outcome can be compared with earlier runs: it was measured, did not fail, and the
+// measurement is one of delays and losses.
+func canCompare(j *judge.Judgement, o *judge.Outcome) bool {
+	return o.Verdict != checkup.Unmeasured && o.Verdict != checkup.Fail && !j.Worksheet.ConnectivityOnly(o.Pair)
+}
+
+// Judgement returns a copy of the judgement in which failed what became worse, with its change as the cause, and all
+// else that can be compared passed. The rest is unmeasured: other findings are about failures.
+func (d *Difference) Judgement(j *judge.Judgement) *judge.Judgement {
+	copied := &judge.Judgement{Worksheet: j.Worksheet, Attributes: j.Attributes, Outcomes: slices.Clone(j.Outcomes)}
+	for i := range copied.Outcomes {
+		switch o := &copied.Outcomes[i]; {
+		case !canCompare(j, o):
+			o.Verdict, o.Failure = checkup.Unmeasured, 0
 		case d.Changed[i]:
-			c.Verdict, c.Failure, c.Carried = checkup.Fail, d.Class, o.Direction
-			all = append(all, i)
+			o.Verdict, o.Failure, o.Carried = checkup.Fail, d.Class, o.Direction
+			o.Cause.Message = InWords(d.Of([]int{i}))
 		default:
-			c.Verdict, c.Failure = checkup.Pass, 0
+			o.Verdict, o.Failure = checkup.Pass, 0
 		}
 	}
-	if len(all) == 0 {
-		return nil
-	}
-	l := newLocaliser(NewEvidence(&copied), d.Class, done)
-	l.changed = &changed{d.Message}
+	return copied
+}
+
+// ExplainChange explains the outcomes that became worse by the fewest causes, as Explain explains failures. It does not
+// change the judgement.
+func ExplainChange(j *judge.Judgement, d *Difference) []checkup.Finding {
+	l := newLocaliser(NewEvidence(d.Judgement(j)), d.Class, make([]bool, len(j.Outcomes)))
+	l.difference = d
 	x := &Explanation{}
 	for _, c := range l.cover(nil) {
 		f := c.found(nil)
 		f.Change = d.Of(f.Pairs)
 		x.Found = append(x.Found, f)
 	}
-	findings := x.Findings()
-	for i := range findings {
-		if findings[i].Change == nil { // it sums up others
-			findings[i].Change = d.Of(all)
-		}
-	}
-	return findings
+	return x.Findings()
 }

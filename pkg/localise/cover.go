@@ -55,7 +55,7 @@ type localiser struct {
 	places     []*place
 	nodes      []string
 	q          queue
-	changed    *changed // nil if what is explained are failures
+	difference *Difference // nil if what is explained are failures
 	// scratch space of assessments
 	by                 []sums
 	cells, byAttribute []tally
@@ -296,13 +296,7 @@ func (l *localiser) cover(given []*candidate) []*candidate {
 		}
 	}
 	for _, c := range chosen {
-		l.visit(c.place, &c.narrowing, c.flows, 0, func(i int32, _ bool) {
-			if l.all[i].fail {
-				c.explained = append(c.explained, i)
-			} else {
-				c.passing = append(c.passing, i)
-			}
-		})
+		l.visit(c.place, &c.narrowing, c.flows, 0, func(i int32, _ bool) { c.add(i) })
 		// with those that l.accept added
 		c.explained = append(c.explained, c.newly...)
 		slices.Sort(c.explained)
@@ -311,6 +305,15 @@ func (l *localiser) cover(given []*candidate) []*candidate {
 	kept := prune(chosen)
 	l.oneDirection(kept)
 	return kept
+}
+
+// add adds a pair of the scope.
+func (c *candidate) add(i int32) {
+	if c.l.all[i].fail {
+		c.explained = append(c.explained, i)
+	} else {
+		c.passing = append(c.passing, i)
+	}
 }
 
 // oneDirection replaces each node, and nodes of a label, by one of its directions, if that explains all pairs that no
@@ -402,9 +405,12 @@ func (l *localiser) accept(c *candidate) {
 }
 
 // alternatives are the causes that explain the same pairs, which no cause accepted before
-// explained, at about the same cost.
+// explained, at about the same cost. What the whole sample shows against such a cause is one more
+// exception: in a small mesh, or with few probes, no cell shows enough by itself.
 func (l *localiser) alternatives(c *candidate) []*candidate {
 	var same []*candidate
+	usual := c.elsewhere(c.only)
+	atMost := c.cost + alternativeCost + fits
 	for _, p := range l.ways[l.all[c.newly[0]].way].places {
 		for _, flows := range l.modes(p) {
 			s := l.scope(p, flows, c.order)
@@ -417,8 +423,12 @@ func (l *localiser) alternatives(c *candidate) []*candidate {
 					if s.gain(&list[i]) != len(c.newly) {
 						continue
 					}
-					d := s.assess(&list[i], (c.cost+alternativeCost+fits)/float64(len(c.newly)))
-					if !d.rare && !d.cut && l.explains(d, c.newly) {
+					d := s.assess(&list[i], atMost/float64(len(c.newly)))
+					if d.rare || d.cut {
+						continue
+					}
+					worse := c.total.against(usual) - s.total(&list[i], c.only).against(usual)
+					if d.cost+max(0, worse-d.allowed) <= atMost && l.explains(d, c.newly) {
 						same = append(same, d)
 					}
 				}

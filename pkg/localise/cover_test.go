@@ -129,6 +129,10 @@ func TestTopology(t *testing.T) {
 			"nodes rack r1", "between rack r1 and all other nodes: nothing gets through"},
 		{"udp into a rack", func(p judgetest.Packet) float64 { return judgetest.When(into(p) && p.Transport == checkup.UDP) },
 			"nodesIngress rack r1 (udp only)", "into rack r1, udp only: nothing gets through"},
+		{"from rack to rack", func(p judgetest.Packet) float64 { return judgetest.When(rack(p.From) == 2 && rack(p.To) == 1) },
+			"groups rack r2 -> rack r1", "from rack r2 to rack r1: nothing gets through"},
+		{"within a rack", func(p judgetest.Packet) float64 { return judgetest.When(rack(p.From) == 1 && rack(p.To) == 1) },
+			"groups rack r1 -> rack r1", "from rack r1 to rack r1: nothing gets through"},
 		{"a twentieth of what goes into a rack", func(p judgetest.Packet) float64 { return .05 * judgetest.When(into(p)) },
 			"nodesIngress rack r1", ""},
 		{"into a node of a rack", func(p judgetest.Packet) float64 { return judgetest.When(p.To == 4) },
@@ -210,6 +214,14 @@ func TestLocalise(t *testing.T) {
 			za, zb := zone(a), zone(b)
 			return fault{func(p judgetest.Packet) bool { return zone(p.From) == za && zone(p.To) == zb }, "zones " + za + " -> " + zb}
 		},
+		checkup.CauseGroups: func(n *judgetest.Mesh, rng *rand.Rand) fault {
+			a := rng.IntN(len(n.Worksheet.Sources))
+			b := n.Worksheet.Assignments[a][rng.IntN(len(n.Worksheet.Assignments[a]))]
+			return fault{
+				func(p judgetest.Packet) bool { return p.From%racks == a%racks && p.To%racks == b%racks },
+				fmt.Sprintf("groups rack r%d -> rack r%d", a%racks, b%racks),
+			}
+		},
 		checkup.CauseFamily: func(_ *judgetest.Mesh, rng *rand.Rand) fault {
 			f := checkup.IPFamilies[rng.IntN(2)]
 			return fault{func(p judgetest.Packet) bool { return p.Family == f }, "family " + string(f)}
@@ -244,7 +256,7 @@ func TestLocalise(t *testing.T) {
 		if cause == checkup.CauseNodes {
 			n = judgetest.NewMesh(seed, 8+rng.IntN(10), 0, 0, judgetest.FourTransports())
 		}
-		if cause == checkup.CauseNodesIngress || cause == checkup.CauseNodesEgress {
+		if cause == checkup.CauseNodesIngress || cause == checkup.CauseNodesEgress || cause == checkup.CauseGroups {
 			n = judgetest.NewMesh(seed, 12+rng.IntN(6), 6, 2, judgetest.FourTransports())
 			inRacks(n)
 		}

@@ -2,17 +2,28 @@
 
 // Package localise explains the failures of a check by causes. It is pure.
 //
-//	model.go    Evidence: the measured outcomes by source and target; Found and List:
-//	            findings, what each explains, and what no other explains
-//	places.go   where a cause may be, and what may narrow it
-//	rack.go     places that several nodes share
-//	assess.go   what a candidate explains, and what it costs
-//	cover.go    the cheapest causes that explain every failed pair
-//	pool.go     components: places that are tested with all their packets
-//	flows.go    parallel paths, of which one is dead
-//	explain.go  Explain: all of this for a mesh
-//	again.go    LookAgain: what a further look says about components and findings
-//	words.go    a cause in words
+//	model.go      Evidence: the measured outcomes by source and target; Found and List:
+//	              findings, what each explains, and what no other explains
+//	places.go     where a cause may be, and what may narrow it
+//	rack.go       places that several nodes share
+//	assess.go     what a candidate explains, and what it costs
+//	cover.go      the cheapest causes that explain every failed pair
+//	component.go  what a component is, which places are components, and the limits that they are tested against
+//	packets.go    which packets a component has
+//	share.go      how many of them fail, and how much evidence that is
+//	ranking.go    the component with most evidence
+//	pool.go       the components that exceed a limit, or may
+//	flows.go      parallel paths, of which one is dead
+//	passage.go    the flows between two endpoints, and which of them are dead
+//	site.go       where dead paths may be
+//	deaths.go     which of these places explains the dead flows
+//	alike.go      which other losses dead paths explain
+//	explain.go    Explain: all of this for a mesh
+//	again.go      LookAgain: what a further look says about components and findings
+//	rivals.go     Separating: pairs that tell a finding's cause from its alternatives; what they rule out
+//	compare.go    Compare: the pairs that are worse than in earlier runs, for all kinds
+//	changed.go    ExplainChange: their causes, of a mesh
+//	words.go      a cause in words
 //
 // # Why there are three procedures
 //
@@ -82,7 +93,8 @@
 //
 // Nodes that share a value of a label that the plan names (Endpoint.Topology) are a place, whatever
 // fails there, and so is each of its directions: what goes to them from other nodes, or from them
-// to others. Parallel paths are not looked for there.
+// to others. What goes from the nodes of one value to those of another is a place, too (groups), like a pair of zones.
+// Parallel paths are not looked for there.
 //
 // # Flows
 //
@@ -123,15 +135,28 @@
 // than is usual, is undecided: a further look measures it again. What is left in the end is
 // the background.
 //
+// # Alternatives
+//
+// Other candidates that explain the same pairs at about the same cost are the alternatives of a finding. What the whole
+// sample shows against one of them, compared with the finding's own cause (the likelihood ratio of their scopes), is
+// one more exception: in a mesh of three nodes, no single cell shows that a slow node is not a slow network.
+//
+// Where alternatives differ is in pairs that the sample does not have, or in how much each pair loses. Separating
+// chooses such pairs for a further look, greedily: next is the pair that is expected to tell most causes apart, by the
+// shares of the first look, until each two are expected to differ by three times ln 1,000 nats. Each way of a source to
+// a target is chosen at most once. Of a finding that is confirmed, a cause is ruled out if another one explains what
+// the further look found better by ln 1,000 nats, of which one way gives at most that much: a look at a few pairs may
+// have room for one such way. If the finding's own cause is ruled out, the best of the others takes its place. This
+// changes no verdict: pairs beyond the sample are no units. It does not apply to parallel paths and source addresses.
+//
 // # What is listed
 //
 // Findings are listed by the number of failed pairs that they explain, at most ten; the last one
-// counts the rest. More than three single node pairs are one finding. Other candidates that
-// explain the same pairs at about the same cost are listed as
-// Alternatives. What this cannot do:
+// counts the rest. More than three single node pairs are one finding. What this cannot do:
 //
-//   - Delays have no direction: a delay into a node cannot be distinguished from one
-//     out of it. Both are named as the node, with the two as alternatives.
+//   - Delays have no direction: a round trip is the sum of both ways, whichever end begins it. So a
+//     delay into a node cannot be distinguished from one out of it. Both are named as the node, "to or
+//     from", with the two as alternatives.
 //   - Without udp pairs, or without the targets' counts, the same is true of drops.
 //   - A policy on new flows into a node cannot be distinguished from a broken responder
 //     there, nor one on new flows out of it from a broken agent.

@@ -19,7 +19,12 @@ type Explanation struct {
 	Undecided []*Component
 	// Background is what no finding explains, one for each limit that measurements exceed.
 	Background []checkup.Background
+
+	evidence *Evidence
 }
+
+// Measured reports whether a source measured anything.
+func (x *Explanation) Measured(source int) bool { return len(x.evidence.From[source]) > 0 }
 
 // Findings lists the findings for people, without those that are gone: see List.
 func (x *Explanation) Findings() []checkup.Finding {
@@ -52,7 +57,7 @@ func (f *Found) gone() bool { return f.Confirmation == checkup.Gone }
 func Explain(j *judge.Judgement) *Explanation {
 	e := NewEvidence(j)
 	done := make([]bool, len(e.Outcomes)) // pairs whose losses dead paths explain, or whose delays a lossy cause
-	x := &Explanation{Found: paths(e, done)}
+	x := &Explanation{Found: paths(e, done), evidence: e}
 	tests := len(limits(e.Worksheet.Expect, judge.Lost)) + len(limits(e.Worksheet.Expect, judge.Slow))
 	for _, class := range []judge.Failure{judge.Lost, judge.Slow, judge.Reached} {
 		of := limits(e.Worksheet.Expect, class)

@@ -68,16 +68,18 @@ func (n narrow) wider(o narrow) bool {
 // place is where a cause may be: the ways whose requests go through it, and those whose
 // answers do. A way is a source and a target with all their pairs.
 type place struct {
-	cause   checkup.FindingCause
-	subject string
-	there   []int32 // requests; for nodes and network, either way
-	back    []int32 // answers
-	pod     bool    // a target that is an existing pod
-	nodes   []int32 // that are several, in order
-	label   bool    // nodes share a label of Endpoint.Topology
-	in      []bool  // by node, whether it is one of nodes; set if label is
-	index   int     // in localiser.places
-	mirror  bool    // another place has the same ways with requests and answers exchanged
+	cause                         checkup.FindingCause
+	subject                       string
+	there                         []int32  // requests; for nodes and network, either way
+	back                          []int32  // answers
+	pod                           bool     // a target that is an existing pod
+	nodes                         []int32  // that are several, in order
+	names                         []string // of nodes
+	label                         bool     // nodes share a label of Endpoint.Topology
+	labelKey, labelValue, labelTo string   // of this label; labelTo for groups
+	in                            []bool   // by node, whether it is one of nodes; set if label is
+	index                         int      // in localiser.places
+	mirror                        bool     // another place has the same ways with requests and answers exchanged
 	// In the queue of cover:
 	at      int        // position, -1 if it is not in the queue
 	key     float64    // cost per newly explained pair; at least that if not fresh
@@ -94,7 +96,7 @@ type place struct {
 func (p *place) explains(m *measured, back bool) bool {
 	switch p.cause {
 	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CauseNodesIngress, checkup.CauseNodesEgress,
-		checkup.CausePair, checkup.CauseZones:
+		checkup.CausePair, checkup.CauseZones, checkup.CauseGroups:
 		if back {
 			return m.answers
 		}
@@ -256,12 +258,28 @@ func (l *localiser) listPlaces() {
 	}
 }
 
+// domain is a value of a label of Endpoint.Topology.
+type domain struct{ key, value string }
+
+// String is the label's name without its prefix, and the value.
+func (d domain) String() string { return d.key[strings.LastIndex(d.key, "/")+1:] + " " + d.value }
+
+func (d domain) compare(o domain) int {
+	return cmp.Or(cmp.Compare(d.key, o.key), cmp.Compare(d.value, o.value))
+}
+
+// zoneLabel is the key of Endpoint.Zone (well-known labels of Kubernetes). Pairs of its values are known as zones.
+const zoneLabel = "topology.kubernetes.io/zone"
+
 // labelled adds the places of nodes that share a label of Endpoint.Topology: what goes to them from other nodes, what
-// goes from them to others, and both. The place of one node alone is known already.
+// goes from them to others, and both; and what goes from the nodes of one value to those of another, or of the same.
+// The places of one node alone, and of one node and another, are known already.
 func (l *localiser) labelled() {
-	type domain struct{ key, value string }
+	type ordered struct{ from, to domain }
 	to, from, in := map[domain][]int32{}, map[domain][]int32{}, map[domain][]bool{}
+	between := map[ordered][]int32{}
 	var order []domain
+	var pairs []ordered
 	for i := range l.ways {
 		w := &l.ways[i]
 		a, b := l.w.Sources[w.source].Topology, l.w.Targets[w.target].Topology
@@ -280,17 +298,30 @@ func (l *localiser) labelled() {
 		}
 		add(a, w.a, from)
 		add(b, w.b, to)
+		for key := range a {
+			if b[key] == "" || key == zoneLabel {
+				continue
+			}
+			k := ordered{domain{key, a[key]}, domain{key, b[key]}}
+			if between[k] == nil {
+				pairs = append(pairs, k)
+				if back := (ordered{k.to, k.from}); back != k && between[back] == nil {
+					pairs = append(pairs, back) // its answers go through it, if not its requests
+				}
+			}
+			between[k] = append(between[k], int32(i))
+		}
 	}
-	slices.SortFunc(order, func(c, d domain) int {
-		return cmp.Or(cmp.Compare(c.key, d.key), cmp.Compare(c.value, d.value))
-	})
+	slices.SortFunc(order, domain.compare)
+	nodes := map[domain][]int32{}
 	for _, d := range order {
-		p := place{subject: d.key[strings.LastIndex(d.key, "/")+1:] + " " + d.value, label: true, in: in[d]}
+		p := place{subject: d.String(), label: true, labelKey: d.key, labelValue: d.value, in: in[d]}
 		for x, is := range p.in {
 			if is {
 				p.nodes = append(p.nodes, int32(x))
 			}
 		}
+		nodes[d] = p.nodes
 		if len(p.nodes) < 2 || len(to[d])+len(from[d]) == 0 {
 			continue
 		}
@@ -301,6 +332,20 @@ func (l *localiser) labelled() {
 		l.add(&in)
 		l.add(&out)
 		l.add(&both)
+	}
+	slices.SortFunc(pairs, func(a, b ordered) int { return cmp.Or(a.from.compare(b.from), a.to.compare(b.to)) })
+	for _, k := range slices.Compact(pairs) {
+		if len(nodes[k.from]) < 2 && len(nodes[k.to]) < 2 {
+			continue
+		}
+		p := &place{
+			cause: checkup.CauseGroups, subject: k.from.String() + " -> " + k.to.String(), there: between[k],
+			labelKey: k.from.key, labelValue: k.from.value, labelTo: k.to.value,
+		}
+		if k.from != k.to {
+			p.back, p.mirror = between[ordered{k.to, k.from}], k.from.compare(k.to) > 0
+		}
+		l.add(p)
 	}
 }
 

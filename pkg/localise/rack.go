@@ -165,6 +165,7 @@ func (l *localiser) addRack(nodes []int32) {
 	in := make([]bool, len(l.nodes))
 	for _, x := range nodes {
 		in[x] = true
+		p.names = append(p.names, l.nodes[x])
 	}
 	for i := range l.ways {
 		if w := &l.ways[i]; in[w.a] != in[w.b] {

@@ -22,10 +22,10 @@ func (c *candidate) found(also []int) *Found {
 		Finding: checkup.Finding{
 			Cause: cause, Subject: subject, Family: rest.family, Transport: rest.transport, FromSize: rest.fromSize,
 		},
-		Describe:  func(f *checkup.Finding) { c.describe(f, len(also)) },
 		Component: c.component,
 		cause:     c,
 	}
+	f.Describe = func(described *checkup.Finding) { f.cause.describe(described, len(also)) }
 	for _, i := range c.explained {
 		f.Pairs = append(f.Pairs, c.l.all[i].at)
 	}
@@ -37,19 +37,27 @@ func (c *candidate) found(also []int) *Found {
 // explains in addition.
 func (c *candidate) describe(f *checkup.Finding, also int) {
 	f.Message = c.at() + ": " + c.effect()
-	if c.l.changed != nil {
-		f.Message = c.at() + ": " + c.l.changed.message(f.Change)
+	if c.l.difference != nil {
+		f.Message = c.at() + ": " + InWords(f.Change)
 	}
 	f.For = c.evidence(also)
 	f.Against = c.contradictions()
-	alternatives := c.l.alternatives(c)
-	for i, d := range alternatives {
-		if i == maxAlternatives {
-			f.Alternatives = append(f.Alternatives, fmt.Sprintf("and %d more", len(alternatives)-i))
-			break
-		}
-		f.Alternatives = append(f.Alternatives, d.String())
+	f.Alternatives = some(c.rivals()[1:])
+	if len(c.ruledOut) > 0 {
+		f.For = append(f.For, "ruled out by the second look: "+strings.Join(some(c.ruledOut), "; "))
 	}
+}
+
+// some names causes, at most maxAlternatives of them; nil for none.
+func some(causes []*candidate) []string {
+	var names []string
+	for i, d := range causes {
+		if i == maxAlternatives {
+			return append(names, fmt.Sprintf("and %d more", len(causes)-i))
+		}
+		names = append(names, d.String())
+	}
+	return names
 }
 
 // name returns the cause, its subject and what else narrows it. A narrowed cause on the
@@ -85,8 +93,24 @@ func (c *candidate) String() string {
 	return s
 }
 
+// eitherWay reports whether a cause has no direction: a round trip is the sum of both ways, whichever end begins it, so
+// delays of all round trips through a place have none.
+func (c *candidate) eitherWay() bool { return c.l.class == judge.Slow && !c.flows }
+
 // phrase is the place in words.
 func (c *candidate) phrase(cause checkup.FindingCause, subject string) string {
+	if c.eitherWay() {
+		switch cause {
+		case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CauseNode:
+			return "to or from the pods of " + subject
+		case checkup.CauseNodesIngress, checkup.CauseNodesEgress:
+			return "to or from " + subject
+		case checkup.CausePair, checkup.CauseGroups:
+			return "between " + strings.Replace(subject, " -> ", " and ", 1)
+		case checkup.CauseZones:
+			return "between zone " + strings.Replace(subject, " -> ", " and zone ", 1)
+		}
+	}
 	switch cause {
 	case checkup.CauseNodeIngress:
 		return "into the pods of " + subject
@@ -100,7 +124,7 @@ func (c *candidate) phrase(cause checkup.FindingCause, subject string) string {
 		return "into " + subject
 	case checkup.CauseNodesEgress:
 		return "out of " + subject
-	case checkup.CausePair:
+	case checkup.CausePair, checkup.CauseGroups:
 		return "from " + strings.Replace(subject, " -> ", " to ", 1)
 	case checkup.CauseZones:
 		return "from zone " + strings.Replace(subject, " -> ", " to ", 1)
@@ -292,7 +316,7 @@ func are(n int, noun string) string {
 func (c *candidate) where() string {
 	cause, subject, rest := c.name()
 	var s string
-	both := !c.flows && len(c.back) > 0
+	both := !c.flows && len(c.back) > 0 || c.eitherWay()
 	switch cause {
 	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CauseNode,
 		checkup.CauseNodesIngress, checkup.CauseNodesEgress:
@@ -306,7 +330,7 @@ func (c *candidate) where() string {
 		}
 	case checkup.CauseNodes:
 		s = "between them and others"
-	case checkup.CausePair, checkup.CauseZones:
+	case checkup.CausePair, checkup.CauseZones, checkup.CauseGroups:
 		from, to, _ := strings.Cut(subject, " -> ")
 		s = fmt.Sprintf("from %s to %s", from, to)
 		if both {

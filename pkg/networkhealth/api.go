@@ -31,6 +31,9 @@ var definition = crd.Definition{
 	Setting: "podNetworkHealth.installCRD", Whose: "compatible", Own: true,
 }
 
+// CRD is the CustomResourceDefinition of PodNetworkHealths, as YAML.
+func CRD() []byte { return crdYAML }
+
 // Health is a PodNetworkHealth. crd.yaml documents the fields, and their limits.
 type Health struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -23,9 +23,11 @@ type Measured struct {
 }
 
 // Reports reports whether the units of a worksheet are pairs of pods, of which objects are written: agents measure to
-// responders or to existing pods. Components of the control plane have objects of their own, and VMs are no pods.
+// responders or to existing pods. Components of the control plane have objects of their own, and VMs and addresses of
+// Services are no pods.
 func Reports(w *checkup.Worksheet) bool {
-	return w.Connections == nil && w.Guests == nil && len(w.Sources) > 0 && len(w.Assignments) == len(w.Sources)
+	return w.Connections == nil && w.Guests == nil && len(w.Sources) > 0 && len(w.Assignments) == len(w.Sources) &&
+		!slices.ContainsFunc(w.Targets, func(e checkup.Endpoint) bool { return e.Peer != nil })
 }
 
 // check is a Measured with indexes.

@@ -28,17 +28,22 @@ const (
 	ofFlow     = 5
 	// Ports below those that Linux chooses by itself (ip_local_port_range) are free.
 	firstPort, lastPort = 20_000, 29_999
+	// At least one of separatingShare pairs of the look is kept for those that tell causes apart.
+	separatingShare = 8
 )
 
 // Again returns the worksheet of the second look at a mesh: the pairs that the first look
-// did not decide, the pairs of components that it did not decide, and those that failed.
+// did not decide, the pairs of components that it did not decide, those that failed, and those that tell the causes of
+// findings from their alternatives (localise.Separating). The last ones need not be in the sample, but their sources
+// have an agent, and their targets are on the roster.
+//
 // Pairs without any answer are measured as often as
 // before, others oftener. It is nil if there is nothing to look at, if the gate does not
 // want failures to be confirmed, if agents are inside existing pods, and after the second look.
 //
 // Of more pairs than mostAgain, undecided ones come first. But up to half of the look are
-// failed ones, spread over sources and targets. Again is pure: a seeded choice of the
-// worksheet selects the pairs.
+// failed ones, spread over sources and targets, and up to an eighth those that tell causes apart. Again is pure: a
+// seeded choice of the worksheet selects the pairs.
 func Again(
 	w *checkup.Worksheet,
 	roster *checkup.Roster,
@@ -73,24 +78,59 @@ func Again(
 	shuffle(failed)
 	spread(failed)
 
-	most, _ := mostAgain(w)
+	most, packets := mostAgain(w)
 	counts := map[checkup.Pair]int{}
+	count := func(p checkup.Pair) int {
+		n := w.Measurements(p)
+		if o := j.Find(p); o == nil || o.Received > 0 {
+			n = countAgain(n)
+		}
+		return n
+	}
 	take := func(pairs []checkup.Pair, upTo int) {
 		for _, p := range pairs {
 			if len(counts) >= upTo {
 				return
 			}
-			counts[p] = w.Measurements(p)
-			if o := j.Find(p); o != nil && o.Received > 0 {
-				counts[p] = countAgain(counts[p])
-			}
+			counts[p] = count(p)
 		}
 	}
+	measurable := measurableOf(w, roster, explained)
+	separating := explained.Separating(random, func(p checkup.Pair) int {
+		if !measurable(p) {
+			return 0
+		}
+		return count(p)
+	})
 	others := most - min(len(failed), most/2)
 	take(undecided, others)
 	take(together, others)
+	take(failed, most-min(len(separating), most/separatingShare))
+	take(separating, most)
 	take(failed, most)
-	return furtherLook(w, counts, demandPorts(record, counts, random))
+	ports := demandPorts(record, counts, random)
+	for _, n := range counts {
+		packets -= n
+	}
+	for _, p := range slices.Backward(separating) { // pairs beyond the sample may be larger than those within
+		if n := counts[p]; packets < 0 && j.Find(p) == nil {
+			packets += n
+			delete(counts, p)
+		}
+	}
+	return furtherLook(w, counts, ports)
+}
+
+// measurableOf returns which pairs a further look can measure, of the sample or not: from agents that measured
+// something to targets with an address, on other nodes.
+func measurableOf(w *checkup.Worksheet, roster *checkup.Roster, x *localise.Explanation) func(checkup.Pair) bool {
+	return func(p checkup.Pair) bool {
+		if roster == nil || p.Target >= len(roster.Targets) || w.Sources[p.Source].Node == w.Targets[p.Target].Node {
+			return false
+		}
+		entry := &roster.Targets[p.Target]
+		return entry.Cause == nil && entry.Addresses[p.Family] != "" && x.Measured(p.Source)
+	}
 }
 
 // mostAgain is the largest number of pairs of a second look at a mesh, and of their
@@ -175,19 +215,38 @@ func furtherLook(w *checkup.Worksheet, counts map[checkup.Pair]int, ports map[ch
 	if len(counts) == 0 {
 		return nil
 	}
-	next := *w
+	var asked []checkup.Again
+	for p, count := range counts {
+		asked = append(asked, checkup.Again{Pair: p, Count: count, Ports: ports[p]})
+	}
+	all := *w
+	all.Assignments = assign(make([][]int, len(w.Assignments)), asked)
+	next := all
 	next.Look++
 	next.Again, next.Warnings = nil, nil
-	next.Assignments = make([][]int, len(w.Assignments))
-	for p := range w.Pairs() {
-		count, asked := counts[p]
-		if !asked {
-			continue
-		}
-		next.Again = append(next.Again, checkup.Again{Pair: p, Count: count, Ports: ports[p]})
-		if !slices.Contains(next.Assignments[p.Source], p.Target) {
-			next.Assignments[p.Source] = append(next.Assignments[p.Source], p.Target)
+	for p := range all.Pairs() {
+		if count, is := counts[p]; is {
+			next.Again = append(next.Again, checkup.Again{Pair: p, Count: count, Ports: ports[p]})
 		}
 	}
 	return &next
+}
+
+// assign adds the targets of a further look's pairs to those of each source, in order. Pairs of sources that do not
+// exist are left out.
+func assign(assignments [][]int, again []checkup.Again) [][]int {
+	all := make([][]int, len(assignments))
+	for s, targets := range assignments {
+		all[s] = slices.Clone(targets)
+	}
+	for _, a := range again {
+		if a.Source >= 0 && a.Source < len(all) {
+			all[a.Source] = append(all[a.Source], a.Target)
+		}
+	}
+	for s := range all {
+		slices.Sort(all[s])
+		all[s] = slices.Compact(all[s])
+	}
+	return all
 }

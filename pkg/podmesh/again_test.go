@@ -5,6 +5,7 @@ package podmesh
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,8 +21,9 @@ import (
 var confirms = checkup.Gate{Require: checkup.RequirePass, Confirm: true}
 
 // TestAgainOfRandomMeshes: a second look has pairs that failed, are undecided, or are of an undecided component, each
-// once and in the order of the worksheet, at most mostAgain of them, and no other. It is the same for the same record,
-// in any order of its observations. A clean look, a third look, and a gate that does not confirm have none.
+// once and in the order of the worksheet, at most mostAgain of them. All others tell causes apart: their source measured
+// something, and the roster has their target. It is the same for the same record, in any order of its observations. A
+// clean look, a third look, and a gate that does not confirm have none.
 func TestAgainOfRandomMeshes(t *testing.T) {
 	for seed := range judgetest.Iterations(200, 5000) {
 		mesh := judgetest.RandomMesh(seed)
@@ -53,15 +55,26 @@ func TestAgainOfRandomMeshes(t *testing.T) {
 		if further.CountPackets() > packets {
 			t.Fatalf("seed %d: %d packets, explained as at most %d", seed, further.CountPackets(), packets)
 		}
-		if further.Look != 1 || len(pairs) != min(len(doubtful), most) || len(pairs) != len(further.Again) {
+		more := 0
+		for _, a := range further.Again {
+			if !doubtful[a.Pair] {
+				more++
+			}
+		}
+		if further.Look != 1 || len(pairs) > most || len(pairs)-more < min(len(doubtful), most-most/separatingShare) ||
+			len(pairs) != len(further.Again) {
 			t.Fatalf("seed %d: look %d with %d pairs, %d listed, of %d", seed, further.Look, len(pairs), len(further.Again), len(doubtful))
 		}
 		for i, a := range further.Again {
 			first := j.Find(a.Pair)
-			if a.Pair != pairs[i] || !doubtful[a.Pair] ||
+			if a.Pair != pairs[i] ||
 				a.Count < w.Measurements(a.Pair) || a.Count > max(countAgain(w.Measurements(a.Pair)), len(a.Ports)*ofFlow) ||
-				(a.Count == w.Measurements(a.Pair)) != (first.Received == 0) {
+				(a.Count == w.Measurements(a.Pair)) != (first != nil && first.Received == 0) {
 				t.Fatalf("seed %d: %+v, after %+v", seed, a, first)
+			}
+			if !doubtful[a.Pair] && (a.Target >= len(w.Targets) || mesh.Roster.Targets[a.Target].Addresses[a.Family] == "" ||
+				a.Target == a.Source || len(w.Assignments[a.Source]) == 0) {
+				t.Fatalf("seed %d: %+v cannot be measured", seed, a)
 			}
 		}
 		shuffled := *record
@@ -256,9 +269,141 @@ func TestLooksOfRandomMeshes(t *testing.T) {
 				checkup.NotConfirmed: {checkup.Undecided},
 				checkup.NotMadeAgain: {checkup.Fail, checkup.Undecided},
 			}[u.Confirmation]
-			if !slices.Contains(ok, u.Verdict) || u.Cause == nil {
+			if !slices.Contains(ok, u.Verdict) || u.Cause == nil || u.Cause.Message == "no reason was given" {
 				t.Fatalf("seed %d: unit %+v", seed, u)
 			}
 		}
+	}
+}
+
+// TestSeparatingPairs: worker-1 has one target, worker-2, and worker-2 has no other source. In the first look, one
+// failed pair of nodes may be the pair, the one node or the other. The second look measures pairs beyond the sample, and
+// the report names what is broken. What was ruled out is said, and pairs beyond the sample are no units.
+func TestSeparatingPairs(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		drop func(judgetest.Packet) float64
+		want string
+		out  string
+	}{
+		{"pair", func(p judgetest.Packet) float64 { return judgetest.When(p.From == 0 && p.To == 1) },
+			"pair worker-1 -> worker-2", "nodeIngress worker-2"},
+		{"into a node", func(p judgetest.Packet) float64 { return judgetest.When(p.To == 1) },
+			"nodeIngress worker-2", "pair worker-1 -> worker-2"},
+		{"out of a node", func(p judgetest.Packet) float64 { return judgetest.When(p.From == 0) },
+			"nodeEgress worker-1", "pair worker-1 -> worker-2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			mesh := judgetest.NewMesh(7, 8, 0, 0, judgetest.DefaultProbes())
+			w := mesh.Worksheet
+			w.Expect.Loss.Max, w.Budget = new(checkup.Percent(1)), 1000
+			w.Assignments = [][]int{{1}, {}, {3, 4}, {4, 5}, {5, 6}, {6, 7}, {7, 2}, {2, 3}}
+			mesh.Drop = tt.drop
+			record := mesh.Measure()
+			first := Judge(w, mesh.Roster, record, confirms)
+			if len(first.Findings) != 1 || len(first.Findings[0].Alternatives) == 0 {
+				t.Fatalf("want one finding with alternatives; got%s", judgetest.Show(first.Findings))
+			}
+			look := further(mesh, record, tt.drop)
+			record.Looks = []checkup.Look{*look}
+			r := Judge(w, mesh.Roster, record, confirms)
+			if len(r.Findings) != 1 || judgetest.Kind(r.Findings[0]) != tt.want ||
+				r.Findings[0].Confirmation != checkup.Confirmed {
+				t.Fatalf("want %s, confirmed; got%s", tt.want, judgetest.Show(r.Findings))
+			}
+			line := r.Findings[0].For[len(r.Findings[0].For)-1]
+			if !strings.HasPrefix(line, "ruled out by the second look: ") || !strings.Contains(line, tt.out) {
+				t.Errorf("want %s ruled out; got%s", tt.out, judgetest.Show(r.Findings))
+			}
+			if diff := cmp.Diff(first.Counts, r.Counts); diff != "" {
+				t.Errorf("units (-first look +second):\n%s", diff)
+			}
+			if diff := cmp.Diff(first.Coverage, r.Coverage); diff != "" {
+				t.Errorf("coverage (-first look +second):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSeparatingGroup: in a ring of four nodes whose every other node is in one rack, all pairs of the sample go into the
+// rack or out of it. If nothing gets through, that may be the rack or the whole network. The second look measures pairs
+// within the rack, or beside it.
+func TestSeparatingGroup(t *testing.T) {
+	rack := func(p judgetest.Packet) float64 { return judgetest.When(p.From%2 != p.To%2) }
+	all := func(judgetest.Packet) float64 { return 1 }
+	for _, tt := range []struct {
+		name  string
+		sizes []int // with one, the second look has room for one pair that is not of the sample
+		drop  func(judgetest.Packet) float64
+		want  string
+		out   string
+	}{
+		{"rack", []int{64, 1400}, rack, "nodes rack r1", "network"},
+		{"rack, by one pair", []int{64}, rack, "nodes rack r1", "network"},
+		{"network", []int{64, 1400}, all, "network", "nodes rack r1"},
+		{"network, by one pair", []int{64}, all, "network", "nodes rack r1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			mesh := judgetest.NewMesh(7, 4, 0, 0, judgetest.DefaultProbes()[1:2])
+			w := mesh.Worksheet
+			w.Probes[0].Sizes = tt.sizes
+			w.Expect.Loss.Max, w.Budget = new(checkup.Percent(1)), 1000
+			w.Assignments = [][]int{{1}, {2}, {3}, {0}}
+			for i := 0; i < 4; i += 2 {
+				rack := map[string]string{"example.com/rack": "r1"}
+				w.Sources[i].Topology, w.Targets[i].Topology = rack, rack
+			}
+			mesh.Drop = tt.drop
+			record := mesh.Measure()
+			first := Judge(w, mesh.Roster, record, confirms).Findings
+			if len(first) != 1 || judgetest.Kind(first[0]) != "network" || !slices.Contains(first[0].Alternatives, "nodes rack r1") {
+				t.Fatalf("first look: want network or nodes rack r1; got%s", judgetest.Show(first))
+			}
+			record.Looks = []checkup.Look{*further(mesh, record, tt.drop)}
+			got := Judge(w, mesh.Roster, record, confirms).Findings
+			if len(got) != 1 || judgetest.Kind(got[0]) != tt.want || len(got[0].Alternatives) > 0 ||
+				!slices.Contains(got[0].For, "ruled out by the second look: "+tt.out) {
+				t.Errorf("want %s, with %s ruled out; got%s", tt.want, tt.out, judgetest.Show(got))
+			}
+		})
+	}
+}
+
+// TestSeparatingIsBounded: whatever the budget, pairs that tell causes apart never exceed it, in pairs and in packets.
+func TestSeparatingIsBounded(t *testing.T) {
+	beyond := 0
+	for seed := range judgetest.Iterations(60, 2000) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		mesh := judgetest.NewMesh(seed, 4+rng.IntN(30), 1+rng.IntN(3), rng.IntN(4), judgetest.FourTransports())
+		w := mesh.Worksheet
+		w.Expect.Loss.Max, w.Budget = new(checkup.Percent(1)), rng.IntN(20_000)
+		bad, share := rng.IntN(len(w.Sources)), []float64{0.05, 0.2, 1}[rng.IntN(3)]
+		mesh.Drop = func(p judgetest.Packet) float64 { return 0.002 + share*judgetest.When(p.To == bad) }
+		record := mesh.Measure()
+		next := Again(w, mesh.Roster, record, confirms)
+		if next == nil {
+			continue
+		}
+		pairs, packets := mostAgain(w)
+		if len(next.Again) > pairs || next.CountPackets() > packets || next.CountPairs() != len(next.Again) {
+			t.Fatalf("seed %d: %d pairs of at most %d, %d packets of at most %d",
+				seed, len(next.Again), pairs, next.CountPackets(), packets)
+		}
+		j := judge.Pairs(w, mesh.Roster, record, judging(confirms))
+		for _, a := range next.Again {
+			if j.Find(a.Pair) != nil {
+				continue
+			}
+			beyond++
+			if a.Source == a.Target || a.Target >= len(w.Targets) || len(w.Assignments[a.Source]) == 0 {
+				t.Fatalf("seed %d: %+v is not of the roster", seed, a)
+			}
+		}
+		if diff := cmp.Diff(next, Again(w, mesh.Roster, record, confirms)); diff != "" {
+			t.Fatalf("seed %d: not deterministic:\n%s", seed, diff)
+		}
+	}
+	if beyond == 0 {
+		t.Error("no second look had a pair beyond the sample")
 	}
 }

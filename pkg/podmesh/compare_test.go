@@ -60,7 +60,7 @@ func (d *daily) run(run int) *checkup.CheckReport {
 	if d.h == nil {
 		d.h = &history.History{Plan: "p"}
 	}
-	Compare(d.h, at, n.Worksheet, n.Roster, record, gate, &c)
+	Compare(d.h, at, history.Sheet{Worksheet: n.Worksheet, Roster: n.Roster, Record: record}, gate, &c)
 	plan := &checkup.Plan{Name: "p", Gate: gate, Checks: map[string]checkup.Check{"mesh": {Spec: &Spec{}}}}
 	r := judge.Join(plan, judge.Run{Name: fmt.Sprint("r", run), UID: fmt.Sprint("u", run), Started: at, Finished: at},
 		[]checkup.CheckReport{c}, nil)
@@ -114,7 +114,7 @@ func TestCompare(t *testing.T) {
 		{"a pair", func(n *judgetest.Mesh) {
 			to := n.Worksheet.Assignments[b][0]
 			slower(n, 30*time.Millisecond, func(p judgetest.Packet) bool { return p.From == b && p.To == to && !p.Answer })
-		}, "pair worker-5 -> ", "from worker-5 to "},
+		}, "pair worker-5 -> ", "between worker-5 and "},
 		{"udp of a node", func(n *judgetest.Mesh) {
 			slower(n, 5*time.Millisecond, func(p judgetest.Packet) bool { return p.To == b && p.Transport == checkup.UDP })
 		}, "node worker-5 (udp only)", "udp only: "},

@@ -216,17 +216,17 @@ func (e *expansion) place(
 	nodes []cluster.Node,
 	p checkup.Placement,
 	tolerations []checkup.Toleration,
-) (admission, error) {
+) (scheduling.Admission, error) {
 	at := field.NewPath(side + "s").Child("placement")
-	a, err := admit(nodes, p, tolerations, at)
+	a, err := scheduling.Admit(nodes, p, tolerations, at)
 	if err != nil {
 		return a, err
 	}
-	if len(a.nodes) == 0 {
+	if len(a.Nodes) == 0 {
 		return a, fmt.Errorf("no node can be a %s: %v", side, a)
 	}
-	if len(a.excluded) > 0 {
-		e.warn(NodesLeftOut, "%d of %s can be a %s; left out: %v", len(a.nodes), checkup.Count(len(nodes), "node"), side, a)
+	if !a.Complete() {
+		e.warn(NodesLeftOut, "%d of %s can be a %s; left out: %v", len(a.Nodes), checkup.Count(len(nodes), "node"), side, a)
 	}
 	return a, nil
 }
@@ -253,14 +253,14 @@ func (e *expansion) placeSources(mesh *Spec, s *cluster.Snapshot) error {
 		if len(host) > 0 {
 			e.warn(PodsOnHost,
 				"%s in the network of the node: that network is measured, and no NetworkPolicy selects the pod: %s",
-				isOrAre(len(host), "source"), checkup.Some(host))
+				checkup.CountAre(len(host), "source"), checkup.Some(host))
 		}
 		e.sources = endpoints
 		return err
 	}
 	tolerations := scheduling.FixtureTolerations(p.Tolerations)
 	a, err := e.place("source", s.Nodes, p, tolerations)
-	e.sources = fixtures(a.nodes, mesh.Sample.Topology, tolerations)
+	e.sources = fixtures(a.Nodes, mesh.Sample.Topology, tolerations)
 	return err
 }
 
@@ -271,7 +271,7 @@ func (e *expansion) placeTargets(mesh *Spec, s *cluster.Snapshot) error {
 	tolerations := scheduling.FixtureTolerations(p.Tolerations)
 	if mesh.Targets.Pods == nil {
 		a, err := e.place("target", s.Nodes, p, tolerations)
-		e.targets = fixtures(a.nodes, mesh.Sample.Topology, tolerations)
+		e.targets = fixtures(a.Nodes, mesh.Sample.Topology, tolerations)
 		return err
 	}
 
@@ -310,12 +310,12 @@ func (e *expansion) pick(
 	if len(all) == 0 {
 		return nil, nil, fmt.Errorf("%s: no pod in %s has %s: see kubectl get pods --show-labels", of.field(), where, choice)
 	}
-	a, err := admit(s.Nodes, p, tolerations, field.NewPath(of.side+"s").Child("placement"))
+	a, err := scheduling.Admit(s.Nodes, p, tolerations, field.NewPath(of.side+"s").Child("placement"))
 	if err != nil {
 		return nil, nil, err
 	}
 	nodes := map[string]cluster.Node{"": {}}
-	for _, n := range a.nodes {
+	for _, n := range a.Nodes {
 		nodes[n.Name] = n
 	}
 	var pods []cluster.Pod
@@ -356,14 +356,14 @@ func (e *expansion) pick(
 		e.warn(
 			PodsNotReady,
 			"%s not ready, and may be unmeasured: %s",
-			isOrAre(len(notReady), "source"),
+			checkup.CountAre(len(notReady), "source"),
 			checkup.Some(notReady),
 		)
 	default:
 		e.warn(
 			PodsNotReady,
 			"%s not ready, and will be unmeasured: %s",
-			isOrAre(len(notReady), "target"),
+			checkup.CountAre(len(notReady), "target"),
 			checkup.Some(notReady),
 		)
 	}
@@ -576,19 +576,11 @@ func (e *expansion) warnOfNodes(w *checkup.Worksheet, s *cluster.Snapshot) {
 		e.warn(
 			NodesNotReady,
 			"%s not ready, and will probably fail or be unmeasured: %s",
-			isOrAre(len(notReady), "node"),
+			checkup.CountAre(len(notReady), "node"),
 			checkup.Some(notReady),
 		)
 	}
 	if len(full) > 0 {
-		e.warn(NodesFull, "%s too full for the pods of the check: %s", isOrAre(len(full), "node"), checkup.Some(full))
+		e.warn(NodesFull, "%s too full for the pods of the check: %s", checkup.CountAre(len(full), "node"), checkup.Some(full))
 	}
-}
-
-// isOrAre begins a sentence about things: "1 node is", "2 nodes are".
-func isOrAre(n int, thing string) string {
-	if n == 1 {
-		return checkup.Count(n, thing) + " is"
-	}
-	return checkup.Count(n, thing) + " are"
 }

@@ -49,6 +49,30 @@ func Explain(e kind.Explained) kind.Explanation {
 	}
 	sight := sightOf(w, confirm)
 	x.Field("sees", "in one run:", sight.sees(w, ok && mesh.Sample.Rotate)...)
+	if r := w.Expect.Regression; r != nil {
+		x.Field("compared", fmt.Sprintf("with earlier runs in the history of the plan, if it has at least %d:", r.Runs), compares(w, r)...)
+	}
 	x.Power = powerTable(sight.power())
 	return x
+}
+
+// compares says what a comparison with earlier runs looks at, what it finds, and what that means. docs/regression.md
+// has the reasons.
+func compares(w *checkup.Worksheet, r *checkup.Regression) []checkup.Item {
+	groups := "the check, each node as source and as target, each pair of zones, single pairs"
+	if w.Rounds > 1 {
+		groups += " that were measured before"
+	}
+	result := "a regression is a finding, and fails nothing"
+	if r.Fail {
+		result = "a regression fails the check"
+	}
+	return []checkup.Item{
+		{Text: groups},
+		{Text: fmt.Sprintf("median and 90th percentile of the delay: a rise to %g times the usual, and by %s or more", r.MinFactor, r.MinDelay)},
+		{Text: fmt.Sprintf("loss: a rise by %s of the packets or more", r.MinLoss)},
+		{Text: fmt.Sprintf("a step: from the first run after it; a drift: after %d days or more", r.Runs)},
+		{Text: fmt.Sprintf("false alarm: at most 1 of %d runs without a change", r.Runs+1)},
+		{Text: result},
+	}
 }

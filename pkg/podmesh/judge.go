@@ -74,5 +74,6 @@ func lookOf(w *checkup.Worksheet, roster *checkup.Roster, look *checkup.Look, ga
 	if next.Again == nil {
 		next.Again = []checkup.Again{}
 	}
+	next.Assignments = assign(w.Assignments, next.Again) // some need not be in the sample
 	return judge.Pairs(&next, roster, &look.Record, judging(gate))
 }

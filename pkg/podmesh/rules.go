@@ -204,25 +204,19 @@ func unreachableLimits(m *Spec, report kind.Reporter) {
 }
 
 func regression(m *Spec, report kind.Reporter) {
-	r := m.Expect.Regression
-	if r == nil {
-		return
-	}
-	at := func(field string) []string { return []string{"expect", "regression", field} }
-	if m.Expect.Unreachable {
+	if m.Expect.Regression != nil && m.Expect.Unreachable {
 		report([]string{"expect", "regression"}, "compares answers, but expect.unreachable wants no answer")
 	}
-	if r.Runs < checkup.LeastRegressionRuns || r.Runs > checkup.MostRegressionRuns {
-		report(at("runs"), "%d: want from %d to %d", r.Runs, checkup.LeastRegressionRuns, checkup.MostRegressionRuns)
-	}
-	if !(r.MinFactor >= checkup.LeastRegressionFactor && r.MinFactor <= checkup.MostRegressionFactor) {
-		report(at("minFactor"), "%g: want from %g to %g", r.MinFactor,
-			checkup.LeastRegressionFactor, checkup.MostRegressionFactor)
-	}
-	kind.Duration(r.MinDelay, 0, report, at("minDelay")...)
+	kind.Regression(m.Expect.Regression, report)
 }
 
+// maxTopology is the most labels of a topology: each multiplies the places that a run looks at.
+const maxTopology = 4
+
 func topology(m *Spec, report kind.Reporter) {
+	if n := len(m.Sample.Topology); n > maxTopology {
+		report([]string{"sample", "topology"}, "%d labels: want at most %d", n, maxTopology)
+	}
 	for i, key := range m.Sample.Topology {
 		at := []string{"sample", "topology", kind.Index(i)}
 		if len(validation.IsQualifiedName(key)) > 0 {

@@ -3,8 +3,6 @@
 package podmesh
 
 import (
-	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -112,6 +110,8 @@ func (m *Spec) Params() []checkup.Param {
 			&m.Sample.Degree,
 			0,
 		),
+	}
+	params = append(params, checkup.AsRare(
 		checkup.BoolParam(
 			"rotate",
 			"Whether each run takes the next round of the sample, so that successive runs add up to the full mesh",
@@ -124,19 +124,19 @@ func (m *Spec) Params() []checkup.Param {
 			&m.Sample.Budget,
 			1,
 		),
-	}
-	params = append(params, checkup.Param{
-		Name:        "topology",
-		Description: "Keys of node labels, separated by commas, whose values name what nodes share: rack, switch, host",
-		Default:     strings.Join(m.Sample.Topology, ","),
-		Write: func(value string) error {
-			m.Sample.Topology = strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
-			return nil
+		checkup.Param{
+			Name:        "topology",
+			Description: "Keys of node labels, separated by commas, whose values name what nodes share: rack, switch, host",
+			Default:     strings.Join(m.Sample.Topology, ","),
+			Write: func(value string) error {
+				m.Sample.Topology = strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
+				return nil
+			},
 		},
-	})
+	)...)
 	for _, t := range Transports {
 		if _, ok := m.Probes[t]; ok {
-			params = append(params, m.countParam(t))
+			params = append(params, checkup.AsRare(m.countParam(t))...)
 		}
 	}
 	if m.Expect.Unreachable {
@@ -151,55 +151,14 @@ func (m *Spec) Params() []checkup.Param {
 		),
 	)
 	params = append(params, kind.LatencyParams(&m.Expect.Latency, "round-trip")...)
-	if r := m.Expect.Regression; r != nil {
-		params = append(params, regressionParams(r)...)
-	}
-	return append(
-		params,
+	params = append(params, checkup.AsRare(kind.RegressionParams(m.Expect.Regression)...)...)
+	return append(params, checkup.AsRare(
 		kind.LimitParam(
 			"jitter.max",
 			"Highest mean difference of consecutive round-trip delays of a pair, such as 1ms; empty: no limit",
 			&m.Expect.Jitter.Max,
 		),
-	)
-}
-
-func regressionParams(r *checkup.Regression) []checkup.Param {
-	runs := kind.IntParam("regression.runs",
-		fmt.Sprintf("Least number of earlier runs to compare with, from %d to %d: at most one of runs+1 runs without a change "+
-			"has a false alarm", checkup.LeastRegressionRuns, checkup.MostRegressionRuns),
-		&r.Runs, checkup.LeastRegressionRuns)
-	parse := runs.Write
-	runs.Write = func(value string) error {
-		before := r.Runs
-		if err := parse(value); err != nil {
-			return err
-		}
-		if r.Runs > checkup.MostRegressionRuns {
-			r.Runs = before
-			return fmt.Errorf("%q: want at most %d", value, checkup.MostRegressionRuns)
-		}
-		return nil
-	}
-	factor := checkup.Param{
-		Name: "regression.factor",
-		Description: fmt.Sprintf("How many times slower than usual a delay must be to be a regression, from %g to %g",
-			checkup.LeastRegressionFactor, checkup.MostRegressionFactor),
-		Default: strconv.FormatFloat(r.MinFactor, 'f', -1, 64),
-		Write: func(value string) error {
-			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			if err != nil || !(v >= checkup.LeastRegressionFactor && v <= checkup.MostRegressionFactor) {
-				return fmt.Errorf("%q: want a number from %g to %g", value,
-					checkup.LeastRegressionFactor, checkup.MostRegressionFactor)
-			}
-			r.MinFactor = v
-			return nil
-		},
-	}
-	return []checkup.Param{
-		checkup.BoolParam("regression.fail", "Whether a regression against earlier runs fails the check", &r.Fail),
-		runs, factor,
-	}
+	)...)
 }
 
 func (m *Spec) countParam(t checkup.Transport) checkup.Param {

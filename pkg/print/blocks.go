@@ -20,14 +20,14 @@ import (
 type BlockOptions struct {
 	// Indent of titles, in columns. What has a title is indented by two more.
 	Indent int
-	// Width in columns at which text is wrapped at spaces, and above which a grid is
-	// left out. 0 wraps nothing and leaves nothing out.
+	// Width in columns at which text is wrapped at spaces, which no table exceeds, and
+	// above which a grid is left out. 0 wraps nothing and leaves nothing out.
 	Width int
 	// Lines is the most rows of a table, and the most items of a list; 0 means 20,
 	// less than 0 all. Lists of named items are fields of one thing: all are printed.
 	Lines int
-	// Rest says where the rows and items are that Lines cuts off; empty prints only
-	// how many they are.
+	// Rest says where the columns, rows and items are that are left out; empty prints
+	// only which columns, and how many rows and items.
 	Rest string
 	// Color writes ANSI colours, Unicode draws grids with block characters.
 	Color, Unicode bool
@@ -36,8 +36,10 @@ type BlockOptions struct {
 // Blocks prints blocks below each other. A block without a title goes on at the
 // indentation of the block above it. Its error is the writer's.
 func Blocks(w io.Writer, blocks []checkup.Block, o BlockOptions) error {
-	p := newPrinter(w, TextOptions{Lines: o.Lines, Color: o.Color, Unicode: o.Unicode})
-	p.o.Width, p.wrap, p.rest = cmp.Or(o.Width, math.MaxInt), o.Width, o.Rest
+	p := newPrinter(w, TextOptions{
+		Width: cmp.Or(o.Width, math.MaxInt), Lines: o.Lines, Rest: o.Rest, Color: o.Color, Unicode: o.Unicode,
+	})
+	p.wrap = o.Width
 	p.blocks(o.Indent, blocks)
 	return p.w.Flush()
 }
@@ -45,8 +47,12 @@ func Blocks(w io.Writer, blocks []checkup.Block, o BlockOptions) error {
 // The name of a field takes so many columns, or more where one is longer.
 const fieldColumns = 14
 
-// The last column of a table is wrapped to at least so many columns.
-const lastColumns = 24
+// A text of a table is narrowed to at least so many columns: one at the end of its lines before columns are left out;
+// that one again and the others after that.
+const (
+	lastColumns = 24
+	textColumns = 16
+)
 
 func (p *printer) blocks(indent int, blocks []checkup.Block) {
 	at := indent
@@ -100,11 +106,7 @@ func (p *printer) more(indent, n int, noun string) {
 	if n <= 0 {
 		return
 	}
-	rest := ""
-	if p.rest != "" {
-		rest = " (" + p.rest + ")"
-	}
-	p.text(indent, 2, fmt.Sprintf("... and %s%s", checkup.Count(n, "more "+noun), rest))
+	p.text(indent, 2, fmt.Sprintf("... and %s%s", checkup.Count(n, "more "+noun), p.elsewhere()))
 }
 
 func (p *printer) list(indent int, l *checkup.List) {
@@ -176,16 +178,29 @@ func (p *printer) below(indent int, item *checkup.Item) {
 	}
 }
 
-// table prints aligned columns, numbers to the right. The last column is wrapped.
+// table prints aligned columns, numbers to the right. It is not wider than the page: columns are left out, and named
+// below the table, and long texts go on below themselves.
 func (p *printer) table(indent int, t *checkup.Table) {
 	if len(t.Columns) == 0 {
 		return
 	}
 	n := p.shown(len(t.Rows))
-	rows := make([][]string, 1, n+1)
+	rows, dropped := p.rows(indent, t, n)
+	for _, row := range rows {
+		for _, line := range row {
+			p.line("%s", line)
+		}
+	}
+	p.dropped(indent, dropped)
+	p.more(indent, len(t.Rows)-n, cmp.Or(t.Noun, "row"))
+}
+
+// rows are the lines of the head and of the first n rows of a table, and the names of the columns that are left out.
+func (p *printer) rows(indent int, t *checkup.Table, n int) (rows [][]string, dropped []string) {
+	cells := make([][]string, 1, n+1)
 	widths := make([]int, len(t.Columns))
 	for _, c := range t.Columns {
-		rows[0] = append(rows[0], checkup.Clean(c.Name))
+		cells[0] = append(cells[0], checkup.Clean(c.Name))
 	}
 	for _, r := range t.Rows[:n] {
 		row := make([]string, len(t.Columns))
@@ -195,39 +210,144 @@ func (p *printer) table(indent int, t *checkup.Table) {
 				row[i] = cell(r[i], t.Columns[i].Measure)
 			}
 		}
-		rows = append(rows, row)
+		cells = append(cells, row)
 	}
-	for _, row := range rows {
+	for _, row := range cells {
 		for i, s := range row {
 			widths[i] = max(widths[i], runes(s))
 		}
 	}
-	last := len(widths) - 1
-	for _, row := range rows {
-		line := spaces(indent)
-		for i, s := range row[:last] {
-			if t.Columns[i].Measure == "" {
-				line += pad(s, widths[i]) + "  "
-			} else {
-				line += spaces(widths[i]-runes(s)) + s + "  "
-			}
-		}
-		if t.Columns[last].Measure != "" {
-			p.line("%s", line+spaces(widths[last]-runes(row[last]))+row[last])
-			continue
-		}
-		at := runes(line)
-		if p.wrap > 0 {
-			at = min(at, max(0, p.wrap-lastColumns))
-		}
-		for i, s := range p.wrapped(row[last], at) {
-			if i > 0 {
-				line = spaces(runes(line))
-			}
-			p.line("%s", strings.TrimRight(line+s, " "))
+	shown := fit(t.Columns, widths, p.o.Width-indent)
+	for i, name := range cells[0] {
+		if !slices.Contains(shown, i) {
+			dropped = append(dropped, name)
 		}
 	}
-	p.more(indent, len(t.Rows)-n, cmp.Or(t.Noun, "row"))
+	for _, row := range cells {
+		rows = append(rows, rowLines(indent, t.Columns, row, shown, widths))
+	}
+	return rows, dropped
+}
+
+// rowLines are the lines of a row: as many as the cell that needs most.
+func rowLines(indent int, columns []checkup.Column, row []string, shown, widths []int) (lines []string) {
+	parts := make([][]string, len(row))
+	for _, i := range shown {
+		parts[i] = broken(row[i], widths[i])
+		for len(lines) < len(parts[i]) {
+			lines = append(lines, spaces(indent))
+		}
+	}
+	for k := range lines {
+		for _, i := range shown {
+			s := ""
+			if k < len(parts[i]) {
+				s = parts[i][k]
+			}
+			if columns[i].Measure == "" {
+				lines[k] += pad(s, widths[i]) + "  "
+			} else {
+				lines[k] += spaces(widths[i]-runes(s)) + s + "  "
+			}
+		}
+		lines[k] = strings.TrimRight(lines[k], " ")
+	}
+	return lines
+}
+
+// fit returns the columns of a table for which the page has room, and narrows widths to what they get. First it leaves
+// out columns by their priority, then it narrows texts, then it leaves out columns from the right.
+func fit(columns []checkup.Column, widths []int, room int) (shown []int) {
+	for i := range columns {
+		shown = append(shown, i)
+	}
+	text := func(i int) bool { return columns[i].Measure == "" }
+	over := func() int {
+		wide := -2
+		for _, i := range shown {
+			wide += widths[i] + 2
+		}
+		return wide - room
+	}
+	// narrower is how much narrower a text at the end can be.
+	narrower := func(least int) int {
+		if last := shown[len(shown)-1]; text(last) {
+			return max(0, widths[last]-least)
+		}
+		return 0
+	}
+	for over() > narrower(lastColumns) {
+		least := 0
+		for k, i := range shown {
+			if k > 0 && columns[i].Priority > 0 && columns[i].Priority >= columns[shown[least]].Priority {
+				least = k
+			}
+		}
+		if least == 0 {
+			break
+		}
+		shown = slices.Delete(shown, least, least+1)
+	}
+	widths[shown[len(shown)-1]] -= min(narrower(textColumns), max(0, over()))
+	for over() > 0 {
+		widest := -1
+		for _, i := range shown {
+			if text(i) && widths[i] > textColumns && (widest < 0 || widths[i] > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			break
+		}
+		widths[widest]--
+	}
+	for over() > 0 && len(shown) > 1 {
+		shown = shown[:len(shown)-1]
+	}
+	if over() > 0 {
+		widths[shown[0]] = max(1, room)
+	}
+	return shown
+}
+
+// broken is a text in lines of at most width runes: it ends a line at a space, else behind a sign in a name, else
+// anywhere.
+func broken(s string, width int) (lines []string) {
+	if runes(s) <= width {
+		return []string{s}
+	}
+	for _, line := range wrap(s, width) {
+		for rest := []rune(line); len(rest) > 0; {
+			cut := min(len(rest), width)
+			if cut < len(rest) {
+				if sign := strings.LastIndexAny(string(rest[:cut]), "-./:"); sign > 0 {
+					cut = runes(string(rest[:cut])[:sign+1])
+				}
+			}
+			lines = append(lines, string(rest[:cut]))
+			rest = rest[cut:]
+		}
+	}
+	return lines
+}
+
+// dropped names the columns of a table that are left out, if any.
+func (p *printer) dropped(indent int, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	text := fmt.Sprintf("not shown in %d columns: %s%s", p.o.Width, strings.Join(names, ", "), p.elsewhere())
+	for i, line := range broken(text, p.o.Width-indent-2) {
+		p.line("%s", spaces(indent+2*min(i, 1))+line)
+	}
+}
+
+// elsewhere says where to find what is left out, in parentheses; empty if nobody knows.
+func (p *printer) elsewhere() string {
+	if p.o.Rest == "" {
+		return ""
+	}
+	return " (" + p.o.Rest + ")"
 }
 
 // cell prints a cell; "-" if it is empty.
@@ -298,11 +418,7 @@ func (p *printer) grid(indent int, m *checkup.Matrix, noun string) {
 	}
 	number := len(strconv.Itoa(max(len(m.Targets), len(m.Sources))))
 	if need := indent + number + 1 + wide + 1 + (number+1)*len(m.Targets); need > p.o.Width {
-		rest := ""
-		if p.rest != "" {
-			rest = "; " + p.rest
-		}
-		p.line("%sleft out: it needs %d columns, and there are %d%s", spaces(indent), need, p.o.Width, rest)
+		p.line("%sleft out: it needs %d columns, and there are %d%s", spaces(indent), need, p.o.Width, p.elsewhere())
 		return
 	}
 	same := slices.Equal(m.Sources, m.Targets)

@@ -104,16 +104,44 @@ func (p *printer) historyRuns(h *history.Overview, runs []history.Run) {
 	}
 	p.heading(0, "Runs")
 	runs = newest(p, runs, "run")
-	for _, r := range runs {
-		p.gap(h.Gaps, func(g history.Gap) bool { return g.Before.Equal(r.Started) })
-		counts := r.Counts
-		line := fmt.Sprintf("%d pass, %d fail, %s%d unmeasured", counts.Pass, counts.Fail, undecided(counts.Undecided), counts.Unmeasured)
-		verdict := fmt.Sprintf("%-12s", r.Verdict)
-		p.line("  %s  %s  %s  %s", stamp(r.Started), strings.Replace(verdict, string(r.Verdict), p.verdict(string(r.Verdict)), 1),
-			checkup.Clean(r.Name), line)
+	rows, dropped := p.rows(2, runsTable(runs), len(runs))
+	for i, row := range rows {
+		if i > 0 { // not the head
+			r := runs[i-1]
+			p.gap(h.Gaps, func(g history.Gap) bool { return g.Before.Equal(r.Started) })
+			verdict := checkup.Clean(string(r.Verdict))
+			row[0] = strings.Replace(row[0], verdict, p.verdict(verdict), 1)
+		}
+		for _, line := range row {
+			p.line("%s", line)
+		}
 	}
+	p.dropped(2, dropped)
 	last := runs[len(runs)-1].Started
 	p.gap(h.Gaps, func(g history.Gap) bool { return g.After.Equal(last) && g.Before.After(last) })
+}
+
+// runsTable has a row for each run.
+func runsTable(runs []history.Run) *checkup.Table {
+	t := &checkup.Table{Columns: []checkup.Column{{Name: "started (UTC)"}, {Name: "verdict"}, {Name: "run"}}}
+	names, some := []string{"pass", "fail", "unmeasured"}, false
+	for i := range runs {
+		some = some || runs[i].Counts.Undecided > 0
+	}
+	if some {
+		names = append(names, "undecided")
+	}
+	for _, name := range names {
+		t.Columns = append(t.Columns, checkup.Column{Name: name, Measure: checkup.MeasureCount})
+	}
+	for _, r := range runs {
+		t.Rows = append(t.Rows, []checkup.Cell{
+			checkup.Text(r.Started.UTC().Format("2006-01-02 15:04")), checkup.Text(string(r.Verdict)), checkup.Text(r.Name),
+			checkup.Number(r.Counts.Pass), checkup.Number(r.Counts.Fail), checkup.Number(r.Counts.Unmeasured),
+			checkup.Number(r.Counts.Undecided),
+		}[:len(t.Columns)])
+	}
+	return t
 }
 
 // newest returns the last of a list, as many as the options let print, and prints how many come before.
@@ -159,15 +187,26 @@ func (p *printer) historyPair(results []history.PairResult) {
 	results = newest(p, results, "run")
 	trends := map[string][]int64{}
 	var order []string
+	several := slices.ContainsFunc(results, func(r history.PairResult) bool {
+		return r.Source != results[0].Source || r.Target != results[0].Target
+	})
+	runs := -1
 	for i, r := range results {
+		if i == 0 || r.Run != results[i-1].Run {
+			runs++
+		}
+		what := r.Check
+		if several {
+			what += ": " + r.Source + " -> " + r.Target
+		}
 		var words []string
 		for _, result := range r.Results {
-			name := r.Check + " " + result.Probe
+			name := what + " " + result.Probe
 			if trends[name] == nil {
 				trends[name] = make([]int64, len(results))
 				order = append(order, name)
 			}
-			trends[name][i] = result.P50
+			trends[name][runs] = result.P50
 			word := result.Probe + " " + string(result.Verdict)
 			if result.P50 > 0 {
 				word += fmt.Sprintf(" %s to %s", micros(result.P50), micros(result.Max))
@@ -177,10 +216,10 @@ func (p *printer) historyPair(results []history.PairResult) {
 			}
 			words = append(words, word)
 		}
-		p.line("  %s  %s  check %s: %s", stamp(r.At), checkup.Clean(r.Run), checkup.Clean(r.Check), checkup.Clean(strings.Join(words, "; ")))
+		p.line("  %s  %s  check %s: %s", stamp(r.At), checkup.Clean(r.Run), checkup.Clean(what), checkup.Clean(strings.Join(words, "; ")))
 	}
 	for _, name := range order {
-		p.trend(name, trends[name], 0)
+		p.trend(name, trends[name][:runs+1], 0)
 	}
 }
 
@@ -190,19 +229,31 @@ var (
 	asciiLevels = []rune("_.-=+*#@")
 )
 
-// trendMax is the number of runs that a trend shows: the newest.
-const trendMax = 60
+// A trend shows the newest runs: at most trendMax, at least trendMin, and as many as there is room for.
+const trendMin, trendMax = 8, 60
 
 // trend prints delays as a line of characters, with the range that they span. A run without a delay is a space.
 func (p *printer) trend(name string, values []int64, typical int64) {
-	values = values[max(0, len(values)-trendMax):]
+	for n := min(trendMax, len(values)); ; n-- {
+		line := p.trendLine(name, values[len(values)-n:], typical)
+		if runes(line) <= p.o.Width || n <= trendMin {
+			if line != "" {
+				p.line("%s", line)
+			}
+			return
+		}
+	}
+}
+
+// trendLine is the line of a trend; empty if no run has a delay.
+func (p *printer) trendLine(name string, values []int64, typical int64) string {
 	levels := asciiLevels
 	if p.o.Unicode {
 		levels = blockLevels
 	}
 	known := slices.DeleteFunc(slices.Clone(values), func(v int64) bool { return v <= 0 })
 	if len(known) == 0 {
-		return
+		return ""
 	}
 	low, high := slices.Min(known), slices.Max(known)
 	line := make([]rune, len(values))
@@ -220,5 +271,5 @@ func (p *printer) trend(name string, values []int64, typical int64) {
 	if typical > 0 {
 		text += ", usually " + micros(typical)
 	}
-	p.line("%s", text)
+	return text
 }

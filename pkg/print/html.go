@@ -51,37 +51,68 @@ type HTMLOptions struct {
 
 // Links are the addresses of the pages of a server. The zero value links nothing.
 type Links struct {
-	// Plans is the address of the list of plans.
-	Plans string
-	// Plan returns the address of a plan's page, and Run that of a report by the UID of its run; empty for none. Both
-	// may be nil.
-	Plan func(plan string) string
-	Run  func(uid string) string
+	// Plans is the address of the list of plans, and Nodes that of the list of nodes; empty for none.
+	Plans, Nodes string
+	// Plan returns the address of a plan's page, Run that of a report by the UID of its run, and Node that of a node's
+	// page; empty for none. All may be nil.
+	Plan func(namespace, plan string) string
+	Run  func(namespace, uid string) string
+	Node func(node string) string
+	// Namespace is that of the page's plan. Namespaces says that pages name it, because plans of several namespaces may
+	// have the same name.
+	Namespace  string
+	Namespaces bool
 }
 
 func (l Links) plan(name string) string {
 	if l.Plan == nil {
 		return ""
 	}
-	return l.Plan(name)
+	return l.Plan(l.Namespace, name)
 }
 
 func (l Links) run(uid string) string {
 	if l.Run == nil {
 		return ""
 	}
-	return l.Run(uid)
+	return l.Run(l.Namespace, uid)
+}
+
+func (l Links) node(name string) string {
+	if l.Node == nil {
+		return ""
+	}
+	return l.Node(name)
+}
+
+// of returns the links of a page about a plan of this namespace.
+func (l Links) of(namespace string) Links {
+	l.Namespace = namespace
+	return l
+}
+
+// title of a plan.
+func (l Links) title(plan string) string {
+	if l.Namespaces {
+		return l.Namespace + "/" + plan
+	}
+	return plan
+}
+
+// lists are the links to the lists.
+func (l Links) lists() []htmlLink {
+	return slices.DeleteFunc([]htmlLink{{"Plans", l.Plans}, {"Nodes", l.Nodes}}, func(list htmlLink) bool { return list.URL == "" })
 }
 
 // HTML writes the report as one HTML document that needs no other file, no script and no network. Its size is bounded:
 // what is left out is counted. Its error is the writer's.
 func HTML(w io.Writer, r *checkup.Report, o HTMLOptions) error {
 	page := htmlPage{Title: fmt.Sprintf("%s: %s", r.Verdict, runTitle(r)), Report: htmlReportOf(r)}
-	if o.Links.Plans != "" {
-		page.Nav = []htmlLink{{"Plans", o.Links.Plans}, {htmlClip(r.Plan), o.Links.plan(r.Plan)}, {Text: htmlClip(r.Run)}}
-	}
+	links := o.Links.of(r.Namespace)
+	page.Lists = links.lists()
+	page.Nav = []htmlLink{{htmlClip(links.title(r.Plan)), links.plan(r.Plan)}, {Text: htmlClip(r.Run)}}
 	if o.History != nil {
-		page.History = htmlHistoryOf(o.History, o.Links)
+		page.History = htmlHistoryOf(o.History, links)
 	}
 	return page.write(w)
 }
@@ -98,16 +129,14 @@ func HTMLHistory(w io.Writer, h *history.Overview, source, target string, links 
 		}
 		view.Pair = &pair
 	}
-	page := htmlPage{Title: "Plan " + h.Plan, History: view}
-	if links.Plans != "" {
-		page.Nav = []htmlLink{{"Plans", links.Plans}, {Text: htmlClip(h.Plan)}}
-	}
+	title := links.title(h.Plan)
+	page := htmlPage{Title: "Plan " + title, Lists: links.lists(), Nav: []htmlLink{{Text: htmlClip(title)}}, History: view}
 	return page.write(w)
 }
 
 // PlanRow is one plan of a list of plans.
 type PlanRow struct {
-	Plan string
+	Namespace, Plan string
 	// Run and UID are those of the newest run with a report, Ended its end. Verdict and Summary are empty if the report
 	// could not be read; Problem says why.
 	Run, UID string
@@ -120,20 +149,25 @@ type PlanRow struct {
 // HTMLPlans writes a list of plans as one HTML document, as HTML does, with notes above it.
 func HTMLPlans(w io.Writer, title string, rows []PlanRow, notes []string, links Links) error {
 	view := &htmlPlans{Title: htmlClip(title), Notes: htmlClips(notes)}
-	for _, r := range rows {
-		row := htmlPlan{
-			Plan: htmlLink{htmlClip(r.Plan), links.plan(r.Plan)}, Run: htmlLink{htmlClip(r.Run), links.run(r.UID)},
-			Verdict: htmlVerdict(string(r.Verdict)), Summary: htmlClip(r.Summary),
-		}
-		if !r.Ended.IsZero() {
-			row.Ended = stamp(r.Ended)
-		}
-		if r.Problem != "" {
-			row.Summary = htmlClip("not read: " + r.Problem)
-		}
-		view.Rows = append(view.Rows, row)
+	for i := range rows {
+		view.Rows = append(view.Rows, htmlPlanOf(&rows[i], links))
 	}
-	return (&htmlPage{Title: title, Plans: view}).write(w)
+	return (&htmlPage{Title: title, Lists: links.lists(), Plans: view}).write(w)
+}
+
+func htmlPlanOf(r *PlanRow, links Links) htmlPlan {
+	links = links.of(r.Namespace)
+	row := htmlPlan{
+		Plan: htmlLink{htmlClip(links.title(r.Plan)), links.plan(r.Plan)}, Run: htmlLink{htmlClip(r.Run), links.run(r.UID)},
+		Verdict: htmlVerdict(string(r.Verdict)), Summary: htmlClip(r.Summary),
+	}
+	if !r.Ended.IsZero() {
+		row.Ended = stamp(r.Ended)
+	}
+	if r.Problem != "" {
+		row.Summary = htmlClip("not read: " + r.Problem)
+	}
+	return row
 }
 
 // HTMLPolicy is the Content-Security-Policy of the documents: their own style, and nothing from anywhere.
@@ -145,11 +179,14 @@ func HTMLPolicy() string {
 
 // htmlPage is what the template page prints.
 type htmlPage struct {
-	Title   string
-	Nav     []htmlLink
-	Report  *htmlReport
-	History *htmlHistory
-	Plans   *htmlPlans
+	Title string
+	// Lists and Nav are links: to lists, and the way from there to this page. Without Lists there are none.
+	Lists, Nav []htmlLink
+	Report     *htmlReport
+	History    *htmlHistory
+	Plans      *htmlPlans
+	Nodes      *htmlNodes
+	Node       *htmlNode
 }
 
 // Head is constant: html/template refuses to fill in a policy.
@@ -338,20 +375,7 @@ func htmlCheckOf(c *checkup.CheckReport, gate checkup.Gate, id string) htmlCheck
 		ID: id, Title: htmlClip(checkTitle(c)), Verdict: htmlVerdict(string(c.Verdict)), Tally: htmlTally(c.Counts),
 		Head: htmlSection(func(p *printer) { p.head(c, gate) }).Lines,
 	}
-	for i, f := range c.Findings {
-		if i == htmlItems {
-			v.MoreFindings = "... and " + checkup.Count(len(c.Findings)-i, "more finding")
-			break
-		}
-		found := htmlFinding{
-			Gone: f.Confirmation == checkup.Gone, Message: htmlClip(said(f)), Explains: htmlClip(explains(f, noun)),
-			For: htmlClips(f.For), Against: htmlClips(f.Against),
-		}
-		if len(f.Alternatives) > 0 {
-			found.Alternatives = htmlClip(alternatives(f))
-		}
-		v.Findings = append(v.Findings, found)
-	}
+	v.Findings, v.MoreFindings = htmlFindingsOf(c.Findings, noun)
 	if s := compared(c); s != "" {
 		v.Background = append(v.Background, htmlClip(s))
 	}
@@ -378,15 +402,27 @@ func htmlCheckOf(c *checkup.CheckReport, gate checkup.Gate, id string) htmlCheck
 	if len(c.Delays) > 0 {
 		v.Delays = htmlDelaysOf(c.Delays)
 	}
-	add(&v.After, func(p *printer) {
-		p.coverage(c.Coverage)
-		if c.Coverage == nil && c.Cumulative != nil {
-			p.heading(2, "Coverage")
-		}
-		p.cumulative(c.Cumulative)
-	})
+	add(&v.After, func(p *printer) { p.covered(c) })
 	add(&v.After, func(p *printer) { p.agents(c) })
 	return v
+}
+
+// htmlFindingsOf are the first findings, and how many more there are.
+func htmlFindingsOf(findings []checkup.Finding, noun string) (views []htmlFinding, more string) {
+	for i, f := range findings {
+		if i == htmlItems {
+			return views, "... and " + checkup.Count(len(findings)-i, "more finding")
+		}
+		found := htmlFinding{
+			Gone: f.Confirmation == checkup.Gone, Message: htmlClip(said(f)), Explains: htmlClip(explains(f, noun)),
+			For: htmlClips(f.For), Against: htmlClips(f.Against),
+		}
+		if len(f.Alternatives) > 0 {
+			found.Alternatives = htmlClip(alternatives(f))
+		}
+		views = append(views, found)
+	}
+	return views, ""
 }
 
 type htmlBlock struct {
@@ -462,9 +498,12 @@ type htmlTable struct {
 	More    string
 }
 
+// htmlCell has a Verdict or a Text, which is a link if it has a URL.
 type htmlCell struct {
-	Text   string
-	Number bool
+	Text    string
+	Number  bool
+	URL     string
+	Verdict string
 }
 
 func htmlTableOf(label string, t *checkup.Table) *htmlTable {
@@ -474,7 +513,7 @@ func htmlTableOf(label string, t *checkup.Table) *htmlTable {
 	}
 	columns := t.Columns[:min(len(t.Columns), htmlItems)]
 	for _, c := range columns {
-		v.Columns = append(v.Columns, htmlCell{htmlClip(c.Name), c.Measure != ""})
+		v.Columns = append(v.Columns, htmlCell{Text: htmlClip(c.Name), Number: c.Measure != ""})
 	}
 	for i, r := range t.Rows {
 		if i == htmlItems {
@@ -491,7 +530,7 @@ func htmlTableOf(label string, t *checkup.Table) *htmlTable {
 			if k < len(r) {
 				text = htmlClip(cell(r[k], c.Measure))
 			}
-			row = append(row, htmlCell{text, c.Measure != ""})
+			row = append(row, htmlCell{Text: text, Number: c.Measure != ""})
 		}
 		v.Rows = append(v.Rows, row)
 	}

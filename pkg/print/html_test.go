@@ -102,7 +102,7 @@ func TestHTMLEscapes(t *testing.T) {
 	c.Matrix = &checkup.Matrix{Group: 2, Sources: []string{attack}, Targets: []string{attack}, Cells: []string{"x"}}
 	c.Blocks = append(c.Blocks, checkup.Block{Title: attack, Grid: &checkup.Matrix{Sources: []string{attack}, Targets: []string{attack}, Cells: []string{"x"}}})
 	c.Delays = []checkup.DelayRow{{Transport: attack, Family: attack, Delay: &checkup.Delay{Min: 1, P50: 2, Max: 3}}}
-	links := Links{Plans: "/", Plan: func(string) string { return "/plan" }, Run: func(string) string { return "javascript:alert(1)" }}
+	links := Links{Plans: "/", Plan: func(_, _ string) string { return "/plan" }, Run: func(_, _ string) string { return "javascript:alert(1)" }}
 	h := overview()
 	h.Plan, h.Runs[0].Name, h.Findings[0].Message, h.Trends[0].Check = attack, attack, attack, attack
 	text := page(t, &r, HTMLOptions{History: h, Links: links})
@@ -150,25 +150,45 @@ func overview() *history.Overview {
 // TestHTMLHistory: the page of a plan, and the list of plans, by golden files.
 func TestHTMLHistory(t *testing.T) {
 	links := Links{
-		Plans: "/", Plan: func(plan string) string { return "/plans/" + plan },
-		Run: func(uid string) string {
+		Plans: "/", Nodes: "/nodes", Namespace: "checks",
+		Plan: func(namespace, plan string) string { return "/plans/" + namespace + "/" + plan },
+		Run: func(namespace, uid string) string {
 			if uid == "uid-0" {
 				return ""
 			}
-			return "/runs/" + uid
+			return "/runs/" + namespace + "/" + uid
 		},
+		Node: func(node string) string { return "/nodes/" + node },
 	}
+	all := links
+	all.Namespaces = true
 	rows := []PlanRow{
-		{Plan: "day-2", Run: "day-2-run-7", UID: "uid-7", Ended: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), Verdict: checkup.RunPass, Summary: "pass: 4 of 4 pairs passed"},
-		{Plan: "other", Run: "other-run-1", UID: "uid-9", Problem: "the chunks do not belong together"},
-		{Plan: "new"},
+		{Namespace: "checks", Plan: "day-2", Run: "day-2-run-7", UID: "uid-7", Ended: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), Verdict: checkup.RunPass, Summary: "pass: 4 of 4 pairs passed"},
+		{Namespace: "shop", Plan: "other", Run: "other-run-1", UID: "uid-9", Problem: "the chunks do not belong together"},
+		{Namespace: "shop", Plan: "new"},
+	}
+	nodes := []NodeRow{
+		{Node: "node-a", Plans: 2, From: checkup.Counts{Expected: 3, Pass: 3}, To: checkup.Counts{Expected: 3, Pass: 2, Unmeasured: 1}},
+		{Node: "node-b", Plans: 1, From: checkup.Counts{Expected: 3, Pass: 3}, To: checkup.Counts{Expected: 3, Fail: 3}},
+	}
+	pair := func(source, target string, v checkup.Verdict, p50 int64, loss int) NodePair {
+		return NodePair{Check: "mesh", Source: source, Target: target,
+			Result: history.Result{Probe: "udp IPv4 64B", Verdict: v, P50: p50, Max: 2 * p50, Loss: loss}}
+	}
+	on := []NodePlan{
+		{PlanRow: rows[0], Findings: []checkup.Finding{{Cause: checkup.CauseNodeIngress, Subject: "node-b", Message: "into the pods of node-b: nothing gets through", Explains: 3}},
+			From: []NodePair{pair("node-b", "node-a", checkup.Pass, 120, 0), pair("node-b", "node-c", checkup.Pass, 110, 0)},
+			To:   []NodePair{pair("node-a", "node-b", checkup.Fail, 0, 100), pair("node-c", "node-b", checkup.Unmeasured, 0, -1)}, MoreTo: 7},
+		{PlanRow: rows[1], Notes: []string{"check mesh: a note"}},
 	}
 	for name, print := range map[string]func(w io.Writer) error{
 		"history": func(w io.Writer) error { return HTMLHistory(w, overview(), "", "", Links{}) },
 		"plan":    func(w io.Writer) error { return HTMLHistory(w, overview(), "a", "b", links) },
 		"plans": func(w io.Writer) error {
-			return HTMLPlans(w, "Plans in namespace checks", rows, []string{"a note"}, links)
+			return HTMLPlans(w, "Plans in all namespaces", rows, []string{"a note"}, all)
 		},
+		"nodes": func(w io.Writer) error { return HTMLNodes(w, "Nodes", nodes, []string{"a note"}, links) },
+		"node":  func(w io.Writer) error { return HTMLNode(w, "node-b", on, []string{"a note"}, all) },
 	} {
 		var b bytes.Buffer
 		if err := print(&b); err != nil {
@@ -188,6 +208,47 @@ func TestHTMLHistory(t *testing.T) {
 		if got != string(want) {
 			t.Errorf("%s is not as saved; UPDATE=1 writes it:\n%s", path, got)
 		}
+	}
+}
+
+// TestHTMLNodes: names and texts on the pages of nodes are harmless, and their size is bounded.
+func TestHTMLNodes(t *testing.T) {
+	const most = 2 << 20
+	rows := make([]NodeRow, 3*htmlNodeRows)
+	pairs := make([]NodePair, 5000)
+	for i := range rows {
+		rows[i].Node = fmt.Sprintf("node-%05d", i)
+	}
+	for i := range pairs {
+		pairs[i] = NodePair{Check: "mesh", Source: rows[i].Node, Target: "node-b", Result: history.Result{Probe: "tcp IPv4 0B", Verdict: checkup.Fail}}
+	}
+	links := Links{Plans: "/", Nodes: "/nodes", Node: func(string) string { return "/node" }, Plan: func(_, _ string) string { return "/plan" }}
+	plans := []NodePlan{{PlanRow: PlanRow{Plan: "mesh"}, To: pairs, MoreTo: 7}}
+	for name, page := range map[string]func(w io.Writer) error{
+		"10000 more nodes": func(w io.Writer) error { return HTMLNodes(w, "Nodes", rows, nil, links) },
+		"4807 more lines":  func(w io.Writer) error { return HTMLNode(w, "node-b", plans, nil, links) },
+	} {
+		var b bytes.Buffer
+		if err := page(&b); err != nil {
+			t.Fatal(err)
+		}
+		if b.Len() > most || !strings.Contains(b.String(), name) {
+			t.Errorf("a page of %d bytes, want at most %d and %q", b.Len(), most, name)
+		}
+	}
+	rows, plans[0].To = rows[:2], pairs[:2]
+	plans[0].Findings, plans[0].Notes = []checkup.Finding{{Cause: checkup.CauseNode, Subject: "node-b", Alternatives: []string{"a"}}}, []string{"a note"}
+	hostile.Fill(&rows, true)
+	hostile.Fill(&plans, true)
+	for _, page := range []func(w io.Writer) error{
+		func(w io.Writer) error { return HTMLNodes(w, hostile.Text, rows, []string{hostile.Text}, links) },
+		func(w io.Writer) error { return HTMLNode(w, hostile.Text, plans, []string{hostile.Text}, links) },
+	} {
+		var b bytes.Buffer
+		if err := page(&b); err != nil {
+			t.Fatal(err)
+		}
+		hostile.Check(t, "page", strings.Replace(b.String(), string((*htmlPage)(nil).Head()), "", 1))
 	}
 }
 

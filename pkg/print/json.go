@@ -69,7 +69,7 @@ func Read(from io.Reader) (*checkup.Report, error) {
 		// A well-formed document with an unknown field, or a field of another type.
 		return nil, fmt.Errorf("read report: %w: written by another version of planner", err)
 	}
-	if err := valid(r); err != nil {
+	if err := Valid(r); err != nil {
 		return nil, fmt.Errorf("read report: %w", err)
 	}
 	return r, nil
@@ -82,11 +82,16 @@ const maxDepth = 8
 // labelName is what Prometheus takes for the name of a label.
 var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
-// validator collects what is wrong with a report.
+// mostWrong is the number of errors of Valid.
+const mostWrong = 20
+
+// validator collects what is wrong with a report: the first mostWrong errors.
 type validator struct{ errs []error }
 
 func (v *validator) wrong(format string, args ...any) {
-	v.errs = append(v.errs, fmt.Errorf(format, args...))
+	if len(v.errs) < mostWrong {
+		v.errs = append(v.errs, fmt.Errorf(format, args...))
+	}
 }
 
 // known reports a value that is none of a list.
@@ -96,8 +101,8 @@ func known[T ~string](v *validator, path string, value T, values []T) {
 	}
 }
 
-// valid returns everything that is wrong with a report that came from outside.
-func valid(r *checkup.Report) error {
+// Valid returns what is wrong with a report that came from outside; nil if printers can print it.
+func Valid(r *checkup.Report) error {
 	v := &validator{}
 	known(v, "verdict", r.Verdict, checkup.RunVerdicts)
 	v.counts("counts", r.Counts)

@@ -32,6 +32,7 @@ type (
 		Errors     int             `xml:"errors,attr"`
 		Skipped    int             `xml:"skipped,attr"`
 		Timestamp  string          `xml:"timestamp,attr,omitempty"`
+		Time       string          `xml:"time,attr,omitempty"`
 		Properties []junitProperty `xml:"properties>property"`
 		Cases      []junitCase     `xml:"testcase"`
 		Output     string          `xml:"system-out,omitempty"`
@@ -64,11 +65,11 @@ type (
 // passed: it is an error if the check does not pass because of them or none of
 // its units was measured, and skipped if the gate admits them. One with undecided
 // units is skipped.
+//
+// The time of each suite is that of the run, in seconds: a report has no times of single checks.
 func JUnit(w io.Writer, r *checkup.Report) error {
 	all := junitSuites{Name: checkup.Clean(r.Plan)}
-	if !r.Started.IsZero() && !r.Finished.IsZero() {
-		all.Time = fmt.Sprintf("%.3f", r.Finished.Sub(r.Started).Seconds())
-	}
+	_, all.Time = junitTimes(r)
 	for i := range r.Checks {
 		suite := junitCheck(r, &r.Checks[i])
 		all.Tests += suite.Tests
@@ -80,6 +81,7 @@ func JUnit(w io.Writer, r *checkup.Report) error {
 	if len(r.Checks) == 0 {
 		// A document without a test would read as passed.
 		suite := junitSuite{Name: checkup.Clean(r.Plan)}
+		suite.Timestamp, suite.Time = junitTimes(r)
 		suite.add(
 			junitCase{
 				Name:  "verdict",
@@ -101,6 +103,17 @@ func JUnit(w io.Writer, r *checkup.Report) error {
 	return err
 }
 
+// junitTimes are when the run started, and how long it took in seconds; empty if unknown.
+func junitTimes(r *checkup.Report) (timestamp, seconds string) {
+	if !r.Started.IsZero() {
+		timestamp = r.Started.UTC().Format(time.RFC3339)
+		if !r.Finished.IsZero() {
+			seconds = fmt.Sprintf("%.3f", r.Finished.Sub(r.Started).Seconds())
+		}
+	}
+	return timestamp, seconds
+}
+
 func (s *junitSuite) add(c junitCase) {
 	s.Cases = append(s.Cases, c)
 	s.Tests++
@@ -117,9 +130,7 @@ func (s *junitSuite) add(c junitCase) {
 func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 	noun := nounOf(c)
 	suite := junitSuite{Name: checkup.Clean(c.Name)}
-	if !r.Started.IsZero() {
-		suite.Timestamp = r.Started.UTC().Format(time.RFC3339)
-	}
+	suite.Timestamp, suite.Time = junitTimes(r)
 	for _, p := range []struct {
 		name string
 		n    int

@@ -14,13 +14,16 @@ import (
 // logLines is the most lines of each list in a group, and of warnings of a check.
 const logLines = 50
 
+// logWidth is the width of tables and wrapped texts. tasks/internal/task wraps what is wider at this width.
+const logWidth = 78
+
 // Log prints the report for the log viewer of the Tekton dashboard, which is the
 // only place where it shows what a run found. It folds ::group:: and colours
 // ::error:: and ::warning:: lines, as GitHub Actions does; groups do not nest.
 // Everything of a check is folded into a group; what is wrong follows unfolded;
 // the verdict is the last line.
 func Log(w io.Writer, r *checkup.Report) error {
-	p := newPrinter(w, TextOptions{Width: 120, Lines: logLines})
+	p := newPrinter(w, TextOptions{Width: logWidth, Lines: logLines, Rest: logRest(r)})
 	for i := range r.Checks {
 		c := &r.Checks[i]
 		p.command("group", "%s: %s", checkTitle(c), c.Verdict)
@@ -92,6 +95,14 @@ func Log(w io.Writer, r *checkup.Report) error {
 	}
 	p.line("verdict: %s", checkup.Clean(string(r.Verdict)))
 	return p.w.Flush()
+}
+
+// logRest says where to find what is left out of a log.
+func logRest(r *checkup.Report) string {
+	if r.Run == "" {
+		return ""
+	}
+	return fmt.Sprintf("all of them: planner report %s -o json", checkup.Clean(r.Run))
 }
 
 // command writes a line that the dashboard colours.

@@ -19,7 +19,7 @@ import (
 )
 
 // OpenMetrics writes the report in the OpenMetrics text format, sorted, the same
-// bytes for the same report.
+// bytes for the same report. It is for Prometheus and others that scrape.
 //
 // Names that begin with pod_network_connectivity_check are those of OpenShift's
 // cluster-network-operator (pkg/cmd/checkendpoints/controller/metrics.go), for
@@ -27,7 +27,8 @@ import (
 // there, is written as of type unknown, because OpenMetrics wants the name of a
 // counter to end in _total. As there, component is the namespace, and an established
 // connection is a successful tcpConnect, whatever came after it. The latencies
-// are medians, in nanoseconds: a report does not hold single ones.
+// are medians, in nanoseconds: a report does not hold single ones. Prometheus does
+// not write these names.
 //
 // Names that begin with checkplan are gauges, about the one run. Of the units of a
 // check those are written that the report lists, where it lists all of them
@@ -48,46 +49,94 @@ import (
 //	checkplan_outages                               checkplan_unit_outages
 //	checkplan_longest_outage_seconds                checkplan_unit_longest_outage_seconds
 //	checkplan_placement_nodes                       checkplan_unit_value{name}
+//	checkplan_delay_seconds{quantile}               checkplan_delay_seconds{statistic}: min, p50 ... max
 func OpenMetrics(w io.Writer, r *checkup.Report) error {
 	var m Metrics
-	m.Add(r)
-	return m.Write(w)
+	m.Add(r, 0)
+	return m.OpenMetrics(w)
+}
+
+// Prometheus writes the report in Prometheus' text format 0.0.4, sorted, the same bytes for the same report. It is for
+// what does not read OpenMetrics: node_exporter's textfile collector, a Pushgateway, and promtool check metrics.
+// It has all names that begin with checkplan, see OpenMetrics.
+func Prometheus(w io.Writer, r *checkup.Report) error {
+	var m Metrics
+	m.Add(r, 0)
+	return m.Prometheus(w)
 }
 
 // Metrics are the metrics of several reports, each of another plan. The zero value is empty.
-type Metrics struct{ m metrics }
+type Metrics struct {
+	// Namespaces adds the label namespace to all samples that begin with checkplan: plans of several namespaces may
+	// have the same name.
+	Namespaces bool
+	m          metrics
+}
 
-// Add adds the metrics of a report. The report is not kept.
-func (x *Metrics) Add(r *checkup.Report) {
-	if x.m == nil {
-		x.m = metrics{}
+// Bytes is about how much memory the metrics take.
+func (x *Metrics) Bytes() int { return x.m.bytes }
+
+// Add adds the metrics of a report. The report is not kept. They may take about so many bytes of memory; 0 is no limit.
+// If they would take more, those of single units are left out; if that does not suffice, all of them, and Add returns
+// false.
+func (x *Metrics) Add(r *checkup.Report, most int) bool {
+	for _, units := range []bool{true, false} {
+		trial := metrics{namespace: x.namespace(r.Namespace), most: most}
+		if most > 0 {
+			trial.report(r, units)
+		}
+		if !trial.full {
+			x.m.namespace = trial.namespace
+			x.m.report(r, units)
+			return true
+		}
 	}
-	x.m.run(r)
-	labels := labelsOf(r)
-	for i := range r.Checks {
-		x.m.check(r, &r.Checks[i], labels)
+	return false
+}
+
+func (x *Metrics) namespace(name string) string {
+	if !x.Namespaces {
+		return ""
 	}
+	return name
 }
 
 // Readable adds whether the newest report of a plan could be read: metrics that are missing must not look like a plan
 // that is gone.
-func (x *Metrics) Readable(plan, run string, readable bool) {
-	if x.m == nil {
-		x.m = metrics{}
-	}
+func (x *Metrics) Readable(namespace, plan, run string, readable bool) {
+	x.m.namespace = x.namespace(namespace)
 	x.m.top("checkplan_report_readable", "Whether the newest report of the plan could be read.", truth(readable), "plan", plan, "run", run)
 }
 
-// Write writes all that was added, in the OpenMetrics text format. Its error is the writer's.
-func (x *Metrics) Write(w io.Writer) error {
-	m := x.m
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		if _, err := expfmt.MetricFamilyToOpenMetrics(w, m[name].proto(name)); err != nil {
-			return fmt.Errorf("write report as OpenMetrics: %w", err)
+// LeftOut adds how many plans have no metrics, because there are too many.
+func (x *Metrics) LeftOut(plans int) {
+	x.m.namespace = ""
+	x.m.top("checkplan_plans_left_out", "Plans without metrics, because there are too many plans.", float64(plans))
+}
+
+// OpenMetrics writes all that was added, in the OpenMetrics text format. Its error is the writer's.
+func (x *Metrics) OpenMetrics(w io.Writer) error {
+	for _, name := range slices.Sorted(maps.Keys(x.m.families)) {
+		if _, err := expfmt.MetricFamilyToOpenMetrics(w, x.m.families[name].proto(name)); err != nil {
+			return fmt.Errorf("write metrics as OpenMetrics: %w", err)
 		}
 	}
 	if _, err := expfmt.FinalizeOpenMetrics(w); err != nil {
-		return fmt.Errorf("write report as OpenMetrics: %w", err)
+		return fmt.Errorf("write metrics as OpenMetrics: %w", err)
+	}
+	return nil
+}
+
+// Prometheus writes all that was added, in Prometheus' text format, except the names of the reference: promtool refuses
+// them, because of "_count", "_gauge" and labels in camelCase. Its error is the writer's.
+func (x *Metrics) Prometheus(w io.Writer) error {
+	for _, name := range slices.Sorted(maps.Keys(x.m.families)) {
+		if slices.Contains(reference, name) {
+			continue
+		}
+		if _, err := expfmt.MetricFamilyToText(w, x.m.families[name].proto(name)); err != nil {
+			return fmt.Errorf("write metrics as Prometheus text: %w", err)
+		}
 	}
 	return nil
 }
@@ -99,8 +148,21 @@ const (
 	resolveLatency = "pod_network_connectivity_check_dns_resolve_latency_gauge"
 )
 
+var reference = []string{checkCount, connectLatency, resolveLatency}
+
 // metrics are families by name.
-type metrics map[string]*family
+type metrics struct {
+	families map[string]*family
+	// namespace is the value of the label; empty for none.
+	namespace string
+	// bytes is about what the samples take, and most what they may take; 0 is no limit. full says that samples are
+	// missing because of it.
+	bytes, most int
+	full        bool
+}
+
+// labelBytes is the longest value of a label: longer names come from nobody who means well.
+const labelBytes = 1024
 
 // family is the samples of one name, by their labels: no two have the same, as
 // OpenMetrics demands.
@@ -114,32 +176,46 @@ type sample struct {
 	value  float64
 }
 
-func (m metrics) at(name, help string, labels []string) *sample {
-	f := m[name]
-	if f == nil {
-		f = &family{help: help, samples: map[string]*sample{}}
-		m[name] = f
+func (m *metrics) at(name, help string, labels []string) *sample {
+	if m.namespace != "" && strings.HasPrefix(name, "checkplan_") {
+		labels = append([]string{"namespace", m.namespace}, labels...)
 	}
 	var key strings.Builder
 	for i := 1; i < len(labels); i += 2 {
-		labels[i] = checkup.Clean(labels[i])
+		labels[i] = checkup.Clean(labels[i][:min(len(labels[i]), labelBytes)])
 		key.WriteString(strconv.Quote(labels[i]))
 	}
-	s := f.samples[key.String()]
-	if s == nil {
-		s = &sample{labels: labels}
-		f.samples[key.String()] = s
+	f := m.families[name]
+	if f == nil {
+		f = &family{help: help, samples: map[string]*sample{}}
 	}
+	s := f.samples[key.String()]
+	if s != nil {
+		return s
+	}
+	s = &sample{labels: labels}
+	// Values are in the key, and once more where Clean or a caller has made them.
+	size := 2*key.Len() + 16*len(labels) + 200
+	if m.most > 0 && m.bytes+size > m.most {
+		m.full = true
+		return s
+	}
+	if m.families == nil {
+		m.families = map[string]*family{}
+	}
+	m.bytes += size
+	m.families[name] = f
+	f.samples[key.String()] = s
 	return s
 }
 
 // add adds to a sample, which is 0 before.
-func (m metrics) add(name, help string, value float64, labels ...string) {
+func (m *metrics) add(name, help string, value float64, labels ...string) {
 	m.at(name, help, labels).value += value
 }
 
 // top makes a sample at least so high.
-func (m metrics) top(name, help string, value float64, labels ...string) {
+func (m *metrics) top(name, help string, value float64, labels ...string) {
 	s := m.at(name, help, labels)
 	s.value = max(s.value, value)
 }
@@ -174,7 +250,22 @@ func truth(holds bool) float64 {
 	return 0
 }
 
-func (m metrics) run(r *checkup.Report) {
+// report adds a report; units says whether with those of its single units.
+func (m *metrics) report(r *checkup.Report, units bool) {
+	m.run(r)
+	labels := labelsOf(r)
+	for i := range r.Checks {
+		if m.full {
+			return
+		}
+		m.check(r, &r.Checks[i])
+		if units {
+			m.units(r, &r.Checks[i], labels)
+		}
+	}
+}
+
+func (m *metrics) run(r *checkup.Report) {
 	for _, v := range checkup.RunVerdicts {
 		m.add(
 			"checkplan_run_verdict",
@@ -208,8 +299,8 @@ func (m metrics) run(r *checkup.Report) {
 	)
 }
 
-func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []string) {
-	of := func(labels ...string) []string { return append([]string{"plan", r.Plan, "check", c.Name}, labels...) }
+func (m *metrics) check(r *checkup.Report, c *checkup.CheckReport) {
+	of := checkLabels(r, c)
 	for _, v := range checkup.RunVerdicts {
 		m.add(
 			"checkplan_check_verdict",
@@ -257,7 +348,7 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []s
 	if v := c.Cumulative; v != nil {
 		m.add(
 			"checkplan_cumulative_coverage_ratio",
-			"Share of the full mesh that all runs of the plan have measured.",
+			"Share of all pairs that all runs of the plan have measured.",
 			float64(v.Measured)/float64(max(1, v.Possible)),
 			of()...)
 		m.add("checkplan_cumulative_failing_pairs", "Pairs that failed when they were measured last.", float64(v.Failing), of()...)
@@ -279,8 +370,21 @@ func (m metrics) check(r *checkup.Report, c *checkup.CheckReport, unitLabels []s
 				of("type", k.Type, "status", status)...)
 		}
 	}
+}
+
+// checkLabels returns a function that returns the labels of a sample of a check.
+func checkLabels(r *checkup.Report, c *checkup.CheckReport) func(labels ...string) []string {
+	return func(labels ...string) []string { return append([]string{"plan", r.Plan, "check", c.Name}, labels...) }
+}
+
+// units adds what the report has of single units.
+func (m *metrics) units(r *checkup.Report, c *checkup.CheckReport, unitLabels []string) {
+	of := checkLabels(r, c)
 	for i := range c.Units {
 		u := &c.Units[i]
+		if m.full {
+			return
+		}
 		if u.Object != "" {
 			m.reference(r, u)
 		}
@@ -306,6 +410,7 @@ var unitLabels = []string{
 	"stage",
 	"statistic",
 	"name",
+	"namespace",
 }
 
 // labelsOf lists the names of all labels of the units that are written, sorted: all
@@ -325,7 +430,7 @@ func labelsOf(r *checkup.Report) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-func (m metrics) delays(rows []checkup.DelayRow, of func(...string) []string) {
+func (m *metrics) delays(rows []checkup.DelayRow, of func(...string) []string) {
 	for _, d := range rows {
 		row := func(labels ...string) []string {
 			return append(
@@ -350,14 +455,14 @@ func (m metrics) delays(rows []checkup.DelayRow, of func(...string) []string) {
 		}
 		if d.Delay != nil {
 			for _, q := range []struct {
-				quantile string
-				micros   int64
-			}{{"0", d.Delay.Min}, {"0.5", d.Delay.P50}, {"0.9", d.Delay.P90}, {"0.95", d.Delay.P95}, {"0.99", d.Delay.P99}, {"1", d.Delay.Max}} {
+				statistic string
+				micros    int64
+			}{{"min", d.Delay.Min}, {"p50", d.Delay.P50}, {"p90", d.Delay.P90}, {"p95", d.Delay.P95}, {"p99", d.Delay.P99}, {"max", d.Delay.Max}} {
 				m.top(
 					"checkplan_delay_seconds",
-					"Quantiles of the round-trip delays, or of the delays of the stage, of all pairs.",
+					"Round-trip delay, or delay of the stage, of all pairs by statistic.",
 					float64(q.micros)/1e6,
-					row("quantile", q.quantile)...)
+					row("statistic", q.statistic)...)
 			}
 		}
 	}
@@ -365,7 +470,7 @@ func (m metrics) delays(rows []checkup.DelayRow, of func(...string) []string) {
 
 // unit writes what the report has of one unit; sent says that the check sends
 // measurements.
-func (m metrics) unit(u *checkup.Unit, sent bool, of func(...string) []string) {
+func (m *metrics) unit(u *checkup.Unit, sent bool, of func(...string) []string) {
 	for _, v := range checkup.Verdicts {
 		m.top(
 			"checkplan_unit_verdict",
@@ -425,7 +530,7 @@ func (m metrics) unit(u *checkup.Unit, sent bool, of func(...string) []string) {
 	}
 }
 
-func (m metrics) unitDelay(d *checkup.Delay, stage checkup.Stage, of func(...string) []string) {
+func (m *metrics) unitDelay(d *checkup.Delay, stage checkup.Stage, of func(...string) []string) {
 	if d == nil {
 		return
 	}
@@ -443,7 +548,7 @@ func (m metrics) unitDelay(d *checkup.Delay, stage checkup.Stage, of func(...str
 
 // reference writes the unit as OpenShift's cluster-network-operator would. Name
 // resolution is counted apart only where there was one.
-func (m metrics) reference(r *checkup.Report, u *checkup.Unit) {
+func (m *metrics) reference(r *checkup.Report, u *checkup.Unit) {
 	labels := func(more ...string) []string {
 		return append(
 			[]string{"component", r.Namespace, "checkName", u.Object, "targetEndpoint", u.Labels["address"]},

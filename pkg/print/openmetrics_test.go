@@ -4,29 +4,61 @@ package print
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/ecosystem"
 )
 
-// parse reads what OpenMetrics wrote: as "name{label="value",...}" to value. The
-// library's parser is for the format from which OpenMetrics comes: it knows no
-// type "unknown", and takes "# EOF" for a comment.
+// parse reads what OpenMetrics wrote: as "name{label="value",...}" to value. Prometheus' own parser must take it as it
+// is. The labels are in the order in which they were written, which parseText keeps.
 func parse(t *testing.T, text string) map[string]float64 {
 	t.Helper()
-	if !strings.HasSuffix(text, "\n# EOF\n") && text != "# EOF\n" || strings.Count(text, "# EOF") != 1 {
-		t.Fatalf("does not end with the one # EOF:\n%s", text)
+	parser := textparse.NewOpenMetricsParser([]byte(text), labels.NewSymbolTable())
+	read := 0
+	for {
+		entry, err := parser.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("Prometheus' parser of OpenMetrics: %v in\n%s", err, text)
+		}
+		if entry == textparse.EntrySeries {
+			read++
+		}
 	}
+	if !strings.HasSuffix(text, "# EOF\n") {
+		t.Fatalf("does not end with # EOF:\n%s", text)
+	}
+	samples := parseText(t, strings.ReplaceAll(text, " unknown\n", " untyped\n"))
+	if read != len(samples) {
+		t.Errorf("Prometheus reads %d samples of %d", read, len(samples))
+	}
+	return samples
+}
+
+// parseText reads Prometheus' text format with the parser of node_exporter's textfile collector
+// (collector/textfile.go, processFile) and of the Pushgateway (handler/push.go, Push), and has the checks that these make
+// besides: no timestamps. A family or a sample that is there twice is an error of the parser or of this function.
+func parseText(t *testing.T, text string) map[string]float64 {
+	t.Helper()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(strings.ReplaceAll(text, " unknown\n", " untyped\n")))
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, text)
 	}
@@ -36,6 +68,9 @@ func parse(t *testing.T, text string) map[string]float64 {
 			var labels []string
 			for _, l := range m.Label {
 				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			if m.TimestampMs != nil {
+				t.Errorf("%s has a timestamp", name)
 			}
 			key := name + "{" + strings.Join(labels, ",") + "}"
 			if _, twice := samples[key]; twice {
@@ -84,6 +119,52 @@ func TestOpenMetrics(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPrometheusText: the text format is what the textfile collector and a Pushgateway take, promtool's linter has no
+// remark, and it has the metrics of OpenMetrics except those with names of the reference. (make e2e-pages runs promtool.)
+func TestPrometheusText(t *testing.T) {
+	left := map[string]bool{}
+	reports, samples, remarks := 0, 0, 0
+	for name, r := range scenarios(t) {
+		t.Run(name, func(t *testing.T) {
+			var open, text bytes.Buffer
+			if err := errors.Join(OpenMetrics(&open, &r), Prometheus(&text, &r)); err != nil {
+				t.Fatal(err)
+			}
+			want := parse(t, open.String())
+			reports, samples = reports+1, samples+len(want)
+			for key := range want {
+				if family, _, _ := strings.Cut(key, "{"); !strings.HasPrefix(family, "checkplan_") {
+					left[family] = true
+					delete(want, key)
+				}
+			}
+			if diff := cmp.Diff(want, parseText(t, text.String())); diff != "" {
+				t.Errorf("not the samples of OpenMetrics (-OpenMetrics +text):\n%s", diff)
+			}
+			problems, err := promlint.New(&text).Lint()
+			if err != nil {
+				t.Fatal(err)
+			}
+			remarks += len(problems)
+			for _, p := range problems {
+				t.Errorf("promtool: %s %s", p.Metric, p.Text)
+			}
+		})
+	}
+	if len(left) != len(reference) {
+		t.Errorf("only OpenMetrics has %v, want %v", left, reference)
+	}
+	const section = "Prometheus and other formats"
+	all := fmt.Sprintf("of %d reports", reports)
+	common := ecosystem.Version(t, "github.com/prometheus/common")
+	ecosystem.Row(t, section, "Prometheus' parser of OpenMetrics (`model/textparse`)", ecosystem.Version(t, "github.com/prometheus/prometheus"),
+		"`--output openmetrics` "+all, fmt.Sprintf("%d samples, no error", samples))
+	ecosystem.Row(t, section, "parser of the textfile collector and the Pushgateway (`expfmt.TextParser`)", common,
+		"`--output prometheus` "+all, "the same samples of checkplan, no error, no timestamp")
+	ecosystem.Row(t, section, "promtool's linter (`promlint`)", ecosystem.Version(t, "github.com/prometheus/client_golang"),
+		"`--output prometheus` "+all, checkup.Count(remarks, "remark"))
 }
 
 // TestReferenceMetrics checks names, labels and values against those that
@@ -160,5 +241,43 @@ func TestUnitMetrics(t *testing.T) {
 	}
 	if strings.Contains(b.String(), `check="balls",unit=`) {
 		t.Error("units of a check that does not list all of them")
+	}
+}
+
+// TestMetricsAreBounded: a report that needs more memory than it may take has no metrics of single units, then none at
+// all. What it leaves out takes nothing from the others.
+func TestMetricsAreBounded(t *testing.T) {
+	one := scenarios(t)["connections-service"]
+	one.Namespace = "checks"
+	size := func(most int) (Metrics, bool) {
+		m := Metrics{Namespaces: true}
+		return m, m.Add(&one, most)
+	}
+	whole, _ := size(0)
+	verdict := fmt.Sprintf("checkplan_run_verdict{namespace=%q,plan=%q,run=%q,verdict=%q}", "checks", one.Plan, one.Run, one.Verdict)
+	for _, tt := range []struct {
+		most        int
+		units, runs bool
+	}{{whole.Bytes(), true, true}, {whole.Bytes() - 1, false, true}, {1000, false, false}} {
+		m, ok := size(tt.most)
+		var b bytes.Buffer
+		if err := m.OpenMetrics(&b); err != nil {
+			t.Fatal(err)
+		}
+		_, runs := parse(t, b.String())[verdict]
+		if units := strings.Contains(b.String(), "checkplan_unit_verdict{namespace="); ok != tt.runs || runs != tt.runs || units != tt.units || m.Bytes() > tt.most {
+			t.Errorf("%d bytes of %d: units %v, runs %v, %v:\n%s", m.Bytes(), tt.most, units, runs, ok, b.String())
+		}
+	}
+	long := one
+	long.Plan = strings.Repeat("\u202e", labelBytes)
+	var b bytes.Buffer
+	if err := OpenMetrics(&b, &long); err != nil {
+		t.Fatal(err)
+	}
+	for key := range parse(t, b.String()) {
+		if len(key) > 8*labelBytes {
+			t.Errorf("a sample has %d bytes of labels", len(key))
+		}
 	}
 }

@@ -36,6 +36,7 @@ var saved = []string{
 	"agents", "chaos", "ingress", "loss", "pass", "paths", "policy", "regression", "sample", "setup", "slow", "unreachable",
 	"connections-endpoint", "connections-restart", "connections-service", "connections-silent", "connections-stopped",
 	"vms-cut", "vms-loss", "vms-lossy", "vms-oneway", "vms-pass", "vms-several", "vms-slow",
+	"services-pass", "services-node", "services-changed",
 	"placement-disabled", "placement-none", "placement-pass", "placement-unasked",
 }
 
@@ -222,7 +223,9 @@ func headless(w io.Writer, r *checkup.Report) error {
 }
 
 var printers = map[string]func(io.Writer, *checkup.Report) error{
-	".txt":  func(w io.Writer, r *checkup.Report) error { return Text(w, r, TextOptions{Width: 100}) },
+	".txt": func(w io.Writer, r *checkup.Report) error {
+		return Text(w, r, TextOptions{Rest: "all of them: --output json"})
+	},
 	".html": headless,
 	".log":  Log,
 	".xml":  JUnit,
@@ -512,7 +515,7 @@ counts: 1 expected is not the sum of 0 pass, 0 fail, 0 undecided, 0 unmeasured`}
 		{head + `"verdict": "pass", "counts": {}, "gate": {"maxUnmeasured": "0%"}, "checks": [{"verdict": "pass", "counts": {"expected": 1, "fail": 1}, "findings": [{"cause": "gremlins"}], "units": [{"verdict": "unmeasured"}, {"verdict": "fine"}], "matrix": {"sources": ["a"], "targets": ["b"], "cells": [".."]}}]}`,
 			`read report: checks[0].units[1].verdict: "fine" is none of [pass fail undecided unmeasured]
 checks[0]: lists 0 failed, 0 undecided and 2 unmeasured units, but counts 1, 0 and 0
-checks[0].findings[0].cause: "gremlins" is none of [nodeIngress nodeEgress node nodes nodesIngress nodesEgress pair zones family transport size source target paths network sourceAddress service placement]
+checks[0].findings[0].cause: "gremlins" is none of [nodeIngress nodeEgress node nodes nodesIngress nodesEgress pair zones groups family transport size source target paths network sourceAddress service placement]
 checks[0].matrix.cells[0]: 2 cells for 1 targets`},
 		{check(`"units": [{"verdict": "pass"}]`), `read report: checks[0]: lists 1 units that passed, but is not complete`},
 		{check(`"complete": true, "units": [{"name": "a", "verdict": "pass"}, {"name": "a", "verdict": "pass"}]`), `read report: checks[0].units[1].name: duplicate "a"
@@ -570,6 +573,11 @@ func FuzzRead(f *testing.F) {
 			t.Fatal(err)
 		}
 		parse(t, metrics.String())
+		metrics.Reset()
+		if err := Prometheus(&metrics, r); err != nil {
+			t.Fatal(err)
+		}
+		parseText(t, metrics.String())
 		if n := resultsSize(Results(r, "")); n > resultsBudget {
 			t.Fatalf("results take %d bytes", n)
 		}

@@ -21,8 +21,8 @@ import (
 
 // TextOptions say how Text prints.
 type TextOptions struct {
-	// Width of the terminal in columns; 0 means 80. The heat map is left out where
-	// it does not fit; lines are not broken.
+	// Width of the terminal in columns; 0 means 80. No table exceeds it. The heat map is
+	// left out where it does not fit; other lines are not broken.
 	Width int
 	// Color writes ANSI colours.
 	Color bool
@@ -30,6 +30,8 @@ type TextOptions struct {
 	Unicode bool
 	// Lines is the most lines of each list; 0 means 20, less than 0 all.
 	Lines int
+	// Rest says where to find what is left out, as that of BlockOptions.
+	Rest string
 }
 
 // Text prints the report for people. Its error is the writer's.
@@ -114,8 +116,6 @@ type printer struct {
 	o TextOptions
 	// wrap is the width at which text is wrapped; 0 wraps nothing.
 	wrap int
-	// rest says where to find what was cut off.
-	rest string
 }
 
 func newPrinter(w io.Writer, o TextOptions) *printer {
@@ -220,11 +220,10 @@ func (p *printer) check(c *checkup.CheckReport, gate checkup.Gate) {
 	if m := c.Matrix; m != nil && len(m.Sources) > 0 && len(m.Targets) > 0 {
 		p.heading(2, "Source by target")
 		whole := *p
-		whole.rest = "--output html draws it"
+		whole.o.Rest = "--output html draws it"
 		whole.grid(4, m, noun)
 	}
-	p.coverage(c.Coverage)
-	p.cumulative(c.Cumulative)
+	p.covered(c)
 	p.delays(c.Delays)
 	p.agents(c)
 }
@@ -615,6 +614,15 @@ func (p *printer) coverage(c *checkup.Coverage) {
 	}
 }
 
+// covered prints what this run, and all runs together, have measured.
+func (p *printer) covered(c *checkup.CheckReport) {
+	p.coverage(c.Coverage)
+	if c.Coverage == nil && c.Cumulative != nil {
+		p.heading(2, "Coverage")
+	}
+	p.cumulative(c.Cumulative)
+}
+
 // cumulative prints what all runs of the plan have measured together.
 func (p *printer) cumulative(c *checkup.Cumulative) {
 	if c == nil {
@@ -624,11 +632,11 @@ func (p *printer) cumulative(c *checkup.Cumulative) {
 		p.line("    no pair was measured in any run of this plan")
 		return
 	}
-	p.line("    %s of the full mesh measured since %s, by %s: %d of %d pairs, %d of which failed when measured last",
+	p.line("    %s of all pairs measured since %s, by %s: %d of %d pairs, %d of which failed when measured last",
 		share(c.Measured, c.Possible), stamp(c.Since), checkup.Count(c.Runs, "run"), c.Measured, c.Possible, c.Failing)
 	left := "the newest run added no pair"
 	if c.RunsLeft != nil {
-		left = checkup.Count(*c.RunsLeft, "run") + " left to the full mesh at this rate"
+		left = checkup.Count(*c.RunsLeft, "run") + " left to all pairs at this rate"
 	}
 	switch {
 	case c.Measured == c.Possible:
@@ -639,7 +647,7 @@ func (p *printer) cumulative(c *checkup.Cumulative) {
 		p.line("    %s", left)
 	}
 	if c.FailingUpperBound != nil && c.Measured < c.Possible {
-		p.line("    with 95%% confidence at most %.3g%% of the full mesh fails, if nothing changed since", 100**c.FailingUpperBound)
+		p.line("    with 95%% confidence at most %.3g%% of all pairs fail, if nothing changed since", 100**c.FailingUpperBound)
 	}
 }
 
@@ -666,29 +674,31 @@ func (p *printer) delays(rows []checkup.DelayRow) {
 
 // delayTable has the delays with their title.
 func delayTable(rows []checkup.DelayRow) (string, *checkup.Table) {
-	number := func(name string, m checkup.Measure) checkup.Column { return checkup.Column{Name: name, Measure: m} }
+	number := func(name string, m checkup.Measure, priority int) checkup.Column {
+		return checkup.Column{Name: name, Measure: m, Priority: priority}
+	}
 	stages := slices.ContainsFunc(rows, func(r checkup.DelayRow) bool { return r.Stage != "" })
 	t := &checkup.Table{Columns: []checkup.Column{{Name: "transport"}, {Name: "family"}}}
-	names := []string{"min", "p50", "p90", "p99", "max"}
+	names, priorities := []string{"min", "p50", "p90", "p99", "max"}, []int{4, 0, 2, 0, 0, 3}
 	title := "Delays of each stage"
 	if stages {
 		t.Columns = append(t.Columns, checkup.Column{Name: "stage"})
 	} else {
 		title = "Round-trip delays"
-		t.Columns = append(t.Columns, number("size", checkup.MeasureCount))
+		t.Columns = append(t.Columns, number("size", checkup.MeasureCount, 0))
 		names = append(names, "jitter")
 	}
 	t.Columns = append(
 		t.Columns,
-		number("pairs", checkup.MeasureCount),
-		number("sent", checkup.MeasureCount),
-		number("loss", checkup.MeasurePercent),
+		number("pairs", checkup.MeasureCount, 1),
+		number("sent", checkup.MeasureCount, 0),
+		number("loss", checkup.MeasurePercent, 0),
 	)
 	if !stages {
-		t.Columns = append(t.Columns, number("dup", checkup.MeasureCount), number("reord", checkup.MeasureCount))
+		t.Columns = append(t.Columns, number("dup", checkup.MeasureCount, 5), number("reord", checkup.MeasureCount, 5))
 	}
-	for _, name := range names {
-		t.Columns = append(t.Columns, number(name, checkup.MeasureMicroseconds))
+	for i, name := range names {
+		t.Columns = append(t.Columns, number(name, checkup.MeasureMicroseconds, priorities[i]))
 	}
 	for _, r := range rows {
 		row := []checkup.Cell{checkup.Text(string(r.Transport))}

@@ -58,6 +58,20 @@ func (s *sample) fail(stage checkup.Stage, err error, timeout time.Duration) {
 	}
 }
 
+// reasonOf is how a connection attempt failed; empty for other failures. Of several addresses that failed in different
+// ways, the first in this order counts: refused, timed out, no route.
+func reasonOf(err error) checkup.Reason {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return checkup.ReasonRefused
+	case isTimeout(err), errors.Is(err, syscall.ETIMEDOUT):
+		return checkup.ReasonTimedOut
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return checkup.ReasonNoRoute
+	}
+	return ""
+}
+
 // words returns the message for an error of the network.
 func words(err error, timeout time.Duration) string {
 	var several interface{ Unwrap() []error }

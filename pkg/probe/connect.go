@@ -63,6 +63,7 @@ func connectBy(
 		return s, nil, localTrouble(a.err)
 	case a.err != nil:
 		s.fail(checkup.StageConnect, a.err, timeout)
+		s.cause.Reason = reasonOf(a.err)
 		return s, nil, nil
 	}
 	s.rtt = a.took

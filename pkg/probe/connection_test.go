@@ -43,11 +43,11 @@ func TestTCPOfAPeer(t *testing.T) {
 	}{
 		{"silent", func(t *testing.T, f checkup.IPFamily) netip.AddrPort { return listenTCP(t, f, silentPeer) }, "", through(checkup.StageConnect), nil},
 		{"refused", func(t *testing.T, f checkup.IPFamily) netip.AddrPort { return listenTCP(t, f, nil) }, "", nil,
-			cause(checkup.StageConnect, "connection refused")},
+			noConnection(checkup.ReasonRefused, "connection refused")},
 		{"black hole", func(t *testing.T, f checkup.IPFamily) netip.AddrPort {
 			return blackHole(t, netip.AddrPortFrom(loopback[f], 0))
 		}, checkup.StageConnect, nil,
-			cause(checkup.StageConnect, "timed out after 300ms")},
+			noConnection(checkup.ReasonTimedOut, "timed out after 300ms")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
@@ -156,7 +156,7 @@ var resolveCases = []struct {
 	{name: "silent server", dns: dnsServer{silent: true}, short: checkup.StageResolve, failure: cause(checkup.StageResolve, "timed out after 300ms")},
 	{name: "refused by the server's host", dial: refusedDNS, failure: cause(checkup.StageResolve, "the DNS server: connection refused")},
 	{name: "no file left", dial: noFileForDNS, spoiled: cause(checkup.StageSocket, "socket: too many open files")},
-	{name: "nothing listens at the address", dns: dnsServer{addresses: []string{"127.0.0.9"}}, passed: []checkup.Stage{checkup.StageResolve}, failure: cause(checkup.StageConnect, "connection refused")},
+	{name: "nothing listens at the address", dns: dnsServer{addresses: []string{"127.0.0.9"}}, passed: []checkup.Stage{checkup.StageResolve}, failure: noConnection(checkup.ReasonRefused, "connection refused")},
 }
 
 func refusedDNS(ctx context.Context, _, _ string) (net.Conn, error) {

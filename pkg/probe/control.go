@@ -185,7 +185,7 @@ func (c control) closed(ctx context.Context, family checkup.IPFamily) checkup.Co
 		"refused",
 		func(o checkup.Observation) bool {
 			return o.Unmeasured == nil && o.Received == 0 && o.Failure != nil &&
-				*o.Failure == checkup.Cause{Stage: checkup.StageConnect, Message: syscall.ECONNREFUSED.Error()}
+				o.Failure.Stage == checkup.StageConnect && o.Failure.Message == syscall.ECONNREFUSED.Error()
 		},
 	)
 	return result

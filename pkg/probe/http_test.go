@@ -34,7 +34,7 @@ var httpCases = []struct {
 	{name: "bytes", server: serveBytes, size: 100_000, want: checkup.Observation{Sent: 3, Received: 3}},
 	{name: "too few bytes", server: func(w nethttp.ResponseWriter, _ *nethttp.Request) { io.WriteString(w, "hello") }, size: 100,
 		want: checkup.Observation{Sent: 3, Failure: cause(checkup.StageEcho, "the body has 5 bytes, want 100")}},
-	{name: "refused", want: checkup.Observation{Sent: 3, Failure: cause(checkup.StageConnect, "connection refused")}},
+	{name: "refused", want: checkup.Observation{Sent: 3, Failure: noConnection(checkup.ReasonRefused, "connection refused")}},
 	{name: "silent", peer: silentPeer, timeout: silence,
 		want: checkup.Observation{Sent: 3, Failure: cause(checkup.StageEcho, "timed out after 300ms")}},
 	{name: "body that does not end", timeout: silence, server: func(w nethttp.ResponseWriter, r *nethttp.Request) {

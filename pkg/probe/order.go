@@ -179,7 +179,7 @@ func checkOrder(o checkup.Order) error {
 			must(port >= 1 && port <= 65535, "%s.ports: %s: %d is not from 1 to 65535", at, t, port)
 		}
 		must(o.Connections == nil || t.Peer != nil, "%s.peer: missing: connections need one", at)
-		must(o.Connections != nil || t.Peer == nil, "%s.peer: needs connections", at)
+		must(o.Connections != nil || t.Peer == nil || isPlain(*t.Peer), "%s.peer: needs connections, unless it is an IP address by tcp", at)
 		if t.Peer != nil {
 			checkPeer(o, *t.Peer, func(ok bool, format string, args ...any) { must(ok, at+".peer."+format, args...) })
 		}
@@ -226,6 +226,9 @@ func checkPeer(o checkup.Order, p checkup.Peer, must func(ok bool, format string
 		p.Transport,
 	)
 }
+
+// isPlain reports whether a peer can be measured as a pair: by TCP to an IP address.
+func isPlain(p checkup.Peer) bool { return p.Transport == checkup.TCP && isAddressOf(p.Host, p.Family) }
 
 func isAddress(s string) bool {
 	_, err := netip.ParseAddr(s)
@@ -275,6 +278,10 @@ func familyOf(a netip.Addr) checkup.IPFamily {
 // transport.
 func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Observation) {
 	add := func(t checkup.OrderTarget, m Measurement) {
+		if t.Peer != nil {
+			t.Addresses = map[checkup.IPFamily]string{t.Peer.Family: t.Peer.Host}
+			t.Ports = map[checkup.Transport]int{t.Peer.Transport: t.Peer.Port}
+		}
 		address, ok := t.Addresses[m.Pair.Family]
 		if !ok {
 			return
@@ -301,11 +308,13 @@ func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Obser
 	for _, t := range o.Targets {
 		if t.Peer != nil {
 			for _, p := range o.Probes {
-				if p.Transport == t.Peer.Transport && o.Connections != nil {
-					ms = append(ms, Measurement{
-						Pair:  checkup.Pair{Source: o.Source, Target: t.Target, Family: t.Peer.Family, Transport: p.Transport},
-						Probe: p.Probe, Peer: t.Peer, Deadlines: o.Connections.Deadlines,
-					})
+				pair := checkup.Pair{Source: o.Source, Target: t.Target, Family: t.Peer.Family, Transport: p.Transport}
+				switch {
+				case p.Transport != t.Peer.Transport:
+				case o.Connections == nil:
+					add(t, Measurement{Pair: pair, Probe: p.Probe})
+				default:
+					ms = append(ms, Measurement{Pair: pair, Probe: p.Probe, Peer: t.Peer, Deadlines: o.Connections.Deadlines})
 				}
 			}
 			continue

@@ -101,7 +101,7 @@ func TestReadOrderReportsEveryProblemOfPeers(t *testing.T) {
 		{"no connections", both + `, "targets": [{"target": 0, "peer": {"host": "10.0.0.1", "port": 443, "family": "IPv4", "transport": "tls"}}]`, []string{
 			"probes[0].transport: tls needs connections, and targets with a peer",
 			"probes[0].count: must be from 1 to 1000",
-			"targets[0].peer: needs connections"}},
+			"targets[0].peer: needs connections, unless it is an IP address by tcp"}},
 		{"no peer", both + `, ` + deadlines + `, "targets": [{"target": 0, "addresses": {"IPv4": "10.0.0.1"}, "ports": {"tcp": 1}}]`, []string{
 			"targets[0].peer: missing: connections need one"}},
 		{"no probe", `"probes": [], ` + deadlines + `, "targets": [{"target": 0, "peer": {"host": "10.0.0.1", "port": 443, "family": "IPv4", "transport": "tls"}}]`, []string{

@@ -109,6 +109,55 @@ func cause(stage checkup.Stage, format string, args ...any) *checkup.Cause {
 	return &checkup.Cause{Stage: stage, Message: fmt.Sprintf(format, args...)}
 }
 
+// noConnection is the cause of a TCP connection that was not made.
+func noConnection(reason checkup.Reason, message string) *checkup.Cause {
+	return &checkup.Cause{Stage: checkup.StageConnect, Reason: reason, Message: message}
+}
+
+// TestReasonOf: why a connection was not made, for code.
+func TestReasonOf(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want checkup.Reason
+	}{
+		{os.NewSyscallError("connect", syscall.ECONNREFUSED), checkup.ReasonRefused},
+		{os.NewSyscallError("connect", syscall.ETIMEDOUT), checkup.ReasonTimedOut},
+		{context.DeadlineExceeded, checkup.ReasonTimedOut},
+		{os.NewSyscallError("connect", syscall.EHOSTUNREACH), checkup.ReasonNoRoute},
+		{os.NewSyscallError("connect", syscall.ENETUNREACH), checkup.ReasonNoRoute},
+		{errors.Join(syscall.ENETUNREACH, syscall.ECONNREFUSED), checkup.ReasonRefused},
+		{errors.New("another"), ""},
+	} {
+		if got := reasonOf(tt.err); got != tt.want {
+			t.Errorf("%v: %q, want %q", tt.err, got, tt.want)
+		}
+	}
+}
+
+// TestPeersWithoutConnections: a peer at an IP address is measured as a pair, in the first look and in a further one.
+func TestPeersWithoutConnections(t *testing.T) {
+	peer := &checkup.Peer{Host: "::1", Port: 80, Family: checkup.IPv6, Transport: checkup.TCP}
+	pair := checkup.Pair{Source: 5, Target: 2, Family: checkup.IPv6, Transport: checkup.TCP}
+	o := checkup.Order{
+		Source: 5, IPFamilies: checkup.IPFamilies, Deadline: 1, Limits: checkup.Limits{PacketsPerSecond: 1, Concurrency: 1},
+		Probes:  []checkup.TransportProbe{{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 3, Timeout: 1}}},
+		Targets: []checkup.OrderTarget{{Target: 2, Peer: peer}},
+	}
+	for look, count := range []int{3, 7} {
+		if look > 0 {
+			o.Look, o.Again = look, []checkup.Again{{Pair: pair, Count: count}}
+		}
+		if err := checkOrder(o); err != nil {
+			t.Fatal(err)
+		}
+		ms, impossible := measurements(o)
+		if len(ms) != 1 || len(impossible) > 0 || ms[0].Peer != nil || ms[0].Pair != pair || ms[0].Probe.Count != count ||
+			ms[0].Address != netip.MustParseAddrPort("[::1]:80") {
+			t.Errorf("look %d: %+v, %+v", look, ms, impossible)
+		}
+	}
+}
+
 func TestFailureMessagesAreStable(t *testing.T) {
 	call := func(name string, err error) error {
 		return &net.OpError{Op: "dial", Err: os.NewSyscallError(name, err)}

@@ -383,7 +383,7 @@ func TestAgentReportsConnections(t *testing.T) {
 	for target, want := range map[int]checkup.Result{
 		0: {Pair: checkup.Pair{Source: 5, Family: checkup.IPv4, Transport: checkup.TLS}},
 		1: {Pair: checkup.Pair{Source: 5, Target: 1, Family: checkup.IPv6, Transport: checkup.TCP}},
-		2: {Pair: checkup.Pair{Source: 5, Target: 2, Family: checkup.IPv4, Transport: checkup.TCP}, Failure: cause(checkup.StageConnect, "connection refused")},
+		2: {Pair: checkup.Pair{Source: 5, Target: 2, Family: checkup.IPv4, Transport: checkup.TCP}, Failure: noConnection(checkup.ReasonRefused, "connection refused")},
 	} {
 		if len(results[target]) != 4 {
 			t.Errorf("target %d: got %d results, want 4", target, len(results[target]))

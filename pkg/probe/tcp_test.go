@@ -28,8 +28,8 @@ var tcpCases = []struct {
 	// More than the sockets' buffers hold: writing and reading must overlap.
 	{"large echo", echoPeer, 4 << 20, patience, checkup.Observation{Sent: 3, Received: 3}},
 	{"byte by byte", slowPeer, 50, patience, checkup.Observation{Sent: 3, Received: 3}},
-	{"refused", nil, 0, patience, checkup.Observation{Sent: 3, Failure: cause(checkup.StageConnect, "connection refused")}},
-	{"refused echo", nil, 100, patience, checkup.Observation{Sent: 3, Failure: cause(checkup.StageConnect, "connection refused")}},
+	{"refused", nil, 0, patience, checkup.Observation{Sent: 3, Failure: noConnection(checkup.ReasonRefused, "connection refused")}},
+	{"refused echo", nil, 100, patience, checkup.Observation{Sent: 3, Failure: noConnection(checkup.ReasonRefused, "connection refused")}},
 	{"silent", silentPeer, 100, silence, checkup.Observation{Sent: 3, Failure: cause(checkup.StageEcho, "timed out after 300ms")}},
 	{"deaf", deafPeer, 16 << 20, silence, checkup.Observation{Sent: 3, Failure: cause(checkup.StageEcho, "timed out after 300ms")}},
 	{"wrong echo", func(c net.Conn) { io.CopyN(c, zeroes{}, 100); silentPeer(c) }, 100, patience,

@@ -48,7 +48,7 @@ var tlsCases = []struct {
 	{name: "expired certificate", peer: secure(func(c *cryptotls.Config) {
 		c.Certificates = []cryptotls.Certificate{selfSigned(time.Now().Add(-time.Hour))}
 	}, silentPeer), passed: through(checkup.StageHandshake)},
-	{name: "refused", failure: cause(checkup.StageConnect, "connection refused")},
+	{name: "refused", failure: noConnection(checkup.ReasonRefused, "connection refused")},
 	{name: "silent", peer: silentPeer, short: checkup.StageHandshake, passed: through(checkup.StageConnect),
 		failure: &checkup.Cause{
 			Stage: checkup.StageHandshake, Reason: checkup.ReasonSilent, Message: "accepted the connection and then said nothing for 300ms",
@@ -297,7 +297,7 @@ func TestTLSSummary(t *testing.T) {
 		want checkup.Observation
 	}{
 		{"answered", secure(nil, silentPeer), checkup.Observation{Sent: 3, Received: 3}},
-		{"refused", nil, checkup.Observation{Sent: 3, Failure: cause(checkup.StageConnect, "connection refused")}},
+		{"refused", nil, checkup.Observation{Sent: 3, Failure: noConnection(checkup.ReasonRefused, "connection refused")}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {

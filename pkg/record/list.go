@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,62 +17,92 @@ import (
 	"github.com/checkplan/checkplan/pkg/retry"
 )
 
-// Lister lists the metadata of the ConfigMaps of a namespace, as metadata.ResourceInterface does.
+// Lister lists the metadata of the ConfigMaps of a namespace, or of all, as metadata.ResourceInterface does.
 type Lister interface {
 	List(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
 }
 
 // StoredReport is a report in the cluster, by its metadata.
 type StoredReport struct {
-	Plan, Run, RunUID string
+	Namespace, Plan, Run, RunUID string
 	// Finished is when its run ended; zero if unknown.
 	Finished time.Time
 }
 
-// Limits of Reports: of one page of the list, and of what is listed.
+// StoredPlan is a plan that has a report or a history in the cluster.
+type StoredPlan struct {
+	Namespace, Plan string
+	// Newest is its newest report; nil if it only has a history.
+	Newest *StoredReport
+}
+
+// Limits of Reports: of one page of the list, and of what is listed. A page is small, because the metadata of an object
+// may have a megabyte.
 const (
-	listPage = 500
+	listPage = 100
 	listMost = 50_000
 )
 
-// Reports lists the reports of a namespace, newest first, and the names of the plans that have a report or a history,
-// sorted. It reads metadata only: the reports themselves may be gigabytes.
-func Reports(ctx context.Context, maps Lister) (reports []StoredReport, plans []string, err error) {
+// Reports lists the reports of a namespace, or of all if the lister does, newest first, and the plans that have a
+// report or a history, by namespace and name. It reads metadata only: the reports themselves may be gigabytes. More
+// than listMost ConfigMaps are an error, which names the namespace that has most of them.
+func Reports(ctx context.Context, configMaps Lister) ([]StoredReport, []StoredPlan, error) {
 	o := metav1.ListOptions{
 		LabelSelector: fmt.Sprintf("%s in (%s,%s)", checkup.LabelRole, checkup.RoleReport, checkup.RoleHistory), Limit: listPage,
 	}
-	byUID, known := map[string]bool{}, map[string]bool{}
+	type key struct{ namespace, name string }
+	listed, byUID, known := map[string]int{}, map[key]bool{}, map[key]int{}
+	var reports []StoredReport
+	var plans []StoredPlan
 	for n := 0; ; {
-		page, err := retry.Get(ctx, func() (*metav1.PartialObjectMetadataList, error) { return maps.List(ctx, o) })
+		page, err := retry.Get(ctx, func() (*metav1.PartialObjectMetadataList, error) { return configMaps.List(ctx, o) })
 		if err != nil {
 			return nil, nil, fmt.Errorf("list reports: %w", err)
 		}
 		for i := range page.Items {
 			cm := &page.Items[i]
-			plan, uid := cm.Labels[checkup.LabelPlan], cm.Labels[checkup.LabelRun]
-			if plan != "" && !known[plan] {
-				known[plan] = true
+			listed[cm.Namespace]++
+			plan := StoredPlan{Namespace: cm.Namespace, Plan: cm.Labels[checkup.LabelPlan]}
+			if _, ok := known[key{plan.Namespace, plan.Plan}]; !ok && plan.Plan != "" {
+				known[key{plan.Namespace, plan.Plan}] = 0
 				plans = append(plans, plan)
 			}
-			if cm.Labels[checkup.LabelRole] != string(checkup.RoleReport) || uid == "" || byUID[uid] {
+			uid := key{cm.Namespace, cm.Labels[checkup.LabelRun]}
+			if cm.Labels[checkup.LabelRole] != string(checkup.RoleReport) || uid.name == "" || byUID[uid] {
 				continue
 			}
 			byUID[uid] = true
 			finished, _ := time.Parse(time.RFC3339, cm.Annotations[annotationFinished]) // else zero
-			reports = append(reports, StoredReport{Plan: plan, Run: cm.Labels[LabelRunName], RunUID: uid, Finished: finished})
+			reports = append(reports, StoredReport{
+				Namespace: cm.Namespace, Plan: plan.Plan, Run: cm.Labels[LabelRunName], RunUID: uid.name, Finished: finished,
+			})
 		}
 		n += len(page.Items)
 		if o.Continue = page.Continue; o.Continue == "" {
 			break
 		}
 		if n >= listMost {
-			return nil, nil, fmt.Errorf("list reports: more than %d ConfigMaps: lower the retention of the plans", listMost)
+			most := slices.MaxFunc(slices.Sorted(maps.Keys(listed)), func(a, b string) int {
+				return cmp.Compare(listed[a], listed[b])
+			})
+			return nil, nil, fmt.Errorf("list reports: more than %d ConfigMaps, %d of them in namespace %s: lower the retention "+
+				"of the plans", listMost, listed[most], most)
 		}
 	}
-	slices.Sort(plans)
-	slices.SortFunc(reports, func(a, b StoredReport) int {
-		return cmp.Or(b.Finished.Compare(a.Finished), cmp.Compare(a.RunUID, b.RunUID))
+	slices.SortFunc(plans, func(a, b StoredPlan) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Plan, b.Plan))
 	})
+	slices.SortFunc(reports, func(a, b StoredReport) int {
+		return cmp.Or(b.Finished.Compare(a.Finished), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.RunUID, b.RunUID))
+	})
+	for i, p := range plans {
+		known[key{p.Namespace, p.Plan}] = i
+	}
+	for i, r := range reports {
+		if at, ok := known[key{r.Namespace, r.Plan}]; ok && plans[at].Newest == nil {
+			plans[at].Newest = &reports[i]
+		}
+	}
 	return reports, plans, nil
 }
 

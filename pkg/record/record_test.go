@@ -509,6 +509,59 @@ func TestReports(t *testing.T) {
 	}
 }
 
+// endless is a list of reports that never ends.
+type endless struct{}
+
+func (endless) List(_ context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	all := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{Continue: "more"}}
+	for i := range o.Limit {
+		all.Items = append(all.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: []string{"few", "many", "many"}[i%3]}})
+	}
+	return all, nil
+}
+
+// TestReportsOfAll: reports of all namespaces, the newest of each plan, and an end to a list that has none.
+func TestReportsOfAll(t *testing.T) {
+	at := func(minute int) string { return time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC).Format(time.RFC3339) }
+	cm := func(namespace, plan, uid, finished string, role checkup.Role) metav1.PartialObjectMetadata {
+		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Annotations: map[string]string{annotationFinished: finished},
+			Labels: map[string]string{checkup.LabelRole: string(role), checkup.LabelPlan: plan, checkup.LabelRun: uid, LabelRunName: "run-of-" + uid}}}
+	}
+	reports, plans, err := Reports(t.Context(), listed{
+		cm("b", "mesh", "1", at(1), checkup.RoleReport), cm("b", "mesh", "1", at(1), checkup.RoleReport), // two chunks
+		cm("b", "mesh", "2", at(2), checkup.RoleReport), cm("a", "mesh", "2", at(3), checkup.RoleReport),
+		cm("b", "old", "", "", checkup.RoleHistory), cm("b", "", "3", "no time", checkup.RoleReport),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range reports {
+		got = append(got, r.Namespace+"/"+r.Plan+" "+r.Run)
+	}
+	for _, p := range plans {
+		newest := "none"
+		if p.Newest != nil {
+			newest = p.Newest.Run
+		}
+		got = append(got, p.Namespace+"/"+p.Plan+": "+newest)
+	}
+	want := []string{"a/mesh run-of-2", "b/mesh run-of-2", "b/mesh run-of-1", "b/ run-of-3", "a/mesh: run-of-2", "b/mesh: run-of-2", "b/old: none"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, _, err := Reports(t.Context(), endless{}); err == nil || !strings.Contains(err.Error(), "of them in namespace many: lower the retention") {
+		t.Errorf("an endless list: %v", err)
+	}
+}
+
+// listed is a list of one page.
+type listed []metav1.PartialObjectMetadata
+
+func (l listed) List(context.Context, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	return &metav1.PartialObjectMetadataList{Items: l}, nil
+}
+
 func TestReportObject(t *testing.T) {
 	s, _ := newStore()
 	r := report(s.Run, 5)

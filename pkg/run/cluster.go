@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
 	"k8s.io/client-go/dynamic"
@@ -33,6 +35,9 @@ type Access struct {
 	Kubeconfig string
 	Context    string
 	Namespace  string
+	// As and AsGroups are the user and the groups to impersonate; empty: none.
+	As       string
+	AsGroups []string
 }
 
 // ErrNoCluster says that no kubeconfig names a cluster.
@@ -41,13 +46,28 @@ var ErrNoCluster = errors.New(
 		"set KUBECONFIG to a kubeconfig file",
 )
 
+func rulesOf(access Access) *clientcmd.ClientConfigLoadingRules {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = access.Kubeconfig
+	return rules
+}
+
+// Contexts lists the contexts of the kubeconfig, sorted; nil if it cannot be read.
+func Contexts(access Access) []string {
+	config, err := rulesOf(access).Load()
+	if err != nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(config.Contexts))
+}
+
 // Connect reads the kubeconfig and makes the clients. It sends no request to the
 // cluster.
 func Connect(access Access) (*Cluster, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = access.Kubeconfig
+	rules := rulesOf(access)
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: access.Context}
 	overrides.Context.Namespace = access.Namespace
+	overrides.AuthInfo.Impersonate, overrides.AuthInfo.ImpersonateGroups = access.As, access.AsGroups
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	config, err := loader.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {

@@ -26,6 +26,8 @@ import (
 type Progress struct {
 	// Tasks of the run that exist, in the order in which they were created.
 	Tasks []TaskProgress
+	// Reason of the run's condition, as Tekton puts it, such as ResolvingPipelineRef; empty if there is none yet.
+	Reason string
 	// Lost is the time for which the API server has not answered; 0 if it does.
 	Lost time.Duration
 }
@@ -119,6 +121,9 @@ func (c *Cluster) look(ctx context.Context, name string) (*pipelinev1.PipelineRu
 	})
 	store := record.Store{ConfigMaps: c.Kube.CoreV1().ConfigMaps(c.Namespace), RunUID: string(run.UID)}
 	var progress Progress
+	if condition := run.Status.GetCondition(apis.ConditionSucceeded); condition != nil {
+		progress.Reason = condition.Reason
+	}
 	for _, task := range tasks.Items {
 		condition := task.Status.GetCondition(apis.ConditionSucceeded)
 		p := TaskProgress{

@@ -366,7 +366,7 @@ func TestFollow(t *testing.T) {
 	if err != nil || !finished.IsDone() {
 		t.Fatalf("%v, %v", finished, err)
 	}
-	want := Progress{Tasks: []TaskProgress{{Name: "probe-mesh", Reason: "Running", Progress: recorded.String()}}}
+	want := Progress{Tasks: []TaskProgress{{Name: "probe-mesh", Reason: "Running", Progress: recorded.String()}}, Reason: "R"}
 	if diff := cmp.Diff(want, seen[0]); diff != "" {
 		t.Error(diff)
 	}

@@ -4,20 +4,18 @@ package scheduling
 
 import corev1 "k8s.io/api/core/v1"
 
-// user is the UID and GID of the nonroot user of distroless and ko images.
-const user = 65532
-
 // Restrict makes a pod one that the pod security standard "restricted" admits, and
 // whose containers neither write to their file systems nor get an API token. A pod on
 // the host network is still refused.
+//
+// It sets no UID and no GID: they are those of the image, which has a numeric user, or the
+// platform sets them. OpenShift's restricted-v2 refuses a UID outside the namespace's range.
 func Restrict(spec *corev1.PodSpec) {
 	yes, no := true, false
 	profile := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
 	spec.AutomountServiceAccountToken, spec.EnableServiceLinks = &no, &no
 	spec.SecurityContext = &corev1.PodSecurityContext{
 		RunAsNonRoot:   &yes,
-		RunAsUser:      new(int64(user)),
-		RunAsGroup:     new(int64(user)),
 		SeccompProfile: profile,
 	}
 	for i := range spec.Containers {

@@ -46,7 +46,7 @@ type event struct {
 	Error  json.RawMessage `json:"error"`
 }
 
-// startBrowser starts Chromium, or skips the test if there is none; `make e2e-browser` installs it.
+// startBrowser starts Chromium, or skips the test if there is none; `make e2e-pages` installs it.
 func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -54,7 +54,7 @@ func startBrowser(t *testing.T) *browser {
 		if os.Getenv("CHECKPLAN_BROWSER") != "" {
 			t.Fatal(err)
 		}
-		t.Skip("no chromium: run make e2e-browser")
+		t.Skip("no chromium: run make e2e-pages")
 	}
 	theirIn, to, err := os.Pipe()
 	if err != nil {
@@ -345,16 +345,22 @@ func TestRealBrowserReport(t *testing.T) {
 					t.Errorf("%s on %s does not show %q", name, screen.name, s)
 				}
 			}
-			var wide int
-			b.evaluate("document.documentElement.scrollWidth", &wide)
-			if wide > screen.width {
-				t.Errorf("%s is %d wide on a screen of %d", name, wide, screen.width)
-			}
+			b.fits(name, screen.width)
 			b.keep(name+"-"+screen.name+".png", "Page.captureScreenshot", map[string]any{"captureBeyondViewport": true, "clip": b.whole(screen.width)})
 		}
 		if name == "ingress" || name == "large" {
 			b.keep(name+".pdf", "Page.printToPDF", map[string]any{"preferCSSPageSize": true})
 		}
+	}
+}
+
+// fits reports a page that is wider than the screen.
+func (b *browser) fits(name string, width int) {
+	b.t.Helper()
+	var wide int
+	b.evaluate("document.documentElement.scrollWidth", &wide)
+	if wide > width {
+		b.t.Errorf("%s is %d wide on a screen of %d", name, wide, width)
 	}
 }
 
@@ -366,7 +372,7 @@ func (b *browser) whole(width int) map[string]any {
 	return map[string]any{"x": 0, "y": 0, "width": width, "height": min(height, 6000), "scale": 1}
 }
 
-// TestRealBrowserServe walks from the list of plans to a plan, a run and a pair by clicking.
+// TestRealBrowserServe walks from the list of plans to a plan, a pair, a run and a node by clicking.
 func TestRealBrowserServe(t *testing.T) {
 	b := startBrowser(t)
 	s := newSite(t)
@@ -376,10 +382,12 @@ func TestRealBrowserServe(t *testing.T) {
 	b.open(server.URL + "/")
 	for _, step := range []struct{ name, click, want string }{
 		{"plans", "", "Plans in namespace checks"},
-		{"plan", `document.querySelector('a[href="/plans/day-2"]').click()`, "Findings over time"},
+		{"plan", `document.querySelector('a[href="/plans/checks/day-2"]').click()`, "Findings over time"},
 		{"pair", `document.querySelector('[name=source]').value = "node-a"; document.querySelector('[name=target]').value = "node-b";
 			document.querySelector('button').click()`, "From node-a to node-b"},
-		{"run", `document.querySelector('a[href="/runs/uid-12"]').click()`, "into the pods of worker-2: nothing gets through"},
+		{"run", `document.querySelector('a[href="/runs/checks/uid-12"]').click()`, "into the pods of worker-2: nothing gets through"},
+		{"nodes", `document.querySelector('a[href="/nodes"]').click()`, "Nodes in plans of namespace checks"},
+		{"node", `document.querySelector('a[href="/nodes/node-b"]').click()`, "Pairs to the node, worst first"},
 	} {
 		if step.click != "" {
 			b.click(step.click)
@@ -389,6 +397,11 @@ func TestRealBrowserServe(t *testing.T) {
 		}
 		b.keep("serve-"+step.name+".png", "Page.captureScreenshot", map[string]any{"captureBeyondViewport": true, "clip": b.whole(1280)})
 	}
+	b.keep("serve-node.pdf", "Page.printToPDF", map[string]any{"preferCSSPageSize": true})
+	b.screen(390, true)
+	b.open(server.URL + "/nodes/node-b")
+	b.fits("the page of a node", 390)
+	b.keep("serve-node-phone.png", "Page.captureScreenshot", map[string]any{"captureBeyondViewport": true, "clip": b.whole(390)})
 }
 
 // click runs an expression that leaves the page, and waits for the next one.

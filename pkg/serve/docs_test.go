@@ -26,10 +26,17 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
-// TestManifest: the manifest gives the server the two rights that it uses, and a container without any privilege.
+// TestManifest: the manifests give the server the two rights that it uses, in a namespace or in all, and a container
+// without any privilege.
 func TestManifest(t *testing.T) {
 	kinds := map[string]int{}
-	for _, document := range strings.Split(read(t, "serve/kubernetes.yaml"), "\n---\n") {
+	rights := func(rules []rbacv1.PolicyRule) {
+		if len(rules) != 1 || !slices.Equal(rules[0].Resources, []string{"configmaps"}) ||
+			!slices.Equal(rules[0].Verbs, []string{"get", "list"}) || !slices.Equal(rules[0].APIGroups, []string{""}) {
+			t.Errorf("rights %v", rules)
+		}
+	}
+	for _, document := range strings.Split(read(t, "serve/kubernetes.yaml")+"\n---\n"+read(t, "serve/all-namespaces.yaml"), "\n---\n") {
 		var head struct{ Kind string }
 		if err := yaml.Unmarshal([]byte(document), &head); err != nil {
 			t.Fatal(err)
@@ -50,16 +57,19 @@ func TestManifest(t *testing.T) {
 		case "Role":
 			var role rbacv1.Role
 			strict(&role)
-			if len(role.Rules) != 1 || !slices.Equal(role.Rules[0].Resources, []string{"configmaps"}) ||
-				!slices.Equal(role.Rules[0].Verbs, []string{"get", "list"}) || !slices.Equal(role.Rules[0].APIGroups, []string{""}) {
-				t.Errorf("rights %v", role.Rules)
-			}
+			rights(role.Rules)
+		case "ClusterRole":
+			var role rbacv1.ClusterRole
+			strict(&role)
+			rights(role.Rules)
+		case "ClusterRoleBinding":
+			strict(&rbacv1.ClusterRoleBinding{})
 		case "Deployment":
 			var d appsv1.Deployment
 			strict(&d)
 			pod := d.Spec.Template.Spec
 			c := pod.Containers[0].SecurityContext
-			if !*pod.SecurityContext.RunAsNonRoot || *pod.SecurityContext.RunAsUser != 65532 || !*c.ReadOnlyRootFilesystem ||
+			if !*pod.SecurityContext.RunAsNonRoot || pod.SecurityContext.RunAsUser != nil || !*c.ReadOnlyRootFilesystem ||
 				*c.AllowPrivilegeEscalation || len(c.Capabilities.Drop) != 1 || c.Capabilities.Drop[0] != "ALL" ||
 				pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 				t.Error("the pod is not restricted")
@@ -71,7 +81,7 @@ func TestManifest(t *testing.T) {
 			t.Errorf("kind %s", head.Kind)
 		}
 	}
-	if len(kinds) != 5 {
+	if len(kinds) != 7 {
 		t.Errorf("kinds %v", kinds)
 	}
 }

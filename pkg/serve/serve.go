@@ -4,6 +4,7 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/munnerz/goautoneg"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
@@ -32,18 +34,25 @@ const (
 	fresh = 10 * time.Second
 	// cacheBytes is the size of all pages that are kept.
 	cacheBytes = 32 << 20
-	// reportBytes is the size of the largest report that is read, as JSON.
-	reportBytes = 128 << 20
+	// reportBytes is the size of the largest report that is read, as JSON: one in which 250,000 pairs fail. Reading it
+	// takes about four times as much.
+	reportBytes = 96 << 20
+	// mostPlans is the number of plans on the list of plans, and in the metrics: each costs a request to the API server.
+	mostPlans = 500
+	// nodePlans is the number of plans of the pages of nodes: each costs its whole history.
+	nodePlans = 50
+	// metricsBytes is about the memory of all metrics, as print.Metrics counts it.
+	metricsBytes = 96 << 20
 	// nameBytes is the length of a name in a URL: no object of Kubernetes has a longer one.
 	nameBytes = 253
 )
 
 // Server answers requests. Its fields do not change once it answers.
 type Server struct {
-	// Namespace of the reports, for headings.
+	// Namespace of the reports; empty serves those of all namespaces.
 	Namespace string
-	// ConfigMaps and Metadata read the ConfigMaps of the namespace.
-	ConfigMaps corev1client.ConfigMapInterface
+	// ConfigMaps reads the ConfigMaps of a namespace, and Metadata lists those of Namespace, or of all.
+	ConfigMaps corev1client.ConfigMapsGetter
 	Metadata   record.Lister
 	// Local refuses requests whose Host is not this machine's loopback. Else a page of an attacker whose name resolves to
 	// 127.0.0.1 could read the reports with the browser of a person (DNS rebinding).
@@ -59,19 +68,59 @@ type Server struct {
 	at     time.Time
 }
 
-// listing is what the namespace has.
+// listing is what was listed.
 type listing struct {
-	reports []record.StoredReport
-	plans   []string
+	runs  map[ref]record.StoredReport // by UID
+	plans []record.StoredPlan
 }
 
-// newest is the newest report of a plan.
-func (l *listing) newest(plan string) (record.StoredReport, bool) {
-	i := slices.IndexFunc(l.reports, func(r record.StoredReport) bool { return r.Plan == plan })
+// ref is a name, or a UID, in a namespace. A UID alone does not do: a label with it can be in any namespace.
+type ref struct{ namespace, name string }
+
+// plan returns a plan of the list.
+func (l *listing) plan(namespace, name string) (record.StoredPlan, bool) {
+	i := slices.IndexFunc(l.plans, func(p record.StoredPlan) bool { return p.Namespace == namespace && p.Plan == name })
 	if i < 0 {
-		return record.StoredReport{}, false
+		return record.StoredPlan{}, false
 	}
-	return l.reports[i], true
+	return l.plans[i], true
+}
+
+// share returns at most n plans, and how many it leaves out. Each namespace has the same share, and of a namespace the
+// plans with the newest reports are taken: one that has thousands of plans does not displace those of others. They are
+// in the order in which they are taken.
+func share(plans []record.StoredPlan, n int) (taken []record.StoredPlan, leftOut int) {
+	finished := func(p record.StoredPlan) (t time.Time) {
+		if p.Newest != nil {
+			t = p.Newest.Finished
+		}
+		return t
+	}
+	sorted := slices.Clone(plans)
+	slices.SortFunc(sorted, func(a, b record.StoredPlan) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), finished(b).Compare(finished(a)), cmp.Compare(a.Plan, b.Plan))
+	})
+	type ranked struct {
+		record.StoredPlan
+		rank int // within its namespace
+	}
+	all := make([]ranked, len(sorted))
+	for i, p := range sorted {
+		all[i].StoredPlan = p
+		if i > 0 && sorted[i-1].Namespace == p.Namespace {
+			all[i].rank = all[i-1].rank + 1
+		}
+	}
+	slices.SortStableFunc(all, func(a, b ranked) int { return cmp.Compare(a.rank, b.rank) })
+	for _, p := range all[:min(n, len(all))] {
+		taken = append(taken, p.StoredPlan)
+	}
+	return taken, len(all) - len(taken)
+}
+
+// byName orders plans by namespace and name.
+func byName(a, b record.StoredPlan) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Plan, b.Plan))
 }
 
 // writer writes a page.
@@ -93,8 +142,10 @@ func (s *Server) Handler() http.Handler {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.page(w, r, write) })
 	}
 	page("GET /{$}", s.plans)
-	page("GET /plans/{plan}", s.plan)
-	page("GET /runs/{uid}", s.run)
+	page("GET /plans/{namespace}/{plan}", s.plan)
+	page("GET /runs/{namespace}/{uid}", s.run)
+	page("GET /nodes", s.nodes)
+	page("GET /nodes/{node}", s.node)
 	page("GET /metrics", s.metrics)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -146,12 +197,14 @@ func missing(format string, args ...any) error {
 
 // page answers with what write writes, or with that of a moment ago.
 func (s *Server) page(w http.ResponseWriter, r *http.Request, write writer) {
-	contentType := "text/html; charset=utf-8"
-	if r.URL.Path == "/metrics" {
-		contentType = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-	}
 	query := r.URL.Query()
 	key := r.URL.Path + "?" + url.Values{"source": {query.Get("source")}, "target": {query.Get("target")}}.Encode()
+	contentType := "text/html; charset=utf-8"
+	if r.URL.Path == "/metrics" {
+		contentType = metricsType(r)
+		key = r.URL.Path + " " + contentType
+		w.Header().Set("Vary", "Accept")
+	}
 	body, ok := s.cache.get(key, s.Now())
 	if !ok {
 		ctx, cancel := context.WithTimeout(r.Context(), requestTime)
@@ -190,7 +243,10 @@ func (s *Server) write(ctx context.Context, key string, r *http.Request, write w
 		if err != nil {
 			return nil, err
 		}
-		s.listed, s.at = listing{reports, plans}, s.Now()
+		s.listed, s.at = listing{map[ref]record.StoredReport{}, plans}, s.Now()
+		for _, r := range reports {
+			s.listed.runs[ref{r.Namespace, r.RunUID}] = r
+		}
 	}
 	var b bytes.Buffer
 	if err := write(ctx, &b, r); err != nil {
@@ -200,75 +256,128 @@ func (s *Server) write(ctx context.Context, key string, r *http.Request, write w
 	return b.Bytes(), nil
 }
 
-// links are the addresses of the pages. A run whose report is gone has none.
+// links are the addresses of the pages, each part of which is a name. A run whose report is gone has none.
 func (s *Server) links() print.Links {
-	known := make(map[string]bool, len(s.listed.reports))
-	for _, r := range s.listed.reports {
-		known[r.RunUID] = true
+	path := func(parts ...string) string {
+		address := ""
+		for _, p := range parts {
+			address += "/" + url.PathEscape(p)
+		}
+		return address
 	}
 	return print.Links{
-		Plans: "/",
-		Plan:  func(plan string) string { return "/plans/" + url.PathEscape(plan) },
-		Run: func(uid string) string {
-			if !known[uid] {
+		Plans: "/", Nodes: "/nodes", Namespace: s.Namespace, Namespaces: s.Namespace == "",
+		Plan: func(namespace, plan string) string { return path("plans", namespace, plan) },
+		Run: func(namespace, uid string) string {
+			if _, ok := s.listed.runs[ref{namespace, uid}]; !ok {
 				return ""
 			}
-			return "/runs/" + url.PathEscape(uid)
+			return path("runs", namespace, uid)
 		},
+		Node: func(node string) string { return path("nodes", node) },
 	}
 }
 
-func (s *Server) load(ctx context.Context, uid string) (*checkup.Report, error) {
-	return record.LoadReport(ctx, s.ConfigMaps, uid, reportBytes)
+// where says in words what is served.
+func (s *Server) where() string {
+	if s.Namespace == "" {
+		return "all namespaces"
+	}
+	return "namespace " + s.Namespace
+}
+
+// load reads a report. Its namespace, plan and run are those of its ConfigMap: a report that says others would pass for
+// one of somebody else.
+func (s *Server) load(ctx context.Context, stored record.StoredReport) (*checkup.Report, error) {
+	r, err := record.LoadReport(ctx, s.ConfigMaps.ConfigMaps(stored.Namespace), stored.RunUID, reportBytes)
+	if err != nil {
+		return nil, err
+	}
+	r.Namespace, r.Plan, r.Run, r.RunUID = stored.Namespace, stored.Plan, stored.Run, stored.RunUID
+	if err := print.Valid(r); err != nil {
+		return nil, fmt.Errorf("the report is not valid: %w", err)
+	}
+	return r, nil
+}
+
+// newest reads the newest report of a plan, and returns its row in a list. The report is nil if there is none, or if it
+// could not be read; the row then says why.
+func (s *Server) newest(ctx context.Context, plan record.StoredPlan) (print.PlanRow, *checkup.Report) {
+	row := print.PlanRow{Namespace: plan.Namespace, Plan: plan.Plan}
+	if plan.Newest == nil {
+		return row, nil
+	}
+	row.Run, row.UID, row.Ended = plan.Newest.Run, plan.Newest.RunUID, plan.Newest.Finished
+	r, err := s.load(ctx, *plan.Newest)
+	if err != nil {
+		row.Problem = err.Error()
+		return row, nil
+	}
+	row.Verdict, row.Summary = r.Verdict, r.Summary
+	return row, r
+}
+
+// notes say that nothing is listed, or that plans are left out.
+func (s *Server) notes(leftOut, most int) []string {
+	switch {
+	case len(s.listed.plans) == 0:
+		return []string{"No run of a plan has reported yet in " + s.where() + "."}
+	case leftOut > 0:
+		return []string{fmt.Sprintf("%s left out: this page has at most %d, those with the newest reports, as many of each "+
+			"namespace.", checkup.Count(leftOut, "plan"), most)}
+	}
+	return nil
 }
 
 func (s *Server) plans(ctx context.Context, b *bytes.Buffer, _ *http.Request) error {
+	plans, leftOut := share(s.listed.plans, mostPlans)
+	slices.SortFunc(plans, byName)
 	var rows []print.PlanRow
-	for _, plan := range s.listed.plans {
-		row := print.PlanRow{Plan: plan}
-		if newest, ok := s.listed.newest(plan); ok {
-			row.Run, row.UID, row.Ended = newest.Run, newest.RunUID, newest.Finished
-			if r, err := s.load(ctx, newest.RunUID); err != nil {
-				row.Problem = err.Error()
-			} else {
-				row.Verdict, row.Summary = r.Verdict, r.Summary
-			}
-		}
+	for _, plan := range plans {
+		row, _ := s.newest(ctx, plan)
 		rows = append(rows, row)
 	}
-	var notes []string
-	if len(rows) == 0 {
-		notes = append(notes, "No run of a plan has reported yet in namespace "+s.Namespace+".")
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("read the newest reports of %s: %w", checkup.Count(len(plans), "plan"), err)
 	}
-	return print.HTMLPlans(b, "Plans in namespace "+s.Namespace, rows, notes, s.links())
+	return print.HTMLPlans(b, "Plans in "+s.where(), rows, s.notes(leftOut, mostPlans), s.links())
 }
 
 func (s *Server) plan(ctx context.Context, b *bytes.Buffer, r *http.Request) error {
-	plan := r.PathValue("plan")
-	if !slices.Contains(s.listed.plans, plan) {
-		return missing("no run of this plan has reported in namespace %s", s.Namespace)
+	plan, ok := s.listed.plan(r.PathValue("namespace"), r.PathValue("plan"))
+	if !ok {
+		return missing("no run of this plan has reported in %s", s.where())
 	}
 	source, target := r.URL.Query().Get("source"), r.URL.Query().Get("target")
 	if len(source) > nameBytes || len(target) > nameBytes || (source == "") != (target == "") {
 		return problem{http.StatusBadRequest, errors.New("want the names of a pair: ?source=A&target=B")}
 	}
-	h, err := record.LoadHistory(ctx, s.ConfigMaps, plan)
-	if err != nil && !errors.Is(err, record.ErrNewer) {
+	h, err := s.history(ctx, plan)
+	if err != nil {
 		return err
 	}
-	if err != nil {
-		h.Note(s.Now(), "%v: this is the part that could be read", err)
-	}
 	view := h.Overview(history.Filter{Source: source, Target: target, Now: s.Now()})
-	return print.HTMLHistory(b, view, source, target, s.links())
+	links := s.links()
+	links.Namespace = plan.Namespace
+	return print.HTMLHistory(b, view, source, target, links)
+}
+
+// history reads the history of a plan, as far as it can be read.
+func (s *Server) history(ctx context.Context, plan record.StoredPlan) (*history.History, error) {
+	h, err := record.LoadHistory(ctx, s.ConfigMaps.ConfigMaps(plan.Namespace), plan.Plan)
+	if errors.Is(err, record.ErrNewer) {
+		h.Note(s.Now(), "%v: this is the part that could be read", err)
+		err = nil
+	}
+	return h, err
 }
 
 func (s *Server) run(ctx context.Context, b *bytes.Buffer, r *http.Request) error {
-	uid := r.PathValue("uid")
-	if !slices.ContainsFunc(s.listed.reports, func(r record.StoredReport) bool { return r.RunUID == uid }) {
-		return missing("no report of this run in namespace %s: the plan's retention may have deleted it", s.Namespace)
+	stored, ok := s.listed.runs[ref{r.PathValue("namespace"), r.PathValue("uid")}]
+	if !ok {
+		return missing("no report of this run in %s: the plan's retention may have deleted it", s.where())
 	}
-	report, err := s.load(ctx, uid)
+	report, err := s.load(ctx, stored)
 	if apierrors.IsNotFound(err) {
 		return missing("the report of this run was deleted")
 	}
@@ -278,17 +387,41 @@ func (s *Server) run(ctx context.Context, b *bytes.Buffer, r *http.Request) erro
 	return print.HTML(b, report, print.HTMLOptions{Links: s.links()})
 }
 
-func (s *Server) metrics(ctx context.Context, b *bytes.Buffer, _ *http.Request) error {
-	var m print.Metrics
-	for _, plan := range s.listed.plans {
-		newest, ok := s.listed.newest(plan)
-		if !ok {
+func (s *Server) metrics(ctx context.Context, b *bytes.Buffer, r *http.Request) error {
+	plans, leftOut := share(s.listed.plans, mostPlans)
+	m := print.Metrics{Namespaces: s.Namespace == ""}
+	for i, plan := range plans {
+		row, report := s.newest(ctx, plan)
+		if row.Run == "" {
 			continue
 		}
-		r, err := s.load(ctx, newest.RunUID)
-		if m.Readable(plan, newest.Run, err == nil); err == nil {
-			m.Add(r)
-		}
+		// No plan takes more than a quarter of what is left, if others follow.
+		left := metricsBytes - m.Bytes()
+		readable := report != nil && left > 0 && m.Add(report, left/min(len(plans)-i, 4))
+		m.Readable(plan.Namespace, plan.Plan, row.Run, readable)
 	}
-	return m.Write(b)
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("read the newest reports of %s: %w", checkup.Count(len(plans), "plan"), err)
+	}
+	m.LeftOut(leftOut)
+	if metricsType(r) == openMetricsType {
+		return m.OpenMetrics(b)
+	}
+	return m.Prometheus(b)
+}
+
+// The two formats of /metrics.
+const (
+	openMetrics     = "application/openmetrics-text"
+	openMetricsType = openMetrics + "; version=1.0.0; charset=utf-8"
+	textType        = "text/plain; version=0.0.4; charset=utf-8"
+)
+
+// metricsType is the format that a request accepts: OpenMetrics where it names that, as Prometheus does, else
+// Prometheus' text format, which every other scraper and a browser reads.
+func metricsType(r *http.Request) string {
+	if goautoneg.Negotiate(r.Header.Get("Accept"), []string{"text/plain", openMetrics}) == openMetrics {
+		return openMetricsType
+	}
+	return textType
 }

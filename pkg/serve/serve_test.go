@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +72,7 @@ func newSite(t *testing.T) *site {
 			t.Fatal(err)
 		}
 	}
-	s.Server = &Server{Namespace: namespace, ConfigMaps: maps, Metadata: metadata{maps}, Local: true, Now: func() time.Time { return s.now }}
+	s.Server = &Server{Namespace: namespace, ConfigMaps: s.client.CoreV1(), Metadata: metadata{maps}, Local: true, Now: func() time.Time { return s.now }}
 	s.save(t, reportOf(t, "pass"), "day-2", "day-2-run-11", "uid-11", s.now.Add(-2*time.Minute))
 	s.save(t, reportOf(t, "ingress"), "day-2", "day-2-run-12", "uid-12", s.now.Add(-time.Minute))
 	return s
@@ -92,8 +94,13 @@ func reportOf(t *testing.T, name string) *checkup.Report {
 
 func (s *site) save(t *testing.T, r *checkup.Report, plan, run, uid string, finished time.Time) {
 	t.Helper()
+	s.saveIn(t, namespace, r, plan, run, uid, finished)
+}
+
+func (s *site) saveIn(t *testing.T, namespace string, r *checkup.Report, plan, run, uid string, finished time.Time) {
+	t.Helper()
 	r.Plan, r.Run, r.RunUID, r.Finished = plan, run, uid, finished
-	store := record.Store{ConfigMaps: s.ConfigMaps, Plan: plan, Run: run, RunUID: uid}
+	store := record.Store{ConfigMaps: s.ConfigMaps.ConfigMaps(namespace), Plan: plan, Run: run, RunUID: uid}
 	if err := store.SaveReport(t.Context(), r, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -119,22 +126,29 @@ func TestPages(t *testing.T) {
 		status int
 		want   []string
 	}{
-		{"/", 200, []string{"Plans in namespace checks", `href="/plans/day-2"`, `href="/runs/uid-12"`, "into the pods of worker-2: nothing gets through"}},
-		{"/plans/day-2", 200, []string{"Plan day-2: 12 runs", "nodeIngress node-d", "100% of the full mesh", "Median round trips", `action="/plans/day-2"`}},
-		{"/plans/day-2?source=node-a&target=node-b", 200, []string{"From node-a to node-b"}},
-		{"/plans/day-2?source=node-a&target=no-node", 200, []string{"no run that is remembered has measured this pair"}},
-		{"/plans/day-2?source=node-a", 400, []string{"want the names of a pair"}},
-		{"/plans/day-2?target=a&source=" + strings.Repeat("a", nameBytes+1), 400, []string{"want the names of a pair"}},
-		{"/runs/uid-12", 200, []string{"Plan day-2, run day-2-run-12", `href="/plans/day-2"`, "fail"}},
-		{"/runs/uid-11", 200, []string{"day-2-run-11", "pass"}},
+		{"/", 200, []string{"Plans in namespace checks", `href="/plans/checks/day-2"`, `href="/runs/checks/uid-12"`, "into the pods of worker-2: nothing gets through"}},
+		{"/plans/checks/day-2", 200, []string{"Plan day-2: 12 runs", "nodeIngress node-d", "100% of all pairs", "Median round trips", `action="/plans/checks/day-2"`}},
+		{"/plans/checks/day-2?source=node-a&target=node-b", 200, []string{"From node-a to node-b"}},
+		{"/plans/checks/day-2?source=node-a&target=no-node", 200, []string{"no run that is remembered has measured this pair"}},
+		{"/plans/checks/day-2?source=node-a", 400, []string{"want the names of a pair"}},
+		{"/plans/checks/day-2?target=a&source=" + strings.Repeat("a", nameBytes+1), 400, []string{"want the names of a pair"}},
+		{"/runs/checks/uid-12", 200, []string{"Plan day-2, run day-2-run-12", `href="/plans/checks/day-2"`, "fail"}},
+		{"/runs/checks/uid-11", 200, []string{"day-2-run-11", "pass"}},
+		{"/nodes", 200, []string{"Nodes in plans of namespace checks", `href="/nodes/node-a"`, `<a href="/">Plans</a>`}},
+		{"/nodes/node-a", 200, []string{"Node node-a", `href="/plans/checks/day-2?source=node-a&amp;target=node-b"`, "Pairs to the node", "udp IPv4"}},
+		{"/nodes/worker-2", 200, []string{"into the pods of worker-2: nothing gets through"}},
+		{"/nodes/no-node", 404, []string{"no plan has measured this node"}},
+		{"/nodes/" + strings.Repeat("a", nameBytes+1), 404, []string{"no plan has measured this node"}},
 		{"/metrics", 200, []string{
-			`checkplan_run_verdict{plan="day-2",run="day-2-run-12",verdict="fail"} 1`, `checkplan_report_readable{plan="day-2",run="day-2-run-12"} 1`, "# EOF",
+			`checkplan_run_verdict{plan="day-2",run="day-2-run-12",verdict="fail"} 1`, `checkplan_report_readable{plan="day-2",run="day-2-run-12"} 1`,
 		}},
 		{"/healthz", 200, []string{"ok"}},
-		{"/plans/other", 404, []string{"no run of this plan"}},
-		{"/plans/..%2f..%2fsecrets", 404, nil},
-		{"/plans/\x1b[31m::error::forged", 404, nil},
-		{"/runs/day-2-history", 404, []string{"no report of this run"}},
+		{"/plans/checks/other", 404, []string{"no run of this plan"}},
+		{"/plans/checks/..%2f..%2fsecrets", 404, nil},
+		{"/plans/checks/\x1b[31m::error::forged", 404, nil},
+		{"/runs/checks/day-2-history", 404, []string{"no report of this run"}},
+		{"/plans/other/day-2", 404, []string{"no run of this plan"}},
+		{"/runs/other/uid-12", 404, []string{"no report of this run"}},
 		{"/runs/", 404, nil},
 		{"/favicon.ico", 404, nil},
 		{"/api/v1/secrets", 404, nil},
@@ -156,11 +170,179 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// everywhere makes the server serve all namespaces.
+func (s *site) everywhere() {
+	s.Namespace, s.Metadata = "", metadata{s.client.CoreV1().ConfigMaps(metav1.NamespaceAll)}
+}
+
+// TestAllNamespaces: plans and runs of the same names in several namespaces are kept apart, on pages and in metrics, and
+// a report is that of its ConfigMap, whatever it says.
+func TestAllNamespaces(t *testing.T) {
+	s := newSite(t)
+	s.saveIn(t, "shop", reportOf(t, "pass"), "day-2", "day-2-run-1", "uid-12", s.now)
+	forged := reportOf(t, "pass")
+	forged.Namespace = namespace
+	s.saveIn(t, "forger", forged, "day-2", "day-2-run-12", "uid-12", s.now)
+	s.everywhere()
+	for target, want := range map[string][]string{
+		"/": {"Plans in all namespaces", `<a href="/plans/shop/day-2">shop/day-2</a>`, `<a href="/plans/checks/day-2">checks/day-2</a>`,
+			`<a href="/runs/shop/uid-12">day-2-run-1</a>`, `<a href="/plans/forger/day-2">forger/day-2</a>`},
+		"/plans/checks/day-2": {"12 runs", "/ checks/day-2</nav>"},
+		"/plans/shop/day-2":   {"0 runs"},
+		"/runs/shop/uid-12":   {"run day-2-run-1", `<a href="/plans/shop/day-2">shop/day-2</a>`},
+		"/runs/checks/uid-12": {"run day-2-run-12", "into the pods of worker-2: nothing gets through"},
+		"/runs/forger/uid-12": {`<a href="/plans/forger/day-2">forger/day-2</a>`, "pass"},
+		"/nodes":              {"Nodes in plans of all namespaces"},
+		"/nodes/worker-2":     {`<a href="/plans/checks/day-2">checks/day-2</a>`},
+		"/metrics": {
+			`checkplan_run_verdict{namespace="checks",plan="day-2",run="day-2-run-12",verdict="fail"} 1`,
+			`checkplan_run_verdict{namespace="shop",plan="day-2",run="day-2-run-1",verdict="pass"} 1`,
+			`checkplan_run_verdict{namespace="forger",plan="day-2",run="day-2-run-12",verdict="pass"} 1`,
+			`checkplan_report_readable{namespace="shop",plan="day-2",run="day-2-run-1"} 1`, "checkplan_plans_left_out 0",
+		},
+	} {
+		w := s.ask(http.MethodGet, target)
+		for _, want := range want {
+			if w.Code != 200 || !strings.Contains(w.Body.String(), want) {
+				t.Errorf("%s: status %d, does not have %q:\n%s", target, w.Code, want, w.Body)
+			}
+		}
+	}
+	if metrics := s.ask(http.MethodGet, "/metrics").Body.String(); strings.Contains(metrics, `verdict="fail"} 2`) ||
+		strings.Contains(metrics, `namespace="checks",plan="day-2",run="day-2-run-12",verdict="pass"} 1`) {
+		t.Errorf("a forged report counts:\n%s", metrics)
+	}
+}
+
+// TestShare: a namespace with thousands of plans leaves the plans of others on the pages.
+func TestShare(t *testing.T) {
+	at := func(minute int) *record.StoredReport {
+		return &record.StoredReport{Finished: time.Date(2026, 1, 1, 0, minute, 0, 0, time.UTC)}
+	}
+	plans := []record.StoredPlan{{Namespace: "b", Plan: "old", Newest: at(1)}, {Namespace: "b", Plan: "no-report"}, {Namespace: "b", Plan: "new", Newest: at(2)}}
+	for i := range 3000 {
+		plans = append(plans, record.StoredPlan{Namespace: "a", Plan: fmt.Sprint(i), Newest: at(i)})
+	}
+	taken, leftOut := share(plans, 5)
+	var names []string
+	for _, p := range taken {
+		names = append(names, p.Namespace+"/"+p.Plan)
+	}
+	if want := "a/2999 b/new a/2998 b/old a/2997"; strings.Join(names, " ") != want || leftOut != 2998 {
+		t.Errorf("%v, %d left out, want %s", names, leftOut, want)
+	}
+	if taken, leftOut := share(plans[:2], 5); len(taken) != 2 || leftOut != 0 {
+		t.Errorf("%v, %d left out of two", taken, leftOut)
+	}
+}
+
+// TestNodeWithoutHistory: pairs of a run that the history does not have are those of the run before, or those of the
+// report that did not pass; the page says so.
+func TestNodeWithoutHistory(t *testing.T) {
+	s := newSite(t)
+	s.save(t, reportOf(t, "ingress"), "day-2", "day-2-run-13", "uid-13", s.now)
+	s.saveIn(t, "shop", reportOf(t, "ingress"), "other", "other-run-1", "uid-1", s.now)
+	s.saveIn(t, "shop", reportOf(t, "vms-cut"), "vms", "vms-run-1", "uid-2", s.now)
+	s.everywhere()
+	for target, want := range map[string][]string{
+		"/nodes/node-a":   {"The history does not have this run: pairs are those of run day-2-run-", "node-b"},
+		"/nodes/worker-2": {"The plan has no history: pairs that passed are not listed.", "Pairs to the node", "worker-1", "100%"},
+		"/nodes":          {`href="/nodes/node-a"`, `href="/nodes/worker-1"`, `href="/nodes/node01"`},
+		"/nodes/node01":   {"vms-run-1", "Pairs from the node"},
+	} {
+		w := s.ask(http.MethodGet, target)
+		for _, want := range want {
+			if w.Code != 200 || !strings.Contains(w.Body.String(), want) {
+				t.Errorf("%s: status %d, does not have %q:\n%s", target, w.Code, want, w.Body)
+			}
+		}
+	}
+}
+
+// flood adds many plans to what is listed, whose reports cannot be read.
+type flood struct{ record.Lister }
+
+func (f flood) List(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	all, err := f.Lister.List(ctx, o)
+	for i := range mostPlans + 10 {
+		all.Items = append(all.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "flood", Labels: map[string]string{
+			checkup.LabelRole: string(checkup.RoleReport), checkup.LabelPlan: fmt.Sprint("plan-", i), checkup.LabelRun: fmt.Sprint("uid-", i),
+			record.LabelRunName: "run",
+		}}})
+	}
+	return all, err
+}
+
+// TestBounded: whatever is in the cluster, a page reads a bounded number of reports, and says what it leaves out. So do
+// the metrics, which never leave out whether a plan failed before its single units.
+func TestBounded(t *testing.T) {
+	s := newSite(t)
+	s.everywhere()
+	s.Metadata = flood{s.Metadata}
+	for target, most := range map[string]int{"/": mostPlans, "/metrics": mostPlans, "/nodes": 2 * nodePlans, "/nodes/node-a": 2 * nodePlans} {
+		s.client.ClearActions()
+		w := s.ask(http.MethodGet, target)
+		reads := 0
+		for _, a := range s.client.Actions() {
+			if get, ok := a.(clienttesting.GetAction); ok && get.GetVerb() == "get" && get.GetNamespace() == "flood" {
+				reads++
+			}
+		}
+		if w.Code != 200 || reads == 0 || reads > most {
+			t.Errorf("%s: status %d after %d reads, want at most %d", target, w.Code, reads, most)
+		}
+		want := map[string]string{
+			"/": "11 plans left out", "/metrics": "checkplan_plans_left_out 11", "/nodes": "461 plans left out", "/nodes/node-a": "461 plans left out",
+		}[target]
+		if !strings.Contains(w.Body.String(), want) || !strings.Contains(w.Body.String(), "day-2") && target != "/nodes" {
+			t.Errorf("%s does not say %q, or has no plan of other namespaces", target, want)
+		}
+	}
+}
+
+// TestMetricsFormats: who accepts OpenMetrics gets it, as Prometheus does, and all others get Prometheus' text format.
+// Both are kept apart, and have the same metrics of checkplan.
+func TestMetricsFormats(t *testing.T) {
+	s := newSite(t)
+	s.save(t, reportOf(t, "connections-endpoint"), "control-plane", "control-plane-run-1", "uid-cp", s.now)
+	names := map[bool][]string{}
+	for _, tt := range []struct {
+		who, accept string
+		open        bool
+	}{
+		{"Prometheus 3", "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5," +
+			"application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3," +
+			"text/plain;version=0.0.4;q=0.2,*/*;q=0.1", true},
+		{"Prometheus 3 with native histograms", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;" +
+			"encoding=delimited;q=0.6,application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1", true},
+		{"curl", "*/*", false},
+		{"a browser", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", false},
+		{"nothing", "", false},
+		{"nonsense", ";;,/,q=x", false},
+	} {
+		t.Run(tt.who, func(t *testing.T) {
+			w := s.ask(http.MethodGet, "/metrics", func(r *http.Request) { r.Header.Set("Accept", tt.accept) })
+			open := strings.HasPrefix(w.Header().Get("Content-Type"), "application/openmetrics-text; version=1.0.0")
+			if open != tt.open || w.Header().Get("Vary") != "Accept" {
+				t.Errorf("headers %v", w.Header())
+			}
+			body := w.Body.String()
+			if strings.HasSuffix(body, "\n# EOF\n") != tt.open || strings.Contains(body, "pod_network_connectivity_check_count") != tt.open {
+				t.Errorf("the body is that of the other format: %s", w.Header().Get("Content-Type"))
+			}
+			names[tt.open] = regexp.MustCompile(`(?m)^# TYPE checkplan_\S+`).FindAllString(body, -1)
+		})
+	}
+	if len(names[true]) < 10 || !slices.Equal(names[true], names[false]) {
+		t.Errorf("OpenMetrics has %q, and the text format %q", names[true], names[false])
+	}
+}
+
 // TestReadOnly: nothing but GET and HEAD is answered, and nothing but get and list of ConfigMaps is requested.
 func TestReadOnly(t *testing.T) {
 	s := newSite(t)
 	s.client.ClearActions()
-	for _, target := range []string{"/", "/plans/day-2", "/runs/uid-12", "/metrics", "/healthz", "/nothing"} {
+	for _, target := range []string{"/", "/plans/checks/day-2", "/runs/checks/uid-12", "/nodes", "/nodes/node-a", "/metrics", "/healthz", "/nothing"} {
 		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} {
 			if w := s.ask(method, target); w.Code != http.StatusMethodNotAllowed {
 				t.Errorf("%s %s: status %d", method, target, w.Code)
@@ -181,7 +363,7 @@ func TestReadOnly(t *testing.T) {
 // TestHeaders: each answer, errors included, forbids scripts, frames and guesses of its type.
 func TestHeaders(t *testing.T) {
 	s := newSite(t)
-	for _, target := range []string{"/", "/plans/day-2", "/runs/uid-12", "/metrics", "/healthz", "/nothing"} {
+	for _, target := range []string{"/", "/plans/checks/day-2", "/runs/checks/uid-12", "/nodes", "/nodes/node-a", "/metrics", "/healthz", "/nothing"} {
 		h := s.ask(http.MethodGet, target).Header()
 		for name, want := range map[string]string{
 			"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
@@ -223,13 +405,22 @@ func TestHost(t *testing.T) {
 func TestHostile(t *testing.T) {
 	s := newSite(t)
 	r := reportOf(t, "toy")
-	hostile.Fill(r, true)
+	hostile.Fill(r, false)
+	for i := range r.Checks { // what is no valid report is not read
+		c := &r.Checks[i]
+		c.Blocks = slices.DeleteFunc(c.Blocks, func(b checkup.Block) bool { return b.Grid != nil })
+		for k := range c.Blocks {
+			if c.Blocks[k].Table != nil || c.Blocks[k].List != nil {
+				c.Blocks[k].Note = ""
+			}
+		}
+	}
 	s.save(t, r, "toys", "toys-run-1", "uid-toys", s.now)
-	for _, target := range []string{"/", "/runs/uid-toys", "/metrics"} {
+	for _, target := range []string{"/", "/runs/checks/uid-toys", "/metrics"} {
 		w := s.ask(http.MethodGet, target)
 		hostile.Check(t, target, w.Body.String())
 	}
-	if w := s.ask(http.MethodGet, "/plans/toys"); w.Code != 200 {
+	if w := s.ask(http.MethodGet, "/plans/checks/toys"); w.Code != 200 {
 		t.Errorf("a plan without a history: status %d", w.Code)
 	}
 }
@@ -239,7 +430,7 @@ func TestHostile(t *testing.T) {
 func TestUnreadable(t *testing.T) {
 	s := newSite(t)
 	s.save(t, reportOf(t, "pass"), "broken", "broken-run-1", "uid-broken", s.now)
-	list, err := s.ConfigMaps.List(t.Context(), metav1.ListOptions{LabelSelector: checkup.LabelRun + "=uid-broken"})
+	list, err := s.ConfigMaps.ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: checkup.LabelRun + "=uid-broken"})
 	if err != nil || len(list.Items) == 0 {
 		t.Fatal("no ConfigMap", err)
 	}
@@ -247,7 +438,7 @@ func TestUnreadable(t *testing.T) {
 	for k := range cm.BinaryData {
 		cm.BinaryData[k] = []byte("not gzip")
 	}
-	if _, err := s.ConfigMaps.Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
+	if _, err := s.ConfigMaps.ConfigMaps(namespace).Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if body := s.ask(http.MethodGet, "/").Body.String(); !strings.Contains(body, "not read: load report") || !strings.Contains(body, "day-2-run-12") {
@@ -259,7 +450,7 @@ func TestUnreadable(t *testing.T) {
 			t.Errorf("the metrics do not have %s", want)
 		}
 	}
-	if w := s.ask(http.MethodGet, "/runs/uid-broken"); w.Code != http.StatusBadGateway {
+	if w := s.ask(http.MethodGet, "/runs/checks/uid-broken"); w.Code != http.StatusBadGateway {
 		t.Errorf("status %d", w.Code)
 	}
 }
@@ -273,7 +464,7 @@ func TestCluster(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	w := s.ask(http.MethodGet, "/metrics", func(r *http.Request) { *r = *r.WithContext(ctx) })
-	if w.Code < 500 || strings.Contains(w.Body.String(), "# EOF") {
+	if w.Code < 500 || strings.Contains(w.Body.String(), "checkplan_") {
 		t.Errorf("status %d: %s", w.Code, w.Body)
 	}
 }

@@ -25,9 +25,9 @@ import (
 type Files map[string][]byte
 
 // Files are the objects as YAML: one file for the rights, one per Task, one for
-// the Pipeline and one for the schedule, in one directory for kubectl apply -f; and the sample in the folder
-// samples, which kubectl apply does not read. Files of several plans have different
-// names, except for those of Tasks, which are equal.
+// the Pipeline and one for the schedule, in one directory; and the sample in the folder
+// samples, because it cannot be applied. Files of several plans have different
+// names, except for those of Tasks, which are equal. Files.Kustomize makes one directory of them.
 func (o *Objects) Files() (Files, error) {
 	groups := map[string][]runtime.Object{
 		"rbac-" + o.Pipeline.Name + ".yaml":     o.Rights,
@@ -44,11 +44,12 @@ func (o *Objects) Files() (Files, error) {
 	return files, files.encode(groups)
 }
 
-// Catalog is the Tekton catalog of the plans, versioned by Git (TEP-0115):
-// task/NAME/NAME.yaml and pipeline/NAME/NAME.yaml, each with a README, and the
-// pipeline's rights beside it. kubectl apply -R -f task -f pipeline reads all of
-// these. Sample runs cannot be applied, because they have a generateName: they are
-// in a folder of their own.
+// Catalog is the Tekton catalog of the plans, versioned by Git (TEP-0115): task/NAME/NAME.yaml and
+// pipeline/NAME/NAME.yaml, each with a README, and the pipeline's rights in its namespace beside it. These
+// directories are kustomizations that an overlay can move to another namespace. The rights outside the namespace are
+// in cluster/NAME, a component; CustomResourceDefinitions in crd; default is a kustomization of all. Sample runs
+// cannot be applied, because they have a generateName: they are in a folder of their own. There is no directory task if
+// opts.Tasks finds the Tasks, and no Pipeline if opts.Pipelines finds them.
 func Catalog(plans []*checkup.Plan, opts Options) (Files, error) {
 	opts = opts.withDefaults()
 	plans = slices.SortedFunc(slices.Values(plans), func(a, b *checkup.Plan) int {
@@ -56,6 +57,7 @@ func Catalog(plans []*checkup.Plan, opts Options) (Files, error) {
 	})
 	files, groups := Files{}, map[string][]runtime.Object{}
 	tasks := map[string]*pipelinev1.Task{}
+	var names, clusters, crds []string
 	var errs []error
 	if opts.ImageTag == "latest" {
 		errs = append(errs, errors.New(
@@ -72,8 +74,29 @@ func Catalog(plans []*checkup.Plan, opts Options) (Files, error) {
 			continue
 		}
 		dir := path.Join("pipeline", plan.Name)
-		groups[path.Join(dir, plan.Name+".yaml")] = []runtime.Object{o.Pipeline}
-		groups[path.Join(dir, "rbac.yaml")] = o.Rights
+		if opts.Pipelines.Name == "" {
+			groups[path.Join(dir, plan.Name+".yaml")] = []runtime.Object{o.Pipeline}
+		}
+		names = append(names, plan.Name)
+		inside, outside := beyond(o.Rights, opts.Namespace)
+		groups[path.Join(dir, "rbac.yaml")] = inside
+		if len(outside) > 0 {
+			clusters = append(clusters, plan.Name)
+			groups[path.Join("cluster", plan.Name, "rbac.yaml")] = outside
+			component, err := clusterComponent(plan.Name, outside)
+			errs = append(errs, err)
+			files[path.Join("cluster", plan.Name, kustomizationFile)], err = component.encode()
+			errs = append(errs, err)
+		}
+		needed, err := definitions(plan, opts)
+		errs = append(errs, err)
+		for name, definition := range needed {
+			file := name + ".yaml"
+			if groups[path.Join("crd", file)] == nil {
+				crds = append(crds, file)
+			}
+			groups[path.Join("crd", file)] = []runtime.Object{definition}
+		}
 		if o.Schedule != nil {
 			groups[path.Join(dir, "schedule.yaml")] = o.Schedule
 		}
@@ -88,8 +111,10 @@ func Catalog(plans []*checkup.Plan, opts Options) (Files, error) {
 		groups[path.Join(dir, name+".yaml")] = []runtime.Object{task}
 		files[path.Join(dir, "README.md")] = taskReadme(task)
 	}
-	files["README.md"] = catalogReadme(plans, opts, slices.Sorted(maps.Keys(tasks)))
-	errs = append(errs, files.encode(groups))
+	taskNames := slices.Sorted(maps.Keys(tasks))
+	slices.Sort(crds)
+	files["README.md"] = catalogReadme(plans, opts, taskNames, clusters)
+	errs = append(errs, files.encode(groups), files.kustomize(names, taskNames, clusters, crds))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
@@ -210,7 +235,7 @@ func replaceFile(root *os.Root, file string, data []byte) error {
 // stale are the generated files in the folders of a catalog that are not in f.
 func (f Files) stale(dir string) ([]string, error) {
 	var stale []string
-	for _, folder := range []string{"task", "pipeline", "samples"} {
+	for _, folder := range []string{"task", "pipeline", "cluster", "crd", "default", "samples"} {
 		err := filepath.WalkDir(filepath.Join(dir, folder), func(file string, entry fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil
@@ -237,4 +262,51 @@ func (f Files) stale(dir string) ([]string, error) {
 		}
 	}
 	return stale, nil
+}
+
+// Bundle is what a bundle of the plans holds: their Tasks, each once, and their Pipelines. If opts.Tasks is zero, it is
+// the Tasks only: the Pipelines of a bundle find their Tasks in another one, because no bundle can hold its own digest.
+// The objects have no namespace.
+func Bundle(plans []*checkup.Plan, opts Options) ([]runtime.Object, error) {
+	withPipelines := opts.Tasks.Name != ""
+	tasks, pipelines := map[string]runtime.Object{}, map[string]runtime.Object{}
+	var errs []error
+	for _, plan := range plans {
+		if pipelines[plan.Name] != nil {
+			errs = append(errs, fmt.Errorf("plan %s: duplicate name", plan.Name))
+			continue
+		}
+		o, err := Compile(plan, opts)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		o.Pipeline.Namespace = ""
+		pipelines[plan.Name] = o.Pipeline
+		if withPipelines {
+			local := opts
+			local.Tasks = Resolver{}
+			if o, err = Compile(plan, local); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		for _, task := range o.Tasks {
+			task.Namespace = ""
+			tasks[task.Name] = task
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	var objects []runtime.Object
+	for _, name := range slices.Sorted(maps.Keys(tasks)) {
+		objects = append(objects, tasks[name])
+	}
+	if withPipelines {
+		for _, name := range slices.Sorted(maps.Keys(pipelines)) {
+			objects = append(objects, pipelines[name])
+		}
+	}
+	return objects, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -49,13 +50,18 @@ func TestCatalogPages(t *testing.T) {
 func TestCatalogLayout(t *testing.T) {
 	want := []string{
 		"README.md",
-		"pipeline/small/README.md", "pipeline/small/rbac.yaml", "pipeline/small/small.yaml",
-		"pipeline/two-checks/README.md", "pipeline/two-checks/rbac.yaml", "pipeline/two-checks/two-checks.yaml",
+		"cluster/kustomization.yaml", "cluster/small/kustomization.yaml", "cluster/small/rbac.yaml",
+		"cluster/two-checks/kustomization.yaml", "cluster/two-checks/rbac.yaml",
+		"default/kustomization.yaml", "kustomization.yaml", "pipeline/kustomization.yaml",
+		"pipeline/small/README.md", "pipeline/small/kustomization.yaml", "pipeline/small/rbac.yaml", "pipeline/small/small.yaml",
+		"pipeline/two-checks/README.md", "pipeline/two-checks/kustomization.yaml", "pipeline/two-checks/rbac.yaml",
+		"pipeline/two-checks/two-checks.yaml",
 		"samples/small.yaml", "samples/two-checks.yaml",
 		"task/checkplan-conclude/README.md", "task/checkplan-conclude/checkplan-conclude.yaml",
 		"task/checkplan-probe-40m/README.md", "task/checkplan-probe-40m/checkplan-probe-40m.yaml",
 		"task/checkplan-probe/README.md", "task/checkplan-probe/checkplan-probe.yaml",
 		"task/checkplan-setup/README.md", "task/checkplan-setup/checkplan-setup.yaml",
+		"task/kustomization.yaml", "task/kustomizeconfig.yaml",
 	}
 	files := catalog(t)
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(files))); diff != "" {
@@ -70,13 +76,13 @@ func TestCatalogLayout(t *testing.T) {
 	}
 }
 
-// TestCatalogApplies: task and pipeline hold the objects of Compile, each once and
-// with a name of its own, as kubectl apply -R -f demands.
+// TestCatalogApplies: task, pipeline and cluster hold the objects of Compile, each once and
+// with a name of its own. What is in pipeline is in the catalog's namespace, and what is in cluster is not.
 func TestCatalogApplies(t *testing.T) {
 	files := catalog(t)
 	seen := map[string]string{}
 	for name, text := range files {
-		if !strings.HasSuffix(name, ".yaml") || strings.HasPrefix(name, "samples/") {
+		if !strings.HasSuffix(name, ".yaml") || strings.HasPrefix(name, "samples/") || strings.HasPrefix(path.Base(name), "kustomiz") {
 			continue
 		}
 		for _, object := range decodeStrict(t, text) {
@@ -85,6 +91,9 @@ func TestCatalogApplies(t *testing.T) {
 				t.Fatal(err)
 			}
 			key := describe(object) + " in " + m.GetNamespace()
+			if inside := m.GetNamespace() == testOptions.Namespace; inside == strings.HasPrefix(name, "cluster/") {
+				t.Errorf("%s holds %s", name, key)
+			}
 			if m.GetName() == "" {
 				t.Errorf("%s: %s has no name, and cannot be applied", name, key)
 			}
@@ -249,7 +258,6 @@ func TestDriftAndWrite(t *testing.T) {
 	}
 }
 
-// TestFiles: the files of a compiled plan hold the objects, and nothing else.
 // A symbolic link in the output directory does not lead a file out of it, and a file that
 // is a link is replaced.
 func TestWriteFollowsNoLinkOut(t *testing.T) {
@@ -278,6 +286,7 @@ func TestWriteFollowsNoLinkOut(t *testing.T) {
 	}
 }
 
+// TestFiles: the files of a compiled plan hold the objects, and nothing else.
 func TestFiles(t *testing.T) {
 	o := compile(t, twoChecks(), testOptions)
 	files, err := o.Files()
@@ -298,4 +307,9 @@ func TestFiles(t *testing.T) {
 	if want := len(o.Applied()) + 1; objects != want {
 		t.Errorf("%d objects in files, want %d", objects, want)
 	}
+	files["policies/two-checks.yaml"] = nil
+	if err := files.Kustomize(); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "kustomization.yaml", files["kustomization.yaml"])
 }

@@ -48,6 +48,10 @@ type Options struct {
 	// Tekton is the oldest Tekton release that the objects are for. Empty means
 	// the last of Profiles.
 	Tekton Profile
+	// Tasks says where Pipelines find their Tasks. Unless it is zero, Compile returns no Tasks.
+	Tasks Resolver
+	// Pipelines says where sample runs and schedules find their Pipeline. Unless it is zero, a catalog has no Pipelines.
+	Pipelines Resolver
 }
 
 // Objects are what a plan compiles to.
@@ -55,7 +59,7 @@ type Objects struct {
 	// Rights are the ServiceAccounts, and the roles and bindings of each phase.
 	Rights []runtime.Object
 	// Tasks that the Pipeline refers to. They are equal for all plans with the
-	// shortest step timeouts.
+	// shortest step timeouts. Nil if Options.Tasks finds them elsewhere.
 	Tasks    []*pipelinev1.Task
 	Pipeline *pipelinev1.Pipeline
 	// Sample is a PipelineRun to create, not to apply: it has a generateName.
@@ -89,9 +93,11 @@ func Compile(plan *checkup.Plan, opts Options) (*Objects, error) {
 	}
 	o := &Objects{
 		Rights:   rights(plan, opts),
-		Tasks:    tasks(plan, opts),
 		Pipeline: pipeline(plan, opts, planJSON),
 		Sample:   sampleRun(plan, opts),
+	}
+	if opts.Tasks.Name == "" {
+		o.Tasks = tasks(plan, opts)
 	}
 	if err := validateAll(append(o.Applied(), o.Sample)...); err != nil {
 		return nil, err
@@ -193,6 +199,12 @@ func (o Options) validate() error {
 	for _, name := range taskImages {
 		if len(o.ImageDigests) > 0 && o.ImageDigests[name] == "" {
 			errs = append(errs, fmt.Errorf("image digests: no digest of the image %s", name))
+		}
+	}
+	for _, r := range []Resolver{o.Tasks, o.Pipelines} {
+		if r.Name == ResolverHub && r.params["version"] == "" && !versionPattern.MatchString(o.version()) {
+			errs = append(errs, fmt.Errorf("image tag %q is no version of a hub: add version=VERSION to %s=%s", o.ImageTag, r.Name,
+				r.From))
 		}
 	}
 	if !slices.Contains(Profiles, o.Tekton) {

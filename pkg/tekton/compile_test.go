@@ -222,19 +222,29 @@ func checkCompiled(t *testing.T, plan *checkup.Plan, opts Options) {
 		t.Errorf("%d tasks receive the plan, want %d", planParams, want)
 	}
 
-	// The Pipeline's params are the plan's, and all of them reach setup and conclude.
-	var got []checkup.Param
+	// The Pipeline has a param for each of the plan that is not rare, and all of them reach setup and conclude. The last
+	// one names all that are rare.
+	got := map[string]string{}
 	for _, p := range o.Pipeline.Spec.Params {
-		got = append(got, checkup.Param{Name: p.Name, Description: p.Description, Default: p.Default.StringVal})
+		got[p.Name] = p.Default.StringVal
 	}
-	var want []checkup.Param
+	want := map[string]string{checkup.SettingsParam: ""}
+	last := o.Pipeline.Spec.Params[len(o.Pipeline.Spec.Params)-1]
 	for _, p := range plan.Params() {
-		want = append(want, checkup.Param{Name: p.Name, Description: p.Description, Default: p.Default})
+		if !p.Rare {
+			want[p.Name] = p.Default
+		} else if !strings.Contains(last.Description, p.Name) {
+			t.Errorf("the description of param %s does not name %s: %s", last.Name, p.Name, last.Description)
+		}
 	}
-	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b checkup.Param) bool {
-		return a.Name == b.Name && a.Description == b.Description && a.Default == b.Default
-	})); diff != "" {
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("params (-plan +pipeline):\n%s", diff)
+	}
+	if last.Name != checkup.SettingsParam {
+		t.Errorf("the last param is %s, and could override others", last.Name)
+	}
+	if first := o.Pipeline.Spec.Params[0].Description; !strings.Contains(first, "choose the ServiceAccount "+plan.Name) {
+		t.Errorf("the first text of the form does not name the account: %s", first)
 	}
 
 	checkNesting(t, plan, o)
@@ -308,6 +318,37 @@ func TestCompiledRandomPlans(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { checkCompiled(t, plan, testOptions) })
 		if t.Failed() {
 			t.FailNow()
+		}
+	}
+}
+
+// TestPlatformSetsUsers: nothing that is compiled names a UID or a GID. They are those of the image, or of OpenShift's range
+// for the namespace, which admits no other. RBAC grants the use of hostnetwork-v2 to the account that starts agents on the
+// host network, where the plan may be for OpenShift.
+func TestPlatformSetsUsers(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.yaml")
+	if err != nil || len(paths) == 0 {
+		t.Fatal(paths, err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, field := range []string{"runAsUser", "runAsGroup", "fsGroup", "supplementalGroups", "seLinuxOptions"} {
+			if bytes.Contains(text, []byte(field+":")) {
+				t.Errorf("%s has %s", path, field)
+			}
+		}
+	}
+	for preset, want := range map[controlplane.Preset]bool{"auto": true, "openshift": true, "kubeadm": false, "generic": false} {
+		check := checkup.Check{Spec: &controlplane.Spec{Preset: preset}}
+		got := slices.ContainsFunc(kinds.Rights(check), func(r checkup.Right) bool {
+			return r.Phase == checkup.PhaseProbe && r.Scope == checkup.ScopeRun && r.Group == "security.openshift.io" &&
+				r.Resource == "securitycontextconstraints" && slices.Equal(r.Names, []string{"hostnetwork-v2"}) && r.Verb == "use"
+		})
+		if got != want {
+			t.Errorf("preset %s: the use of hostnetwork-v2 is granted: %v, want %v", preset, got, want)
 		}
 	}
 }

@@ -51,5 +51,6 @@
 //     a successful task fails the run.
 //
 // Exit code 0 means that the step did its work. Only report turns a verdict into
-// exit code 1, and only if the plan's gate says so.
+// another exit code (3 for fail, 4 for inconclusive), and only if the plan's gate says
+// so. 5 means that the account lacks a right, 1 any other error.
 package tekton

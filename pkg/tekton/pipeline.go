@@ -33,7 +33,7 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 	p.Annotations = catalogAnnotations(opts, title(plan.Name))
 
 	var set, statuses []string
-	for _, param := range plan.Params() {
+	for _, param := range formParams(plan) {
 		p.Spec.Params = append(p.Spec.Params, pipelinev1.ParamSpec{
 			Name:        param.Name,
 			Description: plainText(param.Description),
@@ -56,7 +56,7 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 			after = append(after, pipelineTaskName(checkup.PhaseProbe, other))
 		}
 		tasks := []pipelinev1.PipelineTask{
-			pipelineTask(setupName, "Set up "+name,
+			pipelineTask(opts, setupName, "Set up "+name,
 				"Records what check "+name+" expects, and starts the pods or VMs that it needs",
 				taskName(checkup.PhaseSetup, stepTimeout(setup)), stepTimeout(setup)+taskGrace, after, append(pipelinev1.Params{
 					stringParam(paramPlan, planJSON),
@@ -64,7 +64,7 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 					arrayParam(paramSet, set),
 					stringParam(paramTimeout, setup.String()),
 				}, run...)),
-			pipelineTask(probeName, "Probe "+name, "Measures the expected units of check "+name+", if any can be measured",
+			pipelineTask(opts, probeName, "Probe "+name, "Measures the expected units of check "+name+", if any can be measured",
 				taskName(checkup.PhaseProbe, stepTimeout(probe)), stepTimeout(probe)+taskGrace, []string{setupName},
 				append(pipelinev1.Params{
 					stringParam(paramCheck, name),
@@ -82,7 +82,7 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 		}
 	}
 	p.Spec.Finally = []pipelinev1.PipelineTask{
-		pipelineTask(concludeName, "Tear down and report", "Deletes what the run created, and judges what was measured",
+		pipelineTask(opts, concludeName, "Tear down and report", "Deletes what the run created, and judges what was measured",
 			taskName(checkup.PhaseConclude, 0), concludeTimeout, nil, append(pipelinev1.Params{
 				stringParam(paramPlan, planJSON),
 				arrayParam(paramSet, set),
@@ -100,13 +100,44 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 	return p
 }
 
-func pipelineTask(name, displayName, description, task string, timeout time.Duration, after []string,
+// formParams are the params of the Pipeline, in the order in which they are wanted: those of the checks, those of the
+// plan, and the one that sets all others. The dashboard (0.71, src/containers/CreatePipelineRun) shows one text area
+// for each, in this order, with the description below it. It shows nothing of the Pipeline itself, and the choice of
+// the account, without which no task can read anything, follows all of them as optional. Therefore the first
+// description names the account, as `tkn pipeline start` also shows it.
+func formParams(plan *checkup.Plan) []checkup.Param {
+	var ofChecks, ofPlan []checkup.Param
+	var rare []string
+	for _, param := range plan.Params() {
+		switch {
+		case param.Rare:
+			rare = append(rare, param.Name)
+		case strings.Contains(param.Name, "."):
+			ofChecks = append(ofChecks, param)
+		default:
+			ofPlan = append(ofPlan, param)
+		}
+	}
+	params := append(append(ofChecks, ofPlan...), checkup.Param{
+		Name: checkup.SettingsParam,
+		Description: "Further settings, as NAME=VALUE, separated by spaces; they override the fields above. Names: " +
+			strings.Join(rare, ", "),
+	})
+	params[0].Description += ". NOTE: below, choose the ServiceAccount " + plan.Name
+	return params
+}
+
+func pipelineTask(opts Options, name, displayName, description, task string, timeout time.Duration, after []string,
 	params pipelinev1.Params) pipelinev1.PipelineTask {
+	taskRef := &pipelinev1.TaskRef{Name: task}
+	if opts.Tasks.Name != "" {
+		taskRef = &pipelinev1.TaskRef{ResolverRef: opts.Tasks.ref("task", task, opts.version())}
+	}
 	return pipelinev1.PipelineTask{
 		Name:        name,
 		DisplayName: displayName,
 		Description: description,
-		TaskRef:     &pipelinev1.TaskRef{Name: task},
+		TaskRef:     taskRef,
 		Timeout:     &metav1.Duration{Duration: timeout},
 		RunAfter:    after,
 		Params:      params,

@@ -24,7 +24,8 @@ var creators = []checkup.Phase{checkup.PhaseSetup, checkup.PhaseProbe}
 // Those of setup and probe may make pods of the agent's image only, pinned to a node, without a token, restricted: an
 // account that may create pods in a namespace of the pod security level privileged could otherwise become root on
 // nodes. That of probe may add to existing pods ephemeral containers of that image only, restricted, and without the
-// pod's volumes, among which is its token. That of conclude may write PodNetworkHealths of checkplan only, if the plan
+// pod's volumes, among which is its token. Those of setup and conclude may change the label with the verdict of the
+// plan's runs, and nothing else of a run. That of conclude may write PodNetworkHealths of checkplan only, if the plan
 // has some. That of the schedule may start and delete runs of this plan only, under the plan's accounts. RBAC cannot
 // express any of this. The policies are objects of the cluster, so only who administers it can apply them. Kubernetes
 // has them since 1.30.
@@ -37,47 +38,42 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 		if phase == checkup.PhaseProbe {
 			users = append(users, plan.Name)
 		}
-		pods := admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
-			Rule: admissionv1.Rule{
-				APIGroups: []string{corev1.GroupName}, APIVersions: []string{"v1"}, Resources: []string{"pods"},
-			},
-		}
+		pods := rule(corev1.GroupName, []string{"pods"}, admissionv1.Create, admissionv1.Update)
 		objects = append(objects, policy(plan, opts, users[0], users, pods, validations(plan, opts, phase))...)
 	}
 	if inside(plan) {
-		containers := admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{admissionv1.Update},
-			Rule: admissionv1.Rule{
-				APIGroups: []string{corev1.GroupName}, APIVersions: []string{"v1"}, Resources: []string{"pods/ephemeralcontainers"},
-			},
-		}
+		containers := rule(corev1.GroupName, []string{"pods/ephemeralcontainers"}, admissionv1.Update)
 		users := []string{AccountName(plan, checkup.PhaseProbe), plan.Name}
 		objects = append(objects, policy(plan, opts, users[0]+"-inside", users, containers, insideValidations(plan, opts))...)
 	}
 	if plan.NetworkHealth() != nil {
-		health := admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update, admissionv1.Delete},
-			Rule: admissionv1.Rule{
-				APIGroups: []string{networkhealth.Group}, APIVersions: []string{"*"},
-				Resources: []string{networkhealth.Resource.Resource, networkhealth.Resource.Resource + "/status"},
-			},
-		}
+		resource := networkhealth.Resource.Resource
+		health := rule(networkhealth.Group, []string{resource, resource + "/status"},
+			admissionv1.Create, admissionv1.Update, admissionv1.Delete)
 		// The account for all phases may do what each may.
 		users := []string{AccountName(plan, checkup.PhaseConclude), plan.Name}
 		objects = append(objects, policy(plan, opts, users[0], users, health, healthValidations(plan))...)
 	}
+	runs := func(of ...admissionv1.OperationType) admissionv1.RuleWithOperations {
+		return rule("tekton.dev", []string{"pipelineruns"}, of...)
+	}
+	labelling := []string{AccountName(plan, checkup.PhaseSetup), AccountName(plan, checkup.PhaseConclude), plan.Name}
+	objects = append(objects,
+		policy(plan, opts, plan.Name+"-verdict", labelling, runs(admissionv1.Update), verdictValidations(plan))...)
 	if plan.Schedule != nil {
-		runs := admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update, admissionv1.Delete},
-			Rule: admissionv1.Rule{
-				APIGroups: []string{"tekton.dev"}, APIVersions: []string{"*"}, Resources: []string{"pipelineruns"},
-			},
-		}
 		account := ScheduleAccount(plan)
-		objects = append(objects, policy(plan, opts, account, []string{account}, runs, runValidations(plan))...)
+		objects = append(objects, policy(plan, opts, account, []string{account},
+			runs(admissionv1.Create, admissionv1.Update, admissionv1.Delete), runValidations(plan))...)
 	}
 	return objects
+}
+
+// rule is about operations on resources of an API group, in all of its versions.
+func rule(group string, resources []string, of ...admissionv1.OperationType) admissionv1.RuleWithOperations {
+	return admissionv1.RuleWithOperations{
+		Operations: of,
+		Rule:       admissionv1.Rule{APIGroups: []string{group}, APIVersions: []string{"*"}, Resources: resources},
+	}
 }
 
 // policy is a policy for these accounts, and its binding.
@@ -123,8 +119,8 @@ func policy(
 // those of other plans, too, and none of other tools.
 func healthValidations(plan *checkup.Plan) []admissionv1.Validation {
 	own := func(of string) string {
-		return fmt.Sprintf(`has(%[1]s.metadata.labels) && %[2]q in %[1]s.metadata.labels && `+
-			`%[1]s.metadata.labels[%[2]q] == %[3]q && %[1]s.spec.observer.name == %[4]q`, of, checkup.LabelManagedBy, checkup.ManagedBy, networkhealth.ObserverName)
+		return labelled(of, checkup.LabelManagedBy, checkup.ManagedBy) +
+			fmt.Sprintf(` && %s.spec.observer.name == %q`, of, networkhealth.ObserverName)
 	}
 	return []admissionv1.Validation{{
 		Message: fmt.Sprintf("plan %s: its account for %s may write PodNetworkHealths of checkplan only",
@@ -132,6 +128,41 @@ func healthValidations(plan *checkup.Plan) []admissionv1.Validation {
 		Expression: `(request.operation == "CREATE" || (` + own("oldObject") + `)) && ` +
 			`(request.operation == "DELETE" || (` + own("object") + `))`,
 	}}
+}
+
+// verdictValidations are what setup and conclude may change of a PipelineRun: the label with the verdict, of a run of
+// their plan.
+func verdictValidations(plan *checkup.Plan) []admissionv1.Validation {
+	// The other labels, or the annotations, that the one object has are those of the other.
+	same := func(of, with, field, but string) string {
+		return fmt.Sprintf(`(!has(%[1]s.metadata.%[3]s) || %[1]s.metadata.%[3]s.all(k, k == %[4]q || `+
+			`has(%[2]s.metadata.%[3]s) && k in %[2]s.metadata.%[3]s && %[2]s.metadata.%[3]s[k] == %[1]s.metadata.%[3]s[k]))`,
+			of, with, field, but)
+	}
+	var both []string
+	for field, but := range map[string]string{"labels": checkup.LabelVerdict, "annotations": ""} {
+		both = append(both, same("object", "oldObject", field, but), same("oldObject", "object", field, but))
+	}
+	slices.Sort(both)
+	return []admissionv1.Validation{
+		{
+			Message: fmt.Sprintf(
+				"plan %s: its accounts for setup and conclude may label runs of the plan only", plan.Name),
+			Expression: labelled("oldObject", checkup.LabelPlan, plan.Name),
+		},
+		{
+			Message: fmt.Sprintf(
+				"plan %s: its accounts for setup and conclude may change the label %s of a run, and nothing else",
+				plan.Name, checkup.LabelVerdict),
+			Expression: `object.spec == oldObject.spec && ` + strings.Join(both, " && "),
+		},
+	}
+}
+
+// labelled is true of an object with a label.
+func labelled(of, key, value string) string {
+	return fmt.Sprintf(`has(%[1]s.metadata.labels) && %[2]q in %[1]s.metadata.labels && %[1]s.metadata.labels[%[2]q] == %[3]q`,
+		of, key, value)
 }
 
 // runValidations are what a PipelineRun must be that the schedule's account creates, changes or deletes. Tekton itself
@@ -144,11 +175,8 @@ func runValidations(plan *checkup.Plan) []admissionv1.Validation {
 			Expression: expression,
 		})
 	}
-	label := func(of, key, value string) string {
-		return fmt.Sprintf(`has(%s.metadata.labels) && %q in %[1]s.metadata.labels && %[1]s.metadata.labels[%[2]q] == %q`, of, key, value)
-	}
-	ofPlan := func(of string) string { return label(of, checkup.LabelPlan, plan.Name) }
-	scheduled := func(of string) string { return ofPlan(of) + " && " + label(of, checkup.LabelScheduled, "true") }
+	ofPlan := func(of string) string { return labelled(of, checkup.LabelPlan, plan.Name) }
+	scheduled := func(of string) string { return ofPlan(of) + " && " + labelled(of, checkup.LabelScheduled, "true") }
 	add("starts must be labelled as such", `request.operation != "CREATE" || (`+scheduled("object")+`)`)
 	add("deletes must be one that it started", `request.operation != "DELETE" || (`+scheduled("oldObject")+`)`)
 	add("cancels must be one of the plan", `request.operation != "UPDATE" || (`+ofPlan("oldObject")+`)`)
@@ -251,7 +279,7 @@ func insideValidations(plan *checkup.Plan, opts Options) []admissionv1.Validatio
 	add("be restricted: no root, no capabilities, no escalation, a read-only file system, the runtime's seccomp profile",
 		`has(c.securityContext) && (!has(c.securityContext.privileged) || !c.securityContext.privileged) && `+
 			`has(c.securityContext.runAsNonRoot) && c.securityContext.runAsNonRoot && `+
-			`has(c.securityContext.runAsUser) && c.securityContext.runAsUser != 0 && `+
+			`(!has(c.securityContext.runAsUser) || c.securityContext.runAsUser != 0) && `+
 			`has(c.securityContext.allowPrivilegeEscalation) && !c.securityContext.allowPrivilegeEscalation && `+
 			`has(c.securityContext.readOnlyRootFilesystem) && c.securityContext.readOnlyRootFilesystem && `+
 			`has(c.securityContext.capabilities) && has(c.securityContext.capabilities.drop) && `+

@@ -27,8 +27,10 @@ import (
 	"github.com/checkplan/checkplan/pkg/podmesh"
 )
 
-// evaluate returns the first message of the policies that refuses a request; empty if none does.
-func evaluate(t *testing.T, policies []runtime.Object, user, operation string, dryRun bool, subject, old any) string {
+// evaluate returns the first message of the policies that refuses a request for a resource; empty if none does.
+func evaluate(
+	t *testing.T, policies []runtime.Object, user, operation, resource string, dryRun bool, subject, old any,
+) string {
 	t.Helper()
 	env, err := cel.NewEnv(cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType))
 	if err != nil {
@@ -63,6 +65,10 @@ func evaluate(t *testing.T, policies []runtime.Object, user, operation string, d
 	for _, o := range policies {
 		p, ok := o.(*admissionv1.ValidatingAdmissionPolicy)
 		if !ok || !holds(p.Spec.MatchConditions[0].Expression) {
+			continue
+		}
+		rule := p.Spec.MatchConstraints.ResourceRules[0]
+		if !slices.Contains(rule.Resources, resource) || !slices.Contains(rule.Operations, admissionv1.OperationType(operation)) {
 			continue
 		}
 		for _, v := range p.Spec.Validations {
@@ -172,19 +178,19 @@ func TestPolicies(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&pod.Spec)
 			}
-			if refused := evaluate(t, policies, account+tt.user, "CREATE", false, pod, &corev1.Pod{}); (refused == "") != tt.allowed {
+			if refused := evaluate(t, policies, account+tt.user, "CREATE", "pods", false, pod, &corev1.Pod{}); (refused == "") != tt.allowed {
 				t.Errorf("refused %q, want allowed: %v", refused, tt.allowed)
 			}
-			if refused := evaluate(t, policies, account+tt.user, "CREATE", true, pod, &corev1.Pod{}); refused != "" {
+			if refused := evaluate(t, policies, account+tt.user, "CREATE", "pods", true, pod, &corev1.Pod{}); refused != "" {
 				t.Errorf("a dry run is refused: %s", refused)
 			}
 			owned := tt.pod.DeepCopy()
 			owned.OwnerReferences = nil
-			if refused := evaluate(t, policies, account+tt.user, "UPDATE", false, owned, tt.pod); refused != "" {
+			if refused := evaluate(t, policies, account+tt.user, "UPDATE", "pods", false, owned, tt.pod); refused != "" {
 				t.Errorf("another owner is refused: %s", refused)
 			}
 			owned.Spec.Containers[0].Image = "evil"
-			if refused := evaluate(t, policies, account+tt.user, "UPDATE", false, owned, tt.pod); (refused == "") != (tt.user == "other") {
+			if refused := evaluate(t, policies, account+tt.user, "UPDATE", "pods", false, owned, tt.pod); (refused == "") != (tt.user == "other") {
 				t.Errorf("another image later: refused %q", refused)
 			}
 		})
@@ -205,8 +211,8 @@ func TestHealthPolicy(t *testing.T) {
 	own := object("checkplan", "checkplan")
 	const account = "system:serviceaccount:ns:p-conclude"
 	plan := policyPlan("podMesh")
-	if n := len(Policies(plan, Options{Namespace: "ns"})); n != 4 {
-		t.Errorf("%d objects without the feature, want 4", n)
+	if n := len(Policies(plan, Options{Namespace: "ns"})); n != 6 {
+		t.Errorf("%d objects without the feature, want 6", n)
 	}
 	plan.Features, plan.PodNetworkHealth = healthy().Features, healthy().PodNetworkHealth
 	policies := Policies(plan, Options{Namespace: "ns"})
@@ -227,7 +233,7 @@ func TestHealthPolicy(t *testing.T) {
 				"CREATE": {tt.object, none}, "UPDATE": {tt.object, tt.from}, "DELETE": {none, tt.from},
 			} {
 				want := tt.allowed || name == "takes over" && operation == "CREATE"
-				if refused := evaluate(t, policies, tt.user, operation, false, pair[0], pair[1]); (refused == "") != want {
+				if refused := evaluate(t, policies, tt.user, operation, "podnetworkhealths", false, pair[0], pair[1]); (refused == "") != want {
 					t.Errorf("%s: refused %q, want allowed: %v", operation, refused, want)
 				}
 			}
@@ -275,13 +281,7 @@ func TestInsidePolicy(t *testing.T) {
 	plan := policyPlan("podMesh")
 	plan.Checks["check"].Spec.(*podmesh.Spec).Sources.Pods = &podmesh.PodSources{Namespace: "shop", Name: "web"}
 	without, with := insidePod(t)
-	inside := slices.DeleteFunc(Policies(plan, Options{Namespace: "ns"}), func(o runtime.Object) bool {
-		p, ok := o.(*admissionv1.ValidatingAdmissionPolicy)
-		return !ok || p.Spec.MatchConstraints.ResourceRules[0].Resources[0] != "pods/ephemeralcontainers"
-	})
-	if len(inside) != 1 {
-		t.Fatalf("%d policies for ephemeral containers, want 1", len(inside))
-	}
+	policies := Policies(plan, Options{Namespace: "ns"})
 	yes := true
 	for _, tt := range []struct {
 		name    string
@@ -310,9 +310,52 @@ func TestInsidePolicy(t *testing.T) {
 			pod := with.DeepCopy()
 			added := slices.IndexFunc(pod.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return c.Name != "debugger" })
 			tt.change(&pod.Spec.EphemeralContainers[added])
-			refused := evaluate(t, inside, "system:serviceaccount:ns:"+tt.user, "UPDATE", false, pod, without)
+			refused := evaluate(t, policies, "system:serviceaccount:ns:"+tt.user, "UPDATE", "pods/ephemeralcontainers", false, pod, without)
 			if (refused == "") != tt.allowed {
 				t.Errorf("refused %q, want allowed: %v", refused, tt.allowed)
+			}
+		})
+	}
+}
+
+// TestVerdictPolicy: the accounts that label runs with the verdict may change nothing else of a run, and no other run.
+func TestVerdictPolicy(t *testing.T) {
+	plan := policyPlan("podMesh")
+	opts := Options{Namespace: "ns"}
+	run := sampleRun(plan, opts)
+	for _, tt := range []struct {
+		name    string
+		change  func(before, after *pipelinev1.PipelineRun)
+		allowed bool
+	}{
+		{"nothing", func(_, _ *pipelinev1.PipelineRun) {}, true},
+		{"the verdict", func(_, r *pipelinev1.PipelineRun) { r.Labels[checkup.LabelVerdict] = "fail" }, true},
+		{"another verdict", func(b, r *pipelinev1.PipelineRun) {
+			b.Labels[checkup.LabelVerdict], r.Labels[checkup.LabelVerdict] = "pass", "fail"
+		}, true},
+		{"no verdict", func(b, _ *pipelinev1.PipelineRun) { b.Labels[checkup.LabelVerdict] = "pass" }, true},
+		{"a run of another plan", func(b, r *pipelinev1.PipelineRun) {
+			b.Labels[checkup.LabelPlan], r.Labels[checkup.LabelPlan] = "q", "q"
+			r.Labels[checkup.LabelVerdict] = "pass"
+		}, false},
+		{"a run without labels", func(b, _ *pipelinev1.PipelineRun) { b.Labels = nil }, false},
+		{"another label", func(_, r *pipelinev1.PipelineRun) { r.Labels["a"] = "b" }, false},
+		{"the value of another label", func(b, r *pipelinev1.PipelineRun) { b.Labels["a"], r.Labels["a"] = "b", "c" }, false},
+		{"one label less", func(b, _ *pipelinev1.PipelineRun) { b.Labels["a"] = "b" }, false},
+		{"all labels", func(_, r *pipelinev1.PipelineRun) { r.Labels = nil }, false},
+		{"an annotation", func(_, r *pipelinev1.PipelineRun) { r.Annotations = map[string]string{"a": "b"} }, false},
+		{"one annotation less", func(b, _ *pipelinev1.PipelineRun) { b.Annotations = map[string]string{"a": "b"} }, false},
+		{"cancelled", func(_, r *pipelinev1.PipelineRun) { r.Spec.Status = pipelinev1.PipelineRunSpecStatusCancelled }, false},
+		{"another account", func(_, r *pipelinev1.PipelineRun) { r.Spec.TaskRunTemplate.ServiceAccountName = "admin" }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before, after := run.DeepCopy(), run.DeepCopy()
+			tt.change(before, after)
+			for user, want := range map[string]bool{"p-setup": tt.allowed, "p-conclude": tt.allowed, "p": tt.allowed, "admin": true} {
+				refused := evaluate(t, Policies(plan, opts), "system:serviceaccount:ns:"+user, "UPDATE", "pipelineruns", false, after, before)
+				if (refused == "") != want {
+					t.Errorf("%s: refused %q, want allowed: %v", user, refused, want)
+				}
 			}
 		})
 	}
@@ -359,10 +402,10 @@ func TestSchedulePolicy(t *testing.T) {
 			run := due.DeepCopy()
 			tt.change(run)
 			for operation, want := range map[string]bool{"CREATE": tt.creates, "UPDATE": tt.updates, "DELETE": tt.deletes} {
-				if refused := evaluate(t, policies, account, operation, false, run, run); (refused == "") != want {
+				if refused := evaluate(t, policies, account, operation, "pipelineruns", false, run, run); (refused == "") != want {
 					t.Errorf("%s: refused %q, want allowed: %v", operation, refused, want)
 				}
-				if refused := evaluate(t, policies, account+"r", operation, false, run, run); refused != "" {
+				if refused := evaluate(t, policies, account+"r", operation, "pipelineruns", false, run, run); refused != "" {
 					t.Errorf("%s by another account: refused %q", operation, refused)
 				}
 			}

@@ -107,6 +107,11 @@ func Rights(plan *checkup.Plan, opts Options) []checkup.Right {
 			all = append(all, checkup.Right{Phase: r.phase, Scope: r.scope, Resource: r.resource, Verb: r.verb, Why: r.why})
 		}
 	}
+	mark := checkup.Right{Scope: checkup.ScopeRun, Group: "tekton.dev", Resource: "pipelineruns", Verb: "patch"}
+	mark.Phase, mark.Why = checkup.PhaseSetup, "tasks/setup: remove the verdict's label, which the dashboard copies to a rerun"
+	all = append(all, mark)
+	mark.Phase, mark.Why = checkup.PhaseConclude, "tasks/report: the verdict is a label of the run, "+checkup.LabelVerdict
+	all = append(all, mark)
 	if plan.Schedule != nil {
 		all = append(all, checkup.Right{
 			Phase: checkup.PhaseConclude, Scope: checkup.ScopeRun, Group: "batch", Resource: "cronjobs",
@@ -226,8 +231,9 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 			{Kind: rbacv1.ServiceAccountKind, Name: plan.Name, Namespace: opts.Namespace},
 		}
 		if p.scope != checkup.ScopeRun {
-			// Another installation of the plan, in another namespace, has the same name.
-			meta.Name = "checkplan:" + opts.Namespace + ":" + meta.Name
+			// Another installation of the plan, in another namespace, has the same name. So would have the roles in two
+			// namespaces, and kustomize's namespace: moves both to one.
+			meta.Name = strings.TrimSuffix("checkplan:"+opts.Namespace+":"+meta.Name+":"+p.namespace, ":")
 			meta.Namespace = p.namespace
 		}
 		roleRef := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name}

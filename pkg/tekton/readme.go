@@ -13,26 +13,51 @@ import (
 
 // The pages of a catalog: what the objects hold, and how to use them.
 
-func catalogReadme(plans []*checkup.Plan, opts Options, tasks []string) []byte {
+func catalogReadme(plans []*checkup.Plan, opts Options, tasks, clusters []string) []byte {
 	var p page
 	p.line("# Catalog")
+	needs := "no feature flag"
+	if opts.Tasks.Name != "" {
+		needs = "its remote resolvers, with the defaults of its feature flags"
+	}
 	p.line("Plans of [checkplan](https://github.com/checkplan/checkplan) as a Tekton catalog. Each Pipeline measures "+
 		"paths of the cluster's network, and its verdict is in the status of the PipelineRun. It needs Tekton Pipelines %s "+
-		"or newer, and no feature flag.", opts.Tekton)
-	p.line("```\nkubectl create namespace %s\nkubectl apply -R -f task -f pipeline", opts.Namespace)
+		"or newer, and %s.", opts.Tekton, needs)
+	p.line("```\nkubectl create namespace %s\nkubectl apply -k default", opts.Namespace)
 	for _, plan := range plans {
 		p.text("kubectl create -f samples/%s.yaml\n", plan.Name)
 	}
 	p.text("```\n")
-	p.line("The objects are for the namespace `%s`; `planner compile --namespace` makes them for another. In a "+
-		"namespace that enforces the restricted pod security standard, Tekton's feature flag `set-security-context` must "+
-		"be `true`.", opts.Namespace)
+	images, one := "; `images:` in it takes the images from another registry", "`task`, "
+	if opts.Tasks.Name != "" {
+		images, one = "", ""
+	}
+	p.line("The objects are for the namespace `%s`. An overlay moves them to another, for `kubectl apply -k`, Flux and "+
+		"Argo CD%s:", opts.Namespace, images)
+	p.text("\n```yaml\n# team-a/namespaced/kustomization.yaml\nnamespace: team-a\nresources: [../../catalog]\n```\n")
+	if len(clusters) > 0 {
+		p.text("\n```yaml\n# team-a/kustomization.yaml\nresources: [namespaced]\ncomponents: [../catalog/cluster]\n```\n")
+		p.line("The component adds the rights outside the namespace, with the namespace in their names. It belongs into the " +
+			"outer file, because kustomize applies `namespace:` after the components of the same file. For one plan only, " +
+			"name " + one + "`pipeline/NAME` and `cluster/NAME`.")
+	}
+	p.line("More in [docs/gitops.md](https://github.com/checkplan/checkplan/blob/main/docs/gitops.md).")
+	p.line("In a namespace that enforces the restricted pod security standard, Tekton's feature flag " +
+		"`set-security-context` must be `true`.")
 	p.line("## Pipelines")
+	if opts.Pipelines.Name != "" {
+		p.line("%s", whereRemote("Pipelines", opts.Pipelines))
+		p.line("```\nplanner start NAME -n %s --resolver %s\n```", opts.Namespace, opts.Pipelines)
+	}
 	p.table("Pipeline", "Question")
 	for _, plan := range plans {
 		p.row(fmt.Sprintf("[%s](pipeline/%s/README.md)", plan.Name, plan.Name), firstLine(description(plan)))
 	}
 	p.line("## Tasks")
+	if opts.Tasks.Name != "" {
+		p.line("%s", whereRemote("Tasks", opts.Tasks))
+		return p.bytes()
+	}
 	p.line("The Pipelines share these Tasks. They are not for use alone.")
 	p.text("\n")
 	for _, task := range tasks {
@@ -46,8 +71,23 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 	var p page
 	p.line("# %s", spec.DisplayName)
 	p.line("%s", spec.Description)
-	p.line("```\nkubectl apply -R -f task -f pipeline/%s\nkubectl create -f samples/%s.yaml\n```", plan.Name, plan.Name)
+	p.line("```")
+	if opts.Tasks.Name == "" {
+		p.text("kubectl apply -k task\n")
+	}
+	p.text("kubectl apply -k pipeline/%s\n", plan.Name)
+	if _, outside := beyond(o.Rights, opts.Namespace); len(outside) > 0 {
+		p.text("kubectl apply -f cluster/%s/rbac.yaml\n", plan.Name)
+	}
+	p.text("kubectl create -f samples/%s.yaml\n```\n", plan.Name)
 	p.params(spec.Params)
+	p.line("`%s` sets these, and overrides the params above:", checkup.SettingsParam)
+	p.table("Setting", "Default", "Meaning")
+	for _, param := range plan.Params() {
+		if param.Rare {
+			p.row(code(param.Name), code(param.Default), param.Description)
+		}
+	}
 	p.line("## Results")
 	p.table("Result", "Meaning")
 	for _, r := range spec.Results {
@@ -72,9 +112,14 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 		"measure have no token.", plan.Name)
 	p.table("Account", "Where", "Resource", "Verb", "For")
 	for _, r := range Rights(plan, opts) {
-		p.row(code(AccountName(plan, r.Phase)), where(r, opts), object(r), r.Verb, r.Why)
+		p.row(code(AccountName(plan, r.Phase)), where(r, opts), r.Object(), r.Verb, r.Why)
 	}
 	return p.bytes()
+}
+
+// whereRemote says where a resolver finds objects.
+func whereRemote(objects string, r Resolver) string {
+	return fmt.Sprintf("Tekton's resolver `%s` finds the %s in `%s`.", r.Name, objects, r.From)
 }
 
 // where names the scope of a right: the cluster, or a namespace.
@@ -87,19 +132,6 @@ func where(r checkup.Right, opts Options) string {
 	default:
 		return "namespace " + opts.Namespace
 	}
-}
-
-// object names the resource of a right: "pods/log", "apiservices.apiregistration.k8s.io",
-// "configmaps cluster-info".
-func object(r checkup.Right) string {
-	resource, sub, found := strings.Cut(r.Resource, "/")
-	if r.Group != "" {
-		resource += "." + r.Group
-	}
-	if found {
-		resource += "/" + sub
-	}
-	return strings.Join(append([]string{resource}, r.Names...), " ")
 }
 
 func taskReadme(task *pipelinev1.Task) []byte {

@@ -91,7 +91,7 @@ func TestRendered(t *testing.T) {
 	plan := smallPlan()
 	plan.Description = "Costs $(params.gate) ${HOME} $$ \"quoted\"\nand more"
 	o := compile(t, plan, testOptions)
-	run, err := Run(plan, testOptions, []string{"mesh.degree=3", "gate=Nothing"}, 0)
+	run, err := Run(plan, testOptions, []string{"settings=mesh.topology=a, b mesh.tcp.count=7", "mesh.degree=3", "gate=Nothing"}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,13 +114,12 @@ func TestRendered(t *testing.T) {
 		}
 	}
 	settings := []string{
-		"gate=Nothing", "max-unmeasured=0%", "confirm=false", "teardown=Always", "mesh.degree=3", "mesh.rotate=false", "mesh.round=0", "mesh.budget=100000", "mesh.topology=", "mesh.tcp.count=5",
-		"mesh.loss.max=1%", "mesh.latency.p50=", "mesh.latency.p90=", "mesh.latency.p95=", "mesh.latency.p99=", "mesh.latency.max=", "mesh.jitter.max=",
+		"mesh.degree=3", "mesh.loss.max=1%", "mesh.latency.p99=", "gate=Nothing", "teardown=Always", "settings=mesh.topology=a, b mesh.tcp.count=7",
 	}
 	who := func(more map[string]string) map[string]string {
 		all := map[string]string{
 			"HOME": "/tekton/home", "RUN_NAME": "small-x7k2p", "RUN_UID": "8d1f",
-			"NAMESPACE": "metadata.namespace", "POD_NAME": "metadata.name", "POD_UID": "metadata.uid",
+			"NAMESPACE": "metadata.namespace", "POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "SERVICE_ACCOUNT": "spec.serviceAccountName",
 		}
 		maps.Copy(all, more)
 		return all

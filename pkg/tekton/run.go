@@ -3,14 +3,17 @@
 package tekton
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kinds"
@@ -38,6 +41,85 @@ func Run(plan *checkup.Plan, opts Options, settings []string, timeout time.Durat
 	return run, nil
 }
 
+// Start returns a PipelineRun of a Pipeline that is deployed in the namespace, or that a resolver finds elsewhere. It
+// is to be created, as that of Run. If kustomize changed the Pipeline's name by a prefix or suffix, the accounts have
+// them, too.
+func Start(p *pipelinev1.Pipeline, namespace string, from Resolver, settings []string, timeout time.Duration) (
+	*pipelinev1.PipelineRun, error) {
+	plan, err := PlanOf(p)
+	if err != nil {
+		return nil, err
+	}
+	opts := Options{Namespace: namespace, Pipelines: from}
+	run, err := Run(plan, opts, settings, timeout)
+	if err != nil {
+		return nil, err
+	}
+	if err := declared(p, run.Spec.Params); err != nil {
+		return nil, err
+	}
+	prefix, suffix, ok := strings.Cut(p.Name, plan.Name)
+	if !ok {
+		return nil, fmt.Errorf("Pipeline %s is of plan %s: compile the plan under the name of the Pipeline, or add only a prefix "+
+			"or suffix to it", p.Name, plan.Name)
+	}
+	run.GenerateName, run.Spec.PipelineRef = p.Name+"-", pipelineRef(p.Name, opts)
+	for i := range run.Spec.TaskRunSpecs {
+		account := &run.Spec.TaskRunSpecs[i].ServiceAccountName
+		*account = prefix + *account + suffix
+	}
+	return run, nil
+}
+
+// DecodePipeline reads a Pipeline from YAML or JSON that somebody else wrote. Unknown fields are an error.
+func DecodePipeline(text []byte) (*pipelinev1.Pipeline, error) {
+	var p pipelinev1.Pipeline
+	if err := yaml.UnmarshalStrict(text, &p); err != nil {
+		return nil, fmt.Errorf("read a Pipeline: %w", err)
+	}
+	if p.Kind != "Pipeline" || p.APIVersion != pipelinev1.SchemeGroupVersion.String() {
+		return nil, fmt.Errorf("read a Pipeline: found %q of %q", p.Kind, p.APIVersion)
+	}
+	return &p, nil
+}
+
+// declared returns an error for each param of a run that its Pipeline does not have: Tekton ignores them. Pipelines
+// that another version of planner compiled lack some.
+func declared(p *pipelinev1.Pipeline, params pipelinev1.Params) error {
+	names := make([]string, len(p.Spec.Params))
+	for i, param := range p.Spec.Params {
+		names[i] = param.Name
+	}
+	var errs []error
+	for _, param := range params {
+		if !slices.Contains(names, param.Name) {
+			errs = append(errs, fmt.Errorf("Pipeline %s has no param %s, and Tekton would ignore it: it has %s; "+
+				"compile and apply its plan again", p.Name, param.Name, cmp.Or(strings.Join(names, ", "), "none")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// PlanOf reads the plan that a Pipeline was compiled from.
+func PlanOf(p *pipelinev1.Pipeline) (*checkup.Plan, error) {
+	for _, task := range p.Spec.Finally {
+		for _, param := range task.Params {
+			if task.Name != concludeName || param.Name != paramPlan {
+				continue
+			}
+			if n := len(param.Value.StringVal); n > checkup.MaxPlanSize {
+				return nil, fmt.Errorf("Pipeline %s: its plan has %d bytes; want at most %d", p.Name, n, checkup.MaxPlanSize)
+			}
+			plan, err := kinds.Decode([]byte(param.Value.StringVal))
+			if err != nil {
+				return nil, fmt.Errorf("Pipeline %s: read its plan: %w", p.Name, err)
+			}
+			return plan, nil
+		}
+	}
+	return nil, fmt.Errorf("Pipeline %s has no plan: planner did not compile it", p.Name)
+}
+
 // shortestRun is the least time for the tasks of a limited run: one pod can start and
 // be stopped in it.
 const shortestRun = time.Minute
@@ -58,7 +140,7 @@ func limitRun(timeouts *pipelinev1.TimeoutFields, limit time.Duration) error {
 }
 
 // runParams tries the settings on a copy of the plan and puts them in the order
-// of plan.Params().
+// of formParams. Those that the Pipeline has no param for are in checkup.SettingsParam.
 func runParams(plan *checkup.Plan, settings []string) (pipelinev1.Params, error) {
 	scratch, err := clone(plan)
 	if err != nil {
@@ -71,12 +153,21 @@ func runParams(plan *checkup.Plan, settings []string) (pipelinev1.Params, error)
 		return nil, err
 	}
 	values := map[string]string{}
-	for _, setting := range settings {
+	for _, setting := range checkup.SplitSettings(settings) {
 		name, value, _ := strings.Cut(setting, "=")
 		values[name] = value
 	}
-	var params pipelinev1.Params
+	var further []string
 	for _, param := range plan.Params() {
+		if value, ok := values[param.Name]; ok && param.Rare {
+			further = append(further, param.Name+"="+strings.TrimSpace(value))
+		}
+	}
+	if len(further) > 0 {
+		values[checkup.SettingsParam] = strings.Join(further, " ")
+	}
+	var params pipelinev1.Params
+	for _, param := range formParams(plan) {
 		if value, ok := values[param.Name]; ok {
 			params = append(params, stringParam(param.Name, value))
 		}
@@ -111,6 +202,14 @@ func clone(plan *checkup.Plan) (*checkup.Plan, error) {
 	return c, nil
 }
 
+// pipelineRef refers to a Pipeline in the run's namespace, or where opts say that Pipelines are.
+func pipelineRef(pipeline string, opts Options) *pipelinev1.PipelineRef {
+	if opts.Pipelines.Name == "" {
+		return &pipelinev1.PipelineRef{Name: pipeline}
+	}
+	return &pipelinev1.PipelineRef{ResolverRef: opts.Pipelines.ref("pipeline", pipeline, opts.version())}
+}
+
 // sampleRun is a run with the plan's value of every param, and with the service
 // account of its phase for each task.
 func sampleRun(plan *checkup.Plan, opts Options) *pipelinev1.PipelineRun {
@@ -123,7 +222,7 @@ func sampleRun(plan *checkup.Plan, opts Options) *pipelinev1.PipelineRun {
 			Labels:       map[string]string{checkup.LabelPlan: plan.Name},
 		},
 		Spec: pipelinev1.PipelineRunSpec{
-			PipelineRef: &pipelinev1.PipelineRef{Name: plan.Name},
+			PipelineRef: pipelineRef(plan.Name, opts),
 			Timeouts:    &timeouts,
 		},
 	}

@@ -4,11 +4,13 @@ package tekton
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/podmesh"
@@ -17,7 +19,8 @@ import (
 func TestRunIsTheSampleWithSettings(t *testing.T) {
 	plan := smallPlan()
 	before, _ := json.Marshal(plan)
-	sample := compile(t, plan, testOptions).Sample
+	o := compile(t, plan, testOptions)
+	sample := o.Sample
 
 	run, err := Run(plan, testOptions, nil, 0)
 	if err != nil {
@@ -38,6 +41,24 @@ func TestRunIsTheSampleWithSettings(t *testing.T) {
 	want := map[string]string{"gate": "Nothing", "mesh.degree": "2", "mesh.loss.max": "", "mesh.latency.p99": "7ms"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("params (-want +got):\n%s", diff)
+	}
+	rare := []string{"mesh.tcp.count=7", "mesh.topology=rack, switch", "settings=mesh.latency.p50= confirm=true"}
+	run, err = Run(plan, testOptions, append(rare, "gate=Nothing"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = map[string]string{}
+	for _, p := range run.Spec.Params {
+		got[p.Name] = p.Value.StringVal
+	}
+	want = map[string]string{
+		"gate": "Nothing", "settings": "confirm=true mesh.topology=rack, switch mesh.tcp.count=7 mesh.latency.p50=",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("params of a run with settings that the form lacks (-want +got):\n%s", diff)
+	}
+	if len(o.Pipeline.Spec.Params) > 6 {
+		t.Errorf("the form has %d text areas, want at most 6", len(o.Pipeline.Spec.Params))
 	}
 	checkRoundTrip(t, encodeObjects(t, run))
 	if after, _ := json.Marshal(plan); string(before) != string(after) {
@@ -133,6 +154,103 @@ func TestRunRefuses(t *testing.T) {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("error %q\ndoes not contain %q", err, want)
 				}
+			}
+		})
+	}
+}
+
+// TestStartUndeclared: what the deployed Pipeline does not know is refused, because Tekton would ignore it.
+func TestStartUndeclared(t *testing.T) {
+	deployed := compile(t, smallPlan(), testOptions).Pipeline
+	older := deployed.DeepCopy()
+	older.Spec.Params = slices.DeleteFunc(older.Spec.Params, func(p pipelinev1.ParamSpec) bool {
+		return p.Name != "gate" && p.Name != "teardown"
+	})
+	for _, tt := range []struct {
+		name     string
+		pipeline *pipelinev1.Pipeline
+		settings []string
+		want     []string
+	}{
+		{"known", deployed, []string{"gate=Nothing", "mesh.degree=1", "mesh.tcp.count=3"}, nil},
+		{"no parameter of the plan", deployed, []string{"nope=1"}, []string{`plan small has no parameter "nope"; it has gate,`}},
+		{"all that the Pipeline has", older, []string{"gate=Nothing", "teardown=Never"}, nil},
+		{"not in the Pipeline", older, []string{"gate=Nothing", "mesh.degree=1"},
+			[]string{"has no param mesh.degree, and Tekton would ignore it: it has gate, teardown; compile and apply its plan again"}},
+		{"no param for all others", older, []string{"mesh.tcp.count=3"}, []string{"has no param settings"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			run, err := Start(tt.pipeline, tt.pipeline.Namespace, Resolver{}, tt.settings, 0)
+			if tt.want == nil {
+				if err != nil || run == nil {
+					t.Fatalf("error %v", err)
+				}
+				return
+			}
+			if err == nil || run != nil {
+				t.Fatalf("got %v and error %v, want no run and an error", run, err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q\ndoes not contain %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// A run of a deployed Pipeline is that of its plan. Kustomize's prefix and suffix of the Pipeline's name are those of its
+// accounts.
+func TestStart(t *testing.T) {
+	o := compile(t, twoChecks(), testOptions)
+	run, err := Start(o.Pipeline, o.Pipeline.Namespace, Resolver{}, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(o.Sample, run); diff != "" {
+		t.Errorf("a run without settings is not the sample (-sample +run):\n%s", diff)
+	}
+	renamed := o.Pipeline.DeepCopy()
+	renamed.Name = "x-" + renamed.Name + "-y"
+	if run, err = Start(renamed, renamed.Namespace, Resolver{}, []string{"gate=Nothing"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if run.Spec.PipelineRef.Name != renamed.Name || run.GenerateName != renamed.Name+"-" || len(run.Spec.Params) != 1 {
+		t.Errorf("run of the renamed Pipeline: %+v", run)
+	}
+	for i, spec := range run.Spec.TaskRunSpecs {
+		if want := "x-" + o.Sample.Spec.TaskRunSpecs[i].ServiceAccountName + "-y"; spec.ServiceAccountName != want {
+			t.Errorf("task %s: account %s, want %s", spec.PipelineTaskName, spec.ServiceAccountName, want)
+		}
+	}
+}
+
+// A Pipeline of a cluster may be anybody's.
+func TestStartRefuses(t *testing.T) {
+	good := compile(t, smallPlan(), testOptions).Pipeline
+	plan := func(p *pipelinev1.Pipeline, text string) {
+		for i, param := range p.Spec.Finally[0].Params {
+			if param.Name == paramPlan {
+				p.Spec.Finally[0].Params[i].Value.StringVal = text
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*pipelinev1.Pipeline)
+		want   string
+	}{
+		{"no plan", func(p *pipelinev1.Pipeline) { p.Spec.Finally = nil }, "Pipeline small has no plan: planner did not compile it"},
+		{"no JSON", func(p *pipelinev1.Pipeline) { plan(p, "{") }, "Pipeline small: read its plan: "},
+		{"too large", func(p *pipelinev1.Pipeline) { plan(p, strings.Repeat(" ", checkup.MaxPlanSize+1)) }, "want at most"},
+		{"no checks", func(p *pipelinev1.Pipeline) { plan(p, `{"name":"small"}`) }, "plan small: "},
+		{"another name", func(p *pipelinev1.Pipeline) { p.Name = "large" }, "Pipeline large is of plan small: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := good.DeepCopy()
+			tt.change(p)
+			if _, err := Start(p, p.Namespace, Resolver{}, nil, 0); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
 			}
 		})
 	}

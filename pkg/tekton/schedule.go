@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -35,11 +36,13 @@ const (
 //
 // RBAC cannot limit the right to create to one name or label. So the account can create any PipelineRun of the
 // namespace, and list and delete those that are there. It can read nothing else.
-func schedule(plan *checkup.Plan, run runtime.Object, opts Options) ([]runtime.Object, error) {
+func schedule(plan *checkup.Plan, run *pipelinev1.PipelineRun, opts Options) ([]runtime.Object, error) {
 	s := plan.Schedule
 	if s == nil {
 		return nil, nil
 	}
+	run = run.DeepCopy()
+	run.Namespace = "" // that of the Job's pod: kustomize's namespace: does not change JSON
 	content, err := json.Marshal(run)
 	if err != nil {
 		return nil, fmt.Errorf("plan %s: write its PipelineRun as JSON: %w", plan.Name, err)
@@ -54,7 +57,7 @@ func schedule(plan *checkup.Plan, run runtime.Object, opts Options) ([]runtime.O
 		rules = addVerb(rules, r)
 	}
 	suspend, yes, no := s.Suspend, true, false
-	tries, kept, nobody := int32(startTries), int32(jobKept), int64(nonRoot)
+	tries, kept := int32(startTries), int32(jobKept)
 	one := int32(1)
 	deadline := int64((time.Duration(s.Jitter) + startTime).Seconds())
 	field := func(name, path string) corev1.EnvVar {
@@ -71,7 +74,7 @@ func schedule(plan *checkup.Plan, run runtime.Object, opts Options) ([]runtime.O
 				RestartPolicy:      corev1.RestartPolicyNever,
 				EnableServiceLinks: &no,
 				SecurityContext: &corev1.PodSecurityContext{
-					RunAsNonRoot: &yes, RunAsUser: &nobody, RunAsGroup: &nobody,
+					RunAsNonRoot:   &yes,
 					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 				},
 				Containers: []corev1.Container{{
@@ -99,6 +102,7 @@ func schedule(plan *checkup.Plan, run runtime.Object, opts Options) ([]runtime.O
 		},
 	}
 	cronMeta := opts.meta(ScheduleName(plan), plan.Name)
+	cronMeta.Annotations = map[string]string{syncWave: "1"} // after the Pipeline that its runs need
 	return []runtime.Object{
 		&corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: meta},
 		&rbacv1.Role{TypeMeta: typeMeta("Role"), ObjectMeta: meta, Rules: rules},

@@ -178,7 +178,7 @@ func concludeTask(opts Options) *pipelinev1.Task {
 func newTask(phase checkup.Phase, timeout time.Duration, opts Options, summary, detail string) *pipelinev1.Task {
 	meta := opts.meta(taskName(phase, timeout), "")
 	meta.Annotations = catalogAnnotations(opts, "checkplan "+string(phase))
-	no, yes, nobody := false, true, int64(nonRoot)
+	no, yes := false, true
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name,
 			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
@@ -197,14 +197,13 @@ func newTask(phase checkup.Phase, timeout time.Duration, opts Options, summary, 
 					field("NAMESPACE", "metadata.namespace"),
 					field("POD_NAME", "metadata.name"),
 					field("POD_UID", "metadata.uid"),
+					field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
 				},
 				SecurityContext: &corev1.SecurityContext{
 					AllowPrivilegeEscalation: &no,
 					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 					ReadOnlyRootFilesystem:   &yes,
 					RunAsNonRoot:             &yes,
-					RunAsUser:                &nobody,
-					RunAsGroup:               &nobody,
 					SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 				},
 			},
@@ -232,9 +231,6 @@ func stepResources(memory string) corev1.ResourceRequirements {
 			corev1.ResourceMemory: resource.MustParse(memory)},
 	}
 }
-
-// nonRoot is the user of distroless and Chainguard images, and of ours.
-const nonRoot = 65532
 
 var (
 	specPlan    = stringSpec(paramPlan, "The plan, as JSON in which every dollar sign is written \\u0024")

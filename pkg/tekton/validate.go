@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tektoncd/pipeline/pkg/apis/config"
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/api/validation/path"
@@ -45,10 +47,15 @@ func joinProfiles() string {
 func (p Profile) minVersion() string { return string(p) + ".0" }
 
 // tektonContext holds the configuration of the strictest cluster that must accept the
-// objects: stable fields only, no inline specs.
-func tektonContext() (context.Context, error) {
+// objects: no inline specs, and stable fields only, unless remote resolvers find
+// objects: their params are beta, which is Tekton's default.
+func tektonContext(remote bool) (context.Context, error) {
+	fields := config.StableAPIFields
+	if remote {
+		fields = config.BetaAPIFields
+	}
 	flags, err := config.NewFeatureFlagsFromMap(map[string]string{
-		"enable-api-fields":   config.StableAPIFields,
+		"enable-api-fields":   fields,
 		"disable-inline-spec": "pipelinerun,taskrun,pipeline",
 	})
 	if err != nil {
@@ -61,6 +68,20 @@ func tektonContext() (context.Context, error) {
 	cfg := config.FromContextOrDefaults(context.Background())
 	cfg.FeatureFlags, cfg.Defaults = flags, defaults
 	return config.ToContext(context.Background(), cfg), nil
+}
+
+// remote says that a resolver finds what the object refers to.
+func remote(object runtime.Object) bool {
+	switch o := object.(type) {
+	case *pipelinev1.Pipeline:
+		return slices.ContainsFunc(slices.Concat(o.Spec.Tasks, o.Spec.Finally), func(t pipelinev1.PipelineTask) bool {
+			return t.TaskRef != nil && t.TaskRef.Resolver != ""
+		})
+	case *pipelinev1.PipelineRun:
+		return o.Spec.PipelineRef != nil && o.Spec.PipelineRef.Resolver != ""
+	default:
+		return false
+	}
 }
 
 // tektonObject is implemented by all of Tekton's API types.
@@ -83,7 +104,7 @@ const (
 // validateAll sets the defaults that Tekton's webhook would set. The error lists what
 // Tekton or Kubernetes would refuse.
 func validateAll(objects ...runtime.Object) error {
-	ctx, err := tektonContext()
+	ctx, err := tektonContext(slices.ContainsFunc(objects, remote))
 	if err != nil {
 		return err
 	}

@@ -77,4 +77,7 @@
 // way: both are round trips, so the path itself is open both ways. What this cannot
 // distinguish: a network and a node with a single pair of nodes; a fault of one
 // direction and one that began between the two measurements.
+//
+// What became worse since earlier runs (Compare) is explained by the same procedure. Only pairs from the source VM are
+// compared, because back one answer is enough.
 package vmlatency

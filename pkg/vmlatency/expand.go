@@ -50,7 +50,9 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{
 			Sizes: []int{checkup.VMEchoSize}, Count: v.Measurements(), Interval: v.Interval, Timeout: checkup.VMEchoTimeout,
 		}}},
-		Expect: checkup.Expect{Loss: v.Expect.Loss, Latency: v.Expect.Latency, Jitter: v.Expect.Jitter},
+		Expect: checkup.Expect{
+			Loss: v.Expect.Loss, Latency: v.Expect.Latency, Jitter: v.Expect.Jitter, Regression: v.Expect.Regression,
+		},
 		Limits: limits, Timeouts: v.Timeouts,
 		Guests: &checkup.GuestSheet{Guest: v.Guest, Duration: v.Duration},
 	}

@@ -130,7 +130,7 @@ func unmeasurable(w *checkup.Worksheet) (pairs int, causes []checkup.Item) {
 func table(w *checkup.Worksheet) *checkup.Table {
 	t := &checkup.Table{
 		Noun:    "VM",
-		Columns: []checkup.Column{{Name: "VM"}, {Name: "NODE"}, {Name: "MAC"}, {Name: "ADDRESSES"}},
+		Columns: []checkup.Column{{Name: "VM"}, {Name: "NODE"}, {Name: "MAC", Priority: 1}, {Name: "ADDRESSES"}},
 	}
 	for _, s := range w.Sources {
 		if s.Cause != nil {

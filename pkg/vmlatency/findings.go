@@ -26,6 +26,21 @@ func (v *vms) findings(j *judge.Judgement) []checkup.Finding {
 	return localise.List(found)
 }
 
+// differences explain what became worse since earlier runs, network by network, as findings explain failures.
+func (v *vms) differences(j *judge.Judgement, d *localise.Difference) []checkup.Finding {
+	damage := late
+	if d.Class == judge.Lost {
+		damage = lossy
+	}
+	var found []*localise.Found
+	for _, n := range v.networks(localise.NewEvidence(d.Judgement(j))) {
+		n.difference = d
+		n.blame(damage)
+		found = append(found, n.found...)
+	}
+	return localise.List(found)
+}
+
 // damage is the kind of failure of a pair of VMs.
 type damage uint8
 
@@ -55,6 +70,8 @@ type vmNetwork struct {
 	ref   string
 	links []*vmLink
 	found []*localise.Found
+	// difference is what became worse since earlier runs; nil if what is explained are failures.
+	difference *localise.Difference
 }
 
 // vmLink is two nodes, or one twice, and the measured pairs between VMs on them,
@@ -224,6 +241,9 @@ func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 	}
 	f.Message = fmt.Sprintf("%s over %s %s, %s", n.effect(d, failing), n.ref, where, of)
 	switch {
+	case n.difference != nil:
+		f.Change = n.difference.Of(failing)
+		f.Message = fmt.Sprintf("%s over %s, %s: %s", where, n.ref, of, localise.InWords(f.Change))
 	case d == severed && oneWay:
 		f.Message += ", not the other way round"
 	case d == severed && len(failing) == len(same):
@@ -246,7 +266,11 @@ func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 				pass++
 			}
 		}
-		f.For = append(f.For, fmt.Sprintf("%d of %s of nodes over %s pass", pass, checkup.Count(rest, "other pair"), n.ref))
+		verb := "pass"
+		if n.difference != nil {
+			pass, verb = rest-pass, n.difference.Verb()
+		}
+		f.For = append(f.For, fmt.Sprintf("%d of %s of nodes over %s %s", pass, checkup.Count(rest, "other pair"), n.ref, verb))
 	}
 	n.found = append(n.found, &localise.Found{Finding: f, Pairs: failing})
 }

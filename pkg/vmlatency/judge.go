@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/localise"
 )
 
 // Judge returns the report of a vmLatency check. Each pair of VMs has two units for
@@ -23,7 +26,7 @@ func Judge(
 	gate checkup.Gate,
 ) checkup.CheckReport {
 	v := &vms{w: w, roster: roster}
-	j := judge.Pairs(w, roster, record, judge.Rules{Reporter: "guest", Absent: v.absent})
+	j := judge.Pairs(w, roster, record, v.rules())
 	r := j.Report(gate)
 	r.Coverage = nil // no sample: every pair is expected
 	r.Findings = v.findings(j)
@@ -37,6 +40,15 @@ func Judge(
 	r.Said = said(pairs)
 	return r
 }
+
+// Compare adds to the report of a check what is worse than in earlier runs, explained as its failures are: each pair
+// from its source. Back, only connectivity is measured.
+func Compare(before *history.History, at time.Time, sheet history.Sheet, gate checkup.Gate, r *checkup.CheckReport) {
+	v := &vms{w: sheet.Worksheet, roster: sheet.Roster}
+	localise.Compare(before, at, sheet, v.rules(), v.differences, r)
+}
+
+func (v *vms) rules() judge.Rules { return judge.Rules{Reporter: "guest", Absent: v.absent} }
 
 // vms has the VMs of a check from worksheet and roster. A VM is an index in the
 // worksheet's sources, which are also its targets.
@@ -315,10 +327,12 @@ func (p *vmPair) table() *checkup.Table {
 	t := &checkup.Table{Noun: "family", Columns: []checkup.Column{
 		{Name: "family"}, {Name: "verdict"}, {Name: "back"},
 		{Name: "sent", Measure: checkup.MeasureCount}, {Name: "loss", Measure: checkup.MeasurePercent},
-		{Name: "dup", Measure: checkup.MeasureCount}, {Name: "reord", Measure: checkup.MeasureCount},
+		{Name: "dup", Measure: checkup.MeasureCount, Priority: 4}, {Name: "reord", Measure: checkup.MeasureCount, Priority: 4},
 	}}
-	for _, name := range []string{"min", "avg", "p50", "p99", "max", "stddev"} {
-		t.Columns = append(t.Columns, checkup.Column{Name: name, Measure: checkup.MeasureMicroseconds})
+	for i, name := range []string{"min", "avg", "p50", "p99", "max", "stddev"} {
+		t.Columns = append(t.Columns, checkup.Column{
+			Name: name, Measure: checkup.MeasureMicroseconds, Priority: []int{3, 1, 0, 0, 0, 2}[i],
+		})
 	}
 	for _, family := range checkup.IPFamilies {
 		there, back := p.unit(family, checkup.WayThere), p.unit(family, checkup.WayBack)

@@ -22,6 +22,7 @@ func rules() []kind.Rule {
 		kind.RuleOf("latency-order", func(v *Spec, r kind.Reporter) { kind.LatencyOrder(v.Expect.Latency, r) }),
 		kind.RuleOf("loss-all", func(v *Spec, r kind.Reporter) { kind.LossAll(v.Expect.Loss, r) }),
 		kind.RuleOf("jitter-one", jitterOne),
+		kind.RuleOf("regression", func(v *Spec, r kind.Reporter) { kind.Regression(v.Expect.Regression, r) }),
 		kind.RuleOf("probe-timeout", probeTimeout),
 		kind.RuleOf("no-network", noNetwork),
 		kind.RuleOf("network-twice", networkTwice),

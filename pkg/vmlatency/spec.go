@@ -42,6 +42,8 @@ type Expect struct {
 	Loss    checkup.LossLimit     `json:"loss"`
 	Latency checkup.LatencyLimits `json:"latency"`
 	Jitter  checkup.MaxDuration   `json:"jitter"`
+	// Regression compares with earlier runs of the plan; nil compares nothing.
+	Regression *checkup.Regression `json:"regression,omitempty"`
 }
 
 // Measurements is how many echo requests of each pair are sent from the source
@@ -57,22 +59,26 @@ func (v *Spec) Measurements() int {
 func (v *Spec) Params() []checkup.Param {
 	params := []checkup.Param{
 		kind.DurationParam("duration", "How long each pair of VMs is measured, such as 5s", &v.Duration),
+	}
+	params = append(params, checkup.AsRare(
 		kind.DurationParam("interval", "Time between two echo requests, such as 200ms", &v.Interval),
+	)...)
+	params = append(params,
 		kind.LimitParam(
 			"loss.max",
 			"Highest loss of a pair, from 0% to 100%; empty: only a pair without any answer fails",
 			&v.Expect.Loss.Max,
 		),
-	}
+	)
 	params = append(params, kind.LatencyParams(&v.Expect.Latency, "round-trip")...)
-	return append(
-		params,
+	params = append(params, checkup.AsRare(kind.RegressionParams(v.Expect.Regression)...)...)
+	return append(params, checkup.AsRare(
 		kind.LimitParam(
 			"jitter.max",
 			"Highest mean difference of consecutive round-trip delays of a pair, such as 1ms; empty: no limit",
 			&v.Expect.Jitter.Max,
 		),
-	)
+	)...)
 }
 
 // Kind is Name.

@@ -130,7 +130,7 @@ func runCheckup(ctx context.Context, t *task.Task, getenv func(string) string) e
 		Namespace: t.Namespace, Name: t.PodName, UID: t.RunUID, Started: started.UTC(), Finished: now.UTC(),
 	}
 	r := judge.Join(plan, run, []checkup.CheckReport{result}, nil)
-	if err := print.Text(t.Stdout, &r, print.TextOptions{Width: 100}); err != nil {
+	if err := print.Text(t.Stdout, &r, print.TextOptions{}); err != nil {
 		return err
 	}
 	outcome := kiagnose.Outcome{Report: result, Started: started, Finished: now, Teardown: teardown}

@@ -104,6 +104,13 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 			return k.Again(w, roster, &first.record, frozen.Gate)
 		})
 	}
+	if ctx.Err() == nil && k.AskAfter != nil {
+		asking, done := context.WithTimeout(ctx, keepTime)
+		for _, f := range k.AskAfter(asking, t.Kubernetes, w) {
+			writer.Fact(f)
+		}
+		done()
+	}
 	// What arrived is always written, with a timeout of its own.
 	keep := keepTime
 	if book != nil && ctx.Err() == nil {

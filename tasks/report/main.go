@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Report judges the run from its worksheets and records. It stores the report, writes the
-// Tekton results and the ConfigMaps of kiagnose checkups, and retires objects of pairs
+// Tekton results, a label of the run and the ConfigMaps of kiagnose checkups, and retires objects of pairs
 // that are no longer expected. It fails if the verdict does not pass the plan's gate, if
 // fixtures are left, or if something could not be read or stored. It always writes the
 // results.
@@ -43,6 +43,9 @@ func run(ctx context.Context, t *task.Task) error {
 		return err
 	}
 	removed := t.TeardownTrouble()
+	if err := t.CheckAccount(ctx, plan.Name); err != nil {
+		return err
+	}
 	problems := []error{err, removed}
 	store := t.Store(plan.Name)
 	now := time.Now().UTC()
@@ -79,16 +82,37 @@ func run(ctx context.Context, t *task.Task) error {
 		announce(ctx, t, plan, before.NewsOf(entry.Run, r.Summary, missed(plan)))
 	}
 	failed := errors.Join(problems...)
+	t.Mark(ctx, label(r, failed, t.Outcomes))
 	if failed != nil {
 		t.Logf("::error::%s", strings.Join(strings.Fields(failed.Error()), " "))
 	}
 	if err := print.Log(t.Stdout, r); err != nil {
 		return err
 	}
-	if failed != nil || !r.Passed {
-		return task.ErrSaid
+	switch {
+	case !r.Passed && r.Verdict == checkup.RunFail:
+		return task.ErrFailed
+	case failed != nil:
+		return fmt.Errorf("%w: %w", task.ErrSaid, failed)
+	case !r.Passed:
+		return task.ErrInconclusive
 	}
 	return nil
+}
+
+// label is the value of checkup.LabelVerdict. A failure of the network comes before one of the tool.
+func label(r *checkup.Report, failed error, outcomes map[string]task.Outcome) string {
+	if r.Verdict != checkup.RunFail {
+		for _, o := range outcomes {
+			if o.Status == "Failed" {
+				return checkup.VerdictError
+			}
+		}
+		if failed != nil {
+			return checkup.VerdictError
+		}
+	}
+	return string(r.Verdict)
 }
 
 // earlier reads the history of the plan, without this run: a retried step compares as the first one did. It is nil if
@@ -110,9 +134,8 @@ func cumulate(r *checkup.Report, before *history.History, entry *history.Entry) 
 	r.Notes = append(r.Notes, before.NotesSince(r.Finished.Truncate(time.Second))...)
 	h := history.Merge(before, entry)
 	for i := range r.Checks {
-		if c := &r.Checks[i]; c.Coverage != nil {
-			c.Cumulative = h.Cumulative(c.Name, c.Coverage.Possible)
-		}
+		c := &r.Checks[i]
+		c.Cumulative = h.Cumulative(c.Name)
 	}
 }
 

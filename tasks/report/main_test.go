@@ -93,6 +93,29 @@ func result(t *testing.T, tk *task.Task, name string) string {
 	return string(b)
 }
 
+// TestLabel: the run's label tells a failed network from a tool that failed.
+func TestLabel(t *testing.T) {
+	broken := map[string]task.Outcome{"setup-mesh": {Status: "Failed", Reason: "Failed"}}
+	good := map[string]task.Outcome{"setup-mesh": {Status: "Succeeded"}}
+	for _, tt := range []struct {
+		verdict  checkup.RunVerdict
+		failed   error
+		outcomes map[string]task.Outcome
+		want     string
+	}{
+		{checkup.RunPass, nil, good, "pass"},
+		{checkup.RunFail, nil, good, "fail"},
+		{checkup.RunInconclusive, nil, good, "inconclusive"},
+		{checkup.RunInconclusive, nil, broken, "error"},
+		{checkup.RunPass, errors.New("left behind"), good, "error"},
+		{checkup.RunFail, errors.New("left behind"), broken, "fail"},
+	} {
+		if got := label(&checkup.Report{Verdict: tt.verdict}, tt.failed, tt.outcomes); got != tt.want {
+			t.Errorf("verdict %s, error %v, tasks %v: label %s, want %s", tt.verdict, tt.failed, tt.outcomes, got, tt.want)
+		}
+	}
+}
+
 // TestGate: the step fails when the gate does not admit the verdict, and not
 // otherwise; results and report are there either way.
 func TestGate(t *testing.T) {
@@ -103,8 +126,8 @@ func TestGate(t *testing.T) {
 		err     error
 	}{
 		{true, checkup.RequirePass, "pass", nil},
-		{false, checkup.RequirePass, "fail", task.ErrSaid},
-		{false, checkup.RequireNoFailure, "fail", task.ErrSaid},
+		{false, checkup.RequirePass, "fail", task.ErrFailed},
+		{false, checkup.RequireNoFailure, "fail", task.ErrFailed},
 		{false, checkup.RequireNothing, "fail", nil},
 	} {
 		t.Run(string(tt.gate)+" "+tt.verdict, func(t *testing.T) {
@@ -166,7 +189,7 @@ func TestHistory(t *testing.T) {
 	if c := kept.Checks[0].Cumulative; c == nil || c.Measured != 1 || c.Possible != 1 || c.Runs != 1 || c.Oldest != "n0 -> n1" {
 		t.Errorf("coverage of all runs %+v, want the pair", c)
 	}
-	if !strings.Contains(log.String(), "100% of the full mesh measured since 2026-01-02 03:04 UTC, by 1 run: 1 of 1 pairs") {
+	if !strings.Contains(log.String(), "100% of all pairs measured since 2026-01-02 03:04 UTC, by 1 run: 1 of 1 pairs") {
 		t.Errorf("log lacks the coverage of all runs:\n%s", log)
 	}
 }
@@ -409,7 +432,7 @@ func TestHealth(t *testing.T) {
 			}
 			var applied []string
 			objects := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{networkhealth.Resource: networkhealth.Kind + "List"})
-			objects.PrependReactor("patch", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
+			objects.PrependReactor("patch", networkhealth.Resource.Resource, func(a k8stesting.Action) (bool, runtime.Object, error) {
 				if tt.broken == nil {
 					applied = append(applied, a.GetSubresource())
 				}

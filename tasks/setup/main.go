@@ -22,6 +22,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/connectivity"
+	"github.com/checkplan/checkplan/pkg/cost"
 	"github.com/checkplan/checkplan/pkg/kiagnose"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/networkhealth"
@@ -43,6 +44,10 @@ func run(ctx context.Context, t *task.Task) error {
 	if plan == nil {
 		return err
 	}
+	if err := t.CheckAccount(ctx, plan.Name); err != nil {
+		return err
+	}
+	t.Unmark(ctx)
 	if err == nil {
 		err = setup(ctx, t, plan)
 	}
@@ -77,7 +82,10 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	)
 	// An API server that has just started denies everything for a moment.
 	denied := retry.Until(ctx, func() error {
-		if w, roster, failed = kinds.Prepare(ctx, reader, plan, t.Check); apierrors.IsForbidden(failed) {
+		if w, roster, failed = kinds.Prepare(ctx, reader, plan, t.Check); failed == nil {
+			failed = within(ctx, t, reader, plan, w)
+		}
+		if apierrors.IsForbidden(failed) {
 			return failed
 		}
 		return nil
@@ -123,6 +131,28 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	}
 	t.Logf("nothing can be measured: the probe task is not started")
 	return measurable(t, false)
+}
+
+// within returns an error if the plan would exceed its limits. They are those of all checks together, so the others
+// are expanded, too: each setup finds out, whichever comes first. A check that cannot be expanded creates nothing;
+// should it be possible later, its own setup counts all.
+func within(ctx context.Context, t *task.Task, r cluster.Reader, plan *checkup.Plan, own *checkup.Worksheet) error {
+	if plan.Limits == nil {
+		return nil
+	}
+	costs := []cost.Cost{cost.Of(own, plan, "")}
+	for _, name := range plan.CheckNames() {
+		if name == own.Check {
+			continue
+		}
+		w, _, err := kinds.Prepare(ctx, r, plan, name)
+		if err != nil {
+			t.Logf("::warning::check %s does not count for the limits: %v", name, err)
+			continue
+		}
+		costs = append(costs, cost.Of(w, plan, ""))
+	}
+	return cost.Within(plan.Name, cost.Uses(plan.Limits, costs...))
 }
 
 // measurable writes the Tekton result that decides whether the probe task is started.
@@ -198,6 +228,8 @@ func summary(w *checkup.Worksheet) []string {
 	switch {
 	case w.Guests != nil:
 		pairs = fmt.Sprintf("%d pairs of %d VMs, measured for %s", w.CountPairs(), len(w.Sources), w.Guests.Duration)
+	case w.Connections == nil && len(w.Targets) > 0 && w.Targets[0].Peer != nil:
+		pairs = fmt.Sprintf("round %d of %d: %s, of %d possible", w.Round, w.Rounds, pairs, w.Possible)
 	case w.Connections == nil:
 		pairs = fmt.Sprintf("round %d of %d: %s, of %d possible ordered node pairs", w.Round, w.Rounds, pairs, w.Possible)
 	case w.Connections.For > 0:

@@ -138,6 +138,8 @@ func TestSetupFails(t *testing.T) {
 	}{
 		{"no such check", []string{"n0", "n1"}, func(tk *task.Task, _ *fake.Clientset) { tk.Check = "mash" }, `plan day-2 has no check "mash"`},
 		{"bad setting", []string{"n0", "n1"}, func(tk *task.Task, _ *fake.Clientset) { tk.Settings = []string{"mesh.degree=many"} }, `mesh.degree: "many"`},
+		{"beyond the limits", []string{"n0", "n1"}, limited(checkup.PlanLimits{Pods: new(3), Packets: new(2), PrivilegedPods: new(0)}),
+			"plan day-2 would exceed its limits: pods 4, at most 3; nothing is created"},
 		{"no node", nil, nil, "no nodes"},
 		{"one node", []string{"n0"}, nil, "a mesh needs two nodes"},
 		{"no right to list nodes", []string{"n0", "n1"}, func(_ *task.Task, c *fake.Clientset) {
@@ -168,6 +170,49 @@ func TestSetupFails(t *testing.T) {
 				t.Errorf("the report does not say %q: %s", tt.want, whole)
 			}
 		})
+	}
+}
+
+// limited gives the plan limits.
+func limited(l checkup.PlanLimits) func(*task.Task, *fake.Clientset) {
+	return func(tk *task.Task, _ *fake.Clientset) {
+		text, err := json.Marshal(l)
+		if err != nil {
+			panic(err)
+		}
+		tk.PlanJSON = strings.Replace(tk.PlanJSON, `{`, `{"limits":`+string(text)+`,`, 1)
+	}
+}
+
+// TestSetupLimits: the limits are those of all checks together, whichever is set up first; a run within them starts, and
+// one beyond them creates no pod.
+func TestSetupLimits(t *testing.T) {
+	for _, tt := range []struct {
+		pods   int
+		system string // of the nodes of the other check; no node has another one than linux
+		want   string
+	}{{8, "linux", ""}, {7, "linux", "pods 8, at most 7"}, {4, "plan9", ""}} {
+		tk, client, _ := newTask(t, "n0", "n1")
+		two := strings.Replace(tk.PlanJSON, `"checks":{"mesh":`, `"checks":{"other":MESH,"mesh":`, 1)
+		_, mesh, _ := strings.Cut(tk.PlanJSON, `"checks":{"mesh":`)
+		other := strings.ReplaceAll(strings.TrimSuffix(mesh, "}}"), `"linux"`, `"`+tt.system+`"`)
+		tk.PlanJSON = strings.Replace(two, "MESH", other, 1)
+		limited(checkup.PlanLimits{Pods: &tt.pods})(tk, client)
+		err := run(t.Context(), tk)
+		if tt.want == "" {
+			if err != nil {
+				t.Errorf("%d pods: %v", tt.pods, err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%d pods: error %v, want %q", tt.pods, err, tt.want)
+		}
+		for _, action := range client.Actions() {
+			if action.GetVerb() == "create" && action.GetResource().Resource == "pods" {
+				t.Error("a pod was created")
+			}
+		}
 	}
 }
 

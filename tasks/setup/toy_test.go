@@ -59,6 +59,7 @@ func TestToyKind(t *testing.T) {
 		"json":        {print.JSON, []string{`"kind": "toy"`, `"title": "Labels"`}},
 		"junit":       {print.JUnit, []string{`<testcase name="bare"`, "<failure"}},
 		"openmetrics": {print.OpenMetrics, []string{`noun="node",verdict="fail"} 1.0`, `unit="bare"`}},
+		"prometheus":  {print.Prometheus, []string{`noun="node",verdict="fail"} 1`, `unit="bare"`}},
 		"results": {func(w io.Writer, r *checkup.Report) error {
 			_, err := io.WriteString(w, print.Results(r, "ns/report")[print.ResultFindings])
 			return err

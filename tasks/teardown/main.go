@@ -29,6 +29,8 @@ func run(ctx context.Context, t *task.Task) error {
 	}
 	if plan == nil {
 		plan = &checkup.Plan{}
+	} else if err := t.CheckAccount(ctx, plan.Name); err != nil {
+		return err
 	}
 	f := t.Fleet(plan.Name)
 

@@ -62,6 +62,9 @@ func TestTable(t *testing.T) {
 		{50, 5, "two faults", "none", 2, false},
 		{12, 10, "two faults", "0.1%", 5, true}, // from a node without udp to one that loses a fifth
 		{50, 5, "rack", "0.1%", 1, false},
+		{12, 5, "labelled rack", "0.1%", 2, true},
+		{12, 5, "into a labelled rack", "0.1%", 2, true},
+		{50, 10, "rack to rack", "0.1%", 1, true},
 		{50, 10, "one of eight paths", "0.5%", 3, true}, // a pair has a dead flow, and one that lost a packet
 	} {
 		s := find(t, row.nodes, row.degree, row.name, row.noise)

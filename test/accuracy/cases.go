@@ -25,6 +25,8 @@ type fault struct {
 type scenario struct {
 	name string
 	draw func(d *draw) fault
+	// racks says that the plan names the label of the nodes' racks.
+	racks bool
 }
 
 // draw draws places for faults. No node is drawn twice.
@@ -63,6 +65,20 @@ func (d *draw) zones() (string, string) {
 	p := d.rng.Perm(3)
 	return fmt.Sprintf("zone-%c", 'a'+p[0]), fmt.Sprintf("zone-%c", 'a'+p[1])
 }
+
+// racks draws two racks that have a pair from one to the other in the sample.
+func (d *draw) racks() (string, string) {
+	for {
+		a := d.rng.IntN(len(d.w.Sources))
+		if targets := d.w.Assignments[a]; len(targets) > 0 {
+			if b := targets[d.rng.IntN(len(targets))]; d.rack(a) != d.rack(b) {
+				return d.rack(a), d.rack(b)
+			}
+		}
+	}
+}
+
+func (d *draw) rack(i int) string { return rackOf(d.w.Sources[i]) }
 
 func (d *draw) name(i int) string { return d.w.Sources[i].Node }
 
@@ -185,13 +201,13 @@ func some(count int) func(*draw) fault {
 
 // scenarios lists every case of the table.
 var scenarios = []scenario{
-	{"clean", func(*draw) fault { return fault{} }},
-	{"node in", nodeIn},
-	{"node out", nodeOut},
-	{"node both", nodeBoth},
-	{"one pair", onePair},
-	{"zones one way", oneZonePair},
-	{"zones both ways", func(d *draw) fault {
+	{name: "clean", draw: func(*draw) fault { return fault{} }},
+	{name: "node in", draw: nodeIn},
+	{name: "node out", draw: nodeOut},
+	{name: "node both", draw: nodeBoth},
+	{name: "one pair", draw: onePair},
+	{name: "zones one way", draw: oneZonePair},
+	{name: "zones both ways", draw: func(d *draw) fault {
 		a, b := d.zones()
 		f := losing(1, "", func(p packet) bool {
 			from, to := d.zone(p.from), d.zone(p.to)
@@ -200,25 +216,25 @@ var scenarios = []scenario{
 		f.causes = []string{"zones " + a + " -> " + b, "zones " + b + " -> " + a}
 		return f
 	}},
-	{"udp into a node", udpInto},
-	{"IPv6 everywhere", func(*draw) fault {
+	{name: "udp into a node", draw: udpInto},
+	{name: "IPv6 everywhere", draw: func(*draw) fault {
 		return losing(1, "family IPv6", func(p packet) bool { return p.family == checkup.IPv6 })
 	}},
-	{"IPv6 at a node", ipv6At},
-	{"MTU at a node", mtuAt},
-	{"MTU everywhere", func(*draw) fault {
+	{name: "IPv6 at a node", draw: ipv6At},
+	{name: "MTU at a node", draw: mtuAt},
+	{name: "MTU everywhere", draw: func(*draw) fault {
 		return losing(1, "size 1400", func(p packet) bool { return p.size > 1300 })
 	}},
-	{"20% into a node", into(0.2)},
-	{"5% into a node", into(0.05)},
-	{"3% into a node", into(0.03)},
-	{"2% into a node", into(0.02)},
-	{"1.5% into a node", into(0.015)},
-	{"30ms at a node", slow(30 * time.Millisecond)},
-	{"120ms at a node", slow(120 * time.Millisecond)},
-	{"two faults", some(2)},
-	{"three faults", some(3)},
-	{"dead agents", func(d *draw) fault {
+	{name: "20% into a node", draw: into(0.2)},
+	{name: "5% into a node", draw: into(0.05)},
+	{name: "3% into a node", draw: into(0.03)},
+	{name: "2% into a node", draw: into(0.02)},
+	{name: "1.5% into a node", draw: into(0.015)},
+	{name: "30ms at a node", draw: slow(30 * time.Millisecond)},
+	{name: "120ms at a node", draw: slow(120 * time.Millisecond)},
+	{name: "two faults", draw: some(2)},
+	{name: "three faults", draw: some(3)},
+	{name: "dead agents", draw: func(d *draw) fault {
 		f := nodeIn(d)
 		f.silent = map[int]bool{}
 		for range max(1, len(d.w.Sources)/10) {
@@ -226,7 +242,7 @@ var scenarios = []scenario{
 		}
 		return f
 	}},
-	{"half of the nodes", func(d *draw) fault {
+	{name: "half of the nodes", draw: func(d *draw) fault {
 		dead := map[int]bool{}
 		var causes []string
 		for range len(d.w.Sources) / 2 {
@@ -238,7 +254,7 @@ var scenarios = []scenario{
 		f.causes = causes
 		return f
 	}},
-	{"rack", func(d *draw) fault {
+	{name: "rack", draw: func(d *draw) fault {
 		rack := map[int]bool{}
 		var causes []string
 		for range 4 {
@@ -250,14 +266,34 @@ var scenarios = []scenario{
 		f.causes = causes
 		return f
 	}},
-	{"one of eight paths", func(d *draw) fault {
+	{name: "clean in racks", racks: true, draw: func(*draw) fault { return fault{} }},
+	{name: "labelled rack", racks: true, draw: func(d *draw) fault {
+		rack, _ := d.racks()
+		return losing(1, "nodes "+rack,
+			func(p packet) bool { return (d.rack(p.from) == rack) != (d.rack(p.to) == rack) })
+	}},
+	{name: "into a labelled rack", racks: true, draw: func(d *draw) fault {
+		rack, _ := d.racks()
+		return losing(1, "nodesIngress "+rack, func(p packet) bool { return d.rack(p.to) == rack && d.rack(p.from) != rack })
+	}},
+	{name: "5% into a labelled rack", racks: true, draw: func(d *draw) fault {
+		rack, _ := d.racks()
+		return losing(0.05, "nodesIngress "+rack,
+			func(p packet) bool { return d.rack(p.to) == rack && d.rack(p.from) != rack })
+	}},
+	{name: "rack to rack", racks: true, draw: func(d *draw) fault {
+		a, b := d.racks()
+		return losing(1, "groups "+a+" -> "+b, func(p packet) bool { return d.rack(p.from) == a && d.rack(p.to) == b })
+	}},
+	{name: "node in beside racks", racks: true, draw: nodeIn},
+	{name: "one of eight paths", draw: func(d *draw) fault {
 		a, b := d.zones()
 		salt := d.rng.Uint64()
 		return losing(1, "paths "+a+" -> "+b, func(p packet) bool {
 			return d.zone(p.from) == a && d.zone(p.to) == b && pathOf(p, salt)%8 == 0
 		})
 	}},
-	{"blip", func(d *draw) fault {
+	{name: "blip", draw: func(d *draw) fault {
 		x := d.node()
 		return fault{drop: func(p packet) float64 {
 			if p.to == x && p.look == 0 {

@@ -122,8 +122,26 @@ func (b *builder) add(made, bad int, p checkup.Pair, ways ...[2]int) {
 		through(checkup.CauseNodeEgress, from.Node, "")
 		through(checkup.CausePair, from.Node, to.Node)
 		through(checkup.CauseZones, from.Zone, to.Zone)
+		if a, b := rackOf(from), rackOf(to); a != "" {
+			through(checkup.CauseGroups, a, b)
+			if a != b {
+				for _, rack := range []string{a, b} {
+					through(checkup.CauseNodes, rack, "")
+				}
+				through(checkup.CauseNodesIngress, b, "")
+				through(checkup.CauseNodesEgress, a, "")
+			}
+		}
 	}
 	b.list = append(b.list, o)
+}
+
+// rackOf names the rack of a node as findings do; empty if the plan names no label.
+func rackOf(e checkup.Endpoint) string {
+	if rack := e.Topology[rackLabel]; rack != "" {
+		return "rack " + rack
+	}
+	return ""
 }
 
 // name is a component in the form of checkup.Finding.Alternatives.

@@ -83,6 +83,7 @@ func settingsOf(nodes, degrees, cases, only string) ([]setting, error) {
 type cell struct {
 	runs, mistaken int // runs, and those with a wrong verdict
 	most           int // findings in one run
+	open, left     int // alternatives in the first look, and after the second
 	ours           score
 	slowest        time.Duration
 	baselines      []score           // of the algorithms
@@ -124,12 +125,12 @@ func table(settings []setting, seeds uint64, wrong bool) error {
 }
 
 func printHead() {
-	fmt.Printf("| %-18s | %-5s | nodes | deg | runs | wrong | finds |  most |", "case", "noise")
+	fmt.Printf("| %-18s | %-5s | nodes | deg | runs | wrong | finds |  most | alts before, after |", "case", "noise")
 	fmt.Print(" ours P / R  | or among    |")
 	for _, a := range algorithms {
 		fmt.Printf(" %-11s |", a.name)
 	}
-	fmt.Printf(" slowest |\n|---|---|---|---|---|---|---|---|---|---|%s---|\n", strings.Repeat("---|", len(algorithms)))
+	fmt.Printf(" slowest |\n|---|---|---|---|---|---|---|---|---|---|---|%s---|\n", strings.Repeat("---|", len(algorithms)))
 }
 
 // print prints a row. A setting of no size is for all of them.
@@ -138,9 +139,10 @@ func (s setting) print(c *cell) {
 	if s.nodes == 0 {
 		size, degree = "all", "all"
 	}
-	fmt.Printf("| %-18s | %-5s | %5s | %3s | %4d | %5d | %5.1f | %5d | %s | %s |",
+	mean := func(of int) float64 { return float64(of) / float64(c.runs) }
+	fmt.Printf("| %-18s | %-5s | %5s | %3s | %4d | %5d | %5.1f | %5d | %11.2f, %5.2f | %s | %s |",
 		s.scenario.name, s.noise.name, size, degree, c.runs, c.mistaken,
-		float64(c.ours.findings)/float64(c.runs), c.most, c.ours.both(c.ours.exact), c.ours.both(c.ours.among))
+		mean(c.ours.findings), c.most, mean(c.open), mean(c.left), c.ours.both(c.ours.exact), c.ours.both(c.ours.among))
 	for _, b := range c.baselines {
 		fmt.Printf(" %s |", b.both(b.exact))
 	}
@@ -154,6 +156,7 @@ func newCell() *cell {
 // join adds the runs of another cell, but not which of them were wrong.
 func (c *cell) join(o *cell) {
 	c.runs, c.mistaken = c.runs+o.runs, c.mistaken+o.mistaken
+	c.open, c.left = c.open+o.open, c.left+o.left
 	c.most, c.slowest = max(c.most, o.most), max(c.slowest, o.slowest)
 	c.ours.add(o.ours)
 	for i := range c.baselines {
@@ -216,6 +219,7 @@ func (c *cell) add(seed uint64, t *trial) {
 	c.ours.add(graded)
 	c.most = max(c.most, graded.findings)
 	c.slowest = max(c.slowest, t.took)
+	c.open, c.left = c.open+t.open, c.left+t.left
 	for i, b := range t.baselines {
 		c.baselines[i].add(grade(withoutPaths(t.causes), b))
 	}

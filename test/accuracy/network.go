@@ -51,6 +51,12 @@ func plan(degree int, seed uint64) *checkup.Plan {
 	}
 }
 
+// The nodes are in racks of rackSize, which rackLabel names.
+const (
+	rackLabel = "example.com/rack"
+	rackSize  = 4
+)
+
 // expand returns the worksheet of a cluster of so many nodes in three zones, by the real sampler, and its roster.
 // Source and target i are node i.
 func expand(p *checkup.Plan, nodes int) (*checkup.Worksheet, *checkup.Roster, error) {
@@ -58,8 +64,10 @@ func expand(p *checkup.Plan, nodes int) (*checkup.Worksheet, *checkup.Roster, er
 	roster := &checkup.Roster{}
 	for i := range nodes {
 		s.Nodes = append(s.Nodes, cluster.Node{
-			Name:     fmt.Sprintf("node-%04d", i),
-			Labels:   map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%c", 'a'+i%3)},
+			Name: fmt.Sprintf("node-%04d", i),
+			Labels: map[string]string{
+				corev1.LabelTopologyZone: fmt.Sprintf("zone-%c", 'a'+i%3), rackLabel: fmt.Sprintf("r%d", i/rackSize),
+			},
 			Ready:    corev1.ConditionTrue,
 			PodCIDRs: []string{"10.244.0.0/24", "fd00:10:244::/64"},
 		})

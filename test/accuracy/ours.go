@@ -25,6 +25,8 @@ type trial struct {
 	report checkup.CheckReport
 	// took is the time for judging and localising.
 	took time.Duration
+	// open and left count the alternatives of all findings in the first look, and after the second.
+	open, left int
 	// baselines are the findings of the algorithms.
 	baselines [][]guess
 }
@@ -32,6 +34,9 @@ type trial struct {
 // simulate makes one run of a setting. The same setting and seed give the same run.
 func (s setting) simulate(seed uint64) (*network, *checkup.Record, checkup.Gate, error) {
 	p := plan(s.degree, seed)
+	if mesh, ok := p.Checks["mesh"].Spec.(*podmesh.Spec); ok && s.scenario.racks {
+		mesh.Sample.Topology = []string{rackLabel}
+	}
 	w, roster, err := expand(p, s.nodes)
 	if err != nil {
 		return nil, nil, p.Gate, err
@@ -57,11 +62,22 @@ func (s setting) run(seed uint64) (*trial, error) {
 	for _, a := range algorithms {
 		t.baselines = append(t.baselines, a.find(o))
 	}
+	t.open = alternatives(podmesh.Kind.Judge(n.w, n.roster, record, gate))
 	n.lookAgain(record, gate)
 	began := time.Now()
 	t.report = podmesh.Kind.Judge(n.w, n.roster, record, gate)
 	t.took = time.Since(began)
+	t.left = alternatives(t.report)
 	return t, nil
+}
+
+// alternatives counts the alternatives of all findings that are not gone.
+func alternatives(r checkup.CheckReport) int {
+	n := 0
+	for _, f := range r.Findings {
+		n += len(f.Alternatives)
+	}
+	return n
 }
 
 // lookAgain appends the further look to the record, if the kind wants one. It has the same fault and noise.

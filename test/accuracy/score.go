@@ -98,7 +98,7 @@ func standing(findings []checkup.Finding) []guess {
 			found = append(found, guess{name: f.Subject, more: more})
 		case scans("%d pairs of nodes"):
 			found = append(found, guess{name: f.Subject, more: more, pairs: true})
-		case f.Cause == checkup.CauseNodes:
+		case f.Cause == checkup.CauseNodes && !strings.HasPrefix(f.Subject, "rack "):
 			for node := range strings.SplitSeq(f.Subject, ", ") {
 				found = append(found, guess{name: "node " + node, or: f.Alternatives})
 			}

@@ -22,8 +22,9 @@ import (
 
 // TestAsk: two pods of a workload, in a namespace that enforces restricted pod security. Asked from inside the one, the
 // other is reached; it is not while packets between these two pods alone are dropped, as by a NetworkPolicy. What is left
-// in the source pod are containers that have ended.
+// in the source pod are containers that have ended. It runs in parallel: nothing else notices its fault.
 func TestAsk(t *testing.T) {
+	t.Parallel()
 	const namespace = "shop"
 	c := cluster(t)
 	made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{checkup.LabelPodSecurity: "restricted"}}}
@@ -81,7 +82,7 @@ func TestAsk(t *testing.T) {
 		}
 	}
 	ask(0, "shop/web-1 reaches shop/db-0:7080 by tcp, IPv4: 20 of 20, p50 ")
-	fault(t, "drop", "--src", web, "--dst", db, "--protocol", "tcp", "--dport", "7080")
+	faultID(t, "drop", "--src", web, "--dst", db, "--protocol", "tcp", "--dport", "7080")
 	ask(3, "shop/web-1 does not reach shop/db-0:7080 by tcp, IPv4: 0 of 20; connect: ")
 
 	// A verdict that is no pass is news, of a first run too.

@@ -22,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -229,6 +231,9 @@ func checkResults(t *testing.T, r *checkup.Report) {
 		if got := result(pr, name); got != value {
 			t.Errorf("result %s of PipelineRun %s is %q, want %q", name, r.Run, got, value)
 		}
+	}
+	if got := pr.Labels[checkup.LabelVerdict]; got != string(r.Verdict) && (got != checkup.VerdictError || r.Passed) {
+		t.Errorf("PipelineRun %s has the label %s: %q, want %q", r.Run, checkup.LabelVerdict, got, r.Verdict)
 	}
 	if result(pr, "report") == "" {
 		t.Errorf("result report of PipelineRun %s is empty, want the place of the report", r.Run)
@@ -479,6 +484,11 @@ func TestRegression(t *testing.T) {
 	if len(all) != 1 || all[0].Cause != checkup.CauseNode || all[0].Subject != "worker-1" || all[0].Change == nil ||
 		all[0].Change.Now-all[0].Change.Usual < 15_000 || all[0].Change.Runs < before {
 		t.Errorf("want one finding, of worker-1, with at least 15ms more than in %d runs:\n%s", before, describe(t, r))
+	}
+	for _, f := range all { // the other pairs are not slower
+		if slices.Contains(f.Alternatives, string(checkup.CauseNetwork)) {
+			t.Errorf("the network is among the alternatives:\n%s", describe(t, r))
+		}
 	}
 	checkResults(t, r)
 	nothingLeft(t)
@@ -770,6 +780,39 @@ func TestExistingPods(t *testing.T) {
 		}
 	}
 	nothingLeft(t, r.RunUID)
+}
+
+// planner state prints where a node's proxy has to send the traffic of the cluster's API.
+func TestState(t *testing.T) {
+	t.Parallel()
+	c := start(t, "state", "--node", "worker-1", "-n", "default", "--output", "json", "kubernetes")
+	if code := c.wait(t); code != 0 {
+		t.Fatalf("exit code %d: %s", code, c.stderr.String())
+	}
+	var state struct {
+		Services []struct {
+			Families []struct {
+				Ports []struct{ Endpoints []struct{ Address string } }
+			}
+		}
+	}
+	if err := json.Unmarshal(c.stdout.Bytes(), &state); err != nil || len(state.Services) != 1 {
+		t.Fatalf("%v: %s", err, c.stdout.String())
+	}
+	var got, want []string
+	for _, e := range state.Services[0].Families[0].Ports[0].Endpoints {
+		got = append(got, e.Address)
+	}
+	slices, err := cluster(t).Kube.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range slices.Endpoints {
+		want = append(want, e.Addresses...)
+	}
+	if !cmp.Equal(got, want, cmpopts.SortSlices(strings.Compare)) || len(got) == 0 {
+		t.Errorf("endpoints %v, want %v", got, want)
+	}
 }
 
 // podNetworkHealths lists the PodNetworkHealths of a plan.

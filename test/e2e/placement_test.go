@@ -381,7 +381,7 @@ func (f *placementField) enter(t *testing.T, random *rand.Rand, state int) {
 		fillers = append(fillers, filler)
 	}
 	f.createPods(t, fillers)
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		pods, err := f.client.CoreV1().Pods(f.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "filler"})
 		if err != nil {
 			return err
@@ -573,7 +573,7 @@ func (f *placementField) wave(t *testing.T, random *rand.Rand, name string, seen
 		f.create(t, all)
 		// A difference may be transient: the scheduler may not have observed yet that the last wave's pods were deleted.
 		var differences []string
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(time.Minute) // on a busy machine, controllers are slow
 		for {
 			differences = f.compare(t, all)
 			if len(differences) == 0 || time.Now().After(deadline) {
@@ -976,7 +976,7 @@ func TestPlacementAdmission(t *testing.T) {
 		"defaults of a limit range":    {namespace: limited, allowed: true, changed: []string{"request cpu 100m added", "request memory 64Mi added", "limit memory 64Mi added"}},
 		"more than a limit range lets": {namespace: limited, change: func(p *placement.PodPlacement) { p.Resources.Limits = map[string]string{"memory": "2Gi"} }, message: "maximum memory usage per Container is 1Gi, but limit is 2Gi"},
 		"a priority class":             {namespace: restricted, change: func(p *placement.PodPlacement) { p.PriorityClassName = class.Name }, allowed: true, changed: []string{"priority 1234 from the class placement-e2e"}},
-		"no such priority class":       {namespace: restricted, change: func(p *placement.PodPlacement) { p.PriorityClassName = "openshift-user-critical" }, message: "no PriorityClass with name openshift-user-critical was found"},
+		"no such priority class":       {namespace: restricted, change: func(p *placement.PodPlacement) { p.PriorityClassName = "no-such-class" }, message: "no PriorityClass with name no-such-class was found"},
 		"more requested than limited": {namespace: restricted, change: func(p *placement.PodPlacement) {
 			p.Resources.Requests, p.Resources.Limits = map[string]string{"cpu": "2"}, map[string]string{"cpu": "1"}
 		}, message: "must be less than or equal to cpu limit"},

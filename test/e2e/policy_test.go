@@ -30,7 +30,7 @@ spec:
   restartPolicy: Never
   activeDeadlineSeconds: 1
   automountServiceAccountToken: false
-  securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+  securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
   affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
     {matchFields: [{key: metadata.name, operator: In, values: [nowhere]}]}]}}}
   containers:
@@ -52,12 +52,11 @@ func TestPolicies(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if compiled := start(t, "compile", "-n", namespace, "--policies", "-o", dir, "../../plans/pod-mesh.cue"); compiled.wait(t) != 0 {
+	if compiled := start(t, "compile", "-n", namespace, "--policies", "--output-dir", dir, "../../plans/pod-mesh.cue"); compiled.wait(t) != 0 {
 		t.Fatal(compiled.stderr.String())
 	}
-	for _, folder := range []string{dir, filepath.Join(dir, "policies")} {
-		sandbox(t, "kubectl", "apply", "-f", folder)
-	}
+	sandbox(t, "kubectl", "apply", "-k", dir)
+	sandbox(t, "kubectl", "apply", "-f", filepath.Join(dir, "policies"))
 	t.Cleanup(func() {
 		sandbox(t, "kubectl", "delete", "-f", filepath.Join(dir, "policies"))
 		sandbox(t, "kubectl", "delete", "--wait=false", "namespace", namespace)

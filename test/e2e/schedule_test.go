@@ -6,7 +6,9 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,23 +20,49 @@ import (
 	"knative.dev/pkg/apis"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
 	"github.com/checkplan/checkplan/pkg/run"
 )
 
+// scheduled is a plan that starts runs by itself, once its schedule is resumed. It has the longest delay that passes.
+const scheduled = `apiVersion: checkplan.dev/v1alpha1
+kind: Plan
+metadata: {name: scheduled}
+spec:
+  gate: {confirm: false}
+  schedule: {cron: "* * * * *", suspend: true}
+  checks:
+    mesh:
+      podMesh:
+        targets: {placement: {tolerations: []}}
+        sample: {degree: 1, rotate: true}
+        probes: {tcp: {}}
+        expect: {latency: {max: %s}}
+`
+
 // A schedule starts runs: when a person triggers it, but not beside a run that has not finished, and by itself once it
-// is resumed, within the policies of its account. The history has both runs.
+// is resumed, within the policies of its account. The history has both runs, of which the first one fails. So each has
+// another verdict than the one before, which is an event on the schedule.
 func TestSchedule(t *testing.T) {
 	t.Parallel()
 	const plan = "scheduled"
 	dir := t.TempDir()
-	if c := start(t, "compile", "testdata/scheduled.cue", "--policies", "-o", dir); c.wait(t) != 0 {
-		t.Fatal(c.stderr.String())
-	}
+	policies := filepath.Join(dir, "out", "policies")
 	// As planner run applies it, because runs beside this one have the same Tasks.
-	policies := filepath.Join(dir, "policies")
-	for _, files := range []string{dir, policies} {
-		sandbox(t, "kubectl", "apply", "--server-side", "--field-manager", run.FieldManager, "-f", files)
+	apply := func(longest string) {
+		t.Helper()
+		file := filepath.Join(dir, "plan.yaml")
+		if err := os.WriteFile(file, fmt.Appendf(nil, scheduled, longest), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if c := start(t, "compile", file, "--policies", "--output-dir", filepath.Dir(policies)); c.wait(t) != 0 {
+			t.Fatal(c.stderr.String())
+		}
+		for _, files := range [][]string{{"-k", filepath.Dir(policies)}, {"-f", policies}} {
+			sandbox(t, append([]string{"kubectl", "apply", "--server-side", "--field-manager", run.FieldManager}, files...)...)
+		}
 	}
+	apply("1us")
 	planner := func(args ...string) string {
 		t.Helper()
 		c := start(t, args...)
@@ -61,8 +89,10 @@ func TestSchedule(t *testing.T) {
 	if err := exists(t, refused); err == nil {
 		t.Errorf("run %s was started beside %s", refused, triggered)
 	}
-	passes(t, triggered)
+	ends(t, triggered, checkup.RunFail)
+	eventually(t, 30*time.Second, func() error { return announced(t, plan, history.VerdictFail) })
 
+	apply("10s")
 	planner("schedule", "resume", plan)
 	var own string
 	eventually(t, 2*time.Minute, func() error {
@@ -75,11 +105,12 @@ func TestSchedule(t *testing.T) {
 		return fmt.Errorf("the CronJob has started no run")
 	})
 	planner("schedule", "suspend", plan)
-	passes(t, own)
-	history := planner("history", plan)
+	ends(t, own, checkup.RunPass)
+	eventually(t, 30*time.Second, func() error { return announced(t, plan, history.VerdictFail, history.VerdictPass) })
+	past := planner("history", plan)
 	for _, name := range []string{triggered, own} {
-		if !strings.Contains(history, name) {
-			t.Errorf("the history does not have run %s:\n%s", name, history)
+		if !strings.Contains(past, name) {
+			t.Errorf("the history does not have run %s:\n%s", name, past)
 		}
 	}
 }
@@ -111,8 +142,8 @@ func exists(t *testing.T, name string) error {
 	return err
 }
 
-// passes waits until a run has succeeded, with the verdict pass.
-func passes(t *testing.T, name string) {
+// ends waits until a run has ended, with this verdict, which its label has, too: the policies of the plan admit it.
+func ends(t *testing.T, name string, want checkup.RunVerdict) {
 	t.Helper()
 	eventually(t, 3*time.Minute, func() error {
 		if pipelineRun(t, name).Status.GetCondition(apis.ConditionSucceeded).IsUnknown() {
@@ -121,10 +152,36 @@ func passes(t *testing.T, name string) {
 		return nil
 	})
 	r := pipelineRun(t, name)
-	if verdict := result(r, "verdict"); !r.IsSuccessful() || verdict != string(checkup.RunPass) {
-		t.Errorf("run %s: verdict %q, want pass: %+v", name, verdict, r.Status.Conditions)
+	if verdict := result(r, "verdict"); r.IsSuccessful() != (want == checkup.RunPass) || verdict != string(want) {
+		t.Errorf("run %s: verdict %q, want %s: %+v", name, verdict, want, r.Status.Conditions)
+	}
+	if label := r.Labels[checkup.LabelVerdict]; label != string(want) {
+		t.Errorf("run %s has the label %s: %q, want %s", name, checkup.LabelVerdict, label, want)
 	}
 	nothingLeft(t, string(r.UID))
+}
+
+// announced returns an error if the events on the schedule of a plan are not one of each reason.
+func announced(t *testing.T, plan string, want ...history.Reason) error {
+	t.Helper()
+	c := cluster(t)
+	events, err := c.Kube.CoreV1().Events(c.Namespace).List(t.Context(), metav1.ListOptions{
+		FieldSelector: "involvedObject.kind=CronJob,involvedObject.name=" + plan})
+	if err != nil {
+		return err
+	}
+	var got []history.Reason
+	for _, e := range events.Items {
+		if e.Source.Component == checkup.ManagedBy { // others are of Kubernetes' controller
+			got = append(got, history.Reason(e.Reason))
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("the events on CronJob %s are %v, want %v", plan, got, want)
+	}
+	return nil
 }
 
 // logOfJob waits until a Job has succeeded and returns the log of its pod.

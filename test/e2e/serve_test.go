@@ -19,38 +19,82 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// served asks planner serve for a run of plan ring, with the rights of docs/serve/kubernetes.yaml and no others, and
-// compares with planner report --output html.
+// served runs planner serve in the cluster by docs/serve/kubernetes.yaml, and looks at its pages of a run through the API
+// server. Then it runs the planner of this machine for all namespaces, with the rights of docs/serve/kustomization.yaml
+// and no others, and compares with planner report --output html.
 func served(t *testing.T, r *checkup.Report) {
 	t.Helper()
-	namespace := cluster(t).Namespace
-	manifest, err := os.ReadFile("../../docs/serve/kubernetes.yaml")
-	if err != nil {
-		t.Fatal(err)
+	c := cluster(t)
+	const manifest = "../../docs/serve/kubernetes.yaml"
+	account := "system:serviceaccount:" + c.Namespace + ":planner-serve"
+	t.Cleanup(func() {
+		sandbox(t, "kubectl", "delete", "-n", c.Namespace, "-f", manifest, "--ignore-not-found", "--wait=false")
+	})
+	sandbox(t, "kubectl", "apply", "-n", c.Namespace, "-f", manifest)
+	plan, report := "/plans/"+c.Namespace+"/"+r.Plan, "/runs/"+c.Namespace+"/"+r.RunUID
+	pages := map[string]string{
+		"/":               plan,
+		plan:              r.Run,
+		report:            "Plan " + r.Plan + ", run " + r.Run,
+		"/nodes":          "/nodes/worker-1",
+		"/nodes/worker-1": "Pairs from the node",
+		"/metrics":        fmt.Sprintf("plan=%q,run=", r.Plan),
+		"/healthz":        "ok",
 	}
-	rights, _, ok := strings.Cut(string(manifest), "---\napiVersion: apps/v1\n")
-	if !ok {
-		t.Fatal("the manifest has no Deployment")
+	look := func(get func(path string) ([]byte, error)) {
+		t.Helper()
+		for path, want := range pages {
+			// Another run of the plan may just have ended: its report is there, and its history not yet.
+			eventually(t, time.Minute, func() error {
+				body, err := get(path)
+				if err == nil && !strings.Contains(string(body), want) {
+					err = fmt.Errorf("does not have %q:\n%s", want, body)
+				}
+				if err != nil {
+					return fmt.Errorf("%s: %w", path, err)
+				}
+				return nil
+			})
+		}
 	}
-	path := filepath.Join(t.TempDir(), "rights.yaml")
-	if err := os.WriteFile(path, []byte(rights), 0o600); err != nil {
-		t.Fatal(err)
+	look(func(path string) ([]byte, error) {
+		return c.Kube.CoreV1().Services(c.Namespace).ProxyGet("http", "planner-serve", "http", path, nil).DoRaw(t.Context())
+	})
+	for _, refused := range [][]string{
+		{"create", "configmap", "planner-serve-test"}, {"delete", "configmap", "kube-root-ca.crt"}, {"get", "secrets"}, {"get", "pods"},
+		{"get", "configmaps", "-n", "kube-system"},
+	} {
+		args := append([]string{"kubectl", "--as", account, "-n", c.Namespace}, refused...)
+		if out, err := sandboxCommand(args...).CombinedOutput(); err == nil || !strings.Contains(string(out), "is forbidden") {
+			t.Errorf("the account of planner serve: kubectl %s: %v, want that it is forbidden: %s", strings.Join(refused, " "), err, out)
+		}
 	}
-	sandbox(t, "kubectl", "apply", "-n", namespace, "-f", path)
-	t.Cleanup(func() { sandbox(t, "kubectl", "delete", "-n", namespace, "-f", path) })
 
+	everywhere := t.TempDir()
+	for _, name := range []string{"kubernetes.yaml", "all-namespaces.yaml", "kustomization.yaml"} {
+		text, err := os.ReadFile("../../docs/serve/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = []byte(strings.ReplaceAll(string(text), "namespace: checkplan", "namespace: "+c.Namespace))
+		if err := os.WriteFile(filepath.Join(everywhere, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sandbox(t, "kubectl", "apply", "-k", everywhere)
+	t.Cleanup(func() { sandbox(t, "kubectl", "delete", "-k", everywhere, "--wait=false") })
 	config, err := clientcmd.LoadFromFile(os.Getenv("KUBECONFIG"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, user := range config.AuthInfos {
-		user.Impersonate = "system:serviceaccount:" + namespace + ":planner-serve"
+		user.Impersonate = account
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	server := start(t, "serve", "--listen", "127.0.0.1:0", "--kubeconfig", kubeconfig, "-n", namespace)
+	server := start(t, "serve", "--all-namespaces", "--listen", "127.0.0.1:0", "--kubeconfig", kubeconfig)
 	address := ""
 	eventually(t, time.Minute, func() error {
 		if _, rest, ok := strings.Cut(server.stderr.String(), " on http://"); ok && strings.HasSuffix(rest, "/\n") {
@@ -59,23 +103,19 @@ func served(t *testing.T, r *checkup.Report) {
 		}
 		return fmt.Errorf("planner serve does not listen: %s", server.stderr.String())
 	})
-	for path, want := range map[string]string{
-		"/":                 "/plans/" + r.Plan,
-		"/plans/" + r.Plan:  r.Run,
-		"/runs/" + r.RunUID: "Plan " + r.Plan + ", run " + r.Run,
-		"/metrics":          fmt.Sprintf("checkplan_run_verdict{plan=%q,", r.Plan),
-		"/healthz":          "ok",
-	} {
+	pages["/metrics"] = fmt.Sprintf("checkplan_run_passed{namespace=%q,plan=%q,", c.Namespace, r.Plan)
+	look(func(path string) ([]byte, error) {
 		answer, err := http.Get(address + path)
 		if err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
+		defer answer.Body.Close()
 		body, err := io.ReadAll(answer.Body)
-		answer.Body.Close()
-		if err != nil || answer.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
-			t.Errorf("%s: %s, %v; want %q in\n%s", path, answer.Status, err, want, body)
+		if err == nil && answer.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: %s", answer.Status, body)
 		}
-	}
+		return body, err
+	})
 	if err := server.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

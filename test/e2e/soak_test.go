@@ -279,10 +279,10 @@ func TestSoakSchedule(t *testing.T) {
 	}
 	const plan, kept = "watched", 5
 	dir := t.TempDir()
-	if c := start(t, "compile", "testdata/watched.cue", "-o", dir); c.wait(t) != 0 {
+	if c := start(t, "compile", "testdata/watched.cue", "--output-dir", dir); c.wait(t) != 0 {
 		t.Fatal(c.stderr.String())
 	}
-	sandbox(t, "kubectl", "apply", "--server-side", "--field-manager", run.FieldManager, "-f", dir)
+	sandbox(t, "kubectl", "apply", "--server-side", "--field-manager", run.FieldManager, "-k", dir)
 	t.Cleanup(func() { sandbox(t, "kubectl", "delete", "-n", cluster(t).Namespace, "cronjob", plan) })
 	overview := func() (o history.Overview) {
 		c := start(t, "history", plan, "--output", "json")
@@ -343,6 +343,9 @@ func TestSoakSchedule(t *testing.T) {
 	}
 	if !slices.IsSorted(covered) || covered[0] >= o.Coverage[0].Possible || covered[len(covered)-1] != o.Coverage[0].Possible {
 		t.Errorf("cumulative coverage %v, want it to grow to the full mesh, %d pairs", covered, o.Coverage[0].Possible)
+	}
+	if err := announced(t, plan, history.VerdictFail, history.VerdictPass, history.RunsMissing); err != nil {
+		t.Error(err)
 	}
 	// When a run starts, those that finished before it are cut to the plan's number.
 	if runs := scheduledRuns(t, plan); len(runs) != kept+1 {

@@ -5,7 +5,7 @@
 //	go run ./tasks/internal/images KO ARGUMENT...
 //
 // ko reads base images only from a registry. Therefore this program serves a registry on loopback while ko runs, with
-// an empty base image for each platform of .ko.yaml, and sets KO_DEFAULTBASEIMAGE. The task images are static binaries
+// an empty base image for each platform of .ko.yaml, and sets KO_DEFAULTBASEIMAGE. The images are static binaries
 // that need nothing from a base image. If ko fails, its output is printed.
 package main
 

@@ -112,7 +112,7 @@ func (t *Task) judge(
 	sheet := history.Sheet{Worksheet: w, Roster: roster, Record: measured}
 	c := k.Judge(w, roster, measured, plan.Gate)
 	if k.Compare != nil {
-		k.Compare(before, now, w, roster, measured, plan.Gate, &c)
+		k.Compare(before, now, sheet, plan.Gate, &c)
 	}
 	return c, frozen.Started, sheet, errors.Join(problems...)
 }

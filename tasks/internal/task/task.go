@@ -4,10 +4,19 @@
 // exit.
 //
 // The input of a step is flags, its environment (RUN_NAME, RUN_UID, NAMESPACE,
-// POD_NAME, POD_UID, and where it needs them PLAN, AGENT_IMAGE and GUEST_IMAGE), and
+// POD_NAME, POD_UID, SERVICE_ACCOUNT, and where it needs them PLAN, AGENT_IMAGE and GUEST_IMAGE), and
 // settings of the plan as "name=value" arguments. It prints to standard output,
-// which is the log that the dashboard shows, and exits with 0 or, when the tool
-// failed, with 1 and one line that begins with "::error::".
+// which is the log that the dashboard shows, in lines of a width that it shows whole.
+//
+// Exit codes, which Tekton writes into the message of the TaskRun ("exited with code 3"):
+//
+//	0  the step did its work
+//	1  the tool failed; one line that begins with "::error::" says how
+//	3  report: the verdict is fail, and the plan's gate does not allow it
+//	4  report: the run is inconclusive, and the plan's gate does not allow it
+//	5  the step's service account lacks a right
+//
+// 2 is that of a panic. 0, 1 and 3 are also those of planner.
 package task
 
 import (
@@ -23,6 +32,7 @@ import (
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -43,13 +53,15 @@ type Task struct {
 	Dynamic    dynamic.Interface
 	// KubeVirt's API, which may not be installed, and the function that connects to the
 	// console of a VM of the namespace.
-	KubeVirt   kvcorev1.KubevirtV1Interface
-	Console    func(ctx context.Context, name string) (io.ReadWriteCloser, error)
-	Namespace  string
-	RunName    string
-	RunUID     string
-	PodName    string
-	PodUID     string
+	KubeVirt  kvcorev1.KubevirtV1Interface
+	Console   func(ctx context.Context, name string) (io.ReadWriteCloser, error)
+	Namespace string
+	RunName   string
+	RunUID    string
+	PodName   string
+	PodUID    string
+	// Account is the service account of the pod.
+	Account    string
 	AgentImage string
 	GuestImage string
 	// PlanJSON is the plan as it was compiled, Settings the changes to it.
@@ -91,15 +103,39 @@ func (o Outcome) String() string {
 	return what
 }
 
-// ErrSaid makes Main return 1 without printing the error: the log says why.
-var ErrSaid = errors.New("the log says why")
+// ErrSaid makes Main return the exit code without printing the error: the log says why. The others are ErrSaid, with
+// exit codes of their own.
+var (
+	ErrSaid         = errors.New("the log says why")
+	ErrFailed       = fmt.Errorf("verdict fail: %w", ErrSaid)
+	ErrInconclusive = fmt.Errorf("verdict inconclusive: %w", ErrSaid)
+	ErrAccount      = fmt.Errorf("the account lacks a right: %w", ErrSaid)
+)
+
+// exitCode is the exit code of a step that ends with err; the comment of the package lists them.
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrFailed):
+		return 3
+	case errors.Is(err, ErrInconclusive):
+		return 4
+	case errors.Is(err, ErrAccount), apierrors.IsForbidden(err):
+		return 5
+	default:
+		return 1
+	}
+}
 
 // Main runs a step and returns its exit code. SIGTERM ends the context that run
 // gets, and so does the deadline of --timeout.
 func Main(run func(context.Context, *Task) error) int {
 	signals, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	t, err := New(os.Args[1:], os.Getenv, os.Stdout)
+	log := &wrapper{to: os.Stdout}
+	defer log.Close()
+	t, err := New(os.Args[1:], os.Getenv, log)
 	if err == nil {
 		err = t.Connect()
 	}
@@ -113,12 +149,9 @@ func Main(run func(context.Context, *Task) error) int {
 		err = run(ctx, t)
 	}
 	if err != nil && !errors.Is(err, ErrSaid) {
-		fmt.Fprintf(os.Stdout, "::error::%s\n", checkup.Clean(err.Error()))
+		fmt.Fprintf(log, "::error::%s\n", checkup.Clean(err.Error()))
 	}
-	if err != nil {
-		return 1
-	}
-	return 0
+	return exitCode(err)
 }
 
 // New reads arguments and environment. The error names everything that is missing or
@@ -126,7 +159,7 @@ func Main(run func(context.Context, *Task) error) int {
 func New(args []string, getenv func(string) string, stdout io.Writer) (*Task, error) {
 	t := &Task{
 		Namespace: getenv("NAMESPACE"), RunName: getenv("RUN_NAME"), RunUID: getenv("RUN_UID"),
-		PodName: getenv("POD_NAME"), PodUID: getenv("POD_UID"),
+		PodName: getenv("POD_NAME"), PodUID: getenv("POD_UID"), Account: getenv("SERVICE_ACCOUNT"),
 		AgentImage: getenv("AGENT_IMAGE"), GuestImage: getenv("GUEST_IMAGE"), PlanJSON: getenv("PLAN"),
 		TeardownExitCode: getenv("TEARDOWN_EXIT_CODE_FILE"),
 		Outcomes:         map[string]Outcome{}, Stdout: stdout,

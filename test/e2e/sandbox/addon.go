@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -50,6 +51,11 @@ func addons() map[string]addon {
 		},
 		"kubevirt": kubevirtAddon(),
 		"multus":   multusAddon(),
+		"resolvers": {
+			binaries:    []string{"resolvers"},
+			deployments: [][2]string{{"tekton-pipelines-resolvers", resolversDeployment}},
+			objects:     resolversObjects,
+		},
 	}
 }
 
@@ -91,4 +97,28 @@ func aggregatedObjects(c *cluster) ([]*unstructured.Unstructured, error) {
 		return nil, fmt.Errorf("manifests/aggregated.yaml: %w", err)
 	}
 	return objects, nil
+}
+
+const resolversDeployment = "tekton-pipelines-remote-resolvers"
+
+// resolversObjects returns Tekton's remote resolvers, which run cmd/resolvers of this module.
+func resolversObjects(c *cluster) ([]*unstructured.Unstructured, error) {
+	objects, err := manifests(os.DirFS(filepath.Join(c.build().tekton(), "resolvers")))
+	if err != nil {
+		return nil, fmt.Errorf("resolvers: %w", err)
+	}
+	for _, o := range objects {
+		if o.GetKind() != "Deployment" {
+			continue
+		}
+		containers, _, err := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+		if err != nil || len(containers) != 1 {
+			return nil, fmt.Errorf("resolvers: %d containers in Deployment %s, want 1: %w", len(containers), o.GetName(), err)
+		}
+		containers[0].(map[string]any)["command"] = []any{"/ko-app/resolvers"} // the image has no tini
+		if err := unstructured.SetNestedSlice(o.Object, containers, "spec", "template", "spec", "containers"); err != nil {
+			return nil, fmt.Errorf("resolvers: %w", err)
+		}
+	}
+	return objects, onControlPlane(objects)
 }

@@ -105,6 +105,17 @@ func TestSandbox(t *testing.T) {
 	}
 	taskRun(t, must)
 
+	for _, name := range []string{"kube-scheduler", "kube-controller-manager"} {
+		s.kill(t, "control-plane", name) // it starts again by itself
+		err := poll(t.Context(), time.Minute, func() error {
+			_, _, err := try("status")
+			return err
+		})
+		if err != nil {
+			t.Errorf("after %s was killed: %v", name, err)
+		}
+	}
+
 	for _, c := range [][2]string{
 		{"worker-1", "kubelet"}, {"worker-1", "init"},
 		{"control-plane", balancerName}, {"control-plane", "etcd"}, {"control-plane", "kube-apiserver"},

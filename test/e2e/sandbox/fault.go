@@ -35,6 +35,9 @@ type componentFault struct {
 	// ServiceRules deletes the nftables tables of kube-proxy too. They stay deleted only while
 	// kube-proxy is stopped.
 	ServiceRules bool `json:"serviceRules,omitempty"`
+	// Service is an address and a TCP port, such as 10.96.0.10:53, whose rule is deleted while kube-proxy runs on.
+	// kube-proxy writes it again when the Service changes, when it starts, and once in an hour.
+	Service string `json:"service,omitempty"`
 	// Silent is the component of a static pod, or NAMESPACE/POD, whose processes are stopped with
 	// SIGSTOP: the kernel accepts their connections, but no process answers.
 	Silent string `json:"silent,omitempty"`
@@ -42,8 +45,11 @@ type componentFault struct {
 
 // id is the argument of `fault clear`. Each component of a node has at most one fault.
 func (f componentFault) id() string {
-	if f.Silent != "" {
+	switch {
+	case f.Silent != "":
 		return strings.TrimSuffix("silence/"+f.Silent+"/"+f.Node, "/")
+	case f.Service != "":
+		return "service-rule/" + f.Service + "/" + f.Node
 	}
 	return f.Stopped + "/" + f.Node
 }
@@ -52,6 +58,8 @@ func (f componentFault) id() string {
 func (f componentFault) String() string {
 	what := "stop " + f.Stopped
 	switch {
+	case f.Service != "":
+		return "delete-service-rules --service " + f.Service + " --node " + f.Node
 	case f.ServiceRules:
 		what = "delete-service-rules"
 	case f.Silent != "":
@@ -75,6 +83,9 @@ silence COMPONENT --node NODE         etcd or kube-apiserver of NODE accepts con
 silence NAMESPACE/POD [--node NODE]   the same for pods of this name or of this Deployment,
                                       on NODE or on all nodes
 delete-service-rules --node NODE      stop kube-proxy of NODE and delete its nftables tables
+delete-service-rules --node NODE --service IP:PORT
+                                      delete the rule of one TCP port of a cluster IP;
+                                      kube-proxy runs on, and does not notice
 `
 
 // isComponentFault reports whether arguments are those of a fault in this file, not in package
@@ -121,9 +132,16 @@ func parseComponentFault(p plan, args []string) (f componentFault, restart *time
 		}
 	default:
 		f.Stopped, f.ServiceRules = "kube-proxy", true
+		flags.StringVar(&f.Service, "service", "", "")
 	}
 	if err := flags.Parse(args); err != nil {
 		return componentFault{}, nil, errors.Join(append(errs, err)...)
+	}
+	if f.Service != "" {
+		f.Stopped, f.ServiceRules = "", false
+		if _, err := netip.ParseAddrPort(f.Service); err != nil {
+			errs = append(errs, fmt.Errorf("--service %q: must be IP:PORT, such as 10.96.0.10:53 or [fd00:96::a]:53", f.Service))
+		}
 	}
 	if flags.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
@@ -204,6 +222,11 @@ func (c *cluster) addComponentFault(ctx context.Context, f componentFault) error
 		return err
 	}
 	switch {
+	case f.Service != "":
+		if err := c.deleteServiceRule(ctx, f); err != nil {
+			return errors.Join(err, c.writeComponentFaults(faults))
+		}
+		return nil
 	case f.Silent != "":
 		pids, err := c.processesOf(f)
 		if err == nil && len(pids) == 0 {
@@ -226,18 +249,42 @@ func (c *cluster) addComponentFault(ctx context.Context, f componentFault) error
 	if !f.ServiceRules {
 		return nil
 	}
-	pid, err := c.find(f.Node, "init")
+	for _, family := range []string{"ip", "ip6"} {
+		// delete fails without a table, so add the table first.
+		if err := c.nft(ctx, f.Node, fmt.Sprintf("add table %[1]s kube-proxy; delete table %[1]s kube-proxy", family)); err != nil {
+			return fmt.Errorf("delete the service rules of %s: %w", f.Node, err)
+		}
+	}
+	return nil
+}
+
+// deleteServiceRule deletes the element of one TCP port of a cluster IP from kube-proxy's map of Services.
+func (c *cluster) deleteServiceRule(ctx context.Context, f componentFault) error {
+	address, err := netip.ParseAddrPort(f.Service)
 	if err != nil {
 		return err
 	}
-	for _, family := range []string{"ip", "ip6"} {
-		// delete fails without a table, so add the table first.
-		cmd := exec.CommandContext(ctx, "nsenter", "--net="+netNS(pid), "--", "nft",
-			fmt.Sprintf("add table %[1]s kube-proxy; delete table %[1]s kube-proxy", family))
-		cmd.Env = []string{"PATH=" + searchPath}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("delete the service rules of %s: %w: %s", f.Node, err, strings.TrimSpace(string(out)))
-		}
+	family := "ip"
+	if address.Addr().Is6() {
+		family = "ip6"
+	}
+	if err := c.nft(ctx, f.Node, fmt.Sprintf("delete element %s kube-proxy service-ips { %s . tcp . %d }",
+		family, address.Addr(), address.Port())); err != nil {
+		return fmt.Errorf("delete the rule of service %s on %s: %w", f.Service, f.Node, err)
+	}
+	return nil
+}
+
+// nft runs a command of nft in the network namespace of a node.
+func (c *cluster) nft(ctx context.Context, node, command string) error {
+	pid, err := c.find(node, "init")
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "nsenter", "--net="+netNS(pid), "--", "nft", command)
+	cmd.Env = []string{"PATH=" + searchPath}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }
@@ -287,6 +334,12 @@ func (c *cluster) endComponentFault(ctx context.Context, f componentFault) error
 	n, err := c.node(f.Node)
 	if err != nil {
 		return fmt.Errorf("clear fault %s: %w", f, err)
+	}
+	if f.Service != "" { // when it starts, kube-proxy writes all rules
+		if err := c.dirs.stop(f.Node, "kube-proxy"); err != nil {
+			return fmt.Errorf("clear fault %s: %w", f, err)
+		}
+		return c.start(ctx, f.Node, c.kubeProxy(n))
 	}
 	switch f.Stopped {
 	case "kubelet":

@@ -143,7 +143,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(
 		upCommand(&f), downCommand(&f), statusCommand(&f), kubeconfigCommand(&f), loadCommand(&f), logsCommand(&f),
 		kubectlCommand(&f), faultCommand(&f), preflightCommand(&f), buildCommand(&f),
-		nodeInitCommand(), holdCommand(), spawnCommand(), balancerCommand(), faultHoldCommand(),
+		nodeInitCommand(), holdCommand(), spawnCommand(), keepCommand(), balancerCommand(), faultHoldCommand(),
 	)
 	return root
 }
@@ -682,6 +682,13 @@ func spawnCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "spawn", Hidden: true, Args: usage(cobra.MinimumNArgs(1)),
 		RunE: func(_ *cobra.Command, args []string) error { return spawn(args) },
+	}
+}
+
+func keepCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "keep", Hidden: true, Args: usage(cobra.MinimumNArgs(1)),
+		Run: func(cmd *cobra.Command, args []string) { keep(cmd.Context(), args, restartDelay, os.Stderr) },
 	}
 }
 

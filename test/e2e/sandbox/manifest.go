@@ -125,6 +125,24 @@ func quoted(ips []netip.Addr) string {
 //   - it pins controller and webhook to the first control plane, because other
 //     nodes get faults, and probes them every second, for a faster start.
 func tektonObjects(config fs.FS) ([]*unstructured.Unstructured, error) {
+	objects, err := manifests(config)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range objects {
+		if o.GetKind() == "ConfigMap" && o.GetName() == "feature-flags" {
+			for flag, value := range featureFlags {
+				if err := unstructured.SetNestedField(o.Object, value, "data", flag); err != nil {
+					return nil, fmt.Errorf("set Tekton's feature flags: %w", err)
+				}
+			}
+		}
+	}
+	return objects, onControlPlane(objects)
+}
+
+// manifests reads Tekton's manifests from a directory of its module, without those that the sandbox does not use.
+func manifests(config fs.FS) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	err := fs.WalkDir(config, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -153,16 +171,7 @@ func tektonObjects(config fs.FS) ([]*unstructured.Unstructured, error) {
 	if len(objects) == 0 {
 		return nil, errors.New("read Tekton's manifests: no objects found")
 	}
-	for _, o := range objects {
-		if o.GetKind() == "ConfigMap" && o.GetName() == "feature-flags" {
-			for flag, value := range featureFlags {
-				if err := unstructured.SetNestedField(o.Object, value, "data", flag); err != nil {
-					return nil, fmt.Errorf("set Tekton's feature flags: %w", err)
-				}
-			}
-		}
-	}
-	return objects, onControlPlane(objects)
+	return objects, nil
 }
 
 // featureFlags are those of Tekton that differ from its release. No sidecar is injected into pods here, so steps need

@@ -3,6 +3,9 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -45,6 +48,49 @@ func TestNodesCoreDNSAndKubeadm(t *testing.T) {
 	golden(t, "nodes-coredns-kubeadm.yaml", toYAML(t, objects))
 }
 
+// fakeResolvers writes a manifest of Tekton's module as short as can be.
+func fakeResolvers(t *testing.T, c *cluster) {
+	t.Helper()
+	file := filepath.Join(c.build().tekton(), "resolvers", "resolvers-deployment.yaml")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const text = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: tekton-pipelines-remote-resolvers, namespace: tekton-pipelines-resolvers}
+spec:
+  template:
+    spec:
+      containers:
+      - {name: controller, image: "ko://github.com/tektoncd/pipeline/cmd/resolvers", command: [/sbin/tini, --, /ko-app/resolvers]}
+`
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestResolvers(t *testing.T) {
+	c := &cluster{state: state{BinDir: build{dir: t.TempDir()}.bin()}}
+	if _, err := resolversObjects(c); err == nil {
+		t.Error("no error without manifests")
+	}
+	fakeResolvers(t, c)
+	objects, err := resolversObjects(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	containers, _, err := unstructured.NestedSlice(objects[0].Object, "spec", "template", "spec", "containers")
+	if err != nil || len(containers) != 1 {
+		t.Fatalf("%d containers, %v", len(containers), err)
+	}
+	want := map[string]any{
+		"name": "controller", "image": "sandbox.invalid/resolvers:" + tektonVersion, "command": []any{"/ko-app/resolvers"},
+	}
+	if !reflect.DeepEqual(containers[0], want) {
+		t.Errorf("got %v, want %v", containers[0], want)
+	}
+}
+
 // Every addon builds its objects from the files of a sandbox.
 func TestAddons(t *testing.T) {
 	p, err := newPlan(1, 1, 1, "ipv4")
@@ -57,6 +103,7 @@ func TestAddons(t *testing.T) {
 	}
 	c := &cluster{dirs: d, state: state{plan: p, BinDir: build{dir: t.TempDir()}.bin()}}
 	fakeKubeVirt(t, c)
+	fakeResolvers(t, c)
 	for _, name := range addonNames() {
 		objects, err := addons()[name].objects(c)
 		if err != nil || len(objects) == 0 {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -246,6 +248,26 @@ func spawn(argv []string) error {
 		return fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	return nil
+}
+
+// keep runs a command, and runs it again after delay each time it ends, until ctx ends. It writes to log how the command
+// ended, which is an error too if it could not start.
+func keep(ctx context.Context, argv []string, delay time.Duration, log io.Writer) {
+	for {
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+		cmd.Stdout, cmd.Stderr = log, log
+		err := cmd.Run()
+		if ctx.Err() != nil {
+			return
+		}
+		fmt.Fprintf(log, "--- %s ended (%v) at %s and starts again in %v\n",
+			filepath.Base(argv[0]), cmp.Or(err, errors.New("exit status 0")), time.Now().Format(time.RFC3339), delay)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(delay):
+		}
+	}
 }
 
 // enterNetNS moves the calling thread to another network namespace.

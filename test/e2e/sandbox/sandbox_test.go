@@ -4,7 +4,9 @@ package main
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -14,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -252,6 +255,41 @@ func TestProcessesAreFoundByTheirMark(t *testing.T) {
 	}
 }
 
+func TestKeepStartsAgain(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		argv []string
+		want string
+	}{
+		{"an exit code", []string{"/bin/sh", "-c", "echo ran; exit 3"}, "ran\n--- sh ended (exit status 3) at "},
+		{"success", []string{"/bin/sh", "-c", "echo ran"}, "ran\n--- sh ended (exit status 0) at "},
+		{"no such binary", []string{"/none/kubelet"}, "--- kubelet ended (fork/exec /none/kubelet: no such file or directory) at "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			log, out := io.Pipe()
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				keep(ctx, tt.argv, time.Millisecond, out)
+				_ = out.Close()
+			}()
+			var got strings.Builder
+			lines := bufio.NewScanner(log)
+			for strings.Count(got.String(), tt.want) < 3 && lines.Scan() {
+				got.WriteString(lines.Text() + "\n")
+			}
+			if strings.Count(got.String(), tt.want) < 3 {
+				t.Errorf("the log is %q, want %q three times", &got, tt.want)
+			}
+			cancel()
+			_, _ = io.Copy(io.Discard, log) // keep may be writing
+			<-ended
+		})
+	}
+}
+
 func TestUsageErrors(t *testing.T) {
 	state := t.TempDir()
 	for _, tt := range []struct {
@@ -321,6 +359,8 @@ func TestComponentFaults(t *testing.T) {
 		{"silence a/b --node control-plane", "silence/a/b/control-plane", "silence a/b --node control-plane"},
 		{"silence a/b", "silence/a/b", "silence a/b"},
 		{"delete-service-rules --node worker-1", "kube-proxy/worker-1", "delete-service-rules --node worker-1"},
+		{"delete-service-rules --node worker-1 --service 10.96.0.10:53", "service-rule/10.96.0.10:53/worker-1", "delete-service-rules --service 10.96.0.10:53 --node worker-1"},
+		{"delete-service-rules --node worker-1 --service 10.96.0.10", "", `--service "10.96.0.10": must be IP:PORT, such as 10.96.0.10:53 or [fd00:96::a]:53`},
 		{"stop jam --node worker-9", "",
 			`stop "jam": ` + components + "\n" + `--node "worker-9": must be one of control-plane, control-plane-2, worker-1`},
 		{"stop --node worker-1", "", `stop "": ` + components},

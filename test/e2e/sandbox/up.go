@@ -652,7 +652,7 @@ func (c *cluster) start(ctx context.Context, node string, comp component) error 
 	if stopped, err := c.stoppedByFault(node, comp.name); err != nil || stopped {
 		return err
 	}
-	if pid, err := c.find(node, comp.name); err != nil || pid != 0 {
+	if runs, err := c.started(node, comp.name); err != nil || runs {
 		return err
 	}
 	binary := filepath.Join(c.BinDir, comp.name)
@@ -666,7 +666,11 @@ func (c *cluster) start(ctx context.Context, node string, comp component) error 
 		return err
 	}
 	defer log.Close() // the child has a copy
-	cmd := c.inNode(ctx, node, append([]string{c.self(), "spawn", "--", binary}, comp.args...)...)
+	argv := []string{c.self(), "spawn", "--"}
+	if kept(comp.name) {
+		argv = append(argv, c.self(), "keep", "--")
+	}
+	cmd := c.inNode(ctx, node, slices.Concat(argv, []string{binary}, comp.args)...)
 	cmd.Env = c.environment(node, comp.name)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
@@ -674,6 +678,24 @@ func (c *cluster) start(ctx context.Context, node string, comp component) error 
 	}
 	c.changed(node, comp.name)
 	return nil
+}
+
+// restartDelay is how long after its end a component that is kept starts again.
+const restartDelay = time.Second
+
+// kept tells whether a component starts again when it ends. These end by themselves where a cluster's kubelet would
+// start them again: the scheduler exits if its cache does not agree with the API server about the node of a pod, such as
+// after a binding whose answer was lost (FlushAndExit in kubernetes/pkg/scheduler/backend/cache/cache.go).
+func kept(component string) bool {
+	return component == "kube-scheduler" || component == "kube-controller-manager"
+}
+
+// started tells whether a component runs, or will run again.
+func (d dirs) started(node, component string) (bool, error) {
+	found, err := d.scan(func(exe, of string) bool {
+		return of == component && (exe == component || kept(component) && exe == "sandbox")
+	})
+	return slices.ContainsFunc(found, func(p process) bool { return p.Node == node }), err
 }
 
 // inNode returns a command that runs in all namespaces of a node.

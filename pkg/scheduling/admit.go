@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package podmesh
+package scheduling
 
 import (
 	"cmp"
@@ -14,12 +14,13 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
-	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
-// admission lists the nodes of a cluster that match a placement, and the others with their reasons.
-type admission struct {
-	nodes    []cluster.Node // admitted, in the snapshot's order
+// Admission lists the nodes of a cluster that match a placement, and the others with their reasons.
+type Admission struct {
+	// Nodes are admitted, in the snapshot's order.
+	Nodes []cluster.Node
+
 	excluded []exclusion
 }
 
@@ -29,29 +30,29 @@ type exclusion struct {
 	nodes []string
 }
 
-// admit decides for each node, by labels, name and taints, whether a pod with the placement's nodeSelector and affinity
+// Admit decides for each node, by labels, name and taints, whether a pod with the placement's nodeSelector and affinity
 // and with these tolerations could be scheduled to it. The other predicates of the scheduler are ignored: a full node
 // is expected, and its pairs are unmeasured. Of several reasons, the first of nodeSelector, affinity and tolerations is
 // reported.
-func admit(
+func Admit(
 	nodes []cluster.Node,
 	p checkup.Placement,
 	tolerations []checkup.Toleration,
 	at *field.Path,
-) (admission, error) {
-	affinity, err := scheduling.Affinity(p.Affinity, at.Child("affinity"))
+) (Admission, error) {
+	affinity, err := Affinity(p.Affinity, at.Child("affinity"))
 	if err != nil {
-		return admission{}, err
+		return Admission{}, err
 	}
-	demands := scheduling.NewDemands(&corev1.Pod{Spec: corev1.PodSpec{
+	demands := NewDemands(&corev1.Pod{Spec: corev1.PodSpec{
 		NodeSelector: p.NodeSelector,
 		Affinity:     &corev1.Affinity{NodeAffinity: affinity},
-		Tolerations:  scheduling.Tolerations(tolerations),
+		Tolerations:  Tolerations(tolerations),
 	}})
 	keys := selectiveFirst(nodes, p.NodeSelector)
-	what := func(r scheduling.Reason) (order int, what string) {
+	what := func(r Reason) (order int, what string) {
 		switch {
-		case r.Predicate == scheduling.NodeAffinity && r.Key != "":
+		case r.Predicate == NodeAffinity && r.Key != "":
 			return slices.Index(
 					keys,
 					r.Key,
@@ -61,15 +62,15 @@ func admit(
 					p.NodeSelector[r.Key],
 					at.Child("nodeSelector"),
 				)
-		case r.Predicate == scheduling.NodeAffinity:
+		case r.Predicate == NodeAffinity:
 			return len(keys), fmt.Sprintf("not matched by the affinity (%s)", at.Child("affinity"))
-		case r.Predicate == scheduling.TaintToleration:
+		case r.Predicate == TaintToleration:
 			return len(keys) + 1, fmt.Sprintf("with taint %s, which %s does not tolerate", r.Key, at.Child("tolerations"))
 		}
 		return len(keys) + 2, ""
 	}
 
-	var a admission
+	var a Admission
 	excluded := map[string][]string{}
 	for i := range nodes {
 		first, because := len(keys)+2, ""
@@ -79,7 +80,7 @@ func admit(
 			}
 		}
 		if because == "" {
-			a.nodes = append(a.nodes, nodes[i])
+			a.Nodes = append(a.Nodes, nodes[i])
 		} else {
 			excluded[because] = append(excluded[because], nodes[i].Name)
 		}
@@ -109,8 +110,11 @@ func selectiveFirst(nodes []cluster.Node, selector map[string]string) []string {
 	})
 }
 
+// Complete reports whether no node was excluded.
+func (a Admission) Complete() bool { return len(a.excluded) == 0 }
+
 // String returns how many nodes are excluded, and why: "2 nodes with taint ...; 1 node without label ...".
-func (a admission) String() string {
+func (a Admission) String() string {
 	parts := make([]string, len(a.excluded))
 	for i, e := range a.excluded {
 		parts[i] = checkup.Count(len(e.nodes), "node") + " " + e.what

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+
+	"github.com/checkplan/checkplan/pkg/ecosystem"
+	"github.com/checkplan/checkplan/pkg/load"
+	"github.com/checkplan/checkplan/pkg/tekton"
+)
+
+// catalogPlans are all plans of this repository, and one with a schedule.
+var catalogPlans = sync.OnceValue(func() *load.Result {
+	all := load.Read(context.Background(), ".", []string{"../../plans"})
+	scheduled := load.Read(context.Background(), ".", []string{"testdata/scheduled.cue"})
+	all.Plans, all.Problems = append(all.Plans, scheduled.Plans...), append(all.Problems, scheduled.Problems...)
+	return all
+})
+
+// catalogOf is the catalog of catalogPlans.
+func catalogOf(t *testing.T, o tekton.Options) tekton.Files {
+	t.Helper()
+	for _, p := range catalogPlans().Problems {
+		t.Fatal(p)
+	}
+	files, err := tekton.Catalog(catalogPlans().Plans, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// objects are decoded objects by kind, namespace and name.
+type objects map[string]map[string]any
+
+func (o objects) add(t *testing.T, object map[string]any) {
+	t.Helper()
+	m, _ := object["metadata"].(map[string]any)
+	at := func(field string) string { s, _ := m[field].(string); return s }
+	key := object["kind"].(string) + " " + at("namespace") + "/" + at("name")
+	if at("name") == "" {
+		t.Errorf("%s has no name: %v", key, object)
+	}
+	if o[key] != nil {
+		t.Errorf("%s is there twice", key)
+	}
+	o[key] = object
+}
+
+// of are the objects with these prefixes of their kind and namespace.
+func (o objects) of(prefix string) objects {
+	of := objects{}
+	for key, object := range o {
+		if strings.HasPrefix(key, prefix) {
+			of[key] = object
+		}
+	}
+	return of
+}
+
+// built is what kustomize makes of a directory of the catalog, in /catalog, and of overlays.
+func built(t *testing.T, catalog tekton.Files, overlays map[string]string, dir string) objects {
+	t.Helper()
+	fs := filesys.MakeFsInMemory()
+	write := func(file string, text []byte) {
+		if err := fs.WriteFile(file, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range catalog {
+		write(path.Join("/catalog", name), text)
+	}
+	for dir, text := range overlays {
+		write(path.Join("/", dir, "kustomization.yaml"), []byte(text))
+	}
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(fs, path.Join("/", dir))
+	if err != nil {
+		t.Fatalf("kustomize build %s: %v", dir, err)
+	}
+	all := objects{}
+	for _, resource := range resources.Resources() {
+		text, err := resource.AsYAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var object map[string]any
+		if err := yaml.Unmarshal(text, &object); err != nil {
+			t.Fatal(err)
+		}
+		all.add(t, object)
+	}
+	if len(all) == 0 {
+		t.Fatalf("kustomize build %s: no objects", dir)
+	}
+	return all
+}
+
+// overlay moves the whole catalog to a namespace, as docs/gitops.md shows.
+func overlay(namespace string) map[string]string {
+	return map[string]string{
+		namespace:                 "resources: [namespaced]\ncomponents: [../catalog/cluster]\n",
+		namespace + "/namespaced": "namespace: " + namespace + "\nresources: [../../catalog]\n",
+	}
+}
+
+// Kustomize builds each directory of a catalog that has a kustomization, and default holds each object of the catalog
+// once, unchanged. Samples are in none of them.
+func TestKustomizeBuilds(t *testing.T) {
+	catalog := catalogOf(t, tekton.Options{})
+	want, dirs := objects{}, 0
+	for name, text := range catalog {
+		switch {
+		case path.Base(name) == "kustomization.yaml":
+			if !strings.Contains(string(text), "kind: Component") {
+				built(t, catalog, nil, path.Join("catalog", path.Dir(name)))
+				dirs++
+			}
+		case strings.HasSuffix(name, ".yaml") && !strings.HasPrefix(name, "samples/") && !strings.HasSuffix(name, "/kustomizeconfig.yaml"):
+			for document := range strings.SplitSeq(string(text), "\n---\n") {
+				var object map[string]any
+				if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+					t.Fatal(err)
+				}
+				want.add(t, object)
+			}
+		}
+	}
+	if dirs < 10 {
+		t.Errorf("%d directories have kustomizations", dirs)
+	}
+	got := built(t, catalog, nil, "catalog/default")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("objects of default (-want +got):\n%s", diff)
+	}
+}
+
+// An overlay with namespace: is what planner compiles for this namespace. It shares no object with one in another
+// namespace, so that none steals from the other.
+func TestKustomizeNamespace(t *testing.T) {
+	catalog := catalogOf(t, tekton.Options{})
+	a, b := built(t, catalog, overlay("team-a"), "team-a"), built(t, catalog, overlay("team-b"), "team-b")
+	want := built(t, catalogOf(t, tekton.Options{Namespace: "team-a"}), nil, "catalog/default")
+	maps.DeleteFunc(want, func(key string, _ map[string]any) bool { return strings.HasPrefix(key, "CustomResourceDefinition ") })
+	if diff := cmp.Diff(want, a); diff != "" {
+		t.Errorf("overlay (-compiled +overlay):\n%s", diff)
+	}
+	for key := range a {
+		if b[key] != nil {
+			t.Errorf("both overlays have %s", key)
+		}
+	}
+	ecosystem.Row(t, "GitOps", "kustomize (`krusty`), `namespace:`", ecosystem.Version(t, "sigs.k8s.io/kustomize/api"),
+		"two overlays of the catalog of all plans, and one with a schedule, in two namespaces",
+		fmt.Sprintf("%d objects each, equal to what planner compiles for the namespace; 0 objects in both", len(a)))
+	text, err := yaml.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line := regexp.MustCompile(`.*(namespace: checkplan|checkplan:checkplan:|"namespace": ?"checkplan").*`).Find(text); line != nil {
+		t.Errorf("the namespace of the catalog is left in an overlay: %s", line)
+	}
+}
+
+// namespace: on the catalog itself moves no right of another namespace, and shares no object of the cluster.
+func TestKustomizeTargetNamespace(t *testing.T) {
+	catalog := catalogOf(t, tekton.Options{})
+	got := built(t, catalog, map[string]string{"flux": "namespace: team-a\nresources: [../catalog]\n"}, "flux")
+	for key := range got {
+		if !strings.Contains(key, " team-a/") {
+			t.Errorf("%s is not in the namespace", key)
+		}
+	}
+	if want := built(t, catalog, overlay("team-a"), "team-a").of("Role team-a/"); !cmp.Equal(want, got.of("Role team-a/")) {
+		t.Errorf("roles of the namespace (-want +got):\n%s", cmp.Diff(want, got.of("Role team-a/")))
+	}
+}
+
+// With namePrefix: Pipelines refer to the Tasks, bindings to the roles and accounts, that the overlay has.
+func TestKustomizeNamePrefix(t *testing.T) {
+	overlays := overlay("team-a")
+	overlays["team-a/namespaced"] += "namePrefix: x-\n"
+	got := built(t, catalogOf(t, tekton.Options{}), overlays, "team-a")
+	references := 0
+	exists := func(from, kind, namespace, name any) {
+		t.Helper()
+		references++
+		if key := kind.(string) + " " + namespace.(string) + "/" + name.(string); got[key] == nil {
+			t.Errorf("%s refers to %s, which does not exist", from, key)
+		}
+	}
+	list := func(v any) []any { l, _ := v.([]any); return l }
+	for key, object := range got {
+		spec, _ := object["spec"].(map[string]any)
+		for _, task := range slices.Concat(list(spec["tasks"]), list(spec["finally"])) {
+			exists(key, "Task", "team-a", task.(map[string]any)["taskRef"].(map[string]any)["name"])
+		}
+		for _, subject := range list(object["subjects"]) {
+			s := subject.(map[string]any)
+			exists(key, s["kind"], s["namespace"], s["name"])
+		}
+		if role, ok := object["roleRef"].(map[string]any); ok {
+			namespace, _ := object["metadata"].(map[string]any)["namespace"].(string)
+			if role["kind"] == "ClusterRole" {
+				namespace = ""
+			}
+			exists(key, role["kind"], namespace, role["name"])
+		}
+	}
+	if references < 100 {
+		t.Errorf("only %d references", references)
+	}
+	ecosystem.Row(t, "GitOps", "kustomize (`krusty`), `namePrefix:`", ecosystem.Version(t, "sigs.k8s.io/kustomize/api"),
+		"the same overlay with a prefix",
+		fmt.Sprintf("%d references to Tasks, roles and accounts, all to objects that exist", references))
+	for key := range got.of("Task ") {
+		if !strings.Contains(key, "/x-") {
+			t.Errorf("%s has no prefix", key)
+		}
+	}
+}
+
+// images: changes every image, that of the agent in an environment variable, too.
+func TestKustomizeImages(t *testing.T) {
+	var images strings.Builder
+	names := []string{"setup", "probe", "teardown", "report", "agent", "guest"}
+	for _, name := range names {
+		images.WriteString("- {name: " + tekton.DefaultImageRepository + "/" + name + ", newName: mirror.example.com/" + name + "}\n")
+	}
+	got := built(t, catalogOf(t, tekton.Options{}),
+		map[string]string{"mirror": "resources: [../catalog/default]\nimages:\n" + images.String()}, "mirror")
+	want := built(t, catalogOf(t, tekton.Options{ImageRepository: "mirror.example.com"}), nil, "catalog/default")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("overlay (-compiled +overlay):\n%s", diff)
+	}
+	ecosystem.Row(t, "GitOps", "kustomize (`krusty`), `images:`", ecosystem.Version(t, "sigs.k8s.io/kustomize/api"),
+		"`catalog/default` with another registry for each of 6 images",
+		fmt.Sprintf("%d objects, equal to what planner compiles with `--image-repository`", len(got)))
+	text, err := yaml.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if !strings.Contains(string(text), "mirror.example.com/"+name+":"+tekton.DefaultImageTag) {
+			t.Errorf("image %s is not used", name)
+		}
+	}
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package detect
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/checkplan/checkplan/pkg/dataplane"
+	"github.com/checkplan/checkplan/pkg/dataplane/iptables"
+	"github.com/checkplan/checkplan/pkg/dataplane/nftables"
+)
+
+// ErrForbidden means that the process may not read the node's rules.
+var ErrForbidden = errors.New("no right to read the node's rules: the capability NET_ADMIN in the host's network is needed")
+
+// Read says which proxy the node has in one family, and what it programmed. The table is nil if Proxy.Mode is empty. It
+// reads the rules of the network that the process is in.
+func Read(family dataplane.Family) (Proxy, *dataplane.Table, error) {
+	var e Evidence
+	devices, err := net.Interfaces()
+	if err != nil {
+		return Proxy{}, nil, fmt.Errorf("list network devices: %w", err)
+	}
+	for _, d := range devices {
+		e.Devices = append(e.Devices, d.Name)
+	}
+	var have dataplane.Table
+	for _, way := range []struct {
+		found *bool
+		read  func(dataplane.Family) (dataplane.Table, bool, error)
+	}{
+		{&e.NFTables, nftables.Read}, {&e.IPTablesNFT, iptables.Read}, {&e.IPTablesLegacy, iptables.ReadLegacy},
+	} {
+		table, found, err := way.read(family)
+		switch {
+		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+			return Proxy{}, nil, fmt.Errorf("%w (%w)", ErrForbidden, err)
+		case err != nil:
+			return Proxy{}, nil, err
+		case found:
+			*way.found, have = true, table
+		}
+	}
+	p := Decide(e)
+	if p.Mode == "" {
+		return p, nil, nil
+	}
+	return p, &have, nil
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"math/rand/v2"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+)
+
+const (
+	// A second look has at most one of budgetShare pairs of the budget, but leastAgain are always allowed.
+	budgetShare = 10
+	leastAgain  = 1000
+	// A pair that connected at times is measured oftener times as often as in the first look, at most mostCount times.
+	oftener   = 5
+	mostCount = 200
+)
+
+// Again returns the worksheet of the second look: the pairs that failed or are undecided. Of more than mostAgain, a
+// seeded choice. It is nil if there are none, if the gate does not want failures to be confirmed, and after the second
+// look.
+func Again(
+	w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate,
+) *checkup.Worksheet {
+	sheet, err := SheetOf(w)
+	if err != nil || !gate.Confirm || w.Look > 0 {
+		return nil
+	}
+	counts := map[checkup.Pair]int{}
+	var doubtful []checkup.Pair
+	j := pairs(w, sheet, roster, record, gate)
+	for i := range j.Outcomes {
+		o := &j.Outcomes[i]
+		if o.Verdict != checkup.Fail && o.Verdict != checkup.Undecided {
+			continue
+		}
+		doubtful = append(doubtful, o.Pair)
+		counts[o.Pair] = w.Measurements(o.Pair)
+		if o.Received > 0 && sheet.Expects(w, o.Pair) == Works {
+			counts[o.Pair] = countAgain(counts[o.Pair])
+		}
+	}
+	if len(doubtful) == 0 {
+		return nil
+	}
+	random := rand.New(rand.NewPCG(w.Seed, uint64(w.Round)))
+	random.Shuffle(len(doubtful), func(a, b int) { doubtful[a], doubtful[b] = doubtful[b], doubtful[a] })
+	for _, p := range doubtful[min(len(doubtful), mostAgain(w)):] {
+		delete(counts, p)
+	}
+	next := *w
+	next.Look++
+	next.Again, next.Warnings = nil, nil
+	for p := range w.Pairs() {
+		if n, is := counts[p]; is {
+			next.Again = append(next.Again, checkup.Again{Pair: p, Count: n})
+		}
+	}
+	return &next
+}
+
+// mostAgain is the largest number of pairs of a second look.
+func mostAgain(w *checkup.Worksheet) int {
+	return min(w.CountPairs(), max(leastAgain, w.Budget/budgetShare))
+}
+
+// countAgain is how often the second look measures a pair that connected in some of n measurements of the first.
+func countAgain(n int) int { return max(n, min(oftener*n, mostCount)) }

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/localise"
+)
+
+// rule looks for one kind of cause among the failed pairs that no earlier rule explains. docs/services.md has the rules
+// in words.
+type rule struct {
+	cause checkup.FindingCause
+	// of returns the name of the group that a pair is in; false if it is in none.
+	of func(x *explanation, i int) (string, bool)
+	// nodes and services are the least number of nodes, and of Services, that the failed pairs of a group have.
+	nodes, services int
+	// share is the least share of the group's measured pairs that fail, without those that are explained.
+	share float64
+	// elsewhere demands that more than half of the failing addresses of a group pass from another node.
+	elsewhere bool
+	message   func(x *explanation, group string, failed []int) string
+}
+
+// causes are the rules of findings, from the widest cause to the narrowest. Of the groups of one rule, the one that
+// explains most failed pairs is the first.
+var causes = []rule{
+	{
+		cause: checkup.CauseNetwork, nodes: 1, services: 2, share: 0.9,
+		of:      func(*explanation, int) (string, bool) { return "", true },
+		message: func(x *explanation, _ string, failed []int) string { return "Services do not work from any node" },
+	},
+	{
+		cause: checkup.CauseFamily, nodes: 1, services: 2, share: 0.9,
+		of: func(x *explanation, i int) (string, bool) { return string(x.Outcomes[i].Pair.Family), true },
+		message: func(x *explanation, family string, failed []int) string {
+			return family + " addresses of Services do not work from any node"
+		},
+	},
+	{
+		cause: checkup.CauseNode, nodes: 1, services: 2, share: 0.5, elsewhere: true,
+		of: func(x *explanation, i int) (string, bool) { return x.Source(i).Node, true },
+		message: func(x *explanation, node string, failed []int) string {
+			return fmt.Sprintf("node %s: most Services do not work from it, and work from other nodes: "+
+				"its service proxy does not run, or has not written its rules", node)
+		},
+	},
+	{
+		cause: checkup.CauseService, nodes: 2, services: 1, share: 1,
+		of:      func(x *explanation, i int) (string, bool) { return x.service(i), true },
+		message: fromEveryNode,
+	},
+	{
+		cause: checkup.CauseService, nodes: 2, services: 1, share: 1,
+		of: func(x *explanation, i int) (string, bool) {
+			return x.service(i) + " " + string(x.Outcomes[i].Pair.Family), true
+		},
+		message: fromEveryNode,
+	},
+	{
+		cause: checkup.CauseService, nodes: 2, services: 1, share: 1,
+		of:      func(x *explanation, i int) (string, bool) { return x.Target(i).Name(), true },
+		message: fromEveryNode,
+	},
+	{
+		cause: checkup.CauseNode, nodes: 1, services: 2, elsewhere: true,
+		of: func(x *explanation, i int) (string, bool) { return x.Source(i).Node, true },
+		message: func(x *explanation, node string, failed []int) string {
+			return fmt.Sprintf("node %s: %s from it, and work from other nodes: its service proxy is not up to date",
+				node, doNotWork(len(x.services(failed))))
+		},
+	},
+	{
+		cause: checkup.CauseService, nodes: 2, services: 1,
+		of: func(x *explanation, i int) (string, bool) { return x.service(i), true },
+		message: func(x *explanation, service string, failed []int) string {
+			return fmt.Sprintf("Service %s: %s from %s", service, x.how(failed), checkup.SomeOf(x.SourceNodes(failed), "node"))
+		},
+	},
+	{
+		cause: checkup.CausePair, nodes: 1, services: 1,
+		of: func(x *explanation, i int) (string, bool) { return x.Source(i).Node + " -> " + x.service(i), true },
+		message: func(x *explanation, _ string, failed []int) string {
+			return fmt.Sprintf("Service %s: %s from node %s", x.service(failed[0]), x.how(failed), x.Source(failed[0]).Node)
+		},
+	},
+}
+
+func fromEveryNode(x *explanation, group string, failed []int) string {
+	return fmt.Sprintf("Service %s: %s from every node", group, x.how(failed))
+}
+
+// explanation is the evidence, and what is explained of it.
+type explanation struct {
+	*localise.Evidence
+	sheet     *Sheet
+	explained map[int]bool
+	// passes has the nodes from which an address passes, by the index of the target; of node ports, whose addresses
+	// differ from node to node, by Service and port.
+	passes map[string]map[string]bool
+}
+
+// findings explain the failed pairs.
+func findings(j *judge.Judgement, sheet *Sheet) []checkup.Finding {
+	x := &explanation{
+		Evidence: localise.NewEvidence(j), sheet: sheet, explained: map[int]bool{}, passes: map[string]map[string]bool{},
+	}
+	for _, i := range x.Measured {
+		if x.Outcomes[i].Verdict == checkup.Pass {
+			at := x.same(i)
+			if x.passes[at] == nil {
+				x.passes[at] = map[string]bool{}
+			}
+			x.passes[at][x.Source(i).Node] = true
+		}
+	}
+	var found []*localise.Found
+	for _, r := range causes {
+		for {
+			f := x.best(r)
+			if f == nil {
+				break
+			}
+			for _, i := range f.Pairs {
+				x.explained[i] = true
+			}
+			found = append(found, f)
+		}
+	}
+	return localise.List(found)
+}
+
+// best returns the finding of a rule that explains most failed pairs; nil if no group fits the rule.
+func (x *explanation) best(r rule) *localise.Found {
+	groups := map[string][]int{}
+	for _, i := range x.Measured {
+		if name, ok := r.of(x, i); ok && !x.explained[i] {
+			groups[name] = append(groups[name], i)
+		}
+	}
+	var best *localise.Found
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		measured := groups[name]
+		failed := x.Failed(measured)
+		if len(failed) == 0 || best != nil && len(failed) <= len(best.Pairs) {
+			continue
+		}
+		share := float64(len(failed)) / float64(len(measured))
+		if len(x.SourceNodes(failed)) < r.nodes || len(x.services(failed)) < r.services || share < r.share ||
+			r.elsewhere && 2*len(x.elsewhere(failed)) <= len(failed) {
+			continue
+		}
+		f := &localise.Found{Pairs: failed}
+		f.Cause, f.Subject, f.Message = r.cause, name, r.message(x, name, failed)
+		f.Confirmation = confirmation(x, failed)
+		f.For = append(f.For, fmt.Sprintf("%d of %s fail: %s", len(failed), checkup.Count(len(measured), "measured pair"), x.how(failed)))
+		if n := len(x.elsewhere(failed)); r.elsewhere {
+			f.For = append(f.For, fmt.Sprintf("%d of the %d failing addresses work from another node", n, len(failed)))
+		}
+		if r.cause == checkup.CauseService {
+			if n := x.sheet.Targets[x.Outcomes[failed[0]].Pair.Target].Endpoints; n > 0 {
+				f.For = append(f.For, fmt.Sprintf("the Service has %s", checkup.Count(n, "usable endpoint")))
+			}
+		}
+		if n := len(x.against(measured)); n > 0 {
+			f.Against = append(f.Against, fmt.Sprintf("%s not fail", does(n)))
+		}
+		best = f
+	}
+	return best
+}
+
+// same names what other nodes measure, too.
+func (x *explanation) same(i int) string {
+	p := x.Outcomes[i].Pair
+	t := x.sheet.Targets[p.Target]
+	if t.Address == NodePort {
+		return fmt.Sprintf("%s %s %s", t.Service, t.Port, p.Family)
+	}
+	return fmt.Sprint(p.Target)
+}
+
+// elsewhere returns those of the pairs whose address passes from another node.
+func (x *explanation) elsewhere(pairs []int) []int {
+	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool {
+		nodes := x.passes[x.same(i)]
+		return len(nodes) == 0 || len(nodes) == 1 && nodes[x.Source(i).Node]
+	})
+}
+
+// against returns the pairs that pass, without those that pass because nothing answers.
+func (x *explanation) against(measured []int) []int {
+	return slices.DeleteFunc(slices.Clone(measured), func(i int) bool {
+		return x.Outcomes[i].Verdict != checkup.Pass || x.sheet.Expects(x.Worksheet, x.Outcomes[i].Pair) == Dropped
+	})
+}
+
+func (x *explanation) service(i int) string { return x.sheet.Service(x.Outcomes[i].Pair.Target) }
+
+// services of pairs, each once.
+func (x *explanation) services(pairs []int) []string {
+	var all []string
+	for _, i := range pairs {
+		all = append(all, x.service(i))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// how says in which ways pairs fail, the most frequent first.
+func (x *explanation) how(failed []int) string {
+	n := map[string]int{}
+	for _, i := range failed {
+		n[way(&x.Outcomes[i])]++
+	}
+	ways := slices.SortedFunc(maps.Keys(n), func(a, b string) int {
+		return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b))
+	})
+	if len(ways) == 1 {
+		return ways[0]
+	}
+	for i, w := range ways {
+		ways[i] = fmt.Sprintf("%d %s", n[w], w)
+	}
+	return strings.Join(ways, ", ")
+}
+
+// way says how a pair fails.
+func way(o *judge.Outcome) string {
+	switch {
+	case o.Failure == judge.Reached:
+		return "connects and must not"
+	case o.Failure == judge.Slow:
+		return "slow"
+	case o.Received > 0:
+		return "fails at times"
+	case o.Cause.Reason == checkup.ReasonRefused:
+		return "refused"
+	case o.Cause.Reason == checkup.ReasonTimedOut:
+		return "timed out"
+	case o.Cause.Reason == checkup.ReasonNoRoute:
+		return "unreachable"
+	}
+	return "does not connect"
+}
+
+// confirmation is Confirmed if any of the failed pairs failed again.
+func confirmation(x *explanation, failed []int) checkup.Confirmation {
+	of := checkup.NotLookedAt
+	for _, i := range failed {
+		switch x.Outcomes[i].Confirmation() {
+		case checkup.Confirmed:
+			return checkup.Confirmed
+		case checkup.NotMadeAgain:
+			of = checkup.NotMadeAgain
+		}
+	}
+	return of
+}
+
+// does begins "1 other does", "2 others do".
+func does(n int) string {
+	if n == 1 {
+		return "1 other does"
+	}
+	return fmt.Sprintf("%d others do", n)
+}
+
+// doNotWork is "1 Service does not work", "2 Services do not work".
+func doNotWork(n int) string {
+	if n == 1 {
+		return "1 Service does not work"
+	}
+	return fmt.Sprintf("%d Services do not work", n)
+}

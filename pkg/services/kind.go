@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/history"
+	"github.com/checkplan/checkplan/pkg/kind"
+)
+
+// Name of the kind.
+const Name checkup.Kind = "services"
+
+// Kind measures from each node what Services answer, and compares it with what the node has to do.
+var Kind = kind.Kind{
+	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
+	Survey: Survey, Expand: expandDue, Roster: rosterOf, Rights: Rights,
+	Explain: Explain, Judge: Judge, Again: Again, AskAfter: AskAfter, Nodes: true,
+}
+
+// expandDue expands the round that is due.
+func expandDue(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
+	round := 0
+	if spec, ok := p.Checks[check].Spec.(*Spec); ok {
+		round = spec.Sample.Round
+		if spec.Sample.Rotate {
+			round = history.NextRound(p.Name, check, round, s.Rounds)
+		}
+	}
+	return Expand(p, check, s, round)
+}
+
+// rosterOf has an empty entry for each target: all of them exist, and the worksheet has their addresses.
+func rosterOf(_ *checkup.Plan, w *checkup.Worksheet, _ *cluster.Snapshot) *checkup.Roster {
+	return &checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
+}
+
+// Rights returns the rights that a check needs in addition to those of every run, and to listing nodes: it lists
+// Services and EndpointSlices before and after measuring.
+func Rights(c checkup.Check) []checkup.Right {
+	spec, ok := c.Spec.(*Spec)
+	if !ok {
+		return nil
+	}
+	var rights []checkup.Right
+	for _, phase := range []struct {
+		checkup.Phase
+		why string
+	}{
+		{checkup.PhaseSetup, "pkg/services Survey: what each node has to do"},
+		{checkup.PhaseProbe, "pkg/services AskAfter: what of it changed while it was measured"},
+	} {
+		for _, namespace := range spec.Services.namespaces() {
+			for _, resource := range []struct{ group, name string }{{"", "services"}, {"discovery.k8s.io", "endpointslices"}} {
+				r := checkup.Right{
+					Phase: phase.Phase, Scope: checkup.ScopeNamespace, Namespace: namespace,
+					Group: resource.group, Resource: resource.name, Verb: "list", Why: phase.why,
+				}
+				if namespace == "" {
+					r.Scope = checkup.ScopeCluster
+				}
+				rights = append(rights, r)
+			}
+		}
+	}
+	return rights
+}

@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package services
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+)
+
+// described is one line for each node: what it measures, and what is expected.
+func described(tb testing.TB, w *checkup.Worksheet) string {
+	tb.Helper()
+	sheet, err := SheetOf(w)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var b strings.Builder
+	for p := range w.Pairs() {
+		fmt.Fprintf(&b, "%s %s %c\n", w.Sources[p.Source].Node, w.Targets[p.Target].Label, sheet.Expects(w, p))
+	}
+	return b.String()
+}
+
+// TestExpand: which addresses each node measures, and what is expected there. A headless Service, one of UDP and one
+// without endpoints in the plan's namespaces are no targets.
+func TestExpand(t *testing.T) {
+	tests := []struct {
+		name string
+		spec *Spec
+		want string
+	}{
+		{"cluster IPs", specOf(), `
+n0 shop/db 10.96.0.3:80 w
+n0 shop/edge 10.96.0.8:80 w
+n0 shop/edge [fd00:96::8]:80 r
+n0 shop/empty 10.96.0.4:80 r
+n0 shop/empty [fd00:96::4]:80 r
+n0 shop/log 10.96.0.5:80 w
+n0 shop/log [fd00:96::5]:80 w
+n0 shop/web 10.96.0.2:80 w
+n0 shop/web [fd00:96::2]:80 w
+`},
+		{"one family, all addresses", specOf(func(s *Spec) {
+			s.Addresses, s.IPFamilies = Addresses, []checkup.IPFamily{checkup.IPv4}
+			s.Services.Selector = checkup.LabelSelector{MatchLabels: map[string]string{"app": "edge"}}
+		}), `
+n0 shop/edge 10.96.0.8:80 w
+n0 shop/edge 192.0.2.7:80 w
+n0 shop/edge 172.18.0.1:30080 w
+`},
+		{"a policy without an endpoint on the node", specOf(func(s *Spec) {
+			s.Placement.NodeSelector = map[string]string{"third": ""}
+			s.Services.Selector = checkup.LabelSelector{MatchLabels: map[string]string{"app": "log"}}
+		}), `
+n2 shop/log 10.96.0.5:80 d
+n2 shop/log [fd00:96::5]:80 d
+`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			town := small()
+			town.Nodes[2].Labels = map[string]string{"third": ""}
+			// The endpoints of edge are IPv4 only.
+			town.EndpointSlices = slices.DeleteFunc(town.EndpointSlices, func(s discoveryv1.EndpointSlice) bool { return s.Name == "edge-ipv6" })
+			selector, err := tt.spec.Services.selector()
+			if err != nil {
+				t.Fatal(err)
+			}
+			town.Seen = append(town.Seen, seen("", selector))
+			var lines []string
+			for line := range strings.Lines(described(t, expanded(t, tt.spec, town))) {
+				if !strings.HasPrefix(line, "n1") && (!strings.HasPrefix(line, "n2") || len(tt.spec.Placement.NodeSelector) > 0) {
+					lines = append(lines, line)
+				}
+			}
+			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), strings.Join(lines, "")); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestExpandErrors(t *testing.T) {
+	tests := []struct {
+		name string
+		spec *Spec
+		town func(*town)
+		want string
+	}{
+		{"no nodes", specOf(), func(t *town) { t.Nodes = nil }, "the cluster has no nodes"},
+		{"no node admitted", specOf(func(s *Spec) { s.Placement.NodeSelector = map[string]string{"a": "b"} }), nil, "no node can be a source: 3 nodes without label a=b"},
+		{"another snapshot", specOf(func(s *Spec) { s.Services.Namespaces = []string{"shop"} }), nil, "does not list the services of namespace shop"},
+		{"no Service", specOf(), func(t *town) { t.ServiceObjects = nil }, "none of 0 Services has a TCP port"},
+		{"no address of the kind", specOf(func(s *Spec) { s.Addresses = []Address{NodePort} }), func(t *town) {
+			t.ServiceObjects = t.ServiceObjects[:1]
+		}, "none of 1 Service has a TCP port"},
+		{"no node of the family", specOf(func(s *Spec) { s.Addresses = []Address{NodePort} }), func(t *town) {
+			for i := range t.Nodes {
+				t.Nodes[i].InternalIPs = nil
+			}
+		}, "no node has an address at which a node port answers"},
+		{"budget", specOf(func(s *Spec) { s.Sample.Budget = 2 }), nil, "sample.budget: 2 pairs is not enough for one address from each of 3 nodes"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			town := small()
+			if tt.town != nil {
+				tt.town(town)
+			}
+			_, _, err := Expand(planOf(tt.spec), "services", &town.Snapshot, 0)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestSample: the rounds of a cycle add up to all pairs, each node has its degree in each round, and if the nodes
+// together take enough, every address is measured in every round. The budget holds.
+func TestSample(t *testing.T) {
+	for _, tt := range []struct{ nodes, addresses, degree, budget int }{
+		{1, 1, 0, 1}, {3, 7, 0, 1000}, {5, 40, 8, 1000}, {5, 41, 9, 1000}, {4, 100, 7, 1000}, {10, 3, 2, 1000}, {7, 50, 0, 100}, {100, 10, 1, 100},
+	} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			all := map[[2]int]bool{}
+			first := sample(7, 0, tt.degree, tt.budget, tt.nodes, tt.addresses)
+			for round := range first.rounds {
+				s := sample(7, round, tt.degree, tt.budget, tt.nodes, tt.addresses)
+				measured := map[int]bool{}
+				pairs := 0
+				for node, addresses := range s.assignments {
+					if len(addresses) != first.degree || !slices.IsSorted(addresses) || len(slices.Compact(slices.Clone(addresses))) != len(addresses) {
+						t.Fatalf("round %d, node %d: %v, want %d different ones", round, node, addresses, first.degree)
+					}
+					pairs += len(addresses)
+					for _, a := range addresses {
+						all[[2]int{node, a}], measured[a] = true, true
+					}
+				}
+				if pairs > tt.budget {
+					t.Errorf("round %d: %d pairs, budget %d", round, pairs, tt.budget)
+				}
+				if first.degree*tt.nodes >= tt.addresses+tt.nodes && len(measured) < tt.addresses {
+					t.Errorf("round %d: %d of %d addresses", round, len(measured), tt.addresses)
+				}
+			}
+			if len(all) != tt.nodes*tt.addresses {
+				t.Errorf("%d rounds measure %d of %d pairs", first.rounds, len(all), tt.nodes*tt.addresses)
+			}
+			if again := sample(7, first.rounds, tt.degree, tt.budget, tt.nodes, tt.addresses); again.round != 0 || !cmp.Equal(again.assignments, first.assignments) {
+				t.Error("the cycle does not begin again")
+			}
+		})
+	}
+}
+
+// TestJudge: what is measured against what is expected. web works on each node, empty is refused, log is dropped on n2.
+func TestJudge(t *testing.T) {
+	is := func(want answer, node, target string) func(string, string, answer) answer {
+		return func(n, to string, right answer) answer {
+			if n == node && strings.HasPrefix(to, target) {
+				return want
+			}
+			return right
+		}
+	}
+	tests := []struct {
+		name           string
+		wrong          func(string, string, answer) answer
+		closed         Closed
+		verdict        checkup.RunVerdict
+		reason         checkup.Reason
+		message        string
+		fail, unmeasur int
+	}{
+		{name: "right", wrong: is(connects, "", ""), verdict: checkup.RunPass},
+		{name: "refused, should work", wrong: is(refused, "n0", "shop/db"), verdict: checkup.RunFail, reason: checkup.ReasonRefused, message: "connection refused", fail: 1},
+		{name: "unreachable, should work", wrong: is(noRoute, "n0", "shop/db"), verdict: checkup.RunFail, reason: checkup.ReasonNoRoute, message: "no route to host", fail: 1},
+		{name: "works at times", wrong: is(half, "n0", "shop/db"), verdict: checkup.RunFail, reason: checkup.ReasonTimedOut, message: "13 of 25 lost (52%), limit 1%", fail: 1},
+		{name: "connects, should be refused", wrong: is(connects, "n1", "shop/empty 10."), verdict: checkup.RunFail, reason: checkup.ReasonReached, message: "must be refused, because the Service has no endpoint, but 5 of 5 connected", fail: 1},
+		{name: "times out, should be refused", wrong: is(timeout, "n1", "shop/empty 10."), verdict: checkup.RunFail, reason: checkup.ReasonTimedOut, message: "must be refused, because the Service has no endpoint, but timed out after 2s", fail: 1},
+		{name: "times out, and may", wrong: is(timeout, "n1", "shop/empty 10."), closed: ClosedAny, verdict: checkup.RunPass},
+		{name: "connects, should be dropped", wrong: is(connects, "n2", "shop/log 10."), verdict: checkup.RunFail, reason: checkup.ReasonReached, message: "must be dropped, because the Service has no endpoint on this node, but 5 of 5 connected", fail: 1},
+		{name: "refused, should be dropped", wrong: is(refused, "n2", "shop/log 10."), verdict: checkup.RunFail, reason: checkup.ReasonRefused, message: "must be dropped, because the Service has no endpoint on this node, but connection refused", fail: 1},
+		{name: "refused, and may be", wrong: is(refused, "n2", "shop/log 10."), closed: ClosedAny, verdict: checkup.RunPass},
+		{name: "silent", wrong: is(silent, "n0", "shop/db"), verdict: checkup.RunInconclusive, message: "the agent exited without reporting this pair", unmeasur: 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := expanded(t, specOf(func(s *Spec) { s.Expect.Closed = tt.closed }), small())
+			r := measure(t, w, tt.wrong)
+			look(t, w, r, tt.wrong)
+			report := Judge(w, rosterOf(nil, w, nil), r, planOf(nil).Gate)
+			c := report.Counts
+			if report.Verdict != tt.verdict || c.Fail != tt.fail || c.Unmeasured != tt.unmeasur || c.Expected != w.CountPairs() {
+				t.Fatalf("%s, %+v; units %+v", report.Verdict, c, report.Units)
+			}
+			if tt.message == "" {
+				return
+			}
+			u := report.Units[0]
+			if len(report.Units) != 1 || u.Cause.Reason != tt.reason || !strings.Contains(u.Cause.Message, tt.message) {
+				t.Errorf("units %+v: cause %v, want %q: %s", report.Units, u.Cause, tt.reason, tt.message)
+			}
+			if u.Labels[labelService] == "" || u.Labels[checkup.UnitAddress] == "" {
+				t.Errorf("labels %v", u.Labels)
+			}
+			if tt.fail > 0 && u.Confirmation != checkup.Confirmed {
+				t.Errorf("confirmation %q", u.Confirmation)
+			}
+		})
+	}
+}
+
+// TestGone: a failure that is gone in the second look is none.
+func TestGone(t *testing.T) {
+	w := expanded(t, specOf(), small())
+	wrong := func(n, to string, right answer) answer {
+		if n == "n0" && strings.HasPrefix(to, "shop/") {
+			return timeout
+		}
+		return right
+	}
+	r := measure(t, w, wrong)
+	look(t, w, r, func(_, _ string, right answer) answer { return right })
+	report := Judge(w, rosterOf(nil, w, nil), r, planOf(nil).Gate)
+	if report.Verdict != checkup.RunPass || len(report.Findings) != 0 || len(report.Units) == 0 || report.Units[0].Confirmation != checkup.Gone {
+		t.Errorf("%s, findings %v, units %+v", report.Verdict, report.Findings, report.Units)
+	}
+	if next := Again(w, rosterOf(nil, w, nil), r, checkup.Gate{}); next != nil {
+		t.Error("looks again although the gate does not confirm")
+	}
+}
+
+// TestChanged: what failed, and of which something changed meanwhile, is unmeasured. What passed stays passed. If nobody
+// knows, it is unmeasured, too.
+func TestChanged(t *testing.T) {
+	w := expanded(t, specOf(), small())
+	wrong := func(n, to string, right answer) answer {
+		if strings.HasPrefix(to, "shop/db") || n == "n0" && strings.HasPrefix(to, "shop/web") {
+			return refused
+		}
+		return right
+	}
+	tests := []struct {
+		name             string
+		change           func(*checkup.Record)
+		fail, unmeasured int
+		message          string
+	}{
+		{"nothing", func(*checkup.Record) {}, 5, 0, ""},
+		{"db", func(r *checkup.Record) { changed(w, r, "shop/db") }, 2, 3, "changed during the run: the Service or its endpoints are not what they were at setup; measured: connection refused"},
+		{"all", func(r *checkup.Record) { changed(w, r, "shop/") }, 0, 5, "changed during the run"},
+		{"not read", func(r *checkup.Record) { r.Facts = nil }, 0, 5, "is not known: the probe task did not read the Services again; measured: connection refused"},
+		{"not readable", func(r *checkup.Record) {
+			r.Facts = []checkup.Fact{{Unit: stateFact, Cause: &checkup.Cause{Message: "no right"}}}
+		}, 0, 5, "is not known: no right"},
+		{"nonsense", func(r *checkup.Record) { r.Facts[0].Content = []byte(`"x"`) }, 0, 5, "is not known: json"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := measure(t, w, wrong)
+			look(t, w, r, wrong)
+			tt.change(r)
+			report := Judge(w, rosterOf(nil, w, nil), r, checkup.Gate{Confirm: true})
+			if c := report.Counts; c.Fail != tt.fail || c.Unmeasured != tt.unmeasured || c.Pass != c.Expected-5 {
+				t.Fatalf("%+v", c)
+			}
+			for _, u := range report.Units {
+				if u.Verdict == checkup.Unmeasured && !strings.Contains(u.Cause.Message, tt.message) {
+					t.Errorf("cause %q, want %q", u.Cause.Message, tt.message)
+				}
+			}
+		})
+	}
+}
+
+// TestFindings: which cause explains what fails.
+func TestFindings(t *testing.T) {
+	all := func(node, to string, _ answer) bool { return true }
+	on := func(nodes ...string) func(string, string, answer) bool {
+		return func(node, _ string, _ answer) bool { return slices.Contains(nodes, node) }
+	}
+	at := func(prefix string, nodes ...string) func(string, string, answer) bool {
+		return func(node, to string, _ answer) bool {
+			return strings.HasPrefix(to, "shop/"+prefix) && (len(nodes) == 0 || slices.Contains(nodes, node))
+		}
+	}
+	either := func(these ...func(string, string, answer) bool) func(string, string, answer) bool {
+		return func(node, to string, a answer) bool {
+			return slices.ContainsFunc(these, func(is func(string, string, answer) bool) bool { return is(node, to, a) })
+		}
+	}
+	tests := []struct {
+		name string
+		dead func(node, to string, right answer) bool
+		want []string
+	}{
+		{"nothing", on(), nil},
+		{"everything", all, []string{"network : Services do not work from any node"}},
+		{"one family", func(_, to string, _ answer) bool { return strings.Contains(to, "[") }, []string{
+			"family IPv6: IPv6 addresses of Services do not work from any node",
+		}},
+		{"one node", on("n2"), []string{"node n2: node n2: most Services do not work from it, and work from other nodes: its service proxy does not run, or has not written its rules"}},
+		{"three of four nodes", on("n1", "n2", "n3"), []string{
+			"node n1: node n1: most Services do not work from it, and work from other nodes: its service proxy does not run, or has not written its rules",
+			"node n2: node n2: most Services do not work from it, and work from other nodes: its service proxy does not run, or has not written its rules",
+			"node n3: node n3: most Services do not work from it, and work from other nodes: its service proxy does not run, or has not written its rules",
+		}},
+		{"one Service", at("s3"), []string{"service shop/s3: Service shop/s3: timed out from every node"}},
+		{"one Service in one family", at("s3 ["), []string{"service shop/s3 IPv6: Service shop/s3 IPv6: timed out from every node"}},
+		{"one Service, and a node", either(at("s3"), on("n1")), []string{
+			"node n1: node n1: most Services do not work from it, and work from other nodes: its service proxy does not run, or has not written its rules",
+			"service shop/s3: Service shop/s3: timed out from every node",
+		}},
+		{"a stale node", either(at("s1", "n0"), at("s2", "n0")), []string{
+			"node n0: node n0: 2 Services do not work from it, and work from other nodes: its service proxy is not up to date",
+		}},
+		{"one Service from two nodes", at("s1", "n0", "n3"), []string{"service shop/s1: Service shop/s1: timed out from n0, n3"}},
+		{"one Service from one node", at("s1", "n3"), []string{"pair n3 -> shop/s1: Service shop/s1: timed out from node n3"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			town := townOf(4)
+			for i := range 6 {
+				town.service(fmt.Sprintf("s%d", i), nil, "n0", "n1")
+			}
+			w := expanded(t, specOf(), town)
+			wrong := func(n, to string, right answer) answer {
+				if tt.dead(n, to, right) {
+					return timeout
+				}
+				return right
+			}
+			r := measure(t, w, wrong)
+			look(t, w, r, wrong)
+			report := Judge(w, rosterOf(nil, w, nil), r, planOf(nil).Gate)
+			var got []string
+			explained := 0
+			for _, f := range report.Findings {
+				got = append(got, fmt.Sprintf("%s %s: %s", f.Cause, f.Subject, f.Message))
+				explained += f.OnlyThis
+				if f.Confirmation != checkup.Confirmed {
+					t.Errorf("%s: confirmation %q", f.Message, f.Confirmation)
+				}
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if explained != report.Counts.Fail {
+				t.Errorf("%d of %d failed pairs are explained", explained, report.Counts.Fail)
+			}
+		})
+	}
+}
+
+// TestAskAfter: what changed is found, also if it was undone; what did not is not. A failed request is a cause.
+func TestAskAfter(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*town)
+		want   []string // beginnings of the labels of the changed targets
+	}{
+		{"nothing", func(*town) {}, nil},
+		{"a label of a Service", func(t *town) { t.ServiceObjects[0].Labels["x"] = "y" }, nil},
+		{"an endpoint", func(t *town) { t.EndpointSlices[0].Endpoints = t.EndpointSlices[0].Endpoints[:1] }, []string{"shop/web 10."}},
+		{"an endpoint that went and came back", func(t *town) { t.EndpointSlices[1].Generation += 2 }, []string{"shop/web ["}},
+		{"an endpoint that is not ready", func(t *town) { t.EndpointSlices[0].Endpoints[0].Conditions.Ready = new(false) }, []string{"shop/web 10."}},
+		{"a policy", func(t *town) { local(&t.ServiceObjects[0]) }, []string{"shop/web 10.", "shop/web ["}},
+		{"a deleted Service", func(t *town) { t.ServiceObjects = t.ServiceObjects[1:] }, []string{"shop/web 10.", "shop/web ["}},
+		{"a new one of the same name", func(t *town) { t.ServiceObjects[0].UID = "other" }, []string{"shop/web 10.", "shop/web ["}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := expanded(t, specOf(), small())
+			now := small()
+			tt.change(now)
+			client := fake.NewClientset(objectsOf(now)...)
+			facts := AskAfter(t.Context(), client, w)
+			found, why := changedSince(&checkup.Record{Facts: facts})
+			if why != nil {
+				t.Fatal(why)
+			}
+			var got []string
+			for i := range w.Targets {
+				if found[i] {
+					label, _, _ := strings.Cut(w.Targets[i].Label, "96")
+					got = append(got, strings.TrimSuffix(label, "fd00:"))
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	client := fake.NewClientset()
+	client.PrependReactor("list", "endpointslices", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(corev1.Resource("endpointslices"), "", errors.New("no"))
+	})
+	_, why := changedSince(&checkup.Record{Facts: AskAfter(t.Context(), client, expanded(t, specOf(), small()))})
+	if why == nil || !strings.Contains(why.Message, "missing the verb list on endpointslices in the whole cluster") {
+		t.Errorf("without the right: %v", why)
+	}
+}
+
+func objectsOf(t *town) []runtime.Object {
+	var all []runtime.Object
+	for i := range t.ServiceObjects {
+		all = append(all, &t.ServiceObjects[i])
+	}
+	for i := range t.EndpointSlices {
+		all = append(all, &t.EndpointSlices[i])
+	}
+	return all
+}
+
+// TestSurvey: what is read is what the checks of the plan select, each object once, and it is expanded as if it had been
+// listed for one check.
+func TestSurvey(t *testing.T) {
+	town := small()
+	client := fake.NewClientset(objectsOf(town)...)
+	plan := planOf(specOf(func(s *Spec) { s.Services.Namespaces = []string{"shop"} }))
+	plan.Checks["all"] = checkup.Check{Spec: specOf()}
+	snapshot := &cluster.Snapshot{Nodes: town.Nodes}
+	if err := Survey(t.Context(), cluster.Reader{Kubernetes: client}, plan, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	if len(snapshot.ServiceObjects) != len(town.ServiceObjects) || len(snapshot.EndpointSlices) != len(town.EndpointSlices) {
+		t.Errorf("%d Services, %d slices", len(snapshot.ServiceObjects), len(snapshot.EndpointSlices))
+	}
+	for _, check := range []string{"services", "all"} {
+		w, _, err := Expand(plan, check, snapshot, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(described(t, expanded(t, specOf(), town)), described(t, w)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", check, diff)
+		}
+	}
+	client.PrependReactor("list", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(corev1.Resource("services"), "", errors.New("no"))
+	})
+	if err := Survey(t.Context(), cluster.Reader{Kubernetes: client}, plan, &cluster.Snapshot{}); err == nil || !strings.Contains(err.Error(), "missing the verb list on services in namespace shop") {
+		t.Errorf("without the right: %v", err)
+	}
+}
+
+// TestSheetOfAnother: details that do not fit the worksheet are an error, and the check is not measured.
+func TestSheetOfAnother(t *testing.T) {
+	w := expanded(t, specOf(), small())
+	for _, details := range []string{``, `{}`, `{"targets":[],"expected":[]}`, strings.Replace(string(w.Details), `"expected":["w`, `"expected":["`, 1)} {
+		other := *w
+		other.Details = []byte(details)
+		report := Judge(&other, nil, nil, checkup.Gate{})
+		if report.Verdict != checkup.RunInconclusive || report.Cause == nil || !strings.Contains(report.Cause.Message, "read the details") {
+			t.Errorf("%.40s: %s, %v", details, report.Verdict, report.Cause)
+		}
+	}
+}

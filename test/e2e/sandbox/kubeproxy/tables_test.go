@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeproxy
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	sysctltest "k8s.io/component-helpers/node/util/sysctl/testing"
+	"k8s.io/kubernetes/pkg/proxy"
+	"k8s.io/kubernetes/pkg/proxy/iptables"
+	"k8s.io/kubernetes/pkg/proxy/nftables"
+	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
+	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
+	iptablestest "k8s.io/kubernetes/pkg/util/iptables/testing"
+	"sigs.k8s.io/yaml"
+
+	"github.com/checkplan/checkplan/test/e2e/sandbox/internal/nodestate/nodestatetest"
+)
+
+// written is a way in which kube-proxy's rules come to a kernel, or to a fake of it.
+type written struct {
+	name, mode string
+	// write has kube-proxy write the rules of one family. What it returns is what iptables-save prints; empty: the other
+	// program reads the kernel.
+	write       func(c nodestatetest.Case, f int) (string, error)
+	kernel      bool
+	cases, long uint64
+	least       map[string]int // frontends by origin and action
+}
+
+// TestTables: pkg/dataplane of the main module finds no difference between a cluster and the rules that kube-proxy
+// writes for it: into kernels, in networks of the test's own, and into a fake. Another program reads and compares them.
+func TestTables(t *testing.T) {
+	few := map[string]int{"outside forward": 5, "outside reject": 5, "pod forward": 5, "node forward": 5}
+	many := map[string]int{"outside forward": 500, "outside reject": 500, "outside drop": 50, "pod forward": 500, "pod drop": 30,
+		"node forward": 500, "node reject": 500, "node drop": 30, "node pass": 50}
+	for _, w := range []written{
+		{"nftables", "nftables", writeNFTables, true, 40, 5_000, few},
+		{"iptables-nft", "iptables", real("nft", false), true, 30, 1_000, few},
+		{"iptables-legacy", "iptables-legacy", real("legacy", false), true, 30, 1_000, few},
+		{"iptables-save of iptables-nft", "iptables", real("nft", true), true, 5, 500, nil},
+		{"iptables-save of iptables-legacy", "iptables", real("legacy", true), true, 5, 500, nil},
+		{"a fake of iptables", "iptables", writeFake, false, 1_000, 20_000, many},
+	} {
+		t.Run(w.name, w.test)
+	}
+}
+
+func (w written) test(t *testing.T) {
+	if w.kernel {
+		if testing.Short() {
+			t.Skip("hundreds of transactions into kernels: without -short, in make e2e-sandbox")
+		}
+		if _, err := exec.LookPath("nft"); err != nil || os.Geteuid() != 0 {
+			t.Skipf("kube-proxy needs nft, and root: %v", err)
+		}
+	}
+	runtime.LockOSThread() // for good: the thread ends with the test
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil && os.Geteuid() == 0 {
+		t.Skipf("no network namespace: %v", err)
+	}
+	other := ask(t, w.mode)
+	compare := func(c nodestatetest.Case, f int) answer {
+		save, err := w.write(c, f)
+		if err != nil {
+			return answer{Error: err.Error()}
+		}
+		return other(c, f, save)
+	}
+	cases := w.cases
+	if os.Getenv("CHECKPLAN_LONG") != "" {
+		cases = w.long
+	}
+	compared := map[string]int{}
+	for seed := range cases {
+		c := nodestatetest.Generate(seed)
+		simplify(&c)
+		if ambiguous(c) {
+			continue
+		}
+		for f := range families {
+			a := compare(c, f)
+			for what, n := range a.Frontends {
+				compared[what] += n
+			}
+			if a.fine() {
+				continue
+			}
+			small, shrinking := nodestatetest.Shrink(c, func(c nodestatetest.Case) bool {
+				return possible(c) && len(c.Services) == 1 && !compare(c, f).fine()
+			})
+			text, encoding := yaml.Marshal(small)
+			last := compare(small, f)
+			save, _ := w.write(small, f)
+			rules, _ := exec.Command("nft", "list", "ruleset").CombinedOutput()
+			t.Fatalf("seed %d %s: %v\n\nThe smallest case (shrink: %v, encode: %v):\n%s\n%s%s\n%v",
+				seed, families[f], a, shrinking, encoding, text, save, rules, last)
+		}
+	}
+	t.Logf("%d cases, frontends: %v", cases, compared)
+	for what, least := range w.least {
+		if compared[what] < least {
+			t.Errorf("%d frontends with %s, want %d or more", compared[what], what, least)
+		}
+	}
+}
+
+// answer is what test/dataplane of the main module writes.
+type answer struct {
+	Error       string
+	Differences []json.RawMessage
+	Unknown     []string
+	Frontends   map[string]int
+	Dump        json.RawMessage
+}
+
+func (a answer) fine() bool { return a.Error == "" && len(a.Differences) == 0 && len(a.Unknown) == 0 }
+
+func (a answer) String() string {
+	text := a.Error
+	for _, d := range a.Differences {
+		text += "\n" + string(d)
+	}
+	return fmt.Sprint(text, a.Unknown)
+}
+
+// ask starts test/dataplane of the main module in this network.
+func ask(t *testing.T, mode string) func(c nodestatetest.Case, f int, save string) answer {
+	program := filepath.Join(t.TempDir(), "dataplane")
+	build := exec.Command("go", "build", "-o", program, "./test/dataplane")
+	build.Dir = "../../../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build ./test/dataplane: %v\n%s", err, out)
+	}
+	command := exec.Command(program)
+	command.Stderr = os.Stderr
+	in, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		if err := command.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 64<<20)
+	return func(c nodestatetest.Case, f int, save string) answer {
+		mode, legacy := strings.CutSuffix(mode, "-legacy")
+		question, err := json.Marshal(map[string]any{"case": c, "family": families[f], "mode": mode, "save": save, "legacy": legacy,
+			"dump": os.Getenv("UPDATE") != ""})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := in.Write(append(question, '\n')); err != nil {
+			t.Fatal(err)
+		}
+		if !lines.Scan() {
+			t.Fatalf("test/dataplane ended: %v", lines.Err())
+		}
+		var a answer
+		if err := json.Unmarshal(lines.Bytes(), &a); err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+}
+
+func writeNFTables(c nodestatetest.Case, f int) (string, error) {
+	family := []string{"ip", "ip6"}[f]
+	if err := command("nft", fmt.Sprintf("add table %[1]s kube-proxy; delete table %[1]s kube-proxy", family)); err != nil {
+		return "", err
+	}
+	o := newOracle(c)
+	p, err := nftables.NewProxier(context.Background(), families[f], time.Hour, 0, false, 14,
+		proxyutil.NewDetectLocalByCIDR(podCIDRs[f]), c.NodeName, o.nodeIPs[f], nil, nil, nil, false)
+	if err != nil {
+		return "", err
+	}
+	feed(p, o, c)
+	return "", nil
+}
+
+func writeFake(c nodestatetest.Case, f int) (string, error) {
+	fake := iptablestest.NewFake()
+	if f == 1 {
+		fake = iptablestest.NewIPv6Fake()
+	}
+	if err := writeIPTables(c, f, fake); err != nil {
+		return "", err
+	}
+	var text bytes.Buffer
+	err := fake.SaveInto("", &text)
+	// The fake leaves out the quotes of what EnsureRule was given.
+	return unquoted.ReplaceAllString(text.String(), `--comment "$1" -j`), err
+}
+
+var unquoted = regexp.MustCompile(`--comment (kubernetes [^"\n]*) -j`)
+
+// real returns a writer for a backend of iptables. kube-proxy calls iptables by this name.
+func real(backend string, save bool) func(nodestatetest.Case, int) (string, error) {
+	return func(c nodestatetest.Case, f int) (string, error) {
+		dir, err := os.MkdirTemp("", "iptables")
+		if err != nil {
+			return "", err
+		}
+		defer os.RemoveAll(dir)
+		for _, name := range []string{"iptables", "ip6tables"} {
+			for _, suffix := range []string{"", "-save", "-restore"} {
+				path, err := exec.LookPath(name + "-" + backend + suffix)
+				if err != nil {
+					return "", err
+				}
+				if err := os.Symlink(path, filepath.Join(dir, name+suffix)); err != nil {
+					return "", err
+				}
+			}
+		}
+		path := os.Getenv("PATH")
+		os.Setenv("PATH", dir+":"+path)
+		defer os.Setenv("PATH", path)
+		name, protocol := []string{"iptables", "ip6tables"}[f], []utiliptables.Protocol{utiliptables.ProtocolIPv4, utiliptables.ProtocolIPv6}[f]
+		for _, table := range []string{"nat", "filter"} {
+			for _, how := range []string{"-F", "-X"} {
+				if err := command(name, "-t", table, how); err != nil {
+					return "", err
+				}
+			}
+		}
+		if err := writeIPTables(c, f, utiliptables.New(protocol)); err != nil || !save {
+			return "", err
+		}
+		text, err := exec.Command(name + "-save").Output()
+		return string(text), err
+	}
+}
+
+func writeIPTables(c nodestatetest.Case, f int, ipt utiliptables.Interface) error {
+	o := newOracle(c)
+	p, err := iptables.NewProxier(context.Background(), families[f], ipt, sysctltest.NewFake(), time.Hour, time.Hour, false, false, 14,
+		proxyutil.NewDetectLocalByCIDR(podCIDRs[f]), c.NodeName, o.nodeIPs[f], nil, nil, nil, false)
+	if err != nil {
+		return err
+	}
+	feed(p, o, c)
+	return nil
+}
+
+func command(name string, args ...string) error {
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %v: %w: %s", name, args, err, out)
+	}
+	return nil
+}
+
+// feed tells a proxy what is in the cluster. It writes its rules before feed returns.
+func feed(p proxy.Provider, o *oracle, c nodestatetest.Case) {
+	p.OnTopologyChange(o.zone)
+	for _, s := range o.objects {
+		p.OnServiceAdd(s)
+	}
+	for i := range c.Slices {
+		if watched.Matches(labels.Set(c.Slices[i].Labels)) {
+			p.OnEndpointSliceAdd(&c.Slices[i])
+		}
+	}
+	p.OnServiceSynced()
+	p.OnEndpointSlicesSynced()
+}
+
+// TestCaptured: kube-proxy's rules of a cluster of the main module's tests have no difference on any node. UPDATE=1 keeps
+// them there, as they were read.
+func TestCaptured(t *testing.T) {
+	const folder = "../../../../pkg/dataplane/want/testdata/"
+	text, err := os.ReadFile(folder + "cluster.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct{ Items []json.RawMessage }
+	if err := yaml.Unmarshal(text, &list); err != nil {
+		t.Fatal(err)
+	}
+	var whole nodestatetest.Case
+	var nodes []*corev1.Node
+	for _, item := range list.Items {
+		var kind struct{ Kind string }
+		var node corev1.Node
+		var service corev1.Service
+		var slice discoveryv1.EndpointSlice
+		if err := json.Unmarshal(item, &kind); err != nil {
+			t.Fatal(err)
+		}
+		object := map[string]any{"Node": &node, "Service": &service, "EndpointSlice": &slice}[kind.Kind]
+		if err := json.Unmarshal(item, object); err != nil {
+			t.Fatal(err)
+		}
+		switch kind.Kind {
+		case "Node":
+			nodes = append(nodes, &node)
+		case "Service":
+			whole.Services = append(whole.Services, service)
+		case "EndpointSlice":
+			whole.Slices = append(whole.Slices, slice)
+		}
+	}
+	for _, w := range []written{
+		{name: "nftables", mode: "nftables", write: writeNFTables},
+		{name: "iptables-nft", mode: "iptables", write: real("nft", false)},
+		{name: "iptables-legacy", mode: "iptables-legacy", write: real("legacy", false)},
+		{name: "iptables-save", mode: "iptables", write: real("legacy", true)},
+	} {
+		t.Run(w.name, func(t *testing.T) {
+			if _, err := exec.LookPath("nft"); err != nil || os.Geteuid() != 0 {
+				t.Skipf("kube-proxy needs nft, and root: %v", err)
+			}
+			runtime.LockOSThread()
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				t.Skipf("no network namespace: %v", err)
+			}
+			other := ask(t, w.mode)
+			for _, node := range nodes {
+				for f := range families {
+					c := whole
+					c.Node, c.NodeName = node, node.Name
+					save, err := w.write(c, f)
+					if err != nil {
+						t.Fatal(err)
+					}
+					a := other(c, f, save)
+					if !a.fine() {
+						t.Errorf("%s %s: %v", node.Name, families[f], a)
+					}
+					if os.Getenv("UPDATE") == "" {
+						continue
+					}
+					data, suffix := []byte(save), ".txt"
+					if save == "" {
+						data, suffix = a.Dump, ".json"
+					}
+					var packed bytes.Buffer
+					zip, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+					zip.Write(data)
+					zip.Close()
+					name := fmt.Sprintf("%s%s-%s-%s%s.gz", folder, w.name, node.Name, families[f], suffix)
+					if err := os.WriteFile(name, packed.Bytes(), 0o644); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/fleet"
+	"github.com/checkplan/checkplan/pkg/scheduling"
+	"github.com/checkplan/checkplan/pkg/tekton"
+)
+
+// servicesNamespace has the Services of TestServices; the plan "services" names it.
+const servicesNamespace = "e2e-services"
+
+// TestServices: Services with endpoints work from each node, one without is refused, and one whose policy wants an
+// endpoint of the node is dropped where there is none. When one node has lost the rule of one Service, this node and
+// this Service are found.
+func TestServices(t *testing.T) {
+	t.Parallel()
+	address := serveServices(t)
+
+	r := runPlan(t, "services", 0)
+	c := r.Checks[0]
+	if c.Counts.Pass != c.Counts.Expected || c.Counts.Expected == 0 || len(c.Findings) > 0 {
+		t.Errorf("want that all pass:\n%s", describe(t, r))
+	}
+	if text := describe(t, r); !strings.Contains(text, "are refused (no endpoint)") || !strings.Contains(text, "are dropped (no endpoint on the node)") {
+		t.Errorf("not every expectation was tested:\n%s", text)
+	}
+	checkResults(t, r)
+
+	faultID(t, "delete-service-rules", "--node", "worker-2", "--service", address)
+	broken := runPlan(t, "services", 3)
+	found := broken.Checks[0].Findings
+	if len(found) != 1 || found[0].Cause != checkup.CausePair || found[0].Subject != "worker-2 -> "+servicesNamespace+"/web" ||
+		found[0].Confirmation != checkup.Confirmed {
+		t.Errorf("want one finding, of web from worker-2:\n%s", describe(t, broken))
+	}
+	if broken.Counts.Fail != 1 || broken.Counts.Unmeasured != 0 {
+		t.Errorf("want one failed pair:\n%s", describe(t, broken))
+	}
+	nothingLeft(t, r.RunUID, broken.RunUID)
+}
+
+// serveServices makes the namespace with its Services, and returns the first cluster IP and port of web.
+func serveServices(t *testing.T) (address string) {
+	t.Helper()
+	core := cluster(t).Kube.CoreV1()
+	ctx := t.Context()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: servicesNamespace}}
+	if _, err := core.Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		sandbox(t, "kubectl", "delete", "--wait=false", "namespace", servicesNamespace)
+	})
+	deploy := func(name string, replicas int32) {
+		labels := map[string]string{"app": name}
+		deployment := &appsv1.Deployment{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: appsv1.DeploymentSpec{
+				Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+				Template: corev1.PodTemplateSpec{
+					ObjectMeta: metav1.ObjectMeta{Labels: labels},
+					Spec: corev1.PodSpec{Containers: []corev1.Container{{
+						Name: "server", Image: tekton.AgentImage(tekton.Options{}), ImagePullPolicy: corev1.PullIfNotPresent,
+						Command: []string{"/ko-app/agent"}, Args: []string{"respond"},
+						Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: fleet.HTTPPort}},
+						ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
+							TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("http")},
+						}},
+					}}},
+				},
+			},
+		}
+		scheduling.Restrict(&deployment.Spec.Template.Spec)
+		if _, err := cluster(t).Kube.AppsV1().Deployments(servicesNamespace).Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deploy("web", 2)
+	deploy("one", 1)
+	prefer := corev1.IPFamilyPolicyPreferDualStack
+	for name, spec := range map[string]corev1.ServiceSpec{
+		"web":   {Selector: map[string]string{"app": "web"}},
+		"one":   {Selector: map[string]string{"app": "one"}},
+		"local": {Selector: map[string]string{"app": "one"}, InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyLocal)},
+		"empty": {Selector: map[string]string{"app": "none"}},
+	} {
+		spec.IPFamilyPolicy = &prefer
+		spec.Ports = []corev1.ServicePort{{Name: "tcp", Port: 80, TargetPort: intstr.FromString("http")}}
+		service, err := core.Services(servicesNamespace).Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "web" {
+			address = net.JoinHostPort(service.Spec.ClusterIP, "80")
+		}
+	}
+	eventually(t, 90*time.Second, func() error {
+		list, err := cluster(t).Kube.AppsV1().Deployments(servicesNamespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, d := range list.Items {
+			if d.Status.ReadyReplicas != *d.Spec.Replicas {
+				return fmt.Errorf("%s: %d of %d pods are ready", d.Name, d.Status.ReadyReplicas, *d.Spec.Replicas)
+			}
+		}
+		return nil
+	})
+	return address
+}
