@@ -112,9 +112,13 @@ func (d *deaths) ratio(s site) float64 {
 }
 
 // alternatives are the other places that this sample cannot tell from the one that is named: those that have the same
-// flows; for the network, those that all dead flows go through by chance.
+// flows; for the network, those that all dead flows go through by chance; the network, if chance explains that all dead
+// flows go through the place that is named (at the level of judge.FalseAlarms over all places).
 func (d *deaths) alternatives(where site) []string {
 	var all []string
+	if !where.isPair() && d.explains(where) && d.ratio(where) <= d.significant() {
+		all = append(all, fmt.Sprintf("%s %s", checkup.CausePaths, site{kind: wholeNetwork}.subject()))
+	}
 	for _, s := range slices.SortedFunc(maps.Keys(d.at), compareSites) {
 		switch c := s.counterpart(); {
 		case s == where || s == where.bothWays() || !d.explains(s):
@@ -126,11 +130,14 @@ func (d *deaths) alternatives(where site) []string {
 	return all
 }
 
+// significant is the ratio that chance exceeds at none of the places, at the level of judge.FalseAlarms over all of them.
+func (d *deaths) significant() float64 { return math.Log(float64(len(d.at)) / judge.FalseAlarms) }
+
 // densest is the place in which the share of dead flows is higher than elsewhere, and differs most from it; nil if
 // chance explains every difference (likelihood ratios, at the level of judge.FalseAlarms over all places).
 func (d *deaths) densest() *site {
 	var densest *site
-	highest := math.Log(float64(len(d.at)) / judge.FalseAlarms)
+	highest := d.significant()
 	for _, s := range slices.SortedFunc(maps.Keys(d.at), compareSites) {
 		t := d.at[s]
 		dead, flows := d.all.dead-t.dead, d.all.flows-t.flows

@@ -20,7 +20,8 @@ func path(p judgetest.Packet, n uint32) uint32 {
 	return h.Sum32() / 7 % n
 }
 
-// Dead paths are found where they are, and nothing else is found.
+// Dead paths are found where they are, and nothing else is found. Where few flows are dead, all of them may go through
+// one node by chance: then the network is an alternative of the node.
 func TestPaths(t *testing.T) {
 	zone := func(i int) int { return i % 3 }
 	everywhere := func(judgetest.Packet) bool { return true }
@@ -73,7 +74,9 @@ func TestPaths(t *testing.T) {
 						explained += f.OnlyThis
 					}
 					slices.Sort(got)
-					if slices.Equal(got, test.want) && explained == r.Counts.Fail {
+					alone := slices.Equal(got, test.want) ||
+						len(r.Findings) == 1 && slices.Equal(r.Findings[0].Alternatives, test.want)
+					if alone && explained == r.Counts.Fail {
 						found++
 					} else {
 						t.Logf("seed %d, noise %v: %+v, got%s", seed, noise, r.Counts, judgetest.Show(r.Findings))
