@@ -143,14 +143,14 @@ bin/promtool:
 	chmod +x $@.part && mv $@.part $@
 	rm -r bin/deb
 
-# Runs that e2e has no time for, more than an hour: clean ones on a busy machine, ones of which a part is killed, and a
-# schedule with a fault and an outage of the API.
+# Runs that e2e has no time for, more than an hour: clean ones on a busy machine, ones of which a part is killed, a
+# schedule with a fault and an outage of the API, and a comparison with 20 earlier runs.
 .PHONY: soak
-soak: e2e-ready ## 100 clean runs on a busy machine, 200 with a part killed at a random moment, 12 of a schedule
+soak: e2e-ready ## 100 clean runs on a busy machine, 200 with a part killed, 12 of a schedule, 21 compared with earlier ones
 	trap '$(SANDBOX) --state $(PODS) down' EXIT; \
 	$(SANDBOX) --state $(PODS) up; \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
-	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 180m -run TestSoak -v ./test/e2e -clean 100 -killed 200 -schedule
+	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 180m -run TestSoak -v ./test/e2e -clean 100 -killed 200 -schedule -regression 20
 
 .PHONY: e2e-vms-ready
 e2e-vms-ready: e2e-ready guest-image ## build what only the VMs' half needs: KubeVirt, Multus and the guest

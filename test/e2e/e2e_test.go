@@ -471,8 +471,11 @@ func TestFaults(t *testing.T) {
 }
 
 // A node that becomes slower, within all limits, is a finding of the first run after it, and fails nothing.
-func TestRegression(t *testing.T) {
-	const before = 3
+func TestRegression(t *testing.T) { becomesSlower(t, 3) }
+
+// becomesSlower has some runs without a fault, and then one with it.
+func becomesSlower(t *testing.T, before int) {
+	t.Helper()
 	for range before {
 		if r := runPlan(t, "regression", 0); len(findings(r)) > 0 {
 			t.Fatalf("findings without a fault:\n%s", describe(t, r))

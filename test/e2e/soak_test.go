@@ -29,9 +29,10 @@ import (
 )
 
 var (
-	cleanRuns  = flag.Int("clean", 0, "runs of TestSoakClean")
-	killedRuns = flag.Int("killed", 0, "runs of TestSoakKilled")
-	schedule   = flag.Bool("schedule", false, "run TestSoakSchedule, a quarter of an hour")
+	cleanRuns      = flag.Int("clean", 0, "runs of TestSoakClean")
+	killedRuns     = flag.Int("killed", 0, "runs of TestSoakKilled")
+	schedule       = flag.Bool("schedule", false, "run TestSoakSchedule, a quarter of an hour")
+	regressionRuns = flag.Int("regression", 0, "runs of TestSoakRegression before something becomes slower")
 )
 
 // atOnce is how many runs a soak test has at the same time.
@@ -354,4 +355,12 @@ func TestSoakSchedule(t *testing.T) {
 	text := start(t, "history", plan)
 	text.wait(t)
 	t.Logf("coverage %v\n%s", covered, text.stdout.String())
+}
+
+// TestSoakRegression is TestRegression after many runs: none of them finds anything.
+func TestSoakRegression(t *testing.T) {
+	if *regressionRuns == 0 {
+		t.Skip("-regression is 0")
+	}
+	becomesSlower(t, *regressionRuns)
 }
