@@ -48,6 +48,9 @@ func (d StageDelays) Of(s Stage) int64 {
 	return 0
 }
 
+// Longest returns the longest of the delays.
+func (d StageDelays) Longest() int64 { return max(d.Resolve, d.Connect, d.Handshake, d.Response) }
+
 // ConnectionStages lists the stages of a connection in their order.
 var ConnectionStages = []Stage{StageResolve, StageConnect, StageHandshake, StageResponse}
 

@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"iter"
+	"math"
 	"net"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // Worksheet is the list of expected pairs and other units of a check. It is written
@@ -312,6 +314,14 @@ func (w *Worksheet) ProbeTimeout() Duration {
 		return w.Timeouts.Probe + w.Guests.Duration
 	}
 	return w.Timeouts.Probe
+}
+
+// MaxDelay returns the longest delay that can be measured, in microseconds: the time of the whole probe task.
+func (w *Worksheet) MaxDelay() int64 {
+	if t := w.ProbeTimeout(); t > 0 {
+		return time.Duration(t).Microseconds()
+	}
+	return math.MaxInt64
 }
 
 // Probe returns how a transport is measured; false if it is not measured.

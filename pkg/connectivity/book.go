@@ -82,6 +82,7 @@ type Book struct {
 	logf      func(string, ...any)
 	opened    time.Time
 	earliest  time.Time     // no result of this run can be older
+	longest   int64         // no delay of this run can be longer, in microseconds
 	steady    time.Duration // between steady writes of one object
 	stretched time.Duration // likewise, with any number of results
 	events    *recorder
@@ -144,6 +145,7 @@ func Open(ctx context.Context, o Options) (*Book, error) {
 		ages:      annotations(w.Connections.Checks),
 		logf:      o.Logf,
 		opened:    time.Now(),
+		longest:   w.MaxDelay(),
 		wake:      make(chan struct{}, 1),
 		byIndex:   map[[2]int]*pair{},
 		limiter:   rate.NewLimiter(crd.PerSecond, crd.Burst),
@@ -277,6 +279,11 @@ func (b *Book) Results(results []checkup.Result) {
 		}
 		if r.Unmeasured != nil {
 			p.cause = r.Unmeasured
+			continue
+		}
+		if r.Delays.Longest() > b.longest {
+			p.cause = &checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf(
+				"the numbers do not add up: a delay of %d µs, of at most %d", r.Delays.Longest(), b.longest)}
 			continue
 		}
 		r.At = b.timeOf(r, now)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -903,6 +904,24 @@ func TestRate(t *testing.T) {
 			if age := time.Since(newest(&status)); age > (cycle+2)*time.Second {
 				t.Fatalf("the newest result of pair %d that was written is %v old", i, age)
 			}
+		}
+	})
+}
+
+// A result with a delay that cannot be is not entered: it would be written as -1µs.
+func TestImpossibleDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		b := s.book(t, worksheet())
+		r := of(0, 0, good)
+		r.Delays.Connect = math.MaxInt64
+		b.Results([]checkup.Result{r})
+		if err := b.close(t); err != nil {
+			t.Fatal(err)
+		}
+		wantReachable(t, s, nameAA, "Unknown NotMeasured")
+		if status := s.status(t, nameAA); len(status.Successes) > 0 {
+			t.Errorf("entered: %v", status.Successes)
 		}
 	})
 }

@@ -3,6 +3,7 @@
 package controlplane
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -107,6 +108,10 @@ func TestJudgeConnection(t *testing.T) {
 			c.record.Results[2].Failure = judgetest.Refused
 		}, checkup.Unmeasured, "collect: the measurement of 2026-01-02T03:04:07.000Z contradicts itself: its delays do not match the stages that it passed"},
 		{"a negative delay", func(c *connection) { c.record.Results[2].Delays.Handshake = -1 }, checkup.Unmeasured, "collect: the measurement of 2026-01-02T03:04:07.000Z contradicts itself: its delays do not match the stages that it passed"},
+		{"a delay longer than the probe task", func(c *connection) {
+			c.Worksheet.Timeouts.Probe = checkup.Duration(time.Minute)
+			c.record.Results[2].Delays.Connect = math.MaxInt64
+		}, checkup.Unmeasured, "collect: the numbers do not add up: a delay of 9223372036854775807 µs, of at most 65000000"},
 		{"more than ordered", func(c *connection) {
 			more := c.record.Results[4]
 			more.At = more.At.Add(time.Second)

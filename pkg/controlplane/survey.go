@@ -303,7 +303,8 @@ func (v *survey) kubeadmConfig(ctx context.Context) error {
 	malformed := func(err error) error {
 		return errUnseen{fmt.Errorf("%s: ClusterConfiguration: %w", whatKubeadmConfig, err)}
 	}
-	if err := yaml.Unmarshal([]byte(data["ClusterConfiguration"]), &config); err != nil {
+	read := func() error { return yaml.Unmarshal([]byte(data["ClusterConfiguration"]), &config) }
+	if err := checkup.Guarded(read); err != nil {
 		return malformed(err)
 	}
 	if config.ControlPlaneEndpoint != "" {

@@ -4,7 +4,6 @@ package judge
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -39,9 +38,18 @@ func (j *Judgement) credible(at int, o *Outcome) {
 			seen.Sent, seen.Spoiled, seen.Received, len(seen.RTTs), ordered)
 		return
 	}
-	if rtt, most := impossible(seen.RTTs, j.longest(o.Pair)), j.longest(o.Pair); folded == nil && rtt != nil {
-		unmeasured(checkup.StageCollect, "the numbers do not add up: a delay of %d µs, of at most %d", *rtt, most)
-		return
+	delays, most := [][]int64{seen.RTTs}, j.longest(o.Pair)
+	if folded != nil {
+		delays, most = nil, j.Worksheet.MaxDelay()
+		for _, s := range checkup.ConnectionStages {
+			delays = append(delays, seen.Stages[s])
+		}
+	}
+	for _, each := range delays {
+		if delay := impossible(each, most); delay != nil {
+			unmeasured(checkup.StageCollect, "the numbers do not add up: a delay of %d µs, of at most %d", *delay, most)
+			return
+		}
 	}
 	if arrived := j.evidence.reception[at]; o.Pair.Transport == checkup.UDP && j.evidence.counted[o.Pair.Target] &&
 		arrived < seen.Received {
@@ -146,10 +154,7 @@ func (j *Judgement) longest(p checkup.Pair) int64 {
 	if probe, ok := j.Worksheet.Probe(p.Transport); ok && probe.Timeout > 0 && j.Worksheet.Guests == nil {
 		return time.Duration(probe.Timeout).Microseconds()
 	}
-	if t := j.Worksheet.ProbeTimeout(); t > 0 {
-		return time.Duration(t).Microseconds()
-	}
-	return math.MaxInt64
+	return j.Worksheet.MaxDelay()
 }
 
 // through returns how many packets or connections got through to or from a target that

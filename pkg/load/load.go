@@ -119,12 +119,9 @@ type loader struct {
 func (l *loader) guarded(abs string, read func()) {
 	name := l.rel(abs)
 	l.at.Store(&name)
-	defer func() {
-		if r := recover(); r != nil {
-			l.add(Problem{File: name, Message: fmt.Sprintf("cannot be parsed: the parser panicked: %s", oneLine(fmt.Sprint(r)))})
-		}
-	}()
-	read()
+	if err := checkup.Guarded(func() error { read(); return nil }); err != nil {
+		l.add(Problem{File: name, Message: fmt.Sprintf("cannot be parsed: %v", err)})
+	}
 }
 
 func (l *loader) add(p Problem) { l.problems = append(l.problems, p) }

@@ -70,7 +70,7 @@ func LoadHistory(ctx context.Context, c corev1client.ConfigMapInterface, plan st
 // ReadHistory reads a history from the ConfigMaps of one plan, as kubectl prints them: a List in YAML or JSON.
 func ReadHistory(ctx context.Context, text []byte) (*history.History, error) {
 	var list corev1.ConfigMapList
-	if err := yaml.Unmarshal(text, &list); err != nil {
+	if err := checkup.Guarded(func() error { return yaml.Unmarshal(text, &list) }); err != nil {
 		return nil, fmt.Errorf("not a list of ConfigMaps: %w", err)
 	}
 	stored := map[string]*corev1.ConfigMap{}

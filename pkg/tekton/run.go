@@ -74,7 +74,7 @@ func Start(p *pipelinev1.Pipeline, namespace string, from Resolver, settings []s
 // DecodePipeline reads a Pipeline from YAML or JSON that somebody else wrote. Unknown fields are an error.
 func DecodePipeline(text []byte) (*pipelinev1.Pipeline, error) {
 	var p pipelinev1.Pipeline
-	if err := yaml.UnmarshalStrict(text, &p); err != nil {
+	if err := checkup.Guarded(func() error { return yaml.UnmarshalStrict(text, &p) }); err != nil {
 		return nil, fmt.Errorf("read a Pipeline: %w", err)
 	}
 	if p.Kind != "Pipeline" || p.APIVersion != pipelinev1.SchemeGroupVersion.String() {
