@@ -18,7 +18,8 @@ const enough = 20
 //
 //   - A component of the first look is tested again with those of its pairs that were measured
 //     again. The number of these components is the number of tests, which gives their level.
-//     Its pairs have its fate: one that is confirmed, gone or undecided makes them so.
+//     Its pairs have its fate: one that is confirmed, gone or undecided makes them so. But a pair that the further look
+//     fails by itself fails, and has another cause if the component is gone.
 //   - Other pairs are merged by judge.Merge, one by one.
 //   - A finding is confirmed if its component or one of its pairs is, and gone if all of its
 //     pairs that were measured again passed.
@@ -93,9 +94,18 @@ func (x *Explanation) LookAgain(j, further *judge.Judgement, after checkup.Durat
 		}
 		switch {
 		case f.Component != nil && f.Component.verdict != checkup.Unmeasured:
-			for _, i := range f.Pairs {
-				fate(i, f.Component.verdict)
+			own := func(i int) bool {
+				o := &j.Outcomes[i]
+				return f.Component.verdict != checkup.Fail && o.Verdict == checkup.Fail && o.Look != nil && o.Look.Made
 			}
+			for _, i := range f.Pairs {
+				if own(i) {
+					failed[i] = false // by itself, in the further look: to be explained anew
+				} else {
+					fate(i, f.Component.verdict)
+				}
+			}
+			f.Pairs = slices.DeleteFunc(f.Pairs, own)
 			f.Confirmation = map[checkup.Verdict]checkup.Confirmation{
 				checkup.Fail: checkup.Confirmed, checkup.Pass: checkup.Gone, checkup.Undecided: checkup.NotConfirmed,
 			}[f.Component.verdict]
@@ -228,7 +238,7 @@ func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
 		var given []*candidate
 		known := len(x.Found)
 		for _, f := range x.Found {
-			if f.cause != nil && f.cause.l.class == class && f.Confirmation != checkup.Gone {
+			if f.cause != nil && f.cause.l.class == class && f.Confirmation != checkup.Gone && !f.doubted() {
 				given = append(given, l.same(f.cause))
 			}
 		}
@@ -238,10 +248,19 @@ func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
 			}
 		}
 		for _, c := range l.cover(slices.DeleteFunc(given, func(c *candidate) bool { return c == nil })) {
-			if !slices.ContainsFunc(c.newly, func(i int32) bool { return isNew(l.all[i].at) }) {
+			var fresh []int
+			for _, i := range c.newly {
+				if isNew(l.all[i].at) {
+					fresh = append(fresh, l.all[i].at)
+				}
+			}
+			if len(fresh) == 0 {
 				continue
 			}
-			if slices.ContainsFunc(x.Found[:known], func(f *Found) bool { return f.cause != nil && f.cause.same(c) }) {
+			same := func(f *Found) bool { return f.cause != nil && f.cause.same(c) && !f.doubted() }
+			if at := slices.IndexFunc(x.Found[:known], same); at >= 0 {
+				f := x.Found[at]
+				f.Pairs = slices.Compact(slices.Sorted(slices.Values(slices.Concat(f.Pairs, fresh))))
 				continue
 			}
 			f := c.found(nil)
@@ -250,6 +269,10 @@ func (x *Explanation) addNew(j *judge.Judgement, before []bool) {
 		}
 	}
 }
+
+// doubted reports whether the finding is of a component that a further look did not confirm: it explains no pair that
+// fails by itself.
+func (f *Found) doubted() bool { return f.Component != nil && f.Component.verdict == checkup.Undecided }
 
 // same reports whether two candidates are the same cause.
 func (c *candidate) same(d *candidate) bool {

@@ -104,6 +104,55 @@ func TestLookAgain(t *testing.T) {
 	}
 }
 
+// TestDeadPairOfAComponent: a pair that is dead in both looks fails, whatever becomes of the loss into its target.
+func TestDeadPairOfAComponent(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		second float64 // into the node
+	}{{"the loss is gone", 0}, {"the loss is undecided", 0.015}, {"the loss is there", 0.08}} {
+		t.Run(tt.name, func(t *testing.T) {
+			for seed := range judgetest.Iterations(5, 50) {
+				var from int
+				mesh := func(seed uint64, into float64) *judgetest.Mesh {
+					n := lossy(seed, 0, into)
+					drop := n.Drop
+					n.Drop = func(p judgetest.Packet) float64 {
+						if p.From == from && p.To == 7 {
+							return 1
+						}
+						return drop(p)
+					}
+					return n
+				}
+				n := mesh(seed, 0.08)
+				from = slices.IndexFunc(n.Worksheet.Assignments, func(targets []int) bool { return slices.Contains(targets, 7) })
+				rules := judge.Rules{Pools: true, LooksAgain: true}
+				j := judge.Pairs(n.Worksheet, n.Roster, n.Measure(), rules)
+				x := Explain(j)
+				next := mesh(seed+100, tt.second)
+				next.Worksheet = n.Worksheet
+				x.LookAgain(j, judge.Pairs(n.Worksheet, n.Roster, next.Measure(), rules), checkup.Duration(12e9))
+				for i := range j.Outcomes {
+					if o := &j.Outcomes[i]; o.Pair.Source == from && o.Pair.Target == 7 && o.Verdict != checkup.Fail {
+						t.Errorf("seed %d: %+v is %s", seed, o.Pair, o.Verdict)
+					}
+				}
+				explained := map[int]bool{}
+				for _, f := range x.Found {
+					for _, i := range f.Pairs {
+						explained[i] = true
+					}
+				}
+				for i := range j.Outcomes {
+					if j.Outcomes[i].Verdict == checkup.Fail && !explained[i] {
+						t.Errorf("seed %d: nothing explains %+v; got%s", seed, j.Outcomes[i].Pair, judgetest.Show(x.Findings()))
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestUndecidedComponent: loss that one look cannot tell from the limit is decided by the next.
 func TestUndecidedComponent(t *testing.T) {
 	decided := 0
