@@ -152,8 +152,8 @@ func compareChecks(before, after *CheckReport) CheckDiff {
 			}
 		}
 	}
-	if before.Matrix != nil && after.Matrix != nil {
-		d.Seen = seenBy(before.Matrix, after.Matrix)
+	if a, b := before.pairs(), after.pairs(); a != nil && b != nil {
+		d.Seen = seenBy(a, b)
 	}
 	for _, c := range []struct {
 		which string
@@ -209,9 +209,18 @@ func (d *CheckDiff) units(before, after *CheckReport) {
 	}
 }
 
+// pairs is the matrix of a check if its rows and columns are single sources and targets; nil if they are groups of them.
+func (c *CheckReport) pairs() *Matrix {
+	if c.Matrix == nil || c.Matrix.Group > 1 {
+		return nil
+	}
+	return c.Matrix
+}
+
 // sight is what a report knows about units, those that it does not list too.
 type sight struct {
 	c        *CheckReport
+	pairs    *Matrix // nil if the report does not list its pairs
 	verdicts map[string]Verdict
 	rows     map[string]int // of the matrix, by source
 	columns  map[string]int // by target
@@ -226,11 +235,11 @@ func sightOf(c, other *CheckReport) *sight {
 	for _, u := range c.Units {
 		s.verdicts[u.Name] = u.Verdict
 	}
-	if c.Matrix != nil {
-		for i, name := range c.Matrix.Sources {
+	if s.pairs = c.pairs(); s.pairs != nil {
+		for i, name := range s.pairs.Sources {
 			s.rows[name] = i
 		}
-		for i, name := range c.Matrix.Targets {
+		for i, name := range s.pairs.Targets {
 			s.columns[name] = i
 		}
 	}
@@ -248,11 +257,11 @@ func (s *sight) of(u *Unit) Sighted {
 	if s.c.Complete {
 		return NotExpected
 	}
-	if s.c.Matrix != nil && u.Source != "" && u.Target != "" {
+	if s.pairs != nil && u.Source != "" && u.Target != "" {
 		row, ok := s.rows[u.Source]
 		column, known := s.columns[u.Target]
-		if !ok || !known || row >= len(s.c.Matrix.Cells) || column >= len(s.c.Matrix.Cells[row]) ||
-			s.c.Matrix.Cells[row][column] == ' ' || !s.probes(u) {
+		if !ok || !known || row >= len(s.pairs.Cells) || column >= len(s.pairs.Cells[row]) ||
+			s.pairs.Cells[row][column] == ' ' || !s.probes(u) {
 			return NotExpected
 		}
 		return Sighted(Pass)

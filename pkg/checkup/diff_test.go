@@ -46,6 +46,10 @@ func TestCompareUnits(t *testing.T) {
 	large := func(round int, units ...Unit) CheckReport {
 		return CheckReport{Name: "mesh", Units: units, Counts: Counts{Expected: 9}, Coverage: &Coverage{Round: round, Rounds: 3}}
 	}
+	grouped := func(c CheckReport) CheckReport { // more than 100 nodes
+		c.Matrix = &Matrix{Group: 2, Sources: []string{"a to b (2)", "c"}, Targets: []string{"a to b (2)", "c"}, Cells: []string{"..", ". "}}
+		return c
+	}
 	whole := func(units ...Unit) CheckReport { return CheckReport{Name: "mesh", Complete: true, Units: units} }
 	ab := func(v Verdict) Unit { return diffUnit("a", "b", v) }
 	for _, tt := range []struct {
@@ -67,6 +71,8 @@ func TestCompareUnits(t *testing.T) {
 		{"a check that was not measured", nothing, diffMesh(abc, ab(Fail)), "unseen a -> b: unmeasured, fail"},
 		{"without a matrix, same sample", large(1), large(1, ab(Fail)), "new a -> b: pass, fail"},
 		{"without a matrix, other samples", large(1), large(2, ab(Fail)), "unseen a -> b: not known, fail"},
+		{"groups of nodes, same sample", grouped(large(1)), grouped(large(1, ab(Fail))), "new a -> b: pass, fail"},
+		{"groups of nodes, other samples", grouped(large(1)), grouped(large(2, ab(Fail))), "unseen a -> b: not known, fail"},
 		{"all units listed", whole(ab(Pass)), whole(ab(Fail)), "new a -> b: pass, fail"},
 		{"all units listed, one came", whole(), whole(ab(Fail)), "unseen a -> b: not expected, fail"},
 	} {
