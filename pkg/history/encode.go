@@ -337,7 +337,7 @@ func (h *History) take(d *document, details, groups map[string][]byte) error {
 		if len(d.State.Days) > maxDays || len(d.State.Findings) > maxFindings || len(d.State.SetAside) > maxSetAside {
 			return errors.New("has too many entries")
 		}
-		h.Days, h.Findings, h.SetAside = d.State.Days, d.State.Findings, d.State.SetAside
+		h.Days, h.Findings, h.Due, h.SetAside = d.State.Days, d.State.Findings, d.State.Due, d.State.SetAside
 	}
 	for _, x := range d.Details {
 		details[detailKey(x.N, x.Check)] = x.Detail

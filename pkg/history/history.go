@@ -47,6 +47,8 @@ type History struct {
 	Findings []Finding `json:"findings,omitempty"`
 	// Digests of delays and losses, sorted by their Keys.
 	Digests []Digest `json:"-"`
+	// Due says when the plan's schedule starts runs; nil for a plan without a schedule.
+	Due *Due `json:"due,omitempty"`
 	// SetAside says what could not be read, and when that was noticed; one line each, oldest first.
 	SetAside []string `json:"setAside,omitempty"`
 }
@@ -111,7 +113,9 @@ type Finding struct {
 
 // Entry is what one run adds to a history.
 type Entry struct {
-	Plan     string
+	Plan string
+	// Schedule of the plan; nil if it has none.
+	Schedule *checkup.Schedule
 	Run      Run
 	Findings []Finding
 	Digests  []Digest
@@ -134,6 +138,7 @@ func Merge(h *History, e *Entry) *History {
 	}
 	next.Runs = append(slices.Clone(next.Runs), run)
 	next.Findings = mergeFindings(next.Findings, e.Findings)
+	next.Due = next.Due.next(e)
 	next.Digests = mergeDigests(next.Digests, e.Digests, run.Finished)
 	next.decay()
 	return next
@@ -293,21 +298,22 @@ func (h *History) NotesSince(since time.Time) []string {
 	return slices.DeleteFunc(slices.Clone(h.SetAside), func(n string) bool { return n < from })
 }
 
-// Gap is a time without a run.
+// Gap is a time without a run that was due.
 type Gap struct {
 	// After and Before are the starts of the runs around it. Before of a gap that is still open is the time of the look.
 	After  time.Time `json:"after"`
 	Before time.Time `json:"before"`
-	// Missed is the number of runs that would have fitted, at the usual interval.
+	// Missed is the number of runs that were due, by the schedule or else at the usual interval.
 	Missed int `json:"missed"`
 }
 
-// gapFactor is how much longer than usual the time between two starts is in a gap.
+// gapFactor is how much longer than usual the time between two starts is in a gap, if there is no schedule.
 const gapFactor = 1.75
 
 // Gaps returns the gaps of the runs, and the usual interval between two starts, their median. Fewer than four runs have
-// no usual interval. A run that never reported is not in a history, so it leaves a gap.
-func Gaps(runs []Run) (gaps []Gap, every time.Duration) {
+// no usual interval. A run that never reported is not in a history, so it leaves a gap. Runs are due by the schedule,
+// since a run has it; before that, or if it is nil, one is due at each usual interval.
+func Gaps(runs []Run, due *Due) (gaps []Gap, every time.Duration) {
 	var starts []time.Time
 	for _, r := range runs {
 		if !r.Started.IsZero() {
@@ -315,30 +321,39 @@ func Gaps(runs []Run) (gaps []Gap, every time.Duration) {
 		}
 	}
 	slices.SortFunc(starts, time.Time.Compare)
-	if len(starts) < 4 {
+	if len(starts) == 0 {
 		return nil, 0
 	}
 	between := make([]time.Duration, len(starts)-1)
 	for i := range between {
 		between[i] = starts[i+1].Sub(starts[i])
 	}
-	sorted := slices.Clone(between)
-	slices.Sort(sorted)
-	every = sorted[len(sorted)/2]
-	if every <= 0 {
-		return nil, 0
+	if len(starts) >= 4 {
+		sorted := slices.Clone(between)
+		slices.Sort(sorted)
+		every = max(sorted[len(sorted)/2], 0)
 	}
 	for i := range between {
-		gaps = appendGap(gaps, starts[i], starts[i+1], every)
+		gaps = appendGap(gaps, starts[i], starts[i+1], due, every)
 	}
 	return gaps, every
 }
 
 // appendGap adds the time between two starts if it is a gap.
-func appendGap(gaps []Gap, after, before time.Time, every time.Duration) []Gap {
-	d := before.Sub(after)
-	if float64(d) <= gapFactor*float64(every) {
+func appendGap(gaps []Gap, after, before time.Time, due *Due, every time.Duration) []Gap {
+	missed := 0
+	switch d := before.Sub(after); {
+	case due != nil && !after.Before(due.Since):
+		most := maxMissed
+		for _, g := range gaps {
+			most -= g.Missed
+		}
+		missed = due.missed(after, before, max(most, 1))
+	case every > 0 && float64(d) > gapFactor*float64(every):
+		missed = int(math.Round(float64(d)/float64(every))) - 1
+	}
+	if missed == 0 {
 		return gaps
 	}
-	return append(gaps, Gap{after, before, int(math.Round(float64(d)/float64(every))) - 1})
+	return append(gaps, Gap{after, before, missed})
 }

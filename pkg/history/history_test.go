@@ -357,20 +357,28 @@ func TestGaps(t *testing.T) {
 		}
 		return runs
 	}
+	due := func(cron string, since int) *Due {
+		return &Due{Cron: cron, TimeZone: "Etc/UTC", Since: start.Add(time.Duration(since) * time.Hour)}
+	}
 	for _, tt := range []struct {
 		name string
 		runs []Run
+		due  *Due
 		want string
 	}{
-		{"too few runs", hours(0, 1, 9), "[] every 0s"},
-		{"no gap", hours(0, 1, 2, 3.5, 4, 5), "[] every 1h0m0s"},
-		{"one missed", hours(0, 1, 2, 4, 5), "[02h-04h missed 1] every 1h0m0s"},
-		{"in any order", hours(5, 1, 0, 4, 2), "[02h-04h missed 1] every 1h0m0s"},
-		{"six missed", hours(0, 1, 2, 3, 4, 11, 12), "[04h-11h missed 6] every 1h0m0s"},
-		{"all at once", hours(0, 0, 0, 0), "[] every 0s"},
+		{"too few runs", hours(0, 1, 9), nil, "[] every 0s"},
+		{"no gap", hours(0, 1, 2, 3.5, 4, 5), nil, "[] every 1h0m0s"},
+		{"one missed", hours(0, 1, 2, 4, 5), nil, "[02h-04h missed 1] every 1h0m0s"},
+		{"in any order", hours(5, 1, 0, 4, 2), nil, "[02h-04h missed 1] every 1h0m0s"},
+		{"six missed", hours(0, 1, 2, 3, 4, 11, 12), nil, "[04h-11h missed 6] every 1h0m0s"},
+		{"all at once", hours(0, 0, 0, 0), nil, "[] every 0s"},
+		{"twice a day", hours(9, 17, 33, 41, 65), due("0 9,17 * * *", 0), "[17h-17h missed 1] every 16h0m0s"},
+		{"not at night", hours(16, 17, 33, 34, 36), due("0 9-17 * * *", 0), "[10h-12h missed 1] every 2h0m0s"},
+		{"few runs", hours(0, 5), due("0 * * * *", 0), "[00h-05h missed 4] every 0s"},
+		{"by a schedule since", hours(0, 24, 48, 72, 73, 75), due("0 * * * *", 72), "[01h-03h missed 1] every 24h0m0s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			gaps, every := Gaps(tt.runs)
+			gaps, every := Gaps(tt.runs, tt.due)
 			var words []string
 			for _, g := range gaps {
 				words = append(words, fmt.Sprintf("%s-%s missed %d", g.After.Format("15h"), g.Before.Format("15h"), g.Missed))
@@ -563,7 +571,7 @@ func FuzzDecode(f *testing.F) {
 		h = Merge(h, e)
 		h.Cumulative("mesh")
 		h.Pair("node-0001", "node-0002")
-		Gaps(h.Runs)
+		Gaps(h.Runs, h.Due)
 		if _, err := Encode(h); err != nil {
 			t.Error(err)
 		}

@@ -31,9 +31,10 @@ const (
 )
 
 // NewsOf returns what is new with a run, given the runs before it; the run itself may be among them. It is pure. A
-// first run is news unless it passes. A run that is like the one before is none. missed returns how many runs were due
-// in a gap; nil says that none are ever due, because the plan has no schedule.
-func (h *History) NewsOf(run Run, summary string, missed func(Gap) int) []News {
+// first run is news unless it passes. A run that is like the one before is none. Runs are missing only of a plan with a
+// schedule.
+func (h *History) NewsOf(e *Entry, summary string) []News {
+	run := e.Run
 	var news []News
 	runs := make([]Run, 0, len(h.Runs)+1)
 	for _, r := range h.Runs {
@@ -54,15 +55,16 @@ func (h *History) NewsOf(run Run, summary string, missed func(Gap) int) []News {
 			news = append(news, News{reason, fmt.Sprintf("run %s: %s; %s", run.Name, summary, before), reason != VerdictPass})
 		}
 	}
-	gaps, _ := Gaps(append(runs, run))
+	due := h.Due.next(e)
+	if due == nil {
+		return news
+	}
+	gaps, _ := Gaps(append(runs, run), due)
 	for _, g := range gaps {
-		if missed == nil || !g.Before.Equal(run.Started) {
-			continue
-		}
-		if n := missed(g); n > 0 {
+		if g.Before.Equal(run.Started) {
 			const message = "%s missing before run %s: none started from %s to %s and reported"
-			news = append(news, News{RunsMissing, fmt.Sprintf(message,
-				checkup.Count(n, "run"), run.Name, g.After.UTC().Format(time.RFC3339), g.Before.UTC().Format(time.RFC3339)), true})
+			news = append(news, News{RunsMissing, fmt.Sprintf(message, checkup.Count(g.Missed, "run"), run.Name,
+				g.After.UTC().Format(time.RFC3339), g.Before.UTC().Format(time.RFC3339)), true})
 		}
 	}
 	return news

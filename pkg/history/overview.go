@@ -90,9 +90,9 @@ func (h *History) Overview(f Filter) *Overview {
 			o.Days = append(o.Days, d)
 		}
 	}
-	gaps, every := Gaps(o.Runs)
-	if n := len(o.Runs); every > 0 && n > 0 {
-		gaps = appendGap(gaps, o.Runs[n-1].Started, f.Now, every)
+	gaps, every := Gaps(o.Runs, h.Due)
+	if n := len(o.Runs); n > 0 && !f.Now.IsZero() {
+		gaps = appendGap(gaps, o.Runs[n-1].Started, f.Now, h.Due, every)
 	}
 	o.Gaps, o.Every = gaps, checkup.Duration(every)
 	for _, d := range h.Findings {

@@ -56,28 +56,6 @@ func schedule(p *checkup.Plan, report kind.Reporter) {
 	}
 }
 
-// maxMissed bounds Missed: a schedule of one minute reaches it in a week.
-const maxMissed = 10_000
-
-// Missed returns how many runs of a schedule were due between the starts of two runs that follow each other, at most
-// 10,000; 0 for a schedule that is not valid. A start may be late by less than the time to the next one.
-func Missed(s *checkup.Schedule, after, before time.Time) int {
-	times, err := cron.ParseStandard(s.Cron)
-	zone, bad := time.LoadLocation(s.TimeZone)
-	if err != nil || bad != nil {
-		return 0
-	}
-	missed := 0
-	for at := times.Next(after.In(zone)); !at.IsZero() && missed <= maxMissed; at = times.Next(at) {
-		// The last one before the start is that of the run itself.
-		if next := times.Next(at); next.IsZero() || next.After(before) {
-			break
-		}
-		missed++
-	}
-	return min(missed, maxMissed)
-}
-
 // shortest is the shortest time between two of the next hundred starts; 0 if there is no start in five years.
 func shortest(times cron.Schedule, zone *time.Location) time.Duration {
 	at := times.Next(time.Date(2026, 1, 1, 0, 0, 0, 0, zone))

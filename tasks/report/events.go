@@ -15,7 +15,6 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/history"
-	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/retry"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
@@ -26,14 +25,6 @@ const (
 	// maxEvent is the longest message of an event, in bytes (maxEventNoteLength of Kubernetes' events.k8s.io).
 	maxEvent = 1024
 )
-
-// missed counts the runs of the plan's schedule that were due in a gap; nil without a schedule.
-func missed(plan *checkup.Plan) func(history.Gap) int {
-	if plan.Schedule == nil {
-		return nil
-	}
-	return func(g history.Gap) int { return kinds.Missed(plan.Schedule, g.After, g.Before) }
-}
 
 // announce writes Kubernetes Events about the news, on the PipelineRun and on the CronJob of the plan's schedule. A
 // failure costs a warning: the verdict stands.

@@ -45,6 +45,13 @@ func TestEvents(t *testing.T) {
 	regular := func(v checkup.RunVerdict) []*history.Entry {
 		return []*history.Entry{ago(5, v), ago(4, v), ago(3, v), ago(2, v), ago(1, v)}
 	}
+	bySchedule := func(entries ...*history.Entry) []*history.Entry {
+		for _, e := range entries {
+			e.Schedule = &checkup.Schedule{Cron: "0 * * * *", TimeZone: "Etc/UTC"}
+			e.Run.Name = fmt.Sprintf("day-2-%d", e.Run.Started.Unix()/60)
+		}
+		return entries
+	}
 	broken := apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("an older role"))
 	for _, tt := range []struct {
 		name   string
@@ -66,9 +73,10 @@ func TestEvents(t *testing.T) {
 		{name: "was inconclusive", before: regular(checkup.RunInconclusive), passed: true, want: []string{"PipelineRun Normal VerdictPass"}},
 		{name: "on the schedule, too", plan: hourly(), before: regular(pass),
 			want: []string{"CronJob Warning VerdictFail", "PipelineRun Warning VerdictFail"}},
-		{name: "runs missing", plan: hourly(), before: []*history.Entry{ago(7, pass), ago(6, pass), ago(5, pass), ago(4, pass)}, passed: true,
+		{name: "runs missing", plan: hourly(), before: bySchedule(ago(7, pass), ago(6, pass), ago(5, pass), ago(4, pass)), passed: true,
 			want: []string{"CronJob Warning RunsMissing", "PipelineRun Warning RunsMissing"}, words: "3 runs missing before run run"},
-		{name: "nobody expects runs", before: []*history.Entry{ago(7, pass), ago(6, pass), ago(5, pass), ago(4, pass)}, passed: true},
+		{name: "the schedule never started a run", plan: hourly(), before: []*history.Entry{ago(7, pass), ago(6, pass), ago(5, pass), ago(4, pass)}, passed: true},
+		{name: "the schedule is gone", before: bySchedule(ago(7, pass), ago(6, pass), ago(5, pass), ago(4, pass)), passed: true},
 		{name: "no right to events", before: regular(pass), broken: broken, log: "::warning::no event on PipelineRun run: "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

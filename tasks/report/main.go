@@ -62,6 +62,7 @@ func run(ctx context.Context, t *task.Task) error {
 	}
 	where := ""
 	entry := history.EntryOf(r, sheets)
+	entry.Schedule = plan.Schedule
 	if unread != nil {
 		t.Logf("::warning::cannot read the history of the plan: %v", unread)
 		r.Notes = append(r.Notes, fmt.Sprintf("earlier runs are not considered: %v", unread))
@@ -79,7 +80,7 @@ func run(ctx context.Context, t *task.Task) error {
 	remember(ctx, t, store, entry)
 	writeHealth(ctx, t, plan, r, sheets)
 	if before != nil {
-		announce(ctx, t, plan, before.NewsOf(entry.Run, r.Summary, missed(plan)))
+		announce(ctx, t, plan, before.NewsOf(entry, r.Summary))
 	}
 	failed := errors.Join(problems...)
 	t.Mark(ctx, label(r, failed, t.Outcomes))
