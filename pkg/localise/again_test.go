@@ -205,6 +205,38 @@ func TestListed(t *testing.T) {
 	}
 }
 
+// TestListedConfirmed: findings that are summed up are confirmed if one of them is.
+func TestListedConfirmed(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		hit  func(judgetest.Packet) bool
+		want string
+	}{
+		{"five pairs", func(p judgetest.Packet) bool { return p.From < 5 && p.To == p.From+10 }, "pair 5 pairs of nodes"},
+		{"twelve nodes", func(p judgetest.Packet) bool { return p.To%3 == 0 }, "nodeIngress 3 more findings"},
+	} {
+		for _, again := range []struct {
+			made bool
+			want checkup.Confirmation
+		}{{true, checkup.Confirmed}, {false, checkup.NotMadeAgain}} {
+			n := judgetest.NewMesh(1, 36, 0, 0, judgetest.DefaultProbes())
+			n.Drop = func(p judgetest.Packet) float64 { return judgetest.When(tt.hit(p)) }
+			rules := judge.Rules{Pools: true, LooksAgain: true}
+			j := judge.Pairs(n.Worksheet, n.Roster, n.Measure(), rules)
+			x := Explain(j)
+			record := &checkup.Record{}
+			if again.made {
+				record = n.Measure()
+			}
+			x.LookAgain(j, judge.Pairs(n.Worksheet, n.Roster, record, rules), checkup.Duration(12e9))
+			found := x.Findings()
+			if last := found[len(found)-1]; judgetest.Kind(last) != tt.want || last.Confirmation != again.want {
+				t.Errorf("%s: got %s, %q; want %s, %q", tt.name, judgetest.Kind(last), last.Confirmation, tt.want, again.want)
+			}
+		}
+	}
+}
+
 // TestRack: nodes behind one dead uplink are one finding, by their zone if they are a zone.
 func TestRack(t *testing.T) {
 	for _, tt := range []struct {

@@ -182,6 +182,7 @@ func joinPairs(found []*Found) []*Found {
 	}
 	slices.SortStableFunc(pairs, func(a, b *Found) int { return cmp.Compare(len(b.Pairs), len(a.Pairs)) })
 	joined := &Found{Finding: checkup.Finding{Cause: checkup.CausePair, Subject: fmt.Sprintf("%d pairs of nodes", len(pairs))}}
+	joined.Confirmation = together(pairs)
 	explained := map[int]bool{}
 	for _, f := range pairs {
 		for _, i := range f.Pairs {
@@ -207,10 +208,20 @@ func joinPairs(found []*Found) []*Found {
 	return append(slices.DeleteFunc(slices.Clone(found), single), joined)
 }
 
+// together is what a further look found of several findings: the worst.
+func together(found []*Found) checkup.Confirmation {
+	for _, c := range []checkup.Confirmation{checkup.Confirmed, checkup.NotConfirmed, checkup.NotMadeAgain, checkup.Gone} {
+		if slices.ContainsFunc(found, func(f *Found) bool { return f.Confirmation == c }) {
+			return c
+		}
+	}
+	return checkup.NotLookedAt
+}
+
 // further sums up the findings that are not listed.
 func further(rest []*Found) checkup.Finding {
 	first := rest[0].describe()
-	f := checkup.Finding{Cause: first.Cause, Subject: checkup.Count(len(rest), "more finding")}
+	f := checkup.Finding{Cause: first.Cause, Subject: checkup.Count(len(rest), "more finding"), Confirmation: together(rest)}
 	explained := map[int]bool{}
 	for _, r := range rest {
 		if r.Cause != f.Cause {
