@@ -55,12 +55,17 @@ const (
 	ReasonNoRoute     Reason = "NoRoute"     // a host or router reported that it has no way: EHOSTUNREACH, ENETUNREACH
 	ReasonReached     Reason = "Reached"     // the target must not be reachable, and was
 	ReasonChanged     Reason = "Changed"     // what the pair expects changed while it was measured
+
+	ReasonRepeated  Reason = "Repeated"  // a DNS question was answered only when it was repeated
+	ReasonCode      Reason = "Code"      // a DNS server answered with another code than NOERROR or NXDOMAIN
+	ReasonWrong     Reason = "Wrong"     // a DNS server answered something else than it must
+	ReasonMalformed Reason = "Malformed" // what a DNS server answered cannot be read, or answers another question
 )
 
 // Reasons lists every Reason. A Cause without one has the empty string, which is not among them.
 var Reasons = []Reason{
 	ReasonSilent, ReasonOtherVM, ReasonUnrequested, ReasonConflict, ReasonRefused, ReasonTimedOut, ReasonNoRoute,
-	ReasonReached, ReasonChanged,
+	ReasonReached, ReasonChanged, ReasonRepeated, ReasonCode, ReasonWrong, ReasonMalformed,
 }
 
 // Observation is the measurement of one pair by its source. The numbers and Failure
@@ -90,6 +95,10 @@ type Observation struct {
 	Witnessed int    `json:"witnessed,omitempty"`
 	Rewritten int    `json:"rewritten,omitempty"`
 	SeenAs    string `json:"seenAs,omitempty"`
+	// Repeated is the number of DNS questions without an answer in time whose repetition was answered: they are not in
+	// Received. Truncated is the number of those that TCP had to answer, because the answer did not fit in a datagram.
+	Repeated  int `json:"repeated,omitempty"`
+	Truncated int `json:"truncated,omitempty"`
 	// RTTs are the round-trip delays of the answered measurements in
 	// microseconds, in the order in which they were sent.
 	RTTs []int64 `json:"rtts,omitempty"`

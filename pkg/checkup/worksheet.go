@@ -131,7 +131,7 @@ type Endpoint struct {
 	// ClientCertificates are the Secrets that the agent of a source needs.
 	ClientCertificates []string `json:"clientCertificates,omitempty"`
 	// Peer of an existing target whose address the survey found; nil for others. Without Connections it has an IP
-	// address and the transport TCP.
+	// address and the transport TCP, or a Question.
 	Peer *Peer `json:"peer,omitempty"`
 	// VM that is started for the endpoint; nil for others. If Node is empty, the VM may
 	// run on any node except the node of the other VM of its pair.
@@ -149,7 +149,7 @@ type Peer struct {
 	Port int    `json:"port"`
 	// Family of the address; AnyIPFamily for a DNS name.
 	Family IPFamily `json:"family,omitempty"`
-	// Transport is TLS or TCP.
+	// Transport is TLS or TCP, or, with a Question, DNSUDP or DNSTCP.
 	Transport Transport `json:"transport"`
 	// ServerName, Path and ClientCertificate as those of ComponentRole.
 	ServerName        string `json:"serverName,omitempty"`
@@ -158,7 +158,47 @@ type Peer struct {
 	// Backends are the indexes of the targets that are endpoints of this Service address;
 	// empty for targets that are not a Service address.
 	Backends []int `json:"backends,omitempty"`
+	// Question that the peer, a DNS server, is asked; nil for others.
+	Question *Question `json:"question,omitempty"`
 }
+
+// Question is a question to a DNS server, and what it must answer.
+type Question struct {
+	// Resolver says that the servers that the agent's own /etc/resolv.conf names are asked, as a pod asks them. Host and
+	// Family of the peer are then empty.
+	Resolver bool `json:"resolver,omitempty"`
+	// Name ends with a dot. Without one it is completed with the search list of resolv.conf; only with Resolver.
+	Name string `json:"name"`
+	// Type is one of DNSTypes.
+	Type string `json:"type"`
+	// Answer says which Records the answer must have.
+	Answer DNSAnswer `json:"answer"`
+	// Records that must be answered, each once and no others, in any order, if Answer is AnswerRecords: an address as
+	// netip prints it; "PORT TARGET." of SRV; a name with a final dot, in lower case, of CNAME. The TARGET "*.NAME." is
+	// any name that has one label more than NAME.
+	Records []string `json:"records,omitempty"`
+}
+
+// DNSTypes are the types of questions.
+var DNSTypes = []string{"A", "AAAA", "SRV", "CNAME"}
+
+// DNSAnswer is a kind of answer to a DNS question.
+type DNSAnswer string
+
+const (
+	AnswerRecords DNSAnswer = "Records" // exactly the records
+	AnswerAny     DNSAnswer = "Any"     // at least one record, any
+	AnswerNoData  DNSAnswer = "NoData"  // the name exists, and has no record of the type: NOERROR without records
+	AnswerNoName  DNSAnswer = "NoName"  // the name does not exist: NXDOMAIN
+	AnswerNone    DNSAnswer = "None"    // no record: NOERROR or NXDOMAIN
+)
+
+// DNSAnswers lists every DNSAnswer.
+var DNSAnswers = []DNSAnswer{AnswerRecords, AnswerAny, AnswerNoData, AnswerNoName, AnswerNone}
+
+// MaxRecords is the most Records of a Question: as many IPv6 addresses fill half of the longest DNS message, of 64 KiB,
+// at 28 bytes each (RFC 1035, section 4.2.2; RFC 3596).
+const MaxRecords = 1000
 
 // IsFixture reports whether a target is a responder that setup must start.
 func (e Endpoint) IsFixture() bool {
@@ -410,7 +450,7 @@ type OrderTarget struct {
 	// sees, and that the agent must compare this address with its own.
 	Witness bool `json:"witness,omitempty"`
 	// Peer is set for an existing target; nil for others. Addresses and Ports are ignored
-	// if it is set. Without Connections it has an IP address and the transport TCP.
+	// if it is set. Without Connections it has an IP address and the transport TCP, or a Question.
 	Peer *Peer `json:"peer,omitempty"`
 }
 

@@ -321,6 +321,8 @@ const (
 	httpResponse   = 150
 	tlsClient      = 700  // ClientHello and Finished; a client certificate is more
 	tlsServer      = 2000 // ServerHello to Finished with a chain of one certificate
+	dnsQuestion    = 60   // a name of 42 bytes (RFC 1035, section 4.1)
+	dnsAnswer      = 90   // with one or two addresses
 )
 
 // wireBytes estimates what one measurement sends, both directions together, as IP
@@ -333,6 +335,8 @@ const (
 //	           and its acknowledgement
 //	http       as tcp, with a request of 100 and a response of 150 + size bytes
 //	tls        as tcp, with 700 bytes there and 2000 back for the handshake
+//	dns-udp    2 x (8 + H), and a question of 60 and an answer of 90 bytes
+//	dns-tcp    as tcp, with the same question and answer
 //
 // The kernel acknowledges several segments at once if it can, so tcp and http send
 // less. The body of an http probe of size 0 is not known and not counted.
@@ -353,6 +357,10 @@ func wireBytes(t checkup.Transport, f checkup.IPFamily, size int) int64 {
 		return int64(connection + stream(httpRequest) + stream(httpResponse+size))
 	case checkup.TLS:
 		return int64(connection + stream(tlsClient) + stream(tlsServer))
+	case checkup.DNSUDP:
+		return 2*int64(header+datagramHeader) + dnsQuestion + dnsAnswer
+	case checkup.DNSTCP:
+		return int64(connection + stream(dnsQuestion) + stream(dnsAnswer))
 	default:
 		n := datagramHeader + size
 		if n+header <= wireMTU {

@@ -160,6 +160,8 @@ func TestWireBytes(t *testing.T) {
 		{checkup.TCP, checkup.IPv4, 1449, 380 + 2*(1449+4*52)},
 		{checkup.HTTP, checkup.IPv4, 0, 380 + (100 + 2*52) + (150 + 2*52)},
 		{checkup.TLS, checkup.IPv4, 0, 380 + (700 + 2*52) + (2000 + 2*2*52)},
+		{checkup.DNSUDP, checkup.IPv4, 0, 2*(20+8) + 60 + 90},
+		{checkup.DNSTCP, checkup.IPv4, 0, 380 + (60 + 2*52) + (90 + 2*52)},
 		{checkup.HTTP, checkup.IPv6, 10_000, 520 + (100 + 2*72) + (10_150 + 2*8*72)},
 	}
 	seen := map[checkup.Transport]bool{}

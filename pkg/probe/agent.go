@@ -75,6 +75,7 @@ func (a Agent) Run(ctx context.Context) error {
 		Watch:   &Watch{},
 
 		certificates: &certificates{files: a.Certificates},
+		root:         a.Root,
 	}
 	before, reported := throttled(a.Root)
 	watching, stop := context.WithCancel(ctx)
