@@ -29,8 +29,8 @@ const (
 	maxStrays = 100
 )
 
-// dns asks a DNS server a question, or the servers of the agent's resolv.conf as a libc resolver does. The delay is that
-// of all answers that it takes: the search list's, the second server's, and that over TCP after a truncated one.
+// dns asks a DNS server a question, or the servers of the agent's resolv.conf as a libc resolver does. The delay is
+// that of all answers that it takes: the search list's, the second server's, and that over TCP after a truncated one.
 //
 // A question over UDP that is not answered in time is asked once more. If that is answered, a datagram was lost (or is
 // late), and the measurement counts as not answered: a libc resolver repeats a question only after 5 s (resolv.conf(5):
@@ -119,7 +119,9 @@ func (a *asking) resolve(ctx context.Context, m Measurement, s *sample) (reply, 
 }
 
 // ask asks the servers for one name: the next one after an error or a code that says nothing about the name.
-func (a *asking) ask(ctx context.Context, m Measurement, name string, s *sample) (r reply, by netip.AddrPort, err error) {
+func (a *asking) ask(
+	ctx context.Context, m Measurement, name string, s *sample,
+) (r reply, by netip.AddrPort, err error) {
 	for i, server := range a.servers {
 		if i > 0 {
 			if err := a.wait(ctx); err != nil {
@@ -214,8 +216,8 @@ type query struct {
 	packed   []byte
 }
 
-// newQuestion returns a question with a random number, which the answer must have, too (RFC 5452, section 9.2: the source
-// port, which is the kernel's choice, is random as well).
+// newQuestion returns a question with a random number, which the answer must have, too (RFC 5452, section 9.2: the
+// source port, which is the kernel's choice, is random as well).
 func newQuestion(name string, kind dnsmessage.Type) (*query, error) {
 	var id [2]byte
 	if _, err := rand.Read(id[:]); err != nil {

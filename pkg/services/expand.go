@@ -86,11 +86,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 		warn("%s not ready, and will probably be unmeasured: %s", checkup.CountAre(len(notReady), "node"), checkup.Some(notReady))
 	}
 
-	selector, err := spec.Services.selector()
-	if err != nil {
-		return nil, nil, err
-	}
-	chosen, err := selected(spec, selector, s)
+	chosen, err := spec.Services.Choose(s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -119,18 +115,21 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 		return nil, nil, fmt.Errorf("sample.budget: %s is not enough for one address from each of %s: "+
 			"raise it, or admit fewer nodes by placement", checkup.Count(spec.Sample.Budget, "pair"), checkup.Count(len(nodes), "node"))
 	}
-	sampled := sample(w.Seed, round, spec.Sample.Degree, spec.Sample.Budget, len(nodes), len(all))
-	w.Degree, w.Round, w.Rounds, w.Possible = sampled.degree, sampled.round, sampled.rounds, len(nodes)*len(all)
-	if want := spec.Sample.Degree; sampled.degree < len(all) && (want == 0 || want > sampled.degree) {
+	sampled := SampleOf(w.Seed, round, spec.Sample.Degree, spec.Sample.Budget, len(nodes), len(all))
+	w.Degree, w.Round, w.Rounds, w.Possible = sampled.Degree, sampled.Round, sampled.Rounds, len(nodes)*len(all)
+	if want := spec.Sample.Degree; sampled.Degree < len(all) && (want == 0 || want > sampled.Degree) {
 		warn("sample.budget (%s) allows %d of %d addresses from each of %s: raise it, or rotate the sample",
-			checkup.Count(spec.Sample.Budget, "pair"), sampled.degree, len(all), checkup.Count(len(nodes), "node"))
+			checkup.Count(spec.Sample.Budget, "pair"), sampled.Degree, len(all), checkup.Count(len(nodes), "node"))
 	}
 
-	sheet := Sheet{Namespaces: spec.Services.namespaces(), Selector: selector, Closed: spec.Expect.Closed}
+	sheet := Sheet{Closed: spec.Expect.Closed}
+	if sheet.Listings, err = spec.Services.Listings(); err != nil {
+		return nil, nil, err
+	}
 	if sheet.Closed == "" {
 		sheet.Closed = ClosedExact
 	}
-	write(w, &sheet, nodes, tolerations, all, sampled.assignments, states)
+	write(w, &sheet, nodes, tolerations, all, sampled.Assignments, states)
 	if w.CountPairs() == 0 {
 		return nil, nil, errors.New("no node has an address at which a node port answers: see addresses and ipFamilies")
 	}
@@ -145,37 +144,11 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	return w, warnings, nil
 }
 
-// selected returns a snapshot with only those Services of another that a check selects.
-func selected(spec *Spec, selector string, s *cluster.Snapshot) (*cluster.Snapshot, error) {
-	for _, namespace := range spec.Services.namespaces() {
-		if !slices.Contains(s.Seen, seen(namespace, selector)) {
-			return nil, fmt.Errorf("the snapshot does not list the %s: it was recorded for another plan: record it again",
-				seen(namespace, selector))
-		}
-	}
-	matches, err := spec.Services.matcher()
-	if err != nil {
-		return nil, err
-	}
-	chosen := &cluster.Snapshot{Nodes: s.Nodes}
-	for i := range s.ServiceObjects {
-		if matches(&s.ServiceObjects[i]) {
-			chosen.ServiceObjects = append(chosen.ServiceObjects, s.ServiceObjects[i])
-		}
-	}
-	for i := range s.EndpointSlices {
-		if len(spec.Services.Namespaces) == 0 || slices.Contains(spec.Services.Namespaces, s.EndpointSlices[i].Namespace) {
-			chosen.EndpointSlices = append(chosen.EndpointSlices, s.EndpointSlices[i])
-		}
-	}
-	return chosen, nil
-}
-
 // addressesOf lists the addresses of TCP ports that the plan measures, in the order of Services, families, ports and
 // kinds. An address that the load balancer serves to some sources only is left out: what it does depends on addresses
 // that pods get later.
 func addressesOf(spec *Spec, s *cluster.Snapshot, states *states) []address {
-	digest := digests(s.ServiceObjects, s.EndpointSlices)
+	digest := StatesOf(s.ServiceObjects, s.EndpointSlices)
 	var all []address
 	for _, m := range states.all.State("") {
 		service := m.Namespace + "/" + m.Name
@@ -192,7 +165,7 @@ func addressesOf(spec *Spec, s *cluster.Snapshot, states *states) []address {
 					if slices.Contains(spec.Addresses, kind) {
 						all = append(all, address{
 							service: service, port: p.Name, kind: kind, family: family, host: host, number: int(number),
-							endpoints: len(p.Endpoints), state: digest[familyKey{service, family}], expected: expectation(action),
+							endpoints: len(p.Endpoints), state: digest.Of(service, family), expected: expectation(action),
 							local: kind == ClusterIP && m.InternalTrafficToLocal,
 						})
 					}

@@ -43,15 +43,21 @@ func Rights(c checkup.Check) []checkup.Right {
 	if !ok {
 		return nil
 	}
+	return RightsOf("services", spec.Services.namespaces())
+}
+
+// RightsOf are the rights to list Services and EndpointSlices of namespaces ("" is all) before and after measuring, for
+// the kind in a package.
+func RightsOf(of string, namespaces []string) []checkup.Right {
 	var rights []checkup.Right
 	for _, phase := range []struct {
 		checkup.Phase
 		why string
 	}{
-		{checkup.PhaseSetup, "pkg/services Survey: what each node has to do"},
-		{checkup.PhaseProbe, "pkg/services AskAfter: what of it changed while it was measured"},
+		{checkup.PhaseSetup, "pkg/" + of + " Survey: what each node has to do"},
+		{checkup.PhaseProbe, "pkg/" + of + " AskAfter: what of it changed while it was measured"},
 	} {
-		for _, namespace := range spec.Services.namespaces() {
+		for _, namespace := range namespaces {
 			for _, resource := range []struct{ group, name string }{{"", "services"}, {"discovery.k8s.io", "endpointslices"}} {
 				r := checkup.Right{
 					Phase: phase.Phase, Scope: checkup.ScopeNamespace, Namespace: namespace,
