@@ -36,10 +36,11 @@ var arrows = map[string][]string{
 	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/retry", "pkg/scheduling"},
 	"pkg/history":         {"pkg/checkup", "pkg/stats"}, // what one run hands to the next
 	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},
-	"pkg/services":        {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/scheduling"},                // expects what each node's state says
-	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/services", "pkg/vmlatency", "pkg/networkhealth"}, // the map of kinds: one more line, one more arrow
-	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                                                                 // a kind for tests
-	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                                                         // limits are judged by exact statistics
+	"pkg/services":        {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/scheduling"},                           // expects what each node's state says
+	"pkg/dns":             {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/services"},                                              // selects, samples and excuses Services as that kind does
+	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/dns", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/services", "pkg/vmlatency", "pkg/networkhealth"}, // the map of kinds: one more line, one more arrow
+	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                                                                            // a kind for tests
+	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                                                                    // limits are judged by exact statistics
 	"pkg/stats":           {},
 	"pkg/judge/judgetest": {"pkg/checkup"},                                          // simulates what tests of judging measure
 	"pkg/localise":        {"pkg/checkup", "pkg/history", "pkg/judge", "pkg/stats"}, // explains what was judged

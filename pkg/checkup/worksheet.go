@@ -175,7 +175,7 @@ type Question struct {
 	Answer DNSAnswer `json:"answer"`
 	// Records that must be answered, each once and no others, in any order, if Answer is AnswerRecords: an address as
 	// netip prints it; "PORT TARGET." of SRV; a name with a final dot, in lower case, of CNAME. The TARGET "*.NAME." is
-	// any name that has one label more than NAME.
+	// any name that has one label more than NAME; several of them are several names.
 	Records []string `json:"records,omitempty"`
 }
 

@@ -262,9 +262,18 @@ func nodes(w *checkup.Worksheet) []Node {
 // concurrency, its longest pair. A pair takes its intervals, and the timeout of the
 // last measurement if no answer is expected.
 func ExpectedProbe(w *checkup.Worksheet) checkup.Duration {
-	targets := 0
+	targets, peers := 0, map[checkup.Transport]int{} // of the agent with the most targets
 	for _, of := range w.Assignments {
-		targets = max(targets, len(of))
+		if len(of) <= targets {
+			continue
+		}
+		targets = len(of)
+		clear(peers)
+		for _, t := range of {
+			if w.Targets[t].Peer != nil { // each has one address
+				peers[w.Targets[t].Peer.Transport]++
+			}
+		}
 	}
 	if targets == 0 {
 		return 0
@@ -292,8 +301,8 @@ func ExpectedProbe(w *checkup.Worksheet) checkup.Duration {
 			pair += p.Timeout
 		}
 		pairs := targets * len(p.Sizes) * len(w.IPFamilies)
-		if slices.ContainsFunc(w.Targets, func(e checkup.Endpoint) bool { return e.Peer != nil }) {
-			pairs = targets // each has one address
+		if len(peers) > 0 {
+			pairs = peers[p.Transport]
 		}
 		packets += pairs * p.Count
 		inTurn += checkup.Duration(pairs) * pair

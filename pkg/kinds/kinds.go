@@ -17,6 +17,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/dns"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
@@ -30,6 +31,7 @@ var All = []kind.Kind{
 	controlplane.Kind,
 	placement.Kind,
 	services.Kind,
+	dns.Kind,
 	vmlatency.Kind,
 }
 

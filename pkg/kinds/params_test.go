@@ -12,6 +12,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/dns"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
 	"github.com/checkplan/checkplan/pkg/services"
@@ -236,6 +237,7 @@ func TestParamsOfEveryKind(t *testing.T) {
 		},
 		placement.Name: {"mode=All", "mode=", "networkConfig=true"},
 		services.Name:  {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "closed=Any", "loss.max=", "latency.p99=5ms"},
+		dns.Name:       {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "loss.max=", "latency.p99=5ms"},
 		vmlatency.Name: {
 			"duration=10s",
 			"interval=100ms",
@@ -252,6 +254,7 @@ func TestParamsOfEveryKind(t *testing.T) {
 		controlplane.Name: {"preset=k3s", "for=0s", "interval=", "interval=0s", "count=0", "count=1001"},
 		placement.Name:    {"mode=Some", "networkConfig=yes"},
 		services.Name:     {"degree=-1", "budget=0", "count=0", "closed=Never", "loss.max=101%"},
+		dns.Name:          {"degree=-1", "budget=0", "count=0", "loss.max=101%"},
 		vmlatency.Name: {
 			"duration=",
 			"duration=0s",
@@ -268,6 +271,7 @@ func TestParamsOfEveryKind(t *testing.T) {
 				Spec: &podmesh.Spec{},
 			}, controlplane.Name: {Spec: &controlplane.Spec{Interval: 1}}, placement.Name: {Spec: &placement.Spec{}},
 			services.Name:  {Spec: &services.Spec{}},
+			dns.Name:       {Spec: &dns.Spec{}},
 			vmlatency.Name: {Spec: &vmlatency.Spec{Duration: 1, Interval: 1}},
 		}
 		c, ok := checks[kind]

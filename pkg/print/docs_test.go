@@ -67,13 +67,19 @@ func TestDocs(t *testing.T) {
 		}
 		goldens.Write(b)
 	}
-	blocks := regexp.MustCompile("(?s)```text\n(.*?)```").FindAllStringSubmatch(text, -1)
-	if len(blocks) == 0 {
-		t.Error("docs/report.md shows nothing of a report")
-	}
-	for _, block := range blocks {
-		if !strings.Contains(goldens.String(), block[1]) {
-			t.Errorf("docs/report.md shows what no golden says:\n%s", block[1])
+	for _, name := range []string{"docs/report.md", "docs/dns.md"} {
+		b, err := os.ReadFile("../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := regexp.MustCompile("(?s)```text\n(.*?)```").FindAllStringSubmatch(string(b), -1)
+		if len(blocks) == 0 {
+			t.Errorf("%s shows nothing of a report", name)
+		}
+		for _, block := range blocks {
+			if !strings.Contains(goldens.String(), block[1]) {
+				t.Errorf("%s shows what no golden says:\n%s", name, block[1])
+			}
 		}
 	}
 }

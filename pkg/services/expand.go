@@ -57,35 +57,11 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	if spec.Probe.Count < 1 || spec.Sample.Budget < 1 || spec.Sample.Degree < 0 || round < 0 {
 		return nil, nil, errors.New("probe.count and sample.budget must be at least 1, sample.degree and sample.round at least 0")
 	}
-	var warnings []string
-	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
-
-	tolerations := scheduling.FixtureTolerations(spec.Placement.Tolerations)
-	admitted, err := scheduling.Admit(s.Nodes, spec.Placement, tolerations, field.NewPath("placement"))
-	switch {
-	case err != nil:
+	nodes, tolerations, warnings, err := Nodes(s, spec.Placement)
+	if err != nil {
 		return nil, nil, err
-	case len(s.Nodes) == 0:
-		return nil, nil, errors.New("the cluster has no nodes")
-	case len(admitted.Nodes) == 0:
-		return nil, nil, fmt.Errorf("no node can be a source: %v", admitted)
-	case !admitted.Complete():
-		warn("%d of %s can be a source; left out: %v",
-			len(admitted.Nodes), checkup.Count(len(s.Nodes), "node"), admitted)
 	}
-	nodes := slices.SortedFunc(slices.Values(admitted.Nodes), func(a, b cluster.Node) int {
-		return cmp.Compare(a.Name, b.Name)
-	})
-	var notReady []string
-	for _, n := range nodes {
-		if n.Ready != corev1.ConditionTrue {
-			notReady = append(notReady, n.Name)
-		}
-	}
-	if len(notReady) > 0 {
-		warn("%s not ready, and will probably be unmeasured: %s", checkup.CountAre(len(notReady), "node"), checkup.Some(notReady))
-	}
-
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	chosen, err := spec.Services.Choose(s)
 	if err != nil {
 		return nil, nil, err
@@ -142,6 +118,40 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 			time.Duration(expected).Round(time.Second), w.AgentDeadline(), w.Timeouts.Probe)
 	}
 	return w, warnings, nil
+}
+
+// Nodes returns the nodes of a placement by name, the tolerations that agents need there, and warnings about the other
+// nodes and those that are not ready. It fails if there is no such node.
+func Nodes(
+	s *cluster.Snapshot, placement checkup.Placement,
+) (nodes []cluster.Node, tolerations []checkup.Toleration, warnings []string, err error) {
+	tolerations = scheduling.FixtureTolerations(placement.Tolerations)
+	admitted, err := scheduling.Admit(s.Nodes, placement, tolerations, field.NewPath("placement"))
+	switch {
+	case err != nil:
+		return nil, nil, nil, err
+	case len(s.Nodes) == 0:
+		return nil, nil, nil, errors.New("the cluster has no nodes")
+	case len(admitted.Nodes) == 0:
+		return nil, nil, nil, fmt.Errorf("no node can be a source: %v", admitted)
+	case !admitted.Complete():
+		warnings = append(warnings, fmt.Sprintf("%d of %s can be a source; left out: %v",
+			len(admitted.Nodes), checkup.Count(len(s.Nodes), "node"), admitted))
+	}
+	nodes = slices.SortedFunc(slices.Values(admitted.Nodes), func(a, b cluster.Node) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
+	var notReady []string
+	for _, n := range nodes {
+		if n.Ready != corev1.ConditionTrue {
+			notReady = append(notReady, n.Name)
+		}
+	}
+	if len(notReady) > 0 {
+		warnings = append(warnings, fmt.Sprintf("%s not ready, and will probably be unmeasured: %s",
+			checkup.CountAre(len(notReady), "node"), checkup.Some(notReady)))
+	}
+	return nodes, tolerations, warnings, nil
 }
 
 // addressesOf lists the addresses of TCP ports that the plan measures, in the order of Services, families, ports and

@@ -25,7 +25,7 @@ func Judge(
 	Merge(j, w, record, func(next *checkup.Worksheet, record *checkup.Record) *judge.Judgement {
 		return pairs(next, sheet, roster, record, gate)
 	})
-	Excuse(j, record)
+	Excuse(j, record, func(o *judge.Outcome, changed map[int]bool) bool { return changed[o.Pair.Target] })
 	r := j.Report(gate)
 	r.Units = j.Troubled()
 	for i := range r.Units {
@@ -106,12 +106,12 @@ func closed(o *judge.Outcome, e Expectation, how Closed, ordered int) {
 }
 
 // Excuse makes the pairs unmeasured that did not pass, and of which something changed since setup, or nobody knows
-// whether it did.
-func Excuse(j *judge.Judgement, record *checkup.Record) {
+// whether it did. excused decides by what AskAgain recorded as changed.
+func Excuse(j *judge.Judgement, record *checkup.Record, excused func(o *judge.Outcome, changed map[int]bool) bool) {
 	changed, why := changedSince(record)
 	for i := range j.Outcomes {
 		o := &j.Outcomes[i]
-		if o.Verdict != checkup.Fail && o.Verdict != checkup.Undecided || why == nil && !changed[o.Pair.Target] {
+		if o.Verdict != checkup.Fail && o.Verdict != checkup.Undecided || why == nil && !excused(o, changed) {
 			continue
 		}
 		cause := checkup.Cause{

@@ -43,18 +43,18 @@ func Rights(c checkup.Check) []checkup.Right {
 	if !ok {
 		return nil
 	}
-	return RightsOf("services", spec.Services.namespaces())
+	return RightsOf("services", "what each node has to do", spec.Services.namespaces())
 }
 
 // RightsOf are the rights to list Services and EndpointSlices of namespaces ("" is all) before and after measuring, for
-// the kind in a package.
-func RightsOf(of string, namespaces []string) []checkup.Right {
+// the kind of a package, which finds out what by them.
+func RightsOf(of, what string, namespaces []string) []checkup.Right {
 	var rights []checkup.Right
 	for _, phase := range []struct {
 		checkup.Phase
 		why string
 	}{
-		{checkup.PhaseSetup, "pkg/" + of + " Survey: what each node has to do"},
+		{checkup.PhaseSetup, "pkg/" + of + " Survey: " + what},
 		{checkup.PhaseProbe, "pkg/" + of + " AskAfter: what of it changed while it was measured"},
 	} {
 		for _, namespace := range namespaces {

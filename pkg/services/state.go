@@ -179,7 +179,7 @@ const stateFact = "state"
 func AskAfter(ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet) []checkup.Fact {
 	sheet, err := SheetOf(w)
 	if err != nil {
-		return unknown(err)
+		return Unknown(err)
 	}
 	return AskAgain(ctx, c, sheet.Listings, len(w.Targets), func(now States, i int) bool {
 		t := sheet.Targets[i]
@@ -194,7 +194,7 @@ func AskAgain(
 ) []checkup.Fact {
 	var now cluster.Snapshot
 	if err := List(ctx, cluster.Reader{Kubernetes: c}, &now, listings); err != nil {
-		return unknown(err)
+		return Unknown(err)
 	}
 	states := StatesOf(now.ServiceObjects, now.EndpointSlices)
 	found := after{Changed: []int{}}
@@ -205,13 +205,13 @@ func AskAgain(
 	}
 	content, err := json.Marshal(found)
 	if err != nil {
-		return unknown(err)
+		return Unknown(err)
 	}
 	return []checkup.Fact{{Unit: stateFact, Content: content}}
 }
 
-// unknown is the fact that it is not known what changed.
-func unknown(err error) []checkup.Fact {
+// Unknown is the fact that it is not known what changed.
+func Unknown(err error) []checkup.Fact {
 	return []checkup.Fact{{Unit: stateFact, Cause: &checkup.Cause{Stage: checkup.StageCollect, Message: err.Error()}}}
 }
 
