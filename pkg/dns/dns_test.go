@@ -19,6 +19,8 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/cost"
+	"github.com/checkplan/checkplan/pkg/kind"
 )
 
 // TestQuestions: what is asked of each sort of Service, and what must be answered, by the DNS specification.
@@ -581,5 +583,35 @@ func TestSheetOfAnother(t *testing.T) {
 		if report.Verdict != checkup.RunInconclusive || report.Cause == nil || !strings.Contains(report.Cause.Message, "read the ") {
 			t.Errorf("%.40s: %s, %v", other.Details, report.Verdict, report.Cause)
 		}
+	}
+}
+
+// TestExplain: what is shown before a run.
+func TestExplain(t *testing.T) {
+	spec := specOf(func(s *Spec) { s.Sample.Degree = 30 })
+	w := expanded(t, spec, small())
+	x := Explain(kind.Explained{
+		Spec: spec, Worksheet: w, Gate: planOf(nil).Gate, Cost: cost.Of(w, planOf(spec), "agent"),
+	})
+	var b strings.Builder
+	for _, f := range x.Fields {
+		fmt.Fprintf(&b, "%s: %s\n", f.Name, f.Text)
+	}
+	for _, row := range x.Blocks[0].Table.Rows {
+		fmt.Fprintln(&b, row[0].Text, *row[1].Number, *row[2].Number)
+	}
+	want := `
+questions: 15 (5 A, 4 AAAA, 6 SRV), about 4 Services
+sample: round 0 of 3, degree 30, seed 2795667898750280
+pairs: 90: a node, a question, a server and a transport; each 3 times, every 200ms
+load: at most 50 questions per second from each of 3 agents; a resolver's search list and what is asked again count as well
+second look: failed pairs, at most 90, within what is left of timeouts.probe (5m0s)
+changes: Services are listed again after measuring: what failed and has changed is unmeasured
+10.244.1.1 15 15
+10.244.1.2 15 15
+resolver 15 15
+`
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), b.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

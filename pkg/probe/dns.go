@@ -94,7 +94,8 @@ func (a *asking) once(ctx context.Context, m Measurement) (sample, error) {
 // resolve asks for the names until one exists: like glibc, it goes on with the next name after NXDOMAIN and SERVFAIL
 // (res_nsearch). It returns the last answer, or the first SERVFAIL if no name exists, and the server.
 func (a *asking) resolve(ctx context.Context, m Measurement, s *sample) (reply, netip.AddrPort, error) {
-	var failed, missing *reply
+	var failed *reply
+	missing := &reply{code: dnsmessage.RCodeNameError} // if no name can be asked for
 	var failing, missed netip.AddrPort
 	for i, name := range a.names {
 		if i > 0 {

@@ -37,14 +37,15 @@ func TestDNS(t *testing.T) {
 		t.Errorf("want that all pass:\n%s", describe(t, r))
 	}
 	text := describe(t, r)
-	for _, server := range append(dnsServers(t, "worker-1"), dns.ResolverName) {
+	for _, server := range append(dnsServers(t, "first"), dns.ResolverName) {
 		if !strings.Contains(text, server) {
 			t.Errorf("server %s was not asked:\n%s", server, text)
 		}
 	}
 	checkResults(t, r)
 
-	victim := dnsServers(t, "worker-1")[0]
+	// Pods of the server's own node reach it still.
+	victim := dnsServers(t, "first")[0]
 	id, _ := faultID(t, "drop", "--dst", victim)
 	silent := runPlan(t, "dns", 3)
 	if found := silent.Checks[0].Findings; len(found) != 1 || found[0].Cause != checkup.CauseTarget || found[0].Subject != victim ||
@@ -54,8 +55,8 @@ func TestDNS(t *testing.T) {
 	clearFault(t, id)
 
 	// This one knows the names of another namespace only.
-	deployDNS(t, "worker-3", "kubernetes cluster.local {\n        namespaces kube-public\n    }")
-	liars := dnsServers(t, "worker-3")
+	deployDNS(t, "liar", "kubernetes cluster.local {\n        namespaces kube-public\n    }")
+	liars := dnsServers(t, "liar")
 	wrong := runPlan(t, "dns", 3)
 	var subjects []string
 	for _, f := range wrong.Checks[0].Findings {
@@ -129,13 +130,13 @@ func serveDNS(t *testing.T) {
 	if _, err := client.DiscoveryV1().EndpointSlices(dnsNamespace).Create(ctx, slice, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	deployDNS(t, "worker-1", "kubernetes cluster.local")
-	deployDNS(t, "worker-2", "kubernetes cluster.local")
+	deployDNS(t, "first", "kubernetes cluster.local")
+	deployDNS(t, "second", "kubernetes cluster.local")
 }
 
-// deployDNS starts a DNS server on a node, with the image and the container of the cluster's own, and waits until it is
-// an endpoint. plugin is the part of its configuration that answers.
-func deployDNS(t *testing.T, node, plugin string) {
+// deployDNS starts a DNS server as the cluster's own, which is on the first control plane, where its image is. It waits
+// until the server is an endpoint. plugin is the part of its configuration that answers.
+func deployDNS(t *testing.T, name, plugin string) {
 	t.Helper()
 	client, ctx := cluster(t).Kube, t.Context()
 	own, err := client.AppsV1().Deployments("kube-system").Get(ctx, "coredns", metav1.GetOptions{})
@@ -143,19 +144,18 @@ func deployDNS(t *testing.T, node, plugin string) {
 		t.Fatal(err)
 	}
 	config := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: node},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Data:       map[string]string{"Corefile": ".:53 {\n    errors\n    health\n    ready\n    " + plugin + "\n}\n"},
 	}
 	if _, err := client.CoreV1().ConfigMaps(dnsNamespace).Create(ctx, config, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	labels := map[string]string{"app": "dns", "on": node}
+	labels := map[string]string{"app": "dns", "server": name}
 	spec := own.Spec.Template.Spec.DeepCopy()
-	spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
 	spec.PriorityClassName, spec.Priority = "", nil
-	spec.Volumes[0].ConfigMap.Name = node
+	spec.Volumes[0].ConfigMap.Name = name
 	deployment := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: node},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: *spec},
@@ -165,7 +165,7 @@ func deployDNS(t *testing.T, node, plugin string) {
 		t.Fatal(err)
 	}
 	eventually(t, 90*time.Second, func() error {
-		addresses := dnsServers(t, node)
+		addresses := dnsServers(t, name)
 		list, err := client.DiscoveryV1().EndpointSlices(dnsNamespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=dns"})
 		if err != nil {
 			return err
@@ -179,16 +179,16 @@ func deployDNS(t *testing.T, node, plugin string) {
 			}
 		}
 		if len(addresses) == 0 || ready < len(addresses) {
-			return fmt.Errorf("%d of %d addresses of the DNS server on %s are ready endpoints", ready, len(addresses), node)
+			return fmt.Errorf("%d of %d addresses of the DNS server %s are ready endpoints", ready, len(addresses), name)
 		}
 		return nil
 	})
 }
 
-// dnsServers returns the addresses of the DNS server on a node, IPv4 first.
-func dnsServers(t *testing.T, node string) []string {
+// dnsServers returns the addresses of a DNS server, IPv4 first.
+func dnsServers(t *testing.T, name string) []string {
 	t.Helper()
-	pods, err := cluster(t).Kube.CoreV1().Pods(dnsNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "on=" + node})
+	pods, err := cluster(t).Kube.CoreV1().Pods(dnsNamespace).List(t.Context(), metav1.ListOptions{LabelSelector: "server=" + name})
 	if err != nil {
 		t.Fatal(err)
 	}
