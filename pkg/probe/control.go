@@ -152,7 +152,7 @@ func (c control) self(ctx context.Context, family checkup.IPFamily) checkup.Cont
 		}
 	}
 	if c.uses(checkup.DNSUDP) || c.uses(checkup.DNSTCP) {
-		server, err := listenDNS(serving, address, answerControl)
+		server, err := listenDNS(serving, address)
 		if err == nil {
 			maps.Copy(ports, server.ports())
 			served.Go(func() error { server.serve(serving); return nil })

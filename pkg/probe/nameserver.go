@@ -29,8 +29,8 @@ type nameserver struct {
 	answer func(dnsmessage.Message) []byte
 }
 
-// listenDNS opens a server at free ports of the address, which has port 0.
-func listenDNS(ctx context.Context, address string, answer func(dnsmessage.Message) []byte) (*nameserver, error) {
+// listenDNS opens a server for control pairs at free ports of the address, which has port 0.
+func listenDNS(ctx context.Context, address string) (*nameserver, error) {
 	var listen net.ListenConfig
 	datagrams, err := listen.ListenPacket(ctx, "udp", address)
 	if err != nil {
@@ -41,7 +41,7 @@ func listenDNS(ctx context.Context, address string, answer func(dnsmessage.Messa
 		datagrams.Close()
 		return nil, err
 	}
-	return &nameserver{datagrams, streams, answer}, nil
+	return &nameserver{datagrams, streams, answerControl}, nil
 }
 
 // ports of the server.
