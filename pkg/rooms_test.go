@@ -37,6 +37,13 @@ var rooms = []struct {
 	}},
 	// "services" alone is the resource.
 	{"pkg/services/", regexp.MustCompile(`pkg/services|services\.[A-Z]`), map[string]string{
+		"pkg/kinds/kinds.go":         "the map of kinds",
+		"pkg/servicerules/doc.go":    "why it is a kind of its own",
+		"pkg/servicerules/expand.go": "which Services and nodes",
+		"pkg/servicerules/spec.go":   "which Services",
+		"pkg/servicerules/tables.go": "what of a Service changed",
+	}},
+	{"pkg/servicerules/", regexp.MustCompile(`\bserviceRules\b|pkg/servicerules|servicerules\.`), map[string]string{
 		"pkg/kinds/kinds.go": "the map of kinds",
 	}},
 	{"pkg/vmlatency/", regexp.MustCompile(`\b[vV][mM]Latency|pkg/vmlatency|vmlatency\.`), map[string]string{

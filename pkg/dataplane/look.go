@@ -34,14 +34,14 @@ type Look struct {
 }
 
 // Limits on what ReadLook accepts. kube-proxy's own tests of scale have 10,000 Services with 100,000 endpoints
-// (kubernetes/community, sig-scalability/configs-and-limits/thresholds.md): 30,000 frontends, as each is there from three
-// origins, and 300,000 endpoints.
+// (kubernetes/community, sig-scalability/configs-and-limits/thresholds.md): 30,000 frontends, as each is there from
+// three origins, and 300,000 endpoints.
 const (
 	// MaxFrontends and MaxEndpoints are for a table; source ranges count as endpoints.
 	MaxFrontends = 300_000
 	MaxEndpoints = 1_000_000
-	// MaxLook is the largest text of a look in bytes, and maxLine that of one of its lines: one frontend, with about 70,000
-	// endpoints.
+	// MaxLook is the largest text of a look in bytes, and maxLine that of one of its lines: one frontend, with about
+	// 70,000 endpoints.
 	MaxLook = 256 << 20
 	maxLine = 4 << 20
 	// maxText is the longest text of a rule in bytes: longer ones are cut. A longer name is an error: namespace, name and
@@ -70,8 +70,8 @@ func (l Look) Write(w io.Writer) error {
 	return nil
 }
 
-// ReadLook reads what Write wrote, in one family. It does not trust the writer: what it returns is bounded, has a mode if
-// it has a table, and only origins and actions that exist.
+// ReadLook reads what Write wrote, in one family. It does not trust the writer: what it returns is bounded, has a mode
+// if it has a table, and only origins and actions that exist.
 func ReadLook(r io.Reader, family Family) (Look, error) {
 	var l Look
 	limited := &io.LimitedReader{R: r, N: MaxLook + 1}

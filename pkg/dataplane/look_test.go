@@ -6,10 +6,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -145,4 +148,49 @@ func FuzzReadLook(f *testing.F) {
 			t.Errorf("not read again: %v", err)
 		}
 	})
+}
+
+// TestLargeLook: a table of 10,000 Services with 100,000 endpoints is within the limits, and small if it is compressed:
+// pkg/ingest keeps 2 MiB.
+func TestLargeLook(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	table := dataplane.Table{Mode: dataplane.NFTables, Family: dataplane.IPv6, PodsBy: "fd00:244:1::/64"}
+	address := func(prefix byte) netip.Addr {
+		a := [16]byte{0xfd, 0, 0, prefix}
+		for i := 4; i < len(a); i += 6 {
+			a[i], a[i+1] = byte(random.Uint32()), byte(random.Uint32())
+		}
+		return netip.AddrFrom16(a)
+	}
+	for i := range 10_000 {
+		key := dataplane.Key{Address: address(0x96), Protocol: "TCP", Port: 80}
+		service := fmt.Sprintf("namespace-%d/service-%x", i%100, random.Uint32())
+		var endpoints []dataplane.Endpoint
+		for range 10 {
+			endpoints = append(endpoints, dataplane.Endpoint{Address: netip.AddrPortFrom(address(0x44), 8080), Hairpin: true})
+		}
+		slices.SortFunc(endpoints, func(a, b dataplane.Endpoint) int { return a.Address.Compare(b.Address) })
+		for _, origin := range dataplane.Origins {
+			table.Frontends = append(table.Frontends, dataplane.Frontend{
+				Key: key, From: origin, Service: service, PortName: "http", Action: dataplane.Forward, Endpoints: endpoints,
+			})
+		}
+	}
+	var compressed bytes.Buffer
+	zip := gzip.NewWriter(&compressed)
+	if err := (dataplane.Look{Proxy: dataplane.Proxy{Mode: table.Mode}, Table: &table}).Write(zip); err != nil {
+		t.Fatal(err)
+	}
+	zip.Close()
+	t.Logf("%d bytes", compressed.Len())
+	if compressed.Len() > 2<<20 {
+		t.Errorf("%d bytes, want at most 2 MiB", compressed.Len())
+	}
+	text, err := gzip.NewReader(&compressed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := dataplane.ReadLook(text, dataplane.IPv6); err != nil || len(got.Table.Frontends) != 30_000 {
+		t.Error(err)
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
@@ -30,6 +31,7 @@ var All = []kind.Kind{
 	controlplane.Kind,
 	placement.Kind,
 	services.Kind,
+	servicerules.Kind,
 	vmlatency.Kind,
 }
 

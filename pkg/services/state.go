@@ -98,15 +98,15 @@ func expectation(a nodestate.Action) Expectation {
 	return Works
 }
 
-// familyKey names a Service in one family.
-type familyKey struct {
-	service string // namespace/name
-	family  checkup.IPFamily
+// FamilyKey names a Service in one family.
+type FamilyKey struct {
+	Service string // namespace/name
+	Family  checkup.IPFamily
 }
 
-// digests returns a digest of each Service and its EndpointSlices by family. It changes whenever something changes on
+// Digests returns a digest of each Service and its EndpointSlices by family. It changes whenever something changes on
 // which a node's state depends, also if that is undone later: an EndpointSlice has a generation.
-func digests(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) map[familyKey]string {
+func Digests(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) map[FamilyKey]string {
 	type identity struct {
 		Name       string
 		UID        string
@@ -125,11 +125,11 @@ func digests(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) m
 		Slices    []identity
 		Endpoints []discoveryv1.EndpointSlice
 	}
-	of := map[familyKey]*content{}
+	of := map[FamilyKey]*content{}
 	for i := range services {
 		service := &services[i]
 		for _, f := range checkup.IPFamilies {
-			of[familyKey{service.Namespace + "/" + service.Name, f}] = &content{
+			of[FamilyKey{service.Namespace + "/" + service.Name, f}] = &content{
 				Identity: identityOf(service.ObjectMeta), Spec: service.Spec, Status: service.Status.LoadBalancer,
 			}
 		}
@@ -138,14 +138,14 @@ func digests(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) m
 	slices.SortFunc(sorted, func(a, b discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range sorted {
 		slice := sorted[i]
-		key := familyKey{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName], checkup.IPFamily(slice.AddressType)}
+		key := FamilyKey{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName], checkup.IPFamily(slice.AddressType)}
 		if c := of[key]; c != nil {
 			c.Slices = append(c.Slices, identityOf(slice.ObjectMeta))
 			slice.ObjectMeta, slice.TypeMeta = metav1.ObjectMeta{}, metav1.TypeMeta{}
 			c.Endpoints = append(c.Endpoints, slice)
 		}
 	}
-	all := map[familyKey]string{}
+	all := map[FamilyKey]string{}
 	for key, c := range of {
 		b, err := json.Marshal(c)
 		if err != nil { // no field of them can fail
@@ -183,10 +183,10 @@ func AskAfter(ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet)
 			return unknown(err)
 		}
 	}
-	states := digests(now.ServiceObjects, now.EndpointSlices)
+	states := Digests(now.ServiceObjects, now.EndpointSlices)
 	found := after{Changed: []int{}}
 	for i, t := range sheet.Targets {
-		if w.Targets[i].Peer == nil || states[familyKey{t.Service, w.Targets[i].Peer.Family}] != t.State {
+		if w.Targets[i].Peer == nil || states[FamilyKey{t.Service, w.Targets[i].Peer.Family}] != t.State {
 			found.Changed = append(found.Changed, i)
 		}
 	}

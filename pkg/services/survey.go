@@ -26,17 +26,17 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 			continue
 		}
 		rotates = rotates || spec.Sample.Rotate
-		selector, err := spec.Services.selector()
+		selector, err := spec.Services.LabelText()
 		if err != nil {
 			problems = append(problems, fmt.Errorf("check %q: %w", name, err))
 			continue
 		}
-		for _, namespace := range spec.Services.namespaces() {
+		for _, namespace := range spec.Services.Listed() {
 			if err := r.ServiceObjects(ctx, s, namespace, selector); err != nil {
 				problems = append(problems, fmt.Errorf("check %q: %w", name, err))
 				continue
 			}
-			s.AddSeen(seen(namespace, selector))
+			s.AddSeen(Seen(namespace, selector))
 		}
 	}
 	if rotates {
@@ -47,8 +47,8 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 	return errors.Join(problems...)
 }
 
-// selector of the labels in kubectl's form; empty for every Service.
-func (s Selection) selector() (string, error) {
+// LabelText is the selector of labels in kubectl's form; empty for every Service.
+func (s Selection) LabelText() (string, error) {
 	if s.Selector.IsZero() {
 		return "", nil
 	}
@@ -59,9 +59,9 @@ func (s Selection) selector() (string, error) {
 	return selector, nil
 }
 
-// matcher returns a function that reports whether a Service is selected.
-func (s Selection) matcher() (func(*corev1.Service) bool, error) {
-	text, err := s.selector()
+// Matcher returns a function that reports whether a Service is selected.
+func (s Selection) Matcher() (func(*corev1.Service) bool, error) {
+	text, err := s.LabelText()
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +75,8 @@ func (s Selection) matcher() (func(*corev1.Service) bool, error) {
 	}, nil
 }
 
-// seen names a list of Services in Snapshot.Seen.
-func seen(namespace, selector string) string {
+// Seen names a list of Services in Snapshot.Seen.
+func Seen(namespace, selector string) string {
 	what := "services of all namespaces"
 	if namespace != "" {
 		what = "services of namespace " + namespace
