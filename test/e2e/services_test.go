@@ -73,8 +73,8 @@ func TestServices(t *testing.T) {
 	if services.Counts.Fail != 1 || services.Counts.Unmeasured != 0 {
 		t.Errorf("want that connections are measured:\n%s", describe(t, refused))
 	}
-	if rules.Counts.Unmeasured != rules.Counts.Expected || rules.Counts.Expected == 0 ||
-		!strings.Contains(describe(t, refused), "violates PodSecurity") {
+	if rules.Counts.Unmeasured != rules.Counts.Expected || rules.Counts.Expected == 0 || len(rules.Units) == 0 ||
+		!strings.Contains(rules.Units[0].Cause.Message, "violates PodSecurity") {
 		t.Errorf("want that no rules are read, because of pod security:\n%s", describe(t, refused))
 	}
 	nothingLeft(t, r.RunUID, broken.RunUID, refused.RunUID)
