@@ -58,6 +58,9 @@ type Worksheet struct {
 	Connections *ConnectionSheet `json:"connections,omitempty"`
 	// Guests is set if sources and targets are VMs; nil otherwise.
 	Guests *GuestSheet `json:"guests,omitempty"`
+	// Tables is set if agents read what the service proxies of their nodes have programmed: then the sources are nodes,
+	// and there are no targets; nil otherwise.
+	Tables *TableSheet `json:"tables,omitempty"`
 	// Look is 0 for the worksheet that setup writes. Further looks at some of its pairs are
 	// counted from 1; each has a worksheet of its own, with the same Sources and Targets.
 	Look int `json:"look,omitempty"`
@@ -366,10 +369,10 @@ func (w *Worksheet) Probe(t Transport) (Probe, bool) {
 
 // Measurable reports whether probing is useful: false if every expected pair already has
 // a cause that prevents its measurement. It is always true for pairs whose measurements
-// are reported one by one, and for units that are not pairs: their probing also records
+// are reported one by one, for tables, and for units that are not pairs: their probing also records
 // what could not be determined.
 func (w *Worksheet) Measurable(r *Roster) bool {
-	if w.Connections != nil || len(w.Units) > 0 {
+	if w.Connections != nil || w.Tables != nil || len(w.Units) > 0 {
 		return true
 	}
 	known := false
@@ -431,6 +434,8 @@ type Order struct {
 	// Connections is set if the agent must report each measurement as a Result; nil if
 	// it reports pairs as Observations.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
+	// Tables is set if the agent must read the tables of IPFamilies, and measure nothing; nil otherwise.
+	Tables *TableSheet `json:"tables,omitempty"`
 	// Look is the worksheet's. Requests carry it, and responders count each look for itself.
 	Look int `json:"look,omitempty"`
 	// Again lists the pairs of a further look. In the first look it is nil: all pairs of

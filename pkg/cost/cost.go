@@ -38,7 +38,7 @@ type Cost struct {
 	// Nodes that take part, by name.
 	Nodes []Node `json:"nodes"`
 	// HostNetwork is the number of agents in their node's network. An agent is there if
-	// the component that it represents is. Nothing else widens pod security.
+	// the component that it represents is, or if it reads the rules of its node. Nothing else widens pod security.
 	HostNetwork int `json:"hostNetwork,omitempty"`
 
 	Pairs int `json:"pairs"`
@@ -249,6 +249,12 @@ func nodes(w *checkup.Worksheet) []Node {
 			nodes[n].PeakReceived += min(w.Limits.PacketsPerSecond, packets)
 		}
 	}
+	for _, e := range w.Sources {
+		if w.Tables != nil {
+			i := of(e.Node)
+			nodes[i].Agents++
+		}
+	}
 	nodes = slices.DeleteFunc(
 		nodes,
 		func(n Node) bool { return n.Node == "" || n.Agents+n.Responders+n.VMs+n.PeakSent+n.PeakReceived == 0 },
@@ -262,6 +268,9 @@ func nodes(w *checkup.Worksheet) []Node {
 // concurrency, its longest pair. A pair takes its intervals, and the timeout of the
 // last measurement if no answer is expected.
 func ExpectedProbe(w *checkup.Worksheet) checkup.Duration {
+	if w.Tables != nil {
+		return w.Limits.StartJitter + (checkup.TableLooks-1)*w.Tables.Interval
+	}
 	targets, peers := 0, map[checkup.Transport]int{} // of the agent with the most targets
 	for _, of := range w.Assignments {
 		if len(of) <= targets {

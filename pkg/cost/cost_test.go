@@ -112,6 +112,24 @@ func TestExpectedProbe(t *testing.T) {
 	}
 }
 
+// TestCostOfTables: agents that read rules send nothing, and each is on the host network.
+func TestCostOfTables(t *testing.T) {
+	w := costSheet()
+	w.Tables = &checkup.TableSheet{Interval: checkup.Duration(10 * time.Second)}
+	w.Sources = []checkup.Endpoint{{Node: "a", HostNetwork: true}, {Node: "b", HostNetwork: true}}
+	w.Targets, w.Assignments, w.Probes = nil, nil, nil
+	got := Of(w, &checkup.Plan{}, "")
+	if want := []Node{{Node: "a", Agents: 1}, {Node: "b", Agents: 1}}; !slices.Equal(got.Nodes, want) {
+		t.Errorf("nodes %+v, want %+v", got.Nodes, want)
+	}
+	if got.Agents != 2 || got.HostNetwork != 2 || got.PodsPerNode != 1 || got.Packets+got.Pairs+got.PeakSent+got.PeakReceived != 0 {
+		t.Errorf("cost %+v, want two agents that send nothing", got)
+	}
+	if got.ExpectedProbe != w.Limits.StartJitter+w.Tables.Interval {
+		t.Errorf("about %s of probing, want the interval", got.ExpectedProbe)
+	}
+}
+
 // TestCountPackets counts by the pairs themselves.
 func TestCountPackets(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))

@@ -40,7 +40,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	if spec.Probe.Count < 1 || spec.Sample.Budget < 1 || spec.Sample.Degree < 0 || round < 0 {
 		return nil, nil, errors.New("probe.count and sample.budget must be at least 1, sample.degree and sample.round at least 0")
 	}
-	nodes, tolerations, warnings, err := services.Nodes(s, spec.Placement)
+	nodes, tolerations, warnings, err := services.Sources(spec.Placement, s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -48,7 +48,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	if sheet.Listings, err = spec.listings(); err != nil {
 		return nil, nil, err
 	}
-	if err := services.Listed(s, sheet.Listings); err != nil {
+	if err := services.CheckListings(s, sheet.Listings); err != nil {
 		return nil, nil, err
 	}
 	chosen, err := spec.Services.Choose(s)
@@ -93,7 +93,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 			"rotate the sample", checkup.Count(spec.Sample.Budget, "pair"), sampled.Degree, all, checkup.Count(len(nodes), "node")))
 	}
 	write(w, &sheet, nodes, tolerations, questions, servers, sampled.Assignments,
-		services.StatesOf(s.ServiceObjects, s.EndpointSlices))
+		services.Digests(s.ServiceObjects, s.EndpointSlices))
 	if w.Details, err = json.Marshal(sheet); err != nil {
 		return nil, nil, err
 	}

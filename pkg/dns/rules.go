@@ -15,9 +15,7 @@ import (
 func rules() []kind.Rule {
 	return append([]kind.Rule{
 		kind.RuleOf("durations", durations),
-		kind.RuleOf("namespace-twice", func(s *Spec, r kind.Reporter) {
-			twice(s.Services.Namespaces, r, "services", "namespaces")
-		}),
+		kind.RuleOf("namespace-twice", func(s *Spec, r kind.Reporter) { s.Services.NamespaceTwice(r) }),
 		kind.RuleOf("servers", func(s *Spec, r kind.Reporter) { some(s.Servers, "server", "Resolver, Endpoints", r, "servers") }),
 		kind.RuleOf("transports", func(s *Spec, r kind.Reporter) { some(s.Transports, "transport", "UDP, TCP", r, "transports") }),
 		kind.RuleOf("names", names),
@@ -34,12 +32,7 @@ func parts(s *Spec) kind.Parts {
 		Resources:        []kind.Part[checkup.Resources]{kind.At(s.Resources, "resources")},
 		NeededNamespaces: []kind.Part[string]{kind.At(s.DNSService.Namespace, "dnsService", "namespace")},
 	}
-	for i, namespace := range s.Services.Namespaces {
-		p.NeededNamespaces = append(p.NeededNamespaces, kind.At(namespace, "services", "namespaces", kind.Index(i)))
-	}
-	if !s.Services.Selector.IsZero() {
-		p.Selectors = append(p.Selectors, kind.At(s.Services.Selector, "services", "selector"))
-	}
+	s.Services.Parts(&p)
 	return p
 }
 

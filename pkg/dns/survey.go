@@ -64,15 +64,18 @@ func Rights(c checkup.Check) []checkup.Right {
 	if err != nil { // a rule of the plan reports the selector
 		return nil
 	}
-	var namespaces []string
+	var read services.Selection
 	for _, l := range listings {
 		if l.Namespace == "" { // includes all others
-			namespaces = []string{""}
+			read.Namespaces = nil
 			break
 		}
-		namespaces = append(namespaces, l.Namespace)
+		read.Namespaces = append(read.Namespaces, l.Namespace)
 	}
-	return services.RightsOf("dns", "what DNS servers must answer", namespaces)
+	return read.Rights(map[checkup.Phase]string{
+		checkup.PhaseSetup: "pkg/dns Survey: what DNS servers must answer",
+		checkup.PhaseProbe: "pkg/dns AskAfter: what of it changed while it was measured",
+	})
 }
 
 // AskAfter reads the Services again, after everything was measured: one fact, which says of each target whether the

@@ -14,9 +14,11 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/dns"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
@@ -122,6 +124,11 @@ func good() *checkup.Plan {
 				Limits:   checkup.Limits{PacketsPerSecond: 100, Concurrency: 1},
 				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
 			}},
+			"rules": {Spec: &servicerules.Spec{
+				Interval: checkup.Duration(time.Second),
+				Expect:   servicerules.Expect{Allow: []dataplane.Kind{dataplane.Extra}},
+				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
+			}},
 			"sixth": {Spec: &vmlatency.Spec{
 				Networks: []checkup.NetworkRef{{Namespace: "default", Name: "br10"}, {Name: "br10"}},
 				Pairs: []checkup.NodePair{
@@ -199,6 +206,10 @@ func TestProblems(t *testing.T) {
 	sixth := func(change func(*vmlatency.Spec)) func(*checkup.Plan) {
 		return func(p *checkup.Plan) { change(p.Checks["sixth"].Spec.(*vmlatency.Spec)) }
 	}
+	read := func(change func(*servicerules.Spec)) func(*checkup.Plan) {
+		return func(p *checkup.Plan) { change(p.Checks["rules"].Spec.(*servicerules.Spec)) }
+	}
+	ruled := func(path ...string) []string { return append([]string{"checks", "rules", "serviceRules"}, path...) }
 	service := func(path ...string) []string { return append([]string{"checks", "svc", "services"}, path...) }
 	names := func(path ...string) []string { return append([]string{"checks", "names", "dns"}, path...) }
 	vms := func(path ...string) []string { return append([]string{"checks", "sixth", "vmLatency"}, path...) }
@@ -435,6 +446,16 @@ func TestProblems(t *testing.T) {
 			sixth(func(v *vmlatency.Spec) { v.Timeouts.Probe = checkup.Duration(20 * time.Second) }),
 			vms("timeouts", "probe"),
 		},
+		{"durations", read(func(s *servicerules.Spec) { s.Interval = 0 }), ruled("interval")},
+		{"families-twice", read(func(s *servicerules.Spec) {
+			s.IPFamilies = []checkup.IPFamily{checkup.IPv6, checkup.IPv6}
+		}), ruled("ipFamilies", "[1]")},
+		{"namespace-twice", read(func(s *servicerules.Spec) { s.Services.Namespaces = []string{"a", "a"} }), ruled("services", "namespaces", "[1]")},
+		{"interval-timeout", read(func(s *servicerules.Spec) { s.Interval = checkup.Duration(45 * time.Second) }), ruled("timeouts", "probe")},
+		{"allow", read(func(s *servicerules.Spec) { s.Expect.Allow = []dataplane.Kind{dataplane.Missing} }), ruled("expect", "allow", "[0]")},
+		{"allow", read(func(s *servicerules.Spec) { s.Expect.Allow = []dataplane.Kind{dataplane.Extra, dataplane.Extra} }), ruled("expect", "allow", "[1]")},
+		{"pod-namespace", read(func(s *servicerules.Spec) { s.Services.Namespaces = []string{""} }), ruled("services", "namespaces", "[0]")},
+		{"toleration", read(func(s *servicerules.Spec) { s.Placement.Tolerations = []checkup.Toleration{{}} }), ruled("placement", "tolerations", "[0]")},
 		{"durations", fifth(func(s *services.Spec) { s.Probe.Timeout = 0 }), service("probe", "timeout")},
 		{"families-twice", fifth(func(s *services.Spec) {
 			s.IPFamilies = []checkup.IPFamily{checkup.IPv4, checkup.IPv4}

@@ -83,3 +83,20 @@ func TestDocs(t *testing.T) {
 		}
 	}
 }
+
+// TestServiceRulesDocs: the report in docs/service-rules.md is one of testdata.
+func TestServiceRulesDocs(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/service-rules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden, err := os.ReadFile("testdata/service-rules-nodes.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, report, _ := strings.Cut(string(golden), "\n\n")
+	report, _, ok := strings.Cut(report, "  Failed rule sets")
+	if !ok || !strings.Contains(string(doc), report) {
+		t.Errorf("docs/service-rules.md does not show\n%s", report)
+	}
+}

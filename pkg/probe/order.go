@@ -93,8 +93,13 @@ func checkOrder(o checkup.Order) error {
 	}
 	must(o.Source >= 0, "source: is negative")
 	must(o.Deadline > 0, "deadline: must be more than 0")
-	must(o.Limits.PacketsPerSecond > 0, "limits.packetsPerSecond: must be at least 1")
-	must(o.Limits.Concurrency > 0, "limits.concurrency: must be at least 1")
+	if o.Tables != nil {
+		must(o.Tables.Interval > 0, "tables.interval: must be more than 0")
+		must(len(o.Targets) == 0, "tables: cannot be combined with targets")
+		must(len(o.IPFamilies) > 0, "ipFamilies: is empty")
+	}
+	must(o.Tables != nil || o.Limits.PacketsPerSecond > 0, "limits.packetsPerSecond: must be at least 1")
+	must(o.Tables != nil || o.Limits.Concurrency > 0, "limits.concurrency: must be at least 1")
 	must(o.Limits.StartJitter >= 0, "limits.startJitter: is negative")
 	for _, f := range o.IPFamilies {
 		must(slices.Contains(checkup.IPFamilies, f), "ipFamilies: %q is unknown", f)

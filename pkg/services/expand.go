@@ -57,7 +57,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	if spec.Probe.Count < 1 || spec.Sample.Budget < 1 || spec.Sample.Degree < 0 || round < 0 {
 		return nil, nil, errors.New("probe.count and sample.budget must be at least 1, sample.degree and sample.round at least 0")
 	}
-	nodes, tolerations, warnings, err := Nodes(s, spec.Placement)
+	nodes, tolerations, warnings, err := Sources(spec.Placement, s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -120,11 +120,11 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	return w, warnings, nil
 }
 
-// Nodes returns the nodes of a placement by name, the tolerations that agents need there, and warnings about the other
-// nodes and those that are not ready. It fails if there is no such node.
-func Nodes(
-	s *cluster.Snapshot, placement checkup.Placement,
-) (nodes []cluster.Node, tolerations []checkup.Toleration, warnings []string, err error) {
+// Sources returns the nodes that a placement admits, sorted by name, the tolerations of their agents, and warnings.
+func Sources(placement checkup.Placement, s *cluster.Snapshot) (
+	nodes []cluster.Node, tolerations []checkup.Toleration, warnings []string, err error,
+) {
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	tolerations = scheduling.FixtureTolerations(placement.Tolerations)
 	admitted, err := scheduling.Admit(s.Nodes, placement, tolerations, field.NewPath("placement"))
 	switch {
@@ -135,8 +135,8 @@ func Nodes(
 	case len(admitted.Nodes) == 0:
 		return nil, nil, nil, fmt.Errorf("no node can be a source: %v", admitted)
 	case !admitted.Complete():
-		warnings = append(warnings, fmt.Sprintf("%d of %s can be a source; left out: %v",
-			len(admitted.Nodes), checkup.Count(len(s.Nodes), "node"), admitted))
+		warn("%d of %s can be a source; left out: %v",
+			len(admitted.Nodes), checkup.Count(len(s.Nodes), "node"), admitted)
 	}
 	nodes = slices.SortedFunc(slices.Values(admitted.Nodes), func(a, b cluster.Node) int {
 		return cmp.Compare(a.Name, b.Name)
@@ -148,8 +148,7 @@ func Nodes(
 		}
 	}
 	if len(notReady) > 0 {
-		warnings = append(warnings, fmt.Sprintf("%s not ready, and will probably be unmeasured: %s",
-			checkup.CountAre(len(notReady), "node"), checkup.Some(notReady)))
+		warn("%s not ready, and will probably be unmeasured: %s", checkup.CountAre(len(notReady), "node"), checkup.Some(notReady))
 	}
 	return nodes, tolerations, warnings, nil
 }
@@ -158,7 +157,7 @@ func Nodes(
 // kinds. An address that the load balancer serves to some sources only is left out: what it does depends on addresses
 // that pods get later.
 func addressesOf(spec *Spec, s *cluster.Snapshot, states *states) []address {
-	digest := StatesOf(s.ServiceObjects, s.EndpointSlices)
+	digest := Digests(s.ServiceObjects, s.EndpointSlices)
 	var all []address
 	for _, m := range states.all.State("") {
 		service := m.Namespace + "/" + m.Name

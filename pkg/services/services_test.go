@@ -76,11 +76,11 @@ n2 shop/log [fd00:96::5]:80 d
 			town.Nodes[2].Labels = map[string]string{"third": ""}
 			// The endpoints of edge are IPv4 only.
 			town.EndpointSlices = slices.DeleteFunc(town.EndpointSlices, func(s discoveryv1.EndpointSlice) bool { return s.Name == "edge-ipv6" })
-			selector, err := tt.spec.Services.selector()
+			selector, err := tt.spec.Services.LabelText()
 			if err != nil {
 				t.Fatal(err)
 			}
-			town.Seen = append(town.Seen, seen("", selector))
+			town.Seen = append(town.Seen, Seen("", selector))
 			var lines []string
 			for line := range strings.Lines(described(t, expanded(t, tt.spec, town))) {
 				if !strings.HasPrefix(line, "n1") && (!strings.HasPrefix(line, "n2") || len(tt.spec.Placement.NodeSelector) > 0) {

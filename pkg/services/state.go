@@ -98,23 +98,23 @@ func expectation(a nodestate.Action) Expectation {
 	return Works
 }
 
-// familyKey names a Service in one family.
-type familyKey struct {
-	service string // namespace/name
-	family  checkup.IPFamily
+// FamilyKey names a Service in one family.
+type FamilyKey struct {
+	Service string // namespace/name
+	Family  checkup.IPFamily
 }
 
 // States has a digest of each Service and its EndpointSlices by family.
-type States map[familyKey]string
+type States map[FamilyKey]string
 
 // Of returns the digest of a Service, as namespace/name; empty if there is none.
 func (s States) Of(service string, family checkup.IPFamily) string {
-	return s[familyKey{service, family}]
+	return s[FamilyKey{service, family}]
 }
 
-// StatesOf returns a digest of each Service and its EndpointSlices by family. It changes whenever something changes on
+// Digests returns a digest of each Service and its EndpointSlices by family. It changes whenever something changes on
 // which a node's state depends, also if that is undone later: an EndpointSlice has a generation.
-func StatesOf(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) States {
+func Digests(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) States {
 	type identity struct {
 		Name       string
 		UID        string
@@ -133,11 +133,11 @@ func StatesOf(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) 
 		Slices    []identity
 		Endpoints []discoveryv1.EndpointSlice
 	}
-	of := map[familyKey]*content{}
+	of := map[FamilyKey]*content{}
 	for i := range services {
 		service := &services[i]
 		for _, f := range checkup.IPFamilies {
-			of[familyKey{service.Namespace + "/" + service.Name, f}] = &content{
+			of[FamilyKey{service.Namespace + "/" + service.Name, f}] = &content{
 				Identity: identityOf(service.ObjectMeta), Spec: service.Spec, Status: service.Status.LoadBalancer,
 			}
 		}
@@ -146,7 +146,7 @@ func StatesOf(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) 
 	slices.SortFunc(sorted, func(a, b discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range sorted {
 		slice := sorted[i]
-		key := familyKey{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName], checkup.IPFamily(slice.AddressType)}
+		key := FamilyKey{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName], checkup.IPFamily(slice.AddressType)}
 		if c := of[key]; c != nil {
 			c.Slices = append(c.Slices, identityOf(slice.ObjectMeta))
 			slice.ObjectMeta, slice.TypeMeta = metav1.ObjectMeta{}, metav1.TypeMeta{}
@@ -196,7 +196,7 @@ func AskAgain(
 	if err := List(ctx, cluster.Reader{Kubernetes: c}, &now, listings); err != nil {
 		return Unknown(err)
 	}
-	states := StatesOf(now.ServiceObjects, now.EndpointSlices)
+	states := Digests(now.ServiceObjects, now.EndpointSlices)
 	found := after{Changed: []int{}}
 	for i := range targets {
 		if changed(states, i) {

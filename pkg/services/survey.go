@@ -52,12 +52,12 @@ type Listing struct {
 
 // Listings are those that a selection needs.
 func (s Selection) Listings() ([]Listing, error) {
-	selector, err := s.selector()
+	selector, err := s.LabelText()
 	if err != nil {
 		return nil, err
 	}
 	var all []Listing
-	for _, namespace := range s.namespaces() {
+	for _, namespace := range s.Listed() {
 		all = append(all, Listing{namespace, selector})
 	}
 	return all, nil
@@ -71,17 +71,17 @@ func List(ctx context.Context, r cluster.Reader, s *cluster.Snapshot, listings [
 			problems = append(problems, err)
 			continue
 		}
-		s.AddSeen(seen(l.Namespace, l.Selector))
+		s.AddSeen(Seen(l.Namespace, l.Selector))
 	}
 	return errors.Join(problems...)
 }
 
-// Listed reports a listing that was not made for the snapshot.
-func Listed(s *cluster.Snapshot, listings []Listing) error {
+// CheckListings reports a listing that was not made for the snapshot.
+func CheckListings(s *cluster.Snapshot, listings []Listing) error {
 	for _, l := range listings {
-		if !slices.Contains(s.Seen, seen(l.Namespace, l.Selector)) {
+		if !slices.Contains(s.Seen, Seen(l.Namespace, l.Selector)) {
 			return fmt.Errorf("the snapshot does not list the %s: it was recorded for another plan: record it again",
-				seen(l.Namespace, l.Selector))
+				Seen(l.Namespace, l.Selector))
 		}
 	}
 	return nil
@@ -92,12 +92,12 @@ func Listed(s *cluster.Snapshot, listings []Listing) error {
 func (s Selection) Choose(from *cluster.Snapshot) (*cluster.Snapshot, error) {
 	listings, err := s.Listings()
 	if err == nil {
-		err = Listed(from, listings)
+		err = CheckListings(from, listings)
 	}
 	if err != nil {
 		return nil, err
 	}
-	matches, err := s.matcher()
+	matches, err := s.Matcher()
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +115,8 @@ func (s Selection) Choose(from *cluster.Snapshot) (*cluster.Snapshot, error) {
 	return chosen, nil
 }
 
-// selector of the labels in kubectl's form; empty for every Service.
-func (s Selection) selector() (string, error) {
+// LabelText is the selector of labels in kubectl's form; empty for every Service.
+func (s Selection) LabelText() (string, error) {
 	if s.Selector.IsZero() {
 		return "", nil
 	}
@@ -127,9 +127,9 @@ func (s Selection) selector() (string, error) {
 	return selector, nil
 }
 
-// matcher returns a function that reports whether a Service is selected.
-func (s Selection) matcher() (func(*corev1.Service) bool, error) {
-	text, err := s.selector()
+// Matcher returns a function that reports whether a Service is selected.
+func (s Selection) Matcher() (func(*corev1.Service) bool, error) {
+	text, err := s.LabelText()
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +143,8 @@ func (s Selection) matcher() (func(*corev1.Service) bool, error) {
 	}, nil
 }
 
-// seen names a list of Services in Snapshot.Seen.
-func seen(namespace, selector string) string {
+// Seen names a list of Services in Snapshot.Seen.
+func Seen(namespace, selector string) string {
 	what := "services of all namespaces"
 	if namespace != "" {
 		what = "services of namespace " + namespace
