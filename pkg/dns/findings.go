@@ -200,7 +200,7 @@ func (x *explanation) best(r rule) *localise.Found {
 			f.For = append(f.For, fmt.Sprintf("for %d of them the same server answers another node", len(x.elsewhere(failed))))
 		}
 		if n := len(measured) - len(failed); n > 0 {
-			f.Against = append(f.Against, fmt.Sprintf("%s in the same group not fail", does(n)))
+			f.Against = append(f.Against, fmt.Sprintf("%s not fail", does(n)))
 		}
 		if r.throughResolver {
 			if related := x.throughResolver(failed); len(related) > 0 {

@@ -76,8 +76,6 @@ func (a *asking) once(ctx context.Context, m Measurement) (sample, error) {
 	answer, server, err := a.resolve(ctx, m, &s)
 	s.end = time.Now()
 	switch {
-	case errors.Is(err, errCutShort):
-		return s, err
 	case isLocal(err):
 		return s, localTrouble(err)
 	case err != nil:
@@ -99,9 +97,7 @@ func (a *asking) resolve(ctx context.Context, m Measurement, s *sample) (reply, 
 	var failing, missed netip.AddrPort
 	for i, name := range a.names {
 		if i > 0 {
-			if err := a.wait(ctx); err != nil {
-				return reply{}, netip.AddrPort{}, err
-			}
+			a.another()
 		}
 		answer, by, err := a.ask(ctx, m, name, s)
 		switch {
@@ -125,9 +121,7 @@ func (a *asking) ask(
 ) (r reply, by netip.AddrPort, err error) {
 	for i, server := range a.servers {
 		if i > 0 {
-			if err := a.wait(ctx); err != nil {
-				return reply{}, server, err
-			}
+			a.another()
 		}
 		by = server
 		if r, err = a.exchange(ctx, m, server, name, s); err == nil && r.aboutName() || isLocal(err) {
@@ -142,9 +136,7 @@ func (a *asking) ask(
 
 // repeat asks once more what was not answered in time, and returns why it is not: errRepeated if it is answered now.
 func (a *asking) repeat(ctx context.Context, m Measurement, server netip.AddrPort, name string, why error) error {
-	if err := a.wait(ctx); err != nil {
-		return err
-	}
+	a.another()
 	_, err := a.exchange(ctx, m, server, name, &sample{})
 	var odd malformed
 	switch {
@@ -164,15 +156,12 @@ func unanswered(err error) bool {
 	return isTimeout(err) && !errors.As(err, &cut)
 }
 
-// wait waits for the limit of the agent's rate: each question counts.
-func (a *asking) wait(ctx context.Context) error {
-	if a.session.Limiter == nil {
-		return nil
+// another makes later measurements wait for one more question of this one: each counts in the agent's rate. It does not
+// wait itself: a pause would be part of what is measured.
+func (a *asking) another() {
+	if a.session.Limiter != nil {
+		a.session.Limiter.Reserve()
 	}
-	if a.session.Limiter.Wait(ctx) != nil {
-		return errCutShort
-	}
-	return nil
 }
 
 // exchange asks one server once, and adds the delay to the sample's. A truncated answer is asked for again over TCP.
@@ -201,9 +190,7 @@ func (a *asking) exchange(
 		return r, malformed("an answer over TCP that is truncated")
 	}
 	s.truncated = true
-	if err = a.wait(ctx); err != nil {
-		return reply{}, err
-	}
+	a.another()
 	if r, err = timed(checkup.DNSTCP); err != nil {
 		return r, truncatedError{err}
 	}
@@ -534,7 +521,8 @@ func (s *sample) failDNS(err error, timeout time.Duration) {
 	s.cause.Reason = reasonOf(err)
 	switch {
 	case errors.Is(err, errRepeated):
-		s.repeated, s.cause.Reason = true, checkup.ReasonRepeated
+		// If the agent was held up, the answer in time may have been read too late: see Watch.spoils.
+		s.repeated, s.timedOut, s.cause.Reason = true, true, checkup.ReasonRepeated
 		s.cause.Message = fmt.Sprintf("no answer within %v, but one when asked again: libc resolvers ask again after 5s", timeout)
 	case errors.Is(err, errTwice):
 		s.timedOut, s.cause.Reason = true, checkup.ReasonTimedOut
