@@ -209,6 +209,16 @@ pair node-b -> shop/sticky explains 2: node node-b, Service shop/sticky: no conn
 			}
 		}, want: `inconclusive, 0 fail, 2 unmeasured
 2 unmeasured rules Changed`},
+		{name: "each list fails once", damage: func(l *lab) {
+			l.before = func() {
+				failed := map[string]int{}
+				l.client.PrependReactor("list", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
+					resource := a.GetResource().Resource
+					failed[resource]++
+					return failed[resource]%2 == 1, nil, apierrors.NewServiceUnavailable("the API server restarts")
+				})
+			}
+		}, want: "pass, 0 fail, 0 unmeasured"},
 		{name: "Services cannot be listed", damage: func(l *lab) { l.before = func() { refuse(l) } }, want: `inconclusive, 0 fail, 126 unmeasured
 126 unmeasured collect`},
 		{name: "Services cannot be listed again", damage: func(l *lab) {
