@@ -62,8 +62,8 @@ type Kind struct {
 	Nodes bool
 
 	// HostNetwork reports whether agents of a check will run in their nodes' networks,
-	// which the namespace's pod security must admit. It may ask the cluster. nil means
-	// that none do.
+	// which the namespace's pod security must admit: a run is refused before it starts. It
+	// may ask the cluster. nil means that none do, except those of Tables.
 	HostNetwork func(context.Context, kubernetes.Interface, checkup.Spec) bool
 	// Tables reads from the API server, before anything is measured, what the tables that agents read of their nodes are
 	// compared with. nil for kinds whose agents read no tables. Such an agent is in its node's network, as root with the

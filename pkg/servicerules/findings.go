@@ -35,6 +35,13 @@ var causes = []rule{
 		},
 	},
 	{
+		cause: checkup.CauseFamily, nodes: 2, services: 1, share: 1, without: true,
+		of: func(j *judging, o *outcome) (string, bool) { return string(j.family(o)), o.service != others },
+		message: func(_ *judging, family string, _ []*outcome) string {
+			return fmt.Sprintf("%s: no node has rules of Services: their service proxies do not serve this family", family)
+		},
+	},
+	{
 		cause: checkup.CauseNode, nodes: 1, services: 1, share: 0.9, without: true, family: true,
 		of: func(j *judging, o *outcome) (string, bool) {
 			return j.node(o) + " " + string(j.family(o)), o.service != others

@@ -5,6 +5,7 @@ package servicerules
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"io"
 	"os"
@@ -191,8 +192,10 @@ func (l *lab) report(t testing.TB, gate checkup.Gate) checkup.CheckReport {
 	for source := range l.w.Sources {
 		record.Sources = append(record.Sources, checkup.Source{Source: source})
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // with a deadline, requests are tried again
+	defer cancel()
 	l.before()
-	tables := Tables(t.Context(), l.client, l.w)
+	tables := Tables(ctx, l.client, l.w)
 	for i, is := range l.sides {
 		source := i / len(l.w.IPFamilies)
 		if is.silent {
@@ -214,6 +217,6 @@ func (l *lab) report(t testing.TB, gate checkup.Gate) checkup.CheckReport {
 		record.Facts = append(record.Facts, tables.Compare(r))
 	}
 	l.after()
-	record.Facts = append(record.Facts, tables.After(t.Context()))
+	record.Facts = append(record.Facts, tables.After(ctx))
 	return Judge(l.w, &checkup.Roster{}, record, gate)
 }

@@ -139,6 +139,14 @@ node node-b explains 40: node node-b: it has no rules of Services: its service p
 		{name: "a node has no rules of one family", damage: func(l *lab) { none(l.sides[3].looks[0]); none(l.sides[3].looks[1]) }, want: `fail, 20 fail, 0 unmeasured
 20 fail rules NoRules
 node node-b explains 20: node node-b: it has no IPv6 rules of Services: its service proxy does not serve this family, or has never written them`},
+		{name: "no node has rules of one family", damage: func(l *lab) {
+			for i := 1; i < len(l.sides); i += 2 {
+				none(l.sides[i].looks[0])
+				none(l.sides[i].looks[1])
+			}
+		}, want: `fail, 60 fail, 0 unmeasured
+60 fail rules NoRules
+family IPv6 explains 60: IPv6: no node has rules of Services: their service proxies do not serve this family`},
 		{name: "no node has rules, nor another proxy", damage: func(l *lab) { l.each(none) }, want: `inconclusive, 0 fail, 126 unmeasured
 126 unmeasured rules OtherProxy`},
 		{name: "one endpoint on one node", damage: func(l *lab) { l.each(fewer("shop/plain"), "node-b") }, want: `fail, 2 fail, 0 unmeasured
@@ -201,6 +209,16 @@ pair node-b -> shop/sticky explains 2: node node-b, Service shop/sticky: no conn
 			}
 		}, want: `inconclusive, 0 fail, 2 unmeasured
 2 unmeasured rules Changed`},
+		{name: "each list fails once", damage: func(l *lab) {
+			l.before = func() {
+				failed := map[string]int{}
+				l.client.PrependReactor("list", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
+					resource := a.GetResource().Resource
+					failed[resource]++
+					return failed[resource]%2 == 1, nil, apierrors.NewServiceUnavailable("the API server restarts")
+				})
+			}
+		}, want: "pass, 0 fail, 0 unmeasured"},
 		{name: "Services cannot be listed", damage: func(l *lab) { l.before = func() { refuse(l) } }, want: `inconclusive, 0 fail, 126 unmeasured
 126 unmeasured collect`},
 		{name: "Services cannot be listed again", damage: func(l *lab) {

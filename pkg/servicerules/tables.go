@@ -22,7 +22,6 @@ import (
 	"github.com/checkplan/checkplan/pkg/dataplane/want"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/nodestate"
-	"github.com/checkplan/checkplan/pkg/retry"
 	"github.com/checkplan/checkplan/pkg/services"
 )
 
@@ -161,9 +160,7 @@ func factOf(unit string, content any, cause *checkup.Cause) checkup.Fact {
 func list(ctx context.Context, c kubernetes.Interface, sheet *Sheet) (*cluster.Snapshot, error) {
 	var s cluster.Snapshot
 	for _, namespace := range sheet.Namespaces {
-		if err := retry.Until(ctx, func() error {
-			return cluster.Reader{Kubernetes: c}.ServiceObjects(ctx, &s, namespace, "")
-		}); err != nil {
+		if err := (cluster.Reader{Kubernetes: c}).ServiceObjects(ctx, &s, namespace, ""); err != nil {
 			return nil, err
 		}
 	}
