@@ -36,10 +36,12 @@ var arrows = map[string][]string{
 	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/retry", "pkg/scheduling"},
 	"pkg/history":         {"pkg/checkup", "pkg/stats"}, // what one run hands to the next
 	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},
-	"pkg/services":        {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/scheduling"},                // expects what each node's state says
-	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/services", "pkg/vmlatency", "pkg/networkhealth"}, // the map of kinds: one more line, one more arrow
-	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                                                                 // a kind for tests
-	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                                                         // limits are judged by exact statistics
+	"pkg/services":        {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/scheduling"},                                               // expects what each node's state says
+	"pkg/servicerules":    {"pkg/checkup", "pkg/cluster", "pkg/dataplane", "pkg/dataplane/want", "pkg/judge", "pkg/kind", "pkg/nodestate", "pkg/services"},                                                     // selects Services as services does, and asks the same of their state
+	"pkg/dns":             {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/services"},                                                                  // selects, samples and excuses Services as that kind does
+	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/dns", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/servicerules", "pkg/services", "pkg/vmlatency", "pkg/networkhealth"}, // the map of kinds: one more line, one more arrow
+	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                                                                                                // a kind for tests
+	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                                                                                        // limits are judged by exact statistics
 	"pkg/stats":           {},
 	"pkg/judge/judgetest": {"pkg/checkup"},                                          // simulates what tests of judging measure
 	"pkg/localise":        {"pkg/checkup", "pkg/history", "pkg/judge", "pkg/stats"}, // explains what was judged
@@ -73,9 +75,9 @@ var arrows = map[string][]string{
 	"pkg/dataplane/want":      {"pkg/dataplane", "pkg/nodestate"},
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
-	"tasks/agent":               {"pkg/console", "pkg/probe", "pkg/checkup"},
+	"tasks/agent":               {"pkg/console", "pkg/probe", "pkg/checkup", "pkg/dataplane", "pkg/dataplane/detect"}, // reads the rules of its node
 	"tasks/setup":               {"tasks/internal/task", "tasks/internal/start", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/cost", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/record", "pkg/retry"},
-	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
+	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
 	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/print", "pkg/record", "pkg/retry"},
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record", "pkg/retry"},

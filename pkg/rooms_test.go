@@ -37,6 +37,23 @@ var rooms = []struct {
 	}},
 	// "services" alone is the resource.
 	{"pkg/services/", regexp.MustCompile(`pkg/services|services\.[A-Z]`), map[string]string{
+		"pkg/kinds/kinds.go":         "the map of kinds",
+		"pkg/servicerules/doc.go":    "why it is a kind of its own",
+		"pkg/servicerules/expand.go": "which Services and nodes",
+		"pkg/servicerules/spec.go":   "which Services",
+		"pkg/servicerules/tables.go": "what of a Service changed",
+		"pkg/dns/spec.go":            "which Services, and how they are sampled and probed",
+		"pkg/dns/survey.go":          "lists Services before and after",
+		"pkg/dns/sheet.go":           "which lists were made",
+		"pkg/dns/expand.go":          "nodes, samples, and digests of Services",
+		"pkg/dns/judge.go":           "the second look, and what changed meanwhile",
+		"pkg/dns/explain.go":         "how many pairs a second look has",
+	}},
+	{"pkg/servicerules/", regexp.MustCompile(`\bserviceRules\b|pkg/servicerules|servicerules\.`), map[string]string{
+		"pkg/kinds/kinds.go": "the map of kinds",
+	}},
+	// "dns" alone is the protocol.
+	{"pkg/dns/", regexp.MustCompile(`pkg/dns|\bdns\.(Kind|Name|Spec|Sheet|Judge|Expand)`), map[string]string{
 		"pkg/kinds/kinds.go": "the map of kinds",
 	}},
 	{"pkg/vmlatency/", regexp.MustCompile(`\b[vV][mM]Latency|pkg/vmlatency|vmlatency\.`), map[string]string{

@@ -181,7 +181,7 @@ func (p *page) check(c *checkExplained, power bool) {
 	if c.Packets > 0 {
 		p.field("packets", "%d, about %s both ways", c.Packets, print.Bytes(float64(c.Bytes)))
 	}
-	if c.Agents+c.Inside+c.Responders > 0 {
+	if c.Agents+c.Inside+c.Responders > 0 && c.PeakSent > 0 {
 		p.field("peak rate", "%d packets/s from a node, %d packets/s to a node", c.PeakSent, c.PeakReceived)
 	}
 	if c.Agents+c.Inside+c.Responders+c.VMs > 0 {

@@ -34,12 +34,13 @@ const (
 	StageHandshake Stage = "handshake" // connected, but the TLS handshake failed: silent, closed, refused
 	StageEcho      Stage = "echo"      // connected, or sent, but no answer or a wrong one
 	StageResponse  Stage = "response"  // no HTTP response, or an unsuccessful one
+	StageRules     Stage = "rules"     // the node's rules could not be read, or are not what they have to be
 )
 
 // Stages lists every Stage in the order of a measurement.
 var Stages = []Stage{
 	StageSetup, StageSchedule, StageStart, StageControl, StageCollect, StageSelf,
-	StageSocket, StageResolve, StageConnect, StageHandshake, StageEcho, StageResponse,
+	StageSocket, StageResolve, StageConnect, StageHandshake, StageEcho, StageResponse, StageRules,
 }
 
 // Reason is a typed reason of a Cause.
@@ -55,13 +56,30 @@ const (
 	ReasonNoRoute     Reason = "NoRoute"     // a host or router reported that it has no way: EHOSTUNREACH, ENETUNREACH
 	ReasonReached     Reason = "Reached"     // the target must not be reachable, and was
 	ReasonChanged     Reason = "Changed"     // what the pair expects changed while it was measured
+
+	ReasonRepeated  Reason = "Repeated"  // a DNS question was answered only when it was repeated
+	ReasonCode      Reason = "Code"      // a DNS server answered with another code than NOERROR or NXDOMAIN
+	ReasonWrong     Reason = "Wrong"     // a DNS server answered something else than it must
+	ReasonMalformed Reason = "Malformed" // what a DNS server answered cannot be read, or answers another question
 )
 
 // Reasons lists every Reason. A Cause without one has the empty string, which is not among them.
 var Reasons = []Reason{
+	ReasonForbidden, ReasonOtherProxy, ReasonUnknownRule, ReasonNoRules, ReasonMissing, ReasonDiffers, ReasonExtra,
 	ReasonSilent, ReasonOtherVM, ReasonUnrequested, ReasonConflict, ReasonRefused, ReasonTimedOut, ReasonNoRoute,
-	ReasonReached, ReasonChanged,
+	ReasonReached, ReasonChanged, ReasonRepeated, ReasonCode, ReasonWrong, ReasonMalformed,
 }
+
+// Reasons of the stage StageRules.
+const (
+	ReasonForbidden   Reason = "Forbidden"   // the agent has no right to read the rules of its node
+	ReasonOtherProxy  Reason = "OtherProxy"  // the node's service proxy is one whose rules cannot be read
+	ReasonUnknownRule Reason = "UnknownRule" // packets may meet a rule that was not understood
+	ReasonNoRules     Reason = "NoRules"     // the node has no rules of its service proxy
+	ReasonMissing     Reason = "Missing"     // the node has no rules for the Service
+	ReasonDiffers     Reason = "Differs"     // the node's rules for the Service are not what they have to be
+	ReasonExtra       Reason = "Extra"       // the node has rules for a Service that does not exist
+)
 
 // Observation is the measurement of one pair by its source. The numbers and Failure
 // describe what the network did. If Unmeasured is set, no measurement could be made,
@@ -90,6 +108,10 @@ type Observation struct {
 	Witnessed int    `json:"witnessed,omitempty"`
 	Rewritten int    `json:"rewritten,omitempty"`
 	SeenAs    string `json:"seenAs,omitempty"`
+	// Repeated is the number of DNS questions without an answer in time whose repetition was answered: they are not in
+	// Received. Truncated is the number of those that TCP had to answer, because the answer did not fit in a datagram.
+	Repeated  int `json:"repeated,omitempty"`
+	Truncated int `json:"truncated,omitempty"`
 	// RTTs are the round-trip delays of the answered measurements in
 	// microseconds, in the order in which they were sent.
 	RTTs []int64 `json:"rtts,omitempty"`
@@ -186,6 +208,8 @@ type Message struct {
 	// Reception is reported by responders. A later line for the same pair replaces an
 	// earlier one.
 	Reception *Reception `json:"reception,omitempty"`
+	// Table is a part of what an agent read of its node's service proxy. The parts of a table are in their order.
+	Table *TablePart `json:"table,omitempty"`
 	// End is the last line of an agent. If it is missing, the agent's report is
 	// incomplete.
 	End *AgentEnd `json:"end,omitempty"`
@@ -205,7 +229,9 @@ type AgentEnd struct {
 	Observations int `json:"observations"`
 	// Results is the number of results that the agent reported, and Observations the
 	// number of observations.
-	Results   int       `json:"results,omitempty"`
+	Results int `json:"results,omitempty"`
+	// Tables is the number of tables that the agent reported: one for each look and family.
+	Tables    int       `json:"tables,omitempty"`
 	SelfDoubt SelfDoubt `json:"selfDoubt"`
 }
 

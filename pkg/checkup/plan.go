@@ -373,11 +373,14 @@ const (
 	HTTP Transport = "http"
 	// TLS is a TCP connection with a TLS handshake and, if the peer has a path, a GET.
 	TLS Transport = "tls"
+	// DNSUDP and DNSTCP are a question to a DNS server.
+	DNSUDP Transport = "dns-udp"
+	DNSTCP Transport = "dns-tcp"
 )
 
 // Transports lists every Transport in the order in which they are measured and
 // printed.
-var Transports = []Transport{TCP, UDP, ICMP, HTTP, TLS}
+var Transports = []Transport{TCP, UDP, ICMP, HTTP, TLS, DNSUDP, DNSTCP}
 
 // IPFamily is Kubernetes' name of an IP family.
 type IPFamily string

@@ -60,6 +60,9 @@ type Worksheet struct {
 	Connections *ConnectionSheet `json:"connections,omitempty"`
 	// Guests is set if sources and targets are VMs; nil otherwise.
 	Guests *GuestSheet `json:"guests,omitempty"`
+	// Tables is set if agents read what the service proxies of their nodes have programmed: then the sources are nodes,
+	// and there are no targets; nil otherwise.
+	Tables *TableSheet `json:"tables,omitempty"`
 	// Look is 0 for the worksheet that setup writes. Further looks at some of its pairs are
 	// counted from 1; each has a worksheet of its own, with the same Sources and Targets.
 	Look int `json:"look,omitempty"`
@@ -133,7 +136,7 @@ type Endpoint struct {
 	// ClientCertificates are the Secrets that the agent of a source needs.
 	ClientCertificates []string `json:"clientCertificates,omitempty"`
 	// Peer of an existing target whose address the survey found; nil for others. Without Connections it has an IP
-	// address and the transport TCP.
+	// address and the transport TCP, or a Question.
 	Peer *Peer `json:"peer,omitempty"`
 	// VM that is started for the endpoint; nil for others. If Node is empty, the VM may
 	// run on any node except the node of the other VM of its pair.
@@ -151,7 +154,7 @@ type Peer struct {
 	Port int    `json:"port"`
 	// Family of the address; AnyIPFamily for a DNS name.
 	Family IPFamily `json:"family,omitempty"`
-	// Transport is TLS or TCP.
+	// Transport is TLS or TCP, or, with a Question, DNSUDP or DNSTCP.
 	Transport Transport `json:"transport"`
 	// ServerName, Path and ClientCertificate as those of ComponentRole.
 	ServerName        string `json:"serverName,omitempty"`
@@ -160,7 +163,47 @@ type Peer struct {
 	// Backends are the indexes of the targets that are endpoints of this Service address;
 	// empty for targets that are not a Service address.
 	Backends []int `json:"backends,omitempty"`
+	// Question that the peer, a DNS server, is asked; nil for others.
+	Question *Question `json:"question,omitempty"`
 }
+
+// Question is a question to a DNS server, and what it must answer.
+type Question struct {
+	// Resolver says that the servers that the agent's own /etc/resolv.conf names are asked, as a pod asks them. Host and
+	// Family of the peer are then empty.
+	Resolver bool `json:"resolver,omitempty"`
+	// Name ends with a dot. Without one it is completed with the search list of resolv.conf; only with Resolver.
+	Name string `json:"name"`
+	// Type is one of DNSTypes.
+	Type string `json:"type"`
+	// Answer says which Records the answer must have.
+	Answer DNSAnswer `json:"answer"`
+	// Records that must be answered, each once and no others, in any order, if Answer is AnswerRecords: an address as
+	// netip prints it; "PORT TARGET." of SRV; a name with a final dot, in lower case, of CNAME. The TARGET "*.NAME." is
+	// any name that has one label more than NAME; several of them are several names.
+	Records []string `json:"records,omitempty"`
+}
+
+// DNSTypes are the types of questions.
+var DNSTypes = []string{"A", "AAAA", "SRV", "CNAME"}
+
+// DNSAnswer is a kind of answer to a DNS question.
+type DNSAnswer string
+
+const (
+	AnswerRecords DNSAnswer = "Records" // exactly the records
+	AnswerAny     DNSAnswer = "Any"     // at least one record, any
+	AnswerNoData  DNSAnswer = "NoData"  // the name exists, and has no record of the type: NOERROR without records
+	AnswerNoName  DNSAnswer = "NoName"  // the name does not exist: NXDOMAIN
+	AnswerNone    DNSAnswer = "None"    // no record: NOERROR or NXDOMAIN
+)
+
+// DNSAnswers lists every DNSAnswer.
+var DNSAnswers = []DNSAnswer{AnswerRecords, AnswerAny, AnswerNoData, AnswerNoName, AnswerNone}
+
+// MaxRecords is the most Records of a Question: as many IPv6 addresses fill half of the longest DNS message, of 64 KiB,
+// at 28 bytes each (RFC 1035, section 4.2.2; RFC 3596).
+const MaxRecords = 1000
 
 // IsFixture reports whether a target is a responder that setup must start.
 func (e Endpoint) IsFixture() bool {
@@ -336,10 +379,10 @@ func (w *Worksheet) Probe(t Transport) (Probe, bool) {
 
 // Measurable reports whether probing is useful: false if every expected pair already has
 // a cause that prevents its measurement. It is always true for pairs whose measurements
-// are reported one by one, and for units that are not pairs: their probing also records
+// are reported one by one, for tables, and for units that are not pairs: their probing also records
 // what could not be determined.
 func (w *Worksheet) Measurable(r *Roster) bool {
-	if w.Connections != nil || len(w.Units) > 0 {
+	if w.Connections != nil || w.Tables != nil || len(w.Units) > 0 {
 		return true
 	}
 	known := false
@@ -401,6 +444,8 @@ type Order struct {
 	// Connections is set if the agent must report each measurement as a Result; nil if
 	// it reports pairs as Observations.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
+	// Tables is set if the agent must read the tables of IPFamilies, and measure nothing; nil otherwise.
+	Tables *TableSheet `json:"tables,omitempty"`
 	// Look is the worksheet's. Requests carry it, and responders count each look for itself.
 	Look int `json:"look,omitempty"`
 	// Again lists the pairs of a further look. In the first look it is nil: all pairs of
@@ -420,7 +465,7 @@ type OrderTarget struct {
 	// sees, and that the agent must compare this address with its own.
 	Witness bool `json:"witness,omitempty"`
 	// Peer is set for an existing target; nil for others. Addresses and Ports are ignored
-	// if it is set. Without Connections it has an IP address and the transport TCP.
+	// if it is set. Without Connections it has an IP address and the transport TCP, or a Question.
 	Peer *Peer `json:"peer,omitempty"`
 }
 

@@ -38,7 +38,7 @@ type Cost struct {
 	// Nodes that take part, by name.
 	Nodes []Node `json:"nodes"`
 	// HostNetwork is the number of agents in their node's network. An agent is there if
-	// the component that it represents is. Nothing else widens pod security.
+	// the component that it represents is, or if it reads the rules of its node. Nothing else widens pod security.
 	HostNetwork int `json:"hostNetwork,omitempty"`
 
 	Pairs int `json:"pairs"`
@@ -249,6 +249,12 @@ func nodes(w *checkup.Worksheet) []Node {
 			nodes[n].PeakReceived += min(w.Limits.PacketsPerSecond, packets)
 		}
 	}
+	for _, e := range w.Sources {
+		if w.Tables != nil {
+			i := of(e.Node)
+			nodes[i].Agents++
+		}
+	}
 	nodes = slices.DeleteFunc(
 		nodes,
 		func(n Node) bool { return n.Node == "" || n.Agents+n.Responders+n.VMs+n.PeakSent+n.PeakReceived == 0 },
@@ -262,9 +268,21 @@ func nodes(w *checkup.Worksheet) []Node {
 // concurrency, its longest pair. A pair takes its intervals, and the timeout of the
 // last measurement if no answer is expected.
 func ExpectedProbe(w *checkup.Worksheet) checkup.Duration {
-	targets := 0
+	if w.Tables != nil {
+		return w.Limits.StartJitter + (checkup.TableLooks-1)*w.Tables.Interval
+	}
+	targets, peers := 0, map[checkup.Transport]int{} // of the agent with the most targets
 	for _, of := range w.Assignments {
-		targets = max(targets, len(of))
+		if len(of) <= targets {
+			continue
+		}
+		targets = len(of)
+		clear(peers)
+		for _, t := range of {
+			if w.Targets[t].Peer != nil { // each has one address
+				peers[w.Targets[t].Peer.Transport]++
+			}
+		}
 	}
 	if targets == 0 {
 		return 0
@@ -292,8 +310,8 @@ func ExpectedProbe(w *checkup.Worksheet) checkup.Duration {
 			pair += p.Timeout
 		}
 		pairs := targets * len(p.Sizes) * len(w.IPFamilies)
-		if slices.ContainsFunc(w.Targets, func(e checkup.Endpoint) bool { return e.Peer != nil }) {
-			pairs = targets // each has one address
+		if len(peers) > 0 {
+			pairs = peers[p.Transport]
 		}
 		packets += pairs * p.Count
 		inTurn += checkup.Duration(pairs) * pair
@@ -321,6 +339,8 @@ const (
 	httpResponse   = 150
 	tlsClient      = 700  // ClientHello and Finished; a client certificate is more
 	tlsServer      = 2000 // ServerHello to Finished with a chain of one certificate
+	dnsQuestion    = 60   // a name of 42 bytes (RFC 1035, section 4.1)
+	dnsAnswer      = 90   // with one or two addresses
 )
 
 // wireBytes estimates what one measurement sends, both directions together, as IP
@@ -333,6 +353,8 @@ const (
 //	           and its acknowledgement
 //	http       as tcp, with a request of 100 and a response of 150 + size bytes
 //	tls        as tcp, with 700 bytes there and 2000 back for the handshake
+//	dns-udp    2 x (8 + H), and a question of 60 and an answer of 90 bytes
+//	dns-tcp    as tcp, with the same question and answer
 //
 // The kernel acknowledges several segments at once if it can, so tcp and http send
 // less. The body of an http probe of size 0 is not known and not counted.
@@ -353,6 +375,10 @@ func wireBytes(t checkup.Transport, f checkup.IPFamily, size int) int64 {
 		return int64(connection + stream(httpRequest) + stream(httpResponse+size))
 	case checkup.TLS:
 		return int64(connection + stream(tlsClient) + stream(tlsServer))
+	case checkup.DNSUDP:
+		return 2*int64(header+datagramHeader) + dnsQuestion + dnsAnswer
+	case checkup.DNSTCP:
+		return int64(connection + stream(dnsQuestion) + stream(dnsAnswer))
 	default:
 		n := datagramHeader + size
 		if n+header <= wireMTU {

@@ -112,6 +112,24 @@ func TestExpectedProbe(t *testing.T) {
 	}
 }
 
+// TestCostOfTables: agents that read rules send nothing, and each is on the host network.
+func TestCostOfTables(t *testing.T) {
+	w := costSheet()
+	w.Tables = &checkup.TableSheet{Interval: checkup.Duration(10 * time.Second)}
+	w.Sources = []checkup.Endpoint{{Node: "a", HostNetwork: true}, {Node: "b", HostNetwork: true}}
+	w.Targets, w.Assignments, w.Probes = nil, nil, nil
+	got := Of(w, &checkup.Plan{}, "")
+	if want := []Node{{Node: "a", Agents: 1}, {Node: "b", Agents: 1}}; !slices.Equal(got.Nodes, want) {
+		t.Errorf("nodes %+v, want %+v", got.Nodes, want)
+	}
+	if got.Agents != 2 || got.HostNetwork != 2 || got.PodsPerNode != 1 || got.Packets+got.Pairs+got.PeakSent+got.PeakReceived != 0 {
+		t.Errorf("cost %+v, want two agents that send nothing", got)
+	}
+	if got.ExpectedProbe != w.Limits.StartJitter+w.Tables.Interval {
+		t.Errorf("about %s of probing, want the interval", got.ExpectedProbe)
+	}
+}
+
 // TestCountPackets counts by the pairs themselves.
 func TestCountPackets(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
@@ -160,6 +178,8 @@ func TestWireBytes(t *testing.T) {
 		{checkup.TCP, checkup.IPv4, 1449, 380 + 2*(1449+4*52)},
 		{checkup.HTTP, checkup.IPv4, 0, 380 + (100 + 2*52) + (150 + 2*52)},
 		{checkup.TLS, checkup.IPv4, 0, 380 + (700 + 2*52) + (2000 + 2*2*52)},
+		{checkup.DNSUDP, checkup.IPv4, 0, 2*(20+8) + 60 + 90},
+		{checkup.DNSTCP, checkup.IPv4, 0, 380 + (60 + 2*52) + (90 + 2*52)},
 		{checkup.HTTP, checkup.IPv6, 10_000, 520 + (100 + 2*72) + (10_150 + 2*8*72)},
 	}
 	seen := map[checkup.Transport]bool{}

@@ -110,6 +110,8 @@ func (a *agent) cause(trouble, event string) *checkup.Cause {
 	case end != nil && a.reported.Results() < end.Results:
 		c.Message = fmt.Sprintf("the agent reported %d results, but its log has only %d of them",
 			end.Results, a.reported.Results())
+	case end != nil && end.Tables > 0:
+		c.Message = fmt.Sprintf("the agent reported %d tables, but its log has not all of them", end.Tables)
 	case end != nil:
 		c.Message = fmt.Sprintf("the agent reported %d observations, but its log has not all of them", end.Observations)
 	case gone && a.inside != nil:

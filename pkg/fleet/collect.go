@@ -158,7 +158,7 @@ func (m *measuring) mute(err error) bool {
 // take takes one message of an agent, and reports whether it is a valid one.
 func (m *measuring) take(a *agent, message checkup.Message) bool {
 	fresh, ok := a.reported.Take(message)
-	if fresh.Observation == nil && len(fresh.Results) == 0 {
+	if fresh.Observation == nil && len(fresh.Results) == 0 && fresh.Table == nil {
 		return ok
 	}
 	settled := len(fresh.Results)
@@ -168,7 +168,7 @@ func (m *measuring) take(a *agent, message checkup.Message) bool {
 	a.settled += settled
 	fresh.To(m.sink)
 	m.advance(func(p *Progress) {
-		if fresh.Observation != nil {
+		if fresh.Observation != nil || fresh.Table != nil {
 			p.Measured++
 		}
 		p.Results += settled

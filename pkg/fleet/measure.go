@@ -23,7 +23,8 @@ import (
 // Progress is how far Measure is.
 type Progress struct {
 	Started, Agents int // agents that have started, of how many
-	Measured, Pairs int // pairs whose observation arrived, of how many in the worksheet
+	// Pairs whose observation arrived, of how many in the worksheet; or tables, one for each source and family.
+	Measured, Pairs int
 	// Results that arrived, of how many that the agents are to report; both 0 where
 	// pairs are reported as observations.
 	Results, Expected int
@@ -47,6 +48,9 @@ func (f *Fleet) Measure(
 		Fleet: f, w: w, sink: sink, changed: progress, stopping: ctx.Done(), slots: make(chan struct{}, streams),
 	}
 	m.progress.Pairs = w.CountPairs()
+	if w.Tables != nil {
+		m.progress.Pairs = len(w.Sources) * len(w.IPFamilies)
+	}
 
 	var create []func(context.Context) error // by agent
 	busy := map[int]bool{}
@@ -75,8 +79,10 @@ func (f *Fleet) Measure(
 	starting, cancel := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
 	defer cancel()
 	errs := Each(len(create), func(i int) error { return create[i](starting) })
-	// That an existing pod has ended, or is another one now, is no error of the tool; a missing right is.
-	if err := EveryOne(errs); err != nil && ctx.Err() == nil && (!w.Inside() || apierrors.IsForbidden(err)) {
+	// That an existing pod has ended, or is another one now, is no error of the tool; a missing right is. Nor is a
+	// namespace that refuses pods that read rules: other checks of the plan go on.
+	if err := EveryOne(errs); err != nil && ctx.Err() == nil && (!w.Inside() || apierrors.IsForbidden(err)) &&
+		(w.Tables == nil || !refusedSecurity(err)) {
 		return fmt.Errorf("none of %d agents could be created: %w", len(create), err)
 	}
 	for i, a := range m.agents {
@@ -133,15 +139,28 @@ func (f *Fleet) advise(err error, pod *corev1.Pod) error {
 	if !pod.Spec.HostNetwork || !apierrors.IsForbidden(err) {
 		return err
 	}
+	if readsRules(&pod.Spec) {
+		if !refusedSecurity(err) {
+			return err
+		}
+		return fmt.Errorf("%w; an agent reads the rules of its node on the host network, as root with %s only: "+
+			"allow it by kubectl label --overwrite namespace %s %s=privileged", err, rulesCapability, f.Namespace,
+			checkup.LabelPodSecurity)
+	}
 	if strings.Contains(err.Error(), "security context constraint") { // OpenShift's admission
 		return fmt.Errorf("%w; the agent must be on the host network, as its component is: compile the plan with preset "+
 			"openshift or auto, which grants its account for probe the use of hostnetwork-v2", err)
 	}
-	if !strings.Contains(err.Error(), "violates PodSecurity") {
+	if !refusedSecurity(err) {
 		return err
 	}
 	return fmt.Errorf("%w; the agent must be on the host network, as its component is: "+
 		"allow it by kubectl label --overwrite namespace %s %s=privileged", err, f.Namespace, checkup.LabelPodSecurity)
+}
+
+// refusedSecurity reports whether pod security refused a pod.
+func refusedSecurity(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "violates PodSecurity")
 }
 
 // writeOrder creates a ConfigMap of an agent's order, or overwrites the one of an

@@ -52,8 +52,9 @@ const (
 func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*corev1.Pod, err error) {
 	f := &Fleet{Namespace: namespace, Plan: w.Plan, Image: image, Now: func() time.Time { return time.Time{} }}
 	agents, responders = make([]*corev1.Pod, len(w.Sources)), make([]*corev1.Pod, len(w.Targets))
-	for s, targets := range w.Assignments {
-		if len(targets) == 0 || w.Sources[s].Node == "" || w.Sources[s].VM != nil || w.Sources[s].Inside {
+	for s, e := range w.Sources {
+		works := w.Tables != nil || s < len(w.Assignments) && len(w.Assignments[s]) > 0
+		if !works || e.Node == "" || e.VM != nil || e.Inside {
 			continue
 		}
 		if agents[s], err = f.agent(w, s); err != nil {
@@ -129,9 +130,12 @@ func (f *Fleet) agent(w *checkup.Worksheet, source int) (*corev1.Pod, error) {
 		}})
 	}
 	if e.HostNetwork {
-		// As the static pods have it that the component is one of: their node's
-		// resolver, not the cluster's, which may depend on what is probed.
+		// As static pods have it: their node's resolver, not the cluster's, which may
+		// depend on what is probed.
 		pod.Spec.HostNetwork, pod.Spec.DNSPolicy = true, corev1.DNSDefault
+	}
+	if w.Tables != nil {
+		readRules(&pod.Spec)
 	}
 	if _, ok := w.Probe(checkup.ICMP); ok && !e.HostNetwork {
 		// Ping sockets without a capability. One of Kubernetes' safe sysctls, which
@@ -140,6 +144,29 @@ func (f *Fleet) agent(w *checkup.Worksheet, source int) (*corev1.Pod, error) {
 	}
 	return pod, nil
 }
+
+// readRules lets a restricted pod in its node's network read the rules of the node, and nothing else: as root with no
+// capability but NET_ADMIN. The kernel shows its rules to this capability only, and Kubernetes gives added capabilities
+// to root only (no ambient capabilities, KEP-2763). The list of iptables-legacy's tables can be read by root only, too.
+func readRules(spec *corev1.PodSpec) {
+	spec.SecurityContext.RunAsNonRoot = nil
+	for i := range spec.Containers {
+		c := spec.Containers[i].SecurityContext
+		c.RunAsNonRoot, c.RunAsUser = nil, new(int64(0))
+		c.Capabilities.Add = []corev1.Capability{rulesCapability}
+	}
+}
+
+// readsRules reports whether readRules changed a pod.
+func readsRules(spec *corev1.PodSpec) bool {
+	return slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool {
+		return c.SecurityContext != nil && c.SecurityContext.Capabilities != nil &&
+			slices.Contains(c.SecurityContext.Capabilities.Add, rulesCapability)
+	})
+}
+
+// rulesCapability is what an agent has that reads the rules of its node.
+const rulesCapability corev1.Capability = "NET_ADMIN"
 
 // ordersOf returns the ConfigMaps with an agent's order. One has the agent's name, and further parts have a number,
 // too. If there is more than one, the agent's volume has all of them.
@@ -266,11 +293,23 @@ func quantities(of map[string]string) (corev1.ResourceList, error) {
 }
 
 // Orders returns the order of each source of the worksheet, except of sources that have
-// nothing to measure or no node: a target that is not ready is in no order. An agent may
+// nothing to measure or no node: a target that is not ready is in no order. If agents read tables, each source with a
+// node has an order. An agent may
 // take three quarters of the check's probe timeout, and the time for which it is to
 // watch; the rest is for starting it and for reading its log.
 func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 	var orders []checkup.Order
+	if w.Tables != nil {
+		for source, e := range w.Sources {
+			if e.Node != "" {
+				orders = append(orders, checkup.Order{
+					Source: source, Seed: w.Seed + uint64(source), Limits: w.Limits, IPFamilies: w.IPFamilies,
+					Deadline: w.AgentDeadline(), Tables: w.Tables,
+				})
+			}
+		}
+		return orders
+	}
 	for source, targets := range w.Assignments {
 		again := againOf(w, source)
 		e := w.Sources[source]

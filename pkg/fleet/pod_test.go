@@ -81,6 +81,26 @@ func TestPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "agent-hostnetwork.yaml", pod, cms[0])
+
+	r := rules(1)
+	if pod, err = f.agent(r, 0); err != nil {
+		t.Fatal(err)
+	}
+	if cms, err = ordersOf(pod, Orders(r, &checkup.Roster{})[0]); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "agent-rules.yaml", pod, cms[0])
+}
+
+// rules is a worksheet of n nodes whose rules are read.
+func rules(n int) *checkup.Worksheet {
+	w := worksheet(n)
+	w.Kind, w.Targets, w.Assignments, w.Probes, w.Limits = "serviceRules", nil, nil, nil, checkup.Limits{}
+	w.Tables = &checkup.TableSheet{Interval: checkup.Duration(10 * time.Second)}
+	for i := range w.Sources {
+		w.Sources[i].HostNetwork = true
+	}
+	return w
 }
 
 // TestPodsAreThoseOfARun: what Pods foretells is what a run makes.
@@ -98,6 +118,7 @@ func TestPodsAreThoseOfARun(t *testing.T) {
 	}{
 		{mesh, rosterOf(mesh), []int{0, 2}, []int{0, 1, 3}},
 		{control, seen(), []int{0, 1, 2}, nil},
+		{rules(3), &checkup.Roster{}, []int{0, 1, 2}, nil},
 	} {
 		t.Run(string(tt.w.Kind), func(t *testing.T) {
 			agents, responders, err := Pods(tt.w, "ns", "registry.example/agent:v1")

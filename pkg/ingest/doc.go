@@ -11,6 +11,9 @@
 // Everything here is a value that is fed with messages: no clock, no cluster, no
 // goroutine. Callers open the logs and consoles, and close them.
 //
+// A table of a node's rules is collected from its parts, and handed on when all looks at it are complete. What it says
+// is not read here: it stays compressed, and pkg/dataplane reads it without trust.
+//
 // # Duplicates
 //
 // A log is read again when its stream breaks, so that a message may come twice.
@@ -29,6 +32,6 @@
 // # Limits
 //
 // What is kept of one source is bounded by its share of the worksheet and by the
-// constants MaxLine, MaxGarbage, MaxUnrequested, MaxMessage and recent, whatever a log holds:
+// constants MaxLine, MaxGarbage, MaxUnrequested, MaxMessage, MaxTable and recent, whatever a log holds:
 // no more delays, source ports and results of a pair than were ordered and one more.
 package ingest

@@ -68,7 +68,8 @@ func message(line []byte) (m checkup.Message, ok bool) {
 	}
 	set := 0
 	for _, is := range []bool{
-		m.Start != nil, m.Observation != nil, len(m.Results) > 0, m.Control != nil, m.Reception != nil, m.End != nil,
+		m.Start != nil, m.Observation != nil, len(m.Results) > 0, m.Control != nil, m.Reception != nil, m.Table != nil,
+		m.End != nil,
 	} {
 		if is {
 			set++

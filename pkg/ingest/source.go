@@ -41,11 +41,18 @@ type Sink interface {
 	Source(checkup.Source)
 }
 
+// TableSink is a Sink that receives tables, too.
+type TableSink interface {
+	// Table is called once for each source and family of which all looks are complete.
+	Table(checkup.TableReading)
+}
+
 // New is what a message added to what its source had reported before: an observation,
-// results, or nothing.
+// results, a table, or nothing.
 type New struct {
 	Observation *checkup.Observation
 	Results     []checkup.Result
+	Table       *checkup.TableReading
 }
 
 // To hands what is new to a sink.
@@ -55,6 +62,9 @@ func (n New) To(sink Sink) {
 	}
 	if len(n.Results) > 0 {
 		sink.Results(n.Results)
+	}
+	if to, ok := sink.(TableSink); ok && n.Table != nil {
+		to.Table(*n.Table)
 	}
 }
 
@@ -74,6 +84,8 @@ type Source struct {
 	end         *checkup.AgentEnd
 	conflicts   map[checkup.Pair]bool
 	unrequested map[uint64]bool // hashes of pairs, whose strings may be long
+	tables      map[checkup.IPFamily]*tables
+	tabled      int // tables that are complete
 }
 
 // pair is what was reported of one expected pair.
@@ -99,6 +111,13 @@ func NewSource(w *checkup.Worksheet, source int) *Source {
 		source: source, connections: w.Connections != nil, hash: maphash.MakeSeed(),
 		pairs: map[checkup.Pair]*pair{}, conflicts: map[checkup.Pair]bool{}, unrequested: map[uint64]bool{},
 	}
+	if w.Tables != nil { // it has no pairs
+		s.tables = map[checkup.IPFamily]*tables{}
+		for _, f := range w.IPFamilies {
+			s.tables[f] = &tables{}
+		}
+		return s
+	}
 	for p := range w.PairsOf(source) {
 		s.pairs[p] = &pair{count: w.Measurements(p)}
 	}
@@ -123,7 +142,8 @@ func (s *Source) Newest() time.Time { return s.newest }
 // Complete reports whether everything arrived that the source says it reported. It is
 // false as long as the source has not reported its end.
 func (s *Source) Complete() bool {
-	return s.end != nil && s.observed+len(s.unrequested) >= s.end.Observations && s.results >= s.end.Results
+	return s.end != nil && s.observed+len(s.unrequested) >= s.end.Observations && s.results >= s.end.Results &&
+		s.tabled >= s.end.Tables
 }
 
 // Report is what a record keeps of the source.
@@ -150,6 +170,9 @@ func (s *Source) Take(m checkup.Message) (fresh New, ok bool) {
 		fresh.Observation = s.observation(m.Observation)
 	case len(m.Results) > 0:
 		fresh.Results, ok = s.takeResults(m.Results)
+		return fresh, ok
+	case m.Table != nil:
+		fresh.Table, ok = s.table(m.Table)
 		return fresh, ok
 	case m.End != nil:
 		if s.end == nil {

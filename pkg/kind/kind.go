@@ -62,10 +62,22 @@ type Kind struct {
 	Nodes bool
 
 	// HostNetwork reports whether agents of a check will run in their nodes' networks,
-	// which the namespace's pod security must admit. It may ask the cluster. nil means
-	// that none do.
+	// which the namespace's pod security must admit: a run is refused before it starts. It
+	// may ask the cluster. nil means that none do, except those of Tables.
 	HostNetwork func(context.Context, kubernetes.Interface, checkup.Spec) bool
+	// Tables reads from the API server, before anything is measured, what the tables that agents read of their nodes are
+	// compared with. nil for kinds whose agents read no tables. Such an agent is in its node's network, as root with the
+	// capability NET_ADMIN. If the namespace's pod security refuses that, the units are unmeasured.
+	Tables func(context.Context, kubernetes.Interface, *checkup.Worksheet) Tables
 	// Outcome is the user's ConfigMap to which the outcome of a check is
 	// written; nil, and a nil result, mean none.
 	Outcome func(checkup.Spec) *checkup.ConfigMapRef
+}
+
+// Tables compares what agents read of their nodes with the state of the API server.
+type Tables struct {
+	// Compare returns what a record keeps of one reading, whose text is not trusted. Calls do not overlap.
+	Compare func(checkup.TableReading) checkup.Fact
+	// After reads the state again, when everything was read: what changed meanwhile.
+	After func(context.Context) checkup.Fact
 }

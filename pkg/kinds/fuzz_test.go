@@ -67,6 +67,19 @@ func sheet(kind checkup.Kind) (*checkup.Worksheet, *checkup.Roster) {
 			w.Targets[i].Peer = &checkup.Peer{Host: "10.96.0.1", Port: 80 + i, Family: checkup.IPv4, Transport: checkup.TCP}
 		}
 		w.Details = []byte(`{"targets":[{"service":"a/b"},{"service":"a/c"}],"expected":["r","w"],"closed":"Exact"}`)
+	case "serviceRules":
+		w.Tables, w.Targets, w.Assignments, w.Probes = &checkup.TableSheet{Interval: second}, nil, nil, nil
+		w.Details = []byte(`{"namespaces":[""],"services":[{"name":"a/b","families":["IPv4"]}],"addresses":[[],[]]}`)
+	case "dns":
+		for i := range w.Targets {
+			w.Targets[i].Label = string(rune('a' + i))
+			w.Targets[i].Peer = &checkup.Peer{
+				Host: "10.96.0.1", Port: 53, Family: checkup.IPv4, Transport: checkup.DNSUDP,
+				Question: &checkup.Question{Name: "a.b.svc.cluster.local.", Type: "A", Answer: checkup.AnswerNoData},
+			}
+		}
+		w.Probes[0].Transport = checkup.DNSUDP
+		w.Details = []byte(`{"dnsService":"a/b","targets":[{"server":"10.96.0.1","question":"A a/b","service":"a/b"},{"server":"resolver","question":"A x"}]}`)
 	case "vmLatency":
 		for i := range w.Sources {
 			w.Sources[i].VM = &checkup.VM{Target: i == 1}

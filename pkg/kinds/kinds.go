@@ -17,9 +17,11 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/dns"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
@@ -30,6 +32,8 @@ var All = []kind.Kind{
 	controlplane.Kind,
 	placement.Kind,
 	services.Kind,
+	servicerules.Kind,
+	dns.Kind,
 	vmlatency.Kind,
 }
 

@@ -12,8 +12,10 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/dns"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
@@ -234,8 +236,10 @@ func TestParamsOfEveryKind(t *testing.T) {
 			"outage.max=30s",
 			"latency.p99=5ms",
 		},
-		placement.Name: {"mode=All", "mode=", "networkConfig=true"},
-		services.Name:  {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "closed=Any", "loss.max=", "latency.p99=5ms"},
+		placement.Name:    {"mode=All", "mode=", "networkConfig=true"},
+		servicerules.Name: {"interval=20s"},
+		services.Name:     {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "closed=Any", "loss.max=", "latency.p99=5ms"},
+		dns.Name:          {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "loss.max=", "latency.p99=5ms"},
 		vmlatency.Name: {
 			"duration=10s",
 			"interval=100ms",
@@ -251,7 +255,9 @@ func TestParamsOfEveryKind(t *testing.T) {
 		podmesh.Name:      {"degree=-1"},
 		controlplane.Name: {"preset=k3s", "for=0s", "interval=", "interval=0s", "count=0", "count=1001"},
 		placement.Name:    {"mode=Some", "networkConfig=yes"},
+		servicerules.Name: {"interval=", "interval=0s", "interval=x"},
 		services.Name:     {"degree=-1", "budget=0", "count=0", "closed=Never", "loss.max=101%"},
+		dns.Name:          {"degree=-1", "budget=0", "count=0", "loss.max=101%"},
 		vmlatency.Name: {
 			"duration=",
 			"duration=0s",
@@ -267,8 +273,10 @@ func TestParamsOfEveryKind(t *testing.T) {
 			podmesh.Name: {
 				Spec: &podmesh.Spec{},
 			}, controlplane.Name: {Spec: &controlplane.Spec{Interval: 1}}, placement.Name: {Spec: &placement.Spec{}},
-			services.Name:  {Spec: &services.Spec{}},
-			vmlatency.Name: {Spec: &vmlatency.Spec{Duration: 1, Interval: 1}},
+			services.Name:     {Spec: &services.Spec{}},
+			servicerules.Name: {Spec: &servicerules.Spec{Interval: 1}},
+			vmlatency.Name:    {Spec: &vmlatency.Spec{Duration: 1, Interval: 1}},
+			dns.Name:          {Spec: &dns.Spec{}},
 		}
 		c, ok := checks[kind]
 		if !ok || c.Kind() != kind {

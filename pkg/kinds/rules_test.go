@@ -14,8 +14,11 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/dataplane"
+	"github.com/checkplan/checkplan/pkg/dns"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
@@ -109,6 +112,23 @@ func good() *checkup.Plan {
 				Limits:   checkup.Limits{PacketsPerSecond: 100, Concurrency: 1},
 				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
 			}},
+			"names": {Spec: &dns.Spec{
+				Servers: dns.Servers, Transports: dns.Transports, Domain: "cluster.local", ExternalNames: []string{"example.com"},
+				DNSService: dns.ServiceName{Namespace: "kube-system", Name: "kube-dns"}, Sample: services.Sample{Budget: 10},
+				Services: services.Selection{Namespaces: []string{"shop"}},
+				Probe:    services.Probe{Count: 3, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second)},
+				Expect: dns.Expect{
+					Loss:    checkup.LossLimit{Max: &loss},
+					Latency: checkup.LatencyLimits{P50: duration(time.Millisecond), P99: duration(time.Second)},
+				},
+				Limits:   checkup.Limits{PacketsPerSecond: 100, Concurrency: 1},
+				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
+			}},
+			"rules": {Spec: &servicerules.Spec{
+				Interval: checkup.Duration(time.Second),
+				Expect:   servicerules.Expect{Allow: []dataplane.Kind{dataplane.Extra}},
+				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
+			}},
 			"sixth": {Spec: &vmlatency.Spec{
 				Networks: []checkup.NetworkRef{{Namespace: "default", Name: "br10"}, {Name: "br10"}},
 				Pairs: []checkup.NodePair{
@@ -180,10 +200,18 @@ func TestProblems(t *testing.T) {
 	fifth := func(change func(*services.Spec)) func(*checkup.Plan) {
 		return func(p *checkup.Plan) { change(p.Checks["svc"].Spec.(*services.Spec)) }
 	}
+	asking := func(change func(*dns.Spec)) func(*checkup.Plan) {
+		return func(p *checkup.Plan) { change(p.Checks["names"].Spec.(*dns.Spec)) }
+	}
 	sixth := func(change func(*vmlatency.Spec)) func(*checkup.Plan) {
 		return func(p *checkup.Plan) { change(p.Checks["sixth"].Spec.(*vmlatency.Spec)) }
 	}
+	read := func(change func(*servicerules.Spec)) func(*checkup.Plan) {
+		return func(p *checkup.Plan) { change(p.Checks["rules"].Spec.(*servicerules.Spec)) }
+	}
+	ruled := func(path ...string) []string { return append([]string{"checks", "rules", "serviceRules"}, path...) }
 	service := func(path ...string) []string { return append([]string{"checks", "svc", "services"}, path...) }
+	names := func(path ...string) []string { return append([]string{"checks", "names", "dns"}, path...) }
 	vms := func(path ...string) []string { return append([]string{"checks", "sixth", "vmLatency"}, path...) }
 	after := func(after ...string) func(*checkup.Plan) {
 		return func(p *checkup.Plan) {
@@ -418,6 +446,16 @@ func TestProblems(t *testing.T) {
 			sixth(func(v *vmlatency.Spec) { v.Timeouts.Probe = checkup.Duration(20 * time.Second) }),
 			vms("timeouts", "probe"),
 		},
+		{"durations", read(func(s *servicerules.Spec) { s.Interval = 0 }), ruled("interval")},
+		{"families-twice", read(func(s *servicerules.Spec) {
+			s.IPFamilies = []checkup.IPFamily{checkup.IPv6, checkup.IPv6}
+		}), ruled("ipFamilies", "[1]")},
+		{"namespace-twice", read(func(s *servicerules.Spec) { s.Services.Namespaces = []string{"a", "a"} }), ruled("services", "namespaces", "[1]")},
+		{"interval-timeout", read(func(s *servicerules.Spec) { s.Interval = checkup.Duration(45 * time.Second) }), ruled("timeouts", "probe")},
+		{"allow", read(func(s *servicerules.Spec) { s.Expect.Allow = []dataplane.Kind{dataplane.Missing} }), ruled("expect", "allow", "[0]")},
+		{"allow", read(func(s *servicerules.Spec) { s.Expect.Allow = []dataplane.Kind{dataplane.Extra, dataplane.Extra} }), ruled("expect", "allow", "[1]")},
+		{"pod-namespace", read(func(s *servicerules.Spec) { s.Services.Namespaces = []string{""} }), ruled("services", "namespaces", "[0]")},
+		{"toleration", read(func(s *servicerules.Spec) { s.Placement.Tolerations = []checkup.Toleration{{}} }), ruled("placement", "tolerations", "[0]")},
 		{"durations", fifth(func(s *services.Spec) { s.Probe.Timeout = 0 }), service("probe", "timeout")},
 		{"families-twice", fifth(func(s *services.Spec) {
 			s.IPFamilies = []checkup.IPFamily{checkup.IPv4, checkup.IPv4}
@@ -430,6 +468,20 @@ func TestProblems(t *testing.T) {
 		{"probe-timeout", fifth(func(s *services.Spec) { s.Probe.Count = 50 }), service("timeouts", "probe")},
 		{"pod-namespace", fifth(func(s *services.Spec) { s.Services.Namespaces = []string{""} }), service("services", "namespaces", "[0]")},
 		{"toleration", fifth(func(s *services.Spec) { s.Placement.Tolerations = []checkup.Toleration{{}} }), service("placement", "tolerations", "[0]")},
+		{"durations", asking(func(s *dns.Spec) { s.Probe.Interval = 0 }), names("probe", "interval")},
+		{"namespace-twice", asking(func(s *dns.Spec) { s.Services.Namespaces = []string{"a", "a"} }), names("services", "namespaces", "[1]")},
+		{"servers", asking(func(s *dns.Spec) { s.Servers = nil }), names("servers")},
+		{"servers", asking(func(s *dns.Spec) { s.Servers = []dns.Server{dns.Resolver, dns.Resolver} }), names("servers", "[1]")},
+		{"transports", asking(func(s *dns.Spec) { s.Transports = nil }), names("transports")},
+		{"transports", asking(func(s *dns.Spec) { s.Transports = []dns.Transport{dns.UDP, dns.UDP} }), names("transports", "[1]")},
+		{"names", asking(func(s *dns.Spec) { s.Domain = "cluster.local." }), names("domain")},
+		{"names", asking(func(s *dns.Spec) { s.DNSService.Name = "a.b" }), names("dnsService", "name")},
+		{"names", asking(func(s *dns.Spec) { s.ExternalNames = []string{"a b"} }), names("externalNames", "[0]")},
+		{"names", asking(func(s *dns.Spec) { s.ExternalNames = []string{"a", "a"} }), names("externalNames", "[1]")},
+		{"latency-order", asking(func(s *dns.Spec) { *s.Expect.Latency.P99 = 1 }), names("expect", "latency", "p99")},
+		{"loss-all", asking(func(s *dns.Spec) { s.Expect.Loss.Max = &all }), names("expect", "loss", "max")},
+		{"probe-timeout", asking(func(s *dns.Spec) { s.Probe.Count = 50 }), names("timeouts", "probe")},
+		{"pod-namespace", asking(func(s *dns.Spec) { s.DNSService.Namespace = "" }), names("dnsService", "namespace")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Image = "" }), vms("guest", "login")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Login = nil }), vms("guest")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Login.User = "" }), vms("guest")},

@@ -67,13 +67,36 @@ func TestDocs(t *testing.T) {
 		}
 		goldens.Write(b)
 	}
-	blocks := regexp.MustCompile("(?s)```text\n(.*?)```").FindAllStringSubmatch(text, -1)
-	if len(blocks) == 0 {
-		t.Error("docs/report.md shows nothing of a report")
-	}
-	for _, block := range blocks {
-		if !strings.Contains(goldens.String(), block[1]) {
-			t.Errorf("docs/report.md shows what no golden says:\n%s", block[1])
+	for _, name := range []string{"docs/report.md", "docs/dns.md"} {
+		b, err := os.ReadFile("../../" + name)
+		if err != nil {
+			t.Fatal(err)
 		}
+		blocks := regexp.MustCompile("(?s)```text\n(.*?)```").FindAllStringSubmatch(string(b), -1)
+		if len(blocks) == 0 {
+			t.Errorf("%s shows nothing of a report", name)
+		}
+		for _, block := range blocks {
+			if !strings.Contains(goldens.String(), block[1]) {
+				t.Errorf("%s shows what no golden says:\n%s", name, block[1])
+			}
+		}
+	}
+}
+
+// TestServiceRulesDocs: the report in docs/service-rules.md is one of testdata.
+func TestServiceRulesDocs(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/service-rules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden, err := os.ReadFile("testdata/service-rules-nodes.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, report, _ := strings.Cut(string(golden), "\n\n")
+	report, _, ok := strings.Cut(report, "  Failed rule sets")
+	if !ok || !strings.Contains(string(doc), report) {
+		t.Errorf("docs/service-rules.md does not show\n%s", report)
 	}
 }

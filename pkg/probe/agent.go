@@ -27,6 +27,9 @@ type Agent struct {
 	Out io.Writer
 	// Funcs are the prober functions; nil means Funcs.
 	Funcs map[checkup.Transport]Func
+	// Table writes what the node's service proxy has programmed in one family, as pkg/dataplane's Look.Write does, or
+	// returns why it cannot be read. It is called for orders with Tables only.
+	Table func(checkup.IPFamily, io.Writer) *checkup.Cause
 	// Root of the file system, to read the cgroup's statistics; nil means the real one.
 	Root fs.FS
 	// Certificates holds the client certificates for peers: a directory for each Secret, with tls.crt and tls.key.
@@ -43,6 +46,8 @@ const certificatesDirectory = "/etc/checkplan/certificates"
 //
 // The pairs of an order with Connections are measured all at the same time, and each measurement is reported. A pair is
 // reported as unmeasured only if none of its measurements could be made.
+//
+// An order with Tables has no pairs: Run reads the tables instead, see readTables.
 //
 // If ctx ends first, Run reports what it has measured, stops and returns nil: without an end message, the report is
 // incomplete. Errors are of the agent itself, never of the network.
@@ -63,6 +68,11 @@ func (a Agent) Run(ctx context.Context) error {
 	}}); err != nil {
 		return err
 	}
+	if a.Order.Tables != nil {
+		ctx, cancel := context.WithTimeout(ctx, time.Duration(a.Order.Deadline))
+		defer cancel()
+		return a.readTables(ctx, lines)
+	}
 	stamps, err := keepTimestamps()
 	if err != nil {
 		return fmt.Errorf("cannot open a socket: %w", err)
@@ -75,6 +85,7 @@ func (a Agent) Run(ctx context.Context) error {
 		Watch:   &Watch{},
 
 		certificates: &certificates{files: a.Certificates},
+		root:         a.Root,
 	}
 	before, reported := throttled(a.Root)
 	watching, stop := context.WithCancel(ctx)

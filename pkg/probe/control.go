@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -150,6 +151,15 @@ func (c control) self(ctx context.Context, family checkup.IPFamily) checkup.Cont
 			served.Go(func() error { return err })
 		}
 	}
+	if c.uses(checkup.DNSUDP) || c.uses(checkup.DNSTCP) {
+		server, err := listenDNS(serving, address)
+		if err == nil {
+			maps.Copy(ports, server.ports())
+			served.Go(func() error { server.serve(serving); return nil })
+		} else {
+			served.Go(func() error { return err })
+		}
+	}
 	result.OK, result.Message = c.measure(
 		ctx,
 		family,
@@ -181,7 +191,7 @@ func (c control) closed(ctx context.Context, family checkup.IPFamily) checkup.Co
 		ctx,
 		family,
 		ports,
-		[]checkup.Transport{checkup.TCP, checkup.UDP, checkup.HTTP, checkup.TLS},
+		[]checkup.Transport{checkup.TCP, checkup.UDP, checkup.HTTP, checkup.TLS, checkup.DNSUDP, checkup.DNSTCP},
 		"refused",
 		func(o checkup.Observation) bool {
 			return o.Unmeasured == nil && o.Received == 0 && o.Failure != nil &&
@@ -218,7 +228,10 @@ func (c control) measure(
 			Probe: checkup.Probe{Count: controlCount, Interval: checkup.Duration(controlInterval),
 				Timeout: checkup.Duration(controlTimeout), Path: "/healthz"},
 		}
-		if t == checkup.TLS {
+		switch t {
+		case checkup.DNSUDP, checkup.DNSTCP:
+			m.Peer = &checkup.Peer{Question: &controlQuestion}
+		case checkup.TLS:
 			m.Peer = &checkup.Peer{
 				Host:      loopback[family].String(),
 				Port:      ports[t],
@@ -313,5 +326,6 @@ func closedPorts(family checkup.IPFamily) (ports map[checkup.Transport]int, rele
 		}
 	}
 	ports[checkup.HTTP], ports[checkup.TLS] = ports[checkup.TCP], ports[checkup.TCP]
+	ports[checkup.DNSUDP], ports[checkup.DNSTCP] = ports[checkup.UDP], ports[checkup.TCP]
 	return ports, release, nil
 }

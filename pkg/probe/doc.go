@@ -27,7 +27,9 @@
 //   - udp: likewise, less the time for which the responder kept the packet;
 //   - http: from the request written to the first byte of the response, after
 //     the connect;
-//   - tls: the stages of a connection, see below.
+//   - tls: the stages of a connection, see below;
+//   - dns-udp, dns-tcp: from the question to the whole answer, with the connect of
+//     TCP, and the questions of a search list (dns.go).
 //
 // Every tcp and http measurement uses a new connection and therefore another source port. The datagrams of a udp pair
 // are sent from up to checkup.UDPFlows source ports in turn: ECMP spreads them over paths, and a short outage hits all

@@ -93,8 +93,13 @@ func checkOrder(o checkup.Order) error {
 	}
 	must(o.Source >= 0, "source: is negative")
 	must(o.Deadline > 0, "deadline: must be more than 0")
-	must(o.Limits.PacketsPerSecond > 0, "limits.packetsPerSecond: must be at least 1")
-	must(o.Limits.Concurrency > 0, "limits.concurrency: must be at least 1")
+	if o.Tables != nil {
+		must(o.Tables.Interval > 0, "tables.interval: must be more than 0")
+		must(len(o.Targets) == 0, "tables: cannot be combined with targets")
+		must(len(o.IPFamilies) > 0, "ipFamilies: is empty")
+	}
+	must(o.Tables != nil || o.Limits.PacketsPerSecond > 0, "limits.packetsPerSecond: must be at least 1")
+	must(o.Tables != nil || o.Limits.Concurrency > 0, "limits.concurrency: must be at least 1")
 	must(o.Limits.StartJitter >= 0, "limits.startJitter: is negative")
 	for _, f := range o.IPFamilies {
 		must(slices.Contains(checkup.IPFamilies, f), "ipFamilies: %q is unknown", f)
@@ -155,7 +160,8 @@ func checkOrder(o checkup.Order) error {
 		at := fmt.Sprintf("again[%d]", i)
 		least, most := sizeLimits(a.Transport)
 		must(a.Source == o.Source, "%s.s: is not %d, the source", at, o.Source)
-		must(slices.Contains(checkup.IPFamilies, a.Family), "%s.f: %q is unknown", at, a.Family)
+		resolver := a.Family == checkup.AnyIPFamily && slices.Contains(questionTransports, a.Transport)
+		must(resolver || slices.Contains(checkup.IPFamilies, a.Family), "%s.f: %q is unknown", at, a.Family)
 		must(
 			slices.ContainsFunc(o.Probes, func(p checkup.TransportProbe) bool { return p.Transport == a.Transport }),
 			"%s.p: %q has no probe",
@@ -179,8 +185,15 @@ func checkOrder(o checkup.Order) error {
 			must(port >= 1 && port <= 65535, "%s.ports: %s: %d is not from 1 to 65535", at, t, port)
 		}
 		must(o.Connections == nil || t.Peer != nil, "%s.peer: missing: connections need one", at)
-		must(o.Connections != nil || t.Peer == nil || isPlain(*t.Peer), "%s.peer: needs connections, unless it is an IP address by tcp", at)
-		if t.Peer != nil {
+		must(
+			o.Connections != nil || t.Peer == nil || t.Peer.Question != nil || isPlain(*t.Peer),
+			"%s.peer: needs connections, unless it is an IP address by tcp, or a question", at,
+		)
+		switch {
+		case t.Peer == nil:
+		case t.Peer.Question != nil:
+			checkQuestion(o, *t.Peer, func(ok bool, format string, args ...any) { must(ok, at+".peer."+format, args...) })
+		default:
 			checkPeer(o, *t.Peer, func(ok bool, format string, args ...any) { must(ok, at+".peer."+format, args...) })
 		}
 	}
@@ -189,6 +202,33 @@ func checkOrder(o checkup.Order) error {
 
 // peerTransports are the transports of connections to peers.
 var peerTransports = []checkup.Transport{checkup.TLS, checkup.TCP}
+
+// questionTransports are the transports of questions to DNS servers.
+var questionTransports = []checkup.Transport{checkup.DNSUDP, checkup.DNSTCP}
+
+func checkQuestion(o checkup.Order, p checkup.Peer, must func(ok bool, format string, args ...any)) {
+	q := *p.Question
+	if q.Resolver {
+		must(p.Host == "" && p.Family == checkup.AnyIPFamily, "host: %q: resolv.conf names the servers", p.Host)
+	} else {
+		must(isAddressOf(p.Host, p.Family), "host: %q is not an address of %q", p.Host, p.Family)
+		must(strings.HasSuffix(q.Name, "."), "question.name: %q must end with a dot", q.Name)
+	}
+	must(p.Port >= 1 && p.Port <= 65535, "port: %d is not from 1 to 65535", p.Port)
+	must(slices.Contains(questionTransports, p.Transport), "transport: %q: must be dns-udp or dns-tcp", p.Transport)
+	must(
+		slices.ContainsFunc(o.Probes, func(t checkup.TransportProbe) bool { return t.Transport == p.Transport }),
+		"transport: %q has no probe",
+		p.Transport,
+	)
+	must(isName(q.Name), "question.name: %q is not a DNS name", q.Name)
+	must(questionTypes[q.Type] != 0, "question.type: %q is unknown", q.Type)
+	must(slices.Contains(checkup.DNSAnswers, q.Answer), "question.answer: %q is unknown", q.Answer)
+	must(
+		len(q.Records) <= checkup.MaxRecords && (len(q.Records) > 0) == (q.Answer == checkup.AnswerRecords),
+		"question.records: %d do not fit the answer %q", len(q.Records), q.Answer,
+	)
+}
 
 func checkPeer(o checkup.Order, p checkup.Peer, must func(ok bool, format string, args ...any)) {
 	if address, err := netip.ParseAddr(p.Host); err == nil {
@@ -259,7 +299,7 @@ func sizeLimits(t checkup.Transport) (least, most int) {
 		return checkup.MinUDPSize, checkup.MaxDatagramSize
 	case checkup.ICMP:
 		return 0, checkup.MaxDatagramSize
-	case checkup.TLS:
+	case checkup.TLS, checkup.DNSUDP, checkup.DNSTCP:
 		return 0, 0
 	}
 	return 0, checkup.MaxStreamSize
@@ -281,6 +321,13 @@ func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Obser
 		if t.Peer != nil {
 			t.Addresses = map[checkup.IPFamily]string{t.Peer.Family: t.Peer.Host}
 			t.Ports = map[checkup.Transport]int{t.Peer.Transport: t.Peer.Port}
+			if t.Peer.Question != nil {
+				m.Peer = t.Peer
+			}
+			if m.Peer != nil && m.Peer.Question.Resolver {
+				ms = append(ms, m)
+				return
+			}
 		}
 		address, ok := t.Addresses[m.Pair.Family]
 		if !ok {

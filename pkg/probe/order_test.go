@@ -79,6 +79,7 @@ func TestReadOrderReportsEveryProblemOfPeers(t *testing.T) {
 	const deadlines = `"connections": {"deadlines": {"resolve": "5s", "connect": "5s", "handshake": "5s", "response": "5s"}}`
 	most := strconv.Itoa(checkup.MaxWatch)
 	both := `"probes": [{"transport": "tls", "sizes": [0], "count": ` + most + `, "interval": "1s", "timeout": "1s"}, {"transport": "tcp", "sizes": [0], "count": 1, "interval": "1s", "timeout": "1s"}]`
+	questions := `"probes": [{"transport": "dns-udp", "sizes": [0], "count": 3, "interval": "1s", "timeout": "1s"}, {"transport": "dns-tcp", "sizes": [0], "count": 3, "interval": "1s", "timeout": "1s"}]`
 	for _, test := range []struct {
 		name, order string
 		want        []string
@@ -101,7 +102,7 @@ func TestReadOrderReportsEveryProblemOfPeers(t *testing.T) {
 		{"no connections", both + `, "targets": [{"target": 0, "peer": {"host": "10.0.0.1", "port": 443, "family": "IPv4", "transport": "tls"}}]`, []string{
 			"probes[0].transport: tls needs connections, and targets with a peer",
 			"probes[0].count: must be from 1 to 1000",
-			"targets[0].peer: needs connections, unless it is an IP address by tcp"}},
+			"targets[0].peer: needs connections, unless it is an IP address by tcp, or a question"}},
 		{"no peer", both + `, ` + deadlines + `, "targets": [{"target": 0, "addresses": {"IPv4": "10.0.0.1"}, "ports": {"tcp": 1}}]`, []string{
 			"targets[0].peer: missing: connections need one"}},
 		{"no probe", `"probes": [], ` + deadlines + `, "targets": [{"target": 0, "peer": {"host": "10.0.0.1", "port": 443, "family": "IPv4", "transport": "tls"}}]`, []string{
@@ -129,6 +130,25 @@ func TestReadOrderReportsEveryProblemOfPeers(t *testing.T) {
 			`targets[4].peer.path: "/a b\x00" is not the path of a URL`,
 			`targets[5].peer.host: "a..b" is neither an IP address nor a DNS name`,
 			`targets[5].peer.transport: "tcp" does not use serverName, path and clientCertificate`}},
+		{"right questions", questions + `, "again": [{"s": 1, "t": 1, "f": "", "p": "dns-udp", "z": 0, "n": 5}], "targets": [
+  {"target": 0, "peer": {"host": "10.0.0.1", "port": 53, "family": "IPv4", "transport": "dns-tcp", "question": {"name": "_http._tcp.web.shop.svc.cluster.local.", "type": "SRV", "answer": "Records", "records": ["80 x."]}}},
+  {"target": 1, "peer": {"host": "", "port": 53, "transport": "dns-udp", "question": {"resolver": true, "name": "web.shop", "type": "A", "answer": "NoData"}}}]`, nil},
+		{"questions", questions + `, "again": [{"s": 1, "t": 1, "f": "", "p": "tcp", "z": 0, "n": 5}], "targets": [
+  {"target": 0, "peer": {"host": "10.0.0.1", "port": 0, "family": "IPv6", "transport": "tcp", "question": {"name": "a b", "type": "MX", "answer": "Yes", "records": ["80 x."]}}},
+  {"target": 1, "peer": {"host": "x", "port": 53, "transport": "dns-udp", "question": {"resolver": true, "name": "web", "type": "A", "answer": "Records"}}}]`, []string{
+			`again[0].f: "" is unknown`,
+			`again[0].p: "tcp" has no probe`,
+			`targets[0].peer.host: "10.0.0.1" is not an address of "IPv6"`,
+			`targets[0].peer.question.name: "a b" must end with a dot`,
+			`targets[0].peer.port: 0 is not from 1 to 65535`,
+			`targets[0].peer.transport: "tcp": must be dns-udp or dns-tcp`,
+			`targets[0].peer.transport: "tcp" has no probe`,
+			`targets[0].peer.question.name: "a b" is not a DNS name`,
+			`targets[0].peer.question.type: "MX" is unknown`,
+			`targets[0].peer.question.answer: "Yes" is unknown`,
+			`targets[0].peer.question.records: 1 do not fit the answer "Yes"`,
+			`targets[1].peer.host: "x": resolv.conf names the servers`,
+			`targets[1].peer.question.records: 0 do not fit the answer "Records"`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := ReadOrder(strings.NewReader("{" + rest + ", " + test.order + "}"))

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"time"
@@ -27,6 +28,9 @@ var Funcs = map[checkup.Transport]Func{
 	checkup.ICMP: icmp,
 	checkup.HTTP: http,
 	checkup.TLS:  tls,
+
+	checkup.DNSUDP: dns,
+	checkup.DNSTCP: dns,
 }
 
 // Measurement is one pair, with the address of its target and how to measure it.
@@ -37,7 +41,7 @@ type Measurement struct {
 	// Probe has count, interval, timeout and path. Its Sizes are ignored: the size is Pair.Size.
 	Probe checkup.Probe
 	// Peer is measured instead of Address, with Deadlines instead of the probe's timeout; nil if the target is a
-	// Responder or a pod.
+	// Responder or a pod. A Peer with a Question is asked at Address, within the probe's timeout.
 	Peer      *checkup.Peer
 	Deadlines checkup.StageDeadlines
 	// Ports are the source ports that must be used, see checkup.Again; empty if any will do.
@@ -56,6 +60,8 @@ type Session struct {
 	Watch *Watch
 	// certificates are the client certificates for peers; nil means none.
 	certificates *certificates
+	// root of the file system with etc/resolv.conf; nil means the real one.
+	root fs.FS
 	// dialDNS connects to a DNS server; nil means a direct connection.
 	dialDNS func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -79,6 +85,9 @@ type sample struct {
 	// residence is how long a Responder kept the request of a tcp or http sample, in whole milliseconds; 0 if unknown. A
 	// long one spoils the sample. It is not subtracted, as the exact one of udp is.
 	residence time.Duration
+	// repeated reports that a DNS question without an answer in time was answered when it was asked again, and
+	// truncated that its answer did not fit in a datagram.
+	repeated, truncated bool
 	// own is the source address of the socket, and seen the one that the target saw; invalid if unknown.
 	own, seen netip.Addr
 	// unusable says why the demanded source port could not be used: nothing was measured. nil if something was.
@@ -217,6 +226,12 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 			continue
 		}
 		o.Sent++
+		if s.repeated {
+			o.Repeated++
+		}
+		if s.truncated {
+			o.Truncated++
+		}
 		if s.cause != nil {
 			if o.Failure == nil || unexplained || !s.timedOut {
 				o.Failure, unexplained = s.cause, s.timedOut

@@ -42,6 +42,7 @@ func TestFuncsCoverEveryTransport(t *testing.T) {
 func TestEveryTransportHasCases(t *testing.T) {
 	tables := map[checkup.Transport]int{
 		checkup.TCP: len(tcpCases), checkup.UDP: len(udpCases), checkup.ICMP: len(icmpCases), checkup.HTTP: len(httpCases), checkup.TLS: len(tlsCases),
+		checkup.DNSUDP: len(dnsCases), checkup.DNSTCP: len(dnsCases),
 	}
 	for _, transport := range checkup.Transports {
 		if tables[transport] == 0 {

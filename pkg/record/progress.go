@@ -33,6 +33,8 @@ type Progress struct {
 	Look int `json:"look,omitempty"`
 	// VMs says that Pods counts VMs that answer on their consoles.
 	VMs bool `json:"vms,omitempty"`
+	// Tables says that Pairs counts tables of nodes' rules.
+	Tables bool `json:"tables,omitempty"`
 }
 
 // String reads "12 of 15 agents started, 300 of 1200 pairs measured", with "second look: "
@@ -49,6 +51,8 @@ func (p Progress) String() string {
 	switch {
 	case p.Phase == "setup":
 		return ready
+	case p.Tables:
+		return fmt.Sprintf("%s, %d of %d tables of rules read", ready, p.Measured, p.Pairs)
 	case p.Expected > 0:
 		return fmt.Sprintf("%s, %d of %d measurements made", ready, p.Results, p.Expected)
 	case p.Look > 0:

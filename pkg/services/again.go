@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
 )
 
 const (
@@ -17,7 +18,7 @@ const (
 	mostCount = 200
 )
 
-// Again returns the worksheet of the second look: the pairs that failed or are undecided. Of more than mostAgain, a
+// Again returns the worksheet of the second look: the pairs that failed or are undecided. Of more than MostAgain, a
 // seeded choice. It is nil if there are none, if the gate does not want failures to be confirmed, and after the second
 // look.
 func Again(
@@ -27,9 +28,16 @@ func Again(
 	if err != nil || !gate.Confirm || w.Look > 0 {
 		return nil
 	}
+	works := func(p checkup.Pair) bool { return sheet.Expects(w, p) == Works }
+	return LookAgain(pairs(w, sheet, roster, record, gate), works)
+}
+
+// LookAgain returns the worksheet of a second look at the pairs that failed or are undecided, nil if there are none. A
+// pair that must be answered is measured more often if it was answered at times.
+func LookAgain(j *judge.Judgement, answered func(checkup.Pair) bool) *checkup.Worksheet {
+	w := j.Worksheet
 	counts := map[checkup.Pair]int{}
 	var doubtful []checkup.Pair
-	j := pairs(w, sheet, roster, record, gate)
 	for i := range j.Outcomes {
 		o := &j.Outcomes[i]
 		if o.Verdict != checkup.Fail && o.Verdict != checkup.Undecided {
@@ -37,7 +45,7 @@ func Again(
 		}
 		doubtful = append(doubtful, o.Pair)
 		counts[o.Pair] = w.Measurements(o.Pair)
-		if o.Received > 0 && sheet.Expects(w, o.Pair) == Works {
+		if o.Received > 0 && answered(o.Pair) {
 			counts[o.Pair] = countAgain(counts[o.Pair])
 		}
 	}
@@ -46,7 +54,7 @@ func Again(
 	}
 	random := rand.New(rand.NewPCG(w.Seed, uint64(w.Round)))
 	random.Shuffle(len(doubtful), func(a, b int) { doubtful[a], doubtful[b] = doubtful[b], doubtful[a] })
-	for _, p := range doubtful[min(len(doubtful), mostAgain(w)):] {
+	for _, p := range doubtful[min(len(doubtful), MostAgain(w)):] {
 		delete(counts, p)
 	}
 	next := *w
@@ -60,8 +68,8 @@ func Again(
 	return &next
 }
 
-// mostAgain is the largest number of pairs of a second look.
-func mostAgain(w *checkup.Worksheet) int {
+// MostAgain is the largest number of pairs of a second look.
+func MostAgain(w *checkup.Worksheet) int {
 	return min(w.CountPairs(), max(leastAgain, w.Budget/budgetShare))
 }
 

@@ -57,40 +57,12 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	if spec.Probe.Count < 1 || spec.Sample.Budget < 1 || spec.Sample.Degree < 0 || round < 0 {
 		return nil, nil, errors.New("probe.count and sample.budget must be at least 1, sample.degree and sample.round at least 0")
 	}
-	var warnings []string
-	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
-
-	tolerations := scheduling.FixtureTolerations(spec.Placement.Tolerations)
-	admitted, err := scheduling.Admit(s.Nodes, spec.Placement, tolerations, field.NewPath("placement"))
-	switch {
-	case err != nil:
-		return nil, nil, err
-	case len(s.Nodes) == 0:
-		return nil, nil, errors.New("the cluster has no nodes")
-	case len(admitted.Nodes) == 0:
-		return nil, nil, fmt.Errorf("no node can be a source: %v", admitted)
-	case !admitted.Complete():
-		warn("%d of %s can be a source; left out: %v",
-			len(admitted.Nodes), checkup.Count(len(s.Nodes), "node"), admitted)
-	}
-	nodes := slices.SortedFunc(slices.Values(admitted.Nodes), func(a, b cluster.Node) int {
-		return cmp.Compare(a.Name, b.Name)
-	})
-	var notReady []string
-	for _, n := range nodes {
-		if n.Ready != corev1.ConditionTrue {
-			notReady = append(notReady, n.Name)
-		}
-	}
-	if len(notReady) > 0 {
-		warn("%s not ready, and will probably be unmeasured: %s", checkup.CountAre(len(notReady), "node"), checkup.Some(notReady))
-	}
-
-	selector, err := spec.Services.selector()
+	nodes, tolerations, warnings, err := Sources(spec.Placement, s)
 	if err != nil {
 		return nil, nil, err
 	}
-	chosen, err := selected(spec, selector, s)
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	chosen, err := spec.Services.Choose(s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -119,18 +91,21 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 		return nil, nil, fmt.Errorf("sample.budget: %s is not enough for one address from each of %s: "+
 			"raise it, or admit fewer nodes by placement", checkup.Count(spec.Sample.Budget, "pair"), checkup.Count(len(nodes), "node"))
 	}
-	sampled := sample(w.Seed, round, spec.Sample.Degree, spec.Sample.Budget, len(nodes), len(all))
-	w.Degree, w.Round, w.Rounds, w.Possible = sampled.degree, sampled.round, sampled.rounds, len(nodes)*len(all)
-	if want := spec.Sample.Degree; sampled.degree < len(all) && (want == 0 || want > sampled.degree) {
+	sampled := SampleOf(w.Seed, round, spec.Sample.Degree, spec.Sample.Budget, len(nodes), len(all))
+	w.Degree, w.Round, w.Rounds, w.Possible = sampled.Degree, sampled.Round, sampled.Rounds, len(nodes)*len(all)
+	if want := spec.Sample.Degree; sampled.Degree < len(all) && (want == 0 || want > sampled.Degree) {
 		warn("sample.budget (%s) allows %d of %d addresses from each of %s: raise it, or rotate the sample",
-			checkup.Count(spec.Sample.Budget, "pair"), sampled.degree, len(all), checkup.Count(len(nodes), "node"))
+			checkup.Count(spec.Sample.Budget, "pair"), sampled.Degree, len(all), checkup.Count(len(nodes), "node"))
 	}
 
-	sheet := Sheet{Namespaces: spec.Services.namespaces(), Selector: selector, Closed: spec.Expect.Closed}
+	sheet := Sheet{Closed: spec.Expect.Closed}
+	if sheet.Listings, err = spec.Services.Listings(); err != nil {
+		return nil, nil, err
+	}
 	if sheet.Closed == "" {
 		sheet.Closed = ClosedExact
 	}
-	write(w, &sheet, nodes, tolerations, all, sampled.assignments, states)
+	write(w, &sheet, nodes, tolerations, all, sampled.Assignments, states)
 	if w.CountPairs() == 0 {
 		return nil, nil, errors.New("no node has an address at which a node port answers: see addresses and ipFamilies")
 	}
@@ -145,37 +120,44 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot, round int) (*che
 	return w, warnings, nil
 }
 
-// selected returns a snapshot with only those Services of another that a check selects.
-func selected(spec *Spec, selector string, s *cluster.Snapshot) (*cluster.Snapshot, error) {
-	for _, namespace := range spec.Services.namespaces() {
-		if !slices.Contains(s.Seen, seen(namespace, selector)) {
-			return nil, fmt.Errorf("the snapshot does not list the %s: it was recorded for another plan: record it again",
-				seen(namespace, selector))
+// Sources returns the nodes that a placement admits, sorted by name, the tolerations of their agents, and warnings.
+func Sources(placement checkup.Placement, s *cluster.Snapshot) (
+	nodes []cluster.Node, tolerations []checkup.Toleration, warnings []string, err error,
+) {
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	tolerations = scheduling.FixtureTolerations(placement.Tolerations)
+	admitted, err := scheduling.Admit(s.Nodes, placement, tolerations, field.NewPath("placement"))
+	switch {
+	case err != nil:
+		return nil, nil, nil, err
+	case len(s.Nodes) == 0:
+		return nil, nil, nil, errors.New("the cluster has no nodes")
+	case len(admitted.Nodes) == 0:
+		return nil, nil, nil, fmt.Errorf("no node can be a source: %v", admitted)
+	case !admitted.Complete():
+		warn("%d of %s can be a source; left out: %v",
+			len(admitted.Nodes), checkup.Count(len(s.Nodes), "node"), admitted)
+	}
+	nodes = slices.SortedFunc(slices.Values(admitted.Nodes), func(a, b cluster.Node) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
+	var notReady []string
+	for _, n := range nodes {
+		if n.Ready != corev1.ConditionTrue {
+			notReady = append(notReady, n.Name)
 		}
 	}
-	matches, err := spec.Services.matcher()
-	if err != nil {
-		return nil, err
+	if len(notReady) > 0 {
+		warn("%s not ready, and will probably be unmeasured: %s", checkup.CountAre(len(notReady), "node"), checkup.Some(notReady))
 	}
-	chosen := &cluster.Snapshot{Nodes: s.Nodes}
-	for i := range s.ServiceObjects {
-		if matches(&s.ServiceObjects[i]) {
-			chosen.ServiceObjects = append(chosen.ServiceObjects, s.ServiceObjects[i])
-		}
-	}
-	for i := range s.EndpointSlices {
-		if len(spec.Services.Namespaces) == 0 || slices.Contains(spec.Services.Namespaces, s.EndpointSlices[i].Namespace) {
-			chosen.EndpointSlices = append(chosen.EndpointSlices, s.EndpointSlices[i])
-		}
-	}
-	return chosen, nil
+	return nodes, tolerations, warnings, nil
 }
 
 // addressesOf lists the addresses of TCP ports that the plan measures, in the order of Services, families, ports and
 // kinds. An address that the load balancer serves to some sources only is left out: what it does depends on addresses
 // that pods get later.
 func addressesOf(spec *Spec, s *cluster.Snapshot, states *states) []address {
-	digest := digests(s.ServiceObjects, s.EndpointSlices)
+	digest := Digests(s.ServiceObjects, s.EndpointSlices)
 	var all []address
 	for _, m := range states.all.State("") {
 		service := m.Namespace + "/" + m.Name
@@ -192,7 +174,7 @@ func addressesOf(spec *Spec, s *cluster.Snapshot, states *states) []address {
 					if slices.Contains(spec.Addresses, kind) {
 						all = append(all, address{
 							service: service, port: p.Name, kind: kind, family: family, host: host, number: int(number),
-							endpoints: len(p.Endpoints), state: digest[familyKey{service, family}], expected: expectation(action),
+							endpoints: len(p.Endpoints), state: digest.Of(service, family), expected: expectation(action),
 							local: kind == ClusterIP && m.InternalTrafficToLocal,
 						})
 					}

@@ -49,7 +49,7 @@ func Explain(e kind.Explained) kind.Explanation {
 	}
 	if e.Gate.Confirm {
 		x.Field("second look", fmt.Sprintf("failed pairs, at most %d, within what is left of timeouts.probe (%s)",
-			mostAgain(w), w.Timeouts.Probe))
+			MostAgain(w), w.Timeouts.Probe))
 	}
 	x.Field("changes", "Services are listed again after measuring: what failed and has changed is unmeasured")
 	table := &checkup.Table{Noun: "Service", Columns: []checkup.Column{

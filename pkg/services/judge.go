@@ -22,18 +22,10 @@ func Judge(
 		return judge.NotMeasured(w.Check, w.Kind, checkup.Cause{Stage: checkup.StageSetup, Message: err.Error()})
 	}
 	j := pairs(w, sheet, roster, record, gate)
-	if record != nil {
-		for i := range record.Looks {
-			look := &record.Looks[i]
-			next := *w
-			next.Look, next.Again = max(look.Worksheet.Look, 1), look.Worksheet.Again
-			if next.Again == nil {
-				next.Again = []checkup.Again{}
-			}
-			j.Merge(pairs(&next, sheet, roster, &look.Record, gate), look.After)
-		}
-	}
-	excuse(j, record)
+	Merge(j, w, record, func(next *checkup.Worksheet, record *checkup.Record) *judge.Judgement {
+		return pairs(next, sheet, roster, record, gate)
+	})
+	Excuse(j, record, func(o *judge.Outcome, changed map[int]bool) bool { return changed[o.Pair.Target] })
 	r := j.Report(gate)
 	r.Units = j.Troubled()
 	for i := range r.Units {
@@ -49,6 +41,26 @@ func Judge(
 	r.Blocks = blocks(j, sheet)
 	judge.Confirm(&r, gate)
 	return r
+}
+
+// Merge adds to the judgement of the first look what the further looks of a record show; pairs judges one look. A nil
+// record has none.
+func Merge(
+	j *judge.Judgement, w *checkup.Worksheet, record *checkup.Record,
+	pairs func(*checkup.Worksheet, *checkup.Record) *judge.Judgement,
+) {
+	if record == nil {
+		return
+	}
+	for i := range record.Looks {
+		look := &record.Looks[i]
+		next := *w
+		next.Look, next.Again = max(look.Worksheet.Look, 1), look.Worksheet.Again
+		if next.Again == nil {
+			next.Again = []checkup.Again{}
+		}
+		j.Merge(pairs(&next, &look.Record), look.After)
+	}
 }
 
 // pairs judges the pairs of one look.
@@ -93,13 +105,13 @@ func closed(o *judge.Outcome, e Expectation, how Closed, ordered int) {
 	}
 }
 
-// excuse makes the pairs unmeasured that did not pass, and of which something changed since setup, or nobody knows
-// whether it did.
-func excuse(j *judge.Judgement, record *checkup.Record) {
+// Excuse makes the pairs unmeasured that did not pass, and of which something changed since setup, or nobody knows
+// whether it did. excused decides by what AskAgain recorded as changed.
+func Excuse(j *judge.Judgement, record *checkup.Record, excused func(o *judge.Outcome, changed map[int]bool) bool) {
 	changed, why := changedSince(record)
 	for i := range j.Outcomes {
 		o := &j.Outcomes[i]
-		if o.Verdict != checkup.Fail && o.Verdict != checkup.Undecided || why == nil && !changed[o.Pair.Target] {
+		if o.Verdict != checkup.Fail && o.Verdict != checkup.Undecided || why == nil && !excused(o, changed) {
 			continue
 		}
 		cause := checkup.Cause{

@@ -43,19 +43,24 @@ func Rights(c checkup.Check) []checkup.Right {
 	if !ok {
 		return nil
 	}
+	return spec.Services.Rights(map[checkup.Phase]string{
+		checkup.PhaseSetup: "pkg/services Survey: what each node has to do",
+		checkup.PhaseProbe: "pkg/services AskAfter: what of it changed while it was measured",
+	})
+}
+
+// Rights are those to list the Services and EndpointSlices of a selection in phases, each with its reason.
+func (s Selection) Rights(why map[checkup.Phase]string) []checkup.Right {
 	var rights []checkup.Right
-	for _, phase := range []struct {
-		checkup.Phase
-		why string
-	}{
-		{checkup.PhaseSetup, "pkg/services Survey: what each node has to do"},
-		{checkup.PhaseProbe, "pkg/services AskAfter: what of it changed while it was measured"},
-	} {
-		for _, namespace := range spec.Services.namespaces() {
+	for _, phase := range checkup.Phases {
+		if why[phase] == "" {
+			continue
+		}
+		for _, namespace := range s.Listed() {
 			for _, resource := range []struct{ group, name string }{{"", "services"}, {"discovery.k8s.io", "endpointslices"}} {
 				r := checkup.Right{
-					Phase: phase.Phase, Scope: checkup.ScopeNamespace, Namespace: namespace,
-					Group: resource.group, Resource: resource.name, Verb: "list", Why: phase.why,
+					Phase: phase, Scope: checkup.ScopeNamespace, Namespace: namespace,
+					Group: resource.group, Resource: resource.name, Verb: "list", Why: why[phase],
 				}
 				if namespace == "" {
 					r.Scope = checkup.ScopeCluster

@@ -58,7 +58,7 @@ func townOf(n int) *town {
 			InternalIPs: []string{fmt.Sprintf("172.18.0.%d", i+1), fmt.Sprintf("fd00:18::%d", i+1)},
 		})
 	}
-	t.Seen = []string{seen("", "")}
+	t.Seen = []string{Seen("", "")}
 	return t
 }
 

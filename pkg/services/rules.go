@@ -14,7 +14,7 @@ func rules() []kind.Rule {
 	return append([]kind.Rule{
 		kind.RuleOf("durations", durations),
 		kind.RuleOf("families-twice", func(s *Spec, r kind.Reporter) { kind.FamiliesTwice(s.IPFamilies, r) }),
-		kind.RuleOf("namespace-twice", namespaceTwice),
+		kind.RuleOf("namespace-twice", func(s *Spec, r kind.Reporter) { s.Services.NamespaceTwice(r) }),
 		kind.RuleOf("addresses", addresses),
 		kind.RuleOf("latency-order", func(s *Spec, r kind.Reporter) { kind.LatencyOrder(s.Expect.Latency, r) }),
 		kind.RuleOf("loss-all", func(s *Spec, r kind.Reporter) { kind.LossAll(s.Expect.Loss, r) }),
@@ -28,13 +28,18 @@ func parts(s *Spec) kind.Parts {
 		Placements: []kind.Part[checkup.Placement]{kind.At(s.Placement, "placement")},
 		Resources:  []kind.Part[checkup.Resources]{kind.At(s.Resources, "resources")},
 	}
-	for i, namespace := range s.Services.Namespaces {
+	s.Services.Parts(&p)
+	return p
+}
+
+// Parts adds the fields of a selection, which is a check's field services.
+func (s Selection) Parts(p *kind.Parts) {
+	for i, namespace := range s.Namespaces {
 		p.NeededNamespaces = append(p.NeededNamespaces, kind.At(namespace, "services", "namespaces", kind.Index(i)))
 	}
-	if !s.Services.Selector.IsZero() {
-		p.Selectors = append(p.Selectors, kind.At(s.Services.Selector, "services", "selector"))
+	if !s.Selector.IsZero() {
+		p.Selectors = append(p.Selectors, kind.At(s.Selector, "services", "selector"))
 	}
-	return p
 }
 
 func durations(s *Spec, report kind.Reporter) {
@@ -45,9 +50,10 @@ func durations(s *Spec, report kind.Reporter) {
 	kind.Timeouts(s.Timeouts, report)
 }
 
-func namespaceTwice(s *Spec, report kind.Reporter) {
-	for i, namespace := range s.Services.Namespaces {
-		if slices.Contains(s.Services.Namespaces[:i], namespace) {
+// NamespaceTwice reports namespaces that are duplicates.
+func (s Selection) NamespaceTwice(report kind.Reporter) {
+	for i, namespace := range s.Namespaces {
+		if slices.Contains(s.Namespaces[:i], namespace) {
 			report([]string{"services", "namespaces", kind.Index(i)}, "duplicate: %s", namespace)
 		}
 	}

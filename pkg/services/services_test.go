@@ -76,11 +76,11 @@ n2 shop/log [fd00:96::5]:80 d
 			town.Nodes[2].Labels = map[string]string{"third": ""}
 			// The endpoints of edge are IPv4 only.
 			town.EndpointSlices = slices.DeleteFunc(town.EndpointSlices, func(s discoveryv1.EndpointSlice) bool { return s.Name == "edge-ipv6" })
-			selector, err := tt.spec.Services.selector()
+			selector, err := tt.spec.Services.LabelText()
 			if err != nil {
 				t.Fatal(err)
 			}
-			town.Seen = append(town.Seen, seen("", selector))
+			town.Seen = append(town.Seen, Seen("", selector))
 			var lines []string
 			for line := range strings.Lines(described(t, expanded(t, tt.spec, town))) {
 				if !strings.HasPrefix(line, "n1") && (!strings.HasPrefix(line, "n2") || len(tt.spec.Placement.NodeSelector) > 0) {
@@ -137,14 +137,14 @@ func TestSample(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tt), func(t *testing.T) {
 			all := map[[2]int]bool{}
-			first := sample(7, 0, tt.degree, tt.budget, tt.nodes, tt.addresses)
-			for round := range first.rounds {
-				s := sample(7, round, tt.degree, tt.budget, tt.nodes, tt.addresses)
+			first := SampleOf(7, 0, tt.degree, tt.budget, tt.nodes, tt.addresses)
+			for round := range first.Rounds {
+				s := SampleOf(7, round, tt.degree, tt.budget, tt.nodes, tt.addresses)
 				measured := map[int]bool{}
 				pairs := 0
-				for node, addresses := range s.assignments {
-					if len(addresses) != first.degree || !slices.IsSorted(addresses) || len(slices.Compact(slices.Clone(addresses))) != len(addresses) {
-						t.Fatalf("round %d, node %d: %v, want %d different ones", round, node, addresses, first.degree)
+				for node, addresses := range s.Assignments {
+					if len(addresses) != first.Degree || !slices.IsSorted(addresses) || len(slices.Compact(slices.Clone(addresses))) != len(addresses) {
+						t.Fatalf("round %d, node %d: %v, want %d different ones", round, node, addresses, first.Degree)
 					}
 					pairs += len(addresses)
 					for _, a := range addresses {
@@ -154,14 +154,14 @@ func TestSample(t *testing.T) {
 				if pairs > tt.budget {
 					t.Errorf("round %d: %d pairs, budget %d", round, pairs, tt.budget)
 				}
-				if first.degree*tt.nodes >= tt.addresses+tt.nodes && len(measured) < tt.addresses {
+				if first.Degree*tt.nodes >= tt.addresses+tt.nodes && len(measured) < tt.addresses {
 					t.Errorf("round %d: %d of %d addresses", round, len(measured), tt.addresses)
 				}
 			}
 			if len(all) != tt.nodes*tt.addresses {
-				t.Errorf("%d rounds measure %d of %d pairs", first.rounds, len(all), tt.nodes*tt.addresses)
+				t.Errorf("%d rounds measure %d of %d pairs", first.Rounds, len(all), tt.nodes*tt.addresses)
 			}
-			if again := sample(7, first.rounds, tt.degree, tt.budget, tt.nodes, tt.addresses); again.round != 0 || !cmp.Equal(again.assignments, first.assignments) {
+			if again := SampleOf(7, first.Rounds, tt.degree, tt.budget, tt.nodes, tt.addresses); again.Round != 0 || !cmp.Equal(again.Assignments, first.Assignments) {
 				t.Error("the cycle does not begin again")
 			}
 		})

@@ -12,9 +12,8 @@ import (
 
 // Sheet is what the worksheet's Details have.
 type Sheet struct {
-	// Namespaces and Selector that were listed: Namespaces [""] is all of them, an empty Selector every Service.
-	Namespaces []string `json:"namespaces"`
-	Selector   string   `json:"selector,omitempty"`
+	// Listings that were made.
+	Listings []Listing `json:"listings"`
 	// Targets are those of the worksheet, by index.
 	Targets []Target `json:"targets"`
 	// Expected has one letter for each assignment of each source, in the worksheet's order: an Expectation.

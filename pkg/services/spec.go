@@ -35,8 +35,8 @@ type Selection struct {
 	Selector checkup.LabelSelector `json:"selector,omitzero"`
 }
 
-// namespaces are those to list; the single one "" is all of them.
-func (s Selection) namespaces() []string {
+// Listed are the namespaces to list; the single one "" is all of them.
+func (s Selection) Listed() []string {
 	if len(s.Namespaces) == 0 {
 		return []string{""}
 	}

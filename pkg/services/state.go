@@ -98,15 +98,23 @@ func expectation(a nodestate.Action) Expectation {
 	return Works
 }
 
-// familyKey names a Service in one family.
-type familyKey struct {
-	service string // namespace/name
-	family  checkup.IPFamily
+// FamilyKey names a Service in one family.
+type FamilyKey struct {
+	Service string // namespace/name
+	Family  checkup.IPFamily
 }
 
-// digests returns a digest of each Service and its EndpointSlices by family. It changes whenever something changes on
+// States has a digest of each Service and its EndpointSlices by family.
+type States map[FamilyKey]string
+
+// Of returns the digest of a Service, as namespace/name; empty if there is none.
+func (s States) Of(service string, family checkup.IPFamily) string {
+	return s[FamilyKey{service, family}]
+}
+
+// Digests returns a digest of each Service and its EndpointSlices by family. It changes whenever something changes on
 // which a node's state depends, also if that is undone later: an EndpointSlice has a generation.
-func digests(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) map[familyKey]string {
+func Digests(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) States {
 	type identity struct {
 		Name       string
 		UID        string
@@ -125,11 +133,11 @@ func digests(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) m
 		Slices    []identity
 		Endpoints []discoveryv1.EndpointSlice
 	}
-	of := map[familyKey]*content{}
+	of := map[FamilyKey]*content{}
 	for i := range services {
 		service := &services[i]
 		for _, f := range checkup.IPFamilies {
-			of[familyKey{service.Namespace + "/" + service.Name, f}] = &content{
+			of[FamilyKey{service.Namespace + "/" + service.Name, f}] = &content{
 				Identity: identityOf(service.ObjectMeta), Spec: service.Spec, Status: service.Status.LoadBalancer,
 			}
 		}
@@ -138,14 +146,14 @@ func digests(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) m
 	slices.SortFunc(sorted, func(a, b discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range sorted {
 		slice := sorted[i]
-		key := familyKey{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName], checkup.IPFamily(slice.AddressType)}
+		key := FamilyKey{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName], checkup.IPFamily(slice.AddressType)}
 		if c := of[key]; c != nil {
 			c.Slices = append(c.Slices, identityOf(slice.ObjectMeta))
 			slice.ObjectMeta, slice.TypeMeta = metav1.ObjectMeta{}, metav1.TypeMeta{}
 			c.Endpoints = append(c.Endpoints, slice)
 		}
 	}
-	all := map[familyKey]string{}
+	all := States{}
 	for key, c := range of {
 		b, err := json.Marshal(c)
 		if err != nil { // no field of them can fail
@@ -157,53 +165,63 @@ func digests(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) m
 	return all
 }
 
-// after is the content of the fact that AskAfter records.
+// after is the content of the fact that AskAgain records.
 type after struct {
 	// Changed are the indexes of the targets of which something changed since setup, ascending.
 	Changed []int `json:"changed"`
 }
 
-// stateFact is the name of the fact that AskAfter records.
+// stateFact is the name of the fact that AskAgain records.
 const stateFact = "state"
 
 // AskAfter reads the Services again, after everything was measured: one fact, which names the targets of which
 // something changed since setup.
 func AskAfter(ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet) []checkup.Fact {
-	unknown := func(err error) []checkup.Fact {
-		return []checkup.Fact{{Unit: stateFact, Cause: &checkup.Cause{Stage: checkup.StageCollect, Message: err.Error()}}}
-	}
 	sheet, err := SheetOf(w)
 	if err != nil {
-		return unknown(err)
+		return Unknown(err)
 	}
+	return AskAgain(ctx, c, sheet.Listings, len(w.Targets), func(now States, i int) bool {
+		t := sheet.Targets[i]
+		return w.Targets[i].Peer == nil || now.Of(t.Service, w.Targets[i].Peer.Family) != t.State
+	})
+}
+
+// AskAgain makes the listings again, and records which of so many targets changed: one fact, which Excuse reads.
+func AskAgain(
+	ctx context.Context, c kubernetes.Interface, listings []Listing, targets int,
+	changed func(now States, target int) bool,
+) []checkup.Fact {
 	var now cluster.Snapshot
-	reader := cluster.Reader{Kubernetes: c}
-	for _, namespace := range sheet.Namespaces {
-		if err := reader.ServiceObjects(ctx, &now, namespace, sheet.Selector); err != nil {
-			return unknown(err)
-		}
+	if err := List(ctx, cluster.Reader{Kubernetes: c}, &now, listings); err != nil {
+		return Unknown(err)
 	}
-	states := digests(now.ServiceObjects, now.EndpointSlices)
+	states := Digests(now.ServiceObjects, now.EndpointSlices)
 	found := after{Changed: []int{}}
-	for i, t := range sheet.Targets {
-		if w.Targets[i].Peer == nil || states[familyKey{t.Service, w.Targets[i].Peer.Family}] != t.State {
+	for i := range targets {
+		if changed(states, i) {
 			found.Changed = append(found.Changed, i)
 		}
 	}
 	content, err := json.Marshal(found)
 	if err != nil {
-		return unknown(err)
+		return Unknown(err)
 	}
 	return []checkup.Fact{{Unit: stateFact, Content: content}}
 }
 
-// changedSince reads the fact that AskAfter recorded. why says why it is not known what changed; nil if it is.
+// Unknown is the fact that it is not known what changed.
+func Unknown(err error) []checkup.Fact {
+	return []checkup.Fact{{Unit: stateFact, Cause: &checkup.Cause{Stage: checkup.StageCollect, Message: err.Error()}}}
+}
+
+// changedSince reads the fact that AskAgain recorded. why says why it is not known what changed; nil if it is.
 func changedSince(record *checkup.Record) (changed map[int]bool, why *checkup.Cause) {
 	const attempt = "whether its Service changed while it was measured is not known: "
-	unknown := func(message string) *checkup.Cause {
+	because := func(message string) *checkup.Cause {
 		return &checkup.Cause{Stage: checkup.StageCollect, Reason: checkup.ReasonChanged, Message: attempt + message}
 	}
-	why = unknown("the probe task did not read the Services again")
+	why = because("the probe task did not read the Services again")
 	if record == nil {
 		return nil, why
 	}
@@ -213,10 +231,10 @@ func changedSince(record *checkup.Record) (changed map[int]bool, why *checkup.Ca
 		case fact.Unit != stateFact:
 			continue
 		case fact.Cause != nil:
-			return nil, unknown(fact.Cause.Message)
+			return nil, because(fact.Cause.Message)
 		}
 		if err := json.Unmarshal(fact.Content, &found); err != nil {
-			return nil, unknown(err.Error())
+			return nil, because(err.Error())
 		}
 		changed = map[int]bool{}
 		for _, i := range found.Changed {

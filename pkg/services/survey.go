@@ -26,17 +26,12 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 			continue
 		}
 		rotates = rotates || spec.Sample.Rotate
-		selector, err := spec.Services.selector()
+		listings, err := spec.Services.Listings()
+		if err == nil {
+			err = List(ctx, r, s, listings)
+		}
 		if err != nil {
 			problems = append(problems, fmt.Errorf("check %q: %w", name, err))
-			continue
-		}
-		for _, namespace := range spec.Services.namespaces() {
-			if err := r.ServiceObjects(ctx, s, namespace, selector); err != nil {
-				problems = append(problems, fmt.Errorf("check %q: %w", name, err))
-				continue
-			}
-			s.AddSeen(seen(namespace, selector))
 		}
 	}
 	if rotates {
@@ -47,8 +42,81 @@ func Survey(ctx context.Context, r cluster.Reader, p *checkup.Plan, s *cluster.S
 	return errors.Join(problems...)
 }
 
-// selector of the labels in kubectl's form; empty for every Service.
-func (s Selection) selector() (string, error) {
+// Listing is a list of Services, with all EndpointSlices of their namespace.
+type Listing struct {
+	// Namespace of the Services; empty for all.
+	Namespace string `json:"namespace"`
+	// Selector of their labels in kubectl's form; empty for every Service.
+	Selector string `json:"selector,omitempty"`
+}
+
+// Listings are those that a selection needs.
+func (s Selection) Listings() ([]Listing, error) {
+	selector, err := s.LabelText()
+	if err != nil {
+		return nil, err
+	}
+	var all []Listing
+	for _, namespace := range s.Listed() {
+		all = append(all, Listing{namespace, selector})
+	}
+	return all, nil
+}
+
+// List adds what the listings have to a snapshot, and notes there that they were made.
+func List(ctx context.Context, r cluster.Reader, s *cluster.Snapshot, listings []Listing) error {
+	var problems []error
+	for _, l := range listings {
+		if err := r.ServiceObjects(ctx, s, l.Namespace, l.Selector); err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		s.AddSeen(Seen(l.Namespace, l.Selector))
+	}
+	return errors.Join(problems...)
+}
+
+// CheckListings reports a listing that was not made for the snapshot.
+func CheckListings(s *cluster.Snapshot, listings []Listing) error {
+	for _, l := range listings {
+		if !slices.Contains(s.Seen, Seen(l.Namespace, l.Selector)) {
+			return fmt.Errorf("the snapshot does not list the %s: it was recorded for another plan: record it again",
+				Seen(l.Namespace, l.Selector))
+		}
+	}
+	return nil
+}
+
+// Choose returns a snapshot with only those Services of another that are selected, the EndpointSlices of their
+// namespaces, and the nodes. It fails if the other was recorded for another plan.
+func (s Selection) Choose(from *cluster.Snapshot) (*cluster.Snapshot, error) {
+	listings, err := s.Listings()
+	if err == nil {
+		err = CheckListings(from, listings)
+	}
+	if err != nil {
+		return nil, err
+	}
+	matches, err := s.Matcher()
+	if err != nil {
+		return nil, err
+	}
+	chosen := &cluster.Snapshot{Nodes: from.Nodes}
+	for i := range from.ServiceObjects {
+		if matches(&from.ServiceObjects[i]) {
+			chosen.ServiceObjects = append(chosen.ServiceObjects, from.ServiceObjects[i])
+		}
+	}
+	for i := range from.EndpointSlices {
+		if len(s.Namespaces) == 0 || slices.Contains(s.Namespaces, from.EndpointSlices[i].Namespace) {
+			chosen.EndpointSlices = append(chosen.EndpointSlices, from.EndpointSlices[i])
+		}
+	}
+	return chosen, nil
+}
+
+// LabelText is the selector of labels in kubectl's form; empty for every Service.
+func (s Selection) LabelText() (string, error) {
 	if s.Selector.IsZero() {
 		return "", nil
 	}
@@ -59,9 +127,9 @@ func (s Selection) selector() (string, error) {
 	return selector, nil
 }
 
-// matcher returns a function that reports whether a Service is selected.
-func (s Selection) matcher() (func(*corev1.Service) bool, error) {
-	text, err := s.selector()
+// Matcher returns a function that reports whether a Service is selected.
+func (s Selection) Matcher() (func(*corev1.Service) bool, error) {
+	text, err := s.LabelText()
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +143,8 @@ func (s Selection) matcher() (func(*corev1.Service) bool, error) {
 	}, nil
 }
 
-// seen names a list of Services in Snapshot.Seen.
-func seen(namespace, selector string) string {
+// Seen names a list of Services in Snapshot.Seen.
+func Seen(namespace, selector string) string {
 	what := "services of all namespaces"
 	if namespace != "" {
 		what = "services of namespace " + namespace

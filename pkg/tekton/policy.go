@@ -21,14 +21,14 @@ import (
 var creators = []checkup.Phase{checkup.PhaseSetup, checkup.PhaseProbe}
 
 // Policies are ValidatingAdmissionPolicies, with their bindings, that hold the accounts of a plan to what they are for.
-// Those of setup and probe may make pods of the agent's image only, pinned to a node, without a token, restricted: an
-// account that may create pods in a namespace of the pod security level privileged could otherwise become root on
-// nodes. That of probe may add to existing pods ephemeral containers of that image only, restricted, and without the
-// pod's volumes, among which is its token. Those of setup and conclude may change the label with the verdict of the
-// plan's runs, and nothing else of a run. That of conclude may write PodNetworkHealths of checkplan only, if the plan
-// has some. That of the schedule may start and delete runs of this plan only, under the plan's accounts. RBAC cannot
-// express any of this. The policies are objects of the cluster, so only who administers it can apply them. Kubernetes
-// has them since 1.30.
+// Those of setup and probe may make pods of the agent's image only, pinned to a node, without a token, restricted, or,
+// if agents of the plan read the rules of their nodes, exactly such agents: an account that may create pods in a
+// namespace of the pod security level privileged could otherwise become root on nodes. That of probe may add to
+// existing pods ephemeral containers of that image only, restricted, and without the pod's volumes, among which is its
+// token. Those of setup and conclude may change the label with the verdict of the plan's runs, and nothing else of a
+// run. That of conclude may write PodNetworkHealths of checkplan only, if the plan has some. That of the schedule may
+// start and delete runs of this plan only, under the plan's accounts. RBAC cannot express any of this. The policies are
+// objects of the cluster, so only who administers it can apply them. Kubernetes has them since 1.30.
 func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 	opts = opts.withDefaults()
 	var objects []runtime.Object
@@ -212,11 +212,16 @@ func validations(plan *checkup.Plan, opts Options, phase checkup.Phase) []admiss
 		`size(object.spec.containers) == 1 && object.spec.containers[0].image == %q && `+
 			`(!has(object.spec.initContainers) || size(object.spec.initContainers) == 0)`, AgentImage(opts)))
 	namespaces := `(!has(object.spec.hostPID) || !object.spec.hostPID) && (!has(object.spec.hostIPC) || !object.spec.hostIPC)`
-	if phase == checkup.PhaseProbe && hostNetwork(plan) {
+	const podNetwork = `(!has(object.spec.hostNetwork) || !object.spec.hostNetwork)`
+	reads := phase == checkup.PhaseProbe && readRules(plan)
+	switch {
+	case phase == checkup.PhaseProbe && hostNetwork(plan):
 		add("not be in the host's namespaces of processes", namespaces)
-	} else {
-		add("not be in the host's namespaces",
-			`(!has(object.spec.hostNetwork) || !object.spec.hostNetwork) && `+namespaces)
+	case reads:
+		add("not be in the host's namespaces, unless it reads the rules of its node",
+			`(`+podNetwork+` || object.spec.containers.all(c, `+reader+`)) && `+namespaces)
+	default:
+		add("not be in the host's namespaces", podNetwork+` && `+namespaces)
 	}
 	const pinned = `has(object.spec.affinity) && has(object.spec.affinity.nodeAffinity) && ` +
 		`has(object.spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution) && ` +
@@ -237,19 +242,28 @@ func validations(plan *checkup.Plan, opts Options, phase checkup.Phase) []admiss
 	add("have no API token, and volumes of "+words+" only",
 		`has(object.spec.automountServiceAccountToken) && !object.spec.automountServiceAccountToken && `+
 			`(!has(object.spec.volumes) || object.spec.volumes.all(v, `+volume+`))`)
-	add("be restricted: no root, no capabilities, no escalation, a read-only file system, the runtime's seccomp profile",
-		`has(object.spec.securityContext) && has(object.spec.securityContext.runAsNonRoot) && `+
-			`object.spec.securityContext.runAsNonRoot && has(object.spec.securityContext.seccompProfile) && `+
+	const (
+		noRoot = `has(object.spec.securityContext.runAsNonRoot) && object.spec.securityContext.runAsNonRoot`
+		// noPrivilege is of a container c.
+		noPrivilege = `has(c.securityContext.runAsNonRoot) && c.securityContext.runAsNonRoot && ` +
+			`(!has(c.securityContext.runAsUser) || c.securityContext.runAsUser != 0) && ` +
+			`(!has(c.securityContext.capabilities.add) || size(c.securityContext.capabilities.add) == 0)`
+	)
+	words, root, privilege := "be restricted: no root, no capabilities", noRoot, noPrivilege
+	if reads {
+		words = "be restricted (no root, no capabilities), or read the rules of its node (its network, root with NET_ADMIN only)"
+		root = `(` + noRoot + ` || object.spec.containers.all(c, ` + reader + `))`
+		privilege = `(` + noPrivilege + ` || has(object.spec.hostNetwork) && object.spec.hostNetwork && ` + reader + `)`
+	}
+	add(words+", no escalation, a read-only file system, the runtime's seccomp profile",
+		`has(object.spec.securityContext) && `+root+` && has(object.spec.securityContext.seccompProfile) && `+
 			`object.spec.securityContext.seccompProfile.type == "RuntimeDefault" && `+
 			`object.spec.containers.all(c, has(c.securityContext) && `+
 			`(!has(c.securityContext.privileged) || !c.securityContext.privileged) && `+
-			`has(c.securityContext.runAsNonRoot) && c.securityContext.runAsNonRoot && `+
-			`(!has(c.securityContext.runAsUser) || c.securityContext.runAsUser != 0) && `+
 			`has(c.securityContext.allowPrivilegeEscalation) && !c.securityContext.allowPrivilegeEscalation && `+
 			`has(c.securityContext.readOnlyRootFilesystem) && c.securityContext.readOnlyRootFilesystem && `+
 			`has(c.securityContext.capabilities) && has(c.securityContext.capabilities.drop) && `+
-			`c.securityContext.capabilities.drop.exists(d, d == "ALL") && `+
-			`(!has(c.securityContext.capabilities.add) || size(c.securityContext.capabilities.add) == 0) && `+
+			`c.securityContext.capabilities.drop.exists(d, d == "ALL") && `+privilege+` && `+
 			`(!has(c.securityContext.seccompProfile) || c.securityContext.seccompProfile.type == "RuntimeDefault"))`)
 	add("end by itself", `object.spec.restartPolicy == "Never" && has(object.spec.activeDeadlineSeconds)`)
 	// The right to patch pods is for their owner. It must not change an image.
@@ -259,6 +273,13 @@ func validations(plan *checkup.Plan, opts Options, phase checkup.Phase) []admiss
 	})
 	return all
 }
+
+// reader is true of the container c of an agent that reads the rules of its node: the agent carries out an order, as
+// root with NET_ADMIN only.
+const reader = `has(c.command) && c.command == ["/ko-app/agent"] && has(c.args) && size(c.args) > 0 && c.args[0] == "probe" && ` +
+	`has(c.securityContext) && has(c.securityContext.runAsUser) && c.securityContext.runAsUser == 0 && ` +
+	`has(c.securityContext.capabilities) && has(c.securityContext.capabilities.add) && ` +
+	`c.securityContext.capabilities.add == ["NET_ADMIN"]`
 
 // insideValidations are what an ephemeral container must be that the account of probe adds to an existing pod.
 func insideValidations(plan *checkup.Plan, opts Options) []admissionv1.Validation {
@@ -303,6 +324,14 @@ func hostNetwork(plan *checkup.Plan) bool {
 	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
 		k, _ := kinds.Named(plan.Checks[name].Kind())
 		return k.HostNetwork != nil
+	})
+}
+
+// readRules reports whether agents of the plan read the rules of their nodes.
+func readRules(plan *checkup.Plan) bool {
+	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
+		k, _ := kinds.Named(plan.Checks[name].Kind())
+		return k.Tables != nil
 	})
 }
 

@@ -83,6 +83,12 @@ func evaluate(
 // fixtures are the pods that setup and probe create, made by the code that makes them in a run.
 func fixtures(t *testing.T, host bool) (responder, agent *corev1.Pod) {
 	t.Helper()
+	return fixturesOf(t, func(w *checkup.Worksheet) { w.Sources[0].HostNetwork = host })
+}
+
+// fixturesOf are those of a worksheet that is changed.
+func fixturesOf(t *testing.T, change func(*checkup.Worksheet)) (responder, agent *corev1.Pod) {
+	t.Helper()
 	client := fake.NewClientset()
 	made := map[string]*corev1.Pod{}
 	client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
@@ -93,11 +99,12 @@ func fixtures(t *testing.T, host bool) (responder, agent *corev1.Pod) {
 	})
 	minute := checkup.Duration(time.Minute)
 	w := &checkup.Worksheet{
-		Plan: "mesh", Check: "mesh", Sources: []checkup.Endpoint{{Node: "n0", HostNetwork: host}}, Targets: []checkup.Endpoint{{Node: "n1"}},
+		Plan: "mesh", Check: "mesh", Sources: []checkup.Endpoint{{Node: "n0"}}, Targets: []checkup.Endpoint{{Node: "n1"}},
 		Assignments: [][]int{{0}}, IPFamilies: []checkup.IPFamily{checkup.IPv4},
 		Probes:   []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{56}, Count: 1}}},
 		Timeouts: checkup.Timeouts{Setup: minute, Probe: minute},
 	}
+	change(w)
 	f := &fleet.Fleet{Client: client, Namespace: "ns", Plan: "mesh", RunUID: "uid", Image: AgentImage(Options{}), Owner: "p", OwnerUID: "u"}
 	roster := &checkup.Roster{Targets: make([]checkup.RosterEntry, 1)}
 	if err := f.StartResponders(t.Context(), w, roster, nil); err != nil {
@@ -124,6 +131,13 @@ func TestPolicies(t *testing.T) {
 	mesh, host := policyPlan("podMesh"), policyPlan("controlPlane")
 	responder, agent := fixtures(t, false)
 	_, hostAgent := fixtures(t, true)
+	rules := policyPlan("serviceRules")
+	_, reader := fixturesOf(t, func(w *checkup.Worksheet) {
+		w.Sources[0].HostNetwork, w.Tables = true, &checkup.TableSheet{Interval: checkup.Duration(time.Second)}
+	})
+	security := func(change func(*corev1.SecurityContext)) func(*corev1.PodSpec) {
+		return func(s *corev1.PodSpec) { change(s.Containers[0].SecurityContext) }
+	}
 	const account = "system:serviceaccount:ns:"
 	yes, no := true, false
 	opts := Options{Namespace: "ns"}
@@ -166,6 +180,37 @@ func TestPolicies(t *testing.T) {
 			s.Containers[0].SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
 		}},
 		{name: "no security context", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.Containers[0].SecurityContext = nil }},
+		{name: "agent that reads rules", plan: rules, user: "p-probe", pod: reader, allowed: true},
+		{name: "agent that reads rules, by the account for all phases", plan: rules, user: "p", pod: reader, allowed: true},
+		{name: "agent that reads rules, by setup", plan: rules, user: "p-setup", pod: reader},
+		{name: "agent that reads rules, of a mesh", user: "p-probe", pod: reader},
+		{name: "agent that reads rules, of a control plane", plan: host, user: "p-probe", pod: reader},
+		{name: "restricted agent of a plan that reads rules", plan: rules, user: "p-probe", pod: agent, allowed: true},
+		{name: "restricted agent on the host network of a plan that reads rules", plan: rules, user: "p-probe", pod: hostAgent},
+		{name: "reader in the pod network", plan: rules, user: "p-probe", pod: reader, change: func(s *corev1.PodSpec) { s.HostNetwork = false }},
+		{name: "reader of the host's processes", plan: rules, user: "p-probe", pod: reader, change: func(s *corev1.PodSpec) { s.HostPID = true }},
+		{name: "reader with another image", plan: rules, user: "p-probe", pod: reader, change: func(s *corev1.PodSpec) { s.Containers[0].Image = "evil" }},
+		{name: "reader with another command", plan: rules, user: "p-probe", pod: reader, change: func(s *corev1.PodSpec) { s.Containers[0].Command = []string{"sh"} }},
+		{name: "reader that responds", plan: rules, user: "p-probe", pod: reader, change: func(s *corev1.PodSpec) { s.Containers[0].Args = []string{"respond"} }},
+		{name: "reader with one more capability", plan: rules, user: "p-probe", pod: reader, change: security(func(c *corev1.SecurityContext) {
+			c.Capabilities.Add = append(c.Capabilities.Add, "SYS_ADMIN")
+		})},
+		{name: "reader with another capability", plan: rules, user: "p-probe", pod: reader, change: security(func(c *corev1.SecurityContext) {
+			c.Capabilities.Add = []corev1.Capability{"SYS_ADMIN"}
+		})},
+		{name: "reader that drops nothing", plan: rules, user: "p-probe", pod: reader, change: security(func(c *corev1.SecurityContext) { c.Capabilities.Drop = nil })},
+		{name: "reader that is privileged", plan: rules, user: "p-probe", pod: reader, change: security(func(c *corev1.SecurityContext) { c.Privileged = &yes })},
+		{name: "reader whose privileges may grow", plan: rules, user: "p-probe", pod: reader, change: security(func(c *corev1.SecurityContext) {
+			c.AllowPrivilegeEscalation = &yes
+		})},
+		{name: "reader that writes its root file system", plan: rules, user: "p-probe", pod: reader, change: security(func(c *corev1.SecurityContext) {
+			c.ReadOnlyRootFilesystem = &no
+		})},
+		{name: "reader without seccomp", plan: rules, user: "p-probe", pod: reader, change: security(func(c *corev1.SecurityContext) {
+			c.SeccompProfile.Type = corev1.SeccompProfileTypeUnconfined
+		})},
+		{name: "reader with a Secret", plan: rules, user: "p-probe", pod: reader, change: secretVolume},
+		{name: "reader with a token", plan: rules, user: "p-probe", pod: reader, change: func(s *corev1.PodSpec) { s.AutomountServiceAccountToken = &yes }},
 		{name: "for ever", user: "p-setup", pod: responder, change: func(s *corev1.PodSpec) { s.ActiveDeadlineSeconds = nil }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

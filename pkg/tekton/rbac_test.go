@@ -15,9 +15,11 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/controlplane"
+	"github.com/checkplan/checkplan/pkg/dns"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
@@ -163,7 +165,7 @@ func TestRightsOfKinds(t *testing.T) {
 	pods := mesh()
 	pods.Spec.(*podmesh.Spec).Targets.Pods = &podmesh.PodTargets{Port: 80}
 	plans := map[checkup.Kind]*checkup.Plan{}
-	for _, check := range []checkup.Check{mesh(), controlPlane(), dryRun(), vmLatency(), {Spec: &services.Spec{}}} {
+	for _, check := range []checkup.Check{mesh(), controlPlane(), dryRun(), vmLatency(), {Spec: &services.Spec{}}, {Spec: &servicerules.Spec{}}, {Spec: &dns.Spec{}}} {
 		plans[check.Kind()] = planOf("p", "", map[string]checkup.Check{"c": check})
 	}
 	plans["existing pods"] = planOf("p", "", map[string]checkup.Check{"c": pods})
@@ -172,21 +174,21 @@ func TestRightsOfKinds(t *testing.T) {
 		verb, resource string
 		kinds          []checkup.Kind // that need it
 	}{
-		{checkup.PhaseSetup, "list", "nodes", []checkup.Kind{podmesh.Name, controlplane.Name, placement.Name, services.Name, "existing pods"}},
+		{checkup.PhaseSetup, "list", "nodes", []checkup.Kind{podmesh.Name, controlplane.Name, placement.Name, services.Name, servicerules.Name, dns.Name, "existing pods"}},
 		{checkup.PhaseSetup, "create", "pods", []checkup.Kind{podmesh.Name, vmlatency.Name}},
 		{checkup.PhaseSetup, "create", "virtualmachineinstances", []checkup.Kind{vmlatency.Name}},
 		{checkup.PhaseProbe, "get", "virtualmachineinstances/console", []checkup.Kind{vmlatency.Name}},
 		{checkup.PhaseProbe, "create", "virtualmachineinstances", nil},
 		{checkup.PhaseConclude, "delete", "virtualmachineinstances", []checkup.Kind{vmlatency.Name}},
-		{checkup.PhaseConclude, "get", "pods/log", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, vmlatency.Name, "existing pods"}},
+		{checkup.PhaseConclude, "get", "pods/log", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, servicerules.Name, dns.Name, vmlatency.Name, "existing pods"}},
 		{checkup.PhaseSetup, "get", "customresourcedefinitions", []checkup.Kind{controlplane.Name}},
-		{checkup.PhaseSetup, "list", "endpointslices", []checkup.Kind{controlplane.Name, services.Name}},
-		{checkup.PhaseProbe, "list", "endpointslices", []checkup.Kind{services.Name}},
-		{checkup.PhaseProbe, "list", "services", []checkup.Kind{services.Name}},
-		{checkup.PhaseProbe, "get", "pods/log", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, "existing pods"}},
+		{checkup.PhaseSetup, "list", "endpointslices", []checkup.Kind{controlplane.Name, services.Name, servicerules.Name, dns.Name}},
+		{checkup.PhaseProbe, "list", "endpointslices", []checkup.Kind{services.Name, servicerules.Name, dns.Name}},
+		{checkup.PhaseProbe, "list", "services", []checkup.Kind{services.Name, servicerules.Name, dns.Name}},
+		{checkup.PhaseProbe, "get", "pods/log", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, servicerules.Name, dns.Name, "existing pods"}},
 		{checkup.PhaseProbe, "create", "podnetworkconnectivitychecks", []checkup.Kind{controlplane.Name}},
 		{checkup.PhaseConclude, "delete", "podnetworkconnectivitychecks", []checkup.Kind{controlplane.Name}},
-		{checkup.PhaseConclude, "delete", "pods", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, vmlatency.Name, "existing pods"}},
+		{checkup.PhaseConclude, "delete", "pods", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, servicerules.Name, dns.Name, vmlatency.Name, "existing pods"}},
 		{checkup.PhaseConclude, "update", "configmaps", kinds.Names()},
 	} {
 		for kind, plan := range plans {

@@ -105,6 +105,15 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 	timeouts := o.Sample.Spec.Timeouts
 	p.line("A run needs these timeouts: pipeline %s, tasks %s, finally %s. The sample has them.",
 		timeouts.Pipeline.Duration, timeouts.Tasks.Duration, timeouts.Finally.Duration)
+	if readRules(plan) {
+		p.line("## Pods")
+		p.line("Agents that read the rules of their nodes are on the host network, as UID 0 with all capabilities dropped but "+
+			"NET_ADMIN. They have a read-only root file system, no privilege escalation, the seccomp profile RuntimeDefault, and "+
+			"no token. Other pods of the plan are restricted. The namespace must admit these agents: `kubectl label --overwrite "+
+			"namespace %s %s=privileged`. If it does not, their check is unmeasured, and other checks of the plan go on. In a "+
+			"namespace with this label, whoever may create pods is root on nodes: `planner compile --policies` writes policies "+
+			"that hold the plan's accounts to its own pods.", opts.Namespace, checkup.LabelPodSecurity)
+	}
 	p.line("## Rights")
 	p.line("Each phase has its own service account, and the sample names it for each task. The account `%s` has the "+
 		"rights of all phases: it is for runs from the dashboard's form, which takes one account for all tasks. It gives "+

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/dataplane"
+	"github.com/checkplan/checkplan/pkg/dataplane/detect"
 	"github.com/checkplan/checkplan/pkg/probe"
 )
 
@@ -112,11 +115,29 @@ func runProbe(ctx context.Context, stdout, stderr io.Writer, read func() (checku
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(order.Deadline)+lastWords)
 	defer cancel()
-	err = probe.Agent{Order: order, Version: version(), Out: stdout}.Run(ctx)
+	if order.Tables != nil && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(math.MaxInt64) // rules take what they take, and the pod has the limits of its plan
+	}
+	err = probe.Agent{Order: order, Version: version(), Out: stdout, Table: table}.Run(ctx)
 	if err == nil && ctx.Err() != nil {
 		fmt.Fprintln(stderr, "agent: stopped before the end")
 	}
 	return err
+}
+
+// table writes what the node's service proxy has programmed in one family, or says why it cannot be read.
+func table(family checkup.IPFamily, w io.Writer) *checkup.Cause {
+	proxy, have, err := detect.Read(dataplane.Family(family))
+	if err == nil {
+		err = dataplane.Look{Proxy: proxy, Table: have}.Write(w)
+	}
+	switch {
+	case errors.Is(err, detect.ErrForbidden):
+		return &checkup.Cause{Stage: checkup.StageRules, Reason: checkup.ReasonForbidden, Message: err.Error()}
+	case err != nil:
+		return &checkup.Cause{Stage: checkup.StageRules, Message: "the node's rules were not read: " + err.Error()}
+	}
+	return nil
 }
 
 func respond(ctx context.Context, stdout io.Writer, echo, http, health string) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/fleet"
 	"github.com/checkplan/checkplan/pkg/ingest"
+	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/tasks/internal/task"
@@ -72,6 +73,13 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 	if k.Again != nil {
 		to = append(to, first)
 	}
+	var tables kind.Tables
+	if k.Tables != nil {
+		asking, done := context.WithTimeout(ctx, keepTime)
+		tables = k.Tables(asking, t.Kubernetes, w)
+		done()
+		to = append(to, &comparer{facts: writer, compare: tables.Compare})
+	}
 
 	// Agents may report until shortly after the end of ctx. live ends when they do.
 	live, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -109,6 +117,11 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 		for _, f := range k.AskAfter(asking, t.Kubernetes, w) {
 			writer.Fact(f)
 		}
+		done()
+	}
+	if ctx.Err() == nil && k.Tables != nil {
+		asking, done := context.WithTimeout(ctx, keepTime)
+		writer.Fact(tables.After(asking))
 		done()
 	}
 	// What arrived is always written, with a timeout of its own.
@@ -174,7 +187,7 @@ func watched(
 	return measure(func(p fleet.Progress) {
 		progress.Set(record.Progress{
 			Phase: "probe", Ready: p.Started, Pods: p.Agents, Measured: p.Measured, Pairs: p.Pairs,
-			Results: p.Results, Expected: p.Expected, Look: w.Look, VMs: w.Guests != nil,
+			Results: p.Results, Expected: p.Expected, Look: w.Look, VMs: w.Guests != nil, Tables: w.Tables != nil,
 		})
 	})
 }
@@ -218,6 +231,34 @@ func (s sinks) Source(source checkup.Source) {
 	for _, to := range s {
 		to.Source(source)
 	}
+}
+
+func (s sinks) Table(r checkup.TableReading) {
+	for _, to := range s {
+		if to, ok := to.(ingest.TableSink); ok {
+			to.Table(r)
+		}
+	}
+}
+
+// comparer records what comparing tables shows, and drops the tables. It compares one at a time: a table may take as
+// much memory as a node has rules.
+type comparer struct {
+	facts   *record.Writer
+	compare func(checkup.TableReading) checkup.Fact
+	mu      sync.Mutex // guards compare
+}
+
+func (*comparer) Observation(checkup.Observation) {}
+
+func (*comparer) Results([]checkup.Result) {}
+
+func (*comparer) Source(checkup.Source) {}
+
+func (c *comparer) Table(r checkup.TableReading) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.facts.Fact(c.compare(r))
 }
 
 // collected keeps what agents or VMs report. It is a sink.

@@ -221,7 +221,7 @@ func summary(w *checkup.Worksheet) []string {
 	if k, _ := kinds.Named(w.Kind); k.Summarize != nil {
 		lines = append(lines, k.Summarize(w)...)
 	}
-	if len(w.Sources) == 0 {
+	if len(w.Sources) == 0 || w.Tables != nil {
 		return lines
 	}
 	pairs := fmt.Sprintf("%d pairs from %d sources to %d targets", w.CountPairs(), len(w.Sources), len(w.Targets))

@@ -195,7 +195,7 @@ func pipelineRun(t *testing.T, name string) *pipelinev1.PipelineRun {
 		r   *pipelinev1.PipelineRun
 		err error
 	)
-	for _, namespace := range []string{c.Namespace, hostNamespace, kiagnoseNamespace} {
+	for _, namespace := range []string{c.Namespace, hostNamespace, kiagnoseNamespace, servicesNamespace} {
 		if r, err = c.Tekton.TektonV1().PipelineRuns(namespace).Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			break
 		}

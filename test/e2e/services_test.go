@@ -27,15 +27,22 @@ const servicesNamespace = "e2e-services"
 
 // TestServices: Services with endpoints work from each node, one without is refused, and one whose policy wants an
 // endpoint of the node is dropped where there is none. When one node has lost the rule of one Service, this node and
-// this Service are found.
+// this Service are found, by connecting and by reading the rules. A namespace that refuses agents on the host network
+// still gets the connections.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	address := serveServices(t)
 
-	r := runPlan(t, "services", 0)
-	c := r.Checks[0]
-	if c.Counts.Pass != c.Counts.Expected || c.Counts.Expected == 0 || len(c.Findings) > 0 {
-		t.Errorf("want that all pass:\n%s", describe(t, r))
+	// This namespace has no label of pod security, and so admits agents on the host network.
+	run := func(wantCode int) (r *checkup.Report, rules, services checkup.CheckReport) {
+		r = runPlan(t, "services", wantCode, "--namespace", servicesNamespace)
+		return r, r.Checks[0], r.Checks[1]
+	}
+	r, rules, services := run(0)
+	for _, c := range []checkup.CheckReport{rules, services} {
+		if c.Counts.Pass != c.Counts.Expected || c.Counts.Expected == 0 || len(c.Findings) > 0 {
+			t.Errorf("want that all pass:\n%s", describe(t, r))
+		}
 	}
 	if text := describe(t, r); !strings.Contains(text, "are refused (no endpoint)") || !strings.Contains(text, "are dropped (no endpoint on the node)") {
 		t.Errorf("not every expectation was tested:\n%s", text)
@@ -43,16 +50,34 @@ func TestServices(t *testing.T) {
 	checkResults(t, r)
 
 	faultID(t, "delete-service-rules", "--node", "worker-2", "--service", address)
-	broken := runPlan(t, "services", 3)
-	found := broken.Checks[0].Findings
+	broken, rules, services := run(3)
+	found := services.Findings
 	if len(found) != 1 || found[0].Cause != checkup.CausePair || found[0].Subject != "worker-2 -> "+servicesNamespace+"/web" ||
 		found[0].Confirmation != checkup.Confirmed {
 		t.Errorf("want one finding, of web from worker-2:\n%s", describe(t, broken))
 	}
-	if broken.Counts.Fail != 1 || broken.Counts.Unmeasured != 0 {
+	if services.Counts.Fail != 1 || services.Counts.Unmeasured != 0 {
 		t.Errorf("want one failed pair:\n%s", describe(t, broken))
 	}
-	nothingLeft(t, r.RunUID, broken.RunUID)
+	found = rules.Findings
+	if len(found) != 1 || found[0].Cause != checkup.CausePair || found[0].Subject != "worker-2 -> "+servicesNamespace+"/web" {
+		t.Errorf("want one finding, of the rules of worker-2 for web:\n%s", describe(t, broken))
+	}
+	if rules.Counts.Fail != 1 || rules.Counts.Unmeasured != 0 || len(rules.Units) != 1 || rules.Units[0].Cause.Reason != checkup.ReasonMissing {
+		t.Errorf("want one failed rule set, without rules:\n%s", describe(t, broken))
+	}
+
+	// The namespace of the other tests is restricted.
+	refused := runPlan(t, "services", 3)
+	rules, services = refused.Checks[0], refused.Checks[1]
+	if services.Counts.Fail != 1 || services.Counts.Unmeasured != 0 {
+		t.Errorf("want that connections are measured:\n%s", describe(t, refused))
+	}
+	if rules.Counts.Unmeasured != rules.Counts.Expected || rules.Counts.Expected == 0 || len(rules.Units) == 0 ||
+		!strings.Contains(rules.Units[0].Cause.Message, "violates PodSecurity") {
+		t.Errorf("want that no rules are read, because of pod security:\n%s", describe(t, refused))
+	}
+	nothingLeft(t, r.RunUID, broken.RunUID, refused.RunUID)
 }
 
 // serveServices makes the namespace with its Services, and returns the first cluster IP and port of web.

@@ -20,18 +20,6 @@ type Evidence struct {
 	Devices        []string `json:"devices,omitempty"`        // names of the node's network devices
 }
 
-// Proxy is what serves Services on a node.
-type Proxy struct {
-	// Mode is empty if it cannot be read; then Reason says why.
-	Mode dataplane.Mode `json:"mode,omitempty"`
-	// Legacy: iptables-legacy.
-	Legacy bool `json:"legacy,omitempty"`
-	// Others are programs whose devices are there and that may serve Services themselves, sorted. With a Mode, they are
-	// for people: a packet that one of them takes never meets the rules that were read.
-	Others []string `json:"others,omitempty"`
-	Reason string   `json:"reason,omitempty"`
-}
-
 // programs are those that may serve Services, by names of their devices; a star is for any end.
 var programs = map[string]string{
 	"cilium_host": "Cilium", "cilium_net": "Cilium", "cilium_vxlan": "Cilium", "ovn-k8s-mp0": "OVN-Kubernetes",
@@ -43,8 +31,8 @@ var programs = map[string]string{
 const ipvsDevice = "kube-ipvs0"
 
 // Decide says what the evidence means.
-func Decide(e Evidence) Proxy {
-	var p Proxy
+func Decide(e Evidence) dataplane.Proxy {
+	var p dataplane.Proxy
 	for _, device := range e.Devices {
 		if program := programs[device]; program != "" && !slices.Contains(p.Others, program) {
 			p.Others = append(p.Others, program)
@@ -72,7 +60,7 @@ func Decide(e Evidence) Proxy {
 	case len(modes) == 0 && len(p.Others) > 0:
 		p.Reason = fmt.Sprintf("no rules of kube-proxy; seen: %s", strings.Join(p.Others, ", "))
 	case len(modes) == 0:
-		p.Reason = "no rules of kube-proxy, and no other proxy that is known"
+		p.None, p.Reason = true, "no rules of kube-proxy, and no other proxy that is known"
 	}
 	return p
 }

@@ -21,11 +21,11 @@ var ErrForbidden = errors.New("no right to read the node's rules: the capability
 
 // Read says which proxy the node has in one family, and what it programmed. The table is nil if Proxy.Mode is empty. It
 // reads the rules of the network that the process is in.
-func Read(family dataplane.Family) (Proxy, *dataplane.Table, error) {
+func Read(family dataplane.Family) (dataplane.Proxy, *dataplane.Table, error) {
 	var e Evidence
 	devices, err := net.Interfaces()
 	if err != nil {
-		return Proxy{}, nil, fmt.Errorf("list network devices: %w", err)
+		return dataplane.Proxy{}, nil, fmt.Errorf("list network devices: %w", err)
 	}
 	for _, d := range devices {
 		e.Devices = append(e.Devices, d.Name)
@@ -40,9 +40,9 @@ func Read(family dataplane.Family) (Proxy, *dataplane.Table, error) {
 		table, found, err := way.read(family)
 		switch {
 		case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-			return Proxy{}, nil, fmt.Errorf("%w (%w)", ErrForbidden, err)
+			return dataplane.Proxy{}, nil, fmt.Errorf("%w (%w)", ErrForbidden, err)
 		case err != nil:
-			return Proxy{}, nil, err
+			return dataplane.Proxy{}, nil, err
 		case found:
 			*way.found, have = true, table
 		}

@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servicerules
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/dataplane"
+	"github.com/checkplan/checkplan/pkg/dataplane/want"
+	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/nodestate"
+	"github.com/checkplan/checkplan/pkg/services"
+)
+
+// found is the content of the fact about one node and family.
+type found struct {
+	// Mode of the node's service proxy; empty if None.
+	Mode   dataplane.Mode `json:"mode,omitempty"`
+	Legacy bool           `json:"legacy,omitempty"`
+	// Others are proxies that the node has beside it.
+	Others []string `json:"others,omitempty"`
+	// None: the node has no rules of kube-proxy, and no other proxy that is known.
+	None bool `json:"none,omitempty"`
+	// Frontends that were compared: an address and port, from one origin.
+	Frontends int `json:"frontends"`
+	// Troubled are the Services that differ or were not compared, by index; those that are not listed have the rules that
+	// they must have.
+	Troubled []troubled `json:"troubled,omitempty"`
+	// Extra is about rules of Services that do not exist.
+	Extra extra `json:"extra,omitzero"`
+}
+
+// troubled is a Service that is not as it has to be on a node, in a family. If none of Missing, Unread and Gone is set,
+// it has other rules than it must have.
+type troubled struct {
+	Service int `json:"s"`
+	// Missing: the node has no rules for the Service.
+	Missing bool `json:"missing,omitempty"`
+	// Unread: its packets may meet rules that were not understood, or whose meaning needs what was not listed.
+	Unread bool `json:"unread,omitempty"`
+	// Gone: the Service was not there when the rules were read.
+	Gone bool `json:"gone,omitempty"`
+	// Text has the first differences in words. It is empty for all but the first of a node.
+	Text string `json:"text,omitempty"`
+}
+
+// extra is what rules serve that no Service has.
+type extra struct {
+	// Count of addresses and ports.
+	Count int `json:"count,omitempty"`
+	// Services are the first names by which the rules call them, namespace/name; Unnamed that they do not say, or that
+	// there are more names.
+	Services []string `json:"services,omitempty"`
+	Unnamed  bool     `json:"unnamed,omitempty"`
+	Text     string   `json:"text,omitempty"`
+	// Unread: rules that were not understood may serve further ones.
+	Unread bool `json:"unread,omitempty"`
+}
+
+const (
+	// maxTexts is of how many Services of a node and family the differences are recorded in words.
+	maxTexts = 100
+	// maxExtra is how many names of Services that do not exist are recorded of a node and family.
+	maxExtra = 20
+)
+
+// stateFact is the name of the fact about what changed meanwhile, and changed its content.
+const stateFact = "state"
+
+type changed struct {
+	// Services of which something changed, as keyOf names them, sorted.
+	Services []string `json:"services"`
+}
+
+// unitOf names the fact about a node and family.
+func unitOf(source int, f checkup.IPFamily) string { return fmt.Sprintf("%d %s", source, f) }
+
+// keyOf names a Service in a family.
+func keyOf(service string, f checkup.IPFamily) string { return service + " " + string(f) }
+
+// Tables lists Services and EndpointSlices, and returns what compares the tables of agents with them. If they cannot be
+// listed, every fact says why.
+func Tables(ctx context.Context, c kubernetes.Interface, w *checkup.Worksheet) kind.Tables {
+	sheet, err := SheetOf(w)
+	if err != nil {
+		return unknown(err)
+	}
+	before, err := list(ctx, c, sheet)
+	if err != nil {
+		return unknown(err)
+	}
+	t := &tables{w: w, sheet: sheet, digests: services.Digests(before.ServiceObjects, before.EndpointSlices)}
+	if t.cluster, err = nodestate.New(nodestate.Options{}); err != nil {
+		return unknown(err)
+	}
+	for i := range before.ServiceObjects {
+		t.cluster.SetService(&before.ServiceObjects[i])
+	}
+	for i := range before.EndpointSlices {
+		t.cluster.SetSlice(&before.EndpointSlices[i])
+	}
+	for i, source := range w.Sources {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: source.Node}}
+		if source.Zone != "" {
+			node.Labels = map[string]string{corev1.LabelTopologyZone: source.Zone}
+		}
+		for _, a := range sheet.Addresses[i] {
+			node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+		}
+		t.cluster.SetNode(node)
+	}
+	return kind.Tables{Compare: t.compare, After: func(ctx context.Context) checkup.Fact {
+		now, err := list(ctx, c, sheet)
+		if err != nil {
+			return factOf(stateFact, nil, notListed(err))
+		}
+		return factOf(stateFact, changed{t.changed(services.Digests(now.ServiceObjects, now.EndpointSlices))}, nil)
+	}}
+}
+
+// unknown is for a state that could not be read.
+func unknown(err error) kind.Tables {
+	return kind.Tables{
+		Compare: func(r checkup.TableReading) checkup.Fact {
+			return factOf(unitOf(r.Source, r.Family), nil, notListed(err))
+		},
+		After: func(context.Context) checkup.Fact { return factOf(stateFact, nil, notListed(err)) },
+	}
+}
+
+func notListed(err error) *checkup.Cause {
+	return &checkup.Cause{Stage: checkup.StageCollect, Message: "what the node has to do is not known: " + err.Error()}
+}
+
+func factOf(unit string, content any, cause *checkup.Cause) checkup.Fact {
+	if cause == nil {
+		b, err := json.Marshal(content)
+		if err == nil {
+			return checkup.Fact{Unit: unit, Content: b}
+		}
+		cause = notListed(err)
+	}
+	return checkup.Fact{Unit: unit, Cause: cause}
+}
+
+// list lists the Services and EndpointSlices of a sheet's namespaces.
+func list(ctx context.Context, c kubernetes.Interface, sheet *Sheet) (*cluster.Snapshot, error) {
+	var s cluster.Snapshot
+	for _, namespace := range sheet.Namespaces {
+		if err := (cluster.Reader{Kubernetes: c}).ServiceObjects(ctx, &s, namespace, ""); err != nil {
+			return nil, err
+		}
+	}
+	return &s, nil
+}
+
+// tables compares what agents read with the state.
+type tables struct {
+	w       *checkup.Worksheet
+	sheet   *Sheet
+	cluster *nodestate.Cluster
+	digests map[services.FamilyKey]string
+}
+
+// changed names the Services whose digests are not what they were, were added or removed, sorted.
+func (t *tables) changed(now map[services.FamilyKey]string) []string {
+	names := []string{}
+	all := maps.Clone(t.digests)
+	maps.Copy(all, now)
+	for key := range all {
+		if t.digests[key] != now[key] {
+			names = append(names, keyOf(key.Service, key.Family))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// compare returns the fact about one node and family.
+func (t *tables) compare(r checkup.TableReading) checkup.Fact {
+	unit := unitOf(r.Source, r.Family)
+	if r.Source < 0 || r.Source >= len(t.w.Sources) {
+		return factOf(unit, nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "no such node"})
+	}
+	state := t.cluster.State(t.w.Sources[r.Source].Node)
+	var looks [checkup.TableLooks]look
+	for i, reported := range r.Looks {
+		if i > 0 && reported.Unmeasured == nil && bytes.Equal(reported.Data, r.Looks[0].Data) {
+			looks[i] = looks[0]
+			continue
+		}
+		if cause := looks[i].read(reported, state, r.Family); cause != nil {
+			return factOf(unit, nil, cause)
+		}
+	}
+	first, last := looks[0], looks[len(looks)-1]
+	if first.proxy.None != last.proxy.None {
+		return factOf(unit, nil, &checkup.Cause{Stage: checkup.StageRules,
+			Message: "the node has rules of kube-proxy in one of two looks: they were written or removed meanwhile"})
+	}
+	f := t.sort(first, last, state, r.Family)
+	f.None, f.Mode, f.Legacy, f.Others = last.proxy.None, last.proxy.Mode, last.proxy.Legacy, last.proxy.Others
+	return factOf(unit, f, nil)
+}
+
+// look is what one look found.
+type look struct {
+	proxy       dataplane.Proxy
+	differences []dataplane.Difference
+	frontends   int
+	incomplete  bool
+}
+
+// read reads what an agent reported, and compares it with the state of the node.
+func (l *look) read(
+	reported checkup.TableLook, state []*nodestate.ServiceEndpoints, f checkup.IPFamily,
+) *checkup.Cause {
+	if reported.Unmeasured != nil {
+		return reported.Unmeasured
+	}
+	garbled := func(err error) *checkup.Cause {
+		return &checkup.Cause{Stage: checkup.StageCollect, Message: "what the agent reported is no table: " + err.Error()}
+	}
+	zip, err := gzip.NewReader(bytes.NewReader(reported.Data))
+	if err != nil {
+		return garbled(err)
+	}
+	seen, err := dataplane.ReadLook(zip, dataplane.Family(f))
+	if err != nil {
+		return garbled(err)
+	}
+	l.proxy = seen.Proxy
+	switch {
+	case seen.Proxy.None:
+	case seen.Table == nil:
+		return &checkup.Cause{Stage: checkup.StageRules, Reason: checkup.ReasonOtherProxy,
+			Message: "the rules of this node's service proxy cannot be read: " + seen.Proxy.Reason}
+	default:
+		wanted := want.Table(state, dataplane.Family(f), seen.Proxy.Mode)
+		l.frontends, l.incomplete = len(wanted.Frontends), seen.Table.Incomplete
+		l.differences = dataplane.Compare(wanted, *seen.Table)
+	}
+	return nil
+}
+
+// sort assigns the differences that are in both looks to Services.
+func (t *tables) sort(first, last look, state []*nodestate.ServiceEndpoints, f checkup.IPFamily) found {
+	out := found{Frontends: last.frontends}
+	exists := map[string]bool{}
+	for _, s := range state {
+		for i := range s.Families {
+			exists[s.Namespace+"/"+s.Name] = exists[s.Namespace+"/"+s.Name] || checkup.IPFamily(s.Families[i].Family) == f
+		}
+	}
+	index := map[string]int{}
+	of := make([]mismatch, len(t.sheet.Services))
+	for i, s := range t.sheet.Services {
+		if slices.Contains(s.Families, f) {
+			index[s.Name] = i
+			of[i].gone = !exists[s.Name]
+		}
+	}
+	var others mismatch
+	names := map[string]bool{}
+	service := func(d *dataplane.Difference) *mismatch {
+		if i, ok := index[d.Service]; ok && exists[d.Service] {
+			return &of[i]
+		}
+		if (d.Kind == dataplane.Extra || d.Kind == dataplane.Unmeasured) && !exists[d.Service] && t.listed(d.Service) {
+			return &others
+		}
+		return nil // of a Service that is not selected
+	}
+	// A rule that was not understood in one look, and a difference in the other, leave open what is in both.
+	for i, l := range []look{first, last} {
+		for j := range l.differences {
+			d := &l.differences[j]
+			if m := service(d); m != nil {
+				m.in[i] = true
+				m.unread = m.unread || t.unread(d)
+			}
+		}
+		others.in[i] = others.in[i] || l.incomplete
+		others.unread = others.unread || l.incomplete
+	}
+	for _, d := range dataplane.Both(first.differences, last.differences) {
+		m := service(&d)
+		if m == nil || slices.Contains(t.sheet.Allow, d.Kind) {
+			continue
+		}
+		if t.unread(&d) {
+			m.words = append(m.words, words(&d, exists[d.Service]))
+			continue
+		}
+		m.differ = append(m.differ, words(&d, exists[d.Service]))
+		m.missing = m.missing || d.Kind == dataplane.Missing && d.Whole
+		if m != &others {
+			continue
+		}
+		if out.Extra.Count += len(d.At); d.Service == "" || len(names) == maxExtra && !names[d.Service] {
+			out.Extra.Unnamed = true
+		} else {
+			names[d.Service] = true
+		}
+	}
+	for i := range of {
+		m := &of[i]
+		is := troubled{Service: i, Gone: m.gone}
+		switch {
+		case m.gone:
+		case len(m.differ) > 0:
+			is.Missing, is.Text = m.missing, several(m.differ)
+		case m.unread && m.in[0] && m.in[1]:
+			is.Unread, is.Text = true, several(m.words)
+		default:
+			continue
+		}
+		if len(out.Troubled) >= maxTexts {
+			is.Text = ""
+		}
+		out.Troubled = append(out.Troubled, is)
+	}
+	out.Extra.Services = slices.Sorted(maps.Keys(names))
+	out.Extra.Unread = others.unread && others.in[0] && others.in[1]
+	if len(others.differ) > 0 {
+		out.Extra.Text = several(others.differ)
+	} else if out.Extra.Unread {
+		out.Extra.Text = several(others.words)
+	}
+	return out
+}
+
+// mismatch collects what is not right of one Service, or of all that do not exist.
+type mismatch struct {
+	gone, missing, unread bool
+	in                    [checkup.TableLooks]bool // whether anything differs in each look
+	differ, words         []string
+}
+
+// unread reports whether a difference says nothing about the rules: some were not understood, or they lead to a Service
+// that was not listed, and that may have the same external address.
+func (t *tables) unread(d *dataplane.Difference) bool {
+	return d.Kind == dataplane.Unmeasured || d.Kind == dataplane.WrongService && !t.listed(d.Have)
+}
+
+// listed reports whether a Service, namespace/name, would be listed if it existed. One without a name is if all are.
+func (t *tables) listed(service string) bool {
+	namespace, _, _ := strings.Cut(service, "/")
+	return slices.Contains(t.sheet.Namespaces, "") || service != "" && slices.Contains(t.sheet.Namespaces, namespace)
+}
