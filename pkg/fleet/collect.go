@@ -111,7 +111,7 @@ func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
 	}
 	defer log.Close()
 	defer context.AfterFunc(stream, func() { log.Close() })()
-	garbage, err := ingest.Lines(log, func(message checkup.Message) bool {
+	garbage, err := ingest.Lines(ingest.Limited(log, a.reported.MaxLog()), func(message checkup.Message) bool {
 		silence.Reset(stall)
 		if follow && m.waiting.Load() > 0 && time.Since(opened) > stall {
 			left = true

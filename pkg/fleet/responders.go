@@ -228,6 +228,10 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 	return nil
 }
 
+// maxCounts is how many bytes of a responder's log are read: kubelets keep 10 MiB of a log by default
+// (containerLogMaxSize), and a log that is not followed ends there.
+const maxCounts = 256 << 20
+
 // Receptions reads from the responders' logs what each received, and calls received
 // for each log that is complete and could be read to its end, one call at a time. A responder
 // whose log cannot be read only costs the knowledge of the direction of a loss. Before, it
@@ -251,7 +255,7 @@ func (f *Fleet) Receptions(
 		}
 		defer log.Close()
 		receptions := ingest.NewReceptions(w, t)
-		garbage, err := ingest.Lines(log, receptions.Take)
+		garbage, err := ingest.Lines(ingest.Limited(log, maxCounts), receptions.Take)
 		if err != nil {
 			return fmt.Errorf("responder %s: %w", w.Targets[t].Name(), err)
 		}

@@ -33,5 +33,6 @@
 //
 // What is kept of one source is bounded by its share of the worksheet and by the
 // constants MaxLine, MaxGarbage, MaxUnrequested, MaxMessage, MaxTable and recent, whatever a log holds:
-// no more delays, source ports and results of a pair than were ordered and one more.
+// no more delays, source ports and results of a pair than were ordered and one more. And no log is read on that is
+// several times as long as all that was ordered (Source.MaxLog).
 package ingest

@@ -23,7 +23,24 @@ const (
 
 // ErrGarbage is wrapped by the error of Lines about a log that is not worth reading
 // on.
-var ErrGarbage = errors.New("too many lines that are not messages")
+var ErrGarbage = errors.New("not worth reading")
+
+// Limited reads so many bytes of a log. Then its error wraps ErrGarbage.
+func Limited(log io.Reader, most int64) io.Reader { return &limited{log: log, left: most, most: most} }
+
+type limited struct {
+	log        io.Reader
+	left, most int64
+}
+
+func (l *limited) Read(b []byte) (int, error) {
+	if l.left <= 0 {
+		return 0, fmt.Errorf("%w: more than %d bytes, several times of what was ordered", ErrGarbage, l.most)
+	}
+	n, err := l.log.Read(b[:min(int64(len(b)), l.left)])
+	l.left -= int64(n)
+	return n, err
+}
 
 // Lines reads messages, one in each line, and calls take with each. A line that is
 // not one message, or that take refuses, is garbage: Lines counts it and goes on. A
@@ -54,7 +71,7 @@ func Lines(r io.Reader, take func(checkup.Message) bool) (garbage int, err error
 		m, ok := message(line)
 		if long || !ok || !take(m) {
 			if garbage++; garbage > MaxGarbage {
-				return garbage, fmt.Errorf("%w: more than %d", ErrGarbage, MaxGarbage)
+				return garbage, fmt.Errorf("%w: more than %d lines that are not messages", ErrGarbage, MaxGarbage)
 			}
 		}
 		long, line = false, line[:0]

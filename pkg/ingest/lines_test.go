@@ -60,6 +60,35 @@ func TestEndlessGarbage(t *testing.T) {
 	}
 }
 
+// TestEndlessReports: an agent that repeats what it may say is not read on for ever.
+func TestEndlessReports(t *testing.T) {
+	s := NewSource(&checkup.Worksheet{
+		Sources: []checkup.Endpoint{{}, {}}, Targets: []checkup.Endpoint{{}}, Assignments: [][]int{nil, {0}}, IPFamilies: []checkup.IPFamily{checkup.IPv4},
+		Probes: []checkup.TransportProbe{{Transport: checkup.TCP, Probe: checkup.Probe{Sizes: []int{0}, Count: 5}}},
+	}, 1)
+	read := int64(0)
+	garbage, err := Lines(Limited(&repeated{line: startLine}, s.MaxLog()), func(m checkup.Message) bool {
+		read += int64(len(startLine))
+		_, ok := s.Take(m)
+		return ok
+	})
+	if most := s.MaxLog(); garbage != 0 || !errors.Is(err, ErrGarbage) || read > most || read < most-int64(MaxLine) {
+		t.Errorf("%d bytes read, %d garbage, %v; want at most %d bytes, no garbage, ErrGarbage", read, garbage, err, most)
+	}
+}
+
+// repeated is a log of one line, for ever.
+type repeated struct {
+	line string
+	at   int
+}
+
+func (r *repeated) Read(b []byte) (int, error) {
+	n := copy(b, r.line[r.at:])
+	r.at = (r.at + n) % len(r.line)
+	return n, nil
+}
+
 // endless is a log of empty lines.
 type endless struct{}
 

@@ -24,6 +24,14 @@ const (
 	recent = 128
 	// MaxMessage is how many bytes of a message for people are kept.
 	MaxMessage = 1 << 10
+	// What a log may have at the most, in bytes: for a pair that is reported as a whole, with MaxFlows source ports; for
+	// each of its delays; for a result, of which there are up to maxTries for each that was ordered; for a table, in
+	// base64 and in lines; and for all the rest. Agents write a fraction of that.
+	pairBytes   = 16 << 10
+	delayBytes  = 32
+	resultBytes = 1 << 10
+	tableBytes  = 2 * MaxTable
+	otherBytes  = 4 << 20
 )
 
 // controlNames are the names of control pairs.
@@ -122,6 +130,20 @@ func NewSource(w *checkup.Worksheet, source int) *Source {
 		s.pairs[p] = &pair{count: w.Measurements(p)}
 	}
 	return s
+}
+
+// MaxLog returns how many bytes of the source's log are read at once: several times what can be said of all that was
+// ordered.
+func (s *Source) MaxLog() int64 {
+	most := int64(otherBytes) + int64(len(s.tables))*checkup.TableLooks*tableBytes
+	for _, p := range s.pairs {
+		each := int64(delayBytes)
+		if s.connections {
+			each = maxTries * resultBytes
+		}
+		most += pairBytes + each*int64(p.count)
+	}
+	return most
 }
 
 // Begun reports whether the source has reported anything of its own.

@@ -35,7 +35,8 @@ type table struct {
 // there is no such table.
 func (s *Source) table(p *checkup.TablePart) (reading *checkup.TableReading, ok bool) {
 	of := s.tables[p.Family]
-	if of == nil || p.Look < 0 || p.Look >= len(of.looks) || p.Part < 0 || p.Same && p.Look == 0 {
+	empty := len(p.Data) == 0 && p.Unmeasured == nil && !p.Same // there could be any number of them
+	if of == nil || p.Look < 0 || p.Look >= len(of.looks) || p.Part < 0 || p.Same && p.Look == 0 || empty {
 		return nil, false
 	}
 	if of.over {

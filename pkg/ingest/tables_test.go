@@ -50,6 +50,8 @@ func TestTables(t *testing.T) {
 			"a a complete"},
 		{"too large", []checkup.TablePart{part(0, 0, false, huge), part(0, 1, false, "x"), part(0, 2, true, "x"), part(1, 0, true, "a")}, 2,
 			fmt.Sprintf("collect: the agent reported a table of more than %d bytes: more than any cluster has a complete", MaxTable)},
+		{"nothing, again and again", []checkup.TablePart{part(0, 0, false, ""), part(0, 1, false, ""), part(0, 0, true, "a"), part(1, 0, true, "a")}, 2,
+			"garbage garbage a a complete"},
 		{"a third look", []checkup.TablePart{part(2, 0, true, "a")}, 0, "garbage complete"},
 		{"a look before the first", []checkup.TablePart{part(-1, 0, true, "a")}, 0, "garbage complete"},
 		{"a negative part", []checkup.TablePart{part(0, -1, true, "a")}, 0, "garbage complete"},
