@@ -47,10 +47,12 @@ dist/images.tar: bin/ko Makefile .ko.yaml go.mod go.sum $(wildcard $(shell git l
 	go run ./tasks/internal/images bin/ko $(KO_BUILD) --push=false --platform linux/$$(go env GOARCH) --sbom none --tarball dist/images.tar
 
 .PHONY: release-images
-release-images: bin/ko ## build the multi-arch images and push them to REPOSITORY, with the guest for this architecture
+release-images: bin/ko ## build the multi-arch images, push them to REPOSITORY, with the guest for this architecture, and list them in dist/images.txt
 	mkdir -p dist
-	bin/ko $(KO_BUILD) --image-refs dist/images.txt
-	go run ./tasks/internal/guestimage -tag $(GUEST) -push
+	@# ko prints one reference per image, that of all architectures. With --image-refs it adds one of each, which
+	@# --image-digests refuses: an image with several digests.
+	bin/ko $(KO_BUILD) > dist/images.txt
+	go run ./tasks/internal/guestimage -tag $(GUEST) -push dist/images.txt
 
 GUEST := $(REPOSITORY)/guest:$(VERSION)
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/checkup/hostile"
 	"github.com/checkplan/checkplan/pkg/load"
+	"github.com/checkplan/checkplan/pkg/nodestate"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
@@ -47,6 +48,30 @@ func TestHostileTexts(t *testing.T) {
 				t.Error(err)
 			}
 		},
+		"state": func(out *bytes.Buffer) {
+			if err := stateText(out, hostileServices()); err != nil {
+				t.Error(err)
+			}
+		},
+		"state --watch": func(out *bytes.Buffer) {
+			s, stdout := newServices(t, stateOptions{})
+			s.view = s.objects.View("node-a")
+			s.printed = map[string]*nodestate.ServiceEndpoints{"shop/web" + hostile.Text: nil}
+			s.known, s.rev = true, s.view.Rev()+1
+			if err := s.print(); err != nil {
+				t.Error(err)
+			}
+			out.Write(stdout.Bytes())
+		},
+		"state --output json": func(out *bytes.Buffer) {
+			for _, watch := range []bool{false, true} {
+				s, stdout := newServices(t, stateOptions{watch: watch})
+				if err := s.printJSON(hostileServices()); err != nil {
+					t.Error(err)
+				}
+				out.Write(stdout.Bytes())
+			}
+		},
 		"compile": func(out *bytes.Buffer) {
 			plan := planOf(t, largePlan)
 			plan.Description += "\u202e\u2066\ufeff forged" // YAML refuses control characters itself
@@ -75,4 +100,20 @@ func explained(t *testing.T) *explanation {
 		t.Fatal(err)
 	}
 	return x
+}
+
+// hostileServices are what state prints of a Service with all that it may have.
+func hostileServices() []*nodestate.ServiceEndpoints {
+	address := []string{"192.0.2.1"}
+	s := &nodestate.ServiceEndpoints{
+		Namespace: "shop", Name: "web", Type: "LoadBalancer", AffinitySeconds: 1, HealthCheckNodePort: 30000, Families: []nodestate.Family{{
+			Family: "IPv4", ClusterIP: "10.96.0.1", ExternalIPs: address, LoadBalancerIPs: address, LoadBalancerSources: address, NodePortPrefixes: address,
+			Ports: []nodestate.Port{{
+				Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080, Internal: nodestate.Forward, External: nodestate.Forward,
+				Endpoints: []nodestate.Endpoint{{Address: "10.0.0.1", Port: 8080, Internal: true, External: true}},
+			}},
+		}},
+	}
+	hostile.Fill(s, true)
+	return []*nodestate.ServiceEndpoints{s}
 }

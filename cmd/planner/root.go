@@ -284,7 +284,7 @@ func addCompileOptions(env *environment, cmd *cobra.Command, o *tekton.Options) 
 		"repository that holds the task images setup, probe, teardown, report and agent")
 	cmd.Flags().StringVar(&o.ImageTag, "image-tag", version, "tag of the task images")
 	cmd.Flags().Var(digestsFile{env, o}, "image-digests",
-		"file with a reference REPOSITORY/NAME@sha256:HEX per image, as ko --image-refs writes it: pins the images")
+		"file with a reference REPOSITORY/NAME@sha256:HEX per image, as make release-images writes it: pins the images")
 	enumVar(cmd, (*string)(&o.Tekton), "tekton", string(tekton.Profiles[len(tekton.Profiles)-1]),
 		"Tekton Pipelines release to compile for", words(tekton.Profiles)...)
 }

@@ -63,6 +63,7 @@ func scenarios() []scenario {
 		{"kubeadm-without-aggregated", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) { s.APIServices = nil })},
 		{"openshift", planOf(), openshift()},
 		{"managed", planOf(), metricsServer(managed(3), "ip-10-0-0-1.eu-west-1.compute.internal")},
+		{"kubeadm-watched", planOf(func(c *Spec) { c.For = new(checkup.Duration(60_000_000_000)) }), kubeadm(twoPlanes...)},
 		{"managed-some-nodes", planOf(func(c *Spec) { c.MaxNodes = 2 }), managed(1000)},
 		{"managed-nodes-that-differ", planOf(), changed(managed(5), func(s *cluster.Snapshot) {
 			s.Nodes[0].Taints = []corev1.Taint{{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule}}

@@ -98,6 +98,7 @@ func (f *Fleet) Left(ctx context.Context) ([]string, error) {
 func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 	asked := map[types.UID]time.Time{}
 	var problems error
+	var denials Denials
 	for {
 		found, err := f.list(ctx, f.fixtures())
 		if err != nil {
@@ -126,13 +127,26 @@ func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 			}
 		}
 		problems = errors.Join(errs...)
-		if slices.ContainsFunc(errs, apierrors.IsForbidden) {
-			return left, problems
-		}
-		if !Sleep(ctx, f.retry()) {
+		if denials.Final(problems) || !Sleep(ctx, f.retry()) {
 			return left, problems
 		}
 	}
+}
+
+// Denials are those of requests that a loop makes again and again. The zero value is none.
+type Denials struct{ since time.Time }
+
+// Final notes the error of a try, and reports whether it is a denial that it is useless to try again. An API server that
+// has just started denies everything for some seconds (retry.Final).
+func (d *Denials) Final(err error) bool {
+	if !apierrors.IsForbidden(err) {
+		d.since = time.Time{}
+		return false
+	}
+	if d.since.IsZero() {
+		d.since = time.Now()
+	}
+	return retry.Final(err, time.Since(d.since))
 }
 
 // deletions says for each fixture how it is to be deleted now: nil if its deletion was

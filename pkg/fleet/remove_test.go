@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -134,18 +135,7 @@ func TestRemoveStubborn(t *testing.T) {
 }
 
 func TestRemoveFails(t *testing.T) {
-	t.Run("no right to delete", func(t *testing.T) {
-		c := newCluster(objects()...)
-		c.refuse("delete", "pods", apierrors.NewForbidden(pods, "x", errors.New("no")), nil)
-		f, _ := newFleet(t, c)
-		left, err := f.Remove(t.Context())
-		if !apierrors.IsForbidden(err) && (err == nil || !strings.Contains(err.Error(), "delete pod/agent")) {
-			t.Errorf("%v, want that it may not delete which pod", err)
-		}
-		if !slices.Contains(left, "pod/agent") || !slices.Contains(left, "pod/responder") {
-			t.Errorf("left %v, want both pods", left)
-		}
-	})
+	t.Run("no right to delete", func(t *testing.T) { synctest.Test(t, testRemoveDenied) })
 	t.Run("not gone by the deadline", func(t *testing.T) {
 		c := newCluster(objects()...)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -192,6 +182,19 @@ func TestRemoveFails(t *testing.T) {
 			t.Errorf("left %v, %v; want nothing", left, err)
 		}
 	})
+}
+
+func testRemoveDenied(t *testing.T) {
+	c := newCluster(objects()...)
+	c.refuse("delete", "pods", apierrors.NewForbidden(pods, "x", errors.New("no")), nil)
+	f, _ := newFleet(t, c)
+	left, err := f.Remove(t.Context())
+	if !apierrors.IsForbidden(err) && (err == nil || !strings.Contains(err.Error(), "delete pod/agent")) {
+		t.Errorf("%v, want that it may not delete which pod", err)
+	}
+	if !slices.Contains(left, "pod/agent") || !slices.Contains(left, "pod/responder") {
+		t.Errorf("left %v, want both pods", left)
+	}
 }
 
 func TestSweep(t *testing.T) {

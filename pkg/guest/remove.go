@@ -44,8 +44,12 @@ func (a *all) names() []string {
 	return names
 }
 
-// list lists what the selector matches, as far as there may be any.
+// list lists what the selector matches, as far as there may be any. It tries until the deadline of ctx.
 func (g *Guests) list(ctx context.Context, selector string) (*all, error) {
+	return retry.Get(ctx, func() (*all, error) { return g.listOnce(ctx, selector) })
+}
+
+func (g *Guests) listOnce(ctx context.Context, selector string) (*all, error) {
 	found := &all{}
 	var err error
 	if found.vmis, err = g.read(ctx, selector); err != nil {
@@ -134,6 +138,7 @@ func (g *Guests) Left(ctx context.Context) ([]string, error) {
 // still runs when they come back.
 func (g *Guests) Remove(ctx context.Context) (left []string, err error) {
 	asked := map[types.UID]time.Time{}
+	var denials fleet.Denials
 	for {
 		found, err := g.list(ctx, g.Fleet.Labels("", checkup.RoleGuest).String())
 		if err != nil {
@@ -149,7 +154,7 @@ func (g *Guests) Remove(ctx context.Context) (left []string, err error) {
 			return nil, nil
 		}
 		problems := g.removeOnce(ctx, found, asked)
-		if apierrors.IsForbidden(problems) || !fleet.Sleep(ctx, g.poll()) {
+		if denials.Final(problems) || !fleet.Sleep(ctx, g.poll()) {
 			return left, problems
 		}
 	}

@@ -66,6 +66,10 @@ type Result struct {
 
 // Read reads the paths as Plans does, and returns all that is in them.
 func Read(ctx context.Context, dir string, paths []string) *Result {
+	return read(ctx, dir, paths, bounds{MaxTime, MaxMemory})
+}
+
+func read(ctx context.Context, dir string, paths []string, b bounds) *Result {
 	var at atomic.Pointer[string]
 	done := make(chan *Result, 1)
 	go func() {
@@ -76,7 +80,7 @@ func Read(ctx context.Context, dir string, paths []string) *Result {
 		}
 		done <- r
 	}()
-	return await(ctx, done, &at, bounds{MaxTime, MaxMemory})
+	return await(ctx, done, &at, b)
 }
 
 // load reads the paths. It stores in at the name of the file or directory that it reads.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -194,7 +195,7 @@ func TestUnreadable(t *testing.T) {
 	if err := os.Symlink(os.DevNull, filepath.Join(dir, "null.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []string{"fifo", "module/cue.mod", "embed/cue.mod"} {
+	for _, d := range []string{"fifo", "module/cue.mod", "zero/cue.mod", "embed/cue.mod"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o777); err != nil {
 			t.Fatal(err)
 		}
@@ -204,6 +205,10 @@ func TestUnreadable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := os.Symlink("/dev/zero", filepath.Join(dir, "zero/cue.mod/module.cue")); err != nil {
+		t.Fatal(err)
+	}
+	write("zero/plan.cue", []byte("package p\n\nplan: {}\n"))
 	write("module/plan.cue", []byte("package p\n\nplan: {}\n"))
 	write("embed/cue.mod/module.cue", []byte("module: \"example.com/m@v0\"\nlanguage: version: \"v0.9.0\"\n"))
 	write("embed/plan.cue", []byte("@extern(embed)\n\npackage p\n\nplan: a: description: _ @embed(file=s.txt,type=text)\n"))
@@ -217,6 +222,7 @@ func TestUnreadable(t *testing.T) {
 		{"fifo", "fifo/plan.yaml: not a regular file"},
 		{"fifo.yaml", "fifo.yaml: not a regular file"},
 		{"module", "module/cue.mod/module.cue: not a regular file"},
+		{"zero", "zero/cue.mod/module.cue: not a regular file"},
 		{"embed", "embed/plan.cue:1:1: @extern(embed) is not supported in plans: write the values in CUE"},
 		{"cr.yaml", panicked},
 		{"bytes.cue", "bytes.cue:3:11: not UTF-8: byte 0xff"},
@@ -270,6 +276,46 @@ func TestBounds(t *testing.T) {
 				t.Errorf("problems:\n%vwant\n%s", r.Problems, test.want)
 			}
 		})
+	}
+}
+
+// Plans of a few lines exceed the bounds. A process of its own reads each, because CUE goes on in the background.
+func TestBoundsOfPlans(t *testing.T) {
+	const child = "CHECKPLAN_TEST_BOUNDS"
+	var slow strings.Builder
+	slow.WriteString("package p\n\nplan: slow: {}")
+	for i := range 22 {
+		fmt.Fprintf(&slow, " & ({a%d: 1} | {b%[1]d: 1})", i)
+	}
+	tests := map[string]struct {
+		text string
+		bounds
+		want string
+	}{
+		"slow.cue": {
+			slow.String(),
+			bounds{200 * time.Millisecond, math.MaxUint64}, "slow.cue: takes longer than 200ms to evaluate; simplify it",
+		},
+		"big.cue": {
+			"package p\n\nimport \"list\"\n\nplan: list.Range(0, 100000000, 1)\n",
+			bounds{time.Hour, 64 << 20}, "big.cue: takes more than 64 MiB of memory to evaluate; simplify it",
+		},
+	}
+	if path := os.Getenv(child); path != "" {
+		fmt.Print(read(t.Context(), filepath.Dir(path), []string{filepath.Base(path)}, tests[filepath.Base(path)].bounds).Problems)
+		os.Exit(0)
+	}
+	dir := t.TempDir()
+	for name, test := range tests {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(test.text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^TestBoundsOfPlans$")
+		cmd.Env = append(os.Environ(), child+"="+path)
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.HasPrefix(string(out), test.want) {
+			t.Errorf("%s: %s%v\nwant %s", name, out, err, test.want)
+		}
 	}
 }
 

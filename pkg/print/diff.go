@@ -43,7 +43,7 @@ func (p *printer) checkDiff(d *checkup.CheckDiff) {
 		verdicts = fmt.Sprintf("%s in both", d.After)
 	}
 	p.heading(0, checkup.Clean(fmt.Sprintf("Check %s: %s", d.Name, verdicts)))
-	noun := cmp.Or(d.Noun, "unit")
+	noun := checkup.Clean(cmp.Or(d.Noun, "unit"))
 	list := func(title string, lines []string) {
 		if len(lines) == 0 {
 			return

@@ -3,7 +3,6 @@
 package print
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -16,10 +15,7 @@ import (
 
 // HistoryJSON writes an overview as one indented JSON document.
 func HistoryJSON(w io.Writer, o *history.Overview) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(o); err != nil {
+	if err := Encode(w, o); err != nil {
 		return fmt.Errorf("write history as JSON: %w", err)
 	}
 	return nil

@@ -42,8 +42,8 @@ type Options struct {
 	// of the label app.kubernetes.io/version. Empty means DefaultImageTag.
 	ImageTag string
 	// ImageDigests are the digests of the images by name ("setup", "probe", ...), as
-	// "sha256:<hex>". Empty means that images are named by tag only; else every image that
-	// the plan uses must be there. See ParseDigests.
+	// "sha256:<hex>". Empty means that images are named by tag only; else every image must
+	// be there, the guest too. See ParseDigests.
 	ImageDigests map[string]string
 	// Tekton is the oldest Tekton release that the objects are for. Empty means
 	// the last of Profiles.
@@ -196,7 +196,7 @@ func (o Options) validate() error {
 		errs = append(errs, fmt.Errorf("image tag %q: not valid as value of the label app.kubernetes.io/version: %s",
 			o.ImageTag, strings.Join(msgs, "; ")))
 	}
-	for _, name := range taskImages {
+	for _, name := range append(slices.Clone(taskImages), guestImage) { // the Tasks always name the guest
 		if len(o.ImageDigests) > 0 && o.ImageDigests[name] == "" {
 			errs = append(errs, fmt.Errorf("image digests: no digest of the image %s", name))
 		}
@@ -238,7 +238,7 @@ func AgentImage(opts Options) string { return opts.withDefaults().image("agent")
 
 // GuestImage is the image with the kernel and the initial RAM disk of VMs whose check
 // names no image.
-func GuestImage(opts Options) string { return opts.withDefaults().image("guest") }
+func GuestImage(opts Options) string { return opts.withDefaults().image(guestImage) }
 
 func (o Options) image(name string) string {
 	image := o.ImageRepository + "/" + name + ":" + o.ImageTag
@@ -251,8 +251,11 @@ func (o Options) image(name string) string {
 // taskImages are the names of the images that every plan uses.
 var taskImages = []string{"setup", "probe", "teardown", "report", "agent"}
 
-// ParseDigests reads references of images, one per line, as ko writes them with
-// --image-refs: REPOSITORY/NAME[:TAG]@sha256:HEX. It returns the digests by NAME, the last
+// guestImage is the name of the image of VMs.
+const guestImage = "guest"
+
+// ParseDigests reads references of images, one per line, as ko prints them:
+// REPOSITORY/NAME[:TAG]@sha256:HEX. It returns the digests by NAME, the last
 // element of the path. Empty lines are skipped. The error lists every wrong line.
 func ParseDigests(text []byte) (map[string]string, error) {
 	digests := map[string]string{}

@@ -490,7 +490,7 @@ func TestRefused(t *testing.T) {
 		{"image tag that is no label", func(_ *checkup.Plan, o *Options) { o.ImageTag = strings.Repeat("1", 100) },
 			[]string{"not valid as value of the label app.kubernetes.io/version: must be no more than 63"}},
 		{"digest that is missing", func(_ *checkup.Plan, o *Options) { o.ImageDigests = map[string]string{"setup": "sha256:0"} },
-			[]string{"image digests: no digest of the image probe"}},
+			[]string{"image digests: no digest of the image probe", "image digests: no digest of the image guest"}},
 		{"write in a namespace of Kubernetes", func(p *checkup.Plan, _ *Options) {
 			p.Checks["vms"] = vmLatency()
 			p.Checks["vms"].Spec.(*vmlatency.Spec).Kiagnose = &checkup.ConfigMapRef{Namespace: "kube-system", Name: "coredns"}
@@ -523,13 +523,14 @@ func TestImageDigests(t *testing.T) {
 	for _, name := range taskImages {
 		fmt.Fprintf(&refs, "registry.example.com:5000/team/%s@sha256:%s\n", name, hex)
 	}
+	fmt.Fprintf(&refs, "registry.example.com:5000/team/guest:v0.1.0@sha256:%s\n", hex) // ko's form, with --tags
 	digests, err := ParseDigests([]byte(refs.String()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	opts := testOptions
 	opts.ImageDigests = digests
-	for _, image := range Images(opts) {
+	for _, image := range append(Images(opts), GuestImage(opts)) {
 		if !strings.HasSuffix(image, "@sha256:"+hex) {
 			t.Errorf("image %s is not pinned", image)
 		}

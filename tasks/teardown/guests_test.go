@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,7 +86,9 @@ func TestTeardownOfVMs(t *testing.T) {
 }
 
 // TestTeardownOfVMsFails: what could not be removed is named, VMs and pods.
-func TestTeardownOfVMsFails(t *testing.T) {
+func TestTeardownOfVMsFails(t *testing.T) { synctest.Test(t, testTeardownOfVMsFails) }
+
+func testTeardownOfVMsFails(t *testing.T) {
 	tk, virt, _ := vmTask(t, checkup.TeardownAlways)
 	virt.PrependReactor("delete", "virtualmachineinstances", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(kubevirtv1.Resource("virtualmachineinstances"), "vm", errors.New("no"))

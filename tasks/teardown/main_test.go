@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -92,7 +93,9 @@ func TestTeardownStopped(t *testing.T) {
 	}
 }
 
-func TestTeardownFails(t *testing.T) {
+func TestTeardownFails(t *testing.T) { synctest.Test(t, testTeardownFails) }
+
+func testTeardownFails(t *testing.T) {
 	tk, client, _ := newTask(t, checkup.TeardownAlways)
 	client.PrependReactor("delete", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "agent", errors.New("no"))

@@ -3,7 +3,7 @@
 // Guestimage builds the image of checkplan's guest: a Debian kernel, and an initramfs with the agent as the first
 // process and the modules for the network interfaces of KubeVirt's VMs.
 //
-//	go run ./tasks/internal/guestimage -tag REFERENCE [-o FILE] [-push] [-kernel PACKAGE]
+//	go run ./tasks/internal/guestimage -tag REFERENCE [-o FILE] [-push FILE] [-kernel PACKAGE]
 //
 // It needs Debian or a derivative: it downloads the kernel with apt-get and keeps it in the user's cache directory. The
 // image has /boot/vmlinuz and /boot/initrd, for kernelBoot.container of a VirtualMachineInstance. The same agent and
@@ -15,6 +15,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
@@ -31,10 +33,10 @@ import (
 func main() {
 	out := flag.String("o", "", "`FILE` to write the image to, as a docker archive")
 	tag := flag.String("tag", "", "`REFERENCE` of the image")
-	push := flag.Bool("push", false, "push the image to its registry")
+	push := flag.String("push", "", "push the image to its registry, and add its reference with its digest to `FILE`")
 	kernel := flag.String("kernel", "linux-image-cloud-"+runtime.GOARCH, "Debian `PACKAGE` of the kernel")
 	flag.Parse()
-	if flag.NArg() > 0 || *tag == "" || *out == "" && !*push {
+	if flag.NArg() > 0 || *tag == "" || *out == "" && *push == "" {
 		fmt.Fprintln(os.Stderr, "guestimage: want -tag, and -o or -push")
 		flag.Usage()
 		os.Exit(2)
@@ -45,7 +47,7 @@ func main() {
 	}
 }
 
-func run(out, tag, kernel string, push bool) error {
+func run(out, tag, kernel, push string) error {
 	reference, err := name.NewTag(tag)
 	if err != nil {
 		return err
@@ -82,8 +84,8 @@ func run(out, tag, kernel string, push bool) error {
 			return fmt.Errorf("write %s: %w", out, err)
 		}
 	}
-	if push {
-		if err := remote.Write(reference, image, remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+	if push != "" {
+		if err := publish(reference, image, push); err != nil {
 			return fmt.Errorf("push %s: %w", reference, err)
 		}
 	}
@@ -95,6 +97,24 @@ func run(out, tag, kernel string, push bool) error {
 		len(initrd)>>10,
 	)
 	return nil
+}
+
+// publish pushes an image, and adds the line REFERENCE@sha256:HEX to the file refs, in the form in which ko prints the
+// references of the other images.
+func publish(reference name.Tag, image v1.Image, refs string) error {
+	if err := remote.Write(reference, image, remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+		return err
+	}
+	digest, err := image.Digest()
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(refs, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "%s@%s\n", reference, digest)
+	return errors.Join(err, f.Close())
 }
 
 // buildAgent builds the agent for this architecture.

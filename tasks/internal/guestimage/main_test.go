@@ -10,12 +10,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"net/http/httptest"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
 // moduleFile is the smallest ELF file with a section .modinfo.
@@ -166,6 +173,35 @@ func TestImage(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]string{"boot": "755 ", "boot/vmlinuz": "444 kernel", "boot/initrd": "444 initrd"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestPublish: the file of references gets a line that names what the registry has.
+func TestPublish(t *testing.T) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	reference, err := name.NewTag(strings.TrimPrefix(server.URL, "http://") + "/team/guest:v0.1.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := image([]byte("kernel"), []byte("initrd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	refs := filepath.Join(t.TempDir(), "images.txt")
+	if err := os.WriteFile(refs, []byte("r.io/setup:v0.1.0@sha256:0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := publish(reference, i, refs); err != nil {
+		t.Fatal(err)
+	}
+	pushed, err := remote.Head(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("r.io/setup:v0.1.0@sha256:0\n%s@%s\n", reference, pushed.Digest)
+	if got, err := os.ReadFile(refs); err != nil || string(got) != want {
+		t.Errorf("got %q and error %v, want %q", got, err, want)
 	}
 }
 
