@@ -128,7 +128,7 @@ func (nowhere) Source(checkup.Source)           {}
 
 // TestPolicies: each account may create the pods of its phase, and no pod that differs where it matters.
 func TestPolicies(t *testing.T) {
-	mesh, host := policyPlan("podMesh"), policyPlan("controlPlane")
+	mesh, host, where := policyPlan("podMesh"), policyPlan("controlPlane"), policyPlan("placement")
 	responder, agent := fixtures(t, false)
 	_, hostAgent := fixtures(t, true)
 	rules := policyPlan("serviceRules")
@@ -157,6 +157,7 @@ func TestPolicies(t *testing.T) {
 		{name: "agent of a mesh on the host network", user: "p-probe", pod: hostAgent},
 		{name: "anything by another account", user: "other", pod: agent, change: func(s *corev1.PodSpec) { s.HostPID = true }, allowed: true},
 		{name: "another image", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.Containers[0].Image = "evil" }},
+		{name: "in earnest, a pod whose placement is asked", plan: where, user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.Containers[0].Image = "web" }},
 		{name: "a second container", user: "p", pod: agent, change: func(s *corev1.PodSpec) { s.Containers = append(s.Containers, s.Containers[0]) }},
 		{name: "an init container", user: "p-probe", pod: agent, change: func(s *corev1.PodSpec) { s.InitContainers = s.Containers }},
 		{name: "the host's processes", plan: host, user: "p-probe", pod: hostAgent, change: func(s *corev1.PodSpec) { s.HostPID = true }},

@@ -11,14 +11,17 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -187,6 +190,53 @@ func TestStoppedWatch(t *testing.T) {
 	}
 	if status := o.status(name); !strings.Contains(status, `"False"`) || !strings.Contains(status, "connection refused") {
 		t.Errorf("at the end the object says %s, want the failure", status)
+	}
+}
+
+// slow is an API server that takes 150 ms to write a status.
+type slow struct{ dynamic.Interface }
+
+func (s slow) Resource(r schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
+	return slowResource{s.Interface.Resource(r)}
+}
+
+type slowResource struct{ dynamic.NamespaceableResourceInterface }
+
+func (s slowResource) Namespace(name string) dynamic.ResourceInterface {
+	return slowNamespace{s.NamespaceableResourceInterface.Namespace(name)}
+}
+
+type slowNamespace struct{ dynamic.ResourceInterface }
+
+func (s slowNamespace) ApplyStatus(ctx context.Context, name string, u *unstructured.Unstructured, o metav1.ApplyOptions) (*unstructured.Unstructured, error) {
+	time.Sleep(150 * time.Millisecond)
+	return s.ResourceInterface.ApplyStatus(ctx, name, u, o)
+}
+
+// TestManyObjects: the time for writing objects after the last result grows with their number.
+func TestManyObjects(t *testing.T) { synctest.Test(t, testManyObjects) }
+
+func testManyObjects(t *testing.T) {
+	const pairs = 1500 // 28 s, as the book makes 8 requests at once
+	w, roster := connections()
+	w.Targets, w.Assignments, roster.Targets = nil, [][]int{nil}, make([]checkup.RosterEntry, pairs)
+	var log strings.Builder
+	for i := range pairs {
+		w.Targets = append(w.Targets, checkup.Endpoint{Label: fmt.Sprintf("kubelet-%d", i), Peer: &checkup.Peer{
+			Host: fmt.Sprintf("192.0.%d.%d", 2+i/250, i%250), Port: 10250, Family: checkup.IPv4, Transport: checkup.TLS,
+		}})
+		w.Assignments[0] = append(w.Assignments[0], i)
+		r := result(0)
+		r.Target, r.At = i, time.Now()
+		log.WriteString(line(t, checkup.Message{Results: []checkup.Result{r}}))
+	}
+	log.WriteString(line(t, checkup.Message{End: &checkup.AgentEnd{Results: pairs}}))
+	tk, f := newWatch(t, newObjects(nil), func(context.Context, <-chan struct{}) io.ReadCloser {
+		return io.NopCloser(strings.NewReader(log.String()))
+	})
+	tk.Dynamic = slow{tk.Dynamic}
+	if err := probe(t.Context(), tk, f, &record.Frozen{Worksheet: *w, Roster: *roster}); err != nil {
+		t.Error(err)
 	}
 }
 
