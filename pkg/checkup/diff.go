@@ -209,7 +209,7 @@ func (d *CheckDiff) units(before, after *CheckReport) {
 	}
 }
 
-// pairs is the matrix of a check if its rows and columns are single sources and targets; nil if they are groups of them.
+// pairs is the matrix of a check if its rows and columns are single sources and targets; nil if they are groups.
 func (c *CheckReport) pairs() *Matrix {
 	if c.Matrix == nil || c.Matrix.Group > 1 {
 		return nil

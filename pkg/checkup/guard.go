@@ -4,7 +4,7 @@ package checkup
 
 import "fmt"
 
-// Guarded calls a parser that is not ours and reads what may be hostile. If it panics, that is an error of what it read.
+// Guarded calls a parser that is not ours and reads what may be hostile. If it panics, that is an error of its input.
 func Guarded(parse func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

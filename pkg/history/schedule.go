@@ -19,8 +19,8 @@ type Due struct {
 	Since time.Time `json:"since"`
 }
 
-// next is what is due after a run; nil for a plan without a schedule, or with one that is not valid. Nothing is due before
-// the schedule has started a run: people run plans with a schedule that is in no cluster.
+// next is what is due after a run; nil for a plan without a schedule, or with one that is not valid. Nothing is due
+// before the schedule has started a run: people run plans with a schedule that is in no cluster.
 func (d *Due) next(e *Entry) *Due {
 	s, started := e.Schedule, e.Run.Started
 	if s == nil {

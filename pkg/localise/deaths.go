@@ -130,7 +130,7 @@ func (d *deaths) alternatives(where site) []string {
 	return all
 }
 
-// significant is the ratio that chance exceeds at none of the places, at the level of judge.FalseAlarms over all of them.
+// significant is the ratio that chance exceeds at none of the places, at the level of judge.FalseAlarms over them all.
 func (d *deaths) significant() float64 { return math.Log(float64(len(d.at)) / judge.FalseAlarms) }
 
 // densest is the place in which the share of dead flows is higher than elsewhere, and differs most from it; nil if

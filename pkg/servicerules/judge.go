@@ -24,7 +24,7 @@ func Judge(w *checkup.Worksheet, _ *checkup.Roster, record *checkup.Record, gate
 	if err != nil {
 		return judge.NotMeasured(w.Check, w.Kind, checkup.Cause{Stage: checkup.StageSetup, Message: err.Error()})
 	}
-	j := &judging{w: w, sheet: sheet, evidence: evidenceOf(w, record)}
+	j := &judging{w: w, sheet: sheet, evidence: evidenceOf(record)}
 	r := checkup.CheckReport{Name: w.Check, Kind: w.Kind, Noun: noun, Notes: slices.Clone(w.Warnings)}
 	for source := range w.Sources {
 		for _, f := range w.IPFamilies {
@@ -68,7 +68,7 @@ type evidence struct {
 	seen bool
 }
 
-func evidenceOf(w *checkup.Worksheet, record *checkup.Record) *evidence {
+func evidenceOf(record *checkup.Record) *evidence {
 	const attempt = "whether its Service changed while the rules were read is not known: "
 	e := &evidence{facts: map[string]*found{}, causes: map[string]*checkup.Cause{}, sources: map[int]*checkup.Cause{}}
 	notKnown := func(why string) {
