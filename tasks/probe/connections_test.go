@@ -200,7 +200,9 @@ func (s slow) Resource(r schema.GroupVersionResource) dynamic.NamespaceableResou
 	return slowResource{s.Interface.Resource(r)}
 }
 
-type slowResource struct{ dynamic.NamespaceableResourceInterface }
+type slowResource struct {
+	dynamic.NamespaceableResourceInterface
+}
 
 func (s slowResource) Namespace(name string) dynamic.ResourceInterface {
 	return slowNamespace{s.NamespaceableResourceInterface.Namespace(name)}
