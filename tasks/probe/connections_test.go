@@ -126,8 +126,9 @@ func newWatch(t *testing.T, o *objects, log func(ctx context.Context, deleted <-
 		return false, nil, nil
 	})
 	deleted := make(chan struct{})
+	end := sync.OnceFunc(func() { close(deleted) })
 	client.PrependReactor("delete", "pods", func(k8stesting.Action) (bool, runtime.Object, error) {
-		close(deleted)
+		end()
 		return true, nil, nil // it is there until its container has ended
 	})
 	tk := &task.Task{

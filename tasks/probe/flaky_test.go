@@ -8,12 +8,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -81,4 +83,43 @@ func measureOnce(t *testing.T, requests *flaky.Requests) string {
 		t.Error(err)
 	}
 	return fmt.Sprint(r.Verdict, r.Counts, r.Summary)
+}
+
+// TestEachRequestOfWatchFailsOnce: so are the record and the object of a pair of a check of the control plane.
+func TestEachRequestOfWatchFailsOnce(t *testing.T) {
+	watch := func(requests *flaky.Requests) string {
+		outcome := ""
+		synctest.Test(t, func(t *testing.T) {
+			w, roster := connections()
+			o := newObjects(nil)
+			var log strings.Builder
+			for n := range 3 {
+				r := result(n)
+				r.At = time.Now().Add(time.Duration(n) * time.Second)
+				log.WriteString(line(t, checkup.Message{Results: []checkup.Result{r}}))
+			}
+			log.WriteString(line(t, checkup.Message{End: &checkup.AgentEnd{Results: 3}}))
+			tk, f := newWatch(t, o, func(context.Context, <-chan struct{}) io.ReadCloser {
+				time.Sleep(3 * time.Second)
+				return io.NopCloser(strings.NewReader(log.String()))
+			})
+			requests.Of(&tk.Kubernetes.(*fake.Clientset).Fake, &o.Fake)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			defer cancel()
+			err := probe(ctx, tk, f, &record.Frozen{Worksheet: *w, Roster: *roster})
+			requests.Stop()
+			r, problem := tk.Store("").LoadRecord(t.Context(), "api")
+			if problem != nil {
+				outcome = fmt.Sprint(err, problem)
+				return
+			}
+			status := o.status(checkup.ConnectivityName(w.Sources[0], w.Targets[0]))
+			outcome = fmt.Sprint(err, len(r.Results), strings.Contains(status, `"False"`), strings.Contains(status, "connection refused"))
+			for _, s := range r.Sources {
+				outcome += fmt.Sprint(s.Cause)
+			}
+		})
+		return outcome
+	}
+	flaky.EachOnce(t, flaky.InEveryWay, watch)
 }
