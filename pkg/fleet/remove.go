@@ -136,7 +136,7 @@ func (f *Fleet) Remove(ctx context.Context) (left []string, err error) {
 // Denials are those of requests that a loop makes again and again. The zero value is none.
 type Denials struct{ since time.Time }
 
-// Final notes the error of a try, and reports whether it is a denial that it is useless to try again. An API server that
+// Final notes the error of a try, and reports whether it is a denial that is useless to try again. An API server that
 // has just started denies everything for some seconds (retry.Final).
 func (d *Denials) Final(err error) bool {
 	if !apierrors.IsForbidden(err) {
