@@ -84,7 +84,10 @@ type detail struct {
 
 // Encode returns the parts of a history, in a fixed order, with at most MaxBytes in all. The history itself is not
 // changed.
-func Encode(h *History) ([]Part, error) {
+func Encode(h *History) ([]Part, error) { return encodeWithin(h, MaxBytes) }
+
+// encodeWithin is Encode with another limit than MaxBytes.
+func encodeWithin(h *History, most int) ([]Part, error) {
 	small := *h
 	for {
 		parts, err := encode(&small)
@@ -95,7 +98,7 @@ func Encode(h *History) ([]Part, error) {
 		for _, p := range parts {
 			size += len(p.Data)
 		}
-		if size <= MaxBytes || !small.shrink() {
+		if size <= most || !small.shrink() {
 			return parts, nil
 		}
 	}

@@ -577,3 +577,51 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestShrink: a history that is too large loses the values of single runs first, then the digests of nodes, then the
+// oldest runs, which become counts of their days. No run is lost altogether.
+func TestShrink(t *testing.T) {
+	var h *History
+	for run := range 12 {
+		h = Merge(h, mesh{nodes: nodes(8), degree: 2}.entry(run))
+	}
+	// kept encodes a history and says what of it is there when it is read again.
+	kept := func(most int) (what string, size int) {
+		parts, err := encodeWithin(h, most)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range parts {
+			size += len(p.Data)
+		}
+		got, _ := Decode("p", parts, start)
+		values, ofNodes, counted := 0, 0, 0
+		for _, r := range got.Runs {
+			if p := r.Checks[0].Pairs; p != nil && p.detail != nil {
+				values++
+			}
+		}
+		for _, d := range got.Digests {
+			if d.Group == In || d.Group == Out {
+				ofNodes++
+			}
+		}
+		for _, d := range got.Days {
+			counted += d.Pass + d.Fail + d.Inconclusive
+		}
+		return fmt.Sprintf("%d runs, %d with values, %d counted, digests of nodes: %v", len(got.Runs), values, counted, ofNodes > 0), size
+	}
+	limit := MaxBytes
+	for _, want := range []string{
+		"12 runs, 12 with values, 0 counted, digests of nodes: true",
+		"12 runs, 0 with values, 0 counted, digests of nodes: true",
+		"12 runs, 0 with values, 0 counted, digests of nodes: false",
+		"6 runs, 0 with values, 6 counted, digests of nodes: false",
+	} {
+		got, size := kept(limit)
+		if got != want || size > limit {
+			t.Errorf("within %d bytes: %s in %d bytes, want %s", limit, got, size, want)
+		}
+		limit = size - 1
+	}
+}
