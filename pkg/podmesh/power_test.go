@@ -136,6 +136,13 @@ func TestSees(t *testing.T) {
 		{"no limit", mesh(4, 0, func(w *checkup.Worksheet) { w.Expect.Loss.Max = nil }), false, true, `
 			a dead pair: always
 			a partial loss: never, the plan has no limit (expect.loss.max)`},
+		{"single measurements", mesh(4, 0, func(w *checkup.Worksheet) {
+			w.Probes = []checkup.TransportProbe{{Transport: checkup.UDP, Probe: checkup.Probe{Sizes: []int{64}, Count: 1}}}
+		}), false, true, `
+			a dead pair: always
+			a node that loses 33.9% or more of what comes in: with 95%
+			a sampled pair that loses 66.7% or more: with 95%
+			false alarm: at most 1 clean run in 1,000; pairs of 1 or 2 measurements add more`},
 		{"nothing may be lost", mesh(4, 0, func(w *checkup.Worksheet) { w.Expect.Loss.Max = new(checkup.Percent(0)) }), false, false, `
 			a dead pair: always
 			a node that loses 0.7% or more of what comes in: with 95%
