@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -121,5 +122,9 @@ func TestEachRequestOfWatchFailsOnce(t *testing.T) {
 		})
 		return outcome
 	}
-	flaky.EachOnce(t, flaky.InEveryWay, watch)
+	// Without denials, which are final for pods: the order of requests differs, so that any may be that of the pod.
+	ways := func(int) []flaky.Trouble {
+		return slices.DeleteFunc(flaky.Troubles(), func(trouble flaky.Trouble) bool { return trouble.Denied })
+	}
+	flaky.EachOnce(t, ways, watch)
 }
