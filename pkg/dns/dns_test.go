@@ -363,7 +363,7 @@ func TestChanged(t *testing.T) {
 			now := small()
 			tt.change(now)
 			r.Facts = AskAfter(t.Context(), fake.NewClientset(objectsOf(now)...), w)
-			report := Judge(w, rosterOf(nil, w, nil), r, planOf(nil).Gate)
+			report := Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)
 			if c := report.Counts; c.Fail != tt.fail || c.Unmeasured != tt.unmeasured || c.Pass != c.Expected-1 {
 				t.Errorf("%+v, units %+v", c, report.Units)
 			}
@@ -502,7 +502,7 @@ func TestBlocks(t *testing.T) {
 			o.Truncated, o.Repeated = 1000000, -5
 		}
 	}
-	blocks := Judge(w, rosterOf(nil, w, nil), r, planOf(nil).Gate).Blocks
+	blocks := Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate).Blocks
 	n := float64(3 * w.CountPairs() / 3 / 2) // a node's pairs over UDP
 	want := map[string][]any{"TCP": {"resolver", "TCP", 0.0, 0.0, 310.0}, "UDP": {"resolver", "UDP", 0.0, n, 310.0}}
 	for _, row := range blocks[0].Table.Rows {

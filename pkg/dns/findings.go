@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
@@ -130,53 +129,22 @@ func fromServer(x *explanation, server string, measured, failed []int) string {
 	return fmt.Sprintf("DNS server %s: %s from %s", server, x.how(failed), x.where(measured, failed))
 }
 
-// explanation is the evidence, and what is explained of it.
+// explanation is the evidence.
 type explanation struct {
-	*localise.Evidence
-	sheet     *Sheet
-	explained map[int]bool
-	// passes has the nodes that got an answer, by server and transport.
-	passes map[string]map[string]bool
+	*localise.Ruled
+	sheet *Sheet
 }
 
 // findings explain the failed pairs.
 func findings(j *judge.Judgement, sheet *Sheet) []checkup.Finding {
-	x := &explanation{
-		Evidence: localise.NewEvidence(j), sheet: sheet, explained: map[int]bool{}, passes: map[string]map[string]bool{},
-	}
-	for _, i := range x.Measured {
-		if x.Outcomes[i].Verdict == checkup.Pass {
-			at := x.same(i)
-			if x.passes[at] == nil {
-				x.passes[at] = map[string]bool{}
-			}
-			x.passes[at][x.Source(i).Node] = true
-		}
-	}
-	var found []*localise.Found
-	for _, r := range causes {
-		for {
-			f := x.best(r)
-			if f == nil {
-				break
-			}
-			for _, i := range f.Pairs {
-				x.explained[i] = true
-			}
-			found = append(found, f)
-		}
-	}
-	return localise.List(found)
+	x := &explanation{sheet: sheet}
+	x.Ruled = localise.NewRuled(j, func(i int) string { return same(sheet, j.Outcomes[i].Pair) })
+	return x.Explain(len(causes), func(rule int) *localise.Found { return x.best(causes[rule]) })
 }
 
 // best returns the finding of a rule that explains most failed pairs; nil if no group fits the rule.
 func (x *explanation) best(r rule) *localise.Found {
-	groups := map[string][]int{}
-	for _, i := range x.Measured {
-		if name, ok := r.of(x, i); ok && !x.explained[i] {
-			groups[name] = append(groups[name], i)
-		}
-	}
+	groups := x.Groups(func(i int) (string, bool) { return r.of(x, i) })
 	var best *localise.Found
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		measured := groups[name]
@@ -186,21 +154,21 @@ func (x *explanation) best(r rule) *localise.Found {
 		}
 		share := float64(len(failed)) / float64(len(measured))
 		if len(x.SourceNodes(failed)) < r.nodes || len(distinct(failed, x.subject)) < r.names || share < r.share ||
-			len(distinct(failed, x.server)) < r.servers || r.elsewhere && 2*len(x.elsewhere(failed)) <= len(failed) {
+			len(distinct(failed, x.server)) < r.servers || r.elsewhere && 2*len(x.Elsewhere(failed)) <= len(failed) {
 			continue
 		}
 		f := &localise.Found{Pairs: failed}
 		f.Cause, f.Subject, f.Message = r.cause, name, r.message(x, name, measured, failed)
-		f.Confirmation = confirmation(x, failed)
+		f.Confirmation = x.Again(failed)
 		f.For = append(f.For, fmt.Sprintf("%d of %s fail: %s", len(failed), checkup.Count(len(measured), "measured pair"), x.how(failed)))
 		if answers := x.answers(failed); answers != "" {
 			f.For = append(f.For, answers)
 		}
 		if r.elsewhere {
-			f.For = append(f.For, fmt.Sprintf("for %d of them the same server answers another node", len(x.elsewhere(failed))))
+			f.For = append(f.For, fmt.Sprintf("for %d of them the same server answers another node", len(x.Elsewhere(failed))))
 		}
 		if n := len(measured) - len(failed); n > 0 {
-			f.Against = append(f.Against, fmt.Sprintf("%s not fail", does(n)))
+			f.Against = append(f.Against, localise.OthersDoNot(n))
 		}
 		if r.throughResolver {
 			if related := x.throughResolver(failed); len(related) > 0 {
@@ -225,7 +193,7 @@ func (x *explanation) throughResolver(failed []int) []int {
 	}
 	var related []int
 	for _, i := range x.Measured {
-		if x.Fails(i) && !x.explained[i] && x.server(i) == ResolverName && slices.Contains(nodes, x.Source(i).Node) &&
+		if x.Fails(i) && !x.Explained(i) && x.server(i) == ResolverName && slices.Contains(nodes, x.Source(i).Node) &&
 			x.isWrong(i) == (2*wrong > len(failed)) {
 			related = append(related, i)
 		}
@@ -266,16 +234,8 @@ func (x *explanation) serverWords(i int) string {
 }
 
 // same names a server and a transport.
-func (x *explanation) same(i int) string {
-	return x.server(i) + " " + over(x.Outcomes[i].Pair.Transport)
-}
-
-// elsewhere returns those of the pairs whose server answers another node over the same transport.
-func (x *explanation) elsewhere(pairs []int) []int {
-	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool {
-		nodes := x.passes[x.same(i)]
-		return len(nodes) == 0 || len(nodes) == 1 && nodes[x.Source(i).Node]
-	})
+func same(sheet *Sheet, p checkup.Pair) string {
+	return sheet.Targets[p.Target].Server + " " + over(p.Transport)
 }
 
 // where says from which nodes pairs fail.
@@ -307,23 +267,8 @@ func (x *explanation) answers(failed []int) string {
 	return fmt.Sprintf("in %s: %s", checkup.Count(n[messages[0]], "pair"), messages[0])
 }
 
-// how says in which ways pairs fail, the most frequent first.
-func (x *explanation) how(failed []int) string {
-	n := map[string]int{}
-	for _, i := range failed {
-		n[way(&x.Outcomes[i])]++
-	}
-	ways := slices.SortedFunc(maps.Keys(n), func(a, b string) int {
-		return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b))
-	})
-	if len(ways) == 1 {
-		return ways[0]
-	}
-	for i, w := range ways {
-		ways[i] = fmt.Sprintf("%d %s", n[w], w)
-	}
-	return strings.Join(ways, ", ")
-}
+// how says in which ways pairs fail.
+func (x *explanation) how(failed []int) string { return x.How(failed, way) }
 
 // way says how a pair fails.
 func way(o *judge.Outcome) string {
@@ -348,26 +293,4 @@ func distinct(pairs []int, of func(int) string) map[string]bool {
 		all[of(i)] = true
 	}
 	return all
-}
-
-// confirmation is Confirmed if any of the failed pairs failed again.
-func confirmation(x *explanation, failed []int) checkup.Confirmation {
-	of := checkup.NotLookedAt
-	for _, i := range failed {
-		switch x.Outcomes[i].Confirmation() {
-		case checkup.Confirmed:
-			return checkup.Confirmed
-		case checkup.NotMadeAgain:
-			of = checkup.NotMadeAgain
-		}
-	}
-	return of
-}
-
-// does begins "1 other does", "2 others do".
-func does(n int) string {
-	if n == 1 {
-		return "1 other does"
-	}
-	return fmt.Sprintf("%d others do", n)
 }

@@ -15,7 +15,7 @@ const Name checkup.Kind = "dns"
 // Kind asks DNS servers from each node for the names of Services, and compares their answers with the API's.
 var Kind = kind.Kind{
 	Name: Name, New: func() checkup.Spec { return &Spec{} }, Rules: rules(),
-	Survey: Survey, Expand: expandDue, Roster: rosterOf, Rights: Rights,
+	Survey: Survey, Expand: expandDue, Roster: kind.ExistingTargets, Rights: Rights,
 	Explain: Explain, Judge: Judge, Again: Again, AskAfter: AskAfter, Nodes: true,
 }
 
@@ -29,9 +29,4 @@ func expandDue(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Wor
 		}
 	}
 	return Expand(p, check, s, round)
-}
-
-// rosterOf has an empty entry for each target: all of them exist, and the worksheet has their addresses.
-func rosterOf(_ *checkup.Plan, w *checkup.Worksheet, _ *cluster.Snapshot) *checkup.Roster {
-	return &checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
 }

@@ -223,7 +223,7 @@ func measure(tb testing.TB, w *checkup.Worksheet, network func(asked) answer) *c
 // look measures again what Again wants, and adds it to the record.
 func look(tb testing.TB, w *checkup.Worksheet, r *checkup.Record, network func(asked) answer) {
 	tb.Helper()
-	next := Again(w, rosterOf(nil, w, nil), r, planOf(nil).Gate)
+	next := Again(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)
 	if next == nil {
 		return
 	}
@@ -237,5 +237,5 @@ func judged(tb testing.TB, w *checkup.Worksheet, network func(asked) answer) che
 	tb.Helper()
 	r := measure(tb, w, network)
 	look(tb, w, r, network)
-	return Judge(w, rosterOf(nil, w, nil), r, planOf(nil).Gate)
+	return Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)
 }

@@ -81,3 +81,9 @@ type Tables struct {
 	// After reads the state again, when everything was read: what changed meanwhile.
 	After func(context.Context) checkup.Fact
 }
+
+// ExistingTargets is the Roster of kinds whose targets exist already, with their addresses on the worksheet: an empty
+// entry for each.
+func ExistingTargets(_ *checkup.Plan, w *checkup.Worksheet, _ *cluster.Snapshot) *checkup.Roster {
+	return &checkup.Roster{Targets: make([]checkup.RosterEntry, len(w.Targets))}
+}

@@ -24,8 +24,9 @@
 //	compare.go    Compare: the pairs that are worse than in earlier runs, for all kinds
 //	changed.go    ExplainChange: their causes, of a mesh
 //	words.go      a cause in words
+//	rules.go      Ruled: an ordered list of rules, for kinds whose causes are few
 //
-// # Why there are three procedures
+// # Why there are four procedures
 //
 // All kinds share Evidence and List. What they look for in the evidence differs,
 // because what they measure does:
@@ -39,6 +40,8 @@
 //   - VMs (pkg/vmlatency) are a few pairs of nodes on each network, and each network is
 //     judged separately. Its causes are the network, a node or a pair of nodes, depending
 //     on which of the measured pairs fail in the same way.
+//   - Other kinds measure what every node should see in the same way. Their causes are groups of
+//     pairs, from all of them to one, by a list of rules that is the kind's (Ruled, here).
 //
 // # How failures are explained
 //

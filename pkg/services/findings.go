@@ -3,11 +3,9 @@
 package services
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
@@ -97,54 +95,22 @@ func fromEveryNode(x *explanation, group string, failed []int) string {
 	return fmt.Sprintf("Service %s: %s from every node", group, x.how(failed))
 }
 
-// explanation is the evidence, and what is explained of it.
+// explanation is the evidence.
 type explanation struct {
-	*localise.Evidence
-	sheet     *Sheet
-	explained map[int]bool
-	// passes has the nodes from which an address passes, by the index of the target; of node ports, whose addresses
-	// differ from node to node, by Service and port.
-	passes map[string]map[string]bool
+	*localise.Ruled
+	sheet *Sheet
 }
 
 // findings explain the failed pairs.
 func findings(j *judge.Judgement, sheet *Sheet) []checkup.Finding {
-	x := &explanation{
-		Evidence: localise.NewEvidence(j), sheet: sheet, explained: map[int]bool{}, passes: map[string]map[string]bool{},
-	}
-	for _, i := range x.Measured {
-		if x.Outcomes[i].Verdict == checkup.Pass {
-			at := x.same(i)
-			if x.passes[at] == nil {
-				x.passes[at] = map[string]bool{}
-			}
-			x.passes[at][x.Source(i).Node] = true
-		}
-	}
-	var found []*localise.Found
-	for _, r := range causes {
-		for {
-			f := x.best(r)
-			if f == nil {
-				break
-			}
-			for _, i := range f.Pairs {
-				x.explained[i] = true
-			}
-			found = append(found, f)
-		}
-	}
-	return localise.List(found)
+	x := &explanation{sheet: sheet}
+	x.Ruled = localise.NewRuled(j, func(i int) string { return same(sheet, j.Outcomes[i].Pair) })
+	return x.Explain(len(causes), func(rule int) *localise.Found { return x.best(causes[rule]) })
 }
 
 // best returns the finding of a rule that explains most failed pairs; nil if no group fits the rule.
 func (x *explanation) best(r rule) *localise.Found {
-	groups := map[string][]int{}
-	for _, i := range x.Measured {
-		if name, ok := r.of(x, i); ok && !x.explained[i] {
-			groups[name] = append(groups[name], i)
-		}
-	}
+	groups := x.Groups(func(i int) (string, bool) { return r.of(x, i) })
 	var best *localise.Found
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		measured := groups[name]
@@ -154,14 +120,14 @@ func (x *explanation) best(r rule) *localise.Found {
 		}
 		share := float64(len(failed)) / float64(len(measured))
 		if len(x.SourceNodes(failed)) < r.nodes || len(x.services(failed)) < r.services || share < r.share ||
-			r.elsewhere && 2*len(x.elsewhere(failed)) <= len(failed) {
+			r.elsewhere && 2*len(x.Elsewhere(failed)) <= len(failed) {
 			continue
 		}
 		f := &localise.Found{Pairs: failed}
 		f.Cause, f.Subject, f.Message = r.cause, name, r.message(x, name, failed)
-		f.Confirmation = confirmation(x, failed)
+		f.Confirmation = x.Again(failed)
 		f.For = append(f.For, fmt.Sprintf("%d of %s fail: %s", len(failed), checkup.Count(len(measured), "measured pair"), x.how(failed)))
-		if n := len(x.elsewhere(failed)); r.elsewhere {
+		if n := len(x.Elsewhere(failed)); r.elsewhere {
 			f.For = append(f.For, fmt.Sprintf("%d of the %d failing addresses work from another node", n, len(failed)))
 		}
 		if r.cause == checkup.CauseService {
@@ -170,29 +136,21 @@ func (x *explanation) best(r rule) *localise.Found {
 			}
 		}
 		if n := len(x.against(measured)); n > 0 {
-			f.Against = append(f.Against, fmt.Sprintf("%s not fail", does(n)))
+			f.Against = append(f.Against, localise.OthersDoNot(n))
 		}
 		best = f
 	}
 	return best
 }
 
-// same names what other nodes measure, too.
-func (x *explanation) same(i int) string {
-	p := x.Outcomes[i].Pair
-	t := x.sheet.Targets[p.Target]
+// same names what other nodes measure, too: a target, or of node ports, whose addresses differ from node to node,
+// Service and port.
+func same(sheet *Sheet, p checkup.Pair) string {
+	t := sheet.Targets[p.Target]
 	if t.Address == NodePort {
 		return fmt.Sprintf("%s %s %s", t.Service, t.Port, p.Family)
 	}
 	return fmt.Sprint(p.Target)
-}
-
-// elsewhere returns those of the pairs whose address passes from another node.
-func (x *explanation) elsewhere(pairs []int) []int {
-	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool {
-		nodes := x.passes[x.same(i)]
-		return len(nodes) == 0 || len(nodes) == 1 && nodes[x.Source(i).Node]
-	})
 }
 
 // against returns the pairs that pass, without those that pass because nothing answers.
@@ -214,23 +172,8 @@ func (x *explanation) services(pairs []int) []string {
 	return slices.Compact(all)
 }
 
-// how says in which ways pairs fail, the most frequent first.
-func (x *explanation) how(failed []int) string {
-	n := map[string]int{}
-	for _, i := range failed {
-		n[way(&x.Outcomes[i])]++
-	}
-	ways := slices.SortedFunc(maps.Keys(n), func(a, b string) int {
-		return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b))
-	})
-	if len(ways) == 1 {
-		return ways[0]
-	}
-	for i, w := range ways {
-		ways[i] = fmt.Sprintf("%d %s", n[w], w)
-	}
-	return strings.Join(ways, ", ")
-}
+// how says in which ways pairs fail.
+func (x *explanation) how(failed []int) string { return x.How(failed, way) }
 
 // way says how a pair fails.
 func way(o *judge.Outcome) string {
@@ -249,28 +192,6 @@ func way(o *judge.Outcome) string {
 		return "unreachable"
 	}
 	return "does not connect"
-}
-
-// confirmation is Confirmed if any of the failed pairs failed again.
-func confirmation(x *explanation, failed []int) checkup.Confirmation {
-	of := checkup.NotLookedAt
-	for _, i := range failed {
-		switch x.Outcomes[i].Confirmation() {
-		case checkup.Confirmed:
-			return checkup.Confirmed
-		case checkup.NotMadeAgain:
-			of = checkup.NotMadeAgain
-		}
-	}
-	return of
-}
-
-// does begins "1 other does", "2 others do".
-func does(n int) string {
-	if n == 1 {
-		return "1 other does"
-	}
-	return fmt.Sprintf("%d others do", n)
 }
 
 // doNotWork is "1 Service does not work", "2 Services do not work".

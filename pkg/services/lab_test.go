@@ -203,7 +203,7 @@ func measure(tb testing.TB, w *checkup.Worksheet, wrong func(node, target string
 // look measures again what Again wants, and adds it to the record.
 func look(tb testing.TB, w *checkup.Worksheet, r *checkup.Record, wrong func(node, target string, right answer) answer) {
 	tb.Helper()
-	next := Again(w, rosterOf(nil, w, nil), r, planOf(nil).Gate)
+	next := Again(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)
 	if next == nil {
 		return
 	}

@@ -24,7 +24,7 @@ func TestSaved(t *testing.T) {
 		look(t, w, r, wrong)
 		changed(w, r, of...)
 		plan := planOf(specOf())
-		return judge.Join(plan, run, []checkup.CheckReport{Judge(w, rosterOf(nil, w, nil), r, plan.Gate)}, nil)
+		return judge.Join(plan, run, []checkup.CheckReport{Judge(w, Kind.Roster(nil, w, nil), r, plan.Gate)}, nil)
 	}
 	judgetest.Saved(t, map[string]checkup.Report{
 		"services-pass": judged(func(_, _ string, right answer) answer { return right }),

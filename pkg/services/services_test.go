@@ -204,7 +204,7 @@ func TestJudge(t *testing.T) {
 			w := expanded(t, specOf(func(s *Spec) { s.Expect.Closed = tt.closed }), small())
 			r := measure(t, w, tt.wrong)
 			look(t, w, r, tt.wrong)
-			report := Judge(w, rosterOf(nil, w, nil), r, planOf(nil).Gate)
+			report := Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)
 			c := report.Counts
 			if report.Verdict != tt.verdict || c.Fail != tt.fail || c.Unmeasured != tt.unmeasur || c.Expected != w.CountPairs() {
 				t.Fatalf("%s, %+v; units %+v", report.Verdict, c, report.Units)
@@ -237,11 +237,11 @@ func TestGone(t *testing.T) {
 	}
 	r := measure(t, w, wrong)
 	look(t, w, r, func(_, _ string, right answer) answer { return right })
-	report := Judge(w, rosterOf(nil, w, nil), r, planOf(nil).Gate)
+	report := Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)
 	if report.Verdict != checkup.RunPass || len(report.Findings) != 0 || len(report.Units) == 0 || report.Units[0].Confirmation != checkup.Gone {
 		t.Errorf("%s, findings %v, units %+v", report.Verdict, report.Findings, report.Units)
 	}
-	if next := Again(w, rosterOf(nil, w, nil), r, checkup.Gate{}); next != nil {
+	if next := Again(w, Kind.Roster(nil, w, nil), r, checkup.Gate{}); next != nil {
 		t.Error("looks again although the gate does not confirm")
 	}
 }
@@ -276,7 +276,7 @@ func TestChanged(t *testing.T) {
 			r := measure(t, w, wrong)
 			look(t, w, r, wrong)
 			tt.change(r)
-			report := Judge(w, rosterOf(nil, w, nil), r, checkup.Gate{Confirm: true})
+			report := Judge(w, Kind.Roster(nil, w, nil), r, checkup.Gate{Confirm: true})
 			if c := report.Counts; c.Fail != tt.fail || c.Unmeasured != tt.unmeasured || c.Pass != c.Expected-5 {
 				t.Fatalf("%+v", c)
 			}
@@ -348,7 +348,7 @@ func TestFindings(t *testing.T) {
 			}
 			r := measure(t, w, wrong)
 			look(t, w, r, wrong)
-			report := Judge(w, rosterOf(nil, w, nil), r, planOf(nil).Gate)
+			report := Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)
 			var got []string
 			explained := 0
 			for _, f := range report.Findings {

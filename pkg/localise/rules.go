@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package localise
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+)
+
+// Ruled is the evidence of a kind that explains failed pairs by a list of rules: each is tried on what those before it
+// left over, until it explains nothing more.
+type Ruled struct {
+	*Evidence
+	explained map[int]bool
+	same      func(i int) string
+	// passes has the nodes from which something passes, by its name.
+	passes map[string]map[string]bool
+}
+
+// NewRuled returns the evidence of a judgement. same names what other nodes measure, too.
+func NewRuled(j *judge.Judgement, same func(i int) string) *Ruled {
+	r := &Ruled{Evidence: NewEvidence(j), explained: map[int]bool{}, same: same, passes: map[string]map[string]bool{}}
+	for _, i := range r.Measured {
+		if r.Outcomes[i].Verdict == checkup.Pass {
+			at := same(i)
+			if r.passes[at] == nil {
+				r.passes[at] = map[string]bool{}
+			}
+			r.passes[at][r.Source(i).Node] = true
+		}
+	}
+	return r
+}
+
+// Explain returns the findings of so many rules. best returns the finding of a rule that explains most failed pairs;
+// nil if it explains none of those that are left.
+func (r *Ruled) Explain(rules int, best func(rule int) *Found) []checkup.Finding {
+	var found []*Found
+	for rule := range rules {
+		for {
+			f := best(rule)
+			if f == nil {
+				break
+			}
+			for _, i := range f.Pairs {
+				r.explained[i] = true
+			}
+			found = append(found, f)
+		}
+	}
+	return List(found)
+}
+
+// Explained reports whether a rule has explained a pair already.
+func (r *Ruled) Explained(i int) bool { return r.explained[i] }
+
+// Groups returns the measured pairs that no rule has explained, by the name of the group that of gives them; pairs of
+// which it says false are in none.
+func (r *Ruled) Groups(of func(i int) (string, bool)) map[string][]int {
+	groups := map[string][]int{}
+	for _, i := range r.Measured {
+		if name, ok := of(i); ok && !r.explained[i] {
+			groups[name] = append(groups[name], i)
+		}
+	}
+	return groups
+}
+
+// Elsewhere returns those of the pairs of which the same passes from another node.
+func (r *Ruled) Elsewhere(pairs []int) []int {
+	return slices.DeleteFunc(slices.Clone(pairs), func(i int) bool {
+		nodes := r.passes[r.same(i)]
+		return len(nodes) == 0 || len(nodes) == 1 && nodes[r.Source(i).Node]
+	})
+}
+
+// Again is Confirmed if any of the failed pairs failed again.
+func (r *Ruled) Again(failed []int) checkup.Confirmation {
+	of := checkup.NotLookedAt
+	for _, i := range failed {
+		switch r.Outcomes[i].Confirmation() {
+		case checkup.Confirmed:
+			return checkup.Confirmed
+		case checkup.NotMadeAgain:
+			of = checkup.NotMadeAgain
+		}
+	}
+	return of
+}
+
+// How says in which ways pairs fail, the most frequent first.
+func (r *Ruled) How(failed []int, way func(*judge.Outcome) string) string {
+	n := map[string]int{}
+	for _, i := range failed {
+		n[way(&r.Outcomes[i])]++
+	}
+	ways := slices.SortedFunc(maps.Keys(n), func(a, b string) int {
+		return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b))
+	})
+	if len(ways) == 1 {
+		return ways[0]
+	}
+	for i, w := range ways {
+		ways[i] = fmt.Sprintf("%d %s", n[w], w)
+	}
+	return strings.Join(ways, ", ")
+}
+
+// OthersDoNot says of how many pairs the failure of a group is not true: "1 other does not fail".
+func OthersDoNot(n int) string {
+	if n == 1 {
+		return "1 other does not fail"
+	}
+	return fmt.Sprintf("%d others do not fail", n)
+}
