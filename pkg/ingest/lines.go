@@ -35,7 +35,7 @@ type limited struct {
 
 func (l *limited) Read(b []byte) (int, error) {
 	if l.left <= 0 {
-		return 0, fmt.Errorf("%w: more than %d bytes, several times of what was ordered", ErrGarbage, l.most)
+		return 0, fmt.Errorf("%w: more than %d bytes, several times what was ordered", ErrGarbage, l.most)
 	}
 	n, err := l.log.Read(b[:min(int64(len(b)), l.left)])
 	l.left -= int64(n)
