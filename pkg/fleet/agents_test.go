@@ -369,6 +369,34 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("http2: client connection lost") }
 
+// TestEndMessage: a log is read to the agent's end message, although the stream goes on until the kubelet has noticed
+// that the container has exited, and no further.
+func TestEndMessage(t *testing.T) { synctest.Test(t, testEndMessage) }
+
+func testEndMessage(t *testing.T) {
+	w := worksheet(3)
+	f, _ := newFleet(t, newCluster())
+	closed := make(chan struct{})
+	f.OpenLog = (&logs{w: w, of: map[int]func(context.Context, int) (io.ReadCloser, error){
+		0: func(ctx context.Context, _ int) (io.ReadCloser, error) {
+			context.AfterFunc(ctx, func() { close(closed) })
+			return hanging(ctx, append(speech(w, 0), `{"observation":{"s":99,"t":99,"f":"IPv4","p":"tcp","z":64}}`+"\n"...)), nil
+		},
+	}}).open
+	s := newSink()
+	began := time.Now()
+	if err := f.Measure(t.Context(), w, rosterOf(w), s, nil); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 0 {
+		t.Errorf("waited %s of fake time, want no wait after the end message", took)
+	}
+	<-closed
+	if source := s.sources[0]; source.End == nil || source.Cause != nil || source.Unrequested > 0 {
+		t.Errorf("source %+v, want it at its end, and nothing after it", source)
+	}
+}
+
 // TestGarbage: what is no message is counted and logged; a pair that nobody requested
 // is noted about the source that reported it; neither does any harm to others.
 func TestGarbage(t *testing.T) {

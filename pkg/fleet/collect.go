@@ -83,8 +83,9 @@ func (m *measuring) collect(ctx context.Context, a *agent) (trouble string) {
 // kubelet begins a new file when a log has grown to 10 MiB or so: an open stream
 // continues with it, and one that is opened then begins there.
 //
-// read leaves a log that is silent for a while, to read another one, and to detect a
-// dead connection. It also leaves a log that grows all the time while others wait.
+// read leaves a log at the agent's end message: the kubelet ends the stream only when it has noticed, up to a second
+// later, that the container has exited. It also leaves a log that is silent for a while, to read another one, and to
+// detect a dead connection, and a log that grows all the time while others wait.
 func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
 	m.waiting.Add(1)
 	select {
@@ -102,7 +103,7 @@ func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
 	defer cancel()
 	silence := time.AfterFunc(stall, cancel)
 	defer silence.Stop()
-	opened, left := time.Now(), false
+	opened, left, ended := time.Now(), false, false
 	log, err := m.Log(stream, a.name, a.logFrom(follow))
 	a.set(func() { a.mute = m.mute(err) })
 	m.consider()
@@ -112,16 +113,21 @@ func (m *measuring) read(ctx context.Context, a *agent, follow bool) error {
 	defer log.Close()
 	defer context.AfterFunc(stream, func() { log.Close() })()
 	garbage, err := ingest.Lines(ingest.Limited(log, a.reported.MaxLog()), func(message checkup.Message) bool {
+		if ended {
+			return true
+		}
 		silence.Reset(stall)
-		if follow && m.waiting.Load() > 0 && time.Since(opened) > stall {
-			left = true
+		ok := m.take(a, message)
+		ended = a.reported.End() != nil
+		left = left || follow && m.waiting.Load() > 0 && time.Since(opened) > stall
+		if ended || left {
 			cancel()
 		}
-		return m.take(a, message)
+		return ok
 	})
 	a.garbage = max(a.garbage, garbage)
 	switch {
-	case a.reported.End() != nil || left:
+	case ended || left:
 		return nil
 	case errors.Is(err, ingest.ErrGarbage):
 		return fmt.Errorf("read its log: %w", err)

@@ -223,6 +223,7 @@ func furtherLook(w *checkup.Worksheet, counts map[checkup.Pair]int, ports map[ch
 	all.Assignments = assign(make([][]int, len(w.Assignments)), asked)
 	next := all
 	next.Look++
+	next.Limits.StartJitter /= budgetShare // for as many agents, but a tenth of the pairs
 	next.Again, next.Warnings = nil, nil
 	for p := range all.Pairs() {
 		if count, is := counts[p]; is {
