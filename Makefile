@@ -95,19 +95,20 @@ test: ## run the tests: hermetic, offline once modules are there, race detector 
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off ./...
 	cd test/e2e/sandbox && go test -short ./...
 
-# Each half of the end-to-end tests has a sandbox of its own, so that no fault of one disturbs the other.
-PODS := /var/lib/checkplan-e2e-pods
-VMS  := /var/lib/checkplan-e2e-vms
+# Each part of the end-to-end tests has a sandbox of its own, so that no fault of one disturbs another.
+PODS   := /var/lib/checkplan-e2e-pods
+FAULTY := /var/lib/checkplan-e2e-faults
+VMS    := /var/lib/checkplan-e2e-vms
 
 .PHONY: e2e
-e2e: e2e-pages e2e-pods e2e-vms e2e-sandbox ## run the end-to-end tests, with injected faults, on two sandboxes
+e2e: e2e-pages e2e-pods e2e-faults e2e-vms e2e-sandbox ## run the end-to-end tests, with injected faults, on three sandboxes
 
 .PHONY: e2e-ready
 e2e-ready: build $(SANDBOX) images ## install the Debian packages that e2e needs, and build what its parts share
 	$(SANDBOX) preflight --install --with aggregated,resolvers,multus,kubevirt
 	command -v qemu-system-x86_64 || apt-get install --yes --quiet --no-install-recommends qemu-system-x86
-	@# Three sandboxes need more than the kernel's default of 128.
-	test $$(sysctl -n fs.inotify.max_user_instances) -ge 512 || sysctl -w fs.inotify.max_user_instances=512
+	@# Each sandbox needs more than 50, and the kernel's default is 128.
+	test $$(sysctl -n fs.inotify.max_user_instances) -ge 1024 || sysctl -w fs.inotify.max_user_instances=1024
 	$(SANDBOX) build --with aggregated,resolvers
 
 # Two API servers and etcd members, and an aggregated API server, for the tests of the control plane. These restart API
@@ -115,16 +116,27 @@ e2e-ready: build $(SANDBOX) images ## install the Debian packages that e2e needs
 TIMED        := ControlPlane|Watch|RemovedEndpoint
 TIMED_MARKER := bin/e2e-timed
 
+# Tests of which each needs a network of its own, because it breaks the network of all pods or measures all of it: they
+# run one after the other, on a sandbox beside that of the other tests.
+FAULTS := ^Test(CleanNetwork|Faults|Regression|StoppedKubelet|PodNetworkHealth|Unreachable|Noise|Rack)$$
+
 .PHONY: e2e-pods
-e2e-pods: e2e-ready ## that of them which needs no VMs
+e2e-pods: e2e-ready ## that of them which needs neither VMs nor a network of its own
 	trap '$(SANDBOX) --state $(PODS) down' EXIT; \
 	$(SANDBOX) --state $(PODS) up --control-planes 2 --with aggregated,resolvers; \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
 	export KUBECONFIG=$(PODS)/kubeconfig; failed=0; rm -f $(TIMED_MARKER); \
 	go test -tags e2e -count 1 -timeout 30m -run '$(TIMED)' -v ./test/e2e || failed=1; \
 	touch $(TIMED_MARKER); \
-	go test -tags e2e -count 1 -timeout 60m -parallel 4 -skip '$(TIMED)|^TestVM|^TestSoak' -v ./test/e2e || failed=1; \
+	go test -tags e2e -count 1 -timeout 60m -parallel 4 -skip '$(TIMED)|$(FAULTS)|^TestVM|^TestSoak' -v ./test/e2e || failed=1; \
 	test $$failed = 0
+
+.PHONY: e2e-faults
+e2e-faults: e2e-ready ## that of them which breaks the network of all pods
+	trap '$(SANDBOX) --state $(FAULTY) down' EXIT; \
+	$(SANDBOX) --state $(FAULTY) up; \
+	$(SANDBOX) --state $(FAULTY) load dist/images.tar; \
+	KUBECONFIG=$(FAULTY)/kubeconfig go test -tags e2e -count 1 -timeout 60m -run '$(FAULTS)' -v ./test/e2e
 
 # The tests keep screenshots in bin/ci/screenshots.
 .PHONY: e2e-pages
