@@ -211,13 +211,17 @@ func (b *Browser) Evaluate(expression string, result any) {
 // Wait waits until an expression is neither false, empty nor null; result takes its value.
 func (b *Browser) Wait(within time.Duration, expression string, result any) {
 	b.t.Helper()
+	value := "(" + expression + ") || null"
+	if result == nil {
+		value = "!!(" + expression + ") || null" // an element has no value
+	}
 	for end := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
 		b.events = nil // pages that poll would fill the memory
-		var value json.RawMessage
-		b.Evaluate("(("+expression+") || null)", &value)
-		if string(value) != "null" {
+		var got json.RawMessage
+		b.Evaluate(value, &got)
+		if string(got) != "null" {
 			if result != nil {
-				if err := json.Unmarshal(value, result); err != nil {
+				if err := json.Unmarshal(got, result); err != nil {
 					b.t.Fatal(err)
 				}
 			}
@@ -236,7 +240,7 @@ func (b *Browser) Click(element string) {
 	var at struct{ X, Y float64 }
 	b.Wait(30*time.Second, fmt.Sprintf(`(element => {
 		if (!element || element.disabled) return null;
-		element.scrollIntoView({block: "nearest", behavior: "instant"});
+		element.scrollIntoView({block: "center", behavior: "instant"});
 		const r = element.getBoundingClientRect();
 		const x = r.x + r.width / 2, y = r.y + r.height / 2;
 		const hit = document.elementFromPoint(x, y); // null, or another element, while it is hidden or moves

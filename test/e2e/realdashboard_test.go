@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/test/browser"
+)
+
+// dashboardLabels select the Deployment, Service and pod of Tekton's dashboard, in all of its releases.
+const dashboardLabels = "app.kubernetes.io/part-of=tekton-dashboard,app.kubernetes.io/name=dashboard"
+
+// A person at the real Tekton Dashboard creates a run in the form, without an account and with it, watches it, reads verdict
+// and findings, and repeats it by the dashboard's own action, with a fault and without.
+func TestRealDashboard(t *testing.T) {
+	d := openDashboard(t)
+	dir := t.TempDir()
+	if c := start(t, "compile", "../../plans/pod-mesh.cue", "--output-dir", dir); c.wait(t) != 0 {
+		t.Fatal(c.stderr.String())
+	}
+	sandbox(t, "kubectl", "apply", "-k", dir)
+
+	// Someone who leaves the optional account out sees a run without a verdict, and reads first which account to choose.
+	lost := d.create("")
+	d.follow(lost, "False")
+	d.verdict("")
+	d.shows("choose the service account pod-mesh: account default has no rights")
+	d.keep("no-account")
+
+	passed := d.create("pod-mesh")
+	d.follow(passed, "True")
+	d.verdict("pass")
+	d.keep("passed")
+	d.report(passed)
+	d.keep("passed-report")
+
+	// A rerun has the labels of the run that it repeats, until setup removes its verdict.
+	target := d.faulty
+	fault(t, "drop", "--node", target, "--direction", "ingress")
+	failed := d.rerun()
+	d.ends(failed, "False")
+	d.verdict("fail")
+	d.keep("failed")
+	d.report(failed)
+	d.keep("failed-report")
+	sandbox(t, "fault", "clear")
+
+	d.list()
+	d.Wait(30*time.Second, named("td a", failed), nil)
+	d.keep("list")
+	d.filter(string(checkup.RunFail))
+	d.keep("list-fail")
+
+	d.follow(failed, "False")
+	again := d.rerun()
+	d.ends(again, "True")
+	d.verdict("pass")
+	d.keep("again")
+	d.report(again)
+	d.keep("again-report")
+	for _, name := range []string{lost, passed, failed, again} {
+		nothingLeft(t, string(pipelineRun(t, name).UID))
+	}
+}
+
+// dashboard is a person's view of the dashboard.
+type dashboard struct {
+	*browser.Browser
+	t       *testing.T
+	address string
+	faulty  string   // a worker that the dashboard does not run on
+	known   []string // names of runs
+}
+
+// openDashboard opens the runs of the namespace in the cluster's dashboard. It skips the test if there is none.
+func openDashboard(t *testing.T) *dashboard {
+	t.Helper()
+	c := cluster(t)
+	selected := metav1.ListOptions{LabelSelector: dashboardLabels}
+	services, err := c.Kube.CoreV1().Services("").List(t.Context(), selected)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(services.Items) == 0 {
+		t.Skip("no Tekton Dashboard in this cluster: see make e2e-dashboard in CONTRIBUTING.md")
+	}
+	service := services.Items[0]
+	t.Logf("Tekton Dashboard %s", service.Labels["app.kubernetes.io/version"])
+	d := &dashboard{t: t, address: forward(t, service)}
+	if d.faulty, err = otherWorker(t, selected); err != nil {
+		t.Fatal(err)
+	}
+	runs, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range runs.Items {
+		d.known = append(d.known, r.Name)
+	}
+	d.Browser = browser.Start(t, 10*time.Minute)
+	d.Screen(1280, false)
+	d.Open(d.address)
+	d.list()
+	return d
+}
+
+// otherWorker returns a node that is no control plane, and on which none of the selected pods runs.
+func otherWorker(t *testing.T, pods metav1.ListOptions) (string, error) {
+	t.Helper()
+	c := cluster(t)
+	running, err := c.Kube.CoreV1().Pods("").List(t.Context(), pods)
+	if err != nil {
+		return "", err
+	}
+	nodes, err := c.Kube.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "!node-role.kubernetes.io/control-plane"})
+	if err != nil {
+		return "", err
+	}
+	for _, n := range nodes.Items {
+		if !slices.ContainsFunc(running.Items, func(p corev1.Pod) bool { return p.Spec.NodeName == n.Name }) {
+			return n.Name, nil
+		}
+	}
+	return "", errors.New("the dashboard runs on every worker: give it one node, because a fault must not concern its own packets")
+}
+
+// forward forwards a port of the host to the first one of the Service until the test ends, and returns its address.
+func forward(t *testing.T, service corev1.Service) string {
+	t.Helper()
+	forward := sandboxCommand("kubectl", "-n", service.Namespace, "port-forward", "service/"+service.Name,
+		fmt.Sprintf(":%d", service.Spec.Ports[0].Port))
+	var out buffer
+	forward.Stdout, forward.Stderr = &out, &out
+	if err := forward.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = forward.Process.Kill() // it may have ended
+		_ = forward.Wait()         // the error is that it was killed
+	})
+	var address string
+	eventually(t, time.Minute, func() error {
+		m := regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+)`).FindStringSubmatch(out.String())
+		if m == nil {
+			return fmt.Errorf("kubectl port-forward to the dashboard: %s", out.String())
+		}
+		address = "http://" + m[1] + "/"
+		return nil
+	})
+	return address
+}
+
+// named is the expression of the first element that a selector finds, and that shows exactly this text.
+func named(selector, text string) string {
+	return fmt.Sprintf("[...document.querySelectorAll(%q)].find(e => e.innerText.trim() === %q)", selector, text)
+}
+
+// byID is the expression of an element with this ID.
+func byID(id string) string { return fmt.Sprintf("document.getElementById(%q)", id) }
+
+// keep keeps what the first screen shows.
+func (d *dashboard) keep(name string) {
+	d.t.Helper()
+	d.Keep("dashboard-"+name+".png", "Page.captureScreenshot", nil)
+}
+
+// shows waits until a text is in the first screen.
+func (d *dashboard) shows(text string) {
+	d.t.Helper()
+	d.Wait(30*time.Second, fmt.Sprintf(`[...document.querySelectorAll("*")].some(e => {
+		const r = e.getBoundingClientRect();
+		return !e.children.length && e.innerText?.includes(%q) && r.top >= 0 && r.bottom <= innerHeight && r.right <= innerWidth && r.height;
+	})`, text), nil)
+}
+
+// list opens the list of the namespace's runs.
+func (d *dashboard) list() {
+	d.t.Helper()
+	d.Evaluate(fmt.Sprintf(`location.hash = "/namespaces/%s/pipelineruns"`, cluster(d.t).Namespace), nil)
+	d.Wait(30*time.Second, named("button", "Create"), nil)
+}
+
+// create fills the form of a run of pod-mesh, and returns the run's name. Account "" leaves the field as it is.
+func (d *dashboard) create(account string) string {
+	d.t.Helper()
+	d.list()
+	d.Click(named("button", "Create"))
+	d.choose("create-pipelinerun--pipelines-dropdown", "pod-mesh")
+	d.Click(byID("create-pipelinerun--param-mesh.latency.p99"))
+	d.Type("5s")
+	if account != "" {
+		d.choose("create-pipelinerun--sa-dropdown", account)
+		d.Evaluate("scrollTo(0, 0)", nil) // the header stays at the top of the window
+		d.Keep("dashboard-form.png", "Page.captureScreenshot", map[string]any{"captureBeyondViewport": true, "clip": d.Whole(1280)})
+	}
+	d.Click(named("form button", "Create"))
+	return d.appears("pod-mesh-run-")
+}
+
+// choose chooses an item in one of the form's boxes.
+func (d *dashboard) choose(id, item string) {
+	d.t.Helper()
+	d.Click(fmt.Sprintf("document.querySelector('input#%s')", id)) // another element has this ID while the items load
+	d.Type(item)
+	d.Click(named("[role=option]", item))
+}
+
+// appears waits for a link to a run that was not known, and returns the run's name.
+func (d *dashboard) appears(prefix string) string {
+	d.t.Helper()
+	var name string
+	d.Wait(30*time.Second, fmt.Sprintf(`[...document.querySelectorAll("a[href*='/pipelineruns/%s']")]
+		.map(e => e.getAttribute("href").split("/").pop().split("?")[0]).find(name => !%q.split(" ").includes(name))`,
+		prefix, strings.Join(d.known, " ")), &name)
+	d.known = append(d.known, name)
+	return name
+}
+
+// follow opens a run from the list, waits for its end, and opens it again: its first screen depends on when it was opened.
+func (d *dashboard) follow(name, succeeded string) {
+	d.t.Helper()
+	d.open(name)
+	d.ends(name, succeeded)
+	d.t.Log(d.where())
+	d.open(name)
+	d.ends(name, succeeded)
+	d.t.Log(d.where())
+}
+
+func (d *dashboard) where() (s string) { d.Evaluate("location.hash", &s); return s }
+
+// open opens a run from the list.
+func (d *dashboard) open(name string) {
+	d.t.Helper()
+	d.list()
+	d.Click(named("a[href*='/pipelineruns/']", name))
+}
+
+// ends waits for the end of the run that the page shows.
+func (d *dashboard) ends(name, succeeded string) {
+	d.t.Helper()
+	d.shows(name)
+	d.Evaluate("scrollTo(0, 0)", nil) // a click may have scrolled
+	d.Wait(5*time.Minute, `["True", "False"].includes(document.querySelector("header[data-succeeded]")?.dataset.succeeded)`, nil)
+	var got string
+	d.Evaluate(`document.querySelector("header[data-succeeded]").dataset.succeeded`, &got)
+	if got != succeeded {
+		d.t.Errorf("run %s: succeeded is %s, want %s", name, got, succeeded)
+	}
+}
+
+// verdict expects this verdict of the run in the first screen, without a click; "" for no verdict.
+func (d *dashboard) verdict(want string) {
+	d.t.Helper()
+	if want != "" {
+		d.shows(checkup.LabelVerdict + ": " + want)
+	} else if text := d.Text(); strings.Contains(text, checkup.LabelVerdict) {
+		d.t.Errorf("the page shows a verdict: %s", text)
+	}
+}
+
+// report opens the log of the report step, and expects the run's summary and findings in it, and no line that is cut.
+func (d *dashboard) report(name string) {
+	d.t.Helper()
+	c := start(d.t, "report", name, "--output", "json")
+	c.wait(d.t) // the code is that of the verdict
+	r := reportOf(d.t, c)
+	d.Click(named(".tkn--task-title", "Tear down and report"))
+	d.Click(named(".tkn--step-name", "Report"))
+	d.Wait(30*time.Second, `document.querySelector(".tkn--log-trailer")?.innerText`, nil)
+	var lines []string
+	d.Evaluate(`[...document.querySelectorAll(".tkn--log-line--content")].map(e => e.innerText)`, &lines)
+	log := strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
+	want := []string{r.Summary}
+	for _, f := range findings(r) {
+		want = append(want, f.Message)
+	}
+	for _, s := range want {
+		if !strings.Contains(log, s) {
+			d.t.Errorf("the log of step report does not show %q but %s", s, log)
+		}
+	}
+	for range r.Checks { // what is folded is not in the page
+		d.Click(`document.querySelector(".tkn--log-container details:not([open]) summary")`)
+	}
+	var panel struct{ Shown, Width int }
+	d.Evaluate(`(e => ({shown: e.clientWidth, width: e.scrollWidth}))(document.querySelector(".tkn--log-container"))`, &panel)
+	if panel.Width > panel.Shown {
+		d.t.Errorf("the log of step report is %d pixels wide, its panel %d: %q", panel.Width, panel.Shown, lines)
+	}
+}
+
+// rerun repeats the run that the page shows, opens the new one by the link of the notification, and returns its name.
+func (d *dashboard) rerun() string {
+	d.t.Helper()
+	d.Click(named("button", "Actions"))
+	d.Click(named("[role=menuitem]", "Rerun"))
+	name := d.appears("")
+	d.Click(named("a", "View status"))
+	return name
+}
+
+// filter filters the list by a verdict, and expects exactly the runs that have it.
+func (d *dashboard) filter(verdict string) {
+	d.t.Helper()
+	c := cluster(d.t)
+	label := metav1.ListOptions{LabelSelector: checkup.LabelVerdict + "=" + verdict}
+	runs, err := c.Tekton.TektonV1().PipelineRuns(c.Namespace).List(d.t.Context(), label)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.Click(`document.querySelector(".tkn--label-filter input")`)
+	d.Type(checkup.LabelVerdict + ":" + verdict)
+	d.Evaluate(`document.querySelector(".tkn--label-filter form").requestSubmit()`, nil)
+	var want []string
+	for _, r := range runs.Items {
+		want = append(want, r.Name)
+	}
+	slices.Sort(want)
+	d.Wait(30*time.Second, fmt.Sprintf(`[...document.querySelectorAll("td a[href*='/pipelineruns/']")].map(e => e.innerText).sort().join(" ") === %q`,
+		strings.Join(want, " ")), nil)
+}
