@@ -39,7 +39,8 @@ type event struct {
 	Error  json.RawMessage `json:"error"`
 }
 
-// Start starts Chromium, which is killed after the limit, or skips the test if there is none; `make e2e-pages` installs it.
+// Start starts Chromium, which is killed after the limit. It skips the test if there is none: `make chromium` installs
+// it.
 func Start(t *testing.T, limit time.Duration) *Browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -47,7 +48,7 @@ func Start(t *testing.T, limit time.Duration) *Browser {
 		if os.Getenv("CHECKPLAN_BROWSER") != "" {
 			t.Fatal(err)
 		}
-		t.Skip("no chromium: run make e2e-pages")
+		t.Skip("no chromium: run make chromium")
 	}
 	theirIn, to, err := os.Pipe()
 	if err != nil {
@@ -162,8 +163,8 @@ func (b *Browser) loaded() {
 	}
 }
 
-// Quiet reports what is in the console since the page was loaded, and requests for anything but the address and data: URLs.
-// Empty allows the address of the page.
+// Quiet reports what the console has had since the page was loaded, and requests for anything but the address and data:
+// URLs. Empty allows the address of the page.
 func (b *Browser) Quiet(address string) {
 	b.t.Helper()
 	if address == "" {
@@ -244,7 +245,7 @@ func (b *Browser) Click(element string) {
 		const r = element.getBoundingClientRect();
 		const x = r.x + r.width / 2, y = r.y + r.height / 2;
 		const hit = document.elementFromPoint(x, y); // null, or another element, while it is hidden or moves
-		return hit && (element.contains(hit) || hit.contains(element)) ? {x, y} : null;
+		return element.contains(hit) ? {x, y} : null;
 	})(%s)`, element), &at)
 	for _, kind := range []string{"mouseMoved", "mousePressed", "mouseReleased"} {
 		b.Call("Input.dispatchMouseEvent",

@@ -24,8 +24,8 @@ import (
 // dashboardLabels select the Deployment, Service and pod of Tekton's dashboard, in all of its releases.
 const dashboardLabels = "app.kubernetes.io/part-of=tekton-dashboard,app.kubernetes.io/name=dashboard"
 
-// A person at the real Tekton Dashboard creates runs in the form, watches them, reads verdict and findings, and repeats a
-// run by the dashboard's own action, with a fault and without.
+// A person at the real Tekton Dashboard creates runs in the form, watches them, reads verdict and findings, and
+// repeats a run by the dashboard's own action, with a fault and without.
 func TestRealDashboard(t *testing.T) {
 	d := openDashboard(t)
 	dir := t.TempDir()
@@ -56,15 +56,15 @@ func TestRealDashboard(t *testing.T) {
 
 	passed := d.create("pod-mesh", "")
 	d.open(passed)
-	d.Wait(time.Minute, `document.querySelector(".tkn--log-line")`, nil)
+	d.Click(`document.querySelector(".tkn--task[title='Probe mesh'][data-reason='Running']")`)
 	d.keep("running")
 	d.ends(passed, "True") // in the page that was opened while it ran
 	d.shows(checkup.LabelVerdict + ": pass")
 	d.open(passed)
 	d.shows(checkup.LabelVerdict + ": pass")
+	d.logged()
 	d.keep("pass")
-	d.report(passed)
-	d.keep("pass-report")
+	d.report(passed, "pass-report")
 
 	// A rerun has the labels of the run that it repeats, until setup removes its verdict.
 	fault(t, "drop", "--node", d.faulty, "--direction", "ingress")
@@ -73,9 +73,9 @@ func TestRealDashboard(t *testing.T) {
 	d.shows(checkup.LabelVerdict + ": fail")
 	d.open(failed)
 	d.shows(checkup.LabelVerdict + ": fail")
+	d.logged()
 	d.keep("fail")
-	d.report(failed)
-	d.keep("fail-report")
+	d.report(failed, "fail-report")
 	sandbox(t, "fault", "clear")
 
 	again := d.rerun()
@@ -236,8 +236,8 @@ func (d *dashboard) appears() string {
 	return name
 }
 
-// open opens a run from the list, as a person does who comes later: a page that was opened before the run's first TaskRun
-// shows no task until one is clicked (0.71).
+// open opens a run from the list, as a person does who comes later: a page that was opened before the run's first
+// TaskRun existed shows no task until one is clicked (0.71).
 func (d *dashboard) open(name string) {
 	d.t.Helper()
 	d.list()
@@ -257,15 +257,23 @@ func (d *dashboard) ends(name, succeeded string) {
 	}
 }
 
-// report opens the log of the report step, and expects the run's summary and findings in it, and no line that is cut.
-func (d *dashboard) report(name string) {
+// logged waits for the end of the log that the page shows, of a step that has ended.
+func (d *dashboard) logged() {
+	d.t.Helper()
+	d.Wait(30*time.Second, `document.querySelector(".tkn--log-trailer")?.innerText`, nil)
+}
+
+// report opens the log of the report step. It expects the run's summary and findings in it without unfolding anything,
+// and no line that is cut.
+func (d *dashboard) report(name, screenshot string) {
 	d.t.Helper()
 	c := start(d.t, "report", name, "--output", "json")
 	c.wait(d.t) // the code is that of the verdict
 	r := reportOf(d.t, c)
 	d.Click(named(".tkn--task-title", "Tear down and report"))
 	d.Click(named(".tkn--step-name", "Report"))
-	d.Wait(30*time.Second, `document.querySelector(".tkn--log-trailer")?.innerText`, nil)
+	d.logged()
+	d.keep(screenshot)
 	var lines []string
 	d.Evaluate(`[...document.querySelectorAll(".tkn--log-line--content")].map(e => e.innerText)`, &lines)
 	log := strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
