@@ -140,14 +140,23 @@ e2e-faults: e2e-ready ## that of them which breaks the network of all pods
 
 # The tests keep screenshots in bin/ci/screenshots.
 .PHONY: e2e-pages
-e2e-pages: bin/promtool build ## reports and planner serve in a real Chromium, alert rules and metrics by promtool
-	command -v chromium || { apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends chromium; }
+e2e-pages: bin/promtool build chromium ## reports and planner serve in a real Chromium, alert rules and metrics by promtool
 	bin/promtool test rules docs/serve/alerts_test.yaml
 	for r in pkg/print/testdata/*.json; do \
 		bin/planner report --output prometheus $$r > bin/metrics.prom || true; test -s bin/metrics.prom; \
 		bin/promtool check metrics < bin/metrics.prom || { echo "promtool refuses the metrics of $$r"; exit 1; }; \
 	done
 	CHECKPLAN_BROWSER=required go test -tags e2e -count 1 -run RealBrowser -v ./pkg/serve
+
+# The sandbox does not install the dashboard: docs/ecosystem.md says why. No part of e2e, because of its time.
+.PHONY: e2e-dashboard
+e2e-dashboard: build $(SANDBOX) chromium ## the Tekton Dashboard of the sandbox in KUBECONFIG in a real Chromium: form, verdicts, findings, rerun
+	test -n "$$KUBECONFIG" || { echo 'set KUBECONFIG to that of a sandbox that has the images and the Tekton Dashboard'; exit 1; }
+	CHECKPLAN_BROWSER=required go test -tags e2e -count 1 -timeout 15m -run '^TestRealDashboard$$' -v ./test/e2e
+
+.PHONY: chromium
+chromium:
+	command -v chromium || { apt-get update --quiet && apt-get install --yes --quiet --no-install-recommends chromium; }
 
 # Debian's promtool, without the service of its package.
 bin/promtool:

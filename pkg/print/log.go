@@ -15,7 +15,7 @@ import (
 const logLines = 50
 
 // logWidth is the width of tables and wrapped texts. tasks/internal/task wraps what is wider at this width.
-const logWidth = 78
+const logWidth = 76
 
 // Log prints the report for the log viewer of the Tekton dashboard, which is the
 // only place where it shows what a run found. It folds ::group:: and colours

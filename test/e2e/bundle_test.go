@@ -98,17 +98,7 @@ func TestBundle(t *testing.T) {
 func forwardRegistry(t *testing.T) {
 	t.Helper()
 	_, port, _ := strings.Cut(registry, ":")
-	forward := sandboxCommand("kubectl", "-n", "tekton-pipelines-resolvers", "port-forward",
-		"deployment/tekton-pipelines-remote-resolvers", port)
-	var out buffer
-	forward.Stdout, forward.Stderr = &out, &out
-	if err := forward.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = forward.Process.Kill() // it may have ended
-		_ = forward.Wait()         // the error is that it was killed
-	})
+	out := portForward(t, "tekton-pipelines-resolvers", "deployment/tekton-pipelines-remote-resolvers", port)
 	eventually(t, time.Minute, func() error {
 		response, err := http.Get("http://" + registry + "/v2/")
 		if err != nil {

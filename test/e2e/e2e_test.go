@@ -81,6 +81,22 @@ func fault(t *testing.T, args ...string) {
 	sandbox(t, append([]string{"fault", "add"}, args...)...)
 }
 
+// portForward starts `kubectl port-forward` to an object, which ends with the test, and returns its output.
+func portForward(t *testing.T, namespace, object, ports string) *buffer {
+	t.Helper()
+	forward := sandboxCommand("kubectl", "-n", namespace, "port-forward", object, ports)
+	var out buffer
+	forward.Stdout, forward.Stderr = &out, &out
+	if err := forward.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = forward.Process.Kill() // it may have ended
+		_ = forward.Wait()         // the error is that it was killed
+	})
+	return &out
+}
+
 // command is a started planner.
 type command struct {
 	*exec.Cmd

@@ -13,12 +13,12 @@ import (
 
 // logWidth is the number of columns of a step's log that the dashboard shows. It cuts longer lines, and only its
 // horizontal scroll bar shows the rest (0.71: packages/components/src/components/Log, "white-space: pre"). With a window
-// of 1280 pixels, the panel beside the list of tasks has 79 columns of 7.2 pixels, one of which the indent of a group
-// takes.
-const logWidth = 78
+// of 1280 pixels and its vertical scroll bar, the panel beside the list of tasks has 561 pixels: 77 columns of 7.2
+// pixels. The indent of a group takes 8 pixels. TestRealDashboard (test/e2e) measures that no line is cut.
+const logWidth = 76
 
 // levels are the commands that the dashboard shows as a badge before the line (packages/components, LogFormat). A badge
-// takes the columns of its word and two more.
+// takes the columns of its word and 17 pixels more: two columns, and some of those that logWidth leaves free.
 var levels = regexp.MustCompile(`^::(error|warning|info|notice|debug|trace)::`)
 
 // group is a command whose line is a title. What follows it is folded.

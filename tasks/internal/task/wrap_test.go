@@ -15,8 +15,8 @@ func TestWrap(t *testing.T) {
 	for _, tt := range []struct{ name, line, want string }{
 		{"empty", "", "\n"},
 		{"short", "a  b", "a  b\n"},
-		{"as long as the width", "a " + strings.Repeat("y", 76), "a " + strings.Repeat("y", 76) + "\n"},
-		{"one too long", "a " + strings.Repeat("y", 77), "a\n    " + strings.Repeat("y", 77) + "\n"},
+		{"as long as the width", "a " + strings.Repeat("y", 74), "a " + strings.Repeat("y", 74) + "\n"},
+		{"one too long", "a " + strings.Repeat("y", 75), "a\n    " + strings.Repeat("y", 75) + "\n"},
 		{"long", words, strings.TrimSpace(strings.Repeat("0123456789 ", 7)) + "\n    0123456789 0123456789 0123456789\n"},
 		{
 			"an error", "::error::" + words,
@@ -29,7 +29,7 @@ func TestWrap(t *testing.T) {
 				"\n::warning::    0123456789 0123456789 0123456789 0123456789\n",
 		},
 		{"the title of a group", "::group::" + words, "::group::" + words[:76] + "\n    0123456789 0123456789 0123456789\n"},
-		{"an indent", "  " + words, "  " + words[:76] + "\n      0123456789 0123456789 0123456789\n"},
+		{"an indent", "  " + words, "  " + words[:65] + "\n      0123456789 0123456789 0123456789 0123456789\n"},
 		{"a word that is too long", "copy " + long + " now", "copy\n    " + long + "\n    now\n"},
 		{"only a word", long, long + "\n"},
 		{"no command in the middle", "a ::error:: b", "a ::error:: b\n"},
