@@ -188,7 +188,8 @@ func (p *page) check(c *checkExplained, power bool) {
 		p.field("duration", "about %s of probing, at most %s with setup", c.ExpectedProbe, c.Longest)
 	}
 	if c.Agents+c.Responders > 0 {
-		p.field("pods", "%d agents and %d responders, at most %d on a node", c.Agents, c.Responders, c.PodsPerNode)
+		p.field("pods", "%s and %s, at most %d on a node", checkup.Count(c.Agents, "agent"),
+			checkup.Count(c.Responders, "responder"), c.PodsPerNode)
 	}
 	p.landing(c.Landing)
 	for _, warning := range c.Warnings {

@@ -178,7 +178,7 @@ func TestInsideUnmeasured(t *testing.T) {
 			status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}
 		}, want: "ImagePullBackOff: no such image"},
 		{name: "a static pod", patch: apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "web-0", nil), want: "start an ephemeral container in pod shop/web-0: "},
-		{name: "no right", patch: forbidden, want: "no right", err: "none of 1 agents could be created"},
+		{name: "no right", patch: forbidden, want: "no right", err: "none of 1 agent could be created"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := insideSheet(2)

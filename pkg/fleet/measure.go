@@ -75,7 +75,7 @@ func (f *Fleet) Measure(
 	for _, a := range m.agents {
 		m.progress.Expected += a.expected
 	}
-	f.logf("starting %d agents", len(m.agents))
+	f.logf("starting %s", checkup.Count(len(m.agents), "agent"))
 	starting, cancel := context.WithTimeout(ctx, time.Duration(w.ProbeTimeout()))
 	defer cancel()
 	errs := Each(len(create), func(i int) error { return create[i](starting) })
@@ -83,7 +83,7 @@ func (f *Fleet) Measure(
 	// namespace that refuses pods that read rules: other checks of the plan go on.
 	if err := EveryOne(errs); err != nil && ctx.Err() == nil && (!w.Inside() || apierrors.IsForbidden(err)) &&
 		(w.Tables == nil || !refusedSecurity(err)) {
-		return fmt.Errorf("none of %d agents could be created: %w", len(create), err)
+		return fmt.Errorf("none of %s could be created: %w", checkup.Count(len(create), "agent"), err)
 	}
 	for i, a := range m.agents {
 		a.refused = errs[i]

@@ -55,11 +55,11 @@ func (f *Fleet) StartResponders(
 		pods, targets = append(pods, pod), append(targets, t)
 	}
 	if len(pods) > 0 {
-		f.logf("starting %d responders", len(pods))
+		f.logf("starting %s", checkup.Count(len(pods), "responder"))
 	}
 	errs := Each(len(pods), func(i int) error { return f.create(deadline, pods[i]) })
 	if err := EveryOne(errs); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("none of %d responders could be created: %w", len(pods), err)
+		return fmt.Errorf("none of %s could be created: %w", checkup.Count(len(pods), "responder"), err)
 	}
 	waiting := map[string]int{} // by the pod's name, the target
 	for i, t := range targets {
@@ -154,7 +154,7 @@ func (f *Fleet) awaitReady(
 		case ready(pod):
 			delete(left, pod.Name)
 			roster.Targets[waiting[pod.Name]] = entry(pod)
-			f.logf("%d of %d responders ready: %s", len(waiting)-len(left), of, w.Targets[waiting[pod.Name]].Name())
+			f.logf("%d of %s ready: %s", len(waiting)-len(left), checkup.Count(of, "responder"), w.Targets[waiting[pod.Name]].Name())
 		default:
 			left[pod.Name] = pod
 		}

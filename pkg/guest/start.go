@@ -169,7 +169,7 @@ func (s *starting) create(ctx context.Context) error {
 		owners = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: anchor.Name, UID: anchor.UID}}
 	}
 	s.expect(vmis)
-	s.logf("starting %d VMs", len(vmis))
+	s.logf("starting %s", checkup.Count(len(vmis), "VM"))
 	errs := fleet.Each(len(vmis), func(i int) error {
 		vmis[i].OwnerReferences = owners
 		return s.createVMI(ctx, vmis[i])

@@ -41,12 +41,12 @@ type Progress struct {
 // before it in one, or
 // "... 300 of 1200 measurements made", or "2 of 2 VMs answer, 1 of 4 pairs measured".
 func (p Progress) String() string {
-	ready := fmt.Sprintf("%d of %d agents started", p.Ready, p.Pods)
+	ready := fmt.Sprintf("%d of %s started", p.Ready, checkup.Count(p.Pods, "agent"))
 	switch {
 	case p.VMs:
 		ready = fmt.Sprintf("%d of %d VMs answer", p.Ready, p.Pods)
 	case p.Phase == "setup":
-		ready = fmt.Sprintf("%d of %d responders ready", p.Ready, p.Pods)
+		ready = fmt.Sprintf("%d of %s ready", p.Ready, checkup.Count(p.Pods, "responder"))
 	}
 	switch {
 	case p.Phase == "setup":

@@ -264,7 +264,7 @@ func TestSecondLook(t *testing.T) {
 			t.Errorf("unit %+v, want that it is gone, with the cause of the first look", u)
 		}
 	}
-	for _, want := range []string{"second look: 2 pairs, for at most ", "second look: 1 of 1 agents started, 2 of 2 pairs measured"} {
+	for _, want := range []string{"second look: 2 pairs, for at most ", "second look: 1 of 1 agent started, 2 of 2 pairs measured"} {
 		if !strings.Contains(l.log.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, l.log)
 		}
@@ -320,7 +320,7 @@ func TestSecondLookRefused(t *testing.T) {
 	if want := "; no failure was measured again"; report.Verdict != checkup.RunInconclusive || !strings.Contains(report.Summary, want) {
 		t.Errorf("%s, want that it is inconclusive: %s", report.Summary, want)
 	}
-	if want := "::warning::second look: 2 pairs not measured again: none of 1 agents could be created: "; !strings.Contains(l.log.String(), want) {
+	if want := "::warning::second look: 2 pairs not measured again: none of 1 agent could be created: "; !strings.Contains(l.log.String(), want) {
 		t.Errorf("the log lacks %q:\n%s", want, l.log)
 	}
 }

@@ -224,7 +224,8 @@ func summary(w *checkup.Worksheet) []string {
 	if len(w.Sources) == 0 || w.Tables != nil {
 		return lines
 	}
-	pairs := fmt.Sprintf("%d pairs from %d sources to %d targets", w.CountPairs(), len(w.Sources), len(w.Targets))
+	pairs := fmt.Sprintf("%s from %s to %s", checkup.Count(w.CountPairs(), "pair"),
+		checkup.Count(len(w.Sources), "source"), checkup.Count(len(w.Targets), "target"))
 	switch {
 	case w.Guests != nil:
 		pairs = fmt.Sprintf("%d pairs of %d VMs, measured for %s", w.CountPairs(), len(w.Sources), w.Guests.Duration)
