@@ -191,7 +191,7 @@ verify: bin/golangci-lint build ## check format, lint, import arrows, plans and 
 	CUE_REGISTRY=none go tool cue vet -c ./plans
 	bin/planner vet ./plans
 	bin/planner catalog catalog --check
-	go test -count 1 -run TestImportArrows ./pkg
+	go test -count 1 -run 'TestImportArrows|TestGenerated' ./pkg ./pkg/nodestate/api
 
 bin/golangci-lint:
 	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)

@@ -65,6 +65,9 @@ var arrows = map[string][]string{
 	"pkg/nodestate":               {},
 	"pkg/nodestate/nodestatetest": {}, // for tests
 
+	// Clients of the API know no Kubernetes.
+	"pkg/nodestate/api": {},
+
 	// What agents read of a proxy's rules knows no Kubernetes; what the API says of it does.
 	"pkg/dataplane":           {},
 	"pkg/dataplane/rules":     {"pkg/dataplane"},
