@@ -66,7 +66,8 @@ var arrows = map[string][]string{
 	"pkg/nodestate/nodestatetest": {}, // for tests
 
 	// Clients of the API know no Kubernetes.
-	"pkg/nodestate/api": {},
+	"pkg/nodestate/api":    {},
+	"pkg/nodestate/client": {"pkg/nodestate/api"},
 
 	// What agents read of a proxy's rules knows no Kubernetes; what the API says of it does.
 	"pkg/dataplane":           {},
@@ -107,6 +108,16 @@ var bans = []struct {
 	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},
 }
 
+// only lists packages whose imports outside the standard library and this module are limited, directly to these modules.
+var only = []struct {
+	packages []string
+	modules  []string
+	reason   string
+}{
+	{[]string{"pkg/nodestate/client", "pkg/nodestate/api"}, []string{"google.golang.org/grpc", "google.golang.org/protobuf"},
+		"a proxy links the client, and the KEP wants minimal dependencies"},
+}
+
 type listed struct {
 	ImportPath string
 	Imports    []string
@@ -143,6 +154,14 @@ func TestImportArrows(t *testing.T) {
 		for _, to := range allowed {
 			if !slices.Contains(p.Imports, module+to) {
 				t.Errorf("%s does not import %s: remove the arrow", name, to)
+			}
+		}
+		for _, o := range only {
+			for _, imported := range p.Imports {
+				first, _, _ := strings.Cut(imported, "/")
+				if slices.Contains(o.packages, name) && strings.Contains(first, ".") && !hasPrefix(imported, append(o.modules, module)) {
+					t.Errorf("%s imports %s: %s", name, imported, o.reason)
+				}
 			}
 		}
 		for _, ban := range bans {
