@@ -68,6 +68,7 @@ var arrows = map[string][]string{
 	// Clients of the API know no Kubernetes.
 	"pkg/nodestate/api":    {},
 	"pkg/nodestate/client": {"pkg/nodestate/api"},
+	"pkg/nodestate/server": {"pkg/nodestate", "pkg/nodestate/api"},
 
 	// What agents read of a proxy's rules knows no Kubernetes; what the API says of it does.
 	"pkg/dataplane":           {},
@@ -84,6 +85,7 @@ var arrows = map[string][]string{
 	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
 	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/print", "pkg/record", "pkg/retry"},
+	"tasks/node-state":          {"pkg/nodestate", "pkg/nodestate/server"}, // no task, but an image as theirs
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record", "pkg/retry"},
 	"tasks/internal/flaky":      {},              // for tests
 	"tasks/internal/start":      {"pkg/checkup"}, // a mode of the image setup
