@@ -14,6 +14,8 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -77,7 +79,12 @@ func run(ctx context.Context, stderr io.Writer, args []string,
 		"shortest time between two states; a change after a quiet time is not delayed")
 	kubeconfig := flags.String("kubeconfig", "", "path of a kubeconfig; default: the pod's service account")
 	listen := flags.StringSlice("listen", []string{"unix:///run/checkplan/node-state.sock"},
-		"where clients connect: unix:///PATH (mode 0660), or tcp://127.0.0.1:PORT; may be repeated")
+		"where clients connect: unix:///PATH (mode 0660), tcp://127.0.0.1:PORT, or tls://ADDRESS:PORT; may be repeated")
+	var c server.Certificates
+	flags.StringVar(&c.Cert, "tls-cert", "", "file with the server's certificate, for tls://; read again for each connection")
+	flags.StringVar(&c.Key, "tls-key", "", "file with its key")
+	flags.StringVar(&c.ClientCA, "client-ca", "", "file with the CA of clients; "+
+		"one whose certificate has the common name system:node:NODE gets the state of that node")
 	httpListen := flags.String("http-listen", "127.0.0.1:12346",
 		"address of /readyz, /livez and /metrics; they show no Service; empty: none")
 	own := flags.String("own-directory", "",
@@ -105,11 +112,14 @@ func run(ctx context.Context, stderr io.Writer, args []string,
 		return fmt.Errorf("configure the client of the API server: %w", err)
 	}
 	o.Log = slog.New(slog.NewTextHandler(stderr, nil))
-	return serve(ctx, o, *listen, *httpListen)
+	o.AnyNode = slices.ContainsFunc(*listen, func(a string) bool { return strings.HasPrefix(a, "tls://") })
+	return serve(ctx, o, *listen, c, *httpListen)
 }
 
 // serve serves until ctx ends.
-func serve(ctx context.Context, o server.Options, addresses []string, httpAddress string) error {
+func serve(
+	ctx context.Context, o server.Options, addresses []string, c server.Certificates, httpAddress string,
+) error {
 	s, err := server.New(o)
 	if err != nil {
 		return err
@@ -121,7 +131,7 @@ func serve(ctx context.Context, o server.Options, addresses []string, httpAddres
 		}
 	}()
 	for _, address := range addresses {
-		l, err := server.Listen(address)
+		l, err := server.Listen(address, c)
 		if err != nil {
 			return err
 		}

@@ -46,7 +46,7 @@ func TestRun(t *testing.T) {
 	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket remains: %v", err)
 	}
-	if !strings.Contains(stderr.String(), "everything was read") {
+	if !strings.Contains(stderr.String(), "the state is known") {
 		t.Errorf("logged %s", stderr.String())
 	}
 }

@@ -40,8 +40,8 @@ const (
 // EndpointsClient gets the states of one node. The zero value of each field is usable. One goroutine at a time may call
 // Next, Fetch or States; any may call Cancel.
 type EndpointsClient struct {
-	// Target is the server's address: unix:///PATH, tcp://HOST:PORT or HOST:PORT. Empty: DefaultTarget. There is no
-	// encryption: the server listens on this node only.
+	// Target is the server's address: unix:///PATH, or tcp://HOST:PORT or HOST:PORT, all without encryption, for a server
+	// on the same node; or tls://HOST:PORT, which needs Certificates. Empty: DefaultTarget.
 	Target string
 	// InstanceID and Rev name the last state that was returned. A client that begins with those of another, or of its
 	// own predecessor, gets the state after that one. 0: the present one.
@@ -49,6 +49,8 @@ type EndpointsClient struct {
 	Rev        uint64
 	// ErrorDelay is the delay before retrying after an error. 0: DefaultErrorDelay.
 	ErrorDelay time.Duration
+	// Certificates are for a Target tls://HOST:PORT.
+	Certificates Certificates
 
 	start  sync.Once
 	ctx    context.Context // until Cancel
@@ -72,10 +74,13 @@ func New(flags FlagSet) *EndpointsClient {
 
 // DefaultFlags adds the client's flags to the set.
 func (c *EndpointsClient) DefaultFlags(flags FlagSet) {
-	flags.StringVar(&c.Target, "target", DefaultTarget, "address of the server: unix:///PATH or tcp://HOST:PORT")
+	flags.StringVar(&c.Target, "target", DefaultTarget, "address of the server: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT")
 	flags.Uint64Var(&c.InstanceID, "instance-id", 0, "instance of the server, to resume a watch")
 	flags.Uint64Var(&c.Rev, "rev", 0, "last known revision, to resume a watch")
 	flags.DurationVar(&c.ErrorDelay, "error-delay", DefaultErrorDelay, "delay before retrying after an error")
+	flags.StringVar(&c.Certificates.Cert, "tls-cert", "", "file with the client's certificate, for tls://")
+	flags.StringVar(&c.Certificates.Key, "tls-key", "", "file with its key")
+	flags.StringVar(&c.Certificates.ServerCA, "server-ca", "", "file with the CA of the server's certificate")
 }
 
 // Next returns the next state: the present one first, then one after each change; states between two calls are left
@@ -201,19 +206,22 @@ func (c *EndpointsClient) connect() (*grpc.ClientConn, error) {
 	if c.conn != nil {
 		return c.conn, nil
 	}
-	target := c.target()
+	target, protection := c.target(), insecure.NewCredentials()
+	if address, secure := strings.CutPrefix(target, "tls://"); secure {
+		target, protection = address, c.Certificates.transport()
+	}
 	if !strings.HasPrefix(target, "unix://") {
 		target = "dns:///" + strings.TrimPrefix(target, "tcp://")
 	}
 	every := backoff.Config{BaseDelay: c.delay(), Multiplier: 1, MaxDelay: c.delay()}
 	conn, err := grpc.NewClient(target,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(protection),
 		grpc.WithNoProxy(),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: every, MinConnectTimeout: pingTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 	if err != nil {
-		return nil, fmt.Errorf("target %s: want unix:///PATH or tcp://HOST:PORT: %w", c.target(), err)
+		return nil, fmt.Errorf("target %s: want unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT: %w", c.target(), err)
 	}
 	c.conn = conn
 	context.AfterFunc(c.ctx, func() { conn.Close() })

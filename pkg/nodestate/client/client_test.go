@@ -179,7 +179,8 @@ func TestServerComes(t *testing.T) {
 			t.Fatal(err)
 		}
 		server := grpc.NewServer()
-		api.RegisterEndpointsServer(server, &scripted{script: []answer{{items: state(instance, 1)}}, called: make(chan struct{}, 100)})
+		answers := &scripted{script: []answer{{items: state(instance, 1)}}, called: make(chan struct{}, 100)}
+		api.RegisterEndpointsServer(server, answers)
 		go server.Serve(listener)
 		if _, canceled := c.Next(); canceled || c.InstanceID != instance {
 			t.Fatalf("canceled %t, instance %d, want %d", canceled, c.InstanceID, instance)

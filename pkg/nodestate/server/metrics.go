@@ -49,7 +49,7 @@ func newMetrics(s *Server) metrics {
 			func() float64 { return s.Age().Seconds() }),
 		gauge("revision", "Revision of the state; 0 until everything was read.",
 			func() float64 { return float64(s.published().rev) }),
-		gauge("services", "Services that the node serves.",
+		gauge("services", "Services that the server's own node serves.",
 			func() float64 { return float64(len(s.published().items)) }),
 		gauge("endpoints", "Endpoints of the Services' ports, of both families.",
 			func() float64 { return float64(s.published().endpoints()) }),
@@ -65,10 +65,11 @@ func newMetrics(s *Server) metrics {
 	return m
 }
 
+// published is the state of the server's own node.
 func (s *Server) published() published {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.now
+	return s.own.now
 }
 
 func (p published) endpoints() int {

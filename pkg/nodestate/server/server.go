@@ -4,9 +4,7 @@ package server
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -14,6 +12,8 @@ import (
 	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"k8s.io/client-go/kubernetes"
@@ -30,6 +30,8 @@ type Options struct {
 	State nodestate.Options
 	// Client needs the right to get, list and watch Services, EndpointSlices and Nodes.
 	Client kubernetes.Interface
+	// AnyNode: a client whose certificate names another node gets that node's state. It costs a watch of all Nodes.
+	AnyNode bool
 	// MinSyncPeriod is the shortest time between two states. A change after a quiet time is not delayed. It bounds the
 	// work under churn, as kube-proxy's setting of this name does (1s by default there). 0: every change is a state.
 	MinSyncPeriod time.Duration
@@ -37,28 +39,18 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Server serves one node's state.
+// Server serves one node's state, and with Options.AnyNode those of others.
 type Server struct {
 	api.UnimplementedEndpointsServer
-	options  Options
-	instance uint64
-	metrics  metrics
-	stopped  chan struct{} // closed when Run ends
+	options Options
+	metrics metrics
+	stopped chan struct{} // closed when Run ends
 
 	mu        sync.Mutex // guards the fields below
 	cluster   *nodestate.Cluster
-	view      *nodestate.View // nil until everything was read
 	resources []*resource
-	now       published
-	next      time.Time     // the earliest time for the next state
-	timer     *time.Timer   // nil, or publishes then
-	changed   chan struct{} // closed when now changes
-}
-
-// published is the state that clients get. Its revision is 0 before there is one.
-type published struct {
-	rev   uint64
-	items []*nodestate.ServiceEndpoints // not written to
+	own       *feed
+	feeds     map[string]*feed // by node; own is one of them
 }
 
 // New returns a server, which does nothing before Run. It fails if the options of the state are wrong.
@@ -70,8 +62,8 @@ func New(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	s := &Server{options: o, instance: 1 + rand.Uint64N(1<<64-1), stopped: make(chan struct{}),
-		cluster: cluster, changed: make(chan struct{})}
+	s := &Server{options: o, stopped: make(chan struct{}), cluster: cluster, own: newFeed(o.Node)}
+	s.feeds = map[string]*feed{o.Node: s.own}
 	s.resources = s.watched()
 	s.metrics = newMetrics(s)
 	return s, nil
@@ -87,50 +79,55 @@ func (s *Server) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// change changes the cluster, and what clients get if the node's result is another one.
+// change changes the cluster, and what clients get if a node's result is another one.
 func (s *Server) change(do func(*nodestate.Cluster)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	do(s.cluster)
-	s.publish()
+	for _, f := range s.feeds {
+		s.publish(f)
+	}
 }
 
-// publish makes the state of the view the one that clients get, now or after MinSyncPeriod. s.mu is locked.
-func (s *Server) publish() {
-	if s.view == nil {
+// publish makes the state of a feed's view the one that clients get, now or after MinSyncPeriod. s.mu is locked.
+func (s *Server) publish(f *feed) {
+	if f.view == nil {
 		for _, r := range s.resources {
 			if !r.synced {
 				return
 			}
 		}
-		s.view = s.cluster.View(s.options.Node)
-		s.options.Log.Info("everything was read", "node", s.options.Node, "services", len(s.view.State()))
+		f.view = s.cluster.View(f.node)
+		s.options.Log.Info("the state is known", "node", f.node, "services", len(f.view.State()))
 	}
-	if s.view.Rev() == s.now.rev || s.timer != nil {
+	if f.view.Rev() == f.now.rev || f.timer != nil {
 		return
 	}
-	if early := time.Until(s.next); early > 0 {
-		s.timer = time.AfterFunc(early, func() {
+	if early := time.Until(f.next); early > 0 {
+		f.timer = time.AfterFunc(early, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.timer = nil
-			s.publish()
+			f.timer = nil
+			s.publish(f)
 		})
 		return
 	}
-	s.now = published{rev: s.view.Rev(), items: s.view.State()}
-	s.next = time.Now().Add(s.options.MinSyncPeriod)
-	close(s.changed)
-	s.changed = make(chan struct{})
+	f.now = published{rev: f.view.Rev(), items: f.view.State()}
+	f.next = time.Now().Add(s.options.MinSyncPeriod)
+	close(f.changed)
+	f.changed = make(chan struct{})
 }
 
 // wait returns the state after the one that the filter names, when there is one.
-func (s *Server) wait(ctx context.Context, filter *api.NextFilter) (published, error) {
+func (s *Server) wait(ctx context.Context, f *feed, filter *api.NextFilter) (published, error) {
 	for {
 		s.mu.Lock()
-		now, changed := s.now, s.changed
+		now, changed, known := f.now, f.changed, f == s.own || s.known(f.node)
 		s.mu.Unlock()
-		if now.rev != 0 && (filter.InstanceID != s.instance || filter.Rev != now.rev) {
+		switch {
+		case now.rev != 0 && !known:
+			return published{}, status.Errorf(codes.NotFound, "node %q, which the client's certificate names, does not exist", f.node)
+		case now.rev != 0 && (filter.InstanceID != f.instance || filter.Rev != now.rev):
 			return now, nil
 		}
 		select {
@@ -146,15 +143,17 @@ func (s *Server) wait(ctx context.Context, filter *api.NextFilter) (published, e
 // Next is the API's function. It returns an error, after some items or none, if the client goes away or the server
 // stops.
 func (s *Server) Next(filter *api.NextFilter, stream grpc.ServerStreamingServer[api.NextItem]) error {
+	f := s.enter(s.nodeOf(stream.Context()))
+	defer s.leave(f)
 	s.metrics.clients.WithLabelValues(waiting).Inc()
-	state, err := s.wait(stream.Context(), filter)
+	state, err := s.wait(stream.Context(), f, filter)
 	s.metrics.clients.WithLabelValues(waiting).Dec()
 	if err != nil {
 		return err
 	}
 	s.metrics.clients.WithLabelValues(receiving).Inc()
 	defer s.metrics.clients.WithLabelValues(receiving).Dec()
-	if err := stream.Send(&api.NextItem{Next: &api.NextFilter{InstanceID: s.instance, Rev: state.rev}}); err != nil {
+	if err := stream.Send(&api.NextItem{Next: &api.NextFilter{InstanceID: f.instance, Rev: state.rev}}); err != nil {
 		return err
 	}
 	for _, item := range state.items {
@@ -178,34 +177,36 @@ const (
 	pingInterval, pingTimeout = 20 * time.Second, 10 * time.Second
 	// minPing is the shortest time between two pings of a client.
 	minPing = 10 * time.Second
+	// maxAge is for connections with certificates: a client needs a valid one again for its first call after this time.
+	maxAge = time.Hour
 )
 
-// Serve answers clients on the listeners until Run ends, and closes the listeners.
+// Serve answers clients on listeners that Listen returned until Run ends, and closes the listeners.
 func (s *Server) Serve(listeners ...net.Listener) error {
-	server := grpc.NewServer(
-		grpc.MaxConcurrentStreams(maxCalls), grpc.MaxRecvMsgSize(maxRequest), grpc.ConnectionTimeout(pingTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}))
-	api.RegisterEndpointsServer(server, s)
+	var servers []*grpc.Server
 	errs := make(chan error, len(listeners))
 	for _, l := range listeners {
+		pings := keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}
+		protection := insecure.NewCredentials()
+		if secure, ok := l.(secureListener); ok {
+			pings.MaxConnectionAge = maxAge
+			protection = credentials.NewTLS(secure.config(s.options.Log))
+		}
+		server := grpc.NewServer(grpc.Creds(protection),
+			grpc.MaxConcurrentStreams(maxCalls), grpc.MaxRecvMsgSize(maxRequest), grpc.ConnectionTimeout(pingTimeout),
+			grpc.KeepaliveParams(pings),
+			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}))
+		api.RegisterEndpointsServer(server, s)
+		servers = append(servers, server)
 		go func() { errs <- server.Serve(netutil.LimitListener(l, maxConnections)) }()
 	}
-	defer server.Stop()
-	go func() {
-		<-s.stopped
-		server.Stop()
-	}()
-	var all []error
-	for range listeners {
-		err := <-errs
-		server.Stop() // the other ones, too
-		all = append(all, err)
-	}
+	var err error
 	select {
 	case <-s.stopped:
-		return nil
-	default:
-		return errors.Join(all...)
+	case err = <-errs: // one is enough: the others end, too
 	}
+	for _, server := range servers {
+		server.Stop()
+	}
+	return err
 }

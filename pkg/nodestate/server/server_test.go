@@ -94,7 +94,7 @@ func start(t *testing.T, held []string, objects ...runtime.Object) *lab {
 	}
 	l.Server = server
 	l.target = "unix://" + filepath.Join(t.TempDir(), "s")
-	listener, err := Listen(l.target)
+	listener, err := Listen(l.target, Certificates{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,8 +305,8 @@ func TestSync(t *testing.T) {
 					t.Errorf("revision %d, want 0", rev)
 				}
 				l.release(last)
-				if state := <-got; state != test.want || c.Rev != 1 || c.InstanceID != l.instance {
-					t.Errorf("state %q, instance %d, revision %d, want %q, %d, 1", state, c.InstanceID, c.Rev, test.want, l.instance)
+				if state := <-got; state != test.want || c.Rev != 1 || c.InstanceID != l.own.instance {
+					t.Errorf("state %q, instance %d, revision %d, want %q, %d, 1", state, c.InstanceID, c.Rev, test.want, l.own.instance)
 				}
 				if ready := l.get("/readyz"); !strings.HasPrefix(ready, "200 ok: revision 1, ") {
 					t.Errorf("ready: %q", ready)
@@ -319,7 +319,7 @@ func TestSync(t *testing.T) {
 // TestFilters: which filters are answered at once, and which waits.
 func TestFilters(t *testing.T) {
 	l := start(t, nil, service("web"), node()).following()
-	instance := l.instance
+	instance := l.own.instance
 	c := l.client(0, 0)
 	l.fetch(c)
 	l.set(slice("web", "10.0.0.1"))
@@ -605,10 +605,10 @@ func TestListen(t *testing.T) {
 		{"tcp://192.0.2.1:12345", "not a loopback address: anyone on the network could read the state: want tcp://127.0.0.1:12345"},
 		{"tcp://:12345", "want an IP address and a port"},
 		{"tcp://localhost:12345", "want an IP address and a port"},
-		{"127.0.0.1:12345", "want unix:///PATH or tcp://ADDRESS:PORT"},
-		{"", "want unix:///PATH or tcp://ADDRESS:PORT"},
+		{"127.0.0.1:12345", "want unix:///PATH, tcp://ADDRESS:PORT or tls://ADDRESS:PORT"},
+		{"", "want unix:///PATH, tcp://ADDRESS:PORT or tls://ADDRESS:PORT"},
 	} {
-		l, err := Listen(test.address)
+		l, err := Listen(test.address, Certificates{})
 		if err == nil {
 			l.Close()
 		}
@@ -621,19 +621,19 @@ func TestListen(t *testing.T) {
 // TestSocket: the socket's mode, and what happens to one that exists.
 func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	first, err := Listen("unix://" + path)
+	first, err := Listen("unix://"+path, Certificates{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o660 {
 		t.Errorf("mode %v (%v), want 0660", info.Mode(), err)
 	}
-	if _, err := Listen("unix://" + path); err == nil || !strings.Contains(err.Error(), "another server is listening") {
+	if _, err := Listen("unix://"+path, Certificates{}); err == nil || !strings.Contains(err.Error(), "another server is listening") {
 		t.Errorf("error %v beside a server", err)
 	}
 	first.(interface{ SetUnlinkOnClose(bool) }).SetUnlinkOnClose(false) // as if it was killed
 	first.Close()
-	second, err := Listen("unix://" + path)
+	second, err := Listen("unix://"+path, Certificates{})
 	if err != nil {
 		t.Fatalf("after a killed server: %v", err)
 	}
@@ -641,7 +641,7 @@ func TestSocket(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen("unix://" + path); err == nil {
+	if _, err := Listen("unix://"+path, Certificates{}); err == nil {
 		t.Error("a file that is no socket was replaced")
 	}
 }

@@ -34,23 +34,23 @@ type resource struct {
 	since  time.Time // the API server has not been reached since then; zero: it is being followed
 }
 
-// watched are the three resources that a state is computed from. Of Nodes it is the server's own one.
+// watched are the three resources that a state is computed from. Without Options.AnyNode, the only Node is the server's.
 func (s *Server) watched() []*resource {
 	all := metav1.ListOptions{LabelSelector: nodestate.Selector}
-	own := metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, s.options.Node).String(),
+	var some metav1.ListOptions
+	if !s.options.AnyNode {
+		some.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, s.options.Node).String()
 	}
-	services := s.options.Client.CoreV1().Services(metav1.NamespaceAll)
-	slices := s.options.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)
-	nodes := s.options.Client.CoreV1().Nodes()
+	core, discovery := s.options.Client.CoreV1(), s.options.Client.DiscoveryV1()
+	ofServices, ofSlices := core.Services(metav1.NamespaceAll), discovery.EndpointSlices(metav1.NamespaceAll)
 	resources := []*resource{
-		{name: "services", example: &corev1.Service{}, lists: lists(all, services.List, services.Watch),
+		{name: "services", example: &corev1.Service{}, lists: lists(all, ofServices.List, ofServices.Watch),
 			set:    func(c *nodestate.Cluster, o any) { c.SetService(o.(*corev1.Service)) },
 			remove: func(c *nodestate.Cluster, k types.NamespacedName) { c.DeleteService(k.Namespace, k.Name) }},
-		{name: "endpointslices", example: &discoveryv1.EndpointSlice{}, lists: lists(all, slices.List, slices.Watch),
+		{name: "endpointslices", example: &discoveryv1.EndpointSlice{}, lists: lists(all, ofSlices.List, ofSlices.Watch),
 			set:    func(c *nodestate.Cluster, o any) { c.SetSlice(o.(*discoveryv1.EndpointSlice)) },
 			remove: func(c *nodestate.Cluster, k types.NamespacedName) { c.DeleteSlice(k.Namespace, k.Name) }},
-		{name: "nodes", example: &corev1.Node{}, lists: lists(own, nodes.List, nodes.Watch),
+		{name: "nodes", example: &corev1.Node{}, lists: lists(some, core.Nodes().List, core.Nodes().Watch),
 			set:    func(c *nodestate.Cluster, o any) { c.SetNode(o.(*corev1.Node)) },
 			remove: func(c *nodestate.Cluster, k types.NamespacedName) { c.DeleteNode(k.Name) }},
 	}
