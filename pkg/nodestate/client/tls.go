@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Certificates are files in PEM, for a Target tls://HOST:PORT. They are read again for each connection, so new ones need
-// no restart.
+// Certificates are files in PEM, for a Target tls://HOST:PORT. They are read again for each connection, so new ones
+// need no restart.
 type Certificates struct {
 	// Cert and Key are the client's. A certificate with the common name system:node:NODE is for the state of that node,
 	// another one for that of the server's.

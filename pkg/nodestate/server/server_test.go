@@ -124,8 +124,7 @@ func (l *lab) release(resource string) {
 	}
 }
 
-// following waits until all watches run, so that no change can get lost between a list and its watch: the fake clientset
-// would lose it.
+// following waits until all watches run: the fake clientset would lose a change between a list and its watch.
 func (l *lab) following() *lab {
 	l.Helper()
 	l.until("all watches run", func() bool {
@@ -357,7 +356,7 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// TestResult: a client that has the present state waits for one that differs for this node. Other events do not wake it.
+// TestResult: a client that has the present state waits for one that differs for this node. Nothing else wakes it.
 func TestResult(t *testing.T) {
 	l := start(t, nil, service("web"), slice("web", "10.0.0.1"), node()).following()
 	c := l.client(0, 0)

@@ -34,7 +34,7 @@ type resource struct {
 	since  time.Time // the API server has not been reached since then; zero: it is being followed
 }
 
-// watched are the three resources that a state is computed from. Without Options.AnyNode, the only Node is the server's.
+// watched are the three resources that a state is computed from. Without Options.AnyNode, the one Node is the server's.
 func (s *Server) watched() []*resource {
 	all := metav1.ListOptions{LabelSelector: nodestate.Selector}
 	var some metav1.ListOptions
