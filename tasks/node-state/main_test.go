@@ -8,10 +8,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -172,6 +174,27 @@ func TestOwnDirectory(t *testing.T) {
 		}
 		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o750 {
 			t.Errorf("mode %v (%v), want 0750", info.Mode(), err)
+		}
+	}
+}
+
+// TestDocs: docs/node-state.md has each flag.
+func TestDocs(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/node-state.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var help bytes.Buffer
+	if err := run(t.Context(), &help, []string{"--help"}, nil); !errors.Is(err, pflag.ErrHelp) {
+		t.Fatal(err)
+	}
+	flags := regexp.MustCompile(`(?m)^ +--([a-z-]+)`).FindAllStringSubmatch(help.String(), -1)
+	if len(flags) < 10 {
+		t.Fatalf("flags %q", flags)
+	}
+	for _, f := range flags {
+		if f[1] != "own-directory" && !bytes.Contains(doc, []byte("`--"+f[1]+"`")) {
+			t.Errorf("docs/node-state.md lacks --%s", f[1])
 		}
 	}
 }

@@ -644,3 +644,35 @@ func TestSocket(t *testing.T) {
 		t.Error("a file that is no socket was replaced")
 	}
 }
+
+// TestMetrics: docs/node-state.md has each metric of the server itself, and their values are those of the state.
+func TestMetrics(t *testing.T) {
+	web := slice("web", "10.0.0.1", "10.0.0.2")
+	l := start(t, nil, service("db"), service("web"), web, node()).following()
+	l.fetch(l.client(0, 0))
+	l.until("the state was sent", func() bool { return strings.Contains(l.get("/metrics"), "states_sent_total 1\n") })
+	metrics := l.get("/metrics")
+	for _, want := range []string{"age_seconds 0", "revision 1", "services 2", "endpoints 2", "states_sent_total 1",
+		"items_sent_total 2", `clients{doing="waiting"} 0`, `clients{doing="receiving"} 0`,
+		`events_total{resource="services",type="listed"} 1`, `events_total{resource="nodes",type="deleted"} 0`} {
+		if !strings.Contains(metrics, "\ncheckplan_node_state_"+want+"\n") {
+			t.Errorf("want %s in:\n%s", want, metrics)
+		}
+	}
+	doc, err := os.ReadFile("../../../docs/node-state.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	families, err := l.metrics.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if name, own := strings.CutPrefix(f.GetName(), "checkplan_node_state"); own && !bytes.Contains(doc, []byte(name)) {
+			t.Errorf("docs/node-state.md lacks checkplan_node_state%s", name)
+		}
+	}
+	if live := l.get("/livez"); live != "200 ok\n" {
+		t.Errorf("live: %q", live)
+	}
+}
