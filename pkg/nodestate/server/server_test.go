@@ -185,9 +185,11 @@ func (l *lab) client(instance, rev uint64) *client.EndpointsClient {
 // fetch returns the next state of a client, in short.
 func (l *lab) fetch(c *client.EndpointsClient) string {
 	l.Helper()
-	items, err := c.Fetch(l.Context())
+	ctx, cancel := context.WithTimeout(l.Context(), time.Minute) // a server that does not answer
+	defer cancel()
+	items, err := c.Fetch(ctx)
 	if err != nil {
-		l.Fatal(err)
+		l.Error(err)
 	}
 	return short(items)
 }
@@ -520,6 +522,40 @@ func TestAway(t *testing.T) {
 	l.set(slice("api", "10.0.0.2"))
 	if state := l.fetch(c); state != "api 10.0.0.2, cache, web 10.0.0.1" {
 		t.Errorf("state %q, want the change after the outage", state)
+	}
+}
+
+// TestReplace: a list is taken over at once. No client can get a part of it.
+func TestReplace(t *testing.T) {
+	s, err := New(Options{Node: nodeName, Client: fake.NewClientset(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range s.resources {
+		if err := r.Replace(nil, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, changed, objects := s.resources[0], s.own.changed, 0
+	put := r.set
+	r.set = func(c *nodestate.Cluster, o any) {
+		put(c, o)
+		if objects++; s.mu.TryLock() || s.own.changed != changed {
+			t.Errorf("clients can get a state with %d of 3 Services", objects)
+		}
+	}
+	if err := r.Replace([]any{service("a"), service("b"), service("c")}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if now := s.published(); len(now.items) != 3 || objects != 3 {
+		t.Errorf("%d Services after %d objects, want 3", len(now.items), objects)
+	}
+	r.set = put
+	if err := r.Replace([]any{service("b")}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if now := s.published(); len(now.items) != 1 || now.items[0].Name != "b" {
+		t.Errorf("%d Services after a list of one", len(now.items))
 	}
 }
 
