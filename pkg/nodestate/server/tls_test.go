@@ -7,6 +7,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -151,6 +152,22 @@ func TestCertificates(t *testing.T) {
 				t.Errorf("state %q, error %v, want %q, %q", short(items), err, test.state, test.err)
 			}
 		})
+	}
+}
+
+// TestNoCertificate: a program that speaks TLS 1.3, but has no certificate, is refused.
+func TestNoCertificate(t *testing.T) {
+	servers := newAuthority(t)
+	target := secure(t, t.TempDir(), servers, newAuthority(t))
+	trusted := x509.NewCertPool()
+	trusted.AddCert(servers.cert)
+	conn, err := tls.Dial("tcp", strings.TrimPrefix(target, "tls://"), &tls.Config{RootCAs: trusted, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if n, err := conn.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "certificate required") {
+		t.Errorf("read %d bytes, error %v, want the alert certificate required", n, err)
 	}
 }
 
