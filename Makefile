@@ -34,13 +34,13 @@ bin/planner:
 $(SANDBOX):
 	cd test/e2e/sandbox && go build -o ../../../$@ .
 
-# ko's arguments for the five task images and planner's, by .ko.yaml.
-KO_BUILD := build --base-import-paths --tags $(VERSION) ./tasks/setup ./tasks/probe ./tasks/teardown ./tasks/report ./tasks/agent ./cmd/planner
+# ko's arguments for the five task images, planner's and node-state's, by .ko.yaml.
+KO_BUILD := build --base-import-paths --tags $(VERSION) ./tasks/setup ./tasks/probe ./tasks/teardown ./tasks/report ./tasks/agent ./tasks/node-state ./cmd/planner
 dist/images.tar release-images: export VERSION := $(VERSION)
 dist/images.tar release-images: export KO_DOCKER_REPO := $(REPOSITORY)
 
 .PHONY: images
-images: dist/images.tar ## build the images of the tasks and planner for this machine into dist/images.tar, without any registry
+images: dist/images.tar ## build the images of the tasks, planner and node-state for this machine into dist/images.tar, without any registry
 
 dist/images.tar: bin/ko Makefile .ko.yaml go.mod go.sum $(wildcard $(shell git ls-files -co --exclude-standard pkg tasks cmd schema))
 	mkdir -p dist
@@ -212,7 +212,7 @@ verify: bin/golangci-lint build ## check format, lint, import arrows, plans and 
 	CUE_REGISTRY=none go tool cue vet -c ./plans
 	bin/planner vet ./plans
 	bin/planner catalog catalog --check
-	go test -count 1 -run TestImportArrows ./pkg
+	go test -count 1 -run 'TestImportArrows|TestGenerated' ./pkg ./pkg/nodestate/api
 
 bin/golangci-lint:
 	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)

@@ -65,6 +65,11 @@ var arrows = map[string][]string{
 	"pkg/nodestate":               {},
 	"pkg/nodestate/nodestatetest": {}, // for tests
 
+	// Clients of the API know no Kubernetes.
+	"pkg/nodestate/api":    {},
+	"pkg/nodestate/client": {"pkg/nodestate/api"},
+	"pkg/nodestate/server": {"pkg/nodestate", "pkg/nodestate/api"},
+
 	// What agents read of a proxy's rules knows no Kubernetes; what the API says of it does.
 	"pkg/dataplane":           {},
 	"pkg/dataplane/rules":     {"pkg/dataplane"},
@@ -80,6 +85,7 @@ var arrows = map[string][]string{
 	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
 	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/print", "pkg/record", "pkg/retry"},
+	"tasks/node-state":          {"pkg/nodestate", "pkg/nodestate/server"}, // no task, but an image as theirs
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record", "pkg/retry"},
 	"tasks/internal/flaky":      {},              // for tests
 	"tasks/internal/start":      {"pkg/checkup"}, // a mode of the image setup
@@ -103,6 +109,16 @@ var bans = []struct {
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/tekton", "pkg/run"}, "github.com/tektoncd/", "Tekton's structs appear in pkg/tekton and pkg/run only"},
 	{[]string{"pkg/checkup"}, nil, "golang.org/x/", "the nouns need the standard library only"},
 	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},
+}
+
+// only lists packages whose imports outside the standard library and this module are limited, directly to these modules.
+var only = []struct {
+	packages []string
+	modules  []string
+	reason   string
+}{
+	{[]string{"pkg/nodestate/client", "pkg/nodestate/api"}, []string{"google.golang.org/grpc", "google.golang.org/protobuf"},
+		"a proxy links the client, and the KEP wants minimal dependencies"},
 }
 
 type listed struct {
@@ -141,6 +157,14 @@ func TestImportArrows(t *testing.T) {
 		for _, to := range allowed {
 			if !slices.Contains(p.Imports, module+to) {
 				t.Errorf("%s does not import %s: remove the arrow", name, to)
+			}
+		}
+		for _, o := range only {
+			for _, imported := range p.Imports {
+				first, _, _ := strings.Cut(imported, "/")
+				if slices.Contains(o.packages, name) && strings.Contains(first, ".") && !hasPrefix(imported, append(o.modules, module)) {
+					t.Errorf("%s imports %s: %s", name, imported, o.reason)
+				}
 			}
 		}
 		for _, ban := range bans {

@@ -25,6 +25,9 @@ type Options struct {
 	NodePortAddresses []string
 }
 
+// Selector is the label selector for watches of Services and EndpointSlices: the others change no state.
+var Selector = "!" + strings.Join(foreignLabels, ",!")
+
 // primary is the value of Options.NodePortAddresses for the node's first address of each family.
 const primary = "primary"
 
