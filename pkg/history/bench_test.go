@@ -37,8 +37,13 @@ func BenchmarkYear(b *testing.B) {
 		daily := run%24 == 23 && run >= hours-keepPairs-24*keepDays
 		if run < hours-520 && !daily {
 			at := start.Add(time.Duration(run) * time.Hour)
+			delay := func(probe string, least int) Delay {
+				noise := int(checkup.HashString(uint64(run), probe) % 64)
+				return Delay{Probe: probe, P50: int64(least + noise), P99: int64(3*least + 7*noise), Sent: 150_000, Lost: noise}
+			}
 			h = Merge(h, &Entry{Plan: "p", Run: Run{Name: fmt.Sprintf("p-run-%d", run), UID: fmt.Sprintf("uid-%032d", run),
-				Started: at, Finished: at.Add(time.Minute), Verdict: checkup.RunPass, Checks: []Check{{Name: "mesh"}}}})
+				Started: at, Finished: at.Add(time.Minute), Verdict: checkup.RunPass,
+				Checks: []Check{{Name: "mesh", Delays: []Delay{delay("tcp IPv4 0B", 200), delay("udp IPv4 0B", 180)}}}}})
 			continue
 		}
 		m.bare = run < hours-keepPairs && !daily
@@ -58,6 +63,9 @@ func BenchmarkYear(b *testing.B) {
 		known[string(p.Data)] = true
 	}
 	r, sheets := m.sheet(hours)
+	if n := len(h.Overview(Filter{}).Trends[0].Daily.P50); n != 365 {
+		b.Fatalf("the trend has %d days, want the year", n)
+	}
 	b.ReportMetric(float64(whole)/(1<<20), "MiB")
 	for b.Loop() {
 		before, _ := Decode("p", old, start)

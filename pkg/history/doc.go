@@ -12,7 +12,8 @@
 //
 // # What is kept, and how it decays
 //
-//   - Runs: the newest 4,096 to 4,352 one by one. Older ones are counts of their day, for 800 days.
+//   - Runs: the newest 4,096 to 4,352 one by one. Older ones are counts of their day, for 800 days, with the medians of
+//     the median and of the 99th percentile of the delays of each probe.
 //   - Pairs: for each run, which (source, target) pairs it measured, and the verdict of each probe. They stay until
 //     newer runs measured all these pairs again, at least for 64 runs. So the last result of every pair is known.
 //   - Delays of single pairs: for each pair and probe the median, the longest and the loss, to 5%, for the newest 64

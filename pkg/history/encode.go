@@ -129,11 +129,7 @@ func (h *History) shrink() bool {
 	if len(h.Runs) < 2 {
 		return false
 	}
-	h.Days = slices.Clone(h.Days)
-	for _, r := range h.Runs[:len(h.Runs)/2] {
-		h.Days = countDay(h.Days, r)
-	}
-	h.Runs = h.Runs[len(h.Runs)/2:]
+	h.intoDays(len(h.Runs) / 2)
 	return true
 }
 
@@ -339,6 +335,9 @@ func (h *History) take(d *document, details, groups map[string][]byte) error {
 	if d.State != nil {
 		if len(d.State.Days) > maxDays || len(d.State.Findings) > maxFindings || len(d.State.SetAside) > maxSetAside {
 			return errors.New("has too many entries")
+		}
+		if slices.ContainsFunc(d.State.Days, func(d Day) bool { return len(d.Delays) > maxDayDelays }) {
+			return errors.New("has too many delays of a day")
 		}
 		h.Days, h.Findings, h.Due, h.SetAside = d.State.Days, d.State.Findings, d.State.Due, d.State.SetAside
 	}

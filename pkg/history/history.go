@@ -18,6 +18,8 @@ const (
 	maxRuns = 4096
 	// maxDays is the number of days that are listed.
 	maxDays = 800
+	// maxDayDelays is the number of probes, of all checks, whose delays a day keeps.
+	maxDayDelays = 64
 	// maxFindings is the number of findings that are remembered. Those last seen longest ago are dropped.
 	maxFindings = 500
 	// keepPairs is the number of newest runs whose pairs are kept although newer runs measured all of them again.
@@ -96,6 +98,8 @@ type Day struct {
 	Pass         int    `json:"pass,omitempty"`
 	Fail         int    `json:"fail,omitempty"`
 	Inconclusive int    `json:"inconclusive,omitempty"`
+	// Delays of the day, by check and probe; nil if no run had any, or if an older version of checkplan counted them.
+	Delays []DayDelay `json:"delays,omitempty"`
 }
 
 // Finding is a finding of one or more runs.
@@ -155,31 +159,8 @@ func (h *History) decay() {
 	if len(h.Runs) <= maxRuns+block {
 		return
 	}
-	days := slices.Clone(h.Days)
-	until := len(h.Runs) - maxRuns
-	for _, r := range h.Runs[:until] {
-		days = countDay(days, r)
-	}
-	h.Runs = slices.Clone(h.Runs[until:])
-	h.Days = days[max(0, len(days)-maxDays):]
-}
-
-// countDay adds a run to the counts of its day.
-func countDay(days []Day, r Run) []Day {
-	date := r.Started.UTC().Format(time.DateOnly)
-	i, ok := slices.BinarySearchFunc(days, date, func(d Day, date string) int { return cmp.Compare(d.Date, date) })
-	if !ok {
-		days = slices.Insert(days, i, Day{Date: date})
-	}
-	switch r.Verdict {
-	case checkup.RunPass:
-		days[i].Pass++
-	case checkup.RunFail:
-		days[i].Fail++
-	default:
-		days[i].Inconclusive++
-	}
-	return days
+	h.intoDays(len(h.Runs) - maxRuns)
+	h.Days = h.Days[max(0, len(h.Days)-maxDays):]
 }
 
 // dropOld drops the delays of single pairs, and the values of groups, of all but the newest runs and the last run of
