@@ -97,8 +97,8 @@ read; 2 wrong usage.`,
 	return cmd
 }
 
-// slower adds to the comparison of two runs of a plan what its history knows of both. A history that cannot be read is a
-// warning.
+// slower adds to the comparison of two runs of a plan what its history knows of both. A history that cannot be read is
+// a warning.
 func (e *environment) slower(ctx context.Context, cluster *run.Cluster, d *checkup.Diff, reports [2]*checkup.Report) {
 	ctx, stop := e.interruptible(ctx)
 	defer stop()

@@ -46,8 +46,8 @@ type CheckCoverage struct {
 }
 
 // Trend has the median delay of one probe of one check, in microseconds, for each run of an Overview; 0 where nothing
-// was answered. Typical is the median of all runs together, from the digest, which weighs newer runs more. Daily has the
-// days of listed and of older runs; nil if all runs with an answer began on one day.
+// was answered. Typical is the median of all runs together, from the digest, which weighs newer runs more. Daily has
+// the days of listed and of older runs; nil if all runs with an answer began on one day.
 type Trend struct {
 	Check   string  `json:"check"`
 	Probe   string  `json:"probe"`

@@ -11,8 +11,8 @@ import (
 )
 
 // Slower adds to the comparison of two reports of the plan what the history knows of both runs: delays and losses of
-// nodes, of pairs of zones, and of single pairs, which the report of a mesh does not have. Where it no longer knows them
-// of a check, a note says so. Units of a check whose reports list all of them stay as they are.
+// nodes, of pairs of zones, and of single pairs, which the report of a mesh does not have. Where it no longer knows
+// them of a check, a note says so. Units of a check whose reports list all of them stay as they are.
 func (h *History) Slower(d *checkup.Diff, before, after *checkup.Report) {
 	for i := range d.Checks {
 		c := &d.Checks[i]
@@ -25,8 +25,8 @@ func (h *History) Slower(d *checkup.Diff, before, after *checkup.Report) {
 		case !some || !others:
 			continue
 		case was == nil || was.groups == nil || is == nil || is.groups == nil:
-			c.Notes = append(c.Notes, fmt.Sprintf("the history of plan %s no longer has what single nodes, zones and pairs measured "+
-				"in both runs: only the whole check is compared", h.Plan))
+			c.Notes = append(c.Notes, fmt.Sprintf("the history of plan %s does not have the delays of nodes, zones and "+
+				"pairs of both runs: only the whole check is compared", h.Plan))
 			continue
 		}
 		c.SlowerGroups = slowerGroups(c.Name, was, is)
@@ -37,8 +37,8 @@ func (h *History) Slower(d *checkup.Diff, before, after *checkup.Report) {
 	}
 }
 
-// pairsOf returns the pairs of a check of a listed run, by its UID; nil if the history does not have them, or no longer.
-// some is false if the check has no pairs.
+// pairsOf returns the pairs of a check of a listed run, by its UID; nil if the history does not have them, or no
+// longer. some is false if the check has no pairs.
 func (h *History) pairsOf(uid, check string) (p *Pairs, some bool) {
 	i := slices.IndexFunc(h.Runs, func(r Run) bool { return r.UID == uid })
 	if i < 0 {
