@@ -110,7 +110,7 @@ func (p Pace) Slower(before Pace) bool {
 	return p.Loss-before.Loss >= slowerLoss || grew(before.P50, p.P50) || grew(before.P90, p.P90)
 }
 
-// SortSlower sorts parts: those that lose more, then those whose median grew most, then those whose 90th percentile did.
+// SortSlower sorts parts: those that lose more, then those whose median grew most, then by the 90th percentile.
 func SortSlower(parts []SlowerPart) {
 	ratio := func(was, is int64) float64 {
 		if was <= 0 || is <= 0 {

@@ -65,6 +65,34 @@ func TestCumulative(t *testing.T) {
 	}
 }
 
+// TestOpenGap: the next run is overdue: the last line of the runs says so, in text and on the page.
+func TestOpenGap(t *testing.T) {
+	h := overview()
+	newest := h.Runs[len(h.Runs)-1].Started
+	h.Gaps = append(h.Gaps, history.Gap{After: newest, Before: newest.Add(4 * time.Hour), Missed: 3})
+	var text, page strings.Builder
+	if err := History(&text, h, TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := HTMLHistory(&page, h, "", "", Links{}); err != nil {
+		t.Fatal(err)
+	}
+	const tally = "2 gaps without a run, in which 5 runs did not report"
+	for name, want := range map[string][]string{
+		text.String(): {tally, "day-2-run-7     4     0           0\n  gap: no report for 4h0m0s, 3 runs missing\n\nFindings"},
+		page.String(): {
+			tally, `<li><span class="gap" title="gap: no report for 4h0m0s, 3 runs missing">3 missing</span></li>` + "\n</ul>",
+			"<tbody>\n" + `<tr><td class="stamp">after 2026-01-02 12:04 UTC</td><td colspan="3" class="inconclusive">gap: no report for 4h0m0s, 3 runs missing</td></tr>`,
+		},
+	} {
+		for _, want := range want {
+			if !strings.Contains(name, want) {
+				t.Errorf("does not have %q:\n%s", want, name)
+			}
+		}
+	}
+}
+
 // TestTrend: the newest runs, lowest to highest, and a space where there is no delay.
 func TestTrend(t *testing.T) {
 	long := make([]int64, trendMax)
