@@ -16,7 +16,8 @@ import (
 func BenchmarkYear(b *testing.B) {
 	const hours = 365 * 24
 	names, zones := nodes(5000), map[string]string{}
-	m := mesh{nodes: names, degree: 10, zone: zones, verdict: func(run int, from, to string) checkup.Verdict {
+	uids := map[string]string{}
+	m := mesh{nodes: names, degree: 10, zone: zones, uids: uids, verdict: func(run int, from, to string) checkup.Verdict {
 		if checkup.HashString(uint64(run), from+to)%1000 == 0 {
 			return checkup.Fail
 		}
@@ -29,7 +30,7 @@ func BenchmarkYear(b *testing.B) {
 				names[(run/168*50+i)%len(names)] = fmt.Sprintf("node-%04d-%d", (run/168*50+i)%len(names), run)
 			}
 			for i, name := range names {
-				zones[name] = fmt.Sprintf("zone-%d", i%3)
+				zones[name], uids[name] = fmt.Sprintf("zone-%d", i%3), "uid of "+name
 			}
 		}
 		// Only what is left at the end is made in full: the newest cycle of 500 runs, and the delays of the newest 64 runs,

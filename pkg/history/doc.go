@@ -27,9 +27,11 @@
 //
 // # Pairs that count
 //
-// The newest run that has pairs of a check defines its members. A member that left and came back, or that is in another
-// zone, is another member: older results of its pairs do not count, and those of other pairs do. A node that is not
-// ready stays on the worksheet, so only a node that was deleted, or that the plan left out, is missing.
+// The newest run that has pairs of a check defines its members. A member that left and came back, that is in another
+// zone, or whose node was deleted and created again, is another member: older results of its pairs do not count, and
+// those of other pairs do. A node that is not ready stays on the worksheet, so only a node that was deleted, or that
+// the plan left out, is missing. Nodes are known by digests of their UIDs; a history that did not have them yet begins
+// with those of its next run.
 //
 // # Digests
 //

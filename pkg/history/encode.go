@@ -48,6 +48,7 @@ type document struct {
 	Details []detail  `json:"details,omitempty"`
 	Groups  []detail  `json:"groups,omitempty"`
 	Digests []Digest  `json:"digests,omitempty"`
+	Nodes   []Node    `json:"nodes,omitempty"`
 }
 
 // runsPart has the runs of a block, and the lists of members that their pairs refer to.
@@ -169,6 +170,9 @@ func encode(h *History) ([]Part, error) {
 	}
 	for some := range chunksBy(groups, block) {
 		problems = append(problems, add(document{Name: fmt.Sprintf("groups-%d", block(some[0])), Groups: some}))
+	}
+	if len(h.Nodes) > 0 {
+		problems = append(problems, add(document{Name: "nodes", Nodes: h.Nodes}))
 	}
 	i := 0
 	for some := range slices.Chunk(h.Digests, digestsPerPart) {
@@ -356,6 +360,10 @@ func (h *History) take(d *document, details, groups map[string][]byte) error {
 		return errors.New("has too many digests")
 	}
 	h.Digests = append(h.Digests, d.Digests...)
+	if len(h.Nodes)+len(d.Nodes) > maxMembers {
+		return errors.New("has too many nodes")
+	}
+	h.Nodes = append(h.Nodes, d.Nodes...)
 	if d.Runs != nil {
 		runs, err := d.Runs.decode()
 		if err != nil {

@@ -224,7 +224,7 @@ func PairsOf(c *checkup.CheckReport, sheet Sheet) *Pairs {
 
 // pairs encodes the cells, and the values of the groups by their digests.
 func (m *measured) pairs(digests []Digest) *Pairs {
-	p := &Pairs{Seed: m.w.Seed}
+	p := &Pairs{Seed: m.w.Seed, uids: uidsOf(m.w)}
 	for _, k := range m.probes {
 		p.Probes = append(p.Probes, probeName(k.transport, k.family, k.size))
 	}
@@ -272,7 +272,7 @@ func (c *cell) detail() []byte {
 	return d
 }
 
-// counts reports whether the measurements of the pair with this probe are delays and losses. A pair that passes although
+// counts reports whether the measurements of the pair with this probe are delays and losses. One that passes although
 // nothing was answered must not be reached: what is right is no loss.
 func (c *cell) counts() bool {
 	right := c.verdict == codePass && !c.listed && c.sent > 0 && c.lost == c.sent

@@ -49,6 +49,8 @@ type History struct {
 	Findings []Finding `json:"findings,omitempty"`
 	// Digests of delays and losses, sorted by their Keys.
 	Digests []Digest `json:"-"`
+	// Nodes are those whose UID a run knew, by name.
+	Nodes []Node `json:"-"`
 	// Due says when the plan's schedule starts runs; nil for a plan without a schedule.
 	Due *Due `json:"due,omitempty"`
 	// SetAside says what could not be read, and when that was noticed; one line each, oldest first.
@@ -139,6 +141,13 @@ func Merge(h *History, e *Entry) *History {
 	run.N = 1
 	if n := len(next.Runs); n > 0 {
 		run.N = next.Runs[n-1].N + 1
+	}
+	run.Checks = slices.Clone(run.Checks)
+	for i := range run.Checks {
+		if p := run.Checks[i].Pairs; p != nil {
+			next.Nodes = joinNodes(next.Nodes, p.uids)
+			run.Checks[i].Pairs = p.at(next.Nodes)
+		}
 	}
 	next.Runs = append(slices.Clone(next.Runs), run)
 	next.Findings = mergeFindings(next.Findings, e.Findings)

@@ -26,6 +26,8 @@ type mesh struct {
 	verdict func(run int, from, to string) checkup.Verdict
 	// slow multiplies the delays of a pair; nil is 1.
 	slow func(run int, from, to string) float64
+	// uids of the nodes; nil if they are not known.
+	uids map[string]string
 	// bare leaves the delays out.
 	bare bool
 	// every is the time between two runs; 0 is an hour.
@@ -45,7 +47,7 @@ func (m mesh) sheet(run int) (*checkup.Report, map[string]Sheet) {
 	n := len(m.nodes)
 	endpoints := make([]checkup.Endpoint, n)
 	for i, name := range m.nodes {
-		endpoints[i] = checkup.Endpoint{Node: name, Zone: m.zone[name]}
+		endpoints[i] = checkup.Endpoint{Node: name, NodeUID: m.uids[name], Zone: m.zone[name]}
 	}
 	order, _ := inOrder(7, endpoints)
 	w := &checkup.Worksheet{
@@ -181,6 +183,13 @@ func TestMembership(t *testing.T) {
 	all := nodes(10)
 	full := mesh{nodes: all, degree: 9}
 	without := mesh{nodes: all[1:], degree: 1}
+	known := func(degree int, uid string) mesh {
+		uids := map[string]string{"node-0005": uid}
+		for _, name := range append(slices.Clone(all[:5]), all[6:]...) {
+			uids[name] = "uid of " + name
+		}
+		return mesh{nodes: all, degree: degree, uids: uids}
+	}
 	moved := mesh{nodes: all, degree: 1, zone: map[string]string{"node-0005": "b"}}
 	tests := []struct {
 		name     string
@@ -193,12 +202,27 @@ func TestMembership(t *testing.T) {
 		{"a node left and came back", []mesh{full, without, {nodes: all, degree: 1}}, 90, 72 + 2},
 		{"a node joined", []mesh{{nodes: all[1:], degree: 8}, {nodes: all, degree: 1}}, 90, 72 + 2},
 		{"a node moved to another zone", []mesh{full, moved}, 90, 72 + 2},
+		{"a node was created again", []mesh{known(9, "new"), known(1, "newer")}, 90, 72 + 2},
+		{"a node was created again, some runs ago", []mesh{known(9, "new"), known(1, "newer"), known(1, "newer")}, 90, 72 + 4},
+		{"a node was created again twice", []mesh{known(9, "new"), known(9, "newer"), known(1, "new")}, 90, 72 + 2},
+		{"the same nodes", []mesh{known(9, "new"), known(1, "new")}, 90, 90},
+		{"nodes whose UIDs were not known", []mesh{full, known(1, "new")}, 90, 90},
+		{"nodes whose UIDs are not known any more", []mesh{known(9, "new"), known(9, "newer"), {nodes: all, degree: 1}}, 90, 90},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var h *History
 			for run, m := range tt.runs {
 				h = Merge(h, m.entry(run))
+				parts, err := Encode(h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				again, newer := Decode("p", parts, start)
+				if newer || !reflect.DeepEqual(again, h) {
+					t.Errorf("run %d: the decoded history differs", run)
+				}
+				h = again
 			}
 			if c := h.Cumulative("mesh"); c.Measured != tt.want {
 				t.Errorf("%d pairs are measured, want %d", c.Measured, tt.want)
