@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,11 +17,14 @@ import (
 	"time"
 )
 
-// api is an API server that answers GET by path, and keeps who asked. Lists are empty that answers do not have.
+// api is an API server that answers GET by path, and keeps who asked. Lists are empty that answers do not have. It
+// allows everything, applies what is sent, and creates runs with a name.
 type api struct {
 	answers map[string]any
 	users   []string
 	groups  []string
+	writes  []string // verb and last element of the path of each request that is no GET
+	after   int      // requests after the newest run was created
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -28,7 +32,22 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.groups = r.Header.Values("Impersonate-Group")
 	answer, ok := a.answers[r.URL.Path]
 	w.Header().Set("Content-Type", "application/json")
-	switch {
+	a.after++
+	sent := map[string]any{}
+	if r.Method != http.MethodGet {
+		_ = json.NewDecoder(r.Body).Decode(&sent)
+		answer, ok = sent, true
+	}
+	switch resource := path.Base(r.URL.Path); {
+	case r.Method == http.MethodPost && resource == "selfsubjectaccessreviews":
+		sent["status"] = map[string]any{"allowed": true}
+	case r.Method == http.MethodPost && resource == "pipelineruns":
+		a.after = 0
+		metadata := sent["metadata"].(map[string]any)
+		metadata["name"] = fmt.Sprint(metadata["generateName"], "abcde")
+		fallthrough
+	case r.Method != http.MethodGet:
+		a.writes = append(a.writes, r.Method+" "+resource)
 	case ok:
 	case strings.HasSuffix(r.URL.Path, "/configmaps"):
 		answer = map[string]any{"kind": "List", "apiVersion": "v1", "items": []any{}}
@@ -92,6 +111,33 @@ func TestWhyNoReport(t *testing.T) {
 				t.Errorf("exit %d, %q; want exit %d and %q", code, stderr, exitError, tt.want)
 			}
 		})
+	}
+}
+
+// TestRunDetach: the plan is applied, its run is created, and the name of the run is all that is printed for programs.
+// Nothing follows the run.
+func TestRunDetach(t *testing.T) {
+	a := &api{answers: map[string]any{
+		"/apis/tekton.dev/v1":   map[string]any{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "tekton.dev/v1", "resources": []any{}},
+		"/api/v1/namespaces/ns": map[string]any{"kind": "Namespace", "apiVersion": "v1", "metadata": map[string]any{"name": "ns"}},
+		"/version":              map[string]any{"major": "1", "minor": "35", "gitVersion": "v1.35.0"},
+	}}
+	plan, err := filepath.Abs("../../plans/pod-mesh.cue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := cli(t, a, "run", "--detach", plan)
+	if code != exitOK || stdout != "pod-mesh-abcde\n" || !strings.Contains(stderr, "started PipelineRun pod-mesh-abcde in namespace ns") {
+		t.Errorf("exit %d, printed %q, %q", code, stdout, stderr)
+	}
+	if n := len(a.writes); n < 5 || a.writes[n-1] != "POST pipelineruns" || !slices.Contains(a.writes, "PATCH pod-mesh") || a.after > 0 {
+		t.Errorf("wrote %q, and %d requests came after the run was created; want the plan's objects, then the run, then none", a.writes, a.after)
+	}
+	delete(a.answers, "/apis/tekton.dev/v1")
+	a.writes = nil
+	if code, stdout, stderr := cli(t, a, "run", "--detach", plan); code != exitError || stdout != "" || len(a.writes) > 0 ||
+		!strings.Contains(stderr, "no Tekton Pipelines") {
+		t.Errorf("without Tekton: exit %d, printed %q, %q, wrote %q", code, stdout, stderr, a.writes)
 	}
 }
 

@@ -3,12 +3,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/print"
+	"github.com/checkplan/checkplan/pkg/record"
 	"github.com/checkplan/checkplan/pkg/run"
 )
 
@@ -31,7 +33,9 @@ diff with two arguments compares the reports of two runs: findings and units tha
 are new or gone, delays and losses that grew, and what the two could not both see,
 because one of them did not measure it. A delay counts as slower if its median or
 99th percentile is half as much again, and at least 200µs more; a loss, if it is
-1% of the packets more. It is no statistical test.
+1% of the packets more. It is no statistical test. Of two runs of one plan in the
+cluster, the plan's history adds nodes, zones and single pairs, for as long as it
+keeps them of both.
 
 A run is the name or UID of its PipelineRun, a file that "planner run --output
 json" wrote, or - for standard input.
@@ -53,13 +57,17 @@ read; 2 wrong usage.`,
 				return env.diffPlans(cmd.Context(), args, o)
 			}
 			var reports [2]*checkup.Report
+			var clusters [2]*run.Cluster
 			for i, name := range args {
 				var err error
-				if reports[i], _, err = env.findReport(cmd.Context(), name, o.access); err != nil {
+				if reports[i], clusters[i], err = env.findReport(cmd.Context(), name, o.access); err != nil {
 					return err
 				}
 			}
 			d := checkup.Compare(reports[0], reports[1])
+			if clusters[0] != nil && clusters[1] != nil && reports[0].Plan == reports[1].Plan {
+				env.slower(cmd.Context(), clusters[1], d, reports)
+			}
 			t := env.terminalOf(env.stdout)
 			text := print.TextOptions{Width: t.width, Color: t.color, Rest: allInJSON}
 			if all {
@@ -87,4 +95,19 @@ read; 2 wrong usage.`,
 	cmd.Flags().BoolVar(&all, "all", false, "with two arguments: print all lines of each list, not the first 20")
 	enumVar(cmd, &o.output, "output", "text", "output format", "text", "json")
 	return cmd
+}
+
+// slower adds to the comparison of two runs of a plan what its history knows of both. A history that cannot be read is
+// a warning.
+func (e *environment) slower(ctx context.Context, cluster *run.Cluster, d *checkup.Diff, reports [2]*checkup.Report) {
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
+	h, err := record.LoadHistory(ctx, cluster.Kube.CoreV1().ConfigMaps(cluster.Namespace), reports[0].Plan)
+	if err != nil {
+		warning := fmt.Sprintf("warning: nodes, zones and single pairs are not compared: %v", err)
+		fmt.Fprintln(e.stderr, checkup.NoCommand(checkup.Clean(warning)))
+	}
+	if h != nil {
+		h.Slower(d, reports[0], reports[1])
+	}
 }

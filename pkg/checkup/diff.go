@@ -5,6 +5,7 @@ package checkup
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -45,8 +46,12 @@ type CheckDiff struct {
 	New   []UnitDiff `json:"new,omitempty"`
 	Gone  []UnitDiff `json:"gone,omitempty"`
 	Still int        `json:"still"`
-	// Slower are the delays and losses that grew by the limits of slower.
-	Slower []Slower `json:"slower,omitempty"`
+	// Slower are the delays and losses of the whole check that grew by the limits of slower. SlowerGroups are those of
+	// nodes and zones, which only a plan's history has, and SlowerUnits those of units that do not fail in After: of units
+	// that both reports list, or of pairs that the history has.
+	Slower       []Slower     `json:"slower,omitempty"`
+	SlowerGroups []SlowerPart `json:"slowerGroups,omitempty"`
+	SlowerUnits  []SlowerPart `json:"slowerUnits,omitempty"`
 	// Unseen are units that one run could not see: failed in one and not measured in the other, or measured in Before
 	// and unmeasured in After.
 	Unseen []UnitDiff `json:"unseen,omitempty"`
@@ -82,6 +87,42 @@ func (s Sighted) measured() bool {
 type Slower struct {
 	Before DelayRow `json:"before"`
 	After  DelayRow `json:"after"`
+}
+
+// SlowerPart is a part of a check, and one of its probes, in two runs.
+type SlowerPart struct {
+	// Part is a group or a unit, with its probe or stage.
+	Part   string `json:"part"`
+	Before Pace   `json:"before"`
+	After  Pace   `json:"after"`
+}
+
+// Pace has delays in microseconds; 0 if nothing was answered. P90 is 0 for single units: they have too few
+// measurements. Loss is in percent of the measurements.
+type Pace struct {
+	P50  int64   `json:"p50,omitempty"`
+	P90  int64   `json:"p90,omitempty"`
+	Loss Percent `json:"loss"`
+}
+
+// Slower reports whether a delay or the loss grew by more than the limits of what counts as slower.
+func (p Pace) Slower(before Pace) bool {
+	return p.Loss-before.Loss >= slowerLoss || grew(before.P50, p.P50) || grew(before.P90, p.P90)
+}
+
+// SortSlower sorts parts: those that lose more, then those whose median grew most, then by the 90th percentile.
+func SortSlower(parts []SlowerPart) {
+	ratio := func(was, is int64) float64 {
+		if was <= 0 || is <= 0 {
+			return 0
+		}
+		return float64(is) / float64(was)
+	}
+	slices.SortFunc(parts, func(a, b SlowerPart) int {
+		return cmp.Or(cmp.Compare(b.After.Loss-b.Before.Loss, a.After.Loss-a.Before.Loss),
+			cmp.Compare(ratio(b.Before.P50, b.After.P50), ratio(a.Before.P50, a.After.P50)),
+			cmp.Compare(ratio(b.Before.P90, b.After.P90), ratio(a.Before.P90, a.After.P90)), cmp.Compare(a.Part, b.Part))
+	})
 }
 
 // Seen counts (source, target) pairs by who measured them.
@@ -152,6 +193,7 @@ func compareChecks(before, after *CheckReport) CheckDiff {
 			}
 		}
 	}
+	d.SlowerUnits = slowerUnits(before, after)
 	if a, b := before.pairs(), after.pairs(); a != nil && b != nil {
 		d.Seen = seenBy(a, b)
 	}
@@ -300,10 +342,52 @@ func isSlower(was, is DelayRow) bool {
 	if was.Delay == nil || is.Delay == nil {
 		return false
 	}
-	grew := func(was, is int64) bool {
-		return float64(is) >= slowerRatio*float64(was) && is-was >= slowerMicros
-	}
 	return grew(was.Delay.P50, is.Delay.P50) || grew(was.Delay.P99, is.Delay.P99)
+}
+
+// grew reports whether a delay is more by the limits of what counts as slower; 0 is no delay.
+func grew(was, is int64) bool {
+	return was > 0 && float64(is) >= slowerRatio*float64(was) && is-was >= slowerMicros
+}
+
+// slowerUnits compares the units that both reports list with their delays.
+func slowerUnits(before, after *CheckReport) []SlowerPart {
+	was := make(map[string]map[string]Pace, len(before.Units))
+	for i := range before.Units {
+		was[before.Units[i].Name] = paces(&before.Units[i])
+	}
+	var all []SlowerPart
+	for i := range after.Units {
+		u := &after.Units[i]
+		if u.Verdict == Fail {
+			continue
+		}
+		for part, is := range paces(u) {
+			if b, ok := was[u.Name][part]; ok && is.Slower(b) {
+				all = append(all, SlowerPart{part, b, is})
+			}
+		}
+	}
+	SortSlower(all)
+	return all
+}
+
+// paces are what a unit says about its delays, by name; nil if it has none.
+func paces(u *Unit) map[string]Pace {
+	if u.Sent == 0 || u.Delay == nil && len(u.Delays) == 0 {
+		return nil
+	}
+	loss := Percent(math.Round(100_000*float64(u.Sent-u.Received)/float64(u.Sent)) / 1000)
+	all := map[string]Pace{}
+	if u.Delay != nil {
+		all[u.Name] = Pace{P50: u.Delay.P50, Loss: loss}
+	}
+	for stage, d := range u.Delays {
+		if d != nil {
+			all[u.Name+": "+string(stage)] = Pace{P50: d.P50, Loss: loss}
+		}
+	}
+	return all
 }
 
 // seenBy counts the pairs that the runs measured, by their matrices.

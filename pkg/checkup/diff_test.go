@@ -123,6 +123,44 @@ func TestCompareSlower(t *testing.T) {
 	}
 }
 
+// TestCompareSlowerUnits: units that both reports list are compared by median and loss, unless they fail.
+func TestCompareSlowerUnits(t *testing.T) {
+	unit := func(v Verdict, p50, p99 int64, received int) Unit {
+		return Unit{Name: "a -> b", Verdict: v, Sent: 100, Received: received, Delay: &Delay{P50: p50, P99: p99}}
+	}
+	staged := func(p50 int64) Unit {
+		return Unit{Name: "a -> b", Verdict: Pass, Sent: 60, Received: 60, Delays: map[Stage]*Delay{
+			StageConnect: {P50: 100}, StageHandshake: {P50: p50}, StageResponse: nil,
+		}}
+	}
+	none := Unit{Name: "a -> b", Verdict: Pass, Sent: 5, Received: 1} // one answer is enough
+	for _, tt := range []struct {
+		name    string
+		was, is Unit
+		want    string
+	}{
+		{"the same", unit(Pass, 400, 900, 100), unit(Pass, 400, 900, 100), ""},
+		{"the median", unit(Pass, 400, 900, 100), unit(Pass, 700, 900, 100), "a -> b: 400 to 700, 0% to 0% lost"},
+		{"the tail of few", unit(Pass, 400, 900, 100), unit(Pass, 400, 9000, 100), ""},
+		{"loss", unit(Pass, 400, 900, 100), unit(Undecided, 400, 900, 97), "a -> b: 400 to 400, 0% to 3% lost"},
+		{"failed", unit(Pass, 400, 900, 100), unit(Fail, 4000, 9000, 1), ""},
+		{"failed before", unit(Fail, 400, 900, 100), unit(Pass, 4000, 9000, 100), "a -> b: 400 to 4000, 0% to 0% lost"},
+		{"a stage", staged(900), staged(5000), "a -> b: handshake: 900 to 5000, 0% to 0% lost"},
+		{"without delays", none, none, ""},
+		{"of one run only", Unit{Name: "b -> a"}, unit(Pass, 4000, 9000, 100), ""},
+	} {
+		d := Compare(&Report{Checks: []CheckReport{{Complete: true, Units: []Unit{tt.was}}}},
+			&Report{Checks: []CheckReport{{Complete: true, Units: []Unit{tt.is}}}})
+		got := ""
+		for _, s := range d.Checks[0].SlowerUnits {
+			got += fmt.Sprintf("%s: %d to %d, %s to %s lost", s.Part, s.Before.P50, s.After.P50, s.Before.Loss, s.After.Loss)
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
 // TestCompareRandom: a report compared with itself has no change. What is new in one direction is gone in the other, and
 // what both see is the same.
 func TestCompareRandom(t *testing.T) {

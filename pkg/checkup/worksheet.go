@@ -113,6 +113,8 @@ type TransportProbe struct {
 type Endpoint struct {
 	// Node that the pod runs on, or will be pinned to.
 	Node string `json:"node"`
+	// NodeUID is the UID of the node; empty if it is not known, as for VMs and components of the control plane.
+	NodeUID string `json:"nodeUID,omitempty"`
 	// Zone of the node (label topology.kubernetes.io/zone), or empty.
 	Zone string `json:"zone,omitempty"`
 	// Topology has the node's values of the labels that the plan names in sample.topology, without those that the node

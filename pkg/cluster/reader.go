@@ -77,6 +77,7 @@ func Pager(list pager.ListPageFunc) *pager.ListPager {
 func NodeOf(n *corev1.Node) Node {
 	node := Node{
 		Name:          n.Name,
+		UID:           string(n.UID),
 		Labels:        n.Labels,
 		Unschedulable: n.Spec.Unschedulable,
 		Ready:         corev1.ConditionUnknown,

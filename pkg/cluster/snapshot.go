@@ -91,7 +91,9 @@ var Platforms = []Platform{OpenShift, Kubeadm}
 
 // Node is one node of the cluster, in the words of corev1.Node.
 type Node struct {
-	Name          string            `json:"name"`
+	Name string `json:"name"`
+	// UID is empty in snapshots of older programs.
+	UID           string            `json:"uid,omitempty"`
 	Labels        map[string]string `json:"labels,omitempty"`
 	Taints        []corev1.Taint    `json:"taints,omitempty"` // without timeAdded
 	Unschedulable bool              `json:"unschedulable,omitempty"`

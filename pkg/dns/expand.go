@@ -115,7 +115,7 @@ func write(
 	var used []int
 	for i, n := range nodes {
 		w.Sources = append(w.Sources, checkup.Endpoint{
-			Node: n.Name, Zone: n.Labels[corev1.LabelTopologyZone], Tolerations: tolerations,
+			Node: n.Name, NodeUID: n.UID, Zone: n.Labels[corev1.LabelTopologyZone], Tolerations: tolerations,
 		})
 		used = append(used, sampled[i]...)
 	}

@@ -16,7 +16,8 @@ import (
 func BenchmarkYear(b *testing.B) {
 	const hours = 365 * 24
 	names, zones := nodes(5000), map[string]string{}
-	m := mesh{nodes: names, degree: 10, zone: zones, verdict: func(run int, from, to string) checkup.Verdict {
+	uids := map[string]string{}
+	m := mesh{nodes: names, degree: 10, zone: zones, uids: uids, verdict: func(run int, from, to string) checkup.Verdict {
 		if checkup.HashString(uint64(run), from+to)%1000 == 0 {
 			return checkup.Fail
 		}
@@ -29,7 +30,7 @@ func BenchmarkYear(b *testing.B) {
 				names[(run/168*50+i)%len(names)] = fmt.Sprintf("node-%04d-%d", (run/168*50+i)%len(names), run)
 			}
 			for i, name := range names {
-				zones[name] = fmt.Sprintf("zone-%d", i%3)
+				zones[name], uids[name] = fmt.Sprintf("zone-%d", i%3), "uid of "+name
 			}
 		}
 		// Only what is left at the end is made in full: the newest cycle of 500 runs, and the delays of the newest 64 runs,
@@ -37,8 +38,13 @@ func BenchmarkYear(b *testing.B) {
 		daily := run%24 == 23 && run >= hours-keepPairs-24*keepDays
 		if run < hours-520 && !daily {
 			at := start.Add(time.Duration(run) * time.Hour)
+			delay := func(probe string, least int) Delay {
+				noise := int(checkup.HashString(uint64(run), probe) % 64)
+				return Delay{Probe: probe, P50: int64(least + noise), P99: int64(3*least + 7*noise), Sent: 150_000, Lost: noise}
+			}
 			h = Merge(h, &Entry{Plan: "p", Run: Run{Name: fmt.Sprintf("p-run-%d", run), UID: fmt.Sprintf("uid-%032d", run),
-				Started: at, Finished: at.Add(time.Minute), Verdict: checkup.RunPass, Checks: []Check{{Name: "mesh"}}}})
+				Started: at, Finished: at.Add(time.Minute), Verdict: checkup.RunPass,
+				Checks: []Check{{Name: "mesh", Delays: []Delay{delay("tcp IPv4 0B", 200), delay("udp IPv4 0B", 180)}}}}})
 			continue
 		}
 		m.bare = run < hours-keepPairs && !daily
@@ -58,6 +64,9 @@ func BenchmarkYear(b *testing.B) {
 		known[string(p.Data)] = true
 	}
 	r, sheets := m.sheet(hours)
+	if n := len(h.Overview(Filter{}).Trends[0].Daily.P50); n != 365 {
+		b.Fatalf("the trend has %d days, want the year", n)
+	}
 	b.ReportMetric(float64(whole)/(1<<20), "MiB")
 	for b.Loop() {
 		before, _ := Decode("p", old, start)

@@ -48,6 +48,7 @@ type Comparison struct {
 // pure. docs/regression.md has the tests and what they assume.
 func (h *History) Compare(check string, now *Pairs, at time.Time, r checkup.Regression) *Comparison {
 	c := &Comparison{}
+	now = now.at(joinNodes(h.Nodes, now.uids))
 	c.step(h.before(check), check, now, r)
 	c.drift(h.days(check, at), check, now, at, r)
 	return c

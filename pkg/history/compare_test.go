@@ -319,3 +319,33 @@ func TestForeignGroups(t *testing.T) {
 		t.Errorf("pairs %+v, want them without values of groups", p)
 	}
 }
+
+// TestCreatedAgain: a node that was deleted and created again is another one: it is not compared with the one before.
+func TestCreatedAgain(t *testing.T) {
+	const node = "node-0003"
+	m := mesh{nodes: nodes(8), degree: 7, uids: map[string]string{}}
+	for _, name := range m.nodes {
+		m.uids[name] = "uid of " + name
+	}
+	var h *History
+	for run := range demand.Runs + 2 {
+		h = Merge(h, m.entry(run))
+	}
+	m.slow = func(_ int, from, to string) float64 {
+		if from == node || to == node {
+			return 20
+		}
+		return 1
+	}
+	for uid, same := range map[string]bool{"uid of " + node: true, "another one": false} {
+		m.uids[node] = uid
+		r, sheets := m.sheet(demand.Runs + 2)
+		found := false
+		for _, c := range h.Compare("mesh", PairsOf(&r.Checks[0], sheets["mesh"]), r.Finished, demand).Changes {
+			found = found || c.From == node || c.To == node
+		}
+		if found != same {
+			t.Errorf("UID %q: a change of the node is found: %v, want %v", uid, found, same)
+		}
+	}
+}

@@ -12,7 +12,8 @@
 //
 // # What is kept, and how it decays
 //
-//   - Runs: the newest 4,096 to 4,352 one by one. Older ones are counts of their day, for 800 days.
+//   - Runs: the newest 4,096 to 4,352 one by one. Older ones are counts of their day, for 800 days, with the medians of
+//     the median and of the 99th percentile of the delays of each probe.
 //   - Pairs: for each run, which (source, target) pairs it measured, and the verdict of each probe. They stay until
 //     newer runs measured all these pairs again, at least for 64 runs. So the last result of every pair is known.
 //   - Delays of single pairs: for each pair and probe the median, the longest and the loss, to 5%, for the newest 64
@@ -26,9 +27,11 @@
 //
 // # Pairs that count
 //
-// The newest run that has pairs of a check defines its members. A member that left and came back, or that is in another
-// zone, is another member: older results of its pairs do not count, and those of other pairs do. A node that is not
-// ready stays on the worksheet, so only a node that was deleted, or that the plan left out, is missing.
+// The newest run that has pairs of a check defines its members. A member that left and came back, that is in another
+// zone, or whose node was deleted and created again, is another member: older results of its pairs do not count, and
+// those of other pairs do. A node that is not ready stays on the worksheet, so only a node that was deleted, or that
+// the plan left out, is missing. Nodes are known by digests of their UIDs; a history that did not have them yet begins
+// with those of its next run.
 //
 // # Digests
 //

@@ -48,6 +48,7 @@ type document struct {
 	Details []detail  `json:"details,omitempty"`
 	Groups  []detail  `json:"groups,omitempty"`
 	Digests []Digest  `json:"digests,omitempty"`
+	Nodes   []Node    `json:"nodes,omitempty"`
 }
 
 // runsPart has the runs of a block, and the lists of members that their pairs refer to.
@@ -129,11 +130,7 @@ func (h *History) shrink() bool {
 	if len(h.Runs) < 2 {
 		return false
 	}
-	h.Days = slices.Clone(h.Days)
-	for _, r := range h.Runs[:len(h.Runs)/2] {
-		h.Days = countDay(h.Days, r)
-	}
-	h.Runs = h.Runs[len(h.Runs)/2:]
+	h.intoDays(len(h.Runs) / 2)
 	return true
 }
 
@@ -173,6 +170,9 @@ func encode(h *History) ([]Part, error) {
 	}
 	for some := range chunksBy(groups, block) {
 		problems = append(problems, add(document{Name: fmt.Sprintf("groups-%d", block(some[0])), Groups: some}))
+	}
+	if len(h.Nodes) > 0 {
+		problems = append(problems, add(document{Name: "nodes", Nodes: h.Nodes}))
 	}
 	i := 0
 	for some := range slices.Chunk(h.Digests, digestsPerPart) {
@@ -340,6 +340,9 @@ func (h *History) take(d *document, details, groups map[string][]byte) error {
 		if len(d.State.Days) > maxDays || len(d.State.Findings) > maxFindings || len(d.State.SetAside) > maxSetAside {
 			return errors.New("has too many entries")
 		}
+		if slices.ContainsFunc(d.State.Days, func(d Day) bool { return len(d.Delays) > maxDayDelays }) {
+			return errors.New("has too many delays of a day")
+		}
 		h.Days, h.Findings, h.Due, h.SetAside = d.State.Days, d.State.Findings, d.State.Due, d.State.SetAside
 	}
 	for _, x := range d.Details {
@@ -357,6 +360,10 @@ func (h *History) take(d *document, details, groups map[string][]byte) error {
 		return errors.New("has too many digests")
 	}
 	h.Digests = append(h.Digests, d.Digests...)
+	if len(h.Nodes)+len(d.Nodes) > maxMembers {
+		return errors.New("has too many nodes")
+	}
+	h.Nodes = append(h.Nodes, d.Nodes...)
 	if d.Runs != nil {
 		runs, err := d.Runs.decode()
 		if err != nil {

@@ -93,7 +93,9 @@ func probeOf(p checkup.Pair) probe { return probe{p.Family, p.Transport, p.Size}
 
 // cell is one probe of one pair.
 type cell struct {
-	verdict    byte
+	verdict byte
+	// listed says that the report lists the unit: it did not pass, or not in the first look.
+	listed     bool
 	rtts       []int64
 	sent, lost int
 }
@@ -177,7 +179,7 @@ func (m *measured) judged(c *checkup.CheckReport) bool {
 		if at == nil || at.verdict == codeNone {
 			return false
 		}
-		at.verdict = verdictCodes[u.Verdict]
+		at.verdict, at.listed = verdictCodes[u.Verdict], true
 	}
 	return true
 }
@@ -222,7 +224,7 @@ func PairsOf(c *checkup.CheckReport, sheet Sheet) *Pairs {
 
 // pairs encodes the cells, and the values of the groups by their digests.
 func (m *measured) pairs(digests []Digest) *Pairs {
-	p := &Pairs{Seed: m.w.Seed}
+	p := &Pairs{Seed: m.w.Seed, uids: uidsOf(m.w)}
 	for _, k := range m.probes {
 		p.Probes = append(p.Probes, probeName(k.transport, k.family, k.size))
 	}
@@ -270,8 +272,12 @@ func (c *cell) detail() []byte {
 	return d
 }
 
-// counts reports whether the pair was measured with this probe.
-func (c *cell) counts() bool { return c.verdict != codeNone && c.verdict != codeUnmeasured }
+// counts reports whether the measurements of the pair with this probe are delays and losses. One that passes although
+// nothing was answered must not be reached: what is right is no loss.
+func (c *cell) counts() bool {
+	right := c.verdict == codePass && !c.listed && c.sent > 0 && c.lost == c.sent
+	return c.verdict != codeNone && c.verdict != codeUnmeasured && !right
+}
 
 // digests adds up the cells by group.
 func (m *measured) digests(at time.Time) []Digest {

@@ -18,6 +18,8 @@ const (
 	maxRuns = 4096
 	// maxDays is the number of days that are listed.
 	maxDays = 800
+	// maxDayDelays is the number of probes, of all checks, whose delays a day keeps.
+	maxDayDelays = 64
 	// maxFindings is the number of findings that are remembered. Those last seen longest ago are dropped.
 	maxFindings = 500
 	// keepPairs is the number of newest runs whose pairs are kept although newer runs measured all of them again.
@@ -47,6 +49,8 @@ type History struct {
 	Findings []Finding `json:"findings,omitempty"`
 	// Digests of delays and losses, sorted by their Keys.
 	Digests []Digest `json:"-"`
+	// Nodes are those whose UID a run knew, by name.
+	Nodes []Node `json:"-"`
 	// Due says when the plan's schedule starts runs; nil for a plan without a schedule.
 	Due *Due `json:"due,omitempty"`
 	// SetAside says what could not be read, and when that was noticed; one line each, oldest first.
@@ -96,6 +100,8 @@ type Day struct {
 	Pass         int    `json:"pass,omitempty"`
 	Fail         int    `json:"fail,omitempty"`
 	Inconclusive int    `json:"inconclusive,omitempty"`
+	// Delays of the day, by check and probe; nil if no run had any, or if an older version of checkplan counted them.
+	Delays []DayDelay `json:"delays,omitempty"`
 }
 
 // Finding is a finding of one or more runs.
@@ -136,6 +142,13 @@ func Merge(h *History, e *Entry) *History {
 	if n := len(next.Runs); n > 0 {
 		run.N = next.Runs[n-1].N + 1
 	}
+	run.Checks = slices.Clone(run.Checks)
+	for i := range run.Checks {
+		if p := run.Checks[i].Pairs; p != nil {
+			next.Nodes = joinNodes(next.Nodes, p.uids)
+			run.Checks[i].Pairs = p.at(next.Nodes)
+		}
+	}
 	next.Runs = append(slices.Clone(next.Runs), run)
 	next.Findings = mergeFindings(next.Findings, e.Findings)
 	next.Due = next.Due.next(e)
@@ -155,31 +168,8 @@ func (h *History) decay() {
 	if len(h.Runs) <= maxRuns+block {
 		return
 	}
-	days := slices.Clone(h.Days)
-	until := len(h.Runs) - maxRuns
-	for _, r := range h.Runs[:until] {
-		days = countDay(days, r)
-	}
-	h.Runs = slices.Clone(h.Runs[until:])
-	h.Days = days[max(0, len(days)-maxDays):]
-}
-
-// countDay adds a run to the counts of its day.
-func countDay(days []Day, r Run) []Day {
-	date := r.Started.UTC().Format(time.DateOnly)
-	i, ok := slices.BinarySearchFunc(days, date, func(d Day, date string) int { return cmp.Compare(d.Date, date) })
-	if !ok {
-		days = slices.Insert(days, i, Day{Date: date})
-	}
-	switch r.Verdict {
-	case checkup.RunPass:
-		days[i].Pass++
-	case checkup.RunFail:
-		days[i].Fail++
-	default:
-		days[i].Inconclusive++
-	}
-	return days
+	h.intoDays(len(h.Runs) - maxRuns)
+	h.Days = h.Days[max(0, len(h.Days)-maxDays):]
 }
 
 // dropOld drops the delays of single pairs, and the values of groups, of all but the newest runs and the last run of

@@ -26,6 +26,8 @@ type mesh struct {
 	verdict func(run int, from, to string) checkup.Verdict
 	// slow multiplies the delays of a pair; nil is 1.
 	slow func(run int, from, to string) float64
+	// uids of the nodes; nil if they are not known.
+	uids map[string]string
 	// bare leaves the delays out.
 	bare bool
 	// every is the time between two runs; 0 is an hour.
@@ -45,7 +47,7 @@ func (m mesh) sheet(run int) (*checkup.Report, map[string]Sheet) {
 	n := len(m.nodes)
 	endpoints := make([]checkup.Endpoint, n)
 	for i, name := range m.nodes {
-		endpoints[i] = checkup.Endpoint{Node: name, Zone: m.zone[name]}
+		endpoints[i] = checkup.Endpoint{Node: name, NodeUID: m.uids[name], Zone: m.zone[name]}
 	}
 	order, _ := inOrder(7, endpoints)
 	w := &checkup.Worksheet{
@@ -181,6 +183,13 @@ func TestMembership(t *testing.T) {
 	all := nodes(10)
 	full := mesh{nodes: all, degree: 9}
 	without := mesh{nodes: all[1:], degree: 1}
+	known := func(degree int, uid string) mesh {
+		uids := map[string]string{"node-0005": uid}
+		for _, name := range append(slices.Clone(all[:5]), all[6:]...) {
+			uids[name] = "uid of " + name
+		}
+		return mesh{nodes: all, degree: degree, uids: uids}
+	}
 	moved := mesh{nodes: all, degree: 1, zone: map[string]string{"node-0005": "b"}}
 	tests := []struct {
 		name     string
@@ -193,12 +202,27 @@ func TestMembership(t *testing.T) {
 		{"a node left and came back", []mesh{full, without, {nodes: all, degree: 1}}, 90, 72 + 2},
 		{"a node joined", []mesh{{nodes: all[1:], degree: 8}, {nodes: all, degree: 1}}, 90, 72 + 2},
 		{"a node moved to another zone", []mesh{full, moved}, 90, 72 + 2},
+		{"a node was created again", []mesh{known(9, "new"), known(1, "newer")}, 90, 72 + 2},
+		{"a node was created again, some runs ago", []mesh{known(9, "new"), known(1, "newer"), known(1, "newer")}, 90, 72 + 4},
+		{"a node was created again twice", []mesh{known(9, "new"), known(9, "newer"), known(1, "new")}, 90, 72 + 2},
+		{"the same nodes", []mesh{known(9, "new"), known(1, "new")}, 90, 90},
+		{"nodes whose UIDs were not known", []mesh{full, known(1, "new")}, 90, 90},
+		{"nodes whose UIDs are not known any more", []mesh{known(9, "new"), known(9, "newer"), {nodes: all, degree: 1}}, 90, 90},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var h *History
 			for run, m := range tt.runs {
 				h = Merge(h, m.entry(run))
+				parts, err := Encode(h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				again, newer := Decode("p", parts, start)
+				if newer || !reflect.DeepEqual(again, h) {
+					t.Errorf("run %d: the decoded history differs", run)
+				}
+				h = again
 			}
 			if c := h.Cumulative("mesh"); c.Measured != tt.want {
 				t.Errorf("%d pairs are measured, want %d", c.Measured, tt.want)
@@ -446,6 +470,82 @@ func TestDecay(t *testing.T) {
 	}
 	if c := h.Cumulative("mesh"); c.Measured != 30 {
 		t.Errorf("%d of 30 pairs are covered", c.Measured)
+	}
+}
+
+// TestDaily: delays outlive the runs that measured them: a day has the medians of its runs, whether these are listed,
+// counted, or some of both. A history that an older version wrote has days without delays.
+func TestDaily(t *testing.T) {
+	const perDay = 24 * 60 / 5
+	run := func(n int) Run {
+		at := start.Add(time.Duration(n) * 5 * time.Minute)
+		day := int64(n / perDay)
+		r := Run{N: n + 1, UID: fmt.Sprint("uid-", n), Started: at, Finished: at.Add(time.Minute), Verdict: checkup.RunPass,
+			Checks: []Check{{Name: "mesh", Delays: []Delay{{Probe: "udp", P50: 100 + 10*day + int64(n%3), P99: 1000 + day}, {Probe: "tcp"}}}}}
+		if n%perDay < 12 {
+			r.Checks[0].Delays[0].P50 = 90_000 // a bad hour is no bad day
+		}
+		return r
+	}
+	h := &History{Plan: "p", Days: []Day{{Date: "2025-12-30", Pass: 7}}}
+	const total = 40*perDay + 7
+	for n := range total {
+		h = Merge(h, &Entry{Plan: "p", Run: run(n)})
+		if n%1000 == 0 { // as it is read again
+			parts, err := Encode(h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, _ = Decode("p", parts, start)
+		}
+	}
+	if counted := len(h.Days); counted < 20 || counted > 30 || len(h.SetAside) > 0 {
+		t.Fatalf("%d days are counted, want some of 40; set aside %q", counted, h.SetAside)
+	}
+	var want []int64
+	for day := range int64(40) {
+		want = append(want, 101+10*day)
+	}
+	want = append(want, 90_000)
+	o := h.Overview(Filter{})
+	if len(o.Trends) != 2 || o.Trends[1].Daily != nil {
+		t.Fatalf("trends %+v, want two, and no days of the one without an answer", o.Trends)
+	}
+	d := o.Trends[0].Daily
+	if d.First != "2026-01-01" || !slices.Equal(d.P50, want) || d.P99[3] != 1003 || len(d.P99) != len(want) {
+		t.Errorf("by day %+v, want %v", d, want)
+	}
+	if o := h.Overview(Filter{Since: start.AddDate(0, 0, 5)}); o.Trends[0].Daily.First != "2026-01-06" {
+		t.Errorf("since the sixth day: %+v", o.Trends[0].Daily)
+	}
+	if o := h.Overview(Filter{Check: "other"}); len(o.Trends) != 0 {
+		t.Errorf("trends of another check: %+v", o.Trends)
+	}
+	if o := (&History{Plan: "p", Runs: h.Runs[len(h.Runs)-7:]}).Overview(Filter{}); o.Trends[0].Daily != nil {
+		t.Errorf("one day has a trend by day: %+v", o.Trends[0].Daily)
+	}
+}
+
+// TestDayDelaysAreBounded: in number, and in the years that hostile dates span.
+func TestDayDelaysAreBounded(t *testing.T) {
+	r := Run{N: 1, UID: "a", Started: start, Checks: []Check{{Name: "mesh"}}}
+	for i := range 2 * maxDayDelays {
+		r.Checks[0].Delays = append(r.Checks[0].Delays, Delay{Probe: fmt.Sprint(i), P50: 1, P99: 1})
+	}
+	h := &History{Plan: "p", Runs: []Run{r}}
+	h.intoDays(1)
+	if n := len(h.Days[0].Delays); n != maxDayDelays {
+		t.Errorf("a day keeps %d delays, want %d", n, maxDayDelays)
+	}
+	r.Checks[0].Name, r.Started = "other", start.AddDate(0, 0, 1)
+	h.Runs = []Run{r}
+	if n := len(dailyOf("", h.Days, h.Runs)); n != maxDayDelays {
+		t.Errorf("%d probes have a trend by day, want %d", n, maxDayDelays)
+	}
+	udp := []DayDelay{{Check: "mesh", Probe: "udp", P50: 5, P99: 5, Runs: 1}}
+	h = &History{Days: []Day{{Date: "0001-01-01", Delays: udp}, {Date: "nonsense", Delays: udp}, {Date: "9998-12-30", Delays: udp}, {Date: "9998-12-31", Delays: udp}}}
+	if o := h.Overview(Filter{}); len(o.Trends) != 1 || o.Trends[0].Daily.First != "9998-12-30" || len(o.Trends[0].Daily.P50) != 2 {
+		t.Errorf("trends %+v", o.Trends)
 	}
 }
 

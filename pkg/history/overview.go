@@ -3,6 +3,7 @@
 package history
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -21,7 +22,7 @@ type Overview struct {
 	Since time.Time `json:"since,omitzero"`
 	// Runs by their start, oldest first. Of a run, the listed checks are shown.
 	Runs []Run `json:"runs"`
-	// Days count the runs that are too old to be listed.
+	// Days count the runs that are too old to be listed. Their delays are in Trends.
 	Days []Day `json:"days,omitempty"`
 	// Every is the usual time between two starts; 0 if it is unknown. Gaps are times without a run.
 	Every checkup.Duration `json:"every,omitempty"`
@@ -45,12 +46,14 @@ type CheckCoverage struct {
 }
 
 // Trend has the median delay of one probe of one check, in microseconds, for each run of an Overview; 0 where nothing
-// was answered. Typical is the median of all runs together, from the digest, which weighs newer runs more.
+// was answered. Typical is the median of all runs together, from the digest, which weighs newer runs more. Daily has
+// the days of listed and of older runs; nil if all runs with an answer began on one day.
 type Trend struct {
 	Check   string  `json:"check"`
 	Probe   string  `json:"probe"`
 	P50     []int64 `json:"p50"`
 	Typical int64   `json:"typical,omitempty"`
+	Daily   *Daily  `json:"daily,omitempty"`
 }
 
 // Filter selects what an Overview shows.
@@ -85,8 +88,11 @@ func (h *History) Overview(f Filter) *Overview {
 		o.Runs = append(o.Runs, r)
 	}
 	slices.SortStableFunc(o.Runs, func(a, b Run) int { return a.Started.Compare(b.Started) })
+	var days []Day
 	for _, d := range h.Days {
 		if d.Date >= f.Since.UTC().Format(time.DateOnly) {
+			days = append(days, d)
+			d.Delays = nil
 			o.Days = append(o.Days, d)
 		}
 	}
@@ -100,14 +106,23 @@ func (h *History) Overview(f Filter) *Overview {
 			o.Findings = append(o.Findings, d)
 		}
 	}
-	for _, check := range h.checks() {
+	byDay := dailyOf(f.Check, days, o.Runs)
+	checks := h.checks()
+	listed := len(checks)
+	for s := range byDay {
+		if !slices.Contains(checks, s.check) {
+			checks = append(checks, s.check)
+		}
+	}
+	slices.Sort(checks[listed:])
+	for _, check := range checks {
 		if f.Check != "" && check != f.Check {
 			continue
 		}
 		if c := h.Cumulative(check); c != nil {
 			o.Coverage = append(o.Coverage, CheckCoverage{check, *c})
 		}
-		o.Trends = append(o.Trends, h.trends(check, o.Runs)...)
+		o.Trends = append(o.Trends, h.trends(check, byDay, o.Runs)...)
 	}
 	if f.Source != "" {
 		o.Pair = slices.DeleteFunc(h.Pair(f.Source, f.Target), func(p PairResult) bool {
@@ -117,27 +132,36 @@ func (h *History) Overview(f Filter) *Overview {
 	return o
 }
 
-func (h *History) trends(check string, runs []Run) []Trend {
+// trends are those of the probes of a check, in the order of the runs, then those that only the days have.
+func (h *History) trends(check string, byDay map[series]*Daily, runs []Run) []Trend {
 	var trends []Trend
-	for i := range runs {
-		c := runs[i].check(check)
-		if c == nil {
-			continue
+	of := func(probe string) *Trend {
+		k := slices.IndexFunc(trends, func(t Trend) bool { return t.Probe == probe })
+		if k >= 0 {
+			return &trends[k]
 		}
-		for _, d := range c.Delays {
-			k := slices.IndexFunc(trends, func(t Trend) bool { return t.Probe == d.Probe })
-			if k < 0 {
-				k = len(trends)
-				t := Trend{Check: check, Probe: d.Probe, P50: make([]int64, len(runs))}
-				key := Key{Check: check, Group: All, Probe: d.Probe}
-				at, ok := slices.BinarySearchFunc(h.Digests, key, func(d Digest, k Key) int { return compareKeys(d.Key, k) })
-				if ok {
-					t.Typical = h.Digests[at].Quantile(0.5)
-				}
-				trends = append(trends, t)
+		t := Trend{Check: check, Probe: probe, P50: make([]int64, len(runs)), Daily: byDay[series{check, probe}]}
+		key := Key{Check: check, Group: All, Probe: probe}
+		at, ok := slices.BinarySearchFunc(h.Digests, key, func(d Digest, k Key) int { return compareKeys(d.Key, k) })
+		if ok {
+			t.Typical = h.Digests[at].Quantile(0.5)
+		}
+		trends = append(trends, t)
+		return &trends[len(trends)-1]
+	}
+	for i := range runs {
+		if c := runs[i].check(check); c != nil {
+			for _, d := range c.Delays {
+				of(d.Probe).P50[i] = d.P50
 			}
-			trends[k].P50[i] = d.P50
 		}
 	}
+	runsHave := len(trends)
+	for s := range byDay {
+		if s.check == check {
+			of(s.probe)
+		}
+	}
+	slices.SortFunc(trends[runsHave:], func(a, b Trend) int { return cmp.Compare(a.Probe, b.Probe) })
 	return trends
 }

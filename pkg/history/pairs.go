@@ -14,13 +14,15 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Member is a source or a target of a check. A member with another zone is another one, and so is one that was not a
-// member in a run between: what was measured before does not count for it.
+// Member is a source or a target of a check. A member with another zone, or on a node of another Epoch, is another one,
+// and so is one that was not a member in a run between: what was measured before does not count for it.
 type Member struct {
 	Name string `json:"n"`
 	// Node is empty if it is the Name.
 	Node string `json:"o,omitempty"`
 	Zone string `json:"z,omitempty"`
+	// Epoch is that of the node in History.Nodes when the run ended; 0 if its UID is not known.
+	Epoch int `json:"e,omitempty"`
 }
 
 func (m Member) node() string { return cmp.Or(m.Node, m.Name) }
@@ -43,6 +45,8 @@ type Pairs struct {
 	detail []byte
 	// groups: the codes of a run of each group and probe, as in group.go; nil once they are old.
 	groups []byte
+	// uids are digests of the UIDs of the nodes of a run that is not in the history yet, by name.
+	uids map[string]string
 }
 
 // Codes of verdicts.

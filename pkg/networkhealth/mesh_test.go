@@ -83,6 +83,14 @@ func (m *mesh) pods(pods ...string) {
 	m.w.Possible = len(m.w.Sources) * len(pods)
 }
 
+// inside makes existing pods the sources, by an agent in each.
+func (m *mesh) inside(pods ...string) {
+	for i, pod := range pods {
+		m.w.Sources[i].Pod, m.w.Sources[i].Inside = pod, true
+		m.uids[pod] = "uid-of-" + pod
+	}
+}
+
 // measure returns what the run measured, judged by the real judge.
 func (m *mesh) measure() Measured {
 	m.w.Probes = m.probes
@@ -103,8 +111,12 @@ func (m *mesh) measure() Measured {
 			})
 			continue
 		}
+		pod, uid := fmt.Sprintf("checks/agent-%d-run-%d", s, m.run), fmt.Sprintf("agent-uid-%d-%d", s, m.run)
+		if own := m.w.Sources[s].Pod; own != "" {
+			pod, uid = own, m.uids[own]
+		}
 		source := checkup.Source{
-			Source: s, Pod: fmt.Sprintf("checks/agent-%d-run-%d", s, m.run), UID: fmt.Sprintf("agent-uid-%d-%d", s, m.run),
+			Source: s, Pod: pod, UID: uid,
 			Addresses: map[checkup.IPFamily]string{checkup.IPv4: "198.18.1.1", checkup.IPv6: "not an address"},
 			Began:     m.at.Add(20 * time.Second), Ended: m.at.Add(40 * time.Second), End: &checkup.AgentEnd{},
 		}

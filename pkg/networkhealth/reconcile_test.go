@@ -96,6 +96,57 @@ func TestObject(t *testing.T) {
 	}
 }
 
+// TestWorkloadSource: a pod that exists is the source itself, by its UID, with its own addresses. Its object goes on from
+// run to run; a pod that is created again under the name is another source.
+func TestWorkloadSource(t *testing.T) {
+	m := newMesh("a", "b")
+	m.inside("shop/web-0", "shop/web-1")
+	m.pods("shop/cart-0")
+	m.dead[[2]int{1, 0}] = true
+	c := m.next(t, m.input(), 10*time.Minute)
+	if len(c.Write) != 2 {
+		t.Fatalf("%d objects", len(c.Write))
+	}
+	cart := Endpoint{Kind: Workload, Namespace: "shop", Name: "cart-0", UID: "uid-0", Node: "target-node"}
+	for i, want := range []struct {
+		source Endpoint
+		reach  Reachability
+	}{
+		{Endpoint{Kind: Workload, Namespace: "shop", Name: "web-1", UID: "uid-of-shop/web-1", Node: "b"}, Unreachable},
+		{Endpoint{Kind: Workload, Namespace: "shop", Name: "web-0", UID: "uid-of-shop/web-0", Node: "a"}, Reachable},
+	} {
+		w := c.Write[i]
+		if w.Spec.Source != want.source || w.Spec.Target != cart || w.Status.Reachability != want.reach {
+			t.Errorf("object %+v is %s, want source %+v, %s", w.Spec, w.Status.Reachability, want.source, want.reach)
+		}
+		pod := &ObservedPod{Namespace: "shop", Name: want.source.Name, UID: want.source.UID, Node: want.source.Node, Addresses: []string{"198.18.1.1"}}
+		if d := cmp.Diff(pod, w.Status.Source); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+		if want := "an agent in the source's own pod measured to the target's own pod; "; !strings.HasPrefix(w.Status.Coverage.Sampling, want) {
+			t.Errorf("sampling %q, want %q", w.Status.Coverage.Sampling, want)
+		}
+	}
+	first := c.Write[1].Name
+	if c := m.next(t, m.input(), 10*time.Minute); len(c.Write) != 2 || c.Write[1].Name != first || c.Write[1].Before == nil {
+		t.Errorf("the next run writes %v, want the same objects", names(c))
+	}
+	// The agent cannot be inserted: whose pod it is now is not known. The object stays until it is stale.
+	m.mute[0] = true
+	m.next(t, m.input(), 2*time.Hour)
+	m.next(t, m.input(), 10*time.Minute)
+	if got := list(m.existing); !slices.Contains(got, "a shop/cart-0 Unknown Stale") || len(got) != 2 {
+		t.Errorf("objects %q, want that of web-0 Unknown", got)
+	}
+	m.mute[0], m.uids["shop/web-0"] = false, "created again"
+	m.next(t, m.input(), 10*time.Minute)
+	if got := list(m.existing); !slices.Equal(got, []string{
+		"a shop/cart-0 Reachable Answered", "a shop/cart-0 Unknown SourceGone", "b shop/cart-0 Unreachable NoAnswer",
+	}) {
+		t.Errorf("objects %q, want one of each pod", got)
+	}
+}
+
 // TestReachability: of a pair with two probes, by what became of each.
 func TestReachability(t *testing.T) {
 	answered, lost, unmeasured := "answered", "lost", "unmeasured"

@@ -374,7 +374,8 @@ func (e *expansion) pick(
 	for i, pod := range pods {
 		n := nodes[pod.Node]
 		endpoints[i] = checkup.Endpoint{
-			Node: pod.Node, Zone: n.Labels[corev1.LabelTopologyZone], Topology: topologyOf(n, topology), Pod: pod.Name,
+			Node: pod.Node, NodeUID: n.UID, Zone: n.Labels[corev1.LabelTopologyZone], Topology: topologyOf(n, topology),
+			Pod: pod.Name,
 		}
 	}
 	return pods, endpoints, nil
@@ -385,7 +386,8 @@ func fixtures(nodes []cluster.Node, topology []string, tolerations []checkup.Tol
 	endpoints := make([]checkup.Endpoint, len(nodes))
 	for i, n := range nodes {
 		endpoints[i] = checkup.Endpoint{
-			Node: n.Name, Zone: n.Labels[corev1.LabelTopologyZone], Topology: topologyOf(n, topology), Tolerations: tolerations,
+			Node: n.Name, NodeUID: n.UID, Zone: n.Labels[corev1.LabelTopologyZone], Topology: topologyOf(n, topology),
+			Tolerations: tolerations,
 		}
 	}
 	slices.SortFunc(endpoints, func(x, y checkup.Endpoint) int { return cmp.Compare(x.Node, y.Node) })

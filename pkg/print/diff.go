@@ -67,6 +67,8 @@ func (p *printer) checkDiff(d *checkup.CheckDiff) {
 		slower = append(slower, slowerLine(s))
 	}
 	list("slower, or with more loss", slower)
+	list("slower, or with more loss: nodes and zones (delays to 10%)", slowerParts(d.SlowerGroups))
+	list("slower, or with more loss: "+noun+"s that do not fail", slowerParts(d.SlowerUnits))
 	list("not seen by both", changes(d.Unseen, true))
 	if d.Still > 0 {
 		p.line("  %s failed in both", checkup.Count(d.Still, noun))
@@ -84,7 +86,8 @@ func (p *printer) checkDiff(d *checkup.CheckDiff) {
 	for _, note := range d.Notes {
 		p.line("  note: %s", checkup.Clean(note))
 	}
-	changed := len(d.NewFindings) + len(d.GoneFindings) + len(d.New) + len(d.Gone) + len(d.Slower) + len(d.Unseen)
+	changed := len(d.NewFindings) + len(d.GoneFindings) + len(d.New) + len(d.Gone) + len(d.Slower) + len(d.Unseen) +
+		len(d.SlowerGroups) + len(d.SlowerUnits)
 	if len(d.Notes) == 0 && d.Before != "" && d.After != "" && changed == 0 {
 		p.line("  nothing is new, gone or slower")
 	}
@@ -110,6 +113,24 @@ func changes(of []checkup.UnitDiff, states bool) []string {
 			line += ": " + c.Cause.String()
 		}
 		lines = append(lines, line)
+	}
+	return lines
+}
+
+// slowerParts are lines of groups or units.
+func slowerParts(of []checkup.SlowerPart) []string {
+	var lines []string
+	for _, s := range of {
+		var parts []string
+		delay := func(name string, was, is int64) {
+			if was > 0 && is > 0 {
+				parts = append(parts, fmt.Sprintf("%s %s, was %s", name, micros(is), micros(was)))
+			}
+		}
+		delay("p50", s.Before.P50, s.After.P50)
+		delay("p90", s.Before.P90, s.After.P90)
+		parts = append(parts, fmt.Sprintf("loss %s, was %s", s.After.Loss, s.Before.Loss))
+		lines = append(lines, s.Part+": "+strings.Join(parts, "; "))
 	}
 	return lines
 }

@@ -40,6 +40,7 @@ func History(w io.Writer, h *history.Overview, o TextOptions) error {
 			p.trend(t.Check+" "+t.Probe, t.P50, t.Typical)
 		}
 	}
+	p.daily(h.Trends)
 	p.historyPair(h.Pair)
 	if len(h.SetAside) > 0 {
 		p.heading(0, "Set aside")
@@ -239,6 +240,51 @@ func (p *printer) trend(name string, values []int64, typical int64) {
 			return
 		}
 	}
+}
+
+// daily prints the delays by day, all days of a year and more: of so many days a character that each line fits.
+func (p *printer) daily(trends []history.Trend) {
+	for days := 1; ; days++ {
+		var lines []string
+		first, fits := "", true
+		for _, t := range trends {
+			if t.Daily == nil {
+				continue
+			}
+			first = t.Daily.First
+			for _, s := range []struct {
+				name   string
+				values []int64
+			}{{"p50", t.Daily.P50}, {"p99", t.Daily.P99}} {
+				values := perDays(s.values, days)
+				if line := p.trendLine(t.Check+" "+t.Probe+" "+s.name, values, 0); line != "" {
+					fits = fits && (len(values) <= trendMin || len(values) <= trendMax && runes(line) <= p.o.Width)
+					lines = append(lines, line)
+				}
+			}
+		}
+		if !fits {
+			continue
+		}
+		if len(lines) > 0 {
+			p.heading(0, fmt.Sprintf("Round trips by day since %s, %s a character, medians of the runs", checkup.Clean(first),
+				checkup.Count(days, "day")))
+		}
+		for _, line := range lines {
+			p.line("%s", line)
+		}
+		return
+	}
+}
+
+// perDays returns one value for each so many days, the newest of them whole: the median of those that have a delay.
+func perDays(values []int64, days int) []int64 {
+	var all []int64
+	for to := len(values); to > 0; to -= days {
+		all = append(all, history.Median(values[max(0, to-days):to]))
+	}
+	slices.Reverse(all)
+	return all
 }
 
 // trendLine is the line of a trend; empty if no run has a delay.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/history"
 )
 
 // TestCumulative: what all runs have covered, in words.
@@ -64,6 +65,34 @@ func TestCumulative(t *testing.T) {
 	}
 }
 
+// TestOpenGap: the next run is overdue: the last line of the runs says so, in text and on the page.
+func TestOpenGap(t *testing.T) {
+	h := overview()
+	newest := h.Runs[len(h.Runs)-1].Started
+	h.Gaps = append(h.Gaps, history.Gap{After: newest, Before: newest.Add(4 * time.Hour), Missed: 3})
+	var text, page strings.Builder
+	if err := History(&text, h, TextOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := HTMLHistory(&page, h, "", "", Links{}); err != nil {
+		t.Fatal(err)
+	}
+	const tally = "2 gaps without a run, in which 5 runs did not report"
+	for name, want := range map[string][]string{
+		text.String(): {tally, "day-2-run-7     4     0           0\n  gap: no report for 4h0m0s, 3 runs missing\n\nFindings"},
+		page.String(): {
+			tally, `<li><span class="gap" title="gap: no report for 4h0m0s, 3 runs missing">3 missing</span></li>` + "\n</ul>",
+			"<tbody>\n" + `<tr><td class="stamp">after 2026-01-02 12:04 UTC</td><td colspan="3" class="inconclusive">gap: no report for 4h0m0s, 3 runs missing</td></tr>`,
+		},
+	} {
+		for _, want := range want {
+			if !strings.Contains(name, want) {
+				t.Errorf("does not have %q:\n%s", want, name)
+			}
+		}
+	}
+}
+
 // TestTrend: the newest runs, lowest to highest, and a space where there is no delay.
 func TestTrend(t *testing.T) {
 	long := make([]int64, trendMax)
@@ -91,6 +120,49 @@ func TestTrend(t *testing.T) {
 			}
 			if b.String() != tt.want {
 				t.Errorf("%q, want %q", b.String(), tt.want)
+			}
+		})
+	}
+}
+
+// TestDaily: the delays by day, of as many days a character as it takes to show all of them.
+func TestDaily(t *testing.T) {
+	year := make([]int64, 365)
+	for i := range year {
+		year[i] = int64(200 + i)
+	}
+	for _, tt := range []struct {
+		name     string
+		p50, p99 []int64
+		want     string
+	}{
+		{"a few days", []int64{100, 0, 450, 800}, []int64{900, 0, 900, 900}, `
+Round trips by day since 2026-01-01, 1 day a character, medians of the runs
+  mesh udp p50  |_ +@|  100µs to 800µs
+  mesh udp p99  |_ __|  900µs to 900µs
+`},
+		{"no 99th percentile", []int64{100, 450, 800}, []int64{0, 0, 0}, `
+Round trips by day since 2026-01-01, 1 day a character, medians of the runs
+  mesh udp p50  |_+@|  100µs to 800µs
+`},
+		{"a year", year, year, `
+Round trips by day since 2026-01-01, 8 days a character, medians of the runs
+  mesh udp p50  |____......-------======+++++++******######@@@@|  202µs to 560µs
+  mesh udp p99  |____......-------======+++++++******######@@@@|  202µs to 560µs
+`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var b strings.Builder
+			p := newPrinter(&b, TextOptions{})
+			p.daily([]history.Trend{
+				{Check: "mesh", Probe: "udp", Daily: &history.Daily{First: "2026-01-01", P50: tt.p50, P99: tt.p99}},
+				{Check: "mesh", Probe: "on one day only"},
+			})
+			if err := p.w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			if b.String() != tt.want {
+				t.Errorf("printed\n%s\nwant\n%s", b.String(), tt.want)
 			}
 		})
 	}

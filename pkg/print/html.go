@@ -33,8 +33,8 @@ const (
 	htmlText   = 2000 // characters of each text
 	htmlDepth  = 8    // of lists in lists
 	htmlStrip  = 120  // boxes for runs
-	htmlTrend  = 400  // runs of a trend
-	htmlTrends = 40   // trends
+	htmlTrend  = 400  // runs, or days, of a trend
+	htmlTrends = 40   // probes with trends
 	// A matrix with at most so many columns is a table with names. A larger one is a drawing, which any screen can scale.
 	htmlGrid = 32
 	// barWidth is the width of a bar of counts, in its own units.

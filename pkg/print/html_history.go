@@ -55,8 +55,11 @@ func htmlHistoryOf(h *history.Overview, links Links) *htmlHistory {
 		if i == htmlTrends {
 			break
 		}
-		if line, ok := htmlTrendOf(t); ok {
-			v.Trends = append(v.Trends, line)
+		name := "round trips of " + t.Check + " " + t.Probe
+		v.trend("Median "+name, t.P50, t.Typical, "run")
+		if t.Daily != nil {
+			v.trend("Median "+name+" by day", t.Daily.P50, 0, "day")
+			v.trend("99th percentile of "+name+" by day", t.Daily.P99, 0, "day")
 		}
 	}
 	if len(h.Findings) > 0 {
@@ -130,51 +133,51 @@ func (v *htmlHistory) runs(h *history.Overview, links Links) {
 	}
 }
 
-// htmlTrendOf draws delays as a line, with breaks where a run has none; false if no run has one.
-func htmlTrendOf(t history.Trend) (htmlTrendLine, bool) {
-	values := t.P50[max(0, len(t.P50)-htmlTrend):]
+// trend draws delays as a line, with breaks where a run or a day, the noun, has none; no line if none has one.
+func (v *htmlHistory) trend(name string, values []int64, typical int64, noun string) {
+	values = values[max(0, len(values)-htmlTrend):]
 	low, high := int64(0), int64(0)
-	for _, v := range values {
-		if v > 0 && (low == 0 || v < low) {
-			low = v
+	for _, us := range values {
+		if us > 0 && (low == 0 || us < low) {
+			low = us
 		}
-		high = max(high, v)
+		high = max(high, us)
 	}
 	if high == 0 {
-		return htmlTrendLine{}, false
+		return
 	}
-	label := fmt.Sprintf("%s to %s in %s", micros(low), micros(high), checkup.Count(len(values), "run"))
+	label := fmt.Sprintf("%s to %s in %s", micros(low), micros(high), checkup.Count(len(values), noun))
 	bottom, top := low, high
-	if t.Typical > 0 {
-		label += ", usually " + micros(t.Typical)
-		bottom, top = min(bottom, t.Typical), max(top, t.Typical)
+	if typical > 0 {
+		label += ", usually " + micros(typical)
+		bottom, top = min(bottom, typical), max(top, typical)
 	}
 	const height = 100
-	y := func(v int64) string {
+	y := func(us int64) string {
 		if top == bottom {
 			return strconv.Itoa(height / 2)
 		}
-		return decimal(height - 5 - (height-10)*float64(v-bottom)/float64(top-bottom))
+		return decimal(height - 5 - (height-10)*float64(us-bottom)/float64(top-bottom))
 	}
 	var d, dots strings.Builder
 	pen := "M"
-	for i, v := range values {
-		if v <= 0 {
+	for i, us := range values {
+		if us <= 0 {
 			pen = "M"
 			continue
 		}
-		fmt.Fprintf(&d, "%s%d %s", pen, i, y(v))
+		fmt.Fprintf(&d, "%s%d %s", pen, i, y(us))
 		if pen == "M" && (i+1 == len(values) || values[i+1] <= 0) { // a line of one point is not drawn
-			fmt.Fprintf(&dots, "M%d %sh.01", i, y(v))
+			fmt.Fprintf(&dots, "M%d %sh.01", i, y(us))
 		}
 		pen = "L"
 	}
 	line := htmlTrendLine{
-		Name: htmlClip(t.Check + " " + t.Probe), Label: label, D: d.String(), Dots: dots.String(),
+		Name: htmlClip(name), Label: label, D: d.String(), Dots: dots.String(),
 		ViewBox: fmt.Sprintf("-0.5 0 %d %d", max(1, len(values)), height),
 	}
-	if t.Typical > 0 {
-		line.Typical = fmt.Sprintf("M-0.5 %sH%d", y(t.Typical), len(values))
+	if typical > 0 {
+		line.Typical = fmt.Sprintf("M-0.5 %sH%d", y(typical), len(values))
 	}
-	return line, true
+	v.Trends = append(v.Trends, line)
 }

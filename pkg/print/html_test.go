@@ -125,7 +125,8 @@ func overview() *history.Overview {
 			First: start.Add(5 * time.Hour), Last: start.Add(6 * time.Hour), Runs: 2}},
 		Coverage: []history.CheckCoverage{{Check: "mesh", Cumulative: checkup.Cumulative{Since: start, Runs: 9, Measured: 80, Possible: 90,
 			Failing: 1, Oldest: "a -> b", RunsLeft: new(3), FailingUpperBound: new(0.05)}}},
-		Trends:   []history.Trend{{Check: "mesh", Probe: "udp IPv4 64B", P50: []int64{100, 0, 120, 130, 0, 500, 480, 110}, Typical: 115}},
+		Trends: []history.Trend{{Check: "mesh", Probe: "udp IPv4 64B", P50: []int64{100, 0, 120, 130, 0, 500, 480, 110}, Typical: 115,
+			Daily: &history.Daily{First: "2025-12-29", P50: []int64{90, 0, 100, 110, 105}, P99: []int64{400, 0, 450, 700, 500}}}},
 		SetAside: []string{"2026-01-01T00:00:00Z part runs of the history is set aside: it is corrupt"},
 	}
 	for i := range 8 {

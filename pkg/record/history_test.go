@@ -3,10 +3,15 @@
 package record
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -197,7 +202,7 @@ func TestHistoryIsSetAside(t *testing.T) {
 	}
 }
 
-// TestForeignHistory: neither another's ConfigMap nor a newer history is overwritten.
+// TestForeignHistory: another's ConfigMap is not overwritten.
 func TestForeignHistory(t *testing.T) {
 	s, _ := versioned()
 	other := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "day-2-history"}, Data: map[string]string{"mine": "yes"}}
@@ -250,15 +255,7 @@ func TestSavedHistory(t *testing.T) {
 	}
 	want := mustLoad(t, s)
 	if os.Getenv("UPDATE") != "" {
-		text, err := yaml.Marshal(corev1.ConfigMapList{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, Items: list(t, s),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		save(t, s, path)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -270,6 +267,94 @@ func TestSavedHistory(t *testing.T) {
 	}
 	if diff := cmp.Diff(want.Overview(history.Filter{}), got.Overview(history.Filter{})); diff != "" {
 		t.Errorf("the saved history differs (UPDATE=1 writes it): %s", diff)
+	}
+}
+
+// TestNewerHistory: a history that a newer checkplan wrote is never written, whichever part of it is newer, and what can
+// be read of it is read. testdata/history-newer.yaml is such a history; UPDATE=1 writes it.
+func TestNewerHistory(t *testing.T) {
+	const path = "testdata/history-newer.yaml"
+	for part, runs := range map[string]int{"state": 2, "runs-0": 0} {
+		s, _ := versioned()
+		for run := range 2 {
+			if err := s.AddHistory(t.Context(), meshEntry(run)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		makeNewer(t, s, part)
+		before := list(t, s)
+		if err := s.AddHistory(t.Context(), meshEntry(2)); !errors.Is(err, ErrNewer) {
+			t.Errorf("part %s is newer: error %v, want %v", part, err, ErrNewer)
+		}
+		if diff := cmp.Diff(before, list(t, s)); diff != "" {
+			t.Errorf("part %s is newer: the history was changed: %s", part, diff)
+		}
+		h, err := LoadHistory(t.Context(), s.ConfigMaps, "day-2")
+		if !errors.Is(err, ErrNewer) || h == nil || len(h.Runs) != runs || !strings.Contains(strings.Join(h.SetAside, "\n"), "another checkplan wrote it") {
+			t.Errorf("part %s is newer: %+v, %v; want %d runs, a note, and %v", part, h, err, runs, ErrNewer)
+		}
+		if part == "state" && os.Getenv("UPDATE") != "" {
+			save(t, s, path)
+		}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h, err := ReadHistory(t.Context(), text); !errors.Is(err, ErrNewer) || len(h.Runs) != 2 {
+		t.Errorf("the saved history: %+v, %v (UPDATE=1 writes it)", h, err)
+	}
+}
+
+// makeNewer changes a part of the history as a newer checkplan would: to its own version, under the name of its content.
+func makeNewer(t *testing.T, s *Store, part string) {
+	t.Helper()
+	must := func(err error) {
+		if err != nil {
+			t.Helper()
+			t.Fatal(err)
+		}
+	}
+	index, err := s.ConfigMaps.Get(t.Context(), HistoryName("day-2"), metav1.GetOptions{})
+	must(err)
+	listed, err := listedPieces(index)
+	must(err)
+	i := slices.IndexFunc(listed, func(p indexed) bool { return p.Part == part })
+	old, err := s.ConfigMaps.Get(t.Context(), listed[i].Pieces[0], metav1.GetOptions{})
+	must(err)
+	r, err := gzip.NewReader(bytes.NewReader(old.BinaryData[pieceKey]))
+	must(err)
+	text, err := io.ReadAll(r)
+	must(err)
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, err = w.Write(bytes.Replace(text, []byte(`"version":1`), []byte(`"version":99`), 1))
+	must(err)
+	must(w.Close())
+	piece := s.historyMap(pieceName(index.Name, b.Bytes()))
+	piece.BinaryData = map[string][]byte{pieceKey: b.Bytes()}
+	_, err = s.ConfigMaps.Create(t.Context(), piece, metav1.CreateOptions{})
+	must(err)
+	must(s.ConfigMaps.Delete(t.Context(), old.Name, metav1.DeleteOptions{}))
+	listed[i].Pieces[0] = piece.Name
+	content, err := json.Marshal(listed)
+	must(err)
+	index.Data[indexKey] = string(content)
+	_, err = s.ConfigMaps.Update(t.Context(), index, metav1.UpdateOptions{})
+	must(err)
+}
+
+// save writes all ConfigMaps to a file, as kubectl prints them.
+func save(t *testing.T, s *Store, path string) {
+	t.Helper()
+	text, err := yaml.Marshal(corev1.ConfigMapList{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, Items: list(t, s),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -10,10 +10,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 )
 
@@ -83,6 +86,68 @@ func TestManifest(t *testing.T) {
 	}
 	if len(kinds) != 7 {
 		t.Errorf("kinds %v", kinds)
+	}
+}
+
+// TestServiceMonitor: the Prometheus Operator finds the Service and its port by the ServiceMonitor, and keeps the label
+// namespace of the metrics. The fields are those of monitoring.coreos.com/v1.
+func TestServiceMonitor(t *testing.T) {
+	var m struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Name   string            `json:"name"`
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
+		Spec struct {
+			Selector  metav1.LabelSelector `json:"selector"`
+			Endpoints []struct {
+				Port          string `json:"port"`
+				Path          string `json:"path"`
+				HonorLabels   bool   `json:"honorLabels"`
+				Interval      string `json:"interval"`
+				ScrapeTimeout string `json:"scrapeTimeout"`
+			} `json:"endpoints"`
+		} `json:"spec"`
+	}
+	if err := yaml.UnmarshalStrict([]byte(read(t, "serve/servicemonitor.yaml")), &m); err != nil {
+		t.Fatal(err)
+	}
+	if m.APIVersion != "monitoring.coreos.com/v1" || m.Kind != "ServiceMonitor" || m.Metadata.Name == "" || len(m.Spec.Endpoints) != 1 {
+		t.Fatalf("%+v", m)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(&m.Spec.Selector)
+	if err != nil || selector.Empty() {
+		t.Fatalf("selector %v, %v", selector, err)
+	}
+	e := m.Spec.Endpoints[0]
+	interval, bad := time.ParseDuration(e.Interval)
+	timeout, worse := time.ParseDuration(e.ScrapeTimeout)
+	if bad != nil || worse != nil || timeout > interval || timeout < requestTime {
+		t.Errorf("scraped every %s for at most %s, want a timeout from %s, below the interval", e.Interval, e.ScrapeTimeout, requestTime)
+	}
+	if !e.HonorLabels {
+		t.Error("the label namespace of planner serve --all-namespaces is lost")
+	}
+	if got := newSite(t).ask("GET", e.Path); got.Code != 200 || !strings.Contains(got.Body.String(), "checkplan_run_verdict") {
+		t.Errorf("path %s: status %d", e.Path, got.Code)
+	}
+	found := 0
+	for _, document := range strings.Split(read(t, "serve/kubernetes.yaml"), "\n---\n") {
+		var service corev1.Service
+		if !strings.Contains(document, "\nkind: Service\n") {
+			continue
+		}
+		if err := yaml.Unmarshal([]byte(document), &service); err != nil {
+			t.Fatal(err)
+		}
+		if selector.Matches(labels.Set(service.Labels)) &&
+			slices.ContainsFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == e.Port }) {
+			found++
+		}
+	}
+	if found != 1 {
+		t.Errorf("%d Services of kubernetes.yaml are scraped, want 1", found)
 	}
 }
 

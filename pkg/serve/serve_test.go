@@ -170,6 +170,19 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestOverdue: the page of a plan whose next run is overdue says how many are missing.
+func TestOverdue(t *testing.T) {
+	s := newSite(t)
+	const open = "gap: no report for 1h0m0s, 59 runs missing"
+	if page := s.ask(http.MethodGet, "/plans/checks/day-2").Body.String(); strings.Contains(page, open) {
+		t.Errorf("a run is missing when none is due:\n%s", page)
+	}
+	s.now = s.now.Add(59 * time.Minute) // the newest run began at 00:12
+	if page := s.ask(http.MethodGet, "/plans/checks/day-2").Body.String(); !strings.Contains(page, open) {
+		t.Errorf("does not have %q:\n%s", open, page)
+	}
+}
+
 // everywhere makes the server serve all namespaces.
 func (s *site) everywhere() {
 	s.Namespace, s.Metadata = "", metadata{s.client.CoreV1().ConfigMaps(metav1.NamespaceAll)}

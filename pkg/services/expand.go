@@ -219,7 +219,7 @@ func write(w *checkup.Worksheet, sheet *Sheet, nodes []cluster.Node, tolerations
 	assigned := make([][]pair, len(nodes))
 	for i, n := range nodes {
 		w.Sources = append(w.Sources, checkup.Endpoint{
-			Node: n.Name, Zone: n.Labels[corev1.LabelTopologyZone], Tolerations: tolerations,
+			Node: n.Name, NodeUID: n.UID, Zone: n.Labels[corev1.LabelTopologyZone], Tolerations: tolerations,
 		})
 		var internal map[portKey]Expectation
 		for _, index := range sampled[i] {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 	kubevirtfake "kubevirt.io/client-go/kubevirt/fake"
+	"sigs.k8s.io/yaml"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/connectivity"
@@ -277,6 +279,51 @@ func TestHistoryIsNeverFatal(t *testing.T) {
 				t.Errorf("history %+v, %v; want %d runs", h, err, tt.runs)
 			}
 		})
+	}
+}
+
+// TestNewerHistory: a history that a newer checkplan wrote stays as it is, with a warning in the log, and the verdict
+// stands.
+func TestNewerHistory(t *testing.T) {
+	text, err := os.ReadFile("../../pkg/record/testdata/history-newer.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stored corev1.ConfigMapList
+	if err := yaml.Unmarshal(text, &stored); err != nil {
+		t.Fatal(err)
+	}
+	tk, client, log := newTask(t, true, planOf(checkup.RequirePass, checkup.TeardownAlways))
+	for i := range stored.Items {
+		stored.Items[i].Namespace = "ns"
+		if err := client.Tracker().Add(stored.Items[i].DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := run(t.Context(), tk); err != nil {
+		t.Fatalf("%v; log:\n%s", err, log)
+	}
+	if got := result(t, tk, "verdict"); got != "pass" {
+		t.Errorf("verdict %q, want pass", got)
+	}
+	if want := "::warning::the history of the plan lacks this run: " + record.ErrNewer.Error(); !strings.Contains(log.String(), want) {
+		t.Errorf("log lacks %q:\n%s", want, log)
+	}
+	kept, err := record.FindReport(t.Context(), tk.Store("").ConfigMaps, "run")
+	if err != nil || !strings.Contains(strings.Join(kept.Notes, "\n"), record.ErrNewer.Error()) {
+		t.Errorf("report %+v, %v; want a note", kept, err)
+	}
+	list, err := tk.Store("").ConfigMaps.List(t.Context(), metav1.ListOptions{LabelSelector: checkup.LabelRole + "=" + string(checkup.RoleHistory)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range stored.Items {
+		if !slices.ContainsFunc(list.Items, func(cm corev1.ConfigMap) bool { return reflect.DeepEqual(cm, stored.Items[i]) }) {
+			t.Errorf("ConfigMap %s was changed", stored.Items[i].Name)
+		}
+	}
+	if len(list.Items) != len(stored.Items) {
+		t.Errorf("%d ConfigMaps, want %d", len(list.Items), len(stored.Items))
 	}
 }
 

@@ -4,16 +4,21 @@ package start
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	k8stesting "k8s.io/client-go/testing"
 
@@ -147,49 +152,94 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestRetentionOfAMonth: at one run a minute for 30 days, with runs that take 40 s, one in a hundred of which hangs for
+// clock is the PipelineRuns of a namespace at a fake time: a run finishes when its time is over.
+type clock struct {
+	dynamic.ResourceInterface // nil: a call of any other verb panics
+	now                       time.Time
+	runs                      map[string]*unstructured.Unstructured
+	ends                      map[string]time.Time
+	// takes is how long the next run takes.
+	takes time.Duration
+}
+
+func (c *clock) Create(
+	_ context.Context, o *unstructured.Unstructured, _ metav1.CreateOptions, _ ...string,
+) (*unstructured.Unstructured, error) {
+	if c.runs[o.GetName()] != nil {
+		return nil, apierrors.NewAlreadyExists(pipelineRuns.GroupResource(), o.GetName())
+	}
+	o = o.DeepCopy()
+	o.SetUID(types.UID("uid of " + o.GetName()))
+	o.SetCreationTimestamp(metav1.NewTime(c.now))
+	c.runs[o.GetName()], c.ends[o.GetName()] = o, c.now.Add(c.takes)
+	return o, nil
+}
+
+func (c *clock) List(_ context.Context, options metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+	selector, err := labels.Parse(options.LabelSelector)
+	if err != nil {
+		return nil, err
+	}
+	list := &unstructured.UnstructuredList{}
+	for name, o := range c.runs {
+		if ends := c.ends[name]; !ends.After(c.now) {
+			o.Object["status"] = map[string]any{"completionTime": ends.Format(time.RFC3339)}
+		}
+		if selector.Matches(labels.Set(o.GetLabels())) {
+			list.Items = append(list.Items, *o)
+		}
+	}
+	return list, nil
+}
+
+func (c *clock) Delete(_ context.Context, name string, options metav1.DeleteOptions, _ ...string) error {
+	o := c.runs[name]
+	if o == nil || *options.Preconditions.UID != o.GetUID() || *options.PropagationPolicy != metav1.DeletePropagationBackground {
+		return apierrors.NewConflict(pipelineRuns.GroupResource(), name, errors.New("another run, or its TaskRuns would stay"))
+	}
+	delete(c.runs, name)
+	return nil
+}
+
+// TestRetentionOfAMonth: at one Job a minute for 30 days, with runs that take 40 s, one in a hundred of which hangs for
 // an hour, and some by hand, nothing piles up. Time is fake.
 func TestRetentionOfAMonth(t *testing.T) {
 	const keep = 10
-	type simulated struct {
-		Run
-		ends time.Time
-	}
-	var runs []simulated
-	most, started, refused, byHand := 0, 0, 0, 0
+	c := &clock{runs: map[string]*unstructured.Unstructured{}, ends: map[string]time.Time{}}
+	s, _, _ := starter(checkup.ConcurrencyForbid)
+	s.Runs, s.Keep = c, keep
+	started, refused, byHand := 0, 0, 0
 	for minute := range 30 * 24 * 60 {
-		now := noon.Add(time.Duration(minute) * time.Minute)
-		seen := make([]Run, len(runs))
-		for i := range runs {
-			runs[i].Finished = !runs[i].ends.After(now)
-			seen[i] = runs[i].Run
-		}
-		for _, gone := range Expired(seen, keep) {
-			runs = slices.DeleteFunc(runs, func(r simulated) bool { return r.Name == gone.Name })
-		}
-		name := fmt.Sprintf("p-%d", minute)
-		if Overlaps(seen, name) != nil {
-			refused++
-			continue
-		}
-		takes := 40 * time.Second
+		c.now, c.takes = noon.Add(time.Duration(minute)*time.Minute), 40*time.Second
 		if minute%100 == 99 {
-			takes = time.Hour
+			c.takes = time.Hour
 		}
-		scheduled := minute%10000 != 5
-		if !scheduled {
+		if minute%10000 == 5 {
 			byHand++
+			if _, err := c.Create(t.Context(), run(fmt.Sprint("by-hand-", minute), 0, false, false), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
 		}
-		started++
-		runs = append(runs, simulated{Run{Name: name, Created: now, Scheduled: scheduled}, now.Add(takes)})
-		most = max(most, len(runs)-byHand)
-	}
-	if most > keep+1 {
-		t.Errorf("up to %d runs of the schedule are in the cluster, want at most %d and the newest one", most, keep)
+		out := &strings.Builder{}
+		s.Name, s.Out = fmt.Sprintf("p-%d", minute), out
+		if err := s.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		switch said := out.String(); {
+		case strings.Contains(said, " is started") && c.runs[s.Name] != nil:
+			started++
+		case strings.Contains(said, "has not finished") && c.runs[s.Name] == nil:
+			refused++
+		default:
+			t.Fatalf("minute %d: the Job says %q; run %v", minute, said, c.runs[s.Name])
+		}
+		if n := len(c.runs) - byHand; n > keep+1 {
+			t.Fatalf("minute %d: %d runs of the schedule are in the cluster, want at most %d and the newest one", minute, n, keep)
+		}
 	}
 	kept := 0
-	for _, r := range runs {
-		if !r.Scheduled {
+	for name := range c.runs {
+		if strings.HasPrefix(name, "by-hand") {
 			kept++
 		}
 	}
