@@ -87,7 +87,7 @@ func (c *EndpointsClient) DefaultFlags(flags FlagSet) {
 // out. It never fails: it logs an error, and tries again after ErrorDelay. canceled means that Cancel was called; there
 // is no state then.
 func (c *EndpointsClient) Next() (items []*api.ServiceEndpoints, canceled bool) {
-	c.init()
+	c.prepare()
 	items, err := c.next(c.ctx)
 	return items, err != nil
 }
@@ -130,7 +130,7 @@ func (c *EndpointsClient) next(ctx context.Context) ([]*api.ServiceEndpoints, er
 // Fetch asks once for the state after InstanceID and Rev, and waits for it. The fields change only when a state is
 // whole: after an error, they are what they were.
 func (c *EndpointsClient) Fetch(ctx context.Context) ([]*api.ServiceEndpoints, error) {
-	c.init()
+	c.prepare()
 	conn, err := c.connect()
 	if err != nil {
 		return nil, err
@@ -166,13 +166,13 @@ func (c *EndpointsClient) Fetch(ctx context.Context) ([]*api.ServiceEndpoints, e
 
 // Cancel ends the client: a call of Next, Fetch or States returns soon, and so does each later one.
 func (c *EndpointsClient) Cancel() {
-	c.init()
+	c.prepare()
 	c.cancel()
 }
 
 // CancelOn calls Cancel at the first of the signals. The second one has its usual effect.
 func (c *EndpointsClient) CancelOn(signals ...os.Signal) {
-	c.init()
+	c.prepare()
 	ctx, stop := signal.NotifyContext(c.ctx, signals...)
 	context.AfterFunc(ctx, func() {
 		stop()
@@ -183,7 +183,7 @@ func (c *EndpointsClient) CancelOn(signals ...os.Signal) {
 // CancelOnSignals calls Cancel at the signals that end a program: SIGINT and SIGTERM.
 func (c *EndpointsClient) CancelOnSignals() { c.CancelOn(os.Interrupt, syscall.SIGTERM) }
 
-func (c *EndpointsClient) init() {
+func (c *EndpointsClient) prepare() {
 	c.start.Do(func() { c.ctx, c.cancel = context.WithCancel(context.Background()) })
 }
 

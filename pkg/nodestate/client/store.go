@@ -93,16 +93,14 @@ func (s *Store) Set(state []*api.ServiceEndpoints) []Change {
 			continue // a duplicate
 		}
 		s.state = append(s.state, n)
-		switch old := before[k]; {
-		case old == nil:
+		old := before[k]
+		if old == nil {
 			all.add(servicesThatCome, Change{Op: Create, Service: n})
-			all.compare(&api.ServiceEndpoints{}, n)
-		default:
-			if !equalServices(old, n) {
-				all.add(servicesThatCome, Change{Op: Update, Service: n})
-			}
-			all.compare(old, n)
+			old = &api.ServiceEndpoints{}
+		} else if !equalServices(old, n) {
+			all.add(servicesThatCome, Change{Op: Update, Service: n})
 		}
+		all.compare(old, n)
 	}
 	return slices.Concat(all[:]...)
 }

@@ -54,7 +54,10 @@ func Listen(address string, c Certificates) (net.Listener, error) {
 			return nil, fmt.Errorf("listen on %s: %w", address, err)
 		}
 		listener, err := net.Listen("tcp", rest)
-		return secureListener{listener, c}, err
+		if err != nil {
+			return nil, err
+		}
+		return secureListener{listener, c}, nil
 	}
 	return nil, fmt.Errorf("listen on %q: want unix:///PATH, tcp://ADDRESS:PORT or tls://ADDRESS:PORT", address)
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/nodestate"
 	"github.com/checkplan/checkplan/pkg/nodestate/api"
 	"github.com/checkplan/checkplan/pkg/nodestate/client"
+	"github.com/checkplan/checkplan/pkg/nodestate/nodestatetest"
 )
 
 const (
@@ -478,6 +479,76 @@ func TestFrozen(t *testing.T) {
 	late := l.client(first.Next.InstanceID, first.Next.Rev)
 	if state := l.fetch(late); late.Rev != 1+changes || !strings.HasSuffix(state, fmt.Sprintf("service-0999 10.9.%d.1", changes-1)) {
 		t.Errorf("then revision %d, want %d", late.Rev, 1+changes)
+	}
+}
+
+// TestChurn: a client that gets states while the cluster changes all the time ends with exactly the state that is
+// computed from scratch. Each state that it gets is a later one.
+func TestChurn(t *testing.T) {
+	f := nodestatetest.NewFleet(200, 2000, 20)
+	var objects []runtime.Object
+	for i := range f.Services {
+		objects = append(objects, f.Services[i], f.Slices[i])
+	}
+	l := start(t, nil, objects...).following()
+	c := l.client(0, 0)
+	type state struct {
+		rev   uint64
+		items []*api.ServiceEndpoints
+	}
+	states := make(chan state)
+	go func() {
+		for items := range c.States(t.Context()) {
+			select {
+			case states <- state{c.Rev, items}:
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+	last, got, changes := <-states, 1, 0
+	receive := func(next state) {
+		if next.rev <= last.rev {
+			t.Errorf("revision %d after %d", next.rev, last.rev)
+		}
+		last = next
+		got++
+	}
+	for e := range f.Day() {
+		var err error
+		switch {
+		case e.Slice != nil:
+			err = l.resources[1].Update(e.Slice)
+		case e.Service != nil:
+			err = l.resources[0].Update(e.Service)
+		default:
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes++
+		select {
+		case next := <-states:
+			receive(next)
+		default:
+		}
+	}
+	for last.rev != l.published().rev {
+		receive(<-states)
+	}
+	t.Logf("%d states of %d revisions, %d changes", got, last.rev, changes)
+	if got < 2 {
+		t.Errorf("%d states of %d changes", got, changes)
+	}
+	want := l.cluster.State(nodeName)
+	if len(last.items) != len(want) {
+		t.Fatalf("%d Services, want %d", len(last.items), len(want))
+	}
+	for i, item := range last.items {
+		if !proto.Equal(item, message(want[i])) {
+			t.Errorf("%v, want %v", item, want[i])
+		}
 	}
 }
 
