@@ -20,8 +20,14 @@ import (
 )
 
 // TestStreamedLists: an API server of Kubernetes 1.34 and newer sends a list as the beginning of a watch. The server
-// takes it over when it is whole. Each request has the selectors that leave out what no state depends on.
+// takes it over when it is whole. Each request has the selectors that leave out what no state depends on: with AnyNode,
+// that is no Node.
 func TestStreamedLists(t *testing.T) {
+	t.Run("own node", func(t *testing.T) { streamedLists(t, false, "metadata.name=worker-1 true;") })
+	t.Run("any node", func(t *testing.T) { streamedLists(t, true, " true;") })
+}
+
+func streamedLists(t *testing.T, anyNode bool, nodes string) {
 	kinds := map[string]string{"services": "Service", "endpointslices": "EndpointSlice", "nodes": "Node"}
 	objects := map[string][]metav1.Object{"services": {service("db"), service("web")},
 		"endpointslices": {slice("web", "10.0.0.1")}, "nodes": {node()}}
@@ -68,7 +74,7 @@ func TestStreamedLists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Options{Node: nodeName, Client: kube, Log: slog.New(slog.DiscardHandler)})
+	s, err := New(Options{Node: nodeName, AnyNode: anyNode, Client: kube, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +101,7 @@ func TestStreamedLists(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	selector := "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless true;"
-	for resource, want := range map[string]string{"services": selector, "endpointslices": selector, "nodes": "metadata.name=worker-1 true;"} {
+	for resource, want := range map[string]string{"services": selector, "endpointslices": selector, "nodes": nodes} {
 		if requests[resource] != want {
 			t.Errorf("requests of %s: %q, want %q", resource, requests[resource], want)
 		}
