@@ -20,6 +20,10 @@ const (
 	maxDays = 800
 	// maxDayDelays is the number of probes, of all checks, whose delays a day keeps.
 	maxDayDelays = 64
+	// maxTrends is the number of probes, of all checks, whose delays an Overview has for each run.
+	maxTrends = maxDayDelays
+	// maxChecks is the number of checks that are looked for in the runs, by name. A history is untrusted input.
+	maxChecks = 256
 	// maxFindings is the number of findings that are remembered. Those last seen longest ago are dropped.
 	maxFindings = 500
 	// keepPairs is the number of newest runs whose pairs are kept although newer runs measured all of them again.
@@ -226,13 +230,22 @@ func (h *History) dropReplaced() {
 	}
 }
 
-// checks are the names of all checks of the runs.
+// checks are the names of all checks of the runs, at most maxChecks: those of the newest runs.
 func (h *History) checks() []string {
-	var names []string
-	for i := range h.Runs {
+	left := map[string]bool{}
+	for i := len(h.Runs) - 1; i >= 0; i-- {
 		for _, c := range h.Runs[i].Checks {
-			if !slices.Contains(names, c.Name) {
+			if len(left) < maxChecks {
+				left[c.Name] = true
+			}
+		}
+	}
+	var names []string
+	for i := range h.Runs { // in the order of their first run
+		for _, c := range h.Runs[i].Checks {
+			if left[c.Name] {
 				names = append(names, c.Name)
+				delete(left, c.Name)
 			}
 		}
 	}

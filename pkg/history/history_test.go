@@ -526,6 +526,24 @@ func TestDaily(t *testing.T) {
 	}
 }
 
+// TestTrendsAreBounded: however many checks and probes a hostile history names, its newest ones are shown.
+func TestTrendsAreBounded(t *testing.T) {
+	h := &History{Plan: "p"}
+	for n := range 4 * maxChecks {
+		c := Check{Name: fmt.Sprintf("check-%d", n)}
+		for k := range 3 {
+			c.Delays = append(c.Delays, Delay{Probe: fmt.Sprintf("probe-%d", k), P50: 1})
+		}
+		h.Runs = append(h.Runs, Run{N: n + 1, Checks: []Check{c}})
+	}
+	if checks := h.checks(); len(checks) != maxChecks || checks[maxChecks-1] != h.Runs[len(h.Runs)-1].Checks[0].Name {
+		t.Errorf("%d checks are found, want the newest %d", len(checks), maxChecks)
+	}
+	if o := h.Overview(Filter{}); len(o.Trends) != maxTrends {
+		t.Errorf("%d trends, want %d", len(o.Trends), maxTrends)
+	}
+}
+
 // TestDayDelaysAreBounded: in number, and in the years that hostile dates span.
 func TestDayDelaysAreBounded(t *testing.T) {
 	r := Run{N: 1, UID: "a", Started: start, Checks: []Check{{Name: "mesh"}}}

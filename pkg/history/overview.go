@@ -31,7 +31,7 @@ type Overview struct {
 	Findings []Finding `json:"findings,omitempty"`
 	// Coverage of the possible pairs by all runs, by check. It does not depend on Since.
 	Coverage []CheckCoverage `json:"coverage,omitempty"`
-	// Trends of the delays, by check and probe.
+	// Trends of the delays, by check and probe; at most 64, those of the newest runs.
 	Trends []Trend `json:"trends,omitempty"`
 	// Pair has the results of one pair, if it was asked for.
 	Pair []PairResult `json:"pair,omitempty"`
@@ -122,7 +122,7 @@ func (h *History) Overview(f Filter) *Overview {
 		if c := h.Cumulative(check); c != nil {
 			o.Coverage = append(o.Coverage, CheckCoverage{check, *c})
 		}
-		o.Trends = append(o.Trends, h.trends(check, byDay, o.Runs)...)
+		o.Trends = append(o.Trends, h.trends(check, byDay, o.Runs, maxTrends-len(o.Trends))...)
 	}
 	if f.Source != "" {
 		o.Pair = slices.DeleteFunc(h.Pair(f.Source, f.Target), func(p PairResult) bool {
@@ -132,13 +132,17 @@ func (h *History) Overview(f Filter) *Overview {
 	return o
 }
 
-// trends are those of the probes of a check, in the order of the runs, then those that only the days have.
-func (h *History) trends(check string, byDay map[series]*Daily, runs []Run) []Trend {
+// trends are those of the probes of a check, in the order of the newest run, then those of older runs, then those that
+// only the days have; at most a number of them.
+func (h *History) trends(check string, byDay map[series]*Daily, runs []Run, most int) []Trend {
 	var trends []Trend
-	of := func(probe string) *Trend {
+	of := func(probe string) *Trend { // nil beyond the number
 		k := slices.IndexFunc(trends, func(t Trend) bool { return t.Probe == probe })
-		if k >= 0 {
+		switch {
+		case k >= 0:
 			return &trends[k]
+		case len(trends) >= most:
+			return nil
 		}
 		t := Trend{Check: check, Probe: probe, P50: make([]int64, len(runs)), Daily: byDay[series{check, probe}]}
 		key := Key{Check: check, Group: All, Probe: probe}
@@ -149,10 +153,14 @@ func (h *History) trends(check string, byDay map[series]*Daily, runs []Run) []Tr
 		trends = append(trends, t)
 		return &trends[len(trends)-1]
 	}
-	for i := range runs {
-		if c := runs[i].check(check); c != nil {
-			for _, d := range c.Delays {
-				of(d.Probe).P50[i] = d.P50
+	for i, r := range slices.Backward(runs) {
+		c := r.check(check)
+		if c == nil {
+			continue
+		}
+		for _, d := range c.Delays {
+			if t := of(d.Probe); t != nil {
+				t.P50[i] = d.P50
 			}
 		}
 	}
