@@ -63,6 +63,9 @@ type Worksheet struct {
 	// Tables is set if agents read what the service proxies of their nodes have programmed: then the sources are nodes,
 	// and there are no targets; nil otherwise.
 	Tables *TableSheet `json:"tables,omitempty"`
+	// Services are created by setup over the fixtures that name them; empty if the check needs none. Their names, which
+	// targets and fixtures refer to, are unique.
+	Services []ServiceFixture `json:"services,omitempty"`
 	// Look is 0 for the worksheet that setup writes. Further looks at some of its pairs are
 	// counted from 1; each has a worksheet of its own, with the same Sources and Targets.
 	Look int `json:"look,omitempty"`
@@ -70,6 +73,24 @@ type Worksheet struct {
 	// look, whose pairs are those of Assignments, IPFamilies and Probes. A listed pair that is
 	// not one of those is ignored.
 	Again []Again `json:"again,omitempty"`
+}
+
+// ServiceFixture is a Service that setup creates. It has a TCP and a UDP port for the echo of responders, and their
+// IPv4 and IPv6 addresses, as far as the worksheet measures these families.
+type ServiceFixture struct {
+	// Name is a DNS label of at most 32 characters. The object has another name, which only the run uses.
+	Name string `json:"name"`
+	// Headless Services have no address of their own, and NodePort ones a node port for each of their ports.
+	Headless bool `json:"headless,omitempty"`
+	NodePort bool `json:"nodePort,omitempty"`
+	// InternalLocal and ExternalLocal are the policies Local; ClientIP is the session affinity.
+	InternalLocal bool `json:"internalLocal,omitempty"`
+	ExternalLocal bool `json:"externalLocal,omitempty"`
+	ClientIP      bool `json:"clientIP,omitempty"`
+	// PublishNotReady is the field publishNotReadyAddresses.
+	PublishNotReady bool `json:"publishNotReady,omitempty"`
+	// Distribution is the field trafficDistribution; empty for none.
+	Distribution string `json:"trafficDistribution,omitempty"`
 }
 
 // Again is one pair of a further look.
@@ -138,6 +159,14 @@ type Endpoint struct {
 	// Peer of an existing target whose address the survey found; nil for others. Without Connections it has an IP
 	// address and the transport TCP, or a Question.
 	Peer *Peer `json:"peer,omitempty"`
+	// Service is the name of the worksheet's Service that a target is; empty for others. It is measured at its cluster
+	// IPs, or, if Hosts has the addresses of a node, at its node ports there.
+	Service string              `json:"service,omitempty"`
+	Hosts   map[IPFamily]string `json:"hosts,omitempty"`
+	// In are the names of the worksheet's Services that select a fixture.
+	In []string `json:"in,omitempty"`
+	// NeverReady says of a responder that its pod never becomes ready, although it answers.
+	NeverReady bool `json:"neverReady,omitempty"`
 	// VM that is started for the endpoint; nil for others. If Node is empty, the VM may
 	// run on any node except the node of the other VM of its pair.
 	VM *VM `json:"vm,omitempty"`
@@ -207,7 +236,12 @@ const MaxRecords = 1000
 
 // IsFixture reports whether a target is a responder that setup must start.
 func (e Endpoint) IsFixture() bool {
-	return e.Pod == "" && e.Peer == nil && e.Component == "" && e.VM == nil
+	return e.Pod == "" && e.Peer == nil && e.Component == "" && e.VM == nil && e.Service == ""
+}
+
+// IsService reports whether a target is a Service of the worksheet.
+func (w *Worksheet) IsService(target int) bool {
+	return target >= 0 && target < len(w.Targets) && w.Targets[target].Service != ""
 }
 
 // Address returns "host:port", with an IPv6 address in brackets.
@@ -406,7 +440,7 @@ type Roster struct {
 
 // RosterEntry is one target, in the state in which setup left it.
 type RosterEntry struct {
-	// Pod is namespace/name of the responder, existing pod or VM; empty if it did not
+	// Pod is namespace/name of the responder, existing pod, VM or Service of the worksheet; empty if it did not
 	// start.
 	Pod string `json:"pod,omitempty"`
 	// UID of a pod; empty if unknown.
@@ -464,6 +498,9 @@ type OrderTarget struct {
 	// Witness says that the target is a responder, which reports the source address that it
 	// sees, and that the agent must compare this address with its own.
 	Witness bool `json:"witness,omitempty"`
+	// Identify says that responders must report which of their own addresses the requests arrived at: the target may be
+	// a Service over several.
+	Identify bool `json:"identify,omitempty"`
 	// Peer is set for an existing target; nil for others. Addresses and Ports are ignored
 	// if it is set. Without Connections it has an IP address and the transport TCP, or a Question.
 	Peer *Peer `json:"peer,omitempty"`

@@ -371,7 +371,7 @@ func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Obser
 				for _, z := range p.Sizes {
 					add(t, Measurement{
 						Pair:  checkup.Pair{Source: o.Source, Target: t.Target, Family: f, Transport: p.Transport, Size: z},
-						Probe: p.Probe, Witness: t.Witness,
+						Probe: p.Probe, Witness: t.Witness, Identify: t.Identify,
 					})
 				}
 			}
@@ -396,6 +396,7 @@ func again(o checkup.Order, add func(checkup.OrderTarget, Measurement)) {
 		probe.Count = a.Count
 		add(targets[a.Target], Measurement{
 			Pair: a.Pair, Probe: probe, Ports: a.Ports, Witness: targets[a.Target].Witness,
+			Identify: targets[a.Target].Identify,
 		})
 	}
 }

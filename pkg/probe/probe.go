@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -48,6 +50,9 @@ type Measurement struct {
 	Ports []int
 	// Witness says that the target is a Responder, and must report the source address that it sees.
 	Witness bool
+	// Identify says that the target is a Responder, or a Service over several, and that each must report its own address.
+	// What is answered by anything else is not answered.
+	Identify bool
 }
 
 // Session is the state that the measurements of one agent share.
@@ -90,6 +95,8 @@ type sample struct {
 	repeated, truncated bool
 	// own is the source address of the socket, and seen the one that the target saw; invalid if unknown.
 	own, seen netip.Addr
+	// answerer is the Responder's own address; invalid if unknown.
+	answerer netip.Addr
 	// unusable says why the demanded source port could not be used: nothing was measured. nil if something was.
 	unusable *checkup.Cause
 	// noRoom reports that the agent's own socket dropped packets, perhaps the answer.
@@ -215,7 +222,9 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 	var longest time.Duration
 	unexplained := false // o.Failure is a timeout
 	var unusable *checkup.Cause
-	for _, s := range samples {
+	answerers := map[netip.Addr]int{}
+	for i := range samples {
+		s := &samples[i]
 		if s.unusable != nil {
 			unusable = s.unusable
 			continue
@@ -232,6 +241,9 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 		if s.truncated {
 			o.Truncated++
 		}
+		if m.Identify && s.cause == nil && !s.answerer.IsValid() {
+			s.cause = &checkup.Cause{Stage: checkup.StageEcho, Message: "answered by something that is no responder"}
+		}
 		if s.cause != nil {
 			if o.Failure == nil || unexplained || !s.timedOut {
 				o.Failure, unexplained = s.cause, s.timedOut
@@ -246,10 +258,16 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 				o.SeenAs = s.seen.String()
 			}
 		}
+		if m.Identify {
+			answerers[s.answerer]++
+		}
 		o.RTTs = append(o.RTTs, s.rtt.Microseconds())
 		o.Kernel = o.Kernel && s.kernel
 	}
 	o.Kernel = o.Kernel && o.Received > 0
+	for _, a := range slices.SortedFunc(maps.Keys(answerers), netip.Addr.Compare) {
+		o.Answerers = append(o.Answerers, checkup.Answerer{Address: a.String(), Count: answerers[a]})
+	}
 	o.Flows = flows(o, samples)
 	switch {
 	case o.Sent > 0:
