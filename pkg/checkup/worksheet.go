@@ -159,10 +159,10 @@ type Endpoint struct {
 	// Peer of an existing target whose address the survey found; nil for others. Without Connections it has an IP
 	// address and the transport TCP, or a Question.
 	Peer *Peer `json:"peer,omitempty"`
-	// Service is the name of the worksheet's Service that a target is; empty for others. It is measured at its cluster
+	// OfService is the name of the worksheet's Service that a target is; empty for others. It is measured at its cluster
 	// IPs, or, if Hosts has the addresses of a node, at its node ports there.
-	Service string              `json:"service,omitempty"`
-	Hosts   map[IPFamily]string `json:"hosts,omitempty"`
+	OfService string              `json:"ofService,omitempty"`
+	Hosts     map[IPFamily]string `json:"hosts,omitempty"`
 	// In are the names of the worksheet's Services that select a fixture.
 	In []string `json:"in,omitempty"`
 	// NeverReady says of a responder that its pod never becomes ready, although it answers.
@@ -236,12 +236,12 @@ const MaxRecords = 1000
 
 // IsFixture reports whether a target is a responder that setup must start.
 func (e Endpoint) IsFixture() bool {
-	return e.Pod == "" && e.Peer == nil && e.Component == "" && e.VM == nil && e.Service == ""
+	return e.Pod == "" && e.Peer == nil && e.Component == "" && e.VM == nil && e.OfService == ""
 }
 
 // IsService reports whether a target is a Service of the worksheet.
 func (w *Worksheet) IsService(target int) bool {
-	return target >= 0 && target < len(w.Targets) && w.Targets[target].Service != ""
+	return target >= 0 && target < len(w.Targets) && w.Targets[target].OfService != ""
 }
 
 // Address returns "host:port", with an IPv6 address in brackets.
@@ -296,7 +296,7 @@ func (w *Worksheet) PairsOf(source int) iter.Seq[Pair] {
 }
 
 // PairsBetween yields the pairs of one assignment: one for every family, probe and size,
-// or, for a target with a Peer, the one of its family and transport. In a further look it
+// or, for a target with a Peer, the one of its family and transport; a target with Hosts has those of their families. In a further look it
 // yields only those that Again lists.
 func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
 	again := w.againBetween(source, target)
@@ -311,7 +311,11 @@ func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
 			}
 			return
 		}
+		hosts := w.hosts(target)
 		for _, f := range w.IPFamilies {
+			if hosts != nil && hosts[f] == "" {
+				continue
+			}
 			for _, p := range w.Probes {
 				for _, z := range p.Sizes {
 					if p := (Pair{source, target, f, p.Transport, z}); expected(p) && !yield(p) {
@@ -321,6 +325,14 @@ func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
 			}
 		}
 	}
+}
+
+// hosts are the Hosts of a target; nil if it has none.
+func (w *Worksheet) hosts(target int) map[IPFamily]string {
+	if target < 0 || target >= len(w.Targets) {
+		return nil
+	}
+	return w.Targets[target].Hosts
 }
 
 // againBetween returns the pairs of one assignment that Again lists.
@@ -364,12 +376,12 @@ func (w *Worksheet) CountPairs() int {
 		}
 		return n
 	}
-	per := map[int]int{} // by target; those without a Peer are alike
+	per := map[int]int{} // by target; those without a Peer or Hosts are alike
 	n := 0
 	for _, targets := range w.Assignments {
 		for _, t := range targets {
 			alike := -1
-			if t >= 0 && t < len(w.Targets) && w.Targets[t].Peer != nil {
+			if t >= 0 && t < len(w.Targets) && w.Targets[t].Peer != nil || w.hosts(t) != nil {
 				alike = t
 			}
 			if _, ok := per[alike]; !ok {

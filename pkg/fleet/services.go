@@ -60,8 +60,8 @@ func (f *Fleet) startServices(ctx context.Context, w *checkup.Worksheet, roster 
 		}
 	}
 	for t, e := range w.Targets {
-		i := slices.IndexFunc(w.Services, func(s checkup.ServiceFixture) bool { return s.Name == e.Service })
-		if e.Service == "" || i < 0 {
+		i := slices.IndexFunc(w.Services, func(s checkup.ServiceFixture) bool { return s.Name == e.OfService })
+		if e.OfService == "" || i < 0 {
 			continue
 		}
 		if causes[i] != nil {
@@ -264,4 +264,3 @@ func serviceEntry(e checkup.Endpoint, service *corev1.Service) checkup.RosterEnt
 	}
 	return entry
 }
-

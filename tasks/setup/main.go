@@ -66,6 +66,7 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 		}
 	}
 	fleet, guests := t.Fleet(plan.Name), t.Guests(plan.Name)
+	fleet.Services = task.HasServices(plan)
 	if plan.Teardown != checkup.TeardownNever {
 		sweep(ctx, t, fleet.Sweep)
 		if task.HasGuests(plan) {
