@@ -487,6 +487,8 @@ type Order struct {
 	// Deadline is how long the agent may run, from its start. It reports pairs that it
 	// has not measured by then as unmeasured.
 	Deadline Duration `json:"deadline"`
+	// Respond says that the agent must answer as a responder does while it measures: a Service selects it.
+	Respond bool `json:"respond,omitempty"`
 	// Connections is set if the agent must report each measurement as a Result; nil if
 	// it reports pairs as Observations.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
@@ -513,6 +515,9 @@ type OrderTarget struct {
 	// Identify says that responders must report which of their own addresses the requests arrived at: the target may be
 	// a Service over several.
 	Identify bool `json:"identify,omitempty"`
+	// Settle is for how long the agent tries the target before it measures, until something answers: a Service that
+	// selects the agent itself needs some time. 0 for others.
+	Settle Duration `json:"settle,omitempty"`
 	// Peer is set for an existing target; nil for others. Addresses and Ports are ignored
 	// if it is set. Without Connections it has an IP address and the transport TCP, or a Question.
 	Peer *Peer `json:"peer,omitempty"`

@@ -78,6 +78,10 @@ func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*
 	return agents, responders, nil
 }
 
+// settleTime is how long an agent waits until a Service that selects it leads to it: EndpointSlices are written within
+// a second or two, and kube-proxy reads them within another (docs/service-rules.md).
+const settleTime = 15 * time.Second
+
 // neverReadyPath is the path of a readiness probe that a responder answers with 404.
 const neverReadyPath = "/never"
 
@@ -334,6 +338,7 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 			Probes:      w.Probes,
 			IPFamilies:  w.IPFamilies,
 			Deadline:    w.AgentDeadline(),
+			Respond:     len(e.In) > 0,
 			Connections: w.Connections,
 			Look:        w.Look,
 			Again:       again,
@@ -353,8 +358,12 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 				}
 			}
 			if entry.Cause == nil && len(addresses) > 0 {
+				var settle checkup.Duration
+				if of := w.Targets[t].OfService; of != "" && slices.Contains(e.In, of) {
+					settle = checkup.Duration(settleTime)
+				}
 				order.Targets = append(order.Targets, checkup.OrderTarget{
-					Target: t, Addresses: addresses, Ports: entry.Ports,
+					Target: t, Settle: settle, Addresses: addresses, Ports: entry.Ports,
 					Witness: w.Witnesses(checkup.Pair{Source: source, Target: t, Transport: checkup.TCP}), Identify: len(w.Services) > 0,
 				})
 			}

@@ -53,6 +53,8 @@ type Measurement struct {
 	// Identify says that the target is a Responder, or a Service over several, and that each must report its own address.
 	// What is answered by anything else is not answered.
 	Identify bool
+	// Settle is how long the target is tried before it is measured, until something answers.
+	Settle time.Duration
 }
 
 // Session is the state that the measurements of one agent share.
@@ -69,6 +71,22 @@ type Session struct {
 	root fs.FS
 	// dialDNS connects to a DNS server; nil means a direct connection.
 	dialDNS func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// settleInterval is the time between two tries of a target that settles.
+const settleInterval = 500 * time.Millisecond
+
+// settled tries a target until something answers, for at most m.Settle or until ctx ends.
+func settled(ctx context.Context, m Measurement, s *Session, measure Func) {
+	tried := m
+	tried.Probe.Count = 1
+	for end := time.Now().Add(m.Settle); time.Now().Before(end) && ctx.Err() == nil; {
+		next := time.Now().Add(settleInterval)
+		if measure(ctx, tried, s).Received > 0 {
+			return
+		}
+		_ = sleepUntil(ctx, next) // the caller looks at ctx
+	}
 }
 
 // maxOutstanding is the maximum number of open tcp or http measurements of one pair; it limits the agent's open files.
