@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/localise"
+	"github.com/checkplan/checkplan/pkg/nodestate"
 )
 
 // rule looks for one kind of cause among the failed pairs that no earlier rule explains. docs/service-canary.md has the
@@ -53,7 +53,9 @@ var causes = []rule{
 		cause: checkup.CauseTarget, nodes: 2, services: 1, share: 0.9,
 		of: func(x *explanation, i int) (string, bool) { return x.Target(i).Name(), x.direct(i) },
 		also: func(x *explanation, name string, i int) bool {
-			return slices.ContainsFunc(x.view(i).missing, func(address string) bool { return x.named(address) == name })
+			return slices.ContainsFunc(x.view(i).missing, func(address string) bool {
+				return x.looks.labels([]string{address}) == name
+			})
 		},
 		message: func(x *explanation, name string, failed []int) string {
 			return fmt.Sprintf("%s: %s from %s, directly, too: not the service proxies", name, x.how(failed),
@@ -67,7 +69,7 @@ var causes = []rule{
 		},
 		also: func(x *explanation, name string, i int) bool {
 			return slices.ContainsFunc(x.view(i).missing, func(address string) bool {
-				return x.Source(i).Node+" -> "+x.named(address) == name
+				return x.Source(i).Node+" -> "+x.looks.labels([]string{address}) == name
 			})
 		},
 		message: func(x *explanation, _ string, failed []int) string {
@@ -154,7 +156,7 @@ func (x *explanation) best(r rule) *localise.Found {
 	groups := x.Groups(func(i int) (string, bool) { return r.of(x, i) })
 	var best *localise.Found
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		measured := groups[name]
+		measured := slices.DeleteFunc(groups[name], x.idle)
 		failed := x.Failed(measured)
 		if len(failed) == 0 || best != nil && len(failed) <= len(best.Pairs) {
 			continue
@@ -208,6 +210,13 @@ func (x *explanation) examples(failed []int) []string {
 	return all[:min(len(all), 3)]
 }
 
+// idle reports whether a pair passes because nothing answers, which also happens to one that does not work at all.
+func (x *explanation) idle(i int) bool {
+	v := x.view(i)
+	return x.Outcomes[i].Verdict == checkup.Pass &&
+		(v.action == nodestate.Drop || v.action == nodestate.Reject && x.Outcomes[i].Pair.Transport == checkup.UDP)
+}
+
 // direct reports whether a pair is to a responder itself.
 func (x *explanation) direct(i int) bool { return x.Target(i).OfService == "" }
 
@@ -231,25 +240,15 @@ func (x *explanation) view(i int) *view {
 	return &view{}
 }
 
-// named is the name of the responder that has an address.
-func (x *explanation) named(address string) string {
-	for t, e := range x.looks.roster.Targets {
-		if x.Worksheet.Targets[t].IsFixture() && slices.Contains(slices.Collect(maps.Values(e.Addresses)), address) {
-			return x.Worksheet.Targets[t].Name()
-		}
-	}
-	return ""
-}
-
 // how says in which ways pairs fail.
 func (x *explanation) how(failed []int) string {
 	return x.How(failed, func(o *judge.Outcome) string {
 		v := x.looks.views[o.Pair]
 		switch {
 		case v != nil && len(v.wrong) > 0:
-			return strings.TrimSpace("wrongly answered by " + x.looks.names(v.wrong))
+			return "wrongly answered by " + x.looks.labels(v.wrong)
 		case o.Cause.Reason == checkup.ReasonUnreached && v != nil:
-			return x.looks.names(v.missing) + " is never reached"
+			return x.looks.labels(v.missing) + " is never reached"
 		case o.Cause.Reason == checkup.ReasonShare && v != nil && v.one:
 			return "no session affinity"
 		case o.Cause.Reason == checkup.ReasonShare:

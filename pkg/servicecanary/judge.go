@@ -71,8 +71,8 @@ type looks struct {
 	roster *checkup.Roster
 	state  *state
 	gate   checkup.Gate
-	// nodes are those of the endpoints, by address.
-	nodes map[string]string
+	// responders are the targets that the endpoints are, by address.
+	responders map[string]checkup.Endpoint
 	// views are what the last look at each measured pair showed.
 	views map[checkup.Pair]*view
 }
@@ -90,14 +90,14 @@ func newLooks(
 	w *checkup.Worksheet, sheet *Sheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate,
 ) *looks {
 	l := &looks{
-		w: w, sheet: sheet, roster: roster, state: stateOf(w, roster, record), gate: gate, nodes: map[string]string{},
+		w: w, sheet: sheet, roster: roster, state: stateOf(w, roster, record), gate: gate, responders: map[string]checkup.Endpoint{},
 		views: map[checkup.Pair]*view{},
 	}
 	if roster != nil {
 		for t, e := range roster.Targets {
 			if t < len(w.Targets) && w.Targets[t].IsFixture() {
 				for _, address := range e.Addresses {
-					l.nodes[address] = w.Targets[t].Node
+					l.responders[address] = w.Targets[t]
 				}
 			}
 		}
@@ -275,12 +275,25 @@ func (l *looks) compare(o *judge.Outcome, v *view, ordered int, level float64) {
 func (l *looks) names(addresses []string) string {
 	var all []string
 	for _, a := range addresses {
-		if node := l.nodes[a]; node != "" {
-			a = fmt.Sprintf("%s (%s)", a, node)
+		if e, ok := l.responders[a]; ok {
+			a = fmt.Sprintf("%s (%s)", a, e.Node)
 		}
 		all = append(all, a)
 	}
 	return "endpoint " + strings.Join(all, ", ")
+}
+
+// labels words endpoints: "endpoint on worker-1", whatever the family; an address that is none of them by itself.
+func (l *looks) labels(addresses []string) string {
+	var all []string
+	for _, a := range addresses {
+		if e, ok := l.responders[a]; ok {
+			a = e.Name()
+		}
+		all = append(all, a)
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
 }
 
 // excuse makes the pairs unmeasured that did not pass, and whose Service changed, or may have, while it was measured. The
