@@ -72,13 +72,13 @@ func (f *Fleet) list(ctx context.Context, selector string) ([]fixture, error) {
 		found = append(found, fixture{"configmap", c.ObjectMeta, "", false})
 	}
 	if f.Services {
-		services, err := retry.Get(ctx, func() (*corev1.ServiceList, error) {
+		list, err := retry.Get(ctx, func() (*corev1.ServiceList, error) {
 			return f.Client.CoreV1().Services(f.Namespace).List(ctx, options)
 		})
 		if err != nil {
 			return nil, fmt.Errorf("list fixtures: %w", err)
 		}
-		for _, s := range services.Items {
+		for _, s := range list.Items {
 			found = append(found, fixture{"service", s.ObjectMeta, "", false})
 		}
 	}

@@ -138,14 +138,14 @@ func (f *Fleet) ServiceName(check, service string) string {
 // createService creates a Service. That of an earlier try of the task, whose responders may not be those of this one, is
 // replaced.
 func (f *Fleet) createService(ctx context.Context, service *corev1.Service) (*corev1.Service, error) {
-	services := f.Client.CoreV1().Services(f.Namespace)
+	api := f.Client.CoreV1().Services(f.Namespace)
 	for try := 1; ; try++ {
-		created, err := services.Create(ctx, service, metav1.CreateOptions{})
+		created, err := api.Create(ctx, service, metav1.CreateOptions{})
 		if err == nil {
 			return created, nil
 		}
 		if apierrors.IsAlreadyExists(err) {
-			deleted := services.Delete(ctx, service.Name, metav1.DeleteOptions{})
+			deleted := api.Delete(ctx, service.Name, metav1.DeleteOptions{})
 			if deleted != nil && !apierrors.IsNotFound(deleted) {
 				err = fmt.Errorf("replace that of an earlier try: %w", deleted)
 			}

@@ -204,9 +204,7 @@ func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerat
 		}
 	}
 	responder := func(n cluster.Node, label string) checkup.Endpoint {
-		return checkup.Endpoint{
-			Node: n.Name, Zone: n.Labels[corev1.LabelTopologyZone], Label: label + n.Name, Tolerations: tolerations,
-		}
+		return checkup.Endpoint{Node: n.Name, Label: label + n.Name, Tolerations: tolerations}
 	}
 	var everyone []checkup.Endpoint
 	for i, n := range with {

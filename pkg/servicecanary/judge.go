@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -363,7 +364,7 @@ func blocks(j *judge.Judgement, l *looks) []checkup.Block {
 		of[name] = s
 	}
 	table := &checkup.Table{Noun: "Service", Columns: []checkup.Column{
-		{Name: "Service"}, {Name: "answered by"}, {Name: "pairs", Measure: checkup.MeasureCount},
+		{Name: "Service"}, {Name: "endpoints"}, {Name: "pairs", Measure: checkup.MeasureCount},
 		{Name: "pass", Measure: checkup.MeasureCount}, {Name: "fail", Measure: checkup.MeasureCount},
 		{Name: "unmeasured", Measure: checkup.MeasureCount}, {Name: "least share", Measure: checkup.MeasurePercent},
 		{Name: "most", Measure: checkup.MeasurePercent}, {Name: "undecided", Measure: checkup.MeasureCount},
@@ -385,7 +386,7 @@ func blocks(j *judge.Judgement, l *looks) []checkup.Block {
 	return []checkup.Block{{Title: "Services of this check", Table: table}}
 }
 
-// expected words who must answer.
+// expected words how many endpoints must answer.
 func expected(v *view) string {
 	switch {
 	case v.action == nodestate.Reject:
@@ -393,7 +394,7 @@ func expected(v *view) string {
 	case v.action == nodestate.Drop:
 		return "dropped"
 	case v.one:
-		return "one of " + checkup.Count(len(v.endpoints), "endpoint")
+		return fmt.Sprintf("one of %d", len(v.endpoints))
 	}
-	return checkup.Count(len(v.endpoints), "endpoint")
+	return strconv.Itoa(len(v.endpoints))
 }

@@ -134,11 +134,11 @@ func apiOf(w *checkup.Worksheet, roster *checkup.Roster) *cluster.Snapshot {
 			for t, e := range w.Targets {
 				if slices.Contains(e.In, fixture.Name) {
 					endpoint := discoveryv1.Endpoint{
-						Addresses: []string{roster.Targets[t].Addresses[f]}, NodeName: &e.Node, Zone: &e.Zone,
+						Addresses: []string{roster.Targets[t].Addresses[f]}, NodeName: &e.Node,
 						Conditions: discoveryv1.EndpointConditions{Ready: new(!e.NeverReady || fixture.PublishNotReady)},
 					}
 					if fixture.Distribution != "" {
-						endpoint.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: e.Zone}}}
+						endpoint.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zoneOf(w, e.Node)}}}
 					}
 					slice.Endpoints = append(slice.Endpoints, endpoint)
 				}
@@ -151,6 +151,10 @@ func apiOf(w *checkup.Worksheet, roster *checkup.Roster) *cluster.Snapshot {
 		s.ServiceObjects = append(s.ServiceObjects, service)
 	}
 	return s
+}
+
+func zoneOf(w *checkup.Worksheet, node string) string {
+	return w.Sources[slices.IndexFunc(w.Sources, func(e checkup.Endpoint) bool { return e.Node == node })].Zone
 }
 
 func factOf(tb testing.TB, unit string, s *cluster.Snapshot) checkup.Fact {

@@ -3,7 +3,9 @@
 package servicecanary
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kind"
@@ -37,7 +39,7 @@ func durations(s *Spec, report kind.Reporter) {
 
 func policies(s *Spec, report kind.Reporter) {
 	if len(s.Policies) == 0 {
-		report([]string{"policies"}, "no policy: want at least one of %v", Policies)
+		report([]string{"policies"}, "no policy: want at least one of %s", strings.Trim(fmt.Sprint(Policies), "[]"))
 	}
 	for i, p := range s.Policies {
 		if slices.Contains(s.Policies[:i], p) {
