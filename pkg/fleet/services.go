@@ -165,12 +165,10 @@ func (f *Fleet) awaitEndpoints(
 	missing := map[int]string{} // by Service
 	patience, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
+	var denials Denials
 	for {
 		listed, err := f.endpoints(ctx, w)
-		switch {
-		case apierrors.IsForbidden(err):
-			return err
-		case err == nil:
+		if err == nil {
 			clear(missing)
 			for i, service := range services {
 				if lacks := f.lacks(w, roster, w.Services[i].Name, service, listed); lacks != "" {
@@ -181,8 +179,11 @@ func (f *Fleet) awaitEndpoints(
 		if err == nil && len(missing) == 0 {
 			return nil
 		}
-		if Sleep(patience, f.retry()) {
+		if !denials.Final(err) && Sleep(patience, f.retry()) {
 			continue
+		}
+		if apierrors.IsForbidden(err) {
+			return err
 		}
 		for i, service := range services {
 			switch lacks := missing[i]; {
