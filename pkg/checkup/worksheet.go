@@ -296,7 +296,8 @@ func (w *Worksheet) PairsOf(source int) iter.Seq[Pair] {
 }
 
 // PairsBetween yields the pairs of one assignment: one for every family, probe and size,
-// or, for a target with a Peer, the one of its family and transport; a target with Hosts has those of their families. In a further look it
+// or, for a target with a Peer, the one of its family and transport; a target with Hosts
+// has those of their families. In a further look it
 // yields only those that Again lists.
 func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
 	again := w.againBetween(source, target)

@@ -364,7 +364,8 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 				}
 				order.Targets = append(order.Targets, checkup.OrderTarget{
 					Target: t, Settle: settle, Addresses: addresses, Ports: entry.Ports,
-					Witness: w.Witnesses(checkup.Pair{Source: source, Target: t, Transport: checkup.TCP}), Identify: len(w.Services) > 0,
+					Witness:  w.Witnesses(checkup.Pair{Source: source, Target: t, Transport: checkup.TCP}),
+					Identify: len(w.Services) > 0,
 				})
 			}
 		}

@@ -25,8 +25,8 @@ import (
 const ServicePort = 7
 
 // startServices creates the worksheet's Services over the responders that are up, waits until their EndpointSlices have
-// these, for at most Patience, and fills in the roster's entries of the targets that are Services. A Service that cannot
-// be used is a Cause in the entries of its targets.
+// these, for at most Patience, and fills in the roster's entries of the targets that are Services. A Service that
+// cannot be used is a Cause in the entries of its targets.
 //
 // The responders own the Services: however a run ends, the garbage collector deletes the Services after the last
 // responder.
@@ -86,7 +86,9 @@ func (f *Fleet) responderOwners(w *checkup.Worksheet, roster *checkup.Roster) []
 }
 
 // service returns the object of a Service of the worksheet.
-func (f *Fleet) service(w *checkup.Worksheet, s checkup.ServiceFixture, owners []metav1.OwnerReference) *corev1.Service {
+func (f *Fleet) service(
+	w *checkup.Worksheet, s checkup.ServiceFixture, owners []metav1.OwnerReference,
+) *corev1.Service {
 	life := time.Duration(w.Timeouts.Setup) + time.Duration(w.ProbeTimeout()) + expiry
 	meta := metav1.ObjectMeta{
 		Name: f.ServiceName(w.Check, s.Name), Namespace: f.Namespace, Labels: f.Labels(w.Check, checkup.RoleService),
@@ -135,8 +137,8 @@ func (f *Fleet) ServiceName(check, service string) string {
 	return checkup.ObjectName(f.RunUID, check, checkup.RoleService, service)
 }
 
-// createService creates a Service. That of an earlier try of the task, whose responders may not be those of this one, is
-// replaced.
+// createService creates a Service. That of an earlier try of the task, whose responders may not be those of this one,
+// is replaced.
 func (f *Fleet) createService(ctx context.Context, service *corev1.Service) (*corev1.Service, error) {
 	api := f.Client.CoreV1().Services(f.Namespace)
 	for try := 1; ; try++ {

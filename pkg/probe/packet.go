@@ -30,8 +30,8 @@ import (
 // followed by padding up to its size. An answer is its request with the other kind, the residence time and the address
 // seen. The residence time is how long the responder kept the request, 0 if unknown (or more than the 4.29 s that fit).
 // The address seen is the source address of the request at the responder, own its destination there, both all zeros if
-// unknown: an older responder sends back what it received. A responder answers only requests: otherwise two responders could be made to answer each other
-// forever.
+// unknown: an older responder sends back what it received. A responder answers only requests: otherwise two responders
+// could be made to answer each other forever.
 const (
 	headerSize      = checkup.MinUDPSize
 	packetMagic     = "ckp1"

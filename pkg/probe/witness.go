@@ -64,8 +64,8 @@ func number(n uint64) (b [16]byte) {
 func numberOf(value [16]byte) uint64 { return binary.BigEndian.Uint64(value[:]) }
 
 // ask asks a Responder which source address it sees on a new TCP echo connection, on which an echo of size bytes will
-// follow, and, to identify it, for its own address. The sample's seen and answerer stay invalid if the answer is not one
-// of a Responder. The error is one of the connection.
+// follow, and, to identify it, for its own address. The sample's seen and answerer stay invalid if the answer is not
+// one of a Responder. The error is one of the connection.
 func (s *sample) ask(conn *net.TCPConn, size int, identify bool) error {
 	kind := askSource
 	if identify {

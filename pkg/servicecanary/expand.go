@@ -57,8 +57,8 @@ func SheetOf(w *checkup.Worksheet) (*Sheet, error) {
 	return &s, nil
 }
 
-// Expand returns the worksheet of a serviceCanary check for the cluster of the snapshot, and warnings, one line each. It
-// is pure: the same plan and snapshot give the same worksheet.
+// Expand returns the worksheet of a serviceCanary check for the cluster of the snapshot, and warnings, one line each.
+// It is pure: the same plan and snapshot give the same worksheet.
 //
 // An error says that nothing can be measured, or that it would be too much.
 func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
@@ -86,7 +86,8 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		Plan: p.Name, Check: check, Kind: Name, Seed: kind.Seed(p.Name, check), Rounds: 1, Budget: spec.Budget,
 		IPFamilies: families(spec, nodes),
 		Probes: []checkup.TransportProbe{
-			{Transport: checkup.TCP, Probe: probe(spec, 0)}, {Transport: checkup.UDP, Probe: probe(spec, checkup.MinIdentifySize)},
+			{Transport: checkup.TCP, Probe: probe(spec, 0)},
+			{Transport: checkup.UDP, Probe: probe(spec, checkup.MinIdentifySize)},
 		},
 		Expect: checkup.Expect{Loss: spec.Expect.Loss, Latency: spec.Expect.Latency},
 		Limits: spec.Limits, Resources: spec.Resources, Timeouts: spec.Timeouts,
@@ -130,8 +131,8 @@ func probe(spec *Spec, size int) checkup.Probe {
 	}
 }
 
-// leastCount is the least number of measurements of a pair that shows an endpoint which is never reached, of so many, in
-// a check of so many pairs.
+// leastCount is the least number of measurements of a pair that shows an endpoint which is never reached, of so many,
+// in a check of so many pairs.
 func leastCount(endpoints, pairs int) int {
 	if endpoints < 2 {
 		return 1
@@ -163,8 +164,8 @@ func families(spec *Spec, nodes []cluster.Node) []checkup.IPFamily {
 	})
 }
 
-// endpointNodes are up to n nodes that are ready, in an order of the seed: as many of each zone as of the others, as far
-// as there are.
+// endpointNodes are up to n nodes that are ready, in an order of the seed: as many of each zone as of the others, as
+// far as there are.
 func endpointNodes(seed uint64, nodes []cluster.Node, n int) []cluster.Node {
 	left := slices.DeleteFunc(slices.Clone(nodes), func(n cluster.Node) bool { return n.Ready != corev1.ConditionTrue })
 	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(left), func(a, b int) { left[a], left[b] = left[b], left[a] })
@@ -265,8 +266,8 @@ func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerat
 	}
 }
 
-// hostsOf returns the first internal address of a node of each family, at which node ports answer in every configuration
-// of kube-proxy but one with other prefixes in --nodeport-addresses.
+// hostsOf returns the first internal address of a node of each family, at which node ports answer in every
+// configuration of kube-proxy but one with other prefixes in --nodeport-addresses.
 func hostsOf(n cluster.Node, families []checkup.IPFamily) map[checkup.IPFamily]string {
 	hosts := map[checkup.IPFamily]string{}
 	for _, ip := range n.InternalIPs {

@@ -91,8 +91,8 @@ func newLooks(
 	w *checkup.Worksheet, sheet *Sheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate,
 ) *looks {
 	l := &looks{
-		w: w, sheet: sheet, roster: roster, state: stateOf(w, roster, record), gate: gate, responders: map[string]checkup.Endpoint{},
-		views: map[checkup.Pair]*view{},
+		w: w, sheet: sheet, roster: roster, state: stateOf(w, roster, record), gate: gate,
+		responders: map[string]checkup.Endpoint{}, views: map[checkup.Pair]*view{},
 	}
 	if roster != nil {
 		for t, e := range roster.Targets {
@@ -135,10 +135,13 @@ func (l *looks) judge(w *checkup.Worksheet, record *checkup.Record) *judge.Judge
 			tests += 2 * len(v.endpoints)
 		}
 	}
-	level := judge.Level(tests)
+	level, doubt := judge.Level(tests), 0.0
+	if l.gate.Confirm && w.Look == 0 { // a further look decides
+		doubt = judge.Doubt / float64(max(tests, 1))
+	}
 	for i := range j.Outcomes {
 		if o := &j.Outcomes[i]; o.Verdict != checkup.Unmeasured {
-			l.compare(o, l.views[o.Pair], w.Measurements(o.Pair), level)
+			l.compare(o, l.views[o.Pair], w.Measurements(o.Pair), level, doubt)
 		}
 	}
 	return j
@@ -166,7 +169,8 @@ func (l *looks) view(
 	fixture, isService := l.state.fixture(o.Pair.Target)
 	switch {
 	case !isService:
-		v.must = must{action: nodestate.Forward, endpoints: []string{l.roster.Targets[o.Pair.Target].Addresses[o.Pair.Family]}}
+		itself := l.roster.Targets[o.Pair.Target].Addresses[o.Pair.Family]
+		v.must = must{action: nodestate.Forward, endpoints: []string{itself}}
 		return v, nil
 	case fixture.Name == hairpinService:
 		address := own[o.Pair.Family]
@@ -195,8 +199,9 @@ func (l *looks) shares(v *view) bool {
 	return v.action == nodestate.Forward && !v.one && len(v.endpoints) > 1
 }
 
-// compare judges a measured pair by who answered. level is that of each test of a share.
-func (l *looks) compare(o *judge.Outcome, v *view, ordered int, level float64) {
+// compare judges a measured pair by who answered. Of each test of a share, a probability up to level fails the pair, and
+// one up to doubt leaves it undecided.
+func (l *looks) compare(o *judge.Outcome, v *view, ordered int, level, doubt float64) {
 	if v.action != nodestate.Forward {
 		how, expected := l.sheet.Closed, services.Refused
 		if o.Pair.Transport == checkup.UDP { // a host need not send ICMP errors
@@ -255,19 +260,23 @@ func (l *looks) compare(o *judge.Outcome, v *view, ordered int, level float64) {
 		// X is the number of answers of this endpoint; of n or less, as many of the others.
 		atMost := stats.AtLeast(o.Received-n, o.Received, 1-even)
 		atLeast := stats.AtLeast(n, o.Received, even)
+		chance := 1.0
+		if l.sheet.Share == ShareEven {
+			chance = min(atMost, atLeast)
+		}
 		switch {
 		case n == 0 && atMost <= level:
 			fail(judge.Lost, checkup.ReasonUnreached, "%s is never reached, in %d of %d answers", l.names(v.missing), o.Received, o.Sent)
 			return
-		case n == 0:
-			o.Verdict = checkup.Undecided
-			o.Cause = checkup.Cause{Stage: checkup.StageEcho, Reason: checkup.ReasonUnreached, Message: fmt.Sprintf(
-				"%s is not reached, in %d of %d answers, which chance may explain", l.names(v.missing), o.Received, o.Sent)}
-			return
-		case l.sheet.Share == ShareEven && (atMost <= level || atLeast <= level):
+		case n > 0 && chance <= level:
 			fail(judge.Lost, checkup.ReasonShare, "%s answers %d of %d, of which 1 in %d is its share, and chance does not explain it",
 				l.names([]string{address}), n, o.Received, len(v.endpoints))
 			return
+		case n == 0 || chance <= doubt:
+			o.Verdict = checkup.Undecided
+			o.Cause = checkup.Cause{Stage: checkup.StageEcho, Reason: checkup.ReasonShare, Message: fmt.Sprintf(
+				"%s answers %d of %d, of which 1 in %d is its share, which chance may explain",
+				l.names([]string{address}), n, o.Received, len(v.endpoints))}
 		}
 	}
 }
@@ -297,8 +306,8 @@ func (l *looks) labels(addresses []string) string {
 	return strings.Join(all, ", ")
 }
 
-// excuse makes the pairs unmeasured that did not pass, and whose Service changed, or may have, while it was measured. The
-// path to a responder itself does not change, and the endpoints of hairpinService are the agents, which come and go.
+// excuse makes the pairs unmeasured that did not pass, and whose Service changed, or may have, while it was measured.
+// The path to a responder itself does not change, and the endpoints of hairpinService are the agents, which come and go.
 func (l *looks) excuse(j *judge.Judgement) {
 	if l.state.unknown != nil {
 		return

@@ -161,7 +161,8 @@ func (s *state) of(p checkup.Pair) (must, bool) {
 
 var protocols = map[checkup.Transport]nodestate.Protocol{checkup.TCP: nodestate.TCP, checkup.UDP: nodestate.UDP}
 
-// changed reports whether the Service that a target is, or its EndpointSlices of a family, changed while it was measured.
+// changed reports whether the Service that a target is, or its EndpointSlices of a family, changed while it was
+// measured.
 func (s *state) changed(p checkup.Pair) bool {
 	object := s.object(p.Target)
 	return s.before.Of(object, p.Family) != s.after.Of(object, p.Family)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,7 +53,8 @@ func TestServices(t *testing.T) {
 		}, checkup.Unmeasured, "whether the Service changed while it was measured is not known"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := testServices(t, tt.answerer, tt.lists)
+			var c checkup.CheckReport
+			synctest.Test(t, func(t *testing.T) { c = testServices(t, tt.answerer, tt.lists) })
 			got, message := checkup.Pass, ""
 			for _, u := range c.Units {
 				if u.Target == "cluster-ip" && u.Transport == checkup.TCP {
