@@ -229,7 +229,7 @@ func summary(w *checkup.Worksheet) []string {
 	switch {
 	case w.Guests != nil:
 		pairs = fmt.Sprintf("%d pairs of %d VMs, measured for %s", w.CountPairs(), len(w.Sources), w.Guests.Duration)
-	case w.Connections == nil && len(w.Targets) > 0 && w.Targets[0].Peer != nil:
+	case w.Connections == nil && len(w.Targets) > 0 && (w.Targets[0].Peer != nil || len(w.Services) > 0):
 		pairs = fmt.Sprintf("round %d of %d: %s, of %d possible", w.Round, w.Rounds, pairs, w.Possible)
 	case w.Connections == nil:
 		pairs = fmt.Sprintf("round %d of %d: %s, of %d possible ordered node pairs", w.Round, w.Rounds, pairs, w.Possible)

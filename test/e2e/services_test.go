@@ -107,10 +107,12 @@ func TestServiceCanary(t *testing.T) {
 	running := start(t, "run", plans, "--plan", "canary", "--output", "json")
 	running.started(t)
 	address := canaryAddress(t, clean.RunUID)
-	eventually(t, 30*time.Second, func() error { // kube-proxy has not written the rule yet
-		out, err := sandboxCommand("fault", "add", "delete-service-rules", "--node", "worker-2", "--service", address).CombinedOutput()
+	// Not on the node of TestServices: clearing such a fault writes all rules of the node. kube-proxy may not have written
+	// the rule yet.
+	eventually(t, 30*time.Second, func() error {
+		out, err := sandboxCommand("fault", "add", "delete-service-rules", "--node", "worker-3", "--service", address).Output()
 		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
+			return err
 		}
 		id := strings.TrimSpace(string(out))
 		t.Cleanup(func() { clearFault(t, id) })
@@ -121,9 +123,9 @@ func TestServiceCanary(t *testing.T) {
 	}
 	broken := reportOf(t, running)
 	c = broken.Checks[0]
-	if len(c.Findings) != 1 || c.Findings[0].Cause != checkup.CausePair || c.Findings[0].Subject != "worker-2 -> cluster-ip" ||
+	if len(c.Findings) != 1 || c.Findings[0].Cause != checkup.CausePair || c.Findings[0].Subject != "worker-3 -> cluster-ip" ||
 		c.Findings[0].Confirmation != checkup.Confirmed || c.Counts.Fail != 1 || c.Counts.Unmeasured != 0 {
-		t.Errorf("want one failed pair, of cluster-ip from worker-2:\n%s", describe(t, broken))
+		t.Errorf("want one failed pair, of cluster-ip from worker-3:\n%s", describe(t, broken))
 	}
 
 	// A killed run: the pod of the probe task is deleted, with it the responders, and with these their Services.
