@@ -199,8 +199,8 @@ func (l *looks) shares(v *view) bool {
 	return v.action == nodestate.Forward && !v.one && len(v.endpoints) > 1
 }
 
-// compare judges a measured pair by who answered. Of each test of a share, a probability up to level fails the pair, and
-// one up to doubt leaves it undecided.
+// compare judges a measured pair by who answered. Of each test of a share, a probability up to level fails the pair,
+// and one up to doubt leaves it undecided.
 func (l *looks) compare(o *judge.Outcome, v *view, ordered int, level, doubt float64) {
 	if v.action != nodestate.Forward {
 		how, expected := l.sheet.Closed, services.Refused
@@ -307,7 +307,8 @@ func (l *looks) labels(addresses []string) string {
 }
 
 // excuse makes the pairs unmeasured that did not pass, and whose Service changed, or may have, while it was measured.
-// The path to a responder itself does not change, and the endpoints of hairpinService are the agents, which come and go.
+// The path to a responder itself does not change, and the endpoints of hairpinService are the agents, which come and
+// go.
 func (l *looks) excuse(j *judge.Judgement) {
 	if l.state.unknown != nil {
 		return

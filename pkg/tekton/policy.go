@@ -26,8 +26,8 @@ var creators = []checkup.Phase{checkup.PhaseSetup, checkup.PhaseProbe}
 // namespace of the pod security level privileged could otherwise become root on nodes. That of probe may add to
 // existing pods ephemeral containers of that image only, restricted, and without the pod's volumes, among which is its
 // token. Those of setup and conclude may change the label with the verdict of the plan's runs, and nothing else of a
-// run. Those of setup and conclude may create and delete Services over the pods of the plan's runs only, if the plan has
-// some. That of conclude may write PodNetworkHealths of checkplan only, if the plan has some. That of the schedule may
+// run. If the plan has Services of its own, they may create and delete these only, over the pods of its runs. That of
+// conclude may write PodNetworkHealths of checkplan only, if the plan has some. That of the schedule may
 // start and delete runs of this plan only, under the plan's accounts. RBAC cannot express any of this. The policies are
 // objects of the cluster, so only who administers it can apply them. Kubernetes has them since 1.30.
 func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
