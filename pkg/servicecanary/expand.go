@@ -102,7 +102,8 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	}
 	with := endpointNodes(w.Seed, nodes, spec.Endpoints)
 	if len(with) < spec.Endpoints {
-		warn("%s have a responder, not endpoints (%d): no more nodes are ready", checkup.Count(len(with), "node"), spec.Endpoints)
+		warn("endpoints: %d, but %s ready: each responder has a node of its own", spec.Endpoints,
+			checkup.CountAre(len(with), "node"))
 	}
 	write(w, spec, nodes, with, tolerations)
 	w.Possible = 0

@@ -38,7 +38,7 @@ func TestExpand(t *testing.T) {
 		{"one policy", specOf(only(ClusterIP)), townOf(3), "cluster-ip, endpoint on n0, endpoint on n1, endpoint on n2",
 			"endpoints cluster-ip", 48, ""},
 		{"fewer nodes than endpoints", specOf(only(NodePort)), townOf(1), "endpoint on n0, node-port at n0", "endpoints node-port", 8,
-			"1 node have a responder, not endpoints (3): no more nodes are ready"},
+			"endpoints: 3, but 1 node is ready: each responder has a node of its own"},
 		{"one family", specOf(only(ClusterIP), func(s *Spec) { s.IPFamilies = []checkup.IPFamily{checkup.IPv6} }), townOf(3),
 			"cluster-ip, endpoint on n0, endpoint on n1, endpoint on n2", "endpoints cluster-ip", 24, ""},
 		{"a node without an address of a family has no node port there", specOf(only(NodePort)), func() *cluster.Snapshot {
@@ -376,7 +376,7 @@ func TestChance(t *testing.T) {
 	}
 	missed := 0
 	for range 20 {
-		if r := l.judged(choose(1./3)); r.Counts.Fail == 0 {
+		if r := l.judged(choose(1. / 3)); r.Counts.Fail == 0 {
 			missed++
 		}
 	}
