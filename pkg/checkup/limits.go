@@ -12,6 +12,8 @@ const (
 	// MinWitnessSize is the smallest payload of a udp probe whose answer has room for the
 	// source address that the responder saw.
 	MinWitnessSize = 48
+	// MinIdentifySize is the smallest payload of a udp probe whose answer has room for the responder's own address, too.
+	MinIdentifySize = 64
 	// MaxDatagramSize is the largest payload of a udp or icmp probe: an IPv4 packet of
 	// 65535 bytes without its headers (RFC 791, RFC 768, RFC 792).
 	MaxDatagramSize = 65535 - 20 - 8

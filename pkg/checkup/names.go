@@ -27,6 +27,9 @@ const (
 	LabelRun = "checkplan.dev/run"
 	// LabelRole holds the object's Role.
 	LabelRole = "checkplan.dev/role"
+	// LabelIn is the prefix of a label of fixtures. The label LabelIn + "<name>" is "true" on those that the Service of
+	// that name selects.
+	LabelIn = "in.checkplan.dev/"
 	// LabelScheduled is "true" on PipelineRuns that the schedule of a plan started. Retention deletes them only.
 	LabelScheduled = "checkplan.dev/scheduled"
 	// AnnotationRound is the prefix of an annotation on report objects. The annotation
@@ -47,6 +50,7 @@ const (
 	RoleResponder Role = "responder" // pod; fixture
 	RoleAgent     Role = "agent"     // pod and its ConfigMap; fixture
 	RolePreflight Role = "preflight" // pod that tests a network before VMs are attached to it; fixture
+	RoleService   Role = "service"   // Service over responders; fixture
 	RoleGuest     Role = "guest"     // VM, its pod, and the ConfigMap that owns the VMs; fixture
 	RoleWorksheet Role = "worksheet" // ConfigMap: worksheet and roster; belongs to the PipelineRun
 	RoleRecord    Role = "record"    // ConfigMaps: observations; belong to the PipelineRun
@@ -56,7 +60,7 @@ const (
 )
 
 // FixtureRoles are the roles of objects that teardown removes.
-var FixtureRoles = []Role{RoleResponder, RoleAgent, RolePreflight, RoleGuest}
+var FixtureRoles = []Role{RoleResponder, RoleAgent, RolePreflight, RoleService, RoleGuest}
 
 // ObjectName returns the name of an object of a run. The same arguments give the same
 // name; a retry thus finds the objects of an earlier try. The name is a DNS label of

@@ -56,6 +56,8 @@ const (
 	ReasonNoRoute     Reason = "NoRoute"     // a host or router reported that it has no way: EHOSTUNREACH, ENETUNREACH
 	ReasonReached     Reason = "Reached"     // the target must not be reachable, and was
 	ReasonChanged     Reason = "Changed"     // what the pair expects changed while it was measured
+	ReasonUnreached   Reason = "Unreached"   // an endpoint of a Service is never reached through it
+	ReasonShare       Reason = "Share"       // an endpoint's share of a Service's connections is not what it must be
 
 	ReasonRepeated  Reason = "Repeated"  // a DNS question was answered only when it was repeated
 	ReasonCode      Reason = "Code"      // a DNS server answered with another code than NOERROR or NXDOMAIN
@@ -67,7 +69,7 @@ const (
 var Reasons = []Reason{
 	ReasonForbidden, ReasonOtherProxy, ReasonUnknownRule, ReasonNoRules, ReasonMissing, ReasonDiffers, ReasonExtra,
 	ReasonSilent, ReasonOtherVM, ReasonUnrequested, ReasonConflict, ReasonRefused, ReasonTimedOut, ReasonNoRoute,
-	ReasonReached, ReasonChanged, ReasonRepeated, ReasonCode, ReasonWrong, ReasonMalformed,
+	ReasonReached, ReasonChanged, ReasonUnreached, ReasonShare, ReasonRepeated, ReasonCode, ReasonWrong, ReasonMalformed,
 }
 
 // Reasons of the stage StageRules.
@@ -108,6 +110,9 @@ type Observation struct {
 	Witnessed int    `json:"witnessed,omitempty"`
 	Rewritten int    `json:"rewritten,omitempty"`
 	SeenAs    string `json:"seenAs,omitempty"`
+	// Answerers are the responders that answered, by their own addresses, sorted; empty if the order does not ask for
+	// them. Their counts add up to Received: what is answered by somebody else counts as not answered.
+	Answerers []Answerer `json:"answerers,omitempty"`
 	// Repeated is the number of DNS questions without an answer in time whose repetition was answered: they are not in
 	// Received. Truncated is the number of those that TCP had to answer, because the answer did not fit in a datagram.
 	Repeated  int `json:"repeated,omitempty"`
@@ -138,6 +143,14 @@ type Observation struct {
 	Failure *Cause `json:"failure,omitempty"`
 	// Unmeasured says why the pair was not measured; nil if it was measured.
 	Unmeasured *Cause `json:"unmeasured,omitempty"`
+}
+
+// Answerer is a responder behind a Service.
+type Answerer struct {
+	// Address of the responder at which the requests arrived.
+	Address string `json:"a"`
+	// Count of the measurements that it answered.
+	Count int `json:"n"`
 }
 
 // Flow is what was measured from one source port: parallel paths are chosen by ports

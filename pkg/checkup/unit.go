@@ -140,3 +140,10 @@ type Fact struct {
 	Content json.RawMessage `json:"content,omitempty"`
 	Cause   *Cause          `json:"cause,omitempty"`
 }
+
+// Units of the facts that have what the API says of the worksheet's Services, before and after measuring, as a snapshot
+// of pkg/cluster.
+const (
+	FactServicesBefore = "services before"
+	FactServicesAfter  = "services after"
+)

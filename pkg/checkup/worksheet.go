@@ -63,6 +63,9 @@ type Worksheet struct {
 	// Tables is set if agents read what the service proxies of their nodes have programmed: then the sources are nodes,
 	// and there are no targets; nil otherwise.
 	Tables *TableSheet `json:"tables,omitempty"`
+	// Services are created by setup over the fixtures that name them; empty if the check needs none. Their names, which
+	// targets and fixtures refer to, are unique.
+	Services []ServiceFixture `json:"services,omitempty"`
 	// Look is 0 for the worksheet that setup writes. Further looks at some of its pairs are
 	// counted from 1; each has a worksheet of its own, with the same Sources and Targets.
 	Look int `json:"look,omitempty"`
@@ -70,6 +73,24 @@ type Worksheet struct {
 	// look, whose pairs are those of Assignments, IPFamilies and Probes. A listed pair that is
 	// not one of those is ignored.
 	Again []Again `json:"again,omitempty"`
+}
+
+// ServiceFixture is a Service that setup creates. It has a TCP and a UDP port for the echo of responders, and their
+// IPv4 and IPv6 addresses, as far as the worksheet measures these families.
+type ServiceFixture struct {
+	// Name is a DNS label of at most 32 characters. The object has another name, which only the run uses.
+	Name string `json:"name"`
+	// Headless Services have no address of their own, and NodePort ones a node port for each of their ports.
+	Headless bool `json:"headless,omitempty"`
+	NodePort bool `json:"nodePort,omitempty"`
+	// InternalLocal and ExternalLocal are the policies Local; ClientIP is the session affinity.
+	InternalLocal bool `json:"internalLocal,omitempty"`
+	ExternalLocal bool `json:"externalLocal,omitempty"`
+	ClientIP      bool `json:"clientIP,omitempty"`
+	// PublishNotReady is the field publishNotReadyAddresses.
+	PublishNotReady bool `json:"publishNotReady,omitempty"`
+	// Distribution is the field trafficDistribution; empty for none.
+	Distribution string `json:"trafficDistribution,omitempty"`
 }
 
 // Again is one pair of a further look.
@@ -140,6 +161,14 @@ type Endpoint struct {
 	// Peer of an existing target whose address the survey found; nil for others. Without Connections it has an IP
 	// address and the transport TCP, or a Question.
 	Peer *Peer `json:"peer,omitempty"`
+	// OfService is the name of the worksheet's Service that a target is; empty for others. It is measured at its cluster
+	// IPs, or, if Hosts has the addresses of a node, at its node ports there.
+	OfService string              `json:"ofService,omitempty"`
+	Hosts     map[IPFamily]string `json:"hosts,omitempty"`
+	// In are the names of the worksheet's Services that select a fixture.
+	In []string `json:"in,omitempty"`
+	// NeverReady says of a responder that its pod never becomes ready, although it answers.
+	NeverReady bool `json:"neverReady,omitempty"`
 	// VM that is started for the endpoint; nil for others. If Node is empty, the VM may
 	// run on any node except the node of the other VM of its pair.
 	VM *VM `json:"vm,omitempty"`
@@ -209,7 +238,12 @@ const MaxRecords = 1000
 
 // IsFixture reports whether a target is a responder that setup must start.
 func (e Endpoint) IsFixture() bool {
-	return e.Pod == "" && e.Peer == nil && e.Component == "" && e.VM == nil
+	return e.Pod == "" && e.Peer == nil && e.Component == "" && e.VM == nil && e.OfService == ""
+}
+
+// IsService reports whether a target is a Service of the worksheet.
+func (w *Worksheet) IsService(target int) bool {
+	return target >= 0 && target < len(w.Targets) && w.Targets[target].OfService != ""
 }
 
 // Address returns "host:port", with an IPv6 address in brackets.
@@ -264,7 +298,8 @@ func (w *Worksheet) PairsOf(source int) iter.Seq[Pair] {
 }
 
 // PairsBetween yields the pairs of one assignment: one for every family, probe and size,
-// or, for a target with a Peer, the one of its family and transport. In a further look it
+// or, for a target with a Peer, the one of its family and transport; a target with Hosts
+// has those of their families. In a further look it
 // yields only those that Again lists.
 func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
 	again := w.againBetween(source, target)
@@ -279,7 +314,11 @@ func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
 			}
 			return
 		}
+		hosts := w.hosts(target)
 		for _, f := range w.IPFamilies {
+			if hosts != nil && hosts[f] == "" {
+				continue
+			}
 			for _, p := range w.Probes {
 				for _, z := range p.Sizes {
 					if p := (Pair{source, target, f, p.Transport, z}); expected(p) && !yield(p) {
@@ -289,6 +328,14 @@ func (w *Worksheet) PairsBetween(source, target int) iter.Seq[Pair] {
 			}
 		}
 	}
+}
+
+// hosts are the Hosts of a target; nil if it has none.
+func (w *Worksheet) hosts(target int) map[IPFamily]string {
+	if target < 0 || target >= len(w.Targets) {
+		return nil
+	}
+	return w.Targets[target].Hosts
 }
 
 // againBetween returns the pairs of one assignment that Again lists.
@@ -332,12 +379,12 @@ func (w *Worksheet) CountPairs() int {
 		}
 		return n
 	}
-	per := map[int]int{} // by target; those without a Peer are alike
+	per := map[int]int{} // by target; those without a Peer or Hosts are alike
 	n := 0
 	for _, targets := range w.Assignments {
 		for _, t := range targets {
 			alike := -1
-			if t >= 0 && t < len(w.Targets) && w.Targets[t].Peer != nil {
+			if t >= 0 && t < len(w.Targets) && w.Targets[t].Peer != nil || w.hosts(t) != nil {
 				alike = t
 			}
 			if _, ok := per[alike]; !ok {
@@ -408,7 +455,7 @@ type Roster struct {
 
 // RosterEntry is one target, in the state in which setup left it.
 type RosterEntry struct {
-	// Pod is namespace/name of the responder, existing pod or VM; empty if it did not
+	// Pod is namespace/name of the responder, existing pod, VM or Service of the worksheet; empty if it did not
 	// start.
 	Pod string `json:"pod,omitempty"`
 	// UID of a pod; empty if unknown.
@@ -443,6 +490,8 @@ type Order struct {
 	// Deadline is how long the agent may run, from its start. It reports pairs that it
 	// has not measured by then as unmeasured.
 	Deadline Duration `json:"deadline"`
+	// Respond says that the agent must answer as a responder does while it measures: a Service selects it.
+	Respond bool `json:"respond,omitempty"`
 	// Connections is set if the agent must report each measurement as a Result; nil if
 	// it reports pairs as Observations.
 	Connections *ConnectionSheet `json:"connections,omitempty"`
@@ -466,6 +515,12 @@ type OrderTarget struct {
 	// Witness says that the target is a responder, which reports the source address that it
 	// sees, and that the agent must compare this address with its own.
 	Witness bool `json:"witness,omitempty"`
+	// Identify says that responders must report which of their own addresses the requests arrived at: the target may be
+	// a Service over several.
+	Identify bool `json:"identify,omitempty"`
+	// Settle is for how long the agent tries the target before it measures, until something answers: a Service that
+	// selects the agent itself needs some time. 0 for others.
+	Settle Duration `json:"settle,omitempty"`
 	// Peer is set for an existing target; nil for others. Addresses and Ports are ignored
 	// if it is set. Without Connections it has an IP address and the transport TCP, or a Question.
 	Peer *Peer `json:"peer,omitempty"`

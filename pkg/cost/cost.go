@@ -80,7 +80,7 @@ type Node struct {
 
 // Object is a number of objects of one kind and role.
 type Object struct {
-	Kind string `json:"kind"` // Pod, EphemeralContainer, ConfigMap, VirtualMachineInstance or PodNetworkHealth
+	Kind string `json:"kind"` // Pod, Service, EphemeralContainer, ConfigMap, VirtualMachineInstance or PodNetworkHealth
 	// Role is that of the label; empty for objects without one.
 	Role checkup.Role `json:"role"`
 	// Count is their number, the minimum if AtLeast: a value that does not fit one
@@ -154,6 +154,7 @@ func Of(w *checkup.Worksheet, p *checkup.Plan, image string) Cost {
 	}
 	run := Object{AtLeast: true, LeftBehind: true, Until: "the PipelineRun is deleted"}
 	object(pods, "Pod", checkup.RoleResponder, c.Responders)
+	object(pods, "Service", checkup.RoleService, len(w.Services))
 	object(pods, "Pod", checkup.RoleAgent, c.Agents)
 	object(pods, "ConfigMap", checkup.RoleAgent, c.Agents)
 	object(Object{LeftBehind: true, Until: "their pods are deleted; they end at their deadline"},

@@ -22,6 +22,16 @@ func ready(pod *corev1.Pod) bool {
 	return condition(pod, corev1.PodReady).Status == corev1.ConditionTrue
 }
 
+// up reports whether a responder answers: its pod is ready or, if it never becomes ready, has started.
+func up(pod *corev1.Pod) bool {
+	if len(pod.Spec.Containers) == 0 || pod.Spec.Containers[0].StartupProbe == nil {
+		return ready(pod)
+	}
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+		return s.State.Running != nil && s.Started != nil && *s.Started
+	})
+}
+
 // over reports whether the pod has ended. Fixtures are never restarted.
 func over(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed

@@ -62,6 +62,8 @@ type Fleet struct {
 	Owner string
 	// OwnerUID is its UID.
 	OwnerUID types.UID
+	// Services says that the plan's checks may have Services: only then there is a right to list and delete them.
+	Services bool
 	// Alone says that one process runs all phases: its pod owns the fixtures from the start, and it needs no
 	// ConfigMap, nor any right to them.
 	Alone bool

@@ -78,6 +78,13 @@ func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*
 	return agents, responders, nil
 }
 
+// settleTime is how long an agent waits until a Service that selects it leads to it: EndpointSlices are written within
+// a second or two, and kube-proxy reads them within another (docs/service-rules.md).
+const settleTime = 15 * time.Second
+
+// neverReadyPath is the path of a readiness probe that a responder answers with 404.
+const neverReadyPath = "/never"
+
 // responder returns the pod that answers on a target's node. It runs until the agents
 // of its check have certainly ended, and then ends by itself.
 func (f *Fleet) responder(w *checkup.Worksheet, target int) (*corev1.Pod, error) {
@@ -99,6 +106,11 @@ func (f *Fleet) responder(w *checkup.Worksheet, target int) (*corev1.Pod, error)
 			HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(HealthPort)},
 		},
 		PeriodSeconds: 1,
+	}
+	if w.Targets[target].NeverReady {
+		c.StartupProbe = c.ReadinessProbe.DeepCopy()
+		c.StartupProbe.FailureThreshold = 60
+		c.ReadinessProbe.HTTPGet.Path, c.ReadinessProbe.PeriodSeconds = neverReadyPath, 10
 	}
 	return pod, nil
 }
@@ -230,6 +242,9 @@ func (f *Fleet) pod(
 	}
 	meta.Labels[checkup.LabelPlan] = f.Plan
 	meta.Labels[checkup.LabelManagedBy] = checkup.ManagedBy
+	for _, service := range e.In {
+		meta.Labels[checkup.LabelIn+service] = "true"
+	}
 	pod := &corev1.Pod{
 		ObjectMeta: meta,
 		Spec: corev1.PodSpec{
@@ -323,6 +338,7 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 			Probes:      w.Probes,
 			IPFamilies:  w.IPFamilies,
 			Deadline:    w.AgentDeadline(),
+			Respond:     len(e.In) > 0,
 			Connections: w.Connections,
 			Look:        w.Look,
 			Again:       again,
@@ -342,9 +358,14 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 				}
 			}
 			if entry.Cause == nil && len(addresses) > 0 {
+				var settle checkup.Duration
+				if of := w.Targets[t].OfService; of != "" && slices.Contains(e.In, of) {
+					settle = checkup.Duration(settleTime)
+				}
 				order.Targets = append(order.Targets, checkup.OrderTarget{
-					Target: t, Addresses: addresses, Ports: entry.Ports,
-					Witness: w.Witnesses(checkup.Pair{Source: source, Target: t, Transport: checkup.TCP}),
+					Target: t, Settle: settle, Addresses: addresses, Ports: entry.Ports,
+					Witness:  w.Witnesses(checkup.Pair{Source: source, Target: t, Transport: checkup.TCP}),
+					Identify: len(w.Services) > 0,
 				})
 			}
 		}

@@ -21,9 +21,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/retry"
 )
 
-// fixture is a pod or ConfigMap of a fleet.
+// fixture is a pod, ConfigMap or Service of a fleet.
 type fixture struct {
-	kind string // "pod" or "configmap"
+	kind string // "pod", "configmap" or "service"
 	metav1.ObjectMeta
 	node string // of a pod
 	// idle marks a preflight pod that has started no container. It is deleted without
@@ -40,7 +40,7 @@ func (f *Fleet) pods(ctx context.Context, options metav1.ListOptions) (*corev1.P
 	})
 }
 
-// list returns the fixtures that the selector matches, pods first, each by name.
+// list returns the fixtures that the selector matches, those of each kind by name.
 func (f *Fleet) list(ctx context.Context, selector string) ([]fixture, error) {
 	options := metav1.ListOptions{LabelSelector: selector}
 	pods, err := f.pods(ctx, options)
@@ -70,6 +70,17 @@ func (f *Fleet) list(ctx context.Context, selector string) ([]fixture, error) {
 	}
 	for _, c := range cms.Items {
 		found = append(found, fixture{"configmap", c.ObjectMeta, "", false})
+	}
+	if f.Services {
+		list, err := retry.Get(ctx, func() (*corev1.ServiceList, error) {
+			return f.Client.CoreV1().Services(f.Namespace).List(ctx, options)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list fixtures: %w", err)
+		}
+		for _, s := range list.Items {
+			found = append(found, fixture{"service", s.ObjectMeta, "", false})
+		}
 	}
 	slices.SortFunc(found, func(a, b fixture) int {
 		return cmp.Or(-cmp.Compare(a.kind, b.kind), cmp.Compare(a.Name, b.Name))
@@ -184,9 +195,12 @@ func (f *Fleet) deletions(found []fixture, asked map[types.UID]time.Time) []*met
 // belongs to another object.
 func (f *Fleet) remove(ctx context.Context, x fixture, options metav1.DeleteOptions) error {
 	var err error
-	if x.kind == "pod" {
+	switch x.kind {
+	case "pod":
 		err = f.Client.CoreV1().Pods(f.Namespace).Delete(ctx, x.Name, options)
-	} else {
+	case "service":
+		err = f.Client.CoreV1().Services(f.Namespace).Delete(ctx, x.Name, options)
+	default:
 		err = f.Client.CoreV1().ConfigMaps(f.Namespace).Delete(ctx, x.Name, options)
 	}
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -260,7 +274,7 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 		pod := &list.Items[i]
 		fine := pod.Status.Phase == corev1.PodSucceeded
 		if checkup.Role(pod.Labels[checkup.LabelRole]) == checkup.RoleResponder {
-			fine = ready(pod)
+			fine = up(pod)
 		}
 		if !fine {
 			wrong = append(wrong, pod)

@@ -24,7 +24,7 @@ import (
 // worksheet's setup timeout, and fills in the roster: one entry per target. Entries of
 // targets that existed before are left as the caller made them. A responder that is not
 // ready in time is a Cause in its entry (stage setup). It gives up before the timeout
-// when all that are not ready have been stuck for as long as Patience.
+// when all that are not ready have been stuck for as long as Patience. Then it creates the worksheet's Services.
 //
 // progress, if not nil, is called whenever the number of ready responders changes.
 func (f *Fleet) StartResponders(
@@ -92,6 +92,12 @@ func (f *Fleet) StartResponders(
 			}
 		}
 	}
+	if err := f.startServices(deadline, w, roster); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("wait for Services: %w", context.Cause(ctx))
+	}
 	for t, e := range roster.Targets {
 		if e.Cause != nil {
 			f.logf("::warning::target %s: %s", w.Targets[t].Name(), e.Cause.Message)
@@ -151,7 +157,7 @@ func (f *Fleet) awaitReady(
 			left[pod.Name], ended[pod.Name] = nil, true
 		case over(pod):
 			left[pod.Name], ended[pod.Name] = pod, true
-		case ready(pod):
+		case up(pod):
 			delete(left, pod.Name)
 			roster.Targets[waiting[pod.Name]] = entry(pod)
 			f.logf("%d of %s ready: %s", len(waiting)-len(left), checkup.Count(of, "responder"), w.Targets[waiting[pod.Name]].Name())

@@ -42,6 +42,9 @@ func (r *Receptions) Take(m checkup.Message) bool {
 	if m.Reception != nil && m.Reception.Look >= 0 && m.Reception.Look < r.w.Look {
 		return true
 	}
+	if m.Reception != nil && r.w.IsService(m.Reception.Target) { // the agent reports who answers for a Service
+		return true
+	}
 	if m.Reception == nil || m.Reception.Packets < 0 || m.Reception.Dropped < 0 || m.Reception.Look != r.w.Look ||
 		!r.expects(m.Reception.Pair) || m.Reception.Packets > maxTries*r.w.Measurements(m.Reception.Pair) {
 		return false

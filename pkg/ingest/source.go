@@ -247,6 +247,10 @@ func (p *pair) bound(o *checkup.Observation) {
 	o.RTTs = o.RTTs[:min(len(o.RTTs), p.count+1)]
 	o.Flows = o.Flows[:min(len(o.Flows), checkup.MaxFlows+1)]
 	o.SeenAs = clip(o.SeenAs)
+	o.Answerers = o.Answerers[:min(len(o.Answerers), p.count+1)]
+	for i := range o.Answerers {
+		o.Answerers[i].Address = clip(o.Answerers[i].Address)
+	}
 	boundCause(o.Failure)
 	boundCause(o.Unmeasured)
 	for i := range o.Flows {

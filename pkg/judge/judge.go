@@ -120,7 +120,9 @@ func Pairs(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record,
 		for i := from; i < end; i++ {
 			o := &j.Outcomes[i]
 			o.Pair, o.Attribute = j.evidence.pairs[i], i-from
-			if t := o.Pair.Target; w.Again != nil || t >= 0 && t < len(w.Targets) && w.Targets[t].Peer != nil {
+			t := o.Pair.Target
+			if some := t >= 0 && t < len(w.Targets) && (w.Targets[t].Peer != nil || w.Targets[t].Hosts != nil); some ||
+				w.Again != nil {
 				o.Attribute = slices.Index(j.Attributes, Attribute{o.Pair.Family, o.Pair.Transport, o.Pair.Size})
 			}
 			if cause := j.unmeasured(i, o); cause != nil {

@@ -70,6 +70,10 @@ func sheet(kind checkup.Kind) (*checkup.Worksheet, *checkup.Roster) {
 	case "serviceRules":
 		w.Tables, w.Targets, w.Assignments, w.Probes = &checkup.TableSheet{Interval: second}, nil, nil, nil
 		w.Details = []byte(`{"namespaces":[""],"services":[{"name":"a/b","families":["IPv4"]}],"addresses":[[],[]]}`)
+	case "serviceCanary":
+		w.Services = []checkup.ServiceFixture{{Name: "cluster-ip"}}
+		w.Targets[0].Label, w.Targets[1].Label, w.Targets[1].OfService = "endpoint", "service", "cluster-ip"
+		w.Details = []byte(`{"closed":"Exact","share":"Even"}`)
 	case "dns":
 		for i := range w.Targets {
 			w.Targets[i].Label = string(rune('a' + i))

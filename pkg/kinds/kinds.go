@@ -21,6 +21,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/servicecanary"
 	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
@@ -33,6 +34,7 @@ var All = []kind.Kind{
 	placement.Kind,
 	services.Kind,
 	servicerules.Kind,
+	servicecanary.Kind,
 	dns.Kind,
 	vmlatency.Kind,
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/dns"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/servicecanary"
 	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
@@ -236,10 +237,11 @@ func TestParamsOfEveryKind(t *testing.T) {
 			"outage.max=30s",
 			"latency.p99=5ms",
 		},
-		placement.Name:    {"mode=All", "mode=", "networkConfig=true"},
-		servicerules.Name: {"interval=20s"},
-		services.Name:     {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "closed=Any", "loss.max=", "latency.p99=5ms"},
-		dns.Name:          {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "loss.max=", "latency.p99=5ms"},
+		placement.Name:     {"mode=All", "mode=", "networkConfig=true"},
+		servicerules.Name:  {"interval=20s"},
+		services.Name:      {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "closed=Any", "loss.max=", "latency.p99=5ms"},
+		servicecanary.Name: {"endpoints=3", "budget=7", "count=9", "share=Any", "closed=Any", "loss.max=", "latency.p99=5ms"},
+		dns.Name:           {"degree=3", "rotate=true", "round=2", "budget=7", "count=9", "loss.max=", "latency.p99=5ms"},
 		vmlatency.Name: {
 			"duration=10s",
 			"interval=100ms",
@@ -252,12 +254,13 @@ func TestParamsOfEveryKind(t *testing.T) {
 		},
 	}
 	refused := map[checkup.Kind][]string{
-		podmesh.Name:      {"degree=-1"},
-		controlplane.Name: {"preset=k3s", "for=0s", "interval=", "interval=0s", "count=0", "count=1001"},
-		placement.Name:    {"mode=Some", "networkConfig=yes"},
-		servicerules.Name: {"interval=", "interval=0s", "interval=x"},
-		services.Name:     {"degree=-1", "budget=0", "count=0", "closed=Never", "loss.max=101%"},
-		dns.Name:          {"degree=-1", "budget=0", "count=0", "loss.max=101%"},
+		podmesh.Name:       {"degree=-1"},
+		controlplane.Name:  {"preset=k3s", "for=0s", "interval=", "interval=0s", "count=0", "count=1001"},
+		placement.Name:     {"mode=Some", "networkConfig=yes"},
+		servicerules.Name:  {"interval=", "interval=0s", "interval=x"},
+		services.Name:      {"degree=-1", "budget=0", "count=0", "closed=Never", "loss.max=101%"},
+		servicecanary.Name: {"endpoints=0", "budget=0", "count=0", "share=Odd", "closed=Never", "loss.max=101%"},
+		dns.Name:           {"degree=-1", "budget=0", "count=0", "loss.max=101%"},
 		vmlatency.Name: {
 			"duration=",
 			"duration=0s",
@@ -273,10 +276,11 @@ func TestParamsOfEveryKind(t *testing.T) {
 			podmesh.Name: {
 				Spec: &podmesh.Spec{},
 			}, controlplane.Name: {Spec: &controlplane.Spec{Interval: 1}}, placement.Name: {Spec: &placement.Spec{}},
-			services.Name:     {Spec: &services.Spec{}},
-			servicerules.Name: {Spec: &servicerules.Spec{Interval: 1}},
-			vmlatency.Name:    {Spec: &vmlatency.Spec{Duration: 1, Interval: 1}},
-			dns.Name:          {Spec: &dns.Spec{}},
+			services.Name:      {Spec: &services.Spec{}},
+			servicerules.Name:  {Spec: &servicerules.Spec{Interval: 1}},
+			vmlatency.Name:     {Spec: &vmlatency.Spec{Duration: 1, Interval: 1}},
+			dns.Name:           {Spec: &dns.Spec{}},
+			servicecanary.Name: {Spec: &servicecanary.Spec{}},
 		}
 		c, ok := checks[kind]
 		if !ok || c.Kind() != kind {

@@ -18,6 +18,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/dns"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/servicecanary"
 	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
@@ -124,6 +125,16 @@ func good() *checkup.Plan {
 				Limits:   checkup.Limits{PacketsPerSecond: 100, Concurrency: 1},
 				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
 			}},
+			"canary": {Spec: &servicecanary.Spec{
+				Policies: servicecanary.Policies, Endpoints: 3, Budget: 10,
+				Probe: services.Probe{Count: 3, Interval: checkup.Duration(time.Second), Timeout: checkup.Duration(time.Second)},
+				Expect: servicecanary.Expect{
+					Loss: checkup.LossLimit{Max: &loss}, Share: servicecanary.ShareEven, Closed: services.ClosedExact,
+					Latency: checkup.LatencyLimits{P50: duration(time.Millisecond), P99: duration(time.Second)},
+				},
+				Limits:   checkup.Limits{PacketsPerSecond: 100, Concurrency: 1},
+				Timeouts: checkup.Timeouts{Setup: checkup.Duration(time.Minute), Probe: checkup.Duration(time.Minute)},
+			}},
 			"rules": {Spec: &servicerules.Spec{
 				Interval: checkup.Duration(time.Second),
 				Expect:   servicerules.Expect{Allow: []dataplane.Kind{dataplane.Extra}},
@@ -203,6 +214,10 @@ func TestProblems(t *testing.T) {
 	asking := func(change func(*dns.Spec)) func(*checkup.Plan) {
 		return func(p *checkup.Plan) { change(p.Checks["names"].Spec.(*dns.Spec)) }
 	}
+	canary := func(change func(*servicecanary.Spec)) func(*checkup.Plan) {
+		return func(p *checkup.Plan) { change(p.Checks["canary"].Spec.(*servicecanary.Spec)) }
+	}
+	bird := func(path ...string) []string { return append([]string{"checks", "canary", "serviceCanary"}, path...) }
 	sixth := func(change func(*vmlatency.Spec)) func(*checkup.Plan) {
 		return func(p *checkup.Plan) { change(p.Checks["sixth"].Spec.(*vmlatency.Spec)) }
 	}
@@ -482,6 +497,20 @@ func TestProblems(t *testing.T) {
 		{"loss-all", asking(func(s *dns.Spec) { s.Expect.Loss.Max = &all }), names("expect", "loss", "max")},
 		{"probe-timeout", asking(func(s *dns.Spec) { s.Probe.Count = 50 }), names("timeouts", "probe")},
 		{"pod-namespace", asking(func(s *dns.Spec) { s.DNSService.Namespace = "" }), names("dnsService", "namespace")},
+		{"durations", canary(func(s *servicecanary.Spec) { s.Probe.Timeout = 0 }), bird("probe", "timeout")},
+		{"families-twice", canary(func(s *servicecanary.Spec) {
+			s.IPFamilies = []checkup.IPFamily{checkup.IPv4, checkup.IPv4}
+		}), bird("ipFamilies", "[1]")},
+		{"policies", canary(func(s *servicecanary.Spec) { s.Policies = nil }), bird("policies")},
+		{"policies", canary(func(s *servicecanary.Spec) {
+			s.Policies = []servicecanary.Policy{servicecanary.Hairpin, servicecanary.Hairpin}
+		}), bird("policies", "[1]")},
+		{"latency-order", canary(func(s *servicecanary.Spec) { *s.Expect.Latency.P99 = 1 }), bird("expect", "latency", "p99")},
+		{"loss-all", canary(func(s *servicecanary.Spec) { s.Expect.Loss.Max = &all }), bird("expect", "loss", "max")},
+		{"probe-timeout", canary(func(s *servicecanary.Spec) { s.Probe.Count = 50 }), bird("timeouts", "probe")},
+		{"toleration", canary(func(s *servicecanary.Spec) {
+			s.Placement.Tolerations = []checkup.Toleration{{}}
+		}), bird("placement", "tolerations", "[0]")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Image = "" }), vms("guest", "login")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Login = nil }), vms("guest")},
 		{"guest-login", sixth(func(v *vmlatency.Spec) { v.Guest.Login.User = "" }), vms("guest")},

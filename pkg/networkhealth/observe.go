@@ -26,7 +26,8 @@ type Measured struct {
 // responders or to existing pods. Components of the control plane have objects of their own, and VMs and addresses of
 // Services are no pods.
 func Reports(w *checkup.Worksheet) bool {
-	return w.Connections == nil && w.Guests == nil && len(w.Sources) > 0 && len(w.Assignments) == len(w.Sources) &&
+	return w.Connections == nil && w.Guests == nil && len(w.Services) == 0 &&
+		len(w.Sources) > 0 && len(w.Assignments) == len(w.Sources) &&
 		!slices.ContainsFunc(w.Targets, func(e checkup.Endpoint) bool { return e.Peer != nil })
 }
 

@@ -513,6 +513,7 @@ func TestUnusable(t *testing.T) {
 		"other units":     func(m *Measured) { m.Report.Counts.Expected++ },
 		"unit of another": func(m *Measured) { m.Report.Units = []checkup.Unit{{Source: "z", Target: "a"}} },
 		"of components":   func(m *Measured) { m.Worksheet.Connections = &checkup.ConnectionSheet{} },
+		"of own Services": func(m *Measured) { m.Worksheet.Services = []checkup.ServiceFixture{{Name: "cluster-ip"}} },
 		"of VMs":          func(m *Measured) { m.Worksheet.Guests = &checkup.GuestSheet{} },
 		"hostile nodes": func(m *Measured) {
 			m.Worksheet.Sources[0].Node, m.Worksheet.Sources[1].Node = "a\x1b[31m", strings.Repeat("n", 254)

@@ -67,7 +67,7 @@ func TestDocs(t *testing.T) {
 		}
 		goldens.Write(b)
 	}
-	for _, name := range []string{"docs/report.md", "docs/dns.md"} {
+	for _, name := range []string{"docs/report.md", "docs/dns.md", "docs/service-canary.md"} {
 		b, err := os.ReadFile("../../" + name)
 		if err != nil {
 			t.Fatal(err)

@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -35,6 +36,9 @@ type Agent struct {
 	// Certificates holds the client certificates for peers: a directory for each Secret, with tls.crt and tls.key.
 	// nil means /etc/checkplan/certificates.
 	Certificates fs.FS
+	// Echo and HTTP are the addresses, as those of Listen, at which the agent answers if the order has Respond; empty
+	// means all addresses, at a responder's ports.
+	Echo, HTTP string
 }
 
 // certificatesDirectory is where the Secrets of the peers are mounted in an agent's pod.
@@ -73,6 +77,13 @@ func (a Agent) Run(ctx context.Context) error {
 		defer cancel()
 		return a.readTables(ctx, lines)
 	}
+	if a.Order.Respond {
+		end, err := a.respond(ctx)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	stamps, err := keepTimestamps()
 	if err != nil {
 		return fmt.Errorf("cannot open a socket: %w", err)
@@ -104,6 +115,22 @@ func (a Agent) Run(ctx context.Context) error {
 		end.SelfDoubt.ThrottledMicros = &micros
 	}
 	return lines.write(checkup.Message{End: &end})
+}
+
+// respond answers as a responder does, until ctx ends or the returned function is called.
+func (a Agent) respond(ctx context.Context) (end func(), err error) {
+	echo, http := cmp.Or(a.Echo, fmt.Sprintf(":%d", EchoPort)), cmp.Or(a.HTTP, fmt.Sprintf(":%d", HTTPPort))
+	responder, err := Listen(ctx, echo, http, "")
+	if err != nil {
+		return nil, fmt.Errorf("the agent cannot answer: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = responder.Serve(ctx, io.Discard, nil) // an answer that is missing is a result
+	}()
+	return func() { cancel(); <-ended }, nil
 }
 
 // measure measures control pairs and pairs within the deadline, and counts what it reports.
@@ -181,6 +208,9 @@ func (a Agent) measure(
 		}
 		g.Go(func() error {
 			o := cutShort(m)
+			if m.Settle > 0 {
+				settled(gctx, m, session, a.Funcs[m.Pair.Transport])
+			}
 			if gctx.Err() == nil {
 				o = a.Funcs[m.Pair.Transport](gctx, m, session)
 			}

@@ -471,3 +471,44 @@ func TestAgentOfVM(t *testing.T) {
 		})
 	}
 }
+
+// TestAgentResponds: an agent that a Service selects answers itself, and waits until the Service leads to it.
+func TestAgentResponds(t *testing.T) {
+	ports := closedPortsOf(t) // nothing answers there, at first
+	address := fmt.Sprintf("127.0.0.3:%d", ports[checkup.TCP])
+	order := orderTo(serve(t, checkup.IPv4), checkup.IPv4)
+	order.Respond, order.Probes = true, order.Probes[:1]
+	order.Probes[0].Sizes = []int{0}
+	order.Targets = []checkup.OrderTarget{{
+		Target: 9, Addresses: map[checkup.IPFamily]string{checkup.IPv4: "127.0.0.3"}, Identify: true, Settle: patience,
+		Ports: map[checkup.Transport]int{checkup.TCP: ports[checkup.TCP]},
+	}}
+	var out bytes.Buffer
+	tries := 0
+	funcs := unwatched()
+	measure := funcs[checkup.TCP]
+	funcs[checkup.TCP] = func(ctx context.Context, m Measurement, s *Session) checkup.Observation {
+		if m.Settle == 0 {
+			return measure(ctx, m, s)
+		}
+		if tries++; tries == 1 { // the Service does not lead to it yet
+			return checkup.Observation{Pair: m.Pair, Sent: 1}
+		}
+		return measure(ctx, m, s)
+	}
+	if err := (Agent{Order: order, Out: &out, Funcs: funcs, Root: noCgroup, Echo: address, HTTP: "127.0.0.3:0"}).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var got *checkup.Observation
+	for _, m := range messages(t, out.Bytes()) {
+		if m.Observation != nil {
+			got = m.Observation
+		}
+	}
+	if got == nil || got.Received != 4 || len(got.Answerers) != 1 || got.Answerers[0] != (checkup.Answerer{Address: "127.0.0.3", Count: 4}) {
+		t.Errorf("%+v, want that it answers itself", got)
+	}
+	if tries != 3 { // one that fails, one that is answered, and the measurement
+		t.Errorf("measured %d times, want 3", tries)
+	}
+}

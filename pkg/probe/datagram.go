@@ -30,9 +30,15 @@ type datagrams struct {
 	// truncated.
 	number func(b []byte) (i int, ok bool)
 	quoted func(b []byte) (i int, ok bool)
-	// added reads what the peer added to an answer, and clears it: how long it kept the request, 0 if unknown, and the
-	// source address that it saw, invalid if unknown. nil means that the peer's kernel answers at once.
-	added func(b []byte) (residence time.Duration, seen netip.Addr)
+	// added reads what the peer added to an answer, and clears it. nil means that the peer's kernel answers at once.
+	added func(b []byte) added
+}
+
+// added is what a responder adds to an answer: how long it kept the request, 0 if unknown; the source address that it
+// saw, and its own, invalid if unknown.
+type added struct {
+	residence time.Duration
+	seen, own netip.Addr
 }
 
 // The functions above have no side effects: receivers call them all at once.
@@ -62,11 +68,10 @@ type journey struct {
 	flow           *flow
 	sent, departed time.Time // by the agent's clock, and by the kernel's
 	came, arrived  time.Time // likewise; came is zero without an answer
-	residence      time.Duration
-	seen           netip.Addr // the source address that the peer saw
-	err            error      // of the send, or from ICMP
-	wrong          bool       // a wrong answer arrived
-	over           bool       // its round is over: an answer is now too late
+	added
+	err   error // of the send, or from ICMP
+	wrong bool  // a wrong answer arrived
+	over  bool  // its round is over: an answer is now too late
 }
 
 // settled reports that the result of the packet is final.
@@ -80,9 +85,7 @@ type heard struct {
 	// expected answer.
 	number int
 	right  bool
-	// residence and seen are what the answer reports.
-	residence time.Duration
-	seen      netip.Addr
+	added  // what the answer reports
 }
 
 // understand decodes the data of an event.
@@ -95,7 +98,7 @@ func (d *datagrams) understand(f *flow, e event, scratch *[]byte) heard {
 	if i, ok := read(e.data); ok && i < maxTries*d.m.Probe.Count {
 		h.number = i
 		if e.kind == arrival && d.added != nil {
-			h.residence, h.seen = d.added(e.data)
+			h.added = d.added(e.data)
 		}
 		*scratch = d.answer((*scratch)[:0], i)
 		h.right = e.kind == arrival && bytes.Equal(e.data, *scratch)
@@ -342,8 +345,7 @@ func (c *conversation) hear(e heard) {
 		case !j.came.IsZero():
 			c.duplicates++
 		default:
-			j.came, j.arrived, j.residence, j.wrong = e.at, e.event.kernel, e.residence, false
-			j.seen = e.seen
+			j.came, j.arrived, j.added, j.wrong = e.at, e.event.kernel, e.added, false
 			if i < e.flow.highest {
 				c.reordered++
 			}
@@ -362,12 +364,12 @@ func (c *conversation) samples(first int) []sample {
 	for i := range samples {
 		j, s := &c.journeys[first+i], &samples[i]
 		s.start, s.end, s.port = j.sent, j.sent.Add(timeout), j.flow.port
-		s.own, s.seen = j.flow.own, j.seen
+		s.own, s.seen, s.answerer = j.flow.own, j.seen, j.added.own
 		switch {
 		case !j.came.IsZero():
 			s.end = j.came
 			s.rtt, s.kernel = j.delay()
-			if c.added != nil {
+			if c.datagrams.added != nil {
 				s.rtt, s.kernel = lessResidence(s.rtt, s.kernel, j.residence)
 			}
 			s.late(timeout)

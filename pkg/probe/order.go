@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -177,6 +178,7 @@ func checkOrder(o checkup.Order) error {
 	for i, t := range o.Targets {
 		at := fmt.Sprintf("targets[%d]", i)
 		must(t.Target >= 0, "%s.target: is negative", at)
+		must(t.Settle >= 0, "%s.settle: is negative", at)
 		for f, a := range t.Addresses {
 			must(slices.Contains(checkup.IPFamilies, f), "%s.addresses: family %q is unknown", at, f)
 			must(isAddressOf(a, f), "%s.addresses: %q is not an address of %s", at, a, f)
@@ -371,7 +373,8 @@ func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Obser
 				for _, z := range p.Sizes {
 					add(t, Measurement{
 						Pair:  checkup.Pair{Source: o.Source, Target: t.Target, Family: f, Transport: p.Transport, Size: z},
-						Probe: p.Probe, Witness: t.Witness,
+						Probe: p.Probe, Witness: t.Witness, Identify: t.Identify,
+						Settle: time.Duration(t.Settle),
 					})
 				}
 			}
@@ -396,6 +399,7 @@ func again(o checkup.Order, add func(checkup.OrderTarget, Measurement)) {
 		probe.Count = a.Count
 		add(targets[a.Target], Measurement{
 			Pair: a.Pair, Probe: probe, Ports: a.Ports, Witness: targets[a.Target].Witness,
+			Identify: targets[a.Target].Identify, Settle: time.Duration(targets[a.Target].Settle),
 		})
 	}
 }

@@ -25,12 +25,13 @@ import (
 //	24  target    4 bytes
 //	28  residence 4 bytes, in nanoseconds
 //	32  seen      16 bytes, an IPv6 address or an IPv4-mapped one; only if the size has room for it
+//	48  own       16 bytes, likewise; only if the agent asks for it by 16 bytes of zero
 //
 // followed by padding up to its size. An answer is its request with the other kind, the residence time and the address
 // seen. The residence time is how long the responder kept the request, 0 if unknown (or more than the 4.29 s that fit).
-// The address is the source address of the request at the responder, all zeros if unknown: an older responder sends
-// back what it received. A responder answers only requests: otherwise two responders could be made to answer each other
-// forever.
+// The address seen is the source address of the request at the responder, own its destination there, both all zeros if
+// unknown: an older responder sends back what it received. A responder answers only requests: otherwise two responders
+// could be made to answer each other forever.
 const (
 	headerSize      = checkup.MinUDPSize
 	packetMagic     = "ckp1"
@@ -38,6 +39,8 @@ const (
 	residenceOffset = 28
 	seenOffset      = 32
 	seenEnd         = checkup.MinWitnessSize
+	ownOffset       = seenEnd
+	ownEnd          = checkup.MinIdentifySize
 )
 
 type packetKind byte
@@ -54,6 +57,8 @@ type packet struct {
 	sequence  uint32
 	pair      checkup.Pair
 	residence time.Duration
+	// identify asks the responder for its own address.
+	identify bool
 }
 
 // newNonce returns a random nonce of an agent that carries its look: responders count each look for itself.
@@ -82,25 +87,29 @@ func appendPacket(b []byte, p packet) []byte {
 	if p.pair.Size >= seenEnd {
 		b = append(b, make([]byte, seenEnd-seenOffset)...)
 	}
+	if p.identify && p.pair.Size >= ownEnd {
+		b = append(b, make([]byte, ownEnd-ownOffset)...)
+	}
 	return appendFill(b, p.nonce+uint64(p.sequence), p.pair.Size-(len(b)-start))
 }
 
-// setSeen writes the source address of a request into its answer, if there is room. The field of a request is zero;
-// that of an older agent has padding, which it expects back.
-func setSeen(b []byte, a netip.Addr) {
-	if len(b) >= seenEnd && [seenEnd - seenOffset]byte(b[seenOffset:seenEnd]) == [seenEnd - seenOffset]byte{} {
+// setAddress writes an address into the field of an answer at an offset, if there is room. That of a request which asks
+// for it is zero; otherwise it has padding, which the agent expects back.
+func setAddress(b []byte, offset int, a netip.Addr) {
+	if end := offset + 16; a.IsValid() && len(b) >= end && [16]byte(b[offset:end]) == [16]byte{} {
 		address := a.As16()
-		copy(b[seenOffset:seenEnd], address[:])
+		copy(b[offset:end], address[:])
 	}
 }
 
-// takeSeen reads the address that setSeen wrote, and clears it. It is invalid if there is none.
-func takeSeen(b []byte) netip.Addr {
-	if len(b) < seenEnd {
+// takeAddress reads the address that setAddress wrote, and clears it. It is invalid if there is none.
+func takeAddress(b []byte, offset int) netip.Addr {
+	end := offset + 16
+	if len(b) < end {
 		return netip.Addr{}
 	}
-	a := seenAddress([16]byte(b[seenOffset:seenEnd]))
-	clear(b[seenOffset:seenEnd])
+	a := seenAddress([16]byte(b[offset:end]))
+	clear(b[offset:end])
 	return a
 }
 

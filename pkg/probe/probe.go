@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -48,6 +50,11 @@ type Measurement struct {
 	Ports []int
 	// Witness says that the target is a Responder, and must report the source address that it sees.
 	Witness bool
+	// Identify says that the target is a Responder, or a Service over several, and that each must report its own address.
+	// What is answered by anything else is not answered.
+	Identify bool
+	// Settle is how long the target is tried before it is measured, until something answers.
+	Settle time.Duration
 }
 
 // Session is the state that the measurements of one agent share.
@@ -64,6 +71,22 @@ type Session struct {
 	root fs.FS
 	// dialDNS connects to a DNS server; nil means a direct connection.
 	dialDNS func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// settleInterval is the time between two tries of a target that settles.
+const settleInterval = 500 * time.Millisecond
+
+// settled tries a target until something answers, for at most m.Settle or until ctx ends.
+func settled(ctx context.Context, m Measurement, s *Session, measure Func) {
+	tried := m
+	tried.Probe.Count = 1
+	for end := time.Now().Add(m.Settle); time.Now().Before(end) && ctx.Err() == nil; {
+		next := time.Now().Add(settleInterval)
+		if measure(ctx, tried, s).Received > 0 {
+			return
+		}
+		_ = sleepUntil(ctx, next) // the caller looks at ctx
+	}
 }
 
 // maxOutstanding is the maximum number of open tcp or http measurements of one pair; it limits the agent's open files.
@@ -90,6 +113,8 @@ type sample struct {
 	repeated, truncated bool
 	// own is the source address of the socket, and seen the one that the target saw; invalid if unknown.
 	own, seen netip.Addr
+	// answerer is the Responder's own address; invalid if unknown.
+	answerer netip.Addr
 	// unusable says why the demanded source port could not be used: nothing was measured. nil if something was.
 	unusable *checkup.Cause
 	// noRoom reports that the agent's own socket dropped packets, perhaps the answer.
@@ -215,7 +240,9 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 	var longest time.Duration
 	unexplained := false // o.Failure is a timeout
 	var unusable *checkup.Cause
-	for _, s := range samples {
+	answerers := map[netip.Addr]int{}
+	for i := range samples {
+		s := &samples[i]
 		if s.unusable != nil {
 			unusable = s.unusable
 			continue
@@ -232,6 +259,9 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 		if s.truncated {
 			o.Truncated++
 		}
+		if m.Identify && s.cause == nil && !s.answerer.IsValid() {
+			s.cause = &checkup.Cause{Stage: checkup.StageEcho, Message: "answered by something that is no responder"}
+		}
 		if s.cause != nil {
 			if o.Failure == nil || unexplained || !s.timedOut {
 				o.Failure, unexplained = s.cause, s.timedOut
@@ -246,10 +276,16 @@ func tally(m Measurement, samples []sample) checkup.Observation {
 				o.SeenAs = s.seen.String()
 			}
 		}
+		if m.Identify {
+			answerers[s.answerer]++
+		}
 		o.RTTs = append(o.RTTs, s.rtt.Microseconds())
 		o.Kernel = o.Kernel && s.kernel
 	}
 	o.Kernel = o.Kernel && o.Received > 0
+	for _, a := range slices.SortedFunc(maps.Keys(answerers), netip.Addr.Compare) {
+		o.Answerers = append(o.Answerers, checkup.Answerer{Address: a.String(), Count: answerers[a]})
+	}
 	o.Flows = flows(o, samples)
 	switch {
 	case o.Sent > 0:

@@ -275,9 +275,10 @@ func (r *Responder) serveUDP(conn *net.UDPConn) error {
 			continue
 		}
 		r.receptions.count(p)
-		arrived, source := beside(oob[:oobn])
+		arrived, own, source := beside(oob[:oobn])
 		buf[kindOffset] = byte(answer)
-		setSeen(buf[:n], from.Addr())
+		setAddress(buf[:n], seenOffset, from.Addr())
+		setAddress(buf[:n], ownOffset, own)
 		setResidence(buf[:n], residence(arrived))
 		// An answer that cannot be sent is a lost answer: a result, not an error.
 		_, _, _ = conn.WriteMsgUDPAddrPort(buf[:n], source, from)
@@ -296,7 +297,7 @@ func residence(arrived time.Time) time.Duration {
 
 // beside reads the control messages of a request: its arrival time, zero if unknown; and its destination address, from
 // which it makes the control message that sends the answer from that address, on any interface.
-func beside(oob []byte) (arrived time.Time, source []byte) {
+func beside(oob []byte) (arrived time.Time, own netip.Addr, source []byte) {
 	for len(oob) >= unix.CmsgLen(0) {
 		header, data, rest, err := unix.ParseOneSocketControlMessage(oob)
 		if err != nil {
@@ -309,16 +310,16 @@ func beside(oob []byte) (arrived time.Time, source []byte) {
 			arrived = timespec(data)
 		case header.Level == unix.SOL_IP && header.Type == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
 			clear(data[:4])
-			source = message
+			own, source = netip.AddrFrom4([4]byte(data[8:12])), message
 		case header.Level == unix.SOL_IPV6 && header.Type == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
 			// Link-local addresses need their interface.
-			if a := netip.AddrFrom16([16]byte(data[:16])); !a.IsLinkLocalUnicast() {
+			if own = netip.AddrFrom16([16]byte(data[:16])); !own.IsLinkLocalUnicast() {
 				clear(data[16:20])
 			}
 			source = message
 		}
 	}
-	return arrived, source
+	return arrived, own, source
 }
 
 // serveHTTP serves /healthz and /bytes until ctx ends.

@@ -30,10 +30,13 @@ func tcpOnce(ctx context.Context, m Measurement) (sample, error) {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if m.Witness {
-		err = s.ask(conn, m.Pair.Size)
+	if m.Witness || m.Identify {
+		err = s.ask(conn, m.Pair.Size, m.Identify)
 	}
 	if m.Pair.Size == 0 {
+		if m.Identify && err != nil {
+			s.fail(checkup.StageEcho, err, timeout)
+		}
 		return s, nil
 	}
 	sent := time.Now()

@@ -4,9 +4,7 @@ package probe
 
 import (
 	"context"
-	"net/netip"
 	"syscall"
-	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -25,7 +23,7 @@ func udp(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 func overUDP(m Measurement, nonce uint64) datagrams {
 	build := func(kind packetKind) func([]byte, int) []byte {
 		return func(b []byte, i int) []byte {
-			return appendPacket(b, packet{kind: kind, nonce: nonce, sequence: uint32(i), pair: m.Pair})
+			return appendPacket(b, packet{kind: kind, nonce: nonce, sequence: uint32(i), pair: m.Pair, identify: m.Identify})
 		}
 	}
 	number := func(kind packetKind) func([]byte) (int, bool) {
@@ -34,18 +32,26 @@ func overUDP(m Measurement, nonce uint64) datagrams {
 			return int(p.sequence), err == nil && p.kind == kind && p.nonce == nonce && p.pair == m.Pair
 		}
 	}
+	flows := min(checkup.UDPFlows, m.Probe.Count)
+	if m.Identify { // a Service keeps the endpoint of a source port
+		flows = m.Probe.Count
+	}
 	return datagrams{
 		m: m,
 		open: func(port int) (*socket, error) {
 			return openSocket(m.Address, port, syscall.IPPROTO_UDP, m.Pair.Size+1)
 		},
-		flows:  min(checkup.UDPFlows, m.Probe.Count),
+		flows:  flows,
 		packet: build(request),
 		answer: build(answer),
-		added: func(b []byte) (time.Duration, netip.Addr) {
+		added: func(b []byte) added {
 			p, _ := parsePacket(b)
 			setResidence(b, 0)
-			return p.residence, takeSeen(b)
+			a := added{residence: p.residence, seen: takeAddress(b, seenOffset)}
+			if m.Identify {
+				a.own = takeAddress(b, ownOffset)
+			}
+			return a
 		},
 		number: number(answer),
 		quoted: number(request),

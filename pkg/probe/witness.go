@@ -16,22 +16,24 @@ import (
 // A Responder reports the source address that it sees: in the answer to a udp packet, in a header of each HTTP
 // response, and on a TCP echo connection if the first data that arrive begin with a question. It also reports how long
 // it kept a request of tcp or http, from its arrival in the kernel: in a header of each HTTP response, and after the
-// echo of as many bytes as the question says. Question, answer and report have the same length and begin like a udp
-// packet:
+// echo of as many bytes as the question says. If asked, it also reports its own address, which says who answered behind
+// a Service. Questions, answers and report have the same length and begin like a udp packet:
 //
 //	0  magic  4 bytes, "ckp1"
-//	4  kind   1 byte, 3 question, 4 answer or 5 report
+//	4  kind   1 byte: 3 question, 4 answer, 5 report; 6 question with two answers, 4 and then 7, the own address
 //	5  zero   3 bytes
-//	8  value  16 bytes: of the answer, the address as in a udp packet; otherwise 8 bytes of a number and 8 of zero: of
-//	          the question, the size of the echo; of the report, milliseconds
+//	8  value  16 bytes: of the answers, the address as in a udp packet; otherwise 8 bytes of a number and 8 of zero: of
+//	          the questions, the size of the echo; of the report, milliseconds
 //
-// An older responder sends the question back: the address is then unknown.
+// An older responder sends the question back: the addresses are then unknown.
 const (
 	witnessSize             = 24
 	witnessValue            = 8
 	askSource    packetKind = 3
 	sourceSeen   packetKind = 4
 	echoHeld     packetKind = 5
+	askBoth      packetKind = 6
+	ownAddress   packetKind = 7
 	sourceHeader            = "Checkplan-Source"
 	heldHeader              = "Checkplan-Held" // in milliseconds
 )
@@ -62,9 +64,14 @@ func number(n uint64) (b [16]byte) {
 func numberOf(value [16]byte) uint64 { return binary.BigEndian.Uint64(value[:]) }
 
 // ask asks a Responder which source address it sees on a new TCP echo connection, on which an echo of size bytes will
-// follow. The sample's seen stays invalid if the answer is not one of a Responder. The error is one of the connection.
-func (s *sample) ask(conn *net.TCPConn, size int) error {
-	question := witness(askSource, number(uint64(size)))
+// follow, and, to identify it, for its own address. The sample's seen and answerer stay invalid if the answer is not
+// one of a Responder. The error is one of the connection.
+func (s *sample) ask(conn *net.TCPConn, size int, identify bool) error {
+	kind := askSource
+	if identify {
+		kind = askBoth
+	}
+	question := witness(kind, number(uint64(size)))
 	if _, err := conn.Write(question[:]); err != nil {
 		return err
 	}
@@ -72,8 +79,19 @@ func (s *sample) ask(conn *net.TCPConn, size int) error {
 	if _, err := io.ReadFull(conn, answer[:]); err != nil {
 		return err
 	}
-	if value, ok := readWitness(answer[:], sourceSeen); ok {
-		s.seen = seenAddress(value)
+	value, ok := readWitness(answer[:], sourceSeen)
+	if !ok {
+		return nil
+	}
+	s.seen = seenAddress(value)
+	if !identify {
+		return nil
+	}
+	if _, err := io.ReadFull(conn, answer[:]); err != nil {
+		return err
+	}
+	if value, ok := readWitness(answer[:], ownAddress); ok {
+		s.answerer = seenAddress(value)
 	}
 	return nil
 }
@@ -113,13 +131,20 @@ type echoed struct {
 // none.
 func (e *echoed) answer(conn net.Conn, first []byte) (rest []byte, err error) {
 	question, ok := readWitness(first, askSource)
-	from := addressOf(conn.RemoteAddr())
-	if !ok || !from.IsValid() {
+	both, identify := readWitness(first, askBoth)
+	from, own := addressOf(conn.RemoteAddr()), addressOf(conn.LocalAddr())
+	if !ok && !identify || !from.IsValid() || !own.IsValid() {
 		return first, nil
 	}
-	e.left = numberOf(question)
 	answer := witness(sourceSeen, from.As16())
-	_, err = conn.Write(answer[:])
+	answers := answer[:]
+	if identify {
+		question = both
+		more := witness(ownAddress, own.As16())
+		answers = append(answers, more[:]...)
+	}
+	e.left = numberOf(question)
+	_, err = conn.Write(answers)
 	return first[witnessSize:], err
 }
 

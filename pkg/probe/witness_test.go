@@ -173,7 +173,7 @@ func TestWitnessLeavesOlderPackets(t *testing.T) {
 	b := appendPacket(nil, p)
 	copy(b[headerSize:], appendFill(nil, p.nonce, len(b)-headerSize))
 	older := string(b)
-	if setSeen(b, other); string(b) != older {
+	if setAddress(b, seenOffset, other); string(b) != older {
 		t.Error("the padding of an older agent's packet was overwritten")
 	}
 }
@@ -225,4 +225,52 @@ func relay(t *testing.T, transport checkup.Transport, to netip.AddrPort) netip.A
 			conn.WriteToUDPAddrPort(answer[:n], from)
 		}
 	})
+}
+
+// A responder reports its own address: a Service's address leads to several. What is answered by something else is not
+// answered.
+func TestIdentify(t *testing.T) {
+	for _, tt := range []struct {
+		transport checkup.Transport
+		size      int
+		known     bool
+	}{
+		{checkup.TCP, 0, true},
+		{checkup.TCP, 100, true},
+		{checkup.UDP, checkup.MinIdentifySize, true},
+		{checkup.UDP, 1400, true},
+		{checkup.UDP, checkup.MinIdentifySize - 1, false}, // no room for an address
+	} {
+		t.Run(string(tt.transport), func(t *testing.T) {
+			bothFamilies(t, func(t *testing.T, family checkup.IPFamily) {
+				want := checkup.Observation{Sent: 3, Received: 3,
+					Answerers: []checkup.Answerer{{Address: loopback[family].String(), Count: 3}}}
+				if !tt.known {
+					want = checkup.Observation{Sent: 3, Failure: notResponder}
+				}
+				identified(t, want, tt.transport, tt.size, netip.AddrPortFrom(loopback[family], uint16(serve(t, family).Ports()[tt.transport])))
+			})
+		})
+	}
+	// It answers, but not as a responder does.
+	identified(t, checkup.Observation{Sent: 3, Failure: notResponder}, checkup.TCP, 0,
+		listenTCP(t, checkup.IPv4, func(c net.Conn) { io.Copy(c, c) }))
+	// A connection alone says nothing: what is behind it must answer.
+	identified(t, checkup.Observation{Sent: 3, Failure: &checkup.Cause{
+		Stage: checkup.StageEcho, Message: "closed by the peer before the whole answer",
+	}}, checkup.TCP, 0, listenTCP(t, checkup.IPv4, func(net.Conn) {}))
+}
+
+var notResponder = &checkup.Cause{Stage: checkup.StageEcho, Message: "answered by something that is no responder"}
+
+func identified(t *testing.T, want checkup.Observation, transport checkup.Transport, size int, at netip.AddrPort) {
+	t.Helper()
+	m := Measurement{
+		Pair: pairOf(transport, familyOf(at.Addr()), size), Address: at, Identify: true,
+		Probe: checkup.Probe{Count: 3, Timeout: patience},
+	}
+	want.Pair = m.Pair
+	if diff := diffObservations(want, Funcs[transport](t.Context(), m, session())); diff != "" {
+		t.Errorf("%s of %d bytes (-want +got):\n%s", transport, size, diff)
+	}
 }

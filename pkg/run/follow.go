@@ -178,7 +178,7 @@ func fixtureRoles() []string {
 }
 
 // RemoveCommand returns the command that removes the remaining objects of a run. VMs are
-// deleted with the ConfigMap that owns them.
+// deleted with the ConfigMap that owns them, Services with the responders that own them.
 func (c *Cluster) RemoveCommand(runUID string) string {
 	return fmt.Sprintf("kubectl -n %s delete pod,configmap -l '%s=%s,%s in (%s)'",
 		c.Namespace, checkup.LabelRun, runUID, checkup.LabelRole, strings.Join(fixtureRoles(), ","))

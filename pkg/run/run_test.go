@@ -449,7 +449,7 @@ func TestRemainingNamesOnlyFixturesOfTheRun(t *testing.T) {
 	if diff := cmp.Diff([]string{"pod/a", "pod/b", "configmap/b"}, left); diff != "" {
 		t.Error(diff)
 	}
-	want := "kubectl -n ns delete pod,configmap -l 'checkplan.dev/run=u1,checkplan.dev/role in (responder,agent,preflight,guest)'"
+	want := "kubectl -n ns delete pod,configmap -l 'checkplan.dev/run=u1,checkplan.dev/role in (responder,agent,preflight,service,guest)'"
 	if got := cluster.RemoveCommand("u1"); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

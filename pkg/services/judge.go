@@ -71,14 +71,14 @@ func pairs(
 	for i := range j.Outcomes {
 		o := &j.Outcomes[i]
 		if e := sheet.Expects(w, o.Pair); e != Works && o.Verdict != checkup.Unmeasured {
-			closed(o, e, sheet.Closed, w.Measurements(o.Pair))
+			MustNotConnect(o, e, sheet.Closed, w.Measurements(o.Pair))
 		}
 	}
 	return j
 }
 
-// closed judges a measured pair that must not connect.
-func closed(o *judge.Outcome, e Expectation, how Closed, ordered int) {
+// MustNotConnect judges a measured pair that must not connect, of which so many measurements were ordered.
+func MustNotConnect(o *judge.Outcome, e Expectation, how Closed, ordered int) {
 	seen := o.Cause
 	o.Verdict, o.Cause, o.Breaches, o.Failure, o.Dead = checkup.Pass, checkup.Cause{}, nil, 0, nil
 	fail := func(failure judge.Failure, reason checkup.Reason, format string, args ...any) {
@@ -109,20 +109,32 @@ func closed(o *judge.Outcome, e Expectation, how Closed, ordered int) {
 // whether it did. excused decides by what AskAgain recorded as changed.
 func Excuse(j *judge.Judgement, record *checkup.Record, excused func(o *judge.Outcome, changed map[int]bool) bool) {
 	changed, why := changedSince(record)
+	ExcuseBy(j, func(o *judge.Outcome) *checkup.Cause {
+		if why == nil && excused(o, changed) {
+			return &Changed
+		}
+		return why
+	})
+}
+
+// Changed is the cause of a pair that is unmeasured because its Service changed.
+var Changed = checkup.Cause{
+	Stage: checkup.StageCollect, Reason: checkup.ReasonChanged,
+	Message: "changed during the run: the Service or its endpoints are not what they were at setup",
+}
+
+// ExcuseBy makes the pairs unmeasured that did not pass, and of which excused returns a cause that is not nil.
+func ExcuseBy(j *judge.Judgement, excused func(o *judge.Outcome) *checkup.Cause) {
 	for i := range j.Outcomes {
 		o := &j.Outcomes[i]
-		if o.Verdict != checkup.Fail && o.Verdict != checkup.Undecided || why == nil && !excused(o, changed) {
+		if o.Verdict != checkup.Fail && o.Verdict != checkup.Undecided {
 			continue
 		}
-		cause := checkup.Cause{
-			Stage: checkup.StageCollect, Reason: checkup.ReasonChanged,
-			Message: "changed during the run: the Service or its endpoints are not what they were at setup",
+		if why := excused(o); why != nil {
+			cause := *why
+			cause.Message += "; measured: " + o.Cause.Message
+			o.Verdict, o.Cause, o.Breaches, o.Failure, o.Look = checkup.Unmeasured, cause, nil, 0, nil
 		}
-		if why != nil {
-			cause = *why
-		}
-		cause.Message += "; measured: " + o.Cause.Message
-		o.Verdict, o.Cause, o.Breaches, o.Failure, o.Look = checkup.Unmeasured, cause, nil, 0, nil
 	}
 }
 

@@ -18,7 +18,7 @@ func rules() []kind.Rule {
 		kind.RuleOf("addresses", addresses),
 		kind.RuleOf("latency-order", func(s *Spec, r kind.Reporter) { kind.LatencyOrder(s.Expect.Latency, r) }),
 		kind.RuleOf("loss-all", func(s *Spec, r kind.Reporter) { kind.LossAll(s.Expect.Loss, r) }),
-		kind.RuleOf("probe-timeout", probeTimeout),
+		kind.RuleOf("probe-timeout", func(s *Spec, r kind.Reporter) { ProbeTimeout(s.Probe, s.Timeouts, r) }),
 	}, kind.KubernetesRules(parts)...)
 }
 
@@ -70,15 +70,14 @@ func addresses(s *Spec, report kind.Reporter) {
 	}
 }
 
-// probeTimeout compares the timeout with the time that one pair takes if its last connection is not answered.
-func probeTimeout(s *Spec, report kind.Reporter) {
-	p := s.Probe
-	if s.Timeouts.Probe <= 0 || p.Count < 1 || p.Interval <= 0 || p.Interval > checkup.MaxTimeout ||
+// ProbeTimeout compares the timeout with the time that one pair takes if its last connection is not answered.
+func ProbeTimeout(p Probe, timeouts checkup.Timeouts, report kind.Reporter) {
+	if timeouts.Probe <= 0 || p.Count < 1 || p.Interval <= 0 || p.Interval > checkup.MaxTimeout ||
 		p.Timeout <= 0 || p.Timeout > checkup.MaxTimeout {
 		return
 	}
 	need := checkup.Duration(min(p.Count, checkup.MaxCount)-1)*p.Interval + p.Timeout
-	if have := s.Timeouts.Probe / 4 * 3; need > have {
+	if have := timeouts.Probe / 4 * 3; need > have {
 		report([]string{"timeouts", "probe"}, "agents have three quarters of it, %s: less than the %s that a pair takes "+
 			"if its last connection is not answered", have, need)
 	}

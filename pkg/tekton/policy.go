@@ -26,7 +26,8 @@ var creators = []checkup.Phase{checkup.PhaseSetup, checkup.PhaseProbe}
 // namespace of the pod security level privileged could otherwise become root on nodes. That of probe may add to
 // existing pods ephemeral containers of that image only, restricted, and without the pod's volumes, among which is its
 // token. Those of setup and conclude may change the label with the verdict of the plan's runs, and nothing else of a
-// run. That of conclude may write PodNetworkHealths of checkplan only, if the plan has some. That of the schedule may
+// run. If the plan has Services of its own, they may create and delete these only, over the pods of its runs. That of
+// conclude may write PodNetworkHealths of checkplan only, if the plan has some. That of the schedule may
 // start and delete runs of this plan only, under the plan's accounts. RBAC cannot express any of this. The policies are
 // objects of the cluster, so only who administers it can apply them. Kubernetes has them since 1.30.
 func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
@@ -45,6 +46,11 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 		containers := rule(corev1.GroupName, []string{"pods/ephemeralcontainers"}, admissionv1.Update)
 		users := []string{AccountName(plan, checkup.PhaseProbe), plan.Name}
 		objects = append(objects, policy(plan, opts, users[0]+"-inside", users, containers, insideValidations(plan, opts))...)
+	}
+	if hasServices(plan) {
+		services := rule(corev1.GroupName, []string{"services"}, admissionv1.Create, admissionv1.Delete)
+		users := []string{AccountName(plan, checkup.PhaseSetup), AccountName(plan, checkup.PhaseConclude), plan.Name}
+		objects = append(objects, policy(plan, opts, plan.Name+"-services", users, services, serviceValidations(plan))...)
 	}
 	if plan.NetworkHealth() != nil {
 		resource := networkhealth.Resource.Resource
@@ -111,6 +117,36 @@ func policy(
 			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
 				PolicyName: name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
 			},
+		},
+	}
+}
+
+// serviceValidations are which Services setup may create, and setup and conclude delete: those of the plan's runs, over
+// their own pods, without addresses outside the cluster. An external IP would take the traffic of others.
+func serviceValidations(plan *checkup.Plan) []admissionv1.Validation {
+	own := func(of string) string {
+		return labelled(of, checkup.LabelPlan, plan.Name) + " && " +
+			labelled(of, checkup.LabelRole, string(checkup.RoleService))
+	}
+	return []admissionv1.Validation{
+		{
+			Message: fmt.Sprintf("plan %s: its accounts for setup and conclude may create and delete Services of its runs only",
+				plan.Name),
+			Expression: `(request.operation == "CREATE" || (` + own("oldObject") + `)) && ` +
+				`(request.operation == "DELETE" || (` + own("object") + `))`,
+		},
+		{
+			Message: fmt.Sprintf("plan %s: a Service of its account for setup must select pods of a run, by %s and %s",
+				plan.Name, checkup.LabelRun, checkup.LabelCheck),
+			Expression: fmt.Sprintf(`request.operation == "DELETE" || has(object.spec.selector) && `+
+				`%q in object.spec.selector && %q in object.spec.selector`, checkup.LabelRun, checkup.LabelCheck),
+		},
+		{
+			Message: fmt.Sprintf("plan %s: a Service of its account for setup must have no load balancer and no external address",
+				plan.Name),
+			Expression: `request.operation == "DELETE" || ` +
+				`(!has(object.spec.type) || object.spec.type in ["ClusterIP", "NodePort"]) && ` +
+				`(!has(object.spec.externalIPs) || size(object.spec.externalIPs) == 0)`,
 		},
 	}
 }
@@ -332,6 +368,13 @@ func readRules(plan *checkup.Plan) bool {
 	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
 		k, _ := kinds.Named(plan.Checks[name].Kind())
 		return k.Tables != nil
+	})
+}
+
+// hasServices reports whether setup creates Services.
+func hasServices(plan *checkup.Plan) bool {
+	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
+		return slices.Contains(plan.Checks[name].Fixtures(), checkup.RoleService)
 	})
 }
 

@@ -468,3 +468,64 @@ func policyPlan(kind checkup.Kind) *checkup.Plan {
 	k, _ := kinds.Named(kind)
 	return &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"check": {Spec: k.New()}}}
 }
+
+// TestServicePolicies: setup may create Services over pods of the plan's runs, and setup and conclude may delete them, but
+// no others.
+func TestServicePolicies(t *testing.T) {
+	policies := Policies(policyPlan("serviceCanary"), testOptions)
+	service := func(changes ...func(*corev1.Service)) *corev1.Service {
+		s := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: "x", Labels: map[string]string{
+				checkup.LabelPlan: "p", checkup.LabelRole: string(checkup.RoleService), checkup.LabelRun: "uid",
+			}},
+			Spec: corev1.ServiceSpec{
+				Type:     corev1.ServiceTypeClusterIP,
+				Selector: map[string]string{checkup.LabelRun: "uid", checkup.LabelCheck: "c", checkup.LabelIn + "cluster-ip": "true"},
+			},
+		}
+		for _, change := range changes {
+			change(s)
+		}
+		return s
+	}
+	other := func(s *corev1.Service) { s.Labels[checkup.LabelPlan] = "other" }
+	for _, tt := range []struct {
+		name, phase, operation string
+		service                *corev1.Service
+		want                   string
+	}{
+		{"its own", "setup", "CREATE", service(), ""},
+		{"a node port", "setup", "CREATE", service(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }), ""},
+		{"of another plan", "setup", "CREATE", service(other), "of its runs only"},
+		{"over other pods", "setup", "CREATE", service(func(s *corev1.Service) {
+			s.Spec.Selector = map[string]string{"app": "web"}
+		}), "must select pods of a run"},
+		{"over no pods", "setup", "CREATE", service(func(s *corev1.Service) { s.Spec.Selector = nil }), "must select pods of a run"},
+		{"a load balancer", "setup", "CREATE", service(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer }),
+			"no load balancer"},
+		{"an external name", "setup", "CREATE", service(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }),
+			"no load balancer"},
+		{"an external IP", "setup", "CREATE", service(func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"192.0.2.1"} }),
+			"no external address"},
+		{"deletes its own", "conclude", "DELETE", service(), ""},
+		{"deletes others", "conclude", "DELETE", service(other), "of its runs only"},
+		{"deletes others", "setup", "DELETE", service(other), "of its runs only"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			user := "system:serviceaccount:" + testOptions.withDefaults().Namespace + ":p-" + tt.phase
+			object, old := tt.service, &corev1.Service{}
+			if tt.operation == "DELETE" {
+				object, old = old, object
+			}
+			if got := evaluate(t, policies, user, tt.operation, "services", false, object, old); (got != "") != (tt.want != "") ||
+				!strings.Contains(got, tt.want) {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+	for _, o := range Policies(policyPlan("podMesh"), testOptions) {
+		if p, ok := o.(*admissionv1.ValidatingAdmissionPolicy); ok && strings.HasSuffix(p.Name, "-services") {
+			t.Error("a plan without Services has a policy for them")
+		}
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/placement"
 	"github.com/checkplan/checkplan/pkg/podmesh"
+	"github.com/checkplan/checkplan/pkg/servicecanary"
 	"github.com/checkplan/checkplan/pkg/servicerules"
 	"github.com/checkplan/checkplan/pkg/services"
 	"github.com/checkplan/checkplan/pkg/vmlatency"
@@ -165,7 +166,7 @@ func TestRightsOfKinds(t *testing.T) {
 	pods := mesh()
 	pods.Spec.(*podmesh.Spec).Targets.Pods = &podmesh.PodTargets{Port: 80}
 	plans := map[checkup.Kind]*checkup.Plan{}
-	for _, check := range []checkup.Check{mesh(), controlPlane(), dryRun(), vmLatency(), {Spec: &services.Spec{}}, {Spec: &servicerules.Spec{}}, {Spec: &dns.Spec{}}} {
+	for _, check := range []checkup.Check{mesh(), controlPlane(), dryRun(), vmLatency(), {Spec: &services.Spec{}}, {Spec: &servicerules.Spec{}}, {Spec: &dns.Spec{}}, {Spec: &servicecanary.Spec{}}} {
 		plans[check.Kind()] = planOf("p", "", map[string]checkup.Check{"c": check})
 	}
 	plans["existing pods"] = planOf("p", "", map[string]checkup.Check{"c": pods})
@@ -174,21 +175,25 @@ func TestRightsOfKinds(t *testing.T) {
 		verb, resource string
 		kinds          []checkup.Kind // that need it
 	}{
-		{checkup.PhaseSetup, "list", "nodes", []checkup.Kind{podmesh.Name, controlplane.Name, placement.Name, services.Name, servicerules.Name, dns.Name, "existing pods"}},
-		{checkup.PhaseSetup, "create", "pods", []checkup.Kind{podmesh.Name, vmlatency.Name}},
+		{checkup.PhaseSetup, "list", "nodes", []checkup.Kind{podmesh.Name, controlplane.Name, placement.Name, services.Name, servicerules.Name, servicecanary.Name, dns.Name, "existing pods"}},
+		{checkup.PhaseSetup, "create", "pods", []checkup.Kind{podmesh.Name, servicecanary.Name, vmlatency.Name}},
+		{checkup.PhaseSetup, "create", "services", []checkup.Kind{servicecanary.Name}},
+		{checkup.PhaseSetup, "delete", "services", []checkup.Kind{servicecanary.Name}},
+		{checkup.PhaseProbe, "create", "services", nil},
+		{checkup.PhaseConclude, "delete", "services", []checkup.Kind{servicecanary.Name}},
 		{checkup.PhaseSetup, "create", "virtualmachineinstances", []checkup.Kind{vmlatency.Name}},
 		{checkup.PhaseProbe, "get", "virtualmachineinstances/console", []checkup.Kind{vmlatency.Name}},
 		{checkup.PhaseProbe, "create", "virtualmachineinstances", nil},
 		{checkup.PhaseConclude, "delete", "virtualmachineinstances", []checkup.Kind{vmlatency.Name}},
-		{checkup.PhaseConclude, "get", "pods/log", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, servicerules.Name, dns.Name, vmlatency.Name, "existing pods"}},
+		{checkup.PhaseConclude, "get", "pods/log", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, servicerules.Name, servicecanary.Name, dns.Name, vmlatency.Name, "existing pods"}},
 		{checkup.PhaseSetup, "get", "customresourcedefinitions", []checkup.Kind{controlplane.Name}},
-		{checkup.PhaseSetup, "list", "endpointslices", []checkup.Kind{controlplane.Name, services.Name, servicerules.Name, dns.Name}},
-		{checkup.PhaseProbe, "list", "endpointslices", []checkup.Kind{services.Name, servicerules.Name, dns.Name}},
-		{checkup.PhaseProbe, "list", "services", []checkup.Kind{services.Name, servicerules.Name, dns.Name}},
-		{checkup.PhaseProbe, "get", "pods/log", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, servicerules.Name, dns.Name, "existing pods"}},
+		{checkup.PhaseSetup, "list", "endpointslices", []checkup.Kind{controlplane.Name, services.Name, servicerules.Name, servicecanary.Name, dns.Name}},
+		{checkup.PhaseProbe, "list", "endpointslices", []checkup.Kind{services.Name, servicerules.Name, servicecanary.Name, dns.Name}},
+		{checkup.PhaseProbe, "list", "services", []checkup.Kind{services.Name, servicerules.Name, servicecanary.Name, dns.Name}},
+		{checkup.PhaseProbe, "get", "pods/log", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, servicerules.Name, servicecanary.Name, dns.Name, "existing pods"}},
 		{checkup.PhaseProbe, "create", "podnetworkconnectivitychecks", []checkup.Kind{controlplane.Name}},
 		{checkup.PhaseConclude, "delete", "podnetworkconnectivitychecks", []checkup.Kind{controlplane.Name}},
-		{checkup.PhaseConclude, "delete", "pods", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, servicerules.Name, dns.Name, vmlatency.Name, "existing pods"}},
+		{checkup.PhaseConclude, "delete", "pods", []checkup.Kind{podmesh.Name, controlplane.Name, services.Name, servicerules.Name, servicecanary.Name, dns.Name, vmlatency.Name, "existing pods"}},
 		{checkup.PhaseConclude, "update", "configmaps", kinds.Names()},
 	} {
 		for kind, plan := range plans {

@@ -9,19 +9,25 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
+
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/connectivity"
 	"github.com/checkplan/checkplan/pkg/fleet"
 	"github.com/checkplan/checkplan/pkg/ingest"
 	"github.com/checkplan/checkplan/pkg/kind"
 	"github.com/checkplan/checkplan/pkg/kinds"
 	"github.com/checkplan/checkplan/pkg/record"
+	"github.com/checkplan/checkplan/pkg/retry"
 	"github.com/checkplan/checkplan/tasks/internal/task"
 )
 
@@ -73,6 +79,11 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 	if k.Again != nil {
 		to = append(to, first)
 	}
+	if len(w.Services) > 0 {
+		before := servicesNow(ctx, t, f, w, checkup.FactServicesBefore)
+		writer.Fact(before)
+		first.record.Facts = append(first.record.Facts, before)
+	}
 	var tables kind.Tables
 	if k.Tables != nil {
 		asking, done := context.WithTimeout(ctx, keepTime)
@@ -118,6 +129,9 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 			writer.Fact(f)
 		}
 		done()
+	}
+	if ctx.Err() == nil && len(w.Services) > 0 {
+		writer.Fact(servicesNow(ctx, t, f, w, checkup.FactServicesAfter))
 	}
 	if ctx.Err() == nil && k.Tables != nil {
 		asking, done := context.WithTimeout(ctx, keepTime)
@@ -165,6 +179,33 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 		}
 	}
 	return err
+}
+
+// servicesNow is the fact of what the API says of the worksheet's Services.
+func servicesNow(ctx context.Context, t *task.Task, f *fleet.Fleet, w *checkup.Worksheet, unit string) checkup.Fact {
+	ctx, cancel := context.WithTimeout(ctx, keepTime)
+	defer cancel()
+	reader := cluster.Reader{Kubernetes: t.Kubernetes, Namespace: t.Namespace}
+	s, err := retry.Get(ctx, func() (*cluster.Snapshot, error) {
+		var s cluster.Snapshot
+		return &s, reader.ServiceObjects(ctx, &s, t.Namespace, f.Labels(w.Check, checkup.RoleService).String())
+	})
+	var content []byte
+	if err == nil {
+		ours := map[string]bool{}
+		for _, service := range s.ServiceObjects {
+			ours[service.Name] = true
+		}
+		s.EndpointSlices = slices.DeleteFunc(s.EndpointSlices, func(e discoveryv1.EndpointSlice) bool {
+			return !ours[e.Labels[discoveryv1.LabelServiceName]]
+		})
+		content, err = json.Marshal(s)
+	}
+	if err != nil {
+		t.Logf("::warning::cannot read the Services of the check: %v", err)
+		return checkup.Fact{Unit: unit, Cause: &checkup.Cause{Stage: checkup.StageCollect, Message: err.Error()}}
+	}
+	return checkup.Fact{Unit: unit, Content: content}
 }
 
 // watched calls measure, and writes meanwhile, until live ends, how far it is and what was

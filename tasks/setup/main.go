@@ -66,6 +66,7 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 		}
 	}
 	fleet, guests := t.Fleet(plan.Name), t.Guests(plan.Name)
+	fleet.Services = task.HasServices(plan)
 	if plan.Teardown != checkup.TeardownNever {
 		sweep(ctx, t, fleet.Sweep)
 		if task.HasGuests(plan) {
@@ -229,7 +230,7 @@ func summary(w *checkup.Worksheet) []string {
 	switch {
 	case w.Guests != nil:
 		pairs = fmt.Sprintf("%d pairs of %d VMs, measured for %s", w.CountPairs(), len(w.Sources), w.Guests.Duration)
-	case w.Connections == nil && len(w.Targets) > 0 && w.Targets[0].Peer != nil:
+	case w.Connections == nil && len(w.Targets) > 0 && (w.Targets[0].Peer != nil || len(w.Services) > 0):
 		pairs = fmt.Sprintf("round %d of %d: %s, of %d possible", w.Round, w.Rounds, pairs, w.Possible)
 	case w.Connections == nil:
 		pairs = fmt.Sprintf("round %d of %d: %s, of %d possible ordered node pairs", w.Round, w.Rounds, pairs, w.Possible)

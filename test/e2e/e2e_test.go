@@ -279,8 +279,8 @@ func nothingLeft(t *testing.T, runUIDs ...string) {
 	}
 }
 
-// remains returns an error with the fixtures that exist, of one run or, for "", of any run: pods, ConfigMaps, VMs and
-// their pods.
+// remains returns an error with the fixtures that exist, of one run or, for "", of any run: pods, ConfigMaps, Services,
+// VMs and their pods.
 func remains(t *testing.T, runUID string) error {
 	t.Helper()
 	c := cluster(t)
@@ -309,7 +309,8 @@ func remains(t *testing.T, runUID string) error {
 		return nil
 	}
 	pods := corev1.SchemeGroupVersion.WithResource("pods")
-	err := errors.Join(list(pods, selector), list(corev1.SchemeGroupVersion.WithResource("configmaps"), selector), list(vmiResource, selector))
+	err := errors.Join(list(pods, selector), list(corev1.SchemeGroupVersion.WithResource("configmaps"), selector),
+		list(corev1.SchemeGroupVersion.WithResource("services"), selector), list(vmiResource, selector))
 	if runUID == "" {
 		// The VMs' pods by KubeVirt's own label, in case ours is missing.
 		err = errors.Join(err, list(pods, "kubevirt.io=virt-launcher"))

@@ -7,10 +7,12 @@ package e2e
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,6 +80,85 @@ func TestServices(t *testing.T) {
 		t.Errorf("want that no rules are read, because of pod security:\n%s", describe(t, refused))
 	}
 	nothingLeft(t, r.RunUID, broken.RunUID, refused.RunUID)
+}
+
+// TestServiceCanary: new Services of every policy lead from each node to the endpoints that they must, and to each of
+// them. When one node loses the rule of one of them while the run starts, this node and this Service are found. Nothing
+// is left behind, of a run that was cancelled neither.
+func TestServiceCanary(t *testing.T) {
+	t.Parallel()
+	clean := runPlan(t, "canary", 0)
+	c := clean.Checks[0]
+	if c.Counts.Pass != c.Counts.Expected || c.Counts.Expected == 0 || len(c.Findings) > 0 {
+		t.Errorf("want that all pass:\n%s", describe(t, clean))
+	}
+	// Four nodes, each with a responder, and one that is not ready; 8 Services; two families, TCP and UDP.
+	if want := 4 * (5 + 8) * 4; c.Counts.Expected != want {
+		t.Errorf("%d pairs, want %d:\n%s", c.Counts.Expected, want, describe(t, clean))
+	}
+	text := describe(t, clean)
+	for _, want := range []string{"one of 4", "1, dropped", "refused"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("nothing is expected to be %q:\n%s", want, text)
+		}
+	}
+	checkResults(t, clean)
+
+	running := start(t, "run", plans, "--plan", "canary", "--output", "json")
+	running.started(t)
+	address := canaryAddress(t, clean.RunUID)
+	// Not on the node of TestServices: clearing such a fault writes all rules of the node. kube-proxy may not have written
+	// the rule yet.
+	eventually(t, 30*time.Second, func() error {
+		out, err := sandboxCommand("fault", "add", "delete-service-rules", "--node", "worker-3", "--service", address).Output()
+		if err != nil {
+			return err
+		}
+		id := strings.TrimSpace(string(out))
+		t.Cleanup(func() { clearFault(t, id) })
+		return nil
+	})
+	if code := running.wait(t); code != 3 {
+		t.Errorf("exit code %d, want 3: %s", code, running.stderr.String())
+	}
+	broken := reportOf(t, running)
+	c = broken.Checks[0]
+	if len(c.Findings) != 1 || c.Findings[0].Cause != checkup.CausePair || c.Findings[0].Subject != "worker-3 -> cluster-ip" ||
+		c.Findings[0].Confirmation != checkup.Confirmed || c.Counts.Fail != 1 || c.Counts.Unmeasured != 0 {
+		t.Errorf("want one failed pair, of cluster-ip from worker-3:\n%s", describe(t, broken))
+	}
+
+	// A killed run: the pod of the probe task is deleted, with it the responders, and with these their Services.
+	cancelled := start(t, "run", plans, "--plan", "canary")
+	name := cancelled.started(t)
+	uid := string(pipelineRun(t, name).UID)
+	eventually(t, 2*time.Minute, func() error { return probing(t, uid) })
+	cancel(t, name, pipelinev1.PipelineRunSpecStatusCancelled)
+	if code := cancelled.wait(t); code != 1 {
+		t.Errorf("exit code %d, want 1: %s", code, cancelled.stderr.String())
+	}
+	nothingLeft(t, clean.RunUID, broken.RunUID, uid)
+}
+
+// canaryAddress waits for the Service cluster-ip of a run other than these, and returns its first cluster IP and port.
+func canaryAddress(t *testing.T, except ...string) (address string) {
+	t.Helper()
+	eventually(t, 2*time.Minute, func() error {
+		list, err := cluster(t).Kube.CoreV1().Services(cluster(t).Namespace).List(t.Context(), metav1.ListOptions{
+			LabelSelector: fmt.Sprintf("%s=%s", checkup.LabelRole, checkup.RoleService),
+		})
+		if err != nil {
+			return err
+		}
+		for _, s := range list.Items {
+			if !slices.Contains(except, s.Labels[checkup.LabelRun]) && s.Spec.Selector[checkup.LabelIn+"cluster-ip"] != "" {
+				address = net.JoinHostPort(s.Spec.ClusterIP, fmt.Sprint(s.Spec.Ports[0].Port))
+				return nil
+			}
+		}
+		return fmt.Errorf("no Service of a new run among %d", len(list.Items))
+	})
+	return address
 }
 
 // serveServices makes the namespace with its Services, and returns the first cluster IP and port of web.

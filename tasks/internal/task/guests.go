@@ -15,6 +15,7 @@ import (
 	kvcorev1 "kubevirt.io/client-go/kubevirt/typed/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/fleet"
 	"github.com/checkplan/checkplan/pkg/guest"
 	"github.com/checkplan/checkplan/pkg/record"
 )
@@ -35,6 +36,13 @@ func StartsGuests(check checkup.Check) bool {
 	return slices.Contains(check.Fixtures(), checkup.RoleGuest)
 }
 
+// HasServices reports whether a run of the plan may create Services. Without them, it has no right to theirs.
+func HasServices(plan *checkup.Plan) bool {
+	return slices.ContainsFunc(plan.CheckNames(), func(name string) bool {
+		return slices.Contains(plan.Checks[name].Fixtures(), checkup.RoleService)
+	})
+}
+
 // Remove deletes every fixture of the run and waits until they are gone, or ctx is
 // done. It returns the names of what is left, as kind/name.
 func (t *Task) Remove(ctx context.Context, plan *checkup.Plan) (left []string, err error) {
@@ -46,14 +54,14 @@ func (t *Task) Remove(ctx context.Context, plan *checkup.Plan) (left []string, e
 	if HasGuests(plan) {
 		wg.Go(func() { vms, problem = t.Guests(plan.Name).Remove(ctx) })
 	}
-	left, err = t.Fleet(plan.Name).Remove(ctx)
+	left, err = t.fleet(plan).Remove(ctx)
 	wg.Wait()
 	return append(vms, left...), errors.Join(problem, err)
 }
 
 // Left returns the names of the fixtures of the run that still exist, as kind/name.
 func (t *Task) Left(ctx context.Context, plan *checkup.Plan) ([]string, error) {
-	left, err := t.Fleet(plan.Name).Left(ctx)
+	left, err := t.fleet(plan).Left(ctx)
 	if !HasGuests(plan) {
 		return left, err
 	}
@@ -71,6 +79,13 @@ func (t *Task) KeepTranscripts(ctx context.Context, store *record.Store, g *gues
 	if err := store.Save(ctx, record.Consoles(t.Check, phase), transcripts); err != nil {
 		t.Logf("::warning::cannot record the output of the consoles: %v", err)
 	}
+}
+
+// fleet returns the fixtures of the run, with Services if the plan may have some.
+func (t *Task) fleet(plan *checkup.Plan) *fleet.Fleet {
+	f := t.Fleet(plan.Name)
+	f.Services = HasServices(plan)
+	return f
 }
 
 // consoles connects to consoles of VMs through the API server. KubeVirt's client does

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servicecanary
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/cluster"
+	"github.com/checkplan/checkplan/pkg/cost"
+	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/services"
+)
+
+// Names of the Services. endpointsService is headless: its EndpointSlices name the endpoints that are measured by
+// themselves.
+const (
+	endpointsService = "endpoints"
+	notReadyService  = "not-ready"
+	hairpinService   = "hairpin"
+)
+
+// fixtures are the Services of each policy.
+var fixtures = map[Policy][]checkup.ServiceFixture{
+	ClusterIP:           {{Name: "cluster-ip"}},
+	InternalLocal:       {{Name: "internal-local", InternalLocal: true}},
+	SessionAffinity:     {{Name: "session-affinity", ClientIP: true}},
+	NodePort:            {{Name: "node-port", NodePort: true}},
+	PublishNotReady:     {{Name: "publish-not-ready", PublishNotReady: true}, {Name: notReadyService}},
+	TrafficDistribution: {{Name: "prefer-close", Distribution: corev1.ServiceTrafficDistributionPreferClose}},
+	Hairpin:             {{Name: hairpinService, InternalLocal: true}},
+}
+
+// Sheet is what the worksheet's Details have.
+type Sheet struct {
+	// Closed and Share are the plan's.
+	Closed services.Closed `json:"closed"`
+	Share  Share           `json:"share"`
+}
+
+// SheetOf decodes the Details of a worksheet.
+func SheetOf(w *checkup.Worksheet) (*Sheet, error) {
+	var s Sheet
+	if err := json.Unmarshal(w.Details, &s); err != nil {
+		return nil, fmt.Errorf("read the details of the worksheet: %w", err)
+	}
+	return &s, nil
+}
+
+// Expand returns the worksheet of a serviceCanary check for the cluster of the snapshot, and warnings, one line each.
+// It is pure: the same plan and snapshot give the same worksheet.
+//
+// An error says that nothing can be measured, or that it would be too much.
+func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
+	w, warnings, err := expand(p, check, s)
+	if err != nil {
+		return nil, nil, fmt.Errorf("check %q: %w", check, err)
+	}
+	return w, warnings, nil
+}
+
+func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksheet, []string, error) {
+	spec, ok := p.Checks[check].Spec.(*Spec)
+	if !ok {
+		return nil, nil, fmt.Errorf("plan %s has no %s check of that name", p.Name, Name)
+	}
+	if spec.Probe.Count < 1 || spec.Budget < 1 || spec.Endpoints < 1 {
+		return nil, nil, errors.New("probe.count, budget and endpoints must be at least 1")
+	}
+	nodes, tolerations, warnings, err := services.Sources(spec.Placement, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	w := &checkup.Worksheet{
+		Plan: p.Name, Check: check, Kind: Name, Seed: kind.Seed(p.Name, check), Rounds: 1, Budget: spec.Budget,
+		IPFamilies: families(spec, nodes),
+		Probes: []checkup.TransportProbe{
+			{Transport: checkup.TCP, Probe: probe(spec, 0)},
+			{Transport: checkup.UDP, Probe: probe(spec, checkup.MinIdentifySize)},
+		},
+		Expect: checkup.Expect{Loss: spec.Expect.Loss, Latency: spec.Expect.Latency},
+		Limits: spec.Limits, Resources: spec.Resources, Timeouts: spec.Timeouts,
+	}
+	if len(w.IPFamilies) == 0 {
+		return nil, nil, errors.New("ipFamilies: pod CIDRs and internal addresses of the nodes do not show the IP families of " +
+			"their pods: set ipFamilies")
+	}
+	sheet := Sheet{Closed: cmp.Or(spec.Expect.Closed, services.ClosedExact), Share: cmp.Or(spec.Expect.Share, ShareEven)}
+	if w.Details, err = json.Marshal(sheet); err != nil {
+		return nil, nil, err
+	}
+	with := endpointNodes(w.Seed, nodes, spec.Endpoints)
+	if len(with) < spec.Endpoints {
+		warn("endpoints: %d, but %s ready: each responder has a node of its own", spec.Endpoints,
+			checkup.CountAre(len(with), "node"))
+	}
+	write(w, spec, nodes, with, tolerations)
+	w.Possible = 0
+	for _, targets := range w.Assignments {
+		w.Possible += len(targets)
+	}
+	if n := w.CountPairs(); n > spec.Budget {
+		return nil, nil, fmt.Errorf("budget: %s are not enough for the %d of %s: raise it, admit fewer nodes by placement, or "+
+			"leave out policies", checkup.Count(spec.Budget, "pair"), n, checkup.Count(len(nodes), "node"))
+	}
+	if need := leastCount(len(with), w.CountPairs()); sheet.Share == ShareEven && spec.Probe.Count < need {
+		warn("probe.count: with %d, an endpoint of %d may be missed by chance, and a pair be undecided: want %d", spec.Probe.Count,
+			len(with), need)
+	}
+	if expected := cost.ExpectedProbe(w); expected > w.AgentDeadline() {
+		warn("probing takes about %v, but agents have %v of timeouts.probe (%v): later pairs are unmeasured: "+
+			"raise it or limits.packetsPerSecond, or lower probe.count",
+			time.Duration(expected).Round(time.Second), w.AgentDeadline(), w.Timeouts.Probe)
+	}
+	return w, warnings, nil
+}
+
+func probe(spec *Spec, size int) checkup.Probe {
+	return checkup.Probe{
+		Sizes: []int{size}, Count: spec.Probe.Count, Interval: spec.Probe.Interval, Timeout: spec.Probe.Timeout,
+	}
+}
+
+// leastCount is the least number of measurements of a pair that shows an endpoint which is never reached, of so many,
+// in a check of so many pairs.
+func leastCount(endpoints, pairs int) int {
+	if endpoints < 2 {
+		return 1
+	}
+	level := judge.Level(2 * endpoints * pairs)
+	return int(math.Ceil(math.Log(level) / math.Log(1-1/float64(endpoints))))
+}
+
+// families are those of the plan, or those that the nodes' pods have.
+func families(spec *Spec, nodes []cluster.Node) []checkup.IPFamily {
+	shown := map[checkup.IPFamily]bool{}
+	for _, of := range []func(cluster.Node) []string{
+		func(n cluster.Node) []string { return n.PodCIDRs },
+		func(n cluster.Node) []string { return n.InternalIPs },
+	} {
+		for _, n := range nodes {
+			for _, address := range of(n) {
+				if f, ok := cluster.FamilyOf(address); ok {
+					shown[f] = true
+				}
+			}
+		}
+		if len(shown) > 0 {
+			break
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(checkup.IPFamilies), func(f checkup.IPFamily) bool {
+		return len(spec.IPFamilies) == 0 && !shown[f] || len(spec.IPFamilies) > 0 && !slices.Contains(spec.IPFamilies, f)
+	})
+}
+
+// endpointNodes are up to n nodes that are ready, in an order of the seed: as many of each zone as of the others, as
+// far as there are.
+func endpointNodes(seed uint64, nodes []cluster.Node, n int) []cluster.Node {
+	left := slices.DeleteFunc(slices.Clone(nodes), func(n cluster.Node) bool { return n.Ready != corev1.ConditionTrue })
+	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(left), func(a, b int) { left[a], left[b] = left[b], left[a] })
+	taken := map[string]int{} // by zone
+	zone := func(n cluster.Node) string { return n.Labels[corev1.LabelTopologyZone] }
+	var chosen []cluster.Node
+	for len(chosen) < n && len(left) > 0 {
+		best := 0
+		for i := range left {
+			if taken[zone(left[i])] < taken[zone(left[best])] {
+				best = i
+			}
+		}
+		taken[zone(left[best])]++
+		chosen, left = append(chosen, left[best]), slices.Delete(left, best, best+1)
+	}
+	return chosen
+}
+
+// write fills in the Services, sources, targets and assignments of the worksheet.
+func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerations []checkup.Toleration) {
+	w.Services = []checkup.ServiceFixture{{Name: endpointsService, Headless: true, PublishNotReady: true}}
+	all, some := []string{endpointsService}, []string{}
+	for _, p := range Policies {
+		if !spec.has(p) {
+			continue
+		}
+		for _, s := range fixtures[p] {
+			w.Services = append(w.Services, s)
+			switch p {
+			case InternalLocal: // some nodes have no endpoint
+				some = append(some, s.Name)
+			case PublishNotReady, Hairpin:
+			default:
+				all = append(all, s.Name)
+			}
+		}
+	}
+	responder := func(n cluster.Node, label string) checkup.Endpoint {
+		return checkup.Endpoint{Node: n.Name, Label: label + n.Name, Tolerations: tolerations}
+	}
+	var everyone []checkup.Endpoint
+	for i, n := range with {
+		e := responder(n, "endpoint on ")
+		e.In = slices.Clone(all)
+		if i < (len(with)+1)/2 {
+			e.In = append(e.In, some...)
+		}
+		everyone = append(everyone, e)
+	}
+	if len(with) > 0 {
+		// Every Service selects it, but it is an endpoint only where publishNotReadyAddresses says so.
+		e := responder(with[len(with)-1], "endpoint that is not ready, on ")
+		e.In, e.NeverReady = append(slices.Clone(all), some...), true
+		if spec.has(PublishNotReady) {
+			for _, s := range fixtures[PublishNotReady] {
+				e.In = append(e.In, s.Name)
+			}
+			everyone = append(everyone, e)
+		}
+	}
+	own := map[string][]checkup.Endpoint{} // by node
+	for _, s := range w.Services[1:] {
+		if !s.NodePort {
+			everyone = append(everyone, checkup.Endpoint{Label: s.Name, OfService: s.Name})
+			continue
+		}
+		for _, n := range nodes {
+			if hosts := hostsOf(n, w.IPFamilies); len(hosts) > 0 {
+				own[n.Name] = append(own[n.Name], checkup.Endpoint{
+					Node: n.Name, Label: s.Name + " at " + n.Name, OfService: s.Name, Hosts: hosts,
+				})
+			}
+		}
+	}
+	w.Targets = slices.Clone(everyone)
+	for _, n := range nodes {
+		w.Targets = append(w.Targets, own[n.Name]...)
+	}
+	slices.SortFunc(w.Targets, func(a, b checkup.Endpoint) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Label, b.Label))
+	})
+	index := map[string]int{}
+	for i, t := range w.Targets {
+		index[t.Label] = i
+	}
+	for _, n := range nodes {
+		source := checkup.Endpoint{Node: n.Name, Zone: n.Labels[corev1.LabelTopologyZone], Tolerations: tolerations}
+		if spec.has(Hairpin) {
+			source.In = []string{hairpinService}
+		}
+		var assigned []int
+		for _, t := range slices.Concat(everyone, own[n.Name]) {
+			assigned = append(assigned, index[t.Label])
+		}
+		slices.Sort(assigned)
+		w.Sources, w.Assignments = append(w.Sources, source), append(w.Assignments, assigned)
+	}
+}
+
+// hostsOf returns the first internal address of a node of each family, at which node ports answer in every
+// configuration of kube-proxy but one with other prefixes in --nodeport-addresses.
+func hostsOf(n cluster.Node, families []checkup.IPFamily) map[checkup.IPFamily]string {
+	hosts := map[checkup.IPFamily]string{}
+	for _, ip := range n.InternalIPs {
+		if f, ok := cluster.FamilyOf(ip); ok && hosts[f] == "" && slices.Contains(families, f) {
+			hosts[f] = ip
+		}
+	}
+	return hosts
+}

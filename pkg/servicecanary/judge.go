@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servicecanary
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/judge"
+	"github.com/checkplan/checkplan/pkg/nodestate"
+	"github.com/checkplan/checkplan/pkg/services"
+	"github.com/checkplan/checkplan/pkg/stats"
+)
+
+// Judge returns the report of a serviceCanary check. Its units are the pairs that failed or were not measured.
+//
+// It is pure. A nil roster or record means that nothing was set up or collected.
+func Judge(
+	w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate,
+) checkup.CheckReport {
+	sheet, err := SheetOf(w)
+	if err != nil {
+		return judge.NotMeasured(w.Check, w.Kind, checkup.Cause{Stage: checkup.StageSetup, Message: err.Error()})
+	}
+	l := newLooks(w, sheet, roster, record, gate)
+	j := l.judge(w, record)
+	services.Merge(j, w, record, l.judge)
+	l.excuse(j)
+	r := j.Report(gate)
+	r.Units = j.Troubled()
+	for i := range r.Units {
+		label(&r.Units[i], w)
+	}
+	answered := *j
+	answered.Outcomes = slices.DeleteFunc(slices.Clone(j.Outcomes), func(o judge.Outcome) bool {
+		v := l.views[o.Pair]
+		return v == nil || v.action != nodestate.Forward
+	})
+	r.Delays = answered.DelayRows()
+	r.Findings = findings(j, l)
+	r.Blocks = blocks(j, l)
+	judge.Confirm(&r, gate)
+	return r
+}
+
+// Again returns the worksheet of the second look: the pairs that failed or are undecided. It is nil if there are none,
+// if the gate does not want failures to be confirmed, and after the second look.
+func Again(
+	w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate,
+) *checkup.Worksheet {
+	sheet, err := SheetOf(w)
+	if err != nil || !gate.Confirm || w.Look > 0 {
+		return nil
+	}
+	l := newLooks(w, sheet, roster, record, gate)
+	j := l.judge(w, record)
+	return services.LookAgain(j, func(p checkup.Pair) bool {
+		v := l.views[p]
+		return v != nil && v.action == nodestate.Forward
+	})
+}
+
+// looks judges the looks at a worksheet.
+type looks struct {
+	w      *checkup.Worksheet
+	sheet  *Sheet
+	roster *checkup.Roster
+	state  *state
+	gate   checkup.Gate
+	// responders are the targets that the endpoints are, by address.
+	responders map[string]checkup.Endpoint
+	// views are what the last look at each measured pair showed.
+	views map[checkup.Pair]*view
+}
+
+// view is who may answer a pair, and who did.
+type view struct {
+	must
+	answered map[string]int
+	// missing are endpoints that never answered although they must, and wrong those that answered and must not, both
+	// sorted: those of a failed pair.
+	missing, wrong []string
+}
+
+func newLooks(
+	w *checkup.Worksheet, sheet *Sheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate,
+) *looks {
+	l := &looks{
+		w: w, sheet: sheet, roster: roster, state: stateOf(w, roster, record), gate: gate,
+		responders: map[string]checkup.Endpoint{}, views: map[checkup.Pair]*view{},
+	}
+	if roster != nil {
+		for t, e := range roster.Targets {
+			if t < len(w.Targets) && w.Targets[t].IsFixture() {
+				for _, address := range e.Addresses {
+					l.responders[address] = w.Targets[t]
+				}
+			}
+		}
+	}
+	return l
+}
+
+// judge judges one look by its record.
+func (l *looks) judge(w *checkup.Worksheet, record *checkup.Record) *judge.Judgement {
+	j := judge.Pairs(w, l.roster, record, judge.Rules{LooksAgain: l.gate.Confirm, Pools: true})
+	answerers := map[checkup.Pair][]checkup.Answerer{}
+	own := map[int]map[checkup.IPFamily]string{} // by source
+	if record != nil {
+		for i := range record.Observations {
+			answerers[record.Observations[i].Pair] = record.Observations[i].Answerers
+		}
+		for _, s := range record.Sources {
+			own[s.Source] = s.Addresses
+		}
+	}
+	tests := 0
+	for i := range j.Outcomes {
+		o := &j.Outcomes[i]
+		if o.Verdict == checkup.Unmeasured {
+			continue
+		}
+		v, cause := l.view(o, answerers[o.Pair], own[o.Pair.Source])
+		if cause != nil {
+			unmeasured(o, *cause)
+			continue
+		}
+		l.views[o.Pair] = v
+		if l.shares(v) {
+			tests += 2 * len(v.endpoints)
+		}
+	}
+	level, doubt := judge.Level(tests), 0.0
+	if l.gate.Confirm && w.Look == 0 { // a further look decides
+		doubt = judge.Doubt / float64(max(tests, 1))
+	}
+	for i := range j.Outcomes {
+		if o := &j.Outcomes[i]; o.Verdict != checkup.Unmeasured {
+			l.compare(o, l.views[o.Pair], w.Measurements(o.Pair), level, doubt)
+		}
+	}
+	return j
+}
+
+// view returns who may answer a measured pair, and who did; or why that is not known.
+func (l *looks) view(
+	o *judge.Outcome, answerers []checkup.Answerer, own map[checkup.IPFamily]string,
+) (*view, *checkup.Cause) {
+	v := &view{answered: map[string]int{}}
+	sum := 0
+	for _, a := range answerers {
+		if a.Count < 1 || a.Count > o.Received-sum {
+			return nil, &checkup.Cause{
+				Stage: checkup.StageCollect, Message: "the agent reports more answers by endpoint than it received",
+			}
+		}
+		v.answered[a.Address] += a.Count
+		sum += a.Count
+	}
+	if sum < o.Received {
+		return nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent does not report who answered: the agent, or a " +
+			"responder, is of an older version"}
+	}
+	fixture, isService := l.state.fixture(o.Pair.Target)
+	switch {
+	case !isService:
+		itself := l.roster.Targets[o.Pair.Target].Addresses[o.Pair.Family]
+		v.must = must{action: nodestate.Forward, endpoints: []string{itself}}
+		return v, nil
+	case fixture.Name == hairpinService:
+		address := own[o.Pair.Family]
+		if address == "" {
+			return nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent's own address is not known"}
+		}
+		v.must = must{action: nodestate.Forward, endpoints: []string{address}}
+		return v, nil
+	case l.state.unknown != nil:
+		return nil, l.state.unknown
+	}
+	var ok bool
+	if v.must, ok = l.state.of(o.Pair); !ok {
+		return nil, &checkup.Cause{Stage: checkup.StageSetup, Message: "the Service did not exist any more when measuring began"}
+	}
+	return v, nil
+}
+
+// unmeasured makes an outcome unmeasured.
+func unmeasured(o *judge.Outcome, cause checkup.Cause) {
+	o.Verdict, o.Cause, o.Breaches, o.Failure, o.Sent, o.Received, o.RTTs = checkup.Unmeasured, cause, nil, 0, 0, 0, nil
+}
+
+// shares reports whether the shares of the endpoints are tested.
+func (l *looks) shares(v *view) bool {
+	return v.action == nodestate.Forward && !v.one && len(v.endpoints) > 1
+}
+
+// compare judges a measured pair by who answered. Of each test of a share, a probability up to level fails the pair,
+// and one up to doubt leaves it undecided.
+func (l *looks) compare(o *judge.Outcome, v *view, ordered int, level, doubt float64) {
+	if v.action != nodestate.Forward {
+		how, expected := l.sheet.Closed, services.Refused
+		if o.Pair.Transport == checkup.UDP { // a host need not send ICMP errors
+			how = services.ClosedAny
+		}
+		if v.action == nodestate.Drop {
+			expected = services.Dropped
+		}
+		for address := range v.answered {
+			v.wrong = append(v.wrong, address)
+		}
+		slices.Sort(v.wrong)
+		services.MustNotConnect(o, expected, how, ordered)
+		return
+	}
+	for address := range v.answered {
+		if !slices.Contains(v.endpoints, address) {
+			v.wrong = append(v.wrong, address)
+		}
+	}
+	slices.Sort(v.wrong)
+	for _, address := range v.endpoints {
+		if v.answered[address] == 0 && !v.one {
+			v.missing = append(v.missing, address)
+		}
+	}
+	fail := func(failure judge.Failure, reason checkup.Reason, format string, args ...any) {
+		o.Verdict, o.Failure, o.Breaches = checkup.Fail, failure, nil
+		o.Cause = checkup.Cause{Stage: checkup.StageEcho, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case len(v.wrong) > 0:
+		n := 0
+		for _, address := range v.wrong {
+			n += v.answered[address]
+		}
+		fail(judge.Reached, checkup.ReasonReached, "%d of %d answered by %s, which this node must not use for the Service",
+			n, o.Sent, l.names(v.wrong))
+		return
+	case o.Verdict == checkup.Fail && o.Received > 0 && len(v.missing) > 0 && len(v.endpoints) > 1:
+		o.Cause.Reason = checkup.ReasonUnreached
+		o.Cause.Message = fmt.Sprintf("%s never answers through the Service; %s", l.names(v.missing), o.Cause.Message)
+		return
+	case o.Verdict != checkup.Pass:
+		return
+	case v.one && len(v.answered) > 1:
+		fail(judge.Lost, checkup.ReasonShare, "%s answered, although the session affinity allows one endpoint",
+			checkup.Count(len(v.answered), "endpoint"))
+		return
+	case !l.shares(v):
+		return
+	}
+	even := 1 / float64(len(v.endpoints))
+	for _, address := range v.endpoints {
+		n := v.answered[address]
+		// X is the number of answers of this endpoint; of n or less, as many of the others.
+		atMost := stats.AtLeast(o.Received-n, o.Received, 1-even)
+		atLeast := stats.AtLeast(n, o.Received, even)
+		chance := 1.0
+		if l.sheet.Share == ShareEven {
+			chance = min(atMost, atLeast)
+		}
+		switch {
+		case n == 0 && atMost <= level:
+			fail(judge.Lost, checkup.ReasonUnreached, "%s is never reached, in %d of %d answers", l.names(v.missing), o.Received, o.Sent)
+			return
+		case n > 0 && chance <= level:
+			fail(judge.Lost, checkup.ReasonShare, "%s answers %d of %d, of which 1 in %d is its share, and chance does not explain it",
+				l.names([]string{address}), n, o.Received, len(v.endpoints))
+			return
+		case n == 0 || chance <= doubt:
+			o.Verdict = checkup.Undecided
+			o.Cause = checkup.Cause{Stage: checkup.StageEcho, Reason: checkup.ReasonShare, Message: fmt.Sprintf(
+				"%s answers %d of %d, of which 1 in %d is its share, which chance may explain",
+				l.names([]string{address}), n, o.Received, len(v.endpoints))}
+		}
+	}
+}
+
+// names words addresses of endpoints: "10.244.1.5 (worker-1)".
+func (l *looks) names(addresses []string) string {
+	var all []string
+	for _, a := range addresses {
+		if e, ok := l.responders[a]; ok {
+			a = fmt.Sprintf("%s (%s)", a, e.Node)
+		}
+		all = append(all, a)
+	}
+	return "endpoint " + strings.Join(all, ", ")
+}
+
+// labels words endpoints: "endpoint on worker-1", whatever the family; an address that is none of them by itself.
+func (l *looks) labels(addresses []string) string {
+	var all []string
+	for _, a := range addresses {
+		if e, ok := l.responders[a]; ok {
+			a = e.Name()
+		}
+		all = append(all, a)
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// excuse makes the pairs unmeasured that did not pass, and whose Service changed, or may have, while it was measured.
+// The path to a responder itself does not change, and the endpoints of hairpinService are the agents, which come and
+// go.
+func (l *looks) excuse(j *judge.Judgement) {
+	if l.state.unknown != nil {
+		return
+	}
+	services.ExcuseBy(j, func(o *judge.Outcome) *checkup.Cause {
+		fixture, ok := l.state.fixture(o.Pair.Target)
+		switch {
+		case !ok || fixture.Name == hairpinService:
+			return nil
+		case l.state.unknownAfter != nil:
+			return l.state.unknownAfter
+		case l.state.changed(o.Pair):
+			return &services.Changed
+		}
+		return nil
+	})
+}
+
+// Labels of units.
+const labelService = "service"
+
+// label adds which Service a unit's target is.
+func label(u *checkup.Unit, w *checkup.Worksheet) {
+	i := slices.IndexFunc(w.Targets, func(e checkup.Endpoint) bool { return e.Name() == u.Target })
+	if i < 0 {
+		return
+	}
+	u.Labels = map[string]string{labelService: serviceOf(w.Targets[i]), checkup.UnitSourceNode: u.Source}
+}
+
+// serviceOf names the Service that a target is, or that has the responder that it is.
+func serviceOf(e checkup.Endpoint) string { return cmp.Or(e.OfService, endpointsService) }
+
+// blocks say of each Service how its pairs did, and how the endpoints share what was answered.
+func blocks(j *judge.Judgement, l *looks) []checkup.Block {
+	counts := map[string]checkup.Counts{}
+	expects := map[string]map[string]bool{}
+	type shares struct{ least, most checkup.Percent }
+	of := map[string]shares{}
+	for i := range j.Outcomes {
+		o := &j.Outcomes[i]
+		name := serviceOf(l.w.Targets[o.Pair.Target])
+		counts[name] = judge.Sum(counts[name], judge.Counted(o.Verdict))
+		v := l.views[o.Pair]
+		if o.Verdict == checkup.Unmeasured || v == nil {
+			continue
+		}
+		if expects[name] == nil {
+			expects[name] = map[string]bool{}
+		}
+		expects[name][expected(v)] = true
+		if !l.shares(v) || o.Received == 0 {
+			continue
+		}
+		s, ok := of[name]
+		for _, address := range v.endpoints {
+			share := judge.Percent(v.answered[address], o.Received)
+			if !ok {
+				s, ok = shares{share, share}, true
+			}
+			s.least, s.most = min(s.least, share), max(s.most, share)
+		}
+		of[name] = s
+	}
+	table := &checkup.Table{Noun: "Service", Columns: []checkup.Column{
+		{Name: "Service"}, {Name: "endpoints"}, {Name: "pairs", Measure: checkup.MeasureCount},
+		{Name: "pass", Measure: checkup.MeasureCount}, {Name: "fail", Measure: checkup.MeasureCount},
+		{Name: "unmeasured", Measure: checkup.MeasureCount}, {Name: "least share", Measure: checkup.MeasurePercent},
+		{Name: "most", Measure: checkup.MeasurePercent}, {Name: "undecided", Measure: checkup.MeasureCount},
+	}}
+	for _, s := range l.w.Services {
+		c, ok := counts[s.Name]
+		if !ok {
+			continue
+		}
+		least, most := checkup.Text(""), checkup.Text("")
+		if x, ok := of[s.Name]; ok {
+			least, most = checkup.Number(x.least), checkup.Number(x.most)
+		}
+		table.Rows = append(table.Rows, []checkup.Cell{
+			checkup.Text(s.Name), checkup.Text(strings.Join(slices.Sorted(maps.Keys(expects[s.Name])), ", ")), checkup.Number(c.Expected), checkup.Number(c.Pass),
+			checkup.Number(c.Fail), checkup.Number(c.Unmeasured), least, most, checkup.Number(c.Undecided),
+		})
+	}
+	return []checkup.Block{{Title: "Services of this check", Table: table}}
+}
+
+// expected words how many endpoints must answer.
+func expected(v *view) string {
+	switch {
+	case v.action == nodestate.Reject:
+		return "refused"
+	case v.action == nodestate.Drop:
+		return "dropped"
+	case v.one:
+		return fmt.Sprintf("one of %d", len(v.endpoints))
+	}
+	return strconv.Itoa(len(v.endpoints))
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package servicecanary
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/kind"
+	"github.com/checkplan/checkplan/pkg/services"
+)
+
+// rules are those of a serviceCanary check, in the order in which their problems are reported.
+func rules() []kind.Rule {
+	return append([]kind.Rule{
+		kind.RuleOf("durations", durations),
+		kind.RuleOf("families-twice", func(s *Spec, r kind.Reporter) { kind.FamiliesTwice(s.IPFamilies, r) }),
+		kind.RuleOf("policies", policies),
+		kind.RuleOf("latency-order", func(s *Spec, r kind.Reporter) { kind.LatencyOrder(s.Expect.Latency, r) }),
+		kind.RuleOf("loss-all", func(s *Spec, r kind.Reporter) { kind.LossAll(s.Expect.Loss, r) }),
+		kind.RuleOf("probe-timeout", func(s *Spec, r kind.Reporter) { services.ProbeTimeout(s.Probe, s.Timeouts, r) }),
+	}, kind.KubernetesRules(func(s *Spec) kind.Parts {
+		return kind.Parts{
+			Placements: []kind.Part[checkup.Placement]{kind.At(s.Placement, "placement")},
+			Resources:  []kind.Part[checkup.Resources]{kind.At(s.Resources, "resources")},
+		}
+	})...)
+}
+
+func durations(s *Spec, report kind.Reporter) {
+	kind.Duration(s.Probe.Interval, 1, report, "probe", "interval")
+	kind.Duration(s.Probe.Timeout, 1, report, "probe", "timeout")
+	kind.LatencyDurations(s.Expect.Latency, report)
+	kind.Duration(s.Limits.StartJitter, 0, report, "limits", "startJitter")
+	kind.Timeouts(s.Timeouts, report)
+}
+
+func policies(s *Spec, report kind.Reporter) {
+	if len(s.Policies) == 0 {
+		report([]string{"policies"}, "no policy: want at least one of %s", strings.Trim(fmt.Sprint(Policies), "[]"))
+	}
+	for i, p := range s.Policies {
+		if slices.Contains(s.Policies[:i], p) {
+			report([]string{"policies", kind.Index(i)}, "duplicate: %s", p)
+		}
+	}
+}
