@@ -92,8 +92,12 @@ func TestServiceCanary(t *testing.T) {
 	if c.Counts.Pass != c.Counts.Expected || c.Counts.Expected == 0 || len(c.Findings) > 0 {
 		t.Errorf("want that all pass:\n%s", describe(t, clean))
 	}
-	// Four nodes, each with a responder, and one that is not ready; 8 Services; two families, TCP and UDP.
-	if want := 4 * (5 + 8) * 4; c.Counts.Expected != want {
+	// From each node to four responders, one that is not ready, and 8 Services, in two families, by TCP and UDP.
+	nodes, err := cluster(t).Kube.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := len(nodes.Items) * (4 + 1 + 8) * 2 * 2; c.Counts.Expected != want {
 		t.Errorf("%d pairs, want %d:\n%s", c.Counts.Expected, want, describe(t, clean))
 	}
 	text := describe(t, clean)
