@@ -11,6 +11,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -264,16 +265,18 @@ func TestMeasureRestart(t *testing.T) {
 		g := &Guest{Dial: l.dial}
 		defer g.Close()
 		reported := 0
+		var again sync.WaitGroup
 		err := g.Measure(t.Context(), order, func(checkup.Message) {
 			if reported++; reported == 3 {
 				crash()
 				l.guest.typed <- []byte("\n") // ends the first server's read
-				go func() {
+				again.Go(func() {
 					time.Sleep(2500 * time.Millisecond)
 					serve(t, server(messages(5), time.Second), l)
-				}()
+				})
 			}
 		})
+		again.Wait() // the test must not end before it knows how to end the second server
 		if err == nil || !strings.Contains(err.Error(), "restarted while it measured") || reported != 3 {
 			t.Errorf("%d messages, %v", reported, err)
 		}

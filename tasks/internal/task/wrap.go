@@ -74,6 +74,7 @@ func wrap(line string) string {
 	if utf8.RuneCountInString(text) <= width {
 		return line + "\n"
 	}
+	text = strings.ReplaceAll(text, "\t", " ") // as wide as it was counted, and a place to cut
 	// The indent of the line stays, for lists and tables.
 	own := text[:len(text)-len(strings.TrimLeft(text, " "))]
 	own = own[:min(len(own), width/2)]
