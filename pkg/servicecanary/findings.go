@@ -11,6 +11,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/localise"
 	"github.com/checkplan/checkplan/pkg/nodestate"
+	"github.com/checkplan/checkplan/pkg/services"
 )
 
 // rule looks for one kind of cause among the failed pairs that no earlier rule explains. docs/service-canary.md has the
@@ -253,17 +254,7 @@ func (x *explanation) how(failed []int) string {
 			return "no session affinity"
 		case o.Cause.Reason == checkup.ReasonShare:
 			return "uneven shares"
-		case o.Failure == judge.Slow:
-			return "slow"
-		case o.Received > 0:
-			return "fails at times"
-		case o.Cause.Reason == checkup.ReasonRefused:
-			return "refused"
-		case o.Cause.Reason == checkup.ReasonTimedOut:
-			return "timed out"
-		case o.Cause.Reason == checkup.ReasonNoRoute:
-			return "unreachable"
 		}
-		return "no answer"
+		return services.Way(o, "no answer")
 	})
 }

@@ -173,10 +173,12 @@ func (x *explanation) services(pairs []int) []string {
 }
 
 // how says in which ways pairs fail.
-func (x *explanation) how(failed []int) string { return x.How(failed, way) }
+func (x *explanation) how(failed []int) string {
+	return x.How(failed, func(o *judge.Outcome) string { return Way(o, "does not connect") })
+}
 
-// way says how a pair fails.
-func way(o *judge.Outcome) string {
+// Way says how a pair fails. silent is what it says of one without any answer or reason.
+func Way(o *judge.Outcome, silent string) string {
 	switch {
 	case o.Failure == judge.Reached:
 		return "connects and must not"
@@ -191,7 +193,7 @@ func way(o *judge.Outcome) string {
 	case o.Cause.Reason == checkup.ReasonNoRoute:
 		return "unreachable"
 	}
-	return "does not connect"
+	return silent
 }
 
 // doNotWork is "1 Service does not work", "2 Services do not work".
