@@ -119,3 +119,32 @@ func OthersDoNot(n int) string {
 	}
 	return fmt.Sprintf("%d others do not fail", n)
 }
+
+// Way says how a pair fails. silent is what it says of one without any answer or reason.
+func Way(o *judge.Outcome, silent string) string {
+	switch {
+	case o.Failure == judge.Reached:
+		return "connects and must not"
+	case o.Failure == judge.Slow:
+		return "slow"
+	case o.Received > 0:
+		return "fails at times"
+	case o.Cause.Reason == checkup.ReasonRefused:
+		return "refused"
+	case o.Cause.Reason == checkup.ReasonTimedOut:
+		return "timed out"
+	case o.Cause.Reason == checkup.ReasonNoRoute:
+		return "unreachable"
+	}
+	return silent
+}
+
+// Once returns the names of pairs, each once and sorted.
+func Once(pairs []int, name func(i int) string) []string {
+	var all []string
+	for _, i := range pairs {
+		all = append(all, name(i))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -11,7 +11,6 @@ import (
 	"github.com/checkplan/checkplan/pkg/judge"
 	"github.com/checkplan/checkplan/pkg/localise"
 	"github.com/checkplan/checkplan/pkg/nodestate"
-	"github.com/checkplan/checkplan/pkg/services"
 )
 
 // rule looks for one kind of cause among the failed pairs that no earlier rule explains. docs/service-canary.md has the
@@ -111,7 +110,7 @@ var causes = []rule{
 		cause: checkup.CauseNode, nodes: 1, services: 2, elsewhere: true,
 		of: func(x *explanation, i int) (string, bool) { return x.Source(i).Node, !x.direct(i) },
 		message: func(x *explanation, node string, failed []int) string {
-			return fmt.Sprintf("node %s: %s: %s", node, checkup.SomeOf(x.services(failed), "Service"), x.how(failed))
+			return fmt.Sprintf("node %s: %s: %s", node, checkup.SomeOf(localise.Once(failed, x.service), "Service"), x.how(failed))
 		},
 	},
 	{
@@ -163,7 +162,7 @@ func (x *explanation) best(r rule) *localise.Found {
 			continue
 		}
 		share := float64(len(failed)) / float64(len(measured))
-		if len(x.SourceNodes(failed)) < r.nodes || len(x.services(failed)) < r.services || share < r.share ||
+		if len(x.SourceNodes(failed)) < r.nodes || len(localise.Once(failed, x.service)) < r.services || share < r.share ||
 			r.elsewhere && 2*len(x.Elsewhere(failed)) <= len(failed) {
 			continue
 		}
@@ -223,16 +222,6 @@ func (x *explanation) direct(i int) bool { return x.Target(i).OfService == "" }
 
 func (x *explanation) service(i int) string { return serviceOf(x.Target(i)) }
 
-// services of pairs, each once.
-func (x *explanation) services(pairs []int) []string {
-	var all []string
-	for _, i := range pairs {
-		all = append(all, x.service(i))
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
 // view is who answered a pair; empty if that is not known.
 func (x *explanation) view(i int) *view {
 	if v := x.looks.views[x.Outcomes[i].Pair]; v != nil {
@@ -255,6 +244,6 @@ func (x *explanation) how(failed []int) string {
 		case o.Cause.Reason == checkup.ReasonShare:
 			return "uneven shares"
 		}
-		return services.Way(o, "no answer")
+		return localise.Way(o, "no answer")
 	})
 }

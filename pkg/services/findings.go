@@ -72,7 +72,7 @@ var causes = []rule{
 		of: func(x *explanation, i int) (string, bool) { return x.Source(i).Node, true },
 		message: func(x *explanation, node string, failed []int) string {
 			return fmt.Sprintf("node %s: %s from it, and work from other nodes: its service proxy is not up to date",
-				node, doNotWork(len(x.services(failed))))
+				node, doNotWork(len(localise.Once(failed, x.service))))
 		},
 	},
 	{
@@ -119,7 +119,7 @@ func (x *explanation) best(r rule) *localise.Found {
 			continue
 		}
 		share := float64(len(failed)) / float64(len(measured))
-		if len(x.SourceNodes(failed)) < r.nodes || len(x.services(failed)) < r.services || share < r.share ||
+		if len(x.SourceNodes(failed)) < r.nodes || len(localise.Once(failed, x.service)) < r.services || share < r.share ||
 			r.elsewhere && 2*len(x.Elsewhere(failed)) <= len(failed) {
 			continue
 		}
@@ -162,38 +162,9 @@ func (x *explanation) against(measured []int) []int {
 
 func (x *explanation) service(i int) string { return x.sheet.Service(x.Outcomes[i].Pair.Target) }
 
-// services of pairs, each once.
-func (x *explanation) services(pairs []int) []string {
-	var all []string
-	for _, i := range pairs {
-		all = append(all, x.service(i))
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
 // how says in which ways pairs fail.
 func (x *explanation) how(failed []int) string {
-	return x.How(failed, func(o *judge.Outcome) string { return Way(o, "does not connect") })
-}
-
-// Way says how a pair fails. silent is what it says of one without any answer or reason.
-func Way(o *judge.Outcome, silent string) string {
-	switch {
-	case o.Failure == judge.Reached:
-		return "connects and must not"
-	case o.Failure == judge.Slow:
-		return "slow"
-	case o.Received > 0:
-		return "fails at times"
-	case o.Cause.Reason == checkup.ReasonRefused:
-		return "refused"
-	case o.Cause.Reason == checkup.ReasonTimedOut:
-		return "timed out"
-	case o.Cause.Reason == checkup.ReasonNoRoute:
-		return "unreachable"
-	}
-	return silent
+	return x.How(failed, func(o *judge.Outcome) string { return localise.Way(o, "does not connect") })
 }
 
 // doNotWork is "1 Service does not work", "2 Services do not work".
