@@ -12,6 +12,7 @@ export GOFLAGS     := -trimpath -buildvcs=false
 # Versions of tools that go.mod does not list.
 GOLANGCI_LINT := v2.12.0
 KO            := v0.18.1
+TKN           := v0.46.0
 
 SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -34,13 +35,18 @@ bin/planner:
 $(SANDBOX):
 	cd test/e2e/sandbox && go build -o ../../../$@ .
 
-# ko's arguments for the five task images, planner's and node-state's, by .ko.yaml.
-KO_BUILD := build --base-import-paths --tags $(VERSION) ./tasks/setup ./tasks/probe ./tasks/teardown ./tasks/report ./tasks/agent ./tasks/node-state ./cmd/planner
+# What nodes of a sandbox run instead of kube-proxy.
+.PHONY: bin/node-state bin/service-proxy
+bin/node-state bin/service-proxy:
+	go build -ldflags '-X main.version=$(VERSION)' -o $@ ./tasks/$(@F)
+
+# ko's arguments for the five task images, planner's, node-state's and service-proxy's, by .ko.yaml.
+KO_BUILD := build --base-import-paths --tags $(VERSION) ./tasks/setup ./tasks/probe ./tasks/teardown ./tasks/report ./tasks/agent ./tasks/node-state ./tasks/service-proxy ./cmd/planner
 dist/images.tar release-images: export VERSION := $(VERSION)
 dist/images.tar release-images: export KO_DOCKER_REPO := $(REPOSITORY)
 
 .PHONY: images
-images: dist/images.tar ## build the images of the tasks, planner and node-state for this machine into dist/images.tar, without any registry
+images: dist/images.tar ## build the images of the tasks, planner, node-state and service-proxy for this machine into dist/images.tar, without any registry
 
 dist/images.tar: bin/ko Makefile .ko.yaml go.mod go.sum $(wildcard $(shell git ls-files -co --exclude-standard pkg tasks cmd schema))
 	mkdir -p dist
@@ -99,6 +105,8 @@ test: ## run the tests: hermetic, offline once modules are there, race detector 
 PODS   := /var/lib/checkplan-e2e-pods
 FAULTY := /var/lib/checkplan-e2e-faults
 VMS    := /var/lib/checkplan-e2e-vms
+PROXY  := /var/lib/checkplan-e2e-proxy
+DASHBOARD := /var/lib/checkplan-e2e-dashboard
 
 .PHONY: e2e
 e2e: e2e-pages e2e-pods e2e-faults e2e-vms e2e-sandbox ## run the end-to-end tests, with injected faults, on three sandboxes
@@ -118,7 +126,7 @@ TIMED_MARKER := bin/e2e-timed
 
 # Tests of which each needs a network of its own, because it breaks the network of all pods or measures all of it: they
 # run one after the other, on a sandbox beside that of the other tests.
-FAULTS := ^Test(CleanNetwork|Faults|Regression|StoppedKubelet|PodNetworkHealth|Unreachable|Noise|Rack)$$
+FAULTS := ^Test(CleanNetwork|ServiceFaults|Faults|Regression|StoppedKubelet|PodNetworkHealth|Unreachable|Noise|Rack)$$
 
 .PHONY: e2e-pods
 e2e-pods: e2e-ready ## that of them which needs neither VMs nor a network of its own
@@ -138,6 +146,16 @@ e2e-faults: e2e-ready ## that of them which breaks the network of all pods
 	$(SANDBOX) --state $(FAULTY) load dist/images.tar; \
 	KUBECONFIG=$(FAULTY)/kubeconfig go test -tags e2e -count 1 -timeout 60m -run '$(FAULTS)' -v ./test/e2e
 
+# The tests of Services with another service proxy than that of the other parts. No part of e2e, because of its time.
+SERVICE_PROXY := kube-proxy:iptables
+.PHONY: e2e-services
+e2e-services: e2e-ready $(if $(filter kube-proxy%,$(SERVICE_PROXY)),,bin/node-state bin/service-proxy) ## the tests of Services with SERVICE_PROXY, by default kube-proxy in its mode iptables
+	trap '$(SANDBOX) --state $(PROXY) down' EXIT; \
+	$(SANDBOX) preflight --install --service-proxy $(SERVICE_PROXY); \
+	$(SANDBOX) --state $(PROXY) up --service-proxy $(SERVICE_PROXY); \
+	$(SANDBOX) --state $(PROXY) load dist/images.tar; \
+	KUBECONFIG=$(PROXY)/kubeconfig go test -tags e2e -count 1 -timeout 30m -run '^Test(Services|ServiceFaults|ServiceCanary|DNS|State|NodeState)$$' -v ./test/e2e
+
 # The tests keep screenshots in bin/ci/screenshots.
 .PHONY: e2e-pages
 e2e-pages: bin/promtool build chromium ## reports and planner serve in a real Chromium, alert rules and metrics by promtool
@@ -148,11 +166,26 @@ e2e-pages: bin/promtool build chromium ## reports and planner serve in a real Ch
 	done
 	CHECKPLAN_BROWSER=required go test -tags e2e -count 1 -run RealBrowser -v ./pkg/serve
 
-# The sandbox does not install the dashboard: docs/ecosystem.md says why. No part of e2e, because of its time.
+# One worker is enough: the dashboard runs on the control plane, and the fault is on the worker. No part of e2e, because
+# of its time.
 .PHONY: e2e-dashboard
-e2e-dashboard: build $(SANDBOX) chromium ## the Tekton Dashboard of the sandbox in KUBECONFIG in a real Chromium: form, verdicts, findings, rerun
-	test -n "$$KUBECONFIG" || { echo 'set KUBECONFIG to that of a sandbox that has the images and the Tekton Dashboard'; exit 1; }
-	CHECKPLAN_BROWSER=required go test -tags e2e -count 1 -timeout 15m -run '^TestRealDashboard$$' -v ./test/e2e
+e2e-dashboard: e2e-ready chromium ## the Tekton Dashboard in a real Chromium, on a sandbox: form, verdicts, findings, rerun
+	trap '$(SANDBOX) --state $(DASHBOARD) down' EXIT; \
+	$(SANDBOX) preflight --install --with dashboard; \
+	$(SANDBOX) --state $(DASHBOARD) up --nodes 1 --with dashboard; \
+	$(SANDBOX) --state $(DASHBOARD) load dist/images.tar; \
+	KUBECONFIG=$(DASHBOARD)/kubeconfig CHECKPLAN_BROWSER=required go test -tags e2e -count 1 -timeout 15m -run '^TestRealDashboard$$' -v ./test/e2e
+
+# Its go.mod replaces a module, so "go install" refuses it, and it is built from a module that requires it.
+bin/tkn:
+	mkdir -p bin/tkn.mod
+	cd bin/tkn.mod && { test -e go.mod || go mod init tkn; } && go mod edit -require github.com/tektoncd/cli@$(TKN) \
+		-replace github.com/alibabacloud-go/cr-20160607=github.com/vdemeester/cr-20160607@v1.0.1
+	cd bin/tkn.mod && go build -mod=mod -o ../tkn github.com/tektoncd/cli/cmd/tkn
+
+.PHONY: tkn
+tkn: bin/tkn ## build tkn, and see which runs it makes of our Pipelines
+	CHECKPLAN_TKN=$(TKN) go test -count 1 -run '^TestTkn$$' ./cmd/planner
 
 .PHONY: chromium
 chromium:
@@ -166,14 +199,14 @@ bin/promtool:
 	chmod +x $@.part && mv $@.part $@
 	rm -r bin/deb
 
-# Runs that e2e has no time for, more than an hour: clean ones on a busy machine, ones of which a part is killed, a
-# schedule with a fault and an outage of the API, and a comparison with 20 earlier runs.
+# Runs that e2e has no time for, more than an hour: clean ones on a busy machine, ones of which a part is killed, ones
+# during which a Deployment restarts all the time, a schedule with a fault and an outage of the API, and a comparison with 20 earlier runs.
 .PHONY: soak
-soak: e2e-ready ## 100 clean runs on a busy machine, 200 with a part killed, 12 of a schedule, 21 compared with earlier ones
+soak: e2e-ready ## 100 clean runs on a busy machine, 200 with a part killed, 20 while endpoints roll, 12 of a schedule, 21 compared with earlier ones
 	trap '$(SANDBOX) --state $(PODS) down' EXIT; \
 	$(SANDBOX) --state $(PODS) up; \
 	$(SANDBOX) --state $(PODS) load dist/images.tar; \
-	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 180m -run TestSoak -v ./test/e2e -clean 100 -killed 200 -schedule -regression 20
+	KUBECONFIG=$(PODS)/kubeconfig go test -tags e2e -count 1 -timeout 180m -run TestSoak -v ./test/e2e -clean 100 -killed 200 -rolling 20 -schedule -regression 20
 
 .PHONY: e2e-vms-ready
 e2e-vms-ready: e2e-ready guest-image ## build what only the VMs' half needs: KubeVirt, Multus and the guest

@@ -36,10 +36,10 @@ var arrows = map[string][]string{
 	"pkg/placement":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/retry", "pkg/scheduling"},
 	"pkg/history":         {"pkg/checkup", "pkg/stats"}, // what one run hands to the next
 	"pkg/vmlatency":       {"pkg/checkup", "pkg/cluster", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/scheduling"},
-	"pkg/services":        {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/scheduling"},                                                                    // expects what each node's state says
+	"pkg/services":        {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/scheduling"},                                                                                   // expects what each node's state says
 	"pkg/servicerules":    {"pkg/checkup", "pkg/cluster", "pkg/dataplane", "pkg/dataplane/want", "pkg/judge", "pkg/kind", "pkg/nodestate", "pkg/services"},                                                                          // selects Services as services does, and asks the same of their state
 	"pkg/servicecanary":   {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/nodestate", "pkg/services", "pkg/stats"},                                                                        // judges and excuses as services does, and tests shares
-	"pkg/dns":             {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/services"},                                                                                       // selects, samples and excuses Services as that kind does
+	"pkg/dns":             {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/judge", "pkg/kind", "pkg/localise", "pkg/services"},                                                                                                      // selects, samples and excuses Services as that kind does
 	"pkg/kinds":           {"pkg/checkup", "pkg/cluster", "pkg/controlplane", "pkg/dns", "pkg/kind", "pkg/placement", "pkg/podmesh", "pkg/servicecanary", "pkg/servicerules", "pkg/services", "pkg/vmlatency", "pkg/networkhealth"}, // the map of kinds: one more line, one more arrow
 	"pkg/kinds/toy":       {"pkg/checkup", "pkg/cluster", "pkg/judge", "pkg/kind", "pkg/kinds"},                                                                                                                                     // a kind for tests
 	"pkg/judge":           {"pkg/checkup", "pkg/stats"},                                                                                                                                                                             // limits are judged by exact statistics
@@ -80,13 +80,20 @@ var arrows = map[string][]string{
 	"pkg/dataplane/detect":    {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/nftables"}, // the modes that it can read
 	"pkg/dataplane/want":      {"pkg/dataplane", "pkg/nodestate"},
 
+	// What writes such rules knows no Kubernetes, either: it has the API of a node's state.
+	"pkg/dataplane/proxy":           {"pkg/dataplane", "pkg/nodestate/api"},
+	"pkg/dataplane/proxy/proxytest": {"pkg/dataplane/proxy", "pkg/nodestate", "pkg/nodestate/api", "pkg/nodestate/nodestatetest", "pkg/nodestate/server"}, // for tests
+	"pkg/dataplane/nftables/write":  {"pkg/dataplane", "pkg/dataplane/nftables", "pkg/dataplane/proxy"},
+	"pkg/dataplane/iptables/write":  {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/proxy"},
+
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":               {"pkg/console", "pkg/probe", "pkg/checkup", "pkg/dataplane", "pkg/dataplane/detect"}, // reads the rules of its node
 	"tasks/setup":               {"tasks/internal/task", "tasks/internal/start", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/cost", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/record", "pkg/retry"},
 	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
 	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/print", "pkg/record", "pkg/retry"},
-	"tasks/node-state":          {"pkg/nodestate", "pkg/nodestate/server"}, // no task, but an image as theirs
+	"tasks/node-state":          {"pkg/nodestate", "pkg/nodestate/server"},                                                                                                             // no task, but an image as theirs
+	"tasks/service-proxy":       {"pkg/dataplane", "pkg/dataplane/iptables/write", "pkg/dataplane/nftables/write", "pkg/dataplane/proxy", "pkg/nodestate/api", "pkg/nodestate/client"}, // the same
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record", "pkg/retry"},
 	"tasks/internal/flaky":      {},              // for tests
 	"tasks/internal/start":      {"pkg/checkup"}, // a mode of the image setup
@@ -95,7 +102,7 @@ var arrows = map[string][]string{
 	"test/dataplane":            {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/netfilter", "pkg/dataplane/nftables", "pkg/dataplane/want", "pkg/nodestate", "pkg/nodestate/nodestatetest"}, // for the sandbox's tests, which run kube-proxy
 	"test/browser":              {},                                                                                                                                                                     // for tests
 	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"},                                                                                                                          // simulates runs, and has the real judge judge them
-	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/history", "pkg/nodestate", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/serve", "pkg/tekton", "pkg/networkhealth", "pkg/bundle"},
+	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/dataplane", "pkg/dataplane/detect", "pkg/dataplane/want", "pkg/history", "pkg/nodestate", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/serve", "pkg/tekton", "pkg/networkhealth", "pkg/bundle"},
 }
 
 // bans says what must not be linked into a package, directly or not, and why.
@@ -106,7 +113,9 @@ var bans = []struct {
 	reason   string
 }{
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/load"}, "cuelang.org/go", "pkg/load is the only reader of CUE, and no task image links it"},
-	{[]string{"tasks/agent", "pkg/dataplane", "pkg/probe", "pkg/checkup", "pkg/ingest", "pkg/judge", "pkg/localise", "pkg/print", "pkg/cost", "pkg/history"}, []string{"pkg/dataplane/want"}, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
+	{[]string{"tasks/agent", "pkg/dataplane", "pkg/probe", "pkg/checkup", "pkg/ingest", "pkg/judge", "pkg/localise", "pkg/print", "pkg/cost", "pkg/history"}, []string{"pkg/dataplane/want", "pkg/dataplane/proxy/proxytest"}, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
+	{[]string{"tasks/service-proxy"}, nil, "k8s.io/", "a proxy is a client of the node's state and of nothing else"},
+	{[]string{"tasks/agent"}, nil, "google.golang.org/grpc", "agents stay small"},
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/tekton", "pkg/run"}, "github.com/tektoncd/", "Tekton's structs appear in pkg/tekton and pkg/run only"},
 	{[]string{"pkg/checkup"}, nil, "golang.org/x/", "the nouns need the standard library only"},
 	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},
@@ -120,6 +129,9 @@ var only = []struct {
 }{
 	{[]string{"pkg/nodestate/client", "pkg/nodestate/api"}, []string{"google.golang.org/grpc", "google.golang.org/protobuf"},
 		"a proxy links the client, and the KEP wants minimal dependencies"},
+	{[]string{"pkg/dataplane/proxy", "pkg/dataplane/nftables/write", "pkg/dataplane/iptables/write"},
+		[]string{"github.com/vishvananda/netlink", "golang.org/x/net/netutil", "golang.org/x/sys/unix", "sigs.k8s.io/knftables"},
+		"a proxy needs the API of a node's state and the kernel"},
 }
 
 type listed struct {

@@ -58,8 +58,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// cli runs a command line of planner with a kubeconfig for a, and returns its exit code and output.
-func cli(t *testing.T, a *api, args ...string) (code int, stdout, stderr string) {
+// kubeconfigOf serves a until the test ends, and returns the path of a kubeconfig for it.
+func kubeconfigOf(t *testing.T, a *api) string {
 	t.Helper()
 	server := httptest.NewServer(a)
 	t.Cleanup(server.Close)
@@ -70,6 +70,13 @@ func cli(t *testing.T, a *api, args ...string) (code int, stdout, stderr string)
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return kubeconfig
+}
+
+// cli runs a command line of planner with a kubeconfig for a, and returns its exit code and output.
+func cli(t *testing.T, a *api, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	kubeconfig := kubeconfigOf(t, a)
 	var out, errs bytes.Buffer
 	env := &environment{
 		stdin: strings.NewReader(""), stdout: &out, stderr: &errs, dir: t.TempDir(),

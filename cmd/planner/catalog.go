@@ -4,13 +4,18 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/yaml"
 
 	"github.com/checkplan/checkplan/pkg/bundle"
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -28,13 +33,16 @@ func newCatalog(env *environment) *cobra.Command {
 		Long: `catalog compiles plans, and writes them as a Tekton catalog: task/NAME/NAME.yaml,
 pipeline/NAME/NAME.yaml, a README with the params of each, samples and RBAC. It has
 kustomizations for kubectl apply -k, Flux and Argo CD. With --check it writes
-nothing, lists the files that differ, and exits with 1 if there are any.
+nothing, lists the files that differ, and exits with 1 if there are any. If the
+directory has a file annotations.yaml, a map of texts, all Tasks and Pipelines have
+these annotations: Artifact Hub reads license, provider, links and others from them.
 
 With --bundle REGISTRY/REPOSITORY:TAG it pushes a Tekton bundle with the Tasks and
-Pipelines, for Tekton's resolver bundles, and prints its reference by digest. The
-directory then has no Tasks and no Pipelines, but the accounts, the roles, and
-samples and schedules that use the bundle. The Pipelines find their Tasks in a
-second bundle, TAG-tasks. Credentials are those of docker login.
+Pipelines, for Tekton's resolver bundles. The directory then has no Tasks and no
+Pipelines, but the accounts, the roles, and samples and schedules that use the
+bundle. The same files are pushed as TAG-manifests, which Flux and Argo CD read. The
+references of both are printed by digest, that of the bundle first. The Pipelines
+find their Tasks in a second bundle, TAG-tasks. Credentials are those of docker login.
 
 With --resolver it writes Pipelines that find their Tasks by the resolver, and no
 Tasks; planner compile --help lists the resolvers.`,
@@ -53,7 +61,11 @@ Tasks; planner compile --help lists the resolvers.`,
 			if err != nil {
 				return err
 			}
-			var push func() (string, error)
+			dir := dirOf(env, args[0])
+			if options.Annotations, err = annotations(filepath.Join(dir, annotationsFile)); err != nil {
+				return exit{exitUsage, err}
+			}
+			var push func(tekton.Files) ([]string, error)
 			if reference != "" {
 				if push, err = env.bundle(cmd.Context(), read.Plans, reference, &options); err != nil {
 					return exit{exitUsage, err}
@@ -64,7 +76,6 @@ Tasks; planner compile --help lists the resolvers.`,
 			if err != nil {
 				return exit{exitUsage, err}
 			}
-			dir := dirOf(env, args[0])
 			drift, err := files.Drift(dir)
 			if err != nil {
 				return err
@@ -77,11 +88,11 @@ Tasks; planner compile --help lists the resolvers.`,
 				return nil
 			}
 			if push != nil { // first: what is written names it
-				pinned, err := push()
+				pinned, err := push(files)
 				if err != nil {
 					return err
 				}
-				fmt.Fprintln(env.stdout, pinned)
+				fmt.Fprintln(env.stdout, strings.Join(pinned, "\n"))
 			}
 			if err := files.Write(dir); err != nil {
 				return err
@@ -99,22 +110,44 @@ Tasks; planner compile --help lists the resolvers.`,
 	return cmd
 }
 
+// annotationsFile is written by hand: Drift and Write leave it alone.
+const annotationsFile = "annotations.yaml"
+
+// annotations reads a file with annotations; nil if it does not exist.
+func annotations(file string) (map[string]string, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var all map[string]string
+	if err == nil {
+		err = yaml.UnmarshalStrict(text, &all)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the annotations of a catalog, want a map of texts: %s: %w", file, err)
+	}
+	return all, nil
+}
+
 // bundles reads and writes bundles.
 var bundles = bundle.Registry{UserAgent: "planner/" + version}
 
 // bundle makes the two bundles of plans, and lets the options refer to them: one of the Tasks, and one of the Tasks and
-// the Pipelines, which name the digest of the first. push writes both, and returns the reference of the second.
+// the Pipelines, which name the digest of the first. push writes both, and the files of the catalog, which are what a
+// namespace needs besides. It returns the references of the second bundle and of these files.
 func (e *environment) bundle(ctx context.Context, plans []*checkup.Plan, reference string, options *tekton.Options) (
-	push func() (string, error), err error) {
+	push func(tekton.Files) ([]string, error), err error) {
 	if _, err := bundle.ParseTag(reference); err != nil {
 		return nil, err
 	}
-	var tags [2]name.Tag
-	var images [2]v1.Image
-	for i, uses := range []*tekton.Resolver{&options.Tasks, &options.Pipelines} {
-		if tags[i], err = bundle.ParseTag(reference + []string{"-tasks", ""}[i]); err != nil {
+	var tags [3]name.Tag // in the order of pushing
+	for i, suffix := range []string{"-tasks", "", "-manifests"} {
+		if tags[i], err = bundle.ParseTag(reference + suffix); err != nil {
 			return nil, err
 		}
+	}
+	var images [3]v1.Image
+	for i, uses := range []*tekton.Resolver{&options.Tasks, &options.Pipelines} {
 		if images[i], err = bundleImage(plans, *options); err != nil {
 			return nil, err
 		}
@@ -126,15 +159,20 @@ func (e *environment) bundle(ctx context.Context, plans []*checkup.Plan, referen
 			return nil, err
 		}
 	}
-	return func() (pinned string, err error) {
+	return func(files tekton.Files) (pinned []string, err error) {
 		ctx, stop := e.interruptible(ctx)
 		defer stop()
-		for i := range tags {
-			if pinned, err = bundles.Push(ctx, tags[i], images[i]); err != nil {
-				return "", err
-			}
+		if images[2], err = bundle.Manifests(files); err != nil {
+			return nil, err
 		}
-		return pinned, nil
+		for i := range tags {
+			reference, err := bundles.Push(ctx, tags[i], images[i])
+			if err != nil {
+				return nil, err
+			}
+			pinned = append(pinned, reference)
+		}
+		return pinned[1:], nil
 	}, nil
 }
 

@@ -247,7 +247,7 @@ func explain(plan *checkup.Plan, snapshot *cluster.Snapshot, options tekton.Opti
 	x.Limits = cost.Uses(plan.Limits, costsOf(x.Checks)...)
 	x.PodNetworkHealth = explainHealth(plan, x.Checks)
 	for _, right := range tekton.Rights(plan, options) {
-		account := tekton.AccountName(plan, right.Phase)
+		account := checkup.AccountName(plan.Name, right.Phase)
 		i := slices.IndexFunc(x.Accounts, func(a accountRights) bool { return a.Account == account })
 		if i < 0 {
 			i = len(x.Accounts)

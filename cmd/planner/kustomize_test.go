@@ -3,9 +3,15 @@
 package main
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"log"
 	"maps"
+	"net/http/httptest"
 	"path"
 	"regexp"
 	"slices"
@@ -14,6 +20,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/crane"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -129,7 +138,7 @@ func TestKustomizeBuilds(t *testing.T) {
 				built(t, catalog, nil, path.Join("catalog", path.Dir(name)))
 				dirs++
 			}
-		case strings.HasSuffix(name, ".yaml") && !strings.HasPrefix(name, "samples/") && !strings.HasSuffix(name, "/kustomizeconfig.yaml"):
+		case strings.HasSuffix(name, ".yaml") && !strings.Contains(name, "/samples/") && !strings.HasSuffix(name, "/kustomizeconfig.yaml"):
 			for document := range strings.SplitSeq(string(text), "\n---\n") {
 				var object map[string]any
 				if err := yaml.Unmarshal([]byte(document), &object); err != nil {
@@ -258,4 +267,64 @@ func TestKustomizeImages(t *testing.T) {
 			t.Errorf("image %s is not used", name)
 		}
 	}
+}
+
+// What catalog --bundle pushes beside a bundle is what it writes: whoever has the registry, and neither the plans nor a
+// Git repository, unpacks it with crane and builds the accounts, roles and definitions of the bundle's plans.
+func TestKustomizeBesideBundle(t *testing.T) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	var stdout, stderr bytes.Buffer
+	dir, reference := t.TempDir(), strings.TrimPrefix(server.URL, "http://")+"/team/catalog:v1"
+	env := &environment{stdout: &stdout, stderr: &stderr, dir: ".", getenv: func(string) string { return "" }}
+	args := []string{"catalog", "--plans", "../../plans", "--bundle", reference, dir}
+	if code := planner(t.Context(), env, args); code != 0 {
+		t.Fatalf("exit code %d\n%s", code, stderr.String())
+	}
+	_, pinned, _ := strings.Cut(strings.TrimSpace(stdout.String()), "\n")
+	if !strings.HasPrefix(pinned, reference+"-manifests@sha256:") {
+		t.Fatalf("prints %q", stdout.String())
+	}
+	image, err := crane.Pull(pinned)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := image.Manifest()
+	if err != nil || len(manifest.Layers) != 1 || manifest.Layers[0].MediaType != types.OCILayer {
+		t.Fatalf("Argo CD reads one layer of type %s: %+v, %v", types.OCILayer, manifest, err)
+	}
+	var exported bytes.Buffer
+	if err := crane.Export(image, &exported); err != nil {
+		t.Fatal(err)
+	}
+	files := tekton.Files{}
+	archive := tar.NewReader(&exported)
+	for header, err := archive.Next(); !errors.Is(err, io.EOF); header, err = archive.Next() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if header.Typeflag == tar.TypeReg {
+			if files[header.Name], err = io.ReadAll(archive); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if drift, err := files.Drift(dir); err != nil || len(drift) > 0 {
+		t.Errorf("what is written is not what is pushed: %q, %v", drift, err)
+	}
+	all := built(t, files, nil, "catalog/default")
+	for _, kind := range []string{"Task ", "Pipeline "} {
+		if n := len(all.of(kind)); n > 0 {
+			t.Errorf("%d objects of kind %s, which are in the bundle", n, kind)
+		}
+	}
+	for _, kind := range []string{"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "CustomResourceDefinition"} {
+		if len(all.of(kind+" ")) == 0 {
+			t.Errorf("no object of kind %s", kind)
+		}
+	}
+	ecosystem.Row(t, "Tekton bundles", "crane (`crane.Export`), and kustomize (`krusty`)",
+		ecosystem.Version(t, "github.com/google/go-containerregistry")+", "+ecosystem.Version(t, "sigs.k8s.io/kustomize/api"),
+		"`default` of the manifests beside a bundle of all plans, from a registry in memory",
+		fmt.Sprintf("%d objects, no Task and no Pipeline; files equal to those that planner writes", len(all)))
 }

@@ -17,7 +17,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/load"
@@ -232,16 +234,24 @@ func completeNames(
 	}
 }
 
-func namespaceNames(ctx context.Context, cluster *run.Cluster) ([]string, error) {
-	list, err := cluster.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+// namesOf returns the names of the objects of a list, in its order, or the error of listing them.
+func namesOf(list runtime.Object, err error) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(list.Items))
-	for i := range list.Items {
-		names[i] = list.Items[i].Name
-	}
-	return names, nil
+	var names []string
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		object, err := meta.Accessor(o)
+		if err == nil {
+			names = append(names, object.GetName())
+		}
+		return err
+	})
+	return names, err
+}
+
+func namespaceNames(ctx context.Context, cluster *run.Cluster) ([]string, error) {
+	return namesOf(cluster.Kube.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}))
 }
 
 // runNames are the runs that have a report, newest first.

@@ -86,10 +86,11 @@ func TestStartElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pinned, err := push()
+	pushed, err := push(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	pinned := pushed[0]
 	compiled, err := tekton.Compile(plan, tekton.Options{Namespace: "tasks"})
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/dataplane/detect"
 	"github.com/checkplan/checkplan/pkg/nodestate"
 	"github.com/checkplan/checkplan/pkg/print"
 	"github.com/checkplan/checkplan/pkg/run"
@@ -38,7 +40,7 @@ type stateOptions struct {
 	file              string
 	nodePortAddresses []string
 	all               bool
-	watch             bool
+	watch, diff       bool
 	output            string
 }
 
@@ -60,14 +62,24 @@ EndpointSlices and Nodes, or a file that kubectl wrote:
 With names, it prints only these Services. Without --namespace, it prints all that
 are in the file.
 
-Exit codes: 0; 1 the cluster could not be read; 2 wrong usage, or a wrong file.`,
+With --diff, it prints instead how the rules of the machine on which it runs differ
+from that: this must be the node. It needs the capability NET_ADMIN in the node's
+network, and reads only. What differs is looked at twice, because rules follow
+changes of the cluster by a second or so.
+
+Exit codes: 0; 1 the cluster, or with --diff a rule, could not be read, or nothing
+was compared; 2 wrong usage, or a wrong file; with --diff 3: the rules differ.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return env.state(cmd.Context(), args, o) },
 	}
 	addAccess(cmd, &o.access)
+	cmd.ValidArgsFunction = completeNames(&o.access, 0, serviceNames)
 	cmd.Flags().StringVar(&o.node, "node", "", "name of the node")
+	// The only error is a missing flag, and the line above adds it.
+	_ = cmd.RegisterFlagCompletionFunc("node", completeNames(&o.access, 0, nodeNames))
 	cmd.Flags().StringVarP(&o.file, "filename", "f", "", "read this file, or - for standard input, not the cluster")
 	cmd.Flags().BoolVarP(&o.all, "all-namespaces", "A", false, "the Services of all namespaces")
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "print what changes, until interrupted")
+	cmd.Flags().BoolVar(&o.diff, "diff", false, "print how the rules of this machine, which must be the node, differ")
 	cmd.Flags().StringSliceVar(&o.nodePortAddresses, "nodeport-addresses", nil,
 		`kube-proxy's option of this name: prefixes, or "primary"; if empty, node ports answer on all addresses of the node`)
 	enumVar(cmd, &o.output, "output", "text", "output format", "text", "json")
@@ -81,6 +93,9 @@ func (e *environment) state(ctx context.Context, names []string, o stateOptions)
 	if err := oneOrAll(o.access, o.all); err != nil {
 		return err
 	}
+	if o.watch && o.diff {
+		return usage("--diff and --watch: want one of them")
+	}
 	if o.watch && o.file != "" {
 		return usage("--watch: a file does not change; leave out --filename")
 	}
@@ -88,21 +103,24 @@ func (e *environment) state(ctx context.Context, names []string, o stateOptions)
 	if err != nil {
 		return usage("--nodeport-addresses: %w", err)
 	}
-	s := &services{env: e, options: o, names: names, objects: objects, changed: make(chan struct{}, 1)}
+	s := &services{
+		env: e, options: o, names: names, objects: objects, changed: make(chan struct{}, 1),
+		machine: machine{net.InterfaceAddrs, detect.Read},
+	}
+	ctx, stop := e.interruptible(ctx)
+	defer stop()
 	if o.file != "" {
 		s.namespace = o.access.Namespace
 		if err := s.read(); err != nil {
 			return usage("%s: %w", o.file, err)
 		}
 		s.view = objects.View(o.node)
-		return s.print()
+		return s.show(ctx)
 	}
 	cluster, err := run.Connect(o.access)
 	if err != nil {
 		return err
 	}
-	ctx, stop := e.interruptible(ctx)
-	defer stop()
 	if s.namespace = cluster.Namespace; o.all {
 		s.namespace = metav1.NamespaceAll
 	}
@@ -119,13 +137,16 @@ type services struct {
 	options   stateOptions
 	namespace string   // empty: all
 	names     []string // empty: all
+	machine   machine
 
 	mu      sync.Mutex // guards the fields below
 	objects *nodestate.Cluster
-	known   bool            // the node exists
-	view    *nodestate.View // nil until everything is there
-	printed map[string]*nodestate.ServiceEndpoints
-	rev     uint64 // of printed
+	known   bool // the node exists
+	// addresses are those of the node.
+	addresses []string
+	view      *nodestate.View // nil until everything is there
+	printed   map[string]*nodestate.ServiceEndpoints
+	rev       uint64 // of printed
 
 	changed chan struct{} // has an element if there may be something to print
 }
@@ -139,7 +160,12 @@ func (s *services) put(object any, gone bool) {
 			s.objects.DeleteNode(o.Name)
 		} else {
 			s.objects.SetNode(o)
-			s.known = s.known || o.Name == s.options.node
+			if o.Name == s.options.node {
+				s.known, s.addresses = true, nil
+				for _, a := range o.Status.Addresses {
+					s.addresses = append(s.addresses, a.Address)
+				}
+			}
 		}
 	case *corev1.Service:
 		if gone {
@@ -265,7 +291,7 @@ func (s *services) follow(ctx context.Context, client kubernetes.Interface) erro
 	s.view = s.objects.View(s.options.node)
 	s.mu.Unlock()
 	for {
-		if err := s.print(); err != nil || !s.options.watch {
+		if err := s.show(ctx); err != nil || !s.options.watch {
 			return err
 		}
 		select {
@@ -283,6 +309,23 @@ func (s *services) ready() bool {
 	return s.view != nil
 }
 
+// show prints the state, or how the rules differ from it.
+func (s *services) show(ctx context.Context) error {
+	if s.options.diff {
+		return s.diff(ctx)
+	}
+	return s.print()
+}
+
+// nodeNames and serviceNames are for completion.
+func nodeNames(ctx context.Context, cluster *run.Cluster) ([]string, error) {
+	return namesOf(cluster.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{}))
+}
+
+func serviceNames(ctx context.Context, cluster *run.Cluster) ([]string, error) {
+	return namesOf(cluster.Kube.CoreV1().Services(cluster.Namespace).List(ctx, metav1.ListOptions{}))
+}
+
 // print prints the state, and what has changed when it is called again.
 func (s *services) print() error {
 	s.mu.Lock()
@@ -297,15 +340,10 @@ func (s *services) print() error {
 	}
 	s.rev = rev
 	state = slices.DeleteFunc(state, func(of *nodestate.ServiceEndpoints) bool {
-		return s.namespace != metav1.NamespaceAll && of.Namespace != s.namespace ||
-			len(s.names) > 0 && !slices.Contains(s.names, of.Name)
+		return !s.selects(of.Namespace + "/" + of.Name)
 	})
-	if first && len(s.names) > 0 {
-		for _, name := range s.names {
-			if !slices.ContainsFunc(state, func(of *nodestate.ServiceEndpoints) bool { return of.Name == name }) {
-				fmt.Fprintf(s.env.stderr, "warning: the proxy of node %s has no Service %s to serve\n", s.options.node, name)
-			}
-		}
+	if first {
+		s.warnUnserved(state)
 	}
 	now := map[string]*nodestate.ServiceEndpoints{}
 	var changed []*nodestate.ServiceEndpoints
@@ -335,6 +373,17 @@ func (s *services) print() error {
 			checkup.Clean(strings.Join(gone, " ")))
 	}
 	return stateText(out, changed)
+}
+
+// warnUnserved names the Services of the command line that are not in a state.
+func (s *services) warnUnserved(state []*nodestate.ServiceEndpoints) {
+	for _, name := range s.names {
+		if !slices.ContainsFunc(state, func(of *nodestate.ServiceEndpoints) bool {
+			return of.Name == name && s.selects(of.Namespace+"/"+of.Name)
+		}) {
+			fmt.Fprintf(s.env.stderr, "warning: the proxy of node %s has no Service %s to serve\n", s.options.node, name)
+		}
+	}
 }
 
 // printJSON prints the whole state: one document, and with --watch one line for each state.

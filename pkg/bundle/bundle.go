@@ -2,7 +2,7 @@
 
 // Package bundle writes and reads Tekton bundles: OCI images with one Task or Pipeline per layer, as
 // docs/tekton-bundle-contracts.md of tektoncd/pipeline demands. It knows no Tekton type: an Entry has what the contract
-// asks for.
+// asks for. Files, which no bundle may hold, are an image of their own (Manifests).
 package bundle
 
 import (
@@ -11,9 +11,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -32,12 +35,17 @@ const (
 	maxEntry = 2 << 20
 )
 
-// Annotations of a layer.
+// Annotations of a layer: those of Tekton's contract, and the one by which oras names a file (OCI image specification,
+// annotations).
 const (
 	annotationName       = "dev.tekton.image.name"
 	annotationKind       = "dev.tekton.image.kind"
 	annotationAPIVersion = "dev.tekton.image.apiVersion"
+	annotationTitle      = "org.opencontainers.image.title"
 )
+
+// Archive is the name of the file with the archive of Manifests.
+const Archive = "manifests.tar.gz"
 
 // Entry is an object in a bundle.
 type Entry struct {
@@ -57,48 +65,68 @@ func Image(entries []Entry) (v1.Image, error) {
 	if n := len(entries); n == 0 || n > MaxEntries {
 		return nil, fmt.Errorf("bundle: %d objects; Tekton accepts 1 to %d: push the plans as several bundles", n, MaxEntries)
 	}
-	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	layers := make([]mutate.Addendum, len(entries))
 	seen := map[string]bool{}
-	for _, e := range entries {
+	for i, e := range entries {
 		if e.APIVersion == "" || e.Kind == "" || e.Name == "" || seen[e.String()] {
 			return nil, fmt.Errorf("bundle: %s of %q is incomplete or a duplicate", e, e.APIVersion)
 		}
 		seen[e.String()] = true
-		content, err := archive(e)
+		layer, err := layerOf(map[string][]byte{e.Name: e.Content})
 		if err != nil {
 			return nil, fmt.Errorf("bundle: write %s: %w", e, err)
 		}
-		open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }
-		layer, err := tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
-		if err != nil {
-			return nil, fmt.Errorf("bundle: write %s: %w", e, err)
-		}
-		image, err = mutate.Append(image, mutate.Addendum{
-			Layer: layer,
-			Annotations: map[string]string{
-				annotationName: e.Name, annotationKind: e.Kind, annotationAPIVersion: e.APIVersion,
-			},
-		})
-		if err != nil {
-			return nil, fmt.Errorf("bundle: add %s: %w", e, err)
-		}
+		layers[i] = mutate.Addendum{Layer: layer, Annotations: map[string]string{
+			annotationName: e.Name, annotationKind: e.Kind, annotationAPIVersion: e.APIVersion,
+		}}
 	}
-	return image, nil
+	return imageOf(layers...)
 }
 
-// archive is an archive with the entry as its only file.
-func archive(e Entry) ([]byte, error) {
-	var b bytes.Buffer
-	files := tar.NewWriter(&b)
-	header := &tar.Header{Name: e.Name, Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(e.Content))}
-	if err := files.WriteHeader(header); err != nil {
+// Manifests is an image whose only layer is an archive of the files, by slash-separated path. The same files give the
+// same bytes. An OCIRepository of Flux, a source oci:// of Argo CD and `crane export` unpack it; `oras pull` writes the
+// archive to the file Archive.
+func Manifests(files map[string][]byte) (v1.Image, error) {
+	layer, err := layerOf(files)
+	if err != nil {
+		return nil, fmt.Errorf("manifests: %w", err)
+	}
+	return imageOf(mutate.Addendum{Layer: layer, Annotations: map[string]string{annotationTitle: Archive}})
+}
+
+// imageOf is an OCI image of the layers.
+func imageOf(layers ...mutate.Addendum) (v1.Image, error) {
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	return mutate.Append(image, layers...)
+}
+
+// layerOf is a layer with an archive of the files, and of the directories above them, sorted by path.
+func layerOf(files map[string][]byte) (v1.Layer, error) {
+	all := maps.Clone(files) // paths of directories end in a slash
+	for name := range files {
+		for dir := path.Dir(name); dir != "." && dir != "/"; dir = path.Dir(dir) {
+			all[dir+"/"] = nil
+		}
+	}
+	var archive bytes.Buffer
+	out := tar.NewWriter(&archive)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		header := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(all[name]))}
+		if strings.HasSuffix(name, "/") {
+			header.Typeflag, header.Mode = tar.TypeDir, 0o755
+		}
+		if err := out.WriteHeader(header); err != nil {
+			return nil, err
+		}
+		if _, err := out.Write(all[name]); err != nil {
+			return nil, err
+		}
+	}
+	if err := out.Close(); err != nil {
 		return nil, err
 	}
-	if _, err := files.Write(e.Content); err != nil {
-		return nil, err
-	}
-	err := files.Close()
-	return b.Bytes(), err
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil }
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer))
 }
 
 // ParseTag reads the reference that a bundle is pushed to: registry, repository and tag.

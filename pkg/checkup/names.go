@@ -20,8 +20,9 @@ const (
 	LabelCheck = "checkplan.dev/check"
 	// LabelVerdict holds the verdict on PipelineRuns, written by the report step: a RunVerdict, or VerdictError. The
 	// dashboard shows the first four labels of a run in its header, in the order of their names; the others follow a
-	// click (0.71, packages/components/src/components/LabelsWithOverflow). This one is the fourth, before LabelScheduled.
-	// It also copies all labels to a rerun, so setup removes it.
+	// click (0.71, packages/components/src/components/LabelsWithOverflow). This one is the third, before LabelScheduled: a
+	// run has no LabelManagedBy, to leave a place to Argo CD's app.kubernetes.io/instance. It also copies all labels to a
+	// rerun, so setup removes it.
 	LabelVerdict = "checkplan.dev/run-verdict"
 	// LabelRun holds the UID of the PipelineRun.
 	LabelRun = "checkplan.dev/run"
@@ -75,6 +76,9 @@ func ObjectName(runUID, check string, role Role, part string) string {
 	}
 	return name
 }
+
+// AccountName names the ServiceAccount of a phase of a plan.
+func AccountName(plan string, phase Phase) string { return plan + "-" + string(phase) }
 
 // ConnectivityName returns the name of the PodNetworkConnectivityCheck of a pair: a
 // DNS subdomain "<source>-to-<target>-<port>". OpenShift's names have no port; with

@@ -51,8 +51,8 @@ const (
 	ReasonOtherVM     Reason = "OtherVM"     // the cause concerns the other VM of the pair
 	ReasonUnrequested Reason = "Unrequested" // the source reported unrequested pairs
 	ReasonConflict    Reason = "Conflict"    // the source reported one pair twice, with different values
-	ReasonRefused     Reason = "Refused"     // the connection was refused: ECONNREFUSED
-	ReasonTimedOut    Reason = "TimedOut"    // nothing answered the connection attempt in time
+	ReasonRefused     Reason = "Refused"     // the connection, or the datagram, was refused: ECONNREFUSED
+	ReasonTimedOut    Reason = "TimedOut"    // nothing answered the connection attempt, or the datagram, in time
 	ReasonNoRoute     Reason = "NoRoute"     // a host or router reported that it has no way: EHOSTUNREACH, ENETUNREACH
 	ReasonReached     Reason = "Reached"     // the target must not be reachable, and was
 	ReasonChanged     Reason = "Changed"     // what the pair expects changed while it was measured
@@ -113,6 +113,11 @@ type Observation struct {
 	// Answerers are the responders that answered, by their own addresses, sorted; empty if the order does not ask for
 	// them. Their counts add up to Received: what is answered by somebody else counts as not answered.
 	Answerers []Answerer `json:"answerers,omitempty"`
+	// Unturned says of a target with OrderTarget.Turn that the same responder answered until the end of that time.
+	Unturned bool `json:"unturned,omitempty"`
+	// Later are the responders that answered once more after OrderTarget.Idle each, in the order of time; those further
+	// measurements are not in Sent.
+	Later []string `json:"later,omitempty"`
 	// Repeated is the number of DNS questions without an answer in time whose repetition was answered: they are not in
 	// Received. Truncated is the number of those that TCP had to answer, because the answer did not fit in a datagram.
 	Repeated  int `json:"repeated,omitempty"`

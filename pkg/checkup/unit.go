@@ -141,9 +141,10 @@ type Fact struct {
 	Cause   *Cause          `json:"cause,omitempty"`
 }
 
-// Units of the facts that have what the API says of the worksheet's Services, before and after measuring, as a snapshot
-// of pkg/cluster.
+// Units of the facts that have what the API says of the worksheet's Services, before and after measuring, and, if their
+// endpoints change at a turn, after that, as a snapshot of pkg/cluster.
 const (
 	FactServicesBefore = "services before"
+	FactServicesTurned = "services turned"
 	FactServicesAfter  = "services after"
 )

@@ -83,14 +83,32 @@ type ServiceFixture struct {
 	// Headless Services have no address of their own, and NodePort ones a node port for each of their ports.
 	Headless bool `json:"headless,omitempty"`
 	NodePort bool `json:"nodePort,omitempty"`
-	// InternalLocal and ExternalLocal are the policies Local; ClientIP is the session affinity.
+	// InternalLocal and ExternalLocal are the policies Local.
 	InternalLocal bool `json:"internalLocal,omitempty"`
 	ExternalLocal bool `json:"externalLocal,omitempty"`
-	ClientIP      bool `json:"clientIP,omitempty"`
+	// ClientIP is for how many seconds after its last connection a client address leads to the same endpoint; 0 for no
+	// session affinity.
+	ClientIP int32 `json:"clientIP,omitempty"`
 	// PublishNotReady is the field publishNotReadyAddresses.
 	PublishNotReady bool `json:"publishNotReady,omitempty"`
 	// Distribution is the field trafficDistribution; empty for none.
 	Distribution string `json:"trafficDistribution,omitempty"`
+}
+
+// IdleTries is how often an agent lets a session affinity end: often enough that chance does not explain one endpoint,
+// see docs/service-canary.md.
+const IdleTries = 4
+
+// TryInterval is the time between two tries of a target that settles or turns.
+const TryInterval = Duration(500 * time.Millisecond)
+
+// IdleTime is how long an agent makes no connection to let the session affinity of a Service end: 2 s more than it
+// lasts, because kernels count it in seconds. 0 without one.
+func (s ServiceFixture) IdleTime() Duration {
+	if s.ClientIP <= 0 {
+		return 0
+	}
+	return Duration((time.Duration(s.ClientIP) + 2) * time.Second)
 }
 
 // Again is one pair of a further look.
@@ -165,10 +183,20 @@ type Endpoint struct {
 	// IPs, or, if Hosts has the addresses of a node, at its node ports there.
 	OfService string              `json:"ofService,omitempty"`
 	Hosts     map[IPFamily]string `json:"hosts,omitempty"`
+	// Exits of a source are the addresses of its node, one of which its packets may have when they have left it; nil if
+	// that does not matter.
+	Exits []string `json:"exits,omitempty"`
 	// In are the names of the worksheet's Services that select a fixture.
 	In []string `json:"in,omitempty"`
 	// NeverReady says of a responder that its pod never becomes ready, although it answers.
 	NeverReady bool `json:"neverReady,omitempty"`
+	// Leaves, Joins and Ends change the Services of a responder while they are measured, at the turn: when each agent has
+	// reported a pair, at most TurnTime after the first did. Then those of Leaves, which are in In, select it no longer.
+	// Ends says that its pod is deleted, but goes on answering for a while. When the EndpointSlices have that, those of
+	// Joins, which are not in In, select it. Such a responder is started even if no source measures it.
+	Leaves []string `json:"leaves,omitempty"`
+	Joins  []string `json:"joins,omitempty"`
+	Ends   bool     `json:"ends,omitempty"`
 	// VM that is started for the endpoint; nil for others. If Node is empty, the VM may
 	// run on any node except the node of the other VM of its pair.
 	VM *VM `json:"vm,omitempty"`
@@ -245,6 +273,47 @@ func (e Endpoint) IsFixture() bool {
 func (w *Worksheet) IsService(target int) bool {
 	return target >= 0 && target < len(w.Targets) && w.Targets[target].OfService != ""
 }
+
+// ServiceOf returns the Service of the worksheet that a target is; false if it is none.
+func (w *Worksheet) ServiceOf(target int) (ServiceFixture, bool) {
+	if !w.IsService(target) {
+		return ServiceFixture{}, false
+	}
+	i := slices.IndexFunc(w.Services, func(s ServiceFixture) bool { return s.Name == w.Targets[target].OfService })
+	if i < 0 {
+		return ServiceFixture{}, false
+	}
+	return w.Services[i], true
+}
+
+// Turns reports whether the Services of a responder change at the turn.
+func (e Endpoint) Turns() bool { return len(e.Leaves)+len(e.Joins) > 0 || e.Ends }
+
+// Turning returns the names of the Services that lose an endpoint at the turn. It is true for those that it leaves,
+// false for those of which it terminates; empty if there is no turn.
+func (w *Worksheet) Turning() map[string]bool {
+	turning := map[string]bool{}
+	for _, e := range w.Targets {
+		if e.Ends {
+			for _, service := range e.In {
+				turning[service] = false
+			}
+		}
+	}
+	for _, e := range w.Targets {
+		for _, service := range e.Leaves {
+			turning[service] = true
+		}
+	}
+	return turning
+}
+
+// TurnTime is how long after the first pair was reported the turn is made at the latest: a minute, or less in a short
+// check. Agents wait for it half as long again, each since its own first report, as far as their time lasts.
+func (w *Worksheet) TurnTime() Duration { return min(Duration(time.Minute), w.AgentDeadline()/3) }
+
+// TurnWait is how long an agent waits for the turn since its own first report.
+func (w *Worksheet) TurnWait() Duration { return w.TurnTime() / 2 * 3 }
 
 // Address returns "host:port", with an IPv6 address in brackets.
 func (p Peer) Address() string { return net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) }
@@ -416,6 +485,20 @@ func (w *Worksheet) MaxDelay() int64 {
 	return math.MaxInt64
 }
 
+// jitterShare is the share of the start jitter of a further look: it has as many agents as the first look at most, but
+// about a tenth of the pairs.
+const jitterShare = 10
+
+// FurtherLook returns the worksheet of the look after w at one or more pairs, in the order of Pairs. Its agents start
+// within a tenth of the start jitter: the check's probe timeout is for all looks together.
+func (w *Worksheet) FurtherLook(again []Again) *Worksheet {
+	next := *w
+	next.Look++
+	next.Again, next.Warnings = again, nil
+	next.Limits.StartJitter /= jitterShare
+	return &next
+}
+
 // Probe returns how a transport is measured; false if it is not measured.
 func (w *Worksheet) Probe(t Transport) (Probe, bool) {
 	for _, p := range w.Probes {
@@ -512,8 +595,8 @@ type OrderTarget struct {
 	Target    int                 `json:"target"`
 	Addresses map[IPFamily]string `json:"addresses"`
 	Ports     map[Transport]int   `json:"ports"`
-	// Witness says that the target is a responder, which reports the source address that it
-	// sees, and that the agent must compare this address with its own.
+	// Witness says that the target is a responder, or a Service over some, which report the source address that they
+	// see, and that the agent must compare this address with its own.
 	Witness bool `json:"witness,omitempty"`
 	// Identify says that responders must report which of their own addresses the requests arrived at: the target may be
 	// a Service over several.
@@ -521,6 +604,14 @@ type OrderTarget struct {
 	// Settle is for how long the agent tries the target before it measures, until something answers: a Service that
 	// selects the agent itself needs some time. 0 for others.
 	Settle Duration `json:"settle,omitempty"`
+	// Turn is for how long, since it first reported a pair, the agent waits before it measures a Service, until new
+	// connections are answered by another responder than the first one; Keep that udp is measured from one source port,
+	// which it has used from the start. 0 and false for others.
+	Turn Duration `json:"turn,omitempty"`
+	Keep bool     `json:"keep,omitempty"`
+	// Idle is how long the agent makes no connection before each of several further measurements, which show whether the
+	// session affinity of a Service has ended; 0 for others.
+	Idle Duration `json:"idle,omitempty"`
 	// Peer is set for an existing target; nil for others. Addresses and Ports are ignored
 	// if it is set. Without Connections it has an IP address and the transport TCP, or a Question.
 	Peer *Peer `json:"peer,omitempty"`
@@ -553,13 +644,35 @@ func (w *Worksheet) InDegrees() []int {
 	return degrees
 }
 
-// CountPackets is the number of measurements of all expected pairs.
+// CountPackets is the number of measurements of all expected pairs, with their Tries.
 func (w *Worksheet) CountPackets() int {
-	n := 0
+	n, tries := 0, w.Tries()
 	for p := range w.Pairs() {
-		n += w.Measurements(p)
+		n += w.Measurements(p) + tries(p)
 	}
 	return n
+}
+
+// Tries returns a function that says how many connections or packets an agent makes for a pair beside its measurements,
+// at most: while it waits for the turn, but for the time before it reports its first pair, and to see whether a session
+// affinity ends.
+func (w *Worksheet) Tries() func(Pair) int {
+	turning := w.Turning()
+	return func(p Pair) int {
+		service, of := w.ServiceOf(p.Target)
+		keeps, turns := turning[service.Name]
+		switch {
+		case of && turns && w.Look == 0:
+			n := int((w.TurnWait() + TryInterval - 1) / TryInterval)
+			if keeps && p.Transport == UDP { // the port that it keeps is tried, too
+				n *= 2
+			}
+			return 1 + n
+		case of && service.ClientIP > 0:
+			return IdleTries
+		}
+		return 0
+	}
 }
 
 // AgentDeadline is how long an agent may run, from its start: three quarters of the

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 )
 
 // TestMeasurable: probing is skipped only if every pair already has a cause that prevents
@@ -44,7 +45,8 @@ func TestMeasurable(t *testing.T) {
 }
 
 // TestAgain: a further look expects exactly the pairs that Again lists, in the order of Pairs and with
-// their own counts. A listed pair that the first look does not expect is ignored.
+// their own counts. A listed pair that the first look does not expect is ignored. Agents start within a tenth of the
+// start jitter.
 func TestAgain(t *testing.T) {
 	first := Worksheet{
 		Sources: make([]Endpoint, 3), Targets: make([]Endpoint, 4), Assignments: [][]int{{1, 3}, {0, 2, 3}, {0}},
@@ -52,6 +54,7 @@ func TestAgain(t *testing.T) {
 			{Transport: TCP, Probe: Probe{Sizes: []int{0}, Count: 5}},
 			{Transport: UDP, Probe: Probe{Sizes: []int{64, 1400}, Count: 20}},
 		},
+		Limits: Limits{PacketsPerSecond: 50, StartJitter: 5_000_000_000}, Warnings: []string{"said in the first look"},
 	}
 	first.Targets[3].Peer = &Peer{Family: IPv4, Transport: TLS}
 	all := slices.Collect(first.Pairs())
@@ -60,8 +63,7 @@ func TestAgain(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 100 {
-		further := first
-		further.Look, further.Again = 1, []Again{}
+		again := []Again{}
 		var want []Pair
 		packets := 0
 		for _, p := range all {
@@ -69,12 +71,16 @@ func TestAgain(t *testing.T) {
 				continue
 			}
 			want = append(want, p)
-			further.Again = append(further.Again, Again{Pair: p, Count: 7 + p.Source})
+			again = append(again, Again{Pair: p, Count: 7 + p.Source})
 			packets += 7 + p.Source
 			if rng.IntN(9) == 0 { // a size that is not on the worksheet
 				p.Size = 9999
-				further.Again = append(further.Again, Again{Pair: p, Count: 1})
+				again = append(again, Again{Pair: p, Count: 1})
 			}
+		}
+		further := first.FurtherLook(again)
+		if further.Look != 1 || further.Limits.StartJitter != 500_000_000 || further.Warnings != nil {
+			t.Fatalf("look %d starts within %s, with warnings %q", further.Look, further.Limits.StartJitter, further.Warnings)
 		}
 		got := slices.Collect(further.Pairs())
 		if !slices.Equal(got, want) || further.CountPairs() != len(want) || further.CountPackets() != packets {
@@ -95,5 +101,40 @@ func TestAgain(t *testing.T) {
 				t.Fatalf("again in disorder yields %v", p)
 			}
 		}
+	}
+}
+
+// TestTries: what an agent sends for a pair beside its measurements counts.
+func TestTries(t *testing.T) {
+	w := &Worksheet{
+		Services: []ServiceFixture{{Name: "plain"}, {Name: "affine", ClientIP: 10}, {Name: "leaves"}, {Name: "ends"}},
+		Sources:  []Endpoint{{Node: "n0"}},
+		Targets: []Endpoint{
+			{OfService: "plain"}, {OfService: "affine"}, {OfService: "leaves"}, {OfService: "ends"},
+			{Node: "n0", In: []string{"leaves", "ends"}, Leaves: []string{"leaves"}, Ends: true},
+		},
+		Assignments: [][]int{{0, 1, 2, 3, 4}}, IPFamilies: []IPFamily{IPv4},
+		Probes: []TransportProbe{
+			{Transport: TCP, Probe: Probe{Sizes: []int{0}, Count: 10}},
+			{Transport: UDP, Probe: Probe{Sizes: []int{0}, Count: 10}},
+		},
+		Timeouts: Timeouts{Probe: Duration(5 * time.Minute)},
+	}
+	want := map[int][2]int{1: {4, 4}, 2: {181, 361}, 3: {181, 181}} // by target, of TCP and UDP
+	tries, sum := w.Tries(), 0
+	for target := range w.Targets {
+		for i, transport := range []Transport{TCP, UDP} {
+			n := tries(Pair{Target: target, Family: IPv4, Transport: transport})
+			if sum += n; n != want[target][i] {
+				t.Errorf("%d tries of target %d over %s, want %d", n, target, transport, want[target][i])
+			}
+		}
+	}
+	if got := w.CountPackets(); got != 100+sum {
+		t.Errorf("%d packets, want %d", got, 100+sum)
+	}
+	w.Look = 1
+	if n := w.Tries()(Pair{Target: 2, Family: IPv4, Transport: UDP}); n != 0 {
+		t.Errorf("%d tries in a second look, which has no turn", n)
 	}
 }

@@ -72,12 +72,18 @@ func TestCRDIsTheAPI(t *testing.T) {
 	}
 
 	columns, _, _ := unstructured.NestedSlice(definition.VersionOf(definition.Object()), "additionalPrinterColumns")
-	var names []string
+	var names, wide []string
 	for _, c := range columns {
-		names = append(names, c.(map[string]any)["name"].(string))
+		column := c.(map[string]any)
+		if column["priority"] == nil {
+			names = append(names, column["name"].(string))
+		} else {
+			wide = append(wide, column["name"].(string))
+		}
 	}
-	if diff := cmp.Diff([]string{"Target Endpoint", "Reachable", "Since", "Age"}, names); diff != "" {
-		t.Errorf("columns (-want +got):\n%s", diff)
+	want := [][]string{{"Reachable", "Since"}, {"Target Endpoint", "Age"}}
+	if diff := cmp.Diff(want, [][]string{names, wide}); diff != "" {
+		t.Errorf("columns, and those of -o wide (-want +got):\n%s", diff)
 	}
 }
 

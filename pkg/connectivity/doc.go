@@ -15,9 +15,9 @@
 // runs write at the same time, the last write wins.
 //
 //	$ kubectl get podnetworkconnectivitychecks
-//	NAME                                          TARGET ENDPOINT   REACHABLE   SINCE   AGE
-//	kube-apiserver-cp-1-to-etcd-server-cp-1-2379  10.0.0.1:2379     True        3d      3d
-//	kube-apiserver-cp-1-to-etcd-server-cp-2-2379  10.0.0.2:2379     False       12s     3d
+//	NAME                                           REACHABLE   SINCE
+//	kube-apiserver-cp-1-to-etcd-server-cp-1-2379   True        3d
+//	kube-apiserver-cp-1-to-etcd-server-cp-2-2379   False       12s
 //
 //	apiVersion: controlplane.operator.openshift.io/v1alpha1
 //	kind: PodNetworkConnectivityCheck

@@ -38,7 +38,10 @@ func allRights(check checkup.Check) []checkup.Right {
 			Why: "pkg/fleet Measure: OpenShift admits agents on the host network",
 		})
 	}
-	return all
+	return append(all, checkup.Right{
+		Phase: checkup.PhaseSetup, Scope: checkup.ScopeRun, Resource: "pods", Verb: "create",
+		Why: "pkg/fleet Admitted: a dry run of an agent on the host network",
+	})
 }
 
 // hostNetworkSCC is OpenShift's security context constraint for pods that are on the host network and restricted

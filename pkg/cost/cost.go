@@ -42,8 +42,8 @@ type Cost struct {
 	HostNetwork int `json:"hostNetwork,omitempty"`
 
 	Pairs int `json:"pairs"`
-	// Packets is the sum of the counts of all pairs: the sum of Observation.Sent if
-	// every pair is measured and no measurement is discarded. Control pairs do not
+	// Packets is the sum of the counts of all pairs, which is the sum of Observation.Sent if
+	// every pair is measured and no measurement is discarded, and of their Worksheet.Tries. Control pairs do not
 	// count: their packets stay in the pod.
 	Packets int `json:"packets"`
 	// Bytes estimates what the measurements send, both directions together, as IP
@@ -126,8 +126,9 @@ func Of(w *checkup.Worksheet, p *checkup.Plan, image string) Cost {
 		c.GuestMemory = w.Guests.Guest.Memory
 	}
 	c.ExpectedProbe = ExpectedProbe(w)
+	tries := w.Tries()
 	for pair := range w.Pairs() {
-		c.Bytes += int64(w.Measurements(pair)) * wireBytes(pair.Transport, pair.Family, pair.Size)
+		c.Bytes += int64(w.Measurements(pair)+tries(pair)) * wireBytes(pair.Transport, pair.Family, pair.Size)
 	}
 
 	fixture := func(ends string) Object {
@@ -200,7 +201,7 @@ func nodes(w *checkup.Worksheet) []Node {
 	targetNode := make([]int, len(w.Targets))
 	for t, degree := range w.InDegrees() {
 		targetNode[t] = of(w.Targets[t].Node)
-		if degree > 0 && w.Targets[t].IsFixture() {
+		if (degree > 0 || w.Targets[t].Turns()) && w.Targets[t].IsFixture() {
 			nodes[targetNode[t]].Responders++
 		}
 	}
@@ -267,7 +268,8 @@ func nodes(w *checkup.Worksheet) []Node {
 // ExpectedProbe estimates how long the agent with the most targets takes: its start
 // jitter, then the longest of three: all packets at its rate, all pairs at its
 // concurrency, its longest pair. A pair takes its intervals, and the timeout of the
-// last measurement if no answer is expected.
+// last measurement if no answer is expected. One that waits for the end of a session
+// affinity does so beside the others.
 func ExpectedProbe(w *checkup.Worksheet) checkup.Duration {
 	if w.Tables != nil {
 		return w.Limits.StartJitter + (checkup.TableLooks-1)*w.Tables.Interval
@@ -321,6 +323,9 @@ func ExpectedProbe(w *checkup.Worksheet) checkup.Duration {
 	var byRate checkup.Duration
 	if w.Limits.PacketsPerSecond > 0 {
 		byRate = checkup.Duration(packets) * checkup.Duration(time.Second) / checkup.Duration(w.Limits.PacketsPerSecond)
+	}
+	for _, s := range w.Services { // beside all other pairs
+		longest = max(longest, checkup.IdleTries*s.IdleTime())
 	}
 	return w.Limits.StartJitter + max(byRate, inTurn/checkup.Duration(max(w.Limits.Concurrency, 1)), longest)
 }

@@ -99,6 +99,9 @@ func TestExpectedProbe(t *testing.T) {
 			w.Limits.PacketsPerSecond = 100_000
 			w.Expect.Unreachable = true
 		}, 500*time.Millisecond + 2900*time.Millisecond},
+		{"a session affinity ends four times", func(w *checkup.Worksheet) {
+			w.Services = []checkup.ServiceFixture{{}, {ClientIP: 10}}
+		}, 500*time.Millisecond + 48*time.Second},
 		{"nothing to measure", func(w *checkup.Worksheet) { w.Assignments = [][]int{{}, {}, {}} }, 0},
 	}
 	for _, test := range tests {

@@ -19,6 +19,16 @@ const (
 	IPVS     Mode = "ipvs"
 )
 
+// Program is what wrote the rules of a Mode.
+type Program string
+
+const (
+	// KubeProxy is Kubernetes' own.
+	KubeProxy Program = "kube-proxy"
+	// ServiceProxy is tasks/service-proxy of this project. Its rules are as kube-proxy's, under names of their own.
+	ServiceProxy Program = "service-proxy"
+)
+
 // Family is an IP family, with the names of the Kubernetes API.
 type Family string
 

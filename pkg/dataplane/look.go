@@ -16,6 +16,8 @@ import (
 type Proxy struct {
 	// Mode is empty if its rules cannot be read; then Reason says why.
 	Mode Mode `json:"mode,omitempty"`
+	// Program wrote the rules. Empty: kube-proxy, if there is a Mode.
+	Program Program `json:"program,omitempty"`
 	// Legacy: iptables-legacy.
 	Legacy bool `json:"legacy,omitempty"`
 	// None: no Mode, because there are no rules of kube-proxy, and no other proxy that is known.
@@ -121,6 +123,8 @@ func (l *Look) check(family Family) error {
 	switch {
 	case (t == nil) != (p.Mode == ""):
 		return errors.New("a table without a mode, or a mode without a table")
+	case p.Program != "" && p.Program != ServiceProxy:
+		return fmt.Errorf("rules of %.20q", p.Program)
 	case t == nil:
 		return nil
 	case p.None || p.Mode != NFTables && p.Mode != IPTables:

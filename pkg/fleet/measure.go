@@ -147,7 +147,7 @@ func (f *Fleet) advise(err error, pod *corev1.Pod) error {
 			"allow it by kubectl label --overwrite namespace %s %s=privileged", err, rulesCapability, f.Namespace,
 			checkup.LabelPodSecurity)
 	}
-	if strings.Contains(err.Error(), "security context constraint") { // OpenShift's admission
+	if refusedConstraints(err) {
 		return fmt.Errorf("%w; the agent must be on the host network, as its component is: compile the plan with preset "+
 			"openshift or auto, which grants its account for probe the use of hostnetwork-v2", err)
 	}
@@ -161,6 +161,11 @@ func (f *Fleet) advise(err error, pod *corev1.Pod) error {
 // refusedSecurity reports whether pod security refused a pod.
 func refusedSecurity(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "violates PodSecurity")
+}
+
+// refusedConstraints reports whether OpenShift's security context constraints refused a pod.
+func refusedConstraints(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "security context constraint")
 }
 
 // writeOrder creates a ConfigMap of an agent's order, or overwrites the one of an

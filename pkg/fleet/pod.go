@@ -62,7 +62,7 @@ func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*
 		}
 	}
 	for t, degree := range w.InDegrees() {
-		if degree == 0 || !w.Targets[t].IsFixture() {
+		if degree == 0 && !w.Targets[t].Turns() || !w.Targets[t].IsFixture() {
 			continue
 		}
 		if responders[t], err = f.responder(w, t); err != nil {
@@ -81,6 +81,10 @@ func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*
 // settleTime is how long an agent waits until a Service that selects it leads to it: EndpointSlices are written within
 // a second or two, and kube-proxy reads them within another (docs/service-rules.md).
 const settleTime = 15 * time.Second
+
+// endTime is how long a responder goes on answering whose pod is deleted at the turn: agents see the turn within some
+// seconds, and then measure for one or two.
+const endTime = 30 * time.Second
 
 // neverReadyPath is the path of a readiness probe that a responder answers with 404.
 const neverReadyPath = "/never"
@@ -106,6 +110,9 @@ func (f *Fleet) responder(w *checkup.Worksheet, target int) (*corev1.Pod, error)
 			HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(HealthPort)},
 		},
 		PeriodSeconds: 1,
+	}
+	if w.Targets[target].Ends {
+		c.Args = append(c.Args, "--linger", endTime.String())
 	}
 	if w.Targets[target].NeverReady {
 		c.StartupProbe = c.ReadinessProbe.DeepCopy()
@@ -314,6 +321,7 @@ func quantities(of map[string]string) (corev1.ResourceList, error) {
 // watch; the rest is for starting it and for reading its log.
 func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 	var orders []checkup.Order
+	turning := w.Turning()
 	if w.Tables != nil {
 		for source, e := range w.Sources {
 			if e.Node != "" {
@@ -362,9 +370,17 @@ func Orders(w *checkup.Worksheet, roster *checkup.Roster) []checkup.Order {
 				if of := w.Targets[t].OfService; of != "" && slices.Contains(e.In, of) {
 					settle = checkup.Duration(settleTime)
 				}
+				service, _ := w.ServiceOf(t)
+				var turn checkup.Duration
+				keep, turns := turning[service.Name]
+				if turns && w.Look == 0 {
+					turn = w.TurnWait()
+				}
 				order.Targets = append(order.Targets, checkup.OrderTarget{
-					Target: t, Settle: settle, Addresses: addresses, Ports: entry.Ports,
-					Witness:  w.Witnesses(checkup.Pair{Source: source, Target: t, Transport: checkup.TCP}),
+					Target: t, Settle: settle, Turn: turn, Keep: keep, Idle: service.IdleTime(),
+					Addresses: addresses, Ports: entry.Ports,
+					Witness: service.ExternalLocal ||
+						w.Witnesses(checkup.Pair{Source: source, Target: t, Transport: checkup.TCP}),
 					Identify: len(w.Services) > 0,
 				})
 			}

@@ -20,7 +20,7 @@ import (
 )
 
 // StartResponders starts a responder for every target of the worksheet that is
-// a fixture and has a source, waits until they are ready, for at most the
+// a fixture and has a source, or Turns, waits until they are ready, for at most the
 // worksheet's setup timeout, and fills in the roster: one entry per target. Entries of
 // targets that existed before are left as the caller made them. A responder that is not
 // ready in time is a Cause in its entry (stage setup). It gives up before the timeout
@@ -41,7 +41,7 @@ func (f *Fleet) StartResponders(
 		switch {
 		case !w.Targets[t].IsFixture():
 			continue
-		case degree == 0:
+		case degree == 0 && !w.Targets[t].Turns():
 			roster.Targets[t].Cause = &checkup.Cause{
 				Stage:   checkup.StageSetup,
 				Message: "no responder was started: the sample has no source for it",
@@ -193,6 +193,11 @@ func (f *Fleet) TakeOver(ctx context.Context, w *checkup.Worksheet, roster *chec
 	return errors.Join(errs...)
 }
 
+// staying are the responders that do not end before their check does.
+func staying(w *checkup.Worksheet, roster *checkup.Roster) []int {
+	return slices.DeleteFunc(responders(w, roster), func(t int) bool { return w.Targets[t].Ends })
+}
+
 // responders are the targets that have a responder which was ready.
 func responders(w *checkup.Worksheet, roster *checkup.Roster) []int {
 	var targets []int
@@ -205,10 +210,10 @@ func responders(w *checkup.Worksheet, roster *checkup.Roster) []int {
 }
 
 // Lost reads the state of the responders after probing and gives those that ended
-// before a Cause in the roster: an answer that is missing because the responder ended is
+// before, and are not to, a Cause in the roster: an answer that is missing because the responder ended is
 // no fact about the network.
 func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.Roster) error {
-	alive := responders(w, roster)
+	alive := staying(w, roster)
 	if len(alive) == 0 {
 		return nil
 	}
@@ -248,7 +253,7 @@ func (f *Fleet) Receptions(
 	roster *checkup.Roster,
 	received func(target int, of []checkup.Reception),
 ) {
-	targets := responders(w, roster)
+	targets := staying(w, roster)
 	if _, counted := w.Probe(checkup.UDP); counted && len(targets) > 0 {
 		Sleep(ctx, f.retry()/2)
 	}

@@ -42,13 +42,13 @@ func (f *Fleet) startServices(ctx context.Context, w *checkup.Worksheet, roster 
 			causes[i] = setupCause("the Service was not created: no responder is ready")
 		}
 	} else {
-		f.logf("creating %d Services", len(w.Services))
+		f.logf("creating %s", checkup.Count(len(w.Services), "Service"))
 		errs := Each(len(w.Services), func(i int) (err error) {
 			created[i], err = f.createService(ctx, f.service(w, w.Services[i], owners))
 			return err
 		})
 		if err := EveryOne(errs); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("none of %d Services could be created: %w", len(w.Services), err)
+			return fmt.Errorf("none of %s could be created: %w", checkup.Count(len(w.Services), "Service"), err)
 		}
 		for i, err := range errs {
 			if err != nil {
@@ -123,8 +123,11 @@ func (f *Fleet) service(
 	if s.ExternalLocal {
 		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	}
-	if s.ClientIP {
+	if s.ClientIP > 0 {
 		spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &s.ClientIP},
+		}
 	}
 	if s.Distribution != "" {
 		spec.TrafficDistribution = &s.Distribution

@@ -258,7 +258,9 @@ func TestServiceObjects(t *testing.T) {
 		{checkup.ServiceFixture{ExternalLocal: true}, func(s corev1.ServiceSpec) bool {
 			return s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 		}},
-		{checkup.ServiceFixture{ClientIP: true}, func(s corev1.ServiceSpec) bool { return s.SessionAffinity == corev1.ServiceAffinityClientIP }},
+		{checkup.ServiceFixture{ClientIP: 10}, func(s corev1.ServiceSpec) bool {
+			return s.SessionAffinity == corev1.ServiceAffinityClientIP && *s.SessionAffinityConfig.ClientIP.TimeoutSeconds == 10
+		}},
 		{checkup.ServiceFixture{PublishNotReady: true}, func(s corev1.ServiceSpec) bool { return s.PublishNotReadyAddresses }},
 		{checkup.ServiceFixture{Distribution: "PreferClose"}, func(s corev1.ServiceSpec) bool {
 			return s.TrafficDistribution != nil && *s.TrafficDistribution == "PreferClose"

@@ -102,19 +102,23 @@ func (f *Fleet) create(ctx context.Context, pod *corev1.Pod) error {
 
 // own makes this task's pod the only owner of a pod.
 func (f *Fleet) own(ctx context.Context, pod string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": f.Owners()}})
-	if err != nil {
-		return fmt.Errorf("encode the owner of pod %s: %w", pod, err)
-	}
 	// A merge patch replaces the list as a whole, the earlier task's pod with it.
-	err = retry.Until(ctx, func() error {
-		_, err := f.Client.CoreV1().Pods(f.Namespace).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
-		return err
-	})
-	if err != nil {
+	if err := f.patch(ctx, pod, map[string]any{"ownerReferences": f.Owners()}); err != nil {
 		return fmt.Errorf("make pod %s the owner of pod %s: %w", f.Owner, pod, err)
 	}
 	return nil
+}
+
+// patch changes the metadata of a pod by a merge patch.
+func (f *Fleet) patch(ctx context.Context, pod string, metadata map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return fmt.Errorf("encode the change: %w", err)
+	}
+	return retry.Until(ctx, func() error {
+		_, err := f.Client.CoreV1().Pods(f.Namespace).Patch(ctx, pod, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	})
 }
 
 // watch calls seen with every state of every pod that the labels select, and with gone

@@ -251,6 +251,10 @@ func (p *pair) bound(o *checkup.Observation) {
 	for i := range o.Answerers {
 		o.Answerers[i].Address = clip(o.Answerers[i].Address)
 	}
+	o.Later = o.Later[:min(len(o.Later), checkup.IdleTries)]
+	for i := range o.Later {
+		o.Later[i] = clip(o.Later[i])
+	}
 	boundCause(o.Failure)
 	boundCause(o.Unmeasured)
 	for i := range o.Flows {

@@ -211,6 +211,7 @@ func TestLongReports(t *testing.T) {
 	ordered := w.Measurements(m.Observation.Pair)
 	m.Observation.RTTs = make([]int64, 10_000)
 	m.Observation.Flows = make([]checkup.Flow, 10_000)
+	m.Observation.Later = make([]string, 10_000)
 	m.Observation.Failure, m.Observation.Unmeasured = &long, &forged
 	got, ok := s.Take(m)
 	if !ok || got.Observation == nil {
@@ -219,6 +220,9 @@ func TestLongReports(t *testing.T) {
 	o := got.Observation
 	if len(o.RTTs) != ordered+1 || len(o.Flows) != checkup.MaxFlows+1 || len(o.Failure.Message) > MaxMessage+3 {
 		t.Errorf("%d delays, %d flows and a message of %d bytes are kept", len(o.RTTs), len(o.Flows), len(o.Failure.Message))
+	}
+	if len(o.Later) != checkup.IdleTries {
+		t.Errorf("%d answers after the session affinity are kept, want those of %d tries", len(o.Later), checkup.IdleTries)
 	}
 	if !utf8.ValidString(o.Failure.Message) {
 		t.Error("the message is cut within a character")

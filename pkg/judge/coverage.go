@@ -12,12 +12,15 @@ import (
 func (j *Judgement) coverage() *checkup.Coverage {
 	w := j.Worksheet
 	c := &checkup.Coverage{Possible: w.Possible, Round: w.Round, Rounds: w.Rounds, Seed: w.Seed}
-	out, in := make([]int, len(w.Sources)), make([]int, len(w.Targets))
+	out, in, sources := make([]int, len(w.Sources)), make([]int, len(w.Targets)), make([]int, len(w.Targets))
 	type zones struct{ source, target string }
 	hit := map[zones]bool{}
 	failing, assigned := 0, 0
 	for outcomes := range j.Assignments {
 		assigned++
+		if t := outcomes[0].Pair.Target; t >= 0 && t < len(sources) {
+			sources[t]++
+		}
 		fail, pass := 0, 0
 		for _, o := range outcomes {
 			switch o.Verdict {
@@ -45,7 +48,13 @@ func (j *Judgement) coverage() *checkup.Coverage {
 		}
 	}
 	c.OutDegreeMin, c.OutDegreeMax = bounds(out)
-	c.InDegreeMin, c.InDegreeMax = bounds(in)
+	var measurable []int
+	for t, n := range in {
+		if sources[t] > 0 || !w.Targets[t].Turns() { // without a source on purpose
+			measurable = append(measurable, n)
+		}
+	}
+	c.InDegreeMin, c.InDegreeMax = bounds(measurable)
 	c.ZonePairsHit, c.ZonePairsPossible = len(hit), zonePairs(w)
 	// An assigned pair is possible, even if the worksheet's number is too low.
 	c.Possible = max(c.Possible, assigned)

@@ -57,6 +57,86 @@ func (r *Ruled) Explain(rules int, best func(rule int) *Found) []checkup.Finding
 	return List(found)
 }
 
+// Rule looks for one kind of cause among the failed pairs of Services that no earlier rule explains: a group of
+// measured pairs of which enough fail. X is the evidence of a kind.
+type Rule[X OfServices] struct {
+	Cause checkup.FindingCause
+	// Of returns the name of the group that a pair is in; false if it is in none.
+	Of func(x X, i int) (string, bool)
+	// Nodes and Services are the least number of nodes, and of Services, that the failed pairs of a group have.
+	Nodes, Services int
+	// Share is the least share of the group's pairs that fail, without those that are explained.
+	Share float64
+	// Elsewhere demands that more than half of the failed pairs of a group pass from another node.
+	Elsewhere bool
+	// Also reports a further failed pair that the group explains; nil for none.
+	Also    func(x X, group string, i int) bool
+	Message func(x X, group string, failed []int) string
+}
+
+// OfServices is the evidence of a kind whose pairs lead to Services: a Ruled, and what only the kind knows.
+type OfServices interface {
+	Self() *Ruled
+	// Service names the Service of a pair, and Ways says how pairs fail.
+	Service(i int) string
+	Ways(failed []int) string
+	// Idle reports whether a pair passes because nothing answers, which also happens to one that does not work at all.
+	Idle(i int) bool
+	// For returns what else speaks for a finding of a cause: the lines after how many pairs fail and, with a rule's
+	// Elsewhere, how many of them pass elsewhere.
+	For(cause checkup.FindingCause, failed []int, elsewhere int) []string
+}
+
+// Self is for types that embed Ruled.
+func (r *Ruled) Self() *Ruled { return r }
+
+// ByServices returns the findings of rules.
+func ByServices[X OfServices](x X, rules []Rule[X]) []checkup.Finding {
+	return x.Self().Explain(len(rules), func(rule int) *Found { return best(x, rules[rule]) })
+}
+
+// best returns the finding of a rule that explains most failed pairs; nil if no group fits the rule.
+func best[X OfServices](x X, rule Rule[X]) *Found {
+	r := x.Self()
+	groups := r.Groups(func(i int) (string, bool) { return rule.Of(x, i) })
+	var best *Found
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		measured := groups[name]
+		failed := r.Failed(measured)
+		if len(failed) == 0 || best != nil && len(failed) <= len(best.Pairs) {
+			continue
+		}
+		share, elsewhere := float64(len(failed))/float64(len(measured)), 0
+		if rule.Elsewhere {
+			elsewhere = len(r.Elsewhere(failed))
+		}
+		if len(r.SourceNodes(failed)) < rule.Nodes || len(Once(failed, x.Service)) < rule.Services || share < rule.Share ||
+			rule.Elsewhere && 2*elsewhere <= len(failed) {
+			continue
+		}
+		f := &Found{Pairs: failed}
+		f.Cause, f.Subject, f.Message = rule.Cause, name, rule.Message(x, name, failed)
+		f.For = append(f.For, fmt.Sprintf("%d of %s fail: %s", len(failed), checkup.Count(len(measured), "measured pair"), x.Ways(failed)))
+		f.For = append(f.For, x.For(rule.Cause, failed, elsewhere)...)
+		if rule.Also != nil {
+			more := slices.DeleteFunc(r.Failed(r.Measured), func(i int) bool {
+				return r.explained[i] || slices.Contains(failed, i) || !rule.Also(x, name, i)
+			})
+			if len(more) > 0 {
+				f.For = append(f.For, fmt.Sprintf("%s through Services fail, too", checkup.Count(len(more), "pair")))
+				f.Pairs = slices.Sorted(slices.Values(slices.Concat(failed, more)))
+			}
+		}
+		f.Confirmation = r.Again(f.Pairs)
+		against := slices.DeleteFunc(slices.Clone(measured), func(i int) bool { return r.Fails(i) || x.Idle(i) })
+		if n := len(against); n > 0 {
+			f.Against = append(f.Against, OthersDoNot(n))
+		}
+		best = f
+	}
+	return best
+}
+
 // Explained reports whether a rule has explained a pair already.
 func (r *Ruled) Explained(i int) bool { return r.explained[i] }
 

@@ -10,9 +10,9 @@
 //	Rights               the rights that all of this needs
 //
 //	$ kubectl get podnetworkhealths
-//	NAME                  SOURCE NODE   TARGET NODE   TARGET   REACHABILITY   LOSS   DELAY US   OBSERVED   COVERAGE
-//	worker-1-to-cart-…    worker-1      worker-2      cart-0   Unreachable    100%              12s        Partial
-//	worker-1-to-worker-…  worker-1      worker-3               Reachable      0%     241        12s        Partial
+//	NAME                              REACHABILITY   LOSS   OBSERVED   COVERAGE
+//	worker-1-to-cart-0-crqghrjvd3     Unreachable    100%   12s        Partial
+//	worker-1-to-worker-3-b7ytn5lmqe   Reachable      0%     12s        Partial
 //
 // # Which pods
 //

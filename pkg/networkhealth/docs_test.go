@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestDocs: the document's object is one that the API server accepts, its columns are those of the CRD, and it explains
-// each reason.
+// TestDocs: the document's object is one that the API server accepts, its columns are those of the CRD, have room in 80
+// columns of a terminal, and it explains each reason.
 func TestDocs(t *testing.T) {
 	b, err := os.ReadFile("../../docs/pod-network-health.md")
 	if err != nil {
@@ -46,6 +46,17 @@ func TestDocs(t *testing.T) {
 				columns = append(columns, strings.ToUpper(c.Name))
 			}
 		}
+	}
+	values := map[string]string{"REACHABILITY": "Unreachable", "LOSS": "100%", "OBSERVED": "23h", "COVERAGE": Partial}
+	width := 36 // of NAME, by the document
+	for _, c := range columns {
+		if values[c] == "" {
+			t.Errorf("column %s: no value to know its width by", c)
+		}
+		width += len("   ") + max(len(c), len(values[c]))
+	}
+	if width > 80 {
+		t.Errorf("kubectl get is %d columns wide, want at most 80", width)
 	}
 	for line := range strings.Lines(text) {
 		if head, ok := strings.CutPrefix(line, "NAME "); ok {

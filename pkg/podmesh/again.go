@@ -221,16 +221,13 @@ func furtherLook(w *checkup.Worksheet, counts map[checkup.Pair]int, ports map[ch
 	}
 	all := *w
 	all.Assignments = assign(make([][]int, len(w.Assignments)), asked)
-	next := all
-	next.Look++
-	next.Limits.StartJitter /= budgetShare // for as many agents, but a tenth of the pairs
-	next.Again, next.Warnings = nil, nil
+	var again []checkup.Again
 	for p := range all.Pairs() {
 		if count, is := counts[p]; is {
-			next.Again = append(next.Again, checkup.Again{Pair: p, Count: count, Ports: ports[p]})
+			again = append(again, checkup.Again{Pair: p, Count: count, Ports: ports[p]})
 		}
 	}
-	return &next
+	return all.FurtherLook(again)
 }
 
 // assign adds the targets of a further look's pairs to those of each source, in order. Pairs of sources that do not

@@ -437,7 +437,7 @@ func TestExpandWorksheet(t *testing.T) {
 		m.Probes[checkup.UDP] = checkup.Probe{Sizes: []int{1400, 64, 64}, Count: 20, Interval: checkup.Duration(20 * time.Millisecond), Timeout: checkup.Duration(time.Second)}
 		m.Expect.Loss.Max = new(checkup.Percent(1))
 	})
-	w, _, err := Expand(p, "mesh", s, dueRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
+	w, _, err := Kind.Expand(p, "mesh", s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -527,7 +527,7 @@ func TestExpandRounds(t *testing.T) {
 	union := map[[2]int]bool{}
 	var rounds []int
 	for run := range 4 {
-		w, _, err := Expand(p, "mesh", s, dueRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
+		w, _, err := Kind.Expand(p, "mesh", s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -594,7 +594,7 @@ func FuzzExpandSnapshot(f *testing.F) {
 			return
 		}
 		p := meshPlan()
-		w, _, err := Expand(p, "mesh", s, dueRound(p.Name, "mesh", p.Checks["mesh"].Spec.(*Spec).Sample, s.Rounds))
+		w, _, err := Kind.Expand(p, "mesh", s)
 		if err == nil && w.CountPairs() == 0 {
 			t.Fatal("a worksheet without pairs, and no error")
 		}

@@ -5,6 +5,7 @@ package probe
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -46,7 +47,8 @@ const certificatesDirectory = "/etc/checkplan/certificates"
 
 // Run reports the start, waits for a random part of the start jitter, measures the control pairs, then all pairs in
 // random order, and reports the end. It reports each pair as soon as it is measured. Pairs that are not measured by the
-// order's deadline are reported as unmeasured.
+// order's deadline are reported as unmeasured. Pairs with a Turn are begun first. They and those with Idle
+// are measured beside all others, for which they wait without sending much.
 //
 // The pairs of an order with Connections are measured all at the same time, and each measurement is reported. A pair is
 // reported as unmeasured only if none of its measurements could be made.
@@ -167,10 +169,16 @@ func (a Agent) measure(
 		}
 		close(controlled)
 	}
+	reported := make(chan struct{}) // closed when the first pair was
+	reports := sync.OnceFunc(func() { close(reported) })
+	write := func(o checkup.Observation) error {
+		<-controlled
+		defer reports()
+		return lines.write(checkup.Message{Observation: &o})
+	}
 	report := func(os []checkup.Observation) error {
 		for _, o := range os {
-			<-controlled
-			if err := lines.write(checkup.Message{Observation: &o}); err != nil {
+			if err := write(o); err != nil {
 				return err
 			}
 		}
@@ -202,27 +210,57 @@ func (a Agent) measure(
 		}
 		return end, report(cut)
 	}
+	one := func(ctx context.Context, m Measurement, measure Func) error {
+		o := cutShort(m)
+		if ctx.Err() == nil {
+			o = measure(ctx, m, session)
+		}
+		if outer.Err() != nil && o.Unmeasured != nil {
+			return nil
+		}
+		return write(o)
+	}
+	if !slices.ContainsFunc(shuffled, func(m Measurement) bool { return m.Turn == 0 }) {
+		reports() // no pair is reported before the turn
+	}
+	beside, bctx := errgroup.WithContext(ctx)
+	var begun sync.WaitGroup
+	for _, m := range shuffled {
+		switch {
+		case m.Turn > 0:
+			begun.Add(1)
+			beside.Go(func() error {
+				begins := sync.OnceFunc(begun.Done)
+				defer begins()
+				return one(bctx, m, func(ctx context.Context, m Measurement, s *Session) checkup.Observation {
+					return acrossTurn(ctx, m, s, a.Funcs[m.Pair.Transport], begins, reported)
+				})
+			})
+		case m.Idle > 0:
+			beside.Go(func() error {
+				return one(bctx, m, func(ctx context.Context, m Measurement, s *Session) checkup.Observation {
+					return afterIdle(ctx, m, s, a.Funcs[m.Pair.Transport])
+				})
+			})
+		}
+	}
+	begun.Wait()
 	for _, m := range shuffled {
 		if outer.Err() != nil {
 			break
 		}
+		if m.Turn > 0 || m.Idle > 0 {
+			continue
+		}
 		g.Go(func() error {
-			o := cutShort(m)
 			if m.Settle > 0 {
 				settled(gctx, m, session, a.Funcs[m.Pair.Transport])
 			}
-			if gctx.Err() == nil {
-				o = a.Funcs[m.Pair.Transport](gctx, m, session)
-			}
-			if outer.Err() != nil && o.Unmeasured != nil {
-				return nil
-			}
-			<-controlled
-			return lines.write(checkup.Message{Observation: &o})
+			return one(gctx, m, a.Funcs[m.Pair.Transport])
 		})
 	}
 	end.Observations += len(shuffled)
-	return end, g.Wait()
+	return end, errors.Join(g.Wait(), beside.Wait())
 }
 
 // certified returns the pairs whose client certificate exists or that need none, and the observations of the others.

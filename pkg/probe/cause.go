@@ -58,8 +58,8 @@ func (s *sample) fail(stage checkup.Stage, err error, timeout time.Duration) {
 	}
 }
 
-// reasonOf is how a connection attempt failed; empty for other failures. Of several addresses that failed in different
-// ways, the first in this order counts: refused, timed out, no route.
+// reasonOf is how a connection attempt or a datagram failed; empty for other failures. Of several addresses that failed
+// in different ways, the first in this order counts: refused, timed out, no route.
 func reasonOf(err error) checkup.Reason {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):

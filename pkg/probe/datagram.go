@@ -175,6 +175,7 @@ func (d *datagrams) noWay(ctx context.Context, s *Session, err error) checkup.Ob
 	samples := make([]sample, d.m.Probe.Count)
 	for i := range samples {
 		samples[i].fail(checkup.StageConnect, err, time.Duration(d.m.Probe.Timeout))
+		samples[i].cause.Reason = reasonOf(err)
 	}
 	return tally(d.m, samples)
 }
@@ -375,6 +376,7 @@ func (c *conversation) samples(first int) []sample {
 			s.late(timeout)
 		case j.err != nil:
 			s.fail(checkup.StageConnect, j.err, timeout)
+			s.cause.Reason = reasonOf(j.err)
 		case j.wrong, j.flow.strange:
 			s.fail(checkup.StageEcho, errWrongAnswer, timeout)
 		default:
@@ -383,6 +385,9 @@ func (c *conversation) samples(first int) []sample {
 				j.flow.excused++
 				s.noRoom = true
 			}
+		}
+		if s.timedOut {
+			s.cause.Reason = checkup.ReasonTimedOut
 		}
 	}
 	return samples

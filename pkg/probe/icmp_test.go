@@ -26,7 +26,7 @@ var icmpCases = []struct {
 	{"of one packet", nil, 1400, checkup.Observation{Sent: 3, Received: 3}},
 	{"fragmented", nil, 9000, checkup.Observation{Sent: 3, Received: 3}},
 	{"no route", map[checkup.IPFamily]string{checkup.IPv4: "192.0.2.1", checkup.IPv6: "2001:db8::1"}, 100,
-		checkup.Observation{Sent: 3, Failure: cause(checkup.StageConnect, "network is unreachable")}},
+		checkup.Observation{Sent: 3, Failure: noConnection(checkup.ReasonNoRoute, "network is unreachable")}},
 }
 
 func TestICMP(t *testing.T) {
@@ -79,7 +79,7 @@ func TestUDPWithoutRoute(t *testing.T) {
 			Address: netip.MustParseAddrPort(address),
 			Probe:   checkup.Probe{Count: 3, Timeout: patience},
 		}
-		want := checkup.Observation{Pair: m.Pair, Sent: 3, Failure: cause(checkup.StageConnect, "network is unreachable")}
+		want := checkup.Observation{Pair: m.Pair, Sent: 3, Failure: noConnection(checkup.ReasonNoRoute, "network is unreachable")}
 		if diff := diffObservations(want, udp(t.Context(), m, session())); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", family, diff)
 		}

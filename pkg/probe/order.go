@@ -179,6 +179,9 @@ func checkOrder(o checkup.Order) error {
 		at := fmt.Sprintf("targets[%d]", i)
 		must(t.Target >= 0, "%s.target: is negative", at)
 		must(t.Settle >= 0, "%s.settle: is negative", at)
+		must(t.Turn >= 0, "%s.turn: is negative", at)
+		must(t.Idle >= 0, "%s.idle: is negative", at)
+		must(t.Turn+t.Idle == 0 || t.Identify && t.Peer == nil, "%s: turn and idle need identify, and no peer", at)
 		for f, a := range t.Addresses {
 			must(slices.Contains(checkup.IPFamilies, f), "%s.addresses: family %q is unknown", at, f)
 			must(isAddressOf(a, f), "%s.addresses: %q is not an address of %s", at, a, f)
@@ -374,7 +377,8 @@ func measurements(o checkup.Order) (ms []Measurement, impossible []checkup.Obser
 					add(t, Measurement{
 						Pair:  checkup.Pair{Source: o.Source, Target: t.Target, Family: f, Transport: p.Transport, Size: z},
 						Probe: p.Probe, Witness: t.Witness, Identify: t.Identify,
-						Settle: time.Duration(t.Settle),
+						Settle: time.Duration(t.Settle), Turn: time.Duration(t.Turn), Keep: t.Keep,
+						Idle: time.Duration(t.Idle),
 					})
 				}
 			}
@@ -400,6 +404,7 @@ func again(o checkup.Order, add func(checkup.OrderTarget, Measurement)) {
 		add(targets[a.Target], Measurement{
 			Pair: a.Pair, Probe: probe, Ports: a.Ports, Witness: targets[a.Target].Witness,
 			Identify: targets[a.Target].Identify, Settle: time.Duration(targets[a.Target].Settle),
+			Idle: time.Duration(targets[a.Target].Idle),
 		})
 	}
 }

@@ -55,6 +55,9 @@ type Measurement struct {
 	Identify bool
 	// Settle is how long the target is tried before it is measured, until something answers.
 	Settle time.Duration
+	// Turn, Keep and Idle are those of checkup.OrderTarget.
+	Turn, Idle time.Duration
+	Keep       bool
 }
 
 // Session is the state that the measurements of one agent share.
@@ -73,8 +76,7 @@ type Session struct {
 	dialDNS func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// settleInterval is the time between two tries of a target that settles.
-const settleInterval = 500 * time.Millisecond
+const settleInterval = time.Duration(checkup.TryInterval)
 
 // settled tries a target until something answers, for at most m.Settle or until ctx ends.
 func settled(ctx context.Context, m Measurement, s *Session, measure Func) {
@@ -129,18 +131,26 @@ type sample struct {
 // again and again, more tries would only take the time of other pairs.
 const maxTries = 5
 
-// repeatPause is how long to wait before spoiled measurements are repeated: the default period of CPU bandwidth control
-// (100 ms; the kernel's cgroup-v2.rst). A throttled agent is then in a new period.
-const repeatPause = 100 * time.Millisecond
+// Spoiled measurements are repeated after repeatPause: the default period of CPU bandwidth control (100 ms; the
+// kernel's cgroup-v2.rst), so that a throttled agent is in a new period. The pause doubles with each repeat, up to
+// longestPause: what holds an agent up for long is a busy node, and all tries must not fall in one such time.
+const (
+	repeatPause  = 100 * time.Millisecond
+	longestPause = 8 * repeatPause
+)
 
 // repeat calls round until Probe.Count measurements are not spoiled: first for all, then for the missing ones, up to
 // maxTries times the count in total. If ctx ends in between, the earlier measurements count. round makes n
 // measurements; it returns errCutShort if it did not complete them, or an error of the local socket.
 func repeat(ctx context.Context, m Measurement, w *Watch, round func(n int) ([]sample, error)) checkup.Observation {
 	var samples []sample
+	pause := repeatPause
 	for missing := m.Probe.Count; missing > 0 && len(samples) < maxTries*m.Probe.Count; {
-		if len(samples) > 0 && sleepUntil(ctx, time.Now().Add(repeatPause)) != nil {
-			break
+		if len(samples) > 0 {
+			if sleepUntil(ctx, time.Now().Add(pause)) != nil {
+				break
+			}
+			pause = min(2*pause, longestPause)
 		}
 		more, err := round(min(missing, maxTries*m.Probe.Count-len(samples)))
 		if ctx.Err() != nil || errors.Is(err, errCutShort) {

@@ -110,9 +110,14 @@ func cause(stage checkup.Stage, format string, args ...any) *checkup.Cause {
 	return &checkup.Cause{Stage: stage, Message: fmt.Sprintf(format, args...)}
 }
 
-// noConnection is the cause of a TCP connection that was not made.
+// noConnection is the cause of a TCP connection that was not made, or of a datagram that was refused.
 func noConnection(reason checkup.Reason, message string) *checkup.Cause {
 	return &checkup.Cause{Stage: checkup.StageConnect, Reason: reason, Message: message}
+}
+
+// noAnswer is the cause of a datagram without an answer in time.
+func noAnswer(message string) *checkup.Cause {
+	return &checkup.Cause{Stage: checkup.StageEcho, Reason: checkup.ReasonTimedOut, Message: message}
 }
 
 // TestReasonOf: why a connection was not made, for code.

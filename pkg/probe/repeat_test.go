@@ -9,6 +9,7 @@ import (
 	nethttp "net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -88,6 +89,26 @@ func TestRepeatUntilEnoughAreGood(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The pause before a repeat doubles up to its limit.
+func TestPausesBetweenRepeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, w := time.Now(), &Watch{}
+		w.woke(start, start.Add(time.Hour)) // spoils all
+		var pauses []time.Duration
+		last := start
+		repeat(t.Context(), Measurement{Probe: checkup.Probe{Count: 2}}, w, func(n int) ([]sample, error) {
+			pauses = append(pauses, time.Since(last))
+			last = time.Now()
+			return slices.Repeat([]sample{{start: start, end: start.Add(time.Minute)}}, min(n, 1)), nil
+		})
+		ms := time.Millisecond
+		want := []time.Duration{0, 100 * ms, 200 * ms, 400 * ms, 800 * ms, 800 * ms, 800 * ms, 800 * ms, 800 * ms, 800 * ms}
+		if diff := cmp.Diff(want, pauses); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
 }
 
 // An agent is held up during the first measurements, with real sockets: the peer ends the hold-up at the first repeat.

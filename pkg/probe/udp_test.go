@@ -38,9 +38,9 @@ var udpCases = []struct {
 	{"of one packet", truthful, 1400, patience, checkup.Observation{Sent: 8, Received: 8}},
 	{"fragmented", truthful, 9000, patience, checkup.Observation{Sent: 8, Received: 8}},
 	{"largest", truthful, checkup.MaxDatagramSize, patience, checkup.Observation{Sent: 8, Received: 8}},
-	{"refused", nil, 100, patience, checkup.Observation{Sent: 8, Failure: cause(checkup.StageConnect, "connection refused")}},
+	{"refused", nil, 100, patience, checkup.Observation{Sent: 8, Failure: noConnection(checkup.ReasonRefused, "connection refused")}},
 	{"silent", func([][]byte) [][]byte { return nil }, 100, silence,
-		checkup.Observation{Sent: 8, Failure: cause(checkup.StageEcho, "timed out after 300ms")}},
+		checkup.Observation{Sent: 8, Failure: noAnswer("timed out after 300ms")}},
 	{"duplicates", func(requests [][]byte) [][]byte {
 		if len(requests) < 2 {
 			return nil
@@ -59,7 +59,7 @@ var udpCases = []struct {
 			return nil
 		}
 		return [][]byte{answerTo(requests[1])}
-	}, 100, checkup.Duration(time.Second), checkup.Observation{Sent: 8, Received: 4, Failure: cause(checkup.StageEcho, "timed out after 1s")}},
+	}, 100, checkup.Duration(time.Second), checkup.Observation{Sent: 8, Received: 4, Failure: noAnswer("timed out after 1s")}},
 	{"plain echo", func(requests [][]byte) [][]byte { return requests[len(requests)-1:] }, 100, silence,
 		checkup.Observation{Sent: 8, Failure: cause(checkup.StageEcho, "the answer differs from what was sent")}},
 	{"cut off", func(requests [][]byte) [][]byte { return [][]byte{answerTo(requests[len(requests)-1])[:99]} }, 100, patience,
@@ -283,7 +283,7 @@ func TestAnswerAfterTheTimeoutIsLost(t *testing.T) {
 	}
 	got := tally(c.m, c.samples(0))
 	want := checkup.Observation{Pair: c.m.Pair, Sent: 3, Received: 2, RTTs: []int64{10000, 10000},
-		Failure: cause(checkup.StageEcho, "timed out after 10ms")}
+		Failure: noAnswer("timed out after 10ms")}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

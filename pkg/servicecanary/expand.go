@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -34,11 +35,14 @@ const (
 var fixtures = map[Policy][]checkup.ServiceFixture{
 	ClusterIP:           {{Name: "cluster-ip"}},
 	InternalLocal:       {{Name: "internal-local", InternalLocal: true}},
-	SessionAffinity:     {{Name: "session-affinity", ClientIP: true}},
+	SessionAffinity:     {{Name: "session-affinity", ClientIP: 10}},
 	NodePort:            {{Name: "node-port", NodePort: true}},
+	ExternalLocal:       {{Name: "external-local", NodePort: true, ExternalLocal: true}},
 	PublishNotReady:     {{Name: "publish-not-ready", PublishNotReady: true}, {Name: notReadyService}},
 	TrafficDistribution: {{Name: "prefer-close", Distribution: corev1.ServiceTrafficDistributionPreferClose}},
 	Hairpin:             {{Name: hairpinService, InternalLocal: true}},
+	EndpointLeaves:      {{Name: "endpoint-leaves"}},
+	Terminating:         {{Name: "terminating"}},
 }
 
 // Sheet is what the worksheet's Details have.
@@ -189,7 +193,8 @@ func endpointNodes(seed uint64, nodes []cluster.Node, n int) []cluster.Node {
 // write fills in the Services, sources, targets and assignments of the worksheet.
 func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerations []checkup.Toleration) {
 	w.Services = []checkup.ServiceFixture{{Name: endpointsService, Headless: true, PublishNotReady: true}}
-	all, some := []string{endpointsService}, []string{}
+	all := []string{endpointsService}
+	var some, one, leaves, terminates []string
 	for _, p := range Policies {
 		if !spec.has(p) {
 			continue
@@ -199,6 +204,12 @@ func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerat
 			switch p {
 			case InternalLocal: // some nodes have no endpoint
 				some = append(some, s.Name)
+			case ExternalLocal: // one node has an endpoint
+				one = append(one, s.Name)
+			case EndpointLeaves:
+				leaves = append(leaves, s.Name)
+			case Terminating:
+				terminates = append(terminates, s.Name)
 			case PublishNotReady, Hairpin:
 			default:
 				all = append(all, s.Name)
@@ -215,12 +226,18 @@ func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerat
 		if i < (len(with)+1)/2 {
 			e.In = append(e.In, some...)
 		}
+		if i == 0 {
+			e.In = append(e.In, one...)
+		}
+		if i == len(with)-1 {
+			e.Joins = slices.Concat(leaves, terminates)
+		}
 		everyone = append(everyone, e)
 	}
 	if len(with) > 0 {
 		// Every Service selects it, but it is an endpoint only where publishNotReadyAddresses says so.
 		e := responder(with[len(with)-1], "endpoint that is not ready, on ")
-		e.In, e.NeverReady = append(slices.Clone(all), some...), true
+		e.In, e.NeverReady = slices.Concat(all, some, one), true
 		if spec.has(PublishNotReady) {
 			for _, s := range fixtures[PublishNotReady] {
 				e.In = append(e.In, s.Name)
@@ -228,23 +245,29 @@ func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerat
 			everyone = append(everyone, e)
 		}
 	}
-	own := map[string][]checkup.Endpoint{} // by node
+	ports := map[string]checkup.Endpoint{} // node ports of one node, by label
+	asked := make([][]string, len(nodes))  // labels of those that a node asks
+	asks := askedNodes(w.Seed, nodes, with, spec.Expect.Closed)
 	for _, s := range w.Services[1:] {
 		if !s.NodePort {
 			everyone = append(everyone, checkup.Endpoint{Label: s.Name, OfService: s.Name})
 			continue
 		}
-		for _, n := range nodes {
-			if hosts := hostsOf(n, w.IPFamilies); len(hosts) > 0 {
-				own[n.Name] = append(own[n.Name], checkup.Endpoint{
-					Node: n.Name, Label: s.Name + " at " + n.Name, OfService: s.Name, Hosts: hosts,
-				})
+		for i := range nodes {
+			for _, n := range asks(i, s.ExternalLocal) {
+				if hosts := hostsOf(n, w.IPFamilies); len(hosts) > 0 {
+					e := checkup.Endpoint{Node: n.Name, Label: s.Name + " at " + n.Name, OfService: s.Name, Hosts: hosts}
+					ports[e.Label], asked[i] = e, append(asked[i], e.Label)
+				}
 			}
 		}
 	}
-	w.Targets = slices.Clone(everyone)
-	for _, n := range nodes {
-		w.Targets = append(w.Targets, own[n.Name]...)
+	w.Targets = slices.AppendSeq(slices.Clone(everyone), maps.Values(ports))
+	if in := slices.Concat(leaves, terminates); len(in) > 0 && len(with) > 0 {
+		// No node measures it by itself: it ends.
+		e := responder(with[0], "endpoint that leaves, on ")
+		e.In, e.Leaves, e.Ends = in, leaves, len(terminates) > 0
+		w.Targets = append(w.Targets, e)
 	}
 	slices.SortFunc(w.Targets, func(a, b checkup.Endpoint) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Label, b.Label))
@@ -253,17 +276,61 @@ func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerat
 	for i, t := range w.Targets {
 		index[t.Label] = i
 	}
-	for _, n := range nodes {
+	for i, n := range nodes {
 		source := checkup.Endpoint{Node: n.Name, Zone: n.Labels[corev1.LabelTopologyZone], Tolerations: tolerations}
 		if spec.has(Hairpin) {
 			source.In = []string{hairpinService}
 		}
+		if spec.has(ExternalLocal) {
+			source.Exits = n.InternalIPs
+		}
 		var assigned []int
-		for _, t := range slices.Concat(everyone, own[n.Name]) {
+		for _, t := range everyone {
 			assigned = append(assigned, index[t.Label])
+		}
+		for _, label := range asked[i] {
+			assigned = append(assigned, index[label])
 		}
 		slices.Sort(assigned)
 		w.Sources, w.Assignments = append(w.Sources, source), append(w.Assignments, assigned)
+	}
+}
+
+// askedNodes returns a function that says at which nodes the one of an index asks node ports. These are the node itself
+// and another one, or, for a policy Local, one that has the only endpoint, and one that has none: never the node
+// itself, because a proxy need not recognise the pods of its node, for which the policy does not count. The seed puts
+// the nodes in a ring, in which each node asks the next one. So each is asked, and there are at most two pairs of nodes
+// for each. With services.ClosedAny, none without an endpoint is asked for a policy Local: other proxies may serve
+// clients in the cluster there, as that of Cilium does, which decides at the client's node.
+func askedNodes(
+	seed uint64, nodes, with []cluster.Node, closed services.Closed,
+) func(i int, local bool) []cluster.Node {
+	ring := rand.New(rand.NewPCG(seed, 1)).Perm(len(nodes))
+	at := make([]int, len(nodes)) // in the ring, by index
+	for k, i := range ring {
+		at[i] = k
+	}
+	return func(i int, local bool) []cluster.Node {
+		var asked []cluster.Node
+		endpoint := ""
+		switch {
+		case !local:
+			asked = append(asked, nodes[i])
+		case len(with) > 0:
+			if endpoint = with[0].Name; endpoint != nodes[i].Name {
+				asked = append(asked, with[0])
+			}
+		}
+		if local && closed == services.ClosedAny {
+			return asked
+		}
+		for k := 1; k < len(ring); k++ {
+			next := nodes[ring[(at[i]+k)%len(ring)]]
+			if next.Ready == corev1.ConditionTrue && next.Name != endpoint {
+				return append(asked, next)
+			}
+		}
+		return asked
 	}
 }
 

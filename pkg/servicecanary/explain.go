@@ -45,6 +45,9 @@ func Explain(e kind.Explained) kind.Explanation {
 		x.Field("second look", fmt.Sprintf("failed pairs, at most %d, within what is left of timeouts.probe (%s)",
 			services.MostAgain(w), w.Timeouts.Probe))
 	}
+	if turn := turnOf(w); turn != "" {
+		x.Field("turn", turn)
+	}
 	x.Field("changes", "Services are listed before and after measuring: what failed and has changed is unmeasured")
 	table := &checkup.Table{Noun: "Service", Columns: []checkup.Column{
 		{Name: "SERVICE"}, {Name: "WHAT IT HAS"}, {Name: "ENDPOINTS", Measure: checkup.MeasureCount},
@@ -56,15 +59,44 @@ func Explain(e kind.Explained) kind.Explanation {
 				n++
 			}
 		}
-		table.Rows = append(table.Rows, []checkup.Cell{checkup.Text(s.Name), checkup.Text(has(s)), checkup.Number(n)})
+		table.Rows = append(table.Rows, []checkup.Cell{checkup.Text(s.Name), checkup.Text(has(w, s)), checkup.Number(n)})
 	}
 	x.Blocks = []checkup.Block{{Table: table}}
 	return x
 }
 
+// turnOf words what changes while Services are measured; empty if nothing does.
+func turnOf(w *checkup.Worksheet) string {
+	leaves, joins, ends := 0, 0, 0
+	for _, t := range w.Targets {
+		if len(t.Leaves) > 0 {
+			leaves++
+		}
+		if len(t.Joins) > 0 {
+			joins++
+		}
+		if t.Ends {
+			ends++
+		}
+	}
+	if joins == 0 {
+		return ""
+	}
+	var changes []string
+	if n := leaves + joins; n > 0 {
+		changes = append(changes, fmt.Sprintf("changes the labels of %s", checkup.Count(n, "responder")))
+	}
+	if ends > 0 {
+		changes = append(changes, fmt.Sprintf("deletes %d, which goes on answering for a while", ends))
+	}
+	return fmt.Sprintf("when each agent has measured a pair, at most %s after the first has, probe %s", w.TurnTime(),
+		strings.Join(changes, ", and "))
+}
+
 // has words what a Service has beside its ports.
-func has(s checkup.ServiceFixture) string {
+func has(w *checkup.Worksheet, s checkup.ServiceFixture) string {
 	var all []string
+	leaves, turns := w.Turning()[s.Name]
 	for _, of := range []struct {
 		is   bool
 		text string
@@ -73,9 +105,11 @@ func has(s checkup.ServiceFixture) string {
 		{s.NodePort, "type: NodePort"},
 		{s.InternalLocal, "internalTrafficPolicy: Local"},
 		{s.ExternalLocal, "externalTrafficPolicy: Local"},
-		{s.ClientIP, "sessionAffinity: ClientIP"},
+		{s.ClientIP > 0, fmt.Sprintf("sessionAffinity: ClientIP, timeoutSeconds: %d", s.ClientIP)},
 		{s.PublishNotReady, "publishNotReadyAddresses: true"},
 		{s.Distribution != "", "trafficDistribution: " + s.Distribution},
+		{turns && leaves, "its endpoint leaves, and another one joins"},
+		{turns && !leaves, "its endpoint terminates, and another one joins"},
 	} {
 		if of.is {
 			all = append(all, of.text)

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +32,11 @@ func Judge(
 	l := newLooks(w, sheet, roster, record, gate)
 	j := l.judge(w, record)
 	services.Merge(j, w, record, l.judge)
+	for i := range j.Outcomes { // what turns is measured once, and decides at once
+		if o := &j.Outcomes[i]; l.state.turns(o.Pair) {
+			o.Look = nil
+		}
+	}
 	l.excuse(j)
 	r := j.Report(gate)
 	r.Units = j.Troubled()
@@ -48,8 +55,9 @@ func Judge(
 	return r
 }
 
-// Again returns the worksheet of the second look: the pairs that failed or are undecided. It is nil if there are none,
-// if the gate does not want failures to be confirmed, and after the second look.
+// Again returns the worksheet of the second look: the pairs that failed or are undecided, without those that turn,
+// which cannot be measured again. It is nil if there are none, if the gate does not want failures to be confirmed, and
+// after the second look.
 func Again(
 	w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate,
 ) *checkup.Worksheet {
@@ -59,6 +67,7 @@ func Again(
 	}
 	l := newLooks(w, sheet, roster, record, gate)
 	j := l.judge(w, record)
+	j.Outcomes = slices.DeleteFunc(j.Outcomes, func(o judge.Outcome) bool { return l.state.turns(o.Pair) })
 	return services.LookAgain(j, func(p checkup.Pair) bool {
 		v := l.views[p]
 		return v != nil && v.action == nodestate.Forward
@@ -85,7 +94,17 @@ type view struct {
 	// missing are endpoints that never answered although they must, and wrong those that answered and must not, both
 	// sorted: those of a failed pair.
 	missing, wrong []string
+	// rewritten is the source address that an endpoint saw although it must see another one; empty if none did.
+	rewritten string
+	// later are the endpoints that answered after the session affinity, and sticks says that it did not end.
+	later  []string
+	sticks bool
+	// before is what the look before showed; nil in the first one.
+	before *view
 }
+
+// mustNot reports whether an endpoint must not be used.
+func (m must) mustNot(address string) bool { return !slices.Contains(m.endpoints, address) }
 
 func newLooks(
 	w *checkup.Worksheet, sheet *Sheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate,
@@ -109,11 +128,11 @@ func newLooks(
 // judge judges one look by its record.
 func (l *looks) judge(w *checkup.Worksheet, record *checkup.Record) *judge.Judgement {
 	j := judge.Pairs(w, l.roster, record, judge.Rules{LooksAgain: l.gate.Confirm, Pools: true})
-	answerers := map[checkup.Pair][]checkup.Answerer{}
+	observed := map[checkup.Pair]*checkup.Observation{}
 	own := map[int]map[checkup.IPFamily]string{} // by source
 	if record != nil {
 		for i := range record.Observations {
-			answerers[record.Observations[i].Pair] = record.Observations[i].Answerers
+			observed[record.Observations[i].Pair] = &record.Observations[i]
 		}
 		for _, s := range record.Sources {
 			own[s.Source] = s.Addresses
@@ -125,11 +144,12 @@ func (l *looks) judge(w *checkup.Worksheet, record *checkup.Record) *judge.Judge
 		if o.Verdict == checkup.Unmeasured {
 			continue
 		}
-		v, cause := l.view(o, answerers[o.Pair], own[o.Pair.Source])
+		v, cause := l.view(o, observed[o.Pair], own[o.Pair.Source])
 		if cause != nil {
 			unmeasured(o, *cause)
 			continue
 		}
+		v.before = l.views[o.Pair]
 		l.views[o.Pair] = v
 		if l.shares(v) {
 			tests += 2 * len(v.endpoints)
@@ -144,16 +164,74 @@ func (l *looks) judge(w *checkup.Worksheet, record *checkup.Record) *judge.Judge
 			l.compare(o, l.views[o.Pair], w.Measurements(o.Pair), level, doubt)
 		}
 	}
+	l.forget(j)
 	return j
+}
+
+// forget leaves the pairs of a node and a Service with session affinity undecided that do not end it: each connection
+// after its timeout leads to the endpoint of the one before it, in all of these pairs, although they choose
+// independently of each other. All nodes together have a quarter of judge.FalseAlarms, as the shares have. These pairs
+// do not fail: IPVS keeps the affinity of a client as long as the kernel remembers its closed connections. If the look
+// before left them undecided, and this one cannot show that the affinity ends, they are unmeasured in this one.
+//
+// Where endpoints need not have equal shares, one that is chosen again shows nothing.
+func (l *looks) forget(j *judge.Judgement) {
+	if l.sheet.Share != ShareEven {
+		return
+	}
+	type client struct {
+		source  int
+		service string
+	}
+	chance := map[client]float64{}
+	pairs := map[client][]*judge.Outcome{}
+	for i := range j.Outcomes {
+		o := &j.Outcomes[i]
+		v := l.views[o.Pair]
+		if o.Verdict != checkup.Pass || v == nil || !v.one || v.action != nodestate.Forward || len(v.answered) != 1 {
+			continue
+		}
+		c := client{o.Pair.Source, serviceOf(l.w.Targets[o.Pair.Target])}
+		if pairs[c] = append(pairs[c], o); len(pairs[c]) == 1 {
+			chance[c] = 1
+		}
+		last := slices.Collect(maps.Keys(v.answered))[0] // the only one
+		for _, address := range v.later {
+			if chance[c] /= float64(len(v.endpoints)); address != last {
+				chance[c] = math.Inf(1)
+			}
+			last = address
+		}
+	}
+	level := judge.Level(len(pairs))
+	for c, of := range pairs {
+		for _, o := range of {
+			v := l.views[o.Pair]
+			switch {
+			case chance[c] <= level && len(v.later) > 0:
+				v.sticks = true
+				o.Verdict = checkup.Undecided
+				o.Cause = checkup.Cause{Stage: checkup.StageEcho, Reason: checkup.ReasonShare, Message: fmt.Sprintf(
+					"%s answered all %d further connections, each made after the timeout of the session affinity, which chance does "+
+						"not explain: the affinity does not end, or the proxy keeps it while the kernel remembers closed connections, "+
+						"as IPVS does", l.names(v.later[:1]), len(v.later))}
+			case !math.IsInf(chance[c], 1) && v.before != nil && v.before.sticks:
+				l.views[o.Pair] = v.before
+				unmeasured(o, checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf(
+					"only %s after the timeout of the session affinity: too few to show whether it ends",
+					checkup.Count(len(v.later), "connection"))})
+			}
+		}
+	}
 }
 
 // view returns who may answer a measured pair, and who did; or why that is not known.
 func (l *looks) view(
-	o *judge.Outcome, answerers []checkup.Answerer, own map[checkup.IPFamily]string,
+	o *judge.Outcome, seen *checkup.Observation, own map[checkup.IPFamily]string,
 ) (*view, *checkup.Cause) {
-	v := &view{answered: map[string]int{}}
+	v := &view{answered: map[string]int{}, later: seen.Later}
 	sum := 0
-	for _, a := range answerers {
+	for _, a := range seen.Answerers {
 		if a.Count < 1 || a.Count > o.Received-sum {
 			return nil, &checkup.Cause{
 				Stage: checkup.StageCollect, Message: "the agent reports more answers by endpoint than it received",
@@ -166,7 +244,7 @@ func (l *looks) view(
 		return nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent does not report who answered: the agent, or a " +
 			"responder, is of an older version"}
 	}
-	fixture, isService := l.state.fixture(o.Pair.Target)
+	fixture, isService := l.w.ServiceOf(o.Pair.Target)
 	switch {
 	case !isService:
 		itself := l.roster.Targets[o.Pair.Target].Addresses[o.Pair.Family]
@@ -182,11 +260,42 @@ func (l *looks) view(
 	case l.state.unknown != nil:
 		return nil, l.state.unknown
 	}
+	at := l.state.before
+	if l.state.turns(o.Pair) {
+		if l.state.unknownTurned != nil {
+			return nil, l.state.unknownTurned
+		}
+		at = l.state.turned
+	}
 	var ok bool
-	if v.must, ok = l.state.of(o.Pair); !ok {
+	if v.must, ok = l.state.of(at, o.Pair); !ok {
 		return nil, &checkup.Cause{Stage: checkup.StageSetup, Message: "the Service did not exist any more when measuring began"}
 	}
+	wrong := slices.ContainsFunc(slices.Collect(maps.Keys(v.answered)), v.mustNot)
+	if seen.Unturned && !wrong && (o.Received > 0 || v.action != nodestate.Forward) {
+		return nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the endpoint did not change while this node's agent " +
+			"measured: the agent began too late, or no other endpoint is ready"}
+	}
+	if v.preserved {
+		if seen.Witnessed < o.Received {
+			return nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent does not report which source address the " +
+				"endpoint saw: the agent, or a responder, is of an older version"}
+		}
+		// On the way to the other node, the network may have put an address of the first node in the place of the agent's.
+		if seen.SeenAs != "" && !slices.ContainsFunc(l.w.Sources[o.Pair.Source].Exits, func(exit string) bool {
+			return sameAddress(exit, seen.SeenAs)
+		}) {
+			v.rewritten = seen.SeenAs
+		}
+	}
 	return v, nil
+}
+
+// sameAddress reports whether two texts are the same IP address.
+func sameAddress(a, b string) bool {
+	x, err := netip.ParseAddr(a)
+	y, wrong := netip.ParseAddr(b)
+	return err == nil && wrong == nil && x.Unmap() == y.Unmap()
 }
 
 // unmeasured makes an outcome unmeasured.
@@ -218,7 +327,7 @@ func (l *looks) compare(o *judge.Outcome, v *view, ordered int, level, doubt flo
 		return
 	}
 	for address := range v.answered {
-		if !slices.Contains(v.endpoints, address) {
+		if v.mustNot(address) {
 			v.wrong = append(v.wrong, address)
 		}
 	}
@@ -240,6 +349,10 @@ func (l *looks) compare(o *judge.Outcome, v *view, ordered int, level, doubt flo
 		}
 		fail(judge.Reached, checkup.ReasonReached, "%d of %d answered by %s, which this node must not use for the Service",
 			n, o.Sent, l.names(v.wrong))
+		return
+	case v.rewritten != "":
+		fail(judge.Rewritten, "", "the endpoint saw the source address %s, which is neither the agent's nor its node's: "+
+			"externalTrafficPolicy Local must preserve it", v.rewritten)
 		return
 	case o.Verdict == checkup.Fail && o.Received > 0 && len(v.missing) > 0 && len(v.endpoints) > 1:
 		o.Cause.Reason = checkup.ReasonUnreached
@@ -310,11 +423,8 @@ func (l *looks) labels(addresses []string) string {
 // The path to a responder itself does not change, and the endpoints of hairpinService are the agents, which come and
 // go.
 func (l *looks) excuse(j *judge.Judgement) {
-	if l.state.unknown != nil {
-		return
-	}
 	services.ExcuseBy(j, func(o *judge.Outcome) *checkup.Cause {
-		fixture, ok := l.state.fixture(o.Pair.Target)
+		fixture, ok := l.w.ServiceOf(o.Pair.Target)
 		switch {
 		case !ok || fixture.Name == hairpinService:
 			return nil

@@ -26,7 +26,8 @@ func survey(context.Context, cluster.Reader, *checkup.Plan, *cluster.Snapshot) e
 // Rights are those to create the Services in the namespace of the run, to read what the API says of them, and to delete
 // them.
 func Rights(c checkup.Check) []checkup.Right {
-	if _, ok := c.Spec.(*Spec); !ok {
+	spec, ok := c.Spec.(*Spec)
+	if !ok {
 		return nil
 	}
 	var rights []checkup.Right
@@ -43,6 +44,12 @@ func Rights(c checkup.Check) []checkup.Right {
 	add(checkup.PhaseSetup, slices, "endpointslices", "list", "pkg/fleet StartResponders: wait until the Services have their endpoints")
 	add(checkup.PhaseProbe, "", "services", "list", "tasks/probe: what nodes have to do with the plan's own Services")
 	add(checkup.PhaseProbe, slices, "endpointslices", "list", "tasks/probe: which endpoints nodes may use")
+	if spec.has(EndpointLeaves) || spec.has(Terminating) {
+		add(checkup.PhaseProbe, "", "pods", "patch", "pkg/fleet Turn: responders leave and join Services while these are measured")
+	}
+	if spec.has(Terminating) {
+		add(checkup.PhaseProbe, "", "pods", "delete", "pkg/fleet Turn: a responder terminates while it is measured")
+	}
 	add(checkup.PhaseConclude, "", "services", "list", "pkg/fleet Remove and Left: the plan's own Services")
 	add(checkup.PhaseConclude, "", "services", "delete", "pkg/fleet Remove: the plan's own Services")
 	return rights

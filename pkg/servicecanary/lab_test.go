@@ -96,8 +96,8 @@ func addressOf(f checkup.IPFamily, ipv4, ipv6 string, n int) string {
 	return fmt.Sprintf(ipv4, n)
 }
 
-// apiOf is what the API says of the worksheet's Services: all that its controllers do.
-func apiOf(w *checkup.Worksheet, roster *checkup.Roster) *cluster.Snapshot {
+// apiOf is what the API says of the worksheet's Services, before or after the turn: all that its controllers do.
+func apiOf(w *checkup.Worksheet, roster *checkup.Roster, turned bool) *cluster.Snapshot {
 	s := &cluster.Snapshot{}
 	for n, fixture := range w.Services {
 		service := corev1.Service{
@@ -114,8 +114,14 @@ func apiOf(w *checkup.Worksheet, roster *checkup.Roster) *cluster.Snapshot {
 		if fixture.InternalLocal {
 			service.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
 		}
-		if fixture.ClientIP {
+		if fixture.ExternalLocal {
+			service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		}
+		if fixture.ClientIP > 0 {
 			service.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+			service.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &fixture.ClientIP},
+			}
 		}
 		for _, f := range w.IPFamilies {
 			service.Spec.IPFamilies = append(service.Spec.IPFamilies, corev1.IPFamily(f))
@@ -132,10 +138,17 @@ func apiOf(w *checkup.Worksheet, roster *checkup.Roster) *cluster.Snapshot {
 				},
 			}
 			for t, e := range w.Targets {
-				if slices.Contains(e.In, fixture.Name) {
+				in := slices.Contains(e.In, fixture.Name)
+				if turned {
+					in = (in || slices.Contains(e.Joins, fixture.Name)) && !slices.Contains(e.Leaves, fixture.Name)
+				}
+				if in {
+					ends := turned && e.Ends
 					endpoint := discoveryv1.Endpoint{
 						Addresses: []string{roster.Targets[t].Addresses[f]}, NodeName: &e.Node,
-						Conditions: discoveryv1.EndpointConditions{Ready: new(!e.NeverReady || fixture.PublishNotReady)},
+						Conditions: discoveryv1.EndpointConditions{
+							Ready: new((!e.NeverReady || fixture.PublishNotReady) && !ends), Serving: new(!e.NeverReady), Terminating: &ends,
+						},
 					}
 					if fixture.Distribution != "" {
 						endpoint.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zoneOf(w, e.Node)}}}
@@ -174,10 +187,23 @@ type pair struct {
 	count int
 }
 
-// answers are who answered how often; with nobody, refused says whether the pair is refused or not answered.
+// proxy is the node whose service proxy decides who answers.
+func (p pair) proxy() string {
+	if _, at, is := strings.Cut(p.target, " at "); is {
+		return at
+	}
+	return p.node
+}
+
+// answers are who answered how often; with nobody, refused says whether the pair is refused or not answered. Endpoints
+// saw the source address; empty for the agent's own. unturned says that the agent saw no turn. later answered after the
+// session affinity.
 type answers struct {
-	by      map[string]int
-	refused bool
+	by       map[string]int
+	refused  bool
+	saw      string
+	unturned bool
+	later    []string
 }
 
 // right is what a node does whose service proxy is right: each endpoint in turn.
@@ -190,6 +216,9 @@ func right(p pair) answers {
 			}
 			a.by[p.endpoints[i%len(p.endpoints)]]++
 		}
+		for i := range 4 {
+			a.later = append(a.later, p.endpoints[(i+1)%len(p.endpoints)])
+		}
 	}
 	return a
 }
@@ -199,13 +228,14 @@ type lab struct {
 	testing.TB
 	w      *checkup.Worksheet
 	roster *checkup.Roster
-	api    *cluster.Snapshot
+	// api and turned are before and after the turn.
+	api, turned *cluster.Snapshot
 }
 
 func newLab(tb testing.TB, spec *Spec, s *cluster.Snapshot) *lab {
 	w := expanded(tb, spec, s)
 	roster := rosterOf(w)
-	return &lab{tb, w, roster, apiOf(w, roster)}
+	return &lab{tb, w, roster, apiOf(w, roster, false), apiOf(w, roster, true)}
 }
 
 // address is that of the responder of a name.
@@ -217,10 +247,17 @@ func (l *lab) address(label string, f checkup.IPFamily) string {
 	return l.roster.Targets[i].Addresses[f]
 }
 
+// leaver is the responder that leaves, or terminates, at the turn.
+func (l *lab) leaver(f checkup.IPFamily) string {
+	i := slices.IndexFunc(l.w.Targets, func(e checkup.Endpoint) bool { return len(e.Leaves) > 0 })
+	return l.roster.Targets[i].Addresses[f]
+}
+
 // measure simulates the record of a look: wrong returns what is not right.
 func (l *lab) measure(w *checkup.Worksheet, wrong func(pair) answers) *checkup.Record {
 	r := &checkup.Record{Facts: []checkup.Fact{
-		factOf(l, checkup.FactServicesBefore, l.api), factOf(l, checkup.FactServicesAfter, l.api),
+		factOf(l, checkup.FactServicesBefore, l.api), factOf(l, checkup.FactServicesAfter, l.turned),
+		factOf(l, checkup.FactServicesTurned, l.turned),
 	}}
 	own := func(source int, f checkup.IPFamily) string { return addressOf(f, "10.2.0.%d", "fd00:2::%d", source+1) }
 	for s := range w.Sources {
@@ -235,23 +272,36 @@ func (l *lab) measure(w *checkup.Worksheet, wrong func(pair) answers) *checkup.R
 	state := stateOf(l.w, l.roster, r)
 	for p := range w.Pairs() {
 		of := pair{Pair: p, node: w.Sources[p.Source].Node, target: w.Targets[p.Target].Name(), count: w.Measurements(p)}
-		switch fixture, isService := state.fixture(p.Target); {
+		switch fixture, isService := w.ServiceOf(p.Target); {
 		case !isService:
 			of.must = must{action: nodestate.Forward, endpoints: []string{l.roster.Targets[p.Target].Addresses[p.Family]}}
 		case fixture.Name == hairpinService:
 			of.must = must{action: nodestate.Forward, endpoints: []string{own(p.Source, p.Family)}}
 		default:
 			var ok bool
-			if of.must, ok = state.of(p); !ok {
+			at := state.before
+			if state.turns(p) {
+				at = state.turned
+			}
+			if of.must, ok = state.of(at, p); !ok {
 				l.Fatalf("no state of %s", of.target)
 			}
 		}
 		a := wrong(of)
-		o := checkup.Observation{Pair: p, Sent: of.count}
+		o := checkup.Observation{Pair: p, Sent: of.count, Unturned: a.unturned}
 		for _, address := range slices.Sorted(maps.Keys(a.by)) {
 			if n := a.by[address]; n > 0 {
 				o.Received += n
 				o.Answerers = append(o.Answerers, checkup.Answerer{Address: address, Count: n})
+			}
+		}
+		if of.one {
+			o.Later = a.later
+		}
+		if of.preserved {
+			o.Witnessed = o.Received
+			if o.Received > 0 && a.saw != "" {
+				o.Rewritten, o.SeenAs = o.Received, a.saw
 			}
 		}
 		for i := range o.Received {

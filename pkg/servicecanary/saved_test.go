@@ -28,7 +28,7 @@ func TestSaved(t *testing.T) {
 		"canary-nodes": judged(func(p pair) answers {
 			a := right(p)
 			switch {
-			case p.node == "n2" && !strings.HasPrefix(p.target, "endpoint"):
+			case p.proxy() == "n2" && !strings.HasPrefix(p.target, "endpoint "):
 				return answers{}
 			case p.node == "n0" && p.target == "cluster-ip":
 				delete(a.by, l.address("endpoint on n1", p.Family))

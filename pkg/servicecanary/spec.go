@@ -36,15 +36,19 @@ const (
 	ClusterIP           Policy = "ClusterIP"           // nothing: all ready endpoints, and no other
 	InternalLocal       Policy = "InternalLocal"       // internalTrafficPolicy: Local
 	SessionAffinity     Policy = "SessionAffinity"     // sessionAffinity: ClientIP
-	NodePort            Policy = "NodePort"            // a node port, at the agent's own node
+	NodePort            Policy = "NodePort"            // a node port, at the agent's own node and at another one
+	ExternalLocal       Policy = "ExternalLocal"       // externalTrafficPolicy: Local, at the node ports of other nodes
 	PublishNotReady     Policy = "PublishNotReady"     // publishNotReadyAddresses, and a Service without a ready endpoint
 	TrafficDistribution Policy = "TrafficDistribution" // trafficDistribution: PreferClose
 	Hairpin             Policy = "Hairpin"             // the only endpoint is the client itself
+	EndpointLeaves      Policy = "EndpointLeaves"      // the endpoint is replaced: a UDP flow to it must follow
+	Terminating         Policy = "Terminating"         // an endpoint that terminates, and a ready one
 )
 
 // Policies lists every Policy.
 var Policies = []Policy{
-	ClusterIP, InternalLocal, SessionAffinity, NodePort, PublishNotReady, TrafficDistribution, Hairpin,
+	ClusterIP, InternalLocal, SessionAffinity, NodePort, ExternalLocal, PublishNotReady, TrafficDistribution, Hairpin,
+	EndpointLeaves, Terminating,
 }
 
 // Expect is what the pairs must achieve. A nil limit is not checked.

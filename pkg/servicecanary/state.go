@@ -3,6 +3,7 @@
 package servicecanary
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -16,41 +17,69 @@ import (
 	"github.com/checkplan/checkplan/pkg/services"
 )
 
-// state is what the API said of the Services, before and after everything was measured.
+// state is what the API said of the Services at some moments: before and after everything was measured, and at the turn
+// of the worksheet.
 type state struct {
-	w       *checkup.Worksheet
-	roster  *checkup.Roster
+	w      *checkup.Worksheet
+	roster *checkup.Roster
+	// turning are the Services of the worksheet whose endpoints change at the turn.
+	turning               map[string]bool
+	before, turned, after *moment
+	// unknown says why nothing is known of the Services, unknownTurned why not of the turn, and unknownAfter why it is not
+	// known what changed; nil if it is.
+	unknown, unknownTurned, unknownAfter *checkup.Cause
+}
+
+// moment is what the API said of the Services at one moment.
+type moment struct {
 	cluster *nodestate.Cluster
-	before  services.States
-	after   services.States
-	// unknown says why nothing is known of the Services, and unknownAfter why it is not known what changed; nil if it is.
-	unknown, unknownAfter *checkup.Cause
+	digests services.States
 	// nodes have what each node has to serve, by its name and the Service's object.
 	nodes map[string]map[string]*nodestate.ServiceEndpoints
 }
 
 // stateOf reads the facts of a record. A nil record has none.
 func stateOf(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record) *state {
-	s := &state{w: w, roster: roster, nodes: map[string]map[string]*nodestate.ServiceEndpoints{}}
-	before, err := snapshotOf(record, checkup.FactServicesBefore)
-	if err == nil {
-		s.cluster, err = clusterOf(w, before)
-	}
-	if err != nil {
-		s.unknown = &checkup.Cause{Stage: checkup.StageCollect, Message: "what the API says of the Service is not known: " + err.Error()}
-		return s
-	}
-	s.before = services.Digests(before.ServiceObjects, before.EndpointSlices)
-	after, err := snapshotOf(record, checkup.FactServicesAfter)
-	if err != nil {
-		s.unknownAfter = &checkup.Cause{
-			Stage: checkup.StageCollect, Reason: checkup.ReasonChanged,
-			Message: "whether the Service changed while it was measured is not known: " + err.Error(),
+	s := &state{w: w, roster: roster, turning: w.Turning()}
+	read := func(unit string, reason checkup.Reason, what string) (*moment, *checkup.Cause) {
+		m, err := momentOf(w, record, unit)
+		if err != nil {
+			return nil, &checkup.Cause{Stage: checkup.StageCollect, Reason: reason, Message: what + " is not known: " + err.Error()}
 		}
-		return s
+		return m, nil
 	}
-	s.after = services.Digests(after.ServiceObjects, after.EndpointSlices)
+	s.before, s.unknown = read(checkup.FactServicesBefore, "", "what the API says of the Service")
+	s.turned, s.unknownTurned = read(checkup.FactServicesTurned, "", "what the API says of the Service since its endpoint left")
+	s.after, s.unknownAfter = read(checkup.FactServicesAfter, checkup.ReasonChanged,
+		"whether the Service changed while it was measured")
 	return s
+}
+
+// momentOf reads a fact of a record.
+func momentOf(w *checkup.Worksheet, record *checkup.Record, unit string) (*moment, error) {
+	s, err := snapshotOf(record, unit)
+	if err != nil {
+		return nil, err
+	}
+	m := &moment{
+		digests: services.Digests(s.ServiceObjects, s.EndpointSlices),
+		nodes:   map[string]map[string]*nodestate.ServiceEndpoints{},
+	}
+	m.cluster, err = clusterOf(w, s)
+	return m, err
+}
+
+// state is what a node has to serve, by the Service's object.
+func (m *moment) state(node string) map[string]*nodestate.ServiceEndpoints {
+	states, ok := m.nodes[node]
+	if !ok {
+		states = map[string]*nodestate.ServiceEndpoints{}
+		for _, e := range m.cluster.State(node) {
+			states[e.Namespace+"/"+e.Name] = e
+		}
+		m.nodes[node] = states
+	}
+	return states
 }
 
 // snapshotOf returns the Services of a fact.
@@ -103,16 +132,6 @@ func (s *state) object(target int) string {
 	return s.roster.Targets[target].Pod
 }
 
-// fixture is the Service that a target is; false if it is none.
-func (s *state) fixture(target int) (checkup.ServiceFixture, bool) {
-	name := s.w.Targets[target].OfService
-	i := slices.IndexFunc(s.w.Services, func(f checkup.ServiceFixture) bool { return f.Name == name })
-	if name == "" || i < 0 {
-		return checkup.ServiceFixture{}, false
-	}
-	return s.w.Services[i], true
-}
-
 // must is what a node has to do with the traffic of one pair.
 type must struct {
 	action nodestate.Action
@@ -120,20 +139,22 @@ type must struct {
 	endpoints []string
 	// one says that the node must use the same one for all connections.
 	one bool
+	// preserved says that the endpoint must see the source address with which the connection arrived at the node.
+	preserved bool
 }
 
-// of returns what the source's node has to do with a pair to a Service; false if the Service has no such port.
-func (s *state) of(p checkup.Pair) (must, bool) {
-	node := s.w.Sources[p.Source].Node
-	states, ok := s.nodes[node]
-	if !ok {
-		states = map[string]*nodestate.ServiceEndpoints{}
-		for _, m := range s.cluster.State(node) {
-			states[m.Namespace+"/"+m.Name] = m
-		}
-		s.nodes[node] = states
-	}
-	service := states[s.object(p.Target)]
+// turns reports whether the endpoints of a pair's Service change at the turn.
+func (s *state) turns(p checkup.Pair) bool {
+	service, _ := s.w.ServiceOf(p.Target)
+	_, turns := s.turning[service.Name]
+	return turns
+}
+
+// of returns what has to be done with a pair to a Service, by the source's node, or by the one whose node port it is;
+// false if the Service has no such port at this moment.
+func (s *state) of(m *moment, p checkup.Pair) (must, bool) {
+	source, at := s.w.Sources[p.Source].Node, s.w.Targets[p.Target].Node
+	service := m.state(cmp.Or(at, source))[s.object(p.Target)]
 	if service == nil {
 		return must{}, false
 	}
@@ -143,12 +164,17 @@ func (s *state) of(p checkup.Pair) (must, bool) {
 				continue
 			}
 			m := must{action: port.Internal, one: service.AffinitySeconds > 0}
-			inside := len(s.w.Targets[p.Target].Hosts) > 0 // node ports, from a pod of the node
-			if inside {
-				m.action = port.Inside
+			usable := func(e nodestate.Endpoint) bool { return e.Internal }
+			switch at {
+			case "":
+			case source: // its node port, from a pod of the node
+				m.action, usable = port.Inside, func(e nodestate.Endpoint) bool { return e.Inside }
+			default:
+				m.action, usable = port.External, func(e nodestate.Endpoint) bool { return e.External }
+				m.preserved = service.ExternalTrafficToLocal
 			}
 			for _, e := range port.Endpoints {
-				if inside && e.Inside || !inside && e.Internal {
+				if usable(e) {
 					m.endpoints = append(m.endpoints, e.Address)
 				}
 			}
@@ -162,8 +188,13 @@ func (s *state) of(p checkup.Pair) (must, bool) {
 var protocols = map[checkup.Transport]nodestate.Protocol{checkup.TCP: nodestate.TCP, checkup.UDP: nodestate.UDP}
 
 // changed reports whether the Service that a target is, or its EndpointSlices of a family, changed while it was
-// measured.
+// measured. Of one that turns, it is who may answer that must not have changed since: a terminating endpoint ends.
 func (s *state) changed(p checkup.Pair) bool {
+	if s.turns(p) {
+		turned, _ := s.of(s.turned, p)
+		after, exists := s.of(s.after, p)
+		return !exists || turned.action != after.action || !slices.Equal(turned.endpoints, after.endpoints)
+	}
 	object := s.object(p.Target)
-	return s.before.Of(object, p.Family) != s.after.Of(object, p.Family)
+	return s.before.digests.Of(object, p.Family) != s.after.digests.Of(object, p.Family)
 }

@@ -6,7 +6,6 @@
 //	spec.go      the parameters
 //	expand.go    Survey, and Expand: nodes and Services; Sheet, what the worksheet has of this kind
 //	tables.go    Tables: what agents read against the state of the API server, before and after
-//	words.go     differences in words
 //	judge.go     Judge: every unit
 //	findings.go  which node or Service explains the failed units
 //	explain.go   Explain

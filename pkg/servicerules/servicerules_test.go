@@ -399,7 +399,7 @@ func TestBounded(t *testing.T) {
 	zip.Close()
 	look := checkup.TableLook{Data: text.Bytes()}
 	fact := tables.Compare(checkup.TableReading{Family: checkup.IPv4, Looks: [checkup.TableLooks]checkup.TableLook{look, look}})
-	if most := 20*(2*maxWords+100) + maxExtra*300; fact.Cause != nil || len(fact.Content) > most {
+	if most := 20*(2*dataplane.MaxWords+100) + maxExtra*300; fact.Cause != nil || len(fact.Content) > most {
 		t.Errorf("%v, %d bytes, want at most %d", fact.Cause, len(fact.Content), most)
 	}
 	var f found

@@ -302,10 +302,10 @@ func (t *tables) sort(first, last look, state []*nodestate.ServiceEndpoints, f c
 			continue
 		}
 		if t.unread(&d) {
-			m.words = append(m.words, words(&d, exists[d.Service]))
+			m.words = append(m.words, d.Words(exists[d.Service]))
 			continue
 		}
-		m.differ = append(m.differ, words(&d, exists[d.Service]))
+		m.differ = append(m.differ, d.Words(exists[d.Service]))
 		m.missing = m.missing || d.Kind == dataplane.Missing && d.Whole
 		if m != &others {
 			continue
@@ -360,4 +360,13 @@ func (t *tables) unread(d *dataplane.Difference) bool {
 func (t *tables) listed(service string) bool {
 	namespace, _, _ := strings.Cut(service, "/")
 	return slices.Contains(t.sheet.Namespaces, "") || service != "" && slices.Contains(t.sheet.Namespaces, namespace)
+}
+
+// several is the first two of several texts, and how many more there are.
+func several(texts []string) string {
+	const most = 2
+	if len(texts) <= most {
+		return strings.Join(texts, "; ")
+	}
+	return fmt.Sprintf("%s; and %d more", strings.Join(texts[:most], "; "), len(texts)-most)
 }

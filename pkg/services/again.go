@@ -57,15 +57,13 @@ func LookAgain(j *judge.Judgement, answered func(checkup.Pair) bool) *checkup.Wo
 	for _, p := range doubtful[min(len(doubtful), MostAgain(w)):] {
 		delete(counts, p)
 	}
-	next := *w
-	next.Look++
-	next.Again, next.Warnings = nil, nil
+	var again []checkup.Again
 	for p := range w.Pairs() {
 		if n, is := counts[p]; is {
-			next.Again = append(next.Again, checkup.Again{Pair: p, Count: n})
+			again = append(again, checkup.Again{Pair: p, Count: n})
 		}
 	}
-	return &next
+	return w.FurtherLook(again)
 }
 
 // MostAgain is the largest number of pairs of a second look.

@@ -48,8 +48,8 @@ func (o *Objects) Files() (Files, error) {
 // pipeline/NAME/NAME.yaml, each with a README, and the pipeline's rights in its namespace beside it. These
 // directories are kustomizations that an overlay can move to another namespace. The rights outside the namespace are
 // in cluster/NAME, a component; CustomResourceDefinitions in crd; default is a kustomization of all. Sample runs
-// cannot be applied, because they have a generateName: they are in a folder of their own. There is no directory task if
-// opts.Tasks finds the Tasks, and no Pipeline if opts.Pipelines finds them.
+// cannot be applied, because they have a generateName: they are in folders of their own, where Artifact Hub reads them.
+// There is no directory task if opts.Tasks finds the Tasks, and no Pipeline if opts.Pipelines finds them.
 func Catalog(plans []*checkup.Plan, opts Options) (Files, error) {
 	opts = opts.withDefaults()
 	plans = slices.SortedFunc(slices.Values(plans), func(a, b *checkup.Plan) int {
@@ -100,7 +100,7 @@ func Catalog(plans []*checkup.Plan, opts Options) (Files, error) {
 		if o.Schedule != nil {
 			groups[path.Join(dir, "schedule.yaml")] = o.Schedule
 		}
-		groups[path.Join("samples", plan.Name+".yaml")] = []runtime.Object{o.Sample}
+		groups[path.Join(dir, "samples", plan.Name+".yaml")] = []runtime.Object{o.Sample}
 		files[path.Join(dir, "README.md")] = pipelineReadme(plan, opts, o)
 		for _, task := range o.Tasks {
 			tasks[task.Name] = task

@@ -4,8 +4,10 @@ package tekton
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -18,6 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -53,10 +57,10 @@ func TestCatalogLayout(t *testing.T) {
 		"cluster/kustomization.yaml", "cluster/small/kustomization.yaml", "cluster/small/rbac.yaml",
 		"cluster/two-checks/kustomization.yaml", "cluster/two-checks/rbac.yaml",
 		"default/kustomization.yaml", "kustomization.yaml", "pipeline/kustomization.yaml",
-		"pipeline/small/README.md", "pipeline/small/kustomization.yaml", "pipeline/small/rbac.yaml", "pipeline/small/small.yaml",
+		"pipeline/small/README.md", "pipeline/small/kustomization.yaml", "pipeline/small/rbac.yaml",
+		"pipeline/small/samples/small.yaml", "pipeline/small/small.yaml",
 		"pipeline/two-checks/README.md", "pipeline/two-checks/kustomization.yaml", "pipeline/two-checks/rbac.yaml",
-		"pipeline/two-checks/two-checks.yaml",
-		"samples/small.yaml", "samples/two-checks.yaml",
+		"pipeline/two-checks/samples/two-checks.yaml", "pipeline/two-checks/two-checks.yaml",
 		"task/checkplan-conclude/README.md", "task/checkplan-conclude/checkplan-conclude.yaml",
 		"task/checkplan-probe-40m/README.md", "task/checkplan-probe-40m/checkplan-probe-40m.yaml",
 		"task/checkplan-probe/README.md", "task/checkplan-probe/checkplan-probe.yaml",
@@ -82,7 +86,7 @@ func TestCatalogApplies(t *testing.T) {
 	files := catalog(t)
 	seen := map[string]string{}
 	for name, text := range files {
-		if !strings.HasSuffix(name, ".yaml") || strings.HasPrefix(name, "samples/") || strings.HasPrefix(path.Base(name), "kustomiz") {
+		if !strings.HasSuffix(name, ".yaml") || strings.Contains(name, "/samples/") || strings.HasPrefix(path.Base(name), "kustomiz") {
 			continue
 		}
 		for _, object := range decodeStrict(t, text) {
@@ -122,7 +126,7 @@ func TestCatalogConventions(t *testing.T) {
 	categories := []string{"Kubernetes", "Monitoring", "Testing"} // of the hub's list
 	for name, text := range catalog(t) {
 		dir, file := filepath.Split(name)
-		if filepath.Base(dir)+".yaml" != file || strings.HasPrefix(name, "samples/") {
+		if filepath.Base(dir)+".yaml" != file || strings.Contains(name, "/samples/") {
 			continue
 		}
 		m, err := meta.Accessor(decodeStrict(t, text)[0])
@@ -164,6 +168,67 @@ func TestCatalogConventions(t *testing.T) {
 		}
 		if bytes.Contains(text, []byte("script:")) {
 			t.Errorf("%s has a script", name)
+		}
+	}
+}
+
+// TestArtifactHub: what Artifact Hub reads of a package of the catalog directory is there (its
+// internal/tracker/source/tekton, docs/tekton_annotations.md): a directory with NAME.yaml, a version, a description, a
+// README, the annotations, and samples of each Pipeline.
+func TestArtifactHub(t *testing.T) {
+	const catalog = "../../catalog"
+	packages, err := filepath.Glob(catalog + "/*/*/README.md")
+	if err != nil || len(packages) < 10 {
+		t.Fatalf("%d packages: %v", len(packages), err)
+	}
+	for _, readme := range packages {
+		dir := filepath.Dir(readme)
+		file := filepath.Join(dir, filepath.Base(dir)+".yaml")
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		var o struct {
+			Metadata metav1.ObjectMeta
+			Spec     struct{ Description string }
+		}
+		if err := yaml.Unmarshal(text, &o); err != nil {
+			t.Fatal(err)
+		}
+		if o.Metadata.Name != filepath.Base(dir) || o.Spec.Description == "" ||
+			!regexp.MustCompile(`^\d+\.\d+\.\d+$`).MatchString(o.Metadata.Labels["app.kubernetes.io/version"]) {
+			t.Errorf("%s: name, version or description is missing: %+v", file, o)
+		}
+		var links []struct{ Name, URL string }
+		var changes []struct{ Kind, Description string }
+		annotations := o.Metadata.Annotations
+		errs := []error{
+			yaml.UnmarshalStrict([]byte(annotations["artifacthub.io/links"]), &links),
+			yaml.UnmarshalStrict([]byte(annotations["artifacthub.io/changes"]), &changes),
+		}
+		if err := errors.Join(errs...); err != nil || len(links) == 0 || len(changes) == 0 {
+			t.Errorf("%s: links %v, changes %v: %v", file, links, changes, err)
+		}
+		for _, l := range links {
+			if u, err := url.Parse(l.URL); err != nil || u.Host == "" || l.Name == "" {
+				t.Errorf("%s: link %+v", file, l)
+			}
+		}
+		kinds := []string{"added", "changed", "deprecated", "removed", "fixed", "security"}
+		for _, c := range changes {
+			if !slices.Contains(kinds, c.Kind) || c.Description == "" {
+				t.Errorf("%s: change %+v", file, c)
+			}
+		}
+		for key, want := range map[string]string{"license": "Apache-2.0", "provider": "checkplan", "category": "networking"} {
+			if got := annotations["artifacthub.io/"+key]; got != want {
+				t.Errorf("%s: %s %q, want %q", file, key, got, want)
+			}
+		}
+		samples, err := filepath.Glob(dir + "/samples/*.yaml")
+		if pipeline := filepath.Base(filepath.Dir(dir)) == "pipeline"; err != nil || pipeline != (len(samples) == 1) {
+			t.Errorf("%s: samples %q, %v", file, samples, err)
 		}
 	}
 }
@@ -237,11 +302,11 @@ func TestDriftAndWrite(t *testing.T) {
 	change("pipeline/gone/README.md", string(mark("README.md"))+"# Gone\n")
 	change("pipeline/small/OWNERS", "approvers: [me]\n")
 	change("mine.yaml", string(mark("mine.yaml")))
-	if err := os.Remove(filepath.Join(dir, "samples/small.yaml")); err != nil {
+	if err := os.Remove(filepath.Join(dir, "pipeline/small/samples/small.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"pipeline/gone/README.md: stale", "pipeline/gone/gone.yaml: stale", "samples/small.yaml: missing", "task/checkplan-setup/checkplan-setup.yaml: changed",
+		"pipeline/gone/README.md: stale", "pipeline/gone/gone.yaml: stale", "pipeline/small/samples/small.yaml: missing", "task/checkplan-setup/checkplan-setup.yaml: changed",
 	}
 	if diff := cmp.Diff(want, drift()); diff != "" {
 		t.Errorf("drift (-want +got):\n%s", diff)

@@ -12,9 +12,11 @@ import (
 	"strings"
 
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/kinds"
@@ -52,6 +54,8 @@ type Options struct {
 	Tasks Resolver
 	// Pipelines says where sample runs and schedules find their Pipeline. Unless it is zero, a catalog has no Pipelines.
 	Pipelines Resolver
+	// Annotations of Tasks and Pipelines beside those that Compile writes, such as those that Artifact Hub reads.
+	Annotations map[string]string
 }
 
 // Objects are what a plan compiles to.
@@ -206,6 +210,9 @@ func (o Options) validate() error {
 			errs = append(errs, fmt.Errorf("image tag %q is no version of a hub: add version=VERSION to %s=%s", o.ImageTag, r.Name,
 				r.From))
 		}
+	}
+	for _, err := range apivalidation.ValidateAnnotations(o.Annotations, field.NewPath("annotations")) {
+		errs = append(errs, err)
 	}
 	if !slices.Contains(Profiles, o.Tekton) {
 		errs = append(errs, fmt.Errorf("tekton profile %q: want one of %s", o.Tekton, joinProfiles()))

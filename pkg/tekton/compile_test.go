@@ -353,6 +353,23 @@ func TestPlatformSetsUsers(t *testing.T) {
 	}
 }
 
+// TestVerdictInSight: the dashboard shows the first four labels of a run, by name. The verdict is one of them, with a
+// label that Argo CD adds to the Pipeline, too.
+func TestVerdictInSight(t *testing.T) {
+	o := compile(t, smallPlan(), testOptions)
+	labels := []string{"app.kubernetes.io/instance", checkup.LabelVerdict, checkup.LabelScheduled}
+	for name := range o.Pipeline.Labels { // Tekton copies them to runs
+		labels = append(labels, name)
+	}
+	for name := range o.Sample.Labels {
+		labels = append(labels, name)
+	}
+	slices.Sort(labels)
+	if i := slices.Index(slices.Compact(labels), checkup.LabelVerdict); i > 3 {
+		t.Errorf("the verdict is label %d of %q", i+1, labels)
+	}
+}
+
 func TestDefaultOptions(t *testing.T) {
 	got := encodeObjects(t, compile(t, smallPlan(), Options{}).Applied()...)
 	want := encodeObjects(t, compile(t, smallPlan(), Options{

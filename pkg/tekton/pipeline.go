@@ -31,6 +31,8 @@ func pipeline(plan *checkup.Plan, opts Options, planJSON string) *pipelinev1.Pip
 		},
 	}
 	p.Annotations = catalogAnnotations(opts, title(plan.Name))
+	// Tekton copies labels to runs, and checkup.LabelVerdict must be one of the first four.
+	delete(p.Labels, checkup.LabelManagedBy)
 
 	var set, statuses []string
 	for _, param := range formParams(plan) {

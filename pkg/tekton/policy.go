@@ -35,7 +35,7 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 	var objects []runtime.Object
 	for _, phase := range creators {
 		// The account for all phases may do what each may.
-		users := []string{AccountName(plan, phase)}
+		users := []string{checkup.AccountName(plan.Name, phase)}
 		if phase == checkup.PhaseProbe {
 			users = append(users, plan.Name)
 		}
@@ -44,12 +44,12 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 	}
 	if inside(plan) {
 		containers := rule(corev1.GroupName, []string{"pods/ephemeralcontainers"}, admissionv1.Update)
-		users := []string{AccountName(plan, checkup.PhaseProbe), plan.Name}
+		users := []string{checkup.AccountName(plan.Name, checkup.PhaseProbe), plan.Name}
 		objects = append(objects, policy(plan, opts, users[0]+"-inside", users, containers, insideValidations(plan, opts))...)
 	}
 	if hasServices(plan) {
 		services := rule(corev1.GroupName, []string{"services"}, admissionv1.Create, admissionv1.Delete)
-		users := []string{AccountName(plan, checkup.PhaseSetup), AccountName(plan, checkup.PhaseConclude), plan.Name}
+		users := []string{checkup.AccountName(plan.Name, checkup.PhaseSetup), checkup.AccountName(plan.Name, checkup.PhaseConclude), plan.Name}
 		objects = append(objects, policy(plan, opts, plan.Name+"-services", users, services, serviceValidations(plan))...)
 	}
 	if plan.NetworkHealth() != nil {
@@ -57,13 +57,13 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 		health := rule(networkhealth.Group, []string{resource, resource + "/status"},
 			admissionv1.Create, admissionv1.Update, admissionv1.Delete)
 		// The account for all phases may do what each may.
-		users := []string{AccountName(plan, checkup.PhaseConclude), plan.Name}
+		users := []string{checkup.AccountName(plan.Name, checkup.PhaseConclude), plan.Name}
 		objects = append(objects, policy(plan, opts, users[0], users, health, healthValidations(plan))...)
 	}
 	runs := func(of ...admissionv1.OperationType) admissionv1.RuleWithOperations {
 		return rule("tekton.dev", []string{"pipelineruns"}, of...)
 	}
-	labelling := []string{AccountName(plan, checkup.PhaseSetup), AccountName(plan, checkup.PhaseConclude), plan.Name}
+	labelling := []string{checkup.AccountName(plan.Name, checkup.PhaseSetup), checkup.AccountName(plan.Name, checkup.PhaseConclude), plan.Name}
 	objects = append(objects,
 		policy(plan, opts, plan.Name+"-verdict", labelling, runs(admissionv1.Update), verdictValidations(plan))...)
 	if plan.Schedule != nil {
@@ -222,7 +222,7 @@ func runValidations(plan *checkup.Plan) []admissionv1.Validation {
 			`!has(object.spec.pipelineSpec) && (!has(object.spec.workspaces) || size(object.spec.workspaces) == 0)`, plan.Name))
 	var accounts []string
 	for _, phase := range checkup.Phases {
-		accounts = append(accounts, fmt.Sprintf("%q", AccountName(plan, phase)))
+		accounts = append(accounts, fmt.Sprintf("%q", checkup.AccountName(plan.Name, phase)))
 	}
 	const harmless = `(!has(t.podTemplate) || (!has(t.podTemplate.hostNetwork) || !t.podTemplate.hostNetwork) && ` +
 		`(!has(t.podTemplate.volumes) || size(t.podTemplate.volumes) == 0))`

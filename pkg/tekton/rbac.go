@@ -176,15 +176,10 @@ func merge(rights []checkup.Right) []checkup.Right {
 	return merged
 }
 
-// AccountName names the ServiceAccount of a phase.
-func AccountName(plan *checkup.Plan, phase checkup.Phase) string {
-	return plan.Name + "-" + string(phase)
-}
-
 func accounts(plan *checkup.Plan) []string {
 	names := make([]string, len(checkup.Phases))
 	for i, phase := range checkup.Phases {
-		names[i] = AccountName(plan, phase)
+		names[i] = checkup.AccountName(plan.Name, phase)
 	}
 	return names
 }
@@ -207,7 +202,7 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 	}
 	account(plan.Name)
 	for _, phase := range checkup.Phases {
-		account(AccountName(plan, phase))
+		account(checkup.AccountName(plan.Name, phase))
 	}
 
 	type place struct {
@@ -225,9 +220,9 @@ func rights(plan *checkup.Plan, opts Options) []runtime.Object {
 		rules[p] = addVerb(rules[p], r)
 	}
 	for _, p := range places {
-		meta := opts.meta(AccountName(plan, p.phase), plan.Name)
+		meta := opts.meta(checkup.AccountName(plan.Name, p.phase), plan.Name)
 		subjects := []rbacv1.Subject{
-			{Kind: rbacv1.ServiceAccountKind, Name: AccountName(plan, p.phase), Namespace: opts.Namespace},
+			{Kind: rbacv1.ServiceAccountKind, Name: checkup.AccountName(plan.Name, p.phase), Namespace: opts.Namespace},
 			{Kind: rbacv1.ServiceAccountKind, Name: plan.Name, Namespace: opts.Namespace},
 		}
 		if p.scope != checkup.ScopeRun {

@@ -78,7 +78,7 @@ func TestGranted(t *testing.T) {
 			want := map[string]bool{}
 			for _, r := range Rights(plan, testOptions) {
 				place := map[checkup.Scope]string{checkup.ScopeRun: "net", checkup.ScopeCluster: "cluster", checkup.ScopeNamespace: r.Namespace}[r.Scope]
-				for _, account := range []string{AccountName(plan, r.Phase), plan.Name} {
+				for _, account := range []string{checkup.AccountName(plan.Name, r.Phase), plan.Name} {
 					want[grant("net/"+account, place, r.Verb, r.Group, r.Resource, r.Names)] = true
 				}
 			}
@@ -176,7 +176,7 @@ func TestRightsOfKinds(t *testing.T) {
 		kinds          []checkup.Kind // that need it
 	}{
 		{checkup.PhaseSetup, "list", "nodes", []checkup.Kind{podmesh.Name, controlplane.Name, placement.Name, services.Name, servicerules.Name, servicecanary.Name, dns.Name, "existing pods"}},
-		{checkup.PhaseSetup, "create", "pods", []checkup.Kind{podmesh.Name, servicecanary.Name, vmlatency.Name}},
+		{checkup.PhaseSetup, "create", "pods", []checkup.Kind{podmesh.Name, controlplane.Name, servicecanary.Name, vmlatency.Name}},
 		{checkup.PhaseSetup, "create", "services", []checkup.Kind{servicecanary.Name}},
 		{checkup.PhaseSetup, "delete", "services", []checkup.Kind{servicecanary.Name}},
 		{checkup.PhaseProbe, "create", "services", nil},

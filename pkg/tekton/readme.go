@@ -25,7 +25,7 @@ func catalogReadme(plans []*checkup.Plan, opts Options, tasks, clusters []string
 		"or newer, and %s.", opts.Tekton, needs)
 	p.line("```\nkubectl create namespace %s\nkubectl apply -k default", opts.Namespace)
 	for _, plan := range plans {
-		p.text("kubectl create -f samples/%s.yaml\n", plan.Name)
+		p.text("kubectl create -f pipeline/%s/samples/%s.yaml\n", plan.Name, plan.Name)
 	}
 	p.text("```\n")
 	images, one := "; `images:` in it takes the images from another registry", "`task`, "
@@ -79,7 +79,7 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 	if _, outside := beyond(o.Rights, opts.Namespace); len(outside) > 0 {
 		p.text("kubectl apply -f cluster/%s/rbac.yaml\n", plan.Name)
 	}
-	p.text("kubectl create -f samples/%s.yaml\n```\n", plan.Name)
+	p.text("kubectl create -f pipeline/%s/samples/%s.yaml\n```\n", plan.Name, plan.Name)
 	p.params(spec.Params)
 	p.line("`%s` sets these, and overrides the params above:", checkup.SettingsParam)
 	p.table("Setting", "Default", "Meaning")
@@ -121,7 +121,7 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 		"measure have no token.", plan.Name)
 	p.table("Account", "Where", "Resource", "Verb", "For")
 	for _, r := range Rights(plan, opts) {
-		p.row(code(AccountName(plan, r.Phase)), where(r, opts), r.Object(), r.Verb, r.Why)
+		p.row(code(checkup.AccountName(plan.Name, r.Phase)), where(r, opts), r.Object(), r.Verb, r.Why)
 	}
 	return p.bytes()
 }

@@ -278,7 +278,7 @@ func TestCatalogOfBundle(t *testing.T) {
 		t.Errorf("the schedule does not name the bundle:\n%s", text)
 	}
 	golden(t, "catalog-bundle.txt", slices.Concat(files["README.md"], files["kustomization.yaml"], files["default/kustomization.yaml"],
-		files["pipeline/scheduled/kustomization.yaml"], files["samples/small.yaml"]))
+		files["pipeline/scheduled/kustomization.yaml"], files["pipeline/small/samples/small.yaml"]))
 }
 
 func FuzzParseResolver(f *testing.F) {

@@ -228,7 +228,7 @@ func sampleRun(plan *checkup.Plan, opts Options) *pipelinev1.PipelineRun {
 	}
 	account := func(task string, phase checkup.Phase) {
 		run.Spec.TaskRunSpecs = append(run.Spec.TaskRunSpecs, pipelinev1.PipelineTaskRunSpec{
-			PipelineTaskName: task, ServiceAccountName: AccountName(plan, phase),
+			PipelineTaskName: task, ServiceAccountName: checkup.AccountName(plan.Name, phase),
 		})
 	}
 	for _, check := range plan.CheckNames() {

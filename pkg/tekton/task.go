@@ -3,6 +3,7 @@
 package tekton
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -267,13 +268,18 @@ func paramPath(param string) string {
 	return "params." + param
 }
 
-// catalogAnnotations are the annotations that Tekton's catalog and catlin demand.
+// catalogAnnotations are the annotations that Tekton's catalog and catlin demand, and those of the options.
 func catalogAnnotations(opts Options, displayName string) map[string]string {
-	return map[string]string{
+	all := maps.Clone(opts.Annotations)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, map[string]string{
 		"tekton.dev/categories":           "Kubernetes, Monitoring, Testing",
 		"tekton.dev/displayName":          displayName,
 		"tekton.dev/pipelines.minVersion": opts.Tekton.minVersion(),
 		"tekton.dev/platforms":            "linux/amd64,linux/arm64",
 		"tekton.dev/tags":                 "checkup, kubernetes, network",
-	}
+	})
+	return all
 }

@@ -52,7 +52,7 @@ type usageError string
 func (e usageError) Error() string { return string(e) }
 
 const usage = usageError(
-	"usage: agent probe --order FILE | agent probe --order-env NAME | agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] | agent version",
+	"usage: agent probe --order FILE | agent probe --order-env NAME | agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] [--linger DURATION] | agent version",
 )
 
 func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
@@ -80,10 +80,14 @@ func run(ctx context.Context, stdout, stderr io.Writer, args []string) error {
 		echo := flags.String("echo", fmt.Sprintf(":%d", probe.EchoPort), "`ADDRESS` for TCP and UDP echo")
 		http := flags.String("http", fmt.Sprintf(":%d", probe.HTTPPort), "`ADDRESS` for HTTP")
 		health := flags.String("health", fmt.Sprintf(":%d", probe.HealthPort), "`ADDRESS` for the kubelet's health checks")
+		linger := flags.Duration("linger", 0, "`DURATION` for which it goes on answering after a signal to end")
 		if err := parse(flags, args[1:]); err != nil {
 			return err
 		}
-		return respond(ctx, stdout, *echo, *http, *health)
+		lingering, end := context.WithCancel(context.WithoutCancel(ctx))
+		defer end()
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(*linger, end) })()
+		return respond(lingering, stdout, *echo, *http, *health)
 	case "version":
 		_, err := fmt.Fprintln(stdout, version())
 		return err

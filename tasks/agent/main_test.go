@@ -53,7 +53,7 @@ func TestExitCodes(t *testing.T) {
 	good := write("good.json", `{"deadline": "1m", "limits": {"packetsPerSecond": 1000, "concurrency": 1, "startJitter": "0s"},
 "probes": [{"transport": "tcp", "sizes": [0], "count": 1, "interval": "0s", "timeout": "1m"}],
 "targets": [{"target": 0, "addresses": {"IPv4": "127.0.0.1"}, "ports": {"tcp": 1}}]}`)
-	const usage = "agent: usage: agent probe --order FILE | agent probe --order-env NAME | agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] | agent version\n"
+	const usage = "agent: usage: agent probe --order FILE | agent probe --order-env NAME | agent respond [--echo ADDRESS] [--http ADDRESS] [--health ADDRESS] [--linger DURATION] | agent version\n"
 	for _, test := range []struct {
 		args   []string
 		code   int
@@ -117,6 +117,34 @@ func TestResponderEndsOnSIGTERM(t *testing.T) {
 	}
 	if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
 		t.Errorf("got error %v and output %q, want exit code 0 and no output", err, stderr.String())
+	}
+}
+
+// A responder whose pod terminates goes on answering.
+func TestResponderLingers(t *testing.T) {
+	const echo, http = "127.0.7.8:7007", "127.0.7.8:7080" // loopback addresses that no other test uses
+	cmd := agent(t.Context(), "respond", "--echo", echo, "--http", http, "--health", "127.0.7.8:7081", "--linger", "1h")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	conn := dialUntil(t, echo)
+	defer conn.Close()
+	for range 2 {
+		if _, err := io.WriteString(conn, "x"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("%v, %s: want that only SIGKILL ends it", err, cmd.ProcessState)
 	}
 }
 

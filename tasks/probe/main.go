@@ -84,6 +84,10 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 		writer.Fact(before)
 		first.record.Facts = append(first.record.Facts, before)
 	}
+	turn := turnOf(ctx, t, f, w, roster)
+	if turn != nil {
+		to = append(to, turn)
+	}
 	var tables kind.Tables
 	if k.Tables != nil {
 		asking, done := context.WithTimeout(ctx, keepTime)
@@ -109,6 +113,11 @@ func probe(ctx context.Context, t *task.Task, f *fleet.Fleet, frozen *record.Fro
 	end()
 	wg.Wait()
 
+	if turn != nil {
+		turned := turn.finish()
+		writer.Fact(turned)
+		first.record.Facts = append(first.record.Facts, turned)
+	}
 	if err == nil && ctx.Err() == nil {
 		reading, done := context.WithTimeout(ctx, keepTime)
 		f.Receptions(reading, w, roster, func(target int, received []checkup.Reception) {

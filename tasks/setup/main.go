@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -94,6 +95,9 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	if err := cmp.Or(denied, failed); err != nil {
 		return err
 	}
+	if err := fleet.Admitted(ctx, w, prober(t, plan)); err != nil {
+		return err
+	}
 	if err := objects(ctx, t, w); err != nil {
 		return err
 	}
@@ -134,6 +138,20 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	return measurable(t, false)
 }
 
+// prober is the service account of the probe task, which planner names like this one's, with the prefix and suffix that
+// kustomize may add. It is this one's if that has the plan's name, because it runs all tasks then. Empty if planner did
+// not name this one's: it is not known.
+func prober(t *task.Task, plan *checkup.Plan) string {
+	if t.Account == plan.Name {
+		return t.Account
+	}
+	prefix, suffix, ok := strings.Cut(t.Account, checkup.AccountName(plan.Name, checkup.PhaseSetup))
+	if !ok {
+		return ""
+	}
+	return prefix + checkup.AccountName(plan.Name, checkup.PhaseProbe) + suffix
+}
+
 // within returns an error if the plan would exceed its limits. They are those of all checks together, so the others
 // are expanded, too: each setup finds out, whichever comes first. A check that cannot be expanded creates nothing;
 // should it be possible later, its own setup counts all.
@@ -170,7 +188,7 @@ func sweep(ctx context.Context, t *task.Task, sweep func(context.Context) (int, 
 	case err != nil:
 		t.Logf("::warning::cannot remove objects of earlier runs: %v", err)
 	case n > 0:
-		t.Logf("removed %d objects of earlier runs", n)
+		t.Logf("removed %s of earlier runs", checkup.Count(n, "object"))
 	}
 }
 

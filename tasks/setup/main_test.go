@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -75,6 +76,9 @@ func newTask(t *testing.T, nodes ...string) (*task.Task, *fake.Clientset, *strin
 	}
 	client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		pod := a.(k8stesting.CreateAction).GetObject().(*corev1.Pod)
+		if isDryRun(a) {
+			return true, pod, nil
+		}
 		pod.Status = corev1.PodStatus{
 			Phase:      corev1.PodRunning,
 			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
@@ -87,6 +91,12 @@ func newTask(t *testing.T, nodes ...string) (*task.Task, *fake.Clientset, *strin
 		Kubernetes: client, Namespace: "ns", RunName: "run", RunUID: "uid-1", PodName: "setup-pod", PodUID: "uid-2",
 		AgentImage: "registry.example/agent:v1", PlanJSON: plan(t), Check: "mesh", Stdout: log, Results: t.TempDir(),
 	}, client, log
+}
+
+// isDryRun reports whether a request changes nothing.
+func isDryRun(a k8stesting.Action) bool {
+	create, ok := a.(k8stesting.CreateActionImpl)
+	return ok && slices.Equal(create.CreateOptions.DryRun, []string{metav1.DryRunAll})
 }
 
 // measurableOf is the Tekton result that decides whether the probe task is started.
@@ -280,8 +290,58 @@ func TestSetupOfConnections(t *testing.T) {
 				t.Errorf("warnings %q: the report would tell of the objects twice", w.Warnings)
 			}
 			for _, a := range client.Actions() {
-				if a.GetVerb() == "create" && a.GetResource().Resource == "pods" || a.GetVerb() == "watch" {
+				if a.GetVerb() == "create" && a.GetResource().Resource == "pods" && !isDryRun(a) || a.GetVerb() == "watch" {
 					t.Errorf("%s %s: there is nothing to start", a.GetVerb(), a.GetResource().Resource)
+				}
+			}
+		})
+	}
+}
+
+// TestSetupAsksAdmission: where admission would refuse the agents of the probe task, setup fails and says what to do. It
+// has created nothing. The dry run is of a pod with the account of the probe task, by which OpenShift decides. If
+// that is not known, setup warns and goes on.
+func TestSetupAsksAdmission(t *testing.T) {
+	for account, want := range map[string]string{
+		"day-2-setup": "day-2-probe", "x-day-2-setup-y": "x-day-2-probe-y", "day-2": "day-2",
+		"mine": "", "": "",
+	} {
+		t.Run(account, func(t *testing.T) {
+			tk, client, log := newTask(t, "n0", "n1")
+			tk.Account, tk.Check = account, "api"
+			tk.PlanJSON = planOf(t, map[string]checkup.Check{"api": {Spec: controlPlane()}})
+			tk.Dynamic = dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
+			if err := client.Tracker().Add(shop); err != nil {
+				t.Fatal(err)
+			}
+			client.PrependReactor("create", "selfsubjectaccessreviews", func(k8stesting.Action) (bool, runtime.Object, error) {
+				allowed := authorizationv1.SubjectAccessReviewStatus{Allowed: true}
+				return true, &authorizationv1.SelfSubjectAccessReview{Status: allowed}, nil
+			})
+			got := "none was asked about"
+			client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+				pod := a.(k8stesting.CreateAction).GetObject().(*corev1.Pod)
+				if !isDryRun(a) || !pod.Spec.HostNetwork {
+					t.Errorf("pod %s is not a dry run, or not on the host network", pod.Name)
+				}
+				got = pod.Spec.ServiceAccountName
+				return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), pod.Name,
+					errors.New("unable to validate against any security context constraint: [hostNetwork]"))
+			})
+			err := run(t.Context(), tk)
+			if want == "" {
+				if err != nil || !strings.Contains(log.String(), "may be refused, depending on the account") {
+					t.Errorf("%v, want a warning; log:\n%s", err, log)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), "compile the plan with preset openshift or auto") {
+				t.Errorf("%v, want what to do; log:\n%s", err, log)
+			}
+			if got != want {
+				t.Errorf("the pod of the dry run has the account %q, want %q", got, want)
+			}
+			for _, a := range client.Actions() {
+				if a.GetVerb() == "create" && a.GetResource().Resource == "pods" && !isDryRun(a) {
+					t.Errorf("setup creates a pod: %v", a)
 				}
 			}
 		})

@@ -110,7 +110,7 @@ func TestEachRequestForServicesFailsOnce(t *testing.T) {
 			}
 			owned := 0
 			for _, s := range list.Items {
-				if len(s.OwnerReferences) == 3 { // two responders, and one that is never ready
+				if len(s.OwnerReferences) == 4 { // two responders, one that is never ready, and one that leaves
 					owned++
 				}
 			}

@@ -5,39 +5,46 @@
 package e2e
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/crane"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // The registry of the sandbox's addon resolvers, on the host and in the pod of the resolvers.
 const registry = "127.0.0.1:15000"
 
-// A run of a bundle in a namespace that has the accounts and roles only, and one whose Tasks are in another namespace:
-// Tekton's resolvers find both. Somebody pushes another bundle to the same tag before the first run, which does not
-// use it.
+// A run of a bundle in a namespace that has the accounts and roles only, from the manifests beside the bundle, and one
+// whose Tasks are in another namespace: Tekton's resolvers find both. Somebody pushes another bundle to the same tag
+// before the first run, which does not use it.
 func TestBundle(t *testing.T) {
 	t.Parallel()
 	const plan = "../../plans/smoke.cue"
 	forwardRegistry(t)
 	dir := t.TempDir()
-	push := func(args ...string) string {
+	push := func(args ...string) (pinned, manifests string) {
 		t.Helper()
 		c := start(t, append([]string{"catalog", "--plans", plan, "--bundle", registry + "/checkplan/catalog:v1"}, args...)...)
 		if c.wait(t) != 0 {
 			t.Fatal(c.stderr.String())
 		}
-		return strings.TrimSpace(c.stdout.String())
+		pinned, manifests, _ = strings.Cut(strings.TrimSpace(c.stdout.String()), "\n")
+		return pinned, manifests
 	}
-	pinned := push(filepath.Join(dir, "catalog"))
-	if other := push("--image-repository", "sandbox.invalid/none", filepath.Join(dir, "other")); other == pinned {
+	pinned, manifests := push(filepath.Join(dir, "written"))
+	if other, _ := push("--image-repository", "sandbox.invalid/none", filepath.Join(dir, "other")); other == pinned {
 		t.Fatalf("two catalogs have one bundle: %s", other)
 	}
+	unpack(t, manifests, filepath.Join(dir, "catalog"))
 	overlay(t, dir, "bundle")
 
 	namespaced(t, "bundle-tasks")
@@ -91,6 +98,24 @@ func TestBundle(t *testing.T) {
 				t.Errorf("namespace %s has %s: %s", namespace, resource, found)
 			}
 		}
+	}
+}
+
+// unpack writes the files of an image to a new directory, as `crane export IMAGE - | tar x` does.
+func unpack(t *testing.T, image, dir string) {
+	t.Helper()
+	pulled, err := crane.Pull(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	if err := errors.Join(os.Mkdir(dir, 0o755), crane.Export(pulled, &archive)); err != nil {
+		t.Fatal(err)
+	}
+	tar := exec.CommandContext(t.Context(), "tar", "x", "-C", dir)
+	tar.Stdin = &archive
+	if out, err := tar.CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v\n%s", err, out)
 	}
 }
 

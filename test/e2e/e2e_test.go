@@ -802,7 +802,7 @@ func TestExistingPods(t *testing.T) {
 	nothingLeft(t, r.RunUID)
 }
 
-// planner state prints where a node's proxy has to send the traffic of the cluster's API.
+// planner state prints where a node's proxy has to send the traffic of the cluster's API, and that its rules do that.
 func TestState(t *testing.T) {
 	t.Parallel()
 	c := start(t, "state", "--node", "worker-1", "-n", "default", "--output", "json", "kubernetes")
@@ -832,6 +832,9 @@ func TestState(t *testing.T) {
 	}
 	if !cmp.Equal(got, want, cmpopts.SortSlices(strings.Compare)) || len(got) == 0 {
 		t.Errorf("endpoints %v, want %v", got, want)
+	}
+	if code, out := stateDiff(t, "worker-1", "-n", "default", "kubernetes"); code != 0 || !strings.Contains(out, "\nno difference\n") {
+		t.Errorf("planner state --diff: exit code %d, want 0:\n%s", code, out)
 	}
 }
 

@@ -5,8 +5,15 @@
 package e2e
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +22,7 @@ import (
 	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -24,13 +32,13 @@ import (
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
 
-// servicesNamespace has the Services of TestServices; the plan "services" names it.
+// servicesNamespace has the Services of TestServices and TestServiceFaults; the plan "services" names it.
 const servicesNamespace = "e2e-services"
 
-// TestServices: Services with endpoints work from each node, one without is refused, and one whose policy wants an
-// endpoint of the node is dropped where there is none. When one node has lost the rule of one Service, this node and
-// this Service are found, by connecting and by reading the rules. A namespace that refuses agents on the host network
-// still gets the connections.
+// TestServices: Services of all policies with endpoints work from each node, one without is refused, and one whose
+// policy wants an endpoint of the node is dropped where there is none. When one node has lost the rule of one Service,
+// this node and this Service are found, by connecting and by reading the rules. A namespace that refuses agents on the
+// host network still gets the connections.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	address := serveServices(t)
@@ -92,12 +100,13 @@ func TestServiceCanary(t *testing.T) {
 	if c.Counts.Pass != c.Counts.Expected || c.Counts.Expected == 0 || len(c.Findings) > 0 {
 		t.Errorf("want that all pass:\n%s", describe(t, clean))
 	}
-	// From each node to four responders, one that is not ready, and 8 Services, in two families, by TCP and UDP.
+	// From each node to four responders, one that is not ready, and 9 Services, in two families, by TCP and UDP; to two
+	// node ports, and, with a policy Local, to one, and to that of the endpoint from all but its own node.
 	nodes, err := cluster(t).Kube.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := len(nodes.Items) * (4 + 1 + 8) * 2 * 2; c.Counts.Expected != want {
+	if want := (len(nodes.Items)*(4+1+9+2+2) - 1) * 2 * 2; c.Counts.Expected != want {
 		t.Errorf("%d pairs, want %d:\n%s", c.Counts.Expected, want, describe(t, clean))
 	}
 	text := describe(t, clean)
@@ -144,6 +153,171 @@ func TestServiceCanary(t *testing.T) {
 	nothingLeft(t, clean.RunUID, broken.RunUID, uid)
 }
 
+// TestServiceFaults: what is damaged on one node alone is found, with the node and the Service: all of its rules are
+// deleted; its service proxy is stopped, and an endpoint changes; the rule of one endpoint is deleted by hand; an address
+// is added by hand. planner state --diff on the node finds the same, and finds nothing on another node.
+func TestServiceFaults(t *testing.T) {
+	const node, other = "worker-2", "worker-1"
+	address := serveServices(t)
+	// Without rules, pods of the node do not reach the API server. Agents need not, but the pods of tasks do.
+	sandbox(t, "kubectl", "cordon", node)
+	t.Cleanup(func() { sandbox(t, "kubectl", "uncordon", node) })
+	var uids []string
+	run := func(wantCode int) (r *checkup.Report, rules checkup.CheckReport) {
+		t.Helper()
+		r = runPlan(t, "services", wantCode, "--namespace", servicesNamespace)
+		uids = append(uids, r.RunUID)
+		return r, r.Checks[0]
+	}
+	for range 2 {
+		if r, _ := run(0); r.Counts.Pass != r.Counts.Expected || len(findings(r)) > 0 {
+			t.Errorf("want that all pass:\n%s", describe(t, r))
+		}
+	}
+
+	const added = "192.0.2.77:80"
+	web := "node " + node + ", Service " + servicesNamespace + "/web: "
+	pair := node + " -> " + servicesNamespace + "/web"
+	for _, tt := range []struct {
+		name    string
+		fault   string
+		then    func(t *testing.T) // what happens to the cluster
+		cause   checkup.FindingCause
+		subject string
+		message string // part of it
+		diff    string // part of what planner state --diff prints
+	}{
+		{"no rules", "delete-service-rules", nil,
+			checkup.CauseNode, node, "node " + node + ": it has no rules of Services", node + ": IPv4 no rules, IPv6 no rules"},
+		{"stale", "stop " + serviceProxy(t), replaceEndpoint,
+			checkup.CausePair, pair, web, "which is no endpoint"},
+		{"an endpoint's rule", "delete-service-rules --endpoint ENDPOINT", nil,
+			checkup.CausePair, pair, web + "no connection goes to endpoint ENDPOINT", "no connection goes to endpoint ENDPOINT"},
+		{"an address by hand", "add-service-rule --address " + added + " --service " + address, nil,
+			checkup.CausePair, pair, web + "a rule takes connections to " + added, "a rule takes connections to " + added},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, text := range []*string{&tt.fault, &tt.message, &tt.diff} {
+				*text = strings.ReplaceAll(*text, "ENDPOINT", endpoints(t)[0].String())
+			}
+			id, _ := faultID(t, append(strings.Fields(tt.fault), "--node", node)...)
+			if tt.then != nil {
+				tt.then(t)
+			}
+			r, rules := run(3)
+			found := rules.Findings
+			if len(found) != 1 || found[0].Cause != tt.cause || found[0].Subject != tt.subject || !strings.Contains(found[0].Message, tt.message) {
+				t.Errorf("want one finding about rules, %s %q, %q:\n%s", tt.cause, tt.subject, tt.message, describe(t, r))
+			}
+			for _, f := range r.Checks[1].Findings {
+				if !strings.HasPrefix(f.Subject, node) {
+					t.Errorf("want no finding but of %s:\n%s", node, describe(t, r))
+				}
+			}
+			if code, out := stateDiff(t, node); code != 3 || !strings.Contains(out, tt.diff) {
+				t.Errorf("planner state --diff: exit code %d, want 3 and %q:\n%s", code, tt.diff, out)
+			}
+			if code, out := stateDiff(t, other); code != 0 {
+				t.Errorf("planner state --diff of %s: exit code %d, want 0:\n%s", other, code, out)
+			}
+			clearFault(t, id)
+			eventually(t, 30*time.Second, func() error {
+				if code, out := stateDiff(t, node); code != 0 {
+					return fmt.Errorf("after the fault: exit code %d:\n%s", code, out)
+				}
+				return nil
+			})
+		})
+	}
+	nothingLeft(t, uids...)
+}
+
+// endpoints returns the IPv4 endpoints of web that are ready.
+func endpoints(t *testing.T) (ready []netip.AddrPort) {
+	t.Helper()
+	list, err := cluster(t).Kube.DiscoveryV1().EndpointSlices(servicesNamespace).List(t.Context(), metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName + "=web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			if a := netip.MustParseAddr(e.Addresses[0]); a.Is4() && *e.Conditions.Ready {
+				ready = append(ready, netip.AddrPortFrom(a, uint16(*s.Ports[0].Port)))
+			}
+		}
+	}
+	return ready
+}
+
+// replaceEndpoint deletes a pod of web, and waits until web has another endpoint.
+func replaceEndpoint(t *testing.T) {
+	t.Helper()
+	before := endpoints(t)
+	killPod(t, servicesNamespace, "app=web")
+	eventually(t, time.Minute, func() error {
+		now := endpoints(t)
+		if len(now) != len(before) || !slices.ContainsFunc(now, func(e netip.AddrPort) bool { return !slices.Contains(before, e) }) {
+			return fmt.Errorf("endpoints %v, and before %v", now, before)
+		}
+		return nil
+	})
+}
+
+// stateDiff runs planner state --diff in the network of a node, for all Services if there are no arguments.
+func stateDiff(t *testing.T, node string, args ...string) (code int, out string) {
+	t.Helper()
+	objects, err := sandboxCommand("kubectl", "get", "nodes,services,endpointslices", "-A", "-o", "json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("nsenter", append([]string{fmt.Sprintf("--net=/proc/%d/ns/net", firstProcess(t, node)), "--",
+		plannerBin, "state", "--node", node, "--filename", "-", "--diff"}, args...)...)
+	c.Stdin = bytes.NewReader(objects)
+	text, err := c.CombinedOutput()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return c.ProcessState.ExitCode(), string(text)
+}
+
+// firstProcess returns the process whose namespaces are those of a node.
+func firstProcess(t *testing.T, node string) int {
+	t.Helper()
+	pid := sandboxState(t).Processes[node].PID
+	if pid == 0 {
+		t.Fatalf("no process of node %s", node)
+	}
+	return pid
+}
+
+// serviceProxy returns the program of a node that writes its service rules.
+func serviceProxy(t *testing.T) string {
+	t.Helper()
+	if strings.HasPrefix(sandboxState(t).ServiceProxy, "kube-proxy") {
+		return "kube-proxy"
+	}
+	return "service-proxy"
+}
+
+// state is what a sandbox says of itself, as far as tests need it.
+type state struct {
+	ServiceProxy string
+	Processes    map[string]struct{ PID int }
+}
+
+func sandboxState(t *testing.T) (s state) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(stateDir(), "state.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // canaryAddress waits for the Service cluster-ip of a run other than these, and returns its first cluster IP and port.
 func canaryAddress(t *testing.T, except ...string) (address string) {
 	t.Helper()
@@ -165,72 +339,138 @@ func canaryAddress(t *testing.T, except ...string) (address string) {
 	return address
 }
 
-// serveServices makes the namespace with its Services, and returns the first cluster IP and port of web.
+// serveServices makes the namespace with Services of all policies, until the test ends, and returns the first cluster
+// IP and port of web, which alone has the Deployment web.
 func serveServices(t *testing.T) (address string) {
 	t.Helper()
-	core := cluster(t).Kube.CoreV1()
-	ctx := t.Context()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: servicesNamespace}}
-	if _, err := core.Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
+	core, ctx := cluster(t).Kube.CoreV1(), t.Context()
+	makeNamespace(t, servicesNamespace)
+	deploy(t, "web", 2)
+	deploy(t, "pool", 2)
+	deploy(t, "one", 1)
+	serve := func(name string, spec corev1.ServiceSpec) *corev1.Service {
+		t.Helper()
+		if spec.IPFamilyPolicy == nil {
+			spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyPreferDualStack)
+		}
+		if spec.Ports == nil {
+			spec.Ports = []corev1.ServicePort{{Name: "tcp", Port: 80, TargetPort: intstr.FromString("http")}}
+		}
+		service, err := core.Services(servicesNamespace).Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return service
 	}
-	t.Cleanup(func() {
-		sandbox(t, "kubectl", "delete", "--wait=false", "namespace", servicesNamespace)
+	web := serve("web", corev1.ServiceSpec{Selector: map[string]string{"app": "web"}})
+	serve("empty", corev1.ServiceSpec{Selector: map[string]string{"app": "none"}})
+	for i, app := range []string{"pool", "one"} { // on two nodes, and on one
+		for name, spec := range policies(i) {
+			spec.Selector = map[string]string{"app": app}
+			service := serve(app+"-"+name, spec)
+			if spec.Type != corev1.ServiceTypeLoadBalancer {
+				continue
+			}
+			for _, ip := range balancerIPs(i, name) {
+				service.Status.LoadBalancer.Ingress = append(service.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ip})
+			}
+			if _, err := core.Services(servicesNamespace).UpdateStatus(ctx, service, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	deployed(t)
+	return net.JoinHostPort(web.Spec.ClusterIP, "80")
+}
+
+// policies are Services of every policy, for one of several Deployments.
+func policies(of int) map[string]corev1.ServiceSpec {
+	const local, localExternal = corev1.ServiceInternalTrafficPolicyLocal, corev1.ServiceExternalTrafficPolicyLocal
+	const balancer, nodePort = corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort
+	return map[string]corev1.ServiceSpec{
+		"plain":          {},
+		"local":          {InternalTrafficPolicy: new(local)},
+		"nodeport":       {Type: nodePort},
+		"nodeport-local": {Type: nodePort, ExternalTrafficPolicy: localExternal},
+		"both-local":     {Type: nodePort, ExternalTrafficPolicy: localExternal, InternalTrafficPolicy: new(local)},
+		"lb":             {Type: balancer},
+		"lb-local":       {Type: balancer, ExternalTrafficPolicy: localExternal},
+		"lb-sources":     {Type: balancer, LoadBalancerSourceRanges: []string{"198.18.0.0/15", "2001:2::/48"}},
+		"external":       {ExternalIPs: []string{fmt.Sprintf("192.0.2.%d", of+1), fmt.Sprintf("2001:db8::%d", of+1)}},
+		"sticky": {SessionAffinity: corev1.ServiceAffinityClientIP, SessionAffinityConfig: &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(int32(600))}}},
+		"close":   {TrafficDistribution: new(corev1.ServiceTrafficDistributionPreferClose)},
+		"unready": {PublishNotReadyAddresses: true},
+		"ipv4":    {IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack), IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}},
+		"ipv6":    {IPFamilyPolicy: new(corev1.IPFamilyPolicySingleStack), IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol}},
+		"ports": {Ports: []corev1.ServicePort{
+			{Name: "tcp", Port: 80, TargetPort: intstr.FromString("http")}, {Name: "echo", Port: 7, TargetPort: intstr.FromInt32(fleet.EchoPort)},
+			{Name: "echo-udp", Port: 7, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(fleet.EchoPort)},
+		}},
+	}
+}
+
+// balancerIPs are the addresses that a cloud would have given to a load balancer.
+func balancerIPs(of int, name string) []string {
+	last := 10*(of+1) + len(name)
+	return []string{fmt.Sprintf("203.0.113.%d", last), fmt.Sprintf("2001:db8:1::%d", last)}
+}
+
+// makeNamespace makes a namespace until the test ends. It waits for one that another test has deleted.
+func makeNamespace(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, time.Minute, func() error {
+		_, err := cluster(t).Kube.CoreV1().Namespaces().Create(t.Context(),
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		return err
 	})
-	deploy := func(name string, replicas int32) {
-		labels := map[string]string{"app": name}
-		deployment := &appsv1.Deployment{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: appsv1.DeploymentSpec{
-				Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
-				Template: corev1.PodTemplateSpec{
-					ObjectMeta: metav1.ObjectMeta{Labels: labels},
-					Spec: corev1.PodSpec{Containers: []corev1.Container{{
+	t.Cleanup(func() { sandbox(t, "kubectl", "delete", "--wait=false", "namespace", name) })
+}
+
+// deploy makes a Deployment of responders in the namespace of TestServices.
+func deploy(t *testing.T, name string, replicas int32) {
+	t.Helper()
+	labels := map[string]string{"app": name}
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					TerminationGracePeriodSeconds: new(int64(5)),
+					Containers: []corev1.Container{{
 						Name: "server", Image: tekton.AgentImage(tekton.Options{}), ImagePullPolicy: corev1.PullIfNotPresent,
 						Command: []string{"/ko-app/agent"}, Args: []string{"respond"},
 						Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: fleet.HTTPPort}},
 						ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
 							TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("http")},
 						}},
-					}}},
+					}},
 				},
 			},
-		}
-		scheduling.Restrict(&deployment.Spec.Template.Spec)
-		if _, err := cluster(t).Kube.AppsV1().Deployments(servicesNamespace).Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		},
 	}
-	deploy("web", 2)
-	deploy("one", 1)
-	prefer := corev1.IPFamilyPolicyPreferDualStack
-	for name, spec := range map[string]corev1.ServiceSpec{
-		"web":   {Selector: map[string]string{"app": "web"}},
-		"one":   {Selector: map[string]string{"app": "one"}},
-		"local": {Selector: map[string]string{"app": "one"}, InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyLocal)},
-		"empty": {Selector: map[string]string{"app": "none"}},
-	} {
-		spec.IPFamilyPolicy = &prefer
-		spec.Ports = []corev1.ServicePort{{Name: "tcp", Port: 80, TargetPort: intstr.FromString("http")}}
-		service, err := core.Services(servicesNamespace).Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name == "web" {
-			address = net.JoinHostPort(service.Spec.ClusterIP, "80")
-		}
+	scheduling.Restrict(&deployment.Spec.Template.Spec)
+	if _, err := cluster(t).Kube.AppsV1().Deployments(servicesNamespace).Create(t.Context(), deployment, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
-	eventually(t, 90*time.Second, func() error {
-		list, err := cluster(t).Kube.AppsV1().Deployments(servicesNamespace).List(ctx, metav1.ListOptions{})
+}
+
+// deployed waits until the pods of all Deployments of the namespace are those that it wants, and ready.
+func deployed(t *testing.T) {
+	t.Helper()
+	eventually(t, 2*time.Minute, func() error {
+		list, err := cluster(t).Kube.AppsV1().Deployments(servicesNamespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
 		for _, d := range list.Items {
-			if d.Status.ReadyReplicas != *d.Spec.Replicas {
-				return fmt.Errorf("%s: %d of %d pods are ready", d.Name, d.Status.ReadyReplicas, *d.Spec.Replicas)
+			if s := d.Status; s.ObservedGeneration != d.Generation || s.ReadyReplicas != *d.Spec.Replicas ||
+				s.UpdatedReplicas != *d.Spec.Replicas || s.Replicas != *d.Spec.Replicas {
+				return fmt.Errorf("%s: %d pods, %d updated, %d ready, want %d", d.Name, s.Replicas, s.UpdatedReplicas, s.ReadyReplicas, *d.Spec.Replicas)
 			}
 		}
 		return nil
 	})
-	return address
 }

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"knative.dev/pkg/apis"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -32,6 +33,7 @@ var (
 	cleanRuns      = flag.Int("clean", 0, "runs of TestSoakClean")
 	killedRuns     = flag.Int("killed", 0, "runs of TestSoakKilled")
 	schedule       = flag.Bool("schedule", false, "run TestSoakSchedule, a quarter of an hour")
+	rollingRuns    = flag.Int("rolling", 0, "runs of TestSoakRolling")
 	regressionRuns = flag.Int("regression", 0, "runs of TestSoakRegression before something becomes slower")
 )
 
@@ -270,6 +272,72 @@ func running(t *testing.T) error {
 		return fmt.Errorf("pod %s runs until %s", p.Name, ends.Format(time.TimeOnly))
 	}
 	return nil
+}
+
+// Endpoints that change all the time are no failure: a Deployment of 10 restarts through each run, and the rules of its
+// Services, the connections to them, and the DNS answers about them are looked at. What changed meanwhile is
+// unmeasured.
+func TestSoakRolling(t *testing.T) {
+	if *rollingRuns == 0 {
+		t.Skip("-rolling is 0")
+	}
+	serveServices(t)
+	deploy(t, "rolling", 10)
+	deployed(t)
+	core := cluster(t).Kube.CoreV1().Services(servicesNamespace)
+	for name, spec := range map[string]corev1.ServiceSpec{
+		"rolling":          {},
+		"rolling-local":    {InternalTrafficPolicy: new(corev1.ServiceInternalTrafficPolicyLocal)},
+		"rolling-sticky":   {SessionAffinity: corev1.ServiceAffinityClientIP},
+		"rolling-headless": {ClusterIP: corev1.ClusterIPNone},
+	} {
+		spec.Selector, spec.IPFamilyPolicy = map[string]string{"app": "rolling"}, new(corev1.IPFamilyPolicyPreferDualStack)
+		spec.Ports = []corev1.ServicePort{{Name: "tcp", Port: 80, TargetPort: intstr.FromString("http")}}
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: spec.Selector}, Spec: spec}
+		if _, err := core.Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	over, restarts := make(chan struct{}), make(chan int)
+	go func() {
+		for n := 0; ; n++ {
+			select {
+			case <-over:
+				restarts <- n
+				return
+			default:
+			}
+			for _, args := range [][]string{{"restart"}, {"status", "--timeout", "2m"}} {
+				args = append([]string{"kubectl", "-n", servicesNamespace, "rollout", args[0], "deployment/rolling"}, args[1:]...)
+				if out, err := sandboxCommand(args...).CombinedOutput(); err != nil {
+					t.Errorf("%v: %v\n%s", args, err, out)
+				}
+			}
+		}
+	}()
+	var pass, other, unmeasured int
+	for i := range *rollingRuns {
+		c := start(t, "run", plans, "--plan", "rolling", "--output", "json", "--namespace", servicesNamespace)
+		_ = c.Wait()
+		r, err := readReport(c)
+		if err != nil {
+			t.Errorf("run %d: %v\n%s", i+1, err, c.stderr.String())
+			continue
+		}
+		unmeasured += r.Counts.Unmeasured
+		switch {
+		case r.Verdict == checkup.RunFail || r.Counts.Fail > 0 || len(findings(r)) > 0:
+			t.Errorf("run %d fails, although endpoints only change:\n%s", i+1, describe(t, r))
+		case r.Verdict == checkup.RunPass:
+			pass++
+		default:
+			other++
+		}
+	}
+	close(over)
+	t.Logf("%d runs during %d restarts: %d pass, %d other; %d units unmeasured",
+		*rollingRuns, <-restarts, pass, other, unmeasured)
+	nothingLeft(t)
 }
 
 // A schedule of one minute: 12 runs are due. A node receives nothing in runs 5 to 7, and the API is away when run 9 is

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package detect finds out which service proxy a node has, and reads what it programmed if this project knows how. It
-// looks at what is there: tables and chains of kube-proxy, and network devices of others.
+// looks at what is there: tables and chains of kube-proxy and of this project's service-proxy, and network devices of
+// others.
 package detect
 
 import (
@@ -12,12 +13,12 @@ import (
 	"github.com/checkplan/checkplan/pkg/dataplane"
 )
 
-// Evidence is what is there in one family.
+// Evidence is what is there in one family: whose rules, by where they are.
 type Evidence struct {
-	NFTables       bool     `json:"nftables,omitempty"`       // the table kube-proxy
-	IPTablesNFT    bool     `json:"iptablesNFT,omitempty"`    // nat/KUBE-SERVICES, of iptables-nft
-	IPTablesLegacy bool     `json:"iptablesLegacy,omitempty"` // the same of iptables-legacy
-	Devices        []string `json:"devices,omitempty"`        // names of the node's network devices
+	NFTables       []dataplane.Program `json:"nftables,omitempty"`       // a table of theirs
+	IPTablesNFT    []dataplane.Program `json:"iptablesNFT,omitempty"`    // a chain SERVICES of theirs in nat, of iptables-nft
+	IPTablesLegacy []dataplane.Program `json:"iptablesLegacy,omitempty"` // the same of iptables-legacy
+	Devices        []string            `json:"devices,omitempty"`        // names of the node's network devices
 }
 
 // programs are those that may serve Services, by names of their devices; a star is for any end.
@@ -39,24 +40,36 @@ func Decide(e Evidence) dataplane.Proxy {
 		}
 	}
 	slices.Sort(p.Others)
-	var modes []string
 	if slices.Contains(e.Devices, ipvsDevice) { // it has chains of the mode iptables, too
 		p.Reason = "kube-proxy in mode ipvs: not supported"
 		return p
 	}
-	if e.NFTables {
-		p.Mode, modes = dataplane.NFTables, append(modes, "nftables")
+	var modes []string
+	owned := map[dataplane.Program]bool{}
+	for _, place := range []struct {
+		programs []dataplane.Program
+		name     string
+		mode     dataplane.Mode
+	}{
+		{e.NFTables, "nftables", dataplane.NFTables}, {e.IPTablesNFT, "iptables-nft", dataplane.IPTables},
+		{e.IPTablesLegacy, "iptables-legacy", dataplane.IPTables},
+	} {
+		for _, program := range place.programs {
+			p.Mode, p.Legacy, p.Program = place.mode, place.name == "iptables-legacy", program
+			modes, owned[program] = append(modes, string(program)+" "+place.name), true
+		}
 	}
-	if e.IPTablesNFT {
-		p.Mode, modes = dataplane.IPTables, append(modes, "iptables-nft")
-	}
-	if e.IPTablesLegacy {
-		p.Mode, p.Legacy, modes = dataplane.IPTables, true, append(modes, "iptables-legacy")
+	if p.Program == dataplane.KubeProxy {
+		p.Program = ""
 	}
 	switch {
 	case len(modes) > 1:
-		p.Mode, p.Legacy = "", false
-		p.Reason = fmt.Sprintf("rules of kube-proxy in several modes (%s): which of them packets meet is not known", strings.Join(modes, ", "))
+		p.Mode, p.Legacy, p.Program = "", false, ""
+		what := "rules of several proxies"
+		if len(owned) == 1 {
+			what = "rules of one proxy in several modes"
+		}
+		p.Reason = fmt.Sprintf("%s (%s): which of them packets meet is not known", what, strings.Join(modes, ", "))
 	case len(modes) == 0 && len(p.Others) > 0:
 		p.Reason = fmt.Sprintf("no rules of kube-proxy; seen: %s", strings.Join(p.Others, ", "))
 	case len(modes) == 0:

@@ -12,21 +12,30 @@ import (
 )
 
 func TestDecide(t *testing.T) {
+	kube, own := []dataplane.Program{dataplane.KubeProxy}, []dataplane.Program{dataplane.ServiceProxy}
 	for _, row := range []struct {
 		name     string
 		evidence detect.Evidence
 		want     dataplane.Proxy
 	}{
-		{"nftables", detect.Evidence{NFTables: true, Devices: []string{"lo", "eth0"}}, dataplane.Proxy{Mode: dataplane.NFTables}},
-		{"iptables-nft", detect.Evidence{IPTablesNFT: true}, dataplane.Proxy{Mode: dataplane.IPTables}},
-		{"iptables-legacy", detect.Evidence{IPTablesLegacy: true}, dataplane.Proxy{Mode: dataplane.IPTables, Legacy: true}},
-		{"IPVS, which has chains, too", detect.Evidence{IPTablesNFT: true, Devices: []string{"kube-ipvs0"}},
+		{"nftables", detect.Evidence{NFTables: kube, Devices: []string{"lo", "eth0"}}, dataplane.Proxy{Mode: dataplane.NFTables}},
+		{"iptables-nft", detect.Evidence{IPTablesNFT: kube}, dataplane.Proxy{Mode: dataplane.IPTables}},
+		{"iptables-legacy", detect.Evidence{IPTablesLegacy: kube}, dataplane.Proxy{Mode: dataplane.IPTables, Legacy: true}},
+		{"IPVS, which has chains, too", detect.Evidence{IPTablesNFT: kube, Devices: []string{"kube-ipvs0"}},
 			dataplane.Proxy{Reason: "kube-proxy in mode ipvs: not supported"}},
-		{"two modes", detect.Evidence{NFTables: true, IPTablesLegacy: true},
-			dataplane.Proxy{Reason: "rules of kube-proxy in several modes (nftables, iptables-legacy): which of them packets meet is not known"}},
+		{"two modes", detect.Evidence{NFTables: kube, IPTablesLegacy: kube},
+			dataplane.Proxy{Reason: "rules of one proxy in several modes (kube-proxy nftables, kube-proxy iptables-legacy): which of them packets meet is not known"}},
+		{"service-proxy in mode nftables", detect.Evidence{NFTables: own}, dataplane.Proxy{Mode: dataplane.NFTables, Program: dataplane.ServiceProxy}},
+		{"service-proxy in mode iptables", detect.Evidence{IPTablesNFT: own}, dataplane.Proxy{Mode: dataplane.IPTables, Program: dataplane.ServiceProxy}},
+		{"service-proxy in mode iptables, legacy", detect.Evidence{IPTablesLegacy: own},
+			dataplane.Proxy{Mode: dataplane.IPTables, Legacy: true, Program: dataplane.ServiceProxy}},
+		{"both, in one mode", detect.Evidence{NFTables: []dataplane.Program{dataplane.KubeProxy, dataplane.ServiceProxy}},
+			dataplane.Proxy{Reason: "rules of several proxies (kube-proxy nftables, service-proxy nftables): which of them packets meet is not known"}},
+		{"both, in two modes", detect.Evidence{NFTables: own, IPTablesNFT: kube},
+			dataplane.Proxy{Reason: "rules of several proxies (service-proxy nftables, kube-proxy iptables-nft): which of them packets meet is not known"}},
 		{"Cilium instead", detect.Evidence{Devices: []string{"cilium_net", "cilium_host", "lxc1"}},
 			dataplane.Proxy{Others: []string{"Cilium"}, Reason: "no rules of kube-proxy; seen: Cilium"}},
-		{"Cilium beside", detect.Evidence{IPTablesNFT: true, Devices: []string{"cilium_host"}},
+		{"Cilium beside", detect.Evidence{IPTablesNFT: kube, Devices: []string{"cilium_host"}},
 			dataplane.Proxy{Mode: dataplane.IPTables, Others: []string{"Cilium"}}},
 		{"OVN", detect.Evidence{Devices: []string{"ovn-k8s-mp0"}},
 			dataplane.Proxy{Others: []string{"OVN-Kubernetes"}, Reason: "no rules of kube-proxy; seen: OVN-Kubernetes"}},

@@ -32,8 +32,8 @@ func Read(family dataplane.Family) (dataplane.Proxy, *dataplane.Table, error) {
 	}
 	var have dataplane.Table
 	for _, way := range []struct {
-		found *bool
-		read  func(dataplane.Family) (dataplane.Table, bool, error)
+		found *[]dataplane.Program
+		read  func(dataplane.Family) (dataplane.Table, []dataplane.Program, error)
 	}{
 		{&e.NFTables, nftables.Read}, {&e.IPTablesNFT, iptables.Read}, {&e.IPTablesLegacy, iptables.ReadLegacy},
 	} {
@@ -43,8 +43,8 @@ func Read(family dataplane.Family) (dataplane.Proxy, *dataplane.Table, error) {
 			return dataplane.Proxy{}, nil, fmt.Errorf("%w (%w)", ErrForbidden, err)
 		case err != nil:
 			return dataplane.Proxy{}, nil, err
-		case found:
-			*way.found, have = true, table
+		case len(found) > 0:
+			*way.found, have = found, table
 		}
 	}
 	p := Decide(e)

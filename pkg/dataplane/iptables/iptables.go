@@ -3,9 +3,10 @@
 // Package iptables reads what kube-proxy wrote in its mode iptables: from the kernel, where iptables-nft and
 // iptables-legacy keep it in different places, or from the text of iptables-save. It was written by the rules of
 // kube-proxy 1.35, and follows whatever the rules are: only the names of chains are kube-proxy's, and the words at the
-// beginning of comments.
+// beginning of comments. What this project's service-proxy writes (pkg/dataplane/iptables/write) has the same names,
+// with a prefix of its own.
 //
-// Rules of others in the built-in chains are not followed, except where they jump to a chain of kube-proxy. What they
+// Rules of others in the built-in chains are not followed, except where they jump to a chain of the proxy. What they
 // do to connections shows when one measures.
 package iptables
 
@@ -19,11 +20,28 @@ import (
 	"github.com/checkplan/checkplan/pkg/dataplane/rules"
 )
 
-// Tables are those that kube-proxy writes to.
+// Tables are those that a proxy writes to.
 var Tables = []string{"nat", "filter"}
 
-// Parse returns what the rules of iptables-nft do. It is false if there are none of kube-proxy.
+// Prefix begins the names of kube-proxy's chains, OwnPrefix those of this project's service-proxy.
+const (
+	Prefix    = "KUBE-"
+	OwnPrefix = "CPLAN-"
+)
+
+// owners are who may have written the rules, by prefix, in the order in which they are looked for.
+var owners = []struct {
+	prefix  string
+	program dataplane.Program
+}{{Prefix, dataplane.KubeProxy}, {OwnPrefix, dataplane.ServiceProxy}}
+
+// Parse returns what the rules of iptables-nft do. It is false if there are none of a proxy.
 func Parse(dump *netfilter.Dump) (dataplane.Table, bool) {
+	have, by := parse(dump)
+	return have, len(by) > 0
+}
+
+func parse(dump *netfilter.Dump) (dataplane.Table, []dataplane.Program) {
 	family := dataplane.IPv4
 	if dump.IPv6 {
 		family = dataplane.IPv6
@@ -31,14 +49,21 @@ func Parse(dump *netfilter.Dump) (dataplane.Table, bool) {
 	return table(dump.Ruleset(qualified), family)
 }
 
-// ParseLegacy returns what the rules of iptables-legacy do. It is false if there are none of kube-proxy.
+// ParseLegacy returns what the rules of iptables-legacy do. It is false if there are none of a proxy.
 func ParseLegacy(tables []netfilter.LegacyTable, family dataplane.Family) (dataplane.Table, bool, error) {
+	have, by, err := parseLegacy(tables, family)
+	return have, len(by) > 0, err
+}
+
+func parseLegacy(
+	tables []netfilter.LegacyTable, family dataplane.Family,
+) (dataplane.Table, []dataplane.Program, error) {
 	set, err := netfilter.Legacy(family == dataplane.IPv6, qualified, tables...)
 	if err != nil {
-		return dataplane.Table{}, false, err
+		return dataplane.Table{}, nil, err
 	}
-	have, ok := table(set, family)
-	return have, ok, nil
+	have, by := table(set, family)
+	return have, by, nil
 }
 
 func qualified(table, chain string) string { return table + "/" + chain }
@@ -53,25 +78,48 @@ var hooks = map[rules.Hook][]string{
 }
 
 // frontendChains have rules for the addresses and ports of Services.
-var frontendChains = []string{"nat/KUBE-SERVICES", "nat/KUBE-NODEPORTS", "filter/KUBE-SERVICES",
-	"filter/KUBE-EXTERNAL-SERVICES", "filter/KUBE-PROXY-FIREWALL"}
+var frontendChains = []string{"nat/SERVICES", "nat/NODEPORTS", "filter/SERVICES", "filter/EXTERNAL-SERVICES",
+	"filter/PROXY-FIREWALL"}
 
 // nodePortChains have those for node ports: what has no destination in another chain is no frontend.
-var nodePortChains = []string{"nat/KUBE-NODEPORTS", "filter/KUBE-EXTERNAL-SERVICES"}
+var nodePortChains = []string{"nat/NODEPORTS", "filter/EXTERNAL-SERVICES"}
 
 // podChains have conditions on the source or interface that ask for pods of the node, and no others.
-var podChains = []string{"nat/KUBE-SVC-", "nat/KUBE-SVL-", "nat/KUBE-EXT-"}
+var podChains = []string{"nat/SVC-", "nat/SVL-", "nat/EXT-"}
 
-func table(set *rules.Ruleset, family dataplane.Family) (dataplane.Table, bool) {
+// unprefixed returns the name of a proxy's chain without the prefix, for example nat/SERVICES. It is false if the chain
+// is another one.
+func unprefixed(name, prefix string) (string, bool) {
+	for _, table := range Tables {
+		if rest, ok := strings.CutPrefix(name, qualified(table, prefix)); ok {
+			return qualified(table, rest), true
+		}
+	}
+	return name, false
+}
+
+// table returns what the rules do of the first program that wrote some, and all that did.
+func table(set *rules.Ruleset, family dataplane.Family) (dataplane.Table, []dataplane.Program) {
 	set.Hooks = hooks
+	var by []dataplane.Program
+	prefix := Prefix
+	for _, o := range owners {
+		if _, ok := set.Chains[qualified("nat", o.prefix+"SERVICES")]; ok {
+			if len(by) == 0 {
+				prefix = o.prefix
+			}
+			by = append(by, o.program)
+		}
+	}
 	for name, chain := range set.Chains {
-		if !strings.HasPrefix(name, "nat/KUBE-") && !strings.HasPrefix(name, "filter/KUBE-") {
+		place, own := unprefixed(name, prefix)
+		if !own {
 			set.Chains[name] = slices.DeleteFunc(slices.Clone(chain), func(r rules.Rule) bool {
-				return r.Verdict.Do != rules.Jump || !strings.Contains(r.Verdict.Chain, "/KUBE-")
+				return r.Verdict.Do != rules.Jump || !strings.Contains(r.Verdict.Chain, "/"+prefix)
 			})
 			continue
 		}
-		pods := slices.ContainsFunc(podChains, func(p string) bool { return strings.HasPrefix(name, p) })
+		pods := slices.ContainsFunc(podChains, func(p string) bool { return strings.HasPrefix(place, p) })
 		for i := range chain {
 			r := &chain[i]
 			for j := range r.Conds {
@@ -80,21 +128,20 @@ func table(set *rules.Ruleset, family dataplane.Family) (dataplane.Table, bool) 
 			}
 			if r.Text != "" {
 				set.Unknown = append(set.Unknown, r.Text)
-				set.Incomplete = set.Incomplete || slices.Contains(frontendChains, name)
+				set.Incomplete = set.Incomplete || slices.Contains(frontendChains, place)
 			}
-			if slices.Contains(frontendChains, name) {
-				frontend(set, name, r)
+			if slices.Contains(frontendChains, place) {
+				frontend(set, place, prefix, r)
 			}
 		}
 	}
 	slices.Sort(set.Unknown)
 	slices.SortFunc(set.NodePortAddresses, netip.Addr.Compare)
-	_, ok := set.Chains["nat/KUBE-SERVICES"]
-	return rules.Table(set, dataplane.IPTables, family), ok
+	return rules.Table(set, dataplane.IPTables, family), by
 }
 
 // frontend adds the key of a rule, and labels it.
-func frontend(set *rules.Ruleset, chain string, r *rules.Rule) {
+func frontend(set *rules.Ruleset, chain, prefix string, r *rules.Rule) {
 	r.Label = label(r.Comment)
 	var key dataplane.Key
 	for _, c := range r.Conds {
@@ -113,7 +160,7 @@ func frontend(set *rules.Ruleset, chain string, r *rules.Rule) {
 	switch {
 	case key.Port != 0 && key.Protocol != "" && (key.Address.IsValid() || slices.Contains(nodePortChains, chain)):
 		set.Keys[key] = true
-	case key.Address.IsValid() && !key.Address.IsLoopback() && r.Verdict.Chain == "nat/KUBE-NODEPORTS":
+	case key.Address.IsValid() && !key.Address.IsLoopback() && r.Verdict.Chain == qualified("nat", prefix+"NODEPORTS"):
 		set.NodePortAddresses = append(set.NodePortAddresses, key.Address)
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // ParseSave returns what the rules of one family do, from the text that iptables-save or ip6tables-save prints. It is
-// false if there are none of kube-proxy. A rule that is not understood makes unmeasured what it concerns; it is no
+// false if there are none of a proxy. A rule that is not understood makes unmeasured what it concerns; it is no
 // error.
 func ParseSave(text string, family dataplane.Family) (dataplane.Table, bool) {
 	set := &rules.Ruleset{Chains: map[string][]rules.Rule{}, Keys: map[dataplane.Key]bool{}}
@@ -31,11 +31,12 @@ func ParseSave(text string, family dataplane.Family) (dataplane.Table, bool) {
 				set.Chains[qualified(within, name)] = nil
 			}
 		case slices.Contains(Tables, within) && strings.Contains(line, "-A "):
-			chain, rule := parse(line, within, family)
+			chain, rule := parseRule(line, within, family)
 			set.Chains[chain] = append(set.Chains[chain], rule)
 		}
 	}
-	return table(set, family)
+	have, by := table(set, family)
+	return have, len(by) > 0
 }
 
 // words splits a line as a shell does, as far as iptables-save writes it: quotes around, and a backslash before a
@@ -80,8 +81,8 @@ type parser struct {
 	set    bool       // of the same: --set
 }
 
-// parse returns a rule and its chain. [1:60] at the beginning are counters.
-func parse(line, table string, family dataplane.Family) (string, rules.Rule) {
+// parseRule returns a rule and its chain. [1:60] at the beginning are counters.
+func parseRule(line, table string, family dataplane.Family) (string, rules.Rule) {
 	p := parser{table: table, words: words(line), family: family}
 	if len(p.words) > 0 && strings.HasPrefix(p.words[0], "[") {
 		p.words = p.words[1:]
@@ -303,7 +304,7 @@ func (p *parser) target(word, name string) error {
 	case "NFLOG", "LOG", "NFQUEUE", "QUEUE", "CT", "NOTRACK", "TPROXY", "REDIRECT", "SNAT":
 		return errUnknown
 	default: // a chain, or a target that is none: then the chain has no rules
-		if !strings.HasPrefix(name, "KUBE-") {
+		if !strings.HasPrefix(name, Prefix) && !strings.HasPrefix(name, OwnPrefix) {
 			return errUnknown
 		}
 		verdict.Do, verdict.Chain = rules.Jump, qualified(p.table, name)

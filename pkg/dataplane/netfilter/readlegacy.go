@@ -29,9 +29,9 @@ const (
 // ReadLegacy reads tables of iptables-legacy of one family. Tables that do not exist are left out; asking for one would
 // make it.
 func ReadLegacy(ipv6 bool, names ...string) ([]LegacyTable, error) {
-	file, family, level := "/proc/self/net/ip_tables_names", unix.AF_INET, unix.SOL_IP
+	file, family, level := "/proc/thread-self/net/ip_tables_names", unix.AF_INET, unix.SOL_IP
 	if ipv6 {
-		file, family, level = "/proc/self/net/ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6
+		file, family, level = "/proc/thread-self/net/ip6_tables_names", unix.AF_INET6, unix.SOL_IPV6
 	}
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -2,7 +2,8 @@
 
 // Package nftables reads what kube-proxy wrote in its mode nftables: the table kube-proxy of the families ip and ip6.
 // It was written by the rules of kube-proxy 1.35, and follows whatever the rules are: only the names of chains, maps
-// and sets are kube-proxy's.
+// and sets are kube-proxy's. What this project's service-proxy writes (pkg/dataplane/nftables/write) has the same names
+// in a table of its own.
 package nftables
 
 import (
@@ -15,16 +16,53 @@ import (
 	"github.com/checkplan/checkplan/pkg/dataplane/rules"
 )
 
-// Name is the table's.
-const Name = "kube-proxy"
+// Name is the table of kube-proxy, OwnName that of this project's service-proxy.
+const (
+	Name    = "kube-proxy"
+	OwnName = "checkplan-proxy"
+)
 
-// Parse returns what a table does. It is false if the dump has no table of kube-proxy.
+// Parse returns what the one table of a dump does. It is false if the dump has none.
 func Parse(dump *netfilter.Dump) (dataplane.Table, bool) {
 	family := dataplane.IPv4
 	if dump.IPv6 {
 		family = dataplane.IPv6
 	}
 	set := dump.Ruleset(func(_, chain string) string { return chain })
+	return Table(set, family), len(dump.Chains) > 0
+}
+
+// split returns the dumps of each table that is in one, and who wrote it.
+func split(dump *netfilter.Dump) (dumps []*netfilter.Dump, by []dataplane.Program) {
+	for _, owner := range []struct {
+		table   string
+		program dataplane.Program
+	}{{Name, dataplane.KubeProxy}, {OwnName, dataplane.ServiceProxy}} {
+		one := &netfilter.Dump{IPv6: dump.IPv6}
+		for _, c := range dump.Chains {
+			if c.Table == owner.table {
+				one.Chains = append(one.Chains, c)
+			}
+		}
+		for _, r := range dump.Rules {
+			if r.Table == owner.table {
+				one.Rules = append(one.Rules, r)
+			}
+		}
+		for _, s := range dump.Sets {
+			if s.Table == owner.table {
+				one.Sets = append(one.Sets, s)
+			}
+		}
+		if len(one.Chains) > 0 {
+			dumps, by = append(dumps, one), append(by, owner.program)
+		}
+	}
+	return dumps, by
+}
+
+// Table returns what the rules of a table do that were converted already. The set is its own afterwards.
+func Table(set *rules.Ruleset, family dataplane.Family) dataplane.Table {
 	for name, chain := range set.Chains {
 		pods := slices.ContainsFunc([]string{"service-", "local-", "external-"}, func(p string) bool { return strings.HasPrefix(name, p) })
 		for i := range chain {
@@ -47,7 +85,7 @@ func Parse(dump *netfilter.Dump) (dataplane.Table, bool) {
 		}
 	}
 	slices.Sort(set.Unknown)
-	return rules.Table(set, dataplane.NFTables, family), len(dump.Chains) > 0
+	return rules.Table(set, dataplane.NFTables, family)
 }
 
 // dispatches reports whether the rule leads node ports to their Services, or says that they have no endpoints.

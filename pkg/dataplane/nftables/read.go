@@ -9,12 +9,17 @@ import (
 	"github.com/checkplan/checkplan/pkg/dataplane/netfilter"
 )
 
-// Read reads the table of one family from the kernel, and says what it does. It is false if there is none.
-func Read(family dataplane.Family) (dataplane.Table, bool, error) {
-	dump, err := netfilter.Read(family == dataplane.IPv6, Name)
+// Read reads the tables of one family from the kernel, and says what the first of them does and who wrote each. Without
+// any, nobody did.
+func Read(family dataplane.Family) (dataplane.Table, []dataplane.Program, error) {
+	dump, err := netfilter.Read(family == dataplane.IPv6, Name, OwnName)
 	if err != nil {
-		return dataplane.Table{}, false, err
+		return dataplane.Table{}, nil, err
 	}
-	table, ok := Parse(dump)
-	return table, ok, nil
+	dumps, by := split(dump)
+	if len(dumps) == 0 {
+		return dataplane.Table{}, nil, nil
+	}
+	table, _ := Parse(dumps[0])
+	return table, by, nil
 }

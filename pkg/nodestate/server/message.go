@@ -24,9 +24,9 @@ var actions = map[nodestate.Action]api.Action{
 	nodestate.Drop:    api.Action_DROP,
 }
 
-// message is a Service of the state as a message of the API. It is made when it is sent: one that is kept would be
+// Message is a Service of the state as a message of the API. It is made when it is sent: one that is kept would be
 // several times as large.
-func message(s *nodestate.ServiceEndpoints) *api.ServiceEndpoints {
+func Message(s *nodestate.ServiceEndpoints) *api.ServiceEndpoints {
 	m := &api.ServiceEndpoints{
 		Namespace: s.Namespace, Name: s.Name, Type: s.Type,
 		ExternalTrafficToLocal: s.ExternalTrafficToLocal, InternalTrafficToLocal: s.InternalTrafficToLocal,

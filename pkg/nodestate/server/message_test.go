@@ -29,7 +29,7 @@ func TestMessage(t *testing.T) {
 	seen := map[string]bool{}
 	for seed := range uint64(500) {
 		for _, s := range stateOf(t, nodestatetest.Generate(seed), nil) {
-			compare(t, reflect.ValueOf(*s), message(s).ProtoReflect(), seen)
+			compare(t, reflect.ValueOf(*s), Message(s).ProtoReflect(), seen)
 		}
 	}
 	for _, m := range []protoreflect.Message{(&api.ServiceEndpoints{}).ProtoReflect(), (&api.Family{}).ProtoReflect(),

@@ -157,7 +157,7 @@ func (s *Server) Next(filter *api.NextFilter, stream grpc.ServerStreamingServer[
 		return err
 	}
 	for _, item := range state.items {
-		if err := stream.Send(&api.NextItem{Endpoints: message(item)}); err != nil {
+		if err := stream.Send(&api.NextItem{Endpoints: Message(item)}); err != nil {
 			return err
 		}
 		s.metrics.items.Inc()

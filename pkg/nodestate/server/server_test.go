@@ -546,7 +546,7 @@ func TestChurn(t *testing.T) {
 		t.Fatalf("%d Services, want %d", len(last.items), len(want))
 	}
 	for i, item := range last.items {
-		if !proto.Equal(item, message(want[i])) {
+		if !proto.Equal(item, Message(want[i])) {
 			t.Errorf("%v, want %v", item, want[i])
 		}
 	}

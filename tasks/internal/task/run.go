@@ -97,7 +97,7 @@ func (t *Task) patchRun(ctx context.Context, kind types.PatchType, patch any) er
 func (t *Task) CheckAccount(ctx context.Context, plan string) error {
 	known := []string{"", plan}
 	for _, phase := range checkup.Phases {
-		known = append(known, plan+"-"+string(phase))
+		known = append(known, checkup.AccountName(plan, phase))
 	}
 	if slices.Contains(known, t.Account) {
 		return nil

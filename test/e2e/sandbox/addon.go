@@ -49,8 +49,9 @@ func addons() map[string]addon {
 			deployments: [][2]string{{aggregatedNamespace, "aggregated"}},
 			objects:     aggregatedObjects,
 		},
-		"kubevirt": kubevirtAddon(),
-		"multus":   multusAddon(),
+		"dashboard": dashboardAddon(),
+		"kubevirt":  kubevirtAddon(),
+		"multus":    multusAddon(),
 		"resolvers": {
 			binaries:    []string{"resolvers"},
 			deployments: [][2]string{{"tekton-pipelines-resolvers", resolversDeployment}},

@@ -79,7 +79,7 @@ func image(binary string) string {
 	version := map[string]string{
 		"coredns": corednsVersion, "etcd": etcdVersion, "kube-apiserver": kubernetesVersion,
 		"pause": "v1", "aggregated": "v1",
-		"guest": "v1", "guest-noping": "v1",
+		"guest": "v1", "guest-noping": "v1", "dashboard": dashboardVersion,
 	}[binary]
 	switch {
 	case version != "":
@@ -116,22 +116,26 @@ func linkFlags() string {
 func cachedBuild(cacheDir string) (build, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, runtime.Version(), runtime.GOARCH, linkFlags()) // writes to a hash do not fail
-	err := fs.WalkDir(module, ".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		b, err := module.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(h, "%s %d\n%s", path, len(b), b)
-		return nil
-	})
-	if err != nil {
+	if err := writeFiles(h, module); err != nil {
 		return build{}, fmt.Errorf("read the embedded module: %w", err)
 	}
 	key := hex.EncodeToString(h.Sum(nil))[:16]
 	return build{dir: filepath.Join(cacheDir, key)}, nil
+}
+
+// writeFiles writes path, size and content of each file.
+func writeFiles(to io.Writer, files fs.FS) error {
+	return fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := fs.ReadFile(files, path)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(to, "%s %d\n%s", path, len(b), b)
+		return err
+	})
 }
 
 // complete reports whether everything is built.
@@ -170,16 +174,14 @@ func (b build) run(ctx context.Context, detail func(string)) error {
 	}
 
 	detail("copying Tekton's manifests")
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/tektoncd/pipeline")
-	list.Dir, list.Env = src, buildEnv()
-	out, err := list.Output()
+	dir, err := moduleDir(ctx, src, "github.com/tektoncd/pipeline")
 	if err != nil {
-		return fmt.Errorf("find Tekton's module: %w", withStderr(err))
+		return err
 	}
 	if err := os.RemoveAll(b.tekton()); err != nil {
 		return fmt.Errorf("clear the build directory: %w", err)
 	}
-	if err := copyManifests(filepath.Join(strings.TrimSpace(string(out)), "config"), b.tekton()); err != nil {
+	if err := copyManifests(filepath.Join(dir, "config"), b.tekton()); err != nil {
 		return fmt.Errorf("copy Tekton's manifests: %w", err)
 	}
 
@@ -289,6 +291,17 @@ func goBuild(
 		return fmt.Errorf("build %s in %s: %w\n%s", strings.Join(packages, " "), src, err, strings.Join(last, "\n"))
 	}
 	return nil
+}
+
+// moduleDir returns the directory in the module cache of a module of which the module in src has built something.
+func moduleDir(ctx context.Context, src, path string) (string, error) {
+	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", path)
+	list.Dir, list.Env = src, buildEnv()
+	out, err := list.Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module %s: %w", path, withStderr(err))
+	}
+	return strings.TrimSpace(string(out)), nil
 }
 
 // copyManifests copies the YAML files of a directory tree. Files in the module cache are read-only.

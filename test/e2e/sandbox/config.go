@@ -142,8 +142,20 @@ func (d dirs) kubelet(n nodePlan) component {
 	}}
 }
 
-func (d dirs) kubeProxy(n nodePlan) component {
-	return component{"kube-proxy", []string{"--config=" + d.file("nodes", n.Name, "kube-proxy.yaml")}}
+// kubeProxy returns kube-proxy in one of its modes. Each mode has a file of its own: so a running kube-proxy shows its
+// mode.
+func (d dirs) kubeProxy(n nodePlan, proxy string) component {
+	return component{"kube-proxy", []string{"--config=" + d.file("nodes", n.Name, kubeProxyFile(proxy))}}
+}
+
+// kubeProxyFile returns the name of the file of kubeProxyConfig.
+func kubeProxyFile(proxy string) string { return "kube-proxy-" + kubeProxyMode(proxy) + ".yaml" }
+
+func kubeProxyMode(proxy string) string {
+	if proxy == kubeProxyIPTables {
+		return "iptables"
+	}
+	return "nftables"
 }
 
 // unspecified returns the address that listens on all IP families of the cluster.
@@ -265,24 +277,24 @@ registerNode: true
 
 // kubeProxyConfig returns the node's KubeProxyConfiguration. The conntrack settings belong to the
 // machine, not to the node: zero does not change them.
-func (d dirs) kubeProxyConfig(p plan, n nodePlan) []byte {
+func (d dirs) kubeProxyConfig(p plan, n nodePlan, proxy string) []byte {
 	return fmt.Appendf(nil, `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
-mode: nftables
+mode: %[1]s
 clientConnection:
-  kubeconfig: %s
-hostnameOverride: %s
-bindAddress: %q
-clusterCIDR: %q
+  kubeconfig: %[2]s
+hostnameOverride: %[3]s
+bindAddress: %[4]q
+clusterCIDR: %[5]q
 detectLocalMode: ClusterCIDR
-healthzBindAddress: %q
-metricsBindAddress: %q
-nftables:
+healthzBindAddress: %[6]q
+metricsBindAddress: %[7]q
+%[1]s:
   minSyncPeriod: 200ms
 conntrack:
   maxPerCore: 0
   min: 0
-`, d.file("pki", "kube-proxy.kubeconfig"), n.Name, unspecified(p.Family), joined(p.PodNets),
+`, kubeProxyMode(proxy), d.file("pki", "kube-proxy.kubeconfig"), n.Name, unspecified(p.Family), joined(p.PodNets),
 		netip.AddrPortFrom(loopback(p.Family), 10256),
 		netip.AddrPortFrom(loopback(p.Family), 10249))
 }
@@ -356,7 +368,7 @@ func linkCommands(n nodePlan, pid int) string {
 }
 
 // nodeCommands returns commands for `ip -batch` in the node's namespace. They add the node's
-// addresses, routes to the pods of every other node, and a route for Services: kube-proxy then
+// addresses, routes to the pods of every other node, and a route for Services: the service proxy then
 // changes the destination of these packets. The commands can be repeated.
 func nodeCommands(p plan, n nodePlan) string {
 	var b strings.Builder

@@ -63,8 +63,14 @@ func TestConfigurationOfNodes(t *testing.T) {
 			section("containerd.toml", string(d.containerdConfig(n, "/usr/lib/cni", "overlayfs")))
 			commands(d.kubelet(n))
 			section("kubelet.yaml", string(d.kubeletConfig(p, n)))
-			commands(d.kubeProxy(n))
-			section("kube-proxy.yaml", string(d.kubeProxyConfig(p, n)))
+			for _, proxy := range serviceProxies() {
+				for _, c := range d.proxyComponents(p, n, proxy) {
+					commands(c)
+				}
+				if !own(proxy) {
+					section(kubeProxyFile(proxy), string(d.kubeProxyConfig(p, n, proxy)))
+				}
+			}
 			cni, err := cniConfig(n)
 			if err != nil {
 				t.Fatal(err)

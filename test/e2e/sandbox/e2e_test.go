@@ -128,6 +128,43 @@ func TestSandbox(t *testing.T) {
 	must("up")
 	must("status")
 
+	// Another service proxy of the running cluster: only its rules are there, and they work.
+	pid := func() string {
+		t.Helper()
+		pid, err := s.find("worker-1", "init")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return netNS(pid)
+	}
+	rules := func(command ...string) string {
+		t.Helper()
+		out, err := exec.Command("nsenter", append([]string{"--net=" + pid(), "--"}, command...)...).Output()
+		if err != nil {
+			t.Fatalf("%v: %v", command, err)
+		}
+		return string(out)
+	}
+	must("up", "--service-proxy="+kubeProxyIPTables)
+	err := poll(t.Context(), 20*time.Second, func() error {
+		if nft, ipt := rules("nft", "list", "tables"), rules("iptables-save"); strings.Contains(nft, "kube-proxy") || !strings.Contains(ipt, "-j KUBE-SVC-") {
+			return fmt.Errorf("want rules of iptables only:\n%s%s", nft, ipt)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	must("fault", "add", "delete-service-rules", "--node", "worker-1")
+	if ipt := rules("iptables-save"); strings.Contains(ipt, "KUBE-SERVICES") {
+		t.Errorf("rules are left:\n%s", ipt)
+	}
+	must("fault", "clear")
+	must("up", "--service-proxy="+kubeProxyNFTables)
+	if ipt := rules("iptables-save"); strings.Contains(ipt, "KUBE-SERVICES") {
+		t.Errorf("rules are left:\n%s", ipt)
+	}
+
 	must("fault", "add", "stop", "kubelet", "--node", "worker-1")
 	must("fault", "add", "delete-service-rules", "--node", "worker-1")
 	must("up")

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,12 +32,15 @@ type componentFault struct {
 	Node string `json:"node,omitempty"` // empty: pods of all nodes, only with Silent
 	// Stopped is the component that the fault stops; see stoppable.
 	Stopped string `json:"stopped,omitempty"`
-	// ServiceRules deletes the nftables tables of kube-proxy too. They stay deleted only while
-	// kube-proxy is stopped.
+	// ServiceRules deletes all rules of the stopped service proxy too. They stay deleted only while
+	// it is stopped.
 	ServiceRules bool `json:"serviceRules,omitempty"`
-	// Service is an address and a TCP port, such as 10.96.0.10:53, whose rule is deleted while kube-proxy runs on.
-	// kube-proxy writes it again when the Service changes, when it starts, and once in an hour.
-	Service string `json:"service,omitempty"`
+	// Service, Endpoint and Added are changes of rules while the service proxy runs on: see ruleEdit. Each is an address
+	// and a TCP port, such as 10.96.0.10:53. kube-proxy writes its own rules again when the Service changes, when it
+	// starts, and once in an hour.
+	Service  string `json:"service,omitempty"`
+	Endpoint string `json:"endpoint,omitempty"`
+	Added    string `json:"added,omitempty"`
 	// Silent is the component of a static pod, or NAMESPACE/POD, whose processes are stopped with
 	// SIGSTOP: the kernel accepts their connections, but no process answers.
 	Silent string `json:"silent,omitempty"`
@@ -48,18 +51,46 @@ func (f componentFault) id() string {
 	switch {
 	case f.Silent != "":
 		return strings.TrimSuffix("silence/"+f.Silent+"/"+f.Node, "/")
-	case f.Service != "":
-		return "service-rule/" + f.Service + "/" + f.Node
+	case f.edits():
+		return "service-rule/" + cmp.Or(f.Added, f.Endpoint, f.Service) + "/" + f.Node
 	}
 	return f.Stopped + "/" + f.Node
+}
+
+// edits tells whether the fault changes rules of a service proxy that runs.
+func (f componentFault) edits() bool { return f.Service != "" || f.Endpoint != "" }
+
+// edit returns the change of rules.
+func (f componentFault) edit() (e ruleEdit, err error) {
+	var errs []error
+	for _, of := range []struct {
+		flag, text string
+		to         *netip.AddrPort
+	}{{"service", f.Service, &e.service}, {"endpoint", f.Endpoint, &e.endpoint}, {"address", f.Added, &e.added}} {
+		if of.text == "" {
+			continue
+		}
+		if *of.to, err = netip.ParseAddrPort(of.text); err != nil {
+			errs = append(errs, fmt.Errorf("--%s %q: must be IP:PORT, such as 10.96.0.10:53 or [fd00:96::a]:53",
+				of.flag, of.text))
+		}
+	}
+	if len(errs) == 0 && e.added.IsValid() && e.added.Addr().Is6() != e.service.Addr().Is6() {
+		errs = append(errs, fmt.Errorf("--address %s and --service %s: must be of one IP family", f.Added, f.Service))
+	}
+	return e, errors.Join(errs...)
 }
 
 // String returns the arguments of `fault add` that make the fault.
 func (f componentFault) String() string {
 	what := "stop " + f.Stopped
 	switch {
+	case f.Added != "":
+		return "add-service-rule --service " + f.Service + " --address " + f.Added + " --node " + f.Node
 	case f.Service != "":
 		return "delete-service-rules --service " + f.Service + " --node " + f.Node
+	case f.Endpoint != "":
+		return "delete-service-rules --endpoint " + f.Endpoint + " --node " + f.Node
 	case f.ServiceRules:
 		what = "delete-service-rules"
 	case f.Silent != "":
@@ -72,7 +103,13 @@ func (f componentFault) String() string {
 }
 
 // stoppable lists the components that a fault can stop.
-func stoppable() []string { return append([]string{"kubelet", "kube-proxy"}, staticComponents()...) }
+func stoppable(s state) []string {
+	names := []string{"kubelet"}
+	for _, comp := range (dirs{}).proxyComponents(s.plan, s.Nodes[0], s.ServiceProxy) {
+		names = append(names, comp.name)
+	}
+	return append(names, staticComponents()...)
+}
 
 const componentFaultUsage = `stop COMPONENT --node NODE            stop kubelet, kube-proxy, etcd or kube-apiserver of NODE
 restart COMPONENT --node NODE [--for D]
@@ -82,25 +119,33 @@ silence COMPONENT --node NODE         etcd or kube-apiserver of NODE accepts con
                                       but does not answer
 silence NAMESPACE/POD [--node NODE]   the same for pods of this name or of this Deployment,
                                       on NODE or on all nodes
-delete-service-rules --node NODE      stop kube-proxy of NODE and delete its nftables tables
+delete-service-rules --node NODE      stop kube-proxy, or what NODE has instead, and delete
+                                      all its rules
 delete-service-rules --node NODE --service IP:PORT
                                       delete the rule of one TCP port of a cluster IP;
                                       kube-proxy runs on, and does not notice
+delete-service-rules --node NODE --endpoint IP:PORT
+                                      delete the rules that send connections to one TCP
+                                      endpoint of Services
+add-service-rule --node NODE --service IP:PORT --address IP:PORT
+                                      send connections to another address, too, where
+                                      those to one TCP port of a cluster IP go
 `
 
 // isComponentFault reports whether arguments are those of a fault in this file, not in package
 // fault.
 func isComponentFault(args []string) bool {
-	return len(args) > 0 && slices.Contains([]string{"stop", "restart", "silence", "delete-service-rules"}, args[0])
+	return len(args) > 0 &&
+		slices.Contains([]string{"stop", "restart", "silence", "delete-service-rules", "add-service-rule"}, args[0])
 }
 
 // parseComponentFault parses the arguments of `fault add`. The error lists every problem. restart
 // is how long the component stays down, nil if the fault stays until it is cleared.
-func parseComponentFault(p plan, args []string) (f componentFault, restart *time.Duration, err error) {
+func parseComponentFault(s state, args []string) (f componentFault, restart *time.Duration, err error) {
 	kind, args := args[0], args[1:]
 	var errs []error
 	var what string
-	if kind != "delete-service-rules" && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+	if !strings.Contains(kind, "-service-rule") && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		what, args = args[0], args[1:]
 	}
 	flags := flag.NewFlagSet("fault", flag.ContinueOnError)
@@ -108,15 +153,15 @@ func parseComponentFault(p plan, args []string) (f componentFault, restart *time
 	flags.StringVar(&f.Node, "node", "", "")
 	var names []string
 	static := false // runs on control planes only
-	for _, n := range p.Nodes {
+	for _, n := range s.Nodes {
 		names = append(names, n.Name)
 	}
 	pods := false
 	switch kind {
 	case "stop", "restart":
 		f.Stopped, static = what, slices.Contains(staticComponents(), what)
-		if !slices.Contains(stoppable(), what) {
-			errs = append(errs, fmt.Errorf("%s %q: must be one of %s", kind, what, strings.Join(stoppable(), ", ")))
+		if names := stoppable(s); !slices.Contains(names, what) {
+			errs = append(errs, fmt.Errorf("%s %q: must be one of %s", kind, what, strings.Join(names, ", ")))
 		}
 		if kind == "restart" {
 			restart = flags.Duration("for", 5*time.Second, "")
@@ -130,18 +175,26 @@ func parseComponentFault(p plan, args []string) (f componentFault, restart *time
 			errs = append(errs,
 				fmt.Errorf("silence %q: must be one of %s, or NAMESPACE/POD", what, strings.Join(staticComponents(), ", ")))
 		}
-	default:
-		f.Stopped, f.ServiceRules = "kube-proxy", true
+	case "add-service-rule":
 		flags.StringVar(&f.Service, "service", "", "")
+		flags.StringVar(&f.Added, "address", "", "")
+	default:
+		flags.StringVar(&f.Service, "service", "", "")
+		flags.StringVar(&f.Endpoint, "endpoint", "", "")
 	}
 	if err := flags.Parse(args); err != nil {
 		return componentFault{}, nil, errors.Join(append(errs, err)...)
 	}
-	if f.Service != "" {
-		f.Stopped, f.ServiceRules = "", false
-		if _, err := netip.ParseAddrPort(f.Service); err != nil {
-			errs = append(errs, fmt.Errorf("--service %q: must be IP:PORT, such as 10.96.0.10:53 or [fd00:96::a]:53", f.Service))
-		}
+	switch {
+	case kind == "add-service-rule" && (f.Service == "" || f.Added == ""):
+		errs = append(errs, errors.New("want --service IP:PORT and --address IP:PORT"))
+	case f.Service != "" && f.Endpoint != "":
+		errs = append(errs, errors.New("want one of --service and --endpoint"))
+	case kind == "delete-service-rules" && !f.edits():
+		f.Stopped, f.ServiceRules = proxyOf(s.ServiceProxy), true
+	}
+	if _, err := f.edit(); err != nil {
+		errs = append(errs, err)
 	}
 	if flags.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
@@ -151,7 +204,7 @@ func parseComponentFault(p plan, args []string) (f componentFault, restart *time
 	}
 	if static {
 		names = nil
-		for _, n := range p.controlPlanes() {
+		for _, n := range s.controlPlanes() {
 			names = append(names, n.Name)
 		}
 	}
@@ -222,8 +275,12 @@ func (c *cluster) addComponentFault(ctx context.Context, f componentFault) error
 		return err
 	}
 	switch {
-	case f.Service != "":
-		if err := c.deleteServiceRule(ctx, f); err != nil {
+	case f.edits():
+		e, err := f.edit()
+		if err == nil {
+			err = c.editRules(ctx, f.Node, ruleSets()[c.ServiceProxy], e)
+		}
+		if err != nil {
 			return errors.Join(err, c.writeComponentFaults(faults))
 		}
 		return nil
@@ -249,48 +306,11 @@ func (c *cluster) addComponentFault(ctx context.Context, f componentFault) error
 	if !f.ServiceRules {
 		return nil
 	}
-	for _, family := range []string{"ip", "ip6"} {
-		// delete fails without a table, so add the table first.
-		if err := c.nft(ctx, f.Node, fmt.Sprintf("add table %[1]s kube-proxy; delete table %[1]s kube-proxy", family)); err != nil {
-			return fmt.Errorf("delete the service rules of %s: %w", f.Node, err)
-		}
-	}
-	return nil
-}
-
-// deleteServiceRule deletes the element of one TCP port of a cluster IP from kube-proxy's map of Services.
-func (c *cluster) deleteServiceRule(ctx context.Context, f componentFault) error {
-	address, err := netip.ParseAddrPort(f.Service)
-	if err != nil {
-		return err
-	}
-	family := "ip"
-	if address.Addr().Is6() {
-		family = "ip6"
-	}
-	if err := c.nft(ctx, f.Node, fmt.Sprintf("delete element %s kube-proxy service-ips { %s . tcp . %d }",
-		family, address.Addr(), address.Port())); err != nil {
-		return fmt.Errorf("delete the rule of service %s on %s: %w", f.Service, f.Node, err)
-	}
-	return nil
-}
-
-// nft runs a command of nft in the network namespace of a node.
-func (c *cluster) nft(ctx context.Context, node, command string) error {
-	pid, err := c.find(node, "init")
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, "nsenter", "--net="+netNS(pid), "--", "nft", command)
-	cmd.Env = []string{"PATH=" + searchPath}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("nft: %w: %s", err, strings.TrimSpace(string(out)))
-	}
-	return nil
+	return c.editRules(ctx, f.Node, ruleSets()[c.ServiceProxy], ruleEdit{})
 }
 
 // clearComponentFaults clears the faults with these IDs, or all faults without IDs: it starts what
-// they stopped. kube-proxy writes its rules again when it starts.
+// they stopped. A service proxy writes its rules again when it starts.
 func (c *cluster) clearComponentFaults(ctx context.Context, ids ...string) ([]componentFault, error) {
 	faults, err := c.componentFaults()
 	if err != nil {
@@ -335,17 +355,22 @@ func (c *cluster) endComponentFault(ctx context.Context, f componentFault) error
 	if err != nil {
 		return fmt.Errorf("clear fault %s: %w", f, err)
 	}
-	if f.Service != "" { // when it starts, kube-proxy writes all rules
-		if err := c.dirs.stop(f.Node, "kube-proxy"); err != nil {
+	stopped := f.Stopped
+	if f.edits() { // when it starts, a service proxy writes all rules
+		stopped = proxyOf(c.ServiceProxy)
+		if err := c.dirs.stop(f.Node, stopped); err != nil {
 			return fmt.Errorf("clear fault %s: %w", f, err)
 		}
-		return c.start(ctx, f.Node, c.kubeProxy(n))
 	}
-	switch f.Stopped {
-	case "kubelet":
-		return c.start(ctx, f.Node, c.kubelet(n))
-	case "kube-proxy":
-		return c.start(ctx, f.Node, c.kubeProxy(n))
+	if f.Endpoint != "" { // but not those of an endpoint: kube-proxy in its mode nftables keeps the chains that it finds
+		if err := c.editRules(ctx, f.Node, ruleSets()[c.ServiceProxy], ruleEdit{}); err != nil {
+			return fmt.Errorf("clear fault %s: %w", f, err)
+		}
+	}
+	for _, comp := range append(c.proxyComponents(c.plan, n, c.ServiceProxy), c.kubelet(n)) {
+		if comp.name == stopped {
+			return c.start(ctx, f.Node, comp)
+		}
 	}
 	return c.startStaticPod(ctx, n, f.Stopped)
 }
@@ -518,7 +543,7 @@ func faultAddCommand(f *flags) *cobra.Command {
 			}
 			defer unlock()
 			if isComponentFault(args) {
-				added, restart, err := parseComponentFault(c.plan, args)
+				added, restart, err := parseComponentFault(c.state, args)
 				if err != nil {
 					return usageError{err}
 				}

@@ -7,7 +7,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -92,15 +91,7 @@ var kubevirtKey = sync.OnceValue(func() string {
 	release, _ := os.ReadFile("/proc/sys/kernel/osrelease") // the build tests /dev/kvm on this kernel
 	_, err := os.Stat("/dev/kvm")
 	fmt.Fprintln(&b, strings.TrimSpace(string(release)), err == nil)
-	err = fs.WalkDir(kubevirtSource, ".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		content, err := kubevirtSource.ReadFile(path)
-		fmt.Fprintf(&b, "%s %d\n%s", path, len(content), content)
-		return err
-	})
-	if err != nil {
+	if err := writeFiles(&b, kubevirtSource); err != nil {
 		panic(err) // embedded files are always readable
 	}
 	return b.String()

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -159,15 +160,16 @@ func defaultCacheDir() string {
 
 // wanted is the cluster that the flags describe.
 type wanted struct {
-	plan  plan
-	asked bool     // whether a flag for the plan is set
-	with  []string // names of addons
+	plan         plan
+	asked        bool     // whether a flag for the plan is set
+	serviceProxy string   // empty: no flag is set
+	with         []string // names of addons
 }
 
 // wantedFlags adds the flags of a cluster to a verb. The returned function reads them.
 func wantedFlags(cmd *cobra.Command) func() (wanted, error) {
 	var controlPlanes, workers, zones int
-	var ipFamily string
+	var ipFamily, serviceProxy string
 	var workerNames, with []string
 	cmd.Flags().IntVar(&controlPlanes, "control-planes", 1,
 		"number of control planes, each with an etcd member and an API server")
@@ -176,6 +178,8 @@ func wantedFlags(cmd *cobra.Command) func() (wanted, error) {
 		"names of the first workers; also sets the number of workers if --nodes is not set; others are worker-N")
 	cmd.Flags().IntVar(&zones, "zones", 2, "number of zones of the workers")
 	cmd.Flags().StringVar(&ipFamily, "ip-family", "dual", "dual (IPv4 first), ipv4 or ipv6")
+	cmd.Flags().StringVar(&serviceProxy, "service-proxy", serviceProxies()[0],
+		"what programs Services: "+strings.Join(serviceProxies(), ", ")+"; that of a running cluster is replaced")
 	cmd.Flags().StringSliceVar(&with, "with", nil,
 		"also install these addons: "+strings.Join(addonNames(), ", ")+"; installed addons stay")
 	return func() (wanted, error) {
@@ -183,12 +187,15 @@ func wantedFlags(cmd *cobra.Command) func() (wanted, error) {
 			workers = len(workerNames)
 		}
 		want, err := newPlan(controlPlanes, workers, zones, ipFamily, workerNames...)
-		if err := errors.Join(err, checkAddons(with)); err != nil {
+		if err := errors.Join(err, checkServiceProxy(serviceProxy), checkAddons(with)); err != nil {
 			return wanted{}, usageError{err}
+		}
+		if !cmd.Flags().Changed("service-proxy") {
+			serviceProxy = ""
 		}
 		planFlags := []string{"control-planes", "nodes", "worker-names", "zones", "ip-family"}
 		asked := slices.ContainsFunc(planFlags, cmd.Flags().Changed)
-		return wanted{want, asked, with}, nil
+		return wanted{want, asked, serviceProxy, with}, nil
 	}
 }
 
@@ -221,7 +228,7 @@ func up(ctx context.Context, f flags, want wanted, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := lacking(preflight(ctx, b, want.with)); err != nil {
+	if err := lacking(preflight(ctx, b, want)); err != nil {
 		return err
 	}
 	unlock, err := d.lock()
@@ -237,7 +244,7 @@ func up(ctx context.Context, f flags, want wanted, stderr io.Writer) error {
 		if err := errors.Join(err, lacking(missing)); err != nil {
 			return err
 		}
-		s = state{plan: want.plan, BinDir: b.bin()}
+		s = state{plan: want.plan, BinDir: b.bin(), ServiceProxy: serviceProxies()[0]}
 	case err != nil:
 		return err
 	case want.asked && !samePlan(s.plan, want.plan):
@@ -249,6 +256,7 @@ func up(ctx context.Context, f flags, want wanted, stderr io.Writer) error {
 		b = build{dir: filepath.Dir(s.BinDir)}
 	}
 
+	s.ServiceProxy = cmp.Or(want.serviceProxy, s.ServiceProxy)
 	for _, name := range want.with {
 		if !slices.Contains(s.With, name) {
 			s.With = append(s.With, name)
@@ -511,12 +519,12 @@ func preflightCommand(f *flags) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		missing := preflight(cmd.Context(), b, want.with)
+		missing := preflight(cmd.Context(), b, want)
 		if doInstall {
 			if err := install(cmd.Context(), packagesOf(missing), cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			missing = preflight(cmd.Context(), b, want.with)
+			missing = preflight(cmd.Context(), b, want)
 		}
 		return lacking(missing)
 	}
@@ -578,7 +586,10 @@ func statusCommand(f *flags) *cobra.Command {
 
 // componentsOf lists the components that should run on a node.
 func (c *cluster) componentsOf(n nodePlan) []string {
-	names := []string{"init", "containerd", "kubelet", "kube-proxy"}
+	names := []string{"init", "containerd", "kubelet"}
+	for _, comp := range c.proxyComponents(c.plan, n, c.ServiceProxy) {
+		names = append(names, comp.name)
+	}
 	if n.ControlPlane {
 		names = append(names, staticComponents()...)
 	}

@@ -102,6 +102,7 @@ func TestAddons(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &cluster{dirs: d, state: state{plan: p, BinDir: build{dir: t.TempDir()}.bin()}}
+	fakeDashboard(t, c)
 	fakeKubeVirt(t, c)
 	fakeResolvers(t, c)
 	for _, name := range addonNames() {

@@ -62,12 +62,12 @@ type lack struct {
 	what, pkg string
 }
 
-// preflight lists everything that the machine lacks to run a sandbox with these addons. If
+// preflight lists everything that the machine lacks to run a sandbox with this service proxy and these addons. If
 // something is not built yet, this includes what the build needs.
-func preflight(ctx context.Context, b build, with []string) []lack {
+func preflight(ctx context.Context, b build, want wanted) []lack {
 	var missing []lack
 	needGo := !b.complete()
-	for _, name := range with {
+	for _, name := range want.with {
 		if !b.hasAddon(name) {
 			needGo = true
 			if needs := addons()[name].needs; needs != nil {
@@ -78,7 +78,12 @@ func preflight(ctx context.Context, b build, with []string) []lack {
 	if os.Geteuid() != 0 {
 		missing = append(missing, lack{what: "root: the sandbox creates namespaces and mounts; run it with sudo"})
 	}
-	for _, n := range needed() {
+	commands := needed()
+	missing = append(missing, lackingPrograms(want.serviceProxy)...)
+	if want.serviceProxy == kubeProxyIPTables || want.serviceProxy == ownIPTables {
+		commands = append(commands, [2]string{"iptables-restore", "iptables"}, [2]string{"ip6tables-restore", "iptables"})
+	}
+	for _, n := range commands {
 		if _, err := lookPath(n[0]); err != nil {
 			missing = append(missing, lack{"the command " + n[0], n[1]})
 		}

@@ -195,7 +195,7 @@ func TestStateIsReadAsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := state{
-		plan: p, With: []string{"aggregated"}, BinDir: "/bin", APIPort: 1,
+		plan: p, ServiceProxy: kubeProxyIPTables, With: []string{"aggregated"}, BinDir: "/bin", APIPort: 1,
 		Processes: map[string]firstProcess{"worker-1": {7, "/proc/7/ns/net"}},
 	}
 	if err := d.writeState(want); err != nil {
@@ -300,8 +300,8 @@ func TestUsageErrors(t *testing.T) {
 	}{
 		{"unknown verb", []string{"jump"}, 2, `unknown command "jump" for "sandbox"`},
 		{"unknown flag", []string{"up", "--jump"}, 2, "unknown flag: --jump"},
-		{"bad plan", []string{"up", "--nodes=0", "--with=jam"}, 2,
-			"--nodes is 0: must be from 1 to 100\n--with \"jam\": must be one of aggregated"},
+		{"bad plan", []string{"up", "--nodes=0", "--service-proxy=ipvs", "--with=jam"}, 2, "--nodes is 0: must be from 1 to 100\n" +
+			"--service-proxy \"ipvs\": must be one of kube-proxy, kube-proxy:iptables, nftables, iptables\n--with \"jam\": must be one of aggregated"},
 		{"no sandbox", []string{"--state=" + state, "status"}, 1, "no sandbox in " + state + ": run `sandbox up` first"},
 		{"bad directory", []string{"--state=/", "status"}, 2, `--state is "/"`},
 		{"no log", []string{"--state=" + state, "logs", "kubelet"}, 2, `no log of "kubelet"`},
@@ -360,6 +360,13 @@ func TestComponentFaults(t *testing.T) {
 		{"silence a/b", "silence/a/b", "silence a/b"},
 		{"delete-service-rules --node worker-1", "kube-proxy/worker-1", "delete-service-rules --node worker-1"},
 		{"delete-service-rules --node worker-1 --service 10.96.0.10:53", "service-rule/10.96.0.10:53/worker-1", "delete-service-rules --service 10.96.0.10:53 --node worker-1"},
+		{"delete-service-rules --node worker-1 --endpoint [fd00::1]:53", "service-rule/[fd00::1]:53/worker-1", "delete-service-rules --endpoint [fd00::1]:53 --node worker-1"},
+		{"delete-service-rules --node worker-1 --endpoint [fd00::1]:53 --service 10.96.0.10:53", "", "want one of --service and --endpoint"},
+		{"add-service-rule --node worker-1 --service 10.96.0.10:53 --address 10.9.9.9:53", "service-rule/10.9.9.9:53/worker-1",
+			"add-service-rule --service 10.96.0.10:53 --address 10.9.9.9:53 --node worker-1"},
+		{"add-service-rule --node worker-1 --service 10.96.0.10:53", "", "want --service IP:PORT and --address IP:PORT"},
+		{"add-service-rule --node worker-1 --service 10.96.0.10:53 --address [fd00::1]:53", "",
+			"--address [fd00::1]:53 and --service 10.96.0.10:53: must be of one IP family"},
 		{"delete-service-rules --node worker-1 --service 10.96.0.10", "", `--service "10.96.0.10": must be IP:PORT, such as 10.96.0.10:53 or [fd00:96::a]:53`},
 		{"stop jam --node worker-9", "",
 			`stop "jam": ` + components + "\n" + `--node "worker-9": must be one of control-plane, control-plane-2, worker-1`},
@@ -381,7 +388,7 @@ func TestComponentFaults(t *testing.T) {
 			if !isComponentFault(args) {
 				t.Fatal("isComponentFault returned false, want true")
 			}
-			f, restart, err := parseComponentFault(p, args)
+			f, restart, err := parseComponentFault(state{plan: p, ServiceProxy: kubeProxyNFTables}, args)
 			got, id := f.String(), f.id()
 			if err != nil {
 				got, id = err.Error(), ""
@@ -393,6 +400,16 @@ func TestComponentFaults(t *testing.T) {
 				t.Errorf("is a restart: %t, want %t", restart != nil, want)
 			}
 		})
+	}
+
+	// Without kube-proxy, there is something else to stop.
+	f, _, err := parseComponentFault(state{plan: p, ServiceProxy: ownNFTables}, []string{"delete-service-rules", "--node", "worker-1"})
+	if err != nil || f.id() != "service-proxy/worker-1" {
+		t.Errorf("fault %s, error %v; want service-proxy/worker-1", f.id(), err)
+	}
+	_, _, err = parseComponentFault(state{plan: p, ServiceProxy: ownNFTables}, []string{"stop", "kube-proxy", "--node", "worker-1"})
+	if want := "must be one of kubelet, node-state, service-proxy, etcd, kube-apiserver"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want %s", err, want)
 	}
 
 	d := dirs{state: t.TempDir()}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,8 @@ type state struct {
 	BinDir string `json:"binDir"`
 	// APIPort is the port on the host's 127.0.0.1 that routes to the API servers.
 	APIPort int `json:"apiPort"`
+	// ServiceProxy is a value of --service-proxy.
+	ServiceProxy string `json:"serviceProxy"`
 	// With lists the names of the installed addons, sorted.
 	With []string `json:"with,omitempty"`
 	// Processes maps a node's name, or "fabric", to its first process and the path of its network
@@ -80,6 +83,7 @@ func (d dirs) readState() (state, error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return s, fmt.Errorf("read %s: %w: run `sandbox down` to start again", d.file("state.json"), err)
 	}
+	s.ServiceProxy = cmp.Or(s.ServiceProxy, serviceProxies()[0]) // older versions wrote none
 	return s, nil
 }
 

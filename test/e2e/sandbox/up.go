@@ -58,6 +58,9 @@ func (c *cluster) prepare() error {
 	if err := writeFile(c.self(), exe, 0o755); err != nil {
 		return fmt.Errorf("copy this command into the sandbox: %w", err)
 	}
+	if err := c.copyPrograms(); err != nil {
+		return err
+	}
 	if err := c.writePKI(c.plan, c.APIPort); err != nil {
 		return err
 	}
@@ -73,12 +76,15 @@ func (c *cluster) prepare() error {
 		if err != nil {
 			return err
 		}
-		for name, content := range map[string][]byte{
+		files := map[string][]byte{
 			"containerd.toml":   c.containerdConfig(n, c.cniPlugins(), snapshotter),
 			"kubelet.yaml":      c.kubeletConfig(c.plan, n),
-			"kube-proxy.yaml":   c.kubeProxyConfig(c.plan, n),
 			"cni/pods.conflist": cniConf,
-		} {
+		}
+		if !own(c.ServiceProxy) {
+			files[kubeProxyFile(c.ServiceProxy)] = c.kubeProxyConfig(c.plan, n, c.ServiceProxy)
+		}
+		for name, content := range files {
 			if err := writeFile(c.file("nodes", n.Name, name), content, 0o644); err != nil {
 				return fmt.Errorf("configure %s: %w", n.Name, err)
 			}
@@ -231,7 +237,7 @@ func (c *cluster) objects(b build) ([]*unstructured.Unstructured, error) {
 	return all, nil
 }
 
-// startNode loads the images of a node. When an API server is ready, it starts kube-proxy and, on a
+// startNode loads the images of a node. When an API server is ready, it starts the service proxy and, on a
 // worker, the kubelet: earlier they would fail and retry. It waits until the node is Ready.
 func (c *cluster) startNode(ctx context.Context, n nodePlan, b build, api *client, apiReady <-chan struct{}) error {
 	err := c.progress.step("images on "+n.Name, func(func(string)) error {
@@ -253,7 +259,10 @@ func (c *cluster) startNode(ctx context.Context, n nodePlan, b build, api *clien
 	} else if pid == 0 {
 		started = time.Now()
 	}
-	for _, comp := range []component{c.kubeProxy(n), c.kubelet(n)} {
+	if err := c.stopOtherProxies(ctx, n); err != nil {
+		return err
+	}
+	for _, comp := range append(c.proxyComponents(c.plan, n, c.ServiceProxy), c.kubelet(n)) {
 		if err := c.start(ctx, n.Name, comp); err != nil {
 			return err
 		}
@@ -656,6 +665,9 @@ func (c *cluster) start(ctx context.Context, node string, comp component) error 
 		return err
 	}
 	binary := filepath.Join(c.BinDir, comp.name)
+	if slices.Contains(ownPrograms, comp.name) {
+		binary = c.program(comp.name)
+	}
 	if _, err := os.Stat(binary); err != nil {
 		if binary, err = lookPath(comp.name); err != nil {
 			return err

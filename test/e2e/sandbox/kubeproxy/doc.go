@@ -4,6 +4,6 @@
 // this module because this one has k8s.io/kubernetes.
 //
 // The main module is not a requirement of this one: then each change of its go.mod could change what Kubernetes is built
-// from. The folder internal/nodestate is a symbolic link to pkg/nodestate, which imports nothing of the main module. Go
-// follows the link when it is imported, and not when it looks for packages ("./...").
+// from. The files of internal/nodestate are symbolic links to those of pkg/nodestate, which import nothing of the main
+// module. Its tests do, so they are not among them: go mod tidy would look for what they import.
 package kubeproxy

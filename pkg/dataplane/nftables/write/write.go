@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package write
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"sigs.k8s.io/knftables"
+
+	"github.com/checkplan/checkplan/pkg/dataplane"
+	"github.com/checkplan/checkplan/pkg/dataplane/nftables"
+	"github.com/checkplan/checkplan/pkg/dataplane/proxy"
+)
+
+// Writer keeps the tables of both families: it is a proxy.Writer.
+type Writer struct {
+	log    *slog.Logger
+	now    func() time.Time
+	tables []*keeper
+}
+
+// New returns a Writer that runs nft, which it looks for in PATH.
+func New(log *slog.Logger) *Writer {
+	return newWriter(log, func(family knftables.Family) (knftables.Interface, error) {
+		return knftables.New(family, nftables.OwnName)
+	})
+}
+
+func newWriter(log *slog.Logger, open func(knftables.Family) (knftables.Interface, error)) *Writer {
+	return &Writer{log, time.Now, []*keeper{
+		{family: dataplane.IPv4, open: func() (knftables.Interface, error) { return open(knftables.IPv4Family) }},
+		{family: dataplane.IPv6, open: func() (knftables.Interface, error) { return open(knftables.IPv6Family) }},
+	}}
+}
+
+// keeper keeps the table of one family.
+type keeper struct {
+	family dataplane.Family
+	open   func() (knftables.Interface, error)
+	nft    knftables.Interface // nil: not opened yet
+	have   *Rules              // nil: not known
+}
+
+// Write is proxy.Writer's. A family without Services in which there never was a table is left alone: the kernel may not
+// have it.
+func (w *Writer) Write(ctx context.Context, state *proxy.State, node proxy.Node) error {
+	var errs []error
+	for _, t := range w.tables {
+		if err := w.write(ctx, t, Render(state, node, t.family), len(state.Of(t.family)) > 0); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", t.family, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (t *keeper) connect() error {
+	if t.nft != nil {
+		return nil
+	}
+	nft, err := t.open()
+	if err != nil {
+		return err
+	}
+	t.nft = nft
+	return nil
+}
+
+func (w *Writer) write(ctx context.Context, t *keeper, rules *Rules, needed bool) error {
+	if err := t.connect(); err != nil {
+		if !needed && t.have == nil {
+			return nil // nobody could have written anything
+		}
+		return err
+	}
+	have := t.have
+	if have == nil {
+		var err error
+		if have, err = t.find(ctx); err != nil {
+			return err
+		}
+		if have == nil && !needed {
+			return nil
+		}
+	}
+	t.have = nil // until it is known what is there
+	if have != nil {
+		tx := t.nft.NewTransaction()
+		now := w.now()
+		newer := rules.Change(tx, have, now)
+		var err error
+		if tx.NumOperations() > 1 { // more than the table
+			err = t.nft.Run(ctx, tx)
+		}
+		if err == nil {
+			for name, c := range newer.Chains {
+				if c.stale.Equal(now) {
+					c.stale = w.now() // unused since the transaction, which may have taken longer than tidyAfter
+					newer.Chains[name] = c
+				}
+			}
+			t.have = newer
+			return nil
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		w.log.Warn("the table is not what it should be; writing all of it again, without clients' affinities", "family", t.family, "error", err)
+	}
+	tx := t.nft.NewTransaction()
+	rules.Replace(tx)
+	if err := t.nft.Run(ctx, tx); err != nil {
+		return err
+	}
+	t.have = rules
+	return nil
+}
+
+// find reads the names of what a predecessor left. It returns nil if there is no table.
+func (t *keeper) find(ctx context.Context) (*Rules, error) {
+	var names [3][]string
+	for i, kind := range []string{"chains", "sets", "maps"} {
+		list, err := t.nft.List(ctx, kind)
+		if knftables.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list the %s of table %s: %w", kind, nftables.OwnName, err)
+		}
+		names[i] = list
+	}
+	if len(names[0]) == 0 { // knftables does not always say that there is no table
+		return nil, nil
+	}
+	return found(t.family, names[0], names[1], names[2]), nil
+}
+
+// tidyAfter is how long a kernel may believe that a chain is in use whose last user is gone: before 6.2, a short time.
+const tidyAfter = time.Second
+
+// Tidy is proxy.Writer's: it deletes stale chains.
+func (w *Writer) Tidy(ctx context.Context) (more bool, err error) {
+	var errs []error
+	for _, t := range w.tables {
+		if t.have == nil {
+			continue
+		}
+		tx := t.nft.NewTransaction()
+		newer, left := t.have.tidy(tx, w.now().Add(-tidyAfter))
+		more = more || left
+		if tx.NumOperations() == 0 {
+			continue
+		}
+		if err := t.nft.Run(ctx, tx); err != nil {
+			more, errs = true, append(errs, fmt.Errorf("%s: delete %d chains: %w", t.family, tx.NumOperations(), err))
+			continue
+		}
+		t.have = newer
+	}
+	return more, errors.Join(errs...)
+}
+
+// Present is proxy.Writer's: it looks for one chain of each table.
+func (w *Writer) Present(ctx context.Context) error {
+	var errs []error
+	for _, t := range w.tables {
+		if t.have == nil {
+			continue
+		}
+		if rules, err := t.nft.ListRules(ctx, services); err != nil || len(rules) == 0 {
+			t.have = nil
+			errs = append(errs, fmt.Errorf("%s: table %s has no rules in chain %s: %w", t.family, nftables.OwnName, services, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Cleanup deletes the tables of both families.
+func (w *Writer) Cleanup(ctx context.Context) error {
+	var errs []error
+	for _, t := range w.tables {
+		if err := t.connect(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", t.family, err))
+			continue
+		}
+		tx := t.nft.NewTransaction()
+		tx.Add(table())
+		tx.Delete(table())
+		if err := t.nft.Run(ctx, tx); err != nil {
+			errs = append(errs, fmt.Errorf("%s: delete table %s: %w", t.family, nftables.OwnName, err))
+		}
+		t.have = nil
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Service-proxy serves Services on a node, as a client of KEP-2094's API (tasks/node-state); docs/service-proxy.md. It
+// knows nothing of Kubernetes. It runs on each node, as a DaemonSet (catalog/service-proxy), instead of kube-proxy.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/checkplan/checkplan/pkg/dataplane"
+	iptables "github.com/checkplan/checkplan/pkg/dataplane/iptables/write"
+	nftables "github.com/checkplan/checkplan/pkg/dataplane/nftables/write"
+	"github.com/checkplan/checkplan/pkg/dataplane/proxy"
+	"github.com/checkplan/checkplan/pkg/nodestate/api"
+	"github.com/checkplan/checkplan/pkg/nodestate/client"
+)
+
+// version is set by the linker.
+var version = "devel"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	modes := map[dataplane.Mode]func(*slog.Logger) writer{
+		dataplane.NFTables: func(log *slog.Logger) writer { return nftables.New(log) },
+		dataplane.IPTables: func(log *slog.Logger) writer { return iptables.New(log) },
+	}
+	own := node{proxy.Addresses, exec.LookPath, proxy.Forget, syscall.Chroot, modes}
+	err := run(ctx, os.Stderr, os.Args[1:], own)
+	stop()
+	var usage usageError
+	switch {
+	case err == nil, errors.Is(err, pflag.ErrHelp):
+	case errors.As(err, &usage):
+		fmt.Fprintf(os.Stderr, "service-proxy: %v\n", err)
+		os.Exit(2)
+	default:
+		fmt.Fprintf(os.Stderr, "service-proxy: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// usageError is the error of a wrong command line.
+type usageError struct{ error }
+
+// writer is that of one mode.
+type writer interface {
+	proxy.Writer
+	Cleanup(ctx context.Context) error
+}
+
+// node is what the program does to its node; tests have another one.
+type node struct {
+	addresses proxyAddresses
+	lookPath  func(program string) (string, error)
+	forget    func(proxy.Stale) (int, error)
+	chroot    func(dir string) error
+	writers   map[dataplane.Mode]func(*slog.Logger) writer
+}
+
+// programs are what each mode runs.
+var programs = map[dataplane.Mode]string{dataplane.NFTables: "nft", dataplane.IPTables: "iptables-restore"}
+
+func run(ctx context.Context, stderr io.Writer, args []string, on node) error {
+	flags := pflag.NewFlagSet("service-proxy", pflag.ContinueOnError)
+	flags.SetOutput(stderr)
+	mode := flags.String("mode", string(dataplane.NFTables), "how rules are written: nftables (runs nft) or iptables (runs iptables-restore and -save)")
+	podCIDRs := flags.StringSlice("pod-cidr", nil,
+		"prefix of the addresses of pods: one of IPv4, one of IPv6; connections from elsewhere to cluster IPs get the node's address as their source")
+	podInterface := flags.String("pod-interface", "", `instead of --pod-cidr: name of the interface from which packets of pods come, `+
+		`or the beginning of the names and *`)
+	masqueradeAll := flags.Bool("masquerade-all", false, "all connections to cluster IPs get the node's address as their source")
+	httpListen := flags.String("http-listen", "127.0.0.1:12347", "address of /readyz, /livez and /metrics; empty: none")
+	cleanup := flags.Bool("cleanup", false, "remove the rules of both modes, and exit")
+	root := flags.String("root", "", "use this directory as the root of the file system, for the programs of a node whose root is mounted there")
+	c := client.New(flags)
+	if err := flags.Parse(args); errors.Is(err, pflag.ErrHelp) {
+		return err
+	} else if err != nil {
+		return usageError{err}
+	}
+	pods, err := proxy.ParsePods(*podCIDRs, *podInterface)
+	own := dataplane.Mode(*mode)
+	switch {
+	case flags.NArg() > 0:
+		return usageError{fmt.Errorf("unexpected argument %q", flags.Arg(0))}
+	case on.writers[own] == nil:
+		return usageError{fmt.Errorf("--mode %q: want nftables or iptables", *mode)}
+	case err != nil:
+		return usageError{err}
+	}
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	slog.SetDefault(log) // the client's
+	if *root != "" {
+		if err := on.chroot(*root); err != nil {
+			return fmt.Errorf("--root %s: %w", *root, err)
+		}
+	}
+	if *cleanup {
+		return errors.Join(on.cleanup(ctx, dataplane.NFTables, log), on.cleanup(ctx, dataplane.IPTables, log))
+	}
+	if _, err := on.lookPath(programs[own]); err != nil {
+		return fmt.Errorf("mode %s runs the program %s: %w", own, programs[own], err)
+	}
+	other := dataplane.IPTables
+	if own == other {
+		other = dataplane.NFTables
+	}
+	p := &proxy.Proxy{
+		Writer: &first{on.writers[own](log), log, func(ctx context.Context) error { return on.cleanup(ctx, other, log) }},
+		Node: func() (proxy.Node, error) {
+			addresses, err := on.addresses()
+			return proxy.Node{Addresses: addresses, Pods: pods, MasqueradeAll: *masqueradeAll}, err
+		},
+		Forget: on.forget, Health: &proxy.HealthPorts{}, Log: log,
+	}
+	defer p.Health.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if *httpListen != "" {
+		l, err := net.Listen("tcp", *httpListen)
+		if err != nil {
+			return fmt.Errorf("--http-listen: %w", err)
+		}
+		h := &http.Server{Handler: handler(p, own), ReadTimeout: httpTimeout, WriteTimeout: httpTimeout}
+		defer h.Close()
+		go func() { cancel(fmt.Errorf("--http-listen: %w", h.Serve(l))) }()
+	}
+	log.Info("starting", "mode", own, "target", c.Target, "http", *httpListen, "version", version)
+	states := make(chan []*api.ServiceEndpoints, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() { follow(ctx, c, states) })
+	p.Run(ctx, states)
+	wg.Wait()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// httpTimeout is for requests of a kubelet or of Prometheus, and for the answers to them.
+const httpTimeout = 30 * time.Second
+
+// follow sends each state to a channel with one place, in which a newer one replaces an older one: while rules are
+// written, states do not wait.
+func follow(ctx context.Context, c *client.EndpointsClient, states chan []*api.ServiceEndpoints) {
+	for state := range c.States(ctx) {
+		select {
+		case <-states:
+		default:
+		}
+		states <- state
+	}
+}
+
+// cleanup removes the rules of a mode. Without its program, there are none: nobody could have written them.
+func (on node) cleanup(ctx context.Context, mode dataplane.Mode, log *slog.Logger) error {
+	if _, err := on.lookPath(programs[mode]); err != nil {
+		log.Info("no rules of a mode, because its program is not installed", "mode", mode, "program", programs[mode])
+		return nil
+	}
+	if err := on.writers[mode](log).Cleanup(ctx); err != nil {
+		return fmt.Errorf("remove the rules of mode %s: %w", mode, err)
+	}
+	return nil
+}
+
+// first is a Writer that removes what a predecessor in the other mode left, once its own rules are there: in between,
+// packets meet both, which lead to the same endpoints. If that fails, it tries again after the next Write.
+type first struct {
+	proxy.Writer
+	log     *slog.Logger
+	cleanup func(context.Context) error // nil: done
+}
+
+func (f *first) Write(ctx context.Context, state *proxy.State, node proxy.Node) error {
+	if err := f.Writer.Write(ctx, state, node); err != nil || f.cleanup == nil {
+		return err
+	}
+	if err := f.cleanup(ctx); err != nil {
+		f.log.Warn("what a predecessor may have left in the other mode is still there", "error", err)
+		return nil
+	}
+	f.cleanup = nil
+	return nil
+}
+
+// summary words a status in one line.
+func summary(s proxy.Status, mode dataplane.Mode) string {
+	text := fmt.Sprintf("mode %s, %d ports of Services, %d endpoints", mode, s.Ports, s.Endpoints)
+	if n := len(s.Problems); n > 0 {
+		text += fmt.Sprintf("; %d not served: %s", n, strings.Join(s.Problems[:min(n, 5)], "; "))
+	}
+	return text
+}

@@ -1,0 +1,1 @@
+../../../../../pkg/nodestate/message.go

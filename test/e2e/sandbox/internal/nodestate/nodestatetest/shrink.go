@@ -1,0 +1,1 @@
+../../../../../../pkg/nodestate/nodestatetest/shrink.go

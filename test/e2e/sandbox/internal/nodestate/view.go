@@ -1,0 +1,1 @@
+../../../../../pkg/nodestate/view.go
