@@ -1,1 +1,0 @@
-../../../../../pkg/nodestate/doc.go
