@@ -11,15 +11,23 @@ type Look struct {
 	// First is the verdict of the first look, and FirstCause its cause.
 	First      checkup.Verdict
 	FirstCause checkup.Cause
-	// Made says that the further look measured the pair.
+	// Made says that the further look measured the pair. If First is unmeasured, only that look did.
 	Made  bool
 	After checkup.Duration
+}
+
+// HeldUp reports whether an outcome is unmeasured because the agent or its target was held up: a further look may
+// measure the pair.
+func (j *Judgement) HeldUp(o *Outcome) bool {
+	at, expected := j.evidence.position(o.Pair)
+	return expected && o.Verdict == checkup.Unmeasured && o.Cause.Stage == checkup.StageSelf &&
+		j.evidence.observed[at] != nil && j.evidence.observed[at].Spoiled > 0
 }
 
 // Merge replaces the outcomes that a further look measured: it decides on fresh data alone.
 // A pair that passed the first look, and was measured with others that are undecided
 // together, changes only if it fails. A pair that failed or is undecided and was not
-// measured again stays as it is.
+// measured again stays as it is, and so does an unmeasured one that was not HeldUp.
 //
 // Merge is called after the pairs of both looks were tested together. Report, Unit and what
 // localises causes then see one judgement.
@@ -35,7 +43,7 @@ func (j *Judgement) Merge(further *Judgement, after checkup.Duration) {
 			continue
 		}
 		again := further.Outcomes[k]
-		if o.Verdict == checkup.Unmeasured || o.Verdict == checkup.Pass && again.Verdict != checkup.Fail {
+		if o.Verdict == checkup.Unmeasured && !j.HeldUp(o) || o.Verdict == checkup.Pass && again.Verdict != checkup.Fail {
 			continue
 		}
 		look.Made = true
@@ -54,12 +62,13 @@ func (j *Judgement) Merge(further *Judgement, after checkup.Duration) {
 	}
 }
 
-// Confirmation says what the further look found about an outcome.
+// Confirmation says what the further look found about an outcome. A failure that only the further look could measure is
+// not confirmed by it.
 func (o *Outcome) Confirmation() checkup.Confirmation {
 	switch {
 	case o.Look == nil:
 		return checkup.NotLookedAt
-	case !o.Look.Made:
+	case !o.Look.Made, o.Look.First == checkup.Unmeasured && o.Verdict != checkup.Pass:
 		return checkup.NotMadeAgain
 	case o.Verdict == checkup.Fail:
 		return checkup.Confirmed

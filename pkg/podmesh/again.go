@@ -33,15 +33,16 @@ const (
 )
 
 // Again returns the worksheet of the second look at a mesh: the pairs that the first look
-// did not decide, the pairs of components that it did not decide, those that failed, and those that tell the causes of
-// findings from their alternatives (localise.Separating). The last ones need not be in the sample, but their sources
+// did not decide, the pairs of components that it did not decide, those that it could not measure because an agent or a
+// responder was held up, those that failed, and those that tell the causes of findings from their alternatives
+// (localise.Separating). The last ones need not be in the sample, but their sources
 // have an agent, and their targets are on the roster.
 //
 // Pairs without any answer are measured as often as
 // before, others oftener. It is nil if there is nothing to look at, if the gate does not
 // want failures to be confirmed, if agents are inside existing pods, and after the second look.
 //
-// Of more pairs than mostAgain, undecided ones come first. But up to half of the look are
+// Of more pairs than mostAgain, undecided ones come first, then those held up. But up to half of the look are
 // failed ones, spread over sources and targets, and up to an eighth those that tell causes apart. Again is pure: a
 // seeded choice of the worksheet selects the pairs.
 func Again(
@@ -55,13 +56,15 @@ func Again(
 	}
 	j := judge.Pairs(w, roster, record, judging(gate))
 	explained := localise.Explain(j)
-	var undecided, together, failed []checkup.Pair
+	var undecided, together, heldUp, failed []checkup.Pair
 	for i := range j.Outcomes {
-		switch o := &j.Outcomes[i]; o.Verdict {
-		case checkup.Undecided:
+		switch o := &j.Outcomes[i]; {
+		case o.Verdict == checkup.Undecided:
 			undecided = append(undecided, o.Pair)
-		case checkup.Fail:
+		case o.Verdict == checkup.Fail:
 			failed = append(failed, o.Pair)
+		case j.HeldUp(o):
+			heldUp = append(heldUp, o.Pair)
 		}
 	}
 	for _, c := range explained.Undecided {
@@ -75,6 +78,7 @@ func Again(
 	}
 	shuffle(undecided)
 	shuffle(together)
+	shuffle(heldUp)
 	shuffle(failed)
 	spread(failed)
 
@@ -105,6 +109,7 @@ func Again(
 	others := most - min(len(failed), most/2)
 	take(undecided, others)
 	take(together, others)
+	take(heldUp, others)
 	take(failed, most-min(len(separating), most/separatingShare))
 	take(separating, most)
 	take(failed, most)

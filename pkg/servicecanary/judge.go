@@ -55,8 +55,8 @@ func Judge(
 	return r
 }
 
-// Again returns the worksheet of the second look: the pairs that failed or are undecided, without those that turn,
-// which cannot be measured again. It is nil if there are none, if the gate does not want failures to be confirmed, and
+// Again returns the worksheet of the second look: those of services.LookAgain without those that turn, which cannot
+// be measured again. It is nil if there are none, if the gate does not want failures to be confirmed, and
 // after the second look.
 func Again(
 	w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate,

@@ -18,9 +18,9 @@ const (
 	mostCount = 200
 )
 
-// Again returns the worksheet of the second look: the pairs that failed or are undecided. Of more than MostAgain, a
-// seeded choice. It is nil if there are none, if the gate does not want failures to be confirmed, and after the second
-// look.
+// Again returns the worksheet of the second look: the pairs that failed, are undecided, or could not be measured
+// because an agent or a responder was held up. Of more than MostAgain, a seeded choice. It is nil if there are none, if
+// the gate does not want failures to be confirmed, and after the second look.
 func Again(
 	w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Record, gate checkup.Gate,
 ) *checkup.Worksheet {
@@ -32,15 +32,16 @@ func Again(
 	return LookAgain(pairs(w, sheet, roster, record, gate), works)
 }
 
-// LookAgain returns the worksheet of a second look at the pairs that failed or are undecided, nil if there are none. A
-// pair that must be answered is measured more often if it was answered at times.
+// LookAgain returns the worksheet of a second look at the pairs that failed, are undecided, or could not be measured
+// because an agent or a responder was held up; nil if there are none. A pair that must be answered is measured more often
+// if it was answered at times.
 func LookAgain(j *judge.Judgement, answered func(checkup.Pair) bool) *checkup.Worksheet {
 	w := j.Worksheet
 	counts := map[checkup.Pair]int{}
 	var doubtful []checkup.Pair
 	for i := range j.Outcomes {
 		o := &j.Outcomes[i]
-		if o.Verdict != checkup.Fail && o.Verdict != checkup.Undecided {
+		if o.Verdict != checkup.Fail && o.Verdict != checkup.Undecided && !j.HeldUp(o) {
 			continue
 		}
 		doubtful = append(doubtful, o.Pair)

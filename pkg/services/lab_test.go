@@ -143,6 +143,7 @@ const (
 	refused  answer = "refused"
 	timeout  answer = "timed out"
 	noRoute  answer = "no route"
+	heldUp   answer = "is not measured: the agent was held up"
 	half     answer = "connects at times"
 	silent   answer = "" // the agent does not report
 )
@@ -188,6 +189,9 @@ func measure(tb testing.TB, w *checkup.Worksheet, wrong func(node, target string
 			fail(checkup.ReasonRefused, "connection refused")
 		case timeout:
 			fail(checkup.ReasonTimedOut, "timed out after 2s")
+		case heldUp:
+			o.Sent, o.Spoiled = 0, 5*n
+			o.Unmeasured = &checkup.Cause{Stage: checkup.StageSelf, Message: "the agent or its target was held up"}
 		case noRoute:
 			fail(checkup.ReasonNoRoute, "no route to host")
 		}

@@ -246,6 +246,23 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// TestHeldUp: what could not be measured because an agent was held up is measured in the second look.
+func TestHeldUp(t *testing.T) {
+	w := expanded(t, specOf(), small())
+	r := measure(t, w, func(n, to string, right answer) answer {
+		if n == "n0" && strings.HasPrefix(to, "shop/db") {
+			return heldUp
+		}
+		return right
+	})
+	first := Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)
+	look(t, w, r, func(_, _ string, right answer) answer { return right })
+	report := Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)
+	if first.Counts.Unmeasured != 1 || report.Verdict != checkup.RunPass || report.Counts.Pass != w.CountPairs() {
+		t.Errorf("first %+v; then %s, %+v", first.Counts, report.Verdict, report.Counts)
+	}
+}
+
 // TestChanged: what failed, and of which something changed meanwhile, is unmeasured. What passed stays passed. If nobody
 // knows, it is unmeasured, too.
 func TestChanged(t *testing.T) {
