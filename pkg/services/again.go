@@ -33,8 +33,8 @@ func Again(
 }
 
 // LookAgain returns the worksheet of a second look at the pairs that failed, are undecided, or could not be measured
-// because an agent or a responder was held up; nil if there are none. A pair that must be answered is measured more often
-// if it was answered at times.
+// because an agent or a responder was held up; nil if there are none. A pair that must be answered is measured more
+// often if it was answered at times.
 func LookAgain(j *judge.Judgement, answered func(checkup.Pair) bool) *checkup.Worksheet {
 	w := j.Worksheet
 	counts := map[checkup.Pair]int{}

@@ -49,7 +49,7 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 	}
 	if hasServices(plan) {
 		services := rule(corev1.GroupName, []string{"services"}, admissionv1.Create, admissionv1.Delete)
-		users := []string{checkup.AccountName(plan.Name, checkup.PhaseSetup), checkup.AccountName(plan.Name, checkup.PhaseConclude), plan.Name}
+		users := setsUpAndConcludes(plan.Name)
 		objects = append(objects, policy(plan, opts, plan.Name+"-services", users, services, serviceValidations(plan))...)
 	}
 	if plan.NetworkHealth() != nil {
@@ -63,7 +63,7 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 	runs := func(of ...admissionv1.OperationType) admissionv1.RuleWithOperations {
 		return rule("tekton.dev", []string{"pipelineruns"}, of...)
 	}
-	labelling := []string{checkup.AccountName(plan.Name, checkup.PhaseSetup), checkup.AccountName(plan.Name, checkup.PhaseConclude), plan.Name}
+	labelling := setsUpAndConcludes(plan.Name)
 	objects = append(objects,
 		policy(plan, opts, plan.Name+"-verdict", labelling, runs(admissionv1.Update), verdictValidations(plan))...)
 	if plan.Schedule != nil {
@@ -72,6 +72,13 @@ func Policies(plan *checkup.Plan, opts Options) []runtime.Object {
 			runs(admissionv1.Create, admissionv1.Update, admissionv1.Delete), runValidations(plan))...)
 	}
 	return objects
+}
+
+// setsUpAndConcludes lists the accounts of the first and the last phase, and the one for all phases.
+func setsUpAndConcludes(plan string) []string {
+	return []string{
+		checkup.AccountName(plan, checkup.PhaseSetup), checkup.AccountName(plan, checkup.PhaseConclude), plan,
+	}
 }
 
 // rule is about operations on resources of an API group, in all of its versions.

@@ -64,8 +64,8 @@ type Traffic struct {
 // Forwards reports whether there are endpoints.
 func (t Traffic) Forwards() bool { return t.Action == dataplane.Forward }
 
-// Sets yields the sets of endpoints that connections go to, each once: those that are local to the node (true), and those
-// of the cluster (false).
+// Sets yields the sets of endpoints that connections go to, each once: those that are local to the node (true), and
+// those of the cluster (false).
 func (p *Port) Sets() iter.Seq2[bool, []netip.AddrPort] {
 	return func(yield func(bool, []netip.AddrPort) bool) {
 		done := map[bool]bool{}

@@ -214,9 +214,21 @@ disabled_plugins = [
 `, containerdSocket, image("pause"), cniBinDir, d.file("nodes", n.Name, "cni"), snapshotter)
 }
 
+// cpuWeights returns the CPU weight of a sandbox's cgroup, by the file of the cgroup: cpu.shares of cgroup v1 and
+// cpu.weight of v2. A kubelet gives the pods of its node 1024 shares for each CPU; a sandbox's cgroup has the pods of
+// all its nodes. With the kernel's default, 1024, they would weigh as much as one of the sandbox's kubelets, and starve
+// on a busy machine.
+//
+// Sources: MilliCPUToShares of the kubelet (pkg/kubelet/cm), and KEP-2254 for the conversion of shares to a weight.
+func cpuWeights(nodes, cpus int) map[string]int {
+	const most = 1 << 18 // the kernel's limit of shares
+	shares := min(nodes*cpus*1024, most)
+	return map[string]int{"cpu.shares": shares, "cpu.weight": 1 + (shares-2)*9999/(most-2)}
+}
+
 // kubeletConfig returns the node's KubeletConfiguration. It differs from the defaults of Kubernetes
-// because several kubelets share one machine, and none of them may manage its disk and cgroups. It
-// also allows cgroup v1.
+// because several kubelets share one machine, and none of them may manage its disk. Each manages the pods' cgroups in
+// its node's cgroup (makeCgroups). It also allows cgroup v1.
 func (d dirs) kubeletConfig(p plan, n nodePlan) []byte {
 	var dns strings.Builder
 	for _, ip := range p.dnsServiceIPs() {
@@ -253,7 +265,6 @@ failCgroupV1: false
 failSwapOn: false
 cgroupDriver: cgroupfs
 cgroupRoot: /%[8]s/%[9]s
-cgroupsPerQOS: false
 enforceNodeAllocatable: []
 localStorageCapacityIsolation: true
 evictionHard:
@@ -290,7 +301,7 @@ detectLocalMode: ClusterCIDR
 healthzBindAddress: %[6]q
 metricsBindAddress: %[7]q
 %[1]s:
-  minSyncPeriod: 200ms
+  minSyncPeriod: 1s
 conntrack:
   maxPerCore: 0
   min: 0

@@ -92,6 +92,18 @@ func TestNodeTimes(t *testing.T) {
 	}
 }
 
+// The weights of kubelets: of 1024 shares for each CPU, and the same as a weight of cgroup v2.
+func TestPodsWeighAsOnRealNodes(t *testing.T) {
+	for _, tt := range []struct{ nodes, cpus, shares, weight int }{
+		{1, 1, 1024, 39}, {1, 2, 2048, 79}, {5, 2, 10240, 391}, {100, 64, 262144, 10000},
+	} {
+		got := cpuWeights(tt.nodes, tt.cpus)
+		if got["cpu.shares"] != tt.shares || got["cpu.weight"] != tt.weight || len(got) != 2 {
+			t.Errorf("%d nodes on %d CPUs: %v, want %d shares or weight %d", tt.nodes, tt.cpus, got, tt.shares, tt.weight)
+		}
+	}
+}
+
 func TestSandboxesHaveTheirOwnCgroups(t *testing.T) {
 	for dir, want := range map[string]string{
 		defaultStateDir: "checkplan-sandbox",

@@ -13,7 +13,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -140,6 +142,9 @@ func (c *cluster) snapshotter() (string, error) {
 // up starts everything that does not run, and returns when the nodes, CoreDNS and Tekton are ready.
 func (c *cluster) up(ctx context.Context, b build) error {
 	if err := c.prepare(); err != nil {
+		return err
+	}
+	if err := c.makeCgroups(); err != nil {
 		return err
 	}
 	err := c.progress.step("nodes' namespaces and network", func(func(string)) error { return c.makeNodes(ctx) })
@@ -464,6 +469,51 @@ func (c *cluster) makeNodes(ctx context.Context) error {
 		return fmt.Errorf("set the addresses of the balancer: %w", err)
 	}
 	return c.writeState(c.state)
+}
+
+// makeCgroups creates the cgroup of the sandbox with its CPU weight, and in it one of each node, for the node's
+// kubelet: in the hierarchies of all controllers (cgroup v1), or in the one with all of them (v2).
+func (c *cluster) makeCgroups() error {
+	mounts, err := cgroupMounts()
+	if err != nil {
+		return err
+	}
+	weights := cpuWeights(len(c.Nodes), runtime.NumCPU())
+	for _, mount := range mounts {
+		top := filepath.Join(mount, c.cgroup())
+		for _, n := range c.Nodes {
+			if err := os.MkdirAll(filepath.Join(top, n.Name), 0o755); err != nil {
+				return fmt.Errorf("create the cgroup of %s: %w", n.Name, err)
+			}
+		}
+		for _, dir := range []string{mount, top} {
+			controllers, _ := os.ReadFile(filepath.Join(dir, "cgroup.controllers")) // v1 has no such file
+			for _, controller := range strings.Fields(string(controllers)) {
+				if err := writeExisting(filepath.Join(dir, "cgroup.subtree_control"), "+"+controller); err != nil {
+					return fmt.Errorf("enable the cgroup controller %s in %s: %w", controller, dir, err)
+				}
+			}
+		}
+		for file, weight := range weights {
+			if err := writeExisting(filepath.Join(top, file), strconv.Itoa(weight)); err != nil {
+				return fmt.Errorf("set the CPU weight of the sandbox's pods: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// writeExisting writes a file of the kernel; one that does not exist is left out.
+func writeExisting(file, content string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	return errors.Join(err, f.Close())
 }
 
 // deleteStale deletes a node's link in the namespace of a network: after the node's first process died, the kernel
