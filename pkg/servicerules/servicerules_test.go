@@ -342,7 +342,8 @@ func TestNotUnderstood(t *testing.T) {
 				if strings.Contains(u.Name, "no other Service") {
 					continue // not one rule, but all
 				}
-				if !strings.Contains(u.Cause.Message, "table kube-proxy, chain ") || !strings.Contains(u.Cause.Message, "quota: not understood") {
+				if !strings.Contains(u.Cause.Message, "table kube-proxy, chain ") ||
+					!strings.Contains(u.Cause.Message, "quota: not understood") {
 					t.Errorf("%s: %q does not have the rule", u.Name, u.Cause.Message)
 				}
 			}

@@ -126,7 +126,8 @@ func TestManyRules(t *testing.T) {
 	}
 	fake.Table.Chains[damaged].Rules = nil
 	differences := dataplane.Compare(wanted, tableOf(t, fake, dataplane.IPv4))
-	if len(differences) != 1 || !strings.HasSuffix(damaged, "__"+strings.ReplaceAll(differences[0].Endpoint.String(), ":", "/")) {
+	if len(differences) != 1 ||
+		!strings.HasSuffix(damaged, "__"+strings.ReplaceAll(differences[0].Endpoint.String(), ":", "/")) {
 		t.Errorf("without the rules of %s: %+v", damaged, differences)
 	}
 }
