@@ -114,6 +114,7 @@ var bans = []struct {
 }{
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/load"}, "cuelang.org/go", "pkg/load is the only reader of CUE, and no task image links it"},
 	{[]string{"tasks/agent", "pkg/dataplane", "pkg/probe", "pkg/checkup", "pkg/ingest", "pkg/judge", "pkg/localise", "pkg/print", "pkg/cost", "pkg/history"}, []string{"pkg/dataplane/want", "pkg/dataplane/proxy/proxytest"}, "k8s.io/", "agents know no Kubernetes: they stay small and have nothing to ask it with"},
+	{[]string{"tasks/agent", "pkg/dataplane/detect"}, nil, "os/exec", "rules are read by netlink: nodes and images need neither nft nor iptables-save"},
 	{[]string{"tasks/service-proxy"}, nil, "k8s.io/", "a proxy is a client of the node's state and of nothing else"},
 	{[]string{"tasks/agent"}, nil, "google.golang.org/grpc", "agents stay small"},
 	{[]string{"pkg/", "tasks/"}, []string{"pkg/tekton", "pkg/run"}, "github.com/tektoncd/", "Tekton's structs appear in pkg/tekton and pkg/run only"},

@@ -469,11 +469,16 @@ func TestSurvey(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", check, diff)
 		}
 	}
-	client.PrependReactor("list", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(corev1.Resource("services"), "", errors.New("no"))
-	})
-	if err := Survey(t.Context(), cluster.Reader{Kubernetes: client}, plan, &cluster.Snapshot{}); err == nil || !strings.Contains(err.Error(), "missing the verb list on services in namespace shop") {
-		t.Errorf("without the right: %v", err)
+	for _, resource := range []string{"endpointslices", "services"} {
+		client.PrependReactor("list", resource, func(k8stesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(corev1.Resource(resource), "", errors.New("no"))
+		})
+		err := Survey(t.Context(), cluster.Reader{Kubernetes: client}, plan, &cluster.Snapshot{})
+		for _, want := range []string{"in namespace shop", "in the whole cluster"} {
+			if err == nil || !strings.Contains(err.Error(), "missing the verb list on "+resource+" "+want) {
+				t.Errorf("without the right to list %s %s: %v", resource, want, err)
+			}
+		}
 	}
 }
 

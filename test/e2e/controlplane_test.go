@@ -307,13 +307,27 @@ func faultID(t *testing.T, args ...string) (id, times string) {
 		t.Fatalf("fault add %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
 	}
 	id = strings.TrimSpace(string(out))
-	t.Cleanup(func() { clearFault(t, id) })
+	clearedFaults.Delete(addedFault{t, id})
+	t.Cleanup(func() {
+		if _, done := clearedFaults.Load(addedFault{t, id}); !done {
+			clearFault(t, id)
+		}
+	})
 	return id, stderr.String()
+}
+
+// clearedFaults has as keys those that tests have cleared: a fault of another test may have the same ID by now.
+var clearedFaults sync.Map
+
+type addedFault struct {
+	by *testing.T
+	id string
 }
 
 // clearFault clears one fault, if it still exists, and returns the messages of the sandbox.
 func clearFault(t *testing.T, id string) string {
 	t.Helper()
+	clearedFaults.Store(addedFault{t, id}, true)
 	for line := range strings.Lines(sandbox(t, "fault", "list")) {
 		if fields := strings.Fields(line); len(fields) > 0 && fields[0] == id {
 			return sandbox(t, "fault", "clear", id)

@@ -91,8 +91,9 @@ func TestServices(t *testing.T) {
 }
 
 // TestServiceCanary: new Services of every policy lead from each node to the endpoints that they must, and to each of
-// them. When one node loses the rule of one of them while the run starts, this node and this Service are found. Nothing
-// is left behind, of a run that was cancelled neither.
+// them. When one node loses the rule of one of them while the run starts, and the kernel of another one does not forget
+// where a UDP flow leads when its endpoint ends, these nodes and Services are found. Nothing is left behind, of a run
+// that was cancelled neither.
 func TestServiceCanary(t *testing.T) {
 	t.Parallel()
 	clean := runPlan(t, "canary", 0)
@@ -119,7 +120,11 @@ func TestServiceCanary(t *testing.T) {
 
 	running := start(t, "run", plans, "--plan", "canary", "--output", "json")
 	running.started(t)
-	address := canaryAddress(t, clean.RunUID)
+	// The flow exists before the endpoint leaves, and its entry afterwards: the node's kube-proxy removes it, in vain.
+	leaves := canaryService(t, "endpoint-leaves", clean.RunUID)
+	left := canaryEndpoint(t, leaves)
+	faultID(t, "stale", "--node", "worker-1", "--service", addressOf(leaves), "--endpoint", left.String())
+	address := addressOf(canaryService(t, "cluster-ip", clean.RunUID))
 	// Not on the node of TestServices: clearing such a fault writes all rules of the node. kube-proxy may not have written
 	// the rule yet.
 	eventually(t, 30*time.Second, func() error {
@@ -136,9 +141,21 @@ func TestServiceCanary(t *testing.T) {
 	}
 	broken := reportOf(t, running)
 	c = broken.Checks[0]
-	if len(c.Findings) != 1 || c.Findings[0].Cause != checkup.CausePair || c.Findings[0].Subject != "worker-3 -> cluster-ip" ||
-		c.Findings[0].Confirmation != checkup.Confirmed || c.Counts.Fail != 1 || c.Counts.Unmeasured != 0 {
-		t.Errorf("want one failed pair, of cluster-ip from worker-3:\n%s", describe(t, broken))
+	found := map[string]checkup.Finding{}
+	for _, f := range c.Findings {
+		found[f.Subject] = f
+	}
+	if len(c.Findings) != 2 || c.Counts.Fail != 2 || c.Counts.Unmeasured != 0 {
+		t.Errorf("want two failed pairs, each with a finding:\n%s", describe(t, broken))
+	}
+	if f := found["worker-3 -> cluster-ip"]; f.Cause != checkup.CausePair || f.Confirmation != checkup.Confirmed {
+		t.Errorf("want a finding, of cluster-ip from worker-3:\n%s", describe(t, broken))
+	}
+	if f := found["worker-1 -> endpoint-leaves"]; f.Cause != checkup.CausePair ||
+		!strings.Contains(f.Message, "wrongly answered by endpoint that leaves") ||
+		!strings.Contains(strings.Join(f.For, "\n"), "udp IPv4") ||
+		!strings.Contains(strings.Join(f.For, "\n"), "answered by endpoint "+left.Addr().String()) {
+		t.Errorf("want a finding, that %s answers UDP flows of worker-1 after it left:\n%s", left, describe(t, broken))
 	}
 
 	// A killed run: the pod of the probe task is deleted, with it the responders, and with these their Services.
@@ -318,8 +335,8 @@ func sandboxState(t *testing.T) (s state) {
 	return s
 }
 
-// canaryAddress waits for the Service cluster-ip of a run other than these, and returns its first cluster IP and port.
-func canaryAddress(t *testing.T, except ...string) (address string) {
+// canaryService waits for a Service of a run other than these.
+func canaryService(t *testing.T, name string, except ...string) (found corev1.Service) {
 	t.Helper()
 	eventually(t, 2*time.Minute, func() error {
 		list, err := cluster(t).Kube.CoreV1().Services(cluster(t).Namespace).List(t.Context(), metav1.ListOptions{
@@ -329,14 +346,47 @@ func canaryAddress(t *testing.T, except ...string) (address string) {
 			return err
 		}
 		for _, s := range list.Items {
-			if !slices.Contains(except, s.Labels[checkup.LabelRun]) && s.Spec.Selector[checkup.LabelIn+"cluster-ip"] != "" {
-				address = net.JoinHostPort(s.Spec.ClusterIP, fmt.Sprint(s.Spec.Ports[0].Port))
+			if !slices.Contains(except, s.Labels[checkup.LabelRun]) && s.Spec.Selector[checkup.LabelIn+name] != "" {
+				found = s
 				return nil
 			}
 		}
-		return fmt.Errorf("no Service of a new run among %d", len(list.Items))
+		return fmt.Errorf("no Service %s of a new run among %d", name, len(list.Items))
 	})
-	return address
+	return found
+}
+
+// addressOf is the first cluster IP of a Service, with its first port.
+func addressOf(s corev1.Service) string {
+	return net.JoinHostPort(s.Spec.ClusterIP, fmt.Sprint(s.Spec.Ports[0].Port))
+}
+
+// canaryEndpoint waits until a Service has one IPv4 endpoint, and returns its UDP port.
+func canaryEndpoint(t *testing.T, s corev1.Service) (endpoint netip.AddrPort) {
+	t.Helper()
+	eventually(t, time.Minute, func() error {
+		list, err := cluster(t).Kube.DiscoveryV1().EndpointSlices(s.Namespace).List(t.Context(), metav1.ListOptions{
+			LabelSelector: discoveryv1.LabelServiceName + "=" + s.Name})
+		if err != nil {
+			return err
+		}
+		var all []netip.AddrPort
+		for _, slice := range list.Items {
+			for _, port := range slice.Ports {
+				for _, e := range slice.Endpoints {
+					if slice.AddressType == discoveryv1.AddressTypeIPv4 && *port.Protocol == corev1.ProtocolUDP {
+						all = append(all, netip.AddrPortFrom(netip.MustParseAddr(e.Addresses[0]), uint16(*port.Port)))
+					}
+				}
+			}
+		}
+		if len(all) != 1 {
+			return fmt.Errorf("endpoints of %s: %v, want one", s.Name, all)
+		}
+		endpoint = all[0]
+		return nil
+	})
+	return endpoint
 }
 
 // serveServices makes the namespace with Services of all policies, until the test ends, and returns the first cluster

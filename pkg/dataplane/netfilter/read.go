@@ -33,8 +33,13 @@ func Read(ipv6 bool, tables ...string) (*Dump, error) {
 	if _, err := c.generation(); errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 		return &Dump{IPv6: ipv6}, nil // the kernel has no nftables
 	}
+	return steady(func() (*Dump, bool, error) { return c.read(ipv6, tables) })
+}
+
+// steady calls read again, a few times, while the rules change during it.
+func steady(read func() (dump *Dump, same bool, err error)) (*Dump, error) {
 	for range attempts {
-		dump, same, err := c.read(ipv6, tables)
+		dump, same, err := read()
 		if errors.Is(err, errChanged) || err == nil && !same {
 			time.Sleep(50 * time.Millisecond)
 			continue

@@ -104,6 +104,34 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// TestManyRules: a node with more than 20,000 rules is read and compared, and one endpoint that is missing is found.
+func TestManyRules(t *testing.T) {
+	w, all := fakes()
+	step := proxytest.Many(1_200, 12_000)
+	write(t, w, step.Items...)
+	fake := all[dataplane.IPv4]
+	rules, damaged := 0, ""
+	for _, name := range slices.Sorted(maps.Keys(fake.Table.Chains)) {
+		rules += len(fake.Table.Chains[name].Rules)
+		if damaged == "" && strings.HasPrefix(name, "endpoint-") {
+			damaged = name
+		}
+	}
+	if rules < 20_000 {
+		t.Fatalf("%d rules, want 20,000 or more", rules)
+	}
+	wanted := want.Table(step.State, dataplane.IPv4, dataplane.NFTables)
+	if differences := dataplane.Compare(wanted, tableOf(t, fake, dataplane.IPv4)); len(differences) > 0 {
+		t.Errorf("%d differences, such as %+v", len(differences), differences[0])
+	}
+	fake.Table.Chains[damaged].Rules = nil
+	differences := dataplane.Compare(wanted, tableOf(t, fake, dataplane.IPv4))
+	if len(differences) != 1 ||
+		!strings.HasSuffix(damaged, "__"+strings.ReplaceAll(differences[0].Endpoint.String(), ":", "/")) {
+		t.Errorf("without the rules of %s: %+v", damaged, differences)
+	}
+}
+
 // contents is what a fake has, in an order that says nothing about how it came there.
 func contents(f *knftables.Fake) []string {
 	var lines []string

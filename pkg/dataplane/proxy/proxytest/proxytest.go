@@ -89,6 +89,26 @@ func Steps(seed uint64) []Step {
 	return steps
 }
 
+// Many is the state of a node of a cluster with so many Services and endpoints of IPv4.
+func Many(services, endpoints int) Step {
+	f := nodestatetest.NewFleet(services, endpoints, 50)
+	cluster, err := nodestate.New(nodestate.Options{})
+	if err != nil {
+		panic(err)
+	}
+	for _, n := range f.Nodes {
+		cluster.SetNode(n)
+	}
+	for _, s := range f.Services {
+		cluster.SetService(s)
+	}
+	for _, s := range f.Slices {
+		cluster.SetSlice(s)
+	}
+	state := cluster.State(f.Nodes[0].Name)
+	return Step{state, Messages(state)}
+}
+
 // distinct gives each of the generator's Services cluster IPs and node ports of its own.
 func distinct(s *corev1.Service) *corev1.Service {
 	var n int

@@ -16,6 +16,8 @@
 //	sandbox fault add snat  --node w1            packets of the pods of w1 arrive with an address of w1 as source address
 //	sandbox fault add mtu   --max-bytes 1400     IP packets longer than 1400 bytes are dropped, without an ICMP error
 //	sandbox fault add delay --by 30ms            packets arrive at least 30 ms later, in order
+//	sandbox fault add stale --node w1 --service 10.96.0.10:53 --endpoint 198.18.102.2:53
+//	                                             UDP flows of the pods of w1 stay with an endpoint of a Service
 //
 // # Where
 //
@@ -68,7 +70,23 @@
 // (nftables' symhash): a flow and its answers are in the same one, on every node, until
 // the machine boots. ICMP has no flows and is not affected.
 //
-// Kind, place and packets combine freely. Common faults:
+// # Flows that stay with an endpoint
+//
+// stale is for the entries of connection tracking that a service proxy must remove when
+// an endpoint of a UDP Service ends, because a client that keeps its source port is led
+// to the endpoint as long as its packets keep the entry alive:
+//
+//	--service IP:PORT         an address and port of the Service
+//	--endpoint IP:PORT        the endpoint with which its flows stay
+//
+// A flow stays from its second packet on, if the endpoint has answered the first one.
+// When the proxy removes the entry of such a flow, the next packet makes it again. Flows
+// that other endpoints answer, and new ones, go where the proxy sends them. The fault
+// forgets a flow 3 minutes after its last packet. Packets of the node itself are not
+// affected. After clear, the entries stay until their flow is silent for two minutes.
+// stale has no other flags.
+//
+// Kind, place and packets of the other kinds combine freely. Common faults:
 //
 //	sandbox fault add drop --node w1                          node cut off
 //	sandbox fault add drop --node w1 --direction ingress      node ingress dropped
@@ -100,7 +118,8 @@
 // its pod. A delay by netem acts on the source's node, because the qdisc of the
 // uplink is there. A delay by a queue acts on the destination's node. Overlapping
 // faults add up. snat acts in the postrouting hook of its node, by connection
-// tracking: on the first packet of a flow, and thereby on the whole flow. Faults of an additional network act in the forward hook of the
+// tracking: on the first packet of a flow, and thereby on the whole flow; stale acts in the
+// prerouting hook in the same way. Faults of an additional network act in the forward hook of the
 // network's bridge, which has its own namespace. A broadcast frame counts once for
 // each link that sends it.
 //

@@ -25,6 +25,7 @@ const (
 	MTU   Kind = "mtu"   // it is dropped if it is too long, without an ICMP error
 	Delay Kind = "delay" // it arrives later
 	SNAT  Kind = "snat"  // it arrives with the address of its node as source address
+	Stale Kind = "stale" // it stays with an endpoint of a Service
 )
 
 // Direction is which traffic of one node a fault affects.
@@ -113,6 +114,9 @@ type Fault struct {
 	// Flows of Buckets: only flows of TCP and UDP that fall into the first Flows of so many buckets, by
 	// a hash of addresses, protocol and ports. At least one and not all; both 0: every packet.
 	Flows, Buckets int
+
+	// Stale: a UDP port of a Service, and of the endpoint with which its flows stay, each as IP:PORT. Otherwise empty.
+	Service, Endpoint string
 }
 
 // Usage is the text that explains the arguments of [Parse].
@@ -122,6 +126,10 @@ mtu   --max-bytes N [WHERE] [WHICH]   IP packets longer than N bytes are dropped
 delay --by D [WHERE] [WHICH]          packets arrive D later, one way (1us to 1m, for example 30ms)
 snat  --node NODE [WHICH]             packets of the pods of NODE to other nodes' pods arrive
                                       with an address of NODE as source address
+stale --node NODE --service IP:PORT --endpoint IP:PORT
+                                      flows of the pods of NODE to a UDP port of a Service
+                                      stay with the endpoint that has answered them, also
+                                      after its end: NODE keeps their conntrack entries
 
 WHERE (default: between the pods of all nodes)
   --node NODE                         to and from the pods of NODE
@@ -153,7 +161,7 @@ WHICH (default: all packets)
 // then.
 func Parse(args []string) (Fault, error) {
 	if len(args) == 0 {
-		return Fault{}, errors.New("missing kind of fault: want one of drop, loss, mtu, delay, snat")
+		return Fault{}, errors.New("missing kind of fault: want one of drop, loss, mtu, delay, snat, stale")
 	}
 	var (
 		f        Fault
@@ -255,6 +263,18 @@ func Parse(args []string) (Fault, error) {
 	})
 	given("dport", port(&f.DstPort))
 	given("sport", port(&f.SrcPort))
+	address := func(p *string) func(string) error {
+		return func(s string) error {
+			*p = s
+			a, err := parseAddrPort(s)
+			if err == nil {
+				*p = a.String()
+			}
+			return err
+		}
+	}
+	given("service", address(&f.Service))
+	given("endpoint", address(&f.Endpoint))
 
 	switch err := fs.Parse(args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
@@ -306,6 +326,11 @@ func (f Fault) Validate() error {
 			bad("end %q: %w", e, err)
 		}
 	}
+	for _, s := range []string{f.Service, f.Endpoint} {
+		if a, err := parseAddrPort(s); s != "" && (err != nil || a.String() != s) {
+			bad("address %q: %w", s, errAddrPort)
+		}
+	}
 	if err := oneOf(f.Direction, Both, Ingress, Egress); err != nil {
 		bad("direction %q: %w", f.Direction, err)
 	}
@@ -326,7 +351,7 @@ func (f Fault) Validate() error {
 func (f Fault) conflicts() []error {
 	var problems []error
 	bad := func(format string, a ...any) { problems = append(problems, fmt.Errorf(format, a...)) }
-	if err := oneOf(f.Kind, Drop, Loss, MTU, Delay, SNAT); err != nil {
+	if err := oneOf(f.Kind, Drop, Loss, MTU, Delay, SNAT, Stale); err != nil {
 		bad("unknown kind: %w", err)
 	} else {
 		for _, p := range []struct {
@@ -337,6 +362,8 @@ func (f Fault) conflicts() []error {
 			{Loss, "--percent", f.Percent != 0},
 			{MTU, "--max-bytes", f.MaxBytes != 0},
 			{Delay, "--by", f.Delay != 0},
+			{Stale, "--service", f.Service != ""},
+			{Stale, "--endpoint", f.Endpoint != ""},
 		} {
 			if p.set && f.Kind != p.kind {
 				bad("%s is a flag of %s, not of %s", p.flag, p.kind, f.Kind)
@@ -352,6 +379,19 @@ func (f Fault) conflicts() []error {
 		}
 		if f.Direction != Both || f.Src != Pods || f.Dst != Pods || f.Network != "" || f.Buckets != 0 {
 			bad("snat excludes --direction, --src, --dst, --network and --flows")
+		}
+	}
+	if f.Kind == Stale {
+		if f.Node == "" {
+			bad("stale needs --node")
+		}
+		if f != (Fault{Kind: Stale, Node: f.Node, Service: f.Service, Endpoint: f.Endpoint}) {
+			bad("stale excludes all flags but --node, --service and --endpoint")
+		}
+		service, err := parseAddrPort(f.Service)
+		endpoint, err2 := parseAddrPort(f.Endpoint)
+		if err == nil && err2 == nil && service.Addr().Is4() != endpoint.Addr().Is4() {
+			bad("--service and --endpoint have different IP families")
 		}
 	}
 	if f.Direction != Both && f.Node == "" {
@@ -430,6 +470,8 @@ func (f Fault) String() string {
 	if f.Buckets != 0 {
 		add("flows", fmt.Sprintf("%d/%d", f.Flows, f.Buckets))
 	}
+	add("service", f.Service)
+	add("endpoint", f.Endpoint)
 	return b.String()
 }
 
@@ -472,6 +514,17 @@ func oneOf[T ~string](v T, allowed ...T) error {
 	}
 	return errors.New("want one of " + strings.Join(words, ", "))
 }
+
+// parseAddrPort parses IP:PORT, or [IP]:PORT for IPv6.
+func parseAddrPort(s string) (netip.AddrPort, error) {
+	a, err := netip.ParseAddrPort(s)
+	if err != nil || a.Port() == 0 || a.Addr().Zone() != "" {
+		return netip.AddrPort{}, errAddrPort
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), nil
+}
+
+var errAddrPort = errors.New("want IP:PORT, such as 10.96.0.10:53 or [fd00:96::a]:53")
 
 // parsePercent converts 20, 20% or 0.5 to hundredths of a percent.
 func parsePercent(s string) (int, error) {

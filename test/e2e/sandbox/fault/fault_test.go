@@ -176,6 +176,17 @@ var networkFaults = []spec{
 	}},
 }
 
+// staleService is a Service without a pod, port 53, in each family.
+var staleService = map[Family]netip.Addr{
+	IPv4: netip.MustParseAddr("10.96.0.10"), IPv6: netip.MustParseAddr("fd00:96::a"),
+}
+
+// staleOf keeps the flows of w1 to staleService with the pod of w2. TestStale checks what the kernel does.
+func staleOf(f Family) string {
+	endpoint := map[Family]string{IPv4: "198.18.102.2:5001", IPv6: "[fd00:198:18:102::2]:5001"}[f]
+	return fmt.Sprintf("stale --node w1 --service %s --endpoint %s", netip.AddrPortFrom(staleService[f], 53), endpoint)
+}
+
 // specNetwork is an additional network of the nodes of specNodes.
 func specNetwork() Node {
 	return Node{Name: "br10", NetNS: "/run/sandbox/br10.net", Ports: []string{"w1", "w2", "w3"}}
@@ -276,8 +287,9 @@ func TestFaultsAreComplete(t *testing.T) {
 		Network: "n", Src: Hosts, Dst: Any, Percent: 1, MaxBytes: 68, Delay: 1,
 		Node: "n", Direction: Egress, From: "n", To: "n",
 		Family: IPv4, Protocol: TCP, SrcPort: 1, DstPort: 1, Flows: 1, Buckets: 2,
+		Service: "192.0.2.1:53", Endpoint: "192.0.2.2:53",
 	}
-	for _, word := range append(strings.Fields(full.String()), "drop ", "loss ", "mtu ", "delay ", "snat ") {
+	for _, word := range append(strings.Fields(full.String()), "drop ", "loss ", "mtu ", "delay ", "snat ", "stale ") {
 		for name, text := range map[string]string{"doc.go": string(doc), "Usage": Usage} {
 			if (strings.HasPrefix(word, "--") || strings.HasSuffix(word, " ")) && !strings.Contains(text, word) {
 				t.Errorf("%s does not explain %q", name, word)
@@ -301,6 +313,8 @@ func TestRules(t *testing.T) {
 	}
 	// Packets of snat arrive: TestFaults of the module has a run with it.
 	cases["snat"], cases["snat_ipv4_tcp"] = "snat --node w1", "snat --node w2 --family ipv4 --protocol tcp"
+	cases["stale"] = staleOf(IPv4)
+	cases["stale_ipv6"] = staleOf(IPv6)
 	var want []string
 	for name, args := range cases {
 		want = append(want, name+".nft")
@@ -388,6 +402,10 @@ func TestParsePrints(t *testing.T) {
 		{"mtu --max-bytes 1400", Fault{Kind: MTU, MaxBytes: 1400}},
 		{"drop --flows 1/8", Fault{Kind: Drop, Flows: 1, Buckets: 8}},
 		{"loss --percent 50 --flows 255/256 --dport 80", Fault{Kind: Loss, Percent: 5000, DstPort: 80, Flows: 255, Buckets: 256}},
+		{"stale --endpoint [FD00::1]:053 --service [fd00:96::0:a]:53 --node w1",
+			Fault{Kind: Stale, Node: "w1", Service: "[fd00:96::a]:53", Endpoint: "[fd00::1]:53"}},
+		{"stale --node w1 --service 10.96.0.10:53 --endpoint [::ffff:10.0.0.3]:5353",
+			Fault{Kind: Stale, Node: "w1", Service: "10.96.0.10:53", Endpoint: "10.0.0.3:5353"}},
 		{"delay --by 0.03s --sport 53", Fault{Kind: Delay, Delay: 30 * time.Millisecond, SrcPort: 53}},
 	} {
 		t.Run(c.args, func(t *testing.T) {
@@ -408,8 +426,8 @@ func TestParsePrints(t *testing.T) {
 // Each mistake has its own message, and one error contains all of them.
 func TestParseRefuses(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", "missing kind of fault: want one of drop, loss, mtu, delay, snat"},
-		{"lose", "fault lose: unknown kind: want one of drop, loss, mtu, delay, snat"},
+		{"", "missing kind of fault: want one of drop, loss, mtu, delay, snat, stale"},
+		{"lose", "fault lose: unknown kind: want one of drop, loss, mtu, delay, snat, stale"},
 		{"drop --bogus", "fault drop: flag provided but not defined: -bogus"},
 		{"drop w1", `fault drop: unexpected argument "w1"`},
 		{"drop --node", "fault drop: flag needs an argument: -node"},
@@ -426,6 +444,15 @@ func TestParseRefuses(t *testing.T) {
 		{"mtu", "fault mtu: mtu needs --max-bytes"},
 		{"snat", "fault snat: snat needs --node"},
 		{"snat --node w1 --direction egress", "fault snat: snat excludes --direction, --src, --dst, --network and --flows"},
+		{"stale", "fault stale: stale needs --service\nstale needs --endpoint\nstale needs --node"},
+		{"drop --service 10.96.0.10:53", "fault drop: --service is a flag of stale, not of drop"},
+		{"stale --node w1 --service 10.96.0.10 --endpoint [fe80::1%eth0]:53",
+			`fault stale: --service "10.96.0.10": want IP:PORT, such as 10.96.0.10:53 or [fd00:96::a]:53` + "\n" +
+				`--endpoint "[fe80::1%eth0]:53": want IP:PORT, such as 10.96.0.10:53 or [fd00:96::a]:53`},
+		{"stale --node w1 --service 10.96.0.10:53 --endpoint [fd00::1]:53",
+			"fault stale: --service and --endpoint have different IP families"},
+		{"stale --node w1 --service 10.96.0.10:53 --endpoint 10.0.0.3:53 --protocol tcp",
+			"fault stale: stale excludes all flags but --node, --service and --endpoint"},
 		{"mtu --max-bytes 67", `fault mtu: --max-bytes "67": want a number of bytes, 68 to 65535`},
 		{"mtu --max-bytes 65536", `fault mtu: --max-bytes "65536": want a number of bytes, 68 to 65535`},
 		{"delay", "fault delay: delay needs --by"},
@@ -487,12 +514,14 @@ func TestValidateRefuses(t *testing.T) {
 		fault Fault
 		want  string
 	}{
-		{Fault{}, "fault : unknown kind: want one of drop, loss, mtu, delay, snat"},
+		{Fault{}, "fault : unknown kind: want one of drop, loss, mtu, delay, snat, stale"},
 		{Fault{Kind: Loss, Percent: 10001}, "fault loss: loss of 10001 hundredths of a percent: want 1 to 10000"},
 		{Fault{Kind: Drop, Flows: 1}, "fault drop: flows 1/0: want K/N, with K from 1 to N-1 and N up to 256"},
 		{Fault{Kind: Drop, Buckets: 8}, "fault drop: flows 0/8: want K/N, with K from 1 to N-1 and N up to 256"},
 		{Fault{Kind: MTU, MaxBytes: 5}, "fault mtu: longest packet of 5 bytes: want 68 to 65535"},
 		{Fault{Kind: Delay, Delay: time.Hour}, "fault delay: delay of 1h0m0s: want whole microseconds, up to 1m0s"},
+		{Fault{Kind: Stale, Node: "a", Service: "10.96.0.10:053", Endpoint: "10.0.0.3:53"},
+			`fault stale: address "10.96.0.10:053": want IP:PORT, such as 10.96.0.10:53 or [fd00:96::a]:53`},
 		{Fault{Kind: Drop, Node: "a b"}, `fault drop: "a b" is not a node name`},
 		{Fault{Kind: Drop, Node: "a", Direction: "x"}, `fault drop: direction "x": want one of ingress, egress`},
 		{Fault{Kind: Drop, Src: "fd00:0::1", Dst: "pods"},
@@ -543,6 +572,8 @@ func TestCompileRefuses(t *testing.T) {
 			"fault drop --network br11: unknown network br11: want one of br10"},
 		{"not in the network", append(nodes, specNetwork()), "drop --from w1 --to w9 --network br10",
 			"fault drop --from w1 --to w9 --network br10: network br10 has no node w9: want one of w1, w2, w3"},
+		{"unknown node of a Service", nodes, "stale --node w9 --service 10.96.0.10:53 --endpoint 10.0.0.3:53",
+			"fault stale --node w9 --service 10.96.0.10:53 --endpoint 10.0.0.3:53: unknown node w9: want one of w1, w2, w3"},
 		{"network as node", append(nodes, specNetwork()), "drop --node br10",
 			"fault drop --node br10: unknown node br10: want one of w1, w2, w3"},
 	} {
@@ -566,6 +597,8 @@ func FuzzParse(f *testing.F) {
 	for _, c := range networkFaults {
 		f.Add(c.args)
 	}
+	f.Add(staleOf(IPv4))
+	f.Add(staleOf(IPv6))
 	f.Add("loss --percent 100.00% --node -- x")
 	f.Add("drop --node=\u00a0 --dport 0x50")
 	f.Fuzz(func(t *testing.T, line string) {

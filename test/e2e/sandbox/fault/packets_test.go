@@ -176,6 +176,51 @@ func TestConnections(t *testing.T) {
 	b.connect(t, all, func(connection) bool { return false }) // all succeed after Clear
 }
 
+// A UDP flow that the endpoint answers stays with it when the service proxy sends new flows to another one, and removes
+// the entries of connection tracking. New flows go where the proxy sends them. After Clear all do.
+func TestStale(t *testing.T) {
+	for _, family := range []Family{IPv4, IPv6} {
+		t.Run(string(family), func(t *testing.T) {
+			b := newTestbed(t)
+			node := b.netNS("w1", true)
+			for _, name := range []string{"w2", "w3"} {
+				b.answer(t, name, family)
+			}
+			// What a service proxy does.
+			send := func(to string) {
+				ip := map[Family]string{IPv4: "ip", IPv6: "ip6"}[family]
+				nft(t, node, fmt.Sprintf("add table %[1]s proxy; delete table %[1]s proxy; table %[1]s proxy { chain services { "+
+					"type nat hook prerouting priority -100; %[1]s daddr %[2]s udp dport 53 dnat to %[3]s; }; }",
+					ip, staleService[family], netip.AddrPortFrom(b.addr(to, false, family), 5001)))
+				forgetFlows(t, node)
+			}
+			send("w2")
+			dir := t.TempDir()
+			if _, err := Add(t.Context(), dir, b.places(), mustParse(t, staleOf(family))); err != nil {
+				t.Fatal(err)
+			}
+			ask := func(when string, port uint16, want string) {
+				t.Helper()
+				for range 3 {
+					if got := b.ask(t, "w1", family, port); got != want {
+						t.Errorf("%s, from port %d: %q answers, want %s", when, port, got, want)
+					}
+				}
+			}
+			ask("before", 6001, "w2")
+			send("w3")
+			ask("with the fault", 6001, "w2")
+			ask("with the fault", 6002, "w3")
+			if _, err := Clear(t.Context(), dir, b.places()); err != nil {
+				t.Fatal(err)
+			}
+			forgetFlows(t, node)
+			ask("after Clear", 6001, "w3")
+			b.assertClean(t, dir)
+		})
+	}
+}
+
 // burst is n packets of 100 bytes from one node to another, alternating between IPv4 and IPv6.
 func burst(n int, from, to string) []sent {
 	var packets []sent

@@ -63,6 +63,9 @@ func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 		return compileNetwork(id, nodes, f)
 	}
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return n.Ports != nil })
+	if f.Kind == Stale {
+		return compileStale(id, nodes, f)
+	}
 	placed := f
 	if f.Kind == SNAT {
 		placed.Direction = Egress
@@ -107,6 +110,45 @@ func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 		}
 	}
 	return sets, nil
+}
+
+// compileStale is compile for a fault that keeps flows. Nothing hinders a service proxy from removing their entries of
+// connection tracking. So the first chain remembers the source ports of flows that the endpoint answers. If their entry
+// is removed, the second chain lets their next packet make the same entry again, before the proxy's rules.
+func compileStale(id string, nodes []Node, f Fault) ([]ruleset, error) {
+	i, err := indexOf(nodes, f.Node)
+	if err != nil {
+		return nil, fmt.Errorf("fault %s: %w", f, err)
+	}
+	service, err := parseAddrPort(f.Service)
+	if err != nil {
+		return nil, err // Validate has parsed it
+	}
+	endpoint, err := parseAddrPort(f.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	ip, kind := "ip", "ipv4_addr"
+	if service.Addr().Is6() {
+		ip, kind = "ip6", "ipv6_addr"
+	}
+	name := "inet " + tablePrefix + id
+	to := fmt.Sprintf("%s daddr %s udp dport %d", ip, service.Addr(), service.Port())
+	flow := ip + " saddr . udp sport"
+	var b strings.Builder
+	line := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
+	line("# %s", f)
+	line("add table %s\ndelete table %s", name, name)
+	line("table %s {", name)
+	line("\tset flows {\n\t\ttype %s . inet_service\n\t\tflags dynamic,timeout\n\t\ttimeout 3m\n\t}\n", kind)
+	// After connection tracking (priority -200), and before address translation (-100), with which it would no longer
+	// have the address of the Service.
+	line("\tchain answered {\n\t\ttype filter hook prerouting priority -150; policy accept;")
+	line("\t\t%s ct state established ct reply %s saddr %s ct reply proto-src %d update @flows { %s }\n\t}\n",
+		to, ip, endpoint.Addr(), endpoint.Port(), flow)
+	line("\tchain prerouting {\n\t\ttype nat hook prerouting priority -110; policy accept;")
+	line("\t\t%s %s @flows counter dnat %s to %s\n\t}\n}", to, flow, ip, endpoint)
+	return []ruleset{{Node: nodes[i], Text: b.String()}}, nil
 }
 
 // compileNetwork is compile for a fault of an additional network, which acts in one place only.
@@ -222,6 +264,18 @@ func checkNodes(nodes []Node) error {
 	return errors.Join(problems...)
 }
 
+// indexOf finds a node by its name. The index is -1 if there is none.
+func indexOf(nodes []Node, name string) (int, error) {
+	var names []string
+	for i, n := range nodes {
+		if n.Name == name {
+			return i, nil
+		}
+		names = append(names, n.Name)
+	}
+	return -1, fmt.Errorf("unknown node %s: want one of %s", name, strings.Join(names, ", "))
+}
+
 // owner returns the first node that has an address, and whether it is the node's own or in its pod
 // CIDRs; -1: none.
 func owner(nodes []Node, a netip.Addr) (node int, host bool) {
@@ -240,13 +294,9 @@ func owner(nodes []Node, a netip.Addr) (node int, host bool) {
 func flowsOf(nodes []Node, f Fault, via Via) ([]flow, error) {
 	var problems []error
 	index := func(name string) int {
-		i := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == name })
-		if i < 0 && name != "" {
-			var names []string
-			for _, n := range nodes {
-				names = append(names, n.Name)
-			}
-			problems = append(problems, fmt.Errorf("unknown node %s: want one of %s", name, strings.Join(names, ", ")))
+		i, err := indexOf(nodes, name)
+		if name != "" && err != nil {
+			problems = append(problems, err)
 		}
 		return i
 	}

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -717,6 +718,90 @@ func (b *testbed) addr(node string, host bool, f Family) netip.Addr {
 		return b.nodes[i].IPs[1]
 	}
 	return b.nodes[i].IPs[0]
+}
+
+// answer answers UDP packets to port 5001 of the pod of a node with the node's name, until the test ends.
+func (b *testbed) answer(t *testing.T, node string, f Family) {
+	t.Helper()
+	var conn net.PacketConn
+	err := inNetNS(b.netNS(node, false), func() (err error) {
+		conn, err = net.ListenPacket("udp", netip.AddrPortFrom(b.addr(node, false, f), 5001).String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() {
+		conn.Close()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		for {
+			_, from, err := conn.ReadFrom(make([]byte, 64))
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteTo([]byte(node), from) // ask sends again
+		}
+	}()
+}
+
+// ask sends a packet from a port of the pod of a node to port 53 of staleService, and again each second, until it is
+// answered. It returns the answer.
+func (b *testbed) ask(t *testing.T, node string, f Family, port uint16) string {
+	t.Helper()
+	var conn net.Conn
+	err := inNetNS(b.netNS(node, false), func() (err error) {
+		d := net.Dialer{LocalAddr: &net.UDPAddr{IP: b.addr(node, false, f).AsSlice(), Port: int(port)}}
+		conn, err = d.DialContext(t.Context(), "udp", netip.AddrPortFrom(staleService[f], 53).String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answer := make([]byte, 64)
+	for deadline := time.Now().Add(settled); ; {
+		_, err := conn.Write([]byte("who"))
+		if err == nil {
+			err = conn.SetReadDeadline(time.Now().Add(time.Second))
+		}
+		n := 0
+		if err == nil {
+			n, err = conn.Read(answer)
+		}
+		if err == nil {
+			return string(answer[:n])
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no answer within %v: %v", settled, err)
+		}
+		time.Sleep(50 * time.Millisecond) // an error can come at once
+	}
+}
+
+// forgetFlows removes all entries of connection tracking of a namespace: those of a message without a tuple.
+func forgetFlows(t *testing.T, netns string) {
+	t.Helper()
+	f, err := openNetNS(netns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(f.Fd())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const subsystem, deleteFlows = 1, 2 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE
+	if _, err := c.Execute(netlink.Message{
+		Header: netlink.Header{Type: subsystem<<8 | deleteFlows, Flags: netlink.Request | netlink.Acknowledge},
+		Data:   []byte{unix.AF_UNSPEC, 0, 0, 0}, // struct nfgenmsg
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // listen accepts TCP connections on every port of connections, in all nodes and pods, until the
