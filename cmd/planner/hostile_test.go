@@ -110,7 +110,8 @@ func hostileServices() []*nodestate.ServiceEndpoints {
 			Family: "IPv4", ClusterIP: "10.96.0.1", ExternalIPs: address, LoadBalancerIPs: address, LoadBalancerSources: address, NodePortPrefixes: address,
 			Ports: []nodestate.Port{{
 				Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080, Internal: nodestate.Forward, External: nodestate.Forward,
-				Endpoints: []nodestate.Endpoint{{Address: "10.0.0.1", Port: 8080, Internal: true, External: true}},
+				Endpoints:   []nodestate.Endpoint{{Address: "10.0.0.1", Port: 8080, Internal: true, External: true}},
+				Established: []nodestate.Endpoint{{Address: "10.0.0.2", Port: 8080}},
 			}},
 		}},
 	}

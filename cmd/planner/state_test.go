@@ -125,8 +125,10 @@ func TestStateFits(t *testing.T) {
 			Address: fmt.Sprintf("fd00:10:244:%x::%x", i, i), Port: 8080, Internal: true, External: i%2 == 0, Local: i == 3,
 		})
 	}
+	dns := nodestate.Port{Name: "dns", Protocol: "UDP", Port: 53, Internal: nodestate.Drop,
+		Established: []nodestate.Endpoint{{Address: "fd00::1", Port: 53}, {Address: "fd00::2", Port: 53, Local: true}}}
 	var b bytes.Buffer
-	family := nodestate.Family{Family: "IPv6", ClusterIP: "fd00:96::a", Ports: []nodestate.Port{port}}
+	family := nodestate.Family{Family: "IPv6", ClusterIP: "fd00:96::a", Ports: []nodestate.Port{port, dns}}
 	for i := range 10 {
 		family.LoadBalancerIPs = append(family.LoadBalancerIPs, fmt.Sprintf("2001:db8::%x", i))
 	}
@@ -141,6 +143,7 @@ func TestStateFits(t *testing.T) {
 	for _, want := range []string{
 		"\n      to the cluster IP:       [fd00:10:244:0::0]:8080 [fd00:10:244:1::1]:8080\n" + strings.Repeat(" ", 31) + "[fd00:10:244:2::2]:8080",
 		"[fd00:10:244:3::3]:8080*", "and 10 more\n", "\n      from outside: ",
+		"\n    53/UDP dns: drop\n      established only:  [fd00::1]:53 [fd00::2]:53*\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("want %q in\n%s", want, b.String())

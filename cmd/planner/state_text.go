@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -63,7 +64,8 @@ func stateAddresses(f *nodestate.Family) string {
 	return s
 }
 
-// statePort has a line for each kind of traffic; one for all kinds if they have the same action and endpoints.
+// statePort has a line for each kind of traffic; one for all kinds if they have the same action and endpoints. Below
+// them are the endpoints that only connections that exist may use.
 func statePort(port *nodestate.Port) checkup.Item {
 	head := fmt.Sprintf("%d/%s", port.Port, port.Protocol)
 	if port.Name != "" {
@@ -75,41 +77,42 @@ func statePort(port *nodestate.Port) checkup.Item {
 	internal := traffic(port.Internal, port.Endpoints, func(e *nodestate.Endpoint) bool { return e.Internal })
 	external := traffic(port.External, port.Endpoints, func(e *nodestate.Endpoint) bool { return e.External })
 	inside := traffic(port.Inside, port.Endpoints, func(e *nodestate.Endpoint) bool { return e.Inside })
-	if port.External == "" || internal == external && internal == inside {
-		return checkup.Item{Text: head + ": " + internal}
-	}
-	return checkup.Item{Text: head, Items: []checkup.Item{
+	item := checkup.Item{Text: head, Items: []checkup.Item{
 		{Name: "to the cluster IP:", Text: internal},
 		{Name: "from outside:", Text: external},
 		{Name: "from pods of this node:", Text: inside},
 	}}
+	if port.External == "" || internal == external && internal == inside {
+		item = checkup.Item{Text: head + ": " + internal}
+	}
+	if len(port.Established) > 0 {
+		item.Items = append(item.Items, checkup.Item{Name: "established only:", Text: endpointNames(port.Established)})
+	}
+	return item
 }
 
 // stateEndpoints is the most endpoints of a kind of traffic that are named; JSON has all.
 const stateEndpoints = 20
 
-// traffic says what happens to one kind of traffic. An endpoint on the node has a star.
+// traffic says what happens to one kind of traffic.
 func traffic(action nodestate.Action, endpoints []nodestate.Endpoint, uses func(*nodestate.Endpoint) bool) string {
 	if action != nodestate.Forward {
 		return string(action)
 	}
+	return endpointNames(slices.DeleteFunc(slices.Clone(endpoints), func(e nodestate.Endpoint) bool { return !uses(&e) }))
+}
+
+// endpointNames has an endpoint as its address and port; one on the node with a star.
+func endpointNames(endpoints []nodestate.Endpoint) string {
 	var names []string
-	more := 0
-	for i := range endpoints {
-		e := &endpoints[i]
-		switch {
-		case !uses(e):
-		case len(names) == stateEndpoints:
-			more++
-		default:
-			name := net.JoinHostPort(e.Address, fmt.Sprint(e.Port))
-			if e.Local {
-				name += "*"
-			}
-			names = append(names, name)
+	for _, e := range endpoints[:min(len(endpoints), stateEndpoints)] {
+		name := net.JoinHostPort(e.Address, fmt.Sprint(e.Port))
+		if e.Local {
+			name += "*"
 		}
+		names = append(names, name)
 	}
-	if more > 0 {
+	if more := len(endpoints) - stateEndpoints; more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(names, " ")

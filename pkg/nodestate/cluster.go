@@ -110,6 +110,7 @@ type endpoint struct {
 	text        string
 	node        string
 	ready       bool
+	serving     bool
 	terminating bool // serving although its pod is being deleted: better than none
 	zones       []string
 	nodes       []string
@@ -388,8 +389,8 @@ func parseSlice(s *discoveryv1.EndpointSlice) *slice {
 			continue
 		}
 		one := endpoint{addr: addr, text: addr.String(), ready: e.Conditions.Ready == nil || *e.Conditions.Ready}
-		serving := e.Conditions.Serving == nil || *e.Conditions.Serving
-		one.terminating = serving && e.Conditions.Terminating != nil && *e.Conditions.Terminating
+		one.serving = e.Conditions.Serving == nil || *e.Conditions.Serving
+		one.terminating = one.serving && e.Conditions.Terminating != nil && *e.Conditions.Terminating
 		if e.NodeName != nil {
 			one.node = *e.NodeName
 		}

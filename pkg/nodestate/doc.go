@@ -26,6 +26,8 @@
 //	endpoints           ready; without any, serving and terminating; for the policies Cluster and Local separately
 //	hints               of nodes, else of zones; only if every ready endpoint has one, and one matches; never for
 //	                    Local: pkg/proxy/topology.go
+//	established         of UDP, what else serves: it keeps its connections, whatever policies and hints say:
+//	                    pkg/proxy/conntrack/cleanup.go
 //	external addresses  external IPs, load balancer IPs (not of ipMode Proxy), node ports:
 //	                    pkg/proxy/serviceport.go
 //	no endpoints        reject if no endpoint of the cluster is usable, drop if only the policy Local has none:

@@ -79,6 +79,11 @@ type Port struct {
 	Inside Action `json:"inside,omitempty"`
 	// Endpoints are those of which at least one kind of traffic may use one, in the order of address and port.
 	Endpoints []Endpoint `json:"endpoints,omitempty"`
+	// Established are the other endpoints of a UDP port that serve, in the same order: those that terminate, and those
+	// that a policy or hints exclude. No rule leads to them, so no kind of traffic is marked. But a client that sent to
+	// one of them before is sent there again by the kernel, and a proxy must not make it forget that. Empty for TCP and
+	// SCTP, whose connections a proxy never cuts.
+	Established []Endpoint `json:"established,omitempty"`
 }
 
 // Endpoint is one address and port behind a Service port.
@@ -89,7 +94,7 @@ type Endpoint struct {
 	// Local: the endpoint is on this node.
 	Local bool `json:"local,omitempty"`
 	// Internal, External and Inside say which of the three kinds of traffic may use this endpoint; Port explains them.
-	// Each is true for at least one endpoint if the action of that kind is Forward, and for none otherwise.
+	// Each is true for at least one of Port.Endpoints if the action of that kind is Forward, and for none otherwise.
 	Internal bool `json:"internal,omitempty"`
 	External bool `json:"external,omitempty"`
 	Inside   bool `json:"inside,omitempty"`
@@ -146,5 +151,5 @@ func equalFamilies(f, g Family) bool {
 func equalPorts(p, q Port) bool {
 	return p.Name == q.Name && p.Protocol == q.Protocol && p.Port == q.Port && p.NodePort == q.NodePort &&
 		p.Internal == q.Internal && p.External == q.External && p.Inside == q.Inside &&
-		slices.Equal(p.Endpoints, q.Endpoints)
+		slices.Equal(p.Endpoints, q.Endpoints) && slices.Equal(p.Established, q.Established)
 }

@@ -127,8 +127,11 @@ func decide(p *Port, members []member, policy policies, node, zone string) {
 		if policy.accessible {
 			e.External, e.Inside = usable(policy.external, m.endpoint), usable(false, m.endpoint)
 		}
-		if e.Internal || e.External || e.Inside {
+		switch {
+		case e.Internal || e.External || e.Inside:
 			p.Endpoints = append(p.Endpoints, e)
+		case p.Protocol == UDP && m.serving:
+			p.Established = append(p.Established, e)
 		}
 	}
 }

@@ -52,6 +52,8 @@ type Port struct {
 	// traffic to these from pods of the node and from the node itself. The last two are zero if there are no other
 	// addresses. Endpoints of External are served only if Inside is, too.
 	Internal, External, Inside Traffic
+	// Established are endpoints to which no new connection goes, but where those of UDP that exist may stay. Sorted.
+	Established []netip.AddrPort
 }
 
 // Traffic is what happens to one kind of traffic.
@@ -299,6 +301,9 @@ func (p *Port) read(in *api.Port) error {
 			return err
 		}
 	}
+	if p.Established, err = addrPorts(in.Established, p.Family); err != nil {
+		return err
+	}
 	other := p.NodePort != 0 || len(p.ExternalIPs)+len(p.LoadBalancerIPs) > 0
 	switch {
 	case p.Internal.Action == "":
@@ -346,26 +351,38 @@ func traffic(
 	default:
 		return t, fmt.Errorf("action %d", action)
 	}
+	used := make([]*api.Endpoint, 0, len(list))
 	for _, e := range list {
-		if !may(e) {
-			continue
+		if may(e) {
+			used = append(used, e)
 		}
-		addr, err := address(e.Address, family)
-		if err != nil {
-			return t, err
-		}
-		port, err := number(e.Port)
-		if err != nil {
-			return t, err
-		}
-		t.Endpoints = append(t.Endpoints, netip.AddrPortFrom(addr, port))
 	}
-	slices.SortFunc(t.Endpoints, netip.AddrPort.Compare)
-	t.Endpoints = slices.Compact(t.Endpoints)
+	var err error
+	if t.Endpoints, err = addrPorts(used, family); err != nil {
+		return t, err
+	}
 	if (t.Action == dataplane.Forward) != (len(t.Endpoints) > 0) {
 		return t, fmt.Errorf("%d endpoints for the action %v", len(t.Endpoints), action)
 	}
 	return t, nil
+}
+
+// addrPorts returns the addresses and ports of endpoints, sorted and without duplicates; nil for none.
+func addrPorts(list []*api.Endpoint, family dataplane.Family) ([]netip.AddrPort, error) {
+	var all []netip.AddrPort
+	for _, e := range list {
+		addr, err := address(e.GetAddress(), family)
+		if err != nil {
+			return nil, err
+		}
+		port, err := number(e.GetPort())
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, netip.AddrPortFrom(addr, port))
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all), nil
 }
 
 func number(n int32) (uint16, error) {

@@ -62,14 +62,14 @@ func TestCheck(t *testing.T) {
 			Family: dataplane.IPv4, Namespace: "shop", Service: "web", Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080,
 			ClusterIP: netip.MustParseAddr("10.96.0.1"), ExternalIPs: addresses("203.0.113.1"), LoadBalancerIPs: addresses("203.0.113.2"),
 			Sources: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, AffinitySeconds: 600, ExternalToLocal: true,
-			Internal: all, External: all, Inside: all,
+			Internal: all, External: all, Inside: all, Established: endpoints("10.0.0.3:8080", "10.0.0.4:8080"),
 		}},
 		NodePorts: map[dataplane.Family]proxy.NodePorts{dataplane.IPv4: {All: true}},
 		Health:    []proxy.Health{{Family: dataplane.IPv4, Number: 32000, Namespace: "shop", Service: "web", Local: 3}},
 	}
 	have := proxy.Check([]*api.ServiceEndpoints{service("web", func(s *api.ServiceEndpoints) {
 		s.AffinitySeconds, s.ExternalTrafficToLocal, s.HealthCheckNodePort, s.Families[0].HealthyEndpoints = 600, true, 32000, 3
-	})})
+	}, established("10.0.0.4", "10.0.0.3"))})
 	if diff := cmp.Diff(want, have, equalAddresses); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -125,6 +125,8 @@ func TestWrong(t *testing.T) {
 		{"reject, and endpoints", port(func(p *api.Port) { p.Internal = api.Action_REJECT }), "2 endpoints for the action REJECT"},
 		{"endpoint address", port(func(p *api.Port) { p.Endpoints[0].Address = "x" }), `address "x"`},
 		{"endpoint port", port(func(p *api.Port) { p.Endpoints[0].Port = 1 << 20 }), "port number 1048576"},
+		{"established endpoint address", established("x"), `address "x"`},
+		{"established endpoint port", port(func(p *api.Port) { p.Established = []*api.Endpoint{{Address: "10.0.0.3"}} }), "port number 0"},
 		{"no addresses for an action", func(s *api.ServiceEndpoints) {
 			s.Families[0].ExternalIPs, s.Families[0].LoadBalancerIPs, s.Families[0].Ports[0].NodePort = nil, nil, 0
 		}, "actions for addresses that it does not have"},

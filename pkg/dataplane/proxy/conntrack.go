@@ -13,7 +13,8 @@ import (
 
 // UDP has no end of a connection: as long as a client sends, the kernel sends its packets to where the first one went,
 // whatever the rules are now. So what went to an endpoint that ended, or to nobody because there were no rules, has to
-// be forgotten.
+// be forgotten. What went to an endpoint that still serves is not, although new connections may not go there any more:
+// a change of a policy or of hints, or a pod that terminates slowly, cuts no connection of TCP, either.
 
 // Frontend is where UDP packets of clients go.
 type Frontend struct {
@@ -60,15 +61,15 @@ func frontends(s *State) map[Frontend][]netip.AddrPort {
 		if p.Protocol != "UDP" {
 			continue
 		}
-		all[Frontend{p.Family, p.ClusterIP, p.Port}] = p.Internal.Endpoints
-		outside := slices.Concat(p.External.Endpoints, p.Inside.Endpoints)
-		slices.SortFunc(outside, netip.AddrPort.Compare)
-		outside = slices.Compact(outside)
+		keep := slices.Concat(p.Internal.Endpoints, p.External.Endpoints, p.Inside.Endpoints, p.Established)
+		slices.SortFunc(keep, netip.AddrPort.Compare)
+		keep = slices.Compact(keep)
+		all[Frontend{p.Family, p.ClusterIP, p.Port}] = keep
 		for _, a := range slices.Concat(p.ExternalIPs, p.LoadBalancerIPs) {
-			all[Frontend{p.Family, a, p.Port}] = outside
+			all[Frontend{p.Family, a, p.Port}] = keep
 		}
 		if p.NodePort != 0 {
-			all[Frontend{p.Family, netip.Addr{}, p.NodePort}] = outside
+			all[Frontend{p.Family, netip.Addr{}, p.NodePort}] = keep
 		}
 	}
 	return all

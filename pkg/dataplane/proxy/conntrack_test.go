@@ -26,6 +26,16 @@ func without(last int) func(*api.ServiceEndpoints) {
 	}
 }
 
+// established adds endpoints that keep the connections that exist.
+func established(addresses ...string) func(*api.ServiceEndpoints) {
+	return func(s *api.ServiceEndpoints) {
+		p := s.Families[0].Ports[0]
+		for _, a := range addresses {
+			p.Established = append(p.Established, &api.Endpoint{Address: a, Port: 8080})
+		}
+	}
+}
+
 // TestStaleUDP: what has to be forgotten, as a value, for each way in which a state can change.
 func TestStaleUDP(t *testing.T) {
 	all := endpoints("10.0.0.1:8080", "10.0.0.2:8080")
@@ -49,6 +59,13 @@ func TestStaleUDP(t *testing.T) {
 		{"a new Service: clients sent to it before", nil, []*api.ServiceEndpoints{service("web", udp)}, false, check(all)},
 		{"an endpoint ended", []*api.ServiceEndpoints{service("web", udp)}, []*api.ServiceEndpoints{service("web", udp, without(1))}, false, check(all[:1])},
 		{"the last one ended", []*api.ServiceEndpoints{service("web", udp)}, []*api.ServiceEndpoints{service("web", udp, without(2))}, false, check(nil)},
+		{"an endpoint terminates, and still serves", []*api.ServiceEndpoints{service("web", udp)}, []*api.ServiceEndpoints{service("web", udp, without(1), established("10.0.0.2"))}, false, nil},
+		{"it has ended", []*api.ServiceEndpoints{service("web", udp, without(1), established("10.0.0.2"))}, []*api.ServiceEndpoints{service("web", udp, without(1))}, false, check(all[:1])},
+		{"a start, while one terminates", nil, []*api.ServiceEndpoints{service("web", udp, without(1), established("10.0.0.2"))}, true, check(all)},
+		{"no new connection may go anywhere", []*api.ServiceEndpoints{service("web", udp)}, []*api.ServiceEndpoints{service("web", udp, without(2), established("10.0.0.2"))}, false, check(all[1:])},
+		{"a policy excludes one for the cluster IP", []*api.ServiceEndpoints{service("web", udp)}, []*api.ServiceEndpoints{service("web", udp, func(s *api.ServiceEndpoints) {
+			s.InternalTrafficToLocal, s.Families[0].Ports[0].Endpoints[1].Internal = true, false
+		})}, false, nil},
 		{"the first one came", []*api.ServiceEndpoints{service("web", udp, without(2))}, []*api.ServiceEndpoints{service("web", udp)}, false, check(all)},
 		{"the Service was deleted", []*api.ServiceEndpoints{service("web", udp)}, nil, false, check(nil)},
 	} {

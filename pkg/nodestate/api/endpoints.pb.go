@@ -537,7 +537,11 @@ type Port struct {
 	// What happens to traffic to the same addresses that comes from pods of this node, or from the node itself.
 	Inside Action `protobuf:"varint,7,opt,name=Inside,proto3,enum=checkplan.nodestate.v1alpha1.Action" json:"Inside,omitempty"`
 	// Those of which at least one kind of traffic may use one, in the order of address and port.
-	Endpoints     []*Endpoint `protobuf:"bytes,8,rep,name=Endpoints,proto3" json:"Endpoints,omitempty"`
+	Endpoints []*Endpoint `protobuf:"bytes,8,rep,name=Endpoints,proto3" json:"Endpoints,omitempty"`
+	// Of a UDP port, the other endpoints that serve: those that terminate, and those that a policy or hints exclude. No new
+	// connection may go to them, so no kind of traffic is marked, but connections that exist may stay. Servers older than
+	// this field do not have it.
+	Established   []*Endpoint `protobuf:"bytes,9,rep,name=Established,proto3" json:"Established,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -624,6 +628,13 @@ func (x *Port) GetInside() Action {
 func (x *Port) GetEndpoints() []*Endpoint {
 	if x != nil {
 		return x.Endpoints
+	}
+	return nil
+}
+
+func (x *Port) GetEstablished() []*Endpoint {
+	if x != nil {
+		return x.Established
 	}
 	return nil
 }
@@ -747,7 +758,7 @@ const file_pkg_nodestate_api_endpoints_proto_rawDesc = "" +
 	"\x13LoadBalancerSources\x18\x05 \x03(\tR\x13LoadBalancerSources\x12*\n" +
 	"\x10NodePortPrefixes\x18\x06 \x03(\tR\x10NodePortPrefixes\x12*\n" +
 	"\x10HealthyEndpoints\x18\a \x01(\x05R\x10HealthyEndpoints\x128\n" +
-	"\x05Ports\x18\b \x03(\v2\".checkplan.nodestate.v1alpha1.PortR\x05Ports\"\x96\x03\n" +
+	"\x05Ports\x18\b \x03(\v2\".checkplan.nodestate.v1alpha1.PortR\x05Ports\"\xe0\x03\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04Name\x18\x01 \x01(\tR\x04Name\x12B\n" +
 	"\bProtocol\x18\x02 \x01(\x0e2&.checkplan.nodestate.v1alpha1.ProtocolR\bProtocol\x12\x12\n" +
@@ -756,7 +767,8 @@ const file_pkg_nodestate_api_endpoints_proto_rawDesc = "" +
 	"\bInternal\x18\x05 \x01(\x0e2$.checkplan.nodestate.v1alpha1.ActionR\bInternal\x12@\n" +
 	"\bExternal\x18\x06 \x01(\x0e2$.checkplan.nodestate.v1alpha1.ActionR\bExternal\x12<\n" +
 	"\x06Inside\x18\a \x01(\x0e2$.checkplan.nodestate.v1alpha1.ActionR\x06Inside\x12D\n" +
-	"\tEndpoints\x18\b \x03(\v2&.checkplan.nodestate.v1alpha1.EndpointR\tEndpoints\"\x9e\x01\n" +
+	"\tEndpoints\x18\b \x03(\v2&.checkplan.nodestate.v1alpha1.EndpointR\tEndpoints\x12H\n" +
+	"\vEstablished\x18\t \x03(\v2&.checkplan.nodestate.v1alpha1.EndpointR\vEstablished\"\x9e\x01\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aAddress\x18\x01 \x01(\tR\aAddress\x12\x12\n" +
 	"\x04Port\x18\x02 \x01(\x05R\x04Port\x12\x14\n" +
@@ -818,13 +830,14 @@ var file_pkg_nodestate_api_endpoints_proto_depIdxs = []int32{
 	2,  // 7: checkplan.nodestate.v1alpha1.Port.External:type_name -> checkplan.nodestate.v1alpha1.Action
 	2,  // 8: checkplan.nodestate.v1alpha1.Port.Inside:type_name -> checkplan.nodestate.v1alpha1.Action
 	8,  // 9: checkplan.nodestate.v1alpha1.Port.Endpoints:type_name -> checkplan.nodestate.v1alpha1.Endpoint
-	3,  // 10: checkplan.nodestate.v1alpha1.Endpoints.Next:input_type -> checkplan.nodestate.v1alpha1.NextFilter
-	4,  // 11: checkplan.nodestate.v1alpha1.Endpoints.Next:output_type -> checkplan.nodestate.v1alpha1.NextItem
-	11, // [11:12] is the sub-list for method output_type
-	10, // [10:11] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	8,  // 10: checkplan.nodestate.v1alpha1.Port.Established:type_name -> checkplan.nodestate.v1alpha1.Endpoint
+	3,  // 11: checkplan.nodestate.v1alpha1.Endpoints.Next:input_type -> checkplan.nodestate.v1alpha1.NextFilter
+	4,  // 12: checkplan.nodestate.v1alpha1.Endpoints.Next:output_type -> checkplan.nodestate.v1alpha1.NextItem
+	12, // [12:13] is the sub-list for method output_type
+	11, // [11:12] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_pkg_nodestate_api_endpoints_proto_init() }

@@ -29,7 +29,7 @@ const (
 // Change is one difference between two states. It is about an object of one of three levels:
 //
 //   - an endpoint, if Endpoint is set; its key is in Service, Family, Port and itself
-//   - else a port in one family, if Port is set: all of it except its endpoints
+//   - else a port in one family, if Port is set: all of it except its Endpoints; those of Established are a part of it
 //   - else a Service: all of it except the ports of its families
 //
 // The messages are the new ones, or the old ones if Op is Delete.
@@ -200,7 +200,7 @@ func equalFamilies(f, g *api.Family) bool {
 
 func equalPorts(p, q *api.Port) bool {
 	return p.Port == q.Port && p.NodePort == q.NodePort && p.Internal == q.Internal && p.External == q.External &&
-		p.Inside == q.Inside
+		p.Inside == q.Inside && slices.EqualFunc(p.Established, q.Established, equalEndpoints)
 }
 
 func equalEndpoints(e, f *api.Endpoint) bool {

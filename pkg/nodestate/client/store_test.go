@@ -37,6 +37,9 @@ func random(r *rand.Rand) []*api.ServiceEndpoints {
 				for _, address := range some("10.0.0.1", "10.0.0.2", "10.0.0.3") {
 					p.Endpoints = append(p.Endpoints, &api.Endpoint{Address: address, Port: 8080, Local: r.IntN(2) == 0})
 				}
+				for _, address := range some("10.0.0.4") {
+					p.Established = append(p.Established, &api.Endpoint{Address: address, Port: 8080})
+				}
 				f.Ports = append(f.Ports, p)
 			}
 			s.Families = append(s.Families, f)
@@ -192,8 +195,10 @@ func TestStoreFields(t *testing.T) {
 // set gives a field another value.
 func set(m protoreflect.Message, field protoreflect.FieldDescriptor) {
 	switch {
-	case field.IsList() && field.Kind() == protoreflect.MessageKind:
+	case field.IsList() && field.Kind() == protoreflect.MessageKind && m.Has(field):
 		m.Clear(field)
+	case field.IsList() && field.Kind() == protoreflect.MessageKind:
+		m.Mutable(field).List().AppendMutable()
 	case field.IsList():
 		m.Mutable(field).List().Append(protoreflect.ValueOfString("192.0.2.1"))
 	case field.Kind() == protoreflect.EnumKind:

@@ -45,14 +45,19 @@ func Message(s *nodestate.ServiceEndpoints) *api.ServiceEndpoints {
 			port := &api.Port{
 				Name: p.Name, Protocol: protocols[p.Protocol], Port: p.Port, NodePort: p.NodePort,
 				Internal: actions[p.Internal], External: actions[p.External], Inside: actions[p.Inside],
-				Endpoints: make([]*api.Endpoint, len(p.Endpoints)),
+				Endpoints: endpoints(p.Endpoints), Established: endpoints(p.Established),
 			}
 			family.Ports[j] = port
-			for k, e := range p.Endpoints {
-				port.Endpoints[k] = &api.Endpoint{Address: e.Address, Port: e.Port, Local: e.Local,
-					Internal: e.Internal, External: e.External, Inside: e.Inside}
-			}
 		}
 	}
 	return m
+}
+
+func endpoints(list []nodestate.Endpoint) []*api.Endpoint {
+	messages := make([]*api.Endpoint, len(list))
+	for i, e := range list {
+		messages[i] = &api.Endpoint{Address: e.Address, Port: e.Port, Local: e.Local,
+			Internal: e.Internal, External: e.External, Inside: e.Inside}
+	}
+	return messages
 }

@@ -13,12 +13,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -417,8 +419,9 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestFrozen: a client that stops reading in the middle of a state keeps none but its own waiting. It costs one state.
-// When it goes on, it gets the rest of that same state, and the newest one with its next call.
+// TestFrozen: clients that stop reading in the middle of a state keep none but their own waiting. Each costs one state,
+// however long the changes go on. When one goes on, it gets the rest of that same state, and the newest one with its
+// next call.
 func TestFrozen(t *testing.T) {
 	const services = 1000 // more than the windows of a connection hold
 	var objects []runtime.Object
@@ -432,32 +435,53 @@ func TestFrozen(t *testing.T) {
 	}
 	l := start(t, nil, objects...).following()
 	l.until("everything is read", func() bool { return len(l.missing()) == 0 })
-	conn, err := grpc.NewClient(l.target, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
+	freeze := func() (grpc.ServerStreamingClient[api.NextItem], *api.NextItem) {
+		conn, err := grpc.NewClient(l.target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		stream, err := api.NewEndpointsClient(conn).Next(t.Context(), &api.NextFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream, first
 	}
-	defer conn.Close()
-	frozen, err := api.NewEndpointsClient(conn).Next(t.Context(), &api.NextFilter{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, err := frozen.Recv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	// made is what changes, in each state, without keeping it.
+	var made []weak.Pointer[nodestate.ServiceEndpoints]
+	note := func() { made = append(made, weak.Make(l.published().items[services-1])) }
+	frozen, first := freeze()
+	note()
 
 	c := l.client(0, 0)
 	l.fetch(c)
-	const changes = 50
+	const changes, second = 50, 20
 	for i := range changes { // each is a state of its own: the client takes part in all of them
 		l.set(slice("service-0999", fmt.Sprintf("10.9.%d.1", i)))
 		l.fetch(c)
+		if note(); i == second {
+			freeze()
+		}
 	}
+	l.until("only two frozen clients' states and the newest one are kept", func() bool {
+		goruntime.GC()
+		var kept []int
+		for i, state := range made {
+			if state.Value() != nil {
+				kept = append(kept, i)
+			}
+		}
+		return slices.Equal(kept, []int{0, 1 + second, changes})
+	})
 	if c.Rev != 1+changes {
 		t.Errorf("the other client has revision %d, want %d", c.Rev, 1+changes)
 	}
 	metrics := l.get("/metrics")
-	for _, want := range []string{`clients{doing="receiving"} 1`, fmt.Sprintf("states_sent_total %d", 1+changes)} {
+	for _, want := range []string{`clients{doing="receiving"} 2`, fmt.Sprintf("states_sent_total %d", 1+changes)} {
 		if !strings.Contains(metrics, "checkplan_node_state_"+want+"\n") {
 			t.Errorf("want %s in:\n%s", want, metrics)
 		}

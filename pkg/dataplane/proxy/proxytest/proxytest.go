@@ -181,6 +181,7 @@ func Hostile(
 				Internal: action(0), External: action(2), Inside: action(4),
 				Endpoints: []*api.Endpoint{{Address: endpoint, Port: number, Local: true,
 					Internal: action(0) == 1, External: action(2) == 1, Inside: action(4) == 1}},
+				Established: []*api.Endpoint{{Address: other, Port: number}},
 			}},
 		}},
 	}

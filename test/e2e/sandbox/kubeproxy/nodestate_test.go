@@ -48,7 +48,7 @@ func TestDifferential(t *testing.T) {
 	for what, least := range map[string]int{
 		"forward": 500, "reject": 500, "drop": 200, "hints decide": 200, "node hints decide": 100,
 		"terminating decides": 200, "two families": 500, "affinity": 200, "health": 50, "sources": 50, "no services": 50,
-		"different ports": 200, "different sets": 100, "ambiguous": 50, "changed": 500, "not changed": 500,
+		"established": 200, "different ports": 200, "different sets": 100, "ambiguous": 50, "changed": 500, "not changed": 500,
 	} {
 		if covered[what] < least {
 			t.Errorf("%d cases with %s, want %d or more", covered[what], what, least)
@@ -288,6 +288,7 @@ func count(c nodestatetest.Case, state []*nodestate.ServiceEndpoints, ambiguous 
 				for _, a := range []nodestate.Action{p.Internal, p.External, p.Inside} {
 					has[string(a)] = a != ""
 				}
+				has["established"] = has["established"] || len(p.Established) > 0
 				for _, e := range p.Endpoints {
 					has["different ports"] = has["different ports"] || e.Port != p.Endpoints[0].Port
 					has["different sets"] = has["different sets"] || e.Internal != e.Inside || e.External != e.Inside && p.External != ""

@@ -233,10 +233,18 @@ func (o *oracle) port(f int, name proxy.ServicePortName, info proxy.ServicePort)
 			Internal: has(internal, e), External: has(external, e), Inside: has(inside, e),
 		})
 	}
-	slices.SortFunc(p.Endpoints, func(a, b nodestate.Endpoint) int {
-		return netip.MustParseAddrPort(net.JoinHostPort(a.Address, fmt.Sprint(a.Port))).Compare(
-			netip.MustParseAddrPort(net.JoinHostPort(b.Address, fmt.Sprint(b.Port))))
-	})
+	// What CleanStaleEntries of pkg/proxy/conntrack/cleanup.go lets be.
+	for _, e := range o.ready[f][name] {
+		if name.Protocol == corev1.ProtocolUDP && e.IsServing() && !has(reachable, e) {
+			p.Established = append(p.Established, nodestate.Endpoint{Address: e.IP(), Port: int32(e.Port()), Local: e.IsLocal()})
+		}
+	}
+	for _, list := range [][]nodestate.Endpoint{p.Endpoints, p.Established} {
+		slices.SortFunc(list, func(a, b nodestate.Endpoint) int {
+			return netip.MustParseAddrPort(net.JoinHostPort(a.Address, fmt.Sprint(a.Port))).Compare(
+				netip.MustParseAddrPort(net.JoinHostPort(b.Address, fmt.Sprint(b.Port))))
+		})
+	}
 	return p
 }
 
