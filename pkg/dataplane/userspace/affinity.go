@@ -32,9 +32,9 @@ type choice struct {
 }
 
 // choose returns an endpoint for a new connection: the one that the client has, else any, each as likely as the others.
-// Afresh, it is any. There is one at least.
+// There is one at least.
 func (c *clients) choose(
-	f *Frontend, protocol string, address netip.Addr, endpoints []netip.AddrPort, now time.Time, afresh bool,
+	f *Frontend, protocol string, address netip.Addr, endpoints []netip.AddrPort, now time.Time,
 ) netip.AddrPort {
 	one := endpoints[rand.IntN(len(endpoints))]
 	if f.Affinity == 0 {
@@ -44,7 +44,7 @@ func (c *clients) choose(
 	defer c.mu.Unlock()
 	key := client{f.Service, protocol, address}
 	last, ok := c.last[key]
-	if ok && !afresh && now.Sub(last.at) < f.Affinity {
+	if ok && now.Sub(last.at) < f.Affinity {
 		if _, found := slices.BinarySearchFunc(endpoints, last.endpoint, netip.AddrPort.Compare); found {
 			one = last.endpoint
 		}

@@ -573,7 +573,7 @@ func TestChoose(t *testing.T) {
 	endpoints := ports("10.1.0.1:80 10.1.0.2:80 10.1.0.3:80")
 	count := map[netip.AddrPort]int{}
 	for range 30_000 {
-		count[c.choose(&Frontend{}, "TCP", addr("10.0.0.1"), endpoints, time.Time{}, false)]++
+		count[c.choose(&Frontend{}, "TCP", addr("10.0.0.1"), endpoints, time.Time{})]++
 	}
 	for _, e := range endpoints {
 		if count[e] < 9_000 || count[e] > 11_000 { // twelve standard deviations
@@ -582,7 +582,7 @@ func TestChoose(t *testing.T) {
 	}
 	f, a := &Frontend{Affinity: time.Minute}, addr("10.0.0.1")
 	for range maxClients + 10 {
-		c.choose(f, "TCP", a, endpoints, time.Time{}, false)
+		c.choose(f, "TCP", a, endpoints, time.Time{})
 		a = a.Next()
 	}
 	if len(c.last) != maxClients {

@@ -110,11 +110,11 @@ func reset(conn *net.TCPConn) {
 func (l *listener) dial(client netip.Addr) *net.TCPConn {
 	f := l.serves()
 	endpoints := f.endpoints(client)
-	for i, timeout := range dialTimeouts {
+	for _, timeout := range dialTimeouts {
 		if len(endpoints) == 0 {
 			return nil
 		}
-		endpoint := l.server.clients.choose(f, l.place.Protocol, client, endpoints, l.server.Now(), i > 0)
+		endpoint := l.server.clients.choose(f, l.place.Protocol, client, endpoints, l.server.Now())
 		if conn, err := l.server.Dial("tcp", endpoint.String(), timeout); err == nil {
 			return conn.(*net.TCPConn)
 		}

@@ -98,7 +98,7 @@ func (l *listener) flow(client netip.AddrPort) *flow {
 		}
 		l.end(l.flows.order.Front().Value.(*flow))
 	}
-	endpoint := s.clients.choose(l.frontend, l.place.Protocol, address, endpoints, s.Now(), false)
+	endpoint := s.clients.choose(l.frontend, l.place.Protocol, address, endpoints, s.Now())
 	conn, err := s.Dial("udp", endpoint.String(), dialTimeouts[0]) // does not wait
 	if err != nil {
 		s.turned.Add(1)
