@@ -85,6 +85,7 @@ var arrows = map[string][]string{
 	"pkg/dataplane/proxy/proxytest": {"pkg/dataplane/proxy", "pkg/nodestate", "pkg/nodestate/api", "pkg/nodestate/nodestatetest", "pkg/nodestate/server"}, // for tests
 	"pkg/dataplane/nftables/write":  {"pkg/dataplane", "pkg/dataplane/nftables", "pkg/dataplane/proxy"},
 	"pkg/dataplane/iptables/write":  {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/proxy"},
+	"pkg/dataplane/userspace":       {"pkg/dataplane", "pkg/dataplane/proxy"},
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
 	"tasks/agent":               {"pkg/console", "pkg/probe", "pkg/checkup", "pkg/dataplane", "pkg/dataplane/detect"}, // reads the rules of its node
@@ -92,8 +93,8 @@ var arrows = map[string][]string{
 	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
 	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/print", "pkg/record", "pkg/retry"},
-	"tasks/node-state":          {"pkg/nodestate", "pkg/nodestate/server"},                                                                                                             // no task, but an image as theirs
-	"tasks/service-proxy":       {"pkg/dataplane", "pkg/dataplane/iptables/write", "pkg/dataplane/nftables/write", "pkg/dataplane/proxy", "pkg/nodestate/api", "pkg/nodestate/client"}, // the same
+	"tasks/node-state":          {"pkg/nodestate", "pkg/nodestate/server"},                                                                                                                                        // no task, but an image as theirs
+	"tasks/service-proxy":       {"pkg/dataplane", "pkg/dataplane/iptables/write", "pkg/dataplane/nftables/write", "pkg/dataplane/proxy", "pkg/dataplane/userspace", "pkg/nodestate/api", "pkg/nodestate/client"}, // the same
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record", "pkg/retry"},
 	"tasks/internal/flaky":      {},              // for tests
 	"tasks/internal/start":      {"pkg/checkup"}, // a mode of the image setup
@@ -130,8 +131,8 @@ var only = []struct {
 }{
 	{[]string{"pkg/nodestate/client", "pkg/nodestate/api"}, []string{"google.golang.org/grpc", "google.golang.org/protobuf"},
 		"a proxy links the client, and the KEP wants minimal dependencies"},
-	{[]string{"pkg/dataplane/proxy", "pkg/dataplane/nftables/write", "pkg/dataplane/iptables/write"},
-		[]string{"github.com/vishvananda/netlink", "golang.org/x/net/netutil", "golang.org/x/sys/unix", "sigs.k8s.io/knftables"},
+	{[]string{"pkg/dataplane/proxy", "pkg/dataplane/nftables/write", "pkg/dataplane/iptables/write", "pkg/dataplane/userspace"},
+		[]string{"github.com/vishvananda/netlink", "golang.org/x/net/bpf", "golang.org/x/net/netutil", "golang.org/x/sys/unix", "sigs.k8s.io/knftables"},
 		"a proxy needs the API of a node's state and the kernel"},
 }
 

@@ -19,6 +19,12 @@ const (
 	IPVS     Mode = "ipvs"
 )
 
+// Userspace is the mode without rules, which kube-proxy had until 1.25. ServiceProxy has it.
+const Userspace Mode = "userspace"
+
+// UserspaceDevice is the interface on which ServiceProxy has the addresses of Services in that mode.
+const UserspaceDevice = "cplan-userspace"
+
 // Program is what wrote the rules of a Mode.
 type Program string
 

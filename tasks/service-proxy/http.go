@@ -14,6 +14,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/dataplane/proxy"
+	"github.com/checkplan/checkplan/pkg/dataplane/userspace"
 )
 
 // proxyAddresses returns the node's addresses.
@@ -21,9 +22,9 @@ type proxyAddresses func() ([]netip.Addr, error)
 
 // handler serves /metrics, /livez (200 while the process answers) and /readyz (200 if the rules are those of the newest
 // state).
-func handler(p *proxy.Proxy, mode dataplane.Mode) http.Handler {
+func handler(p *proxy.Proxy, mode dataplane.Mode, counts func() userspace.Counts) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics(p), promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics(p, counts), promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "ok")
 	})
@@ -43,8 +44,16 @@ func handler(p *proxy.Proxy, mode dataplane.Mode) http.Handler {
 	return mux
 }
 
+// counts returns what a mode counts of its connections; nil: the kernel has them.
+func counts(w writer) func() userspace.Counts {
+	if s, ok := w.(*userspace.Server); ok {
+		return s.Counts
+	}
+	return nil
+}
+
 // metrics is what Prometheus can read.
-func metrics(p *proxy.Proxy) *prometheus.Registry {
+func metrics(p *proxy.Proxy, counts func() userspace.Counts) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, m := range []struct {
@@ -81,5 +90,19 @@ func metrics(p *proxy.Proxy) *prometheus.Registry {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "checkplan_service_proxy_" + m.name, Help: m.help},
 			func() float64 { return m.value(p.Status()) }))
 	}
+	if counts == nil {
+		return r
+	}
+	r.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "checkplan_service_proxy_tcp_connections", Help: "TCP connections of clients (mode userspace).",
+		}, func() float64 { return float64(counts().Connections) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "checkplan_service_proxy_udp_sessions", Help: "UDP sessions of clients (mode userspace).",
+		}, func() float64 { return float64(counts().Sessions) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "checkplan_service_proxy_turned_away_total",
+			Help: "Clients whose connection or session was ended or not begun, because there were too many (mode userspace).",
+		}, func() float64 { return float64(counts().TurnedAway) }))
 	return r
 }

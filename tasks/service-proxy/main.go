@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +27,7 @@ import (
 	iptables "github.com/checkplan/checkplan/pkg/dataplane/iptables/write"
 	nftables "github.com/checkplan/checkplan/pkg/dataplane/nftables/write"
 	"github.com/checkplan/checkplan/pkg/dataplane/proxy"
+	"github.com/checkplan/checkplan/pkg/dataplane/userspace"
 	"github.com/checkplan/checkplan/pkg/nodestate/api"
 	"github.com/checkplan/checkplan/pkg/nodestate/client"
 )
@@ -35,11 +37,12 @@ var version = "devel"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	modes := map[dataplane.Mode]func(*slog.Logger) writer{
-		dataplane.NFTables: func(log *slog.Logger) writer { return nftables.New(log) },
-		dataplane.IPTables: func(log *slog.Logger) writer { return iptables.New(log) },
+	writers := map[dataplane.Mode]func(*slog.Logger) writer{
+		dataplane.NFTables:  func(log *slog.Logger) writer { return nftables.New(log) },
+		dataplane.IPTables:  func(log *slog.Logger) writer { return iptables.New(log) },
+		dataplane.Userspace: func(*slog.Logger) writer { return userspace.New() },
 	}
-	own := node{proxy.Addresses, exec.LookPath, proxy.Forget, syscall.Chroot, modes}
+	own := node{proxy.Addresses, exec.LookPath, proxy.Forget, syscall.Chroot, writers}
 	err := run(ctx, os.Stderr, os.Args[1:], own)
 	stop()
 	var usage usageError
@@ -72,20 +75,24 @@ type node struct {
 	writers   map[dataplane.Mode]func(*slog.Logger) writer
 }
 
-// programs are what each mode runs.
+// modes are all modes, in the order in which their rules are removed.
+var modes = []dataplane.Mode{dataplane.NFTables, dataplane.IPTables, dataplane.Userspace}
+
+// programs are what modes run.
 var programs = map[dataplane.Mode]string{dataplane.NFTables: "nft", dataplane.IPTables: "iptables-restore"}
 
 func run(ctx context.Context, stderr io.Writer, args []string, on node) error {
 	flags := pflag.NewFlagSet("service-proxy", pflag.ContinueOnError)
 	flags.SetOutput(stderr)
-	mode := flags.String("mode", string(dataplane.NFTables), "how rules are written: nftables (runs nft) or iptables (runs iptables-restore and -save)")
+	mode := flags.String("mode", string(dataplane.NFTables), "how rules are written: nftables (runs nft), iptables (runs iptables-restore and -save), "+
+		"or userspace: no rules, the program takes the connections itself")
 	podCIDRs := flags.StringSlice("pod-cidr", nil,
 		"prefix of the addresses of pods: one of IPv4, one of IPv6; connections from elsewhere to cluster IPs get the node's address as their source")
 	podInterface := flags.String("pod-interface", "", `instead of --pod-cidr: name of the interface from which packets of pods come, `+
 		`or the beginning of the names and *`)
 	masqueradeAll := flags.Bool("masquerade-all", false, "all connections to cluster IPs get the node's address as their source")
 	httpListen := flags.String("http-listen", "127.0.0.1:12347", "address of /readyz, /livez and /metrics; empty: none")
-	cleanup := flags.Bool("cleanup", false, "remove the rules of both modes, and exit")
+	cleanup := flags.Bool("cleanup", false, "remove the rules and the interface of all modes, and exit")
 	root := flags.String("root", "", "use this directory as the root of the file system, for the programs of a node whose root is mounted there")
 	c := client.New(flags)
 	if err := flags.Parse(args); errors.Is(err, pflag.ErrHelp) {
@@ -99,9 +106,11 @@ func run(ctx context.Context, stderr io.Writer, args []string, on node) error {
 	case flags.NArg() > 0:
 		return usageError{fmt.Errorf("unexpected argument %q", flags.Arg(0))}
 	case on.writers[own] == nil:
-		return usageError{fmt.Errorf("--mode %q: want nftables or iptables", *mode)}
+		return usageError{fmt.Errorf("--mode %q: want nftables, iptables or userspace", *mode)}
 	case err != nil:
 		return usageError{err}
+	case own == dataplane.Userspace && *podInterface != "":
+		return usageError{errors.New("--pod-interface: the mode userspace recognises pods by their addresses: use --pod-cidr")}
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	slog.SetDefault(log) // the client's
@@ -111,17 +120,17 @@ func run(ctx context.Context, stderr io.Writer, args []string, on node) error {
 		}
 	}
 	if *cleanup {
-		return errors.Join(on.cleanup(ctx, dataplane.NFTables, log), on.cleanup(ctx, dataplane.IPTables, log))
+		return on.cleanup(ctx, modes, log)
 	}
-	if _, err := on.lookPath(programs[own]); err != nil {
-		return fmt.Errorf("mode %s runs the program %s: %w", own, programs[own], err)
+	if program := programs[own]; program != "" {
+		if _, err := on.lookPath(program); err != nil {
+			return fmt.Errorf("mode %s runs the program %s: %w", own, program, err)
+		}
 	}
-	other := dataplane.IPTables
-	if own == other {
-		other = dataplane.NFTables
-	}
+	others := slices.DeleteFunc(slices.Clone(modes), func(mode dataplane.Mode) bool { return mode == own })
+	writes := on.writers[own](log)
 	p := &proxy.Proxy{
-		Writer: &first{on.writers[own](log), log, func(ctx context.Context) error { return on.cleanup(ctx, other, log) }},
+		Writer: &first{writes, log, func(ctx context.Context) error { return on.cleanup(ctx, others, log) }},
 		Node: func() (proxy.Node, error) {
 			addresses, err := on.addresses()
 			return proxy.Node{Addresses: addresses, Pods: pods, MasqueradeAll: *masqueradeAll}, err
@@ -136,7 +145,7 @@ func run(ctx context.Context, stderr io.Writer, args []string, on node) error {
 		if err != nil {
 			return fmt.Errorf("--http-listen: %w", err)
 		}
-		h := &http.Server{Handler: handler(p, own), ReadTimeout: httpTimeout, WriteTimeout: httpTimeout}
+		h := &http.Server{Handler: handler(p, own, counts(writes)), ReadTimeout: httpTimeout, WriteTimeout: httpTimeout}
 		defer h.Close()
 		go func() { cancel(fmt.Errorf("--http-listen: %w", h.Serve(l))) }()
 	}
@@ -167,19 +176,24 @@ func follow(ctx context.Context, c *client.EndpointsClient, states chan []*api.S
 	}
 }
 
-// cleanup removes the rules of a mode. Without its program, there are none: nobody could have written them.
-func (on node) cleanup(ctx context.Context, mode dataplane.Mode, log *slog.Logger) error {
-	if _, err := on.lookPath(programs[mode]); err != nil {
-		log.Info("no rules of a mode, because its program is not installed", "mode", mode, "program", programs[mode])
-		return nil
+// cleanup removes the rules of modes. Without a mode's program, it has none: nobody could have written them.
+func (on node) cleanup(ctx context.Context, of []dataplane.Mode, log *slog.Logger) error {
+	var errs []error
+	for _, mode := range of {
+		if program := programs[mode]; program != "" {
+			if _, err := on.lookPath(program); err != nil {
+				log.Info("no rules of a mode, because its program is not installed", "mode", mode, "program", program)
+				continue
+			}
+		}
+		if err := on.writers[mode](log).Cleanup(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("remove the rules of mode %s: %w", mode, err))
+		}
 	}
-	if err := on.writers[mode](log).Cleanup(ctx); err != nil {
-		return fmt.Errorf("remove the rules of mode %s: %w", mode, err)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// first is a Writer that removes what a predecessor in the other mode left, once its own rules are there: in between,
+// first is a Writer that removes what a predecessor in another mode left, once its own rules are there: in between,
 // packets meet both, which lead to the same endpoints. If that fails, it tries again after the next Write.
 type first struct {
 	proxy.Writer
@@ -188,15 +202,16 @@ type first struct {
 }
 
 func (f *first) Write(ctx context.Context, state *proxy.State, node proxy.Node) error {
-	if err := f.Writer.Write(ctx, state, node); err != nil || f.cleanup == nil {
+	err := f.Writer.Write(ctx, state, node)
+	if f.cleanup == nil || err != nil && !errors.As(err, new(proxy.Unserved)) {
 		return err
 	}
-	if err := f.cleanup(ctx); err != nil {
-		f.log.Warn("what a predecessor may have left in the other mode is still there", "error", err)
-		return nil
+	if failed := f.cleanup(ctx); failed != nil {
+		f.log.Warn("what a predecessor may have left in another mode is still there", "error", failed)
+		return err
 	}
 	f.cleanup = nil
-	return nil
+	return err
 }
 
 // summary words a status in one line.

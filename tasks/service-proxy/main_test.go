@@ -29,6 +29,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/dataplane/proxy"
+	"github.com/checkplan/checkplan/pkg/dataplane/userspace"
 	"github.com/checkplan/checkplan/pkg/nodestate/api"
 	"github.com/checkplan/checkplan/pkg/nodestate/client"
 )
@@ -73,8 +74,9 @@ func lab() (node, chan string) {
 		forget:    func(proxy.Stale) (int, error) { return 0, nil },
 		chroot:    func(dir string) error { written <- "chroot " + dir; return nil },
 		writers: map[dataplane.Mode]func(*slog.Logger) writer{
-			dataplane.NFTables: func(*slog.Logger) writer { return &fakeWriter{mode: dataplane.NFTables, written: written} },
-			dataplane.IPTables: func(*slog.Logger) writer { return &fakeWriter{mode: dataplane.IPTables, written: written} },
+			dataplane.NFTables:  func(*slog.Logger) writer { return &fakeWriter{mode: dataplane.NFTables, written: written} },
+			dataplane.IPTables:  func(*slog.Logger) writer { return &fakeWriter{mode: dataplane.IPTables, written: written} },
+			dataplane.Userspace: func(*slog.Logger) writer { return &fakeWriter{mode: dataplane.Userspace, written: written} },
 		},
 	}, written
 }
@@ -87,10 +89,11 @@ func TestUsage(t *testing.T) {
 	}{
 		{"unknown flag", "--modus x", "unknown flag: --modus", true},
 		{"argument", "x", `unexpected argument "x"`, true},
-		{"mode", "--mode ipvs", `--mode "ipvs": want nftables or iptables`, true},
+		{"mode", "--mode ipvs", `--mode "ipvs": want nftables, iptables or userspace`, true},
 		{"pods", "--pod-cidr 10.0.0.1", `prefix of pods "10.0.0.1": want one like`, true},
 		{"two ways to know pods", "--pod-cidr 10.0.0.0/8 --pod-interface cni0", "and no prefixes", true},
 		{"interface", `--pod-interface cni0"`, "want a name", true},
+		{"pods by interface", "--mode userspace --pod-interface cni0", "--pod-interface: the mode userspace", true},
 		{"HTTP", "--http-listen x", "--http-listen: ", false},
 		{"root", "--root /none", "--root /none: not permitted", false},
 		{"no nft", "--mode nftables", "mode nftables runs the program nft: not found", false},
@@ -211,6 +214,7 @@ func TestServe(t *testing.T) {
 	next("chroot /host")
 	next("nftables shop/web1:http" + options)
 	next("cleanup iptables")
+	next("cleanup userspace")
 	one.set("web1", "web2")
 	next("nftables shop/web1:http shop/web2:http" + options)
 	stop()
@@ -283,7 +287,7 @@ func TestReady(t *testing.T) {
 	}
 	ready := func() string {
 		r := httptest.NewRecorder()
-		handler(p, dataplane.NFTables).ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+		handler(p, dataplane.NFTables, nil).ServeHTTP(r, httptest.NewRequest(http.MethodGet, "/readyz", nil))
 		return fmt.Sprint(r.Code, " ", r.Body)
 	}
 	if have := ready(); have != "503 the rules are not those of the newest state: no state arrived yet\n" {
@@ -302,14 +306,37 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestCleanup: both modes' rules are removed; a mode whose program is missing has none.
+// TestFirst: what a predecessor left in other modes is removed when a state is served, also if parts of it are not; and
+// again, if that fails.
+func TestFirst(t *testing.T) {
+	w := &fakeWriter{written: make(chan string, 100)}
+	cleanups, failed := 0, errors.New("locked")
+	f := &first{w, slog.New(slog.DiscardHandler), func(context.Context) error { cleanups++; return failed }}
+	for _, row := range []struct {
+		name          string
+		write, failed error
+		cleanups      int
+	}{
+		{"nothing is served", errors.New("no memory"), nil, 0},
+		{"cleanup fails", nil, errors.New("locked"), 1},
+		{"a part is served", proxy.Unserved{Problems: []string{"TCP 10.0.0.1:80"}}, nil, 2},
+		{"once", nil, nil, 2},
+	} {
+		w.err, failed = row.write, row.failed
+		if err := f.Write(t.Context(), &proxy.State{}, proxy.Node{}); fmt.Sprint(err) != fmt.Sprint(row.write) || cleanups != row.cleanups {
+			t.Errorf("%s: error %v after %d cleanups, want %v after %d", row.name, err, cleanups, row.write, row.cleanups)
+		}
+	}
+}
+
+// TestCleanup: all modes' rules are removed; a mode whose program is missing has none.
 func TestCleanup(t *testing.T) {
 	on, written := lab()
 	if err := run(t.Context(), &bytes.Buffer{}, []string{"--cleanup"}, on); err != nil {
 		t.Fatal(err)
 	}
-	if a, b := <-written, <-written; a != "cleanup nftables" || b != "cleanup iptables" {
-		t.Error(a, b)
+	if a, b, c := <-written, <-written, <-written; a != "cleanup nftables" || b != "cleanup iptables" || c != "cleanup userspace" {
+		t.Error(a, b, c)
 	}
 	on.lookPath = func(program string) (string, error) {
 		if program == "nft" {
@@ -320,8 +347,8 @@ func TestCleanup(t *testing.T) {
 	if err := run(t.Context(), &bytes.Buffer{}, []string{"--cleanup"}, on); err != nil {
 		t.Fatal(err)
 	}
-	if a := <-written; a != "cleanup iptables" || len(written) > 0 {
-		t.Error(a)
+	if a, b := <-written, <-written; a != "cleanup iptables" || b != "cleanup userspace" || len(written) > 0 {
+		t.Error(a, b)
 	}
 	on.writers[dataplane.IPTables] = func(*slog.Logger) writer {
 		return &fakeWriter{mode: dataplane.IPTables, written: written, err: errors.New("locked")}
@@ -399,7 +426,7 @@ func TestDocs(t *testing.T) {
 			t.Errorf("docs/service-proxy.md lacks --%s", f[1])
 		}
 	}
-	families, err := metrics(&proxy.Proxy{}).Gather()
+	families, err := metrics(&proxy.Proxy{}, (&userspace.Server{}).Counts).Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	iptables "github.com/checkplan/checkplan/pkg/dataplane/iptables/write"
 	nftables "github.com/checkplan/checkplan/pkg/dataplane/nftables/write"
 	"github.com/checkplan/checkplan/pkg/dataplane/proxy"
+	"github.com/checkplan/checkplan/pkg/dataplane/userspace"
 	"github.com/checkplan/checkplan/pkg/nodestate/api"
 )
 
@@ -34,11 +35,29 @@ type space struct {
 }
 
 func newSpace(t *testing.T, name string) *space {
+	s := enter(t, name, func() error { return unix.Unshare(unix.CLONE_NEWNET) })
+	s.ip("link set lo up")
+	return s
+}
+
+// join returns another thread in the same network.
+func (s *space) join() *space {
+	return enter(s.t, s.name, func() error {
+		file, err := os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", s.tid))
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		return unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
+	})
+}
+
+func enter(t *testing.T, name string, enter func() error) *space {
 	s := &space{t: t, name: name, calls: make(chan func())}
 	ready := make(chan error)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_NEWNET)
+		err := enter()
 		s.tid = unix.Gettid()
 		ready <- err
 		for call := range s.calls {
@@ -49,7 +68,6 @@ func newSpace(t *testing.T, name string) *space {
 		t.Skipf("no network namespace: %v", err)
 	}
 	t.Cleanup(func() { close(s.calls) })
-	s.ip("link set lo up")
 	return s
 }
 
@@ -162,11 +180,15 @@ func traffic(name string, n int, protocol api.Protocol, kinds string, endpoints 
 // TestTraffic: packets through a kernel with each mode's rules. Two pods are on a node, and a client is outside.
 func TestTraffic(t *testing.T) {
 	for mode, start := range map[dataplane.Mode]func(*slog.Logger) writer{
-		dataplane.NFTables: func(log *slog.Logger) writer { return nftables.New(log) },
-		dataplane.IPTables: func(log *slog.Logger) writer { return iptables.New(log) },
+		dataplane.NFTables:  func(log *slog.Logger) writer { return nftables.New(log) },
+		dataplane.IPTables:  func(log *slog.Logger) writer { return iptables.New(log) },
+		dataplane.Userspace: func(*slog.Logger) writer { return userspace.New() },
 	} {
 		t.Run(string(mode), func(t *testing.T) {
 			for _, program := range []string{"ip", programs[mode]} {
+				if program == "" {
+					continue
+				}
 				if _, err := exec.LookPath(program); err != nil || os.Geteuid() != 0 {
 					t.Skipf("needs %s, and root: %v", program, err)
 				}
@@ -211,6 +233,13 @@ func testTraffic(t *testing.T, mode dataplane.Mode, w writer) {
 	on.ip("route add default via 198.18.0.2")
 	on.ip("neigh add 198.18.0.2 lladdr 02:00:00:00:00:01 dev uplink")
 
+	if s, ok := w.(*userspace.Server); ok { // its own connections are of the node, whatever thread asks for them
+		dials := on.join()
+		s.Dial = func(network, address string, timeout time.Duration) (conn net.Conn, err error) {
+			dials.in(func() { conn, err = net.DialTimeout(network, address, timeout) })
+			return conn, err
+		}
+	}
 	var old *proxy.State
 	write := func(items ...*api.ServiceEndpoints) {
 		t.Helper()
@@ -248,13 +277,21 @@ func testTraffic(t *testing.T, mode dataplane.Mode, w writer) {
 		traffic("empty", 4, api.Protocol_TCP, "rrr"), sources, sticky}
 	write(all...)
 
+	const masqueraded = " 10.244.1.1"
+	// seen is what a client is answered with, in a mode in which pods never see its address.
+	seen := func(answer string) string {
+		if name, _, ok := strings.Cut(answer, " "); ok && mode == dataplane.Userspace && strings.HasPrefix(name, "pod") {
+			return name + masqueraded
+		}
+		return answer
+	}
 	pod := pods["10.244.1.4"]
 	is := func(from *space, address string, want ...string) {
 		t.Helper()
 		have := from.answers(address)
 		same := len(have) == len(want)
 		for _, text := range want {
-			same = same && have[text]
+			same = same && have[seen(text)]
 		}
 		if !same {
 			t.Errorf("from %s to %s: %v, want %q", from.name, address, have, want)
@@ -262,11 +299,10 @@ func testTraffic(t *testing.T, mode dataplane.Mode, w writer) {
 	}
 	once := func(from *space, address, want string) {
 		t.Helper()
-		if have := from.get(address); have != want {
-			t.Errorf("from %s to %s: %q, want %q", from.name, address, have, want)
+		if have := from.get(address); have != seen(want) {
+			t.Errorf("from %s to %s: %q, want %q", from.name, address, have, seen(want))
 		}
 	}
-	const masqueraded = " 10.244.1.1"
 	is(outside, "10.96.0.1:80", "pod1"+masqueraded, "pod2"+masqueraded)
 	is(pod, "10.96.0.1:80", "pod1"+masqueraded, "pod2 10.244.1.4") // the first is the hairpin
 	is(on, "10.96.0.1:80", "pod1"+masqueraded, "pod2"+masqueraded)
@@ -289,7 +325,7 @@ func testTraffic(t *testing.T, mode dataplane.Mode, w writer) {
 	once(outside, "192.0.2.1:30004", "refused")
 	once(pod, "10.96.0.4:80", "refused")
 	once(on, "10.96.0.4:80", "refused")
-	if mode == dataplane.NFTables {
+	if mode != dataplane.IPTables {
 		once(outside, "10.96.0.1:81", "refused") // a port that no Service has
 	}
 

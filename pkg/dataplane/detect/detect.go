@@ -25,7 +25,7 @@ type Evidence struct {
 var programs = map[string]string{
 	"cilium_host": "Cilium", "cilium_net": "Cilium", "cilium_vxlan": "Cilium", "ovn-k8s-mp0": "OVN-Kubernetes",
 	"kube-bridge": "kube-router", "kube-dummy-if": "kube-router", "antrea-gw0": "Antrea", "bpfin.cali": "Calico eBPF",
-	"bpfout.cali": "Calico eBPF", "ovn0": "Kube-OVN",
+	"bpfout.cali": "Calico eBPF", "ovn0": "Kube-OVN", dataplane.UserspaceDevice: "service-proxy in mode userspace",
 }
 
 // ipvsDevice is where kube-proxy keeps the addresses of Services in its mode IPVS.

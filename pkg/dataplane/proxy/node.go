@@ -64,14 +64,28 @@ func (p Pods) Prefix(family dataplane.Family) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// Addresses returns those of the interfaces of the network that the process is in.
+// Addresses returns those of the interfaces of the network that the process is in, without dataplane.UserspaceDevice,
+// whose addresses are not the node's.
 func Addresses() ([]netip.Addr, error) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}
+	served := map[string]bool{}
+	if device, err := net.InterfaceByName(dataplane.UserspaceDevice); err == nil {
+		own, err := device.Addrs()
+		if err != nil {
+			return nil, fmt.Errorf("list the addresses of interface %s: %w", dataplane.UserspaceDevice, err)
+		}
+		for _, a := range own {
+			served[a.String()] = true
+		}
+	}
 	var all []netip.Addr
 	for _, a := range list {
+		if served[a.String()] {
+			continue
+		}
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
 			all = append(all, p.Addr().WithZone(""))
 		}

@@ -4,9 +4,11 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +19,7 @@ import (
 // it.
 type Writer interface {
 	// Write makes the rules those of the state, in each family at once or not at all. It knows what it wrote before,
-	// and what is in the kernel if it wrote nothing yet, or failed.
+	// and what is in the kernel if it wrote nothing yet, or failed. If the error is Unserved, it wrote all else.
 	Write(ctx context.Context, state *State, node Node) error
 	// Tidy removes what an earlier Write left behind because the kernel still used it. More means that some is left.
 	Tidy(ctx context.Context) (more bool, err error)
@@ -25,6 +27,16 @@ type Writer interface {
 	// example. It is much cheaper than Write. After an error, Write writes everything.
 	Present(ctx context.Context) error
 }
+
+// Unserved is an error of Writer.Write: parts of the state are not served. All others are.
+type Unserved struct {
+	// Problems are texts about these parts.
+	Problems []string
+	// Again: the next attempt may serve them.
+	Again bool
+}
+
+func (u Unserved) Error() string { return strings.Join(u.Problems, "; ") }
 
 // Times of a Proxy.
 const (
@@ -60,9 +72,10 @@ type Proxy struct {
 	want     *State
 	node     Node
 	problems []string
-	written  bool   // want, at node
-	served   bool   // rules of some state were written
-	cleaned  *State // whose connections were forgotten last; nil: unknown
+	unserved Unserved // of the last Write
+	written  bool     // want, at node
+	served   bool     // rules of some state were written
+	cleaned  *State   // whose connections were forgotten last; nil: unknown
 	// unsure: since then, packets may have met other rules than those of cleaned and want, or none.
 	unsure  bool
 	failing time.Time
@@ -72,7 +85,8 @@ type Proxy struct {
 
 // Status is what a Proxy did, for metrics and for people.
 type Status struct {
-	// States, Writes and Failures count states that arrived, rules that were written, and attempts that failed.
+	// States, Writes and Failures count states that arrived, rules that were written, and attempts that failed in any
+	// part.
 	States, Writes, Failures int
 	// Forgotten counts UDP connections.
 	Forgotten int
@@ -85,7 +99,8 @@ type Status struct {
 	Healthy bool
 	// WriteTime is how long the last Write took that did not fail.
 	WriteTime time.Duration
-	// Ports and Endpoints are those of the newest state, of both families; Problems are its.
+	// Ports and Endpoints are those of the newest state, of both families; Problems are its, and what the last Write could
+	// not serve.
 	Ports, Endpoints int
 	Problems         []string
 }
@@ -139,17 +154,24 @@ func (p *Proxy) take(items []*api.ServiceEndpoints) {
 		slices.SortFunc(used, netip.AddrPort.Compare)
 		endpoints += len(slices.Compact(used))
 	}
-	if !slices.Equal(p.problems, state.Problems) {
-		for _, text := range state.Problems {
-			p.Log.Warn("the state cannot be served as it is", "problem", text)
-		}
-		p.problems = state.Problems
-	}
 	p.want, p.written = state, false
 	p.update(func(s *Status) {
 		s.States++
-		s.Ports, s.Endpoints, s.Problems, s.Written = len(state.Ports), endpoints, state.Problems, time.Time{}
+		s.Ports, s.Endpoints, s.Written = len(state.Ports), endpoints, time.Time{}
 	})
+	p.problem()
+}
+
+// problem logs problems that are new: those of the state, and what the last Write could not serve.
+func (p *Proxy) problem() {
+	all := slices.Concat(p.want.Problems, p.unserved.Problems)
+	for _, text := range all {
+		if !slices.Contains(p.problems, text) {
+			p.Log.Warn("the state cannot be served as it is", "problem", text)
+		}
+	}
+	p.problems = all
+	p.update(func(s *Status) { s.Problems = all })
 }
 
 // look notices what changed without a state.
@@ -177,7 +199,7 @@ func (p *Proxy) sync(ctx context.Context) bool {
 	if p.want == nil {
 		return true
 	}
-	ok := p.written || p.write(ctx)
+	ok := p.written && !p.unserved.Again || p.write(ctx)
 	if ok && (p.unsure || p.cleaned != p.want) {
 		checks := StaleUDP(p.cleaned, p.want)
 		if p.unsure {
@@ -207,7 +229,7 @@ func (p *Proxy) sync(ctx context.Context) bool {
 	}
 	err := p.Health.Set(p.want, p.node.Addresses)
 	p.say("cannot answer on a health check node port; trying again", err)
-	return ok && err == nil
+	return ok && err == nil && !p.unserved.Again
 }
 
 // say logs an error once, until it is another one or over.
@@ -236,6 +258,10 @@ func (p *Proxy) write(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
+	var unserved Unserved
+	if errors.As(err, &unserved) {
+		err = nil
+	}
 	p.say("cannot write the rules; trying again", err)
 	if err != nil {
 		p.unsure = true // one family may have the rules of this state
@@ -245,11 +271,14 @@ func (p *Proxy) write(ctx context.Context) bool {
 		p.update(func(s *Status) { s.Failures++; s.Error = err.Error() })
 		return false
 	}
-	p.node, p.written, p.untidy, p.failing, p.served = node, true, true, time.Time{}, true
+	p.node, p.written, p.untidy, p.failing, p.served, p.unserved = node, true, true, time.Time{}, true, unserved
 	p.update(func(s *Status) {
-		s.Writes++
+		if s.Writes++; unserved.Again {
+			s.Failures++
+		}
 		s.Written, s.WriteTime, s.Error = time.Now(), time.Since(start), ""
 	})
+	p.problem()
 	return true
 }
 

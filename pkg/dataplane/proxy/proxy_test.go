@@ -180,6 +180,40 @@ func TestRunFails(t *testing.T) {
 	})
 }
 
+// TestUnserved: what a Writer cannot serve is a problem, and tried again if that may help; all else is served, and
+// healthy.
+func TestUnserved(t *testing.T) {
+	in(t, func(t *testing.T, l *lab) {
+		const taken, sctp = "TCP 10.96.0.1:80: address already in use", "SCTP"
+		l.writer.set(func() { l.writer.err = proxy.Unserved{Problems: []string{taken}, Again: true} })
+		l.states <- []*api.ServiceEndpoints{service("web")}
+		l.pass(6 * time.Second)
+		if calls := l.taken(); strings.Count(strings.Join(calls, "\n"), "write") != 2 {
+			t.Errorf("%q", calls)
+		}
+		l.pass(2 * time.Minute)
+		s := l.Status()
+		if diff := cmp.Diff([]string{taken}, s.Problems); diff != "" || s.Written.IsZero() || !s.Healthy || s.Error != "" || s.Failures < 2 {
+			t.Errorf("%+v", s)
+		}
+		l.writer.set(func() { l.writer.err = proxy.Unserved{Problems: []string{sctp}} })
+		l.pass(6 * time.Second)
+		failures := l.Status().Failures
+		l.taken()
+		l.pass(time.Hour)
+		l.calls(t)
+		if s := l.Status(); len(s.Problems) != 1 || s.Problems[0] != sctp || s.Written.IsZero() || s.Failures != failures {
+			t.Errorf("%+v", s)
+		}
+		l.writer.set(func() { l.writer.err = nil })
+		l.states <- nil
+		l.pass(time.Second)
+		if s := l.Status(); len(s.Problems) > 0 || s.Written.IsZero() {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 // TestForgetsAfterGaps: what packets met while the rules were gone, or not those of one state, the kernel forgets when
 // they are right again, although the state is the same as before.
 func TestForgetsAfterGaps(t *testing.T) {

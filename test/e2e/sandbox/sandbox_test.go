@@ -301,7 +301,7 @@ func TestUsageErrors(t *testing.T) {
 		{"unknown verb", []string{"jump"}, 2, `unknown command "jump" for "sandbox"`},
 		{"unknown flag", []string{"up", "--jump"}, 2, "unknown flag: --jump"},
 		{"bad plan", []string{"up", "--nodes=0", "--service-proxy=ipvs", "--with=jam"}, 2, "--nodes is 0: must be from 1 to 100\n" +
-			"--service-proxy \"ipvs\": must be one of kube-proxy, kube-proxy:iptables, nftables, iptables\n--with \"jam\": must be one of aggregated"},
+			"--service-proxy \"ipvs\": must be one of kube-proxy, kube-proxy:iptables, nftables, iptables, userspace\n--with \"jam\": must be one of aggregated"},
 		{"no sandbox", []string{"--state=" + state, "status"}, 1, "no sandbox in " + state + ": run `sandbox up` first"},
 		{"bad directory", []string{"--state=/", "status"}, 2, `--state is "/"`},
 		{"no log", []string{"--state=" + state, "logs", "kubelet"}, 2, `no log of "kubelet"`},

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -19,15 +20,18 @@ const (
 	kubeProxyIPTables = "kube-proxy:iptables" // kube-proxy in its mode iptables
 	ownNFTables       = "nftables"            // this project's service proxy in its mode nftables
 	ownIPTables       = "iptables"            // this project's service proxy in its mode iptables
+	ownUserspace      = "userspace"           // this project's service proxy in its mode userspace
 )
 
 // serviceProxies lists the values of --service-proxy, the default first.
 func serviceProxies() []string {
-	return []string{kubeProxyNFTables, kubeProxyIPTables, ownNFTables, ownIPTables}
+	return []string{kubeProxyNFTables, kubeProxyIPTables, ownNFTables, ownIPTables, ownUserspace}
 }
 
 // own tells whether a service proxy is this project's.
-func own(proxy string) bool { return proxy == ownNFTables || proxy == ownIPTables }
+func own(proxy string) bool {
+	return proxy == ownNFTables || proxy == ownIPTables || proxy == ownUserspace
+}
 
 // ownPrograms are this project's programs that nodes run instead of kube-proxy.
 var ownPrograms = []string{"node-state", "service-proxy"}
@@ -193,6 +197,10 @@ func ruleSets() map[string]ruleSet {
 	return map[string]ruleSet{
 		kubeProxyNFTables: inNFTables("kube-proxy"), kubeProxyIPTables: inIPTables("KUBE-"),
 		ownNFTables: inNFTables("checkplan-proxy"), ownIPTables: inIPTables("CPLAN-"),
+		ownUserspace: {
+			[2][]string{{"ip", "-o", "link", "show"}, {"ip", "-o", "link", "show"}}, [2][]string{{"ip", "-batch", "-"}, {"ip", "-batch", "-"}},
+			addressDevice("cplan-userspace").edit,
+		},
 	}
 }
 
@@ -238,6 +246,21 @@ func (c *cluster) editRules(ctx context.Context, node string, rules ruleSet, e r
 		}
 	}
 	return nil
+}
+
+// addressDevice is the interface on which a service proxy without rules has the addresses of Services, of both families.
+type addressDevice string
+
+// edit returns commands for `ip -batch`. links is what `ip -o link show` prints. The proxy takes the connections itself:
+// nobody can change by hand where those to one Service go.
+func (name addressDevice) edit(links string, _ int, e ruleEdit) (string, error) {
+	switch {
+	case e != ruleEdit{}:
+		return "", errors.New("the service proxy has no rules: it takes the connections itself")
+	case !strings.Contains(links, " "+string(name)+": "):
+		return "", nil // it went with the other family
+	}
+	return "link delete " + string(name) + "\n", nil
 }
 
 // nftTable is the name of the table in which a service proxy has its rules, in each family. Chains and maps have the

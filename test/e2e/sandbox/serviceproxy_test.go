@@ -126,6 +126,29 @@ func TestRuleEdits(t *testing.T) {
 	}
 }
 
+// A proxy without rules has an interface, which goes once.
+func TestAddressDevice(t *testing.T) {
+	const links = "1: lo: <LOOPBACK> mtu 65536\n4: cplan-userspace: <BROADCAST,NOARP> mtu 1500\n"
+	for _, tt := range []struct {
+		name, links string
+		edit        ruleEdit
+		want        string // the changes, or the error
+	}{
+		{"all", links, ruleEdit{}, "link delete cplan-userspace\n"},
+		{"nothing is there", "1: lo: <LOOPBACK> mtu 65536\n", ruleEdit{}, ""},
+		{"a Service", links, ruleEdit{service: netip.MustParseAddrPort("10.96.0.10:53")},
+			"the service proxy has no rules: it takes the connections itself"},
+	} {
+		got, err := addressDevice("cplan-userspace").edit(tt.links, 0, tt.edit)
+		if err != nil {
+			got += err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
 // Each value of --service-proxy has components of which one writes the rules, and a place where these are.
 func TestServiceProxies(t *testing.T) {
 	for _, proxy := range serviceProxies() {
