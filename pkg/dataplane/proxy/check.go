@@ -66,6 +66,13 @@ type Traffic struct {
 // Forwards reports whether there are endpoints.
 func (t Traffic) Forwards() bool { return t.Action == dataplane.Forward }
 
+// Serving returns the endpoints where UDP connections that exist may stay, sorted.
+func (p *Port) Serving() []netip.AddrPort {
+	all := slices.Concat(p.Internal.Endpoints, p.External.Endpoints, p.Inside.Endpoints, p.Established)
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
 // Sets yields the sets of endpoints that connections go to, each once: those that are local to the node (true), and
 // those of the cluster (false).
 func (p *Port) Sets() iter.Seq2[bool, []netip.AddrPort] {

@@ -61,9 +61,7 @@ func frontends(s *State) map[Frontend][]netip.AddrPort {
 		if p.Protocol != "UDP" {
 			continue
 		}
-		keep := slices.Concat(p.Internal.Endpoints, p.External.Endpoints, p.Inside.Endpoints, p.Established)
-		slices.SortFunc(keep, netip.AddrPort.Compare)
-		keep = slices.Compact(keep)
+		keep := p.Serving()
 		all[Frontend{p.Family, p.ClusterIP, p.Port}] = keep
 		for _, a := range slices.Concat(p.ExternalIPs, p.LoadBalancerIPs) {
 			all[Frontend{p.Family, a, p.Port}] = keep

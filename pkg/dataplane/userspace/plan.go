@@ -36,6 +36,8 @@ type Frontend struct {
 	Near []netip.Prefix
 	// Inside and Outside are sorted. Without endpoints, connections are closed at once.
 	Inside, Outside []netip.AddrPort
+	// Serving are the endpoints where a session of UDP that exists may stay, sorted; nil for TCP.
+	Serving []netip.AddrPort
 	// Open to all clients; else only to those in From. The packets of others are dropped.
 	Open bool
 	From []netip.Prefix
@@ -51,8 +53,8 @@ func (f *Frontend) endpoints(client netip.Addr) []netip.AddrPort {
 
 func (f *Frontend) equal(o *Frontend) bool {
 	return f.Service == o.Service && f.Affinity == o.Affinity && slices.Equal(f.Near, o.Near) &&
-		slices.Equal(f.Inside, o.Inside) && slices.Equal(f.Outside, o.Outside) && f.Open == o.Open &&
-		slices.Equal(f.From, o.From)
+		slices.Equal(f.Inside, o.Inside) && slices.Equal(f.Outside, o.Outside) &&
+		slices.Equal(f.Serving, o.Serving) && f.Open == o.Open && slices.Equal(f.From, o.From)
 }
 
 // Layout is what has to be there.
@@ -136,6 +138,9 @@ func Want(state *proxy.State, node proxy.Node) (*Layout, []string) {
 	}
 	for _, p := range ports {
 		base := Frontend{Service: p.String(), Affinity: time.Duration(p.AffinitySeconds) * time.Second}
+		if p.Protocol == "UDP" {
+			base.Serving = p.Serving()
+		}
 		cluster, other := base, base
 		cluster.Inside, cluster.Outside = p.Internal.Endpoints, p.Internal.Endpoints
 		other.Inside, other.Outside = p.Inside.Endpoints, p.External.Endpoints

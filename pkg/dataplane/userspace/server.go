@@ -213,7 +213,7 @@ func short(err error) error {
 	return err
 }
 
-// set changes what a listener serves. Sessions of UDP whose endpoints are gone end.
+// set changes what a listener serves. Sessions of UDP whose endpoints do not serve end.
 func (l *listener) set(f *Frontend) error {
 	var conn syscall.RawConn
 	var err error
@@ -232,7 +232,7 @@ func (l *listener) set(f *Frontend) error {
 	defer l.mu.Unlock()
 	l.frontend = f
 	for _, flow := range l.flows.all {
-		if _, ok := slices.BinarySearchFunc(f.endpoints(flow.client.Addr()), flow.endpoint, netip.AddrPort.Compare); !ok {
+		if _, ok := slices.BinarySearchFunc(f.Serving, flow.endpoint, netip.AddrPort.Compare); !ok {
 			l.end(flow)
 		}
 	}
