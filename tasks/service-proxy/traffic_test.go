@@ -363,12 +363,6 @@ func testTraffic(t *testing.T, mode dataplane.Mode, w writer) {
 	if have := ask(); have != "pod1"+masqueraded {
 		t.Errorf("with a Service: %s", have)
 	}
-	terminating := traffic("udp", 7, api.Protocol_UDP, "fff", two)
-	terminating.Families[0].Ports[0].Established = []*api.Endpoint{endpoint("10.244.1.4", true, false, false, false)}
-	write(append(all, terminating)...)
-	if have := ask(); have != "pod1"+masqueraded {
-		t.Errorf("with an endpoint that terminates, and serves: %s", have)
-	}
 	write(append(all, traffic("udp", 7, api.Protocol_UDP, "fff", two))...)
 	if have := ask(); have != "pod2"+masqueraded {
 		t.Errorf("with another endpoint: %s", have)
