@@ -301,7 +301,7 @@ detectLocalMode: ClusterCIDR
 healthzBindAddress: %[6]q
 metricsBindAddress: %[7]q
 %[1]s:
-  minSyncPeriod: 1s
+  minSyncPeriod: 200ms
 conntrack:
   maxPerCore: 0
   min: 0
