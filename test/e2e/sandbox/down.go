@@ -107,36 +107,25 @@ func (d dirs) removeCgroups(deadline time.Time) error {
 	}
 }
 
-// cgroups lists the sandbox's cgroups, parents before children: its own, and those of containers
-// that containerd still has on record.
+// cgroups lists the sandbox's cgroups, with those of its pods, parents before children.
 func (d dirs) cgroups() ([]string, error) {
 	mounts, err := cgroupMounts()
 	if err != nil {
 		return nil, err
 	}
-	names := []string{d.cgroup()}
-	for _, kind := range []string{"sandboxes", "containers"} {
-		// Glob fails only for malformed patterns. k8s.io is the kubelet's namespace in containerd.
-		ids, _ := filepath.Glob(d.file("nodes", "*", "containerd", "io.containerd.grpc.v1.cri", kind, "*"))
-		for _, id := range ids {
-			names = append(names, filepath.Join("k8s.io", filepath.Base(id)))
-		}
-	}
 	var found []string
 	for _, m := range mounts {
-		for _, name := range names {
-			err := filepath.WalkDir(filepath.Join(m, name), func(path string, e fs.DirEntry, err error) error {
-				if errors.Is(err, fs.ErrNotExist) {
-					return nil
-				}
-				if err == nil && e.IsDir() {
-					found = append(found, path)
-				}
-				return err
-			})
-			if err != nil {
-				return nil, fmt.Errorf("list cgroups: %w", err)
+		err := filepath.WalkDir(filepath.Join(m, d.cgroup()), func(path string, e fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
 			}
+			if err == nil && e.IsDir() {
+				found = append(found, path)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list cgroups: %w", err)
 		}
 	}
 	return found, nil
