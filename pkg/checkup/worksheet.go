@@ -308,12 +308,20 @@ func (w *Worksheet) Turning() map[string]bool {
 	return turning
 }
 
-// TurnTime is how long after the first pair was reported the turn is made at the latest: a minute, or less in a short
-// check. Agents wait for it half as long again, each since its own first report, as far as their time lasts.
+// FollowTime is how long a service proxy may take to do what the API says, at the turn. kube-proxy 1.35 writes its rules
+// again after its syncPeriod, 30 s by default, if it could not write them, and deletes after them what the kernel
+// remembers of UDP flows: a proxy that needs longer is not late, but stuck.
+const FollowTime = Duration(40 * time.Second)
+
+// TurnTime is how long after the first pair was reported the turn is begun at the latest: a minute, or less in a short
+// check. A turn that is not made a quarter of this later counts as none.
 func (w *Worksheet) TurnTime() Duration { return min(Duration(time.Minute), w.AgentDeadline()/3) }
 
-// TurnWait is how long an agent waits for the turn since its own first report.
-func (w *Worksheet) TurnWait() Duration { return w.TurnTime() / 2 * 3 }
+// TurnWait is how long an agent waits for the turn since its own first report: as long as the turn may take, and for
+// the node's proxy to follow, less in a short check.
+func (w *Worksheet) TurnWait() Duration {
+	return w.TurnTime()/4*5 + min(FollowTime, w.AgentDeadline()/5)
+}
 
 // Address returns "host:port", with an IPv6 address in brackets.
 func (p Peer) Address() string { return net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) }
@@ -663,11 +671,11 @@ func (w *Worksheet) Tries() func(Pair) int {
 		keeps, turns := turning[service.Name]
 		switch {
 		case of && turns && w.Look == 0:
-			n := int((w.TurnWait() + TryInterval - 1) / TryInterval)
-			if keeps && p.Transport == UDP { // the port that it keeps is tried, too
-				n *= 2
+			wait := w.TurnWait()
+			if keeps && p.Transport == UDP { // the port that it keeps is tried, too, and may follow later
+				wait = 2 * (wait + FollowTime)
 			}
-			return 1 + n
+			return 1 + int((wait+TryInterval-1)/TryInterval)
 		case of && service.ClientIP > 0:
 			return IdleTries
 		}

@@ -120,7 +120,7 @@ func TestTries(t *testing.T) {
 		},
 		Timeouts: Timeouts{Probe: Duration(5 * time.Minute)},
 	}
-	want := map[int][2]int{1: {4, 4}, 2: {181, 361}, 3: {181, 181}} // by target, of TCP and UDP
+	want := map[int][2]int{1: {4, 4}, 2: {231, 621}, 3: {231, 231}} // by target, of TCP and UDP
 	tries, sum := w.Tries(), 0
 	for target := range w.Targets {
 		for i, transport := range []Transport{TCP, UDP} {

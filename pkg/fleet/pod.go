@@ -82,9 +82,9 @@ func Pods(w *checkup.Worksheet, namespace, image string) (agents, responders []*
 // a second or two, and kube-proxy reads them within another (docs/service-rules.md).
 const settleTime = 15 * time.Second
 
-// endTime is how long a responder goes on answering whose pod is deleted at the turn: agents see the turn within some
-// seconds, and then measure for one or two.
-const endTime = 30 * time.Second
+// endTime is how long a responder goes on answering whose pod is deleted at the turn: as long as a service proxy may
+// take to lead new connections elsewhere, and then flows, and as agents measure: some seconds.
+const endTime = 2*time.Duration(checkup.FollowTime) + 10*time.Second
 
 // neverReadyPath is the path of a readiness probe that a responder answers with 404.
 const neverReadyPath = "/never"

@@ -140,8 +140,8 @@ func TestTurn(t *testing.T) {
 		if !slices.Equal(*states, want) {
 			t.Errorf("EndpointSlices %q, want %q", *states, want)
 		}
-		if !slices.Equal(*graces, []int64{30}) {
-			t.Errorf("deleted with grace periods %v, want one of 30 s", *graces)
+		if !slices.Equal(*graces, []int64{90}) {
+			t.Errorf("deleted with grace periods %v, want one of 90 s", *graces)
 		}
 		if err := c.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", strings.TrimPrefix(roster.Targets[1].Pod, "ns/")); err != nil {
 			t.Fatal(err)
@@ -195,7 +195,7 @@ func TestTurningOrders(t *testing.T) {
 	w := turning()
 	w.Services[2].ClientIP = 10
 	roster := rosterOf(w)
-	for look, want := range []string{"left 45s true, ending 45s false", ""} {
+	for look, want := range []string{"left 55.5s true, ending 55.5s false", ""} {
 		w.Look = look
 		if look > 0 {
 			w.Again = []checkup.Again{{Pair: checkup.Pair{Source: 0, Target: 4, Family: checkup.IPv4, Transport: checkup.TCP, Size: 64}, Count: 1}}
@@ -225,7 +225,7 @@ func TestTurningOrders(t *testing.T) {
 		}
 		return names
 	}
-	if got := pods(); !slices.Equal(got, []string{"new respond", "old respond --linger 30s"}) {
+	if got := pods(); !slices.Equal(got, []string{"new respond", "old respond --linger 1m30s"}) {
 		t.Errorf("responders %q, want one that goes on when its pod terminates", got)
 	}
 }

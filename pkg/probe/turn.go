@@ -10,16 +10,12 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// followTime is how long a kept source port may be answered by the first responder when new ones no longer are: a
-// service proxy writes its rules first, and then deletes what the kernel remembers of old connections.
-const followTime = 5 * time.Second
-
 // acrossTurn measures a pair when the endpoints of its Service have changed: when new connections are answered by
 // another responder than the first one that answered, or m.Turn is over since reported was closed: since the agent has
 // reported a pair, because the turn is not made before agents did. If ctx ends first, the pair is unmeasured. What is
 // measured then is new connections, too, but with m.Keep, udp is measured from one source port that was used from the
-// start: whether the node's kernel still leads it to where it led before is what this shows. begun is called when the
-// pair was tried once.
+// start, which has checkup.FollowTime to lead to another responder, too: whether the node's kernel still leads it to
+// where it led before is what this shows. begun is called when the pair was tried once.
 func acrossTurn(
 	ctx context.Context, m Measurement, s *Session, measure Func, begun func(), reported <-chan struct{},
 ) checkup.Observation {
@@ -51,10 +47,8 @@ func acrossTurn(
 		case first == "":
 			first = now
 		case !turned && now != "" && now != first:
-			turned = true
-			if follow := time.Now().Add(followTime); end.IsZero() || follow.Before(end) {
-				end = follow
-			}
+			// A service proxy writes its rules first, and then deletes what the kernel remembers of old connections.
+			turned, end = true, time.Now().Add(time.Duration(checkup.FollowTime))
 		}
 		follows := !keep
 		if keep { // in any case, so that the kernel does not forget it

@@ -161,7 +161,7 @@ func (l *looks) judge(w *checkup.Worksheet, record *checkup.Record) *judge.Judge
 	}
 	for i := range j.Outcomes {
 		if o := &j.Outcomes[i]; o.Verdict != checkup.Unmeasured {
-			l.compare(o, l.views[o.Pair], w.Measurements(o.Pair), level, doubt)
+			l.compare(w, o, l.views[o.Pair], level, doubt)
 		}
 	}
 	l.forget(j)
@@ -310,7 +310,7 @@ func (l *looks) shares(v *view) bool {
 
 // compare judges a measured pair by who answered. Of each test of a share, a probability up to level fails the pair,
 // and one up to doubt leaves it undecided.
-func (l *looks) compare(o *judge.Outcome, v *view, ordered int, level, doubt float64) {
+func (l *looks) compare(w *checkup.Worksheet, o *judge.Outcome, v *view, level, doubt float64) {
 	if v.action != nodestate.Forward {
 		how, expected := l.sheet.Closed, services.Refused
 		if o.Pair.Transport == checkup.UDP { // a host need not send ICMP errors
@@ -323,7 +323,7 @@ func (l *looks) compare(o *judge.Outcome, v *view, ordered int, level, doubt flo
 			v.wrong = append(v.wrong, address)
 		}
 		slices.Sort(v.wrong)
-		services.MustNotConnect(o, expected, how, ordered)
+		services.MustNotConnect(w, o, expected, how)
 		return
 	}
 	for address := range v.answered {

@@ -28,7 +28,7 @@ func specOf(changes ...func(*Spec)) *Spec {
 	s := &Spec{
 		Policies: Policies, Endpoints: 3, Budget: 50000,
 		Placement: checkup.Placement{Tolerations: []checkup.Toleration{{Operator: "Exists"}}},
-		Probe:     services.Probe{Count: 60, Interval: checkup.Duration(20 * time.Millisecond), Timeout: checkup.Duration(time.Second)},
+		Probe:     services.Probe{Count: 60, Interval: checkup.Duration(20 * time.Millisecond), Timeout: checkup.Duration(2 * time.Second)},
 		Expect:    Expect{Loss: checkup.LossLimit{Max: &loss}, Share: ShareEven, Closed: services.ClosedExact},
 		Limits:    checkup.Limits{PacketsPerSecond: 200, Concurrency: 16},
 		Timeouts:  checkup.Timeouts{Setup: checkup.Duration(2 * time.Minute), Probe: checkup.Duration(5 * time.Minute)},
@@ -308,7 +308,7 @@ func (l *lab) measure(w *checkup.Worksheet, wrong func(pair) answers) *checkup.R
 			o.RTTs = append(o.RTTs, int64(100+i))
 		}
 		if o.Received < o.Sent {
-			o.Failure = &checkup.Cause{Stage: checkup.StageConnect, Reason: checkup.ReasonTimedOut, Message: "timed out after 1s"}
+			o.Failure = &checkup.Cause{Stage: checkup.StageConnect, Reason: checkup.ReasonTimedOut, Message: "timed out after 2s"}
 			if a.refused {
 				o.Failure = &checkup.Cause{Stage: checkup.StageConnect, Reason: checkup.ReasonRefused, Message: "connection refused"}
 			}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
@@ -71,15 +72,21 @@ func pairs(
 	for i := range j.Outcomes {
 		o := &j.Outcomes[i]
 		if e := sheet.Expects(w, o.Pair); e != Works && o.Verdict != checkup.Unmeasured {
-			MustNotConnect(o, e, sheet.Closed, w.Measurements(o.Pair))
+			MustNotConnect(w, o, e, sheet.Closed)
 		}
 	}
 	return j
 }
 
-// MustNotConnect judges a measured pair that must not connect, of which so many measurements were ordered.
-func MustNotConnect(o *judge.Outcome, e Expectation, how Closed, ordered int) {
-	seen := o.Cause
+// synAgain is after how long Linux sends a SYN again (TCP_TIMEOUT_INIT, RFC 6298). A refusal of the first one may be
+// lost: if the agent's own node refuses, its ICMP error arrives while connect still holds the lock of the socket, and the
+// kernel drops it (TcpExtLockDroppedIcmps).
+const synAgain = checkup.Duration(time.Second)
+
+// MustNotConnect judges a measured pair that must not connect.
+func MustNotConnect(w *checkup.Worksheet, o *judge.Outcome, e Expectation, how Closed) {
+	seen, ordered := o.Cause, w.Measurements(o.Pair)
+	probe, _ := w.Probe(o.Pair.Transport)
 	o.Verdict, o.Cause, o.Breaches, o.Failure, o.Dead = checkup.Pass, checkup.Cause{}, nil, 0, nil
 	fail := func(failure judge.Failure, reason checkup.Reason, format string, args ...any) {
 		o.Verdict, o.Failure = checkup.Fail, failure
@@ -100,6 +107,11 @@ func MustNotConnect(o *judge.Outcome, e Expectation, how Closed, ordered int) {
 		o.Verdict = checkup.Unmeasured
 		o.Cause = checkup.Cause{Stage: checkup.StageCollect, Message: fmt.Sprintf(
 			"only %d of %d measurements were made: too few to pass", o.Sent, ordered)}
+	case how == ClosedExact && e == Refused && seen.Reason == checkup.ReasonTimedOut && probe.Timeout <= synAgain:
+		o.Verdict = checkup.Unmeasured
+		o.Cause = checkup.Cause{Stage: checkup.StageConnect, Reason: seen.Reason, Message: fmt.Sprintf(
+			"timed out after %s: too soon to see a refusal, which may come only after the second SYN, at %s: raise probe.timeout",
+			probe.Timeout, synAgain)}
 	case how == ClosedExact && otherwise:
 		fail(judge.Lost, seen.Reason, "%s, but %s", must, cmp.Or(seen.Message, "another error"))
 	}

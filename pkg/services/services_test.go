@@ -3,11 +3,13 @@
 package services
 
 import (
+	stdcmp "cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -182,6 +184,7 @@ func TestJudge(t *testing.T) {
 		name           string
 		wrong          func(string, string, answer) answer
 		closed         Closed
+		timeout        time.Duration // default 2 s
 		verdict        checkup.RunVerdict
 		reason         checkup.Reason
 		message        string
@@ -193,6 +196,7 @@ func TestJudge(t *testing.T) {
 		{name: "works at times", wrong: is(half, "n0", "shop/db"), verdict: checkup.RunFail, reason: checkup.ReasonTimedOut, message: "13 of 25 lost (52%), limit 1%", fail: 1},
 		{name: "connects, should be refused", wrong: is(connects, "n1", "shop/empty 10."), verdict: checkup.RunFail, reason: checkup.ReasonReached, message: "must be refused, because the Service has no endpoint, but 5 of 5 connected", fail: 1},
 		{name: "times out, should be refused", wrong: is(timeout, "n1", "shop/empty 10."), verdict: checkup.RunFail, reason: checkup.ReasonTimedOut, message: "must be refused, because the Service has no endpoint, but timed out after 2s", fail: 1},
+		{name: "times out too soon to see it", wrong: is(timeout, "n1", "shop/empty 10."), timeout: time.Second, verdict: checkup.RunInconclusive, reason: checkup.ReasonTimedOut, message: "timed out after 1s: too soon to see a refusal", unmeasur: 1},
 		{name: "times out, and may", wrong: is(timeout, "n1", "shop/empty 10."), closed: ClosedAny, verdict: checkup.RunPass},
 		{name: "connects, should be dropped", wrong: is(connects, "n2", "shop/log 10."), verdict: checkup.RunFail, reason: checkup.ReasonReached, message: "must be dropped, because the Service has no endpoint on this node, but 5 of 5 connected", fail: 1},
 		{name: "refused, should be dropped", wrong: is(refused, "n2", "shop/log 10."), verdict: checkup.RunFail, reason: checkup.ReasonRefused, message: "must be dropped, because the Service has no endpoint on this node, but connection refused", fail: 1},
@@ -201,7 +205,9 @@ func TestJudge(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w := expanded(t, specOf(func(s *Spec) { s.Expect.Closed = tt.closed }), small())
+			w := expanded(t, specOf(func(s *Spec) {
+				s.Expect.Closed, s.Probe.Timeout = tt.closed, checkup.Duration(stdcmp.Or(tt.timeout, time.Duration(s.Probe.Timeout)))
+			}), small())
 			r := measure(t, w, tt.wrong)
 			look(t, w, r, tt.wrong)
 			report := Judge(w, Kind.Roster(nil, w, nil), r, planOf(nil).Gate)

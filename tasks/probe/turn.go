@@ -76,8 +76,8 @@ func (*turn) Results([]checkup.Result) {}
 
 func (*turn) Source(checkup.Source) {}
 
-// begin makes the turn, unless it was begun before. Agents wait half as long again as the latest time, since their own
-// first reports: they may not have seen a turn that took too long. The caller has locked t.
+// begin makes the turn, unless it was begun before. Agents wait for a time since their own first reports
+// (checkup.Worksheet.TurnWait): they may not have seen a turn that took too long. The caller has locked t.
 func (t *turn) begin() {
 	if t.begun {
 		return
