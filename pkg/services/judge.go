@@ -79,8 +79,8 @@ func pairs(
 }
 
 // synAgain is after how long Linux sends a SYN again (TCP_TIMEOUT_INIT, RFC 6298). A refusal of the first one may be
-// lost: if the agent's own node refuses, its ICMP error arrives while connect still holds the lock of the socket, and the
-// kernel drops it (TcpExtLockDroppedIcmps).
+// lost: if the agent's own node refuses, its ICMP error arrives while connect still holds the lock of the socket, and
+// the kernel drops it (TcpExtLockDroppedIcmps).
 const synAgain = checkup.Duration(time.Second)
 
 // MustNotConnect judges a measured pair that must not connect.
