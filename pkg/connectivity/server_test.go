@@ -180,8 +180,11 @@ func (s *server) applyPlain(action clienttesting.PatchActionImpl) (runtime.Objec
 		return patch, nil
 	}
 	s.writes = append(s.writes, "status "+name)
-	s.plain[name].Object["status"] = patch.Object["status"]
-	return s.plain[name], nil
+	// A new object: clients may still be reading the old one.
+	object := &unstructured.Unstructured{Object: maps.Clone(s.plain[name].Object)}
+	object.Object["status"] = patch.Object["status"]
+	s.plain[name] = object
+	return object, nil
 }
 
 // setTrouble makes every request fail with err; nil ends that.
