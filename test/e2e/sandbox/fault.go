@@ -122,7 +122,7 @@ silence NAMESPACE/POD [--node NODE]   the same for pods of this name or of this 
 delete-service-rules --node NODE      stop kube-proxy, or what NODE has instead, and delete
                                       all its rules
 delete-service-rules --node NODE --service IP:PORT
-                                      delete the rule of one TCP port of a cluster IP;
+                                      delete the rules of one TCP port of a cluster IP;
                                       kube-proxy runs on, and does not notice
 delete-service-rules --node NODE --endpoint IP:PORT
                                       delete the rules that send connections to one TCP

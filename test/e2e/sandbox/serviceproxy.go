@@ -351,9 +351,15 @@ func (p chainPrefix) edit(rules string, _ int, e ruleEdit) (string, error) {
 					port, fmt.Sprintf(" --dport %d ", e.added.Port()))
 				edits = append(edits, "-I "+chain+" 1"+to.Replace(strings.TrimPrefix(rule, chain)))
 			case e.added.IsValid():
-			case e.service.IsValid() && toService,
-				e.endpoint.IsValid() && strings.HasPrefix(chain, prefix+"SEP-") && strings.Contains(rule, " -p tcp ") &&
-					strings.HasSuffix(rule, " --to-destination "+of.String()):
+			case e.service.IsValid() && toService:
+				edits = append(edits, "-D "+rule)
+				// kube-proxy writes this rule again with the next change of any Service, but the chains of a Service
+				// only with its own: without the rules in its chain, the Service remains broken.
+				if slices.Contains(chains, target) {
+					edits = append(edits, "-F "+target)
+				}
+			case e.endpoint.IsValid() && strings.HasPrefix(chain, prefix+"SEP-") && strings.Contains(rule, " -p tcp ") &&
+				strings.HasSuffix(rule, " --to-destination "+of.String()):
 				edits = append(edits, "-D "+rule)
 			}
 		}

@@ -85,7 +85,7 @@ func TestRuleEdits(t *testing.T) {
 		{"a Service", ruleEdit{service: at("10.96.0.10:53")},
 			"delete element ip kube-proxy service-ips { 10.96.0.10 . tcp . 53 }\n",
 			"*nat\n-D KUBE-SERVICES -d 10.96.0.10/32 -p tcp -m comment --comment \"kube-system/kube-dns:dns-tcp cluster IP\" " +
-				"-m tcp --dport 53 -j KUBE-SVC-A\nCOMMIT\n"},
+				"-m tcp --dport 53 -j KUBE-SVC-A\n-F KUBE-SVC-A\nCOMMIT\n"},
 		{"an endpoint", ruleEdit{endpoint: at("10.0.0.3:53")},
 			"delete rule ip kube-proxy endpoint-5YDS65RX-kube-system/kube-dns/tcp/dns-tcp__10.0.0.3/53 handle 51\n",
 			"*nat\n-D KUBE-SEP-A -p tcp -m comment --comment \"kube-system/kube-dns:dns-tcp\" " +
