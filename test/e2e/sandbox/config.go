@@ -36,8 +36,7 @@ type component struct {
 	args []string
 }
 
-// etcd returns the node's member of etcd, with the flags of kubeadm. It does not wait for the disk: a sandbox does not
-// outlive the machine's kernel, and the page cache outlives every process.
+// etcd returns the node's member of etcd, with the flags of kubeadm.
 func etcd(p plan, n nodePlan) component {
 	peer := func(n nodePlan) string { return "https://" + netip.AddrPortFrom(n.IPs[0], etcdPeerPort).String() }
 	var members []string
@@ -58,7 +57,6 @@ func etcd(p plan, n nodePlan) component {
 		"--peer-cert-file=" + pkiDir + "etcd/peer.crt", "--peer-key-file=" + pkiDir + "etcd/peer.key",
 		"--peer-client-cert-auth=true", "--peer-trusted-ca-file=" + pkiDir + "etcd/ca.crt",
 		"--log-level=warn",
-		"--unsafe-no-fsync",
 	}}
 }
 

@@ -99,11 +99,8 @@ func (d dirs) staticPod(p plan, n nodePlan, name string) ([]byte, error) {
 				Image:           image(name),
 				ImagePullPolicy: corev1.PullIfNotPresent,
 				Command:         append([]string{name}, comp.args...),
-				Env: []corev1.EnvVar{
-					{Name: markVariable, Value: d.mark(n.Name, name)},
-					{Name: "GOGC", Value: gcPercent},
-				},
-				VolumeMounts: mounts,
+				Env:             []corev1.EnvVar{{Name: markVariable, Value: d.mark(n.Name, name)}},
+				VolumeMounts:    mounts,
 				LivenessProbe: &corev1.Probe{
 					ProbeHandler:  corev1.ProbeHandler{HTTPGet: &live},
 					PeriodSeconds: 10, TimeoutSeconds: 15, InitialDelaySeconds: 10, FailureThreshold: livenessFailures,

@@ -771,14 +771,10 @@ func (c *cluster) inNode(ctx context.Context, node string, argv ...string) *exec
 	return cmd
 }
 
-// gcPercent is GOGC of the components. All nodes share the CPUs of one machine, and these run out before its memory
-// does: with Go's default, 100, the API server spends a quarter of its CPU time on garbage.
-const gcPercent = "400"
-
 // environment returns the environment of a component: its mark, and no variables of the caller.
 func (c *cluster) environment(node, comp string) []string {
 	return []string{
-		"PATH=" + searchPath, "HOME=/root", "GOGC=" + gcPercent,
+		"PATH=" + searchPath, "HOME=/root",
 		markVariable + "=" + c.mark(node, comp),
 	}
 }
