@@ -37,7 +37,7 @@ func (d *Difference) Words(exists bool) string {
 	case EndpointMissing:
 		text = "no connection goes to endpoint " + endpoint
 	case EndpointExtra:
-		text = fmt.Sprintf("connections go to %s, which is no endpoint", endpoint)
+		text = fmt.Sprintf("connections go to %s, which is no endpoint for this node", endpoint)
 	case WrongPort:
 		text = fmt.Sprintf("connections go to endpoint %s at port %s", endpoint, have)
 	case Lost:

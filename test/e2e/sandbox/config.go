@@ -287,7 +287,7 @@ registerNode: true
 }
 
 // kubeProxyConfig returns the node's KubeProxyConfiguration. The conntrack settings belong to the
-// machine, not to the node: zero does not change them.
+// machine, not to the node: zero does not change them. Calls of handlers are logged for startKubeProxy.
 func (d dirs) kubeProxyConfig(p plan, n nodePlan, proxy string) []byte {
 	return fmt.Appendf(nil, `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -305,6 +305,10 @@ metricsBindAddress: %[7]q
 conntrack:
   maxPerCore: 0
   min: 0
+logging:
+  vmodule:
+  - filePattern: config
+    verbosity: 4
 `, kubeProxyMode(proxy), d.file("pki", "kube-proxy.kubeconfig"), n.Name, unspecified(p.Family), joined(p.PodNets),
 		netip.AddrPortFrom(loopback(p.Family), 10256),
 		netip.AddrPortFrom(loopback(p.Family), 10249))

@@ -369,7 +369,7 @@ func (c *cluster) endComponentFault(ctx context.Context, f componentFault) error
 	}
 	for _, comp := range append(c.proxyComponents(c.plan, n, c.ServiceProxy), c.kubelet(n)) {
 		if comp.name == stopped {
-			return c.start(ctx, f.Node, comp)
+			return c.startOn(ctx, n, comp)
 		}
 	}
 	return c.startStaticPod(ctx, n, f.Stopped)

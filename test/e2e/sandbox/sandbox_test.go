@@ -221,20 +221,7 @@ func TestProcessesAreFoundByTheirMark(t *testing.T) {
 	dir := t.TempDir()
 	d, other := dirs{state: dir}, dirs{state: dir + "x"}
 	for _, binary := range []string{"kubelet", "helper"} {
-		cmd := sleeper(t, filepath.Join(t.TempDir(), binary))
-		cmd.Env = append(os.Environ(), "CHECKPLAN_TEST_SLEEP=1", markVariable+"="+d.mark("worker-1", "kubelet"))
-		stdout, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = cmd.Wait() })
-		t.Cleanup(func() { _ = cmd.Process.Kill() })
-		if _, err := stdout.Read(make([]byte, 1)); err != nil { // it runs
-			t.Fatal(err)
-		}
+		runMarked(t, binary, d.mark("worker-1", "kubelet"))
 	}
 	marked, err := d.marked()
 	if err != nil || len(marked) != 2 {
@@ -252,6 +239,54 @@ func TestProcessesAreFoundByTheirMark(t *testing.T) {
 	}
 	if left, err := d.components(); err != nil || len(left) != 0 {
 		t.Errorf("components after stop: %v, error %v; want none", left, err)
+	}
+}
+
+// runMarked runs a binary of this name with a sandbox's mark, until the test ends.
+func runMarked(t *testing.T, binary, mark string) {
+	t.Helper()
+	cmd := sleeper(t, filepath.Join(t.TempDir(), binary))
+	cmd.Env = append(os.Environ(), "CHECKPLAN_TEST_SLEEP=1", markVariable+"="+mark)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	if _, err := stdout.Read(make([]byte, 1)); err != nil { // it runs
+		t.Fatal(err)
+	}
+}
+
+// A kube-proxy that has read its node and not received the node's zone has to start again. What an earlier one logged
+// does not count.
+func TestKnowsZone(t *testing.T) {
+	const (
+		earlier = "I1124 03:04:52.925354      39 config.go:528] \"Calling handler.OnTopologyChange\"\n"
+		synced  = "I1124 03:04:52.925425      39 config.go:316] \"Calling handler.OnNodeSynced()\"\n"
+	)
+	c := cluster{dirs: dirs{state: t.TempDir()}}
+	if knows, err := c.knowsZone(t.Context(), "worker-1", 0); !knows || err != nil {
+		t.Errorf("kube-proxy is stopped: %v, error %v, want that nothing starts again", knows, err)
+	}
+	runMarked(t, "kube-proxy", c.mark("worker-1", "kube-proxy"))
+	for _, tt := range []struct {
+		name, log string
+		want      bool
+	}{
+		{"zone after the node", earlier + synced + earlier, true},
+		{"zone before the node", earlier + earlier + synced, true},
+		{"no zone", earlier + synced, false},
+	} {
+		if err := writeFile(c.log("worker-1", "kube-proxy"), []byte(tt.log), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if knows, err := c.knowsZone(t.Context(), "worker-1", int64(len(earlier))); knows != tt.want || err != nil {
+			t.Errorf("%s: %v, error %v, want %v", tt.name, knows, err, tt.want)
+		}
 	}
 }
 

@@ -267,8 +267,8 @@ func (c *cluster) startNode(ctx context.Context, n nodePlan, b build, api *clien
 	if err := c.stopOtherProxies(ctx, n); err != nil {
 		return err
 	}
-	for _, comp := range append(c.proxyComponents(c.plan, n, c.ServiceProxy), c.kubelet(n)) {
-		if err := c.start(ctx, n.Name, comp); err != nil {
+	for _, comp := range append([]component{c.kubelet(n)}, c.proxyComponents(c.plan, n, c.ServiceProxy)...) {
+		if err := c.startOn(ctx, n, comp); err != nil {
 			return err
 		}
 	}
@@ -740,6 +740,69 @@ func (c *cluster) start(ctx context.Context, node string, comp component) error 
 	}
 	c.changed(node, comp.name)
 	return nil
+}
+
+// startOn is start for a component of a worker or control plane; kube-proxy starts again until it knows the zone of its
+// node.
+//
+// kube-proxy 1.35.6 adds the receiver of the node's zone (RegisterEventHandler) after the informer, which already runs,
+// may have reported it (NewNodeTopologyConfig, both in cmd/kube-proxy/app/server.go). On two CPUs the report was first in
+// 41 to 66 of 3,000 starts. Such a kube-proxy ignores topology hints until it ends.
+func (c *cluster) startOn(ctx context.Context, n nodePlan, comp component) error {
+	const tries = 5
+	for range tries {
+		if runs, err := c.started(n.Name, comp.name); err != nil || runs {
+			return err
+		}
+		var written int64
+		if info, err := os.Stat(c.log(n.Name, comp.name)); err == nil {
+			written = info.Size()
+		}
+		if err := c.start(ctx, n.Name, comp); err != nil {
+			return err
+		}
+		if comp.name != "kube-proxy" || n.ControlPlane { // a control plane is in no zone
+			return nil
+		}
+		if knows, err := c.knowsZone(ctx, n.Name, written); err != nil || knows {
+			return err
+		}
+		c.progress.printf("kube-proxy of %s did not receive the zone of its node, and starts again", n.Name)
+		if err := c.stop(n.Name, comp.name); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("start kube-proxy of %s: it did not receive the zone of its node in %d starts", n.Name, tries)
+}
+
+// knowsZone tells whether a node's kube-proxy, whose log has a length of written from earlier ones, received the zone of
+// its node. It is true of one that a fault stops, and of one that received nothing in 10 s: its API server is away.
+func (c *cluster) knowsZone(ctx context.Context, node string, written int64) (bool, error) {
+	knows, received := true, time.Time{}
+	err := poll(ctx, 10*time.Second, func() error {
+		if pid, err := c.find(node, "kube-proxy"); err != nil || pid == 0 {
+			return err
+		}
+		log, err := os.ReadFile(c.log(node, "kube-proxy"))
+		if err != nil {
+			return err
+		}
+		switch log := string(log[min(written, int64(len(log))):]); {
+		case strings.Contains(log, "handler.OnTopologyChange"):
+			return nil
+		case !strings.Contains(log, "handler.OnNodeSynced"):
+		case received.IsZero():
+			received = time.Now()
+		case time.Since(received) > time.Second:
+			knows = false
+			return nil
+		}
+		return errors.New("the log does not tell")
+	})
+	if ctx.Err() != nil {
+		return false, err
+	}
+	return knows, nil
 }
 
 // restartDelay is how long after its end a component that is kept starts again.
