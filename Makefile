@@ -119,9 +119,9 @@ e2e-ready: build $(SANDBOX) images ## install the Debian packages that e2e needs
 	test $$(sysctl -n fs.inotify.max_user_instances) -ge 1024 || sysctl -w fs.inotify.max_user_instances=1024
 	$(SANDBOX) build --with aggregated,resolvers
 
-# Two API servers and etcd members, and an aggregated API server, for the tests of the control plane. These restart API
-# servers and compare times, so they run first; .ci/run waits for the marker before it starts other clusters.
-TIMED        := ControlPlane|Watch|RemovedEndpoint
+# Two API servers and etcd members, and an aggregated API server, for the tests of the control plane. Those that watch
+# compare times, so they run first; .ci/run waits for the marker before it starts other clusters.
+TIMED        := Watch
 TIMED_MARKER := bin/e2e-timed
 
 # Tests of which each needs a network of its own, because it breaks the network of all pods or measures all of it: they
