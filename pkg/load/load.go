@@ -45,7 +45,7 @@ const MaxFileSize = 8 << 20
 // Plans are returned in the order of paths, and by name within one. If
 // there are problems, no plan is returned. Warnings are returned in any case.
 //
-// Plans returns when ctx ends or a bound is exceeded (see MaxTime and MaxMemory). CUE
+// Plans returns when ctx ends or a bound is exceeded (see MaxTime, MaxWait and MaxMemory). CUE
 // cannot be interrupted: what it evaluates goes on in the background, and the process
 // should end.
 func Plans(ctx context.Context, dir string, paths []string) (plans []*checkup.Plan, warnings, problems Problems) {
@@ -66,7 +66,7 @@ type Result struct {
 
 // Read reads the paths as Plans does, and returns all that is in them.
 func Read(ctx context.Context, dir string, paths []string) *Result {
-	return read(ctx, dir, paths, bounds{MaxTime, MaxMemory})
+	return read(ctx, dir, paths, bounds{MaxTime, MaxWait, MaxMemory})
 }
 
 func read(ctx context.Context, dir string, paths []string, b bounds) *Result {

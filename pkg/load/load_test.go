@@ -256,15 +256,16 @@ func TestUnreadable(t *testing.T) {
 func TestBounds(t *testing.T) {
 	canceled, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("interrupted"))
-	unbounded := bounds{time.Hour, math.MaxUint64}
+	unbounded := bounds{time.Hour, time.Hour, math.MaxUint64}
 	tests := []struct {
 		name string
 		ctx  context.Context
 		bounds
 		want string
 	}{
-		{"time", t.Context(), bounds{time.Millisecond, math.MaxUint64}, "plan.cue: takes longer than 1ms to evaluate; simplify it"},
-		{"memory", t.Context(), bounds{time.Hour, 1 << 20}, "plan.cue: takes more than 1 MiB of memory to evaluate; simplify it"},
+		{"time", t.Context(), bounds{-1, time.Hour, math.MaxUint64}, "plan.cue: takes more than -1ns of CPU time to evaluate; simplify it"},
+		{"wait", t.Context(), bounds{time.Hour, time.Millisecond, math.MaxUint64}, "plan.cue: not evaluated within 1ms: the machine is too busy"},
+		{"memory", t.Context(), bounds{time.Hour, time.Hour, 1 << 20}, "plan.cue: takes more than 1 MiB of memory to evaluate; simplify it"},
 		{"context", canceled, unbounded, "plan.cue: stopped while reading this: interrupted"},
 	}
 	for _, test := range tests {
@@ -294,11 +295,11 @@ func TestBoundsOfPlans(t *testing.T) {
 	}{
 		"slow.cue": {
 			slow.String(),
-			bounds{200 * time.Millisecond, math.MaxUint64}, "slow.cue: takes longer than 200ms to evaluate; simplify it",
+			bounds{200 * time.Millisecond, time.Hour, math.MaxUint64}, "slow.cue: takes more than 200ms of CPU time to evaluate; simplify it",
 		},
 		"big.cue": {
 			"package p\n\nimport \"list\"\n\nplan: list.Range(0, 100000000, 1)\n",
-			bounds{time.Hour, 64 << 20}, "big.cue: takes more than 64 MiB of memory to evaluate; simplify it",
+			bounds{time.Hour, time.Hour, 64 << 20}, "big.cue: takes more than 64 MiB of memory to evaluate; simplify it",
 		},
 	}
 	if path := os.Getenv(child); path != "" {
