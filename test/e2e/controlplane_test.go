@@ -723,6 +723,19 @@ func TestRemovedEndpoint(t *testing.T) {
 		}
 		return nil
 	})
+	// A node whose rules still lead to the removed endpoint fails the run, rightly.
+	nodes, err := cluster(t).Kube.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range nodes.Items {
+		eventually(t, time.Minute, func() error {
+			if code, out := stateDiff(t, node.Name, "--namespace", aggregated.namespace, aggregated.name); code != 0 {
+				return fmt.Errorf("rules of %s: %s", node.Name, out)
+			}
+			return nil
+		})
+	}
 	r := runHost(t, "api", 0)
 	for _, target := range gone {
 		for _, source := range before.apiservers {

@@ -5,9 +5,15 @@
 package e2e
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
@@ -18,8 +24,7 @@ func TestNoise(t *testing.T) {
 	fault(t, "loss", "--percent", "0.3")
 	c := start(t, "run", plans, "--plan", "noise", "--output", "json")
 	uid := string(pipelineRun(t, c.started(t)).UID)
-	eventually(t, 2*time.Minute, func() error { return probing(t, uid) })
-	time.Sleep(3 * time.Second) // control pairs come first
+	eventually(t, 2*time.Minute, func() error { return controlled(t, uid) })
 	blip := strings.Fields(sandbox(t, "fault", "add", "drop"))[0]
 	time.Sleep(2 * time.Second)
 	sandbox(t, "fault", "clear", blip)
@@ -55,4 +60,28 @@ func TestNoise(t *testing.T) {
 		t.Errorf("want one finding, nodeIngress of worker-2, confirmed:\n%s", describe(t, r))
 	}
 	nothingLeft(t)
+}
+
+// controlled returns nil if each agent of a run, of which there are some, has reported control pairs, and so measures
+// pairs of its worksheet now.
+func controlled(t *testing.T, uid string) error {
+	pods := cluster(t).Kube.CoreV1().Pods
+	list, err := pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{
+		LabelSelector: fmt.Sprintf("%s=%s,%s=%s", checkup.LabelRun, uid, checkup.LabelRole, checkup.RoleAgent)})
+	if err == nil && len(list.Items) == 0 {
+		err = errors.New("no agents")
+	}
+	if err != nil {
+		return err
+	}
+	for _, p := range list.Items {
+		log, err := pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(t.Context())
+		if err != nil {
+			return err
+		}
+		if !bytes.Contains(log, []byte(`"control":`)) {
+			return fmt.Errorf("%s has reported no control pair: %.200q", p.Name, log)
+		}
+	}
+	return nil
 }
