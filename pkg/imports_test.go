@@ -49,7 +49,7 @@ var arrows = map[string][]string{
 	"pkg/bundle":          {},                                                       // Tekton bundles in registries
 	"pkg/ecosystem":       {},                                                       // for tests
 	"pkg/print":           {"pkg/checkup", "pkg/history"},
-	"pkg/tekton":          {"pkg/checkup", "pkg/connectivity", "pkg/kinds", "pkg/networkhealth"}, // asks each kind, and the objects of the plan, for their rights and definitions
+	"pkg/tekton":          {"pkg/checkup", "pkg/connectivity", "pkg/kinds", "pkg/networkhealth", "pkg/scheduling"}, // asks each kind, and the objects of the plan, for their rights and definitions
 	"pkg/record":          {"pkg/checkup", "pkg/history", "pkg/retry"},
 	"pkg/serve":           {"pkg/checkup", "pkg/history", "pkg/print", "pkg/record"}, // pages and metrics of what is recorded
 	"pkg/ingest":          {"pkg/checkup"},

@@ -12,19 +12,24 @@ import corev1 "k8s.io/api/core/v1"
 // platform sets them. OpenShift's restricted-v2 refuses a UID outside the namespace's range.
 func Restrict(spec *corev1.PodSpec) {
 	yes, no := true, false
-	profile := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
 	spec.AutomountServiceAccountToken, spec.EnableServiceLinks = &no, &no
 	spec.SecurityContext = &corev1.PodSecurityContext{
 		RunAsNonRoot:   &yes,
-		SeccompProfile: profile,
+		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	for i := range spec.Containers {
-		spec.Containers[i].SecurityContext = &corev1.SecurityContext{
-			AllowPrivilegeEscalation: &no,
-			ReadOnlyRootFilesystem:   &yes,
-			RunAsNonRoot:             &yes,
-			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-			SeccompProfile:           profile.DeepCopy(),
-		}
+		spec.Containers[i].SecurityContext = RestrictedContainer()
+	}
+}
+
+// RestrictedContainer returns the security context that Restrict gives to containers.
+func RestrictedContainer() *corev1.SecurityContext {
+	yes, no := true, false
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: &no,
+		ReadOnlyRootFilesystem:   &yes,
+		RunAsNonRoot:             &yes,
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
 // ScheduleName names the CronJob of a plan's schedule, and its account and role. Kubernetes appends eleven characters
@@ -56,7 +57,7 @@ func schedule(plan *checkup.Plan, run *pipelinev1.PipelineRun, opts Options) ([]
 	for _, r := range ScheduleRights(plan) {
 		rules = addVerb(rules, r)
 	}
-	suspend, yes, no := s.Suspend, true, false
+	suspend, yes := s.Suspend, true
 	tries, kept := int32(startTries), int32(jobKept)
 	one := int32(1)
 	deadline := int64((time.Duration(s.Jitter) + startTime).Seconds())
@@ -72,11 +73,6 @@ func schedule(plan *checkup.Plan, run *pipelinev1.PipelineRun, opts Options) ([]
 			Spec: corev1.PodSpec{
 				ServiceAccountName: name,
 				RestartPolicy:      corev1.RestartPolicyNever,
-				EnableServiceLinks: &no,
-				SecurityContext: &corev1.PodSecurityContext{
-					RunAsNonRoot:   &yes,
-					SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-				},
 				Containers: []corev1.Container{{
 					Name:    "start",
 					Image:   opts.image("setup"),
@@ -92,15 +88,12 @@ func schedule(plan *checkup.Plan, run *pipelinev1.PipelineRun, opts Options) ([]
 						{Name: "PIPELINE_RUN", Value: strings.ReplaceAll(string(content), "$", `\u0024`)},
 					},
 					Resources: stepResources(startMemory),
-					SecurityContext: &corev1.SecurityContext{
-						AllowPrivilegeEscalation: &no,
-						Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-						ReadOnlyRootFilesystem:   &yes,
-					},
 				}},
 			},
 		},
 	}
+	scheduling.Restrict(&job.Template.Spec)
+	job.Template.Spec.AutomountServiceAccountToken = &yes // the token of name, which creates the runs
 	cronMeta := opts.meta(ScheduleName(plan), plan.Name)
 	cronMeta.Annotations = map[string]string{syncWave: "1"} // after the Pipeline that its runs need
 	return []runtime.Object{

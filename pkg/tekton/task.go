@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	"github.com/checkplan/checkplan/pkg/scheduling"
 )
 
 // envPlan is the environment variable that holds the plan.
@@ -179,7 +180,6 @@ func concludeTask(opts Options) *pipelinev1.Task {
 func newTask(phase checkup.Phase, timeout time.Duration, opts Options, summary, detail string) *pipelinev1.Task {
 	meta := opts.meta(taskName(phase, timeout), "")
 	meta.Annotations = catalogAnnotations(opts, "checkplan "+string(phase))
-	no, yes := false, true
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name,
 			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
@@ -200,13 +200,7 @@ func newTask(phase checkup.Phase, timeout time.Duration, opts Options, summary, 
 					field("POD_UID", "metadata.uid"),
 					field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
 				},
-				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: &no,
-					Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-					ReadOnlyRootFilesystem:   &yes,
-					RunAsNonRoot:             &yes,
-					SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-				},
+				SecurityContext: scheduling.RestrictedContainer(),
 			},
 		},
 	}
