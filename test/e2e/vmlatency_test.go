@@ -39,6 +39,7 @@ import (
 	kvcorev1 "kubevirt.io/client-go/kubevirt/typed/core/v1"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
+	survey "github.com/checkplan/checkplan/pkg/cluster"
 	"github.com/checkplan/checkplan/pkg/cost"
 )
 
@@ -707,6 +708,21 @@ func TestVMNodeLost(t *testing.T) {
 			return fmt.Errorf("guests still run, as processes %d", pids)
 		}
 		return nil
+	})
+	// The next tests need a virt-handler on every node.
+	kubeVirtReady(t)
+}
+
+// kubeVirtReady waits until KubeVirt reports that it is available.
+func kubeVirtReady(t *testing.T) {
+	t.Helper()
+	c := cluster(t)
+	eventually(t, 3*time.Minute, func() error {
+		k, err := survey.Reader{Kubernetes: c.Kube, Dynamic: c.Dynamic}.KubeVirt(t.Context())
+		if err == nil && !k.Ready {
+			err = fmt.Errorf("KubeVirt %s: phase %s: %s", k.Object, k.Phase, k.Message)
+		}
+		return err
 	})
 }
 
