@@ -175,7 +175,7 @@ func TestResourceText(t *testing.T) {
 }
 
 // BenchmarkExplain reads a recorded snapshot, and explains a placement and a
-// mesh on it: where their pods land, and all else that explain tells.
+// mesh on it: where their pods land, and all else that explain prints.
 func BenchmarkExplain(b *testing.B) {
 	plan := planOf(b, largePlan)
 	for _, n := range []int{1000, 5000} {

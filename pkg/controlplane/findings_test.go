@@ -167,7 +167,7 @@ func TestBlame(t *testing.T) {
 	}
 	for _, c := range []checkup.FindingCause{checkup.CauseTarget, checkup.CauseService, checkup.CauseSource, checkup.CauseNodeEgress, checkup.CausePair, checkup.CauseNetwork} {
 		if !seen[c] {
-			t.Errorf("no fault is told as %s", c)
+			t.Errorf("no fault is reported as %s", c)
 		}
 	}
 }
@@ -232,7 +232,7 @@ func TestBlameEvidence(t *testing.T) {
 	}
 	record := p.Measure()
 	for i := range record.Sources {
-		record.Sources[i].End = nil // which would say that more was told
+		record.Sources[i].End = nil // which would say that more was reported
 	}
 	// The source did not measure the endpoints, and nobody measured the third.
 	record.Results = slices.DeleteFunc(record.Results, func(r checkup.Result) bool {

@@ -309,7 +309,7 @@ func TestConnectionsHold(t *testing.T) {
 		}
 
 		// Without one of the results nothing of its source passes any more that the
-		// agent says it told, and its own pair never.
+		// agent says that it reported it, and its own pair never.
 		gone := rng.IntN(len(record.Results))
 		partial := *record
 		partial.Results = slices.Delete(slices.Clone(record.Results), gone, gone+1)

@@ -313,7 +313,7 @@ const (
 	forbiddenEtcd = "list pods with labels component=etcd,tier=control-plane in namespace kube-system: missing the verb list on pods in namespace kube-system (a Role): pods is forbidden: no such right"
 )
 
-// TestSurveyUnseen: what may not be looked at, or makes no sense, is told.
+// TestSurveyUnseen: what may not be looked at, or makes no sense, is reported.
 func TestSurveyUnseen(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -345,18 +345,18 @@ func TestSurveyUnseen(t *testing.T) {
 		{"endpoints", planOf(), func(a *apiserver) { a.forbid("list", "endpointslices", "kube-system") }, []string{
 			"service kube-system/metrics-server: list the endpoint slices of service kube-system/metrics-server: missing the verb list on endpointslices in namespace kube-system (a Role): endpointslices is forbidden: no such right",
 		}},
-		{"what kubeadm was told", planOf(), func(a *apiserver) { a.forbid("get", "configmaps", "") }, []string{
+		{"the configuration of kubeadm", planOf(), func(a *apiserver) { a.forbid("get", "configmaps", "") }, []string{
 			"configmap kube-system/kubeadm-config: read configmap kube-system/kubeadm-config: missing the verb get on configmaps in namespace kube-system (a Role): configmaps is forbidden: no such right",
 			"configmap kube-public/cluster-info: read configmap kube-public/cluster-info: missing the verb get on configmaps in namespace kube-public (a Role): configmaps is forbidden: no such right",
 		}},
-		{"what kubeadm was told makes no sense", planOf(), func(a *apiserver) {
+		{"the configuration of kubeadm makes no sense", planOf(), func(a *apiserver) {
 			a.configMap("kube-system", "kubeadm-config", "ClusterConfiguration", "controlPlaneEndpoint: [1")
 			a.configMap("kube-public", "cluster-info", "kubeconfig", "{")
 		}, []string{
 			"configmap kube-system/kubeadm-config: configmap kube-system/kubeadm-config: ClusterConfiguration: error converting YAML to JSON: yaml: line 1: did not find expected ',' or ']'",
 			"configmap kube-public/cluster-info: configmap kube-public/cluster-info: kubeconfig: yaml: line 1: did not find expected node content",
 		}},
-		{"what kubeadm was told names no hosts", planOf(), func(a *apiserver) {
+		{"the configuration of kubeadm names no hosts", planOf(), func(a *apiserver) {
 			a.configMap("kube-system", "kubeadm-config", "ClusterConfiguration", "controlPlaneEndpoint: api.example.com:https")
 			a.configMap("kube-public", "cluster-info", "kubeconfig", `{apiVersion: v1, kind: Config, clusters: [{name: a, cluster: {server: "api.example.com:6443"}}]}`)
 		}, []string{
@@ -466,7 +466,7 @@ status: {conditions: [{type: Other, status: "True"}, {type: Available, status: "
 }
 
 // TestSurveyFails: a cluster that could not be asked is no cluster without
-// anything, and all that failed is told.
+// anything, and all that failed is reported.
 func TestSurveyFails(t *testing.T) {
 	broken := &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: "etcd is gone"}}
 	a := serve(t, false, kubeadmObjects()...)

@@ -124,7 +124,7 @@ func TestStartReplaces(t *testing.T) {
 }
 
 // TestStartGoesWrong: each thing that may go wrong with the VM on n1 has its own
-// reason, is told before the timeout where there is nothing to hope for, and costs
+// reason, is reported before the timeout where there is nothing to hope for, and costs
 // its own pair only.
 func TestStartGoesWrong(t *testing.T) {
 	pending := func(vmi *kubevirtv1.VirtualMachineInstance) {

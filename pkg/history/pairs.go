@@ -30,8 +30,8 @@ func (m Member) node() string { return cmp.Or(m.Node, m.Name) }
 // Pairs has the results of the (source, target) pairs of one check in one run.
 //
 // Sources and Targets are in the order of the ring from which pairs are sampled. In this order, nearly all sources of a
-// round have the same offsets to their targets. So what tells which pairs were measured takes a few bytes, whatever the
-// number of nodes. In any other order the encoding is as right, and larger.
+// round have the same offsets to their targets. So the record of which pairs were measured takes a few bytes, whatever
+// the number of nodes. In any other order the encoding is as right, and larger.
 type Pairs struct {
 	Seed             uint64
 	Sources, Targets []Member

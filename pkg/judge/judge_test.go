@@ -529,8 +529,8 @@ func TestJudgeHolds(t *testing.T) {
 			t.Fatalf("seed %d: the order of observations matters:\n%s", seed, diff)
 		}
 
-		// Without some of what was told, in any combination, nothing passes that
-		// was not told of, and the check does not pass at all.
+		// Without some of what was reported, in any combination, nothing passes that
+		// was not reported, and the check does not pass at all.
 		for range 5 {
 			if len(record.Observations) == 0 {
 				break

@@ -60,7 +60,7 @@ func TestOfUnknown(t *testing.T) {
 }
 
 // TestSurvey: every named check is surveyed, and only those; what cannot be read
-// is told at once.
+// is reported at once.
 func TestSurvey(t *testing.T) {
 	pods := func(app string) checkup.Check {
 		return checkup.Check{Spec: &podmesh.Spec{Targets: podmesh.Targets{Pods: &podmesh.PodTargets{

@@ -120,7 +120,7 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// Apply tells every bad setting, and then what the settings do to each other.
+// Apply reports every bad setting, and then what the settings do to each other.
 func TestApply(t *testing.T) {
 	tests := []struct {
 		name     string

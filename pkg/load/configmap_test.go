@@ -15,7 +15,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
-// The document's own example is a plan, and what of it has no effect is told.
+// The document's own example is a plan, and what of it has no effect is reported.
 func TestKiagnoseWarnings(t *testing.T) {
 	offline(t)
 	archive, err := txtar.ParseFile("testdata/good/kiagnose-document.txtar")
@@ -92,7 +92,7 @@ func TestPlanName(t *testing.T) {
 	}
 }
 
-// TestConfigMaps: a kiagnose ConfigMap is told as its file has it, old keys and keys
+// TestConfigMaps: a kiagnose ConfigMap is loaded as its file has it, old keys and keys
 // without effect included, and numbers as strings.
 func TestConfigMaps(t *testing.T) {
 	dir := t.TempDir()

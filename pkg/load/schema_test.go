@@ -133,7 +133,7 @@ func sameFields(t *testing.T, path string, def cue.Value, typ reflect.Type, exce
 	}
 }
 
-// Every definition and every field has a comment of whole sentences, which tells
+// Every definition and every field has a comment of whole sentences, which states
 // the default of what has one, or that there is none.
 func TestSchemaIsDocumented(t *testing.T) {
 	for name, b := range schemaFiles() {

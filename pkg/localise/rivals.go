@@ -217,7 +217,7 @@ type choice struct {
 // of findings from their alternatives, at most a few for each finding. measurable says which pairs a further look can
 // measure, and how often it would. It is deterministic for the same random.
 //
-// The pair that tells most causes apart comes first, then the one that tells most of the rest apart (greedy). Pairs
+// The pair that separates most causes comes first, then the one that separates most of the rest (greedy). Pairs
 // that another finding concerns are left out.
 func (x *Explanation) Separating(random *rand.Rand, measurable func(checkup.Pair) (count int)) []checkup.Pair {
 	var pairs []checkup.Pair
@@ -255,7 +255,7 @@ func (q *question) separating(random *rand.Rand, measurable func(checkup.Pair) i
 	return pairs
 }
 
-// choices are ways of the roster, in a random order, each with the pair that tells most causes apart.
+// choices are ways of the roster, in a random order, each with the pair that separates most causes.
 func (q *question) choices(random *rand.Rand, measurable func(checkup.Pair) int) []choice {
 	l := q.cause.l
 	sources, targets := random.Perm(len(l.w.Sources)), random.Perm(len(l.w.Targets))

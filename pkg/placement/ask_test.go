@@ -201,7 +201,7 @@ func TestAskNothing(t *testing.T) {
 	}
 }
 
-// TestAskAnswers tells what each answer of an API server comes to: a decision
+// TestAskAnswers: what each answer of an API server comes to: a decision
 // against the pod, or none.
 func TestAskAnswers(t *testing.T) {
 	pods := corev1.Resource("pods")
@@ -313,7 +313,7 @@ func TestAskSilent(t *testing.T) {
 	})
 }
 
-// TestChanges tells each change of admission that bears on where a pod lands.
+// TestChanges: each change of admission that bears on where a pod lands.
 func TestChanges(t *testing.T) {
 	source := PodPlacement{
 		NodeSelector:      map[string]string{"a": "1", "b": "2"},

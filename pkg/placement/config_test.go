@@ -183,7 +183,7 @@ func FuzzReadDiagnostics(f *testing.F) {
 	})
 }
 
-// TestRequest tells what is placed, by the plan and by the cluster's objects,
+// TestRequest: what is placed, by the plan and by the cluster's objects,
 // their precedence included.
 func TestRequest(t *testing.T) {
 	const linux, infra = "kubernetes.io/os", "node-role.kubernetes.io/infra"
@@ -379,7 +379,7 @@ func TestRequest(t *testing.T) {
 				path = "spec.networkDiagnostics.targetPlacement"
 			}
 			if got := at[SideTarget].String(); got != path {
-				t.Errorf("targets are told of at %s, want %s", got, path)
+				t.Errorf("targets are reported at %s, want %s", got, path)
 			}
 		})
 	}

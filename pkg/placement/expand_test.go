@@ -240,7 +240,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestProblems: everything that is wrong with a placement is told at once, with
+// TestProblems: everything that is wrong with a placement is reported at once, with
 // its path.
 func TestProblems(t *testing.T) {
 	bad := PodPlacement{
@@ -415,7 +415,7 @@ func TestProperties(t *testing.T) {
 				all = append(all, n.Name)
 			}
 			if diff := cmp.Diff(all, names); diff != "" {
-				t.Fatalf("seed %d: %s: nodes (-all +told):\n%s", seed, side.Side, diff)
+				t.Fatalf("seed %d: %s: nodes (-all +reported):\n%s", seed, side.Side, diff)
 			}
 			for _, group := range side.Later {
 				for _, n := range group.Nodes {

@@ -152,7 +152,7 @@ func TestExpand(t *testing.T) {
 				linuxNode("b", func(n *cluster.Node) { n.Unschedulable = true }, taint(corev1.TaintNodeUnschedulable, "", corev1.TaintEffectNoSchedule))),
 			want: "a b > a b, IPv4 IPv6, degree 1, round 0 of 1",
 		}, {
-			name: "a node that is known to have no network is no source, and that is told", plan: meshPlan(),
+			name: "a node that is known to have no network is no source, and that is reported", plan: meshPlan(),
 			snapshot: snapshotOf(three(taint(corev1.TaintNodeNetworkUnavailable, "", corev1.TaintEffectNoSchedule))...),
 			want:     "a b > a b c, IPv4 IPv6, degree 1, round 0 of 1",
 			warnings: []string{"NodesLeftOut: 2 of 3 nodes can be a source; left out: 1 node with taint node.kubernetes.io/network-unavailable:NoSchedule, which sources.placement.tolerations does not tolerate"},
@@ -162,7 +162,7 @@ func TestExpand(t *testing.T) {
 			want:     "a b > a b c, IPv4 IPv6, degree 1, round 0 of 1",
 			warnings: []string{"NodesLeftOut: 2 of 3 nodes can be a source; left out: 1 node with taint broken:NoExecute, which sources.placement.tolerations does not tolerate"},
 		}, {
-			name: "of several labels the one that nothing has is told", plan: meshPlan(bothPlacements(func(p *checkup.Placement) {
+			name: "of several labels the one that nothing has is reported", plan: meshPlan(bothPlacements(func(p *checkup.Placement) {
 				p.NodeSelector = map[string]string{"disk": "ssd", "zebra": "yes"}
 			})),
 			snapshot: snapshotOf(linuxNode("a", label("disk", "ssd")), linuxNode("b")),

@@ -153,7 +153,7 @@ func TestSurvey(t *testing.T) {
 	}
 }
 
-// TestSurveyErrors: what cannot be read is an error, and all of it is told.
+// TestSurveyErrors: what cannot be read is an error, and all of it is reported.
 func TestSurveyErrors(t *testing.T) {
 	forbidden := func(verb, resource string) clienttesting.ReactionFunc {
 		return func(clienttesting.Action) (bool, runtime.Object, error) {

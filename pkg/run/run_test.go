@@ -135,11 +135,11 @@ func TestPreflight(t *testing.T) {
 			existing: []runtime.Object{namespace(false), tektonConfig("pipelines-info", map[string]string{"version": "devel"})},
 		},
 		{
-			name:     "restricted namespace and Tekton told so",
+			name:     "restricted namespace and Tekton configured for it",
 			existing: []runtime.Object{namespace(true), tektonConfig("feature-flags", map[string]string{"set-security-context": "true"})},
 		},
 		{
-			name:     "restricted namespace and Tekton not told",
+			name:     "restricted namespace and Tekton not configured for it",
 			existing: []runtime.Object{namespace(true), tektonConfig("feature-flags", map[string]string{"set-security-context": "false"})},
 			want:     []string{"namespace ns enforces restricted pod security, and Tekton does not give its own containers a security context"},
 		},

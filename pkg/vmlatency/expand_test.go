@@ -180,7 +180,7 @@ func TestLabels(t *testing.T) {
 }
 
 // TestPrerequisites: each has a reason of its own; where several do not hold, all
-// of them are told.
+// of them are reported.
 func TestPrerequisites(t *testing.T) {
 	change := func(name string, f func(*cluster.Node)) func(*cluster.Snapshot) {
 		return func(s *cluster.Snapshot) { f(s.Node(name)) }
@@ -258,7 +258,7 @@ func TestPrerequisites(t *testing.T) {
 			"node n1 has no bridge br99 for network default/br10 (no resource bridge.network.kubevirt.io/br99); node n2 has no bridge br99 for network default/br10 (no resource bridge.network.kubevirt.io/br99)",
 		},
 		{
-			"bridges that nobody tells", "n1>n2",
+			"bridges that nobody reports", "n1>n2",
 			changes{config(kindBridge, ""), without("n1", "bridge.network.kubevirt.io/br10"), without("n2", "bridge.network.kubevirt.io/br10"), without("n3", "bridge.network.kubevirt.io/br10")}, "",
 		},
 		{"another plugin's bridges", "n1>n2", changes{config(`{"type": "ovs", "bridge": "br99"}`, "")}, ""},

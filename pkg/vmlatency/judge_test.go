@@ -305,7 +305,7 @@ func TestVMUnits(t *testing.T) {
 	}
 }
 
-// TestBlameNetworks checks what faults of networks are told as.
+// TestBlameNetworks checks how faults of networks are reported.
 func TestBlameNetworks(t *testing.T) {
 	mesh := []vmLine{{"a", "b", "n"}, {"a", "c", "n"}, {"b", "c", "n"}}
 	always := func(int, int, checkup.IPFamily, bool) float64 { return 1 }

@@ -109,7 +109,7 @@ func TestSurvey(t *testing.T) {
 	}
 	discovery.Resources = had
 
-	// Every trouble is told at once.
+	// Every problem is reported at once.
 	d.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewInternalError(errors.New("etcd is away"))
 	})

@@ -34,7 +34,7 @@ import (
 // median round-trip delay. A ratio is the agent's number by fping's, of the
 // medians over all runs. fping speaks ICMP only; the agent's udp is answered by
 // a responder, a process, where ICMP is answered by the kernel: the agent
-// subtracts the time that the responder tells. docs/benchmarks.md has results.
+// subtracts the time that the responder reports. docs/benchmarks.md has results.
 func BenchmarkAgainstFping(b *testing.B) {
 	bench := newBench(b)
 	const targets, count = 60, 1000

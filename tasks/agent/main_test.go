@@ -209,11 +209,11 @@ func TestProbeReportsKnownResultsOnSIGTERM(t *testing.T) {
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
 			var m checkup.Message
 			if err := json.Unmarshal(lines.Bytes(), &m); err != nil || m.End != nil || m.Observation != nil {
-				t.Errorf("told %s, %v", lines.Text(), err)
+				t.Errorf("reported %s, %v", lines.Text(), err)
 			}
 			for _, r := range m.Results {
 				if r.Target != 0 || r.Failure != nil || r.Unmeasured != nil {
-					t.Errorf("told %+v", r)
+					t.Errorf("reported %+v", r)
 				}
 				results++
 			}

@@ -271,7 +271,7 @@ func TestSecondLook(t *testing.T) {
 	}
 }
 
-// TestConfirmed: what fails again fails the run. What neither failed, nor is doubtful, nor tells causes apart, is not
+// TestConfirmed: what fails again fails the run. What neither failed, nor is doubtful, nor separates causes, is not
 // measured again.
 func TestConfirmed(t *testing.T) {
 	l := newLab(t)

@@ -287,7 +287,7 @@ func TestCheckup(t *testing.T) {
 			want: map[string]string{kiagnose.KeySucceeded: "false", kiagnose.KeyFailureReason: "setup: NetworkAttachmentDefinition br99 does not exist in namespace default", kiagnose.KeySourceNode: ""},
 		},
 		{
-			name: "an image that cannot be told", data: spec(), env: byConfigMap,
+			name: "an image that cannot be determined", data: spec(), env: byConfigMap,
 			change: func(v *virtual) { v.PodName = "other" },
 			want:   map[string]string{kiagnose.KeyFailureReason: "setup: which pod this is: pods \"other\" not found; set the environment variables POD_NAME and POD_UID, AGENT_IMAGE and GUEST_IMAGE"},
 		},
@@ -343,7 +343,7 @@ func TestCheckup(t *testing.T) {
 }
 
 // TestCheckupStopped: SIGTERM while VMs boot, or while they are waited for, removes
-// them and is told.
+// them and is reported.
 func TestCheckupStopped(t *testing.T) {
 	v := newVirtual(t, spec())
 	ctx, cancel := context.WithCancel(t.Context())

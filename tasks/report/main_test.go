@@ -95,7 +95,7 @@ func result(t *testing.T, tk *task.Task, name string) string {
 	return string(b)
 }
 
-// TestLabel: the run's label tells a failed network from a tool that failed.
+// TestLabel: the run's label separates a failed network from a tool that failed.
 func TestLabel(t *testing.T) {
 	broken := map[string]task.Outcome{"setup-mesh": {Status: "Failed", Reason: "Failed"}}
 	good := map[string]task.Outcome{"setup-mesh": {Status: "Succeeded"}}
@@ -504,7 +504,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestTeardownBroke: a teardown that failed is told even if nothing is left.
+// TestTeardownBroke: a teardown that failed is reported even if nothing is left.
 func TestTeardownBroke(t *testing.T) {
 	tk, _, log := newTask(t, true, planOf(checkup.RequirePass, checkup.TeardownAlways))
 	tk.TeardownExitCode = filepath.Join(t.TempDir(), "absent")

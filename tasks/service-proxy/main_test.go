@@ -34,7 +34,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/nodestate/client"
 )
 
-// fakeWriter tells what it was asked for.
+// fakeWriter records what it was asked for.
 type fakeWriter struct {
 	mode    dataplane.Mode
 	written chan string

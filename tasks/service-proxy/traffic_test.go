@@ -223,8 +223,8 @@ func testTraffic(t *testing.T, mode dataplane.Mode, w writer) {
 	outside.ip("addr add 192.0.2.77/24 dev eth0")
 	outside.ip("link set eth0 up")
 	outside.ip("route add default via 192.0.2.1")
-	// Packets to addresses of Services need a route, too. If it leads back, the kernel tells the client, and then refuses
-	// nothing for some time.
+	// Packets to addresses of Services need a route, too. If it leads back, the kernel informs the client, and then
+	// refuses nothing for some time.
 	uplink := newSpace(t, "uplink")
 	on.ip("link add uplink type veth peer name eth0 netns %d", uplink.tid)
 	on.ip("addr add 198.18.0.1/24 dev uplink")

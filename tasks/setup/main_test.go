@@ -138,7 +138,7 @@ func TestSetup(t *testing.T) {
 	}
 }
 
-// TestSetupFails: the error tells what to do, and the report will say it too.
+// TestSetupFails: the error says what to do, and the report repeats it.
 func TestSetupFails(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

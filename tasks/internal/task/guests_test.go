@@ -18,7 +18,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/vmlatency"
 )
 
-// TestConsoles: why a console cannot be had is told with its status, and nobody waits
+// TestConsoles: why a console cannot be opened is reported with its status, and nobody waits
 // longer than wanted.
 func TestConsoles(t *testing.T) {
 	hang := make(chan struct{})
