@@ -65,7 +65,7 @@ func (o objects) add(t *testing.T, object map[string]any) {
 		t.Errorf("%s has no name: %v", key, object)
 	}
 	if o[key] != nil {
-		t.Errorf("%s is there twice", key)
+		t.Errorf("%s is a duplicate", key)
 	}
 	o[key] = object
 }

@@ -237,7 +237,7 @@ func openshift() *cluster.Snapshot {
 	return s
 }
 
-// managed is a cluster whose control plane is not to be seen: two addresses, and
+// managed is a cluster whose control plane is not visible: two addresses, and
 // nodes.
 func managed(nodes int) *cluster.Snapshot {
 	s := &cluster.Snapshot{

@@ -317,8 +317,8 @@ func TestBlameOnePod(t *testing.T) {
 	}
 }
 
-// TestBlameOneSource: who alone connects to a target cannot tell it from the way,
-// but for a connection that stands.
+// TestBlameOneSource: a single source cannot distinguish its target from the path to it,
+// except by a connection that was accepted.
 func TestBlameOneSource(t *testing.T) {
 	for _, test := range []struct {
 		cause *checkup.Cause

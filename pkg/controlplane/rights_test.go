@@ -87,18 +87,18 @@ func TestRights(t *testing.T) {
 					}
 				}
 			}
-			var told []string
+			var lines []string
 			for i, r := range rights {
 				line := fmt.Sprintf("%s %s %s.%s %s: %s", r.Verb, cmp.Or(r.Namespace, string(r.Scope)), r.Resource, r.Group, strings.Join(r.Names, ","), r.Why)
-				told = append(told, line)
+				lines = append(lines, line)
 				if !used[i] {
 					t.Errorf("nothing uses %s", line)
 				}
 				if slices.IndexFunc(rights, func(other checkup.Right) bool { return gocmp.Equal(other, r) }) != i {
-					t.Errorf("there twice: %s", line)
+					t.Errorf("duplicate: %s", line)
 				}
 			}
-			golden(t, "rights/"+name+".txt", []byte(strings.Join(told, "\n")+"\n"))
+			golden(t, "rights/"+name+".txt", []byte(strings.Join(lines, "\n")+"\n"))
 		})
 	}
 	if got := Rights(checkup.Check{}); got != nil {

@@ -38,7 +38,7 @@ func service(s *cluster.Snapshot, namespace, name string, change func(*cluster.S
 	change(s.Service(namespace, name))
 }
 
-// unseen makes something that was seen unseen, with what came of it.
+// unseen marks something that was read as not visible, with the cause.
 func unseen(what, cause string) func(*cluster.Snapshot) {
 	return func(s *cluster.Snapshot) {
 		s.Seen = slices.DeleteFunc(s.Seen, func(seen string) bool { return seen == what })
@@ -116,7 +116,7 @@ func scenarios() []scenario {
 		{"api-server-off-its-service", planOf(), changed(kubeadm(twoPlanes...), func(s *cluster.Snapshot) {
 			service(s, "default", "kubernetes", func(v *cluster.Service) { v.Endpoints = v.Endpoints[:1] })
 		})},
-		{"api-servers-not-allowed-to-be-seen", planOf(), changed(kubeadm(twoPlanes...), withoutPods("kube-apiserver"), unseen(kubeadmAPI, "missing the verb list on pods in namespace kube-system (a Role)"))},
+		{"api-servers-not-readable", planOf(), changed(kubeadm(twoPlanes...), withoutPods("kube-apiserver"), unseen(kubeadmAPI, "missing the verb list on pods in namespace kube-system (a Role)"))},
 		{"endpoint-not-ready", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) {
 			service(s, "kube-system", "metrics-server", func(v *cluster.Service) { v.Endpoints[0].Ready = false })
 		})},
@@ -142,9 +142,9 @@ func scenarios() []scenario {
 				*v = cluster.Service{Namespace: "kube-system", Name: "metrics-server", ExternalName: "metrics.example.com"}
 			})
 		})},
-		{"api-services-not-allowed-to-be-seen", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) { s.APIServices = nil },
+		{"api-services-not-readable", planOf(), changed(kubeadm("cp 192.0.2.11"), func(s *cluster.Snapshot) { s.APIServices = nil },
 			unseen(whatAPIServices, "missing the verb list on apiservices.apiregistration.k8s.io in the whole cluster (a ClusterRole)"))},
-		{"load-balancers-not-allowed-to-be-seen", planOf(), changed(kubeadm(twoPlanes...), func(s *cluster.Snapshot) { s.LoadBalancers = nil },
+		{"load-balancers-not-readable", planOf(), changed(kubeadm(twoPlanes...), func(s *cluster.Snapshot) { s.LoadBalancers = nil },
 			unseen(whatKubeadmConfig, "missing the verb get on configmaps in namespace kube-system (a Role)"))},
 		{"load-balancers-that-differ", planOf(), changed(kubeadm(twoPlanes...), func(s *cluster.Snapshot) {
 			s.LoadBalancers[0].Host = "192.0.2.100"
@@ -249,7 +249,7 @@ func TestExpand(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "expand/"+tt.name+".txt", []byte(told(w, warnings)))
+			golden(t, "expand/"+tt.name+".txt", []byte(readable(w, warnings)))
 			if again, err := cluster.EncodeSnapshot(tt.snapshot); err != nil || string(again) != string(encoded) {
 				t.Errorf("the snapshot was changed: %v", err)
 			}
@@ -266,8 +266,8 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// told is a worksheet as people read it, and what they are warned of.
-func told(w *checkup.Worksheet, warnings []string) string {
+// readable is a worksheet as people read it, with its warnings.
+func readable(w *checkup.Worksheet, warnings []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d pairs, families %v\n\n%s", w.CountPairs(), w.IPFamilies, print(w))
 	for _, e := range slices.Concat(w.Sources, w.Targets) {

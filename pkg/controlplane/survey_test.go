@@ -257,7 +257,7 @@ func openshiftObjects(topology string) []any {
 
 // TestSurvey holds what is surveyed of whole clusters, and what comes of it.
 func TestSurvey(t *testing.T) {
-	managed := func(objects []any) []any { // what its operator lets be seen of a kubeadm cluster
+	managed := func(objects []any) []any { // the part of a kubeadm cluster that its operator makes visible
 		return slices.DeleteFunc(objects, func(o any) bool {
 			switch o := o.(type) {
 			case *corev1.Node:
@@ -303,7 +303,7 @@ func TestSurvey(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, "survey/"+tt.name+".txt", []byte(told(w, warnings)))
+			golden(t, "survey/"+tt.name+".txt", []byte(readable(w, warnings)))
 		})
 	}
 }
@@ -313,7 +313,7 @@ const (
 	forbiddenEtcd = "list pods with labels component=etcd,tier=control-plane in namespace kube-system: missing the verb list on pods in namespace kube-system (a Role): pods is forbidden: no such right"
 )
 
-// TestSurveyUnseen: what may not be looked at, or makes no sense, is reported.
+// TestSurveyUnseen: what may not be read, or makes no sense, is reported.
 func TestSurveyUnseen(t *testing.T) {
 	for _, tt := range []struct {
 		name string

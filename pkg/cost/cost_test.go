@@ -224,7 +224,7 @@ func guestSheet() *checkup.Worksheet {
 }
 
 // TestMeasurementsOfVMs: from the source as many as the duration has, within the
-// plan's limits; from the target enough to tell connectivity, within none.
+// plan's limits; from the target enough to show connectivity, without limits.
 func TestMeasurementsOfVMs(t *testing.T) {
 	w := guestSheet()
 	for pair := range w.Pairs() {

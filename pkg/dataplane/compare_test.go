@@ -124,7 +124,7 @@ func TestCompare(t *testing.T) {
 		}), `hairpin ns/web 10.0.0.2:80` + at},
 		{"a rule that was not understood", of(), of(func(f *dataplane.Frontend) { f.Unknown, f.Endpoints = []string{"a rule"}, nil }), `unmeasured ns/web want="" have="a rule"` + at},
 		{"also of what is not wanted", gone, of(func(f *dataplane.Frontend) { f.Unknown = []string{"a rule"} }), `unmeasured ns/web want="" have="a rule"` + at},
-		{"among those that tell frontends apart", of(), unread, `unmeasured ns/web want="" have="a rule"` + at},
+		{"among those that distinguish frontends", of(), unread, `unmeasured ns/web want="" have="a rule"` + at},
 		{"pods are as if from outside, if the proxy does not know them", of(func(f *dataplane.Frontend) {
 			if f.From == dataplane.Outside {
 				f.Action, f.Endpoints = dataplane.Drop, nil

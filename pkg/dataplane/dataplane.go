@@ -86,7 +86,7 @@ type Table struct {
 	NodePortAddresses []netip.Addr `json:"nodePortAddresses,omitempty"`
 	// Frontends are sorted by address, protocol, port, and origin. Each of these that has one origin has all three.
 	Frontends []Frontend `json:"frontends"`
-	// Incomplete: among the rules that tell frontends apart are some that were not understood. So it is unmeasured
+	// Incomplete: among the rules that distinguish frontends are some that were not understood. So it is unmeasured
 	// whether frontends exist that the table does not have.
 	Incomplete bool `json:"incomplete,omitempty"`
 	// Unknown are rules of the proxy's own that were not understood, as text: evidence, at most MaxUnknown. What a

@@ -29,7 +29,7 @@ type cluster struct {
 	becomes map[string]corev1.PodStatus
 	created []string // names of pods, in order
 	// watched is closed when somebody watches pods. The fake API server does not
-	// tell a watch of what happened before it, as the real one does.
+	// send a watch the events from before it, as the real one does.
 	watched chan struct{}
 }
 

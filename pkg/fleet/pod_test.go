@@ -297,7 +297,7 @@ func TestOrdersOfAFurtherLook(t *testing.T) {
 }
 
 // TestOrdersOfConnections: what exists already is described by its Peer; what was not
-// to be seen, and sources that are nowhere, have no part.
+// visible, and sources that are not scheduled, have no part.
 func TestOrdersOfConnections(t *testing.T) {
 	w := connections(2)
 	w.Sources[0].Node = ""

@@ -334,10 +334,10 @@ func testDismissed(t *testing.T) {
 	c.PrependReactor("delete", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		if a.(k8stesting.DeleteAction).GetName() == checkup.ObjectName("run-uid", "control", checkup.RoleAgent, w.Sources[talks].Name()) {
 			if got := a.(k8stesting.DeleteActionImpl).GetDeleteOptions().GracePeriodSeconds; got == nil || *got != grace {
-				t.Errorf("deleted with grace %v, want %d s to come to its end", got, grace)
+				t.Errorf("deleted with grace %v, want %d s to end", got, grace)
 			}
 			close(deleted)
-			return true, nil, nil // it is there as long as its container ends
+			return true, nil, nil // it exists until its container has ended
 		}
 		return false, nil, nil
 	})

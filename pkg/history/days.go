@@ -94,7 +94,7 @@ func delaysByDay(runs []Run) map[string][]DayDelay {
 	return all
 }
 
-// joinDelays returns the delays of a day that was looked at twice: of each probe, those of more runs.
+// joinDelays returns the delays of one day from two lists: of each probe, those of more runs.
 func joinDelays(a, b []DayDelay) []DayDelay {
 	all := slices.Concat(a, b)
 	slices.SortStableFunc(all, func(a, b DayDelay) int { return cmp.Or(compareDayDelays(a, b), b.Runs-a.Runs) })

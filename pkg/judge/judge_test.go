@@ -84,9 +84,9 @@ func (o *one) witnessed(answers, rewritten int, as string) {
 	o.observation.Witnessed, o.observation.Rewritten, o.observation.SeenAs = answers, rewritten, as
 }
 
-// dropped makes the target's responder, whose count is known, tell that so many
-// requests arrived and so many, of all pairs, were dropped. What it says of the
-// pair itself is beside what it says of another.
+// dropped makes the target's responder, whose count is known, report that so many
+// requests arrived and so many, of all pairs, were dropped. What it reports of the
+// pair itself is beside what it reports of another.
 func (o *one) dropped(arrived, dropped int) {
 	other := o.observation.Pair
 	other.Source = 1

@@ -223,7 +223,7 @@ func TestWatchingIsBesideTimeouts(t *testing.T) {
 	}
 }
 
-// Every kind has params, whose names tell its check, and which can be set.
+// Every kind has params, whose names begin with its check's, and which can be set.
 func TestParamsOfEveryKind(t *testing.T) {
 	set := map[checkup.Kind][]string{
 		podmesh.Name: {"degree=3"},

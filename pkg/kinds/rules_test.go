@@ -587,6 +587,6 @@ func TestProblems(t *testing.T) {
 		}
 	}
 	if names := RuleNames(); len(slices.Compact(slices.Sorted(slices.Values(names)))) != len(names) {
-		t.Errorf("a name stands twice in %v", names)
+		t.Errorf("duplicate name in %v", names)
 	}
 }

@@ -167,7 +167,7 @@ func (l *loader) embeds(inst *build.Instance) bool {
 	return len(l.problems) > before
 }
 
-// maxChecks is the most checks of a plan that are looked at. The shortest check
+// maxChecks is the most checks of a plan that are evaluated. The shortest check
 // has more than a kilobyte in a plan's JSON, so that more never fit
 // checkup.MaxPlanSize; and each takes the schema some milliseconds.
 const maxChecks = 128

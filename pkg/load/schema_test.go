@@ -155,10 +155,10 @@ func TestSchemaIsDocumented(t *testing.T) {
 					t.Errorf("%s: comment %q", at, comment)
 				}
 				if want := defaultOf(field.Value); want != "" && !strings.Contains(comment, "Default "+want) {
-					t.Errorf("%s: comment %q does not tell the default %s", at, comment, want)
+					t.Errorf("%s: comment %q does not state the default %s", at, comment, want)
 				}
 				if field.Constraint == token.OPTION && !strings.Contains(strings.ToLower(comment), "default") {
-					t.Errorf("%s: comment %q says nothing of a default", at, comment)
+					t.Errorf("%s: comment %q mentions no default", at, comment)
 				}
 				if s, ok := field.Value.(*ast.StructLit); ok {
 					walk(at+".", s.Elts)

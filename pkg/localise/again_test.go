@@ -109,7 +109,7 @@ func TestDeadPairOfAComponent(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		second float64 // into the node
-	}{{"the loss is gone", 0}, {"the loss is undecided", 0.015}, {"the loss is there", 0.08}} {
+	}{{"the loss is gone", 0}, {"the loss is undecided", 0.015}, {"the loss remains", 0.08}} {
 		t.Run(tt.name, func(t *testing.T) {
 			for seed := range judgetest.Iterations(5, 50) {
 				var from int
@@ -153,7 +153,7 @@ func TestDeadPairOfAComponent(t *testing.T) {
 	}
 }
 
-// TestUndecidedComponent: loss that one look cannot tell from the limit is decided by the next.
+// TestUndecidedComponent: loss that one look cannot distinguish from the limit is decided by the next.
 func TestUndecidedComponent(t *testing.T) {
 	decided := 0
 	for seed := range uint64(10) {

@@ -20,7 +20,7 @@
 //	alike.go      which other losses dead paths explain
 //	explain.go    Explain: all of this for a mesh
 //	again.go      LookAgain: what a further look says about components and findings
-//	rivals.go     Separating: pairs that tell a finding's cause from its alternatives; what they rule out
+//	rivals.go     Separating: pairs that separate a finding's cause from its alternatives; what they rule out
 //	compare.go    Compare: the pairs that are worse than in earlier runs, for all kinds
 //	changed.go    ExplainChange: their causes, of a mesh
 //	words.go      a cause in words
@@ -48,7 +48,7 @@
 // Each probe is a round trip. What is dropped on its way into node X makes the
 // pairs to X fail, whose requests are dropped, and also the pairs from X, whose
 // answers are. So "into X" and "out of X" fail the same pairs, and only the
-// targets' own count of what arrived can tell them apart: requests that did not
+// targets' own count of what arrived distinguishes them: requests that did not
 // arrive were lost on the way there, requests that arrived unanswered on the way
 // back. Targets count only udp pairs. The direction of a udp pair also applies to the
 // other transports of the same source, target and family if all of them fail too; but a
@@ -145,7 +145,7 @@
 // one more exception: in a mesh of three nodes, no single cell shows that a slow node is not a slow network.
 //
 // Where alternatives differ is in pairs that the sample does not have, or in how much each pair loses. Separating
-// chooses such pairs for a further look, greedily: next is the pair that is expected to tell most causes apart, by the
+// chooses such pairs for a further look, greedily: next is the pair that is expected to separate most causes, by the
 // shares of the first look, until each two are expected to differ by three times ln 1,000 nats. Each way of a source to
 // a target is chosen at most once. Of a finding that is confirmed, a cause is ruled out if another one explains what
 // the further look found better by ln 1,000 nats, of which one way gives at most that much: a look at a few pairs may

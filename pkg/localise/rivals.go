@@ -13,13 +13,12 @@ import (
 )
 
 const (
-	// The most alternatives of a finding that further pairs tell apart.
+	// The most alternatives of a finding that further pairs separate.
 	maxRivals = 8
-	// The most pairs that are asked for to tell the alternatives of one finding apart, and of how many ways they are
-	// chosen.
+	// The most pairs that are measured to separate the alternatives of one finding, and of how many ways they are chosen.
 	maxSeparating = 40
 	maxChoice     = 500
-	// The most ways of the roster that are looked at for one finding.
+	// The most ways of the roster that are compared for one finding.
 	maxLookedAt = 20_000
 	// How often the evidence that rules out a cause is wanted, because one way may be an exception.
 	wanted = 3
@@ -29,7 +28,7 @@ const (
 // as much.
 var ruledOut = -math.Log(judge.FalseAlarms)
 
-// rivals are the causes that the sample cannot tell apart: that of the finding, and then its alternatives.
+// rivals are the causes that the sample cannot distinguish: that of the finding, and then its alternatives.
 func (c *candidate) rivals() []*candidate {
 	if c.others == nil {
 		c.others = append([]*candidate{c}, c.l.alternatives(c)...)
@@ -153,7 +152,7 @@ func (f *forecast) against(o *judge.Outcome, ways [2]float64) float64 {
 	}
 }
 
-// question is a finding whose cause is to be told from its alternatives.
+// question is a finding whose cause further pairs are to separate from its alternatives.
 type question struct {
 	*Found
 	forecasts []forecast
@@ -207,14 +206,14 @@ func (q *question) suits(from, to *checkup.Endpoint, a judge.Attribute) bool {
 	})
 }
 
-// choice is a pair that may be measured, and how far it is expected to tell each two causes apart.
+// choice is a pair that may be measured, and how far it is expected to separate each two causes.
 type choice struct {
 	checkup.Pair
 	apart []float64
 }
 
-// Separating returns pairs of the worksheet's sources and targets, of the sample or not, whose results tell the causes
-// of findings from their alternatives, at most a few for each finding. measurable says which pairs a further look can
+// Separating returns pairs of the worksheet's sources and targets, of the sample or not, whose results separate the
+// causes of findings from their alternatives, at most a few for each finding. measurable says which pairs a further look can
 // measure, and how often it would. It is deterministic for the same random.
 //
 // The pair that separates most causes comes first, then the one that separates most of the rest (greedy). Pairs
@@ -289,7 +288,7 @@ func (q *question) choices(random *rand.Rand, measurable func(checkup.Pair) int)
 	return all
 }
 
-// apart is how far one measurement is expected to tell each two causes apart, in nats, and the sum of that.
+// apart is how far one measurement is expected to separate each two causes, in nats, and the sum of that.
 func (q *question) apart(from, to *checkup.Endpoint, a judge.Attribute) (apart []float64, sum float64) {
 	ways := make([][2]float64, len(q.forecasts))
 	for i := range q.forecasts {

@@ -139,18 +139,18 @@ func (p *pool) assess(c *component) bool {
 	return true
 }
 
-// suspect reports whether a component that exceeds the limit is to be looked at again, at the
+// suspect reports whether a component that exceeds the limit is to be measured again, at the
 // level of the first look. usual is the share of packets that fail elsewhere.
 func suspect(t judge.Test, usual, level float64) bool {
 	return stats.AtLeast(t.K, t.N, t.P) <= Doubt || usual < t.P && stats.AtLeast(t.K, t.N, min(2*usual, 1)) <= level
 }
 
-// Suspect reports whether a component is to be looked at again if nothing fails elsewhere.
+// Suspect reports whether a component is to be measured again if nothing fails elsewhere.
 func Suspect(t judge.Test, level float64) bool {
 	return float64(t.K) > t.P*float64(t.N) && suspect(t, least, level)
 }
 
-// least is the lowest share of failures that is told from none.
+// least is the lowest share of failures that is distinguished from none.
 const least = 1e-4
 
 // setUsual computes p.usual: the medians of all nodes.

@@ -336,7 +336,7 @@ func TestRequest(t *testing.T) {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "Disabled", SourcePlacement: &cluster.DiagnosticsPlacement{}}},
 			problem: "network.config.openshift.io/cluster: spec.networkDiagnostics: cannot set networkDiagnostics.sourcePlacement and networkDiagnostics.targetPlacement when networkDiagnostics.mode is Disabled",
 		},
-		"the cluster's object is not to be seen": {
+		"the cluster's object is not visible": {
 			check: Spec{NetworkConfig: true}, unseen: configObject,
 			problem: "networkConfig: cannot read the placements from network.config.openshift.io/cluster: missing a right; or set them in the plan",
 		},
@@ -344,11 +344,11 @@ func TestRequest(t *testing.T) {
 			check:   Spec{NetworkConfig: true},
 			problem: "networkConfig: the snapshot does not contain network.config.openshift.io/cluster, because it was recorded for another plan: record it again",
 		},
-		"the legacy flag is not to be seen, and decides": {
+		"the legacy flag is not visible, and decides": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{}, unseen: operatorObject,
 			problem: "networkConfig: network.config.openshift.io/cluster leaves spec.networkDiagnostics empty, and cannot read whether disableNetworkDiagnostics of network.operator.openshift.io/cluster disables the diagnostics: missing a right",
 		},
-		"the legacy flag is not to be seen, and does not matter": {
+		"the legacy flag is not visible, and does not matter": {
 			check: Spec{NetworkConfig: true}, config: &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}}, unseen: operatorObject,
 			origin: configObject, mode: "All", source: theirSource, target: theirTarget,
 		},

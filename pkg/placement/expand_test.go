@@ -21,7 +21,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
-// nothing is requested on a node; the node was looked at.
+// nothing is requested on a node; the node was surveyed.
 var nothing = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}
 
 func linuxLabels(more ...string) map[string]string {
@@ -232,7 +232,7 @@ func TestWarnings(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, side := range sheet.Sides {
-				if told := len(side.Unknown) > 0; told != (unseen(s, requestedResources) != "" && len(side.Eligible) > 0) {
+				if unknown := len(side.Unknown) > 0; unknown != (unseen(s, requestedResources) != "" && len(side.Eligible) > 0) {
 					t.Errorf("%s: unknown is %q", side.Side, side.Unknown)
 				}
 			}

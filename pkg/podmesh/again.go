@@ -14,7 +14,7 @@ import (
 
 const (
 	// A second look has at most one of budgetShare pairs of the budget, but leastAgain are
-	// always allowed: a small mesh is looked at again as a whole if need be.
+	// always allowed: a small mesh is measured again as a whole if need be.
 	budgetShare = 10
 	leastAgain  = 1000
 	// A pair that was answered is measured oftener times as often as in the first look, but
@@ -28,13 +28,13 @@ const (
 	ofFlow     = 5
 	// Ports below those that Linux chooses by itself (ip_local_port_range) are free.
 	firstPort, lastPort = 20_000, 29_999
-	// At least one of separatingShare pairs of the look is kept for those that tell causes apart.
+	// At least one of separatingShare pairs of the look is kept for those that separate causes.
 	separatingShare = 8
 )
 
 // Again returns the worksheet of the second look at a mesh: the pairs that the first look
 // did not decide, the pairs of components that it did not decide, those that it could not measure because an agent or a
-// responder was held up, those that failed, and those that tell the causes of findings from their alternatives
+// responder was held up, those that failed, and those that separate the causes of findings from their alternatives
 // (localise.Separating). The last ones need not be in the sample, but their sources
 // have an agent, and their targets are on the roster.
 //
@@ -43,7 +43,7 @@ const (
 // want failures to be confirmed, if agents are inside existing pods, and after the second look.
 //
 // Of more pairs than mostAgain, undecided ones come first, then those held up. But up to half of the look are
-// failed ones, spread over sources and targets, and up to an eighth those that tell causes apart. Again is pure: a
+// failed ones, spread over sources and targets, and up to an eighth those that separate causes. Again is pure: a
 // seeded choice of the worksheet selects the pairs.
 func Again(
 	w *checkup.Worksheet,

@@ -21,7 +21,7 @@ import (
 var confirms = checkup.Gate{Require: checkup.RequirePass, Confirm: true}
 
 // TestAgainOfRandomMeshes: a second look has pairs that failed, are undecided, or are of an undecided component, each
-// once and in the order of the worksheet, at most mostAgain of them. All others tell causes apart: their source measured
+// once and in the order of the worksheet, at most mostAgain of them. All others separate causes: their source measured
 // something, and the roster has their target. It is the same for the same record, in any order of its observations. A
 // clean look, a third look, and a gate that does not confirm have none.
 func TestAgainOfRandomMeshes(t *testing.T) {
@@ -427,7 +427,7 @@ func TestSeparatingGroup(t *testing.T) {
 	}
 }
 
-// TestSeparatingIsBounded: whatever the budget, pairs that tell causes apart never exceed it, in pairs and in packets.
+// TestSeparatingIsBounded: whatever the budget, pairs that separate causes never exceed it, in pairs and in packets.
 func TestSeparatingIsBounded(t *testing.T) {
 	beyond := 0
 	for seed := range judgetest.Iterations(60, 2000) {

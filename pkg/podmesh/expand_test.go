@@ -266,7 +266,7 @@ no node can be a target: 3 nodes without label kubernetes.io/os=windows (targets
 			want:     "a b > a b, IPv4 IPv6, degree 1, round 0 of 1",
 			warnings: []string{"FamilyMissing: the plan measures IPv6, but the cluster's pods seem to have no such addresses: its pairs will be unmeasured"},
 		}, {
-			name: "no family to be seen", plan: meshPlan(),
+			name: "no family is visible", plan: meshPlan(),
 			snapshot: snapshotOf(linuxNode("a", func(n *cluster.Node) { n.PodCIDRs, n.InternalIPs = nil, nil }), linuxNode("b", func(n *cluster.Node) { n.PodCIDRs, n.InternalIPs = nil, []string{"host.example"} })),
 			err:      `check "mesh": ipFamilies: pod CIDRs and internal addresses of the nodes do not show the IP families of their pods: set ipFamilies`,
 		}, {

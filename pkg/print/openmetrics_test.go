@@ -54,7 +54,7 @@ func parse(t *testing.T, text string) map[string]float64 {
 
 // parseText reads Prometheus' text format with the parser of node_exporter's textfile collector
 // (collector/textfile.go, processFile) and of the Pushgateway (handler/push.go, Push), and has the checks that these make
-// besides: no timestamps. A family or a sample that is there twice is an error of the parser or of this function.
+// besides: no timestamps. A duplicate family or sample is an error of the parser or of this function.
 func parseText(t *testing.T, text string) map[string]float64 {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.LegacyValidation)

@@ -317,16 +317,16 @@ func TestGoldenNamesEach(t *testing.T) {
 		}
 		for _, s := range checkup.Stages {
 			if ext != ".om" && !strings.Contains(string(b), string(s)+": because") {
-				t.Errorf("each%s does not tell stage %s", ext, s)
+				t.Errorf("each%s does not name stage %s", ext, s)
 			}
 		}
-		told := " that"
+		after := " that"
 		if ext == ".om" {
-			told = `"} 1`
+			after = `"} 1`
 		}
 		for _, c := range checkup.FindingCauses {
-			if ext != ".xml" && !strings.Contains(string(b), string(c)+told) {
-				t.Errorf("each%s does not tell finding %s", ext, c)
+			if ext != ".xml" && !strings.Contains(string(b), string(c)+after) {
+				t.Errorf("each%s does not name finding %s", ext, c)
 			}
 		}
 	}

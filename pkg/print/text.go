@@ -337,7 +337,7 @@ func compared(c *checkup.CheckReport) string {
 	}
 }
 
-// alternatives are the causes that a finding cannot be told from, in words.
+// alternatives are the causes that the sample cannot distinguish from a finding's, in words.
 func alternatives(f checkup.Finding) string {
 	return "this sample cannot tell it from: " + strings.Join(f.Alternatives, "; ")
 }

@@ -247,7 +247,7 @@ func (s *Server) node(ctx context.Context, b *bytes.Buffer, r *http.Request) err
 	return print.HTMLNode(b, node, on, notes, s.links())
 }
 
-// names reports whether a finding, or a cause that the sample cannot tell from it, names a node.
+// names reports whether a finding, or a cause that the sample cannot distinguish from it, names a node.
 func names(f checkup.Finding, node string) bool {
 	for _, text := range append([]string{f.Subject}, f.Alternatives...) {
 		words := strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' || r == ';' })

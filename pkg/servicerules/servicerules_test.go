@@ -266,7 +266,7 @@ pair node-b -> shop/sticky explains 2: node node-b, Service shop/sticky: no conn
 			fewer("shop/plain")(l.sides[0].looks[1])
 		}, want: `inconclusive, 0 fail, 1 unmeasured
 1 unmeasured rules UnknownRule`},
-		{name: "rules that tell frontends apart were not understood", damage: func(l *lab) {
+		{name: "rules that distinguish frontends were not understood", damage: func(l *lab) {
 			l.each(func(l *dataplane.Look) { l.Table.Incomplete, l.Table.Unknown = true, []string{"-m quota"} }, "node-a")
 		}, want: `inconclusive, 0 fail, 2 unmeasured
 2 unmeasured rules UnknownRule`},

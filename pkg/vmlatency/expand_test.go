@@ -198,7 +198,7 @@ func TestPrerequisites(t *testing.T) {
 		name    string
 		pairs   string // n1>n2, or none
 		changes changes
-		want    string // of every pair; empty: nothing stands in the way
+		want    string // of every pair; empty: no prerequisite fails
 	}{
 		{"all is well", "n1>n2", nil, ""},
 		{"all is well, any nodes", "", nil, ""},
@@ -304,8 +304,8 @@ func TestPrerequisites(t *testing.T) {
 			}},
 			"a pair needs two nodes, but only 0 of 8 can take a VM on network default/br10: node m0 is not ready, node m1 is not ready, node m2 is not ready, node m3 is not ready, node m4 is not ready, and 3 more",
 		},
-		{"nodes that could not be looked at", "n8>n9", changes{func(s *cluster.Snapshot) { s.Nodes = nil; s.AddUnseen(cluster.Nodes, fmt.Errorf("no right")) }}, ""},
-		{"any nodes, which could not be looked at", "", changes{func(s *cluster.Snapshot) { s.Nodes = nil; s.AddUnseen(cluster.Nodes, fmt.Errorf("no right")) }}, ""},
+		{"nodes that could not be listed", "n8>n9", changes{func(s *cluster.Snapshot) { s.Nodes = nil; s.AddUnseen(cluster.Nodes, fmt.Errorf("no right")) }}, ""},
+		{"any nodes, which could not be listed", "", changes{func(s *cluster.Snapshot) { s.Nodes = nil; s.AddUnseen(cluster.Nodes, fmt.Errorf("no right")) }}, ""},
 		{
 			"several at once", "n1>n9", changes{
 				kubeVirt(cluster.KubeVirt{Served: true, Object: "kubevirt/kubevirt", Phase: "Deploying"}),
@@ -346,7 +346,7 @@ func TestPrerequisites(t *testing.T) {
 	}
 }
 
-// TestOnePairFails: what stands in the way of one pair does not stop the others.
+// TestOnePairFails: a prerequisite that fails for one pair does not stop the others.
 func TestOnePairFails(t *testing.T) {
 	w, _ := expanded(t, vmCheck(nodes("n1>n9", "n1>n2")), vmCluster())
 	for i, e := range w.Sources {

@@ -203,7 +203,7 @@ func TestProbeReportsKnownResultsOnSIGTERM(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	told := make(chan int)
+	reported := make(chan int)
 	go func() {
 		results := 0
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
@@ -218,7 +218,7 @@ func TestProbeReportsKnownResultsOnSIGTERM(t *testing.T) {
 				results++
 			}
 		}
-		told <- results
+		reported <- results
 	}()
 	const connections = 7 // two more than fit in a batch
 	for range connections {
@@ -228,7 +228,7 @@ func TestProbeReportsKnownResultsOnSIGTERM(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The agent may not know the result of the last one yet.
-	if n := <-told; n < connections-1 {
+	if n := <-reported; n < connections-1 {
 		t.Errorf("got %d results of %d connections", n, connections)
 	}
 	if err := cmd.Wait(); err != nil {

@@ -478,7 +478,7 @@ func TestManifest(t *testing.T) {
 		}
 	}
 	if label := kiagnose.LabelCheckupType + ": " + kiagnose.CheckupType + "\n"; strings.Count(string(b), label) != 2 {
-		t.Errorf("the label of Job and ConfigMap, %q, is there %d times", label, strings.Count(string(b), label))
+		t.Errorf("the label of Job and ConfigMap, %q, occurs %d times", label, strings.Count(string(b), label))
 	}
 	pod := job.Spec.Template.Spec
 	if len(pod.Containers) != 1 || sibling(pod.Containers[0].Image, "guest") == "" || *pod.TerminationGracePeriodSeconds < int64((removeTime+keepTime).Seconds()) {

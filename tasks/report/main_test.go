@@ -372,7 +372,7 @@ func TestPlaceholders(t *testing.T) {
 }
 
 // TestNotKept: a report that cannot be kept is an error, and the results still
-// tell the verdict.
+// have the verdict.
 func TestNotKept(t *testing.T) {
 	tk, client, log := newTask(t, true, planOf(checkup.RequirePass, checkup.TeardownAlways))
 	client.PrependReactor("create", "configmaps", func(k8stesting.Action) (bool, runtime.Object, error) {

@@ -283,11 +283,11 @@ func TestSetupOfConnections(t *testing.T) {
 			if c := w.Connections; (c.Unwritten == "") != (tt.want == "") || !strings.Contains(c.Unwritten, tt.want) {
 				t.Errorf("unwritten %q, want %q", c.Unwritten, tt.want)
 			}
-			if told := strings.Contains(log.String(), "::warning::no PodNetworkConnectivityCheck will be written"); told != (tt.want != "") {
+			if warned := strings.Contains(log.String(), "::warning::no PodNetworkConnectivityCheck will be written"); warned != (tt.want != "") {
 				t.Errorf("log %s, want a warning of the objects: %v", log, tt.want != "")
 			}
 			if slices.ContainsFunc(w.Warnings, func(warning string) bool { return strings.Contains(warning, "PodNetworkConnectivityCheck") }) {
-				t.Errorf("warnings %q: the report would tell of the objects twice", w.Warnings)
+				t.Errorf("warnings %q: the report would mention the objects twice", w.Warnings)
 			}
 			for _, a := range client.Actions() {
 				if a.GetVerb() == "create" && a.GetResource().Resource == "pods" && !isDryRun(a) || a.GetVerb() == "watch" {
@@ -414,7 +414,7 @@ func TestSetupOfHealth(t *testing.T) {
 			if got := frozen.Worksheet.HealthUnwritten; got != tt.want {
 				t.Errorf("unwritten %q, want %q", got, tt.want)
 			}
-			if told := strings.Contains(log.String(), "::warning::no PodNetworkHealths are written: "+tt.want); told != (tt.want != "") {
+			if warned := strings.Contains(log.String(), "::warning::no PodNetworkHealths are written: "+tt.want); warned != (tt.want != "") {
 				t.Errorf("log %s", log)
 			}
 		})

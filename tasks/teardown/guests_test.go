@@ -78,7 +78,7 @@ func TestTeardownOfVMs(t *testing.T) {
 			if err := tk.Store("").Load(t.Context(), record.EvidenceVMs(), &kept); err != nil || len(kept) != 1 || kept[0].VM != "vm" {
 				t.Errorf("evidence %+v, %v; want that of the VM", kept, err)
 			}
-			if told := strings.Contains(log.String(), "delete virtualmachineinstances -l checkplan.dev/run=uid-1"); told != (len(want) > 0) {
+			if printed := strings.Contains(log.String(), "delete virtualmachineinstances -l checkplan.dev/run=uid-1"); printed != (len(want) > 0) {
 				t.Errorf("log %s", log)
 			}
 		})

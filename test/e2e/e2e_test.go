@@ -397,13 +397,13 @@ func TestCleanNetwork(t *testing.T) {
 	if code := shown.wait(t); code != 0 {
 		t.Fatalf("history: exit code %d, want 0: %s", code, shown.stderr.String())
 	}
-	var told history.Overview
-	if err := json.Unmarshal(shown.stdout.Bytes(), &told); err != nil {
+	var overview history.Overview
+	if err := json.Unmarshal(shown.stdout.Bytes(), &overview); err != nil {
 		t.Fatal(err)
 	}
-	if len(told.Runs) < 2 || len(told.Coverage) != 1 || told.Coverage[0].Measured != 6 || len(told.SetAside) > 0 {
+	if len(overview.Runs) < 2 || len(overview.Coverage) != 1 || overview.Coverage[0].Measured != 6 || len(overview.SetAside) > 0 {
 		t.Errorf("history has %d runs, coverage %+v, set aside %q; want both runs, all 6 pairs, nothing set aside",
-			len(told.Runs), told.Coverage, told.SetAside)
+			len(overview.Runs), overview.Coverage, overview.SetAside)
 	}
 	if len(measured) != 6 {
 		t.Errorf("two rounds of three workers measured %d ordered pairs, want all 6: %v", len(measured), measured)

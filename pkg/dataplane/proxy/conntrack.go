@@ -31,7 +31,7 @@ type UDPCheck struct {
 }
 
 // StaleUDP returns what has to be forgotten when the rules of a state have replaced those of an older one, in the order
-// of frontends. The older one is nil if it is not known: then every frontend is looked at.
+// of frontends. The older one is nil if it is not known: then every frontend is compared.
 func StaleUDP(older, newer *State) []UDPCheck {
 	was, is := map[Frontend][]netip.AddrPort{}, frontends(newer)
 	if older != nil {
@@ -91,7 +91,7 @@ func NewStale(checks []UDPCheck, node []netip.Addr) Stale {
 	return s
 }
 
-// Families returns those of which connections have to be looked at.
+// Families returns those whose connections have to be checked.
 func (s Stale) Families() []dataplane.Family {
 	found := map[dataplane.Family]bool{}
 	for f := range s.keep {

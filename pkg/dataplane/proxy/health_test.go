@@ -59,7 +59,7 @@ func checked(number, local int32, prefixes ...string) func(*api.ServiceEndpoints
 	}
 }
 
-// TestHealthPorts: what load balancers are told, and where.
+// TestHealthPorts: what health checks of load balancers are answered, and where.
 func TestHealthPorts(t *testing.T) {
 	l := &listeners{t: t, at: map[string]string{}}
 	h := &proxy.HealthPorts{Listen: l.listen}

@@ -193,8 +193,8 @@ func (p *Proxy) look(ctx context.Context) {
 	}
 }
 
-// sync does what is left to do, in the order in which clients notice the least: rules, then connections, then what load
-// balancers are told. It reports whether all of it is done.
+// sync does what is left to do, in the order in which clients notice the least: rules, then connections, then the
+// health checks of load balancers. It reports whether all of it is done.
 func (p *Proxy) sync(ctx context.Context) bool {
 	if p.want == nil {
 		return true

@@ -277,10 +277,10 @@ func TestDamagedNFTables(t *testing.T) {
 				}
 			}
 		}, []string{"endpointMissing shop/plain:http 10.244.3.6:8080; 10.96.0.1:80/TCP from outside pod node"}},
-		{"the source ranges are not looked at", func(t *testing.T, d *netfilter.Dump) {
+		{"the source ranges are not compared", func(t *testing.T, d *netfilter.Dump) {
 			remove(t, d, "firewall-*shop/sources/tcp/https", 0)
 		}, []string{"sources shop/sources:https (all sources, not 192.0.2.0/28 198.51.100.0/23 203.0.113.15/32); 203.0.113.15:443/TCP from outside pod node"}},
-		{"the affinity of one endpoint is not looked at", func(t *testing.T, d *netfilter.Dump) {
+		{"the affinity of one endpoint is not compared", func(t *testing.T, d *netfilter.Dump) {
 			for _, i := range rulesOf(t, d, "service-*shop/sticky/") {
 				if r := d.Rules[i]; slices.ContainsFunc(r.Exprs, func(e netfilter.Expression) bool { return e.Name == "lookup" }) {
 					d.Rules = slices.Delete(d.Rules, i, i+1)

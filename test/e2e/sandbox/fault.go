@@ -57,7 +57,7 @@ func (f componentFault) id() string {
 	return f.Stopped + "/" + f.Node
 }
 
-// edits tells whether the fault changes rules of a service proxy that runs.
+// edits reports whether the fault changes rules of a service proxy that runs.
 func (f componentFault) edits() bool { return f.Service != "" || f.Endpoint != "" }
 
 // edit returns the change of rules.

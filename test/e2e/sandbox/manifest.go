@@ -175,7 +175,7 @@ func manifests(config fs.FS) ([]*unstructured.Unstructured, error) {
 }
 
 // featureFlags are those of Tekton that differ from its release. No sidecar is injected into pods here, so steps need
-// not wait until the kubelet has told them, by a file, that every container is ready: that takes one to two seconds.
+// not wait for the file in which the kubelet reports that every container is ready: that takes one to two seconds.
 var featureFlags = map[string]string{
 	"set-security-context":                          "true",
 	"running-in-environment-with-injected-sidecars": "false",

@@ -28,7 +28,7 @@ func serviceProxies() []string {
 	return []string{kubeProxyNFTables, kubeProxyIPTables, ownNFTables, ownIPTables, ownUserspace}
 }
 
-// own tells whether a service proxy is this project's.
+// own reports whether a service proxy is this project's.
 func own(proxy string) bool {
 	return proxy == ownNFTables || proxy == ownIPTables || proxy == ownUserspace
 }

@@ -775,8 +775,8 @@ func (c *cluster) startOn(ctx context.Context, n nodePlan, comp component) error
 	return fmt.Errorf("start kube-proxy of %s: it did not receive the zone of its node in %d starts", n.Name, tries)
 }
 
-// knowsZone tells whether a node's kube-proxy, whose log has a length of written from earlier ones, received the zone of
-// its node. It is true of one that a fault stops, and of one that received nothing in 10 s: its API server is away.
+// knowsZone reports whether a node's kube-proxy, whose log has a length of written from earlier ones, received the zone
+// of its node. It is true of one that a fault stops, and of one that received nothing in 10 s: its API server is away.
 func (c *cluster) knowsZone(ctx context.Context, node string, written int64) (bool, error) {
 	knows, received := true, time.Time{}
 	err := poll(ctx, 10*time.Second, func() error {
@@ -797,7 +797,7 @@ func (c *cluster) knowsZone(ctx context.Context, node string, written int64) (bo
 			knows = false
 			return nil
 		}
-		return errors.New("the log does not tell")
+		return errors.New("the log does not show whether kube-proxy received its node")
 	})
 	if ctx.Err() != nil {
 		return false, err
@@ -808,14 +808,14 @@ func (c *cluster) knowsZone(ctx context.Context, node string, written int64) (bo
 // restartDelay is how long after its end a component that is kept starts again.
 const restartDelay = time.Second
 
-// kept tells whether a component starts again when it ends. These end by themselves where a cluster's kubelet would
+// kept reports whether a component starts again when it ends. These end by themselves where a cluster's kubelet would
 // start them again: the scheduler exits if its cache does not agree with the API server about the node of a pod, such as
 // after a binding whose answer was lost (FlushAndExit in kubernetes/pkg/scheduler/backend/cache/cache.go).
 func kept(component string) bool {
 	return component == "kube-scheduler" || component == "kube-controller-manager"
 }
 
-// started tells whether a component runs, or will run again.
+// started reports whether a component runs, or will run again.
 func (d dirs) started(node, component string) (bool, error) {
 	found, err := d.scan(func(exe, of string) bool {
 		return of == component && (exe == component || kept(component) && exe == "sandbox")

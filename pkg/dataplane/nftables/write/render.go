@@ -311,8 +311,8 @@ func list(prefixes []netip.Prefix) string {
 // 9.
 const maxName = 240
 
-// hashed returns a name that begins with a hash of itself: names that differ only at their ends can be told apart, and
-// one that is cut stays unique.
+// hashed returns a name that begins with a hash of itself: names that differ only at their ends are distinguished at
+// a glance, and one that is cut stays unique.
 func hashed(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	name = base32.StdEncoding.EncodeToString(sum[:])[:8] + "-" + name

@@ -278,7 +278,7 @@ func command(name string, args ...string) error {
 	return nil
 }
 
-// feed tells a proxy what is in the cluster. It writes its rules before feed returns.
+// feed sends a proxy the objects of the cluster. It writes its rules before feed returns.
 func feed(p proxy.Provider, o *oracle, c nodestatetest.Case) {
 	p.OnTopologyChange(o.zone)
 	for _, s := range o.objects {
