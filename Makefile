@@ -200,7 +200,8 @@ bin/promtool:
 	rm -r bin/deb
 
 # Runs that e2e has no time for, more than an hour: clean ones on a busy machine, ones of which a part is killed, ones
-# during which a Deployment restarts all the time, a schedule with a fault and an outage of the API, and a comparison with 20 earlier runs.
+# during which a Deployment restarts all the time, a schedule with a fault and an outage of the API, and a comparison
+# with 20 earlier runs.
 .PHONY: soak
 soak: e2e-ready ## 100 clean runs on a busy machine, 200 with a part killed, 20 while endpoints roll, 12 of a schedule, 21 compared with earlier ones
 	trap '$(SANDBOX) --state $(PODS) down' EXIT; \

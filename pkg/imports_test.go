@@ -123,7 +123,8 @@ var bans = []struct {
 	{[]string{"pkg/checkup"}, nil, "github.com/", "the nouns need the standard library only"},
 }
 
-// only lists packages whose imports outside the standard library and this module are limited, directly to these modules.
+// only lists packages whose imports outside the standard library and this module are limited, directly to these
+// modules.
 var only = []struct {
 	packages []string
 	modules  []string

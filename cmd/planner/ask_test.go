@@ -16,8 +16,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/tekton"
 )
 
-// TestAskPlan: a question with the longest names compiles, of one pair, and what its accounts may do in other namespaces
-// is for the two pods only.
+// TestAskPlan: a question with the longest names compiles, of one pair, and what its accounts may do in other
+// namespaces is for the two pods only.
 func TestAskPlan(t *testing.T) {
 	long := strings.Repeat("a", 63)
 	from := podRef{namespace: long, name: strings.Repeat("b.", 126) + "b"}

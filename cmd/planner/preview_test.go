@@ -17,7 +17,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// apiServer answers reads from what it has, and dry runs of server-side apply with what is applied. It refuses all else.
+// apiServer answers reads from what it has, and dry runs of server-side apply with what is applied. It refuses all
+// else.
 type apiServer struct {
 	t  *testing.T
 	mu sync.Mutex

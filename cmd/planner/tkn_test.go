@@ -20,8 +20,8 @@ import (
 )
 
 // TestTkn: tkn starts the Pipeline of every plan with the defaults of its params, and nothing else. Without an account,
-// that is the run of TestDashboardRuns (test/e2e), whose log begins with the account to choose. `make tkn` builds tkn, of
-// the release that CHECKPLAN_TKN names.
+// that is the run of TestDashboardRuns (test/e2e), whose log begins with the account to choose. `make tkn` builds tkn,
+// of the release that CHECKPLAN_TKN names.
 func TestTkn(t *testing.T) {
 	version := os.Getenv("CHECKPLAN_TKN")
 	if version == "" {

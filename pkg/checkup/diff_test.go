@@ -161,8 +161,8 @@ func TestCompareSlowerUnits(t *testing.T) {
 	}
 }
 
-// TestCompareRandom: a report compared with itself has no change. What is new in one direction is gone in the other, and
-// what both see is the same.
+// TestCompareRandom: a report compared with itself has no change. What is new in one direction is gone in the other,
+// and what both see is the same.
 func TestCompareRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	report := func() *Report {

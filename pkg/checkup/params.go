@@ -28,8 +28,8 @@ type Param struct {
 	Write func(value string) error
 }
 
-// SettingsParam is the Pipeline param that sets any others, rare ones included, as "name=value" separated by white space.
-// It is no parameter of a plan.
+// SettingsParam is the Pipeline param that sets any others, rare ones included, as "name=value" separated by white
+// space. It is no parameter of a plan.
 const SettingsParam = "settings"
 
 // SplitSettings replaces a setting of SettingsParam by those that its value holds. A word without an equals sign

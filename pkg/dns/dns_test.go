@@ -333,8 +333,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestChanged: a wrong answer about a Service that changed, and any failure of a server of which the DNS Service changed,
-// are unmeasured. Silence is not excused by a change of the Service that is asked for.
+// TestChanged: a wrong answer about a Service that changed, and any failure of a server of which the DNS Service
+// changed, are unmeasured. Silence is not excused by a change of the Service that is asked for.
 func TestChanged(t *testing.T) {
 	tests := []struct {
 		name             string
@@ -390,7 +390,8 @@ func objectsOf(t *town) []runtime.Object {
 	return all
 }
 
-// TestFindings: which cause explains what fails. A resolver whose Service has two endpoints is as often wrong as they are.
+// TestFindings: which cause explains what fails. A resolver whose Service has two endpoints is as often wrong as they
+// are.
 func TestFindings(t *testing.T) {
 	const first, second = "10.244.1.1", "10.244.1.2"
 	when := func(is func(asked) bool, as answer) func(asked) answer {

@@ -174,8 +174,8 @@ func ofService(service *corev1.Service, ready []endpoint, zone string) []questio
 	return all
 }
 
-// answerOf is the kind of answer to a question about the addresses of a headless Service. Without any ready endpoint the answer "should
-// be NXDOMAIN" (section 2.4.1), and may be without data. With some, the name exists.
+// answerOf is the kind of answer to a question about the addresses of a headless Service. Without any ready endpoint
+// the answer "should be NXDOMAIN" (section 2.4.1), and may be without data. With some, the name exists.
 func answerOf(records []string, ready []endpoint) checkup.DNSAnswer {
 	switch {
 	case len(records) > 0:

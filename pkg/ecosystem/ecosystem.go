@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-// Row fails the test unless docs/ecosystem.md has, below the heading "## section", a row of this tool whose cells are the
-// version, what was run, and its output. No cell may contain "|" or a line break. With UPDATE=1 it writes the row instead:
-// in place of the tool's old row, or as the last one of the section's table.
+// Row fails the test unless docs/ecosystem.md has, below the heading "## section", a row of this tool whose cells are
+// the version, what was run, and its output. No cell may contain "|" or a line break. With UPDATE=1 it writes the row
+// instead: in place of the tool's old row, or as the last one of the section's table.
 func Row(t testing.TB, section, tool, version, ran, output string) {
 	t.Helper()
 	row := fmt.Sprintf("| %s | %s | %s | %s |", tool, version, ran, output)

@@ -90,8 +90,8 @@ func TestPreflight(t *testing.T) {
 }
 
 // TestPreflightLimitRange: a LimitRange that refuses a preflight pod's own requests or limits does not stop it. Without
-// them, the LimitRange has defaults; only the network's resource is left. A namespace that refuses every pod is reported
-// with its first words.
+// them, the LimitRange has defaults; only the network's resource is left. A namespace that refuses every pod is
+// reported with its first words.
 func TestPreflightLimitRange(t *testing.T) {
 	for name, tt := range map[string]struct {
 		refuses func(corev1.ResourceRequirements) string // empty: the pod is admitted

@@ -22,8 +22,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// canary is a worksheet of three nodes: responders on n0 and n1, of which the latter is never ready, a Service over both,
-// a node port of n0, and a Service that selects the agents.
+// canary is a worksheet of three nodes: responders on n0 and n1, of which the latter is never ready, a Service over
+// both, a node port of n0, and a Service that selects the agents.
 func canary() *checkup.Worksheet {
 	w := worksheet(3)
 	w.Kind, w.Check = "serviceCanary", "canary"
@@ -183,8 +183,8 @@ func TestStartServicesAgain(t *testing.T) {
 	}
 }
 
-// TestStartServicesFails: what keeps a Service from being measured is the cause of its targets; what keeps them all is an
-// error.
+// TestStartServicesFails: what keeps a Service from being measured is the cause of its targets; what keeps them all is
+// an error.
 func TestStartServicesFails(t *testing.T) {
 	quota := apierrors.NewForbidden(corev1.Resource("services"), "x", errors.New("exceeded quota: small"))
 	named := func(name string) func(runtime.Object) bool {

@@ -180,8 +180,8 @@ func testRemoveAgain(t *testing.T) {
 	}
 }
 
-// TestRemoveAlone: a process that runs all phases removes its VMs by name, without any other right, and waits for an API
-// server that denies everything while it starts.
+// TestRemoveAlone: a process that runs all phases removes its VMs by name, without any other right, and waits for an
+// API server that denies everything while it starts.
 func TestRemoveAlone(t *testing.T) { synctest.Test(t, testRemoveAlone) }
 
 func testRemoveAlone(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// TestMatrixBands: however many nodes there are, in however many zones, the matrix is at most checkup.MatrixMax wide and
-// high, each node has one row, rows do not mix zones, and the worst pair of a cell decides.
+// TestMatrixBands: however many nodes there are, in however many zones, the matrix is at most checkup.MatrixMax wide
+// and high, each node has one row, rows do not mix zones, and the worst pair of a cell decides.
 func TestMatrixBands(t *testing.T) {
 	for _, tt := range []struct {
 		nodes, zones, rows, group int

@@ -17,7 +17,8 @@ import (
 )
 
 // TestAlternatives: what this sample cannot distinguish from the cause is listed, and nothing that the other pairs are
-// evidence against, however few they are: a full mesh of three nodes with one small probe, of failures and of regressions.
+// evidence against, however few they are: a full mesh of three nodes with one small probe, of failures and of
+// regressions.
 func TestAlternatives(t *testing.T) {
 	const b = 1 // worker-2
 	at := func(p judgetest.Packet) bool { return p.From == b || p.To == b }

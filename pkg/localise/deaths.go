@@ -111,9 +111,9 @@ func (d *deaths) ratio(s site) float64 {
 	)
 }
 
-// alternatives are the other places that this sample cannot distinguish from the one that is named: those that have the same
-// flows; for the network, those that all dead flows go through by chance; the network, if chance explains that all dead
-// flows go through the place that is named (at the level of judge.FalseAlarms over all places).
+// alternatives are the other places that this sample cannot distinguish from the one that is named: those that have the
+// same flows; for the network, those that all dead flows go through by chance; the network, if chance explains that all
+// dead flows go through the place that is named (at the level of judge.FalseAlarms over all places).
 func (d *deaths) alternatives(where site) []string {
 	var all []string
 	if !where.isPair() && d.explains(where) && d.ratio(where) <= d.significant() {

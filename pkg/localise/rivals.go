@@ -213,8 +213,8 @@ type choice struct {
 }
 
 // Separating returns pairs of the worksheet's sources and targets, of the sample or not, whose results separate the
-// causes of findings from their alternatives, at most a few for each finding. measurable says which pairs a further look can
-// measure, and how often it would. It is deterministic for the same random.
+// causes of findings from their alternatives, at most a few for each finding. measurable says which pairs a further
+// look can measure, and how often it would. It is deterministic for the same random.
 //
 // The pair that separates most causes comes first, then the one that separates most of the rest (greedy). Pairs
 // that another finding concerns are left out.

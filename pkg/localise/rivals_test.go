@@ -45,8 +45,8 @@ func TestCarries(t *testing.T) {
 	}
 }
 
-// TestSeparating: the pairs are measurable, at most maxSeparating for each finding, of one way each, and the same for the
-// same random. A finding without alternatives asks for none.
+// TestSeparating: the pairs are measurable, at most maxSeparating for each finding, of one way each, and the same for
+// the same random. A finding without alternatives asks for none.
 func TestSeparating(t *testing.T) {
 	asked := 0
 	for seed := range judgetest.Iterations(60, 2000) {

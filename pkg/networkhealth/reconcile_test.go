@@ -96,8 +96,8 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// TestWorkloadSource: a pod that exists is the source itself, by its UID, with its own addresses. Its object goes on from
-// run to run; a pod that is created again under the name is another source.
+// TestWorkloadSource: a pod that exists is the source itself, by its UID, with its own addresses. Its object goes on
+// from run to run; a pod that is created again under the name is another source.
 func TestWorkloadSource(t *testing.T) {
 	m := newMesh("a", "b")
 	m.inside("shop/web-0", "shop/web-1")
@@ -246,8 +246,8 @@ func TestAges(t *testing.T) {
 	}
 }
 
-// TestGone: the objects of a pod that is gone say so, and go after the grace time; those of a pod that is not ready, and
-// those of others, stay.
+// TestGone: the objects of a pod that is gone say so, and go after the grace time; those of a pod that is not ready,
+// and those of others, stay.
 func TestGone(t *testing.T) {
 	m := newMesh("a")
 	m.pods("shop/cart-0", "shop/cart-1")

@@ -335,8 +335,8 @@ func TestLooksOfRandomMeshes(t *testing.T) {
 }
 
 // TestSeparatingPairs: worker-1 has one target, worker-2, and worker-2 has no other source. In the first look, one
-// failed pair of nodes may be the pair, the one node or the other. The second look measures pairs beyond the sample, and
-// the report names what is broken. What was ruled out is said, and pairs beyond the sample are no units.
+// failed pair of nodes may be the pair, the one node or the other. The second look measures pairs beyond the sample,
+// and the report names what is broken. What was ruled out is said, and pairs beyond the sample are no units.
 func TestSeparatingPairs(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -383,9 +383,9 @@ func TestSeparatingPairs(t *testing.T) {
 	}
 }
 
-// TestSeparatingGroup: in a ring of four nodes whose every other node is in one rack, all pairs of the sample go into the
-// rack or out of it. If nothing gets through, that may be the rack or the whole network. The second look measures pairs
-// within the rack, or beside it.
+// TestSeparatingGroup: in a ring of four nodes whose every other node is in one rack, all pairs of the sample go into
+// the rack or out of it. If nothing gets through, that may be the rack or the whole network. The second look measures
+// pairs within the rack, or beside it.
 func TestSeparatingGroup(t *testing.T) {
 	rack := func(p judgetest.Packet) float64 { return judgetest.When(p.From%2 != p.To%2) }
 	all := func(judgetest.Packet) float64 { return 1 }

@@ -53,8 +53,8 @@ func parse(t *testing.T, text string) map[string]float64 {
 }
 
 // parseText reads Prometheus' text format with the parser of node_exporter's textfile collector
-// (collector/textfile.go, processFile) and of the Pushgateway (handler/push.go, Push), and has the checks that these make
-// besides: no timestamps. A duplicate family or sample is an error of the parser or of this function.
+// (collector/textfile.go, processFile) and of the Pushgateway (handler/push.go, Push), and has the checks that these
+// make besides: no timestamps. A duplicate family or sample is an error of the parser or of this function.
 func parseText(t *testing.T, text string) map[string]float64 {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.LegacyValidation)
@@ -122,7 +122,8 @@ func TestOpenMetrics(t *testing.T) {
 }
 
 // TestPrometheusText: the text format is what the textfile collector and a Pushgateway take, promtool's linter has no
-// remark, and it has the metrics of OpenMetrics except those with names of the reference. (make e2e-pages runs promtool.)
+// remark, and it has the metrics of OpenMetrics except those with names of the reference. (make e2e-pages runs
+// promtool.)
 func TestPrometheusText(t *testing.T) {
 	left := map[string]bool{}
 	reports, samples, remarks := 0, 0, 0

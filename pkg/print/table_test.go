@@ -107,8 +107,8 @@ func TestTablesFit(t *testing.T) {
 	}
 }
 
-// TestTableNarrows: first columns with a priority go, the highest first; then texts are broken, behind signs; then columns
-// go from the right. Where there is room nothing changes.
+// TestTableNarrows: first columns with a priority go, the highest first; then texts are broken, behind signs; then
+// columns go from the right. Where there is room nothing changes.
 func TestTableNarrows(t *testing.T) {
 	table := &checkup.Table{
 		Columns: []checkup.Column{

@@ -54,8 +54,8 @@ func TestWitness(t *testing.T) {
 	}
 }
 
-// A delay of the responder's process is none of the network's, whatever the transport: udp subtracts it, and tcp and http
-// discard the measurement, as if the agent had been held up.
+// A delay of the responder's process is none of the network's, whatever the transport: udp subtracts it, and tcp and
+// http discard the measurement, as if the agent had been held up.
 func TestHeldUpResponder(t *testing.T) {
 	const count, size = 3, 100
 	for _, tt := range []struct {
@@ -255,8 +255,8 @@ func TestIdentify(t *testing.T) {
 	// It answers, but not as a responder does.
 	identified(t, checkup.Observation{Sent: 3, Failure: notResponder}, checkup.TCP, 0,
 		listenTCP(t, checkup.IPv4, func(c net.Conn) { io.Copy(c, c) }))
-	// A connection alone says nothing: what is behind it must answer. It reads, because the kernel resets a connection that
-	// is closed before all of it was read.
+	// A connection alone says nothing: what is behind it must answer. It reads, because the kernel resets a connection
+	// that is closed before all of it was read.
 	identified(t, checkup.Observation{Sent: 3, Failure: &checkup.Cause{
 		Stage: checkup.StageEcho, Message: "closed by the peer before the whole answer",
 	}}, checkup.TCP, 0, listenTCP(t, checkup.IPv4, func(c net.Conn) { c.Read(make([]byte, 4096)) }))

@@ -270,8 +270,8 @@ func TestSavedHistory(t *testing.T) {
 	}
 }
 
-// TestNewerHistory: a history that a newer checkplan wrote is never written, whichever part of it is newer, and what can
-// be read of it is read. testdata/history-newer.yaml is such a history; UPDATE=1 writes it.
+// TestNewerHistory: a history that a newer checkplan wrote is never written, whichever part of it is newer, and what
+// can be read of it is read. testdata/history-newer.yaml is such a history; UPDATE=1 writes it.
 func TestNewerHistory(t *testing.T) {
 	const path = "testdata/history-newer.yaml"
 	for part, runs := range map[string]int{"state": 2, "runs-0": 0} {
@@ -306,7 +306,8 @@ func TestNewerHistory(t *testing.T) {
 	}
 }
 
-// makeNewer changes a part of the history as a newer checkplan would: to its own version, under the name of its content.
+// makeNewer changes a part of the history as a newer checkplan would: to its own version, under the name of its
+// content.
 func makeNewer(t *testing.T, s *Store, part string) {
 	t.Helper()
 	must := func(err error) {

@@ -490,7 +490,8 @@ current-context: x
 	}
 }
 
-// TestWithdraw: what a plan's run left and the plan's objects are deleted, and nothing else; what cannot be is in the error.
+// TestWithdraw: what a plan's run left and the plan's objects are deleted, and nothing else; what cannot be is in the
+// error.
 func TestWithdraw(t *testing.T) {
 	cluster, _ := fakeCluster(t)
 	of := map[string]string{checkup.LabelPlan: "p"}

@@ -188,8 +188,8 @@ func (s *site) everywhere() {
 	s.Namespace, s.Metadata = "", metadata{s.client.CoreV1().ConfigMaps(metav1.NamespaceAll)}
 }
 
-// TestAllNamespaces: plans and runs of the same names in several namespaces are kept apart, on pages and in metrics, and
-// a report is that of its ConfigMap, whatever it says.
+// TestAllNamespaces: plans and runs of the same names in several namespaces are kept apart, on pages and in metrics,
+// and a report is that of its ConfigMap, whatever it says.
 func TestAllNamespaces(t *testing.T) {
 	s := newSite(t)
 	s.saveIn(t, "shop", reportOf(t, "pass"), "day-2", "day-2-run-1", "uid-12", s.now)
@@ -438,8 +438,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestUnreadable: a report that cannot be read is shown as such, on the list of plans and as a metric, and the others are
-// shown.
+// TestUnreadable: a report that cannot be read is shown as such, on the list of plans and as a metric, and the others
+// are shown.
 func TestUnreadable(t *testing.T) {
 	s := newSite(t)
 	s.save(t, reportOf(t, "pass"), "broken", "broken-run-1", "uid-broken", s.now)

@@ -269,8 +269,8 @@ func TestHeldUp(t *testing.T) {
 	}
 }
 
-// TestChanged: what failed, and of which something changed meanwhile, is unmeasured. What passed stays passed. If nobody
-// knows, it is unmeasured, too.
+// TestChanged: what failed, and of which something changed meanwhile, is unmeasured. What passed stays passed. If
+// nobody knows, it is unmeasured, too.
 func TestChanged(t *testing.T) {
 	w := expanded(t, specOf(), small())
 	wrong := func(n, to string, right answer) answer {
@@ -452,8 +452,8 @@ func objectsOf(t *town) []runtime.Object {
 	return all
 }
 
-// TestSurvey: what is read is what the checks of the plan select, each object once, and it is expanded as if it had been
-// listed for one check.
+// TestSurvey: what is read is what the checks of the plan select, each object once, and it is expanded as if it had
+// been listed for one check.
 func TestSurvey(t *testing.T) {
 	town := small()
 	client := fake.NewClientset(objectsOf(town)...)

@@ -322,9 +322,9 @@ func TestCompiledRandomPlans(t *testing.T) {
 	}
 }
 
-// TestPlatformSetsUsers: nothing that is compiled names a UID or a GID. They are those of the image, or of OpenShift's range
-// for the namespace, which admits no other. RBAC grants the use of hostnetwork-v2 to the account that starts agents on the
-// host network, where the plan may be for OpenShift.
+// TestPlatformSetsUsers: nothing that is compiled names a UID or a GID. They are those of the image, or of OpenShift's
+// range for the namespace, which admits no other. RBAC grants the use of hostnetwork-v2 to the account that starts
+// agents on the host network, where the plan may be for OpenShift.
 func TestPlatformSetsUsers(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.yaml")
 	if err != nil || len(paths) == 0 {

@@ -469,8 +469,8 @@ func policyPlan(kind checkup.Kind) *checkup.Plan {
 	return &checkup.Plan{Name: "p", Checks: map[string]checkup.Check{"check": {Spec: k.New()}}}
 }
 
-// TestServicePolicies: setup may create Services over pods of the plan's runs, and setup and conclude may delete them, but
-// no others.
+// TestServicePolicies: setup may create Services over pods of the plan's runs, and setup and conclude may delete them,
+// but no others.
 func TestServicePolicies(t *testing.T) {
 	policies := Policies(policyPlan("serviceCanary"), testOptions)
 	service := func(changes ...func(*corev1.Service)) *corev1.Service {

@@ -73,8 +73,8 @@ type resolverParam struct {
 var secretParam = resolverParam{"secret", "the name of a Secret in the namespace of the run",
 	regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`), false}
 
-// ParseResolver reads NAME=FROM[,PARAM=VALUE...], such as "git=https://git.example.com/plans.git,revision=v1". The error
-// lists what is missing or wrong.
+// ParseResolver reads NAME=FROM[,PARAM=VALUE...], such as "git=https://git.example.com/plans.git,revision=v1". The
+// error lists what is missing or wrong.
 func ParseResolver(text string) (Resolver, error) {
 	fields := strings.Split(text, ",")
 	resolver, from, _ := strings.Cut(fields[0], "=")

@@ -34,8 +34,8 @@ func resolver(t testing.TB, text string) Resolver {
 	return r
 }
 
-// TestResolverGolden: what a plan compiles to with each resolver, of its Tasks and of its Pipeline. Tekton validates it,
-// and defaults nothing.
+// TestResolverGolden: what a plan compiles to with each resolver, of its Tasks and of its Pipeline. Tekton validates
+// it, and defaults nothing.
 func TestResolverGolden(t *testing.T) {
 	var names []string
 	for _, text := range resolvers {

@@ -199,8 +199,8 @@ func TestStartUndeclared(t *testing.T) {
 	}
 }
 
-// A run of a deployed Pipeline is that of its plan. Kustomize's prefix and suffix of the Pipeline's name are those of its
-// accounts.
+// A run of a deployed Pipeline is that of its plan. Kustomize's prefix and suffix of the Pipeline's name are those of
+// its accounts.
 func TestStart(t *testing.T) {
 	o := compile(t, twoChecks(), testOptions)
 	run, err := Start(o.Pipeline, o.Pipeline.Namespace, Resolver{}, nil, 0)

@@ -48,7 +48,8 @@ func TestScheduleIsNotApplied(t *testing.T) {
 	}
 }
 
-// TestScheduleRun: the Job gets the PipelineRun of the sample, and its pod nothing that the shell or Kubernetes expands.
+// TestScheduleRun: the Job gets the PipelineRun of the sample, and its pod nothing that the shell or Kubernetes
+// expands.
 func TestScheduleRun(t *testing.T) {
 	plan := scheduled()
 	plan.Description = "costs $(HOME)"

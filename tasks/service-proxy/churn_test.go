@@ -56,9 +56,9 @@ func TestChurn(t *testing.T) {
 	churn(t, dataplane.NFTables, on)
 }
 
-// churn changes endpoints a thousand times a second, and returns the state of the node after the changes, which has been
-// written. All but the API server and the node is the true one: the server of the node's state, the client and the proxy.
-// With CHECKPLAN_LONG=1 it takes a minute, and the cluster has 10,000 endpoints.
+// churn changes endpoints a thousand times a second, and returns the state of the node after the changes, which has
+// been written. All but the API server and the node is the true one: the server of the node's state, the client and the
+// proxy. With CHECKPLAN_LONG=1 it takes a minute, and the cluster has 10,000 endpoints.
 func churn(t *testing.T, mode dataplane.Mode, on node) []*nodestate.ServiceEndpoints {
 	t.Helper()
 	fleet, least, period := nodestatetest.NewFleet(40, 400, 10), 200, time.Millisecond

@@ -358,7 +358,8 @@ func TestCleanup(t *testing.T) {
 	}
 }
 
-// TestManifest: the DaemonSet has no rights in the cluster, and the capabilities that it needs. Its arguments are accepted.
+// TestManifest: the DaemonSet has no rights in the cluster, and the capabilities that it needs. Its arguments are
+// accepted.
 func TestManifest(t *testing.T) {
 	text, err := os.ReadFile("../../catalog/service-proxy/service-proxy.yaml")
 	if err != nil {

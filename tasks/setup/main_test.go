@@ -194,8 +194,8 @@ func limited(l checkup.PlanLimits) func(*task.Task, *fake.Clientset) {
 	}
 }
 
-// TestSetupLimits: the limits are those of all checks together, whichever is set up first; a run within them starts, and
-// one beyond them creates no pod.
+// TestSetupLimits: the limits are those of all checks together, whichever is set up first; a run within them starts,
+// and one beyond them creates no pod.
 func TestSetupLimits(t *testing.T) {
 	for _, tt := range []struct {
 		pods   int
@@ -298,8 +298,8 @@ func TestSetupOfConnections(t *testing.T) {
 	}
 }
 
-// TestSetupAsksAdmission: where admission would refuse the agents of the probe task, setup fails and says what to do. It
-// has created nothing. The dry run is of a pod with the account of the probe task, by which OpenShift decides. If
+// TestSetupAsksAdmission: where admission would refuse the agents of the probe task, setup fails and says what to do.
+// It has created nothing. The dry run is of a pod with the account of the probe task, by which OpenShift decides. If
 // that is not known, setup warns and goes on.
 func TestSetupAsksAdmission(t *testing.T) {
 	for account, want := range map[string]string{

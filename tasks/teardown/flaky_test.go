@@ -19,8 +19,8 @@ import (
 	"github.com/checkplan/checkplan/tasks/internal/flaky"
 )
 
-// TestEachRequestFailsOnce: whichever request of teardown fails once, and in whatever way, the evidence of the agent and
-// of the VM is kept, and nothing is left behind.
+// TestEachRequestFailsOnce: whichever request of teardown fails once, and in whatever way, the evidence of the agent
+// and of the VM is kept, and nothing is left behind.
 func TestEachRequestFailsOnce(t *testing.T) {
 	teardown := func(requests *flaky.Requests) string {
 		outcome := ""

@@ -21,8 +21,8 @@ import (
 )
 
 // TestAsk: two pods of a workload, in a namespace that enforces restricted pod security. Asked from inside the one, the
-// other is reached; it is not while packets between these two pods alone are dropped, as by a NetworkPolicy. What is left
-// in the source pod are containers that have ended. It runs in parallel: nothing else notices its fault.
+// other is reached; it is not while packets between these two pods alone are dropped, as by a NetworkPolicy. What is
+// left in the source pod are containers that have ended. It runs in parallel: nothing else notices its fault.
 func TestAsk(t *testing.T) {
 	t.Parallel()
 	const namespace = "shop"

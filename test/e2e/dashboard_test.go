@@ -18,8 +18,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// Runs as Tekton's dashboard and tkn make them: from the form, with one account for all tasks or none, and a rerun, which
-// copies labels and spec.
+// Runs as Tekton's dashboard and tkn make them: from the form, with one account for all tasks or none, and a rerun,
+// which copies labels and spec.
 func TestDashboardRuns(t *testing.T) {
 	t.Parallel()
 	first := pipelineRun(t, runPlan(t, "full", 0, "--set", "mesh.latency.p50=").Run)

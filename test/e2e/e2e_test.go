@@ -747,8 +747,8 @@ func cancel(t *testing.T, name string, status pipelinev1.PipelineRunSpecStatus) 
 	}
 }
 
-// A run that exceeds its timeout is still torn down and reported. Its 850 packets take 85 s: its tasks have 60 s, and its
-// agents 67 s, however late conclude starts on a busy machine.
+// A run that exceeds its timeout is still torn down and reported. Its 850 packets take 85 s: its tasks have 60 s, and
+// its agents 67 s, however late conclude starts on a busy machine.
 func TestRunTimesOut(t *testing.T) {
 	t.Parallel()
 	r := runPlan(t, "slow", 1, "--set", "mesh.udp.count=850", "--timeout", "11m")

@@ -557,10 +557,10 @@ type predicted struct {
 	rejected map[string][]scheduling.NodeReason // by node
 }
 
-// wave creates and compares one wave. If the pods differ from the prediction, the wave is repeated, three times in all: a
-// wrong prediction is wrong each time. The nodes may not be as surveyed any more, such as after a lease that was renewed
-// late; or the scheduler considered a pod when it had not observed yet that the last wave's pods were deleted: it reports
-// the reasons of that moment until an event that may help the pod, or for five minutes.
+// wave creates and compares one wave. If the pods differ from the prediction, the wave is repeated, three times in all:
+// a wrong prediction is wrong each time. The nodes may not be as surveyed any more, such as after a lease that was
+// renewed late; or the scheduler considered a pod when it had not observed yet that the last wave's pods were deleted:
+// it reports the reasons of that moment until an event that may help the pod, or for five minutes.
 func (f *placementField) wave(t *testing.T, random *rand.Rand, name string, seen *placementTally) {
 	t.Helper()
 	g := &placementGenerator{Rand: random, nodes: f.movable, port: fillerPort}

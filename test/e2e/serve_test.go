@@ -19,9 +19,9 @@ import (
 	"github.com/checkplan/checkplan/pkg/checkup"
 )
 
-// served runs planner serve in the cluster by docs/serve/kubernetes.yaml, and looks at its pages of a run through the API
-// server. Then it runs the planner of this machine for all namespaces, with the rights of docs/serve/kustomization.yaml
-// and no others, and compares with planner report --output html.
+// served runs planner serve in the cluster by docs/serve/kubernetes.yaml, and looks at its pages of a run through the
+// API server. Then it runs the planner of this machine for all namespaces, with the rights of
+// docs/serve/kustomization.yaml and no others, and compares with planner report --output html.
 func served(t *testing.T, r *checkup.Report) {
 	t.Helper()
 	c := cluster(t)

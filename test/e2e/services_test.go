@@ -173,8 +173,8 @@ func TestServiceCanary(t *testing.T) {
 }
 
 // TestServiceFaults: what is damaged on one node alone is found, with the node and the Service: all of its rules are
-// deleted; its service proxy is stopped, and an endpoint changes; the rule of one endpoint is deleted by hand; an address
-// is added by hand. planner state --diff on the node finds the same, and finds nothing on another node.
+// deleted; its service proxy is stopped, and an endpoint changes; the rule of one endpoint is deleted by hand; an
+// address is added by hand. planner state --diff on the node finds the same, and finds nothing on another node.
 func TestServiceFaults(t *testing.T) {
 	const node, other = "worker-2", "worker-1"
 	address := serveServices(t)

@@ -172,7 +172,8 @@ func TestLoadBalancerLoopback(t *testing.T) {
 	}
 }
 
-// TestCollisions: one address, protocol and port is one Service's: that of whose cluster IP it is, else the first one's.
+// TestCollisions: one address, protocol and port is one Service's: that of whose cluster IP it is, else the first
+// one's.
 func TestCollisions(t *testing.T) {
 	thief := service("a-thief", func(s *api.ServiceEndpoints) {
 		f := s.Families[0]

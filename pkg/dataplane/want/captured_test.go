@@ -176,7 +176,8 @@ func lines(differences []dataplane.Difference) []string {
 	return list
 }
 
-// rulesOf are the places of the rules of chains whose name begins with what is before the star, and has what is after it.
+// rulesOf are the places of the rules of chains whose name begins with what is before the star, and has what is after
+// it.
 func rulesOf(t *testing.T, d *netfilter.Dump, chain string) []int {
 	t.Helper()
 	var list []int
@@ -327,7 +328,8 @@ func TestDamagedNFTables(t *testing.T) {
 	}
 }
 
-// TestDamagedIPTables is the same for the mode iptables: lines of iptables-save that have a text are removed, or changed.
+// TestDamagedIPTables is the same for the mode iptables: lines of iptables-save that have a text are removed, or
+// changed.
 func TestDamagedIPTables(t *testing.T) {
 	for _, row := range []struct {
 		name, line string

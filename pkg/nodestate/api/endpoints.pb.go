@@ -538,9 +538,9 @@ type Port struct {
 	Inside Action `protobuf:"varint,7,opt,name=Inside,proto3,enum=checkplan.nodestate.v1alpha1.Action" json:"Inside,omitempty"`
 	// Those of which at least one kind of traffic may use one, in the order of address and port.
 	Endpoints []*Endpoint `protobuf:"bytes,8,rep,name=Endpoints,proto3" json:"Endpoints,omitempty"`
-	// Of a UDP port, the other endpoints that serve: those that terminate, and those that a policy or hints exclude. No new
-	// connection may go to them, so no kind of traffic is marked, but connections that exist may stay. Servers older than
-	// this field do not have it.
+	// Of a UDP port, the other endpoints that serve: those that terminate, and those that a policy or hints exclude. No
+	// new connection may go to them, so no kind of traffic is marked, but connections that exist may stay. Servers older
+	// than this field do not have it.
 	Established   []*Endpoint `protobuf:"bytes,9,rep,name=Established,proto3" json:"Established,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

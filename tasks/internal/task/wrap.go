@@ -12,9 +12,9 @@ import (
 )
 
 // logWidth is the number of columns of a step's log that the dashboard shows. It cuts longer lines, and only its
-// horizontal scroll bar shows the rest (0.71: packages/components/src/components/Log, "white-space: pre"). With a window
-// of 1280 pixels and its vertical scroll bar, the panel beside the list of tasks has 561 pixels: 77 columns of 7.2
-// pixels. The indent of a group takes 8 pixels. TestRealDashboard (test/e2e) measures that no line is cut.
+// horizontal scroll bar shows the rest (0.71: packages/components/src/components/Log, "white-space: pre"). With a
+// window of 1280 pixels and its vertical scroll bar, the panel beside the list of tasks has 561 pixels: 77 columns of
+// 7.2 pixels. The indent of a group takes 8 pixels. TestRealDashboard (test/e2e) measures that no line is cut.
 const logWidth = 76
 
 // levels are the commands that the dashboard shows as a badge before the line (packages/components, LogFormat). A badge

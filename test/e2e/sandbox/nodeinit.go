@@ -250,8 +250,8 @@ func spawn(argv []string) error {
 	return nil
 }
 
-// keep runs a command, and runs it again after delay each time it ends, until ctx ends. It writes to log how the command
-// ended, which is an error too if it could not start.
+// keep runs a command, and runs it again after delay each time it ends, until ctx ends. It writes to log how the
+// command ended, which is an error too if it could not start.
 func keep(ctx context.Context, argv []string, delay time.Duration, log io.Writer) {
 	for {
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)

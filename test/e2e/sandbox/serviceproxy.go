@@ -248,11 +248,12 @@ func (c *cluster) editRules(ctx context.Context, node string, rules ruleSet, e r
 	return nil
 }
 
-// addressDevice is the interface on which a service proxy without rules has the addresses of Services, of both families.
+// addressDevice is the interface on which a service proxy without rules has the addresses of Services, of both
+// families.
 type addressDevice string
 
-// edit returns commands for `ip -batch`. links is what `ip -o link show` prints. The proxy takes the connections itself:
-// nobody can change by hand where those to one Service go.
+// edit returns commands for `ip -batch`. links is what `ip -o link show` prints. The proxy takes the connections
+// itself: nobody can change by hand where those to one Service go.
 func (name addressDevice) edit(links string, _ int, e ruleEdit) (string, error) {
 	switch {
 	case e != ruleEdit{}:

@@ -746,8 +746,8 @@ func (c *cluster) start(ctx context.Context, node string, comp component) error 
 // node.
 //
 // kube-proxy 1.35.6 adds the receiver of the node's zone (RegisterEventHandler) after the informer, which already runs,
-// may have reported it (NewNodeTopologyConfig, both in cmd/kube-proxy/app/server.go). On two CPUs the report was first in
-// 41 to 66 of 3,000 starts. Such a kube-proxy ignores topology hints until it ends.
+// may have reported it (NewNodeTopologyConfig, both in cmd/kube-proxy/app/server.go). On two CPUs the report was first
+// in 41 to 66 of 3,000 starts. Such a kube-proxy ignores topology hints until it ends.
 func (c *cluster) startOn(ctx context.Context, n nodePlan, comp component) error {
 	const tries = 5
 	for range tries {
@@ -809,8 +809,8 @@ func (c *cluster) knowsZone(ctx context.Context, node string, written int64) (bo
 const restartDelay = time.Second
 
 // kept reports whether a component starts again when it ends. These end by themselves where a cluster's kubelet would
-// start them again: the scheduler exits if its cache does not agree with the API server about the node of a pod, such as
-// after a binding whose answer was lost (FlushAndExit in kubernetes/pkg/scheduler/backend/cache/cache.go).
+// start them again: the scheduler exits if its cache does not agree with the API server about the node of a pod, such
+// as after a binding whose answer was lost (FlushAndExit in kubernetes/pkg/scheduler/backend/cache/cache.go).
 func kept(component string) bool {
 	return component == "kube-scheduler" || component == "kube-controller-manager"
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/checkplan/checkplan/pkg/nodestate/api"
 )
 
-// kernel is a fake of iptables: it does what iptables-restore --noflush does with the lines of this package, and refuses
-// what the real one would.
+// kernel is a fake of iptables: it does what iptables-restore --noflush does with the lines of this package, and
+// refuses what the real one would.
 type kernel struct {
 	family dataplane.Family
 	tables map[string]map[string][]string
@@ -177,8 +177,8 @@ func write(t *testing.T, w *Writer, items ...*api.ServiceEndpoints) {
 	}
 }
 
-// TestRoundTrip: what is written is read as what pkg/dataplane/want expects, in each state of random clusters and in both
-// families. After each change, the rules are the same as if they had been written at once.
+// TestRoundTrip: what is written is read as what pkg/dataplane/want expects, in each state of random clusters and in
+// both families. After each change, the rules are the same as if they had been written at once.
 func TestRoundTrip(t *testing.T) {
 	seeds := uint64(300)
 	if os.Getenv("CHECKPLAN_LONG") != "" {
@@ -470,8 +470,8 @@ func FuzzFound(f *testing.F) {
 	})
 }
 
-// BenchmarkRender is what a node of a cluster with 10,000 Services and 100,000 endpoints computes: all rules, the text of
-// all of them, and the text when nothing changed.
+// BenchmarkRender is what a node of a cluster with 10,000 Services and 100,000 endpoints computes: all rules, the text
+// of all of them, and the text when nothing changed.
 func BenchmarkRender(b *testing.B) {
 	state, node := proxy.Check(proxytest.Large(10_000, 100_000)), proxytest.Node()
 	b.Run("render", func(b *testing.B) {

@@ -45,8 +45,8 @@ func nft(t *testing.T, command string) string {
 	return string(out)
 }
 
-// TestKernel: what a kernel has after each state is what pkg/dataplane/want expects, read by the reader of the audit. No
-// change is refused, so clients keep their affinities.
+// TestKernel: what a kernel has after each state is what pkg/dataplane/want expects, read by the reader of the audit.
+// No change is refused, so clients keep their affinities.
 func TestKernel(t *testing.T) {
 	kernel(t)
 	cases := uint64(40)

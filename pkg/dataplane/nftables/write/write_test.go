@@ -54,8 +54,8 @@ func fakes() (*Writer, map[dataplane.Family]*knftables.Fake) {
 	}), all
 }
 
-// TestRoundTrip: what is written is read as what pkg/dataplane/want expects, in each state of random clusters and in both
-// families. After each change, the table is the same as if it had been written at once.
+// TestRoundTrip: what is written is read as what pkg/dataplane/want expects, in each state of random clusters and in
+// both families. After each change, the table is the same as if it had been written at once.
 func TestRoundTrip(t *testing.T) {
 	compared, actions := 0, map[string]int{}
 	for seed := range seeds() {

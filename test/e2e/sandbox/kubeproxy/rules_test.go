@@ -27,8 +27,9 @@ import (
 	"github.com/checkplan/checkplan/test/e2e/sandbox/internal/nodestate/nodestatetest"
 )
 
-// TestRules: what a state says of each kind of traffic is what the rules do that kube-proxy writes in the mode iptables.
-// Packets are followed through them: to each address and port, from outside, from a pod of the node, and from the node.
+// TestRules: what a state says of each kind of traffic is what the rules do that kube-proxy writes in the mode
+// iptables. Packets are followed through them: to each address and port, from outside, from a pod of the node, and from
+// the node.
 func TestRules(t *testing.T) {
 	// kube-proxy makes counters in the kernel, and cleans connections. It shall do so in a network of its own. A user
 	// who may not have one may do neither.

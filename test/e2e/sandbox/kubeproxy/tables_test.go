@@ -293,8 +293,8 @@ func feed(p proxy.Provider, o *oracle, c nodestatetest.Case) {
 	p.OnEndpointSlicesSynced()
 }
 
-// TestCaptured: kube-proxy's rules of a cluster of the main module's tests have no difference on any node. UPDATE=1 keeps
-// them there, as they were read.
+// TestCaptured: kube-proxy's rules of a cluster of the main module's tests have no difference on any node. UPDATE=1
+// keeps them there, as they were read.
 func TestCaptured(t *testing.T) {
 	const folder = "../../../../pkg/dataplane/want/testdata/"
 	text, err := os.ReadFile(folder + "cluster.yaml")
