@@ -97,7 +97,7 @@ endif
 
 # Without vet: verify runs all of it, and with -race it would check the types of all that is imported once more.
 .PHONY: test
-test: ## run the tests: hermetic, offline once modules are there, race detector on
+test: ## run the tests: hermetic, offline once modules are downloaded, race detector on
 	CGO_ENABLED=1 GORACE=atexit_sleep_ms=10 go test -race -vet=off ./...
 	cd test/e2e/sandbox && go test -short ./...
 

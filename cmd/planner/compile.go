@@ -93,7 +93,7 @@ catalog wrote.`,
 	cmd.Flags().StringVarP(&options.Namespace, "namespace", "n", tekton.DefaultNamespace,
 		"namespace of the objects; RBAC names it, so kubectl cannot change it")
 	cmd.Flags().BoolVar(&policies, "policies", false,
-		"also write ValidatingAdmissionPolicies that hold the accounts to their pods; a cluster administrator applies them")
+		"also write ValidatingAdmissionPolicies that limit the accounts to their pods; a cluster administrator applies them")
 	cmd.Flags().StringVar(&dir, "output-dir", "", "directory to write to; if empty, standard output")
 	cmd.Flags().VarP(formerDir{}, "output", "o", "")
 	_ = cmd.Flags().MarkHidden("output") // it was added by the line above

@@ -287,7 +287,7 @@ type Regression struct {
 const (
 	LeastRegressionRuns = 3
 	MostRegressionRuns  = 60
-	// The history knows delays to 5%: a smaller rise than a tenth cannot be seen.
+	// The history knows delays to 5%: a smaller rise than a tenth is not visible.
 	LeastRegressionFactor = 1.1
 	MostRegressionFactor  = 1000.0
 )

@@ -112,7 +112,7 @@ type errUnseen struct{ error }
 func (e errUnseen) Unwrap() error { return e.error }
 
 // once reads something, unless it was read before. What does not exist counts as
-// seen; what is forbidden, or cannot be understood, as unseen.
+// seen; what is forbidden, or cannot be parsed, as unseen.
 func (v *survey) once(what string, look func() error) {
 	if _, _, err := lookedAt(v.s, what); err == nil {
 		return

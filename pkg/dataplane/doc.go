@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package dataplane says what the service proxy of a node has programmed, and compares it with what it has to be. It
-// speaks of packets, not of rules: which connections, from where, go to which endpoints, are refused, are dropped. So
+// is about packets, not rules: which connections, from where, go to which endpoints, are refused, are dropped. So
 // rules that are written differently and do the same are equal, and a rule that is there and does nothing is not.
 //
 //	proxy, have, err := detect.Read(family)       // pkg/dataplane/detect: which proxy the node has, and its table

@@ -224,7 +224,7 @@ func (l *loader) read(abs string) ([]byte, bool) {
 }
 
 // readFile reads a regular file of at most MaxFileSize. To open another kind may block
-// for ever, or never come to an end.
+// for ever, or never end.
 func readFile(abs string) ([]byte, error) {
 	if info, err := os.Stat(abs); err != nil {
 		return nil, err

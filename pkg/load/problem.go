@@ -23,7 +23,7 @@ type Problem struct {
 	Path string `json:"path,omitempty"`
 	// Message is one line.
 	Message string `json:"message"`
-	// Warning says that the plan is good all the same.
+	// Warning says that the plan is valid nevertheless.
 	Warning bool `json:"warning,omitempty"`
 
 	rule string // name of the rule in rules that found it, for tests

@@ -82,7 +82,7 @@ type OfServices interface {
 	Ways(failed []int) string
 	// Idle reports whether a pair passes because nothing answers, which also happens to one that does not work at all.
 	Idle(i int) bool
-	// For returns what else speaks for a finding of a cause: the lines after how many pairs fail and, with a rule's
+	// For returns what else is evidence for a finding of a cause: the lines after how many pairs fail and, with a rule's
 	// Elsewhere, how many of them pass elsewhere.
 	For(cause checkup.FindingCause, failed []int, elsewhere int) []string
 }

@@ -342,7 +342,7 @@ func htmlReportOf(r *checkup.Report) *htmlReport {
 	return v
 }
 
-// htmlTally counts units by verdict. What there is none of is left out, but not if it is good or bad.
+// htmlTally counts units by verdict. Undecided is left out if it is 0.
 func htmlTally(c checkup.Counts) []htmlCount {
 	var all []htmlCount
 	at := 0

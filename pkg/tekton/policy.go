@@ -20,9 +20,9 @@ import (
 // creators are the phases whose accounts may create or change pods.
 var creators = []checkup.Phase{checkup.PhaseSetup, checkup.PhaseProbe}
 
-// Policies are ValidatingAdmissionPolicies, with their bindings, that hold the accounts of a plan to what they are for.
-// Those of setup and probe may make pods of the agent's image only, pinned to a node, without a token, restricted, or,
-// if agents of the plan read the rules of their nodes, exactly such agents: an account that may create pods in a
+// Policies are ValidatingAdmissionPolicies, with their bindings, that limit the accounts of a plan to what they are
+// for. Those of setup and probe may make pods of the agent's image only, pinned to a node, without a token, restricted,
+// or, if agents of the plan read the rules of their nodes, exactly such agents: an account that may create pods in a
 // namespace of the pod security level privileged could otherwise become root on nodes. That of probe may add to
 // existing pods ephemeral containers of that image only, restricted, and without the pod's volumes, among which is its
 // token. Those of setup and conclude may change the label with the verdict of the plan's runs, and nothing else of a
