@@ -28,8 +28,8 @@
 //
 // # Why there are four procedures
 //
-// All kinds share Evidence and List. What they look for in the evidence differs,
-// because what they measure does:
+// Kinds that measure pairs share Evidence and List. What they look for in the evidence
+// differs, because what they measure does:
 //
 //   - A mesh (Explain, here) has up to 500,000 pairs of the same type, with counts of lost
 //     packets and without times. Its causes are places that many pairs share, so it is
@@ -42,6 +42,9 @@
 //     on which of the measured pairs fail in the same way.
 //   - Other kinds measure what every node should see in the same way. Their causes are groups of
 //     pairs, from all of them to one, by a list of rules that is the kind's (Ruled, here).
+//
+// Kinds whose units are no pairs (sets of rules, sides of a placement) have no Evidence, and make
+// their findings themselves.
 //
 // # How failures are explained
 //
