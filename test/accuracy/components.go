@@ -116,7 +116,7 @@ func (b *builder) add(made, bad int, p checkup.Pair, ways ...[2]int) {
 	through(checkup.CauseNetwork, "", "")
 	for _, way := range ways {
 		from, to := b.w.Sources[way[0]], b.w.Sources[way[1]]
-		through(checkup.CauseNode, to.Node, "") // before the directions: an algorithm that cannot distinguish them names the first
+		through(checkup.CauseNode, to.Node, "") // before the directions, because ties go to the first
 		through(checkup.CauseNode, from.Node, "")
 		through(checkup.CauseNodeIngress, to.Node, "")
 		through(checkup.CauseNodeEgress, from.Node, "")
