@@ -104,6 +104,10 @@ func newTestbed(t *testing.T) *testbed {
 		nft(t, node, foreignTable)
 		nft(t, podNS, "table inet quiet { chain output { type filter hook output priority 0; tcp flags rst drop; }; }")
 	}
+	for i := range b.nodes {
+		awaitLinks(t, b.nodes[i].NetNS, b.pods[i].netns)
+	}
+	awaitLinks(t, fabric)
 	return b
 }
 
@@ -161,32 +165,37 @@ func newNetworkTestbed(t *testing.T) *testbed {
 		ip(t, guest, lines...)
 	}
 	for _, n := range b.places() {
-		awaitBridge(t, n.NetNS)
+		awaitLinks(t, n.NetNS)
 	}
 	return b
 }
 
-// awaitBridge waits until every bridge link in a namespace forwards: a link that has just come up
-// loses frames.
-func awaitBridge(t *testing.T, netns string) {
+// awaitLinks waits until every link in the namespaces is up, and every link of a bridge forwards. The kernel notices the
+// carrier of a new link later, on a busy machine after seconds: until then its routes do not count, and frames are lost.
+func awaitLinks(t *testing.T, netns ...string) {
 	t.Helper()
 	deadline := time.Now().Add(settled)
-	for {
+	for _, ns := range netns {
 		var out string
-		err := inNetNS(netns, func() (err error) {
-			out, err = command(t.Context(), "", "bridge", "-oneline", "link", "show")
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
+		for {
+			err := inNetNS(ns, func() error {
+				links, err := command(t.Context(), "", "ip", "-oneline", "link", "show", "up")
+				ports, err2 := command(t.Context(), "", "bridge", "-oneline", "link", "show")
+				out = links + ports
+				return errors.Join(err, err2)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Count(out, "\n") - strings.Count(out, "LOOPBACK")
+			if lines > 0 && strings.Count(out, "state UP")+strings.Count(out, "state forwarding") == lines {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("links are not up, or do not forward:\n%s", out)
+			}
+			time.Sleep(10 * time.Millisecond)
 		}
-		if lines := strings.Count(out, "\n"); lines > 0 && strings.Count(out, "state forwarding") == lines {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("links of a bridge do not forward:\n%s", out)
-		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -865,11 +874,6 @@ func (b *testbed) connect(t *testing.T, all []connection, touches func(connectio
 				}
 				address := netip.AddrPortFrom(b.addr(c.to, c.toHost, c.family), c.dport).String()
 				conn, err := net.DialTimeout("tcp", address, timeout)
-				// A new link has its routes once the kernel has seen its carrier.
-				for try := 0; errors.Is(err, unix.EHOSTUNREACH) && !c.prevented(touches) && try < 50; try++ {
-					time.Sleep(100 * time.Millisecond)
-					conn, err = net.DialTimeout("tcp", address, timeout)
-				}
 				if err == nil {
 					conn.Close()
 				}
