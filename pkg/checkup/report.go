@@ -4,6 +4,7 @@ package checkup
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -269,6 +270,9 @@ type Finding struct {
 	// family, a transport, a size in bytes, a NetworkAttachmentDefinition. Empty means
 	// the whole pod network.
 	Subject string `json:"subject"`
+	// Nodes are those that the finding concerns: the nodes of its subject and of its alternatives, each once. Nil if
+	// there are none, if they are too many to be named, and in reports of older versions.
+	Nodes []string `json:"nodes,omitempty"`
 	// Family, Transport and FromSize narrow the cause to one family, one transport, or
 	// payloads of at least that many bytes. At most one of them is set. Empty and 0 mean
 	// no restriction.
@@ -316,6 +320,15 @@ type Change struct {
 	Runs int `json:"runs"`
 	// Days is the time over which the value grew, for a slow drift; 0 if this run differs from the runs before.
 	Days int `json:"days,omitempty"`
+}
+
+// Concerns adds nodes to Nodes, each once. Empty names are ignored.
+func (f *Finding) Concerns(nodes ...string) {
+	for _, n := range nodes {
+		if n != "" && !slices.Contains(f.Nodes, n) {
+			f.Nodes = append(f.Nodes, n)
+		}
+	}
 }
 
 // String is the cause with its subject and restrictions, in the form of Alternatives.

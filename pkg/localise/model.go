@@ -96,6 +96,15 @@ func (e *Evidence) SourceNodes(of []int) []string {
 	return each(of, func(i int) string { return e.Source(i).Node })
 }
 
+// TargetNode is the node that the targets of outcomes are on; empty if they are on several or on none.
+func (e *Evidence) TargetNode(of []int) string {
+	nodes := each(of, func(i int) string { return e.Target(i).Node })
+	if len(nodes) != 1 {
+		return ""
+	}
+	return nodes[0]
+}
+
 func each(of []int, name func(int) string) []string {
 	var names []string
 	for _, i := range of {
