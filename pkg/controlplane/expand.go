@@ -170,7 +170,7 @@ func (x *expansion) assign() ([]*source, []*target, error) {
 	for _, pair := range x.pairs {
 		to := x.facet(pair.To)
 		from := x.sourcesOf(pair.From)
-		if !x.chosen && pair.From == checkup.ComponentAggregatedAPIServer && pair.To == checkup.ComponentEtcd {
+		if !x.chosen && pair.From == componentAggregatedAPIServer && pair.To == componentEtcd {
 			from = slices.DeleteFunc(slices.Clone(from), func(s *source) bool { return !usesEtcd(s.Pod) })
 		}
 		for _, s := range from {

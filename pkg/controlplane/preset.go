@@ -12,6 +12,17 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
+// Names of the component roles in the presets. All aggregated API servers together are one role. componentNode has one
+// instance per node: as source it is a pod in the pod network, as target it is the kubelet.
+const (
+	componentKubeAPIServer       = "kube-apiserver"
+	componentAggregatedAPIServer = "aggregated-apiserver"
+	componentEtcd                = "etcd"
+	componentNode                = "node"
+	componentLoadBalancerIn      = "load-balancer-internal"
+	componentLoadBalancerOut     = "load-balancer-external"
+)
+
 // Default ports of components, if neither they nor the cluster name one.
 const (
 	// kubeadm's and OpenShift's; https://kubernetes.io/docs/reference/networking/ports-and-protocols/
@@ -101,12 +112,12 @@ func presetRoles(preset Preset) map[string]ComponentRole {
 	}
 	tls := ComponentRole{TLS: true}
 	return map[string]ComponentRole{
-		checkup.ComponentKubeAPIServer:       apiServer,
-		checkup.ComponentAggregatedAPIServer: tls,
-		checkup.ComponentEtcd:                etcd,
-		checkup.ComponentNode:                tls,
-		checkup.ComponentLoadBalancerIn:      tls,
-		checkup.ComponentLoadBalancerOut:     tls,
+		componentKubeAPIServer:       apiServer,
+		componentAggregatedAPIServer: tls,
+		componentEtcd:                etcd,
+		componentNode:                tls,
+		componentLoadBalancerIn:      tls,
+		componentLoadBalancerOut:     tls,
 	}
 }
 
@@ -114,36 +125,36 @@ func presetRoles(preset Preset) map[string]ComponentRole {
 // measurement is kept, and in a large cluster most of them would be of kubelets.
 func presetPairs(preset Preset, watches bool) []ComponentPair {
 	const (
-		api        = checkup.ComponentKubeAPIServer
-		aggregated = checkup.ComponentAggregatedAPIServer
+		api        = componentKubeAPIServer
+		aggregated = componentAggregatedAPIServer
 		service    = "." + facetService
 		host       = "." + facetHost
 	)
 	if preset == PresetGeneric {
 		var pairs []ComponentPair
 		for _, to := range []string{api, api + service, aggregated, aggregated + service,
-			checkup.ComponentLoadBalancerIn, checkup.ComponentLoadBalancerOut} {
-			pairs = append(pairs, ComponentPair{From: checkup.ComponentNode, To: to})
+			componentLoadBalancerIn, componentLoadBalancerOut} {
+			pairs = append(pairs, ComponentPair{From: componentNode, To: to})
 		}
 		return pairs
 	}
 	pairs := []ComponentPair{
 		{From: api, To: aggregated},
 		{From: api, To: aggregated + service},
-		{From: api, To: checkup.ComponentEtcd},
+		{From: api, To: componentEtcd},
 		{From: aggregated, To: api + host},
 		{From: aggregated, To: api},
-		{From: aggregated, To: checkup.ComponentEtcd},
+		{From: aggregated, To: componentEtcd},
 		{From: api, To: api}, // separates failures of the Service's address from those of its endpoints
 		{From: api, To: api + service},
 		{From: aggregated, To: api + service},
-		{From: api, To: checkup.ComponentLoadBalancerIn},
-		{From: api, To: checkup.ComponentLoadBalancerOut},
-		{From: aggregated, To: checkup.ComponentLoadBalancerIn},
-		{From: aggregated, To: checkup.ComponentLoadBalancerOut},
+		{From: api, To: componentLoadBalancerIn},
+		{From: api, To: componentLoadBalancerOut},
+		{From: aggregated, To: componentLoadBalancerIn},
+		{From: aggregated, To: componentLoadBalancerOut},
 	}
 	if !watches {
-		pairs = append(pairs, ComponentPair{From: api, To: checkup.ComponentNode})
+		pairs = append(pairs, ComponentPair{From: api, To: componentNode})
 	}
 	return pairs
 }
@@ -212,11 +223,11 @@ func (l layout) lookups() (lookups, error) {
 			continue
 		}
 		switch name {
-		case checkup.ComponentAggregatedAPIServer:
+		case componentAggregatedAPIServer:
 			look.aggregated, look.aggregatedPods = true, stood
-		case checkup.ComponentEtcd:
+		case componentEtcd:
 			look.kubeadmConfig = look.kubeadmConfig || l.preset == PresetKubeadm
-		case checkup.ComponentLoadBalancerIn, checkup.ComponentLoadBalancerOut:
+		case componentLoadBalancerIn, componentLoadBalancerOut:
 			look.kubeadmConfig = look.kubeadmConfig || l.preset != PresetOpenShift
 			look.clusterInfo = look.clusterInfo || l.preset != PresetOpenShift
 			look.infrastructure = look.infrastructure || l.preset != PresetKubeadm

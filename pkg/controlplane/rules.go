@@ -171,12 +171,12 @@ func roleTLS(c *Spec, report kind.Reporter) {
 // presetComponents are the roles that a preset may have, and whether each has a
 // Service.
 var presetComponents = map[string]bool{
-	checkup.ComponentKubeAPIServer:       true,
-	checkup.ComponentAggregatedAPIServer: true,
-	checkup.ComponentEtcd:                false,
-	checkup.ComponentNode:                false,
-	checkup.ComponentLoadBalancerIn:      false,
-	checkup.ComponentLoadBalancerOut:     false,
+	componentKubeAPIServer:       true,
+	componentAggregatedAPIServer: true,
+	componentEtcd:                false,
+	componentNode:                false,
+	componentLoadBalancerIn:      false,
+	componentLoadBalancerOut:     false,
 }
 
 func presetNames() string { return strings.Join(slices.Sorted(maps.Keys(presetComponents)), ", ") }
@@ -200,7 +200,7 @@ func pairRole(c *Spec, report kind.Reporter) {
 		case !known(p.From):
 			report(from, "unknown role %q: want one of %s", p.From, names)
 		case own && len(role.Hosts) > 0,
-			!own && (p.From == checkup.ComponentLoadBalancerIn || p.From == checkup.ComponentLoadBalancerOut):
+			!own && (p.From == componentLoadBalancerIn || p.From == componentLoadBalancerOut):
 			report(from, "role %q has hosts and no pods: no agent can probe from it", p.From)
 		}
 		name, facet, _ := strings.Cut(p.To, ".")

@@ -39,7 +39,7 @@ func newGuests(seed uint64, links ...vmLine) *guests {
 		w: &checkup.Worksheet{
 			Plan: "day-2", Check: "vms", Kind: "vmLatency", Rounds: 1, IPFamilies: checkup.IPFamilies, Possible: 2 * len(links),
 			Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{
-				Sizes: []int{checkup.VMEchoSize}, Count: 25, Interval: checkup.Duration(200 * time.Millisecond), Timeout: checkup.VMEchoTimeout}}},
+				Sizes: []int{checkup.VMEchoSize}, Count: 25, Interval: checkup.Duration(200 * time.Millisecond), Timeout: echoTimeout}}},
 			Guests: &checkup.GuestSheet{Duration: checkup.Duration(5 * time.Second)},
 		},
 	}
