@@ -57,7 +57,7 @@ type Report struct {
 	Finished time.Time `json:"finished,omitzero"`
 
 	Verdict RunVerdict `json:"verdict"`
-	// Summary is one line for people.
+	// Summary is one line for people. It begins with the verdict.
 	Summary string `json:"summary"`
 	// Gate of the plan. Passed says that the verdict passes it.
 	Gate   Gate   `json:"gate"`
@@ -70,6 +70,12 @@ type Report struct {
 	// Notes are about the run as a whole, such as history that could not be read, one line each.
 	Notes []string `json:"notes,omitempty"`
 }
+
+// Summarize sets Summary: the verdict, and what there is to say of it.
+func (r *Report) Summarize(text string) { r.Summary = fmt.Sprintf("%s: %s", r.Verdict, text) }
+
+// AfterVerdict is the part of Summary that follows the verdict, for printers that show a verdict in their own way.
+func (r *Report) AfterVerdict() string { return strings.TrimPrefix(r.Summary, string(r.Verdict)) }
 
 // Counts of units by verdict. Expected is their sum.
 type Counts struct {

@@ -230,7 +230,7 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 		case pod == nil:
 			roster.Targets[t].Cause = setupCause("lost while probing: its responder was deleted")
 		case over(pod):
-			roster.Targets[t].Cause = setupCause("lost while probing: " + explain(pod, "").Message)
+			roster.Targets[t].Cause = setupCause("lost while probing: " + explain(pod, Warning{}).Message)
 		default:
 			continue
 		}

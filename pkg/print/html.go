@@ -328,7 +328,7 @@ type htmlFinding struct {
 func htmlReportOf(r *checkup.Report) *htmlReport {
 	v := &htmlReport{
 		Title: htmlClip(runTitle(r)), When: runTime(r), Verdict: htmlVerdict(string(r.Verdict)), Gate: htmlClip(gateLine(r)),
-		Summary: htmlClip(strings.TrimPrefix(r.Summary, string(r.Verdict))), Tally: htmlTally(r.Counts),
+		Summary: htmlClip(r.AfterVerdict()), Tally: htmlTally(r.Counts),
 	}
 	for i := range r.Checks {
 		v.Checks = append(v.Checks, htmlCheckOf(&r.Checks[i], r.Gate, "check-"+strconv.Itoa(i+1)))

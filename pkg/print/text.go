@@ -61,7 +61,7 @@ func Text(w io.Writer, r *checkup.Report, o TextOptions) error {
 	}
 	p.line("")
 	p.line("%s", checkup.Clean(gateLine(r)))
-	p.line("%s%s", p.verdict(string(r.Verdict)), checkup.Clean(strings.TrimPrefix(r.Summary, string(r.Verdict))))
+	p.line("%s%s", p.verdict(string(r.Verdict)), checkup.Clean(r.AfterVerdict()))
 	return p.w.Flush()
 }
 

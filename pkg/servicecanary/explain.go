@@ -25,7 +25,7 @@ func Explain(e kind.Explained) kind.Explanation {
 	var on []string
 	for _, t := range w.Targets {
 		if t.IsFixture() {
-			on = append(on, strings.TrimPrefix(t.Label, "endpoint "))
+			on = append(on, endpointOn(t))
 		}
 	}
 	x.Field("services", fmt.Sprintf("%d, created by setup and deleted by teardown, each with port 7 of TCP and UDP", len(w.Services)))
