@@ -149,12 +149,7 @@ func containerState(pod *corev1.Pod) corev1.ContainerState {
 
 // OneLine returns a message of Kubernetes as one line of at most 500 bytes.
 func OneLine(s string) string {
-	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "?")
-	const most = 500
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
+	return checkup.Shorten(checkup.OneLine(s), 500)
 }
 
 // Warning is what a warning event says of an object, in one line. The zero value is that of an object without one.

@@ -268,8 +268,7 @@ func (r *reader) name(name, what string, required bool, validate func(string) []
 		return ""
 	}
 	for _, message := range validate(text) {
-		message, _, _ = strings.Cut(message, " (e.g. ")
-		r.problem(key, "%q: want %s: %s", text, what, message)
+		r.problem(key, "%q: want %s: %s", text, what, checkup.Requirement(message))
 	}
 	return text
 }

@@ -396,7 +396,7 @@ func sameQuestion(a, b dnsmessage.Question) bool {
 // wrongAnswer says why an answer is not what it must be; nil if it is.
 func wrongAnswer(q checkup.Question, r reply) *checkup.Cause {
 	wrong := func(reason checkup.Reason, format string, args ...any) *checkup.Cause {
-		return &checkup.Cause{Stage: checkup.StageEcho, Reason: reason, Message: oneLine(fmt.Sprintf(format, args...))}
+		return &checkup.Cause{Stage: checkup.StageEcho, Reason: reason, Message: printable(fmt.Sprintf(format, args...))}
 	}
 	if !r.aboutName() {
 		return wrong(checkup.ReasonCode, "answered %s", codeName(r.code))
@@ -528,7 +528,7 @@ func (s *sample) failDNS(err error, timeout time.Duration) {
 		s.timedOut, s.cause.Reason = true, checkup.ReasonTimedOut
 		s.cause.Message = timedOutWords(timeout) + ", twice"
 	case errors.As(err, &odd):
-		s.timedOut, s.cause.Reason, s.cause.Message = false, checkup.ReasonMalformed, oneLine(odd.Error())
+		s.timedOut, s.cause.Reason, s.cause.Message = false, checkup.ReasonMalformed, printable(odd.Error())
 	}
 	if errors.As(err, &cut) {
 		s.cause.Message = "the answer does not fit in a datagram, and over TCP: " + s.cause.Message
