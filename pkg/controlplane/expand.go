@@ -47,7 +47,7 @@ type expansion struct {
 	nodes     map[string]*cluster.Node // by name
 	addresses map[netip.Addr]string    // names of nodes, by their internal addresses
 	facets    map[string]*facet        // by ComponentPair.To, those computed so far
-	stands    map[string][]*source     // sources by role, those computed so far
+	sources   map[string][]*source     // by role, those computed so far
 	pods      map[string]*source       // by the pod that they stand for
 	balancers map[string]*target       // load balancers, by host:port
 
@@ -106,7 +106,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*expansion, err
 		nodes:     map[string]*cluster.Node{},
 		addresses: map[netip.Addr]string{},
 		facets:    map[string]*facet{},
-		stands:    map[string][]*source{},
+		sources:   map[string][]*source{},
 		pods:      map[string]*source{},
 		balancers: map[string]*target{},
 	}

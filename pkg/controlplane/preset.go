@@ -206,7 +206,7 @@ func (l layout) lookups() (lookups, error) {
 	}
 	for _, name := range l.used() {
 		r := l.roles[name]
-		stood := l.stoodOn(name)
+		needsNodes := l.needsNodes(name)
 		if r.Pods != nil && l.needsPods(name) {
 			selector, err := cluster.Selector(r.Pods.Selector)
 			if err != nil {
@@ -217,14 +217,14 @@ func (l layout) lookups() (lookups, error) {
 			}
 		}
 		if r.Service != nil {
-			service(r.Service.Namespace, r.Service.Name, stood && r.Pods == nil)
+			service(r.Service.Namespace, r.Service.Name, needsNodes && r.Pods == nil)
 		}
 		if r.own {
 			continue
 		}
 		switch name {
 		case componentAggregatedAPIServer:
-			look.aggregated, look.aggregatedPods = true, stood
+			look.aggregated, look.aggregatedPods = true, needsNodes
 		case componentEtcd:
 			look.kubeadmConfig = look.kubeadmConfig || l.preset == PresetKubeadm
 		case componentLoadBalancerIn, componentLoadBalancerOut:
@@ -247,9 +247,9 @@ func (l layout) used() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// stoodOn reports whether the nodes of a role's instances matter: because they are
+// needsNodes reports whether the nodes of a role's instances matter: because they are
 // sources, or because their nodes are probed.
-func (l layout) stoodOn(name string) bool {
+func (l layout) needsNodes(name string) bool {
 	return slices.ContainsFunc(l.pairs, func(p ComponentPair) bool {
 		return p.From == name || p.To == name+"."+facetHost
 	})
@@ -257,7 +257,7 @@ func (l layout) stoodOn(name string) bool {
 
 // needsPods reports whether anything but the Service of a role is probed or a source.
 func (l layout) needsPods(name string) bool {
-	return l.stoodOn(name) || slices.ContainsFunc(l.pairs, func(p ComponentPair) bool { return p.To == name })
+	return l.needsNodes(name) || slices.ContainsFunc(l.pairs, func(p ComponentPair) bool { return p.To == name })
 }
 
 // What the survey reads, as Snapshot.Seen and Unseen name it.

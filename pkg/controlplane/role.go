@@ -805,7 +805,7 @@ func (x *expansion) balancerTargets(name string, side cluster.Side, label string
 
 // sourcesOf are the sources of a role: an agent for each of its pods.
 func (x *expansion) sourcesOf(name string) []*source {
-	if s, ok := x.stands[name]; ok {
+	if s, ok := x.sources[name]; ok {
 		return s
 	}
 	r := x.roles[name]
@@ -859,7 +859,7 @@ func (x *expansion) sourcesOf(name string) []*source {
 	default:
 		add(nil, name, fmt.Sprintf("it is not visible with the preset %s", x.preset))
 	}
-	x.stands[name] = sources
+	x.sources[name] = sources
 	return sources
 }
 

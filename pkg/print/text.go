@@ -339,7 +339,7 @@ func compared(c *checkup.CheckReport) string {
 
 // alternatives are the causes that the sample cannot distinguish from a finding's, in words.
 func alternatives(f checkup.Finding) string {
-	return "this sample cannot tell it from: " + strings.Join(f.Alternatives, "; ")
+	return "this sample cannot distinguish it from: " + strings.Join(f.Alternatives, "; ")
 }
 
 // background is what no finding explains, in words.

@@ -233,7 +233,7 @@ func (v *vms) lossNotes(j *judge.Judgement) []string {
 				continue // its cause
 			}
 			if limit = "the limit is " + most.String(); loss > *most {
-				limit += ", which so few do not show to be exceeded"
+				limit += ", but so few requests do not prove that it is exceeded"
 			}
 		}
 		notes = append(notes, fmt.Sprintf(

@@ -178,7 +178,7 @@ func TestJudgeVM(t *testing.T) {
 		{"part lost over the limit, as often happens by chance", func(g *guests, r *checkup.Record) {
 			g.w.Expect.Loss.Max = ptr(checkup.Percent(19))
 			lose(&r.Observations[0], 5)
-		}, "pass", "pass", "node01 to node02 over default/br10, IPv4: 5 of 25 echo requests were not answered (20%); the limit is 19%, which so few do not show to be exceeded", false},
+		}, "pass", "pass", "node01 to node02 over default/br10, IPv4: 5 of 25 echo requests were not answered (20%); the limit is 19%, but so few requests do not prove that it is exceeded", false},
 		{"part lost over the limit, as seldom happens by chance", func(g *guests, r *checkup.Record) {
 			g.w.Expect.Loss.Max = ptr(checkup.Percent(5))
 			lose(&r.Observations[0], 5)

@@ -158,7 +158,7 @@ func Check(items []*api.ServiceEndpoints) *State {
 		key := [2]string{item.GetNamespace(), item.GetName()}
 		ports, health, err := c.service(item)
 		if err == nil && seen[key] {
-			err = errors.New("it is in the state twice")
+			err = errors.New("duplicate")
 		}
 		if err != nil {
 			c.problem("Service %.70q/%.70q is not served: %v", key[0], key[1], err)

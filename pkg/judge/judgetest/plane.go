@@ -50,7 +50,7 @@ var (
 	Silent   = &checkup.Cause{
 		Stage:   checkup.StageHandshake,
 		Reason:  checkup.ReasonSilent,
-		Message: "accepted the connection and then said nothing for 10s",
+		Message: "accepted the connection and then sent nothing for 10s",
 	}
 	NotReady  = &checkup.Cause{Stage: checkup.StageResponse, Message: "HTTP status 500 Internal Server Error"}
 	NoAddress = &checkup.Cause{Stage: checkup.StageResolve, Message: "no such host"}
