@@ -44,8 +44,8 @@ func SomeOf(names []string, noun string) string {
 	return Count(len(names), noun)
 }
 
-// OneLine makes one line of valid UTF-8 of a text: white space becomes one space, and what is no UTF-8 "?". What does not
-// print stays: see Clean.
+// OneLine makes one line of valid UTF-8 of a text: white space becomes one space, and what is no UTF-8 "?". What does
+// not print stays: see Clean.
 func OneLine(s string) string {
 	return strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "?")
 }

@@ -157,7 +157,9 @@ func roleHost(c *Spec, report kind.Reporter) {
 
 func roleTLS(c *Spec, report kind.Reporter) {
 	eachRole(c, func(_ string, r ComponentRole, path []string) {
-		for _, field := range []struct{ name, value string }{{"serverName", r.ServerName}, {"path", r.Path}, {"clientCertificate", r.ClientCertificate}} {
+		for _, field := range []struct{ name, value string }{
+			{"serverName", r.ServerName}, {"path", r.Path}, {"clientCertificate", r.ClientCertificate},
+		} {
 			if field.value != "" && !r.TLS {
 				report(append(slices.Clone(path), field.name), "has no effect: tls is false")
 			}

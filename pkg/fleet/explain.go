@@ -66,7 +66,8 @@ func Stuck(reason string) bool { return slices.Contains(stuckReasons, reason) }
 // stuckReasons are from kubernetes/pkg/kubelet/images/types.go and
 // container/sync_result.go.
 var stuckReasons = []string{
-	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
+	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
+	"RegistryUnavailable", "SignatureValidationFailed",
 	"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
 }
 

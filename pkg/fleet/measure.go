@@ -163,8 +163,8 @@ func refusedSecurity(err error) bool {
 	return apierrors.IsForbidden(err) && RefusedSecurity(err.Error())
 }
 
-// RefusedSecurity reports whether a message is that of an API server whose pod security refused a pod. Neither the error
-// nor a condition that quotes it has a reason of its own for that (k8s.io/pod-security-admission/admission).
+// RefusedSecurity reports whether a message is that of an API server whose pod security refused a pod. Neither the
+// error nor a condition that quotes it has a reason of its own for that (k8s.io/pod-security-admission/admission).
 func RefusedSecurity(message string) bool { return strings.Contains(message, "violates PodSecurity") }
 
 // refusedConstraints reports whether OpenShift's security context constraints refused a pod.

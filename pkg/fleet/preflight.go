@@ -263,7 +263,8 @@ func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event Warning) *c
 	switch {
 	case scheduled.Status != corev1.ConditionFalse && failed:
 		return setupCause(
-			fmt.Sprintf("node %s cannot attach a VM to %s: %s", pod.Spec.NodeName, NetworkWords(e.VM), PluginWords(event.String())),
+			fmt.Sprintf("node %s cannot attach a VM to %s: %s",
+				pod.Spec.NodeName, NetworkWords(e.VM), PluginWords(event.String())),
 		)
 	case scheduled.Status != corev1.ConditionFalse: // below
 	case e.Node == "":
@@ -272,7 +273,8 @@ func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event Warning) *c
 		return setupCause(
 			fmt.Sprintf("no node %q accepts VMs (no such node, or no label %s=true): %s", e.Node, labelSchedulable, words),
 		)
-	case e.VM.Bridge != "" && strings.HasPrefix(e.VM.Resource, bridgeResource) && strings.Contains(words, "Insufficient "+e.VM.Resource):
+	case e.VM.Bridge != "" && strings.HasPrefix(e.VM.Resource, bridgeResource) &&
+		strings.Contains(words, "Insufficient "+e.VM.Resource):
 		return setupCause(fmt.Sprintf("node %s has no bridge %s: %s", e.Node, e.VM.Bridge, words))
 	default:
 		return setupCause(fmt.Sprintf("node %s accepts no VM on %s: %s", e.Node, NetworkWords(e.VM), words))

@@ -160,7 +160,8 @@ func (f *Fleet) awaitReady(
 		case up(pod):
 			delete(left, pod.Name)
 			roster.Targets[waiting[pod.Name]] = entry(pod)
-			f.logf("%d of %s ready: %s", len(waiting)-len(left), checkup.Count(of, "responder"), w.Targets[waiting[pod.Name]].Name())
+			f.logf("%d of %s ready: %s", len(waiting)-len(left), checkup.Count(of, "responder"),
+				w.Targets[waiting[pod.Name]].Name())
 		default:
 			left[pod.Name] = pod
 		}

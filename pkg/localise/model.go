@@ -190,7 +190,9 @@ func joinPairs(found []*Found) []*Found {
 		return found
 	}
 	slices.SortStableFunc(pairs, func(a, b *Found) int { return cmp.Compare(len(b.Pairs), len(a.Pairs)) })
-	joined := &Found{Finding: checkup.Finding{Cause: checkup.CausePair, Subject: fmt.Sprintf("%d pairs of nodes", len(pairs))}}
+	joined := &Found{Finding: checkup.Finding{
+		Cause: checkup.CausePair, Subject: fmt.Sprintf("%d pairs of nodes", len(pairs)),
+	}}
 	joined.Confirmation = together(pairs)
 	explained := map[int]bool{}
 	for _, f := range pairs {
@@ -230,7 +232,9 @@ func together(found []*Found) checkup.Confirmation {
 // further sums up the findings that are not listed.
 func further(rest []*Found) checkup.Finding {
 	first := rest[0].describe()
-	f := checkup.Finding{Cause: first.Cause, Subject: checkup.Count(len(rest), "more finding"), Confirmation: together(rest)}
+	f := checkup.Finding{
+		Cause: first.Cause, Subject: checkup.Count(len(rest), "more finding"), Confirmation: together(rest),
+	}
 	explained := map[int]bool{}
 	for _, r := range rest {
 		if r.Cause != f.Cause {

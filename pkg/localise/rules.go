@@ -124,7 +124,8 @@ func best[X OfServices](x X, rule Rule[X]) *Found {
 		case checkup.CauseTarget:
 			f.Concerns(r.TargetNode(failed))
 		}
-		f.For = append(f.For, fmt.Sprintf("%d of %s fail: %s", len(failed), checkup.Count(len(measured), "measured pair"), x.Ways(failed)))
+		f.For = append(f.For, fmt.Sprintf("%d of %s fail: %s",
+			len(failed), checkup.Count(len(measured), "measured pair"), x.Ways(failed)))
 		f.For = append(f.For, x.For(rule.Cause, failed, elsewhere)...)
 		if rule.Also != nil {
 			more := slices.DeleteFunc(r.Failed(r.Measured), func(i int) bool {

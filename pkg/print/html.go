@@ -101,7 +101,8 @@ func (l Links) title(plan string) string {
 
 // lists are the links to the lists.
 func (l Links) lists() []htmlLink {
-	return slices.DeleteFunc([]htmlLink{{"Plans", l.Plans}, {"Nodes", l.Nodes}}, func(list htmlLink) bool { return list.URL == "" })
+	all := []htmlLink{{"Plans", l.Plans}, {"Nodes", l.Nodes}}
+	return slices.DeleteFunc(all, func(list htmlLink) bool { return list.URL == "" })
 }
 
 // HTML writes the report as one HTML document that needs no other file, no script and no network. Its size is bounded:

@@ -417,7 +417,8 @@ func wrongAnswer(q checkup.Question, r reply) *checkup.Cause {
 			return wrong(checkup.ReasonWrong, "answered %s of %d: not %s", checkup.Count(len(r.records), "record"),
 				len(q.Records), someRecords(missing))
 		case len(missing) == 0 && r.code == dnsmessage.RCodeSuccess:
-			return wrong(checkup.ReasonWrong, "answered %s too many: %s", checkup.Count(len(extra), "record"), someRecords(extra))
+			return wrong(checkup.ReasonWrong, "answered %s too many: %s",
+				checkup.Count(len(extra), "record"), someRecords(extra))
 		}
 		must = someRecords(q.Records)
 	case checkup.AnswerAny:

@@ -32,8 +32,8 @@ func Explain(e kind.Explained) kind.Explanation {
 	x.Field("endpoints", fmt.Sprintf("%d: %s", len(on), checkup.Some(on)))
 	x.Field("pairs", fmt.Sprintf("%d: a node, a Service or an endpoint itself, a family and a transport", e.Cost.Pairs))
 	if p, ok := w.Probe(checkup.TCP); ok {
-		x.Field("measures", fmt.Sprintf("each pair %s, every %s; the responders say who answers", checkup.Count(p.Count, "time"),
-			p.Interval))
+		x.Field("measures", fmt.Sprintf("each pair %s, every %s; the responders say who answers",
+			checkup.Count(p.Count, "time"), p.Interval))
 	}
 	switch sheet.Share {
 	case ShareAny:

@@ -269,7 +269,9 @@ func (l *looks) view(
 	}
 	var ok bool
 	if v.must, ok = l.state.of(at, o.Pair); !ok {
-		return nil, &checkup.Cause{Stage: checkup.StageSetup, Message: "the Service did not exist any more when measuring began"}
+		return nil, &checkup.Cause{
+			Stage: checkup.StageSetup, Message: "the Service did not exist any more when measuring began",
+		}
 	}
 	wrong := slices.ContainsFunc(slices.Collect(maps.Keys(v.answered)), v.mustNot)
 	if seen.Unturned && !wrong && (o.Received > 0 || v.action != nodestate.Forward) {
@@ -379,7 +381,8 @@ func (l *looks) compare(w *checkup.Worksheet, o *judge.Outcome, v *view, level, 
 		}
 		switch {
 		case n == 0 && atMost <= level:
-			fail(judge.Lost, checkup.ReasonUnreached, "%s is never reached, in %d of %d answers", l.names(v.missing), o.Received, o.Sent)
+			fail(judge.Lost, checkup.ReasonUnreached, "%s is never reached, in %d of %d answers",
+				l.names(v.missing), o.Received, o.Sent)
 			return
 		case n > 0 && chance <= level:
 			fail(judge.Lost, checkup.ReasonShare, "%s answers %d of %d, of which 1 in %d is its share, and chance does not explain it",
@@ -499,7 +502,8 @@ func blocks(j *judge.Judgement, l *looks) []checkup.Block {
 			least, most = checkup.Number(x.least), checkup.Number(x.most)
 		}
 		table.Rows = append(table.Rows, []checkup.Cell{
-			checkup.Text(s.Name), checkup.Text(strings.Join(slices.Sorted(maps.Keys(expects[s.Name])), ", ")), checkup.Number(c.Expected), checkup.Number(c.Pass),
+			checkup.Text(s.Name), checkup.Text(strings.Join(slices.Sorted(maps.Keys(expects[s.Name])), ", ")),
+			checkup.Number(c.Expected), checkup.Number(c.Pass),
 			checkup.Number(c.Fail), checkup.Number(c.Unmeasured), least, most, checkup.Number(c.Undecided),
 		})
 	}

@@ -278,7 +278,8 @@ func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 		if n.difference != nil {
 			pass, verb = rest-pass, n.difference.Verb()
 		}
-		f.For = append(f.For, fmt.Sprintf("%d of %s of nodes over %s %s", pass, checkup.Count(rest, "other pair"), n.ref, verb))
+		f.For = append(f.For, fmt.Sprintf("%d of %s of nodes over %s %s",
+			pass, checkup.Count(rest, "other pair"), n.ref, verb))
 	}
 	n.found = append(n.found, &localise.Found{Finding: f, Pairs: failing})
 }
