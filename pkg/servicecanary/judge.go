@@ -241,8 +241,9 @@ func (l *looks) view(
 		sum += a.Count
 	}
 	if sum < o.Received {
-		return nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent does not report who answered: the agent, or a " +
-			"responder, is of an older version"}
+		return nil, &checkup.Cause{Stage: checkup.StageCollect,
+			Message: "the agent does not report who answered: the agent, or a " +
+				"responder, is of an older version"}
 	}
 	fixture, isService := l.w.ServiceOf(o.Pair.Target)
 	switch {
@@ -275,13 +276,15 @@ func (l *looks) view(
 	}
 	wrong := slices.ContainsFunc(slices.Collect(maps.Keys(v.answered)), v.mustNot)
 	if seen.Unturned && !wrong && (o.Received > 0 || v.action != nodestate.Forward) {
-		return nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the endpoint did not change while this node's agent " +
-			"measured: the agent began too late, or no other endpoint is ready"}
+		return nil, &checkup.Cause{Stage: checkup.StageCollect,
+			Message: "the endpoint did not change while this node's agent " +
+				"measured: the agent began too late, or no other endpoint is ready"}
 	}
 	if v.preserved {
 		if seen.Witnessed < o.Received {
-			return nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent does not report which source address the " +
-				"endpoint saw: the agent, or a responder, is of an older version"}
+			return nil, &checkup.Cause{Stage: checkup.StageCollect,
+				Message: "the agent does not report which source address the " +
+					"endpoint saw: the agent, or a responder, is of an older version"}
 		}
 		// On the way to the other node, the network may have put an address of the first node in the place of the agent's.
 		if seen.SeenAs != "" && !slices.ContainsFunc(l.w.Sources[o.Pair.Source].Exits, func(exit string) bool {
