@@ -58,9 +58,9 @@ func Shorten(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// Requirement is a message of k8s.io/apimachinery's validation of names and labels without its examples and regular
+// NoExamples is a message of k8s.io/apimachinery's validation of names and labels without its examples and regular
 // expression.
-func Requirement(message string) string {
-	requirement, _, _ := strings.Cut(message, " (e.g. ")
-	return requirement
+func NoExamples(message string) string {
+	before, _, _ := strings.Cut(message, " (e.g. ")
+	return before
 }

@@ -269,7 +269,7 @@ func (r *reader) name(name, what string, required bool, validate func(string) []
 		return ""
 	}
 	for _, message := range validate(text) {
-		r.problem(key, "%q: want %s: %s", text, what, checkup.Requirement(message))
+		r.problem(key, "%q: want %s: %s", text, what, checkup.NoExamples(message))
 	}
 	return text
 }
