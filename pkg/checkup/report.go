@@ -4,6 +4,7 @@ package checkup
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -56,7 +57,7 @@ type Report struct {
 	Finished time.Time `json:"finished,omitzero"`
 
 	Verdict RunVerdict `json:"verdict"`
-	// Summary is one line for people.
+	// Summary is one line for people. It begins with the verdict.
 	Summary string `json:"summary"`
 	// Gate of the plan. Passed says that the verdict passes it.
 	Gate   Gate   `json:"gate"`
@@ -69,6 +70,12 @@ type Report struct {
 	// Notes are about the run as a whole, such as history that could not be read, one line each.
 	Notes []string `json:"notes,omitempty"`
 }
+
+// Summarize sets Summary: the verdict, and what there is to say of it.
+func (r *Report) Summarize(text string) { r.Summary = fmt.Sprintf("%s: %s", r.Verdict, text) }
+
+// AfterVerdict is the part of Summary that follows the verdict, for printers that show a verdict in their own way.
+func (r *Report) AfterVerdict() string { return strings.TrimPrefix(r.Summary, string(r.Verdict)) }
 
 // Counts of units by verdict. Expected is their sum.
 type Counts struct {
@@ -269,6 +276,9 @@ type Finding struct {
 	// family, a transport, a size in bytes, a NetworkAttachmentDefinition. Empty means
 	// the whole pod network.
 	Subject string `json:"subject"`
+	// Nodes are those that the finding concerns: the nodes of its subject and of its alternatives, each once. Nil if
+	// there are none, if they are too many to be named, and in reports of older versions.
+	Nodes []string `json:"nodes,omitempty"`
 	// Family, Transport and FromSize narrow the cause to one family, one transport, or
 	// payloads of at least that many bytes. At most one of them is set. Empty and 0 mean
 	// no restriction.
@@ -316,6 +326,15 @@ type Change struct {
 	Runs int `json:"runs"`
 	// Days is the time over which the value grew, for a slow drift; 0 if this run differs from the runs before.
 	Days int `json:"days,omitempty"`
+}
+
+// Concerns adds nodes to Nodes, each once. Empty names are ignored.
+func (f *Finding) Concerns(nodes ...string) {
+	for _, n := range nodes {
+		if n != "" && !slices.Contains(f.Nodes, n) {
+			f.Nodes = append(f.Nodes, n)
+		}
+	}
 }
 
 // String is the cause with its subject and restrictions, in the form of Alternatives.

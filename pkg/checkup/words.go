@@ -43,3 +43,24 @@ func SomeOf(names []string, noun string) string {
 	}
 	return Count(len(names), noun)
 }
+
+// OneLine makes one line of valid UTF-8 of a text: white space becomes one space, and what is no UTF-8 "?". What does
+// not print stays: see Clean.
+func OneLine(s string) string {
+	return strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "?")
+}
+
+// Shorten cuts a text to at most so many bytes, and ends what it cut with "...", which it does not count.
+func Shorten(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
+}
+
+// NoExamples is a message of k8s.io/apimachinery's validation of names and labels without its examples and regular
+// expression.
+func NoExamples(message string) string {
+	before, _, _ := strings.Cut(message, " (e.g. ")
+	return before
+}

@@ -231,6 +231,8 @@ type NetworkConfig struct {
 	// Diagnostics is spec.networkDiagnostics of network.config.openshift.io/cluster. Nil if the object or the field
 	// does not exist.
 	Diagnostics *NetworkDiagnostics `json:"diagnostics,omitempty"`
+	// Unknown are the paths of fields of spec.networkDiagnostics that are not known, and ignored.
+	Unknown []string `json:"unknown,omitempty"`
 	// DisableNetworkDiagnostics is spec.disableNetworkDiagnostics of network.operator.openshift.io/cluster. Nil if the
 	// object or the field does not exist.
 	DisableNetworkDiagnostics *bool `json:"disableNetworkDiagnostics,omitempty"`

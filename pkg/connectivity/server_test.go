@@ -263,10 +263,10 @@ func worksheet() *checkup.Worksheet {
 		Plan: "day-2", Check: "api", Kind: "controlPlane",
 		Sources: []checkup.Endpoint{{Node: "a", Label: "kube-apiserver-a"}, {Node: "b", Label: "kube-apiserver-b"}},
 		Targets: []checkup.Endpoint{
-			{Node: "a", Label: "etcd-server-a", Component: checkup.ComponentEtcd, Peer: peer("10.0.0.1", 2379)},
-			{Node: "b", Label: "etcd-server-b", Component: checkup.ComponentEtcd, Peer: peer("10.0.0.2", 2379)},
+			{Node: "a", Label: "etcd-server-a", Component: "etcd", Peer: peer("10.0.0.1", 2379)},
+			{Node: "b", Label: "etcd-server-b", Component: "etcd", Peer: peer("10.0.0.2", 2379)},
 			{Label: "load-balancer-api-external", Peer: &checkup.Peer{Host: "api.example.com", Port: 6443, Transport: checkup.TLS}},
-			{Label: "aggregated-apiserver", Component: checkup.ComponentAggregatedAPIServer}, // not visible: no Peer
+			{Label: "aggregated-apiserver", Component: "aggregated-apiserver"}, // not visible: no Peer
 		},
 		Assignments: [][]int{{0, 1, 2, 3}, {0, 1}},
 		IPFamilies:  []checkup.IPFamily{checkup.IPv4},

@@ -47,7 +47,7 @@ func TestRealGuests(t *testing.T) {
 		return checkup.Order{
 			Source: source, Limits: checkup.Limits{PacketsPerSecond: 1000, Concurrency: 16},
 			Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{
-				Sizes: []int{checkup.VMEchoSize}, Count: count, Interval: checkup.Duration(100 * time.Millisecond), Timeout: checkup.VMEchoTimeout}}},
+				Sizes: []int{checkup.VMEchoSize}, Count: count, Interval: checkup.Duration(100 * time.Millisecond), Timeout: checkup.Duration(5 * time.Second)}}},
 			Targets:    []checkup.OrderTarget{{Target: target, Addresses: family(target)}},
 			IPFamilies: checkup.IPFamilies, Own: family(source), Unused: family(6),
 			Deadline: checkup.Duration(time.Minute),

@@ -111,7 +111,8 @@ func (s *shell) run(ctx context.Context, patience time.Duration, command string)
 	// What is typed has quotes within the marks, and the output does not: an echo
 	// cannot be mistaken for it.
 	begin, end := "checkplan"+mark+"begin\n", "checkplan"+mark+"end:"
-	if err := s.send(ctx, fmt.Sprintf("echo 'check'plan%sbegin; %s; echo 'check'plan%send:$?:", mark, command, mark)); err != nil {
+	line := fmt.Sprintf("echo 'check'plan%sbegin; %s; echo 'check'plan%send:$?:", mark, command, mark)
+	if err := s.send(ctx, line); err != nil {
 		return "", 0, err
 	}
 	cut := func(text string) (output, code string, ok bool) {

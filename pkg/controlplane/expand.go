@@ -47,7 +47,7 @@ type expansion struct {
 	nodes     map[string]*cluster.Node // by name
 	addresses map[netip.Addr]string    // names of nodes, by their internal addresses
 	facets    map[string]*facet        // by ComponentPair.To, those computed so far
-	stands    map[string][]*source     // sources by role, those computed so far
+	sources   map[string][]*source     // by role, those computed so far
 	pods      map[string]*source       // by the pod that they stand for
 	balancers map[string]*target       // load balancers, by host:port
 
@@ -106,7 +106,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*expansion, err
 		nodes:     map[string]*cluster.Node{},
 		addresses: map[netip.Addr]string{},
 		facets:    map[string]*facet{},
-		stands:    map[string][]*source{},
+		sources:   map[string][]*source{},
 		pods:      map[string]*source{},
 		balancers: map[string]*target{},
 	}
@@ -170,7 +170,7 @@ func (x *expansion) assign() ([]*source, []*target, error) {
 	for _, pair := range x.pairs {
 		to := x.facet(pair.To)
 		from := x.sourcesOf(pair.From)
-		if !x.chosen && pair.From == checkup.ComponentAggregatedAPIServer && pair.To == checkup.ComponentEtcd {
+		if !x.chosen && pair.From == componentAggregatedAPIServer && pair.To == componentEtcd {
 			from = slices.DeleteFunc(slices.Clone(from), func(s *source) bool { return !usesEtcd(s.Pod) })
 		}
 		for _, s := range from {

@@ -105,7 +105,8 @@ func widened(x *kind.Explanation, w *checkup.Worksheet, pairs []int) {
 	}
 	if len(host) > 0 {
 		x.Field("widened", fmt.Sprintf("%s on the host network, as the components that they represent: %s. "+
-			"The namespace of the run must admit that (pod security level privileged)", checkup.Count(len(host), "agent"), checkup.Some(host)))
+			"The namespace of the run must admit that (pod security level privileged)",
+			checkup.Count(len(host), "agent"), checkup.Some(host)))
 	}
 	if len(secrets) > 0 {
 		slices.Sort(secrets)

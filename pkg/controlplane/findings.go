@@ -228,20 +228,22 @@ func (b *blamer) components(targets []int) {
 				pairs,
 			),
 		}
+		var from []string // nodes whose path to the target explains the failures, too
 		if nodes := b.SourceNodes(pairs); len(nodes) == 1 && nodes[0] != "" {
-			// From one node alone the path cannot be distinguished from the target.
-			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s -> %s", checkup.CausePair, nodes[0], target.Name()))
+			from = nodes // from one node alone the path cannot be distinguished from the target
 		}
 		if sources > 1 && b.connected(pairs) {
 			f.For = append(f.For, "it accepts connections: the path to it is open")
-			f.Alternatives = nil
+			from = nil
 		}
 		if against := b.passing(pairs); against != nil {
 			f.Against = against
-			for _, node := range b.SourceNodes(b.Failed(pairs)) {
-				f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s -> %s", checkup.CausePair, node, target.Name()))
-			}
+			from = append(from, b.SourceNodes(b.Failed(pairs))...)
 		}
+		for _, node := range from {
+			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s -> %s", checkup.CausePair, node, target.Name()))
+		}
+		f.Concerns(append([]string{target.Node}, from...)...)
 		b.add(f, all, group)
 	}
 }
@@ -288,6 +290,7 @@ func (b *blamer) sources() {
 		e := b.Worksheet.Sources[s]
 		group, pairs := []int{s}, b.From[s]
 		f := checkup.Finding{Cause: checkup.CauseSource, Subject: e.Name(), Message: "all targets of " + e.Name()}
+		f.Concerns(e.Node)
 		if e.Node != "" && e.Node != e.Name() {
 			f.Message += " on node " + e.Node
 		}
@@ -381,6 +384,7 @@ type link struct{ from, to string }
 func (b *blamer) pair(i int, between map[link][]int) {
 	f := checkup.Finding{Cause: checkup.CausePair}
 	source, target := b.Source(i), b.Target(i)
+	f.Concerns(source.Node, target.Node)
 	to := b.To[b.Outcomes[i].Pair.Target]
 	pairs := b.between(between[link{source.Node, target.Node}])
 	scope := pairs

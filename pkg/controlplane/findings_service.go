@@ -291,6 +291,7 @@ func (b *blamer) rules(node string, list []toService, pairs []int) {
 			checkup.SomeOf(addresses, "address"),
 		),
 	}
+	f.Concerns(node)
 	first := fmt.Sprintf("%d of %s to them from %s fail", len(pairs), checkup.Count(len(here), "measured pair"), node)
 	if len(elsewhere) > 0 {
 		first += fmt.Sprintf("; %d of %d from other nodes pass", len(elsewhere)-b.count(elsewhere), len(elsewhere))
@@ -319,9 +320,10 @@ func (b *blamer) way(target int, ways []way) {
 		pairs[k] = ways[k].pair
 	}
 	e := b.Worksheet.Targets[target]
-	from := "every source"
+	from, node := "every source", ""
 	if nodes := b.SourceNodes(pairs); len(nodes) == 1 {
-		from = cmp.Or(nodes[0], b.SourceNames(pairs)[0])
+		node = nodes[0]
+		from = cmp.Or(node, b.SourceNames(pairs)[0])
 	}
 	p := worst(ways) // shown for all
 	f := checkup.Finding{
@@ -336,6 +338,7 @@ func (b *blamer) way(target int, ways []way) {
 			b.answered(p),
 		),
 	}
+	f.Concerns(node)
 	here, elsewhere := b.same(pairs, b.good(b.To[target]))
 	first := fmt.Sprintf("%d of %s to it from %s fail", len(pairs), checkup.Count(len(here), "measured pair"), from)
 	if len(elsewhere) > 0 {
@@ -349,6 +352,9 @@ func (b *blamer) way(target int, ways []way) {
 		)
 		for _, t := range dead {
 			f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CauseTarget, t))
+		}
+		for _, i := range p.behind {
+			f.Concerns(b.Target(i).Node)
 		}
 	}
 	if p.component > 0 {

@@ -45,7 +45,7 @@ func TestBlame(t *testing.T) {
 		}, []string{"target etcd-server-cp-2"}, "etcd-server-cp-2, etcd on node cp-2 at 10.0.0.2:2379: no connection (connection refused)"},
 		{"a component that says nothing", func(*judgetest.Plane) fault {
 			return fault{end: func(t int, _ time.Duration) *checkup.Cause { return judgetest.Because(t == etcd, judgetest.Silent) }}
-		}, []string{"target etcd-server-cp-2"}, "accepts connections and sends nothing (accepted the connection and then said nothing for 10s)"},
+		}, []string{"target etcd-server-cp-2"}, "accepts connections and sends nothing (accepted the connection and then sent nothing for 10s)"},
 		{"a component that is not ready", func(*judgetest.Plane) fault {
 			return fault{end: func(t int, _ time.Duration) *checkup.Cause { return judgetest.Because(t == etcd, judgetest.NotReady) }}
 		}, []string{"target etcd-server-cp-2"}, "sends no valid response"},

@@ -130,7 +130,7 @@ func TestJudgeConnection(t *testing.T) {
 		{"fewer than the agent counts, and failed", func(c *connection) {
 			c.record.Sources[0].End.Results = 6
 			c.fail(judgetest.Silent, 0, 1, 2, 3, 4)
-		}, checkup.Fail, "handshake: accepted the connection and then said nothing for 10s"},
+		}, checkup.Fail, "handshake: accepted the connection and then sent nothing for 10s"},
 		{"spoiled in part", func(c *connection) { c.record.Results[1].Unmeasured = spoilt }, checkup.Unmeasured, "self: 1 of 5 measurements were discarded; 4 of 5 ordered remain, too few to pass; the last discarded: held up for 80ms"},
 		{"mostly spoiled, and failed", func(c *connection) {
 			c.fail(judgetest.Refused, 0, 1, 2, 3, 4)
@@ -144,7 +144,7 @@ func TestJudgeConnection(t *testing.T) {
 
 		// Expectations.
 		{"never connects", func(c *connection) { c.fail(judgetest.Refused, 0, 1, 2, 3, 4) }, checkup.Fail, "connect: connection refused"},
-		{"never sends anything", func(c *connection) { c.fail(judgetest.Silent, 0, 1, 2, 3, 4) }, checkup.Fail, "handshake: accepted the connection and then said nothing for 10s"},
+		{"never sends anything", func(c *connection) { c.fail(judgetest.Silent, 0, 1, 2, 3, 4) }, checkup.Fail, "handshake: accepted the connection and then sent nothing for 10s"},
 		{"failed in part, without a limit", func(c *connection) { c.fail(judgetest.Refused, 0, 1, 2, 3) }, checkup.Pass, ""},
 		{"failed in part, as often happens by chance", func(c *connection) {
 			c.fail(judgetest.Refused, 1, 2)
@@ -176,7 +176,7 @@ func TestJudgeConnection(t *testing.T) {
 		{"an outage to the end", func(c *connection) {
 			c.fail(judgetest.Silent, 2, 3, 4)
 			c.Worksheet.Connections.MaxOutage = ptr(checkup.Duration(time.Second))
-		}, checkup.Fail, "handshake: an outage of at least 2s, limit 1s, from 2026-01-02T03:04:07.000Z, not over at 2026-01-02T03:04:09.000Z: accepted the connection and then said nothing for 10s"},
+		}, checkup.Fail, "handshake: an outage of at least 2s, limit 1s, from 2026-01-02T03:04:07.000Z, not over at 2026-01-02T03:04:09.000Z: accepted the connection and then sent nothing for 10s"},
 		{"unreachable, but connected", func(c *connection) {
 			c.Worksheet.Expect.Unreachable = true
 			c.fail(judgetest.Silent, 0, 1, 2, 3, 4)

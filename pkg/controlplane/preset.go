@@ -12,6 +12,17 @@ import (
 	"github.com/checkplan/checkplan/pkg/cluster"
 )
 
+// Names of the component roles in the presets. All aggregated API servers together are one role. componentNode has one
+// instance per node: as source it is a pod in the pod network, as target it is the kubelet.
+const (
+	componentKubeAPIServer       = "kube-apiserver"
+	componentAggregatedAPIServer = "aggregated-apiserver"
+	componentEtcd                = "etcd"
+	componentNode                = "node"
+	componentLoadBalancerIn      = "load-balancer-internal"
+	componentLoadBalancerOut     = "load-balancer-external"
+)
+
 // Default ports of components, if neither they nor the cluster name one.
 const (
 	// kubeadm's and OpenShift's; https://kubernetes.io/docs/reference/networking/ports-and-protocols/
@@ -101,12 +112,12 @@ func presetRoles(preset Preset) map[string]ComponentRole {
 	}
 	tls := ComponentRole{TLS: true}
 	return map[string]ComponentRole{
-		checkup.ComponentKubeAPIServer:       apiServer,
-		checkup.ComponentAggregatedAPIServer: tls,
-		checkup.ComponentEtcd:                etcd,
-		checkup.ComponentNode:                tls,
-		checkup.ComponentLoadBalancerIn:      tls,
-		checkup.ComponentLoadBalancerOut:     tls,
+		componentKubeAPIServer:       apiServer,
+		componentAggregatedAPIServer: tls,
+		componentEtcd:                etcd,
+		componentNode:                tls,
+		componentLoadBalancerIn:      tls,
+		componentLoadBalancerOut:     tls,
 	}
 }
 
@@ -114,36 +125,36 @@ func presetRoles(preset Preset) map[string]ComponentRole {
 // measurement is kept, and in a large cluster most of them would be of kubelets.
 func presetPairs(preset Preset, watches bool) []ComponentPair {
 	const (
-		api        = checkup.ComponentKubeAPIServer
-		aggregated = checkup.ComponentAggregatedAPIServer
+		api        = componentKubeAPIServer
+		aggregated = componentAggregatedAPIServer
 		service    = "." + facetService
 		host       = "." + facetHost
 	)
 	if preset == PresetGeneric {
 		var pairs []ComponentPair
 		for _, to := range []string{api, api + service, aggregated, aggregated + service,
-			checkup.ComponentLoadBalancerIn, checkup.ComponentLoadBalancerOut} {
-			pairs = append(pairs, ComponentPair{From: checkup.ComponentNode, To: to})
+			componentLoadBalancerIn, componentLoadBalancerOut} {
+			pairs = append(pairs, ComponentPair{From: componentNode, To: to})
 		}
 		return pairs
 	}
 	pairs := []ComponentPair{
 		{From: api, To: aggregated},
 		{From: api, To: aggregated + service},
-		{From: api, To: checkup.ComponentEtcd},
+		{From: api, To: componentEtcd},
 		{From: aggregated, To: api + host},
 		{From: aggregated, To: api},
-		{From: aggregated, To: checkup.ComponentEtcd},
+		{From: aggregated, To: componentEtcd},
 		{From: api, To: api}, // separates failures of the Service's address from those of its endpoints
 		{From: api, To: api + service},
 		{From: aggregated, To: api + service},
-		{From: api, To: checkup.ComponentLoadBalancerIn},
-		{From: api, To: checkup.ComponentLoadBalancerOut},
-		{From: aggregated, To: checkup.ComponentLoadBalancerIn},
-		{From: aggregated, To: checkup.ComponentLoadBalancerOut},
+		{From: api, To: componentLoadBalancerIn},
+		{From: api, To: componentLoadBalancerOut},
+		{From: aggregated, To: componentLoadBalancerIn},
+		{From: aggregated, To: componentLoadBalancerOut},
 	}
 	if !watches {
-		pairs = append(pairs, ComponentPair{From: api, To: checkup.ComponentNode})
+		pairs = append(pairs, ComponentPair{From: api, To: componentNode})
 	}
 	return pairs
 }
@@ -195,7 +206,7 @@ func (l layout) lookups() (lookups, error) {
 	}
 	for _, name := range l.used() {
 		r := l.roles[name]
-		stood := l.stoodOn(name)
+		needsNodes := l.needsNodes(name)
 		if r.Pods != nil && l.needsPods(name) {
 			selector, err := cluster.Selector(r.Pods.Selector)
 			if err != nil {
@@ -206,17 +217,17 @@ func (l layout) lookups() (lookups, error) {
 			}
 		}
 		if r.Service != nil {
-			service(r.Service.Namespace, r.Service.Name, stood && r.Pods == nil)
+			service(r.Service.Namespace, r.Service.Name, needsNodes && r.Pods == nil)
 		}
 		if r.own {
 			continue
 		}
 		switch name {
-		case checkup.ComponentAggregatedAPIServer:
-			look.aggregated, look.aggregatedPods = true, stood
-		case checkup.ComponentEtcd:
+		case componentAggregatedAPIServer:
+			look.aggregated, look.aggregatedPods = true, needsNodes
+		case componentEtcd:
 			look.kubeadmConfig = look.kubeadmConfig || l.preset == PresetKubeadm
-		case checkup.ComponentLoadBalancerIn, checkup.ComponentLoadBalancerOut:
+		case componentLoadBalancerIn, componentLoadBalancerOut:
 			look.kubeadmConfig = look.kubeadmConfig || l.preset != PresetOpenShift
 			look.clusterInfo = look.clusterInfo || l.preset != PresetOpenShift
 			look.infrastructure = look.infrastructure || l.preset != PresetKubeadm
@@ -236,9 +247,9 @@ func (l layout) used() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// stoodOn reports whether the nodes of a role's instances matter: because they are
+// needsNodes reports whether the nodes of a role's instances matter: because they are
 // sources, or because their nodes are probed.
-func (l layout) stoodOn(name string) bool {
+func (l layout) needsNodes(name string) bool {
 	return slices.ContainsFunc(l.pairs, func(p ComponentPair) bool {
 		return p.From == name || p.To == name+"."+facetHost
 	})
@@ -246,7 +257,7 @@ func (l layout) stoodOn(name string) bool {
 
 // needsPods reports whether anything but the Service of a role is probed or a source.
 func (l layout) needsPods(name string) bool {
-	return l.stoodOn(name) || slices.ContainsFunc(l.pairs, func(p ComponentPair) bool { return p.To == name })
+	return l.needsNodes(name) || slices.ContainsFunc(l.pairs, func(p ComponentPair) bool { return p.To == name })
 }
 
 // What the survey reads, as Snapshot.Seen and Unseen name it.

@@ -245,7 +245,7 @@ func (x *expansion) servicesOf(name string) []served {
 			v.endpoint, v.cluster = "kubernetes-apiserver-endpoint", "kubernetes-default-service-cluster"
 		}
 		add(v)
-	case name == checkup.ComponentAggregatedAPIServer && !r.own:
+	case name == componentAggregatedAPIServer && !r.own:
 		if _, unseen := x.lookedAt(whatAPIServices); unseen != "" {
 			return []served{{source: name, endpoint: name, cluster: name + "-service-cluster", cause: unseen}}
 		}
@@ -337,19 +337,19 @@ func (x *expansion) instanceTargets(name string) []*target {
 		return targets
 	}
 	switch name {
-	case checkup.ComponentAggregatedAPIServer:
+	case componentAggregatedAPIServer:
 		targets := x.endpointTargets(name)
 		if len(targets) == 0 && x.chosen && len(x.s.APIServices) == 0 {
 			return []*target{missing(name, name, "no APIService has a Service")}
 		}
 		return targets
-	case checkup.ComponentEtcd:
+	case componentEtcd:
 		return x.etcdTargets(name)
-	case checkup.ComponentNode:
+	case componentNode:
 		return x.nodeTargets(name)
-	case checkup.ComponentLoadBalancerIn:
+	case componentLoadBalancerIn:
 		return x.balancerTargets(name, cluster.Internal, "load-balancer-api-internal")
-	case checkup.ComponentLoadBalancerOut:
+	case componentLoadBalancerOut:
 		return x.balancerTargets(name, cluster.External, "load-balancer-api-external")
 	}
 	x.problem(fmt.Errorf("unknown role %q", name))
@@ -397,7 +397,7 @@ func (x *expansion) listening(name string, c cluster.Component) []at {
 	}
 	if !r.own {
 		for _, u := range strings.Split(c.Annotations[advertisedEtcd], ",") {
-			if host, port, err := urlHostPort(strings.TrimSpace(u), etcdPort); err == nil && name == checkup.ComponentEtcd {
+			if host, port, err := urlHostPort(strings.TrimSpace(u), etcdPort); err == nil && name == componentEtcd {
 				add(host, port, strings.HasPrefix(strings.TrimSpace(u), "http:"))
 			}
 		}
@@ -405,7 +405,7 @@ func (x *expansion) listening(name string, c cluster.Component) []at {
 			c.Annotations[advertisedAPIServer],
 			apiServerPort,
 		); err == nil &&
-			name == checkup.ComponentKubeAPIServer {
+			name == componentKubeAPIServer {
 			add(host, port, false)
 		}
 		ips := c.IPs
@@ -588,10 +588,10 @@ func (x *expansion) serviceTargets(name string) []*target {
 func (x *expansion) hostTargets(name string) []*target {
 	r := x.roles[name]
 	label := name + "-host"
-	if name == checkup.ComponentKubeAPIServer && !r.own {
+	if name == componentKubeAPIServer && !r.own {
 		label = "kubernetes-apiserver-host"
 	}
-	if name == checkup.ComponentNode && !r.own {
+	if name == componentNode && !r.own {
 		return x.nodeTargets(name)
 	}
 	var all []at
@@ -805,7 +805,7 @@ func (x *expansion) balancerTargets(name string, side cluster.Side, label string
 
 // sourcesOf are the sources of a role: an agent for each of its pods.
 func (x *expansion) sourcesOf(name string) []*source {
-	if s, ok := x.stands[name]; ok {
+	if s, ok := x.sources[name]; ok {
 		return s
 	}
 	r := x.roles[name]
@@ -831,7 +831,7 @@ func (x *expansion) sourcesOf(name string) []*source {
 	case r.Pods != nil:
 		found, cause := x.components(name)
 		add(found, name, cause)
-	case r.Service != nil && r.own, name == checkup.ComponentAggregatedAPIServer && !r.own:
+	case r.Service != nil && r.own, name == componentAggregatedAPIServer && !r.own:
 		services := x.servicesOf(name)
 		for _, v := range services {
 			switch {
@@ -854,12 +854,12 @@ func (x *expansion) sourcesOf(name string) []*source {
 		if len(services) == 0 && x.chosen {
 			add(nil, name, "no APIService has a Service")
 		}
-	case name == checkup.ComponentNode && !r.own:
+	case name == componentNode && !r.own:
 		sources = x.nodeSources(name)
 	default:
 		add(nil, name, fmt.Sprintf("it is not visible with the preset %s", x.preset))
 	}
-	x.stands[name] = sources
+	x.sources[name] = sources
 	return sources
 }
 

@@ -157,7 +157,9 @@ func roleHost(c *Spec, report kind.Reporter) {
 
 func roleTLS(c *Spec, report kind.Reporter) {
 	eachRole(c, func(_ string, r ComponentRole, path []string) {
-		for _, field := range []struct{ name, value string }{{"serverName", r.ServerName}, {"path", r.Path}, {"clientCertificate", r.ClientCertificate}} {
+		for _, field := range []struct{ name, value string }{
+			{"serverName", r.ServerName}, {"path", r.Path}, {"clientCertificate", r.ClientCertificate},
+		} {
 			if field.value != "" && !r.TLS {
 				report(append(slices.Clone(path), field.name), "has no effect: tls is false")
 			}
@@ -171,12 +173,12 @@ func roleTLS(c *Spec, report kind.Reporter) {
 // presetComponents are the roles that a preset may have, and whether each has a
 // Service.
 var presetComponents = map[string]bool{
-	checkup.ComponentKubeAPIServer:       true,
-	checkup.ComponentAggregatedAPIServer: true,
-	checkup.ComponentEtcd:                false,
-	checkup.ComponentNode:                false,
-	checkup.ComponentLoadBalancerIn:      false,
-	checkup.ComponentLoadBalancerOut:     false,
+	componentKubeAPIServer:       true,
+	componentAggregatedAPIServer: true,
+	componentEtcd:                false,
+	componentNode:                false,
+	componentLoadBalancerIn:      false,
+	componentLoadBalancerOut:     false,
 }
 
 func presetNames() string { return strings.Join(slices.Sorted(maps.Keys(presetComponents)), ", ") }
@@ -200,7 +202,7 @@ func pairRole(c *Spec, report kind.Reporter) {
 		case !known(p.From):
 			report(from, "unknown role %q: want one of %s", p.From, names)
 		case own && len(role.Hosts) > 0,
-			!own && (p.From == checkup.ComponentLoadBalancerIn || p.From == checkup.ComponentLoadBalancerOut):
+			!own && (p.From == componentLoadBalancerIn || p.From == componentLoadBalancerOut):
 			report(from, "role %q has hosts and no pods: no agent can probe from it", p.From)
 		}
 		name, facet, _ := strings.Cut(p.To, ".")

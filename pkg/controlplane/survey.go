@@ -161,7 +161,7 @@ func (v *survey) platform(ctx context.Context) error {
 			causes = append(causes, unseen)
 		}
 	}
-	for _, name := range []string{checkup.ComponentKubeAPIServer, checkup.ComponentEtcd} {
+	for _, name := range []string{componentKubeAPIServer, componentEtcd} {
 		where := roles[name].Pods
 		selector, err := cluster.Selector(where.Selector)
 		if err != nil {

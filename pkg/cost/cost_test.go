@@ -211,7 +211,7 @@ func guestSheet() *checkup.Worksheet {
 		Sources:     []checkup.Endpoint{vm("a", checkup.BindingBridge, false), vm("b", checkup.BindingBridge, true), vm("", checkup.BindingSRIOV, false), vm("", checkup.BindingSRIOV, true), vm("a", checkup.BindingBridge, false), vm("gone", checkup.BindingBridge, true)},
 		Assignments: [][]int{{1}, {0}, {3}, {2}, {5}, {4}},
 		IPFamilies:  []checkup.IPFamily{checkup.IPv4, checkup.IPv6},
-		Probes:      []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{checkup.VMEchoSize}, Count: 25, Interval: checkup.Duration(200 * time.Millisecond), Timeout: checkup.VMEchoTimeout}}},
+		Probes:      []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{Sizes: []int{checkup.VMEchoSize}, Count: 25, Interval: checkup.Duration(200 * time.Millisecond), Timeout: checkup.Duration(5 * time.Second)}}},
 		Expect:      checkup.Expect{Loss: checkup.LossLimit{Max: &loss}, Latency: checkup.LatencyLimits{Max: &limit}},
 		Limits:      checkup.Limits{PacketsPerSecond: 1000, Concurrency: 16},
 		Timeouts:    checkup.Timeouts{Setup: checkup.Duration(5 * time.Minute), Probe: checkup.Duration(2 * time.Minute)},

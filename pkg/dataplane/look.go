@@ -156,7 +156,8 @@ func (f *Frontend) check() error {
 		return errors.New("the name of a Service or a port is too long")
 	case !slices.IsSortedFunc(f.Endpoints, Endpoint.compare):
 		return errors.New("endpoints that are not sorted")
-	case f.Address.Zone() != "" || slices.ContainsFunc(f.Endpoints, func(e Endpoint) bool { return e.Address.Addr().Zone() != "" }):
+	case f.Address.Zone() != "" ||
+		slices.ContainsFunc(f.Endpoints, func(e Endpoint) bool { return e.Address.Addr().Zone() != "" }):
 		return errors.New("an address with a zone") // a text of any length
 	}
 	f.Unknown = cutAll(f.Unknown)

@@ -159,6 +159,9 @@ func (x *explanation) best(r rule) *localise.Found {
 		}
 		f := &localise.Found{Pairs: failed}
 		f.Cause, f.Subject, f.Message = r.cause, name, r.message(x, name, measured, failed)
+		if r.cause == checkup.CauseNode {
+			f.Concerns(x.SourceNodes(failed)...)
+		}
 		f.Confirmation = x.Again(failed)
 		f.For = append(f.For, fmt.Sprintf("%d of %s fail: %s", len(failed), checkup.Count(len(measured), "measured pair"), x.how(failed)))
 		if answers := x.answers(failed); answers != "" {

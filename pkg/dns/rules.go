@@ -16,8 +16,12 @@ func rules() []kind.Rule {
 	return append([]kind.Rule{
 		kind.RuleOf("durations", durations),
 		kind.RuleOf("namespace-twice", func(s *Spec, r kind.Reporter) { s.Services.NamespaceTwice(r) }),
-		kind.RuleOf("servers", func(s *Spec, r kind.Reporter) { some(s.Servers, "server", "Resolver, Endpoints", r, "servers") }),
-		kind.RuleOf("transports", func(s *Spec, r kind.Reporter) { some(s.Transports, "transport", "UDP, TCP", r, "transports") }),
+		kind.RuleOf("servers", func(s *Spec, r kind.Reporter) {
+			some(s.Servers, "server", "Resolver, Endpoints", r, "servers")
+		}),
+		kind.RuleOf("transports", func(s *Spec, r kind.Reporter) {
+			some(s.Transports, "transport", "UDP, TCP", r, "transports")
+		}),
 		kind.RuleOf("names", names),
 		kind.RuleOf("latency-order", func(s *Spec, r kind.Reporter) { kind.LatencyOrder(s.Expect.Latency, r) }),
 		kind.RuleOf("loss-all", func(s *Spec, r kind.Reporter) { kind.LossAll(s.Expect.Loss, r) }),

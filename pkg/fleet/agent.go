@@ -95,8 +95,8 @@ func (a *agent) identify(s *checkup.Source) {
 func (a *agent) missed() bool { return !a.reported.Complete() || a.cut && a.settled < a.expected }
 
 // cause says why not everything arrived from an agent. trouble is what went wrong
-// with reading its log, event the last warning about its pod, each empty if nothing.
-func (a *agent) cause(trouble, event string) *checkup.Cause {
+// with reading its log, or empty; event is the last warning about its pod.
+func (a *agent) cause(trouble string, event Warning) *checkup.Cause {
 	pod, gone := a.state()
 	end := a.reported.End()
 	c := checkup.Cause{Stage: checkup.StageCollect}
@@ -139,11 +139,14 @@ func (a *agent) cause(trouble, event string) *checkup.Cause {
 	if a.refused == nil {
 		c.Message = and(c.Message, trouble)
 	}
-	if strings.HasPrefix(event, "NodeNotReady: ") && !strings.Contains(c.Message, event) {
-		c.Message = and(c.Message, event)
+	if warning := event.String(); event.Reason == reasonNodeNotReady && !strings.Contains(c.Message, warning) {
+		c.Message = and(c.Message, warning)
 	}
 	return &c
 }
+
+// reasonNodeNotReady is that of the node lifecycle controller's event about each pod of a node that is not ready.
+const reasonNodeNotReady = "NodeNotReady"
 
 // and adds to a message, unless there is nothing to add.
 func and(message, more string) string {

@@ -66,15 +66,17 @@ func Stuck(reason string) bool { return slices.Contains(stuckReasons, reason) }
 // stuckReasons are from kubernetes/pkg/kubelet/images/types.go and
 // container/sync_result.go.
 var stuckReasons = []string{
-	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed",
+	"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
+	"RegistryUnavailable", "SignatureValidationFailed",
 	"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
 }
 
 // explain says why a pod does not run, or did not end, with the message of the
-// component that decided so. event is the last warning about the pod, or empty.
-func explain(pod *corev1.Pod, event string) checkup.Cause {
+// component that decided so. event is the last warning about the pod.
+func explain(pod *corev1.Pod, event Warning) checkup.Cause {
 	state := containerState(pod)
 	scheduled := condition(pod, corev1.PodScheduled)
+	warning := event.String()
 	cause := func(stage checkup.Stage, what string, why ...string) checkup.Cause {
 		for _, w := range why {
 			if w = OneLine(w); w != "" && !strings.Contains(what, w) {
@@ -97,14 +99,14 @@ func explain(pod *corev1.Pod, event string) checkup.Cause {
 	case pod.Status.Phase == corev1.PodFailed:
 		return cause(checkup.StageStart, "the pod failed ("+cmp.Or(podReason(pod), "no reason given")+")", pod.Status.Message)
 	case scheduled.Status == corev1.ConditionFalse:
-		return cause(checkup.StageSchedule, "not scheduled", scheduled.Message, event)
+		return cause(checkup.StageSchedule, "not scheduled", scheduled.Message, warning)
 	case pod.Spec.NodeName == "" && scheduled.Status != corev1.ConditionTrue:
-		return cause(checkup.StageSchedule, "the scheduler has not considered the pod", event)
+		return cause(checkup.StageSchedule, "the scheduler has not considered the pod", warning)
 	case state.Waiting != nil && Stuck(state.Waiting.Reason):
 		w := state.Waiting
-		return cause(checkup.StageStart, w.Reason, w.Message, event)
+		return cause(checkup.StageStart, w.Reason, w.Message, warning)
 	case state.Running != nil && !ready(pod):
-		return cause(checkup.StageStart, "the container runs but is not ready", event)
+		return cause(checkup.StageStart, "the container runs but is not ready", warning)
 	case state.Running != nil:
 		return cause(checkup.StageStart, "the container runs")
 	case state.Waiting != nil:
@@ -112,10 +114,10 @@ func explain(pod *corev1.Pod, event string) checkup.Cause {
 			checkup.StageStart,
 			"the container was not started by the deadline ("+cmp.Or(state.Waiting.Reason, "waiting")+")",
 			state.Waiting.Message,
-			event,
+			warning,
 		)
 	default:
-		return cause(checkup.StageStart, "the kubelet of the node has not accepted the pod", event)
+		return cause(checkup.StageStart, "the kubelet of the node has not accepted the pod", warning)
 	}
 }
 
@@ -148,18 +150,23 @@ func containerState(pod *corev1.Pod) corev1.ContainerState {
 
 // OneLine returns a message of Kubernetes as one line of at most 500 bytes.
 func OneLine(s string) string {
-	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "?")
-	const most = 500
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
+	return checkup.Shorten(checkup.OneLine(s), 500)
 }
 
-// Warnings returns the last warning event about each object of that kind in the
-// namespace, by the object's name. They only add to a message: a failure to read them
-// is logged and ignored.
-func (f *Fleet) Warnings(ctx context.Context, kind string) map[string]string {
+// Warning is what a warning event says of an object, in one line. The zero value is that of an object without one.
+type Warning struct{ Reason, Message string }
+
+// String is for people; empty for the zero value.
+func (w Warning) String() string {
+	if w == (Warning{}) {
+		return ""
+	}
+	return w.Reason + ": " + w.Message
+}
+
+// Warnings returns the last warning event about each object of that kind in the namespace, by the object's name. A
+// failure to read them is logged and ignored: what they explain is known without them, too.
+func (f *Fleet) Warnings(ctx context.Context, kind string) map[string]Warning {
 	list, err := f.Client.CoreV1().
 		Events(f.Namespace).
 		List(ctx, metav1.ListOptions{FieldSelector: "type=Warning,involvedObject.kind=" + kind})
@@ -170,9 +177,9 @@ func (f *Fleet) Warnings(ctx context.Context, kind string) map[string]string {
 		return nil
 	}
 	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return EventTime(a).Compare(EventTime(b)) })
-	last := map[string]string{}
+	last := map[string]Warning{}
 	for _, e := range list.Items {
-		last[e.InvolvedObject.Name] = e.Reason + ": " + OneLine(e.Message)
+		last[e.InvolvedObject.Name] = Warning{e.Reason, OneLine(e.Message)}
 	}
 	return last
 }

@@ -21,7 +21,7 @@ func FuzzNetworkStatus(f *testing.F) {
 		pod.Annotations = map[string]string{annotationNetworkStatus: status}
 		p.attached(pod, checkup.Endpoint{VM: &checkup.VM{Network: checkup.NetworkRef{Name: "br10"}}})
 		PluginWords(event)
-		NetworkFailed(pod, event)
+		NetworkFailed(pod, Warning{"FailedCreatePodSandBox", event})
 		SchedulerWords(event)
 		if line := OneLine(event); len(line) > 503 {
 			t.Fatalf("%d bytes", len(line))

@@ -55,12 +55,14 @@ func (f *Fleet) agentInside(w *checkup.Worksheet, order checkup.Order) (*agent, 
 	scheduling.Restrict(&spec)
 	name := checkup.ObjectName(f.RunUID, w.Check, checkup.RoleAgent, partOf(w, checkup.RoleAgent, source))
 	a.inside = &inside{container: corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
-		Name:                     name,
-		Image:                    f.Image,
-		ImagePullPolicy:          corev1.PullIfNotPresent,
-		Command:                  []string{agentBinary},
-		Args:                     []string{"probe", "--order-env", orderVariable},
-		Env:                      []corev1.EnvVar{{Name: orderVariable, Value: value}, {Name: "GOMEMLIMIT", Value: insideMemory}},
+		Name:            name,
+		Image:           f.Image,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{agentBinary},
+		Args:            []string{"probe", "--order-env", orderVariable},
+		Env: []corev1.EnvVar{
+			{Name: orderVariable, Value: value}, {Name: "GOMEMLIMIT", Value: insideMemory},
+		},
 		SecurityContext:          spec.Containers[0].SecurityContext,
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 	}}}

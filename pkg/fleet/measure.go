@@ -160,8 +160,12 @@ func (f *Fleet) advise(err error, pod *corev1.Pod) error {
 
 // refusedSecurity reports whether pod security refused a pod.
 func refusedSecurity(err error) bool {
-	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "violates PodSecurity")
+	return apierrors.IsForbidden(err) && RefusedSecurity(err.Error())
 }
+
+// RefusedSecurity reports whether a message is that of an API server whose pod security refused a pod. Neither the
+// error nor a condition that quotes it has a reason of its own for that (k8s.io/pod-security-admission/admission).
+func RefusedSecurity(message string) bool { return strings.Contains(message, "violates PodSecurity") }
 
 // refusedConstraints reports whether OpenShift's security context constraints refused a pod.
 func refusedConstraints(err error) bool {
@@ -289,7 +293,7 @@ func (m *measuring) run(ctx, deadline context.Context) error {
 // conclude calls the sink with what became of each source. trouble is what went wrong
 // with reading its log, by agent.
 func (m *measuring) conclude(ctx context.Context, trouble []string) {
-	var warnings map[string]string
+	var warnings map[string]Warning
 	// The deadline of the pods is over, but not the time to find out why they ended.
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()

@@ -170,7 +170,7 @@ type preflight struct {
 // look notes which VMs have a result now; over says that there is no time to look
 // again.
 func (p *preflight) look(ctx context.Context, over bool) {
-	var warnings map[string]string
+	var warnings map[string]Warning
 	for name := range p.waiting {
 		if pod := p.pods[name]; pod != nil && pod.Spec.NodeName != "" && !started(pod) {
 			warnings = p.Warnings(ctx, "Pod")
@@ -208,7 +208,7 @@ func (p *preflight) look(ctx context.Context, over bool) {
 }
 
 // refused reports whether a pod has been refused for too long.
-func (p *preflight) refused(pod *corev1.Pod, event string) bool {
+func (p *preflight) refused(pod *corev1.Pod, event Warning) bool {
 	patience := min(preflightPatience, p.patience())
 	_, refused := NetworkFailed(pod, event)
 	switch {
@@ -229,12 +229,16 @@ func (p *preflight) refused(pod *corev1.Pod, event string) bool {
 // NetworkFailed reports whether the last warning about a pod is that a plugin failed
 // to set up its network, and whether the plugin refused the network. A plugin that got
 // no answer itself did not refuse: that may pass.
-func NetworkFailed(pod *corev1.Pod, event string) (failed, refused bool) {
-	failed = strings.HasPrefix(event, "FailedCreatePodSandBox") && pod.Status.Phase == corev1.PodPending &&
+func NetworkFailed(pod *corev1.Pod, event Warning) (failed, refused bool) {
+	failed = event.Reason == reasonSandbox && pod.Status.Phase == corev1.PodPending &&
 		condition(pod, corev1.PodReadyToStartContainers).Status != corev1.ConditionTrue
-	return failed, failed &&
-		!slices.ContainsFunc(passingWords, func(w string) bool { return strings.Contains(strings.ToLower(event), w) })
+	words := strings.ToLower(event.Message)
+	return failed, failed && !slices.ContainsFunc(passingWords, func(w string) bool { return strings.Contains(words, w) })
 }
+
+// reasonSandbox is that of the kubelet's event about a pod whose network could not be set up
+// (kubernetes/pkg/kubelet/events/event.go).
+const reasonSandbox = "FailedCreatePodSandBox"
 
 // passingWords are in the messages of plugins when a server did not answer them. The
 // last is the node authorizer's message about a pod that it does not know yet, when
@@ -252,14 +256,15 @@ var passingWords = []string{
 }
 
 // cause says why a pod did not end.
-func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event string) *checkup.Cause {
+func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event Warning) *checkup.Cause {
 	scheduled := condition(pod, corev1.PodScheduled)
 	words := SchedulerWords(scheduled.Message)
 	failed, _ := NetworkFailed(pod, event)
 	switch {
 	case scheduled.Status != corev1.ConditionFalse && failed:
 		return setupCause(
-			fmt.Sprintf("node %s cannot attach a VM to %s: %s", pod.Spec.NodeName, NetworkWords(e.VM), PluginWords(event)),
+			fmt.Sprintf("node %s cannot attach a VM to %s: %s",
+				pod.Spec.NodeName, NetworkWords(e.VM), PluginWords(event.String())),
 		)
 	case scheduled.Status != corev1.ConditionFalse: // below
 	case e.Node == "":
@@ -268,7 +273,8 @@ func (p *preflight) cause(pod *corev1.Pod, e checkup.Endpoint, event string) *ch
 		return setupCause(
 			fmt.Sprintf("no node %q accepts VMs (no such node, or no label %s=true): %s", e.Node, labelSchedulable, words),
 		)
-	case e.VM.Bridge != "" && strings.HasPrefix(e.VM.Resource, bridgeResource) && strings.Contains(words, "Insufficient "+e.VM.Resource):
+	case e.VM.Bridge != "" && strings.HasPrefix(e.VM.Resource, bridgeResource) &&
+		strings.Contains(words, "Insufficient "+e.VM.Resource):
 		return setupCause(fmt.Sprintf("node %s has no bridge %s: %s", e.Node, e.VM.Bridge, words))
 	default:
 		return setupCause(fmt.Sprintf("node %s accepts no VM on %s: %s", e.Node, NetworkWords(e.VM), words))

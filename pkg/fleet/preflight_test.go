@@ -232,20 +232,20 @@ func TestPreflightNames(t *testing.T) {
 // TestNetworkFailed: an old error of a plugin does not fail a pod whose network works
 // now, nor does a missing answer.
 func TestNetworkFailed(t *testing.T) {
-	const prefix = "FailedCreatePodSandBox: "
+	failing := func(message string) Warning { return Warning{"FailedCreatePodSandBox", message} }
 	for _, tt := range []struct {
-		event           string
+		event           Warning
 		pod             corev1.PodStatus
 		failed, refused bool
 	}{
-		{prefix + "no such bridge", corev1.PodStatus{Phase: corev1.PodPending}, true, true},
-		{prefix + `Get "https://198.18.0.2:6443": context deadline exceeded`, corev1.PodStatus{Phase: corev1.PodPending}, true, false},
-		{prefix + "dial tcp 198.18.0.2:6443: connect: connection refused", corev1.PodStatus{Phase: corev1.PodPending}, true, false},
-		{prefix + `pods "p" is forbidden: User "system:node:n1" cannot get resource "pods" in API group "" in the namespace "ns": no relationship found between...`, corev1.PodStatus{Phase: corev1.PodPending}, true, false},
-		{prefix + `pods "p" is forbidden: User "multus" cannot get resource "pods"`, corev1.PodStatus{Phase: corev1.PodPending}, true, true},
-		{prefix + "no such bridge", corev1.PodStatus{Phase: corev1.PodRunning}, false, false},
-		{prefix + "no such bridge", corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}}, false, false},
-		{"Unhealthy: no such bridge", corev1.PodStatus{Phase: corev1.PodPending}, false, false},
+		{failing("no such bridge"), corev1.PodStatus{Phase: corev1.PodPending}, true, true},
+		{failing(`Get "https://198.18.0.2:6443": context deadline exceeded`), corev1.PodStatus{Phase: corev1.PodPending}, true, false},
+		{failing("dial tcp 198.18.0.2:6443: connect: connection refused"), corev1.PodStatus{Phase: corev1.PodPending}, true, false},
+		{failing(`pods "p" is forbidden: User "system:node:n1" cannot get resource "pods" in API group "" in the namespace "ns": no relationship found between...`), corev1.PodStatus{Phase: corev1.PodPending}, true, false},
+		{failing(`pods "p" is forbidden: User "multus" cannot get resource "pods"`), corev1.PodStatus{Phase: corev1.PodPending}, true, true},
+		{failing("no such bridge"), corev1.PodStatus{Phase: corev1.PodRunning}, false, false},
+		{failing("no such bridge"), corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}}, false, false},
+		{Warning{"Unhealthy", "no such bridge"}, corev1.PodStatus{Phase: corev1.PodPending}, false, false},
 	} {
 		failed, refused := NetworkFailed(&corev1.Pod{Status: tt.pod}, tt.event)
 		if failed != tt.failed || refused != tt.refused {

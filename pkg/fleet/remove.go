@@ -295,7 +295,7 @@ func (f *Fleet) Evidence(ctx context.Context) ([]Evidence, error) {
 		pod.ManagedFields = nil
 		kept[i] = Evidence{
 			Pod: pod.Name, Check: pod.Labels[checkup.LabelCheck], Node: pod.Spec.NodeName,
-			Problem: explain(pod, "").Message, Warning: warnings[pod.Name], Manifest: pod,
+			Problem: explain(pod, Warning{}).Message, Warning: warnings[pod.Name].String(), Manifest: pod,
 		}
 		if !started(pod) {
 			return nil

@@ -160,7 +160,8 @@ func (f *Fleet) awaitReady(
 		case up(pod):
 			delete(left, pod.Name)
 			roster.Targets[waiting[pod.Name]] = entry(pod)
-			f.logf("%d of %s ready: %s", len(waiting)-len(left), checkup.Count(of, "responder"), w.Targets[waiting[pod.Name]].Name())
+			f.logf("%d of %s ready: %s", len(waiting)-len(left), checkup.Count(of, "responder"),
+				w.Targets[waiting[pod.Name]].Name())
 		default:
 			left[pod.Name] = pod
 		}
@@ -230,7 +231,7 @@ func (f *Fleet) Lost(ctx context.Context, w *checkup.Worksheet, roster *checkup.
 		case pod == nil:
 			roster.Targets[t].Cause = setupCause("lost while probing: its responder was deleted")
 		case over(pod):
-			roster.Targets[t].Cause = setupCause("lost while probing: " + explain(pod, "").Message)
+			roster.Targets[t].Cause = setupCause("lost while probing: " + explain(pod, Warning{}).Message)
 		default:
 			continue
 		}

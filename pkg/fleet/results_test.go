@@ -42,14 +42,14 @@ func connections(n int) *checkup.Worksheet {
 		Timeouts:    checkup.Timeouts{Setup: 60 * second, Probe: 120 * second},
 		Connections: &checkup.ConnectionSheet{For: 3 * second},
 		Targets: []checkup.Endpoint{
-			{Component: checkup.ComponentEtcd, Label: "etcd-server-n0", Peer: &checkup.Peer{Host: "192.0.2.1", Port: 2379, Family: checkup.IPv4, Transport: checkup.TLS, ClientCertificate: "etcd-client"}},
-			{Component: checkup.ComponentLoadBalancerIn, Label: "load-balancer-api-internal", Peer: &checkup.Peer{Host: "api-int.example", Port: 6443, Transport: checkup.TCP}},
-			{Component: checkup.ComponentEtcd, Label: "etcd-server"},
+			{Component: "etcd", Label: "etcd-server-n0", Peer: &checkup.Peer{Host: "192.0.2.1", Port: 2379, Family: checkup.IPv4, Transport: checkup.TLS, ClientCertificate: "etcd-client"}},
+			{Component: "load-balancer-internal", Label: "load-balancer-api-internal", Peer: &checkup.Peer{Host: "api-int.example", Port: 6443, Transport: checkup.TCP}},
+			{Component: "etcd", Label: "etcd-server"},
 		},
 	}
 	for i := range n {
 		w.Sources = append(w.Sources, checkup.Endpoint{
-			Node: fmt.Sprintf("n%d", i), Component: checkup.ComponentKubeAPIServer, Label: fmt.Sprintf("kube-apiserver-n%d", i),
+			Node: fmt.Sprintf("n%d", i), Component: "kube-apiserver", Label: fmt.Sprintf("kube-apiserver-n%d", i),
 			HostNetwork: true, ClientCertificates: []string{"etcd-client"}, Tolerations: []checkup.Toleration{{Operator: "Exists"}},
 		})
 		w.Assignments = append(w.Assignments, []int{0, 1, 2})

@@ -246,7 +246,7 @@ func (m *measuring) why(s, other *speaker, seen *sight, stopped bool) *checkup.C
 	case s.err != nil && lost != "":
 		cause.Message = "lost while measuring: " + lost
 	case s.err != nil:
-		cause.Message = "lost while measuring: " + oneLine(s.err)
+		cause.Message = "lost while measuring: " + bothEnds(s.err)
 	case other.err != nil && s.reported.Observed() == 0:
 		cause.Reason = checkup.ReasonOtherVM
 		cause.Message = fmt.Sprintf("VM %s: %s", m.w.Sources[other.vm].Name(), m.why(other, s, seen, stopped).Message)

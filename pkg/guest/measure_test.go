@@ -113,7 +113,7 @@ func testMeasure(t *testing.T) {
 			Own: addresses(vm.Addresses), Unused: addresses(vm.Unused),
 			Targets: []checkup.OrderTarget{{Target: peer(o.Source), Addresses: addresses(w.Sources[peer(o.Source)].VM.Addresses)}},
 			Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{
-				Sizes: []int{56}, Count: count, Interval: checkup.Duration(200 * time.Millisecond), Timeout: checkup.VMEchoTimeout,
+				Sizes: []int{56}, Count: count, Interval: checkup.Duration(200 * time.Millisecond), Timeout: checkup.Duration(5 * time.Second),
 			}}},
 		}
 		if diff := cmp.Diff(want, o); diff != "" {

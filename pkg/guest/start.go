@@ -352,9 +352,9 @@ func (s *starting) take(b booted, over bool) {
 			time.Since(b.created).Round(100*time.Millisecond),
 		)
 	case over:
-		s.late(b.vm, oneLine(b.err))
+		s.late(b.vm, bothEnds(b.err))
 	default:
-		s.cause(b.index, setupCause("the guest did not start: %s", oneLine(b.err)))
+		s.cause(b.index, setupCause("the guest did not start: %s", bothEnds(b.err)))
 	}
 }
 
@@ -449,11 +449,11 @@ func addresses(of map[checkup.IPFamily]string) map[checkup.IPFamily]string {
 	return plain
 }
 
-// oneLine is an error in one line. Beginning and end are kept: the last lines of a
+// bothEnds is an error in one line. Beginning and end are kept: the last lines of a
 // console are at the end.
-func oneLine(err error) string {
+func bothEnds(err error) string {
 	const most = 700
-	s := strings.ToValidUTF8(strings.Join(strings.Fields(err.Error()), " "), "?")
+	s := checkup.OneLine(err.Error())
 	if errors.Is(err, console.ErrGone) || len(s) <= most {
 		return s
 	}

@@ -23,7 +23,7 @@ type sight struct {
 	// pods of the VMs, by the VM's UID; read only if a VM does not run.
 	pods map[string]*corev1.Pod
 	// The last warning about a VM or a pod, by name.
-	vmiWarnings, podWarnings map[string]string
+	vmiWarnings, podWarnings map[string]fleet.Warning
 }
 
 // see reads the state of the VMs of a check and, if one does not run, what explains
@@ -91,7 +91,7 @@ func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM, 
 		switch {
 		case c.Status != corev1.ConditionFalse:
 			return trouble{}
-		case strings.Contains(c.Message, "violates PodSecurity"):
+		case fleet.RefusedSecurity(c.Message):
 			patience = 0
 		}
 		return say(patience, "KubeVirt created no pod for it: %s", c.Message)
@@ -123,10 +123,10 @@ func (s *sight) trouble(vmi *kubevirtv1.VirtualMachineInstance, vm *checkup.VM, 
 			"node %s cannot attach it to %s: %s",
 			pod.Spec.NodeName,
 			fleet.NetworkWords(vm),
-			fleet.PluginWords(event),
+			fleet.PluginWords(event.String()),
 		)
 	}
-	if warning := s.vmiWarnings[vmi.Name]; warning != "" && vmi.Status.Phase == kubevirtv1.Scheduled {
+	if warning := s.vmiWarnings[vmi.Name].String(); warning != "" && vmi.Status.Phase == kubevirtv1.Scheduled {
 		return say(max(patience, handlerPatience), "node %s does not start it: %s", vmi.Status.NodeName, warning)
 	}
 	return trouble{}
@@ -162,9 +162,9 @@ func (s *sight) ended(vmi *kubevirtv1.VirtualMachineInstance) string {
 				)
 			}
 		}
-		why = append(why, s.podWarnings[pod.Name])
+		why = append(why, s.podWarnings[pod.Name].String())
 	}
-	why = append(why, s.vmiWarnings[vmi.Name])
+	why = append(why, s.vmiWarnings[vmi.Name].String())
 	for _, w := range why {
 		if w != "" && !strings.Contains(message, w) {
 			message += ": " + w
@@ -214,7 +214,7 @@ func (s *sight) lost(name string) string {
 	if c := condition(vmi, kubevirtv1.VirtualMachineInstanceReady); c.Status == corev1.ConditionFalse {
 		message := "it is no longer ready"
 		if pod := s.pods[string(vmi.UID)]; pod != nil && pod.Spec.NodeName != "" {
-			message += fmt.Sprintf(" on node %s: %s", pod.Spec.NodeName, cmp.Or(s.podWarnings[pod.Name], c.Message))
+			message += fmt.Sprintf(" on node %s: %s", pod.Spec.NodeName, cmp.Or(s.podWarnings[pod.Name].String(), c.Message))
 		}
 		return fleet.OneLine(message)
 	}

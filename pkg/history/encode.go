@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
@@ -308,14 +307,9 @@ func Decode(plan string, parts []Part, now time.Time) (h *History, newer bool) {
 	}
 	h.complete(details, groups)
 	for _, n := range notes {
-		h.Note(now, "%s", oneLine(n))
+		h.Note(now, "%s", checkup.Shorten(checkup.OneLine(n), 300))
 	}
 	return h, newer
-}
-
-func oneLine(s string) string {
-	s = strings.Join(strings.Fields(s), " ")
-	return s[:min(len(s), 300)]
 }
 
 func decodePart(data []byte) (*document, error) {

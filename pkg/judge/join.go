@@ -69,7 +69,7 @@ func Join(plan *checkup.Plan, run Run, checks []checkup.CheckReport, leftovers [
 		r.Counts = Sum(r.Counts, c.Counts)
 	}
 	r.Passed = r.Gate.Require.Admits(r.Verdict)
-	r.Summary = summary(&r)
+	r.Summarize(summary(&r))
 	return r
 }
 
@@ -85,7 +85,7 @@ func worse(a, b checkup.RunVerdict) checkup.RunVerdict {
 	return a
 }
 
-// summary is one line for lists of runs.
+// summary is what a line for lists of runs says beside the verdict.
 func summary(r *checkup.Report) string {
 	clauses := []string{score(r)}
 	findings := 0
@@ -108,7 +108,7 @@ func summary(r *checkup.Report) string {
 	if len(r.Leftovers) > 0 {
 		clauses = append(clauses, checkup.Count(len(r.Leftovers), "object")+" left behind")
 	}
-	return fmt.Sprintf("%s: %s", r.Verdict, strings.Join(clauses, "; "))
+	return strings.Join(clauses, "; ")
 }
 
 // first returns the first lasting finding of all checks: one about failures, if there is one; nil without any.

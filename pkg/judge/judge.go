@@ -197,8 +197,9 @@ func (j *Judgement) judge(at int, o *Outcome, level float64) {
 		cause = j.incomplete(at)
 	}
 	if cause == nil && o.Verdict == checkup.Pass && !o.Witnessed && j.Worksheet.Witnesses(o.Pair) {
-		cause = &checkup.Cause{Stage: checkup.StageCollect, Message: "the target did not report the source address that it saw: " +
-			"its responder, or the agent, is of an older version, or does not answer on this connection"}
+		cause = &checkup.Cause{Stage: checkup.StageCollect,
+			Message: "the target did not report the source address that it saw: " +
+				"its responder, or the agent, is of an older version, or does not answer on this connection"}
 	}
 	switch {
 	case cause != nil:

@@ -56,7 +56,8 @@ func rewritten(seen *checkup.Observation) broken {
 func tooLong(o *checkup.Outage, limit checkup.Duration) broken {
 	b := delayed(checkup.LimitOutage, o.Duration(), limit)
 	b.Cause = &o.Cause
-	return broken{b, Lost, o.Cause.Stage, fmt.Sprintf("an outage of %s, limit %s, %s: %s", Lasted(*o), limit, During(*o), o.Cause.Message)}
+	message := fmt.Sprintf("an outage of %s, limit %s, %s: %s", Lasted(*o), limit, During(*o), o.Cause.Message)
+	return broken{b, Lost, o.Cause.Stage, message}
 }
 
 // delayed is a breach of a limit on time.

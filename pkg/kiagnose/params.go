@@ -234,7 +234,8 @@ func (r *reader) check() *vmlatency.Spec {
 		v.Expect.Latency.Max = &limit
 	}
 	if given, ok := r.given[KeyTimeout]; ok && v.Timeouts.Probe > 0 && v.Timeouts.Probe < vmlatency.LeastProbe(v) {
-		r.problem(given.key, "%q: want at least %s, which guests need if nothing answers", given.text, vmlatency.LeastProbe(v))
+		r.problem(given.key, "%q: want at least %s, which guests need if nothing answers",
+			given.text, vmlatency.LeastProbe(v))
 	}
 	slices.SortStableFunc(r.problems, func(a, b Note) int { return strings.Compare(a.Key, b.Key) })
 	if len(r.problems) > 0 {
@@ -268,8 +269,7 @@ func (r *reader) name(name, what string, required bool, validate func(string) []
 		return ""
 	}
 	for _, message := range validate(text) {
-		message, _, _ = strings.Cut(message, " (e.g. ")
-		r.problem(key, "%q: want %s: %s", text, what, message)
+		r.problem(key, "%q: want %s: %s", text, what, checkup.NoExamples(message))
 	}
 	return text
 }

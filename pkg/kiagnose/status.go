@@ -165,7 +165,7 @@ func (o Outcome) reasons() []string {
 	var reasons []string
 	if o.Report.Verdict != checkup.RunPass {
 		if o.Report.Cause != nil {
-			reasons = add(reasons, part(o.Report.Cause.Stage)+oneLine(o.Report.Cause.Message))
+			reasons = add(reasons, part(o.Report.Cause.Stage)+checkup.OneLine(o.Report.Cause.Message))
 		}
 		pairs := pairsOf(o.Report.Units)
 		for _, p := range pairs {
@@ -176,7 +176,7 @@ func (o Outcome) reasons() []string {
 		if len(reasons) == 0 && o.Report.Verdict == checkup.RunFail { // then a regression fails it
 			for _, f := range o.Report.Findings {
 				if f.Change != nil {
-					reasons = add(reasons, "run: "+oneLine(f.Message))
+					reasons = add(reasons, "run: "+checkup.OneLine(f.Message))
 				}
 			}
 		}
@@ -185,7 +185,7 @@ func (o Outcome) reasons() []string {
 		}
 	}
 	if o.Teardown != "" {
-		reasons = append(reasons, "teardown: "+oneLine(o.Teardown))
+		reasons = append(reasons, "teardown: "+checkup.OneLine(o.Teardown))
 	}
 	return reasons
 }
@@ -275,7 +275,7 @@ func phrase(u *checkup.Unit) string {
 	for _, b := range u.Breaches {
 		broken = append(broken, words(u, b))
 	}
-	return part(u.Cause.Stage) + oneLine(cmp.Or(strings.Join(broken, "; "), u.Cause.Message))
+	return part(u.Cause.Stage) + checkup.OneLine(cmp.Or(strings.Join(broken, "; "), u.Cause.Message))
 }
 
 // words describes a broken limit in the words of kiagnose's VM latency checkup, if it has
@@ -309,5 +309,3 @@ func part(s checkup.Stage) string {
 	}
 	return "run: "
 }
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

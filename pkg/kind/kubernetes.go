@@ -72,8 +72,7 @@ func join(path []string, more ...string) []string { return slices.Concat(path, m
 // examples and regular expressions.
 func refused(messages []string, path []string, what string, r Reporter) {
 	for _, message := range messages {
-		message, _, _ = strings.Cut(message, " (e.g. ")
-		r(path, "%s: %s", what, message)
+		r(path, "%s: %s", what, checkup.NoExamples(message))
 	}
 }
 

@@ -30,7 +30,7 @@ func schedule(p *checkup.Plan, report kind.Reporter) {
 	times, err := cron.ParseStandard(s.Cron)
 	switch {
 	case strings.Contains(s.Cron, "TZ"):
-		report(field("cron"), "%q: the time zone belongs into timeZone", s.Cron)
+		report(field("cron"), "%q: the time zone must be in timeZone", s.Cron)
 	case strings.Contains(s.Cron, "$"):
 		report(field("cron"), "%q has a dollar sign", s.Cron)
 	case strings.HasPrefix(s.Cron, "@every"):
@@ -39,7 +39,7 @@ func schedule(p *checkup.Plan, report kind.Reporter) {
 		report(field("cron"), "%q: want five fields of cron, such as \"*/10 * * * *\": %v", s.Cron, err)
 	default:
 		if shortest := shortest(times, zone); shortest == 0 {
-			report(field("cron"), "%q: no such time comes in five years", s.Cron)
+			report(field("cron"), "%q: matches no time in the next five years", s.Cron)
 		} else if time.Duration(s.Jitter) >= shortest {
 			report(field("jitter"), "%s: two starts can be only %s apart: want less", s.Jitter, shortest)
 		}

@@ -90,8 +90,7 @@ func (l *loader) configMap(abs string, doc ast.Expr) {
 			continue
 		}
 		for _, message := range id.validate(*id.to) {
-			message, _, _ = strings.Cut(message, " (e.g. ")
-			bad(f, path, "%q: %s", *id.to, message)
+			bad(f, path, "%q: %s", *id.to, checkup.NoExamples(message))
 		}
 	}
 	label := []string{"metadata", "labels", kiagnose.LabelCheckupType}

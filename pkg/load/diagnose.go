@@ -310,7 +310,7 @@ func text(v cue.Value) string {
 	if err != nil {
 		return "this value"
 	}
-	s := oneLine(string(b))
+	s := checkup.OneLine(string(b))
 	if r := []rune(s); len(r) > 60 {
 		s = string(r[:57]) + "..."
 	}
@@ -402,7 +402,7 @@ func doc(v cue.Value) string {
 	for _, g := range v.Doc() {
 		s = append(s, g.Text())
 	}
-	return oneLine(strings.Join(s, " "))
+	return checkup.OneLine(strings.Join(s, " "))
 }
 
 func firstSentence(s string) string {
@@ -411,8 +411,6 @@ func firstSentence(s string) string {
 	}
 	return strings.TrimSuffix(s, ".")
 }
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // labelPos is where the label of a field was written.
 func labelPos(v cue.Value) token.Pos {

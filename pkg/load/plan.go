@@ -387,7 +387,7 @@ func message(e errors.Error) string {
 	if path := strings.Join(e.Path(), "."); path != "" {
 		s = strings.TrimPrefix(s, path+": ")
 	}
-	return oneLine(s)
+	return checkup.OneLine(s)
 }
 
 // schemaFile is how a file of the schema is called, if name is one.

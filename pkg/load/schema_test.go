@@ -150,7 +150,7 @@ func TestSchemaIsDocumented(t *testing.T) {
 				}
 				at, _ := label(field)
 				at = path + at
-				comment := oneLine(commentOf(field))
+				comment := checkup.OneLine(commentOf(field))
 				if !strings.HasSuffix(comment, ".") || !unicode.IsUpper([]rune(comment)[0]) {
 					t.Errorf("%s: comment %q", at, comment)
 				}

@@ -4,12 +4,10 @@ package localise
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
 
-	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
 )
 
@@ -114,17 +112,17 @@ func (d *deaths) ratio(s site) float64 {
 // alternatives are the other places that this sample cannot distinguish from the one that is named: those that have the
 // same flows; for the network, those that all dead flows go through by chance; the network, if chance explains that all
 // dead flows go through the place that is named (at the level of judge.FalseAlarms over all places).
-func (d *deaths) alternatives(where site) []string {
-	var all []string
+func (d *deaths) alternatives(where site) []site {
+	var all []site
 	if !where.isPair() && d.explains(where) && d.ratio(where) <= d.significant() {
-		all = append(all, fmt.Sprintf("%s %s", checkup.CausePaths, site{kind: wholeNetwork}.subject()))
+		all = append(all, site{kind: wholeNetwork})
 	}
 	for _, s := range slices.SortedFunc(maps.Keys(d.at), compareSites) {
 		switch c := s.counterpart(); {
 		case s == where || s == where.bothWays() || !d.explains(s):
 		case where.kind == wholeNetwork && (c == s || !d.explains(c)),
 			where.kind != wholeNetwork && d.at[s].flows == d.at[where].flows:
-			all = append(all, fmt.Sprintf("%s %s", checkup.CausePaths, s.subject()))
+			all = append(all, s)
 		}
 	}
 	return all

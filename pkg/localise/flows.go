@@ -83,7 +83,11 @@ func (d *deaths) found(e *Evidence, where site, done []bool) (f *Found, rest []p
 			fmt.Sprintf("%s of the same place lost only whole flows, about as many", checkup.Count(len(also), "further pair")),
 		)
 	}
-	f.Alternatives = d.alternatives(where)
+	f.Concerns(where.nodes()...)
+	for _, s := range d.alternatives(where) {
+		f.Alternatives = append(f.Alternatives, fmt.Sprintf("%s %s", checkup.CausePaths, s.subject()))
+		f.Concerns(s.nodes()...)
+	}
 	return f, rest
 }
 

@@ -96,6 +96,15 @@ func (e *Evidence) SourceNodes(of []int) []string {
 	return each(of, func(i int) string { return e.Source(i).Node })
 }
 
+// TargetNode is the node that the targets of outcomes are on; empty if they are on several or on none.
+func (e *Evidence) TargetNode(of []int) string {
+	nodes := each(of, func(i int) string { return e.Target(i).Node })
+	if len(nodes) != 1 {
+		return ""
+	}
+	return nodes[0]
+}
+
 func each(of []int, name func(int) string) []string {
 	var names []string
 	for _, i := range of {
@@ -181,7 +190,9 @@ func joinPairs(found []*Found) []*Found {
 		return found
 	}
 	slices.SortStableFunc(pairs, func(a, b *Found) int { return cmp.Compare(len(b.Pairs), len(a.Pairs)) })
-	joined := &Found{Finding: checkup.Finding{Cause: checkup.CausePair, Subject: fmt.Sprintf("%d pairs of nodes", len(pairs))}}
+	joined := &Found{Finding: checkup.Finding{
+		Cause: checkup.CausePair, Subject: fmt.Sprintf("%d pairs of nodes", len(pairs)),
+	}}
 	joined.Confirmation = together(pairs)
 	explained := map[int]bool{}
 	for _, f := range pairs {
@@ -221,7 +232,9 @@ func together(found []*Found) checkup.Confirmation {
 // further sums up the findings that are not listed.
 func further(rest []*Found) checkup.Finding {
 	first := rest[0].describe()
-	f := checkup.Finding{Cause: first.Cause, Subject: checkup.Count(len(rest), "more finding"), Confirmation: together(rest)}
+	f := checkup.Finding{
+		Cause: first.Cause, Subject: checkup.Count(len(rest), "more finding"), Confirmation: together(rest),
+	}
 	explained := map[int]bool{}
 	for _, r := range rest {
 		if r.Cause != f.Cause {

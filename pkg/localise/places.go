@@ -70,11 +70,14 @@ func (n narrow) wider(o narrow) bool {
 type place struct {
 	cause                         checkup.FindingCause
 	subject                       string
+	from, to                      string   // of a pair, zones or groups, as the subject names them
+	node                          string   // of a source or target; empty if it is on none
 	there                         []int32  // requests; for nodes and network, either way
 	back                          []int32  // answers
 	pod                           bool     // a target that is an existing pod
 	nodes                         []int32  // that are several, in order
-	names                         []string // of nodes
+	names                         []string // of nodes, sorted
+	zone                          bool     // nodes are all nodes of a zone
 	label                         bool     // nodes share a label of Endpoint.Topology
 	labelKey, labelValue, labelTo string   // of this label; labelTo for groups
 	in                            []bool   // by node, whether it is one of nodes; set if label is
@@ -89,6 +92,28 @@ type place struct {
 	left    int        // failed pairs of its ways that no accepted cause explains
 	last    int        // left when it was last assessed
 	touched int        // ways of which pairs were explained since the last assessment
+}
+
+// between is the place from one of two places to the other, without its ways.
+func between(cause checkup.FindingCause, from, to string) *place {
+	return &place{cause: cause, subject: from + " -> " + to, from: from, to: to}
+}
+
+// concerned are the nodes that the place concerns; nil for those of a zone or a label.
+func (p *place) concerned() []string {
+	switch p.cause {
+	case checkup.CauseNodeIngress, checkup.CauseNodeEgress, checkup.CauseNode:
+		return []string{p.subject}
+	case checkup.CausePair:
+		return []string{p.from, p.to}
+	case checkup.CauseSource, checkup.CauseTarget:
+		return []string{p.node}
+	case checkup.CauseNodes:
+		if !p.zone {
+			return p.names[:min(len(p.names), maxNames)]
+		}
+	}
+	return nil
 }
 
 // explains reports whether a failed pair may be due to the place, by the
@@ -221,7 +246,8 @@ func (l *localiser) listPlaces() {
 			return
 		}
 		pairSeen[two{a, b}] = true
-		p := &place{cause: checkup.CausePair, subject: l.nodes[a] + " -> " + l.nodes[b], there: byPair[two{a, b}]}
+		p := between(checkup.CausePair, l.nodes[a], l.nodes[b])
+		p.there = byPair[two{a, b}]
 		if a != b {
 			p.back, p.mirror = byPair[two{b, a}], pairSeen[two{b, a}]
 		}
@@ -232,7 +258,8 @@ func (l *localiser) listPlaces() {
 			return
 		}
 		zoneSeen[zones{a, b}] = true
-		p := &place{cause: checkup.CauseZones, subject: a + " -> " + b, there: byZones[zones{a, b}]}
+		p := between(checkup.CauseZones, a, b)
+		p.there = byZones[zones{a, b}]
 		if a != b {
 			p.back, p.mirror = byZones[zones{b, a}], zoneSeen[zones{b, a}]
 		}
@@ -249,11 +276,11 @@ func (l *localiser) listPlaces() {
 		addZones(t.Zone, s.Zone)
 		if k := w.source; !sourceSeen[k] {
 			sourceSeen[k] = true
-			l.add(&place{cause: checkup.CauseSource, subject: s.Name(), there: sources[k]})
+			l.add(&place{cause: checkup.CauseSource, subject: s.Name(), node: s.Node, there: sources[k]})
 		}
 		if k := w.target; !targetSeen[k] {
 			targetSeen[k] = true
-			l.add(&place{cause: checkup.CauseTarget, subject: t.Name(), there: targets[k], pod: t.Pod != ""})
+			l.add(&place{cause: checkup.CauseTarget, subject: t.Name(), node: t.Node, there: targets[k], pod: t.Pod != ""})
 		}
 	}
 }
@@ -277,7 +304,7 @@ const zoneLabel = "topology.kubernetes.io/zone"
 func (l *localiser) labelled() {
 	type ordered struct{ from, to domain }
 	to, from, in := map[domain][]int32{}, map[domain][]int32{}, map[domain][]bool{}
-	between := map[ordered][]int32{}
+	groups := map[ordered][]int32{}
 	var order []domain
 	var pairs []ordered
 	for i := range l.ways {
@@ -303,13 +330,13 @@ func (l *localiser) labelled() {
 				continue
 			}
 			k := ordered{domain{key, a[key]}, domain{key, b[key]}}
-			if between[k] == nil {
+			if groups[k] == nil {
 				pairs = append(pairs, k)
-				if back := (ordered{k.to, k.from}); back != k && between[back] == nil {
+				if back := (ordered{k.to, k.from}); back != k && groups[back] == nil {
 					pairs = append(pairs, back) // its answers go through it, if not its requests
 				}
 			}
-			between[k] = append(between[k], int32(i))
+			groups[k] = append(groups[k], int32(i))
 		}
 	}
 	slices.SortFunc(order, domain.compare)
@@ -338,12 +365,10 @@ func (l *localiser) labelled() {
 		if len(nodes[k.from]) < 2 && len(nodes[k.to]) < 2 {
 			continue
 		}
-		p := &place{
-			cause: checkup.CauseGroups, subject: k.from.String() + " -> " + k.to.String(), there: between[k],
-			labelKey: k.from.key, labelValue: k.from.value, labelTo: k.to.value,
-		}
+		p := between(checkup.CauseGroups, k.from.String(), k.to.String())
+		p.there, p.labelKey, p.labelValue, p.labelTo = groups[k], k.from.key, k.from.value, k.to.value
 		if k.from != k.to {
-			p.back, p.mirror = between[ordered{k.to, k.from}], k.from.compare(k.to) > 0
+			p.back, p.mirror = groups[ordered{k.to, k.from}], k.from.compare(k.to) > 0
 		}
 		l.add(p)
 	}

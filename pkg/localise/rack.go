@@ -158,7 +158,8 @@ func (g graph) sides(behind []bool) (sides []bool, wrong int) {
 
 // addRack adds the place of all ways between the nodes and others.
 func (l *localiser) addRack(nodes []int32) {
-	p := &place{cause: checkup.CauseNodes, nodes: nodes, subject: l.together(nodes)}
+	p := &place{cause: checkup.CauseNodes, nodes: nodes}
+	p.subject, p.zone = l.together(nodes)
 	if slices.ContainsFunc(l.places, func(q *place) bool { return q.cause == p.cause && slices.Equal(q.nodes, nodes) }) {
 		return // its label names it
 	}
@@ -167,6 +168,7 @@ func (l *localiser) addRack(nodes []int32) {
 		in[x] = true
 		p.names = append(p.names, l.nodes[x])
 	}
+	slices.Sort(p.names)
 	for i := range l.ways {
 		if w := &l.ways[i]; in[w.a] != in[w.b] {
 			p.there = append(p.there, int32(i))
@@ -178,25 +180,24 @@ func (l *localiser) addRack(nodes []int32) {
 // maxNames is how many nodes are named in one finding.
 const maxNames = 10
 
-// together names several nodes: by their zone, if they are all of its nodes, otherwise by
-// their names.
-func (l *localiser) together(nodes []int32) string {
+// together names several nodes: by their zone, if they are all of its nodes, otherwise by their names.
+func (l *localiser) together(nodes []int32) (subject string, zone bool) {
 	zones := map[string]string{} // by node
 	for _, list := range [][]checkup.Endpoint{l.w.Sources, l.w.Targets} {
 		for _, e := range list {
 			zones[e.Node] = e.Zone
 		}
 	}
-	zone := zones[l.nodes[nodes[0]]]
+	of := zones[l.nodes[nodes[0]]]
 	all := 0
 	for _, x := range l.nodes {
-		if zones[x] == zone {
+		if zones[x] == of {
 			all++
 		}
 	}
-	other := func(x int32) bool { return zones[l.nodes[x]] != zone }
-	if zone != "" && all == len(nodes) && !slices.ContainsFunc(nodes, other) {
-		return "zone " + zone
+	other := func(x int32) bool { return zones[l.nodes[x]] != of }
+	if of != "" && all == len(nodes) && !slices.ContainsFunc(nodes, other) {
+		return "zone " + of, true
 	}
 	var names []string
 	for _, x := range nodes {
@@ -206,5 +207,5 @@ func (l *localiser) together(nodes []int32) string {
 	if more := len(names) - maxNames; more > 0 {
 		names = append(names[:maxNames], fmt.Sprintf("and %d more", more))
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(names, ", "), false
 }

@@ -150,6 +150,7 @@ func (e *Evidence) rewrites(r rewriter) *Found {
 		how = "masquerade" // all packets have one address
 	}
 	f := checkup.Finding{Cause: checkup.CauseSourceAddress, Family: r.family, Transport: r.transport}
+	f.Concerns(r.out, r.into)
 	what, where := "", ""
 	switch {
 	case r.out == "" && r.into == "":

@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/judge"
@@ -62,11 +61,9 @@ func (p *place) carries(from, to *checkup.Endpoint) bool {
 		out, in := p.has(from), p.has(to)
 		return out != in && (p.cause == checkup.CauseNodes || in == (p.cause == checkup.CauseNodesIngress))
 	case checkup.CausePair:
-		a, b, _ := strings.Cut(p.subject, " -> ")
-		return from.Node == a && to.Node == b
+		return from.Node == p.from && to.Node == p.to
 	case checkup.CauseZones:
-		a, b, _ := strings.Cut(p.subject, " -> ")
-		return from.Zone == a && to.Zone == b
+		return from.Zone == p.from && to.Zone == p.to
 	case checkup.CauseGroups:
 		return from.Topology[p.labelKey] == p.labelValue && to.Topology[p.labelKey] == p.labelTo
 	case checkup.CauseSource:

@@ -116,7 +116,16 @@ func best[X OfServices](x X, rule Rule[X]) *Found {
 		}
 		f := &Found{Pairs: failed}
 		f.Cause, f.Subject, f.Message = rule.Cause, name, rule.Message(x, name, failed)
-		f.For = append(f.For, fmt.Sprintf("%d of %s fail: %s", len(failed), checkup.Count(len(measured), "measured pair"), x.Ways(failed)))
+		switch rule.Cause {
+		case checkup.CauseNode, checkup.CauseSource:
+			f.Concerns(name) // such a rule groups pairs by node
+		case checkup.CausePair:
+			f.Concerns(append(r.SourceNodes(failed), r.TargetNode(failed))...)
+		case checkup.CauseTarget:
+			f.Concerns(r.TargetNode(failed))
+		}
+		f.For = append(f.For, fmt.Sprintf("%d of %s fail: %s",
+			len(failed), checkup.Count(len(measured), "measured pair"), x.Ways(failed)))
 		f.For = append(f.For, x.For(rule.Cause, failed, elsewhere)...)
 		if rule.Also != nil {
 			more := slices.DeleteFunc(r.Failed(r.Measured), func(i int) bool {

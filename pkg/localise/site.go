@@ -76,6 +76,18 @@ func (s site) subject() string {
 	}
 }
 
+// nodes are those of the place; nil for zones and the network.
+func (s site) nodes() []string {
+	switch s.kind {
+	case nodeIn, nodeOut, nodeBoth:
+		return []string{s.a}
+	case oneWayPair, bothWaysPair:
+		return []string{s.a, s.b}
+	default:
+		return nil
+	}
+}
+
 // String is the place in words.
 func (s site) String() string {
 	zone := ""

@@ -42,7 +42,11 @@ func (c *candidate) describe(f *checkup.Finding, also int) {
 	}
 	f.For = c.evidence(also)
 	f.Against = c.contradictions()
-	f.Alternatives = some(c.rivals()[1:])
+	rivals := c.rivals()
+	f.Alternatives = some(rivals[1:])
+	for _, d := range rivals[:min(len(rivals), 1+maxAlternatives)] {
+		f.Concerns(d.concerned()...)
+	}
 	if len(c.ruledOut) > 0 {
 		f.For = append(f.For, "ruled out by the second look: "+strings.Join(some(c.ruledOut), "; "))
 	}
@@ -106,9 +110,9 @@ func (c *candidate) phrase(cause checkup.FindingCause, subject string) string {
 		case checkup.CauseNodesIngress, checkup.CauseNodesEgress:
 			return "to or from " + subject
 		case checkup.CausePair, checkup.CauseGroups:
-			return "between " + strings.Replace(subject, " -> ", " and ", 1)
+			return "between " + c.from + " and " + c.to
 		case checkup.CauseZones:
-			return "between zone " + strings.Replace(subject, " -> ", " and zone ", 1)
+			return "between zone " + c.from + " and zone " + c.to
 		}
 	}
 	switch cause {
@@ -125,9 +129,9 @@ func (c *candidate) phrase(cause checkup.FindingCause, subject string) string {
 	case checkup.CauseNodesEgress:
 		return "out of " + subject
 	case checkup.CausePair, checkup.CauseGroups:
-		return "from " + strings.Replace(subject, " -> ", " to ", 1)
+		return "from " + c.from + " to " + c.to
 	case checkup.CauseZones:
-		return "from zone " + strings.Replace(subject, " -> ", " to ", 1)
+		return "from zone " + c.from + " to " + c.to
 	case checkup.CauseSource:
 		return "everything that source " + subject + " measures"
 	case checkup.CauseTarget:
@@ -228,7 +232,7 @@ func (c *candidate) evidence(also int) []string {
 
 	if c.cause == checkup.CauseNodes {
 		s := "they fail together and only towards others"
-		if !c.label && !strings.HasPrefix(c.subject, "zone ") {
+		if !c.label && !c.zone {
 			s += ": what they share is not in the labels: rack, switch, host?"
 		}
 		lines = append(lines, s)
@@ -331,10 +335,9 @@ func (c *candidate) where() string {
 	case checkup.CauseNodes:
 		s = "between them and others"
 	case checkup.CausePair, checkup.CauseZones, checkup.CauseGroups:
-		from, to, _ := strings.Cut(subject, " -> ")
-		s = fmt.Sprintf("from %s to %s", from, to)
+		s = fmt.Sprintf("from %s to %s", c.from, c.to)
 		if both {
-			s = fmt.Sprintf("between %s and %s", from, to)
+			s = fmt.Sprintf("between %s and %s", c.from, c.to)
 		}
 	case checkup.CauseSource:
 		s = "out of " + subject

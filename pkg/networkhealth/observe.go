@@ -250,7 +250,8 @@ func (r *result) delay() *checkup.Delay {
 
 // name of the probe, such as "udp IPv6 1400B".
 func (r *result) name() string {
-	return clip(fmt.Sprintf("%s %s %dB", r.pair.Transport, cmp.Or(string(r.pair.Family), "any"), r.pair.Size), maxProbeName)
+	family := cmp.Or(string(r.pair.Family), "any")
+	return clip(fmt.Sprintf("%s %s %dB", r.pair.Transport, family, r.pair.Size), maxProbeName)
 }
 
 // worst is the reachability of a pair by that of its probes.
@@ -379,7 +380,8 @@ func words(results []result) (reason, message string) {
 		reason, message = ReasonNotMeasured, "the run could not measure it: "+missing[0]
 	case len(missing) > 0:
 		reason = ReasonSomeMissing
-		message = fmt.Sprintf("%d of %d probes were not measured: %s", len(missing), len(results), strings.Join(missing, "; "))
+		message = fmt.Sprintf("%d of %d probes were not measured: %s",
+			len(missing), len(results), strings.Join(missing, "; "))
 	default:
 		reason, message = ReasonAnswered, checkup.Count(len(results), "probe")+" answered"
 		if lost > 0 {
@@ -495,7 +497,8 @@ func (c *check) sampling(source, target int) string {
 	if c.ends[1][target].Kind == Workload {
 		to = "the target's own pod"
 	}
-	return fmt.Sprintf("%s%s; %s check, round %d of %d, degree %d, seed %d", who, to, w.Kind, w.Round, w.Rounds, w.Degree, w.Seed)
+	return fmt.Sprintf("%s%s; %s check, round %d of %d, degree %d, seed %d",
+		who, to, w.Kind, w.Round, w.Rounds, w.Degree, w.Seed)
 }
 
 // clip makes one harmless line of at most so many characters.

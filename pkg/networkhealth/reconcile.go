@@ -240,7 +240,8 @@ func aged(st Status, gone string, grace time.Duration, now time.Time) (next Stat
 	}
 	last := "never observed"
 	if !st.LastObservationTime.IsZero() {
-		last = fmt.Sprintf("%s when it was last observed at %s", st.Reachability, second(st.LastObservationTime).Format(time.RFC3339))
+		last = fmt.Sprintf("%s when it was last observed at %s",
+			st.Reachability, second(st.LastObservationTime).Format(time.RFC3339))
 	}
 	switch {
 	case gone != "" && st.PodGoneTime.IsZero():

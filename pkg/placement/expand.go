@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -46,11 +45,20 @@ func Expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 	sheet := &Sheet{Origin: r.origin, Mode: r.mode, Nodes: len(s.Nodes)}
 	w := &checkup.Worksheet{Plan: p.Name, Check: check, Kind: Name, Timeouts: c.Timeouts}
 	warnings := r.notes
-	for _, u := range s.Unseen {
-		// The operator deletes its workloads with the diagnostics.
-		workload := strings.Contains(u.What, diagnosticsNamespace) && r.mode != cluster.DiagnosticsDisabled
-		if c.NetworkConfig && (strings.HasPrefix(u.What, "network.") || workload) {
-			warnings = append(warnings, u.What+": "+u.Cause)
+	if c.NetworkConfig {
+		if s.NetworkConfig != nil {
+			for _, path := range s.NetworkConfig.Unknown {
+				warnings = append(warnings, configObject+": "+path+": unknown field: ignored")
+			}
+		}
+		read := []string{configObject, operatorObject}
+		if r.mode != cluster.DiagnosticsDisabled { // the operator deletes its workloads with the diagnostics
+			read = append(read, workloadObject(SideSource), workloadObject(SideTarget))
+		}
+		for _, u := range s.Unseen {
+			if slices.Contains(read, u.What) {
+				warnings = append(warnings, u.What+": "+u.Cause)
+			}
 		}
 	}
 	var problems []error

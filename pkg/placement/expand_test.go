@@ -208,11 +208,12 @@ func TestWarnings(t *testing.T) {
 		"a field of a later version": {
 			check: Spec{NetworkConfig: true},
 			change: func(s *cluster.Snapshot) {
-				s.NetworkConfig = &cluster.NetworkConfig{Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}}
-				s.AddUnseen(configObject+": spec.networkDiagnostics.interval", errorText("no field that is known here"))
+				s.NetworkConfig = &cluster.NetworkConfig{
+					Diagnostics: &cluster.NetworkDiagnostics{Mode: "All"}, Unknown: []string{"spec.networkDiagnostics.interval"},
+				}
 				s.AddUnseen("something of another check", errorText("missing a right"))
 			},
-			want: []string{"network.config.openshift.io/cluster: spec.networkDiagnostics.interval: no field that is known here"},
+			want: []string{"network.config.openshift.io/cluster: spec.networkDiagnostics.interval: unknown field: ignored"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

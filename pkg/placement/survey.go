@@ -63,12 +63,8 @@ func surveyNetworkConfig(ctx context.Context, r cluster.Reader, s *cluster.Snaps
 	object, seen, err := get(ctx, r, s, configs, configObject)
 	problems = append(problems, err)
 	if seen {
-		var unknown []string
-		config.Diagnostics, unknown, err = readDiagnostics(object)
+		config.Diagnostics, config.Unknown, err = readDiagnostics(object)
 		problems = append(problems, err)
-		for _, path := range unknown {
-			s.AddUnseen(configObject+": "+path, errors.New("unknown field: ignored"))
-		}
 	}
 	if seen && err == nil {
 		config.Source, config.Target, err = surveyWorkloads(ctx, r, s)
@@ -98,7 +94,7 @@ func surveyWorkloads(
 ) (source, target *corev1.PodSpec, err error) {
 	var problems []error
 	problem := func(side SideName, resource string, err error) bool {
-		what := fmt.Sprintf("%s %s/%s", workloads[side].kind, diagnosticsNamespace, workloads[side].name)
+		what := workloadObject(side)
 		switch {
 		case apierrors.IsForbidden(err):
 			err = cluster.MissingRight(err, "the operator's manifest is used instead", "get", resource, "")
@@ -120,6 +116,11 @@ func surveyWorkloads(
 		target = landing(daemonSet.Spec.Template.Spec)
 	}
 	return source, target, errors.Join(problems...)
+}
+
+// workloadObject is the Unseen.What of the operator's workload of a side.
+func workloadObject(side SideName) string {
+	return fmt.Sprintf("%s %s/%s", workloads[side].kind, diagnosticsNamespace, workloads[side].name)
 }
 
 // landing is the part of a pod's spec that decides where it lands, beyond what the configuration decides.

@@ -63,10 +63,10 @@ func TestSurvey(t *testing.T) {
 	operator := network(t, operators.GroupVersion(), `{"disableNetworkDiagnostics":true}`)
 	all := &cluster.NetworkConfig{
 		Diagnostics:               &cluster.NetworkDiagnostics{Mode: "All", TargetPlacement: &cluster.DiagnosticsPlacement{Tolerations: []checkup.Toleration{}}},
-		DisableNetworkDiagnostics: new(true),
+		DisableNetworkDiagnostics: new(true), Unknown: []string{"spec.networkDiagnostics.later"},
 	}
 	live := &cluster.NetworkConfig{
-		Diagnostics: all.Diagnostics, DisableNetworkDiagnostics: all.DisableNetworkDiagnostics,
+		Diagnostics: all.Diagnostics, DisableNetworkDiagnostics: all.DisableNetworkDiagnostics, Unknown: all.Unknown,
 		Source: &corev1.PodSpec{PriorityClassName: "p", Containers: []corev1.Container{{Name: "c"}}},
 		Target: &corev1.PodSpec{},
 	}
@@ -74,7 +74,6 @@ func TestSurvey(t *testing.T) {
 		return cluster.Unseen{What: workload, Cause: "it does not exist: the operator's manifest is used instead"}
 	}
 	noSource, noTarget := absent("Deployment openshift-network-diagnostics/network-check-source"), absent("DaemonSet openshift-network-diagnostics/network-check-target")
-	later := cluster.Unseen{What: "network.config.openshift.io/cluster: spec.networkDiagnostics.later", Cause: "unknown field: ignored"}
 
 	for name, tt := range map[string]struct {
 		plan      *checkup.Plan
@@ -96,7 +95,7 @@ func TestSurvey(t *testing.T) {
 		},
 		"the cluster's objects": {
 			plan: planOf(&Spec{NetworkConfig: true}), objects: []runtime.Object{config, operator}, requested: true,
-			config: all, unseen: []cluster.Unseen{later, noSource, noTarget},
+			config: all, unseen: []cluster.Unseen{noSource, noTarget},
 		},
 		"the operator's workloads": {
 			plan: planOf(&Spec{NetworkConfig: true}), objects: []runtime.Object{config, operator}, requested: true,
@@ -110,11 +109,11 @@ func TestSurvey(t *testing.T) {
 				},
 				&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "openshift-network-diagnostics", Name: "network-check-target"}},
 			},
-			config: live, unseen: []cluster.Unseen{later},
+			config: live,
 		},
 		"no operator's object": {
 			plan: planOf(&Spec{NetworkConfig: true}), objects: []runtime.Object{config}, requested: true,
-			config: &cluster.NetworkConfig{Diagnostics: all.Diagnostics}, unseen: []cluster.Unseen{later, noSource, noTarget},
+			config: &cluster.NetworkConfig{Diagnostics: all.Diagnostics, Unknown: all.Unknown}, unseen: []cluster.Unseen{noSource, noTarget},
 		},
 		"no such object": {
 			plan: planOf(&Spec{NetworkConfig: true}), requested: true,

@@ -583,6 +583,7 @@ func (e *expansion) warnOfNodes(w *checkup.Worksheet, s *cluster.Snapshot) {
 		)
 	}
 	if len(full) > 0 {
-		e.warn(NodesFull, "%s too full for the pods of the check: %s", checkup.CountAre(len(full), "node"), checkup.Some(full))
+		e.warn(NodesFull, "%s too full for the pods of the check: %s",
+			checkup.CountAre(len(full), "node"), checkup.Some(full))
 	}
 }

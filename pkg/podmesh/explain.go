@@ -32,7 +32,8 @@ func Explain(e kind.Explained) kind.Explanation {
 	if confirm {
 		pairs, packets := mostAgain(w)
 		x.Field("second look", fmt.Sprintf("at most %s, %s, from %s, within what is left of timeouts.probe (%s)",
-			checkup.Count(pairs, "pair"), checkup.Count(packets, "packet"), checkup.Count(e.Cost.Agents, "agent"), w.Timeouts.Probe))
+			checkup.Count(pairs, "pair"), checkup.Count(packets, "packet"), checkup.Count(e.Cost.Agents, "agent"),
+			w.Timeouts.Probe))
 	}
 	if w.Expect.Unreachable {
 		return x
@@ -50,7 +51,8 @@ func Explain(e kind.Explained) kind.Explanation {
 	sight := sightOf(w, confirm)
 	x.Field("sees", "in one run:", sight.sees(w, ok && mesh.Sample.Rotate)...)
 	if r := w.Expect.Regression; r != nil {
-		x.Field("compared", fmt.Sprintf("with earlier runs in the history of the plan, if it has at least %d:", r.Runs), compares(w, r)...)
+		least := fmt.Sprintf("with earlier runs in the history of the plan, if it has at least %d:", r.Runs)
+		x.Field("compared", least, compares(w, r)...)
 	}
 	x.Power = powerTable(sight.power())
 	return x

@@ -213,7 +213,8 @@ func (p *printer) historyPair(results []history.PairResult) {
 			}
 			words = append(words, word)
 		}
-		p.line("  %s  %s  check %s: %s", stamp(r.At), checkup.Clean(r.Run), checkup.Clean(what), checkup.Clean(strings.Join(words, "; ")))
+		p.line("  %s  %s  check %s: %s", stamp(r.At), checkup.Clean(r.Run), checkup.Clean(what),
+			checkup.Clean(strings.Join(words, "; ")))
 	}
 	for _, name := range order {
 		p.trend(name, trends[name][:runs+1], 0)

@@ -101,7 +101,8 @@ func (l Links) title(plan string) string {
 
 // lists are the links to the lists.
 func (l Links) lists() []htmlLink {
-	return slices.DeleteFunc([]htmlLink{{"Plans", l.Plans}, {"Nodes", l.Nodes}}, func(list htmlLink) bool { return list.URL == "" })
+	all := []htmlLink{{"Plans", l.Plans}, {"Nodes", l.Nodes}}
+	return slices.DeleteFunc(all, func(list htmlLink) bool { return list.URL == "" })
 }
 
 // HTML writes the report as one HTML document that needs no other file, no script and no network. Its size is bounded:
@@ -328,7 +329,7 @@ type htmlFinding struct {
 func htmlReportOf(r *checkup.Report) *htmlReport {
 	v := &htmlReport{
 		Title: htmlClip(runTitle(r)), When: runTime(r), Verdict: htmlVerdict(string(r.Verdict)), Gate: htmlClip(gateLine(r)),
-		Summary: htmlClip(strings.TrimPrefix(r.Summary, string(r.Verdict))), Tally: htmlTally(r.Counts),
+		Summary: htmlClip(r.AfterVerdict()), Tally: htmlTally(r.Counts),
 	}
 	for i := range r.Checks {
 		v.Checks = append(v.Checks, htmlCheckOf(&r.Checks[i], r.Gate, "check-"+strconv.Itoa(i+1)))

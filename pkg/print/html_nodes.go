@@ -27,7 +27,7 @@ type NodeRow struct {
 // NodePlan is what the newest run of one plan found out about a node.
 type NodePlan struct {
 	PlanRow
-	// Findings that name the node.
+	// Findings that concern the node.
 	Findings []checkup.Finding
 	// From and To are the worst pairs from and to the node, worst first; MoreFrom and MoreTo count those that are left
 	// out.

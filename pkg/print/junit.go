@@ -134,7 +134,10 @@ func junitCheck(r *checkup.Report, c *checkup.CheckReport) junitSuite {
 	for _, p := range []struct {
 		name string
 		n    int
-	}{{"expected", c.Counts.Expected}, {"pass", c.Counts.Pass}, {"fail", c.Counts.Fail}, {"undecided", c.Counts.Undecided}, {"unmeasured", c.Counts.Unmeasured}} {
+	}{
+		{"expected", c.Counts.Expected}, {"pass", c.Counts.Pass}, {"fail", c.Counts.Fail},
+		{"undecided", c.Counts.Undecided}, {"unmeasured", c.Counts.Unmeasured},
+	} {
 		suite.Properties = append(suite.Properties, junitProperty{p.name, fmt.Sprint(p.n)})
 	}
 	if found := secondLook(c); found != "" {

@@ -105,7 +105,8 @@ func (x *Metrics) namespace(name string) string {
 // that is gone.
 func (x *Metrics) Readable(namespace, plan, run string, readable bool) {
 	x.m.namespace = x.namespace(namespace)
-	x.m.top("checkplan_report_readable", "Whether the newest report of the plan could be read.", truth(readable), "plan", plan, "run", run)
+	x.m.top("checkplan_report_readable", "Whether the newest report of the plan could be read.", truth(readable),
+		"plan", plan, "run", run)
 }
 
 // LeftOut adds how many plans have no metrics, because there are too many.
@@ -283,7 +284,10 @@ func (m *metrics) run(r *checkup.Report) {
 	for _, t := range []struct {
 		name, help string
 		time       time.Time
-	}{{"checkplan_run_started_timestamp_seconds", "When the run started.", r.Started}, {"checkplan_run_finished_timestamp_seconds", "When the run had finished.", r.Finished}} {
+	}{
+		{"checkplan_run_started_timestamp_seconds", "When the run started.", r.Started},
+		{"checkplan_run_finished_timestamp_seconds", "When the run had finished.", r.Finished},
+	} {
 		if !t.time.IsZero() {
 			m.add(t.name, t.help, float64(t.time.UnixMilli())/1000, "plan", r.Plan, "run", r.Run)
 		}
@@ -351,7 +355,8 @@ func (m *metrics) check(r *checkup.Report, c *checkup.CheckReport) {
 			"Share of all pairs that all runs of the plan have measured.",
 			float64(v.Measured)/float64(max(1, v.Possible)),
 			of()...)
-		m.add("checkplan_cumulative_failing_pairs", "Pairs that failed when they were measured last.", float64(v.Failing), of()...)
+		m.add("checkplan_cumulative_failing_pairs", "Pairs that failed when they were measured last.",
+			float64(v.Failing), of()...)
 		if v.FailingUpperBound != nil {
 			m.add(
 				"checkplan_cumulative_failing_upper_bound_ratio",
@@ -457,7 +462,10 @@ func (m *metrics) delays(rows []checkup.DelayRow, of func(...string) []string) {
 			for _, q := range []struct {
 				statistic string
 				micros    int64
-			}{{"min", d.Delay.Min}, {"p50", d.Delay.P50}, {"p90", d.Delay.P90}, {"p95", d.Delay.P95}, {"p99", d.Delay.P99}, {"max", d.Delay.Max}} {
+			}{
+				{"min", d.Delay.Min}, {"p50", d.Delay.P50}, {"p90", d.Delay.P90}, {"p95", d.Delay.P95},
+				{"p99", d.Delay.P99}, {"max", d.Delay.Max},
+			} {
 				m.top(
 					"checkplan_delay_seconds",
 					"Round-trip delay, or delay of the stage, of all pairs by statistic.",
@@ -537,7 +545,10 @@ func (m *metrics) unitDelay(d *checkup.Delay, stage checkup.Stage, of func(...st
 	for _, s := range []struct {
 		name   string
 		micros int64
-	}{{"min", d.Min}, {"mean", d.Mean}, {"p50", d.P50}, {"p90", d.P90}, {"p95", d.P95}, {"p99", d.P99}, {"max", d.Max}, {"stddev", d.StdDev}, {"jitter", d.Jitter}} {
+	}{
+		{"min", d.Min}, {"mean", d.Mean}, {"p50", d.P50}, {"p90", d.P90}, {"p95", d.P95}, {"p99", d.P99},
+		{"max", d.Max}, {"stddev", d.StdDev}, {"jitter", d.Jitter},
+	} {
 		m.top(
 			"checkplan_unit_delay_seconds",
 			"Delay of the unit by statistic: of the round trip, or of the stage.",

@@ -61,7 +61,7 @@ func Text(w io.Writer, r *checkup.Report, o TextOptions) error {
 	}
 	p.line("")
 	p.line("%s", checkup.Clean(gateLine(r)))
-	p.line("%s%s", p.verdict(string(r.Verdict)), checkup.Clean(strings.TrimPrefix(r.Summary, string(r.Verdict))))
+	p.line("%s%s", p.verdict(string(r.Verdict)), checkup.Clean(r.AfterVerdict()))
 	return p.w.Flush()
 }
 
@@ -339,7 +339,7 @@ func compared(c *checkup.CheckReport) string {
 
 // alternatives are the causes that the sample cannot distinguish from a finding's, in words.
 func alternatives(f checkup.Finding) string {
-	return "this sample cannot tell it from: " + strings.Join(f.Alternatives, "; ")
+	return "this sample cannot distinguish it from: " + strings.Join(f.Alternatives, "; ")
 }
 
 // background is what no finding explains, in words.

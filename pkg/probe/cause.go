@@ -96,14 +96,14 @@ func words(err error, timeout time.Duration) string {
 	case isAlert(err):
 		return fmt.Sprintf("the peer refused with the TLS alert %q", alertOf(err))
 	}
-	return oneLine(err.Error())
+	return printable(err.Error())
 }
 
 // maxWords limits the length of messages that are not ours, in bytes.
 const maxWords = 200
 
-// oneLine cleans and shortens a message that may quote the peer.
-func oneLine(s string) string {
+// printable cleans and shortens a message that may quote the peer.
+func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '?'

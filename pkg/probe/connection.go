@@ -145,7 +145,9 @@ func (s *Session) resolve(ctx context.Context, m Measurement) (sample, []netip.A
 				}
 				return conn, err
 			}}
-			network := map[checkup.IPFamily]string{checkup.AnyIPFamily: "ip", checkup.IPv4: "ip4", checkup.IPv6: "ip6"}[m.Pair.Family]
+			network := map[checkup.IPFamily]string{
+				checkup.AnyIPFamily: "ip", checkup.IPv4: "ip4", checkup.IPv6: "ip6",
+			}[m.Pair.Family]
 			found, err := resolver.LookupNetIP(ctx, network, m.Peer.Host)
 			var dns *net.DNSError
 			switch {

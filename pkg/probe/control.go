@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -195,7 +194,7 @@ func (c control) closed(ctx context.Context, family checkup.IPFamily) checkup.Co
 		"refused",
 		func(o checkup.Observation) bool {
 			return o.Unmeasured == nil && o.Received == 0 && o.Failure != nil &&
-				o.Failure.Stage == checkup.StageConnect && o.Failure.Message == syscall.ECONNREFUSED.Error()
+				o.Failure.Stage == checkup.StageConnect && o.Failure.Reason == checkup.ReasonRefused
 		},
 	)
 	return result

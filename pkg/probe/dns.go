@@ -396,7 +396,7 @@ func sameQuestion(a, b dnsmessage.Question) bool {
 // wrongAnswer says why an answer is not what it must be; nil if it is.
 func wrongAnswer(q checkup.Question, r reply) *checkup.Cause {
 	wrong := func(reason checkup.Reason, format string, args ...any) *checkup.Cause {
-		return &checkup.Cause{Stage: checkup.StageEcho, Reason: reason, Message: oneLine(fmt.Sprintf(format, args...))}
+		return &checkup.Cause{Stage: checkup.StageEcho, Reason: reason, Message: printable(fmt.Sprintf(format, args...))}
 	}
 	if !r.aboutName() {
 		return wrong(checkup.ReasonCode, "answered %s", codeName(r.code))
@@ -417,7 +417,8 @@ func wrongAnswer(q checkup.Question, r reply) *checkup.Cause {
 			return wrong(checkup.ReasonWrong, "answered %s of %d: not %s", checkup.Count(len(r.records), "record"),
 				len(q.Records), someRecords(missing))
 		case len(missing) == 0 && r.code == dnsmessage.RCodeSuccess:
-			return wrong(checkup.ReasonWrong, "answered %s too many: %s", checkup.Count(len(extra), "record"), someRecords(extra))
+			return wrong(checkup.ReasonWrong, "answered %s too many: %s",
+				checkup.Count(len(extra), "record"), someRecords(extra))
 		}
 		must = someRecords(q.Records)
 	case checkup.AnswerAny:
@@ -528,7 +529,7 @@ func (s *sample) failDNS(err error, timeout time.Duration) {
 		s.timedOut, s.cause.Reason = true, checkup.ReasonTimedOut
 		s.cause.Message = timedOutWords(timeout) + ", twice"
 	case errors.As(err, &odd):
-		s.timedOut, s.cause.Reason, s.cause.Message = false, checkup.ReasonMalformed, oneLine(odd.Error())
+		s.timedOut, s.cause.Reason, s.cause.Message = false, checkup.ReasonMalformed, printable(odd.Error())
 	}
 	if errors.As(err, &cut) {
 		s.cause.Message = "the answer does not fit in a datagram, and over TCP: " + s.cause.Message

@@ -121,7 +121,10 @@ func checkOrder(o checkup.Order) error {
 		for _, d := range []struct {
 			stage    string
 			deadline checkup.Duration
-		}{{"resolve", c.Deadlines.Resolve}, {"connect", c.Deadlines.Connect}, {"handshake", c.Deadlines.Handshake}, {"response", c.Deadlines.Response}} {
+		}{
+			{"resolve", c.Deadlines.Resolve}, {"connect", c.Deadlines.Connect},
+			{"handshake", c.Deadlines.Handshake}, {"response", c.Deadlines.Response},
+		} {
 			must(d.deadline > 0, "connections.deadlines.%s: must be more than 0", d.stage)
 		}
 	}

@@ -41,9 +41,9 @@ func tls(ctx context.Context, m Measurement, s *Session) checkup.Observation {
 
 // Words of a peer that does not say enough; the deadline comes behind them.
 const (
-	silentInHandshake = quiet("accepted the connection and then said nothing for")
+	silentInHandshake = quiet("accepted the connection and then sent nothing for")
 	slowInHandshake   = quiet("began the TLS handshake, but did not end it within")
-	silentInResponse  = quiet("answered the TLS handshake and then said nothing for")
+	silentInResponse  = quiet("answered the TLS handshake and then sent nothing for")
 	slowInResponse    = quiet("began the response, but did not end it within")
 )
 

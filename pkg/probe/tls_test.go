@@ -51,7 +51,7 @@ var tlsCases = []struct {
 	{name: "refused", failure: noConnection(checkup.ReasonRefused, "connection refused")},
 	{name: "silent", peer: silentPeer, short: checkup.StageHandshake, passed: through(checkup.StageConnect),
 		failure: &checkup.Cause{
-			Stage: checkup.StageHandshake, Reason: checkup.ReasonSilent, Message: "accepted the connection and then said nothing for 300ms",
+			Stage: checkup.StageHandshake, Reason: checkup.ReasonSilent, Message: "accepted the connection and then sent nothing for 300ms",
 		}},
 	{name: "half a record", peer: func(c net.Conn) { c.Write([]byte{22, 3, 3, 0, 100, 2}); silentPeer(c) }, short: checkup.StageHandshake, passed: through(checkup.StageConnect),
 		failure: cause(checkup.StageHandshake, "began the TLS handshake, but did not end it within 300ms")},
@@ -101,7 +101,7 @@ var tlsCases = []struct {
 	{name: "not ready", peer: secure(nil, serveOne(status(500))), path: "/some/path", passed: through(checkup.StageHandshake),
 		failure: cause(checkup.StageResponse, "HTTP status 500 Internal Server Error")},
 	{name: "silent after the handshake", peer: secure(nil, silentPeer), path: "/", short: checkup.StageResponse, passed: through(checkup.StageHandshake),
-		failure: cause(checkup.StageResponse, "answered the TLS handshake and then said nothing for 300ms")},
+		failure: cause(checkup.StageResponse, "answered the TLS handshake and then sent nothing for 300ms")},
 	{name: "half a response", peer: secure(nil, func(c net.Conn) { fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-"); silentPeer(c) }), path: "/", short: checkup.StageResponse, passed: through(checkup.StageHandshake),
 		failure: cause(checkup.StageResponse, "began the response, but did not end it within 300ms")},
 	{name: "half a body", peer: secure(nil, func(c net.Conn) { fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"); silentPeer(c) }), path: "/", short: checkup.StageResponse, passed: through(checkup.StageHandshake),

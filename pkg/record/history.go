@@ -81,7 +81,8 @@ func ReadHistory(ctx context.Context, text []byte) (*history.History, error) {
 		p, role := cm.Labels[checkup.LabelPlan], cm.Labels[checkup.LabelRole]
 		if role == string(checkup.RoleHistory) && cm.Name == HistoryName(p) {
 			if plan != "" {
-				return nil, fmt.Errorf("has the history of two plans, %s and %s: select one with the label %s", plan, p, checkup.LabelPlan)
+				return nil, fmt.Errorf("has the history of two plans, %s and %s: select one with the label %s",
+					plan, p, checkup.LabelPlan)
 			}
 			plan = p
 		}

@@ -48,7 +48,8 @@ const (
 // than listMost ConfigMaps are an error, which names the namespace that has most of them.
 func Reports(ctx context.Context, configMaps Lister) ([]StoredReport, []StoredPlan, error) {
 	o := metav1.ListOptions{
-		LabelSelector: fmt.Sprintf("%s in (%s,%s)", checkup.LabelRole, checkup.RoleReport, checkup.RoleHistory), Limit: listPage,
+		LabelSelector: fmt.Sprintf("%s in (%s,%s)", checkup.LabelRole, checkup.RoleReport, checkup.RoleHistory),
+		Limit:         listPage,
 	}
 	type key struct{ namespace, name string }
 	listed, byUID, known := map[string]int{}, map[key]bool{}, map[key]int{}

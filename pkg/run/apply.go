@@ -181,7 +181,8 @@ func (c *Cluster) Withdraw(ctx context.Context, plan string, objects []runtime.O
 // hint returns what the user can do about an error of the API server.
 func hint(err error) string {
 	switch {
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "attempting to grant RBAC permissions not currently held"):
+	case apierrors.IsForbidden(err) &&
+		strings.Contains(err.Error(), "attempting to grant RBAC permissions not currently held"):
 		return "; Kubernetes does not let you grant rights that you do not have: " +
 			"ask a cluster administrator to apply the RBAC objects once (planner compile --output-dir DIR)"
 	case apierrors.IsForbidden(err):

@@ -48,7 +48,7 @@ func large() *checkup.Report {
 		Name: "mesh", Kind: "podMesh", Noun: "pair", Verdict: checkup.RunFail, Matrix: m, Sent: 240_000,
 		Counts: checkup.Counts{Expected: 40_000, Pass: 37_000, Fail: 1_900, Undecided: 100, Unmeasured: 1_000},
 		Findings: []checkup.Finding{{
-			Cause: checkup.CauseNodeIngress, Subject: "node-0221", Message: "into the pods of node-0221: nothing gets through", Explains: 40,
+			Cause: checkup.CauseNodeIngress, Subject: "node-0221", Nodes: []string{"node-0221"}, Message: "into the pods of node-0221: nothing gets through", Explains: 40,
 			OnlyThis: 40, Confirmation: checkup.Confirmed, For: []string{"40 of 40 measured pairs fail"},
 		}},
 	}

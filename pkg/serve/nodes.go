@@ -167,7 +167,8 @@ func (s *Server) nodes(ctx context.Context, b *bytes.Buffer, _ *http.Request) er
 		return err
 	}
 	if left > 0 {
-		notes = append(notes, fmt.Sprintf("%s left out: at most %d nodes are counted.", checkup.Count(left, "end of a pair"), mostNodes))
+		notes = append(notes, fmt.Sprintf("%s left out: at most %d nodes are counted.",
+			checkup.Count(left, "end of a pair"), mostNodes))
 	}
 	var list []print.NodeRow
 	for _, node := range slices.Sorted(maps.Keys(rows)) {
@@ -210,7 +211,7 @@ func (s *Server) node(ctx context.Context, b *bytes.Buffer, r *http.Request) err
 		p := print.NodePlan{PlanRow: row}
 		for i := range r.Checks {
 			for _, f := range r.Checks[i].Findings {
-				if names(f, node) {
+				if slices.Contains(f.Nodes, node) {
 					p.Findings = append(p.Findings, f)
 				}
 			}
@@ -245,15 +246,4 @@ func (s *Server) node(ctx context.Context, b *bytes.Buffer, r *http.Request) err
 		return missing("no plan has measured this node in its newest run in %s", s.where())
 	}
 	return print.HTMLNode(b, node, on, notes, s.links())
-}
-
-// names reports whether a finding, or a cause that the sample cannot distinguish from it, names a node.
-func names(f checkup.Finding, node string) bool {
-	for _, text := range append([]string{f.Subject}, f.Alternatives...) {
-		words := strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == ',' || r == ';' })
-		if slices.Contains(words, node) {
-			return true
-		}
-	}
-	return false
 }

@@ -216,12 +216,16 @@ func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerat
 			}
 		}
 	}
-	responder := func(n cluster.Node, label string) checkup.Endpoint {
-		return checkup.Endpoint{Node: n.Name, Label: label + n.Name, Tolerations: tolerations}
+	responder := func(n cluster.Node) checkup.Endpoint {
+		return checkup.Endpoint{Node: n.Name, Tolerations: tolerations}
+	}
+	labelled := func(e checkup.Endpoint) checkup.Endpoint {
+		e.Label = "endpoint " + endpointOn(e)
+		return e
 	}
 	var everyone []checkup.Endpoint
 	for i, n := range with {
-		e := responder(n, "endpoint on ")
+		e := responder(n)
 		e.In = slices.Clone(all)
 		if i < (len(with)+1)/2 {
 			e.In = append(e.In, some...)
@@ -232,17 +236,17 @@ func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerat
 		if i == len(with)-1 {
 			e.Joins = slices.Concat(leaves, terminates)
 		}
-		everyone = append(everyone, e)
+		everyone = append(everyone, labelled(e))
 	}
 	if len(with) > 0 {
 		// Every Service selects it, but it is an endpoint only where publishNotReadyAddresses says so.
-		e := responder(with[len(with)-1], "endpoint that is not ready, on ")
+		e := responder(with[len(with)-1])
 		e.In, e.NeverReady = slices.Concat(all, some, one), true
 		if spec.has(PublishNotReady) {
 			for _, s := range fixtures[PublishNotReady] {
 				e.In = append(e.In, s.Name)
 			}
-			everyone = append(everyone, e)
+			everyone = append(everyone, labelled(e))
 		}
 	}
 	ports := map[string]checkup.Endpoint{} // node ports of one node, by label
@@ -265,9 +269,9 @@ func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerat
 	w.Targets = slices.AppendSeq(slices.Clone(everyone), maps.Values(ports))
 	if in := slices.Concat(leaves, terminates); len(in) > 0 && len(with) > 0 {
 		// No node measures it by itself: it ends.
-		e := responder(with[0], "endpoint that leaves, on ")
+		e := responder(with[0])
 		e.In, e.Leaves, e.Ends = in, leaves, len(terminates) > 0
-		w.Targets = append(w.Targets, e)
+		w.Targets = append(w.Targets, labelled(e))
 	}
 	slices.SortFunc(w.Targets, func(a, b checkup.Endpoint) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Label, b.Label))
@@ -293,6 +297,18 @@ func write(w *checkup.Worksheet, spec *Spec, nodes, with []cluster.Node, tolerat
 		}
 		slices.Sort(assigned)
 		w.Sources, w.Assignments = append(w.Sources, source), append(w.Assignments, assigned)
+	}
+}
+
+// endpointOn words which endpoint a responder is: "on worker-1", "that is not ready, on worker-1".
+func endpointOn(e checkup.Endpoint) string {
+	switch {
+	case e.NeverReady:
+		return "that is not ready, on " + e.Node
+	case len(e.Leaves) > 0 || e.Ends:
+		return "that leaves, on " + e.Node
+	default:
+		return "on " + e.Node
 	}
 }
 

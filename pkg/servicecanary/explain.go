@@ -25,15 +25,15 @@ func Explain(e kind.Explained) kind.Explanation {
 	var on []string
 	for _, t := range w.Targets {
 		if t.IsFixture() {
-			on = append(on, strings.TrimPrefix(t.Label, "endpoint "))
+			on = append(on, endpointOn(t))
 		}
 	}
 	x.Field("services", fmt.Sprintf("%d, created by setup and deleted by teardown, each with port 7 of TCP and UDP", len(w.Services)))
 	x.Field("endpoints", fmt.Sprintf("%d: %s", len(on), checkup.Some(on)))
 	x.Field("pairs", fmt.Sprintf("%d: a node, a Service or an endpoint itself, a family and a transport", e.Cost.Pairs))
 	if p, ok := w.Probe(checkup.TCP); ok {
-		x.Field("measures", fmt.Sprintf("each pair %s, every %s; the responders say who answers", checkup.Count(p.Count, "time"),
-			p.Interval))
+		x.Field("measures", fmt.Sprintf("each pair %s, every %s; the responders say who answers",
+			checkup.Count(p.Count, "time"), p.Interval))
 	}
 	switch sheet.Share {
 	case ShareAny:

@@ -93,7 +93,8 @@ var causes = []localise.Rule[*explanation]{
 		Cause: checkup.CauseNode, Nodes: 1, Services: 2, Elsewhere: true,
 		Of: func(x *explanation, i int) (string, bool) { return x.proxy(i), x.through(i) },
 		Message: func(x *explanation, node string, failed []int) string {
-			return fmt.Sprintf("node %s: %s: %s", node, checkup.SomeOf(localise.Once(failed, x.Service), "Service"), x.Ways(failed))
+			return fmt.Sprintf("node %s: %s: %s",
+				node, checkup.SomeOf(localise.Once(failed, x.Service), "Service"), x.Ways(failed))
 		},
 	},
 	{

@@ -241,8 +241,9 @@ func (l *looks) view(
 		sum += a.Count
 	}
 	if sum < o.Received {
-		return nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent does not report who answered: the agent, or a " +
-			"responder, is of an older version"}
+		return nil, &checkup.Cause{Stage: checkup.StageCollect,
+			Message: "the agent does not report who answered: the agent, or a " +
+				"responder, is of an older version"}
 	}
 	fixture, isService := l.w.ServiceOf(o.Pair.Target)
 	switch {
@@ -269,17 +270,21 @@ func (l *looks) view(
 	}
 	var ok bool
 	if v.must, ok = l.state.of(at, o.Pair); !ok {
-		return nil, &checkup.Cause{Stage: checkup.StageSetup, Message: "the Service did not exist any more when measuring began"}
+		return nil, &checkup.Cause{
+			Stage: checkup.StageSetup, Message: "the Service did not exist any more when measuring began",
+		}
 	}
 	wrong := slices.ContainsFunc(slices.Collect(maps.Keys(v.answered)), v.mustNot)
 	if seen.Unturned && !wrong && (o.Received > 0 || v.action != nodestate.Forward) {
-		return nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the endpoint did not change while this node's agent " +
-			"measured: the agent began too late, or no other endpoint is ready"}
+		return nil, &checkup.Cause{Stage: checkup.StageCollect,
+			Message: "the endpoint did not change while this node's agent " +
+				"measured: the agent began too late, or no other endpoint is ready"}
 	}
 	if v.preserved {
 		if seen.Witnessed < o.Received {
-			return nil, &checkup.Cause{Stage: checkup.StageCollect, Message: "the agent does not report which source address the " +
-				"endpoint saw: the agent, or a responder, is of an older version"}
+			return nil, &checkup.Cause{Stage: checkup.StageCollect,
+				Message: "the agent does not report which source address the " +
+					"endpoint saw: the agent, or a responder, is of an older version"}
 		}
 		// On the way to the other node, the network may have put an address of the first node in the place of the agent's.
 		if seen.SeenAs != "" && !slices.ContainsFunc(l.w.Sources[o.Pair.Source].Exits, func(exit string) bool {
@@ -379,7 +384,8 @@ func (l *looks) compare(w *checkup.Worksheet, o *judge.Outcome, v *view, level, 
 		}
 		switch {
 		case n == 0 && atMost <= level:
-			fail(judge.Lost, checkup.ReasonUnreached, "%s is never reached, in %d of %d answers", l.names(v.missing), o.Received, o.Sent)
+			fail(judge.Lost, checkup.ReasonUnreached, "%s is never reached, in %d of %d answers",
+				l.names(v.missing), o.Received, o.Sent)
 			return
 		case n > 0 && chance <= level:
 			fail(judge.Lost, checkup.ReasonShare, "%s answers %d of %d, of which 1 in %d is its share, and chance does not explain it",
@@ -499,7 +505,8 @@ func blocks(j *judge.Judgement, l *looks) []checkup.Block {
 			least, most = checkup.Number(x.least), checkup.Number(x.most)
 		}
 		table.Rows = append(table.Rows, []checkup.Cell{
-			checkup.Text(s.Name), checkup.Text(strings.Join(slices.Sorted(maps.Keys(expects[s.Name])), ", ")), checkup.Number(c.Expected), checkup.Number(c.Pass),
+			checkup.Text(s.Name), checkup.Text(strings.Join(slices.Sorted(maps.Keys(expects[s.Name])), ", ")),
+			checkup.Number(c.Expected), checkup.Number(c.Pass),
 			checkup.Number(c.Fail), checkup.Number(c.Unmeasured), least, most, checkup.Number(c.Undecided),
 		})
 	}

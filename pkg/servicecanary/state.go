@@ -44,12 +44,15 @@ func stateOf(w *checkup.Worksheet, roster *checkup.Roster, record *checkup.Recor
 	read := func(unit string, reason checkup.Reason, what string) (*moment, *checkup.Cause) {
 		m, err := momentOf(w, record, unit)
 		if err != nil {
-			return nil, &checkup.Cause{Stage: checkup.StageCollect, Reason: reason, Message: what + " is not known: " + err.Error()}
+			return nil, &checkup.Cause{
+				Stage: checkup.StageCollect, Reason: reason, Message: what + " is not known: " + err.Error(),
+			}
 		}
 		return m, nil
 	}
 	s.before, s.unknown = read(checkup.FactServicesBefore, "", "what the API says of the Service")
-	s.turned, s.unknownTurned = read(checkup.FactServicesTurned, "", "what the API says of the Service since its endpoint left")
+	s.turned, s.unknownTurned = read(checkup.FactServicesTurned, "",
+		"what the API says of the Service since its endpoint left")
 	s.after, s.unknownAfter = read(checkup.FactServicesAfter, checkup.ReasonChanged,
 		"whether the Service changed while it was measured")
 	return s

@@ -150,6 +150,9 @@ func (j *judging) findings() []checkup.Finding {
 			if r.family {
 				f.Subject, f.Family = j.node(units[0]), j.family(units[0])
 			}
+			if r.cause == checkup.CauseNode || r.cause == checkup.CausePair {
+				f.Concerns(j.nodesOf(units)...)
+			}
 			f.For = append(f.For, fmt.Sprintf("%d of %s fail", len(units), checkup.Count(len(groups[name]), "measured "+noun)))
 			f.For = append(f.For, j.examples(units)...)
 			if n := len(groups[name]) - len(units); n > 0 {

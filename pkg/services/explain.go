@@ -53,7 +53,8 @@ func Explain(e kind.Explained) kind.Explanation {
 	}
 	x.Field("changes", "Services are listed again after measuring: what failed and has changed is unmeasured")
 	table := &checkup.Table{Noun: "Service", Columns: []checkup.Column{
-		{Name: "SERVICE"}, {Name: "ADDRESSES", Measure: checkup.MeasureCount}, {Name: "CONNECT", Measure: checkup.MeasureCount},
+		{Name: "SERVICE"}, {Name: "ADDRESSES", Measure: checkup.MeasureCount},
+		{Name: "CONNECT", Measure: checkup.MeasureCount},
 		{Name: "REFUSED", Measure: checkup.MeasureCount}, {Name: "DROPPED", Measure: checkup.MeasureCount},
 	}}
 	// Those of which something else is expected than that they work are the first.

@@ -146,7 +146,8 @@ func Digests(services []corev1.Service, endpoints []discoveryv1.EndpointSlice) S
 	slices.SortFunc(sorted, func(a, b discoveryv1.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range sorted {
 		slice := sorted[i]
-		key := FamilyKey{slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName], checkup.IPFamily(slice.AddressType)}
+		service := slice.Namespace + "/" + slice.Labels[discoveryv1.LabelServiceName]
+		key := FamilyKey{service, checkup.IPFamily(slice.AddressType)}
 		if c := of[key]; c != nil {
 			c.Slices = append(c.Slices, identityOf(slice.ObjectMeta))
 			slice.ObjectMeta, slice.TypeMeta = metav1.ObjectMeta{}, metav1.TypeMeta{}

@@ -160,7 +160,8 @@ func validatePlan(plan *checkup.Plan, opts Options) error {
 func writesSystem(rights []checkup.Right, runNamespace string) *checkup.Right {
 	for _, r := range rights {
 		reads := slices.Contains([]string{"get", "list", "watch"}, r.Verb)
-		if r.Scope == checkup.ScopeNamespace && strings.HasPrefix(r.Namespace, "kube-") && r.Namespace != runNamespace && !reads {
+		system := r.Scope == checkup.ScopeNamespace && strings.HasPrefix(r.Namespace, "kube-")
+		if system && r.Namespace != runNamespace && !reads {
 			return &r
 		}
 	}
@@ -207,8 +208,8 @@ func (o Options) validate() error {
 	}
 	for _, r := range []Resolver{o.Tasks, o.Pipelines} {
 		if r.Name == ResolverHub && r.params["version"] == "" && !versionPattern.MatchString(o.version()) {
-			errs = append(errs, fmt.Errorf("image tag %q is no version of a hub: add version=VERSION to %s=%s", o.ImageTag, r.Name,
-				r.From))
+			errs = append(errs, fmt.Errorf("image tag %q is no version of a hub: add version=VERSION to %s=%s",
+				o.ImageTag, r.Name, r.From))
 		}
 	}
 	for _, err := range apivalidation.ValidateAnnotations(o.Annotations, field.NewPath("annotations")) {

@@ -159,6 +159,7 @@ func merge(rights []checkup.Right) []checkup.Right {
 			a.Group == b.Group && a.Resource == b.Resource && a.Verb == b.Verb
 	}
 	var merged []checkup.Right
+	var reasons [][]string // of each
 	for _, r := range rights {
 		if slices.ContainsFunc(rights, func(other checkup.Right) bool { return len(other.Names) == 0 && same(other, r) }) {
 			r.Names = nil
@@ -168,10 +169,13 @@ func merge(rights []checkup.Right) []checkup.Right {
 		})
 		switch {
 		case i < 0:
-			merged = append(merged, r)
-		case !strings.Contains(merged[i].Why, r.Why):
-			merged[i].Why += "; " + r.Why
+			merged, reasons = append(merged, r), append(reasons, []string{r.Why})
+		case !slices.Contains(reasons[i], r.Why):
+			reasons[i] = append(reasons[i], r.Why)
 		}
+	}
+	for i := range merged {
+		merged[i].Why = strings.Join(reasons[i], "; ")
 	}
 	return merged
 }

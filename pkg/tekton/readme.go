@@ -37,7 +37,7 @@ func catalogReadme(plans []*checkup.Plan, opts Options, tasks, clusters []string
 	p.text("\n```yaml\n# team-a/namespaced/kustomization.yaml\nnamespace: team-a\nresources: [../../catalog]\n```\n")
 	if len(clusters) > 0 {
 		p.text("\n```yaml\n# team-a/kustomization.yaml\nresources: [namespaced]\ncomponents: [../catalog/cluster]\n```\n")
-		p.line("The component adds the rights outside the namespace, with the namespace in their names. It belongs into the " +
+		p.line("The component adds the rights outside the namespace, with the namespace in their names. It belongs in the " +
 			"outer file, because kustomize applies `namespace:` after the components of the same file. For one plan only, " +
 			"name " + one + "`pipeline/NAME` and `cluster/NAME`.")
 	}
@@ -112,7 +112,7 @@ func pipelineReadme(plan *checkup.Plan, opts Options, o *Objects) []byte {
 			"no token. Other pods of the plan are restricted. The namespace must admit these agents: `kubectl label --overwrite "+
 			"namespace %s %s=privileged`. If it does not, their check is unmeasured, and other checks of the plan go on. In a "+
 			"namespace with this label, whoever may create pods is root on nodes: `planner compile --policies` writes policies "+
-			"that hold the plan's accounts to its own pods.", opts.Namespace, checkup.LabelPodSecurity)
+			"that limit the plan's accounts to its own pods.", opts.Namespace, checkup.LabelPodSecurity)
 	}
 	p.line("## Rights")
 	p.line("Each phase has its own service account, and the sample names it for each task. The account `%s` has the "+

@@ -52,7 +52,10 @@ var resolverTerms = map[string]struct {
 	ResolverCluster: {"NAMESPACE", checkNamespace, nil},
 	ResolverGit: {"https://git.example.com/team/plans.git", checkGit, []resolverParam{
 		{"revision", "a commit, a tag or a branch", regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/+-]{0,249}$`), true},
-		{"path", "the directory of the catalog in the repository", regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$`), false},
+		{
+			"path", "the directory of the catalog in the repository",
+			regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$`), false,
+		},
 		secretParam,
 	}},
 	ResolverHub: {"CATALOG", checkCatalog, []resolverParam{

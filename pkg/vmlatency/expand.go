@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/checkplan/checkplan/pkg/checkup"
 	"github.com/checkplan/checkplan/pkg/cluster"
@@ -17,6 +18,10 @@ import (
 // limits of a guest: above what any plan can need, because a pair needs no more than
 // its interval.
 var limits = checkup.Limits{PacketsPerSecond: 1000, Concurrency: 16}
+
+// echoTimeout is how long the sender of an echo request waits for the answer. It is much longer than any useful limit:
+// a slow network must read as slow, not as lossy.
+const echoTimeout = checkup.Duration(5 * time.Second)
 
 // Expand returns the worksheet of a vmLatency check for the cluster of the snapshot,
 // and warnings, one line each. It is pure: the same plan and snapshot give the same
@@ -48,7 +53,7 @@ func expand(p *checkup.Plan, check string, s *cluster.Snapshot) (*checkup.Worksh
 		Plan: p.Name, Check: check, Kind: Name, Rounds: 1,
 		IPFamilies: families,
 		Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{
-			Sizes: []int{checkup.VMEchoSize}, Count: v.Measurements(), Interval: v.Interval, Timeout: checkup.VMEchoTimeout,
+			Sizes: []int{checkup.VMEchoSize}, Count: v.Measurements(), Interval: v.Interval, Timeout: echoTimeout,
 		}}},
 		Expect: checkup.Expect{
 			Loss: v.Expect.Loss, Latency: v.Expect.Latency, Jitter: v.Expect.Jitter, Regression: v.Expect.Regression,

@@ -190,6 +190,14 @@ func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 		pairs = append(pairs, l.pairs...)
 	}
 	slices.Sort(pairs)
+	for _, i := range pairs {
+		p := n.Outcomes[i].Pair
+		for _, node := range []string{n.node(p.Source), n.node(p.Target)} {
+			if f.Cause == checkup.CausePair || node == f.Subject {
+				f.Concerns(node)
+			}
+		}
+	}
 	failing := n.failing(pairs, d)
 	families, others := n.families(failing), n.families(pairs)
 	// If one family does not fail at all, the finding names the other.
@@ -270,7 +278,8 @@ func (n *vmNetwork) add(d damage, f checkup.Finding, links []*vmLink) {
 		if n.difference != nil {
 			pass, verb = rest-pass, n.difference.Verb()
 		}
-		f.For = append(f.For, fmt.Sprintf("%d of %s of nodes over %s %s", pass, checkup.Count(rest, "other pair"), n.ref, verb))
+		f.For = append(f.For, fmt.Sprintf("%d of %s of nodes over %s %s",
+			pass, checkup.Count(rest, "other pair"), n.ref, verb))
 	}
 	n.found = append(n.found, &localise.Found{Finding: f, Pairs: failing})
 }

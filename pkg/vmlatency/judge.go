@@ -233,7 +233,7 @@ func (v *vms) lossNotes(j *judge.Judgement) []string {
 				continue // its cause
 			}
 			if limit = "the limit is " + most.String(); loss > *most {
-				limit += ", which so few do not show to be exceeded"
+				limit += ", but so few requests do not prove that it is exceeded"
 			}
 		}
 		notes = append(notes, fmt.Sprintf(
@@ -327,7 +327,8 @@ func (p *vmPair) table() *checkup.Table {
 	t := &checkup.Table{Noun: "family", Columns: []checkup.Column{
 		{Name: "family"}, {Name: "verdict"}, {Name: "back"},
 		{Name: "sent", Measure: checkup.MeasureCount}, {Name: "loss", Measure: checkup.MeasurePercent},
-		{Name: "dup", Measure: checkup.MeasureCount, Priority: 4}, {Name: "reord", Measure: checkup.MeasureCount, Priority: 4},
+		{Name: "dup", Measure: checkup.MeasureCount, Priority: 4},
+		{Name: "reord", Measure: checkup.MeasureCount, Priority: 4},
 	}}
 	for i, name := range []string{"min", "avg", "p50", "p99", "max", "stddev"} {
 		t.Columns = append(t.Columns, checkup.Column{

@@ -39,7 +39,7 @@ func newGuests(seed uint64, links ...vmLine) *guests {
 		w: &checkup.Worksheet{
 			Plan: "day-2", Check: "vms", Kind: "vmLatency", Rounds: 1, IPFamilies: checkup.IPFamilies, Possible: 2 * len(links),
 			Probes: []checkup.TransportProbe{{Transport: checkup.ICMP, Probe: checkup.Probe{
-				Sizes: []int{checkup.VMEchoSize}, Count: 25, Interval: checkup.Duration(200 * time.Millisecond), Timeout: checkup.VMEchoTimeout}}},
+				Sizes: []int{checkup.VMEchoSize}, Count: 25, Interval: checkup.Duration(200 * time.Millisecond), Timeout: echoTimeout}}},
 			Guests: &checkup.GuestSheet{Duration: checkup.Duration(5 * time.Second)},
 		},
 	}
@@ -178,7 +178,7 @@ func TestJudgeVM(t *testing.T) {
 		{"part lost over the limit, as often happens by chance", func(g *guests, r *checkup.Record) {
 			g.w.Expect.Loss.Max = ptr(checkup.Percent(19))
 			lose(&r.Observations[0], 5)
-		}, "pass", "pass", "node01 to node02 over default/br10, IPv4: 5 of 25 echo requests were not answered (20%); the limit is 19%, which so few do not show to be exceeded", false},
+		}, "pass", "pass", "node01 to node02 over default/br10, IPv4: 5 of 25 echo requests were not answered (20%); the limit is 19%, but so few requests do not prove that it is exceeded", false},
 		{"part lost over the limit, as seldom happens by chance", func(g *guests, r *checkup.Record) {
 			g.w.Expect.Loss.Max = ptr(checkup.Percent(5))
 			lose(&r.Observations[0], 5)

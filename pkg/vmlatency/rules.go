@@ -147,7 +147,7 @@ func jitterOne(v *Spec, report kind.Reporter) {
 // control that must have no answer, and for the last answer.
 func LeastProbe(v *Spec) checkup.Duration {
 	count, interval := checkup.VMConnectivity(v.Measurements(), v.Interval)
-	need := checkup.Duration(count-1)*interval + 3*checkup.VMEchoTimeout
+	need := checkup.Duration(count-1)*interval + 3*echoTimeout
 	const second = checkup.Duration(time.Second)
 	return (need*4/3 + second - 1) / second * second
 }

@@ -43,8 +43,8 @@ func connections() (*checkup.Worksheet, *checkup.Roster) {
 	second := checkup.Duration(time.Second)
 	return &checkup.Worksheet{
 		Plan: "day-2", Check: "api", Kind: controlplane.Name,
-		Sources:     []checkup.Endpoint{{Node: "n0", Label: "kube-apiserver-n0", Component: checkup.ComponentKubeAPIServer, HostNetwork: true}},
-		Targets:     []checkup.Endpoint{{Label: "etcd-server-n1", Component: checkup.ComponentEtcd, Peer: &checkup.Peer{Host: "192.0.2.1", Port: 2379, Family: checkup.IPv4, Transport: checkup.TLS}}},
+		Sources:     []checkup.Endpoint{{Node: "n0", Label: "kube-apiserver-n0", Component: "kube-apiserver", HostNetwork: true}},
+		Targets:     []checkup.Endpoint{{Label: "etcd-server-n1", Component: "etcd", Peer: &checkup.Peer{Host: "192.0.2.1", Port: 2379, Family: checkup.IPv4, Transport: checkup.TLS}}},
 		Assignments: [][]int{{0}},
 		Probes:      []checkup.TransportProbe{{Transport: checkup.TLS, Probe: checkup.Probe{Sizes: []int{0}, Count: 3600, Interval: second, Timeout: second}}},
 		Timeouts:    checkup.Timeouts{Setup: 60 * second, Probe: 60 * second},

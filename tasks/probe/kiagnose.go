@@ -159,7 +159,8 @@ func begin(
 ) (check *vmlatency.Spec, pods bool, err error) {
 	var from kiagnose.ConfigMap // Name is empty if the parameters are in the environment
 	if name := getenv("CONFIGMAP_NAME"); name != "" && !hasParams(getenv) {
-		from = kiagnose.ConfigMap{Client: t.Kubernetes, Namespace: cmp.Or(getenv("CONFIGMAP_NAMESPACE"), t.Namespace), Name: name}
+		namespace := cmp.Or(getenv("CONFIGMAP_NAMESPACE"), t.Namespace)
+		from = kiagnose.ConfigMap{Client: t.Kubernetes, Namespace: namespace, Name: name}
 	}
 	missing, err := lacking(ctx, t, required(t.Namespace, from, outcome))
 	if err != nil {

@@ -68,7 +68,8 @@ func metrics(p *proxy.Proxy, counts func() userspace.Counts) *prometheus.Registr
 		{"udp_connections_forgotten_total", "UDP connections removed from conntrack, because their endpoint ended or they had none.",
 			func(s proxy.Status) float64 { return float64(s.Forgotten) }},
 	} {
-		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "checkplan_service_proxy_" + m.name, Help: m.help},
+		r.MustRegister(prometheus.NewCounterFunc(
+			prometheus.CounterOpts{Name: "checkplan_service_proxy_" + m.name, Help: m.help},
 			func() float64 { return m.value(p.Status()) }))
 	}
 	for _, m := range []struct {

@@ -84,8 +84,9 @@ func setup(ctx context.Context, t *task.Task, plan *checkup.Plan) error {
 	)
 	// An API server that has just started denies everything for a moment.
 	denied := retry.Until(ctx, func() error {
-		if w, roster, failed = kinds.Prepare(ctx, reader, plan, t.Check); failed == nil {
-			failed = within(ctx, t, reader, plan, w)
+		look := newSurvey(ctx, t, reader, plan)
+		if w, roster, failed = look.expand(ctx, t.Check); failed == nil {
+			failed = within(ctx, t, look, w)
 		}
 		if apierrors.IsForbidden(failed) {
 			return failed
@@ -152,10 +153,44 @@ func prober(t *task.Task, plan *checkup.Plan) string {
 	return prefix + checkup.AccountName(plan.Name, checkup.PhaseProbe) + suffix
 }
 
+// survey is what one setup reads of the cluster.
+type survey struct {
+	reader   cluster.Reader
+	plan     *checkup.Plan
+	snapshot *cluster.Snapshot // for each check that is expanded; nil if it could not be read
+	err      error             // why it could not
+	one      bool              // it is of one check only
+}
+
+// newSurvey reads what the task's check needs and, if the plan has limits, what the other checks need, at once.
+func newSurvey(ctx context.Context, t *task.Task, r cluster.Reader, plan *checkup.Plan) *survey {
+	checks := []string{t.Check}
+	if plan.Limits != nil {
+		checks = plan.CheckNames()
+	}
+	s := &survey{reader: r, plan: plan, one: len(checks) == 1}
+	s.snapshot, s.err = kinds.Survey(ctx, r, plan, checks...)
+	return s
+}
+
+// expand computes what a check measures: see kinds.Prepare. If not all checks could be surveyed, each is by itself:
+// what another one lacks is no reason to fail.
+func (s *survey) expand(ctx context.Context, check string) (*checkup.Worksheet, *checkup.Roster, error) {
+	switch {
+	case s.err == nil:
+		return kinds.Expand(s.plan, check, s.snapshot)
+	case s.one:
+		return nil, nil, s.err
+	default:
+		return kinds.Prepare(ctx, s.reader, s.plan, check)
+	}
+}
+
 // within returns an error if the plan would exceed its limits. They are those of all checks together, so the others
 // are expanded, too: each setup finds out, whichever comes first. A check that cannot be expanded creates nothing;
 // should it be possible later, its own setup counts all.
-func within(ctx context.Context, t *task.Task, r cluster.Reader, plan *checkup.Plan, own *checkup.Worksheet) error {
+func within(ctx context.Context, t *task.Task, look *survey, own *checkup.Worksheet) error {
+	plan := look.plan
 	if plan.Limits == nil {
 		return nil
 	}
@@ -164,7 +199,7 @@ func within(ctx context.Context, t *task.Task, r cluster.Reader, plan *checkup.P
 		if name == own.Check {
 			continue
 		}
-		w, _, err := kinds.Prepare(ctx, r, plan, name)
+		w, _, err := look.expand(ctx, name)
 		if err != nil {
 			t.Logf("::warning::check %s does not count for the limits: %v", name, err)
 			continue

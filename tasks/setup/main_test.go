@@ -195,7 +195,7 @@ func limited(l checkup.PlanLimits) func(*task.Task, *fake.Clientset) {
 }
 
 // TestSetupLimits: the limits are those of all checks together, whichever is set up first; a run within them starts,
-// and one beyond them creates no pod.
+// and one beyond them creates no pod. One survey is enough for all checks.
 func TestSetupLimits(t *testing.T) {
 	for _, tt := range []struct {
 		pods   int
@@ -209,6 +209,15 @@ func TestSetupLimits(t *testing.T) {
 		tk.PlanJSON = strings.Replace(two, "MESH", other, 1)
 		limited(checkup.PlanLimits{Pods: &tt.pods})(tk, client)
 		err := run(t.Context(), tk)
+		surveys := 0
+		for _, action := range client.Actions() {
+			if action.Matches("list", "nodes") {
+				surveys++
+			}
+		}
+		if surveys != 1 {
+			t.Errorf("%d pods: %d lists of nodes, want 1", tt.pods, surveys)
+		}
 		if tt.want == "" {
 			if err != nil {
 				t.Errorf("%d pods: %v", tt.pods, err)

@@ -64,7 +64,8 @@ func split(dump *netfilter.Dump) (dumps []*netfilter.Dump, by []dataplane.Progra
 // Table returns what the rules of a table do that were converted already. The set is its own afterwards.
 func Table(set *rules.Ruleset, family dataplane.Family) dataplane.Table {
 	for name, chain := range set.Chains {
-		pods := slices.ContainsFunc([]string{"service-", "local-", "external-"}, func(p string) bool { return strings.HasPrefix(name, p) })
+		begins := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+		pods := slices.ContainsFunc([]string{"service-", "local-", "external-"}, begins)
 		for i := range chain {
 			r := &chain[i]
 			if r.Text != "" {

@@ -158,7 +158,7 @@ func Check(items []*api.ServiceEndpoints) *State {
 		key := [2]string{item.GetNamespace(), item.GetName()}
 		ports, health, err := c.service(item)
 		if err == nil && seen[key] {
-			err = errors.New("it is in the state twice")
+			err = errors.New("duplicate")
 		}
 		if err != nil {
 			c.problem("Service %.70q/%.70q is not served: %v", key[0], key[1], err)
@@ -215,7 +215,8 @@ func (c *checker) service(s *api.ServiceEndpoints) ([]Port, []Health, error) {
 		if s.HealthCheckNodePort != 0 {
 			number, err := number(s.HealthCheckNodePort)
 			if err != nil || f.HealthyEndpoints < 0 {
-				return nil, nil, fmt.Errorf("health check node port %d with %d endpoints", s.HealthCheckNodePort, f.HealthyEndpoints)
+				return nil, nil, fmt.Errorf("health check node port %d with %d endpoints",
+					s.HealthCheckNodePort, f.HealthyEndpoints)
 			}
 			health = append(health, Health{family, number, s.Namespace, s.Name, f.HealthyEndpoints})
 		} else if !slices.ContainsFunc(ports, func(p Port) bool { return p.NodePort != 0 }) {
@@ -281,7 +282,9 @@ func (p *Port) read(in *api.Port) error {
 	if in.GetName() != "" && !label.MatchString(in.Name) {
 		return errors.New("not a label of DNS")
 	}
-	protocol, ok := map[api.Protocol]string{api.Protocol_TCP: "TCP", api.Protocol_UDP: "UDP", api.Protocol_SCTP: "SCTP"}[in.GetProtocol()]
+	protocol, ok := map[api.Protocol]string{
+		api.Protocol_TCP: "TCP", api.Protocol_UDP: "UDP", api.Protocol_SCTP: "SCTP",
+	}[in.GetProtocol()]
 	if !ok {
 		return fmt.Errorf("protocol %d", in.GetProtocol())
 	}

@@ -138,7 +138,7 @@ func TestWrong(t *testing.T) {
 		}), "what comes from inside is treated worse"},
 		{"one policy, two lists", port(func(p *api.Port) { p.Endpoints[0].External = false }), "different endpoints by the same policy"},
 		{"a port twice", family(func(f *api.Family) { f.Ports = append(f.Ports, f.Ports[0]) }), `port "http": twice`},
-		{"a Service twice", func(s *api.ServiceEndpoints) { s.Name = "good" }, "it is in the state twice"},
+		{"a Service twice", func(s *api.ServiceEndpoints) { s.Name = "good" }, "duplicate"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			good := service("good")

@@ -143,7 +143,7 @@ func (s *Server) apply(want *Layout, texts []string) error {
 	s.disconnect(change.Remove)
 	for _, a := range change.Remove {
 		if err := s.Device.Remove(a); err != nil {
-			wrong.add("address %s is nobody's, and still on interface %s: %v", a, dataplane.UserspaceDevice, err)
+			wrong.add("address %s is no longer needed, but cannot be removed from interface %s: %v", a, dataplane.UserspaceDevice, err)
 		}
 	}
 	for _, text := range wrong {
@@ -280,7 +280,7 @@ func (s *Server) Present(context.Context) error {
 		}
 	}
 	if len(gone) > 0 {
-		return fmt.Errorf("interface %s has not %d of its addresses, such as %s", dataplane.UserspaceDevice, len(gone),
+		return fmt.Errorf("interface %s lacks %d of its addresses, such as %s", dataplane.UserspaceDevice, len(gone),
 			strings.Join(gone[:min(len(gone), 3)], ", "))
 	}
 	return nil

@@ -712,7 +712,7 @@ func TestUnserved(t *testing.T) {
 	more := l.at("more", "127.96.0.3", goes(a))
 	if diff := cmp.Diff([]string{
 		"address 127.96.0.3 is not served: add it to interface cplan-userspace: no memory",
-		"address 127.96.0.2 is nobody's, and still on interface cplan-userspace: no memory",
+		"address 127.96.0.2 is no longer needed, but cannot be removed from interface cplan-userspace: no memory",
 	}, l.write(web, dns, more)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -757,7 +757,7 @@ func TestLifetime(t *testing.T) {
 		t.Error(err)
 	}
 	delete(l.has, addr("127.96.0.1"))
-	if err := l.Present(t.Context()); err == nil || err.Error() != "interface cplan-userspace has not 1 of its addresses, such as 127.96.0.1" {
+	if err := l.Present(t.Context()); err == nil || err.Error() != "interface cplan-userspace lacks 1 of its addresses, such as 127.96.0.1" {
 		t.Errorf("error %v", err)
 	}
 	if l.write(web); !l.has[addr("127.96.0.1")] {

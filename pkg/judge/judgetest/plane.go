@@ -50,7 +50,7 @@ var (
 	Silent   = &checkup.Cause{
 		Stage:   checkup.StageHandshake,
 		Reason:  checkup.ReasonSilent,
-		Message: "accepted the connection and then said nothing for 10s",
+		Message: "accepted the connection and then sent nothing for 10s",
 	}
 	NotReady  = &checkup.Cause{Stage: checkup.StageResponse, Message: "HTTP status 500 Internal Server Error"}
 	NoAddress = &checkup.Cause{Stage: checkup.StageResolve, Message: "no such host"}
@@ -82,25 +82,25 @@ func NewPlane(seed uint64, nodes, count int) *Plane {
 			checkup.Endpoint{
 				Node:        node,
 				Label:       "kube-apiserver-" + node,
-				Component:   checkup.ComponentKubeAPIServer,
+				Component:   "kube-apiserver",
 				HostNetwork: true,
 			},
-			checkup.Endpoint{Node: node, Label: "aggregated-" + node, Component: checkup.ComponentAggregatedAPIServer},
+			checkup.Endpoint{Node: node, Label: "aggregated-" + node, Component: "aggregated-apiserver"},
 		)
 		kube, aggregate = append(kube, i*TargetsPerNode+KubeTarget), append(aggregate, i*TargetsPerNode+AggregatedTarget)
-		target(node, "etcd-server-"+node, checkup.ComponentEtcd, fmt.Sprintf("10.0.0.%d", i+1), 2379)
+		target(node, "etcd-server-"+node, "etcd", fmt.Sprintf("10.0.0.%d", i+1), 2379)
 		target(
 			node,
 			"kubernetes-apiserver-endpoint-"+node,
-			checkup.ComponentKubeAPIServer,
+			"kube-apiserver",
 			fmt.Sprintf("10.0.0.%d", i+1),
 			6443,
 		)
-		target(node, "aggregated-endpoint-"+node, checkup.ComponentAggregatedAPIServer, fmt.Sprintf("10.244.%d.7", i+1), 8443)
+		target(node, "aggregated-endpoint-"+node, "aggregated-apiserver", fmt.Sprintf("10.244.%d.7", i+1), 8443)
 	}
-	target("", "kubernetes-default-service-cluster", checkup.ComponentKubeAPIServer, "10.96.0.1", 443)
-	target("", "aggregated-service-cluster", checkup.ComponentAggregatedAPIServer, "10.96.0.7", 443)
-	target("", "load-balancer-api-external", checkup.ComponentLoadBalancerOut, "api.example.com", 6443)
+	target("", "kubernetes-default-service-cluster", "kube-apiserver", "10.96.0.1", 443)
+	target("", "aggregated-service-cluster", "aggregated-apiserver", "10.96.0.7", 443)
+	target("", "load-balancer-api-external", "load-balancer-external", "api.example.com", 6443)
 	p.Worksheet.Targets[p.KubeService()].Peer.Backends = kube
 	p.Worksheet.Targets[p.AggregatedService()].Peer.Backends = aggregate
 	p.Worksheet.Targets[p.Balancer()].Peer.Family = checkup.AnyIPFamily

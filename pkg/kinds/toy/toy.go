@@ -117,7 +117,8 @@ func judged(w *checkup.Worksheet, _ *checkup.Roster, _ *checkup.Record, gate che
 				Message: "the node does not have the label",
 			}
 			r.Findings = append(r.Findings, checkup.Finding{
-				Cause: checkup.CauseNode, Subject: node, Message: fmt.Sprintf("node %s does not have the label", node), Explains: 1, OnlyThis: 1,
+				Cause: checkup.CauseNode, Subject: node, Nodes: []string{node}, Explains: 1, OnlyThis: 1,
+				Message: fmt.Sprintf("node %s does not have the label", node),
 			})
 		}
 		r.Units = append(r.Units, u)

@@ -62,7 +62,8 @@ func (f *Fleet) service(i int) *corev1.Service {
 	case 3:
 		s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeLoadBalancer, int32(31100+i/10)
 		s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, int32(33000+i/10)
-		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: fmt.Sprintf("203.%d.%d.%d", i/60000, i/250, i%250+1)}}
+		address := fmt.Sprintf("203.%d.%d.%d", i/60000, i/250, i%250+1)
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
 	case 4:
 		s.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
 	}
@@ -74,7 +75,9 @@ func (f *Fleet) slice(i, size int) *discoveryv1.EndpointSlice {
 		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: f.Services[i].Name + "-1",
 			Labels: map[string]string{discoveryv1.LabelServiceName: f.Services[i].Name}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}},
+		Ports: []discoveryv1.EndpointPort{
+			{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))},
+		},
 	}
 	for range size {
 		s.Endpoints = append(s.Endpoints, f.endpoint(i))

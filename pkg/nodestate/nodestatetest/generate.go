@@ -126,8 +126,9 @@ func (g generator) node(name string) *corev1.Node {
 	}
 	for range g.IntN(4) {
 		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{
-			Type:    pick(g, corev1.NodeInternalIP, corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName),
-			Address: pick(g, "192.0.2.1", "192.0.2.2", "198.51.100.7", "2001:db8::1", "2001:db8:1::1", "192.000.002.009", "none"),
+			Type: pick(g, corev1.NodeInternalIP, corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName),
+			Address: pick(g, "192.0.2.1", "192.0.2.2", "198.51.100.7", "2001:db8::1", "2001:db8:1::1", "192.000.002.009",
+				"none"),
 		})
 	}
 	return n
@@ -142,7 +143,8 @@ func (g generator) service(name string) corev1.Service {
 		s.Spec.Type = corev1.ServiceTypeExternalName
 	}
 	if g.chance(0.05) {
-		s.Labels = map[string]string{pick(g, "service.kubernetes.io/service-proxy-name", corev1.IsHeadlessService): pick(g, "", "other")}
+		key := pick(g, "service.kubernetes.io/service-proxy-name", corev1.IsHeadlessService)
+		s.Labels = map[string]string{key: pick(g, "", "other")}
 	}
 	clusterIPs := map[corev1.IPFamily]string{corev1.IPv4Protocol: pick(g, "10.96.0.1", "10.96.0.2", "10.096.0.3"),
 		corev1.IPv6Protocol: pick(g, "fd00:96::1", "fd00:96:0::2")}
@@ -177,7 +179,8 @@ func (g generator) service(name string) corev1.Service {
 		s.Spec.InternalTrafficPolicy = new(pick(g, corev1.ServiceInternalTrafficPolicyLocal,
 			corev1.ServiceInternalTrafficPolicyLocal, corev1.ServiceInternalTrafficPolicyCluster))
 	}
-	s.Spec.ExternalTrafficPolicy = pick(g, "", corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
+	s.Spec.ExternalTrafficPolicy = pick(g, "",
+		corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer && g.chance(0.8) || g.chance(0.05) {
 		s.Spec.HealthCheckNodePort = 32000 + pick(g, numbers...)
 	}
@@ -189,7 +192,8 @@ func (g generator) service(name string) corev1.Service {
 		}
 	}
 	for g.chance(0.3) {
-		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, pick(g, "203.0.113.1", "203.0.113.02", "2001:db8:e::1", "2001:db8:e:0::2", "", " ", "none", "203.0.113.300"))
+		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, pick(g, "203.0.113.1", "203.0.113.02", "2001:db8:e::1",
+			"2001:db8:e:0::2", "", " ", "none", "203.0.113.300"))
 	}
 	if s.Spec.Type == corev1.ServiceTypeLoadBalancer || g.chance(0.05) {
 		for g.chance(0.6) {
@@ -204,7 +208,8 @@ func (g generator) service(name string) corev1.Service {
 		}
 		for g.chance(0.4) {
 			s.Spec.LoadBalancerSourceRanges = append(s.Spec.LoadBalancerSourceRanges,
-				pick(g, "192.0.2.0/24", " 198.51.100.0/24 ", "192.0.2.77/24", "2001:db8::/32", "2001:db8:2::/48", "0.0.0.0/0", "::/0",
+				pick(g, "192.0.2.0/24", " 198.51.100.0/24 ", "192.0.2.77/24", "2001:db8::/32", "2001:db8:2::/48",
+					"0.0.0.0/0", "::/0",
 					"127.0.0.0/8", "none", "::ffff:192.0.2.0/120", "192.0.002.0/25"))
 		}
 	}

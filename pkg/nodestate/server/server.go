@@ -126,7 +126,8 @@ func (s *Server) wait(ctx context.Context, f *feed, filter *api.NextFilter) (pub
 		s.mu.Unlock()
 		switch {
 		case now.rev != 0 && !known:
-			return published{}, status.Errorf(codes.NotFound, "node %q, which the client's certificate names, does not exist", f.node)
+			return published{}, status.Errorf(codes.NotFound,
+				"node %q, which the client's certificate names, does not exist", f.node)
 		case now.rev != 0 && (filter.InstanceID != f.instance || filter.Rev != now.rev):
 			return now, nil
 		}

@@ -125,8 +125,9 @@ func buildAgent() ([]byte, error) {
 	}
 	defer os.RemoveAll(directory)
 	file := filepath.Join(directory, "agent")
-	if _, err := output(append(os.Environ(), "CGO_ENABLED=0"), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file,
-		"github.com/checkplan/checkplan/tasks/agent"); err != nil {
+	build := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file,
+		"github.com/checkplan/checkplan/tasks/agent"}
+	if _, err := output(append(os.Environ(), "CGO_ENABLED=0"), "go", build...); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(file)

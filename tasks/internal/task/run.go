@@ -104,7 +104,9 @@ func (t *Task) CheckAccount(ctx context.Context, plan string) error {
 	}
 	// Each phase may create ConfigMaps, and each account may ask what it may do (ClusterRole system:basic-user).
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: t.Namespace, Verb: "create", Resource: "configmaps"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: t.Namespace, Verb: "create", Resource: "configmaps",
+		},
 	}}
 	err := retry.Until(ctx, func() error { // as long as an API server that has just started denies everything
 		answer, err := t.Kubernetes.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})

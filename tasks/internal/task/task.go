@@ -187,7 +187,8 @@ func New(args []string, getenv func(string) string, stdout io.Writer) (*Task, er
 		problems = append(problems, errors.New("--timeout: want a duration, such as 4m"))
 	}
 	for _, v := range []struct{ name, value string }{
-		{"NAMESPACE", t.Namespace}, {"RUN_NAME", t.RunName}, {"RUN_UID", t.RunUID}, {"POD_NAME", t.PodName}, {"POD_UID", t.PodUID},
+		{"NAMESPACE", t.Namespace}, {"RUN_NAME", t.RunName}, {"RUN_UID", t.RunUID},
+		{"POD_NAME", t.PodName}, {"POD_UID", t.PodUID},
 	} {
 		if v.value == "" {
 			problems = append(

@@ -185,7 +185,8 @@ func ruleSets() map[string]ruleSet {
 	restore := func(family string) []string { return []string{family + "-restore", "--noflush", "--wait", "10"} }
 	inNFTables := func(table string) ruleSet {
 		return ruleSet{
-			[2][]string{nft("ip"), nft("ip6")}, [2][]string{{"nft", "--file", "-"}, {"nft", "--file", "-"}}, nftTable(table).edit,
+			[2][]string{nft("ip"), nft("ip6")}, [2][]string{{"nft", "--file", "-"}, {"nft", "--file", "-"}},
+			nftTable(table).edit,
 		}
 	}
 	inIPTables := func(prefix string) ruleSet {
@@ -198,7 +199,8 @@ func ruleSets() map[string]ruleSet {
 		kubeProxyNFTables: inNFTables("kube-proxy"), kubeProxyIPTables: inIPTables("KUBE-"),
 		ownNFTables: inNFTables("checkplan-proxy"), ownIPTables: inIPTables("CPLAN-"),
 		ownUserspace: {
-			[2][]string{{"ip", "-o", "link", "show"}, {"ip", "-o", "link", "show"}}, [2][]string{{"ip", "-batch", "-"}, {"ip", "-batch", "-"}},
+			[2][]string{{"ip", "-o", "link", "show"}, {"ip", "-o", "link", "show"}},
+			[2][]string{{"ip", "-batch", "-"}, {"ip", "-batch", "-"}},
 			addressDevice("cplan-userspace").edit,
 		},
 	}

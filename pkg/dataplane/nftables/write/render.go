@@ -156,9 +156,11 @@ func (r *renderer) fixed(at proxy.NodePorts) {
 		r.rules.Chains[b.name] = c
 	}
 	for name, kind := range map[string]string{
-		serviceIPs: r.addrType + " . inet_proto . inet_service : verdict", servicePorts: "inet_proto . inet_service : verdict",
-		noEndpoint: r.addrType + " . inet_proto . inet_service : verdict", noEndpointPorts: "inet_proto . inet_service : verdict",
-		firewallIPs: r.addrType + " . inet_proto . inet_service : verdict", clusterIPs: r.addrType, nodePortIPs: r.addrType,
+		serviceIPs:      r.addrType + " . inet_proto . inet_service : verdict",
+		servicePorts:    "inet_proto . inet_service : verdict",
+		noEndpoint:      r.addrType + " . inet_proto . inet_service : verdict",
+		noEndpointPorts: "inet_proto . inet_service : verdict",
+		firewallIPs:     r.addrType + " . inet_proto . inet_service : verdict", clusterIPs: r.addrType, nodePortIPs: r.addrType,
 	} {
 		r.rules.Sets[name] = Set{Map: strings.HasSuffix(kind, "verdict"), Type: kind, Elements: map[string]Element{}}
 	}

@@ -172,7 +172,8 @@ func (w *Writer) Present(ctx context.Context) error {
 		}
 		if rules, err := t.nft.ListRules(ctx, services); err != nil || len(rules) == 0 {
 			t.have = nil
-			errs = append(errs, fmt.Errorf("%s: table %s has no rules in chain %s: %w", t.family, nftables.OwnName, services, err))
+			errs = append(errs, fmt.Errorf("%s: table %s has no rules in chain %s: %w",
+				t.family, nftables.OwnName, services, err))
 		}
 	}
 	return errors.Join(errs...)

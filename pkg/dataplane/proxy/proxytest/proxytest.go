@@ -26,7 +26,9 @@ func Node() proxy.Node {
 		panic(err)
 	}
 	n := proxy.Node{Pods: pods}
-	for _, text := range []string{"127.0.0.1", "192.0.2.1", "192.0.2.2", "192.0.2.9", "198.51.100.7", "::1", "2001:db8::1", "2001:db8:1::1"} {
+	for _, text := range []string{
+		"127.0.0.1", "192.0.2.1", "192.0.2.2", "192.0.2.9", "198.51.100.7", "::1", "2001:db8::1", "2001:db8:1::1",
+	} {
 		n.Addresses = append(n.Addresses, netip.MustParseAddr(text))
 	}
 	slices.SortFunc(n.Addresses, netip.Addr.Compare)

@@ -91,7 +91,8 @@ func compile(id string, nodes []Node, f Fault, via Via) ([]ruleset, error) {
 				if len(own) == 0 {
 					continue
 				}
-				fl.hook, act = "postrouting", []string{"counter snat " + map[Family]string{IPv4: "ip", IPv6: "ip6"}[family] + " to " + own[0]}
+				ip := map[Family]string{IPv4: "ip", IPv6: "ip6"}[family]
+				fl.hook, act = "postrouting", []string{"counter snat " + ip + " to " + own[0]}
 			}
 			if rules[fl.at] == nil {
 				rules[fl.at] = map[string][]string{}

@@ -59,9 +59,6 @@ const (
 	VMConnectivityCount = 5
 	// VMConnectivityInterval is the longest interval between these echo requests.
 	VMConnectivityInterval = Duration(time.Second)
-	// VMEchoTimeout is how long the sender waits for an answer. It is much longer than
-	// any useful limit: a slow network must read as slow, not as lossy.
-	VMEchoTimeout = Duration(5 * time.Second)
 )
 
 // VMConnectivity returns the number of echo requests from the target to the source and
@@ -112,9 +109,6 @@ const (
 	BindingBridge InterfaceBinding = "bridge"
 	BindingSRIOV  InterfaceBinding = "sriov"
 )
-
-// InterfaceBindings lists every InterfaceBinding.
-var InterfaceBindings = []InterfaceBinding{BindingBridge, BindingSRIOV}
 
 // Measurements is the number of measurements of a pair that its source must make. In a
 // further look it is 0 for a pair that Again does not list.
