@@ -163,11 +163,12 @@ disruptive ran on kube-proxy, although conformance/not-run.yaml has it`,
 func TestAgnhostRoot(t *testing.T) {
 	root, source := t.TempDir(), t.TempDir()
 	agnhost := filepath.Join(source, "bin")
-	busybox := "#!/bin/sh\nprintf 'busybox\\nip\\nnc\\nnslookup\\nsh\\n'\n"
+	busybox := "#!/bin/sh\nprintf 'busybox\\nip\\nnc\\nnslookup\\nsh\\ntail\\n'\n"
 	for path, content := range map[string]string{
 		agnhost: "agnhost", filepath.Join(source, "porter/localhost.crt"): "crt", filepath.Join(source, "porter/localhost.key"): "key",
 		filepath.Join(root, "usr/bin/busybox"): busybox, filepath.Join(root, "usr/bin/nslookup"): "bind's",
 		filepath.Join(root, "usr/sbin/ip"): "iproute2's", filepath.Join(root, "usr/bin/nc.openbsd"): "nc",
+		filepath.Join(root, "usr/bin/dash"): "dash",
 	} {
 		if err := writeFile(path, []byte(content), 0o755); err != nil {
 			t.Fatal(err)
@@ -178,7 +179,7 @@ func TestAgnhostRoot(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"agnhost": "agnhost", "localhost.crt": "crt", "localhost.key": "key", "usr/bin/nslookup": "bind's",
-		"usr/bin/nc": "nc", "usr/bin/sh": busybox, "usr/bin/busybox": busybox, "usr/bin/ip": "",
+		"usr/bin/nc": "nc", "usr/bin/sh": "dash", "usr/bin/tail": busybox, "usr/bin/busybox": busybox, "usr/bin/ip": "",
 	} {
 		b, err := os.ReadFile(filepath.Join(root, path))
 		if string(b) != want || (err != nil) != (want == "") {
