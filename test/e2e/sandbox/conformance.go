@@ -38,7 +38,7 @@ var notRunYAML []byte
 type notRun struct {
 	// Test is the name that e2e.test has for it.
 	Test string `json:"test"`
-	// Proxies are the service proxies on which it does not run. Empty: on none.
+	// Proxies are the service proxies with which it does not run. Empty: it runs with none.
 	Proxies []string `json:"proxies"`
 	Reason  string   `json:"reason"`
 }

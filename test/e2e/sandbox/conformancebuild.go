@@ -20,7 +20,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // conformanceSource is the source of the build, and its key: the module that lists the commands agnhost and ginkgo as
@@ -56,7 +55,6 @@ func conformanceAddon() addon {
 			}
 			return []string{filepath.Join(dir, "images.tar")}
 		},
-		objects: func(*cluster) ([]*unstructured.Unstructured, error) { return nil, nil },
 	}
 }
 

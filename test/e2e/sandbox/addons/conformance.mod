@@ -1,7 +1,8 @@
-// Kubernetes' end-to-end tests, which need modules that nothing else here does. Versions are those of ../go.mod, and so
-// is the build cache, except for sample-apiserver: the Go module proxy does not have v0.35.7 ("not available"), and only
-// tests out of the focus use it. For another version copy ../go.mod and ../go.sum, replace its tools by those below, which
-// a test that is no command (test/e2e) only keeps what its tests import, and run `go mod tidy`.
+// Kubernetes' end-to-end tests, which need modules that nothing else here does. Versions are those of ../go.mod: so the
+// builds share the compiled packages. sample-apiserver is another one, because the Go module proxy does not have v0.35.7
+// ("not available"); only tests of other parts of Kubernetes use it. To write this file for other versions, copy
+// ../go.mod and ../go.sum, put these tools instead of theirs, and run `go mod tidy`. test/e2e is no command: as a tool,
+// it keeps what its tests import.
 module conformance.sandbox.invalid
 
 go 1.26.4
