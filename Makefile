@@ -156,6 +156,16 @@ e2e-services: e2e-ready $(if $(filter kube-proxy%,$(SERVICE_PROXY)),,bin/node-st
 	$(SANDBOX) --state $(PROXY) load dist/images.tar; \
 	KUBECONFIG=$(PROXY)/kubeconfig go test -tags e2e -count 1 -timeout 30m -run '^Test(Services|ServiceFaults|ServiceCanary|DNS|State|NodeState)$$' -v ./test/e2e
 
+# Kubernetes' own tests of Services, on one sandbox with each of these service proxies in turn. No part of e2e, because
+# of its time.
+CONFORMANCE := /var/lib/checkplan-conformance
+.PHONY: conformance
+conformance: SERVICE_PROXY := kube-proxy nftables iptables userspace
+conformance: $(SANDBOX) bin/node-state bin/service-proxy ## Kubernetes' own tests of Services with each SERVICE_PROXY, by default all but kube-proxy:iptables; reports in dist/conformance
+	trap '$(SANDBOX) --state $(CONFORMANCE) down' EXIT; \
+	for proxy in $(SERVICE_PROXY); do $(SANDBOX) preflight --install --with conformance --service-proxy $$proxy; done; \
+	$(SANDBOX) --state $(CONFORMANCE) conformance --output dist/conformance $(SERVICE_PROXY)
+
 # The tests keep screenshots in bin/ci/screenshots.
 .PHONY: e2e-pages
 e2e-pages: bin/promtool build chromium ## reports and planner serve in a real Chromium, alert rules and metrics by promtool

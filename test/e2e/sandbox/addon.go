@@ -49,9 +49,10 @@ func addons() map[string]addon {
 			deployments: [][2]string{{aggregatedNamespace, "aggregated"}},
 			objects:     aggregatedObjects,
 		},
-		"dashboard": dashboardAddon(),
-		"kubevirt":  kubevirtAddon(),
-		"multus":    multusAddon(),
+		"conformance": conformanceAddon(),
+		"dashboard":   dashboardAddon(),
+		"kubevirt":    kubevirtAddon(),
+		"multus":      multusAddon(),
 		"resolvers": {
 			binaries:    []string{"resolvers"},
 			deployments: [][2]string{{"tekton-pipelines-resolvers", resolversDeployment}},

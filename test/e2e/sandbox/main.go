@@ -143,7 +143,7 @@ func rootCommand() *cobra.Command {
 		"directory of built binaries and images; down keeps it")
 	root.AddCommand(
 		upCommand(&f), downCommand(&f), statusCommand(&f), kubeconfigCommand(&f), loadCommand(&f), logsCommand(&f),
-		kubectlCommand(&f), faultCommand(&f), preflightCommand(&f), buildCommand(&f),
+		kubectlCommand(&f), faultCommand(&f), preflightCommand(&f), buildCommand(&f), conformanceCommand(&f),
 		nodeInitCommand(), holdCommand(), spawnCommand(), keepCommand(), balancerCommand(), faultHoldCommand(),
 	)
 	return root

@@ -233,7 +233,11 @@ func (c *cluster) objects(b build) ([]*unstructured.Unstructured, error) {
 	}
 	all := slices.Concat(coredns, kubeadm, tekton, []*unstructured.Unstructured{userNamespaceObject()})
 	for _, name := range c.With {
-		objects, err := addons()[name].objects(c)
+		of := addons()[name].objects
+		if of == nil {
+			continue
+		}
+		objects, err := of(c)
 		if err != nil {
 			return nil, err
 		}
