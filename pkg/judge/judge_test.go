@@ -498,7 +498,7 @@ func TestSaid(t *testing.T) {
 		{Counts: checkup.Counts{Expected: 1, Pass: 1}, Said: []string{"one", "two"}},
 		{Findings: []checkup.Finding{{Message: "found"}}, Said: []string{"three"}},
 	}}
-	const want = "pass: 1 of 1 pair passed, 0 failed, 0 unmeasured; found; one; two; three; 1 object left behind"
+	const want = "1 of 1 pair passed, 0 failed, 0 unmeasured; found; one; two; three; 1 object left behind"
 	if got := summary(&r); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
