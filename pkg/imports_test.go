@@ -77,6 +77,7 @@ var arrows = map[string][]string{
 	"pkg/dataplane/netfilter": {"pkg/dataplane", "pkg/dataplane/rules"},
 	"pkg/dataplane/nftables":  {"pkg/dataplane", "pkg/dataplane/netfilter", "pkg/dataplane/rules"},
 	"pkg/dataplane/iptables":  {"pkg/dataplane", "pkg/dataplane/netfilter", "pkg/dataplane/rules"},
+	"pkg/dataplane/ipvs":      {"pkg/dataplane"},
 	"pkg/dataplane/detect":    {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/nftables"}, // the modes that it can read
 	"pkg/dataplane/want":      {"pkg/dataplane", "pkg/nodestate"},
 
@@ -85,6 +86,7 @@ var arrows = map[string][]string{
 	"pkg/dataplane/proxy/proxytest": {"pkg/dataplane/proxy", "pkg/nodestate", "pkg/nodestate/api", "pkg/nodestate/nodestatetest", "pkg/nodestate/server"}, // for tests
 	"pkg/dataplane/nftables/write":  {"pkg/dataplane", "pkg/dataplane/nftables", "pkg/dataplane/proxy"},
 	"pkg/dataplane/iptables/write":  {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/proxy"},
+	"pkg/dataplane/ipvs/write":      {"pkg/dataplane", "pkg/dataplane/ipvs", "pkg/dataplane/nftables/write", "pkg/dataplane/proxy"}, // what IPVS cannot do is a table of nftables
 	"pkg/dataplane/userspace":       {"pkg/dataplane", "pkg/dataplane/proxy"},
 
 	// The mains compose the verbs; what they share is in tasks/internal/task.
@@ -93,8 +95,8 @@ var arrows = map[string][]string{
 	"tasks/probe":               {"tasks/internal/task", "pkg/checkup", "pkg/cluster", "pkg/connectivity", "pkg/fleet", "pkg/guest", "pkg/ingest", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/judge", "pkg/print", "pkg/record", "pkg/retry", "pkg/vmlatency"},
 	"tasks/teardown":            {"tasks/internal/task", "pkg/checkup", "pkg/record"},
 	"tasks/report":              {"tasks/internal/task", "pkg/checkup", "pkg/connectivity", "pkg/history", "pkg/kiagnose", "pkg/kinds", "pkg/networkhealth", "pkg/print", "pkg/record", "pkg/retry"},
-	"tasks/node-state":          {"pkg/nodestate", "pkg/nodestate/server"},                                                                                                                                        // no task, but an image as theirs
-	"tasks/service-proxy":       {"pkg/dataplane", "pkg/dataplane/iptables/write", "pkg/dataplane/nftables/write", "pkg/dataplane/proxy", "pkg/dataplane/userspace", "pkg/nodestate/api", "pkg/nodestate/client"}, // the same
+	"tasks/node-state":          {"pkg/nodestate", "pkg/nodestate/server"},                                                                                                                                                                    // no task, but an image as theirs
+	"tasks/service-proxy":       {"pkg/dataplane", "pkg/dataplane/iptables/write", "pkg/dataplane/ipvs/write", "pkg/dataplane/nftables/write", "pkg/dataplane/proxy", "pkg/dataplane/userspace", "pkg/nodestate/api", "pkg/nodestate/client"}, // the same
 	"tasks/internal/task":       {"pkg/checkup", "pkg/fleet", "pkg/guest", "pkg/history", "pkg/judge", "pkg/kinds", "pkg/record", "pkg/retry"},
 	"tasks/internal/flaky":      {},              // for tests
 	"tasks/internal/start":      {"pkg/checkup"}, // a mode of the image setup
@@ -131,7 +133,7 @@ var only = []struct {
 }{
 	{[]string{"pkg/nodestate/client", "pkg/nodestate/api"}, []string{"google.golang.org/grpc", "google.golang.org/protobuf"},
 		"a proxy links the client, and the KEP wants minimal dependencies"},
-	{[]string{"pkg/dataplane/proxy", "pkg/dataplane/nftables/write", "pkg/dataplane/iptables/write", "pkg/dataplane/userspace"},
+	{[]string{"pkg/dataplane/proxy", "pkg/dataplane/nftables/write", "pkg/dataplane/iptables/write", "pkg/dataplane/ipvs/write", "pkg/dataplane/userspace"},
 		[]string{"github.com/vishvananda/netlink", "golang.org/x/net/bpf", "golang.org/x/net/netutil", "golang.org/x/sys/unix", "sigs.k8s.io/knftables"},
 		"a proxy needs the API of a node's state and the kernel"},
 }

@@ -22,6 +22,13 @@ const (
 // Userspace is the mode without rules, which kube-proxy had until 1.25. ServiceProxy has it.
 const Userspace Mode = "userspace"
 
+// IPVSDevice is the interface on which KubeProxy has the addresses of Services in the mode ipvs, OwnIPVSDevice that of
+// ServiceProxy.
+const (
+	IPVSDevice    = "kube-ipvs0"
+	OwnIPVSDevice = "cplan-ipvs"
+)
+
 // UserspaceDevice is the interface on which ServiceProxy has the addresses of Services in that mode.
 const UserspaceDevice = "cplan-userspace"
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	iptables "github.com/checkplan/checkplan/pkg/dataplane/iptables/write"
+	ipvs "github.com/checkplan/checkplan/pkg/dataplane/ipvs/write"
 	nftables "github.com/checkplan/checkplan/pkg/dataplane/nftables/write"
 	"github.com/checkplan/checkplan/pkg/dataplane/proxy"
 	"github.com/checkplan/checkplan/pkg/dataplane/userspace"
@@ -182,6 +183,7 @@ func TestTraffic(t *testing.T) {
 	for mode, start := range map[dataplane.Mode]func(*slog.Logger) writer{
 		dataplane.NFTables:  func(log *slog.Logger) writer { return nftables.New(log) },
 		dataplane.IPTables:  func(log *slog.Logger) writer { return iptables.New(log) },
+		dataplane.IPVS:      func(log *slog.Logger) writer { return ipvs.New(log) },
 		dataplane.Userspace: func(*slog.Logger) writer { return userspace.New() },
 	} {
 		t.Run(string(mode), func(t *testing.T) {

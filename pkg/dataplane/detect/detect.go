@@ -26,10 +26,8 @@ var programs = map[string]string{
 	"cilium_host": "Cilium", "cilium_net": "Cilium", "cilium_vxlan": "Cilium", "ovn-k8s-mp0": "OVN-Kubernetes",
 	"kube-bridge": "kube-router", "kube-dummy-if": "kube-router", "antrea-gw0": "Antrea", "bpfin.cali": "Calico eBPF",
 	"bpfout.cali": "Calico eBPF", "ovn0": "Kube-OVN", dataplane.UserspaceDevice: "service-proxy in mode userspace",
+	dataplane.OwnIPVSDevice: "service-proxy in mode ipvs",
 }
-
-// ipvsDevice is where kube-proxy keeps the addresses of Services in its mode IPVS.
-const ipvsDevice = "kube-ipvs0"
 
 // Decide says what the evidence means.
 func Decide(e Evidence) dataplane.Proxy {
@@ -40,7 +38,7 @@ func Decide(e Evidence) dataplane.Proxy {
 		}
 	}
 	slices.Sort(p.Others)
-	if slices.Contains(e.Devices, ipvsDevice) { // it has chains of the mode iptables, too
+	if slices.Contains(e.Devices, dataplane.IPVSDevice) { // it has chains of the mode iptables, too
 		p.Reason = "kube-proxy in mode ipvs: not supported"
 		return p
 	}

@@ -35,6 +35,8 @@ func TestDecide(t *testing.T) {
 			dataplane.Proxy{Reason: "rules of several proxies (service-proxy nftables, kube-proxy iptables-nft): which of them packets meet is not known"}},
 		{"service-proxy in mode userspace, which has no rules", detect.Evidence{Devices: []string{"cplan-userspace"}},
 			dataplane.Proxy{Others: []string{"service-proxy in mode userspace"}, Reason: "no rules of kube-proxy; seen: service-proxy in mode userspace"}},
+		{"service-proxy in mode ipvs", detect.Evidence{Devices: []string{"cplan-ipvs"}},
+			dataplane.Proxy{Others: []string{"service-proxy in mode ipvs"}, Reason: "no rules of kube-proxy; seen: service-proxy in mode ipvs"}},
 		{"Cilium instead", detect.Evidence{Devices: []string{"cilium_net", "cilium_host", "lxc1"}},
 			dataplane.Proxy{Others: []string{"Cilium"}, Reason: "no rules of kube-proxy; seen: Cilium"}},
 		{"Cilium beside", detect.Evidence{IPTablesNFT: kube, Devices: []string{"cilium_host"}},

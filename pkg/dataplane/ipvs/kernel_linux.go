@@ -69,30 +69,43 @@ var protocols = map[uint16]string{unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UD
 // Servers returns all virtual servers of a family, sorted. The error is ErrNone if the kernel has no IPVS. The list is
 // not of one moment: the kernel has no way to read it so.
 func Servers(family dataplane.Family) ([]VirtualServer, error) {
+	k, servers, err := list(family)
+	for i := range servers {
+		if servers[i].Destinations, err = k.destinations(&servers[i]); err != nil {
+			return nil, err
+		}
+	}
+	Sort(servers)
+	return servers, err
+}
+
+// Bare returns all virtual servers of a family without their destinations, sorted. The error is as that of Servers.
+func Bare(family dataplane.Family) ([]VirtualServer, error) {
+	_, servers, err := list(family)
+	Sort(servers)
+	return servers, err
+}
+
+func list(family dataplane.Family) (kernel, []VirtualServer, error) {
 	k, err := dial(family)
 	if err != nil {
-		return nil, err
+		return k, nil, err
 	}
 	answers, err := k.ask(getService, unix.NLM_F_DUMP)
 	if err != nil {
-		return nil, fmt.Errorf("read the virtual servers of IPVS: %w", err)
+		return k, nil, fmt.Errorf("read the virtual servers of IPVS: %w", err)
 	}
 	var servers []VirtualServer
 	for _, answer := range answers {
 		s, mine, err := k.server(answer)
 		if err != nil {
-			return nil, fmt.Errorf("read a virtual server of IPVS: %w", err)
+			return k, nil, fmt.Errorf("read a virtual server of IPVS: %w", err)
 		}
-		if !mine {
-			continue
+		if mine {
+			servers = append(servers, s)
 		}
-		if s.Destinations, err = k.destinations(&s); err != nil {
-			return nil, err
-		}
-		servers = append(servers, s)
 	}
-	Sort(servers)
-	return servers, nil
+	return k, servers, nil
 }
 
 // Destinations returns those of one server, sorted; none if the server does not exist.
@@ -110,7 +123,9 @@ func Destinations(family dataplane.Family, s *VirtualServer) ([]Destination, err
 }
 
 // Add makes a server without destinations.
-func Add(family dataplane.Family, s *VirtualServer) error { return set(family, newService, s, nil, "add") }
+func Add(family dataplane.Family, s *VirtualServer) error {
+	return set(family, newService, s, nil, "add")
+}
 
 // Update changes how a server chooses among its destinations.
 func Update(family dataplane.Family, s *VirtualServer) error {
