@@ -127,7 +127,7 @@ func (l *Look) check(family Family) error {
 		return fmt.Errorf("rules of %.20q", p.Program)
 	case t == nil:
 		return nil
-	case p.None || p.Mode != NFTables && p.Mode != IPTables:
+	case p.None || p.Mode != NFTables && p.Mode != IPTables && p.Mode != IPVS:
 		return fmt.Errorf("a table of mode %.20q", p.Mode)
 	case t.Mode != p.Mode || t.Family != family:
 		return fmt.Errorf("a table of mode %.20q and family %.20q, not %s and %s", t.Mode, t.Family, p.Mode, family)
