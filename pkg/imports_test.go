@@ -78,7 +78,7 @@ var arrows = map[string][]string{
 	"pkg/dataplane/netfilter": {"pkg/dataplane", "pkg/dataplane/rules"},
 	"pkg/dataplane/nftables":  {"pkg/dataplane", "pkg/dataplane/netfilter", "pkg/dataplane/rules"},
 	"pkg/dataplane/iptables":  {"pkg/dataplane", "pkg/dataplane/netfilter", "pkg/dataplane/rules"},
-	"pkg/dataplane/ipvs":      {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/netfilter", "pkg/dataplane/rules"}, // has chains of iptables, too
+	"pkg/dataplane/ipvs":      {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/netfilter", "pkg/dataplane/nftables", "pkg/dataplane/rules"}, // has rules of one of the others, too
 	"pkg/dataplane/detect":    {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/ipvs", "pkg/dataplane/nftables"},   // the modes that it can read
 	"pkg/dataplane/want":      {"pkg/dataplane", "pkg/nodestate"},
 

@@ -11,6 +11,7 @@ import (
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/dataplane/iptables"
 	"github.com/checkplan/checkplan/pkg/dataplane/netfilter"
+	"github.com/checkplan/checkplan/pkg/dataplane/nftables"
 	"github.com/checkplan/checkplan/pkg/dataplane/rules"
 )
 
@@ -25,8 +26,8 @@ type Kernel struct {
 	// Untracked: connections of virtual servers are not in conntrack (net.ipv4.vs.conntrack is 0), so no rule changes
 	// their source.
 	Untracked bool `json:"untracked,omitempty"`
-	// Rules are those of kube-proxy in iptables-nft, with the ipsets that they name. If Legacy is not empty, the rules are
-	// there, and Rules has the ipsets only.
+	// Rules are those of kube-proxy in iptables-nft, with the ipsets that they name, or OwnTable of ServiceProxy. If Legacy
+	// is not empty, kube-proxy's rules are there, and Rules has the ipsets only.
 	Rules  *netfilter.Dump         `json:"rules"`
 	Legacy []netfilter.LegacyTable `json:"legacy,omitempty"`
 }
@@ -48,7 +49,11 @@ func Parse(k *Kernel) (dataplane.Table, error) {
 	if k.Rules.IPv6 {
 		family = dataplane.IPv6
 	}
-	set, err := k.ruleset()
+	read := k.kubeProxy
+	if k.Program == dataplane.ServiceProxy {
+		read = k.serviceProxy
+	}
+	set, err := read()
 	if err != nil {
 		return dataplane.Table{}, err
 	}
@@ -64,8 +69,44 @@ func Parse(k *Kernel) (dataplane.Table, error) {
 	return rules.Table(set, dataplane.IPVS, family), nil
 }
 
-// ruleset has the rules of kube-proxy.
-func (k *Kernel) ruleset() (*rules.Ruleset, error) {
+// taken is the priority in the hook output at which IPVS takes packets: linux/net/netfilter/ipvs/ip_vs_core.c. In the
+// hook input it is after all filters.
+const taken = -98
+
+// serviceProxy has the rules of OwnTable.
+func (k *Kernel) serviceProxy() (*rules.Ruleset, error) {
+	set := k.Rules.Ruleset(func(_, chain string) string { return chain })
+	output := set.Hooks[rules.Output]
+	set.Hooks[rules.Output] = nil
+	for _, name := range output {
+		hook := rules.Output
+		if slices.ContainsFunc(k.Rules.Chains, func(c netfilter.Chain) bool { return c.Name == name && c.Priority > taken }) {
+			hook = rules.Sent
+		}
+		set.Hooks[hook] = append(set.Hooks[hook], name)
+	}
+	nftables.Prepare(set)
+	keys := set.Keys
+	set.Keys = map[dataplane.Key]bool{}
+	for key := range keys { // those of the maps: what is dropped has no virtual server
+		k.add(set, key, true)
+	}
+	return set, nil
+}
+
+// add adds what is served at an address and port to the set's keys. At an address of the node, it may be a node port.
+func (k *Kernel) add(set *rules.Ruleset, key dataplane.Key, nodePort bool) {
+	if nodePort && slices.Contains(k.Node, key.Address) {
+		if !slices.Contains(set.NodePortAddresses, key.Address) {
+			set.NodePortAddresses = append(set.NodePortAddresses, key.Address)
+		}
+		key.Address = netip.Addr{}
+	}
+	set.Keys[key] = true
+}
+
+// kubeProxy has the rules of kube-proxy.
+func (k *Kernel) kubeProxy() (*rules.Ruleset, error) {
 	set := k.Rules.Ruleset(iptables.Qualified)
 	if len(k.Legacy) > 0 {
 		var err error
@@ -133,13 +174,7 @@ func (k *Kernel) servers(set *rules.Ruleset) {
 			unknown("it takes packets to all ports")
 			continue
 		}
-		if slices.Contains(k.Node, s.Address) && !named[key] {
-			if !slices.Contains(set.NodePortAddresses, s.Address) {
-				set.NodePortAddresses = append(set.NodePortAddresses, s.Address)
-			}
-			key.Address = netip.Addr{}
-		}
-		set.Keys[key] = true
+		k.add(set, key, !named[key])
 	}
 	slices.SortFunc(set.NodePortAddresses, netip.Addr.Compare)
 }

@@ -27,7 +27,9 @@ const (
 const KubeDevice = "kube-ipvs0"
 
 // devices are the interfaces by which a proxy in mode ipvs is recognised.
-var devices = map[string]dataplane.Program{KubeDevice: dataplane.KubeProxy}
+var devices = map[string]dataplane.Program{
+	KubeDevice: dataplane.KubeProxy, dataplane.IPVSDevice: dataplane.ServiceProxy,
+}
 
 // Read reads what a proxy in mode ipvs has in one family, and says what it does and whose it is. Nobody has anything if
 // none of the interfaces exists that such a proxy makes. If rules of it are in two places, its program is there twice.
@@ -49,34 +51,18 @@ func ReadKernel(family dataplane.Family) (*Kernel, []dataplane.Program, error) {
 	}
 	k.Program = by[0]
 	ipv6 := family == dataplane.IPv6
-	if k.Rules, err = netfilter.Read(ipv6, iptables.Tables...); err != nil {
-		return nil, nil, err
+	if k.Program == dataplane.ServiceProxy {
+		k.Rules, err = netfilter.Read(ipv6, OwnTable)
+	} else {
+		var twice bool
+		if twice, err = k.iptables(ipv6); twice {
+			by = append(by, k.Program)
+		}
 	}
-	if k.Legacy, err = netfilter.ReadLegacy(ipv6, iptables.Tables...); err != nil {
-		return nil, nil, err
-	}
-	const services = "nat/" + iptables.Prefix + "SERVICES"
-	legacy, err := netfilter.Legacy(k.Rules, iptables.Qualified, k.Legacy...)
 	if err != nil {
 		return nil, nil, err
 	}
-	_, inLegacy := legacy.Chains[services]
-	_, inNFT := k.Rules.Ruleset(iptables.Qualified).Chains[services]
-	switch {
-	case inLegacy && inNFT:
-		by = append(by, k.Program)
-	case inLegacy:
-		k.Rules = &netfilter.Dump{IPv6: ipv6}
-	default:
-		k.Legacy = nil
-	}
-	// Not before: to ask for ipsets, or for IPVS, would load what the kernel has no use for.
-	if inLegacy || inNFT {
-		if err := netfilter.ReadIPSets(k.Rules); err != nil {
-			return nil, nil, err
-		}
-	}
-	switch _, err := os.Stat(serversFile); {
+	switch _, err := os.Stat(serversFile); { // to ask for virtual servers would load IPVS
 	case errors.Is(err, fs.ErrNotExist):
 		return k, by, nil
 	case err != nil:
@@ -91,6 +77,33 @@ func ReadKernel(family dataplane.Family) (*Kernel, []dataplane.Program, error) {
 	}
 	k.Untracked = strings.TrimSpace(string(text)) == "0"
 	return k, by, nil
+}
+
+// iptables reads the rules of kube-proxy. Twice: they are in iptables-nft and in iptables-legacy.
+func (k *Kernel) iptables(ipv6 bool) (twice bool, err error) {
+	if k.Rules, err = netfilter.Read(ipv6, iptables.Tables...); err != nil {
+		return false, err
+	}
+	if k.Legacy, err = netfilter.ReadLegacy(ipv6, iptables.Tables...); err != nil {
+		return false, err
+	}
+	const services = "nat/" + iptables.Prefix + "SERVICES"
+	legacy, err := netfilter.Legacy(k.Rules, iptables.Qualified, k.Legacy...)
+	if err != nil {
+		return false, err
+	}
+	_, inLegacy := legacy.Chains[services]
+	_, inNFT := k.Rules.Ruleset(iptables.Qualified).Chains[services]
+	switch {
+	case !inLegacy:
+		k.Legacy = nil
+	case !inNFT:
+		k.Rules = &netfilter.Dump{IPv6: ipv6}
+	}
+	if !inLegacy && !inNFT { // no rule names an ipset: to ask for them would load what the kernel has no use for
+		return false, nil
+	}
+	return inLegacy && inNFT, netfilter.ReadIPSets(k.Rules)
 }
 
 // addresses reads those of the node, and says whose interfaces there are.

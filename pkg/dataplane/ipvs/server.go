@@ -9,6 +9,14 @@ import (
 	"strconv"
 )
 
+// What this project's service-proxy has beside virtual servers is in a table of nftables of this name. Its virtual
+// servers have a flag that the scheduler rr does not read (IP_VS_SVC_F_SCHED3): nothing else of a virtual server says
+// whose it is.
+const (
+	OwnTable = "checkplan-ipvs"
+	OwnFlag  = 0x20
+)
+
 // VirtualServer is what the kernel's IPVS does with new connections to one address, protocol and port, or with packets
 // of one mark.
 type VirtualServer struct {
