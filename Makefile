@@ -225,6 +225,7 @@ e2e-vms: e2e-vms-ready ## that of them which needs VMs: guests in QEMU, then rea
 .PHONY: e2e-ipvs
 e2e-ipvs: ## what needs a kernel with IPVS, in QEMU: kube-proxy in mode ipvs writes, and the audit reads (needs apt)
 	command -v qemu-system-x86_64 || apt-get install --yes --quiet --no-install-recommends qemu-system-x86
+	go run ./test/kernel -run '^TestKernel' ./pkg/dataplane/ipvs
 	go run ./test/kernel -memory 768 -timeout 40m -run '^Test(Tables|Captured)$$/^ipvs' -with ./test/dataplane \
 		-files pkg/dataplane/want/testdata/cluster.yaml -keep pkg/dataplane/want/testdata ./test/e2e/sandbox/kubeproxy
 

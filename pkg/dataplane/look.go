@@ -28,6 +28,15 @@ type Proxy struct {
 	Reason string   `json:"reason,omitempty"`
 }
 
+// Decides is the mode whose decisions the rules have to follow: ServiceProxy decides in mode ipvs as in mode nftables,
+// kube-proxy does not. Empty if Mode is.
+func (p Proxy) Decides() Mode {
+	if p.Mode == IPVS && p.Program == ServiceProxy {
+		return NFTables
+	}
+	return p.Mode
+}
+
 // Look is what was found on a node in one family.
 type Look struct {
 	Proxy Proxy `json:"proxy"`
