@@ -72,7 +72,7 @@ func Addresses() ([]netip.Addr, error) {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}
 	served := map[string]bool{}
-	for _, name := range []string{dataplane.UserspaceDevice, dataplane.OwnIPVSDevice} {
+	for _, name := range []string{dataplane.UserspaceDevice, dataplane.IPVSDevice} {
 		device, err := net.InterfaceByName(name)
 		if err != nil {
 			continue

@@ -41,6 +41,9 @@ type kind struct {
 func port(
 	s *nodestate.ServiceEndpoints, f *nodestate.Family, p *nodestate.Port, mode dataplane.Mode,
 ) []dataplane.Frontend {
+	if mode == dataplane.IPVS {
+		return ipvs(s, f, p)
+	}
 	// Flags of the proxy decide whether connections to the cluster IP are masqueraded. All others are, because an answer
 	// has to come back through this node, unless the policy is Local: then endpoints see who calls. The node itself
 	// always is: the address that it calls may be its own, too.
@@ -54,20 +57,16 @@ func port(
 
 	var all []dataplane.Frontend
 	add := func(address string, number int32, sources []string, kinds [3]kind) {
-		key := dataplane.Key{Protocol: string(p.Protocol), Port: uint16(number)}
-		if address != "" {
-			addr, err := netip.ParseAddr(address)
-			if err != nil {
-				return
-			}
-			key.Address = addr
+		key, ok := frontendKey(p, address, number)
+		if !ok {
+			return
 		}
 		for i, k := range kinds {
 			front := dataplane.Frontend{
 				Key: key, From: dataplane.Origins[i], Service: s.Namespace + "/" + s.Name, PortName: p.Name,
 				Action: dataplane.Action(k.action),
 			}
-			// The modes differ only here. Without any endpoint, iptables refuses all sources alike; and it does not refuse
+			// These two modes differ only here. Without any endpoint, iptables refuses all sources alike; and it does not refuse
 			// what the node itself sends to addresses that are not its own: such packets leave the node.
 			if mode == dataplane.IPTables && k.action == nodestate.Reject && address != "" && address != f.ClusterIP &&
 				dataplane.Origins[i] == dataplane.Node {
@@ -95,6 +94,17 @@ func port(
 		add("", p.NodePort, nil, outside)
 	}
 	return all
+}
+
+// frontendKey is false for an address that is none. An empty one is that of a node port.
+func frontendKey(p *nodestate.Port, address string, number int32) (dataplane.Key, bool) {
+	key := dataplane.Key{Protocol: string(p.Protocol), Port: uint16(number)}
+	if address == "" {
+		return key, true
+	}
+	addr, err := netip.ParseAddr(address)
+	key.Address = addr
+	return key, err == nil
 }
 
 func endpoints(p *nodestate.Port, may func(nodestate.Endpoint) bool) []dataplane.Endpoint {

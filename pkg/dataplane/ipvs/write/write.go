@@ -77,7 +77,7 @@ func New(log *slog.Logger) *Writer {
 			},
 			Set: func(name, value string) error { return os.WriteFile(sysctls+name, []byte(value), 0o644) },
 		},
-		Device: proxy.NewDevice(dataplane.OwnIPVSDevice), Rules: table.Writer(log), Now: time.Now,
+		Device: proxy.NewDevice(dataplane.IPVSDevice), Rules: table.Writer(log), Now: time.Now,
 	}
 }
 

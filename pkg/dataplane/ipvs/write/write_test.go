@@ -75,7 +75,7 @@ func newLab(t *testing.T) *lab {
 			Set: func(name, value string) error { l.settings[name] = value; return nil },
 		},
 		Device: proxy.Device{
-			Name: dataplane.OwnIPVSDevice, Create: func() error { return nil },
+			Name: dataplane.IPVSDevice, Create: func() error { return nil },
 			Addresses: func() ([]netip.Addr, error) { return slices.Collect(maps.Keys(l.addresses)), nil },
 			Add: func(a netip.Addr) error {
 				if err := note("address " + a.String()); err != nil {

@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,9 +23,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/component-helpers/node/util/sysctl"
 	sysctltest "k8s.io/component-helpers/node/util/sysctl/testing"
 	"k8s.io/kubernetes/pkg/proxy"
 	"k8s.io/kubernetes/pkg/proxy/iptables"
+	"k8s.io/kubernetes/pkg/proxy/ipvs"
+	"k8s.io/kubernetes/pkg/proxy/ipvs/ipset"
+	utilipvs "k8s.io/kubernetes/pkg/proxy/ipvs/util"
 	"k8s.io/kubernetes/pkg/proxy/nftables"
 	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
 	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
@@ -58,6 +63,8 @@ func TestTables(t *testing.T) {
 		{"iptables-save of iptables-nft", "iptables", real("nft", true), true, 5, 500, nil},
 		{"iptables-save of iptables-legacy", "iptables", real("legacy", true), true, 5, 500, nil},
 		{"a fake of iptables", "iptables", writeFake, false, 1_000, 20_000, many},
+		{"ipvs", "ipvs", writeIPVS("nft"), true, 20, 300, few},
+		{"ipvs with iptables-legacy", "ipvs", writeIPVS("legacy"), true, 5, 50, nil},
 	} {
 		t.Run(w.name, w.test)
 	}
@@ -68,9 +75,7 @@ func (w written) test(t *testing.T) {
 		if testing.Short() {
 			t.Skip("hundreds of transactions into kernels: without -short, in make e2e-sandbox")
 		}
-		if _, err := exec.LookPath("nft"); err != nil || os.Geteuid() != 0 {
-			t.Skipf("kube-proxy needs nft, and root: %v", err)
-		}
+		w.needs(t)
 	}
 	runtime.LockOSThread() // for good: the thread ends with the test
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil && os.Geteuid() == 0 {
@@ -122,6 +127,16 @@ func (w written) test(t *testing.T) {
 	}
 }
 
+// needs skips a test that cannot run on this machine. kube-proxy in mode ipvs runs on another kernel.
+func (w written) needs(t *testing.T) {
+	if w.mode == "ipvs" && os.Getenv("CHECKPLAN_GUEST") == "" {
+		t.Skip("runs in a virtual machine, on a kernel that has IPVS: make e2e-ipvs")
+	}
+	if _, err := exec.LookPath("nft"); err != nil || os.Geteuid() != 0 {
+		t.Skipf("kube-proxy needs nft, and root: %v", err)
+	}
+}
+
 // answer is what test/dataplane of the main module writes.
 type answer struct {
 	Error       string
@@ -143,11 +158,14 @@ func (a answer) String() string {
 
 // ask starts test/dataplane of the main module in this network.
 func ask(t *testing.T, mode string) func(c nodestatetest.Case, f int, save string) answer {
-	program := filepath.Join(t.TempDir(), "dataplane")
-	build := exec.Command("go", "build", "-o", program, "./test/dataplane")
-	build.Dir = "../../../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build ./test/dataplane: %v\n%s", err, out)
+	program := "dataplane" // in the virtual machine of test/kernel, which has no compiler
+	if os.Getenv("CHECKPLAN_GUEST") == "" {
+		program = filepath.Join(t.TempDir(), "dataplane")
+		build := exec.Command("go", "build", "-o", program, "./test/dataplane")
+		build.Dir = "../../../.."
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("go build ./test/dataplane: %v\n%s", err, out)
+		}
 	}
 	command := exec.Command(program)
 	command.Stderr = os.Stderr
@@ -222,41 +240,109 @@ func writeFake(c nodestatetest.Case, f int) (string, error) {
 
 var unquoted = regexp.MustCompile(`--comment (kubernetes [^"\n]*) -j`)
 
-// real returns a writer for a backend of iptables. kube-proxy calls iptables by this name.
+// real returns a writer for a backend of iptables.
 func real(backend string, save bool) func(nodestatetest.Case, int) (string, error) {
 	return func(c nodestatetest.Case, f int) (string, error) {
-		dir, err := os.MkdirTemp("", "iptables")
+		end, err := useIPTables(backend, f)
 		if err != nil {
 			return "", err
 		}
-		defer os.RemoveAll(dir)
-		for _, name := range []string{"iptables", "ip6tables"} {
-			for _, suffix := range []string{"", "-save", "-restore"} {
-				path, err := exec.LookPath(name + "-" + backend + suffix)
-				if err != nil {
-					return "", err
-				}
-				if err := os.Symlink(path, filepath.Join(dir, name+suffix)); err != nil {
-					return "", err
-				}
-			}
-		}
-		path := os.Getenv("PATH")
-		os.Setenv("PATH", dir+":"+path)
-		defer os.Setenv("PATH", path)
-		name, protocol := []string{"iptables", "ip6tables"}[f], []utiliptables.Protocol{utiliptables.ProtocolIPv4, utiliptables.ProtocolIPv6}[f]
-		for _, table := range []string{"nat", "filter"} {
-			for _, how := range []string{"-F", "-X"} {
-				if err := command(name, "-t", table, how); err != nil {
-					return "", err
-				}
-			}
-		}
+		defer end()
+		name, protocol := ipts(f)
 		if err := writeIPTables(c, f, utiliptables.New(protocol)); err != nil || !save {
 			return "", err
 		}
 		text, err := exec.Command(name + "-save").Output()
 		return string(text), err
+	}
+}
+
+func ipts(f int) (string, utiliptables.Protocol) {
+	if f == 1 {
+		return "ip6tables", utiliptables.ProtocolIPv6
+	}
+	return "iptables", utiliptables.ProtocolIPv4
+}
+
+// useIPTables makes a backend the one that kube-proxy calls, by the name iptables, and removes its rules of one family.
+func useIPTables(backend string, f int) (end func(), err error) {
+	dir, err := os.MkdirTemp("", "iptables")
+	if err != nil {
+		return nil, err
+	}
+	path := os.Getenv("PATH")
+	end = func() {
+		os.Setenv("PATH", path)
+		os.RemoveAll(dir)
+	}
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, suffix := range []string{"", "-save", "-restore"} {
+			path, err := exec.LookPath(name + "-" + backend + suffix)
+			if err == nil {
+				err = os.Symlink(path, filepath.Join(dir, name+suffix))
+			}
+			if err != nil {
+				end()
+				return nil, err
+			}
+		}
+	}
+	os.Setenv("PATH", dir+":"+path)
+	name, _ := ipts(f)
+	for _, table := range []string{"nat", "filter"} {
+		for _, how := range []string{"-F", "-X"} {
+			if err := command(name, "-t", table, how); err != nil {
+				end()
+				return nil, err
+			}
+		}
+	}
+	return end, nil
+}
+
+// nodeAddresses are those of the node besides that of its Node: node ports need one, and two can differ.
+var nodeAddresses = [2][]string{{"198.18.255.1/32", "198.18.255.2/32"}, {"fd00:ffff::1/128", "fd00:ffff::2/128"}}
+
+// writeIPVS returns a writer for kube-proxy in mode ipvs, with its other rules in a backend of iptables.
+func writeIPVS(backend string) func(nodestatetest.Case, int) (string, error) {
+	return func(c nodestatetest.Case, f int) (string, error) {
+		end, err := useIPTables(backend, f)
+		if err != nil {
+			return "", err
+		}
+		defer end()
+		server := utilipvs.New()
+		if server == nil {
+			return "", errors.New("the kernel has no IPVS")
+		}
+		if err := errors.Join(server.Flush(), command("ipset", "destroy")); err != nil {
+			return "", err
+		}
+		for _, device := range []string{"kube-ipvs0", "node0"} {
+			_ = command("ip", "link", "delete", device) // if it exists
+		}
+		if err := command("ip", "link", "add", "node0", "type", "dummy"); err != nil {
+			return "", err
+		}
+		o := newOracle(c)
+		addresses := nodeAddresses[f]
+		if ip := o.nodeIPs[f]; ip != nil && !ip.IsLoopback() {
+			addresses = append([]string{fmt.Sprintf("%s/%d", ip, []int{32, 128}[f])}, addresses...)
+		}
+		for _, address := range addresses {
+			if err := command("ip", "address", "add", address, "dev", "node0"); err != nil {
+				return "", err
+			}
+		}
+		_, protocol := ipts(f)
+		p, err := ipvs.NewProxier(context.Background(), families[f], utiliptables.New(protocol), server, ipset.New(), sysctl.New(),
+			time.Hour, time.Hour, nil, false, 0, 0, 0, false, 14, proxyutil.NewDetectLocalByCIDR(podCIDRs[f]), c.NodeName,
+			o.nodeIPs[f], nil, nil, "rr", nil, false)
+		if err != nil {
+			return "", err
+		}
+		feed(p, o, c)
+		return "", nil
 	}
 }
 
@@ -333,11 +419,11 @@ func TestCaptured(t *testing.T) {
 		{name: "iptables-nft", mode: "iptables", write: real("nft", false)},
 		{name: "iptables-legacy", mode: "iptables-legacy", write: real("legacy", false)},
 		{name: "iptables-save", mode: "iptables", write: real("legacy", true)},
+		{name: "ipvs", mode: "ipvs", write: writeIPVS("nft")},
+		{name: "ipvs-legacy", mode: "ipvs", write: writeIPVS("legacy")},
 	} {
 		t.Run(w.name, func(t *testing.T) {
-			if _, err := exec.LookPath("nft"); err != nil || os.Geteuid() != 0 {
-				t.Skipf("kube-proxy needs nft, and root: %v", err)
-			}
+			w.needs(t)
 			runtime.LockOSThread()
 			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 				t.Skipf("no network namespace: %v", err)
