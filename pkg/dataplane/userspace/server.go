@@ -5,7 +5,6 @@ package userspace
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"

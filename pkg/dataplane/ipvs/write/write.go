@@ -17,7 +17,6 @@ import (
 
 	"github.com/checkplan/checkplan/pkg/dataplane"
 	"github.com/checkplan/checkplan/pkg/dataplane/ipvs"
-	nftables "github.com/checkplan/checkplan/pkg/dataplane/nftables/write"
 	"github.com/checkplan/checkplan/pkg/dataplane/proxy"
 )
 
