@@ -79,7 +79,7 @@ var arrows = map[string][]string{
 	"pkg/dataplane/nftables":  {"pkg/dataplane", "pkg/dataplane/netfilter", "pkg/dataplane/rules"},
 	"pkg/dataplane/iptables":  {"pkg/dataplane", "pkg/dataplane/netfilter", "pkg/dataplane/rules"},
 	"pkg/dataplane/ipvs":      {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/netfilter", "pkg/dataplane/nftables", "pkg/dataplane/rules"}, // has rules of one of the others, too
-	"pkg/dataplane/detect":    {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/ipvs", "pkg/dataplane/nftables"},   // the modes that it can read
+	"pkg/dataplane/detect":    {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/ipvs", "pkg/dataplane/nftables"},                             // the modes that it can read
 	"pkg/dataplane/want":      {"pkg/dataplane", "pkg/nodestate"},
 
 	// What writes such rules knows no Kubernetes, either: it has the API of a node's state.
@@ -105,8 +105,8 @@ var arrows = map[string][]string{
 	"test/kernel":               {"pkg/initramfs"}, // runs tests in a virtual machine
 	"test/kernel/init":          {},
 	"test/dataplane":            {"pkg/dataplane", "pkg/dataplane/iptables", "pkg/dataplane/ipvs", "pkg/dataplane/netfilter", "pkg/dataplane/nftables", "pkg/dataplane/want", "pkg/nodestate", "pkg/nodestate/nodestatetest"}, // for the sandbox's tests, which run kube-proxy
-	"test/browser":              {},                                                                                                                                                                     // for tests
-	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"},                                                                                                                          // simulates runs, and has the real judge judge them
+	"test/browser":              {},                                                                                                                                                                                           // for tests
+	"test/accuracy":             {"pkg/checkup", "pkg/cluster", "pkg/podmesh"},                                                                                                                                                // simulates runs, and has the real judge judge them
 	"cmd/planner":               {"pkg/checkup", "pkg/cluster", "pkg/cost", "pkg/dataplane", "pkg/dataplane/detect", "pkg/dataplane/want", "pkg/history", "pkg/nodestate", "pkg/print", "pkg/fleet", "pkg/kiagnose", "pkg/kind", "pkg/kinds", "pkg/load", "pkg/record", "pkg/run", "pkg/scheduling", "pkg/serve", "pkg/tekton", "pkg/networkhealth", "pkg/bundle"},
 }
 

@@ -110,7 +110,9 @@ func Destinations(family dataplane.Family, s *VirtualServer) ([]Destination, err
 }
 
 // Add makes a server without destinations.
-func Add(family dataplane.Family, s *VirtualServer) error { return set(family, newService, s, nil, "add") }
+func Add(family dataplane.Family, s *VirtualServer) error {
+	return set(family, newService, s, nil, "add")
+}
 
 // Update changes how a server chooses among its destinations.
 func Update(family dataplane.Family, s *VirtualServer) error {

@@ -16,7 +16,9 @@ import (
 )
 
 // nest writes attributes into one.
-func nest(kind uint16, parts ...[]byte) []byte { return attribute(kind|0x8000, slices.Concat(parts...)) }
+func nest(kind uint16, parts ...[]byte) []byte {
+	return attribute(kind|0x8000, slices.Concat(parts...))
+}
 
 func be16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
 func be32(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }

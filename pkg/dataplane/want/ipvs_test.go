@@ -67,7 +67,9 @@ func TestDamagedIPVS(t *testing.T) {
 			server(t, k, plain).Destinations[1].Address = netip.MustParseAddrPort("10.244.2.5:9999")
 		}, []string{"endpointPort shop/plain:http 10.244.2.5:8080 (9999, not 8080); 10.96.0.1:80/TCP from outside pod node"}},
 		{"no destinations", func(t *testing.T, k *ipvs.Kernel) { server(t, k, plain).Destinations = nil }, []string{"action shop/plain:http (reject, not forward); 10.96.0.1:80/TCP from outside pod node"}},
-		{"no virtual server", func(t *testing.T, k *ipvs.Kernel) { *server(t, k, plain) = ipvs.VirtualServer{Mark: 7, Scheduler: "rr"} }, []string{"missing shop/plain:http (, not forward) whole; 10.96.0.1:80/TCP from outside pod node"}},
+		{"no virtual server", func(t *testing.T, k *ipvs.Kernel) {
+			*server(t, k, plain) = ipvs.VirtualServer{Mark: 7, Scheduler: "rr"}
+		}, []string{"missing shop/plain:http (, not forward) whole; 10.96.0.1:80/TCP from outside pod node"}},
 		{"no address on the interface", func(t *testing.T, k *ipvs.Kernel) {
 			k.Device = slices.DeleteFunc(k.Device, func(a netip.Addr) bool { return a == netip.MustParseAddr("10.96.0.1") })
 		}, []string{"missing shop/plain:http (, not forward) whole; 10.96.0.1:80/TCP from outside pod"}},
@@ -89,7 +91,9 @@ func TestDamagedIPVS(t *testing.T) {
 		{"a node port keeps the source", func(t *testing.T, k *ipvs.Kernel) { unset(t, k, "KUBE-NODE-PORT-UDP", "30053") }, []string{"masquerade shop/node-port:stats (preserved, not rewritten); node port 30053/UDP from outside pod node"}},
 		{"the policy Local does not keep it", func(t *testing.T, k *ipvs.Kernel) { unset(t, k, "KUBE-NODE-PORT-LOCAL-TCP", "30082") }, []string{"masquerade shop/local-here:http (rewritten, not preserved); node port 30082/TCP from outside pod node"}},
 		{"the source ranges are not looked at", func(t *testing.T, k *ipvs.Kernel) { unset(t, k, "KUBE-LOAD-BALANCER-FW", "203.0.113.15/32 TCP 443") }, []string{"sources shop/sources:https (all sources, not 192.0.2.0/28 198.51.100.0/23); 203.0.113.15:443/TCP from outside pod"}},
-		{"a source range", func(t *testing.T, k *ipvs.Kernel) { unset(t, k, "KUBE-LOAD-BALANCER-SOURCE-CIDR", "TCP 443 198.51.100.0/24") }, []string{"sources shop/sources:https (192.0.2.0/28 198.51.101.0/24, not 192.0.2.0/28 198.51.100.0/23); 203.0.113.15:443/TCP from outside pod"}},
+		{"a source range", func(t *testing.T, k *ipvs.Kernel) {
+			unset(t, k, "KUBE-LOAD-BALANCER-SOURCE-CIDR", "TCP 443 198.51.100.0/24")
+		}, []string{"sources shop/sources:https (192.0.2.0/28 198.51.101.0/24, not 192.0.2.0/28 198.51.100.0/23); 203.0.113.15:443/TCP from outside pod"}},
 		{"another timeout of affinity", func(t *testing.T, k *ipvs.Kernel) { server(t, k, "10.96.0.11:80/TCP").AffinitySeconds = 60 }, []string{"affinity shop/sticky:http (60 s, not 600 s); 10.96.0.11:80/TCP from outside pod node"}},
 		{"no affinity", func(t *testing.T, k *ipvs.Kernel) { server(t, k, "10.96.0.11:80/TCP").AffinitySeconds = 0 }, []string{"affinity shop/sticky:http (none, not 600 s); 10.96.0.11:80/TCP from outside pod node"}},
 		{"affinity of networks", func(t *testing.T, k *ipvs.Kernel) { server(t, k, "10.96.0.11:80/TCP").ClientBits = 24 }, []string{"unmeasured shop/sticky:http (virtual server 10.96.0.11:80/TCP: clients of a prefix of length 24 share an endpoint, not ); 10.96.0.11:80/TCP from outside pod node"}},
