@@ -44,7 +44,7 @@ func main() {
 	flag.StringVar(&o.keep, "keep", "", "`DIRECTORY` of the repository whose files are written back")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "for the tests of one package")
 	flag.IntVar(&o.memory, "memory", 512, "`MiB` of the machine")
-	flag.StringVar(&o.kernel, "kernel", "linux-image-amd64", "Debian `PACKAGE` of the kernel")
+	flag.StringVar(&o.kernel, "kernel", "linux-image-cloud-amd64", "Debian `PACKAGE` of the kernel")
 	flag.Parse()
 	if flag.NArg() == 0 {
 		fmt.Fprintln(os.Stderr, "kernel: want directories of packages")
