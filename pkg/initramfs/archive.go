@@ -29,9 +29,9 @@ type Archive struct {
 	err   error
 }
 
-// NewArchive has the directories dev, proc, sys and modules, and the devices that a first process needs before it mounts
-// dev. Init is that process; modules are files of the directory modules, and its file list has a line for each: name,
-// the names of those that it needs with commas between them or -, and its aliases.
+// NewArchive has the directories dev, proc, sys and modules, and the devices that a first process needs before it
+// mounts dev. Init is that process; modules are files of the directory modules, and its file list has a line for each:
+// name, the names of those that it needs with commas between them or -, and its aliases.
 func NewArchive(init []byte, modules []Module) *Archive {
 	a := &Archive{}
 	for _, directory := range []string{"dev", "proc", "sys", "modules"} {

@@ -18,8 +18,9 @@ import (
 	"time"
 )
 
-// modules are those that a machine loads, before those that they need. What is built into the kernel is left out.
+// modules are those that a machine loads, after those that they need. What is built into the kernel is left out.
 var modules = []string{
+	"crc32c_generic", // libcrc32c needs it without saying so
 	"virtio_pci", "virtio_blk", "dummy", "veth", "bridge",
 	"nf_conntrack", "nf_conntrack_netlink", "nf_nat", "nf_tables", "nft_compat", "nft_chain_nat", "nft_ct", "nft_nat",
 	"nft_masq", "nft_redir", "nft_fib_ipv4", "nft_fib_ipv6", "nft_fib_inet", "nft_reject_inet", "nft_numgen", "nft_limit",
@@ -75,8 +76,10 @@ func (g guest) run(ctx context.Context, timeout time.Duration) (result, error) {
 	if len(found) == 0 {
 		console, _ := os.ReadFile(path("console"))
 		lines := strings.Split(string(bytes.TrimSpace(console)), "\n")
-		return r, fmt.Errorf("the program did not end (%w): %s\nThe end of the kernel's messages:\n%s",
-			errors.Join(err, context.Cause(ctx)), bytes.TrimSpace(said.Bytes()), strings.Join(lines[max(0, len(lines)-30):], "\n"))
+		if err = errors.Join(err, context.Cause(ctx)); err == nil {
+			err = errors.New("the machine switched itself off")
+		}
+		return r, fmt.Errorf("the tests did not end: %w\n%s\nThe end of the machine's messages:\n%s", err, bytes.TrimSpace(said.Bytes()), strings.Join(lines[max(0, len(lines)-30):], "\n"))
 	}
 	r.code, _ = strconv.Atoi(found[len(found)-1][1])
 	r.files, err = os.ReadFile(path("disk"))

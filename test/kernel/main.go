@@ -5,8 +5,8 @@
 //
 //	go run ./test/kernel [-run REGEXP] [-files FILES] [-with PROGRAMS] [-keep DIRECTORY] DIRECTORY...
 //
-// For each directory it builds the test binary of the package there, starts a machine in QEMU, without KVM, and runs the
-// tests as root in it. A test that is skipped is a failure: this is where it has to run. A test sees by the environment
+// For each directory it builds the test binary of the package there, starts a machine in QEMU, without KVM, and runs
+// the tests as root in it. A test that is skipped is a failure: this is where it has to run. A test sees by the environment
 // variable CHECKPLAN_GUEST that it runs here; UPDATE and CHECKPLAN_LONG are passed on.
 //
 // The machine has modules for netfilter, ipset and IPVS loaded, the interface lo, no other one, and the programs of
@@ -44,7 +44,7 @@ func main() {
 	flag.StringVar(&o.keep, "keep", "", "`DIRECTORY` of the repository whose files are written back")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "for the tests of one package")
 	flag.IntVar(&o.memory, "memory", 512, "`MiB` of the machine")
-	flag.StringVar(&o.kernel, "kernel", "linux-image-amd64", "Debian `PACKAGE` of the kernel")
+	flag.StringVar(&o.kernel, "kernel", "linux-image-cloud-amd64", "Debian `PACKAGE` of the kernel")
 	flag.Parse()
 	if flag.NArg() == 0 {
 		fmt.Fprintln(os.Stderr, "kernel: want directories of packages")

@@ -26,8 +26,8 @@ type Kernel struct {
 	// Untracked: connections of virtual servers are not in conntrack (net.ipv4.vs.conntrack is 0), so no rule changes
 	// their source.
 	Untracked bool `json:"untracked,omitempty"`
-	// Rules are those of kube-proxy in iptables-nft, with the ipsets that they name, or OwnTable of ServiceProxy. If Legacy
-	// is not empty, kube-proxy's rules are there, and Rules has the ipsets only.
+	// Rules are those of kube-proxy in iptables-nft, with the ipsets that they name, or OwnTable of ServiceProxy. If
+	// Legacy is not empty, kube-proxy's rules are there, and Rules has the ipsets only.
 	Rules  *netfilter.Dump         `json:"rules"`
 	Legacy []netfilter.LegacyTable `json:"legacy,omitempty"`
 }
@@ -200,8 +200,8 @@ func (s *VirtualServer) strange() string {
 // serviceSets are those of kube-proxy that have addresses and ports of Services, without what their names begin with.
 var serviceSets = []string{"CLUSTER-IP", "EXTERNAL-IP", "EXTERNAL-IP-LOCAL", "LOAD-BALANCER"}
 
-// named has what is an address of a Service by kube-proxy's sets. A virtual server at an address of the node that is not
-// among them is a node port's.
+// named has what is an address of a Service by kube-proxy's sets. A virtual server at an address of the node that is
+// not among them is a node port's.
 func (k *Kernel) named() map[dataplane.Key]bool {
 	named := map[dataplane.Key]bool{}
 	for _, set := range k.Rules.IPSets {

@@ -428,7 +428,7 @@ func (c *converter) lookupValues(set *Set, parts []value, not bool) error {
 	}
 	sources := map[rules.MapKey][]netip.Prefix{}
 	for _, e := range set.Elements {
-		if len(e.Key) != int(set.KeyLen) || len(parts) > 1 && len(e.Key) != size || e.Any || e.Verdict != nil || len(e.Key) == 0 {
+		if len(e.Key) == 0 || len(parts) > 1 && len(e.Key) != size || e.Any || e.Verdict != nil {
 			return errUnknown
 		}
 		if len(parts) == 1 {

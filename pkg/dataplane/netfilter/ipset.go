@@ -81,7 +81,8 @@ const (
 
 // entryAttributes are those that an entry may have: what it is, and what does not change which packets it is for.
 var entryAttributes = []uint16{
-	entryAddress, entryBits, entryPort, entryProto, entryFlags, entrySecond, entryBits2, entryBytes, entryPackets, entryComment,
+	entryAddress, entryBits, entryPort, entryProto, entryFlags, entrySecond, entryBits2, entryBytes, entryPackets,
+	entryComment,
 }
 
 // addSet decodes a message of a list. A large set has several.

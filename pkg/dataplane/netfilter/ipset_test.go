@@ -16,7 +16,9 @@ import (
 )
 
 // nest writes attributes into one.
-func nest(kind uint16, parts ...[]byte) []byte { return attribute(kind|0x8000, slices.Concat(parts...)) }
+func nest(kind uint16, parts ...[]byte) []byte {
+	return attribute(kind|0x8000, slices.Concat(parts...))
+}
 
 func be16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
 func be32(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
@@ -63,7 +65,7 @@ func TestAddSet(t *testing.T) {
 		{"another type", [][]byte{listed("s", "hash:mac", nil)}, "5 s hash:mac unknown: type hash:mac"},
 		{"entries that end", [][]byte{listed("s", "hash:ip", attribute(entryTimeout, be32(60)))}, "5 s hash:ip unknown: its entries end by themselves"},
 		{"an exception", [][]byte{listed("s", "hash:ip,port,net", nil, slices.Concat(addressOf(entryAddress, "10.0.0.1"), port(1), tcp, addressOf(entrySecond, "10.0.0.0"),
-			attribute(entryBits2, []byte{8}), attribute(entryFlags, be32(flagNoMatch))))}, "5 s hash:ip,port,net [- TCP 1 -] unknown: an entry: an exception"},
+			attribute(entryBits2, []byte{8}), attribute(entryFlags, be32(flagNoMatch))))}, "5 s hash:ip,port,net [- - 0 -] unknown: an entry: an exception"},
 		{"a range", [][]byte{listed("s", "hash:ip", nil, slices.Concat(addressOf(entryAddress, "10.0.0.1"), addressOf(2, "10.0.0.9")))},
 			"5 s hash:ip [- - 0 -] unknown: an entry: attribute 2"},
 		{"no index", [][]byte{slices.Concat(attribute(ipsetAttrName, []byte("s\x00")), attribute(ipsetAttrType, []byte("hash:ip\x00")))},

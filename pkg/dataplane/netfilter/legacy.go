@@ -47,8 +47,8 @@ const (
 
 var errEntries = errors.New("entries of an iptables table are malformed")
 
-// Legacy converts tables of iptables-legacy of one family, as Dump.Ruleset does. The dump says which family, and has the
-// ipsets that rules name.
+// Legacy converts tables of iptables-legacy of one family, as Dump.Ruleset does. The dump says which family, and has
+// the ipsets that rules name.
 func Legacy(dump *Dump, name func(table, chain string) string, tables ...LegacyTable) (*rules.Ruleset, error) {
 	set := &rules.Ruleset{Chains: map[string][]rules.Rule{}, Keys: map[dataplane.Key]bool{}}
 	for _, t := range tables {

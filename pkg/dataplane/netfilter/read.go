@@ -124,7 +124,8 @@ func (c *conn) read(ipv6 bool, tables []string) (*Dump, bool, error) {
 }
 
 func (c *conn) dump(dump *Dump, kind uint16, family uint8, of []byte, tables []string) error {
-	err := c.request(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_DUMP, family, of, func(m message) error { return dump.add(m, tables) })
+	add := func(m message) error { return dump.add(m, tables) }
+	err := c.request(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_DUMP, family, of, add)
 	switch {
 	case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOENT):
 		return errChanged

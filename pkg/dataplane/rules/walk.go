@@ -552,8 +552,8 @@ func intersect(a, b []netip.Prefix) []netip.Prefix {
 	return dataplane.Prefixes(both)
 }
 
-// resolve makes of a condition on a set one that meets knows, for this packet; and of one on the source what is known of
-// that.
+// resolve makes of a condition on a set one that meets knows, for this packet; and of one on the source what is known
+// of that.
 func (w *walker) resolve(c *Cond, p *packet) *Cond {
 	if c.Field == Set {
 		sources, has := c.Set[w.mapKey(c.Fields, *p)]
