@@ -22,6 +22,10 @@ const (
 // Userspace is the mode without rules, which kube-proxy had until 1.25. ServiceProxy has it.
 const Userspace Mode = "userspace"
 
+// OwnIPVS is what ServiceProxy decides in the mode IPVS: as in the mode NFTables, but the node's own connections to an
+// address of a Service come from that address, because the node has it. A Table that was read has never this mode.
+const OwnIPVS Mode = "ipvs of service-proxy"
+
 // The interfaces on which ServiceProxy has the addresses of Services in these modes.
 const (
 	UserspaceDevice = "cplan-userspace"

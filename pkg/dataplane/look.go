@@ -28,11 +28,11 @@ type Proxy struct {
 	Reason string   `json:"reason,omitempty"`
 }
 
-// Decides is the mode whose decisions the rules have to follow: ServiceProxy decides in mode ipvs as in mode nftables,
-// kube-proxy does not. Empty if Mode is.
+// Decides is the mode whose decisions the rules have to follow: ServiceProxy does not decide in mode ipvs as kube-proxy
+// does. Empty if Mode is.
 func (p Proxy) Decides() Mode {
 	if p.Mode == IPVS && p.Program == ServiceProxy {
-		return NFTables
+		return OwnIPVS
 	}
 	return p.Mode
 }

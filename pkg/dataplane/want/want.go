@@ -79,6 +79,9 @@ func port(
 				front.Endpoints, front.AffinitySeconds = endpoints(p, k.may), s.AffinitySeconds
 				front.Masquerade = k.masquerade
 			}
+			if mode == dataplane.OwnIPVS && len(front.Sources) > 0 {
+				front = served(front, sources, f.LoadBalancerIPs)
+			}
 			all = append(all, front)
 		}
 	}
@@ -105,6 +108,24 @@ func frontendKey(p *nodestate.Port, address string, number int32) (dataplane.Key
 	addr, err := netip.ParseAddr(address)
 	key.Address = addr
 	return key, err == nil
+}
+
+// served returns a frontend with sources as it is on a node that has its address: the node's own connections to it come
+// from it, and no others do. The sources are those of the Service.
+func served(f dataplane.Frontend, sources, loadBalancers []string) dataplane.Frontend {
+	allowed, own := split(sources, loadBalancers)
+	own = own || slices.ContainsFunc(allowed, func(p netip.Prefix) bool { return p.Contains(f.Address) })
+	switch {
+	case f.From == dataplane.Node && own:
+		f.Sources = nil
+	case f.From == dataplane.Node, len(allowed) == 0:
+		return dataplane.Frontend{
+			Key: f.Key, From: f.From, Service: f.Service, PortName: f.PortName, Action: dataplane.Drop,
+		}
+	default:
+		f.Sources = dataplane.Prefixes(allowed)
+	}
+	return f
 }
 
 func endpoints(p *nodestate.Port, may func(nodestate.Endpoint) bool) []dataplane.Endpoint {
