@@ -24,7 +24,7 @@ var modules = []string{
 	"virtio_pci", "virtio_blk", "dummy", "veth", "bridge",
 	"nf_conntrack", "nf_conntrack_netlink", "nf_nat", "nf_tables", "nft_compat", "nft_chain_nat", "nft_ct", "nft_nat",
 	"nft_masq", "nft_redir", "nft_fib_ipv4", "nft_fib_ipv6", "nft_fib_inet", "nft_reject_inet", "nft_numgen", "nft_limit",
-	"nft_log", "nft_hash",
+	"nft_log", "nft_hash", "nft_reject_ipv4", "nft_reject_ipv6",
 	"ip_tables", "iptable_nat", "iptable_filter", "iptable_mangle", "ip6_tables", "ip6table_nat", "ip6table_filter",
 	"xt_tcpudp", "xt_comment", "xt_mark", "xt_addrtype", "xt_conntrack", "xt_statistic", "xt_recent", "xt_nat",
 	"xt_MASQUERADE", "xt_physdev", "xt_set", "xt_ipvs", "xt_sctp", "ipt_REJECT", "ip6t_REJECT",
