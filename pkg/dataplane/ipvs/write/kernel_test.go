@@ -106,6 +106,24 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// tidy calls Tidy until nothing is left: the table keeps unused chains for a second.
+func tidy(t *testing.T, w *Writer) {
+	t.Helper()
+	for range 5 {
+		now := w.Now().Add(2 * lookInterval)
+		w.Now = func() time.Time { return now }
+		more, err := w.Tidy(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !more {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+	t.Error("there is always something left to tidy")
+}
+
 // TestKernel: what a kernel with IPVS has after each state is what pkg/dataplane/want expects, read by the reader of the
 // audit; after a clean-up, it has nothing.
 func TestKernel(t *testing.T) {
@@ -128,7 +146,7 @@ func TestKernel(t *testing.T) {
 	}
 	compared := 0
 	w := New(slog.New(slog.DiscardHandler))
-	for seed := range uint64(30) {
+	for seed := range uint64(20) {
 		if seed%10 == 9 { // a successor
 			w = New(slog.New(slog.DiscardHandler))
 		}
@@ -146,11 +164,7 @@ func TestKernel(t *testing.T) {
 				}
 				compared += compare(t, step, family, have, seed)
 			}
-			now := w.Now().Add(2 * lookInterval)
-			w.Now = func() time.Time { return now }
-			if more, err := w.Tidy(t.Context()); more || err != nil {
-				t.Errorf("seed %d: tidy: %v, %v", seed, more, err)
-			}
+			tidy(t, w)
 		}
 	}
 	if t.Logf("%d frontends", compared); compared < 500 {
