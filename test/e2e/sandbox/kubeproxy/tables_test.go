@@ -292,13 +292,9 @@ func useIPTables(backend string, families ...int) (end func(), err error) {
 	os.Setenv("PATH", dir+":"+path)
 	for _, f := range families {
 		name, _ := ipts(f)
-		for _, table := range []string{"nat", "filter"} {
-			for _, how := range []string{"-F", "-X"} {
-				if err := command(name, "-t", table, how); err != nil {
-					end()
-					return nil, err
-				}
-			}
+		if err := input("*nat\nCOMMIT\n*filter\nCOMMIT\n", name+"-restore"); err != nil { // removes chains and rules
+			end()
+			return nil, err
 		}
 	}
 	return end, nil
@@ -322,21 +318,18 @@ func writeIPVS(backend string) func(nodestatetest.Case, int) (string, error) {
 		if err := errors.Join(server.Flush(), command("ipset", "destroy")); err != nil {
 			return "", err
 		}
-		for _, device := range []string{"kube-ipvs0", "node0"} {
-			_ = command("ip", "link", "delete", device) // if it exists
-		}
-		if err := command("ip", "link", "add", "node0", "type", "dummy"); err != nil {
-			return "", err
-		}
+		_ = input("link delete kube-ipvs0\nlink delete node0\n", "ip", "-force", "-batch", "-") // if they exist
 		o := newOracle(c)
 		addresses := nodeAddresses[f]
 		if ip := o.nodeIPs[f]; ip != nil && !ip.IsLoopback() {
 			addresses = append([]string{fmt.Sprintf("%s/%d", ip, []int{32, 128}[f])}, addresses...)
 		}
+		device := "link add node0 type dummy\n"
 		for _, address := range addresses {
-			if err := command("ip", "address", "add", address, "dev", "node0"); err != nil {
-				return "", err
-			}
+			device += "address add " + address + " dev node0\n"
+		}
+		if err := input(device, "ip", "-batch", "-"); err != nil {
+			return "", err
 		}
 		_, protocol := ipts(f)
 		sets := &ipsets{Interface: ipset.New()}
@@ -385,11 +378,7 @@ type restoring struct {
 }
 
 func (r restoring) RestoreAll(data []byte, flush utiliptables.FlushFlag, counters utiliptables.RestoreCountersFlag) error {
-	cmd := exec.Command("ipset", "restore")
-	cmd.Stdin = strings.NewReader(r.sets.lines.String())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		r.sets.err = fmt.Errorf("ipset restore: %w: %s", err, out)
-	}
+	r.sets.err = input(r.sets.lines.String(), "ipset", "restore")
 	err := r.Interface.RestoreAll(data, flush, counters)
 	r.sets.err = errors.Join(r.sets.err, err) // kube-proxy only logs it
 	return err
@@ -406,8 +395,12 @@ func writeIPTables(c nodestatetest.Case, f int, ipt utiliptables.Interface) erro
 	return nil
 }
 
-func command(name string, args ...string) error {
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+func command(name string, args ...string) error { return input("", name, args...) }
+
+func input(text, name string, args ...string) error {
+	cmd := exec.Command(name, args...)
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %v: %w: %s", name, args, err, out)
 	}
 	return nil
