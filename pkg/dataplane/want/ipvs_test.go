@@ -106,11 +106,12 @@ func TestDamagedIPVS(t *testing.T) {
 		{"a rule that nobody knows", func(t *testing.T, k *ipvs.Kernel) {
 			for i := range k.Rules.Rules {
 				if r := &k.Rules.Rules[i]; r.Chain == "KUBE-MARK-MASQ" {
+					r.Handle = 7
 					r.Exprs = append([]netfilter.Expression{{Name: "quota"}}, r.Exprs...)
 				}
 			}
-		}, []string{"unmeasured shop/both-local:http (table nat, chain KUBE-MARK-MASQ, rule 30: quota: not understood (quota, counter, target), not ); 10.96.0.20:80/TCP from outside node",
-			"unmeasured shop/empty:http (table nat, chain KUBE-MARK-MASQ, rule 30: quota: not understood (quota, counter, target), not ); 10.96.0.6:80/TCP from outside node", "and 21 more"}},
+		}, []string{"unmeasured shop/both-local:http (table nat, chain KUBE-MARK-MASQ, rule 7: quota: not understood (quota, counter, target), not ); 10.96.0.20:80/TCP from outside node",
+			"unmeasured shop/empty:http (table nat, chain KUBE-MARK-MASQ, rule 7: quota: not understood (quota, counter, target), not ); 10.96.0.6:80/TCP from outside node", "and 21 more"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			k := kernel(t, "ipvs-node-a-IPv4.json")
