@@ -116,12 +116,12 @@ func (o options) test(ctx context.Context, directories []string) error {
 			return err
 		}
 		g := guest{dir: work, kernel: kernel.Image, archive: archive, memory: o.memory, out: os.Stdout}
-		result, err := g.run(ctx, o.timeout+time.Minute)
+		result, err := g.run(ctx, o.timeout+5*time.Minute)
+		if err == nil && o.keep != "" { // what a test that failed wrote, too
+			err = extract(result.files, o.keep)
+		}
 		if err == nil {
 			err = result.failure()
-		}
-		if err == nil && o.keep != "" {
-			err = extract(result.files, o.keep)
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", directory, err))
